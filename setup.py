@@ -1,0 +1,30 @@
+"""Packaging. Everything that can change is read from settings.ini, so it is written down once."""
+
+from configparser import ConfigParser
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+EXTRA = "_requirements"
+
+config = ConfigParser()
+config.read(ROOT / "settings.ini", encoding="utf-8")
+settings = config["DEFAULT"]
+readme = ROOT / "README.md"
+
+setup(
+    name=settings["lib_name"],
+    version=settings["version"],
+    description=settings["description"],
+    long_description=readme.read_text(encoding="utf-8") if readme.exists() else "",
+    long_description_content_type="text/markdown",
+    license_expression="Apache-2.0",
+    license_files=["LICENSE"],
+    keywords=settings["keywords"].split(),
+    python_requires=f">={settings['min_python']}",
+    packages=find_packages(include=["cbnb", "cbnb.*"]),
+    package_data={"cbnb": ["py.typed"]},
+    install_requires=settings["requirements"].split(),
+    extras_require={key.removesuffix(EXTRA): names.split() for key, names in settings.items() if key.endswith(EXTRA)},
+)
