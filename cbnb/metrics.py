@@ -7,7 +7,8 @@ __all__ = ['Metric', 'as_number', 'RunningMean', 'name_of', 'one_number', 'AvgMe
            'AccumMetric', 'ValueMetric', 'UpdateMetric', 'as_metric', 'as_metrics', 'distinct', 'accuracy',
            'error_rate']
 
-# %% ../nbs/02_metrics.ipynb #73e2fd33
+# %% ../nbs/02_metrics.ipynb #1bb4f84a
+import copy
 import functools
 from collections.abc import Callable, Iterable
 from numbers import Real
@@ -73,7 +74,7 @@ def one_number(name: str, value: Any) -> Any:
     raise TypeError(f'metric {name!r} returned {what}; it should return one number: ' +
                     ('does it lack a `return`?' if value is None else 'take a mean, or use AccumMetric'))
 
-# %% ../nbs/02_metrics.ipynb #fe6c49b1
+# %% ../nbs/02_metrics.ipynb #59e202f0
 class AvgMetric(Metric):
     "The mean over items of `func(pred, *yb)`"
     def __init__(self,
@@ -81,7 +82,7 @@ class AvgMetric(Metric):
         name: str | None = None,     # heading of its column; None: the function's name
     ):
         self.func, self._name, self.mean = func, name or name_of(func), RunningMean()
-    def reset(self) -> None: self.mean.reset()
+    def reset(self) -> None: self.mean = RunningMean()      # a new one, so that a copy of this metric has its own
     def accumulate(self, learn: Any) -> None:
         with torch.no_grad(): value = one_number(self.name, self.func(learn.pred, *learn.yb))
         self.mean.add(value, find_bs(learn.yb))
@@ -90,12 +91,12 @@ class AvgMetric(Metric):
     @property
     def name(self) -> str: return self._name
 
-# %% ../nbs/02_metrics.ipynb #763da746
+# %% ../nbs/02_metrics.ipynb #d7b3960c
 class AvgLoss(Metric):
     "The mean of the loss over items"
     def __init__(self): self.mean = RunningMean()
     name = 'loss'
-    def reset(self) -> None: self.mean.reset()
+    def reset(self) -> None: self.mean = RunningMean()
     def accumulate(self, learn: Any) -> None: self.mean.add(learn.loss.mean(), find_bs(learn.yb or learn.xb))
     @property
     def value(self) -> Any: return self.mean.value
@@ -117,7 +118,7 @@ class AvgSmoothLoss(Metric):
         beta: float = 0.98,   # weight of the past; 0.98 looks back about 50 batches
     ): self.smooth = Smoother(beta)
     name = 'smooth_loss'
-    def reset(self) -> None: self.smooth.reset()
+    def reset(self) -> None: self.smooth = Smoother(self.smooth.beta)
     def accumulate(self, learn: Any) -> None: self.smooth.add(learn.loss.detach().mean())
     @property
     def value(self) -> Any: return self.smooth.value
@@ -170,7 +171,7 @@ class AccumMetric(Metric):
 
 _ACTIVATIONS = dict(no=lambda p: p, sigmoid=torch.sigmoid, softmax=lambda p: p.softmax(-1), binary=lambda p: p.softmax(-1)[..., -1])
 
-# %% ../nbs/02_metrics.ipynb #4ef30a6a
+# %% ../nbs/02_metrics.ipynb #168b09b6
 class ValueMetric(Metric):
     "A number that something else computes: `value = func()`"
     def __init__(self,
@@ -187,6 +188,7 @@ class UpdateMetric(Metric):
     def __init__(self, metric: Any, name: str | None = None):
         self.metric, self._name, self.seen = metric, name or getattr(metric, 'name', None) or snake_name(type(metric)), False
     name = property(lambda self: self._name)
+    def __copy__(self) -> 'UpdateMetric': return UpdateMetric(copy.deepcopy(self.metric), self._name)
     def reset(self) -> None: self.metric.reset(); self.seen = False
     def accumulate(self, learn: Any) -> None:
         if hasattr(self.metric, 'to') and isinstance(learn.pred, Tensor): self.metric.to(learn.pred.device)

@@ -99,7 +99,7 @@ def _put_back(old: Any, value: Any) -> Any:
     if isinstance(old, (dict, set)) and type(old) is type(value): old.clear(); old.update(value); return old
     return value
 
-# %% ../nbs/03a_snapshot.ipynb #d356a164
+# %% ../nbs/03a_snapshot.ipynb #dd255d5e
 def snapshot(
     learn: Learner,
 ) -> Callable[[], None]:   # puts everything back; may be called more than once
@@ -111,10 +111,12 @@ def snapshot(
     if learn.opt is not None: parts.append(save_opt(learn.opt))
     parts += [save_attributes(cb, shared) for cb in learn.cbs if 'lr_find' in cb.run_in]
     attributes = {k: v for k, v in vars(learn).items() if k not in ('callbacks', 'undo')}
+    members = [(name, copy.copy(getattr(learn.callbacks, name))) for name in ('all', 'names', '_settings')]
     parts.append(save_rng(getattr(learn.dls, 'loaders', [])))
     def restore() -> None:
         for k in [k for k in vars(learn) if k not in attributes and k not in ('callbacks', 'undo')]: del learn.__dict__[k]
         learn.__dict__.update(attributes)
+        for name, value in members: setattr(learn.callbacks, name, copy.copy(value))
         for part in parts: part()
         learn.cbs_changed()
     return restore
