@@ -264,7 +264,7 @@ def cb_settings(cb: Callback) -> Any:
     "Class and settings of a callback; the learner it is on is no setting"
     return settings(type(cb)), settings({k: v for k, v in vars(cb).items() if k not in ('learn', '_shadows')})
 
-# %% ../nbs/00_callback.ipynb #aea9c297
+# %% ../nbs/00_callback.ipynb #5dcdd953
 class Callbacks:
     "The callbacks of a learner: who is in, under which name, and who is called for which event"
     def __init__(self, learn: Any):
@@ -284,6 +284,12 @@ class Callbacks:
         "Use the lists for this phase and purpose from now on"
         self.training, self.purpose = training, purpose
         self.table = self._tables.setdefault((training, purpose), _Table(functools.partial(self._find, training, purpose)))
+
+    def __getstate__(self) -> dict[str, Any]: return {k: v for k, v in vars(self).items() if k not in ('table', '_tables', '_settings')}
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._settings = {id(cb): cb_settings(cb) for cb in self.all}
+        self.changed()
 
     def _find(self, training: bool, purpose: str, event_name: str) -> list[tuple[Callback, Callable]]:
         return [(cb, cb.method(event_name)) for cb in sorted(self.all, key=lambda cb: cb.order)
