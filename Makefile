@@ -1,0 +1,68 @@
+# `make` lists the targets. Each makes the environment it needs in .venv; from the second time on that costs nothing.
+
+PYTHON     ?= python3
+VENV       ?= .venv
+QUICKSTART ?= nbs/index.ipynb
+BENCH      ?= $(sort $(wildcard bench/*.py))
+
+BIN   := $(VENV)/bin
+USER  := $(VENV)/.user-ready
+DEV   := $(VENV)/.dev-ready
+TORCH := $(shell grep '^torch==' constraints.txt)
+PIP   := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --root-user-action=ignore --constraint constraints.txt $(TORCH)
+
+LAB   := $(if $(filter 0,$(shell id -u)),--allow-root)# JupyterLab refuses to run as root, in a container too, unless asked
+
+export JUPYTER_PLATFORM_DIRS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo lab test export outputs docs bench clean
+
+help: ## list the targets
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
+
+demo: $(USER) ## run the quick start; leaves one page with its figures in _demo/
+	@$(BIN)/python tools/render.py $(QUICKSTART) _demo
+
+lab: $(USER) ## open the quick start in JupyterLab
+	@$(BIN)/jupyter lab $(LAB) --LabApp.news_url=None --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate $(QUICKSTART)
+
+test: $(DEV) ## is the export up to date, do all notebooks run, do the tests pass
+	@echo "Made from the notebooks:"
+	@$(BIN)/python tools/check.py
+	@echo "Notebooks:"
+	@$(BIN)/python tools/run_notebooks.py
+	@$(BIN)/python -m pytest -q tests
+
+export: $(DEV) ## notebooks -> cbnb/ and README.md, and clean the notebooks
+	@$(BIN)/nbdev_export
+	@$(BIN)/nbdev_clean
+	@$(BIN)/python tools/readme.py
+	@$(BIN)/python tools/check.py
+
+outputs: $(DEV) ## run all notebooks and store their outputs in them
+	@$(BIN)/python tools/run_notebooks.py --save
+	@$(BIN)/python tools/readme.py
+
+docs: $(DEV) ## build the documentation in _docs/
+	@$(BIN)/python tools/docs.py
+
+bench: $(DEV) ## run the benchmarks
+	@set -e; for script in $(BENCH); do echo "$$script"; $(BIN)/python $$script; done
+
+clean: ## remove what the other targets made, the environment excepted
+	@rm -rf _demo _docs _proc build cbnb.egg-info
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit("cbnb needs Python 3.11 or newer, try: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
+	@echo "Making an environment in $(VENV): some minutes, this once"
+	@$(PYTHON) -m venv $(VENV)
+
+$(USER): setup.py settings.ini constraints.txt | $(BIN)/python
+	@$(PIP) --editable '.[notebook]'
+	@touch $@
+
+$(DEV): $(USER)
+	@$(PIP) --editable '.[notebook,dev]'
+	@$(BIN)/python -m pip check > /dev/null || $(BIN)/python -m pip check
+	@touch $@

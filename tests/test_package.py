@@ -1,0 +1,290 @@
+"""What must hold for the package as a whole: its layers, its imports, its wheel, and the form of its notebooks."""
+
+import ast
+import importlib
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+import venv
+import zipfile
+from configparser import ConfigParser
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[1]
+NBS = ROOT / "nbs"
+LIB = ROOT / "cbnb"
+NOTEBOOKS = sorted(path for path in NBS.rglob("*.ipynb") if not any(part[0] in "._" for part in path.relative_to(NBS).parts))
+NUMBERED = sorted(NBS.glob("[0-9]*.ipynb"))
+
+settings = ConfigParser()
+settings.read(ROOT / "settings.ini", encoding="utf-8")
+SETTINGS = settings["DEFAULT"]
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def cells(notebook: Path) -> list[dict]:
+    return [cell | {"source": "".join(cell["source"])} for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]]
+
+
+def exported_module(notebook: Path) -> str | None:
+    """The module that a notebook makes: `cbnb.learner`."""
+    found = (re.search(r"^#\s*\|\s*default_exp\s+(\S+)", cell["source"], re.M) for cell in cells(notebook))
+    return next((f"cbnb.{match[1]}" for match in found if match), None)
+
+
+# the layers, lowest first: the reading order of the notebooks
+LAYERS = [module for module in map(exported_module, NUMBERED) if module]
+TOP = {"cbnb", "cbnb.all"}  # these may import everything
+
+
+# --- layers ---
+
+
+def all_modules() -> dict[str, Path]:
+    """Every module of the package, `_modidx` (an index that nbdev keeps, never imported) excepted."""
+    found = {}
+    for path in LIB.rglob("*.py"):
+        parts = ["cbnb", *path.relative_to(LIB).with_suffix("").parts]
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    found.pop("cbnb._modidx", None)
+    return found
+
+
+MODULES = all_modules()
+
+
+def imports(module: str) -> list[tuple[int, str, bool]]:
+    """Line, imported module of the package, and whether it is a star-import; those inside functions too."""
+    path, found = MODULES[module], []
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name, False) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:  # `from cbnb import learner` imports a module
+                inner = f"{source}.{alias.name}"
+                found.append((node.lineno, inner if inner in MODULES else source, alias.name == "*"))
+    return [(line, name, star) for line, name, star in found if name.split(".")[0] == "cbnb"]
+
+
+def test_every_module_has_a_layer():
+    without = [name for name, path in MODULES.items() if name not in LAYERS and name not in TOP and path.name != "__init__.py"]
+    assert not without, f"no numbered notebook exports {without}"
+
+
+def test_subpackages_import_nothing():
+    inits = [name for name, path in MODULES.items() if path.name == "__init__.py" and name not in TOP]
+    assert not [name for name in inits if imports(name)]
+
+
+@pytest.mark.parametrize("module", [name for name in LAYERS if name not in TOP])
+def test_imports_go_down(module: str):
+    below = set(LAYERS[: LAYERS.index(module)])
+    for line, imported, star in imports(module):
+        where = f"{name_of(MODULES[module])}:{line}"
+        assert imported in below, f"{where} imports {imported}, which is not in a layer below"
+        assert not star, f"{where} imports * from {imported}: name what is needed"
+
+
+# --- imports ---
+
+HEAVY = ["matplotlib", "ipywidgets", "IPython", "pandas", "tqdm", "accelerate", "sklearn", "scipy", "nbdev", "fastcore"]
+
+
+def modules_after(statement: str) -> set[str]:
+    """The top-level modules that a fresh process holds after `statement`."""
+    code = f"{statement}\nimport sys, json; print(json.dumps(sorted({{name.split('.')[0] for name in sys.modules}})))"
+    return set(json.loads(subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)))
+
+
+@pytest.fixture(scope="module")
+def loaded_by_torch() -> set[str]:
+    return modules_after("import torch")
+
+
+@pytest.mark.parametrize("statement", ["import cbnb"] + ["from cbnb.all import *"] * ("cbnb.all" in MODULES))
+def test_import_is_light(statement: str, loaded_by_torch: set[str]):
+    more = modules_after(statement) - loaded_by_torch
+    assert not more & set(HEAVY), f"`{statement}` brings {sorted(more & set(HEAVY))}"
+
+
+# --- the wheel ---
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package as people get it, built from what a checkout holds."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    source.mkdir()
+    for name in ("settings.ini", "setup.py", "pyproject.toml", "LICENSE", "README.md"):
+        if (ROOT / name).exists():
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    for path in (path for path in LIB.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
+        (source / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
+        (source / path.relative_to(ROOT)).write_bytes(path.read_bytes())
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source))
+    return next(folder.glob("*.whl"))
+
+
+def pip(*arguments: str, python: Path | str = sys.executable) -> None:
+    command = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_wheel_holds_the_package_only(wheel: Path):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"cbnb"}
+    assert "cbnb/py.typed" in names
+    assert {f"{module.replace('.', '/')}.py" for module in LAYERS} <= set(names)
+
+
+def test_wheel_says_what_settings_say(wheel: Path):
+    package = zipfile.ZipFile(wheel)
+    metadata = package.read(next(name for name in package.namelist() if name.endswith(".dist-info/METADATA"))).decode()
+    assert f"\nName: {SETTINGS['lib_name']}\n" in metadata
+    assert f"\nVersion: {SETTINGS['version']}\n" in metadata
+    assert f"\nRequires-Python: >={SETTINGS['min_python']}\n" in metadata
+    needed = [Requirement(line) for line in re.findall(r"^Requires-Dist: (.*)", metadata, re.M)]
+    assert {need.name for need in needed if not need.marker} == {Requirement(text).name for text in SETTINGS["requirements"].split()}
+    import cbnb
+
+    assert cbnb.__version__ == SETTINGS["version"]
+
+
+TRAIN_ONCE = """
+import importlib.util
+import torch
+from torch import nn
+for name in ("nbdev", "fastcore", "IPython", "matplotlib"):
+    assert importlib.util.find_spec(name) is None, f"{name} can be imported here"
+
+import cbnb
+from cbnb.data import DataLoaders
+from cbnb.learner import Learner
+
+torch.manual_seed(0)
+x = torch.randn(256, 4)
+y = x @ torch.tensor([[1.0], [-2.0], [0.5], [3.0]])
+batches = list(zip(x.split(32), y.split(32)))
+model = nn.Linear(4, 1)
+learn = Learner(DataLoaders(batches, batches), model, loss_func=nn.MSELoss(), lr=0.1)
+before = nn.functional.mse_loss(model(x), y).item()
+learn.fit(1)
+after = nn.functional.mse_loss(model(x), y).item()
+assert after < before, (before, after)
+print("where", cbnb.__file__)
+print("trained", before, after)
+"""
+
+
+def closure(*names: str) -> set[str]:
+    """The installed distributions that `names` need, themselves included."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        try:
+            needs = distribution(name).requires or []
+        except PackageNotFoundError:
+            continue
+        if name not in found:
+            found.add(name)
+            needed = map(Requirement, needs)
+            waiting += [need.name for need in needed if not need.marker or need.marker.evaluate({"extra": ""})]
+    return found
+
+
+def link_packages(names: set[str], folder: Path) -> None:
+    """Make the installed distributions `names`, and no others, importable from `folder`."""
+    for name in names:
+        for file in distribution(name).files or []:
+            top = file.parts[0]
+            if top not in ("..", "__pycache__") and not (folder / top).exists():
+                (folder / top).symlink_to(distribution(name).locate_file(top))
+
+
+def test_wheel_trains_without_nbdev(wheel: Path, tmp_path: Path):
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    link_packages(closure("torch", "numpy", "tqdm"), packages)
+    venv.create(tmp_path / "env", with_pip=False, symlinks=os.name == "posix")
+    python = tmp_path / "env" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    site = Path(subprocess.check_output([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True).strip())
+    pip("install", "--no-deps", "--target", str(site), str(wheel))
+    (site / "torch.pth").write_text(f"{packages}\n")
+    alone = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    done = subprocess.run([python, "-c", TRAIN_ONCE], cwd=tmp_path, env=alone, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert str(site) in done.stdout, "it was not the wheel that trained"
+
+
+# --- the notebooks ---
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=name_of)
+def test_notebook_begins_with_title_and_subtitle(notebook: Path):
+    first = cells(notebook)[0]
+    lines = [line for line in first["source"].splitlines() if line.strip()]
+    assert first["cell_type"] == "markdown" and len(lines) >= 2
+    assert lines[0].startswith("# ") and lines[1].startswith("> ")
+
+
+def public(module: str) -> list[tuple[str, object]]:
+    """Names and objects: the public functions and classes of a module, and the functions it adds to classes with `@patch`."""
+    loaded = importlib.import_module(module)
+    found = [(node.name, node) for node in ast.parse(inspect.getsource(loaded)).body if hasattr(node, "name")]
+    return [(name, node) for name, node in found if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("module", LAYERS)
+def test_public_definitions_have_docstrings(module: str):
+    without = [name for name, node in public(module) if not ast.get_docstring(node)]
+    assert not without, f"{module} does not say what these are: {', '.join(without)}"
+
+
+MACHINE_PATH = re.compile(r"/(?:work|root|home|Users|tmp)/[\w.]")
+WRITTEN = [
+    *NOTEBOOKS,
+    *(path for name in ("README.md", "Makefile", "settings.ini", "setup.py", "pyproject.toml") if (path := ROOT / name).exists()),
+    *(
+        path
+        for folder in ("cbnb", "tools", "tests", "bench", ".ci")
+        for path in sorted((ROOT / folder).rglob("*"))
+        if path.is_file() and path.suffix != ".pyc"
+    ),
+]
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=name_of)
+def test_no_path_of_one_machine(path: Path):
+    text = path.read_text(encoding="utf-8", errors="ignore")
+    if path.suffix == ".ipynb":  # pictures are not text
+        text = "\n".join(readable(json.loads(text)))
+    found = MACHINE_PATH.search(text)
+    assert not found, f"{name_of(path)} mentions {text[found.start() : found.end() + 30]!r}"
+
+
+def readable(notebook: dict) -> list[str]:
+    """What a person can read in a notebook: the cells and their outputs in text form."""
+    found = []
+    for cell in notebook["cells"]:
+        found.append("".join(cell["source"]))
+        for output in cell.get("outputs", []):
+            texts = [output.get("text", ""), output.get("traceback", "")]
+            texts += [content for kind, content in output.get("data", {}).items() if kind.startswith("text/")]
+            found += ["".join(text) for text in texts]
+    return found

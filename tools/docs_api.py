@@ -1,0 +1,137 @@
+"""An entry of the reference, as Markdown with a Sphinx directive, from an exported function, class or method."""
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+
+from fastcore.docments import docments
+from nbdev.doclinks import patch_name
+
+Link = Callable[[str], str]
+EMPTY = inspect.Parameter.empty
+LONGEST_DEFAULT = 40
+
+
+def documented(source: str) -> Iterator[str]:
+    """The dotted names that an exported cell adds to the reference: functions, classes, their own and patched methods.
+
+    A method of a class needs a docstring to be listed; names with a leading underscore are left out.
+    """
+    for node in ast.parse(source).body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        names = patch_name(node)  # a patch of several classes has several
+        yield from (name for name in ([names] if isinstance(names, str) else names) if _is_public(name))
+        if isinstance(node, ast.ClassDef) and _is_public(node.name):
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and _is_public(method.name) and ast.get_docstring(method):
+                    yield f"{node.name}.{method.name}"
+
+
+def entry(module: str, name: str, link: Link) -> str:
+    """The entry for `name` in `module`; `link` turns backticked names in Markdown into links.
+
+    Types are in the table of parameters; if there is nothing to say about any of these, they are in the signature and there is no table.
+    """
+    found = _find(module, name)
+    function = found.fget if isinstance(found, property) else found
+    parameters, returns = _signature(function)
+    table = _table(function, parameters, returns, link)
+    arguments = f"({', '.join(_argument(parameter, typed=not table) for parameter in parameters)})"
+    result = f" -> {_type(returns)}" if not table and returns not in (EMPTY, None, "None") else ""
+    lines = [
+        f"`````{{py:{_kind(module, name, found)}}} {name}{'' if isinstance(found, property) else arguments + result}",
+        f":module: {module}",
+        "",
+        link(inspect.getdoc(found) or ""),
+        "",
+        *table,
+        "`````",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _is_public(dotted: str) -> bool:
+    return not dotted.split(".")[-1].startswith("_")
+
+
+def _find(module: str, dotted: str) -> object:
+    found = importlib.import_module(module)
+    for part in dotted.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _kind(module: str, name: str, found: object) -> str:
+    if isinstance(found, property):
+        return "property"
+    if inspect.isclass(found):
+        return "exception" if issubclass(found, BaseException) else "class"
+    if "." not in name:
+        return "function"
+    owner, method = name.rsplit(".", 1)
+    stored = inspect.getattr_static(_find(module, owner), method)
+    return {classmethod: "classmethod", staticmethod: "staticmethod"}.get(type(stored), "method")
+
+
+def _signature(function: object) -> tuple[list[inspect.Parameter], object]:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a class written in C, such as most exceptions
+        return [], EMPTY
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.name not in ("self", "cls")]
+    if inspect.isclass(function) and issubclass(function, BaseException):
+        parameters = [parameter for parameter in parameters if parameter.name not in ("args", "kwargs")]
+    return parameters, signature.return_annotation
+
+
+def _argument(parameter: inspect.Parameter, typed: bool) -> str:
+    text = str(parameter.replace(annotation=EMPTY, default=EMPTY))
+    kind = _type(parameter.annotation) if typed else ""
+    default = "" if parameter.default is EMPTY else _default(parameter.default)
+    if kind:
+        return f"{text}: {kind}{' = ' if default else ''}{default}"
+    return f"{text}{'=' if default else ''}{default}"
+
+
+def _default(value: object) -> str:
+    """A default as a reader would write it: names for classes and functions, nothing longer than a glance."""
+    if inspect.isclass(value) or inspect.isroutine(value):
+        return value.__name__
+    text = re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    return text if len(text) <= LONGEST_DEFAULT and not text.startswith("<") else "..."
+
+
+def _table(function: object, parameters: list[inspect.Parameter], returns: object, link: Link) -> list[str]:
+    """Parameter, type, default, details; columns that would be empty are left out, and the whole table if no detail is given."""
+    details = {name: about.get("docment") or "" for name, about in docments(function, full=True, returns=True).items()}
+    if not any(details.values()):
+        return []
+    rows = [
+        (_code(p.name), _code(_type(p.annotation)), _code("" if p.default is EMPTY else _default(p.default)), link(details.get(p.name, "")))
+        for p in parameters
+    ]
+    if details.get("return") or returns not in (EMPTY, None, "None"):
+        rows.append(("**Returns**", _code(_type(returns)), "", link(details.get("return", ""))))
+    head = ("Parameter", "Type", "Default", "Details")
+    used = [i for i in range(len(head)) if any(row[i] for row in rows)]
+    return [_row(*(row[i] for i in used)) for row in (head, [":--"] * len(head), *rows)]
+
+
+def _row(*cells: str) -> str:
+    escaped = (cell.replace("\n", " ").replace("|", r"\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |"
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _type(annotation: object) -> str:
+    """An annotation without the modules its names come from."""
+    if annotation is EMPTY:
+        return ""
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return re.sub(r"\b(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])", "", text)

@@ -1,0 +1,81 @@
+"""Run notebooks top to bottom in real kernels; the first error in one fails the run.
+
+    python tools/run_notebooks.py                    all notebooks, two at a time
+    python tools/run_notebooks.py nbs/03_learner.ipynb
+    python tools/run_notebooks.py --with slow        also the cells marked `#| slow`
+    python tools/run_notebooks.py --save             keep the new outputs, cleaned, in the notebooks
+"""
+
+import argparse
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+import nbformat
+from notebooks import ROOT, SKIP_FLAGS, CellFailed, clean_kernels, execute, notebook_paths, read, show
+from static_widgets import freeze
+
+
+def save(path: Path, source: str, nb: nbformat.NotebookNode) -> bool:
+    """Store the outputs of `nb` at `path` as a reader without a kernel should see them; True if the file changed.
+
+    `source` is the file's text when the run started: a notebook that somebody edited meanwhile is left as it is.
+    """
+    from nbdev.clean import nbdev_clean
+
+    if path.read_text(encoding="utf-8") != source:
+        print(f"  {show(path)} was edited during the run: its outputs are not saved")
+        return False
+    nbformat.write(freeze(nb), path)
+    nbdev_clean(str(path))
+    return path.read_text(encoding="utf-8") != source
+
+
+def timed_run(path: Path, flags: frozenset[str], timeout: int) -> tuple[str, nbformat.NotebookNode, float]:
+    """The notebook's text, its run result and the seconds it took."""
+    source, start = path.read_text(encoding="utf-8"), time.monotonic()
+    return source, execute(path, flags, timeout), time.monotonic() - start
+
+
+def run_all(paths: list[Path], workers: int, flags: frozenset[str], timeout: int, keep: bool) -> list[CellFailed]:
+    """Run `paths`, print a line for each as it ends, and return the failures."""
+    failures, width = [], max(len(show(path)) for path in paths)
+    with clean_kernels(workers), ThreadPoolExecutor(workers) as pool:
+        jobs = {pool.submit(timed_run, path, flags, timeout): path for path in paths}
+        for job in as_completed(jobs):
+            path = jobs[job]
+            try:
+                source, nb, seconds = job.result()
+            except CellFailed as failure:
+                failures.append(failure)
+                print(f"  {show(path):{width}}  FAILED in cell {failure.number}", flush=True)
+            else:
+                note = "  outputs changed" if keep and save(path, source, nb) else ""
+                print(f"  {show(path):{width}}  {seconds:5.1f} s{note}", flush=True)
+    return failures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="*", type=Path, help="notebooks (all of them if none is named)")
+    parser.add_argument("--workers", type=int, default=2, help="notebooks at a time")
+    parser.add_argument("--with", dest="with_flags", nargs="+", default=[], metavar="FLAG", help="run cells with this flag, too")
+    parser.add_argument("--timeout", type=int, default=600, help="seconds a cell may take")
+    parser.add_argument("--save", action="store_true", help="store the outputs in the notebooks")
+    args = parser.parse_args()
+
+    paths = [path.resolve() for path in args.paths] or notebook_paths()
+    os.chdir(ROOT)  # nbdev looks for its settings from here
+    start = time.monotonic()
+    failures = run_all(paths, args.workers, SKIP_FLAGS - set(args.with_flags), args.timeout, args.save)
+    for failure in failures:
+        print(f"\n{'-' * 80}\n{failure}", file=sys.stderr)
+    passed = f"{len(paths) - len(failures)} of {len(paths)} notebooks ran, {time.monotonic() - start:.0f} s"
+    print(f"\n{passed}" if failures else passed)
+    return bool(failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

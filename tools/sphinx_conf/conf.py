@@ -1,0 +1,52 @@
+"""How Sphinx turns the pages that tools/docs.py writes into the site."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(ROOT), str(HERE), str(HERE.parent)]
+
+from notebooks import SETTINGS
+
+project = SETTINGS["title"]
+author = SETTINGS["author"]
+copyright = SETTINGS["copyright"]
+version = SETTINGS["version"]
+language = "en"
+
+extensions = ["myst_nb", "sphinx.ext.viewcode", "sphinx_copybutton", "mathml", "patched_source"]
+root_doc = "index"
+nitpicky = True  # a reference that leads nowhere is a warning, and warnings are errors
+nitpick_ignore_regex = [("py:class", ".*")]  # types in signatures are often of other libraries
+
+nb_execution_mode = "off"  # tools/docs.py has run them
+nb_merge_streams = True
+nb_ipywidgets_js = {}  # widgets are plain HTML by now
+nb_code_prompt_show = "Source"
+nb_code_prompt_hide = "Source"
+myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 4
+
+add_module_names = False
+python_use_unqualified_type_names = True
+toc_object_entries_show_parents = "domain"
+viewcode_line_numbers = True
+
+html_theme = "furo"
+html_title = f"{project} {version}"
+html_static_path = ["static"]
+html_css_files = ["custom.css"]
+html_show_sphinx = False
+html_copy_source = False
+html_show_sourcelink = False
+html_math_renderer = "mathml"
+pygments_style = "friendly"
+pygments_dark_style = "one-dark"
+
+_accent_light, _accent_dark = "#b4540a", "#f0a35e"
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": _accent_light, "color-brand-content": _accent_light},
+    "dark_css_variables": {"color-brand-primary": _accent_dark, "color-brand-content": _accent_dark},
+    "navigation_with_keys": True,
+}
