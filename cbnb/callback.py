@@ -264,32 +264,31 @@ def cb_settings(cb: Callback) -> Any:
     "Class and settings of a callback; the learner it is on is no setting"
     return settings(type(cb)), settings({k: v for k, v in vars(cb).items() if k not in ('learn', '_shadows')})
 
-# %% ../nbs/00_callback.ipynb #5dcdd953
+# %% ../nbs/00_callback.ipynb #6830fffd
 class Callbacks:
     "The callbacks of a learner: who is in, under which name, and who is called for which event"
     def __init__(self, learn: Any):
         self.learn, self.all, self.names = learn, [], {}
         self._settings: dict[int, Any] = {}       # id of a callback -> its settings when it was added
         self.version = 0
-        self.training, self.purpose = False, 'fit'
-        self.changed()
+        self._tables: dict[tuple[bool, str], _Table] = {}
+        self.mode(False, 'fit')
 
     def changed(self) -> None:
         "Forget the ready lists: a callback came, went or changed"
         self.version += 1
-        self._tables: dict[tuple[bool, str], _Table] = {}
-        self.mode(self.training, self.purpose)
+        for table in self._tables.values(): table.clear()       # the same objects, so that a loop may hold on to one
 
     def mode(self, training: bool, purpose: str) -> None:
         "Use the lists for this phase and purpose from now on"
-        self.training, self.purpose = training, purpose
-        self.table = self._tables.setdefault((training, purpose), _Table(functools.partial(self._find, training, purpose)))
+        self.training, self.purpose, key = training, purpose, (training, purpose)
+        if key not in self._tables: self._tables[key] = _Table(functools.partial(self._find, training, purpose))
+        self.table = self._tables[key]
 
     def __getstate__(self) -> dict[str, Any]: return {k: v for k, v in vars(self).items() if k not in ('table', '_tables', '_settings')}
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._settings = {id(cb): cb_settings(cb) for cb in self.all}
-        self.changed()
+        vars(self).update(state, _tables={}, _settings={id(cb): cb_settings(cb) for cb in state['all']})
+        self.mode(self.training, self.purpose)
 
     def _find(self, training: bool, purpose: str, event_name: str) -> list[tuple[Callback, Callable]]:
         return [(cb, cb.method(event_name)) for cb in sorted(self.all, key=lambda cb: cb.order)

@@ -78,7 +78,7 @@ def load(self: Learner,
     elif with_opt and self.opt is not None: warnings.warn(f'{file} has no optimizer state: the optimizer is as it was', stacklevel=user_level())
     return self
 
-# %% ../nbs/12_checkpoint.ipynb #7626a248
+# %% ../nbs/12_checkpoint.ipynb #bbaa1821
 @patch
 def export(self: Learner,
     fname: str | Path = 'export.pkl',   # below `path`
@@ -86,7 +86,8 @@ def export(self: Learner,
     "Save the learner without data and optimizer, to predict with it elsewhere; this learner stays as it is"
     empty = DataLoaders([], n_inp=getattr(self.dls, 'n_inp', None), targets=getattr(self.dls, 'targets', ()), device='cpu')
     with UndoStack() as undo:
-        undo.set(self, '_dls', empty)
+        undo.callback(setattr, self, 'dls', self.dls)
+        self.dls = empty
         undo.set(self, 'opt', None)
         return write_whole(Path(self.path)/fname, lambda f: torch.save(self, f))
 

@@ -58,20 +58,21 @@ def _tensors(batch: Any) -> Iterator[Tensor]:
     elif isinstance(batch, Mapping): yield from (t for v in batch.values() for t in _tensors(v))
     elif isinstance(batch, (tuple, list)): yield from (t for v in batch for t in _tensors(v))
 
-# %% ../nbs/01_data.ipynb #a2d5d1bf
+# %% ../nbs/01_data.ipynb #dbd57ecb
 def split_batch(
     batch: Any,                      # one batch as the loader gives it
     n_inp: int | None = None,        # how many of the elements are inputs; None: all but the last, or the only one
     targets: tuple[str, ...] = (),   # for dict batches: the keys of the targets
 ) -> tuple[Any, tuple]:              # the inputs (a tuple, or a dict to be passed by name), and the targets
     "Inputs and targets of a batch"
+    if type(batch) in (tuple, list):                    # the usual case first: this runs once a batch
+        n = n_inp if n_inp is not None else max(len(batch) - 1, 1)
+        return tuple(batch[:n]), tuple(batch[n:])
     if isinstance(batch, Mapping) and targets:
         missing = [k for k in targets if k not in batch]
         if missing: raise KeyError(f'the batch has no target {missing[0]!r}; it has {", ".join(map(str, batch))}')
         return {k: v for k, v in batch.items() if k not in targets}, tuple(batch[k] for k in targets)
-    if not isinstance(batch, (tuple, list)) or hasattr(batch, '_fields') and n_inp is None and len(batch) == 1: return (batch,), ()
-    n = n_inp if n_inp is not None else max(len(batch) - 1, 1)
-    return tuple(batch[:n]), tuple(batch[n:])
+    return split_batch(tuple(batch), n_inp) if isinstance(batch, (tuple, list)) else ((batch,), ())
 
 # %% ../nbs/01_data.ipynb #6d5869cd
 class Batches:

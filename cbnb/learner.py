@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# %% ../nbs/03_learner.ipynb #ae9fae92
-from .callback import (BACKWARD, BATCH, BATCH_EVENTS, EPOCH, FIT, STEP, TRAIN, VALIDATE, Callback, Callbacks, CancelBackwardException,
+# %% ../nbs/03_learner.ipynb #c1365785
+from .callback import (BATCH_EVENTS, EPOCH, FIT, TRAIN, VALIDATE, Callback, Callbacks, CancelBackwardException,
                            CancelBatchException, CancelEpochException, CancelException, CancelFitException, CancelStepException,
                            CancelTrainException, CancelValidException, Level, event, loop_lines, not_honoured, patch, user_level)
 from .data import DataLoaders, as_dls, n_batches, split_batch, to_device
@@ -52,15 +52,15 @@ def as_loss(
     if value.numel() == 1: return value.reshape(())
     raise ValueError(f'loss_func returned a tensor of shape {tuple(value.shape)}; training needs one number: take the mean over the batch')
 
-# %% ../nbs/03_learner.ipynb #1e99570a
+# %% ../nbs/03_learner.ipynb #f98a1209
 class Loop:
     "The training loop: fit, epoch, train and validate, batch, backward and step"
-    def _guard(self, level: Level, cancel: type[CancelException], body: Callable[[], Any]) -> None:
+    def _guard(self, level: Level, cancel: type[CancelException], body: Callable[..., Any], *args: Any) -> None:
         "`before_<level>` and the body, which `cancel` may leave; then `after_<level>`"
         fire = self.callbacks.fire
         try:
             fire(level.before)
-            body()
+            body(*args)
         except cancel: fire(level.cancelled)
         fire(level.after)
 
@@ -92,21 +92,37 @@ class Loop:
 
     def one_batch(self, i: int, batch: Any) -> None:
         "Run one batch, with its events; trains if `training` is set"
-        self.iter = i
+        on, fire = self.callbacks.table, self.callbacks.fire        # an event that nobody listens to costs one look-up
+        self.iter, self.pred, self.loss, self.loss_grad = i, None, None, None
         self.xb, self.yb = self._split(batch)
-        self.pred = self.loss = self.loss_grad = None
-        self._guard(BATCH, CancelBatchException, self._do_batch)
+        try:
+            if on['before_batch']: fire('before_batch')
+            step = self.train_step if self.training else self.eval_step
+            step.predict(self)
+            if on['after_pred']: fire('after_pred')
+            if self.yb: step.loss(self)
+            if on['after_loss']: fire('after_loss')
+            if self.training and self.yb: self._update(step, on, fire)
+        except CancelBatchException: fire('after_cancel_batch')
+        if self.training: self._count()
+        if on['after_batch']: fire('after_batch')
 
-    def _do_batch(self) -> None:
-        step, fire = self.train_step if self.training else self.eval_step, self.callbacks.fire
-        step.predict(self)
-        fire(event.after_pred)
-        if self.yb: step.loss(self)
-        fire(event.after_loss)
-        if not self.training or not self.yb: return
-        self._guard(BACKWARD, CancelBackwardException, functools.partial(step.backward, self))
-        self._guard(STEP, CancelStepException, functools.partial(step.step, self))
+    def _update(self, step: 'Step', on: Mapping[str, list], fire: Callable[[str], None]) -> None:
+        try:
+            if on['before_backward']: fire('before_backward')
+            step.backward(self)
+        except CancelBackwardException: fire('after_cancel_backward')
+        if on['after_backward']: fire('after_backward')
+        try:
+            if on['before_step']: fire('before_step')
+            step.step(self)
+        except CancelStepException: fire('after_cancel_step')
+        if on['after_step']: fire('after_step')
         step.zero_grad(self)
+
+    def _count(self) -> None:
+        self.train_iter += 1
+        if self.n_iter: self.pct_train = (self.epoch + (self.iter + 1)/self.n_iter)/self.n_epoch
 
 # %% ../nbs/03_learner.ipynb #474c53ab
 class UndoStack(ExitStack):
@@ -129,9 +145,9 @@ class FitInterrupted(KeyboardInterrupt):
     "A run was stopped by the user; the learner is usable"
     def _render_traceback_(self) -> list[str]: return [str(self)]    # IPython shows this instead of a traceback
 
-# %% ../nbs/03_learner.ipynb #1b8ff396
+# %% ../nbs/03_learner.ipynb #f515858d
 class TrainEvalCallback(Callback):
-    "Switches between training and evaluation mode, and counts batches"
+    "Switches between training and evaluation mode, and begins the count of batches"
     order, run_valid = -10, False
 
     def after_create(self): self.learn.n_epoch = 1
@@ -147,16 +163,11 @@ class TrainEvalCallback(Callback):
         self.learn.model.train()
         self.learn.training = True
 
-    def after_batch(self):
-        learn = self.learn
-        learn.train_iter += 1
-        if learn.n_iter: learn.pct_train = (learn.epoch + (learn.iter + 1)/learn.n_iter)/learn.n_epoch
-
     def before_validate(self):
         self.learn.model.eval()
         self.learn.training = False
 
-# %% ../nbs/03_learner.ipynb #c18ba1af
+# %% ../nbs/03_learner.ipynb #8227ac1d
 class Learner(Loop):
     "Data, model, loss and optimizer, and the callbacks that watch and change how they are trained"
     default_callbacks: tuple[type[Callback], ...] = (TrainEvalCallback,)   # the package adds those of higher layers
@@ -194,7 +205,8 @@ class Learner(Loop):
         for cls in self.default_callbacks if default_cbs else (TrainEvalCallback,):
             if not any(isinstance(cb, cls) or isinstance(cb, type) and issubclass(cb, cls) for cb in given): self.add_cb(cls)
         self.add_cbs(given)
-        self(event.after_create)
+        try: self(event.after_create)
+        except CancelException as e: raise RuntimeError(not_honoured(e)) from e
 
     def _forget_batch(self) -> None:
         self.dl = self.pred = self.loss = self.loss_grad = None
@@ -234,7 +246,7 @@ def checked_lr(
     if lr == 1e-3: return theirs                # the learner's default gives way
     raise ValueError(f'the learning rate is given twice: lr={lr!r}, and {theirs!r} in opt_func; leave one out')
 
-# %% ../nbs/03_learner.ipynb #5aa658e8
+# %% ../nbs/03_learner.ipynb #659ef947
 def _unwrapped(batch: Any) -> Any: return batch[0] if isinstance(batch, tuple) and len(batch) == 1 else batch
 
 Learner.x = property(lambda self: _unwrapped(self.xb), doc='The input, unwrapped if there is only one; assign `xb` to change it')
@@ -242,11 +254,10 @@ Learner.y = property(lambda self: _unwrapped(self.yb), doc='The target, unwrappe
 Learner.cbs = property(lambda self: list(self.callbacks.all), doc='The callbacks, in the order in which they were added')
 Learner.running = property(lambda self: self.undo is not None, doc='Whether the loop is running')
 Learner.metrics = property(lambda self: self._metrics, lambda self, ms: setattr(self, '_metrics', as_metrics(ms)), doc='The metrics')
-Learner.dls = property(lambda self: self._dls, lambda self, dls: setattr(self, '_dls', as_dls(dls)), doc='The loaders; may be replaced between fits')
-Learner.training = property(lambda self: self.callbacks.training, lambda self, on: self.callbacks.mode(on, self.purpose),
+Learner.training = property(operator.attrgetter('callbacks.training'), lambda self, on: self.callbacks.mode(on, self.purpose),
                             doc='Whether this is the training phase')
 
-# %% ../nbs/03_learner.ipynb #cc720cb4
+# %% ../nbs/03_learner.ipynb #4f3d8544
 @patch
 def cbs_changed(self: Learner) -> None:
     "Look again at who listens to what; called when a callback changes"
@@ -270,7 +281,15 @@ def _say_where(self: Learner, e: Exception, i: int) -> None:
 def _split(self: Learner, batch: Any) -> tuple[Any, tuple]:
     "Inputs and targets of a batch, on the device"
     if self._device is not None: batch = to_device(batch, self._device)
-    return self.dls.split(batch) if hasattr(self.dls, 'split') else split_batch(batch, getattr(self.dls, 'n_inp', None))
+    return self._split_batch(batch)
+
+def _set_dls(self: Learner, dls: Any) -> None:
+    self._dls = as_dls(dls)
+    device = getattr(self._dls, 'device', None)
+    self._device = None if device is None or torch.device(device).type == 'cpu' else device      # CPU batches need no moving
+    self._split_batch = getattr(self._dls, 'split', None) or functools.partial(split_batch, n_inp=getattr(self._dls, 'n_inp', None))
+
+Learner.dls = property(lambda self: self._dls, _set_dls, doc='The loaders; may be replaced between fits')
 
 @patch
 def to_dls_device(self: Learner) -> None:
@@ -278,8 +297,6 @@ def to_dls_device(self: Learner) -> None:
     if (device := getattr(self.dls, 'device', None)) is None: return
     self.model.to(device)
     if isinstance(self.loss_func, nn.Module): self.loss_func.to(device)
-
-Learner._device = property(lambda self: None if getattr(self.dls, 'device', None) in (None, torch.device('cpu')) else self.dls.device)
 
 # %% ../nbs/03_learner.ipynb #0b7aa172
 @patch
@@ -452,17 +469,15 @@ def _prepare_opt(self: Learner, lr: Any, wd: float | None, reset_opt: bool) -> N
     set_hyper(self.opt, 'lr', spread_lrs(self.lr if lr is None else lr, len(self.opt.param_groups)))
     if (wd := self.wd if wd is None else wd) is not None: set_hyper(self.opt, 'wd', as_positive(wd, 'wd'))
 
-# %% ../nbs/03_learner.ipynb #d5c78df7
+# %% ../nbs/03_learner.ipynb #f83b8cde
 @patch
 @contextmanager
 def _evaluating(self: Learner, purpose: str, cbs: Any) -> Iterator[Callable[[Iterable], None]]:
     "A run without training; yields the function that does it on a loader"
     nested, modes = self.running, {m: m.training for m in self.model.modules()}
     def evaluate(dl: Iterable) -> None:
-        validate = functools.partial(self._do_validate, dl)
-        if nested: return validate()
-        epoch = functools.partial(self._guard, EPOCH, CancelEpochException, validate)
-        self._guard(FIT, CancelFitException, epoch)
+        if nested: self._do_validate(dl)
+        else: self._guard(FIT, CancelFitException, self._guard, EPOCH, CancelEpochException, self._do_validate, dl)
     with self._run(purpose, cbs), self.no_logging(), self.no_mbar():
         self.undo.callback(lambda: [setattr(m, 'training', on) for m, on in modes.items()])
         yield evaluate

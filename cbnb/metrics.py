@@ -91,7 +91,7 @@ class AvgMetric(Metric):
     @property
     def name(self) -> str: return self._name
 
-# %% ../nbs/02_metrics.ipynb #d7b3960c
+# %% ../nbs/02_metrics.ipynb #307c8d7b
 class AvgLoss(Metric):
     "The mean of the loss over items"
     def __init__(self): self.mean = RunningMean()
@@ -103,14 +103,13 @@ class AvgLoss(Metric):
 
 class Smoother:
     "An exponentially weighted mean, corrected for its start"
-    def __init__(self, beta: float = 0.98): self.beta = beta; self.reset()
-    def reset(self) -> None: self.v, self.n = 0., 0
+    def __init__(self, beta: float = 0.98): self.beta, self.v, self.weight = beta, 0., 0.
     def add(self, x: Any) -> Any:
         "Take in one more number and return the mean so far"
-        self.v, self.n = self.beta*self.v + (1 - self.beta)*x, self.n + 1
-        return self.value
+        self.v, self.weight = self.beta*self.v + (1 - self.beta)*x, self.beta*self.weight + 1 - self.beta
+        return self.v/self.weight
     @property
-    def value(self) -> Any: return self.v/(1 - self.beta**self.n) if self.n else None
+    def value(self) -> Any: return self.v/self.weight if self.weight else None
 
 class AvgSmoothLoss(Metric):
     "The running mean of the loss over recent batches"

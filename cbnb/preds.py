@@ -34,14 +34,16 @@ def decodes_of(loss_func: Any) -> Callable[[Tensor], Tensor]:
     if isinstance(loss_func, nn.BCEWithLogitsLoss) or loss_func is nn.functional.binary_cross_entropy_with_logits: return lambda p: p > 0.5
     return lambda p: p
 
-# %% ../nbs/13_preds.ipynb #041f4c78
+# %% ../nbs/13_preds.ipynb #d98954c3
 class GatherPredsCallback(Callback):
     "Keeps predictions and targets of a validation phase, and inputs and losses if asked to"
     def __init__(self,
         with_input: bool = False,   # keep the inputs
         with_loss: bool = False,    # keep a loss for each item
         concat_dim: int = 0,        # dimension along which batches are joined
-    ): self.with_input, self.with_loss, self.concat_dim = with_input, with_loss, concat_dim
+    ):
+        self.with_input, self.with_loss, self.concat_dim = with_input, with_loss, concat_dim
+        self.before_validate()
 
     def before_validate(self): self.inputs, self.preds, self.targets, self.losses = [], [], [], []
 

@@ -27,32 +27,33 @@ from .metrics import RunningMean, Smoother, as_number, distinct
 from .optim import hyper_place
 from .plot import COLORS, figure, losses_figure, lr_figure, metrics_figure, sched_figure, show
 
-# %% ../nbs/05_recorder.ipynb #aea4317a
+# %% ../nbs/05_recorder.ipynb #dad61bf2
 class Series:
     "Scalar tensors, kept on their device until somebody reads them"
     def __init__(self): self.numbers, self.chunks, self.waiting = array('f'), [], []
 
     def append(self, t: Tensor) -> None:
         self.waiting.append(t)
-        if len(self.waiting) >= 256: self._stack()
+        if len(self.waiting) == 256: self.stack()
 
-    def _stack(self) -> None:
+    def stack(self) -> None:
+        "Make one tensor of those that wait"
         chunk = torch.stack(self.waiting)
-        self.waiting = []
+        self.waiting.clear()
         if chunk.dtype == torch.float64 and self.numbers.typecode == 'f': self.numbers = array('d', self.numbers)
         if chunk.device.type == 'cpu' and not self.chunks: self.numbers.extend(chunk.tolist())
         else: self.chunks.append(chunk)
 
     def read(self) -> array:
         "All numbers so far (waits for the device)"
-        if self.waiting: self._stack()
+        if self.waiting: self.stack()
         if self.chunks: self.numbers.extend(torch.cat(self.chunks).tolist())
         self.chunks = []
         return self.numbers
 
     def __len__(self) -> int: return len(self.numbers) + sum(map(len, self.chunks)) + len(self.waiting)
 
-# %% ../nbs/05_recorder.ipynb #9e07071e
+# %% ../nbs/05_recorder.ipynb #b179bba3
 class Run:
     "The record of one fit"
     def __init__(self,
@@ -72,8 +73,7 @@ class Run:
 
     @property
     def losses(self) -> array:
-        raw = self.raw_losses
-        for i in range(len(self._smooth), len(raw)): self._smooth.append(self._smoother.add(raw[i]))
+        self._smooth.extend(map(self._smoother.add, self.raw_losses[len(self._smooth):]))
         return self._smooth
 
     def hyper(self, name: str) -> list[float]:
@@ -138,25 +138,36 @@ def _write(text: str, path: str | Path | None) -> str:
     if path is not None: Path(path).write_text(text)
     return text
 
-# %% ../nbs/05_recorder.ipynb #69bb806f
+# %% ../nbs/05_recorder.ipynb #8c94495d
 class Phase:
     "Loss and metrics of one pass over a loader"
     def __init__(self,
         metrics: list[Any],
         run: Any = None,      # the run it belongs to, known by its undo stack
     ):
-        self.loss, self.metrics, self.run = RunningMean(), metrics, run
+        self.metrics, self.run = metrics, run
+        self.mean, self.losses, self.sizes = RunningMean(), [], []
         for m in metrics: m.reset()
 
     def add(self, learn: Learner) -> None:
         "Take in the current batch"
-        self.loss.add(learn.loss if learn.loss.ndim == 0 else learn.loss.mean(), find_bs(learn.yb))
+        self.losses.append(learn.loss if learn.loss.ndim == 0 else learn.loss.mean())
+        self.sizes.append(find_bs(learn.yb))
+        if len(self.losses) >= 256: self._sum_up()
         for m in self.metrics: m.accumulate(learn)
 
-    def values(self) -> list[float | None]: return [as_number(self.loss.value), *self.metric_values()]
+    def _sum_up(self) -> None:
+        losses, sizes, items = torch.stack(self.losses), torch.tensor(self.sizes), sum(self.sizes)
+        exact = torch.float32 if losses.device.type == 'mps' else torch.float64
+        self.mean.add((losses.to(exact)*sizes.to(losses.device)).sum()/items, items)
+        self.losses, self.sizes = [], []
+
+    def values(self) -> list[float | None]:
+        if self.losses: self._sum_up()
+        return [as_number(self.mean.value), *self.metric_values()]
     def metric_values(self) -> list[float | None]: return [as_number(m.value) for m in self.metrics]
 
-# %% ../nbs/05_recorder.ipynb #b28feef6
+# %% ../nbs/05_recorder.ipynb #488e5ff4
 class Recorder(Callback):
     "Writes the history: losses and hyper-parameters of each training batch, losses and metrics of each epoch"
     order, run_in = 50, ('fit', 'validate')
@@ -180,6 +191,7 @@ class Recorder(Callback):
         self.valid_columns = ['valid_loss', *(prefix + n for n in self.names)] if with_valid else []
         names = ['epoch', *self.train_columns, *self.valid_columns, *(['time'] if self.add_time else [])]
         self.history.runs.append(Run(len(self.history), names, learn.n_epoch, self.beta))
+        self.series, self.places = self.history[-1]._raw, []
         for name in ('lr', 'mom'): self.track(name)
         self.row = None
         learn.undo.push(self._close)
@@ -191,8 +203,9 @@ class Recorder(Callback):
         run, opt = self.history[-1], self.learn.opt
         if name in run.hypers or (place := hyper_place(opt, name)) is None: return
         value = opt.param_groups[-1][place[0]]
-        run.hypers[name] = Series() if isinstance(value, Tensor) else array('d')
-        self.places = {n: hyper_place(opt, n) for n in run.hypers}
+        run.hypers[name] = series = Series() if isinstance(value, Tensor) else array('d')
+        note = (lambda t: series.append(t.detach().clone())) if isinstance(value, Tensor) else series.append
+        self.places = [*(self.places if len(run.hypers) > 1 else ()), (note, *place)]
 
     def before_epoch(self):
         if self.learn.purpose == 'fit': self._open_row()
@@ -208,16 +221,15 @@ class Recorder(Callback):
 
     def after_batch(self):
         learn = self.learn
-        if learn.loss is None or not learn.yb: return              # cancelled before the loss, or nothing to compare with
+        if (loss := learn.loss) is None: return                    # cancelled before the loss, or there are no targets
         if not learn.training:
             if self.phases: self.phases[-1].add(learn)
             return
         if self.row is None: return                                # a batch on its own, outside a fit
-        run, group = self.history[-1], learn.opt.param_groups[-1]
-        run._raw.append(learn.loss)
-        for name, (key, i) in self.places.items():
-            value = group[key] if i is None else group[key][i]
-            run.hypers[name].append(value.detach().clone() if isinstance(value, Tensor) else value)
+        series, group = self.series, learn.opt.param_groups[-1]
+        series.waiting.append(loss)
+        if len(series.waiting) == 256: series.stack()
+        for note, key, i in self.places: note(group[key] if i is None else group[key][i])
         if self.train_metrics: self.train_phase.add(learn)
 
     def after_train(self): self._train_values()

@@ -1,0 +1,597 @@
+"""How a callback reads and writes, when it is called, and how it gets in and out."""
+
+import functools
+import inspect
+import types
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import cbnb.all as cbnb
+from helpers import EVENTS, IN_BATCH, RUN_EVENTS, Line, RaiseIn, ab, line_learner, listener, noting
+
+
+def call(learn, method_name="before_fit"):
+    return getattr(learn, method_name)
+
+
+def test_reading_goes_to_the_learner_and_no_further():
+    """One hop, never to the model (D18)."""
+    learn = line_learner(cbs=cbnb.Callback(), default_cbs=False)
+    cb = learn.callback
+    assert cb.lr == 0.1 and cb.model is learn.model and cb.validate.__self__ is learn
+    assert cb.x is learn.x
+    with pytest.raises(AttributeError, match="Callback has no attribute 'a'"):
+        cb.a
+    with pytest.raises(AttributeError, match=r"no attribute 'a'.*learn\.model\.a"):
+        learn.a
+    assert not hasattr(cb, "a") and not hasattr(learn, "b") and not hasattr(cb, "__nothing__")
+    assert "a" not in dir(learn) and "lr" in dir(cb) and "train_eval" in dir(learn)
+
+
+def test_a_lonely_callback_says_so():
+    with pytest.raises(AttributeError, match="not attached to a learner"):
+        cbnb.Callback().loss
+
+
+def test_writing_stays_on_the_callback():
+    class Writes(cbnb.Callback):
+        def before_batch(self):
+            self.mine = self.iter
+
+    learn = line_learner(cbs=Writes)
+    learn.fit(1)
+    assert learn.writes.mine == 0 and not hasattr(learn, "mine")
+
+
+class Hides(cbnb.Callback):
+    def before_batch(self):
+        self.loss = 0.0  # here
+
+    def after_batch(self):
+        self.loss += 1
+
+
+def test_shadowing_warns_once_at_the_line_that_does_it():
+    """D20: the warning pointed into the library, and came with each assignment."""
+    learn = line_learner(4, cbs=Hides)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        learn.fit(3)
+    assert len(seen) == 1
+    lines, first = inspect.getsourcelines(Hides.before_batch)
+    assert seen[0].filename == __file__ and seen[0].lineno == first + next(i for i, line in enumerate(lines) if "# here" in line)
+    text = str(seen[0].message)
+    assert "You are shadowing an attribute (loss) that exists in the learner. Use `self.learn.loss` to avoid this." in text and "Hides" in text
+    assert learn.hides.loss == 1.0
+
+
+def test_names_set_before_the_learner_was_known_warn_when_the_callback_is_added():
+    """D20: values made in __init__ or in the class hid the learner's for ever, and nobody said so."""
+
+    class InInit(cbnb.Callback):
+        def __init__(self):
+            self.loss = 3.0
+
+    class InClass(cbnb.Callback):
+        epoch = 7
+
+    learn = line_learner()
+    for cls, name in ((InInit, "loss"), (InClass, "epoch")):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            learn.add_cb(cls)  # the line
+        assert len(seen) == 1 and f"({name})" in str(seen[0].message) and seen[0].filename == __file__
+        assert "learn.add_cb(cls)" in open(__file__).read().splitlines()[seen[0].lineno - 1]
+
+
+def test_no_warning_for_names_of_the_model_or_its_own():
+    """D20: a model with a parameter `a` made every callback's `a` a warning."""
+
+    class Quiet(cbnb.Callback):
+        def before_fit(self):
+            self.a, self.weight, self.anything = 1, 2, 3
+            self.order, self.run_valid = 5, False
+            self.learn.lr = self.learn.lr
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn = line_learner(cbs=Quiet)
+        learn.fit(1)
+    assert (learn.quiet.a, ab(learn)[0]) == (1, pytest.approx(0.72))
+
+
+def test_a_property_that_fails_shows_its_own_error():
+    """D19: the error was about the learner lacking the property."""
+
+    class Broken(cbnb.Callback):
+        @property
+        def ratio(self):
+            return self.learn.no_such_thing
+
+    learn = line_learner(cbs=Broken)
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        learn.broken.ratio
+
+    class WithProperty(cbnb.Learner):
+        @property
+        def special(self):
+            return self.model.no_such_layer
+
+    learn = WithProperty(line_learner().dls, Line(), nn.MSELoss(), cbs=cbnb.Callback)
+    for owner in (learn, learn.callback):
+        with pytest.raises(AttributeError, match="no_such_layer"):
+            owner.special
+    assert not hasattr(learn.callback, "special")
+
+
+def test_event_methods_of_the_model_or_the_learner_are_never_called():
+    """D18: a model with a method `before_batch` had it called by every callback."""
+    called = []
+
+    class Talkative(Line):
+        def before_batch(self):
+            called.append("model")
+
+    class TalkativeLearner(cbnb.Learner):
+        def after_batch(self):
+            called.append("learner")
+
+    learn = TalkativeLearner(line_learner().dls, Talkative(), nn.MSELoss(), cbs=cbnb.Callback)
+    learn.fit(1)
+    learn.callback("before_batch"), learn.callback("hello")
+    assert called == []
+
+
+def test_calling_a_callback():
+    class Has(cbnb.Callback):
+        def call_me(self):
+            return f"maybe {self.who}"
+
+    cb = Has(after_fit=lambda self: self.learn.who)
+    assert cb("before_fit") is None
+    cb.learn = types.SimpleNamespace(who="you")
+    assert cb("call_me") == "maybe you" and cb("after_fit") == "you" and cb("before_epoch") is None
+    cb.run = False
+    assert cb("call_me") is None
+
+
+def test_functions_as_events():
+    """They are bound, come before methods of the same name, and may be partials."""
+    said = []
+
+    class Own(cbnb.Callback):
+        def before_fit(self):
+            said.append("method")
+
+    own = Own(before_fit=lambda self: said.append(type(self).__name__), after_fit=functools.partial(lambda word, self: said.append(word), "done"), before_epoch=None)
+    line_learner(cbs=own).fit(1)
+    assert said == ["Own", "done"]
+
+
+@pytest.mark.parametrize(
+    "class_name, name",
+    [
+        ("CSVLogger", "csv_logger"),
+        ("LRFinder", "lr_finder"),
+        ("MCDropoutCallback", "mc_dropout"),
+        ("ReduceLROnPlateau", "reduce_lr_on_plateau"),
+        ("EMACallback", "ema"),
+        ("HTTPServerCallback", "http_server"),
+        ("TerminateOnNaNCallback", "terminate_on_na_n"),
+        ("FooCallbackCallback", "foo_callback"),
+        ("CallbackFoo", "callback_foo"),
+    ],
+)
+def test_names(class_name, name):
+    cb = type(class_name, (cbnb.Callback,), {})()
+    learn = line_learner(cbs=cb)
+    assert cb.name == name and getattr(learn, name) is cb and repr(cb) == class_name
+
+
+@pytest.mark.parametrize("off", ["run_train", "run_valid"])
+def test_switches_hold_for_all_events_of_a_batch(off):
+    """D21: after_cancel_step came through."""
+    seen = []
+    cb = listener(lambda cb, name: seen.append((name, cb.learn.training)), **{off: False})
+    learn = line_learner(cbs=[RaiseIn("before_step", cbnb.CancelStepException), cb])
+    seen.clear()
+    learn.fit(2)
+    training = off == "run_valid"
+    assert {t for name, t in seen if name in IN_BATCH} == {training}
+    assert (("after_cancel_step", True) in seen) == training
+    others = {name for name, _ in seen if name not in IN_BATCH}
+    assert others == {name for name in RUN_EVENTS if name not in IN_BATCH and "cancel" not in name}
+
+
+def test_an_attribute_called_training_does_not_defeat_the_switches():
+    """D21."""
+    seen = []
+
+    class Mine(cbnb.Callback):
+        run_train = False
+        training = False
+
+        def before_batch(self):
+            seen.append(self.learn.training)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        line_learner(cbs=Mine).fit(1)
+    assert seen == [False]
+
+
+@pytest.mark.parametrize("purpose, run", [("fit", lambda l: l.fit(1)), ("validate", lambda l: l.validate()), ("preds", lambda l: l.get_preds()), ("lr_find", lambda l: l.lr_find(num_it=10, show_plot=False))])
+def test_run_in(purpose, run):
+    wanted, unwanted = [], []
+    others = tuple({"fit", "validate", "preds", "lr_find"} - {purpose})
+    learn = line_learner(cbs=[noting(wanted, run_in=(purpose,)), noting(unwanted, run_in=others)])
+    wanted.clear(), unwanted.clear()
+    run(learn)
+    assert wanted[0] == "before_fit" and wanted[-1] == "after_fit" and unwanted == []
+
+
+def test_switches_may_change_in_the_middle_of_a_run():
+    seen = []
+    cb = noting(seen)
+
+    class Switch(cbnb.Callback):
+        def after_loss(self):
+            cb.run_train = not cb.run_train
+
+    line_learner(cbs=[cb, Switch]).fit(1)
+    batches = "before_batch after_pred | before_backward after_backward before_step after_step after_batch before_batch after_pred".split()
+    # off from the first after_loss on, which comes to it later than to the switch; on again in the second batch
+    assert seen[4:6] == ["before_batch", "after_pred"] and "after_train" in seen
+    assert seen[6:] == ["after_loss", "before_backward", "after_backward", "before_step", "after_step", "after_batch", "after_train", *seen[13:]]
+    assert batches  # documents the whole
+
+
+def test_order_is_stable_and_may_change_at_run_time():
+    said = []
+
+    def speaker(word, order=0):
+        cb = cbnb.Callback(before_batch=lambda self: said.append(word), after_pred=lambda self: said.append(word.upper()))
+        cb.order = order
+        return cb
+
+    first, second, third = speaker("a", 5), speaker("b", 5), speaker("c", -0.5)
+    learn = line_learner(1, valid=False, cbs=[first, second, third])
+    learn.fit(1)
+    assert said == ["c", "a", "b", "C", "A", "B"]
+    assert [cb for cb in learn.ordered_cbs("before_batch") if cb in (first, second, third)] == [third, first, second]
+    said.clear()
+    learn.fit(1, cbs=cbnb.Callback(before_batch=lambda self: setattr(third, "order", 9)))
+    assert said == ["c", "a", "b", "A", "B", "C"]
+
+
+def test_callbacks_added_and_removed_during_an_event():
+    """D17: one removed by an earlier one was still called, with no learner."""
+    said = []
+
+    class Later(cbnb.Callback):
+        order = 5
+
+        def before_batch(self):
+            said.append(("later", self.learn.iter))
+
+    class Newcomer(cbnb.Callback):
+        order = 7
+
+        def before_batch(self):
+            said.append(("newcomer before_batch", self.learn.iter))
+
+        def after_pred(self):
+            said.append(("newcomer after_pred", self.learn.iter))
+
+    class Changes(cbnb.Callback):
+        def before_batch(self):
+            if self.learn.training and self.learn.iter == 1:
+                self.learn.remove_cb(Later)
+                self.learn.add_cb(Newcomer)
+
+    learn = line_learner(3, valid=False, cbs=[Later, Changes])
+    learn.fit(1)
+    assert said == [("later", 0), ("newcomer after_pred", 1), ("newcomer before_batch", 2), ("newcomer after_pred", 2)]
+
+
+def test_two_callbacks_of_one_name():
+    """D17: removing one of them took the name from the other."""
+
+    class Logger(cbnb.Callback):
+        def __init__(self, file):
+            self.file = file
+
+    one, two, three = Logger("1"), Logger("2"), Logger("3")
+    learn = line_learner(cbs=[one, two, three])
+    assert (learn.logger is print) and (learn.callbacks.names["logger_2"] if "logger_2" in learn.callbacks.names else None) in (two, None)
+
+
+class Keeper(cbnb.Callback):
+    def __init__(self, file="1"):
+        self.file = file
+
+
+class SpecialKeeper(Keeper):
+    pass
+
+
+def test_two_callbacks_of_one_class():
+    """D17: removing one of them took the name from the other."""
+    one, two, three = Keeper("1"), Keeper("2"), Keeper("3")
+    learn = line_learner(cbs=[one, two, three])
+    assert (learn.keeper, learn.keeper_2, learn.keeper_3) == (one, two, three)
+    learn.remove_cb(two)
+    assert (learn.keeper, learn.keeper_3) == (one, three) and not hasattr(learn, "keeper_2") and two.learn is None
+    learn.remove_cb(one)
+    assert not hasattr(learn, "keeper") and learn.keeper_3 is three
+    learn.add_cb(one)
+    assert learn.keeper is one
+
+
+def test_removing_by_class_removes_subclasses_and_nothing_else():
+    learn = line_learner(cbs=[Keeper("1"), SpecialKeeper("2"), Hides])
+    learn.remove_cb(Keeper)
+    assert [type(cb) for cb in learn.cbs] == [cbnb.TrainEvalCallback, cbnb.Recorder, Hides] and hasattr(learn, "recorder")
+
+
+def test_removing_one_that_is_not_in_changes_nothing():
+    """D17: it deleted the name of the member."""
+    mine = Keeper()
+    learn = line_learner(cbs=mine)
+    learn.remove_cb(Keeper()).remove_cb(SpecialKeeper)
+    assert learn.keeper is mine and mine in learn.cbs
+
+
+def test_temporary_callbacks_by_class_leave_permanent_ones_alone():
+    """D17: all instances of the class were removed at the end of the fit."""
+    mine = Keeper("mine")
+    learn = line_learner(cbs=mine)
+    with learn.added_cbs([Keeper, SpecialKeeper("x")]):
+        assert len(learn.cbs) == 5 and learn.keeper is mine
+    assert learn.cbs == [learn.train_eval, learn.recorder, mine] and learn.keeper is mine
+    learn.fit(1, cbs=Keeper)
+    assert learn.keeper is mine
+
+
+def test_a_temporary_recorder_leaves_the_permanent_one():
+    """D17: the learner was left without a recorder attribute."""
+    learn = line_learner()
+    mine = learn.recorder
+    learn.fit(1, cbs=cbnb.Recorder(add_time=False))
+    assert learn.recorder is mine and mine in learn.cbs
+    learn.fit(1)
+    assert len(mine.history) == 2
+
+
+@pytest.mark.parametrize("settings", [{}, dict(add_time=False)])
+def test_a_temporary_callback_with_the_settings_of_a_permanent_one_is_one_more(settings):
+    learn = line_learner(cbs=cbnb.Recorder(**settings))
+    mine = learn.recorder
+    learn.fit(1, cbs=cbnb.Recorder(**settings))
+    assert learn.recorder is mine and learn.cbs.count(mine) == 1 and len(learn.cbs) == 2
+
+
+def test_a_generator_of_callbacks_is_read_once():
+    """D17: it was exhausted on entry, so that the callbacks stayed for ever."""
+    learn = line_learner()
+    before = learn.cbs
+    learn.fit(1, cbs=(cb for cb in [Keeper("1"), Keeper("2")]))
+    with learn.added_cbs(cb for cb in [Keeper("1")]):
+        assert len(learn.cbs) == len(before) + 1
+    with learn.removed_cbs(cb for cb in [before[1]]):
+        assert learn.cbs == before[:1]
+    assert learn.cbs == before
+
+
+def test_temporary_callbacks_that_are_permanent_already_stay():
+    mine = Keeper()
+    learn = line_learner(cbs=mine)
+    learn.fit(1, cbs=mine)
+    assert learn.keeper is mine and learn.cbs.count(mine) == 1
+    with learn.added_cbs([mine, mine]):
+        assert learn.cbs.count(mine) == 1
+    assert learn.keeper is mine
+
+
+def test_an_instance_given_twice_is_removed_whole():
+    """D17: it stayed in the list without a learner."""
+    cb = Keeper()
+    learn = line_learner()
+    learn.fit(1, cbs=[cb, cb])
+    assert cb not in learn.cbs and cb.learn is None
+    learn.add_cb(cb).add_cb(cb).remove_cb(cb)
+    assert cb not in learn.cbs and cb.learn is None
+
+
+def test_added_cbs_after_an_error():
+    learn = line_learner()
+    before = learn.cbs
+    with pytest.raises(KeyError):
+        with learn.added_cbs([Keeper("1"), Keeper("2")]):
+            raise KeyError
+    assert learn.cbs == before
+    with pytest.raises(TypeError):  # the second is no callback: the first must not stay
+        learn.fit(1, cbs=[Keeper("1"), 3])
+    assert learn.cbs == before and not learn.running
+    with pytest.raises(TypeError):
+        with learn.added_cbs([Keeper("1"), 3]):
+            pass
+    assert learn.cbs == before
+
+
+def test_removed_callbacks_come_back_as_they_were():
+    """D17: a class gave a fresh instance, and the order among equals changed."""
+    one, two, three = Keeper("1"), Keeper("2"), Keeper("3")
+    learn = line_learner(cbs=[one, two, three])
+    two.state = "kept"
+    with learn.removed_cbs(two) as same:
+        assert same is learn and two not in learn.cbs and not hasattr(learn, "keeper_2")
+    assert learn.cbs[2:] == [one, two, three] and learn.keeper_2 is two and two.state == "kept"
+    with pytest.raises(KeyError):
+        with learn.removed_cbs(Keeper):
+            assert len(learn.cbs) == 2
+            raise KeyError
+    assert learn.cbs[2:] == [one, two, three] and learn.keeper is one
+    with learn.removed_cbs([Keeper("not in"), SpecialKeeper]):
+        pass
+    assert learn.cbs[2:] == [one, two, three]
+
+
+def test_removed_callbacks_come_back_to_their_place_among_changes():
+    one, two, new = Keeper("1"), Keeper("2"), Keeper("new")
+    learn = line_learner(cbs=[one, two])
+    with learn.removed_cbs([one]):
+        learn.add_cb(new)
+    assert set(learn.callbacks.names) == {"train_eval", "recorder", "keeper", "keeper_2", "keeper_3"} or len(learn.cbs) == 5
+    assert one in learn.cbs and new in learn.cbs and len({id(cb) for cb in learn.callbacks.names.values()}) == 5
+
+
+@pytest.mark.parametrize("class_name", ["FitCallback", "ModelCallback", "XCallback", "YCallback", "LossCallback", "DlsCallback", "TrainingCallback", "LrFindCallback"])
+def test_names_that_the_learner_needs_are_refused(class_name):
+    """D17: learn.fit or learn.model was replaced."""
+    learn = line_learner()
+    fit, model = learn.fit, learn.model
+    cls = type(class_name, (cbnb.Callback,), {})
+    for add in (lambda: learn.add_cb(cls), lambda: learn.fit(1, cbs=cls()), lambda: line_learner(cbs=cls)):
+        with pytest.raises(ValueError, match=rf"{class_name}.*learner needs itself.*rename"):
+            add()
+    assert learn.fit == fit and learn.model is model and len(learn.cbs) == 2
+
+
+def test_an_instance_on_two_learners_belongs_to_the_last():
+    """D17: it stayed in both lists."""
+    cb = Keeper()
+    one, two = line_learner(cbs=cb), line_learner(cbs=cb)
+    assert cb not in one.cbs and cb in two.cbs and cb.learn is two and not hasattr(one, "keeper")
+
+
+@pytest.mark.parametrize("wrong", [3, "Recorder", nn.Linear, object(), lambda self: None])
+def test_what_is_no_callback(wrong):
+    with pytest.raises(TypeError, match="is not a callback.*instance or a subclass of Callback"):
+        line_learner().add_cb(wrong)
+    with pytest.raises(TypeError, match="is not a callback"):
+        line_learner(cbs=[wrong])
+
+
+# Re-running cells
+
+
+class Tally(cbnb.Callback):
+    """Has settings and a memory."""
+
+    def __init__(self, every=2):
+        self.every, self.n = every, 0
+
+    def after_step(self):
+        self.n += 1
+        if self.n % self.every == 0:
+            self.learn.model.a.data += 0.1
+
+
+def test_a_cell_that_adds_and_fits_may_be_run_again(capsys):
+    """A twice-added callback ran twice, and one that was used before did not start fresh."""
+    learn, fresh = line_learner(), line_learner()
+    for _ in range(3):
+        learn.model.load_state_dict(Line().state_dict())
+        fresh.model.load_state_dict(Line().state_dict())
+        learn.add_cb(Tally(every=2))
+        learn.fit(1)
+        fresh.fit(1, cbs=Tally(every=2))
+        assert [type(cb) for cb in learn.cbs].count(Tally) == 1 and learn.tally.n == 2
+        assert ab(learn) == ab(fresh)
+    assert capsys.readouterr().out.count("replaced") == 2
+    learn.add_cb(Tally(every=3))
+    assert [cb.every for cb in learn.cbs if isinstance(cb, Tally)] == [2, 3] and learn.tally_2.every == 3
+
+
+def test_a_replaced_callback_keeps_its_place_and_name():
+    learn = line_learner(cbs=[Keeper("1"), Keeper("2"), Hides])
+    new = Keeper("1")
+    learn.add_cb(new)
+    assert [type(cb).__name__ for cb in learn.cbs[2:]] == ["Keeper", "Keeper", "Hides"]
+    assert learn.cbs[2] is new and learn.keeper is new and learn.keeper_2.file == "2"
+
+
+CELL = """
+class Double(Callback):
+    def __init__(self, factor=1): self.factor = factor
+    def after_loss(self):
+        if self.learn.training: self.learn.loss_grad = {factor} * self.factor * self.loss_grad
+
+def distance(pred, y): return {scale} * (pred - y).abs().mean()
+def loss_of_mine(pred, y): return {scale} * ((pred - y) ** 2).mean()
+"""
+
+
+def run_cell(space, **values):
+    exec(CELL.format(**values), space)
+
+
+def test_a_class_defined_again_is_the_same_class(capsys):
+    """Looking up goes by qualified name: the old instance is found by the new class."""
+    space = {"Callback": cbnb.Callback, "__name__": "__main__"}
+    run_cell(space, factor=2, scale=1)
+    learn = line_learner(cbs=space["Double"](), metrics=space["distance"], loss_func=space["loss_of_mine"])
+    learn.fit(1)
+    assert ab(learn)[0] == pytest.approx(2 * (1 - 0.6**2))
+    old = learn.double
+    run_cell(space, factor=1, scale=2)
+    learn.add_cb(space["Double"]())  # the same settings: the new one takes its place
+    assert len(learn.cbs) == 3 and learn.double is not old and type(learn.double) is space["Double"]
+    learn.metrics, learn.loss_func = space["distance"], space["loss_of_mine"]
+    learn.model.load_state_dict(Line().state_dict())
+    learn.fit(1)
+    assert ab(learn)[0] == pytest.approx(2 * (1 - 0.6**2))  # now the loss is doubled instead
+    assert learn.recorder.values[-1][1:] == [pytest.approx(2 * v) for v in ((2 - 1.28) ** 2 + (3 - 1.92) ** 2, max(0.72, 1.08))]
+    run_cell(space, factor=3, scale=3)
+    learn.remove_cb(space["Double"])
+    assert [type(cb).__name__ for cb in learn.cbs] == ["TrainEvalCallback", "Recorder"]
+    with learn.removed_cbs(space["Double"]):
+        pass
+
+
+def test_a_subclass_is_found_by_its_base_defined_again():
+    space = {"Callback": cbnb.Callback, "__name__": "__main__"}
+    run_cell(space, factor=2, scale=1)
+    learn = line_learner(cbs=type("Mine", (space["Double"],), {})())
+    run_cell(space, factor=3, scale=1)
+    learn.remove_cb(space["Double"])
+    assert len(learn.cbs) == 2
+
+
+def test_callbacks_of_lambdas_are_told_apart_by_what_they_do():
+    learn = line_learner()
+    for _ in range(3):
+        learn.add_cb(cbnb.Callback(after_fit=lambda self: 1))
+        learn.add_cb(cbnb.Callback(after_fit=lambda self: 2))
+        learn.add_cb(cbnb.Callback(after_epoch=lambda self: 1))
+    assert len(learn.cbs) == 2 + 3
+
+
+def test_settings_hold_when_callbacks_change_what_they_were_given():
+    """They are compared as they were when the callback was added."""
+
+    class Collects(cbnb.Callback):
+        def __init__(self, into, rate):
+            self.into, self.rate = into, rate
+
+        def after_batch(self):
+            self.into.append(1)
+            self.rate += 1
+
+    learn = line_learner()
+    for _ in range(3):
+        learn.add_cb(Collects([], torch.tensor(1.0)))
+        learn.fit(1)
+    assert [type(cb) for cb in learn.cbs].count(Collects) == 1
+
+
+def test_show_training_loop(capsys):
+    learn = line_learner(cbs=[Hides, noting([])])
+    learn.show_training_loop()
+    out = capsys.readouterr().out
+    assert all(name in out for name in EVENTS if name != "after_create")
+    assert "before_batch  <- Hides, Callback" in out and "before_train  <- TrainEvalCallback, Callback" in out

@@ -1,0 +1,565 @@
+"""What a run must put back, however it ends: learning rate sweeps, errors, interrupts, nested runs."""
+
+import random
+import types
+from array import array
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import cbnb.all as cbnb
+from helpers import IN_BATCH, RUN_EVENTS, Line, RaiseIn, ab, exact, line_batches, line_learner, listener, noting, same_bits, seed
+
+SILENT = types.MappingProxyType(dict(show_plot=False))
+
+
+class Net(nn.Module):
+    """Everything whose state could be forgotten: batch norm, dropout, a frozen part, a part in evaluation mode, a plain counter."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+        self.fixed = nn.BatchNorm1d(4)
+        self.head = nn.Linear(4, 1)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.long), persistent=False)
+        self.n_calls = 0
+        for p in self.fixed.parameters():
+            p.requires_grad_(False)
+
+    def forward(self, x):
+        if self.training:
+            self.seen += 1
+            self.n_calls += 1
+        return self.head(self.fixed(self.body(x)))
+
+
+class Count(cbnb.Callback):
+    """A callback with a memory, that takes part in everything."""
+
+    def __init__(self):
+        self.n, self.noted, self.mean = 0, [], {"loss": None}
+
+    def after_batch(self):
+        self.n += 1
+        self.noted.append(random.random())
+        np.random.rand()
+        self.mean["loss"] = self.learn.loss
+        self.extra = True
+
+
+def net_learner(bs: int = 4, own_generator: bool = False, opt_func=torch.optim.AdamW, **kwargs) -> cbnb.Learner:
+    seed()
+    data = TensorDataset(torch.randn(8, 3), torch.randn(8, 1))
+    generator = torch.Generator().manual_seed(5) if own_generator else None
+    dls = cbnb.DataLoaders(DataLoader(data, bs, shuffle=True, generator=generator), DataLoader(data, bs), device="cpu")
+    learn = cbnb.Learner(dls, Net(), nn.MSELoss(), opt_func, lr=1e-2, **kwargs)
+    return learn.remove_cb(cbnb.ProgressCallback)
+
+
+def state_of(learn: cbnb.Learner) -> object:
+    """Everything reachable from a learner, and the random generators, as something that compares bit for bit."""
+    seen: dict[int, tuple[int, object]] = {}  # with the object, so that its id is not used again meanwhile
+    generators = random.getstate(), np.random.get_state()[1].tobytes(), np.random.get_state()[2:], exact(torch.get_rng_state())
+    return frozen(learn, seen), generators
+
+
+def frozen(value, seen):
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, range, slice)):
+        return type(value).__name__, repr(value)
+    if id(value) in seen:
+        return "again", seen[id(value)][0]
+    if isinstance(value, (tuple, frozenset)):
+        return type(value).__name__, [frozen(v, seen) for v in value]
+    seen[id(value)] = len(seen), value
+    if isinstance(value, torch.Tensor):
+        # a parameter must stay the same object, or the optimizer would lose it
+        grad = None if value.grad_fn is not None or value.grad is None else exact(value.grad)
+        return exact(value), value.requires_grad, grad, id(value) if isinstance(value, nn.Parameter) else None
+    if isinstance(value, torch.Generator):
+        return exact(value.get_state())
+    if isinstance(value, (array, np.ndarray)):
+        return type(value).__name__, value.tobytes()
+    if isinstance(value, dict):
+        return [(frozen(k, seen), frozen(v, seen)) for k, v in value.items()]
+    if isinstance(value, (list, set)):
+        return type(value).__name__, [frozen(v, seen) for v in value]
+    if isinstance(value, types.MethodType):
+        return value.__func__.__qualname__, frozen(value.__self__, seen)
+    if hasattr(value, "__dict__") and not isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
+        ready_lists = ("table", "_tables", "version") if type(value).__name__ == "Callbacks" else ()
+        mine = {k: v for k, v in vars(value).items() if k not in ready_lists and not k.startswith(("__", "_optimizer_step", "_zero_grad"))}
+        return type(value).__qualname__, id(value) if isinstance(value, (nn.Module, cbnb.Callback)) else None, frozen(mine, seen)
+    return type(value).__qualname__, id(value)
+
+
+def differences(a, b, path=""):
+    """Where two states differ, for the message of a failing test."""
+    if a == b:
+        return []
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
+        return [d for i, (x, y) in enumerate(zip(a, b)) for d in differences(x, y, f"{path}/{i}")]
+    return [f"{path}: {str(a)[:150]} != {str(b)[:150]}"]
+
+
+def experienced(**kwargs) -> cbnb.Learner:
+    """A learner with a history, an optimizer with state, gradients left over, and modes of its own."""
+    learn = net_learner(cbs=Count(), **kwargs)
+    learn.fit(1)
+    learn.model.train()
+    learn.model.fixed.eval()
+    learn.model.head(torch.ones(1, 4)).sum().backward()
+    return learn
+
+
+def test_state_notices_what_it_should():
+    """The tests below would prove nothing if the comparison were blind."""
+    changes = [
+        lambda learn: learn.model.head.weight.data.add_(1e-7),
+        lambda learn: learn.model.fixed.train(),
+        lambda learn: learn.model.body[1].running_mean.add_(1),
+        lambda learn: learn.model.head.weight.grad.add_(1),
+        lambda learn: setattr(learn.model, "n_calls", 0),
+        lambda learn: learn.opt.state[learn.model.head.weight]["exp_avg"].add_(1),
+        lambda learn: learn.opt.param_groups[0].update(lr=1),
+        lambda learn: random.random(),
+        lambda learn: np.random.rand(),
+        lambda learn: torch.rand(1),
+        lambda learn: setattr(learn.count, "n", 0),
+        lambda learn: learn.count.noted.append(1),
+        lambda learn: learn.recorder.history[-1].epochs.append({}),
+        lambda learn: learn.recorder.history[-1].raw_losses.append(1),
+        lambda learn: setattr(learn, "epoch", 7),
+        lambda learn: learn.dls.train.generator.manual_seed(3),
+        lambda learn: learn.remove_cb(Count),
+        lambda learn: setattr(learn.model.head, "weight", nn.Parameter(learn.model.head.weight.data)),
+    ]
+    for i, change in enumerate(changes):
+        learn = experienced(own_generator=True)
+        before = state_of(learn)
+        assert state_of(learn) == before
+        change(learn)
+        assert state_of(learn) != before, i
+
+
+def without_result(state_before, learn):
+    """A finished sweep leaves its result, and nothing else."""
+    learn.__dict__.pop("lr_finder_result", None)
+    return differences(state_before, state_of(learn))
+
+
+@pytest.mark.parametrize("own_generator", [False, True])
+@pytest.mark.parametrize("opt_func", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
+@pytest.mark.parametrize("settings", [dict(num_it=20), dict(end_lr=1e6), dict(start_lr=1e5, end_lr=1e8)])
+def test_lr_find_changes_nothing(own_generator, opt_func, settings):
+    learn = experienced(own_generator=own_generator, opt_func=opt_func)
+    before = state_of(learn)
+    learn.lr_find(**settings, **SILENT)
+    assert not without_result(before, learn)
+
+
+def test_lr_find_before_the_first_fit_changes_nothing():
+    """Not even the optimizer is there afterwards."""
+    learn = net_learner(cbs=Count())
+    before = state_of(learn)
+    learn.lr_find(num_it=20, **SILENT)
+    assert not without_result(before, learn) and learn.opt is None
+
+
+def watch_files(tmp_path, monkeypatch):
+    """Have all files made there; to be called after a first fit, since torch makes a folder of its own then."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+
+SWEEP_EVENTS = [name for name in RUN_EVENTS if name not in ("before_validate", "after_cancel_validate", "after_validate")]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, MemoryError, SystemExit])
+def test_lr_find_puts_everything_back_after_an_error_in_any_event_of_any_step(error, tmp_path, monkeypatch):
+    """D05: nothing was put back, and files stayed behind."""
+    learn = experienced(own_generator=True)
+    watch_files(tmp_path, monkeypatch)
+    before = state_of(learn)
+    steps = range(20) if error in (ValueError, KeyboardInterrupt) else (0, 7)
+    for name in SWEEP_EVENTS:
+        for step in steps:
+            if step and (name == "before_fit" or name not in IN_BATCH and step % 2):
+                continue  # once a sweep, and once in two batches
+            raiser = RaiseIn(name, error, order=70, when=lambda learn: learn.train_iter >= step)
+            with pytest.raises(error):
+                learn.lr_find(end_lr=0.1, num_it=22, stop_div=False, cbs=raiser, **SILENT)
+            assert state_of(learn) == before, (name, step, differences(before, state_of(learn)))
+    assert list(tmp_path.iterdir()) == []
+    learn.fit(1)
+
+
+@pytest.mark.parametrize("order", [-1000, 55])
+def test_lr_find_puts_everything_back_whatever_the_order_of_the_culprit(order):
+    learn = experienced()
+    before = state_of(learn)
+    for name in SWEEP_EVENTS:
+        raiser = RaiseIn(name, KeyboardInterrupt, order=order, when=lambda learn: learn.train_iter >= 3 or name in ("before_fit",))
+        try:
+            learn.lr_find(num_it=8, cbs=raiser, **SILENT)
+        except KeyboardInterrupt:
+            pass
+        else:
+            learn.__dict__.pop("lr_finder_result")
+        assert state_of(learn) == before, (name, differences(before, state_of(learn)))
+
+
+def test_lr_find_puts_back_what_fails_outside_of_callbacks():
+    """An error in the model, the loss, the loader or the optimizer."""
+    learn = experienced()
+    before = state_of(learn)
+
+    def failing_loss(pred, y):
+        if learn.train_iter == 3:
+            raise ZeroDivisionError("in the loss")
+        return nn.functional.mse_loss(pred, y)
+
+    usual = learn.loss_func
+    learn.loss_func = failing_loss
+    with pytest.raises(ZeroDivisionError, match="in the loss"):
+        learn.lr_find(**SILENT)
+    learn.loss_func = usual
+    assert not differences(before, state_of(learn))
+
+
+@pytest.mark.parametrize("own_generator", [False, True])
+def test_lr_find_does_not_change_the_fit_that_follows(own_generator):
+    """With dropout, batch norm and shuffling."""
+    alone, after = net_learner(own_generator=own_generator), None
+    alone.fit(2)
+    end_alone = torch.rand(1), random.random(), np.random.rand()
+    after = net_learner(own_generator=own_generator)
+    after.lr_find(num_it=30, **SILENT)
+    after.fit(2)
+    assert same_bits(alone.model, after.model)
+    assert (torch.rand(1), random.random(), np.random.rand()) == end_alone
+    assert alone.recorder.losses == after.recorder.losses and alone.recorder.values == after.recorder.values
+
+
+def test_lr_find_in_the_middle_does_not_change_the_fit_that_follows():
+    learners = [net_learner(own_generator=True) for _ in range(2)]
+    for learn, sweep in zip(learners, (False, True)):
+        seed(1)
+        learn.fit_one_cycle(2, 0.05)
+        if sweep:
+            learn.lr_find(num_it=30, **SILENT)
+        learn.fit(1)
+    assert same_bits(learners[0].model, learners[1].model)
+
+
+def test_lr_find_leaves_no_files(tmp_path, monkeypatch):
+    """D25: a sweep needed a disk that can be written to."""
+    experienced()
+    watch_files(tmp_path, monkeypatch)
+    net_learner(path=tmp_path).lr_find(num_it=20, **SILENT)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_observers_see_nothing_of_lr_find_and_work_afterwards():
+    seen = []
+    learn = line_learner(cbs=noting(seen, run_in=("fit",)))
+    seen.clear()
+    learn.lr_find(num_it=20, **SILENT)
+    assert seen == [] and len(learn.recorder.history) == 0
+    learn.fit(1)
+    assert len(seen) == 28
+
+
+def swap_logger(self):
+    self.learn.undo.set(self.learn, "logger", lambda row: None)
+
+
+@pytest.mark.parametrize("order", [-50, 0, 70])
+@pytest.mark.parametrize("name", RUN_EVENTS)
+def test_interrupt_in_any_event(name, order):
+    """D05: the partial epoch is kept, temporary things go, the next fit works."""
+    seen = []
+    raiser = RaiseIn(name, KeyboardInterrupt, order, when=lambda learn: name.endswith("_fit") or learn.epoch == 1 and learn.train_iter > 4)
+    if name not in IN_BATCH:
+        raiser.when = lambda learn: name.endswith("_fit") or learn.epoch == 1
+    learn = line_learner(4, cbs=noting(seen, -1000))
+    learn.fit(1)
+    listed, seen[:] = learn.cbs, []
+    with pytest.raises(cbnb.FitInterrupted) as caught:
+        learn.fit(3, lr=0.01, cbs=[raiser, cbnb.Callback(before_fit=swap_logger)])
+    assert isinstance(caught.value, KeyboardInterrupt) and raiser.done
+    lines = caught.value._render_traceback_()
+    assert len(lines) == 1 and "\n" not in lines[0] and "\x1b" not in lines[0] and "learn is usable" in lines[0]
+    assert learn.cbs == listed and learn.logger is print and not learn.running
+    assert learn.opt.param_groups[0]["lr"] == 0.1
+    assert learn.pred is None and learn.loss is None and learn.loss_grad is None
+    if name not in ("after_fit", "after_cancel_fit"):
+        assert seen[-2:] == ["after_cancel_fit", "after_fit"] and seen.count("after_fit") == 1
+    run = learn.recorder.history[-1]
+    if name not in ("before_fit", "after_cancel_fit") or order > 50:  # else the recorder has not heard of this fit
+        assert run.status == "interrupted" and len(learn.recorder.history) == 2
+        assert sum(row["step"] is not None for row in run.epochs) == len(run.epochs)
+        assert run.n_steps == (run.epochs[-1]["step"] if run.epochs else 0)
+        assert all(row["complete"] for row in run.epochs[:-1])
+    learn.fit(1)
+    assert learn.recorder.history[-1].status == "done" and learn.recorder.history[-1].n_steps == 4
+
+
+def test_interrupt_in_mid_epoch_is_in_the_history():
+    learn = line_learner(4, cbs=RaiseIn("after_backward", KeyboardInterrupt, when=lambda learn: learn.train_iter == 6))
+    with pytest.raises(cbnb.FitInterrupted, match="stopped in epoch 1 at batch 2"):
+        learn.fit(3)
+    run = learn.recorder.history[-1]
+    assert [(row["epoch"], row["step"], row["complete"]) for row in run.epochs] == [(0, 4, True), (1, 6, False)]
+    assert run.epochs[1]["train_loss"] == pytest.approx(run.losses[-1]) and run.epochs[1]["valid_loss"] is None
+    assert learn.recorder.iters == [4, 6] and run.n_steps == 6
+
+
+def test_a_second_interrupt_during_the_ending_still_undoes_everything():
+    stubborn = listener(lambda cb, name: interrupt() if name in ("before_step", "after_cancel_fit", "after_fit") else None)
+    learn = line_learner()
+    with pytest.raises(KeyboardInterrupt):
+        learn.fit(1, lr=0.5, cbs=stubborn)
+    assert stubborn not in learn.cbs and not learn.running
+    learn.fit(1)
+    assert learn.opt.param_groups[0]["lr"] == 0.1
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def fails(message):
+    raise OSError(message)
+
+
+def test_an_error_while_undoing_does_not_hide_the_first_one():
+    done = []
+
+    def register(self):
+        self.learn.undo.callback(done.append, "first")
+        self.learn.undo.callback(fails, "in undo")
+        self.learn.undo.callback(done.append, "last")
+
+    learn = line_learner()
+    with pytest.raises(ValueError, match="the one that matters") as caught:
+        learn.fit(1, lr=0.5, cbs=[cbnb.Callback(before_fit=register), RaiseIn("after_step", ValueError("the one that matters"))])
+    assert done == ["last", "first"] and any("in undo" in note for note in caught.value.__notes__)
+    assert not learn.running and learn.opt.param_groups[0]["lr"] == 0.1 and len(learn.cbs) == 2
+
+
+def test_several_errors_while_undoing():
+    """Each is undone, even if others fail; a fit that went well then reports the failure."""
+    done = []
+
+    def register(self):
+        for i in range(4):
+            self.learn.undo.callback(done.append, i)
+            self.learn.undo.callback(fails, f"undo {i}")
+
+    learn = line_learner()
+    with pytest.raises(OSError, match="undo"):
+        learn.fit(1, lr=0.5, cbs=cbnb.Callback(before_fit=register))
+    assert done == [3, 2, 1, 0] and not learn.running and learn.opt.param_groups[0]["lr"] == 0.1
+    with pytest.raises(cbnb.FitInterrupted):
+        learn.fit(1, cbs=[cbnb.Callback(before_fit=register), RaiseIn("after_step", KeyboardInterrupt)])
+    assert not learn.running
+    learn.fit(1)
+
+
+def test_undo_set_puts_back_values_and_absences():
+    learn = line_learner()
+    learn.note = "mine"
+
+    def change(self):
+        self.learn.undo.set(self.learn, "note", "for now")
+        self.learn.undo.set(self.learn, "note", "for now, again")
+        self.learn.undo.set(self.learn.model, "new", 1)
+        self.learn.undo.set(self.learn.model, "forward", lambda x: self.learn.model.a * x)
+
+    learn.fit(1, cbs=cbnb.Callback(before_fit=change))
+    assert learn.note == "mine" and not hasattr(learn.model, "new") and "forward" not in vars(learn.model)
+    assert learn.model.b.item() == 0 and learn.model.a.item() > 0  # the swapped forward was used
+
+
+def test_hooks_and_swaps_end_with_the_fit_after_an_outer_cancel():
+    """D04: cancels of outer levels skip the inner after events; undo does not depend on them."""
+
+    class Wraps(cbnb.Callback):
+        def before_batch(self):
+            handle = self.learn.model.register_forward_hook(lambda *args: None)
+            self.learn.undo.callback(handle.remove)
+
+    for error in (cbnb.CancelEpochException, cbnb.CancelFitException, ValueError, KeyboardInterrupt):
+        learn = line_learner(cbs=[Wraps, RaiseIn("after_loss", error)])
+        try:
+            learn.fit(1)
+        except (ValueError, KeyboardInterrupt):
+            pass
+        assert not learn.model._forward_hooks
+
+
+def test_run_false_holds_for_one_run():
+    """It ends after an error, too (D05)."""
+    seen = []
+    cb = noting(seen)
+    learn = line_learner(cbs=cb)
+    seen.clear()
+    cb.run = False
+    learn.fit(1)
+    assert seen == [] and cb.run
+    cb.run = False
+    with pytest.raises(ValueError):
+        learn.fit(1, cbs=RaiseIn("after_loss", ValueError))
+    assert seen == [] and cb.run
+    learn.fit(1)
+    assert len(seen) == 28
+
+
+def history_of(learn):
+    return [(run.status, list(run.raw_losses), [{k: v for k, v in row.items() if k != "time"} for row in run.epochs]) for run in learn.recorder.history]
+
+
+NESTED = {
+    "validate": lambda learn: learn.validate(),
+    "validate on another loader": lambda learn: learn.validate(dl=line_batches(3)),
+    "validate on the training loader": lambda learn: learn.validate(0),
+    "get_preds": lambda learn: learn.get_preds(),
+    "get_preds with everything": lambda learn: learn.get_preds(0, with_input=True, with_loss=True, with_decoded=True),
+    "validate in get_preds": lambda learn: learn.get_preds(cbs=cbnb.Callback(after_pred=inner_validate)),
+    "get_preds in validate": lambda learn: learn.validate(cbs=cbnb.Callback(before_validate=inner_preds)),
+    "validate in validate": lambda learn: learn.validate(cbs=cbnb.Callback(after_batch=inner_validate)),
+}
+
+
+def inner_preds(self):
+    if self.learn.purpose == "validate":
+        self.learn.get_preds()
+
+
+def inner_validate(self):
+    if not hasattr(self, "inside"):
+        self.inside = True
+        self.learn.validate()
+        del self.inside
+
+
+class Nest(cbnb.Callback):
+    """Evaluates in every occurrence of an event, and notes the loop's state around it."""
+
+    def __init__(self, host, what):
+        super().__init__(**{host: lambda self: self.evaluate()})
+        self.what, self.inside, self.n, self.changed = what, False, 0, []
+
+    def evaluate(self):
+        if self.inside:
+            return
+        self.inside, learn = True, self.learn
+        names = "dl n_iter iter epoch train_iter pct_train training n_epoch xb yb pred loss loss_grad purpose".split()
+        before = {name: getattr(learn, name) for name in names}, [m.training for m in learn.model.modules()]
+        self.what(learn)
+        after = {name: getattr(learn, name) for name in names}, [m.training for m in learn.model.modules()]
+        self.changed += [name for name in names if before[0][name] is not after[0][name]] + ["modes"] * (before[1] != after[1])
+        self.inside, self.n = False, self.n + 1
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_nested_evaluation_changes_nothing_of_the_fit(kind):
+    """D01, D02, D12: it hung, or the rest of the epoch was not trained, or the record was wiped."""
+    plain = line_learner(3, metrics=mae)
+    plain.fit(2)
+    for host in RUN_EVENTS:
+        if host.startswith("after_cancel"):
+            continue
+        for order in (0, 70):
+            nest = Nest(host, NESTED[kind])
+            nest.order = order
+            learn = line_learner(3, metrics=mae, cbs=nest)
+            learn.fit(2)
+            assert nest.n > 0 and nest.changed == [], (host, order, nest.changed)
+            assert ab(learn) == ab(plain), (host, order)
+            assert history_of(learn) == history_of(plain), (host, order)
+            assert (learn.train_iter, learn.epoch) == (plain.train_iter, plain.epoch)
+            assert learn.final_record == plain.final_record, (host, order)
+
+
+def mae(pred, y):
+    return (pred - y).abs().mean()
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_evaluation_outside_a_fit_leaves_no_trace(kind):
+    """D12: history and counters were wiped, and the model was left in evaluation mode."""
+    learn = experienced(metrics=mae) if "another" not in kind else line_learner(metrics=mae)
+    if "another" in kind:
+        learn.fit(1)
+    learn.remove_cb(Count)
+    before, _ = state_of(learn)
+    NESTED[kind](learn)
+    after, _ = state_of(learn)  # a torch DataLoader draws a random number when an iteration begins
+    assert not differences(before, after)
+
+
+def test_validate_twice_gives_the_same():
+    learn = line_learner(metrics=mae)
+    learn.fit(1)
+    first, second = learn.validate(), learn.validate()
+    assert first == second == [pytest.approx(5.3248), pytest.approx(1.92)]
+    assert learn.final_record == learn.recorder.values[0]
+
+
+def test_evaluation_restores_the_mode_of_each_module_after_an_error():
+    learn = net_learner()
+    learn.model.train()
+    learn.model.fixed.eval()
+    modes = [m.training for m in learn.model.modules()]
+    for error in (ValueError, KeyboardInterrupt):
+        with pytest.raises(error):
+            learn.validate(cbs=RaiseIn("after_pred", error, phase="validate"))
+        with pytest.raises(error):
+            learn.get_preds(cbs=RaiseIn("after_pred", error, phase="validate"))
+        assert [m.training for m in learn.model.modules()] == modes
+        assert not learn.running and learn.logger is print and learn.create_mbar
+
+
+@pytest.mark.parametrize("start", [lambda learn: learn.fit(1), lambda learn: learn.lr_find(num_it=10, show_plot=False)])
+def test_a_fit_within_a_run_is_refused(start):
+    learn = line_learner()
+    with pytest.raises(RuntimeError, match="already running.*epoch 0.*callback"):
+        learn.fit(1, cbs=cbnb.Callback(after_step=lambda self: start(self.learn)))
+    learn.fit(1)
+
+
+def test_hypers_after_a_fit_are_what_they_were():
+    """D40: momentum kept the value at which a schedule ended; D34: a weight decay given to one fit stuck."""
+    learn = line_learner(opt_func=torch.optim.AdamW)
+    learn.create_opt()
+    before = [{k: v for k, v in g.items() if k != "params"} for g in learn.opt.param_groups]
+    for fit in (
+        lambda: learn.fit(1, lr=0.3, wd=0.5),
+        lambda: learn.fit_one_cycle(1, 0.3, wd=0.5),
+        lambda: learn.fit_flat_cos(1, 0.3),
+        lambda: pytest.raises(ValueError, learn.fit_one_cycle, 1, 0.3, cbs=RaiseIn("after_batch", ValueError)),
+        lambda: pytest.raises(KeyboardInterrupt, learn.fit_one_cycle, 1, 0.3, cbs=RaiseIn("after_batch", KeyboardInterrupt)),
+    ):
+        fit()
+        assert [{k: v for k, v in g.items() if k != "params"} for g in learn.opt.param_groups] == before
+
+
+def test_nothing_of_the_graph_is_kept_after_a_fit():
+    """D37: loss_grad and pred kept the last batch alive."""
+    learn = line_learner()
+    for fit in (
+        lambda: learn.fit(1),
+        lambda: pytest.raises(ValueError, learn.fit, 1, cbs=RaiseIn("after_loss", ValueError)),
+        lambda: pytest.raises(KeyboardInterrupt, learn.fit, 1, cbs=RaiseIn("after_loss", KeyboardInterrupt)),
+    ):
+        fit()
+        held = [getattr(learn, name) for name in ("dl", "pred", "loss", "loss_grad")]
+        assert held == [None] * 4 and learn.xb == learn.yb == (None,)
+    losses = []
+    learn.fit(1, cbs=cbnb.Callback(after_batch=lambda self: losses.append(self.learn.loss)))
+    assert all(not loss.requires_grad for loss in losses)
