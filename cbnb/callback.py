@@ -343,7 +343,7 @@ def user_level() -> int:
     while frame.f_back is not None and frame.f_globals.get('__name__', '').startswith(('cbnb.', 'contextlib')): frame, level = frame.f_back, level + 1
     return level + 1
 
-# %% ../nbs/00_callback.ipynb #076f0c01
+# %% ../nbs/00_callback.ipynb #2940dcb6
 @patch
 def add(self: Callbacks,
     cb: Any,                  # a callback, or a callback class
@@ -364,8 +364,10 @@ def add(self: Callbacks,
 @patch
 def insert(self: Callbacks, cb: Callback, at: int, name: str, mine: Any) -> Callback:
     "Put a callback at a place in the list, under a name, with the settings it is known by"
+    if name in self.names: name = self._free_name(cb)    # taken while it was away
     self.all = [*self.all[:at], cb, *self.all[at:]]
     self.names[name], self._settings[id(cb)] = cb, mine
+    vars(self.learn)[name] = cb                          # a plain attribute; a `__getattr__` on the learner would slow down every read
     cb.learn = self.learn                                # also makes new ready lists
     for early in early_names(cb):
         if shadows(cb, early): warn_shadow(cb, early, user_level())
@@ -374,11 +376,11 @@ def insert(self: Callbacks, cb: Callback, at: int, name: str, mine: Any) -> Call
 
 @patch
 def _free_name(self: Callbacks, cb: Callback) -> str:
-    if cb.name in vars(self.learn) or hasattr(type(self.learn), cb.name):
+    if cb.name not in self.names and (cb.name in vars(self.learn) or hasattr(type(self.learn), cb.name)):
         raise ValueError(f'{type(cb).__name__} would be shown as learn.{cb.name}, which the learner needs itself: rename the class')
     return next(n for i in range(1, len(self.all) + 2) if (n := cb.name if i == 1 else f'{cb.name}_{i}') not in self.names)
 
-# %% ../nbs/00_callback.ipynb #982f6b18
+# %% ../nbs/00_callback.ipynb #190570b9
 @patch
 def find(self: Callbacks,
     which: Any,            # a callback, or a callback class
@@ -394,6 +396,7 @@ def remove(self: Callbacks, which: Any) -> dict[Callback, tuple[int, str, Any]]:
     gone = {cb: (self.all.index(cb), next(n for n, c in self.names.items() if c is cb), self._settings[id(cb)]) for cb in self.find(which)}
     for cb, (_, name, _) in gone.items():
         del self.names[name], self._settings[id(cb)]
+        vars(self.learn).pop(name, None)
         cb.learn = None
     self.all = [cb for cb in self.all if cb not in gone]
     if gone: self.changed()

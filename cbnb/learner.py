@@ -167,7 +167,7 @@ class TrainEvalCallback(Callback):
         self.learn.model.eval()
         self.learn.training = False
 
-# %% ../nbs/03_learner.ipynb #8227ac1d
+# %% ../nbs/03_learner.ipynb #4e9935b8
 class Learner(Loop):
     "Data, model, loss and optimizer, and the callbacks that watch and change how they are trained"
     default_callbacks: tuple[type[Callback], ...] = (TrainEvalCallback,)   # the package adds those of higher layers
@@ -216,14 +216,6 @@ class Learner(Loop):
         "Dispatch an event, or several in turn"
         for name in [event_name] if isinstance(event_name, str) else event_name: self.callbacks.fire(name)
 
-    def __getattr__(self, name: str) -> Any:
-        if hasattr(type(self), name): return object.__getattribute__(self, name)   # a property failed: let its own error out
-        names = self.__dict__['callbacks'].names if 'callbacks' in self.__dict__ else {}
-        if name in names: return names[name]
-        hint = f'; its model has: learn.model.{name}' if name[:2] != '__' and hasattr(self.__dict__.get('model'), name) else ''
-        raise AttributeError(f'Learner has no attribute {name!r} and no callback of that name{hint}', name=name, obj=self)
-
-    def __dir__(self) -> list[str]: return sorted({*super().__dir__(), *self.callbacks.names})
     def __repr__(self) -> str: return f'Learner({type(self.model).__name__}, {self.dls}, cbs={self.cbs})'
 
 # %% ../nbs/03_learner.ipynb #5093c55e
@@ -298,7 +290,7 @@ def to_dls_device(self: Learner) -> None:
     self.model.to(device)
     if isinstance(self.loss_func, nn.Module): self.loss_func.to(device)
 
-# %% ../nbs/03_learner.ipynb #0b7aa172
+# %% ../nbs/03_learner.ipynb #21ea230a
 @patch
 def add_cb(self: Learner,
     cb: Any,    # a callback, or a callback class
@@ -331,9 +323,10 @@ def remove_cbs(self: Learner, cbs: Any) -> Learner:
 @contextmanager
 def added_cbs(self: Learner, cbs: Any) -> Iterator[Learner]:
     "Callbacks for the length of a `with` block"
-    before = self.cbs
-    added = [self.callbacks.add(cb, replace=False) for cb in as_list(cbs)]
-    try: yield self
+    before, added = self.cbs, []
+    try:
+        for cb in as_list(cbs): added.append(self.callbacks.add(cb, replace=False))
+        yield self
     finally:
         for cb in added:
             if not any(cb is b for b in before): self.callbacks.remove(cb)
@@ -342,10 +335,10 @@ def added_cbs(self: Learner, cbs: Any) -> Iterator[Learner]:
 @contextmanager
 def removed_cbs(self: Learner, cbs: Any) -> Iterator[Learner]:
     "Do without callbacks for the length of a `with` block"
-    gone = {cb: place for which in as_list(cbs) for cb, place in self.callbacks.remove(which).items()}
+    gone = [(cb, place) for which in as_list(cbs) for one in self.callbacks.find(which) for cb, place in self.callbacks.remove(one).items()]
     try: yield self
     finally:
-        for cb, place in reversed(gone.items()): self.callbacks.insert(cb, *place)
+        for cb, place in reversed(gone): self.callbacks.insert(cb, *place)
 
 @patch
 def ordered_cbs(self: Learner, event_name: str) -> list[Callback]:
