@@ -330,7 +330,7 @@ def patch(
     setattr(cls, f.__name__, f)
     return f
 
-# %% ../nbs/00_callback.ipynb #94c37da6
+# %% ../nbs/00_callback.ipynb #3b336d45
 def early_names(cb: Callback) -> list[str]:
     "Names of values that a callback already has, apart from methods and properties"
     own = [vars(cls) for cls in type(cb).__mro__[:type(cb).__mro__.index(Callback)]]
@@ -341,9 +341,9 @@ def user_level() -> int:
     "The `stacklevel` that shows a warning at the first line outside this package"
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get('__name__', '').startswith(('cbnb.', 'contextlib')): frame, level = frame.f_back, level + 1
-    return level + 1
+    return level
 
-# %% ../nbs/00_callback.ipynb #2940dcb6
+# %% ../nbs/00_callback.ipynb #581bdfb5
 @patch
 def add(self: Callbacks,
     cb: Any,                  # a callback, or a callback class
@@ -370,7 +370,7 @@ def insert(self: Callbacks, cb: Callback, at: int, name: str, mine: Any) -> Call
     vars(self.learn)[name] = cb                          # a plain attribute; a `__getattr__` on the learner would slow down every read
     cb.learn = self.learn                                # also makes new ready lists
     for early in early_names(cb):
-        if shadows(cb, early): warn_shadow(cb, early, user_level())
+        if shadows(cb, early): warn_shadow(cb, early, user_level() + 1)
     self.changed()
     return cb
 

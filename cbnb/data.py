@@ -43,12 +43,12 @@ def to_detach(
     "Cut a nested batch from the graph"
     return map_tensors(lambda t: t.detach().cpu() if cpu else t.detach(), batch)
 
-# %% ../nbs/01_data.ipynb #fea2b17c
+# %% ../nbs/01_data.ipynb #f7764e14
 def find_bs(
     batch: Any,   # nested tensors, as in a batch
 ) -> int:         # the number of items
     "The first dimension of the first tensor"
-    first = next(_tensors(batch), None)
+    first = batch[0] if type(batch) is tuple and batch and isinstance(batch[0], Tensor) else next(_tensors(batch), None)
     if first is None or first.ndim == 0:
         raise ValueError(f'cannot tell how many items are in this batch: {"it has no tensor" if first is None else "its first tensor is a scalar"}')
     return first.shape[0]
@@ -58,21 +58,21 @@ def _tensors(batch: Any) -> Iterator[Tensor]:
     elif isinstance(batch, Mapping): yield from (t for v in batch.values() for t in _tensors(v))
     elif isinstance(batch, (tuple, list)): yield from (t for v in batch for t in _tensors(v))
 
-# %% ../nbs/01_data.ipynb #dbd57ecb
+# %% ../nbs/01_data.ipynb #f9a03048
 def split_batch(
     batch: Any,                      # one batch as the loader gives it
     n_inp: int | None = None,        # how many of the elements are inputs; None: all but the last, or the only one
     targets: tuple[str, ...] = (),   # for dict batches: the keys of the targets
 ) -> tuple[Any, tuple]:              # the inputs (a tuple, or a dict to be passed by name), and the targets
     "Inputs and targets of a batch"
-    if type(batch) in (tuple, list):                    # the usual case first: this runs once a batch
+    if isinstance(batch, (tuple, list)):
         n = n_inp if n_inp is not None else max(len(batch) - 1, 1)
         return tuple(batch[:n]), tuple(batch[n:])
     if isinstance(batch, Mapping) and targets:
         missing = [k for k in targets if k not in batch]
         if missing: raise KeyError(f'the batch has no target {missing[0]!r}; it has {", ".join(map(str, batch))}')
         return {k: v for k, v in batch.items() if k not in targets}, tuple(batch[k] for k in targets)
-    return split_batch(tuple(batch), n_inp) if isinstance(batch, (tuple, list)) else ((batch,), ())
+    return (batch,), ()
 
 # %% ../nbs/01_data.ipynb #6d5869cd
 class Batches:
@@ -111,7 +111,7 @@ def default_device() -> torch.device:
     if torch.backends.mps.is_available(): return torch.device('mps')
     return torch.device('cpu')
 
-# %% ../nbs/01_data.ipynb #80c09233
+# %% ../nbs/01_data.ipynb #9284d4dd
 class DataLoaders:
     "A training loader, a validation loader if there is one, and how to take their batches apart"
     def __init__(self,
@@ -157,6 +157,7 @@ class DataLoaders:
         return self.loaders[i]
     def split(self, batch: Any) -> tuple[Any, tuple]:
         "Inputs and targets of a batch"
+        if self.n_inp is None and type(batch) in (tuple, list) and len(batch) == 2: return (batch[0],), (batch[1],)   # the usual case, quickly
         return split_batch(batch, self.n_inp, self.targets)
     def __repr__(self) -> str:
         sizes = ', '.join('?' if n_batches(dl) is None else str(n_batches(dl)) for dl in self.loaders)

@@ -27,7 +27,7 @@ from .data import DataLoaders, as_dls, n_batches, split_batch, to_device
 from .metrics import as_metrics
 from .optim import (as_positive, belongs_to, freeze_groups, make_opt, norm_params, one_group, save_hypers, set_hyper, spread_lrs)
 
-# %% ../nbs/03_learner.ipynb #96e0947f
+# %% ../nbs/03_learner.ipynb #3716ab0b
 class Step:
     "What is done with one batch, in five parts; override what you need and pass it as `train_step` or `eval_step`"
     def predict(self, learn: 'Learner') -> None:
@@ -36,8 +36,11 @@ class Step:
         learn.pred = learn.model(**xb) if isinstance(xb, dict) else learn.model(*xb)
     def loss(self, learn: 'Learner') -> None:
         "Set `learn.loss_grad`, which `backward` uses, and `learn.loss`, its detached copy for everybody to read"
-        learn.loss_grad = as_loss(learn.loss_func(learn.pred, *learn.yb), learn.training)
-        learn.loss = learn.loss_grad.detach().clone()
+        loss = learn.loss_func(learn.pred, *learn.yb)
+        if type(loss) is not Tensor or loss.ndim: loss = as_loss(loss, learn.training)
+        on = learn.callbacks.table
+        learn.loss_grad, learn.loss = loss, loss.detach()
+        if on['after_loss'] or on['before_backward']: learn.loss = learn.loss.clone()   # they may scale `loss_grad` in place
     def backward(self, learn: 'Learner') -> None: learn.loss_grad.backward()
     def step(self, learn: 'Learner') -> None: learn.opt.step()
     def zero_grad(self, learn: 'Learner') -> None: learn.opt.zero_grad()
@@ -52,10 +55,11 @@ def as_loss(
     if value.numel() == 1: return value.reshape(())
     raise ValueError(f'loss_func returned a tensor of shape {tuple(value.shape)}; training needs one number: take the mean over the batch')
 
-# %% ../nbs/03_learner.ipynb #f98a1209
+# %% ../nbs/03_learner.ipynb #6a1081e8
 class Loop:
     "The training loop: fit, epoch, train and validate, batch, backward and step"
-    def _guard(self, level: Level, cancel: type[CancelException], body: Callable[..., Any], *args: Any) -> None:
+    def _guard(self, level: Level, cancel: type[CancelException],
+               body: Callable[..., Any], *args: Any) -> None:
         "`before_<level>` and the body, which `cancel` may leave; then `after_<level>`"
         fire = self.callbacks.fire
         try:
@@ -65,7 +69,8 @@ class Loop:
         fire(level.after)
 
     def _do_epochs(self) -> None:
-        for self.epoch in range(self.start_epoch, self.n_epoch): self._guard(EPOCH, CancelEpochException, self._do_epoch)
+        for self.epoch in range(self.start_epoch, self.n_epoch):
+            self._guard(EPOCH, CancelEpochException, self._do_epoch)
 
     def _do_epoch(self) -> None:
         self._do_train()
@@ -92,7 +97,7 @@ class Loop:
 
     def one_batch(self, i: int, batch: Any) -> None:
         "Run one batch, with its events; trains if `training` is set"
-        on, fire = self.callbacks.table, self.callbacks.fire        # an event that nobody listens to costs one look-up
+        on, fire = self.callbacks.table, self.callbacks.fire    # an unheard event costs one look-up
         self.iter, self.pred, self.loss, self.loss_grad = i, None, None, None
         self.xb, self.yb = self._split(batch)
         try:
@@ -102,27 +107,23 @@ class Loop:
             if on['after_pred']: fire('after_pred')
             if self.yb: step.loss(self)
             if on['after_loss']: fire('after_loss')
-            if self.training and self.yb: self._update(step, on, fire)
+            if self.training and self.yb:
+                try:
+                    if on['before_backward']: fire('before_backward')
+                    step.backward(self)
+                except CancelBackwardException: fire('after_cancel_backward')
+                if on['after_backward']: fire('after_backward')
+                try:
+                    if on['before_step']: fire('before_step')
+                    step.step(self)
+                except CancelStepException: fire('after_cancel_step')
+                if on['after_step']: fire('after_step')
+                step.zero_grad(self)
         except CancelBatchException: fire('after_cancel_batch')
-        if self.training: self._count()
+        if self.training:
+            self.train_iter += 1
+            if self.n_iter: self.pct_train = (self.epoch + (i + 1)/self.n_iter)/self.n_epoch
         if on['after_batch']: fire('after_batch')
-
-    def _update(self, step: 'Step', on: Mapping[str, list], fire: Callable[[str], None]) -> None:
-        try:
-            if on['before_backward']: fire('before_backward')
-            step.backward(self)
-        except CancelBackwardException: fire('after_cancel_backward')
-        if on['after_backward']: fire('after_backward')
-        try:
-            if on['before_step']: fire('before_step')
-            step.step(self)
-        except CancelStepException: fire('after_cancel_step')
-        if on['after_step']: fire('after_step')
-        step.zero_grad(self)
-
-    def _count(self) -> None:
-        self.train_iter += 1
-        if self.n_iter: self.pct_train = (self.epoch + (self.iter + 1)/self.n_iter)/self.n_epoch
 
 # %% ../nbs/03_learner.ipynb #474c53ab
 class UndoStack(ExitStack):
@@ -218,7 +219,7 @@ class Learner(Loop):
 
     def __repr__(self) -> str: return f'Learner({type(self.model).__name__}, {self.dls}, cbs={self.cbs})'
 
-# %% ../nbs/03_learner.ipynb #5093c55e
+# %% ../nbs/03_learner.ipynb #2c1ce9ee
 def as_list(
     values: Any,   # None, one thing, or any iterable of them
 ) -> list[Any]:
@@ -231,6 +232,7 @@ def checked_lr(
     opt_func: Any,   # may carry a learning rate of its own: `partial(SGD, lr=0.1)`, or an optimizer
 ) -> Any:
     "The learning rate to use; an error if two different ones were given"
+    if hasattr(lr, 'tolist'): lr = lr.tolist()
     if not isinstance(lr, (slice, list, tuple)): as_positive(lr)
     theirs = opt_func.keywords.get('lr') if isinstance(opt_func, functools.partial) else \
              opt_func.param_groups[-1]['lr'] if hasattr(opt_func, 'param_groups') else None
@@ -249,7 +251,7 @@ Learner.metrics = property(lambda self: self._metrics, lambda self, ms: setattr(
 Learner.training = property(operator.attrgetter('callbacks.training'), lambda self, on: self.callbacks.mode(on, self.purpose),
                             doc='Whether this is the training phase')
 
-# %% ../nbs/03_learner.ipynb #4f3d8544
+# %% ../nbs/03_learner.ipynb #9ce36ebf
 @patch
 def cbs_changed(self: Learner) -> None:
     "Look again at who listens to what; called when a callback changes"
@@ -270,18 +272,15 @@ def _say_where(self: Learner, e: Exception, i: int) -> None:
     if not any(note.endswith(self.where()) for note in getattr(e, '__notes__', ())): e.add_note(f'in {self.where()}')
 
 @patch
-def _split(self: Learner, batch: Any) -> tuple[Any, tuple]:
-    "Inputs and targets of a batch, on the device"
-    if self._device is not None: batch = to_device(batch, self._device)
-    return self._split_batch(batch)
-
 def _set_dls(self: Learner, dls: Any) -> None:
-    self._dls = as_dls(dls)
-    device = getattr(self._dls, 'device', None)
-    self._device = None if device is None or torch.device(device).type == 'cpu' else device      # CPU batches need no moving
-    self._split_batch = getattr(self._dls, 'split', None) or functools.partial(split_batch, n_inp=getattr(self._dls, 'n_inp', None))
+    "Take new loaders, and find out how to take their batches apart: on a CPU there is no moving"
+    self._dls = dls = as_dls(dls)
+    split = getattr(dls, 'split', None) or functools.partial(split_batch, n_inp=getattr(dls, 'n_inp', None))
+    device = getattr(dls, 'device', None)
+    on_cpu = device is None or torch.device(device).type == 'cpu'
+    self._split = split if on_cpu else lambda batch: split(to_device(batch, device))
 
-Learner.dls = property(lambda self: self._dls, _set_dls, doc='The loaders; may be replaced between fits')
+Learner.dls = property(operator.attrgetter('_dls'), _set_dls, doc='The loaders; may be replaced between fits')
 
 @patch
 def to_dls_device(self: Learner) -> None:
@@ -425,7 +424,7 @@ def _fit_level(self: Learner) -> None:
     except KeyboardInterrupt: interrupted = True
     if interrupted: raise FitInterrupted(f'stopped in epoch {self.epoch} at batch {self.iter}; learn is usable') from None
 
-# %% ../nbs/03_learner.ipynb #e015c9da
+# %% ../nbs/03_learner.ipynb #93ac8e72
 def as_count(
     n: Any,         # what somebody passed
     name: str,      # what it is called
@@ -453,8 +452,8 @@ def create_opt(self: Learner) -> None:
 def _prepare_opt(self: Learner, lr: Any, wd: float | None, reset_opt: bool) -> None:
     "An optimizer over this model's parameters, with the learning rate and weight decay of this fit until it ends"
     if n_batches(self.dls.train) == 0: raise ValueError('the training loader is empty (with drop_last=True, a set smaller than one batch gives none)')
-    if self.opt is not None and not belongs_to(self.opt, self.model):
-        print('learn.opt held parameters of another model: made a new optimizer')
+    if self.opt is not None and not belongs_to(self.opt, self.model, self.splitter):
+        print('the parameters of learn.model are not those of learn.opt any more: made a new optimizer')
         reset_opt = True
     if self.opt is None or reset_opt: self.create_opt()
     if not any(p.requires_grad for g in self.opt.param_groups for p in g['params']): raise ValueError('no trainable parameters: all groups are frozen')
@@ -506,7 +505,7 @@ def no_mbar(self: Learner) -> Any:
     "No bar over epochs for the length of a `with` block"
     return self._for_now('create_mbar', False)
 
-# %% ../nbs/03_learner.ipynb #d281105e
+# %% ../nbs/03_learner.ipynb #145f5e1b
 @patch
 def freeze_to(self: Learner,
     n: int,                  # the first group to train; negative counts from the end
@@ -530,7 +529,7 @@ def unfreeze(self: Learner) -> None:
     "Train all groups"
     self.freeze_to(0)
 
-def _warn(message: str) -> None: warnings.warn(message, stacklevel=user_level() + 1)
+def _warn(message: str) -> None: warnings.warn(message, stacklevel=user_level())
 
 # %% ../nbs/03_learner.ipynb #2e233ffd
 @patch

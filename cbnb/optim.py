@@ -120,7 +120,7 @@ def param_groups(
                          ('all are frozen (requires_grad is False)' if any(groups) else 'the splitter found none'))
     return [g for g in groups if g]
 
-# %% ../nbs/02a_optim.ipynb #744e1d07
+# %% ../nbs/02a_optim.ipynb #d0d0a9e9
 def make_opt(
     opt_func: Any,                                      # a torch optimizer class, a function `(groups, lr=...)`, or an optimizer
     model: nn.Module,
@@ -135,10 +135,14 @@ def make_opt(
         raise TypeError(f'opt_func returned {opt!r}, which is no optimizer (it lacks param_groups, state, step or zero_grad)')
     return opt
 
-def belongs_to(opt: Optimizer, model: nn.Module) -> bool:
-    "Whether an optimizer holds parameters of this model, and only those"
-    mine = {id(p) for p in model.parameters()}
-    return all(id(p) in mine for g in opt.param_groups for p in g['params'])
+def belongs_to(
+    opt: Optimizer,
+    model: nn.Module,
+    splitter: Callable[[nn.Module], Any] = one_group,
+) -> bool:
+    "Whether an optimizer holds just the parameters that the splitter finds in the model"
+    held = {id(p) for g in opt.param_groups for p in g['params']}
+    return held == {id(p) for g in param_groups(model, splitter) for p in g}
 
 # %% ../nbs/02a_optim.ipynb #9383d2f1
 def freeze_groups(
