@@ -121,7 +121,7 @@ def not_honoured(
             f'It is honoured in: {", ".join(cancel.events())}'
             + {TRAIN: ' (of the training phase)', VALIDATE: ' (of the validation phase)'}.get(cancel.level, '') + '.')
 
-# %% ../nbs/00_callback.ipynb #e98f4389
+# %% ../nbs/00_callback.ipynb #d055c506
 class Forwarding:
     "Reads what it lacks from `self.learn`; writes stay here, with a warning if they hide something of the learner's"
     learn: Any = None
@@ -142,6 +142,7 @@ class Forwarding:
 
 def _missing(obj: Forwarding, name: str) -> AttributeError:
     rest = 'and it is not attached to a learner' if obj.learn is None else 'nor has its learner'
+    if name[:2] != '__' and hasattr(getattr(obj.learn, 'model', None), name): rest += f'; the model has it: self.learn.model.{name}'
     return AttributeError(f'{type(obj).__name__} has no attribute {name!r}, {rest}', name=name, obj=obj)
 
 # %% ../nbs/00_callback.ipynb #58b026ae

@@ -55,7 +55,7 @@ def bar_html(
     bar = f'<div style="display:inline-block;width:14em;height:.75em;border:1px solid currentColor;border-radius:3px;overflow:hidden;opacity:.85">{inner}</div>'
     return f'<div style="display:flex;gap:.8em;align-items:center;margin:.4em 0">{bar}<span style="font-variant-numeric:tabular-nums">{html.escape(text)}</span></div>'
 
-# %% ../nbs/08_display.ipynb #153cef3e
+# %% ../nbs/08_display.ipynb #df8f4a23
 class Lines:
     "For pipes, files and logs: a line per epoch, no bar"
     live = False
@@ -74,7 +74,7 @@ class Terminal(Lines):
     bar = None
     def progress(self, share: float | None, text: str) -> None:
         from tqdm import tqdm
-        if self.bar is None: self.bar = tqdm(total=100, bar_format='{l_bar}{bar:30}| {desc}', leave=False, file=sys.stdout)
+        if self.bar is None: self.bar = tqdm(total=100, bar_format='{percentage:3.0f}% {bar:24} {desc}', leave=False, file=sys.stdout)
         self.bar.n = round(100*share) if share is not None else 0
         self.bar.set_description_str(text)
     def say(self, text: str) -> None:
@@ -107,7 +107,7 @@ def make_display() -> Lines | Notebook:
     if shell(): return Notebook()
     return Terminal() if sys.stdout.isatty() else Lines()
 
-# %% ../nbs/08_display.ipynb #83516117
+# %% ../nbs/08_display.ipynb #47dfee18
 class ProgressCallback(Callback):
     "Shows how far the run is, and the table of epochs"
     order, run_in = 60, ('fit', 'validate', 'preds')
@@ -123,7 +123,7 @@ class ProgressCallback(Callback):
 
     def after_batch(self):
         now = time.perf_counter()
-        if now < self.next or not self.shown.live: return
+        if now < self.next or not self.shown.live or not self.learn.create_mbar: return
         self.shown.progress(*self._where_now(now))
         done = time.perf_counter()
         self.next = done + max(self.every, 100*(done - now))

@@ -461,7 +461,7 @@ def _prepare_opt(self: Learner, lr: Any, wd: float | None, reset_opt: bool) -> N
     set_hyper(self.opt, 'lr', spread_lrs(self.lr if lr is None else lr, len(self.opt.param_groups)))
     if (wd := self.wd if wd is None else wd) is not None: set_hyper(self.opt, 'wd', as_positive(wd, 'wd'))
 
-# %% ../nbs/03_learner.ipynb #f83b8cde
+# %% ../nbs/03_learner.ipynb #c1a43016
 @patch
 @contextmanager
 def _evaluating(self: Learner, purpose: str, cbs: Any) -> Iterator[Callable[[Iterable], None]]:
@@ -470,7 +470,7 @@ def _evaluating(self: Learner, purpose: str, cbs: Any) -> Iterator[Callable[[Ite
     def evaluate(dl: Iterable) -> None:
         if nested: self._do_validate(dl)
         else: self._guard(FIT, CancelFitException, self._guard, EPOCH, CancelEpochException, self._do_validate, dl)
-    with self._run(purpose, cbs), self.no_logging(), self.no_mbar():
+    with self._run(purpose, cbs), self.no_logging():
         self.undo.callback(lambda: [setattr(m, 'training', on) for m, on in modes.items()])
         yield evaluate
 

@@ -20,7 +20,7 @@ from .plot import lr_find_figure, png_bundle, shell, show
 from .recorder import Recorder
 from .snapshot import snapshot
 
-# %% ../nbs/07_lr_finder.ipynb #f60dea49
+# %% ../nbs/07_lr_finder.ipynb #117d9a6b
 class LRFinder(Callback):
     "Raises the learning rate by equal factors, and notes the loss after each update"
     order, run_valid, run_in = 61, False, ('lr_find', 'fit')
@@ -41,7 +41,7 @@ class LRFinder(Callback):
         self.sweeps = [geometric(start, end, self.num_it) for start, end in ends]
         self.lrs, self.raw_losses, self.losses, self.n_seen, self.stopped = [], [], [], 0, 'done'
         self.smoother, self.mean = Smoother(self.beta), RunningMean()
-        if self.learn.purpose == 'fit': self.learn.undo.callback(snapshot(self.learn))     # lr_find has made its own, earlier
+        if self.learn.purpose == 'fit': self.learn.undo.callback(snapshot(self.learn, but=[self]))   # lr_find has made its own, earlier
 
     def before_batch(self):
         set_hyper(self.learn.opt, 'lr', [sweep[len(self.lrs)] for sweep in self.sweeps])
@@ -54,7 +54,9 @@ class LRFinder(Callback):
         if self.learn.loss is None: return
         self.n_seen += 1
         self.mean.add(self.learn.loss, 1)
-        if not (self.updated or self.skipped or math.isnan(self.mean.value)): return
+        if not (self.updated or self.skipped or math.isnan(self.mean.value)):
+            if self.mean.count == 1000: self._stop('stuck')       # a thousand batches, and still no update
+            return
         if self.updated or math.isnan(self.mean.value): self._note(float(self.mean.value))
         self.mean.reset()
         if not math.isfinite(self.losses[-1] if self.losses else 0.): self._stop('nan')
@@ -154,33 +156,37 @@ def as_rule(
     if rule not in RULES: raise ValueError(f'there is no rule {rule!r}; there are {", ".join(RULES)}, or pass a function of (lrs, losses, num_it)')
     return RULES[rule]
 
-# %% ../nbs/07_lr_finder.ipynb #130d7a4b
+# %% ../nbs/07_lr_finder.ipynb #b4c2cd2d
 def curve_problem(
     lrs: Sequence[float],
     losses: Sequence[float],            # smoothed
     raw_losses: Sequence[float] = (),   # not smoothed, to know the noise
     beta: float = 0.98,                 # the smoothing
+    num_it: int | None = None,          # planned number of updates; None: as many as there are
     least: int = 10,                    # fewest points that make a curve
 ) -> str | None:                        # what is wrong; None if nothing is
     "Why no learning rate should be read off this curve"
     if losses and not math.isfinite(losses[0]): return 'the loss is not a number from the start: look at the data and the loss function'
     if len(losses) < least:
-        rising = len(losses) > 1 and losses[-1] > losses[0]
+        rising = len(losses) < (num_it or 0) and diverged(losses)
         return (f'the loss diverged after {len(losses)} updates: start_lr={lrs[0]:.2g} is too high already' if rising else
                 f'{len(losses)} points are too few for a curve: raise num_it')
     settled = max(len(losses)//10, 1)                     # before that, smoothing has little to go by
     noise, mean = _noise(losses, raw_losses), list(raw_losses or losses)[:settled]
     start, end = sum(mean)/settled, [loss for loss in losses[settled:] if math.isfinite(loss)]
     unsure = max(2*noise*math.sqrt(1/settled + (1 - beta)/(1 + beta)), 1e-3*abs(start))
-    if start - min(end, default=start) > unsure: return None
-    if losses[-1] > start + max(unsure, 0.1*abs(start)): return f'the loss never falls, it only rises: start_lr={lrs[0]:.2g} may be too high already'
+    fall = start - min(end, default=start)
+    if fall > unsure: return None
+    if fall > unsure/2: return f'the loss falls by {fall:.2g} at most, which is within its noise: take larger batches, or raise num_it'
+    if losses[-1] > start + max(unsure, 0.1*abs(start)):
+        return f'the loss never falls, it only rises: either there is nothing left to learn, or start_lr={lrs[0]:.2g} is too high already'
     return f'the loss is flat from {lrs[0]:.2g} to {lrs[-1]:.2g}, up to noise: nothing is learnt in this range'
 
 def _noise(losses: Sequence[float], raw_losses: Sequence[float]) -> float:
     rest = sorted(abs(r - s) for r, s in zip(raw_losses, losses) if math.isfinite(r - s))
     return 1.48*rest[len(rest)//2] if rest else 0.         # median absolute deviation, as a standard deviation
 
-# %% ../nbs/07_lr_finder.ipynb #d3d170ed
+# %% ../nbs/07_lr_finder.ipynb #a6664a4b
 def recommend(
     suggestions: dict[str, float],   # what each rule says
 ) -> tuple[str, str]:                # the name of the rule to follow, and why
@@ -205,7 +211,7 @@ class LRFind:
         self.lr: float | None = None                  # the recommended rate
         self.rule: str | None = None                  # where it comes from
         self._shown_in = None
-        self.reason = curve_problem(lrs, losses, raw_losses, beta)
+        self.reason = curve_problem(lrs, losses, raw_losses, beta, num_it)
         if self.reason is None: self._ask(rules)
 
     def _ask(self, rules: Iterable[Any]) -> None:
@@ -253,7 +259,7 @@ def _repr_mimebundle_(self: LRFind, include: Any = None, exclude: Any = None) ->
 
 def _cell() -> int | None: return shell().execution_count if shell() else None
 
-# %% ../nbs/07_lr_finder.ipynb #8a996b13
+# %% ../nbs/07_lr_finder.ipynb #37e5077f
 @patch
 def lr_find(self: Learner,
     start_lr: Any = 1e-7,       # first rate: a number, or per group a list or slice
@@ -270,8 +276,8 @@ def lr_find(self: Learner,
     rules = [as_rule(rule) for rule in rules]
     put_back = snapshot(self)
     try:
-        with self.no_logging(), self.no_mbar(), self._run('lr_find', cbs), self.added_cbs(finder):
-            self.n_epoch, self.start_epoch, self.valid_every = num_it, 0, []        # an epoch has one batch at least
+        with self.no_logging(), self._run('lr_find', cbs), self.added_cbs(finder):
+            self.n_epoch, self.start_epoch, self.valid_every = 1000*num_it, 0, []   # the finder stops it
             self._prepare_opt(None, None, reset_opt=False)
             self._fit_level()
     finally:

@@ -99,17 +99,18 @@ def _put_back(old: Any, value: Any) -> Any:
     if isinstance(old, (dict, set)) and type(old) is type(value): old.clear(); old.update(value); return old
     return value
 
-# %% ../nbs/03a_snapshot.ipynb #dd255d5e
+# %% ../nbs/03a_snapshot.ipynb #5e9c3bce
 def snapshot(
     learn: Learner,
-) -> Callable[[], None]:   # puts everything back; may be called more than once
+    but: Iterable[Any] = (),   # callbacks that keep what they have seen
+) -> Callable[[], None]:       # puts everything back; may be called more than once
     "Note everything that a run may change in a learner, its callbacks included, if they take part in `lr_find`"
     shared = [learn, learn.callbacks, learn.model, learn.opt, learn.dls, *learn.model.modules(), *learn.model.parameters(),
               *learn.cbs, *getattr(learn.dls, 'loaders', [])]
     parts = [save_model(learn.model)]
     if isinstance(learn.loss_func, nn.Module): parts.append(save_model(learn.loss_func))
     if learn.opt is not None: parts.append(save_opt(learn.opt))
-    parts += [save_attributes(cb, shared) for cb in learn.cbs if 'lr_find' in cb.run_in]
+    parts += [save_attributes(cb, shared) for cb in learn.cbs if 'lr_find' in cb.run_in and cb not in but]
     attributes = {k: v for k, v in vars(learn).items() if k not in ('callbacks', 'undo')}
     members = [(name, copy.copy(getattr(learn.callbacks, name))) for name in ('all', 'names', '_settings')]
     parts.append(save_rng(getattr(learn.dls, 'loaders', [])))
