@@ -13,19 +13,15 @@ import cbnb.all as cbnb
 from helpers import EVENTS, IN_BATCH, RUN_EVENTS, Line, RaiseIn, ab, line_learner, listener, noting
 
 
-def call(learn, method_name="before_fit"):
-    return getattr(learn, method_name)
-
-
 def test_reading_goes_to_the_learner_and_no_further():
     """One hop, never to the model (D18)."""
     learn = line_learner(cbs=cbnb.Callback(), default_cbs=False)
     cb = learn.callback
     assert cb.lr == 0.1 and cb.model is learn.model and cb.validate.__self__ is learn
     assert cb.x is learn.x
-    with pytest.raises(AttributeError, match="Callback has no attribute 'a'"):
+    with pytest.raises(AttributeError, match=r"Callback has no attribute 'a'.*self\.learn\.model\.a"):
         cb.a
-    with pytest.raises(AttributeError, match=r"no attribute 'a'.*learn\.model\.a"):
+    with pytest.raises(AttributeError, match="no attribute 'a'"):
         learn.a
     assert not hasattr(cb, "a") and not hasattr(learn, "b") and not hasattr(cb, "__nothing__")
     assert "a" not in dir(learn) and "lr" in dir(cb) and "train_eval" in dir(learn)
@@ -239,14 +235,15 @@ def test_switches_may_change_in_the_middle_of_a_run():
 
     class Switch(cbnb.Callback):
         def after_loss(self):
-            cb.run_train = not cb.run_train
+            if self.training:
+                cb.run_train = self.learn.iter == 1
 
-    line_learner(cbs=[cb, Switch]).fit(1)
-    batches = "before_batch after_pred | before_backward after_backward before_step after_step after_batch before_batch after_pred".split()
-    # off from the first after_loss on, which comes to it later than to the switch; on again in the second batch
-    assert seen[4:6] == ["before_batch", "after_pred"] and "after_train" in seen
-    assert seen[6:] == ["after_loss", "before_backward", "after_backward", "before_step", "after_step", "after_batch", "after_train", *seen[13:]]
-    assert batches  # documents the whole
+    learn = line_learner(3, valid=False, cbs=[cb, Switch])
+    seen.clear()
+    learn.fit(1)
+    rest = "before_backward after_backward before_step after_step after_batch".split()
+    # off from the first after_loss on, where the switch comes before it; on after the second; off again in the third
+    assert seen[3:-3] == ["before_batch", "after_pred", *rest, "before_batch", "after_pred"]
 
 
 def test_order_is_stable_and_may_change_at_run_time():
@@ -295,18 +292,6 @@ def test_callbacks_added_and_removed_during_an_event():
     learn = line_learner(3, valid=False, cbs=[Later, Changes])
     learn.fit(1)
     assert said == [("later", 0), ("newcomer after_pred", 1), ("newcomer before_batch", 2), ("newcomer after_pred", 2)]
-
-
-def test_two_callbacks_of_one_name():
-    """D17: removing one of them took the name from the other."""
-
-    class Logger(cbnb.Callback):
-        def __init__(self, file):
-            self.file = file
-
-    one, two, three = Logger("1"), Logger("2"), Logger("3")
-    learn = line_learner(cbs=[one, two, three])
-    assert (learn.logger is print) and (learn.callbacks.names["logger_2"] if "logger_2" in learn.callbacks.names else None) in (two, None)
 
 
 class Keeper(cbnb.Callback):
@@ -445,8 +430,10 @@ def test_removed_callbacks_come_back_to_their_place_among_changes():
     learn = line_learner(cbs=[one, two])
     with learn.removed_cbs([one]):
         learn.add_cb(new)
-    assert set(learn.callbacks.names) == {"train_eval", "recorder", "keeper", "keeper_2", "keeper_3"} or len(learn.cbs) == 5
-    assert one in learn.cbs and new in learn.cbs and len({id(cb) for cb in learn.callbacks.names.values()}) == 5
+    assert len(learn.cbs) == 5 and {id(cb) for cb in learn.callbacks.names.values()} == {id(cb) for cb in learn.cbs}
+    for cb in (new, one, two):
+        learn.remove_cb(cb)
+    assert len(learn.cbs) == 2
 
 
 @pytest.mark.parametrize("class_name", ["FitCallback", "ModelCallback", "XCallback", "YCallback", "LossCallback", "DlsCallback", "TrainingCallback", "LrFindCallback"])
@@ -594,4 +581,6 @@ def test_show_training_loop(capsys):
     learn.show_training_loop()
     out = capsys.readouterr().out
     assert all(name in out for name in EVENTS if name != "after_create")
-    assert "before_batch  <- Hides, Callback" in out and "before_train  <- TrainEvalCallback, Callback" in out
+    assert "before_batch  <- Hides, Callback" in out and "before_epoch  <- Recorder, Callback" in out
+    order = [out.index(name) for name in ("before_backward", "loss_grad.backward", "after_backward", "opt.step", "after_step", "opt.zero_grad")]
+    assert order == sorted(order)

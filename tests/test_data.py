@@ -1,0 +1,298 @@
+"""Batches of every shape, loaders of every kind: the numbers are those of one pass over all items."""
+
+from collections import OrderedDict, namedtuple
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import cbnb.all as cbnb
+from helpers import Line, ab, line_batches, line_learner, seed, noting
+
+
+def on_cpu(*loaders, **kwargs):
+    return cbnb.DataLoaders(*loaders, device="cpu", **kwargs)
+
+
+def mae(pred, y):
+    return (pred - y).abs().mean()
+
+
+class TwoIn(nn.Module):
+    """Takes two inputs, by place or by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(3, 1), nn.Linear(2, 1)
+
+    def forward(self, u, v):
+        return self.one(u) + self.two(v)
+
+
+class TwoOut(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(3, 2)
+
+    def forward(self, u):
+        out = self.body(u)
+        return out[:, :1], out[:, 1:]
+
+
+class TakesDict(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = TwoIn()
+
+    def forward(self, d):
+        return self.inner(d["u"], d["v"])
+
+
+SIZES = [7, 7, 7, 2]
+Pair = namedtuple("Pair", "x y")
+Three = namedtuple("Three", "u v y")
+Nested = namedtuple("Nested", "inputs label")
+
+
+def items():
+    seed(3)
+    n = sum(SIZES)
+    u, v = torch.randn(n, 3, dtype=torch.float64), torch.randn(n, 2, dtype=torch.float64)
+    return u, v, u.sum(1, keepdim=True) - v[:, :1] + 2, v.sum(1, keepdim=True)
+
+
+def batched(make):
+    return [make(*parts) for parts in zip(*(t.split(SIZES) for t in items()))]
+
+
+def two_losses(pred, y, z):
+    return nn.functional.mse_loss(pred[0], y) + 2 * nn.functional.mse_loss(pred[1], z)
+
+
+def two_maes(pred, y, z):
+    return mae(pred[0], y) + mae(pred[1], z)
+
+
+u_v_y = lambda model: (lambda u, v, y, z: (model(u, v), (y,)))
+# how a batch is made; the model; what DataLoaders is told; what the batch means
+SHAPES = {
+    "two inputs": (lambda u, v, y, z: (u, v, y), TwoIn, {}, u_v_y),
+    "a list": (lambda u, v, y, z: [u, v, y], TwoIn, {}, u_v_y),
+    "named tuple": (lambda u, v, y, z: Three(u, v, y), TwoIn, {}, u_v_y),
+    "a dict and a target": (lambda u, v, y, z: (dict(u=u, v=v), y), TakesDict, {}, lambda m: lambda u, v, y, z: (m(dict(u=u, v=v)), (y,))),
+    "named tuple of a dict": (lambda u, v, y, z: Nested(dict(u=u, v=v), y), TakesDict, {}, lambda m: lambda u, v, y, z: (m(dict(u=u, v=v)), (y,))),
+    "a dict with targets": (lambda u, v, y, z: dict(u=u, v=v, label=y), TwoIn, dict(targets="label"), u_v_y),
+    "an ordered dict with targets": (lambda u, v, y, z: OrderedDict(label=y, u=u, v=v), TwoIn, dict(targets=("label",)), u_v_y),
+    "two targets": (lambda u, v, y, z: (u, y, z), TwoOut, dict(n_inp=1), lambda m: lambda u, v, y, z: (m(u), (y, z))),
+    "two targets of a dict": (lambda u, v, y, z: dict(u=u, a=y, b=z), TwoOut, dict(targets=("a", "b")), lambda m: lambda u, v, y, z: (m(u), (y, z))),
+}
+
+
+def loader_of(kind, batches):
+    return {
+        "list": lambda: batches,
+        "tuple": lambda: tuple(batches),
+        "function": lambda: lambda: (b for b in batches),
+        "Batches": lambda: cbnb.Batches(lambda: iter(batches), n_iter=len(batches)),
+        "DataLoader": lambda: DataLoader(batches, batch_size=None),
+        "without length": lambda: DataLoader(Stream(batches), batch_size=None),
+        "class with getitem": lambda: ByIndex(batches),
+    }[kind]()
+
+
+class Stream(IterableDataset):
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+class ByIndex:
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __getitem__(self, i):
+        return self.batches[i]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", ["list", "tuple", "function", "Batches", "DataLoader", "without length", "class with getitem"])
+def test_numbers_are_those_of_one_pass(shape, kind):
+    """Weighted by items, also with a ragged last batch; and training is what a plain loop does."""
+    make, model_class, told, meaning = SHAPES[shape]
+    batches = batched(make)
+    two = model_class is TwoOut
+    loss_func, metric = (two_losses, two_maes) if two else (nn.MSELoss(), mae)
+    seed()
+    model = model_class().double()
+    learn = line_learner(dls=on_cpu(loader_of(kind, batches), loader_of(kind, batches), **told), model=model, loss_func=loss_func, metrics=metric)
+    pred, targets = meaning(model)(*items())
+    expected = [loss_func(pred, *targets).item(), metric(pred, *targets).item()]
+    assert learn.validate() == [pytest.approx(e, abs=1e-6) for e in expected]
+    # training, by hand
+    seed()
+    twin = model_class().double()
+    opt = torch.optim.SGD(twin.parameters(), lr=0.1)
+    raw = []
+    for _ in range(2):
+        for parts in zip(*(t.split(SIZES) for t in items())):
+            pred, targets = meaning(twin)(*parts)
+            loss = loss_func(pred, *targets)
+            loss.backward(), opt.step(), opt.zero_grad()
+            raw.append(loss.item())
+    learn.fit(2)
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), twin.parameters()))
+    assert list(learn.recorder.history[0].raw_losses) == raw
+    pred, targets = meaning(model)(*items())
+    assert learn.recorder.values[-1][1:] == [pytest.approx(f(pred, *targets).item(), abs=1e-6) for f in (loss_func, metric)]
+
+
+def test_ragged_batches_weigh_by_items():
+    """16 items with loss 25 and 8 with loss 1 are 17 on average, not 13."""
+    x = torch.zeros(24)
+    dls = on_cpu(line_batches(), [(x[:16], x[:16] + 5), (x[16:], x[16:] + 1)])
+    assert line_learner(dls=dls, metrics=mae).validate() == [pytest.approx(17), pytest.approx((16 * 5 + 8) / 24)]
+
+
+@pytest.mark.parametrize("n_items", [1, 2, 3])
+def test_a_last_batch_of_one_item(n_items):
+    x = torch.arange(4.0 + n_items)
+    data = TensorDataset(x, 3 * x)
+    dls = cbnb.DataLoaders.from_datasets(data, data, bs=4, val_bs=4, shuffle=False, device="cpu")
+    learn = line_learner(dls=dls, metrics=mae, lr=1e-3)
+    learn.fit(1)
+    a, b = ab(learn)
+    assert learn.recorder.values[0][1:] == [pytest.approx(f.item(), rel=1e-5) for f in (((a * x + b - 3 * x) ** 2).mean(), mae(a * x + b, 3 * x))]
+
+
+def test_x_and_y():
+    seen = []
+    look = cbnb.Callback(before_batch=lambda self: seen.append((self.x, self.y, self.xb, self.yb)))
+    batches = batched(lambda u, v, y, z: (u, v, y))
+    line_learner(dls=on_cpu(batches), model=TwoIn().double(), cbs=look).fit(1)
+    x, y, xb, yb = seen[0]
+    assert isinstance(x, tuple) and len(x) == 2 and torch.equal(y, batches[0][2]) and (len(xb), len(yb)) == (2, 1)
+    seen.clear()
+    line_learner(cbs=look).fit(1)
+    assert torch.equal(seen[0][0], line_batches()[0][0]) and torch.equal(seen[0][1], line_batches()[0][1])
+    learn = line_learner()
+    for name in ("x", "y"):
+        with pytest.raises(AttributeError):
+            setattr(learn, name, 1)
+
+
+def test_a_callback_may_replace_the_batch():
+    class Shift(cbnb.Callback):
+        def before_batch(self):
+            self.learn.xb, self.learn.yb = (self.x,), (self.y + 1,)
+
+    learn = line_learner(cbs=Shift)
+    learn.fit(20)
+    assert ab(learn) == (pytest.approx(2, abs=1e-3), pytest.approx(4, abs=1e-3))
+
+
+def test_loaders_without_length_train_as_long_as_they_last():
+    """D35: they were unusable."""
+    calls = []
+
+    def batches():
+        calls.append(1)
+        yield from line_batches(3)
+
+    seen = []
+    learn = line_learner(dls=on_cpu(batches, batches), cbs=noting(seen))
+    learn.fit(2)
+    assert len(calls) == 4 and learn.n_iter is None and seen.count("after_step") == 6
+    assert learn.recorder.iters == [3, 6] and "?" in repr(learn.dls)
+
+
+def test_loaders_may_be_replaced_between_fits():
+    learn = line_learner(valid=False)
+    learn.fit(1)
+    learn.dls = on_cpu(line_batches(3), line_batches(1))
+    learn.fit(1)
+    assert learn.recorder.metric_names == ["epoch", "train_loss", "valid_loss", "time"]
+    learn.dls = line_batches(1)
+    learn.fit(1)
+    assert [run.n_steps for run in learn.recorder.history] == [2, 3, 1]
+
+
+def test_batches_that_are_not_tensors_alone():
+    """Names, numbers and None pass through."""
+
+    class Labelled(Line):
+        def forward(self, d):
+            assert d["name"] == ["a", "b"] and d["nothing"] is None
+            return super().forward(d["x"])
+
+    batches = [(dict(x=torch.ones(2), name=["a", "b"], nothing=None), torch.ones(2))] * 2
+    line_learner(dls=on_cpu(batches, batches), model=Labelled()).fit(1)
+
+
+# Predictions
+
+
+def shuffled(n=10, bs=4, **kwargs):
+    x = torch.arange(float(n))
+    return DataLoader(TensorDataset(x, 2 * x), bs, shuffle=True, **kwargs)
+
+
+def test_preds_are_in_the_order_of_the_items():
+    """D35: torch loaders failed; drop_last lost the rest."""
+    x = torch.arange(10.0)
+    learn = line_learner(dls=on_cpu(shuffled(), shuffled(drop_last=True)))
+    learn.model.a.data.fill_(3.0)
+    for preds, targets in (learn.get_preds(), learn.get_preds(0), learn.get_preds(dl=shuffled())):
+        assert torch.equal(preds, 3 * x) and torch.equal(targets, 2 * x)
+    seed()
+    preds, targets = learn.get_preds(0, reorder=False)
+    assert not torch.equal(preds, 3 * x) and torch.equal(preds.sort().values, 3 * x) and torch.equal(preds / 3, targets / 2)
+
+
+def test_parts_of_preds():
+    x = torch.arange(10.0)
+    learn = line_learner(dls=on_cpu(shuffled(), shuffled()))
+    inputs, preds, targets, decoded, losses = learn.get_preds(with_input=True, with_decoded=True, with_loss=True)
+    assert torch.equal(inputs, x) and torch.equal(decoded, preds) and losses == pytest.approx((2 * x) ** 2)
+    assert not preds.requires_grad and not losses.requires_grad
+    assert learn.loss_func.reduction == "mean"
+    (preds, targets), expected = learn.get_preds(dl=[x[:4], x[4:]]), torch.zeros(10)
+    assert torch.equal(preds, expected) and targets is None
+
+
+class OwnLoss(nn.CrossEntropyLoss):
+    """A loss that knows what the model's output means to it."""
+
+    def activation(self, pred):
+        return pred + 1
+
+    def decodes(self, pred):
+        return pred.argmax(1)
+
+
+@pytest.mark.parametrize(
+    "loss_func, activation",
+    [(nn.CrossEntropyLoss(), lambda p: p.softmax(1)), (nn.functional.cross_entropy, lambda p: p.softmax(1)), (OwnLoss(), lambda p: p + 1)],
+)
+def test_activation_belongs_to_the_loss(loss_func, activation):
+    seed()
+    x, y = torch.randn(6, 3), torch.tensor([0, 1] * 3)
+    model = nn.Linear(3, 2)
+    learn = line_learner(dls=on_cpu([(x, y)], [(x[:4], y[:4]), (x[4:], y[4:])]), model=model, loss_func=loss_func)
+    raw = model(x).detach()
+    assert torch.allclose(learn.get_preds()[0], activation(raw)) and torch.equal(learn.get_preds(act=lambda p: p * 0)[0], raw * 0)
+    preds, _, decoded, losses = learn.get_preds(with_decoded=True, with_loss=True)
+    assert torch.equal(decoded, raw.argmax(1)) and torch.allclose(losses, nn.functional.cross_entropy(raw, y, reduction="none"))
+    decision, probs = learn.predict(x[0])
+    assert decision == raw[0].argmax() and torch.allclose(probs, activation(raw)[0], atol=1e-6)
+
+
+def test_several_outputs_in_preds():
+    u, v, y, z = items()
+    seed()
+    model = TwoOut().double()
+    learn = line_learner(dls=on_cpu(batched(lambda u, v, y, z: (u, y, z)), batched(lambda u, v, y, z: (u, y, z)), n_inp=1), model=model, loss_func=two_losses)
+    preds, targets = learn.get_preds()
+    assert all(torch.allclose(a, b) for a, b in zip((*preds, *targets), (*model(u), y, z)))

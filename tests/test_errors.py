@@ -1,0 +1,409 @@
+"""Errors: they stay what they are and say where they happened; and bad input is answered with a sentence."""
+
+import re
+import traceback
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import cbnb.all as cbnb
+from helpers import IN_BATCH, RUN_EVENTS, TRAIN_ONLY, Line, RaiseIn, ab, line_batches, line_learner, noting
+
+
+class Structured(Exception):
+    """Cannot be made from its `args`."""
+
+    def __init__(self, code, *, detail):
+        super().__init__(code)
+        self.code, self.detail = code, detail
+
+
+def errors():
+    return [AssertionError(), ValueError("text", 2), StopIteration(), KeyError("k"), Structured(3, detail=[1]), AttributeError("name"), GeneratorExit(), MemoryError()]
+
+
+@pytest.mark.parametrize("name", RUN_EVENTS)
+def test_an_error_stays_what_it_is_and_says_where_it_was(name):
+    """D07: errors without arguments became an IndexError, others were flattened; D05, D06: the learner was left half way."""
+    for error in errors():
+        for phase in ("train", "validate") if name in IN_BATCH - TRAIN_ONLY else ("train",):
+            args, state = error.args, dict(vars(error))
+            seen = []
+            epoch = 0 if name in ("before_fit", "after_cancel_fit") else 1
+            raiser = RaiseIn(name, error, phase=phase, when=lambda learn: learn.epoch == epoch and (name not in IN_BATCH or learn.iter == (phase == "train")))
+            learn = line_learner(4, cbs=noting(seen, -1000))
+            listed = learn.cbs
+            with pytest.raises(type(error)) as caught:
+                learn.fit(2, lr=0.3, cbs=raiser)
+            assert caught.value is error and error.args == args and {k: v for k, v in vars(error).items() if k != "__notes__"} == state
+            where = f"epoch {epoch}"
+            if name in IN_BATCH:
+                where += ", training batch 1" if phase == "train" else ", validation batch 0"
+            if isinstance(error, Exception):
+                assert f"in RaiseIn.{name}, {where}" in error.__notes__, error.__notes__
+                assert len(error.__notes__) == 1
+            assert seen[-1] == name  # no after_ events for an error
+            assert learn.cbs == listed and not learn.running and learn.opt.param_groups[0]["lr"] == 0.1 and learn.pred is None
+            error.__dict__.pop("__notes__", None)
+        error.__traceback__ = None
+    learn.fit(1)
+    assert learn.recorder.history[-1].status == "done" and seen[-1] == "after_fit"
+
+
+def test_the_last_frame_is_the_line_that_failed():
+    learn = line_learner(cbs=cbnb.Callback(before_step=lambda self: 1 / 0))
+    with pytest.raises(ZeroDivisionError) as caught:
+        learn.fit(1)
+    last = traceback.extract_tb(caught.value.__traceback__)[-1]
+    assert last.filename == __file__ and "1 / 0" in last.line
+
+
+def test_errors_of_the_model_loss_and_loader_say_which_batch():
+    def loss(pred, y):
+        if learn.iter == 2:
+            raise ZeroDivisionError("in the loss")
+        return nn.functional.mse_loss(pred, y)
+
+    learn = line_learner(4, loss_func=loss)
+    with pytest.raises(ZeroDivisionError, match="in the loss") as caught:
+        learn.fit(1)
+    assert caught.value.__notes__ == ["in epoch 0, training batch 2"]
+
+    class Data(Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, i):
+            if i == 5:
+                raise OSError("cannot read item 5")
+            return torch.tensor(float(i)), torch.tensor(1.0)
+
+    learn = line_learner(dls=cbnb.DataLoaders(DataLoader(Data(), 2), device="cpu"))
+    with pytest.raises(OSError, match="cannot read item 5") as caught:
+        learn.fit(1)
+    assert "in epoch 0, training batch 2" in caught.value.__notes__
+
+
+def test_labels_out_of_range_say_which_batch():
+    x, y = torch.randn(12, 3), torch.tensor([0, 1] * 6)
+    y[9] = 2
+    dls = cbnb.DataLoaders(DataLoader(TensorDataset(x, y), 4), device="cpu")
+    with pytest.raises(IndexError) as caught:
+        cbnb.Learner(dls, nn.Linear(3, 2), nn.CrossEntropyLoss()).fit(1)
+    assert any("training batch 2" in note for note in caught.value.__notes__)
+
+
+def test_wrong_batches_of_validation_say_so():
+    batches = line_batches(1)
+    learn = line_learner(dls=cbnb.DataLoaders(batches, [*batches, (torch.ones(3), torch.ones(2))], device="cpu"))
+    with pytest.raises(RuntimeError) as caught:
+        learn.fit(1)
+    assert any("validation batch 1" in note for note in caught.value.__notes__)
+
+
+# Bad input, and words that its error must contain
+
+
+def fit(*args, **kwargs):
+    return lambda: line_learner().fit(*args, **kwargs)
+
+
+def learner(**kwargs):
+    return lambda: line_learner(**kwargs).fit(1)
+
+
+def frozen():
+    model = Line()
+    for p in model.parameters():
+        p.requires_grad_(False)
+    return model
+
+
+def nothing(pred, y):
+    pass
+
+
+def vector(pred, y):
+    return pred - y
+
+
+def not_a_tensor(pred, y):
+    return 3.0
+
+
+class Nameless:
+    def __call__(self, pred, y):
+        return 0.0
+
+
+def on_cpu(*loaders):
+    return cbnb.DataLoaders(*loaders, device="cpu")
+
+
+def misspelt():
+    class Typo(cbnb.Callback):
+        def after_bacth(self):
+            pass
+
+
+BAD = {
+    "empty list": (learner(dls=on_cpu([])), ValueError, "training loader is empty"),
+    "loader smaller than a batch": (
+        learner(dls=on_cpu(DataLoader(TensorDataset(torch.ones(3), torch.ones(3)), 8, drop_last=True))),
+        ValueError,
+        "training loader is empty.*drop_last",
+    ),
+    "empty without length": (learner(dls=on_cpu(cbnb.Batches(lambda: iter([])))), ValueError, "training loader gave no batches"),
+    "n_epoch zero": (fit(0), ValueError, "n_epoch=0 should be 1 or more"),
+    "n_epoch negative": (fit(-2), ValueError, "n_epoch=-2 should be 1 or more"),
+    "n_epoch text": (fit("3"), TypeError, "n_epoch='3'.*whole number"),
+    "n_epoch float": (fit(1.5), TypeError, "n_epoch=1.5.*whole number"),
+    "n_epoch bool": (fit(True), TypeError, "n_epoch=True.*whole number"),
+    "n_epoch None": (fit(None), TypeError, "n_epoch=None.*whole number"),
+    "start_epoch negative": (fit(2, start_epoch=-1), ValueError, "start_epoch=-1"),
+    "valid_every zero": (fit(2, valid_every=0), ValueError, "valid_every=0"),
+    "valid_every text": (fit(2, valid_every="all"), TypeError, "valid_every='all'"),
+    "valid_every list": (fit(2, valid_every=[0, -1]), ValueError, "valid_every=-1"),
+    "lr text": (fit(1, lr="0.1"), TypeError, "lr='0.1' is not a number: leave out the quotes"),
+    "lr negative": (fit(1, lr=-1), ValueError, "lr=-1 should be"),
+    "lr nan": (fit(1, lr=float("nan")), ValueError, "lr=nan"),
+    "lr bool": (fit(1, lr=True), TypeError, "lr=True is not a number"),
+    "lr of the learner": (lambda: line_learner(lr="fast"), TypeError, "lr='fast' is not a number"),
+    "lr negative of the learner": (lambda: line_learner(lr=-0.1), ValueError, "lr=-0.1"),
+    "too many lrs": (fit(1, lr=[0.1, 0.2]), ValueError, "lr has 2 values.*1 parameter group"),
+    "lr slice without end": (fit(1, lr=slice(0.1, None)), ValueError, "slice"),
+    "wd negative": (fit(1, wd=-1), ValueError, "wd=-1"),
+    "wd text": (fit(1, wd="x"), TypeError, "wd='x'"),
+    "no trainable parameters": (learner(model=frozen()), ValueError, "Line has no trainable parameters.*frozen"),
+    "no parameters": (learner(model=nn.ReLU()), ValueError, "ReLU has no trainable parameters"),
+    "vector loss": (learner(loss_func=vector), ValueError, r"shape \(8,\).*mean"),
+    "loss without return": (learner(loss_func=nothing), TypeError, "loss_func returned.*None.*not a tensor"),
+    "loss that is a number": (learner(loss_func=not_a_tensor), TypeError, "loss_func returned.*3.0.*not a tensor"),
+    "no loss": (lambda: line_learner(loss_func=None), ValueError, "loss_func is missing"),
+    "metric without return": (learner(metrics=nothing), TypeError, "metric 'nothing' returned None.*return"),
+    "metric returning a vector": (learner(metrics=vector), TypeError, r"metric 'vector' returned a tensor of shape \(8,\).*mean"),
+    "metric without a name": (learner(metrics=Nameless()), ValueError, 'Nameless has no name.*AvgMetric.*name="'),
+    "metric that is none": (learner(metrics=[3]), TypeError, "3 is not a metric"),
+    "callback that is none": (fit(1, cbs=nn.Linear), TypeError, "Linear.*is not a callback"),
+    "unknown event": (lambda: line_learner()("after_bacth"), ValueError, "no event is called 'after_bacth'; did you mean 'after_batch'"),
+    "unknown event in a callback": (lambda: cbnb.Callback(before_bach=print), TypeError, "before_bach.*did you mean 'before_batch'"),
+    "misspelt method": (misspelt, TypeError, "Typo.after_bacth is not an event.*did you mean 'after_batch'"),
+    "generator as a loader": (lambda: on_cpu((b for b in line_batches())), TypeError, "generator can be iterated only once.*list.*function"),
+    "generator as a second loader": (lambda: on_cpu(line_batches(), iter(line_batches())), TypeError, "list_iterator can be iterated only once"),
+    "number as a loader": (lambda: on_cpu(3), TypeError, "int is no data loader"),
+    "generator as the only loader": (lambda: line_learner(dls=(b for b in line_batches())), TypeError, "generator can be iterated only once"),
+    "one-cycle without length": (
+        lambda: line_learner(dls=on_cpu(lambda: iter(line_batches()))).fit_one_cycle(1),
+        ValueError,
+        "schedule.*no length.*n_iter",
+    ),
+    "validation without a loader": (lambda: line_learner(valid=False).validate(), IndexError, "no loader 1"),
+    "preds without a loader": (lambda: line_learner(valid=False).get_preds(), IndexError, "no loader 1"),
+    "no such loader": (lambda: line_learner().validate(7), IndexError, "no loader 7: these are 2"),
+    "optimizer that is none": (learner(opt_func=lambda groups, lr: lr), TypeError, "opt_func returned 0.1, which is no optimizer"),
+    "two learning rates": (
+        lambda: line_learner(opt_func=__import__("functools").partial(torch.optim.SGD, lr=0.5), lr=0.1),
+        ValueError,
+        r"learning rate is given twice: lr=0.1.*0\.5",
+    ),
+    "freezing too far": (lambda: grouped_learner().freeze_to(-4), ValueError, "cannot freeze to group -4.*3 parameter groups"),
+    "missing target": (
+        learner(dls=cbnb.DataLoaders([dict(x=torch.ones(2))], targets="label", device="cpu")),
+        KeyError,
+        "no target 'label'.*it has x",
+    ),
+}
+
+
+def grouped_learner(**kwargs):
+    model = nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
+    x = torch.linspace(-1, 1, 8)[:, None]
+    return line_learner(dls=on_cpu([(x, 2 * x)] * 2), model=model, splitter=lambda m: [m[0], m[1], m[2]], **kwargs)
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input(case):
+    run, kind, words = BAD[case]
+    with pytest.raises(kind, match=f"(?s){words}"):
+        run()
+
+
+def test_bad_input_leaves_a_learner_usable():
+    learn = line_learner()
+    for wrong in (
+        lambda: learn.fit(0),
+        lambda: learn.fit(1, lr="0.1"),
+        lambda: learn.fit(1, wd=-1),
+        lambda: learn.fit(1, cbs=3),
+        lambda: learn.lr_find(start_lr=1, end_lr=0.1, show_plot=False),
+        lambda: learn.validate(9),
+    ):
+        with pytest.raises((TypeError, ValueError, IndexError)):
+            wrong()
+        assert not learn.running and len(learn.cbs) == 2
+    learn.fit(1)
+    assert ab(learn) == (pytest.approx(0.72), pytest.approx(1.08)) and learn.recorder.history[-1].status == "done"
+
+
+def test_the_metric_that_fails_is_named_with_its_batch():
+    def picky(pred, y):
+        raise LookupError("not today")
+
+    with pytest.raises(LookupError) as caught:
+        learner(metrics=picky)()
+    notes = " ".join(caught.value.__notes__)
+    assert "Recorder.after_batch" in notes and "validation batch 0" in notes
+
+
+# Freezing and optimizers
+
+
+def test_freezing():
+    """D33: freezing one group did nothing and did not say so; an impossible group was accepted."""
+    learn = grouped_learner()
+    trained = lambda: [all(p.requires_grad for p in m.parameters()) for m in learn.model]
+    for n, expected in ((-1, [0, 1, 1]), (-2, [0, 1, 1]), (1, [0, 1, 1]), (0, [1, 1, 1]), (-3, [1, 1, 1]), (2, [0, 1, 1])):
+        learn.freeze_to(n)
+        assert trained() == [bool(e) for e in expected], n  # batch norm goes on training
+    learn.freeze_to(2, train_bn=False)
+    assert trained() == [False, False, True]
+    with pytest.warns(UserWarning, match="all parameter groups are frozen"):
+        learn.freeze_to(3)
+    with pytest.raises(ValueError, match="no trainable parameters"):
+        learn.freeze_to(3, train_bn=False), learn.fit(1)
+    learn.unfreeze()
+    assert all(trained())
+    learn.fit(1)
+    with pytest.warns(UserWarning, match="one parameter group.*splitter") as seen:
+        line_learner().freeze()
+    assert seen[0].filename == __file__
+
+
+def test_parameters_frozen_before_the_optimizer_was_made_can_be_unfrozen():
+    """D33: the optimizer did not know them."""
+    learn = grouped_learner()
+    for p in learn.model[0].parameters():
+        p.requires_grad_(False)
+    learn.fit(1)
+    before = learn.model[0].weight.clone()
+    learn.unfreeze()
+    learn.fit(1)
+    assert not torch.equal(before, learn.model[0].weight)
+
+
+def test_frozen_groups_do_not_move():
+    learn = grouped_learner()
+    learn.freeze()
+    before = [p.clone() for m in learn.model for p in m.parameters()]
+    learn.fit(1)
+    moved = [not torch.equal(a, b) for a, b in zip(before, learn.model.parameters())]
+    assert moved[:2] == [False, False] and all(moved[4:])
+
+
+def test_a_new_model_gets_a_new_optimizer():
+    """D33: the optimizer kept the parameters of the old model, and trained nothing."""
+    learn = line_learner()
+    learn.fit(1)
+    old, learn.model = learn.opt, Line()
+    learn.fit(1)
+    assert learn.opt is not old and ab(learn) == (pytest.approx(0.72), pytest.approx(1.08))
+
+
+def test_a_part_that_was_replaced_is_trained():
+    learn = grouped_learner()
+    learn.fit(1)
+    learn.model[2] = nn.Linear(2, 1)
+    before = learn.model[2].weight.clone()
+    learn.fit(1)
+    assert not torch.equal(before, learn.model[2].weight)
+
+
+def test_a_layer_that_was_added_is_trained():
+    learn = grouped_learner()
+    learn.fit(1)
+    learn.model.append(nn.Linear(1, 1))
+    learn.splitter = lambda m: [m[0], m[1], m[2], m[3]]
+    before = learn.model[3].weight.clone()
+    learn.fit(1)
+    assert not torch.equal(before, learn.model[3].weight)
+
+
+def test_the_learning_rate_of_a_partial():
+    """D34: it overwrote the learner's."""
+    partial = __import__("functools").partial
+    learn = line_learner(opt_func=partial(torch.optim.SGD, momentum=0.5), lr=0.3)
+    learn.fit(1)
+    assert learn.lr == 0.3 and learn.opt.param_groups[0]["momentum"] == 0.5 and learn.recorder.lrs == [0.3, 0.3]
+    learn = cbnb.Learner(line_learner().dls, Line(), nn.MSELoss(), partial(torch.optim.SGD, lr=0.5))
+    learn.fit(1)
+    assert learn.lr == 0.5 and learn.recorder.lrs == [0.5, 0.5]
+
+
+def test_weight_decay_holds_for_one_fit():
+    """D34: given to one fit, it stuck."""
+    seen = []
+    note = cbnb.Callback(before_fit=lambda self: seen.append(self.learn.opt.param_groups[0]["weight_decay"]))
+    learn = line_learner(cbs=note, opt_func=torch.optim.AdamW)
+    learn.fit(1), learn.fit(1, wd=0.5), learn.fit(1)
+    learn.wd = 0.25
+    learn.fit(1), learn.fit(1, wd=0), learn.fit_one_cycle(1, 0.1, wd=0.75), learn.fit(1)
+    assert seen == [0.01, 0.5, 0.01, 0.25, 0.0, 0.75, 0.25]
+
+
+def test_before_fit_sees_the_hypers_of_this_fit():
+    seen = []
+    note = cbnb.Callback(before_fit=lambda self: seen.append(self.learn.opt.param_groups[0]["lr"]))
+    learn = line_learner(cbs=note)
+    learn.fit(1, lr=0.7), learn.fit(1)
+    assert seen == [0.7, 0.1] and learn.lr == 0.1
+
+
+def test_lrs_of_groups():
+    learn = grouped_learner(lr=0.3)
+    seen = []
+    learn.add_cb(cbnb.Callback(before_fit=lambda self: seen.append([g["lr"] for g in self.learn.opt.param_groups])))
+    learn.fit(1, lr=slice(1e-5, 1e-3)), learn.fit(1, lr=slice(0.2)), learn.fit(1, lr=[0.1, 0.2, 0.3]), learn.fit(1)
+    assert [pytest.approx(lrs) for lrs in seen] == [[1e-5, 1e-4, 1e-3], [0.02, 0.02, 0.2], [0.1, 0.2, 0.3], [0.3] * 3]
+    for lr in (slice(1e-4, 1e-2), [0.1, 0.2, 0.3], torch.tensor([0.1, 0.2, 0.3])):
+        learn = grouped_learner(lr=lr)
+        learn.fit(1)
+        assert learn.recorder.lrs == pytest.approx([0.01, 0.01] if isinstance(lr, slice) else [0.3, 0.3])
+
+
+def test_an_optimizer_may_be_given():
+    model = Line()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    learn = cbnb.Learner(line_learner().dls, model, nn.MSELoss(), opt)
+    learn.fit(1)
+    assert learn.opt is opt and ab(learn) == (pytest.approx(0.72), pytest.approx(1.08)) and learn.lr == 0.1
+
+
+def test_the_optimizer_persists_unless_reset():
+    learn = line_learner(opt_func=torch.optim.Adam)
+    learn.fit(1)
+    opt = learn.opt
+    learn.fit(1)
+    assert learn.opt is opt and opt.state[learn.model.a]["step"] == 4
+    learn.fit(1, reset_opt=True)
+    assert learn.opt is not opt and learn.opt.state[learn.model.a]["step"] == 2
+
+
+def test_summary_changes_nothing():
+    """D12: it wiped the history, and left the model in evaluation mode."""
+    learn = grouped_learner()
+    learn.fit(1)
+    learn.model.train()
+    before = learn.recorder.values, {k: v.clone() for k, v in learn.model.state_dict().items()}
+    text = learn.summary()
+    assert "Linear" in text and "11 parameters, 11 of them trainable" in text and re.search(r"Linear +8 x 2 +4 +yes", text)
+    assert learn.recorder.values == before[0] and all(torch.equal(v, before[1][k]) for k, v in learn.model.state_dict().items())
+    assert all(m.training for m in learn.model.modules()) and not learn.running
+
+
+def test_one_batch_before_any_fit():
+    """D44: it failed in the recorder."""
+    learn = line_learner()
+    learn.one_batch(0, line_batches()[0])
+    assert learn.loss.item() == pytest.approx(13) and len(learn.pred) == 8

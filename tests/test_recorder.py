@@ -1,0 +1,380 @@
+"""What is written down of a fit, and what it costs."""
+
+import csv
+import io
+import json
+import math
+import sys
+from array import array
+
+import pytest
+import torch
+from torch import nn
+
+import cbnb.all as cbnb
+from helpers import RaiseIn, ab, line_batches, line_learner, seed
+
+
+def mae(pred, y):
+    return (pred - y).abs().mean()
+
+
+def bias(pred, y):
+    return (pred - y).mean()
+
+
+def test_fixture_a():
+    learn = line_learner()
+    learn.fit(1)
+    assert ab(learn) == (pytest.approx(0.72, abs=1e-6), pytest.approx(1.08, abs=1e-6))
+    assert learn.recorder.losses == pytest.approx([13.0, 10.63636], abs=1e-5)
+    assert learn.recorder.values == [[pytest.approx(10.63636, abs=1e-5), pytest.approx(5.3248, abs=1e-5)]]
+    assert learn.recorder.metric_names == ["epoch", "train_loss", "valid_loss", "time"]
+    assert learn.recorder.lrs == [0.1, 0.1] and learn.recorder.iters == [2]
+    assert learn.smooth_loss.item() == pytest.approx(10.63636, abs=1e-5) and learn.final_record == learn.recorder.values[0]
+    epoch, train_loss, valid_loss, time = learn.recorder.log
+    assert (epoch, [train_loss, valid_loss]) == (0, learn.recorder.values[0]) and time == "00:00"
+    assert list(learn.recorder.history[0].raw_losses) == pytest.approx([13.0, 8.32])
+
+
+@pytest.mark.parametrize(
+    "train, valid, names",
+    [
+        (False, True, ["train_loss", "valid_loss", "mae", "bias"]),
+        (True, True, ["train_loss", "train_mae", "train_bias", "valid_loss", "valid_mae", "valid_bias"]),
+        (True, False, ["train_loss", "mae", "bias"]),
+        (False, False, ["train_loss"]),
+    ],
+)
+@pytest.mark.parametrize("add_time", [True, False])
+def test_columns_and_values_belong_together(train, valid, names, add_time):
+    """D11: names without values."""
+    learn = line_learner(metrics=[mae, bias], cbs=cbnb.Recorder(add_time=add_time, train_metrics=train, valid_metrics=valid))
+    learn.fit(2)
+    assert learn.recorder.metric_names == ["epoch", *names, *(["time"] if add_time else [])]
+    row = learn.recorder.values[0]
+    assert len(row) == len(names) == len(learn.final_record) and all(isinstance(v, float) for v in row)
+    by_name = dict(zip(names, row))
+    if valid:  # at x=1 the error is 3.2, at x=-1 it is 0.64
+        assert by_name["valid_mae" if train else "mae"] == pytest.approx((3.2 + 0.64) / 2)
+        assert by_name["valid_bias" if train else "bias"] == pytest.approx(-1.92)
+    if train:  # the mean of both batches, each before its step
+        assert by_name["train_bias" if valid else "bias"] == pytest.approx(-(3 + 2.4) / 2)
+    assert len(learn.recorder.log) == len(names) + 1 + add_time
+
+
+def test_without_validation():
+    """D35: a missing loader was an IndexError after the first training phase."""
+    learn = line_learner(valid=False, metrics=mae)
+    learn.fit(2)
+    assert learn.recorder.metric_names == ["epoch", "train_loss", "time"] and learn.recorder.values[0] == [pytest.approx(10.63636, abs=1e-5)]
+    learn = cbnb.Learner(line_batches(), line_learner().model, nn.MSELoss(), torch.optim.SGD, lr=0.1)
+    learn.fit(1)
+    assert ab(learn)[0] == pytest.approx(0.72)
+
+
+@pytest.mark.parametrize("every, validated", [(1, [0, 1, 2, 3, 4]), (2, [1, 3]), (5, [4]), (9, []), ([0, 4], [0, 4]), ((2,), [2]), ([], [])])
+def test_valid_every(every, validated):
+    learn = line_learner(metrics=mae)
+    learn.fit(5, valid_every=every)
+    rows = learn.recorder.history[0].epochs
+    assert [row["epoch"] for row in rows if row["valid_loss"] is not None] == validated
+    assert [row["epoch"] for row in rows if row["mae"] is not None] == validated
+    assert len(rows) == 5 and all(len(values) == 3 for values in learn.recorder.values)
+
+
+def test_start_epoch():
+    """D14: rows of skipped epochs were empty, which broke trackers and plots."""
+    seen = []
+    learn = line_learner(cbs=cbnb.Callback(before_epoch=lambda self: seen.append((self.learn.epoch, self.learn.pct_train))))
+    learn.fit(4, start_epoch=1)
+    assert [row["epoch"] for row in learn.recorder.history[0].epochs] == [1, 2, 3] and learn.recorder.history[0].status == "done"
+    assert seen[0] == (1, 0.25) and learn.recorder.iters == [2, 4, 6]
+    assert [row["epoch"] for row in learn.recorder.history.rows("steps")] == [1, 1, 2, 2, 3, 3]
+    assert not any(None in values for values in learn.recorder.values)
+    learn.fit(2, start_epoch=2)
+    assert learn.recorder.history[1].epochs == [] and learn.recorder.history[1].n_steps == 0
+
+
+@pytest.mark.parametrize(
+    "name, cancel, train, valid",
+    [
+        ("before_train", cbnb.CancelTrainException, False, True),
+        ("after_batch", cbnb.CancelTrainException, True, True),
+        ("before_validate", cbnb.CancelValidException, True, False),
+        ("before_epoch", cbnb.CancelEpochException, False, False),
+        ("before_train", cbnb.CancelEpochException, False, False),
+        ("before_validate", cbnb.CancelEpochException, True, False),
+        ("after_train", cbnb.CancelEpochException, True, False),
+    ],
+)
+@pytest.mark.parametrize("order", [-50, 0, 70])
+@pytest.mark.parametrize("which_epoch", [0, 1])
+def test_cancelled_phases_leave_gaps_not_shifts(name, cancel, train, valid, order, which_epoch):
+    """D08: columns moved against their names; D09: the row before was recorded again, or there was an AttributeError."""
+    cb = RaiseIn(name, cancel, order, when=lambda learn: learn.epoch == which_epoch)
+    learn = line_learner(4, metrics=mae, cbs=cb)
+    learn.fit(3)
+    run = learn.recorder.history[0]
+    assert [row["epoch"] for row in run.epochs] == [0, 1, 2] and len(learn.recorder.values) == 3
+    assert learn.recorder.metric_names == ["epoch", "train_loss", "valid_loss", "mae", "time"]
+    row = run.epochs[which_epoch]
+    if order < 50 and name == "after_batch":  # the cancel came before the recorder saw the batch
+        train = False
+    assert (row["train_loss"] is not None) == train
+    if order < 50 or name != "before_validate" or cancel is cbnb.CancelEpochException:
+        assert (row["valid_loss"] is not None, row["mae"] is not None) == (valid, valid)
+    others = [run.epochs[i] for i in range(3) if i != which_epoch]
+    assert all(None not in (row["train_loss"], row["valid_loss"], row["mae"]) for row in others)
+    assert run.n_steps == run.epochs[-1]["step"] and all(len(values) == 3 for values in learn.recorder.values)
+
+
+@pytest.mark.parametrize("phase", ["train", "validate"])
+@pytest.mark.parametrize("name", ["before_batch", "after_pred"])
+def test_a_batch_cancelled_before_its_loss_is_not_counted(name, phase):
+    """D10: the loss of the batch before was counted again, or 0.0 in the first."""
+    batches = line_batches(3)
+    dls = cbnb.DataLoaders(batches, [batches[0], (batches[1][0], batches[1][1] + 5)], device="cpu")
+    for index in (0, 1):
+        learn = line_learner(dls=dls, metrics=[mae], cbs=[cbnb.Recorder(train_metrics=True), RaiseIn(name, cbnb.CancelBatchException, phase=phase, when=lambda learn: learn.iter == index)])
+        learn.fit(1)
+        row = learn.recorder.history[0].epochs[0]
+        if phase == "train":
+            assert list(learn.recorder.history[0].raw_losses) == pytest.approx([13, 8.32])
+            assert row["train_mae"] == pytest.approx((3 + 2.4) / 2)
+        else:
+            a, b = ab(learn)
+            rest = [abs(a * x + b - (2 * x + 3 + 5 * (1 - index))) for x in (-1, 1)]
+            assert row["valid_mae"] == pytest.approx(sum(rest) / 2)
+            assert row["valid_loss"] == pytest.approx(sum(r**2 for r in rest) / 2)
+
+
+def test_a_batch_cancelled_after_its_loss_is_counted():
+    learn = line_learner(cbs=RaiseIn("before_backward", cbnb.CancelBatchException))
+    learn.fit(1)
+    assert len(learn.recorder.losses) == len(learn.recorder.lrs) == 2
+
+
+def test_a_second_fit_appends_a_run():
+    learn = line_learner()
+    learn.fit(2), learn.fit(1, lr=0.05)
+    history = learn.recorder.history
+    assert [(run.number, run.status, run.n_steps, len(run.epochs)) for run in history] == [(0, "done", 4, 2), (1, "done", 2, 1)]
+    assert learn.recorder.lrs == [0.05, 0.05] and history[0].hyper("lr") == [0.1] * 4
+    assert learn.recorder.losses[0] == pytest.approx(history[1].raw_losses[0])  # smoothing starts anew
+    assert [(row["run"], row["epoch"]) for row in history.rows()] == [(0, 0), (0, 1), (1, 0)]
+
+
+@pytest.mark.parametrize("error, status", [(ValueError, "failed"), (KeyboardInterrupt, "interrupted"), (cbnb.CancelFitException, "cancelled")])
+def test_status(error, status):
+    learn = line_learner(4, cbs=RaiseIn("after_step", error, when=lambda learn: learn.train_iter == 5))
+    try:
+        learn.fit(3)
+    except (ValueError, KeyboardInterrupt):
+        pass
+    run = learn.recorder.history[0]
+    assert run.status == status and [(row["epoch"], row["complete"]) for row in run.epochs] == [(0, True), (1, False)]
+    assert run.epochs[1]["valid_loss"] is None and run.n_steps == run.epochs[1]["step"] == 5
+    assert run.epochs[1]["train_loss"] == pytest.approx(run.losses[-1])
+
+
+def test_to_dict_json_and_csv_round_trip(tmp_path):
+    seed()
+    learn = line_learner(3, metrics=[mae], opt_func=lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9))
+    learn.fit_one_cycle(2, 0.03), learn.fit(1, valid_every=2)
+    history = learn.recorder.history
+    plain = history.to_dict()
+    assert json.loads(history.to_json(tmp_path / "h.json")) == plain == json.loads((tmp_path / "h.json").read_text())
+    steps = plain["runs"][0]["steps"]
+    assert steps["smooth_loss"] == list(history[0].losses) and steps["lr"] == history[0].hyper("lr") and len(steps["mom"]) == 6
+    for what in ("epochs", "steps"):
+        text = history.to_csv(tmp_path / "h.csv", what)
+        assert text == (tmp_path / "h.csv").read_text()
+        read = list(csv.DictReader(io.StringIO(text)))
+        written = list(history.rows(what))
+        assert len(read) == len(written) == (3 if what == "epochs" else 9)
+        for got, row in zip(read, written):
+            for k, v in row.items():
+                assert got[k] == "" if v is None else got[k] == str(v) if isinstance(v, bool) else float(got[k]) == v
+    with pytest.raises(ValueError, match="'epochs'.*'steps'.*'batches'"):
+        list(history.rows("batches"))
+    assert json.loads(line_learner().recorder.history.to_json()) == {"runs": []} and line_learner().recorder.history.to_csv() == "\n"
+
+
+def test_history_files_of_a_partial_run_hold_every_step(tmp_path):
+    learn = line_learner(4, cbs=RaiseIn("after_step", KeyboardInterrupt, when=lambda learn: learn.train_iter == 6))
+    with pytest.raises(KeyboardInterrupt):
+        learn.fit(3)
+    rows = list(csv.DictReader(io.StringIO(learn.recorder.history.to_csv(what="steps"))))
+    assert [row["epoch"] for row in rows] == ["0"] * 4 + ["1"] * 2
+
+
+def test_nan_losses():
+    def sometimes(pred, y):
+        return nn.functional.mse_loss(pred, y) * (float("nan") if learn.training and learn.iter == 1 else 1)
+
+    learn = line_learner(3, loss_func=sometimes)
+    learn.fit(1)
+    raw = list(learn.recorder.history[0].raw_losses)
+    assert raw[0] == pytest.approx(13) and math.isnan(raw[1]) and math.isnan(raw[2])
+    assert all(math.isnan(v) for v in learn.recorder.values[0])
+    assert json.loads(learn.recorder.history.to_json())["runs"][0]["status"] == "done"
+
+
+def test_nothing_recorded_yet():
+    learn = line_learner()
+    for name in ("losses", "lrs", "values", "hps", "iters", "metric_names"):
+        with pytest.raises(AttributeError, match="nothing has been recorded yet"):
+            getattr(learn.recorder, name)
+    learn.validate()
+    assert len(learn.recorder.history) == 0 and learn.recorder.history.to_dict() == {"runs": []}
+
+
+def test_settings_may_change_between_fits():
+    learn = line_learner(metrics=mae)
+    learn.fit(1)
+    learn.recorder.train_metrics, learn.recorder.add_time = True, False
+    learn.fit(1)
+    assert learn.recorder.metric_names == ["epoch", "train_loss", "train_mae", "valid_loss", "valid_mae"]
+    assert learn.recorder.history[0].metric_names == ["epoch", "train_loss", "valid_loss", "mae", "time"]
+
+
+def test_metrics_of_the_same_name_get_columns_of_their_own():
+    learn = line_learner(metrics=[cbnb.AvgMetric(mae), cbnb.AvgMetric(bias, name="mae")])
+    learn.fit(1)
+    assert learn.recorder.metric_names == ["epoch", "train_loss", "valid_loss", "mae", "mae_2", "time"]
+    assert learn.recorder.values[0][2:] == [pytest.approx(1.92), pytest.approx(-1.92)]
+
+
+def test_validate_without_a_recorder_gives_none():
+    """A record from before was returned."""
+    learn = line_learner()
+    learn.fit(1)
+    with learn.removed_cbs(cbnb.Recorder):
+        assert learn.validate() is None
+    assert learn.validate() == [pytest.approx(5.3248)]
+
+
+def bytes_held(value):
+    """What a record needs in memory, counting a tensor by itself as half a kilobyte."""
+    if isinstance(value, torch.Tensor):
+        return 500 + value.nbytes
+    if isinstance(value, dict):
+        return sys.getsizeof(value) + sum(map(bytes_held, value.values()))
+    if isinstance(value, (list, tuple)):
+        return sys.getsizeof(value) + sum(map(bytes_held, value))
+    if isinstance(value, array) or not hasattr(value, "__dict__"):
+        return sys.getsizeof(value)
+    return bytes_held(vars(value))
+
+
+def test_memory_of_a_long_run():
+    n = 20_000
+    batch = line_batches(1)[0]
+    learn = line_learner(dls=cbnb.DataLoaders([batch] * n, device="cpu"), opt_func=torch.optim.SGD, lr=1e-4)
+    learn.fit(1)
+    run = learn.recorder.history[0]
+    assert run.n_steps == n == len(learn.recorder.losses) == len(learn.recorder.lrs)
+    assert bytes_held(run) <= 40 * n
+
+
+WAITS = ("item", "cpu", "tolist", "numpy", "__float__", "__bool__", "__int__", "__index__", "__repr__", "__format__")
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """Counts the calls that would wait for a device."""
+    counts = dict.fromkeys(WAITS, 0)
+    for name in WAITS:
+
+        def counted(self, *args, _name=name, _original=getattr(torch.Tensor, name), **kwargs):
+            counts[_name] += 1
+            return _original(self, *args, **kwargs)
+
+        monkeypatch.setattr(torch.Tensor, name, counted)
+    return counts
+
+
+FITS = {
+    "fit": lambda learn: learn.fit(2),
+    "fit_one_cycle": lambda learn: learn.fit_one_cycle(2),
+    "fit_flat_cos": lambda learn: learn.fit_flat_cos(2),
+    "with metrics of training": lambda learn: (setattr(learn.recorder, "train_metrics", True), learn.fit(2)),
+}
+
+
+@pytest.mark.parametrize("kind", FITS)
+def test_nothing_waits_for_the_device_in_a_batch(waits, kind):
+    """300 training and 100 validation batches an epoch, with the default callbacks and metrics."""
+    batches = line_batches(1) * 300
+    learn = line_learner(dls=cbnb.DataLoaders(batches, batches[:100], device="cpu"), metrics=[mae, bias], lr=1e-3, progress=True)
+    bool(torch.tensor(1.0)), float(torch.tensor(1.0))
+    assert sum(waits.values()) >= 2  # the counters work
+    waits.update(dict.fromkeys(WAITS, 0))
+    FITS[kind](learn)
+    assert sum(waits.values()) <= 2 * 20, waits
+    assert len(learn.recorder.losses) == 600
+
+
+def test_metrics_shipped():
+    """Exact on ragged batches; AvgSmoothLoss corrects its start; D36: zero is a value."""
+    learn = line_learner()
+    avg, smooth = cbnb.AvgLoss(), cbnb.AvgSmoothLoss()
+    for m in (avg, smooth):
+        m.reset()
+    for n, loss in ((16, 25.0), (8, 1.0)):
+        learn.loss, learn.yb = torch.tensor(loss), (torch.zeros(n),)
+        avg.accumulate(learn)
+    assert float(avg.value) == 17
+    values = []
+    for loss in (1.0, 2.0, 3.0):
+        learn.loss = torch.tensor(loss)
+        smooth.accumulate(learn)
+        values.append(float(smooth.value))
+    assert values == pytest.approx([1.0, 1.505051, 2.013467], abs=1e-5)
+    pred, y = torch.tensor([[0.9, 0.2, 0.4], [0.1, 0.8, 0.6]]), torch.tensor([0, 1, 1])
+    share = lambda p, t: (p == t).float().mean()
+    assert cbnb.AccumMetric(share, dim_argmax=0)(pred, y).item() == 1.0
+    assert cbnb.AccumMetric(share, thresh=0.0)(torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([0, 1, 1])).item() == 1.0
+    empty = cbnb.AccumMetric(share)
+    assert empty.value is None and cbnb.AvgLoss().value is None
+
+
+def test_a_metric_over_all_predictions_is_not_a_mean_of_batches():
+    def spread(pred, y):
+        return (pred.max() - pred.min()).item()
+
+    x = torch.arange(10.0)
+    dls = cbnb.DataLoaders([(x, x)], [(x[:4], x[:4]), (x[4:8], x[4:8]), (x[8:], x[8:])], device="cpu")
+    learn = line_learner(dls=dls, metrics=[cbnb.AccumMetric(spread), cbnb.ValueMetric(lambda: 7.0, "seven")])
+    learn.model.a.data.fill_(1.0)
+    assert learn.validate()[1:] == [9.0, 7.0]
+
+
+class Torchmetric:
+    """The shape of a torchmetrics metric."""
+
+    def reset(self):
+        self.total, self.n = 0.0, 0
+
+    def update(self, pred, y):
+        self.total, self.n = self.total + (pred - y).abs().sum(), self.n + len(y)
+
+    def compute(self):
+        return self.total / self.n
+
+
+def test_update_compute_metrics_need_no_wrapper():
+    learn = line_learner(metrics=[Torchmetric(), mae])
+    learn.fit(1)
+    row = learn.recorder.history[0].epochs[0]
+    assert row["torchmetric"] == pytest.approx(row["mae"])
+
+
+def test_device_losses_of_64_bits_keep_their_bits():
+    batches = [(x.double(), y.double()) for x, y in line_batches()]
+    learn = line_learner(dls=cbnb.DataLoaders(batches, batches[:1], device="cpu"), model=line_learner().model.double())
+    third = torch.tensor(1 / 3, dtype=torch.float64)
+    learn.loss_func = lambda pred, y: nn.functional.mse_loss(pred, y) * 0 + third
+    learn.fit(1)
+    assert list(learn.recorder.history[0].raw_losses) == [1 / 3, 1 / 3] and learn.recorder.values[0][1] == 1 / 3

@@ -1,0 +1,269 @@
+"""Learning rates and momenta over a fit."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import cbnb.all as cbnb
+from helpers import line_batches, line_learner
+
+
+def momentum_sgd(groups, lr):
+    return torch.optim.SGD(groups, lr=lr, momentum=0.5)
+
+
+def cosine(start, end, pos):
+    return start + (end - start) * (1 - math.cos(math.pi * pos)) / 2
+
+
+def one_cycle(pct, lr, moms=(0.95, 0.85, 0.95), div=25.0, div_final=1e5, pct_start=0.25):
+    """Learning rate and momentum, written down from the definition."""
+    if pct < pct_start:
+        return cosine(lr / div, lr, pct / pct_start), cosine(moms[0], moms[1], pct / pct_start)
+    rest = (pct - pct_start) / (1 - pct_start)
+    return cosine(lr, lr / div_final, rest), cosine(moms[1], moms[2], rest)
+
+
+def test_one_cycle_in_numbers():
+    """4 epochs of 5 batches: the first is at lr/25, the sixth at the top, the last at 19/20 of the way."""
+    learn = line_learner(5, opt_func=momentum_sgd)
+    learn.fit_one_cycle(4, 0.1)
+    expected = [one_cycle(i / 20, 0.1) for i in range(20)]
+    assert learn.recorder.lrs == pytest.approx([lr for lr, _ in expected], abs=1e-6)
+    assert learn.recorder.hps["mom"] == pytest.approx([mom for _, mom in expected], abs=1e-6)
+    # some of them by hand
+    assert learn.recorder.lrs[:6] == pytest.approx([0.004, 0.01316718, 0.03716718, 0.06683282, 0.09083282, 0.1], abs=1e-6)
+    assert learn.recorder.lrs[19] == pytest.approx(0.1 * (1e-5 + (1 - 1e-5) * (1 + math.cos(math.pi * 14 / 15)) / 2), abs=1e-6)
+    assert learn.recorder.hps["mom"][5] == pytest.approx(0.85, abs=1e-6)
+
+
+def test_one_cycle_settings():
+    learn = line_learner(5, opt_func=torch.optim.Adam)
+    settings = dict(div=10.0, div_final=100.0, pct_start=0.5, moms=(0.9, 0.8, 0.7))
+    learn.fit_one_cycle(2, 0.2, **settings)
+    expected = [one_cycle(i / 10, 0.2, **settings) for i in range(10)]
+    assert learn.recorder.lrs == pytest.approx([lr for lr, _ in expected]) and learn.recorder.hps["mom"] == pytest.approx([m for _, m in expected])
+    learn.moms = (0.5, 0.4, 0.5)
+    learn.fit_one_cycle(1)
+    assert learn.recorder.hps["mom"][0] == 0.5 and learn.recorder.lrs[0] == pytest.approx(learn.lr / 25)
+    for wrong in (dict(pct_start=1.5), dict(div=0), dict(moms=(0.9, 0.8))):
+        with pytest.raises(ValueError, match=next(iter(wrong)).removesuffix("s")):
+            learn.fit_one_cycle(1, 0.1, **wrong)
+
+
+GROUPS = 3
+
+
+def grouped_learner(**kwargs):
+    model = nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 2), nn.Linear(2, 1))
+    x = torch.linspace(-1, 1, 8)[:, None]
+    dls = cbnb.DataLoaders([(x, 2 * x)] * 4, device="cpu")
+    return line_learner(dls=dls, model=model, splitter=lambda m: list(m), **kwargs)
+
+
+def watch_groups():
+    seen = []
+    cb = cbnb.Callback(before_step=lambda self: seen.append([g["lr"] for g in self.learn.opt.param_groups]))
+    return seen, cb
+
+
+@pytest.mark.parametrize("fit", ["fit_one_cycle", "fit_flat_cos", "fit_sgdr", "fit"])
+@pytest.mark.parametrize(
+    "lr, tops",
+    [(slice(1e-3, 1e-1), [1e-3, 1e-2, 1e-1]), (slice(1e-1), [1e-2, 1e-2, 1e-1]), ([0.1, 0.2, 0.3], [0.1, 0.2, 0.3]), (np.array([0.1, 0.2, 0.3]), [0.1, 0.2, 0.3]), (0.5, [0.5] * 3)],
+)
+def test_rates_of_groups(fit, lr, tops):
+    seen, cb = watch_groups()
+    learn = grouped_learner(cbs=cb)
+    getattr(learn, fit)(*((2, 1, lr) if fit == "fit_sgdr" else (2, lr)))
+    assert [max(lrs) for lrs in zip(*seen)] == pytest.approx(tops)
+    shares = [[lr / top for lr, top in zip(lrs, tops)] for lrs in seen]
+    assert all(share == pytest.approx([share[0]] * 3) for share in shares)
+
+
+@pytest.mark.parametrize("fit", ["fit_one_cycle", "fit_flat_cos"])
+@pytest.mark.parametrize("start_epoch", [1, 3])
+def test_a_schedule_goes_on_from_start_epoch(fit, start_epoch):
+    """D23: fit_flat_cos began anew."""
+    whole, rest = (line_learner(5, opt_func=momentum_sgd) for _ in range(2))
+    getattr(whole, fit)(4, 0.1)
+    getattr(rest, fit)(4, 0.1, start_epoch=start_epoch)
+    assert rest.recorder.lrs == pytest.approx(whole.recorder.lrs[5 * start_epoch :]) and len(rest.recorder.lrs) == 5 * (4 - start_epoch)
+    assert rest.recorder.hps["mom"] == pytest.approx(whole.recorder.hps["mom"][5 * start_epoch :])
+
+
+def test_sgdr_goes_on_from_start_epoch():
+    whole, rest = line_learner(5), line_learner(5)
+    whole.fit_sgdr(2, 1, 0.1)
+    rest.fit_sgdr(2, 1, 0.1, start_epoch=2)
+    assert rest.recorder.lrs == pytest.approx(whole.recorder.lrs[10:])
+
+
+def test_flat_cos_in_numbers():
+    learn = line_learner(5)
+    learn.fit_flat_cos(4, 0.1, pct_start=0.5)
+    expected = [0.1 if i < 10 else cosine(0.1, 1e-6, (i - 10) / 10) for i in range(20)]
+    assert learn.recorder.lrs == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("mult, lengths", [(2, [1, 2, 4]), (1, [1, 1, 1]), (3, [1, 3, 9])])
+def test_sgdr_in_numbers(mult, lengths):
+    """D24: cycles of equal length divided by zero."""
+    learn = line_learner(5)
+    learn.fit_sgdr(3, 1, 0.1, cycle_mult=mult)
+    expected = [cosine(0.1, 0, i / (5 * n)) for n in lengths for i in range(5 * n)]
+    assert learn.recorder.lrs == pytest.approx(expected, abs=1e-9) and len(learn.recorder.values) == sum(lengths)
+
+
+OPTIMIZERS = "Adadelta Adagrad Adam AdamW Adamax ASGD NAdam RAdam RMSprop Rprop SGD Adafactor".split()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_any_torch_optimizer_takes_one_cycle(name):
+    learn = line_learner(5, opt_func=getattr(torch.optim, name))
+    learn.fit_one_cycle(2, 0.05)
+    assert learn.recorder.lrs == pytest.approx([one_cycle(i / 10, 0.05)[0] for i in range(10)])
+    has_mom = any(key in learn.opt.param_groups[0] for key in ("momentum", "betas"))
+    assert ("mom" in learn.recorder.hps) == has_mom
+    if has_mom:
+        assert learn.recorder.hps["mom"] == pytest.approx([one_cycle(i / 10, 0.05)[1] for i in range(10)])
+    assert learn.model.a.item() != 0
+
+
+def test_momentum_that_an_optimizer_lacks_is_refused_when_asked_for():
+    with pytest.raises(ValueError, match="Adagrad has no hyper-parameter 'mom'; it has"):
+        line_learner(opt_func=torch.optim.Adagrad).fit_one_cycle(1, 0.1, moms=(0.9, 0.8, 0.9))
+
+
+def test_capturable_learning_rates_stay_the_same_tensor():
+    learn = line_learner(5, opt_func=lambda groups, lr: torch.optim.Adam(groups, lr=torch.tensor(lr), capturable=False, foreach=False))
+    learn.create_opt()
+    tensor = learn.opt.param_groups[0]["lr"]
+    learn.fit_one_cycle(2, 0.05)
+    assert learn.opt.param_groups[0]["lr"] is tensor and tensor.item() == pytest.approx(0.1)
+    assert learn.recorder.lrs == pytest.approx([one_cycle(i / 10, 0.05)[0] for i in range(10)])
+
+
+def test_annealers():
+    for sched, values in (
+        (cbnb.SchedLin(0, 2), [0, 0.5, 1, 2]),
+        (cbnb.SchedCos(0, 2), [0, 1 - math.cos(math.pi / 4), 1, 2]),
+        (cbnb.SchedNo(3, 9), [3, 3, 3, 3]),
+        (cbnb.SchedExp(1, 16), [1, 2, 4, 16]),
+        (cbnb.SchedPoly(0, 2, 2), [0, 0.125, 0.5, 2]),
+    ):
+        assert [sched(pos) for pos in (0, 0.25, 0.5, 1)] == pytest.approx(values), sched
+    assert cbnb.SchedLin([0, 1], [2, 3])(0.5) == [1, 2] and cbnb.SchedExp(1, [1, 100])(0.5) == pytest.approx([1, 10])
+    for start, end in ((0, 1), (-1, 1), (1, 0)):
+        with pytest.raises(ValueError, match=f"from {start} to {end}"):
+            cbnb.SchedExp(start, end)(0.5)
+
+
+def test_combined_schedules_in_numbers():
+    both = cbnb.combine_scheds([0.3, 0.7], [cbnb.SchedCos(0.3, 0.6), cbnb.SchedCos(0.6, 0.2)])
+    assert [both(p) for p in (0, 0.15, 0.3, 0.5, 0.65, 1)] == pytest.approx([0.3, 0.45, 0.6, 0.524698, 0.4, 0.2], abs=1e-6)
+    cos = cbnb.combined_cos(0.3, 0.3, 0.6, 0.2)
+    assert [cos(i / 20) for i in range(21)] == pytest.approx([both(i / 20) for i in range(21)])
+
+
+@pytest.mark.parametrize("pcts", [[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.1] * 10, [1 / 3] * 3, [0.5, 0.5, 0], [1.0, 0.0], [0.0, 1.0], [0.2, 0.0, 0.8]])
+def test_shares_that_add_up_to_one(pcts):
+    """D22: the sum had to be exactly 1.0, and a last share of 0 gave NaN at the end."""
+    values = list(range(len(pcts)))
+    sched = cbnb.combine_scheds(pcts, [cbnb.SchedNo(v, v) for v in values])
+    got = [sched(i / 1000) for i in range(1001)]
+    assert got == sorted(got) and not any(math.isnan(v) for v in got)
+    for v, share in zip(values, pcts):
+        assert abs(got.count(v) - 1000 * share) <= 1.001
+    ramps = cbnb.combine_scheds(pcts, [cbnb.SchedLin(v, v + 1) for v in values])
+    assert ramps(1.0) == max(v for v, share in zip(values, pcts) if share) + 1
+    assert ramps(-1e-12) == pytest.approx(ramps(0)) and ramps(1 + 1e-12) == ramps(1)
+
+
+@pytest.mark.parametrize("pcts, n, words", [([0.5, 0.4], 2, "add up to 1, not 0.9"), ([1.5, -0.5], 2, "0 or more"), ([0.5, 0.5], 1, "2 shares for 1 schedules"), ([], 0, "add up to 1")])
+def test_shares_that_do_not(pcts, n, words):
+    """D22: no message, or an error in the middle of the fit."""
+    with pytest.raises(ValueError, match=words):
+        cbnb.combine_scheds(pcts, [cbnb.SchedNo(1, 1)] * n)
+
+
+def test_two_schedulers_are_both_recorded():
+    """D40: only the last one's history was kept."""
+    learn = line_learner(5, opt_func=momentum_sgd)
+    learn.fit(2, cbs=[cbnb.ParamScheduler({"lr": cbnb.SchedLin(0, 1)}), cbnb.ParamScheduler({"wd": cbnb.SchedLin(1, 0)})])
+    assert learn.recorder.lrs == pytest.approx([i / 10 for i in range(10)])
+    assert learn.recorder.hps["wd"] == pytest.approx([1 - i / 10 for i in range(10)])
+    assert learn.opt.param_groups[0]["weight_decay"] == 0 and learn.opt.param_groups[0]["lr"] == 0.1
+    assert learn.recorder.hps.keys() == {"lr", "mom", "wd"}
+
+
+def test_unknown_hyper_parameters_are_refused():
+    """D40: they were added to the optimizer silently."""
+    learn = line_learner()
+    with pytest.raises(ValueError, match="SGD has no hyper-parameter 'momentun'; it has .*mom"):
+        learn.fit(1, cbs=cbnb.ParamScheduler({"momentun": cbnb.SchedNo(1, 1)}))
+    assert "momentun" not in learn.opt.param_groups[0]
+
+
+def test_any_function_is_a_schedule():
+    learn = line_learner(5)
+    learn.fit(1, cbs=cbnb.ParamScheduler({"lr": lambda pct: 0.2 if pct < 0.5 else 0.1}))
+    assert learn.recorder.lrs == [0.2] * 3 + [0.1] * 2
+
+
+def test_validation_and_nested_evaluation_do_not_move_a_schedule():
+    plain, nested = line_learner(5), line_learner(5, cbs=cbnb.Callback(after_step=lambda self: self.learn.validate()))
+    for learn in (plain, nested):
+        learn.fit_one_cycle(2, 0.1)
+        assert learn.recorder.lrs == pytest.approx([one_cycle(i / 10, 0.1)[0] for i in range(10)])
+
+
+def test_fine_tune():
+    """D41: callbacks of the second phase ran in the first, and base_lr had to be a number."""
+    for base_lr in (2e-3, slice(2e-3), np.float64(2e-3)):
+        seen, cb = watch_groups()
+        learn = grouped_learner()
+        trained = []
+        frozen = cbnb.Callback(before_fit=lambda self: trained.append([all(p.requires_grad for p in m.parameters()) for m in self.learn.model]))
+        learn.fine_tune(2, base_lr, cbs=cb, freeze_cbs=frozen)
+        assert trained == [[False, False, True]] and all(p.requires_grad for p in learn.model.parameters())
+        assert [run.n_steps for run in learn.recorder.history] == [4, 8] and len(seen) == 8
+        assert [max(lrs) for lrs in zip(*seen)] == pytest.approx([1e-5, 1e-4, 1e-3], rel=0.2)
+        first = learn.recorder.history[0].hyper("lr")
+        assert first[0] == pytest.approx(2e-3 / 25) and max(first) < 2e-3
+
+
+def test_torch_schedulers_work_in_a_callback():
+    class Steps(cbnb.Callback):
+        def before_fit(self):
+            self.sched = torch.optim.lr_scheduler.StepLR(self.learn.opt, step_size=1, gamma=0.5)
+
+        def after_epoch(self):
+            self.sched.step()
+
+    learn = line_learner(2, cbs=Steps)
+    learn.fit(3)
+    assert learn.recorder.lrs == pytest.approx([0.1] * 2 + [0.05] * 2 + [0.025] * 2)
+    learn.fit(1)
+    assert learn.recorder.lrs == pytest.approx([0.1] * 2)
+
+
+def test_cancelled_batches_keep_the_schedule_in_time():
+    class Skip(cbnb.Callback):
+        def before_step(self):
+            if self.learn.iter % 2:
+                raise cbnb.CancelBatchException
+
+    learn = line_learner(5, cbs=Skip)
+    learn.fit_one_cycle(2, 0.1)
+    assert learn.recorder.lrs == pytest.approx([one_cycle(i / 10, 0.1)[0] for i in range(10)])
+
+
+def test_loaders_without_length_but_a_number_of_batches():
+    batches = cbnb.Batches(lambda: iter(line_batches(5)), n_iter=5)
+    learn = line_learner(dls=cbnb.DataLoaders(batches, device="cpu"))
+    learn.fit_one_cycle(2, 0.1)
+    assert learn.recorder.lrs == pytest.approx([one_cycle(i / 10, 0.1)[0] for i in range(10)])
