@@ -1,6 +1,6 @@
 """What cbnb costs on top of a training loop written by hand: time a batch, memory a batch, and import time.
 
-    python bench/loop_overhead.py                        all of it, about five minutes
+    python bench/loop_overhead.py                        all of it, about four minutes
     python bench/loop_overhead.py --quick                less exact, about one minute
     python bench/loop_overhead.py --json results.json    keep every measurement, too
 
@@ -36,7 +36,7 @@ import cbnb
 
 LR, LR_MAX = 1e-3, 1e-2
 HEAVY = "IPython ipywidgets matplotlib pandas scipy sklearn tqdm accelerate torchvision torchmetrics tensorboard wandb mlflow".split()
-ABOUT_NOTHING = 0.03  # microseconds: what a difference of zero comes out as
+ABOUT_NOTHING = 0.1  # microseconds: what a difference of zero comes out as, given the noise
 
 
 class Loader:
@@ -139,11 +139,11 @@ class FakeTerminal(io.TextIOWrapper):
 class Contestant:
     train: Callable[[Task, int], None]
     against: str = "bare loop"  # the contestant it is compared with
-    terminal: bool = False  # is the output a terminal, so that a bar is drawn
+    terminal: bool = False  # is the output a terminal? Then a bar is drawn, and for that to happen it trains longer
 
     def cost(self, epochs: int) -> tuple[float, float]:
         """Microseconds a batch, of CPU time and of wall time; the first epoch, which warms up, is left out."""
-        task = digits()
+        task, epochs = digits(), epochs * (5 if self.terminal else 1)
         gc.collect()
         with open(os.devnull, "wb") as sink, (FakeTerminal if self.terminal else io.TextIOWrapper)(sink) as out, redirect_stdout(out):
             self.train(task, epochs + 2)
@@ -168,13 +168,13 @@ CONTESTANTS = {
 Costs = dict[str, list[tuple[float, float]]]  # contestant -> for each round (CPU, wall) in microseconds a batch
 
 
-def race(contestants: dict[str, Contestant], rounds: int, epochs: int) -> Costs:
-    costs: Costs = {name: [] for name in contestants}
-    for contestant in contestants.values():
+def race(rounds: int, epochs: int) -> Costs:
+    costs: Costs = {name: [] for name in CONTESTANTS}
+    for contestant in CONTESTANTS.values():
         contestant.cost(2)
     for i in range(rounds):
-        for name in list(contestants)[:: 1 if i % 2 == 0 else -1]:
-            costs[name].append(contestants[name].cost(epochs))
+        for name in list(CONTESTANTS)[:: 1 if i % 2 == 0 else -1]:
+            costs[name].append(CONTESTANTS[name].cost(epochs))
         print(f"\rround {i + 1} of {rounds}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return costs
@@ -184,10 +184,116 @@ def quartiles(values: Iterable[float]) -> tuple[float, float, float]:
     return tuple(statistics.quantiles(values, n=4, method="inclusive"))
 
 
-def ratios(costs: Costs, name: str) -> tuple[float, float, float]:
-    """Quartiles of the CPU time as a multiple of what it is compared with, round by round."""
-    return quartiles(mine[0] / theirs[0] for mine, theirs in zip(costs[name], costs[CONTESTANTS[name].against]))
+def median(values: Iterable[float]) -> tuple[float, float]:
+    """The median, and how far off it may well be, judging by the spread and number of the values."""
+    values = list(values)
+    low, middle, high = quartiles(values)
+    return middle, 1.57 * (high - low) / len(values) ** 0.5
 
 
-def per_callback(costs: Costs, name: str, n: int) -> float:
-    return statistics.median((mine[0] - theirs[0]) / n for mine, theirs in zip(costs[name], costs["no callbacks"]))
+def times(costs: Costs, name: str) -> tuple[float, float]:
+    return median(mine[0] / theirs[0] for mine, theirs in zip(costs[name], costs[CONTESTANTS[name].against]))
+
+
+def per_callback(costs: Costs, name: str, n: int) -> tuple[float, float]:
+    return median((mine[0] - theirs[0]) / n for mine, theirs in zip(costs[name], costs["no callbacks"]))
+
+
+def memory(train: Callable[[Task, int], None], batches: tuple[int, int]) -> float:
+    """Bytes that each batch leaves behind, our own notes included, between two moments of one long fit; in a process of its own."""
+    torch.set_num_threads(1)
+    resident = {}
+
+    def look(epoch: int) -> None:
+        if epoch in epochs:
+            gc.collect()
+            resident[epoch] = psutil.Process().memory_info().rss
+
+    task = digits(look)
+    epochs = [n // len(task.train) for n in batches]
+    with open(os.devnull, "w") as sink, redirect_stdout(sink):
+        train(task, epochs[1])
+    return (resident[epochs[1]] - resident[epochs[0]]) / ((epochs[1] - epochs[0]) * len(task.train))
+
+
+def in_new_process(f: Callable[..., Any], *args: Any) -> Any:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(f, *args).result()
+
+
+IMPORT = """
+import json, sys, time
+import torch
+cpu, wall, before = time.process_time(), time.perf_counter(), set(sys.modules)
+import cbnb
+print(json.dumps([1e3*(time.process_time() - cpu), 1e3*(time.perf_counter() - wall), sorted(set(sys.modules) - before)]))
+"""
+
+
+def import_time(processes: int) -> tuple[float, float, list[str]]:
+    """Milliseconds (CPU, wall) that `import cbnb` takes after `import torch`, median over new processes; and what it loads that is heavy."""
+    seen = []
+    for _ in range(processes + 1):  # the first fills the caches of the file system
+        run = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True)
+        seen.append(json.loads(run.stdout))
+    cpu, wall, modules = zip(*seen[1:])
+    return statistics.median(cpu), statistics.median(wall), [name for name in HEAVY if name in modules[0]]
+
+
+def show_costs(costs: Costs) -> None:
+    print(f"\n{'CPU time a batch':24}{'us':>8}{'wall':>8}{'x':>8}   half of the rounds   compared with")
+    for name, contestant in CONTESTANTS.items():
+        cpu, wall = (statistics.median(column) for column in zip(*costs[name]))
+        low, middle, high = quartiles(mine[0] / theirs[0] for mine, theirs in zip(costs[name], costs[contestant.against]))
+        print(f"{name:24}{cpu:8.1f}{wall:8.1f}{middle:8.3f}   {low:.3f} to {high:.3f}       {contestant.against}")
+
+
+def verdict(what: str, measured: tuple[float, float], limit: float, unit: str) -> dict[str, Any]:
+    """Print whether a value is within its limit, or that its uncertainty does not let one say."""
+    value, unsure = measured
+    word = "ok" if value + unsure <= limit else "FAIL" if value - unsure > limit else "?"
+    print(f"{word:4}  {what:52} {value:8.3f} +-{unsure:6.3f}   at most {limit:g} {unit}")
+    return dict(what=what, value=value, unsure=unsure, limit=limit, unit=unit, verdict=word)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="less exact, about one minute")
+    parser.add_argument("--rounds", type=int, help="how often each contestant trains")
+    parser.add_argument("--epochs", type=int, default=10, help="for how long (default: 10)")
+    parser.add_argument("--json", metavar="FILE", help="where to save all measurements")
+    args = parser.parse_args()
+    args.rounds = args.rounds or (8 if args.quick else 40)
+    return args
+
+
+def main() -> None:
+    args = arguments()
+    torch.set_num_threads(1)  # the tensors are too small to share; and threads that wait would be counted
+    costs = race(args.rounds, args.epochs)
+    show_costs(costs)
+
+    span = (1_000, 10_000) if args.quick else (5_000, 50_000)
+    growth = {name: in_new_process(memory, CONTESTANTS[name].train, span) for name in ("bare loop", "default")}
+    print(f"\nresident memory, from {span[0]:,} to {span[1]:,} batches: bare loop {growth['bare loop']:+.0f}, default {growth['default']:+.0f} bytes a batch")
+    cpu, wall, heavy = import_time(3 if args.quick else 11)
+    print(f"import cbnb after import torch: {cpu:.0f} ms of CPU time, {wall:.0f} ms of wall time; heavy modules loaded: {', '.join(heavy) or 'none'}\n")
+
+    verdicts = [
+        verdict("default callbacks", times(costs, "default"), 1.06, "x bare loop"),
+        verdict("default callbacks with a progress bar", times(costs, "default, terminal"), 1.06, "x bare loop"),
+        verdict("one-cycle", times(costs, "one-cycle"), 1.08, "x bare loop with OneCycleLR"),
+        verdict("a further callback with a handler for each batch", per_callback(costs, "100 no-op callbacks", 100), 0.3, "us a batch"),
+        verdict("a further callback without one", per_callback(costs, "100 not per batch", 100), ABOUT_NOTHING, "us a batch (about nothing)"),
+        verdict("memory, default callbacks less bare loop", (growth["default"] - growth["bare loop"], 0), 40, "bytes a batch"),
+        verdict("import, after torch", (wall, 0), 60, "ms"),
+        verdict("heavy modules that import loads", (len(heavy), 0), 0, ""),
+    ]
+    if args.json:
+        versions = dict(python=sys.version.split()[0], torch=torch.__version__, cbnb=cbnb.__version__)
+        with open(args.json, "w") as file:
+            json.dump(dict(versions=versions, costs=costs, memory=growth, import_ms=wall, verdicts=verdicts), file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -31,7 +31,7 @@ from .optim import (
     as_positive, belongs_to, freeze_groups, make_opt, norm_params, one_group, save_hypers,
     set_hyper, spread_lrs)
 
-# %% ../nbs/03_learner.ipynb #d7793e05
+# %% ../nbs/03_learner.ipynb #e0586ca1
 class Step:
     "What is done with one batch, in five parts, each of which may be overridden"
     def predict(self, learn: 'Learner') -> None:
@@ -48,7 +48,11 @@ class Step:
             learn.loss = learn.loss.clone()
     def backward(self, learn: 'Learner') -> None: learn.loss_grad.backward()
     def step(self, learn: 'Learner') -> None: learn.opt.step()
-    def zero_grad(self, learn: 'Learner') -> None: learn.opt.zero_grad()
+    def zero_grad(self, learn: 'Learner') -> None:
+        opt = learn.opt
+        if type(opt).zero_grad is not torch.optim.Optimizer.zero_grad: return opt.zero_grad()
+        for group in opt.param_groups:           # torch's own takes ten microseconds for the same
+            for p in group['params']: p.grad = None
 
 def as_loss(
     value: Any,       # what a loss function returned
