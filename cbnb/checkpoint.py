@@ -22,11 +22,11 @@ from .callback import patch, user_level
 from .data import DataLoaders
 from .learner import Learner, UndoStack
 
-# %% ../nbs/12_checkpoint.ipynb #ab97f6d7
+# %% ../nbs/12_checkpoint.ipynb #b7832eb1
 def write_whole(
     path: str | Path,                    # where to; missing folders are made
     write: Callable[[BinaryIO], Any],    # writes the content to an open file
-) -> Path:
+) -> Path:                               # the file
     "Write a file completely or not at all"
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,13 +42,13 @@ def write_whole(
         raise
     return path
 
-# %% ../nbs/12_checkpoint.ipynb #550f56bc
+# %% ../nbs/12_checkpoint.ipynb #2b5a1b38
 @patch
 def model_file(self: Learner,
     file: str | Path,   # name, may contain folders
 ) -> Path:              # `path/model_dir/file.pth`; an absolute path stays as it is
     "Where `save` and `load` look for a file"
-    return Path(self.path)/self.model_dir/f'{file}{"" if str(file).endswith(".pth") else ".pth"}'
+    return Path(self.path)/self.model_dir/f'{str(file).removesuffix(".pth")}.pth'
 
 @patch
 def save(self: Learner,
@@ -56,35 +56,39 @@ def save(self: Learner,
     with_opt: bool = True,  # the optimizer, too, if there is one
 ) -> Path:                  # the file
     "Save the model's state, and the optimizer's"
-    with_opt = with_opt and self.opt is not None
-    state = dict(model=self.model.state_dict(), opt=self.opt.state_dict()) if with_opt else self.model.state_dict()
+    state = self.model.state_dict()
+    if with_opt and self.opt is not None: state = dict(model=state, opt=self.opt.state_dict())
     return write_whole(self.model_file(file), lambda f: torch.save(state, f))
 
 @patch
 def load(self: Learner,
-    file: str | Path,
-    device: torch.device | str | None = None,   # where to; None: where the model is
+    file: str | Path,                           # as for `save`
+    device: torch.device | str | None = None,   # read to there on the way; the model stays where it is
     with_opt: bool = True,                      # the optimizer's state, too
     strict: bool = True,                        # the names must be those of the model
-) -> Learner:
-    "Load what `save` has saved"
-    state = torch.load(self.model_file(file), map_location='cpu' if device is None else device, weights_only=True)
+) -> Learner:                                   # this learner
+    "Load what `save` has saved; warns if the optimizer's state is missing or does not fit"
+    device, why_not = 'cpu' if device is None else device, None
+    state = torch.load(self.model_file(file), map_location=device, weights_only=True)
     has_opt = set(state) == {'model', 'opt'}
     self.model.load_state_dict(state['model'] if has_opt else state, strict=strict)
     if with_opt and has_opt:
         if self.opt is None: self.create_opt()
         try: self.opt.load_state_dict(state['opt'])
-        except (ValueError, KeyError) as e: warnings.warn(f'the optimizer was not loaded: {e}', stacklevel=user_level())
-    elif with_opt and self.opt is not None: warnings.warn(f'{file} has no optimizer state: the optimizer is as it was', stacklevel=user_level())
+        except (ValueError, KeyError) as e: why_not = f'the optimizer was not loaded: {e}'
+    elif with_opt and self.opt is not None:
+        why_not = f'{file} has no optimizer state: the optimizer is as it was'
+    if why_not: warnings.warn(why_not, stacklevel=user_level())
     return self
 
-# %% ../nbs/12_checkpoint.ipynb #bbaa1821
+# %% ../nbs/12_checkpoint.ipynb #cfbce639
 @patch
 def export(self: Learner,
     fname: str | Path = 'export.pkl',   # below `path`
-) -> Path:
-    "Save the learner without data and optimizer, to predict with it elsewhere; this learner stays as it is"
-    empty = DataLoaders([], n_inp=getattr(self.dls, 'n_inp', None), targets=getattr(self.dls, 'targets', ()), device='cpu')
+) -> Path:                              # the file
+    "Save the learner without data and optimizer, to predict with elsewhere; here it stays as it is"
+    n_inp, targets = getattr(self.dls, 'n_inp', None), getattr(self.dls, 'targets', ())
+    empty = DataLoaders([], n_inp=n_inp, targets=targets, device='cpu')
     with UndoStack() as undo:
         undo.callback(setattr, self, 'dls', self.dls)
         self.dls = empty
@@ -92,11 +96,13 @@ def export(self: Learner,
         return write_whole(Path(self.path)/fname, lambda f: torch.save(self, f))
 
 def load_learner(
-    fname: str | Path,
+    fname: str | Path,      # the file
     cpu: bool = True,       # load onto the CPU
-    trust: bool = False,    # say that the file comes from somebody you trust: loading it can run any code
-) -> Learner:
-    "Load what `Learner.export` has saved"
-    if not trust: raise ValueError(f'{fname} is a pickle, and loading it can run any code: load_learner({str(fname)!r}, trust=True) if you trust it; '
-                                   'otherwise load weights only, with Learner.load')
+    trust: bool = False,    # True says that you trust its author: loading it can run any code
+) -> Learner:               # without data and optimizer
+    "Load what `Learner.export` has saved; `ValueError` without `trust`"
+    if not trust: raise ValueError(
+        f'{fname} is a pickle, and loading it can run any code: '
+        f'load_learner({str(fname)!r}, trust=True) if you trust it; '
+        'otherwise load weights only, with Learner.load')
     return torch.load(fname, map_location='cpu' if cpu else None, weights_only=False)

@@ -6,7 +6,8 @@
 __all__ = ['map_tensors', 'to_device', 'to_detach', 'find_bs', 'split_batch', 'Batches', 'as_loader', 'n_batches',
            'default_device', 'DataLoaders', 'as_dls']
 
-# %% ../nbs/01_data.ipynb #0141ed36
+# %% ../nbs/01_data.ipynb #f76fc73c
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -15,16 +16,21 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-# %% ../nbs/01_data.ipynb #f2f31ba9
+# %% ../nbs/01_data.ipynb #07ed69df
+from .callback import patch
+
+# %% ../nbs/01_data.ipynb #2ae69aa4
 def map_tensors(
     f: Callable[[Tensor], Any],   # what to do with each tensor
-    batch: Any,                   # a tensor, or tensors in nested tuples, lists, named tuples and dicts; other things stay as they are
-) -> Any:                         # the same nesting with the results
+    batch: Any,                   # tensors in nested tuples, lists, named tuples and dicts
+) -> Any:                         # the same nesting with the results; other things as they were
     "Apply `f` to every tensor of a nested batch"
+    kind = type(batch)
     if isinstance(batch, Tensor): return f(batch)
-    if isinstance(batch, Mapping): return type(batch)({k: map_tensors(f, v) for k, v in batch.items()})
-    if isinstance(batch, tuple) and hasattr(batch, '_fields'): return type(batch)(*(map_tensors(f, v) for v in batch))
-    if isinstance(batch, (tuple, list)): return type(batch)(map_tensors(f, v) for v in batch)
+    if isinstance(batch, Mapping): return kind({k: map_tensors(f, v) for k, v in batch.items()})
+    if isinstance(batch, (tuple, list)):
+        mapped = (map_tensors(f, v) for v in batch)
+        return kind(*mapped) if hasattr(batch, '_fields') else kind(mapped)   # named tuple, or not
     return batch
 
 # %% ../nbs/01_data.ipynb #3799fbba
@@ -43,14 +49,16 @@ def to_detach(
     "Cut a nested batch from the graph"
     return map_tensors(lambda t: t.detach().cpu() if cpu else t.detach(), batch)
 
-# %% ../nbs/01_data.ipynb #f7764e14
+# %% ../nbs/01_data.ipynb #a12f1685
 def find_bs(
     batch: Any,   # nested tensors, as in a batch
 ) -> int:         # the number of items
-    "The first dimension of the first tensor"
-    first = batch[0] if type(batch) is tuple and batch and isinstance(batch[0], Tensor) else next(_tensors(batch), None)
+    "The first dimension of the first tensor; `ValueError` if there is none"
+    first = (batch[0] if type(batch) is tuple and batch and isinstance(batch[0], Tensor)
+             else next(_tensors(batch), None))
     if first is None or first.ndim == 0:
-        raise ValueError(f'cannot tell how many items are in this batch: {"it has no tensor" if first is None else "its first tensor is a scalar"}')
+        why = 'it has no tensor' if first is None else 'its first tensor is a scalar'
+        raise ValueError(f'cannot tell how many items are in this batch: {why}')
     return first.shape[0]
 
 def _tensors(batch: Any) -> Iterator[Tensor]:
@@ -58,43 +66,50 @@ def _tensors(batch: Any) -> Iterator[Tensor]:
     elif isinstance(batch, Mapping): yield from (t for v in batch.values() for t in _tensors(v))
     elif isinstance(batch, (tuple, list)): yield from (t for v in batch for t in _tensors(v))
 
-# %% ../nbs/01_data.ipynb #f9a03048
+# %% ../nbs/01_data.ipynb #8a89099b
 def split_batch(
     batch: Any,                      # one batch as the loader gives it
-    n_inp: int | None = None,        # how many of the elements are inputs; None: all but the last, or the only one
+    n_inp: int | None = None,        # how many are inputs; None: all but the last, or the only one
     targets: tuple[str, ...] = (),   # for dict batches: the keys of the targets
-) -> tuple[Any, tuple]:              # the inputs (a tuple, or a dict to be passed by name), and the targets
-    "Inputs and targets of a batch"
+) -> tuple[Any, tuple]:              # the inputs (a tuple, or a dict passed by name), the targets
+    "Inputs and targets of a batch; `KeyError` if a dict lacks a target"
     if isinstance(batch, (tuple, list)):
         n = n_inp if n_inp is not None else max(len(batch) - 1, 1)
         return tuple(batch[:n]), tuple(batch[n:])
     if isinstance(batch, Mapping) and targets:
         missing = [k for k in targets if k not in batch]
-        if missing: raise KeyError(f'the batch has no target {missing[0]!r}; it has {", ".join(map(str, batch))}')
-        return {k: v for k, v in batch.items() if k not in targets}, tuple(batch[k] for k in targets)
+        if missing: raise KeyError(f'the batch has no target {missing[0]!r}; '
+                                   f'it has {", ".join(map(str, batch))}')
+        inputs = {k: v for k, v in batch.items() if k not in targets}
+        return inputs, tuple(batch[k] for k in targets)
     return (batch,), ()
 
-# %% ../nbs/01_data.ipynb #6d5869cd
+# %% ../nbs/01_data.ipynb #9e54fa37
 class Batches:
-    "Makes a loader of a function that returns an iterator over batches"
+    "A loader made of a function that returns an iterator over batches"
     def __init__(self,
         make: Callable[[], Iterable],   # called at the start of each epoch
         n_iter: int | None = None,      # the number of batches, if known; schedules need it
     ):
         self.make, self.n_iter = make, n_iter
+
     def __iter__(self) -> Iterator: return iter(self.make())
     def __len__(self) -> int:
-        if self.n_iter is None: raise TypeError('this loader does not know its length: pass Batches(make, n_iter=...)')
-        return self.n_iter
+        if self.n_iter is not None: return self.n_iter
+        raise TypeError('this loader does not know its length: pass Batches(make, n_iter=...)')
 
-def as_loader(dl: Any) -> Iterable:
-    "Check that `dl` can be iterated again and again; a function is taken to make iterators"
-    if callable(dl) and not hasattr(dl, '__iter__') and not hasattr(dl, '__getitem__'): return Batches(dl)
+# %% ../nbs/01_data.ipynb #298814a7
+def as_loader(
+    dl: Any,         # a loader, or a function that returns an iterator over batches
+) -> Iterable:       # `dl` itself, or `Batches` of the function
+    "Check that `dl` can be iterated again and again; `TypeError` if not"
+    kind, iterable = type(dl).__name__, hasattr(dl, '__iter__') or hasattr(dl, '__getitem__')
+    if callable(dl) and not iterable: return Batches(dl)
     if isinstance(dl, Iterator):
-        raise TypeError(f'a {type(dl).__name__} can be iterated only once, and an epoch needs it anew: pass a list, a DataLoader, '
-                        'or a function that returns a fresh iterator')
-    if not hasattr(dl, '__iter__') and not hasattr(dl, '__getitem__'):
-        raise TypeError(f'a {type(dl).__name__} is no data loader: pass something that can be iterated over batches')
+        raise TypeError(f'a {kind} can be iterated only once, and an epoch needs it anew: '
+                        'pass a list, a DataLoader, or a function that returns a fresh iterator')
+    if not iterable: raise TypeError(
+        f'a {kind} is no data loader: pass something that can be iterated over batches')
     return dl
 
 def n_batches(
@@ -111,21 +126,22 @@ def default_device() -> torch.device:
     if torch.backends.mps.is_available(): return torch.device('mps')
     return torch.device('cpu')
 
-# %% ../nbs/01_data.ipynb #9284d4dd
+# %% ../nbs/01_data.ipynb #b5e8ae62
 class DataLoaders:
     "A training loader, a validation loader if there is one, and how to take their batches apart"
     def __init__(self,
         train: Any,                                # loader for training
         valid: Any = None,                         # loader for validation; None: no validation
         *more: Any,                                # further loaders, for `ds_idx=2` and up
-        n_inp: int | None = None,                  # how many elements of a batch are inputs; None: all but the last
+        n_inp: int | None = None,                  # how many are inputs; None: all but the last
         targets: str | tuple[str, ...] = (),       # for dict batches: the keys of the targets
-        device: torch.device | str | None = None,  # where to train; None: the accelerator, or the CPU
+        device: torch.device | str | None = None,  # where to train; None: as `default_device` says
         path: str = '.',                           # where files go
     ):
         self.loaders = [as_loader(dl) for dl in (train, valid, *more) if dl is not None]
-        self.n_inp, self.targets = n_inp, (targets,) if isinstance(targets, str) else tuple(targets)
-        self.device, self.path = default_device() if device is None else torch.device(device), path
+        self.n_inp, self.path = n_inp, path
+        self.targets = (targets,) if isinstance(targets, str) else tuple(targets)
+        self.device = default_device() if device is None else torch.device(device)
 
     @classmethod
     def from_datasets(cls,
@@ -134,18 +150,20 @@ class DataLoaders:
         *more: Any,                  # further datasets, not shuffled
         bs: int = 64,                # items in a batch
         shuffle: bool = True,        # shuffle the training set, anew in each epoch
-        val_bs: int | None = None,   # items in a batch of the others; None: twice `bs`, since they need no gradients
+        val_bs: int | None = None,   # of the others; None: twice `bs`, since they need no gradients
         num_workers: int = 0,        # processes that load
-        n_inp: int | None = None,
+        n_inp: int | None = None,                   # this and what follows as in `DataLoaders`
         targets: str | tuple[str, ...] = (),
         device: torch.device | str | None = None,
         path: str = '.',
         **kwargs: Any,               # further arguments of torch's DataLoader
     ) -> 'DataLoaders':
         "Make torch `DataLoader`s of datasets"
-        make = lambda ds, bs, shuffle: DataLoader(ds, batch_size=bs, shuffle=shuffle, num_workers=num_workers, **kwargs)
-        others = [make(ds, val_bs or 2*bs, False) for ds in (valid_ds, *more) if ds is not None]
-        return cls(make(train_ds, bs, shuffle), *others, n_inp=n_inp, targets=targets, device=device, path=path)
+        make = functools.partial(DataLoader, num_workers=num_workers, **kwargs)
+        train = make(train_ds, batch_size=bs, shuffle=shuffle)
+        others = [make(ds, batch_size=val_bs or 2*bs, shuffle=False)
+                  for ds in (valid_ds, *more) if ds is not None]
+        return cls(train, *others, n_inp=n_inp, targets=targets, device=device, path=path)
 
     @property
     def train(self) -> Iterable: return self.loaders[0]
@@ -153,17 +171,26 @@ class DataLoaders:
     def valid(self) -> Iterable | None: return self.loaders[1] if len(self) > 1 else None
     def __len__(self) -> int: return len(self.loaders)
     def __getitem__(self, i: int) -> Iterable:
-        if not -len(self) <= i < len(self): raise IndexError(f'there is no loader {i}: these are {len(self)} (0 is for training, 1 for validation)')
-        return self.loaders[i]
-    def split(self, batch: Any) -> tuple[Any, tuple]:
-        "Inputs and targets of a batch"
-        if self.n_inp is None and type(batch) in (tuple, list) and len(batch) == 2: return (batch[0],), (batch[1],)   # the usual case, quickly
-        return split_batch(batch, self.n_inp, self.targets)
+        if -len(self) <= i < len(self): return self.loaders[i]
+        raise IndexError(f'there is no loader {i}: these are {len(self)} '
+                         '(0 is for training, 1 for validation)')
     def __repr__(self) -> str:
-        sizes = ', '.join('?' if n_batches(dl) is None else str(n_batches(dl)) for dl in self.loaders)
-        return f'DataLoaders(batches: {sizes}; {self.device})'
+        sizes = ['?' if (n := n_batches(dl)) is None else str(n) for dl in self.loaders]
+        return f'DataLoaders(batches: {", ".join(sizes)}; {self.device})'
 
-# %% ../nbs/01_data.ipynb #d02b64a3
-def as_dls(dls: Any) -> Any:
-    "`dls` itself if it has a `train` loader, else `DataLoaders` with this loader for training"
+# %% ../nbs/01_data.ipynb #4f66aea7
+@patch
+def split(self: DataLoaders,
+    batch: Any,              # one batch as the loader gives it
+) -> tuple[Any, tuple]:      # the inputs (a tuple, or a dict passed by name), the targets
+    "Inputs and targets of a batch, by `n_inp` and `targets`"
+    if self.n_inp is None and type(batch) in (tuple, list) and len(batch) == 2:
+        return (batch[0],), (batch[1],)      # the usual case, quickly
+    return split_batch(batch, self.n_inp, self.targets)
+
+# %% ../nbs/01_data.ipynb #223b6ad4
+def as_dls(
+    dls: Any,    # `DataLoaders`, something like it, or one loader
+) -> Any:        # `dls` itself if it has a `train` loader
+    "`DataLoaders` of anything: a single loader is for training"
     return dls if hasattr(dls, 'train') and hasattr(dls, '__getitem__') else DataLoaders(dls)

@@ -19,8 +19,10 @@ from .learner import Learner
 from .plot import COLORS, shell
 from .recorder import clock
 
-# %% ../nbs/08_display.ipynb #db0d33ea
-def as_cell(value: Any) -> str:
+# %% ../nbs/08_display.ipynb #c0ae7a2f
+def as_cell(
+    value: Any,    # a number, a string or None
+) -> str:
     "A value as the table shows it: floats with six decimals, nothing for None"
     if value is None: return ''
     if not isinstance(value, float): return str(value)
@@ -31,83 +33,134 @@ def as_line(
     names: Sequence[str],    # the headings, which give the widths
 ) -> str:
     "One line of the table as text"
-    return '  '.join(as_cell(v).rjust(max(len(name), 5 if name in ('epoch', 'time') else 10)) for v, name in zip(values, names)).rstrip()
+    widths = [max(len(name), 5 if name in ('epoch', 'time') else 10) for name in names]
+    cells = [as_cell(value).rjust(width) for value, width in zip(values, widths)]
+    return '  '.join(cells).rstrip()
 
-# %% ../nbs/08_display.ipynb #b285fe8b
+# %% ../nbs/08_display.ipynb #186e5954
 def as_html(
-    names: Sequence[str],
-    rows: Sequence[Sequence[Any]],
-    below: str = '',    # HTML to put under the table
+    names: Sequence[str],             # the headings; empty: no table
+    rows: Sequence[Sequence[Any]],    # a value for each heading
+    below: str = '',                  # HTML to put under the table
 ) -> str:
     "The table as HTML"
-    cells = lambda values, tag: ''.join(f'<{tag} style="text-align:right">{html.escape(as_cell(v))}</{tag}>' for v in values)
-    head = f'<thead><tr>{cells(names, "th")}</tr></thead>' if names else ''
-    body = ''.join(f'<tr>{cells(row, "td")}</tr>' for row in rows)
-    table = f'<table>{head}<tbody>{body}</tbody></table>' if names else ''
-    return f'<div>{table}{below}</div>'
+    if not names: return f'<div>{below}</div>'
+    head, body = _row_html(names, 'th'), ''.join(_row_html(row, 'td') for row in rows)
+    return f'<div><table><thead>{head}</thead><tbody>{body}</tbody></table>{below}</div>'
+
+def _row_html(values: Sequence[Any], tag: str) -> str:
+    opened = f'<{tag} style="text-align:right">'
+    return f'<tr>{"".join(f"{opened}{html.escape(as_cell(v))}</{tag}>" for v in values)}</tr>'
+
+# %% ../nbs/08_display.ipynb #29093e7d
+_ROW = 'display:flex;gap:.8em;align-items:center;margin:.4em 0'
+_FRAME = ('display:inline-block;width:14em;height:.75em;border:1px solid currentColor;'
+          'border-radius:3px;overflow:hidden;opacity:.85')
 
 def bar_html(
     share: float | None,   # how much is done; None if nobody knows
     text: str,             # what to say beside it
 ) -> str:
     "A progress bar as HTML"
-    inner = f'<div style="width:{100*min(share, 1):.0f}%;height:100%;background:{COLORS["train"]}"></div>' if share is not None else ''
-    bar = f'<div style="display:inline-block;width:14em;height:.75em;border:1px solid currentColor;border-radius:3px;overflow:hidden;opacity:.85">{inner}</div>'
-    return f'<div style="display:flex;gap:.8em;align-items:center;margin:.4em 0">{bar}<span style="font-variant-numeric:tabular-nums">{html.escape(text)}</span></div>'
+    inner = ''
+    if share is not None:
+        look = f'width:{100*min(share, 1):.0f}%;height:100%;background:{COLORS["train"]}'
+        inner = f'<div style="{look}"></div>'
+    words = f'<span style="font-variant-numeric:tabular-nums">{html.escape(text)}</span>'
+    return f'<div style="{_ROW}"><div style="{_FRAME}">{inner}</div>{words}</div>'
 
-# %% ../nbs/08_display.ipynb #df8f4a23
+# %% ../nbs/08_display.ipynb #e4e849a6
 class Lines:
     "For pipes, files and logs: a line per epoch, no bar"
-    live = False
-    def start(self, names: Sequence[str]) -> None:
+    live = False    # whether `progress` shows anything
+
+    def start(self,
+        names: Sequence[str],    # the headings; empty: there is no table
+    ) -> None:
+        "Before the first row"
         self.names = names
         if names: self.say(as_line(names, names))
-    def progress(self, share: float | None, text: str) -> None: pass
-    def row(self, values: Sequence[Any]) -> None: self.say(as_line(values, self.names))
-    def finish(self, last_word: str = '') -> None:
+
+    def progress(self,
+        share: float | None,     # how much is done; None if nobody knows
+        text: str,               # the same in words
+    ) -> None:
+        "Show how far it is"
+
+    def row(self,
+        values: Sequence[Any],   # one for each heading
+    ) -> None:
+        "One more row of the table"
+        self.say(as_line(values, self.names))
+
+    def finish(self,
+        last_word: str = '',     # why it ended, if not as planned
+    ) -> None:
+        "After the last row"
         if last_word: self.say(last_word)
+
     def say(self, text: str) -> None: print(text, flush=True)
 
+# %% ../nbs/08_display.ipynb #da1e8653
 class Terminal(Lines):
     "For terminals: the same lines, and a bar below them that disappears at the end"
-    live = True
-    bar = None
+    live, bar = True, None
+
     def progress(self, share: float | None, text: str) -> None:
         from tqdm import tqdm
-        if self.bar is None: self.bar = tqdm(total=100, bar_format='{percentage:3.0f}% {bar:24} {desc}', leave=False, file=sys.stdout)
+        if self.bar is None:
+            look = '{percentage:3.0f}% {bar:24} {desc}'
+            self.bar = tqdm(total=100, bar_format=look, leave=False, file=sys.stdout)
         self.bar.n = round(100*share) if share is not None else 0
         self.bar.set_description_str(text)
+
     def say(self, text: str) -> None:
         if self.bar is not None: self.bar.clear()
         print(text, flush=True)
+
     def finish(self, last_word: str = '') -> None:
         if self.bar is not None: self.bar.close()
         self.bar = None
         super().finish(last_word)
 
+# %% ../nbs/08_display.ipynb #93e5daa2
 class Notebook:
     "For notebooks: one output that is updated, and in the end holds the table alone"
     live = True
-    def start(self, names: Sequence[str]) -> None: self.names, self.rows, self.handle, self.below = names, [], None, ''
-    def progress(self, share: float | None, text: str) -> None: self.below = bar_html(share, text); self.update(text)
-    def row(self, values: Sequence[Any]) -> None: self.rows.append(list(values)); self.update()
+
+    def start(self, names: Sequence[str]) -> None:
+        self.names, self.rows, self.handle, self.below = names, [], None, ''
+
+    def progress(self, share: float | None, text: str) -> None:
+        self.below = bar_html(share, text)
+        self.update(text)
+
+    def row(self, values: Sequence[Any]) -> None:
+        self.rows.append(list(values))
+        self.update()
+
     def finish(self, last_word: str = '') -> None:
         if self.handle is None and not self.names: return
         self.below = f'<p>{html.escape(last_word)}</p>' if last_word else ''
         self.update(last_word)
+
     def update(self, last_line: str = '') -> None:
+        "Send what there is now"
         from IPython.display import display
-        lines = [as_line(row, self.names) for row in ([self.names, *self.rows] if self.names else [])]
-        bundle = {'text/html': as_html(self.names, self.rows, self.below), 'text/plain': '\n'.join([*lines, *([last_line] if last_line else [])])}
+        table = [self.names, *self.rows] if self.names else []
+        lines = [as_line(row, self.names) for row in table] + ([last_line] if last_line else [])
+        page = as_html(self.names, self.rows, self.below)
+        bundle = {'text/html': page, 'text/plain': '\n'.join(lines)}
         if self.handle is None: self.handle = display(bundle, raw=True, display_id=True)
         else: self.handle.update(bundle, raw=True)
 
+# %% ../nbs/08_display.ipynb #ca4677cc
 def make_display() -> Lines | Notebook:
     "The display for where we are"
     if shell(): return Notebook()
     return Terminal() if sys.stdout.isatty() else Lines()
 
-# %% ../nbs/08_display.ipynb #47dfee18
+# %% ../nbs/08_display.ipynb #be4a4b08
 class ProgressCallback(Callback):
     "Shows how far the run is, and the table of epochs"
     order, run_in = 60, ('fit', 'validate', 'preds')
@@ -115,8 +168,10 @@ class ProgressCallback(Callback):
 
     def before_fit(self):
         learn = self.learn
-        self.shown, self.next, self.begun = make_display(), time.perf_counter() + self.every, time.perf_counter()
-        with_table = learn.purpose == 'fit' and learn.logger is print and hasattr(learn, 'recorder') and learn.recorder.history.runs
+        self.shown, self.begun = make_display(), time.perf_counter()
+        self.next = self.begun + self.every
+        with_table = (learn.purpose == 'fit' and learn.logger is print
+                      and hasattr(learn, 'recorder') and learn.recorder.history.runs)
         self.shown.start(learn.recorder.metric_names if with_table else [])
         if with_table: learn.undo.set(learn, 'logger', self.shown.row)
         learn.undo.push(self._finish)
@@ -132,19 +187,26 @@ class ProgressCallback(Callback):
         "Share of the run that is done, and the same in words"
         learn = self.learn
         batch = f'batch {learn.iter + 1}' + (f' of {learn.n_iter}' if learn.n_iter else '')
-        if learn.purpose != 'fit': return (learn.iter + 1)/learn.n_iter if learn.n_iter else None, f'{learn.purpose}: {batch}'
+        if learn.purpose != 'fit':
+            share = (learn.iter + 1)/learn.n_iter if learn.n_iter else None
+            return share, f'{learn.purpose}: {batch}'
         share = learn.pct_train if learn.n_iter else None
-        left = f', {clock((now - self.begun)*(1 - share)/share)} left' if share else ''
-        loss = f', loss {learn.smooth_loss.item():.4f}' if learn.training and hasattr(learn, 'recorder') else ', validating' if not learn.training else ''
-        return share, f'epoch {learn.epoch + 1} of {learn.n_epoch}, {batch}{loss}{left}'
+        words = [f'epoch {learn.epoch + 1} of {learn.n_epoch}', batch]
+        if not learn.training: words.append('validating')
+        elif hasattr(learn, 'recorder'):              # reading the loss waits for the device
+            words.append(f'loss {learn.smooth_loss.item():.4f}')
+        if share: words.append(f'{clock((now - self.begun)*(1 - share)/share)} left')
+        return share, ', '.join(words)
 
     def _finish(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
-        learn = self.learn
-        self.shown.finish('' if exc is None else f'stopped in epoch {learn.epoch} at batch {learn.iter}' if isinstance(exc, KeyboardInterrupt)
-                          else f'failed in {learn.where()}')
+        learn, last_word = self.learn, ''
+        if isinstance(exc, KeyboardInterrupt):
+            last_word = f'stopped in epoch {learn.epoch} at batch {learn.iter}'
+        elif exc is not None: last_word = f'failed in {learn.where()}'
+        self.shown.finish(last_word)
 
-# %% ../nbs/08_display.ipynb #e52cf825
+# %% ../nbs/08_display.ipynb #6dfa052b
 @patch
 def no_bar(self: Learner) -> AbstractContextManager[Learner]:
-    "No progress bar for the length of a `with` block; the same callback comes back afterwards"
+    "No `ProgressCallback` within a `with` block; the same one comes back afterwards"
     return self.removed_cbs(ProgressCallback)

@@ -300,7 +300,7 @@ def checked_lr(
     if lr == 1e-3: return theirs                # the learner's default gives way
     raise ValueError(f'the learning rate is given twice: lr={lr!r}, and {theirs!r} in opt_func')
 
-# %% ../nbs/03_learner.ipynb #c2e462ec
+# %% ../nbs/03_learner.ipynb #fa6b5b66
 @patch
 def cbs_changed(self: Learner) -> None:
     "Look again at who listens to what; called when a callback changes"
@@ -315,6 +315,11 @@ def where(self: Learner,
     if event_name not in BATCH_EVENTS: return f'epoch {self.epoch}'
     phase = 'training' if self.training else 'validation'
     return f'epoch {self.epoch}, {phase} batch {self.iter}'
+
+@patch
+def stopped_where(self: Learner) -> str:
+    "Where a run was stopped, in words; before the first batch there is none to name"
+    return f'stopped in epoch {self.epoch}' + ('' if self.iter is None else f' at batch {self.iter}')
 
 @patch
 def _say_where(self: Learner, e: Exception, i: int) -> None:
@@ -390,7 +395,7 @@ def show_training_loop(self: Learner) -> None:
     "Print the loop, with the callbacks of each event"
     print(*loop_lines(FIT, self.ordered_cbs), sep='\n')
 
-# %% ../nbs/03_learner.ipynb #75a1e5af
+# %% ../nbs/03_learner.ipynb #3e683d2d
 LOOP_STATE = ('purpose', 'training', 'dl', 'n_iter', 'iter', 'xb', 'yb', 'pred', 'loss',
               'loss_grad', 'start_epoch', 'n_epoch', 'epoch', 'train_iter', 'pct_train',
               'valid_every')
@@ -411,7 +416,7 @@ def _run(self: Learner,
         self.undo = undo
         undo.enter_context(self.added_cbs(cbs))
         if outer is None: undo.callback(self._switch_on)
-        self.purpose = purpose
+        self.purpose, self.iter = purpose, None
         self.training = self.training and outer is not None
         try: yield
         except CancelException as e:
@@ -432,7 +437,7 @@ def _end_run(self: Learner, outer: UndoStack | None, state: dict[str, Any]) -> N
     else:
         for name in ('purpose', *state): setattr(self, name, state[name])
 
-# %% ../nbs/03_learner.ipynb #8e7f79ff
+# %% ../nbs/03_learner.ipynb #fece2205
 @patch
 def fit(self: Learner,
     n_epoch: int,                       # number of epochs, those before `start_epoch` included
@@ -472,8 +477,7 @@ def _fit_level(self: Learner) -> None:
         self(event.after_fit)
     except KeyboardInterrupt: interrupted = True
     if interrupted:
-        where = f'stopped in epoch {self.epoch} at batch {self.iter}'
-        raise FitInterrupted(f'{where}; learn is usable') from None
+        raise FitInterrupted(f'{self.stopped_where()}; learn is usable') from None
 
 # %% ../nbs/03_learner.ipynb #99d60894
 def as_count(

@@ -18,71 +18,91 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# %% ../nbs/02_metrics.ipynb #7cc7a70f
-from .callback import snake_name
+# %% ../nbs/02_metrics.ipynb #340375d5
+from .callback import patch, snake_name
 from .data import find_bs
 
-# %% ../nbs/02_metrics.ipynb #f4623318
+# %% ../nbs/02_metrics.ipynb #18a6e1d7
 class Metric:
     "Base of metrics: `reset` before a phase, `accumulate` after each batch, `value` at the end"
-    def reset(self) -> None: raise NotImplementedError
-    def accumulate(self, learn: Any) -> None: raise NotImplementedError
+    def reset(self) -> None:
+        "Forget what was seen"
+        raise NotImplementedError
+    def accumulate(self, learn: Any) -> None:
+        "Take in the batch that the learner has just evaluated"
+        raise NotImplementedError
     @property
-    def value(self) -> Any: raise NotImplementedError
+    def value(self) -> Any:
+        "The result, a number or a scalar tensor; None if nothing was seen"
+        raise NotImplementedError
     @property
     def name(self) -> str:
         "The class name in snake case, without 'Metric' at the end"
         return snake_name(type(type(self).__name__.removesuffix('Metric') or 'Metric', (), {}))
     def __repr__(self) -> str: return f'{type(self).__name__}({self.name})'
 
-# %% ../nbs/02_metrics.ipynb #3f5a9fcf
+# %% ../nbs/02_metrics.ipynb #4881cf4a
 def as_number(
-    value: Any,   # a number, a tensor or an array with one element, or None
-) -> float | None:
+    value: Any,       # a number, a tensor or an array with one element, or None
+) -> float | None:    # None stays None
     "`value` as a Python number (this waits for the device)"
     if value is None or isinstance(value, (bool, int, float)): return value
     return value.item() if hasattr(value, 'item') else float(value)
 
-# %% ../nbs/02_metrics.ipynb #9416047c
+# %% ../nbs/02_metrics.ipynb #c1910768
 class RunningMean:
     "A weighted mean of numbers or scalar tensors, without waiting for the device"
     def __init__(self): self.reset()
-    def reset(self) -> None: self.total, self.count = 0., 0
+    def reset(self) -> None:
+        "Forget what was added"
+        self.total, self.count = 0., 0
     def add(self,
         value: Tensor | Real,   # the mean over `n` items
         n: int,                 # how many items
     ) -> None:
-        if isinstance(value, Tensor): value = value.detach().to(torch.float32 if value.device.type == 'mps' else torch.float64)
+        "Take in the mean of one more batch"
+        if isinstance(value, Tensor):
+            exact = torch.float32 if value.device.type == 'mps' else torch.float64
+            value = value.detach().to(exact)
         self.total, self.count = self.total + value*n, self.count + n
     @property
-    def value(self) -> Tensor | float | None: return self.total/self.count if self.count else None
+    def value(self) -> Tensor | float | None:
+        "The mean so far; None if nothing was added"
+        return self.total/self.count if self.count else None
 
-# %% ../nbs/02_metrics.ipynb #fe7f6fb2
-def name_of(f: Callable) -> str:
-    "The name of a function; of a partial, that of the function inside"
+# %% ../nbs/02_metrics.ipynb #3ed3f81f
+def name_of(
+    f: Callable,   # a function, or a partial of one
+) -> str:
+    "The name of a function, or of the function inside a partial; `ValueError` if there is none"
     while isinstance(f, functools.partial): f = f.func
     name = getattr(f, '__name__', None)
     if not isinstance(name, str):
-        raise ValueError(f'a {type(f).__name__} has no name that could head its column: wrap it as AvgMetric(f, name="...")')
+        raise ValueError(f'a {type(f).__name__} has no name that could head its column: '
+                         'wrap it as AvgMetric(f, name="...")')
     return name
 
-def one_number(name: str, value: Any) -> Any:
-    "Refuse what is not one number, naming the metric"
-    if isinstance(value, Real) or (hasattr(value, 'item') and getattr(value, 'size', None) == 1): return value
+def one_number(
+    name: str,     # of the metric, for the error
+    value: Any,    # what it returned
+) -> Any:          # `value`, without dimensions if it is a tensor
+    "Refuse what is not one number (`TypeError`)"
+    if isinstance(value, Real): return value
+    if hasattr(value, 'item') and getattr(value, 'size', None) == 1: return value     # of numpy
     if isinstance(value, Tensor) and value.numel() == 1: return value.reshape(())
     what = f'a tensor of shape {tuple(value.shape)}' if isinstance(value, Tensor) else repr(value)
-    raise TypeError(f'metric {name!r} returned {what}; it should return one number: ' +
-                    ('does it lack a `return`?' if value is None else 'take a mean, or use AccumMetric'))
+    hint = 'does it lack a `return`?' if value is None else 'take a mean, or use AccumMetric'
+    raise TypeError(f'metric {name!r} returned {what}; it should return one number: {hint}')
 
-# %% ../nbs/02_metrics.ipynb #59e202f0
+# %% ../nbs/02_metrics.ipynb #e38b1e9b
 class AvgMetric(Metric):
     "The mean over items of `func(pred, *yb)`"
     def __init__(self,
-        func: Callable[..., Any],    # called with the prediction and the targets of a batch, returns their mean
+        func: Callable[..., Any],    # called with prediction and targets of a batch, returns a mean
         name: str | None = None,     # heading of its column; None: the function's name
     ):
         self.func, self._name, self.mean = func, name or name_of(func), RunningMean()
-    def reset(self) -> None: self.mean = RunningMean()      # a new one, so that a copy of this metric has its own
+    def reset(self) -> None: self.mean = RunningMean()    # a new one: a copy of this keeps its own
     def accumulate(self, learn: Any) -> None:
         with torch.no_grad(): value = one_number(self.name, self.func(learn.pred, *learn.yb))
         self.mean.add(value, find_bs(learn.yb))
@@ -91,26 +111,36 @@ class AvgMetric(Metric):
     @property
     def name(self) -> str: return self._name
 
-# %% ../nbs/02_metrics.ipynb #307c8d7b
+# %% ../nbs/02_metrics.ipynb #9b362238
 class AvgLoss(Metric):
     "The mean of the loss over items"
     def __init__(self): self.mean = RunningMean()
     name = 'loss'
     def reset(self) -> None: self.mean = RunningMean()
-    def accumulate(self, learn: Any) -> None: self.mean.add(learn.loss.mean(), find_bs(learn.yb or learn.xb))
+    def accumulate(self, learn: Any) -> None:
+        self.mean.add(learn.loss.mean(), find_bs(learn.yb or learn.xb))
     @property
     def value(self) -> Any: return self.mean.value
 
+# %% ../nbs/02_metrics.ipynb #a35ae895
 class Smoother:
     "An exponentially weighted mean, corrected for its start"
-    def __init__(self, beta: float = 0.98): self.beta, self.v, self.weight = beta, 0., 0.
-    def add(self, x: Any) -> Any:
-        "Take in one more number and return the mean so far"
-        self.v, self.weight = self.beta*self.v + (1 - self.beta)*x, self.beta*self.weight + 1 - self.beta
+    def __init__(self,
+        beta: float = 0.98,   # weight of the past; 0.98 looks back about 50 batches
+    ): self.beta, self.v, self.weight = beta, 0., 0.
+    def add(self,
+        x: Any,     # a number or a scalar tensor
+    ) -> Any:       # the mean so far
+        "Take in one more number"
+        beta = self.beta
+        self.v, self.weight = beta*self.v + (1 - beta)*x, beta*self.weight + 1 - beta
         return self.v/self.weight
     @property
-    def value(self) -> Any: return self.v/self.weight if self.weight else None
+    def value(self) -> Any:
+        "The mean so far; None if nothing was added"
+        return self.v/self.weight if self.weight else None
 
+# %% ../nbs/02_metrics.ipynb #f1600e14
 class AvgSmoothLoss(Metric):
     "The running mean of the loss over recent batches"
     def __init__(self,
@@ -122,13 +152,13 @@ class AvgSmoothLoss(Metric):
     @property
     def value(self) -> Any: return self.smooth.value
 
-# %% ../nbs/02_metrics.ipynb #bc32f3ee
+# %% ../nbs/02_metrics.ipynb #856706ab
 class AccumMetric(Metric):
     "`func` of all predictions and targets of the phase"
     def __init__(self,
         func: Callable[..., Any],         # called with all predictions and all targets
         dim_argmax: int | None = None,    # take the argmax over this dimension first
-        activation: str = 'no',           # 'no', 'sigmoid', 'softmax', or 'binary' for the last column of the softmax
+        activation: str = 'no',           # or 'sigmoid', 'softmax', 'binary' (its last column)
         thresh: float | None = None,      # compare with this (>=) after the activation
         to_np: bool = False,              # give numpy arrays
         invert_arg: bool = False,         # targets first, as scikit-learn has it
@@ -136,7 +166,8 @@ class AccumMetric(Metric):
         name: str | None = None,          # heading of its column; None: the function's name
         **kwargs: Any,                    # passed to the function
     ):
-        if activation not in _ACTIVATIONS: raise ValueError(f'activation {activation!r} is not one of {", ".join(_ACTIVATIONS)}')
+        if activation not in _ACTIVATIONS:
+            raise ValueError(f'activation {activation!r} is not one of {", ".join(_ACTIVATIONS)}')
         self.func, self._name, self.kwargs = func, name or name_of(func), kwargs
         self.dim_argmax, self.activation, self.thresh = dim_argmax, activation, thresh
         self.to_np, self.invert_arg, self.flatten = to_np, invert_arg, flatten
@@ -147,75 +178,102 @@ class AccumMetric(Metric):
     def reset(self) -> None: self.preds, self.targs = [], []
     def accumulate(self, learn: Any) -> None: self.add(learn.pred, *learn.yb)
 
-    def add(self, pred: Tensor, targ: Tensor) -> None:
-        "Keep one batch"
-        pred, targ = _ACTIVATIONS[self.activation](pred.detach()), targ.detach()
-        if self.dim_argmax is not None: pred = pred.argmax(self.dim_argmax)
-        if self.thresh is not None: pred = pred >= self.thresh
-        if self.flatten: pred, targ = pred.reshape(-1) if pred.shape == targ.shape else pred.flatten(1), targ.reshape(-1)
-        self.preds.append(pred); self.targs.append(targ)
-
     @property
     def value(self) -> Any:
         if not self.preds: return None
         both = torch.cat(self.preds).cpu(), torch.cat(self.targs).cpu()
         if self.to_np: both = tuple(t.numpy() for t in both)
-        return one_number(self.name, self.func(*(both[::-1] if self.invert_arg else both), **self.kwargs))
+        if self.invert_arg: both = both[::-1]
+        return one_number(self.name, self.func(*both, **self.kwargs))
 
-    def __call__(self, pred: Tensor, targ: Tensor) -> Any:
-        "The value on one batch alone"
-        once = AccumMetric(self.func, self.dim_argmax, self.activation, self.thresh, self.to_np, self.invert_arg, self.flatten, self._name, **self.kwargs)
-        once.add(pred, targ)
-        return once.value
+_ACTIVATIONS = dict(no=lambda p: p, sigmoid=torch.sigmoid, softmax=lambda p: p.softmax(-1),
+                    binary=lambda p: p.softmax(-1)[..., -1])
 
-_ACTIVATIONS = dict(no=lambda p: p, sigmoid=torch.sigmoid, softmax=lambda p: p.softmax(-1), binary=lambda p: p.softmax(-1)[..., -1])
+# %% ../nbs/02_metrics.ipynb #b9f93b49
+@patch
+def add(self: AccumMetric,
+    pred: Tensor,    # predictions of a batch
+    targ: Tensor,    # its targets
+) -> None:
+    "Keep one batch, after activation, argmax, threshold and flattening"
+    pred, targ = _ACTIVATIONS[self.activation](pred.detach()), targ.detach()
+    if self.dim_argmax is not None: pred = pred.argmax(self.dim_argmax)
+    if self.thresh is not None: pred = pred >= self.thresh
+    if self.flatten:
+        pred = pred.reshape(-1) if pred.shape == targ.shape else pred.flatten(1)
+        targ = targ.reshape(-1)
+    self.preds.append(pred); self.targs.append(targ)
 
-# %% ../nbs/02_metrics.ipynb #168b09b6
+@patch
+def __call__(self: AccumMetric, pred: Tensor, targ: Tensor) -> Any:
+    "The value on one batch alone; what was kept so far is not touched"
+    once = copy.copy(self)
+    once.reset()                # gives the copy lists of its own
+    once.add(pred, targ)
+    return once.value
+
+# %% ../nbs/02_metrics.ipynb #1223489b
 class ValueMetric(Metric):
     "A number that something else computes: `value = func()`"
     def __init__(self,
         func: Callable[[], Any],           # called without arguments at the end of a phase
         metric_name: str | None = None,    # heading of its column; None: the function's name
     ): self.func, self._name = func, metric_name or name_of(func)
-    name = property(lambda self: self._name)
-    value = property(lambda self: one_number(self.name, self.func()))
     def reset(self) -> None: pass
     def accumulate(self, learn: Any) -> None: pass
+    @property
+    def name(self) -> str: return self._name
+    @property
+    def value(self) -> Any: return one_number(self.name, self.func())
 
+# %% ../nbs/02_metrics.ipynb #82ce8751
 class UpdateMetric(Metric):
     "A metric with `reset`, `update(pred, *yb)` and `compute`, such as those of torchmetrics"
-    def __init__(self, metric: Any, name: str | None = None):
-        self.metric, self._name, self.seen = metric, name or getattr(metric, 'name', None) or snake_name(type(metric)), False
-    name = property(lambda self: self._name)
-    def __copy__(self) -> 'UpdateMetric': return UpdateMetric(copy.deepcopy(self.metric), self._name)
+    def __init__(self,
+        metric: Any,                # the object
+        name: str | None = None,    # heading; None: its own `name`, or its class in snake case
+    ):
+        self._name = name or getattr(metric, 'name', None) or snake_name(type(metric))
+        self.metric, self.seen = metric, False
+    def __copy__(self) -> 'UpdateMetric':
+        return UpdateMetric(copy.deepcopy(self.metric), self._name)
     def reset(self) -> None: self.metric.reset(); self.seen = False
     def accumulate(self, learn: Any) -> None:
-        if hasattr(self.metric, 'to') and isinstance(learn.pred, Tensor): self.metric.to(learn.pred.device)
+        if hasattr(self.metric, 'to') and isinstance(learn.pred, Tensor):
+            self.metric.to(learn.pred.device)
         with torch.no_grad(): self.metric.update(learn.pred, *learn.yb)
         self.seen = True
     @property
-    def value(self) -> Any: return one_number(self.name, self.metric.compute()) if self.seen else None
+    def name(self) -> str: return self._name
+    @property
+    def value(self) -> Any:
+        return one_number(self.name, self.metric.compute()) if self.seen else None
 
-# %% ../nbs/02_metrics.ipynb #9c4b25eb
+# %% ../nbs/02_metrics.ipynb #1f65f8e7
 def as_metric(
-    m: Any,   # a function, a `Metric`, an object with `reset`/`update`/`compute`, or a class of those
+    m: Any,   # a function, a `Metric`, an object with `reset`, `update`, `compute`, or such a class
 ) -> Any:     # an object with `reset`, `accumulate`, `value` and `name`
-    "The metric that `m` stands for"
+    "The metric that `m` stands for; `TypeError` if it is none of these"
     if isinstance(m, type): m = m()
     if all(hasattr(type(m), a) for a in ('reset', 'accumulate', 'value')): return m
     if all(hasattr(m, a) for a in ('reset', 'update', 'compute')): return UpdateMetric(m)
     if callable(m): return AvgMetric(m)
-    raise TypeError(f'{m!r} is not a metric: pass a function of (pred, *yb), a Metric, or an object with reset, update and compute')
+    raise TypeError(f'{m!r} is not a metric: pass a function of (pred, *yb), a Metric, '
+                    'or an object with reset, update and compute')
 
 def as_metrics(
     ms: Any,   # None, one metric or several
 ) -> list[Any]:
     "The metrics that `ms` stands for, as a list"
     if ms is None: return []
-    several = isinstance(ms, Iterable) and not isinstance(ms, type) and not hasattr(ms, 'update') and not hasattr(ms, 'accumulate')
-    return [as_metric(m) for m in (ms if several else [ms])]
+    one = (not isinstance(ms, Iterable) or isinstance(ms, type)
+           or hasattr(ms, 'update') or hasattr(ms, 'accumulate'))     # a metric may be iterable
+    return [as_metric(m) for m in ([ms] if one else ms)]
 
-def distinct(names: Iterable[str]) -> list[str]:
+# %% ../nbs/02_metrics.ipynb #1c7f3d8b
+def distinct(
+    names: Iterable[str],    # some may be equal
+) -> list[str]:
     "Names with a number added to those that were there before"
     seen: dict[str, int] = {}
     def number(name: str) -> str:
@@ -223,15 +281,19 @@ def distinct(names: Iterable[str]) -> list[str]:
         return name if seen[name] == 1 else f'{name}_{seen[name]}'
     return [number(name) for name in names]
 
-# %% ../nbs/02_metrics.ipynb #629098c5
+# %% ../nbs/02_metrics.ipynb #f64927dd
 def accuracy(
-    pred: Tensor,     # scores, classes in dimension `axis`
-    y: Tensor,        # class numbers
-    axis: int = -1,
-) -> Tensor:
+    pred: Tensor,     # scores, for instance of shape (items, classes)
+    y: Tensor,        # class numbers, in the shape of `pred` without the classes
+    axis: int = -1,   # dimension of the classes
+) -> Tensor:          # a scalar between 0 and 1
     "The share of items whose highest score is at their class"
     return (pred.argmax(axis) == y).float().mean()
 
-def error_rate(pred: Tensor, y: Tensor, axis: int = -1) -> Tensor:
+def error_rate(
+    pred: Tensor,     # this and what follows as in `accuracy`
+    y: Tensor,
+    axis: int = -1,
+) -> Tensor:          # a scalar between 0 and 1
     "One minus `accuracy`"
     return 1 - accuracy(pred, y, axis)

@@ -5,13 +5,16 @@
 # %% auto #0
 __all__ = ['Series', 'Run', 'History', 'Phase', 'Recorder', 'clock']
 
-# %% ../nbs/05_recorder.ipynb #f74af4c5
+# %% ../nbs/05_recorder.ipynb #4dabc00f
+import copy
 import csv
 import io
 import json
 import time
 from array import array
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +22,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# %% ../nbs/05_recorder.ipynb #c6733c02
+# %% ../nbs/05_recorder.ipynb #a4865954
 from .callback import Callback, patch
 from .data import find_bs
 from .learner import Learner
 from .metrics import RunningMean, Smoother, as_number, distinct
 from .optim import hyper_place
-from .plot import COLORS, figure, losses_figure, lr_figure, metrics_figure, sched_figure, show
+from .plot import (COLORS, envelope, figure, legend, losses_figure, lr_figure, metrics_figure,
+                       sched_figure, show)
 
-# %% ../nbs/05_recorder.ipynb #dad61bf2
+# %% ../nbs/05_recorder.ipynb #e73ddbfa
 class Series:
     "Scalar tensors, kept on their device until somebody reads them"
     def __init__(self): self.numbers, self.chunks, self.waiting = array('f'), [], []
 
-    def append(self, t: Tensor) -> None:
+    def append(self,
+        t: Tensor,    # of one element, without dimensions
+    ) -> None:
+        "Add one, without waiting for the device"
         self.waiting.append(t)
         if len(self.waiting) == 256: self.stack()
 
@@ -40,7 +47,8 @@ class Series:
         "Make one tensor of those that wait"
         chunk = torch.stack(self.waiting)
         self.waiting.clear()
-        if chunk.dtype == torch.float64 and self.numbers.typecode == 'f': self.numbers = array('d', self.numbers)
+        if chunk.dtype == torch.float64 and self.numbers.typecode == 'f':
+            self.numbers = array('d', self.numbers)
         if chunk.device.type == 'cpu' and not self.chunks: self.numbers.extend(chunk.tolist())
         else: self.chunks.append(chunk)
 
@@ -51,47 +59,59 @@ class Series:
         self.chunks = []
         return self.numbers
 
-    def __len__(self) -> int: return len(self.numbers) + sum(map(len, self.chunks)) + len(self.waiting)
+    def __len__(self) -> int:
+        return len(self.numbers) + sum(map(len, self.chunks)) + len(self.waiting)
 
-# %% ../nbs/05_recorder.ipynb #b179bba3
+# %% ../nbs/05_recorder.ipynb #507d80b3
 class Run:
     "The record of one fit"
     def __init__(self,
         number: int,               # 0 for the first fit of a learner
         metric_names: list[str],   # headings of the table of epochs
         n_epoch: int,              # planned epochs
-        beta: float = 0.98,        # smoothing of the losses
+        beta: float = 0.98,        # smoothing of the losses: weight of the past
     ):
         self.number, self.metric_names, self.n_epoch = number, metric_names, n_epoch
-        self.status = 'running'                      # then 'done', 'cancelled', 'interrupted' or 'failed'
-        self.epochs: list[dict[str, Any]] = []       # a row for each
-        self.hypers: dict[str, Any] = {}             # name -> value in the last group, for each training batch
+        self.status = 'running'                  # then 'done', 'cancelled', 'interrupted' or 'failed'
+        self.epochs: list[dict[str, Any]] = []   # a row for each
+        self.hypers: dict[str, Any] = {}         # name -> values in the last group, one a batch
         self._raw, self._smooth, self._smoother = Series(), array('d'), Smoother(beta)
 
     @property
-    def raw_losses(self) -> array: return self._raw.read()
+    def raw_losses(self) -> array:
+        "The loss of each training batch (waits for the device)"
+        return self._raw.read()
 
     @property
     def losses(self) -> array:
+        "The same, smoothed"                     # goes on from where the last reading ended
         self._smooth.extend(map(self._smoother.add, self.raw_losses[len(self._smooth):]))
         return self._smooth
 
-    def hyper(self, name: str) -> list[float]:
+    def hyper(self,
+        name: str,    # 'lr', 'mom', or another that was tracked
+    ) -> list[float]:
         "The values of a hyper-parameter, one for each training batch"
         values = self.hypers[name]
         return list(values.read() if isinstance(values, Series) else values)
 
     @property
-    def n_steps(self) -> int: return len(self._raw)
+    def n_steps(self) -> int:
+        "Training batches so far"
+        return len(self._raw)
 
     def to_dict(self) -> dict[str, Any]:
-        "Plain data"
-        steps = dict(loss=list(self.raw_losses), smooth_loss=list(self.losses), **{name: self.hyper(name) for name in self.hypers})
-        return dict(run=self.number, status=self.status, n_epoch=self.n_epoch, metric_names=self.metric_names, epochs=[dict(e) for e in self.epochs], steps=steps)
+        "All of it as plain data"
+        hypers = {name: self.hyper(name) for name in self.hypers}
+        steps = dict(loss=list(self.raw_losses), smooth_loss=list(self.losses), **hypers)
+        return dict(run=self.number, status=self.status, n_epoch=self.n_epoch,
+                    metric_names=self.metric_names, epochs=[dict(e) for e in self.epochs], steps=steps)
 
-    def __repr__(self) -> str: return f'Run({self.number}: {len(self.epochs)} of {self.n_epoch} epochs, {self.n_steps} steps, {self.status})'
+    def __repr__(self) -> str:
+        done = f'{len(self.epochs)} of {self.n_epoch} epochs, {self.n_steps} steps'
+        return f'Run({self.number}: {done}, {self.status})'
 
-# %% ../nbs/05_recorder.ipynb #4bb12bf2
+# %% ../nbs/05_recorder.ipynb #0507df6a
 class History:
     "The runs of a learner, as tables"
     def __init__(self): self.runs: list[Run] = []
@@ -103,46 +123,58 @@ class History:
         "Plain data: what JSON can hold"
         return dict(runs=[run.to_dict() for run in self.runs])
 
-    def to_json(self, path: str | Path | None = None) -> str:
-        "JSON text, also written to a file if there is a path"
+    def to_json(self,
+        path: str | Path | None = None,   # a file to write to as well
+    ) -> str:
+        "JSON text"
         return _write(json.dumps(self.to_dict()), path)
 
     def rows(self,
         what: str = 'epochs',   # or 'steps'
     ) -> Iterator[dict[str, Any]]:
-        "The table, row by row"
-        if what not in ('epochs', 'steps'): raise ValueError(f"there is a table of 'epochs' and one of 'steps', not of {what!r}")
+        "The table, row by row; raises ValueError for another `what`"
+        if what not in ('epochs', 'steps'):
+            raise ValueError(f"there is a table of 'epochs' and one of 'steps', not of {what!r}")
         for run in self.runs:
-            if what == 'epochs': yield from ({'run': run.number, **row} for row in run.epochs)
-            else:
-                steps = run.to_dict()['steps']
-                ends = [row['step'] for row in run.epochs]
-                for i in range(run.n_steps):
-                    yield dict(run=run.number, epoch=run.epochs[0]['epoch'] + sum(end <= i for end in ends) if ends else 0, step=i, **{k: v[i] for k, v in steps.items()})
+            if what == 'steps': yield from _step_rows(run)
+            else: yield from ({'run': run.number, **row} for row in run.epochs)
 
-    def to_csv(self, path: str | Path | None = None, what: str = 'epochs') -> str:
-        "CSV text, also written to a file if there is a path"
+    def to_csv(self,
+        path: str | Path | None = None,   # a file to write to as well
+        what: str = 'epochs',             # or 'steps'
+    ) -> str:
+        "CSV text"
         rows, text = list(self.rows(what)), io.StringIO()
-        writer = csv.DictWriter(text, list(dict.fromkeys(k for row in rows for k in row)), lineterminator='\n')
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        writer = csv.DictWriter(text, columns, lineterminator='\n')
         writer.writeheader()
         writer.writerows(rows)
         return _write(text.getvalue(), path)
 
-    def to_df(self, what: str = 'epochs') -> Any:
-        "A pandas DataFrame"
+    def to_df(self,
+        what: str = 'epochs',   # or 'steps'
+    ) -> Any:                   # a pandas DataFrame
+        "The table for pandas; raises ImportError if there is none"
         try: import pandas
         except ImportError as e: raise ImportError('to_df needs pandas: pip install "cbnb[data]"') from e
         return pandas.DataFrame(list(self.rows(what)))
+
+def _step_rows(run: Run) -> Iterator[dict[str, Any]]:
+    columns, ends = run.to_dict()['steps'], [row['step'] for row in run.epochs]
+    first = run.epochs[0]['epoch'] if run.epochs else 0
+    for i in range(run.n_steps):
+        values = {name: column[i] for name, column in columns.items()}
+        yield dict(run=run.number, epoch=first + bisect_right(ends, i), step=i, **values)
 
 def _write(text: str, path: str | Path | None) -> str:
     if path is not None: Path(path).write_text(text)
     return text
 
-# %% ../nbs/05_recorder.ipynb #8c94495d
+# %% ../nbs/05_recorder.ipynb #c4fa7586
 class Phase:
     "Loss and metrics of one pass over a loader"
     def __init__(self,
-        metrics: list[Any],
+        metrics: list[Any],   # with `reset`, `accumulate(learn)` and `value`
         run: Any = None,      # the run it belongs to, known by its undo stack
     ):
         self.metrics, self.run = metrics, run
@@ -157,55 +189,47 @@ class Phase:
         for m in self.metrics: m.accumulate(learn)
 
     def _sum_up(self) -> None:
-        losses, sizes, items = torch.stack(self.losses), torch.tensor(self.sizes), sum(self.sizes)
+        losses, sizes = torch.stack(self.losses), torch.tensor(self.sizes)
+        items = sum(self.sizes)
         exact = torch.float32 if losses.device.type == 'mps' else torch.float64
         self.mean.add((losses.to(exact)*sizes.to(losses.device)).sum()/items, items)
         self.losses, self.sizes = [], []
 
     def values(self) -> list[float | None]:
+        "Mean loss, then the metrics (waits for the device)"
         if self.losses: self._sum_up()
         return [as_number(self.mean.value), *self.metric_values()]
-    def metric_values(self) -> list[float | None]: return [as_number(m.value) for m in self.metrics]
 
-# %% ../nbs/05_recorder.ipynb #488e5ff4
+    def metric_values(self) -> list[float | None]:
+        "The metrics (waits for the device)"
+        return [as_number(m.value) for m in self.metrics]
+
+# %% ../nbs/05_recorder.ipynb #ef30aad0
 class Recorder(Callback):
-    "Writes the history: losses and hyper-parameters of each training batch, losses and metrics of each epoch"
+    "Writes the history: a row for each training batch, and one for each epoch"
     order, run_in = 50, ('fit', 'validate')
 
     def __init__(self,
         add_time: bool = True,         # a column with the time an epoch took
         train_metrics: bool = False,   # compute the metrics on training batches, too
         valid_metrics: bool = True,    # validation loss and metrics
-        beta: float = 0.98,            # smoothing of the training loss; 0.98 looks back about 50 batches
+        beta: float = 0.98,            # smoothing of the training loss: about 50 batches back
     ):
-        self.add_time, self.train_metrics, self.valid_metrics, self.beta = add_time, train_metrics, valid_metrics, beta
+        self.add_time, self.train_metrics = add_time, train_metrics
+        self.valid_metrics, self.beta = valid_metrics, beta
         self.history, self.row, self.phases = History(), None, []
 
     def before_fit(self):
         learn = self.learn
         if learn.purpose != 'fit': return
-        self.names = distinct(m.name for m in learn.metrics)
-        with_valid = self.valid_metrics and getattr(learn.dls, 'valid', None) is not None
-        prefix = 'valid_' if self.train_metrics else ''
-        self.train_columns = ['train_loss', *([f'train_{n}' if self.valid_metrics else n for n in self.names] if self.train_metrics else [])]
-        self.valid_columns = ['valid_loss', *(prefix + n for n in self.names)] if with_valid else []
-        names = ['epoch', *self.train_columns, *self.valid_columns, *(['time'] if self.add_time else [])]
+        self._name_columns()
+        time_column = ['time'] if self.add_time else []
+        names = ['epoch', *self.train_columns, *self.valid_columns, *time_column]
         self.history.runs.append(Run(len(self.history), names, learn.n_epoch, self.beta))
         self.series, self.places = self.history[-1]._raw, []
         for name in ('lr', 'mom'): self.track(name)
         self.row = None
         learn.undo.push(self._close)
-
-    def track(self,
-        name: str,   # common name of a hyper-parameter
-    ) -> None:
-        "Record a hyper-parameter in this run; `lr` and `mom` always are"
-        run, opt = self.history[-1], self.learn.opt
-        if name in run.hypers or (place := hyper_place(opt, name)) is None: return
-        value = opt.param_groups[-1][place[0]]
-        run.hypers[name] = series = Series() if isinstance(value, Tensor) else array('d')
-        note = (lambda t: series.append(t.detach().clone())) if isinstance(value, Tensor) else series.append
-        self.places = [*(self.places if len(run.hypers) > 1 else ()), (note, *place)]
 
     def before_epoch(self):
         if self.learn.purpose == 'fit': self._open_row()
@@ -213,19 +237,13 @@ class Recorder(Callback):
     def before_train(self):
         if self.train_metrics: self.train_phase = Phase([_fresh(m) for m in self.learn.metrics])
 
-    def before_validate(self):
-        nested = self.phases or self.learn.purpose != 'fit'      # metrics may be in use further out
-        phase = Phase([_fresh(m) if nested else m for m in self.learn.metrics], self.learn.undo)
-        self.phases.append(phase)
-        if nested: self.learn.undo.callback(self._drop, phase)
-
     def after_batch(self):
         learn = self.learn
-        if (loss := learn.loss) is None: return                    # cancelled before the loss, or there are no targets
+        if (loss := learn.loss) is None: return     # cancelled before the loss, or no targets
         if not learn.training:
             if self.phases: self.phases[-1].add(learn)
             return
-        if self.row is None: return                                # a batch on its own, outside a fit
+        if self.row is None: return                 # a batch on its own, outside a fit
         series, group = self.series, learn.opt.param_groups[-1]
         series.waiting.append(loss)
         if len(series.waiting) == 256: series.stack()
@@ -234,31 +252,81 @@ class Recorder(Callback):
 
     def after_train(self): self._train_values()
 
-    def after_validate(self):
-        if not self.phases or self.phases[-1].run is not self.learn.undo: return    # cancelled before it reached us
-        values = self.phases.pop().values()
-        if self.learn.purpose != 'fit': self.learn.final_record = values
-        elif self.valid_columns: self.row.update(zip(self.valid_columns, values))
-
     def after_epoch(self):
         if self.learn.purpose != 'fit': return
         self._train_values()
         self._write_row(complete=True)
 
     def after_cancel_fit(self):
-        if self.row is not None: self._train_values(); self._write_row(complete=False)
+        if self.row is None: return
+        self._train_values()
+        self._write_row(complete=False)
 
-# %% ../nbs/05_recorder.ipynb #3c8eac5c
 def _fresh(metric: Any) -> Any:
     "A copy with an accumulator of its own"
-    fresh = __import__('copy').copy(metric)
+    fresh = copy.copy(metric)
     fresh.reset()
     return fresh
+
+# %% ../nbs/05_recorder.ipynb #caac0317
+@patch
+def _name_columns(self: Recorder) -> None:
+    learn = self.learn
+    self.names = distinct(m.name for m in learn.metrics)
+    self.train_columns, self.valid_columns = ['train_loss'], []
+    if self.train_metrics:
+        prefix = 'train_' if self.valid_metrics else ''
+        self.train_columns += [prefix + name for name in self.names]
+    if self.valid_metrics and getattr(learn.dls, 'valid', None) is not None:
+        prefix = 'valid_' if self.train_metrics else ''
+        self.valid_columns = ['valid_loss', *(prefix + name for name in self.names)]
+
+# %% ../nbs/05_recorder.ipynb #f8204372
+@patch
+def track(self: Recorder,
+    name: str,   # common name of a hyper-parameter
+) -> None:
+    "Record a hyper-parameter in this run; nothing happens if the optimizer does not have it"
+    run, opt = self.history[-1], self.learn.opt
+    if name in run.hypers or (place := hyper_place(opt, name)) is None: return
+    key, i = place
+    is_tensor = isinstance(opt.param_groups[-1][key], Tensor)
+    run.hypers[name] = series = Series() if is_tensor else array('d')
+    def note_copy(t: Tensor) -> None: series.append(t.detach().clone())
+    earlier = self.places if len(run.hypers) > 1 else ()        # those of the last run are gone
+    self.places = [*earlier, (note_copy if is_tensor else series.append, key, i)]
+
+# %% ../nbs/05_recorder.ipynb #c1210c60
+@patch
+def before_validate(self: Recorder) -> None:
+    "Begin a phase"
+    nested = self.phases or self.learn.purpose != 'fit'
+    phase = Phase([_fresh(m) if nested else m for m in self.learn.metrics], self.learn.undo)
+    self.phases.append(phase)
+    if nested: self.learn.undo.callback(self._drop, phase)
+
+@patch
+def after_validate(self: Recorder) -> None:
+    "End the phase: what it found goes into the row, or is the result of `validate`"
+    if not self.phases or self.phases[-1].run is not self.learn.undo:
+        return                                      # cancelled before it reached us
+    values = self.phases.pop().values()
+    if self.learn.purpose != 'fit': self.learn.final_record = values
+    elif self.valid_columns: self.row.update(zip(self.valid_columns, values))
 
 @patch
 def _drop(self: Recorder, phase: Phase) -> None:
     if phase in self.phases: self.phases.remove(phase)
 
+# %% ../nbs/05_recorder.ipynb #a966ce1c
+def clock(
+    seconds: float,
+) -> str:
+    "Seconds as MM:SS, or H:MM:SS"
+    m, s = divmod(round(seconds), 60)
+    return f'{m:02d}:{s:02d}' if m < 60 else f'{m//60}:{m % 60:02d}:{s:02d}'
+
+# %% ../nbs/05_recorder.ipynb #68d4646c
 @patch
 def _open_row(self: Recorder) -> None:
     self.start, self.first_step = time.perf_counter(), self.history[-1].n_steps
@@ -266,149 +334,198 @@ def _open_row(self: Recorder) -> None:
 
 @patch
 def _train_values(self: Recorder) -> None:
-    if self.row is None: self._open_row()                          # the epoch was cancelled before it reached us
+    if self.row is None: self._open_row()                # the epoch was cancelled before it reached us
     run = self.history[-1]
-    if run.n_steps == self.first_step: return                      # no batch was trained in this epoch
-    self.row['train_loss'] = run.losses[-1]
-    if self.train_metrics: self.row.update(zip(self.train_columns[1:], self.train_phase.metric_values()))
+    if run.n_steps == self.first_step: return            # no batch was trained in this epoch
+    self.row['train_loss'] = run.losses[-1]              # waits for the device, once an epoch
+    if self.train_metrics:
+        self.row.update(zip(self.train_columns[1:], self.train_phase.metric_values()))
+
+@patch
+def _add_row(self: Recorder, complete: bool) -> dict[str, Any]:
+    run, row, seconds = self.history[-1], self.row, time.perf_counter() - self.start
+    row.update(epoch=self.learn.epoch, step=run.n_steps, time=seconds, complete=complete)
+    run.epochs.append(row)
+    self.row = None
+    return row
 
 @patch
 def _write_row(self: Recorder, complete: bool) -> None:
-    run, row, learn = self.history[-1], self.row, self.learn
-    seconds = time.perf_counter() - self.start
-    row.update(epoch=learn.epoch, step=run.n_steps, time=seconds, complete=complete)
-    run.epochs.append(row)
-    self.row = None
+    learn, row = self.learn, self._add_row(complete)
     learn.final_record = [row[name] for name in (*self.train_columns, *self.valid_columns)]
-    self.log = [learn.epoch, *learn.final_record, *([clock(seconds)] if self.add_time else [])]
+    time_column = [clock(row['time'])] if self.add_time else []
+    self.log = [learn.epoch, *learn.final_record, *time_column]
     learn.logger(self.log)
 
+# %% ../nbs/05_recorder.ipynb #72a465ae
 @patch
 def _close(self: Recorder, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
     run = self.history[-1]
-    if self.row is not None:                                        # an error or an interrupt in mid-epoch
+    if self.row is not None:                             # an error or an interrupt in mid-epoch
         self._train_values()
-        self.row.update(epoch=self.learn.epoch, step=run.n_steps, time=time.perf_counter() - self.start, complete=False)
-        run.epochs.append(self.row)
-        self.row = None
+        self._add_row(complete=False)
     self.phases = []
-    whole = len(run.epochs) == run.n_epoch - self.learn.start_epoch and all(row['complete'] for row in run.epochs)
-    run.status = 'interrupted' if isinstance(exc, KeyboardInterrupt) else 'failed' if exc else 'done' if whole else 'cancelled'
+    if isinstance(exc, KeyboardInterrupt): run.status = 'interrupted'
+    elif exc is not None: run.status = 'failed'
+    else:
+        whole = all(row['complete'] for row in run.epochs)
+        n_planned = run.n_epoch - self.learn.start_epoch
+        run.status = 'done' if whole and len(run.epochs) == n_planned else 'cancelled'
 
-def clock(seconds: float) -> str:
-    "Seconds as MM:SS, or H:MM:SS"
-    m, s = divmod(round(seconds), 60)
-    return f'{m:02d}:{s:02d}' if m < 60 else f'{m//60}:{m % 60:02d}:{s:02d}'
-
-# %% ../nbs/05_recorder.ipynb #6dc70025
+# %% ../nbs/05_recorder.ipynb #593666a6
 @patch
 def last(self: Recorder) -> Run:
-    "The latest run"
+    "The latest run; raises AttributeError if there is none yet"
     if not self.history.runs: raise AttributeError('nothing has been recorded yet: fit first')
     return self.history[-1]
 
-Recorder.losses = property(lambda self: list(self.last().losses), doc='Smoothed training losses of the last run')
-Recorder.lrs = property(lambda self: self.last().hyper('lr'), doc='Learning rate of the last group, for each training batch of the last run')
-Recorder.hps = property(lambda self: {n: self.last().hyper(n) for n in self.last().hypers}, doc='All recorded hyper-parameters of the last run')
-Recorder.iters = property(lambda self: [row['step'] for row in self.last().epochs], doc='Number of training batches at the end of each epoch of the last run')
-Recorder.metric_names = property(lambda self: self.last().metric_names, doc='Headings of the table of epochs of the last run')
-Recorder.values = property(lambda self: [[row[n] for n in self.last().metric_names if n not in ('epoch', 'time')] for row in self.last().epochs],
-                           doc='Losses and metrics of each epoch of the last run')
+def _losses(self: Recorder) -> list[float]:
+    "Smoothed training losses of the last run"
+    return list(self.last().losses)
 
+def _lrs(self: Recorder) -> list[float]:
+    "Learning rate of the last group, for each training batch of the last run"
+    return self.last().hyper('lr')
+
+def _hps(self: Recorder) -> dict[str, list[float]]:
+    "All recorded hyper-parameters of the last run"
+    return {name: self.last().hyper(name) for name in self.last().hypers}
+
+def _iters(self: Recorder) -> list[int]:
+    "Number of training batches at the end of each epoch of the last run"
+    return [row['step'] for row in self.last().epochs]
+
+def _metric_names(self: Recorder) -> list[str]:
+    "Headings of the table of epochs of the last run"
+    return self.last().metric_names
+
+def _values(self: Recorder) -> list[list[float | None]]:
+    "Losses and metrics of each epoch of the last run"
+    names = [name for name in self.last().metric_names if name not in ('epoch', 'time')]
+    return [[row[name] for name in names] for row in self.last().epochs]
+
+Recorder.losses, Recorder.lrs, Recorder.hps = property(_losses), property(_lrs), property(_hps)
+Recorder.iters, Recorder.metric_names = property(_iters), property(_metric_names)
+Recorder.values = property(_values)
+
+# %% ../nbs/05_recorder.ipynb #49627c6e
 def _smooth_loss(learn: Learner) -> Tensor:
+    "The smoothed training loss (reading it waits for the device)"
     losses = learn.recorder.last().losses
     if not len(losses): raise AttributeError('smooth_loss is known after the first training batch')
     return torch.tensor(losses[-1])
 
-Learner.smooth_loss = property(_smooth_loss, doc='The smoothed training loss (reading it waits for the device)')
+Learner.smooth_loss = property(_smooth_loss)
 
-# %% ../nbs/05_recorder.ipynb #ea3e2bf7
-def _all_steps(history: History, name: str) -> list[float]:
-    return [v for run in history.runs for v in (run.raw_losses if name == 'loss' else run.losses if name == 'smooth' else
-                                                run.hyper(name) if name in run.hypers else [float('nan')]*run.n_steps)]
-
-def _borders_of(history: History) -> list[int]:
-    starts = [0]
-    for run in history.runs: starts.append(starts[-1] + run.n_steps)
-    return starts[:-1]
-
-def _points(history: History, name: str) -> list[tuple[int, float]]:
-    return [(start + row['step'], row[name]) for start, run in zip(_borders_of(history), history.runs)
-            for row in run.epochs if row.get(name) is not None]
-
-def _shown(fig: Any, text: str, return_fig: bool | None, ax: Any) -> Any: return ax if ax is not None else show(fig, text, return_fig)
-
-# %% ../nbs/05_recorder.ipynb #a32ad5ce
+# %% ../nbs/05_recorder.ipynb #2c6151c0
 @patch
 def plot_losses(self: Recorder,
     skip_start: int = 0,              # leave out so many batches at the start
     skip_end: int = 0,                # and at the end
     return_fig: bool | None = None,   # return the figure instead of showing it
     ax: Any = None,                   # draw into these axes
-) -> Any:
+) -> Any:                             # `ax`; or the figure, if it was asked for
     "Losses of training batches, smoothed too, and of validation"
     self.last()
-    h = self.history
-    fig = losses_figure(_all_steps(h, 'loss'), _all_steps(h, 'smooth'), _points(h, 'valid_loss'), _borders_of(h), skip_start, skip_end, ax)
-    return _shown(fig, f'losses over {sum(run.n_steps for run in h.runs)} training batches', return_fig, ax)
+    history = self.history
+    raw, smooth = _all_steps(history, 'loss'), _all_steps(history, 'smooth')
+    fig = losses_figure(raw, smooth, _points(history, 'valid_loss'), _borders_of(history),
+                        skip_start, skip_end, ax)
+    return _shown(fig, f'losses over {len(raw)} training batches', return_fig, ax)
 
+def _all_steps(history: History, name: str) -> list[float]:
+    "One column of the steps of all runs"
+    return [value for run in history.runs for value in _column(run, name)]
+
+def _column(run: Run, name: str) -> Sequence[float]:
+    if name == 'loss': return run.raw_losses
+    if name == 'smooth': return run.losses
+    return run.hyper(name) if name in run.hypers else [float('nan')]*run.n_steps
+
+def _borders_of(history: History) -> list[int]:
+    "The step at which each run begins, counted over all runs"
+    return list(accumulate((run.n_steps for run in history.runs[:-1]), initial=0))
+
+def _points(history: History, name: str) -> list[tuple[int, float]]:
+    "(step over all runs, value) for each epoch that has one"
+    return [(start + row['step'], row[name])
+            for start, run in zip(_borders_of(history), history.runs)
+            for row in run.epochs if row.get(name) is not None]
+
+def _shown(fig: Any, text: str, return_fig: bool | None, ax: Any) -> Any:
+    return show(fig, text, return_fig) if ax is None else ax
+
+# %% ../nbs/05_recorder.ipynb #4d9bcaf8
 @patch
 def plot_lr(self: Recorder,
     show_moms: bool = False,          # momentum, too
-    skip_start: int = 0,
-    skip_end: int = 0,
-    return_fig: bool | None = None,
-    ax: Any = None,
-) -> Any:
-    "Learning rate over steps, and momentum"
+    skip_start: int = 0,              # leave out so many batches at the start
+    skip_end: int = 0,                # and at the end
+    return_fig: bool | None = None,   # return the figure instead of showing it
+    ax: Any = None,                   # draw into these axes, without momentum
+) -> Any:                             # `ax`; or the figure, if it was asked for
+    "Learning rate over steps, and momentum; ValueError if that is asked for and there is none"
     self.last()
-    h = self.history
-    if show_moms and not any('mom' in run.hypers for run in h.runs): raise ValueError(f'{type(self.learn.opt).__name__} has no momentum to show')
-    fig = lr_figure(_all_steps(h, 'lr'), _all_steps(h, 'mom') if show_moms else None, _borders_of(h), skip_start, skip_end, ax)
-    return _shown(fig, f'learning rate{" and momentum" if show_moms else ""} over steps', return_fig, ax)
+    history = self.history
+    if show_moms and not any('mom' in run.hypers for run in history.runs):
+        raise ValueError(f'{type(self.learn.opt).__name__} has no momentum to show')
+    moms = _all_steps(history, 'mom') if show_moms else None
+    fig = lr_figure(_all_steps(history, 'lr'), moms, _borders_of(history), skip_start, skip_end, ax)
+    what = 'learning rate and momentum' if show_moms else 'learning rate'
+    return _shown(fig, f'{what} over steps', return_fig, ax)
 
+# %% ../nbs/05_recorder.ipynb #ab650c96
 @patch
 def plot_metrics(self: Recorder,
     skip_start: int = 0,              # leave out so many epochs at the start
     skip_end: int = 0,                # and at the end
-    return_fig: bool | None = None,
-    ax: Any = None,
-) -> Any:
-    "Each metric over steps"
+    return_fig: bool | None = None,   # return the figure instead of showing it
+    ax: Any = None,                   # draw a single metric into these axes
+) -> Any:                             # `ax`; or the figure, if it was asked for
+    "Each metric over steps; ValueError if there are none"
     self.last()
-    names = dict.fromkeys(n for run in self.history.runs for n in run.metric_names if n not in ('epoch', 'train_loss', 'valid_loss', 'time'))
-    fig = metrics_figure({n: _points(self.history, n) for n in names}, _borders_of(self.history)[1:], skip_start, skip_end, ax)
-    return _shown(fig, f'{", ".join(names)} over steps', return_fig, ax)
+    history, others = self.history, ('epoch', 'train_loss', 'valid_loss', 'time')
+    headings = dict.fromkeys(name for run in history.runs for name in run.metric_names)
+    metrics = {name: _points(history, name) for name in headings if name not in others}
+    fig = metrics_figure(metrics, _borders_of(history)[1:], skip_start, skip_end, ax)
+    return _shown(fig, f'{", ".join(metrics)} over steps', return_fig, ax)
 
-# %% ../nbs/05_recorder.ipynb #109aacbe
+# %% ../nbs/05_recorder.ipynb #c8d9a152
 @patch
 def plot_loss(self: Recorder,
     skip_start: int = 5,         # leave out so many batches at the start
     with_valid: bool = True,     # validation losses, too
     log: bool = False,           # logarithmic axes
     show_epochs: bool = False,   # a dotted line at the end of each epoch
-    ax: Any = None,
+    ax: Any = None,              # draw into these axes; None: a new figure
 ) -> Any:                        # the axes
     "Smoothed training loss of the last run, and validation losses"
-    run = self.last()
-    with figure(ax) as (fig, [axes]):
-        axes.plot(range(skip_start, run.n_steps), run.losses[skip_start:], color=COLORS['train'], label='train')
-        points = [(row['step'], row['valid_loss']) for row in run.epochs if row.get('valid_loss') is not None and row['step'] > skip_start]
-        if with_valid and points: axes.plot(*zip(*points), color=COLORS['valid'], marker='o', ms=4, label='valid'); axes.legend()
+    run, own = self.last(), ax is None
+    points = [(row['step'], row['valid_loss']) for row in run.epochs
+              if row.get('valid_loss') is not None and row['step'] > skip_start]
+    with figure(ax, size=(7.4, 3.4)) as (fig, [axes]):
+        curve = envelope(range(skip_start, run.n_steps), run.losses[skip_start:])
+        axes.plot(*curve, color=COLORS['train'], label='train')
+        if with_valid and points:
+            axes.plot(*zip(*points), color=COLORS['valid'], marker='o', ms=4, label='valid')
+            legend(axes, own)
         if log: axes.loglog()
-        for step in self.iters if show_epochs else (): axes.axvline(step, color=COLORS['text'], lw=1, ls=':')
+        for step in self.iters if show_epochs else ():
+            axes.axvline(step, color=COLORS['text'], lw=1, ls=':')
         axes.set(xlabel='steps', ylabel='loss', title='learning curve')
-    if ax is None: show(fig, f'learning curve over {run.n_steps} steps')
+    if own: show(fig, f'learning curve over {run.n_steps} steps')
     return axes
 
+# %% ../nbs/05_recorder.ipynb #6d258dc1
 @patch
 def plot_sched(self: Recorder,
-    keys: list[str] | None = None,                 # which hyper-parameters; None: all that were recorded
-    figsize: tuple[float, float] | None = None,    # in inches
-    return_fig: bool | None = None,
-) -> Any:
-    "The recorded hyper-parameters of the last run"
+    keys: list[str] | None = None,                 # which; None: all that were recorded
+    figsize: tuple[float, float] | None = None,    # in inches; None: 4.2 by 2.8 a panel
+    return_fig: bool | None = None,                # return the figure instead of showing it
+) -> Any:                                          # the figure, if it was asked for
+    "Hyper-parameters of the last run; ValueError for one that was not recorded"
     hps, keys = self.hps, [keys] if isinstance(keys, str) else keys
-    for k in keys or ():
-        if k not in hps: raise ValueError(f'{k!r} was not recorded; there are {", ".join(hps)}')
-    return show(sched_figure({k: hps[k] for k in keys or hps}, figsize), f'{", ".join(keys or hps)} over steps', return_fig)
+    for key in keys or ():
+        if key not in hps: raise ValueError(f'{key!r} was not recorded; there are {", ".join(hps)}')
+    chosen = {key: hps[key] for key in keys or hps}
+    return show(sched_figure(chosen, figsize), f'{", ".join(chosen)} over steps', return_fig)

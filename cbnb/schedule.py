@@ -11,14 +11,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-# %% ../nbs/06_schedule.ipynb #4c0ee5db
+# %% ../nbs/06_schedule.ipynb #ce48739c
 from .callback import Callback, patch
 from .data import n_batches
 from .learner import Learner, as_count
 from .optim import hyper_place, no_such_hyper, spread_lrs, write_hyper
-from .plot import figure, lr_figure, shell, show
+from .plot import figure, legend, lr_figure, show
 
-# %% ../nbs/06_schedule.ipynb #90a6a6ba
+# %% ../nbs/06_schedule.ipynb #1409eada
 class Sched:
     "A way from `start` at 0 to `end` at 1"
     def __init__(self,
@@ -26,18 +26,28 @@ class Sched:
         end: Any,     # the same
     ): self.start, self.end = start, end
 
-    def between(self, start: float, end: float, pos: float) -> float:
+    def between(self,
+        start: float,
+        end: float,
+        pos: float,   # share of the way, from 0 to 1
+    ) -> float:
         "The value at `pos`, for one group"
         raise NotImplementedError
 
-    def __call__(self, pos: float) -> Any:
-        if not hasattr(self.start, '__len__') and not hasattr(self.end, '__len__'): return self.between(self.start, self.end, pos)
-        n = len(self.start if hasattr(self.start, '__len__') else self.end)
-        of_each = lambda v: v if hasattr(v, '__len__') else [v]*n
-        return [self.between(s, e, pos) for s, e in zip(of_each(self.start), of_each(self.end), strict=True)]
+    def __call__(self,
+        pos: float,   # share of the way, from 0 to 1
+    ) -> Any:         # a number, or one for each parameter group
+        start, end = self.start, self.end
+        lists = [ends for ends in (start, end) if hasattr(ends, '__len__')]
+        if not lists: return self.between(start, end, pos)
+        starts, ends = (v if hasattr(v, '__len__') else [v]*len(lists[0]) for v in (start, end))
+        return [self.between(s, e, pos) for s, e in zip(starts, ends, strict=True)]
 
-    def __repr__(self) -> str: return f'{type(self).__name__}({", ".join(f"{k}={v}" for k, v in vars(self).items())})'
+    def __repr__(self) -> str:
+        given = ', '.join(f'{name}={value}' for name, value in vars(self).items())
+        return f'{type(self).__name__}({given})'
 
+# %% ../nbs/06_schedule.ipynb #fe1d6fcb
 class SchedNo(Sched):
     "Stays at `start`"
     def between(self, start, end, pos): return start
@@ -48,123 +58,155 @@ class SchedLin(Sched):
 
 class SchedCos(Sched):
     "Along half a cosine: gently at both ends"
-    def between(self, start, end, pos): return start + (end - start)*(1 - math.cos(math.pi*pos))/2
+    def between(self, start, end, pos):
+        return start + (end - start)*(1 - math.cos(math.pi*pos))/2
 
 class SchedExp(Sched):
     "By equal factors"
     def between(self, start, end, pos):
-        if start*end <= 0: raise ValueError(f'an exponential schedule cannot go from {start} to {end}: both must be above 0, or both below')
+        if start*end <= 0:
+            raise ValueError(f'an exponential schedule cannot go from {start} to {end}: '
+                             'both must be above 0, or both below')
         return start*(end/start)**pos
 
 class SchedPoly(Sched):
     "Along a power of the position"
-    def __init__(self, start: Any, end: Any, power: float):
+    def __init__(self,
+        start: Any,     # a number, or one for each parameter group
+        end: Any,       # the same
+        power: float,   # 1 is a straight line; more is slower at first
+    ):
         super().__init__(start, end)
         self.power = power
+
     def between(self, start, end, pos): return start + (end - start)*pos**self.power
 
-# %% ../nbs/06_schedule.ipynb #33686c12
+# %% ../nbs/06_schedule.ipynb #020b8977
 class Combined:
     "Schedules one after the other, each for its share of the training"
     def __init__(self,
-        pcts: Sequence[float],                    # the shares; they add up to 1
-        scheds: Sequence[Callable[[float], Any]], # as many schedules
+        pcts: Sequence[float],                      # the shares; they add up to 1
+        scheds: Sequence[Callable[[float], Any]],   # as many schedules
     ):
         pcts, scheds = [float(p) for p in pcts], list(scheds)
-        if len(pcts) != len(scheds): raise ValueError(f'{len(pcts)} shares for {len(scheds)} schedules')
-        if any(p < 0 for p in pcts) or abs(sum(pcts) - 1) > 1e-6: raise ValueError(f'the shares {pcts} should be 0 or more and add up to 1, not {sum(pcts):g}')
+        if len(pcts) != len(scheds):
+            raise ValueError(f'{len(pcts)} shares for {len(scheds)} schedules')
+        if any(p < 0 for p in pcts) or abs(sum(pcts) - 1) > 1e-6:
+            raise ValueError(f'the shares {pcts} should be 0 or more and add up to 1, '
+                             f'not {sum(pcts):g}')
         self.parts = [(p, sched) for p, sched in zip(pcts, scheds) if p > 0]
 
-    def __call__(self, pos: float) -> Any:
+    def __call__(self,
+        pos: float,   # share of the training that is done; below 0 counts as 0, above 1 as 1
+    ) -> Any:
         pos, start = min(max(pos, 0.), 1.), 0.
         for share, sched in self.parts[:-1]:
             if pos < start + share: return sched((pos - start)/share)
             start += share
         return self.parts[-1][1](min((pos - start)/(1 - start), 1.))
 
-    def __repr__(self) -> str: return f'Combined({", ".join(f"{p:g}: {s}" for p, s in self.parts)})'
+    def __repr__(self) -> str:
+        return f'Combined({", ".join(f"{share:g}: {sched}" for share, sched in self.parts)})'
 
+# %% ../nbs/06_schedule.ipynb #34f35dd8
 def combine_scheds(
-    pcts: Sequence[float],                        # the shares; they add up to 1
-    scheds: Sequence[Callable[[float], Any]],     # as many schedules
+    pcts: Sequence[float],                      # the shares; they add up to 1
+    scheds: Sequence[Callable[[float], Any]],   # as many schedules
 ) -> Combined:
     "Schedules one after the other"
     return Combined(pcts, scheds)
 
 def combined_cos(
-    pct: float,    # where the middle is
-    start: Any,
-    middle: Any,
-    end: Any,
+    pct: float,    # where the middle is, between 0 and 1
+    start: Any,    # a number, or one for each parameter group
+    middle: Any,   # the same
+    end: Any,      # the same
 ) -> Combined:
     "Along a cosine from `start` to `middle`, then along another to `end`"
     return Combined([pct, 1 - pct], [SchedCos(start, middle), SchedCos(middle, end)])
 
-# %% ../nbs/06_schedule.ipynb #68fe025a
+# %% ../nbs/06_schedule.ipynb #1a198c76
 class ParamScheduler(Callback):
     "Sets hyper-parameters from schedules, before each training batch"
     order, run_valid, run_in = 60, False, ('fit',)
 
     def __init__(self,
-        scheds: Mapping[str, Callable[[float], Any]],   # name of a hyper-parameter -> function of the share of training done
+        scheds: Mapping[str, Callable[[float], Any]],   # name -> function of the share done
     ): self.scheds = dict(scheds)
 
     def before_fit(self):
         learn = self.learn
         if n_batches(learn.dls.train) is None:
-            raise ValueError('a schedule needs to know how many batches an epoch has, and the training loader has no length: '
-                             'wrap it in Batches(make, n_iter=...)')
+            raise ValueError('a schedule needs to know how many batches an epoch has, and the '
+                             'training loader has no length: wrap it in Batches(make, n_iter=...)')
         self.places = []
         for name, sched in self.scheds.items():
-            if (place := hyper_place(learn.opt, name)) is None: raise no_such_hyper(learn.opt, name)
+            place = hyper_place(learn.opt, name)
+            if place is None: raise no_such_hyper(learn.opt, name)
             self.places.append((*place, sched))
             if hasattr(learn, 'recorder'): learn.recorder.track(name)
 
     def before_batch(self):
         learn = self.learn
-        for key, i, sched in self.places: write_hyper(learn.opt.param_groups, key, i, sched(learn.pct_train))
+        for key, i, sched in self.places:
+            write_hyper(learn.opt.param_groups, key, i, sched(learn.pct_train))
 
-# %% ../nbs/06_schedule.ipynb #f3c3ae8d
+# %% ../nbs/06_schedule.ipynb #72b95181
 class OneCycle(ParamScheduler):
     "The one-cycle schedule of learning rate and momentum"
     def __init__(self,
-        lr_max: Any = None,                 # highest learning rate: a number, or per group a list or slice; None: the learner's
-        div: float = 25.,                   # begin at `lr_max/div`
-        div_final: float = 1e5,             # end at `lr_max/div_final`
-        pct_start: float = 0.25,            # share of the training that warms up
-        mom: Sequence[float] | None = None,   # momentum at the start, the top and the end; None: the learner's `moms`
+        lr_max: Any = None,         # highest rate: number, list, slice; None: the learner's
+        div: float = 25.,           # begin at `lr_max/div`
+        div_final: float = 1e5,     # end at `lr_max/div_final`
+        pct_start: float = 0.25,    # share of the training that warms up
+        mom: Sequence[float] | None = None,   # start, top, end; None: the learner's `moms`
     ):
-        if not 0 <= pct_start <= 1: raise ValueError(f'pct_start={pct_start} should be between 0 and 1')
-        if div <= 0 or div_final <= 0: raise ValueError(f'div={div} and div_final={div_final} should be above 0')
-        if mom is not None and len(mom) != 3: raise ValueError(f'mom={mom} should be three numbers: at the start, the top and the end')
-        self.lr_max, self.div, self.div_final, self.pct_start, self.mom = lr_max, div, div_final, pct_start, mom
+        if not 0 <= pct_start <= 1:
+            raise ValueError(f'pct_start={pct_start} should be between 0 and 1')
+        if div <= 0 or div_final <= 0:
+            raise ValueError(f'div={div} and div_final={div_final} should be above 0')
+        if mom is not None and len(mom) != 3:
+            raise ValueError(f'mom={mom} should be three numbers: '
+                             'at the start, the top and the end')
+        self.lr_max, self.div, self.div_final = lr_max, div, div_final
+        self.pct_start, self.mom = pct_start, mom
 
     def before_fit(self):
         learn = self.learn
-        lr_max = spread_lrs(learn.lr if self.lr_max is None else self.lr_max, len(learn.opt.param_groups), 'lr_max')
+        lr_max = learn.lr if self.lr_max is None else self.lr_max
+        lr_max = spread_lrs(lr_max, len(learn.opt.param_groups), 'lr_max')
         self.scheds = self.make(lr_max, self.mom or learn.moms)
         if hyper_place(learn.opt, 'mom') is None:              # Adagrad, for one, has no momentum
             if self.mom: raise no_such_hyper(learn.opt, 'mom')
             del self.scheds['mom']
         super().before_fit()
 
-    def make(self, lr_max: list[float], mom: Sequence[float]) -> dict[str, Callable[[float], Any]]:
-        "The two schedules"
-        lr = combined_cos(self.pct_start, [lr/self.div for lr in lr_max], lr_max, [lr/self.div_final for lr in lr_max])
-        return dict(lr=lr, mom=combined_cos(self.pct_start, *mom))
+    def make(self,
+        lr_max: list[float],    # one rate for each parameter group
+        mom: Sequence[float],   # at the start, the top and the end
+    ) -> dict[str, Callable[[float], Any]]:
+        "The two schedules, by name"
+        start, end = [lr/self.div for lr in lr_max], [lr/self.div_final for lr in lr_max]
+        return dict(lr=combined_cos(self.pct_start, start, lr_max, end),
+                    mom=combined_cos(self.pct_start, *mom))
 
-    def plot(self,
-        n: int = 200,                        # number of steps
-        return_fig: bool | None = None,
-    ) -> Any:
-        "The schedule, before training"
-        if self.lr_max is None: raise ValueError('lr_max is not known before training: OneCycle(lr_max=...).plot()')
-        lr_max = spread_lrs(self.lr_max, 1) if not isinstance(self.lr_max, (list, tuple)) else list(self.lr_max)
-        scheds = self.make(lr_max, self.mom or (0.95, 0.85, 0.95))
-        fig = lr_figure([scheds['lr'](i/n)[-1] for i in range(n)], [scheds['mom'](i/n) for i in range(n)])
-        return show(fig, f'one-cycle schedule with a top of {lr_max[-1]:g}', return_fig)
+# %% ../nbs/06_schedule.ipynb #9e161fb6
+@patch
+def plot(self: OneCycle,
+    n: int = 200,                     # number of steps
+    return_fig: bool | None = None,   # return the figure instead of showing it
+) -> Any:                             # the figure, if it was asked for
+    "The schedule, before training; ValueError if `lr_max` was left to the learner"
+    if self.lr_max is None:
+        raise ValueError('lr_max is not known before training: OneCycle(lr_max=...).plot()')
+    listed = isinstance(self.lr_max, (list, tuple))
+    lr_max = list(self.lr_max) if listed else spread_lrs(self.lr_max, 1)
+    scheds = self.make(lr_max, self.mom or (0.95, 0.85, 0.95))
+    lrs, moms = [scheds['lr'](i/n)[-1] for i in range(n)], [scheds['mom'](i/n) for i in range(n)]
+    fig = lr_figure(lrs, moms)
+    return show(fig, f'one-cycle schedule with a top of {lr_max[-1]:g}', return_fig)
 
-# %% ../nbs/06_schedule.ipynb #f65b3ca0
+# %% ../nbs/06_schedule.ipynb #8fb30762
 @patch
 def fit_one_cycle(self: Learner,
     n_epoch: int,                         # number of epochs
@@ -173,7 +215,7 @@ def fit_one_cycle(self: Learner,
     div_final: float = 1e5,               # end at `lr_max/div_final`
     pct_start: float = 0.25,              # share of the training that warms up
     wd: float | None = None,              # weight decay; None: the learner's
-    moms: Sequence[float] | None = None,  # momentum at the start, the top and the end; None: the learner's
+    moms: Sequence[float] | None = None,  # momentum at start, top, end; None: the learner's
     cbs: Any = None,                      # callbacks for this fit only
     reset_opt: bool = False,              # begin with a new optimizer
     start_epoch: int = 0,                 # go on from here: the schedule goes on, too
@@ -183,62 +225,71 @@ def fit_one_cycle(self: Learner,
     self.fit(n_epoch, lr_max, wd, [one_cycle, *_listed(cbs)], reset_opt, start_epoch)
 
 def _listed(cbs: Any) -> list[Any]:
-    return [] if cbs is None else list(cbs) if isinstance(cbs, (list, tuple)) or hasattr(cbs, '__next__') else [cbs]
+    if cbs is None: return []
+    return list(cbs) if isinstance(cbs, (list, tuple)) or hasattr(cbs, '__next__') else [cbs]
 
-# %% ../nbs/06_schedule.ipynb #30f5b421
+# %% ../nbs/06_schedule.ipynb #7d22469b
 @patch
 def fit_flat_cos(self: Learner,
-    n_epoch: int,
-    lr: Any = None,                 # learning rate of the flat part; None: the learner's
-    div_final: float = 1e5,         # end at `lr/div_final`
-    pct_start: float = 0.75,        # share of the training at the flat rate
-    wd: float | None = None,
-    cbs: Any = None,
-    reset_opt: bool = False,
-    start_epoch: int = 0,
+    n_epoch: int,               # number of epochs
+    lr: Any = None,             # learning rate of the flat part; None: the learner's
+    div_final: float = 1e5,     # end at `lr/div_final`
+    pct_start: float = 0.75,    # share of the training at the flat rate
+    wd: float | None = None,    # weight decay; None: the learner's
+    cbs: Any = None,            # callbacks for this fit only
+    reset_opt: bool = False,    # begin with a new optimizer
+    start_epoch: int = 0,       # go on from here: the schedule goes on, too
 ) -> None:
     "Train at a constant rate, then along a cosine down to almost nothing"
     lrs = _lrs(self, lr)
     sched = combined_cos(pct_start, lrs, lrs, [lr/div_final for lr in lrs])
-    self.fit(n_epoch, lr, wd, [ParamScheduler({'lr': sched}), *_listed(cbs)], reset_opt, start_epoch)
-
-@patch
-def fit_sgdr(self: Learner,
-    n_cycles: int,                  # number of cycles
-    cycle_len: int,                 # epochs in the first
-    lr_max: Any = None,             # learning rate at the start of each cycle; None: the learner's
-    cycle_mult: int = 2,            # each cycle is so many times longer than the one before
-    wd: float | None = None,
-    cbs: Any = None,
-    reset_opt: bool = False,
-    start_epoch: int = 0,
-) -> None:
-    "Train with warm restarts (Loshchilov and Hutter, 2017): in each cycle, the rate falls along a cosine from `lr_max` to 0"
-    lengths = [as_count(cycle_len, 'cycle_len', 1)*as_count(cycle_mult, 'cycle_mult', 1)**i for i in range(as_count(n_cycles, 'n_cycles', 1))]
-    lrs = _lrs(self, lr_max)
-    sched = combine_scheds([n/sum(lengths) for n in lengths], [SchedCos(lrs, [0.]*len(lrs))]*n_cycles)
-    self.fit(sum(lengths), lr_max, wd, [ParamScheduler({'lr': sched}), *_listed(cbs)], reset_opt, start_epoch)
+    cbs = [ParamScheduler({'lr': sched}), *_listed(cbs)]
+    self.fit(n_epoch, lr, wd, cbs, reset_opt, start_epoch)
 
 def _lrs(learn: Learner, lr: Any) -> list[float]:
+    "The rate of each parameter group"
     if learn.opt is None: learn.create_opt()
     return spread_lrs(learn.lr if lr is None else lr, len(learn.opt.param_groups))
 
-# %% ../nbs/06_schedule.ipynb #c9977e53
+# %% ../nbs/06_schedule.ipynb #bd7b06ec
+@patch
+def fit_sgdr(self: Learner,
+    n_cycles: int,              # number of cycles
+    cycle_len: int,             # epochs in the first
+    lr_max: Any = None,         # rate at the start of each cycle; None: the learner's
+    cycle_mult: int = 2,        # each cycle is so many times longer than the one before
+    wd: float | None = None,    # weight decay; None: the learner's
+    cbs: Any = None,            # callbacks for this fit only
+    reset_opt: bool = False,    # begin with a new optimizer
+    start_epoch: int = 0,       # go on from here: the schedule goes on, too
+) -> None:
+    "Train in cycles: in each, the rate falls along a cosine from `lr_max` to 0"
+    n_cycles = as_count(n_cycles, 'n_cycles', 1)
+    first, mult = as_count(cycle_len, 'cycle_len', 1), as_count(cycle_mult, 'cycle_mult', 1)
+    lengths = [first*mult**i for i in range(n_cycles)]
+    lrs = _lrs(self, lr_max)
+    cycles = [SchedCos(lrs, [0.]*len(lrs))]*n_cycles
+    sched = combine_scheds([n/sum(lengths) for n in lengths], cycles)
+    cbs = [ParamScheduler({'lr': sched}), *_listed(cbs)]
+    self.fit(sum(lengths), lr_max, wd, cbs, reset_opt, start_epoch)
+
+# %% ../nbs/06_schedule.ipynb #de194d9a
 @patch
 def fine_tune(self: Learner,
-    epochs: int,                      # epochs with everything unfrozen
-    base_lr: Any = 2e-3,              # learning rate of the head in the first phase; half of it in the second
-    freeze_epochs: int = 1,           # epochs with the head alone
-    lr_mult: float = 100,             # the first group gets `base_lr/lr_mult` in the second phase
-    pct_start: float = 0.3,
-    div: float = 5.0,
-    cbs: Any = None,                  # callbacks for the second phase
-    freeze_cbs: Any = None,           # callbacks for the first; a tracker of the best epoch should see one phase only
-    **kwargs: Any,                    # passed to `fit_one_cycle` in both phases
+    epochs: int,               # epochs with everything unfrozen
+    base_lr: Any = 2e-3,       # rate of the head in the first phase; half of it in the second
+    freeze_epochs: int = 1,    # epochs with the head alone
+    lr_mult: float = 100,      # in the second, the head's rate is so many times the first group's
+    pct_start: float = 0.3,    # share of the second phase that warms up
+    div: float = 5.0,          # the second phase begins at its rate over `div`
+    cbs: Any = None,           # callbacks for the second phase
+    freeze_cbs: Any = None,    # for the first; a tracker of the best should see one phase only
+    **kwargs: Any,             # passed to `fit_one_cycle` in both phases
 ) -> None:
     "Train the last group for `freeze_epochs`, then everything for `epochs`"
     base_lr = spread_lrs(base_lr, 1, 'base_lr')[0]
     self.freeze()
     self.fit_one_cycle(freeze_epochs, slice(base_lr), pct_start=0.99, cbs=freeze_cbs, **kwargs)
     self.unfreeze()
-    self.fit_one_cycle(epochs, slice(base_lr/2/lr_mult, base_lr/2), pct_start=pct_start, div=div, cbs=cbs, **kwargs)
+    lrs = slice(base_lr/2/lr_mult, base_lr/2)
+    self.fit_one_cycle(epochs, lrs, pct_start=pct_start, div=div, cbs=cbs, **kwargs)

@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['save_rng', 'save_model', 'save_opt', 'save_attributes', 'snapshot']
 
-# %% ../nbs/03a_snapshot.ipynb #414ed765
+# %% ../nbs/03a_snapshot.ipynb #b81d3c57
 import copy
 import random
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import MethodType
@@ -20,15 +21,16 @@ from torch import Tensor, nn
 # %% ../nbs/03a_snapshot.ipynb #38452e02
 from .learner import Learner
 
-# %% ../nbs/03a_snapshot.ipynb #2db1201b
+# %% ../nbs/03a_snapshot.ipynb #01236042
 def save_rng(
     loaders: Iterable[Any] = (),   # loaders whose own generators are noted, too
 ) -> Callable[[], None]:           # puts the random state back
     "Note the state of all random generators"
-    numpy = __import__('sys').modules.get('numpy')        # if nobody imported it, nobody drew from it
+    numpy = sys.modules.get('numpy')        # if nobody imported it, nobody drew from it
     python_state, torch_state = random.getstate(), torch.get_rng_state()
     numpy_state = numpy.random.get_state() if numpy else None
-    cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+    on_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+    cuda_states = torch.cuda.get_rng_state_all() if on_cuda else None
     own = [(g, g.get_state()) for dl in loaders for g in _generators(dl)]
     def restore() -> None:
         random.setstate(python_state); torch.set_rng_state(torch_state)
@@ -38,20 +40,25 @@ def save_rng(
     return restore
 
 def _generators(dl: Any) -> Iterator[torch.Generator]:
-    holders = [dl, getattr(dl, 'sampler', None), getattr(dl, 'batch_sampler', None), getattr(getattr(dl, 'batch_sampler', None), 'sampler', None)]
-    yield from {id(g): g for h in holders if isinstance(g := getattr(h, 'generator', None), torch.Generator)}.values()
+    sampler, batch_sampler = getattr(dl, 'sampler', None), getattr(dl, 'batch_sampler', None)
+    holders = [dl, sampler, batch_sampler, getattr(batch_sampler, 'sampler', None)]
+    found = [getattr(holder, 'generator', None) for holder in holders]
+    yield from {id(g): g for g in found if isinstance(g, torch.Generator)}.values()    # each once
 
-# %% ../nbs/03a_snapshot.ipynb #e9bffaa2
-def save_model(model: nn.Module) -> Callable[[], None]:
+# %% ../nbs/03a_snapshot.ipynb #8079c331
+def save_model(
+    model: nn.Module,            # with everything inside it
+) -> Callable[[], None]:         # puts it all back, into the same objects
     "Note the state of a model"
-    attributes = [(m, {k: dict(v) if k in ('_parameters', '_buffers', '_modules') else v for k, v in vars(m).items()}) for m in model.modules()]
-    tensors = [(t, t.detach().clone(), t.requires_grad) for t in [*model.parameters(), *model.buffers()]]
-    grads = [(p, p.grad, None if p.grad is None else p.grad.detach().clone()) for p in model.parameters()]
+    params, held = list(model.parameters()), [*model.parameters(), *model.buffers()]
+    attributes = [(m, _with_own_tables(vars(m))) for m in model.modules()]
+    tensors = [(t, t.detach().clone(), t.requires_grad) for t in held]
+    grads = [(p, p.grad, None if p.grad is None else p.grad.detach().clone()) for p in params]
     @torch.no_grad()
     def restore() -> None:
         for m, saved in attributes:
             for k in [k for k in vars(m) if k not in saved]: del m.__dict__[k]
-            m.__dict__.update({k: dict(v) if k in ('_parameters', '_buffers', '_modules') else v for k, v in saved.items()})
+            m.__dict__.update(_with_own_tables(saved))
         for t, value, requires_grad in tensors:
             if t.device != value.device: t.data = t.data.to(value.device)
             t.copy_(value)
@@ -61,11 +68,19 @@ def save_model(model: nn.Module) -> Callable[[], None]:
             if grad is not None: grad.copy_(value)
     return restore
 
-# %% ../nbs/03a_snapshot.ipynb #a54bb1e2
-def save_opt(opt: torch.optim.Optimizer) -> Callable[[], None]:
+def _with_own_tables(attributes: dict[str, Any]) -> dict[str, Any]:
+    "A module's attributes, its tables of parameters, buffers and modules copied"
+    tables = ('_parameters', '_buffers', '_modules')
+    return {k: dict(v) if k in tables else v for k, v in attributes.items()}
+
+# %% ../nbs/03a_snapshot.ipynb #aa560195
+def save_opt(
+    opt: torch.optim.Optimizer,    # or what looks like one: `state`, `param_groups`
+) -> Callable[[], None]:           # puts it all back, into the same optimizer
     "Note the state and the hyper-parameters of an optimizer"
     state = {p: copy.deepcopy(s) for p, s in opt.state.items()}
-    groups = [{k: list(v) if k == 'params' else copy.deepcopy(v) for k, v in g.items()} for g in opt.param_groups]
+    groups = [{k: list(v) if k == 'params' else copy.deepcopy(v) for k, v in g.items()}
+              for g in opt.param_groups]
     def restore() -> None:
         opt.state.clear()
         opt.state.update({p: copy.deepcopy(s) for p, s in state.items()})
@@ -75,11 +90,11 @@ def save_opt(opt: torch.optim.Optimizer) -> Callable[[], None]:
             group.update(saved)
     return restore
 
-# %% ../nbs/03a_snapshot.ipynb #9d449749
+# %% ../nbs/03a_snapshot.ipynb #dd9ec4c4
 def save_attributes(
     obj: Any,                      # an object with attributes
     shared: Iterable[Any] = (),    # objects that are referred to, not owned: they are not copied
-) -> Callable[[], None]:
+) -> Callable[[], None]:           # puts them back, lists and dicts in place
     "Note the attributes of an object"
     memo = {id(s): s for s in shared}
     saved = {k: (v, _copy(v, memo)) for k, v in vars(obj).items()}
@@ -91,33 +106,43 @@ def save_attributes(
 def _copy(value: Any, memo: dict[int, Any]) -> Any:
     if isinstance(value, MethodType): return value
     try: return copy.deepcopy(value, dict(memo))
-    except Exception: return value               # a file, a lock, a generator: such a thing is kept as it is
+    except Exception: return value         # a file, a lock, a generator: it is kept as it is
 
 def _put_back(old: Any, value: Any) -> Any:
-    if old is value: return old
-    if isinstance(old, (list, deque)) and type(old) is type(value): old.clear(); old.extend(value); return old
-    if isinstance(old, (dict, set)) and type(old) is type(value): old.clear(); old.update(value); return old
-    return value
+    if old is value or type(old) is not type(value): return value
+    if isinstance(old, (list, deque)): refill = old.extend
+    elif isinstance(old, (dict, set)): refill = old.update
+    else: return value
+    old.clear()
+    refill(value)
+    return old
 
-# %% ../nbs/03a_snapshot.ipynb #5e9c3bce
+# %% ../nbs/03a_snapshot.ipynb #a968cef1
 def snapshot(
-    learn: Learner,
+    learn: Learner,            # between runs
     but: Iterable[Any] = (),   # callbacks that keep what they have seen
 ) -> Callable[[], None]:       # puts everything back; may be called more than once
-    "Note everything that a run may change in a learner, its callbacks included, if they take part in `lr_find`"
-    shared = [learn, learn.callbacks, learn.model, learn.opt, learn.dls, *learn.model.modules(), *learn.model.parameters(),
-              *learn.cbs, *getattr(learn.dls, 'loaders', [])]
-    parts = [save_model(learn.model)]
-    if isinstance(learn.loss_func, nn.Module): parts.append(save_model(learn.loss_func))
-    if learn.opt is not None: parts.append(save_opt(learn.opt))
-    parts += [save_attributes(cb, shared) for cb in learn.cbs if 'lr_find' in cb.run_in and cb not in but]
-    attributes = {k: v for k, v in vars(learn).items() if k not in ('callbacks', 'undo')}
-    members = [(name, copy.copy(getattr(learn.callbacks, name))) for name in ('all', 'names', '_settings')]
-    parts.append(save_rng(getattr(learn.dls, 'loaders', [])))
+    "Note everything that a run may change in a learner and in its callbacks"
+    parts, kept = _saved_parts(learn, but), ('callbacks', 'undo')
+    attributes = {k: v for k, v in vars(learn).items() if k not in kept}
+    members = {k: copy.copy(getattr(learn.callbacks, k)) for k in ('all', 'names', '_settings')}
     def restore() -> None:
-        for k in [k for k in vars(learn) if k not in attributes and k not in ('callbacks', 'undo')]: del learn.__dict__[k]
+        for k in [k for k in vars(learn) if k not in attributes and k not in kept]:
+            del learn.__dict__[k]
         learn.__dict__.update(attributes)
-        for name, value in members: setattr(learn.callbacks, name, copy.copy(value))
+        came = learn.cbs                                     # some may have come, or gone, meanwhile
+        for name, value in members.items(): setattr(learn.callbacks, name, copy.copy(value))
         for part in parts: part()
+        for cb in {*came, *learn.cbs}: cb.__dict__['learn'] = learn if cb in learn.cbs else None
         learn.cbs_changed()
     return restore
+
+def _saved_parts(learn: Learner, but: Iterable[Any]) -> list[Callable[[], None]]:
+    model, loaders = learn.model, getattr(learn.dls, 'loaders', [])
+    shared = [learn, learn.callbacks, model, learn.opt, learn.dls,
+              *model.modules(), *model.parameters(), *learn.cbs, *loaders]
+    parts = [save_model(model)]
+    if isinstance(learn.loss_func, nn.Module): parts.append(save_model(learn.loss_func))
+    if learn.opt is not None: parts.append(save_opt(learn.opt))
+    swept = [cb for cb in learn.cbs if 'lr_find' in cb.run_in and cb not in but]
+    return [*parts, *(save_attributes(cb, shared) for cb in swept), save_rng(loaders)]

@@ -60,7 +60,9 @@ def test_shadowing_warns_once_at_the_line_that_does_it():
     lines, first = inspect.getsourcelines(Hides.before_batch)
     assert seen[0].filename == __file__ and seen[0].lineno == first + next(i for i, line in enumerate(lines) if "# here" in line)
     text = str(seen[0].message)
-    assert "You are shadowing an attribute (loss) that exists in the learner. Use `self.learn.loss` to avoid this." in text and "Hides" in text
+    assert (
+        "You are shadowing an attribute (loss) that exists in the learner. Use `self.learn.loss` to avoid this." in text and "Hides" in text
+    )
     assert learn.hides.loss == 1.0
 
 
@@ -139,6 +141,8 @@ def test_event_methods_of_the_model_or_the_learner_are_never_called():
     learn.fit(1)
     learn.callback("before_batch"), learn.callback("hello")
     assert called == []
+    with pytest.raises(AttributeError, match="after_batch"):
+        learn.callback.after_batch
 
 
 def test_calling_a_callback():
@@ -162,7 +166,11 @@ def test_functions_as_events():
         def before_fit(self):
             said.append("method")
 
-    own = Own(before_fit=lambda self: said.append(type(self).__name__), after_fit=functools.partial(lambda word, self: said.append(word), "done"), before_epoch=None)
+    own = Own(
+        before_fit=lambda self: said.append(type(self).__name__),
+        after_fit=functools.partial(lambda word, self: said.append(word), "done"),
+        before_epoch=None,
+    )
     line_learner(cbs=own).fit(1)
     assert said == ["Own", "done"]
 
@@ -219,7 +227,15 @@ def test_an_attribute_called_training_does_not_defeat_the_switches():
     assert seen == [False]
 
 
-@pytest.mark.parametrize("purpose, run", [("fit", lambda l: l.fit(1)), ("validate", lambda l: l.validate()), ("preds", lambda l: l.get_preds()), ("lr_find", lambda l: l.lr_find(num_it=10, show_plot=False))])
+@pytest.mark.parametrize(
+    "purpose, run",
+    [
+        ("fit", lambda learn: learn.fit(1)),
+        ("validate", lambda learn: learn.validate()),
+        ("preds", lambda learn: learn.get_preds()),
+        ("lr_find", lambda learn: learn.lr_find(num_it=10, show_plot=False)),
+    ],
+)
 def test_run_in(purpose, run):
     wanted, unwanted = [], []
     others = tuple({"fit", "validate", "preds", "lr_find"} - {purpose})
@@ -436,7 +452,10 @@ def test_removed_callbacks_come_back_to_their_place_among_changes():
     assert len(learn.cbs) == 2
 
 
-@pytest.mark.parametrize("class_name", ["FitCallback", "ModelCallback", "XCallback", "YCallback", "LossCallback", "DlsCallback", "TrainingCallback", "LrFindCallback"])
+@pytest.mark.parametrize(
+    "class_name",
+    ["FitCallback", "ModelCallback", "XCallback", "YCallback", "LossCallback", "DlsCallback", "TrainingCallback", "LrFindCallback"],
+)
 def test_names_that_the_learner_needs_are_refused(class_name):
     """D17: learn.fit or learn.model was replaced."""
     learn = line_learner()
@@ -582,5 +601,7 @@ def test_show_training_loop(capsys):
     out = capsys.readouterr().out
     assert all(name in out for name in EVENTS if name != "after_create")
     assert "before_batch  <- Hides, Callback" in out and "before_epoch  <- Recorder, Callback" in out
-    order = [out.index(name) for name in ("before_backward", "loss_grad.backward", "after_backward", "opt.step", "after_step", "opt.zero_grad")]
+    order = [
+        out.index(name) for name in ("before_backward", "loss_grad.backward", "after_backward", "opt.step", "after_step", "opt.zero_grad")
+    ]
     assert order == sorted(order)

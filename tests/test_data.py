@@ -74,18 +74,31 @@ def two_maes(pred, y, z):
     return mae(pred[0], y) + mae(pred[1], z)
 
 
-u_v_y = lambda model: (lambda u, v, y, z: (model(u, v), (y,)))
+def u_v_y(model):
+    return lambda u, v, y, z: (model(u, v), (y,))
+
+
 # how a batch is made; the model; what DataLoaders is told; what the batch means
 SHAPES = {
     "two inputs": (lambda u, v, y, z: (u, v, y), TwoIn, {}, u_v_y),
     "a list": (lambda u, v, y, z: [u, v, y], TwoIn, {}, u_v_y),
     "named tuple": (lambda u, v, y, z: Three(u, v, y), TwoIn, {}, u_v_y),
     "a dict and a target": (lambda u, v, y, z: (dict(u=u, v=v), y), TakesDict, {}, lambda m: lambda u, v, y, z: (m(dict(u=u, v=v)), (y,))),
-    "named tuple of a dict": (lambda u, v, y, z: Nested(dict(u=u, v=v), y), TakesDict, {}, lambda m: lambda u, v, y, z: (m(dict(u=u, v=v)), (y,))),
+    "named tuple of a dict": (
+        lambda u, v, y, z: Nested(dict(u=u, v=v), y),
+        TakesDict,
+        {},
+        lambda m: lambda u, v, y, z: (m(dict(u=u, v=v)), (y,)),
+    ),
     "a dict with targets": (lambda u, v, y, z: dict(u=u, v=v, label=y), TwoIn, dict(targets="label"), u_v_y),
     "an ordered dict with targets": (lambda u, v, y, z: OrderedDict(label=y, u=u, v=v), TwoIn, dict(targets=("label",)), u_v_y),
     "two targets": (lambda u, v, y, z: (u, y, z), TwoOut, dict(n_inp=1), lambda m: lambda u, v, y, z: (m(u), (y, z))),
-    "two targets of a dict": (lambda u, v, y, z: dict(u=u, a=y, b=z), TwoOut, dict(targets=("a", "b")), lambda m: lambda u, v, y, z: (m(u), (y, z))),
+    "two targets of a dict": (
+        lambda u, v, y, z: dict(u=u, a=y, b=z),
+        TwoOut,
+        dict(targets=("a", "b")),
+        lambda m: lambda u, v, y, z: (m(u), (y, z)),
+    ),
 }
 
 
@@ -127,7 +140,9 @@ def test_numbers_are_those_of_one_pass(shape, kind):
     loss_func, metric = (two_losses, two_maes) if two else (nn.MSELoss(), mae)
     seed()
     model = model_class().double()
-    learn = line_learner(dls=on_cpu(loader_of(kind, batches), loader_of(kind, batches), **told), model=model, loss_func=loss_func, metrics=metric)
+    learn = line_learner(
+        dls=on_cpu(loader_of(kind, batches), loader_of(kind, batches), **told), model=model, loss_func=loss_func, metrics=metric
+    )
     pred, targets = meaning(model)(*items())
     expected = [loss_func(pred, *targets).item(), metric(pred, *targets).item()]
     assert learn.validate() == [pytest.approx(e, abs=1e-6) for e in expected]
@@ -164,7 +179,9 @@ def test_a_last_batch_of_one_item(n_items):
     learn = line_learner(dls=dls, metrics=mae, lr=1e-3)
     learn.fit(1)
     a, b = ab(learn)
-    assert learn.recorder.values[0][1:] == [pytest.approx(f.item(), rel=1e-5) for f in (((a * x + b - 3 * x) ** 2).mean(), mae(a * x + b, 3 * x))]
+    assert learn.recorder.values[0][1:] == [
+        pytest.approx(f.item(), rel=1e-5) for f in (((a * x + b - 3 * x) ** 2).mean(), mae(a * x + b, 3 * x))
+    ]
 
 
 def test_x_and_y():
@@ -293,6 +310,8 @@ def test_several_outputs_in_preds():
     u, v, y, z = items()
     seed()
     model = TwoOut().double()
-    learn = line_learner(dls=on_cpu(batched(lambda u, v, y, z: (u, y, z)), batched(lambda u, v, y, z: (u, y, z)), n_inp=1), model=model, loss_func=two_losses)
+    learn = line_learner(
+        dls=on_cpu(batched(lambda u, v, y, z: (u, y, z)), batched(lambda u, v, y, z: (u, y, z)), n_inp=1), model=model, loss_func=two_losses
+    )
     preds, targets = learn.get_preds()
     assert all(torch.allclose(a, b) for a, b in zip((*preds, *targets), (*model(u), y, z)))

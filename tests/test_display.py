@@ -85,23 +85,20 @@ def on_screen(text: str) -> list[str]:
 
 
 def test_a_pipe_gets_one_line_an_epoch():
-    done = in_pipe("learn.fit(2); learn.validate(); learn.get_preds(); learn.lr_find(num_it=10)\nprint('end')")
-    assert done.returncode == 0, done.stderr
-    *rows, end = done.stdout.splitlines()
-    same_rows(rows)
-    assert end == "end" and "\r" not in done.stdout and "\x1b" not in done.stdout and done.stderr == ""
-
-
-def test_a_pipe_hears_of_an_interrupt():
-    done = in_pipe("learn.fit(2, cbs=RaiseIn('after_step', KeyboardInterrupt, when=lambda learn: learn.epoch == 1))")
-    assert done.returncode != 0 and "FitInterrupted: stopped in epoch 1 at batch 0; learn is usable" in done.stderr
+    stopped = "learn.fit(2, cbs=RaiseIn('after_step', KeyboardInterrupt, when=lambda learn: learn.epoch == 1))"
+    done = in_pipe(f"learn.fit(2); learn.validate(); learn.get_preds(); learn.lr_find(num_it=10)\nprint('end')\n{stopped}")
+    assert "\r" not in done.stdout and "\x1b" not in done.stdout
     lines = done.stdout.splitlines()
-    assert lines[-1].startswith("stopped in epoch 1") and len(lines) in (3, 4) and "\r" not in done.stdout
+    same_rows(lines[:3])
+    assert lines[3] == "end" and lines[4] == ROWS[0]
+    # and hears of the interrupt
+    assert lines[-1].startswith("stopped in epoch 1") and len(lines) in (7, 8)
+    assert done.returncode != 0 and "FitInterrupted: stopped in epoch 1 at batch 0; learn is usable" in done.stderr
 
 
 def test_a_terminal_gets_a_bar_and_in_the_end_the_lines_alone():
     text = in_terminal("learn.fit(2); learn.validate()\nprint('end')")
-    assert "epoch 1 of 2" in text and "epoch 2 of 2" in text and "%|" in text and "\r" in text
+    assert re.search(r"\r *\d+%.*epoch \d of 2, batch \d of 2", text)
     lines = [line for line in on_screen(text) if line]
     assert lines[-1] == "end"
     same_rows(lines[:-1])
@@ -158,7 +155,15 @@ def test_an_error_says_where_it_failed(capsys):
     assert "failed in epoch 0, training batch 1" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name, cancel", [("before_train", cbnb.CancelTrainException), ("before_validate", cbnb.CancelValidException), ("before_epoch", cbnb.CancelEpochException), ("before_fit", cbnb.CancelFitException)])
+@pytest.mark.parametrize(
+    "name, cancel",
+    [
+        ("before_train", cbnb.CancelTrainException),
+        ("before_validate", cbnb.CancelValidException),
+        ("before_epoch", cbnb.CancelEpochException),
+        ("before_fit", cbnb.CancelFitException),
+    ],
+)
 @pytest.mark.parametrize("order", [-50, 70])
 def test_cancelled_phases_are_shown(name, cancel, order, capsys):
     """D39: the progress callback failed when training was cancelled before it began."""
@@ -200,7 +205,16 @@ def test_loaders_without_length_are_shown():
 
 
 def test_cells_and_lines():
-    assert [as_cell(v) for v in (None, 3, 1.5, 0.0, 1e-7, 123456789.0, float("nan"), "x")] == ["", "3", "1.500000", "0.000000", "1e-07", "1.235e+08", "nan", "x"]
+    assert [as_cell(v) for v in (None, 3, 1.5, 0.0, 1e-7, 123456789.0, float("nan"), "x")] == [
+        "",
+        "3",
+        "1.500000",
+        "0.000000",
+        "1e-07",
+        "1.235e+08",
+        "nan",
+        "x",
+    ]
     names = ["epoch", "train_loss", "a rather long name", "time"]
     lines = [as_line(names, names), as_line([0, 1.25, None, "00:01"], names), as_line([10, 1.25, 2.5, "10:01"], names)]
     assert len({len(line) for line in lines}) == 1 and lines[1].split() == ["0", "1.250000", "00:01"]
@@ -210,4 +224,6 @@ def test_html_is_escaped():
     nasty = "a<b & <img src=x>\"'"
     for page in (as_html([nasty], [[nasty]]), bar_html(0.5, nasty)):
         assert "<img" not in page and "&lt;img" in page and "a<b" not in page
-    assert "width:100%" in bar_html(1.7, "") and "width:50%" in bar_html(0.5, "") and "%" not in re.sub("height:100%", "", bar_html(None, ""))
+    assert (
+        "width:100%" in bar_html(1.7, "") and "width:50%" in bar_html(0.5, "") and "%" not in re.sub("height:100%", "", bar_html(None, ""))
+    )

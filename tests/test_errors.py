@@ -21,7 +21,16 @@ class Structured(Exception):
 
 
 def errors():
-    return [AssertionError(), ValueError("text", 2), StopIteration(), KeyError("k"), Structured(3, detail=[1]), AttributeError("name"), GeneratorExit(), MemoryError()]
+    return [
+        AssertionError(),
+        ValueError("text", 2),
+        StopIteration(),
+        KeyError("k"),
+        Structured(3, detail=[1]),
+        AttributeError("name"),
+        GeneratorExit(),
+        MemoryError(),
+    ]
 
 
 @pytest.mark.parametrize("name", RUN_EVENTS)
@@ -32,7 +41,12 @@ def test_an_error_stays_what_it_is_and_says_where_it_was(name):
             args, state = error.args, dict(vars(error))
             seen = []
             epoch = 0 if name in ("before_fit", "after_cancel_fit") else 1
-            raiser = RaiseIn(name, error, phase=phase, when=lambda learn: learn.epoch == epoch and (name not in IN_BATCH or learn.iter == (phase == "train")))
+            raiser = RaiseIn(
+                name,
+                error,
+                phase=phase,
+                when=lambda learn: learn.epoch == epoch and (name not in IN_BATCH or learn.iter == (phase == "train")),
+            )
             learn = line_learner(4, cbs=noting(seen, -1000))
             listed = learn.cbs
             with pytest.raises(type(error)) as caught:
@@ -190,10 +204,22 @@ BAD = {
     "unknown event": (lambda: line_learner()("after_bacth"), ValueError, "no event is called 'after_bacth'; did you mean 'after_batch'"),
     "unknown event in a callback": (lambda: cbnb.Callback(before_bach=print), TypeError, "before_bach.*did you mean 'before_batch'"),
     "misspelt method": (misspelt, TypeError, "Typo.after_bacth is not an event.*did you mean 'after_batch'"),
-    "generator as a loader": (lambda: on_cpu((b for b in line_batches())), TypeError, "generator can be iterated only once.*list.*function"),
-    "generator as a second loader": (lambda: on_cpu(line_batches(), iter(line_batches())), TypeError, "list_iterator can be iterated only once"),
+    "generator as a loader": (
+        lambda: on_cpu((b for b in line_batches())),
+        TypeError,
+        "generator can be iterated only once.*list.*function",
+    ),
+    "generator as a second loader": (
+        lambda: on_cpu(line_batches(), iter(line_batches())),
+        TypeError,
+        "list_iterator can be iterated only once",
+    ),
     "number as a loader": (lambda: on_cpu(3), TypeError, "int is no data loader"),
-    "generator as the only loader": (lambda: line_learner(dls=(b for b in line_batches())), TypeError, "generator can be iterated only once"),
+    "generator as the only loader": (
+        lambda: line_learner(dls=(b for b in line_batches())),
+        TypeError,
+        "generator can be iterated only once",
+    ),
     "one-cycle without length": (
         lambda: line_learner(dls=on_cpu(lambda: iter(line_batches()))).fit_one_cycle(1),
         ValueError,
@@ -263,7 +289,10 @@ def test_the_metric_that_fails_is_named_with_its_batch():
 def test_freezing():
     """D33: freezing one group did nothing and did not say so; an impossible group was accepted."""
     learn = grouped_learner()
-    trained = lambda: [all(p.requires_grad for p in m.parameters()) for m in learn.model]
+
+    def trained():
+        return [all(p.requires_grad for p in m.parameters()) for m in learn.model]
+
     for n, expected in ((-1, [0, 1, 1]), (-2, [0, 1, 1]), (1, [0, 1, 1]), (0, [1, 1, 1]), (-3, [1, 1, 1]), (2, [0, 1, 1])):
         learn.freeze_to(n)
         assert trained() == [bool(e) for e in expected], n  # batch norm goes on training

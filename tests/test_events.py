@@ -251,7 +251,9 @@ def raise_(error):
     raise error
 
 
-EVALUATION_EVENTS = [name for name in RUN_EVENTS if name not in TRAIN_ONLY and name not in ("before_train", "after_cancel_train", "after_train")]
+EVALUATION_EVENTS = [
+    name for name in RUN_EVENTS if name not in TRAIN_ONLY and name not in ("before_train", "after_cancel_train", "after_train")
+]
 
 
 @pytest.mark.parametrize("level", CANCELS)

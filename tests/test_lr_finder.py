@@ -36,7 +36,13 @@ def test_both_ends_are_tried():
 def test_the_rates_are_those_of_the_steps():
     seen = []
     learn = regression()
-    found = sweep(learn, num_it=30, stop_div=False, end_lr=0.1, cbs=cbnb.Callback(before_step=lambda self: seen.append(self.learn.opt.param_groups[0]["lr"])))
+    found = sweep(
+        learn,
+        num_it=30,
+        stop_div=False,
+        end_lr=0.1,
+        cbs=cbnb.Callback(before_step=lambda self: seen.append(self.learn.opt.param_groups[0]["lr"])),
+    )
     assert seen == found.lrs
 
 
@@ -155,7 +161,14 @@ def test_rates_per_group(start, end):
     x = torch.linspace(-1, 1, 8)[:, None]
     model = nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 1))
     learn = line_learner(dls=cbnb.DataLoaders([(x, 2 * x)] * 2, device="cpu"), model=model, splitter=lambda m: list(m))
-    found = sweep(learn, start_lr=start, end_lr=end, num_it=20, stop_div=False, cbs=cbnb.Callback(before_step=lambda self: seen.append([g["lr"] for g in self.learn.opt.param_groups])))
+    found = sweep(
+        learn,
+        start_lr=start,
+        end_lr=end,
+        num_it=20,
+        stop_div=False,
+        cbs=cbnb.Callback(before_step=lambda self: seen.append([g["lr"] for g in self.learn.opt.param_groups])),
+    )
     assert len(seen) == 20 and seen[-1] == pytest.approx([0.1, 1.0]) and found.lrs == [lrs[-1] for lrs in seen]
     assert seen[0] == pytest.approx([1e-6, 1e-5] if start != 1e-5 else [1e-5, 1e-5])
 
@@ -191,10 +204,16 @@ REFUSALS = {
     "infinite from the start": (lambda: sweep(line_learner(loss_func=constant(float("inf")))), "not a number from the start"),
     "too few": (lambda: sweep(regression(), num_it=6), "6 points are too few.*num_it"),
     "still too few": (lambda: sweep(regression(), num_it=9), "9 points are too few.*num_it"),
-    "too high from the start": (lambda: sweep(regression(opt_func=torch.optim.SGD), start_lr=1e2, end_lr=1e6), "diverged after .*start_lr=1e.02 is too high"),
+    "too high from the start": (
+        lambda: sweep(regression(opt_func=torch.optim.SGD), start_lr=1e2, end_lr=1e6),
+        "diverged after .*start_lr=1e.02 is too high",
+    ),
     "flat": (lambda: sweep(line_learner(loss_func=flat)), "flat from 1e-07 to 10"),
     "rates too low": (lambda: sweep(regression(), start_lr=1e-12, end_lr=1e-9), "flat from 1e-12 to 1e-09"),
-    "rises only": (lambda: cbnb.LRFind([10.0**i for i in range(-10, 10)], [1 + 0.1 * i for i in range(20)], [], 20), "only rises.*start_lr=1e-10"),
+    "rises only": (
+        lambda: cbnb.LRFind([10.0**i for i in range(-10, 10)], [1 + 0.1 * i for i in range(20)], [], 20),
+        "only rises.*start_lr=1e-10",
+    ),
 }
 
 
@@ -229,7 +248,9 @@ def test_short_sweeps_suggest_or_refuse(num_it):
 def test_a_rule_that_cannot_say_anything_is_left_out():
     lrs, losses = [10 ** (i / 4 - 5) for i in range(20)], [20.0 - i for i in range(20)]
     found = cbnb.LRFind(lrs, losses, losses, 20)
-    assert found.lr is not None and list(found.suggestions) == ["valley", "minimum", "steep"] and "needs 16 points" in found.refusals["slide"]
+    assert (
+        found.lr is not None and list(found.suggestions) == ["valley", "minimum", "steep"] and "needs 16 points" in found.refusals["slide"]
+    )
     with pytest.raises(AttributeError, match="slide made no suggestion"):
         found.slide
 
@@ -250,7 +271,9 @@ def test_rules_in_numbers(rule, expected):
     assert found.suggestions[rule] == pytest.approx(expected, rel=1e-5) == getattr(found, rule)
 
 
-@pytest.mark.parametrize("losses, index", [([3, 2, 1], 0), ([5, 4, 6, 3, 2, 7, 1], 2), ([4, 3, 2, 1, 5, 0.5], 1), ([1, 3, 2], 0), (list(range(20, 0, -1)), 8)])
+@pytest.mark.parametrize(
+    "losses, index", [([3, 2, 1], 0), ([5, 4, 6, 3, 2, 7, 1], 2), ([4, 3, 2, 1, 5, 0.5], 1), ([1, 3, 2], 0), (list(range(20, 0, -1)), 8)]
+)
 def test_valley_in_small(losses, index):
     assert cbnb.valley([float(i) for i in range(len(losses))], losses, 100)[0] == index
 
@@ -279,7 +302,9 @@ def test_the_figure_is_returned():
     assert isinstance(found.fig, Figure)
     axes = found.fig.axes[0]
     assert axes.get_xscale() == "log" and len(axes.lines[0].get_xdata()) > 80
-    assert {"valley", "slide", "minimum", "steep"} <= {word for text in axes.get_legend().get_texts() for word in text.get_text().replace(":", " ").split()}
+    assert {"valley", "slide", "minimum", "steep"} <= {
+        word for text in axes.get_legend().get_texts() for word in text.get_text().replace(":", " ").split()
+    }
     learn = regression()
     learn.lr_find(show_plot=False)
     assert isinstance(learn.recorder.plot(return_fig=True), Figure)
@@ -338,10 +363,22 @@ def test_an_interrupted_sweep_says_so():
         learn.recorder.plot()
 
 
-@pytest.mark.parametrize("name, cancel", [("before_step", cbnb.CancelStepException), ("before_step", cbnb.CancelBatchException), ("before_batch", cbnb.CancelBatchException), ("before_train", cbnb.CancelTrainException)])
+@pytest.mark.parametrize(
+    "name, cancel",
+    [
+        ("before_step", cbnb.CancelStepException),
+        ("before_step", cbnb.CancelBatchException),
+        ("before_batch", cbnb.CancelBatchException),
+        ("before_train", cbnb.CancelTrainException),
+    ],
+)
 def test_a_sweep_without_any_update_ends(name, cancel):
+    """Soon, and it says why."""
+    seen = []
+
     def refuse(self):
         raise cancel
 
-    found = sweep(line_learner(cbs=cbnb.Callback(**{name: refuse})), num_it=12)
-    assert found.lrs == [] and found.lr is None and found.reason
+    found = sweep(line_learner(cbs=[cbnb.Callback(**{name: refuse}), noting(seen, -1000, run_in=("lr_find",))]), num_it=12)
+    assert found.lrs == [] and found.lr is None and "no update" in found.reason
+    assert seen.count("before_batch") + seen.count("before_epoch") < 5000

@@ -67,13 +67,17 @@ def test_without_validation():
     """D35: a missing loader was an IndexError after the first training phase."""
     learn = line_learner(valid=False, metrics=mae)
     learn.fit(2)
-    assert learn.recorder.metric_names == ["epoch", "train_loss", "time"] and learn.recorder.values[0] == [pytest.approx(10.63636, abs=1e-5)]
+    assert learn.recorder.metric_names == ["epoch", "train_loss", "time"] and learn.recorder.values[0] == [
+        pytest.approx(10.63636, abs=1e-5)
+    ]
     learn = cbnb.Learner(line_batches(), line_learner().model, nn.MSELoss(), torch.optim.SGD, lr=0.1)
     learn.fit(1)
     assert ab(learn)[0] == pytest.approx(0.72)
 
 
-@pytest.mark.parametrize("every, validated", [(1, [0, 1, 2, 3, 4]), (2, [1, 3]), (5, [4]), (9, []), ([0, 4], [0, 4]), ((2,), [2]), ([], [])])
+@pytest.mark.parametrize(
+    "every, validated", [(1, [0, 1, 2, 3, 4]), (2, [1, 3]), (5, [4]), (9, []), ([0, 4], [0, 4]), ((2,), [2]), ([], [])]
+)
 def test_valid_every(every, validated):
     learn = line_learner(metrics=mae)
     learn.fit(5, valid_every=every)
@@ -136,7 +140,14 @@ def test_a_batch_cancelled_before_its_loss_is_not_counted(name, phase):
     batches = line_batches(3)
     dls = cbnb.DataLoaders(batches, [batches[0], (batches[1][0], batches[1][1] + 5)], device="cpu")
     for index in (0, 1):
-        learn = line_learner(dls=dls, metrics=[mae], cbs=[cbnb.Recorder(train_metrics=True), RaiseIn(name, cbnb.CancelBatchException, phase=phase, when=lambda learn: learn.iter == index)])
+        learn = line_learner(
+            dls=dls,
+            metrics=[mae],
+            cbs=[
+                cbnb.Recorder(train_metrics=True),
+                RaiseIn(name, cbnb.CancelBatchException, phase=phase, when=lambda learn: learn.iter == index),
+            ],
+        )
         learn.fit(1)
         row = learn.recorder.history[0].epochs[0]
         if phase == "train":
@@ -165,7 +176,9 @@ def test_a_second_fit_appends_a_run():
     assert [(row["run"], row["epoch"]) for row in history.rows()] == [(0, 0), (0, 1), (1, 0)]
 
 
-@pytest.mark.parametrize("error, status", [(ValueError, "failed"), (KeyboardInterrupt, "interrupted"), (cbnb.CancelFitException, "cancelled")])
+@pytest.mark.parametrize(
+    "error, status", [(ValueError, "failed"), (KeyboardInterrupt, "interrupted"), (cbnb.CancelFitException, "cancelled")]
+)
 def test_status(error, status):
     learn = line_learner(4, cbs=RaiseIn("after_step", error, when=lambda learn: learn.train_iter == 5))
     try:
@@ -268,12 +281,17 @@ def bytes_held(value):
     return bytes_held(vars(value))
 
 
-def test_memory_of_a_long_run():
-    n = 20_000
-    batch = line_batches(1)[0]
-    learn = line_learner(dls=cbnb.DataLoaders([batch] * n, device="cpu"), opt_func=torch.optim.SGD, lr=1e-4)
+@pytest.mark.parametrize("n, rate", [(20_000, 1e-4), (4_000, torch.tensor(1e-4))], ids=["plain", "a tensor as rate"])
+def test_memory_of_a_long_run(n, rate):
+    """Also in the middle of an epoch, except for the few values that wait to be stacked."""
+    during, batch = [], line_batches(1)[0]
+    look = cbnb.Callback(after_train=lambda self: during.append(bytes_held(self.learn.recorder.history[0])))
+    look.order = -1000
+    dls = cbnb.DataLoaders([batch] * n, device="cpu")
+    learn = line_learner(dls=dls, cbs=look, opt_func=lambda groups, lr: torch.optim.Adam(groups, lr=rate, foreach=False), lr=1e-4)
     learn.fit(1)
     run = learn.recorder.history[0]
+    assert during[0] <= 40 * n + 2 * 256 * 600
     assert run.n_steps == n == len(learn.recorder.losses) == len(learn.recorder.lrs)
     assert bytes_held(run) <= 40 * n
 
@@ -333,7 +351,10 @@ def test_metrics_shipped():
         values.append(float(smooth.value))
     assert values == pytest.approx([1.0, 1.505051, 2.013467], abs=1e-5)
     pred, y = torch.tensor([[0.9, 0.2, 0.4], [0.1, 0.8, 0.6]]), torch.tensor([0, 1, 1])
-    share = lambda p, t: (p == t).float().mean()
+
+    def share(p, t):
+        return (p == t).float().mean()
+
     assert cbnb.AccumMetric(share, dim_argmax=0)(pred, y).item() == 1.0
     assert cbnb.AccumMetric(share, thresh=0.0)(torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([0, 1, 1])).item() == 1.0
     empty = cbnb.AccumMetric(share)

@@ -45,7 +45,9 @@ def test_one_cycle_settings():
     settings = dict(div=10.0, div_final=100.0, pct_start=0.5, moms=(0.9, 0.8, 0.7))
     learn.fit_one_cycle(2, 0.2, **settings)
     expected = [one_cycle(i / 10, 0.2, **settings) for i in range(10)]
-    assert learn.recorder.lrs == pytest.approx([lr for lr, _ in expected]) and learn.recorder.hps["mom"] == pytest.approx([m for _, m in expected])
+    assert learn.recorder.lrs == pytest.approx([lr for lr, _ in expected]) and learn.recorder.hps["mom"] == pytest.approx(
+        [m for _, m in expected]
+    )
     learn.moms = (0.5, 0.4, 0.5)
     learn.fit_one_cycle(1)
     assert learn.recorder.hps["mom"][0] == 0.5 and learn.recorder.lrs[0] == pytest.approx(learn.lr / 25)
@@ -73,7 +75,13 @@ def watch_groups():
 @pytest.mark.parametrize("fit", ["fit_one_cycle", "fit_flat_cos", "fit_sgdr", "fit"])
 @pytest.mark.parametrize(
     "lr, tops",
-    [(slice(1e-3, 1e-1), [1e-3, 1e-2, 1e-1]), (slice(1e-1), [1e-2, 1e-2, 1e-1]), ([0.1, 0.2, 0.3], [0.1, 0.2, 0.3]), (np.array([0.1, 0.2, 0.3]), [0.1, 0.2, 0.3]), (0.5, [0.5] * 3)],
+    [
+        (slice(1e-3, 1e-1), [1e-3, 1e-2, 1e-1]),
+        (slice(1e-1), [1e-2, 1e-2, 1e-1]),
+        ([0.1, 0.2, 0.3], [0.1, 0.2, 0.3]),
+        (np.array([0.1, 0.2, 0.3]), [0.1, 0.2, 0.3]),
+        (0.5, [0.5] * 3),
+    ],
 )
 def test_rates_of_groups(fit, lr, tops):
     seen, cb = watch_groups()
@@ -169,7 +177,9 @@ def test_combined_schedules_in_numbers():
     assert [cos(i / 20) for i in range(21)] == pytest.approx([both(i / 20) for i in range(21)])
 
 
-@pytest.mark.parametrize("pcts", [[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.1] * 10, [1 / 3] * 3, [0.5, 0.5, 0], [1.0, 0.0], [0.0, 1.0], [0.2, 0.0, 0.8]])
+@pytest.mark.parametrize(
+    "pcts", [[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.1] * 10, [1 / 3] * 3, [0.5, 0.5, 0], [1.0, 0.0], [0.0, 1.0], [0.2, 0.0, 0.8]]
+)
 def test_shares_that_add_up_to_one(pcts):
     """D22: the sum had to be exactly 1.0, and a last share of 0 gave NaN at the end."""
     values = list(range(len(pcts)))
@@ -183,7 +193,15 @@ def test_shares_that_add_up_to_one(pcts):
     assert ramps(-1e-12) == pytest.approx(ramps(0)) and ramps(1 + 1e-12) == ramps(1)
 
 
-@pytest.mark.parametrize("pcts, n, words", [([0.5, 0.4], 2, "add up to 1, not 0.9"), ([1.5, -0.5], 2, "0 or more"), ([0.5, 0.5], 1, "2 shares for 1 schedules"), ([], 0, "add up to 1")])
+@pytest.mark.parametrize(
+    "pcts, n, words",
+    [
+        ([0.5, 0.4], 2, "add up to 1, not 0.9"),
+        ([1.5, -0.5], 2, "0 or more"),
+        ([0.5, 0.5], 1, "2 shares for 1 schedules"),
+        ([], 0, "add up to 1"),
+    ],
+)
 def test_shares_that_do_not(pcts, n, words):
     """D22: no message, or an error in the middle of the fit."""
     with pytest.raises(ValueError, match=words):
@@ -227,7 +245,9 @@ def test_fine_tune():
         seen, cb = watch_groups()
         learn = grouped_learner()
         trained = []
-        frozen = cbnb.Callback(before_fit=lambda self: trained.append([all(p.requires_grad for p in m.parameters()) for m in self.learn.model]))
+        frozen = cbnb.Callback(
+            before_fit=lambda self: trained.append([all(p.requires_grad for p in m.parameters()) for m in self.learn.model])
+        )
         learn.fine_tune(2, base_lr, cbs=cb, freeze_cbs=frozen)
         assert trained == [[False, False, True]] and all(p.requires_grad for p in learn.model.parameters())
         assert [run.n_steps for run in learn.recorder.history] == [4, 8] and len(seen) == 8

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb.all as cbnb
-from helpers import IN_BATCH, RUN_EVENTS, Line, RaiseIn, ab, exact, line_batches, line_learner, listener, noting, same_bits, seed
+from helpers import IN_BATCH, RUN_EVENTS, RaiseIn, ab, exact, line_batches, line_learner, listener, noting, same_bits, seed
 
 SILENT = types.MappingProxyType(dict(show_plot=False))
 
@@ -90,7 +90,7 @@ def frozen(value, seen):
         return value.__func__.__qualname__, frozen(value.__self__, seen)
     if hasattr(value, "__dict__") and not isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
         ready_lists = ("table", "_tables", "version") if type(value).__name__ == "Callbacks" else ()
-        mine = {k: v for k, v in vars(value).items() if k not in ready_lists and not k.startswith(("__", "_optimizer_step", "_zero_grad"))}
+        mine = {k: v for k, v in sorted(vars(value).items()) if k not in ready_lists and not k.startswith(("__", "_optimizer_step", "_zero_grad"))}
         return type(value).__qualname__, id(value) if isinstance(value, (nn.Module, cbnb.Callback)) else None, frozen(mine, seen)
     return type(value).__qualname__, id(value)
 
@@ -244,6 +244,39 @@ def test_lr_find_does_not_change_the_fit_that_follows(own_generator):
     assert alone.recorder.losses == after.recorder.losses and alone.recorder.values == after.recorder.values
 
 
+class Meddles(cbnb.Callback):
+    """Does to a learner what callbacks may do, and leaves it to others to undo."""
+
+    def after_batch(self):
+        learn = self.learn
+        learn.extra = learn.train_iter
+        learn.lr, learn.metrics, learn.wd, learn.n_epoch = 9.0, [], 0.5, 1000
+        learn.model.extra = True
+        learn.model.fixed.train()
+        learn.model.head.requires_grad_(False)
+        learn.model.fixed.requires_grad_(True)
+        learn.opt.param_groups[0]["betas"] = (0.1, 0.2)
+        learn.count.order = -3
+        learn.count.n = -1
+        if learn.train_iter == 2:
+            learn.add_cb(cbnb.Callback(after_loss=lambda cb: None))
+            learn.remove_cb(cbnb.Recorder)
+            learn.model.body.append(nn.Identity())
+
+
+def test_lr_find_puts_back_what_callbacks_did_to_the_learner():
+    learn = experienced()
+    before = state_of(learn)
+    learn.lr_find(num_it=8, stop_div=False, cbs=Meddles, **SILENT)
+    assert not without_result(before, learn)
+    with pytest.raises(ValueError):
+        learn.lr_find(
+            num_it=8, stop_div=False, cbs=[Meddles, RaiseIn("after_loss", ValueError, when=lambda learn: learn.train_iter == 4)], **SILENT
+        )
+    assert not without_result(before, learn)
+    learn.fit(1)
+
+
 def test_lr_find_in_the_middle_does_not_change_the_fit_that_follows():
     learners = [net_learner(own_generator=True) for _ in range(2)]
     for learn, sweep in zip(learners, (False, True)):
@@ -316,6 +349,16 @@ def test_interrupt_in_mid_epoch_is_in_the_history():
     assert [(row["epoch"], row["step"], row["complete"]) for row in run.epochs] == [(0, 4, True), (1, 6, False)]
     assert run.epochs[1]["train_loss"] == pytest.approx(run.losses[-1]) and run.epochs[1]["valid_loss"] is None
     assert learn.recorder.iters == [4, 6] and run.n_steps == 6
+
+
+def test_interrupt_before_the_first_batch():
+    """No batch is named, neither None nor one of the fit before."""
+    learn = line_learner(4)
+    for _ in range(2):
+        with pytest.raises(cbnb.FitInterrupted) as caught:
+            learn.fit(1, cbs=RaiseIn("before_fit", KeyboardInterrupt, 55))
+        assert "stopped in epoch 0" in str(caught.value) and "batch" not in str(caught.value) and "usable" in str(caught.value)
+        learn.fit(1)
 
 
 def test_a_second_interrupt_during_the_ending_still_undoes_everything():
@@ -420,7 +463,10 @@ def test_run_false_holds_for_one_run():
 
 
 def history_of(learn):
-    return [(run.status, list(run.raw_losses), [{k: v for k, v in row.items() if k != "time"} for row in run.epochs]) for run in learn.recorder.history]
+    return [
+        (run.status, list(run.raw_losses), [{k: v for k, v in row.items() if k != "time"} for row in run.epochs])
+        for run in learn.recorder.history
+    ]
 
 
 NESTED = {
