@@ -11,28 +11,37 @@ __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'Cance
            'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly', 'combine_scheds', 'combined_cos', 'LRFind',
            'LRFinder', 'minimum', 'slide', 'steep', 'valley', 'ProgressCallback', 'load_learner', 'GatherPredsCallback']
 
-# %% ../nbs/20_all.ipynb #1297e4e8
-from .callback import (Callback, CancelBackwardException, CancelBatchException, CancelEpochException, CancelException, CancelFitException,
-                           CancelStepException, CancelTrainException, CancelValidException, event, patch)
+# %% ../nbs/20_all.ipynb #909c58fb
+from cbnb.callback import (
+    Callback, CancelBackwardException, CancelBatchException, CancelEpochException, CancelException,
+    CancelFitException, CancelStepException, CancelTrainException, CancelValidException,
+    event, patch)
 from .data import Batches, DataLoaders, default_device, find_bs, to_detach, to_device
-from .metrics import AccumMetric, AvgLoss, AvgMetric, AvgSmoothLoss, Metric, ValueMetric, accuracy, error_rate
+from .metrics import (
+    AccumMetric, AvgLoss, AvgMetric, AvgSmoothLoss, Metric, ValueMetric, accuracy, error_rate)
 from .learner import FitInterrupted, Learner, Step, TrainEvalCallback
 from .snapshot import snapshot
 from .recorder import History, Recorder
-from .schedule import (OneCycle, ParamScheduler, SchedCos, SchedExp, SchedLin, SchedNo, SchedPoly, combine_scheds, combined_cos)
+from .schedule import (
+    OneCycle, ParamScheduler, SchedCos, SchedExp, SchedLin, SchedNo, SchedPoly,
+    combine_scheds, combined_cos)
 from .lr_finder import LRFind, LRFinder, minimum, slide, steep, valley
 from .display import ProgressCallback
 from .checkpoint import load_learner
 from .preds import GatherPredsCallback
 
-# %% ../nbs/20_all.ipynb #2e31fa21
-_all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelEpochException', 'CancelException', 'CancelFitException',
-         'CancelStepException', 'CancelTrainException', 'CancelValidException', 'event', 'patch',
+# %% ../nbs/20_all.ipynb #14c6d184
+_all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelEpochException',
+         'CancelException', 'CancelFitException', 'CancelStepException', 'CancelTrainException',
+         'CancelValidException', 'event', 'patch',
          'Batches', 'DataLoaders', 'default_device', 'find_bs', 'to_detach', 'to_device',
-         'AccumMetric', 'AvgLoss', 'AvgMetric', 'AvgSmoothLoss', 'Metric', 'ValueMetric', 'accuracy', 'error_rate',
-         'FitInterrupted', 'Learner', 'Step', 'TrainEvalCallback', 'snapshot', 'History', 'Recorder',
-         'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly', 'combine_scheds', 'combined_cos',
-         'LRFind', 'LRFinder', 'minimum', 'slide', 'steep', 'valley', 'ProgressCallback', 'load_learner', 'GatherPredsCallback']
+         'AccumMetric', 'AvgLoss', 'AvgMetric', 'AvgSmoothLoss', 'Metric', 'ValueMetric',
+         'accuracy', 'error_rate', 'FitInterrupted', 'Learner', 'Step', 'TrainEvalCallback',
+         'snapshot', 'History', 'Recorder',
+         'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly',
+         'combine_scheds', 'combined_cos',
+         'LRFind', 'LRFinder', 'minimum', 'slide', 'steep', 'valley',
+         'ProgressCallback', 'load_learner', 'GatherPredsCallback']
 
 # %% ../nbs/20_all.ipynb #95c59098
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)

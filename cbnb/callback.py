@@ -75,7 +75,7 @@ def _did_you_mean(name: str, cutoff: float = 0.6) -> str:
 
 event = EventNames()
 
-# %% ../nbs/00_callback.ipynb #b00f006a
+# %% ../nbs/00_callback.ipynb #d9139190
 class CancelException(Exception):
     "Base of the seven exceptions that skip a part of the loop"
     level: Level                   # the level that is cancelled
@@ -90,7 +90,7 @@ class CancelStepException(CancelException):
     level = STEP
 
 class CancelBackwardException(CancelException):
-    "Skip the backward pass; `after_backward` and a step with the gradients there are follow"
+    "Skip the backward pass; `after_backward` follows, and the step uses the gradients there are"
     level = BACKWARD
 
 class CancelBatchException(CancelException):
@@ -152,14 +152,16 @@ def _missing(obj: Forwarding, name: str) -> AttributeError:
     text = f'{type(obj).__name__} has no attribute {name!r}, {rest}'
     return AttributeError(text, name=name, obj=obj)
 
-# %% ../nbs/00_callback.ipynb #8b16fba8
+# %% ../nbs/00_callback.ipynb #cfc203b5
 def shadows(
     cb: Forwarding,   # a callback with a learner
     name: str,        # the name of an attribute
 ) -> bool:            # whether `cb.name` hides `cb.learn.name`
     "Whether a value of `cb` under this name hides one of its learner's"
     if name in _OWN or name[:2] == '__': return False
-    return name in getattr(cb.learn, '__dict__', ()) or hasattr(type(cb.learn), name)
+    theirs = getattr(cb.learn, '__dict__', {})
+    if theirs.get(name) is cb: return False            # that is the callback itself
+    return name in theirs or hasattr(type(cb.learn), name)
 
 def warn_shadow(
     cb: Forwarding,        # a callback with a learner

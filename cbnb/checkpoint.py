@@ -22,7 +22,7 @@ from .callback import patch, user_level
 from .data import DataLoaders
 from .learner import Learner, UndoStack
 
-# %% ../nbs/12_checkpoint.ipynb #b7832eb1
+# %% ../nbs/12_checkpoint.ipynb #9e24c743
 def write_whole(
     path: str | Path,                    # where to; missing folders are made
     write: Callable[[BinaryIO], Any],    # writes the content to an open file
@@ -31,7 +31,10 @@ def write_whole(
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     fd, draft = tempfile.mkstemp(prefix=f'.{path.name}.', suffix='.part', dir=path.parent)
+    umask = os.umask(0)                  # a draft is for its owner only; the file is for whom
+    os.umask(umask)                      # an ordinary file is for
     try:
+        os.chmod(draft, 0o666 & ~umask)
         with os.fdopen(fd, 'wb') as f:
             write(f)
             f.flush()
@@ -42,7 +45,7 @@ def write_whole(
         raise
     return path
 
-# %% ../nbs/12_checkpoint.ipynb #2b5a1b38
+# %% ../nbs/12_checkpoint.ipynb #f273dcf4
 @patch
 def model_file(self: Learner,
     file: str | Path,   # name, may contain folders
@@ -60,10 +63,11 @@ def save(self: Learner,
     if with_opt and self.opt is not None: state = dict(model=state, opt=self.opt.state_dict())
     return write_whole(self.model_file(file), lambda f: torch.save(state, f))
 
+# %% ../nbs/12_checkpoint.ipynb #4a95f9cb
 @patch
 def load(self: Learner,
     file: str | Path,                           # as for `save`
-    device: torch.device | str | None = None,   # read to there on the way; the model stays where it is
+    device: torch.device | str | None = None,   # read to this device; the model stays on its own
     with_opt: bool = True,                      # the optimizer's state, too
     strict: bool = True,                        # the names must be those of the model
 ) -> Learner:                                   # this learner
@@ -81,7 +85,7 @@ def load(self: Learner,
     if why_not: warnings.warn(why_not, stacklevel=user_level())
     return self
 
-# %% ../nbs/12_checkpoint.ipynb #cfbce639
+# %% ../nbs/12_checkpoint.ipynb #337c4f70
 @patch
 def export(self: Learner,
     fname: str | Path = 'export.pkl',   # below `path`
@@ -105,4 +109,7 @@ def load_learner(
         f'{fname} is a pickle, and loading it can run any code: '
         f'load_learner({str(fname)!r}, trust=True) if you trust it; '
         'otherwise load weights only, with Learner.load')
-    return torch.load(fname, map_location='cpu' if cpu else None, weights_only=False)
+    learn = torch.load(fname, map_location='cpu' if cpu else None, weights_only=False)
+    if isinstance(learn, Learner): return learn
+    raise TypeError(f'{fname} holds a {type(learn).__name__}, not a learner: '
+                    'for what Learner.save has written, use Learner.load')

@@ -123,13 +123,14 @@ class Terminal(Lines):
         self.bar = None
         super().finish(last_word)
 
-# %% ../nbs/08_display.ipynb #93e5daa2
+# %% ../nbs/08_display.ipynb #72ec616e
 class Notebook:
     "For notebooks: one output that is updated, and in the end holds the table alone"
-    live = True
+    live, every = True, 0.2         # a row that comes sooner is shown with the next, or at the end
 
     def start(self, names: Sequence[str]) -> None:
         self.names, self.rows, self.handle, self.below = names, [], None, ''
+        self.drawn = 0.
 
     def progress(self, share: float | None, text: str) -> None:
         self.below = bar_html(share, text)
@@ -137,7 +138,7 @@ class Notebook:
 
     def row(self, values: Sequence[Any]) -> None:
         self.rows.append(list(values))
-        self.update()
+        if time.perf_counter() - self.drawn > self.every: self.update()
 
     def finish(self, last_word: str = '') -> None:
         if self.handle is None and not self.names: return
@@ -153,6 +154,7 @@ class Notebook:
         bundle = {'text/html': page, 'text/plain': '\n'.join(lines)}
         if self.handle is None: self.handle = display(bundle, raw=True, display_id=True)
         else: self.handle.update(bundle, raw=True)
+        self.drawn = time.perf_counter()
 
 # %% ../nbs/08_display.ipynb #ca4677cc
 def make_display() -> Lines | Notebook:
@@ -160,7 +162,7 @@ def make_display() -> Lines | Notebook:
     if shell(): return Notebook()
     return Terminal() if sys.stdout.isatty() else Lines()
 
-# %% ../nbs/08_display.ipynb #be4a4b08
+# %% ../nbs/08_display.ipynb #a8095431
 class ProgressCallback(Callback):
     "Shows how far the run is, and the table of epochs"
     order, run_in = 60, ('fit', 'validate', 'preds')
@@ -201,7 +203,7 @@ class ProgressCallback(Callback):
     def _finish(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
         learn, last_word = self.learn, ''
         if isinstance(exc, KeyboardInterrupt):
-            last_word = f'stopped in epoch {learn.epoch} at batch {learn.iter}'
+            last_word = learn.stopped_where()
         elif exc is not None: last_word = f'failed in {learn.where()}'
         self.shown.finish(last_word)
 

@@ -215,7 +215,7 @@ class LearnerState(Loop):
         self._split = split if on_cpu else lambda batch: split(to_device(batch, device))
     dls = property(operator.attrgetter('_dls'), _set_dls)
 
-# %% ../nbs/03_learner.ipynb #388bd056
+# %% ../nbs/03_learner.ipynb #e4568d22
 class Learner(LearnerState):
     "Data, model, loss and optimizer, and the callbacks that watch and change their training"
     default_callbacks: tuple[type[Callback], ...] = (TrainEvalCallback,)   # 20_all adds to these
@@ -223,11 +223,11 @@ class Learner(LearnerState):
     def __init__(self,
         dls: Any,                                        # `DataLoaders`, or one training loader
         model: nn.Module,                                # what is trained
-        loss_func: Callable[..., Tensor] | None = None,  # of prediction, targets; None: the dataset's
-        opt_func: Any = torch.optim.AdamW,               # optimizer class or function, or an optimizer
-        lr: Any = 1e-3,                                  # learning rate; for groups: a list or slice
+        loss_func: Callable[..., Tensor] | None = None,  # None: the dataset's own
+        opt_func: Any = torch.optim.AdamW,               # its class, a function, or itself
+        lr: Any = 1e-3,                                  # a number; for groups: list or slice
         splitter: Callable[[nn.Module], Any] = one_group,  # divides the parameters into groups
-        cbs: Any = None,                                 # callbacks or their classes, one or several
+        cbs: Any = None,                                 # callbacks or classes, one or several
         metrics: Any = None,                             # functions or objects, one or several
         path: str | Path | None = None,                  # where files go; None: the loaders' path
         model_dir: str = 'models',                       # folder for models, below `path`
@@ -300,7 +300,7 @@ def checked_lr(
     if lr == 1e-3: return theirs                # the learner's default gives way
     raise ValueError(f'the learning rate is given twice: lr={lr!r}, and {theirs!r} in opt_func')
 
-# %% ../nbs/03_learner.ipynb #fa6b5b66
+# %% ../nbs/03_learner.ipynb #712cd696
 @patch
 def cbs_changed(self: Learner) -> None:
     "Look again at who listens to what; called when a callback changes"
@@ -319,7 +319,8 @@ def where(self: Learner,
 @patch
 def stopped_where(self: Learner) -> str:
     "Where a run was stopped, in words; before the first batch there is none to name"
-    return f'stopped in epoch {self.epoch}' + ('' if self.iter is None else f' at batch {self.iter}')
+    batch = '' if self.iter is None else f' at batch {self.iter}'
+    return f'stopped in epoch {self.epoch}{batch}'
 
 @patch
 def _say_where(self: Learner, e: Exception, i: int) -> None:

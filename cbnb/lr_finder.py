@@ -42,7 +42,7 @@ def diverged(
     rise = 3*best if best > 0 else 3*max(abs(best), losses[0] - best)
     return losses[-1] > best + rise
 
-# %% ../nbs/07_lr_finder.ipynb #c508bc1e
+# %% ../nbs/07_lr_finder.ipynb #1a519878
 class LRFinder(Callback):
     "Raises the learning rate by equal factors, and notes the loss after each update"
     order, run_valid, run_in = 61, False, ('lr_find', 'fit')
@@ -62,12 +62,14 @@ class LRFinder(Callback):
         ends = zip(spread_lrs(self.start_lr, n, 'start_lr'), spread_lrs(self.end_lr, n, 'end_lr'))
         self.sweeps = [geometric(start, end, self.num_it) for start, end in ends]
         self.lrs, self.raw_losses, self.losses = [], [], []
-        self.n_seen, self.stopped = 0, 'done'
+        self.n_seen, self.idle, self.stopped = 0, 0, 'done'
         self.smoother, self.mean = Smoother(self.beta), RunningMean()
         if self.learn.purpose == 'fit':                        # lr_find has made its own, earlier
             self.learn.undo.callback(snapshot(self.learn, but=[self]))
 
+    def before_epoch(self): self._wait()
     def before_batch(self):
+        self._wait()
         set_hyper(self.learn.opt, 'lr', [sweep[len(self.lrs)] for sweep in self.sweeps])
         self.skipped = self.updated = False
 
@@ -79,16 +81,19 @@ class LRFinder(Callback):
         self.n_seen += 1
         self.mean.add(self.learn.loss, 1)
         is_nan = math.isnan(self.mean.value)                   # waits for the device
-        if not (self.updated or self.skipped or is_nan):
-            if self.mean.count == 1000: self._stop('stuck')    # still no update
-            return
+        if not (self.updated or self.skipped or is_nan): return    # gradients are accumulating
         if self.updated or is_nan: self._note(float(self.mean.value))
         self.mean.reset()
         if not math.isfinite(self.losses[-1] if self.losses else 0.): self._stop('nan')
         if self.stop_div and diverged(self.losses): self._stop('diverged')
         if len(self.lrs) >= self.num_it: self._stop('done')
 
+    def _wait(self) -> None:
+        self.idle += 1
+        if self.idle > 1000: self._stop('stuck')      # a thousand batches, and no update
+
     def _note(self, loss: float) -> None:
+        self.idle = 0
         self.lrs.append(self.sweeps[-1][len(self.lrs)])
         self.raw_losses.append(loss)
         self.losses.append(self.smoother.add(loss))
@@ -186,7 +191,7 @@ def as_rule(
                          'or pass a function of (lrs, losses, num_it)')
     return RULES[rule]
 
-# %% ../nbs/07_lr_finder.ipynb #3ab54669
+# %% ../nbs/07_lr_finder.ipynb #a18aeb35
 def curve_problem(
     lrs: Sequence[float],               # rates, rising
     losses: Sequence[float],            # smoothed
@@ -196,7 +201,8 @@ def curve_problem(
     least: int = 10,                    # fewest points that make a curve
 ) -> str | None:                        # what is wrong; None if nothing is
     "Why no learning rate should be read off this curve"
-    if losses and not math.isfinite(losses[0]):
+    if not losses: return 'there was no update of the weights: something cancels every step'
+    if not math.isfinite(losses[0]):
         return 'the loss is not a number from the start: look at the data and the loss function'
     if len(losses) < least:
         if len(losses) < (num_it or 0) and diverged(losses):

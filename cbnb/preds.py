@@ -9,8 +9,9 @@ __all__ = ['activation_of', 'decodes_of', 'GatherPredsCallback', 'joined', 'item
 from collections.abc import Callable, Iterable
 from typing import Any
 
-# %% ../nbs/13_preds.ipynb #708e2fe2
+# %% ../nbs/13_preds.ipynb #95f04784
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, default_collate
 
@@ -19,22 +20,31 @@ from .callback import Callback, patch
 from .data import as_loader, find_bs, map_tensors, to_detach
 from .learner import Learner
 
-# %% ../nbs/13_preds.ipynb #e339ced3
-def activation_of(loss_func: Any) -> Callable[[Tensor], Tensor]:
-    "What turns the model's output into what the loss understands by it: its own `activation`, or that of torch's losses"
+# %% ../nbs/13_preds.ipynb #757697af
+def activation_of(
+    loss_func: Any,                       # a function or a module
+) -> Callable[[Tensor], Tensor]:          # the loss's own `activation`, if it has one
+    "What turns the model's output into what the loss understands by it, such as probabilities"
     if hasattr(loss_func, 'activation'): return loss_func.activation
-    if isinstance(loss_func, nn.CrossEntropyLoss) or loss_func is nn.functional.cross_entropy: return lambda p: p.softmax(1)
-    if isinstance(loss_func, nn.BCEWithLogitsLoss) or loss_func is nn.functional.binary_cross_entropy_with_logits: return torch.sigmoid
-    return lambda p: p
+    if _is_cross_entropy(loss_func): return lambda p: p.softmax(1)
+    return torch.sigmoid if _is_bce(loss_func) else lambda p: p
 
-def decodes_of(loss_func: Any) -> Callable[[Tensor], Tensor]:
-    "What turns probabilities into a decision: the loss's own `decodes`, or the usual for torch's losses"
+def decodes_of(
+    loss_func: Any,                       # a function or a module
+) -> Callable[[Tensor], Tensor]:          # the loss's own `decodes`, if it has one
+    "What turns probabilities into a decision"
     if hasattr(loss_func, 'decodes'): return loss_func.decodes
-    if isinstance(loss_func, nn.CrossEntropyLoss) or loss_func is nn.functional.cross_entropy: return lambda p: p.argmax(1)
-    if isinstance(loss_func, nn.BCEWithLogitsLoss) or loss_func is nn.functional.binary_cross_entropy_with_logits: return lambda p: p > 0.5
-    return lambda p: p
+    if _is_cross_entropy(loss_func): return lambda p: p.argmax(1)
+    return (lambda p: p > 0.5) if _is_bce(loss_func) else lambda p: p
 
-# %% ../nbs/13_preds.ipynb #d98954c3
+def _is_cross_entropy(loss_func: Any) -> bool:
+    return isinstance(loss_func, nn.CrossEntropyLoss) or loss_func is F.cross_entropy
+
+def _is_bce(loss_func: Any) -> bool:
+    return (isinstance(loss_func, nn.BCEWithLogitsLoss)
+            or loss_func is F.binary_cross_entropy_with_logits)
+
+# %% ../nbs/13_preds.ipynb #ad3b5c89
 class GatherPredsCallback(Callback):
     "Keeps predictions and targets of a validation phase, and inputs and losses if asked to"
     def __init__(self,
@@ -52,16 +62,21 @@ class GatherPredsCallback(Callback):
         if self.with_input: self.inputs.append(to_detach(self.learn.x, cpu=False))
         self.preds.append(to_detach(self.learn.pred, cpu=False))
         self.targets.append(to_detach(self.learn.y, cpu=False) if self.learn.yb else None)
-        if self.with_loss: self.losses.append(item_losses(self.learn.loss_func, self.learn.pred, self.learn.yb))
+        if self.with_loss:
+            learn = self.learn
+            self.losses.append(item_losses(learn.loss_func, learn.pred, learn.yb))
 
-    def gathered(self, parts: list[Any]) -> Any:
+    def gathered(self,
+        parts: list[Any],   # `inputs`, `preds`, `targets` or `losses` of this callback
+    ) -> Any:               # None if there are none
         "The batches of one kind joined, on the CPU"
         return None if not parts or parts[0] is None else to_detach(joined(parts, self.concat_dim))
 
+# %% ../nbs/13_preds.ipynb #5eceaa16
 def joined(
-    parts: list[Any],   # nested batches of the same shape
-    dim: int = 0,
-) -> Any:
+    parts: list[Any],   # batches, nested in the same way
+    dim: int = 0,       # dimension along which they are joined
+) -> Any:               # the same nesting
     "Nested batches concatenated"
     columns = [list(_flat(p)) for p in parts]
     tensors = iter([torch.cat(column, dim) for column in zip(*columns)])
@@ -72,8 +87,13 @@ def _flat(batch: Any) -> Iterable[Tensor]:
     map_tensors(found.append, batch)
     return found
 
-def item_losses(loss_func: Any, pred: Any, yb: tuple) -> Tensor:
-    "One loss per item"
+# %% ../nbs/13_preds.ipynb #9e2197ba
+def item_losses(
+    loss_func: Any,    # a module with `reduction`, or a function that takes it as an argument
+    pred: Any,         # the prediction of a batch
+    yb: tuple,         # its targets
+) -> Tensor:           # of shape (items,); the mean where an item has several losses
+    "One loss per item; `ValueError` without targets"
     if not yb: raise ValueError('with_loss needs targets, and this loader has none')
     if hasattr(loss_func, 'reduction'):
         old, loss_func.reduction = loss_func.reduction, 'none'
@@ -82,14 +102,17 @@ def item_losses(loss_func: Any, pred: Any, yb: tuple) -> Tensor:
     else: losses = loss_func(pred, *yb, reduction='none')
     return losses.detach().flatten(1).mean(1) if losses.ndim > 1 else losses.detach()
 
-# %% ../nbs/13_preds.ipynb #ba5cff7e
-def in_order(dl: Any) -> Any:
-    "A loader over the same items in their order; other than torch's `DataLoader` are used as they are"
+# %% ../nbs/13_preds.ipynb #9c84935e
+def in_order(
+    dl: Any,       # a loader
+) -> Any:          # `dl` itself if it is in order, or no torch `DataLoader` with the usual batches
+    "A loader over the same items in their order"
     if not isinstance(dl, DataLoader) or type(dl.batch_sampler) is not BatchSampler: return dl
     if isinstance(dl.sampler, SequentialSampler) and not dl.drop_last: return dl
-    return DataLoader(dl.dataset, batch_size=dl.batch_size, num_workers=dl.num_workers, collate_fn=dl.collate_fn, pin_memory=dl.pin_memory)
+    return DataLoader(dl.dataset, batch_size=dl.batch_size, num_workers=dl.num_workers,
+                      collate_fn=dl.collate_fn, pin_memory=dl.pin_memory)
 
-# %% ../nbs/13_preds.ipynb #edfd09ca
+# %% ../nbs/13_preds.ipynb #e9f183b7
 @patch
 def get_preds(self: Learner,
     ds_idx: int = 1,              # which of the loaders
@@ -97,25 +120,29 @@ def get_preds(self: Learner,
     with_input: bool = False,     # return the inputs, too
     with_decoded: bool = False,   # return decisions, too
     with_loss: bool = False,      # return a loss for each item, too
-    act: Callable[[Tensor], Tensor] | None = None,   # applied to the predictions; None: what belongs to the loss
+    act: Callable[[Tensor], Tensor] | None = None,   # for the predictions; None: that of the loss
     reorder: bool = True,         # in the order of the dataset, also if the loader shuffles
     cbs: Any = None,              # callbacks for its length
-) -> tuple[Any, ...]:             # inputs if asked for, predictions, targets (None if there are none), then decisions and losses if asked for
-    "Predictions and targets of a loader"
+) -> tuple[Any, ...]:             # (inputs,) predictions, targets or None(, decisions)(, losses)
+    "Predictions and targets of a loader, and what else is asked for"
     dl = self.dls[ds_idx] if dl is None else as_loader(dl)
     gather = GatherPredsCallback(with_input, with_loss)
-    with self._evaluating('preds', cbs) as evaluate, self.added_cbs(gather): evaluate(in_order(dl) if reorder else dl)
+    with self._evaluating('preds', cbs) as evaluate, self.added_cbs(gather):
+        evaluate(in_order(dl) if reorder else dl)
     preds = gather.gathered(gather.preds)
     if preds is None: raise ValueError('the loader gave no batches')
     if isinstance(preds, Tensor): preds = (act or activation_of(self.loss_func))(preds)
-    return (*([gather.gathered(gather.inputs)] if with_input else []), preds, gather.gathered(gather.targets),
-            *([decodes_of(self.loss_func)(preds)] if with_decoded else []), *([gather.gathered(gather.losses)] if with_loss else []))
+    inputs = [gather.gathered(gather.inputs)] if with_input else []
+    decisions = [decodes_of(self.loss_func)(preds)] if with_decoded else []
+    losses = [gather.gathered(gather.losses)] if with_loss else []
+    return (*inputs, preds, gather.gathered(gather.targets), *decisions, *losses)
 
+# %% ../nbs/13_preds.ipynb #dc00561f
 @patch
 def predict(self: Learner,
     item: Any,                   # one item as the dataset has it, without its target
-    with_input: bool = False,
-) -> tuple[Any, ...]:            # (the input if asked for,) the decision, and the activated prediction
+    with_input: bool = False,    # return the item, too
+) -> tuple[Any, ...]:            # (the item,) the decision, and the prediction after activation
     "What the model says about one item"
     batch = default_collate([item if isinstance(item, tuple) else (item,)])
     preds, _, decoded = self.get_preds(dl=[(*batch,)], with_decoded=True, cbs=_AllInputs())
@@ -124,4 +151,7 @@ def predict(self: Learner,
 class _AllInputs(Callback):
     "There are no targets: all elements of the batch are inputs"
     order = -100
-    def before_batch(self): self.learn.xb, self.learn.yb = (*self.learn.xb, *self.learn.yb) if isinstance(self.learn.xb, tuple) else self.learn.xb, ()
+    def before_batch(self):
+        learn = self.learn
+        if isinstance(learn.xb, tuple): learn.xb = (*learn.xb, *learn.yb)
+        learn.yb = ()

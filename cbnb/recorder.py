@@ -62,7 +62,7 @@ class Series:
     def __len__(self) -> int:
         return len(self.numbers) + sum(map(len, self.chunks)) + len(self.waiting)
 
-# %% ../nbs/05_recorder.ipynb #507d80b3
+# %% ../nbs/05_recorder.ipynb #d5a6c91e
 class Run:
     "The record of one fit"
     def __init__(self,
@@ -72,7 +72,7 @@ class Run:
         beta: float = 0.98,        # smoothing of the losses: weight of the past
     ):
         self.number, self.metric_names, self.n_epoch = number, metric_names, n_epoch
-        self.status = 'running'                  # then 'done', 'cancelled', 'interrupted' or 'failed'
+        self.status = 'running'                  # then 'done', 'cancelled', 'interrupted', 'failed'
         self.epochs: list[dict[str, Any]] = []   # a row for each
         self.hypers: dict[str, Any] = {}         # name -> values in the last group, one a batch
         self._raw, self._smooth, self._smoother = Series(), array('d'), Smoother(beta)
@@ -104,14 +104,15 @@ class Run:
         "All of it as plain data"
         hypers = {name: self.hyper(name) for name in self.hypers}
         steps = dict(loss=list(self.raw_losses), smooth_loss=list(self.losses), **hypers)
+        epochs = [dict(row) for row in self.epochs]
         return dict(run=self.number, status=self.status, n_epoch=self.n_epoch,
-                    metric_names=self.metric_names, epochs=[dict(e) for e in self.epochs], steps=steps)
+                    metric_names=self.metric_names, epochs=epochs, steps=steps)
 
     def __repr__(self) -> str:
         done = f'{len(self.epochs)} of {self.n_epoch} epochs, {self.n_steps} steps'
         return f'Run({self.number}: {done}, {self.status})'
 
-# %% ../nbs/05_recorder.ipynb #0507df6a
+# %% ../nbs/05_recorder.ipynb #28ee3f2a
 class History:
     "The runs of a learner, as tables"
     def __init__(self): self.runs: list[Run] = []
@@ -156,7 +157,8 @@ class History:
     ) -> Any:                   # a pandas DataFrame
         "The table for pandas; raises ImportError if there is none"
         try: import pandas
-        except ImportError as e: raise ImportError('to_df needs pandas: pip install "cbnb[data]"') from e
+        except ImportError as e:
+            raise ImportError('to_df needs pandas: pip install "cbnb[data]"') from e
         return pandas.DataFrame(list(self.rows(what)))
 
 def _step_rows(run: Run) -> Iterator[dict[str, Any]]:
@@ -326,7 +328,7 @@ def clock(
     m, s = divmod(round(seconds), 60)
     return f'{m:02d}:{s:02d}' if m < 60 else f'{m//60}:{m % 60:02d}:{s:02d}'
 
-# %% ../nbs/05_recorder.ipynb #68d4646c
+# %% ../nbs/05_recorder.ipynb #9bc3f86b
 @patch
 def _open_row(self: Recorder) -> None:
     self.start, self.first_step = time.perf_counter(), self.history[-1].n_steps
@@ -334,10 +336,10 @@ def _open_row(self: Recorder) -> None:
 
 @patch
 def _train_values(self: Recorder) -> None:
-    if self.row is None: self._open_row()                # the epoch was cancelled before it reached us
+    if self.row is None: self._open_row()            # the epoch was cancelled before it reached us
     run = self.history[-1]
-    if run.n_steps == self.first_step: return            # no batch was trained in this epoch
-    self.row['train_loss'] = run.losses[-1]              # waits for the device, once an epoch
+    if run.n_steps == self.first_step: return        # no batch was trained in this epoch
+    self.row['train_loss'] = run.losses[-1]          # waits for the device, once an epoch
     if self.train_metrics:
         self.row.update(zip(self.train_columns[1:], self.train_phase.metric_values()))
 

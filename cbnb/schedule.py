@@ -18,13 +18,15 @@ from .learner import Learner, as_count
 from .optim import hyper_place, no_such_hyper, spread_lrs, write_hyper
 from .plot import figure, legend, lr_figure, show
 
-# %% ../nbs/06_schedule.ipynb #1409eada
+# %% ../nbs/06_schedule.ipynb #4c7c9805
 class Sched:
     "A way from `start` at 0 to `end` at 1"
     def __init__(self,
         start: Any,   # a number, or one for each parameter group
         end: Any,     # the same
-    ): self.start, self.end = start, end
+    ):
+        self.start, self.end = start, end
+        self.n_groups = next((len(v) for v in (start, end) if hasattr(v, '__len__')), None)
 
     def between(self,
         start: float,
@@ -37,10 +39,9 @@ class Sched:
     def __call__(self,
         pos: float,   # share of the way, from 0 to 1
     ) -> Any:         # a number, or one for each parameter group
-        start, end = self.start, self.end
-        lists = [ends for ends in (start, end) if hasattr(ends, '__len__')]
-        if not lists: return self.between(start, end, pos)
-        starts, ends = (v if hasattr(v, '__len__') else [v]*len(lists[0]) for v in (start, end))
+        start, end, n = self.start, self.end, self.n_groups
+        if n is None: return self.between(start, end, pos)
+        starts, ends = (v if hasattr(v, '__len__') else [v]*n for v in (start, end))
         return [self.between(s, e, pos) for s, e in zip(starts, ends, strict=True)]
 
     def __repr__(self) -> str:
@@ -125,7 +126,7 @@ def combined_cos(
     "Along a cosine from `start` to `middle`, then along another to `end`"
     return Combined([pct, 1 - pct], [SchedCos(start, middle), SchedCos(middle, end)])
 
-# %% ../nbs/06_schedule.ipynb #1a198c76
+# %% ../nbs/06_schedule.ipynb #fe2df9fc
 class ParamScheduler(Callback):
     "Sets hyper-parameters from schedules, before each training batch"
     order, run_valid, run_in = 60, False, ('fit',)
@@ -147,11 +148,10 @@ class ParamScheduler(Callback):
             if hasattr(learn, 'recorder'): learn.recorder.track(name)
 
     def before_batch(self):
-        learn = self.learn
-        for key, i, sched in self.places:
-            write_hyper(learn.opt.param_groups, key, i, sched(learn.pct_train))
+        groups, pct = self.learn.opt.param_groups, self.learn.pct_train
+        for key, i, sched in self.places: write_hyper(groups, key, i, sched(pct))
 
-# %% ../nbs/06_schedule.ipynb #72b95181
+# %% ../nbs/06_schedule.ipynb #a4cdc3b7
 class OneCycle(ParamScheduler):
     "The one-cycle schedule of learning rate and momentum"
     def __init__(self,
@@ -186,11 +186,11 @@ class OneCycle(ParamScheduler):
         mom: Sequence[float],   # at the start, the top and the end
     ) -> dict[str, Callable[[float], Any]]:
         "The two schedules, by name"
-        start, end = [lr/self.div for lr in lr_max], [lr/self.div_final for lr in lr_max]
-        return dict(lr=combined_cos(self.pct_start, start, lr_max, end),
-                    mom=combined_cos(self.pct_start, *mom))
+        ends = [lr/self.div for lr in lr_max], lr_max, [lr/self.div_final for lr in lr_max]
+        if len(lr_max) == 1: ends = [lrs[0] for lrs in ends]       # plain numbers are quicker
+        return dict(lr=combined_cos(self.pct_start, *ends), mom=combined_cos(self.pct_start, *mom))
 
-# %% ../nbs/06_schedule.ipynb #9e161fb6
+# %% ../nbs/06_schedule.ipynb #7032ae54
 @patch
 def plot(self: OneCycle,
     n: int = 200,                     # number of steps
@@ -201,9 +201,8 @@ def plot(self: OneCycle,
         raise ValueError('lr_max is not known before training: OneCycle(lr_max=...).plot()')
     listed = isinstance(self.lr_max, (list, tuple))
     lr_max = list(self.lr_max) if listed else spread_lrs(self.lr_max, 1)
-    scheds = self.make(lr_max, self.mom or (0.95, 0.85, 0.95))
-    lrs, moms = [scheds['lr'](i/n)[-1] for i in range(n)], [scheds['mom'](i/n) for i in range(n)]
-    fig = lr_figure(lrs, moms)
+    scheds = self.make(lr_max[-1:], self.mom or (0.95, 0.85, 0.95))
+    fig = lr_figure(*([scheds[name](i/n) for i in range(n)] for name in ('lr', 'mom')))
     return show(fig, f'one-cycle schedule with a top of {lr_max[-1]:g}', return_fig)
 
 # %% ../nbs/06_schedule.ipynb #8fb30762

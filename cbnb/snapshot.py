@@ -117,7 +117,7 @@ def _put_back(old: Any, value: Any) -> Any:
     refill(value)
     return old
 
-# %% ../nbs/03a_snapshot.ipynb #a968cef1
+# %% ../nbs/03a_snapshot.ipynb #3df8c1ac
 def snapshot(
     learn: Learner,            # between runs
     but: Iterable[Any] = (),   # callbacks that keep what they have seen
@@ -130,7 +130,7 @@ def snapshot(
         for k in [k for k in vars(learn) if k not in attributes and k not in kept]:
             del learn.__dict__[k]
         learn.__dict__.update(attributes)
-        came = learn.cbs                                     # some may have come, or gone, meanwhile
+        came = learn.cbs                           # some may have come, or gone, meanwhile
         for name, value in members.items(): setattr(learn.callbacks, name, copy.copy(value))
         for part in parts: part()
         for cb in {*came, *learn.cbs}: cb.__dict__['learn'] = learn if cb in learn.cbs else None
