@@ -10,9 +10,10 @@ __all__ = ['BACKWARD', 'STEP', 'BATCH', 'EVALUATED', 'TRAIN', 'VALIDATE', 'EPOCH
            'snake_name', 'check_method_names', 'Callback', 'patch', 'settings', 'cb_settings', 'Callbacks',
            'early_names', 'user_level', 'loop_lines']
 
-# %% ../nbs/00_callback.ipynb #ee61502b
+# %% ../nbs/00_callback.ipynb #6f8444d8
 import difflib
 import functools
+import math
 import re
 import sys
 import types
@@ -274,7 +275,7 @@ def wants(self: Callback,
     if not self.run or purpose not in self.run_in or self.method(event_name) is None: return False
     return event_name not in BATCH_EVENTS or (self.run_train if training else self.run_valid)
 
-# %% ../nbs/00_callback.ipynb #f41d711a
+# %% ../nbs/00_callback.ipynb #8b60b77e
 def settings(
     value: Any,        # anything a callback may hold
     depth: int = 4,    # how deep to look into other objects
@@ -284,23 +285,35 @@ def settings(
     look = functools.partial(settings, depth=depth - 1)
     if isinstance(value, _PLAIN): return kind, repr(value)
     if isinstance(value, type): return value.__module__, value.__qualname__
-    if isinstance(value, types.MethodType): return look(value.__func__)
-    if isinstance(value, types.FunctionType): return _code_and_closure(value, depth)
+    if isinstance(value, types.MethodType): return settings(value.__func__, depth)
+    if isinstance(value, types.CodeType): return _code(value)
+    if isinstance(value, types.FunctionType): return _function(value, look if deeper else id)
     if isinstance(value, (list, tuple)) and deeper: return kind, [look(v) for v in value]
     if isinstance(value, (set, frozenset)) and deeper:
         return kind, sorted((look(v) for v in value), key=repr)
     if isinstance(value, dict) and deeper: return [(look(k), look(v)) for k, v in value.items()]
-    if hasattr(value, 'tolist'): return kind, repr(value.tolist())      # tensors and arrays
+    if hasattr(value, 'tolist') and math.prod(value.shape) < 5000:       # tensors and arrays
+        return kind, repr(value.tolist())
     if isinstance(value, functools.partial): return look([value.func, value.args, value.keywords])
     if hasattr(value, '__dict__') and deeper: return look(type(value)), look(vars(value))
-    return look(type(value)), id(value)
+    return _Same(value)
+
+class _Same:
+    "Equal only to the same object, which is kept, so that no other can come by its id"
+    def __init__(self, value: Any): self.value = value
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
 
 _PLAIN = (types.NoneType, bool, int, float, complex, str, bytes, slice)   # what `repr` shows whole
 
-def _code_and_closure(f: types.FunctionType, depth: int) -> tuple:
-    held = [c.cell_contents for c in f.__closure__ or ()] if depth > 0 else []
-    code = f.__code__.co_code, repr(f.__code__.co_consts)
-    return f.__module__, f.__qualname__, *code, [settings(h, depth - 1) for h in held]
+def _function(f: types.FunctionType, look: Callable[[Any], Any]) -> tuple:
+    closure = [cell.cell_contents for cell in f.__closure__ or ()]
+    held = [*closure, *(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).items()]
+    return f.__module__, f.__qualname__, _code(f.__code__), [look(v) for v in held]
+
+def _code(code: types.CodeType) -> tuple:
+    consts = [_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
+    return code.co_code, code.co_names, consts        # a code object's own `repr` has its address
 
 # %% ../nbs/00_callback.ipynb #c7f58021
 def cb_settings(

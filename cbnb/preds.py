@@ -102,15 +102,16 @@ def item_losses(
     else: losses = loss_func(pred, *yb, reduction='none')
     return losses.detach().flatten(1).mean(1) if losses.ndim > 1 else losses.detach()
 
-# %% ../nbs/13_preds.ipynb #9c84935e
+# %% ../nbs/13_preds.ipynb #202c6624
 def in_order(
     dl: Any,       # a loader
 ) -> Any:          # `dl` itself if it is in order, or no torch `DataLoader` with the usual batches
     "A loader over the same items in their order"
     if not isinstance(dl, DataLoader) or type(dl.batch_sampler) is not BatchSampler: return dl
     if isinstance(dl.sampler, SequentialSampler) and not dl.drop_last: return dl
-    return DataLoader(dl.dataset, batch_size=dl.batch_size, num_workers=dl.num_workers,
-                      collate_fn=dl.collate_fn, pin_memory=dl.pin_memory)
+    same = ('batch_size', 'num_workers', 'collate_fn', 'pin_memory', 'timeout', 'worker_init_fn',
+            'multiprocessing_context', 'prefetch_factor')
+    return DataLoader(dl.dataset, **{name: getattr(dl, name) for name in same})
 
 # %% ../nbs/13_preds.ipynb #e9f183b7
 @patch
