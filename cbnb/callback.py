@@ -275,7 +275,7 @@ def wants(self: Callback,
     if not self.run or purpose not in self.run_in or self.method(event_name) is None: return False
     return event_name not in BATCH_EVENTS or (self.run_train if training else self.run_valid)
 
-# %% ../nbs/00_callback.ipynb #8b60b77e
+# %% ../nbs/00_callback.ipynb #624c2a2f
 def settings(
     value: Any,        # anything a callback may hold
     depth: int = 4,    # how deep to look into other objects
@@ -292,7 +292,7 @@ def settings(
     if isinstance(value, (set, frozenset)) and deeper:
         return kind, sorted((look(v) for v in value), key=repr)
     if isinstance(value, dict) and deeper: return [(look(k), look(v)) for k, v in value.items()]
-    if hasattr(value, 'tolist') and math.prod(value.shape) < 5000:       # tensors and arrays
+    if hasattr(value, 'tolist') and math.prod(getattr(value, 'shape', ())) < 5000:     # tensors
         return kind, repr(value.tolist())
     if isinstance(value, functools.partial): return look([value.func, value.args, value.keywords])
     if hasattr(value, '__dict__') and deeper: return look(type(value)), look(vars(value))
