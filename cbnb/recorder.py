@@ -62,7 +62,7 @@ class Series:
     def __len__(self) -> int:
         return len(self.numbers) + sum(map(len, self.chunks)) + len(self.waiting)
 
-# %% ../nbs/05_recorder.ipynb #d5a6c91e
+# %% ../nbs/05_recorder.ipynb #4160a096
 class Run:
     "The record of one fit"
     def __init__(self,
@@ -75,7 +75,7 @@ class Run:
         self.status = 'running'                  # then 'done', 'cancelled', 'interrupted', 'failed'
         self.epochs: list[dict[str, Any]] = []   # a row for each
         self.hypers: dict[str, Any] = {}         # name -> values in the last group, one a batch
-        self._raw, self._smooth, self._smoother = Series(), array('d'), Smoother(beta)
+        self._raw, self._smooth, self._smoother = Series(), array('f'), Smoother(beta)
 
     @property
     def raw_losses(self) -> array:

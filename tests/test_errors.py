@@ -109,6 +109,7 @@ def test_labels_out_of_range_say_which_batch():
     assert any("training batch 2" in note for note in caught.value.__notes__)
 
 
+@pytest.mark.filterwarnings("ignore:Using a target size")
 def test_wrong_batches_of_validation_say_so():
     batches = line_batches(1)
     learn = line_learner(dls=cbnb.DataLoaders(batches, [*batches, (torch.ones(3), torch.ones(2))], device="cpu"))
@@ -300,8 +301,10 @@ def test_freezing():
     assert trained() == [False, False, True]
     with pytest.warns(UserWarning, match="all parameter groups are frozen"):
         learn.freeze_to(3)
+    with pytest.warns(UserWarning, match="all parameter groups are frozen"):
+        learn.freeze_to(3, train_bn=False)
     with pytest.raises(ValueError, match="no trainable parameters"):
-        learn.freeze_to(3, train_bn=False), learn.fit(1)
+        learn.fit(1)
     learn.unfreeze()
     assert all(trained())
     learn.fit(1)

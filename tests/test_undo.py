@@ -264,6 +264,7 @@ class Meddles(cbnb.Callback):
             learn.model.body.append(nn.Identity())
 
 
+@pytest.mark.filterwarnings("ignore:You are shadowing")
 def test_lr_find_puts_back_what_callbacks_did_to_the_learner():
     learn = experienced()
     before = state_of(learn)
