@@ -389,7 +389,7 @@ def user_level() -> int:
         frame, level = frame.f_back, level + 1
     return level
 
-# %% ../nbs/00_callback.ipynb #7acf0f1d
+# %% ../nbs/00_callback.ipynb #853cb27d
 @patch
 def add(self: Callbacks,
     cb: Any,                  # a callback, or a callback class
@@ -405,7 +405,7 @@ def add(self: Callbacks,
     mine, twin = cb_settings(cb), None
     if replace: twin = next((c for c in self.all if self._settings[id(c)] == mine), None)
     if twin is None: return self.insert(cb, len(self.all), self._free_name(cb), mine)
-    at, name, _ = self.remove(twin)[twin]
+    ((_, at, name, _),) = self.remove(twin)
     print(f'learn.{name}: replaced, it was added before with the same settings')
     return self.insert(cb, at, name, mine)
 
@@ -437,7 +437,7 @@ def _free_name(self: Callbacks, cb: Callback) -> str:
     candidates = [name] + [f'{name}_{i}' for i in range(2, len(self.all) + 2)]
     return next(n for n in candidates if n not in self.names)
 
-# %% ../nbs/00_callback.ipynb #f0136945
+# %% ../nbs/00_callback.ipynb #04bdd8fc
 @patch
 def find(self: Callbacks,
     which: Any,            # a callback, or a callback class
@@ -451,21 +451,22 @@ def find(self: Callbacks,
 @patch
 def remove(self: Callbacks,
     which: Any,                               # a callback, or a callback class
-) -> dict[Callback, tuple[int, str, Any]]:    # those that were in, with what `insert` needs
+) -> list[tuple[Callback, int, str, Any]]:    # those that were in, as `insert` takes them
     "Let go of a callback, or of all of a class"
-    gone = {}
+    gone = []
     for cb in self.find(which):
         name = next(n for n, c in self.names.items() if c is cb)
-        gone[cb] = self.all.index(cb), name, self._settings[id(cb)]
-    for cb, (_, name, _) in gone.items():
+        at = next(i for i, c in enumerate(self.all) if c is cb)     # a dataclass has its own `==`
+        gone.append((cb, at, name, self._settings[id(cb)]))
+    for cb, _, name, _ in gone:
         del self.names[name], self._settings[id(cb)]
         vars(self.learn).pop(name, None)
         cb.learn = None
-    self.all = [cb for cb in self.all if cb not in gone]
+    self.all = [cb for cb in self.all if cb.learn is not None]
     if gone: self.changed()
     return gone
 
-# %% ../nbs/00_callback.ipynb #3fb76988
+# %% ../nbs/00_callback.ipynb #9b104e83
 @patch
 def ordered(self: Callbacks,
     event_name: str,      # one of `EVENTS`
@@ -484,7 +485,7 @@ def fire(self: Callbacks,
     try:
         for cb, method in listeners:
             if version != self.version and not (     # somebody came, went or changed
-                    cb in self.all and cb.wants(event_name, self.training, self.purpose)): continue
+                    cb.learn is self.learn and cb.wants(event_name, self.training, self.purpose)): continue
             method()
     except CancelException as e:
         e.raised_in = e.raised_in or event_name

@@ -162,11 +162,12 @@ def make_display() -> Lines | Notebook:
     if shell(): return Notebook()
     return Terminal() if sys.stdout.isatty() else Lines()
 
-# %% ../nbs/08_display.ipynb #a8095431
+# %% ../nbs/08_display.ipynb #826bf83c
 class ProgressCallback(Callback):
     "Shows how far the run is, and the table of epochs"
     order, run_in = 60, ('fit', 'validate', 'preds')
     every = 0.2                          # seconds between updates, at least
+    next = float('inf')                  # when to show again: not before a run has begun
 
     def before_fit(self):
         learn = self.learn

@@ -31,7 +31,7 @@ from .optim import (
     as_positive, belongs_to, freeze_groups, make_opt, norm_params, one_group, save_hypers,
     set_hyper, spread_lrs)
 
-# %% ../nbs/03_learner.ipynb #e0586ca1
+# %% ../nbs/03_learner.ipynb #c8730b6a
 class Step:
     "What is done with one batch, in five parts, each of which may be overridden"
     def predict(self, learn: 'Learner') -> None:
@@ -40,6 +40,7 @@ class Step:
         learn.pred = learn.model(**xb) if isinstance(xb, dict) else learn.model(*xb)
     def loss(self, learn: 'Learner') -> None:
         "Set `learn.loss_grad`, for `backward`, and `learn.loss`, its detached copy for all to read"
+        if not learn.yb: return                            # without targets there is no loss
         loss = learn.loss_func(learn.pred, *learn.yb)
         if type(loss) is not Tensor or loss.ndim: loss = as_loss(loss, learn.training)
         learn.loss_grad, learn.loss = loss, loss.detach()
@@ -66,7 +67,7 @@ def as_loss(
     raise ValueError(f'loss_func returned a tensor of shape {tuple(value.shape)}; '
                      'training needs one number: take the mean over the batch')
 
-# %% ../nbs/03_learner.ipynb #6a1081e8
+# %% ../nbs/03_learner.ipynb #d3f53020
 class Loop:
     "The training loop: fit, epoch, train and validate, batch, backward and step"
     def _guard(self, level: Level, cancel: type[CancelException],
@@ -90,6 +91,9 @@ class Loop:
     def _do_train(self) -> None:
         self.dl = self.dls.train
         self._guard(TRAIN, CancelTrainException, self._all_batches)
+        if self.iter is not None and not self.yb and self.loss_grad is None:
+            _warn('the last batch had no targets, so nothing was learnt from it: '
+                  'see n_inp and targets of DataLoaders, or override Step.loss')
 
     def _do_validate(self, dl: Iterable) -> None:
         self.dl = dl
@@ -116,9 +120,9 @@ class Loop:
             step = self.train_step if self.training else self.eval_step
             step.predict(self)
             if on['after_pred']: fire('after_pred')
-            if self.yb: step.loss(self)
+            step.loss(self)
             if on['after_loss']: fire('after_loss')
-            if self.training and self.yb:
+            if self.training and self.loss_grad is not None:
                 try:
                     if on['before_backward']: fire('before_backward')
                     step.backward(self)
@@ -335,7 +339,7 @@ def to_dls_device(self: Learner) -> None:
     self.model.to(device)
     if isinstance(self.loss_func, nn.Module): self.loss_func.to(device)
 
-# %% ../nbs/03_learner.ipynb #98ba8195
+# %% ../nbs/03_learner.ipynb #f5e03197
 @patch
 def add_cb(self: Learner,
     cb: Any,    # a callback, or a callback class
@@ -381,10 +385,10 @@ def added_cbs(self: Learner, cbs: Any) -> Iterator[Learner]:
 def removed_cbs(self: Learner, cbs: Any) -> Iterator[Learner]:
     "Do without callbacks for the length of a `with` block"
     leaving = [cb for which in as_list(cbs) for cb in self.callbacks.find(which)]
-    places = [self.callbacks.remove(cb)[cb] for cb in leaving]
+    gone = [place for cb in leaving for place in self.callbacks.remove(cb)]
     try: yield self
     finally:
-        for cb, place in zip(reversed(leaving), reversed(places)): self.callbacks.insert(cb, *place)
+        for place in reversed(gone): self.callbacks.insert(*place)
 
 @patch
 def ordered_cbs(self: Learner, event_name: str) -> list[Callback]:

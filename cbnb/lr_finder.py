@@ -238,7 +238,7 @@ def recommend(
     return 'minimum', ('a tenth of the rate with the lowest loss is the most reliable '
                        'of the four classical rules')
 
-# %% ../nbs/07_lr_finder.ipynb #7e4616e1
+# %% ../nbs/07_lr_finder.ipynb #6cee5b4f
 class LRFind:
     "What a sweep found: a curve, suggestions, and a recommended rate or why there is none"
     def __init__(self,
@@ -290,7 +290,14 @@ class LRFind:
         known = f', and {name} made no suggestion' if name in RULES else ''
         raise AttributeError(f'LRFind has no attribute {name!r}{known}')
 
-    def __iter__(self) -> Iterator[float]: return iter(self.suggestions.values())
+    def __iter__(self) -> Iterator[float]: return iter(self._given())
+    def __getitem__(self, i: int) -> float: return self._given()[i]
+    def __len__(self) -> int: return len(self.suggestions)
+
+    def _given(self) -> list[float]:
+        if self.lr is None: raise ValueError(f'lr_find made no suggestion: {self.reason}')
+        return list(self.suggestions.values())
+
     def __dir__(self) -> list[str]: return [*super().__dir__(), *self.suggestions]
 
     def __repr__(self) -> str:

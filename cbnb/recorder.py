@@ -270,18 +270,21 @@ def _fresh(metric: Any) -> Any:
     fresh.reset()
     return fresh
 
-# %% ../nbs/05_recorder.ipynb #caac0317
+# %% ../nbs/05_recorder.ipynb #86450b9e
 @patch
 def _name_columns(self: Recorder) -> None:
     learn = self.learn
-    self.names = distinct(m.name for m in learn.metrics)
-    self.train_columns, self.valid_columns = ['train_loss'], []
+    train, valid = [], []
     if self.train_metrics:
-        prefix = 'train_' if self.valid_metrics else ''
-        self.train_columns += [prefix + name for name in self.names]
+        train = [('train_' if self.valid_metrics else '') + m.name for m in learn.metrics]
     if self.valid_metrics and getattr(learn.dls, 'valid', None) is not None:
-        prefix = 'valid_' if self.train_metrics else ''
-        self.valid_columns = ['valid_loss', *(prefix + name for name in self.names)]
+        valid = [('valid_' if self.train_metrics else '') + m.name for m in learn.metrics]
+        self.valid_columns = ['valid_loss']
+    else: self.valid_columns = []
+    taken = ['run', 'epoch', 'step', 'time', 'complete', 'train_loss', 'valid_loss']
+    named = distinct([*taken, *train, *valid])[len(taken):]       # a metric may be called `time`
+    self.train_columns = ['train_loss', *named[:len(train)]]
+    self.valid_columns += named[len(train):]
 
 # %% ../nbs/05_recorder.ipynb #f8204372
 @patch

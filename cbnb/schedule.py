@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Sched', 'SchedNo', 'SchedLin', 'SchedCos', 'SchedExp', 'SchedPoly', 'Combined', 'combine_scheds', 'combined_cos',
-           'ParamScheduler', 'OneCycle']
+           'ParamScheduler', 'check_values', 'OneCycle']
 
 # %% ../nbs/06_schedule.ipynb #f58c2f6f
 import math
@@ -126,7 +126,7 @@ def combined_cos(
     "Along a cosine from `start` to `middle`, then along another to `end`"
     return Combined([pct, 1 - pct], [SchedCos(start, middle), SchedCos(middle, end)])
 
-# %% ../nbs/06_schedule.ipynb #fe2df9fc
+# %% ../nbs/06_schedule.ipynb #2948ec89
 class ParamScheduler(Callback):
     "Sets hyper-parameters from schedules, before each training batch"
     order, run_valid, run_in = 60, False, ('fit',)
@@ -144,12 +144,25 @@ class ParamScheduler(Callback):
         for name, sched in self.scheds.items():
             place = hyper_place(learn.opt, name)
             if place is None: raise no_such_hyper(learn.opt, name)
+            check_values(name, sched(0.), len(learn.opt.param_groups))
             self.places.append((*place, sched))
             if hasattr(learn, 'recorder'): learn.recorder.track(name)
 
     def before_batch(self):
         groups, pct = self.learn.opt.param_groups, self.learn.pct_train
         for key, i, sched in self.places: write_hyper(groups, key, i, sched(pct))
+
+def check_values(
+    name: str,      # of a hyper-parameter
+    value: Any,     # what its schedule gives: a number, or one for each group
+    n: int,         # number of parameter groups
+) -> None:
+    "Refuse values that are no numbers, or not as many as there are groups"
+    values = list(value) if hasattr(value, '__len__') else [value]*n
+    if len(values) != n:
+        raise ValueError(f'the schedule of {name!r} gives {len(values)} values for {n} groups')
+    if any(math.isnan(v) for v in values):
+        raise ValueError(f'the schedule of {name!r} gives {value!r}, which is not a number')
 
 # %% ../nbs/06_schedule.ipynb #a4cdc3b7
 class OneCycle(ParamScheduler):
@@ -272,7 +285,7 @@ def fit_sgdr(self: Learner,
     cbs = [ParamScheduler({'lr': sched}), *_listed(cbs)]
     self.fit(sum(lengths), lr_max, wd, cbs, reset_opt, start_epoch)
 
-# %% ../nbs/06_schedule.ipynb #de194d9a
+# %% ../nbs/06_schedule.ipynb #57ee0721
 @patch
 def fine_tune(self: Learner,
     epochs: int,               # epochs with everything unfrozen
@@ -288,7 +301,10 @@ def fine_tune(self: Learner,
     "Train the last group for `freeze_epochs`, then everything for `epochs`"
     base_lr = spread_lrs(base_lr, 1, 'base_lr')[0]
     self.freeze()
-    self.fit_one_cycle(freeze_epochs, slice(base_lr), pct_start=0.99, cbs=freeze_cbs, **kwargs)
-    self.unfreeze()
+    try:
+        if freeze_epochs:
+            lrs = slice(base_lr)
+            self.fit_one_cycle(freeze_epochs, lrs, pct_start=0.99, cbs=freeze_cbs, **kwargs)
+    finally: self.unfreeze()
     lrs = slice(base_lr/2/lr_mult, base_lr/2)
     self.fit_one_cycle(epochs, lrs, pct_start=pct_start, div=div, cbs=cbs, **kwargs)

@@ -45,13 +45,18 @@ def _generators(dl: Any) -> Iterator[torch.Generator]:
     found = [getattr(holder, 'generator', None) for holder in holders]
     yield from {id(g): g for g in found if isinstance(g, torch.Generator)}.values()    # each once
 
-# %% ../nbs/03a_snapshot.ipynb #8079c331
+# %% ../nbs/03a_snapshot.ipynb #570b94f5
 def save_model(
     model: nn.Module,            # with everything inside it
 ) -> Callable[[], None]:         # puts it all back, into the same objects
     "Note the state of a model"
     params, held = list(model.parameters()), [*model.parameters(), *model.buffers()]
+    if any(nn.parameter.is_lazy(t) for t in held):
+        raise ValueError('the model has lazy layers whose shapes are not known yet: '
+                         'pass one batch through it first')
     attributes = [(m, _with_own_tables(vars(m))) for m in model.modules()]
+    lists = [(v, copy.copy(v)) for m, _ in attributes for v in vars(m).values()
+             if type(v) in (list, dict, set, deque)]
     tensors = [(t, t.detach().clone(), t.requires_grad) for t in held]
     grads = [(p, p.grad, None if p.grad is None else p.grad.detach().clone()) for p in params]
     @torch.no_grad()
@@ -59,9 +64,11 @@ def save_model(
         for m, saved in attributes:
             for k in [k for k in vars(m) if k not in saved]: del m.__dict__[k]
             m.__dict__.update(_with_own_tables(saved))
+        for old, value in lists: _put_back(old, value)
         for t, value, requires_grad in tensors:
             if t.device != value.device: t.data = t.data.to(value.device)
-            t.copy_(value)
+            if 0 in t.stride(): t.data = value.clone()       # an expanded tensor cannot be written
+            else: t.copy_(value)
             t.requires_grad_(requires_grad)
         for p, grad, value in grads:
             p.grad = grad
@@ -72,6 +79,16 @@ def _with_own_tables(attributes: dict[str, Any]) -> dict[str, Any]:
     "A module's attributes, its tables of parameters, buffers and modules copied"
     tables = ('_parameters', '_buffers', '_modules')
     return {k: dict(v) if k in tables else v for k, v in attributes.items()}
+
+def _put_back(old: Any, value: Any) -> Any:
+    "`value`, in the object `old` if that is a list or the like, since others may hold it"
+    if old is value or type(old) is not type(value): return value
+    if isinstance(old, (list, deque)): refill = old.extend
+    elif isinstance(old, (dict, set)): refill = old.update
+    else: return value
+    old.clear()
+    refill(value)
+    return old
 
 # %% ../nbs/03a_snapshot.ipynb #aa560195
 def save_opt(
@@ -90,7 +107,7 @@ def save_opt(
             group.update(saved)
     return restore
 
-# %% ../nbs/03a_snapshot.ipynb #dd9ec4c4
+# %% ../nbs/03a_snapshot.ipynb #a314955a
 def save_attributes(
     obj: Any,                      # an object with attributes
     shared: Iterable[Any] = (),    # objects that are referred to, not owned: they are not copied
@@ -104,20 +121,11 @@ def save_attributes(
     return restore
 
 def _copy(value: Any, memo: dict[int, Any]) -> Any:
-    if isinstance(value, MethodType): return value
+    if isinstance(value, (MethodType, torch.optim.Optimizer)): return value    # see `save_opt`
     try: return copy.deepcopy(value, dict(memo))
     except Exception: return value         # a file, a lock, a generator: it is kept as it is
 
-def _put_back(old: Any, value: Any) -> Any:
-    if old is value or type(old) is not type(value): return value
-    if isinstance(old, (list, deque)): refill = old.extend
-    elif isinstance(old, (dict, set)): refill = old.update
-    else: return value
-    old.clear()
-    refill(value)
-    return old
-
-# %% ../nbs/03a_snapshot.ipynb #3df8c1ac
+# %% ../nbs/03a_snapshot.ipynb #9cdd8e74
 def snapshot(
     learn: Learner,            # between runs
     but: Iterable[Any] = (),   # callbacks that keep what they have seen
@@ -133,7 +141,8 @@ def snapshot(
         came = learn.cbs                           # some may have come, or gone, meanwhile
         for name, value in members.items(): setattr(learn.callbacks, name, copy.copy(value))
         for part in parts: part()
-        for cb in {*came, *learn.cbs}: cb.__dict__['learn'] = learn if cb in learn.cbs else None
+        for cb in came: cb.__dict__['learn'] = None
+        for cb in learn.cbs: cb.__dict__['learn'] = learn
         learn.cbs_changed()
     return restore
 
@@ -144,5 +153,8 @@ def _saved_parts(learn: Learner, but: Iterable[Any]) -> list[Callable[[], None]]
     parts = [save_model(model)]
     if isinstance(learn.loss_func, nn.Module): parts.append(save_model(learn.loss_func))
     if learn.opt is not None: parts.append(save_opt(learn.opt))
-    swept = [cb for cb in learn.cbs if 'lr_find' in cb.run_in and cb not in but]
+    for step in {id(s): s for s in (learn.train_step, learn.eval_step)}.values():
+        parts.append(save_attributes(step, shared))
+        parts += [save_opt(o) for o in vars(step).values() if isinstance(o, torch.optim.Optimizer)]
+    swept = [cb for cb in learn.cbs if 'lr_find' in cb.run_in and not any(cb is b for b in but)]
     return [*parts, *(save_attributes(cb, shared) for cb in swept), save_rng(loaders)]

@@ -439,3 +439,27 @@ def test_one_batch_before_any_fit():
     learn = line_learner()
     learn.one_batch(0, line_batches()[0])
     assert learn.loss.item() == pytest.approx(13) and len(learn.pred) == 8
+
+
+def test_training_without_targets_is_not_silent():
+    learn = cbnb.Learner(cbnb.DataLoaders([(torch.ones(4, 1),)]), torch.nn.Linear(1, 1), torch.nn.MSELoss(), default_cbs=False)
+    with pytest.warns(UserWarning, match="no targets.*n_inp"):
+        learn.fit(1)
+
+
+def test_a_step_may_find_its_loss_without_targets():
+    class OwnLoss(cbnb.Step):
+        def loss(self, learn):
+            learn.loss_grad = learn.pred.square().mean()
+            learn.loss = learn.loss_grad.detach()
+
+    learn = cbnb.Learner(cbnb.DataLoaders([(torch.ones(4, 1),)] * 3), torch.nn.Linear(1, 1), train_step=OwnLoss(), lr=0.1, default_cbs=False)
+    before = learn.model.weight.clone()
+    learn.fit(1)
+    assert not torch.equal(learn.model.weight, before)
+
+
+def test_schedules_give_as_many_numbers_as_there_are_groups():
+    for value, words in (([0.1, 0.2], "2 values for 1 groups"), (float("nan"), "not a number")):
+        with pytest.raises(ValueError, match=words):
+            line_learner().fit(1, cbs=cbnb.ParamScheduler({"lr": lambda pct: value}))

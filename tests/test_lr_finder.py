@@ -222,7 +222,9 @@ def test_refusals_say_why(case):
     """D25: short and diverging runs crashed, flat ones gave a number all the same."""
     run, words = REFUSALS[case]
     found = run()
-    assert found.lr is None and found.rule is None and found.suggestions == {} and list(found) == []
+    assert found.lr is None and found.rule is None and found.suggestions == {}
+    with pytest.raises(ValueError, match="made no suggestion: "):
+        valley, steep = found
     assert re.search(words, found.reason), found.reason
     assert found.reason in repr(found) and repr(found).startswith("LRFind(no suggestion")
     assert re.search("No suggestion", found.plot(return_fig=True).axes[0].get_title())
@@ -382,3 +384,37 @@ def test_a_sweep_without_any_update_ends(name, cancel):
     found = sweep(line_learner(cbs=[cbnb.Callback(**{name: refuse}), noting(seen, -1000, run_in=("lr_find",))]), num_it=12)
     assert found.lrs == [] and found.lr is None and "no update" in found.reason
     assert seen.count("before_batch") + seen.count("before_epoch") < 5000
+
+
+def test_state_of_the_step_and_the_model_beside_its_tensors_is_put_back():
+    """A step may own an optimizer, and a model a list; an expanded buffer cannot be written in place."""
+
+    class Two(cbnb.Step):
+        def __init__(self, model):
+            self.other, self.n = torch.optim.Adam(model.parameters(), lr=1e-4), 0
+
+        def step(self, learn):
+            self.n += 1
+            learn.model.seen.append(self.n)
+            self.other.step()
+            learn.opt.step()
+
+    learn = line_learner()
+    learn.model.seen = seen = []
+    learn.model.register_buffer("scale", torch.ones(1).expand(3))
+    learn.train_step = step = Two(learn.model)
+    learn.fit(1)
+    averages = {p: s["exp_avg"].clone() for p, s in step.other.state.items()}
+    other, n, noted = step.other, step.n, list(seen)
+    learn.lr_find(num_it=10, show_plot=False)
+    assert step.other is other and step.n == n and learn.model.seen is seen == noted
+    assert all(torch.equal(s["exp_avg"], averages[p]) for p, s in step.other.state.items())
+
+
+def test_lazy_layers_are_asked_for_a_batch_first():
+    batch = (torch.ones(4, 2), torch.ones(4, 1))
+    learn = cbnb.Learner(cbnb.DataLoaders([batch]), torch.nn.LazyLinear(1), torch.nn.MSELoss())
+    with pytest.raises(ValueError, match="lazy layers.*pass one batch"):
+        learn.lr_find()
+    learn.model(batch[0])
+    learn.lr_find(num_it=10, show_plot=False)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
-from helpers import RaiseIn, ab, line_batches, line_learner, seed
+from helpers import Line, RaiseIn, ab, line_batches, line_learner, seed
 
 
 def mae(pred, y):
@@ -399,3 +399,28 @@ def test_device_losses_of_64_bits_keep_their_bits():
     learn.loss_func = lambda pred, y: nn.functional.mse_loss(pred, y) * 0 + third
     learn.fit(1)
     assert list(learn.recorder.history[0].raw_losses) == [1 / 3, 1 / 3] and learn.recorder.values[0][1] == 1 / 3
+
+
+def test_metrics_called_like_columns_get_a_number():
+    """The columns of the table are never overwritten."""
+
+    def time(pred, y):
+        return 7.0
+
+    def valid_loss(pred, y):
+        return 8.0
+
+    learn = line_learner(metrics=[time, valid_loss, cbnb.AvgLoss()])
+    learn.recorder.train_metrics = True
+    learn.fit(1)
+    names = learn.recorder.metric_names
+    assert len(set(names)) == len(names) == 1 + 4 + 4 + 1
+    row = dict(zip(names[1:-1], learn.recorder.values[-1]))
+    assert row["valid_time"] == 7 and row["valid_valid_loss"] == 8 and row["train_loss"] == pytest.approx(10.63636, abs=1e-4)
+
+
+def test_one_batch_before_any_fit():
+    """D44, with all default callbacks."""
+    learn = cbnb.Learner(cbnb.DataLoaders(line_batches(1)), Line(), torch.nn.MSELoss())
+    learn.one_batch(0, line_batches(1)[0])
+    assert learn.loss == 13 and learn.train_iter == 0
