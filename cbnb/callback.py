@@ -437,12 +437,13 @@ def _free_name(self: Callbacks, cb: Callback) -> str:
     candidates = [name] + [f'{name}_{i}' for i in range(2, len(self.all) + 2)]
     return next(n for n in candidates if n not in self.names)
 
-# %% ../nbs/00_callback.ipynb #04bdd8fc
+# %% ../nbs/00_callback.ipynb #5fa5448b
 @patch
 def find(self: Callbacks,
-    which: Any,            # a callback, or a callback class
+    which: Any,            # a callback, its name, or a callback class
 ) -> list[Callback]:       # the matching callbacks that are in
     "The callback itself, or all of a class, its subclasses, and the class as it was defined before"
+    if isinstance(which, str): return [self.names[which]] if which in self.names else []
     if not isinstance(which, type): return [cb for cb in self.all if cb is which]
     def same(cls: type) -> bool:
         return (cls.__module__, cls.__qualname__) == (which.__module__, which.__qualname__)
@@ -458,11 +459,11 @@ def remove(self: Callbacks,
         name = next(n for n, c in self.names.items() if c is cb)
         at = next(i for i, c in enumerate(self.all) if c is cb)     # a dataclass has its own `==`
         gone.append((cb, at, name, self._settings[id(cb)]))
+    self.all = [cb for cb in self.all if not any(cb is g for g, *_ in gone)]
     for cb, _, name, _ in gone:
         del self.names[name], self._settings[id(cb)]
         vars(self.learn).pop(name, None)
         cb.learn = None
-    self.all = [cb for cb in self.all if cb.learn is not None]
     if gone: self.changed()
     return gone
 

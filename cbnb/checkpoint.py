@@ -63,7 +63,7 @@ def save(self: Learner,
     if with_opt and self.opt is not None: state = dict(model=state, opt=self.opt.state_dict())
     return write_whole(self.model_file(file), lambda f: torch.save(state, f))
 
-# %% ../nbs/12_checkpoint.ipynb #4a95f9cb
+# %% ../nbs/12_checkpoint.ipynb #9d20257e
 @patch
 def load(self: Learner,
     file: str | Path,                           # as for `save`
@@ -78,7 +78,10 @@ def load(self: Learner,
     self.model.load_state_dict(state['model'] if has_opt else state, strict=strict)
     if with_opt and has_opt:
         if self.opt is None: self.create_opt()
-        try: self.opt.load_state_dict(state['opt'])
+        saved, mine = set(state['opt']['param_groups'][0]), set(self.opt.param_groups[0])
+        try:
+            if saved != mine: raise ValueError(f'it is of another kind, with {saved ^ mine}')
+            self.opt.load_state_dict(state['opt'])
         except (ValueError, KeyError) as e: why_not = f'the optimizer was not loaded: {e}'
     elif with_opt and self.opt is not None:
         why_not = f'{file} has no optimizer state: the optimizer is as it was'

@@ -188,9 +188,13 @@ def split(self: DataLoaders,
         return (batch[0],), (batch[1],)      # the usual case, quickly
     return split_batch(batch, self.n_inp, self.targets)
 
-# %% ../nbs/01_data.ipynb #223b6ad4
+# %% ../nbs/01_data.ipynb #a65ad9c2
 def as_dls(
     dls: Any,    # `DataLoaders`, something like it, or one loader
 ) -> Any:        # `dls` itself if it has a `train` loader
     "`DataLoaders` of anything: a single loader is for training"
-    return dls if hasattr(dls, 'train') and hasattr(dls, '__getitem__') else DataLoaders(dls)
+    if hasattr(dls, 'train') and hasattr(dls, '__getitem__'): return dls
+    if dls is None: raise TypeError('dls is None: pass DataLoaders(train, valid), or one loader')
+    if isinstance(dls, (tuple, list)) and any(isinstance(dl, DataLoader) for dl in dls):
+        raise TypeError(f'a {type(dls).__name__} of loaders is not a loader: DataLoaders(train, valid)')
+    return DataLoaders(dls)

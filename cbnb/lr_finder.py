@@ -12,10 +12,10 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-# %% ../nbs/07_lr_finder.ipynb #a6f8b38a
+# %% ../nbs/07_lr_finder.ipynb #6be41197
 from .callback import Callback, CancelFitException, patch
 from .learner import Learner, as_count
-from .metrics import RunningMean, Smoother, name_of
+from .metrics import RunningMean, Smoother, distinct, name_of
 from .optim import set_hyper, spread_lrs
 from .plot import lr_find_figure, png_bundle, shell, show
 from .recorder import Recorder
@@ -238,7 +238,7 @@ def recommend(
     return 'minimum', ('a tenth of the rate with the lowest loss is the most reliable '
                        'of the four classical rules')
 
-# %% ../nbs/07_lr_finder.ipynb #6cee5b4f
+# %% ../nbs/07_lr_finder.ipynb #93f57473
 class LRFind:
     "What a sweep found: a curve, suggestions, and a recommended rate or why there is none"
     def __init__(self,
@@ -269,11 +269,15 @@ class LRFind:
             self.reason = (f'{len(self.losses)} points are too few for a curve: '
                            'lower start_lr, or raise num_it')
             return
-        asked = {name_of(rule): rule for rule in map(as_rule, rules)}
+        rules = [as_rule(rule) for rule in rules]
+        asked = dict(zip(distinct(map(name_of, rules)), rules))
         found: dict[str, float] = {}
         for name, rule in {**RULES, **asked}.items():     # `recommend` may follow one not asked for
             try: found[name], self.points[name] = rule(lrs, losses, self.num_it)
             except ValueError as e: self.refusals[name] = str(e)
+            except Exception as e:
+                e.add_note(f'in the rule {name}, called with lists of {len(lrs)} rates and losses')
+                raise
         self.rule, self.reason = recommend(found)
         self.lr = found[self.rule]
         self.suggestions = {name: found[name] for name in asked if name in found}

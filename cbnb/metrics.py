@@ -94,7 +94,7 @@ def one_number(
     hint = 'does it lack a `return`?' if value is None else 'take a mean, or use AccumMetric'
     raise TypeError(f'metric {name!r} returned {what}; it should return one number: {hint}')
 
-# %% ../nbs/02_metrics.ipynb #e38b1e9b
+# %% ../nbs/02_metrics.ipynb #2a23d8e9
 class AvgMetric(Metric):
     "The mean over items of `func(pred, *yb)`"
     def __init__(self,
@@ -105,20 +105,20 @@ class AvgMetric(Metric):
     def reset(self) -> None: self.mean = RunningMean()    # a new one: a copy of this keeps its own
     def accumulate(self, learn: Any) -> None:
         with torch.no_grad(): value = one_number(self.name, self.func(learn.pred, *learn.yb))
-        self.mean.add(value, find_bs(learn.yb))
+        self.mean.add(value, find_bs((learn.yb, learn.xb)))
     @property
     def value(self) -> Any: return self.mean.value
     @property
     def name(self) -> str: return self._name
 
-# %% ../nbs/02_metrics.ipynb #9b362238
+# %% ../nbs/02_metrics.ipynb #41d9314a
 class AvgLoss(Metric):
     "The mean of the loss over items"
     def __init__(self): self.mean = RunningMean()
     name = 'loss'
     def reset(self) -> None: self.mean = RunningMean()
     def accumulate(self, learn: Any) -> None:
-        self.mean.add(learn.loss.mean(), find_bs(learn.yb or learn.xb))
+        self.mean.add(learn.loss.mean(), find_bs((learn.yb, learn.xb)))
     @property
     def value(self) -> Any: return self.mean.value
 
@@ -249,7 +249,7 @@ class UpdateMetric(Metric):
     def value(self) -> Any:
         return one_number(self.name, self.metric.compute()) if self.seen else None
 
-# %% ../nbs/02_metrics.ipynb #1f65f8e7
+# %% ../nbs/02_metrics.ipynb #a887390b
 def as_metric(
     m: Any,   # a function, a `Metric`, an object with `reset`, `update`, `compute`, or such a class
 ) -> Any:     # an object with `reset`, `accumulate`, `value` and `name`
@@ -266,7 +266,7 @@ def as_metrics(
 ) -> list[Any]:
     "The metrics that `ms` stands for, as a list"
     if ms is None: return []
-    one = (not isinstance(ms, Iterable) or isinstance(ms, type)
+    one = (not isinstance(ms, Iterable) or isinstance(ms, (type, str))
            or hasattr(ms, 'update') or hasattr(ms, 'accumulate'))     # a metric may be iterable
     return [as_metric(m) for m in ([ms] if one else ms)]
 

@@ -148,7 +148,7 @@ def param_groups(
         raise ValueError(f'{type(model).__name__} has no trainable parameters: {why}')
     return [g for g in groups if g]
 
-# %% ../nbs/02a_optim.ipynb #775561b6
+# %% ../nbs/02a_optim.ipynb #94d821c5
 def make_opt(
     opt_func: Any,     # a torch optimizer class, a function `(groups, lr=...)`, or an optimizer
     model: nn.Module,                                   # its parameters are to be optimized
@@ -158,6 +158,8 @@ def make_opt(
     "An optimizer over the groups of a model; `TypeError` if `opt_func` makes something else"
     groups = param_groups(model, splitter)
     if hasattr(opt_func, 'param_groups'): return opt_func
+    if not callable(opt_func):
+        raise TypeError(f'opt_func={opt_func!r} is no optimizer: pass a class, as torch.optim.AdamW')
     opt = opt_func([dict(params=g) for g in groups], lr=lr)
     if not all(hasattr(opt, a) for a in ('param_groups', 'state', 'step', 'zero_grad')):
         raise TypeError(f'opt_func returned {opt!r}, which is no optimizer '

@@ -40,7 +40,7 @@ def shell() -> Any:
     found = ipython.get_ipython() if ipython else None
     return found if hasattr(found, 'kernel') else None
 
-# %% ../nbs/04_plot.ipynb #82fed99d
+# %% ../nbs/04_plot.ipynb #fe9c1b9b
 @contextmanager
 def figure(
     ax: Any = None,                           # axes to draw into; None: a new figure
@@ -55,21 +55,26 @@ def figure(
             yield ax.figure, [ax]
             return
         if shell():
+            from IPython.core.pylabtools import select_figure_formats
             from matplotlib.figure import Figure
+            select_figure_formats(shell(), {'png'})      # a figure that is returned can be shown, too
             fig = Figure(figsize=size, layout='constrained')
         else:
             from matplotlib import pyplot
             fig = pyplot.figure(figsize=size, layout='constrained')
         yield fig, list(fig.subplots(rows, cols, squeeze=False).flat)
 
-# %% ../nbs/04_plot.ipynb #cf01d355
+# %% ../nbs/04_plot.ipynb #d2e170c0
 def show(
     fig: Any,                         # a figure
     text: str,                        # what it shows, for those who cannot see it
     return_fig: bool | None = None,   # return it instead of showing it
 ) -> Any:                             # the figure, if it was asked for
     "Show a figure in a notebook, once; elsewhere do nothing"
-    if return_fig: return fig
+    if return_fig:
+        pyplot = sys.modules.get('matplotlib.pyplot')
+        if pyplot: pyplot.close(fig)                     # it is the caller's now, not for `plt.show`
+        return fig
     if shell():
         from IPython.display import display
         display(png_bundle(fig, text), raw=True, metadata={'image/png': _css_size(fig)})
@@ -179,7 +184,7 @@ def lr_figure(
             ax.set(xlabel='step', ylabel=name, title=name.capitalize())
         return fig
 
-# %% ../nbs/04_plot.ipynb #cebd96b2
+# %% ../nbs/04_plot.ipynb #737c63c2
 def metrics_figure(
     metrics: Mapping[str, Sequence[tuple[int, float]]],   # heading -> (step, value)
     borders: Sequence[int] = (),                          # steps at which a new fit began
@@ -189,8 +194,8 @@ def metrics_figure(
 ) -> Any:                                                 # the figure
     "Each metric over steps"
     if not metrics:
-        raise ValueError('no metrics were recorded: give the learner some, '
-                         'Learner(..., metrics=accuracy)')
+        raise ValueError('no metrics were recorded: give the learner some, Learner(..., '
+                         'metrics=accuracy), and validation data')
     if ax is not None and len(metrics) > 1:
         raise ValueError(f'{len(metrics)} metrics do not fit into one `ax`')
     cols = min(len(metrics), 3)

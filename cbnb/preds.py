@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['activation_of', 'decodes_of', 'GatherPredsCallback', 'joined', 'item_losses', 'in_order']
 
-# %% ../nbs/13_preds.ipynb #909c1c84
-from collections.abc import Callable, Iterable
+# %% ../nbs/13_preds.ipynb #4babd633
+from collections.abc import Callable, Mapping
 from typing import Any
 
 # %% ../nbs/13_preds.ipynb #95f04784
@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, default_collate
 
-# %% ../nbs/13_preds.ipynb #86aa3d52
+# %% ../nbs/13_preds.ipynb #ca37444d
 from .callback import Callback, patch
-from .data import as_loader, find_bs, map_tensors, to_detach
+from .data import as_loader, to_detach
 from .learner import Learner
 
 # %% ../nbs/13_preds.ipynb #757697af
@@ -72,20 +72,23 @@ class GatherPredsCallback(Callback):
         "The batches of one kind joined, on the CPU"
         return None if not parts or parts[0] is None else to_detach(joined(parts, self.concat_dim))
 
-# %% ../nbs/13_preds.ipynb #5eceaa16
+# %% ../nbs/13_preds.ipynb #fe04d4ea
 def joined(
     parts: list[Any],   # batches, nested in the same way
     dim: int = 0,       # dimension along which they are joined
 ) -> Any:               # the same nesting
-    "Nested batches concatenated"
-    columns = [list(_flat(p)) for p in parts]
-    tensors = iter([torch.cat(column, dim) for column in zip(*columns)])
-    return map_tensors(lambda _: next(tensors), parts[0])
-
-def _flat(batch: Any) -> Iterable[Tensor]:
-    found: list[Tensor] = []
-    map_tensors(found.append, batch)
-    return found
+    "Nested batches joined; what cannot be concatenated becomes a list over the items"
+    first = parts[0]
+    if isinstance(first, Tensor) and first.ndim == 0: return torch.stack(parts)
+    if isinstance(first, Tensor):
+        try: return torch.cat(parts, dim)
+        except RuntimeError: return [item for part in parts for item in part]     # of other sizes
+    if isinstance(first, Mapping): return {k: joined([p[k] for p in parts], dim) for k in first}
+    one_each = isinstance(first, list) and not all(isinstance(v, Tensor) for v in first)
+    if one_each: return [item for part in parts for item in part]     # such as names, or boxes
+    if not isinstance(first, (tuple, list)): return list(parts)
+    columns = [joined(column, dim) for column in zip(*parts)]
+    return type(first)(*columns) if hasattr(first, '_fields') else type(first)(columns)
 
 # %% ../nbs/13_preds.ipynb #9e2197ba
 def item_losses(

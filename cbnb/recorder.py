@@ -62,7 +62,7 @@ class Series:
     def __len__(self) -> int:
         return len(self.numbers) + sum(map(len, self.chunks)) + len(self.waiting)
 
-# %% ../nbs/05_recorder.ipynb #4160a096
+# %% ../nbs/05_recorder.ipynb #eaf99d79
 class Run:
     "The record of one fit"
     def __init__(self,
@@ -92,7 +92,7 @@ class Run:
         name: str,    # 'lr', 'mom', or another that was tracked
     ) -> list[float]:
         "The values of a hyper-parameter, one for each training batch"
-        values = self.hypers[name]
+        values = self.hypers.get(name, ())
         return list(values.read() if isinstance(values, Series) else values)
 
     @property
@@ -172,7 +172,7 @@ def _write(text: str, path: str | Path | None) -> str:
     if path is not None: Path(path).write_text(text)
     return text
 
-# %% ../nbs/05_recorder.ipynb #c4fa7586
+# %% ../nbs/05_recorder.ipynb #ad9debca
 class Phase:
     "Loss and metrics of one pass over a loader"
     def __init__(self,
@@ -186,7 +186,7 @@ class Phase:
     def add(self, learn: Learner) -> None:
         "Take in the current batch"
         self.losses.append(learn.loss if learn.loss.ndim == 0 else learn.loss.mean())
-        self.sizes.append(find_bs(learn.yb))
+        self.sizes.append(find_bs((learn.yb, learn.xb)))     # of the targets, if they have tensors
         if len(self.losses) >= 256: self._sum_up()
         for m in self.metrics: m.accumulate(learn)
 

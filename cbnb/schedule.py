@@ -6,15 +6,16 @@
 __all__ = ['Sched', 'SchedNo', 'SchedLin', 'SchedCos', 'SchedExp', 'SchedPoly', 'Combined', 'combine_scheds', 'combined_cos',
            'ParamScheduler', 'check_values', 'OneCycle']
 
-# %% ../nbs/06_schedule.ipynb #f58c2f6f
+# %% ../nbs/06_schedule.ipynb #e6b2dcfb
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-# %% ../nbs/06_schedule.ipynb #ce48739c
-from .callback import Callback, patch
+# %% ../nbs/06_schedule.ipynb #ef1569c8
+from .callback import Callback, patch, user_level
 from .data import n_batches
-from .learner import Learner, as_count
+from .learner import Learner, as_count, as_list
 from .optim import hyper_place, no_such_hyper, spread_lrs, write_hyper
 from .plot import figure, legend, lr_figure, show
 
@@ -218,7 +219,7 @@ def plot(self: OneCycle,
     fig = lr_figure(*([scheds[name](i/n) for i in range(n)] for name in ('lr', 'mom')))
     return show(fig, f'one-cycle schedule with a top of {lr_max[-1]:g}', return_fig)
 
-# %% ../nbs/06_schedule.ipynb #8fb30762
+# %% ../nbs/06_schedule.ipynb #ecd51b85
 @patch
 def fit_one_cycle(self: Learner,
     n_epoch: int,                         # number of epochs
@@ -233,14 +234,14 @@ def fit_one_cycle(self: Learner,
     start_epoch: int = 0,                 # go on from here: the schedule goes on, too
 ) -> None:
     "Train with the one-cycle schedule"
+    found = getattr(self, 'lr_finder_result', None)
+    if lr_max is None and found is not None and found.lr is None:      # was that `found.lr`?
+        warnings.warn(f'lr_find made no suggestion, so lr_max is learn.lr={self.lr!r}',
+                      stacklevel=user_level())
     one_cycle = OneCycle(lr_max, div, div_final, pct_start, moms)
-    self.fit(n_epoch, lr_max, wd, [one_cycle, *_listed(cbs)], reset_opt, start_epoch)
+    self.fit(n_epoch, lr_max, wd, [one_cycle, *as_list(cbs)], reset_opt, start_epoch)
 
-def _listed(cbs: Any) -> list[Any]:
-    if cbs is None: return []
-    return list(cbs) if isinstance(cbs, (list, tuple)) or hasattr(cbs, '__next__') else [cbs]
-
-# %% ../nbs/06_schedule.ipynb #7d22469b
+# %% ../nbs/06_schedule.ipynb #aa83b07f
 @patch
 def fit_flat_cos(self: Learner,
     n_epoch: int,               # number of epochs
@@ -255,7 +256,7 @@ def fit_flat_cos(self: Learner,
     "Train at a constant rate, then along a cosine down to almost nothing"
     lrs = _lrs(self, lr)
     sched = combined_cos(pct_start, lrs, lrs, [lr/div_final for lr in lrs])
-    cbs = [ParamScheduler({'lr': sched}), *_listed(cbs)]
+    cbs = [ParamScheduler({'lr': sched}), *as_list(cbs)]
     self.fit(n_epoch, lr, wd, cbs, reset_opt, start_epoch)
 
 def _lrs(learn: Learner, lr: Any) -> list[float]:
@@ -263,7 +264,7 @@ def _lrs(learn: Learner, lr: Any) -> list[float]:
     if learn.opt is None: learn.create_opt()
     return spread_lrs(learn.lr if lr is None else lr, len(learn.opt.param_groups))
 
-# %% ../nbs/06_schedule.ipynb #bd7b06ec
+# %% ../nbs/06_schedule.ipynb #54699e8a
 @patch
 def fit_sgdr(self: Learner,
     n_cycles: int,              # number of cycles
@@ -282,7 +283,7 @@ def fit_sgdr(self: Learner,
     lrs = _lrs(self, lr_max)
     cycles = [SchedCos(lrs, [0.]*len(lrs))]*n_cycles
     sched = combine_scheds([n/sum(lengths) for n in lengths], cycles)
-    cbs = [ParamScheduler({'lr': sched}), *_listed(cbs)]
+    cbs = [ParamScheduler({'lr': sched}), *as_list(cbs)]
     self.fit(sum(lengths), lr_max, wd, cbs, reset_opt, start_epoch)
 
 # %% ../nbs/06_schedule.ipynb #57ee0721

@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['save_rng', 'save_model', 'save_opt', 'save_attributes', 'snapshot']
 
-# %% ../nbs/03a_snapshot.ipynb #b81d3c57
+# %% ../nbs/03a_snapshot.ipynb #a47d5128
 import copy
 import random
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from types import MethodType
 from typing import Any
 
@@ -125,7 +126,7 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
     try: return copy.deepcopy(value, dict(memo))
     except Exception: return value         # a file, a lock, a generator: it is kept as it is
 
-# %% ../nbs/03a_snapshot.ipynb #9cdd8e74
+# %% ../nbs/03a_snapshot.ipynb #334f9674
 def snapshot(
     learn: Learner,            # between runs
     but: Iterable[Any] = (),   # callbacks that keep what they have seen
@@ -140,7 +141,8 @@ def snapshot(
         learn.__dict__.update(attributes)
         came = learn.cbs                           # some may have come, or gone, meanwhile
         for name, value in members.items(): setattr(learn.callbacks, name, copy.copy(value))
-        for part in parts: part()
+        with ExitStack() as each:                  # one that fails does not keep the others from it
+            for part in reversed(parts): each.callback(part)
         for cb in came: cb.__dict__['learn'] = None
         for cb in learn.cbs: cb.__dict__['learn'] = learn
         learn.cbs_changed()

@@ -315,3 +315,13 @@ def test_several_outputs_in_preds():
     )
     preds, targets = learn.get_preds()
     assert all(torch.allclose(a, b) for a, b in zip((*preds, *targets), (*model(u), y, z)))
+
+
+def test_predictions_of_lists_of_things():
+    """Names and boxes are one per item: they are listed, not concatenated."""
+    boxes = [dict(boxes=torch.ones(n, 4)) for n in (3, 1, 2, 1)]
+    batches = [(torch.ones(2, 1), ["a", "b"], boxes[:2]), (torch.ones(2, 1), ["c", "d"], boxes[2:])]
+    dls = cbnb.DataLoaders(batches, batches, n_inp=1, device="cpu")
+    learn = cbnb.Learner(dls, torch.nn.Linear(1, 1), lambda pred, *y: pred.mean(), default_cbs=False)
+    pred, (names, found) = learn.get_preds()
+    assert pred.shape == (4, 1) and names == ["a", "b", "c", "d"] and [len(f["boxes"]) for f in found] == [3, 1, 2, 1]

@@ -463,3 +463,36 @@ def test_schedules_give_as_many_numbers_as_there_are_groups():
     for value, words in (([0.1, 0.2], "2 values for 1 groups"), (float("nan"), "not a number")):
         with pytest.raises(ValueError, match=words):
             line_learner().fit(1, cbs=cbnb.ParamScheduler({"lr": lambda pct: value}))
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    {
+        "no loaders": (lambda: cbnb.Learner(None, Line(), torch.nn.MSELoss()), "dls is None"),
+        "two loaders": (lambda: cbnb.Learner((torch.utils.data.DataLoader([1]),) * 2, Line(), torch.nn.MSELoss()), r"DataLoaders\(train, valid\)"),
+        "model class": (lambda: cbnb.Learner(line_batches(1), Line, torch.nn.MSELoss()), "not a model"),
+        "loss class": (lambda: cbnb.Learner(line_batches(1), Line(), torch.nn.MSELoss), r"pass MSELoss\(\)"),
+        "two moms": (lambda: cbnb.Learner(line_batches(1), Line(), torch.nn.MSELoss(), moms=(0.9, 0.8)), "three numbers"),
+        "metric name": (lambda: line_learner(metrics="accuracy"), "'accuracy' is not a metric"),
+        "start after the end": (lambda: line_learner().fit(2, start_epoch=3), "start_epoch=3"),
+    }.values(),
+)
+def test_common_slips_have_clear_words(make, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        make()
+
+
+def test_cbs_may_be_a_set_and_removed_by_name():
+    class Seen(cbnb.Callback):
+        pass
+
+    learn = line_learner()
+    learn.fit_one_cycle(1, cbs={Seen()})
+    learn.add_cb(Seen).remove_cb("seen")
+    assert not learn.callbacks.find(Seen)
+
+
+def test_fine_tune_without_a_frozen_phase():
+    learn = line_learner(splitter=lambda m: [[m.a], [m.b]])
+    learn.fine_tune(1, freeze_epochs=0)
+    assert len(learn.recorder.history) == 1 and learn.model.a.requires_grad

@@ -274,3 +274,8 @@ def test_updates_are_bounded(kernel, fit):
 
 def test_no_figures_are_left_open(kernel):
     assert kernel.value("len(sys.modules['matplotlib.pyplot'].get_fignums()) if 'matplotlib.pyplot' in sys.modules else 0") == 0
+
+
+def test_a_figure_that_is_returned_is_shown_as_a_picture(kernel):
+    outputs = kernel.run("learn = line_learner()\nwith learn.no_logging(): learn.fit(1)\nlearn.recorder.plot_losses(return_fig=True)")
+    assert [("image/png" in output.data) for output in outputs if output.output_type == "execute_result"] == [True]

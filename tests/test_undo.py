@@ -1,6 +1,8 @@
 """What a run must put back, however it ends: learning rate sweeps, errors, interrupts, nested runs."""
 
+import os
 import random
+import signal
 import types
 from array import array
 
@@ -610,3 +612,28 @@ def test_nothing_of_the_graph_is_kept_after_a_fit():
     losses = []
     learn.fit(1, cbs=cbnb.Callback(after_batch=lambda self: losses.append(self.learn.loss)))
     assert all(not loss.requires_grad for loss in losses)
+
+
+def test_a_second_interrupt_waits_until_all_is_undone():
+    """The impatient press Ctrl-C twice; the second one arrives while the first is being dealt with."""
+    done = []
+
+    def press(learn):
+        os.kill(os.getpid(), signal.SIGINT)
+        done.append("pressed")
+
+    class Stops(cbnb.Callback):
+        def before_fit(self):
+            self.learn.undo.callback(done.append, "undone")
+            self.learn.undo.callback(press, self.learn)
+
+        def after_step(self):
+            raise KeyboardInterrupt
+
+    learn = line_learner()
+    with pytest.raises(KeyboardInterrupt):
+        learn.fit_one_cycle(1, cbs=Stops())
+    assert done == ["pressed", "undone"] and not learn.running
+    assert {type(cb).__name__ for cb in learn.cbs} == {"TrainEvalCallback", "Recorder"}
+    assert learn.opt.param_groups[0]["lr"] == 0.1
+    learn.fit(1)
