@@ -22,13 +22,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# %% ../nbs/03_learner.ipynb #26714211
+# %% ../nbs/03_learner.ipynb #ec208e52
 from .callback import (
     BATCH_EVENTS, EPOCH, FIT, TRAIN, VALIDATE, Callback, Callbacks, CancelBackwardException,
     CancelBatchException, CancelEpochException, CancelException, CancelFitException,
     CancelStepException, CancelTrainException, CancelValidException, Level, event, loop_lines,
     not_honoured, patch, user_level)
-from .data import DataLoaders, as_dls, n_batches, split_batch, to_device
+from .data import as_dls, n_batches, split_batch, to_device
 from .metrics import as_metrics
 from .optim import (
     as_positive, belongs_to, freeze_groups, make_opt, norm_params, one_group, save_hypers,
@@ -594,7 +594,7 @@ def no_mbar(self: Learner) -> Any:
     "No bar over epochs for the length of a `with` block"
     return self._for_now('create_mbar', False)
 
-# %% ../nbs/03_learner.ipynb #c38ebfef
+# %% ../nbs/03_learner.ipynb #00ec46dc
 @patch
 def freeze_to(self: Learner,
     n: int,                  # the first group to train; negative counts from the end
@@ -606,7 +606,7 @@ def freeze_to(self: Learner,
         _warn('freezing has no effect with one parameter group: pass a `splitter` to the learner')
         return
     if n == len(self.opt.param_groups): _warn('all parameter groups are frozen now')
-    self.frozen_to = freeze_groups(self.opt, n, norm_params(self.model) if train_bn else ())
+    freeze_groups(self.opt, n, norm_params(self.model) if train_bn else ())
 
 @patch
 def freeze(self: Learner) -> None:

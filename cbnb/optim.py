@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
 from typing import Any
 
-# %% ../nbs/02a_optim.ipynb #5fc6b931
-import torch
+# %% ../nbs/02a_optim.ipynb #b86dcc80
 from torch import Tensor, nn
 from torch.optim import Optimizer
 

@@ -12,12 +12,12 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-# %% ../nbs/06_schedule.ipynb #ef1569c8
+# %% ../nbs/06_schedule.ipynb #eaac11fd
 from .callback import Callback, patch, user_level
 from .data import n_batches
 from .learner import Learner, as_count, as_list
 from .optim import hyper_place, no_such_hyper, spread_lrs, write_hyper
-from .plot import figure, legend, lr_figure, show
+from .plot import lr_figure, show
 
 # %% ../nbs/06_schedule.ipynb #4c7c9805
 class Sched:

@@ -15,9 +15,9 @@ from contextlib import ExitStack
 from types import MethodType
 from typing import Any
 
-# %% ../nbs/03a_snapshot.ipynb #1ad343f9
+# %% ../nbs/03a_snapshot.ipynb #6c7f00fe
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 # %% ../nbs/03a_snapshot.ipynb #38452e02
 from .learner import Learner
