@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-# %% ../nbs/08_display.ipynb #24a9871a
+# %% ../nbs/08_display.ipynb #7a186d89
 from .callback import Callback, patch
 from .learner import Learner
-from .plot import COLORS, shell
+from .front_end import shell
+from .plot import COLORS
 from .recorder import clock
 
 # %% ../nbs/08_display.ipynb #c0ae7a2f

@@ -12,12 +12,13 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-# %% ../nbs/07_lr_finder.ipynb #6be41197
+# %% ../nbs/07_lr_finder.ipynb #2eb3bee4
 from .callback import Callback, CancelFitException, patch
 from .learner import Learner, as_count
 from .metrics import RunningMean, Smoother, distinct, name_of
 from .optim import set_hyper, spread_lrs
-from .plot import lr_find_figure, png_bundle, shell, show
+from .front_end import shell
+from .plot import lr_find_figure, png_bundle, show
 from .recorder import Recorder
 from .snapshot import snapshot
 
