@@ -9,9 +9,10 @@ __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'Cance
            'AvgLoss', 'AvgMetric', 'AvgSmoothLoss', 'Metric', 'ValueMetric', 'accuracy', 'error_rate', 'FitInterrupted',
            'Learner', 'Step', 'TrainEvalCallback', 'snapshot', 'History', 'Recorder', 'OneCycle', 'ParamScheduler',
            'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly', 'combine_scheds', 'combined_cos', 'LRFind',
-           'LRFinder', 'minimum', 'slide', 'steep', 'valley', 'ProgressCallback', 'load_learner', 'GatherPredsCallback']
+           'LRFinder', 'minimum', 'slide', 'steep', 'valley', 'ProgressCallback', 'Steering', 'set_display', 'shown_as',
+           'load_learner', 'GatherPredsCallback']
 
-# %% ../nbs/20_all.ipynb #909c58fb
+# %% ../nbs/20_all.ipynb #6363bad7
 from cbnb.callback import (
     Callback, CancelBackwardException, CancelBatchException, CancelEpochException, CancelException,
     CancelFitException, CancelStepException, CancelTrainException, CancelValidException,
@@ -19,6 +20,7 @@ from cbnb.callback import (
 from .data import Batches, DataLoaders, default_device, find_bs, to_detach, to_device
 from .metrics import (
     AccumMetric, AvgLoss, AvgMetric, AvgSmoothLoss, Metric, ValueMetric, accuracy, error_rate)
+from .front_end import set_display, shown_as
 from .learner import FitInterrupted, Learner, Step, TrainEvalCallback
 from .snapshot import snapshot
 from .recorder import History, Recorder
@@ -27,10 +29,12 @@ from .schedule import (
     combine_scheds, combined_cos)
 from .lr_finder import LRFind, LRFinder, minimum, slide, steep, valley
 from .display import ProgressCallback
+from .steering import Steering
+from . import dashboard                   # its display for notebooks with widgets
 from .checkpoint import load_learner
 from .preds import GatherPredsCallback
 
-# %% ../nbs/20_all.ipynb #14c6d184
+# %% ../nbs/20_all.ipynb #c0a89348
 _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelEpochException',
          'CancelException', 'CancelFitException', 'CancelStepException', 'CancelTrainException',
          'CancelValidException', 'event', 'patch',
@@ -41,7 +45,8 @@ _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelE
          'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly',
          'combine_scheds', 'combined_cos',
          'LRFind', 'LRFinder', 'minimum', 'slide', 'steep', 'valley',
-         'ProgressCallback', 'load_learner', 'GatherPredsCallback']
+         'ProgressCallback', 'Steering', 'set_display', 'shown_as',
+         'load_learner', 'GatherPredsCallback']
 
-# %% ../nbs/20_all.ipynb #95c59098
+# %% ../nbs/20_all.ipynb #cace59d6
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
