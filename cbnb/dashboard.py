@@ -22,7 +22,7 @@ from .pump import Pump
 from .recorder import Run, clock
 from .steering import Steering
 
-# %% ../nbs/09_dashboard.ipynb #fcef0a1b
+# %% ../nbs/09_dashboard.ipynb #d0bff0bb
 STYLE = f'''{LIVE_STYLE}<style>
 .cbnb-bars {{display:grid; grid-template-columns:minmax(4em,15em) minmax(0,1fr); gap:.3em .8em;
   align-items:center; line-height:1.4; font-variant-numeric:tabular-nums; white-space:normal}}
@@ -81,7 +81,7 @@ def _now_html(at: Progress, lr_scale: float) -> str:
 def small_curve() -> LiveCurve:
     "A curve so short that it is a message of at most 1,000 bytes with all that belongs to one"
     line = LiveCurve()
-    line.n_buckets, line.limit = 50, 820
+    line.n_buckets, line.limit = 50, 790
     return line
 
 def curve_html(
