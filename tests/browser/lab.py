@@ -22,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -60,6 +61,7 @@ SERVER_OPTIONS = (
     "--LabApp.news_url=None",
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     "--LabApp.extension_manager=readonly",
+    "--LanguageServerManager.autodetect=False",  # it would ask npm
 )
 SETTINGS = {"apputils-extension/notification": {"checkForUpdates": False, "fetchNews": "false", "doNotDisturbMode": True}}
 # A user's or the test run's own settings (such as MPLBACKEND=agg) are not for the server.
@@ -91,8 +93,9 @@ def chromium() -> Iterator["Browser"]:
     """
     from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_FLAGS)
+    with tempfile.TemporaryDirectory(prefix="chromium") as folder, sync_playwright() as playwright:
+        env = os.environ | {f"XDG_{kind}_HOME": folder for kind in ("CONFIG", "CACHE")}  # crash reports and the like
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_FLAGS, env=env)
         try:
             yield browser
         finally:

@@ -7,6 +7,7 @@ an error, so a test needs no timers of its own. `page.tab` is Playwright's page,
 import ast
 import math
 import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,7 +69,7 @@ class NotebookPage:
         self.tab = self.context.new_page()
         self.tab.set_default_timeout(TIMEOUT * 1000)
         self.tab.goto(f"{self.url}?reset&token={self.token}")
-        self.wait_for(IS_OPEN)
+        self.wait_for(IS_OPEN, else_="the notebook is not open, or its kernel not connected")
         self.tab.evaluate("() => window.jupyterapp.shell.collapseLeft()")
         self.wait_for(NO_SPLASH)
 
@@ -96,7 +97,7 @@ class NotebookPage:
 
     def wait_until_idle(self, timeout: float = TIMEOUT) -> None:
         """Wait until all cells that were run have run, and the kernel has answered for everything it was sent."""
-        self.wait_for(NOTHING_RUNS, timeout=timeout)
+        self.wait_for(NOTHING_RUNS, timeout=timeout, else_="cells are still running")
         self._ask("None", timeout)
 
     def is_running(self, cell: int) -> bool:
@@ -116,6 +117,14 @@ class NotebookPage:
         if found["status"] != "ok":
             raise RuntimeError(f"{expression!r} raised {found['ename']}: {found['evalue']}")
         return eval(ast.literal_eval(found["data"]["text/plain"]), {"nan": math.nan, "inf": math.inf})
+
+    def wait_until(self, condition: str, timeout: float = TIMEOUT) -> None:
+        """Wait until a Python expression is true in the kernel; for what arrives a little later, such as the value of a slider."""
+        deadline = time.monotonic() + timeout
+        while not self.value(condition, timeout):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not true within {timeout:g} s: {condition}")
+            time.sleep(0.05)
 
     # -- looking
 
@@ -143,11 +152,17 @@ class NotebookPage:
 
     def wait_for_text(self, text: str, cell: int | None = None, timeout: float = TIMEOUT) -> None:
         """Wait until the text is to be read below the cell, or below any cell."""
-        self.wait_for(HAS_TEXT, [cell, text], timeout)
+        where = "any cell" if cell is None else f"cell {cell}"
+        self.wait_for(HAS_TEXT, [cell, text], timeout, f"no {text!r} below {where}")
 
-    def wait_for(self, condition: str, argument: object = None, timeout: float = TIMEOUT) -> None:
-        """Wait until a JavaScript function returns something true."""
-        self.tab.wait_for_function(condition, arg=argument, timeout=timeout * 1000)
+    def wait_for(self, condition: str, argument: object = None, timeout: float = TIMEOUT, else_: str = "") -> None:
+        """Wait until a JavaScript function returns something true; `else_` says in words what is wrong if it does not."""
+        from playwright.sync_api import TimeoutError as TooLate
+
+        try:
+            self.tab.wait_for_function(condition, arg=argument, timeout=timeout * 1000)
+        except TooLate:
+            raise TimeoutError(f"{else_ or 'not true: ' + condition} within {timeout:g} s") from None
 
     def screenshot(self, path: Path, of: "int | Locator | None" = None) -> Path:
         """A PNG of a cell's output, of a part of the page, or of what the window shows."""
@@ -164,7 +179,10 @@ class NotebookPage:
     # -- using controls
 
     def drag(self, slider: "str | Locator", share: float, steps: int = 8) -> None:
-        """Drag the handle of a slider with the mouse to this share of its way, from 0 at the left to 1."""
+        """Drag the handle of a slider with the mouse to this share of its way, from 0 at the left to 1.
+
+        The kernel hears of it a moment later: ipywidgets holds a new value back until the one before has been dealt with.
+        """
         slider = self.tab.locator(slider) if isinstance(slider, str) else slider
         slider.scroll_into_view_if_needed()
         handle, way = slider.locator(".noUi-handle").first.bounding_box(), slider.locator(".noUi-base").first.bounding_box()
