@@ -16,7 +16,7 @@ import nbformat
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request
 
-TIMEOUT = 20.0  # seconds; much longer than anything takes, so that a busy machine fails no test
+TIMEOUT = 30.0  # seconds; much longer than anything takes, so that a busy machine fails no test
 PANEL = "const panel = window.jupyterapp.shell.currentWidget, kernel = panel?.sessionContext?.session?.kernel;"
 NO_SPLASH = "() => !document.querySelector('#jupyterlab-splash')"  # what covers the page while it starts or changes its theme
 IS_OPEN = f"""() => {{
