@@ -8,6 +8,7 @@ BENCH      ?= $(sort $(wildcard bench/*.py))
 BIN   := $(VENV)/bin
 USER  := $(VENV)/.user-ready
 DEV   := $(VENV)/.dev-ready
+OLD   := $(VENV)/other/ipykernel-6.31# the tests of widgets run in an older kernel too
 TORCH := $(shell grep '^torch==' constraints.txt)
 PIP   := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --root-user-action=ignore --constraint constraints.txt $(TORCH)
 
@@ -62,7 +63,10 @@ $(USER): setup.py settings.ini constraints.txt | $(BIN)/python
 	@$(PIP) --editable '.[notebook]'
 	@touch $@
 
-$(DEV): $(USER)
+$(DEV): $(USER) | $(OLD)
 	@$(PIP) --editable '.[notebook,dev]'
 	@$(BIN)/python -m pip check > /dev/null || $(BIN)/python -m pip check
 	@touch $@
+
+$(OLD): | $(BIN)/python
+	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --target $@ ipykernel==6.31.0

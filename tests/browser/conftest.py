@@ -1,0 +1,54 @@
+"""One JupyterLab for all browser tests, one Chromium for each of their files, and a word when there is none.
+
+Without Chromium or Playwright nothing in this folder is collected, and the summary says so in one line. With CBNB_REQUIRE_BROWSER=1,
+as `.ci/run` sets it, all are collected, and each that is skipped counts as failed.
+"""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from kernels import kernel_params, kernel_versions
+from lab import Lab, chromium, what_is_missing
+
+MISSING, REQUIRED = what_is_missing(), os.environ.get("CBNB_REQUIRE_BROWSER", "0") not in ("", "0")
+collect_ignore_glob = ["test_*.py"] if MISSING and not REQUIRED else []
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    if MISSING and not REQUIRED:
+        terminalreporter.write_line(f"browser tests skipped: {MISSING}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A skipped test is a failed one where browsers are required."""
+    report = yield
+    if REQUIRED and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome, reason = "failed", report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.longrepr = f"{reason.removeprefix('Skipped: ')}; with CBNB_REQUIRE_BROWSER nothing may be skipped"
+    return report
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory) -> Iterator[Lab]:
+    """A JupyterLab with a kernel for every version of ipykernel; the installed one is the default."""
+    if MISSING:
+        pytest.skip(MISSING)
+    with Lab(tmp_path_factory.mktemp("lab"), kernel_versions()) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def lab(server) -> Iterator[Lab]:
+    """The same with a browser. Not for the whole session: while it lives, code that runs an event loop of its own cannot."""
+    with chromium() as server.browser:
+        yield server
+    server.browser = None
+
+
+@pytest.fixture(params=kernel_params())
+def kernel(request) -> str:
+    """The name of a kernel: the test runs with each version of ipykernel."""
+    return request.param

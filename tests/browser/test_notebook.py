@@ -1,0 +1,79 @@
+"""A person with a notebook: the quick start, a look at a running fit, the stop button, coming back."""
+
+import re
+
+from lab import ROOT
+
+SETUP = """
+import time
+from cbnb.all import *
+from helpers import *
+
+class Slowly(Callback):
+    def after_batch(self): time.sleep(0.02)
+
+learn = line_learner(10, progress=True)
+"""
+
+
+def check_quiet(page):
+    """Neither an error in the console nor a request to anywhere else."""
+    assert page.console_errors() == []
+    assert page.outside_requests() == []
+
+
+def test_the_quick_start(lab):
+    with lab.open(lab.copy(ROOT / "nbs" / "index.ipynb")) as page:
+        page.run_all()
+        assert page.errors() == []
+        page.wait_for_text("validation accuracy: 0.9")
+        assert page.value("len(learn.recorder.history)") == 2
+        check_quiet(page)
+
+
+def test_the_table_is_there_while_it_trains_and_the_next_cell_runs(lab, kernel):
+    notebook = lab.write("watch.ipynb", [SETUP, "learn.fit(6, cbs=Slowly())", "print('then', 'this')"], kernel)
+    with lab.open(notebook) as page:
+        assert page.value("__import__('ipykernel').__version__") == kernel
+        page.run_all(wait=False)
+        page.wait_for_text("train_loss", cell=1)
+        assert page.is_running(1) and page.is_running(2) and page.text(2) == ""
+        page.wait_until_idle()
+        page.wait_for_text("then this", cell=2)
+        assert page.errors() == []
+        assert [row.split()[0] for row in page.text(1).splitlines() if re.match(r"\d+\s", row)] == list("012345")
+        check_quiet(page)
+
+
+def test_the_stop_button_leaves_one_quiet_line_and_a_usable_learner(lab, kernel):
+    cells = [SETUP, "learn.fit(10**6, cbs=Slowly())", "print('never', 'this')", "learn.fit(2)"]
+    with lab.open(lab.write("stop.ipynb", cells, kernel)) as page:
+        page.run_cell(0)
+        page.run_cell(1, wait=False)
+        page.run_cell(2, wait=False)
+        page.wait_for_text("train_loss", cell=1)
+        page.interrupt()
+        page.wait_until_idle()
+        (line,) = page.errors()
+        assert re.fullmatch(r"stopped in epoch \d+ at batch \d+; learn is usable", line) and line in page.text(1)
+        assert page.text(2) == ""
+        page.run_cell(3)
+        assert page.value("[run.status for run in learn.recorder.history]") == ["interrupted", "done"]
+        check_quiet(page)
+
+
+def test_a_notebook_that_is_opened_again_finds_its_kernel_and_its_figures(lab):
+    notebook = lab.write("again.ipynb", [SETUP, "learn.fit(2)", "learn.recorder.plot_losses()", "learn.fit(10**6, cbs=Slowly())"])
+    with lab.open(notebook) as page:
+        for cell in range(3):
+            page.run_cell(cell)
+        page.run_cell(3, wait=False)
+        page.wait_for_text("train_loss", cell=3)
+        saved = page.save()
+        assert "image/png" in saved.cells[2].outputs[0].data
+        page.reopen()
+        page.wait_for_text("train_loss", cell=1)
+        page.output(2).locator("img").wait_for(state="attached")
+        page.interrupt()
+        assert page.value("[run.status for run in learn.recorder.history]") == ["done", "interrupted"]
+        check_quiet(page)
