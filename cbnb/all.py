@@ -11,7 +11,7 @@ __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'Cance
            'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly', 'combine_scheds', 'combined_cos', 'LRFind',
            'LRFinder', 'minimum', 'slide', 'steep', 'valley', 'ProgressCallback', 'load_learner', 'GatherPredsCallback']
 
-# %% ../nbs/20_all.ipynb #909c58fb
+# %% ../nbs/20_all.ipynb #8028d79a
 from cbnb.callback import (
     Callback, CancelBackwardException, CancelBatchException, CancelEpochException, CancelException,
     CancelFitException, CancelStepException, CancelTrainException, CancelValidException,
@@ -27,6 +27,7 @@ from .schedule import (
     combine_scheds, combined_cos)
 from .lr_finder import LRFind, LRFinder, minimum, slide, steep, valley
 from .display import ProgressCallback
+from . import widgets    # fills `cbnb.plot.VIEWS`
 from .checkpoint import load_learner
 from .preds import GatherPredsCallback
 
