@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['STYLE', 'LIVE_STYLE', 'number', 'nice_step', 'linear_ticks', 'log_ticks', 'tick_labels', 'Axis', 'Line', 'Mark',
-           'thinned', 'path', 'described', 'chart', 'sparkline', 'LiveCurve']
+           'thinned', 'listed', 'path', 'described', 'chart', 'sparkline', 'LiveCurve']
 
 # %% ../nbs/04a_chart.ipynb #28775304
 import math
@@ -171,7 +171,7 @@ class Mark:
     color: str              # as in CSS
     strong: bool = False    # the one that counts: a dashed line through it, and bold
 
-# %% ../nbs/04a_chart.ipynb #39cc7141
+# %% ../nbs/04a_chart.ipynb #45d44a43
 def thinned(
     line: Line,
     points: int,           # draw about so many
@@ -180,15 +180,24 @@ def thinned(
     "The points to draw"
     xs, ys, n = line.xs, line.ys, len(line.xs)
     first = bisect_right(xs, 0) if log_x else 0
-    if n - first <= points or not log_x: return envelope(xs[first:], ys[first:], points)
+    if n - first <= points or not log_x: return _extremes(xs[first:], ys[first:], points)
     doublings = math.ceil(math.log2(xs[n - 1]/xs[first])) + 1
     cuts = [bisect_left(xs, xs[first]*2.**k) for k in range(doublings)] + [n]
     short_x, short_y = [], []
     for a, b in zip(cuts, cuts[1:]):
-        some_x, some_y = envelope(xs[a:b], ys[a:b], max(4, 2*points//doublings))
+        some_x, some_y = _extremes(xs[a:b], ys[a:b], max(4, 2*points//doublings))
         short_x += some_x
         short_y += some_y
     return short_x, short_y
+
+def _extremes(xs: Sequence[float], ys: Sequence[float], n: int) -> tuple[list, list]:
+    return envelope(xs, ys, n) if len(ys) > n else (list(xs), listed(ys))
+
+def listed(
+    values: Sequence[float],    # a tensor or an array, too
+) -> list[float]:
+    "As a list of Python numbers"
+    return values.tolist() if hasattr(values, 'tolist') else list(values)
 
 # %% ../nbs/04a_chart.ipynb #d2673e82
 def path(
@@ -261,12 +270,12 @@ STYLE = '''<style>
 </style>'''
 _TIGHT = re.sub(r'\n\s*', '', STYLE)
 
-# %% ../nbs/04a_chart.ipynb #12113886
-def _legend(lines: Sequence[Line], xlabel: str, cursor: float | None) -> str:
+# %% ../nbs/04a_chart.ipynb #ce159b35
+def _legend(lines: Sequence[Line], xlabel: str, cursor: float | None, reach: int) -> str:
     if cursor is None and len(lines) < 2: return ''
     items = [] if cursor is None else [f'<b>{escape(xlabel or "x")} {number(cursor)}</b>']
     for line in lines:
-        value = '' if cursor is None else f' <b>{_value(line.at(cursor))}</b>'
+        value = '' if cursor is None else f' <b>{_value(line.at(cursor, reach))}</b>'
         items.append(f'{_key(line)}{escape(line.name)}{value}')
     spans = ''.join(f'<span>{item}</span>' for item in items)
     return f'<div class="legend">{spans}</div>'
@@ -280,22 +289,23 @@ def _key(line: Line) -> str:
 
 def _value(value: float | None) -> str: return '–' if value is None else number(value)
 
-# %% ../nbs/04a_chart.ipynb #53eaafd8
+# %% ../nbs/04a_chart.ipynb #dfd2ec2b
 def described(
-    lines: Iterable[Line],
+    curves: Iterable[tuple[str, Sequence[float]]],    # name, values
     title: str = '',
 ) -> str:
-    "A chart in words: first, last and lowest value of each line"
+    "Curves in words: first, last and lowest value of each"
     parts = [title] if title else []
-    for line in lines:
-        ys = [y for y in line.ys if math.isfinite(y)]
-        if ys: parts.append(f'{line.name} from {number(ys[0])} to {number(ys[-1])}, '
-                            f'lowest {number(min(ys))}')
-        else: parts.append(f'{line.name}: no values')
+    for name, values in curves:
+        ys = [y for y in listed(values) if math.isfinite(y)]
+        if not ys: parts.append(f'{name}: no values')
+        else: parts.append(f'{name} from {number(ys[0])} to {number(ys[-1])}, '
+                           f'lowest {number(min(ys))}')
     return '; '.join(parts) or 'empty chart'
 
-# %% ../nbs/04a_chart.ipynb #2b1a1a91
-def _hover(lines: Sequence[Line], shown: Sequence[tuple], x: Axis, xlabel: str) -> str:
+# %% ../nbs/04a_chart.ipynb #8b7bd968
+def _hover(lines: Sequence[Line], shown: Sequence[tuple], x: Axis, xlabel: str,
+           reach: int) -> str:
     stops = _stops(shown, x)
     places = [x.place(stop) for stop in stops]
     edges = [0., *((a + b)/2 for a, b in zip(places, places[1:])), 1.]
@@ -305,7 +315,7 @@ def _hover(lines: Sequence[Line], shown: Sequence[tuple], x: Axis, xlabel: str) 
         where = (f'left:{100*a:.1f}%;width:{100*width:.2f}%;'
                  f'--i:{100*(place - a)/width:.0f}%;--p:{100*place:.0f}%')
         rows = ''.join(f'<p><span>{_key(line)}{escape(line.name)}</span><b>{number(value)}</b></p>'
-                       for line in lines if (value := line.at(stop)) is not None)
+                       for line in lines if (value := line.at(stop, reach)) is not None)
         look = 'at late' if place > 0.5 else 'at'
         head = f'<b>{escape(xlabel or "x")} {number(stop)}</b>'
         columns.append(f'<div class="{look}" style="{where}"><i></i><div>{head}{rows}</div></div>')
@@ -319,7 +329,7 @@ def _stops(shown: Sequence[tuple], x: Axis, n: int = 60) -> list[float]:
     wanted = [10**v for v in even] if x.log else even
     return sorted({points[min(bisect_left(points, v), len(points) - 1)] for v in wanted})
 
-# %% ../nbs/04a_chart.ipynb #06834ed4
+# %% ../nbs/04a_chart.ipynb #84bb7a42
 def _mark_names(marks: Sequence[Mark], shown: Sequence[tuple], x: Axis, y: Axis,
                 size: tuple[float, float]) -> str:
     (w, h), names, taken = size, [], []
@@ -331,11 +341,11 @@ def _mark_names(marks: Sequence[Mark], shown: Sequence[tuple], x: Axis, y: Axis,
 
         def cost(left: bool, move: int) -> float:
             a, b, middle = at - wide*left, at + wide*(not left), down + move
-            out = a < 0 or b > w or not 8 <= middle <= h - 8
+            out = a < 0 or b > w or not 5 <= middle <= h - 5
             names_hit = sum(c < b and a < d and abs(e - middle) < 16 for c, d, e in taken)
             return 99*out + 50*names_hit + sum(a < c < b and abs(d - middle) < 9 for c, d in ink)
 
-        places = [(left, move) for move in (-12, 12, -26, 26, -40, 40) for left in (False, True)]
+        places = [(left, move) for move in (-11, 11, -26, 26, -40, 40) for left in (False, True)]
         left, move = min(places, key=lambda place: cost(*place) + abs(place[1])/20)
         taken.append((at - wide*left, at + wide*(not left), down + move))
         side = f'right:{100 - 100*at/w:.1f}%' if left else f'left:{100*at/w:.1f}%'
@@ -367,7 +377,7 @@ def _verticals(values: Iterable[float], x: Axis, size: tuple[float, float], look
     stroke = f' stroke="{escape(color)}"' if color else ''
     return f'<path class="{look}"{stroke} d="{d}"/>' if d else ''
 
-# %% ../nbs/04a_chart.ipynb #ca061260
+# %% ../nbs/04a_chart.ipynb #bfed1d40
 def chart(
     lines: Iterable[Line],
     *,
@@ -396,16 +406,17 @@ def chart(
     y = Axis(all_y, log_y, y_range, pad=0.05)
     marks = [m for m in marks if x.has(m.x) and y.has(m.y)]
     words = title and f'<div class="title">{escape(title)}</div>'
-    words += _legend(lines, xlabel, cursor)
+    words += _legend(lines, xlabel, cursor, int(whole))
     body = _body(lines, marks, shown, borders, x, y, (xlabel, ylabel), cursor, size, hover)
+    text = text or described([(line.name, line.ys) for line in lines], title)
     return (f'<div class="cbnb-chart" role="img" style="max-width:{size[0]}px" '
-            f'aria-label="{escape(text or described(lines, title))}">{_TIGHT}{words}{body}</div>')
+            f'aria-label="{escape(text)}">{_TIGHT}{words}{body}</div>')
 
-# %% ../nbs/04a_chart.ipynb #95c85614
+# %% ../nbs/04a_chart.ipynb #c8662834
 def _body(lines: Sequence[Line], marks: Sequence[Mark], shown: Sequence[tuple],
           borders: Iterable[float], x: Axis, y: Axis, labels: tuple[str, str],
           cursor: float | None, size: tuple[int, int], hover: bool) -> str:
-    plane = size[0], max(size[1] - 60, 60)                      # the rest is for the words
+    plane, reach = (size[0], max(size[1] - 60, 60)), int(x.whole)    # the rest is for words
     ys, xs = y.ticks(max(2, plane[1]//40)), x.ticks(max(2, min(6, plane[0]//90)))
     cut, free = _curves(lines, shown, x, y, plane)
     back = _grid(xs, ys, plane) + _verticals(borders, x, plane, 'border')
@@ -414,11 +425,11 @@ def _body(lines: Sequence[Line], marks: Sequence[Mark], shown: Sequence[tuple],
         free += _dot(m.x, m.y, x, y, plane, m.color, 'mark')
     if cursor is not None:
         free += _verticals([cursor], x, plane, 'cursor')
-        found = [(line.color, line.at(cursor)) for line in lines]
+        found = [(line.color, line.at(cursor, reach)) for line in lines]
         free += ''.join(_dot(cursor, v, x, y, plane, color) for color, v in found if v is not None)
     over = _mark_names(marks, shown, x, y, plane)
     if y.empty or x.empty: over += '<span class="none">no values yet</span>'
-    elif hover: over += _hover(lines, shown, x, labels[0])
+    elif hover: over += _hover(lines, shown, x, labels[0], reach)
     box = f'viewBox="0 0 {plane[0]} {plane[1]}" preserveAspectRatio="none"'
     plot = (f'<div class="plot" style="height:{plane[1]}px"><svg {box}>{back}{cut}</svg>'
             f'<svg {box} class="free">{free}</svg>{over}</div>')

@@ -22,14 +22,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# %% ../nbs/05_recorder.ipynb #a4865954
+# %% ../nbs/05_recorder.ipynb #9e204d59
 from .callback import Callback, patch
+from .chart import described
 from .data import find_bs
 from .learner import Learner
 from .metrics import RunningMean, Smoother, as_number, distinct
 from .optim import hyper_place
 from .plot import (COLORS, envelope, figure, legend, losses_figure, lr_figure, metrics_figure,
-                       sched_figure, show)
+                       sched_figure, show, view_for)
 
 # %% ../nbs/05_recorder.ipynb #e73ddbfa
 class Series:
@@ -422,21 +423,26 @@ def _smooth_loss(learn: Learner) -> Tensor:
 
 Learner.smooth_loss = property(_smooth_loss)
 
-# %% ../nbs/05_recorder.ipynb #2c6151c0
+# %% ../nbs/05_recorder.ipynb #77677d80
 @patch
 def plot_losses(self: Recorder,
     skip_start: int = 0,              # leave out so many batches at the start
     skip_end: int = 0,                # and at the end
     return_fig: bool | None = None,   # return the figure instead of showing it
     ax: Any = None,                   # draw into these axes
-) -> Any:                             # `ax`; or the figure, if it was asked for
+    widget: bool | None = None,       # None: with controls where widgets work; False: a figure
+) -> Any:                             # `ax`; or the figure or view, if it was asked for
     "Losses of training batches, smoothed too, and of validation"
     self.last()
+    make = view_for('losses', widget, return_fig, ax)
+    if make: return make(self, skip_start, skip_end).given(widget)
     history = self.history
     raw, smooth = _all_steps(history, 'loss'), _all_steps(history, 'smooth')
-    fig = losses_figure(raw, smooth, _points(history, 'valid_loss'), _borders_of(history),
-                        skip_start, skip_end, ax)
-    return _shown(fig, f'losses over {len(raw)} training batches', return_fig, ax)
+    valid = _points(history, 'valid_loss')
+    fig = losses_figure(raw, smooth, valid, _borders_of(history), skip_start, skip_end, ax)
+    curves = [('train, smoothed', smooth), ('valid', [loss for _, loss in valid])]
+    text = described(curves, f'losses over {len(raw)} training batches')
+    return _shown(fig, text, return_fig, ax)
 
 def _all_steps(history: History, name: str) -> list[float]:
     "One column of the steps of all runs"
@@ -460,7 +466,7 @@ def _points(history: History, name: str) -> list[tuple[int, float]]:
 def _shown(fig: Any, text: str, return_fig: bool | None, ax: Any) -> Any:
     return show(fig, text, return_fig) if ax is None else ax
 
-# %% ../nbs/05_recorder.ipynb #4d9bcaf8
+# %% ../nbs/05_recorder.ipynb #ba921748
 @patch
 def plot_lr(self: Recorder,
     show_moms: bool = False,          # momentum, too
@@ -468,32 +474,39 @@ def plot_lr(self: Recorder,
     skip_end: int = 0,                # and at the end
     return_fig: bool | None = None,   # return the figure instead of showing it
     ax: Any = None,                   # draw into these axes, without momentum
-) -> Any:                             # `ax`; or the figure, if it was asked for
+    widget: bool | None = None,       # None: with controls where widgets work; False: a figure
+) -> Any:                             # `ax`; or the figure or view, if it was asked for
     "Learning rate over steps, and momentum; ValueError if that is asked for and there is none"
     self.last()
     history = self.history
     if show_moms and not any('mom' in run.hypers for run in history.runs):
         raise ValueError(f'{type(self.learn.opt).__name__} has no momentum to show')
-    moms = _all_steps(history, 'mom') if show_moms else None
-    fig = lr_figure(_all_steps(history, 'lr'), moms, _borders_of(history), skip_start, skip_end, ax)
-    what = 'learning rate and momentum' if show_moms else 'learning rate'
-    return _shown(fig, f'{what} over steps', return_fig, ax)
+    make = view_for('lr', widget, return_fig, ax)
+    if make: return make(self, show_moms, skip_start, skip_end).given(widget)
+    lrs, moms = _all_steps(history, 'lr'), _all_steps(history, 'mom') if show_moms else None
+    fig = lr_figure(lrs, moms, _borders_of(history), skip_start, skip_end, ax)
+    curves = [('learning rate', lrs), *([('momentum', moms)] if show_moms else [])]
+    return _shown(fig, described(curves, f'{len(lrs)} training batches'), return_fig, ax)
 
-# %% ../nbs/05_recorder.ipynb #ab650c96
+# %% ../nbs/05_recorder.ipynb #f69a8e25
 @patch
 def plot_metrics(self: Recorder,
     skip_start: int = 0,              # leave out so many epochs at the start
     skip_end: int = 0,                # and at the end
     return_fig: bool | None = None,   # return the figure instead of showing it
     ax: Any = None,                   # draw a single metric into these axes
-) -> Any:                             # `ax`; or the figure, if it was asked for
+    widget: bool | None = None,       # None: with controls where widgets work; False: a figure
+) -> Any:                             # `ax`; or the figure or view, if it was asked for
     "Each metric over steps; ValueError if there are none"
     self.last()
     history, others = self.history, ('epoch', 'train_loss', 'valid_loss', 'time')
     headings = dict.fromkeys(name for run in history.runs for name in run.metric_names)
     metrics = {name: _points(history, name) for name in headings if name not in others}
+    make = view_for('metrics', widget, return_fig, ax)
+    if make and metrics: return make(self, skip_start, skip_end).given(widget)
     fig = metrics_figure(metrics, _borders_of(history)[1:], skip_start, skip_end, ax)
-    return _shown(fig, f'{", ".join(metrics)} over steps', return_fig, ax)
+    curves = [(name, [value for _, value in points]) for name, points in metrics.items()]
+    return _shown(fig, described(curves, 'metrics over steps'), return_fig, ax)
 
 # %% ../nbs/05_recorder.ipynb #c8d9a152
 @patch

@@ -12,12 +12,12 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-# %% ../nbs/06_schedule.ipynb #eaac11fd
+# %% ../nbs/06_schedule.ipynb #2f764a2e
 from .callback import Callback, patch, user_level
 from .data import n_batches
 from .learner import Learner, as_count, as_list
 from .optim import hyper_place, no_such_hyper, spread_lrs, write_hyper
-from .plot import lr_figure, show
+from .plot import lr_figure, show, view_for
 
 # %% ../nbs/06_schedule.ipynb #4c7c9805
 class Sched:
@@ -204,20 +204,32 @@ class OneCycle(ParamScheduler):
         if len(lr_max) == 1: ends = [lrs[0] for lrs in ends]       # plain numbers are quicker
         return dict(lr=combined_cos(self.pct_start, *ends), mom=combined_cos(self.pct_start, *mom))
 
-# %% ../nbs/06_schedule.ipynb #7032ae54
+# %% ../nbs/06_schedule.ipynb #8786495a
+@patch
+def top(self: OneCycle) -> float:
+    "The highest rate, of the last group; ValueError if it was left to the learner"
+    if self.lr_max is None:
+        raise ValueError('lr_max is not known before training: OneCycle(lr_max=...).plot()')
+    listed = isinstance(self.lr_max, (list, tuple))
+    return (list(self.lr_max) if listed else spread_lrs(self.lr_max, 1))[-1]
+
+@patch
+def planned(self: OneCycle) -> dict[str, Callable[[float], float]]:
+    "The schedules of the last group; ValueError if `lr_max` was left to the learner"
+    return self.make([self.top()], self.mom or (0.95, 0.85, 0.95))
+
 @patch
 def plot(self: OneCycle,
     n: int = 200,                     # number of steps
     return_fig: bool | None = None,   # return the figure instead of showing it
-) -> Any:                             # the figure, if it was asked for
+    widget: bool | None = None,       # None: with controls where widgets work; False: a figure
+) -> Any:                             # the figure or view, if it was asked for
     "The schedule, before training; ValueError if `lr_max` was left to the learner"
-    if self.lr_max is None:
-        raise ValueError('lr_max is not known before training: OneCycle(lr_max=...).plot()')
-    listed = isinstance(self.lr_max, (list, tuple))
-    lr_max = list(self.lr_max) if listed else spread_lrs(self.lr_max, 1)
-    scheds = self.make(lr_max[-1:], self.mom or (0.95, 0.85, 0.95))
+    top, scheds = self.top(), self.planned()
+    make = view_for('one_cycle', widget, return_fig, None)
+    if make: return make(self, n).given(widget)
     fig = lr_figure(*([scheds[name](i/n) for i in range(n)] for name in ('lr', 'mom')))
-    return show(fig, f'one-cycle schedule with a top of {lr_max[-1]:g}', return_fig)
+    return show(fig, f'one-cycle schedule with a top of {top:g}', return_fig)
 
 # %% ../nbs/06_schedule.ipynb #ecd51b85
 @patch
