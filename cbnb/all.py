@@ -9,9 +9,10 @@ __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'Cance
            'AvgLoss', 'AvgMetric', 'AvgSmoothLoss', 'Metric', 'ValueMetric', 'accuracy', 'error_rate', 'FitInterrupted',
            'Learner', 'Step', 'TrainEvalCallback', 'snapshot', 'History', 'Recorder', 'OneCycle', 'ParamScheduler',
            'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly', 'combine_scheds', 'combined_cos', 'LRFind',
-           'LRFinder', 'minimum', 'slide', 'steep', 'valley', 'ProgressCallback', 'load_learner', 'GatherPredsCallback']
+           'LRFinder', 'minimum', 'slide', 'steep', 'valley', 'ProgressCallback', 'LRPicker', 'load_learner',
+           'GatherPredsCallback']
 
-# %% ../nbs/20_all.ipynb #909c58fb
+# %% ../nbs/20_all.ipynb #292a2f58
 from cbnb.callback import (
     Callback, CancelBackwardException, CancelBatchException, CancelEpochException, CancelException,
     CancelFitException, CancelStepException, CancelTrainException, CancelValidException,
@@ -27,10 +28,11 @@ from .schedule import (
     combine_scheds, combined_cos)
 from .lr_finder import LRFind, LRFinder, minimum, slide, steep, valley
 from .display import ProgressCallback
+from .lr_picker import LRPicker
 from .checkpoint import load_learner
 from .preds import GatherPredsCallback
 
-# %% ../nbs/20_all.ipynb #14c6d184
+# %% ../nbs/20_all.ipynb #477e53bc
 _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelEpochException',
          'CancelException', 'CancelFitException', 'CancelStepException', 'CancelTrainException',
          'CancelValidException', 'event', 'patch',
@@ -41,7 +43,7 @@ _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelE
          'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly',
          'combine_scheds', 'combined_cos',
          'LRFind', 'LRFinder', 'minimum', 'slide', 'steep', 'valley',
-         'ProgressCallback', 'load_learner', 'GatherPredsCallback']
+         'ProgressCallback', 'LRPicker', 'load_learner', 'GatherPredsCallback']
 
 # %% ../nbs/20_all.ipynb #95c59098
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
