@@ -9,10 +9,10 @@ __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'Cance
            'AvgLoss', 'AvgMetric', 'AvgSmoothLoss', 'Metric', 'ValueMetric', 'accuracy', 'error_rate', 'FitInterrupted',
            'Learner', 'Step', 'TrainEvalCallback', 'snapshot', 'History', 'Recorder', 'OneCycle', 'ParamScheduler',
            'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly', 'combine_scheds', 'combined_cos', 'LRFind',
-           'LRFinder', 'minimum', 'slide', 'steep', 'valley', 'ProgressCallback', 'LRPicker', 'load_learner',
-           'GatherPredsCallback']
+           'LRFinder', 'minimum', 'slide', 'steep', 'valley', 'ProgressCallback', 'Steering', 'set_display', 'shown_as',
+           'LRPicker', 'load_learner', 'GatherPredsCallback']
 
-# %% ../nbs/20_all.ipynb #292a2f58
+# %% ../nbs/20_all.ipynb #7f911ff0
 from cbnb.callback import (
     Callback, CancelBackwardException, CancelBatchException, CancelEpochException, CancelException,
     CancelFitException, CancelStepException, CancelTrainException, CancelValidException,
@@ -20,6 +20,7 @@ from cbnb.callback import (
 from .data import Batches, DataLoaders, default_device, find_bs, to_detach, to_device
 from .metrics import (
     AccumMetric, AvgLoss, AvgMetric, AvgSmoothLoss, Metric, ValueMetric, accuracy, error_rate)
+from .front_end import set_display, shown_as
 from .learner import FitInterrupted, Learner, Step, TrainEvalCallback
 from .snapshot import snapshot
 from .recorder import History, Recorder
@@ -28,11 +29,13 @@ from .schedule import (
     combine_scheds, combined_cos)
 from .lr_finder import LRFind, LRFinder, minimum, slide, steep, valley
 from .display import ProgressCallback
+from .steering import Steering
+from . import dashboard                   # its display for notebooks with widgets
 from .lr_picker import LRPicker
 from .checkpoint import load_learner
 from .preds import GatherPredsCallback
 
-# %% ../nbs/20_all.ipynb #477e53bc
+# %% ../nbs/20_all.ipynb #88f7c82e
 _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelEpochException',
          'CancelException', 'CancelFitException', 'CancelStepException', 'CancelTrainException',
          'CancelValidException', 'event', 'patch',
@@ -43,7 +46,8 @@ _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelE
          'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly',
          'combine_scheds', 'combined_cos',
          'LRFind', 'LRFinder', 'minimum', 'slide', 'steep', 'valley',
-         'ProgressCallback', 'LRPicker', 'load_learner', 'GatherPredsCallback']
+         'ProgressCallback', 'Steering', 'set_display', 'shown_as', 'LRPicker',
+         'load_learner', 'GatherPredsCallback']
 
-# %% ../nbs/20_all.ipynb #95c59098
+# %% ../nbs/20_all.ipynb #cace59d6
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)

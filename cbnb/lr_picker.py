@@ -200,7 +200,7 @@ def placed(
     try: yield
     finally: progress.place = before
 
-# %% ../nbs/09b_lr_picker.ipynb #4155f2aa
+# %% ../nbs/09b_lr_picker.ipynb #dfe403f3
 class LRPicker:
     "Widgets to choose a learning rate on the curve of a sweep, to use it, and to train with it"
     def __init__(self,
@@ -239,7 +239,7 @@ class LRPicker:
         self.chart.value = picker_chart(self.found, self.lr)
         for name, button in self.rules.items():
             chosen = name in self.rates and math.isclose(self.rates[name], self.lr, rel_tol=1e-6)
-            button.button_style = 'info' if chosen else ''
+            button.button_style = 'primary' if chosen else ''
 
 _STEP = 0.01         # of the slider, in exponents of ten: 2.3%
 
@@ -338,7 +338,7 @@ def _say(self: LRPicker, page: str) -> None: self.said.value = f'<div role="stat
 def _short(lr: Any) -> str:
     return f'{lr:.3g}' if _is_rate(lr) else html.escape(repr(lr)[:200])
 
-# %% ../nbs/09b_lr_picker.ipynb #b5fa9018
+# %% ../nbs/09b_lr_picker.ipynb #c5e05a5e
 @patch
 def start_fit(self: LRPicker) -> None:
     "Train for the chosen number of epochs with the chosen rate at the top"
@@ -383,7 +383,7 @@ def _how(learn: Learner) -> str:
 
 def from_page() -> bool:
     "Whether a click on a page is handled, and not a cell"
-    parent = shell().get_parent() if shell() else {}
+    parent = getattr(shell(), 'get_parent', dict)() or {}
     return parent.get('header', {}).get('msg_type') == 'comm_msg'
 
 # %% ../nbs/09b_lr_picker.ipynb #8e2679d8

@@ -1,0 +1,138 @@
+"""What the live display costs in a real Jupyter kernel: CPU time, messages, bytes, and size of the saved notebook.
+
+    python bench/notebook.py                 about three minutes
+    python bench/notebook.py --rounds 5      less exact
+
+A small model (64-32-10, batches of 32 digits) is trained by a loop written by hand and by a Learner with its default
+callbacks, in turns, in one kernel. The CPU time is that of the whole kernel, so it has the threads that send messages in it.
+`widgets` is the dashboard as a page with widgets sees it, `plain` is what a front end without widgets gets.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from jupyter_client.manager import start_new_kernel
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook
+
+ROOT = Path(__file__).resolve().parent.parent
+SETUP = f"""
+import sys, time
+sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "bench")!r}]
+import torch
+torch.set_num_threads(1)
+import cbnb
+import loop_overhead
+from cbnb.dashboard import Dashboard
+from cbnb.front_end import set_display
+Dashboard.wait_for_page = float('inf')          # there is no page, but act as if there were one
+task = loop_overhead.digits()
+
+def ours(epochs):
+    dls = cbnb.DataLoaders(task.train, task.valid, device='cpu')
+    learn = cbnb.Learner(dls, task.model(), task.loss_func, torch.optim.Adam, lr=1e-3)
+    learn.fit(epochs)
+
+def cost(train, epochs):
+    cpu, wall = time.process_time(), time.perf_counter()
+    train(epochs)
+    return time.process_time() - cpu, time.perf_counter() - wall
+
+def bare(epochs): loop_overhead.bare(task, epochs)
+for warm_up in (bare, ours): warm_up(2)
+"""
+LIMITS = dict(cpu=1.08, updates=5, messages=60, bytes=60_000, curve=1_000, saved=20_000)
+
+
+class Kernel:
+    """Runs code, and keeps all that is sent meanwhile."""
+
+    def __init__(self):
+        self.manager, self.client = start_new_kernel(kernel_name="python3", extra_arguments=["--IPKernelApp.log_level=ERROR"])
+
+    def run(self, code: str) -> tuple[str, list[dict]]:
+        """The text printed, and the messages in which something is shown or changed."""
+        request, printed, shown = self.client.execute(code), "", []
+        while True:
+            message = self.client.get_iopub_msg(timeout=600)
+            kind, content = message["msg_type"], message["content"]
+            if kind == "status" and content["execution_state"] == "idle" and message["parent_header"].get("msg_id") == request:
+                return printed, shown
+            if kind == "error":
+                sys.exit("\n".join(content["traceback"]))
+            if kind == "stream":
+                printed += content["text"]
+            if kind in ("display_data", "update_display_data", "comm_open", "comm_msg", "comm_close"):
+                shown.append(message)
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+def size(message: dict) -> int:
+    return len(json.dumps(message["content"]))
+
+
+def costs(kernel: Kernel, mode: str, epochs: int) -> dict:
+    """One training by hand and one by us, in either order; ratios of CPU time, and what was sent."""
+    ours = f"set_display({mode!r}); print('OURS', *cost(ours, {epochs}))"
+    bare = f"print('BARE', *cost(bare, {epochs}))"
+    seen = {}
+    for code in (bare, ours, ours, bare):
+        printed, messages = kernel.run(code)
+        word, cpu, wall = re.search(r"(OURS|BARE) (\S+) (\S+)", printed).groups()
+        seen.setdefault(word, []).append((float(cpu), float(wall)))
+        if word == "OURS":
+            sent = messages
+    cpu = {word: sum(c for c, _ in values) / 2 for word, values in seen.items()}
+    wall = seen["OURS"][-1][1]
+    curves = [size(m) for m in sent if "preserveAspectRatio" in json.dumps(m["content"]) and m["msg_type"] == "comm_msg"]
+    updates = [m for m in sent if m["msg_type"] in ("update_display_data", "comm_msg")]
+    rate = len(curves) / wall if mode == "widgets" else len(updates) / wall
+    return dict(
+        ratio=cpu["OURS"] / cpu["BARE"], wall=wall, rate=rate, messages=len(sent), bytes=sum(map(size, sent)), curve=max(curves, default=0)
+    )
+
+
+def saved_size(mode: str, epochs: int) -> tuple[int, int]:
+    """Bytes that a fit adds to the saved notebook, and those of them that are the figure."""
+    cells = [new_code_cell(SETUP), new_code_cell(f"set_display({mode!r}); ours({epochs})")]
+    nb = NotebookClient(new_notebook(cells=cells), timeout=600, store_widget_state=False).execute()
+    text = json.dumps(nb.cells[1].outputs)
+    return len(text), sum(len(svg) for svg in re.findall(r"<svg.*?</svg>", text, flags=re.S))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15, help="how often each is trained twice")
+    parser.add_argument("--epochs", type=int, default=90, help="of 45 batches each (default: 90, some 4,000 steps)")
+    args = parser.parse_args()
+    kernel = Kernel()
+    try:
+        kernel.run(SETUP)
+        for mode in ("widgets", "plain"):
+            rounds = [costs(kernel, mode, args.epochs) for _ in range(args.rounds)]
+            ratios = [r["ratio"] for r in rounds]
+            low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+            worst = {key: max(r[key] for r in rounds) for key in ("rate", "messages", "bytes", "curve")}
+            print(f"\n{mode}: {args.epochs * 45:,} steps in {rounds[-1]['wall']:.1f} s")
+            print(f"  CPU time        {middle:.3f} x the loop by hand (half of the rounds: {low:.3f} to {high:.3f}; limit {LIMITS['cpu']})")
+            print(f"  updates         {worst['rate']:.1f} a second (limit {LIMITS['updates']})")
+            limits = f" (limits {LIMITS['messages']} and {LIMITS['bytes'] / 1000:.0f} kB)" if mode == "plain" else ""
+            print(f"  messages        {worst['messages']}, {worst['bytes'] / 1000:.1f} kB{limits}")
+            if mode == "widgets":
+                print(f"  live curve      {worst['curve']} bytes at most (limit {LIMITS['curve']})")
+            total, figure = saved_size(mode, args.epochs)
+            print(f"  saved notebook  {(total - figure) / 1000:.1f} kB, and {figure / 1000:.1f} kB for the figure (limit {LIMITS['saved'] / 1000:.0f} kB)")
+    finally:
+        kernel.close()
+
+
+if __name__ == "__main__":
+    main()
