@@ -6,9 +6,8 @@
 __all__ = ['choices', 'slider_range', 'first_choice', 'picker_chart', 'picker_text', 'advice_html', 'boxed', 'Printed',
            'problem_html', 'placed', 'LRPicker', 'nearby', 'from_page']
 
-# %% ../nbs/09b_lr_picker.ipynb #73856656
+# %% ../nbs/09b_lr_picker.ipynb #54ae409c
 import html
-import io
 import math
 import re
 import secrets
@@ -132,7 +131,7 @@ def boxed(
     look = f'border-left:4px solid {COLORS[color]};padding:.15em .8em;line-height:1.45;margin:.2em 0'
     return f'<div style="{look};overflow-wrap:anywhere">{page}</div>'
 
-# %% ../nbs/09b_lr_picker.ipynb #5e199179
+# %% ../nbs/09b_lr_picker.ipynb #5946a3f3
 class Printed:
     "Collects what this thread prints, and shows it a few times a second"
     limit, every = 4000, 0.2             # characters that are kept; seconds between updates
@@ -156,17 +155,20 @@ class Printed:
     @contextmanager
     def collect(self) -> Iterator[None]:
         "In here, stdout and stderr are collected"
-        before, thread = (sys.stdout, sys.stderr), threading.get_ident()
-        sys.stdout, sys.stderr = (_Tee(stream, thread, self.take) for stream in before)
+        tees = {name: _Tee(getattr(sys, name), self.take) for name in ('stdout', 'stderr')}
+        for name, tee in tees.items(): setattr(sys, name, tee)
         try: yield
         finally:
-            sys.stdout, sys.stderr = before
+            for name, tee in tees.items(): tee.end(name)
             self.update()
 
 class _Tee:
-    "A stream that hands over what one thread writes"
-    def __init__(self, stream: io.TextIOBase, thread: int, take: Callable[[str], None]):
-        self._stream, self._thread, self._take = stream, thread, take
+    "A stream that hands over what the thread that made it writes, until it is ended"
+    def __init__(self, stream: Any, take: Callable[[str], None]):
+        self._stream, self._thread, self._take = stream, threading.get_ident(), take
+    def end(self, name: str) -> None:
+        self._thread = None                      # somebody may keep this stream, and use it on
+        if getattr(sys, name) is self: setattr(sys, name, self._stream)
     def __getattr__(self, name: str) -> Any: return getattr(self._stream, name)
     def write(self, text: str) -> int:
         if threading.get_ident() != self._thread: return self._stream.write(text)
@@ -338,7 +340,7 @@ def _say(self: LRPicker, page: str) -> None: self.said.value = f'<div role="stat
 def _short(lr: Any) -> str:
     return f'{lr:.3g}' if _is_rate(lr) else html.escape(repr(lr)[:200])
 
-# %% ../nbs/09b_lr_picker.ipynb #c5e05a5e
+# %% ../nbs/09b_lr_picker.ipynb #a76cad66
 @patch
 def start_fit(self: LRPicker) -> None:
     "Train for the chosen number of epochs with the chosen rate at the top"
@@ -354,7 +356,7 @@ def start_fit(self: LRPicker) -> None:
     self._switch(False)
     try:
         with placed(learn, self._put), printed.collect(): learn.fit_one_cycle(n, lr)
-        self._say(boxed(f'{_how(learn)}: {epochs}, one cycle with a top of <b>{lr:.3g}</b>', 'lr'))
+        self._say(boxed(f'{_how(learn)}{epochs}, one cycle with a top of <b>{lr:.3g}</b>', 'lr'))
     except KeyboardInterrupt as e:
         self._say(boxed(html.escape(str(e) or 'interrupted'), 'valid'))
         if not from_page(): raise                                      # a cell ends with it
@@ -377,9 +379,9 @@ def _set(widget: Any, page: str) -> None: widget.value = page
 
 def _how(learn: Learner) -> str:
     "How the last fit ended, if somebody has recorded it"
-    if not hasattr(learn, 'recorder') or not learn.recorder.history.runs: return 'ended'
-    done = learn.recorder.history[-1].status == 'done'
-    return 'done' if done else html.escape(learn.stopped_where())
+    if not hasattr(learn, 'recorder') or not learn.recorder.history.runs: return 'ended: '
+    if learn.recorder.history[-1].status == 'done': return 'done: '
+    return f'{html.escape(learn.stopped_where())}; planned were '
 
 def from_page() -> bool:
     "Whether a click on a page is handled, and not a cell"

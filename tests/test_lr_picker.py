@@ -200,7 +200,7 @@ def test_a_stop_is_no_done():
     learn, found, picker = picked()
     learn.add_cb(RaiseIn("after_step", cbnb.CancelFitException, when=lambda learn: learn.train_iter == 3))
     picker.fit.click()
-    assert "stopped in epoch 0 at batch 3" in picker.said.value and "done" not in picker.said.value
+    assert "stopped in epoch 0 at batch 3; planned were 5 epochs" in picker.said.value and "done" not in picker.said.value
 
 
 def test_what_callbacks_print_is_shown():
@@ -235,6 +235,20 @@ def test_other_threads_print_where_they_did(capsys):
         thread.join()
         print("from here")
     assert printed.text == "from here\n" and capsys.readouterr().out == "from elsewhere\n"
+
+
+def test_two_that_collect_at_once(capsys):
+    """In the order of two threads, the first ends first."""
+    out, first, second = sys.stdout, Printed(lambda page: None), Printed(lambda page: None)
+    one, two = first.collect(), second.collect()
+    one.__enter__()
+    two.__enter__()
+    one.__exit__(None, None, None)
+    print("second")
+    two.__exit__(None, None, None)
+    print("nobody")
+    assert (first.text, second.text) == ("", "second\n") and capsys.readouterr().out == "nobody\n"
+    sys.stdout = out
 
 
 class Placeable(cbnb.Callback):
