@@ -131,7 +131,7 @@ def boxed(
     look = f'border-left:4px solid {COLORS[color]};padding:.15em .8em;line-height:1.45;margin:.2em 0'
     return f'<div style="{look};overflow-wrap:anywhere">{page}</div>'
 
-# %% ../nbs/09b_lr_picker.ipynb #5946a3f3
+# %% ../nbs/09b_lr_picker.ipynb #ff82ccbe
 class Printed:
     "Collects what this thread prints, and shows it a few times a second"
     limit, every = 4000, 0.2             # characters that are kept; seconds between updates
@@ -148,9 +148,13 @@ class Printed:
 
     def update(self) -> None:
         "Show what there is now"
-        self.shown, text = time.monotonic(), ('…' if self.cut else '') + self.text.rstrip('\n')
-        look = 'max-height:14em;overflow:auto;line-height:1.35;margin:.3em 0;white-space:pre-wrap'
-        self.show(f'<pre style="{look}">{html.escape(text)}</pre>' if text else '')
+        self.shown, text = time.monotonic(), self.text.rstrip('\n')
+        if self.cut: text = '…\n' + text[text.find('\n') + 1:]           # whole lines
+        # a column in reverse stays at its end when it grows
+        frame = 'max-height:14em;overflow:auto;display:flex;flex-direction:column-reverse'
+        look = 'line-height:1.35;margin:.3em 0;white-space:pre-wrap'
+        page = f'<div style="{frame}"><pre style="{look}">{html.escape(text)}</pre></div>'
+        self.show(page if text else '')
 
     @contextmanager
     def collect(self) -> Iterator[None]:
@@ -202,7 +206,7 @@ def placed(
     try: yield
     finally: progress.place = before
 
-# %% ../nbs/09b_lr_picker.ipynb #dfe403f3
+# %% ../nbs/09b_lr_picker.ipynb #18653307
 class LRPicker:
     "Widgets to choose a learning rate on the curve of a sweep, to use it, and to train with it"
     def __init__(self,
@@ -213,7 +217,7 @@ class LRPicker:
         self._learn, self.found, self.rates = weakref.ref(learn), found, choices(found)
         self.busy, self.ended, self.error = False, 0., None
         self.exact = [*self.rates.values(), *([float(learn.lr)] if _is_rate(learn.lr) else [])]
-        self.advice, self.chart = HTML(advice_html(found)), HTML()
+        self.advice, self.chart = HTML(_STYLE + advice_html(found)), HTML()
         self.said, self.below, self.printed = HTML(), VBox(), HTML()
         self.rules = {name: self._rule_button(name) for name in {**found.suggestions, **self.rates}}
         self.slider = _slider(first_choice(found, learn.lr), *slider_range(found, learn.lr))
@@ -243,6 +247,8 @@ class LRPicker:
             chosen = name in self.rates and math.isclose(self.rates[name], self.lr, rel_tol=1e-6)
             button.button_style = 'primary' if chosen else ''
 
+_STYLE = ('<style>.cbnb-picker table {line-height:1.5; font-variant-numeric:tabular-nums} '
+          '.cbnb-picker :is(th, td) {padding:.1em .7em}</style>')    # of the table of a fit
 _STEP = 0.01         # of the slider, in exponents of ten: 2.3%
 
 def nearby(
@@ -254,7 +260,7 @@ def nearby(
     nearest = min(exact, key=steps, default=value)
     return nearest if steps(nearest) < 0.51 else value
 
-# %% ../nbs/09b_lr_picker.ipynb #05794dc5
+# %% ../nbs/09b_lr_picker.ipynb #9c80abf4
 @patch
 def _rule_button(self: LRPicker, name: str) -> Any:
     from ipywidgets import Button
@@ -307,6 +313,8 @@ def _arranged(picker: LRPicker) -> Any:
         box.layout.flex_flow, box.layout.align_items = 'row wrap', 'center'
         return box
     picker.said.add_class('cbnb-said')
+    picker.below.layout.max_height = '46em'                   # a long table is scrolled
+    picker.below.layout.flex = '0 0 auto'
     rows = [picker.advice, picker.chart, row(*picker.rules.values()), picker.slider,
             row(picker.use, picker.epochs, picker.fit), picker.said,
             picker.below, picker.printed]
@@ -388,7 +396,7 @@ def from_page() -> bool:
     parent = getattr(shell(), 'get_parent', dict)() or {}
     return parent.get('header', {}).get('msg_type') == 'comm_msg'
 
-# %% ../nbs/09b_lr_picker.ipynb #8e2679d8
+# %% ../nbs/09b_lr_picker.ipynb #8c3b2b33
 @patch
 def show(self: LRPicker) -> None:
     "Show the widgets, and leave a picture behind them for the saved notebook"
@@ -399,7 +407,7 @@ def show(self: LRPicker) -> None:
         mark = f'cbnb-live-{secrets.token_hex(4)}'
         hide = f'.jp-OutputArea-child:has(.{mark}) + .jp-OutputArea-child {{display:none}}'
         self.view.add_class(mark)
-        self.advice.value = f'<style>{hide}</style>' + advice_html(self.found)
+        self.advice.value = f'<style>{hide}</style>{_STYLE}' + advice_html(self.found)
         view = self.view._repr_mimebundle_()
         display({**view, 'text/plain': ''}, raw=True)
     display(png_bundle(fig, text), raw=True, metadata=png_metadata(fig, text))

@@ -281,6 +281,20 @@ def test_the_progress_of_a_fit_is_inside():
     assert picker.below.children == ()
 
 
+def test_what_a_fit_leaves_stays_inside(capsys):
+    learn, found, picker = picked(learn=regression(progress=True))
+    capsys.readouterr()
+    picker.epochs.value = 2
+    picker.fit.click()
+    (shown,) = picker.below.children
+    assert "train_loss" in shown.children[0].value and "done: 2 epochs" in shown.children[0].value
+    learn.add_cb(RaiseIn("after_step", ValueError("no luck")))
+    picker.fit.click()
+    (shown,) = picker.below.children
+    assert "failed in epoch 0" in shown.children[0].value and "no luck" in picker.said.value
+    assert picker.printed.value == "" and capsys.readouterr().out == ""
+
+
 def test_two_copies_of_one_result():
     learn, found, picker = picked()
     other = found.widget()
