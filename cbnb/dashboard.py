@@ -22,7 +22,7 @@ from .pump import Pump
 from .recorder import Run, clock
 from .steering import Steering
 
-# %% ../nbs/09_dashboard.ipynb #fcef0a1b
+# %% ../nbs/09_dashboard.ipynb #d0bff0bb
 STYLE = f'''{LIVE_STYLE}<style>
 .cbnb-bars {{display:grid; grid-template-columns:minmax(4em,15em) minmax(0,1fr); gap:.3em .8em;
   align-items:center; line-height:1.4; font-variant-numeric:tabular-nums; white-space:normal}}
@@ -81,7 +81,7 @@ def _now_html(at: Progress, lr_scale: float) -> str:
 def small_curve() -> LiveCurve:
     "A curve so short that it is a message of at most 1,000 bytes with all that belongs to one"
     line = LiveCurve()
-    line.n_buckets, line.limit = 50, 820
+    line.n_buckets, line.limit = 50, 790
     return line
 
 def curve_html(
@@ -130,7 +130,7 @@ class Panel:
         "Vanish from all pages"
         for widget in (*self.box.children, self.box): widget.close()
 
-# %% ../nbs/09_dashboard.ipynb #1be40b7c
+# %% ../nbs/09_dashboard.ipynb #3a79ec4c
 class Dashboard(Notebook):
     "For notebooks with widgets: a panel that can be steered, and in the end what a fit leaves"
     wait_for_page = 5.                     # seconds
@@ -164,9 +164,10 @@ class Dashboard(Notebook):
         self.at = at
         if self.panel is None: return super().progress(at)
         self._draw_status()
-        run = self.run
-        if run.n_steps == self.n_drawn: return
-        n, self.n_drawn = self.n_drawn, run.n_steps
+        if self.rows: self.panel.table.value = as_html(self.names, shortened(self.rows, 8))
+        run, n = self.run, self.n_drawn
+        if run.n_steps == n: return
+        self.n_drawn = run.n_steps
         self.line.add(run.raw_losses[n:], run.losses[n:])
         self.panel.curve.value = curve_html(self.line, _valid_points(run))
 
@@ -176,10 +177,6 @@ class Dashboard(Notebook):
 
     def patience(self, seconds: float) -> float:
         return super().patience(seconds) if self.panel is None else 0.
-
-    def row(self, values: Sequence[Any]) -> None:
-        super().row(values)
-        if self.panel: self.panel.table.value = as_html(self.names, shortened(self.rows, 8))
 
     def poll(self) -> None:
         if self.panel is None: return

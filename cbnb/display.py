@@ -69,7 +69,7 @@ def as_html(
 def _row_html(values: Sequence[Any], tag: str) -> str:
     return f'<tr>{"".join(f"<{tag}>{html.escape(as_cell(v))}</{tag}>" for v in values)}</tr>'
 
-# %% ../nbs/08_display.ipynb #6e2d75ea
+# %% ../nbs/08_display.ipynb #c77fdcc1
 @dataclass(frozen=True)
 class Progress:
     "How far a run is"
@@ -91,8 +91,9 @@ class Progress:
         of = f' of {self.n_batches}' if self.n_batches else ''
         if self.purpose == 'lr_find':
             return f'lr_find: {self.batches}{of} updates, lr {self.lr:.2g}'
-        batch = f'batch {self.batches}{of}' + ('' if self.training else ' of validation')
+        batch = f'batch {self.batches}{of}'
         if self.purpose != 'fit': return f'{self.purpose}: {batch}'
+        if not self.training: batch += ' of validation'
         said = [f'{self.epochs} of {self.n_epoch} epochs', batch]
         if self.loss is not None: said.append(f'loss {self.loss:.4f}')
         if self.rate: said.append(f'{self.rate:,.0f} samples/s')
@@ -247,11 +248,11 @@ _STARTING = 'waiting for the first batch'
 DISPLAYS: dict[str, Callable[[], Lines]] = dict(    # display mode -> makes a display
     widgets=Notebook, plain=Notebook, terminal=Terminal, lines=Lines)
 
-# %% ../nbs/08_display.ipynb #d72f51c9
+# %% ../nbs/08_display.ipynb #667950d5
 class ProgressCallback(Callback):
     "Shows how far the run is, and what it leaves"
     order, run_in = 60, PURPOSES
-    every = 0.2                          # seconds between updates, at least
+    every = 0.25                         # seconds between updates, at least
     next = math.inf                      # when to do something: not before a run has begun
     place: Callable[[Any], None] | None = None    # puts a widget somewhere; None: below the cell
 
@@ -332,12 +333,12 @@ def _sweep_progress(learn: Learner) -> Progress:
     lr = learn.opt.param_groups[-1]['lr']
     return Progress('lr_find', 0, 1, done, n, share=done/n, lr=float(lr))
 
-# %% ../nbs/08_display.ipynb #f1c5c663
+# %% ../nbs/08_display.ipynb #8e32f0bc
 @patch
 def _finish(self: ProgressCallback, exc_type: type | None, exc: BaseException | None,
             tb: Any) -> None:
     learn = self.learn
-    as_planned = exc is None and not self.cancelled
+    as_planned = exc is None and (not self.cancelled or learn.purpose == 'lr_find')
     if isinstance(exc, KeyboardInterrupt): word = learn.stopped_where()
     elif exc is not None: word = f'failed in {learn.where()}: {type(exc).__name__}'
     else: word = self.cancelled or self._done()

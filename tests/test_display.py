@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import cbnb.all as cbnb
-from cbnb.display import Lines, as_cell, as_html, as_line, bar_html
+from cbnb.display import DISPLAYS, Lines, as_cell, as_html, as_line, bar_html
 from helpers import RaiseIn, line_batches, line_learner
 
 HERE = Path(__file__).resolve().parent
@@ -98,7 +98,7 @@ def test_a_pipe_gets_one_line_an_epoch():
 
 def test_a_terminal_gets_a_bar_and_in_the_end_the_lines_alone():
     text = in_terminal("learn.fit(2); learn.validate()\nprint('end')")
-    assert re.search(r"\r *\d+%.*epoch \d of 2, batch \d of 2", text)
+    assert re.search(r"\r *\d+%.*\d of 2 epochs, batch \d of 2", text)
     lines = [line for line in on_screen(text) if line]
     assert lines[-1] == "end"
     same_rows(lines[:-1])
@@ -183,23 +183,19 @@ def test_without_a_recorder(capsys):
     assert "Error" not in capsys.readouterr().out
 
 
-def test_loaders_without_length_are_shown():
+def test_loaders_without_length_are_shown(monkeypatch):
     said = []
 
     class Seen(Lines):
         live = True
 
-        def progress(self, share, text):
-            said.append((share, text))
+        def progress(self, at):
+            said.append((at.share, at.words()))
 
-    def look(self):
-        self.learn.progress.shown = Seen()
-        Seen.start(self.learn.progress.shown, [])
-
+    monkeypatch.setitem(DISPLAYS, "lines", Seen)
     learn = line_learner(progress=True, dls=cbnb.DataLoaders(lambda: iter(line_batches()), lambda: iter(line_batches()), device="cpu"))
-    learn.progress.every, show = 0.0, cbnb.Callback(before_fit=look)
-    show.order = 61
-    learn.fit(1, cbs=show)
+    learn.progress.every = 0.0
+    learn.fit(1)
     assert said and {share for share, _ in said} == {None}
     assert "batch 1" in said[0][1] and "loss" in said[0][1] and not any("of None" in text for _, text in said)
 

@@ -84,9 +84,11 @@ def test_a_fit_leaves_one_output(kernel):
     assert [output.output_type for output in outputs] == ["display_data"]
     data = outputs[0].data
     assert set(data) == {"text/html", "text/plain"}
-    assert data["text/html"].count("<tr>") == 4 and "mae" in data["text/html"] and "overflow:hidden" not in data["text/html"]
+    page = data["text/html"]
+    assert page.count("<tr>") == 4 and "mae" in page and "batch 2 of 2" not in page and page.count("<svg") == 2
     lines = data["text/plain"].splitlines()
-    assert len(lines) == 4 and lines[0].split() == ["epoch", "train_loss", "valid_loss", "mae", "time"]
+    assert len(lines) == 6 and lines[0].split() == ["epoch", "train_loss", "valid_loss", "mae", "time"]
+    assert lines[4].startswith("loss █") and lines[5] == "done: 3 epochs, 6 batches in 00:00" and lines[5] in page
     assert lines[1].split()[:2] == ["0", "10.636363"] and "10.636363" in data["text/html"] and not re.search("[<>]|&", data["text/plain"])
 
 
