@@ -90,7 +90,7 @@ def _loss_range(losses: list[float]) -> tuple[float, float] | None:
     room = high - finite[0] or 0.1*abs(high) or 1.
     return finite[0] - 0.12*room, min(finite[-1], high + 0.4*room) + 0.12*room
 
-# %% ../nbs/09b_lr_picker.ipynb #279de05d
+# %% ../nbs/09b_lr_picker.ipynb #fb5fd3e7
 def picker_text(
     found: LRFind,             # what a sweep found
     lr: float | None = None,   # the rate that is chosen; None: leave it out
@@ -107,8 +107,8 @@ def picker_text(
 
 def _loss_words(found: LRFind, lr: float) -> str:
     if _is_outside(found, lr): return ', outside of the sweep'
-    loss = loss_at(found.lrs, found.losses, lr)
-    return f', loss there {loss:.4g}' if math.isfinite(loss) else ''
+    loss = Line('', found.lrs, found.losses).at(lr)            # as the picture reads it
+    return f', loss there {loss:.4g}' if loss is not None else ''
 
 def _is_outside(found: LRFind, lr: float) -> bool:
     return not found.lrs or not found.lrs[0]*0.99 <= lr <= found.lrs[-1]*1.01
@@ -155,7 +155,10 @@ class Tee:
         self._take(text)
         return len(text)
 
-# %% ../nbs/09b_lr_picker.ipynb #2c360ea8
+# %% ../nbs/09b_lr_picker.ipynb #0cbe64c1
+# long text is scrolled; a column in reverse begins at its end, and stays there when it grows
+_SCROLLED = 'max-height:16em;overflow:auto;display:flex;flex-direction:column-reverse'
+
 class Printed:
     "Collects what this thread prints, and shows it a few times a second"
     limit, every = 4000, 0.2             # characters that are kept; seconds between updates
@@ -174,10 +177,8 @@ class Printed:
         "Show what there is now"
         self.shown, text = time.monotonic(), self.text.rstrip('\n')
         if self.cut: text = '…\n' + text[text.find('\n') + 1:]           # whole lines
-        # a column in reverse stays at its end when it grows
-        frame = 'max-height:14em;overflow:auto;display:flex;flex-direction:column-reverse'
         look = 'line-height:1.35;margin:.3em 0;white-space:pre-wrap'
-        page = f'<div style="{frame}"><pre style="{look}">{html.escape(text)}</pre></div>'
+        page = f'<div style="{_SCROLLED}"><pre style="{look}">{html.escape(text)}</pre></div>'
         self.show(page if text else '')
 
     @contextmanager
@@ -190,7 +191,7 @@ class Printed:
             for name, tee in tees.items(): tee.end(name)
             self.update()
 
-# %% ../nbs/09b_lr_picker.ipynb #e1fc83f7
+# %% ../nbs/09b_lr_picker.ipynb #ab8c8943
 def problem_html(
     e: BaseException,   # what went wrong
 ) -> str:
@@ -199,7 +200,7 @@ def problem_html(
     notes = ''.join(f'<br>{html.escape(note)}' for note in getattr(e, '__notes__', ()))
     lines = html.escape(''.join(traceback.format_exception(e))[-6000:])
     more = ('<details><summary style="cursor:pointer">traceback</summary>'
-            f'<pre style="max-height:20em;overflow:auto;line-height:1.3">{lines}</pre></details>')
+            f'<div style="{_SCROLLED}"><pre style="line-height:1.3">{lines}</pre></div></details>')
     return boxed(first + notes + more, 'mark')
 
 # %% ../nbs/09b_lr_picker.ipynb #637e5735
