@@ -12,7 +12,7 @@ __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'Cance
            'LRFinder', 'minimum', 'slide', 'steep', 'valley', 'ProgressCallback', 'Steering', 'set_display', 'shown_as',
            'load_learner', 'GatherPredsCallback']
 
-# %% ../nbs/20_all.ipynb #ef2c0f19
+# %% ../nbs/20_all.ipynb #2dd03694
 from cbnb.callback import (
     Callback, CancelBackwardException, CancelBatchException, CancelEpochException, CancelException,
     CancelFitException, CancelStepException, CancelTrainException, CancelValidException,
@@ -30,7 +30,7 @@ from .schedule import (
 from .lr_finder import LRFind, LRFinder, minimum, slide, steep, valley
 from .display import ProgressCallback
 from .steering import Steering
-from . import dashboard, widgets          # what notebooks show where widgets work
+from . import dashboard, lr_picker, widgets     # what notebooks show where widgets work
 from .checkpoint import load_learner
 from .preds import GatherPredsCallback
 

@@ -6,19 +6,20 @@
 __all__ = ['Suggestion', 'RULES', 'geometric', 'diverged', 'LRFinder', 'steep', 'minimum', 'valley', 'slide', 'loss_at',
            'as_rule', 'curve_problem', 'recommend', 'LRFind']
 
-# %% ../nbs/07_lr_finder.ipynb #70509d78
+# %% ../nbs/07_lr_finder.ipynb #fc29a856
 import math
 import textwrap
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-# %% ../nbs/07_lr_finder.ipynb #2eb3bee4
+# %% ../nbs/07_lr_finder.ipynb #1974160c
 from .callback import Callback, CancelFitException, patch
 from .learner import Learner, as_count
 from .metrics import RunningMean, Smoother, distinct, name_of
 from .optim import set_hyper, spread_lrs
 from .front_end import shell
-from .plot import lr_find_figure, png_bundle, show
+from .plot import lr_find_figure, png_bundle, png_metadata, show, view_for
 from .recorder import Recorder
 from .snapshot import snapshot
 
@@ -239,7 +240,7 @@ def recommend(
     return 'minimum', ('a tenth of the rate with the lowest loss is the most reliable '
                        'of the four classical rules')
 
-# %% ../nbs/07_lr_finder.ipynb #93f57473
+# %% ../nbs/07_lr_finder.ipynb #d3bc6846
 class LRFind:
     "What a sweep found: a curve, suggestions, and a recommended rate or why there is none"
     def __init__(self,
@@ -258,7 +259,8 @@ class LRFind:
         self.refusals: dict[str, str] = {}            # rule -> why it gives none
         self.lr: float | None = None                  # the recommended rate
         self.rule: str | None = None                  # the rule that it comes from
-        self._shown_in = None                         # number of the cell that has shown the figure
+        self._shown_in = None                         # number of the cell that has shown it
+        self._learn: Any = None                       # weak reference to the learner
         # why `rule` was chosen; or, if there is no `lr`, why not
         self.reason = curve_problem(lrs, losses, raw_losses, beta, num_it)
         if self.reason is None: self._ask(rules)
@@ -289,6 +291,13 @@ class LRFind:
         part = slice(self.num_it//10, infinite[0] if infinite else len(self.losses) - 5)
         return self.lrs[part], self.losses[part]
 
+    @property
+    def learn(self) -> Learner | None:
+        "The learner that was swept; None if it is gone, or if this is a copy or was loaded"
+        return self._learn() if self._learn is not None else None
+
+    def __getstate__(self) -> dict[str, Any]: return {**vars(self), '_learn': None}
+
     def __getattr__(self, name: str) -> float:
         if name[:1] != '_' and name in self.__dict__.get('suggestions', ()):
             return self.suggestions[name]
@@ -310,13 +319,17 @@ class LRFind:
         named = ', '.join(f'{name}={lr:.2g}' for name, lr in self.suggestions.items())
         return f'LRFind(lr={self.lr:.2g}, {named})'
 
-# %% ../nbs/07_lr_finder.ipynb #3800f4ad
+# %% ../nbs/07_lr_finder.ipynb #db3fb794
 @patch
 def plot(self: LRFind,
     return_fig: bool | None = None,   # return the figure instead of showing it
     ax: Any = None,                   # draw into these axes
-) -> Any:                             # `ax`; or the figure, if it was asked for
-    "The curve with the suggestions"
+    widget: bool | None = None,       # the picker; None: where widgets work; True: return it
+) -> Any:                             # `ax`; or the figure or the picker, if it was asked for
+    "The curve with the suggestions; where widgets work, one can choose a rate there"
+    make = view_for('lr_find', widget, return_fig, ax)
+    if make and (widget or self.learn is not None):
+        return make(self) if widget else make(self).show()
     def place(lr: float) -> tuple[float, float]: return lr, loss_at(self.lrs, self.losses, lr)
     marks = {name: place(lr) for name, lr in self.suggestions.items()}
     title = 'Learning rate finder'
@@ -331,22 +344,30 @@ def _figure(self: LRFind) -> Any:
 LRFind.fig = property(_figure)
 
 @patch
-def _repr_mimebundle_(self: LRFind, include: Any = None, exclude: Any = None) -> dict[str, str]:
+def _ipython_display_(self: LRFind) -> None:
+    "What a notebook does with a result: show the picker, or else ask for the bundle below"
+    live = self.learn is not None and view_for('lr_find', None, None, None) is not None
+    if not live or self._shown_in == _cell(): raise NotImplementedError
+    self.plot()
+
+@patch
+def _repr_mimebundle_(self: LRFind, include: Any = None, exclude: Any = None) -> Any:
     if self._shown_in == _cell(): return {'text/plain': repr(self)}
-    return png_bundle(self.fig, repr(self))
+    fig = self.fig
+    return png_bundle(fig, repr(self)), png_metadata(fig, repr(self))
 
 def _cell() -> int | None:
     "The number of the cell that is running; None outside of notebooks"
     return shell().execution_count if shell() else None
 
-# %% ../nbs/07_lr_finder.ipynb #1d805c40
+# %% ../nbs/07_lr_finder.ipynb #df3490bd
 @patch
 def lr_find(self: Learner,
     start_lr: Any = 1e-7,       # first rate: a number, or per group a list or slice
     end_lr: Any = 10,           # last rate
     num_it: int = 100,          # number of updates
     stop_div: bool = True,      # stop when the loss diverges
-    show_plot: bool = True,     # show the figure, in a notebook
+    show_plot: bool = True,     # show the picker or the figure, in a notebook
     suggest_funcs: Any = ('valley', 'slide', 'minimum', 'steep'),   # names, functions, one or None
     cbs: Any = None,            # callbacks for the sweep
 ) -> LRFind:                    # the curve, the suggestions, and `.lr`, the one to take
@@ -366,7 +387,7 @@ def lr_find(self: Learner,
             raise
     found = LRFind(finder.lrs, finder.losses, finder.raw_losses, num_it, rules, finder.beta,
                    finder.n_seen)
-    self.lr_finder_result = found
+    found._learn, self.lr_finder_result = weakref.ref(self), found
     if show_plot:
         found.plot()
         found._shown_in = _cell()

@@ -1,0 +1,387 @@
+"""The learning rate picker, driven from Python; what a notebook shows of it, in a real kernel. Clicks on a page are in tests/browser."""
+
+import copy
+import gc
+import math
+import pickle
+import sys
+import threading
+import weakref
+
+import pytest
+
+import cbnb.all as cbnb
+from cbnb.front_end import shown_as
+from cbnb.lr_picker import Printed, choices, nearby, picker_chart, slider_range
+from helpers import RaiseIn, line_learner
+from test_kernel import images, kernel  # noqa: F401
+from test_lr_finder import curve, regression, sweep
+
+
+def swept(learn=None, **kwargs):
+    learn = learn or regression()
+    found = sweep(learn, **kwargs)
+    return learn, found
+
+
+def picked(**kwargs):
+    learn, found = swept(**kwargs)
+    return learn, found, found.widget()
+
+
+@pytest.mark.parametrize("rule", ["valley", "slide", "minimum", "steep"])
+def test_every_rule_has_a_button(rule):
+    learn, found, picker = picked()
+    picker.slider.value = 0.5
+    picker.rules[rule].click()
+    assert picker.lr == picker.slider.value == found.suggestions[rule]
+    assert picker.rules[rule].button_style == "primary" and picker.rules[rule].icon == ("star" if rule == found.rule else "")
+    assert f"chosen: {picker.lr:.2g}" in picker.chart.value
+    assert f"cbnb-rule-{rule}" in picker.rules[rule]._dom_classes
+    picker.use.click()
+    assert learn.lr == found.suggestions[rule] and f"is now <b>{learn.lr:.3g}</b>" in picker.said.value and "before: 0.1" in picker.said.value
+
+
+def test_it_starts_at_the_recommended_rate_and_gives_the_reason():
+    learn, found, picker = picked()
+    assert picker.lr == found.lr and found.reason in picker.advice.value and found.rule in picker.advice.value
+    assert found.reason in picker.rules[found.rule].tooltip and "recommended is minimum" in picker.chart.value
+    assert learn.lr == 0.1  # nothing is done before a click
+
+
+def test_the_slider_moves_the_line_and_reads_the_loss():
+    learn, found, picker = picked()
+    before = picker.chart.value
+    i = len(found.lrs) // 2
+    picker.slider.value = found.lrs[i]
+    assert picker.chart.value != before and f"loss there {found.losses[i]:.4g}" in picker.chart.value
+    assert all(button.button_style == "" for button in picker.rules.values())
+    picker.use.click()
+    assert learn.lr == picker.lr == pytest.approx(found.lrs[i])
+
+
+def test_a_page_that_rounds_to_its_steps_does_not_change_a_suggestion():
+    learn, found, picker = picked()
+    for name, rate in found.suggestions.items():
+        on_step = 10 ** (round(math.log10(rate) / picker.slider.step) * picker.slider.step)
+        picker.slider.value = on_step
+        assert picker.lr == rate, name
+    assert nearby(0.02, [0.01, 0.03]) == 0.02 and nearby(0.02, []) == 0.02
+
+
+def test_own_rules():
+    def html(lrs, losses, num_it):
+        return 0.125, (lrs[0], losses[0])
+
+    html.__name__ = "<img src=x> & co"
+
+    def negative(lrs, losses, num_it):
+        return -1.0, (lrs[0], losses[0])
+
+    def far(lrs, losses, num_it):
+        return 1e4, (lrs[0], losses[0])
+
+    learn, found = swept(suggest_funcs=(html, negative, far))
+    picker = found.widget()
+    assert list(picker.rules) == ["<img src=x> & co", "negative", "far", "minimum"]
+    assert "<img" not in picker.chart.value + picker.advice.value and "&lt;img src=x&gt; &amp; co" in picker.chart.value
+    assert all(" " not in name and "<" not in name for name in picker.rules["<img src=x> & co"]._dom_classes)
+    picker.rules["<img src=x> & co"].click()
+    assert picker.lr == 0.125
+    picker.rules["far"].click()
+    assert picker.lr == 1e4 and "outside of the sweep" in picker.chart.value
+    assert picker.rules["negative"].disabled and "no learning rate" in picker.rules["negative"].tooltip
+    with pytest.raises(ValueError, match="'negative' has suggested no rate; there are"):
+        picker.choose("negative")
+
+
+def test_a_reason_with_html_is_escaped():
+    learn, found = swept()
+    found.reason = "less <b>than</b>"
+    assert "less &lt;b&gt;than" in found.widget().advice.value
+    found.lr = None
+    assert "Less &lt;b&gt;than" in found.widget().advice.value
+
+
+@pytest.mark.parametrize("lr, start", [(0.3, 0.3), (2e-5, 2e-5), (slice(1e-4, 1e-2), None), ([0.1], None)])
+def test_a_refusal_says_why_and_starts_at_the_learners_rate(lr, start):
+    learn, found = swept(start_lr=1e-9, end_lr=1e-8)
+    assert found.lr is None
+    learn.lr = lr
+    picker = found.widget()
+    assert "No suggestion." in picker.advice.value and found.reason[1:] in picker.advice.value and picker.rules == {}
+    assert picker.lr == (start or pytest.approx(10**-8.5, rel=0.5))
+    picker.use.click()
+    assert learn.lr == picker.lr
+
+
+def test_a_sweep_without_an_update_has_a_picker():
+    learn, found = swept()
+    empty = cbnb.LRFind([], [], [], 100)
+    picker = empty.widget(learn)
+    assert "no update" in picker.chart.value and picker.lr == 0.1
+    broken = cbnb.LRFind(found.lrs, [math.nan] * len(found.lrs), found.raw_losses, 100)
+    assert "not a number" in broken.widget(learn).advice.value
+    picker.fit.click()
+    assert learn.recorder.history[-1].status == "done"
+
+
+def test_the_range_holds_everything():
+    lrs, losses = curve()
+    found = cbnb.LRFind(lrs, losses, losses, 100)
+    low, high = slider_range(found)
+    assert low <= -7 and 10**high >= lrs[-1]
+    for rate in choices(found).values():
+        assert low <= math.log10(rate) <= high
+    assert slider_range(found, 1e-9)[0] <= -9 and slider_range(found, 1e3)[1] >= 3
+    assert 100 < len(picker_chart(found, 0.1)) < 20_000
+
+
+def test_a_fit_takes_the_rate_and_the_epochs():
+    learn, found, picker = picked()
+    picker.rules["steep"].click()
+    picker.epochs.value = 3
+    picker.fit.click()
+    run = learn.recorder.history[-1]
+    assert run.status == "done" and len(run.epochs) == 3
+    assert 0.95 * found.steep < max(learn.recorder.lrs) <= found.steep and learn.lr == 0.1
+    assert "done: 3 epochs" in picker.said.value and not picker.fit.disabled and not picker.slider.disabled
+
+
+def test_controls_are_off_while_it_trains():
+    learn, found, picker = picked()
+    seen = []
+
+    def look(cb):
+        controls = [picker.use, picker.fit, picker.epochs, picker.slider, *picker.rules.values()]
+        seen.append(all(control.disabled for control in controls) and "training: 5 epochs" in picker.said.value)
+        picker.fit.click()
+        seen.append(picker.said.value)
+
+    learn.add_cb(cbnb.Callback(before_epoch=look))
+    picker.fit.click()
+    assert seen[::2] == [True] + [False] * 4 and "running already" in seen[1] and len(learn.recorder.history) == 1
+    assert "done: 5 epochs" in picker.said.value
+
+
+def test_a_running_learner_says_so():
+    learn, found, picker = picked()
+    said = []
+
+    def click(cb):
+        picker.fit.click()
+        said.append(picker.said.value)
+
+    learn.fit(1, cbs=cbnb.Callback(after_epoch=click))
+    assert "running already (epoch 0" in said[0] and len(learn.recorder.history) == 1 and not picker.fit.disabled
+
+
+def test_an_error_is_shown_and_escaped():
+    learn, found, picker = picked()
+    learn.add_cb(RaiseIn("after_epoch", ValueError("no <b>luck</b>")))
+    picker.fit.click()
+    page = picker.said.value
+    assert "<b>ValueError</b>: no &lt;b&gt;luck" in page and "in RaiseIn.after_epoch, epoch 0" in page and "traceback" in page
+    assert "<b>luck" not in page and learn.recorder.history[-1].status == "failed" and not learn.running
+    assert not picker.busy and not picker.fit.disabled
+    picker.fit.click()
+    assert "done: 5 epochs" in picker.said.value
+
+
+def test_an_interrupt_is_told_and_ends_the_cell():
+    learn, found, picker = picked()
+    learn.add_cb(RaiseIn("after_step", KeyboardInterrupt))
+    with pytest.raises(cbnb.FitInterrupted):
+        picker.fit.click()
+    assert "stopped in epoch 0 at batch 0; learn is usable" in picker.said.value and not picker.fit.disabled
+
+
+def test_a_stop_is_no_done():
+    learn, found, picker = picked()
+    learn.add_cb(RaiseIn("after_step", cbnb.CancelFitException, when=lambda learn: learn.train_iter == 3))
+    picker.fit.click()
+    assert "stopped in epoch 0 at batch 3; planned were 5 epochs" in picker.said.value and "done" not in picker.said.value
+
+
+def test_what_callbacks_print_is_shown():
+    learn, found, picker = picked()
+
+    def say(cb):
+        print("epoch", cb.epoch, "<b>")
+        print("careful", file=sys.stderr)
+
+    picker.epochs.value = 2
+    out = sys.stdout
+    learn.add_cb(cbnb.Callback(after_epoch=say))
+    picker.fit.click()
+    assert "epoch 0 &lt;b&gt;\ncareful\n" in picker.printed.value and "epoch 1 &lt;b&gt;" in picker.printed.value
+    assert sys.stdout is out
+    picker.epochs.value = 3000  # a long text is cut, and so are the updates
+    pages = []
+    picker.printed.observe(lambda change: pages.append(change["new"]), "value")
+    printed = Printed(lambda page: setattr(picker.printed, "value", page))
+    with printed.collect():
+        for i in range(3000):
+            print(f"line {i}")
+    assert len(picker.printed.value) < 4500 and "…" in picker.printed.value and "line 2999</pre>" in picker.printed.value
+    assert len(pages) < 300
+
+
+def test_other_threads_print_where_they_did(capsys):
+    printed = Printed(lambda page: None)
+    with printed.collect():
+        thread = threading.Thread(target=print, args=("from elsewhere",))
+        thread.start()
+        thread.join()
+        print("from here")
+    assert printed.text == "from here\n" and capsys.readouterr().out == "from elsewhere\n"
+
+
+def test_two_that_collect_at_once(capsys):
+    """In the order of two threads, the first ends first."""
+    out, first, second = sys.stdout, Printed(lambda page: None), Printed(lambda page: None)
+    one, two = first.collect(), second.collect()
+    one.__enter__()
+    two.__enter__()
+    one.__exit__(None, None, None)
+    print("second")
+    two.__exit__(None, None, None)
+    print("nobody")
+    assert (first.text, second.text) == ("", "second\n") and capsys.readouterr().out == "nobody\n"
+    sys.stdout = out
+
+
+class Placeable(cbnb.Callback):
+    """A progress display that can be put somewhere."""
+
+    place = None
+
+    def __init__(self, widget):
+        self.widget = widget
+
+    @property
+    def name(self):
+        return "progress"
+
+    def before_fit(self):
+        if self.place is not None:
+            self.place(self.widget)
+
+
+def test_the_progress_of_a_fit_is_inside():
+    from ipywidgets import Label
+
+    learn, found, picker = picked()
+    shown = Label("a table")
+    learn.add_cb(Placeable(shown))
+    picker.fit.click()
+    assert picker.below.children == (shown,) and learn.progress.place is None
+    picker.below.children = ()
+    learn.fit(1)
+    assert picker.below.children == ()
+
+
+def test_what_a_fit_leaves_stays_inside(capsys):
+    learn, found, picker = picked(learn=regression(progress=True))
+    capsys.readouterr()
+    picker.epochs.value = 2
+    picker.fit.click()
+    (shown,) = picker.below.children
+    assert "train_loss" in shown.children[0].value and "done: 2 epochs" in shown.children[0].value
+    learn.add_cb(RaiseIn("after_step", ValueError("no luck")))
+    picker.fit.click()
+    (shown,) = picker.below.children
+    assert "failed in epoch 0" in shown.children[0].value and "no luck" in picker.said.value
+    assert picker.printed.value == "" and capsys.readouterr().out == ""
+
+
+def test_two_copies_of_one_result():
+    learn, found, picker = picked()
+    other = found.widget()
+    other.rules["valley"].click()
+    assert picker.lr == found.lr != other.lr
+
+
+def test_after_the_fact_and_on_copies(tmp_path):
+    learn, found = swept(regression(path=tmp_path))
+    assert found.learn is learn and learn.lr_finder_result.widget().learn is learn
+    for same in (copy.copy(found), copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
+        assert same.suggestions == found.suggestions and same.learn is None and same.losses == found.losses
+        with pytest.raises(ValueError, match=r"found\.widget\(learn\)"):
+            same.widget()
+        assert same.widget(learn).lr == found.lr
+        same.plot(return_fig=True)
+    twin = copy.deepcopy(learn)
+    assert twin.lr_finder_result.lr == found.lr and twin.lr_finder_result.widget(twin).learn is twin
+    loaded = cbnb.load_learner(learn.export("x.pkl"), trust=True)
+    assert loaded.lr_finder_result.lr == found.lr
+    again = sweep(learn)
+    assert found.learn is again.learn is learn  # the second sweep has put back a learner that had a result
+
+
+def test_nothing_keeps_the_learner_alive():
+    learn, found, picker = picked()
+    gone = weakref.ref(learn)
+    picker.use.click()
+    picker.epochs.value = 1
+    picker.fit.click()
+    del learn
+    gc.collect()
+    assert gone() is None and found.learn is None
+    picker.use.click()
+    assert "the learner of this picker is gone" in picker.said.value
+    picker.fit.click()
+    assert "the learner of this picker is gone" in picker.said.value
+    with pytest.raises(ValueError, match="gone"):
+        found.widget()
+
+
+def test_plot_gives_the_picker_when_asked():
+    from matplotlib.figure import Figure
+
+    learn, found = swept()
+    assert isinstance(found.plot(widget=True), cbnb.LRPicker) and isinstance(found.plot(return_fig=True), Figure)
+    assert found.plot() is None and found.plot(widget=False) is None
+    axes = found.fig.axes[0]
+    assert found.plot(ax=axes) is axes
+    with pytest.raises(ValueError, match="widget=True does not go with"):
+        found.plot(widget=True, ax=axes)
+    with pytest.raises(ValueError, match="widget=True does not go with"):
+        found.plot(widget=True, return_fig=True)
+    with shown_as("widgets"):  # no notebook, so nothing is shown
+        assert found.plot() is None
+
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+def kinds(outputs):
+    """What a saved notebook has of each output."""
+    return [sorted(output.data) for output in outputs]
+
+
+def test_a_notebook_without_widgets_has_one_figure(kernel):  # noqa: F811
+    kernel.run("learn = line_learner(4)")
+    shown, returned = kernel.run("found = learn.lr_find(stop_div=False)\nfound")
+    assert sorted(shown.data) == ["image/png", "text/plain"] and sorted(returned.data) == ["text/plain"]
+    assert kinds(kernel.run("found")) == kinds(kernel.run("found.widget()")) == [["image/png", "text/plain"]]
+    outputs = kernel.run("found.widget()")
+    assert "recommended is minimum" in outputs[0].metadata["image/png"]["alt"] and "<" not in outputs[0].data["text/plain"]
+
+
+def test_a_notebook_with_widgets_has_the_picker_and_a_picture(kernel):  # noqa: F811
+    kernel.run("learn = line_learner(4)\nset_display = __import__('cbnb.front_end').front_end.set_display\nset_display('widgets')")
+    try:
+        two = [sorted([VIEW, "text/plain"]), ["image/png", "text/plain"]]
+        outputs = kernel.run("found = learn.lr_find(stop_div=False)\nfound")
+        assert kinds(outputs) == [*two, ["text/plain"]] and outputs[0].data["text/plain"] == ""
+        assert kinds(kernel.run("found")) == two
+        assert kinds(kernel.run("found.plot()")) == two
+        assert kinds(kernel.run("p = found.plot(widget=True)")) == []
+        assert kinds(kernel.run("p")) == two
+        assert images(kernel.run("found.plot(widget=False)")) == 1
+        assert kinds(kernel.run("__import__('copy').copy(found)")) == [["image/png", "text/plain"]]
+        outputs = kernel.run("p.rules['steep'].click(); p.use.click(); p.fit.click(); print(learn.lr == found.steep)")
+        assert outputs[-1].text == "True\n"
+    finally:
+        kernel.run("set_display(None)")
