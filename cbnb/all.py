@@ -9,10 +9,10 @@ __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'Cance
            'AvgLoss', 'AvgMetric', 'AvgSmoothLoss', 'Metric', 'ValueMetric', 'accuracy', 'error_rate', 'FitInterrupted',
            'Learner', 'Step', 'TrainEvalCallback', 'snapshot', 'History', 'Recorder', 'OneCycle', 'ParamScheduler',
            'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly', 'combine_scheds', 'combined_cos', 'LRFind',
-           'LRFinder', 'minimum', 'slide', 'steep', 'valley', 'ProgressCallback', 'Steering', 'set_display', 'shown_as',
-           'load_learner', 'GatherPredsCallback']
+           'LRFinder', 'minimum', 'slide', 'steep', 'valley', 'ProgressCallback', 'Steering', 'LRPicker', 'set_display',
+           'shown_as', 'load_learner', 'GatherPredsCallback']
 
-# %% ../nbs/20_all.ipynb #2dd03694
+# %% ../nbs/20_all.ipynb #cbc34bcc
 from cbnb.callback import (
     Callback, CancelBackwardException, CancelBatchException, CancelEpochException, CancelException,
     CancelFitException, CancelStepException, CancelTrainException, CancelValidException,
@@ -30,11 +30,12 @@ from .schedule import (
 from .lr_finder import LRFind, LRFinder, minimum, slide, steep, valley
 from .display import ProgressCallback
 from .steering import Steering
-from . import dashboard, lr_picker, widgets     # what notebooks show where widgets work
+from . import dashboard, widgets          # what notebooks show where widgets work
+from .lr_picker import LRPicker
 from .checkpoint import load_learner
 from .preds import GatherPredsCallback
 
-# %% ../nbs/20_all.ipynb #c0a89348
+# %% ../nbs/20_all.ipynb #df23cea0
 _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelEpochException',
          'CancelException', 'CancelFitException', 'CancelStepException', 'CancelTrainException',
          'CancelValidException', 'event', 'patch',
@@ -45,7 +46,7 @@ _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelE
          'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly',
          'combine_scheds', 'combined_cos',
          'LRFind', 'LRFinder', 'minimum', 'slide', 'steep', 'valley',
-         'ProgressCallback', 'Steering', 'set_display', 'shown_as',
+         'ProgressCallback', 'Steering', 'LRPicker', 'set_display', 'shown_as',
          'load_learner', 'GatherPredsCallback']
 
 # %% ../nbs/20_all.ipynb #cace59d6

@@ -92,7 +92,7 @@ def curve_html(
     svg, (top, bottom, steps) = line.svg(valid), line.labels
     return f'<div class=cbnb-plot>{svg}<i>{top}</i><i>{bottom}</i><i>step {steps}</i></div>'
 
-# %% ../nbs/09_dashboard.ipynb #4db5af51
+# %% ../nbs/09_dashboard.ipynb #b8516014
 class Panel:
     "The widgets of a dashboard"
     def __init__(self):
@@ -114,10 +114,6 @@ class Panel:
         for name in ('status', 'stop', 'pause', 'scale', 'curve', 'table'):
             getattr(self, name).add_class(f'cbnb-{name}')
 
-    def hears(self) -> list[Any]:
-        "The widgets that a page may send messages to"
-        return [self.box, self.stop, self.pause, self.scale]
-
     def replace_by(self,
         page: str,    # HTML
     ) -> None:
@@ -130,7 +126,7 @@ class Panel:
         "Vanish from all pages"
         for widget in (*self.box.children, self.box): widget.close()
 
-# %% ../nbs/09_dashboard.ipynb #3a79ec4c
+# %% ../nbs/09_dashboard.ipynb #a1d2180f
 class Dashboard(Notebook):
     "For notebooks with widgets: a panel that can be steered, and in the end what a fit leaves"
     wait_for_page = 5.                     # seconds
@@ -138,7 +134,7 @@ class Dashboard(Notebook):
 
     def start(self, names: Sequence[str], run: Run | None = None) -> None:
         self.panel, place = Panel(), self.callback.place
-        self.pump = Pump(*self.panel.hears())
+        self.pump = Pump(self.panel.box)
         if not self.pump and place is None: self._without_panel()
         if self.panel is None: return super().start(names, run)
         self.names, self.run, self.rows, self.handle = names, run, [], None
@@ -157,6 +153,7 @@ class Dashboard(Notebook):
 
     def _without_panel(self) -> None:
         "Be a plain display from now on"
+        self.pump.close()
         self.panel.close()
         self.panel, self.poll_every = None, math.inf
 
@@ -188,11 +185,13 @@ class Dashboard(Notebook):
 
     def finish(self, word: str, as_planned: bool) -> None:
         if self.panel is None: return super().finish(word, as_planned)
+        self.pump.close()
         page = fit_page(self.names, self.rows, word, self.run)
         self.panel.replace_by(page['text/html'])
+        if self.handle is None: return                # the panel is somebody else's
+        self.send(page)
         self._ended.append(self.panel)
         if len(self._ended) > 3: self._ended.popleft().close()
-        if self.handle: self.send(page)
 
 def _valid_points(run: Run) -> list[tuple[int, float]]:
     return [(row['step'], row['valid_loss'])

@@ -7,11 +7,10 @@ __all__ = ['choices', 'slider_range', 'first_choice', 'picker_chart', 'picker_te
            'problem_html', 'placed', 'rule_button', 'lr_slider', 'nearby', 'action_button', 'epochs_box', 'row',
            'LRPicker', 'from_page']
 
-# %% ../nbs/09b_lr_picker.ipynb #54ae409c
+# %% ../nbs/09b_lr_picker.ipynb #62e0498d
 import html
 import math
 import re
-import secrets
 import sys
 import threading
 import time
@@ -22,13 +21,14 @@ from contextlib import contextmanager
 from numbers import Real
 from typing import Any
 
-# %% ../nbs/09b_lr_picker.ipynb #0330e918
+# %% ../nbs/09b_lr_picker.ipynb #67a265c9
 from .callback import patch
 from .chart import Line, Mark, chart
 from .front_end import display_mode, front_end, shell
 from .learner import Learner
 from .lr_finder import LRFind, loss_at
 from .plot import COLORS, VIEWS, png_bundle, png_metadata
+from .widgets import show_with_picture
 
 # %% ../nbs/09b_lr_picker.ipynb #c4ab2286
 def choices(
@@ -436,21 +436,17 @@ def start_fit(self: LRPicker) -> None:
         self._switch(True)
         self.ended = time.monotonic()
 
-# %% ../nbs/09b_lr_picker.ipynb #8c3b2b33
+# %% ../nbs/09b_lr_picker.ipynb #084153d5
 @patch
 def show(self: LRPicker) -> None:
     "Show the widgets, and leave a picture behind them for the saved notebook"
     if not shell(): return
     from IPython.display import display
     fig, text = self.found.fig, f'{self.found!r}\n{picker_text(self.found)}'
+    bundle, metadata = png_bundle(fig, text), png_metadata(fig, text)
     if display_mode() == 'widgets' or front_end() != 'headless':
-        mark = f'cbnb-live-{secrets.token_hex(4)}'
-        hide = f'.jp-OutputArea-child:has(.{mark}) + .jp-OutputArea-child {{display:none}}'
-        self.view.add_class(mark)
-        self.advice.value = f'<style>{hide}</style>{_STYLE}' + advice_html(self.found)
-        view = self.view._repr_mimebundle_()
-        display({**view, 'text/plain': ''}, raw=True)
-    display(png_bundle(fig, text), raw=True, metadata=png_metadata(fig, text))
+        show_with_picture(self.view, bundle, metadata)
+    else: display(bundle, raw=True, metadata=metadata)
 
 @patch
 def _ipython_display_(self: LRPicker) -> None: self.show()

@@ -21,15 +21,17 @@ from .callback import patch
 from .front_end import shell
 from .learner import interrupts_wait
 
-# %% ../nbs/08b_pump.ipynb #090d8971
+# %% ../nbs/08b_pump.ipynb #70509d3b
 @dataclass(frozen=True)
 class _Line:
     kernel: Any             # ipykernel's kernel
     stream: Any             # brings the shell messages for this thread
     subshell: str | None    # the name of this thread's subshell; None: the main thread
 
-_NEEDED = {'kernel': 'session shell_handlers get_parent set_parent _parent_ident _publish_status log',
-           'stream': 'io_loop flush _run_callback _recv_callback'}
+_NEEDED = dict(
+    kernel='session shell_handlers get_parent set_parent _parent_ident _publish_status log',
+    stream='socket io_loop flush _run_callback _recv_callback',
+)
 
 def _find_line() -> _Line | None:
     "How messages come to the thread that asks; None if they don't, or in a way that is not known"
@@ -44,7 +46,7 @@ def _find_line() -> _Line | None:
         found = all(hasattr(getattr(line, part), name)
                     for part, names in _NEEDED.items() for name in names.split())
         mine = asyncio.get_running_loop() is stream.io_loop.asyncio_loop
-        return line if found and mine and _waiting(line) is not None else None
+        return line if found and mine else None
     except Exception: return None
 
 def _waiting(line: _Line) -> bool:

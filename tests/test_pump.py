@@ -50,7 +50,7 @@ class Kernel:
         return message["header"]["msg_id"]
 
     def start(self, code: str, subshell: str | None = None) -> str:
-        content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False, "stop_on_error": True}
+        content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "stop_on_error": True}
         return self.send("execute_request", content, subshell)
 
     def listen(self, done, seconds: float = 20) -> None:
@@ -198,7 +198,8 @@ def test_ctrl_c_in_a_handler_loses_nothing(kernel):
 
 def test_output_goes_to_its_cell(kernel):
     kernel.run("def says(_): print('click')\nbutton.on_click(says)")
-    cell = kernel.start(WAITS + "print('before')\nuntil(lambda: clicks)\nprint('after')\ndisplay('shown')\nbutton.on_click(says, remove=True)")
+    code = "print('before')\nuntil(lambda: clicks)\nprint('after')\ndisplay('shown')\nbutton.on_click(says, remove=True)"
+    cell = kernel.start(WAITS + code)
     kernel.until_printed(cell)
     click = kernel.click()
     kernel.wait(cell)
@@ -217,8 +218,8 @@ def test_a_figure_that_the_cell_draws_is_left_alone(kernel):
 
 
 def test_an_error_in_a_handler_stops_nothing(kernel):
-    kernel.run("def fails(_): 1/0\nbutton.on_click(fails)\ndef broken(*_): 1/0")
-    kernel.run("handlers = get_ipython().kernel.shell_handlers\nclose, handlers['comm_close'] = handlers['comm_close'], broken")
+    kernel.run("def fails(*_): 1/0\nbutton.on_click(fails)")
+    kernel.run("handlers = get_ipython().kernel.shell_handlers\nclose, handlers['comm_close'] = handlers['comm_close'], fails")
     cell = kernel.start(WAITS + "until(lambda: len(clicks) == 2)\nprint(sum(handled))\nhandlers['comm_close'] = close")
     kernel.until_printed(cell)
     kernel.click()
@@ -229,7 +230,8 @@ def test_an_error_in_a_handler_stops_nothing(kernel):
 
 
 def test_a_handler_may_pump_too(kernel):
-    kernel.run("seen = []\ndef nested(_):\n    n = len(clicks); seen.append(n)\n    if n == 1: until(lambda: len(clicks) == 3)\nbutton.on_click(nested)")
+    nested = "def nested(_):\n    seen.append(len(clicks))\n    if len(seen) == 1: until(lambda: len(clicks) == 3)\n"
+    kernel.run("seen = []\n" + nested + "button.on_click(nested)")
     cell = kernel.start(WAITS + "until(lambda: len(clicks) == 3)\nprint(seen, len(clicks))\nbutton.on_click(nested, remove=True)")
     kernel.until_printed(cell)
     clicks = [kernel.click() for _ in range(3)]
@@ -270,6 +272,13 @@ del type(shell().kernel)._publish_status
 print(bool(Pump(button)), '_reply_subshell_for' in vars(button.comm))
 """
     assert kernel.run(code) == "[False, False, 0] True\nFalse 0 False\nFalse\nTrue False\n"
+
+
+def test_one_that_is_not_used_leaves_the_queue_alone(kernel):
+    cell = kernel.start("print('ready', flush=True); time.sleep(0.3); pump = Pump(button); print(bool(pump))")
+    kernel.until_printed(cell)
+    queued = kernel.start("order.append(2); print(order)")
+    assert kernel.wait(cell, queued) == ["ok", "ok"] and kernel.text(queued) == "[2]\n"
 
 
 def test_in_a_subshell(kernel):
