@@ -22,7 +22,7 @@ from .pump import Pump
 from .recorder import Run, clock
 from .steering import Steering
 
-# %% ../nbs/09_dashboard.ipynb #d0bff0bb
+# %% ../nbs/09_dashboard.ipynb #25229754
 STYLE = f'''{LIVE_STYLE}<style>
 .cbnb-bars {{display:grid; grid-template-columns:minmax(4em,15em) minmax(0,1fr); gap:.3em .8em;
   align-items:center; line-height:1.4; font-variant-numeric:tabular-nums; white-space:normal}}
@@ -60,8 +60,8 @@ def status_html(
     def bar(share: float | None, *words: str) -> str:
         width = 100*min(share or 0, 1)
         text = html.escape(' · '.join(w for w in words if w))
-        return (f'<div class=cbnb-bar role=progressbar aria-valuenow={width:.0f}>'
-                f'<i style=width:{width:.1f}%></i></div><span>{text}</span>')
+        return (f'<div class=cbnb-bar role=progressbar aria-valuenow={width:.0f} '
+                f'aria-label="{text}"><i style=width:{width:.1f}%></i></div><span>{text}</span>')
     left = f'{clock(at.left)} left' if at.left is not None else ''
     rate = f'{at.rate:,.0f} samples/s' if at.rate else ''
     of = f' of {at.n_batches}' if at.n_batches else ''
@@ -92,12 +92,15 @@ def curve_html(
     svg, (top, bottom, steps) = line.svg(valid), line.labels
     return f'<div class=cbnb-plot>{svg}<i>{top}</i><i>{bottom}</i><i>step {steps}</i></div>'
 
-# %% ../nbs/09_dashboard.ipynb #b8516014
+# %% ../nbs/09_dashboard.ipynb #13401474
 class Panel:
     "The widgets of a dashboard"
     def __init__(self):
         import ipywidgets as w
-        self.status, self.curve, self.table = (w.HTML() for _ in range(3))
+        style = w.HTML(STYLE)
+        same = dict(layout=style.layout, style=style.style)      # each would be a message more
+        legend = w.HTML(LEGEND, **same)
+        self.status, self.curve, self.table = (w.HTML(**same) for _ in range(3))
         self.stop = w.Button(description='Stop', icon='stop', layout=w.Layout(width='7em'),
                              tooltip='End the fit after this batch; what was learnt is kept')
         self.pause = w.ToggleButton(description='Pause', icon='pause', layout=w.Layout(width='7em'),
@@ -108,7 +111,7 @@ class Panel:
                                       tooltip='Multiply the learning rate of the next batches')
         self.controls = w.HBox([self.stop, self.pause, self.scale])
         self.controls.layout.flex_flow = 'row wrap'
-        parts = [w.HTML(STYLE), self.status, self.controls, w.HTML(LEGEND), self.curve, self.table]
+        parts = [style, self.status, self.controls, legend, self.curve, self.table]
         self.box = w.VBox(parts, _view_count=0)
         self.box.add_class('cbnb-dashboard')
         for name in ('status', 'stop', 'pause', 'scale', 'curve', 'table'):
@@ -120,11 +123,16 @@ class Panel:
         "Show nothing but this from now on"
         import ipywidgets as w
         old, self.box.children = self.box.children, (w.HTML(page),)
-        for widget in (*old, *self.controls.children): widget.close()
+        for widget in (*self.controls.children, *old): _close(widget)
 
     def close(self) -> None:
         "Vanish from all pages"
-        for widget in (*self.box.children, self.box): widget.close()
+        children = [*self.controls.children, *self.box.children]
+        for widget in (*children, self.box): _close(widget)
+
+def _close(widget: Any) -> None:
+    for part in (widget, widget.layout, getattr(widget, 'style', None)):
+        if part is not None: part.close()                    # these live on their own
 
 # %% ../nbs/09_dashboard.ipynb #a1d2180f
 class Dashboard(Notebook):
