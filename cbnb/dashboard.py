@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-# %% ../nbs/09_dashboard.ipynb #e1fa86d5
+# %% ../nbs/09_dashboard.ipynb #dc80816b
 from .callback import patch
 from .chart import LIVE_STYLE, LiveCurve
-from .display import DISPLAYS, Notebook, Progress, as_html, fit_page, shortened
+from .display import DISPLAYS, Notebook, Progress, as_html, fit_page, shortened, valid_points
 from .plot import COLORS
 from .pump import Pump
 from .recorder import Run, clock
@@ -134,7 +134,7 @@ def _close(widget: Any) -> None:
     for part in (widget, widget.layout, getattr(widget, 'style', None)):
         if part is not None: part.close()                    # these live on their own
 
-# %% ../nbs/09_dashboard.ipynb #a1d2180f
+# %% ../nbs/09_dashboard.ipynb #94efb04e
 class Dashboard(Notebook):
     "For notebooks with widgets: a panel that can be steered, and in the end what a fit leaves"
     wait_for_page = 5.                     # seconds
@@ -174,7 +174,7 @@ class Dashboard(Notebook):
         if run.n_steps == n: return
         self.n_drawn = run.n_steps
         self.line.add(run.raw_losses[n:], run.losses[n:])
-        self.panel.curve.value = curve_html(self.line, _valid_points(run))
+        self.panel.curve.value = curve_html(self.line, valid_points(run))
 
     def _draw_status(self) -> None:
         scale = self.steering.lr_scale if self.steering else 1.
@@ -200,10 +200,6 @@ class Dashboard(Notebook):
         self.send(page)
         self._ended.append(self.panel)
         if len(self._ended) > 3: self._ended.popleft().close()
-
-def _valid_points(run: Run) -> list[tuple[int, float]]:
-    return [(row['step'], row['valid_loss'])
-            for row in run.epochs if row.get('valid_loss') is not None]
 
 DISPLAYS['widgets'] = Dashboard
 
