@@ -8,6 +8,7 @@ import ast
 import math
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,15 @@ WATCH = """([cell, text]) => {
         if (output?.innerText.includes(text)) { window.shown = performance.now(); clearInterval(timer); }
     }, 10);
 }"""
+
+
+def wait_until(condition: Callable[[], object], seconds: float = TIMEOUT) -> None:
+    """Wait until something is true that is asked again and again, here and not in the page."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not true within {seconds:g} s")
+        time.sleep(0.02)
 
 
 class NotebookPage:

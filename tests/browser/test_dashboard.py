@@ -1,13 +1,11 @@
 """A person who watches a fit and steers it: stops it, holds it, slows it down, goes away and comes back."""
 
 import re
-import time
-from collections.abc import Callable
 
 import pytest
 
 from lab import Lab
-from notebook_page import NotebookPage
+from notebook_page import NotebookPage, wait_until
 from waves import count_dots
 
 SETUP = """
@@ -46,13 +44,6 @@ def wait_for_dots(page: NotebookPage, more: int) -> None:
     """Until the kernel has trained so many more batches."""
     wanted = dots(page) + more
     wait_until(lambda: dots(page) >= wanted)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it does not happen"
-        time.sleep(0.02)
 
 
 def check_over(page: NotebookPage, cell: int, word: str) -> None:
