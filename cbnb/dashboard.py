@@ -203,7 +203,7 @@ class Dashboard(Notebook):
 
 DISPLAYS['widgets'] = Dashboard
 
-# %% ../nbs/09_dashboard.ipynb #c8856f4d
+# %% ../nbs/09_dashboard.ipynb #fe27df37
 @patch
 def _connect(self: Dashboard) -> None:
     panel, learn = self.panel, self.callback.learn
@@ -233,7 +233,8 @@ def _on_pause(self: Dashboard, change: Any) -> None:
 
 @patch
 def _on_scale(self: Dashboard, change: Any) -> None:
-    self.steering.scale_lr(change['new'])
+    by = change['new']                       # a page that shows 1 says 0.9999999999999994
+    self.steering.scale_lr(1. if math.isclose(by, 1, rel_tol=1e-6) else by)
     self._say(self.word)
 
 @patch
