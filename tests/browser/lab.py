@@ -152,6 +152,9 @@ class Lab:
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
         nb.metadata.pop("widgets", None)
+        images = path.parent / "images"  # what its text shows
+        if images.is_dir():
+            shutil.copytree(images, self.notebooks / "images", dirs_exist_ok=True)
         return self._save(path.name, nb, kernel)
 
     @contextmanager
