@@ -261,7 +261,7 @@ def nearby(
     nearest = min(exact, key=steps, default=value)
     return nearest if steps(nearest) < 0.51 else value
 
-# %% ../nbs/09b_lr_picker.ipynb #390ee06f
+# %% ../nbs/09b_lr_picker.ipynb #0bf9131e
 def action_button(
     name: str,       # its class is `cbnb-<name>`
     text: str,       # on it
@@ -280,6 +280,7 @@ def epochs_box() -> Any:
     box = BoundedIntText(value=5, min=1, max=100_000, description='epochs',
                          tooltip='number of epochs to train')
     box.layout.width, box.style.description_width = '9em', 'initial'
+    box.layout.margin = '2px 2px 2px 14px'          # apart from the button before it
     box.add_class('cbnb-epochs')
     return box
 

@@ -3,6 +3,7 @@
 import re
 
 from lab import ROOT
+from notebook_page import wait_until
 
 SETUP = """
 import time
@@ -62,18 +63,21 @@ def test_the_stop_button_leaves_one_quiet_line_and_a_usable_learner(lab, kernel)
         check_quiet(page)
 
 
-def test_a_notebook_that_is_opened_again_finds_its_kernel_and_its_figures(lab):
-    notebook = lab.write("again.ipynb", [SETUP, "learn.fit(2)", "learn.recorder.plot_losses()", "learn.fit(10**6, cbs=Slowly())"])
+def test_a_fit_goes_on_while_nobody_looks_and_is_found_with_all_figures(lab):
+    notebook = lab.write("again.ipynb", [SETUP, "learn.fit(2)", "learn.recorder.plot_losses()", "learn.fit(10, cbs=Slowly())"])
     with lab.open(notebook) as page:
         for cell in range(3):
             page.run_cell(cell)
         page.run_cell(3, wait=False)
-        page.wait_for_text("train_loss", cell=3)
-        saved = page.save()
-        assert "image/png" in saved.cells[2].outputs[-1].data
-        page.reopen()
-        page.wait_for_text("train_loss", cell=1)
-        page.output(2).locator(".cbnb-chart").wait_for()
-        page.interrupt()
-        assert page.value("[run.status for run in learn.recorder.history]") == ["done", "interrupted"]
+        page.output(3).locator(".cbnb-bars").wait_for()
+        page.save()
+        page.close_tab()
+        wait_until(lambda: lab.request("kernels")[0]["execution_state"] == "idle")
+        page.open()
+        page.wait_for_text("done: 2 epochs, 20 batches", cell=1)
+        page.wait_for_text("done: 10 epochs, 100 batches", cell=3)
+        assert page.output(3).locator("[role=progressbar], .cbnb-stop").count() == 0
+        page.drag(page.output(2).locator(".widget-slider", has_text="smoothing"), 0.5)
+        page.output(2).locator(".cbnb-chart[aria-label*='train, smoothed']").wait_for()
+        assert page.value("[(run.status, run.n_steps, len(run.epochs)) for run in learn.recorder.history]") == [("done", 20, 2), ("done", 100, 10)]
         check_quiet(page)
