@@ -96,7 +96,7 @@ def test_the_picture_stays_when_the_kernel_is_gone(lab: Lab):
         page.run_all()
         page.output(1).locator(".cbnb-picker .cbnb-chart").wait_for()
         image = page.save().cells[1].outputs[-1]
-        assert "recommended is minimum" in image.metadata["image/png"].alt
+        assert "recommended is balanced" in image.metadata["image/png"].alt
         page.close_tab()
         lab.end_kernels()
         page.open()  # with a new kernel, which knows nothing
