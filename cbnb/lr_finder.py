@@ -57,11 +57,13 @@ def diverged(
     rise = 3*best if best > 0 else 3*max(abs(best), losses[0] - best)
     return losses[-1] > best + rise
 
-# %% ../nbs/07_lr_finder.ipynb #63fb9c89
+# %% ../nbs/07_lr_finder.ipynb #76f6502e
 class UpdateCounter(Callback):
     "Notes the loss of each update of the weights, and ends the run after so many"
     order, run_valid, run_in = 61, False, ('lr_find', 'fit')
     num_it, stage = 100, ''           # number of updates; what the progress bar calls this run
+    lrs = raw_losses = ()             # these stay as they are if the run does not even begin
+    n_seen, n_used, stopped = 0, 0, 'not begun'
 
     def before_fit(self):
         self.lrs, self.raw_losses = [], []               # of each update
@@ -136,9 +138,11 @@ def total_norm(
     if not norms: return torch.zeros(())
     return torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]))
 
-# %% ../nbs/07_lr_finder.ipynb #3e8b4e04
+# %% ../nbs/07_lr_finder.ipynb #b6082a02
 class LRFinder(UpdateCounter):
     "Raises the learning rate by equal factors, and notes what each update does"
+    losses, update_norms, weight_norm, epoch_batches, moved = (), (), 0., None, None
+
     def __init__(self,
         start_lr: Any = 1e-7,       # first rate: a number, or per group a list or slice
         end_lr: Any = 10,           # last rate
@@ -171,6 +175,7 @@ class LRFinder(UpdateCounter):
         if self.learn.iter is not None: self.epoch_batches = self.learn.iter + 1
 
     def after_fit(self):
+        if self.moved is None: return                          # stopped before it began
         self.update_norms, self.weight_norm = self.moved.read()
         self.moved = None                                      # it holds a copy of the weights
 

@@ -581,6 +581,15 @@ def test_a_sweep_without_any_update_ends(name, cancel):
     assert seen.count("before_batch") + seen.count("before_epoch") < 5000
 
 
+def test_a_sweep_that_does_not_begin_says_so():
+    def refuse(self):
+        raise cbnb.CancelFitException
+
+    cb = cbnb.Callback(before_fit=refuse)
+    cb.order = -1000
+    assert "no update" in sweep(line_learner(), cbs=cb).reason
+
+
 def test_state_of_the_step_and_the_model_beside_its_tensors_is_put_back():
     """A step may own an optimizer, and a model a list; an expanded buffer cannot be written in place."""
 
