@@ -483,6 +483,18 @@ def table_lines(found: dict[str, Any]) -> list[str]:
     return lines
 
 
+def as_markdown(found: dict[str, Any]) -> str:
+    """The table for a page: without what only a terminal has room for."""
+    head = ["", "in band, short run", "long run", "mean (95%)", "regret", "diverges", "spread", "- valley", "- minimum/10"]
+    lines = [" | ".join(head), "|".join(["---"] * len(head))]
+    for name, row in found["rules"].items():
+        low, high = (f"{100 * share:.0f}" for share in row["interval"])
+        shares = [*map(percent, row["in_band"]), f"{percent(row['mean'])} ({low} to {high})"]
+        rest = [f"{100 * row['regret']:.1f}%", f"{100 * row['diverged']:.1f}%", f"{row['spread']:.2f}"]
+        lines.append(" | ".join([name, *shares, *rest, difference(row, VALLEY), difference(row, MINIMUM)]))
+    return "\n".join(f"| {line} |" for line in lines)
+
+
 def show(title: str, found: dict[str, Any]) -> None:
     short, long = found["tasks"]
     print(f"\n{title}: {short} tasks, {long} of them also with five times the steps; {found['sweeps']} sweeps each")
