@@ -12,7 +12,7 @@ __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'Cance
            'LRFinder', 'minimum', 'slide', 'steep', 'valley', 'ProgressCallback', 'Steering', 'LRPicker', 'set_display',
            'shown_as', 'load_learner', 'GatherPredsCallback']
 
-# %% ../nbs/20_all.ipynb #cbc34bcc
+# %% ../nbs/20_all.ipynb #c171b462
 from cbnb.callback import (
     Callback, CancelBackwardException, CancelBatchException, CancelEpochException, CancelException,
     CancelFitException, CancelStepException, CancelTrainException, CancelValidException,
@@ -27,7 +27,8 @@ from .recorder import History, Recorder
 from .schedule import (
     OneCycle, ParamScheduler, SchedCos, SchedExp, SchedLin, SchedNo, SchedPoly,
     combine_scheds, combined_cos)
-from .lr_finder import LRFind, LRFinder, minimum, slide, steep, valley
+from .lr_rules import minimum, slide, steep, valley
+from .lr_finder import LRFind, LRFinder
 from .display import ProgressCallback
 from .steering import Steering
 from . import dashboard, widgets          # what notebooks show where widgets work

@@ -69,7 +69,7 @@ def as_html(
 def _row_html(values: Sequence[Any], tag: str) -> str:
     return f'<tr>{"".join(f"<{tag}>{html.escape(as_cell(v))}</{tag}>" for v in values)}</tr>'
 
-# %% ../nbs/08_display.ipynb #c77fdcc1
+# %% ../nbs/08_display.ipynb #d53e810b
 @dataclass(frozen=True)
 class Progress:
     "How far a run is"
@@ -85,12 +85,14 @@ class Progress:
     loss: float | None = None     # of training, smoothed
     lr: float | None = None       # of the last group
     mom: float | None = None      # momentum
+    stage: str = ''               # of a search for a learning rate: which of its runs
 
     def words(self) -> str:
         "The same on a line"
         of = f' of {self.n_batches}' if self.n_batches else ''
         if self.purpose == 'lr_find':
-            return f'lr_find: {self.batches}{of} updates, lr {self.lr:.2g}'
+            stage = f', {self.stage}'*bool(self.stage)
+            return f'lr_find{stage}: {self.batches}{of} updates, lr {self.lr:.2g}'
         batch = f'batch {self.batches}{of}'
         if self.purpose != 'fit': return f'{self.purpose}: {batch}'
         if not self.training: batch += ' of validation'
@@ -285,7 +287,7 @@ class ProgressCallback(Callback):
 
     def after_cancel_fit(self): self.cancelled = self.learn.stopped_where()
 
-# %% ../nbs/08_display.ipynb #8b4a5d1c
+# %% ../nbs/08_display.ipynb #e36103c9
 @patch
 def _draw(self: ProgressCallback, now: float) -> None:
     self.shown.progress(self._progress(now))
@@ -331,7 +333,8 @@ def _sweep_progress(learn: Learner) -> Progress:
     finder = learn.lr_finder
     n, done = finder.num_it, len(finder.lrs)
     lr = learn.opt.param_groups[-1]['lr']
-    return Progress('lr_find', 0, 1, done, n, share=done/n, lr=float(lr))
+    return Progress('lr_find', 0, 1, done, n, share=done/n if n else None, lr=float(lr),
+                    stage=finder.stage)
 
 # %% ../nbs/08_display.ipynb #8e32f0bc
 @patch

@@ -21,12 +21,13 @@ from contextlib import contextmanager
 from numbers import Real
 from typing import Any
 
-# %% ../nbs/09b_lr_picker.ipynb #67a265c9
+# %% ../nbs/09b_lr_picker.ipynb #07e385cc
 from .callback import patch
 from .chart import Line, Mark, chart
 from .front_end import display_mode, front_end, shell
 from .learner import Learner
-from .lr_finder import LRFind, loss_at
+from .lr_finder import LRFind
+from .lr_rules import loss_at
 from .plot import COLORS, VIEWS, png_bundle, png_metadata
 from .widgets import show_with_picture
 

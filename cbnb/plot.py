@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COLORS', 'STYLE', 'VIEWS', 'figure', 'show', 'png_bundle', 'png_metadata', 'view_for', 'legend', 'envelope',
-           'losses_figure', 'lr_figure', 'metrics_figure', 'sched_figure', 'lr_find_figure']
+           'losses_figure', 'lr_figure', 'metrics_figure', 'sched_figure', 'lr_find_figure', 'lr_trials_figure']
 
 # %% ../nbs/04_plot.ipynb #d53ef3a8
 import base64
@@ -241,7 +241,7 @@ def sched_figure(
         for ax in axes[len(hps):]: ax.remove()
         return fig
 
-# %% ../nbs/04_plot.ipynb #6d4a0ac4
+# %% ../nbs/04_plot.ipynb #3016e5a4
 def lr_find_figure(
     lrs: Sequence[float],               # tried
     losses: Sequence[float],            # measured, smoothed
@@ -249,6 +249,7 @@ def lr_find_figure(
     recommended: float | None = None,   # the rate to take
     title: str = 'Learning rate finder',
     ax: Any = None,                     # draw into these axes; None: a new figure
+    band: tuple[float, float] | None = None,   # lowest and highest rate that may be as good
 ) -> Any:                               # the figure
     "Loss over learning rate, on a log scale, with suggestions"
     own, others = ax is None, ('valid', 'lr', 'mom', 'text')
@@ -256,9 +257,7 @@ def lr_find_figure(
     with figure(ax, size=(7.4, 3.6)) as (fig, [ax]):
         ax.plot(lrs, losses, color=COLORS['train'])
         ax.set_xscale('log')
-        if recommended is not None:
-            ax.axvline(recommended, color=COLORS['mark'], lw=1.2, ls='--',
-                       label=f'recommended: {recommended:.2g}')
+        _take(ax, recommended, band)
         for (name, (lr, loss)), (marker, color) in zip((marks or {}).items(), looks):
             ax.plot([lr], [loss], marker, ms=7, color=color, mec='none', label=f'{name}: {lr:.2g}')
         if any(map(math.isfinite, losses)): ax.set_ylim(*_loss_limits(losses))
@@ -266,9 +265,48 @@ def lr_find_figure(
         if marks or recommended is not None: legend(ax, own)
         return fig
 
+def _take(ax: Any, lr: float | None, band: tuple[float, float] | None) -> None:
+    "A line at the rate to take, and the band around it"
+    if lr is not None:
+        ax.axvline(lr, color=COLORS['mark'], lw=1.2, ls='--', label=f'recommended: {lr:.2g}')
+    if band is not None:
+        low, high = band
+        ax.axvspan(low, high, color=COLORS['mark'], alpha=0.13, lw=0,
+                   label=f'perhaps {low:.2g} to {high:.2g}')
+
 def _loss_limits(losses: Sequence[float]) -> tuple[float, float]:
     finite = sorted(filter(math.isfinite, losses))
     low, median = finite[0], finite[len(finite)//2]
     high = max(median, losses[0] if math.isfinite(losses[0]) else finite[-1])
     pad = 0.12*(high - low) or 0.1
     return low - pad, min(finite[-1], high + 4*pad) + pad
+
+# %% ../nbs/04_plot.ipynb #39db702f
+def lr_trials_figure(
+    lrs: Sequence[float],               # tried, in this order
+    losses: Sequence[float],            # at the end of each; infinite: it blew up
+    start: float | None = None,         # the loss before any training
+    recommended: float | None = None,   # the rate to take, for a run of another length
+    band: tuple[float, float] | None = None,   # lowest and highest rate that may be as good
+    title: str = 'Trials',
+    ax: Any = None,                     # draw into these axes; None: a new figure
+) -> Any:                               # the figure
+    "Loss after each trial over its rate"
+    own = ax is None
+    with figure(ax, size=(6.2, 3.6)) as (fig, [ax]):
+        ax.set_xscale('log')
+        _take(ax, recommended, band)
+        if start is not None:
+            ax.axhline(start, color=COLORS['text'], ls=':', lw=1, label=f'untrained: {start:.3g}')
+        ended = sorted((lr, loss) for lr, loss in zip(lrs, losses) if math.isfinite(loss))
+        if ended:
+            ax.plot(*zip(*ended), color=COLORS['valid'], marker='o', ms=6, label='trials')
+        over = dict(xycoords=('data', 'axes fraction'), ha='center', color=COLORS['text'])
+        for i, (lr, loss) in enumerate(zip(lrs, losses), 1):
+            if math.isfinite(loss):
+                ax.annotate(str(i), (lr, loss), (0, 6), textcoords='offset points', ha='center')
+            else: ax.annotate(f'{i}: blew up', (lr, 0.94), **over)
+        ax.margins(x=0.15, y=0.18)
+        ax.set(xlabel='learning rate', ylabel='loss at the end', title=title)
+        legend(ax, own)
+        return fig
