@@ -13,7 +13,6 @@ import json
 import re
 import statistics
 import sys
-import tempfile
 from pathlib import Path
 
 from jupyter_client.manager import start_new_kernel

@@ -9,10 +9,10 @@ __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'Cance
            'AvgLoss', 'AvgMetric', 'AvgSmoothLoss', 'Metric', 'ValueMetric', 'accuracy', 'error_rate', 'FitInterrupted',
            'Learner', 'Step', 'TrainEvalCallback', 'snapshot', 'History', 'Recorder', 'OneCycle', 'ParamScheduler',
            'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly', 'combine_scheds', 'combined_cos', 'LRFind',
-           'LRFinder', 'minimum', 'slide', 'steep', 'valley', 'ProgressCallback', 'Steering', 'LRPicker', 'set_display',
-           'shown_as', 'load_learner', 'GatherPredsCallback']
+           'LRFinder', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley', 'ProgressCallback', 'Steering',
+           'LRPicker', 'set_display', 'shown_as', 'load_learner', 'GatherPredsCallback']
 
-# %% ../nbs/20_all.ipynb #c171b462
+# %% ../nbs/20_all.ipynb #cc39916a
 from cbnb.callback import (
     Callback, CancelBackwardException, CancelBatchException, CancelEpochException, CancelException,
     CancelFitException, CancelStepException, CancelTrainException, CancelValidException,
@@ -27,7 +27,7 @@ from .recorder import History, Recorder
 from .schedule import (
     OneCycle, ParamScheduler, SchedCos, SchedExp, SchedLin, SchedNo, SchedPoly,
     combine_scheds, combined_cos)
-from .lr_rules import minimum, slide, steep, valley
+from .lr_rules import minimum, recommend_rate, slide, steep, valley
 from .lr_finder import LRFind, LRFinder
 from .display import ProgressCallback
 from .steering import Steering
@@ -36,7 +36,7 @@ from .lr_picker import LRPicker
 from .checkpoint import load_learner
 from .preds import GatherPredsCallback
 
-# %% ../nbs/20_all.ipynb #df23cea0
+# %% ../nbs/20_all.ipynb #bb7c69a0
 _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelEpochException',
          'CancelException', 'CancelFitException', 'CancelStepException', 'CancelTrainException',
          'CancelValidException', 'event', 'patch',
@@ -46,7 +46,7 @@ _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelE
          'snapshot', 'History', 'Recorder',
          'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly',
          'combine_scheds', 'combined_cos',
-         'LRFind', 'LRFinder', 'minimum', 'slide', 'steep', 'valley',
+         'LRFind', 'LRFinder', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley',
          'ProgressCallback', 'Steering', 'LRPicker', 'set_display', 'shown_as',
          'load_learner', 'GatherPredsCallback']
 

@@ -13,16 +13,16 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-# %% ../nbs/09_dashboard.ipynb #e1fa86d5
+# %% ../nbs/09_dashboard.ipynb #dc80816b
 from .callback import patch
 from .chart import LIVE_STYLE, LiveCurve
-from .display import DISPLAYS, Notebook, Progress, as_html, fit_page, shortened
+from .display import DISPLAYS, Notebook, Progress, as_html, fit_page, shortened, valid_points
 from .plot import COLORS
 from .pump import Pump
 from .recorder import Run, clock
 from .steering import Steering
 
-# %% ../nbs/09_dashboard.ipynb #d0bff0bb
+# %% ../nbs/09_dashboard.ipynb #25229754
 STYLE = f'''{LIVE_STYLE}<style>
 .cbnb-bars {{display:grid; grid-template-columns:minmax(4em,15em) minmax(0,1fr); gap:.3em .8em;
   align-items:center; line-height:1.4; font-variant-numeric:tabular-nums; white-space:normal}}
@@ -60,8 +60,8 @@ def status_html(
     def bar(share: float | None, *words: str) -> str:
         width = 100*min(share or 0, 1)
         text = html.escape(' · '.join(w for w in words if w))
-        return (f'<div class=cbnb-bar role=progressbar aria-valuenow={width:.0f}>'
-                f'<i style=width:{width:.1f}%></i></div><span>{text}</span>')
+        return (f'<div class=cbnb-bar role=progressbar aria-valuenow={width:.0f} '
+                f'aria-label="{text}"><i style=width:{width:.1f}%></i></div><span>{text}</span>')
     left = f'{clock(at.left)} left' if at.left is not None else ''
     rate = f'{at.rate:,.0f} samples/s' if at.rate else ''
     of = f' of {at.n_batches}' if at.n_batches else ''
@@ -92,12 +92,15 @@ def curve_html(
     svg, (top, bottom, steps) = line.svg(valid), line.labels
     return f'<div class=cbnb-plot>{svg}<i>{top}</i><i>{bottom}</i><i>step {steps}</i></div>'
 
-# %% ../nbs/09_dashboard.ipynb #b8516014
+# %% ../nbs/09_dashboard.ipynb #13401474
 class Panel:
     "The widgets of a dashboard"
     def __init__(self):
         import ipywidgets as w
-        self.status, self.curve, self.table = (w.HTML() for _ in range(3))
+        style = w.HTML(STYLE)
+        same = dict(layout=style.layout, style=style.style)      # each would be a message more
+        legend = w.HTML(LEGEND, **same)
+        self.status, self.curve, self.table = (w.HTML(**same) for _ in range(3))
         self.stop = w.Button(description='Stop', icon='stop', layout=w.Layout(width='7em'),
                              tooltip='End the fit after this batch; what was learnt is kept')
         self.pause = w.ToggleButton(description='Pause', icon='pause', layout=w.Layout(width='7em'),
@@ -108,7 +111,7 @@ class Panel:
                                       tooltip='Multiply the learning rate of the next batches')
         self.controls = w.HBox([self.stop, self.pause, self.scale])
         self.controls.layout.flex_flow = 'row wrap'
-        parts = [w.HTML(STYLE), self.status, self.controls, w.HTML(LEGEND), self.curve, self.table]
+        parts = [style, self.status, self.controls, legend, self.curve, self.table]
         self.box = w.VBox(parts, _view_count=0)
         self.box.add_class('cbnb-dashboard')
         for name in ('status', 'stop', 'pause', 'scale', 'curve', 'table'):
@@ -120,13 +123,18 @@ class Panel:
         "Show nothing but this from now on"
         import ipywidgets as w
         old, self.box.children = self.box.children, (w.HTML(page),)
-        for widget in (*old, *self.controls.children): widget.close()
+        for widget in (*self.controls.children, *old): _close(widget)
 
     def close(self) -> None:
         "Vanish from all pages"
-        for widget in (*self.box.children, self.box): widget.close()
+        children = [*self.controls.children, *self.box.children]
+        for widget in (*children, self.box): _close(widget)
 
-# %% ../nbs/09_dashboard.ipynb #a1d2180f
+def _close(widget: Any) -> None:
+    for part in (widget, widget.layout, getattr(widget, 'style', None)):
+        if part is not None: part.close()                    # these live on their own
+
+# %% ../nbs/09_dashboard.ipynb #94efb04e
 class Dashboard(Notebook):
     "For notebooks with widgets: a panel that can be steered, and in the end what a fit leaves"
     wait_for_page = 5.                     # seconds
@@ -166,7 +174,7 @@ class Dashboard(Notebook):
         if run.n_steps == n: return
         self.n_drawn = run.n_steps
         self.line.add(run.raw_losses[n:], run.losses[n:])
-        self.panel.curve.value = curve_html(self.line, _valid_points(run))
+        self.panel.curve.value = curve_html(self.line, valid_points(run))
 
     def _draw_status(self) -> None:
         scale = self.steering.lr_scale if self.steering else 1.
@@ -193,13 +201,9 @@ class Dashboard(Notebook):
         self._ended.append(self.panel)
         if len(self._ended) > 3: self._ended.popleft().close()
 
-def _valid_points(run: Run) -> list[tuple[int, float]]:
-    return [(row['step'], row['valid_loss'])
-            for row in run.epochs if row.get('valid_loss') is not None]
-
 DISPLAYS['widgets'] = Dashboard
 
-# %% ../nbs/09_dashboard.ipynb #c8856f4d
+# %% ../nbs/09_dashboard.ipynb #fe27df37
 @patch
 def _connect(self: Dashboard) -> None:
     panel, learn = self.panel, self.callback.learn
@@ -229,7 +233,8 @@ def _on_pause(self: Dashboard, change: Any) -> None:
 
 @patch
 def _on_scale(self: Dashboard, change: Any) -> None:
-    self.steering.scale_lr(change['new'])
+    by = change['new']                       # a page that shows 1 says 0.9999999999999994
+    self.steering.scale_lr(1. if math.isclose(by, 1, rel_tol=1e-6) else by)
     self._say(self.word)
 
 @patch

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-# %% ../nbs/07_lr_finder.ipynb #2e1c552f
+# %% ../nbs/07_lr_finder.ipynb #3eb8e9fd
 from .callback import (
     Callback, CancelFitException, CancelTrainException, CancelValidException, patch)
 from .data import find_bs, n_batches
@@ -29,8 +29,9 @@ from .lr_rules import REFERENCE, RULES, Rate, Suggestion, as_rule, loss_at, reco
 from .lr_trials import Plan, Trial, choose, next_rate, plan_trials
 from .metrics import RunningMean, Smoother, distinct, name_of
 from .optim import as_positive, hyper_place, set_hyper, spread_lrs
-from .plot import (
-    COLORS, figure, lr_find_figure, lr_trials_figure, png_bundle, png_metadata, show, view_for)
+from cbnb.plot import (
+    COLORS, figure, legend, lr_find_figure, lr_trials_figure, png_bundle, png_metadata, show,
+    view_for)
 from .recorder import Recorder
 from .schedule import OneCycle
 from .snapshot import snapshot
@@ -135,7 +136,7 @@ def total_norm(
     if not norms: return torch.zeros(())
     return torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]))
 
-# %% ../nbs/07_lr_finder.ipynb #7993ba4b
+# %% ../nbs/07_lr_finder.ipynb #3e8b4e04
 class LRFinder(UpdateCounter):
     "Raises the learning rate by equal factors, and notes what each update does"
     def __init__(self,
@@ -154,11 +155,17 @@ class LRFinder(UpdateCounter):
         ends = [spread_lrs(self.start_lr, len(groups), 'start_lr'),
                 spread_lrs(self.end_lr, len(groups), 'end_lr')]
         self.ends = list(zip(*ends))                           # of each group
+        if hyper_place(self.learn.opt, 'mom'): set_hyper(self.learn.opt, 'mom', self.momentum())
         self.sweeps = [geometric(start, end, self.num_it) for start, end in self.ends]
         self.smoother, self.losses, self.epoch_batches = Smoother(self.beta), [], None
         if self.learn.purpose == 'fit':                        # lr_find has made its own, earlier
             self.learn.undo.callback(snapshot(self.learn, but=[self]))
         self.moved = UpdateNorms(p for g in groups for p in g['params'] if p.requires_grad)
+
+    def momentum(self) -> float:
+        "The middle between the highest and the lowest of a one-cycle run"
+        start, top, _ = self.learn.moms
+        return (start + top)/2
 
     def after_train(self):
         if self.learn.iter is not None: self.epoch_batches = self.learn.iter + 1
@@ -219,13 +226,13 @@ def planned_run(
     length = f'{n_epoch:g} epoch{"s"*(n_epoch != 1)} ({steps:,.0f} update{"s"*(round(steps) != 1)})'
     return Planned(steps, n_epoch, length, hint)
 
-# %% ../nbs/07_lr_finder.ipynb #cb7f7c5c
+# %% ../nbs/07_lr_finder.ipynb #a33691db
 class LRFind:
     "What a sweep found: a curve, suggestions, and a recommended rate or why there is none"
     def __init__(self,
         lrs: list[float],              # the rates tried
         losses: list[float],           # smoothed
-        raw_losses: list[float],       # as measured
+        raw_losses: list[float],       # as measured; empty: not known
         num_it: int,                   # planned number of updates
         rules: Iterable[Any] = ('valley', 'slide', 'minimum', 'steep'),   # names or functions
         n_batches: int = 0,            # batches it took
@@ -249,7 +256,8 @@ class LRFind:
         self.start_loss: float | None = None          # before any training, for the trials
         self._shown_in = None                         # number of the cell that has shown it
         self._learn: Any = None                       # weak reference to the learner
-        try: rate = recommend_rate(lrs, raw_losses, update_norms, weight_norm, planned.steps)
+        known = lrs, raw_losses or losses, update_norms, weight_norm, planned.steps, num_it
+        try: rate = recommend_rate(*known)
         except ValueError as e: self.reason = str(e)
         else:
             self.take('balanced', rate)
@@ -322,7 +330,7 @@ class LRFind:
         return (f'LRFind(lr={self.lr:.2g}, band=({low:.2g}, {high:.2g}), rule={self.rule!r}, '
                 f'n_epoch={self.n_epoch}, n_batches={self.n_batches}{named})')
 
-# %% ../nbs/07_lr_finder.ipynb #29089d41
+# %% ../nbs/07_lr_finder.ipynb #8bcb9a75
 @patch
 def plot(self: LRFind,
     return_fig: bool | None = None,   # return the figure instead of showing it
@@ -350,12 +358,13 @@ def _title(found: LRFind) -> str:
 
 def _with_trials(found: LRFind) -> Any:
     "The sweep, and the trials beside it"
-    with figure(size=(12, 3.8), cols=2) as (fig, axes):
+    with figure(size=(13, 3.6), cols=2) as (fig, axes):
         _curve(found, axes[0])
         axes[0].set_title('Sweep')
         lr_trials_figure([t.lr for t in found.trials], [t.loss for t in found.trials],
                          found.start_loss, found.lr, found.band,
                          f'Trials of {found.trial_plan.steps:,} updates', axes[1])
+        for ax in axes: legend(ax)
         fig.suptitle(_title(found), color=COLORS['text'], fontsize=11)
         return fig
 

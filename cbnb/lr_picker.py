@@ -31,13 +31,13 @@ from .lr_rules import loss_at
 from .plot import COLORS, VIEWS, png_bundle, png_metadata
 from .widgets import show_with_picture
 
-# %% ../nbs/09b_lr_picker.ipynb #c4ab2286
+# %% ../nbs/09b_lr_picker.ipynb #b2a9b3f6
 def choices(
     found: LRFind,          # what a sweep found
 ) -> dict[str, float]:      # rule -> rate, those that can be used
-    "The rates that rules have suggested, the recommended one among them"
-    rates = dict(found.suggestions)
-    if found.lr is not None: rates.setdefault(found.rule or 'recommended', found.lr)
+    "The recommended rate, and those that rules have suggested"
+    best = {} if found.lr is None else {found.rule or 'recommended': found.lr}
+    rates = {**best, **found.suggestions, **best}         # the recommended one is the first
     return {name: float(lr) for name, lr in rates.items() if _is_rate(lr)}
 
 def _is_rate(value: Any) -> bool:
@@ -91,7 +91,7 @@ def _loss_range(losses: list[float]) -> tuple[float, float] | None:
     room = high - finite[0] or 0.1*abs(high) or 1.
     return finite[0] - 0.12*room, min(finite[-1], high + 0.4*room) + 0.12*room
 
-# %% ../nbs/09b_lr_picker.ipynb #fb5fd3e7
+# %% ../nbs/09b_lr_picker.ipynb #9d6f4770
 def picker_text(
     found: LRFind,             # what a sweep found
     lr: float | None = None,   # the rate that is chosen; None: leave it out
@@ -100,11 +100,16 @@ def picker_text(
     words = ['Loss over learning rate']
     if found.lrs: words[0] += f' from {found.lrs[0]:.1e} to {found.lrs[-1]:.1e}'
     if found.lr is None: words.append(f'no suggestion: {found.reason}')
-    else: words.append(f'recommended is {found.rule}, {found.lr:.2g}')
+    else: words.append(f'recommended is {found.rule}, {found.lr:.2g}{_band_words(found)}')
     others = [f'{name} {rate:.2g}' for name, rate in choices(found).items() if name != found.rule]
     if others: words.append('others: ' + ', '.join(others))
     if lr is not None: words.append(f'chosen: {lr:.2g}' + _loss_words(found, lr))
     return '; '.join(words)
+
+def _band_words(found: LRFind) -> str:
+    if not found.band: return ''
+    low, high = found.band
+    return f' (perhaps {low:.2g} to {high:.2g})'
 
 def _loss_words(found: LRFind, lr: float) -> str:
     if _is_outside(found, lr): return ', outside of the sweep'
@@ -114,15 +119,15 @@ def _loss_words(found: LRFind, lr: float) -> str:
 def _is_outside(found: LRFind, lr: float) -> bool:
     return not found.lrs or not found.lrs[0]*0.99 <= lr <= found.lrs[-1]*1.01
 
-# %% ../nbs/09b_lr_picker.ipynb #736896b9
+# %% ../nbs/09b_lr_picker.ipynb #04b3de0a
 def advice_html(
     found: LRFind,    # what a sweep found
 ) -> str:
     "The recommended rate and why, or why there is none"
     reason = html.escape(str(found.reason))
     if found.lr is not None:
-        rule, lr = html.escape(str(found.rule)), f'{found.lr:.2g}'
-        return boxed(f'<b>{lr}</b> is recommended, by the rule <b>{rule}</b>: {reason}', 'lr')
+        rule, lr = html.escape(str(found.rule)), f'<b>{found.lr:.2g}</b>{_band_words(found)}'
+        return boxed(f'{lr} is recommended, by the rule <b>{rule}</b>: {reason}', 'lr')
     return boxed(f'<b>No suggestion.</b> {reason[:1].upper()}{reason[1:]}', 'mark')
 
 def boxed(
@@ -262,7 +267,7 @@ def nearby(
     nearest = min(exact, key=steps, default=value)
     return nearest if steps(nearest) < 0.51 else value
 
-# %% ../nbs/09b_lr_picker.ipynb #390ee06f
+# %% ../nbs/09b_lr_picker.ipynb #cad4eca3
 def action_button(
     name: str,       # its class is `cbnb-<name>`
     text: str,       # on it
@@ -275,10 +280,12 @@ def action_button(
     button.add_class(f'cbnb-{name}')
     return button
 
-def epochs_box() -> Any:
+def epochs_box(
+    n: float | None = None,   # at first; None: 5
+) -> Any:                     # a widget
     "A box for the number of epochs"
     from ipywidgets import BoundedIntText
-    box = BoundedIntText(value=5, min=1, max=100_000, description='epochs',
+    box = BoundedIntText(value=max(round(n or 5), 1), min=1, max=100_000, description='epochs',
                          tooltip='number of epochs to train')
     box.layout.width, box.style.description_width = '9em', 'initial'
     box.add_class('cbnb-epochs')
@@ -293,7 +300,7 @@ def row(
     box.layout.flex_flow, box.layout.align_items = 'row wrap', 'center'
     return box
 
-# %% ../nbs/09b_lr_picker.ipynb #e4a115f9
+# %% ../nbs/09b_lr_picker.ipynb #69fd74d8
 class LRPicker:
     "Widgets to choose a learning rate on the curve of a sweep, to use it, and to train with it"
     def __init__(self,
@@ -305,9 +312,9 @@ class LRPicker:
         self.exact = [*self.rates.values(), *([float(learn.lr)] if _is_rate(learn.lr) else [])]
         self.busy, self.ended = False, 0.
         self.chart, self.said, self.below, self.printed = HTML(), HTML(), VBox(), HTML()
-        names = {**found.suggestions, **self.rates}
+        names = dict.fromkeys([*list(self.rates)[:1], *found.suggestions, *self.rates])
         self.rules = {name: rule_button(found, name) for name in names}
-        self.slider, self.epochs = lr_slider(found, learn.lr), epochs_box()
+        self.slider, self.epochs = lr_slider(found, learn.lr), epochs_box(found.n_epoch)
         self.use = action_button('use', 'use this lr', 'check', 'set learn.lr to this rate')
         self.fit = action_button('fit', 'fit one cycle', 'play',
                                  'start learn.fit_one_cycle with this rate at the top')

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Suggestion', 'RULES', 'WINDOW', 'STEP', 'NEED', 'EDGE', 'REFERENCE', 'CAP', 'HORIZON', 'WHY', 'steep', 'minimum',
-           'valley', 'slide', 'loss_at', 'as_rule', 'window_beta', 'smoothed', 'batch_noise', 'landmarks',
+           'valley', 'slide', 'loss_at', 'as_rule', 'window_beta', 'smoothed', 'batch_noise', 'noise_left', 'landmarks',
            'sweep_problem', 'until_nan', 'step_rate', 'Rate', 'estimates', 'band_around', 'recommend_rate']
 
 # %% ../nbs/06a_lr_rules.ipynb #58474361
@@ -132,7 +132,15 @@ def batch_noise(
     steps = [abs(b - a) for a, b in zip(quiet, quiet[1:]) if math.isfinite(b - a)]
     return 1.48*median(steps)/math.sqrt(2) if steps else 0.   # 1.48: if it is normal
 
-# %% ../nbs/06a_lr_rules.ipynb #9f89efb3
+# %% ../nbs/06a_lr_rules.ipynb #290ba029
+def noise_left(
+    beta: float,    # weight of the past
+    n: int,         # values that were taken in
+) -> float:         # standard deviation of the mean, in those of a value
+    "How much of the noise is left after smoothing"
+    return math.sqrt((1 - beta)/(1 + beta)*(1 + beta**n)/(1 - beta**n))
+
+# %% ../nbs/06a_lr_rules.ipynb #1a805dd6
 def landmarks(
     lrs: Sequence[float],      # rates, rising
     losses: Sequence[float],   # of the batches, not smoothed, 10 or more
@@ -141,17 +149,20 @@ def landmarks(
     beta = window_beta(lrs)
     smooth = smoothed(losses, beta)
     start, lowest = sum(losses[:10])/10, min(smooth[5:])
-    fall = start - lowest
-    unsure = batch_noise(losses)*math.sqrt((1 - beta)/(1 + beta))
-    near = lowest + max(0.1*fall, 2*unsure)
+    fall, noise = start - lowest, batch_noise(losses)
+    left = noise_left(beta, smooth.index(lowest, 5) + 1)
+    near = lowest + max(0.1*fall, 2*left*noise)
+    unsure = 2.2*noise*math.hypot(left, 0.1**0.5)           # of the fall; 10 losses are the start
+    if fall < unsure: near = max(near, start + unsure)      # there is none
     edge = max(i for i, loss in enumerate(smooth) if loss <= near)
     above = [i for i in range(edge + 1) if smooth[i] > start - 0.65*fall]
     return min(above[-1] + 1, edge) if above else edge, edge
 
-# %% ../nbs/06a_lr_rules.ipynb #87752624
+# %% ../nbs/06a_lr_rules.ipynb #7fc7148f
 def sweep_problem(
     lrs: Sequence[float],      # rates, rising
     losses: Sequence[float],   # of the batches, not smoothed, up to the stop
+    num_it: int | None = None, # planned number of updates; None: not known
     least: int = 15,           # fewest points that make a curve
 ) -> str | None:               # None: a rate can be read off
     "Why no learning rate should be read off this sweep"
@@ -159,7 +170,7 @@ def sweep_problem(
     if not losses: return 'there was no update of the weights: something cancels every step'
     if not math.isfinite(losses[0]):
         return 'the loss is not a number from the start: look at the data and the loss function'
-    if len(losses) < least: return _too_short(lrs, losses)
+    if len(losses) < least: return _too_short(lrs, losses, num_it)
     beta = window_beta(lrs)
     start, later = sum(losses[:10])/10, smoothed(losses, beta)[10:]
     share = math.sqrt(1/10 + (1 - beta)/(1 + beta))       # noise of the two means that we compare
@@ -173,9 +184,10 @@ def sweep_problem(
                 f'or start_lr={lrs[0]:.2g} is too high already')
     return None
 
-def _too_short(lrs: Sequence[float], losses: Sequence[float]) -> str:
+def _too_short(lrs: Sequence[float], losses: Sequence[float], num_it: int | None) -> str:
     finite = [loss for loss in losses if math.isfinite(loss)]
-    if len(finite) < len(losses) or finite[-1] - finite[0] > abs(finite[0]):
+    rises = len(finite) < len(losses) or finite[-1] - finite[0] > abs(finite[0])
+    if rises and lrs[-1] <= 100*lrs[0] and len(losses) != num_it:
         return (f'the loss diverged after {len(losses)} updates: '
                 f'start_lr={lrs[0]:.2g} is too high already')
     return f'{len(losses)} points are too few for a curve: raise num_it'
@@ -247,16 +259,17 @@ def band_around(
     up = min(max(math.sqrt(max(estimates)/lr), least), most)
     return lr/down, lr*up
 
-# %% ../nbs/06a_lr_rules.ipynb #0dbb5482
+# %% ../nbs/06a_lr_rules.ipynb #42a7a15e
 def recommend_rate(
     lrs: Sequence[float],            # rates, rising
     losses: Sequence[float],         # of the batches, not smoothed, up to the stop
     update_norms: Sequence[float],   # norm of each update; empty: not known
     weight_norm: float,              # norm of the weights at the start
     planned_steps: float,            # updates of the run this is for
+    num_it: int | None = None,       # updates planned for the sweep; None: not known
 ) -> Rate:
     "The median of three estimates from a sweep; ValueError with the reason if there is none"
-    if problem := sweep_problem(lrs, losses): raise ValueError(problem)
+    if problem := sweep_problem(lrs, losses, num_it): raise ValueError(problem)
     lrs, losses = until_nan(lrs, losses)
     found = estimates(lrs, losses, update_norms, weight_norm, planned_steps)
     values, most = sorted(found.values()), CAP*found['edge']

@@ -38,7 +38,7 @@ def plan_trials(
     steps = max(min(budget_batches//most, int(longest*planned_steps)), 1)
     return Plan(first_lr*(planned_steps/steps)**HORIZON, steps, most, planned_steps)
 
-# %% ../nbs/06b_lr_trials.ipynb #c182a8df
+# %% ../nbs/06b_lr_trials.ipynb #850c3bb1
 SPACING = 10**(1/3)  # factor between the rates of neighbouring trials
 
 class Trial(NamedTuple):
@@ -60,7 +60,7 @@ def next_rate(
     "The neighbour below, the one above, then on to the side on which the loss is lower"
     if not trials: return plan.first
     done = {round(math.log(t.lr/plan.first)/math.log(SPACING)): t.loss for t in trials}
-    best = min(done, key=lambda k: done[k])
+    best = min(done, key=lambda k: (done[k], k))          # of those that blew up, the lowest
     for k in (best - 1, best + 1):
         if len(done) < plan.most and k not in done: return plan.first*SPACING**k
     return None

@@ -281,7 +281,7 @@ def _loss_limits(losses: Sequence[float]) -> tuple[float, float]:
     pad = 0.12*(high - low) or 0.1
     return low - pad, min(finite[-1], high + 4*pad) + pad
 
-# %% ../nbs/04_plot.ipynb #39db702f
+# %% ../nbs/04_plot.ipynb #90f9650b
 def lr_trials_figure(
     lrs: Sequence[float],               # tried, in this order
     losses: Sequence[float],            # at the end of each; infinite: it blew up
@@ -296,17 +296,22 @@ def lr_trials_figure(
     with figure(ax, size=(6.2, 3.6)) as (fig, [ax]):
         ax.set_xscale('log')
         _take(ax, recommended, band)
-        if start is not None:
-            ax.axhline(start, color=COLORS['text'], ls=':', lw=1, label=f'untrained: {start:.3g}')
         ended = sorted((lr, loss) for lr, loss in zip(lrs, losses) if math.isfinite(loss))
         if ended:
             ax.plot(*zip(*ended), color=COLORS['valid'], marker='o', ms=6, label='trials')
+            low, high = min(y for _, y in ended), max(y for _, y in ended)
+            room = high - low or 0.1*abs(high) or 0.1
+            ax.set_ylim(low - 0.2*room, high + 0.4*room)
+        if start is not None:                            # often far above what is of interest
+            ax.axhline(start, color=COLORS['text'], ls=':', lw=1, label=f'untrained: {start:.3g}')
         over = dict(xycoords=('data', 'axes fraction'), ha='center', color=COLORS['text'])
         for i, (lr, loss) in enumerate(zip(lrs, losses), 1):
             if math.isfinite(loss):
                 ax.annotate(str(i), (lr, loss), (0, 6), textcoords='offset points', ha='center')
             else: ax.annotate(f'{i}: blew up', (lr, 0.94), **over)
-        ax.margins(x=0.15, y=0.18)
+        ax.set_xticks(sorted(lrs), [f'{lr:.2g}' for lr in sorted(lrs)])    # few: name them all
+        ax.minorticks_off()
+        ax.margins(x=0.15)
         ax.set(xlabel='learning rate', ylabel='loss at the end', title=title)
         legend(ax, own)
         return fig

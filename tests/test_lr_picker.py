@@ -29,24 +29,31 @@ def picked(**kwargs):
     return learn, found, found.widget()
 
 
-@pytest.mark.parametrize("rule", ["valley", "slide", "minimum", "steep"])
+@pytest.mark.parametrize("rule", ["balanced", "valley", "slide", "minimum", "steep"])
 def test_every_rule_has_a_button(rule):
     learn, found, picker = picked()
     picker.slider.value = 0.5
     picker.rules[rule].click()
-    assert picker.lr == picker.slider.value == found.suggestions[rule]
+    rate = choices(found)[rule]
+    assert picker.lr == picker.slider.value == rate
     assert picker.rules[rule].button_style == "primary" and picker.rules[rule].icon == ("star" if rule == found.rule else "")
     assert f"chosen: {picker.lr:.2g}" in picker.chart.value
     assert f"cbnb-rule-{rule}" in picker.rules[rule]._dom_classes
     picker.use.click()
-    assert learn.lr == found.suggestions[rule] and f"is now <b>{learn.lr:.3g}</b>" in picker.said.value and "before: 0.1" in picker.said.value
+    assert learn.lr == rate and f"is now <b>{learn.lr:.3g}</b>" in picker.said.value and "before: 0.1" in picker.said.value
 
 
 def test_it_starts_at_the_recommended_rate_and_gives_the_reason():
     learn, found, picker = picked()
     assert picker.lr == found.lr and found.reason in picker.advice.value and found.rule in picker.advice.value
-    assert found.reason in picker.rules[found.rule].tooltip and "recommended is minimum" in picker.chart.value
+    assert found.reason in picker.rules[found.rule].tooltip and "recommended is balanced" in picker.chart.value
     assert learn.lr == 0.1  # nothing is done before a click
+    low, high = found.band
+    assert f"(perhaps {low:.2g} to {high:.2g})" in picker.advice.value and f"(perhaps {low:.2g} to {high:.2g})" in picker.chart.value
+
+
+def test_the_epochs_are_those_that_the_rate_is_for():
+    assert [picked(n_epoch=n)[2].epochs.value for n in (12, 0.3, None)] == [12, 1, 5]
 
 
 def test_the_slider_moves_the_line_and_reads_the_loss():
@@ -83,7 +90,7 @@ def test_own_rules():
 
     learn, found = swept(suggest_funcs=(html, negative, far))
     picker = found.widget()
-    assert list(picker.rules) == ["<img src=x> & co", "negative", "far", "minimum"]
+    assert list(picker.rules) == ["balanced", "<img src=x> & co", "negative", "far"]
     assert "<img" not in picker.chart.value + picker.advice.value and "&lt;img src=x&gt; &amp; co" in picker.chart.value
     assert all(" " not in name and "<" not in name for name in picker.rules["<img src=x> & co"]._dom_classes)
     picker.rules["<img src=x> & co"].click()
@@ -120,7 +127,7 @@ def test_a_sweep_without_an_update_has_a_picker():
     empty = cbnb.LRFind([], [], [], 100)
     picker = empty.widget(learn)
     assert "no update" in picker.chart.value and picker.lr == 0.1
-    broken = cbnb.LRFind(found.lrs, [math.nan] * len(found.lrs), found.raw_losses, 100)
+    broken = cbnb.LRFind(found.lrs, *[[math.nan] * len(found.lrs)] * 2, 100)
     assert "not a number" in broken.widget(learn).advice.value
     picker.fit.click()
     assert learn.recorder.history[-1].status == "done"
@@ -366,7 +373,7 @@ def test_a_notebook_without_widgets_has_one_figure(kernel):  # noqa: F811
     assert sorted(shown.data) == ["image/png", "text/plain"] and sorted(returned.data) == ["text/plain"]
     assert kinds(kernel.run("found")) == kinds(kernel.run("found.widget()")) == [["image/png", "text/plain"]]
     outputs = kernel.run("found.widget()")
-    assert "recommended is minimum" in outputs[0].metadata["image/png"]["alt"] and "<" not in outputs[0].data["text/plain"]
+    assert "recommended is balanced" in outputs[0].metadata["image/png"]["alt"] and "<" not in outputs[0].data["text/plain"]
 
 
 def test_a_notebook_with_widgets_has_the_picker_and_a_picture(kernel):  # noqa: F811

@@ -169,7 +169,7 @@ class Lab:
             raise
         finally:
             page.close()
-            self._end_kernels()
+            self.end_kernels()
 
     def request(self, path: str, method: str = "GET") -> object:
         """Ask the server's own interface."""
@@ -177,6 +177,11 @@ class Lab:
         with urllib.request.urlopen(request, timeout=20) as reply:
             text = reply.read()
         return json.loads(text) if text else None
+
+    def end_kernels(self) -> None:
+        """Shut down the kernels of all notebooks."""
+        for session in self.request("sessions"):
+            self.request(f"sessions/{session['id']}", "DELETE")
 
     def _environment(self) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
@@ -222,10 +227,6 @@ class Lab:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"JupyterLab does not answer; it said:\n{self.log.read_text(errors='replace')[-3000:]}")
             time.sleep(0.1)
-
-    def _end_kernels(self) -> None:
-        for session in self.request("sessions"):
-            self.request(f"sessions/{session['id']}", "DELETE")
 
     def _keep_traces(self, page: NotebookPage) -> Path:
         folder = self.folder / "failures" / Path(page.path).stem

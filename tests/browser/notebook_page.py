@@ -8,6 +8,7 @@ import ast
 import math
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,26 @@ HAS_TEXT = """([cell, text]) => {
     const cells = [...document.querySelectorAll('.jp-Notebook .jp-Cell')].filter((_, i) => cell === null || i === cell);
     return cells.some(c => c.querySelector('.jp-Cell-outputArea')?.innerText.includes(text));
 }"""
+
+
+# Note when somebody clicks, and when the text is to be read below the cell.
+WATCH = """([cell, text]) => {
+    window.clicked = window.shown = null;
+    document.addEventListener('click', () => { window.clicked = performance.now(); }, { capture: true, once: true });
+    const timer = setInterval(() => {
+        const output = document.querySelectorAll('.jp-Notebook .jp-Cell')[cell].querySelector('.jp-Cell-outputArea');
+        if (output?.innerText.includes(text)) { window.shown = performance.now(); clearInterval(timer); }
+    }, 10);
+}"""
+
+
+def wait_until(condition: Callable[[], object], seconds: float = TIMEOUT) -> None:
+    """Wait until something is true that is asked again and again, here and not in the page."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not true within {seconds:g} s")
+        time.sleep(0.02)
 
 
 class NotebookPage:
@@ -191,6 +212,13 @@ class NotebookPage:
         mouse.down()
         mouse.move(way["x"] + way["width"] * share, way["y"] + way["height"] / 2, steps=steps)
         mouse.up()
+
+    def seconds_from_click(self, target: "Locator", text: str, cell: int) -> float:
+        """Click, wait until the text is to be read below the cell, and say how long that took in the page."""
+        self.tab.evaluate(WATCH, [cell, text])
+        target.click()
+        self.wait_for("() => window.shown !== null", else_=f"no {text!r} below cell {cell}")
+        return self.tab.evaluate("() => (window.shown - window.clicked) / 1000")
 
     def save(self) -> nbformat.NotebookNode:
         """Save the notebook, and read the file."""

@@ -1,0 +1,250 @@
+"""A person who watches a fit and steers it: stops it, holds it, slows it down, goes away and comes back."""
+
+import re
+
+import pytest
+
+from lab import Lab
+from notebook_page import NotebookPage, wait_until
+from waves import count_dots
+
+SETUP = """
+from cbnb.all import *
+from waves import *
+
+learn = wave_learner()
+"""
+STATUS, STOP, PAUSE, SCALE, TABLE = (f".cbnb-{name}" for name in ("bars", "stop", "pause", "scale", "table"))
+BAR = "[role=progressbar], .cbnb-bars"
+IMAGE = 'img[src="x"]'  # what the names below would make if they were read as HTML
+EVIL = '<img src="x" onerror="window.tricked = true">'
+
+
+def numbers(page: NotebookPage) -> list[int]:
+    """Epochs done and planned, batches done and to do, as the dashboard says them."""
+    text = page.tab.locator(STATUS).inner_text()
+    return [int(n.replace(",", "")) for n in re.search(r"(\d+) of (\d+) epochs[^b]*batch (\d+) of (\d+)", text.replace("\n", " ")).groups()]
+
+
+def wait_for_batches(page: NotebookPage) -> None:
+    """Until the dashboard counts batches."""
+    page.tab.locator(STATUS, has_text="batch").wait_for()
+
+
+def steps_drawn(page: NotebookPage) -> int:
+    return int(page.tab.locator(".cbnb-plot i").nth(2).inner_text().removeprefix("step ").replace(",", ""))
+
+
+def dots(page: NotebookPage) -> int:
+    """How many batches the kernel has trained, without asking it."""
+    return count_dots(page.path.parent / "dots")
+
+
+def wait_for_dots(page: NotebookPage, more: int) -> None:
+    """Until the kernel has trained so many more batches."""
+    wanted = dots(page) + more
+    wait_until(lambda: dots(page) >= wanted)
+
+
+def check_over(page: NotebookPage, cell: int, word: str) -> None:
+    """The fit has ended with these words, and nothing there looks as if it went on."""
+    page.wait_for_text(word, cell)
+    output = page.output(cell)
+    assert output.locator(f"{BAR}, button, .widget-slider").count() == 0
+    assert output.locator(".cbnb-chart").count() == 1
+    assert "batch 1 of" not in page.text(cell) and "left" not in page.text(cell)
+
+
+def check_quiet(page: NotebookPage) -> None:
+    assert page.console_errors() == []
+    assert page.outside_requests() == []
+
+
+def test_stop_ends_the_fit_and_the_next_cells_fit_on(lab: Lab, kernel: str):
+    cells = [SETUP, "learn.fit(10**4, cbs=Slowly())", "print('stopped', 'once')", "learn.fit(10**4, cbs=Slowly())", "print('stopped', 'twice')"]
+    with lab.open(lab.write("stop.ipynb", cells, kernel)) as page:
+        page.run_all(wait=False)
+        took = []
+        for word in ("once", "twice"):
+            wait_for_batches(page)
+            cell = 1 if word == "once" else 3
+            took.append(page.seconds_from_click(page.output(cell).locator(STOP), f"stopped {word}", cell + 1))
+        page.wait_until_idle()
+        assert min(took) < 1, took  # a machine that is busy for a moment is not the dashboard's fault
+        assert page.errors() == []
+        assert page.value("[run.status for run in learn.recorder.history]") == ["cancelled"] * 2
+        assert page.value("sum(run.n_steps for run in learn.recorder.history)") > 2
+        for cell in (1, 3):
+            check_over(page, cell, "stopped in epoch")
+        check_quiet(page)
+
+
+def test_pause_holds_the_fit_and_the_slider_slows_down_what_follows(lab: Lab, kernel: str):
+    cells = [SETUP, "slowly = Slowly()\nlearn.fit_one_cycle(100, 0.01, cbs=slowly)"]
+    with lab.open(lab.write("steer.ipynb", cells, kernel)) as page:
+        status, pause, scale = (page.tab.locator(name) for name in (STATUS, PAUSE, SCALE))
+        page.run_all(wait=False)
+        wait_for_batches(page)
+        pause.click()
+        page.tab.locator(STATUS, has_text="paused").wait_for()
+        held, shown = dots(page), numbers(page)
+        page.tab.wait_for_timeout(600)
+        assert (dots(page), numbers(page)) == (held, shown)
+        assert pause.inner_text().strip() == "Resume"
+        page.drag(scale, 0.2)
+        page.tab.locator(STATUS, has_text="planned lr × 0.0").wait_for()  # while it is paused, too
+        chosen = float(scale.locator(".widget-readout").inner_text())
+        assert 0.01 < chosen < 0.1 and dots(page) == held
+        pause.click()
+        wait_for_dots(page, 10)
+        page.wait_for("([where, before]) => document.querySelector(where).innerText !== before", [STATUS, status.inner_text()])
+        assert numbers(page) != shown and "paused" not in status.inner_text()
+        assert pause.inner_text().strip() == "Pause"
+        page.drag(scale, 0.6)
+        page.tab.locator(STATUS, has_text="planned lr × 0.6").wait_for()
+        wait_for_dots(page, 5)
+        pause.click()  # and a fit that is paused can be stopped
+        page.tab.locator(STATUS, has_text="paused").wait_for()
+        page.tab.click(STOP)
+        page.wait_until_idle()
+        check_over(page, 1, "stopped in epoch")
+        assert page.errors() == [] and page.value("learn.recorder.last().status") == "cancelled"
+        scales, lrs = (page.value(what) for what in ("slowly.scales", "[float(lr) for lr in learn.recorder.lrs]"))
+        plan = page.value(f"[OneCycle(0.01).planned()['lr'](i/{100 * 40}) for i in range({len(lrs)})]")
+        assert lrs == pytest.approx([lr * by for lr, by in zip(plan, scales, strict=True)])
+        assert scales[:held] == [1] * held and scales[held + 1 : held + 10] == pytest.approx([chosen] * 9, abs=0.006)
+        assert scales[-1] == pytest.approx(10 ** -0.2, rel=0.1)  # the slider goes from 0.01 to 10
+        assert page.value("learn.lr") == 0.01  # what was planned is kept
+        check_quiet(page)
+
+
+def test_the_keyboard_reaches_every_control(lab: Lab, kernel: str):
+    cells = [SETUP, "learn.fit(10**4, cbs=Slowly())", "learn.fit(10**4, cbs=Slowly())"]
+    with lab.open(lab.write("keys.ipynb", cells, kernel)) as page:
+        press = page.tab.keyboard.press
+        page.run_cell(0)
+        page.run_cell(1, wait=False)
+        wait_for_batches(page)
+        page.tab.locator(STATUS).click()  # from here on without the mouse
+        seen = []
+        while "cbnb-stop" not in (seen or [""])[-1]:  # JupyterLab's own controls of the cell come first
+            assert len(seen) < 20, seen
+            press("Tab")
+            seen.append(page.tab.evaluate("() => document.activeElement.className"))
+        assert "End the fit" in page.tab.locator(f"{STOP}:focus").get_attribute("title")
+        press("Tab")
+        assert "Hold the fit" in page.tab.locator(f"{PAUSE}:focus").get_attribute("title")
+        press("Space")
+        page.tab.locator(STATUS, has_text="paused").wait_for()
+        press("Space")
+        page.tab.locator(f"{STATUS}:not(:has-text('paused'))").wait_for()
+        press("Tab")
+        assert page.tab.locator(f"{SCALE} .noUi-handle:focus").count() == 1
+        assert page.tab.locator(SCALE).inner_text().startswith("lr ×")
+        for _ in range(10):
+            press("ArrowLeft")
+        page.tab.locator(STATUS, has_text="planned lr × 0.63").wait_for()  # ten steps of 0.02 decades
+        press("Shift+Tab")
+        press("Shift+Tab")
+        press("Space")
+        page.wait_until_idle()
+        check_over(page, 1, "stopped in epoch")
+        page.run_cell(2, wait=False)
+        wait_for_batches(page)
+        page.output(2).locator(STOP).focus()
+        press("Enter")
+        page.wait_until_idle()
+        check_over(page, 2, "stopped in epoch")
+        assert page.value("[run.status for run in learn.recorder.history]") == ["cancelled"] * 2
+
+
+def test_who_closes_the_page_and_comes_back_finds_the_whole_curve_and_the_controls(lab: Lab, kernel: str):
+    cells = [SETUP, "learn.fit(10**4, cbs=Slowly())", "learn.fit(3, cbs=Slowly(0.03))"]
+    with lab.open(lab.write("leave.ipynb", cells, kernel)) as page:
+        page.run_cell(0)
+        page.run_cell(1, wait=False)
+        page.tab.locator(TABLE, has_text="train_loss").wait_for()
+        page.save()
+        drawn = steps_drawn(page)
+        page.close_tab()
+        wait_for_dots(page, 60)
+        page.open()
+        page.wait_for("before => +document.querySelector('.cbnb-plot i:nth-of-type(3)')?.innerText.replace(/\\D/g, '') > before", drawn + 60)
+        first = page.tab.locator(".cbnb-plot svg").evaluate("svg => Math.min(...[...svg.querySelectorAll('path')].map(p => p.getBBox().x))")
+        assert first <= 2
+        page.tab.click(PAUSE)
+        page.tab.locator(STATUS, has_text="paused").wait_for()
+        trained = dots(page)
+        page.tab.click(STOP)
+        page.wait_until_idle()
+        check_over(page, 1, "stopped in epoch")
+        assert page.value("[run.n_steps for run in learn.recorder.history]") == [trained]
+        assert page.value("len(learn.recorder.lrs)") == trained
+        # and a fit that ends while nobody looks
+        page.run_cell(2, wait=False)
+        wait_for_batches(page)
+        page.save()
+        page.close_tab()
+        wait_until(lambda: lab.request("kernels")[0]["execution_state"] == "idle")
+        page.open()
+        check_over(page, 2, "done: 3 epochs, 120 batches")
+        assert page.value("(learn.recorder.last().n_steps, learn.recorder.last().status)") == (120, "done")
+        assert page.value("len(learn.recorder.last().epochs)") == 3
+
+
+def test_names_are_shown_as_they_are_written(lab: Lab):
+    cells = [
+        SETUP,
+        f"mae.__name__ = {EVIL!r}\nlearn = wave_learner()\nlearn.fit(10**4, cbs=Slowly())",
+        "learn.recorder.plot_metrics()\nlearn.recorder.plot_losses()",
+        f"""def fail(self):
+    if self.learn.train_iter > 20: raise type({EVIL!r}, (ValueError,), {{}})('it is ' + {EVIL!r})
+
+evil = type({EVIL!r}, (Callback,), dict(after_batch=fail))()
+learn.fit(2, cbs=[evil, Slowly()])""",
+    ]
+    with lab.open(lab.write("names.ipynb", cells)) as page:
+        page.run_cell(0)
+        page.run_cell(1, wait=False)
+        page.tab.locator(TABLE, has_text=EVIL).wait_for()
+        page.tab.click(STOP)
+        page.wait_until_idle()
+        check_over(page, 1, "stopped in epoch")
+        assert EVIL in page.text(1)
+        page.run_cell(2)
+        page.wait_for_text(EVIL, 2)
+        page.output(2).locator(".cbnb-chart", has_text="train, smoothed").wait_for()
+        page.run_cell(3)
+        (error,) = page.errors()
+        assert EVIL in error
+        check_over(page, 3, f"failed in epoch 0, training batch 20: {EVIL}")
+        assert page.value("learn.recorder.last().status") == "failed"
+        assert page.tab.locator(IMAGE).count() == 0
+        assert not page.tab.evaluate("() => window.tricked")
+
+
+def test_validation_before_and_after_leaves_one_table_and_no_bars(lab: Lab):
+    cells = [
+        "from cbnb.all import *\nfrom waves import *\nlearn = wave_learner(n_valid=40)\nlearn.add_cb(Slowly(0.04))",
+        "learn.validate(); learn.fit(1); learn.validate(); print('at', 'last')",
+        "learn.lr_find(num_it=60)",
+    ]
+    with lab.open(lab.write("bars.ipynb", cells)) as page:
+        page.run_cell(0)
+        page.run_cell(1, wait=False)
+        page.wait_for_text("validate: batch", 1)
+        assert page.output(1).locator(".jp-OutputArea-child").count() == 1
+        wait_for_batches(page)
+        page.wait_until_idle()
+        check_over(page, 1, "done: 1 epoch")
+        assert page.text(1).count("train_loss") == 1 and "validate:" not in page.text(1)
+        assert page.text(1).rstrip().endswith("at last")
+        page.run_cell(2, wait=False)
+        page.wait_for_text("lr_find: ", 2)
+        page.wait_until_idle()
+        page.output(2).locator(".cbnb-picker .cbnb-chart").wait_for()
+        assert "lr_find:" not in page.text(2)
+        for cell, most in ((1, 2), (2, 3)):  # an output that has become empty takes no place
+            assert page.output(cell).locator(".jp-OutputArea-child").count() == most
+        assert [not output.get("data") for output in page.outputs(2)] == [True, False, False, False]
+        check_quiet(page)
