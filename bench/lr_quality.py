@@ -431,7 +431,9 @@ def results(tasks: Sequence[Recorded], stored: Path | None = OTHERS) -> dict[str
     for group in sorted({group for task in tasks for group in task.groups}):
         members = [i for i, task in enumerate(tasks) if group in task.groups]
         shares = {name: scores[name].in_band[members] for name in scores}
-        parts[group] = dict(tasks=len(members), rules={k: [*np.nanmean(v, 0).tolist(), mean_of_lengths(v)] for k, v in shares.items()})
+        known = {name: [*np.nanmean(share, 0).tolist(), mean_of_lengths(share)] for name, share in shares.items()}
+        less = {k: v - shares[MINIMUM] for k, v in shares.items() if k != MINIMUM}
+        parts[group] = dict(tasks=len(members), rules=known, less_minimum={k: [mean_of_lengths(v), *interval(v)] for k, v in less.items()})
     known = [sum(times in task.truths for task in tasks) for times in LENGTHS]
     longest = longer_runs(tasks, asked)
     return dict(tasks=known, sweeps=len(tasks[0].sweeps), ceiling=ceiling(tasks), rules=table, groups=parts, longest=longest, remarks=remarks + same)
@@ -485,13 +487,14 @@ def table_lines(found: dict[str, Any]) -> list[str]:
 
 def as_markdown(found: dict[str, Any]) -> str:
     """The table for a page: without what only a terminal has room for."""
-    head = ["", "in band, short run", "long run", "mean (95%)", "regret", "diverges", "spread", "- valley", "- minimum/10"]
-    lines = [" | ".join(head), "|".join(["---"] * len(head))]
+    head = ["", "in band, short run", "long run", "mean (95%)", "regret", "diverges", "spread", "less valley", "less minimum/10"]
+    lines = [" | ".join(head), "|".join([":---", *["---:"] * (len(head) - 1)])]
     for name, row in found["rules"].items():
         low, high = (f"{100 * share:.0f}" for share in row["interval"])
-        shares = [*map(percent, row["in_band"]), f"{percent(row['mean'])} ({low} to {high})"]
+        shares = [*map(percent, row["in_band"]), f"{percent(row['mean'])} ({low}\u00a0to\u00a0{high})"]
         rest = [f"{100 * row['regret']:.1f}%", f"{100 * row['diverged']:.1f}%", f"{row['spread']:.2f}"]
-        lines.append(" | ".join([name, *shares, *rest, difference(row, VALLEY), difference(row, MINIMUM)]))
+        paired = [difference(row, other).replace(", ", ",\u00a0") for other in (VALLEY, MINIMUM)]
+        lines.append(" | ".join([name, *shares, *rest, *paired]))
     return "\n".join(f"| {line} |" for line in lines)
 
 
@@ -549,8 +552,11 @@ def draw(found: dict[str, Any]) -> Any:
 
 def live(task: Recorded, n_sweeps: int = 2) -> None:
     """For a few sweeps, train what the table looks up: each trial at its very rate, and then the run itself."""
+    import torch
     from lr_tasks import TASKS
-    from lr_training import few, run
+    from lr_training import run
+
+    torch.set_num_threads(1)
 
     def train(rate: float, steps: int, seed: int) -> dict[str, np.ndarray]:
         return run(TASKS[task.name], [seed], [rate], steps)
@@ -604,7 +610,10 @@ def main() -> None:
     if args.ask:
         return ask_others(own)
     if args.live:
-        return [live(task) for task in own if task.name in args.live] and None
+        for task in own:
+            if task.name in args.live:
+                live(task)
+        return
     sets = {"Own tasks": own}
     if args.given:
         given = read_given(args.given)

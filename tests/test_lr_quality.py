@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+import cbnb
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "bench" / "lr_quality")]
@@ -62,7 +65,8 @@ def by_hand(name: str, seed: int, rate: float, steps: int) -> float:
     """The validation loss after one cycle, with nothing of the benchmark but its data, batches and initial weights."""
     task, data = TASKS[name], TASKS[name].data()
     model = lr_training.fresh_model(task, seed)
-    kinds = dict(sgd=lambda p: torch.optim.SGD(p, lr=1, momentum=0.9), adam=torch.optim.Adam, adamw=torch.optim.AdamW, rmsprop=torch.optim.RMSprop)
+    kinds = dict(sgd=lambda p: torch.optim.SGD(p, lr=1, momentum=0.9), adam=torch.optim.Adam, adamw=torch.optim.AdamW)
+    kinds["rmsprop"] = lambda p: torch.optim.RMSprop(p, momentum=0.9)
     opt = kinds[task.opt](model.parameters())
     for i, rows in enumerate(lr_training.batch_order(len(data.x), task.bs, steps, seed)):
         lr, mom = lr_training.combined_cos(0.25, rate / 25, rate, rate * 1e-5), lr_training.combined_cos(0.25, 0.95, 0.85, 0.95)
@@ -117,3 +121,19 @@ def test_same_measurements_again():
     task = next(task for task in lr_quality.read_own() if task.name == "wine-mlp-sgd")
     again = lr_training.sweep(TASKS["wine-mlp-sgd"], lr_training.SWEEPS[:2])
     assert np.allclose(again["loss"][0][:60], task.sweeps[0].all_losses[:60], rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["wine-mlp-sgd", "clusters3-mlp-rmsprop"])
+def test_lr_find_recommends_what_the_benchmark_scores(name: str):
+    """A real `lr_find` on the same task, with the same planned length: its rates lie among those of the recorded sweeps."""
+    task, data = TASKS[name], TASKS[name].data()
+    recorded = next(recorded for recorded in lr_quality.read_own() if recorded.name == name)
+    scored = lr_quality.suggestions(lr_quality.from_sweep, [recorded], 1)[0]
+    kinds = dict(sgd=lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9), rmsprop=torch.optim.RMSprop)
+    found = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        train = DataLoader(TensorDataset(data.x, data.y), task.bs, shuffle=True, drop_last=True)
+        learn = cbnb.Learner(cbnb.DataLoaders(train, device="cpu"), task.model(), torch.nn.CrossEntropyLoss(), kinds[task.opt])
+        found.append(math.log10(learn.lr_find(n_epoch=task.steps / len(train), show_plot=False).lr))
+    assert abs(np.mean(found) - scored.mean()) < 3 * scored.std() + 0.05

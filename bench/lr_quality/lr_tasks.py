@@ -303,7 +303,7 @@ class Task:
     name: str
     data: Callable[[], Data]
     model: Callable[[], nn.Module]
-    opt: str  # sgd (momentum 0.9), adam, adamw or rmsprop
+    opt: str  # sgd, adam, adamw or rmsprop, all with momentum
     bs: int  # batch size
     loss: str  # ce, bce or mse
     steps: int  # updates of the short run; the long one has five times as many

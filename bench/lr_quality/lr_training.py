@@ -30,7 +30,7 @@ OPTIMIZERS = dict(
     sgd=lambda params: torch.optim.SGD(params, lr=1.0, momentum=0.9),
     adam=lambda params: torch.optim.Adam(params, lr=1.0),
     adamw=lambda params: torch.optim.AdamW(params, lr=1.0),
-    rmsprop=lambda params: torch.optim.RMSprop(params, lr=1.0),
+    rmsprop=lambda params: torch.optim.RMSprop(params, lr=1.0, momentum=0.9),  # `fit_one_cycle` gives it one
 )
 
 
