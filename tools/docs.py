@@ -190,7 +190,9 @@ def to_pages(markdown: str) -> str:
 def contents(paths: Iterable[Path]) -> str:
     """The table of contents, which furo shows in the side bar."""
     others = [path.relative_to(NBS) for path in paths if path != INDEX]
-    sections = {"Library": [p for p in others if len(p.parts) == 1], "Tutorials": [p for p in others if len(p.parts) > 1]}
+    sections = {"Library": [], "Background": [], "Tutorials": []}
+    for page in others:
+        sections["Tutorials" if len(page.parts) > 1 else "Library" if page.name[0].isdigit() else "Background"].append(page)
     trees = [toctree("Start", [f"{SETTINGS['title']} at a glance <self>"])]
     trees += [toctree(caption, [str(page_name(path)) for path in pages]) for caption, pages in sections.items() if pages]
     return "\n".join(trees)

@@ -22,6 +22,7 @@ nitpick_ignore_regex = [("py:class", ".*")]  # types in signatures are often of 
 
 nb_execution_mode = "off"  # tools/docs.py has run them
 nb_merge_streams = True
+nb_render_markdown_format = "myst"  # with tables
 nb_ipywidgets_js = {}  # widgets are plain HTML by now
 nb_code_prompt_show = "Source"
 nb_code_prompt_hide = "Source"

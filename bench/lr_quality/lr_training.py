@@ -1,0 +1,211 @@
+"""Trains the benchmark's tasks: the truth, the trials and the sweeps. Many small trainings run side by side.
+
+A lane is one training: a seed (weights and order of the batches) and a rate. The weights of all lanes are stacked, the
+model runs on the stack with `torch.func.vmap`, and the sum of the losses is differentiated, so lanes cannot influence one
+another. The optimizers are PyTorch's own. Their updates are proportional to the rate, so they run with a rate of one, and
+the update of each lane is multiplied by the rate of the lane.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from lr_tasks import Data, Task
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+from torch.nn import functional as F
+
+from cbnb.schedule import combined_cos
+
+GRID = [10 ** (-5 + k / 3) for k in range(21)]  # the rates of the truth: 1e-5 to 46
+# Seeds, other ones for each purpose: of the truth at each length (in multiples of the task's steps), of trials, of sweeps
+TRUTH = {1: range(0, 6), 5: range(20, 24), 20: range(40, 42)}
+TRIALS, SWEEPS = range(100, 106), range(200, 216)
+START_LR, END_LR, SWEEP_STEPS = 1e-7, 10.0, 100  # the sweep, as `lr_find` makes it
+SHORT_TRIAL = 40  # updates of a trial if four of them and a sweep may cost 260 in all
+
+OPTIMIZERS = dict(
+    sgd=lambda params: torch.optim.SGD(params, lr=1.0, momentum=0.9),
+    adam=lambda params: torch.optim.Adam(params, lr=1.0),
+    adamw=lambda params: torch.optim.AdamW(params, lr=1.0),
+    rmsprop=lambda params: torch.optim.RMSprop(params, lr=1.0, momentum=0.9),  # `fit_one_cycle` gives it one
+)
+
+
+def loss_of(kind: str, out: Tensor, y: Tensor) -> Tensor:
+    """Mean loss of one lane."""
+    if kind == "ce":
+        return F.cross_entropy(out, y)
+    out = out.reshape(y.shape)
+    return F.mse_loss(out, y) if kind == "mse" else F.binary_cross_entropy_with_logits(out, y)
+
+
+def batch_order(n: int, bs: int, steps: int, seed: int) -> np.ndarray:
+    """Rows of each batch, epoch after epoch in a new order; a last batch that is not full is dropped."""
+    random, rows = np.random.RandomState(70_000 + seed), []
+    while len(rows) < steps:
+        rows += list(random.permutation(n)[: n // bs * bs].reshape(-1, bs))
+    return np.stack(rows[:steps])
+
+
+def fresh_model(task: Task, seed: int) -> nn.Module:
+    torch.manual_seed(1000 + seed)
+    return task.model()
+
+
+class Lanes:
+    """Trainings of one task, side by side: each seed with each rate."""
+
+    def __init__(self, task: Task, seeds: Sequence[int], n_rates: int, steps: int):
+        self.task, self.data, self.n_rates, self.shape = task, task.data(), n_rates, (len(seeds), n_rates)
+        models = [fresh_model(task, seed) for seed in seeds]
+        if task.pretrain:
+            for model in models:
+                start_from(model, pretrained(task))
+        self.skeleton = models[0]
+        with torch.no_grad():
+            params, buffers = stack_module_state(models)
+            self.params = {k: v.detach().repeat_interleave(n_rates, 0).requires_grad_() for k, v in params.items()}
+            self.buffers = {k: v.repeat_interleave(n_rates, 0) for k, v in buffers.items()}
+        self.order = torch.from_numpy(np.stack([batch_order(len(self.data.x), task.bs, steps, seed) for seed in seeds]))
+        self.opt = OPTIMIZERS[task.opt](self.params.values())
+
+    def losses(self, x: Tensor, y: Tensor, train: bool, shared: bool = False) -> Tensor:
+        """Of each lane; `shared`: all see the same rows."""
+
+        def one(params: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            return loss_of(self.task.loss, functional_call(self.skeleton, (params, buffers), (x,)), y)
+
+        self.skeleton.train(train)
+        inside = None if shared else 0
+        return vmap(one, in_dims=(0, 0, inside, inside))(self.params, self.buffers, x, y)
+
+    def step(self, i: int, rates: Tensor, mom: float | None = None) -> tuple[Tensor, Tensor]:
+        """One update; losses before it, and norms of the update."""
+        rows = self.order[:, i]
+        x, y = (t[rows].repeat_interleave(self.n_rates, 0) for t in (self.data.x, self.data.y))
+        losses = self.losses(x, y, train=True)
+        self.opt.zero_grad()
+        losses.sum().backward()
+        if mom is not None:
+            set_momentum(self.opt.param_groups[0], mom)
+        return losses.detach(), self._update(rates)
+
+    @torch.no_grad()
+    def _update(self, rates: Tensor) -> Tensor:
+        before = [p.clone() for p in self.params.values()]
+        self.opt.step()
+        squares = torch.zeros(len(rates))
+        for p, old in zip(self.params.values(), before):
+            change = (p - old) * rates.view(-1, *[1] * (p.dim() - 1))
+            p.copy_(old + change)
+            squares += change.flatten(1).square().sum(1)
+        return squares.sqrt()
+
+    @torch.no_grad()
+    def validate(self, n: int | None = None) -> np.ndarray:
+        """Validation loss of each seed and rate, on the first `n` rows or all."""
+        x, y = self.data.valid_x[:n], self.data.valid_y[:n]
+        parts = [len(part) * self.losses(part, labels, train=False, shared=True) for part, labels in zip(x.split(200), y.split(200))]
+        return (torch.stack(parts).sum(0) / len(x)).view(self.shape).numpy()
+
+    @torch.no_grad()
+    def weight_norm(self) -> np.ndarray:
+        return torch.stack([p.flatten(1).square().sum(1) for p in self.params.values()]).sum(0).sqrt().numpy()
+
+
+def set_momentum(group: dict, mom: float) -> None:
+    if "betas" in group:
+        group["betas"] = (mom, group["betas"][1])
+    elif group.get("momentum"):
+        group["momentum"] = mom
+
+
+# --- fine-tuning ---
+
+_PRETRAINED: dict[str, dict[str, Tensor]] = {}
+
+
+def pretrained(task: Task) -> dict[str, Tensor]:
+    """Weights after 400 updates on the other data, with Adam."""
+    if task.name not in _PRETRAINED:
+        source = Task(task.name, task.pretrain, task.model, "adam", 64, task.loss, 400)
+        lanes = Lanes(source, [777], 1, 400)
+        train(lanes, [1e-2], 400)
+        _PRETRAINED[task.name] = {k: v[0].detach() for k, v in {**lanes.params, **lanes.buffers}.items()}
+    return _PRETRAINED[task.name]
+
+
+def start_from(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Copy `weights`, but keep the last layer fresh."""
+    last = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)][-1]
+    kept = {k: v for k, v in weights.items() if not k.startswith(last + ".")}
+    model.load_state_dict(kept, strict=False)
+
+
+# --- what is recorded ---
+
+
+def train(lanes: Lanes, rates: Sequence[float], steps: int) -> np.ndarray:
+    """One cycle, as `fit_one_cycle` does it; the mean training loss over the last quarter, for each seed and rate."""
+    lr, mom = combined_cos(0.25, 1 / 25, 1.0, 1e-5), combined_cos(0.25, 0.95, 0.85, 0.95)
+    each = torch.tensor(rates, dtype=torch.float32).repeat(lanes.shape[0])
+    quarter, tail = max(steps // 4, 1), torch.zeros(len(each))
+    for i in range(steps):
+        losses, _ = lanes.step(i, each * lr(i / steps), mom(i / steps))
+        if i >= steps - quarter:
+            tail += losses / quarter
+    return tail.view(lanes.shape).numpy()
+
+
+def few(task: Task) -> int:
+    """How many rows of the validation data a trial looks at: four batches."""
+    return 4 * task.bs
+
+
+def run(task: Task, seeds: Sequence[int], rates: Sequence[float], steps: int) -> dict[str, np.ndarray]:
+    """Losses after one cycle: `valid`, `few` (the same on four batches) and `train`, each with a row for each seed."""
+    lanes = Lanes(task, seeds, len(rates), steps)
+    start = lanes.validate(few(task))
+    tail = train(lanes, rates, steps)
+    return dict(valid=lanes.validate(), few=lanes.validate(few(task)), train=tail, start=start[:, 0])
+
+
+def sweep(task: Task, seeds: Sequence[int]) -> dict[str, np.ndarray]:
+    """Rates that grow by equal factors: the loss before each update, its norm, and the norm of the weights at the start."""
+    lanes = Lanes(task, seeds, 1, SWEEP_STEPS)
+    norm = lanes.weight_norm()
+    losses, norms = [], []
+    for i in range(SWEEP_STEPS):
+        rate = START_LR * (END_LR / START_LR) ** (i / (SWEEP_STEPS - 1))
+        loss, size = lanes.step(i, torch.full((len(seeds),), rate))
+        losses.append(loss)
+        norms.append(size)
+    return dict(loss=torch.stack(losses, 1).numpy(), update=torch.stack(norms, 1).numpy(), weights=norm)
+
+
+def collect(task: Task, quick: bool = False) -> dict[str, np.ndarray]:
+    """Everything that the benchmark needs to know about a task; `quick`: a tenth of the updates and two seeds, to try it out."""
+    share, n_seeds = (10, 2) if quick else (1, None)
+    runs = {f"run{times}": (seeds, times * task.steps // share) for times, seeds in TRUTH.items() if times < 20 or task.long}
+    runs |= {f"trial{steps}": (TRIALS, steps) for steps in (SHORT_TRIAL, task.steps // 5)}
+    found = {f"sweep/{name}": values for name, values in sweep(task, SWEEPS).items()}
+    for name, (seeds, steps) in runs.items():
+        found |= {f"{name}/{key}": values for key, values in run(task, seeds[:n_seeds], GRID, steps).items()}
+    return {name: values.astype(np.float32) for name, values in found.items()}
+
+
+def collect_into(path: Path, tasks: Iterable[Task], quick: bool = False) -> None:
+    """Add what is known about `tasks` to the file, after each of them, so that it can be interrupted."""
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)  # rates far too low and far too high make such numbers, and they are slow
+    known = dict(np.load(path)) if path.exists() else {}
+    for task in tasks:
+        start = time.perf_counter()
+        found = collect(task, quick)
+        known |= {f"{task.name}/{name}": values for name, values in found.items()}
+        np.savez_compressed(path, **known)
+        best = [GRID[int(np.nanargmin(found[f"run{times}/valid"].mean(0)))] for times in (1, 5)]
+        print(f"{task.name:28} {time.perf_counter() - start:5.0f} s   best rate {best[0]:.2g}, of the longer run {best[1]:.2g}", flush=True)
