@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from lr_tasks import Data, Task
+from lr_tasks import Task
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional as F
