@@ -86,7 +86,7 @@ def test_a_day_later_the_pictures_are_there(lab: Lab):
         for cell in (1, 2, 3):
             page.output(cell).locator(CHART).first.wait_for()
         saved = page.save()
-        for cell, words in enumerate(["Losses over 120 steps", "mae over 120 steps", "recommended is minimum"], 1):
+        for cell, words in enumerate(["Losses over 120 steps", "mae over 120 steps", "recommended is balanced"], 1):
             image = saved.cells[cell].outputs[-1]
             assert sorted(image.data) == ["image/png", "text/plain"] and words in image.metadata["image/png"].alt
         page.close_tab()
