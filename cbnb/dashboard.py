@@ -134,7 +134,7 @@ def _close(widget: Any) -> None:
     for part in (widget, widget.layout, getattr(widget, 'style', None)):
         if part is not None: part.close()                    # these live on their own
 
-# %% ../nbs/09_dashboard.ipynb #94efb04e
+# %% ../nbs/09_dashboard.ipynb #9a8791c2
 class Dashboard(Notebook):
     "For notebooks with widgets: a panel that can be steered, and in the end what a fit leaves"
     wait_for_page = 5.                     # seconds
@@ -150,14 +150,13 @@ class Dashboard(Notebook):
         self.seen, self.word, self.at = False, '', None
         self.poll_every = 0.05
         self._connect()
-        self.panel.status.value = 'waiting for the first batch'
+        self.panel.status.value = _STARTING
         if place: place(self.panel.box)
         else: self.send(self._bundle())
 
     def _bundle(self) -> dict[str, Any]:
         view = dict(version_major=2, version_minor=0, model_id=self.panel.box.model_id)
-        words = self.at.words() if self.at else 'waiting for the first batch'
-        return {'application/vnd.jupyter.widget-view+json': view, 'text/plain': words}
+        return {'application/vnd.jupyter.widget-view+json': view, 'text/plain': _STARTING}
 
     def _without_panel(self) -> None:
         "Be a plain display from now on"
@@ -200,6 +199,8 @@ class Dashboard(Notebook):
         self.send(page)
         self._ended.append(self.panel)
         if len(self._ended) > 3: self._ended.popleft().close()
+
+_STARTING = 'waiting for the first batch'
 
 DISPLAYS['widgets'] = Dashboard
 

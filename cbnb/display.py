@@ -256,7 +256,7 @@ _STARTING = 'waiting for the first batch'
 DISPLAYS: dict[str, Callable[[], Lines]] = dict(    # display mode -> makes a display
     widgets=Notebook, plain=Notebook, terminal=Terminal, lines=Lines)
 
-# %% ../nbs/08_display.ipynb #667950d5
+# %% ../nbs/08_display.ipynb #ae173a98
 class ProgressCallback(Callback):
     "Shows how far the run is, and what it leaves"
     order, run_in = 60, PURPOSES
@@ -280,7 +280,7 @@ class ProgressCallback(Callback):
         else: self.shown.start([])
         if hasattr(learn, 'steering'): learn.steering.while_paused = self.shown.poll
         self.draws = self.shown.live and learn.create_mbar
-        first = self.every if learn.purpose == 'fit' else max(self.every, 5*self.every)
+        first = self.every if learn.purpose == 'fit' else 5*self.every    # else it is soon over
         self.draw_at = self.begun + first if self.draws else math.inf
         self.next = min(self.draw_at, self.begun + self.shown.poll_every)
 
