@@ -34,7 +34,7 @@ from .optim import (
     as_positive, belongs_to, freeze_groups, make_opt, norm_params, one_group, save_hypers,
     set_hyper, spread_lrs)
 
-# %% ../nbs/03_learner.ipynb #c8730b6a
+# %% ../nbs/03_learner.ipynb #e67659f5
 class Step:
     "What is done with one batch, in five parts, each of which may be overridden"
     def predict(self, learn: 'Learner') -> None:
@@ -57,6 +57,10 @@ class Step:
         if type(opt).zero_grad is not torch.optim.Optimizer.zero_grad: return opt.zero_grad()
         for group in opt.param_groups:           # torch's own takes ten microseconds for the same
             for p in group['params']: p.grad = None
+    def outputs(self, learn: 'Learner') -> tuple:
+        "What metrics choose from: the predictions, then the targets"
+        pred = learn.pred
+        return (*(pred if isinstance(pred, (tuple, list)) else (pred,)), *learn.yb)
 
 def as_loss(
     value: Any,       # what a loss function returned
@@ -202,7 +206,7 @@ class TrainEvalCallback(Callback):
         self.learn.model.eval()
         self.learn.training = False
 
-# %% ../nbs/03_learner.ipynb #500c6dbe
+# %% ../nbs/03_learner.ipynb #2b2ac46a
 class LearnerState(Loop):
     "What a learner works out when it is read, or checks when it is assigned"
     @property
@@ -213,6 +217,10 @@ class LearnerState(Loop):
     def y(self) -> Any:
         "The target, unwrapped if there is only one; assign `yb` to change it"
         return self.yb[0] if len(self.yb) == 1 else self.yb
+    @property
+    def outputs(self) -> tuple:
+        "What the step made of this batch, for metrics: predictions, then targets"
+        return (self.train_step if self.training else self.eval_step).outputs(self)
     @property
     def cbs(self) -> list[Callback]:
         "The callbacks, in the order in which they were added"
