@@ -12,7 +12,7 @@ __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'Cance
            'LRFinder', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley', 'ProgressCallback', 'Steering',
            'LRPicker', 'set_display', 'shown_as', 'load_learner', 'GatherPredsCallback']
 
-# %% ../nbs/20_all.ipynb #cc39916a
+# %% ../nbs/20_all.ipynb #0c5d651c
 from cbnb.callback import (
     Callback, CancelBackwardException, CancelBatchException, CancelEpochException, CancelException,
     CancelFitException, CancelStepException, CancelTrainException, CancelValidException,
@@ -35,6 +35,8 @@ from . import dashboard, widgets          # what notebooks show where widgets wo
 from .lr_picker import LRPicker
 from .checkpoint import load_learner
 from .preds import GatherPredsCallback
+from .callback import Callbacks
+from .dialects.recognise import adopt
 
 # %% ../nbs/20_all.ipynb #bb7c69a0
 _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelEpochException',
@@ -50,5 +52,6 @@ _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelE
          'ProgressCallback', 'Steering', 'LRPicker', 'set_display', 'shown_as',
          'load_learner', 'GatherPredsCallback']
 
-# %% ../nbs/20_all.ipynb #cace59d6
+# %% ../nbs/20_all.ipynb #e0e37a7d
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
+Callbacks.adopt = staticmethod(adopt)      # for callbacks of other libraries

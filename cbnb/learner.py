@@ -369,10 +369,10 @@ def to_dls_device(self: Learner) -> None:
     self.model.to(device)
     if isinstance(self.loss_func, nn.Module): self.loss_func.to(device)
 
-# %% ../nbs/03_learner.ipynb #9180425d
+# %% ../nbs/03_learner.ipynb #27e9564c
 @patch
 def add_cb(self: Learner,
-    cb: Any,    # a callback, or a callback class
+    cb: Any,    # a callback, a callback class, or a callback of another library
 ) -> Learner:
     "Add a callback; one of the same class with the same settings is replaced"
     self.callbacks.add(cb)
@@ -403,7 +403,7 @@ def remove_cbs(self: Learner, cbs: Any) -> Learner:
 def added_cbs(self: Learner, cbs: Any) -> Iterator[Learner]:
     "Callbacks for the length of a `with` block"
     before = self.cbs
-    new = [cb() if isinstance(cb, type) and issubclass(cb, Callback) else cb for cb in as_list(cbs)]
+    new = [self.callbacks.as_callback(cb) for cb in as_list(cbs)]
     try:
         for cb in new: self.callbacks.add(cb, replace=False)
         yield self
