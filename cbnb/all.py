@@ -10,9 +10,11 @@ __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'Cance
            'Learner', 'Step', 'TrainEvalCallback', 'snapshot', 'History', 'Recorder', 'OneCycle', 'ParamScheduler',
            'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly', 'combine_scheds', 'combined_cos', 'LRFind',
            'LRFinder', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley', 'ProgressCallback', 'Steering',
-           'LRPicker', 'set_display', 'shown_as', 'load_learner', 'GatherPredsCallback']
+           'LRPicker', 'set_display', 'shown_as', 'EarlyStopping', 'EarlyStoppingCallback', 'ReduceLROnPlateau',
+           'Tracker', 'TrackerCallback', 'SaveModel', 'SaveModelCallback', 'load_learner', 'FetchPredsCallback',
+           'GatherPredsCallback', 'MCDropoutCallback', 'SavedBatches', 'before_batch_cb']
 
-# %% ../nbs/20_all.ipynb #cc39916a
+# %% ../nbs/20_all.ipynb #51b17546
 from cbnb.callback import (
     Callback, CancelBackwardException, CancelBatchException, CancelEpochException, CancelException,
     CancelFitException, CancelStepException, CancelTrainException, CancelValidException,
@@ -33,10 +35,13 @@ from .display import ProgressCallback
 from .steering import Steering
 from . import dashboard, widgets          # what notebooks show where widgets work
 from .lr_picker import LRPicker
-from .checkpoint import load_learner
-from .preds import GatherPredsCallback
+from .tracker import (
+    EarlyStopping, EarlyStoppingCallback, ReduceLROnPlateau, Tracker, TrackerCallback)
+from .checkpoint import SaveModel, SaveModelCallback, load_learner
+from .preds import (
+    FetchPredsCallback, GatherPredsCallback, MCDropoutCallback, SavedBatches, before_batch_cb)
 
-# %% ../nbs/20_all.ipynb #bb7c69a0
+# %% ../nbs/20_all.ipynb #ec2cd9db
 _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelEpochException',
          'CancelException', 'CancelFitException', 'CancelStepException', 'CancelTrainException',
          'CancelValidException', 'event', 'patch',
@@ -48,7 +53,10 @@ _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelE
          'combine_scheds', 'combined_cos',
          'LRFind', 'LRFinder', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley',
          'ProgressCallback', 'Steering', 'LRPicker', 'set_display', 'shown_as',
-         'load_learner', 'GatherPredsCallback']
+         'EarlyStopping', 'EarlyStoppingCallback', 'ReduceLROnPlateau', 'Tracker', 'TrackerCallback',
+         'SaveModel', 'SaveModelCallback', 'load_learner',
+         'FetchPredsCallback', 'GatherPredsCallback', 'MCDropoutCallback', 'SavedBatches',
+         'before_batch_cb']
 
 # %% ../nbs/20_all.ipynb #cace59d6
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
