@@ -6,8 +6,9 @@
 __all__ = ['activation_of', 'decodes_of', 'unreduced', 'item_losses', 'joined', 'save_batch', 'forget_batches', 'SavedBatches',
            'OfOneRun', 'GatherPredsCallback', 'in_order', 'FetchPredsCallback', 'before_batch_cb', 'MCDropoutCallback']
 
-# %% ../nbs/13_preds.ipynb #426b5378
+# %% ../nbs/13_preds.ipynb #316127a0
 import inspect
+import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -136,7 +137,7 @@ def forget_batches(
     for path in Path(folder).glob('*.pt'):
         if _BATCH_FILE.fullmatch(path.name): path.unlink()
 
-# %% ../nbs/13_preds.ipynb #9f503352
+# %% ../nbs/13_preds.ipynb #4bfb7b0a
 class SavedBatches:
     "The batches in a folder, read when they are asked for"
     def __init__(self,
@@ -153,7 +154,11 @@ class SavedBatches:
         return sorted(found, key=lambda p: int(p.stem))
 
     def _read(self, path: Path) -> Any:
-        return torch.load(path, map_location='cpu', weights_only=not self.trust)
+        try: return torch.load(path, map_location='cpu', weights_only=not self.trust)
+        except pickle.UnpicklingError as e:
+            e.add_note(f'{path} holds more than tensors and plain values: '
+                       'SavedBatches(folder, trust=True) if you trust whoever wrote it')
+            raise
 
     def __len__(self) -> int: return len(self.paths)
     def __getitem__(self, i: int) -> Any: return self._read(self.paths[i])

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TrackerCallback', 'EarlyStoppingCallback', 'lower_is_better', 'as_comparison', 'direction', 'Tracker',
-           'EarlyStopping', 'sets_lr', 'ReduceLROnPlateau']
+           'EarlyStopping', 'sets_lr', 'RateFactor', 'ReduceLROnPlateau']
 
 # %% ../nbs/11_tracker.ipynb #184743eb
 import copy
@@ -15,14 +15,15 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-# %% ../nbs/11_tracker.ipynb #e7bb6651
+# %% ../nbs/11_tracker.ipynb #a64494ef
 import torch
+from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
-# %% ../nbs/11_tracker.ipynb #97285bb2
+# %% ../nbs/11_tracker.ipynb #42cb5fe0
 from .callback import Callback, CancelFitException, patch, user_level
 from .learner import as_count, interrupts_wait
-from .optim import as_positive, hyper_place, no_such_hyper, write_hyper
+from .optim import as_positive, hyper_place, no_such_hyper
 from .plot import COLORS, figure, legend, show
 from .schedule import ParamScheduler
 
@@ -64,7 +65,7 @@ def direction(
     if all(better(high, low) and not better(low, high) for low, high in pairs): return 1
     return 0
 
-# %% ../nbs/11_tracker.ipynb #cccb8e2d
+# %% ../nbs/11_tracker.ipynb #671ce853
 class Tracker(Callback):
     "Finds out after each epoch whether a column of the table of epochs has a new best value"
     order, run_in = 60, ('fit',)
@@ -103,7 +104,8 @@ class Tracker(Callback):
     def current(self) -> float | None:
         "The value of this epoch; None if it has none"
         rows = self.learn.recorder.last().epochs
-        return rows[-1].get(self.monitor) if rows and rows[-1]['epoch'] == self.learn.epoch else None
+        of_this = rows and rows[-1]['epoch'] == self.learn.epoch
+        return rows[-1].get(self.monitor) if of_this else None
 
     def improves(self,
         value: float,     # a new one
@@ -215,10 +217,46 @@ def sets_lr(
             for part in (value if isinstance(value, (list, tuple)) else [value])]
     return any(isinstance(part, LRScheduler) for part in held)
 
-# %% ../nbs/11_tracker.ipynb #acfc51ea
+# %% ../nbs/11_tracker.ipynb #1e0283c4
+class RateFactor:
+    "Multiplies the learning rates of an optimizer, and takes that back"
+    def __init__(self,
+        opt: Any,          # with `lr` in its groups
+        min_lr: float,     # no rate becomes lower than this; one that is lower stays
+    ): self.opt, self.min_lr, self.by, self.planned = opt, min_lr, 1., None
+
+    def lowered(self,
+        lr: Any,           # a number, or a tensor with one element
+        by: float,         # at most 1
+    ) -> Any:
+        "`lr` times `by`, but not below `min_lr`"
+        if type(lr) is float: return max(lr*by, min(lr, self.min_lr))
+        if isinstance(lr, Tensor): return torch.maximum(lr*by, lr.clamp(max=self.min_lr))
+        return self.lowered(float(lr), by)
+
+    def on(self) -> None:
+        "Multiply by `by`"
+        groups = self.opt.param_groups
+        if self.planned is not None: self.off()
+        self.planned = [lr if type(lr := g['lr']) is float else copy.copy(lr) for g in groups]
+        self.written = [self.lowered(lr, self.by) for lr in self.planned]
+        _write(groups, self.written)
+
+    def off(self) -> None:
+        "Put the planned rates back, unless somebody has set them since"
+        groups, planned, self.planned = self.opt.param_groups, self.planned, None
+        if all(g['lr'] == lr for g, lr in zip(groups, self.written)):     # a tensor waits here
+            _write(groups, planned)
+
+def _write(groups: list[dict], lrs: list[Any]) -> None:
+    for g, lr in zip(groups, lrs):
+        if isinstance(lr, Tensor): g['lr'].copy_(lr)
+        else: g['lr'] = lr
+
+# %% ../nbs/11_tracker.ipynb #e2f88f39
 class ReduceLROnPlateau(Tracker):
     "Divides the learning rate when there was no improvement for some epochs"
-    order, run_valid = 62.5, False           # inside of what `Steering` does before and after batches
+    order, run_valid = 62.5, False     # after `Steering`, whose factor comes on top
 
     def __init__(self,
         monitor: str = 'valid_loss',    # this and what follows as in `Tracker`
@@ -230,81 +268,56 @@ class ReduceLROnPlateau(Tracker):
         reset_on_fit: bool = True,
     ):
         super().__init__(monitor, comp, min_delta, reset_on_fit)
-        self.patience, self.min_lr = as_count(patience, 'patience', 1), as_positive(min_lr, 'min_lr')
-        self.factor = as_positive(factor, 'factor')
-        if self.factor <= 1: raise ValueError(f'factor={factor!r}: the rate is divided by it, so it '
-                                              'should be above 1; 10 makes a tenth of the rate')
-        self.reductions, self.scale = [], 1.          # their epochs; what a schedule is scaled by
-        self._set = self._planned = None
+        self.patience = as_count(patience, 'patience', 1)
+        self.factor, self.min_lr = as_positive(factor, 'factor'), as_positive(min_lr, 'min_lr')
+        if self.factor <= 1: raise ValueError(
+            f'factor={factor!r}: the rate is divided by it, so it should be above 1; '
+            '10 makes a tenth of the rate')
+        self.reductions: list[int] = []               # after these epochs of the last fit
+        self._rates, self._set = None, None           # while a fit runs
 
     def before_fit(self):
         super().before_fit()
-        if hyper_place(self.learn.opt, 'lr') is None: raise no_such_hyper(self.learn.opt, 'lr')
-        self.reductions, self.scale, self._set, self._planned = [], 1., None, None
+        opt, undo = self.learn.opt, self.learn.undo
+        if hyper_place(opt, 'lr') is None: raise no_such_hyper(opt, 'lr')
+        undo.set(self, '_rates', RateFactor(opt, self.min_lr))
+        self.reductions, self._set = [], None
 
     def before_batch(self):
-        if self.scale != 1.: self._scale()
+        if self._rates.by != 1: self._rates.on()
 
     def after_batch(self):
-        if self._planned is not None: self._unscale()
+        if self._rates.planned is not None: self._rates.off()
 
     def after_epoch(self):
-        if self._planned is not None: self._unscale()          # the last batch was cut short
+        if self._rates.planned is not None: self._rates.off()      # the last batch was cut short
         self._check_kept()
         super().after_epoch()
         if self.wait >= self.patience and self.current() is not None: self._reduce()
 
-# %% ../nbs/11_tracker.ipynb #4fd557b3
-@patch
-def lowered(self: ReduceLROnPlateau,
-    lr: Any,         # a rate: a number, or a tensor with one element
-    scale: float,    # multiply it by this
-) -> Any:
-    "A lower rate, but not below `min_lr` if it was above"
-    if isinstance(lr, torch.Tensor): return torch.maximum(lr*scale, lr.clamp(max=self.min_lr))
-    return max(lr*scale, min(lr, self.min_lr))
-
+# %% ../nbs/11_tracker.ipynb #0de20cd1
 @patch
 def _reduce(self: ReduceLROnPlateau) -> None:
-    opt, self.wait = self.learn.opt, 0
-    key, i = hyper_place(opt, 'lr')
+    rates, groups, self.wait = self._rates, self.learn.opt.param_groups, 0
     scheduled = any(map(sets_lr, self.learn.cbs))
-    if scheduled: self.scale /= self.factor
+    if scheduled:
+        rates.by /= self.factor
+        now = f'its schedule times {rates.by:g}'
     else:
-        before = [float(g[key]) for g in opt.param_groups]
-        write_hyper(opt.param_groups, key, i,
-                    [self.lowered(g[key], 1/self.factor) for g in opt.param_groups])
-        self._set = [float(g[key]) for g in opt.param_groups]
+        before = [float(g['lr']) for g in groups]
+        _write(groups, [rates.lowered(g['lr'], 1/self.factor) for g in groups])
+        self._set = [float(g['lr']) for g in groups]
         if self._set == before: return                         # it is as low as it may be
+        now = f'{self._set[-1]:g}'
     self.reductions.append(self.learn.epoch)
-    now = f'its schedule times {self.scale:g}' if scheduled else f'{self._set[-1]:g}'
     print(f'after epoch {self.learn.epoch}: no better {self.monitor}, learning rate now {now}')
 
 @patch
 def _check_kept(self: ReduceLROnPlateau) -> None:
     if self._set is None: return
-    key, _ = hyper_place(self.learn.opt, 'lr')
-    now = [float(g[key]) for g in self.learn.opt.param_groups]
+    now = [float(g['lr']) for g in self.learn.opt.param_groups]
     if any(is_now > was for is_now, was in zip(now, self._set)): warnings.warn(
         f'the learning rate was reduced to {self._set[-1]:g}, but something else has set it to '
         f'{now[-1]:g}: ReduceLROnPlateau works together with ParamScheduler, with callbacks that '
         'hold a torch scheduler, and with nothing else that sets the rate', stacklevel=user_level())
     self._set = None
-
-# %% ../nbs/11_tracker.ipynb #13d73701
-@patch
-def _scale(self: ReduceLROnPlateau) -> None:
-    if self._planned is not None: self._unscale()
-    groups, (key, i) = self.learn.opt.param_groups, hyper_place(self.learn.opt, 'lr')
-    self._planned = [_value(g[key]) for g in groups]
-    write_hyper(groups, key, i, [self.lowered(lr, self.scale) for lr in self._planned])
-    self._written = [_value(g[key]) for g in groups]
-
-@patch
-def _unscale(self: ReduceLROnPlateau) -> None:
-    groups, (key, i) = self.learn.opt.param_groups, hyper_place(self.learn.opt, 'lr')
-    planned, self._planned = self._planned, None
-    if all(g[key] == lr for g, lr in zip(groups, self._written)):    # waits if the rate is a tensor
-        write_hyper(groups, key, i, planned)
-
-def _value(lr: Any) -> Any: return lr.clone() if isinstance(lr, torch.Tensor) else lr
