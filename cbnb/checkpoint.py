@@ -89,7 +89,7 @@ def load(self: Learner,
     if why_not: warnings.warn(why_not, stacklevel=user_level())
     return self
 
-# %% ../nbs/12_checkpoint.ipynb #98858b92
+# %% ../nbs/12_checkpoint.ipynb #63ed4b64
 class SaveModel(Tracker):
     "Saves the weights when there is a new best value, and loads the best when the fit ends"
     order = 61
@@ -99,7 +99,7 @@ class SaveModel(Tracker):
         comp: Any = None,
         min_delta: float = 0.,
         fname: str | Path = 'model',       # as for `Learner.save`: may contain folders
-        every_epoch: bool | int = False,   # save each epoch, or each k-th, as `<fname>_<epoch>`
+        every_epoch: bool | int = False,   # save each as `<fname>_<epoch>`; or only 0, k, 2k, ...
         at_end: bool = False,              # save what there is when the fit ends
         with_opt: bool = False,            # the state of the optimizer, too
         reset_on_fit: bool = True,
