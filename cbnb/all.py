@@ -10,9 +10,11 @@ __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'Cance
            'Learner', 'Step', 'TrainEvalCallback', 'snapshot', 'History', 'Recorder', 'OneCycle', 'ParamScheduler',
            'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly', 'combine_scheds', 'combined_cos', 'LRFind',
            'LRFinder', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley', 'ProgressCallback', 'Steering',
-           'LRPicker', 'set_display', 'shown_as', 'load_learner', 'GatherPredsCallback']
+           'LRPicker', 'set_display', 'shown_as', 'BnFreeze', 'CollectData', 'CollectDataCallback',
+           'GradientAccumulation', 'GradientClip', 'Schedule', 'ShortEpoch', 'ShortEpochCallback', 'SkipToEpoch',
+           'StopAfter', 'TerminateOnNaN', 'TerminateOnNaNCallback', 'load_learner', 'GatherPredsCallback']
 
-# %% ../nbs/20_all.ipynb #cc39916a
+# %% ../nbs/20_all.ipynb #58e8df03
 from cbnb.callback import (
     Callback, CancelBackwardException, CancelBatchException, CancelEpochException, CancelException,
     CancelFitException, CancelStepException, CancelTrainException, CancelValidException,
@@ -33,10 +35,13 @@ from .display import ProgressCallback
 from .steering import Steering
 from . import dashboard, widgets          # what notebooks show where widgets work
 from .lr_picker import LRPicker
+from .control import (
+    BnFreeze, CollectData, CollectDataCallback, GradientAccumulation, GradientClip, Schedule,
+    ShortEpoch, ShortEpochCallback, SkipToEpoch, StopAfter, TerminateOnNaN, TerminateOnNaNCallback)
 from .checkpoint import load_learner
 from .preds import GatherPredsCallback
 
-# %% ../nbs/20_all.ipynb #bb7c69a0
+# %% ../nbs/20_all.ipynb #e4b961cc
 _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelEpochException',
          'CancelException', 'CancelFitException', 'CancelStepException', 'CancelTrainException',
          'CancelValidException', 'event', 'patch',
@@ -48,6 +53,9 @@ _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelE
          'combine_scheds', 'combined_cos',
          'LRFind', 'LRFinder', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley',
          'ProgressCallback', 'Steering', 'LRPicker', 'set_display', 'shown_as',
+         'BnFreeze', 'CollectData', 'CollectDataCallback', 'GradientAccumulation', 'GradientClip',
+         'Schedule', 'ShortEpoch', 'ShortEpochCallback', 'SkipToEpoch', 'StopAfter',
+         'TerminateOnNaN', 'TerminateOnNaNCallback',
          'load_learner', 'GatherPredsCallback']
 
 # %% ../nbs/20_all.ipynb #cace59d6

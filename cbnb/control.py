@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['ShortEpochCallback', 'CollectDataCallback', 'TerminateOnNaNCallback', 'GradientClip', 'GradientAccumulation',
            'all_finite', 'first_bad_layer', 'explain_nan', 'RunningAverages', 'TerminateOnNaN', 'say', 'next_time',
-           'StopAfter', 'ShortEpoch', 'SkipToEpoch', 'BnFreeze', 'Collected', 'CollectData', 'Schedule']
+           'StopAfter', 'ShortEpoch', 'SkipToEpoch', 'BnFreeze', 'frozen_norms', 'Collected', 'CollectData', 'Schedule']
 
-# %% ../nbs/10_control.ipynb #0e8a819d
+# %% ../nbs/10_control.ipynb #0a7d39b3
 import inspect
 import math
 import sys
@@ -15,8 +15,8 @@ import time
 import types
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, time as day_time, timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -27,11 +27,11 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-# %% ../nbs/10_control.ipynb #cc2a15cb
+# %% ../nbs/10_control.ipynb #24559619
 from .callback import (
     STEP, Callback, CancelBatchException, CancelFitException, CancelStepException,
     CancelTrainException, CancelValidException, patch, user_level)
-from .data import find_bs, n_batches, to_detach
+from .data import find_bs, map_tensors, n_batches, to_detach
 from .learner import Learner, as_count
 from .optim import as_positive
 from .schedule import ParamScheduler
@@ -61,7 +61,7 @@ class GradientClip(Callback):
         clip = partial(clip_grad_norm_, max_norm=self.max_norm, norm_type=self.norm_type)
         self.norm = clip(params) if self.kind == 'global' else [clip(p) for p in params]
 
-# %% ../nbs/10_control.ipynb #3e57d801
+# %% ../nbs/10_control.ipynb #27af139e
 class GradientAccumulation(Callback):
     "Updates the weights only when `n_acc` items have been seen, with their mean gradient"
     order, run_valid, run_in = 6, False, ('fit', 'lr_find')
@@ -79,7 +79,7 @@ class GradientAccumulation(Callback):
         learn, held = self.learn, self.sum
         n = held.new = _n_items(learn)
         if not held.items: held.planned = -(-self.n_acc//n)*n
-        if n != held.planned: learn.loss_grad = learn.loss_grad*(n/held.planned)
+        if n != held.planned: learn.loss_grad = _scaled(learn.loss_grad, n/held.planned)
 
     def after_cancel_backward(self): self.sum.new = 0
     def after_backward(self):
@@ -88,7 +88,7 @@ class GradientAccumulation(Callback):
 
     def before_step(self):
         learn, held = self.learn, self.sum
-        if not held.items: return                  # no gradients of ours: the backward was cancelled
+        if not held.items: return                  # the backward was cancelled: nothing is ours
         ends = held.ending or learn.iter + 1 == learn.n_iter
         if held.items < self.n_acc and not ends: raise CancelBatchException()
         if held.items != held.planned: _scale_grads(learn.opt, held.planned/held.items)
@@ -103,12 +103,15 @@ def _n_items(learn: Learner) -> int:
     try: return max(find_bs(learn.yb), 1)
     except ValueError: return max(find_bs(learn.xb), 1)
 
+def _scaled(loss: Any, by: float) -> Any:
+    return loss*by if type(loss) is Tensor else map_tensors(lambda t: t*by, loss)
+
 def _scale_grads(opt: Any, by: float) -> None:
     for group in opt.param_groups:
         for p in group['params']:
             if p.grad is not None: p.grad.mul_(by)
 
-# %% ../nbs/10_control.ipynb #5ddeeb93
+# %% ../nbs/10_control.ipynb #8a170efc
 @patch
 def after_train(self: GradientAccumulation) -> None:
     "Step with what is left"
@@ -116,6 +119,7 @@ def after_train(self: GradientAccumulation) -> None:
     if not held.items or learn.purpose == 'lr_find': return
     held.ending = True
     try: learn._guard(STEP, CancelStepException, learn.train_step.step, learn)
+    except CancelBatchException: pass              # somebody leaves this update out
     finally: self._drop()
 
 @patch
@@ -160,21 +164,21 @@ def first_bad_layer(
         run()
     return found[0] if found else None
 
-# %% ../nbs/10_control.ipynb #6518b258
+# %% ../nbs/10_control.ipynb #6f0848c8
 def explain_nan(
     learn: Learner,   # in the middle of a batch
 ) -> str:             # in words
     "Where a bad loss of the present batch comes from"
     try: layer = _look_again(learn)
-    except Exception as e: return f'the layer is not known, since running it again failed: {e!r}'
-    words = [f'the first bad output is that of {layer}' if layer else 'all outputs are finite']
-    words += [f'the {what}s hold nan or infinity{_where(batch)}'
-              for what, batch in (('input', learn.xb), ('target', learn.yb)) if not all_finite(batch)]
+    except Exception as e: return f'The layer is not known: running it again failed with {e!r}.'
+    words = [f'First bad output: {layer}.'] if layer else ['All outputs are finite.']
+    for what, batch in (('inputs', learn.xb), ('targets', learn.yb)):
+        if not all_finite(batch): words.append(f'The {what} hold nan or infinity{_where(batch)}.')
     broken = [name for name, p in learn.model.named_parameters() if not all_finite(p)]
-    if broken: words.append(f'{broken[0]} is not finite: the last update has broken it, which '
-                            'TerminateOnNaN(check_grads=True) would have prevented')
-    if words == ['all outputs are finite']: words.append('so it comes from the loss function')
-    return ', '.join(words)
+    if broken: words.append(f'{broken[0]} was not finite before this batch: try a lower learning '
+                            'rate, or look at gradients, too, with check_grads=True.')
+    if words == ['All outputs are finite.']: words.append('So it comes from the loss function.')
+    return ' '.join(words)
 
 def _look_again(learn: Learner) -> str | None:
     step = learn.train_step if learn.training else learn.eval_step
@@ -189,8 +193,8 @@ def _where(batch: Any) -> str:
     first = batch[0] if isinstance(batch, tuple) and batch else None
     if not isinstance(first, Tensor) or first.ndim == 0 or all_finite(first): return ''
     bad = (~torch.isfinite(first)).reshape(len(first), -1).any(1).nonzero().flatten().tolist()
-    more = f' and {len(bad) - 1} more' if len(bad) > 1 else ''
-    return f' (item {bad[0]}{more} of {len(first)})'
+    if len(bad) == 1: return f' in item {bad[0]} of {len(first)}'
+    return f' in {len(bad)} of {len(first)} items, first in item {bad[0]}'
 
 # %% ../nbs/10_control.ipynb #0c41eec4
 class RunningAverages:
@@ -212,7 +216,7 @@ class RunningAverages:
         "Give them the values noted last"
         for own, copies in self.kept: torch._foreach_copy_(own, copies)
 
-# %% ../nbs/10_control.ipynb #0e8c9692
+# %% ../nbs/10_control.ipynb #d390e27b
 class TerminateOnNaN(Callback):
     "Ends a fit when the loss is nan or infinite, before the weights are updated"
     order, run_in, name = -9, ('fit', 'validate', 'preds'), 'terminate_on_nan'
@@ -224,7 +228,9 @@ class TerminateOnNaN(Callback):
         self.check_grads, self.averages, self.warned_in = check_grads, None, None
 
     def before_fit(self):
-        if self.learn.purpose == 'fit': self.reason, self.learn.nan_batch = None, None
+        if self.learn.purpose != 'fit': return
+        self.reason, self.learn.nan_batch = None, None
+        self.learn.undo.callback(setattr, self, 'averages', None)      # they are only memory then
 
     def before_train(self): self.averages = RunningAverages(self.learn.model)
     def before_batch(self):
@@ -233,7 +239,8 @@ class TerminateOnNaN(Callback):
     def after_loss(self):
         loss = self.learn.loss
         if loss is None or all_finite(loss): return           # waits for the device
-        self._found(f'the loss is {loss.item() if loss.numel() == 1 else "not finite"}')
+        single = isinstance(loss, Tensor) and loss.numel() == 1
+        self._found(f'the loss is {loss.item() if single else "not finite"}')
 
     def before_step(self):
         if not self.check_grads: return
@@ -246,7 +253,7 @@ class TerminateOnNaN(Callback):
 
 Learner.nan_batch = None     # inputs and targets for which `TerminateOnNaN` stopped the last fit
 
-# %% ../nbs/10_control.ipynb #c3abad49
+# %% ../nbs/10_control.ipynb #8f5d44d4
 @patch
 def _found(self: TerminateOnNaN,
     what: str,    # what is wrong
@@ -255,7 +262,7 @@ def _found(self: TerminateOnNaN,
     learn = self.learn
     if learn.purpose != 'fit' and self.warned_in is learn.undo: return
     if learn.training and self.averages: self.averages.put_back()
-    why = f', {explain_nan(learn)}' if 'loss' in what else ''
+    why = f'. {explain_nan(learn)}' if 'loss' in what else f', the loss is {learn.loss}.'
     reason = f'{what} in {learn.where()}{why}'
     if learn.purpose != 'fit':
         self.warned_in = learn.undo
@@ -269,9 +276,9 @@ def say(text: str) -> None:
     tqdm = sys.modules.get('tqdm')
     tqdm.tqdm.write(text) if tqdm else print(text)
 
-# %% ../nbs/10_control.ipynb #161afcef
+# %% ../nbs/10_control.ipynb #f026548f
 def next_time(
-    at: Any,                      # 'HH:MM', 'HH:MM:SS', a `time`, or a `datetime`, which is returned
+    at: Any,                      # 'HH:MM', 'HH:MM:SS', or a `time`; a `datetime` is returned
     now: datetime | None = None,  # None: now
 ) -> datetime:
     "When a time of day comes next; `ValueError` if it makes no sense or is over"
@@ -324,21 +331,21 @@ class StopAfter(Callback):
         if why is None or self.learn.epoch + 1 == self.learn.n_epoch: return
         self._stop(why, CancelFitException)
 
-# %% ../nbs/10_control.ipynb #ef5ece7a
+# %% ../nbs/10_control.ipynb #b9480804
 @patch
 def _over(self: StopAfter) -> str | None:
     "Why it is time to stop, if it is"
-    if self.steps is not None and self.learn.train_iter >= self.steps: return f'{self.steps:,} steps'
-    if time.perf_counter() >= self.until: return f'{self.seconds:g} seconds'
-    return f'until {self.at}' if time.time() >= self.end else None
+    if self.steps and self.learn.train_iter >= self.steps: return f'after {self.steps:,} steps'
+    if time.perf_counter() >= self.until: return f'after {self.seconds:g} seconds'
+    return f'since it is {self.at}' if time.time() >= self.end else None
 
 @patch
 def _stop(self: StopAfter, why: str, cancel: type[Exception]) -> None:
-    if self.reason is None: say(f'{self.learn.stopped_where()}, as planned: {why}')
+    if self.reason is None: say(f'StopAfter: {self.learn.stopped_where()}, {why}')
     self.reason = why
     raise cancel()
 
-# %% ../nbs/10_control.ipynb #9a66c419
+# %% ../nbs/10_control.ipynb #df4af130
 class ShortEpoch(Callback):
     "Trains only a share of each epoch"
     order, run_in = 90, ('fit',)
@@ -352,8 +359,9 @@ class ShortEpoch(Callback):
         self.pct, self.short_valid = pct, short_valid
 
     def before_fit(self):
-        loaders = [self.learn.dls.train, getattr(self.learn.dls, 'valid', None)][:1 + self.short_valid]
-        if any(dl is not None and n_batches(dl) is None for dl in loaders):
+        loaders, valid = [self.learn.dls.train], getattr(self.learn.dls, 'valid', None)
+        if self.short_valid and valid is not None: loaders.append(valid)
+        if any(n_batches(dl) is None for dl in loaders):
             raise ValueError('a share of an epoch needs its length, and the loader has none: '
                              'use StopAfter(steps=...), or Batches(make, n_iter=...)')
 
@@ -381,26 +389,25 @@ class SkipToEpoch(Callback):
                              f'epoch{"s"*(learn.n_epoch != 1)} of this fit')
         learn.start_epoch = max(self.first, learn.start_epoch)
 
-# %% ../nbs/10_control.ipynb #84d30497
+# %% ../nbs/10_control.ipynb #eef01fac
 class BnFreeze(Callback):
     "Keeps batch norm layers with frozen parameters in evaluation mode"
     run_in = ('fit', 'lr_find')
 
-    def before_fit(self): self.learn.undo.callback(self._back)
     def before_train(self):
-        for layer in self._frozen(): layer.eval()
+        for layer in frozen_norms(self.learn.model):
+            layer.eval()
+            self.learn.undo.callback(self._back, layer)
 
-    def _frozen(self) -> list[nn.Module]:
-        "Layers without parameters have nothing that could be frozen"
-        layers = [m for m in self.learn.model.modules()
-                  if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-        return [m for m in layers if m.weight is not None
-                and not any(p.requires_grad for p in m.parameters(recurse=False))]
+    def _back(self, layer: nn.Module) -> None: layer.train(self.learn.model.training)
 
-    def _back(self) -> None:
-        for layer in self._frozen(): layer.train(self.learn.model.training)
+def frozen_norms(model: nn.Module) -> list[nn.Module]:
+    "Batch norm layers that have parameters, all frozen"
+    layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    return [m for m in layers if m.weight is not None
+            and not any(p.requires_grad for p in m.parameters(recurse=False))]
 
-# %% ../nbs/10_control.ipynb #fbe90ed8
+# %% ../nbs/10_control.ipynb #ea3c4b13
 class Collected(NamedTuple):
     "A batch, and what came of it"
     xb: Any       # inputs
@@ -419,7 +426,7 @@ class CollectData(Callback):
     ):
         if last is not None: as_count(last, 'last', 1)
         self.run_train, self.run_valid, self.last = train, valid, last
-        self.data: Any = deque(maxlen=last)
+        self.data: Any = ()          # of the last run
 
     def before_fit(self):
         self.data, self.of = deque(maxlen=self.last), self.learn.undo
@@ -428,11 +435,12 @@ class CollectData(Callback):
     def after_batch(self):
         learn = self.learn
         if learn.undo is not self.of: return           # a validation within the run
-        self.data.append(Collected(*to_detach((learn.xb, learn.yb, learn.pred, learn.loss))))   # waits
+        batch = learn.xb, learn.yb, learn.pred, learn.loss
+        self.data.append(Collected(*to_detach(batch)))              # waits for the device
 
 CollectDataCallback = CollectData
 
-# %% ../nbs/10_control.ipynb #418433c5
+# %% ../nbs/10_control.ipynb #1b7719ad
 class Schedule(Callback):
     "Follows a scheduler of `torch.optim.lr_scheduler`, or anything else with a `step`"
     order, run_valid, run_in = 63, False, ('fit',)    # after `Steering` has put its factor away
@@ -448,14 +456,14 @@ class Schedule(Callback):
         if every not in ('batch', 'epoch'):
             raise ValueError(f"every={every!r} should be 'batch' or 'epoch'")
         self.make, self.every, self.monitor = make, 'epoch' if monitor else every, monitor
-        self.scheduler: Any = None     # of the last fit
+        self.scheduler: Any = None     # while a fit runs
 
     def before_fit(self):
         learn = self.learn
         self._check_alone()
         if 'step' not in vars(learn.opt): learn.undo.callback(vars(learn.opt).pop, 'step', None)
-        args = (learn.opt, self._n_steps(learn.n_epoch)) if _takes_steps(self.make) else (learn.opt,)
-        self.scheduler = self.make(*args)               # torch's wrap `opt.step` to count its calls
+        n_steps = [self._n_steps(learn.n_epoch)] if _takes_steps(self.make) else []
+        learn.undo.set(self, 'scheduler', self.make(learn.opt, *n_steps))   # it wraps `opt.step`
         self._check_scheduler()
         done = self._n_steps(learn.start_epoch) if learn.start_epoch and not self.monitor else 0
         with _no_order_warning():
@@ -469,7 +477,7 @@ class Schedule(Callback):
         if self.monitor: self._look()
         elif self.every == 'epoch': self._step()
 
-# %% ../nbs/10_control.ipynb #763d51f0
+# %% ../nbs/10_control.ipynb #ae91b7c2
 @patch
 def _step(self: Schedule) -> None:
     if self.begun: return self.scheduler.step()
@@ -498,33 +506,33 @@ def _takes_steps(make: Callable[..., Any]) -> bool:
     return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
                for p in params) == 2
 
-class _no_order_warning(warnings.catch_warnings):
+@contextmanager
+def _no_order_warning() -> Iterator[None]:
     "Without torch's warning that the scheduler is stepped before the optimizer"
-    def __enter__(self) -> Any:
-        entered = super().__enter__()
+    with warnings.catch_warnings():
         warnings.filterwarnings('ignore', 'Detected call of `lr_scheduler.step')
-        return entered
+        yield
 
-# %% ../nbs/10_control.ipynb #cfd7f020
+# %% ../nbs/10_control.ipynb #bd85ff89
 @patch
 def _check_alone(self: Schedule) -> None:
     "Two schedules of the same rate would overwrite each other"
     for cb in self.learn.cbs:
         if isinstance(cb, ParamScheduler) and cb.run and 'lr' in getattr(cb, 'scheds', ()):
-            raise ValueError(f'{cb} sets the learning rate, too, and only one can: use '
-                             'fit with Schedule, or the schedule without it')
+            raise ValueError(f'{cb} sets the learning rate, too, and one of them would overwrite '
+                             'the other: use plain fit(cbs=Schedule(...)), or do without it')
 
 @patch
 def _check_scheduler(self: Schedule) -> None:
     "Is it one, and do it and `monitor` go together?"
     made, plateau = self.scheduler, isinstance(self.scheduler, ReduceLROnPlateau)
     if not hasattr(made, 'step'):
-        raise TypeError(f'make returned {made!r}, which has no step: it should return the scheduler')
+        raise TypeError(f'make returned {made!r}, which has no step: return the scheduler')
     if plateau and not self.monitor:
         raise ValueError("ReduceLROnPlateau needs something to look at: monitor='valid_loss'")
     if not self.monitor: return
     if not plateau and 'metrics' not in inspect.signature(made.step).parameters:
-        raise ValueError(f'{type(made).__name__} takes no value: leave out monitor={self.monitor!r}')
+        raise ValueError(f'{type(made).__name__} takes no value: no monitor={self.monitor!r} then')
     if not hasattr(self.learn, 'recorder'):
         raise ValueError(f'monitor={self.monitor!r} is a column of the Recorder, and there is none')
     names = [n for n in self.learn.recorder.metric_names if n not in ('epoch', 'time')]
