@@ -7,7 +7,7 @@ __all__ = ['ShortEpochCallback', 'CollectDataCallback', 'TerminateOnNaNCallback'
            'all_finite', 'first_bad_layer', 'explain_nan', 'RunningAverages', 'TerminateOnNaN', 'say', 'next_time',
            'StopAfter', 'ShortEpoch', 'SkipToEpoch', 'BnFreeze', 'frozen_norms', 'Collected', 'CollectData', 'Schedule']
 
-# %% ../nbs/10_control.ipynb #0a7d39b3
+# %% ../nbs/10_control.ipynb #54009299
 import inspect
 import math
 import sys
@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, time as day_time, timedelta
-from functools import partial
 from typing import Any, NamedTuple
 
 # %% ../nbs/10_control.ipynb #46db22ed
@@ -27,17 +26,18 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-# %% ../nbs/10_control.ipynb #24559619
+# %% ../nbs/10_control.ipynb #b94f4002
 from .callback import (
     STEP, Callback, CancelBatchException, CancelFitException, CancelStepException,
     CancelTrainException, CancelValidException, patch, user_level)
 from .data import find_bs, map_tensors, n_batches, to_detach
 from .learner import Learner, as_count
+from .lr_finder import total_norm
 from .optim import as_positive
 from .schedule import ParamScheduler
 from .snapshot import save_rng
 
-# %% ../nbs/10_control.ipynb #9cd87726
+# %% ../nbs/10_control.ipynb #0848a45b
 class GradientClip(Callback):
     "Shortens gradients that are longer than `max_norm`"
     order, run_valid, run_in = 11, False, ('fit', 'lr_find')    # after mixed precision has unscaled
@@ -58,10 +58,12 @@ class GradientClip(Callback):
     def before_step(self):
         params = [p for group in self.learn.opt.param_groups for p in group['params']]
         if self.kind == 'value': return clip_grad_value_(params, self.max_norm)
-        clip = partial(clip_grad_norm_, max_norm=self.max_norm, norm_type=self.norm_type)
-        self.norm = clip(params) if self.kind == 'global' else [clip(p) for p in params]
+        how = self.max_norm, self.norm_type
+        each = self.kind == 'tensor'
+        norm = [clip_grad_norm_(p, *how) for p in params] if each else clip_grad_norm_(params, *how)
+        vars(self)['norm'] = norm       # `self.norm =` would look for names of the learner, each time
 
-# %% ../nbs/10_control.ipynb #27af139e
+# %% ../nbs/10_control.ipynb #2021e41a
 class GradientAccumulation(Callback):
     "Updates the weights only when `n_acc` items have been seen, with their mean gradient"
     order, run_valid, run_in = 6, False, ('fit', 'lr_find')
@@ -77,9 +79,13 @@ class GradientAccumulation(Callback):
 
     def before_backward(self):
         learn, held = self.learn, self.sum
-        n = held.new = _n_items(learn)
+        try: n = held.new = find_bs(learn.yb) or 1
+        except ValueError: n = held.new = find_bs(learn.xb) or 1   # the targets are no tensors
         if not held.items: held.planned = -(-self.n_acc//n)*n
-        if n != held.planned: learn.loss_grad = _scaled(learn.loss_grad, n/held.planned)
+        if n == held.planned: return
+        loss, by = learn.loss_grad, n/held.planned
+        if type(loss) is Tensor: learn.loss_grad = loss*by
+        else: learn.loss_grad = map_tensors(lambda t: t*by, loss)     # several, in your own step
 
     def after_cancel_backward(self): self.sum.new = 0
     def after_backward(self):
@@ -89,22 +95,15 @@ class GradientAccumulation(Callback):
     def before_step(self):
         learn, held = self.learn, self.sum
         if not held.items: return                  # the backward was cancelled: nothing is ours
-        ends = held.ending or learn.iter + 1 == learn.n_iter
-        if held.items < self.n_acc and not ends: raise CancelBatchException()
+        if held.items < self.n_acc and not held.ending and learn.iter + 1 != learn.n_iter:
+            raise CancelBatchException()
         if held.items != held.planned: _scale_grads(learn.opt, held.planned/held.items)
         held.items = 0
 
 class _Sum:
     "What is in the gradients"
-    # not attributes of the callback: assigning those looks for names of the learner, every time
+    # not attributes of the callback: assigning those looks for names of the learner, each time
     items, planned, new, ending = 0, 0, 0, False
-
-def _n_items(learn: Learner) -> int:
-    try: return max(find_bs(learn.yb), 1)
-    except ValueError: return max(find_bs(learn.xb), 1)
-
-def _scaled(loss: Any, by: float) -> Any:
-    return loss*by if type(loss) is Tensor else map_tensors(lambda t: t*by, loss)
 
 def _scale_grads(opt: Any, by: float) -> None:
     for group in opt.param_groups:
@@ -216,7 +215,7 @@ class RunningAverages:
         "Give them the values noted last"
         for own, copies in self.kept: torch._foreach_copy_(own, copies)
 
-# %% ../nbs/10_control.ipynb #d390e27b
+# %% ../nbs/10_control.ipynb #528c40db
 class TerminateOnNaN(Callback):
     "Ends a fit when the loss is nan or infinite, before the weights are updated"
     order, run_in, name = -9, ('fit', 'validate', 'preds'), 'terminate_on_nan'
@@ -244,11 +243,10 @@ class TerminateOnNaN(Callback):
 
     def before_step(self):
         if not self.check_grads: return
-        learn = self.learn
-        grads = {name: p.grad for name, p in learn.model.named_parameters() if p.grad is not None}
-        norms = [torch.linalg.vector_norm(g).float() for g in grads.values()]
-        if all_finite(torch.stack([n.to(norms[0].device) for n in norms])): return       # waits
-        bad = [name for name, g in grads.items() if not all_finite(g)]
+        params = [p for group in self.learn.opt.param_groups for p in group['params']]
+        if all_finite(total_norm([p.grad for p in params if p.grad is not None])): return    # waits
+        bad = [name for name, p in self.learn.model.named_parameters()
+               if p.grad is not None and not all_finite(p.grad)]
         if bad: self._found(f'the gradient of {bad[0]} is not finite')      # else just very long
 
 Learner.nan_batch = None     # inputs and targets for which `TerminateOnNaN` stopped the last fit

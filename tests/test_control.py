@@ -68,7 +68,8 @@ def test_clip_norm_is_what_torch_says():
         seen = []
         after = cbnb.Callback(before_step=lambda self: seen.extend(p.grad.clone() for p in net.parameters()))
         after.order = 12
-        learn = line_learner(dls=cbnb.DataLoaders([(x, y)], device="cpu"), model=net, cbs=[cbnb.GradientClip(0.5, norm_type, kind), after], lr=0.0)
+        dls = cbnb.DataLoaders([(x, y)], device="cpu")
+        learn = line_learner(dls=dls, model=net, cbs=[cbnb.GradientClip(0.5, norm_type, kind), after], lr=0.0)
         learn.fit(1)
         if kind == "value":
             assert max(g.abs().max() for g in seen) == 0.5 and learn.gradient_clip.norm is None
@@ -346,7 +347,7 @@ def test_explain_nan_changes_nothing():
 def test_a_stop_ends_the_epoch_properly():
     seen, tracker = [], []
     learn = learner(cbs=[cbnb.StopAfter(steps=6)], valid=True)
-    late = cbnb.Callback(after_epoch=lambda self: tracker.append(self.learn.final_record[1]))
+    late = cbnb.Callback(after_epoch=lambda self: tracker.append(self.learn.final_record[-1]))
     late.order = 63  # a tracker's
     learn.add_cbs([noting(seen), late])
     learn.fit(9)
