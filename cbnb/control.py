@@ -110,7 +110,7 @@ def _scale_grads(opt: Any, by: float) -> None:
         for p in group['params']:
             if p.grad is not None: p.grad.mul_(by)
 
-# %% ../nbs/10_control.ipynb #8a170efc
+# %% ../nbs/10_control.ipynb #5d735ae9
 @patch
 def after_train(self: GradientAccumulation) -> None:
     "Step with what is left"
@@ -122,10 +122,14 @@ def after_train(self: GradientAccumulation) -> None:
     finally: self._drop()
 
 @patch
-def after_cancel_step(self: GradientAccumulation) -> None: self.sum.items = 0
+def after_cancel_step(self: GradientAccumulation) -> None:
+    "Begin a new sum: the loop zeroes the gradients"
+    self.sum.items = 0
 
 @patch
-def after_cancel_epoch(self: GradientAccumulation) -> None: self._drop()
+def after_cancel_epoch(self: GradientAccumulation) -> None:
+    "Drop what is left"
+    self._drop()
 
 @patch
 def _drop(self: GradientAccumulation) -> None:
