@@ -10,9 +10,11 @@ __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'Cance
            'Learner', 'Step', 'TrainEvalCallback', 'snapshot', 'set_display', 'shown_as', 'History', 'Recorder',
            'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly', 'combine_scheds',
            'combined_cos', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley', 'LRFind', 'LRFinder',
-           'ProgressCallback', 'Steering', 'LRPicker', 'EarlyStopping', 'EarlyStoppingCallback', 'ReduceLROnPlateau',
-           'Tracker', 'TrackerCallback', 'load_learner', 'SaveModel', 'SaveModelCallback', 'GatherPredsCallback',
-           'FetchPredsCallback', 'MCDropoutCallback', 'SavedBatches', 'before_batch_cb']
+           'ProgressCallback', 'Steering', 'LRPicker', 'BnFreeze', 'CollectData', 'CollectDataCallback',
+           'GradientAccumulation', 'GradientClip', 'Schedule', 'ShortEpoch', 'ShortEpochCallback', 'SkipToEpoch',
+           'StopAfter', 'TerminateOnNaN', 'TerminateOnNaNCallback', 'EarlyStopping', 'EarlyStoppingCallback',
+           'ReduceLROnPlateau', 'Tracker', 'TrackerCallback', 'load_learner', 'SaveModel', 'SaveModelCallback',
+           'GatherPredsCallback', 'FetchPredsCallback', 'MCDropoutCallback', 'SavedBatches', 'before_batch_cb']
 
 # %% ../nbs/20_all.ipynb #0c5d651c
 from .callback import (
@@ -35,6 +37,10 @@ from .display import ProgressCallback
 from .steering import Steering
 from . import dashboard, widgets          # what notebooks show where widgets work
 from .lr_picker import LRPicker
+from .control import (
+    BnFreeze, CollectData, CollectDataCallback, GradientAccumulation, GradientClip, Schedule,
+    ShortEpoch, ShortEpochCallback, SkipToEpoch, StopAfter, TerminateOnNaN,
+    TerminateOnNaNCallback)
 from .tracker import (
     EarlyStopping, EarlyStoppingCallback, ReduceLROnPlateau, Tracker, TrackerCallback)
 from .checkpoint import load_learner, SaveModel, SaveModelCallback
@@ -53,10 +59,13 @@ _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelE
          'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo',
          'SchedPoly', 'combine_scheds', 'combined_cos', 'minimum', 'recommend_rate',
          'slide', 'steep', 'valley', 'LRFind', 'LRFinder', 'ProgressCallback', 'Steering',
-         'LRPicker', 'EarlyStopping', 'EarlyStoppingCallback', 'ReduceLROnPlateau',
-         'Tracker', 'TrackerCallback', 'load_learner', 'SaveModel', 'SaveModelCallback',
-         'GatherPredsCallback', 'FetchPredsCallback', 'MCDropoutCallback', 'SavedBatches',
-         'before_batch_cb']
+         'LRPicker', 'BnFreeze', 'CollectData', 'CollectDataCallback',
+         'GradientAccumulation', 'GradientClip', 'Schedule', 'ShortEpoch',
+         'ShortEpochCallback', 'SkipToEpoch', 'StopAfter', 'TerminateOnNaN',
+         'TerminateOnNaNCallback', 'EarlyStopping', 'EarlyStoppingCallback',
+         'ReduceLROnPlateau', 'Tracker', 'TrackerCallback', 'load_learner', 'SaveModel',
+         'SaveModelCallback', 'GatherPredsCallback', 'FetchPredsCallback',
+         'MCDropoutCallback', 'SavedBatches', 'before_batch_cb']
 
 # %% ../nbs/20_all.ipynb #e0e37a7d
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
