@@ -10,9 +10,10 @@ __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'Cance
            'Learner', 'Step', 'TrainEvalCallback', 'snapshot', 'History', 'Recorder', 'OneCycle', 'ParamScheduler',
            'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly', 'combine_scheds', 'combined_cos', 'LRFind',
            'LRFinder', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley', 'ProgressCallback', 'Steering',
-           'LRPicker', 'set_display', 'shown_as', 'load_learner', 'GatherPredsCallback']
+           'LRPicker', 'set_display', 'shown_as', 'load_learner', 'GatherPredsCallback', 'FTRL', 'ClipStep',
+           'ClosureStep', 'EvalStep', 'MultiLossStep', 'TrainStep', 'Optimizers']
 
-# %% ../nbs/20_all.ipynb #cc39916a
+# %% ../nbs/20_all.ipynb #d7bc5668
 from cbnb.callback import (
     Callback, CancelBackwardException, CancelBatchException, CancelEpochException, CancelException,
     CancelFitException, CancelStepException, CancelTrainException, CancelValidException,
@@ -21,6 +22,7 @@ from .data import Batches, DataLoaders, default_device, find_bs, to_detach, to_d
 from .metrics import (
     AccumMetric, AvgLoss, AvgMetric, AvgSmoothLoss, Metric, ValueMetric, accuracy, error_rate)
 from .front_end import set_display, shown_as
+from .optim import Optimizers
 from .learner import FitInterrupted, Learner, Step, TrainEvalCallback
 from .snapshot import snapshot
 from .recorder import History, Recorder
@@ -35,8 +37,9 @@ from . import dashboard, widgets          # what notebooks show where widgets wo
 from .lr_picker import LRPicker
 from .checkpoint import load_learner
 from .preds import GatherPredsCallback
+from .steps import FTRL, ClipStep, ClosureStep, EvalStep, MultiLossStep, TrainStep
 
-# %% ../nbs/20_all.ipynb #bb7c69a0
+# %% ../nbs/20_all.ipynb #7c6b6ec5
 _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelEpochException',
          'CancelException', 'CancelFitException', 'CancelStepException', 'CancelTrainException',
          'CancelValidException', 'event', 'patch',
@@ -48,7 +51,8 @@ _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelE
          'combine_scheds', 'combined_cos',
          'LRFind', 'LRFinder', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley',
          'ProgressCallback', 'Steering', 'LRPicker', 'set_display', 'shown_as',
-         'load_learner', 'GatherPredsCallback']
+         'load_learner', 'GatherPredsCallback',
+         'FTRL', 'ClipStep', 'ClosureStep', 'EvalStep', 'MultiLossStep', 'TrainStep', 'Optimizers']
 
 # %% ../nbs/20_all.ipynb #cace59d6
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
