@@ -204,6 +204,16 @@ def test_a_model_that_returns_the_loss(tmp_path):
     assert row["valid_loss"] == pytest.approx(row["train_loss"])  # without a loss_func, the step's own
 
 
+def test_frozen_parameters_are_said():
+    net = zero_line().requires_grad_(False)
+    with pytest.raises(ValueError, match="all parameters that the optimizer holds are frozen"):
+        TrainStep(net, nn.MSELoss(), SGD(net.parameters(), lr=0.1))(X, Y)
+    net, step = parts_step()
+    net.requires_grad_(False)
+    with pytest.raises(ValueError, match="are frozen"):
+        step(PARTS_BATCH)
+
+
 def test_what_a_step_lacks_is_said():
     with pytest.raises(TypeError, match="without a learner, TrainStep needs a model and an optimizer"):
         TrainStep()(X, Y)
@@ -475,9 +485,14 @@ def test_saving_and_exporting(kind, tmp_path):
     assert same_bits(other.model, learn.model)
 
 
-def test_an_exported_learner_trains_on():
-    learn = steps_learner("clip")
+def test_an_exported_learner_trains_on(tmp_path):
+    learn = steps_learner("clip", path=tmp_path)
     learn.fit(1)
+    loaded = cbnb.load_learner(learn.export(), trust=True)
+    loaded.dls = line_batches()
+    before = ab(loaded)
+    loaded.fit(1)
+    assert before == ab(learn) != ab(loaded) and loaded.opt is loaded.train_step.opt
     again = pickle.loads(pickle.dumps(learn.train_step))
     again(line_batches()[0])
     assert again.model is not learn.model and again.opt.param_groups[0]["params"][0] is again.model.a
