@@ -7,52 +7,61 @@ __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'Cance
            'CancelFitException', 'CancelStepException', 'CancelTrainException', 'CancelValidException', 'event',
            'patch', 'Batches', 'DataLoaders', 'default_device', 'find_bs', 'to_detach', 'to_device', 'AccumMetric',
            'AvgLoss', 'AvgMetric', 'AvgSmoothLoss', 'Metric', 'ValueMetric', 'accuracy', 'error_rate', 'FitInterrupted',
-           'Learner', 'Step', 'TrainEvalCallback', 'snapshot', 'History', 'Recorder', 'OneCycle', 'ParamScheduler',
-           'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly', 'combine_scheds', 'combined_cos', 'LRFind',
-           'LRFinder', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley', 'ProgressCallback', 'Steering',
-           'LRPicker', 'set_display', 'shown_as', 'load_learner', 'GatherPredsCallback', 'FTRL', 'ClipStep',
-           'ClosureStep', 'EvalStep', 'MultiLossStep', 'TrainStep', 'Optimizers']
+           'Learner', 'Step', 'TrainEvalCallback', 'snapshot', 'set_display', 'shown_as', 'History', 'Recorder',
+           'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly', 'combine_scheds',
+           'combined_cos', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley', 'LRFind', 'LRFinder',
+           'ProgressCallback', 'Steering', 'LRPicker', 'EarlyStopping', 'EarlyStoppingCallback', 'ReduceLROnPlateau',
+           'Tracker', 'TrackerCallback', 'load_learner', 'SaveModel', 'SaveModelCallback', 'GatherPredsCallback',
+           'FetchPredsCallback', 'MCDropoutCallback', 'SavedBatches', 'before_batch_cb', 'Optimizers', 'FTRL',
+           'ClipStep', 'ClosureStep', 'EvalStep', 'MultiLossStep', 'TrainStep']
 
-# %% ../nbs/20_all.ipynb #d7bc5668
-from cbnb.callback import (
-    Callback, CancelBackwardException, CancelBatchException, CancelEpochException, CancelException,
-    CancelFitException, CancelStepException, CancelTrainException, CancelValidException,
-    event, patch)
+# %% ../nbs/20_all.ipynb #f82262a9
+from .callback import (
+    Callback, CancelBackwardException, CancelBatchException, CancelEpochException,
+    CancelException, CancelFitException, CancelStepException, CancelTrainException,
+    CancelValidException, event, patch, Callbacks)
 from .data import Batches, DataLoaders, default_device, find_bs, to_detach, to_device
 from .metrics import (
     AccumMetric, AvgLoss, AvgMetric, AvgSmoothLoss, Metric, ValueMetric, accuracy, error_rate)
-from .front_end import set_display, shown_as
 from .optim import Optimizers
 from .learner import FitInterrupted, Learner, Step, TrainEvalCallback
 from .snapshot import snapshot
+from .front_end import set_display, shown_as
 from .recorder import History, Recorder
-from .schedule import (
-    OneCycle, ParamScheduler, SchedCos, SchedExp, SchedLin, SchedNo, SchedPoly,
-    combine_scheds, combined_cos)
+from cbnb.schedule import (
+    OneCycle, ParamScheduler, SchedCos, SchedExp, SchedLin, SchedNo, SchedPoly, combine_scheds,
+    combined_cos)
 from .lr_rules import minimum, recommend_rate, slide, steep, valley
 from .lr_finder import LRFind, LRFinder
 from .display import ProgressCallback
 from .steering import Steering
 from . import dashboard, widgets          # what notebooks show where widgets work
 from .lr_picker import LRPicker
-from .checkpoint import load_learner
-from .preds import GatherPredsCallback
+from .tracker import (
+    EarlyStopping, EarlyStoppingCallback, ReduceLROnPlateau, Tracker, TrackerCallback)
+from .checkpoint import load_learner, SaveModel, SaveModelCallback
+from .preds import (
+    GatherPredsCallback, FetchPredsCallback, MCDropoutCallback, SavedBatches, before_batch_cb)
 from .steps import FTRL, ClipStep, ClosureStep, EvalStep, MultiLossStep, TrainStep
+from .dialects.recognise import adopt
 
-# %% ../nbs/20_all.ipynb #7c6b6ec5
+# %% ../nbs/20_all.ipynb #cb2afa9e
 _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelEpochException',
-         'CancelException', 'CancelFitException', 'CancelStepException', 'CancelTrainException',
-         'CancelValidException', 'event', 'patch',
-         'Batches', 'DataLoaders', 'default_device', 'find_bs', 'to_detach', 'to_device',
+         'CancelException', 'CancelFitException', 'CancelStepException',
+         'CancelTrainException', 'CancelValidException', 'event', 'patch', 'Batches',
+         'DataLoaders', 'default_device', 'find_bs', 'to_detach', 'to_device',
          'AccumMetric', 'AvgLoss', 'AvgMetric', 'AvgSmoothLoss', 'Metric', 'ValueMetric',
-         'accuracy', 'error_rate', 'FitInterrupted', 'Learner', 'Step', 'TrainEvalCallback',
-         'snapshot', 'History', 'Recorder',
-         'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly',
-         'combine_scheds', 'combined_cos',
-         'LRFind', 'LRFinder', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley',
-         'ProgressCallback', 'Steering', 'LRPicker', 'set_display', 'shown_as',
-         'load_learner', 'GatherPredsCallback',
-         'FTRL', 'ClipStep', 'ClosureStep', 'EvalStep', 'MultiLossStep', 'TrainStep', 'Optimizers']
+         'accuracy', 'error_rate', 'FitInterrupted', 'Learner', 'Step',
+         'TrainEvalCallback', 'snapshot', 'set_display', 'shown_as', 'History', 'Recorder',
+         'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo',
+         'SchedPoly', 'combine_scheds', 'combined_cos', 'minimum', 'recommend_rate',
+         'slide', 'steep', 'valley', 'LRFind', 'LRFinder', 'ProgressCallback', 'Steering',
+         'LRPicker', 'EarlyStopping', 'EarlyStoppingCallback', 'ReduceLROnPlateau',
+         'Tracker', 'TrackerCallback', 'load_learner', 'SaveModel', 'SaveModelCallback',
+         'GatherPredsCallback', 'FetchPredsCallback', 'MCDropoutCallback', 'SavedBatches',
+         'before_batch_cb', 'Optimizers', 'FTRL', 'ClipStep', 'ClosureStep', 'EvalStep',
+         'MultiLossStep', 'TrainStep']
 
-# %% ../nbs/20_all.ipynb #cace59d6
+# %% ../nbs/20_all.ipynb #e0e37a7d
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
+Callbacks.adopt = staticmethod(adopt)      # for callbacks of other libraries

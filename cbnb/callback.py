@@ -8,7 +8,7 @@ __all__ = ['BACKWARD', 'STEP', 'BATCH', 'EVALUATED', 'TRAIN', 'VALIDATE', 'EPOCH
            'CancelBackwardException', 'CancelBatchException', 'CancelTrainException', 'CancelValidException',
            'CancelEpochException', 'CancelFitException', 'not_honoured', 'Forwarding', 'shadows', 'warn_shadow',
            'snake_name', 'check_method_names', 'Callback', 'patch', 'settings', 'cb_settings', 'Callbacks',
-           'early_names', 'user_level', 'loop_lines']
+           'early_names', 'user_level', 'wrapped', 'loop_lines']
 
 # %% ../nbs/00_callback.ipynb #6f8444d8
 import difflib
@@ -191,18 +191,24 @@ def snake_name(
     name = re.sub('(.)([A-Z][a-z]+)', r'\1_\2', name)
     return re.sub('([a-z0-9])([A-Z])', r'\1_\2', name).lower()
 
-# %% ../nbs/00_callback.ipynb #171e6b7b
+# %% ../nbs/00_callback.ipynb #35a540b8
 def check_method_names(
     cls: type,   # a new callback class
 ) -> None:
     "Refuse public methods whose names are almost those of events (`TypeError`)"
     for name, value in vars(cls).items():
         if not callable(value) or name.startswith('_') or name in EVENTS: continue
+        if _STRANGE.fullmatch(name): raise TypeError(
+            f'{cls.__name__}.{name} is no event of this Callback, and would never be called. '
+            'A class written for fastai v1 or MindSpore needs no base class here; '
+            'or derive it from the Callback of cbnb.dialects.fastai_v1 or .mindspore')
         near = difflib.get_close_matches(name, EVENTS, n=1, cutoff=0.85)
         if near: raise TypeError(
             f'{cls.__name__}.{name} is not an event and would never be called: '
             f'did you mean {near[0]!r}? '
             '(A helper method may keep such a name with a leading underscore.)')
+
+_STRANGE = re.compile('on_(train|eval|epoch|batch|loss|backward|step)(_epoch|_step)?_(begin|end)')
 
 # %% ../nbs/00_callback.ipynb #2487b43d
 class Callback(Forwarding):
@@ -323,9 +329,11 @@ def cb_settings(
     held = {k: v for k, v in vars(cb).items() if k not in ('learn', '_shadows')}
     return settings(type(cb)), settings(held)
 
-# %% ../nbs/00_callback.ipynb #c519656b
+# %% ../nbs/00_callback.ipynb #f5a755bc
 class Callbacks:
     "The callbacks of a learner: who is in, under which name, and who is called for which event"
+    adopt: Callable[[Any], Callback | None] | None = None    # set by 20_all, used by `as_callback`
+
     def __init__(self,
         learn: Any,    # the learner; its `where(event_name)` tells where in a run it is
     ):
@@ -389,16 +397,31 @@ def user_level() -> int:
         frame, level = frame.f_back, level + 1
     return level
 
-# %% ../nbs/00_callback.ipynb #853cb27d
+# %% ../nbs/00_callback.ipynb #e1a7a7d9
+@patch
+def as_callback(self: Callbacks,
+    given: Any,    # a callback, a callback class, or a callback of another library
+) -> Callback:     # `given` itself, an instance of it, or what wraps it
+    "The callback that is meant; `TypeError` if it is none"
+    if isinstance(given, Callback): return given
+    if isinstance(given, type) and issubclass(given, Callback): return given()
+    for cb in self.all:
+        if wrapped(cb) is given: return cb
+    if self.adopt and (cb := self.adopt(given)) is not None: return cb
+    raise TypeError(f'{given!r} is not a callback: pass an instance or a subclass of Callback')
+
+def wrapped(cb: Callback) -> Any:
+    "The object of another library that a callback stands for; its own are themselves"
+    return vars(cb).get('wraps', cb)
+
+# %% ../nbs/00_callback.ipynb #7593700d
 @patch
 def add(self: Callbacks,
     cb: Any,                  # a callback, or a callback class
     replace: bool = True,     # the same class with the same settings replaces the one before
 ) -> Callback:                # the callback that is in now
     "Let a callback in"
-    if isinstance(cb, type) and issubclass(cb, Callback): cb = cb()
-    if not isinstance(cb, Callback):
-        raise TypeError(f'{cb!r} is not a callback: pass an instance or a subclass of Callback')
+    cb = self.as_callback(cb)
     if any(cb is c for c in self.all): return cb
     if cb.learn is not None and hasattr(cb.learn, 'remove_cb'):
         cb.learn.remove_cb(cb)                                     # the last learner has it
@@ -409,7 +432,7 @@ def add(self: Callbacks,
     print(f'learn.{name}: replaced, it was added before with the same settings')
     return self.insert(cb, at, name, mine)
 
-# %% ../nbs/00_callback.ipynb #4bb0b808
+# %% ../nbs/00_callback.ipynb #cedeb511
 @patch
 def insert(self: Callbacks,
     cb: Callback,     # one that is not in
@@ -421,7 +444,7 @@ def insert(self: Callbacks,
     if name in self.names: name = self._free_name(cb)
     self.all = [*self.all[:at], cb, *self.all[at:]]
     self.names[name], self._settings[id(cb)] = cb, mine
-    vars(self.learn)[name] = cb
+    vars(self.learn)[name] = wrapped(cb)
     cb.learn = self.learn                                # also makes new ready lists
     for early in early_names(cb):
         if shadows(cb, early): warn_shadow(cb, early, user_level() + 1)
@@ -437,17 +460,19 @@ def _free_name(self: Callbacks, cb: Callback) -> str:
     candidates = [name] + [f'{name}_{i}' for i in range(2, len(self.all) + 2)]
     return next(n for n in candidates if n not in self.names)
 
-# %% ../nbs/00_callback.ipynb #5fa5448b
+# %% ../nbs/00_callback.ipynb #c71f4c10
 @patch
 def find(self: Callbacks,
     which: Any,            # a callback, its name, or a callback class
 ) -> list[Callback]:       # the matching callbacks that are in
     "The callback itself, or all of a class, its subclasses, and the class as it was defined before"
     if isinstance(which, str): return [self.names[which]] if which in self.names else []
-    if not isinstance(which, type): return [cb for cb in self.all if cb is which]
+    if not isinstance(which, type):
+        return [cb for cb in self.all if cb is which or wrapped(cb) is which]
     def same(cls: type) -> bool:
         return (cls.__module__, cls.__qualname__) == (which.__module__, which.__qualname__)
-    return [cb for cb in self.all if any(same(cls) for cls in type(cb).__mro__)]
+    kinds = lambda cb: {*type(cb).__mro__, *type(wrapped(cb)).__mro__}
+    return [cb for cb in self.all if any(map(same, kinds(cb)))]
 
 @patch
 def remove(self: Callbacks,

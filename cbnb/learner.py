@@ -24,13 +24,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# %% ../nbs/03_learner.ipynb #26feb42c
+# %% ../nbs/03_learner.ipynb #1b68a96b
 from .callback import (
     BATCH_EVENTS, EPOCH, FIT, TRAIN, VALIDATE, Callback, Callbacks, CancelBackwardException,
     CancelBatchException, CancelEpochException, CancelException, CancelFitException,
     CancelStepException, CancelTrainException, CancelValidException, Level, event, loop_lines,
     not_honoured, patch, user_level)
-from .data import as_dls, n_batches, split_batch, to_device
+from .data import apart, as_dls, n_batches, split_batch, to_device
 from .metrics import as_metrics
 from .optim import (
     Optimizers, as_positive, belongs_to, freeze_groups, make_opt, norm_params, one_group,
@@ -485,10 +485,10 @@ def to_dls_device(self: Learner) -> None:
         for part in (step.model, step.loss_func):
             if isinstance(part, nn.Module): part.to(device)
 
-# %% ../nbs/03_learner.ipynb #9180425d
+# %% ../nbs/03_learner.ipynb #27e9564c
 @patch
 def add_cb(self: Learner,
-    cb: Any,    # a callback, or a callback class
+    cb: Any,    # a callback, a callback class, or a callback of another library
 ) -> Learner:
     "Add a callback; one of the same class with the same settings is replaced"
     self.callbacks.add(cb)
@@ -519,7 +519,7 @@ def remove_cbs(self: Learner, cbs: Any) -> Learner:
 def added_cbs(self: Learner, cbs: Any) -> Iterator[Learner]:
     "Callbacks for the length of a `with` block"
     before = self.cbs
-    new = [cb() if isinstance(cb, type) and issubclass(cb, Callback) else cb for cb in as_list(cbs)]
+    new = [self.callbacks.as_callback(cb) for cb in as_list(cbs)]
     try:
         for cb in new: self.callbacks.add(cb, replace=False)
         yield self
@@ -677,14 +677,19 @@ def _prepare_opt(self: Learner, lr: Any, wd: float | None, reset_opt: bool) -> N
     set_hyper(self.opt, 'lr', lrs)
     if wd is not None: set_hyper(self.opt, 'wd', as_positive(wd, 'wd'))
 
-# %% ../nbs/03_learner.ipynb #48bf5c15
+# %% ../nbs/03_learner.ipynb #746cf0bf
 @patch
 @contextmanager
-def _evaluating(self: Learner, purpose: str, cbs: Any) -> Iterator[Callable[[Iterable], None]]:
+def _evaluating(self: Learner,
+    purpose: str,           # 'validate' or 'preds'
+    cbs: Any,               # callbacks for its length
+    inner: bool = False,    # send the events of validation only, as within another run
+) -> Iterator[Callable[[Iterable], None]]:
     "A run without training; yields the function that does it on a loader"
-    nested, modes = self.running, {m: m.training for m in self.model.modules()}
+    nested, modes = inner or self.running, {m: m.training for m in self.model.modules()}
+    if inner: self.to_dls_device()                     # otherwise `before_fit` sees to that
     def evaluate(dl: Iterable) -> None:
-        if nested: self._do_validate(dl)
+        if nested: self._do_validate(apart(dl))        # an outer run may be in the middle of it
         else: self._guard(FIT, CancelFitException,
                           self._guard, EPOCH, CancelEpochException, self._do_validate, dl)
     with self._run(purpose, cbs), self.no_logging():

@@ -1,0 +1,1 @@
+"""Callbacks written for other libraries"""
