@@ -6,15 +6,16 @@
 __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelEpochException', 'CancelException',
            'CancelFitException', 'CancelStepException', 'CancelTrainException', 'CancelValidException', 'event',
            'patch', 'Batches', 'DataLoaders', 'default_device', 'find_bs', 'to_detach', 'to_device', 'AccumMetric',
-           'AvgLoss', 'AvgMetric', 'AvgSmoothLoss', 'Metric', 'ValueMetric', 'accuracy', 'error_rate', 'FitInterrupted',
-           'Learner', 'Step', 'TrainEvalCallback', 'snapshot', 'set_display', 'shown_as', 'History', 'Recorder',
-           'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly', 'combine_scheds',
-           'combined_cos', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley', 'LRFind', 'LRFinder',
-           'ProgressCallback', 'Steering', 'LRPicker', 'BnFreeze', 'CollectData', 'CollectDataCallback',
+           'AvgLoss', 'AvgMetric', 'AvgSmoothLoss', 'Metric', 'ValueMetric', 'accuracy', 'error_rate', 'Optimizers',
+           'FitInterrupted', 'Learner', 'Step', 'TrainEvalCallback', 'snapshot', 'set_display', 'shown_as', 'History',
+           'Recorder', 'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly',
+           'combine_scheds', 'combined_cos', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley', 'LRFind',
+           'LRFinder', 'ProgressCallback', 'Steering', 'LRPicker', 'BnFreeze', 'CollectData', 'CollectDataCallback',
            'GradientAccumulation', 'GradientClip', 'Schedule', 'ShortEpoch', 'ShortEpochCallback', 'SkipToEpoch',
            'StopAfter', 'TerminateOnNaN', 'TerminateOnNaNCallback', 'EarlyStopping', 'EarlyStoppingCallback',
            'ReduceLROnPlateau', 'Tracker', 'TrackerCallback', 'load_learner', 'SaveModel', 'SaveModelCallback',
-           'GatherPredsCallback', 'FetchPredsCallback', 'MCDropoutCallback', 'SavedBatches', 'before_batch_cb']
+           'GatherPredsCallback', 'FetchPredsCallback', 'MCDropoutCallback', 'SavedBatches', 'before_batch_cb', 'FTRL',
+           'ClipStep', 'ClosureStep', 'EvalStep', 'MultiLossStep', 'TrainStep']
 
 # %% ../nbs/20_all.ipynb #0c5d651c
 from .callback import (
@@ -24,6 +25,7 @@ from .callback import (
 from .data import Batches, DataLoaders, default_device, find_bs, to_detach, to_device
 from .metrics import (
     AccumMetric, AvgLoss, AvgMetric, AvgSmoothLoss, Metric, ValueMetric, accuracy, error_rate)
+from .optim import Optimizers
 from .learner import FitInterrupted, Learner, Step, TrainEvalCallback
 from .snapshot import snapshot
 from .front_end import set_display, shown_as
@@ -46,6 +48,7 @@ from .tracker import (
 from .checkpoint import load_learner, SaveModel, SaveModelCallback
 from .preds import (
     GatherPredsCallback, FetchPredsCallback, MCDropoutCallback, SavedBatches, before_batch_cb)
+from .steps import FTRL, ClipStep, ClosureStep, EvalStep, MultiLossStep, TrainStep
 from .dialects.recognise import adopt
 
 # %% ../nbs/20_all.ipynb #bb7c69a0
@@ -54,7 +57,7 @@ _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelE
          'CancelTrainException', 'CancelValidException', 'event', 'patch', 'Batches',
          'DataLoaders', 'default_device', 'find_bs', 'to_detach', 'to_device',
          'AccumMetric', 'AvgLoss', 'AvgMetric', 'AvgSmoothLoss', 'Metric', 'ValueMetric',
-         'accuracy', 'error_rate', 'FitInterrupted', 'Learner', 'Step',
+         'accuracy', 'error_rate', 'Optimizers', 'FitInterrupted', 'Learner', 'Step',
          'TrainEvalCallback', 'snapshot', 'set_display', 'shown_as', 'History', 'Recorder',
          'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo',
          'SchedPoly', 'combine_scheds', 'combined_cos', 'minimum', 'recommend_rate',
@@ -65,7 +68,8 @@ _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelE
          'TerminateOnNaNCallback', 'EarlyStopping', 'EarlyStoppingCallback',
          'ReduceLROnPlateau', 'Tracker', 'TrackerCallback', 'load_learner', 'SaveModel',
          'SaveModelCallback', 'GatherPredsCallback', 'FetchPredsCallback',
-         'MCDropoutCallback', 'SavedBatches', 'before_batch_cb']
+         'MCDropoutCallback', 'SavedBatches', 'before_batch_cb', 'FTRL', 'ClipStep',
+         'ClosureStep', 'EvalStep', 'MultiLossStep', 'TrainStep']
 
 # %% ../nbs/20_all.ipynb #e0e37a7d
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
