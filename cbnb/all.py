@@ -10,9 +10,11 @@ __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'Cance
            'Learner', 'Step', 'TrainEvalCallback', 'snapshot', 'History', 'Recorder', 'OneCycle', 'ParamScheduler',
            'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly', 'combine_scheds', 'combined_cos', 'LRFind',
            'LRFinder', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley', 'ProgressCallback', 'Steering',
-           'LRPicker', 'set_display', 'shown_as', 'load_learner', 'GatherPredsCallback']
+           'LRPicker', 'set_display', 'shown_as', 'ShowGraph', 'ShowGraphCallback', 'ActivationStats', 'Hook',
+           'HookCallback', 'Hooks', 'hook_output', 'hook_outputs', 'CutMix', 'MixUp', 'load_learner',
+           'GatherPredsCallback']
 
-# %% ../nbs/20_all.ipynb #cc39916a
+# %% ../nbs/20_all.ipynb #9ff3e857
 from cbnb.callback import (
     Callback, CancelBackwardException, CancelBatchException, CancelEpochException, CancelException,
     CancelFitException, CancelStepException, CancelTrainException, CancelValidException,
@@ -33,10 +35,14 @@ from .display import ProgressCallback
 from .steering import Steering
 from . import dashboard, widgets          # what notebooks show where widgets work
 from .lr_picker import LRPicker
+from .show_graph import ShowGraph, ShowGraphCallback
+from .hooks import (
+    ActivationStats, Hook, HookCallback, Hooks, hook_output, hook_outputs)
+from .mixup import CutMix, MixUp
 from .checkpoint import load_learner
 from .preds import GatherPredsCallback
 
-# %% ../nbs/20_all.ipynb #bb7c69a0
+# %% ../nbs/20_all.ipynb #37f22d1b
 _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelEpochException',
          'CancelException', 'CancelFitException', 'CancelStepException', 'CancelTrainException',
          'CancelValidException', 'event', 'patch',
@@ -48,6 +54,9 @@ _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelE
          'combine_scheds', 'combined_cos',
          'LRFind', 'LRFinder', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley',
          'ProgressCallback', 'Steering', 'LRPicker', 'set_display', 'shown_as',
+         'ShowGraph', 'ShowGraphCallback',
+         'ActivationStats', 'Hook', 'HookCallback', 'Hooks', 'hook_output', 'hook_outputs',
+         'CutMix', 'MixUp',
          'load_learner', 'GatherPredsCallback']
 
 # %% ../nbs/20_all.ipynb #cace59d6

@@ -34,7 +34,7 @@ def grown(
     step = nice_step((hi - lo or abs(lo) or 1.)/5)
     return math.floor(lo/step + 1e-9)*step, math.ceil(hi/step - 1e-9)*step or step
 
-# %% ../nbs/09c_show_graph.ipynb #ba212a43
+# %% ../nbs/09c_show_graph.ipynb #9bbd00da
 def run_figure(
     run: Run,                                     # the record of a fit
     total: int | None = None,                     # batches that are planned; None: nobody knows
@@ -46,7 +46,7 @@ def run_figure(
     bounds = grown(bounds, [*raw[late:], *smooth[late:], *(loss for _, loss in valid)])
     fig = losses_figure(raw, smooth, valid)
     [ax] = fig.axes
-    if total: ax.set_xlim(0, total)
+    if total: ax.set_xlim(0, 1.01*total)         # the last point is drawn whole
     if bounds:
         room = 0.03*(bounds[1] - bounds[0])
         ax.set_ylim(bounds[0] - room, bounds[1] + room)
