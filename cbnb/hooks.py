@@ -353,7 +353,7 @@ def hist(self: ActivationStats,
     table = table.where(ran[:, None], torch.zeros(()))
     return rebinned(table[:, 5:], table[:, 3], table[:, 4], limits).T.log1p()
 
-# %% ../nbs/10a_hooks.ipynb #1854bf80
+# %% ../nbs/10a_hooks.ipynb #61304bf7
 @patch
 def color_dim(self: ActivationStats,
     i: int | str | None = None,                    # number or name of a layer; None: all
@@ -369,7 +369,7 @@ def color_dim(self: ActivationStats,
     with figure(size=size, cols=cols, rows=rows) as (fig, axes):
         for ax, k, (hist, (lo, hi)) in zip(axes, shown, hists):
             end = self.steps[-1] + (self.every or 1) if self.steps else 1
-            image = ax.imshow(hist, origin='lower', aspect='auto', extent=(0, end, lo, hi),
+            image = ax.imshow(hist.numpy(), origin='lower', aspect='auto', extent=(0, end, lo, hi),
                               cmap='viridis', interpolation='antialiased')
             ax.grid(False)
             ax.set(title=self._title(k))
