@@ -10,12 +10,14 @@ __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'Cance
            'FitInterrupted', 'Learner', 'Step', 'TrainEvalCallback', 'snapshot', 'set_display', 'shown_as', 'History',
            'Recorder', 'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly',
            'combine_scheds', 'combined_cos', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley', 'LRFind',
-           'LRFinder', 'ProgressCallback', 'Steering', 'LRPicker', 'BnFreeze', 'CollectData', 'CollectDataCallback',
-           'GradientAccumulation', 'GradientClip', 'Schedule', 'ShortEpoch', 'ShortEpochCallback', 'SkipToEpoch',
-           'StopAfter', 'TerminateOnNaN', 'TerminateOnNaNCallback', 'EarlyStopping', 'EarlyStoppingCallback',
-           'ReduceLROnPlateau', 'Tracker', 'TrackerCallback', 'load_learner', 'SaveModel', 'SaveModelCallback',
-           'GatherPredsCallback', 'FetchPredsCallback', 'MCDropoutCallback', 'SavedBatches', 'before_batch_cb', 'FTRL',
-           'ClipStep', 'ClosureStep', 'EvalStep', 'MultiLossStep', 'TrainStep']
+           'LRFinder', 'ProgressCallback', 'Steering', 'LRPicker', 'ShowGraph', 'ShowGraphCallback', 'BnFreeze',
+           'CollectData', 'CollectDataCallback', 'GradientAccumulation', 'GradientClip', 'Schedule', 'ShortEpoch',
+           'ShortEpochCallback', 'SkipToEpoch', 'StopAfter', 'TerminateOnNaN', 'TerminateOnNaNCallback',
+           'ActivationStats', 'Hook', 'HookCallback', 'Hooks', 'hook_output', 'hook_outputs', 'CutMix', 'MixUp',
+           'EarlyStopping', 'EarlyStoppingCallback', 'ReduceLROnPlateau', 'Tracker', 'TrackerCallback', 'load_learner',
+           'SaveModel', 'SaveModelCallback', 'GatherPredsCallback', 'FetchPredsCallback', 'MCDropoutCallback',
+           'SavedBatches', 'before_batch_cb', 'FTRL', 'ClipStep', 'ClosureStep', 'EvalStep', 'MultiLossStep',
+           'TrainStep']
 
 # %% ../nbs/20_all.ipynb #0c5d651c
 from .callback import (
@@ -39,10 +41,13 @@ from .display import ProgressCallback
 from .steering import Steering
 from . import dashboard, widgets          # what notebooks show where widgets work
 from .lr_picker import LRPicker
+from .show_graph import ShowGraph, ShowGraphCallback
 from .control import (
     BnFreeze, CollectData, CollectDataCallback, GradientAccumulation, GradientClip, Schedule,
     ShortEpoch, ShortEpochCallback, SkipToEpoch, StopAfter, TerminateOnNaN,
     TerminateOnNaNCallback)
+from .hooks import ActivationStats, Hook, HookCallback, Hooks, hook_output, hook_outputs
+from .mixup import CutMix, MixUp
 from .tracker import (
     EarlyStopping, EarlyStoppingCallback, ReduceLROnPlateau, Tracker, TrackerCallback)
 from .checkpoint import load_learner, SaveModel, SaveModelCallback
@@ -62,14 +67,15 @@ _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelE
          'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo',
          'SchedPoly', 'combine_scheds', 'combined_cos', 'minimum', 'recommend_rate',
          'slide', 'steep', 'valley', 'LRFind', 'LRFinder', 'ProgressCallback', 'Steering',
-         'LRPicker', 'BnFreeze', 'CollectData', 'CollectDataCallback',
-         'GradientAccumulation', 'GradientClip', 'Schedule', 'ShortEpoch',
-         'ShortEpochCallback', 'SkipToEpoch', 'StopAfter', 'TerminateOnNaN',
-         'TerminateOnNaNCallback', 'EarlyStopping', 'EarlyStoppingCallback',
-         'ReduceLROnPlateau', 'Tracker', 'TrackerCallback', 'load_learner', 'SaveModel',
-         'SaveModelCallback', 'GatherPredsCallback', 'FetchPredsCallback',
-         'MCDropoutCallback', 'SavedBatches', 'before_batch_cb', 'FTRL', 'ClipStep',
-         'ClosureStep', 'EvalStep', 'MultiLossStep', 'TrainStep']
+         'LRPicker', 'ShowGraph', 'ShowGraphCallback', 'BnFreeze', 'CollectData',
+         'CollectDataCallback', 'GradientAccumulation', 'GradientClip', 'Schedule',
+         'ShortEpoch', 'ShortEpochCallback', 'SkipToEpoch', 'StopAfter', 'TerminateOnNaN',
+         'TerminateOnNaNCallback', 'ActivationStats', 'Hook', 'HookCallback', 'Hooks',
+         'hook_output', 'hook_outputs', 'CutMix', 'MixUp', 'EarlyStopping',
+         'EarlyStoppingCallback', 'ReduceLROnPlateau', 'Tracker', 'TrackerCallback',
+         'load_learner', 'SaveModel', 'SaveModelCallback', 'GatherPredsCallback',
+         'FetchPredsCallback', 'MCDropoutCallback', 'SavedBatches', 'before_batch_cb',
+         'FTRL', 'ClipStep', 'ClosureStep', 'EvalStep', 'MultiLossStep', 'TrainStep']
 
 # %% ../nbs/20_all.ipynb #e0e37a7d
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)

@@ -1,0 +1,476 @@
+"""Looking inside a model, drawing losses, mixing items: what is seen, and that nothing stays behind however a run ends."""
+
+import copy
+import io
+import math
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import cbnb.all as cbnb
+from cbnb.hooks import Rows, find_layers, rebinned, summarized
+from helpers import RaiseIn, line_batches, line_learner, same_bits, seed
+
+ENDS = {"done": None, "error": RuntimeError("no"), "interrupt": KeyboardInterrupt(), "cancel": cbnb.CancelFitException()}
+
+
+def n_hooks(model) -> int:
+    return sum(len(m._forward_hooks) + len(m._backward_hooks) for m in model.modules())
+
+
+def quiet(row) -> None:
+    pass
+
+
+def net_learner(n: int = 5, model=None, **kwargs) -> cbnb.Learner:
+    seed()
+    x = torch.randn(n * 4, 3)
+    batches = list(zip(x.split(4), x.sum(1, keepdim=True).split(4)))
+    model = model or nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    learn = cbnb.Learner(cbnb.DataLoaders(batches, batches[:2], device="cpu"), model, nn.MSELoss(), lr=0.01, **kwargs)
+    learn.logger = quiet
+    return learn.remove_cb(cbnb.ProgressCallback)
+
+
+class Seen(cbnb.HookCallback):
+    """Notes for each call of the hook where in the run it was."""
+
+    def before_fit(self):
+        super().before_fit()
+        self.seen = []
+
+    def hook(self, m, inp, out):
+        self.seen.append((self.training, self.epoch, self.iter))
+        return out
+
+
+def run_to(learn, end, event, **kwargs) -> None:
+    error = copy.copy(ENDS[end])
+    cbs = [] if error is None else [RaiseIn(event, error, **kwargs)]
+    try:
+        learn.fit(2, cbs=cbs)
+        assert end in ("done", "cancel")
+    except (RuntimeError, cbnb.FitInterrupted):
+        assert end in ("error", "interrupt")
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("event, phase", [("before_fit", "train"), ("after_pred", "train"), ("after_pred", "validate"), ("after_epoch", "train")])
+@pytest.mark.parametrize("every", [None, 2])
+def test_no_hook_is_left_however_the_fit_ends(end, event, phase, every):
+    for order in (-30, 70):  # the callback that raises comes before it, or after it
+        learn = net_learner(cbs=[Seen(every=every), cbnb.ActivationStats(every=every)])
+        run_to(learn, end, event, order=order, phase=phase)
+        assert n_hooks(learn.model) == 0
+        learn.fit(1)
+        assert n_hooks(learn.model) == 0 and len(learn.activation_stats.steps) == (5 if every is None else 3)
+
+
+@pytest.mark.parametrize("order", [-20, -10, 0, 60])
+def test_every_kth_batch_is_seen_alone_whatever_the_order(order):
+    learn = net_learner()
+    cb = Seen("0", every=2)
+    cb.order = order
+    learn.fit(2, cbs=cb)
+    assert cb.seen == [(True, 0, 0), (True, 0, 2), (True, 0, 4), (True, 1, 1), (True, 1, 3)]  # batches 0, 2, 4, 6, 8
+
+
+def test_all_batches_of_the_fit_are_seen_but_no_others():
+    learn = net_learner()
+    cb = Seen("0")
+
+    def inside(self):
+        self.learn.validate()
+        self.learn.get_preds()
+
+    others = cbnb.Callback(after_pred=inside, after_epoch=inside)
+    others.run_in = ("fit",)
+    learn.fit(1, cbs=[cb, others])
+    assert cb.seen == [(True, 0, i) for i in range(5)] + [(False, 0, i) for i in range(2)]
+    learn.add_cb(cb)
+    learn.validate()
+    learn.get_preds()
+    assert len(cb.seen) == 7 and cb.hooks.stored[0].shape == (4, 4)
+
+
+def test_functions_are_given_for_the_hook_and_for_events_and_keep_the_callbacks_own():
+    found = []
+    cb = cbnb.HookCallback(
+        every=4,
+        hook=lambda self, m, inp, out: found.append((self.iter, type(m).__name__, inp[0].requires_grad)),
+        before_fit=lambda self: found.append("begins"),
+        after_fit=lambda self: found.append("ends"),
+        before_batch=lambda self: found.append(n_hooks(self.model)),
+    )
+    learn = net_learner()
+    learn.fit(1, cbs=cb)
+    two = [(0, "Linear", False)] * 2
+    assert found == ["begins", 2, *two, 0, 0, 0, 2, *[(4, "Linear", False)] * 2, 0, 0, "ends"]
+
+
+def test_gradients_are_seen_with_is_forward_false():
+    norms = []
+    learn = line_learner(metrics=None)
+    cb = cbnb.HookCallback("", is_forward=False, hook=lambda self, m, grads, out: norms.append(out[0].sum().item()))
+    learn.fit(1, cbs=cb)  # the model itself is called ''
+    assert norms[0] == pytest.approx(2 * (0 - 3))  # of the mean squared error of pred = 0, whose targets have mean 3
+
+
+def test_a_second_fit_begins_anew_with_the_model_at_hand():
+    learn = net_learner()
+    stats = cbnb.ActivationStats()
+    learn.fit(2, cbs=stats)
+    assert len(stats.stats) == 10 and len(stats.stats[0]) == 2
+    learn.model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 1))
+    learn.fit(1, cbs=stats)
+    assert len(stats.stats) == 5 and list(stats.layers) == ["0", "2", "3"]
+    other = net_learner(n=3)
+    other.fit(1, cbs=stats)
+    assert stats.steps == [0, 1, 2] and stats.layers["0"] is other.model[0]
+    named = cbnb.ActivationStats(modules=learn.model[0])
+    with pytest.raises(ValueError, match="the model has no Linear"):
+        other.fit(1, cbs=named)
+
+
+def test_statistics_are_those_of_the_outputs_and_stay():
+    kept = []
+    learn = net_learner(cbs=[stats := cbnb.ActivationStats(modules=nn.ReLU)])
+    learn.fit(2, cbs=cbnb.HookCallback("1", hook=lambda self, m, inp, out: kept.append(out.clone()) if self.training else None))
+    means, stds, nears = stats.layer_stats("1")
+    assert means == pytest.approx([out.mean().item() for out in kept])
+    assert stds == pytest.approx([out.std(correction=0).item() for out in kept])
+    assert nears == pytest.approx([(out.abs() <= 0.05).float().mean().item() for out in kept])
+    limits = stats.limits(0)
+    by_hand = torch.stack([torch.histc(out.clamp(*limits), 40, *limits) for out in kept], 1)
+    counts = stats.hist(0).expm1()
+    assert torch.allclose(counts.sum(0), by_hand.sum(0)) and counts.shape == (40, 10)
+    assert (counts.cumsum(0) - by_hand.cumsum(0)).abs().max() < 5  # a value is at most a bin away from its own
+    before = stats.stats
+    learn.validate()
+    learn.get_preds()
+    learn.lr_find(show_plot=False, num_it=10)
+    assert stats.stats == before
+
+
+def test_what_runs_inside_a_fit_does_not_disturb_the_statistics():
+    plain, disturbed = net_learner(), net_learner()
+    plain.fit(1, cbs=(one := cbnb.ActivationStats()))
+    inside = cbnb.Callback(after_pred=lambda self: self.learn.get_preds() if self.training else None)
+    inside.run_in = ("fit",)
+    disturbed.fit(1, cbs=[other := cbnb.ActivationStats(), inside])
+    assert one.stats == other.stats
+
+
+def test_training_is_not_changed_by_looking():
+    plain, watched = net_learner(), net_learner(cbs=[cbnb.ActivationStats(), cbnb.ActivationStats(every=2)])
+    plain.fit(2)
+    watched.fit(2)
+    assert same_bits(plain.model, watched.model)
+
+
+class Odd(nn.Module):
+    """A recurrent layer, one that is never run, one that gives out nan, and one that gives out a dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.idle, self.bad, self.named = nn.LSTM(3, 2), nn.Linear(1, 1), nn.Linear(3, 1), Named()
+
+    def forward(self, x):
+        out, _ = self.rnn(x)
+        self.bad(x / 0)
+        return self.named(out)["out"]
+
+
+class Named(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(2))
+
+    def forward(self, x):
+        return {"out": (x * self.w).sum(1, keepdim=True), "n": torch.tensor(3), "empty": torch.zeros(0)}
+
+
+def test_layers_of_any_kind():
+    learn = net_learner(model=Odd(), cbs=[stats := cbnb.ActivationStats()])
+    learn.fit(1)
+    assert list(stats.layers) == ["rnn", "idle", "bad", "named"]
+    assert torch.allclose(stats.hist("rnn").expm1().sum(0), torch.tensor(4 * 2 + 2 + 2.0))
+    assert torch.allclose(stats.hist("named").expm1().sum(0), torch.tensor(4.0))
+    for name in ("idle", "bad"):
+        assert all(map(math.isnan, stats.layer_stats(name)[0])) and not stats.hist(name).any()
+    assert len(stats.color_dim(return_fig=True).axes) == 4
+    stats.plot_layer_stats(return_fig=True)
+
+
+def test_figures_before_anything_ran_and_after_one_batch():
+    stats = cbnb.ActivationStats()
+    for ask in (stats.color_dim, stats.plot_layer_stats, lambda: stats.hist(0)):
+        with pytest.raises(ValueError, match="nothing has been recorded yet"):
+            ask()
+    learn = net_learner(n=1)
+    learn.fit(1, cbs=stats)
+    image = stats.color_dim(0, return_fig=True).axes[0].images[0]
+    assert image.get_array().shape == (40, 1)
+    stats.plot_layer_stats(return_fig=True).savefig(io.BytesIO())
+    learn.fit(1, cbs=(bare := cbnb.ActivationStats(with_hist=False)))
+    assert len(bare.stats) == 1
+    with pytest.raises(ValueError, match="with_hist=True"):
+        bare.color_dim()
+
+
+def test_nothing_waits_for_the_device():
+    rows = Rows()  # meta tensors have no values: whoever reads one gets an error
+    for _ in range(300):
+        rows.append(summarized((torch.empty(8, 3, device="meta"), torch.empty(2, device="meta"))))
+        rows.append(None)
+    assert rows.chunks[0].shape == (256, 45)
+
+
+def test_no_value_is_lost_between_ranges():
+    seed()
+    counts, lows = torch.rand(20, 40) * 100, torch.randn(20)
+    for limits in ((-1, 1), (-9, 9), (5, 6), (-0.001, 0.001)):
+        there = rebinned(counts, lows, lows + torch.rand(20), limits)
+        assert torch.allclose(there.sum(1), counts.sum(1)) and there.min() > -1e-3
+
+
+def test_a_model_is_copied_and_saved_in_the_middle_of_a_fit():
+    copies = []
+
+    def save(self):
+        file = io.BytesIO()
+        torch.save(self.model, file)
+        copies.append(copy.deepcopy(self.model))
+        file.seek(0)
+        copies.append(torch.load(file, weights_only=False))
+
+    learn = net_learner(cbs=[stats := cbnb.ActivationStats()])
+    learn.fit(1, cbs=cbnb.Callback(after_train=save))
+    before = stats.stats
+    for model in copies:
+        model(torch.randn(4, 3))
+    assert stats.stats == before and len(copies) == 2
+
+
+def test_a_learner_with_statistics_is_exported(tmp_path):
+    learn = net_learner(cbs=cbnb.ActivationStats(), path=tmp_path)
+    learn.fit(1)
+    loaded = cbnb.load_learner(learn.export(), trust=True)
+    assert loaded.activation_stats.stats == learn.activation_stats.stats
+
+
+def test_a_callback_is_removed_in_the_middle_of_a_fit():
+    learn = net_learner(cbs=[stats := cbnb.ActivationStats()])
+    learn.fit(1, cbs=cbnb.Callback(after_batch=lambda self: self.learn.remove_cb(stats) if self.learn.train_iter == 3 else None))
+    assert n_hooks(learn.model) == 0 and len(stats.steps) in (2, 3)
+
+
+def test_wrong_arguments_are_refused_with_a_sentence():
+    for make, words in (
+        (lambda: cbnb.HookCallback(), "needs a hook"),
+        (lambda: cbnb.ActivationStats(every=0), "every=0 should be 1 or more"),
+        (lambda: cbnb.ActivationStats(bins=1.5), "bins=1.5 should be a whole number"),
+        (lambda: cbnb.ActivationStats(near_zero=-1), "near_zero=-1 should be"),
+        (lambda: cbnb.HookCallback(hook=print, after_bacth=print), "did you mean 'after_batch'"),
+        (lambda: find_layers(nn.ReLU(), "head"), "the model has no 'head'"),
+        (lambda: cbnb.MixUp(-1), "alpha=-1 should be"),
+        (lambda: cbnb.CutMix("1"), "leave out the quotes"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=words):
+            make()
+
+
+# --- ShowGraph ---
+
+
+def test_outside_of_notebooks_a_line_at_the_end(capsys):
+    learn = net_learner(cbs=cbnb.ShowGraph)
+    learn.fit(2)
+    assert capsys.readouterr().out.startswith("loss ")
+    learn.validate()
+    learn.get_preds()
+    learn.lr_find(show_plot=False, num_it=10)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_the_last_state_is_drawn_however_the_fit_ends(end, monkeypatch):
+    shown = fake_display(monkeypatch)
+    learn = net_learner(cbs=cbnb.ShowGraph)
+    with cbnb.shown_as("plain"):
+        run_to(learn, end, "after_batch", order=70, when=lambda learn: learn.train_iter == 7)
+    assert {len(bundle) for bundle in shown} == {2}
+    steps = 10 if end == "done" else 7
+    assert shown[-1]["text/plain"].startswith(f"losses over {steps} training batches; train, smoothed from")
+
+
+def fake_display(monkeypatch) -> list:
+    """What would be shown in a notebook, first or as an update."""
+    display = pytest.importorskip("IPython.display")
+    shown = []
+
+    class Handle:
+        def update(self, bundle, **kwargs):
+            shown.append(bundle)
+
+    def show(bundle, **kwargs):
+        shown.append(bundle)
+        return Handle()
+
+    monkeypatch.setattr(display, "display", show)
+    return shown
+
+
+def test_without_validation_with_metrics_and_from_a_later_epoch(monkeypatch):
+    from matplotlib import pyplot
+
+    shown = fake_display(monkeypatch)
+    with cbnb.shown_as("plain"):
+        learn = line_learner(valid=False, cbs=cbnb.ShowGraph)
+        learn.fit(1)
+        assert "valid: no values" in shown[-1]["text/plain"]
+        learn = line_learner(metrics=lambda_metric, cbs=[cbnb.ShowGraph, cbnb.Recorder(train_metrics=True)])
+        learn.fit(3, start_epoch=1)
+        loss = learn.recorder.last().epochs[-1]["valid_loss"]
+        assert f"lowest {loss:.4g}"[:10] in shown[-1]["text/plain"] and learn.show_graph.total == 4
+    assert pyplot.get_fignums() == []
+
+
+def lambda_metric(pred, y):
+    return torch.tensor(1000.0)
+
+
+def test_a_picture_that_fails_does_not_stop_the_training(monkeypatch):
+    monkeypatch.setattr("cbnb.show_graph.run_figure", lambda *args: 1 / 0)
+    learn = line_learner(cbs=cbnb.ShowGraph)
+    with cbnb.shown_as("plain"), pytest.warns(UserWarning, match="ShowGraph could not show the losses.*ZeroDivisionError") as caught:
+        learn.fit(3)
+    assert len(caught) == 1 and learn.recorder.last().status == "done" and learn.undo is None
+
+
+# --- MixUp and CutMix ---
+
+
+def picture_learner(loss_func, targets, **kwargs) -> cbnb.Learner:
+    seed()
+    x = torch.rand(24, 1, 6, 6)
+    batches = list(zip(x.split(8), targets.split(8)))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+    learn = cbnb.Learner(cbnb.DataLoaders(batches, batches[:1], device="cpu"), model, loss_func, lr=0.01, **kwargs)
+    learn.logger = quiet
+    return learn.remove_cb(cbnb.ProgressCallback)
+
+
+CLASSES = torch.arange(24) % 3
+
+
+@pytest.mark.parametrize("mix", [cbnb.MixUp, cbnb.CutMix])
+def test_the_mixed_loss_is_cross_entropy_with_mixed_targets(mix):
+    losses = []
+
+    def check(self):
+        own, theirs = (nn.functional.one_hot(y, 3) for y in (self.first, self.learn.cut_or_up.partners[0]))
+        lam = self.learn.cut_or_up.lam
+        soft = nn.functional.cross_entropy(self.pred, lam * own + (1 - lam) * theirs)
+        losses.append((soft.item(), self.loss.item(), self.loss_grad.item()))
+
+    before = cbnb.Callback(before_batch=lambda self: setattr(self.learn.checker, "first", self.yb[0]))
+    before.order, checker = -20, cbnb.Callback(after_loss=check)
+    for cb in (before, checker):
+        cb.run_valid = False
+    learn = picture_learner(nn.CrossEntropyLoss(), CLASSES, cbs=[cb := mix(), before])
+    learn.cut_or_up, learn.checker = cb, checker
+    learn.fit(3, cbs=checker)
+    assert len(losses) == 9
+    for soft, loss, loss_grad in losses:
+        assert loss == loss_grad == pytest.approx(soft, rel=1e-5)
+    assert list(learn.recorder.last().raw_losses) == pytest.approx([loss for _, loss, _ in losses])
+
+
+@pytest.mark.parametrize("mix", [cbnb.MixUp, cbnb.CutMix])
+@pytest.mark.parametrize(
+    "loss_func, targets",
+    [(nn.CrossEntropyLoss(), CLASSES), (nn.MSELoss(), torch.rand(24, 3)), (lambda p, y: (p - y).abs().mean(), torch.rand(24, 3))],
+)
+def test_any_loss_with_training_metrics_and_untouched_validation(mix, loss_func, targets):
+    def error(pred, y):
+        return ((pred.argmax(1) if y.ndim == 1 else pred) - y).float().abs().mean()
+
+    learn = picture_learner(loss_func, targets, metrics=error, cbs=[cbnb.Recorder(train_metrics=True), mix])
+    learn.fit(2)
+    loss, metric = learn.recorder.last().epochs[-1]["valid_loss"], learn.recorder.last().epochs[-1]["valid_error"]
+    learn.remove_cb(mix)
+    assert learn.loss_func is loss_func and learn.validate() == pytest.approx([loss, metric], abs=1e-6)
+    assert learn.recorder.last().epochs[-1]["train_error"] is not None
+
+
+def test_mixing_is_repeatable_and_seen_by_lr_find():
+    def losses(cbs):
+        learn = picture_learner(nn.CrossEntropyLoss(), CLASSES, cbs=cbs)
+        found = learn.lr_find(show_plot=False, num_it=20)
+        torch.manual_seed(4)
+        learn.fit(1)
+        return list(found.losses), list(learn.recorder.last().raw_losses)
+
+    assert losses(cbnb.MixUp) == losses(cbnb.MixUp)
+    assert losses(cbnb.MixUp)[0] != losses(None)[0]
+
+
+def test_predictions_inside_a_mixed_fit_are_those_of_the_plain_items():
+    seen = []
+
+    def inside(self):
+        probs, targets = self.learn.get_preds()
+        seen.append((probs.sum(1), targets, self.learn.validate()))
+
+    learn = picture_learner(nn.CrossEntropyLoss(), CLASSES, cbs=cbnb.MixUp)
+    inside = cbnb.Callback(after_train=inside)
+    inside.run_in = ("fit",)
+    learn.fit(1, cbs=inside)
+    [(sums, targets, [loss])] = seen
+    assert torch.allclose(sums, torch.ones(8)) and torch.equal(targets, CLASSES[:8])
+    assert loss == pytest.approx(learn.recorder.last().epochs[0]["valid_loss"])
+
+
+def test_a_callback_that_scales_the_loss_leaves_the_recorded_one():
+    scale = cbnb.Callback(after_loss=lambda self: self.learn.loss_grad.mul_(128.0) if self.training else None)
+    plain, scaled = (picture_learner(nn.CrossEntropyLoss(), CLASSES, opt_func=torch.optim.SGD, cbs=cbnb.MixUp) for _ in range(2))
+    for learn, cbs in ((plain, None), (scaled, scale)):
+        torch.manual_seed(1)
+        learn.fit(1, lr=0.0, cbs=cbs)
+    assert list(plain.recorder.last().raw_losses) == list(scaled.recorder.last().raw_losses)
+
+
+def test_several_inputs_dicts_and_no_targets():
+    x, y = torch.rand(4, 2), torch.rand(4, 2)
+
+    class Sum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(2))
+
+        def forward(self, a, b):
+            return (a + b) * self.w
+
+    for dls in (cbnb.DataLoaders([(x, y, x + y)], n_inp=2), cbnb.DataLoaders([dict(a=x, b=y, t=x + y)], targets="t")):
+        learn = cbnb.Learner(dls, Sum(), nn.MSELoss(), lr=0.0, default_cbs=False)
+        losses = []
+        watch = cbnb.Callback(after_batch=lambda self: losses.append(self.pred))
+        torch.manual_seed(0)
+        learn.fit(1, cbs=[mix := cbnb.MixUp(1.0), watch])
+        torch.manual_seed(0)
+        order, total = torch.randperm(4), x + y
+        assert torch.allclose(losses[0], mix.lam * total + (1 - mix.lam) * total[order])
+
+
+def test_a_mixed_fit_that_fails_leaves_nothing_behind():
+    loss_func = nn.MSELoss()
+    learn = line_learner(loss_func=loss_func, cbs=cbnb.MixUp)
+    run_to(learn, "error", "after_loss", order=5)
+    assert learn.loss_func is loss_func and learn.undo is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn.fit(1)
+    assert len(line_batches()) == 2 and learn.recorder.last().n_steps == 2
