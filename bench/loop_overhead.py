@@ -18,6 +18,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -233,9 +234,11 @@ print(json.dumps([1e3*(time.process_time() - cpu), 1e3*(time.perf_counter() - wa
 def import_time(processes: int) -> tuple[float, float, list[str]]:
     """Milliseconds (CPU, wall) that `import cbnb` takes after `import torch`, median over new processes; and what it loads that is heavy."""
     seen = []
-    for _ in range(processes + 1):  # the first fills the caches of the file system
-        run = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True)
-        seen.append(json.loads(run.stdout))
+    with tempfile.TemporaryDirectory() as compiled:
+        env = {**os.environ, "PYTHONPYCACHEPREFIX": compiled, "PYTHONDONTWRITEBYTECODE": ""}  # as after an installation
+        for _ in range(processes + 1):  # the first compiles, and fills the caches of the file system
+            run = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True, env=env)
+            seen.append(json.loads(run.stdout))
     cpu, wall, modules = zip(*seen[1:])
     return statistics.median(cpu), statistics.median(wall), [name for name in HEAVY if name in modules[0]]
 
