@@ -22,6 +22,7 @@ from functools import partial
 import torch
 from loop_overhead import Loader, median, verdict
 from torch import nn
+from torch.distributions import Beta
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim.lr_scheduler import StepLR
 
@@ -83,6 +84,18 @@ def copy_all(learn: cbnb.Learner) -> tuple:
     return cbnb.to_detach((learn.xb, learn.yb, learn.pred, learn.loss))
 
 
+def mix_up() -> Callable[[cbnb.Learner], None]:
+    weights = Beta(*torch.tensor([0.4, 0.4], dtype=torch.float64), validate_args=False)
+
+    def work(learn: cbnb.Learner) -> None:
+        (x,), (y,), lam, order = learn.xb, learn.yb, weights.sample().item(), torch.randperm(ITEMS)
+        learn.held = torch.lerp(x, x[order], 1 - lam), y[order]
+        theirs = nn.functional.mse_loss(learn.pred, learn.held[1])
+        learn.held = torch.lerp(theirs, learn.loss, lam).detach().clone()
+
+    return work
+
+
 def scheduler_steps() -> Callable[[cbnb.Learner], None]:
     made = {}
 
@@ -115,6 +128,7 @@ CASES = {
     "ShortEpoch": Case(partial(cbnb.ShortEpoch, 1.0)),
     "SkipToEpoch": Case(partial(cbnb.SkipToEpoch, 0)),
     "CollectData": Case(partial(cbnb.CollectData, last=10), lambda: copy_all),
+    "MixUp": Case(cbnb.MixUp, mix_up),
     "Schedule": Case(partial(cbnb.Schedule, partial(StepLR, step_size=10**9)), scheduler_steps),
 }
 
