@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import nn
 
-# %% ../nbs/03a_snapshot.ipynb #38452e02
+# %% ../nbs/03a_snapshot.ipynb #8521adbf
+from .callback import wrapped
 from .learner import Learner
 
 # %% ../nbs/03a_snapshot.ipynb #01236042
@@ -126,7 +127,7 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
     try: return copy.deepcopy(value, dict(memo))
     except Exception: return value         # a file, a lock, a generator: it is kept as it is
 
-# %% ../nbs/03a_snapshot.ipynb #334f9674
+# %% ../nbs/03a_snapshot.ipynb #cf8e107e
 def snapshot(
     learn: Learner,            # between runs
     but: Iterable[Any] = (),   # callbacks that keep what they have seen
@@ -151,7 +152,7 @@ def snapshot(
 def _saved_parts(learn: Learner, but: Iterable[Any]) -> list[Callable[[], None]]:
     model, loaders = learn.model, getattr(learn.dls, 'loaders', [])
     shared = [learn, learn.callbacks, model, learn.opt, learn.dls,
-              *model.modules(), *model.parameters(), *learn.cbs, *loaders]
+              *model.modules(), *model.parameters(), *learn.cbs, *map(wrapped, learn.cbs), *loaders]
     parts = [save_model(model)]
     if isinstance(learn.loss_func, nn.Module): parts.append(save_model(learn.loss_func))
     if learn.opt is not None: parts.append(save_opt(learn.opt))
@@ -159,4 +160,6 @@ def _saved_parts(learn: Learner, but: Iterable[Any]) -> list[Callable[[], None]]
         parts.append(save_attributes(step, shared))
         parts += [save_opt(o) for o in vars(step).values() if isinstance(o, torch.optim.Optimizer)]
     swept = [cb for cb in learn.cbs if 'lr_find' in cb.run_in and not any(cb is b for b in but)]
-    return [*parts, *(save_attributes(cb, shared) for cb in swept), save_rng(loaders)]
+    theirs = [wrapped(cb) for cb in swept if wrapped(cb) is not cb]     # of other libraries
+    held = [o for o in (*swept, *theirs) if hasattr(o, '__dict__') and not isinstance(o, type)]
+    return [*parts, *(save_attributes(o, shared) for o in held), save_rng(loaders)]
