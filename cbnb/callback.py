@@ -281,7 +281,7 @@ def wants(self: Callback,
     if not self.run or purpose not in self.run_in or self.method(event_name) is None: return False
     return event_name not in BATCH_EVENTS or (self.run_train if training else self.run_valid)
 
-# %% ../nbs/00_callback.ipynb #624c2a2f
+# %% ../nbs/00_callback.ipynb #13d70592
 def settings(
     value: Any,        # anything a callback may hold
     depth: int = 4,    # how deep to look into other objects
@@ -313,9 +313,13 @@ class _Same:
 _PLAIN = (types.NoneType, bool, int, float, complex, str, bytes, slice)   # what `repr` shows whole
 
 def _function(f: types.FunctionType, look: Callable[[Any], Any]) -> tuple:
-    closure = [cell.cell_contents for cell in f.__closure__ or ()]
+    closure = [_content(cell) for cell in f.__closure__ or ()]
     held = [*closure, *(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).items()]
     return f.__module__, f.__qualname__, _code(f.__code__), [look(v) for v in held]
+
+def _content(cell: types.CellType) -> Any:
+    try: return cell.cell_contents
+    except ValueError: return None              # a variable that will get its value later
 
 def _code(code: types.CodeType) -> tuple:
     consts = [_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
