@@ -28,7 +28,7 @@ from ..learner import Learner, as_loss
 from ..optim import get_hyper, set_hyper
 from ..recorder import Phase, Recorder
 
-# %% ../../nbs/17c_fastai_v1_loop.ipynb #ad8b5b30
+# %% ../../nbs/17c_fastai_v1_loop.ipynb #877104f4
 class Data:
     "The loaders of a learner under their names of fastai v1"
     def __init__(self,
@@ -49,6 +49,7 @@ class Data:
 
 Learner.data = property(Data)
 
+# %% ../../nbs/17c_fastai_v1_loop.ipynb #19e99f27
 @patch
 def __iter__(self: Callbacks) -> Iterator[Any]: return map(wrapped, self.all)
 
@@ -59,7 +60,7 @@ def append(self: Callbacks,
     "Let a callback in"
     self.add(cb)
 
-# %% ../../nbs/17c_fastai_v1_loop.ipynb #95abdeb5
+# %% ../../nbs/17c_fastai_v1_loop.ipynb #a1b42863
 def _whole(self: Recorder) -> list[dict[str, Any]]:
     return [row for row in self.last().epochs if row['complete']]
 
@@ -70,7 +71,8 @@ def _val_losses(self: Recorder) -> list[float | None]:
 def _metrics(self: Recorder) -> list[list[float | None]]:
     "Metrics of each epoch of the last run that was validated"
     names = self.valid_columns[1:]
-    return [[row[n] for n in names] for row in _whole(self) if names and row['valid_loss'] is not None]
+    rows = [row for row in _whole(self) if names and row['valid_loss'] is not None]
+    return [[row[name] for name in names] for row in rows]
 
 def _nb_batches(self: Recorder) -> list[int]:
     "Number of training batches in each epoch of the last run"
@@ -108,7 +110,7 @@ def v1_names(
     try: yield opt
     finally: opt.__class__ = cls
 
-# %% ../../nbs/17c_fastai_v1_loop.ipynb #f57f88fd
+# %% ../../nbs/17c_fastai_v1_loop.ipynb #126d5d0a
 class V1Callback(Wrapped):
     "A callback of fastai v1, as the learner holds it"
     order = 55           # after the recorder, as in v1
@@ -134,6 +136,7 @@ class V1Callback(Wrapped):
 
     def before_fit(self): begin_run(self.learn)
 
+# %% ../../nbs/17c_fastai_v1_loop.ipynb #29a0ad97
 def make(
     factory: Any,      # a class, or a partial of one
     learn: Learner,
@@ -146,6 +149,7 @@ def _takes(factory: Any, *args: Any) -> bool:
     except TypeError: return False
     return True
 
+# %% ../../nbs/17c_fastai_v1_loop.ipynb #453c3c2a
 def wrap(
     cb: Any,           # a callback of fastai v1, its class, or a partial of that
 ) -> Callback:
@@ -181,7 +185,7 @@ class Pbar:
         "Print a line"
         print(*line, sep='\t') if table else print(line)
 
-# %% ../../nbs/17c_fastai_v1_loop.ipynb #75ebbbc6
+# %% ../../nbs/17c_fastai_v1_loop.ipynb #a6035cf9
 class Now:
     "Where a run is: who keeps its state, and what has been called"
     in_epoch = in_batch = step_due = stop_batches = False
@@ -190,6 +194,7 @@ class Now:
         handler: CallbackHandler,
     ): self.handler = handler
 
+# %% ../../nbs/17c_fastai_v1_loop.ipynb #363178f6
 class V1Slots(Callback):
     "Calls the slots, and takes over what they return"
     order = 55
@@ -215,7 +220,7 @@ class V1Slots(Callback):
         self.listening, self.version = new, self.learn.callbacks.version
         for run in self.runs: run.handler.use([cb.wraps for cb in new])
 
-# %% ../../nbs/17c_fastai_v1_loop.ipynb #ea2174de
+# %% ../../nbs/17c_fastai_v1_loop.ipynb #f500cb95
 @patch
 def begin(self: V1Slots) -> None:
     "`on_train_begin`"
@@ -236,8 +241,11 @@ def end(self: V1Slots, exc_type: type | None, exc: BaseException | None, tb: Any
     "`on_train_end`, also after an error or an interrupt"
     if self.runs: self.handler.on_train_end(exc or False)
 
+# %% ../../nbs/17c_fastai_v1_loop.ipynb #9fe9609e
 @patch
-def before_train(self: V1Slots) -> None: self._begin_epoch()
+def before_train(self: V1Slots) -> None:
+    "`on_epoch_begin`"
+    self._begin_epoch()
 
 @patch
 def _begin_epoch(self: V1Slots) -> None:
@@ -246,18 +254,21 @@ def _begin_epoch(self: V1Slots) -> None:
 
 @patch
 def after_train(self: V1Slots) -> None:
+    "No validation from now on, if that was asked for"
     if self.handler.skip_validate: self.learn.valid_every = []
 
 @patch
 def after_epoch(self: V1Slots) -> None:
+    "`on_epoch_end`"
     now = self.now
     if not now.in_epoch: return                       # it was cancelled before it reached us
     now.in_epoch, (loss, *metrics) = False, now.values or [None]
     now.handler.on_epoch_end(loss, metrics)
 
-# %% ../../nbs/17c_fastai_v1_loop.ipynb #b26f3cfe
+# %% ../../nbs/17c_fastai_v1_loop.ipynb #8bd35d58
 @patch
 def before_validate(self: V1Slots) -> None:
+    "Note whose values these will be"
     learn, now = self.learn, self.now
     if learn.undo is not self.own_undo:
         inner = CallbackHandler(now.handler.callbacks)
@@ -269,6 +280,7 @@ def before_validate(self: V1Slots) -> None:
 
 @patch
 def after_validate(self: V1Slots) -> None:
+    "Note the validation loss and the metrics"
     learn, now, recorder = self.learn, self.now, self._recorder()
     if learn.undo is not self.own_undo: return
     if now.phase: now.values = now.phase.values()            # waits for the device, once an epoch
@@ -283,9 +295,10 @@ def _recorder(self: V1Slots) -> Recorder | None:
           and cb.wants('after_validate', False, self.learn.purpose)]
     return on[0] if on else None
 
-# %% ../../nbs/17c_fastai_v1_loop.ipynb #8a47dbcc
+# %% ../../nbs/17c_fastai_v1_loop.ipynb #d2656397
 @patch
 def before_batch(self: V1Slots) -> None:
+    "`on_batch_begin`"
     learn, now = self.learn, self.now
     x, y = learn.x, learn.y if learn.yb else None
     now.last_loss, now.in_batch, now.step_due, now.stop_batches = None, True, False, False
@@ -298,11 +311,14 @@ def _as_tuple(values: Any) -> tuple:
 
 @patch
 def after_pred(self: V1Slots) -> None:
+    "`on_loss_begin`"
     out = self.handler.on_loss_begin(self.learn.pred)
     if out is not self.learn.pred: self.learn.pred = out
 
+# %% ../../nbs/17c_fastai_v1_loop.ipynb #3ff07934
 @patch
 def after_loss(self: V1Slots) -> None:
+    "`on_backward_begin`"
     learn, now = self.learn, self.now
     now.last_loss = learn.loss
     if not learn.training or learn.loss_grad is None: return
@@ -312,12 +328,14 @@ def after_loss(self: V1Slots) -> None:
 
 @patch
 def before_step(self: V1Slots) -> None:
+    "`on_backward_end`"
     now = self.now
     now.step_due = True
     now.handler.on_backward_end()
 
 @patch
 def after_step(self: V1Slots) -> None:
+    "`on_step_end`"
     now = self.now
     if not now.step_due: return                       # called already, or cancelled before
     now.step_due = False
@@ -325,13 +343,14 @@ def after_step(self: V1Slots) -> None:
 
 @patch
 def after_batch(self: V1Slots) -> None:
-    now = self.now
+    "`on_batch_end`"
+    learn, now = self.learn, self.now
     if not now.in_batch: return                       # it was cancelled before it reached us
     now.in_batch = False
-    if now.phase and self.learn.loss is not None and not self.learn.training: now.phase.add(self.learn)
+    if now.phase and learn.loss is not None and not learn.training: now.phase.add(learn)
     now.stop_batches = now.handler.on_batch_end(now.last_loss)
 
-# %% ../../nbs/17c_fastai_v1_loop.ipynb #7bfb89e0
+# %% ../../nbs/17c_fastai_v1_loop.ipynb #0de55551
 class V1Cancels(Callback):
     "Does what the flags in the state ask for"
     order = 200
@@ -344,7 +363,8 @@ class V1Cancels(Callback):
         if state['skip_step'] and state['skip_zero']:      # for the loop, the batch ends here
             self.slots.after_step()
             raise CancelBatchException() if state['skip_zero'] else CancelStepException()
-        if state['skip_step'] or state['skip_bwd'] and not self._has_grads(): raise CancelStepException()
+        if state['skip_step'] or state['skip_bwd'] and not self._has_grads():
+            raise CancelStepException()
 
     def _has_grads(self) -> bool:
         groups = self.learn.opt.param_groups

@@ -17,23 +17,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# %% ../../nbs/17b_fastai_v1_slots.ipynb #388cf864
-from ..callback import snake_name, user_level
+# %% ../../nbs/17b_fastai_v1_slots.ipynb #0243b2b4
+from ..callback import patch, snake_name, user_level
 from ..data import find_bs
 from ..learner import as_list
-from ..metrics import RunningMean, Smoother, as_number, name_of
+from ..metrics import RunningMean, as_number, name_of
 
 # %% ../../nbs/17b_fastai_v1_slots.ipynb #6018ba7c
 SLOTS = ('on_train_begin', 'on_epoch_begin', 'on_batch_begin', 'on_loss_begin',
          'on_backward_begin', 'on_backward_end', 'on_step_end', 'on_batch_end', 'on_epoch_end',
          'on_train_end')
 
-# %% ../../nbs/17b_fastai_v1_slots.ipynb #eca3b725
+# %% ../../nbs/17b_fastai_v1_slots.ipynb #fc087cf8
 class Callback:
     "Base of callbacks in the style of fastai v1: ten slots that do nothing"
     _order = 0            # lower is called earlier
 
-    def __new__(cls, *args, **kwargs):      # here, so that a forgotten `super().__init__()` is no harm
+    def __new__(cls, *args, **kwargs):         # so a forgotten `super().__init__()` is no harm
         self = super().__new__(cls)
         self.exclude, self.not_min = [], []    # attributes for `get_state` to leave out
         return self
@@ -59,7 +59,7 @@ class Callback:
 
     def __repr__(self) -> str: return type(self).__name__
 
-# %% ../../nbs/17b_fastai_v1_slots.ipynb #515cc914
+# %% ../../nbs/17b_fastai_v1_slots.ipynb #3364e85f
 class LearnerCallback(Callback):
     "A callback that reads what it lacks from its learner"
     def __new__(cls, *args, **kwargs):
@@ -90,6 +90,7 @@ class LearnerCallback(Callback):
                                   'in its constructor, or give it to a learner first')
         raise AttributeError(why, name=name, obj=self)
 
+# %% ../../nbs/17b_fastai_v1_slots.ipynb #181f4c94
 def v1_name(
     cls: type,    # a callback class
 ) -> str:
@@ -114,7 +115,7 @@ def asks_for(
     code = getattr(getattr(method, '__func__', method), '__code__', None)
     return code is not None and name in (*code.co_varnames, *code.co_consts)
 
-# %% ../../nbs/17b_fastai_v1_slots.ipynb #23d22f3b
+# %% ../../nbs/17b_fastai_v1_slots.ipynb #aead0ab2
 class CallbackHandler:
     "Keeps the state, and calls all callbacks in each slot"
     def __init__(self,
@@ -134,7 +135,8 @@ class CallbackHandler:
         self.callbacks = sorted(as_list(callbacks), key=lambda cb: getattr(cb, '_order', 0))
         self._own = {slot: self._of(self.callbacks, slot) for slot in SLOTS}
         self._all = {slot: [*self._of(self.metrics, slot), *self._own[slot]] for slot in SLOTS}
-        self._to_cpu = any(asks_for(method, 'last_loss') for _, method, _ in self._own['on_batch_end'])
+        ends = [method for _, method, _ in self._own['on_batch_end']]
+        self._to_cpu = any(asks_for(method, 'last_loss') for method in ends)
 
     def _of(self, callbacks: list[Any], slot: str) -> list[tuple[Any, Callable, Any]]:
         found = [(cb, getattr(cb, slot, None)) for cb in callbacks]
@@ -143,9 +145,9 @@ class CallbackHandler:
                 if method is not None and getattr(method, '__func__', None) is not idle]
 
     def new_state(self) -> None:
-        "Begin anew"
+        "Forget the last fit"
         self.state_dict = dict(epoch=0, iteration=0, num_batch=0, skip_validate=False)
-        self.smoother, self.said_by, self.warned = Smoother(self.beta), {}, False
+        self.smooth, self.past, self.said_by, self.warned = None, 1., {}, False
 
     @property
     def skip_validate(self) -> bool: return self.state_dict['skip_validate']
@@ -174,9 +176,7 @@ def add_metrics(
     "More values after those that are there"
     return {'last_metrics': [*last_metrics, *as_list(values)]}
 
-# %% ../../nbs/17b_fastai_v1_slots.ipynb #8bad37fe
-from ..callback import patch
-
+# %% ../../nbs/17b_fastai_v1_slots.ipynb #7635af1d
 _DOCUMENTED = {'end_epoch': 'stop_epoch', 'end_training': 'stop_training'}
 
 @patch
@@ -239,7 +239,7 @@ def on_epoch_begin(self: CallbackHandler) -> None:
     self.state_dict.update(num_batch=0, stop_training=False)
     self('on_epoch_begin')
 
-# %% ../../nbs/17b_fastai_v1_slots.ipynb #4c2c3880
+# %% ../../nbs/17b_fastai_v1_slots.ipynb #3efd67f2
 @patch
 def on_batch_begin(self: CallbackHandler,
     xb: Any,               # the input
@@ -262,14 +262,16 @@ def on_loss_begin(self: CallbackHandler,
     self('on_loss_begin', False)
     return self.state_dict['last_output']
 
+# %% ../../nbs/17b_fastai_v1_slots.ipynb #29c17770
 @patch
 def on_backward_begin(self: CallbackHandler,
     loss: Tensor,                  # with its graph
 ) -> tuple[Tensor, bool]:          # the loss to use, and whether to skip the backward pass
     "The loss of a training batch is known"
-    state = self.state_dict
-    smooth = self.smoother.add(loss.detach().float())      # stays on its device: nobody waits
-    state.update(last_loss=loss, smooth_loss=smooth)
+    state, new = self.state_dict, loss.detach().float()       # stays on its device: nobody waits
+    if self.smooth is None: self.smooth = torch.zeros_like(new)
+    self.smooth, self.past = self.smooth.lerp(new, 1 - self.beta), self.past*self.beta
+    state['last_loss'], state['smooth_loss'] = loss, self.smooth/(1 - self.past)
     self('on_backward_begin', False)
     return state['last_loss'], state['skip_bwd']
 
