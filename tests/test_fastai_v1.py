@@ -872,3 +872,17 @@ def test_nothing_is_imported_without_a_dialect():
     code = "import sys, cbnb.all; print([m for m in sys.modules if m.startswith('cbnb.dialects') and 'recognise' not in m])"
     out = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert out.strip() == "['cbnb.dialects']"
+
+
+def test_a_class_may_have_a_name_that_the_learner_needs():
+    class OneBatch(v1.Callback):
+        pass
+
+    class Model(v1.LearnerCallback):
+        pass
+
+    learn = fitted(OneBatch(), Model)
+    assert isinstance(learn.model, Line) and isinstance(learn.one_batch_callback, OneBatch)
+    assert isinstance(learn.model_callback, Model)
+    learn.remove_cbs([OneBatch, Model])
+    assert isinstance(learn.model, Line) and not hasattr(learn, "model_callback")

@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import nn
 
-# %% ../../nbs/18_fastai_v1.ipynb #0821f508
+# %% ../../nbs/18_fastai_v1.ipynb #b058d9b6
 from .. import checkpoint        # gives learners `save` and `load`
 from ..callback import user_level
 from ..data import find_bs
-from .v1_loop import Data, V1Callback, wrap
+from .v1_loop import wrap
 from .v1_schedules import LRFinder, OneCycleScheduler, fit_one_cycle, lr_find
 from .v1_slots import (
     SLOTS, AverageMetric, Callback, CallbackHandler, LearnerCallback, add_metrics)
@@ -238,7 +238,7 @@ class SaveModelCallback(TrackerCallback):
     def on_train_end(self, **kwargs):
         if self.saved: self.learn.load(self.name)
 
-# %% ../../nbs/18_fastai_v1.ipynb #7658698a
+# %% ../../nbs/18_fastai_v1.ipynb #fb7091d9
 class CSVLogger(LearnerCallback):
     "Writes the table of epochs to a file, row by row"
     run_in = ('fit',)
@@ -263,7 +263,8 @@ class CSVLogger(LearnerCallback):
         self._write([values], 'a')
 
     def _write(self, rows: list[list[Any]], mode: str) -> None:
-        with open(self.path, mode, newline='') as f: csv.writer(f, lineterminator='\n').writerows(rows)
+        with open(self.path, mode, newline='') as f:
+            csv.writer(f, lineterminator='\n').writerows(rows)
 
     def read_logged_file(self) -> Any:
         "The file as a pandas DataFrame"

@@ -10,7 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-# %% ../../nbs/17d_fastai_v1_schedules.ipynb #6638fb43
+# %% ../../nbs/17d_fastai_v1_schedules.ipynb #aae590de
+from ..callback import patch
 from ..data import n_batches
 from .v1_loop import listeners
 from .v1_slots import LearnerCallback
@@ -56,9 +57,7 @@ class OneCycleScheduler(LearnerCallback):
         self._set()
         if self.start_epoch: return {'epoch': self.start_epoch}
 
-# %% ../../nbs/17d_fastai_v1_schedules.ipynb #f37a12f1
-from ..callback import patch
-
+# %% ../../nbs/17d_fastai_v1_schedules.ipynb #c1277c0f
 @patch
 def _set(self: OneCycleScheduler) -> None:
     k = min(self.at, self.n)
@@ -70,11 +69,13 @@ def _set(self: OneCycleScheduler) -> None:
 
 @patch
 def jump_to_epoch(self: OneCycleScheduler, epoch: int) -> None:
+    "Go on from the start of this epoch"
     self.at = self.per_epoch*epoch
     self._set()
 
 @patch
 def on_batch_end(self: OneCycleScheduler, train, num_batch, **kwargs) -> Any:
+    "Set the values for the next batch; stop if the schedule is at its end"
     if not train: return
     self.at += 1
     self._set()
@@ -83,6 +84,7 @@ def on_batch_end(self: OneCycleScheduler, train, num_batch, **kwargs) -> Any:
 
 @patch
 def on_epoch_end(self: OneCycleScheduler, epoch, n_epochs, **kwargs) -> Any:
+    "Stop if the schedule is at its end, and the fit is not"
     if self.at >= self.n and epoch + 1 < n_epochs: return {'stop_training': True}
 
 # %% ../../nbs/17d_fastai_v1_schedules.ipynb #4c200719
