@@ -7,8 +7,8 @@ __all__ = ['BACKWARD', 'STEP', 'BATCH', 'EVALUATED', 'TRAIN', 'VALIDATE', 'EPOCH
            'PURPOSES', 'Action', 'Level', 'EventNames', 'CancelException', 'CancelStepException',
            'CancelBackwardException', 'CancelBatchException', 'CancelTrainException', 'CancelValidException',
            'CancelEpochException', 'CancelFitException', 'not_honoured', 'Forwarding', 'shadows', 'warn_shadow',
-           'snake_name', 'check_method_names', 'Callback', 'patch', 'settings', 'cb_settings', 'Callbacks',
-           'early_names', 'user_level', 'wrapped', 'loop_lines']
+           'snake_name', 'check_method_names', 'Callback', 'patch', 'settings', 'cb_settings', 'wrapped', 'made_by',
+           'Callbacks', 'early_names', 'user_level', 'class_of', 'loop_lines']
 
 # %% ../nbs/00_callback.ipynb #6f8444d8
 import difflib
@@ -281,7 +281,7 @@ def wants(self: Callback,
     if not self.run or purpose not in self.run_in or self.method(event_name) is None: return False
     return event_name not in BATCH_EVENTS or (self.run_train if training else self.run_valid)
 
-# %% ../nbs/00_callback.ipynb #624c2a2f
+# %% ../nbs/00_callback.ipynb #13d70592
 def settings(
     value: Any,        # anything a callback may hold
     depth: int = 4,    # how deep to look into other objects
@@ -313,21 +313,36 @@ class _Same:
 _PLAIN = (types.NoneType, bool, int, float, complex, str, bytes, slice)   # what `repr` shows whole
 
 def _function(f: types.FunctionType, look: Callable[[Any], Any]) -> tuple:
-    closure = [cell.cell_contents for cell in f.__closure__ or ()]
+    closure = [_content(cell) for cell in f.__closure__ or ()]
     held = [*closure, *(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).items()]
     return f.__module__, f.__qualname__, _code(f.__code__), [look(v) for v in held]
+
+def _content(cell: types.CellType) -> Any:
+    try: return cell.cell_contents
+    except ValueError: return None              # a variable that will get its value later
 
 def _code(code: types.CodeType) -> tuple:
     consts = [_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
     return code.co_code, code.co_names, consts        # a code object's own `repr` has its address
 
-# %% ../nbs/00_callback.ipynb #c7f58021
+# %% ../nbs/00_callback.ipynb #9fb6a4e5
 def cb_settings(
     cb: Callback,   # on a learner or not
 ) -> Any:           # something that compares equal for callbacks that do the same
     "Class and settings of a callback; the learner it is on is no setting"
-    held = {k: v for k, v in vars(cb).items() if k not in ('learn', '_shadows')}
+    if wrapped(cb) is not cb: return settings(type(cb)), cb_settings(made_by(cb))
+    if isinstance(cb, (type, functools.partial)): return settings(cb)
+    held = getattr(cb, '__dict__', {}).items()
+    held = {k: v for k, v in held if k not in ('learn', '_learn', '_shadows')}
     return settings(type(cb)), settings(held)
+
+def wrapped(cb: Callback) -> Any:
+    "The object of another library that a callback stands for; its own are themselves"
+    return getattr(cb, '__dict__', {}).get('wraps', cb)
+
+def made_by(cb: Callback) -> Any:
+    "The class, or the partial of one, that makes such an object anew for each fit; or the object"
+    return vars(cb).get('factory') or wrapped(cb)
 
 # %% ../nbs/00_callback.ipynb #f5a755bc
 class Callbacks:
@@ -397,7 +412,7 @@ def user_level() -> int:
         frame, level = frame.f_back, level + 1
     return level
 
-# %% ../nbs/00_callback.ipynb #e1a7a7d9
+# %% ../nbs/00_callback.ipynb #b419efb5
 @patch
 def as_callback(self: Callbacks,
     given: Any,    # a callback, a callback class, or a callback of another library
@@ -406,13 +421,9 @@ def as_callback(self: Callbacks,
     if isinstance(given, Callback): return given
     if isinstance(given, type) and issubclass(given, Callback): return given()
     for cb in self.all:
-        if wrapped(cb) is given: return cb
+        if given is wrapped(cb) or given is made_by(cb): return cb
     if self.adopt and (cb := self.adopt(given)) is not None: return cb
     raise TypeError(f'{given!r} is not a callback: pass an instance or a subclass of Callback')
-
-def wrapped(cb: Callback) -> Any:
-    "The object of another library that a callback stands for; its own are themselves"
-    return vars(cb).get('wraps', cb)
 
 # %% ../nbs/00_callback.ipynb #7593700d
 @patch
@@ -432,7 +443,7 @@ def add(self: Callbacks,
     print(f'learn.{name}: replaced, it was added before with the same settings')
     return self.insert(cb, at, name, mine)
 
-# %% ../nbs/00_callback.ipynb #cedeb511
+# %% ../nbs/00_callback.ipynb #3e0b276d
 @patch
 def insert(self: Callbacks,
     cb: Callback,     # one that is not in
@@ -453,14 +464,17 @@ def insert(self: Callbacks,
 
 @patch
 def _free_name(self: Callbacks, cb: Callback) -> str:
+    def needed(name: str) -> bool:
+        return name not in self.names and (name in vars(self.learn) or hasattr(type(self.learn), name))
     name = cb.name
-    if name not in self.names and (name in vars(self.learn) or hasattr(type(self.learn), name)):
+    if needed(name) and wrapped(cb) is not cb: name += '_callback'    # who wrote it could not know
+    if needed(name):
         raise ValueError(f'{type(cb).__name__} would be shown as learn.{name}, '
                          'which the learner needs itself: rename the class')
     candidates = [name] + [f'{name}_{i}' for i in range(2, len(self.all) + 2)]
     return next(n for n in candidates if n not in self.names)
 
-# %% ../nbs/00_callback.ipynb #c71f4c10
+# %% ../nbs/00_callback.ipynb #e19688e1
 @patch
 def find(self: Callbacks,
     which: Any,            # a callback, its name, or a callback class
@@ -468,11 +482,18 @@ def find(self: Callbacks,
     "The callback itself, or all of a class, its subclasses, and the class as it was defined before"
     if isinstance(which, str): return [self.names[which]] if which in self.names else []
     if not isinstance(which, type):
-        return [cb for cb in self.all if cb is which or wrapped(cb) is which]
+        return [cb for cb in self.all if which is cb or which is wrapped(cb) or which is made_by(cb)]
     def same(cls: type) -> bool:
         return (cls.__module__, cls.__qualname__) == (which.__module__, which.__qualname__)
-    kinds = lambda cb: {*type(cb).__mro__, *type(wrapped(cb)).__mro__}
+    kinds = lambda cb: {*type(cb).__mro__, *class_of(wrapped(cb)).__mro__}
     return [cb for cb in self.all if any(map(same, kinds(cb)))]
+
+def class_of(
+    given: Any,    # an object, its class, or a partial of it
+) -> type:
+    "The class of what is, or will be made"
+    if isinstance(given, functools.partial): return class_of(given.func)
+    return given if isinstance(given, type) else type(given)
 
 @patch
 def remove(self: Callbacks,

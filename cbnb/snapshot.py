@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import nn
 
-# %% ../nbs/03a_snapshot.ipynb #38452e02
+# %% ../nbs/03a_snapshot.ipynb #8521adbf
+from .callback import Callback, wrapped
 from .learner import Learner
 
 # %% ../nbs/03a_snapshot.ipynb #01236042
@@ -127,7 +128,7 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
     try: return copy.deepcopy(value, dict(memo))
     except Exception: return value         # a file, a lock, a generator: it is kept as it is
 
-# %% ../nbs/03a_snapshot.ipynb #ca873014
+# %% ../nbs/03a_snapshot.ipynb #0d432703
 def snapshot(
     learn: Learner,            # between runs
     but: Iterable[Any] = (),   # callbacks that keep what they have seen
@@ -152,18 +153,21 @@ def snapshot(
 def _saved_parts(learn: Learner, but: Iterable[Any]) -> list[Callable[[], None]]:
     model, loaders = learn.model, getattr(learn.dls, 'loaders', [])
     shared = [learn, learn.callbacks, model, learn.opt, learn.dls,
-              *model.modules(), *model.parameters(), *learn.cbs, *loaders]
+              *model.modules(), *model.parameters(), *learn.cbs, *map(wrapped, learn.cbs), *loaders]
     steps = [learn.train_step, learn.eval_step]
     owners = [o for s in steps for o in (s, getattr(s, 'owner', None)) if hasattr(o, '__dict__')]
     held = [learn.loss_func, learn.opt, learn.opt_func, *(v for o in owners for v in _held_by(o))]
     others = [m for m in held if isinstance(m, nn.Module) and m not in set(model.modules())]
     opts = [o for o in held if isinstance(o, torch.optim.Optimizer) or o is learn.opt is not None]
-    shared += [*opts, *others, *owners, *(t for m in others for t in (*m.modules(), *m.parameters()))]
+    inside = [t for m in others for t in (*m.modules(), *m.parameters())]
+    shared += [*opts, *others, *owners, *inside]
     parts = [save_model(m) for m in _each_once([model, *others])]
     parts += [save_opt(o) for o in _each_once(opts)]
     plain = [o for o in _each_once(owners) if not isinstance(o, nn.Module)]
     swept = [cb for cb in learn.cbs if 'lr_find' in cb.run_in and not any(cb is b for b in but)]
-    return [*parts, *(save_attributes(o, shared) for o in [*plain, *swept]), save_rng(loaders)]
+    theirs = [wrapped(cb) for cb in swept if not isinstance(wrapped(cb), (type, Callback))]
+    kept = [o for o in (*plain, *swept, *theirs) if hasattr(o, '__dict__')]
+    return [*parts, *(save_attributes(o, shared) for o in kept), save_rng(loaders)]
 
 def _held_by(owner: Any) -> Iterator[Any]:
     "What is in the attributes of an object, and what a function refers to"

@@ -11,8 +11,8 @@ import importlib
 import inspect
 from typing import Any
 
-# %% ../../nbs/17a_dialects.ipynb #4b01bb45
-from ..callback import Callback, snake_name
+# %% ../../nbs/17a_dialects.ipynb #4e4e75c1
+from ..callback import Callback, class_of, snake_name
 
 # %% ../../nbs/17a_dialects.ipynb #6cac4ce8
 _V1 = {'on_epoch_begin', 'on_batch_begin', 'on_loss_begin', 'on_backward_begin', 'on_backward_end',
@@ -42,7 +42,7 @@ def _takes_keywords(method: Any) -> bool:
     kinds = [p.kind for p in inspect.signature(method).parameters.values()]
     return inspect.Parameter.VAR_KEYWORD in kinds or not kinds
 
-# %% ../../nbs/17a_dialects.ipynb #d6902131
+# %% ../../nbs/17a_dialects.ipynb #9125bebf
 class Wrapped(Callback):
     "A callback of another library, as the learner holds it; the first of its kind calls all of them"
     def __init__(self,
@@ -50,7 +50,7 @@ class Wrapped(Callback):
     ): self.wraps = wraps
 
     @property
-    def name(self) -> str: return snake_name(type(self.wraps))
+    def name(self) -> str: return snake_name(class_of(self.wraps))
 
     @property
     def peers(self) -> 'list[Wrapped]':
@@ -58,10 +58,11 @@ class Wrapped(Callback):
         return [cb for cb in self.learn.cbs if type(cb) is type(self)]
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        "As for any callback, if this one leads"
-        return self.peers[0] is self and super().wants(event_name, training, purpose)
+        "As for any callback, if this one leads: the first that is switched on"
+        on = (cb for cb in self.peers if Callback.wants(cb, event_name, training, purpose))
+        return next(on, None) is self
 
-    def __repr__(self) -> str: return type(self.wraps).__name__
+    def __repr__(self) -> str: return class_of(self.wraps).__name__
 
 # %% ../../nbs/17a_dialects.ipynb #e87008a6
 def adopt(

@@ -1,0 +1,888 @@
+"""Callbacks written for fastai v1: order, state, flags, counters and numbers of version 1.0.61, and its defects V01 to V13 mended."""
+
+import copy
+import functools
+import gc
+import inspect
+import math
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import cbnb.all as cbnb
+from cbnb.dialects import fastai_v1 as v1
+from helpers import Line, ab, line_batches, line_learner, noting, same_bits
+
+TRAIN_BATCH = "batch_begin loss_begin backward_begin backward_end step_end batch_end".split()
+VALID_BATCH = "batch_begin loss_begin batch_end".split()
+
+
+def slots_of_an_epoch(n_train: int, n_valid: int) -> list[str]:
+    return ["epoch_begin", *TRAIN_BATCH * n_train, *VALID_BATCH * n_valid, "epoch_end"]
+
+
+class Notes(v1.Callback):
+    """Writes down every slot, with what `what(state)` makes of its keywords."""
+
+    def __init__(self, what=lambda state: None, *slots):
+        self.seen = []
+        for slot in slots or v1.SLOTS:
+            setattr(self, slot, functools.partial(self.note, slot[3:], what))
+
+    def note(self, slot, what, **state):
+        self.seen.append((slot, what(state)))
+
+    @property
+    def slots(self):
+        return [slot for slot, _ in self.seen]
+
+
+class Answers(v1.Callback):
+    """Returns flags from one slot."""
+
+    def __init__(self, slot, when=lambda state: True, **flags):
+        setattr(self, slot, lambda **state: flags if when(state) else None)
+
+
+def fitted(*cbs, n_epoch=1, n=2, **kwargs):
+    learn = line_learner(n, cbs=list(cbs), **kwargs)
+    learn.fit(n_epoch)
+    return learn
+
+
+def near(values, wanted, tolerance=1e-4):
+    return len(values) == len(wanted) and all(abs(v - w) < tolerance for v, w in zip(values, wanted))
+
+
+# --- order, state, counters ---
+
+
+def test_base_run():
+    notes = Notes()
+    learn = fitted(notes)
+    assert near(ab(learn), (0.72, 1.08))
+    assert notes.slots == ["train_begin", *slots_of_an_epoch(2, 1), "train_end"] and len(notes.slots) == 19
+
+
+def test_counters():
+    notes = Notes(lambda s: (s["epoch"], s["iteration"], s["num_batch"]))
+    fitted(notes, n_epoch=2)
+    counts = {slot: [c for s, c in notes.seen if s == slot] for slot in ("batch_begin", "batch_end", "epoch_end", "train_end")}
+    assert counts["batch_begin"] == counts["batch_end"] == [(0, 0, 0), (0, 1, 1), (0, 2, 2), (1, 2, 0), (1, 3, 1), (1, 4, 2)]
+    assert counts["epoch_end"] == [(0, 2, 2), (1, 4, 2)] and counts["train_end"] == [(2, 4, 2)]
+
+
+def test_entries_of_the_state():
+    notes = Notes(set)
+    fitted(notes)
+    first = {}
+    for slot, keys in notes.seen:
+        first.setdefault(slot, keys)
+    begin = {"epoch", "iteration", "num_batch", "skip_validate", "n_epochs", "pbar", "metrics"}
+    assert first["train_begin"] == begin | {"metrics_names"}
+    assert first["epoch_begin"] == begin | {"stop_training"}
+    batch = first["epoch_begin"] | {"last_input", "last_target", "train", "stop_epoch", "skip_step", "skip_zero", "skip_bwd"}
+    assert first["batch_begin"] == batch and first["loss_begin"] == batch | {"last_output"}
+    assert first["backward_begin"] == first["batch_end"] == batch | {"last_output", "last_loss", "smooth_loss"}
+    assert first["epoch_end"] == first["batch_end"] | {"last_metrics"} and first["train_end"] == first["epoch_end"] | {"exception"}
+
+
+def test_values_of_the_state():
+    losses, smooth, metrics = [], [], []
+
+    class Values(v1.Callback):
+        def on_train_begin(self, n_epochs, metrics, metrics_names, pbar, **kwargs):
+            assert n_epochs == 2 and metrics_names == ["mean_error"] and len(metrics) == 1
+            pbar.write("hello")
+
+        def on_backward_begin(self, last_loss, smooth_loss, last_output, train, **kwargs):
+            assert train and last_loss.requires_grad and not smooth_loss.requires_grad and last_output.shape == (8,)
+
+        def on_batch_end(self, last_loss, smooth_loss, train, **kwargs):
+            assert not last_loss.requires_grad
+            losses.append(last_loss.item())
+            smooth.append(smooth_loss.item())
+
+        def on_epoch_end(self, last_metrics, **kwargs):
+            metrics.append(last_metrics)
+
+    def mean_error(out, y):
+        return (out - y).mean()
+
+    fitted(Values(), n_epoch=2, metrics=mean_error)
+    raw = [13 * 0.64**i for i in range(5)]
+    assert near(losses, [raw[0], raw[1], raw[2], raw[2], raw[3], raw[4]])
+    v, w, wanted = 0.0, 0.0, []
+    for loss in raw[:4]:
+        v, w = 0.98 * v + 0.02 * loss, 0.98 * w + 0.02
+        wanted.append(v / w)
+    assert near(smooth, [wanted[0], wanted[1], wanted[1], wanted[2], wanted[3], wanted[3]])  # validation never changes it
+    assert near(metrics[0], (5.3248, 1.08 - 3)) and near(metrics[1], (raw[4], -3 * 0.8**4))
+
+
+def test_smooth_loss_begins_anew():
+    notes = Notes(lambda s: float(s["smooth_loss"]), "on_step_end")
+    learn = line_learner(cbs=notes)
+    learn.fit(1)
+    learn.fit(1)
+    assert near([value for _, value in notes.seen], [13, 10.6364, 5.3248, 4.3566], 1e-3)
+
+
+def test_last_metrics_without_validation():
+    notes = Notes(lambda s: s["last_metrics"], "on_epoch_end")
+    fitted(notes, valid=False)
+    learn = line_learner(cbs=notes)
+    learn.fit(2, valid_every=2)
+    assert [m[0] is None for _, m in notes.seen] == [True, True, False] and notes.seen[0][1] == [None]
+
+
+@pytest.mark.parametrize("default_cbs", [True, False])
+def test_last_metrics_do_not_need_a_recorder(default_cbs):
+    notes = Notes(lambda s: s["last_metrics"], "on_epoch_end")
+    learn = line_learner(cbs=notes, metrics=lambda out, y: (out - y).mean(), progress=True, default_cbs=default_cbs)
+    with learn.no_logging():
+        learn.fit(1)
+    assert near(notes.seen[0][1], (5.3248, -1.92))
+
+
+# --- what is returned ---
+
+FLAGS = [
+    (Answers("on_backward_end", skip_step=True), (0, 0)),
+    (Answers("on_batch_begin", skip_step=True), (0, 0)),
+    (Answers("on_step_end", skip_zero=True), (1.12, 1.68)),
+    (Answers("on_batch_begin", skip_zero=True), (1.12, 1.68)),
+    (Answers("on_batch_end", stop_epoch=True), (0.4, 0.6)),
+    (Answers("on_batch_begin", stop_epoch=True), (0.4, 0.6)),
+    (Answers("on_batch_end", stop_training=True), (0.72, 1.08)),
+]
+
+
+@pytest.mark.parametrize("cb, weights", FLAGS)
+def test_flags(cb, weights):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        learn = fitted(cb)
+    assert near(ab(learn), weights)
+
+
+def test_skip_zero_leaves_gradients():
+    learn = fitted(Answers("on_step_end", skip_zero=True))
+    assert near([p.grad.item() for p in learn.model.parameters()], (-7.2, -10.8))
+
+
+def test_last_loss_is_propagated_and_reported():
+    class Double(v1.Callback):
+        def on_backward_begin(self, last_loss, **kwargs):
+            return {"last_loss": 2 * last_loss}
+
+    notes = Notes(lambda s: s["last_loss"].item(), "on_batch_end")
+    learn = fitted(Double(), notes)
+    assert near(ab(learn), (1.28, 1.92)) and near(learn.recorder.losses, (13.0, 8.79798))
+    assert near([loss for _, loss in notes.seen], (26, 2 * 13 * 0.36, 13 * 0.36**2))
+
+
+def test_last_output_goes_to_the_loss():
+    class OneMore(v1.Callback):
+        def on_loss_begin(self, last_output, **kwargs):
+            return {"last_output": last_output + 1}
+
+    learn = fitted(OneMore())
+    assert near(ab(learn), (0.72, 0.72)) and near(learn.recorder.val_losses, [3.2768])
+
+
+def test_input_and_target_are_replaced():
+    class Turn(v1.Callback):
+        def on_batch_begin(self, last_input, last_target, **kwargs):
+            return {"last_input": -last_input, "last_target": [last_target + 1]}
+
+    assert near(ab(fitted(Turn())), (-0.72, 1.44))
+
+
+def test_later_callbacks_see_and_override():
+    seen = []
+
+    class Later(v1.Callback):
+        _order = 1
+
+        def on_backward_end(self, skip_step, **kwargs):
+            seen.append(skip_step)
+            return {"skip_step": False}
+
+    assert near(ab(fitted(Later(), Answers("on_backward_end", skip_step=True))), (0.72, 1.08)) and seen == [True, True]
+
+
+def test_stop_epoch_and_stop_training():
+    notes = Notes()
+    learn = fitted(Answers("on_batch_end", lambda s: s["train"], stop_epoch=True), notes, n_epoch=2)
+    assert notes.slots == ["train_begin", *slots_of_an_epoch(1, 1) * 2, "train_end"]
+    assert learn.recorder.nb_batches == [1, 1]
+    notes = Notes()
+    fitted(Answers("on_loss_begin", stop_training=True), notes, n_epoch=5)
+    assert notes.slots == ["train_begin", *slots_of_an_epoch(2, 1), "train_end"]
+
+
+def test_skip_validate_holds_for_the_fit():
+    notes = Notes(lambda s: s["last_metrics"], "on_epoch_end")
+    cb = Answers("on_epoch_begin", lambda s: s["epoch"] == 1, skip_validate=True)
+    learn = line_learner(cbs=[cb, notes])
+    learn.fit(3)
+    assert [m != [None] for _, m in notes.seen] == [True, False, False]
+    assert [loss is None for loss in learn.recorder.val_losses] == [False, True, True]
+    learn.fit(1)
+    assert learn.recorder.val_losses[0] is not None
+
+
+def test_native_callbacks_get_their_events_when_v1_stops():
+    seen = []
+    cbs = [Answers("on_batch_end", lambda s: s["train"], stop_epoch=True, stop_training=True), noting(seen, order=100)]
+    learn = fitted(*cbs, n_epoch=3)
+    assert seen.count("after_batch") == 2 and seen.count("after_epoch") == 1 and seen[-2:] == ["after_cancel_fit", "after_fit"]
+    assert learn.recorder.last().status == "cancelled"
+
+
+def test_no_cancel_at_the_end_of_the_last_epoch():
+    seen = []
+    learn = fitted(Answers("on_epoch_end", stop_training=True), noting(seen))
+    assert "after_cancel_fit" not in seen and learn.recorder.last().status == "done"
+
+
+# --- order, exceptions, life on a learner ---
+
+
+def test_order_is_stable_and_metrics_come_first():
+    calls = []
+
+    def one(name, order):
+        cb = v1.Callback()
+        cb._order, cb.on_epoch_end = order, lambda last_metrics, **kw: calls.append((name, len(last_metrics)))
+        return cb
+
+    fitted(one("b", 0), one("c", 0), one("d", 5), one("a", -5), metrics=[lambda out, y: (out - y).mean()])
+    assert calls == [("a", 2), ("b", 2), ("c", 2), ("d", 2)]
+
+
+def test_any_object_will_do():
+    class Plain:
+        n = 0
+
+        def on_batch_end(self, train):
+            self.n += train
+
+    cb = Plain()
+    learn = fitted(cb)
+    assert cb.n == 2 and learn.plain is cb
+    learn.remove_cb(cb)
+    assert not hasattr(learn, "plain") and len(learn.cbs) == 2
+
+
+def test_the_same_object_in_a_second_fit_and_added_once():
+    cb = Notes()
+    learn = line_learner()
+    learn.fit(1, cbs=cb)
+    learn.fit(1, cbs=[cb])
+    assert len(cb.seen) == 38 and not hasattr(learn, "notes")
+    learn.add_cb(cb).add_cb(cb)
+    assert [c.name for c in learn.cbs] == ["train_eval", "recorder", "notes"]
+    learn.fit(1)
+    assert len(cb.seen) == 57
+
+
+def test_a_rerun_cell_replaces(capsys):
+    class Log(v1.LearnerCallback):
+        def __init__(self, learn, every):
+            super().__init__(learn)
+            self.every = every
+
+    learn = line_learner()
+    learn.add_cbs([Log(learn, 1), Log(learn, 1), Log(learn, 2)])
+    assert list(learn.callbacks.names)[2:] == ["log", "log_2"] and "replaced" in capsys.readouterr().out
+    learn.add_cb(functools.partial(Log, every=3)).add_cb(functools.partial(Log, every=3))
+    assert len(learn.cbs) == 5
+
+
+def test_callback_fns():
+    made = []
+
+    class Made(v1.LearnerCallback):
+        def __init__(self, learn, n=1):
+            super().__init__(learn)
+            self.n = n
+            made.append(self)
+
+    fns = [Made, functools.partial(Made, n=2)]
+    learn = line_learner(cbs=fns)
+    assert not made
+    learn.fit(1)
+    learn.fit(1)
+    assert [cb.n for cb in made] == [1, 2, 1, 2] and learn.made is made[2] and learn.made_2 is made[3]
+    assert learn.made.learn is learn
+    learn.remove_cbs(fns)
+    assert not hasattr(learn, "made") and not hasattr(learn, "made_2") and len(learn.cbs) == 2
+    learn.fit(1, cbs=functools.partial(Made, n=5))
+    assert made[-1].n == 5 and not hasattr(learn, "made")
+    learn.add_cb(Made)
+    learn.fit(1)
+    assert len(learn.remove_cb(Made).cbs) == 2
+
+
+def test_a_plain_class_is_made_without_a_learner():
+    class Bare(v1.Callback):
+        def __init__(self):
+            self.n = 0
+
+        def on_batch_end(self, **kwargs):
+            self.n += 1
+
+    learn = line_learner(cbs=Bare)
+    learn.fit(1)
+    assert learn.bare.n == 3
+
+
+def test_learner_callback_reads_from_the_learner():
+    class Reader(v1.LearnerCallback):
+        def __init__(self, learn):
+            super().__init__(learn)
+            self.big, self.small, self.secret = 1, 2, 3
+            self.exclude.append("secret")
+            self.not_min.append("big")
+
+        def on_epoch_end(self, **kwargs):
+            self.recorder_seen, self.lr = self.recorder, 5
+
+    learn = line_learner()
+    cb = Reader(learn)
+    assert cb.get_state() == {"small": 2} and cb.get_state(minimal=False) == {"small": 2, "big": 1}
+    learn.fit(1, cbs=cb)
+    assert cb.recorder_seen is learn.recorder and cb.model is learn.model and learn.lr == 0.1 and cb.lr == 5
+    with pytest.raises(AttributeError, match="nothing_such"):
+        cb.nothing_such
+    with pytest.raises(AttributeError, match="'a'"):
+        cb.a  # not from the model
+
+
+def test_names_keep_their_ending():
+    assert v1.ReduceLROnPlateauCallback(line_learner()).cb_name == "reduce_lr_on_plateau_callback"
+    learn = fitted(v1.ReduceLROnPlateauCallback)
+    assert isinstance(learn.reduce_lr_on_plateau_callback, v1.ReduceLROnPlateauCallback)
+
+
+def test_what_v1_reads_of_a_learner():
+    class Reads(v1.LearnerCallback):
+        def on_batch_begin(self, train, **kwargs):
+            if train:
+                self.learn.opt.lr = 0.05
+
+        def on_train_end(self, **kwargs):
+            learn = self.learn
+            self.opt_class, self.values = type(learn.opt).__name__, (learn.opt.lr, learn.opt.mom, learn.opt.wd)
+            self.loaders, self.path_of = (learn.data.train_dl, learn.data.valid_dl), learn.data.path
+            self.others = list(learn.callbacks)
+
+    other, mean = v1.Callback(), lambda out, y: (out - y).abs().mean()
+    learn = fitted(other, Reads, n_epoch=2, metrics=cbnb.AvgMetric(mean, name="mae"))
+    reads, recorder = learn.reads, learn.recorder
+    assert reads.opt_class == "SGD" and reads.values == (0.05, 0, 0) and reads.loaders == (learn.dls.train, learn.dls.valid)
+    assert reads.path_of == learn.path and other in reads.others and reads in reads.others
+    assert recorder.lrs == [0.05] * 4 and recorder.moms == [0] * 4 and recorder.nb_batches == [2, 2]
+    assert len(recorder.losses) == 4 and len(recorder.val_losses) == 2 and [len(m) for m in recorder.metrics] == [1, 1]
+    assert recorder.names == ["epoch", "train_loss", "valid_loss", "mae", "time"]
+    assert type(learn.opt) is torch.optim.SGD and learn.opt.param_groups[0]["lr"] == 0.1
+
+
+def test_callbacks_that_come_and_go_in_mid_fit():
+    come = Notes()
+
+    class Swap(v1.LearnerCallback):
+        def on_epoch_end(self, epoch, **kwargs):
+            self.learn.add_cb(come) if epoch == 0 else self.learn.remove_cb(come)
+
+    learn = fitted(Swap, n_epoch=3)
+    assert come.slots == slots_of_an_epoch(2, 1)[:-1] + ["epoch_end"] and len(learn.cbs) == 3
+
+
+def test_the_leader_may_leave():
+    class Leaves(v1.LearnerCallback):
+        def on_epoch_begin(self, **kwargs):
+            self.learn.remove_cb(self)
+
+    notes = Notes()
+    learn = line_learner()
+    learn.add_cbs([Leaves(learn), notes])
+    learn.fit(2)
+    assert notes.slots == ["train_begin", *slots_of_an_epoch(2, 1) * 2, "train_end"]
+
+
+def test_mixed_with_native_callbacks_nothing_stays():
+    seen, notes = [], Notes()
+    before = set(vars(line_learner()))
+    learn = line_learner()
+    learn.fit(1, cbs=[noting(seen), notes, v1.OneCycleScheduler(learn, 0.1)])
+    assert len(notes.slots) == 19 and seen.count("after_batch") == 3
+    assert set(vars(learn)) == before and [cb.name for cb in learn.cbs] == ["train_eval", "recorder"]
+
+
+def test_an_error_in_a_slot():
+    cb, ends = v1.Callback(), Notes(lambda s: s["exception"], "on_train_end")
+    cb.on_batch_end = lambda **state: 1 / 0
+    cb.on_train_end = lambda **state: 1 / 0
+    learn = line_learner(cbs=[cb, ends])
+    with pytest.raises(ZeroDivisionError) as e:
+        learn.fit(1)
+    assert ends.seen == [("train_end", e.value)]
+    notes = "\n".join(e.value.__notes__)
+    assert "in Callback.on_batch_end" in notes and "epoch 0, training batch 0" in notes and "while undoing" in notes
+    learn.remove_cb(cb).fit(1)
+    assert ends.seen[-1] == ("train_end", False)
+
+
+# --- CallbackHandler by itself ---
+
+
+def test_handler_by_itself():
+    notes = Notes()
+    handler = v1.CallbackHandler([notes], metrics=[lambda out, y: (out - y).abs().mean()])
+    assert handler.state_dict == dict(epoch=0, iteration=0, num_batch=0, skip_validate=False) and handler.skip_validate is False
+    handler.on_train_begin(1)
+    handler.on_epoch_begin()
+    x = torch.ones(2)
+    assert handler.on_batch_begin(x, x) == (x, x) and handler.on_loss_begin(x) is x
+    loss, skip = handler.on_backward_begin(torch.tensor(2.0))
+    assert loss == 2 and not skip and not handler.on_backward_end() and not handler.on_step_end() and not handler.on_batch_end(loss)
+    handler.on_batch_begin(x, x, train=False)
+    handler.on_loss_begin(3 * x)
+    handler.on_batch_end(loss)
+    assert handler.state_dict["iteration"] == 1
+    assert not handler.on_epoch_end(0.5)
+    assert handler.state_dict["last_metrics"] == [0.5, 2.0] and handler.state_dict["epoch"] == 1
+    handler.on_train_end()
+    assert notes.slots == ["train_begin", "epoch_begin", *TRAIN_BATCH, *VALID_BATCH, "epoch_end", "train_end"]
+
+
+# --- validate, get_preds, lr_find ---
+
+
+def test_native_lr_find_puts_v1_callbacks_back():
+    class Counts(v1.LearnerCallback):
+        n, smoothed = 0, None
+
+        def on_batch_end(self, smooth_loss, **kwargs):
+            self.n += 1
+            self.smoothed = smooth_loss
+
+    class Once(v1.Callback):
+        run_in = ("fit",)
+        n = 0
+
+        def on_batch_end(self, **kwargs):
+            self.n += 1
+
+    learn = line_learner(8, cbs=[counts := Counts(None), once := Once()])
+    learn.fit(1)
+    n = counts.n
+    assert n == once.n == 9
+    found = learn.lr_find(num_it=20, show_plot=False)
+    assert len(found.lrs) > 3 and learn.counts is counts and counts.n == once.n == n
+
+
+def test_clipping_and_accumulation_take_part_in_lr_find():
+    learn = line_learner(8, loss_func=nn.MSELoss(reduction="sum"), cbs=functools.partial(v1.AccumulateScheduler, n_step=2))
+    found = learn.lr_find(num_it=20, show_plot=False, stop_div=False, end_lr=0.01)
+    assert len(found.lrs) == 20 and found.n_batches == 40
+
+
+def test_validate_inside_a_fit_disturbs_nobody():
+    class Looks(v1.LearnerCallback):
+        def on_step_end(self, **kwargs):
+            self.learn.validate()
+
+    notes = Notes()
+    learn = fitted(Looks, notes)
+    inner = VALID_BATCH
+    batch = [*TRAIN_BATCH[:-1], *inner, "batch_end"]
+    assert sorted(notes.slots) == sorted(["train_begin", "epoch_begin", *batch * 2, *VALID_BATCH, "epoch_end", "train_end"])
+    assert near(ab(learn), (0.72, 1.08))
+
+
+# --- defects ---
+
+
+@pytest.mark.parametrize("slot", ["on_batch_begin", "on_loss_begin", "on_backward_begin"])
+def test_V01_skip_bwd_moves_nothing(slot):
+    def opt_func(groups, lr):
+        return torch.optim.SGD(groups, lr, momentum=0.9, weight_decay=0.1)
+
+    notes = Notes()
+    once = Answers(slot, lambda s: s["num_batch"] == 1, skip_bwd=True)
+    learn = line_learner(3, cbs=[once, notes, after := Notes(lambda s: ab(learn), "on_step_end")], opt_func=opt_func)
+    learn.fit(1)
+    weights = [w for _, w in after.seen]
+    assert weights[0] == weights[1] != weights[2] and notes.slots.count("backward_end") == notes.slots.count("step_end") == 3
+
+
+def test_V01_a_callback_may_go_backward_itself():
+    class Backward(v1.Callback):
+        def on_backward_begin(self, last_loss, **kwargs):
+            last_loss.backward()
+            return {"skip_bwd": True}
+
+    assert near(ab(fitted(Backward())), (0.72, 1.08))
+
+
+def accumulated(n, bs=8, opt_func=torch.optim.SGD, valid=True, n_epoch=1, **kwargs):
+    batches = line_batches(n, bs)
+    dls = cbnb.DataLoaders(batches, *([batches] if valid else []), device="cpu")
+    learn = line_learner(dls=dls, loss_func=nn.MSELoss(reduction="sum"), opt_func=opt_func)
+    learn.fit(n_epoch, cbs=v1.AccumulateScheduler(learn, **kwargs))
+    return ab(learn)
+
+
+def test_V02_accumulation():
+    assert near(accumulated(4, 16, n_step=4), (0.4, 0.6))
+    assert near(accumulated(3, n_step=2), (0.72, 1.08)), "validation counted among the samples"
+    assert near(accumulated(4, n_step=2, valid=False), (0.72, 1.08)), "NaN: the leftover was divided by 0"
+    assert near(accumulated(3, n_step=2, drop_last=True), (0.4, 0.6))
+
+    def opt_func(groups, lr):
+        return torch.optim.SGD(groups, lr, momentum=0.9)
+
+    plain = line_learner(2, opt_func=opt_func)
+    plain.fit(2)
+    assert near(accumulated(4, n_step=2, opt_func=opt_func, n_epoch=2), ab(plain)), "a step with zero gradients"
+
+
+def test_V02_a_mean_loss_warns():
+    with pytest.warns(UserWarning, match="sum"):
+        fitted(functools.partial(v1.AccumulateScheduler, n_step=2))
+
+
+def test_V03_learner_callbacks_leave_and_do_not_hang():
+    class Stays(v1.LearnerCallback):
+        pass
+
+    learn = line_learner()
+    cb = Stays(learn)
+    assert not hasattr(learn, "stays")
+    learn.fit(1, cbs=cb)
+    assert not hasattr(learn, "stays") and not hasattr(learn, "one_cycle_scheduler")
+    learn.add_cb(cb)
+    assert learn.stays is cb
+    learn.remove_cb(cb)
+    del learn
+    gc.collect()
+    assert cb.model is cb.learn.model, "the weak reference was gone"
+
+
+def test_V03_a_forgotten_constructor():
+    class Forgets(v1.LearnerCallback):
+        def __init__(self, learn, n):
+            self.n = n
+            self.not_min.append("n")
+
+        def on_batch_begin(self, **kwargs):
+            self.rate = self.opt.lr
+
+    learn = line_learner()
+    with pytest.raises(AttributeError, match=r"super\(\).__init__\(learn\)"):
+        Forgets(learn, 1).model
+    cb = Forgets(learn, 1)
+    learn.fit(1, cbs=cb)
+    assert cb.rate == 0.1 and cb.get_state() == {"rate": 0.1}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("x"), None])
+def test_V04_on_train_end_gets_the_exception(error):
+    ends = Notes(lambda s: s["exception"], "on_train_end")
+
+    class Raises(v1.Callback):
+        def on_step_end(self, iteration, **kwargs):
+            if error is not None and iteration == 1:
+                raise error
+
+    learn = line_learner(cbs=[Raises(), ends])
+    if error is None:
+        learn.fit(1)
+    else:
+        with pytest.raises(type(error)):
+            learn.fit(1)
+    ((_, told),) = ends.seen
+    assert told is False if error is None else isinstance(told, type(error))
+    assert type(learn.opt) is torch.optim.SGD and len(learn.cbs) == 4
+
+
+LRS = """.004 .0104308 .028 .052 .076 .0935692 .1 .0987464 .0950485 .0890916 .0811746 .0716943 .0611262 .0500002 .0388742 .0283061
+    .0188258 .0109088 .00495194 .001254"""
+
+
+def momentum_sgd(groups, lr):
+    return torch.optim.SGD(groups, lr, momentum=0.9)
+
+
+def test_one_cycle_values():
+    class Last(v1.LearnerCallback):
+        def on_train_end(self, **kwargs):
+            self.values = self.opt.lr, self.opt.mom
+
+    learn = line_learner(5, cbs=Last, opt_func=momentum_sgd)
+    v1.fit_one_cycle(learn, 4, 0.1)
+    assert near(learn.recorder.lrs, [float(lr) for lr in LRS.split()], 1e-6)
+    assert near(learn.recorder.moms[:7:6], (0.95, 0.85)) and near(learn.last.values, (4e-7, 0.95), 1e-8)
+    v1.fit_one_cycle(learn, 4, 0.1, start_epoch=2)
+    assert near(learn.recorder.lrs, [float(lr) for lr in LRS.split()[10:]], 1e-6)
+    assert [row["epoch"] for row in learn.recorder.last().epochs] == [2, 3] and learn.recorder.last().status == "done"
+
+
+def test_native_start_epoch_makes_v1_jump():
+    jumps = []
+
+    class Jumps(v1.Callback):
+        def jump_to_epoch(self, epoch):
+            jumps.append(epoch)
+
+        def on_epoch_begin(self, epoch, **kwargs):
+            jumps.append(epoch)
+
+    learn = line_learner(5, opt_func=momentum_sgd)
+    learn.fit(4, cbs=[Jumps(), v1.OneCycleScheduler(learn, 0.1)], start_epoch=3)
+    assert near(learn.recorder.lrs, [float(lr) for lr in LRS.split()[15:]], 1e-6) and jumps == [3, 3]
+
+
+def test_a_returned_epoch_resumes():
+    notes = Notes(lambda s: (s["epoch"], s["iteration"]), "on_epoch_begin", "on_epoch_end")
+    learn = fitted(Answers("on_train_begin", epoch=2), notes, n_epoch=4)
+    assert [c for _, c in notes.seen] == [(2, 0), (2, 2), (3, 2), (3, 4)] and len(learn.recorder.nb_batches) == 2
+    with pytest.raises(ValueError, match="epoch=9"):
+        fitted(Answers("on_train_begin", epoch=9))
+
+
+def test_V05_no_batch_beyond_a_short_cycle():
+    notes = Notes()
+    learn = line_learner(5, cbs=notes, opt_func=momentum_sgd)
+    v1.fit_one_cycle(learn, 4, 0.1, tot_epochs=2)
+    assert learn.recorder.nb_batches == [5, 5] and notes.slots.count("epoch_end") == 2
+
+
+def test_V06_lr_find_leaves_nothing_behind(tmp_path):
+    learn = line_learner(8, path=tmp_path)
+    (tmp_path / "models").mkdir()
+    mine = tmp_path / "models" / "tmp.pth"
+    mine.write_text("mine")
+    learn.fit(1)
+    model, opt, names = copy.deepcopy(learn.model), learn.opt, set(vars(learn))
+    v1.lr_find(learn, 1e-6, 1, num_it=30, stop_div=False)
+    assert same_bits(model, learn.model) and learn.opt is opt and opt.param_groups[0]["lr"] == 0.1
+    assert mine.read_text() == "mine" and len(list(mine.parent.iterdir())) == 1
+    assert set(vars(learn)) - names == {"lr_finder_result"}
+    lrs = learn.recorder.lrs
+    assert len(lrs) == 30 and math.isclose(lrs[0], 1e-6) and math.isclose(lrs[-1], 1), "end_lr was never used"
+    assert learn.recorder.val_losses == [None] * 4
+
+
+def test_V06_negative_losses():
+    learn = line_learner(8, loss_func=lambda out, y: nn.functional.mse_loss(out, y) - 100)
+    v1.lr_find(learn, end_lr=0.1, num_it=50)
+    assert len(learn.recorder.lrs) == 50
+
+
+def test_V06_divergence_and_nan_stop():
+    learn = line_learner(8)
+    v1.lr_find(learn, 1e-3, 1e4, num_it=100)
+    assert 3 < len(learn.recorder.lrs) < 100
+    learn = line_learner(8)
+    learn.model.a.data.fill_(math.nan)
+    v1.lr_find(learn)
+    assert len(learn.recorder.lrs) == 1
+
+
+def test_V07_validate_and_get_preds_call_all_slots():
+    notes = Notes(lambda s: s.get("train"))
+    learn = line_learner(cbs=[notes, v1.ShowGraph])
+    loss = learn.validate()
+    whole = ["train_begin", "epoch_begin", *VALID_BATCH, "epoch_end", "train_end"]
+    assert notes.slots == whole and near(loss, [13])
+    notes.seen.clear()
+    learn.get_preds()
+    assert notes.slots == whole and notes.seen[2][1] is False
+
+
+def test_V07_validate_gives_last_metrics():
+    notes = Notes(lambda s: s["last_metrics"], "on_epoch_end")
+    learn = line_learner(cbs=notes)
+    learn.validate()
+    assert near(notes.seen[0][1], [13])
+
+
+def test_V08_documented_names_work():
+    learn = fitted(Answers("on_batch_end", lambda s: s["train"], end_epoch=True, end_training=True), n_epoch=3)
+    assert learn.recorder.nb_batches == [1]
+
+
+@pytest.mark.parametrize("answer", [True, [("stop_epoch", True)], "stop_epoch"])
+def test_V09_wrong_answers_say_what_to_return(answer):
+    class Wrong(v1.Callback):
+        def on_batch_end(self, **kwargs):
+            return answer
+
+    with pytest.raises(TypeError, match=r"Wrong\.on_batch_end returned .*return None, or a dict"):
+        fitted(Wrong())
+
+
+def test_V09_unknown_entries_are_named():
+    with pytest.raises(ValueError, match=r"Answers\.on_epoch_begin returned an entry 'stop_now'"):
+        fitted(Answers("on_epoch_begin", stop_now=True))
+
+
+def test_V09_stop_training_from_on_train_begin():
+    notes = Notes()
+    fitted(Answers("on_train_begin", stop_training=True), notes, n_epoch=3)
+    assert notes.slots == ["train_begin", "train_end"]
+
+
+def three_valid(*cbs):
+    batches = line_batches(3)
+    learn = line_learner(dls=cbnb.DataLoaders(batches, batches, device="cpu"), cbs=list(cbs))
+    learn.fit(2)
+    return learn
+
+
+def test_V10_stop_epoch_leaves_validation_whole():
+    class Short(v1.Callback):
+        def on_batch_end(self, num_batch, **kwargs):
+            if num_batch >= 1:
+                return {"stop_epoch": True}
+
+    notes = Notes(lambda s: s["train"], "on_batch_end")
+    with pytest.warns(UserWarning, match="Short returned stop_epoch for a validation batch") as seen:
+        learn = three_valid(Short(), notes)
+    assert [train for _, train in notes.seen] == [True, True, False, False, False] * 2 and len(seen) == 1
+    assert learn.recorder.nb_batches == [2, 2]
+
+
+@pytest.mark.parametrize("by", ["name", "key"])
+def test_V10_a_callback_that_asks_for_train_may_end_validation(by):
+    class Named(v1.Callback):
+        def on_batch_end(self, train, **kwargs):
+            return None if train else {"stop_epoch": True}
+
+    class Keyed(v1.Callback):
+        def on_batch_end(self, **kwargs):
+            return None if kwargs["train"] else {"stop_epoch": True}
+
+    notes = Notes(lambda s: s["train"], "on_batch_end")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        three_valid(Named() if by == "name" else Keyed(), notes)
+    assert [train for _, train in notes.seen] == [True, True, True, False] * 2
+
+
+def test_V11_the_smoothed_loss_says_so():
+    assert "smoothed" in inspect.getdoc(type(line_learner().recorder).losses).lower()
+
+
+def test_V12_terminate_on_nan():
+    learn = fitted(v1.TerminateOnNaN(), n=5, n_epoch=3, lr=1e30)
+    assert len(learn.recorder.nb_batches) == 1 and learn.recorder.val_losses == [None]
+
+
+def test_V13_methods_get_what_they_accept():
+    class Few(v1.Callback):
+        def on_train_begin(self):
+            pass
+
+        def on_batch_end(self, last_loss, *, num_batch=None):
+            assert num_batch is not None
+            return {"stop_training": True}
+
+        def on_train_end(self, exception):
+            assert exception is False
+
+    assert len(fitted(Few(), n_epoch=3).recorder.nb_batches) == 1
+
+
+# --- the rest ---
+
+
+def test_early_stopping_and_plateau():
+    def watched(cls, values, **kwargs):
+        class Told(cls):
+            def get_monitor_value(self):
+                return values[len(self.learn.recorder.val_losses) - 1]
+
+        learn = line_learner()
+        cb = Told(learn, **kwargs)
+        learn.fit(len(values), cbs=cb)
+        return learn.recorder
+
+    values = [5, 4, 3, 3.5, 3.2, 3.4]
+    assert len(watched(v1.EarlyStopping, values).val_losses) == 4
+    assert len(watched(v1.EarlyStopping, values, patience=1).val_losses) == 5
+    assert near(watched(v1.ReduceLROnPlateau, [3, 3, 3, 2], factor=0.1, min_lr=0.002).lrs[::2], (0.1, 0.1, 0.01, 0.002))
+
+
+def test_trackers_warn_about_unknown_names():
+    with pytest.warns(UserWarning, match="'accurracy', which is not in epoch"):
+        fitted(functools.partial(v1.EarlyStopping, monitor="accurracy"))
+
+
+def test_save_model_does_not_load_a_file_of_before(tmp_path):
+    learn = line_learner(path=tmp_path)
+    learn.save("bestmodel")
+    learn.fit(1, cbs=v1.SaveModel(learn, monitor="train_loss", mode="max"), valid_every=1)
+    assert near(ab(learn), (0.72, 1.08))
+    learn.fit(1, cbs=v1.StopAfterNBatches(1))
+    learn.fit(1, cbs=[v1.SaveModel(learn), v1.StopAfterNBatches(1)])
+    assert ab(learn)[0] > 1, "a file of an earlier fit was loaded"
+
+
+def test_show_graph_and_plots():
+    learn = fitted(v1.ShowGraph, n=12, n_epoch=2, lr=0.02)
+    assert learn.show_graph.fig is not None
+    for plot in (learn.recorder.plot_losses, learn.recorder.plot_lr):
+        assert plot(return_fig=True) is not None
+    v1.lr_find(learn)
+    assert learn.recorder.plot(return_fig=True) is not None
+
+
+def test_resumed_training_loads_what_was_saved(tmp_path):
+    learn = line_learner(path=tmp_path)
+    learn.fit(3, cbs=v1.SaveModel(learn, every="epoch"))
+    weights = ab(learn)
+    other = line_learner(path=tmp_path)
+    other.fit(3, cbs=v1.SaveModel(other, every="epoch"), start_epoch=2)
+    assert near(ab(other), weights)
+
+
+def test_clip_before_the_step():
+    learn = fitted(functools.partial(v1.GradientClipping, clip=1.0), n=1)
+    assert math.isclose(math.hypot(*ab(learn)), 0.1, rel_tol=1e-4)
+
+
+def test_a_learner_with_v1_callbacks_can_be_copied():
+    learn = fitted(Notes(), v1.ShowGraph)
+    other = copy.deepcopy(learn)
+    assert other.notes is not learn.notes and other.notes is next(cb.wraps for cb in other.cbs if cb.name == "notes")
+    assert isinstance(other.model, Line)
+
+
+def test_nothing_is_imported_without_a_dialect():
+    code = "import sys, cbnb.all; print([m for m in sys.modules if m.startswith('cbnb.dialects') and 'recognise' not in m])"
+    out = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert out.strip() == "['cbnb.dialects']"
+
+
+def test_a_class_may_have_a_name_that_the_learner_needs():
+    class OneBatch(v1.Callback):
+        pass
+
+    class Model(v1.LearnerCallback):
+        pass
+
+    learn = fitted(OneBatch(), Model)
+    assert isinstance(learn.model, Line) and isinstance(learn.one_batch_callback, OneBatch)
+    assert isinstance(learn.model_callback, Model)
+    learn.remove_cbs([OneBatch, Model])
+    assert isinstance(learn.model, Line) and not hasattr(learn, "model_callback")
