@@ -90,7 +90,7 @@ def mix_up() -> Callable[[cbnb.Learner], None]:
     def work(learn: cbnb.Learner) -> None:
         (x,), (y,), lam, order = learn.xb, learn.yb, weights.sample().item(), torch.randperm(ITEMS)
         learn.held = torch.lerp(x, x[order], 1 - lam), y[order]
-        theirs = nn.functional.mse_loss(learn.pred, learn.held[1])
+        theirs = learn.loss_func(learn.pred, learn.held[1])
         learn.held = torch.lerp(theirs, learn.loss, lam).detach().clone()
 
     return work

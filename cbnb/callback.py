@@ -153,7 +153,7 @@ def _missing(obj: Forwarding, name: str) -> AttributeError:
     text = f'{type(obj).__name__} has no attribute {name!r}, {rest}'
     return AttributeError(text, name=name, obj=obj)
 
-# %% ../nbs/00_callback.ipynb #cfc203b5
+# %% ../nbs/00_callback.ipynb #e312293b
 def shadows(
     cb: Forwarding,   # a callback with a learner
     name: str,        # the name of an attribute
@@ -178,6 +178,7 @@ def warn_shadow(
 
 # what a callback has by right, whatever its learner has
 _OWN = {'learn', 'order', 'run', 'run_train', 'run_valid', 'run_in', 'name'}
+_LISTS = frozenset([*_OWN, *EVENTS])       # assigning one of these changes who is called
 
 # %% ../nbs/00_callback.ipynb #f046c370
 PURPOSES = ('fit', 'validate', 'preds', 'lr_find')   # what a run of the loop can be for
@@ -210,7 +211,7 @@ def check_method_names(
 
 _STRANGE = re.compile('on_(train|eval|epoch|batch|loss|backward|step)(_epoch|_step)?_(begin|end)')
 
-# %% ../nbs/00_callback.ipynb #2487b43d
+# %% ../nbs/00_callback.ipynb #48ff8e33
 class Callback(Forwarding):
     "Base of what listens to events: methods named after events, other names read from the learner"
     order: float = 0
@@ -240,7 +241,7 @@ class Callback(Forwarding):
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
         if self.learn is None: return
-        if name in _OWN or name in EVENTS: getattr(self.learn, 'cbs_changed', _nothing)()
+        if name in _LISTS: getattr(self.learn, 'cbs_changed', _nothing)()
         elif shadows(self, name): warn_shadow(self, name, stacklevel=3)
 
     def __call__(self, event_name: str) -> Any:
@@ -512,6 +513,17 @@ def remove(self: Callbacks,
         cb.learn = None
     if gone: self.changed()
     return gone
+
+# %% ../nbs/00_callback.ipynb #eaf48c54
+@patch
+def __iter__(self: Callbacks) -> Iterator[Any]: return map(wrapped, self.all)
+
+@patch
+def append(self: Callbacks,
+    cb: Any,    # as for `add`
+) -> None:
+    "Let a callback in"
+    self.add(cb)
 
 # %% ../nbs/00_callback.ipynb #9b104e83
 @patch

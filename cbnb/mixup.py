@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Beta
 
-# %% ../nbs/10b_mixup.ipynb #df73b4f9
+# %% ../nbs/10b_mixup.ipynb #0ef94b75
 from .callback import Callback
-from .data import find_bs, map_tensors
+from .data import find_bs, first_tensor, map_tensors
 from .learner import as_loss
 from .optim import as_positive
 
@@ -44,7 +44,7 @@ def window(
     real = (bottom - top)*(right - left)/(height*width)
     return slice(top, bottom), slice(left, right), real
 
-# %% ../nbs/10b_mixup.ipynb #47f3e74c
+# %% ../nbs/10b_mixup.ipynb #169e460b
 class Mix(Callback):
     "Base of callbacks that train on pairs of items: `mix` says how the inputs are put together"
     order, run_valid, run_in = -5, False, ('fit', 'lr_find')
@@ -63,9 +63,8 @@ class Mix(Callback):
         return self.weights.sample().item()         # drawn on the CPU: there is nothing to wait for
 
     def before_batch(self):
-        learn, device = self.learn, []
-        map_tensors(lambda t: device.append(t.device), learn.xb)
-        order = torch.randperm(find_bs(learn.xb), device=device[0])
+        learn = self.learn
+        order = torch.randperm(find_bs(learn.xb), device=first_tensor(learn.xb).device)
         self.lam = self.draw()
         learn.xb = map_tensors(lambda x: self._mix(x, order), learn.xb)
         self.partners = map_tensors(lambda y: y[order], learn.yb)

@@ -426,6 +426,33 @@ Recorder.losses, Recorder.lrs, Recorder.hps = property(_losses), property(_lrs),
 Recorder.iters, Recorder.metric_names = property(_iters), property(_metric_names)
 Recorder.values = property(_values)
 
+# %% ../nbs/05_recorder.ipynb #87fe912a
+def _whole(self: Recorder) -> list[dict[str, Any]]:
+    return [row for row in self.last().epochs if row['complete']]
+
+def _val_losses(self: Recorder) -> list[float | None]:
+    "Validation loss of each epoch of the last run; None: not validated"
+    return [row.get('valid_loss') for row in _whole(self)]
+
+def _metrics(self: Recorder) -> list[list[float | None]]:
+    "Metrics of each epoch of the last run that was validated"
+    names = self.valid_columns[1:]
+    rows = [row for row in _whole(self) if names and row['valid_loss'] is not None]
+    return [[row[name] for name in names] for row in rows]
+
+def _nb_batches(self: Recorder) -> list[int]:
+    "Number of training batches in each epoch of the last run"
+    ends = [row['step'] for row in _whole(self)]
+    return [end - start for start, end in zip([0, *ends], ends)]
+
+def _moms(self: Recorder) -> list[float]:
+    "Momentum of the last group, for each training batch of the last run"
+    return self.last().hyper('mom')
+
+Recorder.val_losses, Recorder.metrics = property(_val_losses), property(_metrics)
+Recorder.nb_batches, Recorder.moms = property(_nb_batches), property(_moms)
+Recorder.names = Recorder.metric_names
+
 # %% ../nbs/05_recorder.ipynb #49627c6e
 def _smooth_loss(learn: Learner) -> Tensor:
     "The smoothed training loss (reading it waits for the device)"

@@ -326,6 +326,7 @@ def fake_display(monkeypatch) -> list:
 def test_without_validation_with_metrics_and_from_a_later_epoch(monkeypatch):
     from matplotlib import pyplot
 
+    before = pyplot.get_fignums()
     shown = fake_display(monkeypatch)
     with cbnb.shown_as("plain"):
         learn = line_learner(valid=False, cbs=cbnb.ShowGraph)
@@ -335,7 +336,7 @@ def test_without_validation_with_metrics_and_from_a_later_epoch(monkeypatch):
         learn.fit(3, start_epoch=1)
         loss = learn.recorder.last().epochs[-1]["valid_loss"]
         assert f"lowest {loss:.4g}"[:10] in shown[-1]["text/plain"] and learn.show_graph.total == 4
-    assert pyplot.get_fignums() == []
+    assert pyplot.get_fignums() == before
 
 
 def lambda_metric(pred, y):
