@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelEpochException', 'CancelException',
            'CancelFitException', 'CancelStepException', 'CancelTrainException', 'CancelValidException', 'event',
-           'patch', 'Batches', 'DataLoaders', 'default_device', 'find_bs', 'to_detach', 'to_device', 'AccumMetric',
-           'AvgLoss', 'AvgMetric', 'AvgSmoothLoss', 'Metric', 'ValueMetric', 'accuracy', 'error_rate', 'FitInterrupted',
-           'Learner', 'Step', 'TrainEvalCallback', 'snapshot', 'set_display', 'shown_as', 'History', 'Recorder',
-           'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly', 'combine_scheds',
+           'patch', 'Batches', 'DataLoaders', 'default_device', 'find_bs', 'to_detach', 'to_device', 'MAE', 'MSE',
+           'AccumMetric', 'Accuracy', 'AvgLoss', 'AvgMetric', 'AvgSmoothLoss', 'Loss', 'Metric', 'SklearnMetric',
+           'UpdateMetric', 'ValueMetric', 'accuracy', 'error_rate', 'on', 'FitInterrupted', 'Learner', 'Step',
+           'TrainEvalCallback', 'snapshot', 'set_display', 'shown_as', 'History', 'Recorder', 'OneCycle',
+           'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly', 'combine_scheds',
            'combined_cos', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley', 'LRFind', 'LRFinder',
            'ProgressCallback', 'Steering', 'LRPicker', 'BnFreeze', 'CollectData', 'CollectDataCallback',
            'GradientAccumulation', 'GradientClip', 'Schedule', 'ShortEpoch', 'ShortEpochCallback', 'SkipToEpoch',
@@ -16,14 +17,15 @@ __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'Cance
            'ReduceLROnPlateau', 'Tracker', 'TrackerCallback', 'load_learner', 'SaveModel', 'SaveModelCallback',
            'GatherPredsCallback', 'FetchPredsCallback', 'MCDropoutCallback', 'SavedBatches', 'before_batch_cb']
 
-# %% ../nbs/20_all.ipynb #0c5d651c
+# %% ../nbs/20_all.ipynb #10ab8923
 from .callback import (
     Callback, CancelBackwardException, CancelBatchException, CancelEpochException,
     CancelException, CancelFitException, CancelStepException, CancelTrainException,
     CancelValidException, event, patch, Callbacks)
 from .data import Batches, DataLoaders, default_device, find_bs, to_detach, to_device
 from .metrics import (
-    AccumMetric, AvgLoss, AvgMetric, AvgSmoothLoss, Metric, ValueMetric, accuracy, error_rate)
+    MAE, MSE, AccumMetric, Accuracy, AvgLoss, AvgMetric, AvgSmoothLoss, Loss, Metric,
+    SklearnMetric, UpdateMetric, ValueMetric, accuracy, error_rate, on)
 from .learner import FitInterrupted, Learner, Step, TrainEvalCallback
 from .snapshot import snapshot
 from .front_end import set_display, shown_as
@@ -48,13 +50,14 @@ from .preds import (
     GatherPredsCallback, FetchPredsCallback, MCDropoutCallback, SavedBatches, before_batch_cb)
 from .dialects.recognise import adopt
 
-# %% ../nbs/20_all.ipynb #bb7c69a0
+# %% ../nbs/20_all.ipynb #c98fa200
 _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelEpochException',
          'CancelException', 'CancelFitException', 'CancelStepException',
          'CancelTrainException', 'CancelValidException', 'event', 'patch', 'Batches',
          'DataLoaders', 'default_device', 'find_bs', 'to_detach', 'to_device',
-         'AccumMetric', 'AvgLoss', 'AvgMetric', 'AvgSmoothLoss', 'Metric', 'ValueMetric',
-         'accuracy', 'error_rate', 'FitInterrupted', 'Learner', 'Step',
+         'MAE', 'MSE', 'AccumMetric', 'Accuracy', 'AvgLoss', 'AvgMetric', 'AvgSmoothLoss',
+         'Loss', 'Metric', 'SklearnMetric', 'UpdateMetric', 'ValueMetric', 'accuracy',
+         'error_rate', 'on', 'FitInterrupted', 'Learner', 'Step',
          'TrainEvalCallback', 'snapshot', 'set_display', 'shown_as', 'History', 'Recorder',
          'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo',
          'SchedPoly', 'combine_scheds', 'combined_cos', 'minimum', 'recommend_rate',
