@@ -464,19 +464,19 @@ def seen_by(
     except LookupError as e: raise type(e)(f'metric {metric.name!r} {e.args[0]}') from None
     return Chosen(learn, pred, tuple(yb))
 
-# %% ../nbs/02_metrics.ipynb #dc44b3b6
+# %% ../nbs/02_metrics.ipynb #b811f71f
 def _pick(learn: Any, which: int | str | tuple) -> Any:
     "One output: by number, by name, or by a path of both"
     outputs = learn.outputs
     if isinstance(which, str): return _by_name(learn, which)
     i, *path = which if isinstance(which, tuple) else (which,)
     if not -len(outputs) <= i < len(outputs):
-        raise IndexError(f'is on output {i}, and {_there(outputs)}')
+        raise IndexError(f'is on output {i}, but {_there(outputs)}')
     value = outputs[i]
     for key in path:
         parts = _named(value) or dict(enumerate(value) if isinstance(value, (list, tuple)) else ())
         if key not in parts:
-            raise KeyError(f'is on {key!r} of output {i}, and {_there(outputs)}')
+            raise KeyError(f'is on {key!r} of output {i}, but {_there(outputs)}')
         value = parts[key]
     return value
 
@@ -484,16 +484,17 @@ def _by_name(learn: Any, name: str) -> Any:
     outputs = learn.outputs
     found = [_named(v)[name] for v in (outputs, learn.pred) if name in _tuple_names(v)][:1]
     found += [parts[name] for parts in map(_named, outputs) if name in parts]
-    if not found: raise KeyError(f'is on {name!r}, and {_there(outputs, _tuple_names(learn.pred))}')
+    if not found: raise KeyError(f'is on {name!r}, but {_there(outputs, _tuple_names(learn.pred))}')
     if len(found) == 1: return found[0]
-    raise KeyError(f'is on {name!r}, and there are {len(found)} of that name: say which by a path '
+    raise KeyError(f'is on {name!r}, but there are {len(found)} of that name: say which by a path '
                    f'such as (0, {name!r}); {_there(outputs)}')
 
 def _tuple_names(value: Any) -> tuple: return getattr(value, '_fields', ())
 
 def _there(outputs: tuple, names: Iterable[str] = ()) -> str:
     names = f'; the prediction has {", ".join(map(repr, names))}' if names else ''
-    return f'there are {", ".join(f"{i}: {_kind(v)}" for i, v in enumerate(outputs))}{names}'
+    what = ', '.join(f'{i} ({_kind(v)})' for i, v in enumerate(outputs))
+    return f'learn.outputs has {what}{names}'
 
 # %% ../nbs/02_metrics.ipynb #1976a4b7
 @patch

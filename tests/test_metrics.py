@@ -14,6 +14,7 @@ import torch
 from helpers import line_learner, seed
 from sklearn.metrics import f1_score, roc_auc_score
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torchmetrics import MeanAbsoluteError, MetricCollection
 from torchmetrics.classification import BinaryAUROC, MulticlassAUROC, MulticlassF1Score
 
@@ -192,7 +193,7 @@ def test_indexes_over_a_learner_with_two_outputs():
     learn.remove_cb(cbnb.ProgressCallback)
     assert learn.validate()[1:] == pytest.approx([2, (2 + 1 + 0 + 1 + 2) / 5, (0 + 1 + 2 + 3 + 4) / 5])
     learn.metrics = cbnb.on(mae, 0, 4)
-    with pytest.raises(IndexError, match="'mae' is on output 4, and there are 0: tensor 3x1, 1: tensor 3x1, 2: tensor 3x1"):
+    with pytest.raises(IndexError, match="'mae' is on output 4, but learn.outputs has 0 .tensor 3x1., 1 .tensor 3x1., 2"):
         learn.validate()
     learn.metrics = cbnb.MAE()
     with pytest.raises(TypeError, match="compares one prediction and one target.*on\\(metric, 0, 1\\)"):
@@ -200,8 +201,8 @@ def test_indexes_over_a_learner_with_two_outputs():
 
 
 WRONG = {
-    "a name that is not there": (("third", 1), KeyError, "'mae' is on 'third', and there are 0: dict with 'first', 'second', 1:"),
-    "a part that is not there": (((0, "third"), 1), KeyError, "on 'third' of output 0, and there are 0: dict with 'first'"),
+    "a name that is not there": (("third", 1), KeyError, "'mae' is on 'third', but learn.outputs has 0 .dict with 'first', 'second'., 1"),
+    "a part that is not there": (((0, "third"), 1), KeyError, "on 'third' of output 0, but learn.outputs has 0 .dict with 'first'"),
     "a part of a tensor": (((1, "first"), 1), KeyError, "on 'first' of output 1"),
     "a name that is there twice": (("first", "first"), KeyError, r"2 of that name.*\(0, 'first'\)"),
     "a fraction": ((0.5, 1), TypeError, "chosen by 0.5"),
@@ -239,6 +240,39 @@ def test_dict_targets_reach_functions():
         metric = cbnb.AvgMetric(label_mae) if n == 3 else metric
         metric.accumulate(batch)
     assert metric.value == 2
+
+
+WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero"}
+
+
+class Waits(TorchDispatchMode):
+    """Counts operations for which a GPU would be waited for."""
+
+    def __init__(self):
+        super().__init__()
+        self.n = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.n += func.overloadpacket.__name__ in WAITING
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_batch_waits_for_the_device():
+    metrics = as_metrics([
+        cbnb.accuracy, cbnb.Accuracy(), cbnb.Loss(), cbnb.SklearnMetric(f1_score), cbnb.AccumMetric(f1_score, activation="softmax"),
+        cbnb.SklearnMetric(roc_auc_score, "probabilities"), cbnb.on(cbnb.accuracy, 0, 1), MulticlassF1Score(3, validate_args=False),
+    ])  # fmt: skip
+    for m in metrics:
+        m.reset()
+        with Waits() as waits:
+            for x, y in ragged():
+                learn = outputs_of(x[:, :3], y)
+                learn.loss = x.mean()
+                m.accumulate(seen_by(m, learn))
+        assert waits.n == 0, m
+    with Waits() as waits:
+        x.sum().item()
+    assert waits.n == 1
 
 
 # Constructors
