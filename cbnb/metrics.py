@@ -119,7 +119,7 @@ class RunningMean:
         total, count = sum_over_processes(self.total, self.count)
         return total/count if count else None
 
-# %% ../nbs/02_metrics.ipynb #7f6c54cd
+# %% ../nbs/02_metrics.ipynb #07953d83
 def name_of(
     f: Callable,   # a function, or a partial of one
 ) -> str:
@@ -140,7 +140,9 @@ def one_number(
     if isinstance(value, Real): return value
     if hasattr(value, 'item') and getattr(value, 'size', None) == 1: return value     # of numpy
     if isinstance(value, Tensor) and value.numel() == 1: return value.reshape(())
-    what = f'a tensor of shape {tuple(value.shape)}' if isinstance(value, Tensor) else repr(value)
+    kind = 'a tensor' if isinstance(value, Tensor) else f'a {type(value).__name__}'
+    what = f'{kind} of shape {tuple(value.shape)}' if hasattr(value, 'shape') else repr(value)
+    if isinstance(value, dict): what = f'a dict with {", ".join(map(repr, value))}'
     hint = 'does it lack a `return`?' if value is None else hint
     raise TypeError(f'metric {name!r} returned {what}; it should return one number: {hint}')
 
@@ -262,7 +264,7 @@ def _named(value: Any) -> dict[Any, Any]:
     "The parts of a mapping, a dataclass or a named tuple"
     return value._asdict() if hasattr(value, '_asdict') else entries(value) or {}
 
-# %% ../nbs/02_metrics.ipynb #f93ae953
+# %% ../nbs/02_metrics.ipynb #5d7dd826
 @patch
 def add(self: AccumMetric,
     pred: Tensor,    # predictions of a batch
@@ -289,7 +291,8 @@ def compute(self: AccumMetric,
     "The function's value on them"
     both = (_as_array(pred), _as_array(targ)) if self.to_np else (pred, targ)
     if self.invert_arg: both = both[::-1]
-    return one_number(self.name, self.func(*both, **self.kwargs))
+    hint = 'choose an average, or another function'
+    return one_number(self.name, self.func(*both, **self.kwargs), hint)
 
 def _as_array(t: Tensor) -> Any:
     return (t.float() if t.dtype == torch.bfloat16 else t).numpy()     # numpy does not know it

@@ -329,6 +329,8 @@ if mode == "train":                       # an error in one process must not wai
         learn.add_cb(cbnb.Callback(after_loss=lambda self: 1/0))
         try: learn.fit(1)
         except ZeroDivisionError: print("came out")
+dist.barrier()
+dist.destroy_process_group()
 '''
 
 
