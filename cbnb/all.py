@@ -6,12 +6,13 @@
 __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelEpochException', 'CancelException',
            'CancelFitException', 'CancelStepException', 'CancelTrainException', 'CancelValidException', 'event',
            'patch', 'Batches', 'DataLoaders', 'default_device', 'find_bs', 'to_detach', 'to_device', 'AccumMetric',
-           'AvgLoss', 'AvgMetric', 'AvgSmoothLoss', 'Metric', 'ValueMetric', 'accuracy', 'error_rate', 'Optimizers',
-           'FitInterrupted', 'Learner', 'Step', 'TrainEvalCallback', 'snapshot', 'set_display', 'shown_as', 'History',
-           'Recorder', 'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly',
-           'combine_scheds', 'combined_cos', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley', 'LRFind',
-           'LRFinder', 'ProgressCallback', 'Steering', 'LRPicker', 'ShowGraph', 'ShowGraphCallback', 'BnFreeze',
-           'CollectData', 'CollectDataCallback', 'GradientAccumulation', 'GradientClip', 'Schedule', 'ShortEpoch',
+           'AvgLoss', 'AvgMetric', 'AvgSmoothLoss', 'Metric', 'ValueMetric', 'accuracy', 'error_rate', 'MAE', 'MSE',
+           'Accuracy', 'Loss', 'SklearnMetric', 'UpdateMetric', 'on', 'Optimizers', 'FitInterrupted', 'Learner', 'Step',
+           'TrainEvalCallback', 'snapshot', 'set_display', 'shown_as', 'History', 'Recorder', 'OneCycle',
+           'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly', 'combine_scheds',
+           'combined_cos', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley', 'LRFind', 'LRFinder',
+           'ProgressCallback', 'Steering', 'LRPicker', 'ShowGraph', 'ShowGraphCallback', 'BnFreeze', 'CollectData',
+           'CollectDataCallback', 'GradientAccumulation', 'GradientClip', 'Schedule', 'ShortEpoch',
            'ShortEpochCallback', 'SkipToEpoch', 'StopAfter', 'TerminateOnNaN', 'TerminateOnNaNCallback',
            'ActivationStats', 'Hook', 'HookCallback', 'Hooks', 'hook_output', 'hook_outputs', 'CutMix', 'MixUp',
            'EarlyStopping', 'EarlyStoppingCallback', 'ReduceLROnPlateau', 'Tracker', 'TrackerCallback', 'load_learner',
@@ -26,7 +27,8 @@ from .callback import (
     CancelValidException, event, patch, Callbacks)
 from .data import Batches, DataLoaders, default_device, find_bs, to_detach, to_device
 from .metrics import (
-    AccumMetric, AvgLoss, AvgMetric, AvgSmoothLoss, Metric, ValueMetric, accuracy, error_rate)
+    AccumMetric, AvgLoss, AvgMetric, AvgSmoothLoss, Metric, ValueMetric, accuracy, error_rate,
+    MAE, MSE, Accuracy, Loss, SklearnMetric, UpdateMetric, on)
 from .optim import Optimizers
 from .learner import FitInterrupted, Learner, Step, TrainEvalCallback
 from .snapshot import snapshot
@@ -62,7 +64,8 @@ _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelE
          'CancelTrainException', 'CancelValidException', 'event', 'patch', 'Batches',
          'DataLoaders', 'default_device', 'find_bs', 'to_detach', 'to_device',
          'AccumMetric', 'AvgLoss', 'AvgMetric', 'AvgSmoothLoss', 'Metric', 'ValueMetric',
-         'accuracy', 'error_rate', 'Optimizers', 'FitInterrupted', 'Learner', 'Step',
+         'accuracy', 'error_rate', 'MAE', 'MSE', 'Accuracy', 'Loss', 'SklearnMetric',
+         'UpdateMetric', 'on', 'Optimizers', 'FitInterrupted', 'Learner', 'Step',
          'TrainEvalCallback', 'snapshot', 'set_display', 'shown_as', 'History', 'Recorder',
          'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo',
          'SchedPoly', 'combine_scheds', 'combined_cos', 'minimum', 'recommend_rate',

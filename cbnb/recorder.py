@@ -22,12 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# %% ../nbs/05_recorder.ipynb #9e204d59
+# %% ../nbs/05_recorder.ipynb #25a5a0a4
 from .callback import Callback, patch
 from .chart import described
 from .data import find_bs
 from .learner import Learner
-from .metrics import RunningMean, Smoother, as_number, distinct
+from .metrics import RunningMean, Smoother, as_number, distinct, n_processes, seen_by
 from .optim import hyper_place
 from .plot import (COLORS, envelope, figure, legend, losses_figure, lr_figure, metrics_figure,
                        sched_figure, show, view_for)
@@ -190,7 +190,7 @@ class Phase:
             self.losses.append(loss if loss.ndim == 0 else loss.mean())
             self.sizes.append(find_bs((learn.yb, learn.xb)))     # of the targets, if they are tensors
             if len(self.losses) >= 256: self._sum_up()
-        for m in self.metrics: m.accumulate(learn)
+        for m in self.metrics: m.accumulate(seen_by(m, learn))
 
     def _sum_up(self) -> None:
         losses, sizes = torch.stack(self.losses), torch.tensor(self.sizes)
@@ -202,7 +202,7 @@ class Phase:
     def values(self) -> list[float | None]:
         "Mean loss, then the metrics (waits for the device)"
         if self.losses: self._sum_up()
-        return [as_number(self.mean.value), *self.metric_values()]
+        return [as_number(self.mean.everywhere), *self.metric_values()]
 
     def metric_values(self) -> list[float | None]:
         "The metrics (waits for the device)"
@@ -274,7 +274,7 @@ class Recorder(Callback):
 
     def after_cancel_fit(self):
         if self.row is None: return
-        self._train_values()
+        self._train_values(whole=False)
         self._write_row(complete=False)
 
 def _fresh(metric: Any) -> Any:
@@ -344,20 +344,22 @@ def clock(
     m, s = divmod(round(seconds), 60)
     return f'{m:02d}:{s:02d}' if m < 60 else f'{m//60}:{m % 60:02d}:{s:02d}'
 
-# %% ../nbs/05_recorder.ipynb #9bc3f86b
+# %% ../nbs/05_recorder.ipynb #423d638d
 @patch
 def _open_row(self: Recorder) -> None:
     self.start, self.first_step = time.perf_counter(), self.history[-1].n_steps
+    self.train_phase = None
     self.row = dict.fromkeys(['epoch', 'step', *self.train_columns, *self.valid_columns])
 
 @patch
-def _train_values(self: Recorder) -> None:
+def _train_values(self: Recorder, whole: bool = True) -> None:
     if self.row is None: self._open_row()            # the epoch was cancelled before it reached us
     run = self.history[-1]
     if run.n_steps == self.first_step: return        # no batch was trained in this epoch
     self.row['train_loss'] = run.losses[-1]          # waits for the device, once an epoch
-    if self.train_metrics:
-        self.row.update(zip(self.train_columns[1:], self.train_phase.metric_values()))
+    phase, self.train_phase = self.train_phase, None
+    if phase and (whole or n_processes() == 1):      # the others may not have stopped: no waiting
+        self.row.update(zip(self.train_columns[1:], phase.metric_values()))
 
 @patch
 def _add_row(self: Recorder, complete: bool) -> dict[str, Any]:
@@ -375,12 +377,12 @@ def _write_row(self: Recorder, complete: bool) -> None:
     self.log = [learn.epoch, *learn.final_record, *time_column]
     learn.logger(self.log)
 
-# %% ../nbs/05_recorder.ipynb #72a465ae
+# %% ../nbs/05_recorder.ipynb #8349dd24
 @patch
 def _close(self: Recorder, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
     run = self.history[-1]
     if self.row is not None:                             # an error or an interrupt in mid-epoch
-        self._train_values()
+        self._train_values(whole=False)
         self._add_row(complete=False)
     self.phases = []
     if isinstance(exc, KeyboardInterrupt): run.status = 'interrupted'

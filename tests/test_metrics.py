@@ -1,0 +1,377 @@
+"""Metrics of all kinds, in training and validation, over chosen outputs, and over several processes."""
+
+import copy
+import os
+import subprocess
+import sys
+from collections import namedtuple
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from helpers import line_learner, seed
+from sklearn.metrics import f1_score, roc_auc_score
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torchmetrics import MeanAbsoluteError, MetricCollection
+from torchmetrics.classification import BinaryAUROC, MulticlassAUROC, MulticlassF1Score
+
+import cbnb.all as cbnb
+from cbnb.metrics import as_metrics, seen_by
+
+SIZES = (16, 16, 5)
+
+
+def mae(pred, y):
+    return (pred - y).abs().mean()
+
+
+def ragged(classes: int = 3, sizes=SIZES) -> list:
+    g = torch.Generator().manual_seed(1)
+    return [(torch.randn(n, 4, generator=g), torch.randint(0, classes, (n,), generator=g)) for n in sizes]
+
+
+def whole(batches: list) -> tuple:
+    return tuple(torch.cat(column) for column in zip(*batches))
+
+
+def classifier(metrics, classes: int = 3, **kwargs) -> cbnb.Learner:
+    seed()
+    dls, model = cbnb.DataLoaders(ragged(classes), ragged(classes), device="cpu"), nn.Linear(4, classes)
+    learn = cbnb.Learner(dls, model, nn.CrossEntropyLoss(), torch.optim.SGD, lr=0.0, metrics=metrics, **kwargs)
+    return learn.remove_cb(cbnb.ProgressCallback)
+
+
+class Own(cbnb.Metric):
+    """Largest error; its list is emptied, not replaced."""
+
+    def __init__(self):
+        self.errors = []
+
+    def reset(self):
+        self.errors.clear()
+
+    def accumulate(self, learn):
+        self.errors.append((learn.pred - learn.y).abs().max().detach())
+
+    @property
+    def value(self):
+        return torch.stack(self.errors).max() if self.errors else None
+
+
+def test_every_kind_equals_one_pass_in_training_and_validation():
+    """A learning rate of 0, so that both phases see the same weights."""
+    metrics = [
+        cbnb.accuracy,
+        cbnb.Accuracy(),
+        cbnb.SklearnMetric(f1_score, average="macro"),
+        cbnb.SklearnMetric("roc_auc_score", "probabilities", multi_class="ovr"),
+        MulticlassF1Score(3),
+        MetricCollection({"f1": MulticlassF1Score(3), "auc": MulticlassAUROC(3)}, prefix="t_"),
+        cbnb.Loss(),
+    ]
+    learn = classifier(metrics, cbs=cbnb.Recorder(train_metrics=True))
+    learn.fit(2)
+    x, y = whole(ragged())
+    with torch.no_grad():
+        pred = learn.model(x)
+    acc, f1 = (pred.argmax(1) == y).float().mean().item(), f1_score(y, pred.argmax(1), average="macro")
+    auc = roc_auc_score(y, pred.softmax(1), multi_class="ovr")
+    want = dict(
+        accuracy=acc, accuracy_2=acc, f1_score=f1, roc_auc_score=auc, multiclass_f1_score=f1, t_auc=auc, t_f1=f1,
+        loss=nn.functional.cross_entropy(pred, y).item(),
+    )  # fmt: skip
+    for row in learn.recorder.history[0].epochs:
+        for name, value in want.items():
+            for phase in ("train", "valid"):
+                column = f"{phase}_{name}" if name != "loss" else f"{phase}_loss_2"
+                column = f"{phase}_{name[:-2]}_2" if name == "accuracy_2" else column
+                assert row[column] == pytest.approx(value, abs=1e-6), column
+    columns = [m.name for m in learn.metrics]
+    assert columns[5:7] == ["t_auc", "t_f1"]
+
+
+def test_the_two_phases_share_nothing():
+    own = Own()
+    learn = line_learner(metrics=[own, MeanAbsoluteError()], cbs=cbnb.Recorder(train_metrics=True))
+    learn.fit(1)
+    row = learn.recorder.history[0].epochs[0]
+    train, valid = row["train_own"], row["valid_own"]
+    assert train == 5 and valid == pytest.approx(3.2, abs=1e-5)  # of 2x+3 against 0, then two steps of a fifth
+    assert row["train_mean_absolute_error"] > row["valid_mean_absolute_error"]
+
+
+def test_device_is_set_once_a_phase_and_compute_called_once(monkeypatch):
+    calls = []
+    metric = MulticlassF1Score(3)
+    for name in ("to", "compute"):
+        old = getattr(metric, name)
+        monkeypatch.setattr(metric, name, lambda *a, name=name, old=old: calls.append(name) or old(*a))
+    classifier(metric).fit(2)
+    assert calls == ["to", "compute"] * 2
+
+
+def test_accumulated_training_metric_is_computed_once_an_epoch():
+    calls = []
+
+    def count(pred, targ):
+        calls.append(len(pred))
+        return 1.0
+
+    metric = cbnb.AccumMetric(count, dim_argmax=1)
+    classifier(metric, cbs=cbnb.Recorder(train_metrics=True)).fit(2)
+    assert calls == [37] * 4  # training, validation, and again
+
+
+def test_several_values_are_refused_with_a_hint():
+    with pytest.raises(TypeError, match="multiclass_f1_score.*shape \\(3,\\).*average='macro'"):
+        classifier(MulticlassF1Score(3, average=None)).fit(1)
+
+
+# Chosen outputs
+
+
+Pair = namedtuple("Pair", "first second")
+
+
+@dataclass
+class Heads:
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+def outputs_of(pred, *yb) -> SimpleNamespace:
+    first = pred if isinstance(pred, (tuple, list)) else (pred,)
+    return SimpleNamespace(pred=pred, yb=yb, xb=(yb[0],), outputs=(*first, *yb), loss=None, iter=0)
+
+
+def value(metric, learn) -> float:
+    metric.reset()
+    metric.accumulate(seen_by(metric, learn))
+    return float(metric.value)
+
+
+ONE, TWO, Y = torch.full((4, 1), 1.0), torch.full((4, 1), 2.0), torch.full((4, 1), 7.0)
+
+
+@pytest.mark.parametrize("kind", [mae, cbnb.MAE(), MeanAbsoluteError(), cbnb.SklearnMetric("mean_absolute_error", "values"), Own()])
+def test_chosen_outputs_work_for_all_kinds(kind):
+    """Two outputs and a target; the first of what is chosen is compared with the second."""
+    both = outputs_of((ONE, TWO), Y)
+    named = [outputs_of(p, Y) for p in (Pair(ONE, TWO), Heads(ONE, TWO), dict(first=ONE, second=TWO))]
+    assert value(cbnb.on(kind, 0, 2), both) == 6 and value(cbnb.on(kind, 1, 2), both) == 5
+    assert value(cbnb.on(kind, 1, -1), both) == 5 and value(cbnb.on(kind, 0, 1), both) == 1
+    assert all(value(cbnb.on(kind, "second", -1), learn) == 5 for learn in named)
+    assert all(value(cbnb.on(kind, (0, "first"), 1), learn) == 6 for learn in named[1:])
+    two = [cbnb.on(kind, 0, 2, name="a"), cbnb.on(kind, 1, 2, name="b")]  # of the same object
+    for m in two:
+        m.reset()
+    for _ in range(2):
+        for m in two:
+            m.accumulate(seen_by(m, both))
+    assert [(m.name, float(m.value)) for m in two] == [("a", 6), ("b", 5)]
+    if isinstance(kind, cbnb.Metric):
+        assert not kind.chosen_outputs and value(copy.copy(kind).set_indexes([0, 2]), both) == 6
+
+
+def test_indexes_over_a_learner_with_two_outputs():
+    class TwoHeads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.zeros(()))
+
+        def forward(self, x):
+            return x + self.w, x + 2
+
+    x = torch.arange(5.0)[:, None]
+    batches = [(x[:3], x[:3], x[:3] * 2), (x[3:], x[3:], x[3:] * 2)]
+    dls = cbnb.DataLoaders(batches, batches, n_inp=1, device="cpu")
+    metrics = [cbnb.MAE().set_indexes([1, 2]), cbnb.on(cbnb.MAE(), 1, 3, name="second"), cbnb.on(mae, 0, 3)]
+    learn = cbnb.Learner(dls, TwoHeads(), lambda p, a, b: p[0].sum() * 0, torch.optim.SGD, metrics=metrics)
+    learn.remove_cb(cbnb.ProgressCallback)
+    assert learn.validate()[1:] == pytest.approx([2, (2 + 1 + 0 + 1 + 2) / 5, (0 + 1 + 2 + 3 + 4) / 5])
+    learn.metrics = cbnb.on(mae, 0, 4)
+    with pytest.raises(IndexError, match="'mae' is on output 4, but learn.outputs has 0 .tensor 3x1., 1 .tensor 3x1., 2"):
+        learn.validate()
+    learn.metrics = cbnb.MAE()
+    with pytest.raises(TypeError, match="compares one prediction and one target.*on\\(metric, 0, 1\\)"):
+        learn.validate()
+
+
+WRONG = {
+    "a name that is not there": (("third", 1), KeyError, "'mae' is on 'third', but learn.outputs has 0 .dict with 'first', 'second'., 1"),
+    "a part that is not there": (((0, "third"), 1), KeyError, "on 'third' of output 0, but learn.outputs has 0 .dict with 'first'"),
+    "a part of a tensor": (((1, "first"), 1), KeyError, "on 'first' of output 1"),
+    "a name that is there twice": (("first", "first"), KeyError, r"2 of that name.*\(0, 'first'\)"),
+    "a fraction": ((0.5, 1), TypeError, "chosen by 0.5"),
+    "a truth value": ((True, 1), TypeError, "chosen by True"),
+    "a path without a number": ((("first", 0), 1), TypeError, "chosen by"),
+    "nothing": ((), TypeError, "say which outputs"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_choices_say_what_there_is(case):
+    which, error, message = WRONG[case]
+    target = dict(first=Y) if "twice" in case else Y
+    with pytest.raises(error, match=message):
+        value(cbnb.on(mae, *which), outputs_of(dict(first=ONE, second=TWO), target))
+    for bad in ("01", 0, None):
+        with pytest.raises(TypeError, match="pass a list"):
+            cbnb.MAE().set_indexes(bad)
+
+
+def test_a_loss_among_the_outputs():
+    """An evaluation step of one's own may return (loss, pred, y)."""
+    learn = outputs_of((torch.tensor(3.0), ONE), Y)
+    assert value(cbnb.Loss().set_indexes([0]), learn) == 3
+    with pytest.raises(ValueError, match="no loss in this step"):
+        value(cbnb.Loss(), learn)
+
+
+def test_dict_targets_reach_functions():
+    def label_mae(pred, y):
+        return mae(pred, y["label"])
+
+    for n, size in ((3, 1.0), (1, 5.0)):
+        batch = outputs_of(torch.zeros(n), {"name": ["a"] * n, "label": torch.full((n,), size)})
+        metric = cbnb.AvgMetric(label_mae) if n == 3 else metric
+        metric.accumulate(batch)
+    assert metric.value == 2
+
+
+WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero"}
+
+
+class Waits(TorchDispatchMode):
+    """Counts operations for which a GPU would be waited for."""
+
+    def __init__(self):
+        super().__init__()
+        self.n = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.n += func.overloadpacket.__name__ in WAITING
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_batch_waits_for_the_device():
+    metrics = as_metrics([
+        cbnb.accuracy, cbnb.Accuracy(), cbnb.Loss(), cbnb.SklearnMetric(f1_score), cbnb.AccumMetric(f1_score, activation="softmax"),
+        cbnb.SklearnMetric(roc_auc_score, "probabilities"), cbnb.on(cbnb.accuracy, 0, 1), MulticlassF1Score(3, validate_args=False),
+    ])  # fmt: skip
+    for m in metrics:
+        m.reset()
+        with Waits() as waits:
+            for x, y in ragged():
+                learn = outputs_of(x[:, :3], y)
+                learn.loss = x.mean()
+                m.accumulate(seen_by(m, learn))
+        assert waits.n == 0, m
+    with Waits() as waits:
+        x.sum().item()
+    assert waits.n == 1
+
+
+# Constructors
+
+
+def test_averages_are_explicit():
+    learn = outputs_of(torch.zeros(2, 2), torch.ones(2, 2))
+    assert value(cbnb.MAE(), learn) == value(cbnb.MSE(), learn) == 1
+    assert value(cbnb.MAE("rows"), learn) == value(cbnb.MSE(average="rows"), learn) == 2
+    with pytest.raises(ValueError, match="average='batch' should be 'elements' or 'rows'"):
+        cbnb.MAE("batch")
+    with pytest.raises(ValueError, match="MAE compares element by element.*\\(4, 1\\).*\\(4,\\)"):
+        value(cbnb.MAE(), outputs_of(ONE, Y[:, 0]))
+
+
+def test_a_missing_scikit_learn_is_named_with_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
+    with pytest.raises(ImportError, match=r"f1_score needs scikit-learn.*cbnb\[metrics\]"):
+        cbnb.SklearnMetric("f1_score")
+
+
+def test_nothing_to_say_without_batches():
+    for m in as_metrics([mae, cbnb.MAE(), cbnb.SklearnMetric(f1_score), BinaryAUROC(), cbnb.Accuracy(), cbnb.Loss()]):
+        m.reset()
+        assert m.value is None, m
+
+
+# Several processes
+
+WORKER = '''
+import sys
+import torch, torch.distributed as dist
+from torch import nn
+from torchmetrics.classification import MulticlassAUROC, MulticlassF1Score
+import cbnb.all as cbnb
+from cbnb.metrics import gather_over_processes, sum_over_processes
+from test_metrics import classifier, metrics_for_processes, part
+
+rank, path, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+assert sum_over_processes(rank, 1) == [1, 2] and gather_over_processes("ab"[rank]) == ["a", "b"]
+learn = classifier(metrics_for_processes(), cbs=cbnb.Recorder(train_metrics=mode == "train"))
+mine = part(rank, mode)
+if mode == "train":
+    learn.dls = cbnb.DataLoaders(mine, mine, device="cpu")
+    learn.fit(1)
+    row = learn.recorder.history[0].epochs[0]
+    found = [row["valid_loss"]] + [row[name] for name in row if name.startswith("train_") and name != "train_loss"]
+else:
+    found = learn.validate(dl=mine)
+print("found", *found)
+if mode == "train":                       # an error in one process must not wait for the other
+    if rank == 0:
+        learn.add_cb(cbnb.Callback(after_loss=lambda self: 1/0))
+        try: learn.fit(1)
+        except ZeroDivisionError: print("came out")
+dist.barrier()
+dist.destroy_process_group()
+'''
+
+
+def metrics_for_processes() -> list:
+    return [
+        cbnb.accuracy,
+        cbnb.Accuracy(),
+        cbnb.SklearnMetric(f1_score, average="macro"),
+        cbnb.SklearnMetric(roc_auc_score, "probabilities", multi_class="ovr"),
+        cbnb.Loss(),
+        MulticlassF1Score(3),
+        MulticlassAUROC(3),
+    ]
+
+
+def part(rank: int, mode: str) -> list:
+    """Two batches and one; or all and nothing."""
+    batches = ragged()
+    if mode == "one sees nothing":
+        return [] if rank else batches
+    return batches[2:] if rank else batches[:2]
+
+
+@pytest.mark.parametrize("mode", ["train", "validate", "one sees nothing"])
+def test_two_processes_agree_with_one_pass(mode, tmp_path):
+    learn = classifier(metrics_for_processes())
+    want = learn.validate(dl=ragged())
+    here = Path(__file__).parent
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(here.parent), str(here)]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", WORKER]
+    pair = [
+        subprocess.Popen([*command, str(rank), str(tmp_path / "meet"), mode], env=env, text=True, stdout=-1, stderr=-1)
+        for rank in range(2)
+    ]
+    try:
+        said = [p.communicate(timeout=120) for p in pair]
+    finally:
+        for p in pair:
+            p.kill()
+    for p, (out, err) in zip(pair, said):
+        assert p.returncode == 0, err
+        lines = [line for line in out.splitlines() if line.startswith("found")]
+        assert list(map(float, lines[0].split()[1:])) == pytest.approx(want, abs=1e-6)
+    assert mode != "train" or "came out" in said[0][0]
