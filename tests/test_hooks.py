@@ -110,6 +110,7 @@ def test_functions_are_given_for_the_hook_and_for_events_and_keep_the_callbacks_
     assert found == ["begins", 2, *two, 0, 0, 0, 2, *[(4, "Linear", False)] * 2, 0, 0, "ends"]
 
 
+@pytest.mark.filterwarnings("ignore:Full backward hook")  # torch's, about the first layer
 def test_gradients_are_seen_with_is_forward_false():
     norms = []
     learn = line_learner(metrics=None)
