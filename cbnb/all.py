@@ -6,51 +6,70 @@
 __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelEpochException', 'CancelException',
            'CancelFitException', 'CancelStepException', 'CancelTrainException', 'CancelValidException', 'event',
            'patch', 'Batches', 'DataLoaders', 'default_device', 'find_bs', 'to_detach', 'to_device', 'AccumMetric',
-           'AvgLoss', 'AvgMetric', 'AvgSmoothLoss', 'Metric', 'ValueMetric', 'accuracy', 'error_rate', 'FitInterrupted',
-           'Learner', 'Step', 'TrainEvalCallback', 'snapshot', 'History', 'Recorder', 'OneCycle', 'ParamScheduler',
-           'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly', 'combine_scheds', 'combined_cos', 'LRFind',
-           'LRFinder', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley', 'ProgressCallback', 'Steering',
-           'LRPicker', 'set_display', 'shown_as', 'load_learner', 'GatherPredsCallback']
+           'AvgLoss', 'AvgMetric', 'AvgSmoothLoss', 'Metric', 'ValueMetric', 'accuracy', 'error_rate', 'Optimizers',
+           'FitInterrupted', 'Learner', 'Step', 'TrainEvalCallback', 'snapshot', 'set_display', 'shown_as', 'History',
+           'Recorder', 'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly',
+           'combine_scheds', 'combined_cos', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley', 'LRFind',
+           'LRFinder', 'ProgressCallback', 'Steering', 'LRPicker', 'BnFreeze', 'CollectData', 'CollectDataCallback',
+           'GradientAccumulation', 'GradientClip', 'Schedule', 'ShortEpoch', 'ShortEpochCallback', 'SkipToEpoch',
+           'StopAfter', 'TerminateOnNaN', 'TerminateOnNaNCallback', 'EarlyStopping', 'EarlyStoppingCallback',
+           'ReduceLROnPlateau', 'Tracker', 'TrackerCallback', 'load_learner', 'SaveModel', 'SaveModelCallback',
+           'GatherPredsCallback', 'FetchPredsCallback', 'MCDropoutCallback', 'SavedBatches', 'before_batch_cb', 'FTRL',
+           'ClipStep', 'ClosureStep', 'EvalStep', 'MultiLossStep', 'TrainStep']
 
 # %% ../nbs/20_all.ipynb #0c5d651c
-from cbnb.callback import (
-    Callback, CancelBackwardException, CancelBatchException, CancelEpochException, CancelException,
-    CancelFitException, CancelStepException, CancelTrainException, CancelValidException,
-    event, patch)
+from .callback import (
+    Callback, CancelBackwardException, CancelBatchException, CancelEpochException,
+    CancelException, CancelFitException, CancelStepException, CancelTrainException,
+    CancelValidException, event, patch, Callbacks)
 from .data import Batches, DataLoaders, default_device, find_bs, to_detach, to_device
 from .metrics import (
     AccumMetric, AvgLoss, AvgMetric, AvgSmoothLoss, Metric, ValueMetric, accuracy, error_rate)
-from .front_end import set_display, shown_as
+from .optim import Optimizers
 from .learner import FitInterrupted, Learner, Step, TrainEvalCallback
 from .snapshot import snapshot
+from .front_end import set_display, shown_as
 from .recorder import History, Recorder
-from .schedule import (
-    OneCycle, ParamScheduler, SchedCos, SchedExp, SchedLin, SchedNo, SchedPoly,
-    combine_scheds, combined_cos)
+from cbnb.schedule import (
+    OneCycle, ParamScheduler, SchedCos, SchedExp, SchedLin, SchedNo, SchedPoly, combine_scheds,
+    combined_cos)
 from .lr_rules import minimum, recommend_rate, slide, steep, valley
 from .lr_finder import LRFind, LRFinder
 from .display import ProgressCallback
 from .steering import Steering
 from . import dashboard, widgets          # what notebooks show where widgets work
 from .lr_picker import LRPicker
-from .checkpoint import load_learner
-from .preds import GatherPredsCallback
-from .callback import Callbacks
+from .control import (
+    BnFreeze, CollectData, CollectDataCallback, GradientAccumulation, GradientClip, Schedule,
+    ShortEpoch, ShortEpochCallback, SkipToEpoch, StopAfter, TerminateOnNaN,
+    TerminateOnNaNCallback)
+from .tracker import (
+    EarlyStopping, EarlyStoppingCallback, ReduceLROnPlateau, Tracker, TrackerCallback)
+from .checkpoint import load_learner, SaveModel, SaveModelCallback
+from .preds import (
+    GatherPredsCallback, FetchPredsCallback, MCDropoutCallback, SavedBatches, before_batch_cb)
+from .steps import FTRL, ClipStep, ClosureStep, EvalStep, MultiLossStep, TrainStep
 from .dialects.recognise import adopt
 
 # %% ../nbs/20_all.ipynb #bb7c69a0
 _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelEpochException',
-         'CancelException', 'CancelFitException', 'CancelStepException', 'CancelTrainException',
-         'CancelValidException', 'event', 'patch',
-         'Batches', 'DataLoaders', 'default_device', 'find_bs', 'to_detach', 'to_device',
+         'CancelException', 'CancelFitException', 'CancelStepException',
+         'CancelTrainException', 'CancelValidException', 'event', 'patch', 'Batches',
+         'DataLoaders', 'default_device', 'find_bs', 'to_detach', 'to_device',
          'AccumMetric', 'AvgLoss', 'AvgMetric', 'AvgSmoothLoss', 'Metric', 'ValueMetric',
-         'accuracy', 'error_rate', 'FitInterrupted', 'Learner', 'Step', 'TrainEvalCallback',
-         'snapshot', 'History', 'Recorder',
-         'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo', 'SchedPoly',
-         'combine_scheds', 'combined_cos',
-         'LRFind', 'LRFinder', 'minimum', 'recommend_rate', 'slide', 'steep', 'valley',
-         'ProgressCallback', 'Steering', 'LRPicker', 'set_display', 'shown_as',
-         'load_learner', 'GatherPredsCallback']
+         'accuracy', 'error_rate', 'Optimizers', 'FitInterrupted', 'Learner', 'Step',
+         'TrainEvalCallback', 'snapshot', 'set_display', 'shown_as', 'History', 'Recorder',
+         'OneCycle', 'ParamScheduler', 'SchedCos', 'SchedExp', 'SchedLin', 'SchedNo',
+         'SchedPoly', 'combine_scheds', 'combined_cos', 'minimum', 'recommend_rate',
+         'slide', 'steep', 'valley', 'LRFind', 'LRFinder', 'ProgressCallback', 'Steering',
+         'LRPicker', 'BnFreeze', 'CollectData', 'CollectDataCallback',
+         'GradientAccumulation', 'GradientClip', 'Schedule', 'ShortEpoch',
+         'ShortEpochCallback', 'SkipToEpoch', 'StopAfter', 'TerminateOnNaN',
+         'TerminateOnNaNCallback', 'EarlyStopping', 'EarlyStoppingCallback',
+         'ReduceLROnPlateau', 'Tracker', 'TrackerCallback', 'load_learner', 'SaveModel',
+         'SaveModelCallback', 'GatherPredsCallback', 'FetchPredsCallback',
+         'MCDropoutCallback', 'SavedBatches', 'before_batch_cb', 'FTRL', 'ClipStep',
+         'ClosureStep', 'EvalStep', 'MultiLossStep', 'TrainStep']
 
 # %% ../nbs/20_all.ipynb #e0e37a7d
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)

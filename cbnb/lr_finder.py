@@ -416,7 +416,7 @@ def _mock_run(self: Learner,
             put_back()
             raise
 
-# %% ../nbs/07_lr_finder.ipynb #5dc5d7ea
+# %% ../nbs/07_lr_finder.ipynb #feffe79c
 class TrialRun(UpdateCounter):
     "A short one-cycle run, and the validation loss after it"
     run_valid, run_in, name = True, ('lr_find',), 'lr_finder'
@@ -443,7 +443,8 @@ class TrialRun(UpdateCounter):
     def after_batch(self):
         if self.learn.training: return super().after_batch()
         self.n_seen += 1
-        self.valid.add(self.learn.loss.mean(), find_bs((self.learn.yb, self.learn.xb)))
+        if (loss := self.learn.loss) is not None:                # a step may do without
+            self.valid.add(loss.mean(), find_bs((self.learn.yb, self.learn.xb)))
         if self.learn.iter + 1 >= self.n_valid: raise CancelValidException()
 
     def after_epoch(self):

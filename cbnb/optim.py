@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['hyper_place', 'known_hypers', 'get_hyper', 'set_hyper', 'no_such_hyper', 'write_hyper', 'save_hypers', 'as_positive',
-           'spread_lrs', 'one_group', 'param_groups', 'make_opt', 'belongs_to', 'freeze_groups', 'norm_params']
+           'spread_lrs', 'one_group', 'param_groups', 'make_opt', 'belongs_to', 'shares_params', 'Optimizers',
+           'freeze_groups', 'norm_params']
 
-# %% ../nbs/02a_optim.ipynb #cd634856
+# %% ../nbs/02a_optim.ipynb #e6b0b2ea
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -16,7 +17,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-# %% ../nbs/02a_optim.ipynb #0bb8d114
+# %% ../nbs/02a_optim.ipynb #294b52b0
+from .callback import patch
+
+# %% ../nbs/02a_optim.ipynb #46d6c55a
 _PLACES = dict(mom=[('momentum', None), ('betas', 0)],     # (key, index), the first that is there
                sqr_mom=[('alpha', None), ('betas', 1)],
                wd=[('weight_decay', None)])
@@ -26,14 +30,16 @@ def hyper_place(
     name: str,                        # common name of a hyper-parameter
 ) -> tuple[str, int | None] | None:   # key, and index if it is one of several; None: not there
     "Where an optimizer keeps a hyper-parameter"
+    groups = opt.param_groups
     for key, i in _PLACES.get(name, [(name, None)]):
-        if key in opt.param_groups[0] and key != 'params': return key, i
+        if key != 'params' and all(key in g for g in groups): return key, i
     return None
 
 def known_hypers(opt: Optimizer) -> list[str]:
     "Common names of an optimizer's hyper-parameters"
-    keys = [k for k, v in opt.param_groups[0].items()
-            if isinstance(v, (Real, Tensor)) and not isinstance(v, bool)]
+    first, *others = opt.param_groups
+    keys = [k for k, v in first.items() if isinstance(v, (Real, Tensor))
+            and not isinstance(v, bool) and all(k in g for g in others)]
     common = [n for n in _PLACES if hyper_place(opt, n)]
     return common + [k for k in keys if k not in ('momentum', 'weight_decay', 'alpha')]
 
@@ -147,7 +153,7 @@ def param_groups(
         raise ValueError(f'{type(model).__name__} has no trainable parameters: {why}')
     return [g for g in groups if g]
 
-# %% ../nbs/02a_optim.ipynb #94d821c5
+# %% ../nbs/02a_optim.ipynb #2e722968
 def make_opt(
     opt_func: Any,     # a torch optimizer class, a function `(groups, lr=...)`, or an optimizer
     model: nn.Module,                                   # its parameters are to be optimized
@@ -173,6 +179,106 @@ def belongs_to(
     "Whether an optimizer holds just the parameters that the splitter finds in the model"
     held = {id(p) for g in opt.param_groups for p in g['params']}
     return held == {id(p) for g in param_groups(model, splitter) for p in g}
+
+def shares_params(opt: Optimizer, model: nn.Module) -> bool:
+    "Whether an optimizer holds any parameter of the model"
+    held = {id(p) for g in opt.param_groups for p in g['params']}
+    return any(id(p) in held for p in model.parameters())
+
+# %% ../nbs/02a_optim.ipynb #f824863d
+class Optimizers(Optimizer):
+    "Several optimizers that look like one"
+    def __init__(self,
+        opts: Iterable[Optimizer],   # optimizers over different parameters
+    ):
+        self.optimizers = [opts] if hasattr(opts, 'param_groups') else list(opts)
+        if not self.optimizers: raise ValueError('there are no optimizers: pass one or several')
+        for opt in self.optimizers:
+            if not hasattr(opt, 'param_groups'): raise TypeError(f'{opt!r} is no optimizer')
+        held = [id(p) for group in self.param_groups for p in group['params']]
+        if len(held) > len(set(held)):
+            raise ValueError('two of the optimizers hold the same parameter: give it to one only')
+
+    @property
+    def param_groups(self) -> list[dict]:
+        "The groups of all, in order; changing one changes it in its optimizer"
+        return [group for opt in self.optimizers for group in opt.param_groups]
+    @property
+    def state(self) -> '_States':
+        "The state of all, by parameter"
+        return _States(self.optimizers)
+    @property
+    def defaults(self) -> dict[str, Any]:
+        "The settings that all have, with the values of the first"
+        first, *others = [getattr(opt, 'defaults', {}) for opt in self.optimizers]
+        return {k: v for k, v in first.items() if all(k in d for d in others)}
+
+    def step(self, closure: None = None) -> None:
+        "A step of each"
+        if closure is not None: raise TypeError('several optimizers cannot share a closure')
+        for opt in self.optimizers: opt.step()
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        "Forget the gradients of all"
+        for opt in self.optimizers: opt.zero_grad(set_to_none)
+    def add_param_group(self, param_group: dict) -> None:
+        raise TypeError('which optimizer is the group for? add it to one of `optimizers`')
+
+    def __repr__(self) -> str:
+        return f'Optimizers({", ".join(type(opt).__name__ for opt in self.optimizers)})'
+    def __getstate__(self) -> dict[str, Any]: return vars(self)      # torch's own would leave out
+    def __setstate__(self, state: dict[str, Any]) -> None:           # what it does not know
+        self.__dict__.update(state)
+
+# %% ../nbs/02a_optim.ipynb #e3aba710
+class _States(MutableMapping):
+    "The states of several optimizers as one mapping from parameters"
+    def __init__(self, optimizers: list[Optimizer]): self.optimizers = optimizers
+    def _of(self, p: Tensor) -> Any:
+        for opt in self.optimizers:
+            if p in opt.state or any(p is q for g in opt.param_groups for q in g['params']):
+                return opt.state
+        raise KeyError(p)
+    def __getitem__(self, p: Tensor) -> Any: return self._of(p)[p]
+    def __setitem__(self, p: Tensor, value: Any) -> None: self._of(p)[p] = value
+    def __delitem__(self, p: Tensor) -> None: del self._of(p)[p]
+    def __contains__(self, p: Any) -> bool: return any(p in opt.state for opt in self.optimizers)
+    def __iter__(self) -> Iterator[Tensor]: return (p for opt in self.optimizers for p in opt.state)
+    def __len__(self) -> int: return sum(len(opt.state) for opt in self.optimizers)
+    def clear(self) -> None:
+        for opt in self.optimizers: opt.state.clear()
+
+# %% ../nbs/02a_optim.ipynb #cdc116be
+@patch
+def state_dict(self: Optimizers) -> dict[str, Any]:
+    "The states and groups of all, the parameters numbered through"
+    state, groups, first = {}, [], 0
+    for saved in (opt.state_dict() for opt in self.optimizers):
+        state |= {i + first: s for i, s in saved['state'].items()}
+        groups += [g | dict(params=[i + first for i in g['params']]) for g in saved['param_groups']]
+        first += sum(len(g['params']) for g in saved['param_groups'])
+    return dict(state=state, param_groups=groups)
+
+@patch
+def load_state_dict(self: Optimizers,
+    state_dict: dict[str, Any],   # as `state_dict` gave it
+) -> None:
+    "Load it; `ValueError` if it comes from other optimizers, and then nothing is loaded"
+    mine, groups = self.param_groups, list(state_dict['param_groups'])
+    sizes = [[len(g['params']) for g in some] for some in (groups, mine)]
+    if sizes[0] != sizes[1]: raise ValueError(
+        f'saved were groups of {sizes[0]} parameters, and here are groups of {sizes[1]}')
+    parts, first = [], 0
+    for opt in self.optimizers:
+        own = [groups.pop(0) for _ in opt.param_groups]
+        lacking = [k for k in getattr(opt, 'defaults', {}) if any(k not in g for g in own)]
+        if lacking: raise ValueError(f'the saved state is not that of {type(opt).__name__}: '
+                                     f'it has no {", ".join(lacking)}')
+        held = sum(len(g['params']) for g in own)
+        state = {i - first: s for i, s in state_dict['state'].items() if 0 <= i - first < held}
+        own = [g | dict(params=[i - first for i in g['params']]) for g in own]
+        parts.append((opt, dict(state=state, param_groups=own)))
+        first += held
+    for opt, part in parts: opt.load_state_dict(part)
 
 # %% ../nbs/02a_optim.ipynb #a365d0f1
 def freeze_groups(

@@ -173,7 +173,7 @@ def _write(text: str, path: str | Path | None) -> str:
     if path is not None: Path(path).write_text(text)
     return text
 
-# %% ../nbs/05_recorder.ipynb #ad9debca
+# %% ../nbs/05_recorder.ipynb #cc896c98
 class Phase:
     "Loss and metrics of one pass over a loader"
     def __init__(self,
@@ -181,14 +181,15 @@ class Phase:
         run: Any = None,      # the run it belongs to, known by its undo stack
     ):
         self.metrics, self.run = metrics, run
-        self.mean, self.losses, self.sizes = RunningMean(), [], []
+        self.mean, self.losses, self.sizes, self.cancelled = RunningMean(), [], [], False
         for m in metrics: m.reset()
 
     def add(self, learn: Learner) -> None:
         "Take in the current batch"
-        self.losses.append(learn.loss if learn.loss.ndim == 0 else learn.loss.mean())
-        self.sizes.append(find_bs((learn.yb, learn.xb)))     # of the targets, if they have tensors
-        if len(self.losses) >= 256: self._sum_up()
+        if (loss := learn.loss) is not None:                     # a step may do without
+            self.losses.append(loss if loss.ndim == 0 else loss.mean())
+            self.sizes.append(find_bs((learn.yb, learn.xb)))     # of the targets, if they are tensors
+            if len(self.losses) >= 256: self._sum_up()
         for m in self.metrics: m.accumulate(learn)
 
     def _sum_up(self) -> None:
@@ -207,7 +208,7 @@ class Phase:
         "The metrics (waits for the device)"
         return [as_number(m.value) for m in self.metrics]
 
-# %% ../nbs/05_recorder.ipynb #ef30aad0
+# %% ../nbs/05_recorder.ipynb #90835110
 class Recorder(Callback):
     "Writes the history: a row for each training batch, and one for each epoch"
     order, run_in = 50, ('fit', 'validate')
@@ -242,7 +243,7 @@ class Recorder(Callback):
 
     def after_batch(self):
         learn = self.learn
-        if (loss := learn.loss) is None: return     # cancelled before the loss, or no targets
+        if (loss := learn.loss) is None: return self._without_loss()
         if not learn.training:
             if self.phases: self.phases[-1].add(learn)
             return
@@ -252,6 +253,17 @@ class Recorder(Callback):
         if len(series.waiting) == 256: series.stack()
         for note, key, i in self.places: note(group[key] if i is None else group[key][i])
         if self.train_metrics: self.train_phase.add(learn)
+
+    def _without_loss(self) -> None:
+        "A batch that was cancelled, or had no targets, leaves nothing; a step may need no loss"
+        learn = self.learn
+        if learn.training or not self.phases: return
+        cancelled, self.phases[-1].cancelled = self.phases[-1].cancelled, False
+        if not cancelled and (learn.yb or learn.step_result is not None): self.phases[-1].add(learn)
+
+    def after_cancel_batch(self):
+        if self.phases and not self.learn.training and self.learn.loss is None:
+            self.phases[-1].cancelled = True
 
     def after_train(self): self._train_values()
 

@@ -5,14 +5,15 @@
 # %% auto #0
 __all__ = ['save_rng', 'save_model', 'save_opt', 'save_attributes', 'snapshot']
 
-# %% ../nbs/03a_snapshot.ipynb #a47d5128
+# %% ../nbs/03a_snapshot.ipynb #6fdc7ac7
 import copy
+import inspect
 import random
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 # %% ../nbs/03a_snapshot.ipynb #6c7f00fe
@@ -126,7 +127,7 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
     try: return copy.deepcopy(value, dict(memo))
     except Exception: return value         # a file, a lock, a generator: it is kept as it is
 
-# %% ../nbs/03a_snapshot.ipynb #334f9674
+# %% ../nbs/03a_snapshot.ipynb #ca873014
 def snapshot(
     learn: Learner,            # between runs
     but: Iterable[Any] = (),   # callbacks that keep what they have seen
@@ -152,11 +153,26 @@ def _saved_parts(learn: Learner, but: Iterable[Any]) -> list[Callable[[], None]]
     model, loaders = learn.model, getattr(learn.dls, 'loaders', [])
     shared = [learn, learn.callbacks, model, learn.opt, learn.dls,
               *model.modules(), *model.parameters(), *learn.cbs, *loaders]
-    parts = [save_model(model)]
-    if isinstance(learn.loss_func, nn.Module): parts.append(save_model(learn.loss_func))
-    if learn.opt is not None: parts.append(save_opt(learn.opt))
-    for step in {id(s): s for s in (learn.train_step, learn.eval_step)}.values():
-        parts.append(save_attributes(step, shared))
-        parts += [save_opt(o) for o in vars(step).values() if isinstance(o, torch.optim.Optimizer)]
+    steps = [learn.train_step, learn.eval_step]
+    owners = [o for s in steps for o in (s, getattr(s, 'owner', None)) if hasattr(o, '__dict__')]
+    held = [learn.loss_func, learn.opt, learn.opt_func, *(v for o in owners for v in _held_by(o))]
+    others = [m for m in held if isinstance(m, nn.Module) and m not in set(model.modules())]
+    opts = [o for o in held if isinstance(o, torch.optim.Optimizer) or o is learn.opt is not None]
+    shared += [*opts, *others, *owners, *(t for m in others for t in (*m.modules(), *m.parameters()))]
+    parts = [save_model(m) for m in _each_once([model, *others])]
+    parts += [save_opt(o) for o in _each_once(opts)]
+    plain = [o for o in _each_once(owners) if not isinstance(o, nn.Module)]
     swept = [cb for cb in learn.cbs if 'lr_find' in cb.run_in and not any(cb is b for b in but)]
-    return [*parts, *(save_attributes(cb, shared) for cb in swept), save_rng(loaders)]
+    return [*parts, *(save_attributes(o, shared) for o in [*plain, *swept]), save_rng(loaders)]
+
+def _held_by(owner: Any) -> Iterator[Any]:
+    "What is in the attributes of an object, and what a function refers to"
+    values = [owner, *vars(owner).values()]
+    if isinstance(owner, FunctionType):
+        seen = inspect.getclosurevars(owner)
+        values += [*seen.nonlocals.values(), *seen.globals.values()]
+    for v in values:
+        inside = v.values() if isinstance(v, dict) else v if isinstance(v, (list, tuple)) else [v]
+        yield from inside
+
+def _each_once(things: Iterable[Any]) -> list[Any]: return list({id(t): t for t in things}.values())

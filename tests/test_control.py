@@ -1,0 +1,557 @@
+"""Control callbacks among each other and with the rest: whatever happens in a fit, and whoever else is there."""
+
+import math
+import pickle
+import warnings
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler as torch_schedulers
+
+import cbnb.all as cbnb
+from cbnb.control import explain_nan
+from helpers import CANCELS, Line, RaiseIn, ab, line_batches, line_learner, noting, same_bits, seed
+
+ALL = {
+    "clip": lambda: cbnb.GradientClip(),
+    "accumulate": lambda: cbnb.GradientAccumulation(32),
+    "freeze": lambda: cbnb.BnFreeze(),
+    "nan": lambda: cbnb.TerminateOnNaN(check_grads=True),
+    "stop": lambda: cbnb.StopAfter(steps=6),
+    "short": lambda: cbnb.ShortEpoch(0.5),
+    "skip": lambda: cbnb.SkipToEpoch(1),
+    "collect": lambda: cbnb.CollectData(),
+    "schedule": lambda: cbnb.Schedule(partial(torch_schedulers.StepLR, step_size=2)),
+}
+
+
+def batches_of(*sizes):
+    x = torch.tensor([-1.0, 1.0]).repeat(sum(sizes) // 2)
+    return list(zip(x.split(sizes), (2 * x + 3).split(sizes)))
+
+
+def learner(sizes=(16,) * 4, cbs=(), valid=False, **kwargs):
+    batches = batches_of(*sizes)
+    dls = cbnb.DataLoaders(batches, *([batches[:2]] if valid else []), device="cpu")
+    return line_learner(dls=dls, cbs=list(cbs), **kwargs)
+
+
+def way(n):
+    """Where the line is after so many steps at a rate of 0.1."""
+    return pytest.approx((2 * (1 - 0.8**n), 3 * (1 - 0.8**n)), abs=1e-6)
+
+
+def no_grads(learn):
+    return all(p.grad is None for p in learn.model.parameters())
+
+
+# clipping
+
+
+def test_clip_numbers_and_tensors_of_all_groups():
+    """The optimizer's parameters count, in all its groups, and only those."""
+    learn = learner([16], cbs=[cbnb.GradientClip()], splitter=lambda m: [[m.a], [m.b]])
+    learn.fit(1)
+    assert ab(learn) == pytest.approx((0.05547, 0.083205), abs=1e-6)
+    one = learner([16], cbs=[cbnb.GradientClip()], splitter=lambda m: [[m.a]])
+    one.fit(1)
+    assert ab(one) == (pytest.approx(0.1), 0.0)  # of b nobody asks
+
+
+def test_clip_norm_is_what_torch_says():
+    seed()
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    x, y = torch.randn(8, 3), 100 * torch.randn(8, 1)
+    for kind, norm_type in [("global", 2.0), ("global", math.inf), ("tensor", 1.0), ("value", 2.0)]:
+        seen = []
+        after = cbnb.Callback(before_step=lambda self: seen.extend(p.grad.clone() for p in net.parameters()))
+        after.order = 12
+        dls = cbnb.DataLoaders([(x, y)], device="cpu")
+        learn = line_learner(dls=dls, model=net, cbs=[cbnb.GradientClip(0.5, norm_type, kind), after], lr=0.0)
+        learn.fit(1)
+        if kind == "value":
+            assert max(g.abs().max() for g in seen) == 0.5 and learn.gradient_clip.norm is None
+        elif kind == "tensor":
+            assert all(torch.linalg.vector_norm(g, 1) < 0.5001 for g in seen) and len(learn.gradient_clip.norm) == 4
+        else:
+            assert torch.cat([g.flatten() for g in seen]).norm(norm_type) == pytest.approx(0.5, abs=1e-4)
+
+
+# accumulation
+
+
+@pytest.mark.parametrize(
+    "n_acc, sizes, steps", [(32, [16] * 4, 2), (64, [16] * 4, 1), (48, [16] * 4, 2), (32, [20] * 4, 2), (32, [20, 20, 20, 4], 2)]
+)
+def test_accumulation_loses_nothing_and_leaks_nothing(n_acc, sizes, steps):
+    """D29: overshoot was not normalised, and what was left over leaked into the next fit."""
+    learn = learner(sizes, cbs=[cbnb.GradientAccumulation(n_acc)])
+    for fits in (1, 2, 3):
+        learn.fit(1)
+        assert ab(learn) == way(fits * steps) and no_grads(learn)
+    learn = learner(sizes, cbs=[cbnb.GradientAccumulation(n_acc)], valid=True)
+    learn.fit(3)  # V02: validation was counted, too
+    assert ab(learn) == way(3 * steps)
+    assert learn.recorder.history[0].n_steps == 3 * len(sizes) and learn.recorder.history[0].raw_losses[0] == 13.0
+
+
+def test_equal_batches_give_exactly_what_the_large_batch_gives():
+    large, small = learner([64] * 3), learner([16] * 12, cbs=[cbnb.GradientAccumulation(64)])
+    for learn in (large, small):
+        learn.opt_func = partial(torch.optim.Adam, betas=(0.9, 0.99))
+        learn.fit(2)
+    assert same_bits(large.model, small.model)
+
+
+@pytest.mark.parametrize("length", [None, 3, 5])
+def test_accumulation_without_a_length_or_with_a_wrong_one(length):
+    batches = batches_of(*[16] * 4)
+    steps = []
+    learn = line_learner(dls=cbnb.DataLoaders(cbnb.Batches(lambda: iter(batches), length), device="cpu"))
+    count = cbnb.Callback(after_step=lambda self: steps.append(self.learn.iter))
+    with learn.no_logging():
+        learn.fit(2, cbs=[cbnb.GradientAccumulation(48), count])
+    assert len(steps) == 4 and ab(learn) == way(4) and no_grads(learn)
+
+
+def test_a_phase_cut_short_steps_what_it_has():
+    learn = learner(cbs=[cbnb.GradientAccumulation(64), cbnb.StopAfter(steps=3)])
+    learn.fit(2)
+    assert ab(learn) == way(1) and no_grads(learn)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, cbnb.CancelFitException, cbnb.CancelEpochException])
+@pytest.mark.parametrize("event", "before_batch after_pred after_loss before_backward after_backward before_step after_batch".split())
+@pytest.mark.parametrize("order", [0, 20])
+def test_nothing_is_left_however_a_fit_ends(error, event, order):
+    """At the third of four batches, with the gradients of two in the sum."""
+    if event == "before_step" and order == 20:
+        pytest.skip("nobody after the accumulation hears of a step that does not take place")
+    learn = learner(cbs=[cbnb.GradientAccumulation(64), cbnb.GradientClip(1e6), cbnb.TerminateOnNaN()])
+    try:
+        learn.fit(1, cbs=RaiseIn(event, error, order, when=lambda learn: learn.iter == 2))
+    except (RuntimeError, KeyboardInterrupt):
+        pass
+    assert ab(learn) == (0, 0) and no_grads(learn)
+    learn.fit(1)
+    assert ab(learn) == way(1)
+
+
+def test_a_cancelled_epoch_is_not_carried_into_the_next():
+    learn = learner(cbs=[cbnb.GradientAccumulation(64), RaiseIn("after_batch", CANCELS["epoch"], when=lambda learn: learn.iter == 2)])
+    learn.fit(2)
+    assert ab(learn) == way(1)
+
+
+@pytest.mark.parametrize("level, steps", [("step", 1), ("backward", 1), ("batch", 1)])
+def test_others_cancel_parts_of_a_batch(level, steps):
+    """One of four batches is left out; the update uses the mean of those that are in the sum."""
+    learn = learner(cbs=[cbnb.GradientAccumulation(64), RaiseIn(f"before_{level}", CANCELS[level], when=lambda learn: learn.iter == 1)])
+    learn.fit(1)
+    assert ab(learn) == way(steps) and no_grads(learn)
+
+
+def test_every_backward_cancelled_means_there_is_no_sum():
+    """Who makes the gradients alone gets the steps, as without accumulation."""
+
+    class Own(cbnb.Callback):
+        def before_backward(self):
+            self.learn.loss_grad.backward()
+            raise cbnb.CancelBackwardException
+
+    learn = learner([16] * 2, cbs=[cbnb.GradientAccumulation(64), Own])
+    learn.fit(1)
+    assert ab(learn) == way(2)
+
+
+@pytest.mark.parametrize("with_length", [True, False])
+def test_lr_find_counts_updates(with_length):
+    updates, batches = [], batches_of(*[16] * 5)
+    dls = cbnb.DataLoaders(batches if with_length else cbnb.Batches(lambda: iter(batches)), device="cpu")
+    learn = line_learner(dls=dls, cbs=[cbnb.GradientAccumulation(32), cbnb.GradientClip()])
+    note = cbnb.Callback(after_step=lambda self: updates.append(self.learn.opt.param_groups[0]["lr"]))
+    learn.add_cb(note)
+    found = learn.lr_find(num_it=20, end_lr=0.01, stop_div=False)
+    assert found.lrs == updates and len(updates) == 20 and ab(learn) == (0, 0) and no_grads(learn)
+    learn.remove_cb(note).fit(1)
+    assert no_grads(learn) and ab(learn) != (0, 0)
+
+
+def test_clipping_sees_the_whole_gradient():
+    norms = []
+    clip = cbnb.GradientClip(1.0)
+    learn = learner(cbs=[cbnb.GradientAccumulation(64), clip, cbnb.Callback(after_step=lambda self: norms.append(clip.norm.item()))])
+    learn.fit(1)
+    assert norms == [pytest.approx(52**0.5)] and ab(learn) == pytest.approx((0.05547, 0.083205), abs=1e-6)
+
+
+def test_two_groups_frozen_and_ragged():
+    cbs = [cbnb.GradientAccumulation(30), cbnb.GradientClip(1e3)]
+    learn = learner([20, 10, 2], cbs=cbs, splitter=lambda m: [[m.a], [m.b]], lr=[0.0, 0.1])
+    learn.model.a.requires_grad_(False)
+    learn.fit(1)
+    assert ab(learn) == (0, pytest.approx(3 * (1 - 0.8**2)))
+
+
+# nan
+
+
+def net(*middle):
+    seed(1)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), *middle, nn.Linear(8, 1))
+
+
+def data(n=6, bad=None, target=False):
+    g = torch.Generator().manual_seed(2)
+    x, y = torch.rand(n * 8, 4, generator=g), torch.rand(n * 8, 1, generator=g)
+    if bad is not None:
+        (y if target else x)[8 * bad + 3] = math.nan
+    return list(zip(x.split(8), y.split(8)))
+
+
+def net_learner(batches, cbs=(), valid=None, **kwargs):
+    dls = cbnb.DataLoaders(batches, *([valid] if valid else []), device="cpu")
+    return line_learner(dls=dls, model=net(), cbs=list(cbs), **kwargs)
+
+
+@pytest.mark.parametrize("bad", [0, 1, 5])
+@pytest.mark.parametrize("target", [False, True])
+@pytest.mark.parametrize("check_grads", [False, True])
+def test_the_weights_are_those_before_the_bad_batch(bad, target, check_grads, capsys):
+    guard = cbnb.TerminateOnNaN(check_grads)
+    learn, good = net_learner(data(bad=bad, target=target), [guard]), net_learner(data()[:bad] or data()[:1])
+    learn.fit(1)
+    random_state = torch.get_rng_state()
+    good.model = net()
+    if bad:
+        good.fit(1)
+    assert same_bits(learn.model, good.model) and no_grads(learn)
+    assert f"epoch 0, training batch {bad}" in guard.reason and guard.reason in capsys.readouterr().out
+    assert ("All outputs are finite. The targets hold" if target else "First bad output: layer 0 (Linear). The inputs hold") in guard.reason
+    assert "in 1" not in guard.reason and "in item 3 of 8" in guard.reason
+    assert learn.nan_batch[target][0][3].isnan().any() and learn.recorder.history[0].n_steps == bad
+    if bad == 1:  # looking again draws no random numbers
+        good.model = net()
+        torch.manual_seed(1)
+        net()
+        for x, _ in data()[:2]:
+            good.model(x)
+        assert torch.equal(torch.get_rng_state(), random_state)
+
+
+def test_a_fit_after_a_stopped_one_is_fresh():
+    learn = net_learner(data(bad=2), [cbnb.TerminateOnNaN])
+    learn.fit(1)
+    assert learn.terminate_on_nan.reason and learn.nan_batch and learn.terminate_on_nan.averages is None
+    learn.dls = data()
+    learn.fit(1)
+    assert learn.terminate_on_nan.reason is None and learn.nan_batch is None
+
+
+def test_a_bad_validation_loss_stops_the_fit(capsys):
+    learn = net_learner(data(), [cbnb.TerminateOnNaN], valid=data(bad=1))
+    learn.fit(5)
+    assert learn.recorder.history[0].status == "cancelled" and learn.recorder.history[0].n_steps == 6
+    assert "epoch 0, validation batch 1" in learn.terminate_on_nan.reason
+    assert "before the update" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_validation_and_predictions_run_on(nested):
+    """D27: the exception escaped from validate, and get_preds with losses failed."""
+    learn, seen = net_learner(data(), [cbnb.TerminateOnNaN], valid=data(bad=1)), {}
+
+    def look(*args):
+        seen["values"] = learn.validate()
+        seen["preds"] = learn.get_preds(with_loss=True)
+        seen["vector"] = learn.loss_func.reduction = "none"
+        learn.validate()
+        learn.loss_func.reduction = "mean"
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        if nested:
+            learn.fit(1, cbs=cbnb.Callback(after_train=look))
+        else:
+            look()
+    assert math.isnan(seen["values"][0]) and len(seen["preds"][0]) == 48
+    assert seen["preds"][2].isnan().sum() == 1
+    assert len([w for w in warned if "validation batch 1" in str(w.message)]) == 3  # one in each run
+    if nested:  # then the validation of the fit itself stopped it
+        assert "validation batch 1" in learn.terminate_on_nan.reason
+    else:
+        assert learn.terminate_on_nan.reason is None and learn.nan_batch is None
+
+
+def test_a_layer_that_cannot_be_run_again_does_not_hide_the_nan():
+    class Once(nn.Module):
+        def forward(self, x):
+            assert not hasattr(self, "done"), "only once"
+            self.done = True
+            return x * math.nan
+
+    learn = line_learner(1, model=nn.Sequential(Line(), Once()), cbs=cbnb.TerminateOnNaN)
+    learn.fit(1)
+    assert "only once" in learn.terminate_on_nan.reason
+
+
+def test_nested_outputs_and_dict_batches():
+    class Twins(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other = nn.Linear(1, 1), nn.Linear(1, 1)
+
+        def forward(self, x):
+            return {"a": self.one(x), "b": (self.other(x) / 0, "text")}
+
+    batch = {"x": torch.ones(4, 1), "y": torch.ones(4, 1)}
+    dls = cbnb.DataLoaders([batch], targets="y", device="cpu")
+    learn = line_learner(dls=dls, model=Twins(), loss_func=lambda pred, y: (pred["a"] - pred["b"][0] - y).sum(), cbs=cbnb.TerminateOnNaN)
+    learn.fit(1)
+    assert "First bad output: the model itself (Twins)." in learn.terminate_on_nan.reason
+
+
+def test_clip_accumulate_and_guard_together(capsys):
+    """A bad batch in the second sum: the weights are those after the first, and clipping has not spread the nan."""
+    cbs = [cbnb.GradientClip(1.0), cbnb.TerminateOnNaN(), cbnb.GradientAccumulation(32)]
+    learn = learner([16] * 6, cbs=cbs)
+    learn.loss_func = lambda pred, y: nn.functional.mse_loss(pred, y) * (math.nan if learn.train_iter == 3 else 1)
+    learn.fit(2)
+    assert ab(learn) == pytest.approx((0.05547, 0.083205), abs=1e-6) and no_grads(learn)
+    assert "training batch 3. All outputs are finite. So it comes from the loss function." in capsys.readouterr().out
+
+
+def test_lr_find_may_diverge():
+    learn = line_learner(4, cbs=[cbnb.TerminateOnNaN])
+    assert len(learn.lr_find(num_it=30, end_lr=1e30, stop_div=False).lrs) > 5
+
+
+def test_explain_nan_changes_nothing():
+    learn, states = net_learner(data()), []
+
+    def look(cb):
+        for _ in range(2):
+            states.append((pickle.dumps(learn.model.state_dict()), torch.get_rng_state().tolist(), id(learn.pred)))
+            explain_nan(learn)
+        raise cbnb.CancelFitException
+
+    learn.fit(1, cbs=cbnb.Callback(after_loss=look))
+    assert states[0] == states[1]
+
+
+# stopping
+
+
+def test_a_stop_ends_the_epoch_properly():
+    seen, tracker = [], []
+    learn = learner(cbs=[cbnb.StopAfter(steps=6)], valid=True)
+    late = cbnb.Callback(after_epoch=lambda self: tracker.append(self.learn.final_record[-1]))
+    late.order = 63  # a tracker's
+    learn.add_cbs([noting(seen), late])
+    learn.fit(9)
+    assert learn.recorder.history[0].n_steps == 6 and len(tracker) == 2 and None not in tracker
+    told = [name for name in seen if "cancel" in name or name in ("after_train", "before_validate", "after_validate")]
+    assert told[-5:] == ["after_cancel_train", "after_train", "before_validate", "after_validate", "after_cancel_fit"]
+    learn.fit(1)  # ends before the limit
+    assert learn.stop_after.reason is None and learn.recorder.history[-1].status == "done"
+    learn.validate()
+    learn.get_preds()
+
+
+def test_a_stop_at_once():
+    learn = learner(cbs=[cbnb.StopAfter(steps=6, validate=False)], valid=True)
+    learn.fit(9)
+    assert learn.recorder.history[0].n_steps == 6
+    assert [row["complete"] for row in learn.recorder.history[0].epochs] == [True, False]
+
+
+def test_time_that_is_over_during_validation_stops_after_the_epoch():
+    learn = learner(cbs=[cbnb.StopAfter(seconds=5)], valid=True)
+    late = cbnb.Callback(after_validate=lambda self: setattr(self.learn.stop_after, "until", 0))
+    with learn.no_logging():
+        learn.fit(3, cbs=late)
+    assert learn.recorder.history[0].n_steps == 4 and "after 5 seconds" in learn.stop_after.reason
+
+
+def test_a_time_of_day(monkeypatch):
+    import cbnb.control as control
+
+    learn = learner(cbs=[cbnb.StopAfter(at="18:30")])
+    real, ahead = control.time.time, [0]
+    monkeypatch.setattr(control.time, "time", lambda: real() + ahead[0])
+    later = cbnb.Callback(before_batch=lambda self: ahead.__setitem__(0, 2 * 86400 if self.learn.train_iter == 2 else 0))
+    learn.fit(3, cbs=later)
+    assert learn.recorder.history[0].n_steps == 3 and learn.stop_after.reason == "since it is 18:30"
+
+
+def test_short_epochs_are_recorded_whole():
+    """The batch after which an epoch ends used to be missing from the history."""
+    learn, seen = learner([16] * 10, cbs=[cbnb.ShortEpoch(0.25)], valid=True), []
+    learn.fit(2)
+    assert learn.recorder.iters == [3, 6] and all(row["valid_loss"] is not None for row in learn.recorder.history[0].epochs)
+    assert len(learn.get_preds()[0]) == 32  # not cut
+    learn = learner(cbs=[cbnb.ShortEpoch(1), noting(seen)], valid=True)
+    learn.fit(1)
+    assert not [name for name in seen if "cancel" in name]
+    unknown = line_learner(dls=cbnb.DataLoaders(cbnb.Batches(lambda: iter(line_batches())), device="cpu"))
+    with pytest.raises(ValueError, match="needs its length"):
+        unknown.fit(1, cbs=cbnb.ShortEpoch())
+
+
+def test_skipping_is_what_start_epoch_is():
+    one, other, events = learner(valid=True), learner(valid=True), ([], [])
+    one.fit(4, cbs=noting(events[0]), start_epoch=2)
+    other.fit(4, cbs=[noting(events[1]), cbnb.SkipToEpoch(2)])
+    assert events[0] == events[1] and same_bits(one.model, other.model)
+    table = [{k: v for k, v in row.items() if k != "time"} for row in one.recorder.history[0].epochs]
+    assert table == [{k: v for k, v in row.items() if k != "time"} for row in other.recorder.history[0].epochs]
+    other.fit(4, start_epoch=3, cbs=cbnb.SkipToEpoch(1))
+    assert len(other.recorder.history[1].epochs) == 1
+
+
+# batch norm
+
+
+def test_batch_norm_stays_frozen_through_nested_validation_and_is_let_go():
+    """D30: layers without parameters failed, and the model itself was not looked at."""
+    bare = nn.BatchNorm1d(1)
+    bare.requires_grad_(False)
+    model = nn.Sequential(bare, nn.BatchNorm1d(1, affine=False), nn.Linear(1, 1))
+    x = torch.rand(8, 1) + 3
+    learn = line_learner(dls=cbnb.DataLoaders([(x, x)] * 3, [(x, x)], device="cpu"), model=model, cbs=cbnb.BnFreeze)
+    learn.fit(2, cbs=cbnb.Callback(after_batch=lambda self: self.learn.validate() if self.learn.training else None))
+    assert bare.running_mean == 0 and model[1].num_batches_tracked == 6
+    model.train()
+    assert bare.training
+    learn.dls = [(x, x)]
+    learn.fit(1)
+    assert model.training and bare.training and bare.running_mean == 0
+
+    class Norm(nn.BatchNorm1d):
+        def forward(self, x):
+            return super().forward(x) * self.scale
+
+    root = Norm(1)
+    root.requires_grad_(False)
+    root.scale = nn.Parameter(torch.ones(()))
+    rooted = line_learner(dls=cbnb.DataLoaders([(x, x)], device="cpu"), model=root, cbs=cbnb.BnFreeze)
+    rooted.fit(1)
+    assert root.num_batches_tracked == 1  # one of its parameters is trained
+    plain = nn.Sequential(nn.BatchNorm1d(1))
+    line_learner(dls=cbnb.DataLoaders([(x, x)], device="cpu"), model=plain, cbs=cbnb.BnFreeze).fit(1)
+    assert plain[0].num_batches_tracked == 1
+
+
+# schedules
+
+
+@pytest.mark.parametrize("n_acc", [16, 64])
+def test_no_warning_about_the_order_of_steps(n_acc):
+    one_cycle = cbnb.Schedule(lambda opt, n: torch_schedulers.OneCycleLR(opt, 0.1, total_steps=n))
+    learn = learner(cbs=[cbnb.GradientAccumulation(n_acc), one_cycle])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn.fit(2)
+        learn.fit(3)
+        learn.fit(3, start_epoch=1)
+    assert len(learn.recorder.lrs) == 8 and "step" not in vars(learn.opt)
+    assert set(learn.opt.param_groups[0]) == set(torch.optim.SGD(learn.model.parameters()).param_groups[0])
+
+
+def test_groups_keep_their_own_rates():
+    learn = learner(splitter=lambda m: [[m.a], [m.b]], lr=[0.01, 0.1])
+    rates = []
+    note = cbnb.Callback(before_step=lambda self: rates.append([g["lr"] for g in self.learn.opt.param_groups]))
+    learn.fit(3, cbs=[cbnb.Schedule(lambda opt: torch_schedulers.StepLR(opt, 1, 0.5), every="epoch"), note])
+    assert rates[::4] == [[0.01, 0.1], [0.005, 0.05], [0.0025, 0.025]]
+    learn.fit(1, cbs=[cbnb.Schedule(lambda opt, n: torch_schedulers.OneCycleLR(opt, [1.0, 2.0], total_steps=n)), note])
+    assert rates[-4] == pytest.approx([1 / 25, 2 / 25])
+
+
+def test_a_plateau_skips_epochs_without_a_value():
+    values = []
+
+    class Plateau(torch_schedulers.ReduceLROnPlateau):
+        def step(self, metrics):
+            values.append(metrics)
+            super().step(metrics)
+
+    learn = learner(valid=True)
+    learn.fit(6, cbs=cbnb.Schedule(Plateau, monitor="valid_loss"), valid_every=2)
+    assert values == [row["valid_loss"] for row in learn.recorder.history[0].epochs if row["valid_loss"] is not None] and len(values) == 3
+
+
+def test_a_factor_of_the_dashboard_and_a_recursive_scheduler():
+    """Each step multiplies the present rate: the factor must neither stay in it nor undo a step."""
+    learn = learner(cbs=[cbnb.Steering, cbnb.Schedule(lambda opt: torch_schedulers.ExponentialLR(opt, 0.5))])
+    halve = cbnb.Callback(before_epoch=lambda self: self.learn.steering.scale_lr(0.1))
+    learn.fit(1, cbs=halve)
+    assert learn.recorder.lrs == pytest.approx([0.01, 0.005, 0.0025, 0.00125])
+
+
+def test_schedules_that_cannot_be():
+    unknown = line_learner(dls=cbnb.DataLoaders(cbnb.Batches(lambda: iter(line_batches())), device="cpu"))
+    step = cbnb.Schedule(lambda opt: torch_schedulers.StepLR(opt, 1))
+    unknown.fit(2, cbs=step)  # it need not know the length
+    with pytest.raises(ValueError, match="no length"):
+        unknown.fit(2, start_epoch=1, cbs=step)
+    with pytest.raises(ValueError, match="no length"):
+        unknown.fit(2, cbs=cbnb.Schedule(lambda opt, n: torch_schedulers.StepLR(opt, n)))
+    plain = line_learner(default_cbs=False)
+    with pytest.raises(ValueError, match="Recorder"):
+        plain.fit(1, cbs=cbnb.Schedule(torch_schedulers.ReduceLROnPlateau, monitor="valid_loss"))
+    with pytest.raises(ValueError, match="sets the learning rate, too"):
+        learner().fit_one_cycle(1, cbs=step)
+
+
+# all of them
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_adding_it_again_replaces_it(name, capsys):
+    learn = learner(valid=True)
+    for _ in range(3):
+        learn.add_cb(ALL[name]())
+        learn.fit(2)
+    assert [type(cb) for cb in learn.cbs].count(type(ALL[name]())) == 1
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_second_fit_is_like_one_with_a_fresh_callback(name):
+    reused, fresh, cb = learner(valid=True), learner(valid=True), ALL[name]()
+    for _ in range(2):
+        reused.fit(2, cbs=cb)
+        fresh.fit(2, cbs=ALL[name]())
+    assert same_bits(reused.model, fresh.model)
+    assert list(reused.recorder.history.rows("steps")) == list(fresh.recorder.history.rows("steps"))
+
+
+def test_all_at_once_with_evaluation_inside(capsys):
+    """Validation and predictions inside a fit change nothing of it."""
+
+    def look(cb):
+        if cb.learn.training:
+            cb.learn.validate()
+            cb.learn.get_preds()
+
+    results = []
+    for extra in ([], [cbnb.Callback(before_step=look, after_loss=look, after_batch=look)]):
+        seed()
+        learn = net_learner(data(), [make() for make in ALL.values()], valid=data(2))
+        with learn.no_logging():
+            learn.fit(4, cbs=extra)
+        results.append((learn.model.state_dict(), list(learn.recorder.history.rows("steps")), len(learn.collect_data.data)))
+    (a, steps_a, n_a), (b, steps_b, n_b) = results
+    assert all(torch.equal(a[k], b[k]) for k in a) and steps_a == steps_b and n_a == n_b > 0
+
+
+def test_a_learner_with_all_of_them_can_be_exported(tmp_path):
+    learn = net_learner(data(), [make() for make in ALL.values()], valid=data(2), path=tmp_path)
+    learn.loss_func = nn.MSELoss()
+    with learn.no_logging():
+        learn.fit(2)
+    learn.export()
+    again = cbnb.load_learner(tmp_path / "export.pkl", trust=True)
+    assert same_bits(learn.model, again.model) and again.schedule.scheduler is None

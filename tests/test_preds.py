@@ -1,0 +1,503 @@
+"""Predictions: of everything, in memory or on disk, inside of anything."""
+
+import argparse
+import csv
+import dataclasses
+import pickle
+import threading
+import warnings
+import weakref
+from collections import OrderedDict, namedtuple
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import cbnb.all as cbnb
+from cbnb.data import find_bs, map_tensors
+from cbnb.preds import item_losses, joined, save_batch
+from helpers import RUN_EVENTS, Line, RaiseIn, ab, line_batches, line_learner
+
+
+def in_time(f, seconds=60):
+    """Run `f` in a thread, so that a hang is a failure and not the end of the tests."""
+    result = []
+
+    def work():
+        try:
+            result.append((True, f()))
+        except BaseException as e:
+            result.append((False, e))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert not thread.is_alive(), "it hangs"
+    done, value = result[0]
+    if not done:
+        raise value
+    return value
+
+
+# runs inside of runs
+
+
+class CSVLog(cbnb.Callback):
+    """Someone's own logger: a new file for each fit, a line for each epoch. It knows nothing of purposes."""
+
+    order = 70
+
+    def __init__(self, path):
+        self.path_to = path
+
+    def before_fit(self):
+        self.path_to.write_text("epoch,valid_loss\n")
+
+    def after_epoch(self):
+        with self.path_to.open("a") as f:
+            csv.writer(f).writerow([self.learn.epoch, self.learn.recorder.history[-1].epochs[-1]["valid_loss"]])
+
+
+class Inner(cbnb.Callback):
+    """Evaluates in each occurrence of an event; once only inside of itself."""
+
+    def __init__(self, host, what, order=0):
+        super().__init__(**{host: lambda self: self.evaluate()})
+        self.what, self.order, self.inside, self.n = what, order, False, 0
+
+    def evaluate(self):
+        if self.inside or self.learn.purpose == "lr_find":
+            return
+        self.inside = True
+        try:
+            self.n += 1
+            self.what(self.learn)
+        finally:
+            self.inside = False
+
+
+OTHER = line_batches(3)
+WITHIN = {
+    "validate": lambda learn: learn.validate(),
+    "get_preds": lambda learn: learn.get_preds(dl=OTHER),
+    "predict": lambda learn: learn.predict(torch.tensor(1.0)),
+    "validate in get_preds": lambda learn: learn.get_preds(cbs=Inner("after_batch", lambda learn: learn.validate(dl=OTHER))),
+    "get_preds in validate": lambda learn: learn.validate(cbs=Inner("after_pred", lambda learn: learn.get_preds())),
+    "predict in get_preds in validate": lambda learn: learn.validate(
+        cbs=Inner("before_validate", lambda learn: learn.get_preds(cbs=Inner("after_batch", WITHIN["predict"])))
+    ),
+    "fetch in validate": lambda learn: learn.validate(cbs=cbnb.FetchPredsCallback(dl=OTHER)),
+}
+
+
+def full_learner(tmp_path, cbs=()):
+    """With trackers, a logger and fetchers attached."""
+    tmp_path.mkdir(exist_ok=True)
+    learn = line_learner(3, metrics=mae, path=tmp_path)
+    learn.add_cbs([cbnb.EarlyStopping(patience=5), cbnb.SaveModel(fname="best"), cbnb.ReduceLROnPlateau(patience=5)])
+    learn.add_cbs([CSVLog(tmp_path / "log.csv"), cbnb.FetchPredsCallback(), cbnb.GatherPredsCallback(with_loss=True)])
+    return learn.add_cbs(cbs)
+
+
+def mae(pred, y):
+    return (pred - y).abs().mean()
+
+
+def outcome(learn, tmp_path):
+    run = learn.recorder.history[-1]
+    rows = [{k: v for k, v in row.items() if k != "time"} for row in run.epochs]
+    trackers = [(cb.best, cb.best_epoch, cb.values) for cb in learn.cbs if isinstance(cb, cbnb.Tracker)]
+    files = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
+    gathered = [t.tolist() for t in learn.gather_preds.all_tensors()]
+    fetched = [t.tolist() for t in learn.fetch_preds.preds]
+    log = (tmp_path / "log.csv").read_text()
+    counts = learn.train_iter, learn.epoch, len(learn.recorder.history), run.status, list(run.raw_losses)
+    return ab(learn), rows, trackers, files, gathered, fetched, log, counts
+
+
+@pytest.mark.parametrize("kind", WITHIN)
+@pytest.mark.parametrize("host", [e for e in RUN_EVENTS if not e.startswith("after_cancel")])
+def test_evaluation_inside_a_fit_touches_nothing(kind, host, tmp_path):
+    """D01, D02, D12, D13, D16: it hung, lost the rest of the epoch, wiped the history, or wrote files."""
+    plain = full_learner(tmp_path / "plain")
+    in_time(lambda: plain.fit(2))
+    inner = Inner(host, WITHIN[kind])
+    learn = full_learner(tmp_path / "nested", [inner])
+    in_time(lambda: learn.fit(2))
+    assert inner.n > 0 and outcome(learn, tmp_path / "nested") == outcome(plain, tmp_path / "plain")
+
+
+@pytest.mark.parametrize("kind", WITHIN)
+@pytest.mark.parametrize("outer", ["validate", "get_preds"])
+@pytest.mark.parametrize("host", ["before_validate", "before_batch", "after_pred", "after_batch", "after_validate"])
+def test_evaluation_inside_an_evaluation(outer, kind, host):
+    def run(learn):
+        return in_time(lambda: getattr(learn, outer)(dl=OTHER))
+
+    plain, inner = run(line_learner(3, metrics=mae)), Inner(host, WITHIN[kind])
+    found = run(line_learner(3, metrics=mae, cbs=[inner, cbnb.FetchPredsCallback()]))
+    assert inner.n > 0
+    if outer == "validate":
+        assert found == plain
+    else:
+        assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=True))
+
+
+def test_a_fetcher_and_then_validate():
+    """D01: that hung for ever."""
+    learn = line_learner(3)
+    learn.add_cb(cbnb.FetchPredsCallback(with_input=True, with_decoded=True))
+    in_time(lambda: learn.fit(1))
+    assert len(learn.fetch_preds.preds) == 4
+    learn.fetch_preds.preds = None
+    with learn.removed_cbs(cbnb.FetchPredsCallback):
+        expected = learn.validate()
+    assert in_time(learn.validate) == expected
+    assert [len(part) for part in learn.fetch_preds.preds] == [8] * 4
+
+
+def test_what_a_fetcher_gets():
+    class Noise(cbnb.Callback):
+        def after_pred(self):
+            self.learn.pred = self.learn.pred + 100
+
+    learn, noise = line_learner(3), Noise()
+    fetch = cbnb.FetchPredsCallback(ds_idx=0, cbs=noise)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # none of its arguments hides a name of the learner
+        learn.fit(1, cbs=[noise, fetch])
+    x = torch.cat([x for x, _ in line_batches(3)])
+    assert torch.equal(fetch.preds[0], learn.model(x).detach()) and noise.learn is None
+    learn.fit(1, cbs=[noise, again := cbnb.FetchPredsCallback(dl=OTHER)])
+    assert torch.equal(again.preds[0], learn.model(x).detach() + 100)
+    assert len(learn.cbs) == 2
+
+
+def test_a_fetcher_is_usable_after_an_error():
+    learn, fetch = line_learner(3), cbnb.FetchPredsCallback()
+    for error in (ValueError, KeyboardInterrupt):
+        for run in (lambda cbs: learn.fit(1, cbs=cbs), lambda cbs: learn.validate(cbs=cbs), lambda cbs: learn.get_preds(cbs=cbs)):
+            with pytest.raises(error):
+                run([fetch, RaiseIn("before_validate", error, order=-50)])
+            fetch.preds = None
+            learn.fit(1, cbs=fetch)
+            assert fetch.preds is not None
+
+
+def test_one_gatherer_in_several_runs():
+    learn, gather = line_learner(3), cbnb.GatherPredsCallback()
+
+    class Twice(cbnb.Callback):
+        sizes = []
+
+        def after_batch(self):
+            if self.purpose == "fit" and self.training:
+                for dl in (OTHER, OTHER[:1]):
+                    self.learn.validate(dl=dl, cbs=gather)
+                    self.sizes.append(len(gather.all_tensors()[0]))
+
+    learn.fit(1, cbs=Twice)
+    assert Twice.sizes == [24, 8] * 3
+    learn.validate(cbs=gather)
+    assert gather.all_tensors()[1].shape == (8,)
+
+
+def test_persistent_workers_do_not_end_the_outer_run():
+    """Their loader has one iterator, which an inner run would begin anew."""
+    x = torch.arange(8.0)
+    dl = DataLoader(TensorDataset(x, x), batch_size=2, num_workers=1, persistent_workers=True)
+    learn = line_learner(dls=cbnb.DataLoaders(line_batches(), dl, device="cpu"))
+    inner = Inner("after_batch", lambda learn: learn.get_preds())
+    preds, targets = in_time(lambda: learn.get_preds(cbs=inner), 120)
+    assert inner.n == 4 and torch.equal(targets, x)
+
+
+# get_preds
+
+
+def test_parts_may_be_left_out():
+    learn = line_learner(3)
+    preds, targets = learn.get_preds()
+    assert learn.get_preds(with_preds=False)[0] is None and torch.equal(learn.get_preds(with_preds=False)[1], targets)
+    assert torch.equal(learn.get_preds(with_targs=False)[0], preds) and learn.get_preds(with_targs=False)[1] is None
+    inputs, none, none_2, losses = learn.get_preds(with_input=True, with_preds=False, with_targs=False, with_loss=True)
+    assert none is none_2 is None and losses.shape == inputs.shape == (8,)
+    with pytest.raises(ValueError, match="with_preds=True"):
+        learn.get_preds(with_preds=False, with_decoded=True)
+    with pytest.raises(ValueError, match="no batches"):
+        learn.get_preds(dl=[], with_preds=False)
+    with pytest.raises(TypeError, match="with_prds"):
+        learn.get_preds(with_prds=False)
+
+
+def test_inner_leaves_out_the_outer_events():
+    seen = []
+    note = cbnb.Callback(**{e: (lambda self, e=e: seen.append(e)) for e in RUN_EVENTS})
+    line_learner(cbs=note).get_preds(inner=True)
+    assert seen == ["before_validate", "before_batch", "after_pred", "after_loss", "after_batch", "after_validate"]
+
+
+def test_changes_by_later_callbacks_are_seen():
+    change = cbnb.Callback(after_pred=lambda self: setattr(self.learn, "pred", self.learn.pred * 0 + 7))
+    change.order = 30
+    preds, _ = line_learner().get_preds(cbs=change)
+    assert preds.tolist() == [7.0] * 8
+
+
+def test_cancelled_batches_are_left_out():
+    skip = RaiseIn("before_batch", cbnb.CancelBatchException, when=lambda learn: learn.iter == 1, phase="validate")
+    preds, targets = line_learner().get_preds(dl=OTHER, cbs=skip)
+    assert len(preds) == len(targets) == 16
+    stop = RaiseIn("before_batch", cbnb.CancelValidException, when=lambda learn: learn.iter == 1, phase="validate")
+    assert len(line_learner().get_preds(dl=OTHER, cbs=stop)[0]) == 8
+
+
+@dataclasses.dataclass
+class ModelOutput(OrderedDict):
+    """As Hugging Face has it: a dict that is a dataclass, and does not want to be updated."""
+
+    logits: Any = None
+    hidden: Any = None
+    loss: Any = None
+
+    def __post_init__(self):
+        for f in dataclasses.fields(self):
+            if getattr(self, f.name) is not None:
+                self[f.name] = getattr(self, f.name)
+
+    def update(self, *args, **kwargs):
+        raise TypeError("no update")
+
+    def __setitem__(self, key, value):
+        super().__setitem__(key, value)
+        super().__setattr__(key, value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    logits: torch.Tensor
+    note: str = "kept"
+    parts: tuple = ()
+
+
+Named = namedtuple("Named", "logits extra")
+KINDS = {
+    "dataclass": lambda p: Frozen(p, parts=(p, [p])),
+    "model output": lambda p: ModelOutput(logits=p, hidden=(p, p)),
+    "dict": lambda p: {"logits": p, "nested": {"again": p}},
+    "named tuple": lambda p: Named(p, {"deep": Frozen(p)}),
+}
+
+
+class Wrap(Line):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x):
+        return KINDS[self.kind](super().forward(x))
+
+
+def logits_of(out):
+    return out["logits"] if isinstance(out, dict) else out.logits
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_models_that_return_containers(kind, tmp_path):
+    learn = line_learner(3, model=Wrap(kind), loss_func=lambda out, y: nn.functional.mse_loss(logits_of(out), y))
+    learn.fit(1)
+    x = torch.cat([x for x, _ in OTHER])
+    out, targets = learn.get_preds(dl=OTHER)
+    expected = learn.model(x)
+    assert type(out) is type(expected) and torch.equal(logits_of(out), logits_of(expected).detach())
+    assert not logits_of(out).requires_grad and logits_of(expected).requires_grad
+    if kind == "model output":
+        assert out["logits"] is out.logits and out.loss is None and "loss" not in out and len(out.hidden) == 2
+        assert torch.equal(out.hidden[1], out.logits)
+    if kind == "dataclass":
+        assert torch.equal(out.parts[1][0], out.logits) and set(out.note if isinstance(out.note, list) else [out.note]) == {"kept"}
+    assert torch.equal(learn.get_preds(dl=OTHER, act=lambda out: logits_of(out) * 2)[0], logits_of(out) * 2)
+    _, _, decided = learn.get_preds(dl=OTHER, with_decoded=True)
+    assert torch.equal(logits_of(decided), logits_of(out))
+    _, one = learn.predict(x[0])
+    assert logits_of(one) == logits_of(out)[0]
+    saved, _ = learn.get_preds(dl=OTHER, save_preds=tmp_path / "p", with_preds=False)
+    read = saved.load()
+    assert torch.equal(read[0] if isinstance(read, tuple) else read["logits"], logits_of(out))
+    assert find_bs(map_tensors(lambda t: t[:5], expected)) == 5
+
+
+def test_joining():
+    both = joined([ModelOutput(logits=torch.zeros(2), loss=torch.tensor(1.0)), ModelOutput(logits=torch.ones(1), loss=torch.tensor(2.0))])
+    assert type(both) is ModelOutput and both.logits.tolist() == [0, 0, 1] and both.loss.tolist() == [1, 2]
+    assert joined([torch.zeros(2, 3), torch.ones(2, 1)], 1).shape == (2, 4)
+    assert joined([None, None]) is None and joined([1, 2]) == [1, 2]
+
+
+def test_predict_with_names():
+    class Named(nn.Module):
+        def forward(self, ids, mask):
+            return ids.float().sum(1) * mask[:, 0]
+
+    batch = dict(ids=torch.ones(4, 3), mask=torch.ones(4, 1), label=torch.ones(4))
+    dls = cbnb.DataLoaders([batch], [batch], targets="label", device="cpu")
+    model = Named()
+    model.unused = nn.Parameter(torch.zeros(()))
+    learn = line_learner(dls=dls, model=model)
+    for item in (dict(ids=torch.ones(3), mask=torch.ones(1)), dict(ids=torch.ones(3), mask=torch.ones(1), label=5)):
+        assert learn.predict(item)[1] == 3
+    assert learn.predict(item, with_input=True)[0] == {k: v for k, v in item.items() if k != "label"}
+
+
+def test_predict_with_two_inputs():
+    class Two(Line):
+        def forward(self, x, z):
+            return super().forward(x) + z
+
+    x, z, y = torch.ones(4), torch.ones(4), torch.ones(4)
+    learn = line_learner(dls=cbnb.DataLoaders([(x, z, y)], [(x, z, y)], device="cpu"), model=Two())
+    inner = Inner("after_batch", lambda learn: learn.validate())
+    learn.add_cb(inner)
+    assert in_time(lambda: learn.predict((torch.tensor(1.0), torch.tensor(4.0))))[1] == 4 and inner.n == 1
+
+
+# a loss for each item
+
+
+@pytest.mark.parametrize("loss_func", [nn.MSELoss(), nn.functional.mse_loss, nn.MSELoss(reduction="sum")])
+def test_losses_of_items(loss_func):
+    learn = line_learner(loss_func=loss_func)
+    _, targets, losses = learn.get_preds(with_loss=True)
+    assert torch.equal(losses, targets**2)
+    with pytest.raises(ValueError), learn.loss_not_reduced():
+        assert learn.loss_func(targets, targets * 0).shape == targets.shape
+        raise ValueError
+    assert learn.loss_func is loss_func and getattr(loss_func, "reduction", "mean") != "none"
+
+
+def test_losses_that_cannot():
+    def mine(pred, y):
+        return ((pred - y) ** 2).mean()
+
+    learn = line_learner(loss_func=mine)
+    with pytest.raises(TypeError, match="mine cannot give a loss for each item"):
+        learn.get_preds(with_loss=True)
+    with pytest.raises(TypeError, match="mine cannot"), learn.loss_not_reduced():
+        pass
+    assert learn.loss_func is mine and not learn.running
+
+    def inside(pred, y, reduction="mean"):
+        raise TypeError("a mistake of mine")
+
+    with pytest.raises(TypeError, match="a mistake of mine"):
+        item_losses(inside, torch.ones(1), (torch.ones(1),))
+
+
+# on disk
+
+
+def test_saved_batches(tmp_path):
+    learn, (p, t) = line_learner(3), (tmp_path / "deep" / "p", tmp_path / "t")
+    preds, targets = learn.get_preds(dl=OTHER)
+    kept = learn.get_preds(dl=OTHER, save_preds=p, save_targs=t)  # kept as well
+    assert torch.equal(kept[0], preds) and torch.equal(kept[1], targets)
+    assert [f.name for f in sorted(p.iterdir())] == ["000000.pt", "000001.pt", "000002.pt"]
+    saved, saved_targets = learn.get_preds(dl=OTHER, save_preds=p, save_targs=t, with_preds=False, with_targs=False)
+    for reader, whole in ((saved, preds), (saved_targets, targets), (cbnb.SavedBatches(str(p)), preds)):
+        assert len(reader) == 3 and torch.equal(reader.load(), whole) and torch.equal(reader[-1], whole[16:])
+        assert all(torch.equal(a, b) for a, b in zip(reader, whole.split(8), strict=True))
+    # fewer batches, again: what was there of the first run is gone, and nothing else
+    (p / "notes.pt").write_text("mine")
+    learn.get_preds(dl=OTHER[:1], save_preds=p, with_preds=False)
+    assert sorted(f.name for f in p.iterdir()) == ["000000.pt", "notes.pt"] and len(cbnb.SavedBatches(p)) == 1
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        cbnb.SavedBatches(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no batches"):
+        cbnb.SavedBatches(tmp_path / "empty").load()
+    with pytest.raises(ValueError, match="same folder"):
+        learn.get_preds(save_preds=p, save_targs=str(p))
+
+
+def test_what_is_saved_is_what_is_returned(tmp_path):
+    """Probabilities, not scores."""
+    x = torch.randn(6, 3)
+    batches = [(x, torch.zeros(6, dtype=torch.long))]
+    learn = line_learner(dls=cbnb.DataLoaders(batches, batches, device="cpu"), model=nn.Linear(3, 3), loss_func=nn.CrossEntropyLoss())
+    preds, _ = learn.get_preds(save_preds=tmp_path)
+    assert torch.allclose(preds.sum(1), torch.ones(6)) and torch.equal(cbnb.SavedBatches(tmp_path).load(), preds)
+
+
+def test_files_hold_their_batch_only_and_run_no_code(tmp_path):
+    big = torch.zeros(100_000)
+    path = save_batch(tmp_path, 0, [big[:4], Frozen(big[:2]), Named(big[:1], None)])
+    assert path.stat().st_size < 10_000
+    read = torch.load(path, weights_only=True)
+    assert len(read[0]) == 4 and read[1]["note"] == "kept" and read[2][1] is None
+    save_batch(tmp_path, 1, argparse.Namespace(a=1))  # an object of a class needs trust
+    with pytest.raises(pickle.UnpicklingError) as e:
+        cbnb.SavedBatches(tmp_path)[1]
+    assert "trust=True" in e.value.__notes__[0] and str(path.parent) in e.value.__notes__[0]
+    assert cbnb.SavedBatches(tmp_path, trust=True)[1].a == 1
+
+
+def test_memory_stays_flat(tmp_path):
+    class Alive(cbnb.Callback):
+        def before_validate(self):
+            self.seen, self.most = [], 0
+
+        def after_batch(self):
+            self.seen.append(weakref.ref(self.learn.pred))
+            self.most = max(self.most, sum(r() is not None for r in self.seen))
+
+    learn = line_learner()
+    for kept, most in ((True, 20), (False, 2)):
+        alive = Alive()
+        learn.get_preds(dl=line_batches(20), cbs=alive, act=lambda p: p, with_preds=kept, with_targs=False, save_preds=tmp_path)
+        assert alive.most <= most
+
+
+# helpers
+
+
+def test_dropout_only_in_its_runs():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1, 32), nn.BatchNorm1d(32), nn.Dropout(0.5), nn.Linear(32, 1))
+    batches = [(x[:, None], y[:, None]) for x, y in OTHER]
+    learn = line_learner(dls=cbnb.DataLoaders(batches, batches, device="cpu"), model=model)
+    learn.fit(1)
+    stats, modes = model[1].running_mean.clone(), [m.training for m in model.modules()]
+    for n in range(2):
+        one, two = (learn.get_preds(cbs=cbnb.MCDropoutCallback)[0] for _ in range(2))
+        assert not torch.equal(one, two) and torch.equal(learn.get_preds()[0], learn.get_preds()[0])
+        with pytest.raises(ValueError):
+            learn.get_preds(cbs=[cbnb.MCDropoutCallback, RaiseIn("after_pred", ValueError, phase="validate")])
+    assert torch.equal(model[1].running_mean, stats) and [m.training for m in model.modules()] == modes
+    learn.fit(2, valid_every=[0], cbs=cbnb.MCDropoutCallback)
+    assert all(m.training for m in model.modules())  # the last phase was a training
+    with pytest.raises(ValueError, match="no dropout layers"):
+        line_learner().get_preds(cbs=cbnb.MCDropoutCallback)
+
+
+def test_changed_batches():
+    double = cbnb.before_batch_cb(lambda cb, xb, yb: ((xb[0] * 2,), yb))
+    learn = line_learner()
+    learn.fit(1)
+    (plain, _), (twice, _) = learn.get_preds(), learn.get_preds(cbs=double)
+    b = learn.model.b.item()
+    assert torch.allclose(twice - b, 2 * (plain - b))
+
+
+def test_an_evaluation_of_ones_own():
+    learn, gather = line_learner(3), cbnb.GatherPredsCallback()
+    learn.fit(1)
+    rows = len(learn.recorder.history[-1].epochs)
+    with learn.validation_context(cbs=gather) as evaluate:
+        evaluate(OTHER)
+        first = gather.all_tensors()[0]
+        evaluate(OTHER[:1])
+    assert len(first) == 24 and len(gather.all_tensors()[0]) == 8
+    assert not learn.running and len(learn.recorder.history[-1].epochs) == rows
+    assert not learn.to_detach({"a": learn.model(torch.ones(2))})["a"].requires_grad

@@ -1,0 +1,891 @@
+"""Steps: the same in a learner and by hand, several losses and optimizers, evaluation with and without a loss, FTRL."""
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import cbnb.all as cbnb
+from cbnb.learner import UndoStack
+from cbnb.optim import Optimizers, get_hyper, hyper_place, known_hypers
+from cbnb.steps import FTRL, ClipStep, ClosureStep, EvalStep, MultiLossStep, TrainStep
+from helpers import Line, ab, exact, line_batches, line_learner, noting, same_bits, seed
+
+X, Y = torch.tensor([[1.0], [2.0], [3.0], [4.0]]), torch.tensor([[5.0], [7.0], [9.0], [11.0]])
+SGD = torch.optim.SGD
+
+
+def sgd(model, **kwargs):
+    return SGD(model.parameters(), **(dict(lr=0.1) | kwargs))
+
+
+def zero_line():
+    net = nn.Linear(1, 1)
+    for p in net.parameters():
+        nn.init.zeros_(p)
+    return net
+
+
+class Parts(nn.Module):
+    """p = (wide + deep)*x; the losses are e + wide**2/2 and 3*e."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide, self.deep = nn.Parameter(torch.tensor(1.0)), nn.Parameter(torch.tensor(2.0))
+        self.calls = 0
+
+    def forward(self, x, y):
+        self.calls += 1
+        e = ((self.wide + self.deep) * x - y).square().mean()
+        return e + self.wide**2 / 2, 3 * e
+
+
+def own_learner(net, step, batches, **kwargs):
+    """With an optimizer from its step, if that has one."""
+    dls = cbnb.DataLoaders(batches, batches, device="cpu")
+    learn = cbnb.Learner(dls, net, train_step=step, **kwargs).remove_cb(cbnb.ProgressCallback)
+    learn.logger = lambda row: None
+    return learn
+
+
+PARTS_BATCH = torch.tensor([[1.0], [2.0]]), torch.tensor([[2.0], [5.0]])
+
+
+def parts_step(opt=lambda p: SGD([p], lr=0.1), **kwargs):
+    net = Parts()
+    return net, MultiLossStep(net, [opt(net.wide), opt(net.deep)], **kwargs)
+
+
+def parts_learner(n=3, **kwargs):
+    net, step = parts_step(**kwargs.pop("step", {}))
+    dls = cbnb.DataLoaders([PARTS_BATCH] * n, [PARTS_BATCH], device="cpu")
+    return cbnb.Learner(dls, net, train_step=step, **kwargs).remove_cb(cbnb.ProgressCallback)
+
+
+def weights(net):
+    return [round(p.item(), 6) for p in net.parameters()]
+
+
+class Opaque:
+    """A function of the batch that does everything."""
+
+    def __init__(self, model, returns=lambda loss: loss):
+        self.model, self.opt, self.returns = model, sgd(model), returns
+
+    def __call__(self, x, y):
+        loss = (self.model(x) - y).square().mean()
+        self.opt.zero_grad()
+        loss.backward()
+        self.opt.step()
+        return self.returns(loss)
+
+
+# --- by hand ---
+
+
+@pytest.mark.parametrize("sens", [1, 2, 1024.0, 3, torch.tensor(7.0)])
+@pytest.mark.parametrize("whole", [False, True, "list"])
+def test_mindspore_numbers_by_hand(sens, whole):
+    net = zero_line()
+    step = TrainStep(net, nn.MSELoss(), sgd(net, lr=0.005, momentum=0.9), sens)
+    batch = dict(zip((False, True, "list"), ((X, Y), ((X, Y),), ([X, Y],))))[whole]
+    losses = [step(*batch) for _ in range(3)]
+    assert not any(loss.requires_grad for loss in losses)
+    assert [loss.item() for loss in losses] == pytest.approx([69.0, 58.071091, 40.654315], abs=1e-5)
+    assert all(p.grad is None for p in net.parameters())
+
+
+def test_mindspore_numbers_in_a_learner():
+    net = zero_line()
+    step = TrainStep(net, nn.MSELoss(), sgd(net, lr=0.005, momentum=0.9), sens=1000.0)
+    learn = own_learner(net, step, [(X, Y)] * 3)
+    assert learn.opt is step.opt and learn.loss_func is step.loss_func and learn.lr == 0.005
+    learn.fit(1)
+    assert list(learn.recorder.history[0].raw_losses) == pytest.approx([69.0, 58.071091, 40.654315], abs=1e-5)
+    assert learn.recorder.history[0].hyper("lr") == [0.005] * 3
+
+
+@pytest.mark.parametrize("sens", [0, 0.0, -1, math.nan, math.inf])
+@pytest.mark.parametrize("make", [TrainStep, ClipStep])
+def test_sens_is_a_positive_number(make, sens):
+    with pytest.raises(ValueError, match="sens="):
+        make(nn.Linear(1, 1), nn.MSELoss(), None, sens)
+    with pytest.raises(TypeError, match="leave out the quotes"):
+        make(nn.Linear(1, 1), nn.MSELoss(), None, "1")
+
+
+def test_only_what_the_optimizer_holds_is_touched():
+    net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    net[0].bias.grad = torch.full((3,), 5.0)
+    net[1].bias.grad = torch.full((1,), 5.0)  # left behind: not of this batch
+    first = [p.clone() for p in net[0].parameters()]
+    other = copy.deepcopy(net)
+    x, y = torch.randn(8, 2), torch.randn(8, 1)
+    TrainStep(net, nn.MSELoss(), sgd(net[1]))(x, y)
+    nn.MSELoss()(other(x), y).backward(inputs=[other[1].weight])
+    assert all(torch.equal(p, q) for p, q in zip(net[0].parameters(), first))
+    assert net[0].weight.grad is None and torch.equal(net[0].bias.grad, torch.full((3,), 5.0))
+    assert net[1].weight.grad is None and net[1].bias.grad is None
+    unused = nn.Parameter(torch.ones(1))
+    for held in ([unused], [unused, net[1].weight]):  # it may hold what this loss does not depend on
+        TrainStep(net, nn.MSELoss(), SGD(held, lr=0.0))(x, y)
+    assert torch.allclose(net[1].weight, other[1].weight - 0.1 * other[1].weight.grad)
+
+
+def test_training_mode_is_set_each_time():
+    net = nn.Sequential(nn.Linear(1, 1), nn.Dropout(0.5))
+    step = TrainStep(net, nn.MSELoss(), sgd(net, lr=0.001))
+    for _ in range(2):
+        net.eval()
+        step(X, Y)
+        assert all(m.training for m in net.modules())
+
+
+def test_it_trains_where_gradients_are_switched_off():
+    net = zero_line()
+    with torch.no_grad():
+        TrainStep(net, nn.MSELoss(), sgd(net, lr=0.005))(X, Y)
+    assert net.weight.item() != 0
+
+
+def test_a_vector_loss_takes_the_gradient_of_the_sum():
+    for sens in (1, 16):
+        net, summed = zero_line(), zero_line()
+        found = TrainStep(net, nn.MSELoss(reduction="none"), sgd(net, lr=0.001), sens)(X, Y)
+        TrainStep(summed, nn.MSELoss(reduction="sum"), sgd(summed, lr=0.001))(X, Y)
+        assert found.flatten().tolist() == [25, 49, 81, 121] and same_bits(net, summed)
+    net = zero_line()
+    learn = own_learner(net, TrainStep(net, nn.MSELoss(reduction="none"), sgd(net, lr=0.001)), [(X, Y)] * 2)
+    learn.fit(1)
+    assert learn.recorder.history[0].raw_losses[0] == 69  # comparable with validation
+
+
+def test_several_inputs_and_several_targets():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.zeros(()))
+
+        def forward(self, a, b):
+            return self.w * (a + b)
+
+    net = Two()
+    assert TrainStep(net, nn.MSELoss(), sgd(net))(X, X, Y).item() == 69
+    one = zero_line()
+    both = TrainStep(one, lambda pred, y1, y2: (pred - y1).abs().mean() + (pred - y2).abs().mean(), sgd(one), n_inp=1)
+    assert both(X, Y, Y).item() == 16
+
+
+def test_a_model_that_returns_the_loss(tmp_path):
+    net = zero_line()
+
+    class WithLoss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.backbone, self.drop = net, nn.Dropout(0.5)
+
+        def forward(self, *batch):
+            return (self.backbone(batch[0]) - batch[-1]).square().mean()
+
+    step = TrainStep(wrapped := WithLoss(), None, sgd(net, lr=0.005, momentum=0.9))
+    assert [step(X, Y).item(), step(X, X, Y).item()] == pytest.approx([69, 58.071091])
+    learn = cbnb.Learner(cbnb.DataLoaders([(X, Y)], [(X, Y)], device="cpu"), net, nn.MSELoss(), train_step=step, metrics=mae, path=tmp_path)
+    wrapped.eval()
+    with learn.no_logging():
+        learn.fit(1)
+    assert learn.recorder.history[0].raw_losses[0] == pytest.approx(40.654315)
+    assert wrapped.drop.training and list(torch.load(learn.save("saved"), weights_only=True)["model"]) == ["weight", "bias"]
+    both = own_learner(wrapped, TrainStep(wrapped, None, sgd(net, lr=0.0)), [(X, Y)])
+    both.fit(1)
+    row = both.recorder.history[0].epochs[0]
+    assert row["valid_loss"] == pytest.approx(row["train_loss"])  # without a loss_func, the step's own
+
+
+def test_frozen_parameters_are_said():
+    net = zero_line().requires_grad_(False)
+    with pytest.raises(ValueError, match="all parameters that the optimizer holds are frozen"):
+        TrainStep(net, nn.MSELoss(), SGD(net.parameters(), lr=0.1))(X, Y)
+    net, step = parts_step()
+    net.requires_grad_(False)
+    with pytest.raises(ValueError, match="are frozen"):
+        step(PARTS_BATCH)
+
+
+def test_what_a_step_lacks_is_said():
+    with pytest.raises(TypeError, match="without a learner, TrainStep needs a model and an optimizer"):
+        TrainStep()(X, Y)
+    with pytest.raises(TypeError, match="without a learner, EvalStep needs a model"):
+        EvalStep()(X, Y)
+    net = zero_line()
+    with pytest.raises(ValueError, match="no targets"):
+        TrainStep(net, nn.MSELoss(), sgd(net))(X)
+    with pytest.raises(TypeError, match="returned a float"):
+        TrainStep(net, lambda p, y: 1.0, sgd(net))(X, Y)
+
+
+# --- clipping ---
+
+
+@pytest.mark.parametrize("sens", [1.0, 1024.0])
+@pytest.mark.parametrize("kind, want", [("global", (0.05547, 0.083205)), ("tensor", (0.1, 0.1)), ("value", (0.1, 0.1))])
+def test_clipping_is_of_unscaled_gradients(kind, want, sens):
+    net = Line()
+    step = ClipStep(net, nn.MSELoss(), sgd(net), sens=sens, kind=kind, value=1.0)
+    step(line_batches()[0])
+    assert (net.a.item(), net.b.item()) == pytest.approx(want, abs=1e-6)
+    learn = line_learner(train_step=ClipStep(kind=kind, sens=sens), n=1)
+    learn.fit(1)
+    assert ab(learn) == pytest.approx(want, abs=1e-6)
+
+
+def test_clipping_can_be_disabled_and_is_checked():
+    net = Line()
+    ClipStep(net, nn.MSELoss(), sgd(net), enabled=False)(line_batches()[0])
+    assert (net.a.item(), net.b.item()) == pytest.approx((0.4, 0.6))
+    for wrong in (dict(kind="norm"), dict(value=0), dict(value=-1)):
+        with pytest.raises(ValueError, match="=".join(map(str, *wrong.items())) if "kind" not in wrong else "norm"):
+            ClipStep(net, nn.MSELoss(), sgd(net), **wrong)
+
+
+# --- several losses ---
+
+
+@pytest.mark.parametrize("sens", [1.0, 1000.0])
+def test_each_loss_moves_its_own_part_from_the_old_weights(sens):
+    net, step = parts_step(sens=sens)
+    losses = step(*PARTS_BATCH)
+    assert isinstance(losses, tuple) and losses == (1.5, 3.0) and net.calls == 1
+    assert not any(loss.requires_grad for loss in losses)
+    assert (net.wide.item(), net.deep.item()) == pytest.approx((0.6, 1.1), abs=1e-6)
+    assert net.wide.grad is None and net.deep.grad is None
+
+
+def test_several_losses_in_a_learner():
+    net, step = parts_step()
+    by_hand = [step(PARTS_BATCH) for _ in range(3)]
+    seen = []
+    note = cbnb.Callback(after_batch=lambda self: seen.append((self.learn.training, self.learn.step_result, self.learn.outputs)))
+    learn = parts_learner(cbs=note)
+    learn.fit(1)
+    assert [result for training, result, _ in seen if training] == by_hand and weights(learn.model) == weights(net)
+    assert [outputs[:2] for *_, outputs in seen] == [result for _, result, _ in seen]
+    assert list(learn.recorder.history[0].raw_losses) == pytest.approx([sum(losses).item() for losses in by_hand])
+    assert learn.recorder.history[0].epochs[0]["valid_loss"] == pytest.approx(sum(net(*PARTS_BATCH)).item())
+    assert learn.model.calls == 4
+
+
+def test_losses_may_come_from_a_function_of_the_prediction():
+    class Predicts(Parts):
+        def forward(self, x):
+            return (self.wide + self.deep) * x
+
+    net = Predicts()
+    e = nn.MSELoss()
+    step = MultiLossStep(net, [SGD([net.wide], 0.1), SGD([net.deep], 0.1)], lambda pred, y: (e(pred, y) + net.wide**2 / 2, 3 * e(pred, y)))
+    dls = cbnb.DataLoaders([PARTS_BATCH], [PARTS_BATCH], device="cpu")
+    mae = cbnb.AvgMetric(lambda pred, y: (pred - y).abs().mean(), "mae")
+    learn = cbnb.Learner(dls, net, train_step=step, metrics=mae).remove_cb(cbnb.ProgressCallback)
+    learn.logger = lambda row: None
+    learn.fit(1)
+    assert weights(net) == pytest.approx([0.6, 1.1])
+    pred = 1.7 * PARTS_BATCH[0]
+    assert learn.recorder.history[0].epochs[0]["mae"] == pytest.approx((pred - PARTS_BATCH[1]).abs().mean().item())
+    assert torch.allclose(learn.get_preds()[0], pred)
+
+
+def test_predictions_may_follow_the_losses():
+    class Both(Parts):
+        def forward(self, x, y):
+            return *super().forward(x, y), (self.wide + self.deep) * x
+
+    net = Both()
+    step = MultiLossStep(net, [SGD([net.wide], 0.1), SGD([net.deep], 0.1)])
+    dls = cbnb.DataLoaders([PARTS_BATCH], [PARTS_BATCH], device="cpu")
+    learn = cbnb.Learner(dls, net, train_step=step, default_cbs=False)
+    learn.fit(1)
+    preds, targets = learn.get_preds()
+    assert torch.allclose(preds, 1.7 * PARTS_BATCH[0]) and torch.equal(targets, PARTS_BATCH[1])
+
+
+def test_a_frozen_part_stays_and_the_other_learns():
+    learn = parts_learner()
+    learn.freeze_to(1)
+    learn.fit(1)
+    assert learn.model.wide.item() == 1 and learn.model.deep.item() != 2
+    learn.unfreeze()
+    learn.fit(1)
+    assert learn.model.wide.item() != 1
+    learn.model.wide.requires_grad_(False)
+    learn.fit(1)
+
+
+def test_a_callback_may_scale_the_sum_of_the_losses():
+    halve = cbnb.Callback(before_backward=lambda self: self.learn.loss_grad.div_(2))
+    for sens in (1.0, 8.0):
+        learn = parts_learner(n=1, step=dict(sens=sens), cbs=halve)
+        learn.fit(1)
+        assert weights(learn.model) == pytest.approx([0.8, 1.55]) and learn.recorder.history[0].raw_losses[0] == 4.5
+
+
+class Accumulate(cbnb.Callback):
+    """An update each two batches, by the mean of their gradients."""
+
+    def before_backward(self):
+        self.learn.loss_grad.div_(2)
+
+    def after_backward(self):
+        if self.learn.iter % 2 == 0:
+            raise cbnb.CancelBatchException
+
+
+@pytest.mark.parametrize("sens", [1.0, 1024.0])
+def test_accumulated_gradients_are_not_scaled_twice(sens):
+    def trained(step):
+        learn = line_learner(4, valid=False, train_step=step, cbs=Accumulate())
+        learn.fit(1)
+        return ab(learn)
+
+    assert trained(TrainStep(sens=sens)) == pytest.approx((0.72, 1.08), abs=1e-6) == trained(None)
+    learn = parts_learner(n=2, step=dict(sens=sens), cbs=Accumulate())
+    learn.fit(1)
+    assert weights(learn.model) == pytest.approx([0.6, 1.1], abs=1e-6)
+
+
+def test_wrong_numbers_of_losses_are_sentences():
+    net = zero_line()
+    opts = [SGD([net.weight], 0.1), SGD([net.bias], 0.1)]
+    with pytest.raises(ValueError, match="2 optimizers need 2 losses in a tuple, not Tensor"):
+        MultiLossStep(net, opts, nn.MSELoss())(X, Y)
+    with pytest.raises(ValueError, match="not 1 in a tuple"):
+        MultiLossStep(net, opts, lambda p, y: (p.mean(),))(X, Y)
+    with pytest.raises(ValueError, match="loss 1 depends on no parameter"):
+        MultiLossStep(net, opts, lambda p, y: (p.mean(), torch.tensor(1.0)))(X, Y)
+    with pytest.raises(ValueError, match="same parameter"):
+        MultiLossStep(net, [opts[0], opts[0]])
+
+
+# --- events ---
+
+STEPS = dict(
+    train=lambda net: TrainStep(net, nn.MSELoss(), sgd(net), sens=4.0),
+    clip=lambda net: ClipStep(net, nn.MSELoss(), sgd(net)),
+    multi=lambda net: MultiLossStep(net, [SGD([net.a], 0.1), SGD([net.b], 0.1)], lambda p, y: (nn.L1Loss()(p, y), nn.MSELoss()(p, y))),
+    closure=lambda net: ClosureStep(net, nn.MSELoss(), torch.optim.LBFGS(net.parameters(), lr=0.1)),
+    call=lambda net: Opaque(net),
+    call_many=lambda net: Opaque(net, lambda loss: dict(real=loss, fake=loss.item())),
+)
+
+
+def steps_learner(kind, **kwargs):
+    net = Line()
+    kwargs = dict(opt_func=torch.optim.AdamW) | kwargs
+    return line_learner(model=net, train_step=STEPS[kind](net), **kwargs)
+
+
+@pytest.mark.parametrize("kind", STEPS)
+@pytest.mark.parametrize("cancel", [None, "before_batch", "after_pred", "after_loss", "before_step"])
+def test_events_are_those_of_the_default(kind, cancel):
+    error = dict(before_step=cbnb.CancelStepException).get(cancel, cbnb.CancelBatchException)
+
+    def refuse(self):
+        if self.learn.iter == 1:
+            raise error
+
+    def transcript(learn):
+        seen = []
+        learn.add_cbs([noting(seen), cbnb.Callback(**({cancel: refuse} if cancel else {}))])
+        learn.fit(2)
+        learn.validate()
+        return seen
+
+    assert transcript(steps_learner(kind)) == transcript(line_learner())
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_a_sweep_leaves_no_trace(kind):
+    def state(learn):
+        opt = [(k, exact(v) if isinstance(v, torch.Tensor) else repr(v)) for s in learn.opt.state.values() for k, v in s.items()]
+        params = list(learn.model.parameters())
+        return [exact(p) for p in params], opt, get_hyper(learn.opt, "lr"), [p.grad for p in params]
+
+    learn = steps_learner(kind)
+    step, opt, inner = learn.train_step, learn.opt, vars(learn.train_step).get("func")
+    learn.fit(1)
+    before = state(learn)
+    found = learn.lr_find(num_it=10, show_plot=False, stop_div=False, trials=True)
+    assert len(found.lrs) == 10
+    assert learn.train_step is step and learn.opt is opt and vars(step).get("func") is inner and str(state(learn)) == str(before)
+    if inner:
+        assert inner.model is learn.model and inner.opt is opt
+    else:
+        assert step.model is learn.model and step.opt is opt
+    alone = steps_learner(kind)
+    alone.fit(1)
+    alone.fit(1)
+    learn.fit(1)
+    assert same_bits(learn.model, alone.model)
+
+
+def test_a_sweep_before_the_first_fit_leaves_a_given_optimizer_as_it_was():
+    net = Line()
+    opt = SGD(net.parameters(), lr=0.1, momentum=0.9)
+    line_learner(model=net, opt_func=opt).lr_find(num_it=10, show_plot=False)
+    assert not opt.state and opt.param_groups[0]["lr"] == 0.1
+
+
+def test_a_sweep_restores_what_a_function_refers_to():
+    one, other = Line(), Line()
+    opts = sgd(one, momentum=0.9), sgd(other, momentum=0.9)
+
+    def both(x, y):
+        losses = []
+        for net, opt in zip((one, other), opts):
+            opt.zero_grad()
+            losses.append((net(x) - y).square().mean())
+            losses[-1].backward()
+            opt.step()
+        return tuple(losses)
+
+    learn = line_learner(model=one, train_step=both, loss_func=None)
+    learn.fit(1)
+    before = exact(other.a), len(opts[1].state), exact(opts[1].state[other.a]["momentum_buffer"])
+    learn.lr_find(num_it=10, show_plot=False)
+    assert before == (exact(other.a), len(opts[1].state), exact(opts[1].state[other.a]["momentum_buffer"]))
+
+
+@pytest.mark.parametrize("kind", STEPS)
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_an_error_in_the_middle_restores(kind, error):
+    def fail(self):
+        if self.learn.train_iter == 3:
+            raise error
+
+    learn = steps_learner(kind)
+    rates = get_hyper(learn.opt, "lr")
+    with pytest.raises(error):
+        learn.fit_one_cycle(3, 0.03, cbs=cbnb.Callback(before_batch=fail))
+    assert get_hyper(learn.opt, "lr") == rates and not learn.running and learn.recorder.history[0].n_steps == 3
+    learn.fit(1)
+    assert learn.recorder.history[1].hyper("lr") == [0.1] * 2
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_saving_and_exporting(kind, tmp_path):
+    learn = steps_learner(kind, path=tmp_path)
+    learn.fit(1)
+    file = learn.save("here")
+    assert set(torch.load(file, weights_only=True)["model"]) == {"a", "b"}
+    other = steps_learner(kind, path=tmp_path).load("here")
+    assert same_bits(other.model, learn.model)
+    learn.fit(1)
+    other.fit(1)
+    assert same_bits(other.model, learn.model)
+
+
+def test_an_exported_learner_trains_on(tmp_path):
+    learn = steps_learner("clip", path=tmp_path)
+    learn.fit(1)
+    loaded = cbnb.load_learner(learn.export(), trust=True)
+    loaded.dls = line_batches()
+    before = ab(loaded)
+    loaded.fit(1)
+    assert before == ab(learn) != ab(loaded) and loaded.opt is loaded.train_step.opt
+    again = pickle.loads(pickle.dumps(learn.train_step))
+    again(line_batches()[0])
+    assert again.model is not learn.model and again.opt.param_groups[0]["params"][0] is again.model.a
+    parts = copy.deepcopy(parts_step()[1])
+    parts(PARTS_BATCH)
+    assert weights(parts.model) == pytest.approx([0.6, 1.1])
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_validation_inside_a_batch_changes_nothing(kind):
+    def check(self):
+        if self.learn.training:
+            self.learn.validate()
+
+    learn, alone = steps_learner(kind), steps_learner(kind)
+    for name in ("before_batch", "after_pred", "after_loss", "before_backward", "before_step", "after_batch"):
+        learn.fit(1, cbs=cbnb.Callback(**{name: check}))
+        alone.fit(1)
+    assert same_bits(learn.model, alone.model)
+    assert [list(r.raw_losses) for r in learn.recorder.history.runs] == [list(r.raw_losses) for r in alone.recorder.history.runs]
+
+
+# --- in a learner ---
+
+
+def test_two_optimizers_are_scheduled_recorded_and_put_back():
+    learn = parts_learner(step=dict(opt=lambda p: torch.optim.Adam([p], lr=0.05)))
+    assert learn.lr == 0.05
+    learn.fit_one_cycle(2, [0.01, 0.02])
+    run = learn.recorder.history[0]
+    assert max(run.hyper("lr")) == pytest.approx(0.02, rel=0.1) and len(run.hyper("mom")) == 6
+    assert get_hyper(learn.opt, "lr") == [0.05, 0.05] and get_hyper(learn.opt, "mom") == [0.9, 0.9]
+    learn.fit(1, lr=slice(0.001, 0.1))
+    assert learn.recorder.history[1].hyper("lr") == [0.1] * 3
+    rates = []
+    net = Parts()
+    step = MultiLossStep(net, [FTRL([net.wide], lr=0.3), torch.optim.Adam([net.deep], lr=0.01)])
+    note = cbnb.Callback(before_step=lambda self: rates.append(get_hyper(self.learn.opt, "lr")))
+    learn = cbnb.Learner(cbnb.DataLoaders([PARTS_BATCH] * 2, device="cpu"), net, train_step=step, cbs=note, default_cbs=False)
+    assert learn.lr == [0.3, 0.01]
+    learn.fit(1)
+    assert rates == [[0.3, 0.01]] * 2
+    learn.fit_one_cycle(1, [0.3, 0.01])
+    assert get_hyper(learn.opt, "lr") == [0.3, 0.01]
+
+
+def test_optimizers_and_losses_of_a_step_are_taken_between_runs_only():
+    learn = line_learner()
+    learn.fit(1)
+    mine = TrainStep(learn.model, nn.L1Loss(), sgd(learn.model, lr=0.5))
+    swap = cbnb.Callback(before_train=lambda self: setattr(self.learn, "train_step", mine))
+    with pytest.raises(RuntimeError, match="between runs"):
+        learn.fit(1, cbs=swap)
+    assert type(learn.train_step) is cbnb.Step
+    learn.train_step = mine
+    assert learn.opt is mine.opt and learn.loss_func is mine.loss_func and learn.lr == 0.5
+    learn.fit(1)
+
+
+def test_a_step_swapped_for_a_run_is_put_back():
+    learn = line_learner(n=1)
+    cb = cbnb.Callback(before_fit=lambda self: self.learn.undo.set(self.learn, "train_step", ClipStep()))
+    step = learn.train_step
+    learn.fit(1, cbs=cb)
+    assert ab(learn) == pytest.approx((0.05547, 0.083205), abs=1e-6) and learn.train_step is step
+    with UndoStack() as undo:
+        undo.set(learn, "dls", [(X, Y)])
+    assert len(learn.dls) == 2
+
+
+def test_an_optimizer_given_twice_is_noticed():
+    net = Line()
+    with pytest.warns(UserWarning, match="opt_func is not used"):
+        line_learner(model=net, train_step=TrainStep(net, nn.MSELoss(), sgd(net)), opt_func=torch.optim.RMSprop)
+    with pytest.raises(ValueError, match="given twice: lr=0.5, and 0.1"):
+        line_learner(model=net, train_step=TrainStep(net, nn.MSELoss(), sgd(net)), lr=0.5, opt_func=torch.optim.AdamW)
+
+
+def test_an_optimizer_that_holds_a_part_is_left_alone(capsys):
+    net = Line()
+    learn = line_learner(model=net, opt_func=SGD([net.b], lr=0.1))
+    learn.fit(1)
+    learn.fit(1)
+    assert "new optimizer" not in capsys.readouterr().out and net.a.item() == 0 and net.b.item() > 0
+    learn.model = Line()
+    with pytest.raises(ValueError, match="holds no parameter of learn.model"):
+        learn.fit(1)
+
+
+def test_a_wrapped_model_is_the_one_that_is_called():
+    calls = []
+
+    class Wrapped(nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, x):
+            calls.append(self.training)
+            return self.model(x)
+
+    net = Line()
+    wrap = cbnb.Callback(before_fit=lambda self: self.learn.undo.set(self.learn, "model", Wrapped(net)))
+    learn = own_learner(net, TrainStep(net, nn.MSELoss(), sgd(net)), line_batches(), eval_step=EvalStep(net, nn.MSELoss()))
+    learn.fit(1, cbs=wrap)
+    assert calls == [True, True, False, False]
+
+
+@pytest.mark.parametrize("step, words", [(3, "=3 is no step"), (cbnb.Step, "is the class Step"), (TrainStep, r"TrainStep\(...\)")])
+def test_what_is_no_step_is_refused(step, words):
+    with pytest.raises(TypeError, match=words):
+        line_learner(train_step=step)
+
+
+# --- functions ---
+
+
+def test_two_networks_in_turn():
+    """Each of the two has an optimizer; the function says what they lost."""
+    gen, critic = nn.Linear(1, 1), nn.Linear(1, 1)
+
+    class Gan:
+        def __init__(self):
+            self.opts = dict(gen=sgd(gen, lr=0.01), critic=sgd(critic, lr=0.02))
+            self.turns = []
+
+        def step(self, x):
+            fake = gen(x)
+            made = dict(critic=lambda: critic(fake.detach()).mean() - critic(x).mean(), gen=lambda: -critic(fake).mean())
+            losses = {}
+            for name, loss in made.items():
+                losses[name] = loss()
+                self.opts[name].zero_grad()
+                losses[name].backward()
+                self.opts[name].step()
+                self.turns.append(name)
+            return losses
+
+    gan = Gan()
+    learn = cbnb.Learner(cbnb.DataLoaders([(X,)] * 3, device="cpu"), nn.ModuleList([gen, critic]), train_step=gan.step)
+    learn.remove_cb(cbnb.ProgressCallback).logger = lambda row: None
+    assert [o.param_groups[0]["lr"] for o in learn.opt.optimizers] == learn.lr == [0.01, 0.02]
+    sums = []
+    learn.fit(1, cbs=cbnb.Callback(after_batch=lambda self: sums.append(sum(v.item() for v in self.learn.step_result.values()))))
+    assert gan.turns == ["critic", "gen"] * 3
+    assert list(learn.recorder.history[0].raw_losses) == pytest.approx(sums, abs=1e-6)
+    assert learn.recorder.history[0].hyper("lr") == [0.02] * 3
+
+
+@pytest.mark.parametrize("out", [None, "loss", (), {}])
+def test_a_training_function_without_a_loss_is_told(out):
+    with pytest.raises(TypeError, match="train_step returned"):
+        line_learner(train_step=lambda x, y: out).fit(1)
+
+
+def test_dict_batches_are_passed_by_name():
+    seen = []
+
+    def step(y, x):
+        seen.append((x.shape, y.shape))
+        return torch.tensor(0.0)
+
+    dls = cbnb.DataLoaders([dict(x=X, y=Y)], targets="y", device="cpu")
+    cbnb.Learner(dls, zero_line(), train_step=step, default_cbs=False).fit(1)
+    assert seen == [((4, 1), (4, 1))]
+
+
+def mae(pred, y, *more):
+    return (pred - y).abs().mean()
+
+
+EVAL = {  # what it returns, and whether that has a loss
+    "two labels": (lambda net: lambda x, y: (net(x), y, y * 2), False),
+    "a loss": (lambda net: lambda x, y: ((net(x) - y).square().mean(), net(x), y), True),
+    "a loss and two labels": (lambda net: lambda x, y: ((net(x) - y).square().mean(), net(x), y, y), True),
+    "EvalStep": (lambda net: EvalStep(net, nn.MSELoss()), True),
+    "EvalStep without a loss": (lambda net: EvalStep(net), False),
+    "EvalStep of the learner's": (lambda net: EvalStep(loss_func=nn.MSELoss(reduction="none")), True),
+}
+
+
+@pytest.mark.parametrize("kind", EVAL)
+def test_evaluation_of_any_kind(kind):
+    make, has_loss = EVAL[kind]
+    batches = list(zip(torch.arange(10.0)[:, None].split(4), torch.ones(10, 1).split(4)))  # ragged
+    net = zero_line()
+    learn = cbnb.Learner(cbnb.DataLoaders(batches, batches, device="cpu"), net, nn.MSELoss(), lr=0.001, eval_step=make(net), metrics=mae)
+    learn.remove_cb(cbnb.ProgressCallback).logger = lambda row: None
+    outputs = []
+    learn.fit(1, cbs=cbnb.Callback(after_batch=lambda self: None if self.learn.training else outputs.append(self.learn.outputs)))
+    x, y = torch.cat([b[0] for b in batches]), torch.ones(10, 1)
+    wanted = nn.MSELoss()(net(x), y).item() if has_loss else None, mae(net(x), y).item()
+    row = learn.recorder.history[0].epochs[0]
+    for loss, metric in ((row["valid_loss"], row["mae"]), learn.validate()):
+        assert (loss is None if not has_loss else loss == pytest.approx(wanted[0])) and metric == pytest.approx(wanted[1])
+    assert [o[0].ndim == 0 for o in outputs] == [has_loss] * 3 and torch.equal(outputs[0][int(has_loss) + 1], y[:4])
+    assert torch.allclose(learn.get_preds()[0], net(x)) and len(learn.get_preds()[0]) == 10
+    assert "None" in str(row) or has_loss
+
+
+@pytest.mark.parametrize("name", ["before_batch", "after_pred"])
+def test_cancelled_batches_are_left_out_without_a_loss_too(name):
+    def refuse(self):
+        if self.learn.purpose == "fit" and not self.learn.training and self.learn.iter == 0:
+            raise cbnb.CancelBatchException
+
+    def nested(self):
+        if self.learn.purpose == "fit":
+            self.learn.validate(dl=[(X, Y)])
+
+    batches = [(X, Y), (X, Y + 1)]
+    for cbs in ([], [cbnb.Callback(after_cancel_batch=nested)]):
+        net = zero_line()
+        learn = own_learner(net, None, batches, loss_func=nn.MSELoss(), lr=0.0, eval_step=lambda x, y: (net(x), y), metrics=mae)
+        learn.fit(1, cbs=[cbnb.Callback(**{name: refuse}), *([] if name == "before_batch" else cbs)])
+        assert learn.recorder.history[0].epochs[0]["mae"] == 9 and learn.recorder.history[0].epochs[0]["valid_loss"] is None
+
+
+def test_batches_without_targets_are_still_not_measured():
+    net = zero_line()
+    learn = cbnb.Learner(cbnb.DataLoaders([(X, Y)], [(X,)], device="cpu"), net, nn.MSELoss(), metrics=mae).remove_cb(cbnb.ProgressCallback)
+    assert learn.validate() == [None, None]
+
+
+def test_evaluation_puts_each_mode_back():
+    net = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(1).eval(), nn.Linear(1, 1))
+    modes = [m.training for m in net.modules()]
+    step = EvalStep(net, nn.MSELoss())
+    loss, pred, y = step(X, Y)
+    assert not pred.requires_grad and y is Y and [m.training for m in net.modules()] == modes
+    with pytest.raises(RuntimeError):
+        step(torch.ones(4, 7), Y)
+    assert [m.training for m in net.modules()] == modes
+    assert list(step.state_dict()) == list(net.state_dict())
+    train = TrainStep(net, nn.MSELoss(), sgd(net))
+    other = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(1), nn.Linear(1, 1))
+    EvalStep(other).load_state_dict(train.state_dict())
+    assert same_bits(net, other)
+
+
+def test_evaluation_with_another_model():
+    """Such as an average of the weights."""
+    net, average = Line(), Line()
+    nn.init.constant_(average.b, 3.0)
+    learn = line_learner(model=net, eval_step=EvalStep(average, nn.MSELoss()))
+    learn.fit(1)
+    assert learn.recorder.history[0].epochs[0]["valid_loss"] == 4 and average.training
+
+
+def test_a_function_may_need_no_loss_anywhere():
+    def step(x, y):
+        return dict(real=torch.tensor(1.0), fake=2.0)
+
+    learn = line_learner(train_step=step, loss_func=None, metrics=mae)
+    learn.logger = lambda row: None
+    learn.fit(1)
+    row = learn.recorder.history[0].epochs[0]
+    assert row["train_loss"] == 3 and row["valid_loss"] is None and row["mae"] == 3
+
+
+def test_closures_train_where_a_plain_step_cannot():
+    learn = line_learner(train_step=ClosureStep(), opt_func=torch.optim.LBFGS, lr=1.0)
+    learn.fit(2)
+    assert ab(learn) == pytest.approx((2, 3), abs=1e-3) and learn.recorder.history[0].raw_losses[0] == 13
+    net = Line()
+    step = ClosureStep(net, nn.MSELoss(), torch.optim.LBFGS(net.parameters(), lr=1.0), sens=64.0)
+    assert step(line_batches()[0]).item() == 13 and step(line_batches()[0]).item() < 1e-3
+
+
+def test_control_callbacks_work_with_steps():
+    control = pytest.importorskip("cbnb.control")
+    if not hasattr(control, "GradientClip") or not hasattr(control, "GradientAccumulation"):
+        pytest.skip("not there yet")
+    for step in (None, TrainStep(sens=512.0)):
+        learn = line_learner(4, valid=False, train_step=step, cbs=control.GradientAccumulation(16))
+        learn.fit(1)
+        assert ab(learn) == pytest.approx((0.72, 1.08), abs=1e-6)
+        learn = line_learner(1, valid=False, train_step=step, cbs=control.GradientClip(1.0))
+        learn.fit(1)
+        assert ab(learn) == pytest.approx((0.05547, 0.083205), abs=1e-6)
+
+
+# --- several optimizers as one ---
+
+
+def two_opts():
+    a, b, c = (nn.Parameter(torch.ones(2)) for _ in range(3))
+    return a, b, c, Optimizers([torch.optim.Adam([dict(params=[a]), dict(params=[b], lr=0.5)], lr=0.1), SGD([c], lr=0.2, momentum=0.9)])
+
+
+def test_state_and_groups_are_live():
+    a, b, c, opt = two_opts()
+    (a + b + c).sum().backward()
+    opt.step()
+    assert len(opt.state) == 3 and set(opt.state) == {a, b, c} and opt.state[c] is opt.optimizers[1].state[c]
+    assert nn.Parameter(torch.ones(2)) not in opt.state
+    with pytest.raises(KeyError):
+        opt.state[torch.ones(2)]
+    opt.state.clear()
+    assert not opt.optimizers[0].state
+    opt.param_groups[2]["lr"] = 7.0
+    assert opt.optimizers[1].param_groups[0]["lr"] == 7.0 and get_hyper(opt, "lr") == [0.1, 0.5, 7.0]
+    assert hyper_place(opt, "mom") is None and known_hypers(opt)[0] == "wd" and "lr" in opt.defaults
+    with pytest.raises(TypeError, match="which optimizer"):
+        opt.add_param_group(dict(params=[torch.ones(1)]))
+
+
+def test_saved_state_fits_the_same_optimizers_only():
+    a, b, c, opt = two_opts()
+    (a + b + c).sum().backward()
+    opt.step()
+    saved = copy.deepcopy(opt.state_dict())
+    a2, b2, c2, other = two_opts()
+    other.load_state_dict(saved)
+    assert torch.equal(other.state[c2]["momentum_buffer"], opt.state[c]["momentum_buffer"])
+    assert torch.equal(other.state[b2]["exp_avg"], opt.state[b]["exp_avg"]) and other.state_dict()["param_groups"] == saved["param_groups"]
+    wrong = Optimizers([SGD([dict(params=[a2]), dict(params=[b2])], lr=1.0), SGD([c2], lr=1.0)])
+    with pytest.raises(ValueError, match="not that of SGD"):
+        wrong.load_state_dict(saved)
+    with pytest.raises(ValueError, match="groups of"):
+        Optimizers([SGD([a2, b2, c2], lr=1.0)]).load_state_dict(saved)
+    assert get_hyper(wrong, "lr") == [1.0] * 3
+    for again in (pickle.loads(pickle.dumps(opt)), copy.deepcopy(opt)):
+        assert len(again.state) == 3 and get_hyper(again, "lr") == [0.1, 0.5, 0.2]
+
+
+def test_torch_schedulers_accept_them():
+    a, b, c, opt = two_opts()
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(opt, 0.5)
+    (a + b + c).sum().backward()
+    opt.step()
+    scheduler.step()
+    assert get_hyper(opt, "lr") == [0.05, 0.25, 0.1]
+
+
+# --- FTRL ---
+
+
+def textbook(gradients, lr, l1, l2, accum, w=0.0):
+    """Algorithm 1 of McMahan et al., for one weight, with sqrt(n) for beta + sqrt(n)."""
+    n, z, path = accum, 0.0, []
+    for g in gradients:
+        sigma = (math.sqrt(n + g * g) - math.sqrt(n)) / lr
+        z += g - sigma * w
+        n += g * g
+        w = 0.0 if abs(z) <= l1 else -(z - math.copysign(l1, z)) / (math.sqrt(n) / lr + l2)
+        path.append(w)
+    return path
+
+
+@pytest.mark.parametrize("lr, l1, l2", [(0.1, 0, 0), (0.1, 1, 0), (0.05, 0.3, 2.0), (1.0, 0.0, 0.5)])
+def test_ftrl_is_that_of_the_textbook(lr, l1, l2):
+    seed()
+    gradients = torch.randn(30, 4, dtype=torch.float64)
+    w = nn.Parameter(torch.zeros(4, dtype=torch.float64))
+    opt, path = FTRL([w], lr, l1, l2), []
+    for i, g in enumerate(gradients):
+        w.grad = g.clone() if i % 2 else g.clone().to_sparse()
+        opt.step()
+        path.append(w.detach().clone())
+    for column, found in zip(gradients.T.tolist(), torch.stack(path).T.tolist()):
+        assert found == pytest.approx(textbook(column, lr, l1, l2, 0.1), abs=1e-12)
+
+
+def test_ftrl_from_one():
+    w = nn.Parameter(torch.tensor([1.0]))
+    opt = FTRL([w], lr=0.1, l1=1.0)
+    w.grad = torch.tensor([4.0])
+    opt.step()
+    assert w.item() == pytest.approx(0.796578, abs=1e-6) == textbook([4.0], 0.1, 1.0, 0.0, 0.1, 1.0)[0]
+
+
+def test_ftrl_is_saved_and_goes_on():
+    def run(opt, w, gradients):
+        for g in gradients:
+            w.grad = torch.tensor([g])
+            opt.step()
+
+    w = nn.Parameter(torch.zeros(1))
+    opt = FTRL([w], 0.1, 0.1)
+    run(opt, w, [1.0, -2.0])
+    v = nn.Parameter(w.detach().clone())
+    other = FTRL([v], 0.1, 0.1)
+    other.load_state_dict(copy.deepcopy(opt.state_dict()))
+    run(opt, w, [0.5, 3.0])
+    run(other, v, [0.5, 3.0])
+    assert torch.equal(w, v)
+    opt.param_groups[0]["lr"] = 0.0
+    run(opt, w, [1.0])
+    assert torch.equal(w, v)
+
+
+@pytest.mark.parametrize("wrong", [dict(lr=-1.0), dict(l1=-1.0), dict(l2=math.nan), dict(initial_accum=0), dict(lr_power=0.5)])
+def test_ftrl_settings_are_checked(wrong):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))}="):
+        FTRL([nn.Parameter(torch.zeros(1))], **wrong)

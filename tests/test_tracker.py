@@ -1,0 +1,467 @@
+"""Trackers: what they watch, when they act, and what is kept however a fit ends."""
+
+import math
+import operator
+import os
+import signal
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import cbnb.all as cbnb
+from cbnb.tracker import as_comparison, direction, lower_is_better
+from helpers import CANCELS, RaiseIn, ab, line_batches, line_learner, same_bits
+
+LOSSES = [5, 4, 3, 3.5, 3.4, 2]
+NAN = math.nan
+
+
+class Forced(cbnb.Callback):
+    """Validation losses as told, one for each epoch."""
+
+    def __init__(self, losses):
+        self.losses = losses
+
+    def after_loss(self):
+        if not self.training:
+            self.learn.loss = torch.tensor(float(self.losses[self.epoch]), dtype=torch.float64)
+
+
+class Weights(cbnb.Callback):
+    """The weights at the end of each epoch."""
+
+    def before_fit(self):
+        self.seen = []
+
+    def after_epoch(self):
+        self.seen.append(ab(self.learn))
+
+
+def forced_learner(losses=LOSSES, **kwargs):
+    learn = line_learner(3, **kwargs)
+    return learn.add_cb(Forced(losses))
+
+
+def fit(learn, n=None, **kwargs):
+    with learn.no_logging():
+        learn.fit(len(learn.forced.losses) if n is None else n, **kwargs)
+
+
+@pytest.mark.parametrize("losses, patience, epochs", [(LOSSES, 1, 4), (LOSSES, 2, 5), (LOSSES, 3, 6), ([2] * 9, 3, 4), ([NAN] * 9, 3, 3)])
+def test_early_stopping_counts(losses, patience, epochs, capsys):
+    learn, stop = forced_learner(losses), cbnb.EarlyStopping(patience=patience)
+    fit(learn, cbs=stop)
+    run = learn.recorder.history[-1]
+    early = epochs < len(losses)
+    assert len(run.epochs) == epochs and run.status == ("cancelled" if early else "done")
+    assert stop.stopped_epoch == (epochs - 1 if early else None)
+    assert ("stopped after" in capsys.readouterr().out) == early
+    fit(learn, cbs=stop)  # the count begins anew
+    assert len(learn.recorder.history[-1].epochs) == epochs
+
+
+def test_names_tell_which_way_is_better():
+    for name in ("valid_loss", "error_rate", "train_mse", "MeanAbsoluteError", "valid_rmse", "perplexity", "my_loss_2"):
+        assert lower_is_better(name), name
+    for name in ("accuracy", "f1", "valid_auc", "roc_auc_score", "dice", "r2_score", "ndcg", "mselike"):
+        assert not lower_is_better(name), name
+
+
+@pytest.mark.parametrize(
+    "comp, best",
+    [
+        (None, 2),
+        ("min", 2),
+        (min, 2),
+        (np.less, 2),
+        (torch.lt, 2),
+        (operator.lt, 2),
+        (lambda new, old: new < old, 2),
+        ("max", 5),
+        (np.greater, 5),
+        (torch.gt, 5),
+        (operator.ge, 5),
+        (lambda new, old: old < new, 5),
+    ],
+)
+def test_any_comparison(comp, best):
+    """D28: any function but one was taken for "greater is better"."""
+    tracker = cbnb.Tracker(comp=comp)
+    fit(forced_learner(), cbs=tracker)
+    assert tracker.best == best
+    tracker = cbnb.Tracker(comp=comp, min_delta=0.6)
+    fit(forced_learner([3, 2.5, 3.5, 2.3]), cbs=tracker)
+    assert tracker.best == (2.3 if best == 2 else 3)
+
+
+def test_comparisons_are_checked():
+    assert direction(as_comparison(lambda a, b: False, "x")) == 0
+    for comp in ("less", 3):
+        with pytest.raises(ValueError, match="'min', 'max', or a function"):
+            cbnb.Tracker(comp=comp)
+    for wrong in (dict(patience=0), dict(patience=-1), dict(min_delta=-1), dict(comp=lambda a, b: False, min_delta=1)):
+        with pytest.raises(ValueError, match="|".join(wrong)):
+            cbnb.EarlyStopping(**wrong)
+    for wrong in (dict(patience=1.5), dict(patience=True), dict(monitor=None), dict(min_delta="1")):
+        with pytest.raises(TypeError):
+            cbnb.EarlyStopping(**wrong)
+
+
+@pytest.mark.parametrize("cls", [cbnb.Tracker, cbnb.EarlyStopping, cbnb.ReduceLROnPlateau, cbnb.SaveModel])
+def test_names_are_checked_before_the_first_batch(cls):
+    """D28: a wrong name was an IndexError after the first epoch."""
+
+    def mae(pred, y):
+        return (pred - y).abs().mean()
+
+    def refused(learn, monitor):
+        before = ab(learn)
+        with pytest.raises(ValueError, match=f"{cls.__name__} .*{monitor}") as e:
+            learn.fit(1, cbs=cls(monitor))
+        assert ab(learn) == before and not learn.recorder.history[-1].n_steps
+        return str(e.value)
+
+    for monitor in ("vaild_loss", "time", "epoch"):
+        assert "there are: train_loss, valid_loss, mae" in refused(line_learner(metrics=mae), monitor)
+    assert "no validation loader" in refused(line_learner(valid=False), "valid_loss")
+    alone = line_learner(cbs=cbnb.Recorder(valid_metrics=False))
+    assert "valid_metrics=False" in refused(alone, "valid_loss")
+    with pytest.raises(ValueError, match="add cbs=Recorder"):
+        line_learner(default_cbs=False, progress=True).fit(1, cbs=cls())
+    both = line_learner(metrics=mae, cbs=cbnb.Recorder(train_metrics=True))
+    for monitor in ("train_mae", "valid_mae", "train_loss", "valid_loss"):
+        tracker = cbnb.Tracker(monitor)
+        both.fit(1, cbs=tracker)
+        assert tracker.best == both.recorder.history[-1].epochs[-1][monitor]
+
+
+def test_a_value_is_found_by_name():
+    """D08: after a cancelled phase the columns had moved."""
+    tracker, learn = cbnb.Tracker(), line_learner(metrics=lambda_named("mae"))
+    learn.fit(3, cbs=[tracker, RaiseIn("before_train", cbnb.CancelTrainException, when=lambda learn: learn.epoch == 1)])
+    assert tracker.values == [(row["epoch"], row["valid_loss"]) for row in learn.recorder.history[-1].epochs]
+
+
+def lambda_named(name):
+    def f(pred, y):
+        return (pred - y).abs().mean()
+
+    f.__name__ = name
+    return f
+
+
+def test_epochs_without_a_value_do_not_count():
+    stop = cbnb.EarlyStopping(patience=2)
+    learn = forced_learner([5, 9, 6, 9, 7, 9, 1])
+    fit(learn, cbs=stop, valid_every=[0, 2, 4])
+    assert stop.values == [(0, 5), (2, 6), (4, 7)] and stop.stopped_epoch == 4
+    with pytest.warns(UserWarning, match="will see no valid_loss") as seen:
+        fit(learn, 2, cbs=cbnb.EarlyStopping(), valid_every=5)
+    assert seen[0].filename == __file__ and len(learn.recorder.history[-1].epochs) == 2
+
+
+@pytest.mark.parametrize("level, event", [("validate", "before_validate"), ("epoch", "before_epoch"), ("epoch", "before_validate")])
+def test_cancelled_phases_do_not_count(level, event):
+    """D08, D09: they crashed the trackers, or were taken for no improvement."""
+    cancel = RaiseIn(event, CANCELS[level], when=lambda learn: learn.epoch == 1, phase="validate")
+    stop = cbnb.EarlyStopping()
+    learn = forced_learner([5, 9, 4, 3])
+    fit(learn, cbs=[cancel, stop, cbnb.ReduceLROnPlateau()])
+    assert cancel.done and stop.values == [(0, 5), (2, 4), (3, 3)] and stop.stopped_epoch is None
+
+
+def test_start_epoch():
+    """D14: the rows of skipped epochs were empty."""
+    stop, learn = cbnb.EarlyStopping(), forced_learner()
+    fit(learn, start_epoch=3, cbs=stop)
+    assert stop.values == [(3, 3.5), (4, 3.4), (5, 2)]
+
+
+def test_reset_on_fit():
+    for reset, best in ((True, 5), (False, 3)):
+        tracker = cbnb.Tracker(reset_on_fit=reset)
+        fit(forced_learner([4, 3]), cbs=tracker)
+        fit(forced_learner([6, 5]), cbs=tracker)
+        assert tracker.best == best and tracker.wait == (0 if reset else 2)
+
+
+def test_other_runs_are_not_tracked(tmp_path):
+    """D13: under `validate` they read a wrong column, and the best file was overwritten."""
+    learn = forced_learner(path=tmp_path)
+    learn.add_cbs([cbnb.EarlyStopping(), cbnb.ReduceLROnPlateau(), cbnb.SaveModel()])
+    fit(learn, 4)
+    file = tmp_path / "models/model.pth"
+    before = [vars(cb) | {} for cb in learn.cbs if isinstance(cb, cbnb.Tracker)], file.stat()
+    learn.validate(), learn.get_preds(), learn.lr_find(num_it=10, show_plot=False)
+    assert before == ([vars(cb) for cb in learn.cbs if isinstance(cb, cbnb.Tracker)], file.stat())
+
+
+def test_plot():
+    stop, learn = cbnb.EarlyStopping(patience=2), forced_learner()
+    with pytest.raises(ValueError, match="fit first"):
+        stop.plot()
+    fit(learn, cbs=stop)
+    (ax,) = stop.plot(return_fig=True).axes
+    assert ax.get_xlabel() == "epoch" and ax.get_ylabel() == "valid_loss"
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["valid_loss", "best: 3", "stopped"]
+
+
+# the learning rate
+
+PLATEAU = [3, 2, 2, 2, 2, 2, 1]  # two epochs without improvement in 3, and again in 5
+
+
+@pytest.mark.parametrize("opt_func", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop, torch.optim.Adagrad])
+def test_reduced_rate(opt_func):
+    """D26: it had no effect on torch's optimizers."""
+    reduce, learn = cbnb.ReduceLROnPlateau(patience=2, factor=4), forced_learner(PLATEAU, opt_func=opt_func)
+    fit(learn, cbs=reduce)
+    assert learn.recorder.lrs == pytest.approx([0.1] * 12 + [0.025] * 6 + [0.00625] * 3) and reduce.reductions == [3, 5]
+    assert learn.opt.param_groups[0]["lr"] == 0.1 and learn.lr == 0.1
+    fit(learn, 2, cbs=reduce)
+    assert set(learn.recorder.lrs) == {0.1} and reduce.reductions == []
+
+
+def test_groups_and_min_lr():
+    rates = []
+    note = cbnb.Callback(before_epoch=lambda self: rates.append([g["lr"] for g in self.opt.param_groups]))
+    learn = forced_learner(PLATEAU, splitter=lambda m: [[m.a], [m.b]], lr=slice(0.01, 0.1))
+    fit(learn, cbs=[cbnb.ReduceLROnPlateau(patience=1, min_lr=0.005), note])
+    assert rates[:2] == [pytest.approx([0.01, 0.1])] * 2 and rates[3] == pytest.approx([0.005, 0.01])
+    assert rates[4:] == [pytest.approx([0.005, 0.005])] * 3
+    low = cbnb.ReduceLROnPlateau(min_lr=0.5)  # it is below already: that is no reason to raise it
+    fit(learn, cbs=low)
+    assert set(learn.recorder.lrs) == {0.1} and low.reductions == []
+
+
+def test_tensor_rates():
+    learn = forced_learner(PLATEAU, opt_func=lambda params, lr: torch.optim.Adam(params, lr=torch.tensor(lr)))
+    tensor = fit(learn, 1) or learn.opt.param_groups[0]["lr"]
+    for extra in ([], [cbnb.ParamScheduler({"lr": lambda pct: 0.1})]):
+        fit(learn, cbs=[cbnb.ReduceLROnPlateau(patience=2, factor=4), *extra])
+        assert learn.recorder.lrs == pytest.approx([0.1] * 12 + [0.025] * 6 + [0.00625] * 3)
+        assert learn.opt.param_groups[0]["lr"] is tensor and tensor.item() == pytest.approx(0.1)
+
+
+class Torch(cbnb.Callback):
+    """Steps a scheduler of torch after each epoch, or each batch."""
+
+    def __init__(self, make, every="epoch", order=63):
+        self.make, self.every, self.order = make, every, order
+
+    def before_fit(self):
+        self.of_torch = self.make(self.opt)
+
+    def after_batch(self):
+        if self.training and self.every == "batch":
+            self.of_torch.step()
+
+    def after_epoch(self):
+        if self.every == "epoch":
+            self.of_torch.step()
+
+
+SCHEDULES = {
+    "one cycle": lambda: cbnb.OneCycle(0.1),
+    "own": lambda: cbnb.ParamScheduler({"lr": cbnb.SchedLin(0.1, 0.01)}),
+    "from the last rate": lambda: Torch(lambda opt: torch.optim.lr_scheduler.ExponentialLR(opt, 0.9)),
+    "from the last rate, each batch": lambda: Torch(lambda opt: torch.optim.lr_scheduler.ExponentialLR(opt, 0.9), "batch"),
+    "from the first rate": lambda: Torch(lambda opt: torch.optim.lr_scheduler.LambdaLR(opt, lambda i: 1 / (i + 1)), "batch"),
+    "cosine": lambda: Torch(lambda opt: torch.optim.lr_scheduler.CosineAnnealingLR(opt, 7), order=0),
+}
+
+
+@pytest.mark.parametrize("kind", SCHEDULES)
+def test_on_top_of_a_schedule(kind):
+    """D26: it had no effect, and said nothing."""
+
+    def lrs(*cbs):
+        learn = forced_learner(PLATEAU)
+        fit(learn, cbs=[SCHEDULES[kind](), *cbs])
+        return np.array(learn.recorder.lrs)
+
+    expected = lrs() * np.repeat([1, 1, 1, 1, 0.1, 0.1, 0.01], 3)
+    assert lrs(cbnb.ReduceLROnPlateau(patience=2)) == pytest.approx(expected)
+    early = cbnb.ReduceLROnPlateau(patience=2)
+    learn = forced_learner(PLATEAU)  # whichever was added first
+    fit(learn, cbs=[early, SCHEDULES[kind]()])
+    assert learn.recorder.lrs == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_together_with_steering(first):
+    learn, slow = forced_learner(PLATEAU), cbnb.Callback(before_epoch=lambda self: self.learn.steering.scale_lr(0.5))
+    pair = [cbnb.Steering(), cbnb.ReduceLROnPlateau(patience=2)]
+    fit(learn, cbs=[*(pair if first else pair[::-1]), slow, SCHEDULES["own"]()])
+    ours = np.array(learn.recorder.lrs)
+    plain = forced_learner(PLATEAU)
+    fit(plain, cbs=SCHEDULES["own"]())
+    assert ours == pytest.approx(np.array(plain.recorder.lrs) * 0.5 * np.repeat([1, 1, 1, 1, 0.1, 0.1, 0.01], 3))
+
+
+def test_batches_that_are_cut_short():
+    """The factor is not applied twice if a batch ends without its last event."""
+    late = cbnb.Callback(before_batch=lambda self: _cancel_train(self))
+    late.order = 70
+    learn, reduce = forced_learner(PLATEAU), cbnb.ReduceLROnPlateau(patience=2)
+    fit(learn, cbs=[SCHEDULES["from the last rate"](), reduce, late])
+    kept = [lr for lr in learn.recorder.lrs]
+    assert kept == pytest.approx(np.repeat([0.1 * 0.9**i * s for i, s in enumerate([1, 1, 1, 1, 0.1, 0.1, 0.01])], 2))
+
+
+def _cancel_train(cb):
+    if cb.training and cb.iter == 2:
+        raise cbnb.CancelTrainException()
+
+
+def test_an_overwritten_rate_is_noticed():
+    stubborn = cbnb.Callback(before_batch=lambda self: self.opt.param_groups[0].update(lr=0.1))
+    with pytest.warns(UserWarning, match="something else has set it to 0.1"):
+        fit(forced_learner(PLATEAU), cbs=[cbnb.ReduceLROnPlateau(), stubborn])
+    for wrong in (dict(factor=1), dict(factor=0.1), dict(factor=-2), dict(min_lr=-1), dict(patience=0)):
+        with pytest.raises(ValueError, match="|".join(wrong)):
+            cbnb.ReduceLROnPlateau(**wrong)
+
+
+# the best weights
+
+ENDINGS = {
+    "completion": (lambda: [], None),
+    "early stop": (lambda: [cbnb.EarlyStopping(patience=1)], None),
+    "cancel": (lambda: [RaiseIn("after_step", cbnb.CancelFitException, when=lambda learn: learn.epoch == 4)], None),
+    "interrupt": (lambda: [RaiseIn("after_step", KeyboardInterrupt, when=lambda learn: learn.epoch == 4)], cbnb.FitInterrupted),
+    "interrupt in validation": (
+        lambda: [RaiseIn("after_pred", KeyboardInterrupt, when=lambda learn: learn.epoch == 4, phase="validate")],
+        cbnb.FitInterrupted,
+    ),
+    "exception": (lambda: [RaiseIn("after_step", ValueError, when=lambda learn: learn.epoch == 4)], ValueError),
+    "exception late": (lambda: [RaiseIn("after_epoch", ValueError, order=99, when=lambda learn: learn.epoch == 4)], ValueError),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_the_best_is_kept_however_the_run_ends(ending, in_memory, tmp_path):
+    make, error = ENDINGS[ending]
+    learn, weights = forced_learner([5, 4, 3, 3.5, 3.4, 3.3], path=tmp_path), Weights()
+    keep = cbnb.EarlyStopping(patience=9, restore=True) if in_memory else cbnb.SaveModel(fname="runs/best")
+    try:
+        fit(learn, cbs=[*make(), weights, keep])
+        assert error is None
+    except (cbnb.FitInterrupted, ValueError) as e:
+        assert isinstance(e, error)
+    assert keep.best == 3 and ab(learn) == weights.seen[2] and len(weights.seen) >= 3
+    if not in_memory:
+        assert keep.last_saved_path == tmp_path / "models/runs/best.pth"  # D42
+        other = line_learner(path=tmp_path).load("runs/best")
+        assert same_bits(other.model, learn.model)
+    fit(learn, 1)  # usable
+    assert keep not in learn.cbs
+
+
+def test_buffers_and_the_optimizer(tmp_path):
+    def net():
+        return nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))
+
+    batches = [(x[:, None], y[:, None]) for x, y in line_batches(3)]
+    learn = cbnb.Learner(cbnb.DataLoaders(batches, batches, device="cpu"), net(), nn.MSELoss(), torch.optim.Adam, lr=0.1, path=tmp_path)
+    learn.add_cb(Forced(LOSSES[:5]))
+    fit(learn, cbs=cbnb.SaveModel(with_opt=True))
+    assert learn.model[1].num_batches_tracked == 9
+    assert learn.opt.state_dict()["state"][0]["step"] == 9 and learn.opt.param_groups[0]["lr"] == 0.1
+
+
+@pytest.mark.parametrize("losses", [[NAN, NAN], [math.inf] * 2])
+def test_without_improvement_no_older_file_is_loaded(losses, tmp_path, capsys):
+    """D15: the file of another fit was loaded, or the end of the fit failed."""
+    learn, save, weights = forced_learner([1, 2], path=tmp_path), cbnb.SaveModel(), Weights()
+    fit(learn, cbs=save)
+    file = (tmp_path / "models/model.pth").read_bytes()
+    for cb in (save, cbnb.SaveModel()):
+        learn.forced.losses = losses
+        with pytest.warns(UserWarning, match="valid_loss has not improved in this fit, so nothing was saved") as seen:
+            fit(learn, cbs=[cb, weights])
+        assert seen[0].filename == __file__ and ab(learn) == weights.seen[-1]
+        assert (tmp_path / "models/model.pth").read_bytes() == file
+    (tmp_path / "models/model.pth").unlink()
+    with pytest.warns(UserWarning, match="nothing was saved"):
+        fit(learn, cbs=save)
+    assert not (tmp_path / "models/model.pth").exists() and "weights are those" in capsys.readouterr().out
+
+
+def test_the_best_over_several_fits(tmp_path, capsys):
+    learn, save, weights = forced_learner([3, 4], path=tmp_path), cbnb.SaveModel(reset_on_fit=False), Weights()
+    fit(learn, cbs=[save, weights])
+    best = weights.seen[0]
+    learn.forced.losses = [5, 6]
+    fit(learn, cbs=save)
+    assert save.best == 3 and ab(learn) == best and "epoch 0, with valid_loss 3" in capsys.readouterr().out
+
+
+def test_two_with_the_same_name(tmp_path):
+    """Each would have loaded what the other has saved."""
+    learn, weights = forced_learner([3, 4, 5], path=tmp_path), Weights()
+    with pytest.warns(UserWarning, match="written or removed by something else") as seen:
+        fit(learn, cbs=[cbnb.SaveModel(), cbnb.SaveModel(comp="max"), weights])
+    assert len(seen) == 1 and ab(learn) == weights.seen[2]
+
+
+def test_an_interrupt_while_the_best_is_saved(tmp_path, monkeypatch):
+    """The file and what the tracker knows go together."""
+    learn, weights, replace = forced_learner([5, 4, 3], path=tmp_path), Weights(), os.replace
+
+    def slow(source, target):
+        if learn.epoch == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", slow)
+    save = cbnb.SaveModel()
+    with pytest.raises(cbnb.FitInterrupted):
+        fit(learn, cbs=[weights, save])
+    assert save.best_epoch == 1 and ab(learn) == weights.seen[1] == ab(line_learner(path=tmp_path).load("model"))
+
+
+def test_each_epoch_and_the_end(tmp_path):
+    def names(folder):
+        return sorted(p.name for p in (tmp_path / "models" / folder).iterdir())
+
+    learn, weights = line_learner(valid=False, path=tmp_path), Weights()  # nothing is tracked, so nothing is needed
+    save = cbnb.SaveModel(fname="all/m.pth", every_epoch=True)
+    learn.fit(3, cbs=[save, weights])
+    assert names("all") == ["m_0.pth", "m_1.pth", "m_2.pth"] and save.last_saved_path == tmp_path / "models/all/m_2.pth"
+    assert ab(learn) == weights.seen[2] and ab(line_learner(path=tmp_path).load("all/m_1")) == weights.seen[1]
+    learn.fit(5, start_epoch=1, cbs=cbnb.SaveModel(fname="some/m", every_epoch=2))
+    assert names("some") == ["m_2.pth", "m_4.pth"]
+    for error in (KeyboardInterrupt, ValueError, None):
+        end = cbnb.SaveModel(fname="end/m", at_end=True)
+        cbs = [RaiseIn("after_step", error, when=lambda learn: learn.epoch == 1)] if error else []
+        with pytest.raises((KeyboardInterrupt, ValueError)) if error else warnings.catch_warnings():
+            learn.fit(2, cbs=[end, *cbs])
+        assert ab(line_learner(path=tmp_path).load("end/m", with_opt=False)) == ab(learn)
+    for wrong in (dict(every_epoch=True, at_end=True), dict(every_epoch=2, at_end=True), dict(every_epoch=0), dict(every_epoch=-1)):
+        with pytest.raises(ValueError, match="every_epoch"):
+            cbnb.SaveModel(**wrong)
+
+
+def test_rerunning_the_cell():
+    learn = forced_learner()
+    for _ in range(3):
+        learn.add_cb(cbnb.EarlyStopping(patience=2))
+        fit(learn)
+    assert [type(cb) for cb in learn.cbs].count(cbnb.EarlyStopping) == 1
+    assert [len(run.epochs) for run in learn.recorder.history] == [5, 5, 5]
+
+
+def test_aliases_and_names():
+    assert cbnb.EarlyStoppingCallback is cbnb.EarlyStopping and cbnb.SaveModelCallback is cbnb.SaveModel
+    assert cbnb.TrackerCallback is cbnb.Tracker
+    assert [cls().name for cls in (cbnb.EarlyStopping, cbnb.ReduceLROnPlateau, cbnb.SaveModel)] == [
+        "early_stopping",
+        "reduce_lr_on_plateau",
+        "save_model",
+    ]
+    assert [cls.order for cls in (cbnb.Tracker, cbnb.SaveModel, cbnb.EarlyStopping)] == [60, 61, 63]
