@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PLACES', 'OLD_NAMES', 'MissingName', 'Params', 'Output', 'as_output', 'RunContext', 'Callback', 'listener',
-           'old_names', 'train_params', 'length', 'optimizers_in', 'net_outputs', 'same_tensor', 'Session',
-           'warn_old_names', 'element', 'recorded_phase', 'Adapter', 'wrap']
+           'old_names', 'train_params', 'length', 'net_outputs', 'same', 'Session', 'warn_old_names', 'element',
+           'recorded_phase', 'Adapter', 'wrap']
 
 # %% ../../nbs/19_mindspore_context.ipynb #6e41c679
 import copy
@@ -15,17 +15,18 @@ import warnings
 from collections.abc import Callable as Function
 from typing import Any
 
-# %% ../../nbs/19_mindspore_context.ipynb #1c9201e5
+# %% ../../nbs/19_mindspore_context.ipynb #50ad0f3f
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
-# %% ../../nbs/19_mindspore_context.ipynb #801fc918
-from ..callback import CancelFitException, CancelTrainException, CancelValidException, patch, user_level
+# %% ../../nbs/19_mindspore_context.ipynb #317d1715
+from ..callback import (
+    CancelFitException, CancelTrainException, CancelValidException, patch, user_level)
 from ..data import map_tensors, n_batches
 from .recognise import Wrapped, dialect_of
 from ..learner import Learner, Step
 from ..metrics import distinct
+from ..optim import Optimizers
 from ..recorder import Phase, Recorder
 
 # %% ../../nbs/19_mindspore_context.ipynb #247d2379
@@ -158,17 +159,16 @@ def old_names(
             and method != getattr(cb, name, None)}
     return sorted(used)
 
-# %% ../../nbs/19_mindspore_context.ipynb #79fa06ae
+# %% ../../nbs/19_mindspore_context.ipynb #387e9dcf
 def train_params(
     learn: Learner,    # about to fit
 ) -> dict[str, Any]:
     "What stays the same in a fit"
-    step, found = learn.train_step, optimizers_in(learn.train_step)
-    network = getattr(step, 'network', learn.model)
+    opt = learn.opt
     return dict(
-        train_network=network, network=learn.model, train_dataset=learn.dls.train,
+        train_network=learn.model, network=learn.model, train_dataset=learn.dls.train,
         train_dataset_element=None, loss_fn=learn.loss_func,
-        optimizer=learn.opt if not found else found[0] if len(found) == 1 else found,
+        optimizer=list(opt.optimizers) if isinstance(opt, Optimizers) else opt,
         epoch_num=learn.n_epoch - learn.start_epoch, **length(learn.dls.train), cur_step_num=0,
         mode='train', parallel_mode='stand_alone', device_number=1, dataset_sink_mode=False,
         last_save_ckpt_step=None, latest_ckpt_file=None, initial_step=0, loss_scale_mananger=None)
@@ -179,33 +179,19 @@ def length(
     "How many batches a loader has, for the context"
     return {} if (n := n_batches(dl)) is None else dict(batch_num=n)
 
-def optimizers_in(
-    step: Any,              # a step, or a network that makes the whole step
-) -> list[Optimizer]:       # each once
-    "The optimizers that a step holds itself, also in a list, in a dictionary or in its `network`"
-    values = list(vars(step).values())
-    for v in list(values): values += v if isinstance(v, (list, tuple)) else v.values() if isinstance(v, dict) else []
-    if 'network' in vars(step): values += optimizers_in(step.network)
-    return list({id(v): v for v in values if isinstance(v, Optimizer)}.values())
-
-# %% ../../nbs/19_mindspore_context.ipynb #52776fa8
+# %% ../../nbs/19_mindspore_context.ipynb #fbe9b23a
 def net_outputs(
     learn: Learner,    # after the loss
 ) -> Any:              # `Output`s
     "What the step made of the current batch"
-    step = learn.train_step if learn.training else learn.eval_step
-    if hasattr(step, 'net_outputs'): return as_output(step.net_outputs(learn))
-    loss, plain = learn.loss, type(step).outputs is Step.outputs
-    if not learn.training:
-        made = (learn.pred, *learn.yb) if plain else learn.outputs
-        has_loss = loss is None or any(same_tensor(loss, t) for t in made)
-        return as_output(made if has_loss else (loss, *made))
-    several = () if plain else learn.outputs
-    if len(several) > 1 and all(isinstance(t, Tensor) and t.ndim == 0 for t in several):
-        return as_output(several)
-    return as_output(loss)
+    loss, result, step = learn.loss, learn.step_result, learn.eval_step
+    if learn.training: return as_output(loss if result is None else result)
+    plain = type(step).outputs is Step.outputs
+    made = (learn.pred, *learn.yb) if plain else learn.outputs
+    told = loss is None or result is not None and not plain or any(same(loss, t) for t in made)
+    return as_output(made if told else (loss, *made))
 
-def same_tensor(
+def same(
     a: Tensor,
     b: Any,      # perhaps a tensor
 ) -> bool:
@@ -337,7 +323,7 @@ def cancelled(self: Session) -> None:
 def train_end(self: Session) -> None:
     if not self.interrupted: self.fire('on_train_end', self.context)
 
-# %% ../../nbs/19_mindspore_context.ipynb #295c4b3f
+# %% ../../nbs/19_mindspore_context.ipynb #710a93fe
 @patch
 def eval_begin(self: Session) -> None:
     p, learn = self.params, self.learn
@@ -345,7 +331,7 @@ def eval_begin(self: Session) -> None:
     self.borrowed = {name: p.pop(name) for name in names if name in p}
     if 'net_outputs' in self.borrowed: p.net_outputs = self.borrowed['net_outputs']
     p.update(mode='eval', cur_step_num=0, valid_dataset=learn.dl, **length(learn.dl),
-             eval_network=getattr(learn.eval_step, 'network', learn.model))
+             eval_network=learn.eval_step.model or learn.model)
     self.evaluation = RunContext(p, self.context) if self.training else self.context
     self.eval_step, self.was_cancelled, self.phase = 0, False, recorded_phase(learn)
     self.own_phase = self.phase is None
