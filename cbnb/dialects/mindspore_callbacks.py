@@ -26,7 +26,7 @@ from .mindspore_context import OLD_NAMES, Callback, Params, RunContext
 from ..learner import as_count
 from ..optim import as_positive, get_hyper, set_hyper
 
-# %% ../../nbs/19a_mindspore_callbacks.ipynb #126b6f68
+# %% ../../nbs/19a_mindspore_callbacks.ipynb #1fb29e3e
 class StepInEpoch(Callback):
     "Knows the number of a step in its epoch, however many batches the epochs before had"
     _epoch = _start = None
@@ -53,16 +53,17 @@ class LossMonitor(StepInEpoch):
     def on_train_loss(self, run_context):
         p = run_context.original_args()
         if all_finite(p.net_outputs): return
-        raise ValueError(f'In epoch: {p.cur_epoch_num} step: {self.step_in_epoch(p)}, loss is NAN or '
-                         'INF, training process cannot continue, terminating training.')
+        where = f'epoch: {p.cur_epoch_num} step: {self.step_in_epoch(p)}'
+        raise ValueError(f'In {where}, loss is NAN or INF, training process cannot continue, '
+                         'terminating training.')
 
     def on_train_step_end(self, run_context): self._print(run_context.original_args())
     def on_eval_step_end(self, run_context): self._print(run_context.original_args())
     def on_train_epoch_end(self, run_context):
         p = run_context.original_args()
+        if not p.get('metrics'): return
         partial = ' (of a part of the validation set)'*p.get('metrics_partial', False)
-        if p.get('metrics'):
-            print(f'Eval result: epoch {p.cur_epoch_num}, metrics: {p.metrics}{partial}', flush=True)
+        print(f'Eval result: epoch {p.cur_epoch_num}, metrics: {p.metrics}{partial}', flush=True)
 
     def _print(self, p: Params) -> None:
         n = p.cur_step_num
@@ -91,7 +92,7 @@ def shown_loss(
     if not isinstance(loss, Tensor) or several and loss.ndim == 0: return loss
     return loss.float().mean().item()
 
-# %% ../../nbs/19a_mindspore_callbacks.ipynb #10bc56ce
+# %% ../../nbs/19a_mindspore_callbacks.ipynb #e788ef01
 class TimeMonitor(Callback):
     "Prints how long an epoch and its steps took"
     def __init__(self,
@@ -99,7 +100,8 @@ class TimeMonitor(Callback):
         data_time: bool = False,         # also show the mean time that a step waited for its batch
     ):
         if data_size is not None: as_count(data_size, 'data_size', 1)
-        if not isinstance(data_time, bool): raise TypeError(f'data_time={data_time!r} should be True or False')
+        if not isinstance(data_time, bool):
+            raise TypeError(f'data_time={data_time!r} should be True or False')
         self.data_size, self.data_time = data_size, data_time
 
     def on_train_epoch_begin(self, run_context): self.train = Timer(run_context)
@@ -115,8 +117,9 @@ class TimeMonitor(Callback):
 
     def _print(self, phase: str, timer: 'Timer') -> None:
         total, steps = timer.stop(), max(timer.steps, 1)
-        waiting = f' (data time: {timer.waited/steps:5.3f} ms)' if self.data_time else ''
-        print(f'{phase} epoch time: {total:5.3f} ms, per step time: {total/steps:5.3f} ms{waiting}', flush=True)
+        text = f'{phase} epoch time: {total:5.3f} ms, per step time: {total/steps:5.3f} ms'
+        if self.data_time: text += f' (data time: {timer.waited/steps:5.3f} ms)'
+        print(text, flush=True)
 
 class Timer:
     "Milliseconds of one phase, with the number of its steps"
@@ -130,9 +133,9 @@ class Timer:
         if self.total is None: self.total = (time.perf_counter() - self.start)*1000
         return self.total
 
-# %% ../../nbs/19a_mindspore_callbacks.ipynb #51846923
+# %% ../../nbs/19a_mindspore_callbacks.ipynb #d31d546e
 def save_checkpoint(
-    save_obj: Any,                 # a network; or a dict of tensors; or a list of `{'name', 'data'}`
+    save_obj: Any,                 # a network, a dict of tensors, or a list of `{'name', 'data'}`
     ckpt_file_name: str | Path,    # `.ckpt` is added
     integrated_save: bool = True,  # this and `async_save` make no difference here
     async_save: bool = False,
@@ -159,40 +162,43 @@ def load_checkpoint(
     if not path.is_file(): raise ValueError(f'there is no checkpoint file {str(path)!r}')
     try: state = torch.load(path, map_location='cpu', weights_only=True)
     except Exception as e: raise ValueError(f'{str(path)!r} is no checkpoint file: {e}') from e
-    if not isinstance(state, dict): raise ValueError(f'{str(path)!r} holds a {type(state).__name__}')
+    if not isinstance(state, dict):
+        raise ValueError(f'{str(path)!r} holds a {type(state).__name__}, not a dict of tensors')
     skipped = (filter_prefix,) if isinstance(filter_prefix, str) else tuple(filter_prefix or ())
     state = {name: v for name, v in state.items() if not name.startswith(skipped)}
     if net is not None: load_param_into_net(net, state)
     return state
 
-# %% ../../nbs/19a_mindspore_callbacks.ipynb #5a49f275
+# %% ../../nbs/19a_mindspore_callbacks.ipynb #2d32556d
 def load_param_into_net(
     net: nn.Module,                    # its parameters and buffers are changed in place
     parameter_dict: dict[str, Any],    # name -> tensor
 ) -> tuple[list[str], list[str]]:      # names in the net not loaded, names in the dict not used
     "Load what has the same name; `RuntimeError` for another shape, and then nothing is loaded"
     mine = net.state_dict()
-    found = {name: v for name, v in parameter_dict.items() if name in mine and isinstance(v, Tensor)}
+    tensors = {name: v for name, v in parameter_dict.items() if isinstance(v, Tensor)}
+    found = {name: v for name, v in tensors.items() if name in mine}
     for name, v in found.items():
         if v.shape != mine[name].shape: raise RuntimeError(
             f'{name} is of shape {tuple(mine[name].shape)} in the net, '
             f'and of shape {tuple(v.shape)} in parameter_dict')
     with torch.no_grad():
         for name, v in found.items(): mine[name].copy_(v)
-    return [name for name in mine if name not in found], [name for name in parameter_dict if name not in found]
+    not_loaded = [name for name in mine if name not in found]
+    return not_loaded, [name for name in parameter_dict if name not in found]
 
-# %% ../../nbs/19a_mindspore_callbacks.ipynb #1ff46cce
+# %% ../../nbs/19a_mindspore_callbacks.ipynb #cddfb525
 class CheckpointConfig:
     "When `ModelCheckpoint` saves, what it keeps, and what is in the file"
     def __init__(self,
-        save_checkpoint_steps: int | None = None,     # save each so many steps; None: 1, unless by time
-        save_checkpoint_seconds: int | None = None,   # or after so many seconds
-        keep_checkpoint_max: int | None = None,       # keep the last so many; None: 5, unless by time
+        save_checkpoint_steps: int | None = None,     # each so many steps; None: 1, unless by time
+        save_checkpoint_seconds: int | None = None,   # or when so many seconds have passed
+        keep_checkpoint_max: int | None = None,       # the last so many; None: 5, unless by time
         keep_checkpoint_per_n_minutes: int | None = None,   # or one for each so many minutes
         integrated_save: bool = True,           # this and `async_save` make no difference here
         async_save: bool = False,
         saved_network: nn.Module | None = None,       # save this one; None: the one that is trained
-        append_info: list[str | dict] | None = None,  # 'epoch_num', 'step_num', or a dict of numbers
+        append_info: list[str | dict] | None = None,  # 'epoch_num', 'step_num', dicts of numbers
         enc_key: None = None,                   # files cannot be encrypted
         enc_mode: str = 'AES-GCM',
         exception_save: bool = False,           # save when an exception ends the training, too
@@ -200,10 +206,12 @@ class CheckpointConfig:
         remove_redundancy: bool = False,
         format: str = 'ckpt',                   # the only one
     ):
-        if enc_key is not None: raise ValueError('enc_key: checkpoint files cannot be encrypted here')
+        if enc_key is not None:
+            raise ValueError('enc_key: checkpoint files cannot be encrypted here')
         if format != 'ckpt': raise ValueError(f"format={format!r}: the only one is 'ckpt'")
         self.save_checkpoint_steps, self.save_checkpoint_seconds = one_of(
-            1, save_checkpoint_steps=save_checkpoint_steps, save_checkpoint_seconds=save_checkpoint_seconds)
+            1, save_checkpoint_steps=save_checkpoint_steps,
+            save_checkpoint_seconds=save_checkpoint_seconds)
         self.keep_checkpoint_max, self.keep_checkpoint_per_n_minutes = one_of(
             5, keep_checkpoint_max=keep_checkpoint_max,
             keep_checkpoint_per_n_minutes=keep_checkpoint_per_n_minutes)
@@ -216,7 +224,7 @@ class CheckpointConfig:
                  'keep_checkpoint_per_n_minutes', 'saved_network')
         return {name: getattr(self, name) for name in names}
 
-# %% ../../nbs/19a_mindspore_callbacks.ipynb #a47fe91c
+# %% ../../nbs/19a_mindspore_callbacks.ipynb #0bc4b772
 def one_of(
     default: int,               # for the first, if neither is given
     **choices: int | None,      # two of them, by name
@@ -224,9 +232,11 @@ def one_of(
     "The one that was chosen; `ValueError` if it was both, or if the first was switched off alone"
     (first, a), (second, b) = choices.items()
     given = [None if v is None else as_count(v, name, 0) for name, v in choices.items()]
-    if all(given): raise ValueError(f'{first}={a} and {second}={b} exclude each other: give one of them')
+    if all(given):
+        raise ValueError(f'{first}={a} and {second}={b} exclude each other: give one of them')
     if given[1]: return [None, given[1]]
-    if given[0] == 0: raise ValueError(f'{first}=0 alone would do nothing: give {second}, or leave {first} out')
+    if given[0] == 0: raise ValueError(
+        f'{first}=0 alone would do nothing: give {second}, or leave {first} out')
     return [given[0] or default, None]
 
 def checked_info(
@@ -234,13 +244,14 @@ def checked_info(
 ) -> list[str | dict]:
     "A list of what is to be saved along; an error for what is not known"
     if append_info is None: return []
-    if not isinstance(append_info, list): raise TypeError(f'append_info={append_info!r} should be a list')
+    if not isinstance(append_info, list):
+        raise TypeError(f'append_info={append_info!r} should be a list')
     for entry in append_info:
         if entry in ('epoch_num', 'step_num') or isinstance(entry, dict): continue
-        raise ValueError(f"append_info has {entry!r}: it may have 'epoch_num', 'step_num' and dicts")
+        raise ValueError(f"append_info has {entry!r}; it may have 'epoch_num', 'step_num', dicts")
     return append_info
 
-# %% ../../nbs/19a_mindspore_callbacks.ipynb #fe8a75f4
+# %% ../../nbs/19a_mindspore_callbacks.ipynb #9f323af8
 class ModelCheckpoint(StepInEpoch):
     "Saves the network while it is trained"
     eval_in_fit = False
@@ -252,14 +263,15 @@ class ModelCheckpoint(StepInEpoch):
         if not callable(prefix) and (not isinstance(prefix, str) or not prefix or '/' in prefix):
             raise ValueError(f"prefix={prefix!r} should be a name without '/', or a function")
         if not (directory is None or callable(directory) or isinstance(directory, (str, Path))):
-            raise TypeError(f'directory={directory!r} should be a path, or a function that gives it')
+            raise TypeError(f'directory={directory!r} should be a path, or a function')
         if not isinstance(config, CheckpointConfig | None):
             raise TypeError(f'config={config!r} should be a CheckpointConfig')
         self.config = config or CheckpointConfig()
         self.directory = directory if callable(directory) else Path(directory or '.').absolute()
         self.prefix, self._files, self._params = prefix, [], None      # own files: (path, when)
         if not callable(prefix) and not callable(directory):
-            while any(self.directory.glob(f'{glob_safe(self.prefix)}-*.ckpt')): self._next_prefix(prefix)
+            while any(self.directory.glob(f'{glob_safe(self.prefix)}-*.ckpt')):
+                self._next_prefix(prefix)
 
     def _next_prefix(self, prefix: str) -> None:
         number = int(self.prefix.removeprefix(prefix).lstrip('_') or 0)
@@ -276,21 +288,22 @@ def glob_safe(
     "A pattern for this very name"
     return ''.join(f'[{c}]' if c in '*?[' else c for c in name)
 
-# %% ../../nbs/19a_mindspore_callbacks.ipynb #bf32a8bd
+# %% ../../nbs/19a_mindspore_callbacks.ipynb #c69e4c99
 @patch
 def on_train_begin(self: ModelCheckpoint, run_context: RunContext) -> None:
     p = self._params = run_context.original_args()
     self._step, self._time, stem = 0, time.monotonic(), self.prefix
     for other in p.get('list_callback', ()):            # two that were made before either had saved
         if other is self: break
-        if isinstance(other, ModelCheckpoint) and not callable(stem):
-            while (other.prefix, other.directory) == (self.prefix, self.directory): self._next_prefix(stem)
+        if callable(stem) or not isinstance(other, ModelCheckpoint): continue
+        while (other.prefix, other.directory) == (self.prefix, self.directory):
+            self._next_prefix(stem)
 
 @patch
 def on_train_step_end(self: ModelCheckpoint, run_context: RunContext) -> None:
-    p, config = run_context.original_args(), self.config
-    if config.save_checkpoint_steps: due = p.cur_step_num >= self._step + config.save_checkpoint_steps
-    else: due = time.monotonic() - self._time > config.save_checkpoint_seconds
+    p, steps = run_context.original_args(), self.config.save_checkpoint_steps
+    if steps: due = p.cur_step_num >= self._step + steps
+    else: due = time.monotonic() - self._time > self.config.save_checkpoint_seconds
     if due: self.save(p)
 
 @patch
@@ -301,17 +314,20 @@ def on_train_end(self: ModelCheckpoint, run_context: RunContext) -> None:
 @patch
 def __exit__(self: ModelCheckpoint, *err: Any) -> None:
     p, self._params = self._params, None
-    if err[0] is not None and p and p.cur_step_num and self.config.exception_save: self.save(p, '_breakpoint')
+    if p is None or not self.config.exception_save: return
+    if err[0] is not None and p.cur_step_num: self.save(p, '_breakpoint')
 
-# %% ../../nbs/19a_mindspore_callbacks.ipynb #09ba21b5
+# %% ../../nbs/19a_mindspore_callbacks.ipynb #07e3514b
 @patch
 def save(self: ModelCheckpoint,
     p: Params,            # of the current step
     ending: str = '',     # at the end of the name; files with one are kept
 ) -> Path:
     "Save the network now"
-    folder = Path(self.directory(p)).absolute() if callable(self.directory) else self.directory
-    stem = self.prefix(p) if callable(self.prefix) else f'{self.prefix}-{p.cur_epoch_num}_{self.step_in_epoch(p)}'
+    folder = self.directory
+    if callable(folder): folder = Path(folder(p)).absolute()
+    if callable(self.prefix): stem = self.prefix(p)
+    else: stem = f'{self.prefix}-{p.cur_epoch_num}_{self.step_in_epoch(p)}'
     path, config, along = folder/f'{stem}{ending}.ckpt', self.config, {}
     for entry in config.append_info:
         if isinstance(entry, dict): along |= entry
@@ -328,12 +344,13 @@ def _keep(self: ModelCheckpoint, path: Path) -> None:
     "Note a new file, and remove those that are no longer wanted"
     now, config = time.time(), self.config
     files = [f for f in self._files if f[0] != path]
-    if config.keep_checkpoint_max: gone = files[:max(len(files) + 1 - config.keep_checkpoint_max, 0)]
+    most = config.keep_checkpoint_max
+    if most: gone = files[:max(len(files) + 1 - most, 0)]
     else: gone = [f for f in files if now - f[1] < 60*config.keep_checkpoint_per_n_minutes][1:]
     for old, _ in gone: old.unlink(missing_ok=True)
     self._files = [*(f for f in files if f not in gone), (path, now)]
 
-# %% ../../nbs/19a_mindspore_callbacks.ipynb #af87ad58
+# %% ../../nbs/19a_mindspore_callbacks.ipynb #7695fa87
 class LearningRateScheduler(Callback):
     "Sets the learning rate by a function of the current one and the number of the step"
     eval_in_fit = False
@@ -347,10 +364,11 @@ class LearningRateScheduler(Callback):
     def on_train_step_end(self, run_context):
         p = run_context.original_args()
         for opt in p.optimizer if isinstance(p.optimizer, list) else [p.optimizer]:
-            new = [self.learning_rate_function(float(lr), p.cur_step_num) for lr in get_hyper(opt, 'lr')]
+            lrs = [float(lr) for lr in get_hyper(opt, 'lr')]
+            new = [self.learning_rate_function(lr, p.cur_step_num) for lr in lrs]
             set_hyper(opt, 'lr', [as_positive(lr) for lr in new])
 
-# %% ../../nbs/19a_mindspore_callbacks.ipynb #6fa2fc21
+# %% ../../nbs/19a_mindspore_callbacks.ipynb #3954cef7
 class EarlyStopping(Callback):
     "Stops the training when a value no longer gets better"
     eval_in_fit = False
@@ -363,11 +381,12 @@ class EarlyStopping(Callback):
         baseline: float | None = None,         # the value to beat
         restore_best_weights: bool = False,    # end with the weights that were best
     ):
-        if mode not in ('auto', 'min', 'max'): raise ValueError(f"mode={mode!r} is not 'auto', 'min' or 'max'")
+        if mode not in ('auto', 'min', 'max'):
+            raise ValueError(f"mode={mode!r} is not 'auto', 'min' or 'max'")
         self.monitor, self.min_delta = monitor, as_positive(abs(min_delta), 'min_delta')
         self.patience, self.verbose = as_count(patience, 'patience', 0), verbose
-        is_max = mode == 'max' or mode == 'auto' and ('acc' in monitor or monitor.startswith('fmeasure'))
-        self.sign, self.baseline = 1 if is_max else -1, baseline
+        if mode == 'auto': mode = 'max' if 'acc' in monitor else 'min'
+        self.sign, self.baseline = 1 if mode == 'max' else -1, baseline
         self.restore_best_weights = restore_best_weights
 
     def on_train_begin(self, run_context):
@@ -375,19 +394,21 @@ class EarlyStopping(Callback):
         self.waited, self.stopped_epoch, self.best_weights = 0, None, None
 
     def on_train_end(self, run_context):
-        if self.stopped_epoch is None: return
-        print(f'Epoch {self.stopped_epoch:05d}: early stopping', flush=True)
-        if self.best_weights: load_param_into_net(run_context.original_args().train_network, self.best_weights)
+        net = run_context.original_args().train_network
+        if self.stopped_epoch: print(f'Epoch {self.stopped_epoch:05d}: early stopping', flush=True)
+        if self.best_weights: load_param_into_net(net, self.best_weights)
 
-# %% ../../nbs/19a_mindspore_callbacks.ipynb #6d4c84f6
+# %% ../../nbs/19a_mindspore_callbacks.ipynb #82bd0bd1
 @patch
 def on_train_epoch_end(self: EarlyStopping, run_context: RunContext) -> None:
     p = run_context.original_args()
     if (value := monitored(p, self.monitor)) is None: return
     if self.sign*value - self.min_delta > self.best:
-        if self.verbose: print(f'Epoch {p.cur_epoch_num:05d}: {self.monitor} improved to {value:.5f}', flush=True)
         self.best, self.waited = self.sign*value, 0
-        if self.restore_best_weights: self.best_weights = copy.deepcopy(p.train_network.state_dict())
+        if self.restore_best_weights:
+            self.best_weights = copy.deepcopy(p.train_network.state_dict())
+        if self.verbose:
+            print(f'Epoch {p.cur_epoch_num:05d}: {self.monitor} improved to {value:.5f}')
         return
     self.waited += 1
     if self.waited < self.patience: return

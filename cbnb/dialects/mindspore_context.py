@@ -29,7 +29,7 @@ from ..metrics import distinct
 from ..optim import Optimizers
 from ..recorder import Phase, Recorder
 
-# %% ../../nbs/19_mindspore_context.ipynb #247d2379
+# %% ../../nbs/19_mindspore_context.ipynb #4db4f5fa
 class MissingName(AttributeError, KeyError):
     "The context does not have this name now"
     def __str__(self) -> str: return str(self.args[0])      # KeyError would show quotes around it
@@ -38,7 +38,8 @@ class Params(dict):
     "What callbacks are told, as attributes and as items"
     __slots__ = ()                      # attributes are items, there is no other place for them
     def __missing__(self, name: Any) -> Any:
-        raise MissingName(f'the context has no {name!r} at this point; it has {", ".join(map(str, self))}')
+        raise MissingName(f'the context has no {name!r} at this point; '
+                          f'it has {", ".join(map(str, self))}')
     def __getattr__(self, name: str) -> Any: return self[name]
     def __setattr__(self, name: str, value: Any) -> None: self[name] = value
     def __delattr__(self, name: str) -> None:
@@ -80,17 +81,18 @@ def as_output(
     if type(value) is Tensor: return value.detach().as_subclass(Output)
     return map_tensors(lambda t: t.detach().as_subclass(Output), value)
 
-# %% ../../nbs/19_mindspore_context.ipynb #5363e344
+# %% ../../nbs/19_mindspore_context.ipynb #e4147a5d
 class RunContext:
     "What each method of a callback gets: the dictionary, and the way to stop"
     def __init__(self,
-        original_args: dict,                # what `original_args()` gives back
+        original_args: dict,                    # what `original_args()` gives back
         training: 'RunContext | None' = None,   # in an evaluation within a fit: the fit's context
     ):
         if not isinstance(original_args, dict): raise TypeError(
             "The argument 'original_args' of RunContext should be dict type, "
             f'but got {type(original_args)}.')
-        self._args, self._training, self._stop, self.validates = original_args, training, False, True
+        self._args, self._training = original_args, training
+        self._stop, self.validates = False, True
 
     def original_args(self) -> dict:
         "The live dictionary, the same each time"
@@ -139,7 +141,7 @@ class Callback:
     def on_eval_epoch_end(self, run_context: RunContext) -> None: self.epoch_end(run_context)
     def on_eval_end(self, run_context: RunContext) -> None: self.end(run_context)
 
-# %% ../../nbs/19_mindspore_context.ipynb #e0ce4d5c
+# %% ../../nbs/19_mindspore_context.ipynb #33c77ace
 def listener(
     cb: Any,                  # a callback, with or without the base class
     name: str,                # such as 'on_train_begin'; or another method, that has no old name
@@ -147,8 +149,8 @@ def listener(
     "The method of a callback that is to be called at a place"
     for candidate in (name, OLD_NAMES.get(name)):
         method = getattr(cb, candidate, None) if candidate else None
-        if callable(method) and getattr(method, '__func__', None) is not vars(Callback).get(candidate, cb):
-            return method
+        forwards = getattr(method, '__func__', None) is vars(Callback).get(candidate, cb)
+        if callable(method) and not forwards: return method
 
 def old_names(
     cb: Any,         # a callback
@@ -198,7 +200,7 @@ def same(
     "Whether two are the same numbers in memory, one of them perhaps cut from the graph"
     return isinstance(b, Tensor) and a.shape == b.shape and a.data_ptr() == b.data_ptr()
 
-# %% ../../nbs/19_mindspore_context.ipynb #5c399996
+# %% ../../nbs/19_mindspore_context.ipynb #c82e188a
 class Session:
     "One `fit` or `validate`, as its MindSpore callbacks are told about it"
     def __init__(self,
@@ -210,7 +212,8 @@ class Session:
         self.training, self.step = learn.purpose == 'fit', 0
         self.in_epoch = self.in_step = self.interrupted = False
         self.evaluation, self.entered = None, []      # the context of a running evaluation
-        static = train_params(learn) if self.training else dict(network=learn.model, dataset_sink_mode=False)
+        static = dict(network=learn.model, dataset_sink_mode=False)
+        if self.training: static = train_params(learn)
         self.params = Params(static, list_callback=[m.wraps for m in members])
         self.context = RunContext(self.params)
         self.listeners = {}
@@ -382,7 +385,7 @@ def eval_end(self: Session) -> None:
     for name in ('batch_num', 'net_outputs'): p.pop(name, None)
     p.update(self.borrowed)
 
-# %% ../../nbs/19_mindspore_context.ipynb #ea236dcd
+# %% ../../nbs/19_mindspore_context.ipynb #9aeabd75
 class Adapter(Wrapped):
     "A MindSpore callback, as a learner holds it"
     order, run_in = 1000, ('fit', 'validate')
@@ -400,8 +403,9 @@ class Adapter(Wrapped):
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
         "As for any callback, if this one leads; of a loss only if somebody asks for it"
-        if event_name == 'after_loss' and not (
-                training and any(listener(cb.wraps, 'on_train_loss') for cb in self.peers)): return False
+        if event_name == 'after_loss':
+            asked = any(listener(cb.wraps, 'on_train_loss') for cb in self.peers)
+            if not (training and asked): return False
         return super().wants(event_name, training, purpose)
 
 def wrap(
