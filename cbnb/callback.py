@@ -432,7 +432,7 @@ def add(self: Callbacks,
     print(f'learn.{name}: replaced, it was added before with the same settings')
     return self.insert(cb, at, name, mine)
 
-# %% ../nbs/00_callback.ipynb #cedeb511
+# %% ../nbs/00_callback.ipynb #7cdee6b1
 @patch
 def insert(self: Callbacks,
     cb: Callback,     # one that is not in
@@ -455,8 +455,9 @@ def insert(self: Callbacks,
 def _free_name(self: Callbacks, cb: Callback) -> str:
     name = cb.name
     if name not in self.names and (name in vars(self.learn) or hasattr(type(self.learn), name)):
-        raise ValueError(f'{type(cb).__name__} would be shown as learn.{name}, '
-                         'which the learner needs itself: rename the class')
+        if wrapped(cb) is not cb: name += '_callback'     # its author could not know our names
+        else: raise ValueError(f'{type(cb).__name__} would be shown as learn.{name}, '
+                               'which the learner needs itself: rename the class')
     candidates = [name] + [f'{name}_{i}' for i in range(2, len(self.all) + 2)]
     return next(n for n in candidates if n not in self.names)
 

@@ -125,7 +125,7 @@ def check_eval_indexes(indexes: Any) -> None:
         raise ValueError(f'eval_indexes={indexes!r} should be a list of three whole numbers: '
                          'where loss, prediction and label are')
 
-# %% ../../nbs/19c_mindspore.ipynb #e6878402
+# %% ../../nbs/19c_mindspore.ipynb #c31d09e2
 class ModelMetric(NativeMetric):
     "A metric of a `Model`, as its learner calls it"
     name = None                     # set for each
@@ -159,11 +159,15 @@ class EvalNetwork(CallStep):
     ):
         super().__init__(network)
         self.indexes = indexes
-    def loss(self, learn: Learner) -> None:
-        if not self.indexes: return super().loss(learn)
-        loss = self.outputs(learn)[self.indexes[0]]
+    def predict(self, learn: Learner) -> None:
+        labels = learn.yb                     # those of the batch tell how many items there are
+        super().predict(learn)
+        learn.yb = labels
+        if not self.indexes: return
+        made = self.outputs(learn)
+        loss, learn.pred = (made[i] for i in self.indexes[:2])
         is_loss = isinstance(loss, Tensor) and loss.ndim < 2 and loss.is_floating_point()
-        learn.loss_grad = learn.loss = loss.detach().mean() if is_loss else None
+        learn.loss_grad = loss.mean() if is_loss else None
 
 # %% ../../nbs/19c_mindspore.ipynb #73e67610
 class Columns(DataLoaders):

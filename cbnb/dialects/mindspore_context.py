@@ -200,7 +200,7 @@ def same(
     "Whether two are the same numbers in memory, one of them perhaps cut from the graph"
     return isinstance(b, Tensor) and a.shape == b.shape and a.data_ptr() == b.data_ptr()
 
-# %% ../../nbs/19_mindspore_context.ipynb #c82e188a
+# %% ../../nbs/19_mindspore_context.ipynb #3c2a626e
 class Session:
     "One `fit` or `validate`, as its MindSpore callbacks are told about it"
     def __init__(self,
@@ -212,6 +212,7 @@ class Session:
         self.training, self.step = learn.purpose == 'fit', 0
         self.in_epoch = self.in_step = self.interrupted = False
         self.evaluation, self.entered = None, []      # the context of a running evaluation
+        self.borrowed = {}                            # the training's values meanwhile
         static = dict(network=learn.model, dataset_sink_mode=False)
         if self.training: static = train_params(learn)
         self.params = Params(static, list_callback=[m.wraps for m in members])
@@ -227,7 +228,7 @@ class Session:
                 e.add_note(f'in {type(member.wraps).__name__}.{name}')
                 raise
 
-# %% ../../nbs/19_mindspore_context.ipynb #9fa72e63
+# %% ../../nbs/19_mindspore_context.ipynb #c1a06b87
 @patch
 def enter(self: Session) -> None:
     "Enter all callbacks, and find out who listens where"
@@ -255,6 +256,7 @@ def enter(self: Session) -> None:
 def exit(self: Session, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
     "Leave all that were entered, in reverse"
     failed = []
+    self.give_back()                                          # it may end in an evaluation
     for cb in reversed(self.entered):
         try: cb.__exit__(exc_type, exc, tb)                   # what it returns is not looked at
         except BaseException as e: failed.append(e)
@@ -366,7 +368,7 @@ def recorded_phase(
     phases = recorder.phases if recorder else []
     return phases[-1] if phases and phases[-1].run is learn.undo else None
 
-# %% ../../nbs/19_mindspore_context.ipynb #2018ab1d
+# %% ../../nbs/19_mindspore_context.ipynb #9e335291
 @patch
 def eval_cancelled(self: Session) -> None:
     seen = (self.params.get('batch_num') == self.eval_step)       # by a stop in the last batch
@@ -381,9 +383,15 @@ def eval_end(self: Session) -> None:
     if self.training: p.eval_results = p.metrics | ({} if loss is None else dict(eval_loss=loss))
     if self.was_cancelled: p['metrics_partial'] = True
     self.fire('on_eval_end', context)
-    if not self.training: return
-    for name in ('batch_num', 'net_outputs'): p.pop(name, None)
-    p.update(self.borrowed)
+    self.give_back()
+
+@patch
+def give_back(self: Session) -> None:
+    "The training's values are back, if an evaluation has borrowed them"
+    if not (self.training and self.borrowed): return
+    for name in ('batch_num', 'net_outputs'): self.params.pop(name, None)
+    self.params.update(self.borrowed)
+    self.borrowed = {}
 
 # %% ../../nbs/19_mindspore_context.ipynb #9aeabd75
 class Adapter(Wrapped):
