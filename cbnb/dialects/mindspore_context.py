@@ -61,7 +61,7 @@ def __deepcopy__(self: Params, memo: dict) -> Params:
         except Exception: new[name] = value           # whatever its own copying raises
     return new
 
-# %% ../../nbs/19_mindspore_context.ipynb #56015f3b
+# %% ../../nbs/19_mindspore_context.ipynb #0a866624
 class Output(Tensor):
     "A tensor without a graph, with `asnumpy`, that formats as a number if it is one"
     def asnumpy(self) -> Any:
@@ -78,7 +78,9 @@ def as_output(
     value: Any,    # nested tensors
 ) -> Any:          # the same nesting
     "Each tensor as an `Output`"
-    if type(value) is Tensor: return value.detach().as_subclass(Output)
+    if type(value) is Tensor:                             # as it nearly always is: quickly
+        return (value.detach() if value.requires_grad else value).as_subclass(Output)
+    if type(value) in (tuple, list): return type(value)([as_output(v) for v in value])
     return map_tensors(lambda t: t.detach().as_subclass(Output), value)
 
 # %% ../../nbs/19_mindspore_context.ipynb #e4147a5d
@@ -272,7 +274,7 @@ def warn_old_names(
         f'{", ".join(old)}: old names, which are called in training and in evaluation; '
         'prefix them with on_train_ or on_eval_', DeprecationWarning, stacklevel=user_level())
 
-# %% ../../nbs/19_mindspore_context.ipynb #f09ffca9
+# %% ../../nbs/19_mindspore_context.ipynb #09a9087f
 @patch
 def train_begin(self: Session) -> None: self.fire('on_train_begin', self.context)
 
@@ -285,7 +287,8 @@ def epoch_begin(self: Session) -> None:
 def step_begin(self: Session) -> None:
     self.step += 1
     self.in_step = True
-    self.params.update(cur_step_num=self.step, train_dataset_element=element(self.learn))
+    p = self.params
+    p['cur_step_num'], p['train_dataset_element'] = self.step, element(self.learn)
     self.fire('on_train_step_begin', self.context)
 
 @patch
