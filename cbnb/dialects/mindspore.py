@@ -169,7 +169,7 @@ class EvalNetwork(CallStep):
         is_loss = isinstance(loss, Tensor) and loss.ndim < 2 and loss.is_floating_point()
         learn.loss_grad = loss.mean() if is_loss else None
 
-# %% ../../nbs/19c_mindspore.ipynb #73e67610
+# %% ../../nbs/19c_mindspore.ipynb #23475900
 class Columns(DataLoaders):
     "Loaders whose batches have as many columns as a `Model` takes"
     def __init__(self, model: Model, train: Any, valid: Any = None):
@@ -184,6 +184,7 @@ class Columns(DataLoaders):
                              f'but got {n}: give a network that takes them all, and no loss_fn')
         return super().split(batch)
 
+# %% ../../nbs/19c_mindspore.ipynb #0c62d625
 @patch
 def _learner(self: Model, train: Any, valid: Any = None) -> Learner:
     "The learner, with these data"
@@ -223,7 +224,7 @@ def groups_of(
     "The parameters that an optimizer holds, in its groups"
     return [group['params'] for group in opt.param_groups]
 
-# %% ../../nbs/19c_mindspore.ipynb #56e999a3
+# %% ../../nbs/19c_mindspore.ipynb #46ffd8fb
 @patch
 def train(self: Model,
     epoch: int,                        # the last epoch; the first is the one after `initial_epoch`
@@ -237,6 +238,7 @@ def train(self: Model,
     return self.fit(epoch, train_dataset, None, 1, callbacks, dataset_sink_mode, False, sink_size,
                     initial_epoch)
 
+# %% ../../nbs/19c_mindspore.ipynb #f4a4169c
 @patch
 def fit(self: Model,
     epoch: int,                        # this and what is not said here as in `train`
@@ -261,6 +263,7 @@ def fit(self: Model,
                   start_epoch=initial_epoch, valid_every=every)
     return learn.recorder.history
 
+# %% ../../nbs/19c_mindspore.ipynb #77ae947e
 @patch
 def eval(self: Model,
     valid_dataset: Any,                # any iterable of batches

@@ -288,9 +288,10 @@ def glob_safe(
     "A pattern for this very name"
     return ''.join(f'[{c}]' if c in '*?[' else c for c in name)
 
-# %% ../../nbs/19a_mindspore_callbacks.ipynb #c69e4c99
+# %% ../../nbs/19a_mindspore_callbacks.ipynb #69609c01
 @patch
 def on_train_begin(self: ModelCheckpoint, run_context: RunContext) -> None:
+    "Begin anew"
     p = self._params = run_context.original_args()
     self._step, self._time, stem = 0, time.monotonic(), self.prefix
     for other in p.get('list_callback', ()):            # two that were made before either had saved
@@ -301,6 +302,7 @@ def on_train_begin(self: ModelCheckpoint, run_context: RunContext) -> None:
 
 @patch
 def on_train_step_end(self: ModelCheckpoint, run_context: RunContext) -> None:
+    "Save if it is time to"
     p, steps = run_context.original_args(), self.config.save_checkpoint_steps
     if steps: due = p.cur_step_num >= self._step + steps
     else: due = time.monotonic() - self._time > self.config.save_checkpoint_seconds
@@ -308,6 +310,7 @@ def on_train_step_end(self: ModelCheckpoint, run_context: RunContext) -> None:
 
 @patch
 def on_train_end(self: ModelCheckpoint, run_context: RunContext) -> None:
+    "Save the last step"
     p = run_context.original_args()
     if p.cur_step_num > self._step: self.save(p)
 
@@ -398,9 +401,10 @@ class EarlyStopping(Callback):
         if self.stopped_epoch: print(f'Epoch {self.stopped_epoch:05d}: early stopping', flush=True)
         if self.best_weights: load_param_into_net(net, self.best_weights)
 
-# %% ../../nbs/19a_mindspore_callbacks.ipynb #82bd0bd1
+# %% ../../nbs/19a_mindspore_callbacks.ipynb #ac7678ed
 @patch
 def on_train_epoch_end(self: EarlyStopping, run_context: RunContext) -> None:
+    "Look whether it got better"
     p = run_context.original_args()
     if (value := monitored(p, self.monitor)) is None: return
     if self.sign*value - self.min_delta > self.best:

@@ -274,17 +274,21 @@ def warn_old_names(
         f'{", ".join(old)}: old names, which are called in training and in evaluation; '
         'prefix them with on_train_ or on_eval_', DeprecationWarning, stacklevel=user_level())
 
-# %% ../../nbs/19_mindspore_context.ipynb #09a9087f
+# %% ../../nbs/19_mindspore_context.ipynb #472c27a2
 @patch
-def train_begin(self: Session) -> None: self.fire('on_train_begin', self.context)
+def train_begin(self: Session) -> None:
+    "The fit begins"
+    self.fire('on_train_begin', self.context)
 
 @patch
 def epoch_begin(self: Session) -> None:
+    "An epoch begins"
     self.params.cur_epoch_num, self.in_epoch = self.learn.epoch + 1, True
     self.fire('on_train_epoch_begin', self.context)
 
 @patch
 def step_begin(self: Session) -> None:
+    "A batch is there"
     self.step += 1
     self.in_step = True
     p = self.params
@@ -293,12 +297,14 @@ def step_begin(self: Session) -> None:
 
 @patch
 def loss_known(self: Session) -> None:
+    "Its loss is known, and nothing has changed yet"
     if not self.in_step or self.learn.loss is None: return
     self.params.net_outputs = net_outputs(self.learn)
     self.fire('on_train_loss', self.context)
 
 @patch
 def step_end(self: Session) -> None:
+    "The step is done, or was skipped; a stop ends the epoch"
     learn, context, begun, self.in_step = self.learn, self.context, self.in_step, False
     if begun and learn.loss is not None:
         self.params.net_outputs = net_outputs(learn)
@@ -314,9 +320,10 @@ def element(
     xb = learn.xb.values() if isinstance(learn.xb, dict) else learn.xb
     return as_output([*xb, *learn.yb])
 
-# %% ../../nbs/19_mindspore_context.ipynb #45e2f0b8
+# %% ../../nbs/19_mindspore_context.ipynb #de2eecdc
 @patch
 def epoch_end(self: Session) -> None:
+    "The epoch is over, its evaluation included; a stop ends the fit"
     begun, self.in_epoch = self.in_epoch, False
     if begun: self.fire('on_train_epoch_end', self.context)
     for name in ('metrics', 'eval_results', 'metrics_partial'): self.params.pop(name, None)
@@ -324,16 +331,19 @@ def epoch_end(self: Session) -> None:
 
 @patch
 def cancelled(self: Session) -> None:
+    "The fit was cancelled or interrupted"
     # after_cancel_fit comes while the reason is being handled, be it a cancel or Ctrl-C
     self.interrupted = isinstance(sys.exception(), KeyboardInterrupt)
 
 @patch
 def train_end(self: Session) -> None:
+    "The fit is over; after an interrupt nobody is told"
     if not self.interrupted: self.fire('on_train_end', self.context)
 
-# %% ../../nbs/19_mindspore_context.ipynb #710a93fe
+# %% ../../nbs/19_mindspore_context.ipynb #65581777
 @patch
 def eval_begin(self: Session) -> None:
+    "An evaluation begins"
     p, learn = self.params, self.learn
     names = ('mode', 'cur_step_num', 'batch_num', 'net_outputs')
     self.borrowed = {name: p.pop(name) for name in names if name in p}
@@ -349,6 +359,7 @@ def eval_begin(self: Session) -> None:
 
 @patch
 def eval_step_begin(self: Session) -> None:
+    "A batch is there"
     self.eval_step += 1
     self.in_step = True
     self.params.update(cur_step_num=self.eval_step, eval_dataset_element=element(self.learn))
@@ -356,6 +367,7 @@ def eval_step_begin(self: Session) -> None:
 
 @patch
 def eval_step_end(self: Session) -> None:
+    "A batch was evaluated; a stop ends the evaluation"
     learn, begun, self.in_step = self.learn, self.in_step, False
     if begun and learn.pred is not None:
         self.params.net_outputs = net_outputs(learn)
@@ -371,14 +383,16 @@ def recorded_phase(
     phases = recorder.phases if recorder else []
     return phases[-1] if phases and phases[-1].run is learn.undo else None
 
-# %% ../../nbs/19_mindspore_context.ipynb #9e335291
+# %% ../../nbs/19_mindspore_context.ipynb #4ba792fc
 @patch
 def eval_cancelled(self: Session) -> None:
+    "The evaluation was stopped"
     seen = (self.params.get('batch_num') == self.eval_step)       # by a stop in the last batch
     self.was_cancelled = not seen
 
 @patch
 def eval_end(self: Session) -> None:
+    "The evaluation is over"
     p, context, self.evaluation = self.params, self.evaluation, None
     self.fire('on_eval_epoch_end', context)
     loss, *values = self.phase.values()                           # waits for the device
@@ -425,42 +439,55 @@ def wrap(
     "What holds a MindSpore callback on a learner"
     return Adapter(cb() if isinstance(cb, (type, functools.partial)) else cb)
 
-# %% ../../nbs/19_mindspore_context.ipynb #5430c61d
+# %% ../../nbs/19_mindspore_context.ipynb #00efb764
 @patch
 def before_fit(self: Adapter) -> None:
+    "A session for a fit"
     if self.learn.purpose == 'fit': self._open().train_begin()
 @patch
 def before_train(self: Adapter) -> None:
+    "`on_train_epoch_begin`"
     if self.session: self.session.epoch_begin()
 @patch
 def before_batch(self: Adapter) -> None:
+    "`on_train_step_begin`, `on_eval_step_begin`"
     session = self.session
     if session and session.evaluation: session.eval_step_begin()
     elif session and self.learn.training: session.step_begin()
 @patch
 def after_loss(self: Adapter) -> None:
+    "`on_train_loss`"
     if self.session: self.session.loss_known()
 @patch
 def after_batch(self: Adapter) -> None:
+    "`on_train_step_end`, `on_eval_step_end`"
     session = self.session
     if session and session.evaluation: session.eval_step_end()
     elif session and self.learn.training: session.step_end()
+
+# %% ../../nbs/19_mindspore_context.ipynb #50d8d010
 @patch
 def before_validate(self: Adapter) -> None:
+    "`on_eval_begin`; a session for an evaluation alone"
     if self.learn.purpose == 'validate': self._open()
     if self.session: self.session.eval_begin()
 @patch
 def after_cancel_validate(self: Adapter) -> None:
+    "Perhaps not all batches were seen"
     if self.session and self.session.evaluation: self.session.eval_cancelled()
 @patch
 def after_validate(self: Adapter) -> None:
+    "`on_eval_end`"
     if self.session and self.session.evaluation: self.session.eval_end()
 @patch
 def after_epoch(self: Adapter) -> None:
+    "`on_train_epoch_end`"
     if self.session and self.session.training: self.session.epoch_end()
 @patch
 def after_cancel_fit(self: Adapter) -> None:
+    "By a stop, by somebody else, or by an interrupt"
     if self.session: self.session.cancelled()
 @patch
 def after_fit(self: Adapter) -> None:
+    "`on_train_end`"
     if self.session and self.session.training: self.session.train_end()
