@@ -432,7 +432,7 @@ def add(self: Callbacks,
     print(f'learn.{name}: replaced, it was added before with the same settings')
     return self.insert(cb, at, name, mine)
 
-# %% ../nbs/00_callback.ipynb #7cdee6b1
+# %% ../nbs/00_callback.ipynb #3e0b276d
 @patch
 def insert(self: Callbacks,
     cb: Callback,     # one that is not in
@@ -453,11 +453,13 @@ def insert(self: Callbacks,
 
 @patch
 def _free_name(self: Callbacks, cb: Callback) -> str:
+    def needed(name: str) -> bool:
+        return name not in self.names and (name in vars(self.learn) or hasattr(type(self.learn), name))
     name = cb.name
-    if name not in self.names and (name in vars(self.learn) or hasattr(type(self.learn), name)):
-        if wrapped(cb) is not cb: name += '_callback'     # its author could not know our names
-        else: raise ValueError(f'{type(cb).__name__} would be shown as learn.{name}, '
-                               'which the learner needs itself: rename the class')
+    if needed(name) and wrapped(cb) is not cb: name += '_callback'    # who wrote it could not know
+    if needed(name):
+        raise ValueError(f'{type(cb).__name__} would be shown as learn.{name}, '
+                         'which the learner needs itself: rename the class')
     candidates = [name] + [f'{name}_{i}' for i in range(2, len(self.all) + 2)]
     return next(n for n in candidates if n not in self.names)
 
