@@ -14,7 +14,7 @@ from typing import Any
 # %% ../../nbs/17a_dialects.ipynb #4e4e75c1
 from ..callback import Callback, class_of, snake_name
 
-# %% ../../nbs/17a_dialects.ipynb #6cac4ce8
+# %% ../../nbs/17a_dialects.ipynb #3634e9aa
 _V1 = {'on_epoch_begin', 'on_batch_begin', 'on_loss_begin', 'on_backward_begin', 'on_backward_end',
        'on_step_end', 'on_batch_end', 'on_epoch_end', 'jump_to_epoch'}
 _MINDSPORE = {f'on_{phase}_{level}_{end}' for phase in ('train', 'eval')
@@ -27,6 +27,7 @@ def dialect_of(
 ) -> str | None:    # 'fastai_v1' or 'mindspore'; None for anything else
     "The dialect of a callback, by its methods; `TypeError` if it mixes two"
     if isinstance(cb, functools.partial): return dialect_of(cb.func)
+    if (declared := getattr(cb, 'dialect', None)) in ('fastai_v1', 'mindspore'): return declared
     v1, mindspore = _methods(cb, _V1), _methods(cb, _MINDSPORE)
     if v1 and mindspore: raise TypeError(
         f'{cb!r} has methods of fastai v1 ({v1[0]}) and of MindSpore ({mindspore[0]}): '
