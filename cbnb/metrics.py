@@ -4,14 +4,17 @@
 
 # %% auto #0
 __all__ = ['Metric', 'as_number', 'n_processes', 'sum_over_processes', 'gather_over_processes', 'RunningMean', 'name_of',
-           'one_number', 'AvgMetric', 'AvgLoss', 'Smoother', 'AvgSmoothLoss', 'AccumMetric', 'a_pair', 'SklearnMetric',
-           'sklearn_function', 'ValueMetric', 'UpdateMetric', 'as_metric', 'as_metrics', 'Chosen', 'seen_by', 'on',
-           'distinct', 'accuracy', 'error_rate', 'ErrorMetric', 'MAE', 'MSE', 'Accuracy', 'Loss']
+           'one_number', 'AvgMetric', 'AvgLoss', 'Smoother', 'AvgSmoothLoss', 'check_arguments', 'AccumMetric',
+           'a_pair', 'takes_of', 'SklearnMetric', 'sklearn_function', 'ValueMetric', 'UpdateMetric', 'as_metric',
+           'as_metrics', 'Chosen', 'seen_by', 'on', 'distinct', 'accuracy', 'error_rate', 'ErrorMetric', 'MAE', 'MSE',
+           'Accuracy', 'Loss']
 
-# %% ../nbs/02_metrics.ipynb #f3af3380
+# %% ../nbs/02_metrics.ipynb #4c2ba215
 import copy
+import difflib
 import functools
 import importlib
+import inspect
 from collections.abc import Callable, Iterable
 from numbers import Real
 from typing import Any
@@ -25,7 +28,7 @@ from torch import Tensor
 from .callback import patch, snake_name
 from .data import entries, find_bs, map_tensors, to_detach
 
-# %% ../nbs/02_metrics.ipynb #a03cf56e
+# %% ../nbs/02_metrics.ipynb #d29cdb44
 class Metric:
     "Base of metrics: `reset` before a phase, `accumulate` after each batch, `value` at the end"
     _name: str | None = None
@@ -55,7 +58,9 @@ class Metric:
 
 def _own(value: Any) -> Any:
     if isinstance(value, Tensor): return value.detach().clone()
-    return copy.copy(value) if isinstance(value, (list, dict, set)) else value
+    return copy.copy(value) if isinstance(value, tuple(_ACCUMULATORS)) else value
+
+_ACCUMULATORS = [list, dict, set]
 
 # %% ../nbs/02_metrics.ipynb #4881cf4a
 def as_number(
@@ -119,6 +124,9 @@ class RunningMean:
         total, count = sum_over_processes(self.total, self.count)
         return total/count if count else None
 
+# %% ../nbs/02_metrics.ipynb #509023d8
+_ACCUMULATORS.append(RunningMean)
+
 # %% ../nbs/02_metrics.ipynb #07953d83
 def name_of(
     f: Callable,   # a function, or a partial of one
@@ -146,7 +154,17 @@ def one_number(
     hint = 'does it lack a `return`?' if value is None else hint
     raise TypeError(f'metric {name!r} returned {what}; it should return one number: {hint}')
 
-# %% ../nbs/02_metrics.ipynb #9c0f2785
+# %% ../nbs/02_metrics.ipynb #bb8bbc72
+def _kind(value: Any) -> str:
+    if isinstance(value, Tensor): return f'tensor {"x".join(map(str, value.shape)) or "scalar"}'
+    names = ', '.join(map(repr, _named(value)))
+    return f'{type(value).__name__} with {names}' if names else type(value).__name__
+
+def _named(value: Any) -> dict[Any, Any]:
+    "The parts of a mapping, a dataclass or a named tuple"
+    return value._asdict() if hasattr(value, '_asdict') else entries(value) or {}
+
+# %% ../nbs/02_metrics.ipynb #ebdd8e30
 class AvgMetric(Metric):
     "The mean over items of `func(pred, *yb)`"
     def __init__(self,
@@ -156,7 +174,12 @@ class AvgMetric(Metric):
         self.func, self._name, self.mean = func, name or name_of(func), RunningMean()
     def reset(self) -> None: self.mean = RunningMean()    # a new one: a copy of this keeps its own
     def accumulate(self, learn: Any) -> None:
-        with torch.no_grad(): value = one_number(self.name, self.func(learn.pred, *learn.yb))
+        try:
+            with torch.no_grad(): value = one_number(self.name, self.func(learn.pred, *learn.yb))
+        except Exception as e:
+            got = ', '.join(map(_kind, (learn.pred, *learn.yb)))
+            e.add_note(f'metric {self.name!r} was given {got}')
+            raise
         self.mean.add(value, find_bs((learn.yb, learn.xb)))
     @property
     def value(self) -> Any: return self.mean.everywhere
@@ -206,7 +229,23 @@ class AvgSmoothLoss(Metric):
     @property
     def value(self) -> Any: return self.smooth.value
 
-# %% ../nbs/02_metrics.ipynb #35103b8b
+# %% ../nbs/02_metrics.ipynb #9b193a59
+def check_arguments(
+    func: Callable,             # what will be called
+    kwargs: dict[str, Any],     # with these arguments, among others
+) -> None:
+    "`TypeError` if `func` has no such arguments"
+    try: parameters = inspect.signature(func).parameters.values()
+    except (TypeError, ValueError): return                    # builtins may not have a signature
+    if any(p.kind is p.VAR_KEYWORD for p in parameters): return
+    names = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
+    for name in kwargs:
+        if name in names: continue
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f'did you mean {near[0]!r}?' if near else f'there are {", ".join(names)}'
+        raise TypeError(f'{name_of(func)} has no argument {name!r}; {hint}')
+
+# %% ../nbs/02_metrics.ipynb #7cb6a7db
 class AccumMetric(Metric):
     "`func` of all predictions and targets of the phase"
     def __init__(self,
@@ -222,6 +261,7 @@ class AccumMetric(Metric):
     ):
         if activation not in _ACTIVATIONS:
             raise ValueError(f'activation {activation!r} is not one of {", ".join(_ACTIVATIONS)}')
+        check_arguments(func, kwargs)
         self.func, self._name, self.kwargs = func, name or name_of(func), kwargs
         self.dim_argmax, self.activation, self.thresh = dim_argmax, activation, thresh
         self.to_np, self.invert_arg, self.flatten = to_np, invert_arg, flatten
@@ -244,7 +284,7 @@ def _everywhere(both: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
     found = [pair for pair in gather_over_processes(both) if pair[0] is not None]
     return tuple(map(torch.cat, zip(*found))) if found else (None, None)
 
-# %% ../nbs/02_metrics.ipynb #84bde312
+# %% ../nbs/02_metrics.ipynb #7d620ea9
 def a_pair(
     name: str,                   # of the metric, for the error
     learn: Any,                  # with `pred` and `yb`
@@ -255,15 +295,6 @@ def a_pair(
     kinds = ', '.join(map(_kind, got))
     raise TypeError(f'metric {name!r} compares one prediction and one target, and got {kinds}: '
                     'choose two, for instance with on(metric, 0, 1)')
-
-def _kind(value: Any) -> str:
-    if isinstance(value, Tensor): return f'tensor {"x".join(map(str, value.shape)) or "scalar"}'
-    names = ', '.join(map(repr, _named(value)))
-    return f'{type(value).__name__} with {names}' if names else type(value).__name__
-
-def _named(value: Any) -> dict[Any, Any]:
-    "The parts of a mapping, a dataclass or a named tuple"
-    return value._asdict() if hasattr(value, '_asdict') else entries(value) or {}
 
 # %% ../nbs/02_metrics.ipynb #5d7dd826
 @patch
@@ -306,24 +337,39 @@ def __call__(self: AccumMetric, pred: Tensor, targ: Tensor) -> Any:
     once.add(pred, targ)
     return once.compute(_joined(once.preds), _joined(once.targs))
 
-# %% ../nbs/02_metrics.ipynb #0ba1f32b
+# %% ../nbs/02_metrics.ipynb #6c59a60d
+def takes_of(
+    func: Callable,   # of scikit-learn, or like one
+) -> str:
+    "What a function of `(y_true, y_pred)` takes: 'labels', 'probabilities' or 'values'"
+    while isinstance(func, functools.partial): func = func.func
+    try: second = list(inspect.signature(func).parameters)[1]
+    except (TypeError, ValueError, IndexError): return 'labels'
+    if second in ('y_score', 'y_proba', 'y_prob') or func.__name__ == 'log_loss':
+        return 'probabilities'
+    is_regression = func.__module__.endswith('._regression')
+    return 'values' if is_regression or second == 'pred_decision' else 'labels'
+
+# %% ../nbs/02_metrics.ipynb #849449c9
 class SklearnMetric(AccumMetric):
     "A function of scikit-learn over all predictions and targets of the phase"
     def __init__(self,
         func: Callable[..., float] | str,   # `func(y_true, y_pred)`, or its name in sklearn.metrics
-        takes: str = 'labels',              # or 'probabilities', 'values'
+        takes: str | None = None,           # 'labels', 'probabilities', 'values'; None: `takes_of`
         thresh: float | None = None,        # label 1 from this score on, for single scores
+        axis: int = 1,                      # dimension of the classes
         name: str | None = None,            # heading of its column; None: the function's name
         **kwargs: Any,                      # passed to the function, such as average='macro'
     ):
+        func = sklearn_function(func) if isinstance(func, str) else func
+        takes = takes_of(func) if takes is None else takes
         if takes not in _TAKES:
             raise ValueError(f'takes={takes!r} should be one of {", ".join(_TAKES)}')
         if thresh is not None and takes != 'labels':
             raise ValueError(f"thresh={thresh} makes labels: it goes with takes='labels', "
                              f'not with {takes!r}')
-        func = sklearn_function(func) if isinstance(func, str) else func
         super().__init__(func, thresh=thresh, to_np=True, invert_arg=True, name=name, **kwargs)
-        self.takes = takes
+        self.takes, self.axis = takes, axis
 
     def add(self,
         pred: Tensor,    # scores of a batch
@@ -331,12 +377,17 @@ class SklearnMetric(AccumMetric):
     ) -> None:
         "Keep what the function takes"
         pred, targ = pred.detach(), targ.detach()
+        if pred.dtype == torch.float16: pred = pred.float()           # its sums of 1 are no 1
+        if pred.ndim == targ.ndim + 1: pred = pred.movedim(self.axis, 1)
         if pred.ndim == targ.ndim + 1 and pred.shape[1] == 1: pred = pred.squeeze(1)
-        pred = _TAKES[self.takes](self, pred, pred.ndim == targ.ndim + 1)
+        has_classes = pred.ndim == targ.ndim + 1
+        pred = _TAKES[self.takes](self, pred, has_classes)
         if pred.ndim > targ.ndim: pred, targ = _flat(pred, targ)
-        elif self.takes != 'values' and targ.ndim > 2: pred, targ = pred.flatten(), targ.flatten()
+        elif self.takes != 'values' and (has_classes or targ.ndim > 2):     # else: several labels
+            pred, targ = pred.flatten(), targ.flatten()
         self.preds.append(pred); self.targs.append(targ)
 
+# %% ../nbs/02_metrics.ipynb #05248cb0
 def _labels(metric: SklearnMetric, pred: Tensor, has_classes: bool) -> Tensor:
     if metric.thresh is not None: return (pred >= metric.thresh).long()
     if not pred.is_floating_point(): return pred           # they are labels
@@ -468,7 +519,7 @@ def seen_by(
     except LookupError as e: raise type(e)(f'metric {metric.name!r} {e.args[0]}') from None
     return Chosen(learn, pred, tuple(yb))
 
-# %% ../nbs/02_metrics.ipynb #b811f71f
+# %% ../nbs/02_metrics.ipynb #af3663a2
 def _pick(learn: Any, which: int | str | tuple) -> Any:
     "One output: by number, by name, or by a path of both"
     outputs = learn.outputs
@@ -488,6 +539,8 @@ def _by_name(learn: Any, name: str) -> Any:
     outputs = learn.outputs
     found = [_named(v)[name] for v in (outputs, learn.pred) if name in _tuple_names(v)][:1]
     found += [parts[name] for parts in map(_named, outputs) if name in parts]
+    told = getattr(getattr(learn, 'dls', None), 'targets', None) or ()
+    if len(told) == len(learn.yb): found += [y for t, y in zip(told, learn.yb) if t == name]
     if not found: raise KeyError(f'is on {name!r}, but {_there(outputs, _tuple_names(learn.pred))}')
     if len(found) == 1: return found[0]
     raise KeyError(f'is on {name!r}, but there are {len(found)} of that name: say which by a path '
@@ -567,7 +620,7 @@ def _hits(pred: Tensor, y: Tensor, axis: int) -> Tensor:
     raise ValueError(f'scores of shape {tuple(pred.shape)} have classes in dimension {axis}, so '
                      f'targets should be {tuple(labels.shape)}, not {tuple(y.shape)}')
 
-# %% ../nbs/02_metrics.ipynb #75ec036e
+# %% ../nbs/02_metrics.ipynb #8db8a289
 class ErrorMetric(Metric):
     "Base of metrics that are a mean of errors, one for each element"
     def __init__(self,
@@ -590,7 +643,8 @@ class ErrorMetric(Metric):
     def value(self) -> Any: return self.mean.everywhere
 
 def _difference(name: str, pred: Tensor, y: Tensor) -> Tensor:
-    if pred.shape == y.shape: return pred - y
+    exact = torch.float32 if pred.device.type == 'mps' else torch.float64
+    if pred.shape == y.shape: return pred.to(exact) - y.to(exact)    # bytes would wrap around
     raise ValueError(f'{name} compares element by element: predictions {tuple(pred.shape)} and '
                      f'targets {tuple(y.shape)} should have the same shape')
 

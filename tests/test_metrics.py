@@ -1,6 +1,7 @@
 """Metrics of all kinds, in training and validation, over chosen outputs, and over several processes."""
 
 import copy
+import inspect
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import sklearn.metrics
 import torch
 from helpers import line_learner, seed
 from sklearn.metrics import f1_score, roc_auc_score
@@ -19,7 +21,7 @@ from torchmetrics import MeanAbsoluteError, MetricCollection
 from torchmetrics.classification import BinaryAUROC, MulticlassAUROC, MulticlassF1Score
 
 import cbnb.all as cbnb
-from cbnb.metrics import as_metrics, seen_by
+from cbnb.metrics import RunningMean, as_metrics, seen_by, takes_of
 
 SIZES = (16, 16, 5)
 
@@ -298,6 +300,81 @@ def test_nothing_to_say_without_batches():
     for m in as_metrics([mae, cbnb.MAE(), cbnb.SklearnMetric(f1_score), BinaryAUROC(), cbnb.Accuracy(), cbnb.Loss()]):
         m.reset()
         assert m.value is None, m
+
+
+def test_scikit_learn_gets_what_it_takes():
+    """An area under a curve of labels is a number, too, and wrong."""
+    g = torch.Generator().manual_seed(0)
+    two, y = torch.randn(40, 2, generator=g), torch.randint(0, 2, (40,), generator=g)
+    one, probs = two[:, 1] - two[:, 0], two.softmax(1)[:, 1]
+    for name in ("roc_auc_score", "average_precision_score", "brier_score_loss", "log_loss"):
+        want = pytest.approx(getattr(sklearn.metrics, name)(y, probs), abs=1e-6)
+        for pred, targ in ((two, y), (one, y), (one[:, None], y), (one[:, None], y[:, None].float())):
+            assert cbnb.SklearnMetric(name)(pred, targ) == want, name
+        assert cbnb.SklearnMetric(name)(two.half(), y) == pytest.approx(want.expected, abs=1e-3), name
+    for name in ("r2_score", "mean_squared_error", "max_error"):
+        assert cbnb.SklearnMetric(name)(one, probs) == pytest.approx(getattr(sklearn.metrics, name)(probs, one)), name
+    for name in ("f1_score", "cohen_kappa_score", "balanced_accuracy_score"):
+        assert cbnb.SklearnMetric(name)(two, y) == pytest.approx(getattr(sklearn.metrics, name)(y, two.argmax(1))), name
+    for name in sklearn.metrics.__all__:
+        if inspect.isfunction(f := getattr(sklearn.metrics, name)):
+            assert takes_of(f) in ("labels", "probabilities", "values")
+    words, tags = torch.randn(5, 7, 3, generator=g), torch.randint(0, 3, (5, 7), generator=g)
+    want = (words.argmax(-1) == tags).float().mean().item()
+    assert cbnb.SklearnMetric("accuracy_score", axis=-1)(words, tags) == pytest.approx(want)
+    with pytest.raises(ValueError, match="goes with takes='labels'"):
+        cbnb.SklearnMetric("roc_auc_score", thresh=0.5)
+
+
+@pytest.mark.parametrize("make", [cbnb.SklearnMetric, cbnb.AccumMetric])
+def test_a_misspelt_argument_is_found_at_once(make):
+    with pytest.raises(TypeError, match="f1_score has no argument 'averag'; did you mean 'average'"):
+        make(f1_score, averag="macro")
+
+
+def test_errors_of_small_numbers_are_not_small():
+    """Bytes do not wrap around, and a sum of half precision does not overflow."""
+    def bytes_of(v):
+        return torch.tensor([v], dtype=torch.uint8)
+
+    assert value(cbnb.MAE(), outputs_of(bytes_of(5), bytes_of(7))) == 2
+    many = torch.ones(70_000).half()
+    assert value(cbnb.MSE(), outputs_of(many, 0 * many)) == 1
+
+
+def test_a_copy_has_a_mean_of_its_own():
+    class Held(cbnb.Metric):
+        def __init__(self):
+            self.mean = RunningMean()
+
+        def reset(self):
+            self.mean.reset()
+
+    held = Held()
+    held.mean.add(1.0, 2)
+    copy.copy(held).reset()
+    assert held.mean.value == 1
+
+
+def test_targets_have_the_names_that_the_loaders_were_told():
+    x = torch.arange(6.0)[:, None]
+    batches = [dict(x=a, near=a + 1, far=a + 3) for a in x.split(4)]
+    dls = cbnb.DataLoaders(batches, batches, targets=("near", "far"), device="cpu")
+    metrics = [cbnb.on(cbnb.MAE(), 0, "near"), cbnb.on(mae, 0, "far", name="far")]
+
+    class Same(nn.Module):
+        def forward(self, x):
+            return x
+
+    learn = cbnb.Learner(dls, Same(), lambda p, near, far: mae(p, near), metrics=metrics).remove_cb(cbnb.ProgressCallback)
+    assert learn.validate()[1:] == [1, 3]
+
+
+def test_a_function_that_fails_says_what_it_was_given():
+    learn = classifier(lambda pred, y: pred.logits)
+    with pytest.raises(Exception) as caught:
+        learn.validate()
+    assert "metric '<lambda>' was given tensor 16x3, tensor 16" in caught.value.__notes__
 
 
 # Several processes
