@@ -40,7 +40,7 @@ def entry(module: str, name: str, link: Link) -> str:
     parameters, returns = _signature(function)
     table = _table(function, parameters, returns, link)
     arguments = f"({', '.join(_argument(parameter, typed=not table) for parameter in parameters)})"
-    result = f" -> {_type(returns)}" if not table and returns not in (EMPTY, None, "None") else ""
+    result = f" -> {_type(returns, linked=True)}" if not table and returns not in (EMPTY, None, "None") else ""
     lines = [
         f"`````{{py:{_kind(module, name, found)}}} {name}{'' if isinstance(found, property) else arguments + result}",
         f":module: {module}",
@@ -89,7 +89,7 @@ def _signature(function: object) -> tuple[list[inspect.Parameter], object]:
 
 def _argument(parameter: inspect.Parameter, typed: bool) -> str:
     text = str(parameter.replace(annotation=EMPTY, default=EMPTY))
-    kind = _type(parameter.annotation) if typed else ""
+    kind = _type(parameter.annotation, linked=True) if typed else ""
     default = "" if parameter.default is EMPTY else _default(parameter.default)
     if kind:
         return f"{text}: {kind}{' = ' if default else ''}{default}"
@@ -129,9 +129,10 @@ def _code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
-def _type(annotation: object) -> str:
-    """An annotation without the modules its names come from."""
+def _type(annotation: object, linked: bool = False) -> str:
+    """An annotation without the modules its names come from; `linked` keeps ours, for there are several `Callback`s to link to."""
     if annotation is EMPTY:
         return ""
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    return re.sub(r"\b(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])", "", text)
+    start = r"(?<![\w.])(?!cbnb\.)" if linked else r"\b"
+    return re.sub(start + r"(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])", "", text)
