@@ -44,7 +44,7 @@ _all_ = ['Callback', 'RunContext', 'Params', 'Output', 'MissingName', 'wrap',
          'save_checkpoint', 'load_checkpoint', 'load_param_into_net', 'Metric', 'MAE', 'MSE', 'Loss', 'Accuracy', 'METRICS', 'get_metrics',
          'rearrange_inputs']
 
-# %% ../../nbs/19c_mindspore.ipynb #0312869b
+# %% ../../nbs/19c_mindspore.ipynb #27493b2b
 class Cell(nn.Module):
     "A network around another one, saved and loaded under the names of the inner one"
     def __init__(self,
@@ -74,6 +74,8 @@ class TrainOneStepCell(Cell):
     ):
         super().__init__(network)
         self.optimizer, self.step = optimizer, TrainStep(network, None, optimizer, sens)
+    @property
+    def network(self) -> nn.Module: return self.inner
     def forward(self, *inputs: Any) -> Tensor: return self.step(*inputs)
 
 class WithEvalCell(Cell):
@@ -184,7 +186,7 @@ class Columns(DataLoaders):
                              f'but got {n}: give a network that takes them all, and no loss_fn')
         return super().split(batch)
 
-# %% ../../nbs/19c_mindspore.ipynb #0c62d625
+# %% ../../nbs/19c_mindspore.ipynb #3cae2498
 @patch
 def _learner(self: Model, train: Any, valid: Any = None) -> Learner:
     "The learner, with these data"
@@ -197,7 +199,9 @@ def _learner(self: Model, train: Any, valid: Any = None) -> Learner:
 @patch
 def _new_learner(self: Model, dls: Columns) -> Learner:
     network, opt, step, eval_step = self.network, self.optimizer, None, None
-    if self.loss_fn is None and opt is not None: step = TrainStep(network, None, opt)
+    if opt is not None: step = TrainStep(network, self.loss_fn)      # takes a vector of losses, too
+    elif getattr(type(network), 'forward', None) is TrainOneStepCell.forward:
+        step, opt = network.step, network.optimizer       # in parts: a NaN is seen before the update
     elif self.loss_fn is None:
         step = CallStep(network)
         opt = step.opt = step.opt or joined_optimizers(network)
