@@ -1027,3 +1027,44 @@ def test_a_train_one_step_cell_with_a_step_of_its_own():
     note = ms.LambdaCallback(on_train_end=lambda c: names.extend(c.original_args().train_network.state_dict()))
     ms.Model(Clip(ms.WithLossCell(net, nn.MSELoss()), torch.optim.SGD(net.parameters(), lr=0.1))).train(1, batches(2), note)
     assert names == ["weight", "bias"] and net.bias.item() == pytest.approx(0.2)
+
+
+def test_metrics_of_ones_own_get_arrays_by_asnumpy():
+    class Own(ms.Metric):
+        def __init__(self):
+            super().__init__()
+            self.clear()
+
+        def clear(self):
+            self.total, self.rows = 0.0, 0
+
+        def update(self, *inputs):
+            pred, y = inputs[0].asnumpy(), self._convert_data(inputs[1])
+            self.total += abs(y - pred).sum()
+            self.rows += len(y)
+
+        def eval(self):
+            return self.total / self.rows
+
+    expected = model_of(metrics={"mae"}).eval(batches(2))["mae"]
+    assert model_of(metrics={"own": Own()}).eval(batches(2)) == {"own": pytest.approx(expected)}
+    assert learner(metrics=[Own()]).validate()[1] == pytest.approx(expected)
+    assert Own()._convert_data([1.0, 2.0]).tolist() == [1, 2]
+
+
+def test_accuracy_is_not_rounded_to_float32():
+    accuracy = ms.Accuracy()
+    accuracy.update(torch.tensor([[0.2, 0.5], [0.3, 0.1], [0.9, 0.6]]), torch.tensor([1, 0, 1]))
+    assert accuracy.eval() == 2 / 3
+
+
+def test_a_loss_monitor_whose_step_end_is_overridden(capsys):
+    class Mine(ms.LossMonitor):
+        def step_end(self, run_context):
+            super().step_end(run_context)
+            print("mine", run_context.original_args().cur_step_num)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learner(metrics=None).fit(1, cbs=[Mine(2), ms.LossMonitor(9)])
+    assert [line[:16] for line in capsys.readouterr().out.splitlines()] == ["mine 1", "epoch: 1 step: 2", "mine 2", "mine 3"]

@@ -16,12 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# %% ../../nbs/19b_mindspore_metrics.ipynb #75dc3b7e
+# %% ../../nbs/19b_mindspore_metrics.ipynb #c5f0df51
 from ..data import find_bs
+from .mindspore_context import as_output
 from ..learner import Learner, Step
 from ..metrics import Metric as NativeMetric
 
-# %% ../../nbs/19b_mindspore_metrics.ipynb #c05bb78f
+# %% ../../nbs/19b_mindspore_metrics.ipynb #0fc49e50
 class Metric(NativeMetric):
     "Base of metrics in MindSpore's style"
     indexes: list[int] | None = None
@@ -45,6 +46,9 @@ class Metric(NativeMetric):
         self.indexes = indexes or None
         return self
 
+    def _convert_data(self, data: Any) -> Any:        # metrics of one's own call it by this name
+        return as_output(as_tensor(data, f'{type(self).__name__}.update')).asnumpy()
+
     def __call__(self, *inputs: Any) -> Any:
         "The result of one batch alone"
         self.clear()
@@ -61,7 +65,7 @@ class Metric(NativeMetric):
         "What the learner has for this metric: prediction and targets, or all to choose from"
         return learn.outputs if self.indexes else Step.outputs(learn.eval_step, learn)
 
-# %% ../../nbs/19b_mindspore_metrics.ipynb #a1d09ea6
+# %% ../../nbs/19b_mindspore_metrics.ipynb #1afb489b
 def rearrange_inputs(
     update: Function[..., None],    # a metric's `update`
 ) -> Function[..., None]:
@@ -80,7 +84,7 @@ def feed(
     indexes = getattr(metric, 'indexes', None)
     if indexes and not getattr(metric.update, 'chooses', False):
         inputs = [inputs[i] for i in indexes]
-    metric.update(*inputs)
+    metric.update(*as_output(tuple(inputs)))
 
 # %% ../../nbs/19b_mindspore_metrics.ipynb #48d43062
 def as_tensor(
@@ -175,7 +179,7 @@ class Loss(Metric):
         super().accumulate(learn)
         self._items = None
 
-# %% ../../nbs/19b_mindspore_metrics.ipynb #bb391ab4
+# %% ../../nbs/19b_mindspore_metrics.ipynb #c86ee34f
 class Accuracy(Metric):
     "Share of items whose class is right"
     def __init__(self,
@@ -200,7 +204,7 @@ class Accuracy(Metric):
 
     def eval(self) -> float:
         if not self.count: raise nothing_seen(self)
-        return float(self.total/self.count)
+        return int(self.total)/self.count          # whole numbers: float32 would not divide exactly
 
 # %% ../../nbs/19b_mindspore_metrics.ipynb #032b02a8
 METRICS = dict(mae=MAE, MAE=MAE, mse=MSE, MSE=MSE, loss=Loss, accuracy=Accuracy, acc=Accuracy,
