@@ -1068,3 +1068,15 @@ def test_a_loss_monitor_whose_step_end_is_overridden(capsys):
         warnings.simplefilter("error")
         learner(metrics=None).fit(1, cbs=[Mine(2), ms.LossMonitor(9)])
     assert [line[:16] for line in capsys.readouterr().out.splitlines()] == ["mine 1", "epoch: 1 step: 2", "mine 2", "mine 3"]
+
+
+def test_a_metric_that_gives_several_numbers_is_named():
+    class Recall(ms.Metric):
+        clear = update = lambda self, *inputs: None
+
+        def eval(self):
+            return [0.5, 1.0]
+
+    for call in (lambda: model_of(metrics={"recall": Recall()}).eval(batches(1)), lambda: learner(metrics=[Recall()]).validate()):
+        with pytest.raises(TypeError, match="metric 'recall' gave .0.5, 1.0.: its eval should return one number"):
+            call()

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-# %% ../../nbs/19c_mindspore.ipynb #4c79625a
+# %% ../../nbs/19c_mindspore.ipynb #93d1003c
 from ..callback import patch, user_level
 from ..data import DataLoaders, as_loader, n_batches
 from .mindspore_callbacks import (
@@ -30,7 +30,7 @@ from .mindspore_callbacks import (
 from .mindspore_context import (
     Callback, MissingName, Output, Params, RunContext, as_output, same, wrap)
 from .mindspore_metrics import (
-    METRICS, MAE, MSE, Accuracy, Loss, Metric, feed, get_metrics, rearrange_inputs)
+    METRICS, MAE, MSE, Accuracy, Loss, Metric, feed, get_metrics, one_number, rearrange_inputs)
 from ..learner import CallStep, Learner, as_count
 from ..metrics import Metric as NativeMetric
 from ..optim import Optimizers, one_group
@@ -127,7 +127,7 @@ def check_eval_indexes(indexes: Any) -> None:
         raise ValueError(f'eval_indexes={indexes!r} should be a list of three whole numbers: '
                          'where loss, prediction and label are')
 
-# %% ../../nbs/19c_mindspore.ipynb #c31d09e2
+# %% ../../nbs/19c_mindspore.ipynb #bdf873c1
 class ModelMetric(NativeMetric):
     "A metric of a `Model`, as its learner calls it"
     name = None                     # set for each
@@ -151,7 +151,7 @@ class ModelMetric(NativeMetric):
         feed(self.metric, tuple(made))
         self.seen = True
     @property
-    def value(self) -> Any: return self.metric.eval() if self.seen else None
+    def value(self) -> Any: return one_number(self.metric.eval(), self.name) if self.seen else None
 
 class EvalNetwork(CallStep):
     "An evaluation network, with its loss where `indexes` say, or without one"
