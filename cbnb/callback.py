@@ -326,15 +326,15 @@ def _code(code: types.CodeType) -> tuple:
     consts = [_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
     return code.co_code, code.co_names, consts        # a code object's own `repr` has its address
 
-# %% ../nbs/00_callback.ipynb #9fb6a4e5
+# %% ../nbs/00_callback.ipynb #1a726e45
 def cb_settings(
     cb: Callback,   # on a learner or not
 ) -> Any:           # something that compares equal for callbacks that do the same
     "Class and settings of a callback; the learner it is on is no setting"
     if wrapped(cb) is not cb: return settings(type(cb)), cb_settings(made_by(cb))
     if isinstance(cb, (type, functools.partial)): return settings(cb)
-    held = getattr(cb, '__dict__', {}).items()
-    held = {k: v for k, v in held if k not in ('learn', '_learn', '_shadows')}
+    if not hasattr(cb, '__dict__'): return settings(type(cb)), _Same(cb)     # all of it in slots
+    held = {k: v for k, v in vars(cb).items() if k not in ('learn', '_learn', '_shadows')}
     return settings(type(cb)), settings(held)
 
 def wrapped(cb: Callback) -> Any:

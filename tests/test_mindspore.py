@@ -941,3 +941,142 @@ def test_all_names_are_in_one_place():
     LambdaCallback save_checkpoint load_checkpoint load_param_into_net Metric MAE MSE Loss Accuracy Model WithLossCell TrainOneStepCell
     WithEvalCell rearrange_inputs""".split()
     assert all(name in ms.__all__ and hasattr(ms, name) for name in names)
+
+
+# ---------------------------------------------------------------- a second look
+
+
+def test_objects_with_begin_and_end_only_with_slots_and_with_half_a_context_manager():
+    calls = []
+
+    class Slots:
+        __slots__ = ("name",)
+
+        def __init__(self, name):
+            self.name = name
+
+        def begin(self, run_context):
+            calls.append((self.name, run_context.original_args().mode))
+
+    class Enter(Slots):
+        def __enter__(self):
+            calls.append("enter")
+
+    class Exit(Slots):
+        def __exit__(self, *err):
+            calls.append("exit")
+
+    with pytest.warns(DeprecationWarning):
+        learner(cbs=[Slots(1), Slots(2)]).fit(1)  # two, though of one class: what is in slots counts
+    assert calls == [(1, "train"), (2, "train"), (1, "eval"), (2, "eval")]
+    calls.clear()
+    with pytest.warns(DeprecationWarning):
+        learner(n_valid=0).fit(1, cbs=[Enter(1), Exit(2)])
+    assert calls == ["enter", (1, "train"), (2, "train"), "exit"]
+    for strange in (range(3).count, type("Timer", (), dict(begin=lambda self: None))(), (2).bit_length):
+        with pytest.raises(TypeError, match="is not a callback"):
+            learner().fit(1, cbs=[strange])
+
+
+def test_a_number_is_rounded():
+    one = ms.as_output(torch.tensor(1.2345))
+    assert round(one, 2) == 1.23 and round(one) == 1
+
+
+def test_a_loss_monitor_with_a_beginning_of_its_own_prints_in_a_second_run(capsys):
+    class Mine(ms.LossMonitor):
+        def on_train_begin(self, run_context):
+            pass
+
+    learn, monitor = learner(n_valid=0), Mine(2)
+    for _ in range(2):
+        learn.fit(1, cbs=monitor)
+    assert [line[:16] for line in capsys.readouterr().out.splitlines()] == ["epoch: 1 step: 2"] * 2
+
+
+def test_model_with_a_vector_of_losses(capsys):
+    net, outs = zero_line(), []
+    note = ms.LambdaCallback(on_train_step_end=lambda c: outs.append(c.original_args().net_outputs))
+    model = ms.Model(net, nn.L1Loss(reduction="none"), torch.optim.SGD(net.parameters(), lr=0.1))
+    n = len(batches(1)[0][0])
+    model.train(1, batches(1), [note, ms.LossMonitor()])
+    assert outs[0].shape == (n, 1) and capsys.readouterr().out == f"epoch: 1 step: 1, loss is {outs[0].mean().item()}\n"
+    assert net.bias.item() == pytest.approx(0.1 * n)  # of the sum
+
+
+def test_a_nan_in_a_train_one_step_cell_is_found_before_the_update():
+    net = zero_line()
+    step = ms.TrainOneStepCell(ms.WithLossCell(net, nn.MSELoss()), torch.optim.SGD(net.parameters(), lr=0.1), sens=8.0)
+    data = batches(2) + [(torch.ones(2, 1), torch.full((2, 1), float("nan")))]
+    with pytest.raises(ValueError, match="In epoch: 1 step: 3, loss is NAN or INF"):
+        ms.Model(step).train(1, data, [ms.LossMonitor(0), witness := Witness()])
+    assert [round(row[5][1], 4) for row in witness.rows if row[0] == "on_train_step_end"] == [13, 8.32] and net.bias.isfinite().all()
+
+
+def test_a_train_one_step_cell_with_a_step_of_its_own():
+    class Clip(ms.TrainOneStepCell):
+        def forward(self, *inputs):
+            loss = self.network(*inputs)
+            self.optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_value_(self.network.parameters(), 1.0)
+            self.optimizer.step()
+            return loss
+
+    net, names = zero_line(), []
+    note = ms.LambdaCallback(on_train_end=lambda c: names.extend(c.original_args().train_network.state_dict()))
+    ms.Model(Clip(ms.WithLossCell(net, nn.MSELoss()), torch.optim.SGD(net.parameters(), lr=0.1))).train(1, batches(2), note)
+    assert names == ["weight", "bias"] and net.bias.item() == pytest.approx(0.2)
+
+
+def test_metrics_of_ones_own_get_arrays_by_asnumpy():
+    class Own(ms.Metric):
+        def __init__(self):
+            super().__init__()
+            self.clear()
+
+        def clear(self):
+            self.total, self.rows = 0.0, 0
+
+        def update(self, *inputs):
+            pred, y = inputs[0].asnumpy(), self._convert_data(inputs[1])
+            self.total += abs(y - pred).sum()
+            self.rows += len(y)
+
+        def eval(self):
+            return self.total / self.rows
+
+    expected = model_of(metrics={"mae"}).eval(batches(2))["mae"]
+    assert model_of(metrics={"own": Own()}).eval(batches(2)) == {"own": pytest.approx(expected)}
+    assert learner(metrics=[Own()]).validate()[1] == pytest.approx(expected)
+    assert Own()._convert_data([1.0, 2.0]).tolist() == [1, 2]
+
+
+def test_accuracy_is_not_rounded_to_float32():
+    accuracy = ms.Accuracy()
+    accuracy.update(torch.tensor([[0.2, 0.5], [0.3, 0.1], [0.9, 0.6]]), torch.tensor([1, 0, 1]))
+    assert accuracy.eval() == 2 / 3
+
+
+def test_a_loss_monitor_whose_step_end_is_overridden(capsys):
+    class Mine(ms.LossMonitor):
+        def step_end(self, run_context):
+            super().step_end(run_context)
+            print("mine", run_context.original_args().cur_step_num)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learner(metrics=None).fit(1, cbs=[Mine(2), ms.LossMonitor(9)])
+    assert [line[:16] for line in capsys.readouterr().out.splitlines()] == ["mine 1", "epoch: 1 step: 2", "mine 2", "mine 3"]
+
+
+def test_a_metric_that_gives_several_numbers_is_named():
+    class Recall(ms.Metric):
+        clear = update = lambda self, *inputs: None
+
+        def eval(self):
+            return [0.5, 1.0]
+
+    for call in (lambda: model_of(metrics={"recall": Recall()}).eval(batches(1)), lambda: learner(metrics=[Recall()]).validate()):
+        with pytest.raises(TypeError, match="metric 'recall' gave .0.5, 1.0.: its eval should return one number"):
+            call()

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-# %% ../../nbs/19c_mindspore.ipynb #4c79625a
+# %% ../../nbs/19c_mindspore.ipynb #93d1003c
 from ..callback import patch, user_level
 from ..data import DataLoaders, as_loader, n_batches
 from .mindspore_callbacks import (
@@ -30,7 +30,7 @@ from .mindspore_callbacks import (
 from .mindspore_context import (
     Callback, MissingName, Output, Params, RunContext, as_output, same, wrap)
 from .mindspore_metrics import (
-    METRICS, MAE, MSE, Accuracy, Loss, Metric, feed, get_metrics, rearrange_inputs)
+    METRICS, MAE, MSE, Accuracy, Loss, Metric, feed, get_metrics, one_number, rearrange_inputs)
 from ..learner import CallStep, Learner, as_count
 from ..metrics import Metric as NativeMetric
 from ..optim import Optimizers, one_group
@@ -44,7 +44,7 @@ _all_ = ['Callback', 'RunContext', 'Params', 'Output', 'MissingName', 'wrap',
          'save_checkpoint', 'load_checkpoint', 'load_param_into_net', 'Metric', 'MAE', 'MSE', 'Loss', 'Accuracy', 'METRICS', 'get_metrics',
          'rearrange_inputs']
 
-# %% ../../nbs/19c_mindspore.ipynb #0312869b
+# %% ../../nbs/19c_mindspore.ipynb #27493b2b
 class Cell(nn.Module):
     "A network around another one, saved and loaded under the names of the inner one"
     def __init__(self,
@@ -74,6 +74,8 @@ class TrainOneStepCell(Cell):
     ):
         super().__init__(network)
         self.optimizer, self.step = optimizer, TrainStep(network, None, optimizer, sens)
+    @property
+    def network(self) -> nn.Module: return self.inner
     def forward(self, *inputs: Any) -> Tensor: return self.step(*inputs)
 
 class WithEvalCell(Cell):
@@ -125,7 +127,7 @@ def check_eval_indexes(indexes: Any) -> None:
         raise ValueError(f'eval_indexes={indexes!r} should be a list of three whole numbers: '
                          'where loss, prediction and label are')
 
-# %% ../../nbs/19c_mindspore.ipynb #c31d09e2
+# %% ../../nbs/19c_mindspore.ipynb #bdf873c1
 class ModelMetric(NativeMetric):
     "A metric of a `Model`, as its learner calls it"
     name = None                     # set for each
@@ -149,7 +151,7 @@ class ModelMetric(NativeMetric):
         feed(self.metric, tuple(made))
         self.seen = True
     @property
-    def value(self) -> Any: return self.metric.eval() if self.seen else None
+    def value(self) -> Any: return one_number(self.metric.eval(), self.name) if self.seen else None
 
 class EvalNetwork(CallStep):
     "An evaluation network, with its loss where `indexes` say, or without one"
@@ -184,7 +186,7 @@ class Columns(DataLoaders):
                              f'but got {n}: give a network that takes them all, and no loss_fn')
         return super().split(batch)
 
-# %% ../../nbs/19c_mindspore.ipynb #0c62d625
+# %% ../../nbs/19c_mindspore.ipynb #3cae2498
 @patch
 def _learner(self: Model, train: Any, valid: Any = None) -> Learner:
     "The learner, with these data"
@@ -197,7 +199,9 @@ def _learner(self: Model, train: Any, valid: Any = None) -> Learner:
 @patch
 def _new_learner(self: Model, dls: Columns) -> Learner:
     network, opt, step, eval_step = self.network, self.optimizer, None, None
-    if self.loss_fn is None and opt is not None: step = TrainStep(network, None, opt)
+    if opt is not None: step = TrainStep(network, self.loss_fn)      # takes a vector of losses, too
+    elif getattr(type(network), 'forward', None) is TrainOneStepCell.forward:
+        step, opt = network.step, network.optimizer       # in parts: a NaN is seen before the update
     elif self.loss_fn is None:
         step = CallStep(network)
         opt = step.opt = step.opt or joined_optimizers(network)

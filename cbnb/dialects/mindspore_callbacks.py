@@ -26,7 +26,7 @@ from .mindspore_context import OLD_NAMES, Callback, Params, RunContext
 from ..learner import as_count
 from ..optim import as_positive, get_hyper, set_hyper
 
-# %% ../../nbs/19a_mindspore_callbacks.ipynb #1fb29e3e
+# %% ../../nbs/19a_mindspore_callbacks.ipynb #c288e278
 class StepInEpoch(Callback):
     "Knows the number of a step in its epoch, however many batches the epochs before had"
     _epoch = _start = None
@@ -57,8 +57,10 @@ class LossMonitor(StepInEpoch):
         raise ValueError(f'In {where}, loss is NAN or INF, training process cannot continue, '
                          'terminating training.')
 
-    def on_train_step_end(self, run_context): self._print(run_context.original_args())
-    def on_eval_step_end(self, run_context): self._print(run_context.original_args())
+    # under its old name, too: subclasses override that one
+    def step_end(self, run_context): self._print(run_context.original_args())
+    def on_train_step_end(self, run_context): self.step_end(run_context)
+    def on_eval_step_end(self, run_context): self.step_end(run_context)
     def on_train_epoch_end(self, run_context):
         p = run_context.original_args()
         if not p.get('metrics'): return
@@ -67,6 +69,7 @@ class LossMonitor(StepInEpoch):
 
     def _print(self, p: Params) -> None:
         n = p.cur_step_num
+        if n <= self._last: self._last = 0       # a new run; a subclass may have its own beginning
         if self.per_print_times == 0 or n - self._last < self.per_print_times: return
         self._last = n
         epoch, step = p.get('cur_epoch_num', 1), self.step_in_epoch(p)

@@ -61,7 +61,7 @@ def __deepcopy__(self: Params, memo: dict) -> Params:
         except Exception: new[name] = value           # whatever its own copying raises
     return new
 
-# %% ../../nbs/19_mindspore_context.ipynb #0a866624
+# %% ../../nbs/19_mindspore_context.ipynb #54a19172
 class Output(Tensor):
     "A tensor without a graph, with `asnumpy`, that formats as a number if it is one"
     def asnumpy(self) -> Any:
@@ -73,6 +73,7 @@ class Output(Tensor):
     def __str__(self) -> str: return str(self.asnumpy())
     def __format__(self, spec: str) -> str:
         return format(self.item() if spec and self.ndim == 0 else str(self), spec)
+    def __round__(self, n: int | None = None) -> Any: return round(self.item(), n)
 
 def as_output(
     value: Any,    # nested tensors
@@ -230,7 +231,7 @@ class Session:
                 e.add_note(f'in {type(member.wraps).__name__}.{name}')
                 raise
 
-# %% ../../nbs/19_mindspore_context.ipynb #c1a06b87
+# %% ../../nbs/19_mindspore_context.ipynb #fd15bb0f
 @patch
 def enter(self: Session) -> None:
     "Enter all callbacks, and find out who listens where"
@@ -239,9 +240,8 @@ def enter(self: Session) -> None:
     undo.push(self.exit)
     for member in self.members:
         cb = entered = member.wraps
-        if hasattr(type(cb), '__enter__'):
-            entered = cb.__enter__()
-            self.entered.append(cb)
+        if hasattr(type(cb), '__enter__'): entered = cb.__enter__()
+        if hasattr(type(cb), '__exit__'): self.entered.append(cb)
         if entered is not cb and not isinstance(entered, Callback):
             if entered is not None: warnings.warn(
                 f'{type(cb).__name__}.__enter__ returned {entered!r}, which is no callback: '

@@ -14,13 +14,13 @@ from typing import Any
 # %% ../../nbs/17a_dialects.ipynb #4e4e75c1
 from ..callback import Callback, class_of, snake_name
 
-# %% ../../nbs/17a_dialects.ipynb #3634e9aa
+# %% ../../nbs/17a_dialects.ipynb #f4fafdf5
 _V1 = {'on_epoch_begin', 'on_batch_begin', 'on_loss_begin', 'on_backward_begin', 'on_backward_end',
        'on_step_end', 'on_batch_end', 'on_epoch_end', 'jump_to_epoch'}
 _MINDSPORE = {f'on_{phase}_{level}_{end}' for phase in ('train', 'eval')
               for level in ('epoch', 'step') for end in ('begin', 'end')}
 _MINDSPORE |= {'on_eval_begin', 'on_eval_end', 'epoch_begin', 'epoch_end', 'step_begin', 'step_end'}
-_BOTH = ('on_train_begin', 'on_train_end')
+_BOTH, _COMMON = ('on_train_begin', 'on_train_end'), ('begin', 'end')
 
 def dialect_of(
     cb: Any,        # an object, a class, or a partial of a class
@@ -35,6 +35,7 @@ def dialect_of(
     if v1 or mindspore: return 'fastai_v1' if v1 else 'mindspore'
     for name in _methods(cb, _BOTH):
         return 'fastai_v1' if _takes_keywords(getattr(cb, name)) else 'mindspore'
+    if any(_takes_one(cb, name) for name in _methods(cb, _COMMON)): return 'mindspore'
 
 def _methods(cb: Any, names: Any) -> list[str]:
     return sorted(name for name in names if callable(getattr(cb, name, None)))
@@ -42,6 +43,13 @@ def _methods(cb: Any, names: Any) -> list[str]:
 def _takes_keywords(method: Any) -> bool:
     kinds = [p.kind for p in inspect.signature(method).parameters.values()]
     return inspect.Parameter.VAR_KEYWORD in kinds or not kinds
+
+def _takes_one(cb: Any, name: str) -> bool:
+    # a class has its methods unbound, with `self` as an argument of its own
+    unbound = isinstance(cb, type) and inspect.isfunction(inspect.getattr_static(cb, name))
+    try: inspect.signature(getattr(cb, name)).bind(*[None]*(1 + unbound))
+    except (TypeError, ValueError): return False        # it takes another number, or hides it
+    return True
 
 # %% ../../nbs/17a_dialects.ipynb #9125bebf
 class Wrapped(Callback):
