@@ -208,7 +208,7 @@ class Phase:
         "The metrics (waits for the device)"
         return [as_number(m.value) for m in self.metrics]
 
-# %% ../nbs/05_recorder.ipynb #90835110
+# %% ../nbs/05_recorder.ipynb #4720d594
 class Recorder(Callback):
     "Writes the history: a row for each training batch, and one for each epoch"
     order, run_in = 50, ('fit', 'validate')
@@ -225,6 +225,7 @@ class Recorder(Callback):
 
     def before_fit(self):
         learn = self.learn
+        learn.metrics = learn.metrics               # somebody may have appended a function
         if learn.purpose != 'fit': return
         self._name_columns()
         time_column = ['time'] if self.add_time else []
