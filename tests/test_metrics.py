@@ -515,3 +515,32 @@ def test_a_function_may_be_appended_to_the_metrics():
     assert learn.recorder.metric_names[-3:] == ["accuracy", "error_rate", "time"]
     learn.metrics.append(lambda pred, y: 0.25)
     assert learn.validate()[-1] == 0.25
+
+
+class Emptied:
+    """No subclass of ours, and `reset` empties its list in place."""
+
+    name = "emptied"
+
+    def __init__(self):
+        self.seen = []
+
+    def reset(self):
+        self.seen.clear()
+
+    def accumulate(self, learn):
+        self.seen.append(len(learn.y))
+
+    @property
+    def value(self):
+        return sum(self.seen)
+
+
+def test_a_run_inside_leaves_the_list_of_somebodys_own_metric_alone():
+    learn = classifier(Emptied(), cbs=cbnb.Recorder(train_metrics=True))
+    inside = cbnb.Callback(after_batch=lambda self: learn.validate())
+    inside.run_in = ("fit",)
+    learn.add_cb(inside)
+    learn.fit(1)
+    row = learn.recorder.history[0].epochs[0]
+    assert row["train_emptied"] == row["valid_emptied"] == sum(SIZES)
