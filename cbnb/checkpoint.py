@@ -17,10 +17,11 @@ from typing import Any, BinaryIO
 # %% ../nbs/12_checkpoint.ipynb #b413b74a
 import torch
 
-# %% ../nbs/12_checkpoint.ipynb #923a1d52
+# %% ../nbs/12_checkpoint.ipynb #ebaca54e
 from .callback import patch, user_level
 from .data import DataLoaders
 from .learner import Learner, UndoStack, as_count, interrupts_wait
+from .recorder import fresh
 from .tracker import Tracker
 
 # %% ../nbs/12_checkpoint.ipynb #9e24c743
@@ -160,7 +161,7 @@ def _load_best(self: SaveModel) -> None:
 
 def _warn(message: str) -> None: warnings.warn(message, stacklevel=user_level())
 
-# %% ../nbs/12_checkpoint.ipynb #337c4f70
+# %% ../nbs/12_checkpoint.ipynb #9ca89a6e
 @patch
 def export(self: Learner,
     fname: str | Path = 'export.pkl',   # below `path`
@@ -172,6 +173,7 @@ def export(self: Learner,
         undo.callback(setattr, self, 'dls', self.dls)
         self.dls = empty
         undo.set(self, 'opt', None)
+        undo.set(self, 'metrics', [fresh(m) for m in self.metrics])     # they may hold data
         return write_whole(Path(self.path)/fname, lambda f: torch.save(self, f))
 
 def load_learner(

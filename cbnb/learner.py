@@ -780,7 +780,7 @@ def text_table(
     widths = [max(map(len, column)) for column in zip(*rows)]
     return ['  '.join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]
 
-# %% ../nbs/03_learner.ipynb #497bb029
+# %% ../nbs/03_learner.ipynb #be4cf418
 @patch
 def summary(self: Learner) -> str:
     "The layers with output shapes and parameter counts, from one training batch; changes nothing"
@@ -788,8 +788,8 @@ def summary(self: Learner) -> str:
         xb, _ = self._split(next(iter(self.dls.train)))
         self.model(**xb) if isinstance(xb, Mapping) else self.model(*xb)
     modes = {m: m.training for m in self.model.modules()}
-    with torch.random.fork_rng(), torch.no_grad():
-        try:
+    with torch.random.fork_rng(), torch.no_grad(), self._for_now('purpose', 'validate'):
+        try:                               # hooks of a fit under way do not look at this
             self.to_dls_device()
             self.model.eval()
             rows = layer_rows(self.model, run)

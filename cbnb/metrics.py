@@ -9,12 +9,13 @@ __all__ = ['Metric', 'as_number', 'n_processes', 'sum_over_processes', 'gather_o
            'as_metrics', 'Chosen', 'seen_by', 'on', 'distinct', 'accuracy', 'error_rate', 'ErrorMetric', 'MAE', 'MSE',
            'Accuracy', 'Loss']
 
-# %% ../nbs/02_metrics.ipynb #4c2ba215
+# %% ../nbs/02_metrics.ipynb #d8b2f2d4
 import copy
 import difflib
 import functools
 import importlib
 import inspect
+import math
 from collections.abc import Callable, Iterable
 from numbers import Real
 from typing import Any
@@ -424,7 +425,7 @@ class ValueMetric(Metric):
     @property
     def value(self) -> Any: return one_number(self.name, self.func())
 
-# %% ../nbs/02_metrics.ipynb #b824b02d
+# %% ../nbs/02_metrics.ipynb #135ef6a9
 class UpdateMetric(Metric):
     "A metric with `reset`, `update(pred, *yb)` and `compute`, such as those of torchmetrics"
     def __init__(self,
@@ -455,17 +456,35 @@ class UpdateMetric(Metric):
     def value(self) -> Any:
         [n_seen] = sum_over_processes(self.seen)
         if not n_seen: return None
-        metric = self.metric if n_seen == n_processes() else _merged(self.metric, self.seen)
+        several, shares = n_processes() > 1, hasattr(self.metric, 'distributed_available_fn')
+        merges = hasattr(self.metric, 'merge_state') and (not shares or n_seen < n_processes())
+        metric = _merged(self.metric, self.seen) if several and merges else self.metric
         hint = "it may have an option for one number, such as average='macro'"
-        return one_number(self.name, metric.compute(), hint)
+        def compute() -> Any: return one_number(self.name, metric.compute(), hint)
+        return _agreed(self.name, compute) if several and not shares else compute()
 
 def _merged(metric: Any, seen: bool) -> Any:
     "A metric that has seen what those of all processes have"
     mine = copy.deepcopy(metric).to('cpu') if seen and hasattr(metric, 'to') else metric
     first, *others = [m for m in gather_over_processes(mine if seen else None) if m is not None]
-    first.distributed_available_fn = lambda: False      # `compute` is to be content with these
+    if hasattr(first, 'distributed_available_fn'):
+        first.distributed_available_fn = lambda: False  # `compute` is to be content with these
     for m in others: first.merge_state(m)
     return first
+
+def _agreed(name: str, compute: Callable[[], Any]) -> float:
+    "A value that should be the same in all processes; `TypeError` if it is not"
+    error = None
+    try: mine = float(as_number(compute()))
+    except Exception as e: mine, error = repr(e), e          # the others wait to hear of it
+    found = gather_over_processes(mine)
+    if error is not None and all(v == mine for v in found): raise error
+    numbers = all(isinstance(v, float) for v in found)
+    if numbers and all(math.isclose(v, mine, rel_tol=1e-5, abs_tol=1e-9) or v != v and mine != mine
+                       for v in found): return mine
+    raise TypeError(f'metric {name!r} saw a part of the items in each process, and they found '
+                    f'{", ".join(map(str, found))}: give it a method merge_state(other) that takes '
+                    'in what another one has seen, or use AccumMetric') from error
 
 # %% ../nbs/02_metrics.ipynb #644a9088
 def as_metric(

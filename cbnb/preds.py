@@ -16,11 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# %% ../nbs/13_preds.ipynb #95f04784
+# %% ../nbs/13_preds.ipynb #6e16e16f
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, default_collate
+from torch.utils.data import (
+    BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler,
+    WeightedRandomSampler, default_collate)
 
 # %% ../nbs/13_preds.ipynb #1e433ade
 from .callback import Callback, patch
@@ -89,16 +91,16 @@ def loss_not_reduced(self: Learner) -> Iterator[Learner]:
     "A loss function that does not average, for the length of a `with` block"
     with unreduced(self.loss_func) as f, self._for_now('loss_func', f): yield self
 
-# %% ../nbs/13_preds.ipynb #f8bdb5ee
+# %% ../nbs/13_preds.ipynb #b8d830bb
 def joined(
     parts: list[Any],   # batches, nested in the same way
-    dim: int = 0,       # dimension along which they are joined
+    dim: int = 0,       # dimension along which they are joined; 0 for those without it
 ) -> Any:               # the same nesting
     "Nested batches joined; what cannot be concatenated becomes a list over the items"
     first = parts[0]
     if isinstance(first, Tensor) and first.ndim == 0: return torch.stack(parts)
     if isinstance(first, Tensor):
-        try: return torch.cat(parts, dim)
+        try: return torch.cat(parts, dim if dim < first.ndim else 0)       # such as targets
         except RuntimeError: return [item for part in parts for item in part]     # of other sizes
     if (held := entries(first)) is not None:
         each = [entries(part) for part in parts]
@@ -258,18 +260,25 @@ def all_tensors(self: GatherPredsCallback) -> list[Any]:
     return [*inputs, where(self.save_preds, self.preds), where(self.save_targs, self.targets),
             *losses]
 
-# %% ../nbs/13_preds.ipynb #202c6624
+# %% ../nbs/13_preds.ipynb #a81b0052
 def in_order(
     dl: Any,       # a loader
 ) -> Any:          # `dl` itself if it is in order, or no torch `DataLoader` with the usual batches
     "A loader over the same items in their order"
     if not isinstance(dl, DataLoader) or type(dl.batch_sampler) is not BatchSampler: return dl
     if isinstance(dl.sampler, SequentialSampler) and not dl.drop_last: return dl
+    if type(dl).__iter__ is not DataLoader.__iter__: return dl      # its batches are its own
     same = ('batch_size', 'num_workers', 'collate_fn', 'pin_memory', 'timeout', 'worker_init_fn',
             'multiprocessing_context', 'prefetch_factor')
-    return DataLoader(dl.dataset, **{name: getattr(dl, name) for name in same})
+    kept = {name: getattr(dl, name) for name in same}
+    return DataLoader(dl.dataset, sampler=None if _is_whole(dl) else sorted(dl.sampler), **kept)
 
-# %% ../nbs/13_preds.ipynb #ef4e736b
+def _is_whole(dl: DataLoader) -> bool:
+    "Whether it draws from the whole dataset, rather than from a part that the sampler knows"
+    drawing = SequentialSampler, RandomSampler, WeightedRandomSampler
+    return isinstance(dl.dataset, IterableDataset) or isinstance(dl.sampler, drawing)
+
+# %% ../nbs/13_preds.ipynb #be1c271b
 @patch
 def get_preds(self: Learner,
     ds_idx: int = 1,              # which of the loaders
@@ -296,6 +305,7 @@ def get_preds(self: Learner,
         with_input, with_loss, save_preds, save_targs, with_preds, with_targs, concat_dim,
         act or (lambda pred: own(pred) if isinstance(pred, Tensor) else pred))
     with self._evaluating('preds', cbs, inner) as evaluate, self.added_cbs(gather):
+        gather.at_home()                     # before a run inside of this one takes it for its own
         evaluate(in_order(dl) if reorder else dl)
     if not gather.n_batches: raise ValueError('the loader gave no batches')
     found = gather.all_tensors()

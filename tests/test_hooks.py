@@ -155,10 +155,11 @@ def test_statistics_are_those_of_the_outputs_and_stay():
     assert stats.stats == before
 
 
-def test_what_runs_inside_a_fit_does_not_disturb_the_statistics():
+@pytest.mark.parametrize("what", ["get_preds", "summary"])
+def test_what_runs_inside_a_fit_does_not_disturb_the_statistics(what):
     plain, disturbed = net_learner(), net_learner()
     plain.fit(1, cbs=(one := cbnb.ActivationStats()))
-    inside = cbnb.Callback(after_pred=lambda self: self.learn.get_preds() if self.training else None)
+    inside = cbnb.Callback(after_pred=lambda self: getattr(self.learn, what)() if self.training else None)
     inside.run_in = ("fit",)
     disturbed.fit(1, cbs=[other := cbnb.ActivationStats(), inside])
     assert one.stats == other.stats

@@ -431,24 +431,116 @@ def part(rank: int, mode: str) -> list:
     return batches[2:] if rank else batches[:2]
 
 
+def said_by(n: int, program: str, *args: str) -> list[str]:
+    """What `n` processes of a program print; their numbers are its first arguments."""
+    here = Path(__file__).parent
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(here.parent), str(here)]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", program]
+    started = [subprocess.Popen([*command, str(rank), *args], env=env, text=True, stdout=-1, stderr=-1) for rank in range(n)]
+    try:
+        said = [p.communicate(timeout=120) for p in started]
+    finally:
+        for p in started:
+            p.kill()
+    for p, (_, err) in zip(started, said):
+        assert p.returncode == 0, err
+    return [out for out, _ in said]
+
+
+OWN_WORKER = """
+import sys
+import torch, torch.distributed as dist
+import cbnb.all as cbnb
+from test_metrics import Merging, Share, classifier, ragged
+
+rank, path, n_seeing = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=3)
+mine = ragged()[rank : rank + 1] if rank < n_seeing else []
+if rank == n_seeing - 1: mine = ragged()[rank:]
+print("found", *classifier(Merging()).validate(dl=mine))
+try: classifier(Share()).validate(dl=mine)
+except TypeError as e: print("refused", e)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+class Share:
+    """Somebody's own metric, which knows nothing of other processes."""
+
+    def __init__(self):
+        self.hits = []
+
+    def reset(self):
+        self.hits = []
+
+    def update(self, pred, y):
+        self.hits.append(pred.argmax(1) == y)
+
+    def compute(self):
+        return torch.cat(self.hits).float().mean()
+
+
+class Merging(Share):
+    def merge_state(self, other):
+        self.hits += other.hits
+
+
+@pytest.mark.parametrize("n_seeing", [2, 3])
+def test_metrics_of_ones_own_over_three_processes(n_seeing, tmp_path):
+    """One that can be merged is exact; another is refused in all processes, and none waits for ever."""
+    want = classifier(Merging()).validate(dl=ragged())
+    for out in said_by(3, OWN_WORKER, str(tmp_path / "meet"), str(n_seeing)):
+        lines = out.splitlines()
+        found = next(line for line in lines if line.startswith("found"))
+        assert list(map(float, found.split()[1:])) == pytest.approx(want, abs=1e-6)
+        assert any(line.startswith("refused metric 'share'") and "merge_state" in line for line in lines)
+
+
 @pytest.mark.parametrize("mode", ["train", "validate", "one sees nothing"])
 def test_two_processes_agree_with_one_pass(mode, tmp_path):
     learn = classifier(metrics_for_processes())
     want = learn.validate(dl=ragged())
-    here = Path(__file__).parent
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(here.parent), str(here)]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", WORKER]
-    pair = [
-        subprocess.Popen([*command, str(rank), str(tmp_path / "meet"), mode], env=env, text=True, stdout=-1, stderr=-1)
-        for rank in range(2)
-    ]
-    try:
-        said = [p.communicate(timeout=120) for p in pair]
-    finally:
-        for p in pair:
-            p.kill()
-    for p, (out, err) in zip(pair, said):
-        assert p.returncode == 0, err
+    said = said_by(2, WORKER, str(tmp_path / "meet"), mode)
+    for out in said:
         lines = [line for line in out.splitlines() if line.startswith("found")]
         assert list(map(float, lines[0].split()[1:])) == pytest.approx(want, abs=1e-6)
-    assert mode != "train" or "came out" in said[0][0]
+    assert mode != "train" or "came out" in said[0]
+
+
+def test_a_function_may_be_appended_to_the_metrics():
+    learn = classifier([cbnb.accuracy])
+    learn.metrics.append(cbnb.error_rate)
+    learn.fit(1)
+    assert learn.recorder.metric_names[-3:] == ["accuracy", "error_rate", "time"]
+    learn.metrics.append(lambda pred, y: 0.25)
+    assert learn.validate()[-1] == 0.25
+
+
+class Emptied:
+    """No subclass of ours, and `reset` empties its list in place."""
+
+    name = "emptied"
+
+    def __init__(self):
+        self.seen = []
+
+    def reset(self):
+        self.seen.clear()
+
+    def accumulate(self, learn):
+        self.seen.append(len(learn.y))
+
+    @property
+    def value(self):
+        return sum(self.seen)
+
+
+def test_a_run_inside_leaves_the_list_of_somebodys_own_metric_alone():
+    learn = classifier(Emptied(), cbs=cbnb.Recorder(train_metrics=True))
+    inside = cbnb.Callback(after_batch=lambda self: learn.validate())
+    inside.run_in = ("fit",)
+    learn.add_cb(inside)
+    learn.fit(1)
+    row = learn.recorder.history[0].epochs[0]
+    assert row["train_emptied"] == row["valid_emptied"] == sum(SIZES)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
 
 import cbnb.all as cbnb
 from cbnb.data import find_bs, map_tensors
@@ -230,6 +230,57 @@ def test_parts_may_be_left_out():
         learn.get_preds(dl=[], with_preds=False)
     with pytest.raises(TypeError, match="with_prds"):
         learn.get_preds(with_prds=False)
+
+
+@pytest.mark.parametrize("kind", ["subset", "own", "weighted", "some", "own loader"])
+def test_a_sampler_over_a_part_keeps_to_it(kind):
+    x = torch.arange(10.0)
+    data, part, everything = TensorDataset(x, 2 * x), [7, 2, 5], list(range(10))
+
+    class Doubled(DataLoader):
+        def __iter__(self):
+            return (batch for batch in super().__iter__() for _ in range(2))
+
+    loader, expected = dict(
+        subset=lambda: (DataLoader(data, 2, sampler=SubsetRandomSampler(part), drop_last=True), sorted(part)),
+        own=lambda: (DataLoader(data, 2, sampler=part), sorted(part)),
+        weighted=lambda: (DataLoader(data, 2, sampler=WeightedRandomSampler([1.0] * 10, 10)), everything),
+        some=lambda: (DataLoader(data, 2, sampler=RandomSampler(data, num_samples=4)), everything),
+        **{"own loader": lambda: (Doubled(data, 5), everything[:5] * 2 + everything[5:] * 2)},
+    )[kind]()
+    preds, targets = line_learner().get_preds(dl=loader)
+    assert targets.tolist() == [2.0 * i for i in expected] and len(preds) == len(expected)
+
+
+def test_what_has_fewer_dimensions_is_joined_over_items():
+    """Batches in the second dimension; targets and losses have only one."""
+    batches = [(torch.randn(7, n, 1), torch.arange(n)) for n in (3, 2)]
+    model = nn.Linear(1, 4)
+
+    def loss(pred, y, reduction="mean"):
+        return nn.functional.cross_entropy(pred[-1], y, reduction=reduction)
+
+    learn = line_learner(dls=cbnb.DataLoaders(batches, batches, device="cpu"), model=model, loss_func=loss)
+    inputs, preds, targets, losses = learn.get_preds(with_input=True, with_loss=True, concat_dim=1)
+    assert inputs.shape == (7, 5, 1) and preds.shape == (7, 5, 4) and losses.shape == (5,)
+    assert targets.tolist() == [0, 1, 2, 0, 1]
+
+
+def test_a_run_begun_before_the_gatherer_has_heard_of_its_own(tmp_path):
+    """`predict` has no targets, and would leave its batch in the folder."""
+    learn, busy = line_learner(), []
+
+    def predict(self):
+        if not busy:
+            busy.append(True)
+            learn.predict(torch.tensor(1.0))
+            busy.append(bool(list(tmp_path.iterdir())))
+
+    early = cbnb.Callback(before_fit=predict)
+    early.run_in = ("preds",)
+    learn.add_cb(early)
+    preds, targets, losses = learn.get_preds(with_loss=True, save_preds=tmp_path)
+    assert len(preds) == len(targets) == len(losses) == 8 and busy == [True, False]
 
 
 def test_inner_leaves_out_the_outer_events():

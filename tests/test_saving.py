@@ -209,6 +209,19 @@ def test_export_and_load_learner(tmp_path):
     assert loaded.recorder.history[-1].status == "done" and ab(learn) == (learn.model.a.item(), learn.model.b.item())
 
 
+def test_an_exported_learner_holds_no_data_that_metrics_have_kept(tmp_path):
+    metric = cbnb.AccumMetric(no_difference)
+    learn = line_learner(3, metrics=metric, path=tmp_path)
+    learn.fit(1)
+    learn.export()
+    assert learn.metrics[0] is metric and metric.preds
+    assert not cbnb.load_learner(tmp_path / "export.pkl", trust=True).metrics[0].preds
+
+
+def no_difference(pred, y):
+    return 0.0
+
+
 def test_a_failing_export_keeps_the_old_file_and_the_learner(tmp_path):
     learn = line_learner(path=tmp_path)
     learn.fit(1)

@@ -192,7 +192,7 @@ def contents(paths: Iterable[Path]) -> str:
     others = [path.relative_to(NBS) for path in paths if path != INDEX]
     sections = {"Library": [], "Background": [], "Tutorials": []}
     for page in others:
-        is_tutorial = len(page.parts) > 1 or page.name.startswith("tutorial_")
+        is_tutorial = len(page.parts) > 1 or page.name.startswith(("tutorial_", "migrate_"))
         sections["Tutorials" if is_tutorial else "Library" if page.name[0].isdigit() else "Background"].append(page)
     trees = [toctree("Start", [f"{SETTINGS['title']} at a glance <self>"])]
     trees += [toctree(caption, [str(page_name(path)) for path in pages]) for caption, pages in sections.items() if pages]
