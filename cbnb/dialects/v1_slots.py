@@ -98,7 +98,7 @@ def v1_name(
     suffix = '_callback' if cls.__name__.removesuffix('Callback') not in ('', cls.__name__) else ''
     return snake_name(cls) + suffix
 
-# %% ../../nbs/17b_fastai_v1_slots.ipynb #7bbc91d4
+# %% ../../nbs/17b_fastai_v1_slots.ipynb #7bb330f2
 def accepted(
     method: Callable[..., Any],    # a slot method
 ) -> tuple[str, ...] | None:       # None: any keyword
@@ -112,10 +112,11 @@ def asks_for(
     name: str,                     # an entry of the state
 ) -> bool:
     "Whether a method mentions an entry: as a parameter, or as in `kwargs['train']`"
-    code = getattr(getattr(method, '__func__', method), '__code__', None)
+    func = inspect.unwrap(getattr(method, '__func__', method))       # a decorator is no answer
+    code = getattr(func, '__code__', None)
     return code is not None and name in (*code.co_varnames, *code.co_consts)
 
-# %% ../../nbs/17b_fastai_v1_slots.ipynb #aead0ab2
+# %% ../../nbs/17b_fastai_v1_slots.ipynb #7ef74d37
 class CallbackHandler:
     "Keeps the state, and calls all callbacks in each slot"
     def __init__(self,
@@ -148,6 +149,7 @@ class CallbackHandler:
         "Forget the last fit"
         self.state_dict = dict(epoch=0, iteration=0, num_batch=0, skip_validate=False)
         self.smooth, self.past, self.said_by, self.warned = None, 1., {}, False
+        self.asked = None                         # who has had its `on_epoch_end` in advance
 
     @property
     def skip_validate(self) -> bool: return self.state_dict['skip_validate']
@@ -313,18 +315,36 @@ def _validation_is_meant(self: CallbackHandler) -> bool:
     self.warned = True
     return False
 
-# %% ../../nbs/17b_fastai_v1_slots.ipynb #c35b5843
+# %% ../../nbs/17b_fastai_v1_slots.ipynb #1f7c0d74
 @patch
 def on_epoch_end(self: CallbackHandler,
     val_loss: Any,         # the validation loss; None: there was no validation
     metrics: Any = None,   # values that were computed elsewhere
 ) -> bool:                 # whether to stop the fit
     "An epoch is done"
-    state = self.state_dict
-    state['last_metrics'] = [val_loss, *(as_list(metrics) if val_loss is not None else ())]
-    self('on_epoch_end', val_loss is not None)
+    state, asked = self.state_dict, self.asked
+    if asked is None: self.measured(val_loss, metrics)
+    for entry in (self._own if val_loss is None else self._all)['on_epoch_end']:
+        if not any(entry is a for a in asked or ()): self._tell(entry, 'on_epoch_end', {})
+    self.asked = None
     state['epoch'] += 1
     return state['stop_training']
+
+@patch
+def measured(self: CallbackHandler, val_loss: Any, metrics: Any = None) -> None:
+    "The values of an epoch, for `on_epoch_end`"
+    values = () if val_loss is None else as_list(metrics)
+    self.state_dict['last_metrics'] = [val_loss, *values]
+
+@patch
+def ask_early(self: CallbackHandler,
+    below: float,    # callbacks whose `_order` is lower than this
+) -> list[Any]:      # `last_metrics`, with what they have added
+    "`on_epoch_end` of some callbacks in advance, after `measured`; the others follow"
+    self.asked = [entry for entry in self._own['on_epoch_end']
+                  if getattr(entry[0], '_order', 0) < below]
+    for entry in self.asked: self._tell(entry, 'on_epoch_end', {})
+    return self.state_dict['last_metrics']
 
 @patch
 def on_train_end(self: CallbackHandler,
