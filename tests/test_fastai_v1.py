@@ -967,3 +967,34 @@ def test_columns_of_callbacks(valid, progress, capsys):
     learn.remove_cb(Counts)
     learn.fit(1)
     assert "n" not in recorder.names and not recorder.added_names
+
+
+class Holds(v1.LearnerCallback):
+    def __init__(self, learn):
+        super().__init__(learn)
+        self.n, self.handle = 1, lambda: None
+        self.exclude.append("handle")
+
+
+def test_excluded_attributes_are_not_saved_but_copied(tmp_path):
+    learn = line_learner(path=tmp_path)
+    learn.add_cb(Holds(learn))
+    assert copy.deepcopy(learn).holds.handle is learn.holds.handle
+    learn.export("learner.pkl")
+    other = cbnb.load_learner(tmp_path / "learner.pkl", trust=True)
+    assert other.holds.n == 1 and "handle" not in vars(other.holds) and other.holds.learn is other and other.holds.model is other.model
+    other.validate(dl=line_batches(1))
+    learn.lr_find(num_it=5, show_plot=False)
+    assert learn.holds.handle() is None
+
+
+def test_plot_prints_and_keeps_its_suggestion(capsys):
+    learn = line_learner(8)
+    v1.lr_find(learn, 1e-3, 10, num_it=60)
+    capsys.readouterr()
+    learn.recorder.plot(skip_start=2, skip_end=2, suggestion=True, return_fig=True)
+    lrs, losses = learn.recorder.lrs[2:-2], list(learn.recorder.losses)[2:-2]
+    slopes = [losses[1] - losses[0], *((b - a) / 2 for a, b in zip(losses, losses[2:])), losses[-1] - losses[-2]]
+    steepest, lowest = lrs[slopes.index(min(slopes))], lrs[losses.index(min(losses))]
+    assert math.isclose(learn.recorder.min_grad_lr, steepest)
+    assert capsys.readouterr().out == f"Min numerical gradient: {steepest:.2E}\nMin loss divided by 10: {lowest / 10:.2E}\n"

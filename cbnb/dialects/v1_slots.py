@@ -6,7 +6,8 @@
 __all__ = ['SLOTS', 'Callback', 'LearnerCallback', 'v1_name', 'accepted', 'asks_for', 'CallbackHandler', 'AverageMetric',
            'add_metrics']
 
-# %% ../../nbs/17b_fastai_v1_slots.ipynb #d4a1ed66
+# %% ../../nbs/17b_fastai_v1_slots.ipynb #911bbcb9
+import copy
 import inspect
 import warnings
 from collections.abc import Callable
@@ -28,7 +29,7 @@ SLOTS = ('on_train_begin', 'on_epoch_begin', 'on_batch_begin', 'on_loss_begin',
          'on_backward_begin', 'on_backward_end', 'on_step_end', 'on_batch_end', 'on_epoch_end',
          'on_train_end')
 
-# %% ../../nbs/17b_fastai_v1_slots.ipynb #fc087cf8
+# %% ../../nbs/17b_fastai_v1_slots.ipynb #71c2d609
 class Callback:
     "Base of callbacks in the style of fastai v1: ten slots that do nothing"
     _order = 0            # lower is called earlier
@@ -56,6 +57,15 @@ class Callback:
         "The attributes that make up this callback, without those named in `exclude`"
         without = {'exclude', 'not_min', *self.exclude, *(self.not_min if minimal else ())}
         return {k: v for k, v in vars(self).items() if k not in without}
+
+    def __getstate__(self) -> dict[str, Any]:
+        "What a file gets: `exclude` names what is too big for it, or cannot be written"
+        return {k: v for k, v in vars(self).items() if k not in self.exclude or k == '_learn'}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> 'Callback':    # a copy has everything
+        memo[id(self)] = new = type(self).__new__(type(self))
+        vars(new).update(copy.deepcopy(vars(self), memo))
+        return new
 
     def __repr__(self) -> str: return type(self).__name__
 
