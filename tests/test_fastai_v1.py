@@ -998,3 +998,18 @@ def test_plot_prints_and_keeps_its_suggestion(capsys):
     steepest, lowest = lrs[slopes.index(min(slopes))], lrs[losses.index(min(losses))]
     assert math.isclose(learn.recorder.min_grad_lr, steepest)
     assert capsys.readouterr().out == f"Min numerical gradient: {steepest:.2E}\nMin loss divided by 10: {lowest / 10:.2E}\n"
+
+
+def test_V03_hiding_the_model_warns(tmp_path):
+    class Hides(v1.LearnerCallback):
+        def on_batch_end(self, **kwargs):
+            self.model, self.n = None, 1
+
+    learn = line_learner(path=tmp_path)
+    cb = Hides(learn)
+    with pytest.warns(UserWarning, match=r"shadowing an attribute \(model\)") as seen:
+        learn.fit(2, cbs=cb)
+    assert len(seen) == 1 and seen[0].filename == __file__ and cb.get_state() == {"model": None, "n": 1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        v1.fit_one_cycle(learn, 1, callbacks=[v1.ShowGraph, v1.CSVLogger, v1.BnFreeze, v1.EarlyStopping])

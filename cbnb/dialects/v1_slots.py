@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# %% ../../nbs/17b_fastai_v1_slots.ipynb #0243b2b4
-from ..callback import patch, snake_name, user_level
+# %% ../../nbs/17b_fastai_v1_slots.ipynb #f6ff131a
+from ..callback import patch, snake_name, user_level, warn_shadow
 from ..data import find_bs
 from ..learner import as_list
 from ..metrics import RunningMean, as_number, name_of
@@ -29,7 +29,7 @@ SLOTS = ('on_train_begin', 'on_epoch_begin', 'on_batch_begin', 'on_loss_begin',
          'on_backward_begin', 'on_backward_end', 'on_step_end', 'on_batch_end', 'on_epoch_end',
          'on_train_end')
 
-# %% ../../nbs/17b_fastai_v1_slots.ipynb #71c2d609
+# %% ../../nbs/17b_fastai_v1_slots.ipynb #9d8b3f62
 class Callback:
     "Base of callbacks in the style of fastai v1: ten slots that do nothing"
     _order = 0            # lower is called earlier
@@ -55,7 +55,7 @@ class Callback:
         minimal: bool = True,    # without the attributes named in `not_min`, too
     ) -> dict[str, Any]:
         "The attributes that make up this callback, without those named in `exclude`"
-        without = {'exclude', 'not_min', *self.exclude, *(self.not_min if minimal else ())}
+        without = {'exclude', 'not_min', '_shadows', *self.exclude, *(self.not_min if minimal else ())}
         return {k: v for k, v in vars(self).items() if k not in without}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -69,7 +69,10 @@ class Callback:
 
     def __repr__(self) -> str: return type(self).__name__
 
-# %% ../../nbs/17b_fastai_v1_slots.ipynb #3364e85f
+# %% ../../nbs/17b_fastai_v1_slots.ipynb #a4e683a9
+# what a callback of v1 means to read from its learner; other names of ours it could not know
+_LEARNERS = {'data', 'model', 'opt', 'opt_func', 'loss_func', 'metrics', 'callbacks', 'recorder'}
+
 class LearnerCallback(Callback):
     "A callback that reads what it lacks from its learner"
     def __new__(cls, *args, **kwargs):
@@ -91,6 +94,11 @@ class LearnerCallback(Callback):
     def cb_name(self) -> str:
         "The name under which the learner shows this callback"
         return v1_name(type(self))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name not in _LEARNERS or vars(self).get('_learn') is None: return
+        warn_shadow(self, name, stacklevel=3)
 
     def __getattr__(self, name: str) -> Any:
         learn = self.__dict__.get('_learn')
