@@ -1013,3 +1013,11 @@ def test_V03_hiding_the_model_warns(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         v1.fit_one_cycle(learn, 1, callbacks=[v1.ShowGraph, v1.CSVLogger, v1.BnFreeze, v1.EarlyStopping])
+
+
+def test_one_may_ask_whether_the_optimizer_has_momentum():
+    class Asks(v1.LearnerCallback):
+        def on_train_begin(self, **kwargs):
+            self.has = [hasattr(self.opt, name) for name in ("lr", "wd", "beta")]
+
+    assert fitted(Asks).asks.has == [True, True, False]

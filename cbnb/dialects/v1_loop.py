@@ -62,9 +62,11 @@ def lend_names(
     if any(type(cb) is V1Callback for cb in learn.cbs): vars(learn)['data'] = Data(learn)
     else: vars(learn).pop('data', None)
 
-# %% ../../nbs/17c_fastai_v1_loop.ipynb #477b2db3
+# %% ../../nbs/17c_fastai_v1_loop.ipynb #2ee859f6
 def _hyper(name: str, doc: str) -> property:
-    def read(opt: Optimizer) -> Any: return get_hyper(opt, name)[-1]
+    def read(opt: Optimizer) -> Any:
+        try: return get_hyper(opt, name)[-1]
+        except ValueError as e: raise AttributeError(str(e)) from None      # `hasattr` may ask
     def write(opt: Optimizer, value: Any) -> None: set_hyper(opt, name, value)
     return property(read, write, doc=doc)
 
