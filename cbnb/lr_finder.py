@@ -572,7 +572,7 @@ def _as_rules(rules: Any) -> list[Callable[..., Suggestion]]:
     if isinstance(rules, str) or callable(rules): return [as_rule(rules)]
     return [as_rule(rule) for rule in rules]
 
-# %% ../nbs/07_lr_finder.ipynb #76e2ac02
+# %% ../nbs/07_lr_finder.ipynb #13863e22
 @patch
 def plot(self: Recorder,
     skip_start: int = 10,             # leave out so many points at the start
@@ -599,4 +599,5 @@ def _steepest(recorder: Recorder, lrs: list, losses: list) -> dict[str, tuple[fl
     lowest = int(values.nan_to_num(math.inf).argmin())
     recorder.min_grad_lr = lrs[steep]
     print(f'Min numerical gradient: {lrs[steep]:.2E}\nMin loss divided by 10: {lrs[lowest]/10:.2E}')
+    if steep > lowest: return {}                      # among diverging losses, and out of sight
     return {'min numerical gradient': (lrs[steep], losses[steep])}
