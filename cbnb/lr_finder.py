@@ -572,12 +572,12 @@ def _as_rules(rules: Any) -> list[Callable[..., Suggestion]]:
     if isinstance(rules, str) or callable(rules): return [as_rule(rules)]
     return [as_rule(rule) for rule in rules]
 
-# %% ../nbs/07_lr_finder.ipynb #433352c0
+# %% ../nbs/07_lr_finder.ipynb #13863e22
 @patch
 def plot(self: Recorder,
     skip_start: int = 10,             # leave out so many points at the start
     skip_end: int = 5,                # and at the end
-    suggestion: bool = False,         # mark the recommended rate
+    suggestion: bool = False,         # mark the recommended rate, and the steepest descent
     return_fig: bool | None = None,   # return the figure instead of showing it
     ax: Any = None,                   # draw into these axes
 ) -> Any:                             # `ax`; or the figure, if it was asked for
@@ -586,5 +586,18 @@ def plot(self: Recorder,
     if found is None: raise ValueError('there is no sweep to plot: call learn.lr_find() first')
     part = slice(skip_start, max(len(found.lrs) - skip_end, 0))
     lrs, losses = found.lrs[part] or found.lrs, found.losses[part] or found.losses
-    fig = lr_find_figure(lrs, losses, recommended=found.lr if suggestion else None, ax=ax)
+    marks, best = (_steepest(self, lrs, losses), found.lr) if suggestion else (None, None)
+    fig = lr_find_figure(lrs, losses, marks, best, ax=ax)
     return show(fig, 'loss over learning rate', return_fig) if ax is None else ax
+
+def _steepest(recorder: Recorder, lrs: list, losses: list) -> dict[str, tuple[float, float]]:
+    if len(losses) < 2:
+        print('too few points for a suggestion: sweep over more batches')
+        return {}
+    values = torch.tensor(losses)
+    steep = int(torch.gradient(values)[0].nan_to_num(math.inf).argmin())
+    lowest = int(values.nan_to_num(math.inf).argmin())
+    recorder.min_grad_lr = lrs[steep]
+    print(f'Min numerical gradient: {lrs[steep]:.2E}\nMin loss divided by 10: {lrs[lowest]/10:.2E}')
+    if steep > lowest: return {}                      # among diverging losses, and out of sight
+    return {'min numerical gradient': (lrs[steep], losses[steep])}

@@ -886,3 +886,138 @@ def test_a_class_may_have_a_name_that_the_learner_needs():
     assert isinstance(learn.model_callback, Model)
     learn.remove_cbs([OneBatch, Model])
     assert isinstance(learn.model, Line) and not hasattr(learn, "model_callback")
+
+
+@pytest.mark.parametrize("as_class", [False, True])
+def test_the_ends_of_a_fit_may_name_what_they_take(as_class):
+    class Ends:
+        seen = []
+
+        def on_train_end(self, exception=None):
+            self.seen.append(exception)
+
+    class Begins:
+        seen = []
+
+        def on_train_begin(self, n_epochs, metrics_names):
+            self.seen.append((n_epochs, metrics_names))
+
+    fitted(*((Ends, Begins) if as_class else (Ends(), Begins())))
+    assert Ends.seen == [False] and Begins.seen == [(1, [])], "taken for MindSpore's"
+
+
+def test_mindspore_hears_of_the_step_and_the_epoch_that_v1_ends():
+    heard = []
+
+    class Spore:
+        def on_train_step_end(self, run_context):
+            heard.append(run_context.original_args().cur_step_num)
+
+        def on_train_epoch_end(self, run_context):
+            heard.append("epoch")
+
+    fitted(Spore(), Answers("on_batch_end", lambda s: s["num_batch"] == 1, stop_epoch=True, stop_training=True), n=4, n_epoch=3)
+    assert heard == [1, 2, "epoch"]
+
+
+def test_a_decorated_method_asks_for_train():
+    def decorated(method):
+        @functools.wraps(method)
+        def wrapper(self, **kwargs):
+            return method(self, **kwargs)
+
+        return wrapper
+
+    class Short(v1.Callback):
+        @decorated
+        def on_batch_end(self, train, **kwargs):
+            return None if train else {"stop_epoch": True}
+
+    notes = Notes(lambda s: s["train"], "on_batch_end")
+    three_valid(Short(), notes)
+    assert [train for _, train in notes.seen] == [True, True, True, False] * 2
+
+
+@pytest.mark.parametrize("valid", [True, False])
+@pytest.mark.parametrize("progress", [True, False])
+def test_columns_of_callbacks(valid, progress, capsys):
+    class Counts(v1.LearnerCallback):
+        _order = -20
+
+        def on_train_begin(self, **kwargs):
+            self.recorder.add_metric_names(["n", "time"])
+
+        def on_epoch_end(self, last_metrics, epoch, **kwargs):
+            return v1.add_metrics(last_metrics, [torch.tensor(float(epoch)), 7])
+
+    class Sees(v1.LearnerCallback):
+        def on_epoch_end(self, last_metrics, **kwargs):
+            self.saw = len(last_metrics), len(self.recorder.val_losses)
+
+    metric = cbnb.AvgMetric(lambda out, y: (out - y).mean(), name="off")
+    learn = fitted(Sees, Counts, metrics=metric, valid=valid, progress=progress, n_epoch=2)
+    recorder = learn.recorder
+    own = ["valid_loss", "off"] if valid else ["valid_loss"]
+    assert recorder.names == ["epoch", "train_loss", *own, "n", "time_2", "time"]
+    assert [row[-2:] for row in recorder.values] == [[0, 7], [1, 7]] and learn.sees.saw == (4 if valid else 3, 2)
+    assert [len(m) for m in recorder.metrics] == ([3, 3] if valid else [])
+    assert not progress or "time_2" in capsys.readouterr().out
+    if valid:
+        learn.validate()
+    learn.remove_cb(Counts)
+    learn.fit(1)
+    assert "n" not in recorder.names and not recorder.added_names
+
+
+class Holds(v1.LearnerCallback):
+    def __init__(self, learn):
+        super().__init__(learn)
+        self.n, self.handle = 1, lambda: None
+        self.exclude.append("handle")
+
+
+def test_excluded_attributes_are_not_saved_but_copied(tmp_path):
+    learn = line_learner(path=tmp_path)
+    learn.add_cb(Holds(learn))
+    assert copy.deepcopy(learn).holds.handle is learn.holds.handle
+    learn.export("learner.pkl")
+    other = cbnb.load_learner(tmp_path / "learner.pkl", trust=True)
+    assert other.holds.n == 1 and "handle" not in vars(other.holds) and other.holds.learn is other and other.holds.model is other.model
+    other.validate(dl=line_batches(1))
+    learn.lr_find(num_it=5, show_plot=False)
+    assert learn.holds.handle() is None
+
+
+def test_plot_prints_and_keeps_its_suggestion(capsys):
+    learn = line_learner(8)
+    v1.lr_find(learn, 1e-3, 10, num_it=60)
+    capsys.readouterr()
+    learn.recorder.plot(skip_start=2, skip_end=2, suggestion=True, return_fig=True)
+    lrs, losses = learn.recorder.lrs[2:-2], list(learn.recorder.losses)[2:-2]
+    slopes = [losses[1] - losses[0], *((b - a) / 2 for a, b in zip(losses, losses[2:])), losses[-1] - losses[-2]]
+    steepest, lowest = lrs[slopes.index(min(slopes))], lrs[losses.index(min(losses))]
+    assert math.isclose(learn.recorder.min_grad_lr, steepest)
+    assert capsys.readouterr().out == f"Min numerical gradient: {steepest:.2E}\nMin loss divided by 10: {lowest / 10:.2E}\n"
+
+
+def test_V03_hiding_the_model_warns(tmp_path):
+    class Hides(v1.LearnerCallback):
+        def on_batch_end(self, **kwargs):
+            self.model, self.n = None, 1
+
+    learn = line_learner(path=tmp_path)
+    cb = Hides(learn)
+    with pytest.warns(UserWarning, match=r"shadowing an attribute \(model\)") as seen:
+        learn.fit(2, cbs=cb)
+    assert len(seen) == 1 and seen[0].filename == __file__ and cb.get_state() == {"model": None, "n": 1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        v1.fit_one_cycle(learn, 1, callbacks=[v1.ShowGraph, v1.CSVLogger, v1.BnFreeze, v1.EarlyStopping])
+
+
+def test_one_may_ask_whether_the_optimizer_has_momentum():
+    class Asks(v1.LearnerCallback):
+        def on_train_begin(self, **kwargs):
+            self.has = [hasattr(self.opt, name) for name in ("lr", "wd", "beta")]
+
+    assert fitted(Asks).asks.has == [True, True, False]

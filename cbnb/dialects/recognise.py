@@ -21,6 +21,8 @@ _MINDSPORE = {f'on_{phase}_{level}_{end}' for phase in ('train', 'eval')
               for level in ('epoch', 'step') for end in ('begin', 'end')}
 _MINDSPORE |= {'on_eval_begin', 'on_eval_end', 'epoch_begin', 'epoch_end', 'step_begin', 'step_end'}
 _BOTH, _COMMON = ('on_train_begin', 'on_train_end'), ('begin', 'end')
+_V1_STATE = {'epoch', 'n_epochs', 'iteration', 'num_batch', 'pbar', 'metrics', 'metrics_names',
+             'skip_validate', 'smooth_loss', 'last_loss', 'last_metrics', 'exception'}
 
 def dialect_of(
     cb: Any,        # an object, a class, or a partial of a class
@@ -41,8 +43,10 @@ def _methods(cb: Any, names: Any) -> list[str]:
     return sorted(name for name in names if callable(getattr(cb, name, None)))
 
 def _takes_keywords(method: Any) -> bool:
-    kinds = [p.kind for p in inspect.signature(method).parameters.values()]
-    return inspect.Parameter.VAR_KEYWORD in kinds or not kinds
+    params = inspect.signature(method).parameters
+    names = {name for name in params if name != 'self'}          # that of a class has it
+    keywords = any(p.kind in (p.VAR_KEYWORD, p.KEYWORD_ONLY) for p in params.values())
+    return keywords or not names or bool(names & _V1_STATE)
 
 def _takes_one(cb: Any, name: str) -> bool:
     # a class has its methods unbound, with `self` as an argument of its own

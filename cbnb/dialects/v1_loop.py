@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Data', 'lend_names', 'OptNames', 'v1_names', 'V1Callback', 'make', 'wrap', 'listeners', 'begin_run', 'Pbar', 'Now',
-           'V1Slots', 'V1Cancels']
+           'V1Slots', 'V1Columns', 'V1Cancels']
 
 # %% ../../nbs/17c_fastai_v1_loop.ipynb #d2a5da42
 import copy
@@ -17,14 +17,15 @@ from typing import Any
 # %% ../../nbs/17c_fastai_v1_loop.ipynb #910d9b29
 from torch.optim import Optimizer
 
-# %% ../../nbs/17c_fastai_v1_loop.ipynb #10d1e365
+# %% ../../nbs/17c_fastai_v1_loop.ipynb #e8cbf8a5
 from ..callback import (
     PURPOSES, Callback, CancelBackwardException, CancelBatchException,
     CancelFitException, CancelStepException, CancelTrainException, CancelValidException,
     class_of, patch)
 from .recognise import Wrapped
 from .v1_slots import CallbackHandler, LearnerCallback, v1_name
-from ..learner import Learner, as_loss
+from ..learner import Learner, as_list, as_loss
+from ..metrics import as_number, distinct
 from ..optim import get_hyper, set_hyper
 from ..recorder import Phase, Recorder
 
@@ -61,9 +62,11 @@ def lend_names(
     if any(type(cb) is V1Callback for cb in learn.cbs): vars(learn)['data'] = Data(learn)
     else: vars(learn).pop('data', None)
 
-# %% ../../nbs/17c_fastai_v1_loop.ipynb #477b2db3
+# %% ../../nbs/17c_fastai_v1_loop.ipynb #2ee859f6
 def _hyper(name: str, doc: str) -> property:
-    def read(opt: Optimizer) -> Any: return get_hyper(opt, name)[-1]
+    def read(opt: Optimizer) -> Any:
+        try: return get_hyper(opt, name)[-1]
+        except ValueError as e: raise AttributeError(str(e)) from None      # `hasattr` may ask
     def write(opt: Optimizer, value: Any) -> None: set_hyper(opt, name, value)
     return property(read, write, doc=doc)
 
@@ -135,7 +138,7 @@ def wrap(
     "What the learner keeps; called by `cbnb.dialects.recognise.adopt`"
     return V1Callback(cb)
 
-# %% ../../nbs/17c_fastai_v1_loop.ipynb #f36e8d07
+# %% ../../nbs/17c_fastai_v1_loop.ipynb #63cc4130
 def listeners(
     learn: Learner,
 ) -> list[V1Callback]:
@@ -147,11 +150,11 @@ def begin_run(
     learn: Learner,    # in `before_fit`
 ) -> None:
     "Call the slots from now on, until the run ends"
-    slots, cancels, undo = V1Slots(), V1Cancels(), learn.undo
+    slots, columns, cancels, undo = V1Slots(), V1Columns(), V1Cancels(), learn.undo
     if learn.opt is not None: undo.enter_context(v1_names(learn.opt))
-    undo.enter_context(learn.added_cbs([slots, cancels]))
+    undo.enter_context(learn.added_cbs([slots, columns, cancels]))
     undo.push(slots.end)
-    cancels.slots = slots
+    columns.slots = cancels.slots = slots
     slots.begin()
     if slots.trains and slots.state.get('stop_training'): raise CancelFitException()
 
@@ -244,7 +247,7 @@ def after_epoch(self: V1Slots) -> None:
     now.in_epoch, (loss, *metrics) = False, now.values or [None]
     now.handler.on_epoch_end(loss, metrics)
 
-# %% ../../nbs/17c_fastai_v1_loop.ipynb #8bd35d58
+# %% ../../nbs/17c_fastai_v1_loop.ipynb #a90d5713
 @patch
 def before_validate(self: V1Slots) -> None:
     "Note whose values these will be"
@@ -265,7 +268,9 @@ def after_validate(self: V1Slots) -> None:
     if now.phase: now.values = now.phase.values()            # waits for the device, once an epoch
     elif recorder is None: now.values = None
     elif learn.purpose == 'validate': now.values = learn.final_record
-    else: now.values = [recorder.row[name] for name in recorder.valid_columns]
+    else:
+        own = [name for name in recorder.valid_columns if name not in recorder.added_names]
+        now.values = [recorder.row[name] for name in own]
     now.phase = None
 
 @patch
@@ -273,6 +278,36 @@ def _recorder(self: V1Slots) -> Recorder | None:
     on = [cb for cb in self.learn.cbs if isinstance(cb, Recorder) and cb.valid_metrics
           and cb.wants('after_validate', False, self.learn.purpose)]
     return on[0] if on else None
+
+# %% ../../nbs/17c_fastai_v1_loop.ipynb #f0566264
+Recorder.added_names = ()
+
+@patch
+def add_metric_names(self: Recorder,
+    names: Any,    # headings, one or several
+) -> None:
+    "More columns in the table of epochs of this fit"
+    if self.learn.purpose != 'fit': return                     # only a fit has a table
+    run = self.history[-1]
+    if not self.valid_columns: self.valid_columns = ['valid_loss']
+    taken = list(dict.fromkeys(['run', 'step', 'time', 'complete', *run.metric_names]))
+    new = distinct([*taken, *as_list(names)])[len(taken):]
+    self.learn.undo.set(self, 'added_names', [*self.added_names, *new])
+    self.valid_columns = [*self.valid_columns, *new]
+    run.metric_names[:] = ['epoch', *self.train_columns, *self.valid_columns,
+                           *(['time'] if self.add_time else [])]
+
+class V1Columns(Callback):
+    "Fills the columns that callbacks of v1 have added, before the recorder shows its row"
+    order = 45
+
+    def after_epoch(self):
+        now, recorder = self.slots.now, self.slots._recorder()
+        if not now.in_epoch or recorder is None or not recorder.added_names: return
+        loss, *metrics = now.values or [None]
+        now.handler.measured(loss, metrics)
+        values = now.handler.ask_early(-10)[1 + (0 if loss is None else len(metrics)):]
+        recorder.row.update(zip(recorder.added_names, map(as_number, values)))
 
 # %% ../../nbs/17c_fastai_v1_loop.ipynb #d2656397
 @patch
@@ -329,10 +364,10 @@ def after_batch(self: V1Slots) -> None:
     if now.phase and learn.loss is not None and not learn.training: now.phase.add(learn)
     now.stop_batches = now.handler.on_batch_end(now.last_loss)
 
-# %% ../../nbs/17c_fastai_v1_loop.ipynb #0de55551
+# %% ../../nbs/17c_fastai_v1_loop.ipynb #719742c4
 class V1Cancels(Callback):
     "Does what the flags in the state ask for"
-    order = 200
+    order = 2000         # when everybody has been told, callbacks of MindSpore included
 
     def before_backward(self):
         if self.slots.state['skip_bwd']: raise CancelBackwardException()

@@ -6,7 +6,8 @@
 __all__ = ['SLOTS', 'Callback', 'LearnerCallback', 'v1_name', 'accepted', 'asks_for', 'CallbackHandler', 'AverageMetric',
            'add_metrics']
 
-# %% ../../nbs/17b_fastai_v1_slots.ipynb #d4a1ed66
+# %% ../../nbs/17b_fastai_v1_slots.ipynb #911bbcb9
+import copy
 import inspect
 import warnings
 from collections.abc import Callable
@@ -17,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# %% ../../nbs/17b_fastai_v1_slots.ipynb #0243b2b4
-from ..callback import patch, snake_name, user_level
+# %% ../../nbs/17b_fastai_v1_slots.ipynb #f6ff131a
+from ..callback import patch, snake_name, user_level, warn_shadow
 from ..data import find_bs
 from ..learner import as_list
 from ..metrics import RunningMean, as_number, name_of
@@ -28,7 +29,7 @@ SLOTS = ('on_train_begin', 'on_epoch_begin', 'on_batch_begin', 'on_loss_begin',
          'on_backward_begin', 'on_backward_end', 'on_step_end', 'on_batch_end', 'on_epoch_end',
          'on_train_end')
 
-# %% ../../nbs/17b_fastai_v1_slots.ipynb #fc087cf8
+# %% ../../nbs/17b_fastai_v1_slots.ipynb #9d8b3f62
 class Callback:
     "Base of callbacks in the style of fastai v1: ten slots that do nothing"
     _order = 0            # lower is called earlier
@@ -54,12 +55,24 @@ class Callback:
         minimal: bool = True,    # without the attributes named in `not_min`, too
     ) -> dict[str, Any]:
         "The attributes that make up this callback, without those named in `exclude`"
-        without = {'exclude', 'not_min', *self.exclude, *(self.not_min if minimal else ())}
+        without = {'exclude', 'not_min', '_shadows', *self.exclude, *(self.not_min if minimal else ())}
         return {k: v for k, v in vars(self).items() if k not in without}
+
+    def __getstate__(self) -> dict[str, Any]:
+        "What a file gets: `exclude` names what is too big for it, or cannot be written"
+        return {k: v for k, v in vars(self).items() if k not in self.exclude or k == '_learn'}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> 'Callback':    # a copy has everything
+        memo[id(self)] = new = type(self).__new__(type(self))
+        vars(new).update(copy.deepcopy(vars(self), memo))
+        return new
 
     def __repr__(self) -> str: return type(self).__name__
 
-# %% ../../nbs/17b_fastai_v1_slots.ipynb #3364e85f
+# %% ../../nbs/17b_fastai_v1_slots.ipynb #a4e683a9
+# what a callback of v1 means to read from its learner; other names of ours it could not know
+_LEARNERS = {'data', 'model', 'opt', 'opt_func', 'loss_func', 'metrics', 'callbacks', 'recorder'}
+
 class LearnerCallback(Callback):
     "A callback that reads what it lacks from its learner"
     def __new__(cls, *args, **kwargs):
@@ -82,6 +95,11 @@ class LearnerCallback(Callback):
         "The name under which the learner shows this callback"
         return v1_name(type(self))
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name not in _LEARNERS or vars(self).get('_learn') is None: return
+        warn_shadow(self, name, stacklevel=3)
+
     def __getattr__(self, name: str) -> Any:
         learn = self.__dict__.get('_learn')
         if learn is not None and name[:2] != '__': return getattr(learn, name)
@@ -98,7 +116,7 @@ def v1_name(
     suffix = '_callback' if cls.__name__.removesuffix('Callback') not in ('', cls.__name__) else ''
     return snake_name(cls) + suffix
 
-# %% ../../nbs/17b_fastai_v1_slots.ipynb #7bbc91d4
+# %% ../../nbs/17b_fastai_v1_slots.ipynb #7bb330f2
 def accepted(
     method: Callable[..., Any],    # a slot method
 ) -> tuple[str, ...] | None:       # None: any keyword
@@ -112,10 +130,11 @@ def asks_for(
     name: str,                     # an entry of the state
 ) -> bool:
     "Whether a method mentions an entry: as a parameter, or as in `kwargs['train']`"
-    code = getattr(getattr(method, '__func__', method), '__code__', None)
+    func = inspect.unwrap(getattr(method, '__func__', method))       # a decorator is no answer
+    code = getattr(func, '__code__', None)
     return code is not None and name in (*code.co_varnames, *code.co_consts)
 
-# %% ../../nbs/17b_fastai_v1_slots.ipynb #aead0ab2
+# %% ../../nbs/17b_fastai_v1_slots.ipynb #7ef74d37
 class CallbackHandler:
     "Keeps the state, and calls all callbacks in each slot"
     def __init__(self,
@@ -148,6 +167,7 @@ class CallbackHandler:
         "Forget the last fit"
         self.state_dict = dict(epoch=0, iteration=0, num_batch=0, skip_validate=False)
         self.smooth, self.past, self.said_by, self.warned = None, 1., {}, False
+        self.asked = None                         # who has had its `on_epoch_end` in advance
 
     @property
     def skip_validate(self) -> bool: return self.state_dict['skip_validate']
@@ -313,18 +333,36 @@ def _validation_is_meant(self: CallbackHandler) -> bool:
     self.warned = True
     return False
 
-# %% ../../nbs/17b_fastai_v1_slots.ipynb #c35b5843
+# %% ../../nbs/17b_fastai_v1_slots.ipynb #1f7c0d74
 @patch
 def on_epoch_end(self: CallbackHandler,
     val_loss: Any,         # the validation loss; None: there was no validation
     metrics: Any = None,   # values that were computed elsewhere
 ) -> bool:                 # whether to stop the fit
     "An epoch is done"
-    state = self.state_dict
-    state['last_metrics'] = [val_loss, *(as_list(metrics) if val_loss is not None else ())]
-    self('on_epoch_end', val_loss is not None)
+    state, asked = self.state_dict, self.asked
+    if asked is None: self.measured(val_loss, metrics)
+    for entry in (self._own if val_loss is None else self._all)['on_epoch_end']:
+        if not any(entry is a for a in asked or ()): self._tell(entry, 'on_epoch_end', {})
+    self.asked = None
     state['epoch'] += 1
     return state['stop_training']
+
+@patch
+def measured(self: CallbackHandler, val_loss: Any, metrics: Any = None) -> None:
+    "The values of an epoch, for `on_epoch_end`"
+    values = () if val_loss is None else as_list(metrics)
+    self.state_dict['last_metrics'] = [val_loss, *values]
+
+@patch
+def ask_early(self: CallbackHandler,
+    below: float,    # callbacks whose `_order` is lower than this
+) -> list[Any]:      # `last_metrics`, with what they have added
+    "`on_epoch_end` of some callbacks in advance, after `measured`; the others follow"
+    self.asked = [entry for entry in self._own['on_epoch_end']
+                  if getattr(entry[0], '_order', 0) < below]
+    for entry in self.asked: self._tell(entry, 'on_epoch_end', {})
+    return self.state_dict['last_metrics']
 
 @patch
 def on_train_end(self: CallbackHandler,
