@@ -157,9 +157,10 @@ def as_step(
     if callable(step): return CallStep(step)
     raise TypeError(f'{name}={step!r} is no step: pass a Step, or a function of the whole batch')
 
-# %% ../nbs/03_learner.ipynb #b93f27f7
+# %% ../nbs/03_learner.ipynb #842e6b8f
 class Loop:
     "The training loop: fit, epoch, train and validate, batch, backward and step"
+    _in_batch = False       # whether `iter` is where we are: from the first batch of a phase to its end
     def _guard(self, level: Level, cancel: type[CancelException],
                body: Callable[..., Any], *args: Any) -> None:
         "`before_<level>` and the body, which `cancel` may leave; then `after_<level>`"
@@ -167,7 +168,9 @@ class Loop:
         try:
             fire(level.before)
             body(*args)
-        except cancel: fire(level.cancelled)
+        except cancel:
+            self._in_batch = False
+            fire(level.cancelled)
         fire(level.after)
 
     def _do_epochs(self) -> None:
@@ -196,6 +199,7 @@ class Loop:
                 self.one_batch(i, batch)
                 batch = None                     # so that it is freed before the next is loaded
             if i < 0 and self.training: raise ValueError('the training loader gave no batches')
+            self._in_batch = False
         except Exception as e:
             self._say_where(e, i if batch is not None else i + 1)
             raise
@@ -203,6 +207,7 @@ class Loop:
     def one_batch(self, i: int, batch: Any) -> None:
         "Run one batch, with its events; trains if `training` is set"
         on, fire = self.callbacks.table, self.callbacks.fire    # an unheard event costs one look-up
+        self._in_batch = True
         self.iter, self.pred, self.loss, self.loss_grad, self.step_result = i, None, None, None, None
         self.xb, self.yb = self._split(batch)
         try:
@@ -448,7 +453,7 @@ def checked_lr(
     if lr == 1e-3: return theirs                # the learner's default gives way
     raise ValueError(f'the learning rate is given twice: lr={lr!r}, and {theirs!r} in opt_func')
 
-# %% ../nbs/03_learner.ipynb #a34ea705
+# %% ../nbs/03_learner.ipynb #c9a5abf2
 @patch
 def cbs_changed(self: Learner) -> None:
     "Look again at who listens to what; called when a callback changes"
@@ -466,8 +471,8 @@ def where(self: Learner,
 
 @patch
 def stopped_where(self: Learner) -> str:
-    "Where a run was stopped, in words; before the first batch there is none to name"
-    batch = '' if self.iter is None else f' at batch {self.iter}'
+    "Where a run was stopped, in words; outside the batches there is none to name"
+    batch = f' at batch {self.iter}' if self._in_batch else ''
     return f'stopped in epoch {self.epoch}{batch}'
 
 @patch
@@ -547,10 +552,10 @@ def show_training_loop(self: Learner) -> None:
     "Print the loop, with the callbacks of each event"
     print(*loop_lines(FIT, self.ordered_cbs), sep='\n')
 
-# %% ../nbs/03_learner.ipynb #d3b6704c
+# %% ../nbs/03_learner.ipynb #d286dd3c
 LOOP_STATE = ('purpose', 'training', 'dl', 'n_iter', 'iter', 'xb', 'yb', 'pred', 'loss',
               'loss_grad', 'step_result', 'start_epoch', 'n_epoch', 'epoch', 'train_iter',
-              'pct_train', 'valid_every')
+              'pct_train', 'valid_every', '_in_batch')
 
 @patch
 @contextmanager
@@ -568,7 +573,7 @@ def _run(self: Learner,
         self.undo = undo
         undo.enter_context(self.added_cbs(cbs))
         if outer is None: undo.callback(self._switch_on)
-        self.purpose, self.iter = purpose, None
+        self.purpose, self.iter, self._in_batch = purpose, None, False
         self.training = self.training and outer is not None
         try: yield
         except CancelException as e:
