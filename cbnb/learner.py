@@ -36,10 +36,11 @@ from .optim import (
     Optimizers, as_positive, belongs_to, freeze_groups, make_opt, norm_params, one_group,
     save_hypers, set_hyper, shares_params, spread_lrs)
 
-# %% ../nbs/03_learner.ipynb #ae05fe2a
+# %% ../nbs/03_learner.ipynb #7da89e57
 class Step:
     "What is done with one batch, in five parts, each of which may be overridden"
     model = loss_func = opt = None        # None: the learner's
+    own_update = False    # whether it finds gradients where callbacks cannot change them
     def predict(self, learn: 'Learner') -> None:
         "Set `learn.pred`"
         xb = learn.xb
@@ -81,9 +82,10 @@ def as_loss(
     raise ValueError(f'loss_func returned a tensor of shape {tuple(value.shape)}; '
                      'training needs one number: take the mean over the batch')
 
-# %% ../nbs/03_learner.ipynb #d3c0bfe1
+# %% ../nbs/03_learner.ipynb #5c6cfc69
 class CallStep(Step):
     "A function that does all that is to be done with a batch, as a step"
+    own_update = True
     def __init__(self,
         func: Callable[..., Any],   # called with the whole batch; its `opt` becomes the learner's
     ):

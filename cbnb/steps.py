@@ -201,7 +201,7 @@ def n_losses(
     what = f'{len(found)} in a {type(found).__name__}' if several else type(found).__name__
     raise ValueError(f'{n} optimizers need {n} losses in a tuple, not {what}')
 
-# %% ../nbs/14_steps.ipynb #122c0e26
+# %% ../nbs/14_steps.ipynb #0eb232dc
 class MultiLossStep(TrainStep):
     "Several losses from one forward pass, each for the parameters of its own optimizer"
     def __init__(self,
@@ -216,6 +216,7 @@ class MultiLossStep(TrainStep):
         self.losses, self.n, self.graph = losses, len(opts.optimizers), ()
 
     def predict(self, learn):
+        self.graph = ()
         if self.losses is not None: return ModelStep.predict(self, learn)
         learn.step_result = found = n_losses(call_on_batch(self.model_for(learn), learn), self.n)
         rest = found[self.n:]
@@ -228,6 +229,7 @@ class MultiLossStep(TrainStep):
         learn.step_result = tuple(v.detach() for v in found)
         learn.loss = learn.loss_grad = sum(v.mean() for v in learn.step_result)
         if not learn.training: return
+        if self.graph: raise ValueError('several losses cannot be mixed with those for other targets')
         self.graph = [v.sum() for v in found]         # of each loss, a tensor that is only ours
         learn.loss_grad = sum(self.graph)*self.sens
 
@@ -243,9 +245,10 @@ class MultiLossStep(TrainStep):
         found = super().outputs(learn) if learn.pred is not None else learn.yb
         return *learn.step_result, *found
 
-# %% ../nbs/14_steps.ipynb #84098118
+# %% ../nbs/14_steps.ipynb #3140be70
 class ClosureStep(TrainStep):
     "For optimizers that evaluate the loss several times in a step, such as LBFGS"
+    own_update = True
     def step(self, learn):
         before = learn.pred, learn.loss, learn.loss_grad, learn.step_result
         first = [learn.loss]

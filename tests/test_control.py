@@ -555,3 +555,25 @@ def test_a_learner_with_all_of_them_can_be_exported(tmp_path):
     learn.export()
     again = cbnb.load_learner(tmp_path / "export.pkl", trust=True)
     assert same_bits(learn.model, again.model) and again.schedule.scheduler is None
+
+
+def test_a_step_that_updates_by_itself_is_out_of_reach(capsys):
+    """Clipping and accumulation did nothing, and said nothing; the guard said it had stopped before the update."""
+    model = Line()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def own(x, y):
+        loss = ((model(x) - y) ** 2).mean()
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        return loss
+
+    for cb in (cbnb.GradientClip, cbnb.GradientAccumulation):
+        learn = line_learner(model=model, train_step=own, cbs=cb)
+        with pytest.warns(UserWarning, match=f"{cb.__name__} has .*no effect.*train_step") as seen:
+            learn.fit(1)
+        assert len(seen) == 1 and seen[0].filename == __file__
+    bad = [(x * float("nan"), y) for x, y in line_batches()]
+    line_learner(dls=cbnb.DataLoaders(bad, device="cpu"), model=model, train_step=own, cbs=cbnb.TerminateOnNaN).fit(1)
+    assert "stopped after the update: the loss is nan in epoch 0, training batch 0" in capsys.readouterr().out
