@@ -456,7 +456,7 @@ class CollectData(Callback):
 
 CollectDataCallback = CollectData
 
-# %% ../nbs/10_control.ipynb #1b7719ad
+# %% ../nbs/10_control.ipynb #3f3ece83
 class Schedule(Callback):
     "Follows a scheduler of `torch.optim.lr_scheduler`, or anything else with a `step`"
     order, run_valid, run_in = 63, False, ('fit',)    # after `Steering` has put its factor away
@@ -478,6 +478,8 @@ class Schedule(Callback):
         learn = self.learn
         self._check_alone()
         if 'step' not in vars(learn.opt): learn.undo.callback(vars(learn.opt).pop, 'step', None)
+        if not any(isinstance(cb, Schedule) and cb.scheduler for cb in learn.cbs):
+            for g in learn.opt.param_groups: g.pop('initial_lr', None)    # of a scheduler before
         n_steps = [self._n_steps(learn.n_epoch)] if _takes_steps(self.make) else []
         learn.undo.set(self, 'scheduler', self.make(learn.opt, *n_steps))   # it wraps `opt.step`
         self._check_scheduler()

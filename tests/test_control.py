@@ -577,3 +577,13 @@ def test_a_step_that_updates_by_itself_is_out_of_reach(capsys):
     bad = [(x * float("nan"), y) for x, y in line_batches()]
     line_learner(dls=cbnb.DataLoaders(bad, device="cpu"), model=model, train_step=own, cbs=cbnb.TerminateOnNaN).fit(1)
     assert "stopped after the update: the loss is nan in epoch 0, training batch 0" in capsys.readouterr().out
+
+
+def test_a_rate_of_an_earlier_scheduler_is_forgotten():
+    """Torch's schedulers begin with the `initial_lr` that another has left in the groups."""
+    learn = line_learner(lr=0.1)
+    learn.create_opt()
+    torch_schedulers.LambdaLR(learn.opt, lambda i: 1.0)
+    learn.fit(1, lr=0.02, cbs=cbnb.Schedule(lambda opt: torch_schedulers.LambdaLR(opt, lambda i: 0.5**i)))
+    assert learn.recorder.history[-1].hyper("lr") == pytest.approx([0.02, 0.01])
+    assert learn.opt.param_groups[0]["initial_lr"] == 0.1
