@@ -211,7 +211,7 @@ def n_losses(
     what = f'{len(found)} in a {type(found).__name__}' if several else type(found).__name__
     raise ValueError(f'{n} optimizers need {n} losses in a tuple, not {what}')
 
-# %% ../nbs/14_steps.ipynb #0eb232dc
+# %% ../nbs/14_steps.ipynb #bcfe0433
 class MultiLossStep(TrainStep):
     "Several losses from one forward pass, each for the parameters of its own optimizer"
     def __init__(self,
@@ -234,7 +234,9 @@ class MultiLossStep(TrainStep):
 
     def loss(self, learn):
         found = learn.step_result
-        if self.losses is not None: found = n_losses(self.losses(learn.pred, *learn.yb), self.n)
+        if self.losses is not None:
+            if not learn.yb: return                    # without targets there is no loss
+            found = n_losses(self.losses(learn.pred, *learn.yb), self.n)
         found = [as_loss(v, training=False) for v in found[:self.n]]
         learn.step_result = tuple(v.detach() for v in found)
         learn.loss = learn.loss_grad = sum(v.mean() for v in learn.step_result)
@@ -253,7 +255,7 @@ class MultiLossStep(TrainStep):
 
     def outputs(self, learn):
         found = super().outputs(learn) if learn.pred is not None else learn.yb
-        return *learn.step_result, *found
+        return *(learn.step_result or ()), *found
 
 # %% ../nbs/14_steps.ipynb #3140be70
 class ClosureStep(TrainStep):

@@ -920,3 +920,18 @@ def test_classes_in_place_of_objects_are_told(make, words):
     model = Line()
     with pytest.raises(TypeError, match=words):
         make(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_several_losses_of_a_prediction_need_no_targets_to_predict():
+    """Without targets the losses were called all the same."""
+    model = Line()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = MultiLossStep(model, [opt], losses=lambda pred, y: (((pred - y) ** 2).mean(),))
+    learn = line_learner(model=model, lr=1e-3, opt_func=torch.optim.AdamW, loss_func=None, train_step=step)
+    learn.fit(1)
+    x = torch.tensor([-1.0, 1.0])
+    pred, targets = learn.get_preds(dl=[(x,)])
+    assert torch.equal(pred, model(x).detach()) and targets is None
+    assert learn.validate(dl=[(x,)]) == [None]
+    with pytest.raises(ValueError, match="no targets"):
+        step((x,))
