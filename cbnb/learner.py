@@ -159,10 +159,9 @@ def as_step(
     if callable(step): return CallStep(step)
     raise TypeError(f'{name}={step!r} is no step: pass a Step, or a function of the whole batch')
 
-# %% ../nbs/03_learner.ipynb #842e6b8f
+# %% ../nbs/03_learner.ipynb #2223b8a2
 class Loop:
     "The training loop: fit, epoch, train and validate, batch, backward and step"
-    _in_batch = False       # whether `iter` is where we are: from the first batch of a phase to its end
     def _guard(self, level: Level, cancel: type[CancelException],
                body: Callable[..., Any], *args: Any) -> None:
         "`before_<level>` and the body, which `cancel` may leave; then `after_<level>`"
@@ -359,7 +358,7 @@ def _set_eval_step(self: LearnerState, step: Any) -> None:
 LearnerState.train_step = property(operator.attrgetter('_train_step'), _set_train_step)
 LearnerState.eval_step = property(operator.attrgetter('_eval_step'), _set_eval_step)
 
-# %% ../nbs/03_learner.ipynb #13f048ab
+# %% ../nbs/03_learner.ipynb #7d66f410
 class Learner(LearnerState):
     "Data, model, loss and optimizer, and the callbacks that watch and change their training"
     default_callbacks: tuple[type[Callback], ...] = (TrainEvalCallback,)   # 20_all adds to these
@@ -404,6 +403,7 @@ class Learner(LearnerState):
         self.start_epoch, self.n_epoch, self.epoch, self.train_iter, self.pct_train = 0, 1, 0, 0, 0.
         self.purpose, self.valid_every, self.final_record = 'fit', 1, None
         self.n_iter = self.iter = None
+        self._in_batch = False     # whether `iter` tells where we are: from the first batch of a phase on
         self._forget_batch()
         given = as_list(cbs)
         for cls in self.default_callbacks if default_cbs else (TrainEvalCallback,):
