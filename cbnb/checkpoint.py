@@ -65,7 +65,7 @@ def save(self: Learner,
     if with_opt and self.opt is not None: state = dict(model=state, opt=self.opt.state_dict())
     return write_whole(self.model_file(file), lambda f: torch.save(state, f))
 
-# %% ../nbs/12_checkpoint.ipynb #9d20257e
+# %% ../nbs/12_checkpoint.ipynb #4294aa9b
 @patch
 def load(self: Learner,
     file: str | Path,                           # as for `save`
@@ -80,6 +80,7 @@ def load(self: Learner,
     self.model.load_state_dict(state['model'] if has_opt else state, strict=strict)
     if with_opt and has_opt:
         if self.opt is None: self.create_opt()
+        _leave_schedule(state['opt']['param_groups'], self.opt.param_groups)
         saved, mine = set(state['opt']['param_groups'][0]), set(self.opt.param_groups[0])
         try:
             if saved != mine: raise ValueError(f'it is of another kind, with {saved ^ mine}')
@@ -89,6 +90,13 @@ def load(self: Learner,
         why_not = f'{file} has no optimizer state: the optimizer is as it was'
     if why_not: warnings.warn(why_not, stacklevel=user_level())
     return self
+
+def _leave_schedule(saved: list[dict], mine: list[dict]) -> None:
+    "What torch's schedulers keep in the groups stays as it is: it is no state of the optimizer"
+    for theirs, own in zip(saved, mine):
+        for k in 'initial_lr', 'max_lr', 'min_lr', 'max_momentum', 'base_momentum', 'swa_lr':
+            theirs.pop(k, None)
+            if k in own: theirs[k] = own[k]
 
 # %% ../nbs/12_checkpoint.ipynb #63ed4b64
 class SaveModel(Tracker):

@@ -36,10 +36,11 @@ from .optim import (
     Optimizers, as_positive, belongs_to, freeze_groups, make_opt, norm_params, one_group,
     save_hypers, set_hyper, shares_params, spread_lrs)
 
-# %% ../nbs/03_learner.ipynb #ae05fe2a
+# %% ../nbs/03_learner.ipynb #7da89e57
 class Step:
     "What is done with one batch, in five parts, each of which may be overridden"
     model = loss_func = opt = None        # None: the learner's
+    own_update = False    # whether it finds gradients where callbacks cannot change them
     def predict(self, learn: 'Learner') -> None:
         "Set `learn.pred`"
         xb = learn.xb
@@ -81,9 +82,10 @@ def as_loss(
     raise ValueError(f'loss_func returned a tensor of shape {tuple(value.shape)}; '
                      'training needs one number: take the mean over the batch')
 
-# %% ../nbs/03_learner.ipynb #d3c0bfe1
+# %% ../nbs/03_learner.ipynb #5c6cfc69
 class CallStep(Step):
     "A function that does all that is to be done with a batch, as a step"
+    own_update = True
     def __init__(self,
         func: Callable[..., Any],   # called with the whole batch; its `opt` becomes the learner's
     ):
@@ -157,7 +159,7 @@ def as_step(
     if callable(step): return CallStep(step)
     raise TypeError(f'{name}={step!r} is no step: pass a Step, or a function of the whole batch')
 
-# %% ../nbs/03_learner.ipynb #b93f27f7
+# %% ../nbs/03_learner.ipynb #2223b8a2
 class Loop:
     "The training loop: fit, epoch, train and validate, batch, backward and step"
     def _guard(self, level: Level, cancel: type[CancelException],
@@ -167,7 +169,9 @@ class Loop:
         try:
             fire(level.before)
             body(*args)
-        except cancel: fire(level.cancelled)
+        except cancel:
+            self._in_batch = False
+            fire(level.cancelled)
         fire(level.after)
 
     def _do_epochs(self) -> None:
@@ -196,6 +200,7 @@ class Loop:
                 self.one_batch(i, batch)
                 batch = None                     # so that it is freed before the next is loaded
             if i < 0 and self.training: raise ValueError('the training loader gave no batches')
+            self._in_batch = False
         except Exception as e:
             self._say_where(e, i if batch is not None else i + 1)
             raise
@@ -203,6 +208,7 @@ class Loop:
     def one_batch(self, i: int, batch: Any) -> None:
         "Run one batch, with its events; trains if `training` is set"
         on, fire = self.callbacks.table, self.callbacks.fire    # an unheard event costs one look-up
+        self._in_batch = True
         self.iter, self.pred, self.loss, self.loss_grad, self.step_result = i, None, None, None, None
         self.xb, self.yb = self._split(batch)
         try:
@@ -352,7 +358,7 @@ def _set_eval_step(self: LearnerState, step: Any) -> None:
 LearnerState.train_step = property(operator.attrgetter('_train_step'), _set_train_step)
 LearnerState.eval_step = property(operator.attrgetter('_eval_step'), _set_eval_step)
 
-# %% ../nbs/03_learner.ipynb #13f048ab
+# %% ../nbs/03_learner.ipynb #7d66f410
 class Learner(LearnerState):
     "Data, model, loss and optimizer, and the callbacks that watch and change their training"
     default_callbacks: tuple[type[Callback], ...] = (TrainEvalCallback,)   # 20_all adds to these
@@ -397,6 +403,7 @@ class Learner(LearnerState):
         self.start_epoch, self.n_epoch, self.epoch, self.train_iter, self.pct_train = 0, 1, 0, 0, 0.
         self.purpose, self.valid_every, self.final_record = 'fit', 1, None
         self.n_iter = self.iter = None
+        self._in_batch = False     # whether `iter` tells where we are: from the first batch of a phase on
         self._forget_batch()
         given = as_list(cbs)
         for cls in self.default_callbacks if default_cbs else (TrainEvalCallback,):
@@ -448,7 +455,7 @@ def checked_lr(
     if lr == 1e-3: return theirs                # the learner's default gives way
     raise ValueError(f'the learning rate is given twice: lr={lr!r}, and {theirs!r} in opt_func')
 
-# %% ../nbs/03_learner.ipynb #a34ea705
+# %% ../nbs/03_learner.ipynb #c9a5abf2
 @patch
 def cbs_changed(self: Learner) -> None:
     "Look again at who listens to what; called when a callback changes"
@@ -466,8 +473,8 @@ def where(self: Learner,
 
 @patch
 def stopped_where(self: Learner) -> str:
-    "Where a run was stopped, in words; before the first batch there is none to name"
-    batch = '' if self.iter is None else f' at batch {self.iter}'
+    "Where a run was stopped, in words; outside the batches there is none to name"
+    batch = f' at batch {self.iter}' if self._in_batch else ''
     return f'stopped in epoch {self.epoch}{batch}'
 
 @patch
@@ -547,10 +554,10 @@ def show_training_loop(self: Learner) -> None:
     "Print the loop, with the callbacks of each event"
     print(*loop_lines(FIT, self.ordered_cbs), sep='\n')
 
-# %% ../nbs/03_learner.ipynb #d3b6704c
+# %% ../nbs/03_learner.ipynb #d286dd3c
 LOOP_STATE = ('purpose', 'training', 'dl', 'n_iter', 'iter', 'xb', 'yb', 'pred', 'loss',
               'loss_grad', 'step_result', 'start_epoch', 'n_epoch', 'epoch', 'train_iter',
-              'pct_train', 'valid_every')
+              'pct_train', 'valid_every', '_in_batch')
 
 @patch
 @contextmanager
@@ -568,7 +575,7 @@ def _run(self: Learner,
         self.undo = undo
         undo.enter_context(self.added_cbs(cbs))
         if outer is None: undo.callback(self._switch_on)
-        self.purpose, self.iter = purpose, None
+        self.purpose, self.iter, self._in_batch = purpose, None, False
         self.training = self.training and outer is not None
         try: yield
         except CancelException as e:

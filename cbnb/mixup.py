@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Beta
 
-# %% ../nbs/10b_mixup.ipynb #0ef94b75
+# %% ../nbs/10b_mixup.ipynb #75fe22d8
 from .callback import Callback
 from .data import find_bs, first_tensor, map_tensors
-from .learner import as_loss
 from .optim import as_positive
 
 # %% ../nbs/10b_mixup.ipynb #8bc6270d
@@ -44,7 +43,7 @@ def window(
     real = (bottom - top)*(right - left)/(height*width)
     return slice(top, bottom), slice(left, right), real
 
-# %% ../nbs/10b_mixup.ipynb #169e460b
+# %% ../nbs/10b_mixup.ipynb #e399e2a0
 class Mix(Callback):
     "Base of callbacks that train on pairs of items: `mix` says how the inputs are put together"
     order, run_valid, run_in = -5, False, ('fit', 'lr_find')
@@ -61,6 +60,12 @@ class Mix(Callback):
     def draw(self) -> float:
         "A random weight, for the whole batch"
         return self.weights.sample().item()         # drawn on the CPU: there is nothing to wait for
+
+    def before_fit(self):
+        learn, step = self.learn, self.learn.train_step
+        if learn.loss_func is None or step.own_update: raise ValueError(
+            f'{type(self).__name__} needs the loss for the targets of the partners, too, and '
+            f'{type(step).__name__} has no loss of prediction and targets: mix in there')
 
     def before_batch(self):
         learn = self.learn
@@ -84,10 +89,13 @@ class Mix(Callback):
     def after_loss(self):
         learn = self.learn
         if learn.loss_grad is None: return                  # there are no targets
-        theirs = as_loss(learn.loss_func(learn.pred, *self.partners), training=True)
-        learn.loss_grad = torch.lerp(theirs, learn.loss_grad, self.lam)
-        learn.loss = learn.loss_grad.detach().clone()       # others may scale `loss_grad` in place
-        if self.lam < 0.5: learn.yb = self.partners
+        yb, loss, loss_grad, result = learn.yb, learn.loss, learn.loss_grad, learn.step_result
+        learn.yb = self.partners
+        learn.train_step.loss(learn)                        # it may scale `loss_grad`
+        learn.loss = torch.lerp(learn.loss, loss, self.lam)
+        learn.loss_grad = torch.lerp(learn.loss_grad, loss_grad, self.lam)
+        learn.step_result = result
+        if self.lam >= 0.5: learn.yb = yb
 
 class MixUp(Mix):
     "Trains on weighted means of two items"

@@ -247,7 +247,7 @@ class _States(MutableMapping):
     def clear(self) -> None:
         for opt in self.optimizers: opt.state.clear()
 
-# %% ../nbs/02a_optim.ipynb #cdc116be
+# %% ../nbs/02a_optim.ipynb #e57e7e38
 @patch
 def state_dict(self: Optimizers) -> dict[str, Any]:
     "The states and groups of all, the parameters numbered through"
@@ -270,7 +270,8 @@ def load_state_dict(self: Optimizers,
     parts, first = [], 0
     for opt in self.optimizers:
         own = [groups.pop(0) for _ in opt.param_groups]
-        lacking = [k for k in getattr(opt, 'defaults', {}) if any(k not in g for g in own)]
+        needed = [k for k in getattr(opt, 'defaults', {}) if all(k in g for g in opt.param_groups)]
+        lacking = [k for k in needed if any(k not in g for g in own)]
         if lacking: raise ValueError(f'the saved state is not that of {type(opt).__name__}: '
                                      f'it has no {", ".join(lacking)}')
         held = sum(len(g['params']) for g in own)

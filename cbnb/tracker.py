@@ -65,7 +65,7 @@ def direction(
     if all(better(high, low) and not better(low, high) for low, high in pairs): return 1
     return 0
 
-# %% ../nbs/11_tracker.ipynb #671ce853
+# %% ../nbs/11_tracker.ipynb #9a80fa16
 class Tracker(Callback):
     "Finds out after each epoch whether a column of the table of epochs has a new best value"
     order, run_in = 60, ('fit',)
@@ -90,12 +90,12 @@ class Tracker(Callback):
 
     def before_fit(self):
         self._check_monitor()
-        self.new_best, self.wait, self.values = False, 0, []
+        self.new_best, self.wait, self.values, self._warned = False, 0, [], False
         if self.reset_on_fit: self.best = self.best_epoch = None
 
     def after_epoch(self):
         self.new_best, value = False, self.current()
-        if value is None: return
+        if value is None: return self._warn_of_none()
         self.values.append((self.learn.epoch, value))
         self.new_best = self.improves(value)
         self.wait = 0 if self.new_best else self.wait + 1
@@ -116,7 +116,7 @@ class Tracker(Callback):
 
 TrackerCallback = Tracker
 
-# %% ../nbs/11_tracker.ipynb #64f68122
+# %% ../nbs/11_tracker.ipynb #505e706a
 @patch
 def _check_monitor(self: Tracker) -> None:
     learn, who = self.learn, type(self).__name__
@@ -131,6 +131,17 @@ def _check_monitor(self: Tracker) -> None:
     if self.monitor in recorder.valid_columns and not any(map(learn._is_validated, epochs)):
         warnings.warn(f'{who} will see no {self.monitor}: none of the epochs of this fit is '
                       f'validated (valid_every={learn.valid_every!r})', stacklevel=user_level())
+
+@patch
+def _warn_of_none(self: Tracker) -> None:
+    "Once in a fit, if a whole validation has not given what it should"
+    learn = self.learn
+    rows, of_valid = learn.recorder.last().epochs, self.monitor in learn.recorder.valid_columns
+    if self.values or self._warned or not (of_valid and learn._is_validated(learn.epoch)): return
+    if not rows or rows[-1]['epoch'] != learn.epoch or learn.training: return    # it was cancelled
+    self._warned = True
+    warnings.warn(f'{type(self).__name__} waits for a {self.monitor}: the validation of epoch '
+                  f'{learn.epoch} gave none', stacklevel=user_level())
 
 def _why_not(monitor: str, learn: Any) -> str:
     if monitor in ('epoch', 'time'): return ', which is no result'

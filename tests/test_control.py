@@ -555,3 +555,35 @@ def test_a_learner_with_all_of_them_can_be_exported(tmp_path):
     learn.export()
     again = cbnb.load_learner(tmp_path / "export.pkl", trust=True)
     assert same_bits(learn.model, again.model) and again.schedule.scheduler is None
+
+
+def test_a_step_that_updates_by_itself_is_out_of_reach(capsys):
+    """Clipping and accumulation did nothing, and said nothing; the guard said it had stopped before the update."""
+    model = Line()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def own(x, y):
+        loss = ((model(x) - y) ** 2).mean()
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        return loss
+
+    for cb in (cbnb.GradientClip, cbnb.GradientAccumulation):
+        learn = line_learner(model=model, train_step=own, cbs=cb)
+        with pytest.warns(UserWarning, match=f"{cb.__name__} has .*no effect.*train_step") as seen:
+            learn.fit(1)
+        assert len(seen) == 1 and seen[0].filename == __file__
+    bad = [(x * float("nan"), y) for x, y in line_batches()]
+    line_learner(dls=cbnb.DataLoaders(bad, device="cpu"), model=model, train_step=own, cbs=cbnb.TerminateOnNaN).fit(1)
+    assert "stopped after the update: the loss is nan in epoch 0, training batch 0" in capsys.readouterr().out
+
+
+def test_a_rate_of_an_earlier_scheduler_is_forgotten():
+    """Torch's schedulers begin with the `initial_lr` that another has left in the groups."""
+    learn = line_learner(lr=0.1)
+    learn.create_opt()
+    torch_schedulers.LambdaLR(learn.opt, lambda i: 1.0)
+    learn.fit(1, lr=0.02, cbs=cbnb.Schedule(lambda opt: torch_schedulers.LambdaLR(opt, lambda i: 0.5**i)))
+    assert learn.recorder.history[-1].hyper("lr") == pytest.approx([0.02, 0.01])
+    assert learn.opt.param_groups[0]["initial_lr"] == 0.1

@@ -11,7 +11,7 @@ from torch import nn
 
 import cbnb.all as cbnb
 from cbnb.hooks import Rows, find_layers, rebinned, summarized
-from helpers import RaiseIn, line_batches, line_learner, same_bits, seed
+from helpers import Line, RaiseIn, ab, line_batches, line_learner, same_bits, seed
 
 ENDS = {"done": None, "error": RuntimeError("no"), "interrupt": KeyboardInterrupt(), "cancel": cbnb.CancelFitException()}
 
@@ -477,3 +477,43 @@ def test_a_mixed_fit_that_fails_leaves_nothing_behind():
         warnings.simplefilter("error")
         learn.fit(1)
     assert len(line_batches()) == 2 and learn.recorder.last().n_steps == 2
+
+
+@pytest.mark.parametrize("make", [lambda: cbnb.TrainStep(sens=8.0), lambda: cbnb.ClipStep(value=1e9), lambda: SumStep(None, nn.MSELoss(reduction="none"))])
+def test_mixing_with_a_step_of_ones_own(make):
+    """The loss of the partners was not scaled as that of the items was."""
+
+    def run(step):
+        seed(1)
+        learn = line_learner(6, train_step=step, cbs=cbnb.MixUp(1.0))
+        learn.fit(1)
+        return [*learn.recorder.history[-1].raw_losses, learn.model.a.item(), learn.model.b.item()]
+
+    torch.testing.assert_close(run(None), run(make()), rtol=2e-5, atol=1e-6)
+
+
+class SumStep(cbnb.TrainStep):
+    """A vector loss, of which the mean is taken."""
+
+    def loss(self, learn):
+        super().loss(learn)
+        learn.loss_grad = learn.loss_grad / 8
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda model, opt: lambda x, y: ((model(x) - y) ** 2).mean(),
+        lambda model, opt: cbnb.ClosureStep(model, nn.MSELoss(), opt),
+        lambda model, opt: cbnb.MultiLossStep(model, [opt], losses=lambda pred, y: (((pred - y) ** 2).mean(),)),
+        lambda model, opt: cbnb.MultiLossStep(lambda x, y: (((model(x) - y) ** 2).mean(),), [opt]),
+    ],
+)
+@pytest.mark.parametrize("with_loss", [True, False])
+def test_losses_that_cannot_be_mixed_are_refused(make, with_loss):
+    model = Line()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    learn = line_learner(model=model, lr=1e-3, opt_func=torch.optim.AdamW, train_step=make(model, opt), loss_func=nn.MSELoss() if with_loss else None)
+    with pytest.raises(ValueError, match="loss"):
+        learn.fit(1, cbs=cbnb.MixUp)
+    assert ab(learn) == (0, 0)

@@ -3,6 +3,7 @@
 import os
 import pickle
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -258,3 +259,27 @@ def test_save_and_load_within_a_fit(tmp_path):
     learn = line_learner(path=tmp_path)
     learn.fit(3, cbs=[Best, cbnb.ParamScheduler({"lr": lambda pct: 0.1 if pct < 0.5 else 3.0})])
     assert learn.validate()[0] == pytest.approx(min(v[1] for v in learn.recorder.values))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda opt: torch.optim.lr_scheduler.StepLR(opt, 2),
+        lambda opt, n: torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, total_steps=n),
+        lambda opt: torch.optim.lr_scheduler.CyclicLR(opt, 0.01, 0.1, 3),
+    ],
+)
+def test_what_a_scheduler_left_in_the_file_is_no_obstacle(make, tmp_path):
+    """The optimizer's state was not loaded, as if it came from another kind."""
+    settings = dict(path=tmp_path, opt_func=partial(torch.optim.SGD, momentum=0.9), lr=0.1)
+    learn = line_learner(cbs=cbnb.SaveModel(with_opt=True), **settings)
+    learn.fit(2, cbs=cbnb.Schedule(make))
+    fresh = line_learner(**settings)
+    plain = fresh.save("plain")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fresh.load("model")
+        assert len(fresh.opt.state) == 2 and "initial_lr" not in fresh.opt.param_groups[0]
+        fresh.create_opt()
+        fresh.save("plain")
+        fresh.fit(2, cbs=[cbnb.Schedule(make), cbnb.Callback(before_train=lambda cb: cb.learn.load(plain))])  # its keys stay

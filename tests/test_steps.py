@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -889,3 +890,48 @@ def test_ftrl_is_saved_and_goes_on():
 def test_ftrl_settings_are_checked(wrong):
     with pytest.raises(ValueError, match=f"{next(iter(wrong))}="):
         FTRL([nn.Parameter(torch.zeros(1))], **wrong)
+
+
+def test_optimizers_with_ones_own_can_be_loaded_again_and_again(tmp_path):
+    """Once loaded, torch writes down a default that FTRL's groups do not have."""
+    model = Line()
+    opt = cbnb.Optimizers([torch.optim.Adam([model.a]), cbnb.FTRL([model.b])])
+    learn = line_learner(model=model, lr=1e-3, opt_func=opt, path=tmp_path)
+    learn.fit(1)
+    learn.save("both")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            learn.load("both")
+            learn.fit(1)
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda model, opt: cbnb.TrainStep(model, nn.MSELoss, opt), "loss_func is the class MSELoss: pass an instance"),
+        (lambda model, opt: cbnb.TrainStep(Line, nn.MSELoss(), opt), "model is the class Line: pass an instance"),
+        (lambda model, opt: cbnb.ClipStep(model, nn.MSELoss(), torch.optim.SGD), "opt is the class SGD: pass an instance"),
+        (lambda model, opt: cbnb.TrainStep(model, nn.MSELoss(), [opt]), "is no optimizer; several can be one"),
+        (lambda model, opt: cbnb.EvalStep(model, nn.MSELoss), "loss_func is the class MSELoss: pass an instance"),
+    ],
+)
+def test_classes_in_place_of_objects_are_told(make, words):
+    model = Line()
+    with pytest.raises(TypeError, match=words):
+        make(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_several_losses_of_a_prediction_need_no_targets_to_predict():
+    """Without targets the losses were called all the same."""
+    model = Line()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = MultiLossStep(model, [opt], losses=lambda pred, y: (((pred - y) ** 2).mean(),))
+    learn = line_learner(model=model, lr=1e-3, opt_func=torch.optim.AdamW, loss_func=None, train_step=step)
+    learn.fit(1)
+    x = torch.tensor([-1.0, 1.0])
+    pred, targets = learn.get_preds(dl=[(x,)])
+    assert torch.equal(pred, model(x).detach()) and targets is None
+    assert learn.validate(dl=[(x,)]) == [None]
+    with pytest.raises(ValueError, match="no targets"):
+        step((x,))

@@ -465,3 +465,15 @@ def test_aliases_and_names():
         "save_model",
     ]
     assert [cls.order for cls in (cbnb.Tracker, cbnb.SaveModel, cbnb.EarlyStopping)] == [60, 61, 63]
+
+
+@pytest.mark.parametrize("monitor, eval_step", [("valid_loss", lambda x, y: (x, y)), ("score", None)])
+def test_a_validation_without_the_value_is_told_once(monitor, eval_step):
+    """Without a loss, or without targets, the default monitor is a column that stays empty."""
+    score = lambda_named("score")
+    dls = cbnb.DataLoaders(line_batches(), [b[:1] for b in line_batches()] if eval_step is None else line_batches(), device="cpu")
+    learn = line_learner(dls=dls, eval_step=eval_step, metrics=score)
+    for cls in (cbnb.EarlyStopping, cbnb.ReduceLROnPlateau):
+        with pytest.warns(UserWarning, match=f"{cls.__name__} waits for a {monitor}: the validation of epoch 0 gave none") as seen:
+            learn.fit(3, cbs=cls(monitor))
+        assert len(seen) == 1 and seen[0].filename == __file__ and len(learn.recorder.history[-1].epochs) == 3

@@ -364,6 +364,35 @@ def test_interrupt_before_the_first_batch():
         learn.fit(1)
 
 
+@pytest.mark.parametrize(
+    "event, phase, batch",
+    [("after_train", "train", ""), ("before_epoch", "train", ""), ("before_train", "train", ""), ("before_batch", "train", " at batch 0")]
+    + [("after_validate", "valid", ""), ("after_epoch", "valid", ""), ("after_cancel_epoch", "train", ""), ("after_loss", "valid", " at batch 0")],
+)
+@pytest.mark.parametrize("error", [KeyboardInterrupt, cbnb.CancelFitException])
+def test_a_batch_is_only_named_where_there_is_one(error, event, phase, batch):
+    """After an epoch, it was the last batch of the validation."""
+    said = []
+    learn = line_learner(cbs=listener(lambda cb, name: name == "after_cancel_fit" and said.append(cb.learn.stopped_where())))
+    learn.add_cb(RaiseIn(event, error, when=lambda learn: learn.epoch == 1, phase="validate" if phase == "valid" else phase))
+    try:
+        learn.fit(3)
+    except cbnb.FitInterrupted as e:
+        assert str(e) == f"{said[0]}; learn is usable"
+    assert said == [f"stopped in epoch 1{batch}"]
+
+
+def test_a_validation_within_a_batch_leaves_its_name():
+
+    def look(cb):
+        cb.learn.validate()
+        if cb.learn.iter == 1:
+            interrupt()
+
+    with pytest.raises(cbnb.FitInterrupted, match="stopped in epoch 0 at batch 1"):
+        line_learner().fit(1, cbs=cbnb.Callback(before_step=look))
+
+
 def test_a_second_interrupt_during_the_ending_still_undoes_everything():
     stubborn = listener(lambda cb, name: interrupt() if name in ("before_step", "after_cancel_fit", "after_fit") else None)
     learn = line_learner()
