@@ -5,9 +5,6 @@
 # %% auto #0
 __all__ = ['mixed', 'window', 'Mix', 'MixUp', 'CutMix']
 
-# %% ../nbs/10b_mixup.ipynb #0f3d21c9
-from typing import Any
-
 # %% ../nbs/10b_mixup.ipynb #719ab2e0
 import torch
 from torch import Tensor

@@ -16,8 +16,7 @@ import operator
 import warnings
 from typing import Any
 
-# %% ../../nbs/18_fastai_v1.ipynb #053d0801
-import torch
+# %% ../../nbs/18_fastai_v1.ipynb #c661b1b9
 from torch import nn
 
 # %% ../../nbs/18_fastai_v1.ipynb #b058d9b6

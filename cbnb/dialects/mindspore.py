@@ -16,19 +16,18 @@ import functools
 import warnings
 from typing import Any
 
-# %% ../../nbs/19c_mindspore.ipynb #949e19a8
-import torch
+# %% ../../nbs/19c_mindspore.ipynb #d3c67736
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-# %% ../../nbs/19c_mindspore.ipynb #93d1003c
+# %% ../../nbs/19c_mindspore.ipynb #3e8c5629
 from ..callback import patch, user_level
 from ..data import DataLoaders, as_loader, n_batches
 from .mindspore_callbacks import (
     CheckpointConfig, EarlyStopping, History, LambdaCallback, LearningRateScheduler, LossMonitor,
     ModelCheckpoint, TimeMonitor, load_checkpoint, load_param_into_net, save_checkpoint)
 from .mindspore_context import (
-    Callback, MissingName, Output, Params, RunContext, as_output, same, wrap)
+    Callback, MissingName, Output, Params, RunContext, wrap)
 from .mindspore_metrics import (
     METRICS, MAE, MSE, Accuracy, Loss, Metric, feed, get_metrics, one_number, rearrange_inputs)
 from ..learner import CallStep, Learner, as_count

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# %% ../../nbs/19_mindspore_context.ipynb #317d1715
+# %% ../../nbs/19_mindspore_context.ipynb #97166aa2
 from ..callback import (
     CancelFitException, CancelTrainException, CancelValidException, patch, user_level)
 from ..data import map_tensors, n_batches
-from .recognise import Wrapped, dialect_of
+from .recognise import Wrapped
 from ..learner import Learner, Step
 from ..metrics import distinct
 from ..optim import Optimizers
