@@ -14,6 +14,7 @@ from torch import nn
 
 import cbnb.all as cbnb
 from cbnb.dialects import mindspore as ms
+from cbnb.dialects.mindspore_context import as_output
 from cbnb.steps import EvalStep, MultiLossStep
 
 # ---------------------------------------------------------------- an oracle of 40 lines
@@ -235,7 +236,7 @@ def test_metrics_of_a_stopped_evaluation_are_marked():
 
 
 def test_missing_names_copies_and_pickles():
-    p = ms.Params(a=1, net=nn.Linear(1, 1), out=ms.as_output((torch.tensor(1.0), torch.ones(2))))
+    p = ms.Params(a=1, net=nn.Linear(1, 1), out=as_output((torch.tensor(1.0), torch.ones(2))))
     assert not hasattr(p, "b") and getattr(p, "b", 3) == 3 and p.get("b") is None and p.pop("b", 4) == 4
     for kind in (KeyError, AttributeError, ms.MissingName):
         for read in (lambda: p.b, lambda: p["b"], lambda: delattr(p, "b")):
@@ -722,7 +723,7 @@ def test_saving_and_loading_by_hand(tmp_path):
     with pytest.raises(RuntimeError, match="0.bias"):
         ms.load_param_into_net(other, {"0.weight": torch.ones(2, 1), "0.bias": torch.ones(3)})
     assert other[0].weight.equal(before)
-    ms.save_checkpoint([dict(name="a", data=ms.as_output(torch.ones(1)))], tmp_path / "list.ckpt")
+    ms.save_checkpoint([dict(name="a", data=as_output(torch.ones(1)))], tmp_path / "list.ckpt")
     assert ms.load_checkpoint(tmp_path / "list.ckpt")["a"] == 1
     (tmp_path / "other.ckpt").write_text("no")
     for name in ("none.ckpt", "other.ckpt"):
@@ -979,7 +980,7 @@ def test_objects_with_begin_and_end_only_with_slots_and_with_half_a_context_mana
 
 
 def test_a_number_is_rounded():
-    one = ms.as_output(torch.tensor(1.2345))
+    one = as_output(torch.tensor(1.2345))
     assert round(one, 2) == 1.23 and round(one) == 1
 
 
