@@ -149,11 +149,12 @@ def _drop(self: GradientAccumulation) -> None:
     learn, self.sum = self.learn, _Sum()
     learn.train_step.zero_grad(learn)
 
-# %% ../nbs/10_control.ipynb #1fe3a148
+# %% ../nbs/10_control.ipynb #676d8ba3
 def all_finite(
-    value: Any,   # tensors in nested tuples, lists and dicts; anything else counts as finite
+    value: Any,   # tensors and floats in nested tuples, lists and dicts; anything else is finite
 ) -> bool:
     "Whether there is no nan and no infinity in it (waits for the device)"
+    if isinstance(value, float): return math.isfinite(value)
     if isinstance(value, Tensor):
         if value.ndim == 0 and value.is_floating_point(): return math.isfinite(value.item())
         return bool(torch.isfinite(value).all())
