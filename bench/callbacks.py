@@ -28,6 +28,7 @@ from torch.optim.lr_scheduler import StepLR
 
 import cbnb
 from cbnb.lr_finder import total_norm
+from cbnb.mixup import window
 
 LIMIT = 2.0  # microseconds a batch
 ITEMS, BATCHES, EPOCHS = 16, 1000, 3
@@ -35,6 +36,8 @@ ITEMS, BATCHES, EPOCHS = 16, 1000, 3
 
 class Hollow(cbnb.Step):
     """A step that does nothing; `work(learn)` is done in place of the optimizer's part."""
+
+    size = (1,)  # of an item
 
     def __init__(self, work: Callable[[cbnb.Learner], object] | None = None):
         self.work = work
@@ -55,6 +58,17 @@ class Hollow(cbnb.Step):
 
     def zero_grad(self, learn: cbnb.Learner) -> None:
         pass
+
+
+class Pictures(Hollow):
+    size = (1, 8, 8)
+
+
+class Forward(Hollow):
+    """The model runs, for those who look into it."""
+
+    def predict(self, learn: cbnb.Learner) -> None:
+        learn.pred = learn.model(*learn.xb)
 
 
 # The work by hand
@@ -84,14 +98,72 @@ def copy_all(learn: cbnb.Learner) -> tuple:
     return cbnb.to_detach((learn.xb, learn.yb, learn.pred, learn.loss))
 
 
+def copy_at_layers() -> Callable[[cbnb.Learner], None]:
+    return hooked(lambda layer, inp, out: (inp[0].detach(), out.detach()))
+
+
+class Summarized(cbnb.ActivationStats):
+    """Summing up takes some 60 microseconds a layer, and would hide what else is done: here the sums are known."""
+
+    row = torch.zeros(45)
+
+    def hook(self, layer: nn.Module, inp: tuple, out: torch.Tensor) -> None:
+        self.found[layer] = self.row
+
+
+def keep_rows() -> Callable[[cbnb.Learner], None]:
+    rows = []
+
+    def look(layer: nn.Module, inp: tuple, out: torch.Tensor) -> None:
+        rows.append(Summarized.row)
+        if len(rows) == 512:
+            torch.stack(rows[::2]), torch.stack(rows[1::2])
+            rows.clear()
+
+    return hooked(look)
+
+
+def hooked(look: Callable[..., object]) -> Callable[[cbnb.Learner], None]:
+    """Work that is done in the layers of the model, from the second batch on."""
+    handles = []
+
+    def hook(layer: nn.Module, inp: tuple, out: torch.Tensor) -> None:
+        look(layer, inp, out)
+
+    def work(learn: cbnb.Learner) -> None:
+        if not handles:
+            handles.extend(layer.register_forward_hook(hook) for layer in learn.model)
+
+    return work
+
+
+def mix_losses(learn: cbnb.Learner, lam: float) -> None:
+    learn.held_losses = torch.lerp(learn.loss, learn.loss, lam), torch.lerp(learn.loss_grad, learn.loss_grad, lam)
+
+
 def mix_up() -> Callable[[cbnb.Learner], None]:
     weights = Beta(*torch.tensor([0.4, 0.4], dtype=torch.float64), validate_args=False)
 
     def work(learn: cbnb.Learner) -> None:
-        (x,), (y,), lam, order = learn.xb, learn.yb, weights.sample().item(), torch.randperm(ITEMS)
+        (x,), (y,), lam = learn.xb, learn.yb, weights.sample().item()
+        order = torch.randperm(x.shape[0], device=x.device)
         learn.held = torch.lerp(x, x[order], 1 - lam), y[order]
-        theirs = learn.loss_func(learn.pred, learn.held[1])
-        learn.held = torch.lerp(theirs, learn.loss, lam).detach().clone()
+        mix_losses(learn, lam)
+
+    return work
+
+
+def cut_mix() -> Callable[[cbnb.Learner], None]:
+    weights = Beta(*torch.tensor([1.0, 1.0], dtype=torch.float64), validate_args=False)
+
+    def work(learn: cbnb.Learner) -> None:
+        (x,), (y,), lam = learn.xb, learn.yb, weights.sample().item()
+        order = torch.randperm(x.shape[0], device=x.device)
+        rows, columns, real = window(*x.shape[-2:], 1 - lam, torch.rand(2).tolist())
+        x = x.clone()
+        x[..., rows, columns] = x[order, ..., rows, columns]
+        learn.held = x, y[order]
+        mix_losses(learn, 1 - real)
 
     return work
 
@@ -111,6 +183,7 @@ def scheduler_steps() -> Callable[[cbnb.Learner], None]:
 class Case:
     make: Callable[[], object]  # makes the callback, or a list of them
     work: Callable[[], Callable[[cbnb.Learner], object]] | None = None  # makes what does its work by hand; None: it has none
+    step: type[Hollow] = Hollow
 
 
 # A further callback is a further line: a name, what makes it, and what does its work on tensors by hand.
@@ -128,18 +201,20 @@ CASES = {
     "ShortEpoch": Case(partial(cbnb.ShortEpoch, 1.0)),
     "SkipToEpoch": Case(partial(cbnb.SkipToEpoch, 0)),
     "CollectData": Case(partial(cbnb.CollectData, last=10), lambda: copy_all),
+    "HookCallback": Case(partial(cbnb.HookCallback, hook=lambda cb, layer, inp, out: out), copy_at_layers, Forward),
+    "ActivationStats": Case(Summarized, keep_rows, Forward),
     "MixUp": Case(cbnb.MixUp, mix_up),
+    "CutMix": Case(cbnb.CutMix, cut_mix, Pictures),
     "Schedule": Case(partial(cbnb.Schedule, partial(StepLR, step_size=10**9)), scheduler_steps),
 }
 
 
-def cost(cbs: object, work: Callable[[cbnb.Learner], object] | None) -> float:
+def cost(cbs: object, step: Hollow) -> float:
     """Microseconds a batch; the first epoch, which warms up, is left out."""
-    x = torch.zeros(ITEMS, 1)
-    loader = Loader([(x, x)] * BATCHES)
+    loader = Loader([(torch.zeros(ITEMS, *step.size), torch.zeros(ITEMS, 1))] * BATCHES)
     model = nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1))
     learn = cbnb.Learner(
-        cbnb.DataLoaders(loader, device="cpu"), model, nn.MSELoss(), torch.optim.SGD, default_cbs=False, cbs=cbs, train_step=Hollow(work)
+        cbnb.DataLoaders(loader, device="cpu"), model, nn.MSELoss(), torch.optim.SGD, default_cbs=False, cbs=cbs, train_step=step
     )
     for p in model.parameters():
         p.grad = torch.ones_like(p)
@@ -149,16 +224,16 @@ def cost(cbs: object, work: Callable[[cbnb.Learner], object] | None) -> float:
     return (loader.starts[-1][0] - loader.starts[1][0]) / (EPOCHS * BATCHES) * 1e6
 
 
-def race(names: list[str], rounds: int) -> dict[str, list[tuple[float, float]]]:
+def race(names: list[str], rounds: int) -> dict[str, list[list[float]]]:
     """For each name and round, microseconds a batch with the callback, and with its work done by hand."""
     costs = {name: [] for name in names}
     for i in range(rounds + 1):
         for name in names[:: 1 if i % 2 == 0 else -1]:
             case = CASES[name]
-            work = case.work() if case.work else None
-            pair = (cost(case.make(), None), cost(None, work)) if i % 2 else (cost(None, work), cost(case.make(), None))[::-1]
+            pairs = [(case.make(), case.step()), (None, case.step(case.work() if case.work else None))]
+            found = [cost(*pair) for pair in pairs[:: 1 if i % 2 else -1]][:: 1 if i % 2 else -1]
             if i:  # the first round warms up
-                costs[name].append(pair)
+                costs[name].append(found)
         print(f"\rround {i} of {rounds}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return costs

@@ -239,6 +239,10 @@ class Callback(Forwarding):
         return snake_name(type(self))
 
     def __setattr__(self, name: str, value: Any) -> None:
+        held = self.__dict__
+        if name in held and name not in _LISTS:        # not new: it was looked at when it was
+            held[name] = value                         # (quickly, since many assign in each batch)
+            return
         object.__setattr__(self, name, value)
         if self.learn is None: return
         if name in _LISTS: getattr(self.learn, 'cbs_changed', _nothing)()

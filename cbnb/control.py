@@ -72,7 +72,7 @@ class GradientClip(Callback):
         how = self.max_norm, self.norm_type
         each = self.kind == 'tensor'
         norm = [clip_grad_norm_(p, *how) for p in params] if each else clip_grad_norm_(params, *how)
-        vars(self)['norm'] = norm       # `self.norm =` would look for names of the learner, each time
+        self.norm = norm
 
 # %% ../nbs/10_control.ipynb #d00eb7b2
 class GradientAccumulation(Callback):

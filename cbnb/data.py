@@ -53,10 +53,11 @@ def map_tensors(
     batch: Any,                   # tensors in nested tuples, lists, dicts and dataclasses
 ) -> Any:                         # the same nesting with the results; other things as they were
     "Apply `f` to every tensor of a nested batch"
-    if isinstance(batch, Tensor): return f(batch)
     kind = type(batch)
-    if kind is tuple:             # as most are, once a batch
+    if kind is tuple:             # most are, and most of one tensor; this runs some times a batch
+        if len(batch) == 1 and isinstance(batch[0], Tensor): return (f(batch[0]),)
         return tuple([f(v) if isinstance(v, Tensor) else map_tensors(f, v) for v in batch])
+    if isinstance(batch, Tensor): return f(batch)
     if isinstance(batch, (tuple, list)):
         mapped = (map_tensors(f, v) for v in batch)
         return kind(*mapped) if hasattr(batch, '_fields') else kind(mapped)   # named tuple, or not
@@ -77,7 +78,7 @@ def to_detach(
     cpu: bool = True,   # also bring them to the CPU (waits for a GPU)
 ) -> Any:
     "Cut a nested batch from the graph"
-    return map_tensors(lambda t: t.detach().cpu() if cpu else t.detach(), batch)
+    return map_tensors((lambda t: t.detach().cpu()) if cpu else Tensor.detach, batch)
 
 # %% ../nbs/01_data.ipynb #995a997e
 def find_bs(
@@ -85,10 +86,9 @@ def find_bs(
 ) -> int:         # the number of items
     "The first dimension of the first tensor; `ValueError` if there is none"
     first = first_tensor(batch)
-    if first is None or first.ndim == 0:
-        why = 'it has no tensor' if first is None else 'its first tensor is a scalar'
-        raise ValueError(f'cannot tell how many items are in this batch: {why}')
-    return first.shape[0]
+    if first is not None and (shape := first.shape): return shape[0]
+    why = 'it has no tensor' if first is None else 'its first tensor is a scalar'
+    raise ValueError(f'cannot tell how many items are in this batch: {why}')
 
 def first_tensor(
     batch: Any,      # nested tensors

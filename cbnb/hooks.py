@@ -178,7 +178,8 @@ class HookCallback(Callback):
 
     def _looks(self) -> bool:      # not at what runs inside of the fit, nor when thrown out of it
         learn = self.learn
-        return learn is not None and learn.purpose in self.run_in
+        if learn is None or not self.run or learn.purpose not in self.run_in: return False
+        return self.run_train if learn.training else self.run_valid
 
     def _unhook(self) -> None:
         if self.hooked: self.hooks.remove()
@@ -232,24 +233,18 @@ def rebinned(
 # %% ../nbs/10a_hooks.ipynb #11891d4e
 class Rows:
     "Small tensors of one shape, kept on their device until somebody reads them"
-    def __init__(self): self.chunks, self.waiting = [], []
+    def __init__(self): self.chunks = []
 
-    def append(self,
-        row: Tensor | None,    # of shape (columns,); None: there is none for this batch
+    def extend(self,
+        rows: list[Tensor | None],    # each of shape (columns,); None: there is none for a batch
     ) -> None:
-        "Add one, without waiting for the device"
-        self.waiting.append(row)
-        if len(self.waiting) == 256: self._stack()
-
-    def _stack(self) -> None:
-        some = next((row for row in self.waiting if row is not None), None)
+        "Add some, without waiting for the device"
+        some = next((row for row in rows if row is not None), None)
         gap = torch.full((1,), math.nan) if some is None else torch.full_like(some, math.nan)
-        self.chunks.append(torch.stack([gap if row is None else row for row in self.waiting]))
-        self.waiting = []
+        self.chunks.append(torch.stack([gap if row is None else row for row in rows]))
 
     def read(self) -> Tensor:
         "All rows, on the CPU (waits for the device); nan where there was none"
-        if self.waiting: self._stack()
         chunks = [chunk.cpu() for chunk in self.chunks]
         wide = max((chunk.shape[1] for chunk in chunks), default=1)
         self.chunks = [torch.cat([chunk.expand(-1, wide) for chunk in chunks])] if chunks else []
@@ -268,29 +263,34 @@ class ActivationStats(HookCallback):
         near_zero: float = 0.05,          # a value counts as near zero up to this distance
         bins: int = 40,                   # of a histogram
     ):
-        super().__init__(modules, every, include_paramless=include_paramless)
+        super().__init__(modules, every, detach=False, include_paramless=include_paramless)
         self.with_hist, self.bins = with_hist, as_count(bins, 'bins', 2)
         self.near_zero = as_positive(near_zero, 'near_zero')
-        self.steps, self.rows = [], []
+        self._begin()
+
+    def _begin(self) -> None:
+        self.steps, self.rows = [], {name: Rows() for name in self.layers}
+        self.waiting, self.found = [], {}        # of the latest batches; of this one, by layer
 
     def before_fit(self):
         super().before_fit()
-        self.steps, self.rows = [], [Rows() for _ in self.layers]
+        self._begin()
 
     def hook(self, m, inp, out):
-        return summarized(out, self.near_zero, self.bins if self.with_hist else 0)
+        self.found[m] = summarized(out, self.near_zero, self.bins if self.with_hist else 0)
 
     def after_batch(self):
-        if not self.hooked: return
-        found = self.hooks.stored
-        if any(row is not None for row in found):        # else it was cancelled before it ran
+        if self.found:                           # else it was cancelled before the model ran
             self.steps.append(self.learn.train_iter - 1)
-            for hook, rows in zip(self.hooks, self.rows):
-                rows.append(hook.stored)
-                hook.stored = None
+            self.waiting.append(self.found)
+            self.found = {}
+            if len(self.waiting) == 256: self._stack()
         super().after_batch()
 
-    def _looks(self): return super()._looks() and self.learn.training
+    def _stack(self) -> None:
+        for name, m in self.layers.items():
+            self.rows[name].extend([found.get(m) for found in self.waiting])
+        self.waiting = []
 
 # %% ../nbs/10a_hooks.ipynb #d1aabc67
 @patch
@@ -298,11 +298,12 @@ def _table(self: ActivationStats, i: int | str) -> Tensor:
     "All rows of a layer"
     if not self.layers: raise ValueError('nothing has been recorded yet: fit first, '
                                          'with this callback among the cbs')
+    if self.waiting: self._stack()
     names = list(self.layers)
-    if i in names: return self.rows[names.index(i)].read()
+    if i in names: return self.rows[i].read()
     if isinstance(i, str) or not -len(names) <= i < len(names):
         raise IndexError(f'there is no layer {i!r}: these are {len(names)}, {", ".join(names)}')
-    return self.rows[i].read()
+    return self.rows[names[i]].read()
 
 @patch
 def layer_stats(self: ActivationStats,

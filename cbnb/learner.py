@@ -230,7 +230,8 @@ class Loop:
                 except CancelStepException: fire('after_cancel_step')
                 if on['after_step']: fire('after_step')
                 step.zero_grad(self)
-        except CancelBatchException: fire('after_cancel_batch')
+        except CancelBatchException:
+            if on['after_cancel_batch']: fire('after_cancel_batch')
         if self.training:
             self.train_iter += 1
             if self.n_iter: self.pct_train = (self.epoch + (i + 1)/self.n_iter)/self.n_epoch

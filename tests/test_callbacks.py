@@ -66,6 +66,24 @@ def test_shadowing_warns_once_at_the_line_that_does_it():
     assert learn.hides.loss == 1.0
 
 
+def test_what_has_been_assigned_once_can_still_switch_a_callback_off():
+    class Counts(cbnb.Callback):
+        def __init__(self):
+            self.run, self.n = True, 0
+
+        def before_batch(self):
+            self.n += 1
+            if self.n == 3:
+                self.run = False
+
+    learn = line_learner(5, cbs=Counts)
+    learn.fit(1)
+    assert learn.counts.n == 3
+    learn.counts.run = True
+    learn.fit(1)
+    assert learn.counts.n == 3 + 5 + 1  # those of validation, too
+
+
 def test_names_set_before_the_learner_was_known_warn_when_the_callback_is_added():
     """D20: values made in __init__ or in the class hid the learner's for ever, and nobody said so."""
 

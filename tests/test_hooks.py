@@ -95,6 +95,39 @@ def test_all_batches_of_the_fit_are_seen_but_no_others():
     assert len(cb.seen) == 7 and cb.hooks.stored[0].shape == (4, 4)
 
 
+def test_hooks_follow_the_switches_of_their_callback():
+    """With run_valid off, or run switched off within the fit, the hooks went on."""
+    learn, cb = net_learner(), Seen("0")
+    cb.run_valid = False
+    learn.fit(1, cbs=cb)
+    assert cb.seen == [(True, 0, i) for i in range(5)]
+
+    def off(self):
+        if self.epoch == 0 and self.iter == 2:
+            cb.run = False
+
+    learn.fit(1, cbs=[cb, cbnb.Callback(after_batch=off)])
+    assert cb.seen == [(True, 0, i) for i in range(3)]
+
+
+def test_layers_that_run_now_and_then_have_gaps_also_in_what_was_put_aside():
+    class Sometimes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.n = nn.Linear(3, 1), nn.Linear(3, 1), 0
+
+        def forward(self, x):
+            self.n += 1
+            return self.a(x) if self.n % 3 else self.a(x) + self.b(x)
+
+    learn = net_learner(300, Sometimes(), cbs=cbnb.ActivationStats(with_hist=False))
+    learn.fit(1)
+    stats = learn.activation_stats
+    means = {name: torch.tensor(stats.layer_stats(name)[0]) for name in "ab"}
+    assert len(stats.steps) == 300 and not means["a"].isnan().any()
+    assert means["b"].isfinite().nonzero().flatten().tolist() == list(range(2, 300, 3))
+
+
 def test_functions_are_given_for_the_hook_and_for_events_and_keep_the_callbacks_own():
     found = []
     cb = cbnb.HookCallback(
@@ -224,10 +257,8 @@ def test_figures_before_anything_ran_and_after_one_batch():
 
 def test_nothing_waits_for_the_device():
     rows = Rows()  # meta tensors have no values: whoever reads one gets an error
-    for _ in range(300):
-        rows.append(summarized((torch.empty(8, 3, device="meta"), torch.empty(2, device="meta"))))
-        rows.append(None)
-    assert rows.chunks[0].shape == (256, 45)
+    rows.extend([summarized((torch.empty(8, 3, device="meta"), torch.empty(2, device="meta"))), None] * 3)
+    assert rows.chunks[0].shape == (6, 45)
 
 
 def test_no_value_is_lost_between_ranges():
@@ -417,7 +448,8 @@ def test_mixing_is_repeatable_and_seen_by_lr_find():
         learn.fit(1)
         return list(found.losses), list(learn.recorder.last().raw_losses)
 
-    assert losses(cbnb.MixUp) == losses(cbnb.MixUp)
+    again = cbnb.MixUp()  # what it has drawn and not used is not used in the next fit
+    assert losses(cbnb.MixUp) == losses(again) == losses(again)
     assert losses(cbnb.MixUp)[0] != losses(None)[0]
 
 
