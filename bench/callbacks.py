@@ -86,6 +86,10 @@ def clip_each(learn: cbnb.Learner) -> None:
     learn.held = [clip_grad_norm_(p, 1.0) for p in params(learn)]
 
 
+def share(learn: cbnb.Learner) -> torch.Tensor:
+    return learn.loss_grad * (learn.yb[0].shape[0] / (4 * ITEMS))
+
+
 def look_at_loss(learn: cbnb.Learner) -> float:
     return learn.loss.item()
 
@@ -179,11 +183,24 @@ def scheduler_steps() -> Callable[[cbnb.Learner], None]:
     return work
 
 
+class Reduced(cbnb.ReduceLROnPlateau):
+    """One that has reduced the rate before the first epoch, and so changes what the schedule sets."""
+
+    def before_fit(self) -> None:
+        super().before_fit()
+        self._rates.by = 0.1
+
+
+def scheduled() -> list[cbnb.Callback]:
+    return [cbnb.Recorder(), cbnb.ParamScheduler({"lr": cbnb.SchedLin(1e-2, 1e-3)})]
+
+
 @dataclass
 class Case:
     make: Callable[[], object]  # makes the callback, or a list of them
     work: Callable[[], Callable[[cbnb.Learner], object]] | None = None  # makes what does its work by hand; None: it has none
     step: type[Hollow] = Hollow
+    beside: Callable[[], object] = lambda: None  # makes what is there in both loops
 
 
 # A further callback is a further line: a name, what makes it, and what does its work on tensors by hand.
@@ -192,7 +209,7 @@ CASES = {
     "GradientClip": Case(cbnb.GradientClip, lambda: clip),
     "GradientClip, each tensor": Case(partial(cbnb.GradientClip, kind="tensor"), lambda: clip_each),
     "GradientClip, values": Case(partial(cbnb.GradientClip, kind="value"), lambda: lambda learn: clip_grad_value_(params(learn), 1.0)),
-    "GradientAccumulation": Case(partial(cbnb.GradientAccumulation, 4 * ITEMS), lambda: lambda learn: learn.loss_grad * 0.25),
+    "GradientAccumulation": Case(partial(cbnb.GradientAccumulation, 4 * ITEMS), lambda: share),
     "BnFreeze": Case(cbnb.BnFreeze),
     "TerminateOnNaN": Case(cbnb.TerminateOnNaN, lambda: look_at_loss),
     "TerminateOnNaN, gradients": Case(partial(cbnb.TerminateOnNaN, check_grads=True), lambda: look_at_grads),
@@ -201,6 +218,9 @@ CASES = {
     "ShortEpoch": Case(partial(cbnb.ShortEpoch, 1.0)),
     "SkipToEpoch": Case(partial(cbnb.SkipToEpoch, 0)),
     "CollectData": Case(partial(cbnb.CollectData, last=10), lambda: copy_all),
+    "EarlyStopping": Case(partial(cbnb.EarlyStopping, "train_loss", patience=99), beside=cbnb.Recorder),
+    "ReduceLROnPlateau": Case(partial(cbnb.ReduceLROnPlateau, "train_loss", patience=99), beside=cbnb.Recorder),
+    "ReduceLROnPlateau, on a schedule": Case(partial(Reduced, "train_loss", patience=99), beside=scheduled),
     "HookCallback": Case(partial(cbnb.HookCallback, hook=lambda cb, layer, inp, out: out), copy_at_layers, Forward),
     "ActivationStats": Case(Summarized, keep_rows, Forward),
     "MixUp": Case(cbnb.MixUp, mix_up),
@@ -209,18 +229,18 @@ CASES = {
 }
 
 
-def cost(cbs: object, step: Hollow) -> float:
+def cost(beside: object, cbs: object, step: Hollow) -> float:
     """Microseconds a batch; the first epoch, which warms up, is left out."""
     loader = Loader([(torch.zeros(ITEMS, *step.size), torch.zeros(ITEMS, 1))] * BATCHES)
     model = nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1))
     learn = cbnb.Learner(
-        cbnb.DataLoaders(loader, device="cpu"), model, nn.MSELoss(), torch.optim.SGD, default_cbs=False, cbs=cbs, train_step=step
+        cbnb.DataLoaders(loader, device="cpu"), model, nn.MSELoss(), torch.optim.SGD, default_cbs=False, cbs=beside, train_step=step
     )
     for p in model.parameters():
         p.grad = torch.ones_like(p)
     gc.collect()
     with open(os.devnull, "w") as sink, contextlib.redirect_stdout(sink):
-        learn.fit(EPOCHS + 2)
+        learn.fit(EPOCHS + 2, cbs=cbs)
     return (loader.starts[-1][0] - loader.starts[1][0]) / (EPOCHS * BATCHES) * 1e6
 
 
@@ -231,7 +251,7 @@ def race(names: list[str], rounds: int) -> dict[str, list[list[float]]]:
         for name in names[:: 1 if i % 2 == 0 else -1]:
             case = CASES[name]
             pairs = [(case.make(), case.step()), (None, case.step(case.work() if case.work else None))]
-            found = [cost(*pair) for pair in pairs[:: 1 if i % 2 else -1]][:: 1 if i % 2 else -1]
+            found = [cost(case.beside(), *pair) for pair in pairs[:: 1 if i % 2 else -1]][:: 1 if i % 2 else -1]
             if i:  # the first round warms up
                 costs[name].append(found)
         print(f"\rround {i} of {rounds}", end="", file=sys.stderr, flush=True)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 # %% ../nbs/10a_hooks.ipynb #9f9f3890
 from .callback import Callback, patch
 from .chart import described, nice_step
-from .data import map_tensors, to_detach
+from .data import map_tensors
 from .learner import as_count, as_list
 from .optim import as_positive
 from .plot import COLORS, envelope, figure, legend, show
@@ -37,14 +37,14 @@ class Hook:
         cpu: bool = False,             # and bring them to the CPU (waits for a GPU)
         when: Callable[[], bool] | None = None,   # asked each time; False: pass over this one
     ):
-        self.hook_func, self.detach, self.cpu, self.when = hook_func, detach, cpu, when
-        self.stored = None
+        self.hook_func, self.when, self.stored = hook_func, when, None
+        self.cut = None if not detach else (lambda t: t.detach().cpu()) if cpu else Tensor.detach
         register = m.register_forward_hook if is_forward else m.register_full_backward_hook
         self.handle = register(self._ran)
 
     def _ran(self, m: nn.Module, inp: Any, out: Any) -> None:     # None: the output stays as it is
         if self.hook_func is None or self.when is not None and not self.when(): return
-        if self.detach: inp, out = to_detach(inp, self.cpu), to_detach(out, self.cpu)
+        if self.cut: inp, out = map_tensors(self.cut, inp), map_tensors(self.cut, out)
         self.stored = self.hook_func(m, inp, out)
 
     def remove(self) -> None:
@@ -164,12 +164,15 @@ class HookCallback(Callback):
         self.learn.undo.callback(self._unhook)
         if self.every is None: self._hook()
 
-    def before_batch(self):
-        if self.every is None or not self.learn.training: return
-        if self.learn.train_iter % self.every == 0: self._hook()
-
+    def before_train(self):
+        if self.every is not None: self._choose()
     def after_batch(self):
-        if self.hooked and self.every is not None: self._unhook()
+        if self.every is not None: self._choose()
+
+    def _choose(self) -> None:
+        "Have hooks in the next training batch if it is one in `every`"
+        if self.learn.train_iter % self.every: self._unhook()
+        elif not self.hooked: self._hook()
 
     def _hook(self) -> None:
         self.hooks = Hooks(list(self.layers.values()), self.hook, self.is_forward, self.detach,
@@ -179,7 +182,7 @@ class HookCallback(Callback):
     def _looks(self) -> bool:      # not at what runs inside of the fit, nor when thrown out of it
         learn = self.learn
         if learn is None or not self.run or learn.purpose not in self.run_in: return False
-        return self.run_train if learn.training else self.run_valid
+        return self.run_train if learn.training else self.run_valid and self.every is None
 
     def _unhook(self) -> None:
         if self.hooked: self.hooks.remove()
@@ -280,12 +283,13 @@ class ActivationStats(HookCallback):
         self.found[m] = summarized(out, self.near_zero, self.bins if self.with_hist else 0)
 
     def after_batch(self):
-        if self.found:                           # else it was cancelled before the model ran
+        found, waiting = self.found, self.waiting
+        if found:                                # else it was cancelled before the model ran
             self.steps.append(self.learn.train_iter - 1)
-            self.waiting.append(self.found)
+            waiting.append(found)
             self.found = {}
-            if len(self.waiting) == 256: self._stack()
-        super().after_batch()
+            if len(waiting) == 256: self._stack()
+        if self.every is not None: super().after_batch()
 
     def _stack(self) -> None:
         for name, m in self.layers.items():

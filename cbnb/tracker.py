@@ -247,22 +247,24 @@ class RateFactor:
 
     def on(self) -> None:
         "Multiply by `by`"
-        groups = self.opt.param_groups
         if self.planned is not None: self.off()
-        self.planned = [lr if type(lr := g['lr']) is float else copy.copy(lr) for g in groups]
-        self.written = [self.lowered(lr, self.by) for lr in self.planned]
-        _write(groups, self.written)
+        by, planned, written = self.by, [], []
+        for g in self.opt.param_groups:
+            lr = g['lr']
+            planned.append(lr if type(lr) is float else copy.copy(lr))
+            written.append(now := self.lowered(planned[-1], by))
+            _write(g, now)
+        self.planned, self.written = planned, written
 
     def off(self) -> None:
         "Put the planned rates back, unless somebody has set them since"
-        groups, planned, self.planned = self.opt.param_groups, self.planned, None
-        if all(g['lr'] == lr for g, lr in zip(groups, self.written)):     # a tensor waits here
-            _write(groups, planned)
+        planned, self.planned = self.planned, None
+        for g, lr, was in zip(self.opt.param_groups, planned, self.written):
+            if g['lr'] == was: _write(g, lr)                              # a tensor waits here
 
-def _write(groups: list[dict], lrs: list[Any]) -> None:
-    for g, lr in zip(groups, lrs):
-        if isinstance(lr, Tensor): g['lr'].copy_(lr)
-        else: g['lr'] = lr
+def _write(group: dict[str, Any], lr: Any) -> None:
+    if isinstance(lr, Tensor): group['lr'].copy_(lr)
+    else: group['lr'] = lr
 
 # %% ../nbs/11_tracker.ipynb #e2f88f39
 class ReduceLROnPlateau(Tracker):
@@ -316,7 +318,7 @@ def _reduce(self: ReduceLROnPlateau) -> None:
         now = f'its schedule times {rates.by:g}'
     else:
         before = [float(g['lr']) for g in groups]
-        _write(groups, [rates.lowered(g['lr'], 1/self.factor) for g in groups])
+        for g in groups: _write(g, rates.lowered(g['lr'], 1/self.factor))
         self._set = [float(g['lr']) for g in groups]
         if self._set == before: return                         # it is as low as it may be
         now = f'{self._set[-1]:g}'
