@@ -108,7 +108,9 @@ def joined(
         each = [entries(part) for part in parts]
         return refilled(first, {k: joined([e[k] for e in each], dim) for k in held})
     if not isinstance(first, (tuple, list)):
-        return None if all(part is None for part in parts) else list(parts)
+        if all(part is None for part in parts): return None
+        is_array = getattr(first, 'ndim', 0) and not hasattr(first, 'keys')        # of NumPy
+        return [item for part in parts for item in part] if is_array else list(parts)
     if _one_each(parts): return [item for part in parts for item in part]
     columns = [joined(column, dim) for column in zip(*parts)]
     return type(first)(*columns) if hasattr(first, '_fields') else type(first)(columns)
@@ -336,8 +338,12 @@ def predict(self: Learner,
     inputs = default_collate([item if by_name or isinstance(item, tuple) else (item,)])
     dl = [(inputs,)]
     preds, _, decoded = self.get_preds(dl=dl, with_decoded=True, cbs=_Unwrap(dl))
-    first = lambda batch: map_tensors(lambda t: t[0], batch)
-    return (*([item] if with_input else []), first(decoded), first(preds))
+    return (*([item] if with_input else []), _first(decoded), _first(preds))
+
+def _first(batch: Any) -> Any:
+    "The only item of a batch"
+    if isinstance(batch, list) and _one_each([batch]): return batch[0]       # such as its boxes
+    return map_tensors(lambda t: t[0], batch)
 
 class _Unwrap(Callback):
     "The only input of this loader is the tuple or the dict of all inputs"
@@ -362,7 +368,8 @@ class FetchPredsCallback(OfOneRun):
         reorder: bool = True,
     ):
         self.ds_idx, self.with_input, self.with_decoded = ds_idx, with_input, with_decoded
-        self.reorder, self._dl, self._without = reorder, dl, cbs
+        self._dl = None if dl is None else as_loader(dl)         # it is needed again and again
+        self.reorder, self._without = reorder, cbs
         self.preds: tuple[Any, ...] | None = None     # what `get_preds` returned
 
     def after_validate(self):

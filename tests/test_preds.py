@@ -592,3 +592,29 @@ def test_predict_within_a_fit_whose_callbacks_validate_first():
     with learn.no_logging():
         learn.fit(1, cbs=peek)
     assert len(peek.record) == 1 and peek.found[1].shape == ()
+
+
+class Detector(Line):
+    """As many boxes for an item as its number says."""
+
+    def forward(self, x):
+        return [{"boxes": torch.arange(4.0 * (int(i) + 1)).view(-1, 4)} for i in x]
+
+
+def test_predicting_several_boxes_for_an_item():
+    learn = line_learner(model=Detector(), loss_func=lambda pred, y: torch.zeros(()))
+    decision, pred = learn.predict(torch.tensor(2.0))
+    assert pred["boxes"].shape == decision["boxes"].shape == (3, 4)
+    preds, _ = learn.get_preds(dl=[torch.arange(3.0), torch.arange(2.0)])
+    assert [len(p["boxes"]) for p in preds] == [1, 2, 3, 1, 2]
+
+
+def test_numpy_arrays_are_items():
+    learn = line_learner()
+    preds, _ = learn.get_preds(dl=list(torch.arange(5.0).split(2)), act=lambda pred: pred.numpy())
+    assert len(preds) == 5 and joined(["ab", "cd"]) == ["ab", "cd"]
+
+
+def test_a_fetcher_refuses_what_can_be_iterated_once():
+    with pytest.raises(TypeError, match="a generator can be iterated only once"):
+        cbnb.FetchPredsCallback(dl=(batch for batch in line_batches()))
