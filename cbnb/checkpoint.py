@@ -124,7 +124,7 @@ class SaveModel(Tracker):
         self._best_file: tuple[Path, Any] | None = None   # where the best weights are, and its mark
 
     def before_fit(self):
-        if self.at_end: self.learn.undo.callback(self._save, self.fname)
+        if self.at_end: self.learn.undo.callback(self._save_end)
         elif not self.every_epoch:
             super().before_fit()
             if self.best is None: self._best_file = None
@@ -139,8 +139,12 @@ class SaveModel(Tracker):
         with interrupts_wait():                  # `best` and the file go together
             super().after_epoch()
             if not self.new_best: return
+            self._best_file = None               # saving may fail, and then there is none
             path = self._save(self.fname).absolute()
             self._best_file = path, _mark(path)
+
+    def _save_end(self) -> None:
+        if self.learn is not None and self.learn.train_iter: self._save(self.fname)
 
     def _save(self, fname: str) -> Path:
         self.last_saved_path = self.learn.save(fname, self.with_opt)
@@ -157,7 +161,10 @@ SaveModelCallback = SaveModel
 # %% ../nbs/12_checkpoint.ipynb #13fd74aa
 @patch
 def _load_best(self: SaveModel) -> None:
+    if self.learn is None: return                    # it was removed in the middle of the fit
     kept = 'the weights stay as they were when the fit ended'
+    if self._best_file is None and self.best is not None: return _warn(
+        f'the weights of epoch {self.best_epoch}, the best, could not be saved: {kept}')
     if self._best_file is None:
         return _warn(f'{self.monitor} has not improved in this fit, so nothing was saved: {kept}')
     path, mark = self._best_file

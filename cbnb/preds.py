@@ -82,6 +82,8 @@ def item_losses(
     "One loss per item; `ValueError` without targets"
     if not yb: raise ValueError('with_loss needs targets, and this loader has none')
     with unreduced(loss_func) as f: losses = f(pred, *yb).detach()
+    if losses.ndim == 0: raise TypeError('with_loss needs a loss for each item, and loss_func has '
+                                         "returned a single number in spite of reduction='none'")
     return losses.flatten(1).mean(1) if losses.ndim > 1 else losses
 
 # %% ../nbs/13_preds.ipynb #f2bd50f5
@@ -105,12 +107,20 @@ def joined(
     if (held := entries(first)) is not None:
         each = [entries(part) for part in parts]
         return refilled(first, {k: joined([e[k] for e in each], dim) for k in held})
-    one_each = isinstance(first, list) and not all(isinstance(v, Tensor) for v in first)
-    if one_each: return [item for part in parts for item in part]     # such as names, or boxes
     if not isinstance(first, (tuple, list)):
-        return None if all(part is None for part in parts) else list(parts)
+        if all(part is None for part in parts): return None
+        is_array = getattr(first, 'ndim', 0) and not hasattr(first, 'keys')        # of NumPy
+        return [item for part in parts for item in part] if is_array else list(parts)
+    if _one_each(parts): return [item for part in parts for item in part]
     columns = [joined(column, dim) for column in zip(*parts)]
     return type(first)(*columns) if hasattr(first, '_fields') else type(first)(columns)
+
+def _one_each(parts: list[Any]) -> bool:
+    "Whether sequences hold something for each item, such as names or boxes, rather than columns"
+    if len(set(map(len, parts))) > 1: return True                  # as many as the batch has items
+    if not isinstance(parts[0], list): return False
+    if not all(isinstance(v, Tensor) for v in parts[0]): return True
+    return any(len({len(t) for t in part if t.ndim}) > 1 for part in parts)    # boxes of an image
 
 # %% ../nbs/13_preds.ipynb #66050294
 _BATCH_FILE = re.compile(r'\d{6,}\.pt')
@@ -326,15 +336,21 @@ def predict(self: Learner,
     by_name = isinstance(item, Mapping) and getattr(self.dls, 'targets', ())
     if by_name: item = {k: v for k, v in item.items() if k not in self.dls.targets}
     inputs = default_collate([item if by_name or isinstance(item, tuple) else (item,)])
-    preds, _, decoded = self.get_preds(dl=[(inputs,)], with_decoded=True, cbs=_Unwrap())
-    first = lambda batch: map_tensors(lambda t: t[0], batch)
-    return (*([item] if with_input else []), first(decoded), first(preds))
+    dl = [(inputs,)]
+    preds, _, decoded = self.get_preds(dl=dl, with_decoded=True, cbs=_Unwrap(dl))
+    return (*([item] if with_input else []), _first(decoded), _first(preds))
 
-class _Unwrap(OfOneRun):
-    "The only input is the tuple or the dict of all inputs"
-    order = -100
+def _first(batch: Any) -> Any:
+    "The only item of a batch"
+    if isinstance(batch, list) and _one_each([batch]): return batch[0]       # such as its boxes
+    return map_tensors(lambda t: t[0], batch)
+
+class _Unwrap(Callback):
+    "The only input of this loader is the tuple or the dict of all inputs"
+    order, run_in = -100, ('fit', 'validate', 'preds')
+    def __init__(self, dl: list): self.of = dl
     def before_batch(self):
-        if not self.at_home(): return
+        if self.learn.dl is not self.of: return         # it is a run inside of this one
         inputs = self.learn.xb[0]
         self.learn.xb = inputs if isinstance(inputs, dict) else tuple(inputs)
 
@@ -352,7 +368,8 @@ class FetchPredsCallback(OfOneRun):
         reorder: bool = True,
     ):
         self.ds_idx, self.with_input, self.with_decoded = ds_idx, with_input, with_decoded
-        self.reorder, self._dl, self._without = reorder, dl, cbs
+        self._dl = None if dl is None else as_loader(dl)         # it is needed again and again
+        self.reorder, self._without = reorder, cbs
         self.preds: tuple[Any, ...] | None = None     # what `get_preds` returned
 
     def after_validate(self):

@@ -8,6 +8,7 @@ __all__ = ['TrackerCallback', 'EarlyStoppingCallback', 'lower_is_better', 'as_co
 
 # %% ../nbs/11_tracker.ipynb #184743eb
 import copy
+import functools
 import math
 import operator
 import re
@@ -49,12 +50,13 @@ def as_comparison(
     if comp in ('max', max): return operator.gt
     if not callable(comp): raise ValueError(
         f"comp={comp!r} should be 'min', 'max', or a function such as operator.lt")
-    def better(new: float, best: float) -> bool:
-        try: return bool(comp(new, best))
-        except TypeError:                       # torch's own take tensors
-            exact = torch.float64
-            return bool(comp(torch.tensor(new, dtype=exact), torch.tensor(best, dtype=exact)))
-    return better
+    return functools.partial(_called, comp)      # unlike a function made here, this can be saved
+
+def _called(comp: Callable[[Any, Any], Any], new: float, best: float) -> bool:
+    try: return bool(comp(new, best))
+    except TypeError:                           # torch's own take tensors
+        exact = torch.float64
+        return bool(comp(torch.tensor(new, dtype=exact), torch.tensor(best, dtype=exact)))
 
 def direction(
     better: Callable[[float, float], bool],    # whether the first is better than the second
@@ -189,6 +191,7 @@ class EarlyStopping(Tracker):
 
     def _put_back(self) -> None:
         weights, self._weights = self._weights, None
+        if self.learn is None: return                   # it was removed in the middle of the fit
         if weights is not None: self.learn.model.load_state_dict(weights)
         else: warnings.warn(f'{self.monitor} has not improved in this fit: the weights are '
                             'those of its end', stacklevel=user_level())
@@ -223,10 +226,13 @@ def sets_lr(
 ) -> bool:
     "Whether a callback sets the learning rate during a fit"
     if isinstance(cb, ParamScheduler): return 'lr' in cb.scheds
-    if vars(cb).get('scheduler') is not None: return True        # of another kind, by its name
+    return vars(cb).get('scheduler') is not None or bool(_of_torch(cb))   # the first is any kind
+
+def _of_torch(cb: Callback) -> list[LRScheduler]:
+    "The schedulers of torch that a callback holds"
     held = [part for value in vars(cb).values()
             for part in (value if isinstance(value, (list, tuple)) else [value])]
-    return any(isinstance(part, LRScheduler) for part in held)
+    return [part for part in held if isinstance(part, LRScheduler)]
 
 # %% ../nbs/11_tracker.ipynb #1e0283c4
 class RateFactor:
@@ -251,7 +257,7 @@ class RateFactor:
         by, planned, written = self.by, [], []
         for g in self.opt.param_groups:
             lr = g['lr']
-            planned.append(lr if type(lr) is float else copy.copy(lr))
+            planned.append(lr if type(lr) is float else copy.deepcopy(lr))   # a tensor is changed
             written.append(now := self.lowered(planned[-1], by))
             _write(g, now)
         self.planned, self.written = planned, written
@@ -261,6 +267,20 @@ class RateFactor:
         planned, self.planned = self.planned, None
         for g, lr, was in zip(self.opt.param_groups, planned, self.written):
             if g['lr'] == was: _write(g, lr)                              # a tensor waits here
+
+    def hide_from(self,
+        scheduler: LRScheduler,     # of this optimizer
+    ) -> Callable[[], None]:        # makes it the ordinary scheduler again
+        "Let a scheduler see the planned rates, whenever it is stepped"
+        rates, kind = self, type(scheduler)
+        def step(self: LRScheduler, *args: Any, **kwargs: Any) -> None:
+            at_work = rates.planned is not None
+            if at_work: rates.off()
+            try: kind.step(self, *args, **kwargs)
+            finally:
+                if at_work: rates.on()
+        scheduler.__class__ = type(kind.__name__, (kind,), dict(step=step))    # what it holds, and
+        return functools.partial(setattr, scheduler, '__class__', kind)        # saves, is as before
 
 def _write(group: dict[str, Any], lr: Any) -> None:
     if isinstance(lr, Tensor): group['lr'].copy_(lr)
@@ -293,7 +313,10 @@ class ReduceLROnPlateau(Tracker):
         super().before_fit()
         opt, undo = self.learn.opt, self.learn.undo
         if hyper_place(opt, 'lr') is None: raise no_such_hyper(opt, 'lr')
-        undo.set(self, '_rates', RateFactor(opt, self.min_lr))
+        others = [cb for cb in self.learn.cbs if isinstance(cb, ReduceLROnPlateau) and cb._rates]
+        rates = others[0]._rates if others else RateFactor(opt, self.min_lr)   # one factor for all
+        rates.min_lr = max(rates.min_lr, self.min_lr)
+        undo.set(self, '_rates', rates)
         self.reductions, self._set = [], None
 
     def before_batch(self):
@@ -314,13 +337,16 @@ def _reduce(self: ReduceLROnPlateau) -> None:
     rates, groups, self.wait = self._rates, self.learn.opt.param_groups, 0
     scheduled = any(map(sets_lr, self.learn.cbs))
     if scheduled:
+        if rates.by == 1:
+            for scheduler in {id(s): s for cb in self.learn.cbs for s in _of_torch(cb)}.values():
+                self.learn.undo.callback(rates.hide_from(scheduler))
         rates.by /= self.factor
         now = f'its schedule times {rates.by:g}'
     else:
         before = [float(g['lr']) for g in groups]
         for g in groups: _write(g, rates.lowered(g['lr'], 1/self.factor))
         self._set = [float(g['lr']) for g in groups]
-        if self._set == before: return                         # it is as low as it may be
+        if all(map(math.isclose, self._set, before)): return    # it is as low as it may be
         now = f'{self._set[-1]:g}'
     self.reductions.append(self.learn.epoch)
     print(f'after epoch {self.learn.epoch}: no better {self.monitor}, learning rate now {now}')

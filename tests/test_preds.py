@@ -552,3 +552,69 @@ def test_an_evaluation_of_ones_own():
     assert len(first) == 24 and len(gather.all_tensors()[0]) == 8
     assert not learn.running and len(learn.recorder.history[-1].epochs) == rows
     assert not learn.to_detach({"a": learn.model(torch.ones(2))})["a"].requires_grad
+
+
+@pytest.mark.parametrize("n, kind", [(40, list), (48, list), (40, tuple)])
+def test_tensors_for_each_item_are_not_taken_for_columns(n, kind, tmp_path):
+    """The boxes of each image, as collate functions of detection make them; a tuple is told by its length alone."""
+
+    def boxes(items):
+        return torch.stack([x for x, _ in items]), kind(torch.full((int(i) % 3 + 1, 4), i) for _, i in items)
+
+    ds = torch.utils.data.TensorDataset(torch.randn(n), torch.arange(float(n)))
+    dl = torch.utils.data.DataLoader(ds, 16, collate_fn=boxes)
+    learn = line_learner(loss_func=lambda pred, targs: pred.mean())
+    _, targs = learn.get_preds(dl=dl, save_targs=tmp_path)
+    assert [t.shape for t in targs] == [(i % 3 + 1, 4) for i in range(n)] and [t[0, 0] for t in targs] == list(range(n))
+    assert [t[0, 0] for t in cbnb.SavedBatches(tmp_path).load()] == list(range(n))
+
+
+def test_a_loss_that_averages_in_spite_of_reduction():
+    learn = line_learner(loss_func=lambda pred, y, **kwargs: (pred - y).abs().mean())
+    with pytest.raises(TypeError, match="a single number in spite of"):
+        learn.get_preds(with_loss=True)
+
+
+def test_predict_within_a_fit_whose_callbacks_validate_first():
+    class Peek(cbnb.Callback):
+        order = -50
+        record = found = None
+
+        def after_batch(self):
+            if self.purpose == "fit" and self.training and self.iter == 0:
+                self.found = self.learn.predict(torch.tensor(1.0))
+
+        def before_validate(self):
+            if self.purpose == "preds":
+                self.record = self.learn.validate()
+
+    learn, peek = line_learner(), Peek()
+    with learn.no_logging():
+        learn.fit(1, cbs=peek)
+    assert len(peek.record) == 1 and peek.found[1].shape == ()
+
+
+class Detector(Line):
+    """As many boxes for an item as its number says."""
+
+    def forward(self, x):
+        return [{"boxes": torch.arange(4.0 * (int(i) + 1)).view(-1, 4)} for i in x]
+
+
+def test_predicting_several_boxes_for_an_item():
+    learn = line_learner(model=Detector(), loss_func=lambda pred, y: torch.zeros(()))
+    decision, pred = learn.predict(torch.tensor(2.0))
+    assert pred["boxes"].shape == decision["boxes"].shape == (3, 4)
+    preds, _ = learn.get_preds(dl=[torch.arange(3.0), torch.arange(2.0)])
+    assert [len(p["boxes"]) for p in preds] == [1, 2, 3, 1, 2]
+
+
+def test_numpy_arrays_are_items():
+    learn = line_learner()
+    preds, _ = learn.get_preds(dl=list(torch.arange(5.0).split(2)), act=lambda pred: pred.numpy())
+    assert len(preds) == 5 and joined(["ab", "cd"]) == ["ab", "cd"]
+
+
+def test_a_fetcher_refuses_what_can_be_iterated_once():
+    with pytest.raises(TypeError, match="a generator can be iterated only once"):
+        cbnb.FetchPredsCallback(dl=(batch for batch in line_batches()))

@@ -235,12 +235,16 @@ def test_groups_and_min_lr():
     low = cbnb.ReduceLROnPlateau(min_lr=0.5)  # it is below already: that is no reason to raise it
     fit(learn, cbs=low)
     assert set(learn.recorder.lrs) == {0.1} and low.reductions == []
+    once = cbnb.ReduceLROnPlateau(min_lr=0.01)  # 0.1/10 is not quite 0.01
+    fit(learn, cbs=once)
+    assert once.reductions == [2]
 
 
 def test_tensor_rates():
     learn = forced_learner(PLATEAU, opt_func=lambda params, lr: torch.optim.Adam(params, lr=torch.tensor(lr)))
     tensor = fit(learn, 1) or learn.opt.param_groups[0]["lr"]
-    for extra in ([], [cbnb.ParamScheduler({"lr": lambda pct: 0.1})]):
+    constant = cbnb.Schedule(lambda opt: torch.optim.lr_scheduler.MultiplicativeLR(opt, lambda i: 1.0))
+    for extra in ([], [cbnb.ParamScheduler({"lr": lambda pct: 0.1})], [constant]):
         fit(learn, cbs=[cbnb.ReduceLROnPlateau(patience=2, factor=4), *extra])
         assert learn.recorder.lrs == pytest.approx([0.1] * 12 + [0.025] * 6 + [0.00625] * 3)
         assert learn.opt.param_groups[0]["lr"] is tensor and tensor.item() == pytest.approx(0.1)
@@ -289,6 +293,56 @@ def test_on_top_of_a_schedule(kind):
     learn = forced_learner(PLATEAU)  # whichever was added first
     fit(learn, cbs=[early, SCHEDULES[kind]()])
     assert learn.recorder.lrs == pytest.approx(expected)
+
+
+class EachBatch(cbnb.Callback):
+    """Steps a scheduler of torch, which computes each rate from the last one, in an event of the batch."""
+
+    def __init__(self, event, order):
+        self.order = order
+        setattr(self, event, self.step_it)
+
+    def before_fit(self):
+        self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.opt, 0.99)
+
+    def step_it(self):
+        if self.training:
+            self.scheduler.step()
+
+
+@pytest.mark.parametrize("event, order", [("after_step", 0), ("after_step", 70), ("after_batch", 0), ("after_batch", 70), ("after_backward", 0)])
+@pytest.mark.parametrize("tensor", [False, True])
+@pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step")
+def test_a_scheduler_never_sees_the_factor(event, order, tensor):
+    def used(*cbs):
+        seen, each = [], EachBatch(event, order)
+        note = cbnb.Callback(before_step=lambda self: seen.append(float(self.opt.param_groups[0]["lr"])))
+        opt_func = (lambda params, lr: torch.optim.Adam(params, lr=torch.tensor(lr, dtype=torch.float64))) if tensor else torch.optim.SGD
+        fit(forced_learner(PLATEAU, opt_func=opt_func), cbs=[each, note, *cbs])
+        assert type(each.scheduler) is torch.optim.lr_scheduler.ExponentialLR
+        return np.array(seen)
+
+    expected = used() * np.repeat([1, 1, 1, 1, 0.1, 0.1, 0.01], 3)
+    assert used(cbnb.ReduceLROnPlateau(patience=2)) == pytest.approx(expected)
+
+
+def test_the_state_of_a_scheduler_can_be_saved_while_the_rate_is_reduced():
+    states = []
+    note = cbnb.Callback(after_epoch=lambda self: states.append(self.learn.each_batch.scheduler.state_dict()))
+    fit(forced_learner(PLATEAU), cbs=[EachBatch("after_step", 0), note, cbnb.ReduceLROnPlateau()])
+    assert states[-1].keys() == states[0].keys() and states[-1]["last_epoch"] == 21
+
+
+@pytest.mark.parametrize("order", [0, 63])
+def test_two_that_reduce_the_rate_of_one_schedule(order):
+    def lrs(*cbs):
+        learn = forced_learner(PLATEAU)
+        fit(learn, cbs=[EachBatch("after_batch", order), *cbs])
+        return np.array(learn.recorder.lrs)
+
+    pair = [cbnb.ReduceLROnPlateau(patience=2, factor=2), cbnb.ReduceLROnPlateau(patience=4, factor=4)]
+    assert lrs(*pair) == pytest.approx(lrs() * np.repeat([1, 1, 1, 1, 1 / 2, 1 / 2, 1 / 16], 3))
+    assert [cb.reductions for cb in pair] == [[3, 5], [5]] and all(cb._rates is None for cb in pair)
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -477,3 +531,48 @@ def test_a_validation_without_the_value_is_told_once(monitor, eval_step):
         with pytest.warns(UserWarning, match=f"{cls.__name__} waits for a {monitor}: the validation of epoch 0 gave none") as seen:
             learn.fit(3, cbs=cls(monitor))
         assert len(seen) == 1 and seen[0].filename == __file__ and len(learn.recorder.history[-1].epochs) == 3
+
+
+@pytest.mark.parametrize("comp", [operator.lt, np.less, torch.lt])
+def test_a_tracker_with_any_comparison_can_be_exported(comp, tmp_path, capsys):
+    learn = line_learner(cbs=cbnb.SaveModel(comp=comp), path=tmp_path)
+    with learn.no_logging():
+        learn.fit(1)
+    again = cbnb.load_learner(learn.export(), trust=True).save_model
+    assert again.best == learn.save_model.best and again.improves(again.best - 1) and not again.improves(again.best + 1)
+
+
+def test_the_best_weights_stay_if_they_cannot_be_saved(tmp_path, monkeypatch):
+    learn, save, weights, n = forced_learner([3, 2, 1], path=tmp_path), cbnb.Learner.save, Weights(), []
+
+    def full(*args, **kwargs):
+        n.append(1)
+        if len(n) == 2:
+            raise OSError("the disk is full")
+        return save(*args, **kwargs)
+
+    monkeypatch.setattr(cbnb.Learner, "save", full)
+    with pytest.raises(OSError, match="full"), pytest.warns(UserWarning, match="epoch 1, the best, could not be saved"):
+        fit(learn, cbs=[weights, cbnb.SaveModel()])
+    assert ab(learn) == weights.seen[1]
+    learn.load("model", with_opt=False)
+    assert ab(learn) == weights.seen[0]
+
+
+def test_a_fit_that_never_began_leaves_the_file_alone(tmp_path):
+    at_end = dict(fname="model", at_end=True)
+    learn = forced_learner(path=tmp_path)
+    fit(learn, 2, cbs=cbnb.SaveModel(**at_end))
+    new = forced_learner(path=tmp_path)
+    with pytest.raises(ValueError, match="cannot watch 'typo'"):
+        fit(new, 2, cbs=[cbnb.SaveModel(**at_end), cbnb.EarlyStopping("typo")])
+    assert ab(new.load("model", with_opt=False)) == ab(learn)
+
+
+@pytest.mark.parametrize("make", [lambda: cbnb.SaveModel(), lambda: cbnb.SaveModel(at_end=True), lambda: cbnb.EarlyStopping(restore=True)])
+def test_one_that_is_removed_in_the_middle_of_a_fit_does_nothing(make, tmp_path):
+    cb, weights = make(), Weights()
+    remove = cbnb.Callback(before_epoch=lambda self: self.learn.remove_cb(cb) if self.learn.epoch == 1 else None)
+    learn = forced_learner([1, 2], path=tmp_path, cbs=cb)
+    fit(learn, cbs=[remove, weights])
+    assert ab(learn) == weights.seen[1] and cb.learn is None
