@@ -195,7 +195,8 @@ class AvgLoss(Metric):
         loss = learn.pred if self.chosen_outputs else learn.loss
         if loss is None: raise ValueError(
             'there is no loss in this step: choose an output with AvgLoss().set_indexes([...])')
-        self.mean.add(loss.mean(), find_bs((learn.yb, learn.xb)))
+        loss = loss.mean() if isinstance(loss, Tensor) else one_number(self.name, loss)
+        self.mean.add(loss, find_bs((learn.yb, learn.xb)))
     @property
     def value(self) -> Any: return self.mean.everywhere
 
@@ -304,11 +305,16 @@ def add(self: AccumMetric,
     targ: Tensor,    # its targets
 ) -> None:
     "Keep one batch, after activation, argmax, threshold and flattening"
-    pred, targ = _ACTIVATIONS[self.activation](pred.detach()), targ.detach()
+    pred, targ = pred.detach(), targ.detach()
+    if self.activation != 'no': pred = _ACTIVATIONS[self.activation](_not_half(pred))
     if self.dim_argmax is not None: pred = pred.argmax(self.dim_argmax)
     if self.thresh is not None: pred = pred >= self.thresh
     if self.flatten: pred, targ = _flat(pred, targ)
     self.preds.append(pred); self.targs.append(targ)
+
+def _not_half(t: Tensor) -> Tensor:
+    "For probabilities: those of 16 bits do not sum to 1, and near 1 they are all the same"
+    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
 
 def _flat(pred: Tensor, targ: Tensor) -> tuple[Tensor, Tensor]:
     "One value an item; if `pred` has classes, they are in dimension 1 and stay"
@@ -346,9 +352,9 @@ def takes_of(
     while isinstance(func, functools.partial): func = func.func
     try: second = list(inspect.signature(func).parameters)[1]
     except (TypeError, ValueError, IndexError): return 'labels'
-    if second in ('y_score', 'y_proba', 'y_prob') or func.__name__ == 'log_loss':
-        return 'probabilities'
-    is_regression = func.__module__.endswith('._regression')
+    name, module = (getattr(func, a, None) or '' for a in ('__name__', '__module__'))
+    if second in ('y_score', 'y_proba', 'y_prob') or name == 'log_loss': return 'probabilities'
+    is_regression = module.endswith('._regression')
     return 'values' if is_regression or second == 'pred_decision' else 'labels'
 
 # %% ../nbs/02_metrics.ipynb #849449c9
@@ -377,8 +383,7 @@ class SklearnMetric(AccumMetric):
         targ: Tensor,    # its targets
     ) -> None:
         "Keep what the function takes"
-        pred, targ = pred.detach(), targ.detach()
-        if pred.dtype == torch.float16: pred = pred.float()           # its sums of 1 are no 1
+        pred, targ = _not_half(pred.detach()), targ.detach()
         if pred.ndim == targ.ndim + 1: pred = pred.movedim(self.axis, 1)
         if pred.ndim == targ.ndim + 1 and pred.shape[1] == 1: pred = pred.squeeze(1)
         has_classes = pred.ndim == targ.ndim + 1
@@ -505,7 +510,10 @@ def as_metrics(
     if ms is None: return []
     one = (not isinstance(ms, Iterable) or isinstance(ms, (type, str))
            or hasattr(ms, 'update') or hasattr(ms, 'accumulate'))     # a metric may be iterable
-    return [metric for m in ([ms] if one else ms) for metric in _members(m)]
+    found = [metric for m in ([ms] if one else ms) for metric in _members(m)]
+    objects = [m.metric if isinstance(m, UpdateMetric) else m for m in found]
+    return [copy.copy(m) if any(objects[i] is o for o in objects[:i]) else m
+            for i, m in enumerate(found)]          # one in two columns would see each batch twice
 
 def _members(m: Any) -> list[Any]:
     several = ('update', 'compute', 'items', 'keys')

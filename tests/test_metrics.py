@@ -5,6 +5,7 @@ import inspect
 import os
 import subprocess
 import sys
+import warnings
 from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 import sklearn.metrics
 import torch
+import torchmetrics
 from helpers import line_learner, seed
 from sklearn.metrics import f1_score, roc_auc_score
 from torch import nn
@@ -544,3 +546,68 @@ def test_a_run_inside_leaves_the_list_of_somebodys_own_metric_alone():
     learn.fit(1)
     row = learn.recorder.history[0].epochs[0]
     assert row["train_emptied"] == row["valid_emptied"] == sum(SIZES)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_probabilities_of_half_precision_sum_to_one(dtype):
+    g = torch.Generator().manual_seed(0)
+    scores, y = torch.randn(40, 3, generator=g).to(dtype), torch.randint(0, 3, (40,), generator=g)
+    want = roc_auc_score(y, scores.float().softmax(1), multi_class="ovr")
+    accumulated = cbnb.AccumMetric(roc_auc_score, activation="softmax", to_np=True, invert_arg=True, flatten=False, multi_class="ovr")
+    for metric in (cbnb.SklearnMetric("roc_auc_score", multi_class="ovr"), accumulated):
+        assert metric(scores, y) == pytest.approx(want)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cbnb.SklearnMetric("log_loss")(scores, y) == pytest.approx(sklearn.metrics.log_loss(y, scores.float().softmax(1).numpy()))
+    one, is_one = (4 + torch.arange(40) / 40).to(dtype), torch.arange(40) % 3 == 0  # their probabilities are not told apart by halves
+    assert cbnb.SklearnMetric("roc_auc_score")(one, is_one.float()) == pytest.approx(roc_auc_score(is_one, one.float()))
+
+
+def test_an_object_can_be_called_as_scikit_learn_calls():
+    class Share:
+        def __call__(self, y_true, y_pred):
+            return (y_true == y_pred).mean()
+
+    scores, y = torch.eye(3), torch.tensor([0, 1, 1])
+    assert cbnb.SklearnMetric(Share(), name="share")(scores, y) == pytest.approx(2 / 3)
+    with pytest.raises(ValueError, match="has no name"):
+        cbnb.SklearnMetric(Share())
+
+
+def test_an_object_passed_twice_counts_once_in_each_column():
+    class Seen(cbnb.Metric):
+        def reset(self):
+            self.n = 0
+
+        def accumulate(self, learn):
+            self.n += len(learn.y)
+
+        value = property(lambda self: self.n)
+
+    class Total(torchmetrics.Metric):
+        def __init__(self):
+            super().__init__()
+            self.add_state("n", torch.tensor(0), dist_reduce_fx="sum")
+
+        def update(self, pred, y):
+            self.n += len(y)
+
+        def compute(self):
+            return self.n
+
+    seen, total = Seen(), Total()
+    count = cbnb.AccumMetric(lambda pred, y: len(y), name="count")
+    learn = classifier([seen, total, count, seen, total, count], cbs=cbnb.Recorder(train_metrics=True))
+    for _ in range(2):
+        learn.fit(1)
+        row = learn.recorder.history[-1].epochs[0]
+        assert [v for k, v in row.items() if k.removeprefix("train_").removeprefix("valid_").split("_")[0] in ("seen", "total", "count")] == [sum(SIZES)] * 12
+    assert learn.metrics[0] is seen and seen.n == sum(SIZES)  # the first is still somebody's own
+
+
+def test_a_loss_that_is_a_python_number_can_be_chosen():
+    learn = classifier([cbnb.on(cbnb.AvgLoss(), 0)], eval_step=lambda x, y: (0.5, x, y))
+    assert learn.validate() == [0.5, 0.5]
+    learn = classifier([cbnb.on(cbnb.AvgLoss(), 1)], eval_step=lambda x, y: (0.5, dict(a=x), y))
+    with pytest.raises(TypeError, match="metric 'loss' returned a dict with 'a'"):
+        learn.validate()
