@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['Metric', 'as_number', 'n_processes', 'sum_over_processes', 'gather_over_processes', 'RunningMean', 'name_of',
-           'one_number', 'AvgMetric', 'AvgLoss', 'Smoother', 'AvgSmoothLoss', 'check_arguments', 'AccumMetric',
-           'a_pair', 'takes_of', 'SklearnMetric', 'sklearn_function', 'ValueMetric', 'UpdateMetric', 'as_metric',
-           'as_metrics', 'Chosen', 'seen_by', 'on', 'distinct', 'accuracy', 'error_rate', 'ErrorMetric', 'MAE', 'MSE',
-           'Accuracy', 'Loss']
+           'one_number', 'say_given', 'AvgMetric', 'AvgLoss', 'Smoother', 'AvgSmoothLoss', 'check_arguments',
+           'AccumMetric', 'a_pair', 'takes_of', 'SklearnMetric', 'sklearn_function', 'ValueMetric', 'UpdateMetric',
+           'as_metric', 'as_metrics', 'Chosen', 'seen_by', 'on', 'distinct', 'accuracy', 'error_rate', 'ErrorMetric',
+           'MAE', 'MSE', 'Accuracy', 'Loss']
 
 # %% ../nbs/02_metrics.ipynb #d8b2f2d4
 import copy
@@ -152,6 +152,8 @@ def one_number(
     kind = 'a tensor' if isinstance(value, Tensor) else f'a {type(value).__name__}'
     what = f'{kind} of shape {tuple(value.shape)}' if hasattr(value, 'shape') else repr(value)
     if isinstance(value, dict): what = f'a dict with {", ".join(map(repr, value))}'
+    if isinstance(value, (tuple, list)) and not all(isinstance(v, Real) for v in value):
+        what = f'a {type(value).__name__} of {", ".join(map(_kind, value))}'
     hint = 'does it lack a `return`?' if value is None else hint
     raise TypeError(f'metric {name!r} returned {what}; it should return one number: {hint}')
 
@@ -164,6 +166,14 @@ def _kind(value: Any) -> str:
 def _named(value: Any) -> dict[Any, Any]:
     "The parts of a mapping, a dataclass or a named tuple"
     return value._asdict() if hasattr(value, '_asdict') else entries(value) or {}
+
+def say_given(
+    e: Exception,      # what a metric raised; this becomes a note of it
+    name: str,         # of the metric
+    *given: Any,       # what it had to work with
+) -> None:
+    "Say which metric failed, and on what"
+    e.add_note(f'metric {name!r} was given {", ".join(map(_kind, given))}')
 
 # %% ../nbs/02_metrics.ipynb #ebdd8e30
 class AvgMetric(Metric):
@@ -178,8 +188,7 @@ class AvgMetric(Metric):
         try:
             with torch.no_grad(): value = one_number(self.name, self.func(learn.pred, *learn.yb))
         except Exception as e:
-            got = ', '.join(map(_kind, (learn.pred, *learn.yb)))
-            e.add_note(f'metric {self.name!r} was given {got}')
+            say_given(e, self.name, learn.pred, *learn.yb)
             raise
         self.mean.add(value, find_bs((learn.yb, learn.xb)))
     @property
@@ -331,7 +340,10 @@ def compute(self: AccumMetric,
     both = (_as_array(pred), _as_array(targ)) if self.to_np else (pred, targ)
     if self.invert_arg: both = both[::-1]
     hint = 'choose an average, or another function'
-    return one_number(self.name, self.func(*both, **self.kwargs), hint)
+    try: return one_number(self.name, self.func(*both, **self.kwargs), hint)
+    except Exception as e:
+        say_given(e, self.name, pred, targ)
+        raise
 
 def _as_array(t: Tensor) -> Any:
     return (t.float() if t.dtype == torch.bfloat16 else t).numpy()     # numpy does not know it
@@ -450,7 +462,11 @@ class UpdateMetric(Metric):
         pred = learn.pred
         if not self.placed: self._place((pred, learn.yb))
         pred = pred.detach() if isinstance(pred, Tensor) else to_detach(pred, cpu=False)
-        with torch.no_grad(): self.metric.update(pred, *learn.yb)
+        try:
+            with torch.no_grad(): self.metric.update(pred, *learn.yb)
+        except Exception as e:
+            say_given(e, self.name, pred, *learn.yb)
+            raise
         self.seen = True
     def _place(self, batch: Any) -> None:
         devices = []
@@ -497,7 +513,9 @@ def as_metric(
 ) -> Any:     # an object with `reset`, `accumulate`, `value` and `name`
     "The metric that `m` stands for; `TypeError` if it is none of these"
     if isinstance(m, type): m = m()
-    if all(hasattr(type(m), a) for a in ('reset', 'accumulate', 'value')): return m
+    if all(hasattr(type(m), a) for a in ('reset', 'accumulate', 'value')):
+        if not hasattr(m, 'name'): m.name = snake_name(type(m))
+        return m
     if all(hasattr(m, a) for a in ('reset', 'update', 'compute')): return UpdateMetric(m)
     if callable(m): return AvgMetric(m)
     raise TypeError(f'{m!r} is not a metric: pass a function of (pred, *yb), a Metric, '

@@ -259,14 +259,15 @@ class ClosureStep(TrainStep):
     own_update = True
     def step(self, learn):
         before = learn.pred, learn.loss, learn.loss_grad, learn.step_result
-        first = [learn.loss]
+        def value() -> Tensor: return learn.loss_grad.detach()/self.sens    # of what has gradients
+        first = [value()]
         def closure() -> Tensor:
             if first: return first.pop()          # its gradients are there
             self.zero_grad(learn)
             self.predict(learn)
             self.loss(learn)
             self.backward(learn)
-            return learn.loss
+            return value()
         learn.opt.step(closure)
         learn.pred, learn.loss, learn.loss_grad, learn.step_result = before
 

@@ -611,3 +611,40 @@ def test_a_loss_that_is_a_python_number_can_be_chosen():
     learn = classifier([cbnb.on(cbnb.AvgLoss(), 1)], eval_step=lambda x, y: (0.5, dict(a=x), y))
     with pytest.raises(TypeError, match="metric 'loss' returned a dict with 'a'"):
         learn.validate()
+
+
+def test_an_object_without_a_name_has_that_of_its_class():
+    class BatchCount:
+        def reset(self):
+            self.n = 0
+
+        def accumulate(self, learn):
+            self.n += 1
+
+        value = property(lambda self: self.n)
+
+    learn = classifier(BatchCount())
+    learn.fit(1)
+    assert learn.recorder.history[0].epochs[0]["batch_count"] == len(SIZES)
+    learn.metrics = cbnb.on(BatchCount(), 7)
+    with pytest.raises(IndexError, match="metric 'batch_count' is on output 7"):
+        learn.validate()
+
+
+@pytest.mark.parametrize(
+    "metric, note",
+    [
+        (lambda: cbnb.SklearnMetric("f1_score"), "metric 'f1_score' was given tensor 37, tensor 37"),
+        (lambda: cbnb.AccumMetric(lambda pred, y: 1 / 0, name="zero"), "metric 'zero' was given tensor 37x3, tensor 37"),
+        (lambda: cbnb.on(MulticlassF1Score(3), 1, 0), "metric 'multiclass_f1_score' was given tensor 16, tensor 16x3"),
+    ],
+)
+def test_whichever_metric_fails_is_named(metric, note):
+    with pytest.raises((ValueError, ZeroDivisionError, RuntimeError)) as error:
+        classifier([mae, metric()][1:]).validate()
+    assert note in error.value.__notes__
+
+
+def test_what_is_no_number_is_described_in_a_line():
+    with pytest.raises(TypeError, match="returned a tuple of tensor 37x3, tensor 37; it should"):
+        classifier(cbnb.AccumMetric(lambda pred, y: (pred, y), name="both")).validate()

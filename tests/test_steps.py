@@ -1001,3 +1001,19 @@ def test_predictions_of_a_model_that_gives_none():
     learn = parts_learner()
     with pytest.raises(ValueError, match="made no prediction"):
         learn.get_preds()
+
+
+@pytest.mark.parametrize("sens", [1.0, 64.0])
+def test_a_closure_returns_what_its_gradients_are_of(sens):
+    """Or a line search would compare a slope with something else's values."""
+    found = []
+
+    class Search(torch.optim.SGD):
+        def step(self, closure):
+            found.append([closure().item() for _ in range(2)])
+
+    net = zero_line()
+    for reduction in ("none", "sum"):
+        loss = ClosureStep(net, nn.MSELoss(reduction=reduction), Search(net.parameters()), sens)(X, Y)
+        assert loss.sum() == 276
+    assert found == [[276.0] * 2] * 2
