@@ -147,7 +147,7 @@ def one_number(
 ) -> Any:          # `value`, without dimensions if it is a tensor
     "Refuse what is not one number (`TypeError`)"
     if isinstance(value, Real): return value
-    if hasattr(value, 'item') and getattr(value, 'size', None) == 1: return value     # of numpy
+    if hasattr(value, 'item') and getattr(value, 'size', None) == 1: return value.item()    # of numpy
     if isinstance(value, Tensor) and value.numel() == 1: return value.reshape(())
     kind = 'a tensor' if isinstance(value, Tensor) else f'a {type(value).__name__}'
     what = f'{kind} of shape {tuple(value.shape)}' if hasattr(value, 'shape') else repr(value)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import sklearn.metrics
 import torch
@@ -23,7 +24,7 @@ from torchmetrics import MeanAbsoluteError, MetricCollection
 from torchmetrics.classification import BinaryAUROC, MulticlassAUROC, MulticlassF1Score
 
 import cbnb.all as cbnb
-from cbnb.metrics import RunningMean, as_metrics, seen_by, takes_of
+from cbnb.metrics import RunningMean, as_metrics, one_number, seen_by, takes_of
 
 SIZES = (16, 16, 5)
 
@@ -648,3 +649,10 @@ def test_whichever_metric_fails_is_named(metric, note):
 def test_what_is_no_number_is_described_in_a_line():
     with pytest.raises(TypeError, match="returned a tuple of tensor 37x3, tensor 37; it should"):
         classifier(cbnb.AccumMetric(lambda pred, y: (pred, y), name="both")).validate()
+
+
+def test_an_array_with_one_number_is_that_number():
+    """Processes add up numbers, and numpy makes none of an array with dimensions."""
+    learn = classifier(cbnb.AvgMetric(lambda pred, y: np.array([2.5]), "two_and_a_half"))
+    assert learn.validate()[1] == 2.5
+    assert type(one_number("m", np.array([2.5]))) is float
