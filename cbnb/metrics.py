@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['Metric', 'as_number', 'n_processes', 'sum_over_processes', 'gather_over_processes', 'RunningMean', 'name_of',
-           'one_number', 'AvgMetric', 'AvgLoss', 'Smoother', 'AvgSmoothLoss', 'check_arguments', 'AccumMetric',
-           'a_pair', 'takes_of', 'SklearnMetric', 'sklearn_function', 'ValueMetric', 'UpdateMetric', 'as_metric',
-           'as_metrics', 'Chosen', 'seen_by', 'on', 'distinct', 'accuracy', 'error_rate', 'ErrorMetric', 'MAE', 'MSE',
-           'Accuracy', 'Loss']
+           'one_number', 'say_given', 'AvgMetric', 'AvgLoss', 'Smoother', 'AvgSmoothLoss', 'check_arguments',
+           'AccumMetric', 'a_pair', 'takes_of', 'SklearnMetric', 'sklearn_function', 'ValueMetric', 'UpdateMetric',
+           'as_metric', 'as_metrics', 'Chosen', 'seen_by', 'on', 'distinct', 'accuracy', 'error_rate', 'ErrorMetric',
+           'MAE', 'MSE', 'Accuracy', 'Loss']
 
 # %% ../nbs/02_metrics.ipynb #d8b2f2d4
 import copy
@@ -147,11 +147,13 @@ def one_number(
 ) -> Any:          # `value`, without dimensions if it is a tensor
     "Refuse what is not one number (`TypeError`)"
     if isinstance(value, Real): return value
-    if hasattr(value, 'item') and getattr(value, 'size', None) == 1: return value     # of numpy
+    if hasattr(value, 'item') and getattr(value, 'size', None) == 1: return value.item()    # of numpy
     if isinstance(value, Tensor) and value.numel() == 1: return value.reshape(())
     kind = 'a tensor' if isinstance(value, Tensor) else f'a {type(value).__name__}'
     what = f'{kind} of shape {tuple(value.shape)}' if hasattr(value, 'shape') else repr(value)
     if isinstance(value, dict): what = f'a dict with {", ".join(map(repr, value))}'
+    if isinstance(value, (tuple, list)) and not all(isinstance(v, Real) for v in value):
+        what = f'a {type(value).__name__} of {", ".join(map(_kind, value))}'
     hint = 'does it lack a `return`?' if value is None else hint
     raise TypeError(f'metric {name!r} returned {what}; it should return one number: {hint}')
 
@@ -164,6 +166,14 @@ def _kind(value: Any) -> str:
 def _named(value: Any) -> dict[Any, Any]:
     "The parts of a mapping, a dataclass or a named tuple"
     return value._asdict() if hasattr(value, '_asdict') else entries(value) or {}
+
+def say_given(
+    e: Exception,      # what a metric raised; this becomes a note of it
+    name: str,         # of the metric
+    *given: Any,       # what it had to work with
+) -> None:
+    "Say which metric failed, and on what"
+    e.add_note(f'metric {name!r} was given {", ".join(map(_kind, given))}')
 
 # %% ../nbs/02_metrics.ipynb #ebdd8e30
 class AvgMetric(Metric):
@@ -178,8 +188,7 @@ class AvgMetric(Metric):
         try:
             with torch.no_grad(): value = one_number(self.name, self.func(learn.pred, *learn.yb))
         except Exception as e:
-            got = ', '.join(map(_kind, (learn.pred, *learn.yb)))
-            e.add_note(f'metric {self.name!r} was given {got}')
+            say_given(e, self.name, learn.pred, *learn.yb)
             raise
         self.mean.add(value, find_bs((learn.yb, learn.xb)))
     @property
@@ -195,7 +204,8 @@ class AvgLoss(Metric):
         loss = learn.pred if self.chosen_outputs else learn.loss
         if loss is None: raise ValueError(
             'there is no loss in this step: choose an output with AvgLoss().set_indexes([...])')
-        self.mean.add(loss.mean(), find_bs((learn.yb, learn.xb)))
+        loss = loss.mean() if isinstance(loss, Tensor) else one_number(self.name, loss)
+        self.mean.add(loss, find_bs((learn.yb, learn.xb)))
     @property
     def value(self) -> Any: return self.mean.everywhere
 
@@ -304,11 +314,16 @@ def add(self: AccumMetric,
     targ: Tensor,    # its targets
 ) -> None:
     "Keep one batch, after activation, argmax, threshold and flattening"
-    pred, targ = _ACTIVATIONS[self.activation](pred.detach()), targ.detach()
+    pred, targ = pred.detach(), targ.detach()
+    if self.activation != 'no': pred = _ACTIVATIONS[self.activation](_not_half(pred))
     if self.dim_argmax is not None: pred = pred.argmax(self.dim_argmax)
     if self.thresh is not None: pred = pred >= self.thresh
     if self.flatten: pred, targ = _flat(pred, targ)
     self.preds.append(pred); self.targs.append(targ)
+
+def _not_half(t: Tensor) -> Tensor:
+    "For probabilities: those of 16 bits do not sum to 1, and near 1 they are all the same"
+    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
 
 def _flat(pred: Tensor, targ: Tensor) -> tuple[Tensor, Tensor]:
     "One value an item; if `pred` has classes, they are in dimension 1 and stay"
@@ -325,7 +340,10 @@ def compute(self: AccumMetric,
     both = (_as_array(pred), _as_array(targ)) if self.to_np else (pred, targ)
     if self.invert_arg: both = both[::-1]
     hint = 'choose an average, or another function'
-    return one_number(self.name, self.func(*both, **self.kwargs), hint)
+    try: return one_number(self.name, self.func(*both, **self.kwargs), hint)
+    except Exception as e:
+        say_given(e, self.name, pred, targ)
+        raise
 
 def _as_array(t: Tensor) -> Any:
     return (t.float() if t.dtype == torch.bfloat16 else t).numpy()     # numpy does not know it
@@ -346,9 +364,9 @@ def takes_of(
     while isinstance(func, functools.partial): func = func.func
     try: second = list(inspect.signature(func).parameters)[1]
     except (TypeError, ValueError, IndexError): return 'labels'
-    if second in ('y_score', 'y_proba', 'y_prob') or func.__name__ == 'log_loss':
-        return 'probabilities'
-    is_regression = func.__module__.endswith('._regression')
+    name, module = (getattr(func, a, None) or '' for a in ('__name__', '__module__'))
+    if second in ('y_score', 'y_proba', 'y_prob') or name == 'log_loss': return 'probabilities'
+    is_regression = module.endswith('._regression')
     return 'values' if is_regression or second == 'pred_decision' else 'labels'
 
 # %% ../nbs/02_metrics.ipynb #849449c9
@@ -377,8 +395,7 @@ class SklearnMetric(AccumMetric):
         targ: Tensor,    # its targets
     ) -> None:
         "Keep what the function takes"
-        pred, targ = pred.detach(), targ.detach()
-        if pred.dtype == torch.float16: pred = pred.float()           # its sums of 1 are no 1
+        pred, targ = _not_half(pred.detach()), targ.detach()
         if pred.ndim == targ.ndim + 1: pred = pred.movedim(self.axis, 1)
         if pred.ndim == targ.ndim + 1 and pred.shape[1] == 1: pred = pred.squeeze(1)
         has_classes = pred.ndim == targ.ndim + 1
@@ -445,7 +462,11 @@ class UpdateMetric(Metric):
         pred = learn.pred
         if not self.placed: self._place((pred, learn.yb))
         pred = pred.detach() if isinstance(pred, Tensor) else to_detach(pred, cpu=False)
-        with torch.no_grad(): self.metric.update(pred, *learn.yb)
+        try:
+            with torch.no_grad(): self.metric.update(pred, *learn.yb)
+        except Exception as e:
+            say_given(e, self.name, pred, *learn.yb)
+            raise
         self.seen = True
     def _place(self, batch: Any) -> None:
         devices = []
@@ -492,7 +513,9 @@ def as_metric(
 ) -> Any:     # an object with `reset`, `accumulate`, `value` and `name`
     "The metric that `m` stands for; `TypeError` if it is none of these"
     if isinstance(m, type): m = m()
-    if all(hasattr(type(m), a) for a in ('reset', 'accumulate', 'value')): return m
+    if all(hasattr(type(m), a) for a in ('reset', 'accumulate', 'value')):
+        if not hasattr(m, 'name'): m.name = snake_name(type(m))
+        return m
     if all(hasattr(m, a) for a in ('reset', 'update', 'compute')): return UpdateMetric(m)
     if callable(m): return AvgMetric(m)
     raise TypeError(f'{m!r} is not a metric: pass a function of (pred, *yb), a Metric, '
@@ -505,7 +528,10 @@ def as_metrics(
     if ms is None: return []
     one = (not isinstance(ms, Iterable) or isinstance(ms, (type, str))
            or hasattr(ms, 'update') or hasattr(ms, 'accumulate'))     # a metric may be iterable
-    return [metric for m in ([ms] if one else ms) for metric in _members(m)]
+    found = [metric for m in ([ms] if one else ms) for metric in _members(m)]
+    objects = [m.metric if isinstance(m, UpdateMetric) else m for m in found]
+    return [copy.copy(m) if any(objects[i] is o for o in objects[:i]) else m
+            for i, m in enumerate(found)]          # one in two columns would see each batch twice
 
 def _members(m: Any) -> list[Any]:
     several = ('update', 'compute', 'items', 'keys')

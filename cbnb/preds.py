@@ -317,7 +317,8 @@ def get_preds(self: Learner,
     with self._evaluating('preds', cbs, inner) as evaluate, self.added_cbs(gather):
         gather.at_home()                     # before a run inside of this one takes it for its own
         evaluate(in_order(dl) if reorder else dl)
-    if not gather.n_batches: raise ValueError('the loader gave no batches')
+    if not gather.n_batches: raise ValueError(
+        'the loader gave no batches, or the step made no prediction of them (learn.pred)')
     found = gather.all_tensors()
     if with_decoded: found.insert(2 + with_input, _decoded(self.loss_func, found[with_input]))
     return tuple(found)

@@ -5,14 +5,17 @@ import inspect
 import os
 import subprocess
 import sys
+import warnings
 from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import sklearn.metrics
 import torch
+import torchmetrics
 from helpers import line_learner, seed
 from sklearn.metrics import f1_score, roc_auc_score
 from torch import nn
@@ -21,7 +24,7 @@ from torchmetrics import MeanAbsoluteError, MetricCollection
 from torchmetrics.classification import BinaryAUROC, MulticlassAUROC, MulticlassF1Score
 
 import cbnb.all as cbnb
-from cbnb.metrics import RunningMean, as_metrics, seen_by, takes_of
+from cbnb.metrics import RunningMean, as_metrics, one_number, seen_by, takes_of
 
 SIZES = (16, 16, 5)
 
@@ -544,3 +547,112 @@ def test_a_run_inside_leaves_the_list_of_somebodys_own_metric_alone():
     learn.fit(1)
     row = learn.recorder.history[0].epochs[0]
     assert row["train_emptied"] == row["valid_emptied"] == sum(SIZES)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_probabilities_of_half_precision_sum_to_one(dtype):
+    g = torch.Generator().manual_seed(0)
+    scores, y = torch.randn(40, 3, generator=g).to(dtype), torch.randint(0, 3, (40,), generator=g)
+    want = roc_auc_score(y, scores.float().softmax(1), multi_class="ovr")
+    accumulated = cbnb.AccumMetric(roc_auc_score, activation="softmax", to_np=True, invert_arg=True, flatten=False, multi_class="ovr")
+    for metric in (cbnb.SklearnMetric("roc_auc_score", multi_class="ovr"), accumulated):
+        assert metric(scores, y) == pytest.approx(want)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cbnb.SklearnMetric("log_loss")(scores, y) == pytest.approx(sklearn.metrics.log_loss(y, scores.float().softmax(1).numpy()))
+    one, is_one = (4 + torch.arange(40) / 40).to(dtype), torch.arange(40) % 3 == 0  # their probabilities are not told apart by halves
+    assert cbnb.SklearnMetric("roc_auc_score")(one, is_one.float()) == pytest.approx(roc_auc_score(is_one, one.float()))
+
+
+def test_an_object_can_be_called_as_scikit_learn_calls():
+    class Share:
+        def __call__(self, y_true, y_pred):
+            return (y_true == y_pred).mean()
+
+    scores, y = torch.eye(3), torch.tensor([0, 1, 1])
+    assert cbnb.SklearnMetric(Share(), name="share")(scores, y) == pytest.approx(2 / 3)
+    with pytest.raises(ValueError, match="has no name"):
+        cbnb.SklearnMetric(Share())
+
+
+def test_an_object_passed_twice_counts_once_in_each_column():
+    class Seen(cbnb.Metric):
+        def reset(self):
+            self.n = 0
+
+        def accumulate(self, learn):
+            self.n += len(learn.y)
+
+        value = property(lambda self: self.n)
+
+    class Total(torchmetrics.Metric):
+        def __init__(self):
+            super().__init__()
+            self.add_state("n", torch.tensor(0), dist_reduce_fx="sum")
+
+        def update(self, pred, y):
+            self.n += len(y)
+
+        def compute(self):
+            return self.n
+
+    seen, total = Seen(), Total()
+    count = cbnb.AccumMetric(lambda pred, y: len(y), name="count")
+    learn = classifier([seen, total, count, seen, total, count], cbs=cbnb.Recorder(train_metrics=True))
+    for _ in range(2):
+        learn.fit(1)
+        row = learn.recorder.history[-1].epochs[0]
+        assert [v for k, v in row.items() if k.removeprefix("train_").removeprefix("valid_").split("_")[0] in ("seen", "total", "count")] == [sum(SIZES)] * 12
+    assert learn.metrics[0] is seen and seen.n == sum(SIZES)  # the first is still somebody's own
+
+
+def test_a_loss_that_is_a_python_number_can_be_chosen():
+    learn = classifier([cbnb.on(cbnb.AvgLoss(), 0)], eval_step=lambda x, y: (0.5, x, y))
+    assert learn.validate() == [0.5, 0.5]
+    learn = classifier([cbnb.on(cbnb.AvgLoss(), 1)], eval_step=lambda x, y: (0.5, dict(a=x), y))
+    with pytest.raises(TypeError, match="metric 'loss' returned a dict with 'a'"):
+        learn.validate()
+
+
+def test_an_object_without_a_name_has_that_of_its_class():
+    class BatchCount:
+        def reset(self):
+            self.n = 0
+
+        def accumulate(self, learn):
+            self.n += 1
+
+        value = property(lambda self: self.n)
+
+    learn = classifier(BatchCount())
+    learn.fit(1)
+    assert learn.recorder.history[0].epochs[0]["batch_count"] == len(SIZES)
+    learn.metrics = cbnb.on(BatchCount(), 7)
+    with pytest.raises(IndexError, match="metric 'batch_count' is on output 7"):
+        learn.validate()
+
+
+@pytest.mark.parametrize(
+    "metric, note",
+    [
+        (lambda: cbnb.SklearnMetric("f1_score"), "metric 'f1_score' was given tensor 37, tensor 37"),
+        (lambda: cbnb.AccumMetric(lambda pred, y: 1 / 0, name="zero"), "metric 'zero' was given tensor 37x3, tensor 37"),
+        (lambda: cbnb.on(MulticlassF1Score(3), 1, 0), "metric 'multiclass_f1_score' was given tensor 16, tensor 16x3"),
+    ],
+)
+def test_whichever_metric_fails_is_named(metric, note):
+    with pytest.raises((ValueError, ZeroDivisionError, RuntimeError)) as error:
+        classifier([mae, metric()][1:]).validate()
+    assert note in error.value.__notes__
+
+
+def test_what_is_no_number_is_described_in_a_line():
+    with pytest.raises(TypeError, match="returned a tuple of tensor 37x3, tensor 37; it should"):
+        classifier(cbnb.AccumMetric(lambda pred, y: (pred, y), name="both")).validate()
+
+
+def test_an_array_with_one_number_is_that_number():
+    """Processes add up numbers, and numpy makes none of an array with dimensions."""
+    learn = classifier(cbnb.AvgMetric(lambda pred, y: np.array([2.5]), "two_and_a_half"))
+    assert learn.validate()[1] == 2.5
+    assert type(one_number("m", np.array([2.5]))) is float

@@ -668,6 +668,7 @@ def mae(pred, y, *more):
 EVAL = {  # what it returns, and whether that has a loss
     "two labels": (lambda net: lambda x, y: (net(x), y, y * 2), False),
     "a loss": (lambda net: lambda x, y: ((net(x) - y).square().mean(), net(x), y), True),
+    "a loss that is a Python number": (lambda net: lambda x, y: ((net(x) - y).square().mean().item(), net(x), y), True),
     "a loss and two labels": (lambda net: lambda x, y: ((net(x) - y).square().mean(), net(x), y, y), True),
     "EvalStep": (lambda net: EvalStep(net, nn.MSELoss()), True),
     "EvalStep without a loss": (lambda net: EvalStep(net), False),
@@ -689,7 +690,7 @@ def test_evaluation_of_any_kind(kind):
     row = learn.recorder.history[0].epochs[0]
     for loss, metric in ((row["valid_loss"], row["mae"]), learn.validate()):
         assert (loss is None if not has_loss else loss == pytest.approx(wanted[0])) and metric == pytest.approx(wanted[1])
-    assert [o[0].ndim == 0 for o in outputs] == [has_loss] * 3 and torch.equal(outputs[0][int(has_loss) + 1], y[:4])
+    assert [torch.as_tensor(o[0]).ndim == 0 for o in outputs] == [has_loss] * 3 and torch.equal(outputs[0][int(has_loss) + 1], y[:4])
     assert torch.allclose(learn.get_preds()[0], net(x)) and len(learn.get_preds()[0]) == 10
     assert "None" in str(row) or has_loss
 
@@ -935,3 +936,84 @@ def test_several_losses_of_a_prediction_need_no_targets_to_predict():
     assert learn.validate(dl=[(x,)]) == [None]
     with pytest.raises(ValueError, match="no targets"):
         step((x,))
+
+
+class Wrapped(nn.Module):
+    """A network and what belongs to the training or evaluation of it, with layers of its own."""
+
+    def __init__(self, net, returns):
+        super().__init__()
+        self.net, self.norm, self.returns, self.seen = net, nn.BatchNorm1d(1), returns, []
+
+    def forward(self, x, y):
+        self.seen.append((self.training, self.norm.training, self.net.training))
+        return self.returns(self.norm(self.net(x)), y)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_without_training_puts_the_modes_of_a_wrapper_back(fails):
+    net = zero_line()
+    wrapped = Wrapped(net, lambda pred, y: (pred - y).square().mean())
+    learn = own_learner(net, TrainStep(wrapped, opt=sgd(net)), [(X, Y)])
+    learn.fit(1)
+    for mode in (True, False):
+        wrapped.train(mode), wrapped.norm.train(not mode)
+        if fails:
+            wrapped.returns = lambda pred, y: 1 / 0
+        for run in (learn.validate, learn.get_preds):
+            try:
+                run()
+            except ZeroDivisionError:
+                assert fails
+            assert [m.training for m in (wrapped, wrapped.norm, net)] == [mode, not mode, mode]
+            assert wrapped.seen[-1] == (False,) * 3
+
+
+def test_a_module_that_evaluates_is_in_evaluation_mode():
+    """Otherwise its own layers would drop units, and learn from the validation set."""
+    net = zero_line()
+    wrapped = Wrapped(net, lambda pred, y: (pred, y))
+    learn = own_learner(net, None, [(X, Y)], loss_func=nn.MSELoss(), eval_step=wrapped, metrics=mae)
+    learn.fit(1)
+    learn.validate()
+    assert wrapped.seen == [(False,) * 3] * 2 and wrapped.training and wrapped.norm.training
+    assert wrapped.norm.running_mean == 0 and wrapped.norm.num_batches_tracked == 0
+    wrapped.returns = lambda pred, y: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        learn.validate()
+    assert wrapped.training and wrapped.norm.training
+
+
+def test_an_optimizer_of_another_model_is_told():
+    """A model that was made anew, and the optimizer was not, would be trained in vain."""
+    net = zero_line()
+    learn = own_learner(net, TrainStep(net, nn.MSELoss(), sgd(net)), [(X, Y)])
+    learn.fit(1)
+    learn.model = zero_line()
+    with pytest.raises(ValueError, match="holds no parameter of learn.model"):
+        learn.fit(1)
+    for step in (TrainStep(loss_func=nn.MSELoss(), opt=sgd(zero_line())), ClipStep(net, nn.MSELoss(), sgd(zero_line()))):
+        with pytest.raises(ValueError, match="holds no parameter of learn.model"):
+            own_learner(net, step, [(X, Y)]).fit(1)
+
+
+def test_predictions_of_a_model_that_gives_none():
+    learn = parts_learner()
+    with pytest.raises(ValueError, match="made no prediction"):
+        learn.get_preds()
+
+
+@pytest.mark.parametrize("sens", [1.0, 64.0])
+def test_a_closure_returns_what_its_gradients_are_of(sens):
+    """Or a line search would compare a slope with something else's values."""
+    found = []
+
+    class Search(torch.optim.SGD):
+        def step(self, closure):
+            found.append([closure().item() for _ in range(2)])
+
+    net = zero_line()
+    for reduction in ("none", "sum"):
+        loss = ClosureStep(net, nn.MSELoss(reduction=reduction), Search(net.parameters()), sens)(X, Y)
+        assert loss.sum() == 276
+    assert found == [[276.0] * 2] * 2
