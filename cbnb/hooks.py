@@ -279,6 +279,10 @@ class ActivationStats(HookCallback):
         super().before_fit()
         self._begin()
 
+    def before_train(self):
+        self.found = {}                          # of a batch in which the last phase was cancelled
+        super().before_train()
+
     def hook(self, m, inp, out):
         self.found[m] = summarized(out, self.near_zero, self.bins if self.with_hist else 0)
 
