@@ -86,6 +86,9 @@ class GradientAccumulation(Callback):
 
     def before_fit(self):
         self.sum = _Sum()
+        if sum(isinstance(cb, GradientAccumulation) and cb.run for cb in self.learn.cbs) > 1:
+            raise ValueError('two GradientAccumulation would both scale the loss: keep one '
+                             '(learn.remove_cb), or give the other run = False')
         warn_own_update(self)
         self.learn.undo.callback(self._drop)
 

@@ -61,7 +61,7 @@ class Mix(Callback):
         both = [cb for cb in learn.cbs if isinstance(cb, Mix) and cb.run]
         if len(both) > 1: raise ValueError(
             f'{both[0]} and {both[1]} together would mix inputs twice, but targets only once: '
-            'use one of them, or give the other run = False')
+            'keep one (learn.remove_cb), or give the other run = False')
 
     def before_batch(self):
         learn, mix = self.learn, self.mix

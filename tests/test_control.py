@@ -657,3 +657,14 @@ def test_a_share_of_an_epoch_is_not_a_batch_too_many(pct, n):
     learn = line_learner(n, cbs=cbnb.ShortEpoch(pct))
     learn.fit(1)
     assert learn.recorder.history[0].n_steps == max(1, round(pct * n))
+
+
+def test_two_accumulations_are_refused_together():
+    """Both scaled the loss: a cell run again with another number made the gradients half as long, silently."""
+    learn = line_learner(4, cbs=cbnb.GradientAccumulation(16))
+    learn.add_cb(cbnb.GradientAccumulation(32))
+    with pytest.raises(ValueError, match="GradientAccumulation.*remove_cb"):
+        learn.fit(1)
+    learn.gradient_accumulation.run = False
+    learn.fit(1)
+    assert ab(learn) == pytest.approx((0.4, 0.6)) and no_grads(learn)
