@@ -576,3 +576,13 @@ def test_what_a_cancelled_phase_has_found_is_not_counted_as_a_later_batch():
     learn = line_learner(3, valid=False, model=nn.Linear(8, 8), cbs=stats)
     learn.fit(2, cbs=cbnb.Callback(after_pred=stop, before_batch=leave_out))
     assert stats.steps == [0, 2, 3]
+
+
+def test_gradients_of_a_first_layer_are_seen_without_a_warning():
+    """Torch says in each backward pass that the inputs of the model have no gradients, as they never have."""
+    learn = net_learner()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        filters = list(warnings.filters)
+        learn.fit(1, cbs=cbnb.HookCallback(is_forward=False, hook=lambda self, m, grads, out: None))
+        assert warnings.filters == filters
