@@ -219,6 +219,7 @@ class Callback(Forwarding):
     run_train: bool = True
     run_valid: bool = True
     run_in: tuple[str, ...] = PURPOSES
+    _special = _LISTS        # assigning one of these does more than keep a value
 
     def __init__(self,
         **events: Callable[['Callback'], Any],   # functions to use as methods: `before_fit=f`
@@ -232,6 +233,7 @@ class Callback(Forwarding):
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         check_method_names(cls)
+        cls._special = _LISTS.union(*(_setters(base) for base in cls.__mro__))
 
     @property
     def name(self) -> str:
@@ -240,8 +242,8 @@ class Callback(Forwarding):
 
     def __setattr__(self, name: str, value: Any) -> None:
         held = self.__dict__
-        if name in held and name not in _LISTS:        # not new: it was looked at when it was
-            held[name] = value                         # (quickly, since many assign in each batch)
+        if name in held and name not in self._special:    # not new: it was looked at when it was
+            held[name] = value                  # (quickly, since many assign in each batch)
             return
         object.__setattr__(self, name, value)
         if self.learn is None: return
@@ -257,6 +259,10 @@ class Callback(Forwarding):
     def __repr__(self) -> str: return type(self).__name__
 
 def _nothing() -> None: pass
+
+def _setters(cls: type) -> list[str]:
+    "Attributes that see to their assignment themselves, such as properties"
+    return [name for name, value in vars(cls).items() if hasattr(type(value), '__set__')]
 
 # %% ../nbs/00_callback.ipynb #39a1d062
 def patch(

@@ -32,7 +32,7 @@ from .callback import (
     STEP, Callback, CancelBatchException, CancelFitException, CancelStepException,
     CancelTrainException, CancelValidException, patch, user_level)
 from .data import find_bs, map_tensors, n_batches, to_detach
-from .learner import CallStep, Learner, as_count
+from .learner import CallStep, Learner, Step, as_count
 from .lr_finder import total_norm
 from .optim import as_positive
 from .schedule import ParamScheduler
@@ -86,6 +86,9 @@ class GradientAccumulation(Callback):
 
     def before_fit(self):
         self.sum = _Sum()
+        if sum(isinstance(cb, GradientAccumulation) and cb.run for cb in self.learn.cbs) > 1:
+            raise ValueError('two GradientAccumulation would both scale the loss: keep one '
+                             '(learn.remove_cb), or give the other run = False')
         warn_own_update(self)
         self.learn.undo.callback(self._drop)
 
@@ -185,22 +188,27 @@ def explain_nan(
     learn: Learner,   # in the middle of a batch
 ) -> str:             # in words
     "Where a bad loss of the present batch comes from"
-    try: layer = _look_again(learn)
+    late = learn.training and isinstance(learn.train_step, CallStep)     # it has trained already
+    try: layer = None if late else _look_again(learn)
     except Exception as e: return f'The layer is not known: running it again failed with {e!r}.'
-    words = [f'First bad output: {layer}.'] if layer else ['All outputs are finite.']
+    words = [f'First bad output: {layer}.' if layer else 'All outputs are finite.']
+    if late: words = ['The layer is not known: running train_step again would train again.']
     for what, batch in (('inputs', learn.xb), ('targets', learn.yb)):
         if not all_finite(batch): words.append(f'The {what} hold nan or infinity{_where(batch)}.')
     broken = [name for name, p in learn.model.named_parameters() if not all_finite(p)]
-    if broken: words.append(f'{broken[0]} was not finite before this batch: try a lower learning '
-                            'rate, or look at gradients, too, with check_grads=True.')
+    if broken and late: words.append(f'{broken[0]} is not finite now.')
+    elif broken: words.append(f'{broken[0]} was not finite before this batch: try a lower learning '
+                              'rate, or look at gradients, too, with check_grads=True.')
     if words == ['All outputs are finite.']: words.append('So it comes from the loss function.')
     return ' '.join(words)
 
 def _look_again(learn: Learner) -> str | None:
     step = learn.train_step if learn.training else learn.eval_step
+    if isinstance(step, CallStep) and not learn.yb: step = Step()   # it has taken the targets away
     with torch.no_grad(), ExitStack() as undo:
         undo.callback(save_rng())
-        undo.callback(setattr, learn, 'pred', learn.pred)
+        for name in ('pred', 'yb', 'loss_grad', 'step_result'):     # what `predict` may set
+            undo.callback(setattr, learn, name, getattr(learn, name))
         for b in learn.model.buffers(): undo.callback(b.copy_, b.clone())
         return first_bad_layer(learn.model, lambda: step.predict(learn))
 
@@ -253,6 +261,9 @@ class TerminateOnNaN(Callback):
         if self.averages and self.averages.kept and self.learn.training: self.averages.note()
 
     def after_loss(self):
+        if not self.learn.training: self.before_backward()    # there is none in validation
+
+    def before_backward(self):                                # whoever changes a loss has done so
         loss = self.learn.loss
         if loss is None or all_finite(loss): return           # waits for the device
         single = isinstance(loss, Tensor) and loss.numel() == 1
@@ -384,7 +395,9 @@ class ShortEpoch(Callback):
 
     def after_batch(self):
         learn = self.learn
-        if learn.iter + 1 < self.pct*learn.n_iter or learn.iter + 1 == learn.n_iter: return
+        done = learn.iter + 1
+        # divided, since 0.07*100 is a little more than 7
+        if done == learn.n_iter or done/learn.n_iter < self.pct: return
         if learn.training: raise CancelTrainException()
         if self.short_valid: raise CancelValidException()
 

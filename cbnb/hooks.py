@@ -8,7 +8,9 @@ __all__ = ['Hook', 'hook_output', 'Hooks', 'hook_outputs', 'find_layers', 'HookC
 
 # %% ../nbs/10a_hooks.ipynb #434b5d4f
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import MethodType
 from typing import Any
 
@@ -162,6 +164,7 @@ class HookCallback(Callback):
     def before_fit(self):
         self.layers = find_layers(self.learn.model, self.modules, self.include_paramless)
         self.learn.undo.callback(self._unhook)
+        if not self.is_forward: self.learn.undo.enter_context(_no_input_warning())
         if self.every is None: self._hook()
 
     def before_train(self):
@@ -187,6 +190,13 @@ class HookCallback(Callback):
     def _unhook(self) -> None:
         if self.hooked: self.hooks.remove()
         self.hooked = False
+
+@contextmanager
+def _no_input_warning() -> Iterator[None]:
+    "Without torch's warning that the inputs of a first layer have no gradients"
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', 'Full backward hook is firing')
+        yield
 
 def _after_own(own: Callable | None, f: Callable) -> Callable:
     "An event's own method stays when a function is given for it"
@@ -278,6 +288,10 @@ class ActivationStats(HookCallback):
     def before_fit(self):
         super().before_fit()
         self._begin()
+
+    def before_train(self):
+        self.found = {}                          # of a batch in which the last phase was cancelled
+        super().before_train()
 
     def hook(self, m, inp, out):
         self.found[m] = summarized(out, self.near_zero, self.bins if self.with_hist else 0)

@@ -58,6 +58,10 @@ class Mix(Callback):
         if learn.loss_func is None or step.own_update: raise ValueError(
             f'{type(self).__name__} needs the loss for the targets of the partners, too, and '
             f'{type(step).__name__} has no loss of prediction and targets: mix in there')
+        both = [cb for cb in learn.cbs if isinstance(cb, Mix) and cb.run]
+        if len(both) > 1: raise ValueError(
+            f'{both[0]} and {both[1]} together would mix inputs twice, but targets only once: '
+            'keep one (learn.remove_cb), or give the other run = False')
 
     def before_batch(self):
         learn, mix = self.learn, self.mix

@@ -623,3 +623,34 @@ def test_show_training_loop(capsys):
         out.index(name) for name in ("before_backward", "loss_grad.backward", "after_backward", "opt.step", "after_step", "opt.zero_grad")
     ]
     assert order == sorted(order)
+
+
+def test_a_setter_is_asked_each_time():
+    """A descriptor that keeps its value under its own name was passed over from the second assignment on."""
+
+    class Positive:
+        def __set_name__(self, owner, name):
+            self.name = name
+
+        def __get__(self, obj, cls=None):
+            return self if obj is None else obj.__dict__[self.name]
+
+        def __set__(self, obj, value):
+            if value <= 0:
+                raise ValueError(f"{self.name}={value} should be above 0")
+            obj.__dict__[self.name] = value
+
+    class Decaying(cbnb.Callback):
+        rate = Positive()
+
+        def __init__(self):
+            self.rate = 1
+
+    class More(Decaying):
+        pass
+
+    for cb in (Decaying(), More()):
+        with pytest.raises(ValueError, match="rate=-1"):
+            cb.rate = -1
+        cb.rate = 2
+        assert cb.rate == 2

@@ -587,3 +587,84 @@ def test_a_rate_of_an_earlier_scheduler_is_forgotten():
     learn.fit(1, lr=0.02, cbs=cbnb.Schedule(lambda opt: torch_schedulers.LambdaLR(opt, lambda i: 0.5**i)))
     assert learn.recorder.history[-1].hyper("lr") == pytest.approx([0.02, 0.01])
     assert learn.opt.param_groups[0]["initial_lr"] == 0.1
+
+
+def test_a_loss_that_somebody_makes_bad_is_noticed():
+    """The guard looked before MixUp and others had changed the loss, and the update made every weight nan."""
+    model = nn.Linear(2, 2, bias=False)
+    x, y = 200 * torch.eye(2), torch.tensor([0, 1])
+    with torch.no_grad():
+        model.weight.copy_(torch.eye(2))
+
+    def loss_func(pred, y):  # infinite for a wrong class that gets no probability at all
+        return nn.functional.nll_loss(pred.softmax(1).log(), y)
+
+    class Swap(cbnb.MixUp):
+        def draw(self):
+            return 1 - 1e-9
+
+        def mix(self, x, order):
+            order.copy_(torch.tensor([1, 0]))
+            return super().mix(x, order)
+
+    def penalty(cb):
+        cb.learn.loss_grad = cb.learn.loss_grad + math.inf * model.weight.sum()
+        cb.learn.loss = cb.learn.loss_grad.detach()
+
+    before = model.weight.detach().clone()
+    for cb in (Swap(), cbnb.Callback(after_loss=penalty)):
+        learn = line_learner(dls=cbnb.DataLoaders([(x, y)] * 2, device="cpu"), model=model, loss_func=loss_func, cbs=cbnb.TerminateOnNaN)
+        learn.fit(1, cbs=cb)
+        assert torch.equal(model.weight, before) and no_grads(learn)
+        assert "training batch 0. All outputs are finite. So it comes from the loss" in learn.terminate_on_nan.reason
+
+
+def test_a_function_that_trains_is_not_called_again_to_explain(capsys):
+    """It was, which made one more update, and a nan weight was said to be older than the batch."""
+    model, calls = Line(), []
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = cbnb.TrainStep(model, nn.MSELoss(), opt)
+
+    def own(x, y):
+        calls.append(len(calls))
+        return step(x * (math.nan if len(calls) == 2 else 1), y)
+
+    learn = line_learner(4, model=model, lr=1e-3, opt_func=torch.optim.AdamW, train_step=own, cbs=cbnb.TerminateOnNaN)
+    learn.fit(1)
+    said = capsys.readouterr().out
+    assert len(calls) == 2 and "before this batch" not in said
+    assert "stopped after the update: the loss is nan in epoch 0, training batch 1. The layer is not known" in said
+    assert "a is not finite now" in said
+
+
+@pytest.mark.parametrize("n_out", [2, 3])
+def test_the_layer_is_named_with_an_eval_step_that_is_a_function(n_out):
+    """It was called again without the targets, which it had not returned."""
+    model = net()
+
+    def evaluate(x, y):
+        pred = model(x)
+        return (nn.functional.mse_loss(pred, y), pred, y)[:n_out]
+
+    learn = net_learner(data(), valid=data(bad=1), eval_step=evaluate, cbs=[cbnb.TerminateOnNaN])
+    learn.model = model
+    learn.fit(1)
+    assert "validation batch 1. First bad output: layer 0 (Linear). The inputs hold nan" in learn.terminate_on_nan.reason
+
+
+@pytest.mark.parametrize("pct, n", [(0.07, 100), (0.14, 100), (0.55, 100), (0.3, 10), (0.01, 10), (1, 7)])
+def test_a_share_of_an_epoch_is_not_a_batch_too_many(pct, n):
+    learn = line_learner(n, cbs=cbnb.ShortEpoch(pct))
+    learn.fit(1)
+    assert learn.recorder.history[0].n_steps == max(1, round(pct * n))
+
+
+def test_two_accumulations_are_refused_together():
+    """Both scaled the loss: a cell run again with another number made the gradients half as long, silently."""
+    learn = line_learner(4, cbs=cbnb.GradientAccumulation(16))
+    learn.add_cb(cbnb.GradientAccumulation(32))
+    with pytest.raises(ValueError, match="GradientAccumulation.*remove_cb"):
+        learn.fit(1)
+    learn.gradient_accumulation.run = False
+    learn.fit(1)
+    assert ab(learn) == pytest.approx((0.4, 0.6)) and no_grads(learn)

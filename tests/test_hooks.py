@@ -549,3 +549,40 @@ def test_losses_that_cannot_be_mixed_are_refused(make, with_loss):
     with pytest.raises(ValueError, match="loss"):
         learn.fit(1, cbs=cbnb.MixUp)
     assert ab(learn) == (0, 0)
+
+
+def test_two_that_mix_are_refused_together():
+    """The loss of the second one knew nothing of the first one's partners, and came out wrong, silently."""
+    x, y = torch.rand(4, 1, 2, 2), torch.rand(4, 1)
+    learn = line_learner(dls=cbnb.DataLoaders([(x, y)], device="cpu"), model=nn.Sequential(nn.Flatten(), nn.Linear(4, 1)))
+    with pytest.raises(ValueError, match="MixUp and CutMix.*run = False"):
+        learn.fit(1, cbs=[cbnb.MixUp, cbnb.CutMix])
+    off = cbnb.CutMix()
+    off.run = False
+    learn.fit(1, cbs=[cbnb.MixUp, off])
+
+
+def test_what_a_cancelled_phase_has_found_is_not_counted_as_a_later_batch():
+    stats = cbnb.ActivationStats()
+
+    def stop(cb):
+        if cb.epoch == 0 and cb.iter == 1:
+            raise cbnb.CancelTrainException
+
+    def leave_out(cb):
+        if cb.epoch == 1 and cb.iter == 0:
+            raise cbnb.CancelBatchException
+
+    learn = line_learner(3, valid=False, model=nn.Linear(8, 8), cbs=stats)
+    learn.fit(2, cbs=cbnb.Callback(after_pred=stop, before_batch=leave_out))
+    assert stats.steps == [0, 2, 3]
+
+
+def test_gradients_of_a_first_layer_are_seen_without_a_warning():
+    """Torch says in each backward pass that the inputs of the model have no gradients, as they never have."""
+    learn = net_learner()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        filters = list(warnings.filters)
+        learn.fit(1, cbs=cbnb.HookCallback(is_forward=False, hook=lambda self, m, grads, out: None))
+        assert warnings.filters == filters
