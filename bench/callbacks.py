@@ -252,7 +252,8 @@ def race(names: list[str], rounds: int) -> dict[str, list[list[float]]]:
         for name in names[:: 1 if i % 2 == 0 else -1]:
             case = CASES[name]
             pairs = [(case.make(), case.step()), (None, case.step(case.work() if case.work else None))]
-            found = [cost(case.beside(), *pair) for pair in pairs[:: 1 if i % 2 else -1]][:: 1 if i % 2 else -1]
+            turn = 1 if i % 2 else -1
+            found = [cost(case.beside(), *pair) for pair in pairs[::turn]][::turn]
             if i:  # the first round warms up
                 costs[name].append(found)
         print(f"\rround {i} of {rounds}", end="", file=sys.stderr, flush=True)

@@ -41,6 +41,7 @@ class Step:
     "What is done with one batch, in five parts, each of which may be overridden"
     model = loss_func = opt = None        # None: the learner's
     own_update = False    # whether it finds gradients where callbacks cannot change them
+    own = ()              # modules of its model that the learner's has not, and does not switch
     def predict(self, learn: 'Learner') -> None:
         "Set `learn.pred`"
         xb = learn.xb
@@ -65,7 +66,10 @@ class Step:
         "What metrics choose from: the predictions, then the targets"
         pred = learn.pred
         return (*(pred if isinstance(pred, (tuple, list)) else (pred,)), *learn.yb)
-    def join(self, learn: 'Learner') -> None: "Called when a learner is given this step"
+    def join(self, learn: 'Learner') -> None:
+        "Called when a learner is given this step"
+        theirs = set(modules_of(learn.model))
+        self.own = [m for m in modules_of(self.model) if m not in theirs]
     def evaluator(self) -> 'Step':
         "The step that evaluates, if the learner has neither an `eval_step` nor a `loss_func`"
         return self
@@ -94,11 +98,6 @@ class CallStep(Step):
         opts = getattr(self.owner, 'opt', None) or getattr(self.owner, 'opts', None)
         if isinstance(opts, Mapping): opts = opts.values()
         self.opt = opts if opts is None or hasattr(opts, 'param_groups') else Optimizers(opts)
-        self.own: list[nn.Module] = []
-
-    def join(self, learn):
-        theirs = set(modules_of(learn.model))            # the learner switches only these
-        self.own = [m for m in modules_of(self.model) if m not in theirs]
 
     def predict(self, learn):
         switched = [] if learn.training else [m for m in self.own if m.training]

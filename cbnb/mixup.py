@@ -49,7 +49,7 @@ class Mix(Callback):
 
     def draw(self) -> float:
         "A random weight, for the whole batch"
-        if not self.drawn: self.drawn = self.weights.sample((100,)).tolist()    # from the CPU
+        if not self.drawn: self.drawn = self.weights.sample((100,)).tolist()
         return self.drawn.pop()
 
     def before_fit(self):

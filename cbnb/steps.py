@@ -45,13 +45,11 @@ class StepState:
 # %% ../nbs/14_steps.ipynb #808f4b86
 class ModelStep(Step):
     "A step with a model, usually the learner's"
-    follows, own, n_inp = True, (), None
+    follows, n_inp = True, None
     def join(self, learn: Learner) -> None:
         "Find out whether the model is the learner's"
+        super().join(learn)
         self.follows = self.model is None or self.model is learn.model
-        theirs = set() if self.follows else set(learn.model.modules())
-        mine = () if self.follows else modules_of(self.model)
-        self.own = [m for m in mine if m not in theirs]     # the learner switches only its own
 
     def model_for(self, learn: Any) -> Any:
         "The model to call, in the mode of the learner"
