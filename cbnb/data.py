@@ -115,7 +115,9 @@ def first_tensor(
 
 def _parts(batch: Any) -> Iterator[Any]:
     "The tensors of a nested batch, and the objects in it that move themselves"
-    if isinstance(batch, (Tensor, PackedSequence)) or hasattr(batch, 'num_graphs'): yield batch
+    if isinstance(batch, Tensor): yield batch
+    elif type(batch) in (tuple, list): yield from (p for v in batch for p in _parts(v))
+    elif isinstance(batch, PackedSequence) or hasattr(batch, 'num_graphs'): yield batch
     elif isinstance(batch, (tuple, list)): yield from (p for v in batch for p in _parts(v))
     elif held := entries(batch): yield from (p for v in held.values() for p in _parts(v))
     elif _can_move(batch): yield batch

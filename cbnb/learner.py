@@ -816,8 +816,8 @@ def summary(self: Learner) -> str:
         xb, _ = self._split(first_batch(self.dls.train))
         self.model(**xb) if isinstance(xb, Mapping) else self.model(*xb)
     modes = {m: m.training for m in self.model.modules()}
-    restore = save_rng()                   # the model may draw, too
     with interrupts_wait(), torch.no_grad(), self._for_now('purpose', 'validate'):
+        restore = save_rng()               # the model may draw, too
         try:                               # hooks of a fit under way do not look at this
             self.to_dls_device()
             self.model.eval()
