@@ -8,6 +8,7 @@ __all__ = ['DISPLAYS', 'as_cell', 'as_line', 'best_row', 'best_words', 'shortene
 
 # %% ../nbs/08_display.ipynb #d051ae47
 import html
+import itertools
 import math
 import shutil
 import sys
@@ -23,7 +24,7 @@ from .chart import WIDTH, Line, chart, loss_limits, sparkline
 from .data import find_bs, n_batches
 from .front_end import display_mode
 from .learner import Learner
-from .plot import COLORS
+from .plot import COLORS, NAMED_COLORS
 from .recorder import Run, clock
 
 # %% ../nbs/08_display.ipynb #c0ae7a2f
@@ -183,8 +184,12 @@ def losses_chart(run: Run) -> str:
     steps, points = range(run.n_steps), valid_points(run)
     lines = [Line('train, each batch', steps, run.raw_losses, COLORS['raw'], faint=True),
              Line('train, smoothed', steps, run.losses)]
+    named = {name: loss.column(run.n_steps, smooth=True) for name, loss in run.named.items()}
+    lines += [Line(name, steps, values, color)
+              for (name, values), color in zip(named.items(), itertools.cycle(NAMED_COLORS))]
     if points: lines.append(Line('valid', *zip(*points), color=COLORS['valid'], dots=True))
-    limits = loss_limits(run.raw_losses, run.losses, [loss for _, loss in points])
+    others = [*(loss for _, loss in points), *itertools.chain(*named.values())]
+    limits = loss_limits(run.raw_losses, run.losses, others)
     return chart(lines, xlabel='step', size=(WIDTH, 230), points=150, y_range=limits,
                  epochs=run.ends())
 
@@ -217,8 +222,12 @@ class Lines:
         run: Run | None = None,    # the record that is being written
     ) -> None:
         "Before the first row"
-        self.names = names
-        if names: self.say(as_line(names, names))
+        self.names = names               # some may be added in the first epoch
+        self._head()
+
+    def _head(self) -> None:
+        self.said = list(self.names)
+        if self.said: self.say(as_line(self.said, self.said))
 
     def progress(self, at: Progress) -> None:
         "Show how far it is"
@@ -236,6 +245,7 @@ class Lines:
         values: Sequence[Any],     # one for each heading
     ) -> None:
         "One more row of the table"
+        if list(self.names) != self.said: self._head()
         self.say(as_line(values, self.names))
 
     def finish(self,

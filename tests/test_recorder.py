@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
+from cbnb.metrics import Smoother
 from cbnb.plot import COLORS, RULE_COLORS, RUN_COLORS
 from helpers import Line, RaiseIn, ab, line_batches, line_learner, seed
 
@@ -551,3 +552,91 @@ def test_the_colours_can_be_seen_on_white_and_on_black():
     for color in {*COLORS.values(), *RUN_COLORS, *RULE_COLORS.values()}:
         assert contrast(color, "#ffffff") >= 3 and contrast(color, "#111111") >= 3, color
     assert len(set(RUN_COLORS)) == 10 and len(set(RULE_COLORS.values())) == 5
+
+
+def critic_and_generator(valid=True, **kwargs):
+    """A function that trains two networks, one of them in every other batch."""
+    seed()
+    net = nn.ModuleList([nn.Linear(4, 1), nn.Linear(4, 4)])
+    critic, generator = net
+    opts = [torch.optim.SGD(part.parameters(), lr=0.01) for part in net]
+    seen = []
+
+    def step(x):
+        def update(opt, loss):
+            loss.backward(), opt.step(), opt.zero_grad()
+            return loss
+
+        found = {"critic": update(opts[0], critic(x).mean() - critic(generator(x)).mean())}
+        if len(seen) % 2:
+            found["generator"] = update(opts[1], -critic(generator(x)).mean())
+        seen.append({name: loss.item() for name, loss in found.items()})
+        return found | {"images": x}
+
+    step.opts = opts
+    dls = cbnb.DataLoaders([(x,) for x in torch.randn(16, 4).split(2)], device="cpu")
+    learn = cbnb.Learner(dls, net, train_step=step, **kwargs)
+    return learn.remove_cb(cbnb.ProgressCallback), seen
+
+
+def smoothed(values, beta=0.98):
+    smoother = Smoother(beta)
+    return [smoother.add(v) for v in values][-1]
+
+
+def test_several_losses_of_a_step_have_a_column_each(capsys):
+    """Table and chart showed their sum alone."""
+    learn, seen = critic_and_generator()
+    for n in range(2):
+        learn.fit(2)
+        assert learn.recorder.metric_names == ["epoch", "train_loss", "critic", "generator", "time"]
+        here = seen[16 * n :]
+        for epoch, (total, critic, generator) in enumerate(learn.recorder.values):
+            part = here[: 8 * (epoch + 1)]
+            assert total == pytest.approx(smoothed([sum(found.values()) for found in part]), abs=1e-5)
+            assert critic == pytest.approx(smoothed([found["critic"] for found in part]), abs=1e-5)
+            assert generator == pytest.approx(smoothed([f["generator"] for f in part if "generator" in f]), abs=1e-5)
+    assert len(learn.recorder.log) == 5 and [len(row) for row in learn.recorder.values] == [3, 3]
+    steps = list(learn.recorder.history.rows("steps"))
+    assert [row["critic"] for row in steps] == pytest.approx([found["critic"] for found in seen])
+    assert [math.isnan(row["generator"]) for row in steps] == ["generator" not in found for found in seen]
+    assert json.loads(learn.recorder.history.to_json())["runs"][0]["steps"]["generator"][0] is None
+
+
+def test_several_losses_of_a_step_have_a_curve_each():
+    from cbnb.display import losses_chart
+
+    learn, _ = critic_and_generator()
+    learn.fit(2)
+    fig = learn.recorder.plot_losses(return_fig=True, widget=False)
+    labels = [line.get_label() for line in fig.axes[0].lines]
+    assert labels[:4] == ["train, each batch", "train, smoothed", "critic", "generator"]
+    assert len({line.get_color() for line in fig.axes[0].lines[:4]}) == 4
+    page = losses_chart(learn.recorder.last())
+    assert "critic" in page and "generator" in page and "nan" not in page
+
+
+def test_losses_by_names_that_are_taken_or_come_late():
+    """A heading is never used twice, and a name of the second epoch is recorded without a column."""
+    n = [0]
+
+    def step(x, y):
+        n[0] += 1
+        return {"valid_loss": torch.tensor(1.0), "lr": 2.0, 3: torch.tensor(4.0)} | ({"late": torch.tensor(5.0)} if n[0] > 2 else {})
+
+    learn = line_learner(train_step=step)
+    learn.fit(2)
+    run = learn.recorder.last()
+    assert run.metric_names == ["epoch", "train_loss", "valid_loss_2", "lr_2", "3", "valid_loss", "time"]
+    assert run.epochs[1]["valid_loss_2"] == 1 and run.epochs[1]["lr_2"] == 2 and run.epochs[1]["3"] == 4
+    assert "late" not in run.epochs[1] and list(run.named["late"].series.read()) == [5, 5]
+
+
+def test_a_log_says_the_headings_that_come_with_the_first_batch(capsys):
+    learn, _ = critic_and_generator()
+    learn.add_cb(cbnb.ProgressCallback)
+    with cbnb.shown_as("lines"):
+        learn.fit(2)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[:2] == [["epoch", "train_loss", "time"], ["epoch", "train_loss", "critic", "generator", "time"]]
+    assert len(lines) == 4 and [len(line) for line in lines[2:]] == [5, 5]
