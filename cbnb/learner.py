@@ -515,7 +515,8 @@ class Learner(LearnerState):
         self.eval_step = eval_step
         if opt_func not in (torch.optim.AdamW, self.opt_func):
             _warn('opt_func is not used, for train_step has an optimizer of its own')
-        self.lr, self.wd, self.moms = checked_lr(lr, self.opt_func), wd, moms
+        self.lr, self.wd = checked_lr(lr, self.opt_func), wd
+        self.moms = tuple(as_positive(m, 'moms') for m in moms)
         self.metrics, self.model_dir = metrics, model_dir
         self.path = Path(path if path is not None else getattr(self.dls, 'path', '.'))
         self.start_epoch, self.n_epoch, self.epoch, self.train_iter, self.pct_train = 0, 1, 0, 0, 0.
