@@ -132,17 +132,23 @@ class CallStep(Step):
         switched = [] if learn.training else [m for m in self.own if m.training]
         for m in switched: m.training = False
         first = learn.training and self.by_learner is None and learn.opt is not None
-        params = [p for g in learn.opt.param_groups for p in g['params']] if first else []
-        try:
-            with gradients_noted(params) as noted:
-                out = learn.step_result = call_on_batch(self.func, learn)
+        try: out = learn.step_result = (self._first_call if first else self._call)(learn)
         finally:
             for m in switched: m.training = True
         losses, rest = divided(out, learn.training)
         if losses: learn.loss_grad = sum(losses[1:], losses[0])
-        if first: self.by_learner = not noted and depends_on(learn.loss_grad, params)
         if rest: learn.pred, *_ = rest
         if len(rest) > 1 or not learn.training: learn.yb = tuple(rest[1:])
+
+    def _call(self, learn): return call_on_batch(self.func, learn)
+    def _first_call(self, learn):
+        "Find out whether the function updates the weights, or leaves that to the learner"
+        params = [p for group in learn.opt.param_groups for p in group['params']]
+        with gradients_noted(params) as noted: out = self._call(learn)
+        losses, _ = divided(out, training=True)
+        self.by_learner = not noted and any(depends_on(loss, params) for loss in losses)
+        return out
+
     def loss(self, learn):
         if learn.loss_grad is None: return
         learn.loss = learn.loss_grad.detach()
@@ -188,12 +194,11 @@ def gradients_noted(
         for hook in hooks: hook.remove()
 
 def depends_on(
-    loss: Tensor | None,         # with its graph, if it still has it
+    loss: Tensor,                # with its graph, if it still has it
     params: Iterable[Tensor],    # of an optimizer
 ) -> bool:
     "Whether the graph of a loss leads to one of the parameters"
-    wanted, seen = set(map(id, params)), set()
-    waiting = [loss.grad_fn] if loss is not None else []
+    wanted, seen, waiting = set(map(id, params)), set(), [loss.grad_fn]
     while waiting:
         if (node := waiting.pop()) is None or node in seen: continue
         if id(getattr(node, 'variable', None)) in wanted: return True
