@@ -606,6 +606,11 @@ def cbs_changed(self: Learner) -> None:
     self.callbacks.changed()
 
 @patch
+def parameters(self: Learner) -> Iterator[nn.Parameter]:
+    "The parameters of the model, as callbacks of fastai ask for them"
+    return self.model.parameters()
+
+@patch
 def where(self: Learner,
     event_name: str | None = None,   # batches are only named for the events of a batch; None: now
 ) -> str:
@@ -908,6 +913,7 @@ def _evaluating(self: Learner,
     modes = {m: m.training for part in parts for m in modules_of(part.model)}
     if inner: self.to_dls_device()                     # otherwise `before_fit` sees to that
     def evaluate(dl: Iterable) -> None:
+        __tracebackhide__ = True
         with interrupts_act():
             if nested: self._do_validate(apart(dl))    # an outer run may be in the middle of it
             else: self._guard(FIT, CancelFitException,
@@ -924,6 +930,7 @@ def validate(self: Learner,
     cbs: Any = None,     # callbacks for its length
 ) -> list[float] | None:   # the loss and the metrics; None without a `Recorder`
     "Loss and metrics on a loader"
+    __tracebackhide__ = True
     with self._evaluating('validate', cbs) as evaluate:
         self.undo.set(self, 'final_record', None)
         evaluate(self.dls[ds_idx] if dl is None else dl)
@@ -1005,6 +1012,8 @@ def summary(self: Learner) -> str:
     "The layers with output shapes and parameter counts, from one training batch; changes nothing"
     def run() -> None:
         xb, _ = self._split(next(iter(self.dls.train)))
+        by_name = isinstance(self.train_step, ModelLossStep) and not isinstance(xb, Mapping)
+        if by_name and isinstance(xb[0], Mapping): [xb] = xb
         self.model(**xb) if isinstance(xb, Mapping) else self.model(*xb)
     modes = {m: m.training for m in self.model.modules()}
     with interrupts_wait(), torch.random.fork_rng(), torch.no_grad(), \

@@ -753,3 +753,15 @@ def test_a_callback_that_is_lent_for_a_fit_leaves_its_learner_with_a_warning():
         for _ in range(2):
             a.fit(1, cbs=clip)
         a.add_cb(clip).add_cb(clip).remove_cb(clip)
+
+
+def test_a_callback_may_ask_for_the_parameters():
+    """As those of fastai do: "Look has no attribute 'parameters'"."""
+
+    class Look(cbnb.Callback):
+        def before_step(self):
+            self.found = list(self.parameters())
+
+    learn = line_learner(cbs=Look)
+    learn.fit(1)
+    assert [id(p) for p in learn.look.found] == [id(p) for p in learn.model.parameters()]
