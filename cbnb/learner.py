@@ -33,8 +33,8 @@ from .callback import (
 from .data import apart, as_dls, n_batches, split_batch, to_device
 from .metrics import as_metrics
 from .optim import (
-    Optimizers, as_positive, belongs_to, freeze_groups, make_opt, norm_params, one_group,
-    save_hypers, set_hyper, shares_params, spread_lrs)
+    Optimizers, as_positive, belongs_to, freeze_groups, make_opt, norm_params, noted_hypers,
+    one_group, save_hypers, set_hyper, shares_params, spread_lrs)
 
 # %% ../nbs/03_learner.ipynb #7da89e57
 class Step:
@@ -694,6 +694,7 @@ def _prepare_opt(self: Learner, lr: Any, wd: float | None, reset_opt: bool) -> N
     if given and reset_opt: self.opt.state.clear()
     if self.opt is None or reset_opt: self.create_opt()
     self.undo.callback(save_hypers(self.opt))
+    self.undo.set(self, '_own_hypers', noted_hypers(self.opt))     # for `save` within the fit
     lrs = spread_lrs(self.lr if lr is None else lr, len(self.opt.param_groups))
     wd = self.wd if wd is None else wd
     set_hyper(self.opt, 'lr', lrs)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 # %% ../../nbs/19a_mindspore_callbacks.ipynb #58377a36
-from ..checkpoint import write_whole
+from ..checkpoint import as_loadable, read_file, write_whole
 from ..callback import patch
 from ..control import all_finite
 from .mindspore_context import OLD_NAMES, Callback, Params, RunContext
@@ -144,7 +144,7 @@ def save_checkpoint(
              for name, v in {**state, **(append_dict or {})}.items()}
     path = Path(ckpt_file_name)
     if path.suffix != '.ckpt': path = path.with_name(f'{path.name}.ckpt')
-    write_whole(path, lambda f: torch.save(state, f))
+    write_whole(path, lambda draft: torch.save(state, draft))
 
 def load_checkpoint(
     ckpt_file_name: str | Path,            # written by `save_checkpoint`
@@ -154,7 +154,7 @@ def load_checkpoint(
     "Read a checkpoint file; `ValueError` if there is none, or if it is something else"
     path = Path(ckpt_file_name)
     if not path.is_file(): raise ValueError(f'there is no checkpoint file {str(path)!r}')
-    try: state = torch.load(path, map_location='cpu', weights_only=True)
+    try: state = read_file(path, writer='save_checkpoint')
     except Exception as e: raise ValueError(f'{str(path)!r} is no checkpoint file: {e}') from e
     if not isinstance(state, dict):
         raise ValueError(f'{str(path)!r} holds a {type(state).__name__}, not a dict of tensors')
