@@ -238,6 +238,7 @@ def load(self: Learner,
         self.opt = had
         e.add_note(f'nothing was loaded from {path}')
         raise
+    if not self.running: self._loaded_from = path      # a fit with `start_epoch` will say so
     if not strict: _warn_of_misfit(path, weights, before, fit.unexpected_keys)
     if why_not: _warn(f'the optimizer was not loaded: {why_not}')
     elif with_opt and had is not None and opt_state is None:

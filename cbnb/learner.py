@@ -605,6 +605,10 @@ def fit(self: Learner,
     n_epoch, start_epoch = as_count(n_epoch, 'n_epoch', 1), as_count(start_epoch, 'start_epoch', 0)
     if start_epoch > n_epoch: raise ValueError(f'start_epoch={start_epoch} is after n_epoch={n_epoch}')
     check_valid_every(valid_every)
+    file = vars(self).pop('_loaded_from', None)
+    if file and start_epoch: print(
+        f'going on from epoch {start_epoch} with {file}: random state and data order are not in the '
+        'file, so the numbers will differ slightly from those of a fit without a break')
     with self._run('fit', cbs):
         self.n_epoch, self.start_epoch, self.valid_every = n_epoch, start_epoch, valid_every
         self._prepare_opt(lr, wd, reset_opt)
