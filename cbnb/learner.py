@@ -950,12 +950,14 @@ def _for_now(self: Learner, name: str, value: Any) -> Iterator[Learner]:
 @patch
 def no_logging(self: Learner) -> Any:
     "No table of epochs for the length of a `with` block"
-    return self._for_now('logger', lambda *args: None)
+    return self._for_now('logger', _log_nothing)
 
 @patch
 def no_mbar(self: Learner) -> Any:
     "No bar over epochs for the length of a `with` block"
     return self._for_now('create_mbar', False)
+
+def _log_nothing(row: list) -> None: pass
 
 # %% ../nbs/03_learner.ipynb #00ec46dc
 @patch
