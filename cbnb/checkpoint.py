@@ -226,18 +226,20 @@ def load(self: Learner,
     strict: bool = True,                        # False: load the names that fit, and warn
 ) -> Learner:                                   # this learner
     "Load model and optimizer, all or nothing; random state, data order and callbacks are not in the file"
-    path = self.model_file(file)
+    path, had, why_not = self.model_file(file), self.opt, None
     weights, opt_state = _parts(path, 'cpu' if device is None else device, with_opt)
-    weights, had, why_not = renamed(weights, _name_in(self.model)), self.opt, None
-    before = copy.deepcopy(self.model.state_dict())
-    try:
-        fit = self.model.load_state_dict(weights, strict=strict)
-        if opt_state: why_not = self._load_opt(opt_state)
-    except BaseException as e:
-        self.model.load_state_dict(before)
-        self.opt = had
-        e.add_note(f'nothing was loaded from {path}')
-        raise
+    weights = renamed(weights, _name_in(self.model))
+    with interrupts_wait():
+        before = {k: v.cpu().clone() if isinstance(v, Tensor) else v
+                  for k, v in self.model.state_dict().items()}
+        try:
+            fit = self.model.load_state_dict(weights, strict=strict)
+            if opt_state: why_not = self._load_opt(opt_state)
+        except BaseException as e:
+            self.model.load_state_dict(before)
+            self.opt = had
+            e.add_note(f'nothing was loaded from {path}')
+            raise
     if not self.running: self._loaded_from = path      # a fit with `start_epoch` will say so
     if not strict: _warn_of_misfit(path, weights, before, fit.unexpected_keys)
     if why_not: _warn(f'the optimizer was not loaded: {why_not}')
