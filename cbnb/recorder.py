@@ -408,7 +408,7 @@ def columns_hint(
 ) -> str:
     "What to write instead, for an error"
     near, listed = nearest(name, there), ', '.join(there)
-    return f'did you mean {near!r}? There are: {listed}' if near else f'there are: {listed}'
+    return f'did you mean {near!r}? (there are: {listed})' if near else f'there are: {listed}'
 
 # %% ../nbs/05_recorder.ipynb #8349dd24
 @patch
