@@ -325,8 +325,8 @@ def described(
 
 # %% ../nbs/04a_chart.ipynb #8b7bd968
 def _hover(lines: Sequence[Line], shown: Sequence[tuple], x: Axis, xlabel: str,
-           say: Callable[[float], str]) -> str:
-    stops = _stops(shown, x)
+           say: Callable[[float], str], n: int) -> str:
+    stops = _stops(shown, x, n)
     places = [x.place(stop) for stop in stops]
     edges = [0., *((a + b)/2 for a, b in zip(places, places[1:])), 1.]
     columns = []
@@ -342,7 +342,7 @@ def _hover(lines: Sequence[Line], shown: Sequence[tuple], x: Axis, xlabel: str,
         columns.append(f'<div class="{look}" style="{where}"><i></i><div>{head}{rows}</div></div>')
     return ''.join(columns)
 
-def _stops(shown: Sequence[tuple], x: Axis, n: int = 60) -> list[float]:
+def _stops(shown: Sequence[tuple], x: Axis, n: int) -> list[float]:
     "The values of x that have a column: all that have points, or even steps if those are many"
     points = sorted({a for xs, _ in shown for a in xs if x.has(a)})
     if len(points) <= n: return points
@@ -416,6 +416,7 @@ def chart(
     size: tuple[int, int] = (640, 280),             # greatest width, and height, in pixels
     text: str = '',                                 # says it in words; '': made from the lines
     hover: bool = False,                            # show values under the mouse
+    hover_at: int = 60,                             # at most at so many places
     points: int = 400,                              # draw about so many of each line
     epochs: Sequence[tuple[int, int]] = (),         # (its last step, number): a second row of ticks
     band: tuple[float, float] | None = None,        # from, to: a shaded stretch of x
@@ -434,7 +435,7 @@ def chart(
     marks = [m for m in marks if x.has(m.x) and y.has(m.y)]
     words = title and _text(title, 'div', 'class="title"')
     words += _legend(lines, xlabel, cursor, say)
-    over = _hover(lines, shown, x, xlabel, say) if hover and not (x.empty or y.empty) else ''
+    over = _hover(lines, shown, x, xlabel, say, hover_at) if hover and not (x.empty or y.empty) else ''
     body = _body(lines, marks, shown, borders, x, y, (xlabel, ylabel), cursor, size, over,
                  epochs, band)
     text = text or described([(line.name, line.ys) for line in lines], title)
