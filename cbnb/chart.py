@@ -325,8 +325,8 @@ def described(
 
 # %% ../nbs/04a_chart.ipynb #8b7bd968
 def _hover(lines: Sequence[Line], shown: Sequence[tuple], x: Axis, xlabel: str,
-           say: Callable[[float], str]) -> str:
-    stops = _stops(shown, x)
+           say: Callable[[float], str], n: int) -> str:
+    stops = _stops(shown, x, n)
     places = [x.place(stop) for stop in stops]
     edges = [0., *((a + b)/2 for a, b in zip(places, places[1:])), 1.]
     columns = []
@@ -342,7 +342,7 @@ def _hover(lines: Sequence[Line], shown: Sequence[tuple], x: Axis, xlabel: str,
         columns.append(f'<div class="{look}" style="{where}"><i></i><div>{head}{rows}</div></div>')
     return ''.join(columns)
 
-def _stops(shown: Sequence[tuple], x: Axis, n: int = 60) -> list[float]:
+def _stops(shown: Sequence[tuple], x: Axis, n: int) -> list[float]:
     "The values of x that have a column: all that have points, or even steps if those are many"
     points = sorted({a for xs, _ in shown for a in xs if x.has(a)})
     if len(points) <= n: return points
@@ -416,6 +416,7 @@ def chart(
     size: tuple[int, int] = (640, 280),             # greatest width, and height, in pixels
     text: str = '',                                 # says it in words; '': made from the lines
     hover: bool = False,                            # show values under the mouse
+    hover_at: int = 60,                             # at most at so many places
     points: int = 400,                              # draw about so many of each line
     epochs: Sequence[tuple[int, int]] = (),         # (its last step, number): a second row of ticks
     band: tuple[float, float] | None = None,        # from, to: a shaded stretch of x
@@ -427,13 +428,14 @@ def chart(
         raise ValueError(f'y_range={y_range} should be (low, high), with low below high')
     shown = [thinned(line, points, log_x) for line in lines]
     whole = all(len(xs) and isinstance(xs[0], int) for xs, _ in shown)
-    x = Axis([v for xs, _ in shown for v in xs] + [m.x for m in marks], log_x, whole=whole)
+    ends = [v for line in lines for v in (*line.xs[:1], *line.xs[-1:])]     # also if thinned
+    x = Axis([*ends, *(v for xs, _ in shown for v in xs), *(m.x for m in marks)], log_x, whole=whole)
     all_y = [v for _, ys in shown for v in ys] + [m.y for m in marks]
     y = Axis(all_y, log_y, y_range, pad=0.05)
     marks = [m for m in marks if x.has(m.x) and y.has(m.y)]
     words = title and _text(title, 'div', 'class="title"')
     words += _legend(lines, xlabel, cursor, say)
-    over = _hover(lines, shown, x, xlabel, say) if hover and not (x.empty or y.empty) else ''
+    over = _hover(lines, shown, x, xlabel, say, hover_at) if hover and not (x.empty or y.empty) else ''
     body = _body(lines, marks, shown, borders, x, y, (xlabel, ylabel), cursor, size, over,
                  epochs, band)
     text = text or described([(line.name, line.ys) for line in lines], title)
@@ -446,7 +448,7 @@ def _body(lines: Sequence[Line], marks: Sequence[Mark], shown: Sequence[tuple],
           cursor: float | None, size: tuple[int, int], over: str,
           epochs: Sequence[tuple[int, int]], band: tuple[float, float] | None) -> str:
     plane = size[0], max(size[1] - 60, 60)                           # the rest is for words
-    ys, xs = y.ticks(max(2, plane[1]//40)), x.ticks(max(2, min(6, plane[0]//90)))
+    ys, xs = y.ticks(max(2, plane[1]//24)), x.ticks(max(2, min(6, plane[0]//90)))
     cut, free = _curves(lines, shown, x, y, plane)
     back = _shaded(band, x, plane) + _grid(xs, ys, plane) + _verticals(borders, x, plane, 'border')
     if cursor is not None:
@@ -534,7 +536,7 @@ LIVE_STYLE = f'''<style>
 
 class LiveCurve:
     "The losses so far, in a drawing of at most 1,000 characters"
-    n_buckets, limit = 66, 1000
+    n_buckets, limit = 54, 1000
 
     def __init__(self):
         self.lows, self.highs, self.smooth = [], [], []    # of each bucket; None: nothing finite
@@ -616,28 +618,35 @@ def _labels(self: LiveCurve) -> tuple[str, str, str]:
 def _ticks(self: LiveCurve) -> tuple[list[str], float, list[str]]:
     "Labels of y from the top, at even steps; where the second label of x is, from 0 to 1; those"
     (lo, hi), last = self.y_limits, max(self.n_steps - 1, 1)
-    ys, xs = linear_ticks(lo, hi, 8), linear_ticks(0, last, 5, whole=True)
+    ys, xs = linear_ticks(lo, hi, 7), linear_ticks(0, last, 5, whole=True)
     return tick_labels(ys)[::-1], xs[1]/last if len(xs) > 1 else 1., tick_labels(xs)
 
 LiveCurve.ticks = property(_ticks)
 LiveCurve.y_limits, LiveCurve.labels = property(_y_limits), property(_labels)
 
 # %% ../nbs/04a_chart.ipynb #bec67769
-def _trace(pairs: Sequence[tuple[int, int] | None], start: float, last: float = 1.) -> str:
-    "A path through (from, to) pairs one unit apart, the final one `last` after the one before"
-    text, here, dx, command = '', 0, start, 'M'
-    for i, pair in enumerate(pairs):
-        if i: dx += last if i == len(pairs) - 1 else 1.
-        if pair is None:
+def _trace(values: Sequence[int | None], moves: Sequence[float]) -> str:
+    "A path through values, each so far to the right of the one before; None is a gap"
+    text, here, dx, command = '', 0, 0., 'M'
+    for down, move in zip(values, moves):
+        dx += move
+        if down is None:
             command = 'M' if command == 'M' else 'm'           # a gap
             continue
-        near, far = sorted(pair, key=lambda down: abs(down - here))
-        text += command + _two(dx, near - here)
-        if near != far: text += f'v{far - near}'
-        elif command in 'Mm': text += 'h0'                      # a dot, if no line follows
-        command = 'm' if near != far else ' ' if command in ' l' else 'l'
-        here, dx = far, 0.
+        text += command + _two(dx, down - here)
+        if command in 'Mm': text += 'h0'                        # a dot, if no line follows
+        command = 'l' if command in 'Mm' else ' '
+        here, dx = down, 0.
     return text
+
+def _zigzag(pairs: Sequence[tuple[int, int] | None]) -> list[int | None]:
+    "Both values of each pair, the nearer one to what is before it first"
+    found, here = [], 0
+    for pair in pairs:
+        near, far = sorted(pair, key=lambda down: abs(down - here)) if pair else (None, None)
+        found += [near, far]
+        here = far if pair else here
+    return found
 
 def _two(dx: float, dy: int) -> str:
     dx = f'{round(dx, 1):g}'.replace('0.', '.', 1) if dx < 1 else f'{round(dx, 1):g}'
@@ -648,21 +657,30 @@ def _two(dx: float, dy: int) -> str:
 def svg(self: LiveCurve,
     valid: Sequence[tuple[int, float]] = (),    # (last step of the epoch, validation loss)
 ) -> str:                                       # at most `limit` characters
-    "The drawing: raw losses, smoothed ones, and the latest validation losses"
+    "The drawing: raw losses, smoothed ones, and the latest validation losses; a bucket is 2 wide"
     self.valid = [(step, v) for step, v in valid if v is not None and math.isfinite(v)]
     (lo, hi), width = self.y_limits, max(self.n_steps/self.size, 0.1)
     def down(v: float) -> int: return round(99*min(max((hi - v)/(hi - lo), 0.), 1.))
     raw = [None if a is None else (down(a), down(b)) for a, b in zip(self.lows, self.highs)]
-    smooth = [None if v is None else (down(v), down(v)) for v in self.smooth]
-    part, few = self.filled/self.size, len(self.lows) < 2
-    d_raw, d_smooth = _trace(raw, .5), _trace(smooth, part if few else 1., part)
-    begin = f"<svg class=cbnb-live viewBox='0 0 {round(width, 1):g} 99' preserveAspectRatio=none>"
+    smooth = [None if v is None else down(v) for v in self.smooth]
+    d_raw, d_smooth = (_trace(values, moves)
+                       for values, moves in zip((_zigzag(raw), smooth), self._moves()))
+    box = f'0 0 {round(2*width, 1):g} 99'
+    begin = f"<svg class=cbnb-live viewBox='{box}' preserveAspectRatio=none>"
     begin += f"<path class=r d='{d_raw}'/><path class=s d='{d_smooth}'/>"
     for n in range(min(len(self.valid), 20), -1, -1):           # the latest that there is room for
         latest = self.valid[len(self.valid) - n:]
-        points = [(min((step + 1)/self.size, width), down(v)) for step, v in latest]
+        points = [(2*min((step + 1)/self.size, width), down(v)) for step, v in latest]
         if len(text := f'{begin}{_valid_paths(points)}</svg>') <= self.limit: break
     return text
+
+@patch
+def _moves(self: LiveCurve) -> tuple[list[float], list[float]]:
+    "How far to the right the points of raw and of smoothed losses are; the last bucket grows"
+    n, part = len(self.lows), self.filled/self.size
+    if not n: return [], []
+    last = [part/2, part] if n == 1 else [0.5 + part/2, part]
+    return [0.5, *[1.]*(2*n - 3), *last][-2*n:], [2.]*(n - 1) + [2*part]
 
 def _valid_paths(points: Sequence[tuple[float, int]]) -> str:
     if not points: return ''

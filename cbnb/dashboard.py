@@ -48,7 +48,7 @@ STYLE = f'''{LIVE_STYLE}<style>
 .cbnb-plot u, .cbnb-plot s {{position:absolute; display:flex; text-decoration:none}}
 .cbnb-plot u {{top:-6px; bottom:-6px; right:calc(100% + 7px); flex-direction:column;
   justify-content:space-between; text-align:right}}
-.cbnb-plot s {{top:calc(100% + 6px); left:calc(var(--x)/-2); right:-40px; overflow:hidden}}
+.cbnb-plot s {{top:calc(100% + 6px); left:calc(var(--x)/-2); width:100%}}
 .cbnb-plot s i {{flex:none; width:var(--x); text-align:center}}
 .cbnb-plot::after {{content:"step"; position:absolute; top:calc(100% + 6px);
   right:calc(100% + 7px)}}
@@ -94,7 +94,7 @@ def _now_html(at: Progress, lr_scale: float) -> str:
 def small_curve() -> LiveCurve:
     "A curve so short that it is a message of at most 1,000 bytes with all that belongs to one"
     line = LiveCurve()
-    line.n_buckets, line.limit = 50, 690
+    line.n_buckets, line.limit = 36, 690
     return line
 
 def curve_html(

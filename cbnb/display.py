@@ -79,7 +79,7 @@ def shortened(
     if n <= most: return list(rows)
     inside = keep is not None and most//5 <= keep < n - (most - most//5 - 1)
     first, shown = most//5, most - 1 - 2*inside
-    parts = [(0, first), *([(keep, keep + 1)]*inside), (n - shown + first, n)]
+    parts = [(0, first), *([(keep, keep + 1)] if inside else []), (n - shown + first, n)]
     found = []
     for (a, b), (_, before) in zip(parts, [(0, 0), *parts]):
         if a > before: found.append([f'... {a - before} more'])

@@ -433,7 +433,7 @@ def track(self: Recorder,
 def wants(self: Recorder, event_name: str, training: bool, purpose: str) -> bool:
     "As for any callback; but `before_step` only if the rate may have changed by `after_batch`"
     wanted = Callback.wants(self, event_name, training, purpose)
-    if event_name == 'before_step': wanted = self.notes_early = wanted and self._may_change()
+    if wanted and event_name == 'before_step': wanted = self.notes_early = self._may_change()
     return wanted
 
 @patch
@@ -531,7 +531,7 @@ def _write_row(self: Recorder, complete: bool) -> None:
     learn.final_record = self.history[-1].values[-1]
     time_column = [clock(row['time'])] if self.add_time else []
     self.last_log = [learn.epoch, *learn.final_record, *time_column]
-    learn.logger(self.log)
+    learn.logger(self.last_log)
 
 # %% ../nbs/05_recorder.ipynb #e19385bd
 @patch

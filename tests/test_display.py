@@ -114,7 +114,7 @@ def test_a_terminal_gets_a_bar_and_in_the_end_the_lines_alone():
     text = in_terminal("learn.fit(2); learn.validate()\nprint('end')")
     assert re.search(r"\r *\d+%.*\d of 2 epochs, batch \d of 2", text)
     lines = [line for line in on_screen(text) if line]
-    assert lines[-2:] == ["done: 2 epochs, 4 batches in 00:00", "end"]
+    assert re.fullmatch(r"done: 2 epochs, 4 batches in \d\d:\d\d", lines[-2]) and lines[-1] == "end"
     same_rows(lines[:-2])
 
 
@@ -333,9 +333,8 @@ def test_what_a_hand_did_to_the_rate_is_said_at_the_end(capsys):
             cb.learn.steering.stop()
 
     learn.fit(4, cbs=[cbnb.Steering(), cbnb.Callback(before_batch=move)])
-    assert capsys.readouterr().out.splitlines()[-1] == (
-        "stopped in epoch 2 at batch 2 after 00:00; planned lr × 0.5 from step 3, × 1 from step 6"
-    )
+    word = capsys.readouterr().out.splitlines()[-1]
+    assert re.fullmatch(r"stopped in epoch 2 at batch 2 after \d\d:\d\d; planned lr × 0.5 from step 3, × 1 from step 6", word)
     learn.fit(1, cbs=cbnb.Steering())
     assert "planned lr" not in capsys.readouterr().out
 

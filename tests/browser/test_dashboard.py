@@ -32,7 +32,7 @@ def wait_for_batches(page: NotebookPage) -> None:
 
 
 def steps_drawn(page: NotebookPage) -> int:
-    return int(page.tab.locator(".cbnb-plot i").nth(2).inner_text().removeprefix("step ").replace(",", ""))
+    return int(page.tab.locator(".cbnb-plot > i").inner_text().removeprefix("step ").replace(",", ""))
 
 
 def dots(page: NotebookPage) -> int:
@@ -169,7 +169,7 @@ def test_who_closes_the_page_and_comes_back_finds_the_whole_curve_and_the_contro
         page.close_tab()
         wait_for_dots(page, 60)
         page.open()
-        page.wait_for("before => +document.querySelector('.cbnb-plot i:nth-of-type(3)')?.innerText.replace(/\\D/g, '') > before", drawn + 60)
+        page.wait_for("before => +document.querySelector('.cbnb-plot > i')?.innerText.replace(/\\D/g, '') > before", drawn + 60)
         first = page.tab.locator(".cbnb-plot svg").evaluate("svg => Math.min(...[...svg.querySelectorAll('path')].map(p => p.getBBox().x))")
         assert first <= 2
         page.tab.click(PAUSE)
@@ -204,7 +204,7 @@ learn.fit(2, cbs=[evil, Slowly()])""",
         assert EVIL in page.text(1)
         page.run_cell(2)
         page.wait_for_text(EVIL, 2)
-        page.output(2).locator(".cbnb-chart", has_text="train, smoothed").wait_for()
+        page.output(2).locator(".cbnb-chart[aria-label*='train, smoothed']").wait_for()
         page.run_cell(3)
         (error,) = page.errors()
         assert EVIL in error
