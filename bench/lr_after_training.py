@@ -5,7 +5,8 @@
     python bench/lr_after_training.py digits noise
 
 A task is swept, trained for some epochs of one cycle with the rate found, and swept again. What the second sweep says is right
-if it is a rate within a factor of 5 of the fresh network's, or a refusal. For labels that are pure noise, the fresh network's
+if it is a rate within a factor of 5 of the fresh network's, or a refusal that is true: one that calls no noise a divergence.
+For labels that are pure noise, the fresh network's
 sweep should be refused. Ends with status 1 if it is otherwise; pure noise may get a rate in a tenth of the seeds, because the
 loss of a fresh network on it may really fall.
 """
@@ -110,7 +111,8 @@ def report(name: str, n_seeds: int) -> bool:
         return refused >= 0.9 * n_seeds
     factors = [ratio(*pair) for pair in found]
     rates = sorted(factor for factor in factors if factor is not None)
-    right = factors.count(None) + sum(factor <= FACTOR for factor in rates)
+    false = sum(again.lr is None and ("diverged" in again.reason or "only rises" in again.reason) for _, again in found)
+    right = factors.count(None) - false + sum(factor <= FACTOR for factor in rates)
     furthest = f", the furthest by a factor {rates[-1]:.1f}" if rates else ""
     print(f"{name:22}{right} of {n_seeds} right: {len(rates)} rates{furthest}; {factors.count(None)} refusals", flush=True)
     return right == n_seeds

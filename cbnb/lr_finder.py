@@ -13,7 +13,6 @@ import textwrap
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from numbers import Real
-from statistics import median
 from typing import Any, NamedTuple
 
 # %% ../nbs/07_lr_finder.ipynb #f3b9de67
@@ -56,13 +55,13 @@ def diverged(
     raw_losses: Sequence[float],   # as measured
 ) -> bool:
     "Whether the loss has risen far above its best, and by more than it scatters"
-    settled = losses[9:]                                # means of ten losses or more
+    settled = losses[19:]                               # means of twenty losses or more
     if len(settled) < 2: return False
     best = min(settled)
     rise = 3*best if best > 0 else 3*max(abs(best), settled[0] - best)
     if not settled[-1] > best + rise: return False
-    at = settled.index(best) + 10
-    return median(raw_losses[-5:]) > max(raw_losses[max(at - 50, 0):at])
+    at = settled.index(best) + 20
+    return min(raw_losses[-5:]) > max(raw_losses[max(at - 50, 0):at])
 
 # %% ../nbs/07_lr_finder.ipynb #76f6502e
 class UpdateCounter(Callback):
@@ -302,9 +301,10 @@ class LRFind:
         self.points: dict[str, tuple[float, float]] = {}   # rule -> (rate, loss) it comes from
         self.refusals: dict[str, str] = {}            # rule -> why it gives none
         self.estimates: dict[str, float] = {}         # what the recommended rate is the middle of
-        self.lr: float | None = None                  # the recommended rate, of the last group
+        self.lr: float | None = None                  # the rate to take, of the last group
+        self.recommended: float | None = None         # the same, until another one is chosen
         self.band: tuple[float, float] | None = None  # lowest and highest that may be as good
-        self.rule: str | None = None                  # 'balanced', 'trials', or what was chosen
+        self.rule: str | None = None                  # 'balanced' or 'trials'
         self.first: Rate | None = None                # of the sweep, also if there is doubt
         self.reason = ''                              # why that rate; without `lr`: why there is none
         self.trials: list[Trial] = []                 # the short runs, in their order
@@ -329,9 +329,16 @@ class LRFind:
         if rate.doubt and not self.trained:
             self.reason = rate.doubt
             return
-        self.rule, self.lr, self.band = rule, rate.lr, (rate.low, rate.high)
+        self.rule, self.band = rule, (rate.low, rate.high)
+        self.lr = self.recommended = rate.lr
         self.estimates = rate.estimates or self.estimates
         self.reason = f'{rate.reason}; for {self.planned.length}{self.planned.hint}{self.remark}'
+
+    def choose(self,
+        lr: float,    # of the last group
+    ) -> None:
+        "Take another rate; the `recommended` one stays known"
+        self.lr = lr
 
     def _ask(self, rules: list[Callable[..., Suggestion]]) -> None:
         "Fill in the suggestions"
@@ -395,10 +402,12 @@ class LRFind:
 
     def __repr__(self) -> str:
         if self.lr is None: return f'LRFind(no suggestion: {self.reason})'
-        low, high = self.band
+        band = 'band=({:.2g}, {:.2g}), '.format(*self.band) if self.band else ''
         mom = f', mom={self.mom:.2g}' if self.mom is not None else ''
         named = ''.join(f', {name}={lr:.2g}' for name, lr in self.suggestions.items())
-        return (f'LRFind(lr={self.lr:.2g}, band=({low:.2g}, {high:.2g}), rule={self.rule!r}, '
+        known = f', recommended={self.recommended:.2g}' if self.recommended is not None else ''
+        chosen = f'chosen by hand{known}, ' if self.lr != self.recommended else ''
+        return (f'LRFind(lr={self.lr:.2g}, {chosen}{band}rule={self.rule!r}, '
                 f'n_epoch={self.n_epoch}, n_batches={self.n_batches}{mom}{named})')
 
 def _plain(value: Any) -> Any:
@@ -424,13 +433,13 @@ def _curve(found: LRFind, ax: Any = None) -> Any:
     "The sweep with its suggestions, in a figure of its own or in `ax`"
     def place(lr: float) -> tuple[float, float]: return lr, loss_at(found.lrs, found.losses, lr)
     marks = {name: place(lr) for name, lr in found.suggestions.items()}
-    return lr_find_figure(found.lrs, found.losses, marks, found.lr, _title(found), ax, found.band,
-                          faint=found.outside)
+    return lr_find_figure(found.lrs, found.losses, marks, found.recommended, _title(found), ax,
+                          found.band, found.outside)
 
 def _title(found: LRFind) -> str:
-    if found.lr is None: return textwrap.fill(f'No suggestion: {found.reason}', 70)
+    if found.recommended is None: return textwrap.fill(f'No suggestion: {found.reason}', 70)
     mom = f', with momentum {found.mom:.2g}' if found.mom is not None else ''
-    return (f'{found.rule}: {found.lr:.2g} for {found.planned.length}, '
+    return (f'{found.rule}: {found.recommended:.2g} for {found.planned.length}, '
             f'measured in {found.n_batches:,} batches{mom}')
 
 def _with_trials(found: LRFind) -> Any:
@@ -439,7 +448,7 @@ def _with_trials(found: LRFind) -> Any:
         _curve(found, axes[0])
         axes[0].set_title('Sweep')
         lr_trials_figure([t.lr for t in found.trials], [t.loss for t in found.trials],
-                         found.start_loss, found.lr, found.band,
+                         found.start_loss, found.recommended, found.band,
                          f'Trials of {found.trial_plan.steps:,} updates', axes[1])
         for ax in axes: legend(ax)
         fig.suptitle(_title(found), color=COLORS['text'], fontsize=11)
@@ -668,7 +677,7 @@ def plot(self: Recorder,
     if found is None: raise ValueError('there is no sweep to plot: call learn.lr_find() first')
     part = slice(skip_start, max(len(found.lrs) - skip_end, 0))
     lrs, losses = found.lrs[part] or found.lrs, found.losses[part] or found.losses
-    marks, best = (_steepest(self, lrs, losses), found.lr) if suggestion else (None, None)
+    marks, best = (_steepest(self, lrs, losses), found.recommended) if suggestion else (None, None)
     fig = lr_find_figure(lrs, losses, marks, best, ax=ax)
     return show(fig, 'loss over learning rate', return_fig) if ax is None else ax
 
