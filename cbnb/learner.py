@@ -33,8 +33,8 @@ from .callback import (
 from .data import apart, as_dls, n_batches, split_batch, to_device
 from .metrics import as_metrics
 from .optim import (
-    Optimizers, as_positive, belongs_to, freeze_groups, make_opt, norm_params, one_group,
-    save_hypers, set_hyper, shares_params, spread_lrs)
+    HyperNames, Optimizers, as_positive, belongs_to, freeze_groups, lend_names, make_opt,
+    norm_params, one_group, save_hypers, set_hyper, shares_params, spread_lrs)
 
 # %% ../nbs/03_learner.ipynb #7da89e57
 class Step:
@@ -443,6 +443,7 @@ def as_list(
     "`values` as a list"
     if values is None: return []
     one = isinstance(values, (str, Callback, type)) or not isinstance(values, Iterable)
+    if getattr(values, 'ndim', 1) == 0: one = True       # a tensor that is a number has `__iter__`
     return [values] if one else list(values)
 
 def is_a(
@@ -694,6 +695,7 @@ def _prepare_opt(self: Learner, lr: Any, wd: float | None, reset_opt: bool) -> N
     if given and reset_opt: self.opt.state.clear()
     if self.opt is None or reset_opt: self.create_opt()
     self.undo.callback(save_hypers(self.opt))
+    lend_names(self.opt, HyperNames, self.undo)     # `opt.hypers` and `opt.set_hyper`, as in fastai
     lrs = spread_lrs(self.lr if lr is None else lr, len(self.opt.param_groups))
     wd = self.wd if wd is None else wd
     set_hyper(self.opt, 'lr', lrs)
