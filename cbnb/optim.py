@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['hyper_place', 'known_hypers', 'get_hyper', 'set_hyper', 'no_such_hyper', 'write_hyper', 'save_hypers', 'as_positive',
            'spread_lrs', 'one_group', 'param_groups', 'make_opt', 'belongs_to', 'shares_params', 'Optimizers',
-           'freeze_groups', 'norm_params', 'Hypers', 'HyperNames', 'with_names', 'lend_names']
+           'freeze_groups', 'norm_params', 'Hypers', 'LentNames', 'HyperNames', 'with_names', 'lend_names']
 
 # %% ../nbs/02a_optim.ipynb #e6b0b2ea
 import functools
@@ -331,7 +331,13 @@ class Hypers(MutableMapping):
     def __repr__(self) -> str: return repr(dict(self))
 
 # %% ../nbs/02a_optim.ipynb #6b7a81ea
-class HyperNames:
+class LentNames:
+    "Base of classes whose methods and properties an optimizer has for a while"
+    def __reduce_ex__(self, protocol: int) -> Any:      # a file or a copy gets the plain class
+        _, (cls, *args), *state = super().__reduce_ex__(protocol)
+        return _make, (_plain(cls), *args), *state
+
+class HyperNames(LentNames):
     "What an optimizer of fastai v2 can do on top, for an optimizer of torch"
     @property
     def hypers(self) -> list[Hypers]:
@@ -375,16 +381,12 @@ class HyperNames:
         "Forget momentum and averages"
         self.state.clear()
 
-    def __reduce_ex__(self, protocol: int) -> Any:      # a file or a copy gets the plain class
-        _, (cls, *args), *state = super().__reduce_ex__(protocol)
-        return _make, (_plain(cls), *args), *state
-
 # %% ../nbs/02a_optim.ipynb #6747c636
 @functools.cache
 def with_names(
-    names: type,    # methods and properties
-    cls: type,      # of an optimizer
-) -> type:          # the same each time, so that nothing has to be compiled anew
+    names: type[LentNames],    # methods and properties
+    cls: type,                 # of an optimizer
+) -> type:                     # the same each time, so that nothing has to be compiled anew
     "A class like `cls` that has `names`, too"
     return type(cls.__name__, (names, cls), dict(__module__=cls.__module__, _plain_class=_plain(cls)))
 
@@ -394,8 +396,8 @@ def _make(cls: type, *args: Any) -> Any: return cls.__new__(cls, *args)
 
 def lend_names(
     opt: Optimizer,
-    names: type,        # methods and properties that it is to have
-    undo: ExitStack,    # until this is unwound
+    names: type[LentNames],    # methods and properties that it is to have
+    undo: ExitStack,           # until this is unwound
 ) -> None:
     "Give an optimizer more methods and properties for a while"
     cls = type(opt)
