@@ -20,9 +20,10 @@ import torch
 # %% ../nbs/12_checkpoint.ipynb #ebaca54e
 from .callback import patch, user_level
 from .data import DataLoaders
-from .learner import Learner, UndoStack, as_count, interrupts_wait
+from .learner import Learner, as_count
 from .recorder import fresh
 from .tracker import Tracker
+from .undo import UndoStack, interrupts_wait
 
 # %% ../nbs/12_checkpoint.ipynb #9e24c743
 def write_whole(
@@ -184,7 +185,7 @@ def export(self: Learner,
     "Save the learner without data and optimizer, to predict with elsewhere; here it stays as it is"
     n_inp, targets = getattr(self.dls, 'n_inp', None), getattr(self.dls, 'targets', ())
     empty = DataLoaders([], n_inp=n_inp, targets=targets, device='cpu')
-    with UndoStack() as undo:
+    with interrupts_wait(), UndoStack() as undo:
         undo.callback(setattr, self, 'dls', self.dls)
         self.dls = empty
         undo.set(self, 'opt', None)

@@ -4,18 +4,16 @@
 
 # %% auto #0
 __all__ = ['LOOP_STATE', 'Step', 'as_loss', 'CallStep', 'PredictStep', 'modules_of', 'call_on_batch', 'divided', 'is_number',
-           'as_step', 'Loop', 'interrupts_wait', 'UndoStack', 'FitInterrupted', 'TrainEvalCallback', 'LearnerState',
-           'Learner', 'as_list', 'is_a', 'checked_lr', 'as_count', 'check_valid_every', 'layer_rows', 'text_table']
+           'as_step', 'Loop', 'FitInterrupted', 'TrainEvalCallback', 'LearnerState', 'Learner', 'as_list', 'is_a',
+           'checked_lr', 'as_count', 'check_valid_every', 'layer_rows', 'text_table']
 
 # %% ../nbs/03_learner.ipynb #e7a9e412
 import functools
 import itertools
 import operator
-import signal
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -35,6 +33,7 @@ from .metrics import as_metrics
 from .optim import (
     HyperNames, Optimizers, as_positive, belongs_to, freeze_groups, lend_names, make_opt,
     norm_params, one_group, save_hypers, set_hyper, shares_params, spread_lrs)
+from .undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../nbs/03_learner.ipynb #7da89e57
 class Step:
@@ -248,37 +247,6 @@ class Loop:
             self.train_iter += 1
             if self.n_iter: self.pct_train = (self.epoch + (i + 1)/self.n_iter)/self.n_epoch
         if on['after_batch']: fire('after_batch')
-
-# %% ../nbs/03_learner.ipynb #179d21a3
-@contextmanager
-def interrupts_wait() -> Iterator[None]:
-    "In here Ctrl-C is noted, and raised at the end"
-    old = signal.getsignal(signal.SIGINT)
-    if old is None or threading.current_thread() is not threading.main_thread():
-        yield                                  # only the main thread is interrupted
-        return
-    noted = []
-    signal.signal(signal.SIGINT, lambda *args: noted.append(args))
-    try: yield
-    finally: signal.signal(signal.SIGINT, old)
-    if noted: raise KeyboardInterrupt
-
-class UndoStack(ExitStack):
-    "What is to be put back when a run of the loop ends, however it ends"
-    def set(self, obj: Any, name: str, value: Any) -> None:
-        "`obj.name = value` until the end of the run"
-        is_kept = name in vars(obj) or isinstance(getattr(type(obj), name, None), property)
-        if is_kept: self.callback(setattr, obj, name, getattr(obj, name))
-        else: self.callback(delattr, obj, name)
-        setattr(obj, name, value)
-
-    def __exit__(self, exc_type, exc, tb) -> bool:
-        try:
-            with interrupts_wait(): return super().__exit__(exc_type, exc, tb)
-        except BaseException as failed:
-            if exc is None or failed is exc: raise
-            exc.add_note(f'then, while undoing what the run had changed: {failed!r}')
-            return False
 
 # %% ../nbs/03_learner.ipynb #9f6989c5
 class FitInterrupted(KeyboardInterrupt):
@@ -512,13 +480,13 @@ def add_cb(self: Learner,
     cb: Any,    # a callback, a callback class, or a callback of another library
 ) -> Learner:
     "Add a callback; one of the same class with the same settings is replaced"
-    self.callbacks.add(cb)
-    return self
+    return self.add_cbs([cb])
 
 @patch
 def add_cbs(self: Learner, cbs: Any) -> Learner:
     "Add one or several callbacks"
-    for cb in as_list(cbs): self.callbacks.add(cb)
+    with interrupts_wait():                  # a callback is in, or not in
+        for cb in as_list(cbs): self.callbacks.add(cb)
     return self
 
 @patch
@@ -526,13 +494,13 @@ def remove_cb(self: Learner,
     cb: Any,    # a callback, or a class: all of it and its subclasses
 ) -> Learner:
     "Remove a callback"
-    self.callbacks.remove(cb)
-    return self
+    return self.remove_cbs([cb])
 
 @patch
 def remove_cbs(self: Learner, cbs: Any) -> Learner:
     "Remove one or several callbacks"
-    for cb in as_list(cbs): self.callbacks.remove(cb)
+    with interrupts_wait():
+        for cb in as_list(cbs): self.callbacks.remove(cb)
     return self
 
 @patch
@@ -542,21 +510,23 @@ def added_cbs(self: Learner, cbs: Any) -> Iterator[Learner]:
     before = self.cbs
     new = [self.callbacks.as_callback(cb) for cb in as_list(cbs)]
     try:
-        for cb in new: self.callbacks.add(cb, replace=False)
+        with interrupts_wait():
+            for cb in new: self.callbacks.add(cb, replace=False)
         yield self
-    finally:
-        for cb in new:
-            if not any(cb is b for b in before): self.callbacks.remove(cb)
+    finally: self.remove_cbs([cb for cb in new if not any(cb is b for b in before)])
 
 @patch
 @contextmanager
 def removed_cbs(self: Learner, cbs: Any) -> Iterator[Learner]:
     "Do without callbacks for the length of a `with` block"
-    leaving = [cb for which in as_list(cbs) for cb in self.callbacks.find(which)]
-    gone = [place for cb in leaving for place in self.callbacks.remove(cb)]
-    try: yield self
+    leaving, gone = [cb for which in as_list(cbs) for cb in self.callbacks.find(which)], []
+    try:
+        with interrupts_wait():
+            for cb in leaving: gone += self.callbacks.remove(cb)
+        yield self
     finally:
-        for place in reversed(gone): self.callbacks.insert(*place)
+        with interrupts_wait():
+            for place in reversed(gone): self.callbacks.insert(*place)
 
 @patch
 def ordered_cbs(self: Learner, event_name: str) -> list[Callback]:
@@ -579,22 +549,33 @@ def _run(self: Learner,
     purpose: str,       # what for: one of `PURPOSES`
     cbs: Any = None,    # callbacks for its length
 ) -> Iterator[None]:
-    "A run of the loop; everything registered in `self.undo` meanwhile is undone, however it ends"
+    """A run of the loop; everything registered in `self.undo` meanwhile is undone, however it ends.
+
+    Ctrl-C waits in here, but where the loop runs: see `interrupts_act`
+    """
     outer, state = self.undo, {name: getattr(self, name) for name in LOOP_STATE}
     if outer is not None and purpose in ('fit', 'lr_find'):
         raise RuntimeError(f'this learner is already running ({self.where()}): '
                            f'it cannot start another {purpose} from a callback')
-    with UndoStack() as undo:
+    with interrupts_wait(), UndoStack() as undo:
         undo.callback(self._end_run, outer, state)
         self.undo = undo
         undo.enter_context(self.added_cbs(cbs))
         if outer is None: undo.callback(self._switch_on)
+        for m in self._modules_of_steps(): undo.callback(setattr, m, 'training', m.training)
         self.purpose, self.iter, self._in_batch = purpose, None, False
         self.training = self.training and outer is not None
+        grad = torch.is_grad_enabled()
         try: yield
         except CancelException as e:
             if outer is not None and e.level in (FIT, EPOCH): raise    # the outer run honours it
             raise RuntimeError(not_honoured(e)) from e
+        finally: torch.set_grad_enabled(grad)      # an interrupt may have cut a `no_grad` short
+
+@patch
+def _modules_of_steps(self: Learner) -> list[nn.Module]:
+    "What `learn.model.train()` does not reach: a step switches it for the length of a call"
+    return [*self.train_step.own, *self.eval_step.own]
 
 @patch
 def _switch_on(self: Learner) -> None:
@@ -642,16 +623,21 @@ def _fit_level(self: Learner) -> None:
     interrupted = False
     try:
         try:
-            self(event.before_fit)
-            self._do_epochs()
-        except CancelFitException: self(event.after_cancel_fit)
+            with interrupts_act():
+                self(event.before_fit)
+                self._do_epochs()
+        except CancelFitException: self._ended(event.after_cancel_fit)
         except KeyboardInterrupt:
             interrupted = True
-            self(event.after_cancel_fit)
-        self(event.after_fit)
+            self._ended(event.after_cancel_fit)
+        self._ended(event.after_fit)
     except KeyboardInterrupt: interrupted = True
     if interrupted:
         raise FitInterrupted(f'{self.stopped_where()}; learn is usable') from None
+
+@patch
+def _ended(self: Learner, event_name: str) -> None:
+    with interrupts_act(): self(event_name)
 
 # %% ../nbs/03_learner.ipynb #5c28b80a
 def as_count(
@@ -714,9 +700,10 @@ def _evaluating(self: Learner,
     modes = {m: m.training for part in parts for m in modules_of(part.model)}
     if inner: self.to_dls_device()                     # otherwise `before_fit` sees to that
     def evaluate(dl: Iterable) -> None:
-        if nested: self._do_validate(apart(dl))        # an outer run may be in the middle of it
-        else: self._guard(FIT, CancelFitException,
-                          self._guard, EPOCH, CancelEpochException, self._do_validate, dl)
+        with interrupts_act():
+            if nested: self._do_validate(apart(dl))    # an outer run may be in the middle of it
+            else: self._guard(FIT, CancelFitException,
+                              self._guard, EPOCH, CancelEpochException, self._do_validate, dl)
     with self._run(purpose, cbs), self.no_logging():
         self.undo.callback(lambda: [setattr(m, 'training', on) for m, on in modes.items()])
         yield evaluate
@@ -728,19 +715,17 @@ def validate(self: Learner,
     cbs: Any = None,     # callbacks for its length
 ) -> list[float] | None:   # the loss and the metrics; None without a `Recorder`
     "Loss and metrics on a loader"
-    last, self.final_record = self.final_record, None
     with self._evaluating('validate', cbs) as evaluate:
-        self.undo.callback(setattr, self, 'final_record', last)
+        self.undo.set(self, 'final_record', None)
         evaluate(self.dls[ds_idx] if dl is None else dl)
         return self.final_record
 
 @patch
 @contextmanager
 def _for_now(self: Learner, name: str, value: Any) -> Iterator[Learner]:
-    old = getattr(self, name)
-    setattr(self, name, value)
-    try: yield self
-    finally: setattr(self, name, old)
+    with UndoStack() as undo:
+        undo.set(self, name, value)
+        yield self
 
 @patch
 def no_logging(self: Learner) -> Any:
@@ -790,12 +775,12 @@ def layer_rows(
         count = sum(p.numel() for p in layer.parameters())
         trainable = 'yes' if any(p.requires_grad for p in layer.parameters()) else ''
         rows.append((f'{name} {type(layer).__name__}', shape, f'{count:,}', trainable))
-    with ExitStack() as undo:
+    with UndoStack() as undo:
         for name, layer in model.named_modules():
             if next(layer.children(), None) is not None: continue
-            handle = layer.register_forward_hook(lambda m, _, out, name=name: note(name, m, out))
-            undo.callback(handle.remove)
-        run()
+            hook = lambda m, _, out, name=name: note(name, m, out)
+            with interrupts_wait(): undo.callback(layer.register_forward_hook(hook).remove)
+        with interrupts_act(): run()
     return rows
 
 def text_table(
@@ -813,7 +798,8 @@ def summary(self: Learner) -> str:
         xb, _ = self._split(next(iter(self.dls.train)))
         self.model(**xb) if isinstance(xb, Mapping) else self.model(*xb)
     modes = {m: m.training for m in self.model.modules()}
-    with torch.random.fork_rng(), torch.no_grad(), self._for_now('purpose', 'validate'):
+    with interrupts_wait(), torch.random.fork_rng(), torch.no_grad(), \
+            self._for_now('purpose', 'validate'):
         try:                               # hooks of a fit under way do not look at this
             self.to_dls_device()
             self.model.eval()

@@ -35,6 +35,7 @@ from cbnb.plot import (
 from .recorder import Recorder
 from .schedule import OneCycle
 from .snapshot import snapshot
+from .undo import UndoStack, interrupts_wait
 
 # %% ../nbs/07_lr_finder.ipynb #cbf3cb54
 def geometric(
@@ -403,18 +404,13 @@ def _mock_run(self: Learner,
     cbs: Any = None,          # further callbacks
 ) -> None:
     "A run from which nothing stays but what `counter` has noted"
-    put_back = snapshot(self)
-    try:
+    with interrupts_wait(), UndoStack() as undo:
+        undo.callback(snapshot(self))
         with self.no_logging(), self._run('lr_find', cbs), self.added_cbs(counter):
             self.n_epoch, self.start_epoch = 1000*(counter.num_it + 1), 0    # it is stopped
             self.valid_every = []
             self._prepare_opt(None, None, reset_opt=False)
             self._fit_level()
-    finally:
-        try: put_back()
-        except KeyboardInterrupt:               # a second Ctrl-C must not leave it half done
-            put_back()
-            raise
 
 # %% ../nbs/07_lr_finder.ipynb #feffe79c
 class TrialRun(UpdateCounter):

@@ -30,6 +30,7 @@ from .checkpoint import write_whole
 from .data import as_loader, entries, map_tensors, refilled
 from .data import to_detach as detached
 from .learner import Learner
+from .undo import interrupts_wait
 
 # %% ../nbs/13_preds.ipynb #757697af
 def activation_of(
@@ -81,7 +82,7 @@ def item_losses(
 ) -> Tensor:           # of shape (items,); the mean where an item has several losses
     "One loss per item; `ValueError` without targets"
     if not yb: raise ValueError('with_loss needs targets, and this loader has none')
-    with unreduced(loss_func) as f: losses = f(pred, *yb).detach()
+    with interrupts_wait(), unreduced(loss_func) as f: losses = f(pred, *yb).detach()
     if losses.ndim == 0: raise TypeError('with_loss needs a loss for each item, and loss_func has '
                                          "returned a single number in spite of reduction='none'")
     return losses.flatten(1).mean(1) if losses.ndim > 1 else losses

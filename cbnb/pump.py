@@ -7,7 +7,6 @@ __all__ = ['Pump']
 
 # %% ../nbs/08b_pump.ipynb #057b2200
 import asyncio
-import signal
 import sys
 import threading
 import weakref
@@ -19,7 +18,7 @@ from typing import Any
 # %% ../nbs/08b_pump.ipynb #2b32b98a
 from .callback import patch
 from .front_end import shell
-from .learner import interrupts_wait
+from .undo import interrupts_act, interrupts_wait
 
 # %% ../nbs/08b_pump.ipynb #70509d3b
 @dataclass(frozen=True)
@@ -108,17 +107,6 @@ def _no_events(events: Any) -> Iterator[None]:
             new = [f for f in events.callbacks[name] if f not in told[name]]
             events.callbacks[name] = told[name] + new
 
-# %% ../nbs/08b_pump.ipynb #25c3af1e
-@contextmanager
-def _interrupts_act(handler: Any) -> Iterator[None]:
-    "Within `interrupts_wait`: in here Ctrl-C acts again, in the way it did before"
-    if handler is None or threading.current_thread() is not threading.main_thread():
-        yield                                  # only the main thread is interrupted
-        return
-    waiting = signal.signal(signal.SIGINT, handler)
-    try: yield
-    finally: signal.signal(signal.SIGINT, waiting)
-
 # %% ../nbs/08b_pump.ipynb #f59eb3b6
 def _comms(widgets: Iterable) -> Iterator[Any]:
     "The comms of widgets, of lists of them, and of what is inside of them"
@@ -185,7 +173,6 @@ class Pump:
 def _take_one(self: Pump) -> bool:
     "Handle a message, or put it back; was it a comm message?"
     kernel, stream = self._line.kernel, self._line.stream
-    handler = signal.getsignal(signal.SIGINT)
     with interrupts_wait():
         frames = stream.socket.recv_multipart(copy=False)
         kind = _kind(kernel.session, frames)
@@ -195,7 +182,7 @@ def _take_one(self: Pump) -> bool:
         try:
             sender, message = _read(kernel.session, frames)
             with _at_work_on(kernel, sender, message), _no_events(shell().events):
-                with _interrupts_act(handler): kernel.shell_handlers[kind](stream, sender, message)
+                with interrupts_act(): kernel.shell_handlers[kind](stream, sender, message)
         except Exception: kernel.log.error('a %s was not handled', kind, exc_info=True)
         return True
 

@@ -31,6 +31,7 @@ from .metrics import RunningMean, Smoother, as_number, distinct, n_processes, se
 from .optim import hyper_place
 from .plot import (COLORS, envelope, figure, legend, losses_figure, lr_figure, metrics_figure,
                        sched_figure, show, view_for)
+from .undo import interrupts_wait
 
 # %% ../nbs/05_recorder.ipynb #e73ddbfa
 class Series:
@@ -230,11 +231,12 @@ class Recorder(Callback):
         self._name_columns()
         time_column = ['time'] if self.add_time else []
         names = ['epoch', *self.train_columns, *self.valid_columns, *time_column]
-        self.history.runs.append(Run(len(self.history), names, learn.n_epoch, self.beta))
-        self.series, self.places = self.history[-1]._raw, []
+        run = Run(len(self.history), names, learn.n_epoch, self.beta)
+        self.series, self.places, self.row = run._raw, [], None
+        with interrupts_wait():                     # a run in the history is also closed
+            self.history.runs.append(run)
+            learn.undo.push(self._close)
         for name in ('lr', 'mom'): self.track(name)
-        self.row = None
-        learn.undo.push(self._close)
 
     def before_epoch(self):
         if self.learn.purpose == 'fit': self._open_row()
@@ -390,7 +392,7 @@ def _close(self: Recorder, exc_type: type | None, exc: BaseException | None, tb:
         self._train_values(whole=False)
         self._add_row(complete=False)
     self.phases = []
-    if isinstance(exc, KeyboardInterrupt): run.status = 'interrupted'
+    if isinstance(exc, (KeyboardInterrupt, SystemExit)): run.status = 'interrupted'
     elif exc is not None: run.status = 'failed'
     else:
         whole = all(row['complete'] for row in run.epochs)

@@ -23,10 +23,11 @@ from torch.optim.lr_scheduler import LRScheduler
 
 # %% ../nbs/11_tracker.ipynb #42cb5fe0
 from .callback import Callback, CancelFitException, patch, user_level
-from .learner import as_count, interrupts_wait
+from .learner import as_count
 from .optim import as_positive, hyper_place, no_such_hyper
 from .plot import COLORS, figure, legend, show
 from .schedule import ParamScheduler
+from .undo import interrupts_wait
 
 # %% ../nbs/11_tracker.ipynb #51d6f1fe
 _LOWER = set('mae mse rmse mape smape rmsle rmspe msle mde nll bce ce err perplexity ppl wer cer '

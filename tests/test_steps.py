@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
-from cbnb.learner import UndoStack
+from cbnb.undo import UndoStack
 from cbnb.optim import Optimizers, get_hyper, hyper_place, known_hypers
 from cbnb.steps import FTRL, ClipStep, ClosureStep, EvalStep, MultiLossStep, TrainStep
 from helpers import Line, ab, exact, line_batches, line_learner, noting, same_bits, seed

@@ -24,10 +24,11 @@ from ..callback import (
     CancelFitException, CancelTrainException, CancelValidException, patch, user_level)
 from ..data import map_tensors, n_batches
 from .recognise import Wrapped
-from ..learner import Learner, Step, UndoStack
+from ..learner import Learner, Step
 from ..metrics import distinct
 from ..optim import LentNames, Optimizers, get_hyper, lend_names, set_hyper
 from ..recorder import Phase, Recorder
+from ..undo import UndoStack
 
 # %% ../../nbs/19_mindspore_context.ipynb #4db4f5fa
 class MissingName(AttributeError, KeyError):
