@@ -56,7 +56,7 @@ from .checkpoint import load_learner, SaveModel, SaveModelCallback
 from .preds import (
     GatherPredsCallback, FetchPredsCallback, MCDropoutCallback, SavedBatches, before_batch_cb)
 from .steps import FTRL, ClipStep, ClosureStep, EvalStep, MultiLossStep, TrainStep
-from .dialects.recognise import adopt
+from .dialects.recognise import adopt, adopt_metric
 
 # %% ../nbs/20_all.ipynb #bb7c69a0
 _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelEpochException',
@@ -83,3 +83,4 @@ _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelE
 # %% ../nbs/20_all.ipynb #e0e37a7d
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
 Callbacks.adopt = staticmethod(adopt)      # for callbacks of other libraries
+Metric.adopt = staticmethod(adopt_metric)

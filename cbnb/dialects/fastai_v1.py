@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['TerminateOnNaN', 'EarlyStopping', 'SaveModel', 'ReduceLROnPlateau', 'Tracker', 'GradientClipping',
            'AccumulateScheduler', 'BnFreeze', 'TerminateOnNaNCallback', 'StopAfterNBatches', 'TrackerCallback',
-           'EarlyStoppingCallback', 'ReduceLROnPlateauCallback', 'SaveModelCallback', 'CSVLogger', 'ShowGraph', 'SLOTS',
-           'Callback', 'LearnerCallback', 'CallbackHandler', 'AverageMetric', 'add_metrics', 'Recorder', 'LRFinder',
-           'OneCycleScheduler', 'fit_one_cycle', 'lr_find', 'wrap']
+           'EarlyStoppingCallback', 'ReduceLROnPlateauCallback', 'SaveModelCallback', 'CSVLogger', 'ShowGraph',
+           'Recorder', 'SLOTS', 'Callback', 'LearnerCallback', 'CallbackHandler', 'AverageMetric', 'add_metrics',
+           'LRFinder', 'OneCycleScheduler', 'fit_one_cycle', 'lr_find', 'V1Metric', 'wrap', 'GeneralScheduler',
+           'TrainingPhase', 'annealing_no', 'annealing_linear', 'annealing_cos', 'annealing_exp', 'annealing_poly']
 
 # %% ../../nbs/18_fastai_v1.ipynb #40ecceba
 import csv
@@ -17,21 +18,24 @@ import warnings
 from typing import Any
 
 # %% ../../nbs/18_fastai_v1.ipynb #c661b1b9
+import torch
 from torch import nn
 
 # %% ../../nbs/18_fastai_v1.ipynb #b058d9b6
 from .. import checkpoint        # gives learners `save` and `load`
 from ..callback import user_level
 from ..data import find_bs
-from .v1_loop import wrap
-from .v1_schedules import LRFinder, OneCycleScheduler, fit_one_cycle, lr_find
+from .v1_loop import V1Metric, recorders, wrap
+from .v1_schedules import (
+    GeneralScheduler, LRFinder, OneCycleScheduler, TrainingPhase, annealing_cos, annealing_exp,
+    annealing_linear, annealing_no, annealing_poly, fit_one_cycle, lr_find)
 from .v1_slots import (
     SLOTS, AverageMetric, Callback, CallbackHandler, LearnerCallback, add_metrics)
 from ..front_end import shell
 from ..learner import Learner, as_count
 from ..optim import as_positive
 from ..plot import losses_figure, png_bundle, png_metadata
-from ..recorder import Recorder
+from ..recorder import Recorder as NativeRecorder
 
 # %% ../../nbs/18_fastai_v1.ipynb #5a55a4fb
 class GradientClipping(LearnerCallback):
@@ -291,10 +295,29 @@ class ShowGraph(LearnerCallback):
         if self.shown: self.shown.update(data, raw=True, metadata=meta)
         else: self.shown = display(data, raw=True, metadata=meta, display_id=True)
 
+# %% ../../nbs/18_fastai_v1.ipynb #6413792c
+class Recorder(LearnerCallback):
+    "What the learner's recorder has recorded, as a base for callbacks of v1"
+    _order = -10
+
+    def __init__(self,
+        learn: Learner,
+        add_time: bool = True,     # the learner's recorder has this: give it to that
+        silent: bool = False,      # the same: use `learn.no_logging()`
+    ): super().__init__(learn)
+
+    def __getattr__(self, name: str) -> Any:
+        learn = self.__dict__.get('_learn')
+        own = recorders(learn) if learn is not None and name[:2] != '__' else []
+        if not own: return super().__getattr__(name)
+        value = getattr(own[0], name)
+        return list(torch.as_tensor(value)) if name == 'losses' else value
+
 # %% ../../nbs/18_fastai_v1.ipynb #224f54f1
 TerminateOnNaN, EarlyStopping = TerminateOnNaNCallback, EarlyStoppingCallback
 SaveModel, ReduceLROnPlateau = SaveModelCallback, ReduceLROnPlateauCallback
 Tracker = TrackerCallback
 
 _all_ = ['SLOTS', 'Callback', 'LearnerCallback', 'CallbackHandler', 'AverageMetric', 'add_metrics',
-         'Recorder', 'LRFinder', 'OneCycleScheduler', 'fit_one_cycle', 'lr_find', 'wrap']
+         'LRFinder', 'OneCycleScheduler', 'fit_one_cycle', 'lr_find', 'V1Metric', 'wrap', 'GeneralScheduler',
+         'TrainingPhase', 'annealing_no', 'annealing_linear', 'annealing_cos', 'annealing_exp', 'annealing_poly']
