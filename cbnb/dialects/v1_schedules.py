@@ -109,10 +109,22 @@ def fit_one_cycle(
     learn.fit(cyc_len, max_lr, wd, [*as_list(callbacks), one_cycle])
 
 # %% ../../nbs/17d_fastai_v1_schedules.ipynb #6406d098
-def annealing_no(start: Any, end: Any, pct: float) -> Any: return SchedNo(start, end)(pct)
-def annealing_linear(start: Any, end: Any, pct: float) -> Any: return SchedLin(start, end)(pct)
-def annealing_exp(start: Any, end: Any, pct: float) -> Any: return SchedExp(start, end)(pct)
-def annealing_cos(start: Any, end: Any, pct: float) -> Any: return SchedCos(start, end)(pct)
+def annealing_no(start: Any, end: Any, pct: float) -> Any:
+    "`start`, wherever"
+    return SchedNo(start, end)(pct)
+
+def annealing_linear(start: Any, end: Any, pct: float) -> Any:
+    "Along a straight line"
+    return SchedLin(start, end)(pct)
+
+def annealing_exp(start: Any, end: Any, pct: float) -> Any:
+    "By equal factors"
+    return SchedExp(start, end)(pct)
+
+def annealing_cos(start: Any, end: Any, pct: float) -> Any:
+    "Along half a cosine"
+    return SchedCos(start, end)(pct)
+
 def annealing_poly(degree: float) -> Callable[[Any, Any, float], Any]:
     "An annealing along `1 - (1 - pct)**degree`"
     return lambda start, end, pct: SchedPoly(end, start, degree)(1 - pct)
