@@ -1295,3 +1295,84 @@ def test_set_stat_of_the_optimizer():
             self.values = group["lr"], group["momentum"], group["weight_decay"]
 
     assert fitted(Sets, opt_func=momentum_sgd).sets.values == (0.3, 0.7, 0.01)
+
+
+# --- the learner of v1 ---
+
+
+def v1_learner(**kwargs):
+    batches = line_batches(2)
+    dls = cbnb.DataLoaders(batches, batches[:1], device="cpu")
+    learn = v1.Learner(dls, Line(), torch.optim.SGD, nn.MSELoss(), **kwargs)
+    return learn.remove_cb(cbnb.ProgressCallback)
+
+
+def test_a_script_of_v1_keeps_its_calls(tmp_path, capsys):
+    """callback_fns=, callbacks=, max_lr=, learn.data, purge= and the order of the arguments are those of v1."""
+    one, two, three = Notes(), Notes(), Notes()
+    made = []
+
+    class Made(v1.LearnerCallback):
+        def on_train_begin(self, **kwargs):
+            made.append(self.learn.data.train_dl)
+
+    learn = v1_learner(callback_fns=[Made], callbacks=[one], metrics=[RMSE()], path=tmp_path, silent=True)
+    assert learn.data.train_dl is learn.dls.train and learn.data.path == tmp_path
+    learn.fit(1, 0.1, callbacks=[two])
+    assert near(ab(learn), (0.72, 1.08)) and capsys.readouterr().out == ""
+    learn.fit_one_cycle(2, max_lr=0.1, callbacks=three)
+    assert learn.recorder.lrs[0] == pytest.approx(0.1 / 25) and max(learn.recorder.lrs) == pytest.approx(0.1)
+    assert made == [learn.dls.train] * 2 and (one.slots.count("train_begin"), len(two.slots)) == (2, 19) and three.slots.count("epoch_end") == 2
+    learn.save("a")
+    assert learn.load("a", purge=True) is learn
+    learn.lr_find(num_it=10)
+    learn.recorder.plot(0, 0, return_fig=True)
+    assert learn.recorder.names[3] == "rmse" and learn.validate(learn.data.valid_dl)[1] == pytest.approx(learn.validate()[1])
+
+
+def test_the_default_rate_of_v1():
+    """`fit(1)` trains at 0.003, and the groups before the last one at a tenth of it."""
+    learn = v1_learner()
+    groups = [[learn.model.a], [learn.model.b]]
+    learn = v1.Learner(learn.dls, learn.model, torch.optim.SGD, nn.MSELoss(), layer_groups=groups)
+    seen = []
+    learn.fit(1, callbacks=cbnb.Callback(after_fit=lambda cb: seen.extend(g["lr"] for g in cb.opt.param_groups)))
+    assert near(seen, (0.0003, 0.003), 1e-9)
+
+
+def test_arguments_of_v1_that_mean_something_else_are_refused():
+    """true_wd=False, bn_wd=False and remove_module=True name what to do; unknown ones are refused as by any learner."""
+    for wrong, words in ((dict(true_wd=False), "torch.optim.Adam"), (dict(bn_wd=False), "group of their own")):
+        with pytest.raises(ValueError, match=words):
+            v1_learner(**wrong)
+    with pytest.raises(ValueError, match="remove_module=True: rename the keys"):
+        v1_learner().load("a", remove_module=True)
+    with pytest.raises(TypeError, match="no_such"):
+        v1_learner(no_such=1)
+
+
+def test_other_arguments_of_the_learner_of_v1():
+    """add_time, train_bn, metrics for one evaluation, and clip_grad."""
+    learn = v1_learner(add_time=False)
+    learn.fit(1, 0.1)
+    assert learn.recorder.names == ["epoch", "train_loss", "valid_loss"]
+    assert len(learn.validate(metrics=[RMSE()])) == 2 and len(learn.validate()) == 1
+    learn.clip_grad(0.5)
+    learn.fit(1, 0.1)
+    assert learn.gradient_clipping.clip == 0.5
+    net = nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 1))
+    for train_bn in (True, False):
+        learn = v1.Learner([(torch.ones(4, 1), torch.ones(4, 1))], net, torch.optim.SGD, nn.MSELoss(), train_bn=train_bn, layer_groups=[net[0], net[1]])
+        learn.freeze()
+        assert net[0].weight.requires_grad is train_bn and net[1].weight.requires_grad
+        learn.unfreeze()
+
+
+def test_a_learner_of_v1_is_copied_and_exported(tmp_path):
+    """Groups and silence are no closures, so that the learner can be pickled."""
+    learn = v1_learner(silent=True, path=tmp_path)
+    learn = v1.Learner(learn.dls, learn.model, torch.optim.SGD, nn.MSELoss(), layer_groups=[learn.model], silent=True, path=tmp_path)
+    learn.fit(1)
+    learn.export("a.pkl")
+    other = cbnb.load_learner(tmp_path / "a.pkl", trust=True)
+    assert isinstance(other, v1.Learner) and isinstance(copy.deepcopy(learn), v1.Learner)
