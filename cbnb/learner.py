@@ -26,16 +26,16 @@ from torch import Tensor, nn
 
 # %% ../nbs/03_learner.ipynb #1b68a96b
 from .callback import (
-    BATCH_EVENTS, EPOCH, FIT, TRAIN, VALIDATE, Callback, Callbacks, CancelBackwardException,
-    CancelBatchException, CancelEpochException, CancelException, CancelFitException,
-    CancelStepException, CancelTrainException, CancelValidException, CbList, Level, brief, event,
-    hinted, loop_lines, not_honoured, patch, user_level)
+    BATCH_EVENTS, Callback, Callbacks, CancelBackwardException, CancelBatchException,
+    CancelEpochException, CancelException, CancelFitException, CancelStepException,
+    CancelTrainException, CancelValidException, CbList, EPOCH, FIT, Level, TRAIN, VALIDATE,
+    brief, event, hinted, loop_lines, not_honoured, patch, user_level)
 from .data import apart, as_dls, n_batches, split_batch, to_device
 from .metrics import as_metrics
 from .optim import (
     HyperNames, Optimizers, as_positive, belongs_to, freeze_groups, lend_names, make_opt,
-    needs_closure, norm_params, one_group, recommended, save_hypers, set_hyper, shares_params,
-    spread_lrs)
+    needs_closure, norm_params, noted_hypers, one_group, recommended, save_hypers, set_hyper,
+    shares_params, spread_lrs)
 from .undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../nbs/03_learner.ipynb #7da89e57
@@ -791,6 +791,10 @@ def fit(self: Learner,
     n_epoch, start_epoch = as_count(n_epoch, 'n_epoch', 1), as_count(start_epoch, 'start_epoch', 0)
     if start_epoch > n_epoch: raise ValueError(f'start_epoch={start_epoch} is after n_epoch={n_epoch}')
     check_valid_every(valid_every)
+    file = vars(self).pop('_loaded_from', None)
+    if file and start_epoch: print(
+        f'going on from epoch {start_epoch} with {file}: random state and data order are not in the '
+        'file, so the numbers will differ slightly from those of a fit without a break')
     with self._run('fit', cbs):
         self.n_epoch, self.start_epoch, self.valid_every = n_epoch, start_epoch, valid_every
         self._prepare_opt(lr, wd, reset_opt)
@@ -879,6 +883,7 @@ def _prepare_opt(self: Learner, lr: Any, wd: float | None, reset_opt: bool) -> N
     self._forget_grads()                      # of whoever called `backward` before
     self.undo.callback(save_hypers(self.opt))
     lend_names(self.opt, HyperNames, self.undo)     # `opt.hypers` and `opt.set_hyper`, as in fastai
+    self.undo.set(self, '_own_hypers', noted_hypers(self.opt))     # for `save` within the fit
     lrs = spread_lrs(self.lr if lr is None else lr, len(self.opt.param_groups))
     wd = self.wd if wd is None else wd
     set_hyper(self.opt, 'lr', lrs)

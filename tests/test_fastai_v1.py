@@ -1378,3 +1378,27 @@ def test_a_learner_of_v1_is_copied_and_exported(tmp_path):
     learn.export("a.pkl")
     other = cbnb.load_learner(tmp_path / "a.pkl", trust=True)
     assert isinstance(other, v1.Learner) and isinstance(copy.deepcopy(learn), v1.Learner)
+
+
+class Mine(v1.LearnerCallback):
+    """Any callback of v1."""
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: line_learner(callback_fns=[Mine]), r"Learner has no argument 'callback_fns': give its classes and partials in cbs="),
+        (lambda: line_learner(callbacks=[Mine]), "did you mean cbs="),
+        (lambda: line_learner().fit(1, callbacks=[Mine]), "did you mean cbs="),
+        (lambda: line_learner().fit_one_cycle(1, max_lr=0.1), "did you mean lr_max="),
+        (lambda: line_learner().load("a", purge=True), "nothing to purge"),
+        (lambda: line_learner().load("a", weights_only=True), "without running code"),
+        (lambda: line_learner(wd_bn_bias=True), "group of their own"),
+        (lambda: line_learner(train_bn=False), "freeze_to"),
+        (lambda: line_learner(layer_groups=[]), "splitter="),
+    ],
+)
+def test_the_learner_names_what_to_use_for_arguments_of_other_versions(call, words):
+    """An argument of fastai v1 or v2 that the learner does not have is an error that says which one does the same."""
+    with pytest.raises(TypeError, match=words):
+        call()
