@@ -426,7 +426,8 @@ def export(self: Learner,
 @patch
 def __getstate__(self: Learner) -> dict[str, Any]:
     "For pickle and copy; `RuntimeError` within a run"
-    if not self.running: return vars(self)
+    shown = self.callbacks.shown           # not among the callbacks: what an earlier fit has left to be read
+    if not self.running: return {k: v for k, v in vars(self).items() if k not in shown}
     raise RuntimeError(f'this learner is running ({self.where(event.after_epoch)}), with hooks, rates and callbacks '
                        'that it takes back at the end: export or copy it between fits, or use '
                        'learn.save in a callback')

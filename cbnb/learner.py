@@ -545,9 +545,6 @@ class Learner(LearnerState):
         "Dispatch an event, or several in turn"
         for name in as_list(event_name): self.callbacks.fire(name)
 
-    def __getstate__(self) -> dict[str, Any]:       # a copy or a file has the callbacks that are in
-        return {k: v for k, v in vars(self).items() if k not in self.callbacks.shown}
-
     def __repr__(self) -> str:
         loss = [] if self.loss_func is None else [brief(self.loss_func)]
         metrics = [f'metrics={[m.name for m in self.metrics]}'] if self.metrics else []
