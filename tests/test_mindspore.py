@@ -1192,3 +1192,25 @@ def test_amp_level_says_what_there_is():
     kinds, net = [], Half(1, 1)
     model_of(net).train(1, batches(1))
     assert set(kinds) == {torch.bfloat16} and net.weight.dtype == torch.float32
+
+
+def test_a_callback_that_leaves_the_model_in_eval_mode_spoils_no_training_batch():
+    """Each training batch is trained in training mode, though a callback evaluated the network and did not switch back."""
+    modes = []
+
+    class Looks(ms.Callback):
+        def on_train_step_begin(self, run_context):
+            modes.append(run_context.original_args().network.training)
+
+        def on_train_step_end(self, run_context):
+            run_context.original_args().train_network.eval()
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            seen.append(self.training)
+            return super().forward(x)
+
+    seen = []
+    with pytest.warns(UserWarning, match="called model.eval"):
+        learner(n_valid=0, model=Net(1, 1)).fit(2, cbs=Looks())
+    assert seen == [True] * 2 * B and len(modes) == 2 * B
