@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 
 # %% ../nbs/12_checkpoint.ipynb #ebaca54e
-from .callback import event, patch, user_level
+from .callback import event, hinted, patch, user_level
 from .data import DataLoaders
 from .learner import Learner, as_count
 from .optim import save_hypers
@@ -225,6 +225,7 @@ def read_note(
 
 # %% ../nbs/12_checkpoint.ipynb #4294aa9b
 @patch
+@hinted
 def load(self: Learner,
     file: str | Path,                           # as for `save`
     device: torch.device | str | None = None,   # read to this device; the model stays on its own
@@ -433,7 +434,8 @@ def export(self: Learner,
 @patch
 def __getstate__(self: Learner) -> dict[str, Any]:
     "For pickle and copy; `RuntimeError` within a run"
-    if not self.running: return vars(self)
+    shown = self.callbacks.shown           # not among the callbacks: what an earlier fit has left to be read
+    if not self.running: return {k: v for k, v in vars(self).items() if k not in shown}
     raise RuntimeError(f'this learner is running ({self.where(event.after_epoch)}), with hooks, rates and callbacks '
                        'that it takes back at the end: export or copy it between fits, or use '
                        'learn.save in a callback')
