@@ -232,36 +232,30 @@ def load(self: Learner,
     strict: bool = True,                        # False: load the names that fit, and warn
 ) -> Learner:                                   # this learner
     "Load model and optimizer, all or nothing; random state, data order and callbacks are not in the file"
-    path, had = self.model_file(file), self.opt
+    path, had, why_not = self.model_file(file), self.opt, None
+    weights, opt_state = _parts(path, 'cpu' if device is None else device, with_opt)
+    weights = renamed(weights, _name_in(self.model))
     with interrupts_wait():
-        weights, opt_state = _parts(path, 'cpu' if device is None else device, with_opt)
-        weights = renamed(weights, _name_in(self.model))
-        misfit, why_not = self._take(path, weights, opt_state, strict)
-    if misfit: _warn(misfit)
+        before = {k: _copied(v) for k, v in self.model.state_dict().items()}
+        try:
+            fit = self.model.load_state_dict(weights, strict=strict)
+            if opt_state: why_not = self._load_opt(opt_state)
+        except BaseException as e:
+            self.model.load_state_dict(before)
+            self.opt = had
+            e.add_note(f'nothing was loaded from {path}')
+            raise
+    if not self.running: self._loaded_from = path      # a fit with `start_epoch` will say so
+    if not strict: _warn_of_misfit(path, weights, before, fit.unexpected_keys)
     if why_not: _warn(f'the optimizer was not loaded: {why_not}')
     elif with_opt and had is not None and opt_state is None:
         _warn(f'{file} has no optimizer state: the optimizer is as it was')
     return self
 
-@patch
-def _take(self: Learner,
-    path: Path,                 # where it comes from
-    weights: dict,
-    opt_state: dict | None,
-    strict: bool,
-) -> tuple[str | None, str | None]:     # what is to be said of weights and optimizer
-    "Load all of it or nothing"
-    before, had, why_not = copy.deepcopy(self.model.state_dict()), self.opt, None
-    try:
-        fit = self.model.load_state_dict(weights, strict=strict)
-        if opt_state: why_not = self._load_opt(opt_state)
-    except BaseException as e:
-        self.model.load_state_dict(before)
-        self.opt = had
-        e.add_note(f'nothing was loaded from {path}')
-        raise
-    if not self.running: self._loaded_from = path      # a fit with `start_epoch` will say so
-    return None if strict else _how_many_fit(path, weights, before, fit.unexpected_keys), why_not
+def _copied(value: Any) -> Any:
+    "A copy on the CPU; of extra state, and of a weight without a shape, just a copy"
+    if not isinstance(value, Tensor) or nn.parameter.is_lazy(value): return copy.deepcopy(value)
+    return value.to('cpu', copy=True)
 
 def _parts(path: Path, device: Any, with_opt: bool) -> tuple[dict, dict | None]:
     "The states of model and optimizer in a file; `ValueError` if they are none"
@@ -284,15 +278,14 @@ def _name_in(model: nn.Module) -> Callable[[str], str]:
     here = {plain_name(name): name for name in names}
     return lambda name: here.get(plain_name(name), plain_name(name))
 
-def _how_many_fit(path: Path, theirs: dict, mine: dict, unexpected: list[str]) -> str | None:
-    "How many names of a file fit a model; None if all do"
+def _warn_of_misfit(path: Path, theirs: dict, mine: dict, unexpected: list[str]) -> None:
     missing = [name for name in mine if name not in theirs]
-    if not unexpected and not missing: return None
+    if not unexpected and not missing: return
     n = len(theirs) - len(unexpected)
     only = [f'only in the {where}: {", ".join(names[:5])}{", ..."*(len(names) > 5)}'
             for where, names in (('file', unexpected), ('model', missing)) if names]
-    return (f'{n or "none"} of the {len(theirs)} names in {path} fit the model, which has {len(mine)}'
-            f'{"" if n else ", so no weight was loaded"}; {"; ".join(only)}')
+    _warn(f'{n or "none"} of the {len(theirs)} names in {path} fit the model, which has {len(mine)}'
+          f'{"" if n else ", so no weight was loaded"}; {"; ".join(only)}')
 
 def _warn(message: str) -> None: warnings.warn(message, stacklevel=user_level())
 

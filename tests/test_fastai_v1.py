@@ -170,9 +170,12 @@ def test_flags(cb, weights):
     assert near(ab(learn), weights)
 
 
-def test_skip_zero_leaves_gradients():
-    learn = fitted(Answers("on_step_end", skip_zero=True))
-    assert near([p.grad.item() for p in learn.model.parameters()], (-7.2, -10.8))
+def test_skip_zero_leaves_gradients_for_the_next_batch_of_the_fit():
+    seen = []
+    look = cbnb.Callback(after_step=lambda self: seen.append([p.grad.item() for p in self.learn.model.parameters()]))
+    learn = fitted(Answers("on_step_end", skip_zero=True), look)
+    assert near(seen[-1], (-7.2, -10.8)) and near(ab(learn), (1.12, 1.68))
+    assert all(p.grad is None for p in learn.model.parameters())  # none outlives a fit
 
 
 def test_last_loss_is_propagated_and_reported():
