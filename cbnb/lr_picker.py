@@ -36,7 +36,7 @@ def choices(
     found: LRFind,          # what a sweep found
 ) -> dict[str, float]:      # rule -> rate, those that can be used
     "The recommended rate, and those that rules have suggested"
-    best = {} if found.lr is None else {found.rule or 'recommended': found.lr}
+    best = {} if found.recommended is None else {found.rule or 'recommended': found.recommended}
     rates = {**best, **found.suggestions, **best}         # the recommended one is the first
     return {name: float(lr) for name, lr in rates.items() if _is_rate(lr)}
 
@@ -79,7 +79,8 @@ def picker_chart(
                   strong=name == found.rule) for name, rate in rates.items()]
     return chart(lines if found.lrs else [], marks=marks, log_x=True, cursor=lr, size=(WIDTH, 310),
                  y_range=_loss_range(found.losses), xlabel='learning rate', ylabel='loss',
-                 text=picker_text(found, lr), hover=True, hover_at=24, points=200, band=found.band, say=as_rate)
+                 text=picker_text(found, lr), hover=True, hover_at=24, points=200,
+                 band=found.band, say=as_rate)
 
 def as_rate(
     lr: float,
@@ -103,8 +104,8 @@ def picker_text(
     "What the picture shows"
     words = ['Loss over learning rate']
     if found.lrs: words[0] += f' from {as_rate(found.lrs[0])} to {as_rate(found.lrs[-1])}'
-    if found.lr is None: words.append(f'no suggestion: {found.reason}')
-    else: words.append(f'recommended is {found.rule}, {as_rate(found.lr)}{_band_words(found)}')
+    if found.recommended is None: words.append(f'no suggestion: {found.reason}')
+    else: words.append(f'recommended is {found.rule}, {as_rate(found.recommended)}{_band_words(found)}')
     others = [f'{name} {as_rate(rate)}' for name, rate in choices(found).items() if name != found.rule]
     if others: words.append('others: ' + ', '.join(others))
     if lr is not None: words.append(f'chosen: {as_rate(lr)}' + _loss_words(found, lr))
@@ -129,9 +130,10 @@ def advice_html(
 ) -> str:
     "The recommended rate and why, or why there is none"
     reason = html.escape(str(found.reason))
-    if found.lr is not None:
-        rule, lr = html.escape(str(found.rule)), f'<b>{as_rate(found.lr)}</b>{_band_words(found)}'
-        return boxed(f'{lr} is recommended, by the rule <b>{rule}</b>: {reason}', 'lr')
+    if found.recommended is not None:
+        rate = f'<b>{as_rate(found.recommended)}</b>{_band_words(found)}'
+        rule = html.escape(str(found.rule))
+        return boxed(f'{rate} is recommended, by the rule <b>{rule}</b>: {reason}', 'lr')
     return boxed(f'<b>No suggestion.</b> {reason[:1].upper()}{reason[1:]}', 'mark')
 
 def boxed(
@@ -243,6 +245,9 @@ def rule_button(
                     icon='star' if recommended else '', disabled=lr is None)
     button.layout.width, button.layout.max_width = 'auto', '100%'
     button.add_class('cbnb-rule-' + (re.sub(r'\W+', '-', name).strip('-') or 'own'))
+    if name in found.outside:
+        button.tooltip += '; outside of the band of rates that may be as good'
+        button.add_class('cbnb-faint')
     return button
 
 # %% ../nbs/09b_lr_picker.ipynb #cf61a1f5
@@ -340,7 +345,8 @@ class LRPicker:
         return nearby(self.slider.value, self.exact)
 
 # %% ../nbs/09b_lr_picker.ipynb #ce75853f
-_STYLE = ('<style>.cbnb-picker table {line-height:1.5; font-variant-numeric:tabular-nums} '
+_STYLE = ('<style>.cbnb-picker .cbnb-faint:not(.mod-primary) {opacity:.55} '
+          '.cbnb-picker table {line-height:1.5; font-variant-numeric:tabular-nums} '
           '.cbnb-picker :is(th, td) {padding:.1em .7em}</style>')
 
 @patch
@@ -385,11 +391,12 @@ def choose(self: LRPicker,
 # %% ../nbs/09b_lr_picker.ipynb #a5e760b1
 @patch
 def use_lr(self: LRPicker) -> None:
-    "Set `learn.lr`, and say so"
+    "Set `learn.lr` and the `lr` of the result, and say so"
     try: before, self.learn.lr = self.learn.lr, self.lr
     except RuntimeError as e: return self._say(problem_html(e))
     self._say(boxed(f'<code>learn.lr</code> is now <b>{as_rate(self.lr)}</b> '
                     f'<span style="opacity:.8">(before: {_short(before)})</span>', 'lr'))
+    self.found.choose(self.lr)
 
 @patch
 def _say(self: LRPicker, page: str) -> None: self.said.value = f'<div role="status">{page}</div>'

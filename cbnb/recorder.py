@@ -102,7 +102,9 @@ class NamedLoss:
         return found
 
 # %% ../nbs/05_recorder.ipynb #eaf99d79
-def plural(n: int, word: str) -> str: return f'{n:,} {word}{"s"*(n != 1)}'
+def plural(n: int, word: str) -> str:
+    "`1 epoch`, `2 epochs`"
+    return f'{n:,} {word}{"s"*(n != 1)}'
 
 class Run:
     "The record of one fit"

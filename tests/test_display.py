@@ -34,8 +34,6 @@ sys.path[:0] = [{str(HERE.parent)!r}, {str(HERE)!r}]
 from helpers import *
 learn = line_learner(progress=True, metrics=cbnb.AvgMetric(lambda p, y: (p - y).abs().mean(), name="mae"))
 learn.progress.every = 0.
-class Slow(cbnb.Callback):
-    def after_batch(self): __import__("time").sleep(0.005)
 """
 ROWS = """epoch  train_loss  valid_loss         mae   time
     0   10.636363    5.324800    1.920000  00:00
@@ -121,12 +119,12 @@ def test_a_terminal_gets_a_bar_and_in_the_end_the_lines_alone():
 @pytest.mark.parametrize("columns", [40, 70, 100, 160])
 def test_a_bar_fits_its_terminal(columns):
     """At 70 columns "loss 0." was cut, and the time left was lost."""
-    text = in_terminal("learn.fit(40, cbs=Slow())", columns)
-    bars = [line for line in re.findall(r"[^\r\n]+", text) if "of 40 epochs" in line]
+    at = "Progress('fit', 2, 5, 18, 45, share=0.48, left=2.3, rate=10432.1, loss=0.1234)"
+    shown = f"from cbnb.display import Progress, Terminal\nbar = Terminal(); bar.start([]); bar.progress({at}); bar.finish('', True)"
+    bars = [line for line in re.findall(r"[^\r\n]+", in_terminal(shown, columns)) if "of 5 epochs" in line]
     assert bars and all(len(re.sub(r"\x1b\[\d*[A-Za-z]", "", line).rstrip()) <= columns for line in bars)
-    assert all(re.search(r"\d\d:\d\d left *$", line) for line in bars[3:])
-    assert columns < 70 or all(re.search(r"loss \d+\.\d{4}, ", line) for line in bars)
-    assert max(line.count("█") for line in bars) >= columns / 10  # what is left is the bar's
+    assert all(re.search(r"00:02 left *$", line) and (columns < 70 or "loss 0.1234, " in line) for line in bars)
+    assert columns < 160 or "10,432 samples/s" in bars[-1] and bars[-1].count("█") > 24  # what is left is the bar's
 
 
 def test_lines_in_this_process(capsys):

@@ -239,3 +239,18 @@ def test_validation_before_and_after_leaves_one_table_and_no_bars(lab: Lab):
             assert page.output(cell).locator(".jp-OutputArea-child").count() == most
         assert [not output.get("data") for output in page.outputs(2)] == [True, False, False, False]
         check_quiet(page)
+
+
+def test_after_a_restart_of_the_kernel_nothing_looks_as_if_it_ran_on(lab: Lab, kernel: str):
+    """The dashboard stayed, with Stop and Pause and a time left."""
+    with lab.open(lab.write("restart.ipynb", [SETUP, "learn.fit(10**4, cbs=Slowly())"], kernel)) as page:
+        page.run_all(wait=False)
+        wait_for_batches(page)
+        assert page.tab.locator(STOP).is_visible()
+        page.tab.click('[data-command="notebook:restart-kernel"]')
+        page.tab.click(".jp-Dialog .jp-mod-accept")
+        page.tab.locator(STOP).wait_for(state="hidden")
+        after = "box => getComputedStyle(box, '::after').content"
+        boxes = page.tab.locator(".cbnb-dashboard")
+        assert boxes.count() == 1 and "the kernel is gone" in boxes.evaluate(after)
+        assert page.value("6*7") == 42  # the new kernel is there
