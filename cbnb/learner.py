@@ -35,8 +35,9 @@ from .data import (
     to_device)
 from .metrics import as_metrics
 from .optim import (
-    Optimizers, as_positive, belongs_to, freeze_groups, make_opt, needs_closure, norm_params,
-    noted_hypers, one_group, recommended, save_hypers, set_hyper, shares_params, spread_lrs)
+    HyperNames, Optimizers, as_positive, belongs_to, freeze_groups, lend_names, make_opt,
+    needs_closure, norm_params, noted_hypers, one_group, recommended, save_hypers, set_hyper,
+    shares_params, spread_lrs)
 from .undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../nbs/03_learner.ipynb #7da89e57
@@ -584,6 +585,7 @@ def as_list(
     "`values` as a list"
     if values is None: return []
     one = isinstance(values, (str, Callback, type)) or not isinstance(values, Iterable)
+    if getattr(values, 'ndim', 1) == 0: one = True       # a tensor that is a number has `__iter__`
     return [values] if one else list(values)
 
 def is_a(
@@ -899,6 +901,7 @@ def _prepare_opt(self: Learner, lr: Any, wd: float | None, reset_opt: bool) -> N
     self._known = self.opt, self.opt_func
     self._forget_grads()                      # of whoever called `backward` before
     self.undo.callback(save_hypers(self.opt))
+    lend_names(self.opt, HyperNames, self.undo)     # `opt.hypers` and `opt.set_hyper`, as in fastai
     self.undo.set(self, '_own_hypers', noted_hypers(self.opt))     # for `save` within the fit
     lrs = spread_lrs(self.lr if lr is None else lr, len(self.opt.param_groups))
     wd = self.wd if wd is None else wd

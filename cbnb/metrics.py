@@ -32,6 +32,7 @@ from .data import entries, find_bs, map_tensors, to_detach
 # %% ../nbs/02_metrics.ipynb #d29cdb44
 class Metric:
     "Base of metrics: `reset` before a phase, `accumulate` after each batch, `value` at the end"
+    adopt: Callable[[Any], Any] | None = None    # for metrics of other libraries, set by 20_all
     _name: str | None = None
     chosen_outputs: tuple = ()         # see `set_indexes`; empty: prediction and targets
     def reset(self) -> None:
@@ -537,6 +538,7 @@ def as_metric(
         return m
     if all(hasattr(m, a) for a in ('reset', 'update', 'compute')): return UpdateMetric(m)
     if is_of_sklearn(m): return SklearnMetric(m)
+    if Metric.adopt and (found := Metric.adopt(m)) is not None: return found
     if callable(m): return AvgMetric(m)
     raise TypeError(f'{m!r} is not a metric: pass a function of (pred, *yb), a Metric, '
                     'or an object with reset, update and compute')

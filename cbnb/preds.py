@@ -26,7 +26,7 @@ from torch.utils.data import (
 
 # %% ../nbs/13_preds.ipynb #1e433ade
 from .callback import Callback, hinted, patch
-from .checkpoint import read_file, write_whole
+from .checkpoint import read_file, sweep_drafts, write_whole
 from .data import as_loader, entries, map_tensors, refilled, save_rng
 from .data import to_detach as detached
 from .learner import Learner
@@ -137,8 +137,9 @@ def save_batch(
         t = t.detach().cpu()
         return t.clone() if t.untyped_storage().nbytes() > t.nbytes else t
     content = _plain(map_tensors(own, batch))
-    return write_whole(Path(folder)/f'{i:06d}.pt', lambda draft: torch.save(
-        content, draft, pickle_protocol=pickle_protocol))
+    path = Path(folder)/f'{i:06d}.pt'          # its drafts are swept by `forget_batches`
+    def write(draft: Path) -> None: torch.save(content, draft, pickle_protocol=pickle_protocol)
+    return write_whole(path, write, sweep=False)
 
 def _plain(batch: Any) -> Any:
     if (held := entries(batch)) is not None: return {k: _plain(v) for k, v in held.items()}
@@ -149,6 +150,7 @@ def forget_batches(
     folder: str | Path,    # need not be there
 ) -> None:
     "Remove the batches of an earlier run; other files stay"
+    sweep_drafts(Path(folder), '*.pt')
     for path in Path(folder).glob('*.pt'):
         if _BATCH_FILE.fullmatch(path.name): path.unlink()
 
