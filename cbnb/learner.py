@@ -26,15 +26,18 @@ from torch import Tensor, nn
 
 # %% ../nbs/03_learner.ipynb #1b68a96b
 from .callback import (
-    BATCH_EVENTS, EPOCH, FIT, TRAIN, VALIDATE, Callback, Callbacks, CancelBackwardException,
-    CancelBatchException, CancelEpochException, CancelException, CancelFitException,
-    CancelStepException, CancelTrainException, CancelValidException, CbList, Level, brief, event,
-    hinted, loop_lines, not_honoured, patch, user_level)
-from .data import apart, as_dls, n_batches, split_batch, to_device
+    BATCH_EVENTS, Callback, Callbacks, CancelBackwardException, CancelBatchException,
+    CancelEpochException, CancelException, CancelFitException, CancelStepException,
+    CancelTrainException, CancelValidException, CbList, EPOCH, FIT, Level, TRAIN, VALIDATE,
+    brief, event, hinted, loop_lines, not_honoured, patch, user_level)
+from .data import (
+    apart, as_dls, as_loader, first_batch, is_empty, n_batches, save_rng, split_batch,
+    to_device)
 from .metrics import as_metrics
 from .optim import (
-    Optimizers, as_positive, belongs_to, freeze_groups, make_opt, needs_closure, norm_params,
-    one_group, recommended, save_hypers, set_hyper, shares_params, spread_lrs)
+    HyperNames, Optimizers, as_positive, belongs_to, freeze_groups, lend_names, make_opt,
+    needs_closure, norm_params, noted_hypers, one_group, recommended, save_hypers, set_hyper,
+    shares_params, spread_lrs)
 from .undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../nbs/03_learner.ipynb #7da89e57
@@ -320,14 +323,18 @@ class Loop:
 
     def _all_batches(self) -> None:
         __tracebackhide__ = True
-        self.n_iter, i, batch, modes = n_batches(self.dl), -1, None, Modes(self.model)
+        n = self.n_iter = n_batches(self.dl)
+        i, batch, modes = -1, None, Modes(self.model)
         try:
             for i, batch in enumerate(self.dl):
+                if is_empty(batch): continue         # it counts for nothing
+                if i == n: self.n_iter = None        # nobody knows how many there will be
                 if modes.model.training is not modes.training: modes.put_back(self)
                 self.one_batch(i, batch)
                 batch = None                     # so that it is freed before the next is loaded
             if i < 0 and self.training: raise ValueError('the training loader gave no batches')
             self._in_batch = False
+            if n is not None and i + 1 != n: self._say_miscounted(n, i + 1)
         except Exception as e:
             self._say_where(e, i if batch is not None else i + 1)
             raise
@@ -442,12 +449,17 @@ class LearnerState(Loop):
     metrics = property(operator.attrgetter('_metrics'), _set_metrics)
 
     def _set_dls(self, dls: Any) -> None:
-        self._dls = dls = as_dls(dls)
+        self._dls, self._miscounted = as_dls(dls), []
+        self._choose_split()
+    dls = property(operator.attrgetter('_dls'), _set_dls)
+
+    def _choose_split(self) -> None:
+        "How batches are taken apart, and whether they are moved first; the device may have changed"
+        dls = self._dls
         n_inp, device = getattr(dls, 'n_inp', None), getattr(dls, 'device', None)
         split = getattr(dls, 'split', None) or functools.partial(split_batch, n_inp=n_inp)
         on_cpu = device is None or torch.device(device).type == 'cpu'        # no moving there
         self._split = split if on_cpu else lambda batch: split(to_device(batch, device))
-    dls = property(operator.attrgetter('_dls'), _set_dls)
 
 # %% ../nbs/03_learner.ipynb #e0b767f8
 @patch
@@ -573,6 +585,7 @@ def as_list(
     "`values` as a list"
     if values is None: return []
     one = isinstance(values, (str, Callback, type)) or not isinstance(values, Iterable)
+    if getattr(values, 'ndim', 1) == 0: one = True       # a tensor that is a number has `__iter__`
     return [values] if one else list(values)
 
 def is_a(
@@ -644,9 +657,20 @@ def _say_where(self: Learner, e: Exception, i: int) -> None:
     if not any(note.endswith(self.where()) for note in said): e.add_note(f'in {self.where()}')
 
 @patch
+def _say_miscounted(self: Learner, said: int, gave: int) -> None:
+    "Once for each loader: its length, by which schedules and bars go, is not that of an epoch"
+    if any(dl is self.dl for dl in self._miscounted): return
+    self._miscounted.append(self.dl)
+    why = ('its __len__ is wrong' if gave > said else
+           'a StopIteration in the dataset ends it early, or its __len__ is wrong')
+    _warn(f'the {"training" if self.training else "validation"} loader has a length of {said}, '
+          f'and gave {gave} batches: {why}; schedules go by that length')
+
+@patch
 def to_dls_device(self: Learner) -> None:
     "Move the model, and a loss function with buffers, to the device of the loaders"
     if (device := getattr(self.dls, 'device', None)) is None: return
+    self._choose_split()
     self.model.to(device)
     for step in (self, self.train_step, self.eval_step):
         for part in (step.model, step.loss_func):
@@ -786,6 +810,10 @@ def fit(self: Learner,
     n_epoch, start_epoch = as_count(n_epoch, 'n_epoch', 1), as_count(start_epoch, 'start_epoch', 0)
     if start_epoch > n_epoch: raise ValueError(f'start_epoch={start_epoch} is after n_epoch={n_epoch}')
     check_valid_every(valid_every)
+    file = vars(self).pop('_loaded_from', None)
+    if file and start_epoch: print(
+        f'going on from epoch {start_epoch} with {file}: random state and data order are not in the '
+        'file, so the numbers will differ slightly from those of a fit without a break')
     with self._run('fit', cbs):
         self.n_epoch, self.start_epoch, self.valid_every = n_epoch, start_epoch, valid_every
         self._prepare_opt(lr, wd, reset_opt)
@@ -873,6 +901,8 @@ def _prepare_opt(self: Learner, lr: Any, wd: float | None, reset_opt: bool) -> N
     self._known = self.opt, self.opt_func
     self._forget_grads()                      # of whoever called `backward` before
     self.undo.callback(save_hypers(self.opt))
+    lend_names(self.opt, HyperNames, self.undo)     # `opt.hypers` and `opt.set_hyper`, as in fastai
+    self.undo.set(self, '_own_hypers', noted_hypers(self.opt))     # for `save` within the fit
     lrs = spread_lrs(self.lr if lr is None else lr, len(self.opt.param_groups))
     wd = self.wd if wd is None else wd
     set_hyper(self.opt, 'lr', lrs)
@@ -898,7 +928,6 @@ def _forget_grads(self: Learner) -> None:
     for part in (self, self.train_step):
         for m in modules_of(part.model):
             for p in m.parameters(recurse=False): p.grad = None
-
 
 # %% ../nbs/03_learner.ipynb #746cf0bf
 @patch
@@ -933,7 +962,7 @@ def validate(self: Learner,
     __tracebackhide__ = True
     with self._evaluating('validate', cbs) as evaluate:
         self.undo.set(self, 'final_record', None)
-        evaluate(self.dls[ds_idx] if dl is None else dl)
+        evaluate(self.dls[ds_idx] if dl is None else as_loader(dl))
         return self.final_record
 
 @patch
@@ -946,12 +975,14 @@ def _for_now(self: Learner, name: str, value: Any) -> Iterator[Learner]:
 @patch
 def no_logging(self: Learner) -> Any:
     "No table of epochs for the length of a `with` block"
-    return self._for_now('logger', lambda *args: None)
+    return self._for_now('logger', _log_nothing)
 
 @patch
 def no_mbar(self: Learner) -> Any:
     "No bar over epochs for the length of a `with` block"
     return self._for_now('create_mbar', False)
+
+def _log_nothing(row: list) -> None: pass
 
 # %% ../nbs/03_learner.ipynb #00ec46dc
 @patch
@@ -1011,19 +1042,20 @@ def text_table(
 def summary(self: Learner) -> str:
     "The layers with output shapes and parameter counts, from one training batch; changes nothing"
     def run() -> None:
-        xb, _ = self._split(next(iter(self.dls.train)))
+        xb, _ = self._split(first_batch(self.dls.train))
         by_name = isinstance(self.train_step, ModelLossStep) and not isinstance(xb, Mapping)
         if by_name and isinstance(xb[0], Mapping): [xb] = xb
         self.model(**xb) if isinstance(xb, Mapping) else self.model(*xb)
     modes = {m: m.training for m in self.model.modules()}
-    with interrupts_wait(), torch.random.fork_rng(), torch.no_grad(), \
-            self._for_now('purpose', 'validate'):
+    with interrupts_wait(), torch.no_grad(), self._for_now('purpose', 'validate'):
+        restore = save_rng()               # the model may draw, too
         try:                               # hooks of a fit under way do not look at this
             self.to_dls_device()
             self.model.eval()
             rows = layer_rows(self.model, run)
         finally:
             for m, on in modes.items(): m.training = on
+            restore()
     sizes = [(p.numel(), p.requires_grad) for p in self.model.parameters()]
     total, trainable = sum(n for n, _ in sizes), sum(n for n, on in sizes if on)
     def name(f: Any) -> str:

@@ -672,14 +672,18 @@ def plot(self: Recorder,
     return_fig: bool | None = None,   # return the figure instead of showing it
     ax: Any = None,                   # draw into these axes
 ) -> Any:                             # `ax`; or the figure, if it was asked for
-    "Loss over learning rate, from the last `lr_find`; ValueError if there was none"
+    "Loss over learning rate, from the last `lr_find`, or from the last fit if there was none"
     found = getattr(self.learn, 'lr_finder_result', None)
-    if found is None: raise ValueError('there is no sweep to plot: call learn.lr_find() first')
-    part = slice(skip_start, max(len(found.lrs) - skip_end, 0))
-    lrs, losses = found.lrs[part] or found.lrs, found.losses[part] or found.losses
-    marks, best = (_steepest(self, lrs, losses), found.recommended) if suggestion else (None, None)
+    all_lrs, all_losses = (found.lrs, found.losses) if found else _of_last_fit(self)
+    part = slice(skip_start, max(len(all_lrs) - skip_end, 0))
+    lrs, losses = all_lrs[part] or all_lrs, all_losses[part] or all_losses
+    marks, best = (_steepest(self, lrs, losses), found and found.recommended) if suggestion else (None, None)
     fig = lr_find_figure(lrs, losses, marks, best, ax=ax)
     return show(fig, 'loss over learning rate', return_fig) if ax is None else ax
+
+def _of_last_fit(recorder: Recorder) -> tuple[list[float], list[float]]:
+    if recorder.history.runs and len(recorder.losses): return recorder.lrs, list(recorder.last().losses)
+    raise ValueError('there is nothing to plot: call learn.lr_find() first, or fit')
 
 def _steepest(recorder: Recorder, lrs: list, losses: list) -> dict[str, tuple[float, float]]:
     if len(losses) < 2:

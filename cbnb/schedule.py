@@ -16,7 +16,7 @@ from typing import Any
 from .callback import Callback, hinted, patch, user_level
 from .data import n_batches
 from .learner import Learner, as_count, as_list
-from .optim import as_positive, hyper_place, no_such_hyper, spread_lrs, write_hyper
+from .optim import as_positive, as_python, hyper_place, no_such_hyper, spread_lrs, write_hyper
 from .plot import lr_figure, show, view_for
 
 # %% ../nbs/06_schedule.ipynb #4c7c9805
@@ -159,7 +159,8 @@ def check_values(
     n: int,         # number of parameter groups
 ) -> None:
     "Refuse values that are no numbers, or not as many as there are groups"
-    values = list(value) if hasattr(value, '__len__') else [value]*n
+    value = as_python(value)
+    values = [value]*n if not hasattr(value, '__len__') or getattr(value, 'ndim', 1) == 0 else list(value)
     if len(values) != n:
         raise ValueError(f'the schedule of {name!r} gives {len(values)} values for {n} groups')
     if any(math.isnan(v) for v in values):
@@ -287,9 +288,9 @@ def fit_sgdr(self: Learner,
     cycle_len: int,             # epochs in the first
     lr_max: Any = None,         # rate at the start of each cycle; None: the learner's
     cycle_mult: int = 2,        # each cycle is so many times longer than the one before
-    wd: float | None = None,    # weight decay; None: the learner's
     cbs: Any = None,            # callbacks for this fit only
     reset_opt: bool = False,    # begin with a new optimizer
+    wd: float | None = None,    # weight decay; None: the learner's
     start_epoch: int = 0,       # go on from here: the schedule goes on, too
 ) -> None:
     "Train in cycles: in each, the rate falls along a cosine from `lr_max` to 0"
