@@ -237,8 +237,7 @@ def load(self: Learner,
     weights, opt_state = _parts(path, 'cpu' if device is None else device, with_opt)
     weights = renamed(weights, _name_in(self.model))
     with interrupts_wait():
-        before = {k: v.cpu().clone() if isinstance(v, Tensor) else v
-                  for k, v in self.model.state_dict().items()}
+        before = {k: _copied(v) for k, v in self.model.state_dict().items()}
         try:
             fit = self.model.load_state_dict(weights, strict=strict)
             if opt_state: why_not = self._load_opt(opt_state)
@@ -253,6 +252,11 @@ def load(self: Learner,
     elif with_opt and had is not None and opt_state is None:
         _warn(f'{file} has no optimizer state: the optimizer is as it was')
     return self
+
+def _copied(value: Any) -> Any:
+    "A copy on the CPU; of extra state, and of a weight without a shape, just a copy"
+    if not isinstance(value, Tensor) or nn.parameter.is_lazy(value): return copy.deepcopy(value)
+    return value.to('cpu', copy=True)
 
 def _parts(path: Path, device: Any, with_opt: bool) -> tuple[dict, dict | None]:
     "The states of model and optimizer in a file; `ValueError` if they are none"

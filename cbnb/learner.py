@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LOOP_STATE', 'Step', 'as_loss', 'note_whole_dict', 'CallStep', 'PredictStep', 'modules_of', 'call_on_batch',
-           'gradients_noted', 'depends_on', 'divided', 'is_number', 'ModelLossStep', 'loss_and_pred', 'computes_loss',
+           'noting_gradients', 'depends_on', 'divided', 'is_number', 'ModelLossStep', 'loss_and_pred', 'computes_loss',
            'as_step', 'Loop', 'Modes', 'FitInterrupted', 'TrainEvalCallback', 'LearnerState', 'Learner', 'as_list',
            'is_a', 'checked_lr', 'as_count', 'check_valid_every', 'layer_rows', 'text_table']
 
@@ -132,22 +132,28 @@ class CallStep(Step):
 
     def predict(self, learn):
         __tracebackhide__ = True
-        switched = [] if learn.training else [m for m in self.own if m.training]
-        for m in switched: m.training = False
-        first = learn.training and self.by_learner is None and learn.opt is not None
-        try: out = learn.step_result = (self._first_call if first else self._call)(learn)
-        finally:
-            for m in switched: m.training = True
+        if not learn.training: out = self._evaluate(learn)
+        elif self.by_learner is None and learn.opt is not None: out = self._first_call(learn)
+        else: out = self._call(learn)
+        learn.step_result = out
         losses, rest = divided(out, learn.training)
         if losses: learn.loss_grad = sum(losses[1:], losses[0])
         if rest: learn.pred, *_ = rest
         if len(rest) > 1 or not learn.training: learn.yb = tuple(rest[1:])
 
     def _call(self, learn): return call_on_batch(self.func, learn)
+
+    def _evaluate(self, learn):
+        "With the modules in evaluation mode that `learn.model.eval()` does not reach"
+        if not any(m.training for m in self.own): return self._call(learn)
+        with interrupts_wait(), UndoStack() as undo:
+            for m in self.own: undo.set(m, 'training', False)
+            with interrupts_act(): return self._call(learn)
+
     def _first_call(self, learn):
         "Find out whether the function updates the weights, or leaves that to the learner"
         params = [p for group in learn.opt.param_groups for p in group['params']]
-        with gradients_noted(params) as noted: out = self._call(learn)
+        out, noted = noting_gradients(params, lambda: self._call(learn))
         losses, _ = divided(out, training=True)
         self.by_learner = not noted and any(depends_on(loss, params) for loss in losses)
         return out
@@ -185,16 +191,16 @@ def call_on_batch(
     return f(**learn.xb, **dict(zip(learn.dls.targets, learn.yb)))
 
 # %% ../nbs/03_learner.ipynb #6b3f16b5
-@contextmanager
-def gradients_noted(
+def noting_gradients(
     params: Iterable[Tensor],    # of an optimizer
-) -> Iterator[list[Tensor]]:
-    "Note the parameters whose gradients are computed in a `with` block, in whichever way"
+    f: Callable[[], Any],
+) -> tuple[Any, list[Tensor]]:   # its result, and the parameters
+    "Call `f`, and note the parameters whose gradients are computed meanwhile, in whichever way"
     noted: list[Tensor] = []
-    hooks = [p.register_hook(lambda grad, p=p: noted.append(p)) for p in params if p.requires_grad]
-    try: yield noted
-    finally:
-        for hook in hooks: hook.remove()
+    with interrupts_wait(), UndoStack() as undo:
+        for p in params:
+            if p.requires_grad: undo.callback(p.register_hook(lambda grad, p=p: noted.append(p)).remove)
+        with interrupts_act(): return f(), noted
 
 def depends_on(
     loss: Tensor,                # with its graph, if it still has it
@@ -764,7 +770,6 @@ def _run(self: Learner,
         self.undo = undo
         undo.enter_context(self.added_cbs(cbs))
         if outer is None: undo.callback(self._switch_on)
-        for m in self._modules_of_steps(): undo.callback(setattr, m, 'training', m.training)
         self.purpose, self.iter, self._in_batch = purpose, None, False
         self.training = self.training and outer is not None
         grad = torch.is_grad_enabled()
@@ -773,11 +778,6 @@ def _run(self: Learner,
             if outer is not None and e.level in (FIT, EPOCH): raise    # the outer run honours it
             raise RuntimeError(not_honoured(e)) from e
         finally: torch.set_grad_enabled(grad)      # an interrupt may have cut a `no_grad` short
-
-@patch
-def _modules_of_steps(self: Learner) -> list[nn.Module]:
-    "What `learn.model.train()` does not reach: a step switches it for the length of a call"
-    return [*self.train_step.own, *self.eval_step.own]
 
 @patch
 def _switch_on(self: Learner) -> None:

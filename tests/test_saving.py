@@ -706,9 +706,9 @@ def test_torch_writes_by_path(tmp_path, monkeypatch):
     seen = []
     save = torch.save
 
-    def note(state, file):
+    def note(state, file, **kwargs):
         seen.append(file)
-        save(state, file)
+        save(state, file, **kwargs)
 
     monkeypatch.setattr("torch.save", note)
     learn = line_learner(path=tmp_path)
