@@ -36,12 +36,10 @@ SURVIVED, HANGS = "", "takes too long"
 # The test files for a module; for all others it is test_<module>.py.
 TESTS = {
     "callback": "callbacks events errors",
-    "chart": "widgets display",
     "checkpoint": "saving",
     "dashboard": "display lr_picker",
     "front_end": "lr_picker display",
     "learner": "callbacks events errors undo steps saving",
-    "lr_rules": "lr_rules lr_finder",
     "mixup": "hooks",
     "optim": "steps schedule errors",
     "plot": "widgets recorder hooks",
@@ -97,10 +95,10 @@ class _Finder(ast.NodeVisitor):
         self.scope.pop()
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self.scope.append(node)
         for decorator in node.decorator_list:
             if "no_grad" in ast.unparse(decorator):
                 self.add("dropped with", decorator, "(lambda f: f)")
-        self.scope.append(node)
         for part in (*node.args.defaults, *filter(None, node.args.kw_defaults), *node.body):
             self.visit(part)
         self.scope.pop()
@@ -239,10 +237,6 @@ class _Watch:
         self.calls[nodeid] = sorted(self.called)
         self.seconds[nodeid] = round(time.monotonic() - self.start, 3)
 
-    def pytest_runtest_logreport(self, report):
-        if report.failed:
-            self.failed = report.nodeid
-
 
 class _Chosen:
     """A pytest plugin: runs the tests of a list, in its order, and remembers which one failed."""
@@ -283,7 +277,7 @@ class Project:
     """A copy of the project, in which one module is changed and tested."""
 
     def __init__(self, folder: Path, module: str):
-        self.folder, self.module = folder, module
+        self.folder, self.module, self.with_notebook = folder, module, True
         for name in (LIB.name, NBS.name, "tests", "tools"):
             shutil.copytree(ROOT / name, folder / name, dirs_exist_ok=True)
         for path in ROOT.glob("*.*"):
@@ -317,6 +311,9 @@ class Project:
                 os.chdir(self.folder)
                 os.environ["PYTHONPATH"] = str(self.folder)
                 sys.path[:] = [str(self.folder), *(path for path in sys.path if Path(path or ".").resolve() != ROOT)]
+                sys.dont_write_bytecode = True
+                for name in [name for name in sys.modules if name.split(".")[0] in (LIB.name, "conftest", "helpers")]:
+                    del sys.modules[name]
                 answer.write_text(json.dumps(job()))
                 sys.stdout.flush()
             except BaseException:
@@ -349,28 +346,29 @@ class Project:
         """Run all tests concerned as they are, to learn which of them call what; stop if the module is not even right now."""
 
         def job() -> object:
+            sys.dont_write_bytecode = False  # the tests are compiled once for all
             watch = _Watch(self.path)
-            return self.pytest(watch, self.files), watch.calls, watch.seconds, getattr(watch, "failed", "")
+            return self.pytest(watch, self.files), watch.calls, watch.seconds
 
         answer = self.in_child(job, 3600)
         if isinstance(answer, str) or answer[0]:
-            sys.exit(f"the tests of {self.module} fail as they are: {answer if isinstance(answer, str) else answer[3]}\n{self.log()}")
-        _, self.calls, self.seconds, _ = answer
-        sys.dont_write_bytecode = True
+            self.give_up("fail as they are")
+        _, self.calls, self.seconds = answer
+
+    def check(self) -> None:
+        """Would all pass that is going to judge the mutants? A notebook that needs a real kernel is left out."""
         start = time.monotonic()
-        self.with_notebook = True
         failed = self.failed_notebook(600)
         self.notebook_seconds = time.monotonic() - start
         if failed:
-            print(f"  without {self.notebook.name}, which needs a real kernel ({failed})")
+            print(f"  without {self.notebook.name}: {failed} needs a real kernel")
             self.with_notebook = False
-        failed = self.failed_test("")
-        if failed:
-            sys.exit(f"the tests of {self.module} depend on their order: {failed}\n{self.log()}")
+        if failed := self.failed_test(""):
+            self.give_up(f"depend on their order: {failed}")
 
-    def log(self) -> str:
-        """The end of what the last child printed."""
-        return (self.folder / "log.txt").read_text(errors="replace")[-3000:]
+    def give_up(self, why: str) -> None:
+        """Stop, and show the end of what the last child printed."""
+        sys.exit(f"the tests of {self.module} {why}\n" + (self.folder / "log.txt").read_text(errors="replace")[-3000:])
 
     def failed_notebook(self, limit: float) -> str:
         """The cell of the module's own notebook that fails, if one does."""
@@ -424,6 +422,7 @@ def tested(module: str, mutants: list[Mutant]) -> tuple[int, int, list[Mutant]]:
     with tempfile.TemporaryDirectory(prefix="mutants") as folder:
         project = Project(Path(folder).resolve(), module)
         project.watch()
+        project.check()
         print(f"  {len(project.calls)} tests, {sum(project.seconds.values()):.0f} s", flush=True)
         for mutant in mutants:
             start = time.monotonic()
@@ -444,12 +443,17 @@ def main() -> int:
     parser.add_argument("modules", nargs="+", help="as in cbnb/: steps, dialects/v1_loop")
     parser.add_argument("--n", type=int, default=40, help="mutants of each module")
     parser.add_argument("--seed", type=int, default=0, help="which ones are drawn")
+    parser.add_argument("--lines", type=int, nargs=2, metavar=("FIRST", "LAST"), help="all mutants of these lines instead")
     parser.add_argument("--list", action="store_true", help="run nothing")
     args = parser.parse_args()
 
     lines = []
     for module in args.modules:
-        mutants = drawn(mutants_of((LIB / f"{module}.py").read_text(encoding="utf-8")), args.n, f"{args.seed} {module}")
+        mutants = mutants_of((LIB / f"{module}.py").read_text(encoding="utf-8"))
+        if args.lines:
+            mutants = [mutant for mutant in mutants if args.lines[0] <= mutant.line <= args.lines[1]]
+        else:
+            mutants = drawn(mutants, args.n, f"{args.seed} {module}")
         print(f"{module}: {len(mutants)} mutants", flush=True)
         if args.list:
             print(*(f"  {mutant}" for mutant in mutants), sep="\n")
