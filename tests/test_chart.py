@@ -287,6 +287,17 @@ def test_names_of_marks_do_not_cover_each_other_nor_a_line():
     assert marked(("a", 50, 0.5, False), ("b", 0, 0.5, False), lines=[above])["a"] == ("left", 50.0, 55.5, False)
 
 
+def test_the_name_of_a_mark_covers_no_other_mark():
+    """The second is where the name of the first would stand."""
+    assert marked(("a", 50, 0.5, False), ("b", 52, 0.5 + 11 / 200, False), ("end", 0, 0.1, False))["a"] == ("right", 50.0, 44.5, False)
+
+
+def test_near_the_lower_border_a_name_moves_further_up():
+    """10 pixels above it: 11 below would be outside, 11 above is a line, so it is 26 above."""
+    above = Line("above", list(range(101)), [0.05 + 11 / 200] * 101)
+    assert marked(("a", 50, 0.05, False), ("end", 0, 0.5, False), lines=[above])["a"] == ("left", 50.0, 82.0, False)
+
+
 def test_curves_in_words():
     assert described([("a", [3.0, 1.0, 2.0, nan]), ("b", [inf])], "title") == "title; a from 3 to 2, lowest 1; b: no values"
     assert described([]) == "empty chart" and 'aria-label="mine"' in chart([TWO], text="mine")

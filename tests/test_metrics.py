@@ -656,3 +656,46 @@ def test_an_array_with_one_number_is_that_number():
     learn = classifier(cbnb.AvgMetric(lambda pred, y: np.array([2.5]), "two_and_a_half"))
     assert learn.validate()[1] == 2.5
     assert type(one_number("m", np.array([2.5]))) is float
+
+
+class Graphless:
+    """A torchmetrics-like object that notes whether gradients are recorded."""
+
+    def __init__(self, seen):
+        self.seen = seen
+
+    def reset(self):
+        pass
+
+    def update(self, pred, y):
+        self.seen.append(torch.is_grad_enabled())
+
+    def compute(self):
+        return 0.0
+
+
+class GraphlessError(cbnb.MAE):
+    def __init__(self, seen):
+        super().__init__()
+        self.seen = seen
+
+    def error(self, pred, y):
+        self.seen.append(torch.is_grad_enabled())
+        return super().error(pred, y)
+
+
+def graphless(seen):
+    def func(pred, y):
+        seen.append((pred - y).requires_grad)
+        return (pred - y).abs().mean()
+
+    return func
+
+
+@pytest.mark.parametrize("kind", [graphless, Graphless, GraphlessError, lambda seen: cbnb.AccumMetric(graphless(seen))])
+def test_metrics_record_no_graph_in_training(kind):
+    """Training batches have gradients; a metric that recorded them would keep each batch in memory."""
+    seen = []
+    learn = line_learner(metrics=kind(seen), cbs=cbnb.Recorder(train_metrics=True))
+    learn.fit(1, cbs=cbnb.Callback(after_pred=lambda self: seen.append(None) if self.learn.pred.requires_grad else None))
+    assert None in seen and {flag for flag in seen if flag is not None} == {False}

@@ -424,3 +424,28 @@ def test_one_batch_before_any_fit():
     learn = cbnb.Learner(cbnb.DataLoaders(line_batches(1)), Line(), torch.nn.MSELoss())
     learn.one_batch(0, line_batches(1)[0])
     assert learn.loss == 13 and learn.train_iter == 0
+
+
+def test_a_validation_that_fails_inside_a_fit_leaves_no_phase_behind():
+    """The fit goes on, and its own validation still uses the learner's metrics, not copies as inside of another run."""
+    metric = cbnb.AvgMetric(mae)
+
+    class TryToValidate(cbnb.Callback):
+        def after_step(self):
+            with pytest.raises(ZeroDivisionError):
+                self.learn.validate(cbs=RaiseIn("after_pred", ZeroDivisionError, phase="validate"))
+
+    learn = line_learner(metrics=metric, cbs=TryToValidate)
+    learn.fit(1)
+    assert learn.recorder.phases == []
+    assert learn.recorder.history[0].epochs[0]["mae"] == pytest.approx(float(metric.value))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError, cbnb.CancelFitException, None])
+def test_no_phase_and_no_running_status_is_left_however_a_fit_ends(error):
+    learn = line_learner(metrics=mae, cbs=RaiseIn("after_pred", error, phase="validate") if error else None)
+    try:
+        learn.fit(1)
+    except (KeyboardInterrupt, ZeroDivisionError):
+        pass
+    assert learn.recorder.phases == [] and learn.recorder.history[0].status != "running"
