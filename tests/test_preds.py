@@ -425,6 +425,16 @@ def test_ctrl_c_waits_until_the_loss_averages_again():
     assert seen == ["none"] and loss_func.reduction == "mean"
 
 
+def test_callbacks_see_the_item_of_predict_as_they_see_batches():
+    """Also those that listen before the others: `predict` has unpacked its batch of one item before."""
+    seen = []
+    early = cbnb.Callback(before_batch=lambda self: seen.append([x.shape for x in self.learn.xb]))
+    early.order = -50
+    early.run_in = ("preds",)
+    line_learner(cbs=early).predict(torch.tensor(1.0))
+    assert seen == [[(1,)]]
+
+
 def test_lists_with_tensors_of_different_length_hold_one_for_each_item():
     """Boxes: three and five in the images of the first batch, two and two in the second."""
     boxes = [torch.full((n, 4), n) for n in (3, 5, 2, 2)]

@@ -6,7 +6,7 @@
 
 A mutant is the module with one change: a comparison, operator or constant is another, a condition is negated, a statement,
 a `with` or the registration of an undo is dropped. It is killed if a test, or the module's own notebook, fails or hangs.
-The tests concerned are those files of `TESTS` that call the changed function. All happens in a copy of the project.
+The tests concerned are those of the files in `TESTS` that call the changed function. All happens in a copy of the project.
 
 Mutants that change nothing a user could see are listed, with the reason, in `mutants.txt`, and do not count.
 """
@@ -26,6 +26,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from notebooks import LIB, NBS, ROOT, directives, is_skipped, read
@@ -33,7 +34,7 @@ from notebooks import LIB, NBS, ROOT, directives, is_skipped, read
 EQUIVALENT = Path(__file__).with_suffix(".txt")
 SURVIVED, HANGS = "", "takes too long"
 
-# The test files for a module; for all others it is test_<module>.py.
+# The test files for a module, besides test_defaults.py; for all others it is test_<module>.py.
 TESTS = {
     "callback": "callbacks events errors",
     "checkpoint": "saving",
@@ -95,11 +96,13 @@ class _Finder(ast.NodeVisitor):
         self.scope.pop()
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
+            self.visit(default)
         self.scope.append(node)
         for decorator in node.decorator_list:
             if "no_grad" in ast.unparse(decorator):
                 self.add("dropped with", decorator, "(lambda f: f)")
-        for part in (*node.args.defaults, *filter(None, node.args.kw_defaults), *node.body):
+        for part in node.body:
             self.visit(part)
         self.scope.pop()
 
@@ -276,8 +279,8 @@ def run_notebook(path: Path, module: str) -> str:
 class Project:
     """A copy of the project, in which one module is changed and tested."""
 
-    def __init__(self, folder: Path, module: str):
-        self.folder, self.module, self.with_notebook = folder, module, True
+    def __init__(self, folder: Path, module: str, limit: float = 60):
+        self.folder, self.module, self.limit, self.with_notebook = folder, module, limit, True
         for name in (LIB.name, NBS.name, "tests", "tools"):
             shutil.copytree(ROOT / name, folder / name, dirs_exist_ok=True)
         for path in ROOT.glob("*.*"):
@@ -286,7 +289,7 @@ class Project:
         self.path = folder / LIB.name / f"{module}.py"
         self.source = self.path.read_text(encoding="utf-8")
         names = TESTS.get(module, module.split("/")[-1].split("_")[0] if "/" in module else module).split()
-        self.files = [f"tests/test_{name}.py" for name in names]
+        self.files = [f"tests/test_{name}.py" for name in (*names, "defaults")]
         notebook = re.search(r"File to edit: .*?([^/]+\.ipynb)", self.source)
         self.notebook = folder / NBS.name / notebook[1]
 
@@ -383,6 +386,7 @@ class Project:
 
         tests = list(filter(concerned, self.calls)) or list(self.calls)  # nothing calls it in this process: maybe in another
         tests.sort(key=self.seconds.get)
+        tests = [test for test, spent in zip(tests, accumulate(map(self.seconds.get, tests))) if spent <= self.limit] or tests[:1]
         files = [file for file in self.files if any(test.startswith(file) for test in tests)]
 
         def job() -> str:
@@ -416,11 +420,11 @@ def warm_up() -> None:
         import torchmetrics
 
 
-def tested(module: str, mutants: list[Mutant]) -> tuple[int, int, list[Mutant]]:
+def tested(module: str, mutants: list[Mutant], limit: float) -> tuple[int, int, list[Mutant]]:
     """How many mutants were killed, how many change nothing, and those that survived."""
     known, killed, same, survivors = equivalents(EQUIVALENT.read_text(encoding="utf-8")), 0, 0, []
     with tempfile.TemporaryDirectory(prefix="mutants") as folder:
-        project = Project(Path(folder).resolve(), module)
+        project = Project(Path(folder).resolve(), module, limit)
         project.watch()
         project.check()
         print(f"  {len(project.calls)} tests, {sum(project.seconds.values()):.0f} s", flush=True)
@@ -443,6 +447,7 @@ def main() -> int:
     parser.add_argument("modules", nargs="+", help="as in cbnb/: steps, dialects/v1_loop")
     parser.add_argument("--n", type=int, default=40, help="mutants of each module")
     parser.add_argument("--seed", type=int, default=0, help="which ones are drawn")
+    parser.add_argument("--seconds", type=float, default=60, help="greatest time of the tests of one mutant, without it; the quick ones go first")
     parser.add_argument("--lines", type=int, nargs=2, metavar=("FIRST", "LAST"), help="all mutants of these lines instead")
     parser.add_argument("--list", action="store_true", help="run nothing")
     args = parser.parse_args()
@@ -459,7 +464,7 @@ def main() -> int:
             print(*(f"  {mutant}" for mutant in mutants), sep="\n")
             continue
         warm_up()
-        killed, same, survivors = tested(module, mutants)
+        killed, same, survivors = tested(module, mutants, args.seconds)
         lines.append(f"{module:24} {killed:3} of {len(mutants) - same} killed, {killed / max(1, len(mutants) - same):4.0%}, {same} change nothing")
         print(lines[-1], *(f"  SURVIVED {mutant}" for mutant in survivors), sep="\n", flush=True)
     print("", *lines, sep="\n")
