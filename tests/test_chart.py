@@ -206,6 +206,7 @@ def test_borders_and_marks_inside_of_the_plane_only():
     page = chart([TWO], borders=[-1, 0, 5, 10, 11, nan], marks=[Mark("m", 5, 0.5, "red"), Mark("s", 10, 1.0, "blue", strong=True), Mark("n", nan, 1, "red")])
     assert drawn(page, "border") == ["M0.0,0V220M320.0,0V220M640.0,0V220"]
     assert drawn(page, "mark") == ["M320.0,110.0h0", "M640.0,10.0h0"] and drawn(page, "strong") == ["M640.0,0V220"]
+    assert re.findall('<path class="(?:strong|mark)" stroke="(.*?)"', page) == ["blue", "red", "blue"]
     assert drawn(chart([TWO], borders=[0], log_x=True), "border") == []
     clipped = chart([TWO], y_range=(0.0, 0.5), marks=[Mark("m", 5, 0.7, "red"), Mark("n", 5, 0.5, "red")], cursor=10)
     assert drawn(clipped, "mark") == ["M320.0,0.0h0"] and drawn(clipped, "dots") == []

@@ -651,6 +651,15 @@ def test_what_is_no_number_is_described_in_a_line():
         classifier(cbnb.AccumMetric(lambda pred, y: (pred, y), name="both")).validate()
 
 
+@pytest.mark.parametrize("given, kept", [(torch.float64, "float64"), (torch.float32, "float32"), (torch.int64, "int64"), (torch.bfloat16, "float32")])
+def test_numbers_become_arrays_of_the_same_precision(given, kept):
+    """All but bfloat16, which NumPy does not have."""
+    seen = []
+    metric = cbnb.AccumMetric(lambda pred, y: seen.append((str(pred.dtype), str(y.dtype))) or 0.0, to_np=True, name="seen")
+    metric.add(torch.ones(3).to(given), torch.ones(3, dtype=torch.int64))
+    assert metric.value == 0 and seen == [(kept, "int64")]
+
+
 def test_an_array_with_one_number_is_that_number():
     """Processes add up numbers, and numpy makes none of an array with dimensions."""
     learn = classifier(cbnb.AvgMetric(lambda pred, y: np.array([2.5]), "two_and_a_half"))

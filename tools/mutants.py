@@ -224,7 +224,7 @@ class _Watch:
     """A pytest plugin: which tests call which functions of the module, and how long each takes."""
 
     def __init__(self, path: Path):
-        self.path, self.calls, self.seconds, self.called = str(path), {}, {}, set()
+        self.path, self.calls, self.seconds, self.called, self.failed = str(path), {}, {}, set(), []
 
     def _trace(self, frame, event, arg):
         if frame.f_code.co_filename == self.path:
@@ -240,6 +240,10 @@ class _Watch:
         self.calls[nodeid] = sorted(self.called)
         self.seconds[nodeid] = round(time.monotonic() - self.start, 3)
 
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            self.failed.append(report.nodeid)
+
 
 class _Chosen:
     """A pytest plugin: runs the tests of a list, in its order, and remembers which one failed."""
@@ -247,12 +251,14 @@ class _Chosen:
     def __init__(self, tests: list[str]):
         self.rank, self.failed = {test: i for i, test in enumerate(tests)}, ""
 
-    def pytest_collection_modifyitems(self, items):
+    def pytest_collection_modifyitems(self, session, items):
+        self.session = session
         items[:] = sorted((item for item in items if item.nodeid in self.rank), key=lambda item: self.rank[item.nodeid])
 
     def pytest_runtest_logreport(self, report):
         if report.failed:
             self.failed = self.failed or report.nodeid
+            self.session.shouldfail = "one is enough"
 
 
 def run_notebook(path: Path, module: str) -> str:
@@ -340,23 +346,26 @@ class Project:
         return json.loads(answer.read_text()) if answer.exists() else "the process died"
 
     def pytest(self, plugin: object, files: list[str]) -> int:
-        """Run tests, up to the first that fails."""
+        """Run tests."""
         import pytest
 
-        return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *files], plugins=[plugin]))
+        return int(pytest.main(["-q", *files], plugins=[plugin]))
 
     def watch(self) -> None:
-        """Run all tests concerned as they are, to learn which of them call what; stop if the module is not even right now."""
+        """Run all tests as they are, to learn which of them call what."""
 
         def job() -> object:
             sys.dont_write_bytecode = False  # the tests are compiled once for all
             watch = _Watch(self.path)
-            return self.pytest(watch, self.files), watch.calls, watch.seconds
+            return self.pytest(watch, self.files), watch.calls, watch.seconds, watch.failed
 
         answer = self.in_child(job, 3600)
-        if isinstance(answer, str) or answer[0]:
-            self.give_up("fail as they are")
-        _, self.calls, self.seconds = answer
+        if isinstance(answer, str) or answer[0] > 1:
+            self.give_up("cannot be run")
+        _, self.calls, self.seconds, failed = answer
+        for test in failed:
+            print(f"  without {test}, which fails as it is")
+            self.calls.pop(test, None)
 
     def check(self) -> None:
         """Would all pass that is going to judge the mutants? A notebook that needs a real kernel is left out."""
