@@ -17,8 +17,8 @@ __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'Cance
            'ActivationStats', 'Hook', 'HookCallback', 'Hooks', 'hook_output', 'hook_outputs', 'CutMix', 'MixUp',
            'EarlyStopping', 'EarlyStoppingCallback', 'ReduceLROnPlateau', 'Tracker', 'TrackerCallback', 'load_learner',
            'SaveModel', 'SaveModelCallback', 'GatherPredsCallback', 'FetchPredsCallback', 'MCDropoutCallback',
-           'SavedBatches', 'before_batch_cb', 'FTRL', 'ClipStep', 'ClosureStep', 'EvalStep', 'MultiLossStep',
-           'TrainStep']
+           'SavedBatches', 'before_batch_cb', 'FTRL', 'ClipStep', 'ClosureStep', 'EvalStep', 'ModelLossStep',
+           'MultiLossStep', 'TrainStep']
 
 # %% ../nbs/20_all.ipynb #0c5d651c
 from .callback import (
@@ -30,7 +30,7 @@ from .metrics import (
     AccumMetric, AvgLoss, AvgMetric, AvgSmoothLoss, Metric, ValueMetric, accuracy, error_rate,
     MAE, MSE, Accuracy, Loss, SklearnMetric, UpdateMetric, on)
 from .optim import Optimizers
-from .learner import FitInterrupted, Learner, Step, TrainEvalCallback
+from .learner import FitInterrupted, Learner, ModelLossStep, Step, TrainEvalCallback
 from .snapshot import snapshot
 from .front_end import set_display, shown_as
 from .recorder import History, Recorder
@@ -78,7 +78,8 @@ _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelE
          'EarlyStoppingCallback', 'ReduceLROnPlateau', 'Tracker', 'TrackerCallback',
          'load_learner', 'SaveModel', 'SaveModelCallback', 'GatherPredsCallback',
          'FetchPredsCallback', 'MCDropoutCallback', 'SavedBatches', 'before_batch_cb',
-         'FTRL', 'ClipStep', 'ClosureStep', 'EvalStep', 'MultiLossStep', 'TrainStep']
+         'FTRL', 'ClipStep', 'ClosureStep', 'EvalStep', 'ModelLossStep', 'MultiLossStep',
+         'TrainStep']
 
 # %% ../nbs/20_all.ipynb #e0e37a7d
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)

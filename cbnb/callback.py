@@ -4,22 +4,25 @@
 
 # %% auto #0
 __all__ = ['BACKWARD', 'STEP', 'BATCH', 'EVALUATED', 'TRAIN', 'VALIDATE', 'EPOCH', 'FIT', 'EVENTS', 'BATCH_EVENTS', 'event',
-           'PURPOSES', 'Action', 'Level', 'EventNames', 'CancelException', 'CancelStepException',
+           'PURPOSES', 'Action', 'Level', 'EventNames', 'nearest', 'CancelException', 'CancelStepException',
            'CancelBackwardException', 'CancelBatchException', 'CancelTrainException', 'CancelValidException',
            'CancelEpochException', 'CancelFitException', 'not_honoured', 'Forwarding', 'shadows', 'warn_shadow',
-           'snake_name', 'check_method_names', 'Callback', 'patch', 'settings', 'cb_settings', 'wrapped', 'made_by',
-           'Callbacks', 'early_names', 'user_level', 'class_of', 'loop_lines']
+           'snake_name', 'check_method_names', 'check_event_method', 'Callback', 'patch', 'hinted', 'unknown_argument',
+           'settings', 'cb_settings', 'wrapped', 'made_by', 'shown_arguments', 'brief', 'Callbacks', 'early_names',
+           'user_level', 'class_of', 'CbList', 'loop_lines']
 
 # %% ../nbs/00_callback.ipynb #6f8444d8
 import difflib
 import functools
+import inspect
 import math
 import re
+import reprlib
 import sys
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 # %% ../nbs/00_callback.ipynb #96a96fa0
 class Action(str):
@@ -71,8 +74,16 @@ class EventNames:
         raise AttributeError(f'no event is called {name!r}{_did_you_mean(name)}')
 
 def _did_you_mean(name: str, cutoff: float = 0.6) -> str:
-    near = difflib.get_close_matches(name, EVENTS, n=1, cutoff=cutoff)
-    return f'; did you mean {near[0]!r}?' if near else f'; the events are {", ".join(EVENTS)}'
+    near = nearest(name, EVENTS, cutoff)
+    return f'; did you mean {near!r}?' if near else f'; the events are {", ".join(EVENTS)}'
+
+def nearest(
+    name: str,               # what was written
+    known: Iterable[str],    # what there is
+    cutoff: float = 0.6,     # how alike they must be: 1 is the same
+) -> str | None:             # None: nothing is like it
+    "The known name that is most like `name`"
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
 
 event = EventNames()
 
@@ -196,18 +207,31 @@ def snake_name(
 def check_method_names(
     cls: type,   # a new callback class
 ) -> None:
-    "Refuse public methods whose names are almost those of events (`TypeError`)"
+    "Refuse public methods whose names are almost those of events, and events with arguments"
     for name, value in vars(cls).items():
+        if name in EVENTS: check_event_method(value, f'{cls.__name__}.{name}')
         if not callable(value) or name.startswith('_') or name in EVENTS: continue
         if _STRANGE.fullmatch(name): raise TypeError(
             f'{cls.__name__}.{name} is no event of this Callback, and would never be called. '
             'A class written for fastai v1 or MindSpore needs no base class here; '
             'or derive it from the Callback of cbnb.dialects.fastai_v1 or .mindspore')
-        near = difflib.get_close_matches(name, EVENTS, n=1, cutoff=0.85)
+        near = nearest(name, EVENTS, cutoff=0.85)
         if near: raise TypeError(
             f'{cls.__name__}.{name} is not an event and would never be called: '
-            f'did you mean {near[0]!r}? '
+            f'did you mean {near!r}? '
             '(A helper method may keep such a name with a leading underscore.)')
+
+def check_event_method(
+    f: Any,        # what will be called for an event
+    what: str,     # what to call it in the error
+) -> None:
+    "Refuse a function that needs more arguments than the callback itself (`TypeError`)"
+    if not isinstance(f, types.FunctionType): return
+    needed = [p.name for p in list(inspect.signature(f).parameters.values())[1:]
+              if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if needed: raise TypeError(
+        f'{what}(self, {", ".join(needed)}): an event is called without arguments. '
+        f'Drop {", ".join(needed)}; the learner is self.learn')
 
 _STRANGE = re.compile('on_(train|eval|epoch|batch|loss|backward|step)(_epoch|_step)?_(begin|end)')
 
@@ -228,6 +252,7 @@ class Callback(Forwarding):
             if name not in EVENTS: raise TypeError(
                 f'{type(self).__name__}({name}=...): '
                 f'no event is called {name!r}{_did_you_mean(name)}')
+            check_event_method(f, name)
             if f is not None: self.__dict__[name] = types.MethodType(f, self)
 
     def __init_subclass__(cls, **kwargs):
@@ -256,7 +281,8 @@ class Callback(Forwarding):
         purpose = getattr(self.learn, 'purpose', 'fit')
         return self.method(event_name)() if self.wants(event_name, training, purpose) else None
 
-    def __repr__(self) -> str: return type(self).__name__
+    def __str__(self) -> str: return type(self).__name__
+    def __repr__(self) -> str: return f'{type(self).__name__}({shown_arguments(self)})'
 
 def _nothing() -> None: pass
 
@@ -273,6 +299,51 @@ def patch(
     f.__qualname__ = f'{cls.__name__}.{f.__name__}'
     setattr(cls, f.__name__, f)
     return f
+
+# %% ../nbs/00_callback.ipynb #7ca194e4
+_F = TypeVar('_F', bound=Callable[..., Any])
+
+def hinted(f: _F) -> _F:
+    "`f`, but its `TypeError` for an unknown keyword says which one may be meant"
+    parameters = inspect.signature(f).parameters
+    @functools.wraps(f)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True                      # IPython leaves this frame out
+        try: return f(*args, **kwargs)
+        except TypeError as e:
+            unknown = [k for k in kwargs if k not in parameters]
+            if e.__traceback__.tb_next is not None or not unknown: raise     # it was called
+            name = call.__qualname__.rpartition('.')[2]
+            if name == '__init__': name = type(args[0]).__name__
+            said = unknown_argument(name, unknown[0], [p for p in parameters if p != 'self'])
+        raise TypeError(said)
+    return call
+
+def unknown_argument(
+    func: str,           # the name of a function
+    name: str,           # the argument that it does not have
+    known: list[str],    # those that it has
+) -> str:
+    "The sentence that says so, with the argument that may be meant"
+    if name in _ELSEWHERE and name not in known: hint = _ELSEWHERE[name]
+    else:
+        near = next((k for k in _SYNONYMS.get(name, ()) if k in known), None) or nearest(name, known)
+        hint = f'did you mean {near}=?' if near else f'there are {", ".join(known)}'
+    return f'{func} has no argument {name!r}: {hint}'
+
+_SYNONYMS = dict(                    # what others call it -> what we do
+    epochs=['n_epoch'], n_epochs=['n_epoch'], num_epochs=['n_epoch'], max_epochs=['n_epoch'],
+    n_epoch=['epochs', 'n_cycles'], lr=['lr_max', 'base_lr'], max_lr=['lr_max', 'lr', 'end_lr'],
+    lr_max=['lr', 'base_lr'], learning_rate=['lr', 'lr_max', 'base_lr'], min_lr=['start_lr'],
+    weight_decay=['wd'], momentum=['moms'], mom=['moms'], cb=['cbs'], callback=['cbs'],
+    callbacks=['cbs'], callback_fns=['cbs'], loss=['loss_func'], loss_fn=['loss_func'],
+    criterion=['loss_func'], opt=['opt_func'], optim=['opt_func'], optimizer=['opt_func'],
+    metric=['metrics'], data=['dls', 'dl'], dataloaders=['dls'], dataloader=['dl'],
+    test_dl=['dl'], suggestions=['suggest_funcs'], plot=['show_plot'])
+_ELSEWHERE = dict(
+    device='the loaders have it, DataLoaders(train, valid, device=...)',
+    bs='the loaders have it, DataLoaders.from_datasets(train, valid, bs=...)',
+    batch_size='the loaders have it, DataLoaders.from_datasets(train, valid, bs=...)')
 
 # %% ../nbs/00_callback.ipynb #a5cdaaeb
 @patch
@@ -354,6 +425,31 @@ def wrapped(cb: Callback) -> Any:
 def made_by(cb: Callback) -> Any:
     "The class, or the partial of one, that makes such an object anew for each fit; or the object"
     return vars(cb).get('factory') or wrapped(cb)
+
+# %% ../nbs/00_callback.ipynb #6e56b896
+def shown_arguments(
+    obj: Any,    # its constructor keeps arguments as attributes of the same names
+) -> str:
+    "The first argument of the constructor, and those that differ from their default"
+    parameters = list(inspect.signature(type(obj).__init__).parameters.values())[1:]
+    held = [(p, vars(obj)[p.name]) for p in parameters if p.name in vars(obj)]
+    return ', '.join(f'{p.name}={brief(value)}' for p, value in held
+                     if p is parameters[0] or not _is_plainly(value, p.default))
+
+def _is_plainly(value: Any, default: Any) -> bool:
+    "Whether it is the default, found out without comparing tensors and the like"
+    return value is default or isinstance(value, _PLAIN) and value == default
+
+def brief(
+    value: Any,    # anything
+) -> str:
+    "A short text for `value`, without addresses; it does not wait for a device"
+    if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)): return value.__name__
+    if hasattr(value, 'shape'): return f'{type(value).__name__} {"x".join(map(str, value.shape))}'
+    if hasattr(value, '__fspath__'): return repr(str(value))
+    if not isinstance(value, (*_PLAIN, list, tuple, dict, set)): return type(value).__name__
+    text = reprlib.repr(value)
+    return re.sub(' at 0x[0-9a-f]+', '', text)
 
 # %% ../nbs/00_callback.ipynb #f5a755bc
 class Callbacks:
@@ -445,14 +541,20 @@ def add(self: Callbacks,
     "Let a callback in"
     cb = self.as_callback(cb)
     if any(cb is c for c in self.all): return cb
-    if cb.learn is not None and hasattr(cb.learn, 'remove_cb'):
-        cb.learn.remove_cb(cb)                                     # the last learner has it
+    if cb.learn is not None and hasattr(cb.learn, 'remove_cb'): _take_away(cb)
     mine, twin = cb_settings(cb), None
     if replace: twin = next((c for c in self.all if self._settings[id(c)] == mine), None)
     if twin is None: return self.insert(cb, len(self.all), self._free_name(cb), mine)
     ((_, at, name, _),) = self.remove(twin)
     print(f'learn.{name}: replaced, it was added before with the same settings')
     return self.insert(cb, at, name, mine)
+
+def _take_away(cb: Callback) -> None:
+    "A callback has one learner: take it from the one that has it, and say so"
+    warnings.warn(f'{cb} was on another learner, which does without it from now on: '
+                  f'make one for each, {cb}(...)', stacklevel=user_level())
+    cb.learn.remove_cb(cb)
+
 
 # %% ../nbs/00_callback.ipynb #3e0b276d
 @patch
@@ -535,6 +637,23 @@ def append(self: Callbacks,
     "Let a callback in"
     self.add(cb)
 
+# %% ../nbs/00_callback.ipynb #16127802
+class CbList(list):
+    "A list of callbacks, with `filter` and `sorted`"
+    def filter(self,
+        keep: Callable[[Any], Any],    # called with each
+    ) -> 'CbList':
+        "Those for which `keep` is true, in a list of their own"
+        return CbList(cb for cb in self if keep(cb))
+
+    def sorted(self,
+        key: str | Callable[[Any], Any] | None = 'order',   # an attribute, or a function
+        reverse: bool = False,
+    ) -> 'CbList':
+        "A sorted copy"
+        by = (lambda cb: getattr(cb, key)) if isinstance(key, str) else key
+        return CbList(sorted(self, key=by, reverse=reverse))
+
 # %% ../nbs/00_callback.ipynb #9b104e83
 @patch
 def ordered(self: Callbacks,
@@ -550,6 +669,7 @@ def fire(self: Callbacks,
     event_name: str,      # one of `EVENTS`
 ) -> None:
     "Call everyone who listens to an event, in order"
+    __tracebackhide__ = True                 # IPython leaves this frame out of tracebacks
     version, listeners = self.version, self.table[event_name]
     try:
         for cb, method in listeners:

@@ -189,6 +189,7 @@ def export(self: Learner,
         undo.callback(setattr, self, 'dls', self.dls)
         self.dls = empty
         undo.set(self, 'opt', None)
+        undo.set(self, '_known', (None, self.opt_func))
         undo.set(self, 'metrics', [fresh(m) for m in self.metrics])     # they may hold data
         return write_whole(Path(self.path)/fname, lambda f: torch.save(self, f))
 

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['ShortEpochCallback', 'CollectDataCallback', 'TerminateOnNaNCallback', 'warn_own_update', 'GradientClip',
-           'GradientAccumulation', 'all_finite', 'first_bad_layer', 'explain_nan', 'RunningAverages', 'TerminateOnNaN',
-           'say', 'next_time', 'StopAfter', 'ShortEpoch', 'SkipToEpoch', 'BnFreeze', 'frozen_norms', 'Collected',
-           'CollectData', 'Schedule']
+           'values_of_sparse', 'GradientAccumulation', 'all_finite', 'first_bad_layer', 'explain_nan', 'has_updated',
+           'RunningAverages', 'TerminateOnNaN', 'next_time', 'StopAfter', 'ShortEpoch', 'SkipToEpoch', 'BnFreeze',
+           'frozen_norms', 'Collected', 'CollectData', 'Schedule']
 
 # %% ../nbs/10_control.ipynb #54009299
 import inspect
@@ -32,9 +32,11 @@ from .callback import (
     STEP, Callback, CancelBatchException, CancelFitException, CancelStepException,
     CancelTrainException, CancelValidException, patch, user_level)
 from .data import find_bs, map_tensors, n_batches, to_detach
+from .front_end import say
 from .learner import CallStep, Learner, Step, as_count
 from .lr_finder import total_norm
 from .optim import as_positive
+from .recorder import columns_hint
 from .schedule import ParamScheduler
 from .snapshot import save_rng
 
@@ -65,14 +67,34 @@ class GradientClip(Callback):
                 raise ValueError(f'{name}={value!r} should be above 0')
         self.max_norm, self.norm_type, self.kind = float(max_norm), float(norm_type), kind
 
-    def before_fit(self): warn_own_update(self)
     def before_step(self):
-        params = [p for group in self.learn.opt.param_groups for p in group['params']]
+        learn = self.learn
+        if not learn.train_iter: warn_own_update(self)      # the first batch shows what the step does
+        params = [p for group in learn.opt.param_groups for p in group['params']]
+        try: self.clip(params)
+        except NotImplementedError: self.clip([values_of_sparse(p) for p in params])
+
+    def clip(self,
+        params: list[Tensor],    # their gradients are changed
+    ) -> None:
+        "Shorten gradients, and note their norm"
         if self.kind == 'value': return clip_grad_value_(params, self.max_norm)
         how = self.max_norm, self.norm_type
         each = self.kind == 'tensor'
         norm = [clip_grad_norm_(p, *how) for p in params] if each else clip_grad_norm_(params, *how)
         self.norm = norm
+
+def values_of_sparse(
+    p: Tensor,    # a parameter
+) -> Tensor:      # `p` itself, unless its gradient is sparse
+    "A stand-in whose gradient is the values of a sparse one, in the same memory"
+    if p.grad is None or not p.grad.is_sparse: return p
+    p.grad = p.grad.coalesce()
+    values = p.grad._values()
+    stand_in = torch.empty_like(values)
+    stand_in.grad = values
+    return stand_in
+
 
 # %% ../nbs/10_control.ipynb #d00eb7b2
 class GradientAccumulation(Callback):
@@ -89,7 +111,6 @@ class GradientAccumulation(Callback):
         if sum(isinstance(cb, GradientAccumulation) and cb.run for cb in self.learn.cbs) > 1:
             raise ValueError('two GradientAccumulation would both scale the loss: keep one '
                              '(learn.remove_cb), or give the other run = False')
-        warn_own_update(self)
         self.learn.undo.callback(self._drop)
 
     def before_backward(self):
@@ -109,6 +130,7 @@ class GradientAccumulation(Callback):
 
     def before_step(self):
         learn, held = self.learn, self.sum
+        if not learn.train_iter: warn_own_update(self)
         if not held.items: return                  # the backward was cancelled: nothing is ours
         if held.items < self.n_acc and not held.ending and learn.iter + 1 != learn.n_iter:
             raise CancelBatchException()
@@ -160,7 +182,7 @@ def all_finite(
     if isinstance(value, float): return math.isfinite(value)
     if isinstance(value, Tensor):
         if value.ndim == 0 and value.is_floating_point(): return math.isfinite(value.item())
-        return bool(torch.isfinite(value).all())
+        return bool(torch.isfinite(value._values() if value.is_sparse else value).all())
     if isinstance(value, Mapping): value = value.values()
     elif not isinstance(value, (tuple, list)): return True
     return all(map(all_finite, value))
@@ -188,7 +210,7 @@ def explain_nan(
     learn: Learner,   # in the middle of a batch
 ) -> str:             # in words
     "Where a bad loss of the present batch comes from"
-    late = learn.training and isinstance(learn.train_step, CallStep)     # it has trained already
+    late = learn.training and has_updated(learn)
     try: layer = None if late else _look_again(learn)
     except Exception as e: return f'The layer is not known: running it again failed with {e!r}.'
     words = [f'First bad output: {layer}.' if layer else 'All outputs are finite.']
@@ -219,6 +241,11 @@ def _where(batch: Any) -> str:
     bad = (~torch.isfinite(first)).reshape(len(first), -1).any(1).nonzero().flatten().tolist()
     if len(bad) == 1: return f' in item {bad[0]} of {len(first)}'
     return f' in {len(bad)} of {len(first)} items, first in item {bad[0]}'
+
+def has_updated(learn: Learner) -> bool:
+    "Whether the training step has updated the weights by the time its loss is known"
+    return isinstance(learn.train_step, CallStep) and learn.train_step.own_update
+
 
 # %% ../nbs/10_control.ipynb #0c41eec4
 class RunningAverages:
@@ -272,7 +299,8 @@ class TerminateOnNaN(Callback):
     def before_step(self):
         if not self.check_grads: return
         params = [p for group in self.learn.opt.param_groups for p in group['params']]
-        if all_finite(total_norm([p.grad for p in params if p.grad is not None])): return    # waits
+        grads = [p.grad for p in params if p.grad is not None]
+        if all_finite(total_norm([g._values() if g.is_sparse else g for g in grads])): return    # waits
         bad = [name for name, p in self.learn.model.named_parameters()
                if p.grad is not None and not all_finite(p.grad)]
         if bad: self._found(f'the gradient of {bad[0]} is not finite')      # else just very long
@@ -294,15 +322,10 @@ def _found(self: TerminateOnNaN,
         self.warned_in = learn.undo
         return warnings.warn(reason, stacklevel=user_level())
     self.reason, learn.nan_batch = reason, to_detach((learn.xb, learn.yb))
-    late = isinstance(learn.train_step, CallStep)        # it has updated the weights in `predict`
+    late = has_updated(learn)
     when = f' {"after" if late else "before"} the update' if learn.training else ''
     say(f'stopped{when}: {reason}')
     raise CancelFitException()
-
-def say(text: str) -> None:
-    "Print a line; in a terminal not into the middle of a progress bar"
-    tqdm = sys.modules.get('tqdm')
-    tqdm.tqdm.write(text) if tqdm else print(text)
 
 # %% ../nbs/10_control.ipynb #f026548f
 def next_time(
@@ -569,7 +592,7 @@ def _check_scheduler(self: Schedule) -> None:
         raise ValueError(f'monitor={self.monitor!r} is a column of the Recorder, and there is none')
     names = [n for n in self.learn.recorder.metric_names if n not in ('epoch', 'time')]
     if self.monitor not in names:
-        raise ValueError(f'monitor={self.monitor!r} is not a column; there are {", ".join(names)}')
+        raise ValueError(f'monitor={self.monitor!r} is not a column; {columns_hint(self.monitor, names)}')
 
 # %% ../nbs/10_control.ipynb #23e41a48
 TerminateOnNaNCallback = TerminateOnNaN

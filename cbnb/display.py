@@ -312,6 +312,7 @@ def _progress(self: ProgressCallback, now: float) -> Progress:
     share = learn.pct_train if learn.n_iter else None
     run = learn.recorder.last() if hasattr(learn, 'recorder') else None
     loss = run.losses[-1] if run and run.n_steps else None      # waits for the device
+    if run: learn.recorder.look_for_nan()
     lr, mom = (_latest(run, name) for name in ('lr', 'mom'))
     return Progress(**seen, share=share, left=self._left(now, share), rate=self._rate(now),
                     loss=loss, lr=lr, mom=mom)

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 # %% ../nbs/07_lr_finder.ipynb #3eb8e9fd
-from .callback import (
-    Callback, CancelFitException, CancelTrainException, CancelValidException, patch)
+from cbnb.callback import (
+    Callback, CancelFitException, CancelTrainException, CancelValidException, hinted,
+    patch)
 from .data import find_bs, n_batches
 from .front_end import shell
 from .learner import Learner, as_count, as_list
@@ -534,6 +535,7 @@ def _try_rates(self: Learner,
 
 # %% ../nbs/07_lr_finder.ipynb #b1fa19ee
 @patch
+@hinted
 def lr_find(self: Learner,
     start_lr: Any = 1e-7,       # first rate: a number, or per group a list or slice
     end_lr: Any = 10,           # last rate

@@ -173,7 +173,10 @@ def say_given(
     *given: Any,       # what it had to work with
 ) -> None:
     "Say which metric failed, and on what"
-    e.add_note(f'metric {name!r} was given {", ".join(map(_kind, given))}')
+    parts = list(_named(given[0])) if given else []
+    part = 'logits' if 'logits' in parts else next(iter(parts), None)
+    hint = f': choose a part of it, such as on(metric, {part!r}, 1)' if parts else ''
+    e.add_note(f'metric {name!r} was given {", ".join(map(_kind, given))}{hint}')
 
 # %% ../nbs/02_metrics.ipynb #ebdd8e30
 class AvgMetric(Metric):

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['hyper_place', 'known_hypers', 'get_hyper', 'set_hyper', 'no_such_hyper', 'write_hyper', 'save_hypers', 'as_positive',
-           'spread_lrs', 'one_group', 'param_groups', 'make_opt', 'belongs_to', 'shares_params', 'Optimizers',
-           'freeze_groups', 'norm_params']
+           'recommended', 'spread_lrs', 'one_group', 'param_groups', 'make_opt', 'belongs_to', 'shares_params',
+           'needs_closure', 'Optimizers', 'freeze_groups', 'norm_params']
 
 # %% ../nbs/02a_optim.ipynb #e6b0b2ea
+import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from numbers import Real
@@ -98,10 +99,11 @@ def save_hypers(opt: Optimizer) -> Callable[[], None]:
 
 # %% ../nbs/02a_optim.ipynb #868a0a78
 def as_positive(
-    value: Any,          # what somebody passed: a number, or a tensor with one element
+    value: Any,          # a number, a tensor with one element, or a result of `lr_find`
     name: str = 'lr',    # what it is called
 ) -> float:              # finite, 0 or more
     "`value` as a float; `TypeError` if it is no number, `ValueError` if negative or not finite"
+    if hasattr(value, 'lr') and hasattr(value, 'reason'): value = recommended(value)
     scalar = isinstance(value, Tensor) and value.numel() == 1
     if scalar or (hasattr(value, 'item') and getattr(value, 'ndim', 1) == 0): value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -110,6 +112,14 @@ def as_positive(
     if not math.isfinite(value) or value < 0:
         raise ValueError(f'{name}={value!r} should be a finite number, 0 or more')
     return float(value)
+
+def recommended(
+    found: Any,    # what `lr_find` returned
+) -> float:
+    "The rate that it recommends; `ValueError` if it recommends none"
+    if found.lr is not None: return found.lr
+    raise ValueError(f'lr_find recommends no rate: {found.reason}')
+
 
 # %% ../nbs/02a_optim.ipynb #d7fb4c30
 def spread_lrs(
@@ -184,6 +194,13 @@ def shares_params(opt: Optimizer, model: nn.Module) -> bool:
     "Whether an optimizer holds any parameter of the model"
     held = {id(p) for g in opt.param_groups for p in g['params']}
     return any(id(p) in held for p in model.parameters())
+
+def needs_closure(opt: Optimizer) -> bool:
+    "Whether its `step` must be given a function that computes the loss, as that of LBFGS"
+    try: closure = inspect.signature(opt.step).parameters.get('closure')
+    except (TypeError, ValueError): return False
+    return closure is not None and closure.default is closure.empty
+
 
 # %% ../nbs/02a_optim.ipynb #f824863d
 class Optimizers(Optimizer):

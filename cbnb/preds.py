@@ -25,7 +25,7 @@ from torch.utils.data import (
     WeightedRandomSampler, default_collate)
 
 # %% ../nbs/13_preds.ipynb #1e433ade
-from .callback import Callback, patch
+from .callback import Callback, hinted, patch
 from .checkpoint import write_whole
 from .data import as_loader, entries, map_tensors, refilled
 from .data import to_detach as detached
@@ -291,6 +291,7 @@ def _is_whole(dl: DataLoader) -> bool:
 
 # %% ../nbs/13_preds.ipynb #be1c271b
 @patch
+@hinted
 def get_preds(self: Learner,
     ds_idx: int = 1,              # which of the loaders
     dl: Any = None,               # a loader to use instead
@@ -330,6 +331,7 @@ def _decoded(loss_func: Any, preds: Any) -> Any:
 
 # %% ../nbs/13_preds.ipynb #3b039101
 @patch
+@hinted
 def predict(self: Learner,
     item: Any,                   # one item as the dataset has it, without its target
     with_input: bool = False,    # return the item, too
@@ -339,7 +341,8 @@ def predict(self: Learner,
     if by_name: item = {k: v for k, v in item.items() if k not in self.dls.targets}
     inputs = default_collate([item if by_name or isinstance(item, tuple) else (item,)])
     dl = [(inputs,)]
-    preds, _, decoded = self.get_preds(dl=dl, with_decoded=True, cbs=_Unwrap(dl))
+    with self._for_now('_called', 'predict'):
+        preds, _, decoded = self.get_preds(dl=dl, with_decoded=True, cbs=_Unwrap(dl))
     return (*([item] if with_input else []), _first(decoded), _first(preds))
 
 def _first(batch: Any) -> Any:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 # %% ../nbs/06_schedule.ipynb #2f764a2e
-from .callback import Callback, patch, user_level
+from .callback import Callback, hinted, patch, user_level
 from .data import n_batches
 from .learner import Learner, as_count, as_list
-from .optim import hyper_place, no_such_hyper, spread_lrs, write_hyper
+from .optim import as_positive, hyper_place, no_such_hyper, spread_lrs, write_hyper
 from .plot import lr_figure, show, view_for
 
 # %% ../nbs/06_schedule.ipynb #4c7c9805
@@ -183,15 +183,16 @@ class OneCycle(ParamScheduler):
             raise ValueError(f'mom={mom} should be three numbers: '
                              'at the start, the top and the end')
         self.lr_max, self.div, self.div_final = lr_max, div, div_final
-        self.pct_start, self.mom = pct_start, mom
+        self.pct_start = pct_start
+        self.mom = None if mom is None else [as_positive(m, 'mom') for m in mom]
 
     def before_fit(self):
         learn = self.learn
         lr_max = learn.lr if self.lr_max is None else self.lr_max
         lr_max = spread_lrs(lr_max, len(learn.opt.param_groups), 'lr_max')
-        self.scheds = self.make(lr_max, self.mom or learn.moms)
+        self.scheds = self.make(lr_max, learn.moms if self.mom is None else self.mom)
         if hyper_place(learn.opt, 'mom') is None:              # Adagrad, for one, has no momentum
-            if self.mom: raise no_such_hyper(learn.opt, 'mom')
+            if self.mom is not None: raise no_such_hyper(learn.opt, 'mom')
             del self.scheds['mom']
         super().before_fit()
 
@@ -233,6 +234,7 @@ def plot(self: OneCycle,
 
 # %% ../nbs/06_schedule.ipynb #ecd51b85
 @patch
+@hinted
 def fit_one_cycle(self: Learner,
     n_epoch: int,                         # number of epochs
     lr_max: Any = None,                   # highest learning rate; None: the learner's
@@ -255,6 +257,7 @@ def fit_one_cycle(self: Learner,
 
 # %% ../nbs/06_schedule.ipynb #aa83b07f
 @patch
+@hinted
 def fit_flat_cos(self: Learner,
     n_epoch: int,               # number of epochs
     lr: Any = None,             # learning rate of the flat part; None: the learner's
@@ -278,6 +281,7 @@ def _lrs(learn: Learner, lr: Any) -> list[float]:
 
 # %% ../nbs/06_schedule.ipynb #54699e8a
 @patch
+@hinted
 def fit_sgdr(self: Learner,
     n_cycles: int,              # number of cycles
     cycle_len: int,             # epochs in the first
@@ -300,6 +304,7 @@ def fit_sgdr(self: Learner,
 
 # %% ../nbs/06_schedule.ipynb #57ee0721
 @patch
+@hinted
 def fine_tune(self: Learner,
     epochs: int,               # epochs with everything unfrozen
     base_lr: Any = 2e-3,       # rate of the head in the first phase; half of it in the second

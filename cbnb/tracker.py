@@ -26,6 +26,7 @@ from .callback import Callback, CancelFitException, patch, user_level
 from .learner import as_count
 from .optim import as_positive, hyper_place, no_such_hyper
 from .plot import COLORS, figure, legend, show
+from .recorder import columns_hint
 from .schedule import ParamScheduler
 from .undo import interrupts_wait
 
@@ -129,7 +130,7 @@ def _check_monitor(self: Tracker) -> None:
     there = [name for name in recorder.last().metric_names if name not in ('epoch', 'time')]
     if self.monitor not in there: raise ValueError(
         f'{who} cannot watch {self.monitor!r}{_why_not(self.monitor, learn)}; '
-        f'there are: {", ".join(there)}')
+        f'{columns_hint(self.monitor, there)}')
     epochs = range(learn.start_epoch, learn.n_epoch)
     if self.monitor in recorder.valid_columns and not any(map(learn._is_validated, epochs)):
         warnings.warn(f'{who} will see no {self.monitor}: none of the epochs of this fit is '

@@ -6,10 +6,12 @@
 __all__ = ['interrupts_wait', 'interrupts_act', 'UndoStack']
 
 # %% ../nbs/02b_undo.ipynb #7b930b76
+import _thread
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import FrameType
@@ -24,7 +26,7 @@ class _Handler:
         self.waiting: list[int] = []          # signals that came while it was closed
         self.raised: int | None = None        # id of the exception that it let out last
         self.ends_process = False             # SIGTERM came, for which there was no handler
-        self.pid = os.getpid()
+        self.pid, self.hook = os.getpid(), sys.unraisablehook
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         if os.getpid() != self.pid: return self.in_child(signum)
@@ -37,7 +39,7 @@ class _Handler:
         was_open, self.open = self.open, False
         try: self.pass_on(signum, frame)
         except BaseException as e:
-            self.raised = id(e)
+            self.raised, self.signum = id(e), signum
             raise
         self.open = was_open
 
@@ -52,6 +54,16 @@ class _Handler:
         e = sys.exception()
         while e is not None and id(e) != self.raised: e = e.__context__
         return e is None
+
+    def lost(self, unraisable: Any) -> None:
+        "In place of `sys.unraisablehook`: a finalizer cannot raise, so the signal is sent again"
+        if id(unraisable.exc_value) != self.raised: return self.hook(unraisable)
+        self.waiting.append(self.signum)      # at the end of the run it acts in any case
+        _thread.start_new_thread(self.again, ())
+
+    def again(self) -> None:
+        time.sleep(0.005)                     # the finalizer has ended by then
+        if self.waiting: _thread.interrupt_main(self.waiting.pop())
 
     def in_child(self, signum: int) -> None:
         "A forked process has inherited the handler, and nothing to undo"
@@ -87,10 +99,12 @@ class interrupts_wait:
         h.__init__()
         h.old, h.open = old, False
         for s in reversed(old): signal.signal(s, h)   # SIGINT first: from then on no one interrupts
+        if old: sys.unraisablehook = h.lost
         self.old, self.was_open = old, True
 
     def __exit__(self, exc_type, exc, tb) -> None:
         if self.old is None: return
+        if self.old and sys.unraisablehook == _handler.lost: sys.unraisablehook = _handler.hook
         for s, handler in self.old.items():           # SIGINT last
             if signal.getsignal(s) is _handler: signal.signal(s, handler)
         _handler.open = self.was_open

@@ -278,7 +278,8 @@ def test_validation_and_predictions_run_on(nested):
             look()
     assert math.isnan(seen["values"][0]) and len(seen["preds"][0]) == 48
     assert seen["preds"][2].isnan().sum() == 1
-    assert len([w for w in warned if "validation batch 1" in str(w.message)]) == 3  # one in each run
+    for run, n in (("validate", 2), ("get_preds", 1)):  # one in each run
+        assert len([w for w in warned if f" in {run}, batch 1." in str(w.message)]) == n
     if nested:  # then the validation of the fit itself stopped it
         assert "validation batch 1" in learn.terminate_on_nan.reason
     else:
@@ -709,3 +710,110 @@ def test_an_update_has_the_mean_gradient_of_its_items(n_acc, sizes, updates, wit
     learn.fit(2, cbs=cbnb.Callback(after_step=note))
     assert found == [(i, pytest.approx(mean)) for i, mean in updates * 2]
     assert learn.recorder.history[0].n_steps == 2 * len(sizes)
+
+
+# Sparse gradients
+
+
+def embedding_learner(sparse, **kwargs):
+    seed()
+    model = nn.Sequential(nn.Embedding(9, 2, sparse=sparse), nn.Flatten(), nn.Linear(6, 1))
+    x, y = torch.tensor([[1, 1, 2], [3, 1, 8]]), torch.tensor([[5.0], [-3.0]])
+    return line_learner(dls=cbnb.DataLoaders([(x, y)] * 3, device="cpu"), model=model, opt_func=torch.optim.SGD, **kwargs)
+
+
+@pytest.mark.parametrize("kind", ["global", "tensor", "value"])
+def test_sparse_gradients_are_clipped_like_dense_ones(kind):
+    """torch's own function refuses them: NotImplementedError."""
+    dense, sparse = [embedding_learner(s, cbs=cbnb.GradientClip(0.01, kind=kind)) for s in (False, True)]
+    for learn in (dense, sparse):
+        learn.fit(2)
+    for p, q in zip(dense.model.parameters(), sparse.model.parameters()):
+        assert torch.allclose(p, q)
+    if kind == "global":
+        assert sparse.gradient_clip.norm == pytest.approx(dense.gradient_clip.norm)
+    assert not torch.equal(sparse.model[0].weight, embedding_learner(True).model[0].weight)
+
+
+@pytest.mark.parametrize("bad", [None, 1])
+def test_sparse_gradients_are_checked_for_nan(bad):
+    class Spoils(cbnb.Callback):
+        def after_backward(self):
+            if self.learn.iter == bad:
+                self.learn.model[0].weight.grad._values()[0, 0] = math.nan
+
+    guard = cbnb.TerminateOnNaN(check_grads=True)
+    learn = embedding_learner(True, cbs=[guard, Spoils()])
+    learn.fit(1)
+    assert learn.recorder.last().n_steps == (3 if bad is None else 1)
+    assert guard.reason is None if bad is None else "the gradient of 0.weight is not finite in epoch 0, training batch 1" in guard.reason
+
+
+# A loss that is nan, without a guard
+
+
+def said_of_nan(text):
+    return [line for line in text.splitlines() if line.startswith("the loss is ")]
+
+
+def test_a_fit_whose_loss_becomes_nan_says_so_once(capsys):
+    """It went unnoticed: the run ended as done."""
+    learn = net_learner(data(bad=4))
+    learn.fit(1)
+    [said] = said_of_nan(capsys.readouterr().out)
+    assert "nan since step 4 of this fit (epoch 0, training batch 4)" in said and "cbs=TerminateOnNaN()" in said
+    learn = net_learner(data(n=4))
+    loss = learn.loss_func
+    learn.loss_func = lambda pred, y: loss(pred, y) * (math.inf if learn.epoch >= 1 and learn.iter >= 2 else 1)
+    learn.fit(4)
+    [said] = said_of_nan(capsys.readouterr().out)
+    assert "inf since step 6 of this fit (epoch 1, training batch 2)" in said
+    learn.loss_func = loss
+    learn.model = net()
+    learn.fit(2)
+    assert not said_of_nan(capsys.readouterr().out)
+
+
+def test_the_first_row_after_it_comes_after_the_words(capsys):
+    """They are said at the end of the epoch at the latest, and earlier where a display reads the losses."""
+    learn = net_learner(data(bad=0))
+    learn.fit(2)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("the loss is nan since step 0")
+    learn = net_learner(data(bad=1))
+    learn.add_cb(cbnb.ProgressCallback)
+    said = []
+
+    class Looks(cbnb.Callback):
+        order = 100
+
+        def after_batch(self):
+            if self.learn.iter == 3:
+                self.learn.progress._progress(0.0)
+                said.append(len(said_of_nan(capsys.readouterr().out)))
+
+    learn.fit(1, cbs=Looks())
+    assert said == [1] and not said_of_nan(capsys.readouterr().out)
+
+
+def test_where_a_guard_stops_the_fit_nothing_more_is_said(capsys):
+    net_learner(data(bad=3), [cbnb.TerminateOnNaN]).fit(2)
+    assert not said_of_nan(capsys.readouterr().out)
+
+
+def test_looking_for_nan_does_not_read_each_loss(monkeypatch):
+    """Only when somebody reads the losses: once an epoch."""
+    looks = []
+    real = cbnb.Recorder.look_for_nan
+    monkeypatch.setattr(cbnb.Recorder, "look_for_nan", lambda self: (looks.append(self.learn.train_iter), real(self)))
+    net_learner(data(n=50)).fit(2)
+    assert set(looks) == {50, 100}
+
+
+def test_a_function_whose_update_is_left_to_the_learner_is_stopped_before_it():
+    batches = data(bad=1)
+    learn = net_learner(batches, [cbnb.TerminateOnNaN])
+    learn.train_step = lambda x, y: nn.functional.mse_loss(learn.model(x), y)
+    learn.fit(1)
+    assert all(p.isfinite().all() for p in learn.model.parameters()) and learn.recorder.last().n_steps == 1
+    assert "The inputs hold nan" in learn.terminate_on_nan.reason

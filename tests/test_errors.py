@@ -1,8 +1,11 @@
 """Errors: they stay what they are and say where they happened; and bad input is answered with a sentence."""
 
+import copy
+import inspect
 import re
 import traceback
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -496,3 +499,232 @@ def test_fine_tune_without_a_frozen_phase():
     learn = line_learner(splitter=lambda m: [[m.a], [m.b]])
     learn.fine_tune(1, freeze_epochs=0)
     assert len(learn.recorder.history) == 1 and learn.model.a.requires_grad
+
+
+# What helps
+
+
+def switched_off():
+    with torch.no_grad():
+        line_learner().fit(1)
+
+
+def switched_off_for_a_sweep():
+    with torch.inference_mode():
+        line_learner().lr_find(show_plot=False)
+
+
+def without_a_loss(call):
+    learn = line_learner()
+    learn.loss_func = None
+    return lambda: call(learn)
+
+
+def refused():
+    """A result of `lr_find` that recommends nothing."""
+    return cbnb.LRFind([1e-7, 1e-6], [1.0, 1.0], [1.0, 1.0], 100)
+
+
+HELP = {
+    "gradients off": (switched_off, RuntimeError, "gradients are switched off around this fit.*outside"),
+    "gradients off in lr_find": (switched_off_for_a_sweep, RuntimeError, "gradients are switched off around this lr_find"),
+    "loss taken away": (without_a_loss(lambda learn: learn.fit(1)), ValueError, "loss_func is missing: assign learn.loss_func"),
+    "loss taken away from validate": (without_a_loss(lambda learn: learn.validate()), ValueError, "loss_func is missing"),
+    "LBFGS": (learner(opt_func=torch.optim.LBFGS), TypeError, r"LBFGS evaluates the loss several times.*train_step=ClosureStep\(\)"),
+    "epochs": (fit(epochs=3), TypeError, r"^fit has no argument 'epochs': did you mean n_epoch=\?$"),
+    "n_epochs": (fit(n_epochs=3), TypeError, r"did you mean n_epoch="),
+    "lr of one-cycle": (lambda: line_learner().fit_one_cycle(2, lr=0.1), TypeError, r"fit_one_cycle has no argument 'lr': did you mean lr_max="),
+    "lr of sgdr": (lambda: line_learner().fit_sgdr(1, 2, lr=0.1), TypeError, r"did you mean lr_max="),
+    "lr of fine_tune": (lambda: grouped_learner().fine_tune(1, nonsense=0.1), TypeError, r"fit_one_cycle has no argument 'nonsense': there are n_epoch"),
+    "max_lr": (lambda: line_learner().fit_flat_cos(1, max_lr=0.1), TypeError, r"did you mean lr="),
+    "n_epoch of fine_tune": (lambda: line_learner().fine_tune(n_epoch=1), TypeError, r"fine_tune has no argument 'n_epoch': did you mean epochs="),
+    "misspelt": (lambda: line_learner().lr_find(num_its=10), TypeError, r"did you mean num_it="),
+    "misspelt in get_preds": (lambda: line_learner().get_preds(with_losses=True), TypeError, r"did you mean with_loss="),
+    "nothing alike": (lambda: line_learner().validate(colour="red"), TypeError, r"validate has no argument 'colour': there are ds_idx, dl, cbs"),
+    "device": (lambda: cbnb.Learner(line_batches(1), Line(), device="cpu"), TypeError, r"Learner has no argument 'device'.*DataLoaders\(.*device="),
+    "optimizer": (lambda: cbnb.Learner(line_batches(1), Line(), optimizer=torch.optim.SGD), TypeError, r"did you mean opt_func="),
+    "val_loss": (
+        lambda: line_learner().fit(1, cbs=cbnb.EarlyStopping(monitor="val_loss")),
+        ValueError,
+        "cannot watch 'val_loss'; did you mean 'valid_loss'.*There are: train_loss, valid_loss",
+    ),
+    "val_loss of a scheduler": (
+        lambda: line_learner().fit(1, cbs=cbnb.Schedule(torch.optim.lr_scheduler.ReduceLROnPlateau, monitor="val_loss")),
+        ValueError,
+        "did you mean 'valid_loss'",
+    ),
+    "a sweep without a result as rate": (lambda: line_learner().fit(1, refused()), ValueError, "lr_find recommends no rate: .*"),
+    "the same for a learner": (lambda: line_learner(lr=refused()), ValueError, "lr_find recommends no rate"),
+    "the same for one-cycle": (lambda: line_learner().fit_one_cycle(1, refused()), ValueError, "lr_find recommends no rate"),
+}
+
+
+@pytest.mark.parametrize("case", HELP)
+def test_the_error_says_what_helps(case):
+    run, kind, words = HELP[case]
+    with pytest.raises(kind, match=f"(?s){words}"):
+        run()
+
+
+def test_the_signatures_stay_visible():
+    """To editors, and to `?`: the hints for wrong arguments hide nothing."""
+    for method in (cbnb.Learner.__init__, cbnb.Learner.fit, cbnb.Learner.fit_one_cycle, cbnb.Learner.lr_find, cbnb.Learner.get_preds):
+        names = list(inspect.signature(method).parameters)
+        assert names[0] == "self" and "cbs" in names and method.__doc__ != cbnb.Callback.__doc__
+        assert "#" in inspect.getsource(method)  # with the comments of its parameters
+
+
+def test_a_type_error_of_the_model_is_no_hint_about_arguments():
+    def loss(pred, y):
+        raise TypeError("unexpected keyword argument 'epochs'")
+
+    with pytest.raises(TypeError) as caught:
+        line_learner(loss_func=loss).fit(n_epoch=1)
+    assert caught.value.args == ("unexpected keyword argument 'epochs'",)
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        line_learner().fit(lr=0.1)
+
+
+def test_what_lr_find_returns_is_a_rate():
+    """It was an error: LRFind is not a number."""
+    found = refused()
+    found.lr = 0.25
+    learn = line_learner()
+    learn.fit(1, found)
+    assert learn.recorder.lrs == [0.25] * 2
+    learn.fit_one_cycle(1, found)
+    assert learn.recorder.lrs[0] == pytest.approx(0.01)
+    learn.fit_flat_cos(1, found)
+    assert learn.recorder.lrs[0] == 0.25
+    learn.lr = found
+    learn.fit(1)
+    assert learn.recorder.lrs == [0.25] * 2 and line_learner(lr=found).lr == 0.25
+
+
+@pytest.mark.parametrize("moms", [[0.9, 0.8, 0.9], (0.9, 0.8, 0.9), np.array([0.9, 0.8, 0.9]), torch.tensor([0.9, 0.8, 0.9])])
+def test_moms_may_be_an_array(moms):
+    learn = line_learner(5, opt_func=torch.optim.Adam)
+    learn.fit_one_cycle(4, 0.1, moms=moms)
+    own = line_learner(5, opt_func=torch.optim.Adam, moms=moms)
+    own.fit_one_cycle(4, 0.1)
+    for one in (learn, own):
+        assert one.recorder.moms[0] == pytest.approx(0.9) and one.recorder.moms[5] == pytest.approx(0.8)
+
+
+def dict_loaders(**kwargs):
+    return cbnb.DataLoaders([dict(x=torch.ones(4), lengths=[1] * 4, labels=torch.ones(4))], device="cpu", **kwargs)
+
+
+def test_a_dict_batch_that_was_passed_whole_is_named():
+    class Net(Line):
+        def forward(self, x, lengths):
+            return super().forward(x)
+
+    with pytest.raises(TypeError, match="lengths") as caught:
+        line_learner(dls=dict_loaders(), model=Net()).fit(1)
+    assert any("a dict with x, lengths, labels" in n and "DataLoaders(..., targets='labels')" in n for n in caught.value.__notes__)
+    line_learner(dls=dict_loaders(targets="labels"), model=Net()).fit(1)
+    with pytest.raises(ZeroDivisionError) as caught:
+        line_learner(cbs=cbnb.Callback(after_pred=lambda self: 1 / 0)).fit(1)
+    assert not any("dict" in note for note in caught.value.__notes__)
+
+
+class Stumbles(cbnb.Callback):
+    order = 100
+
+    def __init__(self, where):
+        super().__init__(**{where: lambda self: 1 / 0})
+
+
+@pytest.mark.parametrize(
+    "where, call, name",
+    [
+        ("before_fit", lambda learn, cb: learn.fit(1, cbs=cb), "epoch 0"),
+        ("after_pred", lambda learn, cb: learn.fit(1, cbs=cb), "epoch 0, training batch 0"),
+        ("before_fit", lambda learn, cb: learn.validate(cbs=cb), "validate"),
+        ("after_pred", lambda learn, cb: learn.validate(cbs=cb), "validate, batch 0"),
+        ("after_pred", lambda learn, cb: learn.get_preds(cbs=cb), "get_preds, batch 0"),
+        ("after_pred", lambda learn, cb: learn.add_cb(cb).predict(torch.tensor(1.0)), "predict, batch 0"),
+        ("after_pred", lambda learn, cb: learn.lr_find(show_plot=False, cbs=cb), "lr_find, training batch 0"),
+    ],
+)
+def test_an_error_names_the_run_and_no_batch_where_there_is_none(where, call, name, capsys):
+    """It said "epoch 0, validation batch None", and of a prediction "epoch 0, validation batch 0"."""
+    learn = line_learner(progress=True)
+    with pytest.raises(ZeroDivisionError) as caught:
+        call(learn, Stumbles(where))
+    assert caught.value.__notes__ == [f"in Stumbles.{where}, {name}"]
+    assert f"failed in {name}: ZeroDivisionError" in capsys.readouterr().out
+    learn.remove_cb(Stumbles).fit(1)
+    assert learn.run_name == "fit"
+
+
+def test_an_interrupted_sweep_is_called_lr_find():
+    """It said "stopped in epoch 3 at batch 1"."""
+    stops = RaiseIn("after_backward", KeyboardInterrupt, when=lambda learn: learn.train_iter == 5)
+    with pytest.raises(cbnb.FitInterrupted, match="^lr_find stopped after 5 batches; learn is usable$"):
+        line_learner().lr_find(show_plot=False, cbs=stops)
+
+
+def test_the_frames_of_the_loop_are_hidden_in_ipython():
+    """A traceback was 94 lines long, and its last line off the screen."""
+    shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()
+    from IPython.utils.capture import capture_output
+
+    shell.user_ns["learn"] = line_learner(model=nn.Linear(7, 2), progress=True)
+    with capture_output() as shown:
+        result = shell.run_cell("learn.fit_one_cycle(1)")
+    text = re.sub(r"\x1b\[[0-9;]*m", "", shown.stdout)
+    assert isinstance(result.error_in_exec, RuntimeError) and "RuntimeError: mat1 and mat2 shapes cannot be multiplied" in text
+    for hidden in ("_guard", "_do_epoch", "_do_train", "_all_batches", "one_batch", "_fit_level", "Step.predict", "hinted"):
+        assert f"{hidden}(" not in text, hidden
+    assert "learn.fit_one_cycle(1)" in text and "F.linear" in text
+
+
+# An optimizer that was assigned
+
+
+def test_an_optimizer_that_was_assigned_keeps_its_rate(capsys):
+    """It trained at learn.lr, without a word."""
+    learn = line_learner()
+    learn.fit(1)
+    learn.opt = torch.optim.SGD(learn.model.parameters(), lr=0.5)
+    learn.fit(1)
+    assert learn.recorder.lrs == [0.5] * 2 and learn.lr == 0.5
+    assert capsys.readouterr().out.count("learn.opt was assigned: it keeps its own rate, so learn.lr is 0.5 now") == 1
+    learn.fit(1, lr=0.2), learn.fit(1)
+    assert learn.recorder.lrs == [0.5] * 2 and learn.recorder.history[2].hyper("lr") == [0.2] * 2
+    learn.lr = 0.1
+    learn.fit(1)
+    assert learn.recorder.lrs == [0.1] * 2 and "assigned" not in capsys.readouterr().out
+
+
+def test_an_optimizer_may_be_assigned_before_the_first_fit():
+    learn = line_learner()
+    learn.opt = opt = torch.optim.SGD(learn.model.parameters(), lr=0.5)
+    learn.fit(1)
+    assert learn.opt is opt and learn.recorder.lrs == [0.5] * 2
+
+
+def test_a_new_opt_func_makes_a_new_optimizer(capsys):
+    """It had no effect."""
+    learn = line_learner()
+    learn.fit(1)
+    learn.opt_func = torch.optim.RMSprop
+    learn.fit(1)
+    opt = learn.opt
+    assert type(opt) is torch.optim.RMSprop and learn.recorder.lrs == [0.1] * 2
+    assert "learn.opt_func was assigned: made a new optimizer" in capsys.readouterr().out
+    learn.fit(1)
+    assert learn.opt is opt and "assigned" not in capsys.readouterr().out
+    copied = copy.deepcopy(learn)
+    copied.fit(1)
+    assert type(copied.opt) is torch.optim.RMSprop and "assigned" not in capsys.readouterr().out
+
+
+def test_an_exported_learner_holds_no_optimizer(tmp_path):
+    learn = line_learner(path=tmp_path)
+    learn.fit(1)
+    state = vars(cbnb.load_learner(learn.export("e.pkl"), trust=True))
+    assert not [k for k, v in state.items() if isinstance(v, torch.optim.Optimizer)] and state["_known"][0] is None
+    assert learn._known[0] is learn.opt

@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+import types
 import warnings
 
 import pytest
@@ -324,8 +325,8 @@ def test_a_frozen_part_stays_and_the_other_learns():
 
 
 def test_a_callback_may_scale_the_sum_of_the_losses():
-    halve = cbnb.Callback(before_backward=lambda self: self.learn.loss_grad.div_(2))
     for sens in (1.0, 8.0):
+        halve = cbnb.Callback(before_backward=lambda self: self.learn.loss_grad.div_(2))
         learn = parts_learner(n=1, step=dict(sens=sens), cbs=halve)
         learn.fit(1)
         assert weights(learn.model) == pytest.approx([0.8, 1.55]) and learn.recorder.history[0].raw_losses[0] == 4.5
@@ -1017,3 +1018,174 @@ def test_a_closure_returns_what_its_gradients_are_of(sens):
         loss = ClosureStep(net, nn.MSELoss(reduction=reduction), Search(net.parameters()), sens)(X, Y)
         assert loss.sum() == 276
     assert found == [[276.0] * 2] * 2
+
+
+# A function that only returns the loss, and a model that computes its own
+
+
+def line_with(train_step=None, **kwargs):
+    learn = line_learner(**kwargs)
+    learn.train_step = (lambda x, y: nn.functional.mse_loss(learn.model(x), y)) if train_step is None else train_step(learn)
+    return learn
+
+
+def test_a_train_step_that_only_returns_the_loss_trains():
+    """It trained nothing, and nobody was told."""
+    learn = line_with()
+    learn.fit(1)
+    assert ab(learn) == (pytest.approx(0.72), pytest.approx(1.08))
+    assert learn.recorder.last().raw_losses[0] == 13 and learn.recorder.values[0][1] == pytest.approx(5.3248)
+    learn.lr_find(num_it=5, show_plot=False)
+    learn.fit(1)
+    assert ab(learn) == (pytest.approx(1.1808), pytest.approx(1.7712))
+
+
+def test_callbacks_work_on_a_loss_that_a_function_returned():
+    learn = line_with()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn.fit(1, cbs=cbnb.GradientClip(1e-3, kind="value"))
+    assert ab(learn) == (pytest.approx(2e-4), pytest.approx(2e-4))
+    learn = line_with()
+    learn.fit(1, cbs=cbnb.GradientAccumulation(16))
+    assert ab(learn) == (pytest.approx(0.4), pytest.approx(0.6))
+    learn = line_with(lambda learn: lambda x, y: dict(one=learn.model(x).mean() * 0, two=nn.functional.mse_loss(learn.model(x), y)))
+    learn.fit(1, cbs=cbnb.Callback(after_loss=lambda self: setattr(self.learn, "loss_grad", 2 * self.loss_grad)))
+    assert ab(learn) == (pytest.approx(1.28), pytest.approx(1.92))
+
+
+def trains_by_itself(learn, detached):
+    opt = torch.optim.SGD(learn.model.parameters(), lr=0.1)
+
+    def step(x, y):
+        opt.zero_grad()
+        loss = nn.functional.mse_loss(learn.model(x), y)
+        loss.backward()
+        opt.step()
+        return loss.detach() if detached else loss
+
+    return step
+
+
+def trains_without_an_optimizer(learn, detached):
+    def step(x, y):
+        loss = nn.functional.mse_loss(learn.model(x), y)
+        grads = torch.autograd.grad(loss, [learn.model.a, learn.model.b])
+        for p, g in zip((learn.model.a, learn.model.b), grads):
+            p.data.sub_(0.1 * g)
+        return loss.detach() if detached else loss
+
+    return step
+
+
+@pytest.mark.parametrize("kind", [trains_by_itself, trains_without_an_optimizer])
+@pytest.mark.parametrize("detached", [True, False])
+def test_a_train_step_that_has_trained_is_not_trained_twice(kind, detached):
+    learn = line_with(lambda learn: kind(learn, detached), lr=0.7)
+    learn.fit(1)
+    assert ab(learn) == (pytest.approx(0.72), pytest.approx(1.08))
+
+
+def test_a_train_step_on_another_model_is_left_alone():
+    """Its loss has a graph, which does not lead to the learner's model."""
+    other = Line()
+    opt = torch.optim.SGD(other.parameters(), lr=0.1)
+
+    def step(x, y):
+        opt.zero_grad()
+        loss = nn.functional.mse_loss(other(x), y)
+        loss.backward()
+        opt.step()
+        return loss
+
+    learn = line_learner(train_step=step, valid=False)
+    learn.fit(1)
+    assert (other.a.item(), other.b.item()) == (pytest.approx(0.72), pytest.approx(1.08)) and ab(learn) == (0, 0)
+
+
+def test_a_train_step_that_detaches_its_loss_trains_nothing():
+    learn = line_with(lambda learn: lambda x, y: nn.functional.mse_loss(learn.model(x), y).detach())
+    learn.fit(1)
+    assert ab(learn) == (0, 0)
+
+
+class Labelled(nn.Module):
+    """As in transformers: takes labels, returns loss and logits."""
+
+    def __init__(self, form="dict"):
+        super().__init__()
+        self.body, self.form = nn.Linear(3, 2), form
+
+    def forward(self, ids, labels=None):
+        logits = self.body(ids)
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        if self.form == "dict":
+            return dict(loss=loss, logits=logits, hidden_states=(ids,))
+        if self.form == "object":
+            return types.SimpleNamespace(loss=loss, logits=logits)
+        return (logits,) if loss is None else (loss, logits)
+
+
+def labelled_loaders(**kwargs):
+    torch.manual_seed(0)
+    x = torch.randn(16, 3)
+    rows = [dict(ids=v, labels=(v.sum() > 0).long()) for v in x]
+    return cbnb.DataLoaders.from_datasets(rows, rows, bs=8, shuffle=False, device="cpu", **kwargs)
+
+
+@pytest.mark.parametrize("form", ["dict", "object", "tuple"])
+@pytest.mark.parametrize("targets", [(), "labels"])
+def test_a_model_that_computes_its_loss_needs_no_loss_func(form, targets):
+    """It was refused: loss_func is missing."""
+    torch.manual_seed(1)
+    learn = cbnb.Learner(labelled_loaders(targets=targets), Labelled(form), lr=0.1, metrics=cbnb.accuracy, opt_func=torch.optim.SGD)
+    plain_model, loss = copy.deepcopy(learn.model.body), nn.CrossEntropyLoss()
+    learn.fit(2)
+    opt = torch.optim.SGD(plain_model.parameters(), lr=0.1)
+    for batch in [*learn.dls.train] * 2:
+        opt.zero_grad()
+        loss(plain_model(batch["ids"]), batch["labels"]).backward()
+        opt.step()
+    assert torch.allclose(learn.model.body.weight, plain_model.weight)
+    rows = learn.dls.train.dataset
+    x, y = torch.stack([r["ids"] for r in rows]), torch.stack([r["labels"] for r in rows])
+    expected = [loss(plain_model(x), y).item(), (plain_model(x).argmax(1) == y).float().mean().item()]
+    assert learn.validate() == pytest.approx(expected) == learn.recorder.values[-1][1:]
+    preds, targs = learn.get_preds()
+    assert torch.allclose(preds, plain_model(x), atol=1e-6) and torch.equal(targs, y)
+    assert torch.allclose(learn.predict(dict(ids=x[0]))[1], plain_model(x[0]), atol=1e-6)
+    learn.lr_find(num_it=5, show_plot=False)
+
+
+def test_a_function_that_trains_a_model_with_labels_is_validated_by_its_loss():
+    model = Labelled()
+    learn = cbnb.Learner(labelled_loaders(), model, train_step=lambda batch: model(**batch)["loss"], lr=0.1)
+    learn.fit(2)
+    losses = [row[1] for row in learn.recorder.values]
+    assert losses[1] < losses[0]
+
+
+def test_a_model_that_returns_no_loss_is_told_so():
+    with pytest.raises(ValueError, match=r"loss_func is missing.*Learner\(dls, model, train_step=ModelLossStep\(\)\)"):
+        cbnb.Learner(labelled_loaders(), nn.Linear(3, 2))
+    dls = cbnb.DataLoaders([dict(ids=torch.ones(2, 3))], device="cpu")
+    with pytest.raises(ValueError, match="Labelled returned no loss: has the batch labels"):
+        cbnb.Learner(dls, Labelled()).fit(1)
+
+
+def test_metrics_on_a_dict_name_the_part_to_choose():
+    class Dict(nn.Linear):
+        def forward(self, x):
+            return dict(logits=super().forward(x))
+
+    def loss(pred, y):
+        return nn.functional.cross_entropy(pred["logits"], y)
+
+    dls = labelled_loaders(targets="labels")
+    dls = cbnb.DataLoaders([(b["ids"], b["labels"]) for b in dls.train], [(b["ids"], b["labels"]) for b in dls.valid], device="cpu")
+    with pytest.raises(AttributeError) as caught:
+        cbnb.Learner(dls, Dict(3, 2), loss, metrics=cbnb.accuracy).fit(1)
+    assert any("on(metric, 'logits', 1)" in note for note in caught.value.__notes__)
+    learn = cbnb.Learner(dls, Dict(3, 2), loss, metrics=cbnb.on(cbnb.accuracy, "logits", 1))
+    learn.fit(1)
+    assert 0 <= learn.recorder.values[0][2] <= 1

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb.all as cbnb
+from cbnb.dialects import mindspore
 from helpers import IN_BATCH, RUN_EVENTS, RaiseIn, ab, exact, line_batches, line_learner, listener, noting, same_bits, seed
 
 SILENT = types.MappingProxyType(dict(show_plot=False))
@@ -666,3 +667,161 @@ def test_a_second_interrupt_waits_until_all_is_undone():
     assert {type(cb).__name__ for cb in learn.cbs} == {"TrainEvalCallback", "Recorder"}
     assert learn.opt.param_groups[0]["lr"] == 0.1
     learn.fit(1)
+
+
+# Gradients: none goes from one fit into the next
+
+
+class NotesNorm(cbnb.Callback):
+    def before_fit(self):
+        self.norms = []
+
+    def before_step(self):
+        self.norms.append(round(float(self.learn.model.a.grad.norm()), 6))
+
+
+def leaves_gradients(error):
+    return RaiseIn("after_backward", error)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, cbnb.CancelFitException, cbnb.CancelBatchException])
+def test_no_gradients_are_left_however_a_fit_ends(error):
+    """A fit that ended between backward and the step left its gradients, and the next one added its own to them."""
+    learn, norm = line_learner(1, lr=0.0), NotesNorm()
+    learn.fit(1, cbs=norm)
+    once = norm.norms
+    try:
+        learn.fit(1, cbs=leaves_gradients(error))
+    except (KeyboardInterrupt, ValueError):
+        pass
+    assert learn.model.a.grad is None and learn.model.b.grad is None
+    learn.fit(1, cbs=norm)
+    assert norm.norms == once == [4.0]
+
+
+def test_a_fit_that_was_stopped_for_nan_gradients_leaves_a_learner_that_trains():
+    class OneBad(cbnb.Callback):
+        def after_backward(self):
+            self.learn.model.a.grad.fill_(float("nan"))
+
+    learn = line_learner(cbs=cbnb.TerminateOnNaN(check_grads=True))
+    learn.fit(1, cbs=OneBad())
+    assert ab(learn) == (0.0, 0.0)
+    learn.fit(1)
+    assert ab(learn) == (pytest.approx(0.72), pytest.approx(1.08)) and learn.recorder.last().status == "done"
+
+
+def test_gradients_from_before_a_fit_are_not_in_its_first_update():
+    """Somebody called backward by hand, to look at something."""
+    learn = line_learner()
+    learn.model(torch.ones(3)).sum().backward()
+    learn.fit(1)
+    assert ab(learn) == (pytest.approx(0.72), pytest.approx(1.08))
+
+
+def test_lr_find_puts_gradients_back_and_does_not_use_them():
+    plain, learn = line_learner(4), line_learner(4)
+    learn.model(torch.ones(3)).sum().backward()
+    losses = [one.lr_find(num_it=8, stop_div=False, **SILENT).raw_losses for one in (plain, learn)]
+    assert losses[0] == losses[1] and learn.model.a.grad.item() == 3.0
+    with pytest.raises(KeyboardInterrupt):
+        learn.lr_find(num_it=8, cbs=leaves_gradients(KeyboardInterrupt), **SILENT)
+    assert learn.model.a.grad.item() == 3.0
+
+
+def test_a_step_with_its_own_way_of_zeroing_is_asked_too():
+    """Its second optimizer is not the learner's."""
+
+    class Two(cbnb.Step):
+        def zero_grad(self, learn):
+            super().zero_grad(learn)
+            extra.grad = None
+
+    extra = nn.Parameter(torch.ones(()))
+    learn = line_learner(train_step=Two())
+
+    class Uses(cbnb.Callback):
+        def after_loss(self):
+            self.learn.loss_grad = self.learn.loss_grad + extra
+
+    with pytest.raises(ValueError):
+        learn.fit(1, cbs=[Uses(), leaves_gradients(ValueError)])
+    assert extra.grad is None and learn.model.a.grad is None
+
+
+# The mode of the model
+
+
+@pytest.mark.parametrize("where", ["after_batch", "after_step", "before_batch"])
+def test_a_callback_that_forgets_train_spoils_no_further_batch(where):
+    """The rest of the epoch was trained in evaluation mode, and nobody was told."""
+    modes = []
+    noted = cbnb.Callback(after_pred=lambda self: modes.append(self.learn.model.training))
+
+    def look(self):
+        if self.learn.training and self.learn.iter == 1 and self.learn.epoch == 0:
+            self.learn.model.eval()
+
+    learn = line_learner(4, cbs=noted, valid=False)
+    with pytest.warns(UserWarning, match=r"model.eval\(\) in the middle of epoch 0.*switched back") as warned:
+        learn.fit(2, cbs=cbnb.Callback(**{where: look}))
+    assert len(warned) == 1 and warned[0].filename == __file__
+    assert modes == [True, where != "before_batch"] + [True] * 6  # before a batch, it may be meant for that one
+
+
+def test_a_callback_that_calls_train_in_validation_spoils_no_further_batch():
+    modes = []
+    noted = cbnb.Callback(after_pred=lambda self: self.learn.training or modes.append(self.learn.model.training))
+    dls = cbnb.DataLoaders(line_batches(1), line_batches(3), device="cpu")
+    learn = line_learner(dls=dls, cbs=noted)
+    with pytest.warns(UserWarning, match=r"model.train\(\) in the middle of epoch 0"):
+        learn.fit(1, cbs=cbnb.Callback(after_batch=lambda self: self.learn.training or self.learn.iter or self.learn.model.train()))
+    assert modes == [False] * 3
+
+
+@pytest.mark.filterwarnings("error")
+def test_modes_that_are_set_on_purpose_stay():
+    """Before the phase begins, for the whole model or for a part of it."""
+    modes = []
+
+    class Freezes(cbnb.Callback):
+        def before_train(self):
+            (self.learn.model if self.whole else self.learn.model.fixed).eval()
+
+        def after_pred(self):
+            modes.append((self.learn.model.training, self.learn.model.fixed.training))
+
+    for whole, expected in ((False, (True, False)), (True, (False, False))):
+        freezes = Freezes()
+        freezes.whole = whole
+        modes.clear()
+        net_learner(cbs=freezes).fit(1)
+        assert modes[:2] == [expected] * 2
+
+
+def test_parts_in_evaluation_mode_stay_so_when_the_model_is_switched_back():
+    class Part(cbnb.Callback):
+        def before_train(self):
+            self.learn.model.fixed.eval()
+
+        def after_batch(self):
+            if self.learn.training:
+                seen.append((self.learn.model.body[2].training, self.learn.model.fixed.training))
+                self.learn.model.eval()
+
+    seen = []
+    with pytest.warns(UserWarning, match="switched back"):
+        net_learner(cbs=Part()).fit(1)
+    assert seen == [(True, False)] * 2
+
+
+def test_a_mindspore_callback_that_leaves_the_model_in_eval_mode():
+    class Looks(mindspore.Callback):
+        def on_train_step_end(self, run_context):
+            learn.model.eval()
+
+    modes = []
+    learn = line_learner(4, valid=False, cbs=[cbnb.Callback(after_pred=lambda self: modes.append(self.learn.model.training)), Looks()])
+    with pytest.warns(UserWarning, match="switched back"):
+        learn.fit(1)
+    assert modes == [True] * 4

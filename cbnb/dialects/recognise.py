@@ -76,6 +76,7 @@ class Wrapped(Callback):
         return next(on, None) is self
 
     def __repr__(self) -> str: return class_of(self.wraps).__name__
+    __str__ = __repr__
 
 # %% ../../nbs/17a_dialects.ipynb #e87008a6
 def adopt(
