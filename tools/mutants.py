@@ -39,14 +39,12 @@ TESTS = {
     "callback": "callbacks events errors",
     "checkpoint": "saving",
     "dashboard": "display lr_picker",
-    "front_end": "lr_picker display",
     "learner": "callbacks events errors undo steps saving",
     "mixup": "hooks",
     "optim": "steps schedule errors",
     "plot": "widgets recorder hooks",
     "show_graph": "hooks display",
     "snapshot": "undo",
-    "steering": "display widgets control",
 } | {f"dialects/{name}": "fastai_v1" for name in ("recognise", "fastai_v1", "v1_loop", "v1_schedules", "v1_slots")}
 
 _SWAPS = {
