@@ -259,15 +259,15 @@ class _Chosen:
             self.session.shouldfail = "one is enough"
 
 
-def run_notebook(path: Path, module: str) -> str:
-    """Run the cells of a notebook with the module in place of its exported cells; the number of the cell that fails."""
+def run_notebook(path: Path, module: str, end: int | None) -> int:
+    """Run the cells of a notebook, `end` excepted and what follows, with the module in place of its exported cells; the cell that fails, or 0."""
     from importlib import import_module
 
     from IPython.core.interactiveshell import InteractiveShell
 
     shell, exported = InteractiveShell.instance(), vars(import_module(module))
     sys.path.insert(0, os.getcwd())
-    for number, cell in enumerate(read(path).cells, 1):
+    for number, cell in enumerate(read(path).cells[: end and end - 1], 1):
         if cell.cell_type != "code" or is_skipped(cell):
             continue
         if any(directive.split()[0] in ("export", "exporti") for directive in directives(cell)):
@@ -276,15 +276,15 @@ def run_notebook(path: Path, module: str) -> str:
             defined |= {alias.asname or alias.name for node in ast.walk(ast.parse(cell.source)) for alias in getattr(node, "names", []) if isinstance(alias, ast.alias)}
             shell.user_ns.update({name: exported[name] for name in defined & exported.keys()})
         elif not shell.run_cell(cell.source).success:
-            return f"{path.name}, cell {number}"
-    return SURVIVED
+            return number
+    return 0
 
 
 class Project:
     """A copy of the project, in which one module is changed and tested."""
 
     def __init__(self, folder: Path, module: str, limit: float = 60):
-        self.folder, self.module, self.limit, self.with_notebook = folder, module, limit, True
+        self.folder, self.module, self.limit, self.last_cell = folder, module, limit, None
         for name in (LIB.name, NBS.name, "tests", "tools"):
             shutil.copytree(ROOT / name, folder / name, dirs_exist_ok=True)
         for path in ROOT.glob("*.*"):
@@ -366,13 +366,14 @@ class Project:
             self.calls.pop(test, None)
 
     def check(self) -> None:
-        """Would all pass that is going to judge the mutants? A notebook that needs a real kernel is left out."""
+        """Would all pass that is going to judge the mutants? A notebook that needs a real kernel is run up to there."""
         start = time.monotonic()
         failed = self.failed_notebook(600)
         self.notebook_seconds = time.monotonic() - start
         if failed:
-            print(f"  without {self.notebook.name}: {failed} needs a real kernel")
-            self.with_notebook = False
+            print(f"  of {self.notebook.name} only what is before {failed}")
+            number = failed.split()[-1]
+            self.last_cell = int(number) if number.isdigit() else 1
         if failed := self.failed_test(""):
             self.give_up(f"depend on their order: {failed}")
 
@@ -383,7 +384,8 @@ class Project:
     def failed_notebook(self, limit: float) -> str:
         """The cell of the module's own notebook that fails, if one does."""
         dotted = f"{LIB.name}.{self.module.replace('/', '.')}"
-        return str(self.in_child(lambda: run_notebook(self.notebook, dotted), limit)) if self.with_notebook else SURVIVED
+        failed = self.in_child(lambda: run_notebook(self.notebook, dotted, self.last_cell), limit)
+        return f"{self.notebook.name}, cell {failed}" if failed else SURVIVED
 
     def failed_test(self, function: str) -> str:
         """The test that fails, among those that call `function` (all of them if it is empty), the quick ones first."""
