@@ -26,15 +26,15 @@ from torch import Tensor, nn
 
 # %% ../nbs/03_learner.ipynb #1b68a96b
 from .callback import (
-    BATCH_EVENTS, EPOCH, FIT, TRAIN, VALIDATE, Callback, Callbacks, CancelBackwardException,
-    CancelBatchException, CancelEpochException, CancelException, CancelFitException,
-    CancelStepException, CancelTrainException, CancelValidException, CbList, Level, brief, event,
-    hinted, loop_lines, not_honoured, patch, user_level)
+    BATCH_EVENTS, Callback, Callbacks, CancelBackwardException, CancelBatchException,
+    CancelEpochException, CancelException, CancelFitException, CancelStepException,
+    CancelTrainException, CancelValidException, CbList, EPOCH, FIT, Level, TRAIN, VALIDATE,
+    brief, event, hinted, loop_lines, not_honoured, patch, user_level)
 from .data import apart, as_dls, n_batches, split_batch, to_device
 from .metrics import as_metrics
 from .optim import (
     Optimizers, as_positive, belongs_to, freeze_groups, make_opt, needs_closure, norm_params,
-    one_group, recommended, save_hypers, set_hyper, shares_params, spread_lrs)
+    noted_hypers, one_group, recommended, save_hypers, set_hyper, shares_params, spread_lrs)
 from .undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../nbs/03_learner.ipynb #7da89e57
@@ -786,6 +786,10 @@ def fit(self: Learner,
     n_epoch, start_epoch = as_count(n_epoch, 'n_epoch', 1), as_count(start_epoch, 'start_epoch', 0)
     if start_epoch > n_epoch: raise ValueError(f'start_epoch={start_epoch} is after n_epoch={n_epoch}')
     check_valid_every(valid_every)
+    file = vars(self).pop('_loaded_from', None)
+    if file and start_epoch: print(
+        f'going on from epoch {start_epoch} with {file}: random state and data order are not in the '
+        'file, so the numbers will differ slightly from those of a fit without a break')
     with self._run('fit', cbs):
         self.n_epoch, self.start_epoch, self.valid_every = n_epoch, start_epoch, valid_every
         self._prepare_opt(lr, wd, reset_opt)
@@ -873,6 +877,7 @@ def _prepare_opt(self: Learner, lr: Any, wd: float | None, reset_opt: bool) -> N
     self._known = self.opt, self.opt_func
     self._forget_grads()                      # of whoever called `backward` before
     self.undo.callback(save_hypers(self.opt))
+    self.undo.set(self, '_own_hypers', noted_hypers(self.opt))     # for `save` within the fit
     lrs = spread_lrs(self.lr if lr is None else lr, len(self.opt.param_groups))
     wd = self.wd if wd is None else wd
     set_hyper(self.opt, 'lr', lrs)
@@ -898,7 +903,6 @@ def _forget_grads(self: Learner) -> None:
     for part in (self, self.train_step):
         for m in modules_of(part.model):
             for p in m.parameters(recurse=False): p.grad = None
-
 
 # %% ../nbs/03_learner.ipynb #746cf0bf
 @patch
@@ -946,12 +950,14 @@ def _for_now(self: Learner, name: str, value: Any) -> Iterator[Learner]:
 @patch
 def no_logging(self: Learner) -> Any:
     "No table of epochs for the length of a `with` block"
-    return self._for_now('logger', lambda *args: None)
+    return self._for_now('logger', _log_nothing)
 
 @patch
 def no_mbar(self: Learner) -> Any:
     "No bar over epochs for the length of a `with` block"
     return self._for_now('create_mbar', False)
+
+def _log_nothing(row: list) -> None: pass
 
 # %% ../nbs/03_learner.ipynb #00ec46dc
 @patch

@@ -26,7 +26,7 @@ from torch.utils.data import (
 
 # %% ../nbs/13_preds.ipynb #1e433ade
 from .callback import Callback, hinted, patch
-from .checkpoint import write_whole
+from .checkpoint import read_file, write_whole
 from .data import as_loader, entries, map_tensors, refilled
 from .data import to_detach as detached
 from .learner import Learner
@@ -136,7 +136,7 @@ def save_batch(
         t = t.detach().cpu()
         return t.clone() if t.untyped_storage().nbytes() > t.nbytes else t
     content = _plain(map_tensors(own, batch))
-    return write_whole(Path(folder)/f'{i:06d}.pt', lambda f: torch.save(content, f))
+    return write_whole(Path(folder)/f'{i:06d}.pt', lambda draft: torch.save(content, draft))
 
 def _plain(batch: Any) -> Any:
     if (held := entries(batch)) is not None: return {k: _plain(v) for k, v in held.items()}
@@ -167,7 +167,7 @@ class SavedBatches:
         return sorted(found, key=lambda p: int(p.stem))
 
     def _read(self, path: Path) -> Any:
-        try: return torch.load(path, map_location='cpu', weights_only=not self.trust)
+        try: return read_file(path, trust=self.trust, writer='SavedBatches')
         except pickle.UnpicklingError as e:
             e.add_note(f'{path} holds more than tensors and plain values: '
                        'SavedBatches(folder, trust=True) if you trust whoever wrote it')

@@ -16,7 +16,7 @@ from typing import Any
 from .callback import Callback, hinted, patch, user_level
 from .data import n_batches
 from .learner import Learner, as_count, as_list
-from .optim import as_positive, hyper_place, no_such_hyper, spread_lrs, write_hyper
+from .optim import as_positive, as_python, hyper_place, no_such_hyper, spread_lrs, write_hyper
 from .plot import lr_figure, show, view_for
 
 # %% ../nbs/06_schedule.ipynb #4c7c9805
@@ -159,7 +159,8 @@ def check_values(
     n: int,         # number of parameter groups
 ) -> None:
     "Refuse values that are no numbers, or not as many as there are groups"
-    values = list(value) if hasattr(value, '__len__') else [value]*n
+    value = as_python(value)
+    values = [value]*n if not hasattr(value, '__len__') or getattr(value, 'ndim', 1) == 0 else list(value)
     if len(values) != n:
         raise ValueError(f'the schedule of {name!r} gives {len(values)} values for {n} groups')
     if any(math.isnan(v) for v in values):

@@ -89,6 +89,7 @@ class Tracker(Callback):
             f'min_delta={min_delta!r} needs a comp for which lower, or higher, is always better: '
             f'{comp!r} is neither, so let it judge the difference itself')
         self.best, self.best_epoch = None, None       # the best value so far, and its epoch
+        self.idx: int | None = None                   # of the column in `final_record`, in a fit
         self.new_best, self.wait = False, 0           # in this epoch; epochs since, with a value
         self.values: list[tuple[int, float]] = []     # (epoch, value) of this fit
 
@@ -104,6 +105,8 @@ class Tracker(Callback):
         self.new_best = self.improves(value)
         self.wait = 0 if self.new_best else self.wait + 1
         if self.new_best: self.best, self.best_epoch = value, self.learn.epoch
+
+    def after_fit(self): pass       # for subclasses that call `super().after_fit()`
 
     def current(self) -> float | None:
         "The value of this epoch; None if it has none"
@@ -131,6 +134,7 @@ def _check_monitor(self: Tracker) -> None:
     if self.monitor not in there: raise ValueError(
         f'{who} cannot watch {self.monitor!r}{_why_not(self.monitor, learn)}; '
         f'{columns_hint(self.monitor, there)}')
+    self.idx = there.index(self.monitor)
     epochs = range(learn.start_epoch, learn.n_epoch)
     if self.monitor in recorder.valid_columns and not any(map(learn._is_validated, epochs)):
         warnings.warn(f'{who} will see no {self.monitor}: none of the epochs of this fit is '

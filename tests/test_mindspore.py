@@ -7,6 +7,7 @@ import sys
 import time
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from helpers import line_batches
@@ -686,11 +687,27 @@ def test_checkpoint_at_an_exception_after_a_stop_and_by_time(tmp_path, monkeypat
     assert saver.latest_ckpt_file_name.endswith("M-2_6.ckpt")
 
 
+def test_to_keep_no_checkpoint_is_to_keep_one(tmp_path):
+    """It was refused; MindSpore keeps one."""
+    saver = ms.ModelCheckpoint("K", tmp_path, ms.CheckpointConfig(keep_checkpoint_max=0))
+    learner(n=3).fit(2, cbs=saver)
+    assert files(tmp_path) == ["K-2_3.ckpt"]
+    for nothing in (0, None):
+        config = ms.CheckpointConfig(keep_checkpoint_max=0, keep_checkpoint_per_n_minutes=nothing)
+        assert list(config.get_checkpoint_policy().values())[2:4] == [1, None]
+
+
+def test_numbers_of_numpy_can_be_saved_along(tmp_path):
+    ms.save_checkpoint({"a": torch.ones(1)}, tmp_path / "a", append_dict={"lr": np.float32(0.5)})
+    assert ms.load_checkpoint(tmp_path / "a.ckpt")["lr"] == 0.5
+
+
 def test_policies_are_explicit():
     policy = lambda **kwargs: list(ms.CheckpointConfig(**kwargs).get_checkpoint_policy().values())[:4]
     assert policy() == [1, None, 5, None]
     assert policy(save_checkpoint_steps=0, save_checkpoint_seconds=100) == [None, 100, 5, None]
     assert policy(save_checkpoint_seconds=100, keep_checkpoint_per_n_minutes=5) == [None, 100, None, 5]
+    assert policy(keep_checkpoint_max=0, keep_checkpoint_per_n_minutes=5) == [1, None, None, 5]
     wrong = [
         dict(save_checkpoint_steps=1, save_checkpoint_seconds=1),
         dict(keep_checkpoint_max=1, keep_checkpoint_per_n_minutes=1),

@@ -1,17 +1,31 @@
 """Files: whole or not there, and running nobody's code."""
 
+import copy
+import datetime
+import errno
 import os
 import pickle
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
 import warnings
+from collections import OrderedDict
 from functools import partial
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import cbnb.all as cbnb
 from cbnb.checkpoint import write_whole
-from helpers import Line, ab, line_batches, line_learner, same_bits
+from cbnb.dialects import mindspore as ms
+from cbnb.preds import save_batch
+from helpers import Line, ab, exact, line_batches, line_learner, same_bits
 
 
 def adam_learner(tmp_path, **kwargs):
@@ -79,7 +93,8 @@ def test_strictness(tmp_path):
     before = other.model.weight.clone()
     with pytest.raises(RuntimeError, match="weight"):
         other.load("line")
-    other.load("line", strict=False)
+    with pytest.warns(UserWarning, match="none of the 2 names"):
+        other.load("line", strict=False)
     assert torch.equal(before, other.model.weight)
     with pytest.raises(FileNotFoundError, match="nothing.pth"):
         other.load("nothing")
@@ -122,15 +137,15 @@ def test_a_failing_save_keeps_the_old_file(tmp_path, error):
 
 
 def test_write_whole_leaves_no_drafts(tmp_path):
-    def half(f):
-        f.write(b"half")
+    def half(draft):
+        draft.write_bytes(b"half")
         raise OSError("disk full")
 
     file = tmp_path / "deep" / "er" / "x.bin"
     with pytest.raises(OSError, match="disk full"):
         write_whole(file, half)
     assert files(tmp_path) == []
-    assert write_whole(file, lambda f: f.write(b"whole")) == file and file.read_bytes() == b"whole"
+    assert write_whole(file, lambda draft: draft.write_bytes(b"whole")) == file and file.read_bytes() == b"whole"
     with pytest.raises(OSError):
         write_whole(file, half)
     assert file.read_bytes() == b"whole" and files(tmp_path) == ["deep/er/x.bin"]
@@ -138,7 +153,7 @@ def test_write_whole_leaves_no_drafts(tmp_path):
 
 def test_a_file_written_whole_can_be_read_by_whom_an_ordinary_file_can(tmp_path):
     (tmp_path / "plain").write_bytes(b"")
-    write_whole(tmp_path / "whole", lambda f: f.write(b""))
+    write_whole(tmp_path / "whole", lambda draft: draft.write_bytes(b""))
     modes = {name: (tmp_path / name).stat().st_mode & 0o777 for name in ("plain", "whole")}
     assert modes["whole"] == modes["plain"]
 
@@ -283,3 +298,518 @@ def test_what_a_scheduler_left_in_the_file_is_no_obstacle(make, tmp_path):
         fresh.create_opt()
         fresh.save("plain")
         fresh.fit(2, cbs=[cbnb.Schedule(make), cbnb.Callback(before_train=lambda cb: cb.learn.load(plain))])  # its keys stay
+
+
+# files that can be read again, and what happens if they cannot
+
+
+def net(*sizes):
+    return nn.Sequential(*(nn.Linear(a, b) for a, b in zip(sizes, sizes[1:])))
+
+
+def net_learner(tmp_path, model=None, **kwargs):
+    dls = cbnb.DataLoaders([(torch.ones(4, 6), torch.ones(4, 2))] * 2, [(torch.ones(4, 6), torch.ones(4, 2))], device="cpu")
+    return line_learner(dls=dls, model=net(6, 2) if model is None else model, path=tmp_path, **kwargs)
+
+
+def weights(model):
+    return copy.deepcopy(model.state_dict())
+
+
+def is_as(model, before):
+    return all(exact(v) == exact(before[k]) for k, v in model.state_dict().items())
+
+
+def test_a_name_that_does_not_fit_or_a_wrong_shape_loads_nothing(tmp_path):
+    """Layers before the one that did not fit had the new weights already."""
+    learn = net_learner(tmp_path, net(6, 4, 2), opt_func=torch.optim.Adam)
+    learn.fit(1)
+    before, opt = weights(learn.model), copy.deepcopy(learn.opt.state_dict())
+    shape, names = net_learner(tmp_path, net(6, 4, 3)).save("shape"), net_learner(tmp_path, net(6, 4, 2, 1)).save("names")
+    for file, strict, words in ((shape, True, "size mismatch for 1.weight"), (shape, False, "size mismatch"), (names, True, "2.bias")):
+        with pytest.raises(RuntimeError, match=words) as e:
+            learn.load(file, strict=strict)
+        assert f"nothing was loaded from {file}" in e.value.__notes__
+        assert is_as(learn.model, before) and same_opt(learn.opt.state_dict(), opt)
+    fresh = net_learner(tmp_path, net(6, 4, 2), opt_func=torch.optim.Adam)
+    learn.save("whole")
+    state = torch.load(tmp_path / "models/whole.pth")
+    state["model"]["1.bias"] = torch.ones(3)
+    torch.save(state, tmp_path / "models/whole.pth")
+    with pytest.raises(RuntimeError, match="1.bias"):
+        fresh.load("whole")
+    assert fresh.opt is None
+
+
+def same_opt(a, b):
+    return repr(a) == repr(b)
+
+
+class Refuses(Line):
+    """Its last part does not accept what is in the file."""
+
+    class Part(nn.Module):
+        def get_extra_state(self):
+            return 1
+
+        def set_extra_state(self, state):
+            if state == 2:
+                raise ZeroDivisionError("no such state")
+
+    def __init__(self):
+        super().__init__()
+        self.part = self.Part()
+
+
+def test_a_model_that_refuses_a_state_in_the_middle_keeps_its_own(tmp_path):
+    learn = line_learner(path=tmp_path, model=Refuses())
+    file = learn.save("a")
+    state = torch.load(file)
+    state["part._extra_state"], state["a"] = 2, torch.tensor(7.0)
+    torch.save(state, file)
+    with pytest.raises(ZeroDivisionError):
+        learn.load("a")
+    assert learn.model.a.item() == 0
+
+
+@pytest.mark.parametrize("opt", [{}, {"state": {}}, {"state": {}, "param_groups": [3]}, [], {"state": [], "hypers": []}])
+def test_a_malformed_optimizer_state_loads_nothing(opt, tmp_path):
+    """It was a KeyError, after the weights had been loaded."""
+    learn = line_learner(path=tmp_path)
+    learn.fit(1)
+    file, before = learn.save("a"), ab(learn)
+    torch.save({"model": {"a": torch.tensor(7.0), "b": torch.tensor(7.0)}, "opt": opt}, file)
+    with pytest.raises(ValueError, match="a.pth is none of torch, so nothing was loaded: .*with_opt=False"):
+        learn.load("a")
+    assert ab(learn) == before
+    assert ab(learn.load("a", with_opt=False)) == (7, 7)
+
+
+def test_a_file_with_something_else_is_refused(tmp_path):
+    learn = line_learner(path=tmp_path)
+    file = learn.save("a")
+    torch.save(torch.ones(3), file)
+    with pytest.raises(ValueError, match="a.pth holds a Tensor, not a model's state"):
+        learn.load("a")
+
+
+def test_no_damage_goes_unnoticed(tmp_path):
+    """A flipped bit became a weight of 1e36; truncated files named neither themselves nor the cause."""
+    learn = net_learner(tmp_path, opt_func=torch.optim.Adam)
+    learn.fit(1)
+    file = learn.save("a")
+    whole, before = file.read_bytes(), weights(learn.model)
+    learn.fit(1)
+    after, rand = weights(learn.model), random.Random(0)
+    damaged = [b"", b"hello", whole[:900], whole[:-1], whole[:50] + whole[60:]]
+    at = whole.find(before["0.weight"].numpy().tobytes())
+    flips = [at + 3, *(rand.randrange(len(whole)) for _ in range(150))]
+    damaged += [whole[:i] + bytes([whole[i] ^ 1 << rand.randrange(8)]) + whole[i + 1 :] for i in flips]
+    refused = 0
+    for content in damaged:
+        file.write_bytes(content)
+        try:
+            learn.load("a")
+        except Exception as e:
+            refused += 1
+            assert type(e) is ValueError and f"{file} is damaged, or no file of Learner.save" in str(e)
+            assert is_as(learn.model, after)
+        else:  # padding, or a copy of what is elsewhere in the archive
+            assert is_as(learn.model, before)
+            file.write_bytes(whole)
+            learn.model.load_state_dict(after)
+    assert refused >= 50
+
+
+def test_damage_is_found_before_loading_in_all_readers(tmp_path):
+    learn = line_learner(path=tmp_path)
+    file = learn.export()
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 255
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match="export.pkl is damaged, or no file of Learner.export"):
+        cbnb.load_learner(file, trust=True)
+    batch = save_batch(tmp_path, 0, torch.ones(50))
+    content = bytearray(batch.read_bytes())
+    content[content.find(torch.ones(50).numpy().tobytes()) + 3] ^= 64
+    batch.write_bytes(content)
+    with pytest.raises(ValueError, match="000000.pt is damaged"):
+        cbnb.SavedBatches(tmp_path).load()
+
+
+def test_files_without_checksums_and_of_old_torch_are_read(tmp_path):
+    learn = line_learner(path=tmp_path)
+    file = tmp_path / "models/a.pth"
+    file.parent.mkdir()
+    state = {"a": torch.tensor(7.0), "b": torch.tensor(8.0)}
+    torch.save(state, file, _use_new_zipfile_serialization=False)
+    assert ab(learn.load("a")) == (7, 8)
+    get, set_ = torch.serialization.get_crc32_options, torch.serialization.set_crc32_options
+    was = get()
+    set_(False)
+    try:
+        learn.save("a", with_opt=False)
+    finally:
+        set_(was)
+    assert ab(learn.load("a")) == (7, 8)
+
+
+def test_numbers_of_numpy_from_a_schedule_can_be_loaded(tmp_path):
+    """The file was refused after the last epoch, and the best weights were not put back."""
+    learn = line_learner(path=tmp_path, opt_func=torch.optim.Adam)
+    learn.fit(2, cbs=[cbnb.ParamScheduler({"lr": lambda pct: 1e-2 * np.cos(pct)}), cbnb.SaveModel(with_opt=True)])
+    line_learner(path=tmp_path, opt_func=torch.optim.Adam).load("model")
+
+
+@pytest.mark.parametrize("value", [np.float64(0.5), np.float32(0.5), np.array(0.5), np.int64(1)])
+def test_schedules_write_numbers_of_python(value):
+    learn = line_learner()
+    types = set()
+
+    def note(cb):
+        types.add(type(cb.learn.opt.param_groups[0]["lr"]))
+
+    learn.fit(1, cbs=[cbnb.ParamScheduler({"lr": lambda pct: value}), cbnb.Callback(after_batch=note)])
+    assert types == {type(value.tolist())}
+
+
+def test_a_schedule_may_give_an_array_with_a_rate_for_each_group():
+    learn = line_learner(splitter=lambda m: [[m.a], [m.b]])
+    seen = []
+    note = cbnb.Callback(after_step=lambda cb: seen.append([g["lr"] for g in cb.learn.opt.param_groups]))
+    learn.fit(1, cbs=[cbnb.ParamScheduler({"lr": lambda pct: np.array([0.1, 0.2])}), note])
+    assert seen == [[0.1, 0.2]] * 2 and type(seen[0][0]) is float
+
+
+@pytest.mark.parametrize(
+    "opt_func", [partial(torch.optim.SGD, lr=np.float64(0.1), momentum=np.float32(0.5)), partial(torch.optim.Adam, betas=(np.float64(0.9), 0.99))]
+)
+def test_an_optimizer_with_numbers_of_numpy_can_be_saved(opt_func, tmp_path):
+    learn = line_learner(path=tmp_path, opt_func=opt_func, lr=1e-3)
+    learn.fit(1)
+    learn.save("a")
+    at_save = ab(learn)
+    other = line_learner(path=tmp_path, opt_func=opt_func, lr=1e-3).load("a")
+    assert ab(other) == at_save and len(other.opt.state) == 2
+    for key in "momentum", "betas":
+        assert other.opt.param_groups[0].get(key) == learn.opt.param_groups[0].get(key)
+
+
+class Counts(Line):
+    """Keeps something of its own."""
+
+    kept = None
+
+    def get_extra_state(self):
+        return self.kept
+
+    def set_extra_state(self, state):
+        self.kept = state
+
+
+def test_extra_state_can_be_loaded_or_is_refused_when_it_is_saved(tmp_path):
+    learn = line_learner(path=tmp_path, model=Counts())
+    learn.model.kept = {"n": np.int64(3), "mean": [np.float32(0.5), torch.ones(2)]}
+    learn.save("a")
+    other = line_learner(path=tmp_path, model=Counts()).load("a")
+    assert other.model.kept["n"] == 3 and other.model.kept["mean"][0] == 0.5
+    old = (tmp_path / "models/a.pth").read_bytes()
+    for bad in (np.arange(3), datetime.date(2000, 1, 1), {"deep": [random.Random, 1]}):
+        learn.model.kept = bad
+        with pytest.raises(TypeError, match=r"the model's state\['_extra_state'\].*Learner.load reads only tensors.*nothing was written"):
+            learn.save("a")
+    assert (tmp_path / "models/a.pth").read_bytes() == old and files(tmp_path) == ["models/a.pth"]
+    learn.model.kept = (torch.Size([1]), torch.float32, torch.device("cpu"), OrderedDict(a=1))
+    learn.save("a")  # what torch itself allows
+    assert other.load("a").model.kept == learn.model.kept
+
+
+def test_a_file_that_needs_trust_says_what_it_holds(tmp_path):
+    learn = line_learner(path=tmp_path)
+    file = learn.save("a")
+    torch.save({"a": np.float64(1), "b": torch.ones(())}, file)
+    with pytest.raises(pickle.UnpicklingError, match=r"a.pth holds numpy\..*scalar.*torch.load\(.*weights_only=False\)"):
+        learn.load("a")
+
+
+def test_a_file_saved_within_a_cycle_has_the_momentum_from_between_fits(tmp_path):
+    """Each later fit trained with the momentum of the middle of the cycle."""
+    learn = line_learner(path=tmp_path, opt_func=torch.optim.Adam)
+    learn.fit_one_cycle(4, cbs=cbnb.SaveModel(with_opt=True))
+    for other in (learn, line_learner(path=tmp_path, opt_func=torch.optim.Adam)):
+        other.load("model")
+        assert other.opt.param_groups[0]["betas"] == (0.9, 0.999)
+        other.fit(1)
+        assert set(other.recorder.last().hyper("mom")) == {0.9}
+
+
+def test_a_file_is_the_same_in_the_last_callback_of_a_fit_and_after_it(tmp_path):
+    learn = line_learner(path=tmp_path, opt_func=partial(torch.optim.SGD, momentum=0.5), lr=0.1)
+    learn.fit(1)
+    learn.opt.param_groups[0]["momentum"] = 0.6  # by hand: it is kept
+    learn.fit_one_cycle(2, 0.3, cbs=cbnb.Callback(after_fit=lambda cb: cb.learn.save("within")))
+    learn.save("after")
+    within, after = (torch.load(tmp_path / f"models/{name}.pth")["opt"] for name in ("within", "after"))
+    assert within["param_groups"] == after["param_groups"] and after["param_groups"][0]["momentum"] == 0.6
+    assert repr(within["state"]) == repr(after["state"])
+
+
+def test_loading_within_a_fit_leaves_its_rates_alone(tmp_path):
+    learn = line_learner(path=tmp_path, opt_func=partial(torch.optim.SGD, momentum=0.5), lr=0.1)
+    learn.fit(1)
+    learn.save("a")
+    learn.opt.param_groups[0]["momentum"] = 0.6
+    learn.fit(3, lr=0.01, cbs=cbnb.Callback(before_train=lambda cb: cb.learn.load("a")))
+    assert set(learn.recorder.lrs) == {0.01} and set(learn.recorder.last().hyper("mom")) == {0.6}
+
+
+def test_the_optimizer_is_loaded_only_for_the_same_parameters(tmp_path):
+    """If groups came in another order, each parameter got the state of another one."""
+
+    def halves(m):
+        return [list(m[0].parameters()), list(m[1].parameters())]
+
+    settings = dict(opt_func=torch.optim.Adam)
+    a = net_learner(tmp_path, net(6, 6, 6), splitter=halves, loss_func=lambda pred, y: pred.mean(), **settings)
+    a.fit(1)
+    file = a.save("s")
+    b = net_learner(tmp_path, net(6, 6, 6), splitter=lambda m: halves(m)[::-1], **settings)
+    with pytest.warns(UserWarning, match="the optimizer was not loaded: in group 0 it has '0.weight' where this optimizer has '1.weight'"):
+        b.load("s")
+    assert not b.opt.state and same_bits(a.model, b.model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        c = net_learner(tmp_path, net(6, 6, 6), splitter=halves, **settings).load("s")
+    assert torch.equal(a.opt.state[a.model[1].weight]["exp_avg"], c.opt.state[c.model[1].weight]["exp_avg"])
+    state = torch.load(file)
+    torch.optim.Adam([dict(params=g) for g in halves(a.model)]).load_state_dict(state["opt"])  # torch reads it, too
+    del state["opt"]["param_names"]  # a file of an earlier version
+    torch.save(state, file)
+    assert len(net_learner(tmp_path, net(6, 6, 6), splitter=halves, **settings).load("s").opt.state) == 4
+
+
+def test_loading_what_fits_says_how_much_that_was(tmp_path):
+    """Nothing fitted, nothing was loaded, and nothing was said."""
+    learn = net_learner(tmp_path, net(6, 4, 2))
+    saved = net_learner(tmp_path, net(6, 4))
+    saved.save("part", with_opt=False)
+    with pytest.warns(UserWarning, match=r"2 of the 2 names in .*part.pth fit the model, which has 4; only in the model: 1.weight, 1.bias") as seen:
+        learn.load("part", strict=False)
+    assert len(seen) == 1 and seen[0].filename == __file__ and torch.equal(learn.model[0].weight, saved.model[0].weight)
+    line_learner(path=tmp_path).save("line")
+    with pytest.warns(UserWarning, match="none of the 2 names in .*line.pth fit the model, which has 4, so no weight was loaded; only in the file: a, b"):
+        learn.load("line", strict=False)
+    learn.save("all")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn.load("all", strict=False)
+
+
+@pytest.mark.parametrize("part", [False, True])
+def test_compiled_and_plain_models_read_each_others_files(part, tmp_path):
+    """The names in the file had the prefix of torch.compile."""
+
+    def compiled():
+        model = nn.Sequential(nn.Linear(6, 2), nn.BatchNorm1d(2))
+        if not part:
+            return torch.compile(model, backend="eager")
+        model[0] = torch.compile(model[0], backend="eager")
+        return model
+
+    plain = net_learner(tmp_path, nn.Sequential(nn.Linear(6, 2), nn.BatchNorm1d(2)), opt_func=torch.optim.Adam)
+    one = net_learner(tmp_path, compiled(), opt_func=torch.optim.Adam)
+    one.fit(1)
+    one.save("c")
+    assert set(torch.load(tmp_path / "models/c.pth")["model"]) == set(plain.model.state_dict())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plain.load("c")
+        plain.fit(1)
+        plain.save("p")
+        other = net_learner(tmp_path, compiled(), opt_func=torch.optim.Adam).load("p")
+        torch.save(one.model.state_dict(), tmp_path / "models/old.pth")  # with prefixes, as it was
+        plain.load("old", with_opt=False)
+    want = [exact(v) for v in torch.load(tmp_path / "models/p.pth")["model"].values()]
+    assert [exact(v) for v in other.model.state_dict().values()] == want
+    assert [exact(v) for v in plain.model.state_dict().values()] == [exact(v) for v in one.model.state_dict().values()]
+    assert len(other.opt.state) == 4
+
+
+# writing
+
+
+IN_A_PROCESS = """
+import sys, torch
+from pathlib import Path
+import cbnb.all as cbnb
+from torch import nn
+
+learn = cbnb.Learner(cbnb.DataLoaders([(torch.ones(4, 6), torch.ones(4, 2))], device="cpu"), nn.Linear(6, 2), nn.MSELoss(), path=sys.argv[1])
+"""
+
+
+def in_a_process(code, *args):
+    return subprocess.run([sys.executable, "-c", IN_A_PROCESS + textwrap.dedent(code), *map(str, args)], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("call", ["learn.save('a')", "learn.export()"])
+def test_an_interrupt_as_torch_ends_the_file_does_not_end_the_process(call, tmp_path):
+    """It was SIGABRT: the writer in C++ found the Python file closed."""
+    code = f"""
+        def ctrl_c(frame, event, arg):
+            if frame.f_code.co_name == '__exit__' and 'serialization' in frame.f_code.co_filename:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        sys.settrace(ctrl_c)
+        try: {call}
+        except KeyboardInterrupt: print('interrupted')
+        import gc; gc.collect()
+        {call}
+        print('alive')
+        """
+    done = in_a_process(code, tmp_path)
+    assert (done.stdout.split(), done.returncode) == (["interrupted", "alive"], 0), done.stderr
+    assert len(files(tmp_path)) == 1
+
+
+def test_an_interrupt_in_the_middle_of_a_save_is_one_afterwards(tmp_path, monkeypatch):
+    """It was a RuntimeError of torch, and the fit had failed instead of being interrupted."""
+    save = torch.save
+
+    def slow(state, file):
+        signal.raise_signal(signal.SIGINT)
+        save(state, file)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("cbnb.checkpoint.torch.save", slow)
+    learn = line_learner(path=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        learn.save("by hand")
+    with pytest.raises(cbnb.FitInterrupted):
+        learn.fit(2, cbs=cbnb.SaveModel(every_epoch=True))
+    assert learn.recorder.history[-1].status == "interrupted"
+    monkeypatch.undo()
+    assert files(tmp_path) == ["models/by hand.pth", "models/model_0.pth"]
+    learn.load("model_0", with_opt=False)
+
+
+def test_torch_writes_by_path(tmp_path, monkeypatch):
+    """An open Python file can be closed before torch's writer has ended it."""
+    seen = []
+    save = torch.save
+
+    def note(state, file):
+        seen.append(file)
+        save(state, file)
+
+    monkeypatch.setattr("torch.save", note)
+    learn = line_learner(path=tmp_path)
+    learn.save("a"), learn.export(), save_batch(tmp_path, 0, torch.ones(1)), ms.save_checkpoint(learn.model, tmp_path / "x")
+    assert len(seen) == 4 and all(isinstance(file, Path) for file in seen)
+
+
+def test_a_killed_save_leaves_a_draft_until_the_next_save(tmp_path):
+    """Each killed process left a file as large as the model, for good."""
+    code = """
+        import os, signal
+        import cbnb.checkpoint as ck
+        save = ck.torch.save
+        def killed(state, file):
+            save(state, file)
+            os.kill(os.getpid(), signal.SIGKILL)
+        ck.torch.save = killed
+        learn.save('a')
+        """
+    assert in_a_process(code, tmp_path).returncode == -signal.SIGKILL
+    [draft] = files(tmp_path)
+    assert draft.startswith("models/.a.pth.")
+    learn = line_learner(path=tmp_path)
+    learn.save("b"), learn.save("a.pth.x")  # other names
+    assert len(files(tmp_path)) == 3
+    learn.save("a")
+    assert files(tmp_path) == ["models/a.pth", "models/a.pth.x.pth", "models/b.pth"]
+
+
+def test_a_draft_that_is_being_written_is_not_swept(tmp_path):
+    """Here, by another writer of the same file."""
+    file = tmp_path / "a"
+
+    def meanwhile(draft):
+        draft.write_bytes(b"slow")
+        write_whole(file, lambda other: other.write_bytes(b"quick"))
+        assert file.read_bytes() == b"quick" and draft.exists()
+
+    write_whole(file, meanwhile)
+    assert file.read_bytes() == b"slow" and files(tmp_path) == ["a"]
+
+
+def test_a_draft_that_was_swept_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
+    make, swept = tempfile.mkstemp, []
+
+    def mkstemp(**kwargs):
+        fd, name = make(**kwargs)
+        if not swept:
+            swept.append(name)
+            os.unlink(name)
+        return fd, name
+
+    monkeypatch.setattr("cbnb.checkpoint.tempfile.mkstemp", mkstemp)
+    write_whole(tmp_path / "a", lambda draft: draft.write_bytes(b"x"))
+    assert swept and files(tmp_path) == ["a"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+def test_a_full_disk_says_so(tmp_path):
+    """It was "unexpected pos 832 vs 726", without a name."""
+    code = """
+        import resource
+        learn.save('a')
+        old = (Path(sys.argv[1])/'models'/'a.pth').read_bytes()
+        learn.model = nn.Linear(6, 20000)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000))
+        try: learn.save('a')
+        except OSError as e: print(e, '|', e.__notes__[0], '|', type(e.__cause__).__name__)
+        print((Path(sys.argv[1])/'models'/'a.pth').read_bytes() == old)
+        """
+    done = in_a_process(code, tmp_path)
+    file = tmp_path / "models/a.pth"
+    assert done.stdout.splitlines() == [
+        f"[Errno {errno.EFBIG}] {os.strerror(errno.EFBIG)}: '{file}' | {file} was not written; a file of that name is as it was | RuntimeError",
+        "True",
+    ], done.stderr
+    assert files(tmp_path) == ["models/a.pth"]
+
+
+def test_an_error_that_is_not_the_disks_stays_as_it_is(tmp_path):
+    def fails(draft):
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="^a bug") as e:
+        write_whole(tmp_path / "a", fails)
+    assert e.value.__notes__ == [f"{tmp_path / 'a'} was not written; a file of that name is as it was"]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_link_is_followed(there, tmp_path):
+    """A file took the place of the link."""
+    (tmp_path / "models").mkdir()
+    (tmp_path / "big disk").mkdir()
+    real, link = tmp_path / "big disk/real.pth", tmp_path / "models/a.pth"
+    link.symlink_to("../big disk/real.pth")
+    if there:
+        real.write_bytes(b"old")
+    learn = line_learner(path=tmp_path)
+    assert learn.save("a") == link
+    assert link.is_symlink() and files(tmp_path) == ["big disk/real.pth", "models/a.pth"]
+    assert torch.load(real).keys() == {"a", "b"}
+    learn.load("a")
+
+
+@pytest.mark.parametrize("take", [lambda learn: learn.export(), pickle.dumps, copy.deepcopy, copy.copy])
+def test_a_learner_is_not_copied_within_a_fit(take, tmp_path):
+    """It was "Can't pickle local object"; and hooks, rates and callbacks of the fit would go along."""
+    learn = line_learner(path=tmp_path)
+    with pytest.raises(RuntimeError, match="is running .epoch 0.*between fits, or use learn.save in a callback"):
+        learn.fit(1, cbs=cbnb.Callback(after_epoch=lambda cb: take(cb.learn)))
+    take(learn)
+    learn.fit(1)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
+from cbnb.checkpoint import read_note
 from cbnb.tracker import as_comparison, direction, lower_is_better
 from helpers import CANCELS, RaiseIn, ab, line_batches, line_learner, same_bits
 
@@ -474,7 +475,8 @@ def test_an_interrupt_while_the_best_is_saved(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", slow)
     save = cbnb.SaveModel()
-    with pytest.raises(cbnb.FitInterrupted):
+    with pytest.raises(cbnb.FitInterrupted), warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing is missing
         fit(learn, cbs=[weights, save])
     assert save.best_epoch == 1 and ab(learn) == weights.seen[1] == ab(line_learner(path=tmp_path).load("model"))
 
@@ -576,3 +578,100 @@ def test_one_that_is_removed_in_the_middle_of_a_fit_does_nothing(make, tmp_path)
     learn = forced_learner([1, 2], path=tmp_path, cbs=cb)
     fit(learn, cbs=[remove, weights])
     assert ab(learn) == weights.seen[1] and cb.learn is None
+
+
+@pytest.mark.parametrize("cls", [cbnb.Tracker, cbnb.EarlyStopping, cbnb.ReduceLROnPlateau, cbnb.SaveModel])
+@pytest.mark.parametrize("monitor", ["train_loss", "valid_loss", "score"])
+def test_a_tracker_as_pruners_subclass_it(cls, monitor, tmp_path):
+    """They call after_fit of the base class, and look at idx: there was neither."""
+    seen = []
+
+    class Prune(cls):
+        def after_epoch(self):
+            super().after_epoch()
+            seen.append((self.recorder.final_record[self.idx], self.recorder.values[-1][self.idx], self.values[-1][1]))
+
+        def after_fit(self):
+            super().after_fit()
+            seen.append("end")
+
+    learn = forced_learner([3, 2.5], metrics=lambda_named("score"), path=tmp_path)
+    fit(learn, cbs=Prune(monitor, lambda new, best: True))
+    assert seen.pop() == "end" and len(seen) == 2 and all(a == b == c for a, b, c in seen)
+
+
+# going on with an earlier fit
+
+
+def test_going_on_after_a_restart_knows_the_best_so_far(tmp_path, capsys):
+    """The best file was overwritten by the first epoch after the restart, whatever its value."""
+    weights = Weights()
+    fit(forced_learner([3, 2, 4], path=tmp_path), cbs=[cbnb.SaveModel(), weights])
+    best, file = weights.seen[1], tmp_path / "models/model.pth"
+    content = file.read_bytes()
+    learn = forced_learner([9, 9, 9, 2.5, 2.2], path=tmp_path).load("model", with_opt=False)
+    save = cbnb.SaveModel()
+    capsys.readouterr()
+    fit(learn, start_epoch=3, cbs=save)
+    out = capsys.readouterr().out
+    assert file.read_bytes() == content and ab(learn) == best and (save.best, save.best_epoch) == (2, 1)
+    assert f"the best so far is valid_loss 2, of epoch 1, in {file}" in out and "weights are those of epoch 1" in out
+    learn.forced.losses = [9, 9, 9, 2.5, 2.2, 1.9]
+    fit(learn, start_epoch=5, cbs=[save, weights])  # in the same process, too
+    assert (save.best, save.best_epoch) == (1.9, 5) and ab(learn) == weights.seen[-1] == ab(line_learner(path=tmp_path).load("model"))
+    learn.forced.losses = [7, 6]
+    fit(learn, cbs=save)  # a new fit begins afresh
+    assert save.best == 6
+
+
+@pytest.mark.parametrize("what", ["without a value", "another value", "damaged"])
+def test_going_on_with_a_file_of_unknown_value_says_so(what, tmp_path):
+    learn, file = forced_learner([5, 4], path=tmp_path), tmp_path / "models/model.pth"
+    fit(learn, cbs=cbnb.SaveModel("train_loss"))
+    why = f"{file} does not say its valid_loss"
+    if what == "without a value":
+        learn.save("model")
+    elif what == "damaged":
+        file.write_bytes(b"hello")
+        why = f"{file} is damaged"
+    with pytest.warns(UserWarning, match=f"{why}.*: the first epoch of this fit with a valid_loss will replace it") as seen:
+        fit(learn, start_epoch=1, cbs=cbnb.SaveModel())
+    assert len(seen) == 1 and seen[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(learn, start_epoch=1, cbs=cbnb.SaveModel(fname="new"))  # nothing there
+        fit(learn, cbs=cbnb.SaveModel())  # begins afresh
+        fit(learn, start_epoch=1, cbs=[cbnb.SaveModel(fname="model", every_epoch=True), cbnb.SaveModel(fname="end", at_end=True)])
+
+
+def test_a_file_with_its_value_is_an_ordinary_file(tmp_path):
+    learn = forced_learner([5, 4], path=tmp_path)
+    for with_opt in (False, True):
+        fit(learn, cbs=cbnb.SaveModel(with_opt=with_opt))
+        state = torch.load(tmp_path / "models/model.pth")
+        assert set(state) == ({"model", "opt"} if with_opt else {"a", "b"})
+        line_learner().model.load_state_dict(state["model"] if with_opt else state)
+        assert read_note(tmp_path / "models/model.pth") == dict(monitor="valid_loss", best=4, epoch=1)
+    learn.save("plain")
+    assert read_note(tmp_path / "models/plain.pth") is None
+
+
+def test_going_on_after_load_says_what_is_not_in_the_file(tmp_path, capsys):
+    """The numbers differ from those of a fit without a break, and nothing said so."""
+    learn = forced_learner([5, 4], path=tmp_path)
+    fit(learn)
+    file = learn.save("r")
+    said = f"going on from epoch 1 with {file}: random state and data order are not in the file"
+
+    def lines():
+        return capsys.readouterr().out.count(said)
+
+    learn.load("r")
+    fit(learn, start_epoch=1)
+    assert lines() == 1
+    fit(learn, start_epoch=1)  # not loaded since
+    learn.load("r")
+    fit(learn)  # begins afresh
+    fit(learn, start_epoch=1, cbs=cbnb.SaveModel())
+    fit(learn, start_epoch=1)  # what a fit loads at its end is its own
+    assert lines() == 0

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 # %% ../../nbs/19a_mindspore_callbacks.ipynb #58377a36
-from ..checkpoint import write_whole
+from ..checkpoint import as_loadable, read_file, write_whole
 from ..callback import patch
 from ..control import all_finite
 from .mindspore_context import OLD_NAMES, Callback, Params, RunContext
@@ -140,11 +140,11 @@ def save_checkpoint(
     elif isinstance(save_obj, dict): state = save_obj
     elif isinstance(save_obj, list): state = {entry['name']: entry['data'] for entry in save_obj}
     else: raise TypeError(f'{save_obj!r} cannot be saved: pass a network, or a dict of tensors')
-    state = {name: v.detach().as_subclass(Tensor) if isinstance(v, Tensor) else v
+    state = {name: v.detach().as_subclass(Tensor) if isinstance(v, Tensor) else as_loadable(v, name)
              for name, v in {**state, **(append_dict or {})}.items()}
     path = Path(ckpt_file_name)
     if path.suffix != '.ckpt': path = path.with_name(f'{path.name}.ckpt')
-    write_whole(path, lambda f: torch.save(state, f))
+    write_whole(path, lambda draft: torch.save(state, draft))
 
 def load_checkpoint(
     ckpt_file_name: str | Path,            # written by `save_checkpoint`
@@ -154,7 +154,7 @@ def load_checkpoint(
     "Read a checkpoint file; `ValueError` if there is none, or if it is something else"
     path = Path(ckpt_file_name)
     if not path.is_file(): raise ValueError(f'there is no checkpoint file {str(path)!r}')
-    try: state = torch.load(path, map_location='cpu', weights_only=True)
+    try: state = read_file(path, writer='save_checkpoint')
     except Exception as e: raise ValueError(f'{str(path)!r} is no checkpoint file: {e}') from e
     if not isinstance(state, dict):
         raise ValueError(f'{str(path)!r} holds a {type(state).__name__}, not a dict of tensors')
@@ -187,8 +187,8 @@ class CheckpointConfig:
     def __init__(self,
         save_checkpoint_steps: int | None = None,     # each so many steps; None: 1, unless by time
         save_checkpoint_seconds: int | None = None,   # or when so many seconds have passed
-        keep_checkpoint_max: int | None = None,       # the last so many; None: 5, unless by time
-        keep_checkpoint_per_n_minutes: int | None = None,   # or one for each so many minutes
+        keep_checkpoint_max: int | None = None,       # the last so many; 0: one; None: 5
+        keep_checkpoint_per_n_minutes: int | None = None,   # or, in place of `max`, one for each
         integrated_save: bool = True,           # this and `async_save` make no difference here
         async_save: bool = False,
         saved_network: nn.Module | None = None,       # save this one; None: the one that is trained
@@ -207,7 +207,7 @@ class CheckpointConfig:
             1, save_checkpoint_steps=save_checkpoint_steps,
             save_checkpoint_seconds=save_checkpoint_seconds)
         self.keep_checkpoint_max, self.keep_checkpoint_per_n_minutes = one_of(
-            5, keep_checkpoint_max=keep_checkpoint_max,
+            5, least=1, keep_checkpoint_max=keep_checkpoint_max,
             keep_checkpoint_per_n_minutes=keep_checkpoint_per_n_minutes)
         self.saved_network, self.exception_save = saved_network, exception_save
         self.append_info = checked_info(append_info)
@@ -221,14 +221,16 @@ class CheckpointConfig:
 # %% ../../nbs/19a_mindspore_callbacks.ipynb #0bc4b772
 def one_of(
     default: int,               # for the first, if neither is given
+    least: int = 0,             # for the first, if it is 0 and the second is not given; 0: an error
     **choices: int | None,      # two of them, by name
 ) -> list[int | None]:          # one number, and None for the other
-    "The one that was chosen; `ValueError` if it was both, or if the first was switched off alone"
+    "The one that was chosen; `ValueError` if it was both, or none"
     (first, a), (second, b) = choices.items()
     given = [None if v is None else as_count(v, name, 0) for name, v in choices.items()]
     if all(given):
         raise ValueError(f'{first}={a} and {second}={b} exclude each other: give one of them')
     if given[1]: return [None, given[1]]
+    if given[0] == 0 and least: return [least, None]
     if given[0] == 0: raise ValueError(
         f'{first}=0 alone would do nothing: give {second}, or leave {first} out')
     return [given[0] or default, None]
