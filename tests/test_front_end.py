@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from cbnb import front_end as module
-from cbnb.front_end import MODES, display_mode, front_end, set_display, shell, shown_as
+from cbnb.front_end import MODES, display_mode, front_end, say, set_display, shell, shown_as
 
 
 class Kernel:
@@ -105,3 +105,12 @@ def test_what_there_is_not_is_refused(place, monkeypatch):
     monkeypatch.setenv("CBNB_DISPLAY", "widget")
     with pytest.raises(ValueError, match="'widget'"):
         display_mode()
+
+
+def test_a_line_goes_above_a_progress_bar_if_there_is_one(monkeypatch, capsys):
+    written = []
+    monkeypatch.setitem(sys.modules, "tqdm", SimpleNamespace(tqdm=SimpleNamespace(write=written.append)))
+    say("one")
+    monkeypatch.delitem(sys.modules, "tqdm")
+    say("two")
+    assert written == ["one"] and capsys.readouterr().out == "two\n"

@@ -39,7 +39,7 @@ TESTS = {
     "callback": "callbacks events errors",
     "checkpoint": "saving",
     "dashboard": "display lr_picker",
-    "learner": "callbacks events errors undo steps saving",
+    "learner": "learner callbacks events errors undo guards",
     "mixup": "hooks",
     "optim": "steps schedule errors",
     "plot": "widgets recorder hooks",
