@@ -73,7 +73,7 @@ DEFAULTS = """
 # first to last: training mode, what watches for nan, what changes batches, gradients, the record, what acts on it
 ORDERS = """
     SkipToEpoch -20, TrainEvalCallback -10, TerminateOnNaN -9, MixUp -5, CutMix -5, Callback 0, GradientAccumulation 6, GradientClip 11,
-    Recorder 50, ParamScheduler 60, ProgressCallback 60, SaveModel 61, ReduceLROnPlateau 62.5, EarlyStopping 63, Schedule 63, ShowGraph 65,
+    Recorder 50, ParamScheduler 60, ProgressCallback 60, SaveModel 61, Steering 62, ReduceLROnPlateau 62.5, EarlyStopping 63, Schedule 63, ShowGraph 65,
     ShortEpoch 90, StopAfter 90
 """
 

@@ -16,12 +16,12 @@ GUARDED = set(
 class AtGuarded(At):
     """Sends SIGINT at the i-th line of these functions that is reached; a line counts once."""
 
-    def __init__(self, i=None):
+    def __init__(self, i=None, functions=GUARDED):
         super().__init__("line", i)
-        self.seen = set()
+        self.seen, self.functions = set(), functions
 
     def trace(self, frame, event, arg):
-        return super().trace(frame, event, arg) if frame.f_code.co_name in GUARDED else None
+        return super().trace(frame, event, arg) if frame.f_code.co_name in self.functions else None
 
     def count(self, frame):
         place = frame.f_code, frame.f_lineno
@@ -39,3 +39,18 @@ def test_an_interrupt_where_a_run_is_set_up_or_put_back(name):
         for i in range(1, count.n + 1):
             at = AtGuarded(i)
             assert interrupted(learn, name, at) == [], at.where
+
+
+def without_some(learn):
+    with learn.removed_cbs(learn.cbs[-1:]):
+        pass
+
+
+def test_an_interrupt_while_callbacks_are_taken_out_for_a_while(monkeypatch):
+    monkeypatch.setitem(CALLS, "without", (without_some, False))
+    with tempfile.TemporaryDirectory() as folder, quiet():
+        learn, count = make(4, folder), AtGuarded(None, {"insert", "remove"})
+        assert interrupted(learn, "without", count) == [] and count.n >= 10
+        for i in range(1, count.n + 1):
+            at = AtGuarded(i, {"insert", "remove"})
+            assert interrupted(learn, "without", at) == [], at.where

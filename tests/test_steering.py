@@ -1,5 +1,7 @@
 """Stopping, pausing and slowing down a fit, from inside of it."""
 
+from types import SimpleNamespace
+
 import pytest
 
 import cbnb.all as cbnb
@@ -45,6 +47,17 @@ def test_a_pause_lasts_until_it_is_ended():
     assert len(calls) == 3 and steering.seconds_paused == 0
 
 
+def test_pauses_are_added_up(monkeypatch):
+    """On a clock that shows 1, 3.5, 10, 11."""
+    learn, steering = steered()
+    clock = iter([1.0, 3.5, 10.0, 11.0])
+    monkeypatch.setattr("cbnb.steering.time", SimpleNamespace(perf_counter=lambda: next(clock), sleep=lambda seconds: None))
+    steering.while_paused = steering.resume
+    assert steering.seconds_paused == 0
+    learn.fit(1, cbs=[at_batch(0, steering.pause), at_batch(2, steering.pause)])
+    assert steering.seconds_paused == 2.5 + 1
+
+
 def test_a_paused_fit_can_be_stopped_and_the_next_one_is_not_paused():
     learn, steering = steered()
     steering.while_paused = steering.stop
@@ -79,8 +92,8 @@ def test_the_planned_rate_is_back_however_a_fit_ends(error):
     except (ZeroDivisionError, KeyboardInterrupt):
         pass
     assert learn.opt.param_groups[0]["lr"] == 0.1
-    learn.fit(1)
-    assert steering.lr_scale == 1 and learn.recorder.lrs[-3:] == [0.1] * 3
+    learn.fit(1, lr=0.2)
+    assert steering.lr_scale == 1 and learn.recorder.lrs[-3:] == [0.2] * 3
 
 
 def test_there_must_be_something_to_steer():
