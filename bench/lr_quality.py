@@ -34,7 +34,7 @@ FOLDER = Path(__file__).with_suffix("")
 sys.path.insert(0, str(FOLDER))  # lr_tasks and lr_training
 
 from cbnb.lr_finder import diverged
-from cbnb.lr_rules import minimum, recommend_rate, slide, steep, valley
+from cbnb.lr_rules import Rate, minimum, recommend_rate, slide, steep, valley
 from cbnb.lr_trials import Trial, choose, next_rate, plan_trials
 from cbnb.metrics import Smoother
 
@@ -96,7 +96,7 @@ class Sweep:
         smoother = Smoother(0.98)
         for loss in self.all_losses:
             self.smooth.append(smoother.add(loss))
-            if not math.isfinite(loss) or diverged(self.smooth):
+            if not math.isfinite(loss) or diverged(self.smooth, self.all_losses[: len(self.smooth)]):
                 break
         n = len(self.smooth)
         self.lrs, self.losses, self.updates = self.all_lrs[:n], self.all_losses[:n], self.all_updates[:n]
@@ -195,13 +195,20 @@ Contestant = Callable[[Recorded, int, int], float]  # task, number of the sweep,
 
 
 def from_sweep(task: Recorded, j: int, planned: int) -> float:
+    rate = rate_of_sweep(task, j, planned)
+    if rate.doubt:  # `lr_find` gives none
+        raise ValueError(rate.doubt)
+    return rate.lr
+
+
+def rate_of_sweep(task: Recorded, j: int, planned: int) -> Rate:
     sweep = task.sweeps[j]
-    return recommend_rate(sweep.lrs, sweep.losses, sweep.updates, sweep.weight_norm, planned).lr
+    return recommend_rate(sweep.lrs, sweep.losses, sweep.updates, sweep.weight_norm, planned, len(sweep.all_lrs))
 
 
 def from_trials(task: Recorded, j: int, planned: int, steps: int, train: Callable[[float], Trial] | None = None) -> float:
     """After trials of so many updates, looked up unless there is a function that trains one."""
-    plan = plan_trials(from_sweep(task, j, planned), N_TRIALS * steps, planned)
+    plan = plan_trials(rate_of_sweep(task, j, planned).lr, N_TRIALS * steps, planned)
     train = train or (lambda rate: task.tables[plan.steps].trial(rate, j))
     trials: list[Trial] = []
     while (rate := next_rate(plan, trials)) is not None:

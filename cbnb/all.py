@@ -16,9 +16,9 @@ __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'Cance
            'ShortEpochCallback', 'SkipToEpoch', 'StopAfter', 'TerminateOnNaN', 'TerminateOnNaNCallback',
            'ActivationStats', 'Hook', 'HookCallback', 'Hooks', 'hook_output', 'hook_outputs', 'CutMix', 'MixUp',
            'EarlyStopping', 'EarlyStoppingCallback', 'ReduceLROnPlateau', 'Tracker', 'TrackerCallback', 'load_learner',
-           'SaveModel', 'SaveModelCallback', 'GatherPredsCallback', 'FetchPredsCallback', 'MCDropoutCallback',
-           'SavedBatches', 'before_batch_cb', 'FTRL', 'ClipStep', 'ClosureStep', 'EvalStep', 'ModelLossStep',
-           'MultiLossStep', 'TrainStep']
+           'SaveModel', 'SaveModelCallback', 'CSVLogger', 'GatherPredsCallback', 'FetchPredsCallback',
+           'MCDropoutCallback', 'SavedBatches', 'before_batch_cb', 'FTRL', 'ClipStep', 'ClosureStep', 'EvalStep',
+           'ModelLossStep', 'MultiLossStep', 'TrainStep']
 
 # %% ../nbs/20_all.ipynb #0c5d651c
 from .callback import (
@@ -53,10 +53,11 @@ from .mixup import CutMix, MixUp
 from .tracker import (
     EarlyStopping, EarlyStoppingCallback, ReduceLROnPlateau, Tracker, TrackerCallback)
 from .checkpoint import load_learner, SaveModel, SaveModelCallback
+from .csv_logger import CSVLogger
 from .preds import (
     GatherPredsCallback, FetchPredsCallback, MCDropoutCallback, SavedBatches, before_batch_cb)
 from .steps import FTRL, ClipStep, ClosureStep, EvalStep, MultiLossStep, TrainStep
-from .dialects.recognise import adopt
+from .dialects.recognise import adopt, adopt_metric
 
 # %% ../nbs/20_all.ipynb #bb7c69a0
 _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelEpochException',
@@ -76,7 +77,7 @@ _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelE
          'TerminateOnNaNCallback', 'ActivationStats', 'Hook', 'HookCallback', 'Hooks',
          'hook_output', 'hook_outputs', 'CutMix', 'MixUp', 'EarlyStopping',
          'EarlyStoppingCallback', 'ReduceLROnPlateau', 'Tracker', 'TrackerCallback',
-         'load_learner', 'SaveModel', 'SaveModelCallback', 'GatherPredsCallback',
+         'load_learner', 'SaveModel', 'SaveModelCallback', 'CSVLogger', 'GatherPredsCallback',
          'FetchPredsCallback', 'MCDropoutCallback', 'SavedBatches', 'before_batch_cb',
          'FTRL', 'ClipStep', 'ClosureStep', 'EvalStep', 'ModelLossStep', 'MultiLossStep',
          'TrainStep']
@@ -84,3 +85,4 @@ _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelE
 # %% ../nbs/20_all.ipynb #e0e37a7d
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
 Callbacks.adopt = staticmethod(adopt)      # for callbacks of other libraries
+Metric.adopt = staticmethod(adopt_metric)

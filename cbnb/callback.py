@@ -343,7 +343,13 @@ _SYNONYMS = dict(                    # what others call it -> what we do
 _ELSEWHERE = dict(
     device='the loaders have it, DataLoaders(train, valid, device=...)',
     bs='the loaders have it, DataLoaders.from_datasets(train, valid, bs=...)',
-    batch_size='the loaders have it, DataLoaders.from_datasets(train, valid, bs=...)')
+    batch_size='the loaders have it, DataLoaders.from_datasets(train, valid, bs=...)',
+    callback_fns='give its classes and partials in cbs=, or use Learner of cbnb.dialects.fastai_v1',
+    layer_groups='give splitter= a function of the model that returns the groups',
+    wd_bn_bias='put norm layers and biases into a group of their own, by splitter=, and set its wd to 0',
+    train_bn='freeze_to(n, train_bn=...) has it',
+    purge='leave it out, there is nothing to purge',
+    weights_only='leave it out, files are read without running code in any case')
 
 # %% ../nbs/00_callback.ipynb #a5cdaaeb
 @patch
@@ -460,6 +466,7 @@ class Callbacks:
         learn: Any,    # the learner; its `where(event_name)` tells where in a run it is
     ):
         self.learn, self.all, self.names = learn, [], {}
+        self.shown: dict[str, Any] = {}        # name -> object, see `show`
         self._settings: dict[int, Any] = {}    # id of a callback -> its settings when it was added
         self.version = 0
         self._tables: dict[tuple[bool, str], _Table] = {}
@@ -496,11 +503,11 @@ class _Table(dict):
 # %% ../nbs/00_callback.ipynb #e98aa46b
 @patch
 def __getstate__(self: Callbacks) -> dict[str, Any]:
-    return {k: v for k, v in vars(self).items() if k not in ('table', '_tables', '_settings')}
+    return {k: v for k, v in vars(self).items() if k not in ('table', '_tables', '_settings', 'shown')}
 
 @patch
 def __setstate__(self: Callbacks, state: dict[str, Any]) -> None:
-    vars(self).update(state, _tables={}, _settings={id(cb): cb_settings(cb) for cb in state['all']})
+    vars(self).update(state, shown={}, _tables={}, _settings={id(cb): cb_settings(cb) for cb in state['all']})
     self.mode(self.training, self.purpose)
 
 # %% ../nbs/00_callback.ipynb #490a9710
@@ -566,6 +573,7 @@ def insert(self: Callbacks,
 ) -> Callback:        # `cb`
     "Put a callback at a place in the list"
     if name in self.names: name = self._free_name(cb)
+    self.shown.pop(name, None)
     self.all = [*self.all[:at], cb, *self.all[at:]]
     self.names[name], self._settings[id(cb)] = cb, mine
     vars(self.learn)[name] = wrapped(cb)
@@ -576,12 +584,16 @@ def insert(self: Callbacks,
     return cb
 
 @patch
+def _is_learners(self: Callbacks, name: str) -> bool:
+    "Whether the learner has something of its own under a name"
+    if name in self.names or name in self.shown: return False
+    return name in vars(self.learn) or hasattr(type(self.learn), name)
+
+@patch
 def _free_name(self: Callbacks, cb: Callback) -> str:
-    def needed(name: str) -> bool:
-        return name not in self.names and (name in vars(self.learn) or hasattr(type(self.learn), name))
     name = cb.name
-    if needed(name) and wrapped(cb) is not cb: name += '_callback'    # who wrote it could not know
-    if needed(name):
+    if self._is_learners(name) and wrapped(cb) is not cb: name += '_callback'    # its author could not know
+    if self._is_learners(name):
         raise ValueError(f'{type(cb).__name__} would be shown as learn.{name}, '
                          'which the learner needs itself: rename the class')
     candidates = [name] + [f'{name}_{i}' for i in range(2, len(self.all) + 2)]
@@ -623,8 +635,21 @@ def remove(self: Callbacks,
         del self.names[name], self._settings[id(cb)]
         vars(self.learn).pop(name, None)
         cb.learn = None
+    for name, obj in list(self.shown.items()):
+        if which is obj or which == name or isinstance(which, type) and isinstance(obj, which):
+            del self.shown[name], vars(self.learn)[name]
     if gone: self.changed()
     return gone
+
+# %% ../nbs/00_callback.ipynb #0c929278
+@patch
+def show(self: Callbacks,
+    name: str,
+    obj: Any,     # not one of the callbacks that are in
+) -> None:
+    "Show an object as `learn.<name>` until a callback needs the name; nothing if it is taken"
+    if name not in self.names and not self._is_learners(name):
+        self.shown[name] = vars(self.learn)[name] = obj
 
 # %% ../nbs/00_callback.ipynb #eaf48c54
 @patch

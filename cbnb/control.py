@@ -29,16 +29,15 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 # %% ../nbs/10_control.ipynb #868e35ae
 from .callback import (
-    STEP, Callback, CancelBatchException, CancelFitException, CancelStepException,
-    CancelTrainException, CancelValidException, patch, user_level)
-from .data import find_bs, map_tensors, n_batches, to_detach
+    Callback, CancelBatchException, CancelFitException, CancelStepException,
+    CancelTrainException, CancelValidException, STEP, patch, user_level)
+from .data import find_bs, map_tensors, n_batches, save_rng, to_detach
 from .front_end import say
 from .learner import CallStep, Learner, Step, as_count
 from .lr_finder import total_norm
 from .optim import as_positive
 from .recorder import columns_hint
 from .schedule import ParamScheduler
-from .snapshot import save_rng
 
 # %% ../nbs/10_control.ipynb #47d9ce40
 def warn_own_update(
@@ -420,7 +419,7 @@ class ShortEpoch(Callback):
         learn = self.learn
         done = learn.iter + 1
         # divided, since 0.07*100 is a little more than 7
-        if done == learn.n_iter or done/learn.n_iter < self.pct: return
+        if learn.n_iter in (None, done) or done/learn.n_iter < self.pct: return
         if learn.training: raise CancelTrainException()
         if self.short_valid: raise CancelValidException()
 

@@ -19,7 +19,7 @@ from typing import Any
 # %% ../nbs/08_display.ipynb #0be3bec3
 from .callback import PURPOSES, Callback, patch
 from .chart import Line, chart, sparkline
-from .data import find_bs
+from .data import find_bs, n_batches
 from .front_end import display_mode
 from .learner import Learner
 from .plot import COLORS
@@ -266,7 +266,7 @@ class ProgressCallback(Callback):
 
     def before_fit(self):
         learn, self.begun = self.learn, time.perf_counter()
-        self.cancelled, self.last = '', (self.begun, 0)
+        self.cancelled, self.last, self.counted = '', (self.begun, 0), {}
         with_table = (learn.purpose == 'fit' and learn.logger is print
                       and hasattr(learn, 'recorder') and learn.recorder.history.runs)
         mode = 'widgets' if self.place else display_mode()
@@ -291,6 +291,9 @@ class ProgressCallback(Callback):
         if now >= self.draw_at: self._draw(now)
         self.next = min(self.draw_at, time.perf_counter() + self.shown.poll_every)
 
+    def after_train(self): self._count()
+    def after_validate(self): self._count()
+
     def after_cancel_fit(self): self.cancelled = self.learn.stopped_where()
 
 # %% ../nbs/08_display.ipynb #e36103c9
@@ -305,17 +308,33 @@ def _draw(self: ProgressCallback, now: float) -> None:
 def _progress(self: ProgressCallback, now: float) -> Progress:
     learn = self.learn
     if learn.purpose == 'lr_find': return _sweep_progress(learn)
+    n = learn.n_iter or self.counted.get(learn.training)
+    n = n if n is None or learn.iter < n else None              # it was a guess, and too low
     seen = dict(purpose=learn.purpose, epochs=learn.epoch, n_epoch=learn.n_epoch,
-                batches=learn.iter + 1, n_batches=learn.n_iter, training=learn.training)
+                batches=learn.iter + 1, n_batches=n, training=learn.training)
     if learn.purpose != 'fit':
         return Progress(**seen, share=(learn.iter + 1)/learn.n_iter if learn.n_iter else None)
-    share = learn.pct_train if learn.n_iter else None
+    share = self._share()
     run = learn.recorder.last() if hasattr(learn, 'recorder') else None
     loss = run.losses[-1] if run and run.n_steps else None      # waits for the device
     if run: learn.recorder.look_for_nan()
     lr, mom = (_latest(run, name) for name in ('lr', 'mom'))
     return Progress(**seen, share=share, left=self._left(now, share), rate=self._rate(now),
                     loss=loss, lr=lr, mom=mom)
+
+@patch
+def _count(self: ProgressCallback) -> None:
+    "How many batches this epoch had: the best guess for the next, if a loader has no length"
+    learn = self.learn
+    if learn.purpose == 'fit' and learn.iter is not None: self.counted[learn.training] = learn.iter + 1
+
+@patch
+def _share(self: ProgressCallback) -> float | None:
+    learn = self.learn
+    if n_batches(learn.dls.train) is not None: return learn.pct_train
+    if (n := self.counted.get(True)) is None: return None
+    done = min((learn.iter + 1)/n, 1.) if learn.training else 1.
+    return (learn.epoch + done)/learn.n_epoch
 
 @patch
 def _left(self: ProgressCallback, now: float, share: float | None) -> float | None:
@@ -329,7 +348,8 @@ def _rate(self: ProgressCallback, now: float) -> float | None:
     (then, before), batches = self.last, self.learn.train_iter
     if not self.learn.training or batches == before or now == then: return None
     self.last = now, batches
-    return (batches - before)*find_bs((self.learn.xb, self.learn.yb))/(now - then)
+    try: return (batches - before)*find_bs((self.learn.xb, self.learn.yb))/(now - then)
+    except ValueError: return None              # a batch need not say how many items it has
 
 def _latest(run: Run | None, name: str) -> float | None:
     values = run.hypers.get(name) if run else None

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LOOP_STATE', 'Step', 'as_loss', 'note_whole_dict', 'CallStep', 'PredictStep', 'modules_of', 'call_on_batch',
-           'gradients_noted', 'depends_on', 'divided', 'is_number', 'ModelLossStep', 'loss_and_pred', 'computes_loss',
+           'noting_gradients', 'depends_on', 'divided', 'is_number', 'ModelLossStep', 'loss_and_pred', 'computes_loss',
            'as_step', 'Loop', 'Modes', 'FitInterrupted', 'TrainEvalCallback', 'LearnerState', 'Learner', 'as_list',
            'is_a', 'checked_lr', 'as_count', 'check_valid_every', 'layer_rows', 'text_table']
 
@@ -30,11 +30,14 @@ from .callback import (
     CancelEpochException, CancelException, CancelFitException, CancelStepException,
     CancelTrainException, CancelValidException, CbList, EPOCH, FIT, Level, TRAIN, VALIDATE,
     brief, event, hinted, loop_lines, not_honoured, patch, user_level)
-from .data import apart, as_dls, n_batches, split_batch, to_device
+from .data import (
+    apart, as_dls, as_loader, first_batch, is_empty, n_batches, save_rng, split_batch,
+    to_device)
 from .metrics import as_metrics
 from .optim import (
-    Optimizers, as_positive, belongs_to, freeze_groups, make_opt, needs_closure, norm_params,
-    noted_hypers, one_group, recommended, save_hypers, set_hyper, shares_params, spread_lrs)
+    HyperNames, Optimizers, as_positive, belongs_to, freeze_groups, lend_names, make_opt,
+    needs_closure, norm_params, noted_hypers, one_group, recommended, save_hypers, set_hyper,
+    shares_params, spread_lrs)
 from .undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../nbs/03_learner.ipynb #7da89e57
@@ -129,22 +132,28 @@ class CallStep(Step):
 
     def predict(self, learn):
         __tracebackhide__ = True
-        switched = [] if learn.training else [m for m in self.own if m.training]
-        for m in switched: m.training = False
-        first = learn.training and self.by_learner is None and learn.opt is not None
-        try: out = learn.step_result = (self._first_call if first else self._call)(learn)
-        finally:
-            for m in switched: m.training = True
+        if not learn.training: out = self._evaluate(learn)
+        elif self.by_learner is None and learn.opt is not None: out = self._first_call(learn)
+        else: out = self._call(learn)
+        learn.step_result = out
         losses, rest = divided(out, learn.training)
         if losses: learn.loss_grad = sum(losses[1:], losses[0])
         if rest: learn.pred, *_ = rest
         if len(rest) > 1 or not learn.training: learn.yb = tuple(rest[1:])
 
     def _call(self, learn): return call_on_batch(self.func, learn)
+
+    def _evaluate(self, learn):
+        "With the modules in evaluation mode that `learn.model.eval()` does not reach"
+        if not any(m.training for m in self.own): return self._call(learn)
+        with interrupts_wait(), UndoStack() as undo:
+            for m in self.own: undo.set(m, 'training', False)
+            with interrupts_act(): return self._call(learn)
+
     def _first_call(self, learn):
         "Find out whether the function updates the weights, or leaves that to the learner"
         params = [p for group in learn.opt.param_groups for p in group['params']]
-        with gradients_noted(params) as noted: out = self._call(learn)
+        out, noted = noting_gradients(params, lambda: self._call(learn))
         losses, _ = divided(out, training=True)
         self.by_learner = not noted and any(depends_on(loss, params) for loss in losses)
         return out
@@ -182,16 +191,16 @@ def call_on_batch(
     return f(**learn.xb, **dict(zip(learn.dls.targets, learn.yb)))
 
 # %% ../nbs/03_learner.ipynb #6b3f16b5
-@contextmanager
-def gradients_noted(
+def noting_gradients(
     params: Iterable[Tensor],    # of an optimizer
-) -> Iterator[list[Tensor]]:
-    "Note the parameters whose gradients are computed in a `with` block, in whichever way"
+    f: Callable[[], Any],
+) -> tuple[Any, list[Tensor]]:   # its result, and the parameters
+    "Call `f`, and note the parameters whose gradients are computed meanwhile, in whichever way"
     noted: list[Tensor] = []
-    hooks = [p.register_hook(lambda grad, p=p: noted.append(p)) for p in params if p.requires_grad]
-    try: yield noted
-    finally:
-        for hook in hooks: hook.remove()
+    with interrupts_wait(), UndoStack() as undo:
+        for p in params:
+            if p.requires_grad: undo.callback(p.register_hook(lambda grad, p=p: noted.append(p)).remove)
+        with interrupts_act(): return f(), noted
 
 def depends_on(
     loss: Tensor,                # with its graph, if it still has it
@@ -320,14 +329,18 @@ class Loop:
 
     def _all_batches(self) -> None:
         __tracebackhide__ = True
-        self.n_iter, i, batch, modes = n_batches(self.dl), -1, None, Modes(self.model)
+        n = self.n_iter = n_batches(self.dl)
+        i, batch, modes = -1, None, Modes(self.model)
         try:
             for i, batch in enumerate(self.dl):
+                if is_empty(batch): continue         # it counts for nothing
+                if i == n: self.n_iter = None        # nobody knows how many there will be
                 if modes.model.training is not modes.training: modes.put_back(self)
                 self.one_batch(i, batch)
                 batch = None                     # so that it is freed before the next is loaded
             if i < 0 and self.training: raise ValueError('the training loader gave no batches')
             self._in_batch = False
+            if n is not None and i + 1 != n: self._say_miscounted(n, i + 1)
         except Exception as e:
             self._say_where(e, i if batch is not None else i + 1)
             raise
@@ -442,12 +455,17 @@ class LearnerState(Loop):
     metrics = property(operator.attrgetter('_metrics'), _set_metrics)
 
     def _set_dls(self, dls: Any) -> None:
-        self._dls = dls = as_dls(dls)
+        self._dls, self._miscounted = as_dls(dls), []
+        self._choose_split()
+    dls = property(operator.attrgetter('_dls'), _set_dls)
+
+    def _choose_split(self) -> None:
+        "How batches are taken apart, and whether they are moved first; the device may have changed"
+        dls = self._dls
         n_inp, device = getattr(dls, 'n_inp', None), getattr(dls, 'device', None)
         split = getattr(dls, 'split', None) or functools.partial(split_batch, n_inp=n_inp)
         on_cpu = device is None or torch.device(device).type == 'cpu'        # no moving there
         self._split = split if on_cpu else lambda batch: split(to_device(batch, device))
-    dls = property(operator.attrgetter('_dls'), _set_dls)
 
 # %% ../nbs/03_learner.ipynb #e0b767f8
 @patch
@@ -573,6 +591,7 @@ def as_list(
     "`values` as a list"
     if values is None: return []
     one = isinstance(values, (str, Callback, type)) or not isinstance(values, Iterable)
+    if getattr(values, 'ndim', 1) == 0: one = True       # a tensor that is a number has `__iter__`
     return [values] if one else list(values)
 
 def is_a(
@@ -644,9 +663,20 @@ def _say_where(self: Learner, e: Exception, i: int) -> None:
     if not any(note.endswith(self.where()) for note in said): e.add_note(f'in {self.where()}')
 
 @patch
+def _say_miscounted(self: Learner, said: int, gave: int) -> None:
+    "Once for each loader: its length, by which schedules and bars go, is not that of an epoch"
+    if any(dl is self.dl for dl in self._miscounted): return
+    self._miscounted.append(self.dl)
+    why = ('its __len__ is wrong' if gave > said else
+           'a StopIteration in the dataset ends it early, or its __len__ is wrong')
+    _warn(f'the {"training" if self.training else "validation"} loader has a length of {said}, '
+          f'and gave {gave} batches: {why}; schedules go by that length')
+
+@patch
 def to_dls_device(self: Learner) -> None:
     "Move the model, and a loss function with buffers, to the device of the loaders"
     if (device := getattr(self.dls, 'device', None)) is None: return
+    self._choose_split()
     self.model.to(device)
     for step in (self, self.train_step, self.eval_step):
         for part in (step.model, step.loss_func):
@@ -740,7 +770,6 @@ def _run(self: Learner,
         self.undo = undo
         undo.enter_context(self.added_cbs(cbs))
         if outer is None: undo.callback(self._switch_on)
-        for m in self._modules_of_steps(): undo.callback(setattr, m, 'training', m.training)
         self.purpose, self.iter, self._in_batch = purpose, None, False
         self.training = self.training and outer is not None
         grad = torch.is_grad_enabled()
@@ -749,11 +778,6 @@ def _run(self: Learner,
             if outer is not None and e.level in (FIT, EPOCH): raise    # the outer run honours it
             raise RuntimeError(not_honoured(e)) from e
         finally: torch.set_grad_enabled(grad)      # an interrupt may have cut a `no_grad` short
-
-@patch
-def _modules_of_steps(self: Learner) -> list[nn.Module]:
-    "What `learn.model.train()` does not reach: a step switches it for the length of a call"
-    return [*self.train_step.own, *self.eval_step.own]
 
 @patch
 def _switch_on(self: Learner) -> None:
@@ -877,6 +901,7 @@ def _prepare_opt(self: Learner, lr: Any, wd: float | None, reset_opt: bool) -> N
     self._known = self.opt, self.opt_func
     self._forget_grads()                      # of whoever called `backward` before
     self.undo.callback(save_hypers(self.opt))
+    lend_names(self.opt, HyperNames, self.undo)     # `opt.hypers` and `opt.set_hyper`, as in fastai
     self.undo.set(self, '_own_hypers', noted_hypers(self.opt))     # for `save` within the fit
     lrs = spread_lrs(self.lr if lr is None else lr, len(self.opt.param_groups))
     wd = self.wd if wd is None else wd
@@ -937,7 +962,7 @@ def validate(self: Learner,
     __tracebackhide__ = True
     with self._evaluating('validate', cbs) as evaluate:
         self.undo.set(self, 'final_record', None)
-        evaluate(self.dls[ds_idx] if dl is None else dl)
+        evaluate(self.dls[ds_idx] if dl is None else as_loader(dl))
         return self.final_record
 
 @patch
@@ -1017,19 +1042,20 @@ def text_table(
 def summary(self: Learner) -> str:
     "The layers with output shapes and parameter counts, from one training batch; changes nothing"
     def run() -> None:
-        xb, _ = self._split(next(iter(self.dls.train)))
+        xb, _ = self._split(first_batch(self.dls.train))
         by_name = isinstance(self.train_step, ModelLossStep) and not isinstance(xb, Mapping)
         if by_name and isinstance(xb[0], Mapping): [xb] = xb
         self.model(**xb) if isinstance(xb, Mapping) else self.model(*xb)
     modes = {m: m.training for m in self.model.modules()}
-    with interrupts_wait(), torch.random.fork_rng(), torch.no_grad(), \
-            self._for_now('purpose', 'validate'):
+    with interrupts_wait(), torch.no_grad(), self._for_now('purpose', 'validate'):
+        restore = save_rng()               # the model may draw, too
         try:                               # hooks of a fit under way do not look at this
             self.to_dls_device()
             self.model.eval()
             rows = layer_rows(self.model, run)
         finally:
             for m, on in modes.items(): m.training = on
+            restore()
     sizes = [(p.numel(), p.requires_grad) for p in self.model.parameters()]
     total, trainable = sum(n for n, _ in sizes), sum(n for n, on in sizes if on)
     def name(f: Any) -> str:

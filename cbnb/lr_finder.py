@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['TYPICAL_EPOCHS', 'UNKNOWN_EPOCH', 'MOST_TRIALS', 'LEAST_UPDATES', 'VALID_BATCHES', 'geometric', 'diverged',
-           'UpdateCounter', 'UpdateNorms', 'total_norm', 'LRFinder', 'Planned', 'planned_run', 'LRFind', 'TrialRun',
-           'checked_trials', 'trial_plan']
+           'UpdateCounter', 'UpdateNorms', 'total_norm', 'bad_items', 'LRFinder', 'Planned', 'in_words', 'planned_run',
+           'LRFind', 'TrialRun', 'checked_trials', 'trial_plan']
 
 # %% ../nbs/07_lr_finder.ipynb #2a622371
 import math
@@ -23,13 +23,13 @@ from torch import Tensor
 from cbnb.callback import (
     Callback, CancelFitException, CancelTrainException, CancelValidException, hinted,
     patch)
-from .data import find_bs, n_batches
+from .data import find_bs, map_tensors, n_batches
 from .front_end import shell
-from .learner import Learner, as_count, as_list
+from .learner import CallStep, Learner, as_count, as_list
 from .lr_rules import REFERENCE, RULES, Rate, Suggestion, as_rule, loss_at, recommend_rate
 from .lr_trials import Plan, Trial, choose, next_rate, plan_trials
 from .metrics import RunningMean, Smoother, distinct, name_of
-from .optim import as_positive, hyper_place, set_hyper, spread_lrs
+from .optim import Optimizers, as_positive, get_hyper, hyper_place, set_hyper, spread_lrs
 from cbnb.plot import (
     COLORS, figure, legend, lr_find_figure, lr_trials_figure, png_bundle, png_metadata, show,
     view_for)
@@ -51,13 +51,17 @@ def geometric(
 
 # %% ../nbs/07_lr_finder.ipynb #dfe4d1ad
 def diverged(
-    losses: Sequence[float],   # smoothed
+    losses: Sequence[float],       # smoothed
+    raw_losses: Sequence[float],   # as measured
 ) -> bool:
-    "Whether the last loss is far above the best one"
-    if not losses: return False
-    best = min(losses)
-    rise = 3*best if best > 0 else 3*max(abs(best), losses[0] - best)
-    return losses[-1] > best + rise
+    "Whether the loss has risen far above its best, and by more than it scatters"
+    settled = losses[19:]                               # means of twenty losses or more
+    if len(settled) < 2: return False
+    best = min(settled)
+    rise = 3*best if best > 0 else 3*max(abs(best), settled[0] - best)
+    if not settled[-1] > best + rise: return False
+    at = settled.index(best) + 20
+    return min(raw_losses[-5:]) > max(raw_losses[max(at - 50, 0):at])
 
 # %% ../nbs/07_lr_finder.ipynb #76f6502e
 class UpdateCounter(Callback):
@@ -140,10 +144,28 @@ def total_norm(
     if not norms: return torch.zeros(())
     return torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]))
 
+# %% ../nbs/07_lr_finder.ipynb #a7c31e5d
+def bad_items(
+    learn: Learner,   # in a batch
+) -> str:             # empty if all is finite
+    "Which inputs or targets of the batch are nan or infinite, in words"
+    def note(t: Tensor) -> None:
+        if not t.is_floating_point() or bool((finite := t.isfinite()).all()): return
+        rows = (~finite.flatten(1).all(1) if t.ndim > 1 else ~finite).reshape(-1).nonzero()
+        found.append((name, rows.flatten().tolist()))
+    found: list[tuple[str, list[int]]] = []
+    for name, part in (('inputs', learn.xb), ('targets', learn.yb)): map_tensors(note, part)
+    if not found: return ''
+    (name, rows), n = found[0], learn.iter
+    items = f'item{"s"*(len(rows) > 1)} {", ".join(map(str, rows[:5]))}{", ..."*(len(rows) > 5)}'
+    return (f'the data is bad: the {name} of {items} of batch {n} are nan or infinite '
+            '(counted from 0, in the order of this epoch)')
+
 # %% ../nbs/07_lr_finder.ipynb #b6082a02
 class LRFinder(UpdateCounter):
     "Raises the learning rate by equal factors, and notes what each update does"
     losses, update_norms, weight_norm, epoch_batches, moved = (), (), 0., None, None
+    mom, own_mom, bad_data = None, None, ''      # momentum of the sweep, the optimizer's; what is nan
 
     def __init__(self,
         start_lr: Any = 1e-7,       # first rate: a number, or per group a list or slice
@@ -161,12 +183,20 @@ class LRFinder(UpdateCounter):
         ends = [spread_lrs(self.start_lr, len(groups), 'start_lr'),
                 spread_lrs(self.end_lr, len(groups), 'end_lr')]
         self.ends = list(zip(*ends))                           # of each group
-        if hyper_place(self.learn.opt, 'mom'): set_hyper(self.learn.opt, 'mom', self.momentum())
+        self.set_momentum()
+        self.bad_data = ''
         self.sweeps = [geometric(start, end, self.num_it) for start, end in self.ends]
         self.smoother, self.losses, self.epoch_batches = Smoother(self.beta), [], None
         if self.learn.purpose == 'fit':                        # lr_find has made its own, earlier
             self.learn.undo.callback(snapshot(self.learn, but=[self]))
         self.moved = UpdateNorms(p for g in groups for p in g['params'] if p.requires_grad)
+
+    def set_momentum(self) -> None:
+        "Set the momentum of the sweep, if the optimizer has one"
+        opt = self.learn.opt
+        if not hyper_place(opt, 'mom'): return
+        self.mom, self.own_mom = self.momentum(), float(get_hyper(opt, 'mom')[-1])
+        set_hyper(opt, 'mom', self.mom)
 
     def momentum(self) -> float:
         "The middle between the highest and the lowest of a one-cycle run"
@@ -191,8 +221,12 @@ class LRFinder(UpdateCounter):
         self.moved.add()
 
     def check(self) -> None:
-        if self.stop_div and diverged(self.losses): self.stop('diverged')
+        if self.stop_div and diverged(self.losses, self.raw_losses): self.stop('diverged')
         super().check()
+
+    def stop(self, why: str) -> None:
+        if why == 'nan': self.bad_data = bad_items(self.learn)
+        super().stop(why)
 
 # %% ../nbs/07_lr_finder.ipynb #5c3c2b1f
 @patch
@@ -214,6 +248,14 @@ class Planned(NamedTuple):
     length: str               # both in words
     hint: str = ''            # what was supposed, and how to change it
 
+def in_words(
+    n: float,
+    unit: str,    # in the singular
+) -> str:
+    "A number of things: whole ones exactly, others with two digits or none"
+    about = f'{n:.0f}' if n >= 10 else f'{n:.2g}'
+    return f'about {about} {unit}s' if float(about) != n else f'{about} {unit}{"s"*(n != 1)}'
+
 def planned_run(
     n_epoch: float | None,       # epochs that somebody plans; None: nobody said
     last: int | None,            # epochs of the last fit; None: there was none
@@ -230,7 +272,7 @@ def planned_run(
         hint += (f'; the loader has no length: an epoch of {UNKNOWN_EPOCH} batches is supposed, '
                  'Batches(make, n_iter=...) tells')
     steps = max(n_epoch*epoch_batches/per_update, 1.)
-    length = f'{n_epoch:g} epoch{"s"*(n_epoch != 1)} ({steps:,.0f} update{"s"*(round(steps) != 1)})'
+    length = f'{in_words(n_epoch, "epoch")} ({steps:,.0f} update{"s"*(round(steps) != 1)})'
     return Planned(steps, n_epoch, length, hint)
 
 # %% ../nbs/07_lr_finder.ipynb #a33691db
@@ -246,17 +288,24 @@ class LRFind:
         update_norms: Sequence[float] = (),   # how far each update moved the weights
         weight_norm: float = 0.,       # norm of the weights before
         planned: Planned = Planned(REFERENCE, None, f'{REFERENCE} updates'),   # what `lr` is for
+        trained: bool = False,         # the model has learnt: a loss that only rises gives a rate, too
+        problem: str = '',             # why there is no rate; empty: the curve decides
+        mom: float | None = None,      # momentum of the sweep; None: there is none
+        remark: str = '',              # added to the reason
     ):
         self.lrs, self.losses, self.raw_losses, self.num_it = lrs, losses, raw_losses, num_it
         self.update_norms, self.weight_norm = list(update_norms), weight_norm
         self.planned, self.n_batches = planned, n_batches
+        self.trained, self.mom, self.remark = trained, mom, remark
         self.suggestions: dict[str, float] = {}       # rule -> rate
         self.points: dict[str, tuple[float, float]] = {}   # rule -> (rate, loss) it comes from
         self.refusals: dict[str, str] = {}            # rule -> why it gives none
         self.estimates: dict[str, float] = {}         # what the recommended rate is the middle of
-        self.lr: float | None = None                  # the recommended rate, of the last group
+        self.lr: float | None = None                  # the rate to take, of the last group
+        self.recommended: float | None = None         # the same, until another one is chosen
         self.band: tuple[float, float] | None = None  # lowest and highest that may be as good
         self.rule: str | None = None                  # 'balanced' or 'trials'
+        self.first: Rate | None = None                # of the sweep, also if there is doubt
         self.reason = ''                              # why that rate; without `lr`: why there is none
         self.trials: list[Trial] = []                 # the short runs, in their order
         self.trial_plan: Plan | None = None
@@ -264,31 +313,46 @@ class LRFind:
         self._shown_in = None                         # number of the cell that has shown it
         self._learn: Any = None                       # weak reference to the learner
         known = lrs, raw_losses or losses, update_norms, weight_norm, planned.steps, num_it
-        try: rate = recommend_rate(*known)
+        try:
+            if problem: raise ValueError(problem)
+            self.first = recommend_rate(*known)
         except ValueError as e: self.reason = str(e)
         else:
-            self.take('balanced', rate)
-            self._ask([as_rule(rule) for rule in rules])
+            self.take('balanced', self.first)
+            if self.lr is not None: self._ask([as_rule(rule) for rule in rules])
 
     def take(self,
         rule: str,     # where the rate comes from
         rate: Rate,
     ) -> None:
-        "Recommend a rate"
-        self.rule, self.lr, self.band = rule, rate.lr, (rate.low, rate.high)
+        "Recommend a rate, unless there is doubt"
+        if rate.doubt and not self.trained:
+            self.reason = rate.doubt
+            return
+        self.rule, self.band = rule, (rate.low, rate.high)
+        self.lr = self.recommended = rate.lr
         self.estimates = rate.estimates or self.estimates
-        self.reason = f'{rate.reason}; for {self.planned.length}{self.planned.hint}'
+        self.reason = f'{rate.reason}; for {self.planned.length}{self.planned.hint}{self.remark}'
+
+    def choose(self,
+        lr: float,    # of the last group
+    ) -> None:
+        "Take another rate; the `recommended` one stays known"
+        self.lr = lr
 
     def _ask(self, rules: list[Callable[..., Suggestion]]) -> None:
         "Fill in the suggestions"
-        lrs, losses = self._middle()
+        lrs, losses = (torch.tensor(values, dtype=torch.float64) for values in self._middle())
         for name, rule in zip(distinct(map(name_of, rules)), rules):
             try:
                 if len(losses) < 2: raise ValueError(f'{len(self.losses)} points are too few for it')
-                self.suggestions[name], self.points[name] = rule(lrs, losses, self.num_it)
+                if self.first.doubt and rule in RULES.values():
+                    raise ValueError('the loss does not fall by more than noise')
+                lr, (x, y) = rule(lrs, losses, self.num_it)
+                self.suggestions[name], self.points[name] = _plain(lr), (_plain(x), _plain(y))
             except ValueError as e: self.refusals[name] = str(e)
             except Exception as e:
-                e.add_note(f'in the rule {name}, called with lists of {len(lrs)} rates and losses')
+                e.add_note(f'in the rule {name}, called with tensors of {len(lrs)} rates and losses')
                 raise
 
     def _middle(self) -> tuple[list[float], list[float]]:
@@ -296,6 +360,12 @@ class LRFind:
         infinite = [i for i, loss in enumerate(self.losses) if not math.isfinite(loss)]
         part = slice(self.num_it//10, infinite[0] if infinite else len(self.losses) - 5)
         return self.lrs[part], self.losses[part]
+
+    @property
+    def outside(self) -> list[str]:
+        "The rules that suggest a rate outside of the band: less likely to be good, and drawn faintly"
+        low, high = self.band or (0., math.inf)
+        return [name for name, lr in self.suggestions.items() if not low <= lr <= high]
 
     @property
     def planned_steps(self) -> float:
@@ -332,10 +402,17 @@ class LRFind:
 
     def __repr__(self) -> str:
         if self.lr is None: return f'LRFind(no suggestion: {self.reason})'
-        low, high = self.band
+        band = 'band=({:.2g}, {:.2g}), '.format(*self.band) if self.band else ''
+        mom = f', mom={self.mom:.2g}' if self.mom is not None else ''
         named = ''.join(f', {name}={lr:.2g}' for name, lr in self.suggestions.items())
-        return (f'LRFind(lr={self.lr:.2g}, band=({low:.2g}, {high:.2g}), rule={self.rule!r}, '
-                f'n_epoch={self.n_epoch}, n_batches={self.n_batches}{named})')
+        known = f', recommended={self.recommended:.2g}' if self.recommended is not None else ''
+        chosen = f'chosen by hand{known}, ' if self.lr != self.recommended else ''
+        return (f'LRFind(lr={self.lr:.2g}, {chosen}{band}rule={self.rule!r}, '
+                f'n_epoch={self.n_epoch}, n_batches={self.n_batches}{mom}{named})')
+
+def _plain(value: Any) -> Any:
+    "A tensor or an array with one number as that number"
+    return value.item() if hasattr(value, 'item') else value
 
 # %% ../nbs/07_lr_finder.ipynb #8bcb9a75
 @patch
@@ -356,12 +433,14 @@ def _curve(found: LRFind, ax: Any = None) -> Any:
     "The sweep with its suggestions, in a figure of its own or in `ax`"
     def place(lr: float) -> tuple[float, float]: return lr, loss_at(found.lrs, found.losses, lr)
     marks = {name: place(lr) for name, lr in found.suggestions.items()}
-    return lr_find_figure(found.lrs, found.losses, marks, found.lr, _title(found), ax, found.band)
+    return lr_find_figure(found.lrs, found.losses, marks, found.recommended, _title(found), ax,
+                          found.band, found.outside)
 
 def _title(found: LRFind) -> str:
-    if found.lr is None: return textwrap.fill(f'No suggestion: {found.reason}', 70)
-    return (f'{found.rule}: {found.lr:.2g} for {found.planned.length}, '
-            f'measured in {found.n_batches:,} batches')
+    if found.recommended is None: return textwrap.fill(f'No suggestion: {found.reason}', 70)
+    mom = f', with momentum {found.mom:.2g}' if found.mom is not None else ''
+    return (f'{found.rule}: {found.recommended:.2g} for {found.planned.length}, '
+            f'measured in {found.n_batches:,} batches{mom}')
 
 def _with_trials(found: LRFind) -> Any:
     "The sweep, and the trials beside it"
@@ -369,7 +448,7 @@ def _with_trials(found: LRFind) -> Any:
         _curve(found, axes[0])
         axes[0].set_title('Sweep')
         lr_trials_figure([t.lr for t in found.trials], [t.loss for t in found.trials],
-                         found.start_loss, found.lr, found.band,
+                         found.start_loss, found.recommended, found.band,
                          f'Trials of {found.trial_plan.steps:,} updates', axes[1])
         for ax in axes: legend(ax)
         fig.suptitle(_title(found), color=COLORS['text'], fontsize=11)
@@ -512,7 +591,7 @@ def _try_rates(self: Learner,
     n_valid = 0 if valid is None else min(n_batches(valid) or VALID_BATCHES, VALID_BATCHES)
     per_update, checks = finder.n_used/len(finder.lrs), n_valid*(MOST_TRIALS + 1)
     left = (trials - finder.n_seen - checks)/per_update
-    plan = trial_plan(found.lr, trials, found.planned_steps, left)
+    plan = trial_plan(found.first.lr, trials, found.planned_steps, left)
     if plan is None:
         found.reason += f'; no trials: of {trials} batches, the sweep took {finder.n_seen}'
         return print(f'lr_find: no trials, since the sweep took {finder.n_seen} of {trials} batches')
@@ -531,7 +610,8 @@ def _try_rates(self: Learner,
         found.trials.append(run(plan.steps, lr, f'trial {len(found.trials) + 1} of {plan.most}'))
     found.trial_plan = plan
     found.n_batches += sum(r.n_seen for r in runs)
-    found.take('trials', choose(plan, found.trials, found.start_loss))
+    rate = choose(plan, found.trials, found.start_loss)
+    found.take('trials', rate._replace(doubt=rate.doubt if found.first.doubt else ''))
 
 # %% ../nbs/07_lr_finder.ipynb #b1fa19ee
 @patch
@@ -557,13 +637,26 @@ def lr_find(self: Learner,
                           finder.epoch_batches or n_batches(self.dls.train),
                           finder.n_used/len(finder.lrs) if finder.lrs else 1.)
     found = LRFind(finder.lrs, finder.losses, finder.raw_losses, num_it, rules, finder.n_seen,
-                   finder.update_norms, finder.weight_norm, planned)
-    if trials and found.lr is not None: self._try_rates(found, finder, trials, cbs)
+                   finder.update_norms, finder.weight_norm, planned, self.train_iter > 0,
+                   finder.bad_data, finder.mom, _remark(self, finder))
+    if trials and found.first is not None: self._try_rates(found, finder, trials, cbs)
     found._learn, self.lr_finder_result = weakref.ref(self), found
     if show_plot:
         found.plot()
         found._shown_in = _cell()
     return found
+
+def _remark(learn: Learner, finder: LRFinder) -> str:
+    "What is unusual about a sweep, to be added to the reason"
+    said = ''
+    if finder.mom is not None and abs(finder.mom - finder.own_mom) > 0.02:
+        said = (f'; swept with momentum {finder.mom:.2g}, as in fit_one_cycle: a plain fit has '
+                f'{finder.own_mom:.2g} and needs a {"higher" if finder.own_mom < finder.mom else "lower"} '
+                'rate, which a learner with these moms=... finds')
+    if isinstance(learn.train_step, CallStep) or isinstance(learn.opt, Optimizers):
+        said += ('; an unusual loss: the step is your own, and if several losses alternate in it or '
+                 'are added up, a fall need not mean that it learns')
+    return said
 
 def _as_rules(rules: Any) -> list[Callable[..., Suggestion]]:
     if rules is None: return []
@@ -579,14 +672,18 @@ def plot(self: Recorder,
     return_fig: bool | None = None,   # return the figure instead of showing it
     ax: Any = None,                   # draw into these axes
 ) -> Any:                             # `ax`; or the figure, if it was asked for
-    "Loss over learning rate, from the last `lr_find`; ValueError if there was none"
+    "Loss over learning rate, from the last `lr_find`, or from the last fit if there was none"
     found = getattr(self.learn, 'lr_finder_result', None)
-    if found is None: raise ValueError('there is no sweep to plot: call learn.lr_find() first')
-    part = slice(skip_start, max(len(found.lrs) - skip_end, 0))
-    lrs, losses = found.lrs[part] or found.lrs, found.losses[part] or found.losses
-    marks, best = (_steepest(self, lrs, losses), found.lr) if suggestion else (None, None)
+    all_lrs, all_losses = (found.lrs, found.losses) if found else _of_last_fit(self)
+    part = slice(skip_start, max(len(all_lrs) - skip_end, 0))
+    lrs, losses = all_lrs[part] or all_lrs, all_losses[part] or all_losses
+    marks, best = (_steepest(self, lrs, losses), found and found.recommended) if suggestion else (None, None)
     fig = lr_find_figure(lrs, losses, marks, best, ax=ax)
     return show(fig, 'loss over learning rate', return_fig) if ax is None else ax
+
+def _of_last_fit(recorder: Recorder) -> tuple[list[float], list[float]]:
+    if recorder.history.runs and len(recorder.losses): return recorder.lrs, list(recorder.last().losses)
+    raise ValueError('there is nothing to plot: call learn.lr_find() first, or fit')
 
 def _steepest(recorder: Recorder, lrs: list, losses: list) -> dict[str, tuple[float, float]]:
     if len(losses) < 2:

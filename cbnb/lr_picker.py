@@ -36,7 +36,7 @@ def choices(
     found: LRFind,          # what a sweep found
 ) -> dict[str, float]:      # rule -> rate, those that can be used
     "The recommended rate, and those that rules have suggested"
-    best = {} if found.lr is None else {found.rule or 'recommended': found.lr}
+    best = {} if found.recommended is None else {found.rule or 'recommended': found.recommended}
     rates = {**best, **found.suggestions, **best}         # the recommended one is the first
     return {name: float(lr) for name, lr in rates.items() if _is_rate(lr)}
 
@@ -99,8 +99,8 @@ def picker_text(
     "What the picture shows"
     words = ['Loss over learning rate']
     if found.lrs: words[0] += f' from {found.lrs[0]:.1e} to {found.lrs[-1]:.1e}'
-    if found.lr is None: words.append(f'no suggestion: {found.reason}')
-    else: words.append(f'recommended is {found.rule}, {found.lr:.2g}{_band_words(found)}')
+    if found.recommended is None: words.append(f'no suggestion: {found.reason}')
+    else: words.append(f'recommended is {found.rule}, {found.recommended:.2g}{_band_words(found)}')
     others = [f'{name} {rate:.2g}' for name, rate in choices(found).items() if name != found.rule]
     if others: words.append('others: ' + ', '.join(others))
     if lr is not None: words.append(f'chosen: {lr:.2g}' + _loss_words(found, lr))
@@ -125,8 +125,8 @@ def advice_html(
 ) -> str:
     "The recommended rate and why, or why there is none"
     reason = html.escape(str(found.reason))
-    if found.lr is not None:
-        rule, lr = html.escape(str(found.rule)), f'<b>{found.lr:.2g}</b>{_band_words(found)}'
+    if found.recommended is not None:
+        rule, lr = html.escape(str(found.rule)), f'<b>{found.recommended:.2g}</b>{_band_words(found)}'
         return boxed(f'{lr} is recommended, by the rule <b>{rule}</b>: {reason}', 'lr')
     return boxed(f'<b>No suggestion.</b> {reason[:1].upper()}{reason[1:]}', 'mark')
 
@@ -239,6 +239,9 @@ def rule_button(
                     icon='star' if recommended else '', disabled=lr is None)
     button.layout.width, button.layout.max_width = 'auto', '100%'
     button.add_class('cbnb-rule-' + (re.sub(r'\W+', '-', name).strip('-') or 'own'))
+    if name in found.outside:
+        button.tooltip += '; outside of the band of rates that may be as good'
+        button.add_class('cbnb-faint')
     return button
 
 # %% ../nbs/09b_lr_picker.ipynb #cf61a1f5
@@ -336,7 +339,8 @@ class LRPicker:
         return nearby(self.slider.value, self.exact)
 
 # %% ../nbs/09b_lr_picker.ipynb #ce75853f
-_STYLE = ('<style>.cbnb-picker table {line-height:1.5; font-variant-numeric:tabular-nums} '
+_STYLE = ('<style>.cbnb-picker .cbnb-faint:not(.mod-primary) {opacity:.55} '
+          '.cbnb-picker table {line-height:1.5; font-variant-numeric:tabular-nums} '
           '.cbnb-picker :is(th, td) {padding:.1em .7em}</style>')
 
 @patch
@@ -381,11 +385,12 @@ def choose(self: LRPicker,
 # %% ../nbs/09b_lr_picker.ipynb #a5e760b1
 @patch
 def use_lr(self: LRPicker) -> None:
-    "Set `learn.lr`, and say so"
+    "Set `learn.lr` and the `lr` of the result, and say so"
     try: before, self.learn.lr = self.learn.lr, self.lr
     except RuntimeError as e: return self._say(problem_html(e))
     self._say(boxed(f'<code>learn.lr</code> is now <b>{self.lr:.3g}</b> '
                     f'<span style="opacity:.8">(before: {_short(before)})</span>', 'lr'))
+    self.found.choose(self.lr)
 
 @patch
 def _say(self: LRPicker, page: str) -> None: self.said.value = f'<div role="status">{page}</div>'

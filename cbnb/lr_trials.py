@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 # %% ../nbs/06b_lr_trials.ipynb #28b4079a
-from .lr_rules import HORIZON, Rate
+from .lr_rules import HORIZON, Rate, band_around
 
 # %% ../nbs/06b_lr_trials.ipynb #0ac10574
 class Plan(NamedTuple):
@@ -106,10 +106,13 @@ def choose(
     scale = TRIAL_BIAS*(plan.steps/plan.planned_steps)**horizon(gap)
     ends = [scale*t.lr for t in (ordered[low], ordered[high])]
     reason = f'the best of {len(trials)} trials of {plan.steps} updates, moved to a longer run'
+    if best in (0, len(ordered) - 1):
+        reason += (f'; at the border of what was tried: a {"higher" if best else "lower"} rate '
+                   'may be better still')
     if gap > 0.03: reason += '; lower than usual, because they overfit already'
     return Rate(math.sqrt(ends[0]*ends[1]), ends[0]/SPACING**.5, ends[1]*SPACING**.5, reason, {})
 
 def _keep_first(plan: Plan) -> Rate:
     lr = plan.first*(plan.steps/plan.planned_steps)**HORIZON
-    return Rate(lr, lr/4, 4*lr, f'the rate of the sweep, since no trial of {plan.steps} updates '
-                'got below the loss that it started from', {})
+    why = f'no trial of {plan.steps} updates got below the loss that it started from'
+    return Rate(lr, *band_around(lr), f'the rate of the sweep, since {why}', {}, why)

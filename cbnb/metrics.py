@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['Metric', 'as_number', 'n_processes', 'sum_over_processes', 'gather_over_processes', 'RunningMean', 'name_of',
-           'one_number', 'say_given', 'AvgMetric', 'AvgLoss', 'Smoother', 'AvgSmoothLoss', 'check_arguments',
-           'AccumMetric', 'a_pair', 'takes_of', 'SklearnMetric', 'sklearn_function', 'ValueMetric', 'UpdateMetric',
-           'as_metric', 'as_metrics', 'Chosen', 'seen_by', 'on', 'distinct', 'accuracy', 'error_rate', 'ErrorMetric',
-           'MAE', 'MSE', 'Accuracy', 'Loss']
+           'one_number', 'is_of_sklearn', 'say_given', 'AvgMetric', 'AvgLoss', 'Smoother', 'AvgSmoothLoss',
+           'check_arguments', 'AccumMetric', 'a_pair', 'takes_of', 'SklearnMetric', 'sklearn_function', 'ValueMetric',
+           'UpdateMetric', 'as_metric', 'as_metrics', 'Chosen', 'seen_by', 'on', 'distinct', 'accuracy', 'error_rate',
+           'ErrorMetric', 'MAE', 'MSE', 'Accuracy', 'Loss']
 
 # %% ../nbs/02_metrics.ipynb #d8b2f2d4
 import copy
@@ -32,6 +32,7 @@ from .data import entries, find_bs, map_tensors, to_detach
 # %% ../nbs/02_metrics.ipynb #d29cdb44
 class Metric:
     "Base of metrics: `reset` before a phase, `accumulate` after each batch, `value` at the end"
+    adopt: Callable[[Any], Any] | None = None    # for metrics of other libraries, set by 20_all
     _name: str | None = None
     chosen_outputs: tuple = ()         # see `set_indexes`; empty: prediction and targets
     def reset(self) -> None:
@@ -110,7 +111,8 @@ class RunningMean:
         value: Tensor | Real,   # the mean over `n` items
         n: int,                 # how many items
     ) -> None:
-        "Take in the mean of one more batch"
+        "Take in the mean of one more batch; one without items has no mean, and counts for nothing"
+        if not n: return
         if isinstance(value, Tensor):
             exact = torch.float32 if value.device.type == 'mps' else torch.float64
             value = value.detach().to(exact)
@@ -157,6 +159,18 @@ def one_number(
     hint = 'does it lack a `return`?' if value is None else hint
     raise TypeError(f'metric {name!r} returned {what}; it should return one number: {hint}')
 
+# %% ../nbs/02_metrics.ipynb #2add345d
+def is_of_sklearn(
+    f: Any,    # a function, or a partial of one
+) -> bool:
+    "Whether scikit-learn defines it; `TypeError` for one of its scorers"
+    while isinstance(f, functools.partial): f = f.func
+    own = getattr(f, '__globals__', {}).get('__name__')      # a wrapper of yours bears its module, too
+    if not str(own or getattr(f, '__module__', '')).startswith('sklearn.'): return False
+    if inspect.isroutine(f): return True
+    raise TypeError(f'{f!r} of scikit-learn is no function of targets and predictions, but is called '
+                    'with an estimator: pass the function, such as f1_score, or SklearnMetric(f1_score)')
+
 # %% ../nbs/02_metrics.ipynb #bb8bbc72
 def _kind(value: Any) -> str:
     if isinstance(value, Tensor): return f'tensor {"x".join(map(str, value.shape)) or "scalar"}'
@@ -185,6 +199,9 @@ class AvgMetric(Metric):
         func: Callable[..., Any],    # called with prediction and targets of a batch, returns a mean
         name: str | None = None,     # heading of its column; None: the function's name
     ):
+        if is_of_sklearn(func): raise TypeError(
+            f'{name_of(func)} of scikit-learn takes the targets first, and is seldom a mean over '
+            f'items: use SklearnMetric({name_of(func)})')
         self.func, self._name, self.mean = func, name or name_of(func), RunningMean()
     def reset(self) -> None: self.mean = RunningMean()    # a new one: a copy of this keeps its own
     def accumulate(self, learn: Any) -> None:
@@ -520,6 +537,8 @@ def as_metric(
         if not hasattr(m, 'name'): m.name = snake_name(type(m))
         return m
     if all(hasattr(m, a) for a in ('reset', 'update', 'compute')): return UpdateMetric(m)
+    if is_of_sklearn(m): return SklearnMetric(m)
+    if Metric.adopt and (found := Metric.adopt(m)) is not None: return found
     if callable(m): return AvgMetric(m)
     raise TypeError(f'{m!r} is not a metric: pass a function of (pred, *yb), a Metric, '
                     'or an object with reset, update and compute')

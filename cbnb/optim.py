@@ -5,12 +5,15 @@
 # %% auto #0
 __all__ = ['hyper_place', 'known_hypers', 'get_hyper', 'set_hyper', 'no_such_hyper', 'write_hyper', 'as_python', 'noted_hypers',
            'save_hypers', 'as_positive', 'recommended', 'spread_lrs', 'one_group', 'param_groups', 'make_opt',
-           'belongs_to', 'shares_params', 'needs_closure', 'Optimizers', 'freeze_groups', 'norm_params']
+           'belongs_to', 'shares_params', 'needs_closure', 'Optimizers', 'freeze_groups', 'norm_params', 'Hypers',
+           'LentNames', 'HyperNames', 'with_names', 'lend_names']
 
 # %% ../nbs/02a_optim.ipynb #e6b0b2ea
+import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import ExitStack
 from numbers import Real
 from typing import Any
 
@@ -59,7 +62,10 @@ def set_hyper(
     name: str,          # common name
     value: Any,         # a number for all groups, or a list with one for each
 ) -> None:
-    "Set a hyper-parameter in each group; `ValueError` if there is none of that name"
+    "Set a hyper-parameter in each group; `ValueError` for an unknown name or too few values"
+    n = len(opt.param_groups)
+    if isinstance(value, (list, tuple)) and len(value) != n: raise ValueError(
+        f'{name} has {len(value)} values, but the optimizer has {n} parameter group{"s"*(n != 1)}')
     if (place := hyper_place(opt, name)) is None: raise no_such_hyper(opt, name)
     write_hyper(opt.param_groups, *place, value)
 
@@ -329,3 +335,100 @@ def norm_params(model: nn.Module) -> list[nn.Parameter]:
     "The parameters of the batch norm layers"
     layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     return [p for m in layers for p in m.parameters(recurse=False)]
+
+# %% ../nbs/02a_optim.ipynb #4b9cede1
+class Hypers(MutableMapping):
+    "The hyper-parameters of one parameter group, by common names; assigning changes the group"
+    def __init__(self,
+        opt: Optimizer,   # any optimizer with `param_groups`
+        i: int,           # number of the group
+    ): self.opt, self.i = opt, i
+
+    def _place(self, name: str) -> tuple[str, int | None]:
+        if (place := hyper_place(self.opt, name)) is None: raise KeyError(name)
+        return place
+    def __getitem__(self, name: str) -> Any:
+        key, at = self._place(name)
+        value = self.opt.param_groups[self.i][key]
+        return value if at is None else value[at]
+    def __setitem__(self, name: str, value: Any) -> None:
+        write_hyper([self.opt.param_groups[self.i]], *self._place(name), value)
+    def __delitem__(self, name: str) -> None:
+        raise TypeError(f'{type(self.opt).__name__} needs its hyper-parameter {name!r}')
+    def __iter__(self) -> Iterator[str]: return iter(known_hypers(self.opt))
+    def __len__(self) -> int: return len(known_hypers(self.opt))
+    def __repr__(self) -> str: return repr(dict(self))
+
+# %% ../nbs/02a_optim.ipynb #6b7a81ea
+class LentNames:
+    "Base of classes whose methods and properties an optimizer has for a while"
+    def __reduce_ex__(self, protocol: int) -> Any:      # a file or a copy gets the plain class
+        _, (cls, *args), *state = super().__reduce_ex__(protocol)
+        return _make, (_plain(cls), *args), *state
+
+class HyperNames(LentNames):
+    "What an optimizer of fastai v2 can do on top, for an optimizer of torch"
+    @property
+    def hypers(self) -> list[Hypers]:
+        "One mapping per group, by common names, to read and to assign"
+        return [Hypers(self, i) for i in range(len(self.param_groups))]
+
+    def set_hyper(self,
+        name: str,     # common name: lr, mom, sqr_mom, wd, ...
+        value: Any,    # a number for all groups, a list with one for each, or a slice
+    ) -> None:
+        "Set a hyper-parameter in each group; `ValueError` if there is none of that name"
+        if isinstance(value, slice): value = spread_lrs(value, len(self.param_groups), name)
+        set_hyper(self, name, value)
+
+    def set_hypers(self, **values: Any) -> None:
+        "Set several, each as `set_hyper` does"
+        for name, value in values.items(): self.set_hyper(name, value)
+
+    def all_params(self,
+        n: int | slice = slice(None),   # which groups
+        with_grad: bool = False,        # only parameters that have a gradient now
+    ) -> list[tuple[Tensor, dict, dict, Hypers]]:   # parameter, its group, its state, its hypers
+        "The parameters, each with what belongs to it"
+        chosen = list(zip(self.param_groups, self.hypers))[n]
+        return [(p, group, self.state.get(p, {}), hypers)
+                for group, hypers in (chosen if isinstance(n, slice) else [chosen])
+                for p in group['params'] if p.grad is not None or not with_grad]
+
+    def freeze_to(self,
+        n: int,   # the first group to train; negative counts from the end
+    ) -> None:
+        "Freeze the groups before `n`, batch norm included; `learn.freeze_to` keeps that trainable"
+        freeze_groups(self, n)
+    def freeze(self) -> None:
+        "Train only the last group"
+        self.freeze_to(-1)
+    def unfreeze(self) -> None:
+        "Train all groups"
+        self.freeze_to(0)
+    def clear_state(self) -> None:
+        "Forget momentum and averages"
+        self.state.clear()
+
+# %% ../nbs/02a_optim.ipynb #6747c636
+@functools.cache
+def with_names(
+    names: type[LentNames],    # methods and properties
+    cls: type,                 # of an optimizer
+) -> type:                     # the same each time, so that nothing has to be compiled anew
+    "A class like `cls` that has `names`, too"
+    return type(cls.__name__, (names, cls), dict(__module__=cls.__module__, _plain_class=_plain(cls)))
+
+def _plain(cls: type) -> type: return getattr(cls, '_plain_class', cls)
+
+def _make(cls: type, *args: Any) -> Any: return cls.__new__(cls, *args)
+
+def lend_names(
+    opt: Optimizer,
+    names: type[LentNames],    # methods and properties that it is to have
+    undo: ExitStack,           # until this is unwound
+) -> None:
+    "Give an optimizer more methods and properties for a while"
+    cls = type(opt)
+    undo.callback(setattr, opt, '__class__', cls)
+    if not issubclass(cls, names): opt.__class__ = with_names(names, cls)

@@ -250,6 +250,7 @@ def lr_find_figure(
     title: str = 'Learning rate finder',
     ax: Any = None,                     # draw into these axes; None: a new figure
     band: tuple[float, float] | None = None,   # lowest and highest rate that may be as good
+    faint: Sequence[str] = (),          # suggestions that are less likely to be good
 ) -> Any:                               # the figure
     "Loss over learning rate, on a log scale, with suggestions"
     own, others = ax is None, ('valid', 'lr', 'mom', 'text')
@@ -259,7 +260,8 @@ def lr_find_figure(
         ax.set_xscale('log')
         _take(ax, recommended, band)
         for (name, (lr, loss)), (marker, color) in zip((marks or {}).items(), looks):
-            ax.plot([lr], [loss], marker, ms=7, color=color, mec='none', label=f'{name}: {lr:.2g}')
+            ax.plot([lr], [loss], marker, ms=7, color=color, mec='none', label=f'{name}: {lr:.2g}',
+                    alpha=0.3 if name in faint else 1)
         if any(map(math.isfinite, losses)): ax.set_ylim(*_loss_limits(losses))
         ax.set(xlabel='learning rate', ylabel='loss', title=title)
         if marks or recommended is not None: legend(ax, own)

@@ -26,8 +26,8 @@ from torch.utils.data import (
 
 # %% ../nbs/13_preds.ipynb #1e433ade
 from .callback import Callback, hinted, patch
-from .checkpoint import read_file, write_whole
-from .data import as_loader, entries, map_tensors, refilled
+from .checkpoint import read_file, sweep_drafts, write_whole
+from .data import as_loader, entries, map_tensors, refilled, save_rng
 from .data import to_detach as detached
 from .learner import Learner
 from .undo import interrupts_wait
@@ -130,13 +130,16 @@ def save_batch(
     folder: str | Path,    # made if it is not there
     i: int,                # number of the batch, from 0
     batch: Any,            # nested tensors
+    pickle_protocol: int = 2,    # of torch.save
 ) -> Path:                 # the file
     "Write a batch to a file of its own; waits for the device"
     def own(t: Tensor) -> Tensor:        # a slice would take the whole tensor with it to the disk
         t = t.detach().cpu()
         return t.clone() if t.untyped_storage().nbytes() > t.nbytes else t
     content = _plain(map_tensors(own, batch))
-    return write_whole(Path(folder)/f'{i:06d}.pt', lambda draft: torch.save(content, draft))
+    path = Path(folder)/f'{i:06d}.pt'          # its drafts are swept by `forget_batches`
+    def write(draft: Path) -> None: torch.save(content, draft, pickle_protocol=pickle_protocol)
+    return write_whole(path, write, sweep=False)
 
 def _plain(batch: Any) -> Any:
     if (held := entries(batch)) is not None: return {k: _plain(v) for k, v in held.items()}
@@ -147,6 +150,7 @@ def forget_batches(
     folder: str | Path,    # need not be there
 ) -> None:
     "Remove the batches of an earlier run; other files stay"
+    sweep_drafts(Path(folder), '*.pt')
     for path in Path(folder).glob('*.pt'):
         if _BATCH_FILE.fullmatch(path.name): path.unlink()
 
@@ -169,8 +173,8 @@ class SavedBatches:
     def _read(self, path: Path) -> Any:
         try: return read_file(path, trust=self.trust, writer='SavedBatches')
         except pickle.UnpicklingError as e:
-            e.add_note(f'{path} holds more than tensors and plain values: '
-                       'SavedBatches(folder, trust=True) if you trust whoever wrote it')
+            e.add_note(f'{path} holds more than tensors and plain values, or has a pickle_protocol '
+                       'above 3: SavedBatches(folder, trust=True) if you trust whoever wrote it')
             raise
 
     def __len__(self) -> int: return len(self.paths)
@@ -215,6 +219,7 @@ class GatherPredsCallback(OfOneRun):
         with_targs: bool = True,     # keep the targets
         concat_dim: int = 0,         # dimension along which batches are joined
         act: Callable[[Any], Any] | None = None,    # applied to the prediction of each batch
+        pickle_protocol: int = 2,    # of the files; torch reads those above 3 only with trust
     ):
         if save_preds is not None and save_targs is not None \
                 and Path(save_preds).absolute() == Path(save_targs).absolute():
@@ -223,6 +228,7 @@ class GatherPredsCallback(OfOneRun):
         self.with_input, self.with_loss, self.concat_dim = with_input, with_loss, concat_dim
         self.save_preds, self.save_targs, self.act = save_preds, save_targs, act
         self.with_preds, self.with_targs = with_preds, with_targs
+        self.pickle_protocol = pickle_protocol
         self._empty()
 
     def _empty(self) -> None:
@@ -248,7 +254,8 @@ class GatherPredsCallback(OfOneRun):
         self.n_batches += 1
 
     def _keep(self, parts: list[Any], batch: Any, kept: bool, folder: str | Path | None) -> None:
-        if folder is not None and batch is not None: save_batch(folder, self.n_batches, batch)
+        if folder is not None and batch is not None:
+            save_batch(folder, self.n_batches, batch, self.pickle_protocol)
         if kept: parts.append(batch)
 
 # %% ../nbs/13_preds.ipynb #06980feb
@@ -265,7 +272,7 @@ def all_tensors(self: GatherPredsCallback) -> list[Any]:
     "(inputs,) predictions, targets(, losses), joined; None for what was not kept"
     def where(folder: str | Path | None, parts: list[Any]) -> Any:
         saved = not parts and folder is not None and Path(folder).is_dir()
-        return SavedBatches(folder) if saved else self.gathered(parts)
+        return SavedBatches(folder, trust=self.pickle_protocol > 3) if saved else self.gathered(parts)
     inputs = [self.gathered(self.inputs)] if self.with_input else []
     losses = [self.gathered(self.losses)] if self.with_loss else []
     return [*inputs, where(self.save_preds, self.preds), where(self.save_targs, self.targets),
@@ -307,6 +314,7 @@ def get_preds(self: Learner,
     save_preds: str | Path | None = None,
     save_targs: str | Path | None = None,
     concat_dim: int = 0,
+    pickle_protocol: int = 2,
 ) -> tuple[Any, ...]:             # (inputs,) predictions, targets or None(, decisions)(, losses)
     "Predictions and targets of a loader, and what else is asked for"
     if with_decoded and not with_preds:
@@ -315,7 +323,7 @@ def get_preds(self: Learner,
     own = activation_of(self.loss_func)
     gather = GatherPredsCallback(
         with_input, with_loss, save_preds, save_targs, with_preds, with_targs, concat_dim,
-        act or (lambda pred: own(pred) if isinstance(pred, Tensor) else pred))
+        act or (lambda pred: own(pred) if isinstance(pred, Tensor) else pred), pickle_protocol)
     with self._evaluating('preds', cbs, inner) as evaluate, self.added_cbs(gather):
         gather.at_home()                     # before a run inside of this one takes it for its own
         evaluate(in_order(dl) if reorder else dl)
@@ -329,6 +337,39 @@ def _decoded(loss_func: Any, preds: Any) -> Any:
     own = isinstance(preds, Tensor) or hasattr(loss_func, 'decodes')
     return decodes_of(loss_func)(preds) if own else preds
 
+# %% ../nbs/13_preds.ipynb #84589b3a
+@patch
+def _check_item(self: Learner,
+    inputs: Any,    # of a batch of one: a list, or a dict
+) -> None:
+    "`ValueError` if it has other dimensions than a batch for training"
+    usual = self._usual_inputs()
+    if usual is None or isinstance(inputs, dict) != isinstance(usual, dict): return
+    by_name = isinstance(usual, dict)
+    names = usual.keys() & inputs.keys() if by_name else range(min(len(inputs), len(usual)))
+    for name in names:
+        one, many = inputs[name], usual[name]
+        if not isinstance(one, Tensor) or not isinstance(many, Tensor) or one.ndim == many.ndim:
+            continue
+        what = f'input {name!r}' if len(names) > 1 else 'the input'
+        raise ValueError(
+            f'predict takes one item, in which {what} has shape {tuple(many.shape[1:])} as in the '
+            f'training set, and got {tuple(one.shape[1:])}; for several: learn.get_preds(dl=[(x,)])')
+
+@patch
+def _usual_inputs(self: Learner) -> Any:
+    "The inputs of a training batch, if there is one to be had without iterating; else None"
+    train, restore = self.dls.train, save_rng()   # a dataset may transform its items at random
+    try:
+        if isinstance(train, (list, tuple)): batch = train[0]
+        elif isinstance(train, DataLoader) and not isinstance(train.dataset, IterableDataset):
+            item = train.dataset[0]
+            batch = train.collate_fn(item if train.batch_sampler is None else [item])
+        else: return None
+        return self._split(batch)[0]
+    except Exception: return None                 # predicting does not depend on the training set
+    finally: restore()
+
 # %% ../nbs/13_preds.ipynb #3b039101
 @patch
 @hinted
@@ -340,6 +381,7 @@ def predict(self: Learner,
     by_name = isinstance(item, Mapping) and getattr(self.dls, 'targets', ())
     if by_name: item = {k: v for k, v in item.items() if k not in self.dls.targets}
     inputs = default_collate([item if by_name or isinstance(item, tuple) else (item,)])
+    self._check_item(inputs)
     dl = [(inputs,)]
     with self._for_now('_called', 'predict'):
         preds, _, decoded = self.get_preds(dl=dl, with_decoded=True, cbs=_Unwrap(dl))

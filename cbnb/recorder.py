@@ -189,9 +189,9 @@ class Phase:
 
     def add(self, learn: Learner) -> None:
         "Take in the current batch"
-        if (loss := learn.loss) is not None:                     # a step may do without
+        if (loss := learn.loss) is not None and (n := find_bs((learn.yb, learn.xb))):
             self.losses.append(loss if loss.ndim == 0 else loss.mean())
-            self.sizes.append(find_bs((learn.yb, learn.xb)))     # of the targets, if they are tensors
+            self.sizes.append(n)                        # of the targets, if they are tensors
             if len(self.losses) >= 256: self._sum_up()
         for m in self.metrics: m.accumulate(seen_by(m, learn))
 
@@ -408,7 +408,7 @@ def columns_hint(
 ) -> str:
     "What to write instead, for an error"
     near, listed = nearest(name, there), ', '.join(there)
-    return f'did you mean {near!r}? There are: {listed}' if near else f'there are: {listed}'
+    return f'did you mean {near!r}? (there are: {listed})' if near else f'there are: {listed}'
 
 # %% ../nbs/05_recorder.ipynb #8349dd24
 @patch

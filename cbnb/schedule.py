@@ -288,9 +288,9 @@ def fit_sgdr(self: Learner,
     cycle_len: int,             # epochs in the first
     lr_max: Any = None,         # rate at the start of each cycle; None: the learner's
     cycle_mult: int = 2,        # each cycle is so many times longer than the one before
-    wd: float | None = None,    # weight decay; None: the learner's
     cbs: Any = None,            # callbacks for this fit only
     reset_opt: bool = False,    # begin with a new optimizer
+    wd: float | None = None,    # weight decay; None: the learner's
     start_epoch: int = 0,       # go on from here: the schedule goes on, too
 ) -> None:
     "Train in cycles: in each, the rate falls along a cosine from `lr_max` to 0"

@@ -1,15 +1,21 @@
 """Batches of every shape, loaders of every kind: the numbers are those of one pass over all items."""
 
+import math
+import random
+import warnings
 from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import cbnb.all as cbnb
-from cbnb.data import find_bs
-from helpers import Line, ab, line_batches, line_learner, seed, noting
+from cbnb.data import find_bs, is_empty, split_batch
+from helpers import Line, ab, exact, line_batches, line_learner, noting, same_bits, seed
 
 
 def on_cpu(*loaders, **kwargs):
@@ -286,6 +292,321 @@ def test_batches_that_are_not_tensors_alone():
 
     batches = [(dict(x=torch.ones(2), name=["a", "b"], nothing=None), torch.ones(2))] * 2
     line_learner(dls=on_cpu(batches, batches), model=Labelled()).fit(1)
+
+
+# Loaders that are none, or do not keep their word
+
+
+class Miscounted:
+    """A loader with a wrong length."""
+
+    def __init__(self, said, batches):
+        self.said, self.batches = said, batches
+
+    def __len__(self):
+        return self.said
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+def miscounts(caught):
+    return [str(w.message) for w in caught if "has a length of" in str(w.message)]
+
+
+def test_a_dataset_that_ends_early_is_told_once():
+    """A StopIteration in a dataset ended each epoch after 2 of 16 batches, and the run was `done`."""
+    x = torch.randn(64)
+
+    class Ends(Dataset):
+        def __len__(self):
+            return 64
+
+        def __getitem__(self, i):
+            if i == 9:
+                raise StopIteration
+            return x[i], x[i]
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        learn = line_learner(dls=on_cpu(DataLoader(Ends(), 4)))
+        learn.fit(2)
+        learn.fit(1)
+    [said] = miscounts(caught)
+    assert "the training loader has a length of 16, and gave 2 batches" in said and "StopIteration" in said
+    assert all(w.filename == __file__ for w in caught)
+
+
+@pytest.mark.parametrize("said, n", [(2, 4), (4, 2), (1, 2)])
+def test_a_wrong_length_is_told_for_each_loader_and_leaves_the_schedule_within_its_epoch(said, n):
+    """A loader of 4 batches with a length of 2 sent `pct_train` beyond the end of the fit."""
+    seen = []
+    look = cbnb.Callback(after_batch=lambda self: seen.append(self.pct_train) if self.training else None)
+    learn = line_learner(dls=on_cpu(Miscounted(said, line_batches(n)), Miscounted(said, line_batches(n))), cbs=look)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        learn.fit_one_cycle(2)
+    assert [text.split()[1] for text in miscounts(caught)] == ["training", "validation"]
+    assert len(seen) == 2 * n and all((i // n) / 2 < pct <= (i // n + 1) / 2 for i, pct in enumerate(seen)) and seen == sorted(seen)
+
+
+def test_an_epoch_that_was_cancelled_is_not_miscounted():
+    class Short(cbnb.Callback):
+        def after_batch(self):
+            if self.training and self.iter == 1:
+                raise cbnb.CancelTrainException
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        line_learner(4, cbs=Short()).fit(2)
+    assert miscounts(caught) == []
+
+
+def test_a_short_epoch_of_a_loader_with_more_batches_than_its_length():
+    with pytest.warns(UserWarning, match="has a length of 2"):
+        learn = line_learner(dls=on_cpu(Miscounted(2, line_batches(4))), cbs=cbnb.ShortEpoch(1.0))
+        learn.fit(1)
+    assert learn.train_iter == 4
+
+
+SET = TensorDataset(torch.randn(8, 3), torch.randn(8, 1))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [SET, Stream([1, 2]), SET.tensors[0], SET.tensors[0].numpy(), SET.tensors, list(SET.tensors[:1]) + [torch.arange(8)]],
+    ids=["dataset", "stream", "tensor", "array", "columns", "a list of columns"],
+)
+def test_items_in_place_of_a_loader_are_refused_with_the_remedy(wrong):
+    """They were accepted, and the model was trained with items in place of batches."""
+    for use in (
+        lambda: on_cpu(wrong),
+        lambda: on_cpu(line_batches(), wrong),
+        lambda: cbnb.Learner(wrong, Line(), nn.MSELoss()),
+        lambda: line_learner().validate(dl=wrong),
+        lambda: line_learner().get_preds(dl=wrong),
+    ):
+        with pytest.raises(TypeError, match="DataLoader"):
+            use()
+
+
+def test_a_dataset_with_an_attribute_train_is_no_loader():
+    """Those of torchvision have one, and were taken for `DataLoaders`."""
+
+    class Digits(Dataset):
+        train = True
+
+        def __getitem__(self, i):
+            return 0
+
+    with pytest.raises(TypeError, match="a Digits is a dataset"):
+        cbnb.Learner(Digits(), Line(), nn.MSELoss())
+
+
+def test_tensors_of_one_kind_are_batches_without_targets():
+    for batches in (torch.randn(8, 3).split(4), [torch.ones(2, 5), torch.ones(2, 7)]):
+        assert on_cpu(batches).train is batches
+
+
+def test_a_batch_without_items_counts_for_nothing():
+    """It made the losses and the metrics of functions nan, and moved the weights by the optimizer's momentum."""
+    some, none = line_batches(2), (torch.zeros(0), torch.zeros(0))
+    results = []
+    for batches in (some, [none, some[0], none, some[1], none]):
+        learn = line_learner(dls=on_cpu(batches, batches), metrics=[mae, cbnb.MAE()], opt_func=torch.optim.AdamW)
+        learn.fit(2)
+        results.append((learn, learn.validate(), learn.recorder.values, list(learn.recorder.last().raw_losses)))
+    (one, *found), (other, *same) = results
+    assert found == same and all(math.isfinite(v) for v in found[0])
+    assert same_bits(one.model, other.model)
+
+
+def test_a_batch_that_a_callback_has_emptied_does_not_reach_the_validation_loss():
+    class Drop(cbnb.Callback):
+        def before_batch(self):
+            if self.iter == 1:
+                self.learn.xb, self.learn.yb = (self.x[:0],), (self.y[:0],)
+
+    learn = line_learner(dls=on_cpu(line_batches(), line_batches()), metrics=[mae])
+    assert learn.validate(cbs=Drop()) == learn.validate(dl=line_batches()[:1])
+
+
+def test_images_without_a_box_are_no_empty_batch():
+    assert not is_empty((torch.ones(4, 3, 8, 8), torch.zeros(0, 4))) and is_empty([torch.zeros(0, 3), torch.zeros(0)])
+
+
+# Objects as batches
+
+
+class Graphs:
+    """Several graphs in one object that moves itself; the library finds no tensor in it."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def to(self, device):
+        return Graphs(self.x.to(device), self.y.to(device))
+
+    @property
+    def num_graphs(self):
+        return len(self.y)
+
+
+class OfGraphs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(2, 1)
+
+    def forward(self, graphs):
+        return self.inner(graphs.x).reshape(len(graphs.y), -1, 1).mean(1)
+
+
+def test_objects_move_themselves():
+    """Batches of graphs stayed on the CPU."""
+    graphs = Graphs(torch.ones(6, 2), torch.ones(3, 1))
+    moved = cbnb.to_device({"graphs": graphs, "more": [graphs]}, "meta")
+    assert moved["graphs"].x.device.type == moved["more"][0].y.device.type == "meta"
+    assert cbnb.to_device(int, "meta") is int and cbnb.to_device("to", "meta") == "to"
+
+
+def test_a_packed_sequence_moves_as_torch_moves_it():
+    """Its batch sizes must stay on the CPU: moving it was a ValueError."""
+    packed = pack_sequence([torch.randn(3, 2), torch.randn(2, 2)])
+    moved, y = cbnb.to_device((packed, torch.zeros(2)), "meta")
+    assert type(moved) is PackedSequence and moved.data.device.type == y.device.type == "meta"
+    assert moved.batch_sizes.device.type == "cpu"
+    assert cbnb.find_bs((packed, torch.zeros(2))) == 2
+
+
+def test_objects_say_how_many_items_they_hold():
+    """The library found no tensor in them, and a validation ended with an error."""
+    nested = torch.nested.nested_tensor([torch.ones(3, 2), torch.ones(2, 2)], layout=torch.jagged)
+    sized = type("Sized", (), dict(to=lambda self, device: self, __len__=lambda self: 5))()
+    dgl = type("Dgl", (), dict(to=lambda self, device: self, batch_size=7))()
+    assert [cbnb.find_bs(b) for b in (Graphs(None, [1, 2]), nested, sized, dgl, ("a name", sized))] == [2, 2, 5, 7, 5]
+    silent = type("Silent", (), dict(to=lambda self, device: self))()
+    assert cbnb.find_bs((silent, torch.ones(4))) == 4
+    with pytest.raises(ValueError, match="a Silent does not say: give the class a property `num_graphs`"):
+        cbnb.find_bs(silent)
+
+
+def test_a_learner_trains_on_graphs():
+    """As they are, with the targets by name; averages are over graphs."""
+    x, y = torch.randn(20, 2), torch.randn(10, 1)
+    batches = [Graphs(x[:12], y[:6]), Graphs(x[12:], y[6:])]
+    learn = line_learner(dls=on_cpu(batches, batches, targets="y"), model=OfGraphs(), metrics=[mae])
+    learn.fit(2)
+    pred = x.reshape(10, 2, 2).mean(1) @ learn.model.inner.weight.T + learn.model.inner.bias
+    assert learn.validate() == [pytest.approx(nn.functional.mse_loss(pred, y).item()), pytest.approx(mae(pred, y).item())]
+
+
+def test_a_display_does_without_the_number_of_items():
+    """It asked each batch for it, and an object that does not say ended the fit."""
+    silent = type("Silent", (), dict(to=lambda self, device: self, x=torch.ones(4)))
+    learn = line_learner(dls=on_cpu([silent()] * 3), model=nn.Linear(4, 1), train_step=lambda b: None, progress=True)
+    learn.train_step = lambda b: learn.model(b.x).sum().detach()
+    shown = []
+    look = cbnb.Callback(after_batch=lambda self: shown.append(self.learn.progress._progress(math.inf)))
+    look.order = 100
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        learn.fit(1, cbs=look)
+    assert len(shown) == 3 and shown[-1].rate is None
+
+
+def test_dataclasses_are_split_by_field_names():
+    """`targets` was ignored, and the model was given the whole batch."""
+
+    @dataclass
+    class Batch:
+        u: torch.Tensor
+        v: torch.Tensor
+        label: torch.Tensor
+
+    batches = batched(lambda u, v, y, z: Batch(u, v, y))
+    learn = line_learner(dls=on_cpu(batches, batches, targets="label"), model=TwoIn().double())
+    learn.fit(1)
+    u, v, y, _ = items()
+    assert learn.validate() == [pytest.approx(nn.functional.mse_loss(learn.model(u, v), y).item())]
+    with pytest.raises(KeyError, match="the batch has no target 'labl'; it has u, v, label"):
+        split_batch(batches[0], targets=("labl",))
+
+
+# What people look up on their loaders
+
+
+class Noisy(Dataset):
+    """Draws from all three generators."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        return torch.full((3,), random.random() + np.random.rand()) + torch.rand(()), torch.zeros(1)
+
+
+def drawn(loader):
+    return random.random(), np.random.rand(), torch.rand(()).item(), [exact(x) for x, _ in loader]
+
+
+@pytest.mark.parametrize("look", [lambda learn: learn.summary(), lambda learn: learn.dls.one_batch(), lambda learn: learn.predict(torch.ones(3))])
+def test_looking_at_data_draws_no_random_numbers(look):
+    """`summary` moved the loader's own generator on, and those of Python and NumPy."""
+    found = []
+    for does_look in (False, True):
+        seed()
+        loader = DataLoader(Noisy(), 4, shuffle=True, generator=torch.Generator().manual_seed(0))
+        learn = line_learner(dls=on_cpu(loader), model=nn.Sequential(nn.Linear(3, 1), nn.Dropout()))
+        if does_look:
+            look(learn)
+        found.append(drawn(loader))
+    assert found[0] == found[1]
+
+
+def test_one_batch_is_the_first_of_the_next_epoch():
+    loader = DataLoader(Noisy(), 4, shuffle=True)
+    dls = on_cpu(loader)
+    x, y = dls.one_batch()
+    assert x.shape == (4, 3) and torch.equal(x, next(iter(loader))[0])
+    with pytest.raises(ValueError, match="gave no batches"):
+        on_cpu([]).one_batch()
+
+
+def test_what_loaders_know():
+    """Names of fastai."""
+    train = TensorDataset(torch.randn(12, 3), torch.randn(12, 1))
+    train.classes = ["cat", "dog"]
+    valid = TensorDataset(*train.tensors)
+    dls = cbnb.DataLoaders.from_dsets(train, valid, bs=4, device="cpu")
+    assert dls.train_ds is train and dls.valid_ds is valid and dls.bs == 4
+    assert dls.vocab == ["cat", "dog"] and dls.c == 2
+    train.c = 5
+    assert dls.c == 5
+    assert [len(x) for (x,) in dls.test_dl(TensorDataset(torch.ones(10, 3)))] == [8, 2]
+    assert [len(x) for x in dls.test_dl(torch.ones(10, 3), bs=5)] == [5, 5]
+    for name in ("bs", "train_ds", "valid_ds", "vocab", "c"):
+        with pytest.raises(AttributeError, match="loader"):
+            getattr(on_cpu(line_batches()), name)
+
+
+def test_loaders_may_be_moved_when_a_learner_has_them():
+    """The batches stayed where they had been when the learner was made."""
+    learn = line_learner()
+    places = []
+    learn.add_cb(cbnb.Callback(before_batch=lambda self: places.append(self.x.device.type) if self.training else None))
+    learn.fit(1)
+    assert learn.dls.to("meta") is learn.dls and learn.dls.device.type == "meta"
+    learn.to_dls_device()
+    learn.training = True
+    learn.one_batch(0, line_batches()[0])
+    assert learn.dls.cpu().device.type == "cpu"
+    assert places == ["cpu", "cpu", "meta"]
+
+
+def test_batches_of_a_test_loader_have_no_targets():
+    learn = line_learner(dls=cbnb.DataLoaders.from_datasets(TensorDataset(torch.randn(8), torch.randn(8)), bs=4, device="cpu"))
+    preds, targets = learn.get_preds(dl=learn.dls.test_dl(torch.randn(6)))
+    assert preds.shape == (6,) and targets is None
 
 
 # Predictions

@@ -200,6 +200,43 @@ def test_loaders_without_length_are_shown(monkeypatch):
     assert "batch 1" in said[0][1] and "loss" in said[0][1] and not any("of None" in text for _, text in said)
 
 
+@pytest.mark.parametrize("valid", [True, False])
+def test_the_first_epoch_tells_the_length_of_a_loader(valid, monkeypatch):
+    """The bar stayed empty in all epochs, and no time was left."""
+    seen = []
+
+    class Seen(Lines):
+        live = True
+
+        def progress(self, at):
+            seen.append((at.epochs, at.training, at.batches, at.n_batches, at.share, at.left is not None))
+
+    monkeypatch.setitem(DISPLAYS, "lines", Seen)
+    stream = lambda: iter(line_batches(2))
+    learn = line_learner(progress=True, dls=cbnb.DataLoaders(stream, *[stream] * valid, device="cpu"))
+    learn.progress._draw = lambda now: learn.progress.shown.progress(learn.progress._progress(now))
+    learn.add_cb(cbnb.Callback(after_batch=lambda self: setattr(self.learn.progress, "draw_at", 0.0)))
+    monkeypatch.setattr(type(learn.progress), "every", 0.0)
+    learn.progress.next = learn.progress.draw_at = 0.0
+    learn.fit(2)
+    always = [(0, True, 1, None, None, False), (0, True, 2, None, None, False)]
+    always += [(0, False, 1, None, 0.5, True), (0, False, 2, None, 0.5, True)] * valid
+    always += [(1, True, 1, 2, 0.75, True), (1, True, 2, 2, 1.0, True)]
+    always += [(1, False, 1, 2, 1.0, True), (1, False, 2, 2, 1.0, True)] * valid
+    assert seen == always
+    assert learn.n_iter is None and learn.pct_train == 0.5  # what they promise, and no guess
+
+
+def test_a_guessed_length_that_is_too_low_is_no_length(monkeypatch):
+    n = iter([2, 3])
+    learn = line_learner(progress=True, dls=cbnb.DataLoaders(lambda: iter(line_batches(next(n))), device="cpu"))
+    seen = []
+    look = cbnb.Callback(after_batch=lambda self: seen.append(self.learn.progress._progress(float("inf"))))
+    look.order = 100
+    learn.fit(2, cbs=look)
+    assert [at.n_batches for at in seen] == [None, None, 2, 2, None] and [at.share for at in seen[2:]] == [0.75, 1.0, 1.0]
+
+
 def test_cells_and_lines():
     assert [as_cell(v) for v in (None, 3, 1.5, 0.0, 1e-7, 123456789.0, float("nan"), "x")] == [
         "",

@@ -546,7 +546,7 @@ HELP = {
     "val_loss": (
         lambda: line_learner().fit(1, cbs=cbnb.EarlyStopping(monitor="val_loss")),
         ValueError,
-        "cannot watch 'val_loss'; did you mean 'valid_loss'.*There are: train_loss, valid_loss",
+        "cannot watch 'val_loss'; did you mean 'valid_loss'.*there are: train_loss, valid_loss",
     ),
     "val_loss of a scheduler": (
         lambda: line_learner().fit(1, cbs=cbnb.Schedule(torch.optim.lr_scheduler.ReduceLROnPlateau, monitor="val_loss")),

@@ -170,9 +170,12 @@ def test_flags(cb, weights):
     assert near(ab(learn), weights)
 
 
-def test_skip_zero_leaves_gradients():
-    learn = fitted(Answers("on_step_end", skip_zero=True))
-    assert near([p.grad.item() for p in learn.model.parameters()], (-7.2, -10.8))
+def test_skip_zero_leaves_gradients_for_the_next_batch_of_the_fit():
+    seen = []
+    look = cbnb.Callback(after_step=lambda self: seen.append([p.grad.item() for p in self.learn.model.parameters()]))
+    learn = fitted(Answers("on_step_end", skip_zero=True), look)
+    assert near(seen[-1], (-7.2, -10.8)) and near(ab(learn), (1.12, 1.68))
+    assert all(p.grad is None for p in learn.model.parameters())  # none outlives a fit
 
 
 def test_last_loss_is_propagated_and_reported():
@@ -324,7 +327,7 @@ def test_callback_fns():
     learn.remove_cbs(fns)
     assert not hasattr(learn, "made") and not hasattr(learn, "made_2") and len(learn.cbs) == 2
     learn.fit(1, cbs=functools.partial(Made, n=5))
-    assert made[-1].n == 5 and not hasattr(learn, "made")
+    assert made[-1].n == 5 and learn.made is made[-1], "to be read after the fit"
     learn.add_cb(Made)
     learn.fit(1)
     assert len(learn.remove_cb(Made).cbs) == 2
@@ -423,6 +426,8 @@ def test_mixed_with_native_callbacks_nothing_stays():
     learn = line_learner()
     learn.fit(1, cbs=[noting(seen), notes, v1.OneCycleScheduler(learn, 0.1)])
     assert len(notes.slots) == 19 and seen.count("after_batch") == 3
+    assert set(vars(learn)) - before == {"one_cycle_scheduler"}, "shown since it was made"
+    learn.remove_cb("one_cycle_scheduler")
     assert set(vars(learn)) == before and [cb.name for cb in learn.cbs] == ["train_eval", "recorder"]
 
 
@@ -566,12 +571,13 @@ def test_V03_learner_callbacks_leave_and_do_not_hang():
 
     learn = line_learner()
     cb = Stays(learn)
-    assert not hasattr(learn, "stays")
+    assert learn.stays is cb
     learn.fit(1, cbs=cb)
-    assert not hasattr(learn, "stays") and not hasattr(learn, "one_cycle_scheduler")
+    assert learn.stays is cb and cb not in learn.cbs and not hasattr(learn, "one_cycle_scheduler")
     learn.add_cb(cb)
     assert learn.stays is cb
     learn.remove_cb(cb)
+    assert not hasattr(learn, "stays"), "v1 kept it for ever"
     del learn
     gc.collect()
     assert cb.model is cb.learn.model, "the weak reference was gone"
@@ -1021,3 +1027,379 @@ def test_one_may_ask_whether_the_optimizer_has_momentum():
             self.has = [hasattr(self.opt, name) for name in ("lr", "wd", "beta")]
 
     assert fitted(Asks).asks.has == [True, True, False]
+
+
+# --- what people bring along ---
+
+
+class RMSE(v1.Callback):
+    def on_epoch_begin(self, **kwargs):
+        self.total, self.count = 0.0, 0
+
+    def on_batch_end(self, last_output, last_target, **kwargs):
+        self.total += (last_output - last_target).square().sum()
+        self.count += last_target.numel()
+
+    def on_epoch_end(self, last_metrics, **kwargs):
+        return v1.add_metrics(last_metrics, (self.total / self.count).sqrt())
+
+
+def test_add_metrics_takes_a_number_in_a_tensor():
+    """A 0-d tensor is one value, as in nearly every metric of v1; lists and vectors are several."""
+    assert v1.add_metrics([0.1], torch.tensor(0.5)) == {"last_metrics": [0.1, torch.tensor(0.5)]}
+    assert v1.add_metrics([0.1], [1, 2]) == v1.add_metrics([0.1], torch.tensor([1, 2])) == {"last_metrics": [0.1, 1, 2]}
+
+
+def test_a_callback_is_a_metric():
+    """metrics=[RMSE()] computes over the validation set with a column of its own, in fits, in validate and nested in a fit."""
+
+    class Asks(cbnb.Callback):
+        def after_batch(self):
+            if self.training:
+                nested.append(self.learn.validate()[1])
+
+    nested, mae = [], cbnb.AvgMetric(lambda out, y: (out - y).abs().mean(), name="mae")
+    learn = line_learner(metrics=[RMSE(), mae])
+    learn.fit(2, cbs=Asks)
+    assert learn.recorder.names == ["epoch", "train_loss", "valid_loss", "rmse", "mae", "time"]
+    assert all(math.isclose(valid**0.5, rmse, rel_tol=1e-5) for _, valid, rmse, _ in learn.recorder.values)
+    assert len(nested) == 4 and nested[1] == pytest.approx(learn.recorder.values[0][2])
+    assert learn.validate()[1] == pytest.approx(learn.recorder.values[-1][2])
+    assert [m.name for m in learn.metrics] == ["rmse", "mae"]
+
+
+def test_a_metric_callback_is_told_what_v1_tells_it():
+    """`on_train_begin` once a fit, `on_epoch_begin` once an epoch, all slots of validation batches with the state, then the ends."""
+
+    class Counts(v1.Callback):
+        name = "counted"
+
+        def __init__(self):
+            self.calls = []
+
+        def on_train_begin(self, n_epochs, **kwargs):
+            self.calls.append(("train_begin", n_epochs))
+
+        def on_epoch_begin(self, epoch, **kwargs):
+            self.calls.append(("epoch_begin", epoch))
+
+        def on_batch_begin(self, last_input, train, **kwargs):
+            self.calls.append(("batch_begin", train))
+
+        def on_batch_end(self, last_loss, last_input, iteration, **kwargs):
+            self.calls.append(("batch_end", iteration, last_loss.ndim))
+
+        def on_epoch_end(self, last_metrics, epoch, **kwargs):
+            self.calls.append(("epoch_end", epoch))
+            return v1.add_metrics(last_metrics, [7])
+
+        def on_train_end(self, **kwargs):
+            self.calls.append(("train_end",))
+
+    learn = line_learner(metrics=(cb := Counts()))
+    for _ in range(2):
+        cb.calls.clear()
+        learn.fit(2)
+        epochs = [[("batch_begin", False), ("batch_end", 2 * (i + 1), 0), ("epoch_end", i)] for i in range(2)]
+        assert cb.calls == [("train_begin", 2), ("epoch_begin", 0), *epochs[0], ("epoch_begin", 1), *epochs[1], ("train_end",)]
+    assert learn.recorder.names[3] == "counted" and learn.recorder.values[-1][2] == 7
+
+
+def test_metric_callbacks_of_early_v1_and_wrong_ones():
+    """An early one sets `self.metric`; several values or none are an error that names the class and what to return."""
+
+    class Early(v1.Callback):
+        def on_epoch_end(self, **kwargs):
+            self.metric = 3.0
+
+    assert fitted(metrics=Early()).recorder.values[0][2] == 3.0
+    for values in ([], [1, 2]):
+        wrong = v1.Callback()
+        wrong.on_epoch_end = lambda last_metrics, **kwargs: v1.add_metrics(last_metrics, values)
+        with pytest.raises(TypeError, match=rf"Callback.on_epoch_end added {len(values)} values.*add_metrics\(last_metrics, value\)"):
+            fitted(metrics=wrong)
+
+
+class Knows(RMSE, v1.LearnerCallback):
+    """A metric that keeps its learner."""
+
+
+def test_a_learner_with_a_metric_callback_is_copied_and_exported(tmp_path):
+    """A metric callback that knows its learner does not drag a second learner into a copy of itself."""
+
+    learn = line_learner(path=tmp_path)
+    learn.metrics = [Knows(learn)]
+    learn.fit(1)
+    new = copy.copy(learn.metrics[0])
+    assert new.wraps is not learn.metrics[0].wraps and new.wraps.learn is learn
+    learn.export("a.pkl")
+    other = cbnb.load_learner(tmp_path / "a.pkl", trust=True)
+    assert other.validate(dl=line_batches(1))[1] == pytest.approx(learn.validate(dl=line_batches(1))[1])
+
+
+def test_a_learner_callback_is_on_its_learner_from_the_start_and_after_the_fit():
+    """`learn.early_stopping_callback` is there when it is made and can be read when the fit is over."""
+    learn = line_learner()
+    stop = v1.EarlyStoppingCallback(learn, patience=1)
+    assert learn.early_stopping_callback is stop and stop not in learn.cbs
+    learn.fit(2, cbs=stop)
+    assert learn.early_stopping_callback is stop and stop.best == min(learn.recorder.val_losses)
+    learn.fit(1, cbs=functools.partial(v1.EarlyStopping, monitor="train_loss"))
+    assert learn.early_stopping_callback.best == learn.recorder.values[0][0]
+
+
+def test_a_name_that_a_callback_only_shows_is_free():
+    """A callback that is not on the learner keeps no other from its name, and neither copies nor files have it."""
+
+    class Tracker(v1.LearnerCallback):
+        pass
+
+    class Model(v1.LearnerCallback):
+        pass
+
+    learn = line_learner()
+    shown, model = Tracker(learn), learn.model
+    Model(learn)
+    assert learn.tracker is shown and learn.model is model
+    assert not hasattr(copy.deepcopy(learn), "tracker")
+    native = cbnb.Tracker()
+    learn.add_cb(native)
+    assert learn.tracker is native
+    Tracker(learn)
+    assert learn.tracker is native
+    learn.remove_cb(native)
+    assert not hasattr(learn, "tracker")
+    Tracker(learn)
+    learn.remove_cb(Tracker)
+    assert not hasattr(learn, "tracker")
+
+
+def test_the_recorder_is_a_base_class():
+    """`class SaveBestModel(Recorder)` with slots of its own reads what the learner's recorder has recorded."""
+
+    class SaveBestModel(v1.Recorder):
+        def __init__(self, learn, name="best_model"):
+            super().__init__(learn)
+            self.name, self.best, self.ended = name, None, []
+
+        def on_train_begin(self, **kwargs):
+            self.add_metric_names(["twice"])
+
+        def on_epoch_end(self, last_metrics, **kwargs):
+            super().on_epoch_end(last_metrics=last_metrics, **kwargs)
+            self.best = min(last_metrics[0], self.best or math.inf)
+            return v1.add_metrics(last_metrics, 2 * last_metrics[0])
+
+        def on_train_end(self, **kwargs):
+            self.ended = [len(self.losses), self.losses[-1].item(), self.val_losses, self.lrs, self.names, self.nb_batches]
+
+    SaveBestModel._order = -11
+    learn = fitted(functools.partial(SaveBestModel, name="mine"), n_epoch=2)
+    cb, recorder = learn.save_best_model, learn.recorder
+    assert isinstance(cb, v1.LearnerCallback) and cb.name == "mine" and cb.best == recorder.val_losses[-1]
+    assert cb.ended == [4, pytest.approx(recorder.losses[-1]), recorder.val_losses, recorder.lrs, recorder.names, [2, 2]]
+    assert recorder.names[-2] == "twice" and cb.loss_func is learn.loss_func
+
+
+def test_losses_are_tensors_for_callbacks_of_v1():
+    """`recorder.losses[-1].item()`, `.cpu()` and `torch.isnan` work in slots; after the fit the recorder is its own again."""
+
+    class Reads(v1.LearnerCallback):
+        def on_batch_end(self, train, **kwargs):
+            if train:
+                last = self.learn.recorder.losses[-1]
+                self.last = last.cpu().item() if not torch.isnan(last) else None
+
+    learn = fitted(Reads)
+    assert learn.reads.last == pytest.approx(learn.recorder.losses[-1])
+    assert type(learn.recorder) is cbnb.Recorder and isinstance(learn.recorder.losses[-1], float)
+
+
+def test_keeping_the_learners_own_object_is_no_shadow():
+    """`self.opt = self.learn.opt` and `self.metrics = {}`, which v1's own callbacks do, warn of nothing."""
+
+    class OwnOpt(v1.LearnerCallback):
+        def on_train_begin(self, **kwargs):
+            self.opt, self.model, self.recorder = self.learn.opt, self.learn.model, self.learn.recorder
+
+        def on_epoch_begin(self, **kwargs):
+            self.metrics = {}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted(OwnOpt)
+        learn = line_learner()
+        learn.fit(1, cbs=OwnOpt(learn))
+
+
+def test_plot_shows_the_last_fit_where_there_was_no_sweep(capsys):
+    """`recorder.plot()` after a fit draws the losses over its rates, as v1 does; before any fit it says what is missing."""
+    learn = line_learner(8)
+    with pytest.raises(ValueError, match="nothing to plot: call learn.lr_find.* first, or fit"):
+        learn.recorder.plot()
+    learn.fit_one_cycle(2, 0.1)
+    fig = learn.recorder.plot(skip_start=2, skip_end=1, return_fig=True)
+    x, y = fig.axes[0].lines[0].get_data()
+    assert list(x) == learn.recorder.lrs[2:-1] and list(y) == pytest.approx(learn.recorder.losses[2:-1])
+    learn.recorder.plot(2, 2, suggestion=True, return_fig=True)
+    assert "Min numerical gradient" in capsys.readouterr().out
+
+
+def phases(learn, *lengths, **kwargs):
+    one = v1.TrainingPhase(lengths[0]).schedule_hp("lr", 0.1).schedule_hp("mom", 0.95)
+    two = v1.TrainingPhase(lengths[1]).schedule_hp("lr", 0.1, anneal=v1.annealing_cos).schedule_hp("mom", (0.95, 0.85))
+    return v1.GeneralScheduler(learn, [one, two], **kwargs)
+
+
+def test_flat_then_cosine_by_phases():
+    """`GeneralScheduler` with two `TrainingPhase`s gives the rates and momenta worked out by hand, and goes on where it should."""
+    learn = line_learner(5, opt_func=momentum_sgd)
+    learn.fit(4, cbs=phases(learn, 10, 10))
+    want = [0.1] * 10 + [0.05 * (1 + math.cos(math.pi * k / 10)) for k in range(10)]
+    assert near(learn.recorder.lrs, want, 1e-9)
+    assert near(learn.recorder.moms, [0.95] * 10 + [0.95 - 0.01 * k for k in range(10)], 1e-9)
+    resumed = line_learner(5, opt_func=momentum_sgd)
+    resumed.fit(4, cbs=phases(resumed, 10, 10, start_epoch=3))
+    assert near(resumed.recorder.lrs, want[15:], 1e-9)
+    short = line_learner(5, opt_func=momentum_sgd)
+    short.fit(4, cbs=phases(short, 3, 4))
+    assert short.recorder.nb_batches == [5, 2], "the schedule ends in the second epoch"
+
+
+def test_phases_with_pairs_lists_and_other_annealings():
+    """A pair is a straight line, a list has one value per group, a phase of length 0 is left out, a wrong one refused."""
+
+    def rates(phase, **kwargs):
+        learn = line_learner(4, splitter=lambda m: [[m.a], [m.b]], **kwargs)
+        seen = []
+        note = cbnb.Callback(before_batch=lambda cb: seen.append([g["lr"] for g in cb.opt.param_groups]) if cb.training else None)
+        learn.fit(1, cbs=[note, v1.GeneralScheduler(learn, [v1.TrainingPhase(0), phase])])
+        return seen
+
+    assert near([hi for _, hi in rates(v1.TrainingPhase(4).schedule_hp("lr", (0.1, 0.3)))], (0.1, 0.15, 0.2, 0.25))
+    assert rates(v1.TrainingPhase(4).schedule_hp("lr", [0.1, 0.2])) == [[0.1, 0.2]] * 4
+    fading = rates(v1.TrainingPhase(4).schedule_hp("lr", torch.tensor([0.1, 0.2]), v1.annealing_linear))
+    assert near(fading[1], (0.075, 0.15)) and near(fading[3], (0.025, 0.05))
+    assert v1.annealing_poly(2)(1.0, 0.0, 0.5) == pytest.approx(0.25) and v1.annealing_exp(1.0, 0.01, 0.5) == pytest.approx(0.1)
+    for wrong in (lambda: v1.TrainingPhase(1.5), lambda: v1.GeneralScheduler(line_learner(), [v1.TrainingPhase(0)])):
+        with pytest.raises((TypeError, ValueError), match="length"):
+            wrong()
+
+
+def test_set_stat_of_the_optimizer():
+    """`opt.set_stat` sets a hyper-parameter by v1's names, for all groups or one for each."""
+
+    class Sets(v1.LearnerCallback):
+        def on_batch_begin(self, **kwargs):
+            self.opt.set_stat("lr", 0.3)
+            self.opt.set_stat("momentum", 0.7)
+            self.opt.set_stat("wd", [0.01])
+            group = self.opt.param_groups[0]
+            self.values = group["lr"], group["momentum"], group["weight_decay"]
+
+    assert fitted(Sets, opt_func=momentum_sgd).sets.values == (0.3, 0.7, 0.01)
+
+
+# --- the learner of v1 ---
+
+
+def v1_learner(**kwargs):
+    batches = line_batches(2)
+    dls = cbnb.DataLoaders(batches, batches[:1], device="cpu")
+    learn = v1.Learner(dls, Line(), torch.optim.SGD, nn.MSELoss(), **kwargs)
+    return learn.remove_cb(cbnb.ProgressCallback)
+
+
+def test_a_script_of_v1_keeps_its_calls(tmp_path, capsys):
+    """callback_fns=, callbacks=, max_lr=, learn.data, purge= and the order of the arguments are those of v1."""
+    one, two, three = Notes(), Notes(), Notes()
+    made = []
+
+    class Made(v1.LearnerCallback):
+        def on_train_begin(self, **kwargs):
+            made.append(self.learn.data.train_dl)
+
+    learn = v1_learner(callback_fns=[Made], callbacks=[one], metrics=[RMSE()], path=tmp_path, silent=True)
+    assert learn.data.train_dl is learn.dls.train and learn.data.path == tmp_path
+    learn.fit(1, 0.1, callbacks=[two])
+    assert near(ab(learn), (0.72, 1.08)) and capsys.readouterr().out == ""
+    learn.fit_one_cycle(2, max_lr=0.1, callbacks=three)
+    assert learn.recorder.lrs[0] == pytest.approx(0.1 / 25) and max(learn.recorder.lrs) == pytest.approx(0.1)
+    assert made == [learn.dls.train] * 2 and (one.slots.count("train_begin"), len(two.slots)) == (2, 19) and three.slots.count("epoch_end") == 2
+    learn.save("a")
+    assert learn.load("a", purge=True) is learn
+    learn.lr_find(num_it=10)
+    learn.recorder.plot(0, 0, return_fig=True)
+    assert learn.recorder.names[3] == "rmse" and learn.validate(learn.data.valid_dl)[1] == pytest.approx(learn.validate()[1])
+
+
+def test_the_default_rate_of_v1():
+    """`fit(1)` trains at 0.003, and the groups before the last one at a tenth of it."""
+    learn = v1_learner()
+    groups = [[learn.model.a], [learn.model.b]]
+    learn = v1.Learner(learn.dls, learn.model, torch.optim.SGD, nn.MSELoss(), layer_groups=groups)
+    seen = []
+    learn.fit(1, callbacks=cbnb.Callback(after_fit=lambda cb: seen.extend(g["lr"] for g in cb.opt.param_groups)))
+    assert near(seen, (0.0003, 0.003), 1e-9)
+
+
+def test_arguments_of_v1_that_mean_something_else_are_refused():
+    """true_wd=False, bn_wd=False and remove_module=True name what to do; unknown ones are refused as by any learner."""
+    for wrong, words in ((dict(true_wd=False), "torch.optim.Adam"), (dict(bn_wd=False), "group of their own")):
+        with pytest.raises(ValueError, match=words):
+            v1_learner(**wrong)
+    with pytest.raises(ValueError, match="remove_module=True: rename the keys"):
+        v1_learner().load("a", remove_module=True)
+    with pytest.raises(TypeError, match="no_such"):
+        v1_learner(no_such=1)
+
+
+def test_other_arguments_of_the_learner_of_v1():
+    """add_time, train_bn, metrics for one evaluation, and clip_grad."""
+    learn = v1_learner(add_time=False)
+    learn.fit(1, 0.1)
+    assert learn.recorder.names == ["epoch", "train_loss", "valid_loss"]
+    assert len(learn.validate(metrics=[RMSE()])) == 2 and len(learn.validate()) == 1
+    learn.clip_grad(0.5)
+    learn.fit(1, 0.1)
+    assert learn.gradient_clipping.clip == 0.5
+    net = nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 1))
+    for train_bn in (True, False):
+        learn = v1.Learner([(torch.ones(4, 1), torch.ones(4, 1))], net, torch.optim.SGD, nn.MSELoss(), train_bn=train_bn, layer_groups=[net[0], net[1]])
+        learn.freeze()
+        assert net[0].weight.requires_grad is train_bn and net[1].weight.requires_grad
+        learn.unfreeze()
+
+
+def test_a_learner_of_v1_is_copied_and_exported(tmp_path):
+    """Groups and silence are no closures, so that the learner can be pickled."""
+    learn = v1_learner(silent=True, path=tmp_path)
+    learn = v1.Learner(learn.dls, learn.model, torch.optim.SGD, nn.MSELoss(), layer_groups=[learn.model], silent=True, path=tmp_path)
+    learn.fit(1)
+    learn.export("a.pkl")
+    other = cbnb.load_learner(tmp_path / "a.pkl", trust=True)
+    assert isinstance(other, v1.Learner) and isinstance(copy.deepcopy(learn), v1.Learner)
+
+
+class Mine(v1.LearnerCallback):
+    """Any callback of v1."""
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: line_learner(callback_fns=[Mine]), r"Learner has no argument 'callback_fns': give its classes and partials in cbs="),
+        (lambda: line_learner(callbacks=[Mine]), "did you mean cbs="),
+        (lambda: line_learner().fit(1, callbacks=[Mine]), "did you mean cbs="),
+        (lambda: line_learner().fit_one_cycle(1, max_lr=0.1), "did you mean lr_max="),
+        (lambda: line_learner().load("a", purge=True), "nothing to purge"),
+        (lambda: line_learner().load("a", weights_only=True), "without running code"),
+        (lambda: line_learner(wd_bn_bias=True), "group of their own"),
+        (lambda: line_learner(train_bn=False), "freeze_to"),
+        (lambda: line_learner(layer_groups=[]), "splitter="),
+    ],
+)
+def test_the_learner_names_what_to_use_for_arguments_of_other_versions(call, words):
+    """An argument of fastai v1 or v2 that the learner does not have is an error that says which one does the same."""
+    with pytest.raises(TypeError, match=words):
+        call()

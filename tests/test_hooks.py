@@ -593,3 +593,33 @@ def test_gradients_of_a_first_layer_are_seen_without_a_warning():
         filters = list(warnings.filters)
         learn.fit(1, cbs=cbnb.HookCallback(is_forward=False, hook=lambda self, m, grads, out: None))
         assert warnings.filters == filters
+
+
+@pytest.mark.parametrize("args", [3, 4])
+def test_a_hook_function_may_have_fastais_three_arguments_or_the_callback_first(args):
+    """fastai calls f(module, input, output); with four parameters f gets the callback before these."""
+    seen = []
+    hook = (lambda m, i, o: seen.append(o)) if args == 3 else (lambda cb, m, i, o: seen.append(cb))
+    cb = cbnb.HookCallback(hook=hook)
+    line_learner(1, model=nn.Linear(1, 1), dls=[(torch.ones(4, 1), torch.ones(4, 1))]).fit(1, cbs=cb)
+    assert len(seen) == 1 and (seen[0] is cb if args == 4 else seen[0].shape == (4, 1))
+
+
+def test_a_hook_of_other_arguments_is_refused_when_it_is_made():
+    """Two parameters, also of a method, are a TypeError at construction that shows the signature; not one in the first batch."""
+    with pytest.raises(TypeError, match=r"\(module, input, output\).*not \(m, i\)"):
+        cbnb.HookCallback(hook=lambda m, i: None)
+
+    class Short(cbnb.HookCallback):
+        def hook(self, m, out):
+            pass
+
+    with pytest.raises(TypeError, match=r"Short.hook\(m, out\) should take \(self, module, input, output\)"):
+        Short()
+
+
+def test_remove_end_is_understood():
+    """fastai's `remove_end=True` is what happens here anyway, and False names the other way."""
+    assert isinstance(cbnb.HookCallback(hook=lambda m, i, o: None, remove_end=True), cbnb.HookCallback)
+    with pytest.raises(TypeError, match="removed when the fit ends.*Hooks"):
+        cbnb.HookCallback(hook=lambda m, i, o: None, remove_end=False)

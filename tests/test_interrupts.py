@@ -14,7 +14,7 @@ from torch import nn
 import cbnb.all as cbnb
 from cbnb.undo import UndoStack, interrupts_act, interrupts_wait
 from helpers import line_learner
-from interrupts import CALLS, at_each, at_random
+from interrupts import CALLS, At, at_each, at_random
 
 PLACES = 60  # of some 3,000 in each call
 
@@ -142,23 +142,30 @@ def test_without_a_guard_nothing_is_changed():
     assert before == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), sys.unraisablehook)
 
 
-def test_a_mode_that_an_interrupted_step_left_is_put_back():
-    """A module that is not the learner's own is switched for the length of a call, in validation."""
-    other = nn.Linear(1, 1)
+class Judge(nn.Linear):
+    """A model with an evaluation of its own, which is not the learner's model."""
 
-    class TwoModels(cbnb.Step):
-        model = other
+    def evaluate(self, x, y):
+        assert not self.training
+        return nn.functional.mse_loss(self(x), y), self(x), y
 
-        def predict(self, learn):
-            other.eval()
-            if not learn.training:
-                press()
-            super().predict(learn)
 
-    learn = line_learner(train_step=TwoModels())
-    with pytest.raises(KeyboardInterrupt):
-        learn.fit(1)
-    assert other.training
+def test_a_mode_that_a_step_switched_is_put_back_wherever_it_was_interrupted():
+    """A module that is not the learner's own is switched for the length of a call; at each line of the step."""
+    judge = Judge(1, 1)
+    x = torch.ones(4, 1)
+    learn = cbnb.Learner(cbnb.DataLoaders([(x, x)], [(x, x)], device="cpu"), nn.Linear(1, 1), nn.MSELoss(), eval_step=judge.evaluate)
+    count = At("line")
+    count(learn.validate)
+    places = set()
+    for i in range(1, count.n + 1):
+        at = At("line", i)
+        raised = at(learn.validate)
+        if "predict" in at.where:
+            places.add(at.where)
+            assert isinstance(raised, KeyboardInterrupt)
+        assert judge.training, at.where
+    assert len(places) > 5
 
 
 PROGRAM = """
@@ -187,10 +194,15 @@ def test_a_terminated_process_has_saved_its_model(tmp_path):
 
 def test_a_forked_process_is_terminated_as_ever():
     """It has inherited the handler, and has nothing to undo."""
+    read, write = os.pipe()
     with interrupts_wait():
         pid = os.fork()
         if not pid:
+            os.write(write, b"ready")
             time.sleep(60)
             os._exit(0)
+        os.read(read, 5)
         os.kill(pid, signal.SIGTERM)
         assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGTERM
+    os.close(read)
+    os.close(write)

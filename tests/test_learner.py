@@ -92,6 +92,20 @@ def test_summary_of_a_model_with_named_inputs():
     assert "4x2" in learn.summary().replace(" x ", "x").replace(", ", "x")
 
 
+def test_summary_of_a_model_that_takes_a_dict():
+    class Takes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, inputs):
+            return self.layer(inputs["x"])
+
+    batches = [(dict(x=torch.zeros(4, 3)), torch.zeros(4, 2))]
+    learn = cbnb.Learner(cbnb.DataLoaders(batches, device="cpu"), Takes(), nn.MSELoss())
+    assert "4x2" in learn.summary().replace(" x ", "x").replace(", ", "x")
+
+
 def test_completion_offers_public_names_only():
     names = dir(line_learner())
     assert {"fit", "lr_find", "opt", "recorder"} <= set(names) and not [name for name in names if name.startswith("_")]

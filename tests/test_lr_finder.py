@@ -10,6 +10,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb.all as cbnb
+from cbnb.lr_finder import diverged
+from cbnb.lr_rules import RULES, falls_surely
 from helpers import RaiseIn, line_batches, line_learner, noting, seed
 
 
@@ -246,7 +248,7 @@ def test_short_sweeps_suggest_or_refuse(num_it):
     assert found.suggestions == {} or found.lr is not None
     assert all(1e-8 < lr < 10 for lr in found.suggestions.values())
     assert found.lr is None or num_it >= 15
-    assert found.lr is not None or "points are too few" in found.reason or num_it >= 15 and "flat" in found.reason  # few, and noisy
+    assert found.lr is not None or "points are too few" in found.reason or num_it >= 15 and "noise" in found.reason  # few, and noisy
 
 
 def test_a_rule_that_cannot_say_anything_is_left_out():
@@ -436,7 +438,7 @@ def test_norms_are_those_of_all_trained_weights():
     assert found.update_norms[5:] == pytest.approx(seen[5:], rel=0.05) and len(found.update_norms) == len(found.lrs) == 20
     trained = [p for p in learn.model.parameters() if p.requires_grad]
     assert found.weight_norm == pytest.approx(math.sqrt(sum(p.square().sum().item() for p in trained))) and len(trained) == 4
-    assert set(found.estimates) == {"step", "need", "edge"}
+    assert set(sweep(learn).estimates) == {"step", "need", "edge"}
 
 
 def test_weights_of_zero_leave_two_estimates():
@@ -449,7 +451,7 @@ def test_weights_of_zero_leave_two_estimates():
 def test_the_band_is_around_the_rate_and_shown():
     found = sweep(regression(), n_epoch=7)
     low, high = found.band
-    assert 1.6 <= found.lr / low <= 4.0001 and 1.6 <= high / found.lr <= 4.0001
+    assert math.log10(high / low) > 1  # as wide as the good rates of most tasks
     assert f"band=({low:.2g}, {high:.2g})" in repr(found) and f"n_batches={len(found.lrs)}" in repr(found) and "n_epoch=7" in repr(found)
     axes = found.plot(return_fig=True).axes[0]
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
@@ -509,7 +511,7 @@ def test_three_estimates_in_numbers():
     rate = cbnb.recommend_rate(lrs, losses, norms, 10.0, 200)
     assert rate.estimates["step"] == pytest.approx(18 * 0.01, rel=0.03)  # 10*lr reaches 1% of 10
     assert rate.lr == pytest.approx(sorted(rate.estimates.values())[1])
-    assert rate.low == pytest.approx(rate.lr / min(max(math.sqrt(rate.lr / min(rate.estimates.values())), 1.6), 4))
+    assert (rate.low, rate.high) == pytest.approx((rate.lr / 3.5, 3.5 * rate.lr))
 
 
 def test_a_denser_or_wider_sweep_says_about_the_same():
@@ -622,3 +624,179 @@ def test_lazy_layers_are_asked_for_a_batch_first():
         learn.lr_find()
     learn.model(batch[0])
     learn.lr_find(num_it=10, show_plot=False)
+
+
+# --- after training, on noise, on bad data: no number that is not true ---
+
+
+def table(n=4096, bs=16, labels=lambda x: (x.sum(1) > 0).long(), model=None, **kwargs):
+    """A small table to classify."""
+    x = torch.randn(n, 10)
+    dls = cbnb.DataLoaders.from_datasets(TensorDataset(x, labels(x)), bs=bs, device="cpu")
+    model = model or nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 2))
+    return line_learner(dls=dls, model=model, **dict(loss_func=nn.CrossEntropyLoss(), opt_func=torch.optim.AdamW) | kwargs)
+
+
+@pytest.mark.parametrize("seed_", [0, 6, 13, 14])
+def test_after_training_the_rate_is_about_that_of_the_fresh_network(seed_):
+    """Divergence was announced after two batches of noise. These seeds were refused; bench/lr_after_training.py has more of them."""
+    seed(seed_)
+    learn = table()
+    fresh = sweep(learn, n_epoch=2)
+    learn.fit_one_cycle(2, 1e-2)
+    found = sweep(learn)
+    assert len(found.lrs) > 60 and fresh.lr / 5 < found.lr < fresh.lr * 5
+    assert "does not fall by more than noise" in found.reason and "the rate at which the loss rises again" in found.reason
+    assert "need" not in found.estimates  # how far the weights must go until the loss has fallen: it has not
+
+
+def test_rules_that_look_for_a_slope_are_not_asked_for_one_in_noise():
+    """They suggested 9e-8 and 6e-7 beside 1e-2. A rule of one's own is asked."""
+
+    def mine(lrs, losses, num_it):
+        return lrs[0], (lrs[0], losses[0])
+
+    seed()
+    learn = table()
+    learn.fit_one_cycle(2, 1e-2)
+    found = sweep(learn, suggest_funcs=("valley", "steep", "minimum", mine))
+    assert found.lr is not None and list(found.suggestions) == ["mine"] == found.outside
+    assert set(found.refusals) == {"valley", "steep", "minimum"} and "noise" in found.refusals["steep"]
+
+
+def test_suggestions_outside_of_the_band_are_drawn_faintly():
+    seed()
+    found = sweep(table(), suggest_funcs=("valley", "minimum", lambda lrs, losses, n: (2e-7, (2e-7, 1.0))))
+    low, high = found.band
+    assert found.outside == [name for name, lr in found.suggestions.items() if not low <= lr <= high] and "<lambda>" in found.outside
+    lines = {line.get_label().split(":")[0]: line for line in found.plot(return_fig=True).axes[0].lines}
+    assert all((lines[name].get_alpha() < 0.5) == (name in found.outside) for name in found.suggestions)
+
+
+def test_pure_noise_gets_no_rate():
+    refused = 0
+    for i in range(8):
+        seed(i)
+        found = sweep(table(2000, labels=lambda x: torch.randint(2, (len(x),)), model=nn.Linear(10, 2)))
+        refused += found.lr is None and "does not fall by more than noise" in found.reason
+    assert refused >= 7  # the loss of a fresh layer may really fall a little
+    seed()
+    assert sweep(table(2000, model=nn.Linear(10, 2))).lr is not None
+
+
+@pytest.mark.parametrize("losses, falls", [("noise", False), ("fall", True), ("late", True), ("jolts", False), ("constant", False), ("far", True)])
+def test_a_fall_is_told_from_noise(losses, falls):
+    rng = random.Random(4)
+    curves = dict(
+        noise=[1 + rng.gauss(0, 0.3) for _ in range(100)],
+        fall=[2 - i / 100 + rng.gauss(0, 0.3) for i in range(100)],
+        late=[1 - 0.8 * (i > 92) + rng.gauss(0, 0.2) for i in range(100)],
+        jolts=[math.exp(rng.gauss(-4, 2)) for _ in range(100)],  # as of a trained model
+        constant=[1.0] * 100,
+        far=[-1000 - i / 10 + rng.gauss(0, 0.3) for i in range(100)],
+    )
+    assert falls_surely(curves[losses]) == falls
+
+
+@pytest.mark.parametrize("losses, ends", [([1.0] * 40 + [50.0] * 5, True), ([1.0] * 40 + [500.0], False), ([0.01] + [1.0] * 30, False), ([-3.0] * 40 + [500.0] * 5, True)])
+def test_divergence_is_judged_against_the_noise_before(losses, ends):
+    """One loss that is very high, or a first one that is very low, is none."""
+    smooth = [sum(losses[: i + 1]) / (i + 1) for i in range(len(losses))]
+    assert diverged(smooth, losses) == ends
+    assert not any(diverged(smooth[:i], losses[:i]) for i in range(30))
+
+
+def test_no_rate_if_the_loss_had_not_risen_by_end_lr():
+    """A hundredth of the right rate was called the most that is safe."""
+    seed()
+    found = sweep(table(), end_lr=1e-2)
+    assert found.lr is None and "the loss had not risen by end_lr=0.01: raise end_lr" in found.reason
+
+
+def test_a_loss_that_falls_at_the_end_is_not_called_flat():
+    """A curve that falls from 12 to 4 got the words: nothing is learnt in this range."""
+    seed()
+    learn = table(2000, 32, lambda x: x.sum(1, keepdim=True), nn.Linear(10, 1), loss_func=nn.MSELoss(), opt_func=torch.optim.SGD)
+    found = sweep(learn, end_lr=3e-3)
+    assert found.lr is None and "raise end_lr" in found.reason and "flat" not in found.reason
+
+
+def test_a_sweep_that_has_not_risen_keeps_a_rate_below_its_end():
+    """At the usual end_lr the other two estimates are right, and only the words change."""
+    lrs, losses, norms = made_sweep()
+    flat_end = [min(loss, 1 + 2 / (1 + lr / 1e-2)) for lr, loss in zip(lrs, losses)]
+    rate = cbnb.recommend_rate(lrs, flat_end, norms, 10.0, 200, num_it=100)
+    assert "by end_lr=10 it had not: a higher one tells more" in rate.reason and rate.lr < 1
+    assert "end_lr" not in cbnb.recommend_rate(lrs, losses, norms, 10.0, 200, num_it=100).reason
+
+
+@pytest.mark.parametrize("at", [3, 14, 60])
+@pytest.mark.parametrize("part", ["inputs", "targets"])
+def test_bad_data_is_named(at, part):
+    """One row of nan gave a rate of 1e-7, or start_lr was called too high."""
+    seed()
+    x = torch.randn(2000, 6)
+    y = x.sum(1, keepdim=True)
+    (x if part == "inputs" else y)[16 * at + 5, 0] = math.nan
+    dls = cbnb.DataLoaders(DataLoader(TensorDataset(x, y), 16), device="cpu")
+    found = sweep(line_learner(dls=dls, model=nn.Linear(6, 1)))
+    assert found.lr is None and f"the data is bad: the {part} of item 5 of batch {at} are nan or infinite" in found.reason
+
+
+@pytest.mark.parametrize("at", [3, 14, 40])
+def test_a_nan_out_of_the_blue_is_not_called_a_divergence(at):
+    learn = regression()
+    usual = nn.functional.mse_loss
+    learn.loss_func = lambda pred, y: usual(pred, y) * (math.nan if learn.train_iter == at else 1)
+    found = sweep(learn)
+    assert found.lr is None and f"the loss is nan in update {at + 1}" in found.reason and "did not rise before" in found.reason
+
+
+@pytest.mark.parametrize("opt_func, moms, words", [(torch.optim.SGD, (0.95, 0.85, 0.95), "momentum 0.9,.*a plain fit has 0 and needs a higher"), (torch.optim.SGD, (0, 0, 0), ""), (torch.optim.AdamW, (0.95, 0.85, 0.95), "")])
+def test_the_momentum_of_the_sweep_is_told(opt_func, moms, words):
+    """SGD without momentum wants five times the rate; nothing said that it was swept with 0.9."""
+    found = sweep(regression(opt_func=opt_func, moms=moms))
+    assert found.mom == pytest.approx(sum(moms[:2]) / 2) and f"mom={found.mom:.2g}" in repr(found)
+    assert f"with momentum {found.mom:.2g}" in found.plot(return_fig=True).axes[0].get_title()
+    assert re.search(words, found.reason) if words else "momentum" not in found.reason
+    assert sweep(regression(opt_func=torch.optim.Adagrad)).mom is None
+
+
+def test_an_unusual_loss_is_told():
+    """A step of two alternating losses got the words of any other."""
+    learn = regression()
+
+    def step(x, y):
+        loss = (own.model(x) - y).square().mean()
+        loss.backward()
+        own.opt.step()
+        own.opt.zero_grad()
+        return loss * (1 + own.train_iter % 2)
+
+    own = line_learner(dls=learn.dls, model=learn.model, train_step=step)
+    assert "an unusual loss: the step is your own" in sweep(own).reason and "unusual" not in sweep(learn).reason
+
+
+@pytest.mark.parametrize("n_epoch, length", [(150 / 7, "about 21 epochs (171 updates)"), (2.25, "about 2.2 epochs (18 updates)"), (0.5, "0.5 epochs (4 updates)"), (1, "1 epoch (8 updates)"), (30, "30 epochs (240 updates)")])
+def test_lengths_are_rounded(n_epoch, length):
+    assert f"for {length}" in sweep(regression(), n_epoch=n_epoch).reason
+
+
+def test_rules_take_lists_and_tensors_and_get_tensors():
+    """`losses.argmin()` in a rule was an AttributeError, and `minimum` of tensors a TypeError."""
+    lrs, losses = curve()
+    for name, rule in RULES.items():
+        part = lrs[10:95], losses[10:95]
+        lr, point = rule(*(torch.tensor(values, dtype=torch.float64) for values in part), 100)
+        assert (lr, point) == rule(*part, 100) and type(lr) is type(point[0]) is float, name
+
+    def fastai_style(lrs, losses, num_it):
+        at = losses.argmin()
+        return lrs[at] / 10, (lrs[at], losses[at])
+
+    found = cbnb.LRFind(lrs, losses, losses, 100, ["minimum", fastai_style])
+    assert found.fastai_style == pytest.approx(found.minimum) and type(found.fastai_style) is float
+    assert [type(value) for value in found.points["fastai_style"]] == [float, float]
+    with pytest.raises(AttributeError) as e:
+        cbnb.LRFind(lrs, losses, losses, 100, [lambda lrs, losses, n: lrs.no_such_thing])
+    assert "called with tensors of 85 rates and losses" in e.value.__notes__[0]

@@ -12,7 +12,7 @@ import pytest
 
 import cbnb.all as cbnb
 from cbnb.front_end import shown_as
-from cbnb.lr_picker import Printed, choices, nearby, picker_chart, slider_range
+from cbnb.lr_picker import Printed, choices, nearby, picker_chart, picker_text, slider_range
 from helpers import RaiseIn
 from test_kernel import images, kernel  # noqa: F401
 from test_lr_finder import curve, regression, sweep
@@ -106,7 +106,7 @@ def test_a_reason_with_html_is_escaped():
     learn, found = swept()
     found.reason = "less <b>than</b>"
     assert "less &lt;b&gt;than" in found.widget().advice.value
-    found.lr = None
+    found.lr = found.recommended = None
     assert "Less &lt;b&gt;than" in found.widget().advice.value
 
 
@@ -142,6 +142,31 @@ def test_the_range_holds_everything():
         assert low <= math.log10(rate) <= high
     assert slider_range(found, 1e-9)[0] <= -9 and slider_range(found, 1e3)[1] >= 3
     assert 100 < len(picker_chart(found, 0.1)) < 20_000
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_the_rate_that_is_used_is_that_of_the_result_too(refused):
+    """The next cell, `fit_one_cycle(5, found.lr)`, ignored the choice."""
+    learn, found, picker = picked(**(dict(start_lr=1e-12, end_lr=1e-9) if refused else {}))
+    recommended = found.lr
+    if refused:
+        picker.slider.value = 0.01
+    else:
+        picker.choose("minimum")
+    assert found.lr == recommended
+    picker.use_lr()
+    assert found.lr == learn.lr == picker.lr and found.recommended == recommended != found.lr
+    assert "chosen by hand" in repr(found) and f"lr={found.lr:.2g}" in repr(found)
+    again = found.widget()
+    assert again.lr == picker.lr and list(again.rules) == list(picker.rules)
+    assert ("recommended is balanced" in picker_text(found)) != refused and found.fig is not None
+
+
+def test_suggestions_outside_of_the_band_are_grey():
+    learn, found, picker = picked()
+    assert found.outside and len(found.outside) < len(found.suggestions)
+    assert all(("cbnb-faint" in button._dom_classes) == (name in found.outside) for name, button in picker.rules.items())
+    assert all(("outside of the band" in button.tooltip) == (name in found.outside) for name, button in picker.rules.items())
 
 
 def test_a_fit_takes_the_rate_and_the_epochs():

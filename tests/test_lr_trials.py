@@ -60,6 +60,13 @@ def test_a_choice_in_numbers():
     assert nothing.lr == pytest.approx(0.05) and "no trial of 40 updates got below" in nothing.reason
 
 
+@pytest.mark.parametrize("losses, words", [([3, 2, 1], "a higher rate may be better still"), ([1, 2, 3], "a lower rate may be better still"), ([2, 1, 3], None)])
+def test_a_best_trial_at_the_border_is_told(losses, words):
+    """It was the best of four trials, and nothing said that it was the outermost."""
+    rate = choose(Plan(0.1, 40, 4, 160), [Trial(0.1 * 2**i, loss, loss) for i, loss in enumerate(losses)], 4.0)
+    assert ("at the border of what was tried" in rate.reason) == bool(words) and (words or "") in rate.reason
+
+
 # --- what they cost ---
 
 

@@ -1,7 +1,9 @@
 """Metrics of all kinds, in training and validation, over chosen outputs, and over several processes."""
 
 import copy
+import functools
 import inspect
+import math
 import os
 import subprocess
 import sys
@@ -328,6 +330,55 @@ def test_scikit_learn_gets_what_it_takes():
     assert cbnb.SklearnMetric("accuracy_score", axis=-1)(words, tags) == pytest.approx(want)
     with pytest.raises(ValueError, match="goes with takes='labels'"):
         cbnb.SklearnMetric("roc_auc_score", thresh=0.5)
+
+
+def test_a_function_of_scikit_learn_is_computed_over_all_items():
+    """It was called as f(pred, y) on each batch and averaged: -2.8 in place of 0.49."""
+    x = torch.randn(37, 4)
+    t = x.sum(1, keepdim=True) + torch.randn(37, 1)
+    batches = list(zip(x.split(16), t.split(16)))
+    r2 = sklearn.metrics.r2_score
+    learn = line_learner(dls=cbnb.DataLoaders(batches, batches, device="cpu"), model=nn.Linear(4, 1), metrics=[r2, cbnb.on(r2, 0, 1)])
+    learn.fit(2)
+    want = pytest.approx(r2(t, learn.model(x).detach()))
+    assert learn.recorder.values[-1][2:] == [want, want] and learn.validate()[1:] == [want, want]
+    assert learn.recorder.metric_names[3:5] == ["r2_score", "r2_score_2"]
+
+
+def test_a_partial_of_scikit_learn_is_computed_over_all_items():
+    learn = classifier(functools.partial(f1_score, average="macro"))
+    x, y = whole(ragged())
+    assert learn.validate()[1] == pytest.approx(f1_score(y, learn.model(x).argmax(1), average="macro"))
+
+
+def test_what_scikit_learn_makes_of_its_functions_is_refused():
+    """A scorer is called with an estimator; `AvgMetric` would give the targets second."""
+    with pytest.raises(TypeError, match="is called with an estimator: pass the function"):
+        classifier(sklearn.metrics.make_scorer(f1_score, average="macro"))
+    with pytest.raises(TypeError, match=r"use SklearnMetric\(f1_score\)"):
+        cbnb.AvgMetric(functools.partial(f1_score, average="macro"))
+
+
+def test_a_function_of_ones_own_that_wraps_one_of_scikit_learn_is_ones_own():
+    """`functools.wraps` gives it the module of what is inside."""
+
+    @functools.wraps(f1_score)
+    def f1(pred, y):
+        return f1_score(y, pred.argmax(1), average="macro")
+
+    [metric] = as_metrics(f1)
+    assert type(metric) is cbnb.AvgMetric and metric.name == "f1_score"
+
+
+def test_the_mean_of_nothing_counts_for_nothing():
+    """A function metric of an empty batch is nan, and made the average nan."""
+    mean = RunningMean()
+    mean.add(torch.tensor(math.nan), 0)
+    assert mean.value is None
+    mean.add(2.0, 3), mean.add(math.nan, 0)
+    assert mean.value == mean.everywhere == 2
+    mean.add(math.nan, 1)
+    assert math.isnan(mean.value)
 
 
 @pytest.mark.parametrize("make", [cbnb.SklearnMetric, cbnb.AccumMetric])

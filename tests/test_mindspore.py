@@ -1024,7 +1024,7 @@ def test_model_with_a_vector_of_losses(capsys):
 
 def test_a_nan_in_a_train_one_step_cell_is_found_before_the_update():
     net = zero_line()
-    step = ms.TrainOneStepCell(ms.WithLossCell(net, nn.MSELoss()), torch.optim.SGD(net.parameters(), lr=0.1), sens=8.0)
+    step = ms.TrainOneStepCell(ms.WithLossCell(net, nn.MSELoss()), torch.optim.SGD(net.parameters(), lr=0.1 / 8), sens=8.0)
     data = batches(2) + [(torch.ones(2, 1), torch.full((2, 1), float("nan")))]
     with pytest.raises(ValueError, match="In epoch: 1 step: 3, loss is NAN or INF"):
         ms.Model(step).train(1, data, [ms.LossMonitor(0), witness := Witness()])
@@ -1098,3 +1098,119 @@ def test_a_metric_that_gives_several_numbers_is_named():
     for call in (lambda: model_of(metrics={"recall": Recall()}).eval(batches(1)), lambda: learner(metrics=[Recall()]).validate()):
         with pytest.raises(TypeError, match="metric 'recall' gave .0.5, 1.0.: its eval should return one number"):
             call()
+
+
+@pytest.mark.parametrize("sens, weight", [(None, 0.45), (1.0, 0.45), (10.0, 4.5)])
+def test_sens_multiplies_the_gradients_as_in_mindspore(sens, weight):
+    """One step of SGD at 0.01 with sens=10 moves ten times as far, by hand and in a Model; the loss is the plain one."""
+    data = torch.tensor([[1.0], [2], [3], [4]]), torch.tensor([[5.0], [7], [9], [11]])
+    for by_model in (False, True):
+        net, losses = zero_line(), []
+        step = ms.TrainOneStepCell(ms.WithLossCell(net, nn.MSELoss()), torch.optim.SGD(net.parameters(), lr=0.01), sens)
+        note = ms.LambdaCallback(on_train_step_end=lambda c: losses.append(float(c.original_args().net_outputs)))
+        if by_model:
+            ms.Model(step).train(1, [data], note)
+        else:
+            losses.append(float(step(*data)))
+        assert net.weight.item() == pytest.approx(weight) and losses == pytest.approx([69.0])
+
+
+def test_sens_and_an_optimizer_that_divides_by_it():
+    """With an optimizer that divides by the same number, as MindSpore's do with loss_scale, nothing is scaled twice."""
+
+    class Divides(torch.optim.SGD):
+        def step(self):
+            for p in self.param_groups[0]["params"]:
+                p.grad /= 10
+            super().step()
+
+    net = zero_line()
+    step = ms.TrainOneStepCell(ms.WithLossCell(net, nn.MSELoss()), Divides(net.parameters(), lr=0.01), 10.0)
+    step(torch.tensor([[1.0], [2], [3], [4]]), torch.tensor([[5.0], [7], [9], [11]]))
+    assert net.weight.item() == pytest.approx(0.45)
+    for wrong in (0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="sens="):
+            ms.TrainOneStepCell(net, torch.optim.SGD(net.parameters(), lr=0.1), wrong)
+
+
+def test_the_optimizer_of_the_context_has_mindspores_names():
+    """`learning_rate`, `global_step`, `parameters` and `get_parameters()` are read and the rate is set, unchanged code of monitors."""
+
+    class Warmup(ms.Callback):
+        def __init__(self):
+            self.rows = []
+
+        def on_train_step_begin(self, run_context):
+            opt = run_context.original_args().optimizer
+            opt.learning_rate.set_data(torch.tensor(0.1 * (int(opt.global_step.asnumpy()[0]) + 1)))
+
+        def on_train_step_end(self, run_context):
+            p = run_context.original_args()
+            opt = p.optimizer
+            assert [id(q) for q in opt.get_parameters()] == [id(q) for q in opt.parameters] == [id(q) for q in p.network.parameters()]
+            self.rows.append((round(float(opt.learning_rate.asnumpy()), 4), int(opt.global_step), f"{opt.get_lr().value():.1f}"))
+
+    learn = learner(n_valid=1)
+    learn.fit(1, cbs=(cb := Warmup()))
+    assert cb.rows == [(0.1, 1, "0.1"), (0.2, 2, "0.2"), (0.3, 3, "0.3")] and learn.recorder.lrs == pytest.approx([0.1, 0.2, 0.3])
+    assert type(learn.opt) is torch.optim.SGD and not hasattr(learn.opt, "learning_rate") and learn.opt.param_groups[0]["lr"] == 0.1
+
+
+def test_groups_and_several_optimizers_have_mindspores_names():
+    """Different rates are a list, assigning sets all; each of several optimizers has the names, and a copy has the plain class."""
+    seen = []
+
+    def look(c):
+        opts = c.original_args().optimizer
+        for opt in opts if isinstance(opts, list) else [opts]:
+            rates = opt.learning_rate
+            seen.append([round(float(lr), 4) for lr in rates] if isinstance(rates, list) else round(float(rates), 4))
+            opt.learning_rate = 0.5
+            assert [g["lr"] for g in opt.param_groups] == [0.5] * len(opt.param_groups)
+            assert type(copy.deepcopy(opt)) is type(pickle.loads(pickle.dumps(opt))) is torch.optim.SGD
+
+    note = ms.LambdaCallback(on_train_step_end=look)
+    learner(1, splitter=lambda m: [[m.weight], [m.bias]]).fit(1, [0.1, 0.2], cbs=note)
+    net = zero_line()
+    both = cbnb.Optimizers([torch.optim.SGD([p], lr=lr) for p, lr in zip(net.parameters(), (0.1, 0.3))])
+    learner(1, model=net, opt_func=both, lr=[0.1, 0.3], splitter=lambda m: [[m.weight], [m.bias]]).fit(1, cbs=note)
+    assert seen == [[0.1, 0.2], 0.1, 0.3]
+
+
+def test_amp_level_says_what_there_is():
+    """The message names the only level and a recipe; the recipe works."""
+    with pytest.raises(ValueError, match="amp_level='O2': the only level here is 'O0'.*torch.autocast"):
+        model_of(amp_level="O2")
+
+    class Half(nn.Linear):
+        @torch.autocast("cpu", torch.bfloat16)
+        def forward(self, x):
+            out = super().forward(x)
+            kinds.append(out.dtype)
+            return out
+
+    kinds, net = [], Half(1, 1)
+    model_of(net).train(1, batches(1))
+    assert set(kinds) == {torch.bfloat16} and net.weight.dtype == torch.float32
+
+
+def test_a_callback_that_leaves_the_model_in_eval_mode_spoils_no_training_batch():
+    """Each training batch is trained in training mode, though a callback evaluated the network and did not switch back."""
+    modes = []
+
+    class Looks(ms.Callback):
+        def on_train_step_begin(self, run_context):
+            modes.append(run_context.original_args().network.training)
+
+        def on_train_step_end(self, run_context):
+            run_context.original_args().train_network.eval()
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            seen.append(self.training)
+            return super().forward(x)
+
+    seen = []
+    with pytest.warns(UserWarning, match="called model.eval"):
+        learner(n_valid=0, model=Net(1, 1)).fit(2, cbs=Looks())
+    assert seen == [True] * 2 * B and len(modes) == 2 * B

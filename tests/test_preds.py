@@ -8,13 +8,14 @@ import signal
 import threading
 import warnings
 import weakref
+import zipfile
 from collections import OrderedDict, namedtuple
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, Dataset, RandomSampler, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
 
 import cbnb.all as cbnb
 from cbnb.data import find_bs, map_tensors
@@ -471,6 +472,55 @@ def test_joining():
     assert joined([None, None]) is None and joined([1, 2]) == [1, 2]
 
 
+def classes_learner(loader):
+    return line_learner(dls=cbnb.DataLoaders(loader, device="cpu"), model=nn.Linear(3, 2), loss_func=nn.CrossEntropyLoss())
+
+
+PLANE = TensorDataset(torch.randn(8, 3), torch.zeros(8, dtype=torch.long))
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [DataLoader(PLANE, 4), DataLoader(PLANE, 4, shuffle=True), [PLANE[:4]], DataLoader([PLANE[:4], PLANE[4:]], batch_size=None)],
+    ids=["loader", "shuffled", "list", "whole batches"],
+)
+def test_predict_refuses_a_batch(loader):
+    """It was taken for one item of another shape, and the answer was nonsense: class 2 of 2."""
+    learn = classes_learner(loader)
+    assert learn.predict(PLANE[0][0])[1].shape == (2,)
+    for several in (PLANE[:3][0], PLANE[:1][0], (PLANE[:3][0],)):
+        with pytest.raises(ValueError, match=r"takes one item, .* has shape \(3,\) .* got \((3|1), 3\); for several: learn.get_preds"):
+            learn.predict(several)
+    with pytest.raises(ValueError, match=r"shape \(3,\) .* got \(\)"):
+        learn.predict(1.0)
+
+
+def test_predict_refuses_several_by_name():
+    class Two(nn.Module):
+        def forward(self, u, v):
+            return (u * v).sum(-1, keepdim=True)
+
+    batch = dict(u=torch.ones(4, 3), v=torch.ones(4, 3), y=torch.ones(4, 1))
+    learn = line_learner(dls=cbnb.DataLoaders([batch], targets="y", device="cpu"), model=Two())
+    assert learn.predict(dict(v=torch.ones(3), u=torch.ones(3)))[0] == 3
+    with pytest.raises(ValueError, match=r"input 'v' has shape \(3,\) .* got \(2, 3\)"):
+        learn.predict(dict(u=torch.ones(3), v=torch.ones(2, 3)))
+
+
+def test_predict_needs_no_training_set():
+    """One that cannot be looked into, or is gone, is no reason to refuse."""
+
+    class Gone(Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, i):
+            raise FileNotFoundError
+
+    for loader in (DataLoader(Gone()), lambda: iter([PLANE[:4]]), []):
+        assert classes_learner(loader).predict(PLANE[0][0])[1].shape == (2,)
+
+
 def test_predict_with_names():
     class Named(nn.Module):
         def forward(self, ids, mask):
@@ -554,6 +604,23 @@ def test_saved_batches(tmp_path):
         cbnb.SavedBatches(tmp_path / "empty").load()
     with pytest.raises(ValueError, match="same folder"):
         learn.get_preds(save_preds=p, save_targs=str(p))
+
+
+def test_the_pickle_protocol_of_the_files_can_be_chosen(tmp_path):
+    """As in fastai; it was an unexpected keyword."""
+
+    def protocol(path):
+        with zipfile.ZipFile(path) as file:
+            [name] = [name for name in file.namelist() if name.endswith("data.pkl")]
+            return file.read(name)[1]
+
+    learn, want = line_learner(3), line_learner(3).get_preds(dl=OTHER)[0]
+    for n in (2, 4):
+        saved, _ = learn.get_preds(dl=OTHER, save_preds=tmp_path / str(n), with_preds=False, pickle_protocol=n)
+        assert torch.equal(saved.load(), want) and {protocol(path) for path in saved.paths} == {n}
+    gather = cbnb.GatherPredsCallback(save_targs=tmp_path / "t", with_targs=False, pickle_protocol=4)
+    learn.validate(dl=OTHER, cbs=gather)
+    assert {protocol(path) for path in gather.all_tensors()[1].paths} == {4}
 
 
 def test_what_is_saved_is_what_is_returned(tmp_path):

@@ -3,6 +3,7 @@
 import copy
 import datetime
 import errno
+import fcntl
 import os
 import pickle
 import random
@@ -24,7 +25,7 @@ from torch import nn
 import cbnb.all as cbnb
 from cbnb.checkpoint import write_whole
 from cbnb.dialects import mindspore as ms
-from cbnb.preds import save_batch
+from cbnb.preds import forget_batches, save_batch
 from helpers import Line, ab, exact, line_batches, line_learner, same_bits
 
 
@@ -588,6 +589,13 @@ def test_the_optimizer_is_loaded_only_for_the_same_parameters(tmp_path):
     assert len(net_learner(tmp_path, net(6, 6, 6), splitter=halves, **settings).load("s").opt.state) == 4
 
 
+def test_a_model_with_layers_of_unknown_shape_can_be_loaded(tmp_path):
+    saved = net_learner(tmp_path)
+    saved.save("a", with_opt=False)
+    other = net_learner(tmp_path, nn.Sequential(nn.LazyLinear(2)))
+    assert same_bits(other.load("a").model, saved.model)
+
+
 def test_loading_what_fits_says_how_much_that_was(tmp_path):
     """Nothing fitted, nothing was loaded, and nothing was said."""
     learn = net_learner(tmp_path, net(6, 4, 2))
@@ -669,7 +677,7 @@ def test_an_interrupt_as_torch_ends_the_file_does_not_end_the_process(call, tmp_
         """
     done = in_a_process(code, tmp_path)
     assert (done.stdout.split(), done.returncode) == (["interrupted", "alive"], 0), done.stderr
-    assert len(files(tmp_path)) == 1
+    assert len(files(tmp_path)) == 1 and not list(tmp_path.rglob("*.part"))
 
 
 def test_an_interrupt_in_the_middle_of_a_save_is_one_afterwards(tmp_path, monkeypatch):
@@ -698,9 +706,9 @@ def test_torch_writes_by_path(tmp_path, monkeypatch):
     seen = []
     save = torch.save
 
-    def note(state, file):
+    def note(state, file, **kwargs):
         seen.append(file)
-        save(state, file)
+        save(state, file, **kwargs)
 
     monkeypatch.setattr("torch.save", note)
     learn = line_learner(path=tmp_path)
@@ -730,6 +738,18 @@ def test_a_killed_save_leaves_a_draft_until_the_next_save(tmp_path):
     assert files(tmp_path) == ["models/a.pth", "models/a.pth.x.pth", "models/b.pth"]
 
 
+def test_drafts_of_batches_are_swept_with_the_batches(tmp_path):
+    for name in ("000001.pt", "mine.txt"):
+        draft = tmp_path / f".{name}.k1ll3d_p.part"
+        draft.mkdir()
+        (tmp_path / name).write_bytes(b"")
+        (draft / name).write_bytes(b"")
+    save_batch(tmp_path, 0, torch.ones(1))
+    assert len(files(tmp_path)) == 5
+    forget_batches(tmp_path)
+    assert files(tmp_path) == [".mine.txt.k1ll3d_p.part/mine.txt", "mine.txt"]
+
+
 def test_a_draft_that_is_being_written_is_not_swept(tmp_path):
     """Here, by another writer of the same file."""
     file = tmp_path / "a"
@@ -744,18 +764,44 @@ def test_a_draft_that_is_being_written_is_not_swept(tmp_path):
 
 
 def test_a_draft_that_was_swept_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
-    make, swept = tempfile.mkstemp, []
+    """By another process, before or after the file in it was opened."""
+    make, lock, made = tempfile.mkdtemp, fcntl.flock, []
 
-    def mkstemp(**kwargs):
-        fd, name = make(**kwargs)
-        if not swept:
-            swept.append(name)
-            os.unlink(name)
-        return fd, name
+    def mkdtemp(**kwargs):
+        made.append(Path(make(**kwargs)))
+        if len(made) == 1:
+            made[0].rmdir()
+        return str(made[-1])
 
-    monkeypatch.setattr("cbnb.checkpoint.tempfile.mkstemp", mkstemp)
+    def flock(f, how):
+        lock(f, how)
+        if len(made) == 2:
+            (made[1] / "a").unlink()
+            made[1].rmdir()
+
+    monkeypatch.setattr("cbnb.checkpoint.tempfile.mkdtemp", mkdtemp)
+    monkeypatch.setattr("cbnb.checkpoint.fcntl.flock", flock)
     write_whole(tmp_path / "a", lambda draft: draft.write_bytes(b"x"))
-    assert swept and files(tmp_path) == ["a"]
+    assert len(made) == 3 and os.listdir(tmp_path) == ["a"]
+
+
+def test_without_locks_drafts_stay_and_files_are_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("cbnb.checkpoint.fcntl", None)
+    draft = tmp_path / ".a.k1ll3d_p.part"
+    draft.mkdir()
+    write_whole(tmp_path / "a", lambda draft: draft.write_bytes(b"x"))
+    assert sorted(os.listdir(tmp_path)) == [".a.k1ll3d_p.part", "a"]
+
+
+def test_a_file_has_the_bytes_that_torch_would_write(tmp_path):
+    """They do not depend on the name of a draft."""
+    learn = line_learner(path=tmp_path)
+    learn.fit(1)
+    file = learn.save("a")
+    content = file.read_bytes()
+    assert learn.save("a").read_bytes() == content
+    torch.save(torch.load(file), file)
+    assert file.read_bytes() == content
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
@@ -768,13 +814,13 @@ def test_a_full_disk_says_so(tmp_path):
         learn.model = nn.Linear(6, 20000)
         resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000))
         try: learn.save('a')
-        except OSError as e: print(e, '|', e.__notes__[0], '|', type(e.__cause__).__name__)
+        except OSError as e: print(e, '|', type(e.__cause__).__name__, '|', e.__cause__.__notes__[0])
         print((Path(sys.argv[1])/'models'/'a.pth').read_bytes() == old)
         """
     done = in_a_process(code, tmp_path)
     file = tmp_path / "models/a.pth"
     assert done.stdout.splitlines() == [
-        f"[Errno {errno.EFBIG}] {os.strerror(errno.EFBIG)}: '{file}' | {file} was not written; a file of that name is as it was | RuntimeError",
+        f"[Errno {errno.EFBIG}] {os.strerror(errno.EFBIG)}: '{file}' | RuntimeError | {file} was not written; a file of that name is as it was",
         "True",
     ], done.stderr
     assert files(tmp_path) == ["models/a.pth"]

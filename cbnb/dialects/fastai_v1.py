@@ -5,33 +5,39 @@
 # %% auto #0
 __all__ = ['TerminateOnNaN', 'EarlyStopping', 'SaveModel', 'ReduceLROnPlateau', 'Tracker', 'GradientClipping',
            'AccumulateScheduler', 'BnFreeze', 'TerminateOnNaNCallback', 'StopAfterNBatches', 'TrackerCallback',
-           'EarlyStoppingCallback', 'ReduceLROnPlateauCallback', 'SaveModelCallback', 'CSVLogger', 'ShowGraph', 'SLOTS',
-           'Callback', 'LearnerCallback', 'CallbackHandler', 'AverageMetric', 'add_metrics', 'Recorder', 'LRFinder',
-           'OneCycleScheduler', 'fit_one_cycle', 'lr_find', 'wrap']
+           'EarlyStoppingCallback', 'ReduceLROnPlateauCallback', 'SaveModelCallback', 'CSVLogger', 'ShowGraph',
+           'Recorder', 'Learner', 'SLOTS', 'Callback', 'LearnerCallback', 'CallbackHandler', 'AverageMetric',
+           'add_metrics', 'LRFinder', 'OneCycleScheduler', 'fit_one_cycle', 'lr_find', 'V1Metric', 'wrap',
+           'GeneralScheduler', 'TrainingPhase', 'annealing_no', 'annealing_linear', 'annealing_cos', 'annealing_exp',
+           'annealing_poly']
 
 # %% ../../nbs/18_fastai_v1.ipynb #40ecceba
 import csv
+import functools
 import math
 import operator
 import warnings
 from typing import Any
 
 # %% ../../nbs/18_fastai_v1.ipynb #c661b1b9
+import torch
 from torch import nn
 
 # %% ../../nbs/18_fastai_v1.ipynb #b058d9b6
 from .. import checkpoint        # gives learners `save` and `load`
-from ..callback import user_level
+from ..callback import patch, user_level
 from ..data import find_bs
-from .v1_loop import wrap
-from .v1_schedules import LRFinder, OneCycleScheduler, fit_one_cycle, lr_find
+from .v1_loop import Data, V1Metric, recorders, wrap
+from .v1_schedules import (
+    GeneralScheduler, LRFinder, OneCycleScheduler, TrainingPhase, annealing_cos, annealing_exp,
+    annealing_linear, annealing_no, annealing_poly, fit_one_cycle, lr_find)
 from .v1_slots import (
     SLOTS, AverageMetric, Callback, CallbackHandler, LearnerCallback, add_metrics)
 from ..front_end import shell
-from ..learner import Learner, as_count
+from ..learner import Learner as NativeLearner, as_count, as_list
 from ..optim import as_positive
 from ..plot import losses_figure, png_bundle, png_metadata
-from ..recorder import Recorder
+from ..recorder import Recorder as NativeRecorder
 
 # %% ../../nbs/18_fastai_v1.ipynb #5a55a4fb
 class GradientClipping(LearnerCallback):
@@ -39,7 +45,7 @@ class GradientClipping(LearnerCallback):
     run_in = ('fit', 'lr_find')
 
     def __init__(self,
-        learn: Learner,
+        learn: NativeLearner,
         clip: float | None = 0.,    # highest norm; 0 or None: no clipping
     ):
         super().__init__(learn)
@@ -54,7 +60,7 @@ class AccumulateScheduler(LearnerCallback):
     run_in = ('fit', 'lr_find')
 
     def __init__(self,
-        learn: Learner,
+        learn: NativeLearner,
         n_step: int = 1,            # number of batches for a step
         drop_last: bool = False,    # at the end of an epoch, forget what is left over
     ):
@@ -129,7 +135,7 @@ class TrackerCallback(LearnerCallback):
     run_in = ('fit',)
 
     def __init__(self,
-        learn: Learner,
+        learn: NativeLearner,
         monitor: str = 'valid_loss',    # heading of a column of the recorder
         mode: str = 'auto',             # 'min', 'max'; 'auto': 'min' for losses and errors
     ):
@@ -167,7 +173,7 @@ class TrackerCallback(LearnerCallback):
 class EarlyStoppingCallback(TrackerCallback):
     "Ends the fit when more than `patience` epochs in a row were no better"
     def __init__(self,
-        learn: Learner,
+        learn: NativeLearner,
         monitor: str = 'valid_loss',    # this and `mode` as in `TrackerCallback`
         mode: str = 'auto',
         min_delta: float = 0.,          # better by less is no better
@@ -189,7 +195,7 @@ class EarlyStoppingCallback(TrackerCallback):
 class ReduceLROnPlateauCallback(EarlyStoppingCallback):
     "Multiplies the learning rates when more than `patience` epochs in a row were no better"
     def __init__(self,
-        learn: Learner,
+        learn: NativeLearner,
         monitor: str = 'valid_loss',    # this and `mode` as in `TrackerCallback`
         mode: str = 'auto',
         patience: int = 0,              # number of epochs that are forgiven
@@ -210,7 +216,7 @@ class ReduceLROnPlateauCallback(EarlyStoppingCallback):
 class SaveModelCallback(TrackerCallback):
     "Saves the model when it is better, or after each epoch"
     def __init__(self,
-        learn: Learner,
+        learn: NativeLearner,
         monitor: str = 'valid_loss',    # this and `mode` as in `TrackerCallback`
         mode: str = 'auto',
         every: str = 'improvement',     # or 'epoch'
@@ -243,7 +249,7 @@ class CSVLogger(LearnerCallback):
     run_in = ('fit',)
 
     def __init__(self,
-        learn: Learner,
+        learn: NativeLearner,
         filename: str = 'history',    # below the learner's path, without .csv
         append: bool = False,         # go on with the file that is there
     ):
@@ -291,10 +297,127 @@ class ShowGraph(LearnerCallback):
         if self.shown: self.shown.update(data, raw=True, metadata=meta)
         else: self.shown = display(data, raw=True, metadata=meta, display_id=True)
 
+# %% ../../nbs/18_fastai_v1.ipynb #6413792c
+class Recorder(LearnerCallback):
+    "What the learner's recorder has recorded, as a base for callbacks of v1"
+    _order = -10
+
+    def __init__(self,
+        learn: NativeLearner,
+        add_time: bool = True,     # the learner's recorder has this: give it to that
+        silent: bool = False,      # the same: use `learn.no_logging()`
+    ): super().__init__(learn)
+
+    def __getattr__(self, name: str) -> Any:
+        learn = self.__dict__.get('_learn')
+        own = recorders(learn) if learn is not None and name[:2] != '__' else []
+        if not own: return super().__getattr__(name)
+        value = getattr(own[0], name)
+        return list(torch.as_tensor(value)) if name == 'losses' else value
+
+# %% ../../nbs/18_fastai_v1.ipynb #9eb261e6
+class Learner(NativeLearner):
+    "A learner with the arguments and methods of fastai v1"
+    fit_one_cycle, lr_find = fit_one_cycle, lr_find          # the functions above
+
+    def __init__(self,
+        data: Any,                             # `DataLoaders`, or one training loader
+        model: nn.Module,
+        opt_func: Any = torch.optim.AdamW,     # here before the loss
+        loss_func: Any = None,                 # None: the dataset's own
+        metrics: Any = None,                   # functions, or callbacks that are metrics
+        true_wd: bool = True,                  # False is an error: choose the optimizer that does it
+        bn_wd: bool = True,                    # False is an error: make a group of its own
+        wd: float | None = None,               # weight decay; None: the optimizer's
+        train_bn: bool = True,                 # keep training batch norm layers that are frozen
+        path: Any = None,                      # where files go
+        model_dir: str = 'models',             # folder for models, below `path`
+        callback_fns: Any = None,              # classes and partials, made anew for each fit
+        callbacks: Any = None,                 # objects
+        layer_groups: Any = None,              # modules, or lists of parameters; None: one group
+        add_time: bool = True,                 # a column with the time an epoch took
+        silent: bool | None = None,            # True: no table
+        **others: Any,                         # more, for the learner of cbnb
+    ):
+        _refuse_wd(true_wd, bn_wd)
+        self.train_bn = train_bn
+        if layer_groups is not None: others['splitter'] = functools.partial(_as_given, list(layer_groups))
+        cbs = [*as_list(callbacks), *as_list(callback_fns), *as_list(others.pop('cbs', None))]
+        if not add_time: cbs.append(NativeRecorder(add_time=False))
+        super().__init__(data, model, loss_func, opt_func, metrics=metrics, wd=wd, path=path,
+                         model_dir=model_dir, cbs=cbs, **others)
+        if silent: self.logger = _no_row
+
+    @property
+    def data(self) -> Data:
+        "The loaders, under their names of v1"
+        return Data(self)
+
+    def freeze_to(self,
+        n: int,                          # the first group to train
+        train_bn: bool | None = None,    # None: as the learner was made
+    ) -> None:
+        "Freeze the groups before `n`"
+        super().freeze_to(n, self.train_bn if train_bn is None else train_bn)
+
+    def clip_grad(self,
+        clip: float = 0.1,    # highest norm
+    ) -> 'Learner':
+        "Clip the norm of all gradients from now on"
+        return self.add_cb(functools.partial(GradientClipping, clip=clip))
+
+def _refuse_wd(true_wd: bool, bn_wd: bool) -> None:
+    if not true_wd: raise ValueError('true_wd=False: that is torch.optim.Adam, as opt_func; AdamW has true decay')
+    if not bn_wd: raise ValueError('bn_wd=False: give batch norm layers a group of their own, '
+                                   'by layer_groups, and wd=0 for it in the optimizer')
+
+def _as_given(groups: list, model: nn.Module) -> list: return groups
+
+def _no_row(row: list) -> None: "In place of a table"
+
+# %% ../../nbs/18_fastai_v1.ipynb #95225350
+@patch
+def fit(self: Learner,
+    epochs: int,                    # number of epochs
+    lr: Any = slice(0.003),         # learning rate: a number; a slice or list for groups
+    wd: float | None = None,        # weight decay; None: the learner's
+    callbacks: Any = None,          # for this fit only
+    *args: Any, **kwargs: Any,      # more, for `fit` of cbnb
+) -> None:
+    "Train for `epochs` epochs"
+    cbs = [*as_list(callbacks), *as_list(kwargs.pop('cbs', None))]
+    NativeLearner.fit(self, epochs, lr, wd, cbs, *args, **kwargs)
+
+@patch
+def validate(self: Learner,
+    dl: Any = None,           # a loader; None: the validation set
+    callbacks: Any = None,    # for its length
+    metrics: Any = None,      # in place of the learner's
+) -> list[float] | None:      # the loss and the metrics
+    "Loss and metrics on a loader"
+    own = self.metrics
+    try:
+        if metrics is not None: self.metrics = metrics
+        return NativeLearner.validate(self, dl=dl, cbs=callbacks)
+    finally: self.metrics = own
+
+@patch
+def load(self: Learner,
+    *args: Any,
+    purge: bool = True,             # there is nothing to purge: loading copies into the model
+    remove_module: bool = False,    # True is an error: the names in a file are the model's
+    **kwargs: Any,                  # these and the first as for `load` of cbnb
+) -> Learner:
+    "Load what `save` has written"
+    if remove_module: raise ValueError(
+        "remove_module=True: rename the keys of the file, {k.removeprefix('module.'): v}, with torch.load")
+    return NativeLearner.load(self, *args, **kwargs)
+
 # %% ../../nbs/18_fastai_v1.ipynb #224f54f1
 TerminateOnNaN, EarlyStopping = TerminateOnNaNCallback, EarlyStoppingCallback
 SaveModel, ReduceLROnPlateau = SaveModelCallback, ReduceLROnPlateauCallback
 Tracker = TrackerCallback
 
 _all_ = ['SLOTS', 'Callback', 'LearnerCallback', 'CallbackHandler', 'AverageMetric', 'add_metrics',
-         'Recorder', 'LRFinder', 'OneCycleScheduler', 'fit_one_cycle', 'lr_find', 'wrap']
+         'LRFinder', 'OneCycleScheduler', 'fit_one_cycle', 'lr_find', 'V1Metric', 'wrap', 'GeneralScheduler',
+         'TrainingPhase', 'annealing_no', 'annealing_linear', 'annealing_cos', 'annealing_exp', 'annealing_poly']

@@ -71,7 +71,7 @@ class Callback:
 
 # %% ../../nbs/17b_fastai_v1_slots.ipynb #a4e683a9
 # what a callback of v1 means to read from its learner; other names of ours it could not know
-_LEARNERS = {'data', 'model', 'opt', 'opt_func', 'loss_func', 'metrics', 'callbacks', 'recorder'}
+_LEARNERS = {'data', 'model', 'opt', 'opt_func', 'loss_func', 'callbacks', 'recorder'}
 
 class LearnerCallback(Callback):
     "A callback that reads what it lacks from its learner"
@@ -82,8 +82,11 @@ class LearnerCallback(Callback):
         return self
 
     def __init__(self,
-        learn: Any,    # the learner
-    ): self._learn = learn
+        learn: Any,    # the learner; it shows this callback from now on
+    ):
+        self._learn = learn
+        show = getattr(getattr(learn, 'callbacks', None), 'show', None)
+        if show: show(self.cb_name, self)
 
     @property
     def learn(self) -> Any: return self._learn
@@ -97,7 +100,8 @@ class LearnerCallback(Callback):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if name not in _LEARNERS or vars(self).get('_learn') is None: return
+        if name not in _LEARNERS or (learn := vars(self).get('_learn')) is None: return
+        if getattr(learn, name, None) is value: return       # `self.opt = self.learn.opt` hides nothing
         warn_shadow(self, name, stacklevel=3)
 
     def __getattr__(self, name: str) -> Any:
