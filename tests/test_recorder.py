@@ -552,7 +552,6 @@ def test_the_colours_can_be_seen_on_white_and_on_black():
     for color in {*COLORS.values(), *RUN_COLORS, *RULE_COLORS.values()}:
         assert contrast(color, "#ffffff") >= 3 and contrast(color, "#111111") >= 3, color
     assert len(set(RUN_COLORS)) == 10 and len(set(RULE_COLORS.values())) == 5
-<<<<<<< HEAD
 
 
 def critic_and_generator(valid=True, **kwargs):
@@ -641,7 +640,8 @@ def test_a_log_says_the_headings_that_come_with_the_first_batch(capsys):
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[:2] == [["epoch", "train_loss", "time"], ["epoch", "train_loss", "critic", "generator", "time"]]
     assert len(lines) == 4 and [len(line) for line in lines[2:]] == [5, 5]
-=======
+
+
 def test_a_validation_that_fails_inside_a_fit_leaves_no_phase_behind():
     """The fit goes on, and its own validation still uses the learner's metrics, not copies as inside of another run."""
     metric = cbnb.AvgMetric(mae)
@@ -665,4 +665,3 @@ def test_no_phase_and_no_running_status_is_left_however_a_fit_ends(error):
     except (KeyboardInterrupt, ZeroDivisionError):
         pass
     assert learn.recorder.phases == [] and learn.recorder.history[0].status != "running"
->>>>>>> 4cbfb0c4aa4beb7ba462117453e4a71e3361a5f0
