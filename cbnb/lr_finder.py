@@ -674,10 +674,11 @@ def plot(self: Recorder,
 ) -> Any:                             # `ax`; or the figure, if it was asked for
     "Loss over learning rate, from the last `lr_find`, or from the last fit if there was none"
     found = getattr(self.learn, 'lr_finder_result', None)
-    all_lrs, all_losses = (found.lrs, found.losses) if found else _of_last_fit(self)
+    lr = None if found is None else found.recommended
+    all_lrs, all_losses = _of_last_fit(self) if found is None else (found.lrs, found.losses)
     part = slice(skip_start, max(len(all_lrs) - skip_end, 0))
     lrs, losses = all_lrs[part] or all_lrs, all_losses[part] or all_losses
-    marks, best = (_steepest(self, lrs, losses), found and found.recommended) if suggestion else (None, None)
+    marks, best = (_steepest(self, lrs, losses), lr) if suggestion else (None, None)
     fig = lr_find_figure(lrs, losses, marks, best, ax=ax)
     return show(fig, 'loss over learning rate', return_fig) if ax is None else ax
 
