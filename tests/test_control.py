@@ -671,6 +671,47 @@ def test_two_accumulations_are_refused_together():
     assert ab(learn) == pytest.approx((0.4, 0.6)) and no_grads(learn)
 
 
+class Slope(nn.Module):
+    """pred = w*x, so that the gradient of its mean is the mean of x."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        return self.w * x
+
+
+@pytest.mark.parametrize("with_length", [True, False])
+@pytest.mark.parametrize(
+    "n_acc, sizes, updates",
+    [
+        (4, [2, 2, 2, 2], [(1, (1 + 2) / 2), (3, (3 + 4) / 2)]),
+        (4, [2, 2, 2], [(1, (1 + 2) / 2), (2, 3)]),  # what is left at the end of an epoch
+        (5, [3, 3, 3], [(1, (1 + 2) / 2), (2, 3)]),  # six items are at least five
+        (4, [4, 1, 4, 3, 2], [(0, 1), (2, (2 + 3 * 4) / 5), (4, (4 * 3 + 5 * 2) / 5)]),  # each item has the same weight
+        (1, [2, 3], [(0, 1), (1, 2)]),
+        (9, [2, 3], [(1, (1 * 2 + 2 * 3) / 5)]),
+        (3, [2, 1, 1], [(1, (1 * 2 + 2) / 3), (2, 3)]),  # just three items
+    ],
+)
+def test_an_update_has_the_mean_gradient_of_its_items(n_acc, sizes, updates, with_length):
+    """In batch i all x are i + 1."""
+    batches = [(torch.full((n,), i + 1.0), torch.zeros(n)) for i, n in enumerate(sizes)]
+    loader = cbnb.Batches(lambda: iter(batches), len(batches) if with_length else None)
+    found = []
+
+    def note(self):
+        found.append((self.learn.iter, self.learn.model.w.grad.item()))
+
+    learn = line_learner(
+        dls=cbnb.DataLoaders(loader, device="cpu"), model=Slope(), loss_func=lambda pred, y: pred.mean(), cbs=cbnb.GradientAccumulation(n_acc)
+    )
+    learn.fit(2, cbs=cbnb.Callback(after_step=note))
+    assert found == [(i, pytest.approx(mean)) for i, mean in updates * 2]
+    assert learn.recorder.history[0].n_steps == 2 * len(sizes)
+
+
 # Sparse gradients
 
 

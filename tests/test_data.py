@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import cbnb.all as cbnb
-from cbnb.data import is_empty, split_batch
+from cbnb.data import find_bs, is_empty, split_batch
 from helpers import Line, ab, exact, line_batches, line_learner, noting, same_bits, seed
 
 
@@ -241,6 +241,45 @@ def test_loaders_may_be_replaced_between_fits():
     learn.dls = line_batches(1)
     learn.fit(1)
     assert [run.n_steps for run in learn.recorder.history] == [2, 3, 1]
+
+
+class Seen(Exception):
+    """The model was called."""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda learn: learn.fit(1),
+        lambda learn: learn.validate(),
+        lambda learn: learn.get_preds(),
+        lambda learn: learn.get_preds(inner=True),
+        lambda learn: learn.lr_find(show_plot=False),
+        lambda learn: learn.summary(),
+    ],
+)
+def test_the_model_its_batch_and_the_loss_meet_on_the_device_of_the_loaders(call):
+    """`meta` stands in for a GPU: tensors there have a shape, and no numbers."""
+    seen = []
+
+    class Noting(nn.Linear):
+        def forward(self, x):
+            seen.extend([x.device.type, self.weight.device.type, loss_func.weight.device.type])
+            raise Seen
+
+    loss_func = nn.CrossEntropyLoss(weight=torch.ones(2))
+    batches = [(torch.zeros(4, 3), torch.zeros(4, dtype=torch.long))]
+    learn = cbnb.Learner(cbnb.DataLoaders(batches, batches, device="meta"), Noting(3, 2), loss_func)
+    with pytest.raises(Seen):
+        call(learn)
+    assert seen == ["meta"] * 3
+
+
+@pytest.mark.parametrize("batch, why", [((), "it has no tensor"), (["a", "b"], "it has no tensor"), ((torch.tensor(1.0),), "is a scalar")])
+def test_how_many_items_are_in_a_batch(batch, why):
+    assert find_bs((torch.zeros(3, 4), torch.zeros(5))) == find_bs(dict(x=torch.zeros(3))) == find_bs([["a", torch.zeros(3)]]) == 3
+    with pytest.raises(ValueError, match=why):
+        find_bs(batch)
 
 
 def test_batches_that_are_not_tensors_alone():

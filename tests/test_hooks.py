@@ -551,6 +551,13 @@ def test_losses_that_cannot_be_mixed_are_refused(make, with_loss):
     assert ab(learn) == (0, 0)
 
 
+@pytest.mark.parametrize("alpha", [0, -1, math.nan])
+def test_weights_that_would_mix_nothing_are_refused(alpha):
+    for mix in (cbnb.MixUp, cbnb.CutMix):
+        with pytest.raises(ValueError, match="alpha="):
+            mix(alpha)
+
+
 def test_two_that_mix_are_refused_together():
     """The loss of the second one knew nothing of the first one's partners, and came out wrong, silently."""
     x, y = torch.rand(4, 1, 2, 2), torch.rand(4, 1)

@@ -26,6 +26,7 @@ from torchmetrics import MeanAbsoluteError, MetricCollection
 from torchmetrics.classification import BinaryAUROC, MulticlassAUROC, MulticlassF1Score
 
 import cbnb.all as cbnb
+from cbnb import metrics
 from cbnb.metrics import RunningMean, as_metrics, one_number, seen_by, takes_of
 
 SIZES = (16, 16, 5)
@@ -702,8 +703,116 @@ def test_what_is_no_number_is_described_in_a_line():
         classifier(cbnb.AccumMetric(lambda pred, y: (pred, y), name="both")).validate()
 
 
+@pytest.mark.parametrize("given, kept", [(torch.float64, "float64"), (torch.float32, "float32"), (torch.int64, "int64"), (torch.bfloat16, "float32")])
+def test_numbers_become_arrays_of_the_same_precision(given, kept):
+    """All but bfloat16, which NumPy does not have."""
+    seen = []
+    metric = cbnb.AccumMetric(lambda pred, y: seen.append((str(pred.dtype), str(y.dtype))) or 0.0, to_np=True, name="seen")
+    metric.add(torch.ones(3).to(given), torch.ones(3, dtype=torch.int64))
+    assert metric.value == 0 and seen == [(kept, "int64")]
+
+
 def test_an_array_with_one_number_is_that_number():
     """Processes add up numbers, and numpy makes none of an array with dimensions."""
     learn = classifier(cbnb.AvgMetric(lambda pred, y: np.array([2.5]), "two_and_a_half"))
     assert learn.validate()[1] == 2.5
     assert type(one_number("m", np.array([2.5]))) is float
+
+
+def graphless_object(seen):
+    """`seen` is not an attribute: a metric is copied for each phase."""
+
+    class Graphless:
+        def reset(self):
+            pass
+
+        def update(self, pred, y):
+            seen.append(torch.is_grad_enabled())
+
+        def compute(self):
+            return 0.0
+
+    return Graphless()
+
+
+def graphless_error(seen):
+    class GraphlessError(cbnb.MAE):
+        def error(self, pred, y):
+            seen.append(torch.is_grad_enabled())
+            return super().error(pred, y)
+
+    return GraphlessError()
+
+
+def graphless(seen):
+    def func(pred, y):
+        seen.append((pred - y).requires_grad)
+        return (pred - y).abs().mean()
+
+    return func
+
+
+@pytest.mark.parametrize("kind", [graphless, graphless_object, graphless_error, lambda seen: cbnb.AccumMetric(graphless(seen))])
+def test_metrics_record_no_graph_in_training(kind):
+    """Training batches have gradients; a metric that recorded them would keep each batch in memory."""
+    seen = []
+    learn = line_learner(metrics=kind(seen), cbs=cbnb.Recorder(train_metrics=True))
+    learn.fit(1, cbs=cbnb.Callback(after_pred=lambda self: seen.append(None) if self.learn.pred.requires_grad else None))
+    flags = [flag for flag in seen if flag is not None]
+    assert None in seen and set(flags) == {False} and len(flags) >= 2  # of training and of validation
+
+
+class Count:
+    """A metric that can take in what another one has seen."""
+
+    def __init__(self, n):
+        self.n, self.moved_to = n, None
+
+    def to(self, device):
+        self.moved_to = device
+        return self
+
+    def merge_state(self, other):
+        self.n += other.n
+
+
+def test_what_others_have_seen_is_merged_into_a_copy_on_the_cpu(monkeypatch):
+    """Three processes, the second of which has seen nothing; each value is what that process passes on."""
+    passed_on = []
+    monkeypatch.setattr(metrics, "gather_over_processes", lambda mine: passed_on.append(mine) or [mine, None, Count(5)])
+    own = Count(2)
+    assert metrics._merged(own, True).n == 7 and own.n == 2 and own.moved_to is None
+    assert passed_on[0] is not own and passed_on[0].moved_to == "cpu" and not hasattr(passed_on[0], "distributed_available_fn")
+    assert metrics._merged(own, False).n == 5 and passed_on[1] is None
+
+
+def test_a_merged_torchmetric_does_not_ask_other_processes_again(monkeypatch):
+    def gather(mine):
+        mine.distributed_available_fn = lambda: True
+        return [mine]
+
+    monkeypatch.setattr(metrics, "gather_over_processes", gather)
+    assert metrics._merged(MeanAbsoluteError(), True).distributed_available_fn() is False
+
+
+@pytest.mark.parametrize("mine, other, agreed", [(1.0, 1.0, True), (1.0, 1 + 1e-6, True), (1.0, 1.1, False), (np.nan, np.nan, True), (np.nan, 1.0, False)])
+def test_processes_should_find_the_same_number(mine, other, agreed, monkeypatch):
+    monkeypatch.setattr(metrics, "gather_over_processes", lambda value: [value, other])
+    if agreed:
+        assert metrics._agreed("f1", lambda: mine) is mine
+    else:
+        with pytest.raises(TypeError, match=f"'f1' saw a part.*they found {mine}, {other}"):
+            metrics._agreed("f1", lambda: mine)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_an_error_in_all_processes_is_that_error_and_in_one_is_a_disagreement(same, monkeypatch):
+    error = ValueError("bad")
+    monkeypatch.setattr(metrics, "gather_over_processes", lambda mine: [mine, mine if same else 1.0])
+
+    def fail():
+        raise error
+
+    with pytest.raises(ValueError if same else TypeError) as caught:
+        metrics._agreed("f1", fail)
+    assert caught.value is error if same else caught.value.__cause__ is error

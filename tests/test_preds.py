@@ -4,6 +4,7 @@ import argparse
 import csv
 import dataclasses
 import pickle
+import signal
 import threading
 import warnings
 import weakref
@@ -18,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, SubsetRandomSam
 
 import cbnb.all as cbnb
 from cbnb.data import find_bs, map_tensors
-from cbnb.preds import item_losses, joined, save_batch
+from cbnb.preds import activation_of, decodes_of, item_losses, joined, save_batch
 from helpers import RUN_EVENTS, Line, RaiseIn, ab, line_batches, line_learner
 
 
@@ -379,6 +380,89 @@ def test_models_that_return_containers(kind, tmp_path):
     read = saved.load()
     assert torch.equal(read[0] if isinstance(read, tuple) else read["logits"], logits_of(out))
     assert find_bs(map_tensors(lambda t: t[:5], expected)) == 5
+
+
+LOGITS = torch.tensor([[-1.0, 0.0], [1.0, 3.0]])
+
+
+@pytest.mark.parametrize("loss_func", [nn.BCEWithLogitsLoss(), nn.functional.binary_cross_entropy_with_logits])
+def test_probabilities_above_a_half_are_decided_for(loss_func):
+    """A logit of 0 is a probability of exactly 0.5."""
+    probabilities = activation_of(loss_func)(LOGITS)
+    assert torch.equal(probabilities, 1 / (1 + (-LOGITS).exp()))
+    assert decodes_of(loss_func)(probabilities).tolist() == [[False, False], [True, True]]
+
+
+@pytest.mark.parametrize("loss_func", [nn.CrossEntropyLoss(), nn.functional.cross_entropy])
+def test_the_most_probable_class_is_decided_for(loss_func):
+    probabilities = activation_of(loss_func)(LOGITS)
+    assert torch.allclose(probabilities.sum(1), torch.ones(2)) and decodes_of(loss_func)(probabilities).tolist() == [1, 1]
+
+
+def test_other_losses_leave_predictions_as_they_are_unless_they_know_better():
+    class Own(nn.MSELoss):
+        def activation(self, pred):
+            return pred + 1
+
+        def decodes(self, pred):
+            return pred + 2
+
+    for loss_func in (nn.MSELoss(), nn.functional.mse_loss):
+        assert activation_of(loss_func)(LOGITS) is LOGITS and decodes_of(loss_func)(LOGITS) is LOGITS
+    assert torch.equal(activation_of(Own())(LOGITS), LOGITS + 1) and torch.equal(decodes_of(Own())(LOGITS), LOGITS + 2)
+
+
+def test_ctrl_c_waits_until_the_loss_averages_again():
+    loss_func, seen = nn.MSELoss(), []
+
+    def forward(pred, y):
+        signal.raise_signal(signal.SIGINT)
+        seen.append(loss_func.reduction)
+        return nn.functional.mse_loss(pred, y, reduction="none")
+
+    loss_func.forward = forward
+    with pytest.raises(KeyboardInterrupt):
+        item_losses(loss_func, torch.zeros(2), (torch.ones(2),))
+    assert seen == ["none"] and loss_func.reduction == "mean"
+
+
+def test_callbacks_see_the_item_of_predict_as_they_see_batches():
+    """Also those that listen before the others: `predict` has unpacked its batch of one item before."""
+    seen = []
+    early = cbnb.Callback(before_batch=lambda self: seen.append([x.shape for x in self.learn.xb]))
+    early.order = -50
+    early.run_in = ("preds",)
+    line_learner(cbs=early).predict(torch.tensor(1.0))
+    assert seen == [[(1,)]]
+
+
+def test_lists_with_tensors_of_different_length_hold_one_for_each_item():
+    """Boxes: three and five in the images of the first batch, two and two in the second."""
+    boxes = [torch.full((n, 4), n) for n in (3, 5, 2, 2)]
+    assert [len(b) for b in joined([boxes[:2], boxes[2:]])] == [3, 5, 2, 2]
+    columns = joined([[torch.zeros(3, 4), torch.zeros(3)], [torch.zeros(2, 4), torch.zeros(2)]])
+    assert [t.shape for t in columns] == [(5, 4), (5,)]
+
+
+def test_a_gatherer_that_stays_gathers_in_each_run():
+    gather = cbnb.GatherPredsCallback()
+    learn = line_learner(cbs=gather)
+    for n in (1, 2):
+        learn.fit(n, lr=0.0 if n == 1 else 0.1)
+        weights = ab(learn)
+        assert gather.all_tensors()[0].tolist() == pytest.approx([weights[1] - weights[0], weights[1] + weights[0]] * 4, abs=1)
+    assert len(gather.preds) == gather.n_batches == 1
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_dropping_ends_with_a_run_that_fails(error):
+    """In the validation of a fit: no other module is in training mode there."""
+    model = nn.Sequential(nn.Linear(1, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+    batches = [(x[:, None], y[:, None]) for x, y in OTHER]
+    learn = line_learner(dls=cbnb.DataLoaders(batches, batches, device="cpu"), model=model)
+    with pytest.raises(error):
+        learn.fit(1, cbs=[cbnb.MCDropoutCallback, RaiseIn("after_pred", error, phase="validate")])
+    assert not any(m.training for m in model.modules())
 
 
 def test_joining():

@@ -174,6 +174,33 @@ def test_cancelled_phases_do_not_count(level, event):
     assert cancel.done and stop.values == [(0, 5), (2, 4), (3, 3)] and stop.stopped_epoch is None
 
 
+def test_an_epoch_without_a_value_has_no_new_best():
+    news = []
+    tracker = cbnb.Tracker()
+    after = cbnb.Callback(after_epoch=lambda self: news.append(tracker.new_best))
+    after.order = 70
+    fit(forced_learner([3, 2, 1]), cbs=[tracker, after], valid_every=[0, 2])
+    assert news == [True, False, True] and tracker.values == [(0, 3), (2, 1)]
+
+
+def test_ctrl_c_waits_until_the_best_value_and_its_weights_are_both_kept(monkeypatch):
+    """It comes when the weights of epoch 1 are about to be copied."""
+    copied = []
+
+    def interrupting(state):
+        copied.append(state)
+        if len(copied) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return {name: value.clone() for name, value in state.items()}
+
+    monkeypatch.setattr("cbnb.tracker.copy.deepcopy", interrupting)
+    learn, stop, weights = forced_learner([3, 2, 9]), cbnb.EarlyStopping(restore=True), Weights()
+    weights.order = 50
+    with pytest.raises(KeyboardInterrupt):
+        fit(learn, cbs=[stop, weights])
+    assert (stop.best, stop.best_epoch) == (2, 1) and ab(learn) == weights.seen[1]
+
+
 def test_start_epoch():
     """D14: the rows of skipped epochs were empty."""
     stop, learn = cbnb.EarlyStopping(), forced_learner()

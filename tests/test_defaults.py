@@ -1,0 +1,100 @@
+"""What happens if you say nothing: defaults and orders that users rely on. A change here is a change of everybody's training."""
+
+import inspect
+
+import pytest
+
+import cbnb.all as cbnb
+from cbnb import chart, dashboard, hooks, lr_rules, lr_trials, metrics, optim, plot, preds, recorder, widgets
+
+PLACES = [cbnb, preds, recorder, metrics, hooks, optim, plot, chart, widgets, lr_rules, lr_trials, dashboard]
+
+DEFAULTS = """
+    Learner: lr=0.001, moms=(0.95, 0.85, 0.95), default_cbs=True
+    Learner.fit: reset_opt=False, start_epoch=0, valid_every=1
+    Learner.validate: ds_idx=1
+    Learner.freeze_to: train_bn=True
+    Learner.fit_one_cycle: div=25.0, div_final=100000.0, pct_start=0.25, reset_opt=False, start_epoch=0
+    Learner.fit_flat_cos: div_final=100000.0, pct_start=0.75, reset_opt=False, start_epoch=0
+    Learner.fit_sgdr: cycle_mult=2, reset_opt=False, start_epoch=0
+    Learner.fine_tune: base_lr=0.002, freeze_epochs=1, lr_mult=100, pct_start=0.3, div=5.0
+    Learner.lr_find: start_lr=1e-07, end_lr=10, num_it=100, stop_div=True, show_plot=True
+    Learner.save: with_opt=True
+    Learner.load: with_opt=True, strict=True
+    Learner.get_preds: ds_idx=1, with_input=False, with_decoded=False, with_loss=False, inner=False, reorder=True
+    Learner.get_preds: with_preds=True, with_targs=True, concat_dim=0
+    Learner.predict: with_input=False
+    Learner.validation_context: inner=False
+    Learner.to_detach: cpu=True
+    load_learner: cpu=True, trust=False
+    AccumMetric: to_np=False, invert_arg=False, flatten=True
+    SklearnMetric: axis=1
+    accuracy: axis=-1
+    error_rate: axis=-1
+    Accuracy: axis=-1
+    AvgSmoothLoss: beta=0.98
+    Smoother: beta=0.98
+    Recorder: add_time=True, train_metrics=False, valid_metrics=True, beta=0.98
+    Recorder.plot: skip_start=10, skip_end=5
+    Recorder.plot_losses: skip_start=0, skip_end=0
+    Recorder.plot_lr: show_moms=False, skip_start=0, skip_end=0
+    Recorder.plot_metrics: skip_start=0, skip_end=0
+    Recorder.plot_loss: skip_start=5, with_valid=True, log=False, show_epochs=False
+    OneCycle: div=25.0, div_final=100000.0, pct_start=0.25
+    slide: lr_diff=15, thresh=0.005, adjust_value=1.0
+    GradientClip: max_norm=1.0, norm_type=2.0
+    GradientAccumulation: n_acc=32
+    TerminateOnNaN: check_grads=False
+    StopAfter: validate=True
+    ShortEpoch: pct=0.01, short_valid=True
+    CollectData: train=True, valid=True
+    MixUp: alpha=0.4
+    CutMix: alpha=1.0
+    EarlyStopping: min_delta=0.0, patience=1, reset_on_fit=True, restore=False
+    SaveModel: min_delta=0.0, every_epoch=False, at_end=False, with_opt=False, reset_on_fit=True
+    ReduceLROnPlateau: min_delta=0.0, patience=1, factor=10.0, min_lr=0.0, reset_on_fit=True
+    GatherPredsCallback: with_input=False, with_loss=False, with_preds=True, with_targs=True, concat_dim=0
+    FetchPredsCallback: ds_idx=1, with_input=False, with_decoded=False, reorder=True
+    SavedBatches: trust=False
+    ActivationStats: with_hist=True, include_paramless=False, near_zero=0.05, bins=40
+    Hook: is_forward=True, detach=True, cpu=False
+    hook_output: detach=True, cpu=False, grad=False
+    hook_outputs: detach=True, cpu=False, grad=False
+    HookCallback: is_forward=True, detach=True, cpu=False, include_paramless=False
+    TrainStep: sens=1.0
+    ClipStep: sens=1.0, value=1.0, enabled=True
+    MultiLossStep: sens=1.0
+    FTRL: lr=0.001, l1=0.0, l2=0.0, initial_accum=0.1, lr_power=-0.5
+    envelope: n=2000
+    chart: size=(640, 280), log_x=False, log_y=False, hover=False, points=400
+    sparkline: width=24
+"""
+
+# first to last: training mode, what watches for nan, what changes batches, gradients, the record, what acts on it
+ORDERS = """
+    SkipToEpoch -20, TrainEvalCallback -10, TerminateOnNaN -9, MixUp -5, CutMix -5, Callback 0, GradientAccumulation 6, GradientClip 11,
+    Recorder 50, ParamScheduler 60, ProgressCallback 60, SaveModel 61, Steering 62, ReduceLROnPlateau 62.5, EarlyStopping 63, Schedule 63, ShowGraph 65,
+    ShortEpoch 90, StopAfter 90
+"""
+
+
+def named(name: str):
+    first, *rest = name.split(".")
+    found = next(vars(place)[first] for place in PLACES if first in vars(place))
+    for part in rest:
+        found = getattr(found, part)
+    return found
+
+
+@pytest.mark.parametrize("line", DEFAULTS.strip().splitlines())
+def test_what_is_used_if_you_say_nothing(line):
+    name, values = line.strip().split(": ")
+    found = {p.name: p.default for p in inspect.signature(named(name)).parameters.values()}
+    for key, value in eval(f"dict({values})").items():
+        assert found[key] == value and type(found[key]) is type(value), f"{name}({key}=...)"
+
+
+@pytest.mark.parametrize("line", ORDERS.replace("\n", " ").split(","))
+def test_in_which_order_callbacks_are_called(line):
+    name, order = line.split()
+    assert named(name).order == float(order)

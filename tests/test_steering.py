@@ -1,0 +1,108 @@
+"""Stopping, pausing and slowing down a fit, from inside of it."""
+
+from types import SimpleNamespace
+
+import pytest
+
+import cbnb.all as cbnb
+from helpers import RaiseIn, ab, line_learner
+
+
+def steered(n=3, **kwargs):
+    steering = cbnb.Steering()
+    return line_learner(n, cbs=steering, **kwargs), steering
+
+
+def at_batch(i, do):
+    """A callback that acts in the i-th training batch of a fit."""
+
+    def before_batch(self):
+        if self.learn.training and self.learn.train_iter == i:
+            do()
+
+    return cbnb.Callback(before_batch=before_batch)
+
+
+def test_a_fit_stops_after_the_batch_in_which_it_is_asked_to():
+    learn, steering = steered()
+    learn.fit(2, cbs=at_batch(1, steering.stop))
+    assert learn.recorder.history[0].n_steps == 2 and learn.recorder.history[0].status == "cancelled"
+    learn.fit(1)  # the next one is not stopped
+    assert learn.recorder.history[1].status == "done" and not steering.stopping
+
+
+def test_a_pause_lasts_until_it_is_ended():
+    learn, steering = steered()
+    calls = []
+
+    def go_on_at_the_third():
+        calls.append(learn.recorder.history[0].n_steps)
+        if len(calls) == 3:
+            steering.resume()
+
+    steering.while_paused = go_on_at_the_third
+    learn.fit(1, cbs=at_batch(1, steering.pause))
+    assert calls == [2, 2, 2] and learn.recorder.history[0].n_steps == 3 and steering.seconds_paused > 0
+    learn.fit(1)
+    assert len(calls) == 3 and steering.seconds_paused == 0
+
+
+def test_pauses_are_added_up(monkeypatch):
+    """On a clock that shows 1, 3.5, 10, 11."""
+    learn, steering = steered()
+    clock = iter([1.0, 3.5, 10.0, 11.0])
+    monkeypatch.setattr("cbnb.steering.time", SimpleNamespace(perf_counter=lambda: next(clock), sleep=lambda seconds: None))
+    steering.while_paused = steering.resume
+    assert steering.seconds_paused == 0
+    learn.fit(1, cbs=[at_batch(0, steering.pause), at_batch(2, steering.pause)])
+    assert steering.seconds_paused == 2.5 + 1
+
+
+def test_a_paused_fit_can_be_stopped_and_the_next_one_is_not_paused():
+    learn, steering = steered()
+    steering.while_paused = steering.stop
+    learn.fit(1, cbs=at_batch(0, steering.pause))
+    assert learn.recorder.history[0].n_steps == 1 and steering.paused
+    learn.fit(1)
+    assert learn.recorder.history[1].n_steps == 3 and not steering.paused
+
+
+def test_rates_are_scaled_in_training_batches_and_put_back_after_each():
+    """A step of half the rate goes half as far: a tenth of the way, then a tenth of the rest, then as planned."""
+    learn, steering = steered()
+    rates = []
+    watch = cbnb.Callback(
+        before_step=lambda self: rates.append(self.learn.opt.param_groups[0]["lr"]), before_epoch=lambda self: rates.append("epoch")
+    )
+    watch.order = 70
+    validating = cbnb.Callback(after_batch=lambda self: None if self.learn.training else rates.append(self.learn.opt.param_groups[0]["lr"]))
+    learn.fit(2, cbs=[watch, validating, at_batch(0, lambda: steering.scale_lr(0.5)), at_batch(4, lambda: steering.scale_lr(1))])
+    assert rates == ["epoch", 0.05, 0.05, 0.05, 0.1, "epoch", 0.05, 0.1, 0.1, 0.1]
+    assert learn.opt.param_groups[0]["lr"] == 0.1
+    rest = 0.9**4 * 0.8**2
+    assert ab(learn) == pytest.approx((2 * (1 - rest), 3 * (1 - rest)))
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, cbnb.CancelFitException])
+def test_the_planned_rate_is_back_however_a_fit_ends(error):
+    learn, steering = steered()
+    cbs = [at_batch(1, lambda: steering.scale_lr(0.5)), RaiseIn("before_step", error, when=lambda learn: learn.train_iter == 1)]
+    try:
+        learn.fit(1, cbs=cbs)
+    except (ZeroDivisionError, KeyboardInterrupt):
+        pass
+    assert learn.opt.param_groups[0]["lr"] == 0.1
+    learn.fit(1, lr=0.2)
+    assert steering.lr_scale == 1 and learn.recorder.lrs[-3:] == [0.2] * 3
+
+
+def test_there_must_be_something_to_steer():
+    learn, steering = steered()
+    for call, what in ((steering.stop, "stop"), (steering.pause, "pause"), (cbnb.Steering().stop, "stop")):
+        with pytest.raises(RuntimeError, match=f"nothing to {what}"):
+            call()
+    assert not steering.stopping and not steering.paused
+    for by in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match="by="):
+            steering.scale_lr(by)
+    assert steering.lr_scale == 1
