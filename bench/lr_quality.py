@@ -84,7 +84,7 @@ class Truth:
 
 @dataclass
 class Sweep:
-    """What a sweep recorded; `lrs` and the lists beside it end where it stops."""
+    """What a sweep recorded. `lrs`, `losses` and `updates` end where `lr_find` stops, and `smooth` where the other libraries do."""
 
     all_lrs: list[float]
     all_losses: list[float]  # of the batches
@@ -93,17 +93,18 @@ class Sweep:
     smooth: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        smoother = Smoother(0.98)
-        for loss in self.all_losses:
-            self.smooth.append(smoother.add(loss))
-            if not math.isfinite(loss) or diverged(self.smooth, self.all_losses[: len(self.smooth)]):
+        smoother, smooth = Smoother(0.98), []
+        for n, loss in enumerate(self.all_losses, 1):
+            smooth.append(smoother.add(loss))
+            if not math.isfinite(loss) or diverged(smooth, self.all_losses[:n]):
                 break
-        n = len(self.smooth)
         self.lrs, self.losses, self.updates = self.all_lrs[:n], self.all_losses[:n], self.all_updates[:n]
+        high = (i for i in range(n) if not smooth[i] <= 4 * min(smooth[: i + 1]))
+        self.smooth = smooth[: next(high, n) + 1]
 
     def middle(self) -> tuple[list[float], list[float], int]:
         """What the classical rules look at: the smoothed curve without its first tenth and its last five points."""
-        return self.lrs[10:-5], self.smooth[10:-5], len(self.all_lrs)
+        return self.all_lrs[10 : len(self.smooth) - 5], self.smooth[10:-5], len(self.all_lrs)
 
 
 @dataclass
@@ -267,7 +268,7 @@ def lightning_rules() -> dict[str, Contestant]:
     def suggested(task: Recorded, j: int, planned: int) -> float:
         sweep = task.sweeps[j]
         finder = _LRFinder("exponential", sweep.all_lrs[0], sweep.all_lrs[-1], len(sweep.all_lrs))
-        finder.results = dict(lr=sweep.lrs, loss=sweep.smooth)
+        finder.results = dict(lr=sweep.all_lrs[: len(sweep.smooth)], loss=sweep.smooth)
         return finder.suggestion()
 
     return {"Lightning": suggested}

@@ -181,6 +181,7 @@ def warn_shadow(
     stacklevel: int = 2,   # which caller's line to show; 2 is the one who called this
 ) -> None:
     "Warn, once per callback and name, that `cb.name` hides the learner's"
+    if sys._getframe(stacklevel - 1).f_globals.get('__name__', '').startswith('cbnb.'): return
     if name in cb.__dict__.setdefault('_shadows', set()): return
     cb._shadows.add(name)
     warnings.warn(f'You are shadowing an attribute ({name}) that exists in the learner. '
@@ -578,7 +579,8 @@ def insert(self: Callbacks,
     self.names[name], self._settings[id(cb)] = cb, mine
     vars(self.learn)[name] = wrapped(cb)
     cb.learn = self.learn                                # also makes new ready lists
-    for early in early_names(cb):
+    ours = type(cb).__module__.startswith('cbnb.')       # such a name is of no concern to the user
+    for early in early_names(cb) if not ours else ():
         if shadows(cb, early): warn_shadow(cb, early, user_level() + 1)
     self.changed()
     return cb

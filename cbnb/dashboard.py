@@ -15,8 +15,8 @@ from typing import Any
 
 # %% ../nbs/09_dashboard.ipynb #dc80816b
 from .callback import patch
-from .chart import LIVE_STYLE, LiveCurve
-from .display import DISPLAYS, Notebook, Progress, as_html, fit_page, shortened, valid_points
+from .chart import LIVE_STYLE, WIDTH, LiveCurve
+from .display import DISPLAYS, Notebook, Progress, fit_page, live_table, valid_points
 from .plot import COLORS
 from .pump import Pump
 from .recorder import Run, clock
@@ -32,18 +32,31 @@ STYLE = f'''{LIVE_STYLE}<style>
 .cbnb-now {{grid-column:1/-1; display:flex; flex-wrap:wrap; gap:0 1.2em}}
 .cbnb-now b {{font-weight:600; margin-right:.4em}}
 .cbnb-status, .cbnb-curve, .cbnb-table {{max-width:100%}}
+.cbnb-dashboard.jupyter-widgets-disconnected > * {{opacity:.55}}
+.cbnb-dashboard.jupyter-widgets-disconnected .cbnb-controls {{display:none}}
+.cbnb-dashboard.jupyter-widgets-disconnected::after {{
+  content:"the kernel is gone, and this fit with it"}}
 .cbnb-status > div, .cbnb-curve > div {{flex:1; min-width:0}} .cbnb-table > div {{overflow-x:auto}}
 .cbnb-table td, .cbnb-table th {{padding:.1em .6em; line-height:1.6}}
-.cbnb-plot {{position:relative; height:170px; max-width:600px; margin:.7em 1em 1.8em 4em;
-  border:solid color-mix(in srgb, currentColor 45%, transparent); border-width:0 0 1px 1px}}
-.cbnb-plot i {{position:absolute; font:11.5px/1 system-ui,sans-serif; opacity:.78;
-  font-variant-numeric:tabular-nums; right:calc(100% + 7px); top:-.4em}}
-.cbnb-plot i + i {{top:auto; bottom:-.4em}}
-.cbnb-plot i + i + i {{right:0; bottom:-1.6em}}
+.cbnb-plot {{position:relative; height:170px; max-width:{WIDTH - 72}px; margin:12px 24px 26px 48px;
+  border:solid color-mix(in srgb, currentColor 50%, transparent); border-width:0 0 1px 1px;
+  --g:color-mix(in srgb, currentColor 14%, transparent);
+  background:linear-gradient(var(--g) 1px, transparent 1px) 0 0/100% var(--y),
+             linear-gradient(90deg, var(--g) 1px, transparent 1px) 0 0/var(--x) 100%}}
+.cbnb-plot i, .cbnb-plot::after {{font:11.5px/1 system-ui,sans-serif; opacity:.78;
+  font-variant-numeric:tabular-nums; white-space:nowrap}}
+.cbnb-plot u, .cbnb-plot s {{position:absolute; display:flex; text-decoration:none}}
+.cbnb-plot u {{top:-6px; bottom:-6px; right:calc(100% + 7px); flex-direction:column;
+  justify-content:space-between; text-align:right}}
+.cbnb-plot s {{top:calc(100% + 6px); left:calc(var(--x)/-2); width:100%}}
+.cbnb-plot s i {{flex:none; width:var(--x); text-align:center}}
+.cbnb-plot::after {{content:"step"; position:absolute; top:calc(100% + 6px);
+  right:calc(100% + 7px)}}
+.cbnb-plot > i {{position:absolute; right:0; top:-14px}}
 .cbnb-key::before {{content:""; display:inline-block; width:16px; margin:0 .4em .25em 0;
   border-top:2.5px solid {COLORS['train']}}}
 .cbnb-key {{margin-right:1.2em; white-space:nowrap}}
-.cbnb-key.r::before {{border-top-width:6px; opacity:.45; margin-bottom:.1em}}
+.cbnb-key.r::before {{border-top:1.5px solid {COLORS['raw']}}}
 .cbnb-key.v::before {{width:8px; height:8px; border:0; border-radius:50%; margin-bottom:0;
   background:{COLORS['valid']}}}
 </style>'''
@@ -81,16 +94,19 @@ def _now_html(at: Progress, lr_scale: float) -> str:
 def small_curve() -> LiveCurve:
     "A curve so short that it is a message of at most 1,000 bytes with all that belongs to one"
     line = LiveCurve()
-    line.n_buckets, line.limit = 50, 790
+    line.n_buckets, line.limit = 36, 690
     return line
 
 def curve_html(
     line: LiveCurve,
-    valid: Sequence[tuple[int, float]] = (),    # (steps trained before it, validation loss)
+    valid: Sequence[tuple[int, float]] = (),    # (last step of the epoch, validation loss)
 ) -> str:
-    "The losses so far, with the ends of the axes"
-    svg, (top, bottom, steps) = line.svg(valid), line.labels
-    return f'<div class=cbnb-plot>{svg}<i>{top}</i><i>{bottom}</i><i>step {steps}</i></div>'
+    "The losses so far, with a grid and its labels"
+    svg, (_, _, last), (ys, x, xs) = line.svg(valid), line.labels, line.ticks
+    def labels(words: Sequence[str]) -> str: return ''.join(f'<i>{word}</i>' for word in words)
+    size = f'--y:{100/max(len(ys) - 1, 1):.4g}%;--x:{100*x:.4g}%'
+    return (f"<div class=cbnb-plot style='{size}'>{svg}<u>{labels(ys)}</u><s>{labels(xs)}</s>"
+            f'<i>step {last}</i></div>')
 
 # %% ../nbs/09_dashboard.ipynb #13401474
 class Panel:
@@ -109,12 +125,14 @@ class Panel:
                                       readout_format='.2f', layout=w.Layout(width='20em'),
                                       style=dict(description_width='2.2em'),
                                       tooltip='Multiply the learning rate of the next batches')
-        self.controls = w.HBox([self.stop, self.pause, self.scale])
+        self.planned = w.Button(description='lr × 1', layout=w.Layout(width='5.5em'),
+                                tooltip='Back to the planned learning rate')
+        self.controls = w.HBox([self.stop, self.pause, self.scale, self.planned])
         self.controls.layout.flex_flow = 'row wrap'
         parts = [style, self.status, self.controls, legend, self.curve, self.table]
         self.box = w.VBox(parts, _view_count=0)
         self.box.add_class('cbnb-dashboard')
-        for name in ('status', 'stop', 'pause', 'scale', 'curve', 'table'):
+        for name in ('status', 'stop', 'pause', 'scale', 'planned', 'controls', 'curve', 'table'):
             getattr(self, name).add_class(f'cbnb-{name}')
 
     def replace_by(self,
@@ -168,7 +186,7 @@ class Dashboard(Notebook):
         self.at = at
         if self.panel is None: return super().progress(at)
         self._draw_status()
-        if self.rows: self.panel.table.value = as_html(self.names, shortened(self.rows, 8))
+        if self.rows: self.panel.table.value = live_table(self.names, self.rows)
         run, n = self.run, self.n_drawn
         if run.n_steps == n: return
         self.n_drawn = run.n_steps
@@ -217,6 +235,7 @@ def _connect(self: Dashboard) -> None:
     panel.stop.on_click(self._on_stop)
     panel.pause.observe(self._on_pause, 'value')
     panel.scale.observe(self._on_scale, 'value')
+    panel.planned.on_click(lambda button: setattr(panel.scale, 'value', 1.))
 
 @patch
 def _on_stop(self: Dashboard, button: Any) -> None:

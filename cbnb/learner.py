@@ -6,10 +6,11 @@
 __all__ = ['LOOP_STATE', 'Step', 'as_loss', 'note_whole_dict', 'CallStep', 'PredictStep', 'modules_of', 'call_on_batch',
            'noting_gradients', 'depends_on', 'divided', 'is_number', 'ModelLossStep', 'loss_and_pred', 'computes_loss',
            'as_step', 'Loop', 'Modes', 'FitInterrupted', 'TrainEvalCallback', 'LearnerState', 'Learner', 'as_list',
-           'is_a', 'checked_lr', 'as_count', 'check_valid_every', 'layer_rows', 'text_table']
+           'is_a', 'checked_lr', 'as_count', 'check_valid_every', 'layer_rows', 'text_table', 'Summary']
 
 # %% ../nbs/03_learner.ipynb #e7a9e412
 import functools
+import html
 import inspect
 import itertools
 import operator
@@ -1037,9 +1038,36 @@ def text_table(
     widths = [max(map(len, column)) for column in zip(*rows)]
     return ['  '.join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]
 
+# %% ../nbs/03_learner.ipynb #b7d4f0a3
+class Summary(str):
+    "The text of a summary, which a notebook shows as a table"
+    headings = ('layer', 'output', 'parameters', 'trainable')
+    rows, notes = (), ()     # of the table, and the lines below it
+
+    def __new__(cls,
+        rows: list[tuple[str, ...]],   # as `layer_rows` gives them
+        notes: list[str],              # lines below the table
+    ):
+        self = super().__new__(cls, '\n'.join([*text_table([cls.headings, *rows]), '', *notes]))
+        self.rows, self.notes = rows, notes
+        return self
+
+    def __getnewargs__(self) -> tuple: return self.rows, self.notes
+    def __repr__(self) -> str: return str(self)
+
+    def _repr_html_(self) -> str:
+        def line(tag: str, cells: tuple[str, ...]) -> str:
+            sides = ('left', 'left', 'right', 'left')
+            return '<tr>' + ''.join(f'<{tag} style="text-align:{side}">{html.escape(cell)}</{tag}>'
+                                    for side, cell in zip(sides, cells)) + '</tr>'
+        body = ''.join(line('td', row) for row in self.rows)
+        below = '<br>'.join(map(html.escape, self.notes))
+        return (f'<table><thead>{line("th", self.headings)}</thead><tbody>{body}</tbody></table>'
+                f'<p>{below}</p>')
+
 # %% ../nbs/03_learner.ipynb #be4cf418
 @patch
-def summary(self: Learner) -> str:
+def summary(self: Learner) -> 'Summary':
     "The layers with output shapes and parameter counts, from one training batch; changes nothing"
     def run() -> None:
         xb, _ = self._split(first_batch(self.dls.train))
@@ -1062,7 +1090,6 @@ def summary(self: Learner) -> str:
         if isinstance(f, torch.optim.Optimizer): return type(f).__name__
         return getattr(f, '__name__', None) or str(f)
     by_order = sorted(self.cbs, key=lambda cb: cb.order)
-    return '\n'.join([*text_table([('layer', 'output', 'parameters', 'trainable'), *rows]), '',
-                      f'{total:,} parameters, {trainable:,} of them trainable',
-                      f'optimizer {name(self.opt_func)}, loss {name(self.loss_func)}',
-                      f'callbacks {", ".join(map(str, by_order))}'])
+    return Summary(rows, [f'{total:,} parameters, {trainable:,} of them trainable',
+                          f'optimizer {name(self.opt_func)}, loss {name(self.loss_func)}',
+                          f'callbacks {", ".join(map(str, by_order))}'])

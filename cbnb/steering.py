@@ -21,15 +21,19 @@ class Steering(Callback):
     def __init__(self):
         self.stopping, self.paused, self.lr_scale = False, False, 1.
         self.seconds_paused = 0.
+        self.changes: list[tuple[int, float]] = []             # (first step, factor of the rate)
         self.while_paused: Callable[[], None] | None = None    # called again and again meanwhile
         self._put_back: Callable[[], None] | None = None
 
     def before_fit(self):
         self.stopping, self.paused, self.lr_scale, self.seconds_paused = False, False, 1., 0.
+        self.changes = []
         self.learn.undo.callback(self._unscale)
 
     def before_batch(self):
-        if self.lr_scale != 1 and self.learn.training: self._scale()
+        if not self.learn.training: return
+        if self.lr_scale != 1: self._scale()
+        elif self.changes: self._note()
 
     def after_batch(self):
         if self._put_back: self._unscale()
@@ -53,7 +57,21 @@ def scale_lr(self: Steering,
     self.lr_scale = float(by)
 
 @patch
+def said(self: Steering) -> str:
+    "What it did to the learning rate of this fit, in words; empty if nothing"
+    words = [f'× {by:.2g} from step {step:,}' for step, by in self.changes]
+    if len(words) > 4: words[2:-1] = [f'{len(words) - 3} more changes']
+    return f'planned lr {", ".join(words)}' if words else ''
+
+@patch
+def _note(self: Steering) -> None:
+    "Remember from which step on a factor holds"
+    before = self.changes[-1][1] if self.changes else 1.
+    if self.lr_scale != before: self.changes.append((self.learn.train_iter, self.lr_scale))
+
+@patch
 def _scale(self: Steering) -> None:
+    self._note()
     opt = self.learn.opt
     self._put_back = save_hypers(opt)
     key, i = hyper_place(opt, 'lr')

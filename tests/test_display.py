@@ -11,7 +11,19 @@ from pathlib import Path
 import pytest
 
 import cbnb.all as cbnb
-from cbnb.display import DISPLAYS, Lines, as_cell, as_html, as_line, bar_html
+from cbnb.display import (
+    DISPLAYS,
+    Lines,
+    as_cell,
+    as_html,
+    as_line,
+    bar_html,
+    best_row,
+    fit_page,
+    losses_chart,
+    shortened,
+    valid_points,
+)
 from helpers import RaiseIn, line_batches, line_learner
 
 HERE = Path(__file__).resolve().parent
@@ -42,10 +54,10 @@ def in_pipe(source: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-c", SCRIPT + source], capture_output=True, text=True, timeout=100)
 
 
-def in_terminal(source: str) -> str:
+def in_terminal(source: str, columns: int = 100) -> str:
     """Everything that a program writes to its terminal."""
     ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (30, 100))
+    termios.tcsetwinsize(theirs, (30, columns))
     env = os.environ | {"TERM": "xterm"}
     with subprocess.Popen([sys.executable, "-c", SCRIPT + source], stdin=theirs, stdout=theirs, stderr=theirs, env=env) as process:
         os.close(theirs)
@@ -100,8 +112,19 @@ def test_a_terminal_gets_a_bar_and_in_the_end_the_lines_alone():
     text = in_terminal("learn.fit(2); learn.validate()\nprint('end')")
     assert re.search(r"\r *\d+%.*\d of 2 epochs, batch \d of 2", text)
     lines = [line for line in on_screen(text) if line]
-    assert lines[-1] == "end"
-    same_rows(lines[:-1])
+    assert re.fullmatch(r"done: 2 epochs, 4 batches in \d\d:\d\d", lines[-2]) and lines[-1] == "end"
+    same_rows(lines[:-2])
+
+
+@pytest.mark.parametrize("columns", [40, 70, 100, 160])
+def test_a_bar_fits_its_terminal(columns):
+    """At 70 columns "loss 0." was cut, and the time left was lost."""
+    at = "Progress('fit', 2, 5, 18, 45, share=0.48, left=2.3, rate=10432.1, loss=0.1234)"
+    shown = f"from cbnb.display import Progress, Terminal\nbar = Terminal(); bar.start([]); bar.progress({at}); bar.finish('', True)"
+    bars = [line for line in re.findall(r"[^\r\n]+", in_terminal(shown, columns)) if "of 5 epochs" in line]
+    assert bars and all(len(re.sub(r"\x1b\[\d*[A-Za-z]", "", line).rstrip()) <= columns for line in bars)
+    assert all(re.search(r"00:02 left *$", line) and (columns < 70 or "loss 0.1234, " in line) for line in bars)
+    assert columns < 160 or "10,432 samples/s" in bars[-1] and bars[-1].count("█") > 24  # what is left is the bar's
 
 
 def test_lines_in_this_process(capsys):
@@ -243,7 +266,7 @@ def test_cells_and_lines():
         "3",
         "1.500000",
         "0.000000",
-        "1e-07",
+        "1.000e-07",
         "1.235e+08",
         "nan",
         "x",
@@ -251,6 +274,88 @@ def test_cells_and_lines():
     names = ["epoch", "train_loss", "a rather long name", "time"]
     lines = [as_line(names, names), as_line([0, 1.25, None, "00:01"], names), as_line([10, 1.25, 2.5, "10:01"], names)]
     assert len({len(line) for line in lines}) == 1 and lines[1].split() == ["0", "1.250000", "00:01"]
+
+
+def test_cells_of_a_column_have_equal_digits():
+    """A trailing zero was lost, and 0.000867 had three digits above one with four."""
+    assert [as_cell(v) for v in (6.59e8, 6.816e8, 0.000867, 3.519e-5)] == ["6.590e+08", "6.816e+08", "8.670e-04", "3.519e-05"]
+
+
+NAMES = ["epoch", "train_loss", "valid_loss", "time"]
+
+
+def long_table(n: int = 80, best: int = 21) -> list:
+    return [[i, 1.0, 0.125 if i == best else 0.5 + i / 100, "00:01"] for i in range(n)]
+
+
+def test_a_saved_table_keeps_every_epoch_and_marks_the_best():
+    """Of more than 60 epochs it said '... 21 more' for ever, and the best could be one of them."""
+    page = fit_page(NAMES, long_table(), "done")
+    assert page["text/html"].count("<tr>") == 81 and "more" not in page["text/html"]
+    assert "max-height" in page["text/html"]  # it scrolls
+    assert re.findall(r"<td><b>(.*?)</b></td>", page["text/html"]) == ["21", "1.000000", "0.125000", "00:01"]
+    assert "lowest valid_loss: 0.125000, in epoch 21" in page["text/html"]
+    lines = page["text/plain"].splitlines()
+    assert lines[-2:] == ["lowest valid_loss: 0.125000, in epoch 21", "done"]
+    assert any(line.split()[:1] == ["21"] for line in lines) and [line for line in lines if "more" in line] != []
+
+
+@pytest.mark.parametrize("n", [6, 8, 9, 20, 80])
+def test_a_shortened_table_keeps_the_best_row(n):
+    for best in range(n):
+        rows = shortened(long_table(n, best), 8, best)
+        kept = [row[0] for row in rows if len(row) > 1]
+        missing = sum(int(row[0].split()[1]) for row in rows if len(row) == 1)
+        assert best in kept and {0, n - 1} <= set(kept) and kept == sorted(kept)
+        assert len(kept) + missing == n and len(rows) <= 8
+
+
+def test_missing_rows_leave_the_widths_of_columns_alone():
+    page = as_html(NAMES, shortened(long_table(), 8, 21))
+    assert page.count('<td colspan="4"') == 2
+
+
+def test_the_best_row_is_known_only_by_validation_losses():
+    assert best_row(NAMES, [[0, 1.0, None, ""], [1, 1.0, float("nan"), ""]]) is None
+    assert best_row(["epoch", "train_loss"], [[0, 1.0], [1, 0.5]]) is None
+    assert best_row(NAMES, [[0, 1.0, 0.5, ""], [1, 1.0, 0.5, ""], [2, 1.0, None, ""]]) == 0
+
+
+def test_what_a_hand_did_to_the_rate_is_said_at_the_end(capsys):
+    learn = line_learner(4, progress=True)
+
+    def move(cb):
+        if cb.learn.train_iter in (3, 6):
+            cb.learn.steering.scale_lr(0.5 if cb.learn.train_iter == 3 else 1.0)
+        if cb.learn.train_iter == 10:
+            cb.learn.steering.stop()
+
+    learn.fit(4, cbs=[cbnb.Steering(), cbnb.Callback(before_batch=move)])
+    word = capsys.readouterr().out.splitlines()[-1]
+    assert re.fullmatch(r"stopped in epoch 2 at batch 2 after \d\d:\d\d; planned lr × 0.5 from step 3, × 1 from step 6", word)
+    learn.fit(1, cbs=cbnb.Steering())
+    assert "planned lr" not in capsys.readouterr().out
+
+
+def test_labels_vanish_with_the_style_of_a_chart():
+    """A page that strips style and SVG showed 'train, each batchtrain, smoothedvalid loss 0024'."""
+    learn = line_learner(4)
+    learn.fit(3)
+    page = losses_chart(learn.recorder.last())
+    bare = re.sub(r"<style>.*?</style>|<svg.*?</svg>", "", page, flags=re.S)
+    assert "train, smoothed" in page and re.sub(r"<[^>]*>", "", bare).strip() == ""
+
+
+def test_steps_count_from_0_and_validation_stands_at_the_last_one():
+    learn = line_learner(4)
+    learn.fit(2)
+    run = learn.recorder.last()
+    assert [step for step, _ in valid_points(run)] == [3, 7] and run.ends() == [(3, 0), (7, 1)]
+    fig = learn.recorder.plot_losses(return_fig=True)
+    raw, smooth, valid = fig.axes[0].lines
+    assert list(valid.get_xdata()) == [3, 7] and raw.get_xdata()[-1] == 7 == smooth.get_xdata()[-1]
+    (above,) = fig.axes[0].child_axes
+    assert [(tick.get_position()[0], tick.get_text()) for tick in above.get_xticklabels()] == [(3, "0"), (7, "1")]
 
 
 def test_html_is_escaped():

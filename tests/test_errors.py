@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import io
 import re
 import traceback
 
@@ -435,6 +436,24 @@ def test_summary_changes_nothing():
     assert "Linear" in text and "11 parameters, 11 of them trainable" in text and re.search(r"Linear +8 x 2 +4 +yes", text)
     assert learn.recorder.values == before[0] and all(torch.equal(v, before[1][k]) for k, v in learn.model.state_dict().items())
     assert all(m.training for m in learn.model.modules()) and not learn.running
+
+
+def test_a_summary_is_text_and_in_a_notebook_a_table():
+    """As the last line of a cell it was one escaped line."""
+    learn = grouped_learner()
+    learn.model.add_module("<b>", torch.nn.Identity())
+    summary = learn.summary()
+    assert repr(summary) == str(summary) == print_of(summary) and len(summary.splitlines()) > 5
+    page = summary._repr_html_()
+    assert page.count("<tr>") == 1 + len(summary.rows) and "<td" in page and "11 parameters, 11 of them trainable" in page
+    assert "<b>" not in page and "&lt;b&gt;" in page
+    assert copy.deepcopy(summary) == summary and copy.deepcopy(summary)._repr_html_() == page
+
+
+def print_of(value) -> str:
+    out = io.StringIO()
+    print(value, file=out, end="")
+    return out.getvalue()
 
 
 def test_one_batch_before_any_fit():

@@ -558,7 +558,7 @@ def test_an_interrupted_sweep_says_so():
     with pytest.raises(cbnb.FitInterrupted, match="learn is usable"):
         sweep(learn, cbs=RaiseIn("after_loss", KeyboardInterrupt, when=lambda learn: learn.train_iter == 20))
     assert not hasattr(learn, "lr_finder_result")
-    with pytest.raises(ValueError, match="no sweep to plot: call learn.lr_find"):
+    with pytest.raises(ValueError, match="nothing to plot: call learn.lr_find"):
         learn.recorder.plot()
 
 

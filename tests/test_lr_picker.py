@@ -4,6 +4,7 @@ import copy
 import gc
 import math
 import pickle
+import re
 import sys
 import threading
 import weakref
@@ -14,6 +15,7 @@ import cbnb.all as cbnb
 from cbnb.front_end import shown_as
 from cbnb.lr_picker import Printed, choices, nearby, picker_chart, picker_text, slider_range
 from helpers import RaiseIn
+from cbnb.plot import COLORS
 from test_kernel import images, kernel  # noqa: F401
 from test_lr_finder import curve, regression, sweep
 
@@ -40,7 +42,7 @@ def test_every_rule_has_a_button(rule):
     assert f"chosen: {picker.lr:.2g}" in picker.chart.value
     assert f"cbnb-rule-{rule}" in picker.rules[rule]._dom_classes
     picker.use.click()
-    assert learn.lr == rate and f"is now <b>{learn.lr:.3g}</b>" in picker.said.value and "before: 0.1" in picker.said.value
+    assert learn.lr == rate and f"is now <b>{learn.lr:.2g}</b>" in picker.said.value and "before: 0.1" in picker.said.value
 
 
 def test_it_starts_at_the_recommended_rate_and_gives_the_reason():
@@ -417,3 +419,35 @@ def test_a_notebook_with_widgets_has_the_picker_and_a_picture(kernel):  # noqa: 
         assert outputs[-1].text == "True\n"
     finally:
         kernel.run("set_display(None)")
+
+
+def test_a_rate_is_written_in_one_way():
+    """It stood there as 0.043, 0.04294, 4.3e-02 and 4.3e-2."""
+    learn, found, picker = picked()
+    picker.use.click()
+    rate = f"{found.lr:.2g}"
+    assert picker.rules[found.rule].description == f"{found.rule}  {rate}" and not picker.slider.readout
+    assert f"learning rate {rate}" in picker.chart.value and f"<b>{rate}</b>" in picker.advice.value
+    pages = picker.chart.value.split("</style>")[1] + picker.advice.value + picker.said.value
+    assert rate in picker.said.value and f"{found.lr:.3g}" not in pages and f"{found.lr:.1e}" not in pages
+
+
+def test_the_colours_and_the_band_are_those_of_the_figure():
+    learn, found, picker = picked()
+    axes = found.plot(return_fig=True).axes[0]
+    marks = {line.get_label().split(":")[0]: line.get_color() for line in axes.lines if ":" in str(line.get_label())}
+    for name in found.suggestions:
+        assert f'stroke="{marks[name]}"' in picker.chart.value
+        assert re.search(rf'color:{marks[name]}[^"]*" data-t="{name}"', picker.chart.value)
+    assert '<rect class="band"' in picker.chart.value and marks["recommended"] == COLORS["mark"]
+
+
+def test_the_chosen_line_does_not_hide_the_recommended_one():
+    learn, found, picker = picked()
+    page = picker.chart.value
+    assert page.index('class="cursor"') < page.index('class="strong"') < page.index('class="mark"')
+
+
+def test_the_curve_is_read_under_the_mouse():
+    learn, found, picker = picked()
+    assert 10 < picker.chart.value.count('class="at') <= 24

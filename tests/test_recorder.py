@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
+from cbnb.plot import COLORS, RULE_COLORS, RUN_COLORS
 from helpers import Line, RaiseIn, ab, line_batches, line_learner, seed
 
 
@@ -449,3 +450,129 @@ def test_no_phase_and_no_running_status_is_left_however_a_fit_ends(error):
     except (KeyboardInterrupt, ZeroDivisionError):
         pass
     assert learn.recorder.phases == [] and learn.recorder.history[0].status != "running"
+
+
+@pytest.mark.parametrize("order", [-20, 0, 49, 51, 100])
+def test_log_is_the_row_of_this_epoch_for_every_order(order):
+    """It was that of the epoch before, or of the fit before, for orders below the Recorder's."""
+    seen = []
+    look = cbnb.Callback(after_epoch=lambda self: seen.append((self.epoch, list(self.recorder.log))))
+    look.order = order
+    learn = line_learner(metrics=mae, cbs=look)
+    learn.fit(2), learn.fit(2)
+    for (epoch, log), row in zip(seen, [row for run in learn.recorder.history for row in run.epochs], strict=True):
+        assert log[:4] == [epoch, row["train_loss"], row["valid_loss"], row["mae"]]
+        assert len(log) == (5 if order > 50 else 4)  # the time is known when the row is written
+    assert learn.recorder.log[:-1] == [1, *learn.recorder.values[-1]]
+
+
+def test_log_grows_within_an_epoch():
+    seen = []
+
+    def look(self):
+        seen.append([value is not None for value in self.recorder.log])
+
+    learn = line_learner()
+    late = cbnb.Callback(before_train=look, after_train=look, after_validate=look)
+    late.order = 51
+    learn.fit(1, cbs=late)
+    assert seen == [[True, False, False], [True, True, False], [True, True, True]]
+
+
+class StepsTorchScheduler(cbnb.Callback):
+    def __init__(self, event):
+        super().__init__(**{event: lambda self: self.scheduler.step()})
+
+    def before_fit(self):
+        self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.opt, 0.5)
+
+
+@pytest.mark.parametrize("event", ["after_step", "after_batch", "before_batch"])
+def test_the_rates_are_those_of_the_steps(event):
+    """Stepped after the step, a scheduler of torch made the record hold the next rate."""
+    learn, used = line_learner(4, valid=False, cbs=StepsTorchScheduler(event)), []
+    learn.add_cb(cbnb.Callback(before_step=lambda self: used.append(self.opt.param_groups[0]["lr"])))
+    learn.fit(1)
+    assert learn.recorder.lrs == used and len(set(used)) == 4
+
+
+@pytest.mark.parametrize("name", ["after_pred", "after_loss", "before_backward", "before_step", "after_step", "the step"])
+@pytest.mark.parametrize("cancel", [cbnb.CancelBatchException, cbnb.CancelTrainException])
+@pytest.mark.parametrize("order", [-5, 99])
+def test_a_rate_for_each_loss_whatever_is_cancelled(name, cancel, order):
+    if name == "the step":
+        name, cancel = "before_step", cbnb.CancelStepException
+    raises = RaiseIn(name, cancel, order, when=lambda learn: learn.train_iter == 2)
+    learn, used = line_learner(4, cbs=[raises, StepsTorchScheduler("after_batch")]), []
+    learn.add_cb(cbnb.Callback(before_batch=lambda self: used.append(self.opt.param_groups[0]["lr"])))
+    learn.fit(2)
+    run = learn.recorder.last()
+    assert len(run.hyper("lr")) == len(run.raw_losses) == run.n_steps
+    assert set(run.hyper("lr")) <= set(used) and sorted(run.hyper("lr"), reverse=True) == run.hyper("lr")
+    assert len(set(run.hyper("lr"))) == run.n_steps  # each rate was used once
+
+
+def test_nothing_more_is_called_in_a_batch_unless_a_rate_may_change():
+    learn = line_learner()
+    learn.fit(1)
+    heard = [cb for cb, _ in learn.callbacks._find(True, "fit", "before_step")]
+    assert heard == []
+    learn.add_cb(StepsTorchScheduler("after_step"))
+    assert [cb for cb, _ in learn.callbacks._find(True, "fit", "before_step")] == [learn.recorder]
+
+
+def test_only_whole_epochs_are_counted():
+    """Of a run that was cut short it said one epoch too many."""
+    learn = line_learner(4, cbs=RaiseIn("after_step", ValueError, when=lambda learn: learn.train_iter == 5))
+    with pytest.raises(ValueError):
+        learn.fit(6)
+    assert repr(learn.recorder.last()) == "Run(0: 1 of 6 epochs and 1 step, 5 steps in all, failed)"
+    learn.fit(1)
+    assert repr(learn.recorder.last()) == "Run(1: 1 of 1 epoch, 4 steps, done)"
+
+
+@pytest.mark.parametrize("name", ["Log", "Start", "Last", "Row", "History", "Shown"])
+def test_attributes_of_the_library_give_no_warning(name, recwarn):
+    """A callback called Log made the library warn of its own line."""
+    learn = line_learner(progress=True, cbs=type(name, (cbnb.Callback,), {}))
+    learn.progress.every = 0.0
+    learn.fit(2)
+    learn.add_cb(cbnb.Recorder(beta=0.5))
+    assert [str(w.message) for w in recwarn if "shadowing" in str(w.message)] == []
+
+
+def test_json_is_strict():
+    """NaN is no JSON: browsers and strict parsers refuse it."""
+    learn = line_learner(loss_func=lambda p, y: p.sum() * math.nan, metrics=lambda p, y: torch.tensor(math.inf))
+    learn.fit(1)
+
+    def refuse(word):
+        raise ValueError(word)
+
+    plain = json.loads(learn.recorder.history.to_json(), parse_constant=refuse)["runs"][0]
+    assert plain["steps"]["loss"] == [None, None] and plain["epochs"][0]["valid_loss"] is None
+    assert all(math.isnan(loss) for loss in learn.recorder.history.to_dict()["runs"][0]["steps"]["loss"])
+
+
+def test_what_is_written_into_values_stays():
+    """It was lost, for the list was computed anew. What was measured is in the history."""
+    learn = line_learner()
+    learn.fit(1)
+    learn.recorder.values[-1][0] = 5.0
+    assert learn.recorder.values[-1][0] == 5.0 == learn.final_record[0]
+    assert learn.recorder.history[0].epochs[0]["train_loss"] == pytest.approx(10.63636, abs=1e-5)
+
+
+def test_the_colours_can_be_seen_on_white_and_on_black():
+    def light(color):
+        parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        parts = [v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+        return sum(w * v for w, v in zip((0.2126, 0.7152, 0.0722), parts))
+
+    def contrast(a, b):
+        low, high = sorted([light(a), light(b)])
+        return (high + 0.05) / (low + 0.05)
+
+    for color in {*COLORS.values(), *RUN_COLORS, *RULE_COLORS.values()}:
+        assert contrast(color, "#ffffff") >= 3 and contrast(color, "#111111") >= 3, color
+    assert len(set(RUN_COLORS)) == 10 and len(set(RULE_COLORS.values())) == 5

@@ -32,9 +32,8 @@ def legends(view) -> list[dict[str, str]]:
     """What the legend of each chart says: name -> value at the step that is read."""
     found = []
     for legend in re.findall(r'<div class="legend">(.*?)</div>', view.chart.value):
-        head, *items = re.findall(r"<span>(.*?)</span>(?=<span>|$)", legend)
-        pairs = [re.fullmatch(r"(.*) <b>(.*)</b>", re.sub(r"<span class.*?</span>", "", item)).groups() for item in items]
-        found.append({"at": re.sub("<.*?>", "", head), **{html.unescape(name): value for name, value in pairs}})
+        head, *words = re.findall(r'data-t="(.*?)"', legend)
+        found.append({"at": head, **{html.unescape(name).strip(): value for name, value in zip(words[::2], words[1::2])}})
     return found
 
 
@@ -71,11 +70,13 @@ def test_runs_are_chosen_and_compared():
     first, second = learn.recorder.history.runs
     view = learn.recorder.plot_losses(widget=True)
     view.runs[1].value = False
-    assert legends(view)[0]["at"] == "step 12"  # where the last validation of the first run is drawn
+    assert legends(view)[0]["at"] == "step 11"  # where the last validation of the first run is drawn
     assert legends(view)[0]["valid"] == number(first.epochs[-1]["valid_loss"])
     view.runs[1].value = view.overlay.value = True
     view.step.value = 7
-    assert legends(view)[0]["run 0"] == number(first.losses[7]) and legends(view)[0]["run 1"] == number(second.losses[7])
+    valid = [number(run.epochs[1]["valid_loss"]) for run in (first, second)]
+    assert legends(view)[0]["run 0"] == f"{number(first.losses[7])} · valid {valid[0]}"
+    assert legends(view)[0]["run 1"] == f"{number(second.losses[7])} · valid {valid[1]}"
     view.runs[0].value = view.runs[1].value = False
     assert "no values yet" in view.chart.value
 
@@ -115,7 +116,7 @@ def test_metrics_and_their_names():
     assert not any(box.description_allow_html for box in view.metrics)
     view.metrics[0].value = False
     assert [list(legend) for legend in legends(view)] == [["at", names[1]]]
-    assert legends(learn.recorder.plot_metrics(skip_start=2, skip_end=1, widget=True))[0]["at"] == "step 16"
+    assert legends(learn.recorder.plot_metrics(skip_start=2, skip_end=1, widget=True))[0]["at"] == "step 15"
     with pytest.raises(ValueError, match="no metrics were recorded"):
         fitted().recorder.plot_metrics(widget=True)
 
@@ -184,3 +185,88 @@ def test_a_widget_and_its_picture(monkeypatch):
     box = widgets._alive[model_id]
     rule = f".jp-OutputArea-child:has(.cbnb-live-{model_id})+.jp-OutputArea-child{{display:none}}"
     assert rule in box.children[-1].value and f"cbnb-live-{model_id}" in box._dom_classes
+
+
+def test_a_shown_plot_still_answers_after_the_next_fit():
+    """Its controls raised IndexError, since it had the live list of runs."""
+    learn = fitted(2)
+    view = learn.recorder.plot_losses(widget=True)
+    with learn.no_logging():
+        learn.fit(1)
+    view.step.value = 3
+    view.log_y.value = True
+    assert legends(view)[0]["at"] == "step 3" and len(view.all_runs) == 1
+
+
+def test_a_plot_drawn_in_mid_fit_keeps_its_steps():
+    learn, views = line_learner(n=4), []
+    with learn.no_logging():
+        learn.fit(2, cbs=cbnb.Callback(after_epoch=lambda self: views.append(self.recorder.plot_losses(widget=True))))
+    view = views[0]
+    view.refresh()
+    assert view.sizes == [4] and view.step.max == 3
+
+
+def test_a_plot_that_cannot_be_drawn_says_so():
+    """A page hides what a handler raises."""
+    view = fitted(2).recorder.plot_losses(widget=True)
+    view.smooth.clear()
+    with pytest.raises(IndexError):
+        view.refresh()
+    assert "could not be drawn" in view.chart.value and "IndexError" in view.chart.value
+
+
+def test_a_shorter_run_keeps_its_last_value():
+    view = fitted(3, 1).recorder.plot_losses(widget=True)
+    view.overlay.value = True
+    view.step.value = 11
+    short = view.all_runs[1]
+    assert legends(view)[0]["run 1"] == f"{number(short.losses[-1])} · valid {number(short.epochs[-1]['valid_loss'])}"
+
+
+def test_after_a_stop_the_last_validation_is_read():
+    learn = line_learner(n=4)
+    stop = cbnb.Callback(after_step=lambda self: cbnb.Steering.stop(self.learn.steering) if self.learn.train_iter == 5 else None)
+    with learn.no_logging():
+        learn.fit(3, cbs=[cbnb.Steering(), stop])
+    view = learn.recorder.plot_losses(widget=True)
+    run = learn.recorder.history[0]
+    assert view.step.value == 5 and run.status == "cancelled"
+    assert legends(view)[0]["valid"] == number(run.epochs[0]["valid_loss"])
+
+
+def test_many_runs_are_told_apart():
+    """Five colours were repeated, and each run had two entries."""
+    learn = fitted(*[1] * 10)
+    view = learn.recorder.plot_losses(widget=True)
+    view.overlay.value = True
+    assert len({view.color_of(i) for i in range(10)}) == 10 and view.dash_of(10) and not view.dash_of(9)
+    assert [name for name in legends(view)[0] if name != "at"] == [f"run {i}" for i in range(10)]
+    assert view.runs[3].description == "run 3 (1 epoch)"
+
+
+@pytest.mark.parametrize("overlay", [True, False])
+def test_a_diverged_run_does_not_flatten_the_others(overlay):
+    learn = fitted(2, 2)
+    with learn.no_logging():
+        learn.fit(2, lr=1e6)
+    view = learn.recorder.plot_losses(widget=True)
+    view.overlay.value = overlay
+    limits, beyond = view.limits(drawn_lines(view))
+    assert beyond == [2] and limits[1] < 20 and "run 2: beyond the plot" in view.chart.value
+    view.runs[2].value = False
+    assert view.limits(drawn_lines(view)) == (None, [])
+
+
+def drawn_lines(view):
+    return view.over_steps(view.smooth.__getitem__, "train", "black") + view.over_epochs("valid_loss", "valid", "black")
+
+
+def test_the_step_slider_has_the_steps_of_the_plot():
+    """Of runs over each other it said step 764, and the chart step 120."""
+    view = fitted(3, 2).recorder.plot_losses(widget=True)
+    assert (view.step.min, view.step.max, view.step.value) == (0, 19, 19)
+    view.overlay.value = True
+    assert (view.step.min, view.step.max, view.step.value) == (0, 11, 11) and legends(view)[0]["at"] == "step 11"
+    view.overlay.value = view.runs[0].value = False
+    assert (view.step.min, view.step.max, view.step.value) == (12, 19, 12) and legends(view)[0]["at"] == "step 12"

@@ -286,9 +286,7 @@ class ShowGraph(LearnerCallback):
     def on_epoch_end(self, last_metrics, **kwargs):
         if last_metrics[0] is None: return
         run = self.learn.recorder.last()
-        valid = [(row['step'], row['valid_loss']) for row in run.epochs
-                 if row['valid_loss'] is not None]
-        self.fig = losses_figure(run.raw_losses, run.losses, valid)
+        self.fig = losses_figure(run.raw_losses, run.losses, run.points('valid_loss'))
         if shell(): self._display(f'losses of {len(run.epochs)} epochs')
 
     def _display(self, text: str) -> None:

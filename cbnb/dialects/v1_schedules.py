@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['OneCycleScheduler', 'fit_one_cycle', 'annealing_no', 'annealing_linear', 'annealing_exp', 'annealing_cos',
-           'annealing_poly', 'TrainingPhase', 'GeneralScheduler', 'LRFinder', 'lr_find']
+           'annealing_poly', 'TrainingPhase', 'GeneralScheduler', 'diverges', 'LRFinder', 'lr_find']
 
 # %% ../../nbs/17d_fastai_v1_schedules.ipynb #02a3c3d1
 import functools
@@ -18,7 +18,7 @@ from ..data import n_batches
 from .v1_loop import listeners
 from .v1_slots import LearnerCallback
 from ..learner import Learner, as_count, as_list
-from ..lr_finder import LRFind, diverged, geometric
+from ..lr_finder import LRFind, geometric
 from ..optim import hyper_place, set_hyper, spread_lrs
 from ..schedule import SchedCos, SchedExp, SchedLin, SchedNo, SchedPoly
 from ..snapshot import snapshot
@@ -193,6 +193,13 @@ class GeneralScheduler(LearnerCallback):
         for name, sched in phase.scheds.items(): self.opt.set_stat(name, sched(pct))
 
 # %% ../../nbs/17d_fastai_v1_schedules.ipynb #fd5285d4
+def diverges(
+    losses: Sequence[float],    # smoothed
+) -> bool:
+    "Whether the last loss is four times the best, the rule of v1; for negative ones, as far above it"
+    best = min(losses)
+    return losses[-1] > best + 3*(best if best > 0 else max(abs(best), losses[0] - best))
+
 class LRFinder(LearnerCallback):
     "Raises the learning rate with each batch, and puts everything back in the end"
     run_in = ('fit',)
@@ -219,7 +226,7 @@ class LRFinder(LearnerCallback):
         if not train: return
         self.losses.append(float(smooth_loss))           # waits for the device: it has to
         self.raw_losses.append(float(last_loss))
-        bad = not math.isfinite(self.losses[-1]) or diverged(self.losses)
+        bad = not math.isfinite(self.losses[-1]) or diverges(self.losses)
         if len(self.losses) == self.num_it or self.stop_div and bad:
             return {'stop_epoch': True, 'stop_training': True}
         self.opt.lr = self.lrs[len(self.losses)]

@@ -32,7 +32,7 @@ def wait_for_batches(page: NotebookPage) -> None:
 
 
 def steps_drawn(page: NotebookPage) -> int:
-    return int(page.tab.locator(".cbnb-plot i").nth(2).inner_text().removeprefix("step ").replace(",", ""))
+    return int(page.tab.locator(".cbnb-plot > i").inner_text().removeprefix("step ").replace(",", ""))
 
 
 def dots(page: NotebookPage) -> int:
@@ -169,7 +169,7 @@ def test_who_closes_the_page_and_comes_back_finds_the_whole_curve_and_the_contro
         page.close_tab()
         wait_for_dots(page, 60)
         page.open()
-        page.wait_for("before => +document.querySelector('.cbnb-plot i:nth-of-type(3)')?.innerText.replace(/\\D/g, '') > before", drawn + 60)
+        page.wait_for("before => +document.querySelector('.cbnb-plot > i')?.innerText.replace(/\\D/g, '') > before", drawn + 60)
         first = page.tab.locator(".cbnb-plot svg").evaluate("svg => Math.min(...[...svg.querySelectorAll('path')].map(p => p.getBBox().x))")
         assert first <= 2
         page.tab.click(PAUSE)
@@ -204,7 +204,7 @@ learn.fit(2, cbs=[evil, Slowly()])""",
         assert EVIL in page.text(1)
         page.run_cell(2)
         page.wait_for_text(EVIL, 2)
-        page.output(2).locator(".cbnb-chart", has_text="train, smoothed").wait_for()
+        page.output(2).locator(".cbnb-chart[aria-label*='train, smoothed']").wait_for()
         page.run_cell(3)
         (error,) = page.errors()
         assert EVIL in error
@@ -239,3 +239,18 @@ def test_validation_before_and_after_leaves_one_table_and_no_bars(lab: Lab):
             assert page.output(cell).locator(".jp-OutputArea-child").count() == most
         assert [not output.get("data") for output in page.outputs(2)] == [True, False, False, False]
         check_quiet(page)
+
+
+def test_after_a_restart_of_the_kernel_nothing_looks_as_if_it_ran_on(lab: Lab, kernel: str):
+    """The dashboard stayed, with Stop and Pause and a time left."""
+    with lab.open(lab.write("restart.ipynb", [SETUP, "learn.fit(10**4, cbs=Slowly())"], kernel)) as page:
+        page.run_all(wait=False)
+        wait_for_batches(page)
+        assert page.tab.locator(STOP).is_visible()
+        page.tab.click('[data-command="notebook:restart-kernel"]')
+        page.tab.click(".jp-Dialog .jp-mod-accept")
+        page.tab.locator(STOP).wait_for(state="hidden")
+        after = "box => getComputedStyle(box, '::after').content"
+        boxes = page.tab.locator(".cbnb-dashboard")
+        assert boxes.count() == 1 and "the kernel is gone" in boxes.evaluate(after)
+        assert page.value("6*7") == 42  # the new kernel is there

@@ -48,7 +48,7 @@ def test_a_rate_is_chosen_used_and_trained_with(lab: Lab, kernel: str):
         page.tab.locator(f".cbnb-chart[aria-label*='chosen: {rates['steep']:.2g}']").wait_for()
         assert (cursor(page, 1) - before) * (rates["steep"] - recommended[1]) > 0
         picker.locator(".cbnb-use").click()
-        picker.locator(".cbnb-said", has_text=f"learn.lr is now {rates['steep']:.3g} (before: 0.01)").wait_for()
+        picker.locator(".cbnb-said", has_text=f"learn.lr is now {rates['steep']:.2g} (before: 0.01)").wait_for()
         assert page.value("learn.lr") == rates["steep"]
         # one that nobody suggests
         page.drag(picker.locator(".cbnb-lr"), 0.5)
