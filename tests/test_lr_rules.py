@@ -10,6 +10,7 @@ from cbnb.lr_rules import (
     EDGE,
     NEED,
     STEP,
+    as_rule,
     band_around,
     batch_noise,
     estimates,
@@ -194,6 +195,16 @@ def test_the_rate_is_the_middle_of_three_and_says_which_it_was():
     assert rate.lr == rate.estimates["edge"] and "the loss rises again" in rate.reason
 
 
+def test_a_rule_is_a_function_or_the_name_of_one():
+    assert as_rule(len) is len and as_rule("slide") is slide
+    with pytest.raises(ValueError, match="no rule 'hill'.*valley, slide"):
+        as_rule("hill")
+
+
+def test_only_a_sweep_that_is_open_at_its_end_says_so():
+    assert "it had not" not in recommend_rate(RATES, FALL, jump(16), 1.0, 200, 21).reason
+
+
 def test_of_two_estimates_the_rate_is_the_geometric_mean():
     rate = recommend_rate(RATES, FALL, [], 1.0, 200)
     assert rate.lr == pytest.approx(math.sqrt(rate.estimates["need"] * rate.estimates["edge"])) and "middle of two" in rate.reason
@@ -230,6 +241,7 @@ def test_too_few_points_are_no_curve():
 def test_a_short_sweep_has_diverged_only_if_it_rose_before_its_planned_end():
     lrs = [1 + i / 10 for i in range(5)]
     assert "diverged after 5 updates: start_lr=1 is too high" in sweep_problem(lrs, [1.0, 1.0, 1.0, 1.0, 2.1], 9)
+    assert "diverged" in sweep_problem(lrs, [1.0, 3.0, 1.0, 1.0, 2.5], 9)  # it is compared with the first
     assert "too few" in sweep_problem(lrs, [1.0, 1.0, 1.0, 1.0, 2.1], 5)  # as planned
     assert "too few" in sweep_problem(lrs, [1.0, 1.0, 1.0, 1.0, 2.0], 9)  # twice the first loss, and not more
     assert "the loss is nan in update 3 (lr 1.2)" in sweep_problem(lrs, [1.0, 1.0, nan, 1.0, 1.0], 9)
