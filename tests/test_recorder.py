@@ -427,31 +427,6 @@ def test_one_batch_before_any_fit():
     assert learn.loss == 13 and learn.train_iter == 0
 
 
-def test_a_validation_that_fails_inside_a_fit_leaves_no_phase_behind():
-    """The fit goes on, and its own validation still uses the learner's metrics, not copies as inside of another run."""
-    metric = cbnb.AvgMetric(mae)
-
-    class TryToValidate(cbnb.Callback):
-        def after_step(self):
-            with pytest.raises(ZeroDivisionError):
-                self.learn.validate(cbs=RaiseIn("after_pred", ZeroDivisionError, phase="validate"))
-
-    learn = line_learner(metrics=metric, cbs=TryToValidate)
-    learn.fit(1)
-    assert learn.recorder.phases == []
-    assert learn.recorder.history[0].epochs[0]["mae"] == pytest.approx(float(metric.value))
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError, cbnb.CancelFitException, None])
-def test_no_phase_and_no_running_status_is_left_however_a_fit_ends(error):
-    learn = line_learner(metrics=mae, cbs=RaiseIn("after_pred", error, phase="validate") if error else None)
-    try:
-        learn.fit(1)
-    except (KeyboardInterrupt, ZeroDivisionError):
-        pass
-    assert learn.recorder.phases == [] and learn.recorder.history[0].status != "running"
-
-
 @pytest.mark.parametrize("order", [-20, 0, 49, 51, 100])
 def test_log_is_the_row_of_this_epoch_for_every_order(order):
     """It was that of the epoch before, or of the fit before, for orders below the Recorder's."""
@@ -576,3 +551,26 @@ def test_the_colours_can_be_seen_on_white_and_on_black():
     for color in {*COLORS.values(), *RUN_COLORS, *RULE_COLORS.values()}:
         assert contrast(color, "#ffffff") >= 3 and contrast(color, "#111111") >= 3, color
     assert len(set(RUN_COLORS)) == 10 and len(set(RULE_COLORS.values())) == 5
+def test_a_validation_that_fails_inside_a_fit_leaves_no_phase_behind():
+    """The fit goes on, and its own validation still uses the learner's metrics, not copies as inside of another run."""
+    metric = cbnb.AvgMetric(mae)
+
+    class TryToValidate(cbnb.Callback):
+        def after_step(self):
+            with pytest.raises(ZeroDivisionError):
+                self.learn.validate(cbs=RaiseIn("after_pred", ZeroDivisionError, phase="validate"))
+
+    learn = line_learner(metrics=metric, cbs=TryToValidate)
+    learn.fit(1)
+    assert learn.recorder.phases == []
+    assert learn.recorder.history[0].epochs[0]["mae"] == pytest.approx(float(metric.value))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError, cbnb.CancelFitException, None])
+def test_no_phase_and_no_running_status_is_left_however_a_fit_ends(error):
+    learn = line_learner(metrics=mae, cbs=RaiseIn("after_pred", error, phase="validate") if error else None)
+    try:
+        learn.fit(1)
+    except (KeyboardInterrupt, ZeroDivisionError):
+        pass
+    assert learn.recorder.phases == [] and learn.recorder.history[0].status != "running"
