@@ -10,10 +10,14 @@ from cbnb.lr_rules import (
     EDGE,
     NEED,
     STEP,
+    as_rule,
     band_around,
     batch_noise,
     estimates,
+    fall_over_noise,
+    falls_surely,
     landmarks,
+    last_before_rise,
     loss_at,
     minimum,
     noise_left,
@@ -22,6 +26,7 @@ from cbnb.lr_rules import (
     smoothed,
     steep,
     step_rate,
+    still_low,
     sweep_problem,
     until_nan,
     valley,
@@ -160,8 +165,6 @@ def changed(losses, **at):
 def test_landmarks_are_65_percent_of_the_fall_and_the_last_place_near_the_lowest():
     assert landmarks(RATES, FALL) == (15, 18)
     assert landmarks(RATES, changed(FALL, at_14=0.35)) == (14, 18)  # just as low as 65%
-    assert landmarks(RATES, changed(FALL, at_4=-5.0, at_3=7.0)) == (15, 18)  # the first five are never the lowest
-    assert landmarks(RATES, changed(FALL, at_5=-5.0, at_6=7.0)) == (5, 5)
 
 
 def test_a_rate_comes_from_what_the_weights_need_and_from_the_edge():
@@ -192,6 +195,16 @@ def test_the_rate_is_the_middle_of_three_and_says_which_it_was():
     assert rate.lr == rate.estimates["edge"] and "the loss rises again" in rate.reason
 
 
+def test_a_rule_is_a_function_or_the_name_of_one():
+    assert as_rule(len) is len and as_rule("slide") is slide
+    with pytest.raises(ValueError, match="no rule 'hill'.*valley, slide"):
+        as_rule("hill")
+
+
+def test_only_a_sweep_that_is_open_at_its_end_says_so():
+    assert "it had not" not in recommend_rate(RATES, FALL, jump(16), 1.0, 200, 21).reason
+
+
 def test_of_two_estimates_the_rate_is_the_geometric_mean():
     rate = recommend_rate(RATES, FALL, [], 1.0, 200)
     assert rate.lr == pytest.approx(math.sqrt(rate.estimates["need"] * rate.estimates["edge"])) and "middle of two" in rate.reason
@@ -206,11 +219,18 @@ def test_the_rate_is_at_most_twice_the_estimate_from_the_edge():
     assert rate.lr == CAP * rate.estimates["edge"] == 2 * rate.estimates["edge"] and "the most that is safe" in rate.reason
 
 
-def test_the_band_reaches_half_way_to_the_other_estimates():
-    assert band_around(1.0, [1 / 4, 1.0, 9.0]) == (1 / 2, 3.0)
-    assert band_around(1.0, [1.0, 1.0]) == (1 / 1.6, 1.6)  # at least
-    assert band_around(1.0, [1e-9, 1e9]) == (1 / 4, 4.0)  # at most
-    assert band_around(2.0, [1.0, 2.0, 2.0], least=1.0, most=9.0) == (pytest.approx(2 / 2**0.5), 2.0)
+def test_the_band_is_three_and_a_half_times_to_either_side():
+    assert band_around(7.0) == (2.0, 24.5)
+
+
+def test_where_a_loss_without_a_fall_begins_to_rise():
+    """Up to 3.5 times a ten-thousandth it is as before; there is no noise."""
+    rise = [1.0] * 12 + [1.0003] * 3 + [1.0004] * 6
+    assert last_before_rise(RATES, rise) == 14 and landmarks(RATES, rise) == (14, 14)
+    assert falls_surely(FALL) and not falls_surely(rise) and not falls_surely([1.0] * 21)
+    assert fall_over_noise([1.0] * 10 + [0.5] * 5) == pytest.approx(0.5 / 1e-4) and fall_over_noise([1.0, 3.0] * 5 + [1.5] * 5) == pytest.approx(
+        0.5 / (math.sqrt(1 / 10 + 1 / 5) + 2e-4)
+    )
 
 
 def test_too_few_points_are_no_curve():
@@ -221,22 +241,18 @@ def test_too_few_points_are_no_curve():
 def test_a_short_sweep_has_diverged_only_if_it_rose_before_its_planned_end():
     lrs = [1 + i / 10 for i in range(5)]
     assert "diverged after 5 updates: start_lr=1 is too high" in sweep_problem(lrs, [1.0, 1.0, 1.0, 1.0, 2.1], 9)
+    assert "diverged" in sweep_problem(lrs, [1.0, 3.0, 1.0, 1.0, 2.5], 9)  # it is compared with the first
     assert "too few" in sweep_problem(lrs, [1.0, 1.0, 1.0, 1.0, 2.1], 5)  # as planned
     assert "too few" in sweep_problem(lrs, [1.0, 1.0, 1.0, 1.0, 2.0], 9)  # twice the first loss, and not more
-    assert "diverged after 3" in sweep_problem(lrs, [1.0, 1.0, nan, 1.0, 1.0], 9)
+    assert "the loss is nan in update 3 (lr 1.2)" in sweep_problem(lrs, [1.0, 1.0, nan, 1.0, 1.0], 9)
     assert "diverged" in sweep_problem(decades(3), [1.0, 1.0, 9.0], 9) and "too few" in sweep_problem(decades(4), [1.0, 1.0, 1.0, 9.0], 9)
 
 
-def test_a_loss_that_only_rises_gives_no_rate():
-    """The lowest place counts from the ninth on, and from ten times the first rate on."""
-    rise = [1.0] * 7 + [0.0] + [2.0] * 13
-    assert "it only rises" in sweep_problem(RATES, rise) and sweep_problem(RATES, [*rise[:8], 0.0, *rise[9:]]) is None
-    slow = [1.0 * 1.1**i for i in range(21)]  # ten times the first rate at place 25
-    assert "it only rises" in sweep_problem(slow, FALL)
+def test_a_loss_that_neither_falls_nor_rises_is_flat():
+    assert "flat from 1e-36 to 1e+04" in sweep_problem(RATES, [1.0] * 21) and sweep_problem(RATES, FALL) is None
 
 
-def test_a_loss_that_moves_by_less_than_a_thousandth_is_flat():
-    def falls_by(share):
-        return [1000.0 - share * 1000 * (1 - loss) for loss in FALL[:18]]
-
-    assert "flat from" in sweep_problem(RATES[:18], falls_by(0.0009)) and sweep_problem(RATES[:18], falls_by(0.0011)) is None
+def test_a_sweep_that_ends_before_the_loss_rises_is_open():
+    """Its lowest place is the last but one, or the last; and it ended as planned."""
+    fall = [*FALL[:18], 0.0, 0.2]
+    assert still_low(RATES[:20], fall, 20) and not still_low(RATES[:20], fall, 30) and not still_low(RATES, FALL, 21)

@@ -408,6 +408,14 @@ def test_an_overwritten_rate_is_noticed():
             cbnb.ReduceLROnPlateau(**wrong)
 
 
+def test_a_rate_that_stays_as_it_was_reduced_is_no_reason_to_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        reduce = cbnb.ReduceLROnPlateau()
+        fit(forced_learner(PLATEAU), cbs=reduce)
+    assert reduce.reductions
+
+
 # the best weights
 
 ENDINGS = {
