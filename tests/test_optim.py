@@ -3,13 +3,15 @@
 import copy
 import math
 import pickle
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import cbnb.all as cbnb
-from cbnb.optim import set_hyper
+from cbnb.optim import as_python, needs_closure, set_hyper, write_hyper
 from helpers import line_learner
 
 
@@ -125,3 +127,22 @@ def test_fit_sgdr_takes_keywords_in_fastais_order():
     seen = []
     line_learner(1).fit_sgdr(1, 1, 0.1, 2, At("after_batch", seen.append))
     assert len(seen) == 2
+
+
+def test_the_first_of_three_betas_is_written_and_the_others_stay():
+    """Some optimizers, such as Adan, have three."""
+    group = dict(betas=(0.9, 0.8, 0.7))
+    write_hyper([group], "betas", 0, 0.5)
+    assert group["betas"] == (0.5, 0.8, 0.7)
+
+
+def test_numbers_of_numpy_in_a_list_become_those_of_python():
+    numbers = as_python([np.float32(0.5), 0.25, np.array([1, 2])])
+    assert numbers == [0.5, 0.25, [1, 2]] and type(numbers[0]) is float
+
+
+def test_a_step_whose_arguments_cannot_be_found_out_is_called_without_a_closure():
+    """Python knows the arguments of `dict` as little as those of some compiled functions."""
+    p = [nn.Parameter(torch.zeros(1))]
+    assert needs_closure(torch.optim.LBFGS(p)) and not needs_closure(torch.optim.SGD(p))
+    assert not needs_closure(SimpleNamespace(step=dict))
