@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
-from cbnb.optim import as_python, needs_closure, set_hyper, write_hyper
+from cbnb.optim import Hypers, Optimizers, as_python, needs_closure, set_hyper, write_hyper
 from helpers import line_learner
 
 
@@ -146,3 +146,27 @@ def test_a_step_whose_arguments_cannot_be_found_out_is_called_without_a_closure(
     p = [nn.Parameter(torch.zeros(1))]
     assert needs_closure(torch.optim.LBFGS(p)) and not needs_closure(torch.optim.SGD(p))
     assert not needs_closure(SimpleNamespace(step=dict))
+
+
+def test_unfreezing_within_a_fit_trains_the_first_group_too():
+    def unfrozen(cb):
+        cb.opt.freeze()
+        frozen = cb.learn.model.a.requires_grad, cb.learn.model.b.requires_grad
+        cb.opt.unfreeze()
+        return frozen, (cb.learn.model.a.requires_grad, cb.learn.model.b.requires_grad)
+
+    assert in_fit(unfrozen)[0] == ((False, True), (True, True))
+
+
+def test_hypers_know_how_many_they_are():
+    hypers = Hypers(torch.optim.AdamW([nn.Parameter(torch.zeros(1))]), 0)
+    assert len(hypers) == len(set(hypers)) > 3
+
+
+def test_several_optimizers_take_a_state_for_a_parameter_that_has_none_yet():
+    one, two, stray = (nn.Parameter(torch.zeros(1)) for _ in range(3))
+    both = Optimizers([torch.optim.Adam([one]), torch.optim.Adam([two])])
+    both.state[two] = {"step": 1}
+    assert both.optimizers[1].state[two] == {"step": 1} and not both.optimizers[0].state
+    with pytest.raises(KeyError):
+        both.state[stray]

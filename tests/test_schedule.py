@@ -316,3 +316,13 @@ def test_a_cycle_without_a_rate_after_a_sweep_without_a_suggestion_says_what_it_
 def test_a_power_may_be_a_fraction():
     """Half of the way, and the square root of a half of the distance."""
     assert cbnb.SchedPoly(1.0, 3.0, 0.5)(0.5) == pytest.approx(1 + 2 * math.sqrt(0.5))
+
+
+@pytest.mark.parametrize("divisors", [(0, 1), (1, 0), (-1, 1), (1, -1), (0, 0)])
+def test_divisors_of_a_cycle_are_above_zero(divisors):
+    with pytest.raises(ValueError, match="should be above 0"):
+        OneCycle(0.4, *divisors)
+
+
+def test_a_cycle_may_begin_at_its_highest_rate():
+    assert OneCycle(0.4, div=1).planned()["lr"](0.0) == pytest.approx(0.4)
