@@ -679,7 +679,8 @@ def plot(self: Recorder,
     part = slice(skip_start, max(len(all_lrs) - skip_end, 0))
     lrs, losses = all_lrs[part] or all_lrs, all_losses[part] or all_losses
     marks, best = (_steepest(self, lrs, losses), lr) if suggestion else (None, None)
-    fig = lr_find_figure(lrs, losses, marks, best, ax=ax)
+    title = 'Loss over learning rate in the last fit' if found is None else 'Learning rate finder'
+    fig = lr_find_figure(lrs, losses, marks, best, title, ax)
     return show(fig, 'loss over learning rate', return_fig) if ax is None else ax
 
 def _of_last_fit(recorder: Recorder) -> tuple[list[float], list[float]]:
