@@ -48,6 +48,7 @@ class Step:
     "What is done with one batch, in five parts, each of which may be overridden"
     model = loss_func = opt = None        # None: the learner's
     own_update = False    # whether it finds gradients where callbacks cannot change them
+    own_loss = False      # whether the loss is not one of `learn.pred` and `learn.yb`
     own = ()              # modules of its model that the learner's has not, and does not switch
     def predict(self, learn: 'Learner') -> None:
         "Set `learn.pred`"
@@ -124,6 +125,7 @@ class CallStep(Step):
     by_learner: bool | None = None     # whether it leaves the update to the learner; None: not seen
     steps: list | None = None    # one for each of `learn.opt`, in a run in which it computes gradients
     told = False                 # whether it was said that there are none
+    own_loss = True
     def __init__(self,
         func: Callable[..., Any],   # called with the whole batch; its `opt` becomes the learner's
     ):
@@ -275,6 +277,8 @@ def is_number(value: Any) -> bool:
 # %% ../nbs/03_learner.ipynb #6054ea6f
 class ModelLossStep(Step):
     "For a model that takes the whole batch, and returns its loss with the prediction"
+    own_loss = True
+
     def predict(self, learn):
         __tracebackhide__ = True
         inputs = learn.xb[0] if isinstance(learn.xb, tuple) and len(learn.xb) == 1 else None

@@ -335,10 +335,12 @@ class LRFind:
         self.reason = f'{rate.reason}; for {self.planned.length}{self.planned.hint}{self.remark}'
 
     def choose(self,
-        lr: float,    # of the last group
+        lr: Any,    # of the last group: a number, or the name of a rule that suggests one
     ) -> None:
         "Take another rate; the `recommended` one stays known"
-        self.lr = lr
+        if isinstance(lr, str) and lr not in self.suggestions: raise ValueError(
+            f'{lr!r} has suggested no rate; there are {", ".join(self.suggestions) or "none"}')
+        self.lr = as_positive(self.suggestions[lr] if isinstance(lr, str) else lr)
 
     def _ask(self, rules: list[Callable[..., Suggestion]]) -> None:
         "Fill in the suggestions"

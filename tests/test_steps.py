@@ -1274,3 +1274,17 @@ def test_an_optimizer_that_the_learner_knows_is_no_reason_to_warn(kind):
         learn.fit(1)
         learn.fit(1)
         assert ab(learn) != (0, 0)
+
+
+@pytest.mark.parametrize("kind", ["function", "model"])
+def test_mixing_is_refused_where_the_step_has_its_own_loss(kind):
+    """After a first fit it was not: the inputs were mixed, and the targets were not."""
+    net = Line()
+    step = cbnb.ModelLossStep() if kind == "model" else lambda x, y: (net(x) - y).square().mean()
+    if kind == "model":
+        net = Parts()
+        net.forward = lambda x, y: ((net.wide * x - y).square().mean(), net.wide * x)
+    learn = line_learner(model=net, train_step=step, valid=False)  # it has a loss_func, too
+    learn.fit(1)
+    with pytest.raises(ValueError, match="has no loss of prediction and targets: mix in there"):
+        learn.fit(1, cbs=cbnb.MixUp())
