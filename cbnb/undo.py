@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from types import FrameType
 from typing import Any
 
@@ -84,11 +84,16 @@ def _replaceable() -> dict[int, Any]:
 
 class interrupts_wait:
     "In here Ctrl-C is noted; it acts at the end"
-    def __enter__(self) -> None:
+    def __enter__(self) -> 'interrupts_wait':
         self.old: dict[int, Any] | None = None        # None: there is nothing to do at the end
-        if threading.current_thread() is not threading.main_thread(): return
-        if _installed(): self._close()
-        else: self._install(_replaceable())
+        if threading.current_thread() is threading.main_thread():
+            if _installed(): self._close()
+            else: self._install(_replaceable())
+        return self
+
+    def lifted(self) -> Any:
+        "A block inside of this one in which Ctrl-C is as it was outside"
+        return interrupts_act() if self.old is not None and self.was_open else nullcontext()
 
     def _close(self) -> None:
         was_open, _handler.open = _handler.open, False

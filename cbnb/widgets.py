@@ -274,16 +274,18 @@ def limits(self: RunsView,
     log_y: bool = False,
 ) -> tuple[tuple[float, float] | None, list[int]]:   # of y; None: what the lines need
     "Limits that no diverged run decides, and the places of the runs that go beyond"
-    tops, low = {}, math.inf
+    starts, tops, low = {}, {}, math.inf
     for i in self.chosen():
         for ys in self._values_of(i, lines):
             finite = ys[torch.isfinite(ys) & ((ys > 0) | (not log_y))]
             if not len(finite): continue
+            starts.setdefault(i, finite[0].item())
             tops[i] = max(tops.get(i, -math.inf), finite.max().item())
             low = min(low, finite.min().item())
     if len(tops) < 2: return None, []
     usual = sorted(tops.values())[(len(tops) - 1)//2] - low
-    beyond = [i for i, top in tops.items() if usual and top - low > 20*usual]
+    beyond = [i for i, top in tops.items()                   # far above the others, and its start
+              if usual and top - low > 20*usual and top - low > 4*(starts[i] - low)]
     if not beyond: return None, []
     high = max(top for i, top in tops.items() if i not in beyond)
     room = 0 if log_y else 0.05*(high - low)

@@ -290,6 +290,7 @@ def main() -> int:
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in the background with SIGINT ignored
     names = [args.call] if args.call else list(CALLS)
     if args.inside:
         found = at_random(args.call, args.width, args.n, args.seed)

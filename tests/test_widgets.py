@@ -258,6 +258,15 @@ def test_a_diverged_run_does_not_flatten_the_others(overlay):
     assert view.limits(drawn_lines(view)) == (None, [])
 
 
+def test_a_first_fit_is_not_taken_for_a_diverged_one():
+    """It begins far above a second one that goes on from there, as any first fit does."""
+    view = fitted(20, 2).recorder.plot_losses(widget=True)
+    first, second = view.raw
+    assert first.max() > 20 * second.max() and view.limits(drawn_lines(view)) == (None, [])
+    view.overlay.value = True
+    assert view.limits(drawn_lines(view)) == (None, [])
+
+
 def drawn_lines(view):
     return view.over_steps(view.smooth.__getitem__, "train", "black") + view.over_epochs("valid_loss", "valid", "black")
 
