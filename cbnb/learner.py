@@ -765,23 +765,22 @@ def added_cbs(self: Learner, cbs: Any) -> Iterator[Learner]:
     "Callbacks for the length of a `with` block"
     before = self.cbs
     new = [self.callbacks.as_callback(cb) for cb in as_list(cbs)]
-    try:
-        with interrupts_wait():
+    with interrupts_wait() as waiting:       # not between `try` and its `finally`, either
+        try:
             for cb in new: self.callbacks.add(cb, replace=False)
-        yield self
-    finally: self.remove_cbs([cb for cb in new if not any(cb is b for b in before)])
+            with waiting.lifted(): yield self
+        finally: self.remove_cbs([cb for cb in new if not any(cb is b for b in before)])
 
 @patch
 @contextmanager
 def removed_cbs(self: Learner, cbs: Any) -> Iterator[Learner]:
     "Do without callbacks for the length of a `with` block"
     leaving, gone = [cb for which in as_list(cbs) for cb in self.callbacks.find(which)], []
-    try:
-        with interrupts_wait():
+    with interrupts_wait() as waiting:
+        try:
             for cb in leaving: gone += self.callbacks.remove(cb)
-        yield self
-    finally:
-        with interrupts_wait():
+            with waiting.lifted(): yield self
+        finally:
             for place in reversed(gone): self.callbacks.insert(*place)
 
 @patch
