@@ -881,3 +881,16 @@ def test_a_learner_is_not_copied_within_a_fit(take, tmp_path):
         learn.fit(1, cbs=cbnb.Callback(after_epoch=lambda cb: take(cb.learn)))
     take(learn)
     learn.fit(1)
+
+
+@pytest.mark.parametrize("value", [lambda: 1, open])
+def test_a_note_that_cannot_be_saved_is_a_type_error(value, tmp_path):
+    """A function made on the spot failed in pickle, with an AttributeError that does not say where."""
+    learn = line_learner(path=tmp_path)
+    with pytest.raises(TypeError, match=r"note\['f'\] is .*nothing was written"):
+        learn.save("a", note=dict(f=value))
+    assert not list(tmp_path.rglob("*.pth"))
+
+
+def test_a_note_is_read_by_a_name_of_the_package(tmp_path):
+    assert cbnb.read_note(line_learner(path=tmp_path).save("a", note=dict(epoch=3))) == dict(epoch=3)
