@@ -122,10 +122,10 @@ def as_loadable(
         if kind is OrderedDict: vars(new).update(vars(value))      # the versions of the modules
         return new
     if numpy and isinstance(value, (numpy.number, numpy.bool_)): value = value.item()
-    file = io.BytesIO()
-    torch.save(value, file)
-    file.seek(0)
-    try: torch.load(file, weights_only=True)
+    try:
+        torch.save(value, file := io.BytesIO())
+        file.seek(0)
+        torch.load(file, weights_only=True)
     except Exception as e: raise TypeError(
         f'{name} is {value!r:.80}, a {kind.__module__}.{kind.__qualname__}. Learner.load reads '
         'only tensors, numbers, texts and containers of these, so nothing was written: turn it '
@@ -346,6 +346,7 @@ class SaveModel(Tracker):
     "Saves the weights when there is a new best value, and loads the best when the fit ends"
     order = 61
 
+    @hinted
     def __init__(self,
         monitor: str = 'valid_loss',       # this and what follows as in `Tracker`
         comp: Any = None,

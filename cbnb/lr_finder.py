@@ -25,7 +25,7 @@ from cbnb.callback import (
     patch)
 from .data import find_bs, map_tensors, n_batches
 from .front_end import shell
-from .learner import CallStep, Learner, as_count, as_list
+from .learner import ALONE, HOW_KNOWN, CallStep, Learner, as_count, as_list
 from .lr_rules import REFERENCE, RULES, Rate, Suggestion, as_rule, loss_at, recommend_rate
 from .lr_trials import Plan, Trial, choose, next_rate, plan_trials
 from .metrics import RunningMean, Smoother, distinct, name_of
@@ -335,10 +335,12 @@ class LRFind:
         self.reason = f'{rate.reason}; for {self.planned.length}{self.planned.hint}{self.remark}'
 
     def choose(self,
-        lr: float,    # of the last group
+        lr: Any,    # of the last group: a number, or the name of a rule that suggests one
     ) -> None:
         "Take another rate; the `recommended` one stays known"
-        self.lr = lr
+        if isinstance(lr, str) and lr not in self.suggestions: raise ValueError(
+            f'{lr!r} has suggested no rate; there are {", ".join(self.suggestions) or "none"}')
+        self.lr = as_positive(self.suggestions[lr] if isinstance(lr, str) else lr)
 
     def _ask(self, rules: list[Callable[..., Suggestion]]) -> None:
         "Fill in the suggestions"
@@ -491,6 +493,8 @@ def _mock_run(self: Learner,
             self.valid_every = []
             self._prepare_opt(None, None, reset_opt=False)
             self._fit_level()
+            if getattr(self.train_step, 'alone', False): raise ValueError(
+                f'{ALONE}, so there is no rate to sweep: {HOW_KNOWN}')
 
 # %% ../nbs/07_lr_finder.ipynb #feffe79c
 class TrialRun(UpdateCounter):
