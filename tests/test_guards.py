@@ -3,7 +3,10 @@
 import tempfile
 
 import pytest
+import torch
+from torch import nn
 
+import cbnb.all as cbnb
 from interrupts import CALLS, At, interrupted, make, quiet
 
 # what begins and ends runs, adds and removes callbacks, and changes a loss function for a while
@@ -54,3 +57,23 @@ def test_an_interrupt_while_callbacks_are_taken_out_for_a_while(monkeypatch):
         for i in range(1, count.n + 1):
             at = AtGuarded(i, {"insert", "remove"})
             assert interrupted(learn, "without", at) == [], at.where
+
+
+class Judge(nn.Linear):
+    """Not a part of the model: the learner switches it only for the length of a call."""
+
+    def evaluate(self, x, y):
+        return nn.functional.mse_loss(self(x), y)
+
+
+def test_an_interrupt_where_the_validation_of_a_fit_switches_a_module_of_a_step():
+    x, judge, functions = torch.ones(4, 1), Judge(1, 1), {"_evaluate", "__exit__"}
+    learn = cbnb.Learner(cbnb.DataLoaders([(x, x)], [(x, x)], device="cpu"), nn.Linear(1, 1), nn.MSELoss(), eval_step=judge.evaluate)
+    with quiet():
+        count = AtGuarded(None, functions)
+        count(lambda: learn.fit(1))
+        for i in range(1, count.n + 1):
+            at = AtGuarded(i, functions)
+            at(lambda: learn.fit(1))
+            assert judge.training, at.where
+    assert count.n >= 10

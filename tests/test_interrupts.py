@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
+from cbnb.learner import layer_rows, noting_gradients
 from cbnb.undo import UndoStack, interrupts_act, interrupts_wait
-from helpers import line_learner
+from helpers import Line, line_learner
 from interrupts import CALLS, At, at_each, at_random
 
 PLACES = 60  # of some 3,000 in each call
@@ -207,3 +208,80 @@ def test_a_forked_process_is_terminated_as_ever():
         assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGTERM
     os.close(read)
     os.close(write)
+
+
+def test_ctrl_c_while_parameters_are_watched_leaves_no_hook():
+    """It comes when the hook is there, and nobody yet knows how to take it off."""
+
+    class Watched:
+        requires_grad, hooked = True, False
+
+        def register_hook(self, hook):
+            self.hooked = True
+            press()
+            return self
+
+        def remove(self):
+            self.hooked = False
+
+    watched = Watched()
+    with pytest.raises(KeyboardInterrupt):
+        noting_gradients([watched], list)
+    assert not watched.hooked
+
+
+def test_ctrl_c_while_layers_are_watched_leaves_no_hook():
+    class Pressing(nn.Linear):
+        def register_forward_hook(self, hook):
+            handle = super().register_forward_hook(hook)
+            press()
+            return handle
+
+    layer = Pressing(1, 1)
+    with pytest.raises(KeyboardInterrupt):
+        layer_rows(layer, list)
+    assert not layer._forward_hooks
+
+
+def test_ctrl_c_at_the_end_of_a_summary_waits_until_all_modules_train_again():
+    class Pressing(Line):
+        def __setattr__(self, name, value):
+            super().__setattr__(name, value)
+            if name == "training" and value and self.pressing:
+                press()
+
+        pressing = False
+
+    learn = line_learner(model=nn.Sequential(Pressing(), nn.Dropout(0.5)))
+    learn.model[0].pressing = True
+    with pytest.raises(KeyboardInterrupt):
+        learn.summary()
+    assert [m.training for m in learn.model.modules()] == [True, True, True]
+
+
+@pytest.mark.parametrize("name", ["add", "remove"])
+def test_ctrl_c_while_callbacks_come_or_go_acts_when_all_have(name, monkeypatch):
+    learn = line_learner()
+    one, other = cbnb.Callback(before_fit=press), cbnb.Callback(after_fit=press)
+    if name == "remove":
+        learn.add_cbs([one, other])
+    do = getattr(learn.callbacks, name)
+    monkeypatch.setattr(learn.callbacks, name, lambda cb: (do(cb), press()))
+    with pytest.raises(KeyboardInterrupt):
+        getattr(learn, f"{name}_cbs")([one, other])
+    assert [cb in learn.cbs for cb in (one, other)] == [name == "add"] * 2
+
+
+def test_ctrl_c_as_a_run_enters_the_history_closes_that_run():
+    """Else it would be shown as running for ever."""
+
+    class Pressing(list):
+        def append(self, run):
+            super().append(run)
+            press()
+
+    learn = line_learner()
+    learn.recorder.history.runs = Pressing()
+    with pytest.raises(KeyboardInterrupt):
+        learn.fit(1)
+    assert [run.status for run in learn.recorder.history.runs] == ["interrupted"]

@@ -124,3 +124,31 @@ def test_callbacks_taken_out_for_a_while_come_back_to_their_places():
         assert [type(cb) for cb in learn.cbs] == [type(cb) for cb in before if not isinstance(cb, (cbnb.GradientClip, cbnb.Recorder))]
         assert not hasattr(learn, "gradient_clip")
     assert learn.cbs == before and learn.gradient_clip is before[[type(cb) for cb in before].index(cbnb.GradientClip)]
+
+
+RUNS = dict(
+    fit=lambda learn: learn.fit(1),
+    validate=lambda learn: learn.validate(),
+    inner=lambda learn: learn.get_preds(inner=True),
+    summary=lambda learn: learn.summary(),
+)
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+def test_the_model_is_moved_to_the_device_of_the_loaders_before_the_first_batch(run):
+    """Somebody may have moved it elsewhere since the last run."""
+    seen = []
+
+    class Noting(Line):
+        def to(self, device):
+            seen.append(str(device))
+            return super().to(device)
+
+        def forward(self, x):
+            seen.append("forward")
+            return super().forward(x)
+
+    learn = line_learner(model=Noting())
+    seen.clear()
+    run(learn)
+    assert seen[0] == "cpu" and "forward" in seen

@@ -3,13 +3,15 @@
 import copy
 import math
 import pickle
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import cbnb.all as cbnb
-from cbnb.optim import set_hyper
+from cbnb.optim import Hypers, Optimizers, as_python, needs_closure, set_hyper, write_hyper
 from helpers import line_learner
 
 
@@ -141,3 +143,44 @@ def test_an_unknown_hyper_parameter_is_named_with_those_there_are():
 
     line_learner().fit(1, cbs=cbnb.Callback(before_fit=ask))
     assert len(seen) == 2
+def test_the_first_of_three_betas_is_written_and_the_others_stay():
+    """Some optimizers, such as Adan, have three."""
+    group = dict(betas=(0.9, 0.8, 0.7))
+    write_hyper([group], "betas", 0, 0.5)
+    assert group["betas"] == (0.5, 0.8, 0.7)
+
+
+def test_numbers_of_numpy_in_a_list_become_those_of_python():
+    numbers = as_python([np.float32(0.5), 0.25, np.array([1, 2])])
+    assert numbers == [0.5, 0.25, [1, 2]] and type(numbers[0]) is float
+
+
+def test_a_step_whose_arguments_cannot_be_found_out_is_called_without_a_closure():
+    """Python knows the arguments of `dict` as little as those of some compiled functions."""
+    p = [nn.Parameter(torch.zeros(1))]
+    assert needs_closure(torch.optim.LBFGS(p)) and not needs_closure(torch.optim.SGD(p))
+    assert not needs_closure(SimpleNamespace(step=dict))
+
+
+def test_unfreezing_within_a_fit_trains_the_first_group_too():
+    def unfrozen(cb):
+        cb.opt.freeze()
+        frozen = cb.learn.model.a.requires_grad, cb.learn.model.b.requires_grad
+        cb.opt.unfreeze()
+        return frozen, (cb.learn.model.a.requires_grad, cb.learn.model.b.requires_grad)
+
+    assert in_fit(unfrozen)[0] == ((False, True), (True, True))
+
+
+def test_hypers_know_how_many_they_are():
+    hypers = Hypers(torch.optim.AdamW([nn.Parameter(torch.zeros(1))]), 0)
+    assert len(hypers) == len(set(hypers)) > 3
+
+
+def test_several_optimizers_take_a_state_for_a_parameter_that_has_none_yet():
+    one, two, stray = (nn.Parameter(torch.zeros(1)) for _ in range(3))
+    both = Optimizers([torch.optim.Adam([one]), torch.optim.Adam([two])])
+    both.state[two] = {"step": 1}
+    assert both.optimizers[1].state[two] == {"step": 1} and not both.optimizers[0].state
+    with pytest.raises(KeyError):
+        both.state[stray]

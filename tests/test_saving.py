@@ -723,6 +723,24 @@ def test_an_interrupt_in_the_middle_of_a_save_is_one_afterwards(tmp_path, monkey
     learn.load("model_0", with_opt=False)
 
 
+def test_ctrl_c_between_the_weights_and_the_optimizer_waits_until_both_are_loaded(tmp_path, monkeypatch):
+    learn = line_learner(path=tmp_path, opt_func=torch.optim.Adam)
+    learn.fit(1)
+    learn.save("a")
+    want = ab(learn)
+    learn.fit(2)
+    load_state_dict = learn.model.load_state_dict
+
+    def slow(*args, **kwargs):
+        signal.raise_signal(signal.SIGINT)
+        return load_state_dict(*args, **kwargs)
+
+    monkeypatch.setattr(learn.model, "load_state_dict", slow)
+    with pytest.raises(KeyboardInterrupt):
+        learn.load("a")
+    assert ab(learn) == want and {state["step"].item() for state in learn.opt.state.values()} == {2}
+
+
 def test_torch_writes_by_path(tmp_path, monkeypatch):
     """An open Python file can be closed before torch's writer has ended it."""
     seen = []

@@ -1,6 +1,8 @@
 """Learning rates and momenta over a fit."""
 
 import math
+import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
+from cbnb.schedule import OneCycle
 from helpers import line_batches, line_learner
 
 
@@ -287,3 +290,39 @@ def test_loaders_without_length_but_a_number_of_batches():
     learn = line_learner(dls=cbnb.DataLoaders(batches, device="cpu"))
     learn.fit_one_cycle(2, 0.1)
     assert learn.recorder.lrs == pytest.approx([one_cycle(i / 10, 0.1)[0] for i in range(10)])
+
+
+def test_a_schedule_says_how_it_was_made():
+    text = repr(cbnb.SchedPoly(0.1, 0.2, 3))
+    assert text.startswith("SchedPoly(") and all(part in text for part in ("start=0.1", "end=0.2", "power=3"))
+
+
+def test_a_cycle_may_end_at_its_highest_rate():
+    lr = OneCycle(0.4, div=2, div_final=1).planned()["lr"]
+    assert [lr(0.0), lr(0.25), lr(1.0)] == pytest.approx([0.2, 0.4, 0.4])
+
+
+@pytest.mark.parametrize("found, lr_max, warns", [(None, None, True), (None, 0.1, False), (0.2, None, False)])
+def test_a_cycle_without_a_rate_after_a_sweep_without_a_suggestion_says_what_it_takes(found, lr_max, warns):
+    """Perhaps `lr_max=found.lr` was meant, which is None."""
+    learn = line_learner()
+    learn.lr_finder_result = SimpleNamespace(lr=found)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        learn.fit_one_cycle(1, lr_max)
+    assert [str(w.message) for w in seen] == ["lr_find made no suggestion, so lr_max is learn.lr=0.1"] * warns
+
+
+def test_a_power_may_be_a_fraction():
+    """Half of the way, and the square root of a half of the distance."""
+    assert cbnb.SchedPoly(1.0, 3.0, 0.5)(0.5) == pytest.approx(1 + 2 * math.sqrt(0.5))
+
+
+@pytest.mark.parametrize("divisors", [(0, 1), (1, 0), (-1, 1), (1, -1), (0, 0)])
+def test_divisors_of_a_cycle_are_above_zero(divisors):
+    with pytest.raises(ValueError, match="should be above 0"):
+        OneCycle(0.4, *divisors)
+
+
+def test_a_cycle_may_begin_at_its_highest_rate():
+    assert OneCycle(0.4, div=1).planned()["lr"](0.0) == pytest.approx(0.4)

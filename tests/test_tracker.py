@@ -516,6 +516,26 @@ def test_an_interrupt_while_the_best_is_saved(tmp_path, monkeypatch):
     assert save.best_epoch == 1 and ab(learn) == weights.seen[1] == ab(line_learner(path=tmp_path).load("model"))
 
 
+def test_ctrl_c_between_the_best_value_and_its_file_waits_for_the_file(tmp_path, monkeypatch):
+    """The best is that of epoch 1 when the weights are asked for; the file must not be that of epoch 0."""
+    learn, weights = forced_learner([5, 4, 3], path=tmp_path), Weights()
+    state_dict, pressed = learn.model.state_dict, []
+
+    def slow(*args, **kwargs):
+        if learn.running and learn.epoch == 1 and not pressed:
+            pressed.append(True)
+            signal.raise_signal(signal.SIGINT)
+        return state_dict(*args, **kwargs)
+
+    monkeypatch.setattr(learn.model, "state_dict", slow)
+    save = cbnb.SaveModel()
+    with pytest.raises(cbnb.FitInterrupted), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(learn, cbs=[weights, save])
+    assert pressed and save.best_epoch == 1
+    assert ab(line_learner(path=tmp_path).load("model")) == weights.seen[1]
+
+
 def test_each_epoch_and_the_end(tmp_path):
     def names(folder):
         return sorted(p.name for p in (tmp_path / "models" / folder).iterdir())
