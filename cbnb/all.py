@@ -16,7 +16,7 @@ __all__ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'Cance
            'ShortEpochCallback', 'SkipToEpoch', 'StopAfter', 'TerminateOnNaN', 'TerminateOnNaNCallback',
            'ActivationStats', 'Hook', 'HookCallback', 'Hooks', 'hook_output', 'hook_outputs', 'CutMix', 'MixUp',
            'EarlyStopping', 'EarlyStoppingCallback', 'ReduceLROnPlateau', 'Tracker', 'TrackerCallback', 'load_learner',
-           'SaveModel', 'SaveModelCallback', 'CSVLogger', 'GatherPredsCallback', 'FetchPredsCallback',
+           'read_note', 'SaveModel', 'SaveModelCallback', 'CSVLogger', 'GatherPredsCallback', 'FetchPredsCallback',
            'MCDropoutCallback', 'SavedBatches', 'before_batch_cb', 'FTRL', 'ClipStep', 'ClosureStep', 'EvalStep',
            'ModelLossStep', 'MultiLossStep', 'TrainStep']
 
@@ -52,7 +52,7 @@ from .hooks import ActivationStats, Hook, HookCallback, Hooks, hook_output, hook
 from .mixup import CutMix, MixUp
 from .tracker import (
     EarlyStopping, EarlyStoppingCallback, ReduceLROnPlateau, Tracker, TrackerCallback)
-from .checkpoint import load_learner, SaveModel, SaveModelCallback
+from .checkpoint import load_learner, read_note, SaveModel, SaveModelCallback
 from .csv_logger import CSVLogger
 from .preds import (
     GatherPredsCallback, FetchPredsCallback, MCDropoutCallback, SavedBatches, before_batch_cb)
@@ -77,8 +77,8 @@ _all_ = ['Callback', 'CancelBackwardException', 'CancelBatchException', 'CancelE
          'TerminateOnNaNCallback', 'ActivationStats', 'Hook', 'HookCallback', 'Hooks',
          'hook_output', 'hook_outputs', 'CutMix', 'MixUp', 'EarlyStopping',
          'EarlyStoppingCallback', 'ReduceLROnPlateau', 'Tracker', 'TrackerCallback',
-         'load_learner', 'SaveModel', 'SaveModelCallback', 'CSVLogger', 'GatherPredsCallback',
-         'FetchPredsCallback', 'MCDropoutCallback', 'SavedBatches', 'before_batch_cb',
+         'load_learner', 'read_note', 'SaveModel', 'SaveModelCallback', 'CSVLogger',
+         'GatherPredsCallback', 'FetchPredsCallback', 'MCDropoutCallback', 'SavedBatches', 'before_batch_cb',
          'FTRL', 'ClipStep', 'ClosureStep', 'EvalStep', 'ModelLossStep', 'MultiLossStep',
          'TrainStep']
 

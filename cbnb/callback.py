@@ -340,7 +340,8 @@ _SYNONYMS = dict(                    # what others call it -> what we do
     callbacks=['cbs'], callback_fns=['cbs'], loss=['loss_func'], loss_fn=['loss_func'],
     criterion=['loss_func'], opt=['opt_func'], optim=['opt_func'], optimizer=['opt_func'],
     metric=['metrics'], data=['dls', 'dl'], dataloaders=['dls'], dataloader=['dl'],
-    test_dl=['dl'], suggestions=['suggest_funcs'], plot=['show_plot'])
+    test_dl=['dl'], suggestions=['suggest_funcs'], plot=['show_plot'], mode=['comp'],
+    restore_best_weights=['restore'], filepath=['fname'], filename=['fname'])
 _ELSEWHERE = dict(
     device='the loaders have it, DataLoaders(train, valid, device=...)',
     bs='the loaders have it, DataLoaders.from_datasets(train, valid, bs=...)',

@@ -122,10 +122,10 @@ def as_loadable(
         if kind is OrderedDict: vars(new).update(vars(value))      # the versions of the modules
         return new
     if numpy and isinstance(value, (numpy.number, numpy.bool_)): value = value.item()
-    file = io.BytesIO()
-    torch.save(value, file)
-    file.seek(0)
-    try: torch.load(file, weights_only=True)
+    try:
+        torch.save(value, file := io.BytesIO())
+        file.seek(0)
+        torch.load(file, weights_only=True)
     except Exception as e: raise TypeError(
         f'{name} is {value!r:.80}, a {kind.__module__}.{kind.__qualname__}. Learner.load reads '
         'only tensors, numbers, texts and containers of these, so nothing was written: turn it '
@@ -266,12 +266,19 @@ def _parts(path: Path, device: Any, with_opt: bool) -> tuple[dict, dict | None]:
     if not isinstance(weights, dict): raise ValueError(
         f"{path} holds a {type(weights).__name__}, not a model's state: is it a file of Learner.save?")
     if not with_opt or opt_state is None: return weights, None
-    groups = opt_state.get('param_groups') if isinstance(opt_state, dict) else None
-    if not isinstance(groups, list) or not isinstance(opt_state.get('state'), dict) or not all(
-            isinstance(g, dict) and 'params' in g for g in groups): raise ValueError(
-        f"the optimizer's state in {path} is none of torch, so nothing was loaded: "
-        f'load(..., with_opt=False) loads the weights alone')
+    if not _is_opt_state(opt_state): raise ValueError(_malformed(f' in {path}'))
     return weights, opt_state
+
+def _is_opt_state(state: Any) -> bool:
+    "Whether it has the form of what an optimizer of torch gives as its `state_dict`"
+    if not isinstance(state, dict): return False
+    groups, slots = state.get('param_groups'), state.get('state')
+    if not isinstance(groups, list) or not isinstance(slots, dict): return False
+    return all(isinstance(g, dict) and isinstance(g.get('params'), list) for g in groups)
+
+def _malformed(what: str) -> str:
+    return (f"the optimizer's state{what} is malformed, so nothing was loaded: "
+            'load(..., with_opt=False) loads the weights alone')
 
 def _name_in(model: nn.Module) -> Callable[[str], str]:
     "How a parameter, buffer or module of a file is called in a model, which may be compiled"
@@ -301,9 +308,14 @@ def _load_opt(self: Learner,
     if why_not := self._misfit(saved): return why_not
     put_back = save_hypers(self.opt) if self.running else None     # those of the fit stay
     state = {k: v for k, v in saved.items() if k != 'param_names'}
-    try: self.opt.load_state_dict(state)
-    except (ValueError, KeyError) as e: return str(e)
+    opt, had = self.opt, (self.opt.state, self.opt.param_groups)
+    try: opt.load_state_dict(state)
+    except BaseException as e:
+        opt.state, opt.param_groups = had          # torch has put in part of it
+        if not isinstance(e, Exception): raise
+        raise ValueError(_malformed(f' ({e!r})')) from e
     if put_back: put_back()
+    return None
 
 @patch
 def _misfit(self: Learner, saved: dict[str, Any]) -> str | None:
@@ -313,7 +325,9 @@ def _misfit(self: Learner, saved: dict[str, Any]) -> str | None:
     if sizes[0] != sizes[1]: return (f'its groups have {sizes[0]} parameters, '
                                      f'and those of this optimizer {sizes[1]}')
     for old, new in zip(theirs, mine):
-        if differ := set(old) ^ set(new): return f'it is of another kind, with {differ}'
+        only = {where: ', '.join(sorted(names)) for where, names in
+                (('the file has', set(old) - set(new)), ('this one has', set(new) - set(old))) if names}
+        if only: return 'it is of another kind: only ' + '; only '.join(map(' '.join, only.items()))
     here = self._param_names()
     for i, (old, new) in enumerate(zip(saved.get('param_names', here), here)):
         for a, b in zip(old, new):
@@ -332,6 +346,7 @@ class SaveModel(Tracker):
     "Saves the weights when there is a new best value, and loads the best when the fit ends"
     order = 61
 
+    @hinted
     def __init__(self,
         monitor: str = 'valid_loss',       # this and what follows as in `Tracker`
         comp: Any = None,

@@ -435,7 +435,7 @@ def _finish(self: ProgressCallback, exc_type: type | None, exc: BaseException | 
             tb: Any) -> None:
     learn = self.learn
     as_planned = exc is None and (not self.cancelled or learn.purpose == 'lr_find')
-    if isinstance(exc, KeyboardInterrupt): word = learn.stopped_where() + self._after()
+    if isinstance(exc, (KeyboardInterrupt, SystemExit)): word = learn.stopped_where() + self._after()
     elif exc is not None: word = f'failed in {learn.where()}: {type(exc).__name__}'
     else: word = self.cancelled + self._after() if self.cancelled else self._done()
     steered = learn.steering.said() if hasattr(learn, 'steering') else ''

@@ -25,7 +25,7 @@ from cbnb.callback import (
     patch)
 from .data import find_bs, map_tensors, n_batches
 from .front_end import shell
-from .learner import CallStep, Learner, as_count, as_list
+from .learner import ALONE, HOW_KNOWN, CallStep, Learner, as_count, as_list
 from .lr_rules import REFERENCE, RULES, Rate, Suggestion, as_rule, loss_at, recommend_rate
 from .lr_trials import Plan, Trial, choose, next_rate, plan_trials
 from .metrics import RunningMean, Smoother, distinct, name_of
@@ -335,10 +335,12 @@ class LRFind:
         self.reason = f'{rate.reason}; for {self.planned.length}{self.planned.hint}{self.remark}'
 
     def choose(self,
-        lr: float,    # of the last group
+        lr: Any,    # of the last group: a number, or the name of a rule that suggests one
     ) -> None:
         "Take another rate; the `recommended` one stays known"
-        self.lr = lr
+        if isinstance(lr, str) and lr not in self.suggestions: raise ValueError(
+            f'{lr!r} has suggested no rate; there are {", ".join(self.suggestions) or "none"}')
+        self.lr = as_positive(self.suggestions[lr] if isinstance(lr, str) else lr)
 
     def _ask(self, rules: list[Callable[..., Suggestion]]) -> None:
         "Fill in the suggestions"
@@ -491,6 +493,8 @@ def _mock_run(self: Learner,
             self.valid_every = []
             self._prepare_opt(None, None, reset_opt=False)
             self._fit_level()
+            if getattr(self.train_step, 'alone', False): raise ValueError(
+                f'{ALONE}, so there is no rate to sweep: {HOW_KNOWN}')
 
 # %% ../nbs/07_lr_finder.ipynb #feffe79c
 class TrialRun(UpdateCounter):
@@ -679,7 +683,8 @@ def plot(self: Recorder,
     part = slice(skip_start, max(len(all_lrs) - skip_end, 0))
     lrs, losses = all_lrs[part] or all_lrs, all_losses[part] or all_losses
     marks, best = (_steepest(self, lrs, losses), lr) if suggestion else (None, None)
-    fig = lr_find_figure(lrs, losses, marks, best, ax=ax)
+    title = 'Loss over learning rate in the last fit' if found is None else 'Learning rate finder'
+    fig = lr_find_figure(lrs, losses, marks, best, title, ax)
     return show(fig, 'loss over learning rate', return_fig) if ax is None else ax
 
 def _of_last_fit(recorder: Recorder) -> tuple[list[float], list[float]]:

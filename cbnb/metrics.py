@@ -285,7 +285,7 @@ class AccumMetric(Metric):
         activation: str = 'no',           # or 'sigmoid', 'softmax', 'binary' (its last column)
         thresh: float | None = None,      # compare with this (>=) after the activation
         to_np: bool = False,              # give numpy arrays
-        invert_arg: bool = False,         # targets first, as scikit-learn has it
+        invert_arg: bool | None = None,   # targets first; None: if the function is scikit-learn's
         flatten: bool = True,             # one dimension, except for the classes' if it is kept
         name: str | None = None,          # heading of its column; None: the function's name
         **kwargs: Any,                    # passed to the function
@@ -295,7 +295,8 @@ class AccumMetric(Metric):
         check_arguments(func, kwargs)
         self.func, self._name, self.kwargs = func, name or name_of(func), kwargs
         self.dim_argmax, self.activation, self.thresh = dim_argmax, activation, thresh
-        self.to_np, self.invert_arg, self.flatten = to_np, invert_arg, flatten
+        self.invert_arg = is_of_sklearn(func) if invert_arg is None else invert_arg
+        self.to_np, self.flatten = to_np, flatten
         self.reset()
 
     def reset(self) -> None: self.preds, self.targs = [], []

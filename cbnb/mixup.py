@@ -55,7 +55,7 @@ class Mix(Callback):
     def before_fit(self):
         self.drawn = []                        # so that what follows depends on the seed alone
         learn, step = self.learn, self.learn.train_step
-        if learn.loss_func is None or step.own_update: raise ValueError(
+        if learn.loss_func is None or step.own_update or step.own_loss: raise ValueError(
             f'{type(self).__name__} needs the loss for the targets of the partners, too, and '
             f'{type(step).__name__} has no loss of prediction and targets: mix in there')
         both = [cb for cb in learn.cbs if isinstance(cb, Mix) and cb.run]

@@ -345,7 +345,8 @@ class Hypers(MutableMapping):
     ): self.opt, self.i = opt, i
 
     def _place(self, name: str) -> tuple[str, int | None]:
-        if (place := hyper_place(self.opt, name)) is None: raise KeyError(name)
+        if (place := hyper_place(self.opt, name)) is None:
+            raise KeyError(str(no_such_hyper(self.opt, name)))
         return place
     def __getitem__(self, name: str) -> Any:
         key, at = self._place(name)

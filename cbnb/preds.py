@@ -62,6 +62,8 @@ def unreduced(
     loss_func: Any,    # a module with `reduction`, or a function that takes it as an argument
 ) -> Iterator[Callable[..., Tensor]]:
     "The loss function without averaging, for the length of a `with` block; TypeError if it can't"
+    if loss_func is None: raise TypeError('the learner has no loss_func, so there is no loss for each item: '
+                                          'what a model or a step computes is one number for a batch')
     if hasattr(loss_func, 'reduction'):
         old, loss_func.reduction = loss_func.reduction, 'none'
         try: yield loss_func

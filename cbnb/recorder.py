@@ -397,7 +397,7 @@ def _note_named(self: Recorder,
     "Record each loss that a step returns by name, with a column of its own from the first epoch on"
     run = self.history[-1]
     for key, value in found.items():
-        if not is_number(value): continue
+        if key == 'loss' or not is_number(value): continue       # that one is `train_loss`
         if (name := self.headings.get(key)) is None:
             self.headings[key] = name = self._new_heading(key)
             run.named[name] = NamedLoss(self.beta)
@@ -545,8 +545,12 @@ def look_for_nan(self: Recorder) -> None:
     if (found := next(bad, None)) is None: return
     self.told_of_nan, (step, loss) = True, found
     say(f'the loss is {loss} since step {step} of this fit (epoch {self.learn.epoch}, training '
-        f'batch {step - self.first_step}): try a lower learning rate. cbs=TerminateOnNaN() '
+        f'batch {step - self.first_step}): {_why_nan(step)}. cbs=TerminateOnNaN() '
         'stops such a fit before the weights are changed, and finds the layer or the item')
+
+def _why_nan(step: int) -> str:
+    if step: return 'try a lower learning rate, or look at that batch'
+    return 'no update came before it, so it is the data, the weights or the loss function'
 
 # %% ../nbs/05_recorder.ipynb #80a9ca8c
 def columns_hint(

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
 # %% ../nbs/11_tracker.ipynb #42cb5fe0
-from .callback import Callback, CancelFitException, patch, user_level
+from .callback import Callback, CancelFitException, hinted, patch, user_level
 from .learner import as_count
 from .optim import as_positive, hyper_place, no_such_hyper
 from .plot import COLORS, figure, legend, show
@@ -74,6 +74,7 @@ class Tracker(Callback):
     "Finds out after each epoch whether a column of the table of epochs has a new best value"
     order, run_in = 60, ('fit',)
 
+    @hinted
     def __init__(self,
         monitor: str = 'valid_loss',    # heading of the column
         comp: Any = None,               # 'min', 'max', or a function of (new, best); None: by name
@@ -164,6 +165,7 @@ class EarlyStopping(Tracker):
     "Ends a fit that has not improved for some epochs"
     order = 63
 
+    @hinted
     def __init__(self,
         monitor: str = 'valid_loss',    # this and what follows as in `Tracker`
         comp: Any = None,
@@ -297,6 +299,7 @@ class ReduceLROnPlateau(Tracker):
     "Divides the learning rate when there was no improvement for some epochs"
     order, run_valid = 62.5, False     # after `Steering`, whose factor comes on top
 
+    @hinted
     def __init__(self,
         monitor: str = 'valid_loss',    # this and what follows as in `Tracker`
         comp: Any = None,

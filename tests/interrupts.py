@@ -241,19 +241,20 @@ def at_random(name: str, width: int, n: int, seed: int) -> Counter:
             def run(call: Callable[[], object]) -> BaseException | None:
                 """The signals may come after the call: they are then waited for, in here."""
                 delays = [rng.uniform(0, 1.1 * took)] + [rng.uniform(0, 0.002)] * (rng.random() < 0.2)
-                raised, late, sent = None, False, False
-                try:
-                    sender.send(*delays)
-                    call()
-                    late = True
-                except BaseException as e:
-                    raised = e
-                while not sent:
+                raised, late = None, False
+                try:  # two signals at the most, so one of the two outer levels gets the second
                     try:
+                        try:
+                            sender.send(*delays)
+                            call()
+                            late = True
+                        except BaseException as e:
+                            raised = e
                         sender.wait()
-                        sent = True
                     except KeyboardInterrupt:
-                        pass
+                        sender.wait()
+                except KeyboardInterrupt:
+                    sender.wait()
                 found["too late" if late else "interrupted"] += 1
                 return raised
 

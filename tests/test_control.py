@@ -762,6 +762,7 @@ def test_a_fit_whose_loss_becomes_nan_says_so_once(capsys):
     learn.fit(1)
     [said] = said_of_nan(capsys.readouterr().out)
     assert "nan since step 4 of this fit (epoch 0, training batch 4)" in said and "cbs=TerminateOnNaN()" in said
+    assert "try a lower learning rate, or look at that batch" in said
     learn = net_learner(data(n=4))
     loss = learn.loss_func
     learn.loss_func = lambda pred, y: loss(pred, y) * (math.inf if learn.epoch >= 1 and learn.iter >= 2 else 1)
@@ -779,7 +780,8 @@ def test_the_first_row_after_it_comes_after_the_words(capsys):
     learn = net_learner(data(bad=0))
     learn.fit(2)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("the loss is nan since step 0")
+    assert lines[0].startswith("the loss is nan since step 0") and "learning rate" not in lines[0]  # none was used yet
+    assert "no update came before it, so it is the data, the weights or the loss function" in lines[0]
     learn = net_learner(data(bad=1))
     learn.add_cb(cbnb.ProgressCallback)
     said = []

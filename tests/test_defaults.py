@@ -27,7 +27,7 @@ DEFAULTS = """
     Learner.validation_context: inner=False
     Learner.to_detach: cpu=True
     load_learner: cpu=True, trust=False
-    AccumMetric: to_np=False, invert_arg=False, flatten=True
+    AccumMetric: to_np=False, flatten=True
     SklearnMetric: axis=1
     accuracy: axis=-1
     error_rate: axis=-1

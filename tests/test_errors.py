@@ -747,3 +747,56 @@ def test_an_exported_learner_holds_no_optimizer(tmp_path):
     state = vars(cbnb.load_learner(learn.export("e.pkl"), trust=True))
     assert not [k for k, v in state.items() if isinstance(v, torch.optim.Optimizer)] and state["_known"][0] is None
     assert learn._known[0] is learn.opt
+
+
+@pytest.mark.parametrize("what", ["mse", 3, [nn.MSELoss()]])
+def test_a_loss_that_cannot_be_called_is_refused_where_it_is_given(what):
+    """The first batch failed: 'str' object is not callable."""
+    with pytest.raises(TypeError, match=f"loss_func={re.escape(repr(what))} cannot be called"):
+        line_learner(loss_func=what)
+    learn = line_learner()
+    loss = learn.loss_func
+    with pytest.raises(TypeError, match="cannot be called"):
+        learn.loss_func = what
+    with pytest.raises(TypeError, match=r"loss_func is the class MSELoss: pass MSELoss\(\)"):
+        learn.loss_func = nn.MSELoss
+    assert learn.loss_func is loss
+
+
+@pytest.mark.parametrize("name", ["xb", "yb"])
+def test_a_batch_assigned_without_its_tuple_is_noted(name):
+    """The model was called with each item as an argument of its own, and nothing said why."""
+
+    def assign(self):
+        setattr(self.learn, name, torch.ones(8))
+
+    learn = line_learner()
+    with pytest.raises((TypeError, RuntimeError)) as e:
+        learn.fit(1, cbs=cbnb.Callback(before_batch=assign))
+    assert f"learn.{name} is a tensor: assign a tuple, learn.{name} = ({name[0]},)" in e.value.__notes__
+
+
+def test_a_model_that_computes_its_loss_and_a_loss_func_exclude_each_other():
+    """The note sent people to `targets`, where the loss function fails with what the model returns."""
+
+    class Tagger(nn.Linear):
+        def forward(self, x, labels=None):
+            return dict(loss=super().forward(x).mean())
+
+    batches = [dict(x=torch.ones(2, 1), labels=torch.ones(2, 1))]
+    learn = cbnb.Learner(cbnb.DataLoaders(batches, device="cpu"), Tagger(1, 1), nn.MSELoss())
+    with pytest.raises(TypeError) as e:
+        learn.fit(1)
+    assert "without a loss_func it gets the entries by name" in e.value.__notes__[0]
+
+
+@pytest.mark.parametrize("call, name, hint", [
+    (lambda: cbnb.EarlyStopping("accuracy", mode="max"), "mode", "comp"),
+    (lambda: cbnb.EarlyStopping(restore_best_weights=True), "restore_best_weights", "restore"),
+    (lambda: cbnb.ReduceLROnPlateau(mode="min"), "mode", "comp"),
+    (lambda: cbnb.SaveModel(filepath="best"), "filepath", "fname"),
+    (lambda: cbnb.Tracker(metric="accuracy"), "metric", None),
+])
+def test_trackers_say_what_their_arguments_are_called(call, name, hint):
+    with pytest.raises(TypeError, match=f"has no argument '{name}': " + (f"did you mean {hint}=" if hint else "there are monitor")):
+        call()

@@ -188,8 +188,9 @@ def test_a_terminated_process_has_saved_its_model(tmp_path):
         while process.stdout.readline().strip() != "ready":
             assert process.poll() is None, process.stderr.read()
         process.terminate()
-        process.communicate(timeout=60)
+        said = process.communicate(timeout=60)[0]
     assert (tmp_path / "models/model.pth").exists()
+    assert "stopped in epoch" in said and "failed" not in said
     assert process.returncode == -signal.SIGTERM
 
 

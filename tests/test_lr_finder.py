@@ -800,3 +800,19 @@ def test_rules_take_lists_and_tensors_and_get_tensors():
     with pytest.raises(AttributeError) as e:
         cbnb.LRFind(lrs, losses, losses, 100, [lambda lrs, losses, n: lrs.no_such_thing])
     assert "called with tensors of 85 rates and losses" in e.value.__notes__[0]
+
+
+def test_choose_takes_a_rate_or_the_name_of_a_rule():
+    """A name, or anything else, was stored as it was, and failed later."""
+    losses = [2 - i / 60 for i in range(60)]
+    found = cbnb.LRFind([1e-3 * 1.1**i for i in range(60)], losses, losses, 60, [])
+    found.suggestions["fixed"] = 0.02
+    found.choose(0.5)
+    assert found.lr == 0.5
+    found.choose("fixed")
+    assert found.lr == 0.02
+    with pytest.raises(ValueError, match="'valley' has suggested no rate; there are fixed"):
+        found.choose("valley")
+    with pytest.raises(TypeError, match="lr=None is not a number"):
+        found.choose(None)
+    assert found.lr == 0.02

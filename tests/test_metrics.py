@@ -133,6 +133,19 @@ def test_accumulated_training_metric_is_computed_once_an_epoch():
     assert calls == [37] * 4  # training, validation, and again
 
 
+def test_a_function_of_scikit_learn_gets_the_targets_first():
+    """The prediction came first unless you said `invert_arg=True`: R2 was that of another question."""
+    g = torch.Generator().manual_seed(0)
+    pred, y = torch.randn(2, 40, generator=g)
+    want = sklearn.metrics.r2_score(y, pred)
+    assert want != pytest.approx(sklearn.metrics.r2_score(pred, y))
+    for func in (sklearn.metrics.r2_score, functools.partial(sklearn.metrics.r2_score, force_finite=True)):
+        assert cbnb.AccumMetric(func, to_np=True)(pred, y) == pytest.approx(want)
+    swapped = cbnb.AccumMetric(sklearn.metrics.r2_score, to_np=True, invert_arg=False)
+    assert swapped(pred, y) == pytest.approx(sklearn.metrics.r2_score(pred, y))
+    assert cbnb.AccumMetric(lambda p, t: (p - t).sum())(pred, y) == pytest.approx((pred - y).sum().item())
+
+
 def test_several_values_are_refused_with_a_hint():
     with pytest.raises(TypeError, match="multiclass_f1_score.*shape \\(3,\\).*average='macro'"):
         classifier(MulticlassF1Score(3, average=None)).fit(1)

@@ -129,6 +129,20 @@ def test_fit_sgdr_takes_keywords_in_fastais_order():
     assert len(seen) == 2
 
 
+def test_an_unknown_hyper_parameter_is_named_with_those_there_are():
+    """KeyError: 'lrr' and no more."""
+    seen = []
+
+    def ask(self):
+        hypers = self.learn.opt.hypers[0]
+        assert "lrr" not in hypers and hypers.get("lrr") is None
+        for use in (lambda: hypers["lrr"], lambda: hypers.__setitem__("lrr", 1)):
+            with pytest.raises(KeyError, match="SGD has no hyper-parameter 'lrr'; it has .*lr, mom"):
+                use()
+            seen.append(use)
+
+    line_learner().fit(1, cbs=cbnb.Callback(before_fit=ask))
+    assert len(seen) == 2
 def test_the_first_of_three_betas_is_written_and_the_others_stay():
     """Some optimizers, such as Adan, have three."""
     group = dict(betas=(0.9, 0.8, 0.7))

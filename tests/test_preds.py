@@ -769,3 +769,17 @@ def test_numpy_arrays_are_items():
 def test_a_fetcher_refuses_what_can_be_iterated_once():
     with pytest.raises(TypeError, match="a generator can be iterated only once"):
         cbnb.FetchPredsCallback(dl=(batch for batch in line_batches()))
+
+
+def test_there_is_no_loss_for_each_item_without_a_loss_func():
+    """It said that NoneType has no attribute `reduction`."""
+
+    class Tagger(nn.Linear):
+        def forward(self, x, labels=None):
+            pred = super().forward(x)
+            return dict(loss=(pred - labels).square().mean(), logits=pred)
+
+    batches = [dict(x=torch.ones(2, 1), labels=torch.ones(2, 1))]
+    learn = cbnb.Learner(cbnb.DataLoaders(batches, batches, device="cpu"), Tagger(1, 1))
+    with pytest.raises(TypeError, match="the learner has no loss_func, so there is no loss for each item"):
+        learn.get_preds(with_loss=True)

@@ -380,10 +380,32 @@ def test_a_malformed_optimizer_state_loads_nothing(opt, tmp_path):
     learn.fit(1)
     file, before = learn.save("a"), ab(learn)
     torch.save({"model": {"a": torch.tensor(7.0), "b": torch.tensor(7.0)}, "opt": opt}, file)
-    with pytest.raises(ValueError, match="a.pth is none of torch, so nothing was loaded: .*with_opt=False"):
+    with pytest.raises(ValueError, match="a.pth is malformed, so nothing was loaded: .*with_opt=False"):
         learn.load("a")
     assert ab(learn) == before
     assert ab(learn.load("a", with_opt=False)) == (7, 7)
+
+
+@pytest.mark.parametrize("slots", [{0: 3}, {0: {"exp_avg": torch.zeros(())}}], ids=["a number", "without its step"])
+def test_an_optimizer_that_takes_half_of_a_state_is_as_it_was(slots, tmp_path):
+    """The weights were loaded, and the optimizer could not make a step any more: KeyError in every fit."""
+    learn = line_learner(path=tmp_path, opt_func=torch.optim.AdamW)
+    learn.fit(1)
+    file, before, state = learn.save("a"), ab(learn), copy.deepcopy(learn.opt.state_dict())
+    saved = torch.load(file)
+    torch.save({"model": {"a": torch.tensor(7.0), "b": torch.tensor(7.0)}, "opt": saved["opt"] | {"state": slots}}, file)
+    with pytest.raises(ValueError, match="the optimizer's state .*is malformed, so nothing was loaded: .*with_opt=False"):
+        learn.load("a")
+    assert ab(learn) == before
+    assert learn.opt.state_dict() == state
+    learn.fit(1)
+
+
+def test_an_optimizer_of_another_kind_is_said_side_by_side(tmp_path):
+    """The settings that differ were one set, in another order each time, and did not say whose they are."""
+    line_learner(path=tmp_path, opt_func=torch.optim.Adagrad).fit(1, cbs=cbnb.SaveModel(with_opt=True))
+    with pytest.warns(UserWarning, match="of another kind: only the file has (.*, )?initial_accumulator_value, lr_decay; only this one has (.*, )?momentum, nesterov$"):
+        line_learner(path=tmp_path, opt_func=torch.optim.SGD).load("model")
 
 
 def test_a_file_with_something_else_is_refused(tmp_path):
@@ -877,3 +899,16 @@ def test_a_learner_is_not_copied_within_a_fit(take, tmp_path):
         learn.fit(1, cbs=cbnb.Callback(after_epoch=lambda cb: take(cb.learn)))
     take(learn)
     learn.fit(1)
+
+
+@pytest.mark.parametrize("value", [lambda: 1, open])
+def test_a_note_that_cannot_be_saved_is_a_type_error(value, tmp_path):
+    """A function made on the spot failed in pickle, with an AttributeError that does not say where."""
+    learn = line_learner(path=tmp_path)
+    with pytest.raises(TypeError, match=r"note\['f'\] is .*nothing was written"):
+        learn.save("a", note=dict(f=value))
+    assert not list(tmp_path.rglob("*.pth"))
+
+
+def test_a_note_is_read_by_a_name_of_the_package(tmp_path):
+    assert cbnb.read_note(line_learner(path=tmp_path).save("a", note=dict(epoch=3))) == dict(epoch=3)

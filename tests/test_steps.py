@@ -451,7 +451,7 @@ def test_a_sweep_restores_what_a_function_refers_to():
             opt.step()
         return tuple(losses)
 
-    learn = line_learner(model=one, train_step=both, loss_func=None)
+    learn = line_learner(model=one, train_step=both, loss_func=None, opt_func=opts[0])  # of the other it knows nothing
     learn.fit(1)
     before = exact(other.a), len(opts[1].state), exact(opts[1].state[other.a]["momentum_buffer"])
     learn.lr_find(num_it=10, show_plot=False)
@@ -1189,3 +1189,102 @@ def test_metrics_on_a_dict_name_the_part_to_choose():
     learn = cbnb.Learner(dls, Dict(3, 2), loss, metrics=cbnb.on(cbnb.accuracy, "logits", 1))
     learn.fit(1)
     assert 0 <= learn.recorder.values[0][2] <= 1
+
+
+# --- what a function of the batch may keep from the learner ---
+
+
+@pytest.mark.parametrize("which", ["total", "accuracy"])
+def test_the_loss_in_a_dict_is_what_is_trained(which):
+    """All numbers were added up: an accuracy went into train_loss, and the terms of a loss counted twice."""
+    net = Line()
+
+    def step(x, y):
+        loss = (net(x) - y).square().mean()
+        return dict(loss=loss, half=loss / 2, other=loss / 2) if which == "total" else dict(accuracy=0.5, loss=loss)
+
+    learn = line_learner(model=net, loss_func=None, train_step=step, valid=False)
+    learn.fit(1)
+    ref = line_learner(valid=False)
+    ref.fit(1)
+    assert ab(learn) == ab(ref) and list(learn.recorder.last().raw_losses) == list(ref.recorder.last().raw_losses)
+    others = ["half", "other"] if which == "total" else ["accuracy"]
+    assert learn.recorder.last().metric_names == ["epoch", "train_loss", *others, "time"]
+
+
+def keeping(net, opt):
+    """A function with an optimizer that nobody else can see."""
+
+    def step(x, y):
+        loss = (net(x) - y).square().mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        return loss
+
+    return step
+
+
+def test_a_sweep_of_a_rate_that_nobody_uses_is_refused():
+    """It recommended a rate."""
+    net = Line()
+    learn = line_learner(model=net, train_step=keeping(net, sgd(net)))
+    with pytest.raises(ValueError, match="updates the weights without learn.opt, so there is no rate to sweep: pass .* as opt_func"):
+        learn.lr_find(num_it=4)
+    assert ab(learn) == (0, 0)
+    opt = sgd(net)
+    known = line_learner(model=net, train_step=keeping(net, opt), opt_func=opt)
+    assert len(known.lr_find(num_it=4, show_plot=False).lrs) == 4 and not opt._optimizer_step_post_hooks
+
+
+def test_a_fit_whose_rates_have_no_effect_says_so_once():
+    net = Line()
+    learn = line_learner(model=net, train_step=keeping(net, sgd(net)))
+    with pytest.warns(UserWarning, match="without learn.opt, so the rates of this learner had no effect") as warned:
+        learn.fit(1, 0.5)
+        learn.fit(1)
+    assert len(warned) == 1 and warned[0].filename == __file__
+    assert not learn.opt._optimizer_step_post_hooks
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", ["given", "several", "late", "stopped", "learn"])
+def test_an_optimizer_that_the_learner_knows_is_no_reason_to_warn(kind):
+    """Also if the function steps it not in each batch, or the fit ends before it does."""
+    net, calls = Line(), []
+    opt = Optimizers([SGD([net.a], lr=0.1), SGD([net.b], lr=0.1)]) if kind == "several" else sgd(net)
+
+    def step(x, y):
+        loss = (net(x) - y).square().mean()
+        loss.backward()
+        calls.append(1)
+        if kind == "stopped":
+            raise ArithmeticError
+        if kind != "late" or len(calls) == 2:
+            for part in getattr(learn.opt, "optimizers", [learn.opt]):
+                part.step()
+                part.zero_grad()
+        return loss
+
+    learn = line_learner(model=net, train_step=step, **({} if kind in ("learn", "stopped") else dict(opt_func=opt)))
+    if kind == "stopped":
+        with pytest.raises(ArithmeticError):
+            learn.fit(1)
+    else:
+        learn.fit(1)
+        learn.fit(1)
+        assert ab(learn) != (0, 0)
+
+
+@pytest.mark.parametrize("kind", ["function", "model"])
+def test_mixing_is_refused_where_the_step_has_its_own_loss(kind):
+    """After a first fit it was not: the inputs were mixed, and the targets were not."""
+    net = Line()
+    step = cbnb.ModelLossStep() if kind == "model" else lambda x, y: (net(x) - y).square().mean()
+    if kind == "model":
+        net = Parts()
+        net.forward = lambda x, y: ((net.wide * x - y).square().mean(), net.wide * x)
+    learn = line_learner(model=net, train_step=step, valid=False)  # it has a loss_func, too
+    learn.fit(1)
+    with pytest.raises(ValueError, match="has no loss of prediction and targets: mix in there"):
+        learn.fit(1, cbs=cbnb.MixUp())

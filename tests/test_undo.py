@@ -774,7 +774,7 @@ def test_a_callback_that_calls_train_in_validation_spoils_no_further_batch():
     noted = cbnb.Callback(after_pred=lambda self: self.learn.training or modes.append(self.learn.model.training))
     dls = cbnb.DataLoaders(line_batches(1), line_batches(3), device="cpu")
     learn = line_learner(dls=dls, cbs=noted)
-    with pytest.warns(UserWarning, match=r"model.train\(\) in the middle of epoch 0"):
+    with pytest.warns(UserWarning, match=r"a callback, or the model itself, called model.train\(\) in the middle of epoch 0"):
         learn.fit(1, cbs=cbnb.Callback(after_batch=lambda self: self.learn.training or self.learn.iter or self.learn.model.train()))
     assert modes == [False] * 3
 
