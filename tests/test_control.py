@@ -819,3 +819,14 @@ def test_a_function_whose_update_is_left_to_the_learner_is_stopped_before_it():
     learn.fit(1)
     assert all(p.isfinite().all() for p in learn.model.parameters()) and learn.recorder.last().n_steps == 1
     assert "The inputs hold nan" in learn.terminate_on_nan.reason
+
+
+def test_a_validation_leaves_what_ended_the_fit_before():
+    """One looks at the batch, and may validate first."""
+    guard = cbnb.TerminateOnNaN()
+    learn = line_learner(cbs=[guard, cbnb.Callback(after_loss=lambda cb: cb.learn.loss.fill_(float("nan")) if cb.training else None)])
+    with learn.no_logging():
+        learn.fit(1)
+    reason, batch = guard.reason, learn.nan_batch
+    learn.validate()
+    assert reason and guard.reason == reason and batch is not None and learn.nan_batch is batch
