@@ -456,7 +456,7 @@ def _note_missing(self: Recorder,
 ) -> None:
     "The same for a batch whose step did not come so far, or that has none"
     learn = self.learn
-    if self.row is None or not learn.training or learn.loss is None: return
+    if not self.notes_early or self.row is None or not learn.training or learn.loss is None: return
     run = self.history[-1]
     noted = next(map(len, run.hypers.values()), None)
     if noted == run.n_steps - n: self._note_hypers()
