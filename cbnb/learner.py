@@ -15,7 +15,6 @@ import html
 import inspect
 import itertools
 import operator
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -180,17 +179,17 @@ class CallStep(Step):
         "A list that grows with each step of the learner's optimizer; None if nobody can tell"
         opts, steps = getattr(learn.opt, 'optimizers', [learn.opt]), []
         if not learn.running or not all(hasattr(opt, 'register_step_post_hook') for opt in opts): return
-        learn.undo.callback(self._look_back, learn)
+        learn.undo.push(lambda failed, *_: self._look_back(learn, failed))
         for opt in opts:
             hook = opt.register_step_post_hook(lambda *_: steps.append(None))
             learn.undo.callback(hook.remove)
         return steps
 
-    def _look_back(self, learn):
+    def _look_back(self, learn, failed):
         alone, self.steps = self.alone, None
         if not alone: return
         self.by_learner = None                     # the next run looks again
-        if self.told or learn.purpose != 'fit' or sys.exception() is not None: return
+        if self.told or failed or learn.purpose != 'fit': return
         self.told = True
         _warn(f'{ALONE}, so the rates of this learner had no effect: {HOW_KNOWN}')
 

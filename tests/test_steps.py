@@ -1288,3 +1288,14 @@ def test_mixing_is_refused_where_the_step_has_its_own_loss(kind):
     learn.fit(1)
     with pytest.raises(ValueError, match="has no loss of prediction and targets: mix in there"):
         learn.fit(1, cbs=cbnb.MixUp())
+
+
+def test_a_fit_that_is_tried_again_after_an_error_warns_too():
+    """It looked for an exception, and took the one that was being handled around the fit for its own."""
+    net = Line()
+    learn = line_learner(model=net, train_step=keeping(net, sgd(net)))
+    try:
+        raise MemoryError
+    except MemoryError:
+        with pytest.warns(UserWarning, match="rates of this learner had no effect"):
+            learn.fit(1, 0.5)
