@@ -1,5 +1,6 @@
 """A person who watches a fit and steers it: stops it, holds it, slows it down, goes away and comes back."""
 
+import json
 import re
 
 import pytest
@@ -203,7 +204,7 @@ learn.fit(2, cbs=[evil, Slowly()])""",
         check_over(page, 1, "stopped in epoch")
         assert EVIL in page.text(1)
         page.run_cell(2)
-        page.wait_for_text(EVIL, 2)
+        page.output(2).locator(f'[data-t={json.dumps(EVIL)}]').first.wait_for()  # the style of a chart shows its labels
         page.output(2).locator(".cbnb-chart[aria-label*='train, smoothed']").wait_for()
         page.run_cell(3)
         (error,) = page.errors()
