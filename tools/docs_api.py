@@ -1,6 +1,7 @@
 """An entry of the reference, as Markdown with a Sphinx directive, from an exported function, class or method."""
 
 import ast
+import contextlib
 import importlib
 import inspect
 import re
@@ -81,6 +82,8 @@ def _signature(function: object) -> tuple[list[inspect.Parameter], object]:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a class written in C, such as most exceptions
         return [], EMPTY
+    with contextlib.suppress(NameError, TypeError):  # `"Learner"` is the one of its module: there are several
+        signature = inspect.signature(function, eval_str=True)
     parameters = [parameter for parameter in signature.parameters.values() if parameter.name not in ("self", "cls")]
     if inspect.isclass(function) and issubclass(function, BaseException):
         parameters = [parameter for parameter in parameters if parameter.name not in ("args", "kwargs")]
