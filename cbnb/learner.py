@@ -176,7 +176,7 @@ class CallStep(Step):
         return out
 
     def _count_steps(self, learn):
-        "A list that grows with each step of the learner's optimizer; None if nobody can tell"
+        "A list that grows with each step of the learner's optimizer; None if it cannot be told"
         opts, steps = getattr(learn.opt, 'optimizers', [learn.opt]), []
         if not learn.running or not all(hasattr(opt, 'register_step_post_hook') for opt in opts): return
         learn.undo.push(lambda failed, *_: self._look_back(learn, failed))
@@ -372,7 +372,7 @@ class Loop:
         try:
             for i, batch in enumerate(self.dl):
                 if is_empty(batch): continue         # it counts for nothing
-                if i == n: self.n_iter = None        # nobody knows how many there will be
+                if i == n: self.n_iter = None        # its length is unknown from here on
                 if modes.model.training is not modes.training: modes.put_back(self)
                 self.one_batch(i, batch)
                 batch = None                     # so that it is freed before the next is loaded
@@ -651,7 +651,7 @@ def checked_lr(
 ) -> Any:
     "The learning rate to use; an error if two different ones were given"
     if hasattr(lr, 'tolist'): lr = lr.tolist()
-    if hasattr(lr, 'lr') and hasattr(lr, 'reason'): lr = recommended(lr)     # of `lr_find`
+    lr = recommended(lr)
     if not isinstance(lr, (slice, list, tuple)): as_positive(lr)
     theirs = None
     if isinstance(opt_func, functools.partial): theirs = opt_func.keywords.get('lr')
@@ -945,7 +945,7 @@ def _prepare_opt(self: Learner, lr: Any, wd: float | None, reset_opt: bool) -> N
         f'{type(self.opt).__name__} evaluates the loss several times in a step: '
         'pass train_step=ClosureStep() to the learner')
     self._known = self.opt, self.opt_func
-    self._forget_grads()                      # of whoever called `backward` before
+    self._forget_grads()                      # left by a `backward` before the fit
     self.undo.callback(save_hypers(self.opt))
     lend_names(self.opt, HyperNames, self.undo)     # `opt.hypers` and `opt.set_hyper`, as in fastai
     self.undo.set(self, '_own_hypers', noted_hypers(self.opt))     # for `save` within the fit

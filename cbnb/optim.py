@@ -120,7 +120,7 @@ def as_positive(
     name: str = 'lr',    # what it is called
 ) -> float:              # finite, 0 or more
     "`value` as a float; `TypeError` if it is no number, `ValueError` if negative or not finite"
-    if hasattr(value, 'lr') and hasattr(value, 'reason'): value = recommended(value)
+    value = recommended(value)
     scalar = isinstance(value, Tensor) and value.numel() == 1
     if scalar or (hasattr(value, 'item') and getattr(value, 'ndim', 1) == 0): value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -131,11 +131,12 @@ def as_positive(
     return float(value)
 
 def recommended(
-    found: Any,    # what `lr_find` returned
-) -> float:
-    "The rate that it recommends; `ValueError` if it recommends none"
-    if found.lr is not None: return found.lr
-    raise ValueError(f'lr_find recommends no rate: {found.reason}')
+    value: Any,    # a result of `lr_find`, or any other way to give a rate
+) -> Any:          # the rate that the result recommends; other values as they are
+    "The rate to use; `ValueError` if `lr_find` recommends none"
+    if not (hasattr(value, 'lr') and hasattr(value, 'reason')): return value
+    if value.lr is not None: return value.lr
+    raise ValueError(f'lr_find recommends no rate: {value.reason}')
 
 
 # %% ../nbs/02a_optim.ipynb #d7fb4c30

@@ -49,7 +49,7 @@ class _Handler:
         raise SystemExit(128 + signum)
 
     def was_swallowed(self) -> bool:
-        "Whether the last interrupt was caught by someone: then the next one acts, too"
+        "Whether your code caught the last interrupt and went on: then the next one acts, too"
         if self.raised is None: return False
         e = sys.exception()
         while e is not None and id(e) != self.raised: e = e.__context__
@@ -103,7 +103,7 @@ class interrupts_wait:
         h = _handler
         h.__init__()
         h.old, h.open = old, False
-        for s in reversed(old): signal.signal(s, h)   # SIGINT first: from then on no one interrupts
+        for s in reversed(old): signal.signal(s, h)   # SIGINT first: from then on it is only noted
         if old: sys.unraisablehook = h.lost
         self.old, self.was_open = old, True
 
