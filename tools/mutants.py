@@ -41,10 +41,11 @@ TESTS = {
     "dashboard": "display lr_picker",
     "learner": "learner callbacks events errors undo guards",
     "mixup": "hooks",
-    "optim": "steps schedule errors",
+    "optim": "optim steps schedule errors",
     "plot": "widgets recorder hooks",
     "show_graph": "hooks display",
     "snapshot": "undo",
+    "undo": "undo interrupts guards",
 } | {f"dialects/{name}": "fastai_v1" for name in ("recognise", "fastai_v1", "v1_loop", "v1_schedules", "v1_slots")}
 
 _SWAPS = {
