@@ -1,4 +1,4 @@
-"""What the live display costs in a real Jupyter kernel: CPU time, messages, bytes, and size of the saved notebook.
+"""What the live display costs in a real Jupyter kernel: CPU time, messages, bytes, size of the saved notebook, and how soon Stop ends the cell.
 
     python bench/notebook.py                 about three minutes
     python bench/notebook.py --rounds 5      less exact
@@ -13,6 +13,7 @@ import json
 import re
 import statistics
 import sys
+import time
 from pathlib import Path
 
 from jupyter_client.manager import start_new_kernel
@@ -45,7 +46,7 @@ def cost(train, epochs):
 def bare(epochs): loop_overhead.bare(task, epochs)
 for warm_up in (bare, ours): warm_up(2)
 """
-LIMITS = dict(cpu=1.08, updates=5, messages=60, bytes=60_000, curve=1_000, saved=20_000)
+LIMITS = dict(cpu=1.08, updates=5, messages=60, bytes=60_000, curve=1_000, saved=20_000, stop=1)
 
 
 class Kernel:
@@ -99,6 +100,23 @@ def costs(kernel: Kernel, mode: str, epochs: int) -> dict:
     )
 
 
+def seconds_to_stop(kernel: Kernel) -> float:
+    """From a click on Stop, as a page sends it, until the cell has ended."""
+    request, stop, curves = kernel.client.execute("set_display('widgets'); ours(10**6)"), None, 0
+    while True:
+        message = kernel.client.get_iopub_msg(timeout=600)
+        kind, content = message["msg_type"], message["content"]
+        if kind == "status" and content["execution_state"] == "idle" and message["parent_header"].get("msg_id") == request:
+            return time.perf_counter() - clicked
+        if kind in ("comm_open", "comm_msg") and "cbnb-stop" in content["data"].get("state", {}).get("_dom_classes", ()):
+            stop = content["comm_id"]
+        curves += kind == "comm_msg" and "preserveAspectRatio" in json.dumps(content)
+        if stop and curves == 3:
+            click = {"comm_id": stop, "data": {"method": "custom", "content": {"event": "click"}}}
+            kernel.client.shell_channel.send(kernel.client.session.msg("comm_msg", click))
+            stop, clicked = None, time.perf_counter()
+
+
 def saved_size(mode: str, epochs: int) -> tuple[int, int]:
     """Bytes that a fit adds to the saved notebook, and those of them that are the figure."""
     cells = [new_code_cell(SETUP), new_code_cell(f"set_display({mode!r}); ours({epochs})")]
@@ -129,6 +147,8 @@ def main() -> None:
                 print(f"  live curve      {worst['curve']} bytes at most (limit {LIMITS['curve']})")
             total, figure = saved_size(mode, args.epochs)
             print(f"  saved notebook  {(total - figure) / 1000:.1f} kB, and {figure / 1000:.1f} kB for the figure (limit {LIMITS['saved'] / 1000:.0f} kB)")
+        took = sorted(seconds_to_stop(kernel) for _ in range(args.rounds))
+        print(f"\nStop: {statistics.median(took):.2f} s from the click to the end of the cell, {took[-1]:.2f} s at most (limit {LIMITS['stop']} s)")
     finally:
         kernel.close()
 

@@ -1,6 +1,9 @@
 """A model small enough to check by hand, learners around it, and the words of the specification."""
 
 import random
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -96,6 +99,21 @@ class RaiseIn(cbnb.Callback):
         if name == self.event and (self.lead or self.when(self.learn)):
             self.done = True
             raise self.error() if isinstance(self.error, type) else self.error
+
+
+class Held(cbnb.Callback):
+    """Until the file `until` is there, a batch for which `when(learn)` is true takes `seconds`."""
+
+    run_in, order = ("fit", "validate", "preds", "lr_find"), 1000
+
+    def __init__(self, until: str, when: Callable[[cbnb.Learner], bool] = lambda learn: True, seconds: float = 5):
+        self.until, self.when, self.seconds = Path(until), when, seconds
+
+    def after_batch(self):
+        if self.when(self.learn):
+            end = time.monotonic() + self.seconds
+            while not self.until.exists() and time.monotonic() < end:
+                time.sleep(0.02)
 
 
 def seed(n: int = 0) -> None:

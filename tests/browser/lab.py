@@ -145,6 +145,10 @@ class Lab:
         """A notebook with these code cells; returns its name, for `open`."""
         return self._save(name, new_notebook(cells=[new_code_cell(source) for source in cells]), kernel)
 
+    def touch(self, name: str) -> None:
+        """Write the empty file that a callback `Held` of a notebook waits for."""
+        (self.notebooks / name).touch()
+
     def copy(self, path: Path, kernel: str | None = None) -> str:
         """A copy of a notebook without its outputs; returns its name, for `open`."""
         nb = nbformat.read(path, as_version=4)

@@ -50,17 +50,6 @@ HAS_TEXT = """([cell, text]) => {
 }"""
 
 
-# Note when somebody clicks, and when the text is to be read below the cell.
-WATCH = """([cell, text]) => {
-    window.clicked = window.shown = null;
-    document.addEventListener('click', () => { window.clicked = performance.now(); }, { capture: true, once: true });
-    const timer = setInterval(() => {
-        const output = document.querySelectorAll('.jp-Notebook .jp-Cell')[cell].querySelector('.jp-Cell-outputArea');
-        if (output?.innerText.includes(text)) { window.shown = performance.now(); clearInterval(timer); }
-    }, 10);
-}"""
-
-
 def wait_until(condition: Callable[[], object], seconds: float = TIMEOUT) -> None:
     """Wait until something is true that is asked again and again, here and not in the page."""
     deadline = time.monotonic() + seconds
@@ -212,13 +201,6 @@ class NotebookPage:
         mouse.down()
         mouse.move(way["x"] + way["width"] * share, way["y"] + way["height"] / 2, steps=steps)
         mouse.up()
-
-    def seconds_from_click(self, target: "Locator", text: str, cell: int) -> float:
-        """Click, wait until the text is to be read below the cell, and say how long that took in the page."""
-        self.tab.evaluate(WATCH, [cell, text])
-        target.click()
-        self.wait_for("() => window.shown !== null", else_=f"no {text!r} below cell {cell}")
-        return self.tab.evaluate("() => (window.shown - window.clicked) / 1000")
 
     def save(self) -> nbformat.NotebookNode:
         """Save the notebook, and read the file."""

@@ -65,13 +65,11 @@ def test_stop_ends_the_fit_and_the_next_cells_fit_on(lab: Lab, kernel: str):
     cells = [SETUP, "learn.fit(10**4, cbs=Slowly())", "print('stopped', 'once')", "learn.fit(10**4, cbs=Slowly())", "print('stopped', 'twice')"]
     with lab.open(lab.write("stop.ipynb", cells, kernel)) as page:
         page.run_all(wait=False)
-        took = []
-        for word in ("once", "twice"):
+        for cell, word in ((1, "once"), (3, "twice")):
             wait_for_batches(page)
-            cell = 1 if word == "once" else 3
-            took.append(page.seconds_from_click(page.output(cell).locator(STOP), f"stopped {word}", cell + 1))
+            page.output(cell).locator(STOP).click()
+            page.wait_for_text(f"stopped {word}", cell + 1)
         page.wait_until_idle()
-        assert min(took) < 1, took  # a machine that is busy for a moment is not the dashboard's fault
         assert page.errors() == []
         assert page.value("[run.status for run in learn.recorder.history]") == ["cancelled"] * 2
         assert page.value("sum(run.n_steps for run in learn.recorder.history)") > 2
@@ -217,22 +215,25 @@ learn.fit(2, cbs=[evil, Slowly()])""",
 
 def test_validation_before_and_after_leaves_one_table_and_no_bars(lab: Lab):
     cells = [
-        "from cbnb.all import *\nfrom waves import *\nlearn = wave_learner(n_valid=40)\nlearn.add_cb(Slowly(0.04))",
-        "learn.validate(); learn.fit(1); learn.validate(); print('at', 'last')",
-        "learn.lr_find(num_it=60)",
+        "from cbnb.all import *\nfrom waves import *\nfrom helpers import Held\nlearn = wave_learner(n_valid=40)\nlearn.add_cb(Slowly())",
+        "learn.validate(cbs=Held('validated', seconds=1)); learn.fit(1, cbs=Held('trained', seconds=1)); learn.validate(); print('at', 'last')",
+        "learn.lr_find(num_it=60, cbs=Held('found', seconds=1))",
     ]
     with lab.open(lab.write("bars.ipynb", cells)) as page:
         page.run_cell(0)
         page.run_cell(1, wait=False)
         page.wait_for_text("validate: batch", 1)
         assert page.output(1).locator(".jp-OutputArea-child").count() == 1
+        lab.touch("validated")
         wait_for_batches(page)
+        lab.touch("trained")
         page.wait_until_idle()
         check_over(page, 1, "done: 1 epoch")
         assert page.text(1).count("train_loss") == 1 and "validate:" not in page.text(1)
         assert page.text(1).rstrip().endswith("at last")
         page.run_cell(2, wait=False)
         page.wait_for_text("lr_find: ", 2)
+        lab.touch("found")
         page.wait_until_idle()
         page.output(2).locator(".cbnb-picker .cbnb-chart").wait_for()
         assert "lr_find:" not in page.text(2)

@@ -33,12 +33,13 @@ def test_the_quick_start(lab):
 
 
 def test_the_table_is_there_while_it_trains_and_the_next_cell_runs(lab, kernel):
-    notebook = lab.write("watch.ipynb", [SETUP, "learn.fit(6, cbs=Slowly())", "print('then', 'this')"], kernel)
+    notebook = lab.write("watch.ipynb", [SETUP, "learn.fit(6, cbs=[Slowly(), Held('seen', lambda learn: learn.epoch == 5)])", "print('then', 'this')"], kernel)
     with lab.open(notebook) as page:
         assert page.value("__import__('ipykernel').__version__") == kernel
         page.run_all(wait=False)
         page.wait_for_text("train_loss", cell=1)
         assert page.is_running(1) and page.is_running(2) and page.text(2) == ""
+        lab.touch("seen")
         page.wait_until_idle()
         page.wait_for_text("then this", cell=2)
         assert page.errors() == []
@@ -64,7 +65,7 @@ def test_the_stop_button_leaves_one_quiet_line_and_a_usable_learner(lab, kernel)
 
 
 def test_a_fit_goes_on_while_nobody_looks_and_is_found_with_all_figures(lab):
-    notebook = lab.write("again.ipynb", [SETUP, "learn.fit(2)", "learn.recorder.plot_losses()", "learn.fit(10, cbs=Slowly())"])
+    notebook = lab.write("again.ipynb", [SETUP, "learn.fit(2)", "learn.recorder.plot_losses()", "learn.fit(10, cbs=[Slowly(), Held('left', lambda learn: learn.epoch == 5)])"])
     with lab.open(notebook) as page:
         for cell in range(3):
             page.run_cell(cell)
@@ -72,6 +73,7 @@ def test_a_fit_goes_on_while_nobody_looks_and_is_found_with_all_figures(lab):
         page.output(3).locator(".cbnb-bars").wait_for()
         page.save()
         page.close_tab()
+        lab.touch("left")
         wait_until(lambda: lab.request("kernels")[0]["execution_state"] == "idle")
         page.open()
         page.wait_for_text("done: 2 epochs, 20 batches", cell=1)
