@@ -116,6 +116,7 @@ class Run:
     ):
         self.number, self.metric_names, self.n_epoch = number, metric_names, n_epoch
         self.status = 'running'                  # then 'done', 'cancelled', 'interrupted', 'failed'
+        self.start_epoch = 0                     # the number of its first epoch
         self.epochs: list[dict[str, Any]] = []   # a row for each
         self.values: list[list[Any]] = []        # its losses and metrics; a callback may write there
         self.hypers: dict[str, Any] = {}         # name -> values in the last group, one a batch
@@ -228,10 +229,10 @@ class History:
 
 def _step_rows(run: Run) -> Iterator[dict[str, Any]]:
     columns, ends = run.to_dict()['steps'], [row['step'] for row in run.epochs]
-    first = run.epochs[0]['epoch'] if run.epochs else 0
     for i in range(run.n_steps):
         values = {name: column[i] for name, column in columns.items()}
-        yield dict(run=run.number, epoch=first + bisect_right(ends, i), step=i, **values)
+        epoch = run.start_epoch + bisect_right(ends, i)
+        yield dict(run=run.number, epoch=epoch, step=i, **values)
 
 def _finite(value: Any) -> Any:
     "Plain data, with None in place of numbers that are not finite"
@@ -304,6 +305,7 @@ class Recorder(Callback):
         time_column = ['time'] if self.add_time else []
         names = ['epoch', *self.train_columns, *self.valid_columns, *time_column]
         run = Run(len(self.history), names, learn.n_epoch, self.beta)
+        run.start_epoch = learn.start_epoch
         self.series, self.places, self.row = run._raw, [], None
         self.told_of_nan = False
         with interrupts_wait():                     # a run in the history is also closed
@@ -574,7 +576,7 @@ def _close(self: Recorder, exc_type: type | None, exc: BaseException | None, tb:
     elif exc is not None: run.status = 'failed'
     else:
         whole = all(row['complete'] for row in run.epochs)
-        n_planned = run.n_epoch - self.learn.start_epoch
+        n_planned = run.n_epoch - run.start_epoch
         run.status = 'done' if whole and len(run.epochs) == n_planned else 'cancelled'
 
 # %% ../nbs/05_recorder.ipynb #593666a6
