@@ -32,7 +32,8 @@ def grown(
     if not finite or bounds and bounds == (min(finite), max(finite)): return bounds
     lo, hi = min(finite), max(finite)
     step = nice_step((hi - lo or abs(lo) or 1.)/5)
-    return math.floor(lo/step + 1e-9)*step, math.ceil(hi/step - 1e-9)*step or step
+    first, last = math.floor(lo/step + 1e-9), math.ceil(hi/step - 1e-9)
+    return first*step, max(last, first + 1)*step
 
 # %% ../nbs/09c_show_graph.ipynb #9bbd00da
 def run_figure(

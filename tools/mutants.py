@@ -42,7 +42,7 @@ TESTS = {
     "learner": "learner callbacks events errors undo guards",
     "mixup": "hooks",
     "optim": "optim steps schedule errors",
-    "plot": "widgets recorder hooks",
+    "recorder": "recorder plot",
     "show_graph": "hooks display",
     "snapshot": "undo",
     "undo": "undo interrupts guards",
