@@ -913,6 +913,16 @@ def test_a_failed_batch_leaves_a_rate_for_each_loss():
     assert list(run.hypers["lr"]) == [0.1, 0.05, 0.025][: run.n_steps] and run.n_steps == len(run.raw_losses)
 
 
+def test_a_batch_that_is_not_differentiated_has_a_rate_too():
+    """Its loss is recorded, and no step comes."""
+    skip = cbnb.Callback(after_loss=lambda self: setattr(self.learn, "loss_grad", None) if self.learn.iter == 1 else None)
+    late = StepsTorchScheduler("after_batch")
+    late.order = 60
+    learn = line_learner(4, valid=False, cbs=[skip, cbnb.Callback(after_step=lambda self: None), late])
+    learn.fit(1)
+    assert learn.recorder.lrs == [0.1, 0.05, 0.025, 0.0125] and len(learn.recorder.losses) == 4
+
+
 @pytest.mark.parametrize("order, used", [(49, [0.1, 0.05, 0.025]), (50, [0.1, 0.05, 0.025]), (51, [0.1, 0.05, 0.025])])
 def test_a_scheduler_before_the_recorder(order, used):
     """Of the same order, whoever was added first is called first."""
