@@ -1068,3 +1068,38 @@ def test_what_completion_offers_of_a_recorder():
     names = dir(cbnb.Recorder())
     assert {"plot_losses", "history", "log", "losses", "lrs", "values"} <= set(names) and names == sorted(names)
     assert not {"before_fit", "order", "run_in", "learn"} & set(names) and not any(name[0] == "_" for name in names)
+
+
+def test_a_cancelled_step_has_one_rate():
+    """Nobody may change the rate before `after_batch`, so that it is read there alone."""
+    used = []
+
+    def cancel(self):
+        if self.learn.iter == 1:
+            raise cbnb.CancelStepException
+
+    learn = line_learner(6, valid=False, cbs=cbnb.Callback(before_step=cancel, after_loss=lambda self: used.append(self.opt.param_groups[0]["lr"])))
+    learn.fit_one_cycle(1, 0.1)
+    assert learn.recorder.lrs == used and len(set(used)) == 6
+
+
+def test_a_validation_batch_cancelled_before_any_fit():
+    learn = line_learner(cbs=RaiseIn("after_loss", cbnb.CancelBatchException, order=99, phase="validate"))
+    assert learn.validate() == [13.0] and len(learn.recorder.history) == 0
+
+
+def test_a_loss_that_only_smoothing_makes_infinite_is_not_told_of(capsys):
+    """Smoothed losses have 32 bits."""
+    big = torch.tensor(1e300, dtype=torch.float64)
+    learn = line_learner(model=Line().double(), loss_func=lambda pred, y: pred.sum() * 0 + big)
+    with learn.no_logging():
+        learn.fit(1)
+    said = capsys.readouterr()
+    assert learn.recorder.losses[-1] == math.inf and list(learn.recorder.last().raw_losses) == [1e300] * 2 and "since step" not in said.out + said.err
+
+
+def test_a_whole_epoch_asks_the_other_processes(monkeypatch):
+    monkeypatch.setattr(recorder, "n_processes", lambda: 2)
+    learn = line_learner(metrics=bias, cbs=cbnb.Recorder(train_metrics=True))
+    learn.fit(1)
+    assert learn.recorder.history[0].epochs[0]["train_bias"] == pytest.approx(-2.7)
