@@ -1017,9 +1017,9 @@ def test_classes_are_moved_with_their_scores():
 
 
 def test_an_accumulated_metric_over_processes(monkeypatch):
-    """Another process has seen one more item; a third one none."""
-    monkeypatch.setattr(metrics, "n_processes", lambda: 3)
-    monkeypatch.setattr(metrics, "gather_over_processes", lambda mine: [mine, (torch.tensor([5.0]), torch.tensor([1.0])), (None, None)])
+    """Another process has seen one more item."""
+    monkeypatch.setattr(metrics, "n_processes", lambda: 2)
+    monkeypatch.setattr(metrics, "gather_over_processes", lambda mine: [mine, (torch.tensor([5.0]), torch.tensor([1.0]))])
     metric = cbnb.AccumMetric(lambda pred, y: (pred - y).sum())
     assert metric.value == 4
     metric.add(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 0.0]))
@@ -1175,6 +1175,20 @@ def test_predictions_reach_a_metric_without_a_graph():
     pred = torch.zeros(2, requires_grad=True) * 2
     metric.accumulate(outputs_of(pred, Y)), metric.accumulate(outputs_of(dict(a=pred, b=pred), Y))
     assert seen == [False] * 3
+
+
+class Remote(torch.Tensor):
+    """Must not be brought to the CPU in each batch."""
+
+    def cpu(self):
+        raise AssertionError("waits for the device")
+
+
+def test_a_foreign_metric_gets_predictions_on_their_device():
+    metric = cbnb.UpdateMetric(Total())
+    for pred in (torch.zeros(2).as_subclass(Remote), dict(a=torch.zeros(2).as_subclass(Remote))):
+        metric.accumulate(outputs_of(pred, Y))
+    assert metric.value == 8
 
 
 @pytest.mark.parametrize("given, n", [(None, 0), (mae, 1), ([mae, cbnb.MAE()], 2), ((), 0), (cbnb.MAE, 1), ([cbnb.MAE, Total()], 2), (Total(), 1), (iter([mae]), 1)])

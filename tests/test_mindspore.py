@@ -16,7 +16,7 @@ from torch import nn
 import cbnb.all as cbnb
 from cbnb.dialects import mindspore as ms
 from cbnb.dialects.mindspore_context import as_output
-from cbnb.dialects.mindspore_metrics import as_tensor, feed
+from cbnb.dialects.mindspore_metrics import ErrorMetric, as_tensor, feed
 from cbnb.steps import EvalStep, MultiLossStep
 
 # ---------------------------------------------------------------- an oracle of 40 lines
@@ -1299,8 +1299,16 @@ def test_errors_are_averaged_over_all_batches(make, want):
         metric.eval()
 
 
+def test_the_base_of_errors_has_none_of_its_own():
+    with pytest.raises(NotImplementedError):
+        ErrorMetric().update([1.0], [2.0])
+    for ask in (ms.Metric().clear, ms.Metric().update, ms.Metric().eval):
+        with pytest.raises(NotImplementedError):
+            ask()
+
+
 def test_many_small_errors_add_up():
-    """With 32 bits, the sum of 20,000 tenths and a million would be a tenth of a percent off."""
+    """With 32 bits, a hundred million and one would be a hundred million."""
     metric = ms.MAE("elements")
     metric.update(torch.zeros(1), torch.tensor([1e8]))
     for _ in range(1000):
