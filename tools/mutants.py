@@ -43,7 +43,7 @@ TESTS = {
     "mixup": "hooks",
     "optim": "optim steps schedule errors",
     "recorder": "recorder plot",
-    "show_graph": "hooks display",
+    "show_graph": "hooks",
     "snapshot": "undo",
     "undo": "undo interrupts guards",
 } | {f"dialects/{name}": "fastai_v1" for name in ("recognise", "fastai_v1", "v1_loop", "v1_schedules", "v1_slots")}
