@@ -1030,3 +1030,11 @@ def test_a_gatherer_of_validation_sees_no_training_batch():
     assert gather.n_batches == 1 and [len(part) for part in (gather.inputs, gather.preds, gather.targets, gather.losses)] == [1] * 4
     inputs, preds, targets, losses = gather.all_tensors()
     assert losses.tolist() == pytest.approx(((preds - targets) ** 2).tolist()) and len(inputs) == 8
+
+
+@pytest.mark.parametrize("name, call", [("predict", lambda learn: learn.predict(torch.tensor(1.0))), ("get_preds", lambda learn: learn.get_preds())])
+def test_an_error_says_what_was_called(name, call):
+    learn = line_learner(cbs=RaiseIn("after_pred", ZeroDivisionError, phase="validate"))
+    with pytest.raises(ZeroDivisionError) as caught:
+        call(learn)
+    assert any(f", {name}, batch 0" in note for note in caught.value.__notes__), caught.value.__notes__
