@@ -1035,3 +1035,11 @@ def test_the_frame_has_room_for_all_epochs_unless_nobody_knows_how_long_they_are
         learn.dls = cbnb.DataLoaders(lambda: iter(line_batches()), device="cpu")
         learn.fit(1)
     assert learn.show_graph.total is None
+
+
+def test_a_single_batch_is_drawn(monkeypatch):
+    shown = fake_display(monkeypatch)
+    learn = line_learner(3, cbs=[cbnb.ShowGraph, RaiseIn("before_batch", ZeroDivisionError, when=lambda learn: learn.iter == 1)])
+    with cbnb.shown_as("plain"), learn.no_logging(), pytest.raises(ZeroDivisionError):
+        learn.fit(1)
+    assert len(shown) == 1 and shown[0]["text/plain"].startswith("losses over 1 training batch")
