@@ -61,19 +61,18 @@ def with_docs(module: Module) -> str:
 
 
 def _comments(source: str) -> dict[int, str]:
-    """Number of a line -> the comment at its end; lines of a comment that goes on below belong to the first."""
+    """Number of a line -> the comment at its end, with the lines of comment right below it that go on with it."""
     found: dict[int, str] = {}
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    last = 0
-    for token in tokens:
+    start = last = 0  # the line of the comment that may go on, and its last line so far
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
-            text = token.string.lstrip("#").strip()
+            line, text = token.start[0], token.string.lstrip("#").strip()
             alone = not token.line[: token.start[1]].strip()
-            if alone and last and token.start[0] == last + 1 and start:
+            if alone and start and line == last + 1:
                 found[start] += " " + text
             else:
-                found[token.start[0]], start = text, 0 if alone else token.start[0]
-            last = token.start[0]
+                found[line], start = text, 0 if alone else line
+            last = line
     return found
 
 
