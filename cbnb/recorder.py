@@ -761,6 +761,7 @@ def _smooth_loss(learn: Learner) -> Tensor:
     return torch.tensor(losses[-1])
 
 Learner.smooth_loss = property(_smooth_loss)
+Learner.recorder: Recorder      # while it has one: for editors and type checkers
 
 # %% ../nbs/05_recorder.ipynb #77677d80
 @patch

@@ -84,7 +84,10 @@ def test_page_fetches_nothing():
 def test_widgets_become_html():
     state = {
         "box": {"model_name": "VBoxModel", "state": {"children": ["IPY_MODEL_bar", "IPY_MODEL_gone"], "layout": "IPY_MODEL_free"}},
-        "bar": {"model_name": "FloatLogSliderModel", "state": {"description": "<lr>", "value": 0.01, "min": -4.0, "max": 0.0, "base": 10.0}},
+        "bar": {
+            "model_name": "FloatLogSliderModel",
+            "state": {"description": "<lr>", "value": 0.01, "min": -4.0, "max": 0.0, "base": 10.0},
+        },
         "gone": {"model_name": "ButtonModel", "state": {"description": "unseen", "layout": "IPY_MODEL_none"}},
         "none": {"model_name": "LayoutModel", "state": {"display": "none"}},
     }
@@ -173,7 +176,9 @@ def test_a_mutant_is_killed_by_the_test_that_fails(tmp_path):
     before = (mutants.LIB / f"{module}.py").read_bytes()
     project = mutants.Project(tmp_path, module)
     project.files = ["tests/test_own.py"]
-    (tmp_path / "tests/test_own.py").write_text(f"from cbnb.{module} import shell\ndef test_one(): assert shell() is None\ndef test_two(): pass\n")
+    (tmp_path / "tests/test_own.py").write_text(
+        f"from cbnb.{module} import shell\ndef test_one(): assert shell() is None\ndef test_two(): pass\n"
+    )
     project.watch()
     assert {name.split("::")[1]: calls for name, calls in project.calls.items()} == {"test_one": ["shell"], "test_two": []}
     project.write(project.source.replace("def shell(", "def shell(): return 1\ndef other("))

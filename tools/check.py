@@ -1,6 +1,6 @@
 """Is everything that is made from the notebooks as they say? Exports into a copy, compares, changes nothing.
 
-    python tools/check.py
+python tools/check.py
 """
 
 import difflib
@@ -14,6 +14,7 @@ from pathlib import Path
 from docstrings import write_docs
 from notebooks import INDEX, LIB, NBS, ROOT, is_exported, notebook_paths, read, show
 from readme import Readme
+from stubs import write_stubs
 
 _SHOWN_LINES = 20
 
@@ -54,6 +55,7 @@ def fresh_copy(folder: Path) -> None:
     copy_files(LIB, folder / LIB.name)
     nbdev("nbdev_export", folder)
     write_docs(folder / LIB.name)
+    write_stubs(folder / LIB.name)
     nbdev("nbdev_clean", folder)
 
 

@@ -26,25 +26,25 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 class Module:
     """An exported module, as far as docstrings need it."""
 
-    def __init__(self, path: Path):
-        self.path, self.source = path, path.read_text(encoding="utf-8")
+    def __init__(self, path: Path, root: Path = LIB):
+        self.root, self.path, self.source = root, path, path.read_text(encoding="utf-8")
         self.comments, self.tree = _comments(self.source), ast.parse(self.source)
 
     def constructor(self, node: ast.ClassDef) -> "tuple[Module, _Function] | None":
         """The `__init__` of a class, its own or an inherited one, and the module it is in."""
         if own := next((f for f in node.body if isinstance(f, _Function) and f.name == "__init__"), None):
             return self, own
-        bases = filter(None, (self._find(ast.unparse(base)) for base in node.bases))
+        bases = filter(None, (self.find(ast.unparse(base)) for base in node.bases))
         return next(filter(None, (module.constructor(base) for module, base in bases)), None)
 
-    def _find(self, name: str) -> "tuple[Module, ast.ClassDef] | None":
+    def find(self, name: str) -> "tuple[Module, ast.ClassDef] | None":
         """A class of this package, and its module."""
         for node in self.tree.body:
             if isinstance(node, ast.ClassDef) and node.name == name:
                 return self, node
             if isinstance(node, ast.ImportFrom) and node.level and any((alias.asname or alias.name) == name for alias in node.names):
                 path = self.path.parents[node.level - 1].joinpath(*(node.module or "__init__").split(".")).with_suffix(".py")
-                return Module(path)._find(next(alias.name for alias in node.names if (alias.asname or alias.name) == name))
+                return Module(path, self.root).find(next(alias.name for alias in node.names if (alias.asname or alias.name) == name))
         return None
 
 

@@ -1,7 +1,7 @@
 """The tests with the oldest and the newest torch that settings.ini names, each in an environment of its own in .venv/matrix/.
 
-    python tools/matrix.py            both
-    python tools/matrix.py 2.9.1      another one
+python tools/matrix.py            both
+python tools/matrix.py 2.9.1      another one
 """
 
 import argparse

@@ -51,7 +51,9 @@ class Figures:
 def figures(path: Path) -> Figures:
     """The figures of one notebook."""
     found, cells = Figures(), read(path).cells
-    found.words = sum(len(_WORD.findall(re.sub(r"```.*?```", "", cell.source, flags=re.DOTALL))) for cell in cells if cell.cell_type == "markdown")
+    found.words = sum(
+        len(_WORD.findall(re.sub(r"```.*?```", "", cell.source, flags=re.DOTALL))) for cell in cells if cell.cell_type == "markdown"
+    )
     code = [cell for cell in cells if cell.cell_type == "code" and cell.source.strip()]
     for cell, after in zip(code, [*code[1:], None]):
         tree = _parsed(without_directives(cell.source))
