@@ -11,7 +11,6 @@ __all__ = ['ShortEpochCallback', 'CollectDataCallback', 'TerminateOnNaNCallback'
 # %% ../nbs/10_control.ipynb #54009299
 import inspect
 import math
-import sys
 import time
 import types
 import warnings

@@ -5,7 +5,6 @@ from typing import Any
 __all__ = ['ShortEpochCallback', 'CollectDataCallback', 'TerminateOnNaNCallback', 'warn_own_update', 'GradientClip', 'values_of_sparse', 'GradientAccumulation', 'all_finite', 'first_bad_layer', 'explain_nan', 'has_updated', 'RunningAverages', 'TerminateOnNaN', 'next_time', 'StopAfter', 'ShortEpoch', 'SkipToEpoch', 'BnFreeze', 'frozen_norms', 'Collected', 'CollectData', 'Schedule']
 import inspect
 import math
-import sys
 import time
 import types
 import warnings

@@ -10,13 +10,13 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from helpers import line_batches
 from torch import nn
 
 import cbnb.all as cbnb
 from cbnb.dialects import mindspore as ms
 from cbnb.dialects.mindspore_context import as_output
 from cbnb.steps import EvalStep, MultiLossStep
+from helpers import line_batches
 
 # ---------------------------------------------------------------- an oracle of 40 lines
 

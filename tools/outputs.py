@@ -1,7 +1,7 @@
 """Are the printed outputs of a notebook those that its cells print? What a reader sees cannot go stale.
 
 Text is compared, not figures: words and small counts must be equal, other numbers nearly so, for another processor rounds differently. Times, addresses, and
-the little curves of a terminal are left out.
+the little curves of a terminal are left out, and so are cells with `#| varies`, which show something new each time.
 """
 
 import re
@@ -10,13 +10,13 @@ from math import isclose
 
 from nbformat import NotebookNode
 
-from notebooks import is_skipped
+from notebooks import directives, is_skipped
 
 TOLERANCE = 0.2  # of a number: another machine trains to other digits
 _LEFT_OUT = re.compile(
     r"\b\d+:\d\d(:\d\d)?\b"  # times
     r"|\b[\d,.]+ ?(s|ms|us|µs|ns|samples/s|MB|GB)\b"
-    r"|\b0x[0-9a-f]+\b|[▁▂▃▄▅▆▇█]+|\x1b\[[0-9;]*m"
+    r"|( at)? \b0x[0-9a-f]+\b|[▁▂▃▄▅▆▇█]+|\x1b\[[0-9;]*m"
 )
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d*)?(?:e[-+]?\d+)?")
 
@@ -53,7 +53,7 @@ def differences(stored: NotebookNode, ran: NotebookNode) -> list[str]:
     """For each line that differs: the cell, and both versions."""
     found = []
     for number, (before, now) in enumerate(zip(stored.cells, ran.cells), 1):
-        if before.cell_type == "code" and not is_skipped(before):
+        if before.cell_type == "code" and not is_skipped(before) and "varies" not in directives(before):
             for line, other in zip_longest(printed(before), printed(now), fillvalue=""):
                 if not same(line, other):
                     found.append(f"cell {number}\n      stored: {line}\n      prints: {other}")

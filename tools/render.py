@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bs4 import BeautifulSoup
 from nbformat import NotebookNode
+
 from notebooks import CellFailed, clean_kernels, execute, is_hidden, show, without_directives
 from static_widgets import freeze
 

@@ -145,7 +145,7 @@ def _added(module: Module, node: ast.stmt) -> Iterator[tuple[str, str, str]]:
     elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute) and isinstance(node.target.value, ast.Name):
         yield node.target.value.id, node.target.attr, f"    {node.target.attr}: {ast.unparse(node.annotation)}"
     elif isinstance(node, ast.Assign):
-        for target in (n for target in node.targets for n in (target.elts if isinstance(target, ast.Tuple) else [target])):
+        for target, _ in _pairs(node):
             if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and is_public(target.attr):
                 yield target.value.id, target.attr, _assigned(module, target, node.value)
 
