@@ -7,7 +7,21 @@ import pytest
 import torch
 
 from cbnb import chart as charts
-from cbnb.chart import Axis, Line, LiveCurve, Mark, described, linear_ticks, log_ticks, nice_step, number, path, sparkline, thinned, tick_labels
+from cbnb.chart import (
+    Axis,
+    Line,
+    LiveCurve,
+    Mark,
+    described,
+    linear_ticks,
+    log_ticks,
+    nice_step,
+    number,
+    path,
+    sparkline,
+    thinned,
+    tick_labels,
+)
 
 nan, inf = math.nan, math.inf
 

@@ -10,7 +10,6 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from helpers import line_batches
 from torch import nn
 
 import cbnb.all as cbnb
@@ -18,6 +17,7 @@ from cbnb.dialects import mindspore as ms
 from cbnb.dialects.mindspore_context import as_output
 from cbnb.dialects.mindspore_metrics import ErrorMetric, as_tensor, feed
 from cbnb.steps import EvalStep, MultiLossStep
+from helpers import line_batches
 
 # ---------------------------------------------------------------- an oracle of 40 lines
 

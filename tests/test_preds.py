@@ -671,7 +671,7 @@ def test_dropout_only_in_its_runs():
     learn = line_learner(dls=cbnb.DataLoaders(batches, batches, device="cpu"), model=model)
     learn.fit(1)
     stats, modes = model[1].running_mean.clone(), [m.training for m in model.modules()]
-    for n in range(2):
+    for _ in range(2):
         one, two = (learn.get_preds(cbs=cbnb.MCDropoutCallback)[0] for _ in range(2))
         assert not torch.equal(one, two) and torch.equal(learn.get_preds()[0], learn.get_preds()[0])
         with pytest.raises(ValueError):
