@@ -65,6 +65,7 @@ class Run:
     metric_names: list[str]
     n_epoch: int
     status: str
+    start_epoch: int
     epochs: list[dict[str, Any]]
     values: list[list[Any]]
     hypers: dict[str, Any]
