@@ -139,7 +139,9 @@ class GradientAccumulation(Callback):
 class _Sum:
     "What is in the gradients"
     # not attributes of the callback, which take longer to assign
-    items, planned, new, ending = 0, 0, 0, False
+    items, ending = 0, False
+    planned: int    # items that the losses of this sum are divided for
+    new: int        # items of this batch
 
 def _scale_grads(opt: Any, by: float) -> None:
     for group in opt.param_groups:
@@ -368,7 +370,7 @@ class StopAfter(Callback):
         if self.seconds is not None: self.until = time.perf_counter() + self.seconds
         if self.at is not None:
             over = isinstance(self.at, datetime) and self.at <= datetime.now(self.at.tzinfo)
-            self.end = 0. if over else next_time(self.at).timestamp()
+            self.end = -math.inf if over else next_time(self.at).timestamp()
 
     def after_batch(self):
         if (why := self._over()) is None: return
