@@ -40,7 +40,7 @@ TESTS = {
     "checkpoint": "saving",
     "dashboard": "display lr_picker",
     "learner": "learner callbacks events errors undo guards",
-    "lr_finder": "lr_finder lr_trials undo",
+    "lr_finder": "lr_finder lr_trials",
     "lr_rules": "lr_rules lr_finder",
     "mixup": "mixup hooks",
     "optim": "optim steps schedule errors",
