@@ -110,7 +110,6 @@ class GradientAccumulation(Callback):
         if sum(isinstance(cb, GradientAccumulation) and cb.run for cb in self.learn.cbs) > 1:
             raise ValueError('two GradientAccumulation would both scale the loss: keep one '
                              '(learn.remove_cb), or give the other run = False')
-        self.learn.undo.callback(self._drop)
 
     def before_backward(self):
         learn, held = self.learn, self.sum

@@ -1,6 +1,5 @@
 """Control callbacks among each other and with the rest: whatever happens in a fit, and whoever else is there."""
 
-import copy
 import math
 import pickle
 import warnings
@@ -907,15 +906,23 @@ def test_skipping_all_epochs_trains_nothing():
 # --- accumulation: what is counted ---
 
 
-class Graphs:
-    """A batch that says how many items it has; none, if it does not know."""
+class SlopeOfTwo(Slope):
+    def forward(self, first, x):
+        return super().forward(x)
 
-    def __init__(self, num_graphs):
-        self.num_graphs = num_graphs
+
+@pytest.mark.parametrize("targets", [True, False])
+def test_a_batch_whose_count_is_nothing_counts_as_one(targets):
+    """Of boxes in pictures there may be none. Three, none, one and one; five make an update."""
+    x = torch.ones(2)
+    batches = [(x, x, torch.ones(n)) if targets else (torch.ones(n), x, "no tensor") for n in (3, 0, 1, 1)]
+    learn = line_learner(dls=cbnb.DataLoaders(batches, n_inp=2, device="cpu"), model=SlopeOfTwo(), loss_func=lambda pred, y: pred.mean())
+    updates = []
+    learn.fit(1, cbs=[cbnb.GradientAccumulation(5), cbnb.Callback(after_step=lambda cb: updates.append(cb.learn.iter))])
+    assert updates == [2, 3]
 
 
 def test_targets_that_are_no_tensors_leave_counting_to_the_inputs():
-    """And if nobody says how many items there are, a batch is one."""
     batches = [(torch.ones(2), "no tensor")] * 4
     learn = line_learner(dls=cbnb.DataLoaders(batches, device="cpu"), model=Slope(), loss_func=lambda pred, y: pred.mean())
     updates = []
@@ -924,15 +931,13 @@ def test_targets_that_are_no_tensors_leave_counting_to_the_inputs():
     assert updates == [1, 3]
 
 
-def test_an_accumulation_that_was_copied_in_mid_sum_begins_with_an_empty_one():
-    """As one that was exported by a checkpoint within an epoch."""
-    copies = []
-    learn = learner(cbs=[cbnb.GradientAccumulation(32), cbnb.Callback(after_backward=lambda cb: copies.append(copy.copy(cb.learn.gradient_accumulation)))])
-    learn.fit(1)
-    other = learner([16] * 2)
-    with pytest.warns(UserWarning, match="on another learner"):
-        other.fit(1, cbs=copies[0])
-    assert ab(other) == way(1)
+def test_gradients_have_their_final_share_from_the_first_batch_on():
+    """Three items are planned as two batches of two, so that each counts half: of the means 1 and 2, then 3 and 4."""
+    batches = [(torch.full((2,), i + 1.0), torch.zeros(2)) for i in range(4)]
+    learn, seen = line_learner(dls=cbnb.DataLoaders(batches, device="cpu"), model=Slope(), loss_func=lambda pred, y: pred.mean()), []
+    note = cbnb.Callback(after_backward=lambda cb: seen.append(cb.learn.model.w.grad.item()))
+    learn.fit(1, cbs=[cbnb.GradientAccumulation(3), note])
+    assert seen == [0.5, 1.5, 1.5, 3.5]
 
 
 def test_an_own_loss_of_several_parts_is_scaled_in_each():

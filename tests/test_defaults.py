@@ -5,9 +5,9 @@ import inspect
 import pytest
 
 import cbnb.all as cbnb
-from cbnb import chart, dashboard, hooks, lr_rules, lr_trials, metrics, optim, plot, preds, recorder, widgets
+from cbnb import chart, dashboard, hooks, lr_finder, lr_rules, lr_trials, metrics, mixup, optim, plot, preds, recorder, widgets
 
-PLACES = [cbnb, preds, recorder, metrics, hooks, optim, plot, chart, widgets, lr_rules, lr_trials, dashboard]
+PLACES = [cbnb, preds, recorder, metrics, hooks, optim, plot, chart, widgets, lr_rules, lr_trials, lr_finder, mixup, dashboard]
 
 DEFAULTS = """
     Learner: lr=0.001, moms=(0.95, 0.85, 0.95), default_cbs=True
@@ -77,6 +77,17 @@ ORDERS = """
     ShortEpoch 90, StopAfter 90
 """
 
+# callbacks that act in training batches only, or not in all runs
+RUNS = """
+    GradientClip, GradientAccumulation, MixUp, CutMix, Mix: training batches of fit, lr_find
+    ParamScheduler, OneCycle, StopAfter, Schedule, ReduceLROnPlateau: training batches of fit
+    LRFinder: training batches of lr_find, fit
+    TrialRun: batches of lr_find
+    ShortEpoch, SkipToEpoch, Tracker, EarlyStopping, Steering, SaveModel, ShowGraph: batches of fit
+    BnFreeze: batches of fit, lr_find
+    TerminateOnNaN, CollectData: batches of fit, validate, preds
+"""
+
 
 def named(name: str):
     first, *rest = name.split(".")
@@ -98,3 +109,12 @@ def test_what_is_used_if_you_say_nothing(line):
 def test_in_which_order_callbacks_are_called(line):
     name, order = line.split()
     assert named(name).order == float(order)
+
+
+@pytest.mark.parametrize("line", RUNS.strip().splitlines())
+def test_in_which_batches_of_which_runs_callbacks_act(line):
+    names, runs = line.split(":")
+    for name in names.split(","):
+        cls = named(name.strip())
+        assert (cls.run_train, cls.run_valid) == (True, "training" not in runs), name
+        assert cls.run_in == tuple(runs.split(" of ")[1].split(", ")), name
