@@ -940,6 +940,18 @@ def test_gradients_have_their_final_share_from_the_first_batch_on():
     assert seen == [0.5, 1.5, 1.5, 3.5]
 
 
+def test_the_last_update_of_an_epoch_belongs_to_its_last_batch():
+    """In three batches of 16: the first is cancelled, the second completes a sum of 32, the third is what is left."""
+    seen = []
+    note = cbnb.Callback(
+        after_cancel_batch=lambda cb: seen.append(("cancelled", cb.learn.iter)),
+        after_step=lambda cb: seen.append(("update", cb.learn.iter)),
+        after_batch=lambda cb: seen.append(("batch", cb.learn.iter)),
+    )
+    learner([16] * 3, cbs=[cbnb.GradientAccumulation(32), note]).fit(1)
+    assert seen == [("cancelled", 0), ("batch", 0), ("update", 1), ("batch", 1), ("update", 2), ("batch", 2)]
+
+
 def test_an_own_loss_of_several_parts_is_scaled_in_each():
     """Two losses of half the weight each have the gradient of one."""
 
