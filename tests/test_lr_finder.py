@@ -1167,3 +1167,95 @@ def test_without_a_sweep_the_recorder_draws_the_last_fit():
     assert rates == pytest.approx(list(learn.recorder.lrs)) and title == "Loss over learning rate in the last fit"
     with figure() as (fig, [own]):
         assert learn.recorder.plot(ax=own) is own
+
+
+# --- runs that end nothing else ---
+
+
+def test_a_thousand_batches_without_an_update_are_enough():
+    """The beginning of an epoch counts, too. An update begins a new count."""
+
+    def refuse(cb):
+        raise cbnb.CancelStepException
+
+    finder, learn = cbnb.LRFinder(num_it=2), line_learner(1500)
+    learn.fit(1, cbs=[finder, cbnb.Callback(before_step=refuse)])
+    assert (finder.stopped, finder.n_seen, finder.n_used, list(finder.lrs)) == ("stuck", 999, 0, [])
+    learn.fit(1, cbs=[finder, Accumulate(700)])
+    assert (finder.stopped, finder.n_seen, finder.n_used, len(finder.lrs)) == ("done", 1400, 1400, 2)
+
+
+def test_a_sweep_counts_its_epochs_from_nought_and_validates_none():
+    seen = []
+    learn = line_learner(2, cbs=cbnb.Callback(before_epoch=lambda cb: seen.append(cb.learn.epoch)))
+    learn.fit(3, start_epoch=1)
+    seen.clear()
+    sweep(learn, num_it=6, stop_div=False)
+    assert seen == [0, 1, 2] and learn.n_epoch == 3
+
+
+def test_a_step_with_an_optimizer_of_its_own_has_no_rate_to_sweep():
+    model = nn.Linear(4, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x, y):
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        return loss
+
+    learn = regression()
+    own = line_learner(dls=learn.dls, model=model, train_step=step, opt_func=torch.optim.AdamW)
+    before = model.weight.detach().clone()
+    with pytest.raises(ValueError, match="so there is no rate to sweep"):
+        sweep(own, num_it=10)
+    assert torch.equal(model.weight, before)
+
+
+# --- in a notebook ---
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """A shell that runs a cell, and a view that notes when it is shown."""
+    cell = SimpleNamespace(execution_count=1, shown=[], view=True)
+
+    class View:
+        def __init__(self, found):
+            self.found = found
+
+        def show(self):
+            cell.shown.append(cell.execution_count)
+
+    monkeypatch.setattr("cbnb.lr_finder.shell", lambda: cell)
+    monkeypatch.setattr("cbnb.lr_finder.view_for", lambda name, widget, return_fig, ax: View if cell.view and not return_fig else None)
+    cell.View = View
+    return cell
+
+
+def test_a_cell_shows_a_result_once(notebook):
+    """The sweep shows it; what the cell returns is only text then."""
+    learn = regression()
+    found = learn.lr_find(num_it=20)
+    assert notebook.shown == [1] and found._repr_mimebundle_() == {"text/plain": repr(found)}
+    with pytest.raises(NotImplementedError):
+        found._ipython_display_()
+    notebook.execution_count = 2
+    bundle, metadata = found._repr_mimebundle_()
+    assert sorted(bundle) == ["image/png", "text/plain"] and bundle["text/plain"] == repr(found) and "image/png" in metadata
+    found._ipython_display_()
+    assert notebook.shown == [1, 2]
+    quiet = learn.lr_find(num_it=20, show_plot=False)
+    assert notebook.shown == [1, 2] and len(quiet._repr_mimebundle_()) == 2
+    notebook.view = False  # no widgets: then the bundle is asked for
+    with pytest.raises(NotImplementedError):
+        quiet._ipython_display_()
+
+
+def test_a_result_without_its_learner_is_a_figure(notebook):
+    found = made_result()
+    with pytest.raises(NotImplementedError):
+        found._ipython_display_()
+    assert found.plot(return_fig=True) is not None and found.plot() is None and notebook.shown == []
+    assert isinstance(found.plot(widget=True), notebook.View)
