@@ -254,7 +254,7 @@ def test_a_fit_after_a_stopped_one_is_fresh():
 def test_a_bad_validation_loss_stops_the_fit(capsys):
     learn = net_learner(data(), [cbnb.TerminateOnNaN], valid=data(bad=1))
     learn.fit(5)
-    assert learn.recorder.history[0].status == "cancelled" and learn.recorder.history[0].n_steps == 6
+    assert learn.recorder.history[0].status == "cancelled" and learn.recorder.history[0].n_steps == 6 == learn.model[1].num_batches_tracked
     assert "epoch 0, validation batch 1" in learn.terminate_on_nan.reason
     assert "before the update" not in capsys.readouterr().out
 
@@ -820,7 +820,7 @@ def test_a_function_whose_update_is_left_to_the_learner_is_stopped_before_it():
     learn.train_step = lambda x, y: nn.functional.mse_loss(learn.model(x), y)
     learn.fit(1)
     assert all(p.isfinite().all() for p in learn.model.parameters()) and learn.recorder.last().n_steps == 1
-    assert "The inputs hold nan" in learn.terminate_on_nan.reason
+    assert "First bad output: layer 0 (Linear). The inputs hold nan" in learn.terminate_on_nan.reason
 
 
 def test_a_validation_leaves_what_ended_the_fit_before():
@@ -1032,6 +1032,29 @@ def test_a_bad_value_that_belongs_to_no_item_is_only_named():
     assert learn.terminate_on_nan.reason.endswith("The inputs hold nan or infinity.")
 
 
+def test_bad_inputs_in_a_row_and_by_name():
+    """Of a dict it is not said which items are meant."""
+    for xb, words in (((torch.tensor([1.0, 1.0, math.nan]),), " in item 2 of 3."), (dict(x=torch.tensor([1.0, 1.0, math.nan])), ".")):
+        batch = (*xb, torch.ones(3)) if isinstance(xb, tuple) else xb | dict(y=torch.ones(3))
+        dls = cbnb.DataLoaders([batch], device="cpu") if isinstance(xb, tuple) else cbnb.DataLoaders([batch], targets="y", device="cpu")
+        learn = line_learner(dls=dls, cbs=cbnb.TerminateOnNaN)
+        learn.fit(1)
+        assert learn.terminate_on_nan.reason.endswith(f"First bad output: the model itself (Line). The inputs hold nan or infinity{words}")
+
+
+def test_the_gradient_that_is_bad_is_named_and_not_the_first_one():
+    def spoil(cb):
+        cb.learn.model.b.grad.fill_(math.nan)
+
+    learn = line_learner(cbs=cbnb.TerminateOnNaN(check_grads=True))
+    learn.fit(1, cbs=cbnb.Callback(after_backward=spoil))
+    assert "the gradient of b is not finite" in learn.terminate_on_nan.reason
+    frozen = line_learner(cbs=cbnb.TerminateOnNaN(check_grads=True))
+    frozen.model.a.requires_grad_(False)
+    frozen.fit(1, cbs=cbnb.Callback(after_backward=spoil))
+    assert "the gradient of b is not finite" in frozen.terminate_on_nan.reason
+
+
 def test_weights_that_were_bad_before_are_named(capsys):
     learn = line_learner(cbs=cbnb.TerminateOnNaN)
     with torch.no_grad():
@@ -1053,11 +1076,11 @@ def test_a_loss_of_several_numbers_is_said_to_be_not_finite():
 
 
 class Root(nn.Module):
-    """The root of its only weight, which is 0: finite, with an infinite slope."""
+    """The root of two weights: at 0 it is finite, with an infinite slope."""
 
     def __init__(self, start):
         super().__init__()
-        self.w = nn.Parameter(torch.tensor(start))
+        self.w = nn.Parameter(torch.full((2,), start))
 
     def forward(self, x):
         return x * self.w.sqrt()
@@ -1065,7 +1088,7 @@ class Root(nn.Module):
 
 @pytest.mark.parametrize("start, stops", [(0.0, True), (1e-30, False)])
 def test_infinite_gradients_stop_the_fit_and_long_ones_do_not(start, stops):
-    """The slope of the root at 1e-30 is 5e14; times 1e25, the square of the gradient is too large for a float, it is not."""
+    """The slope of the root at 1e-30 is 5e14. Times half of 1e20 it is a float, and its square is none."""
     batch = torch.full((2,), 1e20), torch.full((2,), 1e5)
     guard = cbnb.TerminateOnNaN(check_grads=True)
     learn = line_learner(dls=cbnb.DataLoaders([batch], device="cpu"), model=Root(start), loss_func=lambda pred, y: (pred + y).mean(), lr=0.0)
@@ -1173,7 +1196,7 @@ def test_only_the_last_batches_of_the_run_itself_are_collected():
     learn.fit(1, cbs=cbnb.Callback(before_validate=lambda cb: cb.learn.validate() if len(collect.data) == 2 else None), valid_every=[])
     assert [item.loss.item() for item in collect.data] == pytest.approx([13 * 0.64**2, 13 * 0.64**3])
     assert [t.grad_fn for item in collect.data for t in (item.pred, item.loss, *item.xb, *item.yb)] == [None] * 8
-    pickle.dumps(collect)  # the run is not in it
+    assert collect.of is None  # the run is over
 
 
 def test_a_nested_validation_is_not_collected():
@@ -1239,6 +1262,21 @@ def test_a_plateau_is_not_stepped_for_epochs_that_are_skipped():
 
     learner(valid=True).fit(3, start_epoch=1, cbs=cbnb.Schedule(Plateau, monitor="valid_loss"))
     assert len(values) == 2
+
+
+def test_a_scheduler_of_ones_own_may_take_the_value():
+    values = []
+
+    class Own:
+        def __init__(self, opt):
+            pass
+
+        def step(self, metrics):
+            values.append(metrics)
+
+    learn = learner(valid=True)
+    learn.fit(2, cbs=cbnb.Schedule(Own, monitor="train_loss"))
+    assert values == [row["train_loss"] for row in learn.recorder.last().epochs]
 
 
 def test_two_schedules_of_torch_and_one_of_another_hyper_parameter_go_together():
