@@ -842,7 +842,7 @@ def test_a_plot_without_a_stop_or_a_best_value_of_this_fit():
     (ax,) = tracker.plot(return_fig=True).axes
     assert [t.get_text() for t in ax.get_legend().get_texts()] == ["valid_loss", "best: 2"]
     lines = [list(zip(*(line.get_xdata(), line.get_ydata()))) for line in ax.lines]
-    assert lines == [[(0, 3), (1, 2)], [(1, 2)]]
+    assert lines == [[(0, 3), (1, 2)], [(1, 2)]] and all(tick == round(tick) for tick in ax.get_xticks())
     learn.forced.losses = [4, 5]
     fit(learn, cbs=tracker)
     with figure() as (fig, [own]):
