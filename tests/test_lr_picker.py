@@ -557,7 +557,7 @@ def test_rates_are_drawn_on_a_log_scale():
     page = picker_chart(made_result(rules=[fixed(1e-3), fixed(1e-6)]), 1e-5)
     assert 'style="max-width:960px"' in page and 'class="plot" style="height:2' in page and 'viewBox="0 0 960 2' in page
     assert '<path class="cursor" d="M240.0,0' in page and re.search(r'class="mark" stroke="[^"]*" d="M480.0,', page) and re.search(r'class="mark" stroke="[^"]*" d="M120.0,', page)
-    assert page.count('class="strong"') == 1 and 'data-t="measured "' in page and 'data-t="smoothed "' in page and 'class="at"' in page
+    assert page.count('class="strong"') == 1 and 'data-t="measured "' in page and 'data-t="smoothed "' in page and 'class="at"' in page and page.count('class="key faint"') > 1
     assert len(picker_chart(made_result(), 1e-5)) < 30_000 and "no update" in picker_chart(result([]), 1e-5)
     long = [10 ** (i / 1000 - 4) for i in range(3000)]
     path = max(re.findall(r' d="([^"]+)"', picker_chart(result(long, [1 + math.sin(i) for i in range(3000)], problem="x"), 1e-3)), key=len)
