@@ -789,3 +789,12 @@ def test_a_picker_for_another_learner():
     picker = found.widget(learn)
     picker.use_lr()
     assert learn.lr == found.lr and picker.learn is learn and picker.found is found
+
+
+def test_the_parts_of_a_picker_have_names_that_a_page_can_look_for():
+    picker, _ = picker_of()
+    parts = dict(use=picker.use, fit=picker.fit, epochs=picker.epochs, lr=picker.slider, said=picker.said, picker=picker.view)
+    assert all(f"cbnb-{name}" in part._dom_classes for name, part in parts.items())
+    children = picker.view.children
+    assert children[:2] == (picker.advice, picker.chart) and children[2].children == tuple(picker.rules.values()) and children[3] is picker.slider
+    assert children[4].children == (picker.use, picker.epochs, picker.fit) and children[5:] == (picker.said, picker.below, picker.printed)
