@@ -314,6 +314,8 @@ def test_what_is_none(value, error, words):
         (slice(1e-3, 1e-1), 3, [1e-3, 1e-2, 1e-1]),
         (slice(1e-3, 1e-1), 1, [1e-1]),
         (slice(0), 2, [0, 0]),
+        (slice(0.25, 1), 2, [0.25, 1]),
+        (slice(1, 4), 3, [1, 2, 4]),
     ],
 )
 def test_rates_are_spread_over_groups(lr, n, rates):
@@ -513,3 +515,11 @@ def test_names_are_lent_once_and_for_a_while():
         opt.unfreeze()
         assert all(p.requires_grad for p in opt.param_groups[0]["params"])
     assert type(opt) is torch.optim.SGD
+
+
+def test_all_but_the_last_group_are_frozen():
+    opt = torch.optim.SGD([dict(params=[nn.Parameter(torch.zeros(1))]) for _ in range(3)], lr=0.1)
+    with ExitStack() as undo:
+        lend_names(opt, HyperNames, undo)
+        opt.freeze()
+    assert [g["params"][0].requires_grad for g in opt.param_groups] == [False, False, True]
