@@ -464,3 +464,15 @@ def test_settings_of_a_fit_reach_it():
         assert decays == [0.25, 0.25] and len(seen) == 1 and learn.opt is old
         getattr(learn, fit)(*args, reset_opt=True)
         assert learn.opt is not old
+
+
+def test_borders_of_combined_schedules():
+    """At a border the next one begins; before the start and after the end the values are those there."""
+    steps = cbnb.combine_scheds([0.5, 0.25, 0.25], [cbnb.SchedLin(0, 1), cbnb.SchedLin(2, 3), cbnb.SchedLin(4, 5)])
+    assert [steps(pos) for pos in (-1.0, 0.0, 0.5, 0.625, 0.75, 1.0, 1.5, 9.0)] == pytest.approx([0, 0, 2, 2.5, 4, 5, 5, 5])
+    alone = cbnb.combine_scheds([1.0], [cbnb.SchedLin(0, 1)])
+    assert [alone(pos) for pos in (-1.0, 0.25, 1.0, 1.5)] == [0, 0.25, 1, 1]
+
+
+def test_equal_factors_below_one_and_below_nought():
+    assert cbnb.SchedExp(0.5, 0.125)(0.5) == pytest.approx(0.25) and cbnb.SchedExp(-1.0, -4.0)(0.5) == pytest.approx(-2)
