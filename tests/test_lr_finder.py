@@ -849,6 +849,8 @@ def test_rates_grow_by_equal_factors_from_one_end_to_the_other():
         ([-1.0] * 21 + [9.0] * 5, [1.0] * 20 + [-1.0] + [5.0] * 5, False),  # or of the fall from 1 to -1
         ([-1.0] * 21 + [9.0] * 5, [1.0] * 20 + [-1.0] + [5.1] * 5, True),
         ([0.0] * 20 + [9.0] * 4 + [0.0], [0.0] * 20 + [4.1] * 5, False),  # one of the last five is low
+        ([0.0] * 21 + [9.0] * 5, [1.0] * 20 + [0.0] + [2.5] * 5, False),  # three times the fall of 1
+        ([6.0] + [1.0] * 19 + [5.0] * 5, [1.0] * 20 + [4.1] * 5, False),  # the very first one counts
         ([0.0] * 14 + [9.0] * 5, [0.0] * 19, False),  # too few
     ],
 )
