@@ -1051,9 +1051,9 @@ def test_ctrl_c_while_a_sweep_is_prepared_waits_until_the_sweep_runs():
 
     learn = regression(cbs=cbnb.Callback())
     learn.cbs[-1].slow = Slow()
-    with pytest.raises(cbnb.FitInterrupted, match="lr_find stopped after 0 batches"):
+    with pytest.raises(KeyboardInterrupt, match="lr_find stopped after 0 batches") as e:
         sweep(learn)
-    assert noted and learn.opt is None
+    assert type(e.value) is cbnb.FitInterrupted and noted and learn.opt is None
 
 
 def test_a_learner_is_swept_anew_each_time():
@@ -1261,3 +1261,11 @@ def test_a_result_without_its_learner_is_a_figure(notebook):
         found._ipython_display_()
     assert found.plot(return_fig=True) is not None and found.plot() is None and notebook.shown == []
     assert isinstance(found.plot(widget=True), notebook.View)
+
+
+def test_what_callbacks_log_in_a_sweep_is_not_written():
+    rows = []
+    learn = regression(cbs=cbnb.Callback(after_batch=lambda cb: cb.learn.logger([cb.learn.train_iter])))
+    learn.logger = rows.append
+    sweep(learn, num_it=5)
+    assert rows == [] and learn.logger == rows.append
