@@ -3,6 +3,7 @@
 import math
 import pickle
 import warnings
+from datetime import datetime, time
 from functools import partial
 
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 from torch.optim import lr_scheduler as torch_schedulers
 
 import cbnb.all as cbnb
-from cbnb.control import explain_nan
+from cbnb.control import all_finite, explain_nan, first_bad_layer, next_time
 from helpers import CANCELS, Line, RaiseIn, ab, line_batches, line_learner, noting, same_bits, seed
 
 ALL = {
@@ -253,7 +254,7 @@ def test_a_fit_after_a_stopped_one_is_fresh():
 def test_a_bad_validation_loss_stops_the_fit(capsys):
     learn = net_learner(data(), [cbnb.TerminateOnNaN], valid=data(bad=1))
     learn.fit(5)
-    assert learn.recorder.history[0].status == "cancelled" and learn.recorder.history[0].n_steps == 6
+    assert learn.recorder.history[0].status == "cancelled" and learn.recorder.history[0].n_steps == 6 == learn.model[1].num_batches_tracked
     assert "epoch 0, validation batch 1" in learn.terminate_on_nan.reason
     assert "before the update" not in capsys.readouterr().out
 
@@ -571,7 +572,7 @@ def test_a_step_that_updates_by_itself_is_out_of_reach(capsys):
         return loss
 
     for cb in (cbnb.GradientClip, cbnb.GradientAccumulation):
-        learn = line_learner(model=model, train_step=own, cbs=cb)
+        learn = line_learner(3, model=model, train_step=own, cbs=cb)
         with pytest.warns(UserWarning, match=f"{cb.__name__} has .*no effect.*train_step") as seen:
             learn.fit(1)
         here = [str(w.message) for w in seen if w.filename == __file__]
@@ -819,7 +820,7 @@ def test_a_function_whose_update_is_left_to_the_learner_is_stopped_before_it():
     learn.train_step = lambda x, y: nn.functional.mse_loss(learn.model(x), y)
     learn.fit(1)
     assert all(p.isfinite().all() for p in learn.model.parameters()) and learn.recorder.last().n_steps == 1
-    assert "The inputs hold nan" in learn.terminate_on_nan.reason
+    assert "First bad output: layer 0 (Linear). The inputs hold nan" in learn.terminate_on_nan.reason
 
 
 def test_a_validation_leaves_what_ended_the_fit_before():
@@ -831,3 +832,465 @@ def test_a_validation_leaves_what_ended_the_fit_before():
     reason, batch = guard.reason, learn.nan_batch
     learn.validate()
     assert reason and guard.reason == reason and batch is not None and learn.nan_batch is batch
+
+
+# --- what is refused, and what is just allowed ---
+
+
+class NoScheduler:
+    """Made like a scheduler of torch, and is none."""
+
+    def __init__(self, opt):
+        pass
+
+
+@pytest.mark.parametrize(
+    "make, error, words",
+    [
+        (lambda: cbnb.GradientClip(kind="norm"), ValueError, "kind='norm' should be"),
+        (lambda: cbnb.GradientClip(0), ValueError, "max_norm=0 should be above 0"),
+        (lambda: cbnb.GradientClip(1.0, 0), ValueError, "norm_type=0 should be above 0"),
+        (lambda: cbnb.GradientAccumulation(0), ValueError, "n_acc=0"),
+        (lambda: cbnb.StopAfter(), ValueError, "say when"),
+        (lambda: cbnb.StopAfter(steps=0), ValueError, "steps=0"),
+        (lambda: cbnb.StopAfter(seconds=-1), ValueError, "seconds=-1"),
+        (lambda: cbnb.StopAfter(at="noon"), ValueError, "at='noon' should be a time like"),
+        (lambda: cbnb.StopAfter(at=18), TypeError, "at=18 should be a time like"),
+        (lambda: cbnb.ShortEpoch(0), ValueError, "pct=0 should be above 0"),
+        (lambda: cbnb.ShortEpoch(1.01), ValueError, "pct=1.01 should be above 0 and not above 1"),
+        (lambda: cbnb.SkipToEpoch(-1), ValueError, "epoch=-1"),
+        (lambda: cbnb.CollectData(last=0), ValueError, "last=0"),
+        (lambda: cbnb.Schedule(torch_schedulers.StepLR(torch.optim.SGD(Line().parameters()), 1)), TypeError, "StepLR belongs to one optimizer"),
+        (lambda: cbnb.Schedule("StepLR"), TypeError, "str belongs to one optimizer"),
+        (lambda: cbnb.Schedule(torch_schedulers.StepLR, "step"), ValueError, "every='step' should be"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(make, error, words):
+    with pytest.raises(error, match=words):
+        make()
+
+
+def test_the_least_and_the_greatest_settings_are_allowed():
+    one = learner(cbs=[cbnb.GradientClip(math.inf, math.inf), cbnb.GradientAccumulation(1), cbnb.CollectData(last=1), cbnb.ShortEpoch(1)])
+    one.fit(1, cbs=[cbnb.StopAfter(steps=1, seconds=10**6), cbnb.SkipToEpoch(0)])
+    assert ab(one) == way(1) and len(one.collect_data.data) == 1
+    assert one.gradient_clip.norm == 6  # the greatest of 4 and 6
+
+
+@pytest.mark.parametrize(
+    "make, error, words",
+    [
+        (lambda: cbnb.Schedule(NoScheduler), TypeError, "which has no step"),
+        (lambda: cbnb.Schedule(torch_schedulers.ReduceLROnPlateau), ValueError, "needs something to look at"),
+        (lambda: cbnb.Schedule(lambda opt: torch_schedulers.StepLR(opt, 1), monitor="valid_loss"), ValueError, "StepLR takes no value"),
+        (lambda: cbnb.Schedule(torch_schedulers.ReduceLROnPlateau, monitor="valid_los"), ValueError, "monitor='valid_los' is not a column"),
+        (lambda: cbnb.Schedule(torch_schedulers.ReduceLROnPlateau, monitor="time"), ValueError, "monitor='time' is not a column"),
+        (lambda: cbnb.SkipToEpoch(2), ValueError, r"SkipToEpoch\(2\) skips more than the 1 epoch of this fit"),
+    ],
+)
+def test_what_cannot_be_is_said_before_the_first_batch(make, error, words):
+    learn = learner(valid=True)
+    with pytest.raises(error, match=words):
+        learn.fit(1, cbs=make())
+    assert ab(learn) == (0, 0) and "step" not in vars(learn.opt)
+
+
+def test_skipping_all_epochs_trains_nothing():
+    learn = learner()
+    learn.fit(2, cbs=cbnb.SkipToEpoch(2))
+    assert ab(learn) == (0, 0)
+    with pytest.raises(ValueError, match="more than the 2 epochs"):
+        learn.fit(2, cbs=cbnb.SkipToEpoch(3))
+
+
+# --- accumulation: what is counted ---
+
+
+class SlopeOfTwo(Slope):
+    def forward(self, first, x):
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("targets", [True, False])
+def test_a_batch_whose_count_is_nothing_counts_as_one(targets):
+    """Of boxes in pictures there may be none. Three, none, one and one; five make an update."""
+    x = torch.ones(2)
+    batches = [(x, x, torch.ones(n)) if targets else (torch.ones(n), x, "no tensor") for n in (3, 0, 1, 1)]
+    learn = line_learner(dls=cbnb.DataLoaders(batches, n_inp=2, device="cpu"), model=SlopeOfTwo(), loss_func=lambda pred, y: pred.mean())
+    updates = []
+    learn.fit(1, cbs=[cbnb.GradientAccumulation(5), cbnb.Callback(after_step=lambda cb: updates.append(cb.learn.iter))])
+    assert updates == [2, 3]
+
+
+def test_targets_that_are_no_tensors_leave_counting_to_the_inputs():
+    batches = [(torch.ones(2), "no tensor")] * 4
+    learn = line_learner(dls=cbnb.DataLoaders(batches, device="cpu"), model=Slope(), loss_func=lambda pred, y: pred.mean())
+    updates = []
+    learn.add_cb(cbnb.Callback(after_step=lambda cb: updates.append(cb.learn.iter)))
+    learn.fit(1, cbs=cbnb.GradientAccumulation(4))
+    assert updates == [1, 3]
+
+
+def test_gradients_have_their_final_share_from_the_first_batch_on():
+    """Three items are planned as two batches of two, so that each counts half: of the means 1 and 2, then 3 and 4."""
+    batches = [(torch.full((2,), i + 1.0), torch.zeros(2)) for i in range(4)]
+    learn, seen = line_learner(dls=cbnb.DataLoaders(batches, device="cpu"), model=Slope(), loss_func=lambda pred, y: pred.mean()), []
+    note = cbnb.Callback(after_backward=lambda cb: seen.append(cb.learn.model.w.grad.item()))
+    learn.fit(1, cbs=[cbnb.GradientAccumulation(3), note])
+    assert seen == [0.5, 1.5, 1.5, 3.5]
+
+
+def test_the_last_update_of_an_epoch_belongs_to_its_last_batch():
+    """In three batches of 16: the first is cancelled, the second completes a sum of 32, the third is what is left."""
+    seen = []
+    note = cbnb.Callback(
+        after_cancel_batch=lambda cb: seen.append(("cancelled", cb.learn.iter)),
+        after_step=lambda cb: seen.append(("update", cb.learn.iter)),
+        after_batch=lambda cb: seen.append(("batch", cb.learn.iter)),
+    )
+    learner([16] * 3, cbs=[cbnb.GradientAccumulation(32), note]).fit(1)
+    assert seen == [("cancelled", 0), ("batch", 0), ("update", 1), ("batch", 1), ("update", 2), ("batch", 2)]
+
+
+def test_an_own_loss_of_several_parts_is_scaled_in_each():
+    """Two losses of half the weight each have the gradient of one."""
+
+    class Halves(cbnb.Step):
+        def loss(self, learn):
+            super().loss(learn)
+            learn.loss_grad = {"one": learn.loss_grad / 2, "other": learn.loss_grad / 2}
+
+        def backward(self, learn):
+            (learn.loss_grad["one"] + learn.loss_grad["other"]).backward()
+
+    learn = learner(cbs=[cbnb.GradientAccumulation(32)], train_step=Halves())
+    learn.fit(1)
+    assert ab(learn) == way(2)
+
+
+def test_an_update_at_the_end_that_somebody_leaves_out_is_left_out():
+    """The third of three batches of 16 is what is left of sums of 32; a callback cancels its update."""
+
+    def skip(cb):
+        if cb.learn.iter == 2:
+            raise cbnb.CancelBatchException
+
+    late = cbnb.Callback(before_step=skip)
+    late.order = 20
+    batches = batches_of(16, 16, 16)
+    learn = line_learner(dls=cbnb.DataLoaders(cbnb.Batches(lambda: iter(batches)), device="cpu"), cbs=[cbnb.GradientAccumulation(32), late])
+    with learn.no_logging():
+        learn.fit(1)
+    assert ab(learn) == way(1) and no_grads(learn)
+
+
+# --- nan: what is looked at, and what is said ---
+
+
+@pytest.mark.parametrize(
+    "value, finite",
+    [
+        (1.5, True),
+        (math.inf, False),
+        (3, True),
+        ("nan", True),
+        (None, True),
+        (torch.tensor(2), True),
+        (torch.tensor([1, 2]), True),
+        (torch.tensor(-math.inf), False),
+        (torch.tensor([1.0, math.nan]), False),
+        (torch.tensor(complex(0, math.nan)), False),
+        (torch.tensor([0.0, math.nan]).to_sparse(), False),
+        (torch.tensor([0.0, 1.0]).to_sparse(), True),
+        ([1.0, (2.0, {"a": math.nan})], False),
+        ({"a": [1.0, {"b": torch.ones(2)}]}, True),
+    ],
+)
+def test_what_is_finite(value, finite):
+    assert all_finite(value) is finite
+
+
+def test_looking_for_a_bad_layer_leaves_no_hooks():
+    model = nn.Sequential(nn.Linear(1, 1), nn.ReLU())
+    for x, found in ((math.nan, "layer 0 (Linear)"), (1.0, None)):
+        assert first_bad_layer(model, lambda: model(torch.tensor([[x]]))) == found
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+def test_where_several_items_are_bad():
+    x = torch.ones(5, 2)
+    x[1, 0] = x[3, 1] = math.nan
+    learn = line_learner(dls=cbnb.DataLoaders([(x, torch.ones(5, 1))], device="cpu"), model=nn.Linear(2, 1), cbs=cbnb.TerminateOnNaN)
+    learn.fit(1)
+    assert "The inputs hold nan or infinity in 2 of 5 items, first in item 1." in learn.terminate_on_nan.reason
+
+
+def test_a_bad_value_that_belongs_to_no_item_is_only_named():
+    batch = torch.tensor(math.nan), torch.ones(4)
+    learn = line_learner(dls=cbnb.DataLoaders([batch], device="cpu"), loss_func=lambda pred, y: pred - y.mean(), cbs=cbnb.TerminateOnNaN)
+    learn.fit(1)
+    assert learn.terminate_on_nan.reason.endswith("The inputs hold nan or infinity.")
+
+
+def test_bad_inputs_in_a_row_and_by_name():
+    """Of a dict it is not said which items are meant."""
+    for xb, words in (((torch.tensor([1.0, 1.0, math.nan]),), " in item 2 of 3."), (dict(x=torch.tensor([1.0, 1.0, math.nan])), ".")):
+        batch = (*xb, torch.ones(3)) if isinstance(xb, tuple) else xb | dict(y=torch.ones(3))
+        dls = cbnb.DataLoaders([batch], device="cpu") if isinstance(xb, tuple) else cbnb.DataLoaders([batch], targets="y", device="cpu")
+        learn = line_learner(dls=dls, cbs=cbnb.TerminateOnNaN)
+        learn.fit(1)
+        assert learn.terminate_on_nan.reason.endswith(f"First bad output: the model itself (Line). The inputs hold nan or infinity{words}")
+
+
+def test_the_gradient_that_is_bad_is_named_and_not_the_first_one():
+    def spoil(cb):
+        cb.learn.model.b.grad.fill_(math.nan)
+
+    learn = line_learner(cbs=cbnb.TerminateOnNaN(check_grads=True))
+    learn.fit(1, cbs=cbnb.Callback(after_backward=spoil))
+    assert "the gradient of b is not finite" in learn.terminate_on_nan.reason
+    frozen = line_learner(cbs=cbnb.TerminateOnNaN(check_grads=True))
+    frozen.model.a.requires_grad_(False)
+    frozen.fit(1, cbs=cbnb.Callback(after_backward=spoil))
+    assert "the gradient of b is not finite" in frozen.terminate_on_nan.reason
+
+
+def test_weights_that_were_bad_before_are_named(capsys):
+    learn = line_learner(cbs=cbnb.TerminateOnNaN)
+    with torch.no_grad():
+        learn.model.b.fill_(math.inf)
+    learn.fit(1)
+    assert learn.terminate_on_nan.reason == (
+        "the loss is inf in epoch 0, training batch 0. First bad output: the model itself (Line). b was not finite before this batch: "
+        "try a lower learning rate, or look at gradients, too, with check_grads=True."
+    )
+    assert capsys.readouterr().out.splitlines()[0] == f"stopped before the update: {learn.terminate_on_nan.reason}"
+
+
+def test_a_loss_of_several_numbers_is_said_to_be_not_finite():
+    learn = line_learner(loss_func=nn.MSELoss(reduction="none"), cbs=cbnb.TerminateOnNaN)
+    with torch.no_grad():
+        learn.model.b.fill_(math.nan)
+    with pytest.warns(UserWarning, match="the loss is not finite in validate, batch 0"):
+        learn.validate()
+
+
+class Root(nn.Module):
+    """The root of two weights: at 0 it is finite, with an infinite slope."""
+
+    def __init__(self, start):
+        super().__init__()
+        self.w = nn.Parameter(torch.full((2,), start))
+
+    def forward(self, x):
+        return x * self.w.sqrt()
+
+
+@pytest.mark.parametrize("start, stops", [(0.0, True), (1e-30, False)])
+def test_infinite_gradients_stop_the_fit_and_long_ones_do_not(start, stops):
+    """The slope of the root at 1e-30 is 5e14. Times half of 1e20 it is a float, and its square is none."""
+    batch = torch.full((2,), 1e20), torch.full((2,), 1e5)
+    guard = cbnb.TerminateOnNaN(check_grads=True)
+    learn = line_learner(dls=cbnb.DataLoaders([batch], device="cpu"), model=Root(start), loss_func=lambda pred, y: (pred + y).mean(), lr=0.0)
+    learn.fit(1, cbs=guard)
+    assert guard.reason == ("the gradient of w is not finite in epoch 0, training batch 0, the loss is 100000.0." if stops else None)
+    unchecked = cbnb.TerminateOnNaN()
+    learn.fit(1, cbs=unchecked)
+    assert unchecked.reason is None
+
+
+def test_running_averages_are_those_before_the_bad_batch_also_if_it_was_validated_in_between():
+    def look(cb):
+        if cb.learn.training:
+            cb.learn.validate()
+
+    learn = net_learner(data(bad=1), [cbnb.TerminateOnNaN], valid=data(1))
+    learn.fit(1, cbs=cbnb.Callback(after_pred=look))
+    assert learn.terminate_on_nan.reason and learn.model[1].running_mean.isfinite().all() and learn.model[1].num_batches_tracked == 1
+
+
+def test_looking_again_makes_no_gradients():
+    modes = []
+
+    class Watched(Line):
+        def forward(self, x):
+            modes.append(torch.is_grad_enabled())
+            return super().forward(x) * math.nan
+
+    line_learner(model=Watched(), cbs=cbnb.TerminateOnNaN).fit(1)
+    assert modes == [True, False]
+
+
+# --- when to stop ---
+
+
+def test_a_time_comes_next_today_or_tomorrow():
+    noon = datetime(2030, 5, 17, 12)
+    assert next_time("12:00:01", noon) == datetime(2030, 5, 17, 12, 0, 1)
+    assert next_time("12:00", noon) == next_time(time(12), noon) == datetime(2030, 5, 18, 12)
+    assert next_time(datetime(2030, 5, 17, 12, 1), noon) == datetime(2030, 5, 17, 12, 1)
+    with pytest.raises(ValueError, match="at=2030-05-17 12:00:00 is over"):
+        next_time(noon, noon)
+
+
+def test_a_moment_that_is_over_when_the_fit_begins_stops_it_after_a_batch():
+    stop = cbnb.StopAfter(at=datetime(9000, 1, 1))
+    learn = learner(cbs=[stop])
+    learn.fit(1)
+    assert stop.reason is None
+    stop.at = datetime(2020, 1, 1)
+    learn.fit(1)
+    assert learn.recorder.last().n_steps == 1 and stop.reason == "since it is 2020-01-01 00:00:00"
+
+
+@pytest.mark.parametrize(
+    "steps, validate, n_steps, validated, cancelled",
+    [(4, True, 4, 1, ["fit"]), (4, False, 4, 0, ["fit"]), (5, True, 5, 2, ["train", "fit"]), (5, False, 5, 1, ["fit"]), (12, True, 12, 3, [])],
+)
+def test_what_a_stop_completes_and_says_once(steps, validate, n_steps, validated, cancelled, capsys):
+    """In three epochs of four batches."""
+    seen, stop = [], cbnb.StopAfter(steps=steps, validate=validate)
+    learn = learner(cbs=[stop, noting(seen)], valid=True)
+    with learn.no_logging():
+        learn.fit(3)
+    assert learn.recorder.last().n_steps == n_steps and seen.count("after_validate") == validated
+    assert [name.removeprefix("after_cancel_") for name in seen if "cancel" in name] == cancelled
+    said = [line for line in capsys.readouterr().out.splitlines() if "StopAfter" in line]
+    assert len(said) == bool(cancelled)
+    if cancelled:
+        assert stop.reason == f"after {steps} steps" and said[0].endswith(stop.reason)
+        assert ("epoch 0" in said[0]) == (steps == 4), said
+
+
+@pytest.mark.parametrize("short_valid, n_valid", [(True, 1), (False, 2)])
+def test_short_epochs_validate_a_share_or_all(short_valid, n_valid):
+    seen = []
+    note = cbnb.Callback(after_batch=lambda cb: seen.append(cb.learn.training))
+    learner(valid=True, cbs=[cbnb.ShortEpoch(0.5, short_valid), note]).fit(1)
+    assert (seen.count(True), seen.count(False)) == (2, n_valid)
+
+
+def test_whole_validations_may_have_no_length():
+    batches = batches_of(16, 16)
+    learn = line_learner(dls=cbnb.DataLoaders(batches, cbnb.Batches(lambda: iter(batches)), device="cpu"))
+    learn.fit(1, cbs=cbnb.ShortEpoch(0.5, short_valid=False))
+    assert learn.recorder.last().n_steps == 1
+    with pytest.raises(ValueError, match="needs its length"):
+        learn.fit(1, cbs=cbnb.ShortEpoch(0.5))
+
+
+# --- collected batches ---
+
+
+@pytest.mark.parametrize("train, valid, n", [(True, True, 6), (True, False, 4), (False, True, 2)])
+def test_batches_of_one_phase_are_collected(train, valid, n):
+    collect = cbnb.CollectData(train, valid)
+    learner(valid=True, cbs=[collect]).fit(1)
+    assert len(collect.data) == n
+
+
+def test_only_the_last_batches_of_the_run_itself_are_collected():
+    """The losses of a fit are 13, then 0.64 times the one before; a validation in between is another run."""
+    collect = cbnb.CollectData(last=2)
+    learn = learner(valid=True, cbs=[collect])
+    learn.fit(1, cbs=cbnb.Callback(before_validate=lambda cb: cb.learn.validate() if len(collect.data) == 2 else None), valid_every=[])
+    assert [item.loss.item() for item in collect.data] == pytest.approx([13 * 0.64**2, 13 * 0.64**3])
+    assert [t.grad_fn for item in collect.data for t in (item.pred, item.loss, *item.xb, *item.yb)] == [None] * 8
+    assert collect.of is None  # the run is over
+
+
+def test_a_nested_validation_is_not_collected():
+    collect = cbnb.CollectData()
+    learner(valid=True, cbs=[collect]).fit(1, cbs=cbnb.Callback(before_step=lambda cb: cb.learn.validate()), valid_every=[])
+    assert len(collect.data) == 4
+
+
+# --- schedulers of torch ---
+
+
+def test_no_warning_if_a_new_optimizer_goes_on_from_an_epoch():
+    learn = learner()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn.fit(2, start_epoch=1, cbs=cbnb.Schedule(lambda opt: torch_schedulers.StepLR(opt, 2)))
+    assert learn.recorder.lrs == pytest.approx([0.1 * 0.1 ** (i // 2) for i in range(4, 8)])
+
+
+def test_warnings_are_shown_as_before_after_a_schedule():
+    before = list(warnings.filters)
+    learner().fit(2, start_epoch=1, cbs=cbnb.Schedule(lambda opt: torch_schedulers.StepLR(opt, 2)))
+    assert list(warnings.filters) == before
+
+
+class Makes:
+    """Methods and functions of one and two arguments, and what they are called with."""
+
+    def __init__(self):
+        self.args = []
+
+    def one(self, *args):
+        self.args = args
+        return torch_schedulers.StepLR(args[0], 1)
+
+    def with_steps(self, opt, n):
+        return self.one(opt, n)
+
+    def with_more(self, opt, gamma=0.5):
+        return self.one(opt)
+
+    def with_keyword(self, opt, *, gamma=0.5):
+        return self.one(opt)
+
+
+@pytest.mark.parametrize("name, steps", [("one", []), ("with_steps", [8]), ("with_more", []), ("with_keyword", [])])
+@pytest.mark.parametrize("every", ["batch", "epoch"])
+def test_only_a_function_of_two_is_told_the_number_of_steps(name, steps, every):
+    makes = Makes()
+    learner().fit(2, cbs=cbnb.Schedule(getattr(makes, name), every))
+    assert list(makes.args[1:]) == ([2] if every == "epoch" and steps else steps)
+    wrapped = getattr(makes, name)
+    learner().fit(2, cbs=cbnb.Schedule(partial(wrapped, n=7) if steps else partial(wrapped), every))
+    assert list(makes.args[1:]) == ([7] if steps else [])
+
+
+def test_a_plateau_is_not_stepped_for_epochs_that_are_skipped():
+    values = []
+
+    class Plateau(torch_schedulers.ReduceLROnPlateau):
+        def step(self, metrics):
+            values.append(metrics)
+
+    learner(valid=True).fit(3, start_epoch=1, cbs=cbnb.Schedule(Plateau, monitor="valid_loss"))
+    assert len(values) == 2
+
+
+def test_a_scheduler_of_ones_own_may_take_the_value():
+    values = []
+
+    class Own:
+        def __init__(self, opt):
+            pass
+
+        def step(self, metrics):
+            values.append(metrics)
+
+    learn = learner(valid=True)
+    learn.fit(2, cbs=cbnb.Schedule(Own, monitor="train_loss"))
+    assert values == [row["train_loss"] for row in learn.recorder.last().epochs]
+
+
+def test_two_schedules_of_torch_and_one_of_another_hyper_parameter_go_together():
+    """The second must not forget the first rate that the first one has noted."""
+
+    def halve(opt):
+        return torch_schedulers.LambdaLR(opt, lambda i: 0.5**i)
+
+    class Second(cbnb.Schedule):
+        pass
+
+    learn = learner(opt_func=partial(torch.optim.SGD, momentum=0.9))
+    other = Second(lambda opt: torch_schedulers.StepLR(opt, 100))
+    off = cbnb.ParamScheduler({"lr": cbnb.SchedNo(7.0, 7.0)})
+    off.run = False
+    learn.fit(1, cbs=[cbnb.Schedule(halve), other, cbnb.ParamScheduler({"mom": cbnb.SchedNo(0.5, 0.5)}), off])
+    assert learn.recorder.lrs == pytest.approx([0.1, 0.05, 0.025, 0.0125]) and set(learn.recorder.hps["mom"]) == {0.5}

@@ -5,9 +5,9 @@ import inspect
 import pytest
 
 import cbnb.all as cbnb
-from cbnb import chart, dashboard, hooks, lr_rules, lr_trials, metrics, optim, plot, preds, recorder, widgets
+from cbnb import chart, dashboard, hooks, lr_finder, lr_rules, lr_trials, metrics, mixup, optim, plot, preds, recorder, widgets
 
-PLACES = [cbnb, preds, recorder, metrics, hooks, optim, plot, chart, widgets, lr_rules, lr_trials, dashboard]
+PLACES = [cbnb, preds, recorder, metrics, hooks, optim, plot, chart, widgets, lr_rules, lr_trials, lr_finder, mixup, dashboard]
 
 DEFAULTS = """
     Learner: lr=0.001, moms=(0.95, 0.85, 0.95), default_cbs=True
@@ -19,6 +19,14 @@ DEFAULTS = """
     Learner.fit_sgdr: cycle_mult=2, reset_opt=False, start_epoch=0
     Learner.fine_tune: base_lr=0.002, freeze_epochs=1, lr_mult=100, pct_start=0.3, div=5.0
     Learner.lr_find: start_lr=1e-07, end_lr=10, num_it=100, stop_div=True, show_plot=True
+    LRFinder: start_lr=1e-07, end_lr=10, num_it=100, stop_div=True, beta=0.98
+    LRFind: n_batches=0, weight_norm=0.0, trained=False, problem="", remark=""
+    planned_run: per_update=1.0
+    TrialRun: n_valid=0, stage=""
+    plan_trials: most=4, longest=0.4
+    sweep_problem: least=15
+    step_rate: share=0.01
+    Optimizers.zero_grad: set_to_none=True
     Learner.save: with_opt=True
     Learner.load: with_opt=True, strict=True
     Learner.get_preds: ds_idx=1, with_input=False, with_decoded=False, with_loss=False, inner=False, reorder=True
@@ -42,6 +50,7 @@ DEFAULTS = """
     Recorder.plot_lr: show_moms=False, skip_start=0, skip_end=0
     Recorder.plot_metrics: skip_start=0, skip_end=0
     Recorder.plot_loss: skip_start=5, with_valid=True, log=False, show_epochs=False
+    OneCycle.plot: n=200
     OneCycle: div=25.0, div_final=100000.0, pct_start=0.25
     slide: lr_diff=15, thresh=0.005, adjust_value=1.0
     GradientClip: max_norm=1.0, norm_type=2.0
@@ -52,6 +61,7 @@ DEFAULTS = """
     CollectData: train=True, valid=True
     MixUp: alpha=0.4
     CutMix: alpha=1.0
+    Tracker: min_delta=0.0, reset_on_fit=True
     EarlyStopping: min_delta=0.0, patience=1, reset_on_fit=True, restore=False
     SaveModel: min_delta=0.0, every_epoch=False, at_end=False, with_opt=False, reset_on_fit=True
     ReduceLROnPlateau: min_delta=0.0, patience=1, factor=10.0, min_lr=0.0, reset_on_fit=True
@@ -91,6 +101,17 @@ ORDERS = """
     ShortEpoch 90, StopAfter 90
 """
 
+# callbacks that act in training batches only, or not in all runs
+RUNS = """
+    GradientClip, GradientAccumulation, MixUp, CutMix, Mix: training batches of fit, lr_find
+    ParamScheduler, OneCycle, StopAfter, Schedule, ReduceLROnPlateau: training batches of fit
+    LRFinder: training batches of lr_find, fit
+    TrialRun: batches of lr_find
+    ShortEpoch, SkipToEpoch, Tracker, EarlyStopping, Steering, SaveModel, ShowGraph: batches of fit
+    BnFreeze: batches of fit, lr_find
+    TerminateOnNaN, CollectData: batches of fit, validate, preds
+"""
+
 
 def named(name: str):
     first, *rest = name.split(".")
@@ -112,3 +133,12 @@ def test_what_is_used_if_you_say_nothing(line):
 def test_in_which_order_callbacks_are_called(line):
     name, order = line.split()
     assert named(name).order == float(order)
+
+
+@pytest.mark.parametrize("line", RUNS.strip().splitlines())
+def test_in_which_batches_of_which_runs_callbacks_act(line):
+    names, runs = line.split(":")
+    for name in names.split(","):
+        cls = named(name.strip())
+        assert (cls.run_train, cls.run_valid) == (True, "training" not in runs), name
+        assert cls.run_in == tuple(runs.split(" of ")[1].split(", ")), name

@@ -1,16 +1,23 @@
 """The sweep, the recommended rate, the classical rules, and the refusals. Trials are in test_lr_trials.py; that all is put back, in test_undo.py."""
 
+import copy
+import gc
 import math
+import pickle
 import random
 import re
+import signal
+from fractions import Fraction
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb.all as cbnb
-from cbnb.lr_finder import diverged
+from cbnb.lr_finder import Planned, UpdateNorms, bad_items, checked_trials, diverged, geometric, in_words, planned_run, total_norm, trial_plan
 from cbnb.lr_rules import RULES, falls_surely
 from helpers import RaiseIn, line_batches, line_learner, noting, seed
 
@@ -816,3 +823,449 @@ def test_choose_takes_a_rate_or_the_name_of_a_rule():
     with pytest.raises(TypeError, match="lr=None is not a number"):
         found.choose(None)
     assert found.lr == 0.02
+
+
+# --- each part by itself ---
+
+
+def test_rates_grow_by_equal_factors_from_one_end_to_the_other():
+    assert geometric(1.0, 16.0, 5) == pytest.approx([1, 2, 4, 8, 16]) and geometric(1.0, 16.0, 2) == [1, 16]
+    for start, end in ((0, 1), (-1, 1), (1, 1), (2, 1)):
+        with pytest.raises(ValueError, match=f"from {start} to {end} makes no sense"):
+            geometric(start, end, 3)
+
+
+@pytest.mark.parametrize(
+    "raw, smooth, ends",
+    [
+        ([1.0] * 20 + [5.0] * 5, [1.0] * 20 + [4.0] * 5, False),  # four times the best, and not more
+        ([1.0] * 20 + [5.0] * 5, [1.0] * 20 + [4.1] * 5, True),
+        ([1.0] * 21 + [5.0] * 5, [9.0] * 20 + [1.0] + [4.1] * 5, True),  # the best is one of those after twenty
+        ([5.0] * 25, [1.0] * 20 + [4.1] * 5, False),  # as high as before
+        ([6.0] + [1.0] * 50 + [5.0] * 5, [9.0] * 50 + [1.0] + [4.1] * 5, True),  # 6 is more than fifty before the best
+        ([1.0, 6.0] + [1.0] * 49 + [5.0] * 5, [9.0] * 50 + [1.0] + [4.1] * 5, False),
+        ([-1.0] * 20 + [9.0] * 5, [-1.0] * 20 + [2.0] * 5, False),  # by three times its size
+        ([-1.0] * 20 + [9.0] * 5, [-1.0] * 20 + [2.1] * 5, True),
+        ([-1.0] * 21 + [9.0] * 5, [1.0] * 20 + [-1.0] + [5.0] * 5, False),  # or of the fall from 1 to -1
+        ([-1.0] * 21 + [9.0] * 5, [1.0] * 20 + [-1.0] + [5.1] * 5, True),
+        ([0.0] * 20 + [9.0] * 4 + [0.0], [0.0] * 20 + [4.1] * 5, False),  # one of the last five is low
+        ([0.0] * 21 + [9.0] * 5, [1.0] * 20 + [0.0] + [2.5] * 5, False),  # three times the fall of 1
+        ([6.0] + [1.0] * 19 + [5.0] * 5, [1.0] * 20 + [4.1] * 5, False),  # the very first one counts
+        ([0.0] * 14 + [9.0] * 5, [0.0] * 19, False),  # too few
+    ],
+)
+def test_when_a_loss_has_diverged(raw, smooth, ends):
+    assert diverged(smooth, raw) == ends
+
+
+def test_norms_of_updates():
+    weights = [torch.tensor([3.0], requires_grad=True), torch.tensor([[0.0, 4.0]], requires_grad=True)]
+    moved = UpdateNorms(p for p in weights)
+    for step in ((3.0, 4.0), (0.0, 1.0)):
+        with torch.no_grad():
+            weights[0] += step[0]
+            weights[1][0, 1] -= step[1]
+        moved.add()
+    assert not any(norm.requires_grad for norm in moved.norms) and moved.read() == ([5.0, 1.0], 5.0)
+    assert total_norm([]).item() == 0 and total_norm([torch.tensor(3.0, dtype=torch.float64), torch.full((4, 4), 1.0)]).item() == 5
+
+
+@pytest.mark.parametrize(
+    "xb, yb, words",
+    [
+        ((torch.ones(3),), (torch.tensor([1.0, math.nan, 1.0]),), "the targets of item 1 of batch 7"),
+        ((torch.ones(3, 2),), (torch.tensor([math.inf, 1.0, math.nan]),), "the targets of items 0, 2 of batch 7"),
+        ((torch.tensor([[1.0, 1.0], [1.0, math.nan]]),), (torch.tensor([math.nan, 1.0]),), "the inputs of item 1 of batch 7"),
+        ((torch.full((6, 2, 2), math.nan),), (), "the inputs of items 0, 1, 2, 3, 4, ... of batch 7"),
+        ((torch.full((5,), math.nan),), (), "the inputs of items 0, 1, 2, 3, 4 of batch 7"),
+        ((torch.ones(2), dict(a=torch.tensor(math.nan))), (), "the inputs of item 0 of batch 7"),
+        ((torch.ones(2), torch.arange(2)), ("text",), ""),
+    ],
+)
+def test_bad_items_are_listed(xb, yb, words):
+    said = bad_items(SimpleNamespace(xb=xb, yb=yb, iter=7))
+    assert said == (f"the data is bad: {words} are nan or infinite (counted from 0, in the order of this epoch)" if words else "")
+
+
+@pytest.mark.parametrize(
+    "n, words", [(1, "1 epoch"), (2, "2 epochs"), (0.5, "0.5 epochs"), (2.25, "about 2.2 epochs"), (9.5, "9.5 epochs"), (10, "10 epochs"), (10.4, "about 10 epochs"), (0.123, "about 0.12 epochs")]
+)
+def test_numbers_in_words(n, words):
+    assert in_words(n, "epoch") == words
+
+
+def test_planned_runs():
+    assert planned_run(3, 9, 8) == (24, 3, "3 epochs (24 updates)", "")
+    assert planned_run(3, 9, 8, 4) == (6, 3, "3 epochs (6 updates)", "")
+    assert planned_run(0.1, None, 8) == (1, 0.1, "0.1 epochs (1 update)", "")  # at least one
+    assert planned_run(None, 1, 1400) == (1400, 1, "1 epoch (1,400 updates)", ", as in the last fit; say n_epoch=... for another length")
+    assert planned_run(None, None, 8)[:2] == (40, 5) and ", a typical fit; say n_epoch=" in planned_run(None, None, 8).hint
+    assert planned_run(2, None, None).steps == 2000 and planned_run(2, None, None).hint.startswith("; the loader has no length")
+
+
+def test_the_rates_of_all_groups_at_a_point_of_the_sweep():
+    finder = cbnb.LRFinder()
+    finder.ends = [(1e-4, 1.0), (1e-3, 1e-1), (1e-2, 1e2)]
+    assert finder.rates_at(1.0) == pytest.approx([1e-2, 1e-2, 1.0]) and finder.rates_at(1e2) == pytest.approx([1, 0.1, 1e2])
+
+
+@pytest.mark.parametrize(
+    "trials, checked", [(False, None), (None, None), (True, 0.2), (0.5, 0.5), (Fraction(1, 4), 0.25), (160, 160), (np.int64(200), 200)]
+)
+def test_trials_are_a_share_or_a_budget(trials, checked):
+    """The least for a sweep of 100: five validations of 4 batches, and four trials of 10."""
+    assert checked_trials(trials, 100) == checked and type(checked_trials(trials, 100)) is type(checked)
+
+
+@pytest.mark.parametrize("trials, error, words", [(159, ValueError, "trials=159 batches are too few.*up to 100.*the rest of 160"), (0, ValueError, "trials=0"), (1.0, ValueError, "should be True, a share"), ("0.2", ValueError, "should be True, a share"), ([1], TypeError, "trials=")])
+def test_trials_that_make_no_sense(trials, error, words):
+    with pytest.raises(error, match=words):
+        checked_trials(trials, 100)
+
+
+@pytest.mark.parametrize(
+    "trials, steps, left, plan",
+    [
+        (0.2, 200, 0, (40, 4)),  # a fifth of the run, whatever a budget has
+        (0.2, 20, 0, (10, 4)),  # but ten updates at least
+        (0.2, 201, 0, (40, 4)),
+        (500, 200, 139.9, (34, 4)),  # what is left, in four
+        (500, 200, 40, (10, 4)),
+        (500, 200, 1000, (80, 4)),  # not longer than two fifths of the run
+        (500, 20, 1000, (10, 4)),  # half of a short one
+        (500, 200, 39.9, None),
+    ],
+)
+def test_how_many_trials_and_how_long(trials, steps, left, plan):
+    made = trial_plan(0.01, trials, steps, left)
+    assert (made and (made.steps, made.most)) == plan
+    assert made is None or made.planned_steps == steps and made.first == pytest.approx(0.01 * (steps / made.steps) ** 0.5)
+
+
+# --- a result ---
+
+
+def made_result(**settings):
+    """Of a curve with 100 points that falls from 3 to 1 and rises."""
+    lrs, losses, norms = made_sweep()
+    return cbnb.LRFind(lrs, losses, losses, 100, **dict(update_norms=norms, weight_norm=10.0) | settings)
+
+
+def one_rule(lrs, losses, num_it):
+    return float(lrs[3]), (lrs[3], losses[3])
+
+
+def test_a_result_says_what_it_is():
+    found = made_result(rules=[one_rule], n_batches=7, mom=0.9, remark="; by the way", planned=Planned(24.0, 3, "3 epochs", "; supposed"))
+    low, high = found.band
+    assert repr(found) == f"LRFind(lr={found.lr:.2g}, band=({low:.2g}, {high:.2g}), rule='balanced', n_epoch=3, n_batches=7, mom=0.9, one_rule={found.one_rule:.2g})"
+    assert found.reason == f"{found.first.reason}; for 3 epochs; supposed; by the way" and found.estimates == found.first.estimates
+    found.choose(0.5)
+    assert repr(found).startswith(f"LRFind(lr=0.5, chosen by hand, recommended={found.recommended:.2g}, band=")
+    assert found.recommended == found.first.lr and found.rule == "balanced"
+    assert list(found) == [found.one_rule] == [found[0]] and len(found) == 1 and "one_rule" in dir(found) and "choose" in dir(found)
+    assert "mom=" not in repr(made_result())
+
+
+def test_a_result_can_be_copied_and_saved_without_its_learner():
+    learn = regression()
+    found = sweep(learn, num_it=20)
+    for other in (copy.copy(found), copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
+        assert other.learn is None and other.lrs == found.lrs and other.reason == found.reason
+    assert found.learn is learn
+    del learn
+    gc.collect()
+    assert found.learn is None and made_result().learn is None
+
+
+def test_names_that_a_result_does_not_have():
+    found = made_result(rules=["valley"])
+    assert found.valley == found.suggestions["valley"]
+    with pytest.raises(AttributeError, match="LRFind has no attribute 'vally'$"):
+        found.vally
+    with pytest.raises(AttributeError, match="'slide', and slide made no suggestion"):
+        found.slide
+
+
+def test_rules_see_the_curve_without_a_tenth_and_the_last_five_points():
+    seen = []
+
+    def look(lrs, losses, num_it):
+        seen.append((len(lrs), lrs[0].item(), lrs[-1].item(), len(losses), lrs.dtype))
+        return lrs[0], (lrs[0], losses[0])
+
+    found = made_result(rules=[look])
+    assert seen == [(85, found.lrs[10], found.lrs[94], 85, torch.float64)] and type(found.look) is float
+    lrs, losses, norms = made_sweep()
+    cbnb.LRFind(lrs, losses[:90] + [math.nan] * 10, losses[:90] + [math.nan], 100, [look], update_norms=norms, weight_norm=10.0)
+    assert seen[1][:3] == (80, lrs[10], lrs[89])  # all until it is nan
+    few = cbnb.LRFind(lrs[:16], losses[60:76], losses[60:76], 100, [look])
+    assert len(seen) == 2 and few.refusals == {"look": "16 points are too few for it"}
+
+
+def test_rules_outside_of_the_band():
+    found = made_result(rules=[])
+    low, high = found.band
+    found.suggestions.update(low=low, high=high, below=0.99 * low, above=1.01 * high)
+    assert found.outside == ["below", "above"]
+    found.band = None
+    assert found.outside == []
+
+
+def test_a_doubtful_rate_is_only_for_a_trained_model():
+    """A flat noisy curve that rises in the end."""
+    rng = random.Random(1)
+    lrs = made_sweep()[0]
+    losses = [(0.5 + lr**2) * math.exp(rng.gauss(0, 0.2)) for lr in lrs]
+    fresh, trained = (cbnb.LRFind(lrs, losses, losses, 100, [one_rule, "valley"], trained=trained) for trained in (False, True))
+    assert fresh.lr is None and fresh.first.doubt == fresh.reason and fresh.suggestions == {} == fresh.refusals
+    assert trained.lr == trained.first.lr == fresh.first.lr and trained.suggestions.keys() == {"one_rule"} and "noise" in trained.refusals["valley"]
+    assert "trained already" in fresh.reason and cbnb.LRFind(lrs, losses, losses, 100, problem="bad data", trained=True).reason == "bad data"
+
+
+def test_titles_and_axes_of_a_figure():
+    from cbnb.plot import figure
+
+    found = made_result(n_batches=1234, rules=[])
+    with figure() as (fig, [own]):
+        assert found.plot(ax=own) is own
+        assert own.get_title() == f"balanced: {found.lr:.2g} for 200 updates, measured in 1,234 batches"
+    refused = cbnb.LRFind([1.0], [1.0], [1.0], 100, problem="word " * 40)
+    lines = refused.plot(return_fig=True).axes[0].get_title().splitlines()
+    assert len(lines) > 2 and all(len(line) <= 70 for line in lines)
+
+
+# --- the sweep of a learner ---
+
+
+def test_ctrl_c_while_a_sweep_is_prepared_waits_until_the_sweep_runs():
+    """What it changes is noted before; an interrupt in the middle of that would stop it half way, and without these words."""
+    noted = []
+
+    class Slow:
+        def __deepcopy__(self, memo):
+            if not noted:
+                signal.raise_signal(signal.SIGINT)
+            noted.append(self)
+            return self
+
+    learn = regression(cbs=cbnb.Callback())
+    learn.cbs[-1].slow = Slow()
+    with pytest.raises(KeyboardInterrupt, match="lr_find stopped after 0 batches") as e:
+        sweep(learn)
+    assert type(e.value) is cbnb.FitInterrupted and noted and learn.opt is None
+
+
+def test_a_learner_is_swept_anew_each_time():
+    """A finder begins with an empty curve in each fit, and may be used as a callback again."""
+    finder, learn = cbnb.LRFinder(1e-4, 1e-2, 20), regression()
+    assert finder.stopped == "not begun" and list(finder.lrs) == [] == list(finder.losses) and finder.n_seen == 0
+    for _ in range(2):
+        learn.fit(3, cbs=finder)
+        assert finder.stopped == "done" and finder.n_seen == finder.n_used == 20 == len(finder.losses) and finder.epoch_batches == 8 and finder.moved is None
+
+
+@pytest.mark.parametrize("beta", [0.5, 0.98])
+def test_losses_are_smoothed(beta):
+    finder, learn = cbnb.LRFinder(num_it=20, beta=beta, stop_div=False), regression()
+    learn.fit(3, cbs=finder)
+    mean, expected = 0.0, []
+    for i, loss in enumerate(finder.raw_losses, 1):
+        mean = beta * mean + (1 - beta) * loss
+        expected.append(mean / (1 - beta**i))
+    assert finder.losses == pytest.approx(expected)
+
+
+def test_batches_without_an_update_are_counted_and_their_loss_is_in_the_next_one():
+    """The first of three batches is cancelled before its loss is known, the second accumulates, the third makes an update."""
+    learn = line_learner(3)
+
+    def refuse(cb):
+        if cb.learn.iter == 0:
+            raise cbnb.CancelBatchException
+
+    def gather(cb):
+        if cb.learn.iter == 1:
+            raise cbnb.CancelBatchException
+
+    learn.loss_func = lambda pred, y: pred.sum() * 0 + learn.iter
+    finder = cbnb.LRFinder(num_it=4, stop_div=False)
+    learn.fit(9, cbs=[finder, cbnb.Callback(before_batch=refuse, before_step=gather)])
+    assert finder.raw_losses == [1.5] * 4 and finder.n_seen == finder.n_used == 8
+
+
+def test_a_hyper_parameter_of_momentum_is_put_back_after_a_sweep_within_a_fit():
+    learn = regression(opt_func=lambda params, lr: torch.optim.SGD(params, lr=lr, momentum=0.3), moms=(0.9, 0.7, 0.8))
+    finder = cbnb.LRFinder(num_it=10)
+    learn.fit(9, cbs=finder)
+    assert finder.mom == pytest.approx(0.8) and finder.own_mom == 0.3 and learn.opt.param_groups[0]["momentum"] == 0.3
+    assert finder.weight_norm > 0 and len(finder.update_norms) == 10
+
+
+@pytest.mark.parametrize("moms, words", [((0.95, 0.85, 0.95), "swept with momentum 0.9, as in fit_one_cycle: a plain fit has 0.3 and needs a higher rate"), ((0.1, 0.1, 0.1), "a plain fit has 0.3 and needs a lower rate"), ((0.31, 0.32, 0.3), None)])
+def test_what_a_plain_fit_needs_is_told(moms, words):
+    found = sweep(regression(opt_func=lambda params, lr: torch.optim.SGD(params, lr=lr, momentum=0.3), moms=moms))
+    assert (words or "in balance") in found.reason + " in balance" and ("momentum" in found.reason) == bool(words)
+
+
+def test_several_optimizers_make_an_unusual_loss():
+    learn = regression()
+    both = cbnb.Optimizers([torch.optim.SGD([p], lr=0.1) for p in learn.model.parameters()])
+    assert "an unusual loss" in sweep(line_learner(dls=learn.dls, model=learn.model, opt_func=both)).reason
+
+
+# --- what the recorder draws ---
+
+
+class Line20:
+    """A result with losses that fall until the 15th of 20 rates, fastest at the 10th."""
+
+    lrs = [10.0 ** (i - 20) for i in range(20)]
+    losses = [20.0 - i - 5 * (i > 9) - 5 * (i > 10) if i < 15 else 30.0 for i in range(20)]
+    recommended = 1e-6
+
+
+def drawn(learn, **settings):
+    """What is drawn: the rates of the curve, and the labels of the lines."""
+    ax = learn.recorder.plot(return_fig=True, **settings).axes[0]
+    return list(ax.lines[0].get_xdata()), [line.get_label() for line in ax.lines[1:]], ax.get_title()
+
+
+def test_the_recorder_draws_the_last_sweep_without_its_ends(capsys):
+    learn = line_learner()
+    learn.lr_finder_result = Line20
+    rates, labels, title = drawn(learn)
+    assert rates == pytest.approx(Line20.lrs[10:15]) and not any("recommended" in label for label in labels) and title == "Learning rate finder"
+    assert drawn(learn, skip_start=0, skip_end=0)[0] == pytest.approx(Line20.lrs) and drawn(learn, skip_start=1, skip_end=2)[0] == pytest.approx(Line20.lrs[1:18])
+    assert drawn(learn, skip_start=15)[0] == pytest.approx(Line20.lrs)  # nothing would be left
+    assert drawn(learn, skip_end=30)[0] == pytest.approx(Line20.lrs)
+    assert capsys.readouterr().out == ""
+    rates, labels, _ = drawn(learn, skip_start=0, skip_end=5, suggestion=True)
+    assert learn.recorder.min_grad_lr == Line20.lrs[10] and len(labels) == 2 and any("recommended: 1e-06" in label for label in labels)
+    assert capsys.readouterr().out == "Min numerical gradient: 1.00E-10\nMin loss divided by 10: 1.00E-07\n"
+
+
+def test_a_steepest_point_after_the_lowest_one_is_not_marked(capsys):
+    learn = line_learner()
+    learn.lr_finder_result = SimpleNamespace(lrs=[1e-3, 1e-2, 1e-1, 1.0, 10.0], losses=[1.0, 0.5, 9.0, 8.0, 2.0], recommended=None)
+    _, labels, _ = drawn(learn, skip_start=0, skip_end=0, suggestion=True)
+    assert labels == [] and "Min numerical gradient: 1.00E+01\nMin loss divided by 10: 1.00E-03" in capsys.readouterr().out
+    learn.lr_finder_result.losses = [1.0, math.nan, 9.0, 5.0, 0.5]
+    drawn(learn, skip_start=0, skip_end=0, suggestion=True)
+    assert "Min loss divided by 10: 1.00E+00" in capsys.readouterr().out
+    learn.lr_finder_result = SimpleNamespace(lrs=[1e-3], losses=[1.0], recommended=None)
+    drawn(learn, skip_start=0, skip_end=0, suggestion=True)
+    assert capsys.readouterr().out == "too few points for a suggestion: sweep over more batches\n"
+
+
+def test_without_a_sweep_the_recorder_draws_the_last_fit():
+    from cbnb.plot import figure
+
+    learn = regression()
+    with pytest.raises(ValueError, match="nothing to plot: call learn.lr_find"):
+        learn.recorder.plot()
+    learn.fit_one_cycle(4, 0.1)
+    rates, _, title = drawn(learn, skip_start=0, skip_end=0)
+    assert rates == pytest.approx(list(learn.recorder.lrs)) and title == "Loss over learning rate in the last fit"
+    with figure() as (fig, [own]):
+        assert learn.recorder.plot(ax=own) is own
+
+
+# --- runs that end nothing else ---
+
+
+def test_a_thousand_batches_without_an_update_are_enough():
+    """The beginning of an epoch counts, too. An update begins a new count."""
+
+    def refuse(cb):
+        raise cbnb.CancelStepException
+
+    finder, learn = cbnb.LRFinder(num_it=2), line_learner(1500)
+    learn.fit(1, cbs=[finder, cbnb.Callback(before_step=refuse)])
+    assert (finder.stopped, finder.n_seen, finder.n_used, list(finder.lrs)) == ("stuck", 999, 0, [])
+    learn.fit(1, cbs=[finder, Accumulate(700)])
+    assert (finder.stopped, finder.n_seen, finder.n_used, len(finder.lrs)) == ("done", 1400, 1400, 2)
+
+
+def test_a_sweep_counts_its_epochs_from_nought_and_validates_none():
+    seen = []
+    learn = line_learner(2, cbs=cbnb.Callback(before_epoch=lambda cb: seen.append(cb.learn.epoch)))
+    learn.fit(3, start_epoch=1)
+    seen.clear()
+    sweep(learn, num_it=6, stop_div=False)
+    assert seen == [0, 1, 2] and learn.n_epoch == 3
+
+
+def test_a_step_with_an_optimizer_of_its_own_has_no_rate_to_sweep():
+    model = nn.Linear(4, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x, y):
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        return loss
+
+    learn = regression()
+    own = line_learner(dls=learn.dls, model=model, train_step=step, opt_func=torch.optim.AdamW)
+    before = model.weight.detach().clone()
+    with pytest.raises(ValueError, match="so there is no rate to sweep"):
+        sweep(own, num_it=10)
+    assert torch.equal(model.weight, before)
+
+
+# --- in a notebook ---
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """A shell that runs a cell, and a view that notes when it is shown."""
+    cell = SimpleNamespace(execution_count=1, shown=[], view=True)
+
+    class View:
+        def __init__(self, found):
+            self.found = found
+
+        def show(self):
+            cell.shown.append(cell.execution_count)
+
+    monkeypatch.setattr("cbnb.lr_finder.shell", lambda: cell)
+    monkeypatch.setattr("cbnb.lr_finder.view_for", lambda name, widget, return_fig, ax: View if cell.view and not return_fig else None)
+    cell.View = View
+    return cell
+
+
+def test_a_cell_shows_a_result_once(notebook):
+    """The sweep shows it; what the cell returns is only text then."""
+    learn = regression()
+    found = learn.lr_find(num_it=20)
+    assert notebook.shown == [1] and found._repr_mimebundle_() == {"text/plain": repr(found)}
+    with pytest.raises(NotImplementedError):
+        found._ipython_display_()
+    notebook.execution_count = 2
+    bundle, metadata = found._repr_mimebundle_()
+    assert sorted(bundle) == ["image/png", "text/plain"] and bundle["text/plain"] == repr(found) and "image/png" in metadata
+    found._ipython_display_()
+    assert notebook.shown == [1, 2]
+    quiet = learn.lr_find(num_it=20, show_plot=False)
+    assert notebook.shown == [1, 2] and len(quiet._repr_mimebundle_()) == 2
+    notebook.view = False  # no widgets: then the bundle is asked for
+    with pytest.raises(NotImplementedError):
+        quiet._ipython_display_()
+
+
+def test_a_result_without_its_learner_is_a_figure(notebook):
+    found = made_result()
+    with pytest.raises(NotImplementedError):
+        found._ipython_display_()
+    assert found.plot(return_fig=True) is not None and found.plot() is None and notebook.shown == []
+    assert isinstance(found.plot(widget=True), notebook.View)
+
+
+def test_what_callbacks_log_in_a_sweep_is_not_written():
+    rows = []
+    learn = regression(cbs=cbnb.Callback(after_batch=lambda cb: cb.learn.logger([cb.learn.train_iter])))
+    learn.logger = rows.append
+    sweep(learn, num_it=5)
+    assert rows == [] and learn.logger == rows.append

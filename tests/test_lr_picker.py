@@ -2,22 +2,41 @@
 
 import copy
 import gc
+import html
 import math
 import pickle
 import re
 import sys
 import threading
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
 import cbnb.all as cbnb
 from cbnb.front_end import shown_as
-from cbnb.lr_picker import Printed, choices, nearby, picker_chart, picker_text, slider_range
+from cbnb.lr_picker import (
+    LRPicker,
+    Printed,
+    Tee,
+    advice_html,
+    choices,
+    epochs_box,
+    first_choice,
+    from_page,
+    lr_slider,
+    nearby,
+    picker_chart,
+    picker_text,
+    placed,
+    problem_html,
+    rule_button,
+    slider_range,
+)
 from cbnb.plot import COLORS
-from helpers import RaiseIn
+from helpers import RaiseIn, line_learner
 from test_kernel import images, kernel  # noqa: F401
-from test_lr_finder import curve, regression, sweep
+from test_lr_finder import curve, made_result, regression, sweep
 
 
 def swept(learn=None, **kwargs):
@@ -451,3 +470,331 @@ def test_the_chosen_line_does_not_hide_the_recommended_one():
 def test_the_curve_is_read_under_the_mouse():
     learn, found, picker = picked()
     assert 10 < picker.chart.value.count('class="at') <= 24
+
+
+# --- each part by itself ---
+
+
+def fixed(lr):
+    """A rule that suggests this rate."""
+
+    def rule(lrs, losses, num_it):
+        return lr, (lrs[0], losses[0])
+
+    rule.__name__ = f"fixed_{lr}"
+    return rule
+
+
+def picker_of(*rates, lr=0.3, **settings):
+    """A picker of a made result with these suggestions, and its learner."""
+    learn = line_learner(2, lr=lr)
+    return LRPicker(learn, made_result(rules=[fixed(rate) for rate in rates], **settings)), learn
+
+
+def result(lrs, losses=None, **settings):
+    losses = [1.0] * len(lrs) if losses is None else losses
+    return cbnb.LRFind(lrs, losses, losses, 100, [], **settings)
+
+
+def test_only_finite_numbers_above_zero_can_be_chosen():
+    found = made_result(rules=[])
+    found.suggestions.update(zero=0.0, below=-1.0, infinite=math.inf, nan=math.nan, true=True, text="0.1", whole=2, small=1e-9)
+    assert choices(found) == dict(balanced=found.lr, whole=2.0, small=1e-9) and type(choices(found)["whole"]) is float
+    found.rule = None
+    assert list(choices(found)) == ["recommended", "whole", "small"]
+    assert choices(result([1.0])) == {}
+
+
+@pytest.mark.parametrize(
+    "lrs, lr, ends",
+    [
+        ([1e-4, 1e-2], None, (-4.1, -1.9)),  # whole tenths, a little wider
+        ([10**-3.95, 10**-2.05], None, (-4.0, -2.0)),
+        ([1e-4, 1e-2], 1e-1, (-4.1, -0.9)),
+        ([1e-4, 1e-2], 1e-6, (-6.1, -1.9)),
+        ([1e-4, 1e-2], [1.0], (-4.1, -1.9)),
+        ([1e-4, 1e-2], True, (-4.1, -1.9)),
+        ([10**-2.95], None, (-3.0, -2.85)),  # at least a tenth
+        ([], None, (-7.1, 1.1)),
+    ],
+)
+def test_the_ends_of_the_slider(lrs, lr, ends):
+    assert slider_range(result(lrs), lr) == pytest.approx(ends)
+
+
+def test_the_first_choice():
+    assert first_choice(made_result(), 0.5) == made_result().lr and first_choice(result([1e-4, 1e-2]), 0.5) == 0.5
+    assert first_choice(result([1e-4, 1e-2]), [0.5]) == pytest.approx(1e-3)  # the middle
+
+
+def drawn_range(page):
+    """The losses at the lower and upper border, from the places of the lowest and highest tick."""
+    ticks = [(float(top), float(value.replace("\u2212", "-"))) for top, value in re.findall(r'top:([-\d.]+)%" data-t="([^"]+)"', page.split('class="plot"')[0])]
+    (y0, v0), (y1, v1) = ticks[0], ticks[-1]
+    slope = (v1 - v0) / (y1 - y0)
+    return v0 + (100 - y0) * slope, v0 - y0 * slope
+
+
+@pytest.mark.parametrize(
+    "losses, low, high",
+    [
+        ([3.0, 2.0, 1.0, 1.0, 2.0], 0.76, 3.24),  # from 1 to 3, and 12% of 2 more
+        ([2.0, 1.0, 1.0, 1.0, 20.0], 0.88, 2.52),  # what is higher than the start is cut off, 40% above it
+        ([1.0, 2.0, 8.0, 9.0, 9.0], 0.16, 9.84),  # but not the lower half
+        ([1.0, 1.0, 1.0, 9.0, 9.0], 0.988, 1.052),  # without a fall, a tenth of the loss
+        ([-1.0, -1.0, -1.0, 9.0, 9.0], -1.012, -0.948),
+        ([0.0] * 5, -0.12, 0.12),  # or 1
+        ([math.nan, 2.0, 4.0, 4.0, 4.0], 1.76, 4.24),
+    ],
+)
+def test_the_curve_fills_the_chart(losses, low, high):
+    page = picker_chart(result([10.0**i for i in range(-5, 0)], losses, problem="no rate"), 1e-3)
+    assert drawn_range(page) == (pytest.approx(low, abs=0.02 * (high - low)), pytest.approx(high, abs=0.02 * (high - low)))
+
+
+def test_rates_are_drawn_on_a_log_scale():
+    """From 1e-7 to 10 over 960 pixels: 120 a decade."""
+    page = picker_chart(made_result(rules=[fixed(1e-3), fixed(1e-6)]), 1e-5)
+    assert 'style="max-width:960px"' in page and 'class="plot" style="height:2' in page and 'viewBox="0 0 960 2' in page
+    assert '<path class="cursor" d="M240.0,0' in page and re.search(r'class="mark" stroke="[^"]*" d="M480.0,', page) and re.search(r'class="mark" stroke="[^"]*" d="M120.0,', page)
+    assert page.count('class="strong"') == 1 and 'data-t="measured "' in page and 'data-t="smoothed "' in page and 'class="at"' in page and page.count('class="key faint"') > 1
+    assert len(picker_chart(made_result(), 1e-5)) < 30_000 and "no update" in picker_chart(result([]), 1e-5)
+    long = [10 ** (i / 1000 - 4) for i in range(3000)]
+    path = max(re.findall(r' d="([^"]+)"', picker_chart(result(long, [1 + math.sin(i) for i in range(3000)], problem="x"), 1e-3)), key=len)
+    assert 150 < path.count("L") < 450
+
+
+def test_what_the_chart_says():
+    found = made_result(rules=[fixed(1e-3)])
+    low, high = found.band
+    assert picker_text(found) == (
+        f"Loss over learning rate from 1e-07 to 10; recommended is balanced, {found.lr:.2g} (perhaps {low:.2g} to {high:.2g}); others: fixed_0.001 0.001"
+    )
+    assert picker_text(found, found.lrs[60]).endswith(f"; chosen: {found.lrs[60]:.2g}, loss there {found.losses[60]:.4g}")
+    found.band = None
+    assert "perhaps" not in picker_text(found) and "perhaps" not in advice_html(found)
+    assert picker_text(result([])) == f"Loss over learning rate; no suggestion: {result([]).reason}"
+
+
+@pytest.mark.parametrize("lr, outside", [(0.995e-7, False), (0.985e-7, True), (10.05, False), (10.15, True), (1e-3, False)])
+def test_a_rate_just_beside_the_sweep_is_not_outside(lr, outside):
+    assert ("outside of the sweep" in picker_text(made_result(), lr)) == outside
+
+
+class Clock:
+    """A time that is set."""
+
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    monkeypatch.setattr("cbnb.lr_picker.time", made := Clock())
+    return made
+
+
+def test_what_is_printed_is_shown_a_few_times_a_second_and_at_the_end(clock):
+    pages = []
+    printed = Printed(pages.append)
+    clock.now = 100.0
+    with printed.collect():
+        for seconds, text in ((100.0, "a"), (100.1, "b"), (100.4, "c")):
+            clock.now = seconds
+            assert sys.stdout.write(text) == 1 and sys.stderr.write("") == 0
+        assert sys.stdout.encoding == sys.__stdout__.encoding or sys.stdout.isatty() is False  # the rest is that of the stream
+    shown = [re.sub("<.*?>", "", page) for page in pages]
+    assert shown[0] == "a" and "ab" not in shown and shown[-1] == "abc" and shown.count("abc") == 2
+    printed.text = "\n"
+    printed.update()
+    assert pages[-1] == ""
+
+
+def test_a_long_text_is_cut_at_a_line():
+    pages = []
+    printed = Printed(pages.append)
+    printed.take("x" * 4000)
+    assert not printed.cut and len(printed.text) == 4000
+    printed.take("\nsecond\nthird")
+    assert printed.cut and len(printed.text) == 4000
+    printed.update()
+    assert ">…\nsecond\nthird</pre>" in pages[-1]
+
+
+def test_a_stream_that_was_replaced_meanwhile_is_left_alone():
+    before, tee = sys.stdout, Tee(sys.stdout, [].append)
+    sys.stdout = other = Tee(before, [].append)
+    try:
+        tee.end("stdout")
+        assert sys.stdout is other
+        other.end("stdout")
+        assert sys.stdout is before
+    finally:
+        sys.stdout = before
+
+
+def test_a_long_error_is_cut():
+    def deep(n):
+        return deep(n - 1) if n else 1 / 0
+
+    try:
+        deep(200)
+    except ZeroDivisionError as e:
+        e.args = ("§" * 3000,)
+        e.add_note("a note with <b>")
+        page = problem_html(e)
+    first, more = page.split("<details>")
+    assert first.count("§") == 2000 and "<br>a note with &lt;b&gt;" in first and "<b>ZeroDivisionError</b>: §" in first
+    assert 3000 < len(html.unescape(more)) < 7000 and "a note with" in more
+
+
+def test_the_place_of_a_progress_is_lent():
+    put, seen = object(), []
+    learn = SimpleNamespace(progress=SimpleNamespace(place="before"))
+    with pytest.raises(ZeroDivisionError), placed(learn, put):
+        seen.append(learn.progress.place)
+        1 / 0
+    assert seen == [put] and learn.progress.place == "before"
+    for without in (SimpleNamespace(), SimpleNamespace(progress=SimpleNamespace())):
+        with placed(without, put):
+            assert not hasattr(getattr(without, "progress", None), "place")
+
+
+def test_what_stands_on_the_buttons():
+    found = made_result(rules=[fixed(1e-3), fixed(-1.0)])
+    found.suggestions["<>"] = found.lr
+    best, other, none, odd = (rule_button(found, name) for name in ("balanced", "fixed_0.001", "fixed_-1.0", "<>"))
+    assert (best.description, best.icon, best.disabled) == (f"balanced  {found.lr:.2g}", "star", False)
+    assert best.tooltip == f"choose {found.lr:.2g}, the suggestion of balanced (recommended: {found.reason})" and "cbnb-faint" not in best._dom_classes
+    assert (other.description, other.icon, other.disabled) == ("fixed_0.001  0.001", "", False) and "cbnb-faint" in other._dom_classes
+    assert other.tooltip == "choose 0.001, the suggestion of fixed_0.001; outside of the band of rates that may be as good"
+    assert (none.description, none.disabled) == ("fixed_-1.0", True) and none.tooltip.startswith("fixed_-1.0 suggests -1.0, which is no learning rate")
+    assert "cbnb-rule-own" in odd._dom_classes and "cbnb-rule-fixed_-1-0" in none._dom_classes
+
+
+def test_the_slider_is_one_of_exponents_of_ten():
+    slider = lr_slider(result([1e-4, 1e-2]), 0.5)
+    assert (slider.base, slider.min, slider.max, slider.step, slider.value) == (10, -4.1, pytest.approx(-0.3), 0.01, 0.5) and not slider.readout
+
+
+def test_a_rate_within_half_a_step_is_meant():
+    """A step is a hundredth of an exponent."""
+    assert nearby(0.1, [0.1 * 10**0.0051]) == 0.1 * 10**0.0051 and nearby(0.1, [0.1 * 10**0.0052]) == 0.1
+    assert nearby(0.1, [0.1 * 10**0.004, 0.1 * 10**-0.001]) == 0.1 * 10**-0.001
+
+
+@pytest.mark.parametrize("n, epochs", [(None, 5), (0.2, 1), (1, 1), (2.6, 3), (10**6, 100_000)])
+def test_a_box_for_epochs(n, epochs):
+    box = epochs_box(n)
+    assert (box.value, box.min, box.max) == (epochs, 1, 100_000)
+
+
+def test_buttons_are_in_the_order_of_the_rules_with_the_recommended_one_first():
+    picker, _ = picker_of(-1.0, 1e-3, 1e-2)
+    assert list(picker.rules) == ["balanced", "fixed_-1.0", "fixed_0.001", "fixed_0.01"]
+
+
+def test_the_rate_of_the_learner_can_be_met_again():
+    picker, learn = picker_of(lr=0.3)
+    picker.slider.value = 0.3 * 1.01
+    assert picker.lr == 0.3
+    other, _ = picker_of(lr=[0.3])
+    other.slider.value = 0.3 * 1.01
+    assert other.lr == 0.3 * 1.01
+
+
+@pytest.mark.parametrize("lr, said", [(0.123456, "0.12"), ([0.5], "[0.5]"), (slice("<b>"), "slice(None, &#x27;&lt;b&gt;&#x27;, None)")])
+def test_what_the_rate_was_before(lr, said):
+    picker, learn = picker_of(lr=0.1)
+    learn.lr = lr
+    picker.use_lr()
+    assert f"(before: {said})" in picker.said.value and '<div role="status">' in picker.said.value
+    learn.lr = ["§" * 300]
+    picker.use_lr()
+    assert picker.said.value.count("§") == 198  # of 200 characters, with a bracket and a quotation mark
+
+
+@pytest.mark.parametrize("message, page", [("comm_msg", True), ("execute_request", False), (None, False)])
+def test_clicks_come_from_a_page(message, page, monkeypatch):
+    parents = {} if message is None else dict(header=dict(msg_type=message))
+    monkeypatch.setattr("cbnb.lr_picker.shell", lambda: SimpleNamespace(get_parent=lambda: parents))
+    assert from_page() is page
+    monkeypatch.setattr("cbnb.lr_picker.shell", lambda: None)
+    assert from_page() is False
+
+
+def test_the_second_click_of_two_is_ignored_on_a_page(monkeypatch, clock):
+    picker, learn = picker_of()
+    monkeypatch.setattr("cbnb.lr_picker.from_page", lambda: True)
+    learn.add_cb(cbnb.Callback(after_fit=lambda cb: setattr(clock, "now", clock.now + 10)))
+    runs = []
+    for now in (0.7, 11.1, 11.3):
+        clock.now = now
+        picker.fit.click()
+        runs.append(len(learn.recorder.history))
+    assert runs == [1, 1, 2]
+    monkeypatch.setattr("cbnb.lr_picker.from_page", lambda: False)
+    picker.fit.click()
+    assert len(learn.recorder.history) == 3
+
+
+def test_an_interrupt_on_a_page_is_only_told(monkeypatch):
+    picker, learn = picker_of()
+    monkeypatch.setattr("cbnb.lr_picker.from_page", lambda: True)
+    learn.add_cb(RaiseIn("after_step", KeyboardInterrupt))
+    picker.fit.click()
+    assert "stopped in epoch 0 at batch 0" in picker.said.value and not picker.busy
+
+
+@pytest.mark.parametrize("n, words", [(1, "done: 1 epoch, one cycle"), (2, "done: 2 epochs, one cycle")])
+def test_a_fit_of_one_epoch(n, words):
+    picker, learn = picker_of()
+    picker.printed.value, picker.epochs.value = "of before", n
+    picker.fit.click()
+    assert words in picker.said.value and f"with a top of <b>{picker.lr:.2g}</b>" in picker.said.value and picker.printed.value != "of before"
+
+
+def test_a_fit_that_nobody_records():
+    learn = line_learner(2, default_cbs=False, progress=True)
+    picker = LRPicker(learn, made_result())
+    picker.fit.click()
+    assert "ended: 5 epochs" in picker.said.value
+
+
+@pytest.mark.parametrize(
+    "mode, front, live", [("widgets", "headless", True), ("plain", "jupyter", True), ("plain", "headless", False), ("widgets", "jupyter", True)]
+)
+def test_a_picker_is_shown_with_a_picture(mode, front, live, monkeypatch):
+    picker, _ = picker_of()
+    shown = []
+    monkeypatch.setattr("cbnb.lr_picker.display_mode", lambda: mode)
+    monkeypatch.setattr("cbnb.lr_picker.front_end", lambda: front)
+    monkeypatch.setattr("cbnb.lr_picker.show_with_picture", lambda *what: shown.append(what))
+    monkeypatch.setattr("IPython.display.display", lambda bundle, raw, metadata: shown.append((None, bundle, metadata, raw)))
+    picker.show()
+    assert shown == []  # outside of notebooks
+    monkeypatch.setattr("cbnb.lr_picker.shell", lambda: SimpleNamespace())
+    for show in (picker.show, picker._ipython_display_):
+        show()
+    assert len(shown) == 2
+    view, bundle, metadata, *raw = shown[0]
+    assert view is (picker.view if live else None) and raw == [True] * (not live)
+    assert sorted(bundle) == ["image/png", "text/plain"] and "recommended is balanced" in metadata["image/png"]["alt"]
+
+
+def test_a_picker_for_another_learner():
+    found, learn = made_result(), line_learner()
+    picker = found.widget(learn)
+    picker.use_lr()
+    assert learn.lr == found.lr and picker.learn is learn and picker.found is found
+
+
+def test_the_parts_of_a_picker_have_names_that_a_page_can_look_for():
+    picker, _ = picker_of()
+    parts = dict(use=picker.use, fit=picker.fit, epochs=picker.epochs, lr=picker.slider, said=picker.said, picker=picker.view)
+    assert all(f"cbnb-{name}" in part._dom_classes for name, part in parts.items())
+    children = picker.view.children
+    assert children[:2] == (picker.advice, picker.chart) and children[2].children == tuple(picker.rules.values()) and children[3] is picker.slider
+    assert children[4].children == (picker.use, picker.epochs, picker.fit) and children[5:] == (picker.said, picker.below, picker.printed)

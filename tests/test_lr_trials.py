@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
-from cbnb.lr_trials import Plan, Trial, choose, next_rate, plan_trials
+from cbnb.lr_finder import TrialRun
+from cbnb.lr_trials import Plan, Trial, choose, horizon, next_rate, overfit_gap, plan_trials
 from helpers import RaiseIn, line_batches, line_learner, noting, same_bits, seed
 from test_lr_finder import Accumulate, regression, sweep
 from test_undo import Count, differences, experienced, net_learner, state_of, without_result
@@ -297,3 +298,100 @@ def test_the_progress_names_the_trial(monkeypatch):
     assert any(words.startswith("lr_find: 50 of 100 updates, lr ") for words in said)
     assert any(words.startswith("lr_find, trial 1 of 4: 10 of 20 updates, lr ") for words in said), said[-5:]
     assert any(words.startswith("lr_find, trial 2 of 4: ") for words in said)
+
+
+# --- each part by itself ---
+
+
+@pytest.mark.parametrize(
+    "budget, planned, settings, steps",
+    [(163, 1000, {}, 40), (10**4, 100, {}, 40), (10**4, 104, {}, 41), (3, 100, {}, 1), (10**4, 1, {}, 1), (163, 1000, dict(most=2), 81), (10**4, 100, dict(longest=0.25), 25)],
+)
+def test_trials_are_as_long_as_the_budget_and_the_run_allow(budget, planned, settings, steps):
+    plan = plan_trials(0.01, budget, planned, **settings)
+    assert plan == Plan(pytest.approx(0.01 * math.sqrt(planned / steps)), steps, settings.get("most", 4), planned) and plan.cost == steps * plan.most
+
+
+@pytest.mark.parametrize("train, valid, loss", [(1.0, 2.0, 2.0), (1.0, None, 1.0), (math.nan, None, math.inf), (1.0, math.nan, math.inf), (1.0, -math.inf, math.inf), (math.nan, 3.0, 3.0)])
+def test_the_validation_counts_if_there_is_one(train, valid, loss):
+    assert Trial(0.1, train, valid).loss == loss
+
+
+def test_neighbours_are_a_third_of_a_decade_apart():
+    plan, first = Plan(0.5, 40, 4, 200), Trial(0.5, 1.0, None)
+    third = 10 ** (1 / 3)
+    assert next_rate(plan, []) == 0.5 and next_rate(plan, [first]) == pytest.approx(0.5 / third)
+    below = Trial(0.5 / third, 2.0, None)
+    assert next_rate(plan, [first, below]) == pytest.approx(0.5 * third)
+    assert next_rate(plan, [first, below, Trial(0.5 * third, 2.0, None)]) is None
+    assert next_rate(plan, [first, Trial(0.5 / third, 1.0, None)]) == pytest.approx(0.5 / third**2)  # of two alike the lower one
+    assert next_rate(plan._replace(most=2), [first, below]) is None
+
+
+@pytest.mark.parametrize("train, valid, gap", [(1.0, None, 0), (1.0, 1.0, 0), (1.0, 0.5, 0), (1.0, 2.0, 1 / 4), (4.0, 4.5, 0.5)])
+def test_the_gap_is_the_part_of_the_fall_that_is_missing(train, valid, gap):
+    """From 5; the greater of the two falls counts."""
+    assert overfit_gap(Trial(0.1, train, valid), 5.0) == gap
+
+
+def test_the_exponent_grows_with_the_gap_up_to_one():
+    assert [horizon(gap) for gap in (0.0, 0.1, 1 / 6, 0.5)] == pytest.approx([0.5, 0.8, 1.0, 1.0])
+
+
+def chosen(*losses, start=2.0, train=None):
+    """From trials at 1, 2, 4, ... for a run of four times their length, without what is common to all: half of 1.5 times the rate."""
+    trials = [Trial(2.0**i, loss if train is None else train, loss) for i, loss in enumerate(losses)]
+    rate = choose(Plan(1.0, 40, 4, 160), trials[::-1], start)
+    return [value / 0.75 for value in (rate.low, rate.lr, rate.high)], rate.reason
+
+
+HALF = 10 ** (1 / 6)  # of the way to the next trial
+
+
+@pytest.mark.parametrize(
+    "losses, low, high",
+    [
+        ((1.9, 1.0, 1.9), 2, 2),
+        ((1.05, 1.0, 1.05), 1, 4),  # 5% of the fall of 1
+        ((1.051, 1.0, 1.051), 2, 2),
+        ((1.0, 1.9, 1.0), 1, 1),  # not next to the best, and the first of two
+        ((1.9, 1.04, 1.03, 1.0, 1.9), 2, 8),
+        ((1.0, 1.03, 1.9), 1, 2),
+        ((1.9, 1.03, 1.0), 2, 4),
+    ],
+)
+def test_the_choice_is_the_middle_of_those_that_are_about_as_good(losses, low, high):
+    rates, reason = chosen(*losses)
+    assert rates == pytest.approx([low / HALF, math.sqrt(low * high), high * HALF])
+    assert reason.startswith(f"the best of {len(losses)} trials of 40 updates, moved to a longer run") and "overfit" not in reason
+
+
+@pytest.mark.parametrize("train, lower", [(0.98, False), (0.968, True)])
+def test_trials_that_overfit_already_are_told(train, lower):
+    """Of a fall of a little more than 1, two or three hundredths are missing."""
+    assert ("; lower than usual, because they overfit already" in chosen(1.9, 1.0, 1.9, train=train)[1]) == lower
+
+
+@pytest.mark.parametrize("losses", [(2.0, 2.0), (math.nan, 2.5), (2.0, math.nan)])
+def test_trials_that_get_nowhere_leave_the_rate_of_the_sweep(losses):
+    rate = choose(Plan(1.0, 40, 4, 160), [Trial(2.0**i, loss, loss) for i, loss in enumerate(losses)], 2.0)
+    assert (rate.low, rate.lr, rate.high) == (pytest.approx(0.5 / 3.5), 0.5, pytest.approx(0.5 * 3.5))
+    assert rate.doubt == "no trial of 40 updates got below the loss that it started from" and rate.reason == f"the rate of the sweep, since {rate.doubt}"
+
+
+def test_a_trial_notes_the_mean_of_its_last_quarter_and_a_weighted_validation():
+    """Losses of 10, 11, 12, ...; four validation items with a loss of 1 and two with 4, of which all are used only if allowed."""
+    x = torch.ones(4)
+    learn = line_learner(dls=cbnb.DataLoaders([(x, x)] * 10, [(x, x), (x[:2], x[:2]), (x, x)], device="cpu"))
+    learn.loss_func = lambda pred, y: pred.sum() * 0 + (10 + learn.train_iter if learn.training else 1 if len(y) == 4 else 4)
+    for n_valid, valid in ((0, None), (1, 1.0), (2, 2.0), (9, 16 / 10)):
+        run = TrialRun(8, [0.1], n_valid)
+        learn._mock_run(run)
+        assert run.result() == Trial(0.1, 16.5, valid and pytest.approx(valid)) and run.n_seen == 8 + min(n_valid, 3) and run.stopped == "done"
+    only_valid = TrialRun(0, [0.1], 2)
+    learn._mock_run(only_valid)
+    assert only_valid.result().valid_loss == 2 and only_valid.n_seen == 2 and only_valid.lrs == []
+    short = TrialRun(2, [0.1])
+    learn._mock_run(short)
+    assert short.result().train_loss == 11  # of at least one update
+    assert TrialRun(2, [0.1, 0.2]).result().lr == 0.2 and math.isnan(TrialRun(2, [0.1]).result().loss) is False

@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +12,30 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
-from cbnb.optim import Hypers, Optimizers, as_python, needs_closure, set_hyper, write_hyper
+from cbnb.optim import (
+    Hypers,
+    HyperNames,
+    Optimizers,
+    as_positive,
+    as_python,
+    belongs_to,
+    freeze_groups,
+    get_hyper,
+    hyper_place,
+    known_hypers,
+    lend_names,
+    make_opt,
+    needs_closure,
+    norm_params,
+    noted_hypers,
+    param_groups,
+    save_hypers,
+    set_hyper,
+    shares_params,
+    spread_lrs,
+    with_names,
+    write_hyper,
+)
 from helpers import line_learner
 
 
@@ -143,6 +167,8 @@ def test_an_unknown_hyper_parameter_is_named_with_those_there_are():
 
     line_learner().fit(1, cbs=cbnb.Callback(before_fit=ask))
     assert len(seen) == 2
+
+
 def test_the_first_of_three_betas_is_written_and_the_others_stay():
     """Some optimizers, such as Adan, have three."""
     group = dict(betas=(0.9, 0.8, 0.7))
@@ -184,3 +210,316 @@ def test_several_optimizers_take_a_state_for_a_parameter_that_has_none_yet():
     assert both.optimizers[1].state[two] == {"step": 1} and not both.optimizers[0].state
     with pytest.raises(KeyError):
         both.state[stray]
+
+
+# --- hyper-parameters ---
+
+
+def groups(*settings):
+    """Param groups without an optimizer around them."""
+    return SimpleNamespace(param_groups=[dict(params=[], **group) for group in settings])
+
+
+def test_common_names_stand_for_the_first_key_that_all_groups_have():
+    both = groups(dict(momentum=0.9, betas=(0.8, 0.7)), dict(betas=(0.6, 0.5)))
+    assert hyper_place(both, "mom") == ("betas", 0) and hyper_place(both, "sqr_mom") == ("betas", 1)
+    assert hyper_place(groups(dict(momentum=0.9, betas=(0.8, 0.7), alpha=0.5)), "mom") == ("momentum", None)
+    assert hyper_place(groups(dict(alpha=0.5, betas=(0.8, 0.7))), "sqr_mom") == ("alpha", None)
+    assert hyper_place(groups(dict(weight_decay=0.1)), "wd") == ("weight_decay", None)
+    assert hyper_place(groups({}), "params") is hyper_place(groups(dict(lr=1), {}), "lr") is None
+
+
+def test_known_hypers_are_numbers_that_all_groups_have():
+    several = groups(dict(lr=1, eps=torch.tensor(0.1), momentum=0, alpha=1, weight_decay=0, nesterov=False, name="x", own=3), dict(lr=1, eps=2, momentum=0, alpha=1, weight_decay=0))
+    assert known_hypers(several) == ["mom", "sqr_mom", "wd", "lr", "eps"]
+
+
+def test_a_hyper_is_read_and_written_group_by_group():
+    adam = groups(dict(lr=0.1, betas=(0.8, 0.7)), dict(lr=0.2, betas=(0.6, 0.5)))
+    assert get_hyper(adam, "lr") == [0.1, 0.2] and get_hyper(adam, "mom") == [0.8, 0.6] and get_hyper(adam, "sqr_mom") == [0.7, 0.5]
+    set_hyper(adam, "sqr_mom", (0.1, 0.2))
+    set_hyper(adam, "lr", np.array([0.3, 0.4]))
+    assert [g["betas"] for g in adam.param_groups] == [(0.8, 0.1), (0.6, 0.2)] and get_hyper(adam, "lr") == [0.3, 0.4]
+    assert [type(g["lr"]) for g in adam.param_groups] == [float, float]
+    for use in (lambda: get_hyper(adam, "lrr"), lambda: set_hyper(adam, "lrr", 1.0)):
+        with pytest.raises(ValueError, match="SimpleNamespace has no hyper-parameter 'lrr'; it has lr, mom, sqr_mom"):
+            use()
+    with pytest.raises(ValueError, match="lr has 2 values, but the optimizer has 1 parameter group$"):
+        set_hyper(groups(dict(lr=1)), "lr", [1.0, 2.0])
+
+
+def test_a_rate_that_is_a_tensor_stays_the_same_object():
+    rate = torch.tensor(0.1)
+    opt = groups(dict(lr=rate))
+    set_hyper(opt, "lr", 0.5)
+    assert opt.param_groups[0]["lr"] is rate and rate == 0.5
+    kept = torch.tensor([1.0])
+    assert as_python(kept) is kept and as_python((np.float64(1), "x")) == [1.0, "x"] and as_python("x") == "x"
+
+
+def test_hypers_are_put_back_with_those_that_came_and_went():
+    rate, noted = torch.tensor(0.1), torch.tensor(7.0)
+    opt = groups(dict(lr=rate, eps=1.0, wd=noted), dict(lr=2.0))
+    parameters = opt.param_groups[0]["params"]
+    copies, restore = noted_hypers(opt), save_hypers(opt)
+    first, second = opt.param_groups
+    rate.fill_(5.0)
+    first.update(added=1, wd=3.0)
+    del first["eps"]
+    second["lr"] = 9.0
+    restore()
+    assert first["lr"] is rate and rate == pytest.approx(0.1) and first["wd"] == 7 and first["eps"] == 1 and second == dict(params=[], lr=2.0)
+    assert "added" not in first and first["params"] is parameters
+    assert copies[0]["lr"] == pytest.approx(0.1) and copies[0].keys() == {"lr", "eps", "wd"} and copies[1] == dict(lr=2.0)
+
+
+# --- numbers ---
+
+
+@pytest.mark.parametrize("value", [0.5, np.float32(0.5), np.array(0.5), torch.tensor(0.5), torch.tensor([0.5]), SimpleNamespace(lr=0.5, reason="")])
+def test_what_is_a_number(value):
+    assert as_positive(value) == 0.5 and type(as_positive(value)) is float
+    assert as_positive(0) == 0 and type(as_positive(3)) is float
+
+
+@pytest.mark.parametrize(
+    "value, error, words",
+    [
+        (-0.1, ValueError, "rate=-0.1 should be a finite number, 0 or more"),
+        (math.inf, ValueError, "rate=inf should be"),
+        (math.nan, ValueError, "rate=nan should be"),
+        ("0.1", TypeError, "rate='0.1' is not a number: leave out the quotes"),
+        (None, TypeError, "rate=None is not a number$"),
+        (True, TypeError, "rate=True is not a number"),
+        (torch.ones(2), TypeError, "is not a number"),
+        (np.ones(1), TypeError, "is not a number"),
+        (SimpleNamespace(lr=None, reason="too few points"), ValueError, "lr_find recommends no rate: too few points"),
+        (SimpleNamespace(lr=0.5), TypeError, "is not a number"),
+    ],
+)
+def test_what_is_none(value, error, words):
+    with pytest.raises(error, match=words):
+        as_positive(value, "rate")
+
+
+@pytest.mark.parametrize(
+    "lr, n, rates",
+    [
+        (0.1, 3, [0.1] * 3),
+        ((0.1, 0.2), 2, [0.1, 0.2]),
+        (torch.tensor([0.25, 0.5]), 2, [0.25, 0.5]),
+        (torch.tensor([0.5]), 1, [0.5]),
+        (slice(0.1), 3, [0.01, 0.01, 0.1]),
+        (slice(0.1), 1, [0.1]),
+        (slice(1e-3, 1e-1), 3, [1e-3, 1e-2, 1e-1]),
+        (slice(1e-3, 1e-1), 1, [1e-1]),
+        (slice(0), 2, [0, 0]),
+        (slice(0.25, 1), 2, [0.25, 1]),
+        (slice(1, 4), 3, [1, 2, 4]),
+    ],
+)
+def test_rates_are_spread_over_groups(lr, n, rates):
+    assert spread_lrs(lr, n) == pytest.approx(rates)
+
+
+@pytest.mark.parametrize(
+    "lr, n, error, words",
+    [
+        ([0.1, 0.2], 1, ValueError, "lr has 2 values, but the optimizer has 1 parameter group$"),
+        ([0.1], 2, ValueError, "lr has 1 values, but the optimizer has 2 parameter groups$"),
+        ("0.1", 3, TypeError, "leave out the quotes"),
+        (slice(1, 2, 3), 2, ValueError, r"use slice\(hi\) or slice\(lo, hi\)"),
+        (slice(1, None), 2, ValueError, r"use slice\(hi\) or slice\(lo, hi\)"),
+        (slice(0, 1), 2, ValueError, "both ends above 0"),
+        (slice(1, 0), 2, ValueError, "both ends above 0"),
+    ],
+)
+def test_rates_that_cannot_be_spread(lr, n, error, words):
+    with pytest.raises(error, match=words):
+        spread_lrs(lr, n)
+
+
+# --- groups of parameters, and what makes an optimizer ---
+
+
+def net():
+    return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+
+
+@pytest.mark.parametrize(
+    "splitter, sizes",
+    [
+        (lambda m: m.parameters(), [6]),
+        (lambda m: list(m), [2, 2, 2]),
+        (lambda m: [m[0], [], [m[2].weight]], [2, 1]),
+        (lambda m: iter([list(m[:2].parameters()), m[2].parameters()]), [4, 2]),
+    ],
+)
+def test_a_splitter_returns_modules_parameters_or_lists_of_them(splitter, sizes):
+    assert [len(group) for group in param_groups(net(), splitter)] == sizes
+
+
+def test_a_model_without_anything_to_train_is_refused():
+    frozen = net().requires_grad_(False)
+    for model, splitter, words in (
+        (frozen, lambda m: m.parameters(), "Sequential has no trainable parameters: all are frozen"),
+        (net(), lambda m: [[], []], "the splitter found none"),
+        (nn.ReLU(), lambda m: m.parameters(), "ReLU has no trainable parameters: the splitter found none"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            param_groups(model, splitter)
+    frozen[2].bias.requires_grad_(True)
+    assert len(param_groups(frozen)[0]) == 6
+
+
+def test_what_makes_an_optimizer():
+    model = net()
+    opt = make_opt(torch.optim.SGD, model, 0.5, lambda m: [m[0], m[2]])
+    assert [len(g["params"]) for g in opt.param_groups] == [2, 2] and get_hyper(opt, "lr") == [0.5, 0.5] and make_opt(opt, model, 1.0) is opt
+    for wrong, words in ((3, "opt_func=3 is no optimizer"), (lambda groups, lr: SimpleNamespace(param_groups=[], state={}, step=print), "which is no optimizer")):
+        with pytest.raises(TypeError, match=words):
+            make_opt(wrong, model, 0.1)
+
+
+def test_to_which_model_an_optimizer_belongs():
+    model, other = net(), net()
+    whole, part = torch.optim.SGD(model.parameters()), torch.optim.SGD(model[0].parameters())
+    both = torch.optim.SGD([*model.parameters(), *other.parameters()])
+    assert [belongs_to(opt, model) for opt in (whole, part, both)] == [True, False, False]
+    assert belongs_to(part, model, lambda m: [m[0]])
+    assert [shares_params(opt, model) for opt in (whole, part, both)] == [True] * 3 and not shares_params(whole, other) and not shares_params(part, model[2])
+
+
+def test_freezing_keeps_some_counts_from_the_end_and_forgets_momentum():
+    model = net()
+    opt = torch.optim.Adam([dict(params=list(m.parameters())) for m in model])
+    sum(p.sum() for p in model.parameters()).backward()
+    opt.step()
+
+    def trained():
+        return [all(p.requires_grad for p in m.parameters()) for m in model]
+
+    assert len(opt.state) == 6 and freeze_groups(opt, -1) == 2 and trained() == [False, False, True] and not opt.state
+    assert freeze_groups(opt, 2, keep=norm_params(model)) == 2 and trained() == [False, True, True]
+    assert freeze_groups(opt, 3) == 3 and trained() == [False] * 3
+    assert freeze_groups(opt, -3) == freeze_groups(opt, 0) == 0 and trained() == [True] * 3
+    for n in (4, -4):
+        with pytest.raises(ValueError, match=f"cannot freeze to group {n}: there are 3 parameter groups$"):
+            freeze_groups(opt, n)
+    with pytest.raises(ValueError, match="there are 1 parameter group$"):
+        freeze_groups(torch.optim.SGD(model.parameters()), 2)
+    assert norm_params(model) == list(model[1].parameters())
+
+
+# --- several optimizers ---
+
+
+def pair():
+    one, two = (nn.Parameter(torch.ones(n)) for n in (1, 2))
+    return one, two, Optimizers([torch.optim.SGD([one], lr=0.1, momentum=0.9), torch.optim.Adam([two], lr=0.2)])
+
+
+def test_several_optimizers_act_as_one():
+    one, two, both = pair()
+    (one.sum() + 2 * two.sum()).backward()
+    both.step()
+    assert one.item() == pytest.approx(0.9) and two.tolist() == pytest.approx([0.8, 0.8])
+    both.zero_grad(set_to_none=False)
+    assert one.grad.tolist() == [0] and two.grad.tolist() == [0, 0]
+    both.zero_grad()
+    assert one.grad is two.grad is None and repr(both) == "Optimizers(SGD, Adam)"
+    common = both.defaults
+    assert common["lr"] == 0.1 and "maximize" in common and "momentum" not in common and "betas" not in common
+    again = pickle.loads(pickle.dumps(both))
+    assert [type(opt) for opt in again.optimizers] == [torch.optim.SGD, torch.optim.Adam] and len(again.state) == 2
+    assert len(Optimizers(torch.optim.SGD([one])).optimizers) == 1
+
+
+def test_what_several_optimizers_refuse():
+    one, two, both = pair()
+    for wrong, error, words in (([], ValueError, "no optimizers"), ([3], TypeError, "3 is no optimizer"), ([*both.optimizers, torch.optim.SGD([one])], ValueError, "the same parameter")):
+        with pytest.raises(error, match=words):
+            Optimizers(wrong)
+    with pytest.raises(TypeError, match="cannot share a closure"):
+        both.step(lambda: 0.0)
+    with pytest.raises(TypeError, match="which optimizer is the group for"):
+        both.add_param_group(dict(params=[]))
+
+
+def test_the_state_of_several_optimizers_is_one_mapping():
+    one, two, both = pair()
+    both.state[one], both.state[two] = dict(step=1), dict(step=2)
+    assert both.optimizers[0].state[one] == dict(step=1) and both.optimizers[1].state[two] == dict(step=2)
+    assert list(both.state) == [one, two] and len(both.state) == 2 and both.state[two]["step"] == 2
+    del both.state[one]
+    assert one not in both.state and two in both.state and len(both.state) == 1
+    both.state.clear()
+    assert not both.state and two not in both.state
+
+
+def test_the_states_of_several_optimizers_are_saved_under_numbers_that_go_on():
+    one, two, both = pair()
+    three = nn.Parameter(torch.ones(1))
+    both.optimizers[1].add_param_group(dict(params=[three]))
+    (one.sum() + two.sum() + three.sum()).backward()
+    both.step()
+    saved = both.state_dict()
+    assert [g["params"] for g in saved["param_groups"]] == [[0], [1], [2]] and list(saved["state"]) == [0, 1, 2]
+    new_one, new_two, new = pair()
+    new_three = nn.Parameter(torch.ones(1))
+    new.optimizers[1].add_param_group(dict(params=[new_three]))
+    set_hyper(new, "lr", 7.0)
+    new.load_state_dict(copy.deepcopy(saved))
+    assert get_hyper(new, "lr") == [0.1, 0.2, 0.2] and new.state[new_one]["momentum_buffer"] == 1
+    assert new.state[new_two]["exp_avg"].tolist() == pytest.approx([0.1, 0.1]) and new.state[new_three]["step"] == 1
+
+
+def test_a_state_of_other_optimizers_is_refused_and_nothing_of_it_loaded():
+    one, two, both = pair()
+    saved = both.state_dict()
+    with pytest.raises(ValueError, match=r"saved were groups of \[1, 1\] parameters, and here are groups of \[1\]"):
+        Optimizers([torch.optim.SGD([one])]).load_state_dict(saved)
+    turned = Optimizers([torch.optim.SGD([one], lr=5.0, momentum=0.9), torch.optim.SGD([two], lr=5.0)])
+    with pytest.raises(ValueError, match="the saved state is not that of SGD: it has no .*momentum"):
+        turned.load_state_dict(saved)
+    assert get_hyper(turned, "lr") == [5.0, 5.0]
+
+
+# --- names that are lent ---
+
+
+def test_hypers_are_a_mapping_that_cannot_become_smaller():
+    hypers = Hypers(torch.optim.SGD([dict(params=[torch.zeros(1)]), dict(params=[torch.ones(1)], lr=0.5)], lr=0.25, momentum=0.9), 1)
+    assert hypers["lr"] == 0.5 and hypers["mom"] == 0.9 and repr(hypers) == repr(dict(hypers)) and set(hypers) >= {"lr", "mom", "wd"}
+    with pytest.raises(TypeError, match="SGD needs its hyper-parameter 'lr'"):
+        del hypers["lr"]
+
+
+def test_names_are_lent_once_and_for_a_while():
+    opt = torch.optim.SGD([nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1), requires_grad=False)], lr=0.1)
+    with ExitStack() as outer:
+        lend_names(opt, HyperNames, outer)
+        lent = type(opt)
+        with ExitStack() as inner:
+            lend_names(opt, HyperNames, inner)
+            assert type(opt) is lent is with_names(HyperNames, torch.optim.SGD) and lent.__name__ == "SGD" and lent.__module__ == torch.optim.SGD.__module__
+        assert type(opt) is lent and opt.hypers[0]["lr"] == 0.1
+        opt.param_groups[0]["params"][0].grad = torch.ones(1)
+        assert [len(opt.all_params(with_grad=grad)) for grad in (False, True)] == [2, 1]
+        opt.state[opt.param_groups[0]["params"][0]] = dict(step=3)
+        assert opt.all_params(0)[0][2] == dict(step=3)
+        opt.clear_state()
+        assert not opt.state
+        opt.freeze_to(1)
+        assert not any(p.requires_grad for p in opt.param_groups[0]["params"])
+        opt.unfreeze()
+        assert all(p.requires_grad for p in opt.param_groups[0]["params"])
+    assert type(opt) is torch.optim.SGD
+
+
+def test_all_but_the_last_group_are_frozen():
+    opt = torch.optim.SGD([dict(params=[nn.Parameter(torch.zeros(1))]) for _ in range(3)], lr=0.1)
+    with ExitStack() as undo:
+        lend_names(opt, HyperNames, undo)
+        opt.freeze()
+    assert [g["params"][0].requires_grad for g in opt.param_groups] == [False, False, True]

@@ -326,3 +326,153 @@ def test_divisors_of_a_cycle_are_above_zero(divisors):
 
 def test_a_cycle_may_begin_at_its_highest_rate():
     assert OneCycle(0.4, div=1).planned()["lr"](0.0) == pytest.approx(0.4)
+
+
+# --- each part by itself ---
+
+
+def test_a_planned_cycle_has_numbers_and_the_usual_momentum():
+    scheds = OneCycle(0.4).planned()
+    assert [scheds["lr"](pos) for pos in (0.0, 0.25, 1.0)] == pytest.approx([0.4 / 25, 0.4, 0.4 / 1e5])
+    assert [scheds["mom"](pos) for pos in (0.0, 0.25, 1.0)] == pytest.approx([0.95, 0.85, 0.95])
+    own = OneCycle(0.4, mom=(0.9, 0.5, 0.7)).planned()["mom"]
+    assert [own(pos) for pos in (0.0, 0.25, 1.0)] == pytest.approx([0.9, 0.5, 0.7])
+
+
+@pytest.mark.parametrize("lr_max, top", [(0.4, 0.4), ([0.1, 0.2], 0.2), ((0.1, 0.3), 0.3), (slice(0.5), 0.5), (slice(0.1, 0.4), 0.4)])
+def test_the_top_of_a_cycle_is_that_of_the_last_group(lr_max, top):
+    assert OneCycle(lr_max).top() == top and OneCycle(lr_max).planned()["lr"](0.25) == pytest.approx(top)
+
+
+def test_a_cycle_without_a_top_cannot_be_drawn():
+    for ask in (OneCycle().top, OneCycle().planned, OneCycle().plot):
+        with pytest.raises(ValueError, match="lr_max is not known before training"):
+            ask()
+
+
+def test_a_drawn_cycle_has_its_values_at_equal_steps():
+    axes = OneCycle(0.4, pct_start=0.5).plot(4, return_fig=True).axes
+    rates, momenta = (list(ax.lines[0].get_ydata()) for ax in axes)
+    assert rates == pytest.approx([0.4 / 25, (0.4 + 0.4 / 25) / 2, 0.4, (0.4 + 0.4 / 1e5) / 2]) and momenta == pytest.approx([0.95, 0.9, 0.85, 0.9])
+    assert len(OneCycle(0.4).plot(return_fig=True).axes[0].lines[0].get_ydata()) == 200
+
+
+@pytest.mark.parametrize("pct_start", [-0.01, 1.01])
+def test_the_share_that_warms_up_is_a_share(pct_start):
+    with pytest.raises(ValueError, match=f"pct_start={pct_start} should be between 0 and 1"):
+        OneCycle(0.4, pct_start=pct_start)
+
+
+@pytest.mark.parametrize("pct_start, first, last", [(0, 0.4, 4e-6), (1, 0.016, 0.4)])
+def test_a_cycle_may_warm_up_all_the_time_or_not_at_all(pct_start, first, last):
+    lr = OneCycle(0.4, pct_start=pct_start).planned()["lr"]
+    assert (lr(0.0), lr(1.0)) == pytest.approx((first, last))
+
+
+@pytest.mark.parametrize("moms", [(0.9,), (0.9, 0.8, 0.9, 0.8), [0.9, -0.1, 0.9]])
+def test_momenta_are_three_numbers(moms):
+    with pytest.raises(ValueError, match="mom="):
+        OneCycle(0.4, mom=moms)
+
+
+def test_values_for_groups_are_one_for_each_or_one_for_all():
+    """Also an array of NumPy without an axis, and numbers that only look like several."""
+    learn = grouped_learner()
+    for value in (0.5, np.array(0.5), torch.tensor(0.5), [0.5] * 3, np.array([0.5] * 3)):
+        learn.fit(1, cbs=cbnb.ParamScheduler({"lr": lambda pct: value}))
+        assert learn.recorder.lrs == pytest.approx([0.5] * 4)
+    for value, words in (([0.5] * 2, "the schedule of 'lr' gives 2 values for 3 groups"), (math.nan, "gives nan, which is not a number"), ([1, math.nan, 1], "which is not a number")):
+        with pytest.raises(ValueError, match=words):
+            learn.fit(1, cbs=cbnb.ParamScheduler({"lr": lambda pct: value}))
+
+
+def test_groups_may_begin_alike_and_end_apart():
+    assert cbnb.SchedLin(0.0, [1.0, 3.0])(0.5) == [0.5, 1.5] and cbnb.SchedLin((0.0, 2.0), 4.0)(0.25) == [1.0, 2.5]
+    with pytest.raises(ValueError):
+        cbnb.SchedLin([0.0, 1.0], [1.0, 2.0, 3.0])(0.5)
+
+
+def test_a_schedule_needs_a_length():
+    learn = line_learner(dls=cbnb.DataLoaders(cbnb.Batches(lambda: iter(line_batches())), device="cpu"))
+    with pytest.raises(ValueError, match="the training loader has no length"):
+        learn.fit(1, cbs=cbnb.ParamScheduler({"lr": cbnb.SchedNo(1.0, 1.0)}))
+
+
+def test_a_schedule_without_a_recorder():
+    learn = line_learner(default_cbs=False, progress=True)
+    learn.fit(1, cbs=cbnb.ParamScheduler({"lr": cbnb.SchedNo(0.0, 0.0)}))
+    assert learn.model.a.item() == 0
+
+
+@pytest.mark.parametrize("settings", [dict(n_cycles=0), dict(cycle_len=0), dict(cycle_mult=0)])
+def test_cycles_are_counted_from_one(settings):
+    with pytest.raises(ValueError, match=f"{next(iter(settings))}=0"):
+        line_learner().fit_sgdr(**dict(n_cycles=1, cycle_len=1, lr_max=0.1) | settings)
+
+
+def test_the_shortest_cycles():
+    learn = line_learner(2)
+    learn.fit_sgdr(1, 1, 0.1, 1)
+    assert learn.recorder.lrs == pytest.approx([0.1, 0.05])
+
+
+def test_fits_take_the_rate_of_the_learner_if_they_are_given_none():
+    for fit, first in (("fit_flat_cos", 0.3), ("fit_one_cycle", 0.3 / 25)):
+        learn = line_learner(4, lr=0.3)
+        getattr(learn, fit)(1)
+        assert learn.recorder.lrs[0] == pytest.approx(first)
+    learn = line_learner(4, lr=0.3)
+    learn.fit_sgdr(1, 1)
+    assert learn.recorder.lrs[0] == pytest.approx(0.3)
+
+
+def test_a_flat_fit_ends_at_a_hundred_thousandth():
+    learn = line_learner(100)
+    learn.fit_flat_cos(1, 0.1)
+    expected = [0.1] * 75 + [cosine(0.1, 1e-6, i / 25) for i in range(25)]
+    assert learn.recorder.lrs == pytest.approx(expected)
+
+
+def test_both_phases_of_fine_tune_in_numbers():
+    """Four batches an epoch: the head alone warms up for 99%; then all, from a fifth of the rate, for 30%."""
+    learn = grouped_learner()
+    learn.fine_tune(5, 0.2, freeze_epochs=2, lr_mult=10, div_final=1e3)
+    frozen, whole = (run.hyper("lr") for run in learn.recorder.history)
+    assert list(frozen) == pytest.approx([one_cycle(i / 8, 0.2, pct_start=0.99, div_final=1e3)[0] for i in range(8)])
+    assert list(whole) == pytest.approx([one_cycle(i / 20, 0.1, pct_start=0.3, div=5.0, div_final=1e3)[0] for i in range(20)])
+    seen, cb = watch_groups()
+    learn.fine_tune(1, 0.2, freeze_epochs=0, lr_mult=10, cbs=cb)
+    assert len(learn.recorder.history) == 3 and [lrs[2] / lrs[0] for lrs in seen] == pytest.approx([10.0] * 4)
+
+
+def test_layers_are_unfrozen_if_the_first_phase_fails():
+    learn = grouped_learner()
+    with pytest.raises(ZeroDivisionError):
+        learn.fine_tune(1, freeze_cbs=cbnb.Callback(before_batch=lambda cb: 1 / 0))
+    assert all(p.requires_grad for p in learn.model.parameters())
+
+
+def test_settings_of_a_fit_reach_it():
+    """Weight decay, a new optimizer, and callbacks."""
+    for fit in ("fit_one_cycle", "fit_flat_cos", "fit_sgdr"):
+        learn, decays, seen = line_learner(2), [], []
+        learn.fit(1)
+        old = learn.opt
+        note = cbnb.Callback(before_step=lambda cb: decays.append(cb.learn.opt.param_groups[0]["weight_decay"]), after_fit=seen.append)
+        args = (1, 1, 0.1) if fit == "fit_sgdr" else (1, 0.1)
+        getattr(learn, fit)(*args, wd=0.25, cbs=note)
+        assert decays == [0.25, 0.25] and len(seen) == 1 and learn.opt is old
+        getattr(learn, fit)(*args, reset_opt=True)
+        assert learn.opt is not old
+
+
+def test_borders_of_combined_schedules():
+    """At a border the next one begins; before the start and after the end the values are those there."""
+    steps = cbnb.combine_scheds([0.5, 0.25, 0.25], [cbnb.SchedLin(0, 1), cbnb.SchedLin(2, 3), cbnb.SchedLin(4, 5)])
+    assert [steps(pos) for pos in (-1.0, 0.0, 0.5, 0.625, 0.75, 1.0, 1.5, 9.0)] == pytest.approx([0, 0, 2, 2.5, 4, 5, 5, 5])
+    alone = cbnb.combine_scheds([1.0], [cbnb.SchedLin(0, 1)])
+    assert [alone(pos) for pos in (-1.0, 0.25, 1.0, 1.5)] == [0, 0.25, 1, 1]
+
+
+def test_equal_factors_below_one_and_below_nought():
+    assert cbnb.SchedExp(0.5, 0.125)(0.5) == pytest.approx(0.25) and cbnb.SchedExp(-1.0, -4.0)(0.5) == pytest.approx(-2)

@@ -106,3 +106,57 @@ def test_there_must_be_something_to_steer():
         with pytest.raises(ValueError, match="by="):
             steering.scale_lr(by)
     assert steering.lr_scale == 1
+
+
+def scaled(factors, n=9):
+    """A fit of a learner in which a new factor is set in the batch of each key."""
+    learn, steering = steered(n)
+    learn.fit(1, cbs=[at_batch(i, lambda by=by: steering.scale_lr(by)) for i, by in factors.items()])
+    return learn, steering
+
+
+def test_each_change_of_the_rate_is_noted_with_its_step_and_the_way_back_too():
+    learn, steering = scaled({1: 2, 2: 2, 4: 0.5, 6: 1, 7: 1})
+    assert steering.changes == [(1, 2), (4, 0.5), (6, 1)]
+    assert learn.recorder.lrs == pytest.approx([0.1, 0.2, 0.2, 0.2, 0.05, 0.05, 0.1, 0.1, 0.1])
+    assert steering.said() == "planned lr × 2 from step 1, × 0.5 from step 4, × 1 from step 6"
+    learn.fit(1)
+    assert steering.changes == [] and steering.said() == ""
+
+
+def test_of_more_than_four_changes_the_ones_in_the_middle_are_counted():
+    all_four = "planned lr × 2 from step 1, × 3 from step 2, × 4 from step 3, × 5 from step 4"
+    assert scaled({1: 2, 2: 3, 3: 4, 4: 5})[1].said() == all_four
+    assert scaled({1: 2, 2: 3, 3: 4, 4: 5, 5: 6})[1].said() == "planned lr × 2 from step 1, × 3 from step 2, 2 more changes, × 6 from step 5"
+
+
+def test_what_others_do_to_the_rate_once_it_is_as_planned_stays():
+    """The factor holds in the first batch only; from the fourth on, somebody halves the rate each time."""
+    learn, steering = steered(5)
+
+    def halve(cb):
+        if cb.learn.train_iter > 2:
+            cb.learn.opt.param_groups[0]["lr"] /= 2
+
+    late = cbnb.Callback(before_batch=halve)
+    learn.fit(1, cbs=[at_batch(0, lambda: steering.scale_lr(4)), at_batch(1, lambda: steering.scale_lr(1)), late])
+    assert learn.recorder.lrs == pytest.approx([0.4, 0.1, 0.1, 0.05, 0.025])
+
+
+def test_a_pause_looks_often_enough_for_an_end():
+    learn, steering = steered()
+    slept = []
+    clock = SimpleNamespace(perf_counter=lambda: 0.0, sleep=slept.append)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cbnb.steering.time", clock)
+        steering.while_paused = lambda: steering.resume() if slept else None
+        learn.fit(1, cbs=at_batch(0, steering.pause))
+    assert len(slept) == 2 and max(slept) <= 0.1
+
+
+def test_a_pause_without_anything_to_do_meanwhile_ends_by_itself():
+    learn, steering = steered()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cbnb.steering.time", SimpleNamespace(perf_counter=lambda: 0.0, sleep=lambda seconds: steering.resume()))
+        learn.fit(1, cbs=at_batch(0, steering.pause))
+    assert learn.recorder.last().n_steps == 3

@@ -13,7 +13,7 @@ from torch import nn
 
 import cbnb.all as cbnb
 from cbnb.checkpoint import read_note
-from cbnb.tracker import as_comparison, direction, lower_is_better
+from cbnb.tracker import RateFactor, as_comparison, direction, lower_is_better, sets_lr
 from helpers import CANCELS, RaiseIn, ab, line_batches, line_learner, same_bits
 
 LOSSES = [5, 4, 3, 3.5, 3.4, 2]
@@ -730,3 +730,231 @@ def test_going_on_after_load_says_what_is_not_in_the_file(tmp_path, capsys):
     fit(learn, start_epoch=1, cbs=cbnb.SaveModel())
     fit(learn, start_epoch=1)  # what a fit loads at its end is its own
     assert lines() == 0
+
+
+# --- what is compared, kept and said ---
+
+
+@pytest.mark.parametrize(
+    "comp, way",
+    [
+        (operator.lt, -1),
+        (operator.gt, 1),
+        (operator.le, -1),
+        (operator.ge, 1),
+        (lambda new, best: abs(new) < abs(best), 0),
+        (lambda new, best: abs(new) > abs(best), 0),
+        (lambda new, best: abs(new - 1) < abs(best - 1), 0),
+        (lambda new, best: True, 0),
+        (lambda new, best: False, 0),
+    ],
+)
+def test_which_way_a_comparison_goes(comp, way):
+    assert direction(comp) == way
+
+
+def test_what_a_comparison_returns_becomes_true_or_false():
+    """Of NumPy and torch, too; torch's own take no numbers."""
+    for comp in (np.less, torch.lt, lambda new, best: [1] * (new < best)):
+        better = as_comparison(comp, "x")
+        assert better(1.0, 2.0) is True and better(2.0, 1.0) is False
+    near = 1 + 2.0**-40
+    assert as_comparison(torch.lt, "x")(1.0, near)  # in double precision
+
+
+@pytest.mark.parametrize("losses, min_delta, best", [([5, 4, 3.5], 0.5, 4), ([5, 4.5], 0.5, 5), ([5, 4.25], 0.5, 4.25), ([NAN, 2, -math.inf], 0.0, 2)])
+def test_a_new_best_is_better_by_more_than_min_delta(losses, min_delta, best):
+    tracker = cbnb.Tracker(min_delta=min_delta)
+    fit(forced_learner(losses), cbs=tracker)
+    assert tracker.best == best
+
+
+def test_a_fit_begins_without_news_waiting_or_values():
+    seen, tracker = [], cbnb.Tracker(reset_on_fit=False)
+    assert (tracker.new_best, tracker.wait, tracker.values, tracker.best, tracker.best_epoch, tracker.idx) == (False, 0, [], None, None, None)
+    before = cbnb.Callback(before_epoch=lambda self: seen.append((tracker.new_best, tracker.wait, list(tracker.values))))
+    learn = forced_learner([2, 1])
+    for losses in ([2, 1], [3, 4], [5, 0]):
+        learn.forced.losses = losses
+        fit(learn, cbs=[tracker, before])
+    assert seen[::2] == [(False, 0, [])] * 3
+    assert seen[1::2] == [(True, 0, [(0, 2)]), (False, 1, [(0, 3)]), (False, 1, [(0, 5)])]
+
+
+def test_a_value_that_never_comes_is_told_in_each_fit():
+    learn = line_learner(dls=cbnb.DataLoaders(line_batches(), line_batches(), device="cpu"), eval_step=lambda x, y: (x, y))
+    tracker = cbnb.Tracker()
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="Tracker waits for a valid_loss: the validation of epoch 0 gave none") as seen:
+            learn.fit(2, cbs=tracker)
+        assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    "cbs, valid_every", [([RaiseIn("before_train", CANCELS["epoch"], order=70)], 1), ([], [1])]
+)
+def test_an_epoch_that_should_have_no_value_is_no_reason_to_warn(cbs, valid_every):
+    tracker = cbnb.Tracker()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(forced_learner([5, 5]), cbs=[tracker, *cbs], valid_every=valid_every)
+    assert tracker.values[-1] == (1, 5)
+
+
+@pytest.mark.parametrize("start_epoch, n_epoch, warns", [(0, 3, False), (2, 3, False), (3, 4, True), (0, 2, True)])
+def test_a_fit_in_which_no_epoch_is_validated_is_told_before(start_epoch, n_epoch, warns):
+    """Only epoch 2 is."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        fit(forced_learner([5] * 4), n_epoch, start_epoch=start_epoch, valid_every=[2], cbs=cbnb.Tracker())
+        fit(forced_learner([5] * 4), n_epoch, start_epoch=start_epoch, valid_every=[2], cbs=cbnb.Tracker("train_loss"))
+    assert [str(w.message) for w in seen] == ["Tracker will see no valid_loss: none of the epochs of this fit is validated (valid_every=[2])"] * warns
+
+
+@pytest.mark.parametrize(
+    "losses, words", [([5, 4, 4.5], "stopped after epoch 2: valid_loss was best in epoch 1, with 4"), ([NAN] * 2, "stopped after epoch 0: valid_loss was never a finite number")]
+)
+def test_an_early_stop_says_when_the_best_was(losses, words, capsys):
+    fit(forced_learner([*losses, 1]), cbs=cbnb.EarlyStopping())
+    assert words in capsys.readouterr().out.splitlines()
+
+
+def test_stopped_and_restored_in_one_fit_is_forgotten_in_the_next():
+    stop, seen = cbnb.EarlyStopping(restore=True), []
+    learn = forced_learner([2, 3, 4])
+    fit(learn, cbs=stop)
+    assert stop.stopped_epoch == 1 and stop._weights is None  # a copy of the weights is large
+    learn.forced.losses = [NAN, 1]
+    weights = Weights()
+    with pytest.warns(UserWarning, match="valid_loss has not improved in this fit: the weights are those of its end") as warned:
+        fit(learn, 1, cbs=[stop, weights, cbnb.Callback(before_epoch=lambda self: seen.append(stop.stopped_epoch))])
+    assert seen == [None] and ab(learn) == weights.seen[0] and warned[0].filename == __file__
+    plain = cbnb.EarlyStopping()
+    fit(learn, 2, cbs=[plain, weights])
+    assert ab(learn) == weights.seen[-1]
+
+
+def test_a_plot_without_a_stop_or_a_best_value_of_this_fit():
+    from cbnb.plot import figure
+
+    learn, tracker = forced_learner([3, 2]), cbnb.Tracker(reset_on_fit=False)
+    fit(learn, cbs=tracker)
+    (ax,) = tracker.plot(return_fig=True).axes
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["valid_loss", "best: 2"]
+    lines = [list(zip(*(line.get_xdata(), line.get_ydata()))) for line in ax.lines]
+    assert lines == [[(0, 3), (1, 2)], [(1, 2)]] and all(tick == round(tick) for tick in ax.get_xticks())
+    learn.forced.losses = [4, 5]
+    fit(learn, cbs=tracker)
+    with figure() as (fig, [own]):
+        assert tracker.plot(ax=own) is own and len(own.lines) == 1 and list(own.lines[0].get_ydata()) == [4, 5]
+    stop = cbnb.EarlyStopping()
+    fit(learn, cbs=stop)
+    (ax,) = stop.plot(return_fig=True).axes
+    assert list(ax.lines[2].get_xdata()) == [1, 1] and ax.lines[2].get_label() == "stopped"
+
+
+# --- the factor of the rate ---
+
+
+def group_rates(opt):
+    return [g["lr"] for g in opt.param_groups]
+
+
+def two_rates(*lrs):
+    return torch.optim.SGD([dict(params=[torch.zeros(1)], lr=lr) for lr in lrs], lr=1.0)
+
+
+@pytest.mark.parametrize(
+    "lr, by, min_lr, lowered", [(0.5, 0.5, 0.0, 0.25), (0.5, 0.5, 0.4, 0.4), (0.5, 0.5, 0.75, 0.5), (2, 0.5, 0.0, 1.0), (np.float64(2), 0.25, 1.0, 1.0)]
+)
+def test_a_rate_is_lowered_down_to_min_lr_and_never_raised(lr, by, min_lr, lowered):
+    factor = RateFactor(two_rates(1.0), min_lr)
+    assert factor.lowered(lr, by) == lowered and type(factor.lowered(lr, by)) is float
+    assert factor.lowered(torch.tensor(float(lr)), by).item() == pytest.approx(lowered)
+
+
+def test_the_factor_is_applied_once_and_taken_back_once():
+    tensor = torch.tensor(2.0)
+    opt = two_rates(1.0, tensor)
+    factor = RateFactor(opt, 0.0)
+    factor.by = 0.5
+    factor.on()
+    factor.on()
+    assert group_rates(opt) == [0.5, 1.0] and opt.param_groups[1]["lr"] is tensor
+    factor.by = 0.25
+    factor.on()
+    assert group_rates(opt) == [0.25, 0.5]
+    tensor.fill_(8.0)  # by somebody else
+    factor.off()
+    assert group_rates(opt) == [1.0, 8.0] and opt.param_groups[1]["lr"] is tensor and factor.planned is None
+
+
+def test_a_scheduler_is_its_own_again_and_the_factor_stays_off_if_it_was():
+    opt = two_rates(1.0)
+    factor, decay = RateFactor(opt, 0.0), torch.optim.lr_scheduler.ExponentialLR(opt, 0.5)
+    factor.by = 0.25
+    undo = factor.hide_from(decay)
+    opt.step()
+    decay.step()
+    assert group_rates(opt) == [0.5]
+    factor.on()
+    decay.step()
+    assert group_rates(opt) == [0.0625]
+    with pytest.raises(TypeError):
+        decay.step(1, 2, 3)
+    assert group_rates(opt) == [0.0625]
+    undo()
+    assert type(decay) is torch.optim.lr_scheduler.ExponentialLR
+
+
+def test_who_sets_the_rate():
+    def holds(**what):
+        cb = cbnb.Callback()
+        vars(cb).update(what)
+        return sets_lr(cb)
+
+    torch_one = torch.optim.lr_scheduler.StepLR(two_rates(1.0), 1)
+    assert holds(mine=torch_one) and holds(mine=[3, torch_one]) and holds(mine=(torch_one,)) and holds(scheduler=3)
+    assert not holds(mine=3) and not holds(mine=[3]) and not holds(scheduler=None)
+    assert sets_lr(cbnb.ParamScheduler({"lr": len})) and not sets_lr(cbnb.ParamScheduler({"mom": len}))
+
+
+@pytest.mark.parametrize("scheduled, said", [(False, ["0.05", "0.025"]), (True, ["its schedule times 0.5", "its schedule times 0.25"])])
+def test_each_reduction_is_said(scheduled, said, capsys):
+    cbs = [cbnb.ParamScheduler({"lr": lambda pct: 0.1})] * scheduled
+    fit(forced_learner([2, 3, 3, 1]), cbs=[cbnb.ReduceLROnPlateau(factor=2), *cbs])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("after epoch")]
+    assert lines == [f"after epoch {i}: no better valid_loss, learning rate now {now}" for i, now in zip((1, 2), said)]
+
+
+def test_the_highest_min_lr_of_two_holds_for_one_schedule():
+    """A hundredth of 0.1 is below 0.02, which one of the two asks for."""
+    for pair in ([0.02, 0.0], [0.0, 0.02]):
+        learn = forced_learner([2, 3, 3])
+        fit(learn, cbs=[cbnb.ParamScheduler({"lr": lambda pct: 0.1}), *(cbnb.ReduceLROnPlateau(min_lr=low, comp=comp) for low, comp in zip(pair, ("min", None)))])
+        assert learn.recorder.lrs == pytest.approx([0.1] * 6 + [0.02] * 3)
+
+
+def test_an_epoch_without_a_value_reduces_nothing():
+    reduce = cbnb.ReduceLROnPlateau(patience=1)
+    fit(forced_learner([2, 3, 3, 3, 1]), cbs=reduce, valid_every=[0, 1, 4])
+    assert reduce.reductions == [1] and reduce.wait == 0
+
+
+def test_an_optimizer_without_a_rate_is_refused():
+    class NoRate(torch.optim.Optimizer):
+        def __init__(self, params, lr):
+            super().__init__(params, dict(speed=lr))
+
+        def step(self, closure=None):
+            pass
+
+    with pytest.raises(ValueError, match="NoRate has no hyper-parameter 'lr'"):
+        line_learner(opt_func=NoRate).fit(1, cbs=cbnb.ReduceLROnPlateau())
+
+
+def test_a_rate_that_something_else_lowers_further_is_no_reason_to_warn():
+    lower = cbnb.Callback(before_epoch=lambda self: self.opt.param_groups[0].update(lr=self.opt.param_groups[0]["lr"] / 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(forced_learner([2, 3, 3, 3]), cbs=[cbnb.ReduceLROnPlateau(), lower])
