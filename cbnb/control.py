@@ -138,7 +138,6 @@ class GradientAccumulation(Callback):
         if sum(isinstance(cb, GradientAccumulation) and cb.run for cb in self.learn.cbs) > 1:
             raise ValueError('two GradientAccumulation would both scale the loss: keep one '
                              '(learn.remove_cb), or give the other run = False')
-        self.learn.undo.callback(self._drop)
 
     def before_backward(self):
         learn, held = self.learn, self.sum
@@ -167,7 +166,9 @@ class GradientAccumulation(Callback):
 class _Sum:
     "What is in the gradients"
     # not attributes of the callback, which take longer to assign
-    items, planned, new, ending = 0, 0, 0, False
+    items, ending = 0, False
+    planned: int    # items that the losses of this sum are divided for
+    new: int        # items of this batch
 
 def _scale_grads(opt: Any, by: float) -> None:
     for group in opt.param_groups:
@@ -447,7 +448,7 @@ class StopAfter(Callback):
         if self.seconds is not None: self.until = time.perf_counter() + self.seconds
         if self.at is not None:
             over = isinstance(self.at, datetime) and self.at <= datetime.now(self.at.tzinfo)
-            self.end = 0. if over else next_time(self.at).timestamp()
+            self.end = -math.inf if over else next_time(self.at).timestamp()
 
     def after_batch(self):
         if (why := self._over()) is None: return

@@ -55,9 +55,9 @@ class GradientAccumulation(Callback):
     sum: Any
 class _Sum:
     items: Any
-    planned: Any
-    new: Any
     ending: Any
+    planned: int
+    new: int
 def _scale_grads(opt: Any, by: float) -> None: ...
 def all_finite(value: Any) -> bool: ...
 def first_bad_layer(model: nn.Module, run: Callable[[], Any]) -> str | None: ...

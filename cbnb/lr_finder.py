@@ -70,7 +70,7 @@ def diverged(
         raw_losses: as measured
     """
     settled = losses[19:]                               # means of twenty losses or more
-    if len(settled) < 2: return False
+    if not settled: return False
     best = min(settled)
     rise = 3*best if best > 0 else 3*max(abs(best), settled[0] - best)
     if not settled[-1] > best + rise: return False
@@ -83,7 +83,7 @@ class UpdateCounter(Callback):
     order, run_valid, run_in = 61, False, ('lr_find', 'fit')
     num_it, stage = 100, ''           # number of updates; what the progress bar calls this run
     lrs = raw_losses = ()             # these stay as they are if the run does not even begin
-    n_seen, n_used, stopped = 0, 0, 'not begun'
+    n_seen, stopped = 0, 'not begun'
 
     def before_fit(self):
         self.lrs, self.raw_losses = [], []               # of each update
@@ -210,6 +210,7 @@ class LRFinder(UpdateCounter):
     """
     losses, update_norms, weight_norm, epoch_batches, moved = (), (), 0., None, None
     mom, own_mom, bad_data = None, None, ''      # momentum of the sweep, the optimizer's; what is nan
+    several = False                              # whether there are several optimizers
 
     def __init__(self,
         start_lr: Any = 1e-7,       # first rate: a number, or per group a list or slice
@@ -228,7 +229,7 @@ class LRFinder(UpdateCounter):
                 spread_lrs(self.end_lr, len(groups), 'end_lr')]
         self.ends = list(zip(*ends))                           # of each group
         self.set_momentum()
-        self.bad_data = ''
+        self.bad_data, self.several = '', isinstance(self.learn.opt, Optimizers)
         self.sweeps = [geometric(start, end, self.num_it) for start, end in self.ends]
         self.smoother, self.losses, self.epoch_batches = Smoother(self.beta), [], None
         if self.learn.purpose == 'fit':                        # lr_find has made its own, earlier
@@ -810,7 +811,7 @@ def _remark(learn: Learner, finder: LRFinder) -> str:
         said = (f'; swept with momentum {finder.mom:.2g}, as in fit_one_cycle: a plain fit has '
                 f'{finder.own_mom:.2g} and needs a {"higher" if finder.own_mom < finder.mom else "lower"} '
                 'rate, which a learner with these moms=... finds')
-    if isinstance(learn.train_step, CallStep) or isinstance(learn.opt, Optimizers):
+    if isinstance(learn.train_step, CallStep) or finder.several:
         said += ('; an unusual loss: the step is your own, and if several losses alternate in it or '
                  'are added up, a fall need not mean that it learns')
     return said

@@ -147,7 +147,7 @@ class Combined:
     def __call__(self,
         pos: float,   # share of the training that is done; below 0 counts as 0, above 1 as 1
     ) -> Any:
-        pos, start = min(max(pos, 0.), 1.), 0.
+        pos, start = max(pos, 0.), 0.
         for share, sched in self.parts[:-1]:
             if pos < start + share: return sched((pos - start)/share)
             start += share
