@@ -725,6 +725,23 @@ def test_an_interrupt_in_the_middle_of_a_save_is_one_afterwards(tmp_path, monkey
     learn.load("model_0", with_opt=False)
 
 
+@pytest.mark.filterwarnings("error")
+def test_ctrl_c_while_the_best_weights_are_written_leaves_them_the_best(tmp_path, monkeypatch, capsys):
+    """The file and `best` go together, so the end of the interrupted fit finds them."""
+    save = torch.save
+
+    def slow(state, file):
+        save(state, file)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("cbnb.checkpoint.torch.save", slow)
+    learn = line_learner(path=tmp_path, cbs=cbnb.SaveModel())
+    with pytest.raises(cbnb.FitInterrupted):
+        learn.fit(3)
+    assert learn.save_model.best == pytest.approx(5.3248) and learn.save_model.best_epoch == 0
+    assert "weights are those of epoch 0, with valid_loss 5.3248;" in capsys.readouterr().out
+
+
 def test_ctrl_c_between_the_weights_and_the_optimizer_waits_until_both_are_loaded(tmp_path, monkeypatch):
     learn = line_learner(path=tmp_path, opt_func=torch.optim.Adam)
     learn.fit(1)
