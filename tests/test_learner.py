@@ -641,3 +641,19 @@ def test_freezing_with_one_group_or_of_all_is_told():
         assert trains() == [False, False, True, True]
         learn.unfreeze()
     assert trains() == [True] * 4
+
+
+def test_models_and_losses_of_steps_are_moved_too():
+    """`meta` stands in for a device."""
+    parts = [nn.Linear(1, 1) for _ in range(3)]
+    losses = [nn.CrossEntropyLoss(weight=torch.ones(2)) for _ in range(3)]
+    opt = torch.optim.SGD(parts[1].parameters(), lr=0.1)
+    steps = dict(train_step=cbnb.TrainStep(parts[1], losses[1], opt), eval_step=cbnb.EvalStep(parts[2], losses[2]))
+    learn = cbnb.Learner(cbnb.DataLoaders([(P, Y)], device="cpu"), parts[0], losses[0], **steps)
+    learn.loss_func = losses[0]
+    learn.dls.to("meta")
+    learn.to_dls_device()
+    assert [p.weight.device.type for p in (*parts, *losses)] == ["meta"] * 6
+    learn.dls.device = None
+    learn.to_dls_device()
+    assert parts[0].weight.device.type == "meta"

@@ -146,6 +146,18 @@ def test_a_container_that_became_something_else_is_put_back_as_it_was():
     assert thing.value is value and value == [1]
 
 
+def test_a_list_of_what_cannot_be_copied_keeps_it():
+    class Thing:
+        pass
+
+    thing, generator = Thing(), (i for i in range(3))
+    thing.list = held = [generator]
+    restore = save_attributes(thing)
+    thing.list = None
+    restore()
+    assert thing.list is held and held == [generator]
+
+
 class Counts(cbnb.Callback):
     def __init__(self):
         self.n, self.list = 0, []
