@@ -316,11 +316,13 @@ def test_ctrl_c_in_a_finalizer_is_not_lost():
         def __del__(self):
             press()
 
-    end = time.monotonic() + 20
+    end, reached = time.monotonic() + 20, []
     with pytest.raises(KeyboardInterrupt), interrupts_wait(), interrupts_act():
         Pressing()
         while time.monotonic() < end:
             time.sleep(0.001)
+        reached.append("the end of the block")
+    assert reached == []
 
 
 def test_other_errors_in_a_finalizer_go_where_they_went(monkeypatch):
