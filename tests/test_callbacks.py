@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import pathlib
 import types
 import warnings
 
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
+from cbnb import callback as base
 from helpers import EVENTS, IN_BATCH, RUN_EVENTS, Line, RaiseIn, ab, line_learner, listener, noting
 
 
@@ -765,3 +767,299 @@ def test_a_callback_may_ask_for_the_parameters():
     learn = line_learner(cbs=Look)
     learn.fit(1)
     assert [id(p) for p in learn.look.found] == [id(p) for p in learn.model.parameters()]
+
+
+# What is said, and the parts that say it
+
+LOOP = """
+before_fit
+  for epoch in range(n_epoch):
+    before_epoch
+      before_train
+        for xb, yb in dls.train:
+          before_batch
+            pred = model(*xb)
+            after_pred
+            loss_grad = loss_func(pred, *yb)
+            after_loss
+            before_backward
+              loss_grad.backward()
+            after_cancel_backward  (only if cancelled)
+            after_backward
+            before_step
+              opt.step()
+            after_cancel_step  (only if cancelled)
+            after_step
+            opt.zero_grad()
+          after_cancel_batch  (only if cancelled)
+          after_batch
+      after_cancel_train  (only if cancelled)
+      after_train
+      before_validate
+        for xb, yb in dls.valid:
+          before_batch
+            pred = model(*xb)
+            after_pred
+            loss_grad = loss_func(pred, *yb)
+            after_loss
+          after_cancel_batch  (only if cancelled)
+          after_batch
+      after_cancel_validate  (only if cancelled)
+      after_validate
+    after_cancel_epoch  (only if cancelled)
+    after_epoch
+after_cancel_fit  (only if cancelled)
+after_fit
+"""
+
+
+def test_the_printed_loop(capsys):
+    learn = line_learner(default_cbs=False, cbs=Hides)
+    learn.show_training_loop()
+    out = capsys.readouterr().out
+    assert out.count("  <- Hides") == 4 and "          before_batch  <- Hides\n            pred" in out
+    assert out.replace("  <- TrainEvalCallback", "").replace("  <- Hides", "") == LOOP.lstrip()
+    assert list(base.loop_lines(base.STEP, lambda event: ["A", "B"] if event == "after_step" else [], 1)) == [
+        "  before_step",
+        "    opt.step()",
+        "  after_cancel_step  (only if cancelled)",
+        "  after_step  <- A, B",
+    ]
+    assert next(base.loop_lines(base.STEP)) == "before_step"
+
+
+@pytest.mark.parametrize("name, words", [("after_bach", "; did you mean 'after_batch'?"), ("zzz", "; the events are after_create, before_fit, ")])
+def test_an_unknown_event_is_told_with_one_that_is_like_it(name, words):
+    with pytest.raises(AttributeError, match=f"no event is called '{name}'{words.replace('?', '.')}"):
+        getattr(cbnb.event, name)
+    assert cbnb.event.after_fit == "after_fit"
+
+
+def test_the_known_name_that_is_most_like_another():
+    assert base.nearest("moniter", ["comp", "monitor", "moni"]) == "monitor"
+    assert base.nearest("ab", ["abcd", "xy"]) == "abcd" and base.nearest("ab", ["abcd"], cutoff=0.7) is None and base.nearest("ab", ["abcde"]) is None
+
+
+@pytest.mark.parametrize(
+    "name, known, words",
+    [
+        ("epochs", ["n_epoch", "lr"], "did you mean n_epoch=?"),
+        ("max_lr", ["end_lr", "lr"], "did you mean lr=?"),
+        ("device", ["lr"], "the loaders have it, DataLoaders(train, valid, device=...)"),
+        ("device", ["device_", "device"], "did you mean device=?"),
+        ("callback_fns", ["cbs"], "give its classes and partials in cbs="),
+        ("optimizer", ["opt_func", "optimized"], "did you mean opt_func=?"),
+        ("momentums", ["lr", "momentum"], "did you mean momentum=?"),
+        ("zzz", ["lr", "wd"], "there are lr, wd"),
+    ],
+)
+def test_an_unknown_argument_is_told_with_the_one_that_is_meant(name, known, words):
+    assert base.unknown_argument("fit", name, known).startswith(f"fit has no argument {name!r}: {words}")
+
+
+def test_a_hint_names_the_function_or_the_class_and_leaves_other_errors_alone():
+    class Made:
+        @base.hinted
+        def __init__(self, size=1):
+            pass
+
+        @base.hinted
+        def grow(self, size=1):
+            return len(size)
+
+    with pytest.raises(TypeError, match="^Made has no argument 'sise': did you mean size=") as caught:
+        Made(sise=2)
+    assert caught.value.__cause__ is None
+    with pytest.raises(TypeError, match="^grow has no argument 'zzz': there are size$"):
+        Made().grow(zzz=2)
+    with pytest.raises(TypeError, match="has no len"):
+        Made().grow(size=2)
+    with pytest.raises(TypeError, match="takes from 1 to 2 positional arguments but 3 were given"):
+        Made().grow(1, 2)
+    assert Made().grow("abc") == 3 and Made.grow.__name__ == "grow"
+
+
+def inner(n):
+    return lambda x, y=n: n + x
+
+
+class Slotted:
+    __slots__ = ("a",)
+
+
+SAME = dict(
+    numbers=lambda: [1, 2.5, None, "a", b"a", slice(1, 2)],
+    nested=lambda: dict(a=[1, (2, {3, 4})], b=dict(c=1)),
+    tensor=lambda: torch.arange(3.0),
+    function=lambda: inner(1),
+    partial=lambda: functools.partial(inner, 1, y=2),
+    method=lambda: Keeper("a").method,
+    object=lambda: Keeper(["a"]),
+    type=lambda: Keeper,
+    code=lambda: inner.__code__,
+    later=lambda: (lambda: undefined_yet),
+)
+OTHER = dict(
+    numbers=lambda: [1, 2.5, None, "a", b"a", slice(1, 3)],
+    nested=lambda: dict(a=[1, (2, {3, 5})], b=dict(c=1)),
+    tensor=lambda: torch.arange(3.0) + 1,
+    function=lambda: inner(2),
+    partial=lambda: functools.partial(inner, 1, y=3),
+    method=lambda: Keeper("a").__init__,
+    object=lambda: Keeper(["b"]),
+    type=lambda: SpecialKeeper,
+    code=lambda: run_cell.__code__,
+    later=lambda: (lambda: defined_otherwise),
+)
+
+
+@pytest.mark.parametrize("kind", SAME)
+def test_settings_are_compared_by_what_they_hold(kind):
+    one, again, other = base.settings(SAME[kind]()), base.settings(SAME[kind]()), base.settings(OTHER[kind]())
+    assert one == again and one != other
+
+
+def test_what_cannot_be_looked_into_is_equal_to_itself_only():
+    big, slotted, deep = torch.zeros(5000), Slotted(), [[[[[[1]]]]]]
+    for value in (big, slotted, deep, (i for i in ())):
+        assert base.settings(value) == base.settings(value)
+    assert base.settings(torch.zeros(5000)) != base.settings(big) and base.settings(torch.zeros(4999)) == base.settings(torch.zeros(4999))
+    assert base.settings(Slotted()) != base.settings(slotted)
+    assert base.settings([[[[[1]]]]]) != base.settings([[[[[1]]]]]) and base.settings([[[[1]]]]) == base.settings([[[[1]]]])
+    assert base.settings(inner(inner(inner(1)))) == base.settings(inner(inner(inner(1)))) and base.settings([1]) != base.settings((1,))
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        (len, "len"),
+        (Keeper, "Keeper"),
+        (inner, "inner"),
+        (torch.zeros(2, 3), "Tensor 2x3"),
+        (pathlib.PurePosixPath("a/b"), "'a/b'"),
+        (nn.ReLU(), "ReLU"),
+        ("a", "'a'"),
+        (1.5, "1.5"),
+        (None, "None"),
+        ((1, "b"), "(1, 'b')"),
+        ({"a": 1}, "{'a': 1}"),
+        (object(), "object"),
+    ],
+)
+def test_a_brief_text(value, text):
+    assert base.brief(value) == text
+
+
+def test_a_repr_shows_the_first_argument_and_what_is_not_the_default():
+    class Shown(cbnb.Callback):
+        def __init__(self, first=1, second=2, third=None, lost=4):
+            self.first, self.second, self.third = first, second, third
+
+    assert repr(Shown()) == "Shown(first=1)" and repr(Shown(1, 3)) == "Shown(first=1, second=3)"
+    assert repr(Shown(2, second=2.0, third=torch.ones(2))) == "Shown(first=2, third=Tensor 2)" and repr(cbnb.Callback()) == "Callback()"
+
+
+def test_names_that_a_callback_brings_along():
+    class Early(cbnb.Callback):
+        level, _hidden = 1, 2
+        after_fit = None
+
+        def __init__(self):
+            self.own, self._secret = 1, 2
+
+        def helper(self):
+            pass
+
+        @property
+        def found(self):
+            pass
+
+    assert base.early_names(Early()) == ["level", "own"]
+
+
+def test_callbacks_are_found_by_class_name_and_what_they_stand_for():
+    class Stands(cbnb.Callback):
+        def __init__(self, wraps, factory=None):
+            self.wraps, self.factory = wraps, factory
+
+    theirs, factory = types.SimpleNamespace(a=1), functools.partial(types.SimpleNamespace, a=1)
+    plain, made, one = Stands(theirs), Stands(types.SimpleNamespace(a=2), factory), Keeper("1")
+    learn = line_learner(default_cbs=False, cbs=[plain, made, one])
+    find = learn.callbacks.find
+    assert find("keeper") == find(one) == find(Keeper) == [one] and find("nobody") == find(Keeper("1")) == []
+    assert find(theirs) == find(plain) == [plain] and find(factory) == [made] and find(types.SimpleNamespace) == [plain, made]
+    assert base.made_by(plain) is theirs and base.made_by(made) is factory and base.wrapped(plain) is theirs and base.wrapped(one) is one
+    assert base.class_of(factory) is base.class_of(theirs) is base.class_of(types.SimpleNamespace) is types.SimpleNamespace
+    assert list(learn.callbacks) == [learn.train_eval, theirs, made.wraps, one] and learn.stands is theirs
+    learn.remove_cb(theirs).remove_cb(factory).remove_cb("keeper")
+    assert [type(cb) for cb in learn.cbs] == [cbnb.TrainEvalCallback] and not hasattr(learn, "keeper")
+
+
+def test_an_object_that_is_shown_gives_way_to_a_callback_and_leaves_when_it_is_removed():
+    learn, callbacks = line_learner(), line_learner().callbacks
+    callbacks, one, two = learn.callbacks, Line(), Keeper("2")
+    for name in ("model", "fit", "recorder"):  # these are taken
+        callbacks.show(name, one)
+    assert learn.model is not one and callable(learn.fit) and isinstance(learn.recorder, cbnb.Recorder)
+    callbacks.show("mine", one), callbacks.show("keeper", one), callbacks.show("other", two)
+    assert learn.mine is learn.keeper is one and learn.other is two
+    learn.add_cb(two)
+    assert learn.keeper is two and not hasattr(learn, "keeper_2")
+    callbacks.remove(Line)
+    assert not hasattr(learn, "mine") and learn.keeper is two and learn.other is two
+    callbacks.remove("other")
+    assert not hasattr(learn, "other") and learn.keeper is two
+    callbacks.show("mine", one)
+    callbacks.remove(one)
+    assert not hasattr(learn, "mine")
+
+
+def test_a_warning_of_a_callback_points_to_the_line_of_the_caller_unless_told():
+    def warn(name, *level):
+        base.warn_shadow(cb, name, *level)  # inside
+
+    cb = line_learner(cbs=Keeper()).keeper
+    lines = open(__file__).read().splitlines()
+    for name, level, words in [("lr", [], "# inside"), ("wd", [3], "# outside")]:
+        with pytest.warns(UserWarning, match=rf"shadowing an attribute \({name}\)") as seen:
+            warn(name, *level)  # outside
+        assert lines[seen[0].lineno - 1].endswith(words) and len(seen) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn("lr")
+
+
+def test_a_cancel_outside_of_its_level_is_explained():
+    cancel = cbnb.CancelValidException()
+    assert base.not_honoured(cancel).startswith("CancelValidException was raised outside an event, where no validate is running that it could cancel. It is honoured in: before_validate, before_batch, ")
+    assert base.not_honoured(cancel).endswith("after_batch (of the validation phase).")
+    cancel.raised_in = "after_fit"
+    assert "raised in after_fit, where" in base.not_honoured(cancel)
+    assert base.not_honoured(cbnb.CancelFitException()).endswith("after_cancel_epoch, after_epoch.")
+    assert cbnb.CancelStepException.events() == ["before_step"]
+
+
+def test_a_helper_method_may_have_a_name_like_an_event_with_an_underscore():
+    class Fine(cbnb.Callback):
+        after_bath = 3
+
+        def _after_bacth(self):
+            pass
+
+        def on_something(self):
+            pass
+
+    for name in ("on_train_begin", "on_epoch_end", "on_batch_begin", "on_train_epoch_end", "on_backward_begin"):
+        with pytest.raises(TypeError, match=f"{name} is no event of this Callback"):
+            type("Foreign", (cbnb.Callback,), {name: lambda self: None})
+    with pytest.raises(TypeError, match="did you mean 'after_batch'"):
+        type("Typo", (cbnb.Callback,), dict(after_bacth=lambda self: None))
+    type("Near", (cbnb.Callback,), dict(after_things=lambda self: None))
+
+
+def test_a_list_of_callbacks_is_sorted_by_an_attribute_or_a_function():
+    low, high = cbnb.Callback(), cbnb.Callback()
+    low.order, high.order = -5, 5
+    cbs = base.CbList([high, low])
+    assert cbs.sorted() == [low, high] and cbs.sorted(reverse=True) == [high, low] and cbs.sorted("order") == [low, high]
+    assert cbs.sorted(lambda cb: -cb.order) == [high, low] and cbs == [high, low]

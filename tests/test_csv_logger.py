@@ -114,3 +114,27 @@ def test_read_log_gives_pandas_the_file(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(read_csv=lambda file: ("frame", file)))
     learn = line_learner(cbs=cbnb.CSVLogger, path=tmp_path)
     assert learn.csv_logger.read_log() == ("frame", tmp_path / "history.csv")
+
+
+def test_a_fit_that_goes_on_after_its_first_epoch_writes_below(tmp_path):
+    learn = line_learner(cbs=cbnb.CSVLogger, path=tmp_path)
+    learn.fit(1)
+    learn.fit(2, start_epoch=1)
+    assert [row["epoch"] for row in logged(learn)] == ["0", "1"]
+
+
+def test_an_empty_file_gets_its_heading_and_folders_are_made(tmp_path):
+    learn = line_learner(cbs=cbnb.CSVLogger("a/b/c.csv", append=True), path=tmp_path)
+    for _ in range(2):
+        learn.fit(1)
+        assert logged(learn)[0]["epoch"] == "0" and list(logged(learn)[0]) == learn.recorder.metric_names
+        learn.csv_logger.file.write_text("")
+    learn.fit(2, start_epoch=1)
+    assert [row["epoch"] for row in logged(learn)] == ["1"]
+
+
+def test_a_line_of_the_file_ends_as_text_does_everywhere(tmp_path):
+    learn = line_learner(cbs=cbnb.CSVLogger, path=tmp_path)
+    learn.fit(2)
+    data = learn.csv_logger.file.read_bytes()
+    assert b"\r" not in data and data.endswith(b"\n") and data.count(b"\n") == 3 and b"\n\n" not in data

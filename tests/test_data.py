@@ -2,8 +2,9 @@
 
 import math
 import random
+import types
 import warnings
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, UserDict, namedtuple
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import cbnb.all as cbnb
-from cbnb.data import find_bs, is_empty, split_batch
+from cbnb.data import apart, as_loader, default_device, find_bs, first_batch, first_tensor, is_empty, n_batches, refilled, save_rng, split_batch
 from helpers import Line, ab, exact, line_batches, line_learner, noting, same_bits, seed
 
 
@@ -695,3 +696,193 @@ def test_predictions_of_lists_of_things():
     learn = cbnb.Learner(dls, torch.nn.Linear(1, 1), lambda pred, *y: pred.mean(), default_cbs=False)
     pred, (names, found) = learn.get_preds()
     assert pred.shape == (4, 1) and names == ["a", "b", "c", "d"] and [len(f["boxes"]) for f in found] == [3, 1, 2, 1]
+
+
+# The parts, one by one
+
+T, U = torch.zeros(3, 2), torch.ones(4)
+
+
+@dataclass(frozen=True)
+class Pair:
+    a: object
+    b: object = None
+
+
+def test_a_container_is_refilled_with_its_kind():
+    new = dict(a=3)
+    assert refilled(dict(a=1, b=2), new) is new
+    fixed = refilled(types.MappingProxyType(dict(a=1)), new)
+    assert type(fixed) is types.MappingProxyType and dict(fixed) == new
+    for container in (UserDict(a=1, b=2), OrderedDict(a=1, b=2)):
+        changed = refilled(container, new)
+        assert type(changed) is type(container) and dict(changed) == dict(a=3, b=2) and container["a"] == 1
+    pair = Pair(1, 2)
+    assert refilled(pair, dict(a=3, c=4)) == Pair(3, 2) and pair == Pair(1, 2) and not hasattr(refilled(pair, dict(c=4)), "c")
+
+
+@pytest.mark.parametrize(
+    "batch, first, n",
+    [(T, T, 3), ((U, T), U, 4), (["a", [T]], T, 3), (dict(a=1, b=U), U, 4), (Pair("x", U), U, 4), (namedtuple("N", "a b")(T, U), T, 3), (("a",), None, None), ((), None, None), (3, None, None)],
+)
+def test_the_first_tensor_and_how_many_items(batch, first, n):
+    assert first_tensor(batch) is first
+    if n is None:
+        with pytest.raises(ValueError, match="it has no tensor"):
+            find_bs(batch)
+    else:
+        assert find_bs(batch) == n
+
+
+class Moves:
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+
+    def to(self, device):
+        return self
+
+
+def test_an_object_tells_how_many_items_it_holds_or_is_named():
+    assert find_bs(Moves(num_graphs=5)) == 5 and find_bs((Moves(batch_size=2), T)) == 2 and find_bs(Moves(num_graphs=5, batch_size=2)) == 5
+    assert find_bs((Moves(), U)) == 4 and find_bs(type("Sized", (Moves,), {"__len__": lambda self: 7})()) == 7
+    assert find_bs(Moves(num_graphs="many", batch_size=2)) == 2
+    with pytest.raises(ValueError, match="a Moves does not say: give the class a property `num_graphs`"):
+        find_bs(Moves())
+    with pytest.raises(ValueError, match="its first tensor is a scalar"):
+        find_bs((torch.tensor(1.0), U))
+
+
+@pytest.mark.parametrize(
+    "batch, empty",
+    [(T, False), ((T[:0], U[:0]), True), ([T[:0], U], False), (T[:0], True), ((), False), (3, False), (dict(a=U[:0]), True), ((Moves(num_graphs=0),), True), ((Moves(num_graphs=2),), False), (("a", U[:0]), True)],
+)
+def test_a_batch_is_empty_if_nothing_in_it_holds_an_item(batch, empty):
+    assert is_empty(batch) == empty
+
+
+def test_inputs_and_targets():
+    assert split_batch((1, 2, 3)) == ((1, 2), (3,)) and split_batch([1]) == ((1,), ()) and split_batch((1, 2)) == ((1,), (2,))
+    assert split_batch((1, 2, 3), 1) == ((1,), (2, 3)) and split_batch((1, 2), 2) == ((1, 2), ()) and split_batch(dict(a=1)) == ((dict(a=1),), ())
+    assert split_batch(dict(a=1, b=2, c=3), targets=("c", "a")) == (dict(b=2), (3, 1)) and split_batch(3, targets=("a",)) == ((3,), ())
+    assert split_batch(Pair(1, 2), targets=("b",)) == (dict(a=1), (2,)) and split_batch(T, targets=("data",)) == ((T,), ())
+    moves = Moves(y=1)
+    assert split_batch(moves, targets=("y",)) == ((moves,), (1,))
+    with pytest.raises(KeyError, match="no target 'z': a Moves has no such attribute"):
+        split_batch(moves, targets=("y", "z"))
+    with pytest.raises(KeyError, match="no target 'z'; it has a, b"):
+        split_batch(dict(a=1, b=2), targets=("a", "z"))
+    assert on_cpu([(1, 2)]).split([1, 2]) == ((1,), (2,)) and on_cpu([(1, 2)], n_inp=2).split((1, 2)) == ((1, 2), ())
+
+
+def test_a_batch_is_detached_and_copied_to_the_cpu_if_asked():
+    x = torch.ones(2, requires_grad=True)
+    y = x * 2
+    for cpu in (True, False):
+        (found,), other = cbnb.to_detach(((y,), "a"), cpu=cpu)
+        assert not found.requires_grad and torch.equal(found, y) and other == "a"
+    meta = torch.ones(2, device="meta")
+    assert cbnb.to_detach([meta], cpu=False)[0].device.type == "meta"
+
+
+def test_a_loader_in_the_middle_of_an_iteration_is_left_alone():
+    """Torch keeps the iterator of a loader whose workers persist; a second iteration would begin it anew."""
+    loader, other = DataLoader([1, 2]), types.SimpleNamespace(_iterator=object())
+    assert apart(loader) is loader and apart(other) is other and apart([1]) == [1]
+    loader._iterator = running = types.SimpleNamespace(_tasks_outstanding=1)
+    copied = apart(loader)
+    assert copied is not loader and copied._iterator is None and loader._iterator is running and copied.dataset is loader.dataset
+    running._tasks_outstanding = 0
+    assert apart(loader) is loader
+
+
+def test_loaders_of_datasets():
+    data = TensorDataset(torch.arange(20.0))
+    dls = cbnb.DataLoaders.from_datasets(data, data, data, bs=4, device="cpu", path="here", n_inp=1, targets="a", drop_last=True)
+    assert [dl.batch_size for dl in dls] == [4, 8, 8] and [len(dl) for dl in dls] == [5, 2, 2]
+    assert [type(dl.sampler).__name__ for dl in dls] == ["RandomSampler", "SequentialSampler", "SequentialSampler"]
+    assert (dls.path, dls.n_inp, dls.targets) == ("here", 1, ("a",)) and repr(dls) == "DataLoaders(batches: 5, 2, 2; cpu)"
+    ordered = cbnb.DataLoaders.from_datasets(data, None, data, shuffle=False, val_bs=3)
+    assert [dl.batch_size for dl in ordered] == [64, 3] and type(ordered.train.sampler).__name__ == "SequentialSampler"
+    assert [dl.num_workers for dl in ordered] == [0, 0]
+
+
+def test_loaders_by_index():
+    one, two, three = [T], [U], [T, T]
+    dls = on_cpu(one, two, three)
+    assert [dls[i] for i in (-3, -1, 0, 1, 2)] == [one, three, one, two, three] and len(dls) == 3
+    for i in (-4, 3):
+        with pytest.raises(IndexError, match=f"there is no loader {i}: these are 3"):
+            dls[i]
+    assert dls.train is one and dls.valid is two and on_cpu(one).valid is None and on_cpu(one, None, three).valid is three
+    assert on_cpu(one, targets=["a", "b"]).targets == ("a", "b") and on_cpu(one, targets="ab").targets == ("ab",) and on_cpu(one).targets == ()
+
+
+def test_a_loader_over_items_is_like_that_for_validation():
+    collate = lambda items: torch.tensor(items)
+    train = DataLoader([1, 2], 2)
+    dls = on_cpu(train, DataLoader([1, 2, 3, 4], 4, collate_fn=collate))
+    found = dls.test_dl(list(range(10)))
+    assert [len(b) for b in found] == [4, 4, 2] and found.collate_fn is collate and torch.cat(list(found)).tolist() == list(range(10))
+    other = dls.test_dl([1, 2, 3], bs=3, collate_fn=len)
+    assert list(other) == [3] and on_cpu(train).test_dl([1, 2, 3]).batch_size == 2
+    assert on_cpu([T]).test_dl([1, 2, 3]).batch_size == 64
+
+
+def test_the_machine_has_an_accelerator_or_none(monkeypatch):
+    has = dict(cuda=False, mps=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has["cuda"])
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: has["mps"])
+    assert default_device() == torch.device("cpu") == cbnb.DataLoaders([T]).device
+    has["mps"] = True
+    assert default_device() == torch.device("mps")
+    has["cuda"] = True
+    assert default_device() == torch.device("cuda", 3) == cbnb.DataLoaders([T]).device
+    dls = on_cpu([T])
+    assert dls.cuda() is dls and dls.device == torch.device("cuda", 3) and dls.cpu().device == torch.device("cpu")
+
+
+def test_random_states_are_put_back_as_often_as_asked():
+    sampler_own, own = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
+    data = TensorDataset(torch.arange(4.0))
+    loaders = [DataLoader(data, sampler=torch.utils.data.RandomSampler(data, generator=sampler_own)), DataLoader(data, generator=own), [T]]
+    draw = lambda: (random.random(), np.random.rand(), torch.rand(1).item(), torch.rand(1, generator=sampler_own).item(), torch.rand(1, generator=own).item())
+    restore = save_rng(loaders)
+    first = draw()
+    for _ in range(2):
+        assert draw() != first
+        restore()
+        assert draw() == first
+
+
+def test_the_first_batch_of_a_loader():
+    assert first_batch([1, 2]) == 1
+    with pytest.raises(ValueError, match="the loader gave no batches"):
+        first_batch([])
+
+
+def test_what_is_a_loader_and_how_many_batches_it_has():
+    make = lambda: iter([1, 2])
+    loader = as_loader(make)
+    assert isinstance(loader, cbnb.Batches) and [list(loader) for _ in range(2)] == [[1, 2]] * 2 and n_batches(loader) is None
+    assert n_batches(cbnb.Batches(make, 2)) == 2 and n_batches(cbnb.Batches(make, 0)) == 0 and n_batches([1]) == 1
+    with pytest.raises(TypeError, match="does not know its length: pass Batches"):
+        len(loader)
+    both = type("Both", (), {"__call__": lambda self: None, "__getitem__": lambda self, i: [1][i]})()
+    assert as_loader(both) is both and as_loader([1]) == [1]
+    for wrong, words in [(iter([1]), "can be iterated only once"), (3, "a int is no data loader"), (SET, "a TensorDataset is a dataset"), (T, "a Tensor holds items")]:
+        with pytest.raises(TypeError, match=words):
+            as_loader(wrong)
+    with pytest.raises(TypeError, match="dls is None: pass DataLoaders"):
+        cbnb.Learner(None, Line(), nn.MSELoss())
+    with pytest.raises(TypeError, match="a list of loaders is not a loader"):
+        cbnb.Learner([DataLoader([1])], Line(), nn.MSELoss())
+
+
+@pytest.mark.parametrize("columns, refused", [((T, U), True), ([T, U], True), ((T, T), False), ((T, T[:2]), False), ((torch.zeros(2, 3), torch.zeros(2, 4)), True), ([torch.zeros(2, 3), torch.zeros(2, 4)], False), ((T, T.long()), True), ((T,), False), ((T, "a"), False)])
+def test_columns_are_told_from_batches(columns, refused):
+    if refused:
+        with pytest.raises(TypeError, match="holds inputs and targets, not batches"):
+            as_loader(columns)
+    else:
+        assert as_loader(columns) is columns

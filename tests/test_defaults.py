@@ -34,6 +34,8 @@ DEFAULTS = """
     Learner.predict: with_input=False
     Learner.validation_context: inner=False
     Learner.to_detach: cpu=True
+    DataLoaders: path='.', device=None
+    DataLoaders.from_datasets: bs=64, shuffle=True, num_workers=0, path='.'
     load_learner: cpu=True, trust=False
     AccumMetric: to_np=False, flatten=True
     SklearnMetric: axis=1

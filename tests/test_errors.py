@@ -685,6 +685,19 @@ def test_an_interrupted_sweep_is_called_lr_find():
         line_learner().lr_find(show_plot=False, cbs=stops)
 
 
+@pytest.mark.parametrize("call", [lambda learn: learn.fit(1), lambda learn: learn.validate()], ids=["fit", "validate"])
+@pytest.mark.parametrize("event", [None, "after_pred"])
+def test_the_frames_of_the_loop_are_marked_as_hidden(call, event):
+    """IPython, and pytest, leave out those that have `__tracebackhide__` in their variables."""
+    net = Line()
+    net.forward = (lambda x: x) if event else lambda x: 1 / 0
+    learn = line_learner(model=net, cbs=cbnb.Callback(**({event: lambda cb: 1 / 0} if event else {})))
+    with pytest.raises(ZeroDivisionError) as caught:
+        call(learn)
+    frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__) if frame.f_globals["__name__"].startswith("cbnb.")]
+    assert len(frames) >= 8 and all(frame.f_locals.get("__tracebackhide__") is True for frame in frames)
+
+
 def test_the_frames_of_the_loop_are_hidden_in_ipython():
     """A traceback was 94 lines long, and its last line off the screen."""
     shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()

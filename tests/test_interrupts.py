@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ import cbnb.all as cbnb
 from cbnb.learner import layer_rows, noting_gradients
 from cbnb.undo import UndoStack, interrupts_act, interrupts_wait
 from helpers import Line, line_learner
-from interrupts import CALLS, At, at_each, at_random
+from interrupts import CALLS, At, at_each, at_random, interrupted, make, quiet
 
 PLACES = 60  # of some 3,000 in each call
 
@@ -38,6 +40,39 @@ def test_real_signals_at_random_moments_leave_everything_as_it_was(name: str):
 
 def press():
     signal.raise_signal(signal.SIGINT)
+
+
+class PressAsUndoingBegins:
+    """Presses once, before the i-th undo stack of a call begins to undo; counts them if `i` is None."""
+
+    def __init__(self, monkeypatch, i: int | None = None):
+        self.monkeypatch, self.i, self.n = monkeypatch, i, 0
+
+    def __call__(self, f) -> BaseException | None:
+        undo = UndoStack.__exit__
+
+        def press_first(stack, *exc):
+            self.n += 1
+            if self.n == self.i:
+                press()
+            return undo(stack, *exc)
+
+        with self.monkeypatch.context() as patched:
+            patched.setattr(UndoStack, "__exit__", press_first)
+            try:
+                f()
+            except BaseException as e:
+                return e
+        return None
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_ctrl_c_as_undoing_begins_waits_until_all_is_undone(name: str, monkeypatch, tmp_path):
+    with quiet():
+        learn, count = make(4, str(tmp_path)), PressAsUndoingBegins(monkeypatch)
+        assert interrupted(learn, name, count) == []
+        for i in range(1, count.n + 1):
+            assert interrupted(learn, name, PressAsUndoingBegins(monkeypatch, i)) == [], i
 
 
 @pytest.fixture
@@ -143,6 +178,224 @@ def test_without_a_guard_nothing_is_changed():
     assert before == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), sys.unraisablehook)
 
 
+# Blocks in which Ctrl-C waits, and blocks in which it acts, by themselves
+
+
+@pytest.fixture
+def seen(handler):
+    """What has happened, in order; SIGINT calls a handler of the user's own."""
+    seen = []
+    signal.signal(signal.SIGINT, lambda signum, frame: seen.append(signum))
+    return seen
+
+
+INT = signal.SIGINT
+
+
+def test_in_a_waiting_block_signals_are_one_signal_at_its_end(seen):
+    with interrupts_wait():
+        with interrupts_wait():
+            press(), press()
+        seen.append("inner")
+    assert seen == ["inner", INT]
+
+
+def test_in_an_acting_block_each_signal_acts_at_once(seen):
+    with interrupts_wait():
+        with interrupts_act():
+            press(), press(), seen.append("inside")
+        press(), seen.append("outside")
+    assert seen == [INT, INT, "inside", "outside", INT]
+
+
+def test_what_has_waited_acts_as_an_acting_block_begins():
+    reached = []
+    with pytest.raises(KeyboardInterrupt), interrupts_wait():
+        press()
+        reached.append("waiting")
+        with interrupts_act():
+            reached.append("acting")
+    assert reached == ["waiting"]
+
+
+def test_a_block_that_is_lifted_is_as_it_was_outside(seen):
+    with interrupts_wait() as outer, outer.lifted():
+        press(), seen.append("outermost")
+        with interrupts_wait() as inner, inner.lifted():
+            press(), seen.append("in an acting block")
+    with interrupts_wait(), interrupts_wait() as inner, inner.lifted():
+        press(), seen.append("in a waiting block")
+    assert seen == [INT, "outermost", INT, "in an acting block", "in a waiting block", INT]
+
+
+def test_an_interrupt_that_is_being_raised_is_not_raised_twice():
+    with pytest.raises(KeyboardInterrupt, match="mine"), interrupts_wait():
+        press()
+        raise KeyboardInterrupt("mine")
+
+
+def test_blocks_in_another_thread_leave_signals_to_the_main_one(seen):
+    def elsewhere():
+        with interrupts_act():
+            entered.set()
+            done.wait(10)
+        with interrupts_wait() as waiting, waiting.lifted():
+            seen.append("thread")
+
+    entered, done = threading.Event(), threading.Event()
+    thread = threading.Thread(target=elsewhere)
+    with interrupts_wait():
+        thread.start()
+        entered.wait(10)
+        press()
+        seen.append("main")
+        done.set()
+        thread.join()
+    assert seen == ["main", "thread", INT]
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert seen[-1] == "thread" and signal.getsignal(signal.SIGINT) is before
+
+
+def test_only_handlers_that_can_be_stood_in_for_are_replaced(handler):
+    terminated = signal.getsignal(signal.SIGTERM)
+    try:
+        for interrupt in (signal.SIG_DFL, signal.SIG_IGN):
+            for terminate in (signal.SIG_IGN, signal.SIG_DFL):
+                signal.signal(signal.SIGINT, interrupt), signal.signal(signal.SIGTERM, terminate)
+                with interrupts_wait():
+                    inside = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+                    assert inside[0] is interrupt and (inside[1] is terminate) == (terminate is signal.SIG_IGN)
+                assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == (interrupt, terminate)
+    finally:
+        signal.signal(signal.SIGTERM, terminated)
+
+
+def in_a_fork(f) -> tuple[bytes, int]:
+    """What `f` writes to the pipe that it is given, and the signal that ends its process."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            f(lambda text: os.write(write, text))
+        finally:
+            os._exit(0)
+    os.close(write)
+    status = os.waitpid(pid, 0)[1]
+    with open(read, "rb") as pipe:
+        return pipe.read(), os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+
+
+def test_a_termination_waits_and_ends_the_process(handler):
+    def waiting(write):
+        with interrupts_wait():
+            signal.raise_signal(signal.SIGTERM)
+            write(b"undone")
+        write(b" too far")
+
+    def acting(write):
+        with interrupts_wait():
+            try:
+                with interrupts_act():
+                    signal.raise_signal(signal.SIGTERM)
+                    write(b"too far ")
+            except SystemExit as e:
+                write(b"%d undone" % e.code)
+        write(b" too far")
+
+    assert in_a_fork(waiting) == (b"undone", signal.SIGTERM)
+    assert in_a_fork(acting) == (b"143 undone", signal.SIGTERM)
+
+
+def test_ctrl_c_in_a_finalizer_is_not_lost():
+    """Python cannot raise it there: it is sent again when the finalizer has ended."""
+
+    class Pressing:
+        def __del__(self):
+            press()
+
+    end, reached = time.monotonic() + 20, []
+    with pytest.raises(KeyboardInterrupt), interrupts_wait(), interrupts_act():
+        Pressing()
+        while time.monotonic() < end:
+            time.sleep(0.001)
+        reached.append("the end of the block")
+    assert reached == []
+
+
+def test_other_errors_in_a_finalizer_go_where_they_went(monkeypatch):
+    class Failing:
+        def __del__(self):
+            raise ArithmeticError
+
+    errors, other = [], lambda unraisable: None
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: errors.append(unraisable.exc_type))
+    mine = sys.unraisablehook
+    with interrupts_wait(), interrupts_act():
+        Failing()
+    assert errors == [ArithmeticError] and sys.unraisablehook is mine
+    with interrupts_wait():
+        sys.unraisablehook = other
+    assert sys.unraisablehook is other
+
+
+class Entering:
+    def __init__(self, seen):
+        self.seen = seen
+
+    def __enter__(self):
+        self.seen.append("in")
+
+    def __exit__(self, *exc):
+        self.seen.append("out")
+
+
+UNDO = dict(
+    callback=lambda undo, seen: undo.callback(seen.append, "out"),
+    push=lambda undo, seen: undo.push(lambda *exc: seen.append("out")),
+    enter_context=lambda undo, seen: undo.enter_context(Entering(seen)),
+    __exit__=lambda undo, seen: undo.callback(seen.append, "out"),
+)
+
+
+@pytest.mark.parametrize("name", UNDO)
+def test_ctrl_c_as_an_undo_is_registered_waits_until_it_is(name, monkeypatch):
+    seen, original = [], getattr(ExitStack, name)
+
+    def pressing(stack, *args, **kwargs):
+        press()
+        return original(stack, *args, **kwargs)
+
+    monkeypatch.setattr(ExitStack, name, pressing)
+    with pytest.raises(KeyboardInterrupt), UndoStack() as undo:
+        UNDO[name](undo, seen)
+    assert seen[-1:] == ["out"]
+
+
+def test_ctrl_c_as_a_value_is_set_waits_until_it_is_and_it_is_put_back():
+    class Pressing:
+        def __init__(self):
+            self.values = [1]
+
+        @property
+        def value(self):
+            return self.values[-1]
+
+        @value.setter
+        def value(self, value):
+            if value == 2:
+                press()
+            self.values.append(value)
+
+    obj, reached = Pressing(), []
+    with pytest.raises(KeyboardInterrupt), UndoStack() as undo:
+        undo.set(obj, "value", 2)
+        reached.append(1)
+    assert obj.values == [1, 2, 1] and reached == []
+
+
 class Judge(nn.Linear):
     """A model with an evaluation of its own, which is not the learner's model."""
 
@@ -167,6 +420,67 @@ def test_a_mode_that_a_step_switched_is_put_back_wherever_it_was_interrupted():
             assert isinstance(raised, KeyboardInterrupt)
         assert judge.training, at.where
     assert len(places) > 5
+
+
+def test_ctrl_c_as_the_mode_of_a_step_is_put_back_waits_until_it_is(monkeypatch):
+    judge, x = Judge(1, 1), torch.ones(4, 1)
+    learn = cbnb.Learner(cbnb.DataLoaders([(x, x)], [(x, x)], device="cpu"), nn.Linear(1, 1), nn.MSELoss(), eval_step=judge.evaluate)
+    learn.validate()
+    learn.training = False
+    for call in (learn.validate, lambda: learn.one_batch(0, (x, x))):  # in a run, and by hand
+        count = PressAsUndoingBegins(monkeypatch)
+        assert count(call) is None and count.n > 0
+        for i in range(1, count.n + 1):
+            assert isinstance(PressAsUndoingBegins(monkeypatch, i)(call), KeyboardInterrupt) and judge.training
+
+
+def test_ctrl_c_acts_at_once_in_the_function_that_evaluates_and_where_gradients_are_noted():
+    judge, x, reached = Judge(1, 1), torch.ones(4, 1), []
+
+    def evaluate(self, x, y):
+        press()
+        reached.append("evaluate")
+
+    def train(x, y):
+        press()
+        reached.append("train")
+
+    judge.evaluate = evaluate.__get__(judge)
+    for call in (lambda learn: learn.validate(), lambda learn: learn.fit(1)):
+        steps = dict(train_step=train, eval_step=judge.evaluate)
+        learn = cbnb.Learner(cbnb.DataLoaders([(x, x)], [(x, x)], device="cpu"), nn.Linear(1, 1), nn.MSELoss(), **steps)
+        with pytest.raises(KeyboardInterrupt):
+            call(learn)
+    assert reached == [] and judge.training
+
+
+@pytest.mark.parametrize("name", ["added_cbs", "removed_cbs"])
+@pytest.mark.parametrize("in_a_fit", [False, True])
+def test_ctrl_c_acts_at_once_where_callbacks_are_lent_or_taken_out_for_a_while(name, in_a_fit):
+    learn, reached = line_learner(), []
+
+    def for_a_while(learn):
+        with getattr(learn, name)(cbnb.Recorder if name == "removed_cbs" else cbnb.GradientClip()):
+            press()
+            reached.append(1)
+
+    before = learn.cbs
+    with pytest.raises(KeyboardInterrupt):
+        learn.fit(1, cbs=cbnb.Callback(after_epoch=lambda cb: for_a_while(cb.learn))) if in_a_fit else for_a_while(learn)
+    assert reached == [] and learn.cbs == before
+
+
+def test_ctrl_c_acts_at_once_in_the_model_that_is_summarized():
+    reached = []
+
+    class Pressing(Line):
+        def forward(self, x):
+            press()
+            reached.append(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        line_learner(model=Pressing()).summary()
+    assert reached == []
 
 
 PROGRAM = """

@@ -1,10 +1,16 @@
 """The learner's own promises that no other file of tests is about."""
 
+import types
+import warnings
+from functools import partial
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import cbnb.all as cbnb
+from cbnb.learner import as_count, as_list, as_loss, as_step, check_valid_every, checked_lr, computes_loss, depends_on, divided, is_a, loss_and_pred
 from helpers import Line, ab, line_batches, line_learner
 
 
@@ -66,12 +72,12 @@ def test_summary_records_no_graph_and_leaves_no_hook():
 
     class Noting(Line):
         def forward(self, x):
-            seen.append((torch.is_grad_enabled(), self.training))
+            seen.append((torch.is_grad_enabled(), self.training, learn.purpose))
             return super().forward(x)
 
     learn = line_learner(model=Noting())
     text = learn.summary()
-    assert seen == [(False, False)] and learn.model.training and "2 parameters, 2 of them trainable" in text
+    assert seen == [(False, False, "validate")] and learn.purpose == "fit" and learn.model.training and "2 parameters, 2 of them trainable" in text
     assert not any(m._forward_hooks for m in learn.model.modules())
     state = torch.get_rng_state()
     learn.summary()
@@ -152,3 +158,502 @@ def test_the_model_is_moved_to_the_device_of_the_loaders_before_the_first_batch(
     seen.clear()
     run(learn)
     assert seen[0] == "cpu" and "forward" in seen
+
+
+# --- what functions and models may return ---
+
+P, Y, N = torch.ones(2), torch.zeros(2), torch.tensor(0.5)
+
+
+def told(results) -> list:
+    """Numbers as they are, and the names of P and Y."""
+    return ["P" if v is P else "Y" if v is Y else float(v) for v in results]
+
+
+@pytest.mark.parametrize(
+    "out, training, losses, rest",
+    [
+        (0.5, True, [0.5], []),
+        (N, True, [0.5], []),
+        ((1, N, P, Y), True, [1, 0.5], ["P", "Y"]),
+        ([N, P], True, [0.5], ["P"]),
+        (dict(loss=N, other=2), True, [0.5], []),
+        (dict(a=1, b=N, pred=P), True, [1, 0.5], []),
+        (dict(loss=P, a=1), True, [1], []),
+        ((N, P, Y), False, [0.5], ["P", "Y"]),
+        ((0.5, P), False, [0.5], ["P"]),
+        ((P, Y), False, [], ["P", "Y"]),
+        (P, False, [], ["P"]),
+        (N, False, [], [0.5]),
+    ],
+)
+def test_losses_are_told_from_predictions(out, training, losses, rest):
+    found = divided(out, training)
+    assert (told(found[0]), told(found[1])) == (losses, rest) and all(isinstance(v, torch.Tensor) for v in found[0])
+
+
+@pytest.mark.parametrize("out, training, words", [(None, True, "returned None"), (P, True, "train_step"), ("no", True, "'no'"), ({}, True, "train_step"), (None, False, "eval_step returned nothing"), ((), False, "eval_step")])
+def test_a_result_without_a_loss_or_a_prediction_is_refused(out, training, words):
+    with pytest.raises(TypeError, match=words):
+        divided(out, training)
+
+
+@pytest.mark.parametrize(
+    "out, loss, pred",
+    [
+        (dict(loss=N, logits=P, more=Y), N, P),
+        (dict(loss=N, one=P), N, P),
+        (dict(one=P), None, P),
+        (dict(loss=N), N, None),
+        (types.SimpleNamespace(loss=N, logits=P), N, P),
+        (types.SimpleNamespace(loss=N), N, None),
+        ((N, P), N, P),
+        ([P], None, P),
+        (P, None, P),
+        (N, N, None),
+    ],
+)
+def test_the_loss_and_the_prediction_of_a_model(out, loss, pred):
+    found = loss_and_pred(out)
+    assert found[0] is loss and found[1] is pred
+
+
+def test_several_predictions_of_a_model_stay_together():
+    assert loss_and_pred((N, P, Y)) == (N, (P, Y)) and loss_and_pred(dict(loss=N, a=P, b=Y)) == (N, dict(a=P, b=Y))
+
+
+def test_a_loss_in_training_is_one_number():
+    class Sub(torch.Tensor):
+        pass
+
+    one = as_loss(torch.ones(1, 1), True)
+    assert one.shape == () and as_loss(P, False) is P and as_loss(N, True) is N
+    with pytest.raises(ValueError, match=r"shape \(2,\); training needs one number"):
+        as_loss(P, True)
+    for training in (True, False):
+        with pytest.raises(TypeError, match=r"a float \(3.0\), not a tensor"):
+            as_loss(3.0, training)
+    learn = line_learner(1, loss_func=lambda pred, y: nn.functional.mse_loss(pred, y).reshape(1).as_subclass(Sub))
+    learn.fit(1)
+    assert ab(learn) == pytest.approx((0.4, 0.6))
+
+
+def test_a_graph_that_branches_is_searched_once():
+    """Each node twice as often as the one before: it would take for ever."""
+    a, b = torch.ones((), requires_grad=True), torch.ones((), requires_grad=True)
+    loss = a
+    for _ in range(100):
+        loss = loss + loss
+    assert depends_on(loss, [a]) and depends_on(loss, [b, a]) and not depends_on(loss, [b]) and not depends_on(loss, [])
+    assert not depends_on(loss.detach(), [a])
+
+
+def test_models_that_compute_their_loss_take_labels():
+    class Takes(nn.Module):
+        def forward(self, x, labels=None):
+            pass
+
+    assert computes_loss(Takes()) and not computes_loss(Line()) and not computes_loss(print) and not computes_loss(None)
+
+
+def test_what_is_a_step():
+    step = cbnb.ModelLossStep()
+    assert as_step(step, "train_step") is step
+    parts = dict.fromkeys(("predict", "loss", "backward", "step", "zero_grad"), print)
+    for wrong, words in [(cbnb.ModelLossStep, "is the class ModelLossStep: pass an instance"), (types.SimpleNamespace(**parts), "has the parts of a step"), (3, "train_step=3 is no step")]:
+        with pytest.raises(TypeError, match=words):
+            as_step(wrong, "train_step")
+    del parts["step"]
+    almost = type("Almost", (), {**parts, "__call__": lambda self, x, y: N})()
+    assert as_step(almost, "train_step").func is almost
+
+
+@pytest.mark.parametrize("batch, words", [(dict(x=P, label=Y, z=Y), "targets='label'"), (dict(x=P, y=Y, target=Y), "targets='target'"), (dict(x=P, z=Y), "targets='z'"), ({}, None), (P, None)])
+def test_a_model_that_fails_on_a_dict_is_told_how_to_name_its_target(batch, words):
+    learn = line_learner(dls=cbnb.DataLoaders([(batch, Y)], n_inp=1, device="cpu"), model=type("Fails", (Line,), dict(forward=lambda self, x: 1 / 0))())
+    with pytest.raises(ZeroDivisionError) as caught:
+        learn.fit(1)
+    notes = [note for note in caught.value.__notes__ if "the batch is a dict" in note]
+    assert len(notes) == (words is not None) and all(words in note for note in notes)
+
+
+def test_what_a_function_returns_is_the_prediction_and_its_targets():
+    """Without targets it keeps those of the batch in training; an evaluation without targets has none."""
+    seen, returns = [], []
+    note = cbnb.Callback(after_loss=lambda cb: seen.append((cb.training, cb.learn.pred, cb.learn.yb)))
+    learn = line_learner(1, train_step=lambda x, y: (N, *returns), eval_step=lambda x, y: (N, *returns), cbs=note)
+    y = line_batches(1)[0][1]
+    for returns[:], trained, evaluated in [([P], P, ()), ([P, Y], P, (Y,))]:
+        seen.clear()
+        learn.fit(1)
+        (_, pred, yb), (_, pred_2, yb_2) = seen
+        assert pred is trained is pred_2 and yb_2 == evaluated
+        assert yb == (Y,) if evaluated else torch.equal(yb[0], y)
+
+
+# --- the parts of a learner ---
+
+
+def test_a_step_for_evaluation_stays_when_the_one_for_training_changes():
+    mine = lambda x, y: (N, P, Y)
+    learn = line_learner(eval_step=mine)
+    learn.train_step = lambda x, y: N
+    assert learn.eval_step.func is mine
+    learn = line_learner(loss_func=None, train_step=lambda x, y: N)
+    learn.loss_func = nn.MSELoss()
+    before = learn.eval_step
+    learn.train_step = lambda x, y: N
+    assert type(learn.eval_step) is not type(before)
+
+
+def test_an_optimizer_is_asked_to_zero_its_gradients_its_own_way():
+    class Own(torch.optim.SGD):
+        zeroed = 0
+
+        def zero_grad(self, set_to_none=True):
+            self.zeroed += 1
+            super().zero_grad(set_to_none)
+
+    learn = line_learner(opt_func=Own, valid=False)
+    learn.fit(1)
+    assert learn.opt.zeroed >= 2 and ab(learn) == pytest.approx((0.72, 1.08))
+
+
+def test_a_frozen_parameter_is_no_obstacle_to_a_function_that_trains():
+    model = Line()
+    model.b.requires_grad_(False)
+    learn = line_learner(1, model=model, train_step=lambda x, y: nn.functional.mse_loss(model(x), y), opt_func=lambda groups, lr: torch.optim.SGD(model.parameters(), lr))
+    learn.fit(1)
+    assert ab(learn) == pytest.approx((0.4, 0))
+
+
+def test_a_function_may_train_outside_of_a_run():
+    model = Line()
+    learn = line_learner(1, model=model, train_step=lambda x, y: nn.functional.mse_loss(model(x), y))
+    learn.create_opt()
+    learn.training = True
+    learn.one_batch(0, line_batches(1)[0])
+    assert ab(learn) == pytest.approx((0.4, 0.6)) and not learn.running
+
+
+@pytest.mark.parametrize("model, words", [(Line, "is not a model: pass an instance"), (3, "model=3 is not a model")])
+def test_what_is_no_model_is_refused(model, words):
+    with pytest.raises(TypeError, match=words):
+        line_learner(model=model)
+
+
+def test_a_function_is_a_model_without_parameters():
+    assert "function with 0 parameters" in repr(line_learner(model=lambda x: 2 * x + 3))
+
+
+def test_the_loss_of_the_dataset_is_used_if_none_is_given():
+    data = torch.utils.data.TensorDataset(*line_batches(1)[0])
+    data.loss_func = nn.L1Loss()
+    dls = cbnb.DataLoaders.from_datasets(data, bs=8, device="cpu", path="somewhere")
+    learn = cbnb.Learner(dls, Line())
+    assert learn.loss_func is data.loss_func and str(learn.path) == "somewhere"
+    assert str(cbnb.Learner(dls, Line(), nn.MSELoss(), path="here").path) == "here"
+    assert isinstance(cbnb.Learner(dls, Line(), nn.MSELoss()).loss_func, nn.MSELoss)
+
+
+def test_a_default_callback_that_is_given_is_not_doubled():
+    mine = cbnb.Recorder(add_time=False)
+    for cbs in (mine, [cbnb.Recorder(add_time=False)], cbnb.Recorder):
+        learn = cbnb.Learner([(P, Y)], Line(), nn.MSELoss(), cbs=cbs)
+        assert [cb.name for cb in learn.cbs].count("recorder") == 1
+    bare = cbnb.Learner([(P, Y)], Line(), nn.MSELoss(), default_cbs=False)
+    assert [cb.name for cb in bare.cbs] == ["train_eval"]
+
+
+def test_an_opt_func_that_a_step_leaves_no_use_for_is_told():
+    model = Line()
+    step = cbnb.TrainStep(model, nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.warns(UserWarning, match="opt_func is not used, for train_step has an optimizer of its own"):
+        line_learner(model=model, train_step=step, lr=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn = cbnb.Learner([(P, Y)], model, train_step=step)
+    assert learn.lr == 0.1 and learn.opt is step.opt
+
+
+@pytest.mark.parametrize("given, want", [(None, []), ("ab", ["ab"]), (3, [3]), ([1, 2], [1, 2]), ((1,), [1]), (Line, [Line]), ({1}, [1]), (range(2), [0, 1])])
+def test_one_or_several_are_a_list(given, want):
+    assert as_list(given) == want
+    assert as_list(N) == [N] and [v.item() for v in as_list(torch.arange(2))] == [0, 1]
+
+
+def test_classes_and_objects_are_of_a_kind():
+    assert is_a(cbnb.Recorder, cbnb.Callback) and is_a(cbnb.Recorder(), cbnb.Recorder) and not is_a(cbnb.Callback, cbnb.Recorder)
+    assert not is_a(cbnb.Callback(), cbnb.Recorder)
+
+
+def groups_of(*rates):
+    return torch.optim.SGD([dict(params=[torch.zeros(1)], lr=lr) for lr in rates], lr=1)
+
+
+@pytest.mark.parametrize(
+    "lr, opt_func, want",
+    [
+        (0.1, torch.optim.SGD, 0.1),
+        (np.array([0.1, 0.2]), torch.optim.SGD, [0.1, 0.2]),
+        (slice(1, 2), torch.optim.SGD, slice(1, 2)),
+        (1e-3, partial(torch.optim.SGD, lr=0.5), 0.5),
+        (0.5, partial(torch.optim.SGD, lr=0.5), 0.5),
+        (0.5, partial(torch.optim.SGD, momentum=0.5), 0.5),
+        (1e-3, groups_of(0.2, 0.2), 0.2),
+        (1e-3, groups_of(0.1, 0.2), [0.1, 0.2]),
+        ([0.1, 0.2], groups_of(0.1, 0.2), [0.1, 0.2]),
+    ],
+)
+def test_the_rate_is_that_of_the_learner_or_of_the_optimizer(lr, opt_func, want):
+    assert checked_lr(lr, opt_func) == want
+
+
+def test_two_different_rates_are_refused():
+    with pytest.raises(ValueError, match="given twice: lr=0.1, and 0.5 in opt_func"):
+        checked_lr(0.1, partial(torch.optim.SGD, lr=0.5))
+
+
+@pytest.mark.parametrize("n, least, error", [(0, 1, ValueError), (-1, 0, ValueError), (True, 0, TypeError), (1.0, 0, TypeError), ("1", 0, TypeError), (None, 0, TypeError)])
+def test_what_is_no_count_is_refused(n, least, error):
+    with pytest.raises(error, match=f"n_epoch={n!r} should be"):
+        as_count(n, "n_epoch", least)
+    assert as_count(1, "n", 1) == 1 and as_count(0, "n", 0) == 0 and as_count(np.int64(3), "n", 1) == 3
+
+
+def test_epochs_with_a_validation():
+    for every, want in [(1, [0, 1, 2, 3, 4]), (2, [1, 3]), ([0, 3], [0, 3]), ([], [])]:
+        learn, seen = line_learner(), []
+        learn.fit(5, valid_every=every, cbs=cbnb.Callback(before_validate=lambda cb: seen.append(cb.learn.epoch)))
+        assert seen == want
+    for wrong in (0, "1", [-1], [0.5], 1.5):
+        with pytest.raises((ValueError, TypeError), match="valid_every"):
+            check_valid_every(wrong)
+
+
+def test_a_fit_that_begins_later_counts_as_if_it_had_begun_before():
+    seen, at = [], dict.fromkeys(("before_fit", "before_train", "after_batch"))
+    look = lambda cb: seen.append((cb.learn.epoch, cb.learn.train_iter, cb.learn.pct_train))
+    learn = line_learner(2, valid=False)
+    learn.fit(4, start_epoch=3, cbs=cbnb.Callback(**{name: look for name in at}))
+    assert seen == [(3, 0, 0.75), (3, 0, 0.75), (3, 1, 0.875), (3, 2, 1.0)]
+    learn.fit(4, start_epoch=4)
+    assert learn.recorder.history[-1].n_steps == 0
+    with pytest.raises(ValueError, match="start_epoch=5 is after n_epoch=4"):
+        learn.fit(4, start_epoch=5)
+
+
+def test_progress_begins_anew_in_each_epoch_though_one_was_cut_short():
+    def cut(cb):
+        if cb.learn.epoch == 0 and cb.learn.training:
+            raise cbnb.CancelTrainException
+
+    seen = []
+    look = cbnb.Callback(before_train=lambda cb: seen.append(cb.learn.pct_train), before_fit=lambda cb: seen.append(cb.learn.loss.item()))
+    look.order = 1
+    line_learner(2).fit(2, cbs=[look, cbnb.Callback(after_batch=cut)])
+    assert seen == [0, 0, 0.5]
+
+
+def test_a_recurrent_model_is_reset_before_a_run():
+    class Recurrent(Line):
+        resets = 0
+
+        def reset(self):
+            self.resets += 1
+
+    learn = line_learner(model=Recurrent())
+    learn.fit(2)
+    learn.validate()
+    assert learn.model.resets == 2
+
+
+def test_after_a_fit_the_learner_holds_no_batch_and_after_an_evaluation_what_it_held():
+    learn = line_learner()
+    learn.fit(2)
+    state = lambda: (learn.training, learn.purpose, learn.xb, learn.yb, learn.pred, learn.epoch, learn.train_iter, learn.pct_train, learn.iter)
+    before = state()
+    assert before == (False, "fit", (None,), (None,), None, 1, 4, 1.0, 0)
+    learn.validate(), learn.get_preds(), learn.summary()
+    assert state() == before
+
+
+def test_where_in_the_loop_it_is():
+    seen = {}
+    look = cbnb.Callback(**{name: lambda cb, name=name: seen.setdefault(name, (cb.learn.where(name), cb.learn.where(), cb.learn.stopped_where())) for name in ("before_fit", "after_batch", "after_validate", "after_epoch")})
+    learn = line_learner(2)
+    assert learn.where() == "outside a run"
+    learn.fit(1, cbs=look)
+    assert seen["before_fit"] == ("epoch 0", "epoch 0", "stopped in epoch 0")
+    assert seen["after_batch"] == ("epoch 0, training batch 0",) * 2 + ("stopped in epoch 0 at batch 0",)
+    assert seen["after_epoch"] == ("epoch 0", "epoch 0", "stopped in epoch 0")
+    seen.clear()
+    learn.validate(cbs=look)
+    assert seen["before_fit"] == ("validate", "validate", "validate stopped")
+    assert seen["after_batch"] == ("validate, batch 0",) * 2 + ("validate stopped at batch 0",)
+
+
+class Stops(cbnb.Callback):
+    run_in = ("lr_find",)
+
+    def __init__(self, n):
+        self.n = n
+
+    def after_batch(self):
+        if self.train_iter == self.n:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("n, words", [(1, "lr_find stopped after 1 batch;"), (2, "lr_find stopped after 2 batches;")])
+def test_a_sweep_that_was_interrupted_counts_its_batches(n, words):
+    with pytest.raises(cbnb.FitInterrupted, match=words):
+        line_learner().lr_find(show_plot=False, cbs=Stops(n))
+
+
+@pytest.mark.parametrize("at, words", [(0, "in epoch 0, training batch 0"), (1, "in epoch 0, training batch 1")])
+def test_an_error_of_a_loader_names_the_batch_that_it_did_not_give(at, words):
+    def batches():
+        yield from line_batches(2)[:at]
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        line_learner(dls=cbnb.DataLoaders(batches, device="cpu")).fit(1)
+    assert caught.value.__notes__ == [words]
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_empty_validation_loader_is_no_reason_to_warn():
+    line_learner(dls=cbnb.DataLoaders(line_batches(1), [], device="cpu")).fit(1)
+
+
+def test_the_end_of_an_epoch_that_learnt_nothing_says_so():
+    learn = line_learner(dls=cbnb.DataLoaders([(P,)], device="cpu"))
+    with pytest.warns(UserWarning, match="the last batch had no targets, so nothing was learnt from it"):
+        learn.fit(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        line_learner().fit(1)
+        line_learner().fit(1, cbs=cbnb.Callback(before_train=lambda cb: (_ for _ in ()).throw(cbnb.CancelTrainException())))
+
+
+def test_rows_are_logged_in_a_fit_and_not_in_a_validation():
+    learn, rows = line_learner(), []
+    learn.logger = rows.append
+    log = cbnb.Callback(after_validate=lambda cb: cb.learn.logger("mine"))
+    learn.fit(1, cbs=log)
+    assert rows[0] == "mine" and len(rows) == 2
+    learn.validate(cbs=log)
+    assert len(rows) == 2
+    with learn.no_logging() as same:
+        learn.fit(1, cbs=log)
+    assert len(rows) == 2 and same is learn and learn.logger == rows.append
+
+
+def test_hypers_that_are_set_between_fits_are_saved(tmp_path):
+    learn = line_learner(path=tmp_path)
+    learn.fit(1, lr=0.5)
+    learn.opt.param_groups[0]["lr"] = 7
+    assert torch.load(learn.save("a"), weights_only=True)["opt"]["param_groups"][0]["lr"] == 7
+
+
+def test_the_gradient_mode_is_put_back_however_a_run_ends():
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            learn = line_learner(cbs=cbnb.Callback(after_validate=lambda cb: torch.set_grad_enabled(not grad)))
+            learn.validate()
+            assert torch.is_grad_enabled() == grad
+
+
+def test_a_switched_off_callback_is_on_again_after_the_run_and_not_after_one_within():
+    cb = cbnb.Callback(before_fit=lambda cb: setattr(cb, "run", False))
+    seen = []
+    look = cbnb.Callback(after_train=lambda self: (self.learn.validate(), seen.append(cb.run)))
+    line_learner(cbs=[cb, look]).fit(1)
+    assert seen == [False] and cb.run
+
+
+def test_a_second_run_is_refused_where_it_would_train_and_named():
+    learn = line_learner()
+    with pytest.raises(RuntimeError, match=r"already running \(epoch 0, training batch 0\): it cannot start another fit"):
+        learn.fit(1, cbs=cbnb.Callback(after_batch=lambda cb: cb.learn.fit(1)))
+
+
+def test_a_new_optimizer_has_the_rate_of_the_last_group():
+    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+    for lr, want in [([0.1, 0.2], 0.2), (0.3, 0.3), (slice(0.1, 0.4), 0.4)]:
+        learn = line_learner(model=model, splitter=lambda m: [m[0], m[1]], lr=lr)
+        learn.create_opt()
+        assert [g["lr"] for g in learn.opt.param_groups] == [want] * 2
+
+
+def test_gradients_are_refused_to_be_off_around_a_fit():
+    with torch.no_grad(), pytest.raises(RuntimeError, match="gradients are switched off around this fit"):
+        line_learner().fit(1)
+    assert line_learner().validate()[0] == 13
+
+
+def test_a_row_of_a_summary_has_shape_count_and_whether_it_trains():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head, self.act = nn.Linear(3, 400), nn.Linear(400, 2), nn.ReLU()
+            self.pair = type("Pair", (nn.Module,), dict(forward=lambda self, x: (x, x)))()
+            for p in self.body.parameters():
+                p.requires_grad_(False)
+
+        def forward(self, x):
+            return self.head(self.pair(self.act(self.body(x)))[0])
+
+    model = Two()
+    learn = cbnb.Learner([(torch.zeros(4, 3), torch.zeros(4, 2))], model, nn.MSELoss(), default_cbs=False)
+    text = learn.summary()
+    assert text.rows == [
+        ("body Linear", "4 x 400", "1,600", ""),
+        ("act ReLU", "4 x 400", "0", ""),
+        ("pair Pair", "tuple", "0", ""),
+        ("head Linear", "4 x 2", "802", "yes"),
+    ]
+    assert text.notes == ["2,402 parameters, 802 of them trainable", "optimizer AdamW, loss MSELoss()", "callbacks TrainEvalCallback"]
+    lines = text.splitlines()
+    assert lines[0] == "layer        output   parameters  trainable" and lines[1] == "body Linear  4 x 400  1,600"
+    assert lines[5:] == ["", *text.notes] and repr(text) == str(text)
+    page = text._repr_html_()
+    assert page.count("<tr>") == 5 and '<td style="text-align:right">802</td><td style="text-align:left">yes</td>' in page
+    assert '<th style="text-align:left">layer</th>' in page and "<p>2,402 parameters, 802 of them trainable<br>optimizer" in page
+
+
+def test_freezing_with_one_group_or_of_all_is_told():
+    learn = line_learner()
+    with pytest.warns(UserWarning, match="freezing has no effect with one parameter group"):
+        learn.freeze()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn.unfreeze()
+    model = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))
+    learn = line_learner(model=model, splitter=lambda m: [m[0], m[1]])
+    with pytest.warns(UserWarning, match="all parameter groups are frozen now"):
+        learn.freeze_to(2, train_bn=False)
+    trains = lambda: [p.requires_grad for p in model.parameters()]
+    assert trains() == [False] * 4
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn.freeze_to(1)
+        assert trains() == [False, False, True, True]
+        learn.unfreeze()
+    assert trains() == [True] * 4
+
+
+def test_models_and_losses_of_steps_are_moved_too():
+    """`meta` stands in for a device."""
+    parts = [nn.Linear(1, 1) for _ in range(3)]
+    losses = [nn.CrossEntropyLoss(weight=torch.ones(2)) for _ in range(3)]
+    opt = torch.optim.SGD(parts[1].parameters(), lr=0.1)
+    steps = dict(train_step=cbnb.TrainStep(parts[1], losses[1], opt), eval_step=cbnb.EvalStep(parts[2], losses[2]))
+    learn = cbnb.Learner(cbnb.DataLoaders([(P, Y)], device="cpu"), parts[0], losses[0], **steps)
+    learn.loss_func = losses[0]
+    learn.dls.to("meta")
+    learn.to_dls_device()
+    assert [p.weight.device.type for p in (*parts, *losses)] == ["meta"] * 6
+    learn.dls.device = None
+    learn.to_dls_device()
+    assert parts[0].weight.device.type == "meta"

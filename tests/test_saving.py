@@ -7,6 +7,7 @@ import fcntl
 import os
 import pickle
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -725,6 +726,23 @@ def test_an_interrupt_in_the_middle_of_a_save_is_one_afterwards(tmp_path, monkey
     learn.load("model_0", with_opt=False)
 
 
+@pytest.mark.filterwarnings("error")
+def test_ctrl_c_while_the_best_weights_are_written_leaves_them_the_best(tmp_path, monkeypatch, capsys):
+    """The file and `best` go together, so the end of the interrupted fit finds them."""
+    save = torch.save
+
+    def slow(state, file):
+        save(state, file)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("cbnb.checkpoint.torch.save", slow)
+    learn = line_learner(path=tmp_path, cbs=cbnb.SaveModel())
+    with pytest.raises(cbnb.FitInterrupted):
+        learn.fit(3)
+    assert learn.save_model.best == pytest.approx(5.3248) and learn.save_model.best_epoch == 0
+    assert "weights are those of epoch 0, with valid_loss 5.3248;" in capsys.readouterr().out
+
+
 def test_ctrl_c_between_the_weights_and_the_optimizer_waits_until_both_are_loaded(tmp_path, monkeypatch):
     learn = line_learner(path=tmp_path, opt_func=torch.optim.Adam)
     learn.fit(1)
@@ -914,3 +932,82 @@ def test_a_note_that_cannot_be_saved_is_a_type_error(value, tmp_path):
 
 def test_a_note_is_read_by_a_name_of_the_package(tmp_path):
     assert cbnb.read_note(line_learner(path=tmp_path).save("a", note=dict(epoch=3))) == dict(epoch=3)
+
+
+def test_an_error_of_the_writer_is_not_hidden_by_what_it_did_to_the_draft(tmp_path):
+    def write(draft):
+        shutil.rmtree(draft.parent)
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        write_whole(tmp_path / "a", write)
+    assert files(tmp_path) == []
+
+
+def test_an_interrupt_that_the_optimizer_raises_stays_one(tmp_path, monkeypatch):
+    learn = adam_learner(tmp_path)
+    learn.fit(1)
+    learn.save("a")
+    learn.fit(1)
+    weights, opt, state = ab(learn), learn.opt, learn.opt.state
+    monkeypatch.setattr(learn.opt, "load_state_dict", lambda state: (_ for _ in ()).throw(KeyboardInterrupt("mine")))
+    with pytest.raises(KeyboardInterrupt, match="mine") as caught:
+        learn.load("a")
+    assert caught.value.__notes__ == [f"nothing was loaded from {tmp_path / 'models/a.pth'}"]
+    assert ab(learn) == weights and learn.opt is opt and opt.state is state
+
+
+def test_where_a_file_is_looked_for(tmp_path):
+    learn = line_learner(path=tmp_path, model_dir="m")
+    assert learn.model_file("a") == learn.model_file("a.pth") == tmp_path / "m/a.pth" and learn.model_file(Path("b/a.v1")) == tmp_path / "m/b/a.v1.pth"
+    assert learn.model_file(tmp_path / "x") == tmp_path / "x.pth"
+
+
+@pytest.mark.parametrize("n, rest", [(5, ""), (6, ", ...")])
+def test_names_that_do_not_fit_are_listed_up_to_five(n, rest, tmp_path):
+    learn = line_learner(path=tmp_path)
+    names = [f"more{i}" for i in range(n)]
+    torch.save({**learn.model.state_dict(), **dict.fromkeys(names, torch.ones(1))}, learn.save("a"))
+    with pytest.warns(UserWarning) as seen:
+        learn.load("a", strict=False, with_opt=False)
+    assert str(seen[0].message) == f"2 of the {n + 2} names in {tmp_path / 'models/a.pth'} fit the model, which has 2; only in the file: {', '.join(names[:5])}{rest}"
+    torch.save(dict(c=torch.ones(1)), learn.model_file("a"))
+    with pytest.warns(UserWarning, match="^none of the 1 names in .* fit the model, which has 2, so no weight was loaded; only in the file: c; only in the model: a, b$"):
+        learn.load("a", strict=False, with_opt=False)
+
+
+def test_epochs_are_saved_as_often_as_asked(tmp_path):
+    for every, want in [(True, [0, 1, 2, 3]), (2, [0, 2]), (3, [0, 3])]:
+        folder = tmp_path / str(every)
+        line_learner(path=folder, cbs=cbnb.SaveModel(fname="m.pth", every_epoch=every)).fit(4)
+        assert files(folder) == [f"models/m_{i}.pth" for i in want]
+    for wrong in (0, -1, 1.5):
+        with pytest.raises((ValueError, TypeError), match="every_epoch"):
+            cbnb.SaveModel(every_epoch=wrong)
+    with pytest.raises(ValueError, match="contradict each other"):
+        cbnb.SaveModel(every_epoch=2, at_end=True)
+
+
+def test_the_best_is_not_loaded_from_a_file_that_something_else_wrote(tmp_path):
+    learn = line_learner(path=tmp_path, cbs=cbnb.SaveModel())
+    touch = cbnb.Callback(after_fit=lambda cb: cb.learn.save("model"))
+    with pytest.warns(UserWarning, match="was written or removed by something else since it got the best weights"):
+        learn.fit(1, cbs=touch)
+    gone = cbnb.Callback(after_fit=lambda cb: cb.learn.model_file("model").unlink())
+    with pytest.warns(UserWarning, match="was written or removed by something else"):
+        learn.fit(1, cbs=gone)
+
+
+def test_a_fit_that_goes_on_takes_the_best_from_the_file(tmp_path, capsys):
+    learn = line_learner(path=tmp_path, cbs=cbnb.SaveModel())
+    learn.fit(2)
+    other = line_learner(path=tmp_path, cbs=cbnb.SaveModel(), lr=1e-6)
+    other.load("model", with_opt=False)
+    capsys.readouterr()
+    other.fit(3, start_epoch=2)
+    out = capsys.readouterr().out
+    assert f"the best so far is valid_loss {learn.save_model.best:.6g}, of epoch 1, in {tmp_path / 'models/model.pth'}" in out
+    assert other.save_model.best < learn.save_model.best and other.save_model.best_epoch == 2
+    learn.save("model", with_opt=False)
+    with pytest.warns(UserWarning, match="does not say its valid_loss: the first epoch of this fit with a valid_loss will replace it"):
+        line_learner(path=tmp_path, cbs=cbnb.SaveModel()).fit(3, start_epoch=2)

@@ -1299,3 +1299,195 @@ def test_a_fit_that_is_tried_again_after_an_error_warns_too():
     except MemoryError:
         with pytest.warns(UserWarning, match="rates of this learner had no effect"):
             learn.fit(1, 0.5)
+
+
+# --- the parts, one by one ---
+
+
+class Modes(Line):
+    """Notes in which mode it is called, and whether gradients are recorded."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen, self.drop = [], nn.Dropout(0.5)
+
+    def forward(self, x):
+        self.seen.append((self.training, self.drop.training, torch.is_grad_enabled()))
+        return super().forward(x)
+
+
+def test_a_step_called_by_hand_sees_to_the_mode():
+    """Training leaves the model in training mode; evaluation leaves each module as it was, also after an error."""
+    x, y = line_batches()[0]
+    net = Modes()
+    net.eval()
+    assert TrainStep(net, nn.MSELoss(), sgd(net))(x, y) == 13 and net.training
+    net.drop.eval()
+    evaluate = cbnb.EvalStep(net, nn.MSELoss())
+    loss, pred, target = evaluate((x, y))
+    assert (loss.item(), target) == (pytest.approx(8.32), y) and not pred.requires_grad and net.training and not net.drop.training
+    assert net.seen == [(True, True, True), (False, False, False)]
+    with pytest.raises(TypeError):
+        evaluate(x, y, y)
+    assert net.training and not net.drop.training
+    (pred,) = cbnb.EvalStep(net, nn.MSELoss())(x)
+    assert pred.shape == x.shape and cbnb.EvalStep(net)(x, y)[0].shape == x.shape
+
+
+def test_a_batch_may_be_given_whole_or_by_its_elements():
+    class Sum(Line):
+        def forward(self, x, z=0):
+            return super().forward(x) + z
+
+    x, y = line_batches()[0]
+    net = Sum()
+    step = cbnb.EvalStep(net, lambda pred, y: (pred - y).mean())
+    for batch in ([(x, y)], [[x, y]], [x, y]):
+        assert step(*batch)[0] == -3
+    assert step(x, torch.ones(8), y)[0] == -2 and len(step([x, torch.ones(8), y])) == 3
+    two = cbnb.EvalStep(net, lambda pred, y, z: (pred - y - z).mean(), n_inp=1)
+    assert two(x, y, y)[0] == -6 and len(two(x, y, y)) == 4
+    trains = TrainStep(net, lambda pred, y, z: (pred - y - z).mean(), sgd(net), n_inp=1)
+    assert trains(x, y, y) == -6
+
+
+def test_several_losses_may_be_vectors():
+    """The gradient is that of the sum, and what is reported is the mean."""
+
+    class Vectors(Parts):
+        def forward(self, x, y):
+            e = ((self.wide + self.deep) * x - y).square()
+            return e, 3 * e
+
+    net = Vectors()
+    step = MultiLossStep(net, [SGD([net.wide], lr=0.01), SGD([net.deep], lr=0.01)])
+    one, two = step(*PARTS_BATCH)
+    assert one.shape == two.shape == (2, 1) and one.flatten().tolist() == [1, 1] and two.flatten().tolist() == [3, 3]
+    assert weights(net) == pytest.approx([1 - 0.01 * 2 * (1 + 2), 2 - 0.01 * 6 * (1 + 2)])
+    net = Vectors()
+    learn = own_learner(net, MultiLossStep(net, [SGD([net.wide], lr=0.01), SGD([net.deep], lr=0.01)]), [PARTS_BATCH])
+    learn.fit(1)
+    assert learn.recorder.last().raw_losses[0] == 4
+
+
+@pytest.mark.parametrize("found, n, words", [((1, 2, 3), 2, None), ([1, 2], 2, None), ((1,), 2, "2 optimizers need 2 losses in a tuple, not 1 in a tuple"), ([], 1, "1 optimizers need 1 losses in a tuple, not 0 in a list"), (3.0, 1, "not float")])
+def test_losses_are_counted(found, n, words):
+    from cbnb.steps import n_losses
+
+    if words is None:
+        assert n_losses(found, n) == tuple(found)
+    else:
+        with pytest.raises(ValueError, match=words):
+            n_losses(found, n)
+
+
+def test_predictions_that_follow_the_losses_are_one_or_several():
+    class Predicts(Parts):
+        def forward(self, x, y):
+            return (*super().forward(x, y), *[x] * self.n)
+
+    x, y = PARTS_BATCH
+    for n in (0, 1, 2):
+        net = Predicts()
+        net.n, seen = n, []
+        note = cbnb.Callback(after_pred=lambda cb: seen.append(cb.learn.pred))
+        learn = own_learner(net, MultiLossStep(net, [SGD([net.wide], 0.1), SGD([net.deep], 0.1)]), [PARTS_BATCH], cbs=note)
+        learn.fit(1)
+        assert seen[0] is (None if n == 0 else x) if n < 2 else isinstance(seen[0], tuple) and len(seen[0]) == 2
+
+
+def test_a_closure_uses_the_gradients_that_are_there_first():
+    """Each further call computes them anew; what callbacks see is of the first."""
+    calls, seen = [], []
+
+    class Counting(Line):
+        def forward(self, x):
+            calls.append(torch.is_grad_enabled())
+            return super().forward(x)
+
+    class Search(torch.optim.SGD):
+        def step(self, closure):
+            with torch.enable_grad():
+                seen.extend(closure().item() for _ in range(3))
+            super().step()
+
+    note = cbnb.Callback(after_step=lambda cb: seen.append((cb.learn.loss.item(), len(calls))))
+    learn = line_learner(1, valid=False, model=Counting(), opt_func=Search, train_step=ClosureStep(), cbs=note)
+    learn.fit(1)
+    assert seen == [13, 13, 13, (13, 3)] and ab(learn) == pytest.approx((0.4, 0.6))
+
+
+def test_ftrl_evaluates_a_closure_with_gradients():
+    w = nn.Parameter(torch.zeros(1))
+    opt = FTRL([w], lr=0.1)
+
+    def closure():
+        opt.zero_grad()
+        loss = (w - 1).square().sum()
+        loss.backward()
+        return loss
+
+    assert opt.step(closure).item() == 1 and w.item() > 0 and opt.step() is None
+
+
+@pytest.mark.parametrize(
+    "settings, want",
+    [
+        (dict(lr_power=-1.0), 2 / 41),
+        (dict(lr_power=0.0), 2 / 10),
+        (dict(lr_power=0.0, l1=0.5), 1.5 / 10),
+        (dict(lr_power=0.0, l2=5.0), 2 / 15),
+        (dict(lr_power=0.0, l1=2.0), 0),
+        (dict(lr_power=-1.0, initial_accum=1.0), 2 / 50),
+    ],
+)
+def test_one_step_of_ftrl_by_hand(settings, want):
+    """z = -2 and n = 0.1 + 4; the weight is (|z| - l1)/(n**-lr_power/lr + l2)."""
+    w, still, frozen = (nn.Parameter(torch.zeros(1)) for _ in range(3))
+    opt = FTRL([dict(params=[w, still]), dict(params=[frozen], lr=0.0)], lr=0.1, **settings)
+    w.grad, frozen.grad = torch.tensor([-2.0]), torch.tensor([-2.0])
+    opt.step()
+    assert w.item() == pytest.approx(want) and still.item() == frozen.item() == 0 and set(opt.state) <= {w, still}
+
+
+def test_new_gradients_are_divided_and_older_ones_stay():
+    from cbnb.steps import unscaled
+
+    old, none = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+    for sens in (1, 4):
+        old.grad, none.grad = torch.ones(1), None
+        with unscaled([old, none], sens):
+            (sens * 3 * (old + none)).sum().backward(inputs=[old])
+        assert old.grad.item() == 4 and none.grad is None
+
+
+def test_what_a_loss_is_for_is_found_or_refused():
+    from cbnb.steps import trainable, with_params
+
+    a, b, frozen = (torch.ones(1, requires_grad=on) for on in (True, True, False))
+    opts = [SGD([a, frozen], 0.1), SGD([frozen], 0.1), SGD([b], 0.1)]
+    losses = [a * 2, torch.ones(1), b * 2]
+    assert [(loss is losses[i], params[0] is p) for (loss, params), i, p in zip(with_params(losses, opts), (0, 2), (a, b))] == [(True, True)] * 2
+    assert trainable(opts[0]) == [a] and trainable(opts[1]) == []
+    with pytest.raises(ValueError, match="loss 2 depends on no parameter that is trained"):
+        with_params([a * 2, torch.ones(1), torch.ones(1)], opts)
+
+
+def test_the_state_of_a_step_is_that_of_its_model():
+    net, other = Line(), Line()
+    with torch.no_grad():
+        net.a.add_(5)
+    state = TrainStep(net, nn.MSELoss(), sgd(net)).state_dict()
+    assert set(state) == {"a", "b"}
+    TrainStep(other, nn.MSELoss(), sgd(other)).load_state_dict(state)
+    assert other.a.item() == 5
+
+
+def test_a_loss_of_several_is_mixed_by_nobody():
+    """A second call of the loss in one batch, as of mixed targets, is refused; the next batch is a new one."""
+    learn = parts_learner(cbs=cbnb.Callback(after_loss=lambda cb: cb.learn.train_step.loss(cb.learn) if cb.learn.training else None))
+    with pytest.raises(ValueError, match="several losses cannot be mixed"):
+        learn.fit(1)
+    learn = parts_learner(2, cbs=cbnb.Callback(before_backward=lambda cb: (_ for _ in ()).throw(cbnb.CancelBatchException())))
+    learn.fit(1)
+    assert weights(learn.model) == [1, 2]

@@ -37,16 +37,16 @@ SURVIVED, HANGS = "", "takes too long"
 # The test files for a module, besides test_defaults.py; for all others it is test_<module>.py.
 TESTS = {
     "callback": "callbacks events errors",
-    "checkpoint": "saving",
+    "checkpoint": "saving interrupts",
     "dashboard": "display lr_picker",
-    "learner": "learner callbacks events errors undo guards",
-    "lr_finder": "lr_finder lr_trials",
+    "learner": "learner callbacks events errors undo guards steps data interrupts",
+    "lr_finder": "lr_finder lr_trials interrupts",
     "lr_rules": "lr_rules lr_finder",
     "mixup": "mixup hooks",
     "optim": "optim steps schedule errors",
     "recorder": "recorder plot",
     "show_graph": "hooks",
-    "snapshot": "undo",
+    "snapshot": "snapshot undo",
     "undo": "undo interrupts guards",
 } | {f"dialects/{name}": "fastai_v1" for name in ("recognise", "fastai_v1", "v1_loop", "v1_schedules", "v1_slots")}
 
