@@ -42,7 +42,8 @@ ELSEWHERE = "in another process"
 TESTS = {
     "callback": "callbacks events errors",
     "checkpoint": "saving",
-    "dashboard": "display lr_picker",
+    "dashboard": "dashboard live",
+    "display": "display kernel",
     "learner": "learner callbacks events errors undo guards",
     "mixup": "hooks",
     "optim": "optim steps schedule errors",
