@@ -15,6 +15,7 @@ from torch import nn
 
 import cbnb.all as cbnb
 from cbnb.dialects import fastai_v1 as v1
+from cbnb.dialects.v1_schedules import diverges
 from helpers import Line, ab, line_batches, line_learner, noting, same_bits
 
 TRAIN_BATCH = "batch_begin loss_begin backward_begin backward_end step_end batch_end".split()
@@ -168,6 +169,26 @@ def test_flags(cb, weights):
         warnings.simplefilter("ignore")
         learn = fitted(cb)
     assert near(ab(learn), weights)
+
+
+def test_a_skipped_step_may_keep_its_gradients():
+    """The second update is that of both batches: twice a fifth of the way to (2, 3). The slots are called as if there had been two."""
+    notes = Notes()
+    learn = fitted(Answers("on_backward_end", lambda s: s["num_batch"] == 0, skip_step=True, skip_zero=True), notes)
+    assert near(ab(learn), (0.8, 1.2)) and notes.slots == ["train_begin", *slots_of_an_epoch(2, 1), "train_end"]
+
+
+def test_a_step_that_was_cancelled_before_v1_has_no_slots():
+    class Cancels(cbnb.Callback):
+        def before_step(self):
+            if self.learn.iter == 0:
+                raise cbnb.CancelStepException()
+
+    notes = Notes()
+    learn = fitted(Cancels(), notes)
+    once = [name for name in TRAIN_BATCH if name not in ("backward_end", "step_end")]
+    assert notes.slots == ["train_begin", "epoch_begin", *once, *TRAIN_BATCH, *VALID_BATCH, "epoch_end", "train_end"]
+    assert near(ab(learn), (0.4, 0.6))
 
 
 def test_skip_zero_leaves_gradients_for_the_next_batch_of_the_fit():
@@ -468,6 +489,59 @@ def test_handler_by_itself():
     assert notes.slots == ["train_begin", "epoch_begin", *TRAIN_BATCH, *VALID_BATCH, "epoch_end", "train_end"]
 
 
+def test_metrics_are_not_told_of_what_only_training_has():
+    notes = Notes()
+    handler = v1.CallbackHandler(metrics=notes)
+    handler.on_train_begin(1)
+    handler.on_epoch_begin()
+    for train in (True, False):
+        handler.on_batch_begin(None, None, train)
+        handler.on_loss_begin(None)
+        if train:
+            handler.on_backward_begin(torch.tensor(1.0)), handler.on_backward_end(), handler.on_step_end()
+        handler.on_batch_end(None)
+    handler.on_epoch_end(None)
+    assert notes.slots == ["train_begin", "epoch_begin", "batch_begin", "batch_end"]  # no validation loss, no metrics
+    handler.on_epoch_end(0.5)
+    handler.on_train_end()
+    assert notes.slots[4:] == ["epoch_end", "train_end"]
+
+
+def test_an_object_without_an_order_has_that_of_the_base_class():
+    class Plain:
+        def on_epoch_end(self, last_metrics):
+            return {"last_metrics": [*last_metrics, "plain"]}
+
+    early, late, plain = v1.Callback(), v1.Callback(), Plain()
+    early._order, late._order = -0.5, 0.5
+    for cb, word in ((early, "early"), (late, "late")):
+        cb.on_epoch_end = lambda last_metrics, word=word, **kwargs: {"last_metrics": [*last_metrics, word]}
+    handler = v1.CallbackHandler([late, plain, early])
+    assert handler.callbacks == [early, plain, late]
+    handler.on_train_begin(1)
+    handler.on_epoch_begin()
+    handler.measured(0.5)
+    assert handler.ask_early(0) == [0.5, "early"] and handler.ask_early(0.5) == [0.5, "early", "early", "plain"]
+    handler.on_epoch_end(0.5)
+    assert handler.state_dict["last_metrics"] == [0.5, "early", "early", "plain", "late"]  # the others follow
+    handler.on_epoch_end(0.25)
+    assert handler.state_dict["last_metrics"] == [0.25, "early", "plain", "late"]
+
+
+def test_a_line_or_a_row_of_a_table_is_written(capsys):
+    pbars = []
+
+    class Keeps(v1.Callback):
+        def on_train_begin(self, pbar, **kwargs):
+            pbars.append(pbar)
+
+    with (learn := line_learner()).no_logging():
+        learn.fit(1, cbs=Keeps())
+    pbars[0].write("ab")
+    pbars[0].write(["a", 1], table=True)
+    assert capsys.readouterr().out == "ab\na\t1\n"
+
+
 # --- validate, get_preds, lr_find ---
 
 
@@ -661,8 +735,12 @@ def test_a_returned_epoch_resumes():
     notes = Notes(lambda s: (s["epoch"], s["iteration"]), "on_epoch_begin", "on_epoch_end")
     learn = fitted(Answers("on_train_begin", epoch=2), notes, n_epoch=4)
     assert [c for _, c in notes.seen] == [(2, 0), (2, 2), (3, 2), (3, 4)] and len(learn.recorder.nb_batches) == 2
-    with pytest.raises(ValueError, match="epoch=9"):
-        fitted(Answers("on_train_begin", epoch=9))
+    for wrong in (2, -1, 0.5):
+        with pytest.raises(ValueError, match=f"epoch={wrong}: it should be a whole number from 0 to 1"):
+            fitted(Answers("on_train_begin", epoch=wrong))
+    notes = Notes()
+    fitted(Answers("on_train_begin", epoch=1), notes)
+    assert notes.slots == ["train_begin", "train_end"]
 
 
 def test_V05_no_batch_beyond_a_short_cycle():
@@ -686,6 +764,14 @@ def test_V06_lr_find_leaves_nothing_behind(tmp_path):
     lrs = learn.recorder.lrs
     assert len(lrs) == 30 and math.isclose(lrs[0], 1e-6) and math.isclose(lrs[-1], 1), "end_lr was never used"
     assert learn.recorder.val_losses == [None] * 4
+
+
+@pytest.mark.parametrize(
+    "losses, limit",
+    [([1], 4), ([3, 1], 4), ([2, 0], 6), ([-1, -2], 4), ([10, -1], 32), ([-2], 4)],  # four times the best, or as far above it
+)
+def test_V06_when_losses_diverge(losses, limit):
+    assert not diverges([*map(float, losses), limit]) and diverges([*map(float, losses), limit + 0.1])
 
 
 def test_V06_negative_losses():
@@ -1265,6 +1351,9 @@ def test_flat_then_cosine_by_phases():
     short = line_learner(5, opt_func=momentum_sgd)
     short.fit(4, cbs=phases(short, 3, 4))
     assert short.recorder.nb_batches == [5, 2], "the schedule ends in the second epoch"
+    whole = line_learner(5, opt_func=momentum_sgd)
+    whole.fit(4, cbs=phases(whole, 5, 5))
+    assert whole.recorder.nb_batches == [5, 5] and len(whole.recorder.val_losses) == 2, "and here with it"
 
 
 def test_phases_with_pairs_lists_and_other_annealings():
