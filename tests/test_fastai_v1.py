@@ -5,6 +5,7 @@ import functools
 import gc
 import inspect
 import math
+import re
 import subprocess
 import sys
 import warnings
@@ -875,9 +876,16 @@ def test_V11_the_smoothed_loss_says_so():
     assert "smoothed" in inspect.getdoc(type(line_learner().recorder).losses).lower()
 
 
-def test_V12_terminate_on_nan():
+def test_V12_terminate_on_nan(capsys):
     learn = fitted(v1.TerminateOnNaN(), n=5, n_epoch=3, lr=1e30)
     assert len(learn.recorder.nb_batches) == 1 and learn.recorder.val_losses == [None]
+    assert re.search(r"^the loss is inf in epoch 0 at batch 1: stopped$", capsys.readouterr().out, re.M)
+
+
+@pytest.mark.parametrize("n, batches", [(1, [1]), (3, [3]), (5, [5]), (6, [5, 1])])
+def test_a_fit_may_end_after_some_batches(n, batches):
+    learn = fitted(v1.StopAfterNBatches(n), n=5, n_epoch=3)
+    assert learn.recorder.nb_batches == batches and learn.recorder.val_losses[-1] is None
 
 
 def test_V13_methods_get_what_they_accept():
@@ -898,21 +906,75 @@ def test_V13_methods_get_what_they_accept():
 # --- the rest ---
 
 
-def test_early_stopping_and_plateau():
-    def watched(cls, values, **kwargs):
-        class Told(cls):
-            def get_monitor_value(self):
-                return values[len(self.learn.recorder.val_losses) - 1]
+def watched(cls, *fits, **kwargs):
+    """A learner after fits of so many epochs, in which these values were watched; None: it was not validated."""
 
-        learn = line_learner()
-        cb = Told(learn, **kwargs)
+    class Told(cls):
+        def get_monitor_value(self):
+            return values[len(self.learn.recorder.val_losses) - 1]
+
+    learn = line_learner()
+    cb = Told(learn, **kwargs)
+    for values in fits:
         learn.fit(len(values), cbs=cb)
-        return learn.recorder
+    return learn.recorder
 
-    values = [5, 4, 3, 3.5, 3.2, 3.4]
-    assert len(watched(v1.EarlyStopping, values).val_losses) == 4
-    assert len(watched(v1.EarlyStopping, values, patience=1).val_losses) == 5
-    assert near(watched(v1.ReduceLROnPlateau, [3, 3, 3, 2], factor=0.1, min_lr=0.002).lrs[::2], (0.1, 0.1, 0.01, 0.002))
+
+VALUES = [5, 4, 3, 3.5, 3.2, 3.4, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "values, settings, n",
+    [
+        (VALUES, {}, 4),
+        (VALUES, dict(patience=1), 5),
+        (VALUES, dict(patience=2), 6),
+        (VALUES, dict(patience=3), 8),
+        (VALUES, dict(mode="max"), 2),
+        (VALUES, dict(monitor="accuracy"), 2),
+        (VALUES, dict(monitor="error_rate"), 4),
+        (VALUES, dict(monitor="accuracy", mode="min"), 4),
+        (VALUES, dict(min_delta=1), 2),  # better by as much is no better
+        (VALUES, dict(min_delta=0.9), 4),
+        ([1, 2, 3.5, 4, 9], dict(mode="max", min_delta=1, patience=1), 5),
+        ([1, None, 2], {}, 2),
+    ],
+)
+def test_early_stopping(values, settings, n):
+    assert len(watched(v1.EarlyStopping, values, **settings).val_losses) == n
+
+
+def test_early_stopping_begins_anew():
+    assert len(watched(v1.EarlyStopping, [1, 2], [None, 3, 2], patience=1).val_losses) == 3
+    assert len(watched(v1.EarlyStopping, [1], [3, 2]).val_losses) == 2
+
+
+def test_rates_fall_on_a_plateau():
+    lrs = watched(v1.ReduceLROnPlateau, [3, 3, 3, 2, 2], factor=0.1, min_lr=0.002).lrs
+    assert near(lrs[::2], (0.1, 0.1, 0.01, 0.002, 0.002))
+    assert near(watched(v1.ReduceLROnPlateau, [3, 3, 3, 3], patience=1).lrs[::2], (0.1, 0.1, 0.1, 0.02))
+    assert near(watched(v1.ReduceLROnPlateau, [3, 3, 3], min_lr=0.5).lrs[::2], (0.1, 0.1, 0.1))  # never higher
+    assert near(watched(v1.ReduceLROnPlateau, [3, 3, 2.9, 2.5], min_delta=0.3).lrs[::2], (0.1, 0.1, 0.02, 0.004))
+
+
+@pytest.mark.parametrize("wrong, words", [(dict(mode="low"), "mode='low'"), (dict(patience=-1), "patience"), (dict(min_delta=-1), "min_delta")])
+def test_wrong_settings_of_trackers(wrong, words):
+    with pytest.raises(ValueError, match=words):
+        v1.EarlyStopping(line_learner(), **wrong)
+
+
+@pytest.mark.parametrize("name, key", [("val_loss", "valid_loss"), ("trn_loss", "train_loss"), ("valid_loss", "valid_loss")])
+def test_a_tracker_knows_names_of_v1(name, key):
+    seen = []
+
+    class Tells(v1.TrackerCallback):
+        def on_epoch_end(self, **kwargs):
+            seen.append(self.get_monitor_value())
+
+    learn = line_learner()
+    cb = Tells(learn, monitor=name)
+    learn.fit(2, cbs=cb)
+    assert seen == [row[key] for row in learn.recorder.last().epochs]
 
 
 def test_trackers_warn_about_unknown_names():
@@ -928,6 +990,49 @@ def test_save_model_does_not_load_a_file_of_before(tmp_path):
     learn.fit(1, cbs=v1.StopAfterNBatches(1))
     learn.fit(1, cbs=[v1.SaveModel(learn), v1.StopAfterNBatches(1)])
     assert ab(learn)[0] > 1, "a file of an earlier fit was loaded"
+
+
+def test_which_epochs_are_saved(tmp_path):
+    """The training loss falls, so that `max` has the first epoch; that is loaded in the end."""
+    learn = line_learner(path=tmp_path)
+    learn.fit(3, cbs=v1.SaveModel(learn, monitor="train_loss", mode="max", name="best"))
+    assert near(ab(learn), (0.72, 1.08)) and [path.stem for path in (tmp_path / "models").iterdir()] == ["best"]
+    learn.fit(2, cbs=v1.SaveModel(learn, every="epoch", name="each"))
+    assert sorted(path.stem for path in (tmp_path / "models").iterdir()) == ["best", "each_0", "each_1"]
+    with pytest.raises(ValueError, match="every='batch'"):
+        v1.SaveModel(learn, every="batch")
+
+
+def test_the_table_in_a_file(tmp_path):
+    learn = line_learner(path=tmp_path / "new")
+    log = v1.CSVLogger(learn, "log")
+    assert log.path == tmp_path / "new" / "log.csv"
+    learn.fit(2, cbs=log, valid_every=2)
+    head, first, second = log.path.read_text().splitlines()
+    assert head == "epoch,train_loss,valid_loss,time" and re.fullmatch(r"0,10\.636\d{3},,00:00", first) and second.startswith("1,7.433")
+    learn.fit(1, cbs=v1.CSVLogger(learn, "log", append=True))
+    assert log.path.read_text().splitlines()[:3] == [head, first, second] and len(log.path.read_text().splitlines()) == 4
+    learn.fit(1, cbs=v1.CSVLogger(learn, "log"))
+    assert len(log.path.read_text().splitlines()) == 2
+    learn.fit(1, cbs=(other := v1.CSVLogger(learn, "other", append=True)))
+    assert other.path.read_text().splitlines()[0] == head
+
+
+def test_a_graph_is_shown_once_and_then_updated(monkeypatch):
+    shown = []
+    handle = type("Handle", (), {"update": lambda self, data, **kwargs: shown.append(("update", data["text/plain"], kwargs["raw"]))})()
+
+    def display(data, *, raw, metadata, display_id):
+        shown.append(("display", data["text/plain"], raw and display_id))
+        return handle
+
+    monkeypatch.setattr(v1, "shell", lambda: True)
+    monkeypatch.setattr("IPython.display.display", display)
+    fitted(v1.ShowGraph, n=5, n_epoch=3)
+    told = [("losses of 1 epochs", True), ("losses of 2 epochs", True), ("losses of 3 epochs", True)]
+    assert shown == [(kind, *rest) for kind, rest in zip(("display", "update", "update"), told)]
+    shown.clear()
+    assert fitted(v1.ShowGraph, valid=False).show_graph.fig is None and shown == []
 
 
 def test_show_graph_and_plots():
@@ -951,6 +1056,8 @@ def test_resumed_training_loads_what_was_saved(tmp_path):
 def test_clip_before_the_step():
     learn = fitted(functools.partial(v1.GradientClipping, clip=1.0), n=1)
     assert math.isclose(math.hypot(*ab(learn)), 0.1, rel_tol=1e-4)
+    for clip in (0, None):
+        assert near(ab(fitted(functools.partial(v1.GradientClipping, clip=clip), n=1)), (0.4, 0.6))
 
 
 def test_a_learner_with_v1_callbacks_can_be_copied():

@@ -51,7 +51,9 @@ TESTS = {
     "show_graph": "hooks display",
     "snapshot": "undo",
     "undo": "undo interrupts guards",
-} | {f"dialects/{name}": "fastai_v1" for name in ("recognise", "fastai_v1", "v1_loop", "v1_schedules", "v1_slots")}
+    "dialects/fastai_v2": "fastai_v2",
+    "dialects/recognise": "fastai_v1 mindspore",
+} | {f"dialects/{name}": "fastai_v1" for name in ("fastai_v1", "v1_loop", "v1_schedules", "v1_slots")}
 
 _SWAPS = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
