@@ -176,8 +176,7 @@ def load_param_into_net(
         if v.shape != mine[name].shape: raise RuntimeError(
             f'{name} is of shape {tuple(mine[name].shape)} in the net, '
             f'and of shape {tuple(v.shape)} in parameter_dict')
-    with torch.no_grad():
-        for name, v in found.items(): mine[name].copy_(v)
+    for name, v in found.items(): mine[name].copy_(v)
     not_loaded = [name for name in mine if name not in found]
     return not_loaded, [name for name in parameter_dict if name not in found]
 
