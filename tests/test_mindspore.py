@@ -207,9 +207,10 @@ def test_stop_in_a_later_step(nth):
 
 
 def test_stop_without_evaluation_and_stop_of_training_from_evaluation():
-    learner().fit(E, cbs=(witness := Witness("on_train_step_end", validate=False)))
-    assert [row[0] for row in witness.rows][-3:] == ["on_train_step_end", "on_train_epoch_end", "on_train_end"]
     learn = learner()
+    learn.fit(E, cbs=(witness := Witness("on_train_step_end", validate=False)))
+    assert [row[0] for row in witness.rows][-3:] == ["on_train_step_end", "on_train_epoch_end", "on_train_end"]
+    assert learn.valid_every == 1
     for name in EVENTS[6:]:
         learn.fit(E, cbs=(witness := Witness(name, training=True)))
         assert [row[0] for row in witness.rows][-2:] == ["on_train_epoch_end", "on_train_end"] and witness.rows[-1][1] == 1
@@ -568,6 +569,19 @@ def test_new_names_hide_old_ones_unless_they_pass_them_on(capsys):
 
 
 # ---------------------------------------------------------------- what they print
+
+
+@pytest.mark.parametrize("name", EVENTS)
+def test_a_new_name_of_the_base_class_calls_the_old_one(name):
+    """As `super().on_train_end(run_context)` of a subclass does."""
+
+    class Old(ms.Callback):
+        pass
+
+    setattr(Old, name.split("_", 2)[2], lambda self, context: told.append(context))
+    told = []
+    getattr(Old(), name)("context")
+    assert told == ["context"]
 
 
 def test_loss_monitor_prints_as_mindspore_does(capsys):

@@ -16,6 +16,7 @@ import argparse
 import ast
 import difflib
 import json
+import math
 import os
 import random
 import re
@@ -414,13 +415,14 @@ class Project:
         return f"{self.notebook.name}, cell {failed}" if failed else SURVIVED
 
     def failed_test(self, function: str) -> str:
-        """The test that fails, among those that may call `function` (all of them if it is empty), the quick ones first."""
+        """The test that fails, among those that may call `function` (all of them if it is empty): the quick ones first,
+        those with a process of their own last and in their order, so that each process is started once."""
 
         def concerned(test: str) -> bool:
             return not function or any(name in (function, ELSEWHERE) or name.startswith(f"{function}.") for name in self.calls[test])
 
         tests = list(filter(concerned, self.calls)) or list(self.calls)
-        tests.sort(key=self.seconds.get)
+        tests.sort(key=lambda test: math.inf if ELSEWHERE in self.calls[test] else self.seconds[test])
         tests = [test for test, spent in zip(tests, accumulate(map(self.seconds.get, tests))) if spent <= self.limit] or tests[:1]
         files = [file for file in self.files if any(test.startswith(file) for test in tests)]
 
