@@ -310,6 +310,7 @@ def test_a_panel_in_a_place_of_its_own(page, monkeypatch, works):
     assert placed == [page.panel.box] and page.outputs == [] and page.panel.box.comm is not None
     assert seen[0] == ((None if works else "none"), "waiting for the first batch", works)
     assert "done: 2 epochs" in page.panel.box.children[0].value and not Dashboard._ended
+    assert words(seen[1][1])[0].startswith("0 of 2 epochs") and "planned lr" not in seen[1][1]
 
 
 def test_the_latest_panels_stay_open(page):
