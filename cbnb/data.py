@@ -320,6 +320,9 @@ class DataLoaders:
     def valid(self) -> Iterable | None: return self.loaders[1] if len(self) > 1 else None
     def __len__(self) -> int: return len(self.loaders)
     def __getitem__(self, i: int) -> Iterable:
+        if not hasattr(i, '__index__') or isinstance(i, torch.Tensor):
+            raise TypeError(f'loaders have numbers, 0 for training and 1 for validation, and this is a '
+                            f'{type(i).__name__}: data to go through are passed as dl=DataLoader(...)')
         if -len(self) <= i < len(self): return self.loaders[i]
         raise IndexError(f'there is no loader {i}: these are {len(self)} '
                          '(0 is for training, 1 for validation)')

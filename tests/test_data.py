@@ -390,6 +390,15 @@ def test_items_in_place_of_a_loader_are_refused_with_the_remedy(wrong):
             use()
 
 
+@pytest.mark.parametrize("data", [TensorDataset(torch.zeros(4, 1)), [torch.zeros(1)], torch.zeros(4, 1), line_batches()])
+def test_data_in_place_of_the_number_of_a_loader_is_told_so(data):
+    """The error was about `<=`."""
+    learn = line_learner()
+    for use in (learn.validate, learn.get_preds):
+        with pytest.raises(TypeError, match="passed as dl="):
+            use(data)
+
+
 def test_a_dataset_with_an_attribute_train_is_no_loader():
     """Those of torchvision have one, and were taken for `DataLoaders`."""
 

@@ -162,12 +162,12 @@ class Lab:
         return self._save(path.name, nb, kernel)
 
     @contextmanager
-    def open(self, notebook: str, size: tuple[int, int] = (1200, 900)) -> Iterator[NotebookPage]:
+    def open(self, notebook: str, size: tuple[int, int] = (1200, 900), scale: float = 1) -> Iterator[NotebookPage]:
         """The notebook in a browser, its kernel ready; afterwards the tab is closed and the kernel ended.
 
         An exception inside gets a note that names a folder with a screenshot, what the page's console said and the server's log.
         """
-        page = NotebookPage(self.browser, f"{self.url}/lab/tree/{notebook}", self.token, self.notebooks / notebook, size)
+        page = NotebookPage(self.browser, f"{self.url}/lab/tree/{notebook}", self.token, self.notebooks / notebook, size, scale)
         try:
             page.open()
             yield page

@@ -62,11 +62,11 @@ def wait_until(condition: Callable[[], object], seconds: float = TIMEOUT) -> Non
 class NotebookPage:
     """A notebook that is open in a tab of JupyterLab; made by `Lab.open`."""
 
-    def __init__(self, browser: "Browser", url: str, token: str, path: Path, size: tuple[int, int]):
+    def __init__(self, browser: "Browser", url: str, token: str, path: Path, size: tuple[int, int], scale: float = 1):
         self.url, self.token, self.path = url, token, path
         self.console: list[str] = []  # what the page's console said, with its level: "error: ..."
         self.requests: list[str] = []  # all addresses that the page asked for
-        self.context = browser.new_context(viewport={"width": size[0], "height": size[1]})
+        self.context = browser.new_context(viewport={"width": size[0], "height": size[1]}, device_scale_factor=scale)
         self.context.on("request", self._note_request)
         self.context.on("console", self._note_console)
         self.context.on("weberror", lambda error: self.console.append(f"error: {error.error}"))
