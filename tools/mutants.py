@@ -43,8 +43,6 @@ ELSEWHERE = "in another process"
 TESTS = {
     "callback": "callbacks events errors",
     "checkpoint": "saving",
-    "dashboard": "dashboard live",
-    "display": "display kernel",
     "learner": "learner callbacks events errors undo guards",
     "mixup": "hooks",
     "optim": "optim steps schedule errors",
