@@ -121,7 +121,8 @@ DEFAULTS = """
 ORDERS = """
     SkipToEpoch -20, TrainEvalCallback -10, TerminateOnNaN -9, MixUp -5, CutMix -5, Callback 0, GradientAccumulation 6, GradientClip 11,
     Recorder 50, ParamScheduler 60, ProgressCallback 60, SaveModel 61, Steering 62, ReduceLROnPlateau 62.5, EarlyStopping 63, Schedule 63, ShowGraph 65,
-    ShortEpoch 90, StopAfter 90, v1_loop.V1Columns 45, v1_loop.V1Callback 55, v1_loop.V1Slots 55, v1_loop.V1Cancels 2000
+    ShortEpoch 90, StopAfter 90, v1_loop.V1Columns 45, v1_loop.V1Callback 55, v1_loop.V1Slots 55, v1_loop.V1Cancels 2000,
+    v2.CastToTensor 9, v2.RNNRegularizer 1, context.Adapter 1000
 """
 
 

@@ -390,6 +390,19 @@ def test_learner_callback_reads_from_the_learner():
         cb.a  # not from the model
 
 
+def test_what_a_learner_callback_does_not_take_from_its_learner():
+    learn = line_learner()
+    cb = v1.LearnerCallback(learn)
+    learn.__own__, learn.mine = 1, 2
+    assert cb.mine == 2 and not hasattr(cb, "__own__") and cb.cb_name == "learner_callback"
+    with pytest.raises(AttributeError, match="'nothing'") as error:
+        cb.nothing
+    assert "super" not in str(error.value)
+    with pytest.warns(UserWarning, match="model") as warned:
+        cb.model = 3
+    assert warned[0].filename == __file__ and vars(cb)["model"] == 3
+
+
 def test_names_keep_their_ending():
     assert v1.ReduceLROnPlateauCallback(line_learner()).cb_name == "reduce_lr_on_plateau_callback"
     learn = fitted(v1.ReduceLROnPlateauCallback)
