@@ -192,6 +192,35 @@ def test_a_step_that_was_cancelled_before_v1_has_no_slots():
     assert near(ab(learn), (0.4, 0.6))
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_what_was_cancelled_before_v1_does_not_end_for_it(first):
+    class Cancels(cbnb.Callback):
+        def before_batch(self):
+            if self.learn.training and self.learn.iter == first:
+                raise cbnb.CancelBatchException()
+
+        def before_train(self):
+            if self.learn.epoch == first:
+                raise cbnb.CancelEpochException()
+
+    notes = Notes()
+    fitted(Cancels(), notes, n_epoch=2)
+    assert notes.slots == ["train_begin", *slots_of_an_epoch(1, 1), "train_end"]
+
+
+def test_a_loss_that_is_returned_is_one_number():
+    def scaled(to):
+        class Scales(v1.Callback):
+            def on_backward_begin(self, last_loss, **kwargs):
+                return {"last_loss": to(last_loss)}
+
+        return fitted(Scales())
+
+    assert near(ab(scaled(lambda loss: 2 * loss.reshape(1))), (1.28, 1.92))
+    with pytest.raises(ValueError, match=r"shape \(2,\)"):
+        scaled(lambda loss: torch.stack([loss, loss]))
+
+
 def test_skip_zero_leaves_gradients_for_the_next_batch_of_the_fit():
     seen = []
     look = cbnb.Callback(after_step=lambda self: seen.append([p.grad.item() for p in self.learn.model.parameters()]))
@@ -246,9 +275,11 @@ def test_stop_epoch_and_stop_training():
     learn = fitted(Answers("on_batch_end", lambda s: s["train"], stop_epoch=True), notes, n_epoch=2)
     assert notes.slots == ["train_begin", *slots_of_an_epoch(1, 1) * 2, "train_end"]
     assert learn.recorder.nb_batches == [1, 1]
-    notes = Notes()
-    fitted(Answers("on_loss_begin", stop_training=True), notes, n_epoch=5)
-    assert notes.slots == ["train_begin", *slots_of_an_epoch(2, 1), "train_end"]
+    for n_epoch in (5, 2, 1):
+        notes = Notes()
+        learn = fitted(Answers("on_loss_begin", stop_training=True), notes, n_epoch=n_epoch)
+        assert notes.slots == ["train_begin", *slots_of_an_epoch(2, 1), "train_end"]
+        assert learn.recorder.last().status == ("done" if n_epoch == 1 else "cancelled")
 
 
 def test_skip_validate_holds_for_the_fit():
@@ -1179,6 +1210,20 @@ def test_columns_of_callbacks(valid, progress, capsys):
     learn.remove_cb(Counts)
     learn.fit(1)
     assert "n" not in recorder.names and not recorder.added_names
+
+
+@pytest.mark.parametrize("order, value", [(-11, 7), (-10, None), (9, None)])
+def test_columns_are_filled_by_those_who_come_before_the_recorder(order, value):
+    class Late(v1.LearnerCallback):
+        _order = order
+
+        def on_train_begin(self, **kwargs):
+            self.recorder.add_metric_names("n")
+
+        def on_epoch_end(self, last_metrics, **kwargs):
+            return v1.add_metrics(last_metrics, 7)
+
+    assert fitted(Late).recorder.last().epochs[0].get("n") == value
 
 
 class Holds(v1.LearnerCallback):

@@ -406,7 +406,7 @@ class V1Cancels(Callback):
 
     def after_epoch(self):
         slots, learn = self.slots, self.learn
-        if not slots.trains or not slots.state['stop_training']: return
+        if not slots.trains or not slots.state.get('stop_training'): return
         if learn.epoch + 1 < learn.n_epoch: raise CancelFitException()
 
 # %% ../../nbs/17c_fastai_v1_loop.ipynb #094f8503
