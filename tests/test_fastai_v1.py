@@ -1626,6 +1626,40 @@ def test_other_arguments_of_the_learner_of_v1():
         learn.unfreeze()
 
 
+def test_frozen_batch_norm_keeps_its_statistics():
+    frozen, trained, bare = nn.BatchNorm1d(1), nn.BatchNorm1d(1), nn.BatchNorm1d(1, affine=False)
+    frozen.requires_grad_(False)
+    net = nn.Sequential(frozen, trained, bare, nn.Linear(1, 1))
+    x = torch.tensor([[1.0], [3.0]])
+    learn = line_learner(dls=cbnb.DataLoaders([(x, x)] * 2, device="cpu"), model=net, cbs=v1.BnFreeze)
+    learn.fit(2)
+    assert [int(layer.num_batches_tracked) for layer in (frozen, trained, bare)] == [0, 4, 4]
+
+
+def test_freezing_may_keep_batch_norm_or_not():
+    net = nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 1))
+    learn = v1.Learner([(torch.ones(4, 1), torch.ones(4, 1))], net, torch.optim.SGD, nn.MSELoss(), layer_groups=[net[0], net[1]])
+    for train_bn in (False, None, True):
+        learn.freeze_to(1, train_bn)
+        assert net[0].weight.requires_grad is (train_bn is not False)
+
+
+def test_a_recorder_of_v1_comes_before_other_callbacks():
+    calls = []
+
+    class Records(v1.Recorder):
+        def on_epoch_end(self, **kwargs):
+            calls.append("recorder")
+
+    def one(order):
+        cb = v1.Callback()
+        cb._order, cb.on_epoch_end = order, lambda **kwargs: calls.append(order)
+        return cb
+
+    fitted(one(-9), one(0), Records, one(-11))
+    assert calls == [-11, "recorder", -9, 0]
+
+
 def test_a_learner_of_v1_is_copied_and_exported(tmp_path):
     """Groups and silence are no closures, so that the learner can be pickled."""
     learn = v1_learner(silent=True, path=tmp_path)

@@ -179,7 +179,7 @@ def test_ctrl_c_while_pumping(kernel):
 
 
 def test_ctrl_c_in_a_handler_loses_nothing(kernel):
-    kernel.run("def slow(_):\n    if len(clicks) == 1: print('slow', flush=True); time.sleep(20)\nbutton.on_click(slow)")
+    kernel.run("def slow(_):\n    if len(clicks) == 1: print('slow', flush=True); time.sleep(60)\nbutton.on_click(slow)")
     cell = kernel.start(
         WAITS + "try: until(lambda: len(clicks) == 3)\nexcept KeyboardInterrupt: print('stopped', len(clicks))\nprint('after', flush=True)"
     )
@@ -194,6 +194,26 @@ def test_ctrl_c_in_a_handler_loses_nothing(kernel):
     assert kernel.text(cell) == "ready True\nstopped 1\nafter\n"  # the output is the cell's again
     kernel.listen(lambda: all("idle" in kernel.states(c) for c in clicks))
     assert kernel.run("button.on_click(slow, remove=True); print(len(clicks), order)") == "3 [2]\n"
+
+
+def test_ctrl_c_while_a_message_is_read_does_not_lose_it(kernel):
+    """A cell that waits still runs."""
+    code = """
+import signal
+session = get_ipython().kernel.session
+feed = session.feed_identities
+def interrupted(*args, **how):
+    if threading.current_thread() is threading.main_thread():
+        session.feed_identities = feed
+        signal.raise_signal(signal.SIGINT)
+    return feed(*args, **how)
+"""
+    kernel.run(code)
+    cell = kernel.start(WAITS + "session.feed_identities = interrupted\ntry: until(lambda: False)\nexcept KeyboardInterrupt: print('stopped')")
+    kernel.until_printed(cell)
+    queued = kernel.start("order.append(2); print(order)")
+    assert kernel.wait(cell, queued) == ["ok", "ok"]
+    assert kernel.text(cell) == "ready True\nstopped\n" and kernel.text(queued) == "[2]\n"
 
 
 def test_output_goes_to_its_cell(kernel):
