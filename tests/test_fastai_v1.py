@@ -534,6 +534,22 @@ def test_handler_by_itself():
     assert notes.slots == ["train_begin", "epoch_begin", *TRAIN_BATCH, *VALID_BATCH, "epoch_end", "train_end"]
 
 
+def test_what_a_handler_returns():
+    x, other = torch.ones(2), torch.zeros(2)
+    flags = dict(on_backward_begin="skip_bwd", on_backward_end="skip_step", on_step_end="skip_zero", on_batch_end="stop_epoch", on_epoch_end="stop_training")
+    cbs = [Answers(slot, **{flag: True}) for slot, flag in flags.items()]
+    cbs += [Answers("on_batch_begin", last_input=other, last_target=x), Answers("on_loss_begin", last_output=other)]
+    for with_flags in (True, False):
+        handler = v1.CallbackHandler(cbs if with_flags else [])
+        handler.on_train_begin(1)
+        handler.on_epoch_begin()
+        assert handler.on_batch_begin(x, other) == ((other, x) if with_flags else (x, other))
+        assert handler.on_loss_begin(x) is (other if with_flags else x)
+        assert handler.on_backward_begin(torch.tensor(2.0)) == (2, with_flags)
+        assert [handler.on_backward_end(), handler.on_step_end(), handler.on_batch_end(None)] == [with_flags] * 3
+        assert handler.on_epoch_end(None) is with_flags and handler.state_dict["stop_training"] is with_flags
+
+
 def test_metrics_are_not_told_of_what_only_training_has():
     notes = Notes()
     handler = v1.CallbackHandler(metrics=notes)
