@@ -947,6 +947,33 @@ def test_an_epoch_without_evaluation_is_not_waited_for():
     assert len(learn.recorder.last().epochs) == 4
 
 
+@pytest.mark.parametrize(
+    "cls, args, in_fit",
+    [
+        (ms.LossMonitor, [0], 0),
+        (ms.EarlyStopping, [], 0),
+        (ms.History, [], 0),
+        (ms.LearningRateScheduler, [lambda lr, step: lr], 0),
+        (ms.ModelCheckpoint, ["K", "none", ms.CheckpointConfig(save_checkpoint_seconds=10**6)], 0),
+        (ms.TimeMonitor, [], 1),
+        (ms.LambdaCallback, [], 1),
+    ],
+)
+def test_who_is_told_of_the_evaluation_in_a_fit(cls, args, in_fit, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    calls = []
+
+    class Mine(cls):
+        def on_eval_end(self, run_context):
+            calls.append(1)
+
+    learn, cb = learner(), Mine(*args)
+    learn.fit(1, cbs=cb)
+    assert len(calls) == in_fit
+    learn.validate(cbs=cb)
+    assert len(calls) == in_fit + 1
+
+
 def test_what_history_keeps_of_outputs():
     learn, record = learner(), ms.History()
     learn.fit(2, cbs=record)
