@@ -835,6 +835,26 @@ def test_V06_when_losses_diverge(losses, limit):
     assert not diverges([*map(float, losses), limit]) and diverges([*map(float, losses), limit + 0.1])
 
 
+def test_V06_a_sweep_prints_one_line_and_counts_training_alone(capsys):
+    class Looks(v1.LearnerCallback):
+        def on_step_end(self, **kwargs):
+            self.learn.validate()
+
+    learn = line_learner(8, progress=True, cbs=Looks)
+    v1.lr_find(learn, 1e-6, 1e-3, num_it=12, stop_div=False)
+    assert capsys.readouterr().out == "lr_find is done: learn.recorder.plot() shows it\n"
+    assert len(learn.recorder.lrs) == len(learn.lr_finder_result.losses) == 12
+    raw = learn.lr_finder_result.raw_losses
+    assert sorted(raw, reverse=True) == list(raw) and raw[0] == 13
+
+
+@pytest.mark.parametrize("make", [lambda learn: v1.OneCycleScheduler(learn, 0.1), lambda learn: phases(learn, 2, 2, start_epoch=1)])
+def test_a_schedule_needs_to_know_how_long_an_epoch_is(make):
+    learn = line_learner(dls=cbnb.DataLoaders(lambda: iter(line_batches(2)), device="cpu"), opt_func=momentum_sgd)
+    with pytest.raises(ValueError, match=r"how many batches .*: Batches\(make, n_iter=...\)"):
+        learn.fit(2, cbs=make(learn))
+
+
 def test_V06_negative_losses():
     learn = line_learner(8, loss_func=lambda out, y: nn.functional.mse_loss(out, y) - 100)
     v1.lr_find(learn, end_lr=0.1, num_it=50)
