@@ -9,7 +9,7 @@ import cbnb.all as cbnb
 from cbnb import dashboard
 from cbnb.chart import LiveCurve
 from cbnb.dashboard import Dashboard, Panel, curve_html, small_curve, status_html
-from cbnb.display import Progress, fit_page, live_table, valid_points
+from cbnb.display import Progress, valid_points
 from cbnb.steering import Steering
 from helpers import line_learner
 

@@ -782,6 +782,11 @@ def test_three_of_one_name_take_turns(tmp_path):
     assert files(tmp_path) == ["K-1_1.ckpt", "K_1-1_1.ckpt", "K_2-1_1.ckpt", "own.ckpt"]
 
 
+def test_a_file_that_is_written_again_is_kept(tmp_path):
+    learner().fit(2, cbs=ms.ModelCheckpoint(lambda p: "same", tmp_path, ms.CheckpointConfig(keep_checkpoint_max=2)))
+    assert files(tmp_path) == ["same.ckpt"]
+
+
 def test_to_keep_no_checkpoint_is_to_keep_one(tmp_path):
     """It was refused; MindSpore keeps one."""
     saver = ms.ModelCheckpoint("K", tmp_path, ms.CheckpointConfig(keep_checkpoint_max=0))
