@@ -17,7 +17,7 @@ LAB   := $(if $(filter 0,$(shell id -u)),--allow-root)# JupyterLab refuses to ru
 export JUPYTER_PLATFORM_DIRS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test export outputs docs bench clean
+.PHONY: help demo lab test export outputs docs bench lint hooks reading matrix clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
@@ -29,6 +29,8 @@ lab: $(USER) ## open the quick start in JupyterLab
 	@$(BIN)/jupyter lab $(LAB) --LabApp.news_url=None --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate $(QUICKSTART)
 
 test: $(DEV) ## is the export up to date, do all notebooks run, do the tests pass
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
 	@echo "Made from the notebooks:"
 	@$(BIN)/python tools/check.py
 	@echo "Notebooks:"
@@ -37,6 +39,8 @@ test: $(DEV) ## is the export up to date, do all notebooks run, do the tests pas
 
 export: $(DEV) ## notebooks -> cbnb/ and README.md, and clean the notebooks
 	@$(BIN)/nbdev_export
+	@$(BIN)/python tools/docstrings.py
+	@$(BIN)/python tools/stubs.py
 	@$(BIN)/nbdev_clean
 	@$(BIN)/python tools/readme.py
 	@$(BIN)/python tools/check.py
@@ -50,6 +54,22 @@ docs: $(DEV) ## build the documentation in _docs/
 
 bench: $(DEV) ## run the benchmarks
 	@set -e; for script in $(BENCH); do echo "$$script"; $(BIN)/python $$script; done
+
+lint: $(DEV) ## mend what ruff can mend, and show the rest
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --fix .
+
+hooks: $(DEV) ## git merges notebooks by cell, and checks each commit
+	@git config merge.nbdev-merge.name "notebooks, cell by cell"
+	@git config merge.nbdev-merge.driver "$(CURDIR)/$(BIN)/nbdev_merge %O %A %B %P"
+	@$(PIP) pre-commit
+	@$(BIN)/pre-commit install
+
+reading: $(DEV) ## how the notebooks read, in figures
+	@$(BIN)/python tools/reading.py
+
+matrix: ## the tests with the oldest and the newest torch that are supported (some 10 GB on the disk)
+	@$(PYTHON) tools/matrix.py
 
 clean: ## remove what the other targets made, the environment excepted
 	@rm -rf _demo _docs _proc build cbnb.egg-info

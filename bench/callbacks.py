@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from loop_overhead import Loader, median, verdict
 from torch import nn
 from torch.distributions import Beta
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
@@ -29,6 +28,7 @@ from torch.optim.lr_scheduler import StepLR
 import cbnb
 from cbnb.lr_finder import total_norm
 from cbnb.mixup import window
+from loop_overhead import Loader, median, verdict
 
 LIMIT = 2.0  # microseconds a batch
 ITEMS, BATCHES, EPOCHS = 16, 1000, 3

@@ -125,7 +125,8 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     chosen = [name for name in TASKS if not args.words or any(word in name for word in args.words)]
-    sys.exit(not all([report(name, args.seeds) for name in chosen]))
+    passed = [report(name, args.seeds) for name in chosen]
+    sys.exit(not all(passed))
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ def costs(kernel: Kernel, mode: str, epochs: int) -> dict:
 
 def seconds_to_stop(kernel: Kernel) -> float:
     """From a click on Stop, as a page sends it, until the cell has ended."""
-    request, stop, curves = kernel.client.execute("set_display('widgets'); ours(10**6)"), None, 0
+    request, stop, curves, clicked = kernel.client.execute("set_display('widgets'); ours(10**6)"), None, 0, 0.0
     while True:
         message = kernel.client.get_iopub_msg(timeout=600)
         kind, content = message["msg_type"], message["content"]

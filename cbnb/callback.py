@@ -29,7 +29,13 @@ class Action(str):
     "A line of the loop that is work, not an event; shown when the loop is printed"
 
 class Level:
-    "A stretch of the training loop that can be cancelled as a whole"
+    """A stretch of the training loop that can be cancelled as a whole
+
+    Args:
+        name: the word in `before_<name>`, `after_cancel_<name>`, `after_<name>`
+        *body: inner levels, event names and `Action`s, in the order they happen
+        head: the `for` line that repeats this level, if any
+    """
     def __init__(self,
         name: str,              # the word in `before_<name>`, `after_cancel_<name>`, `after_<name>`
         *body: 'Level | str',   # inner levels, event names and `Action`s, in the order they happen
@@ -82,7 +88,16 @@ def nearest(
     known: Iterable[str],    # what there is
     cutoff: float = 0.6,     # how alike they must be: 1 is the same
 ) -> str | None:             # None: nothing is like it
-    "The known name that is most like `name`"
+    """The known name that is most like `name`
+
+    Args:
+        name: what was written
+        known: what there is
+        cutoff: how alike they must be: 1 is the same
+
+    Returns:
+        None: nothing is like it
+    """
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
 
 event = EventNames()
@@ -129,7 +144,14 @@ class CancelFitException(CancelException):
 def not_honoured(
     cancel: CancelException,   # a cancel that left its level uncaught
 ) -> str:                      # what to tell the person who raised it
-    "Explain why `cancel` had no effect where it was raised"
+    """Explain why `cancel` had no effect where it was raised
+
+    Args:
+        cancel: a cancel that left its level uncaught
+
+    Returns:
+        what to tell the person who raised it
+    """
     level, which = cancel.level, {TRAIN: 'training', VALIDATE: 'validation'}
     where = f'in {cancel.raised_in}' if cancel.raised_in else 'outside an event'
     phase = f' (of the {which[level]} phase)' if level in which else ''
@@ -169,7 +191,15 @@ def shadows(
     cb: Forwarding,   # a callback with a learner
     name: str,        # the name of an attribute
 ) -> bool:            # whether `cb.name` hides `cb.learn.name`
-    "Whether a value of `cb` under this name hides one of its learner's"
+    """Whether a value of `cb` under this name hides one of its learner's
+
+    Args:
+        cb: a callback with a learner
+        name: the name of an attribute
+
+    Returns:
+        whether `cb.name` hides `cb.learn.name`
+    """
     if name in _OWN or name[:2] == '__': return False
     theirs = getattr(cb.learn, '__dict__', {})
     if theirs.get(name) is cb: return False            # that is the callback itself
@@ -180,7 +210,13 @@ def warn_shadow(
     name: str,             # the name that was assigned
     stacklevel: int = 2,   # which caller's line to show; 2 is the one who called this
 ) -> None:
-    "Warn, once per callback and name, that `cb.name` hides the learner's"
+    """Warn, once per callback and name, that `cb.name` hides the learner's
+
+    Args:
+        cb: a callback with a learner
+        name: the name that was assigned
+        stacklevel: which caller's line to show; 2 is the one who called this
+    """
     if sys._getframe(stacklevel - 1).f_globals.get('__name__', '').startswith('cbnb.'): return
     if name in cb.__dict__.setdefault('_shadows', set()): return
     cb._shadows.add(name)
@@ -208,7 +244,15 @@ def snake_name(
 def check_method_names(
     cls: type,   # a new callback class
 ) -> None:
-    "Refuse public methods whose names are almost those of events, and events with arguments"
+    """Refuse public methods whose names are almost those of events, and events with arguments
+
+    Raises:
+        TypeError: {cls}.{name} is no event of this Callback, and would never be called. A class written
+            for fastai v1 or MindSpore needs no base class here; or derive it from the Callback of
+            cbnb.dialects.fastai_v1 or .mindspore
+        TypeError: {cls}.{name} is not an event and would never be called: did you mean {near}? (A
+            helper method may keep such a name with a leading underscore.)
+    """
     for name, value in vars(cls).items():
         if name in EVENTS: check_event_method(value, f'{cls.__name__}.{name}')
         if not callable(value) or name.startswith('_') or name in EVENTS: continue
@@ -226,7 +270,16 @@ def check_event_method(
     f: Any,        # what will be called for an event
     what: str,     # what to call it in the error
 ) -> None:
-    "Refuse a function that needs more arguments than the callback itself (`TypeError`)"
+    """Refuse a function that needs more arguments than the callback itself (`TypeError`)
+
+    Args:
+        f: what will be called for an event
+        what: what to call it in the error
+
+    Raises:
+        TypeError: {what}(self, ...): an event is called without arguments. Drop ...; the learner is
+            self.learn
+    """
     if not isinstance(f, types.FunctionType): return
     needed = [p.name for p in list(inspect.signature(f).parameters.values())[1:]
               if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
@@ -238,7 +291,14 @@ _STRANGE = re.compile('on_(train|eval|epoch|batch|loss|backward|step)(_epoch|_st
 
 # %% ../nbs/00_callback.ipynb #48ff8e33
 class Callback(Forwarding):
-    "Base of what listens to events: methods named after events, other names read from the learner"
+    """Base of what listens to events: methods named after events, other names read from the learner
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+
+    Raises:
+        TypeError: {type(self)}({name}=...): no event is called {name}...
+    """
     order: float = 0
     run: bool = True
     run_train: bool = True
@@ -295,7 +355,14 @@ def _setters(cls: type) -> list[str]:
 def patch(
     f: Callable,   # a function whose first parameter is annotated with a class
 ) -> Callable:     # `f` itself
-    "Make `f` a method of the class that its first parameter is annotated with"
+    """Make `f` a method of the class that its first parameter is annotated with
+
+    Args:
+        f: a function whose first parameter is annotated with a class
+
+    Returns:
+        `f` itself
+    """
     cls = next(iter(f.__annotations__.values()))
     f.__qualname__ = f'{cls.__name__}.{f.__name__}'
     setattr(cls, f.__name__, f)
@@ -305,7 +372,11 @@ def patch(
 _F = TypeVar('_F', bound=Callable[..., Any])
 
 def hinted(f: _F) -> _F:
-    "`f`, but its `TypeError` for an unknown keyword says which one may be meant"
+    """`f`, but its `TypeError` for an unknown keyword says which one may be meant
+
+    Args:
+        f
+    """
     parameters = inspect.signature(f).parameters
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -325,7 +396,13 @@ def unknown_argument(
     name: str,           # the argument that it does not have
     known: list[str],    # those that it has
 ) -> str:
-    "The sentence that says so, with the argument that may be meant"
+    """The sentence that says so, with the argument that may be meant
+
+    Args:
+        func: the name of a function
+        name: the argument that it does not have
+        known: those that it has
+    """
     if name in _ELSEWHERE and name not in known: hint = _ELSEWHERE[name]
     else:
         near = next((k for k in _SYNONYMS.get(name, ()) if k in known), None) or nearest(name, known)
@@ -358,7 +435,14 @@ _ELSEWHERE = dict(
 def method(self: Callback,
     name: str,           # the name of an event, or of another method
 ) -> Callable | None:    # the bound method; None if this callback has none of that name
-    "This callback's own method; it is never looked up on the learner, let alone its model"
+    """This callback's own method; it is never looked up on the learner, let alone its model
+
+    Args:
+        name: the name of an event, or of another method
+
+    Returns:
+        the bound method; None if this callback has none of that name
+    """
     return getattr(self, name) if name in self.__dict__ or hasattr(type(self), name) else None
 
 @patch
@@ -367,7 +451,13 @@ def wants(self: Callback,
     training: bool,      # whether the loop is in the training phase
     purpose: str,        # one of `PURPOSES`: what the loop is running for
 ) -> bool:
-    "Whether this callback is to be called for an event, in this phase of a run for this purpose"
+    """Whether this callback is to be called for an event, in this phase of a run for this purpose
+
+    Args:
+        event_name: one of `EVENTS`
+        training: whether the loop is in the training phase
+        purpose: one of `PURPOSES`: what the loop is running for
+    """
     if not self.run or purpose not in self.run_in or self.method(event_name) is None: return False
     return event_name not in BATCH_EVENTS or (self.run_train if training else self.run_valid)
 
@@ -376,7 +466,15 @@ def settings(
     value: Any,        # anything a callback may hold
     depth: int = 4,    # how deep to look into other objects
 ) -> Any:              # something that compares equal for equal settings
-    "What `value` consists of, comparable across re-runs of the cell that made it"
+    """What `value` consists of, comparable across re-runs of the cell that made it
+
+    Args:
+        value: anything a callback may hold
+        depth: how deep to look into other objects
+
+    Returns:
+        something that compares equal for equal settings
+    """
     kind, deeper = type(value).__name__, depth > 0
     look = functools.partial(settings, depth=depth - 1)
     if isinstance(value, _PLAIN): return kind, repr(value)
@@ -419,7 +517,14 @@ def _code(code: types.CodeType) -> tuple:
 def cb_settings(
     cb: Callback,   # on a learner or not
 ) -> Any:           # something that compares equal for callbacks that do the same
-    "Class and settings of a callback; the learner it is on is no setting"
+    """Class and settings of a callback; the learner it is on is no setting
+
+    Args:
+        cb: on a learner or not
+
+    Returns:
+        something that compares equal for callbacks that do the same
+    """
     if wrapped(cb) is not cb: return settings(type(cb)), cb_settings(made_by(cb))
     if isinstance(cb, (type, functools.partial)): return settings(cb)
     if not hasattr(cb, '__dict__'): return settings(type(cb)), _Same(cb)     # all of it in slots
@@ -427,18 +532,30 @@ def cb_settings(
     return settings(type(cb)), settings(held)
 
 def wrapped(cb: Callback) -> Any:
-    "The object of another library that a callback stands for; its own are themselves"
+    """The object of another library that a callback stands for; its own are themselves
+
+    Args:
+        cb
+    """
     return getattr(cb, '__dict__', {}).get('wraps', cb)
 
 def made_by(cb: Callback) -> Any:
-    "The class, or the partial of one, that makes such an object anew for each fit; or the object"
+    """The class, or the partial of one, that makes such an object anew for each fit; or the object
+
+    Args:
+        cb
+    """
     return vars(cb).get('factory') or wrapped(cb)
 
 # %% ../nbs/00_callback.ipynb #6e56b896
 def shown_arguments(
     obj: Any,    # its constructor keeps arguments as attributes of the same names
 ) -> str:
-    "The first argument of the constructor, and those that differ from their default"
+    """The first argument of the constructor, and those that differ from their default
+
+    Args:
+        obj: its constructor keeps arguments as attributes of the same names
+    """
     parameters = list(inspect.signature(type(obj).__init__).parameters.values())[1:]
     held = [(p, vars(obj)[p.name]) for p in parameters if p.name in vars(obj)]
     return ', '.join(f'{p.name}={brief(value)}' for p, value in held
@@ -451,7 +568,11 @@ def _is_plainly(value: Any, default: Any) -> bool:
 def brief(
     value: Any,    # anything
 ) -> str:
-    "A short text for `value`, without addresses; it does not wait for a device"
+    """A short text for `value`, without addresses; it does not wait for a device
+
+    Args:
+        value: anything
+    """
     if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)): return value.__name__
     if hasattr(value, 'shape'): return f'{type(value).__name__} {"x".join(map(str, value.shape))}'
     if hasattr(value, '__fspath__'): return repr(str(value))
@@ -461,7 +582,11 @@ def brief(
 
 # %% ../nbs/00_callback.ipynb #f5a755bc
 class Callbacks:
-    "The callbacks of a learner: who is in, under which name, and who is called for which event"
+    """The callbacks of a learner: who is in, under which name, and who is called for which event
+
+    Args:
+        learn: the learner; its `where(event_name)` tells where in a run it is
+    """
     adopt: Callable[[Any], Callback | None] | None = None    # set by 20_all, used by `as_callback`
 
     def __init__(self,
@@ -483,7 +608,12 @@ class Callbacks:
         training: bool,    # the phase: training, or validation
         purpose: str,      # one of `PURPOSES`
     ) -> None:
-        "Use the lists for this phase and purpose from now on"
+        """Use the lists for this phase and purpose from now on
+
+        Args:
+            training: the phase: training, or validation
+            purpose: one of `PURPOSES`
+        """
         self.training, self.purpose, key = training, purpose, (training, purpose)
         if key not in self._tables:
             self._tables[key] = _Table(functools.partial(self._find, training, purpose))
@@ -516,7 +646,14 @@ def __setstate__(self: Callbacks, state: dict[str, Any]) -> None:
 def early_names(
     cb: Callback,   # before it is added
 ) -> list[str]:     # sorted
-    "Names of values that a callback already has, apart from methods and properties"
+    """Names of values that a callback already has, apart from methods and properties
+
+    Args:
+        cb: before it is added
+
+    Returns:
+        sorted
+    """
     own = [vars(cls) for cls in type(cb).__mro__[:type(cb).__mro__.index(Callback)]]
     values = {k for d in own for k, v in d.items() if not callable(v) and not hasattr(v, '__get__')}
     return sorted({k for k in {*values, *vars(cb)} if k[:1] != '_' and k not in EVENTS})
@@ -533,7 +670,17 @@ def user_level() -> int:
 def as_callback(self: Callbacks,
     given: Any,    # a callback, a callback class, or a callback of another library
 ) -> Callback:     # `given` itself, an instance of it, or what wraps it
-    "The callback that is meant; `TypeError` if it is none"
+    """The callback that is meant; `TypeError` if it is none
+
+    Args:
+        given: a callback, a callback class, or a callback of another library
+
+    Returns:
+        `given` itself, an instance of it, or what wraps it
+
+    Raises:
+        TypeError: {given} is not a callback: pass an instance or a subclass of Callback
+    """
     if isinstance(given, Callback): return given
     if isinstance(given, type) and issubclass(given, Callback): return given()
     for cb in self.all:
@@ -547,7 +694,15 @@ def add(self: Callbacks,
     cb: Any,                  # a callback, or a callback class
     replace: bool = True,     # the same class with the same settings replaces the one before
 ) -> Callback:                # the callback that is in now
-    "Let a callback in"
+    """Let a callback in
+
+    Args:
+        cb: a callback, or a callback class
+        replace: the same class with the same settings replaces the one before
+
+    Returns:
+        the callback that is in now
+    """
     cb = self.as_callback(cb)
     if any(cb is c for c in self.all): return cb
     if cb.learn is not None and hasattr(cb.learn, 'remove_cb'): _take_away(cb)
@@ -573,7 +728,17 @@ def insert(self: Callbacks,
     name: str,        # shown under this name; if it is taken by now, under a free one
     mine: Any,        # its settings, as `cb_settings` gives them
 ) -> Callback:        # `cb`
-    "Put a callback at a place in the list"
+    """Put a callback at a place in the list
+
+    Args:
+        cb: one that is not in
+        at: its place in the list
+        name: shown under this name; if it is taken by now, under a free one
+        mine: its settings, as `cb_settings` gives them
+
+    Returns:
+        `cb`
+    """
     if name in self.names: name = self._free_name(cb)
     self.shown.pop(name, None)
     self.all = [*self.all[:at], cb, *self.all[at:]]
@@ -607,7 +772,14 @@ def _free_name(self: Callbacks, cb: Callback) -> str:
 def find(self: Callbacks,
     which: Any,            # a callback, its name, or a callback class
 ) -> list[Callback]:       # the matching callbacks that are in
-    "The callback itself, or all of a class, its subclasses, and the class as it was defined before"
+    """The callback itself, or all of a class, its subclasses, and the class as it was defined before
+
+    Args:
+        which: a callback, its name, or a callback class
+
+    Returns:
+        the matching callbacks that are in
+    """
     if isinstance(which, str): return [self.names[which]] if which in self.names else []
     if not isinstance(which, type):
         return [cb for cb in self.all if which is cb or which is wrapped(cb) or which is made_by(cb)]
@@ -619,7 +791,11 @@ def find(self: Callbacks,
 def class_of(
     given: Any,    # an object, its class, or a partial of it
 ) -> type:
-    "The class of what is, or will be made"
+    """The class of what is, or will be made
+
+    Args:
+        given: an object, its class, or a partial of it
+    """
     if isinstance(given, functools.partial): return class_of(given.func)
     return given if isinstance(given, type) else type(given)
 
@@ -627,7 +803,14 @@ def class_of(
 def remove(self: Callbacks,
     which: Any,                               # a callback, or a callback class
 ) -> list[tuple[Callback, int, str, Any]]:    # those that were in, as `insert` takes them
-    "Let go of a callback, or of all of a class"
+    """Let go of a callback, or of all of a class
+
+    Args:
+        which: a callback, or a callback class
+
+    Returns:
+        those that were in, as `insert` takes them
+    """
     gone = []
     for cb in self.find(which):
         name = next(n for n, c in self.names.items() if c is cb)
@@ -650,7 +833,12 @@ def show(self: Callbacks,
     name: str,
     obj: Any,     # not one of the callbacks that are in
 ) -> None:
-    "Show an object as `learn.<name>` until a callback needs the name; nothing if it is taken"
+    """Show an object as `learn.<name>` until a callback needs the name; nothing if it is taken
+
+    Args:
+        name
+        obj: not one of the callbacks that are in
+    """
     if name not in self.names and not self._is_learners(name):
         self.shown[name] = vars(self.learn)[name] = obj
 
@@ -662,7 +850,11 @@ def __iter__(self: Callbacks) -> Iterator[Any]: return map(wrapped, self.all)
 def append(self: Callbacks,
     cb: Any,    # as for `add`
 ) -> None:
-    "Let a callback in"
+    """Let a callback in
+
+    Args:
+        cb: as for `add`
+    """
     self.add(cb)
 
 # %% ../nbs/00_callback.ipynb #16127802
@@ -671,14 +863,23 @@ class CbList(list):
     def filter(self,
         keep: Callable[[Any], Any],    # called with each
     ) -> 'CbList':
-        "Those for which `keep` is true, in a list of their own"
+        """Those for which `keep` is true, in a list of their own
+
+        Args:
+            keep: called with each
+        """
         return CbList(cb for cb in self if keep(cb))
 
     def sorted(self,
         key: str | Callable[[Any], Any] | None = 'order',   # an attribute, or a function
         reverse: bool = False,
     ) -> 'CbList':
-        "A sorted copy"
+        """A sorted copy
+
+        Args:
+            key: an attribute, or a function
+            reverse
+        """
         by = (lambda cb: getattr(cb, key)) if isinstance(key, str) else key
         return CbList(sorted(self, key=by, reverse=reverse))
 
@@ -687,7 +888,14 @@ class CbList(list):
 def ordered(self: Callbacks,
     event_name: str,      # one of `EVENTS`
 ) -> list[Callback]:      # also those that are switched off
-    "The callbacks that have a method for this event, in the order in which they are called"
+    """The callbacks that have a method for this event, in the order in which they are called
+
+    Args:
+        event_name: one of `EVENTS`
+
+    Returns:
+        also those that are switched off
+    """
     by_order = sorted(self.all, key=lambda cb: cb.order)
     return [cb for cb in by_order if cb.method(event_name) is not None]
 
@@ -696,7 +904,11 @@ def ordered(self: Callbacks,
 def fire(self: Callbacks,
     event_name: str,      # one of `EVENTS`
 ) -> None:
-    "Call everyone who listens to an event, in order"
+    """Call everyone who listens to an event, in order
+
+    Args:
+        event_name: one of `EVENTS`
+    """
     __tracebackhide__ = True                 # IPython leaves this frame out of tracebacks
     version, listeners = self.version, self.table[event_name]
     try:
@@ -717,7 +929,13 @@ def loop_lines(
     who: Callable[[str], Iterable[Any]] = lambda event_name: (),   # the callbacks of an event
     indent: int = 0,                                               # of the first line, in levels
 ) -> Iterator[str]:
-    "The loop as indented lines, with who listens where"
+    """The loop as indented lines, with who listens where
+
+    Args:
+        level: where to begin
+        who: the callbacks of an event
+        indent: of the first line, in levels
+    """
     def line(event_name: str, note: str = '') -> str:
         cbs = ', '.join(map(str, who(event_name)))
         return f'{pad}{event_name}{note}' + (f'  <- {cbs}' if cbs else '')

@@ -23,7 +23,11 @@ from .plot import COLORS, envelope, epoch_ticks
 def number(
     value: float,
 ) -> str:
-    "Four significant digits, written for people: `12,350`, `0.25`, `1.2e-5`"
+    """Four significant digits, written for people: `12,350`, `0.25`, `1.2e-5`
+
+    Args:
+        value
+    """
     if not math.isfinite(value): return str(value)
     size = abs(value)
     if size >= 1e7 or 0 < size < 1e-3:
@@ -39,7 +43,11 @@ def _short(digits: str) -> str:
 def nice_step(
     least: float,    # above 0
 ) -> float:
-    "The smallest of 1, 2, 5, 10, 20, 50, ... (and 0.5, 0.2, 0.1, ...) that is not below `least`"
+    """The smallest of 1, 2, 5, 10, 20, 50, ... (and 0.5, 0.2, 0.1, ...) that is not below `least`
+
+    Args:
+        least: above 0
+    """
     power = 10.**math.floor(math.log10(least))
     return next((m*power for m in (1, 2, 5) if m*power >= least*(1 - 1e-9)), 10*power)
 
@@ -49,7 +57,14 @@ def linear_ticks(
     n: int,                 # at most about so many
     whole: bool = False,    # whole numbers only
 ) -> list[float]:
-    "Values at even steps between `lo` and `hi`"
+    """Values at even steps between `lo` and `hi`
+
+    Args:
+        lo
+        hi: above `lo`
+        n: at most about so many
+        whole: whole numbers only
+    """
     step = nice_step(max((hi - lo)/n, 1. if whole else 0., 1e-300))
     first, last = math.ceil(lo/step - 1e-9), math.floor(hi/step + 1e-9)
     return [k*step for k in range(first, min(last, first + 2*n) + 1)]
@@ -59,7 +74,13 @@ def log_ticks(
     hi: float,    # above `lo`
     n: int,       # at most about so many
 ) -> list[float]:
-    "Powers of ten between `lo` and `hi`, and 2 and 5 times those if there are few"
+    """Powers of ten between `lo` and `hi`, and 2 and 5 times those if there are few
+
+    Args:
+        lo: above 0
+        hi: above `lo`
+        n: at most about so many
+    """
     low, high = math.log10(lo), math.log10(hi)
     every = max(1, math.ceil((high - low)/n))
     times = (1, 2, 5) if high - low < n/3 else (1,)
@@ -73,7 +94,12 @@ def tick_labels(
     ticks: Sequence[float],
     log: bool = False,    # on a logarithmic axis
 ) -> list[str]:
-    "One way of writing for all: as many decimals as the step needs, or exponents"
+    """One way of writing for all: as many decimals as the step needs, or exponents
+
+    Args:
+        ticks
+        log: on a logarithmic axis
+    """
     if not ticks: return []
     largest = max(map(abs, ticks))
     step = min((b - a for a, b in zip(ticks, ticks[1:])), default=largest) or 1.
@@ -90,7 +116,15 @@ def _power(value: float) -> str:
 
 # %% ../nbs/04a_chart.ipynb #8071ccda
 class Axis:
-    "Where values are along an axis, from 0 to 1, and its ticks"
+    """Where values are along an axis, from 0 to 1, and its ticks
+
+    Args:
+        values: to have room for
+        log: logarithmic
+        limits: from, to; None: what the values need
+        pad: room at both ends, a share of the length
+        whole: ticks at whole numbers only
+    """
     def __init__(self,
         values: Iterable[float],                       # to have room for
         log: bool = False,                             # logarithmic
@@ -111,7 +145,11 @@ class Axis:
     def has(self,
         value: float,
     ) -> bool:
-        "Can it be drawn?"
+        """Can it be drawn?
+
+        Args:
+            value
+        """
         return -1e300 < value < 1e300 and (value > 0 or not self.log)
 
     def scale(self, value: float) -> float: return math.log10(value) if self.log else value
@@ -119,13 +157,21 @@ class Axis:
     def place(self,
         value: float,
     ) -> float:
-        "0 at the start of the axis, 1 at its end"
+        """0 at the start of the axis, 1 at its end
+
+        Args:
+            value
+        """
         return (self.scale(value) - self.lo)/(self.hi - self.lo)
 
     def places(self,
         values: Iterable[float],
     ) -> list[float | None]:
-        "The same for many; None for what cannot be drawn"
+        """The same for many; None for what cannot be drawn
+
+        Args:
+            values
+        """
         if self.log: return [self.place(v) if self.has(v) else None for v in values]
         lo, scale = self.lo, 1/(self.hi - self.lo)
         return [(v - lo)*scale if -1e300 < v < 1e300 else None for v in values]
@@ -133,7 +179,11 @@ class Axis:
     def ticks(self,
         n: int,    # at most about so many
     ) -> list[tuple[float, str]]:
-        "Where, and what is written there"
+        """Where, and what is written there
+
+        Args:
+            n: at most about so many
+        """
         if self.log: values = log_ticks(10**self.lo, 10**self.hi, n)
         else: values = linear_ticks(self.lo, self.hi, n, self.whole)
         return [(self.place(v), label) for v, label in zip(values, tick_labels(values, self.log))]
@@ -141,7 +191,19 @@ class Axis:
 # %% ../nbs/04a_chart.ipynb #d2114261
 @dataclass(frozen=True)
 class Line:
-    "One curve of a chart"
+    """One curve of a chart
+
+    Args:
+        name: in the legend
+        xs: ascending
+        ys: as many; what is not finite is a gap
+        color: as in CSS
+        faint: thin and translucent: what another curve smooths
+        dots: a marker at each point: few values, such as those of epochs
+        dash: dashed
+        held: beyond its end it still has its last value; as dots do
+        of: name of the line whose entry in the legend it shares
+    """
     name: str                      # in the legend
     xs: Sequence[float]            # ascending
     ys: Sequence[float]            # as many; what is not finite is a gap
@@ -155,7 +217,11 @@ class Line:
     def at(self,
         x: float,
     ) -> float | None:
-        "Its value at `x`; between dots, and after the end, the latest one; None where it has none"
+        """Its value at `x`; between dots, and after the end, the latest one; None where it has none
+
+        Args:
+            x
+        """
         n = len(self.xs)
         if not n or x < self.xs[0]: return None
         if x > self.xs[n - 1] and not (self.dots or self.held): return None
@@ -167,7 +233,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Mark:
-    "A point with a name, such as a suggestion"
+    """A point with a name, such as a suggestion
+
+    Args:
+        name: written beside it
+        x
+        y
+        color: as in CSS
+        strong: the one that counts: a dashed line through it, and bold
+    """
     name: str               # written beside it
     x: float
     y: float
@@ -180,7 +254,13 @@ def thinned(
     points: int,           # draw about so many
     log_x: bool = False,   # along a logarithmic axis
 ) -> tuple[Sequence[float], Sequence[float]]:
-    "The points to draw"
+    """The points to draw
+
+    Args:
+        line
+        points: draw about so many
+        log_x: along a logarithmic axis
+    """
     xs, ys, n = line.xs, line.ys, len(line.xs)
     first = bisect_right(xs, 0) if log_x else 0
     if n - first <= points or not log_x: return _extremes(xs[first:], ys[first:], points)
@@ -199,7 +279,11 @@ def _extremes(xs: Sequence[float], ys: Sequence[float], n: int) -> tuple[list, l
 def listed(
     values: Sequence[float],    # a tensor or an array, too
 ) -> list[float]:
-    "As a list of Python numbers"
+    """As a list of Python numbers
+
+    Args:
+        values: a tensor or an array, too
+    """
     return values.tolist() if hasattr(values, 'tolist') else list(values)
 
 # %% ../nbs/04a_chart.ipynb #d2673e82
@@ -211,7 +295,16 @@ def path(
     size: tuple[float, float],     # of the plane
     dots: bool = False,            # the points alone, without a line
 ) -> str:
-    "The `d` of an SVG path"
+    """The `d` of an SVG path
+
+    Args:
+        xs
+        ys: as many
+        x
+        y
+        size: of the plane
+        dots: the points alone, without a line
+    """
     w, h, parts, gap = *size, [], True
     for a, b in zip(x.places(xs), y.places(ys)):
         if a is None or b is None:
@@ -314,7 +407,12 @@ def described(
     curves: Iterable[tuple[str, Sequence[float]]],    # name, values
     title: str = '',
 ) -> str:
-    "Curves in words: first, last and lowest value of each"
+    """Curves in words: first, last and lowest value of each
+
+    Args:
+        curves: name, values
+        title
+    """
     parts = [title] if title else []
     for name, values in curves:
         ys = [y for y in listed(values) if math.isfinite(y)]
@@ -422,7 +520,34 @@ def chart(
     band: tuple[float, float] | None = None,        # from, to: a shaded stretch of x
     say: Callable[[float], str] = number,           # writes a value of x
 ) -> str:                                           # HTML
-    "A chart with light axes that fits its page"
+    """A chart with light axes that fits its page
+
+    Args:
+        lines
+        marks
+        borders: dotted vertical lines, such as new fits
+        xlabel: below the plot
+        ylabel: above its upper left corner
+        title: above all
+        log_x: logarithmic; what is not above 0 is left out
+        log_y: the same
+        y_range: from, to; None: what the lines need
+        cursor: a line at this x, and the values there
+        size: greatest width, and height, in pixels
+        text: says it in words; '': made from the lines
+        hover: show values under the mouse
+        hover_at: at most at so many places
+        points: draw about so many of each line
+        epochs: (its last step, number): a second row of ticks
+        band: from, to: a shaded stretch of x
+        say: writes a value of x
+
+    Returns:
+        HTML
+
+    Raises:
+        ValueError: y_range={y_range} should be (low, high), with low below high
+    """
     lines, marks, (x, y) = list(lines), list(marks), (None, None)
     if y_range and not y_range[0] < y_range[1]:
         raise ValueError(f'y_range={y_range} should be (low, high), with low below high')
@@ -510,7 +635,12 @@ def sparkline(
     values: Sequence[float],    # what is not finite is a space
     width: int = 24,            # at most so many characters
 ) -> str:
-    "A curve as a line of text, `▇▅▃▂▁`; each character is a mean"
+    """A curve as a line of text, `▇▅▃▂▁`; each character is a mean
+
+    Args:
+        values: what is not finite is a space
+        width: at most so many characters
+    """
     n = len(values)
     width = min(width, n)
     means = [_mean(values[i*n//width:(i + 1)*n//width]) for i in range(width)]
@@ -552,7 +682,12 @@ class LiveCurve:
         raw: Sequence[float],       # losses of the steps since the last call
         smooth: Sequence[float],    # as many
     ) -> None:
-        "Take in new steps"
+        """Take in new steps
+
+        Args:
+            raw: losses of the steps since the last call
+            smooth: as many
+        """
         done = 0
         while done < len(raw):
             if self.filled == self.size or not self.lows: self._open()
@@ -591,7 +726,12 @@ def rounded_limits(
     lo: float | None,    # None: there are no values
     hi: float | None,
 ) -> tuple[float, float]:
-    "The nearest limits at even steps that hold both"
+    """The nearest limits at even steps that hold both
+
+    Args:
+        lo: None: there are no values
+        hi
+    """
     if lo is None or hi is None: return 0., 1.
     if hi <= lo:
         room = 0.1*abs(lo) or 0.5
@@ -604,7 +744,13 @@ def loss_limits(
     smooth: Sequence[float],    # as many
     valid: Sequence[float],     # of epochs
 ) -> tuple[float, float]:
-    "From the lowest loss to the highest after the first tenth of the steps: as `LiveCurve` draws"
+    """From the lowest loss to the highest after the first tenth of the steps: as `LiveCurve` draws
+
+    Args:
+        raw: of each step
+        smooth: as many
+        valid: of epochs
+    """
     curve = LiveCurve()
     curve.add(listed(raw), listed(smooth))
     curve.valid = [(0, v) for v in valid if math.isfinite(v)]
@@ -657,7 +803,14 @@ def _two(dx: float, dy: int) -> str:
 def svg(self: LiveCurve,
     valid: Sequence[tuple[int, float]] = (),    # (last step of the epoch, validation loss)
 ) -> str:                                       # at most `limit` characters
-    "The drawing: raw losses, smoothed ones, and the latest validation losses; a bucket is 2 wide"
+    """The drawing: raw losses, smoothed ones, and the latest validation losses; a bucket is 2 wide
+
+    Args:
+        valid: (last step of the epoch, validation loss)
+
+    Returns:
+        at most `limit` characters
+    """
     self.valid = [(step, v) for step, v in valid if v is not None and math.isfinite(v)]
     (lo, hi), width = self.y_limits, max(self.n_steps/self.size, 0.1)
     def down(v: float) -> int: return round(99*min(max((hi - v)/(hi - lo), 0.), 1.))

@@ -11,7 +11,6 @@ __all__ = ['ShortEpochCallback', 'CollectDataCallback', 'TerminateOnNaNCallback'
 # %% ../nbs/10_control.ipynb #54009299
 import inspect
 import math
-import sys
 import time
 import types
 import warnings
@@ -43,14 +42,28 @@ from .schedule import ParamScheduler
 def warn_own_update(
     cb: Callback,    # changes gradients; on a learner
 ) -> None:
-    "Warn if the learner's step leaves no gradients to change"
+    """Warn if the learner's step leaves no gradients to change
+
+    Args:
+        cb: changes gradients; on a learner
+    """
     if cb.learn.train_step.own_update: warnings.warn(
         f'{cb} has little or no effect: this train_step finds gradients by itself, where '
         'callbacks cannot change them', stacklevel=user_level())
 
 # %% ../nbs/10_control.ipynb #7852fc69
 class GradientClip(Callback):
-    "Shortens gradients that are longer than `max_norm`"
+    """Shortens gradients that are longer than `max_norm`
+
+    Args:
+        max_norm: the greatest norm; for 'value' the greatest absolute value
+        norm_type: 2 is the usual length, math.inf the largest element
+        kind: one norm for all parameters, one for each 'tensor', or 'value'
+
+    Raises:
+        ValueError: kind={kind} should be 'global', 'tensor' or 'value'
+        ValueError: {name}={value} should be above 0
+    """
     order, run_valid, run_in = 11, False, ('fit', 'lr_find')    # after mixed precision has unscaled
     norm: Any = None            # of the last gradient, before clipping; for 'tensor' a list of them
 
@@ -76,7 +89,11 @@ class GradientClip(Callback):
     def clip(self,
         params: list[Tensor],    # their gradients are changed
     ) -> None:
-        "Shorten gradients, and note their norm"
+        """Shorten gradients, and note their norm
+
+        Args:
+            params: their gradients are changed
+        """
         if self.kind == 'value': return clip_grad_value_(params, self.max_norm)
         how = self.max_norm, self.norm_type
         each = self.kind == 'tensor'
@@ -86,7 +103,14 @@ class GradientClip(Callback):
 def values_of_sparse(
     p: Tensor,    # a parameter
 ) -> Tensor:      # `p` itself, unless its gradient is sparse
-    "A stand-in whose gradient is the values of a sparse one, in the same memory"
+    """A stand-in whose gradient is the values of a sparse one, in the same memory
+
+    Args:
+        p: a parameter
+
+    Returns:
+        `p` itself, unless its gradient is sparse
+    """
     if p.grad is None or not p.grad.is_sparse: return p
     p.grad = p.grad.coalesce()
     values = p.grad._values()
@@ -97,7 +121,11 @@ def values_of_sparse(
 
 # %% ../nbs/10_control.ipynb #d00eb7b2
 class GradientAccumulation(Callback):
-    "Updates the weights only when `n_acc` items have been seen, with their mean gradient"
+    """Updates the weights only when `n_acc` items have been seen, with their mean gradient
+
+    Args:
+        n_acc: items in an update, at least; the last of an epoch may have fewer
+    """
     order, run_valid, run_in = 6, False, ('fit', 'lr_find')
 
     def __init__(self,
@@ -177,7 +205,11 @@ def _drop(self: GradientAccumulation) -> None:
 def all_finite(
     value: Any,   # tensors and floats in nested tuples, lists and dicts; anything else is finite
 ) -> bool:
-    "Whether there is no nan and no infinity in it (waits for the device)"
+    """Whether there is no nan and no infinity in it (waits for the device)
+
+    Args:
+        value: tensors and floats in nested tuples, lists and dicts; anything else is finite
+    """
     if isinstance(value, float): return math.isfinite(value)
     if isinstance(value, Tensor):
         if value.ndim == 0 and value.is_floating_point(): return math.isfinite(value.item())
@@ -191,7 +223,15 @@ def first_bad_layer(
     model: nn.Module,
     run: Callable[[], Any],   # passes a batch through the model
 ) -> str | None:              # None: all outputs are finite
-    "The first layer, in the order of the pass, that gives out nan or infinity"
+    """The first layer, in the order of the pass, that gives out nan or infinity
+
+    Args:
+        model
+        run: passes a batch through the model
+
+    Returns:
+        None: all outputs are finite
+    """
     found = []
     def look(name: str, layer: nn.Module, out: Any) -> None:
         if found or all_finite(out): return
@@ -208,7 +248,14 @@ def first_bad_layer(
 def explain_nan(
     learn: Learner,   # in the middle of a batch
 ) -> str:             # in words
-    "Where a bad loss of the present batch comes from"
+    """Where a bad loss of the present batch comes from
+
+    Args:
+        learn: in the middle of a batch
+
+    Returns:
+        in words
+    """
     late = learn.training and has_updated(learn)
     try: layer = None if late else _look_again(learn)
     except Exception as e: return f'The layer is not known: running it again failed with {e!r}.'
@@ -242,13 +289,21 @@ def _where(batch: Any) -> str:
     return f' in {len(bad)} of {len(first)} items, first in item {bad[0]}'
 
 def has_updated(learn: Learner) -> bool:
-    "Whether the training step has updated the weights by the time its loss is known"
+    """Whether the training step has updated the weights by the time its loss is known
+
+    Args:
+        learn
+    """
     return isinstance(learn.train_step, CallStep) and learn.train_step.own_update
 
 
 # %% ../nbs/10_control.ipynb #0c41eec4
 class RunningAverages:
-    "What normalisation layers keep of the batches they see in training"
+    """What normalisation layers keep of the batches they see in training
+
+    Args:
+        model
+    """
     def __init__(self, model: nn.Module):
         layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
         by_kind: dict[Any, list[Tensor]] = {}
@@ -268,7 +323,11 @@ class RunningAverages:
 
 # %% ../nbs/10_control.ipynb #528c40db
 class TerminateOnNaN(Callback):
-    "Ends a fit when the loss is nan or infinite, before the weights are updated"
+    """Ends a fit when the loss is nan or infinite, before the weights are updated
+
+    Args:
+        check_grads: look at the gradients before each update, too
+    """
     order, run_in, name = -9, ('fit', 'validate', 'preds'), 'terminate_on_nan'
     reason: str | None = None      # why the last fit was stopped, if it was
 
@@ -331,7 +390,17 @@ def next_time(
     at: Any,                      # 'HH:MM', 'HH:MM:SS', or a `time`; a `datetime` is returned
     now: datetime | None = None,  # None: now
 ) -> datetime:
-    "When a time of day comes next; `ValueError` if it makes no sense or is over"
+    """When a time of day comes next; `ValueError` if it makes no sense or is over
+
+    Args:
+        at: 'HH:MM', 'HH:MM:SS', or a `time`; a `datetime` is returned
+        now: None: now
+
+    Raises:
+        ValueError: at={at} should be a time like '18:30'
+        TypeError: at={at} should be a time like '18:30', or a datetime
+        ValueError: at={at} is over
+    """
     if isinstance(at, str):
         try: at = day_time.fromisoformat(at)
         except ValueError as e: raise ValueError(f"at={at!r} should be a time like '18:30'") from e
@@ -346,7 +415,17 @@ def next_time(
 
 # %% ../nbs/10_control.ipynb #22aea157
 class StopAfter(Callback):
-    "Ends a fit after some time, after some batches, or at a time of day"
+    """Ends a fit after some time, after some batches, or at a time of day
+
+    Args:
+        seconds: since the fit began
+        steps: training batches
+        at: 'HH:MM', or a `datetime`
+        validate: end the epoch with its validation, or else at once
+
+    Raises:
+        ValueError: say when: StopAfter(seconds=600), (steps=500) or (at='18:30')
+    """
     order, run_valid, run_in = 90, False, ('fit',)
     reason: str | None = None      # why the last fit was cut short, if it was
 
@@ -397,7 +476,15 @@ def _stop(self: StopAfter, why: str, cancel: type[Exception]) -> None:
 
 # %% ../nbs/10_control.ipynb #df4af130
 class ShortEpoch(Callback):
-    "Trains only a share of each epoch"
+    """Trains only a share of each epoch
+
+    Args:
+        pct: share of the batches, above 0; at least one batch is used
+        short_valid: the same for validation
+
+    Raises:
+        ValueError: pct={pct} should be above 0 and not above 1: 0.01 is a hundredth
+    """
     order, run_in = 90, ('fit',)
 
     def __init__(self,
@@ -427,7 +514,11 @@ ShortEpochCallback = ShortEpoch
 
 # %% ../nbs/10_control.ipynb #b1bdb382
 class SkipToEpoch(Callback):
-    "Begins a fit with a later epoch, like `fit(start_epoch=...)`"
+    """Begins a fit with a later epoch, like `fit(start_epoch=...)`
+
+    Args:
+        epoch: the first that is trained; those before count as done
+    """
     order, run_in = -20, ('fit',)
 
     def __init__(self,
@@ -443,7 +534,11 @@ class SkipToEpoch(Callback):
 
 # %% ../nbs/10_control.ipynb #eef01fac
 class BnFreeze(Callback):
-    "Keeps batch norm layers with frozen parameters in evaluation mode"
+    """Keeps batch norm layers with frozen parameters in evaluation mode
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     run_in = ('fit', 'lr_find')
 
     def before_train(self):
@@ -454,21 +549,38 @@ class BnFreeze(Callback):
     def _back(self, layer: nn.Module) -> None: layer.train(self.learn.model.training)
 
 def frozen_norms(model: nn.Module) -> list[nn.Module]:
-    "Batch norm layers that have parameters, all frozen"
+    """Batch norm layers that have parameters, all frozen
+
+    Args:
+        model
+    """
     layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     return [m for m in layers if m.weight is not None
             and not any(p.requires_grad for p in m.parameters(recurse=False))]
 
 # %% ../nbs/10_control.ipynb #ea3c4b13
 class Collected(NamedTuple):
-    "A batch, and what came of it"
+    """A batch, and what came of it
+
+    Args:
+        xb: inputs
+        yb: targets
+        pred: None if the batch was cancelled before
+        loss
+    """
     xb: Any       # inputs
     yb: Any       # targets
     pred: Any     # None if the batch was cancelled before
     loss: Any
 
 class CollectData(Callback):
-    "Keeps inputs, targets, prediction and loss of each batch of a run, on the CPU"
+    """Keeps inputs, targets, prediction and loss of each batch of a run, on the CPU
+
+    Args:
+        train: training batches
+        valid: validation batches
+        last: keep so many, the latest; None: all
+    """
     run_in = ('fit', 'validate', 'preds')
 
     def __init__(self,
@@ -494,7 +606,18 @@ CollectDataCallback = CollectData
 
 # %% ../nbs/10_control.ipynb #3f3ece83
 class Schedule(Callback):
-    "Follows a scheduler of `torch.optim.lr_scheduler`, or anything else with a `step`"
+    """Follows a scheduler of `torch.optim.lr_scheduler`, or anything else with a `step`
+
+    Args:
+        make: `make(opt)` or `make(opt, n_steps)` gives the scheduler
+        every: or 'epoch': when to step it
+        monitor: column whose value it gets, each epoch: ReduceLROnPlateau
+
+    Raises:
+        TypeError: {type(make)} belongs to one optimizer: pass a function that makes it, such as lambda
+            opt: StepLR(opt, 10)
+        ValueError: every={every} should be 'batch' or 'epoch'
+    """
     order, run_valid, run_in = 63, False, ('fit',)    # after `Steering` has put its factor away
 
     def __init__(self,

@@ -69,7 +69,13 @@ def status_html(
     lr_scale: float = 1.,    # the factor that was asked for
     word: str = '',          # 'paused', for example
 ) -> str:
-    "Bars and numbers of the dashboard"
+    """Bars and numbers of the dashboard
+
+    Args:
+        at
+        lr_scale: the factor that was asked for
+        word: 'paused', for example
+    """
     def bar(share: float | None, *words: str) -> str:
         width = 100*min(share or 0, 1)
         text = html.escape(' · '.join(w for w in words if w))
@@ -101,7 +107,12 @@ def curve_html(
     line: LiveCurve,
     valid: Sequence[tuple[int, float]] = (),    # (last step of the epoch, validation loss)
 ) -> str:
-    "The losses so far, with a grid and its labels"
+    """The losses so far, with a grid and its labels
+
+    Args:
+        line
+        valid: (last step of the epoch, validation loss)
+    """
     svg, (_, _, last), (ys, x, xs) = line.svg(valid), line.labels, line.ticks
     def labels(words: Sequence[str]) -> str: return ''.join(f'<i>{word}</i>' for word in words)
     size = f'--y:{100/max(len(ys) - 1, 1):.4g}%;--x:{100*x:.4g}%'
@@ -138,7 +149,11 @@ class Panel:
     def replace_by(self,
         page: str,    # HTML
     ) -> None:
-        "Show nothing but this from now on"
+        """Show nothing but this from now on
+
+        Args:
+            page: HTML
+        """
         import ipywidgets as w
         old, self.box.children = self.box.children, (w.HTML(page),)
         for widget in (*self.controls.children, *old): _close(widget)

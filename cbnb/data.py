@@ -30,7 +30,15 @@ def refilled(
     container: Any,            # a mapping or a dataclass
     values: dict[str, Any],    # its new entries
 ) -> Any:                      # a copy of `container` that holds them
-    "A container of the same kind with other values"
+    """A container of the same kind with other values
+
+    Args:
+        container: a mapping or a dataclass
+        values: its new entries
+
+    Returns:
+        a copy of `container` that holds them
+    """
     kind = type(container)
     if kind is dict: return values
     if isinstance(container, Mapping) and not isinstance(container, MutableMapping):
@@ -46,7 +54,11 @@ def refilled(
 def entries(
     batch: Any,
 ) -> dict[str, Any] | None:
-    "The entries of a mapping or a dataclass, as a dict; None for anything else"
+    """The entries of a mapping or a dataclass, as a dict; None for anything else
+
+    Args:
+        batch
+    """
     if isinstance(batch, Mapping): return dict(batch.items())
     if not is_dataclass(batch) or isinstance(batch, type): return None
     return {f.name: getattr(batch, f.name) for f in fields(batch) if hasattr(batch, f.name)}
@@ -57,7 +69,16 @@ def map_tensors(
     batch: Any,                   # tensors in nested tuples, lists, dicts and dataclasses
     others: Callable[[Any], Any] | None = None,   # for objects with a method `to`; None: left alone
 ) -> Any:                         # the same nesting with the results; other things as they were
-    "Apply `f` to every tensor of a nested batch"
+    """Apply `f` to every tensor of a nested batch
+
+    Args:
+        f: what to do with each tensor
+        batch: tensors in nested tuples, lists, dicts and dataclasses
+        others: for objects with a method `to`; None: left alone
+
+    Returns:
+        the same nesting with the results; other things as they were
+    """
     kind = type(batch)
     if kind is tuple:             # most are, and most of one tensor; this runs some times a batch
         if len(batch) == 1 and isinstance(batch[0], Tensor): return (f(batch[0]),)
@@ -79,7 +100,12 @@ def to_device(
     batch: Any,                    # nested tensors, and objects with a method `to`
     device: torch.device | str,    # where to
 ) -> Any:
-    "Move a nested batch; the copy of a tensor from pinned memory to a GPU does not wait"
+    """Move a nested batch; the copy of a tensor from pinned memory to a GPU does not wait
+
+    Args:
+        batch: nested tensors, and objects with a method `to`
+        device: where to
+    """
     device = torch.device(device)
     return map_tensors(lambda t: t.to(device, non_blocking=device.type == 'cuda'), batch,
                        lambda value: value.to(device))
@@ -88,14 +114,29 @@ def to_detach(
     batch: Any,         # nested tensors
     cpu: bool = True,   # also bring them to the CPU (waits for a GPU)
 ) -> Any:
-    "Cut a nested batch from the graph"
+    """Cut a nested batch from the graph
+
+    Args:
+        batch: nested tensors
+        cpu: also bring them to the CPU (waits for a GPU)
+    """
     return map_tensors((lambda t: t.detach().cpu()) if cpu else Tensor.detach, batch)
 
 # %% ../nbs/01_data.ipynb #995a997e
 def find_bs(
     batch: Any,   # nested tensors, as in a batch
 ) -> int:         # the number of items
-    "The first dimension of the first tensor, or what an object says; `ValueError` if nothing does"
+    """The first dimension of the first tensor, or what an object says; `ValueError` if nothing does
+
+    Args:
+        batch: nested tensors, as in a batch
+
+    Returns:
+        the number of items
+
+    Raises:
+        ValueError: cannot tell how many items are in this batch: {why}
+    """
     silent = None
     for part in _parts(batch):
         if (n := _n_items(part)) is not None: return n
@@ -109,7 +150,14 @@ def find_bs(
 def first_tensor(
     batch: Any,      # nested tensors
 ) -> Tensor | None:  # None if there is none
-    "The tensor that is found first"
+    """The tensor that is found first
+
+    Args:
+        batch: nested tensors
+
+    Returns:
+        None if there is none
+    """
     if type(batch) is tuple and batch and isinstance(batch[0], Tensor): return batch[0]
     return next((part for part in _parts(batch) if isinstance(part, Tensor)), None)
 
@@ -133,7 +181,11 @@ def _n_items(part: Any) -> int | None:
 def is_empty(
     batch: Any,     # one batch as the loader gives it
 ) -> bool:
-    "Whether a batch has tensors, and none of them holds an item"
+    """Whether a batch has tensors, and none of them holds an item
+
+    Args:
+        batch: one batch as the loader gives it
+    """
     first = batch[0] if type(batch) in (tuple, list) and batch else batch
     if isinstance(first, Tensor) and first.numel(): return False         # nearly always
     counts = [n for part in _parts(batch) if (n := _n_items(part)) is not None]
@@ -145,7 +197,20 @@ def split_batch(
     n_inp: int | None = None,        # how many are inputs; None: all but the last, or the only one
     targets: tuple[str, ...] = (),   # for dicts, dataclasses and objects: the names of the targets
 ) -> tuple[Any, tuple]:              # the inputs (a tuple, or a dict passed by name), the targets
-    "Inputs and targets of a batch; `KeyError` if it lacks a target"
+    """Inputs and targets of a batch; `KeyError` if it lacks a target
+
+    Args:
+        batch: one batch as the loader gives it
+        n_inp: how many are inputs; None: all but the last, or the only one
+        targets: for dicts, dataclasses and objects: the names of the targets
+
+    Returns:
+        the inputs (a tuple, or a dict passed by name), the targets
+
+    Raises:
+        KeyError: the batch has no target ...; it has ...
+        KeyError: the batch has no target ...: a {type(batch)} has no such attribute
+    """
     if isinstance(batch, (tuple, list)):
         n = n_inp if n_inp is not None else max(len(batch) - 1, 1)
         return tuple(batch[:n]), tuple(batch[n:])
@@ -162,7 +227,12 @@ def split_batch(
 
 # %% ../nbs/01_data.ipynb #9e54fa37
 class Batches:
-    "A loader made of a function that returns an iterator over batches"
+    """A loader made of a function that returns an iterator over batches
+
+    Args:
+        make: called at the start of each epoch
+        n_iter: the number of batches, if known; schedules need it
+    """
     def __init__(self,
         make: Callable[[], Iterable],   # called at the start of each epoch
         n_iter: int | None = None,      # the number of batches, if known; schedules need it
@@ -178,7 +248,19 @@ class Batches:
 def as_loader(
     dl: Any,         # a loader, or a function that returns an iterator over batches
 ) -> Iterable:       # `dl` itself, or `Batches` of the function
-    "Check that `dl` can be iterated again and again over batches; `TypeError` if not"
+    """Check that `dl` can be iterated again and again over batches; `TypeError` if not
+
+    Args:
+        dl: a loader, or a function that returns an iterator over batches
+
+    Returns:
+        `dl` itself, or `Batches` of the function
+
+    Raises:
+        TypeError: a {kind} can be iterated only once, and an epoch needs it anew: pass a list, a
+            DataLoader, or a function that returns a fresh iterator
+        TypeError: a {kind} is no data loader: pass something that can be iterated over batches
+    """
     kind, iterable = type(dl).__name__, hasattr(dl, '__iter__') or hasattr(dl, '__getitem__')
     if (remedy := _items_remedy(dl)) is not None: raise TypeError(remedy)
     if callable(dl) and not iterable: return Batches(dl)
@@ -192,7 +274,14 @@ def as_loader(
 def n_batches(
     dl: Any,         # a loader
 ) -> int | None:     # None if it does not know
-    "The number of batches of a loader"
+    """The number of batches of a loader
+
+    Args:
+        dl: a loader
+
+    Returns:
+        None if it does not know
+    """
     try: return len(dl)
     except TypeError: return None
 
@@ -225,7 +314,14 @@ def _are_columns(parts: tuple | list) -> bool:
 def apart(
     dl: Any,    # a loader, perhaps in the middle of an iteration
 ) -> Any:       # `dl` itself, if it can be iterated twice at the same time
-    "A loader over the same batches whose iteration disturbs no other"
+    """A loader over the same batches whose iteration disturbs no other
+
+    Args:
+        dl: a loader, perhaps in the middle of an iteration
+
+    Returns:
+        `dl` itself, if it can be iterated twice at the same time
+    """
     running = getattr(dl, '_iterator', None)          # only kept if workers are persistent
     if not isinstance(dl, DataLoader) or running is None: return dl
     if getattr(running, '_tasks_outstanding', 1) == 0: return dl              # it is at its end
@@ -237,7 +333,14 @@ def apart(
 def save_rng(
     loaders: Iterable[Any] = (),   # loaders whose own generators are noted, too
 ) -> Callable[[], None]:           # puts the random state back
-    "Note the state of all random generators"
+    """Note the state of all random generators
+
+    Args:
+        loaders: loaders whose own generators are noted, too
+
+    Returns:
+        puts the random state back
+    """
     numpy = sys.modules.get('numpy')        # if nobody imported it, nobody drew from it
     python_state, torch_state = random.getstate(), torch.get_rng_state()
     numpy_state = numpy.random.get_state() if numpy else None
@@ -261,7 +364,17 @@ def _generators(dl: Any) -> Iterator[torch.Generator]:
 def first_batch(
     dl: Any,       # a loader
 ) -> Any:          # its next first batch; `ValueError` if it has none
-    "Look at the first batch of a loader, and restore the random state"
+    """Look at the first batch of a loader, and restore the random state
+
+    Args:
+        dl: a loader
+
+    Returns:
+        its next first batch; `ValueError` if it has none
+
+    Raises:
+        ValueError: the loader gave no batches
+    """
     restore = save_rng([dl])
     try:
         for batch in apart(dl): return batch
@@ -277,7 +390,17 @@ def default_device() -> torch.device:
 
 # %% ../nbs/01_data.ipynb #b5e8ae62
 class DataLoaders:
-    "A training loader, a validation loader if there is one, and how to take their batches apart"
+    """A training loader, a validation loader if there is one, and how to take their batches apart
+
+    Args:
+        train: loader for training
+        valid: loader for validation; None: no validation
+        *more: further loaders, for `ds_idx=2` and up
+        n_inp: how many are inputs; None: all but the last
+        targets: for dict batches: the names of the targets
+        device: where to train; None: as `default_device` says
+        path: where files go
+    """
     def __init__(self,
         train: Any,                                # loader for training
         valid: Any = None,                         # loader for validation; None: no validation
@@ -307,7 +430,22 @@ class DataLoaders:
         path: str = '.',
         **kwargs: Any,               # further arguments of torch's DataLoader
     ) -> 'DataLoaders':
-        "Make torch `DataLoader`s of datasets"
+        """Make torch `DataLoader`s of datasets
+
+        Args:
+            train_ds: dataset for training
+            valid_ds: dataset for validation
+            *more: further datasets, not shuffled
+            bs: items in a batch
+            shuffle: shuffle the training set, anew in each epoch
+            val_bs: of the others; None: twice `bs`, since they need no gradients
+            num_workers: processes that load
+            n_inp: this and what follows as in `DataLoaders`
+            targets
+            device
+            path
+            **kwargs: further arguments of torch's DataLoader
+        """
         make = functools.partial(DataLoader, num_workers=num_workers, **kwargs)
         train = make(train_ds, batch_size=bs, shuffle=shuffle)
         others = [make(ds, batch_size=val_bs or 2*bs, shuffle=False)
@@ -315,9 +453,15 @@ class DataLoaders:
         return cls(train, *others, n_inp=n_inp, targets=targets, device=device, path=path)
 
     @property
-    def train(self) -> Iterable: return self.loaders[0]
+    def train(self) -> Iterable:
+        "The loader for training"
+        return self.loaders[0]
+
     @property
-    def valid(self) -> Iterable | None: return self.loaders[1] if len(self) > 1 else None
+    def valid(self) -> Iterable | None:
+        "The loader for validation; None if there is none"
+        return self.loaders[1] if len(self) > 1 else None
+
     def __len__(self) -> int: return len(self.loaders)
     def __getitem__(self, i: int) -> Iterable:
         if not hasattr(i, '__index__') or isinstance(i, torch.Tensor):
@@ -340,7 +484,14 @@ def one_batch(self: DataLoaders) -> Any:
 def to(self: DataLoaders,
     device: torch.device | str,    # where to train from now on
 ) -> DataLoaders:                  # the same object
-    "Change the device that batches are moved to, and with the next run the model"
+    """Change the device that batches are moved to, and with the next run the model
+
+    Args:
+        device: where to train from now on
+
+    Returns:
+        the same object
+    """
     self.device = torch.device(device)
     return self
 
@@ -392,7 +543,13 @@ def test_dl(self: DataLoaders,
     bs: int | None = None,     # items in a batch; None: as in the validation loader, or 64
     **kwargs: Any,             # further arguments of torch's DataLoader
 ) -> DataLoader:
-    "A loader over items, in their order, like the one for validation"
+    """A loader over items, in their order, like the one for validation
+
+    Args:
+        items: a dataset, a tensor or a list of items
+        bs: items in a batch; None: as in the validation loader, or 64
+        **kwargs: further arguments of torch's DataLoader
+    """
     like = self.train if self.valid is None else self.valid
     same = ('num_workers', 'collate_fn', 'pin_memory') if isinstance(like, DataLoader) else ()
     settings = {name: getattr(like, name) for name in same} | kwargs
@@ -403,7 +560,14 @@ def test_dl(self: DataLoaders,
 def split(self: DataLoaders,
     batch: Any,              # one batch as the loader gives it
 ) -> tuple[Any, tuple]:      # the inputs (a tuple, or a dict passed by name), the targets
-    "Inputs and targets of a batch, by `n_inp` and `targets`"
+    """Inputs and targets of a batch, by `n_inp` and `targets`
+
+    Args:
+        batch: one batch as the loader gives it
+
+    Returns:
+        the inputs (a tuple, or a dict passed by name), the targets
+    """
     if self.n_inp is None and type(batch) in (tuple, list) and len(batch) == 2:
         return (batch[0],), (batch[1],)      # the usual case, quickly
     return split_batch(batch, self.n_inp, self.targets)
@@ -412,7 +576,18 @@ def split(self: DataLoaders,
 def as_dls(
     dls: Any,    # `DataLoaders`, something like it, or one loader
 ) -> Any:        # `dls` itself if it has a `train` loader
-    "`DataLoaders` of anything: a single loader is for training"
+    """`DataLoaders` of anything: a single loader is for training
+
+    Args:
+        dls: `DataLoaders`, something like it, or one loader
+
+    Returns:
+        `dls` itself if it has a `train` loader
+
+    Raises:
+        TypeError: dls is None: pass DataLoaders(train, valid), or one loader
+        TypeError: a {type(dls)} of loaders is not a loader: DataLoaders(train, valid)
+    """
     if not isinstance(dls, Dataset) and hasattr(dls, 'train') and hasattr(dls, '__getitem__'): return dls
     if dls is None: raise TypeError('dls is None: pass DataLoaders(train, valid), or one loader')
     if isinstance(dls, (tuple, list)) and any(isinstance(dl, DataLoader) for dl in dls):

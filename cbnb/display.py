@@ -31,7 +31,11 @@ from .recorder import Run, clock
 def as_cell(
     value: Any,    # a number, a string or None
 ) -> str:
-    "A value as the table shows it: floats with six decimals or four digits, nothing for None"
+    """A value as the table shows it: floats with six decimals or four digits, nothing for None
+
+    Args:
+        value: a number, a string or None
+    """
     if value is None: return ''
     if not isinstance(value, float): return str(value)
     if not math.isfinite(value): return str(value)
@@ -41,7 +45,12 @@ def as_line(
     values: Sequence[Any],   # one row, or the headings
     names: Sequence[str],    # the headings, which give the widths
 ) -> str:
-    "One line of the table as text"
+    """One line of the table as text
+
+    Args:
+        values: one row, or the headings
+        names: the headings, which give the widths
+    """
     widths = [max(len(name), 5 if name in ('epoch', 'time') else 10) for name in names]
     if len(values) == 1 < len(names): return f'  {values[0]}'
     cells = [as_cell(value).rjust(width) for value, width in zip(values, widths)]
@@ -52,7 +61,15 @@ def best_row(
     names: Sequence[str],             # the headings
     rows: Sequence[Sequence[Any]],    # a value for each
 ) -> int | None:                      # its place; None without validation losses to compare
-    "The row with the lowest validation loss, the first of several"
+    """The row with the lowest validation loss, the first of several
+
+    Args:
+        names: the headings
+        rows: a value for each
+
+    Returns:
+        its place; None without validation losses to compare
+    """
     if 'valid_loss' not in names or len(rows) < 2: return None
     at = list(names).index('valid_loss')
     losses = [(row[at], i) for i, row in enumerate(rows)
@@ -63,7 +80,15 @@ def best_words(
     names: Sequence[str],             # the headings
     rows: Sequence[Sequence[Any]],    # a value for each
 ) -> str:                             # empty if there is nothing to compare
-    "Which epoch has the lowest validation loss"
+    """Which epoch has the lowest validation loss
+
+    Args:
+        names: the headings
+        rows: a value for each
+
+    Returns:
+        empty if there is nothing to compare
+    """
     if (i := best_row(names, rows)) is None: return ''
     row = dict(zip(names, rows[i]))
     return f'lowest valid_loss: {as_cell(row["valid_loss"])}, in epoch {row["epoch"]}'
@@ -74,7 +99,13 @@ def shortened(
     most: int,                       # rows to keep, 5 or more
     keep: int | None = None,         # place of a row that is kept in any case
 ) -> list[Sequence[Any]]:
-    "The first and the last rows, and lines that say how many are missing"
+    """The first and the last rows, and lines that say how many are missing
+
+    Args:
+        rows
+        most: rows to keep, 5 or more
+        keep: place of a row that is kept in any case
+    """
     n = len(rows)
     if n <= most: return list(rows)
     inside = keep is not None and most//5 <= keep < n - (most - most//5 - 1)
@@ -92,7 +123,14 @@ def as_html(
     below: str = '',                  # HTML to put under the table
     bold: Any = None,                 # the row that stands out
 ) -> str:
-    "The table as HTML; a long one scrolls"
+    """The table as HTML; a long one scrolls
+
+    Args:
+        names: the headings; empty: no table
+        rows: a value for each heading, or one alone for all of them
+        below: HTML to put under the table
+        bold: the row that stands out
+    """
     if not names: return f'<div>{below}</div>'
     head = _row_html(names, 'th')
     body = ''.join(_row_html(row, 'td', len(names), row is bold) for row in rows)
@@ -115,14 +153,36 @@ def live_table(
     rows: Sequence[Sequence[Any]],    # a value for each heading
     below: str = '',                  # HTML to put under the table
 ) -> str:
-    "The table of a fit under way as HTML: a few rows, the best among them"
+    """The table of a fit under way as HTML: a few rows, the best among them
+
+    Args:
+        names: the headings; empty: no table
+        rows: a value for each heading
+        below: HTML to put under the table
+    """
     best = best_row(names, rows)
     return as_html(names, shortened(rows, 8, best), below, rows[best] if best is not None else None)
 
 # %% ../nbs/08_display.ipynb #d53e810b
 @dataclass(frozen=True)
 class Progress:
-    "How far a run is"
+    """How far a run is
+
+    Args:
+        purpose: what it is for: one of `PURPOSES`
+        epochs: complete
+        n_epoch: planned
+        batches: of this pass over a loader; of a sweep, its updates
+        n_batches: None if nobody knows
+        training: or validation
+        share: of the whole run; None if nobody knows
+        left: seconds
+        rate: samples a second
+        loss: of training, smoothed
+        lr: of the last group
+        mom: momentum
+        stage: of a search for a learning rate: which of its runs
+    """
     purpose: str                  # what it is for: one of `PURPOSES`
     epochs: int                   # complete
     n_epoch: int                  # planned
@@ -140,7 +200,11 @@ class Progress:
     def words(self,
         most: float = math.inf,    # characters; what matters least is left out
     ) -> str:
-        "The same on a line"
+        """The same on a line
+
+        Args:
+            most: characters; what matters least is left out
+        """
         of = f' of {self.n_batches}' if self.n_batches else ''
         if self.purpose == 'lr_find':
             stage = f', {self.stage}'*bool(self.stage)
@@ -165,7 +229,12 @@ def bar_html(
     share: float | None,   # how much is done; None if nobody knows
     text: str,             # what to say beside it
 ) -> str:
-    "A progress bar as HTML"
+    """A progress bar as HTML
+
+    Args:
+        share: how much is done; None if nobody knows
+        text: what to say beside it
+    """
     inner = ''
     if share is not None:
         look = f'width:{100*min(share, 1):.0f}%;height:100%;background:{COLORS["train"]}'
@@ -175,11 +244,19 @@ def bar_html(
 
 # %% ../nbs/08_display.ipynb #b2b9949b
 def valid_points(run: Run) -> list[tuple[int, float]]:
-    "(last step of the epoch, validation loss) for each epoch that has one"
+    """(last step of the epoch, validation loss) for each epoch that has one
+
+    Args:
+        run
+    """
     return run.points('valid_loss')
 
 def losses_chart(run: Run) -> str:
-    "The losses of a fit as SVG; empty if there are too few to make a curve"
+    """The losses of a fit as SVG; empty if there are too few to make a curve
+
+    Args:
+        run
+    """
     if run.n_steps < 4: return ''
     steps, points = range(run.n_steps), valid_points(run)
     lines = [Line('train, each batch', steps, run.raw_losses, COLORS['raw'], faint=True),
@@ -199,7 +276,17 @@ def fit_page(
     word: str,                        # how the fit ended
     run: Run | None = None,           # its record
 ) -> dict[str, str]:                  # MIME type -> content
-    "What a fit leaves in a notebook"
+    """What a fit leaves in a notebook
+
+    Args:
+        names: headings of the table
+        rows: its rows
+        word: how the fit ended
+        run: its record
+
+    Returns:
+        MIME type -> content
+    """
     best, words = best_row(names, rows), best_words(names, rows)
     lines = [as_line(row, names) for row in [names, *shortened(rows, 60, best)]]
     if words: lines.append(words)
@@ -221,7 +308,12 @@ class Lines:
         names: Sequence[str],      # the headings; empty: there is no table
         run: Run | None = None,    # the record that is being written
     ) -> None:
-        "Before the first row"
+        """Before the first row
+
+        Args:
+            names: the headings; empty: there is no table
+            run: the record that is being written
+        """
         self.names = names               # some may be added in the first epoch
         self._head()
 
@@ -230,12 +322,20 @@ class Lines:
         if self.said: self.say(as_line(self.said, self.said))
 
     def progress(self, at: Progress) -> None:
-        "Show how far it is"
+        """Show how far it is
+
+        Args:
+            at
+        """
 
     def patience(self,
         seconds: float,            # since the start
     ) -> float:
-        "Seconds until the next call of `progress`, at least"
+        """Seconds until the next call of `progress`, at least
+
+        Args:
+            seconds: since the start
+        """
         return 0.
 
     def poll(self) -> None:
@@ -244,7 +344,11 @@ class Lines:
     def row(self,
         values: Sequence[Any],     # one for each heading
     ) -> None:
-        "One more row of the table"
+        """One more row of the table
+
+        Args:
+            values: one for each heading
+        """
         if list(self.names) != self.said: self._head()
         self.say(as_line(values, self.names))
 
@@ -252,7 +356,12 @@ class Lines:
         word: str,                 # how it ended
         as_planned: bool,          # whether that is what was to be expected
     ) -> None:
-        "After the last row"
+        """After the last row
+
+        Args:
+            word: how it ended
+            as_planned: whether that is what was to be expected
+        """
         if not as_planned: self.say(word)
 
     def say(self, text: str) -> None: print(text, flush=True)
@@ -311,7 +420,11 @@ class Notebook(Lines):
     def send(self,
         bundle: dict[str, Any],    # MIME type -> content
     ) -> None:
-        "Show this, in place of what was shown before"
+        """Show this, in place of what was shown before
+
+        Args:
+            bundle: MIME type -> content
+        """
         from IPython.display import display
         if self.handle is None: self.handle = display(bundle, raw=True, display_id=True)
         else: self.handle.update(bundle, raw=True)
@@ -324,7 +437,11 @@ DISPLAYS: dict[str, Callable[[], Lines]] = dict(    # display mode -> makes a di
 
 # %% ../nbs/08_display.ipynb #ae173a98
 class ProgressCallback(Callback):
-    "Shows how far the run is, and what it leaves"
+    """Shows how far the run is, and what it leaves
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     order, run_in = 60, PURPOSES
     every = 0.25                         # seconds between updates, at least
     next = math.inf                      # when to do something: not before a run has begun

@@ -53,7 +53,11 @@ def _checked(mode: str) -> str:
 def set_display(
     mode: str | None,   # one of `MODES`; None: what suits the place
 ) -> None:
-    "How to show things from now on; ValueError for what there is not"
+    """How to show things from now on; ValueError for what there is not
+
+    Args:
+        mode: one of `MODES`; None: what suits the place
+    """
     global _chosen
     _chosen = _checked(mode) if mode is not None else None
 
@@ -61,7 +65,11 @@ def set_display(
 def shown_as(
     mode: str | None,   # as for `set_display`
 ) -> Iterator[None]:
-    "How to show things for the length of a `with` block"
+    """How to show things for the length of a `with` block
+
+    Args:
+        mode: as for `set_display`
+    """
     before = _chosen
     set_display(mode)
     try: yield
@@ -69,6 +77,10 @@ def shown_as(
 
 # %% ../nbs/03b_front_end.ipynb #f493dc43
 def say(text: str) -> None:
-    "Print a line; in a terminal not into the middle of a progress bar"
+    """Print a line; in a terminal not into the middle of a progress bar
+
+    Args:
+        text
+    """
     tqdm = sys.modules.get('tqdm')
     tqdm.tqdm.write(text) if tqdm else print(text)

@@ -50,7 +50,11 @@ class Step:
     own_loss = False      # whether the loss is not one of `learn.pred` and `learn.yb`
     own = ()              # modules of its model that the learner's has not, and does not switch
     def predict(self, learn: 'Learner') -> None:
-        "Set `learn.pred`"
+        """Set `learn.pred`
+
+        Args:
+            learn
+        """
         __tracebackhide__ = True
         xb = learn.xb
         try: learn.pred = learn.model(**xb) if isinstance(xb, dict) else learn.model(*xb)
@@ -58,7 +62,14 @@ class Step:
             note_whole_dict(e, learn)
             raise
     def loss(self, learn: 'Learner') -> None:
-        "Set `learn.loss_grad`, for `backward`, and `learn.loss`, its detached copy for all to read"
+        """Set `learn.loss_grad`, for `backward`, and `learn.loss`, its detached copy for all to read
+
+        Args:
+            learn
+
+        Raises:
+            ValueError: loss_func is missing: assign learn.loss_func, or pass a step that computes the loss
+        """
         if not learn.yb: return                            # without targets there is no loss
         if learn.loss_func is None: raise ValueError(
             'loss_func is missing: assign learn.loss_func, or pass a step that computes the loss')
@@ -76,11 +87,19 @@ class Step:
         for group in opt.param_groups:           # torch's own takes ten microseconds for the same
             for p in group['params']: p.grad = None
     def outputs(self, learn: 'Learner') -> tuple:
-        "What metrics choose from: the predictions, then the targets"
+        """What metrics choose from: the predictions, then the targets
+
+        Args:
+            learn
+        """
         pred = learn.pred
         return (*(pred if isinstance(pred, (tuple, list)) else (pred,)), *learn.yb)
     def join(self, learn: 'Learner') -> None:
-        "Called when a learner is given this step"
+        """Called when a learner is given this step
+
+        Args:
+            learn
+        """
         theirs = set(modules_of(learn.model))
         self.own = [m for m in modules_of(self.model) if m not in theirs]
     def evaluator(self) -> 'Step':
@@ -91,7 +110,17 @@ def as_loss(
     value: Any,       # what a loss function returned
     training: bool,   # whether it is to be differentiated
 ) -> Tensor:
-    "Check that a loss is a tensor, and in training a single number"
+    """Check that a loss is a tensor, and in training a single number
+
+    Args:
+        value: what a loss function returned
+        training: whether it is to be differentiated
+
+    Raises:
+        TypeError: loss_func returned a {type(value)} ({value}), not a tensor
+        ValueError: loss_func returned a tensor of shape ...; training needs one number: take the mean
+            over the batch
+    """
     if not isinstance(value, Tensor):
         raise TypeError(f'loss_func returned a {type(value).__name__} ({value!r}), not a tensor')
     if value.ndim == 0 or not training: return value
@@ -103,7 +132,12 @@ def note_whole_dict(
     e: Exception,        # what the model raised; this may become a note of it
     learn: 'Learner',    # its `xb` is what the model was given
 ) -> None:
-    "Say so if the model was given a dict as its only argument"
+    """Say so if the model was given a dict as its only argument
+
+    Args:
+        e: what the model raised; this may become a note of it
+        learn: its `xb` is what the model was given
+    """
     if not isinstance(learn.xb, tuple) or len(learn.xb) != 1: return
     if not isinstance(batch := learn.xb[0], Mapping) or not batch: return
     names = list(map(str, batch))
@@ -120,7 +154,11 @@ HOW_KNOWN = ('pass its optimizer as opt_func=..., or make it a method of an obje
              '`opt`, or several as `opts`')
 
 class CallStep(Step):
-    "A function that does all that is to be done with a batch, as a step"
+    """A function that does all that is to be done with a batch, as a step
+
+    Args:
+        func: called with the whole batch; its `opt` becomes the learner's
+    """
     by_learner: bool | None = None     # whether it leaves the update to the learner; None: not seen
     steps: list | None = None    # one for each of `learn.opt`, in a run in which it computes gradients
     told = False                 # whether it was said that there are none
@@ -214,14 +252,23 @@ class PredictStep(Step):
     def loss(self, learn): pass
 
 def modules_of(model: Any) -> list[nn.Module]:
-    "A model and all modules in it; none if it is a plain function"
+    """A model and all modules in it; none if it is a plain function
+
+    Args:
+        model
+    """
     return list(model.modules()) if isinstance(model, nn.Module) else []
 
 def call_on_batch(
     f: Callable[..., Any],
     learn: 'Learner',    # its `xb` and `yb` are the batch
 ) -> Any:
-    "Call `f` with inputs and targets, by name if the batch is a dict with targets"
+    """Call `f` with inputs and targets, by name if the batch is a dict with targets
+
+    Args:
+        f
+        learn: its `xb` and `yb` are the batch
+    """
     if not isinstance(learn.xb, dict): return f(*learn.xb, *learn.yb)
     return f(**learn.xb, **dict(zip(learn.dls.targets, learn.yb)))
 
@@ -230,7 +277,15 @@ def noting_gradients(
     params: Iterable[Tensor],    # of an optimizer
     f: Callable[[], Any],
 ) -> tuple[Any, list[Tensor]]:   # its result, and the parameters
-    "Call `f`, and note the parameters whose gradients are computed meanwhile, in whichever way"
+    """Call `f`, and note the parameters whose gradients are computed meanwhile, in whichever way
+
+    Args:
+        params: of an optimizer
+        f
+
+    Returns:
+        its result, and the parameters
+    """
     noted: list[Tensor] = []
     with interrupts_wait(), UndoStack() as undo:
         for p in params:
@@ -241,7 +296,12 @@ def depends_on(
     loss: Tensor,                # with its graph, if it still has it
     params: Iterable[Tensor],    # of an optimizer
 ) -> bool:
-    "Whether the graph of a loss leads to one of the parameters"
+    """Whether the graph of a loss leads to one of the parameters
+
+    Args:
+        loss: with its graph, if it still has it
+        params: of an optimizer
+    """
     wanted, seen, waiting = set(map(id, params)), set(), [loss.grad_fn]
     while waiting:
         if (node := waiting.pop()) is None or node in seen: continue
@@ -255,7 +315,20 @@ def divided(
     out: Any,                     # what a function returned for a batch
     training: bool,               # whether it was to train
 ) -> tuple[list[Any], list[Any]]:   # losses; the prediction and what it is compared with
-    "Losses and other results; `TypeError` if there is no loss in training"
+    """Losses and other results; `TypeError` if there is no loss in training
+
+    Args:
+        out: what a function returned for a batch
+        training: whether it was to train
+
+    Returns:
+        losses; the prediction and what it is compared with
+
+    Raises:
+        TypeError: eval_step returned nothing: it should return (loss, pred, *targets), or without a
+            loss
+        TypeError: train_step returned {out}: it should return the loss, or several in a tuple or a dict
+    """
     values = list(out) if isinstance(out, (tuple, list)) else [out]
     if not training:
         if out is None or not values: raise TypeError(
@@ -270,7 +343,11 @@ def divided(
                     'or several in a tuple or a dict')
 
 def is_number(value: Any) -> bool:
-    "Whether it is a number, or a tensor without dimensions"
+    """Whether it is a number, or a tensor without dimensions
+
+    Args:
+        value
+    """
     return value.ndim == 0 if isinstance(value, Tensor) else isinstance(value, Real)
 
 # %% ../nbs/03_learner.ipynb #6054ea6f
@@ -297,7 +374,14 @@ class ModelLossStep(Step):
 def loss_and_pred(
     out: Any,    # what a model returned: a mapping with `loss`, an object with it, or a tuple
 ) -> tuple[Tensor | None, Any]:    # the loss, None if there is none; the prediction
-    "The loss in what a model returned, and what else there is"
+    """The loss in what a model returned, and what else there is
+
+    Args:
+        out: what a model returned: a mapping with `loss`, an object with it, or a tuple
+
+    Returns:
+        the loss, None if there is none; the prediction
+    """
     if isinstance(out, Mapping):
         rest = {k: v for k, v in out.items() if k != 'loss'}
         pred = next(iter(rest.values())) if len(rest) == 1 else rest or None
@@ -308,7 +392,11 @@ def loss_and_pred(
     return loss, values[0] if len(values) == 1 else tuple(values) or None
 
 def computes_loss(model: Any) -> bool:
-    "Whether a model takes `labels`, as those of transformers do"
+    """Whether a model takes `labels`, as those of transformers do
+
+    Args:
+        model
+    """
     try: return 'labels' in inspect.signature(model.forward).parameters
     except (AttributeError, TypeError, ValueError): return False
 
@@ -317,7 +405,17 @@ def as_step(
     step: Any,    # a `Step`, or a function over the whole batch
     name: str,    # what it is called
 ) -> Step:
-    "The step that `step` stands for; `TypeError` if it is none"
+    """The step that `step` stands for; `TypeError` if it is none
+
+    Args:
+        step: a `Step`, or a function over the whole batch
+        name: what it is called
+
+    Raises:
+        TypeError: {name} is the class {step}: pass an instance, {step}(...)
+        TypeError: {name}={step} has the parts of a step: make its class a subclass of Step
+        TypeError: {name}={step} is no step: pass a Step, or a function of the whole batch
+    """
     if isinstance(step, Step): return step
     if isinstance(step, type): raise TypeError(
         f'{name} is the class {step.__name__}: pass an instance, {step.__name__}(...)')
@@ -384,7 +482,12 @@ class Loop:
             raise
 
     def one_batch(self, i: int, batch: Any) -> None:
-        "Run one batch, with its events; trains if `training` is set"
+        """Run one batch, with its events; trains if `training` is set
+
+        Args:
+            i
+            batch
+        """
         __tracebackhide__ = True
         on, fire = self.callbacks.table, self.callbacks.fire    # an unheard event costs one look-up
         self._in_batch = True
@@ -418,7 +521,11 @@ class Loop:
 
 # %% ../nbs/03_learner.ipynb #fcfe7dff
 class Modes:
-    "Which modules of a model are in training mode, as they were at the start of a phase"
+    """Which modules of a model are in training mode, as they were at the start of a phase
+
+    Args:
+        model: a module; of a plain function there is nothing to note
+    """
     def __init__(self,
         model: Any,    # a module; of a plain function there is nothing to note
     ):
@@ -427,7 +534,11 @@ class Modes:
         self.each = [(m, m.training) for m in self.model.modules()]
 
     def put_back(self, learn: 'Learner') -> None:
-        "Switch back, and say so"
+        """Switch back, and say so
+
+        Args:
+            learn
+        """
         for m, training in self.each: m.training = training
         made, call = ('eval', 'train') if self.training else ('train', 'eval')
         _warn(f'a callback, or the model itself, called model.{made}() in the middle of '
@@ -442,7 +553,11 @@ class FitInterrupted(KeyboardInterrupt):
 
 # %% ../nbs/03_learner.ipynb #6752ceb4
 class TrainEvalCallback(Callback):
-    "Switches between training and evaluation mode, and begins the count of batches"
+    """Switches between training and evaluation mode, and begins the count of batches
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     order, run_valid = -10, False
 
     def after_create(self): self.learn.n_epoch = 1
@@ -542,7 +657,31 @@ LearnerState.eval_step = property(operator.attrgetter('_eval_step'), _set_eval_s
 
 # %% ../nbs/03_learner.ipynb #7d66f410
 class Learner(LearnerState):
-    "Data, model, loss and optimizer, and the callbacks that watch and change their training"
+    """Data, model, loss and optimizer, and the callbacks that watch and change their training
+
+    Args:
+        dls: `DataLoaders`, or one training loader
+        model: what is trained
+        loss_func: None: the dataset's own
+        opt_func: its class, a function, or itself
+        lr: a number; for groups: list or slice
+        splitter: divides the parameters into groups
+        cbs: callbacks or classes, one or several
+        metrics: functions or objects, one or several
+        path: where files go; None: the loaders' path
+        model_dir: folder for models, below `path`
+        wd: weight decay; None: the optimizer's
+        moms: at start, top and end of a one-cycle
+        default_cbs: record and show; it trains without, too
+        train_step: what is done with a training batch: a `Step` or a function
+        eval_step: what is done with a validation batch
+
+    Raises:
+        TypeError: model={model} is not a model: pass an instance of nn.Module
+        ValueError: moms={moms} should be three numbers: start, top, end
+        ValueError: loss_func is missing, and the training dataset has none either. If the model returns
+            its loss: Learner(dls, model, train_step=ModelLossStep())
+    """
     default_callbacks: tuple[type[Callback], ...] = (TrainEvalCallback,)   # 20_all adds to these
 
     @hinted
@@ -632,7 +771,11 @@ _INNER = frozenset(['callbacks', 'cbs_changed', 'default_callbacks', 'stopped_wh
 def as_list(
     values: Any,   # None, one thing, or any iterable of them
 ) -> list[Any]:
-    "`values` as a list"
+    """`values` as a list
+
+    Args:
+        values: None, one thing, or any iterable of them
+    """
     if values is None: return []
     one = isinstance(values, (str, Callback, type)) or not isinstance(values, Iterable)
     if getattr(values, 'ndim', 1) == 0: one = True       # a tensor that is a number has `__iter__`
@@ -642,14 +785,27 @@ def is_a(
     cb: Any,                # a callback, or a callback class
     cls: type[Callback],
 ) -> bool:
-    "Whether `cb` is or would make a `cls`"
+    """Whether `cb` is or would make a `cls`
+
+    Args:
+        cb: a callback, or a callback class
+        cls
+    """
     return issubclass(cb, cls) if isinstance(cb, type) else isinstance(cb, cls)
 
 def checked_lr(
     lr: Any,         # as given to the learner
     opt_func: Any,   # may carry a rate of its own: `partial(SGD, lr=0.1)`, or an optimizer
 ) -> Any:
-    "The learning rate to use; an error if two different ones were given"
+    """The learning rate to use; an error if two different ones were given
+
+    Args:
+        lr: as given to the learner
+        opt_func: may carry a rate of its own: `partial(SGD, lr=0.1)`, or an optimizer
+
+    Raises:
+        ValueError: the learning rate is given twice: lr={lr}, and {theirs} in opt_func
+    """
     if hasattr(lr, 'tolist'): lr = lr.tolist()
     lr = recommended(lr)
     if not isinstance(lr, (slice, list, tuple)): as_positive(lr)
@@ -677,7 +833,11 @@ def parameters(self: Learner) -> Iterator[nn.Parameter]:
 def where(self: Learner,
     event_name: str | None = None,   # batches are only named for the events of a batch; None: now
 ) -> str:
-    "Where in the loop we are, in words"
+    """Where in the loop we are, in words
+
+    Args:
+        event_name: batches are only named for the events of a batch; None: now
+    """
     if not self.running: return 'outside a run'
     name = self.run_name
     place = f'epoch {self.epoch}' if name == 'fit' else name
@@ -734,12 +894,20 @@ def to_dls_device(self: Learner) -> None:
 def add_cb(self: Learner,
     cb: Any,    # a callback, a callback class, or a callback of another library
 ) -> Learner:
-    "Add a callback; one of the same class with the same settings is replaced"
+    """Add a callback; one of the same class with the same settings is replaced
+
+    Args:
+        cb: a callback, a callback class, or a callback of another library
+    """
     return self.add_cbs([cb])
 
 @patch
 def add_cbs(self: Learner, cbs: Any) -> Learner:
-    "Add one or several callbacks"
+    """Add one or several callbacks
+
+    Args:
+        cbs
+    """
     with interrupts_wait():                  # a callback is in, or not in
         for cb in as_list(cbs): self.callbacks.add(cb)
     return self
@@ -748,12 +916,20 @@ def add_cbs(self: Learner, cbs: Any) -> Learner:
 def remove_cb(self: Learner,
     cb: Any,    # a callback, or a class: all of it and its subclasses
 ) -> Learner:
-    "Remove a callback"
+    """Remove a callback
+
+    Args:
+        cb: a callback, or a class: all of it and its subclasses
+    """
     return self.remove_cbs([cb])
 
 @patch
 def remove_cbs(self: Learner, cbs: Any) -> Learner:
-    "Remove one or several callbacks"
+    """Remove one or several callbacks
+
+    Args:
+        cbs
+    """
     with interrupts_wait():
         for cb in as_list(cbs): self.callbacks.remove(cb)
     return self
@@ -761,7 +937,11 @@ def remove_cbs(self: Learner, cbs: Any) -> Learner:
 @patch
 @contextmanager
 def added_cbs(self: Learner, cbs: Any) -> Iterator[Learner]:
-    "Callbacks for the length of a `with` block"
+    """Callbacks for the length of a `with` block
+
+    Args:
+        cbs
+    """
     before = self.cbs
     new = [self.callbacks.as_callback(cb) for cb in as_list(cbs)]
     with interrupts_wait() as waiting:       # not between `try` and its `finally`, either
@@ -773,7 +953,11 @@ def added_cbs(self: Learner, cbs: Any) -> Iterator[Learner]:
 @patch
 @contextmanager
 def removed_cbs(self: Learner, cbs: Any) -> Iterator[Learner]:
-    "Do without callbacks for the length of a `with` block"
+    """Do without callbacks for the length of a `with` block
+
+    Args:
+        cbs
+    """
     leaving, gone = [cb for which in as_list(cbs) for cb in self.callbacks.find(which)], []
     with interrupts_wait() as waiting:
         try:
@@ -784,7 +968,11 @@ def removed_cbs(self: Learner, cbs: Any) -> Iterator[Learner]:
 
 @patch
 def ordered_cbs(self: Learner, event_name: str) -> list[Callback]:
-    "The callbacks that listen to an event, in the order in which they are called"
+    """The callbacks that listen to an event, in the order in which they are called
+
+    Args:
+        event_name
+    """
     return self.callbacks.ordered(event_name)
 
 @patch
@@ -851,7 +1039,20 @@ def fit(self: Learner,
     start_epoch: int = 0,               # go on from here, as if the epochs before had been trained
     valid_every: int | list[int] = 1,   # validate each so many epochs, or after those listed
 ) -> None:
-    "Train for `n_epoch` epochs"
+    """Train for `n_epoch` epochs
+
+    Args:
+        n_epoch: number of epochs, those before `start_epoch` included
+        lr: learning rate, as in the constructor; None: the learner's
+        wd: weight decay; None: the learner's
+        cbs: callbacks for this fit only
+        reset_opt: begin with a new optimizer
+        start_epoch: go on from here, as if the epochs before had been trained
+        valid_every: validate each so many epochs, or after those listed
+
+    Raises:
+        ValueError: start_epoch={start_epoch} is after n_epoch={n_epoch}
+    """
     __tracebackhide__ = True
     n_epoch, start_epoch = as_count(n_epoch, 'n_epoch', 1), as_count(start_epoch, 'start_epoch', 0)
     if start_epoch > n_epoch: raise ValueError(f'start_epoch={start_epoch} is after n_epoch={n_epoch}')
@@ -900,7 +1101,17 @@ def as_count(
     name: str,      # what it is called
     least: int,     # the smallest that makes sense
 ) -> int:
-    "`n` as an int of at least `least`, or an error that shows it"
+    """`n` as an int of at least `least`, or an error that shows it
+
+    Args:
+        n: what somebody passed
+        name: what it is called
+        least: the smallest that makes sense
+
+    Raises:
+        TypeError: {name}={n} should be a whole number
+        ValueError: {name}={n} should be {least} or more
+    """
     try: count = operator.index(n) if not isinstance(n, bool) else None
     except TypeError: count = None
     if count is None: raise TypeError(f'{name}={n!r} should be a whole number')
@@ -908,7 +1119,11 @@ def as_count(
     return count
 
 def check_valid_every(every: Any) -> None:
-    "A whole number above 0, or a list of epochs"
+    """A whole number above 0, or a list of epochs
+
+    Args:
+        every
+    """
     if not isinstance(every, Iterable) or isinstance(every, str): as_count(every, 'valid_every', 1)
     else:
         for n in every: as_count(n, 'an epoch in valid_every', 0)
@@ -1004,7 +1219,16 @@ def validate(self: Learner,
     dl: Any = None,      # a loader to use instead
     cbs: Any = None,     # callbacks for its length
 ) -> list[float] | None:   # the loss and the metrics; None without a `Recorder`
-    "Loss and metrics on a loader"
+    """Loss and metrics on a loader
+
+    Args:
+        ds_idx: which of the loaders
+        dl: a loader to use instead
+        cbs: callbacks for its length
+
+    Returns:
+        the loss and the metrics; None without a `Recorder`
+    """
     __tracebackhide__ = True
     with self._evaluating('validate', cbs) as evaluate:
         self.undo.set(self, 'final_record', None)
@@ -1036,7 +1260,12 @@ def freeze_to(self: Learner,
     n: int,                  # the first group to train; negative counts from the end
     train_bn: bool = True,   # keep training batch norm layers
 ) -> None:
-    "Freeze the groups before `n`"
+    """Freeze the groups before `n`
+
+    Args:
+        n: the first group to train; negative counts from the end
+        train_bn: keep training batch norm layers
+    """
     if self.opt is None: self.create_opt()
     if len(self.opt.param_groups) == 1 and n != 0:
         _warn('freezing has no effect with one parameter group: pass a `splitter` to the learner')
@@ -1061,7 +1290,15 @@ def layer_rows(
     model: nn.Module,
     run: Callable[[], Any],             # passes a batch through the model
 ) -> list[tuple[str, str, str, str]]:   # name, output shape, number of parameters, trainable
-    "What each layer without sublayers gives out, and how many parameters it has"
+    """What each layer without sublayers gives out, and how many parameters it has
+
+    Args:
+        model
+        run: passes a batch through the model
+
+    Returns:
+        name, output shape, number of parameters, trainable
+    """
     rows = []
     def note(name: str, layer: nn.Module, out: Any) -> None:
         shape = ' x '.join(map(str, out.shape)) if isinstance(out, Tensor) else type(out).__name__
@@ -1079,7 +1316,11 @@ def layer_rows(
 def text_table(
     rows: list[tuple[str, ...]],   # the heading first
 ) -> list[str]:
-    "Lines with the columns aligned"
+    """Lines with the columns aligned
+
+    Args:
+        rows: the heading first
+    """
     widths = [max(map(len, column)) for column in zip(*rows)]
     return ['  '.join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]
 

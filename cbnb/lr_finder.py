@@ -44,7 +44,16 @@ def geometric(
     end: float,      # above `start`
     n: int,          # how many, 2 or more
 ) -> list[float]:
-    "`n` numbers from `start` to `end`, both included; ValueError unless 0 < start < end"
+    """`n` numbers from `start` to `end`, both included; ValueError unless 0 < start < end
+
+    Args:
+        start: above 0
+        end: above `start`
+        n: how many, 2 or more
+
+    Raises:
+        ValueError: a sweep from {start} to {end} makes no sense: 0 < start_lr < end_lr
+    """
     if start <= 0 or end <= start:
         raise ValueError(f'a sweep from {start:g} to {end:g} makes no sense: 0 < start_lr < end_lr')
     return [start*(end/start)**(i/(n - 1)) for i in range(n)]
@@ -54,7 +63,12 @@ def diverged(
     losses: Sequence[float],       # smoothed
     raw_losses: Sequence[float],   # as measured
 ) -> bool:
-    "Whether the loss has risen far above its best, and by more than it scatters"
+    """Whether the loss has risen far above its best, and by more than it scatters
+
+    Args:
+        losses: smoothed
+        raw_losses: as measured
+    """
     settled = losses[19:]                               # means of twenty losses or more
     if len(settled) < 2: return False
     best = min(settled)
@@ -97,7 +111,11 @@ class UpdateCounter(Callback):
 
     def set_rates(self, i: int) -> None: "Set the learning rate of update `i`"
     def note(self, loss: float) -> None:
-        "Take in the loss of an update, the mean over its batches"
+        """Take in the loss of an update, the mean over its batches
+
+        Args:
+            loss
+        """
         self.idle, self.n_used = 0, self.n_seen
         self.lrs.append(float(self.learn.opt.param_groups[-1]['lr']))
         self.raw_losses.append(loss)
@@ -117,7 +135,11 @@ class UpdateCounter(Callback):
 
 # %% ../nbs/07_lr_finder.ipynb #63c293cc
 class UpdateNorms:
-    "How far each update moves some weights"
+    """How far each update moves some weights
+
+    Args:
+        params: those that are trained
+    """
     def __init__(self,
         params: Iterable[Tensor],    # those that are trained
     ):
@@ -139,7 +161,14 @@ class UpdateNorms:
 def total_norm(
     tensors: Sequence[Tensor],    # of any shapes; may be on several devices
 ) -> Tensor:                      # a scalar
-    "The norm over all elements of all tensors"
+    """The norm over all elements of all tensors
+
+    Args:
+        tensors: of any shapes; may be on several devices
+
+    Returns:
+        a scalar
+    """
     norms = [torch.linalg.vector_norm(t).float() for t in tensors]
     if not norms: return torch.zeros(())
     return torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]))
@@ -148,7 +177,14 @@ def total_norm(
 def bad_items(
     learn: Learner,   # in a batch
 ) -> str:             # empty if all is finite
-    "Which inputs or targets of the batch are nan or infinite, in words"
+    """Which inputs or targets of the batch are nan or infinite, in words
+
+    Args:
+        learn: in a batch
+
+    Returns:
+        empty if all is finite
+    """
     def note(t: Tensor) -> None:
         if not t.is_floating_point() or bool((finite := t.isfinite()).all()): return
         rows = (~finite.flatten(1).all(1) if t.ndim > 1 else ~finite).reshape(-1).nonzero()
@@ -163,7 +199,15 @@ def bad_items(
 
 # %% ../nbs/07_lr_finder.ipynb #b6082a02
 class LRFinder(UpdateCounter):
-    "Raises the learning rate by equal factors, and notes what each update does"
+    """Raises the learning rate by equal factors, and notes what each update does
+
+    Args:
+        start_lr: first rate: a number, or per group a list or slice
+        end_lr: last rate
+        num_it: number of updates
+        stop_div: stop when the loss diverges
+        beta: smoothing of the losses
+    """
     losses, update_norms, weight_norm, epoch_batches, moved = (), (), 0., None, None
     mom, own_mom, bad_data = None, None, ''      # momentum of the sweep, the optimizer's; what is nan
 
@@ -233,7 +277,14 @@ class LRFinder(UpdateCounter):
 def rates_at(self: LRFinder,
     lr: float,           # of the last group
 ) -> list[float]:        # one for each group
-    "The rates of all groups at the point of the sweep where the last group has `lr`"
+    """The rates of all groups at the point of the sweep where the last group has `lr`
+
+    Args:
+        lr: of the last group
+
+    Returns:
+        one for each group
+    """
     start, end = self.ends[-1]
     pos = math.log(lr/start)/math.log(end/start)
     return [first*(last/first)**pos for first, last in self.ends[:-1]] + [lr]
@@ -242,7 +293,14 @@ def rates_at(self: LRFinder,
 TYPICAL_EPOCHS, UNKNOWN_EPOCH = 5, 1000    # supposed epochs of a fit, and batches of an epoch
 
 class Planned(NamedTuple):
-    "The run that a rate is for"
+    """The run that a rate is for
+
+    Args:
+        steps: updates
+        n_epoch: epochs; None: only the updates are known
+        length: both in words
+        hint: what was supposed, and how to change it
+    """
     steps: float              # updates
     n_epoch: float | None     # epochs; None: only the updates are known
     length: str               # both in words
@@ -252,7 +310,12 @@ def in_words(
     n: float,
     unit: str,    # in the singular
 ) -> str:
-    "A number of things: whole ones exactly, others with two digits or none"
+    """A number of things: whole ones exactly, others with two digits or none
+
+    Args:
+        n
+        unit: in the singular
+    """
     about = f'{n:.0f}' if n >= 10 else f'{n:.2g}'
     return f'about {about} {unit}s' if float(about) != n else f'{about} {unit}{"s"*(n != 1)}'
 
@@ -262,7 +325,14 @@ def planned_run(
     epoch_batches: int | None,   # batches of an epoch; None: nobody knows
     per_update: float = 1.,      # batches of an update
 ) -> Planned:
-    "How long the training will be, in updates and in words"
+    """How long the training will be, in updates and in words
+
+    Args:
+        n_epoch: epochs that somebody plans; None: nobody said
+        last: epochs of the last fit; None: there was none
+        epoch_batches: batches of an epoch; None: nobody knows
+        per_update: batches of an update
+    """
     hint = ''
     if n_epoch is None:
         n_epoch, why = (last, 'as in the last fit') if last else (TYPICAL_EPOCHS, 'a typical fit')
@@ -277,7 +347,23 @@ def planned_run(
 
 # %% ../nbs/07_lr_finder.ipynb #a33691db
 class LRFind:
-    "What a sweep found: a curve, suggestions, and a recommended rate or why there is none"
+    """What a sweep found: a curve, suggestions, and a recommended rate or why there is none
+
+    Args:
+        lrs: the rates tried
+        losses: smoothed
+        raw_losses: as measured; empty: not known
+        num_it: planned number of updates
+        rules: names or functions
+        n_batches: batches it took
+        update_norms: how far each update moved the weights
+        weight_norm: norm of the weights before
+        planned: what `lr` is for
+        trained: the model has learnt: a loss that only rises gives a rate, too
+        problem: why there is no rate; empty: the curve decides
+        mom: momentum of the sweep; None: there is none
+        remark: added to the reason
+    """
     def __init__(self,
         lrs: list[float],              # the rates tried
         losses: list[float],           # smoothed
@@ -325,7 +411,12 @@ class LRFind:
         rule: str,     # where the rate comes from
         rate: Rate,
     ) -> None:
-        "Recommend a rate, unless there is doubt"
+        """Recommend a rate, unless there is doubt
+
+        Args:
+            rule: where the rate comes from
+            rate
+        """
         if rate.doubt and not self.trained:
             self.reason = rate.doubt
             return
@@ -337,7 +428,14 @@ class LRFind:
     def choose(self,
         lr: Any,    # of the last group: a number, or the name of a rule that suggests one
     ) -> None:
-        "Take another rate; the `recommended` one stays known"
+        """Take another rate; the `recommended` one stays known
+
+        Args:
+            lr: of the last group: a number, or the name of a rule that suggests one
+
+        Raises:
+            ValueError: {lr} has suggested no rate; there are ...
+        """
         if isinstance(lr, str) and lr not in self.suggestions: raise ValueError(
             f'{lr!r} has suggested no rate; there are {", ".join(self.suggestions) or "none"}')
         self.lr = as_positive(self.suggestions[lr] if isinstance(lr, str) else lr)
@@ -423,7 +521,16 @@ def plot(self: LRFind,
     ax: Any = None,                   # draw into these axes
     widget: bool | None = None,       # the picker; None: where widgets work; True: return it
 ) -> Any:                             # `ax`; or the figure or the picker, if it was asked for
-    "The curve with the suggestions; where widgets work, one can choose a rate there"
+    """The curve with the suggestions; where widgets work, one can choose a rate there
+
+    Args:
+        return_fig: return the figure instead of showing it
+        ax: draw into these axes
+        widget: the picker; None: where widgets work; True: return it
+
+    Returns:
+        `ax`; or the figure or the picker, if it was asked for
+    """
     make = view_for('lr_find', widget, return_fig, ax)
     if make and (widget or self.learn is not None):
         return make(self) if widget else make(self).show()
@@ -498,7 +605,14 @@ def _mock_run(self: Learner,
 
 # %% ../nbs/07_lr_finder.ipynb #feffe79c
 class TrialRun(UpdateCounter):
-    "A short one-cycle run, and the validation loss after it"
+    """A short one-cycle run, and the validation loss after it
+
+    Args:
+        num_it: number of updates; 0: only validate
+        rates: the highest, one for each group
+        n_valid: validation batches at most
+        stage: what the progress bar calls it
+    """
     run_valid, run_in, name = True, ('lr_find',), 'lr_finder'
 
     def __init__(self,
@@ -555,7 +669,18 @@ def checked_trials(
     trials: Any,      # as given to `lr_find`
     num_it: int,      # updates of the sweep
 ) -> float | int | None:
-    "A share of the run, or a number of batches in all; None: no trials. An error for other things"
+    """A share of the run, or a number of batches in all; None: no trials. An error for other things
+
+    Args:
+        trials: as given to `lr_find`
+        num_it: updates of the sweep
+
+    Raises:
+        ValueError: trials={trials} should be True, a share of the run below 1, or a whole number of
+            batches
+        ValueError: trials={trials} batches are too few: the sweep takes up to {num_it}, and short
+            trials the rest of {least}
+    """
     if trials is None or trials is False: return None
     if trials is True: return 0.2
     if isinstance(trials, Real) and 0 < trials < 1: return float(trials)
@@ -574,7 +699,17 @@ def trial_plan(
     steps: float,            # updates of the planned run
     left: float,             # updates that a budget still has
 ) -> Plan | None:            # None: too few are left
-    "How many trials, and how long"
+    """How many trials, and how long
+
+    Args:
+        lr: the answer of the sweep
+        trials: as `checked_trials` gives it
+        steps: updates of the planned run
+        left: updates that a budget still has
+
+    Returns:
+        None: too few are left
+    """
     least = LEAST_UPDATES/steps                # of the run; a short one has longer trials
     if isinstance(trials, int):
         if left < MOST_TRIALS*LEAST_UPDATES: return None
@@ -631,7 +766,25 @@ def lr_find(self: Learner,
     n_epoch: float | None = None,       # length of the training to come; None: as the last fit
     trials: bool | float | int = False,    # True; share of the run for each; or batches in all
 ) -> LRFind:                    # the curve, the suggestions, and `.lr`, the one to take
-    "Sweep the learning rate over a short mock training, and put everything back"
+    """Sweep the learning rate over a short mock training, and put everything back
+
+    Args:
+        start_lr: first rate: a number, or per group a list or slice
+        end_lr: last rate
+        num_it: number of updates
+        stop_div: stop when the loss diverges
+        show_plot: show the picker or the figure, in a notebook
+        suggest_funcs: names, functions, one or None
+        cbs: callbacks for the sweep and the trials
+        n_epoch: length of the training to come; None: as the last fit
+        trials: True; share of the run for each; or batches in all
+
+    Returns:
+        the curve, the suggestions, and `.lr`, the one to take
+
+    Raises:
+        ValueError: n_epoch=0 should be above 0: how long do you mean to train?
+    """
     finder, rules = LRFinder(start_lr, end_lr, num_it, stop_div), _as_rules(suggest_funcs)
     trials, cbs = checked_trials(trials, finder.num_it), as_list(cbs)
     if n_epoch is not None and as_positive(n_epoch, 'n_epoch') == 0:
@@ -676,7 +829,18 @@ def plot(self: Recorder,
     return_fig: bool | None = None,   # return the figure instead of showing it
     ax: Any = None,                   # draw into these axes
 ) -> Any:                             # `ax`; or the figure, if it was asked for
-    "Loss over learning rate, from the last `lr_find`, or from the last fit if there was none"
+    """Loss over learning rate, from the last `lr_find`, or from the last fit if there was none
+
+    Args:
+        skip_start: leave out so many points at the start
+        skip_end: and at the end
+        suggestion: mark the recommended rate, and the steepest descent
+        return_fig: return the figure instead of showing it
+        ax: draw into these axes
+
+    Returns:
+        `ax`; or the figure, if it was asked for
+    """
     found = getattr(self.learn, 'lr_finder_result', None)
     lr = None if found is None else found.recommended
     all_lrs, all_losses = _of_last_fit(self) if found is None else (found.lrs, found.losses)

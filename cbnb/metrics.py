@@ -39,7 +39,11 @@ class Metric:
         "Forget what was seen"
         raise NotImplementedError
     def accumulate(self, learn: Any) -> None:
-        "Take in the batch that the learner has just evaluated"
+        """Take in the batch that the learner has just evaluated
+
+        Args:
+            learn
+        """
         raise NotImplementedError
     @property
     def value(self) -> Any:
@@ -68,7 +72,14 @@ _ACCUMULATORS = [list, dict, set]
 def as_number(
     value: Any,       # a number, a tensor or an array with one element, or None
 ) -> float | None:    # None stays None
-    "`value` as a Python number (this waits for the device)"
+    """`value` as a Python number (this waits for the device)
+
+    Args:
+        value: a number, a tensor or an array with one element, or None
+
+    Returns:
+        None stays None
+    """
     if value is None or isinstance(value, (bool, int, float)): return value
     return value.item() if hasattr(value, 'item') else float(value)
 
@@ -85,7 +96,14 @@ def _shared_device() -> torch.device:
 def sum_over_processes(
     *numbers: Any,     # numbers or scalar tensors, as many in each process
 ) -> list[Any]:        # with one process as they were, with several as Python floats
-    "Each number added up over all processes, which must all call this"
+    """Each number added up over all processes, which must all call this
+
+    Args:
+        *numbers: numbers or scalar tensors, as many in each process
+
+    Returns:
+        with one process as they were, with several as Python floats
+    """
     if n_processes() == 1: return list(numbers)
     total = torch.tensor([float(n) for n in numbers], dtype=torch.float64, device=_shared_device())
     dist.all_reduce(total)
@@ -94,7 +112,14 @@ def sum_over_processes(
 def gather_over_processes(
     value: Any,        # what can be pickled; tensors should be on the CPU
 ) -> list[Any]:        # the value of each process
-    "What all processes have, in each of them; they must all call this"
+    """What all processes have, in each of them; they must all call this
+
+    Args:
+        value: what can be pickled; tensors should be on the CPU
+
+    Returns:
+        the value of each process
+    """
     if n_processes() == 1: return [value]
     values = [None]*n_processes()
     dist.all_gather_object(values, value)
@@ -111,7 +136,12 @@ class RunningMean:
         value: Tensor | Real,   # the mean over `n` items
         n: int,                 # how many items
     ) -> None:
-        "Take in the mean of one more batch; one without items has no mean, and counts for nothing"
+        """Take in the mean of one more batch; one without items has no mean, and counts for nothing
+
+        Args:
+            value: the mean over `n` items
+            n: how many items
+        """
         if not n: return
         if isinstance(value, Tensor):
             exact = torch.float32 if value.device.type == 'mps' else torch.float64
@@ -134,7 +164,15 @@ _ACCUMULATORS.append(RunningMean)
 def name_of(
     f: Callable,   # a function, or a partial of one
 ) -> str:
-    "The name of a function, or of the function inside a partial; `ValueError` if there is none"
+    """The name of a function, or of the function inside a partial; `ValueError` if there is none
+
+    Args:
+        f: a function, or a partial of one
+
+    Raises:
+        ValueError: a {type(f)} has no name that could head its column: wrap it as AvgMetric(f,
+            name="...")
+    """
     while isinstance(f, functools.partial): f = f.func
     name = getattr(f, '__name__', None)
     if not isinstance(name, str):
@@ -147,7 +185,19 @@ def one_number(
     value: Any,    # what it returned
     hint: str = 'take a mean, or use AccumMetric',    # what to do if it is a vector
 ) -> Any:          # `value`, without dimensions if it is a tensor
-    "Refuse what is not one number (`TypeError`)"
+    """Refuse what is not one number (`TypeError`)
+
+    Args:
+        name: of the metric, for the error
+        value: what it returned
+        hint: what to do if it is a vector
+
+    Returns:
+        `value`, without dimensions if it is a tensor
+
+    Raises:
+        TypeError: metric {name} returned {what}; it should return one number: {hint}
+    """
     if isinstance(value, Real): return value
     if hasattr(value, 'item') and getattr(value, 'size', None) == 1: return value.item()    # of numpy
     if isinstance(value, Tensor) and value.numel() == 1: return value.reshape(())
@@ -163,7 +213,15 @@ def one_number(
 def is_of_sklearn(
     f: Any,    # a function, or a partial of one
 ) -> bool:
-    "Whether scikit-learn defines it; `TypeError` for one of its scorers"
+    """Whether scikit-learn defines it; `TypeError` for one of its scorers
+
+    Args:
+        f: a function, or a partial of one
+
+    Raises:
+        TypeError: {f} of scikit-learn is no function of targets and predictions, but is called with an
+            estimator: pass the function, such as f1_score, or SklearnMetric(f1_score)
+    """
     while isinstance(f, functools.partial): f = f.func
     own = getattr(f, '__globals__', {}).get('__name__')      # a wrapper of yours bears its module, too
     if not str(own or getattr(f, '__module__', '')).startswith('sklearn.'): return False
@@ -186,7 +244,13 @@ def say_given(
     name: str,         # of the metric
     *given: Any,       # what it had to work with
 ) -> None:
-    "Say which metric failed, and on what"
+    """Say which metric failed, and on what
+
+    Args:
+        e: what a metric raised; this becomes a note of it
+        name: of the metric
+        *given: what it had to work with
+    """
     parts = list(_named(given[0])) if given else []
     part = 'logits' if 'logits' in parts else next(iter(parts), None)
     hint = f': choose a part of it, such as on(metric, {part!r}, 1)' if parts else ''
@@ -194,7 +258,16 @@ def say_given(
 
 # %% ../nbs/02_metrics.ipynb #ebdd8e30
 class AvgMetric(Metric):
-    "The mean over items of `func(pred, *yb)`"
+    """The mean over items of `func(pred, *yb)`
+
+    Args:
+        func: called with prediction and targets of a batch, returns a mean
+        name: heading of its column; None: the function's name
+
+    Raises:
+        TypeError: ... of scikit-learn takes the targets first, and is seldom a mean over items: use
+            SklearnMetric(...)
+    """
     def __init__(self,
         func: Callable[..., Any],    # called with prediction and targets of a batch, returns a mean
         name: str | None = None,     # heading of its column; None: the function's name
@@ -231,14 +304,25 @@ class AvgLoss(Metric):
 
 # %% ../nbs/02_metrics.ipynb #a35ae895
 class Smoother:
-    "An exponentially weighted mean, corrected for its start"
+    """An exponentially weighted mean, corrected for its start
+
+    Args:
+        beta: weight of the past; 0.98 looks back about 50 batches
+    """
     def __init__(self,
         beta: float = 0.98,   # weight of the past; 0.98 looks back about 50 batches
     ): self.beta, self.v, self.weight = beta, 0., 0.
     def add(self,
         x: Any,     # a number or a scalar tensor
     ) -> Any:       # the mean so far
-        "Take in one more number"
+        """Take in one more number
+
+        Args:
+            x: a number or a scalar tensor
+
+        Returns:
+            the mean so far
+        """
         beta = self.beta
         self.v, self.weight = beta*self.v + (1 - beta)*x, beta*self.weight + 1 - beta
         return self.v/self.weight
@@ -249,7 +333,11 @@ class Smoother:
 
 # %% ../nbs/02_metrics.ipynb #87a1f2d9
 class AvgSmoothLoss(Metric):
-    "The running mean of the loss over recent batches, of this process alone"
+    """The running mean of the loss over recent batches, of this process alone
+
+    Args:
+        beta: weight of the past; 0.98 looks back about 50 batches
+    """
     def __init__(self,
         beta: float = 0.98,   # weight of the past; 0.98 looks back about 50 batches
     ): self.smooth = Smoother(beta)
@@ -265,7 +353,15 @@ def check_arguments(
     func: Callable,             # what will be called
     kwargs: dict[str, Any],     # with these arguments, among others
 ) -> None:
-    "`TypeError` if `func` has no such arguments"
+    """`TypeError` if `func` has no such arguments
+
+    Args:
+        func: what will be called
+        kwargs: with these arguments, among others
+
+    Raises:
+        TypeError: ... has no argument {name}; {hint}
+    """
     try: parameters = inspect.signature(func).parameters.values()
     except (TypeError, ValueError): return                    # builtins may not have a signature
     if any(p.kind is p.VAR_KEYWORD for p in parameters): return
@@ -278,7 +374,22 @@ def check_arguments(
 
 # %% ../nbs/02_metrics.ipynb #7cb6a7db
 class AccumMetric(Metric):
-    "`func` of all predictions and targets of the phase"
+    """`func` of all predictions and targets of the phase
+
+    Args:
+        func: called with all predictions and all targets
+        dim_argmax: take the argmax over this dimension first
+        activation: or 'sigmoid', 'softmax', 'binary' (its last column)
+        thresh: compare with this (>=) after the activation
+        to_np: give numpy arrays
+        invert_arg: targets first; None: if the function is scikit-learn's
+        flatten: one dimension, except for the classes' if it is kept
+        name: heading of its column; None: the function's name
+        **kwargs: passed to the function
+
+    Raises:
+        ValueError: activation {activation} is not one of ...
+    """
     def __init__(self,
         func: Callable[..., Any],         # called with all predictions and all targets
         dim_argmax: int | None = None,    # take the argmax over this dimension first
@@ -321,7 +432,19 @@ def a_pair(
     name: str,                   # of the metric, for the error
     learn: Any,                  # with `pred` and `yb`
 ) -> tuple[Tensor, Tensor]:      # the prediction and the target
-    "The two tensors that are compared; `TypeError` if there are more, fewer, or others"
+    """The two tensors that are compared; `TypeError` if there are more, fewer, or others
+
+    Args:
+        name: of the metric, for the error
+        learn: with `pred` and `yb`
+
+    Returns:
+        the prediction and the target
+
+    Raises:
+        TypeError: metric {name} compares one prediction and one target, and got {kinds}: choose two,
+            for instance with on(metric, 0, 1)
+    """
     got = (*(learn.pred if isinstance(learn.pred, (tuple, list)) else (learn.pred,)), *learn.yb)
     if len(got) == 2 and all(isinstance(t, Tensor) for t in got): return got
     kinds = ', '.join(map(_kind, got))
@@ -334,7 +457,12 @@ def add(self: AccumMetric,
     pred: Tensor,    # predictions of a batch
     targ: Tensor,    # its targets
 ) -> None:
-    "Keep one batch, after activation, argmax, threshold and flattening"
+    """Keep one batch, after activation, argmax, threshold and flattening
+
+    Args:
+        pred: predictions of a batch
+        targ: its targets
+    """
     pred, targ = pred.detach(), targ.detach()
     if self.activation != 'no': pred = _ACTIVATIONS[self.activation](_not_half(pred))
     if self.dim_argmax is not None: pred = pred.argmax(self.dim_argmax)
@@ -357,7 +485,12 @@ def compute(self: AccumMetric,
     pred: Tensor,    # all predictions, on the CPU
     targ: Tensor,    # all targets
 ) -> Any:
-    "The function's value on them"
+    """The function's value on them
+
+    Args:
+        pred: all predictions, on the CPU
+        targ: all targets
+    """
     both = (_as_array(pred), _as_array(targ)) if self.to_np else (pred, targ)
     if self.invert_arg: both = both[::-1]
     hint = 'choose an average, or another function'
@@ -381,7 +514,11 @@ def __call__(self: AccumMetric, pred: Tensor, targ: Tensor) -> Any:
 def takes_of(
     func: Callable,   # of scikit-learn, or like one
 ) -> str:
-    "What a function of `(y_true, y_pred)` takes: 'labels', 'probabilities' or 'values'"
+    """What a function of `(y_true, y_pred)` takes: 'labels', 'probabilities' or 'values'
+
+    Args:
+        func: of scikit-learn, or like one
+    """
     while isinstance(func, functools.partial): func = func.func
     try: second = list(inspect.signature(func).parameters)[1]
     except (TypeError, ValueError, IndexError): return 'labels'
@@ -392,7 +529,20 @@ def takes_of(
 
 # %% ../nbs/02_metrics.ipynb #849449c9
 class SklearnMetric(AccumMetric):
-    "A function of scikit-learn over all predictions and targets of the phase"
+    """A function of scikit-learn over all predictions and targets of the phase
+
+    Args:
+        func: `func(y_true, y_pred)`, or its name in sklearn.metrics
+        takes: 'labels', 'probabilities', 'values'; None: `takes_of`
+        thresh: label 1 from this score on, for single scores
+        axis: dimension of the classes
+        name: heading of its column; None: the function's name
+        **kwargs: passed to the function, such as average='macro'
+
+    Raises:
+        ValueError: takes={takes} should be one of ...
+        ValueError: thresh={thresh} makes labels: it goes with takes='labels', not with {takes}
+    """
     def __init__(self,
         func: Callable[..., float] | str,   # `func(y_true, y_pred)`, or its name in sklearn.metrics
         takes: str | None = None,           # 'labels', 'probabilities', 'values'; None: `takes_of`
@@ -415,7 +565,12 @@ class SklearnMetric(AccumMetric):
         pred: Tensor,    # scores of a batch
         targ: Tensor,    # its targets
     ) -> None:
-        "Keep what the function takes"
+        """Keep what the function takes
+
+        Args:
+            pred: scores of a batch
+            targ: its targets
+        """
         pred, targ = _not_half(pred.detach()), targ.detach()
         if pred.ndim == targ.ndim + 1: pred = pred.movedim(self.axis, 1)
         if pred.ndim == targ.ndim + 1 and pred.shape[1] == 1: pred = pred.squeeze(1)
@@ -444,7 +599,15 @@ _TAKES = dict(labels=_labels, probabilities=_probabilities, values=lambda metric
 def sklearn_function(
     name: str,    # such as 'f1_score'
 ) -> Callable[..., float]:
-    "A function of sklearn.metrics; `ImportError` and `ValueError` say what is missing"
+    """A function of sklearn.metrics; `ImportError` and `ValueError` say what is missing
+
+    Args:
+        name: such as 'f1_score'
+
+    Raises:
+        ImportError: {name} needs scikit-learn: pip install "cbnb[metrics]"
+        ValueError: sklearn.metrics has no function {name}
+    """
     try: metrics = importlib.import_module('sklearn.metrics')
     except ImportError as e:
         raise ImportError(f'{name} needs scikit-learn: pip install "cbnb[metrics]"') from e
@@ -453,7 +616,12 @@ def sklearn_function(
 
 # %% ../nbs/02_metrics.ipynb #4ad5dc7e
 class ValueMetric(Metric):
-    "A number that something else computes: `value = func()`"
+    """A number that something else computes: `value = func()`
+
+    Args:
+        func: called without arguments at the end of a phase
+        metric_name: heading of its column; None: the function's name
+    """
     def __init__(self,
         func: Callable[[], Any],           # called without arguments at the end of a phase
         metric_name: str | None = None,    # heading of its column; None: the function's name
@@ -465,7 +633,12 @@ class ValueMetric(Metric):
 
 # %% ../nbs/02_metrics.ipynb #135ef6a9
 class UpdateMetric(Metric):
-    "A metric with `reset`, `update(pred, *yb)` and `compute`, such as those of torchmetrics"
+    """A metric with `reset`, `update(pred, *yb)` and `compute`, such as those of torchmetrics
+
+    Args:
+        metric: the object
+        name: heading; None: its own `name`, or its class in snake case
+    """
     def __init__(self,
         metric: Any,                # the object
         name: str | None = None,    # heading; None: its own `name`, or its class in snake case
@@ -532,7 +705,18 @@ def _agreed(name: str, compute: Callable[[], Any]) -> float:
 def as_metric(
     m: Any,   # a function, a `Metric`, an object with `reset`, `update`, `compute`, or such a class
 ) -> Any:     # an object with `reset`, `accumulate`, `value` and `name`
-    "The metric that `m` stands for; `TypeError` if it is none of these"
+    """The metric that `m` stands for; `TypeError` if it is none of these
+
+    Args:
+        m: a function, a `Metric`, an object with `reset`, `update`, `compute`, or such a class
+
+    Returns:
+        an object with `reset`, `accumulate`, `value` and `name`
+
+    Raises:
+        TypeError: {m} is not a metric: pass a function of (pred, *yb), a Metric, or an object with
+            reset, update and compute
+    """
     if isinstance(m, type): m = m()
     if all(hasattr(type(m), a) for a in ('reset', 'accumulate', 'value')):
         if not hasattr(m, 'name'): m.name = snake_name(type(m))
@@ -547,7 +731,11 @@ def as_metric(
 def as_metrics(
     ms: Any,   # None, one metric or several; a MetricCollection of torchmetrics counts as several
 ) -> list[Any]:
-    "The metrics that `ms` stands for, as a list"
+    """The metrics that `ms` stands for, as a list
+
+    Args:
+        ms: None, one metric or several; a MetricCollection of torchmetrics counts as several
+    """
     if ms is None: return []
     one = (not isinstance(ms, Iterable) or isinstance(ms, (type, str))
            or hasattr(ms, 'update') or hasattr(ms, 'accumulate'))     # a metric may be iterable
@@ -564,7 +752,13 @@ def _members(m: Any) -> list[Any]:
 
 # %% ../nbs/02_metrics.ipynb #664dacd1
 class Chosen:
-    "A learner as one metric sees it: `pred` and `yb` are those chosen, all else is the learner's"
+    """A learner as one metric sees it: `pred` and `yb` are those chosen, all else is the learner's
+
+    Args:
+        learn: the learner
+        pred: instead of its prediction
+        yb: instead of its targets
+    """
     def __init__(self,
         learn: Any,      # the learner
         pred: Any,       # instead of its prediction
@@ -580,7 +774,15 @@ def seen_by(
     metric: Any,    # it may have `chosen_outputs`
     learn: Any,     # the learner, after a batch
 ) -> Any:           # what to pass to the metric's `accumulate`
-    "The learner, or what the metric is to see of it"
+    """The learner, or what the metric is to see of it
+
+    Args:
+        metric: it may have `chosen_outputs`
+        learn: the learner, after a batch
+
+    Returns:
+        what to pass to the metric's `accumulate`
+    """
     chosen = getattr(metric, 'chosen_outputs', None)
     if not chosen: return learn
     try: pred, *yb = (_pick(learn, which) for which in chosen)
@@ -626,7 +828,17 @@ def _there(outputs: tuple, names: Iterable[str] = ()) -> str:
 def set_indexes(self: Metric,
     indexes: Iterable[int | str | tuple],    # which of `learn.outputs`; empty: as if never set
 ) -> Metric:                                 # the metric itself
-    "Choose what the metric compares, by number, by name or by a path of both"
+    """Choose what the metric compares, by number, by name or by a path of both
+
+    Args:
+        indexes: which of `learn.outputs`; empty: as if never set
+
+    Returns:
+        the metric itself
+
+    Raises:
+        TypeError: set_indexes({indexes}): pass a list, such as [0, 2]
+    """
     if isinstance(indexes, (str, int, float, dict, set)) or not isinstance(indexes, Iterable):
         raise TypeError(f'set_indexes({indexes!r}): pass a list, such as [0, 2]')
     self.chosen_outputs = tuple(map(_checked, indexes))
@@ -645,7 +857,20 @@ def on(
     *which: int | str | tuple,       # numbers in `learn.outputs`, or names, or paths
     name: str | None = None,         # heading of its column; None: the metric's own
 ) -> Any:                            # a copy that sees nothing but these outputs
-    "A metric over chosen outputs, the first in place of the prediction, the others of targets"
+    """A metric over chosen outputs, the first in place of the prediction, the others of targets
+
+    Args:
+        metric: a function, a Metric, an object of torchmetrics
+        *which: numbers in `learn.outputs`, or names, or paths
+        name: heading of its column; None: the metric's own
+
+    Returns:
+        a copy that sees nothing but these outputs
+
+    Raises:
+        TypeError: on(metric, ...): say which outputs, such as on(metric, 0, 2)
+        TypeError: on() takes one metric: call it for each member of the collection
+    """
     if not which: raise TypeError('on(metric, ...): say which outputs, such as on(metric, 0, 2)')
     [one, *more] = as_metrics([metric])
     if more: raise TypeError('on() takes one metric: call it for each member of the collection')
@@ -658,7 +883,11 @@ def on(
 def distinct(
     names: Iterable[str],    # some may be equal
 ) -> list[str]:
-    "Names with a number added to those that were there before"
+    """Names with a number added to those that were there before
+
+    Args:
+        names: some may be equal
+    """
     seen: dict[str, int] = {}
     def number(name: str) -> str:
         seen[name] = seen.get(name, 0) + 1
@@ -671,7 +900,16 @@ def accuracy(
     y: Tensor,        # class numbers, in the shape of `pred` without the classes
     axis: int = -1,   # dimension of the classes
 ) -> Tensor:          # a scalar between 0 and 1
-    "The share of items whose highest score is at their class"
+    """The share of items whose highest score is at their class
+
+    Args:
+        pred: scores, for instance of shape (items, classes)
+        y: class numbers, in the shape of `pred` without the classes
+        axis: dimension of the classes
+
+    Returns:
+        a scalar between 0 and 1
+    """
     return _hits(pred, y, axis).float().mean()
 
 def error_rate(
@@ -679,7 +917,16 @@ def error_rate(
     y: Tensor,
     axis: int = -1,
 ) -> Tensor:          # a scalar between 0 and 1
-    "One minus `accuracy`"
+    """One minus `accuracy`
+
+    Args:
+        pred: this and what follows as in `accuracy`
+        y
+        axis
+
+    Returns:
+        a scalar between 0 and 1
+    """
     return 1 - accuracy(pred, y, axis)
 
 def _hits(pred: Tensor, y: Tensor, axis: int) -> Tensor:
@@ -690,7 +937,15 @@ def _hits(pred: Tensor, y: Tensor, axis: int) -> Tensor:
 
 # %% ../nbs/02_metrics.ipynb #8db8a289
 class ErrorMetric(Metric):
-    "Base of metrics that are a mean of errors, one for each element"
+    """Base of metrics that are a mean of errors, one for each element
+
+    Args:
+        average: what is counted: 'elements', or 'rows': items of the batch
+        name: heading of its column; None: the class's
+
+    Raises:
+        ValueError: average={average} should be 'elements' or 'rows'
+    """
     def __init__(self,
         average: str = 'elements',    # what is counted: 'elements', or 'rows': items of the batch
         name: str | None = None,      # heading of its column; None: the class's
@@ -699,7 +954,12 @@ class ErrorMetric(Metric):
             raise ValueError(f"average={average!r} should be 'elements' or 'rows'")
         self.average, self._name, self.mean = average, name, RunningMean()
     def error(self, pred: Tensor, y: Tensor) -> Tensor:
-        "The error of each element"
+        """The error of each element
+
+        Args:
+            pred
+            y
+        """
         raise NotImplementedError
     def reset(self) -> None: self.mean = RunningMean()
     def accumulate(self, learn: Any) -> None:
@@ -717,16 +977,31 @@ def _difference(name: str, pred: Tensor, y: Tensor) -> Tensor:
                      f'targets {tuple(y.shape)} should have the same shape')
 
 class MAE(ErrorMetric):
-    "Mean absolute error"
+    """Mean absolute error
+
+    Args:
+        average: what is counted: 'elements', or 'rows': items of the batch
+        name: heading of its column; None: the class's
+    """
     def error(self, pred: Tensor, y: Tensor) -> Tensor: return _difference('MAE', pred, y).abs()
 
 class MSE(ErrorMetric):
-    "Mean squared error"
+    """Mean squared error
+
+    Args:
+        average: what is counted: 'elements', or 'rows': items of the batch
+        name: heading of its column; None: the class's
+    """
     def error(self, pred: Tensor, y: Tensor) -> Tensor: return _difference('MSE', pred, y).square()
 
 # %% ../nbs/02_metrics.ipynb #ff0cb819
 class Accuracy(Metric):
-    "The share of targets, counted one by one, whose class has the highest score"
+    """The share of targets, counted one by one, whose class has the highest score
+
+    Args:
+        axis: dimension of the classes
+        name: heading of its column; None: accuracy
+    """
     def __init__(self,
         axis: int = -1,               # dimension of the classes
         name: str | None = None,      # heading of its column; None: accuracy

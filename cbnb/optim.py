@@ -33,14 +33,26 @@ def hyper_place(
     opt: Optimizer,                   # any optimizer with `param_groups`
     name: str,                        # common name of a hyper-parameter
 ) -> tuple[str, int | None] | None:   # key, and index if it is one of several; None: not there
-    "Where an optimizer keeps a hyper-parameter"
+    """Where an optimizer keeps a hyper-parameter
+
+    Args:
+        opt: any optimizer with `param_groups`
+        name: common name of a hyper-parameter
+
+    Returns:
+        key, and index if it is one of several; None: not there
+    """
     groups = opt.param_groups
     for key, i in _PLACES.get(name, [(name, None)]):
         if key != 'params' and all(key in g for g in groups): return key, i
     return None
 
 def known_hypers(opt: Optimizer) -> list[str]:
-    "Common names of an optimizer's hyper-parameters"
+    """Common names of an optimizer's hyper-parameters
+
+    Args:
+        opt
+    """
     first, *others = opt.param_groups
     keys = [k for k, v in first.items() if isinstance(v, (Real, Tensor))
             and not isinstance(v, bool) and all(k in g for g in others)]
@@ -52,7 +64,15 @@ def get_hyper(
     opt: Optimizer,     # any optimizer with `param_groups`
     name: str,          # common name
 ) -> list[Any]:         # one value per group
-    "The value of a hyper-parameter in each group; `ValueError` if there is none of that name"
+    """The value of a hyper-parameter in each group; `ValueError` if there is none of that name
+
+    Args:
+        opt: any optimizer with `param_groups`
+        name: common name
+
+    Returns:
+        one value per group
+    """
     if (place := hyper_place(opt, name)) is None: raise no_such_hyper(opt, name)
     key, i = place
     return [g[key] if i is None else g[key][i] for g in opt.param_groups]
@@ -62,7 +82,16 @@ def set_hyper(
     name: str,          # common name
     value: Any,         # a number for all groups, or a list with one for each
 ) -> None:
-    "Set a hyper-parameter in each group; `ValueError` for an unknown name or too few values"
+    """Set a hyper-parameter in each group; `ValueError` for an unknown name or too few values
+
+    Args:
+        opt: any optimizer with `param_groups`
+        name: common name
+        value: a number for all groups, or a list with one for each
+
+    Raises:
+        ValueError: {name} has ... values, but the optimizer has {n} parameter group...
+    """
     n = len(opt.param_groups)
     if isinstance(value, (list, tuple)) and len(value) != n: raise ValueError(
         f'{name} has {len(value)} values, but the optimizer has {n} parameter group{"s"*(n != 1)}')
@@ -70,7 +99,12 @@ def set_hyper(
     write_hyper(opt.param_groups, *place, value)
 
 def no_such_hyper(opt: Optimizer, name: str) -> ValueError:
-    "The error for an unknown name, with those there are"
+    """The error for an unknown name, with those there are
+
+    Args:
+        opt
+        name
+    """
     known = ', '.join(sorted(known_hypers(opt)))
     return ValueError(f'{type(opt).__name__} has no hyper-parameter {name!r}; it has {known}')
 
@@ -81,7 +115,14 @@ def write_hyper(
     i: int | None,
     value: Any,           # a number for all groups, or a list with one for each
 ) -> None:
-    "`set_hyper` without the look-up, for use once a batch"
+    """`set_hyper` without the look-up, for use once a batch
+
+    Args:
+        groups: param groups of an optimizer
+        key: this and `i` as `hyper_place` gives them
+        i
+        value: a number for all groups, or a list with one for each
+    """
     if type(value) is not float: value = as_python(value)
     values = value if isinstance(value, (list, tuple)) else [value]*len(groups)
     for group, v in zip(groups, values):
@@ -92,19 +133,31 @@ def write_hyper(
         else: group[key] = v
 
 def as_python(value: Any) -> Any:
-    "NumPy's numbers and arrays as those of Python, which can be saved and loaded; others as they are"
+    """NumPy's numbers and arrays as those of Python, which can be saved and loaded; others as they are
+
+    Args:
+        value
+    """
     if isinstance(value, (list, tuple)):
         return [v if type(v) is float else as_python(v) for v in value]
     return value.tolist() if hasattr(value, 'tolist') and not isinstance(value, Tensor) else value
 
 # %% ../nbs/02a_optim.ipynb #baf62004
 def noted_hypers(opt: Optimizer) -> list[dict[str, Any]]:
-    "A copy of all hyper-parameters, group by group"
+    """A copy of all hyper-parameters, group by group
+
+    Args:
+        opt
+    """
     return [{k: v.clone() if isinstance(v, Tensor) else v for k, v in g.items() if k != 'params'}
             for g in opt.param_groups]
 
 def save_hypers(opt: Optimizer) -> Callable[[], None]:
-    "Note all hyper-parameters of all groups; the function returned puts them back"
+    """Note all hyper-parameters of all groups; the function returned puts them back
+
+    Args:
+        opt
+    """
     saved = noted_hypers(opt)
     def restore() -> None:
         for group, old in zip(opt.param_groups, saved):
@@ -119,7 +172,19 @@ def as_positive(
     value: Any,          # a number, a tensor with one element, or a result of `lr_find`
     name: str = 'lr',    # what it is called
 ) -> float:              # finite, 0 or more
-    "`value` as a float; `TypeError` if it is no number, `ValueError` if negative or not finite"
+    """`value` as a float; `TypeError` if it is no number, `ValueError` if negative or not finite
+
+    Args:
+        value: a number, a tensor with one element, or a result of `lr_find`
+        name: what it is called
+
+    Returns:
+        finite, 0 or more
+
+    Raises:
+        TypeError: {name}={value} is not a number{hint}
+        ValueError: {name}={value} should be a finite number, 0 or more
+    """
     value = recommended(value)
     scalar = isinstance(value, Tensor) and value.numel() == 1
     if scalar or (hasattr(value, 'item') and getattr(value, 'ndim', 1) == 0): value = value.item()
@@ -133,7 +198,17 @@ def as_positive(
 def recommended(
     value: Any,    # a result of `lr_find`, or any other way to give a rate
 ) -> Any:          # the rate that the result recommends; other values as they are
-    "The rate to use; `ValueError` if `lr_find` recommends none"
+    """The rate to use; `ValueError` if `lr_find` recommends none
+
+    Args:
+        value: a result of `lr_find`, or any other way to give a rate
+
+    Returns:
+        the rate that the result recommends; other values as they are
+
+    Raises:
+        ValueError: lr_find recommends no rate: {value.reason}
+    """
     if not (hasattr(value, 'lr') and hasattr(value, 'reason')): return value
     if value.lr is not None: return value.lr
     raise ValueError(f'lr_find recommends no rate: {value.reason}')
@@ -145,7 +220,19 @@ def spread_lrs(
     n: int,             # number of groups
     name: str = 'lr',   # what to call it in errors
 ) -> list[float]:       # one for each group
-    "One learning rate per group; `ValueError` if the number of rates is not that of the groups"
+    """One learning rate per group; `ValueError` if the number of rates is not that of the groups
+
+    Args:
+        lr: a number, a slice, or one number per group
+        n: number of groups
+        name: what to call it in errors
+
+    Returns:
+        one for each group
+
+    Raises:
+        ValueError: {name} has ... values, but the optimizer has {n} parameter group...
+    """
     if isinstance(lr, slice): return _spread_slice(lr, n, name)
     if isinstance(lr, Sequence) and not isinstance(lr, str) or getattr(lr, 'ndim', 0) == 1:
         if len(lr) == n: return [as_positive(v, name) for v in lr]
@@ -164,14 +251,29 @@ def _spread_slice(lr: slice, n: int, name: str) -> list[float]:
 
 # %% ../nbs/02a_optim.ipynb #9de6902f
 def one_group(model: nn.Module) -> list[list[nn.Parameter]]:
-    "The splitter that does not split"
+    """The splitter that does not split
+
+    Args:
+        model
+    """
     return [list(model.parameters())]
 
 def param_groups(
     model: nn.Module,                                   # of any kind
     splitter: Callable[[nn.Module], Any] = one_group,   # returns parameters, or groups of them
 ) -> list[list[nn.Parameter]]:                          # without empty groups
-    "The parameters of a model in groups; `ValueError` if none is trainable"
+    """The parameters of a model in groups; `ValueError` if none is trainable
+
+    Args:
+        model: of any kind
+        splitter: returns parameters, or groups of them
+
+    Returns:
+        without empty groups
+
+    Raises:
+        ValueError: {type(model)} has no trainable parameters: {why}
+    """
     groups = list(splitter(model))
     if groups and isinstance(groups[0], Tensor): groups = [groups]
     groups = [list(g.parameters() if isinstance(g, nn.Module) else g) for g in groups]
@@ -188,7 +290,22 @@ def make_opt(
     lr: float,                                          # for all groups
     splitter: Callable[[nn.Module], Any] = one_group,   # as in `param_groups`
 ) -> Optimizer:        # `opt_func` itself if it is an optimizer already
-    "An optimizer over the groups of a model; `TypeError` if `opt_func` makes something else"
+    """An optimizer over the groups of a model; `TypeError` if `opt_func` makes something else
+
+    Args:
+        opt_func: a torch optimizer class, a function `(groups, lr=...)`, or an optimizer
+        model: its parameters are to be optimized
+        lr: for all groups
+        splitter: as in `param_groups`
+
+    Returns:
+        `opt_func` itself if it is an optimizer already
+
+    Raises:
+        TypeError: opt_func={opt_func} is no optimizer: pass a class, as torch.optim.AdamW
+        TypeError: opt_func returned {opt}, which is no optimizer (it lacks param_groups, state, step or
+            zero_grad)
+    """
     groups = param_groups(model, splitter)
     if hasattr(opt_func, 'param_groups'): return opt_func
     if not callable(opt_func):
@@ -204,17 +321,32 @@ def belongs_to(
     model: nn.Module,                                   # as it is now
     splitter: Callable[[nn.Module], Any] = one_group,   # as in `param_groups`
 ) -> bool:
-    "Whether an optimizer holds just the parameters that the splitter finds in the model"
+    """Whether an optimizer holds just the parameters that the splitter finds in the model
+
+    Args:
+        opt: made for this model, or for another
+        model: as it is now
+        splitter: as in `param_groups`
+    """
     held = {id(p) for g in opt.param_groups for p in g['params']}
     return held == {id(p) for g in param_groups(model, splitter) for p in g}
 
 def shares_params(opt: Optimizer, model: nn.Module) -> bool:
-    "Whether an optimizer holds any parameter of the model"
+    """Whether an optimizer holds any parameter of the model
+
+    Args:
+        opt
+        model
+    """
     held = {id(p) for g in opt.param_groups for p in g['params']}
     return any(id(p) in held for p in model.parameters())
 
 def needs_closure(opt: Optimizer) -> bool:
-    "Whether its `step` must be given a function that computes the loss, as that of LBFGS"
+    """Whether its `step` must be given a function that computes the loss, as that of LBFGS
+
+    Args:
+        opt
+    """
     try: closure = inspect.signature(opt.step).parameters.get('closure')
     except (TypeError, ValueError): return False
     return closure is not None and closure.default is closure.empty
@@ -222,7 +354,16 @@ def needs_closure(opt: Optimizer) -> bool:
 
 # %% ../nbs/02a_optim.ipynb #f824863d
 class Optimizers(Optimizer):
-    "Several optimizers that look like one"
+    """Several optimizers that look like one
+
+    Args:
+        opts: optimizers over different parameters
+
+    Raises:
+        ValueError: there are no optimizers: pass one or several
+        TypeError: {opt} is no optimizer
+        ValueError: two of the optimizers hold the same parameter: give it to one only
+    """
     def __init__(self,
         opts: Iterable[Optimizer],   # optimizers over different parameters
     ):
@@ -249,11 +390,22 @@ class Optimizers(Optimizer):
         return {k: v for k, v in first.items() if all(k in d for d in others)}
 
     def step(self, closure: None = None) -> None:
-        "A step of each"
+        """A step of each
+
+        Args:
+            closure
+
+        Raises:
+            TypeError: several optimizers cannot share a closure
+        """
         if closure is not None: raise TypeError('several optimizers cannot share a closure')
         for opt in self.optimizers: opt.step()
     def zero_grad(self, set_to_none: bool = True) -> None:
-        "Forget the gradients of all"
+        """Forget the gradients of all
+
+        Args:
+            set_to_none
+        """
         for opt in self.optimizers: opt.zero_grad(set_to_none)
     def add_param_group(self, param_group: dict) -> None:
         raise TypeError('which optimizer is the group for? add it to one of `optimizers`')
@@ -297,7 +449,15 @@ def state_dict(self: Optimizers) -> dict[str, Any]:
 def load_state_dict(self: Optimizers,
     state_dict: dict[str, Any],   # as `state_dict` gave it
 ) -> None:
-    "Load it; `ValueError` if it comes from other optimizers, and then nothing is loaded"
+    """Load it; `ValueError` if it comes from other optimizers, and then nothing is loaded
+
+    Args:
+        state_dict: as `state_dict` gave it
+
+    Raises:
+        ValueError: saved were groups of ... parameters, and here are groups of ...
+        ValueError: the saved state is not that of {type(opt)}: it has no ...
+    """
     mine, groups = self.param_groups, list(state_dict['param_groups'])
     sizes = [[len(g['params']) for g in some] for some in (groups, mine)]
     if sizes[0] != sizes[1]: raise ValueError(
@@ -322,7 +482,19 @@ def freeze_groups(
     n: int,                          # the first trainable group; negative counts from the end
     keep: Iterable[Tensor] = (),     # parameters that stay trainable in any case
 ) -> int:                            # the first trainable group
-    "Freeze the groups before `n`, unfreeze the others, and forget the optimizer's momentum"
+    """Freeze the groups before `n`, unfreeze the others, and forget the optimizer's momentum
+
+    Args:
+        opt: its groups are frozen as a whole
+        n: the first trainable group; negative counts from the end
+        keep: parameters that stay trainable in any case
+
+    Returns:
+        the first trainable group
+
+    Raises:
+        ValueError: cannot freeze to group {n}: there are {count} parameter group...
+    """
     count, kept = len(opt.param_groups), {id(p) for p in keep}
     if not -count <= n <= count: raise ValueError(
         f'cannot freeze to group {n}: there are {count} parameter group{"s"*(count != 1)}')
@@ -333,13 +505,22 @@ def freeze_groups(
     return first
 
 def norm_params(model: nn.Module) -> list[nn.Parameter]:
-    "The parameters of the batch norm layers"
+    """The parameters of the batch norm layers
+
+    Args:
+        model
+    """
     layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     return [p for m in layers for p in m.parameters(recurse=False)]
 
 # %% ../nbs/02a_optim.ipynb #4b9cede1
 class Hypers(MutableMapping):
-    "The hyper-parameters of one parameter group, by common names; assigning changes the group"
+    """The hyper-parameters of one parameter group, by common names; assigning changes the group
+
+    Args:
+        opt: any optimizer with `param_groups`
+        i: number of the group
+    """
     def __init__(self,
         opt: Optimizer,   # any optimizer with `param_groups`
         i: int,           # number of the group
@@ -379,19 +560,36 @@ class HyperNames(LentNames):
         name: str,     # common name: lr, mom, sqr_mom, wd, ...
         value: Any,    # a number for all groups, a list with one for each, or a slice
     ) -> None:
-        "Set a hyper-parameter in each group; `ValueError` if there is none of that name"
+        """Set a hyper-parameter in each group; `ValueError` if there is none of that name
+
+        Args:
+            name: common name: lr, mom, sqr_mom, wd, ...
+            value: a number for all groups, a list with one for each, or a slice
+        """
         if isinstance(value, slice): value = spread_lrs(value, len(self.param_groups), name)
         set_hyper(self, name, value)
 
     def set_hypers(self, **values: Any) -> None:
-        "Set several, each as `set_hyper` does"
+        """Set several, each as `set_hyper` does
+
+        Args:
+            **values
+        """
         for name, value in values.items(): self.set_hyper(name, value)
 
     def all_params(self,
         n: int | slice = slice(None),   # which groups
         with_grad: bool = False,        # only parameters that have a gradient now
     ) -> list[tuple[Tensor, dict, dict, Hypers]]:   # parameter, its group, its state, its hypers
-        "The parameters, each with what belongs to it"
+        """The parameters, each with what belongs to it
+
+        Args:
+            n: which groups
+            with_grad: only parameters that have a gradient now
+
+        Returns:
+            parameter, its group, its state, its hypers
+        """
         chosen = list(zip(self.param_groups, self.hypers))[n]
         return [(p, group, self.state.get(p, {}), hypers)
                 for group, hypers in (chosen if isinstance(n, slice) else [chosen])
@@ -400,7 +598,11 @@ class HyperNames(LentNames):
     def freeze_to(self,
         n: int,   # the first group to train; negative counts from the end
     ) -> None:
-        "Freeze the groups before `n`, batch norm included; `learn.freeze_to` keeps that trainable"
+        """Freeze the groups before `n`, batch norm included; `learn.freeze_to` keeps that trainable
+
+        Args:
+            n: the first group to train; negative counts from the end
+        """
         freeze_groups(self, n)
     def freeze(self) -> None:
         "Train only the last group"
@@ -418,7 +620,15 @@ def with_names(
     names: type[LentNames],    # methods and properties
     cls: type,                 # of an optimizer
 ) -> type:                     # the same each time, so that nothing has to be compiled anew
-    "A class like `cls` that has `names`, too"
+    """A class like `cls` that has `names`, too
+
+    Args:
+        names: methods and properties
+        cls: of an optimizer
+
+    Returns:
+        the same each time, so that nothing has to be compiled anew
+    """
     return type(cls.__name__, (names, cls), dict(__module__=cls.__module__, _plain_class=_plain(cls)))
 
 def _plain(cls: type) -> type: return getattr(cls, '_plain_class', cls)
@@ -430,7 +640,13 @@ def lend_names(
     names: type[LentNames],    # methods and properties that it is to have
     undo: ExitStack,           # until this is unwound
 ) -> None:
-    "Give an optimizer more methods and properties for a while"
+    """Give an optimizer more methods and properties for a while
+
+    Args:
+        opt
+        names: methods and properties that it is to have
+        undo: until this is unwound
+    """
     cls = type(opt)
     undo.callback(setattr, opt, '__class__', cls)
     if not issubclass(cls, names): opt.__class__ = with_names(names, cls)

@@ -140,7 +140,11 @@ def _unroute(comms: list, token: object) -> None:
 
 # %% ../nbs/08b_pump.ipynb #e7191039
 class Pump:
-    "Lets widgets act while Python code runs; false where that is not possible"
+    """Lets widgets act while Python code runs; false where that is not possible
+
+    Args:
+        *widgets: ipywidgets, or lists of them, whose messages shall come to this thread
+    """
     def __init__(
         self,
         *widgets: Any,   # ipywidgets, or lists of them, whose messages shall come to this thread
@@ -192,7 +196,11 @@ def route(
     self: Pump,
     *widgets: Any,   # ipywidgets, or lists of them; what is inside a box comes with it
 ) -> None:
-    "Let the messages of more widgets come to this thread"
+    """Let the messages of more widgets come to this thread
+
+    Args:
+        *widgets: ipywidgets, or lists of them; what is inside a box comes with it
+    """
     if not self: return
     for comm in _comms(widgets):
         if hasattr(comm, '_reply_subshell_for'):

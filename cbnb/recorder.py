@@ -44,7 +44,11 @@ class Series:
     def append(self,
         t: Tensor,    # of one element, without dimensions
     ) -> None:
-        "Add one, without waiting for the device"
+        """Add one, without waiting for the device
+
+        Args:
+            t: of one element, without dimensions
+        """
         self.waiting.append(t)
         if len(self.waiting) == 256: self.stack()
 
@@ -71,7 +75,11 @@ class Series:
 
 # %% ../nbs/05_recorder.ipynb #fa04d373
 class NamedLoss:
-    "One of several losses that a step returns by name, of the batches that have it"
+    """One of several losses that a step returns by name, of the batches that have it
+
+    Args:
+        beta: smoothing: weight of the past
+    """
     def __init__(self,
         beta: float = 0.98,   # smoothing: weight of the past
     ): self.series, self.steps, self.smooth, self.smoother = Series(), [], array('f'), Smoother(beta)
@@ -80,7 +88,12 @@ class NamedLoss:
         step: int,                # number of the batch
         value: Tensor | float,
     ) -> None:
-        "Add that of one batch, without waiting for the device"
+        """Add that of one batch, without waiting for the device
+
+        Args:
+            step: number of the batch
+            value
+        """
         self.steps.append(step)
         self.series.append(torch.as_tensor(value).detach().clone())
 
@@ -94,7 +107,12 @@ class NamedLoss:
         n: int,                   # batches in all
         smooth: bool = False,     # smoothed, and carried on over batches that have none
     ) -> list[float]:
-        "A number for each batch; nan where there is none"
+        """A number for each batch; nan where there is none
+
+        Args:
+            n: batches in all
+            smooth: smoothed, and carried on over batches that have none
+        """
         values, found = dict(zip(self.steps, self.losses if smooth else self.series.read())), []
         for step in range(n):
             carried = found[-1] if smooth and found else math.nan
@@ -103,11 +121,23 @@ class NamedLoss:
 
 # %% ../nbs/05_recorder.ipynb #eaf99d79
 def plural(n: int, word: str) -> str:
-    "`1 epoch`, `2 epochs`"
+    """`1 epoch`, `2 epochs`
+
+    Args:
+        n
+        word
+    """
     return f'{n:,} {word}{"s"*(n != 1)}'
 
 class Run:
-    "The record of one fit"
+    """The record of one fit
+
+    Args:
+        number: 0 for the first fit of a learner
+        metric_names: headings of the table of epochs
+        n_epoch: planned epochs
+        beta: smoothing of the losses: weight of the past
+    """
     def __init__(self,
         number: int,               # 0 for the first fit of a learner
         metric_names: list[str],   # headings of the table of epochs
@@ -116,6 +146,7 @@ class Run:
     ):
         self.number, self.metric_names, self.n_epoch = number, metric_names, n_epoch
         self.status = 'running'                  # then 'done', 'cancelled', 'interrupted', 'failed'
+        self.start_epoch = 0                     # the number of its first epoch
         self.epochs: list[dict[str, Any]] = []   # a row for each
         self.values: list[list[Any]] = []        # its losses and metrics; a callback may write there
         self.hypers: dict[str, Any] = {}         # name -> values in the last group, one a batch
@@ -136,7 +167,11 @@ class Run:
     def hyper(self,
         name: str,    # 'lr', 'mom', or another that was tracked
     ) -> list[float]:
-        "The values of a hyper-parameter, one for each training batch"
+        """The values of a hyper-parameter, one for each training batch
+
+        Args:
+            name: 'lr', 'mom', or another that was tracked
+        """
         values = self.hypers.get(name, ())
         return list(values.read() if isinstance(values, Series) else values)[:self.n_steps]
 
@@ -148,7 +183,11 @@ class Run:
     def points(self,
         name: str,    # of a column of the table of epochs
     ) -> list[tuple[int, float]]:
-        "(last step of the epoch, value) for each epoch that has one; the first step is 0"
+        """(last step of the epoch, value) for each epoch that has one; the first step is 0
+
+        Args:
+            name: of a column of the table of epochs
+        """
         return [(max(row['step'] - 1, 0), row[name])
                 for row in self.epochs if row.get(name) is not None]
 
@@ -192,13 +231,24 @@ class History:
     def to_json(self,
         path: str | Path | None = None,   # a file to write to as well
     ) -> str:
-        "JSON text; what is not finite becomes `null`, for JSON knows no NaN"
+        """JSON text; what is not finite becomes `null`, for JSON knows no NaN
+
+        Args:
+            path: a file to write to as well
+        """
         return _write(json.dumps(_finite(self.to_dict()), allow_nan=False), path)
 
     def rows(self,
         what: str = 'epochs',   # or 'steps'
     ) -> Iterator[dict[str, Any]]:
-        "The table, row by row; raises ValueError for another `what`"
+        """The table, row by row; raises ValueError for another `what`
+
+        Args:
+            what: or 'steps'
+
+        Raises:
+            ValueError: there is a table of 'epochs' and one of 'steps', not of {what}
+        """
         if what not in ('epochs', 'steps'):
             raise ValueError(f"there is a table of 'epochs' and one of 'steps', not of {what!r}")
         for run in self.runs:
@@ -209,7 +259,12 @@ class History:
         path: str | Path | None = None,   # a file to write to as well
         what: str = 'epochs',             # or 'steps'
     ) -> str:
-        "CSV text"
+        """CSV text
+
+        Args:
+            path: a file to write to as well
+            what: or 'steps'
+        """
         rows, text = list(self.rows(what)), io.StringIO()
         columns = list(dict.fromkeys(name for row in rows for name in row))
         writer = csv.DictWriter(text, columns, lineterminator='\n')
@@ -220,7 +275,17 @@ class History:
     def to_df(self,
         what: str = 'epochs',   # or 'steps'
     ) -> Any:                   # a pandas DataFrame
-        "The table for pandas; raises ImportError if there is none"
+        """The table for pandas; raises ImportError if there is none
+
+        Args:
+            what: or 'steps'
+
+        Returns:
+            a pandas DataFrame
+
+        Raises:
+            ImportError: to_df needs pandas: pip install "cbnb[data]"
+        """
         try: import pandas
         except ImportError as e:
             raise ImportError('to_df needs pandas: pip install "cbnb[data]"') from e
@@ -228,10 +293,10 @@ class History:
 
 def _step_rows(run: Run) -> Iterator[dict[str, Any]]:
     columns, ends = run.to_dict()['steps'], [row['step'] for row in run.epochs]
-    first = run.epochs[0]['epoch'] if run.epochs else 0
     for i in range(run.n_steps):
         values = {name: column[i] for name, column in columns.items()}
-        yield dict(run=run.number, epoch=first + bisect_right(ends, i), step=i, **values)
+        epoch = run.start_epoch + bisect_right(ends, i)
+        yield dict(run=run.number, epoch=epoch, step=i, **values)
 
 def _finite(value: Any) -> Any:
     "Plain data, with None in place of numbers that are not finite"
@@ -245,7 +310,12 @@ def _write(text: str, path: str | Path | None) -> str:
 
 # %% ../nbs/05_recorder.ipynb #cc896c98
 class Phase:
-    "Loss and metrics of one pass over a loader"
+    """Loss and metrics of one pass over a loader
+
+    Args:
+        metrics: with `reset`, `accumulate(learn)` and `value`
+        run: the run it belongs to, known by its undo stack
+    """
     def __init__(self,
         metrics: list[Any],   # with `reset`, `accumulate(learn)` and `value`
         run: Any = None,      # the run it belongs to, known by its undo stack
@@ -255,7 +325,11 @@ class Phase:
         for m in metrics: m.reset()
 
     def add(self, learn: Learner) -> None:
-        "Take in the current batch"
+        """Take in the current batch
+
+        Args:
+            learn
+        """
         if (loss := learn.loss) is not None and (n := find_bs((learn.yb, learn.xb))):
             self.losses.append(loss if loss.ndim == 0 else loss.mean())
             self.sizes.append(n)                        # of the targets, if they are tensors
@@ -280,7 +354,14 @@ class Phase:
 
 # %% ../nbs/05_recorder.ipynb #ca8b32fb
 class Recorder(Callback):
-    "Writes the history: a row for each training batch, and one for each epoch"
+    """Writes the history: a row for each training batch, and one for each epoch
+
+    Args:
+        add_time: a column with the time an epoch took
+        train_metrics: compute the metrics on training batches, too
+        valid_metrics: validation loss and metrics
+        beta: smoothing of the training loss: about 50 batches back
+    """
     order, run_in = 50, ('fit', 'validate')
 
     def __init__(self,
@@ -304,6 +385,7 @@ class Recorder(Callback):
         time_column = ['time'] if self.add_time else []
         names = ['epoch', *self.train_columns, *self.valid_columns, *time_column]
         run = Run(len(self.history), names, learn.n_epoch, self.beta)
+        run.start_epoch = learn.start_epoch
         self.series, self.places, self.row = run._raw, [], None
         self.told_of_nan = False
         with interrupts_wait():                     # a run in the history is also closed
@@ -367,7 +449,11 @@ class Recorder(Callback):
 def fresh(
     metric: Any,    # with `reset`, `accumulate` and `value`
 ) -> Any:
-    "A copy that has seen nothing, with an accumulator of its own"
+    """A copy that has seen nothing, with an accumulator of its own
+
+    Args:
+        metric: with `reset`, `accumulate` and `value`
+    """
     own = hasattr(type(metric), '__copy__')       # else two copies could empty the same list
     new = copy.copy(metric) if own else copy.deepcopy(metric)
     new.reset()
@@ -420,7 +506,11 @@ def _new_heading(self: Recorder, key: Any) -> str:
 def track(self: Recorder,
     name: str,   # common name of a hyper-parameter
 ) -> None:
-    "Record a hyper-parameter in this run; nothing happens if the optimizer does not have it"
+    """Record a hyper-parameter in this run; nothing happens if the optimizer does not have it
+
+    Args:
+        name: common name of a hyper-parameter
+    """
     run, opt = self.history[-1], self.learn.opt
     if name in run.hypers or (place := hyper_place(opt, name)) is None: return
     key, i = place
@@ -433,7 +523,13 @@ def track(self: Recorder,
 # %% ../nbs/05_recorder.ipynb #a1c7e5d2
 @patch
 def wants(self: Recorder, event_name: str, training: bool, purpose: str) -> bool:
-    "As for any callback; but `before_step` only if the rate may have changed by `after_batch`"
+    """As for any callback; but `before_step` only if the rate may have changed by `after_batch`
+
+    Args:
+        event_name
+        training
+        purpose
+    """
     wanted = Callback.wants(self, event_name, training, purpose)
     if wanted and event_name == 'before_step': wanted = self.notes_early = self._may_change()
     return wanted
@@ -494,7 +590,11 @@ def _drop(self: Recorder, phase: Phase) -> None:
 def clock(
     seconds: float,
 ) -> str:
-    "Seconds as MM:SS, or H:MM:SS"
+    """Seconds as MM:SS, or H:MM:SS
+
+    Args:
+        seconds
+    """
     m, s = divmod(round(seconds), 60)
     return f'{m:02d}:{s:02d}' if m < 60 else f'{m//60}:{m % 60:02d}:{s:02d}'
 
@@ -557,7 +657,12 @@ def columns_hint(
     name: str,           # no heading of a column
     there: list[str],    # the headings that there are
 ) -> str:
-    "What to write instead, for an error"
+    """What to write instead, for an error
+
+    Args:
+        name: no heading of a column
+        there: the headings that there are
+    """
     near, listed = nearest(name, there), ', '.join(there)
     return f'did you mean {near!r}? (there are: {listed})' if near else f'there are: {listed}'
 
@@ -574,13 +679,17 @@ def _close(self: Recorder, exc_type: type | None, exc: BaseException | None, tb:
     elif exc is not None: run.status = 'failed'
     else:
         whole = all(row['complete'] for row in run.epochs)
-        n_planned = run.n_epoch - self.learn.start_epoch
+        n_planned = run.n_epoch - run.start_epoch
         run.status = 'done' if whole and len(run.epochs) == n_planned else 'cancelled'
 
 # %% ../nbs/05_recorder.ipynb #593666a6
 @patch
 def last(self: Recorder) -> Run:
-    "The latest run; raises AttributeError if there is none yet"
+    """The latest run; raises AttributeError if there is none yet
+
+    Raises:
+        AttributeError: nothing has been recorded yet: fit first
+    """
     if not self.history.runs: raise AttributeError('nothing has been recorded yet: fit first')
     return self.history[-1]
 
@@ -654,6 +763,7 @@ def _smooth_loss(learn: Learner) -> Tensor:
     return torch.tensor(losses[-1])
 
 Learner.smooth_loss = property(_smooth_loss)
+Learner.recorder: Recorder      # while it has one: for editors and type checkers
 
 # %% ../nbs/05_recorder.ipynb #77677d80
 @patch
@@ -664,7 +774,18 @@ def plot_losses(self: Recorder,
     ax: Any = None,                   # draw into these axes
     widget: bool | None = None,       # None: with controls where widgets work; False: a figure
 ) -> Any:                             # `ax`; or the figure or view, if it was asked for
-    "Losses of training batches, smoothed too, and of validation"
+    """Losses of training batches, smoothed too, and of validation
+
+    Args:
+        skip_start: leave out so many batches at the start
+        skip_end: and at the end
+        return_fig: return the figure instead of showing it
+        ax: draw into these axes
+        widget: None: with controls where widgets work; False: a figure
+
+    Returns:
+        `ax`; or the figure or view, if it was asked for
+    """
     self.last()
     make = view_for('losses', widget, return_fig, ax)
     if make: return make(self, skip_start, skip_end).given(widget)
@@ -716,7 +837,22 @@ def plot_lr(self: Recorder,
     ax: Any = None,                   # draw into these axes, without momentum
     widget: bool | None = None,       # None: with controls where widgets work; False: a figure
 ) -> Any:                             # `ax`; or the figure or view, if it was asked for
-    "Learning rate over steps, and momentum; ValueError if that is asked for and there is none"
+    """Learning rate over steps, and momentum; ValueError if that is asked for and there is none
+
+    Args:
+        show_moms: momentum, too
+        skip_start: leave out so many batches at the start
+        skip_end: and at the end
+        return_fig: return the figure instead of showing it
+        ax: draw into these axes, without momentum
+        widget: None: with controls where widgets work; False: a figure
+
+    Returns:
+        `ax`; or the figure or view, if it was asked for
+
+    Raises:
+        ValueError: ... has no momentum to show
+    """
     self.last()
     history = self.history
     if show_moms and not any('mom' in run.hypers for run in history.runs):
@@ -737,7 +873,18 @@ def plot_metrics(self: Recorder,
     ax: Any = None,                   # draw a single metric into these axes
     widget: bool | None = None,       # None: with controls where widgets work; False: a figure
 ) -> Any:                             # `ax`; or the figure or view, if it was asked for
-    "Each metric over steps; ValueError if there are none"
+    """Each metric over steps; ValueError if there are none
+
+    Args:
+        skip_start: leave out so many epochs at the start
+        skip_end: and at the end
+        return_fig: return the figure instead of showing it
+        ax: draw a single metric into these axes
+        widget: None: with controls where widgets work; False: a figure
+
+    Returns:
+        `ax`; or the figure or view, if it was asked for
+    """
     self.last()
     history, others = self.history, ('epoch', 'train_loss', 'valid_loss', 'time')
     headings = dict.fromkeys(name for run in history.runs for name in run.metric_names)
@@ -758,7 +905,18 @@ def plot_loss(self: Recorder,
     show_epochs: bool = False,   # a dotted line at the end of each epoch
     ax: Any = None,              # draw into these axes; None: a new figure
 ) -> Any:                        # the axes
-    "Smoothed training loss of the last run, and validation losses"
+    """Smoothed training loss of the last run, and validation losses
+
+    Args:
+        skip_start: leave out so many batches at the start
+        with_valid: validation losses, too
+        log: logarithmic axes
+        show_epochs: a dotted line at the end of each epoch
+        ax: draw into these axes; None: a new figure
+
+    Returns:
+        the axes
+    """
     run, own = self.last(), ax is None
     points = [(step, loss) for step, loss in run.points('valid_loss') if step >= skip_start]
     with figure(ax, size=(7.4, 3.4)) as (fig, [axes]):
@@ -781,7 +939,19 @@ def plot_sched(self: Recorder,
     figsize: tuple[float, float] | None = None,    # in inches; None: 4.2 by 2.8 a panel
     return_fig: bool | None = None,                # return the figure instead of showing it
 ) -> Any:                                          # the figure, if it was asked for
-    "Hyper-parameters of the last run; ValueError for one that was not recorded"
+    """Hyper-parameters of the last run; ValueError for one that was not recorded
+
+    Args:
+        keys: which; None: all that were recorded
+        figsize: in inches; None: 4.2 by 2.8 a panel
+        return_fig: return the figure instead of showing it
+
+    Returns:
+        the figure, if it was asked for
+
+    Raises:
+        ValueError: {key} was not recorded; there are ...
+    """
     hps, keys = self.hps, [keys] if isinstance(keys, str) else keys
     for key in keys or ():
         if key not in hps: raise ValueError(f'{key!r} was not recorded; there are {", ".join(hps)}')

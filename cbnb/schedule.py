@@ -21,7 +21,12 @@ from .plot import lr_figure, show, view_for
 
 # %% ../nbs/06_schedule.ipynb #4c7c9805
 class Sched:
-    "A way from `start` at 0 to `end` at 1"
+    """A way from `start` at 0 to `end` at 1
+
+    Args:
+        start: a number, or one for each parameter group
+        end: the same
+    """
     def __init__(self,
         start: Any,   # a number, or one for each parameter group
         end: Any,     # the same
@@ -34,7 +39,13 @@ class Sched:
         end: float,
         pos: float,   # share of the way, from 0 to 1
     ) -> float:
-        "The value at `pos`, for one group"
+        """The value at `pos`, for one group
+
+        Args:
+            start
+            end
+            pos: share of the way, from 0 to 1
+        """
         raise NotImplementedError
 
     def __call__(self,
@@ -51,20 +62,40 @@ class Sched:
 
 # %% ../nbs/06_schedule.ipynb #fe1d6fcb
 class SchedNo(Sched):
-    "Stays at `start`"
+    """Stays at `start`
+
+    Args:
+        start: a number, or one for each parameter group
+        end: the same
+    """
     def between(self, start, end, pos): return start
 
 class SchedLin(Sched):
-    "In a straight line"
+    """In a straight line
+
+    Args:
+        start: a number, or one for each parameter group
+        end: the same
+    """
     def between(self, start, end, pos): return start + pos*(end - start)
 
 class SchedCos(Sched):
-    "Along half a cosine: gently at both ends"
+    """Along half a cosine: gently at both ends
+
+    Args:
+        start: a number, or one for each parameter group
+        end: the same
+    """
     def between(self, start, end, pos):
         return start + (end - start)*(1 - math.cos(math.pi*pos))/2
 
 class SchedExp(Sched):
-    "By equal factors"
+    """By equal factors
+
+    Args:
+        start: a number, or one for each parameter group
+        end: the same
+    """
     def between(self, start, end, pos):
         if start*end <= 0:
             raise ValueError(f'an exponential schedule cannot go from {start} to {end}: '
@@ -72,7 +103,13 @@ class SchedExp(Sched):
         return start*(end/start)**pos
 
 class SchedPoly(Sched):
-    "Along a power of the position"
+    """Along a power of the position
+
+    Args:
+        start: a number, or one for each parameter group
+        end: the same
+        power: 1 is a straight line; more is slower at first
+    """
     def __init__(self,
         start: Any,     # a number, or one for each parameter group
         end: Any,       # the same
@@ -85,7 +122,16 @@ class SchedPoly(Sched):
 
 # %% ../nbs/06_schedule.ipynb #020b8977
 class Combined:
-    "Schedules one after the other, each for its share of the training"
+    """Schedules one after the other, each for its share of the training
+
+    Args:
+        pcts: the shares; they add up to 1
+        scheds: as many schedules
+
+    Raises:
+        ValueError: ... shares for ... schedules
+        ValueError: the shares {pcts} should be 0 or more and add up to 1, not ...
+    """
     def __init__(self,
         pcts: Sequence[float],                      # the shares; they add up to 1
         scheds: Sequence[Callable[[float], Any]],   # as many schedules
@@ -115,7 +161,12 @@ def combine_scheds(
     pcts: Sequence[float],                      # the shares; they add up to 1
     scheds: Sequence[Callable[[float], Any]],   # as many schedules
 ) -> Combined:
-    "Schedules one after the other"
+    """Schedules one after the other
+
+    Args:
+        pcts: the shares; they add up to 1
+        scheds: as many schedules
+    """
     return Combined(pcts, scheds)
 
 def combined_cos(
@@ -124,12 +175,23 @@ def combined_cos(
     middle: Any,   # the same
     end: Any,      # the same
 ) -> Combined:
-    "Along a cosine from `start` to `middle`, then along another to `end`"
+    """Along a cosine from `start` to `middle`, then along another to `end`
+
+    Args:
+        pct: where the middle is, between 0 and 1
+        start: a number, or one for each parameter group
+        middle: the same
+        end: the same
+    """
     return Combined([pct, 1 - pct], [SchedCos(start, middle), SchedCos(middle, end)])
 
 # %% ../nbs/06_schedule.ipynb #2948ec89
 class ParamScheduler(Callback):
-    "Sets hyper-parameters from schedules, before each training batch"
+    """Sets hyper-parameters from schedules, before each training batch
+
+    Args:
+        scheds: name -> function of the share done
+    """
     order, run_valid, run_in = 60, False, ('fit',)
 
     def __init__(self,
@@ -158,7 +220,17 @@ def check_values(
     value: Any,     # what its schedule gives: a number, or one for each group
     n: int,         # number of parameter groups
 ) -> None:
-    "Refuse values that are no numbers, or not as many as there are groups"
+    """Refuse values that are no numbers, or not as many as there are groups
+
+    Args:
+        name: of a hyper-parameter
+        value: what its schedule gives: a number, or one for each group
+        n: number of parameter groups
+
+    Raises:
+        ValueError: the schedule of {name} gives ... values for {n} groups
+        ValueError: the schedule of {name} gives {value}, which is not a number
+    """
     value = as_python(value)
     values = [value]*n if not hasattr(value, '__len__') or getattr(value, 'ndim', 1) == 0 else list(value)
     if len(values) != n:
@@ -168,7 +240,20 @@ def check_values(
 
 # %% ../nbs/06_schedule.ipynb #a4cdc3b7
 class OneCycle(ParamScheduler):
-    "The one-cycle schedule of learning rate and momentum"
+    """The one-cycle schedule of learning rate and momentum
+
+    Args:
+        lr_max: highest rate: number, list, slice; None: the learner's
+        div: begin at `lr_max/div`
+        div_final: end at `lr_max/div_final`
+        pct_start: share of the training that warms up
+        mom: start, top, end; None: the learner's `moms`
+
+    Raises:
+        ValueError: pct_start={pct_start} should be between 0 and 1
+        ValueError: div={div} and div_final={div_final} should be above 0
+        ValueError: mom={mom} should be three numbers: at the start, the top and the end
+    """
     def __init__(self,
         lr_max: Any = None,         # highest rate: number, list, slice; None: the learner's
         div: float = 25.,           # begin at `lr_max/div`
@@ -201,7 +286,12 @@ class OneCycle(ParamScheduler):
         lr_max: list[float],    # one rate for each parameter group
         mom: Sequence[float],   # at the start, the top and the end
     ) -> dict[str, Callable[[float], Any]]:
-        "The two schedules, by name"
+        """The two schedules, by name
+
+        Args:
+            lr_max: one rate for each parameter group
+            mom: at the start, the top and the end
+        """
         ends = [lr/self.div for lr in lr_max], lr_max, [lr/self.div_final for lr in lr_max]
         if len(lr_max) == 1: ends = [lrs[0] for lrs in ends]       # plain numbers are quicker
         return dict(lr=combined_cos(self.pct_start, *ends), mom=combined_cos(self.pct_start, *mom))
@@ -209,7 +299,11 @@ class OneCycle(ParamScheduler):
 # %% ../nbs/06_schedule.ipynb #8786495a
 @patch
 def top(self: OneCycle) -> float:
-    "The highest rate, of the last group; ValueError if it was left to the learner"
+    """The highest rate, of the last group; ValueError if it was left to the learner
+
+    Raises:
+        ValueError: lr_max is not known before training: OneCycle(lr_max=...).plot()
+    """
     if self.lr_max is None:
         raise ValueError('lr_max is not known before training: OneCycle(lr_max=...).plot()')
     listed = isinstance(self.lr_max, (list, tuple))
@@ -226,7 +320,16 @@ def plot(self: OneCycle,
     return_fig: bool | None = None,   # return the figure instead of showing it
     widget: bool | None = None,       # None: with controls where widgets work; False: a figure
 ) -> Any:                             # the figure or view, if it was asked for
-    "The schedule, before training; ValueError if `lr_max` was left to the learner"
+    """The schedule, before training; ValueError if `lr_max` was left to the learner
+
+    Args:
+        n: number of steps
+        return_fig: return the figure instead of showing it
+        widget: None: with controls where widgets work; False: a figure
+
+    Returns:
+        the figure or view, if it was asked for
+    """
     top, scheds = self.top(), self.planned()
     make = view_for('one_cycle', widget, return_fig, None)
     if make: return make(self, n).given(widget)
@@ -248,7 +351,20 @@ def fit_one_cycle(self: Learner,
     reset_opt: bool = False,              # begin with a new optimizer
     start_epoch: int = 0,                 # go on from here: the schedule goes on, too
 ) -> None:
-    "Train with the one-cycle schedule"
+    """Train with the one-cycle schedule
+
+    Args:
+        n_epoch: number of epochs
+        lr_max: highest learning rate; None: the learner's
+        div: begin at `lr_max/div`
+        div_final: end at `lr_max/div_final`
+        pct_start: share of the training that warms up
+        wd: weight decay; None: the learner's
+        moms: momentum at start, top, end; None: the learner's
+        cbs: callbacks for this fit only
+        reset_opt: begin with a new optimizer
+        start_epoch: go on from here: the schedule goes on, too
+    """
     found = getattr(self, 'lr_finder_result', None)
     if lr_max is None and found is not None and found.lr is None:      # was that `found.lr`?
         warnings.warn(f'lr_find made no suggestion, so lr_max is learn.lr={self.lr!r}',
@@ -269,7 +385,18 @@ def fit_flat_cos(self: Learner,
     reset_opt: bool = False,    # begin with a new optimizer
     start_epoch: int = 0,       # go on from here: the schedule goes on, too
 ) -> None:
-    "Train at a constant rate, then along a cosine down to almost nothing"
+    """Train at a constant rate, then along a cosine down to almost nothing
+
+    Args:
+        n_epoch: number of epochs
+        lr: learning rate of the flat part; None: the learner's
+        div_final: end at `lr/div_final`
+        pct_start: share of the training at the flat rate
+        wd: weight decay; None: the learner's
+        cbs: callbacks for this fit only
+        reset_opt: begin with a new optimizer
+        start_epoch: go on from here: the schedule goes on, too
+    """
     lrs = _lrs(self, lr)
     sched = combined_cos(pct_start, lrs, lrs, [lr/div_final for lr in lrs])
     cbs = [ParamScheduler({'lr': sched}), *as_list(cbs)]
@@ -293,7 +420,18 @@ def fit_sgdr(self: Learner,
     wd: float | None = None,    # weight decay; None: the learner's
     start_epoch: int = 0,       # go on from here: the schedule goes on, too
 ) -> None:
-    "Train in cycles: in each, the rate falls along a cosine from `lr_max` to 0"
+    """Train in cycles: in each, the rate falls along a cosine from `lr_max` to 0
+
+    Args:
+        n_cycles: number of cycles
+        cycle_len: epochs in the first
+        lr_max: rate at the start of each cycle; None: the learner's
+        cycle_mult: each cycle is so many times longer than the one before
+        cbs: callbacks for this fit only
+        reset_opt: begin with a new optimizer
+        wd: weight decay; None: the learner's
+        start_epoch: go on from here: the schedule goes on, too
+    """
     n_cycles = as_count(n_cycles, 'n_cycles', 1)
     first, mult = as_count(cycle_len, 'cycle_len', 1), as_count(cycle_mult, 'cycle_mult', 1)
     lengths = [first*mult**i for i in range(n_cycles)]
@@ -317,7 +455,19 @@ def fine_tune(self: Learner,
     freeze_cbs: Any = None,    # for the first; a tracker of the best should see one phase only
     **kwargs: Any,             # passed to `fit_one_cycle` in both phases
 ) -> None:
-    "Train the last group for `freeze_epochs`, then everything for `epochs`"
+    """Train the last group for `freeze_epochs`, then everything for `epochs`
+
+    Args:
+        epochs: epochs with everything unfrozen
+        base_lr: rate of the head in the first phase; half of it in the second
+        freeze_epochs: epochs with the head alone
+        lr_mult: in the second, the head's rate is so many times the first group's
+        pct_start: share of the second phase that warms up
+        div: the second phase begins at its rate over `div`
+        cbs: callbacks for the second phase
+        freeze_cbs: for the first; a tracker of the best should see one phase only
+        **kwargs: passed to `fit_one_cycle` in both phases
+    """
     base_lr = spread_lrs(base_lr, 1, 'base_lr')[0]
     self.freeze()
     try:

@@ -27,12 +27,21 @@ def grown(
     bounds: tuple[float, float] | None,    # lowest and highest so far; None: there are none yet
     values: Iterable[float],               # to have room for; what is not finite does not count
 ) -> tuple[float, float] | None:           # `bounds` themselves if everything fits
-    "Bounds with room for all values, at round numbers"
+    """Bounds with room for all values, at round numbers
+
+    Args:
+        bounds: lowest and highest so far; None: there are none yet
+        values: to have room for; what is not finite does not count
+
+    Returns:
+        `bounds` themselves if everything fits
+    """
     finite = [v for v in [*(bounds or ()), *values] if math.isfinite(v)]
     if not finite or bounds and bounds == (min(finite), max(finite)): return bounds
     lo, hi = min(finite), max(finite)
     step = nice_step((hi - lo or abs(lo) or 1.)/5)
-    return math.floor(lo/step + 1e-9)*step, math.ceil(hi/step - 1e-9)*step or step
+    first, last = math.floor(lo/step + 1e-9), math.ceil(hi/step - 1e-9)
+    return first*step, max(last, first + 1)*step
 
 # %% ../nbs/09c_show_graph.ipynb #9bbd00da
 def run_figure(
@@ -40,7 +49,16 @@ def run_figure(
     total: int | None = None,                     # batches that are planned; None: nobody knows
     bounds: tuple[float, float] | None = None,    # of the losses, so far
 ) -> tuple[Any, tuple[float, float] | None]:      # the figure, and the bounds it has
-    "The losses of a run in a frame for the whole of it"
+    """The losses of a run in a frame for the whole of it
+
+    Args:
+        run: the record of a fit
+        total: batches that are planned; None: nobody knows
+        bounds: of the losses, so far
+
+    Returns:
+        the figure, and the bounds it has
+    """
     raw, smooth, valid = list(run.raw_losses), list(run.losses), valid_points(run)
     late = len(raw)//10
     bounds = grown(bounds, [*raw[late:], *smooth[late:], *(loss for _, loss in valid)])
@@ -54,7 +72,11 @@ def run_figure(
 
 # %% ../nbs/09c_show_graph.ipynb #9b2b21d0
 class ShowGraph(Callback):
-    "Draws the losses after each epoch, in the same place"
+    """Draws the losses after each epoch, in the same place
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     order, run_in = 65, ('fit',)
 
     def before_fit(self):

@@ -27,7 +27,18 @@ from .learner import Learner
 def save_model(
     model: nn.Module,            # with everything inside it
 ) -> Callable[[], None]:         # puts it all back, into the same objects
-    "Note the state of a model"
+    """Note the state of a model
+
+    Args:
+        model: with everything inside it
+
+    Returns:
+        puts it all back, into the same objects
+
+    Raises:
+        ValueError: the model has lazy layers whose shapes are not known yet: pass one batch through it
+            first
+    """
     params, held = list(model.parameters()), [*model.parameters(), *model.buffers()]
     if any(nn.parameter.is_lazy(t) for t in held):
         raise ValueError('the model has lazy layers whose shapes are not known yet: '
@@ -72,7 +83,14 @@ def _put_back(old: Any, value: Any) -> Any:
 def save_opt(
     opt: torch.optim.Optimizer,    # or what looks like one: `state`, `param_groups`
 ) -> Callable[[], None]:           # puts it all back, into the same optimizer
-    "Note the state and the hyper-parameters of an optimizer"
+    """Note the state and the hyper-parameters of an optimizer
+
+    Args:
+        opt: or what looks like one: `state`, `param_groups`
+
+    Returns:
+        puts it all back, into the same optimizer
+    """
     state = {p: copy.deepcopy(s) for p, s in opt.state.items()}
     groups = [{k: list(v) if k == 'params' else copy.deepcopy(v) for k, v in g.items()}
               for g in opt.param_groups]
@@ -90,7 +108,15 @@ def save_attributes(
     obj: Any,                      # an object with attributes
     shared: Iterable[Any] = (),    # objects that are referred to, not owned: they are not copied
 ) -> Callable[[], None]:           # puts them back, lists and dicts in place
-    "Note the attributes of an object"
+    """Note the attributes of an object
+
+    Args:
+        obj: an object with attributes
+        shared: objects that are referred to, not owned: they are not copied
+
+    Returns:
+        puts them back, lists and dicts in place
+    """
     memo = {id(s): s for s in shared}
     saved = {k: (v, _copy(v, memo)) for k, v in vars(obj).items()}
     def restore() -> None:
@@ -108,7 +134,15 @@ def snapshot(
     learn: Learner,            # between runs
     but: Iterable[Any] = (),   # callbacks that keep what they have seen
 ) -> Callable[[], None]:       # puts everything back; may be called more than once
-    "Note everything that a run may change in a learner and in its callbacks"
+    """Note everything that a run may change in a learner and in its callbacks
+
+    Args:
+        learn: between runs
+        but: callbacks that keep what they have seen
+
+    Returns:
+        puts everything back; may be called more than once
+    """
     parts, kept = _saved_parts(learn, but), ('callbacks', 'undo')
     attributes = {k: v for k, v in vars(learn).items() if k not in kept}
     members = {k: copy.copy(getattr(learn.callbacks, k)) for k in ('all', 'names', '_settings')}

@@ -52,7 +52,14 @@ class Steering(Callback):
 def scale_lr(self: Steering,
     by: float,    # 1 for the planned rate, 0.5 for half of it
 ) -> None:
-    "Multiply the learning rate of the following batches; ValueError unless `by` is above 0"
+    """Multiply the learning rate of the following batches; ValueError unless `by` is above 0
+
+    Args:
+        by: 1 for the planned rate, 0.5 for half of it
+
+    Raises:
+        ValueError: by=0 would train nothing: use pause()
+    """
     if as_positive(by, 'by') == 0: raise ValueError('by=0 would train nothing: use pause()')
     self.lr_scale = float(by)
 

@@ -37,7 +37,11 @@ _LOWER = set('mae mse rmse mape smape rmsle rmspe msle mde nll bce ce err perple
 def lower_is_better(
     name: str,    # of a loss or metric, such as `valid_loss`
 ) -> bool:
-    "Whether a number of this name should fall"
+    """Whether a number of this name should fall
+
+    Args:
+        name: of a loss or metric, such as `valid_loss`
+    """
     words = re.split('[^a-z]+', name.lower())
     return 'loss' in name.lower() or 'error' in name.lower() or not _LOWER.isdisjoint(words)
 
@@ -46,7 +50,18 @@ def as_comparison(
     comp: Any,     # None, 'min', 'max', or a function of (new, best)
     name: str,     # of what is compared, for None
 ) -> Callable[[float, float], bool]:    # whether the first is better than the second
-    "The comparison that `comp` stands for"
+    """The comparison that `comp` stands for
+
+    Args:
+        comp: None, 'min', 'max', or a function of (new, best)
+        name: of what is compared, for None
+
+    Returns:
+        whether the first is better than the second
+
+    Raises:
+        ValueError: comp={comp} should be 'min', 'max', or a function such as operator.lt
+    """
     if comp is None: comp = 'min' if lower_is_better(name) else 'max'
     if comp in ('min', min): return operator.lt
     if comp in ('max', max): return operator.gt
@@ -63,7 +78,11 @@ def _called(comp: Callable[[Any, Any], Any], new: float, best: float) -> bool:
 def direction(
     better: Callable[[float, float], bool],    # whether the first is better than the second
 ) -> int:
-    "-1 if lower is better, 1 if higher is, 0 if neither"
+    """-1 if lower is better, 1 if higher is, 0 if neither
+
+    Args:
+        better: whether the first is better than the second
+    """
     pairs = [(0., 1.), (-2., -1.), (0.5, 2.)]
     if all(better(low, high) and not better(high, low) for low, high in pairs): return -1
     if all(better(high, low) and not better(low, high) for low, high in pairs): return 1
@@ -71,7 +90,19 @@ def direction(
 
 # %% ../nbs/11_tracker.ipynb #9a80fa16
 class Tracker(Callback):
-    "Finds out after each epoch whether a column of the table of epochs has a new best value"
+    """Finds out after each epoch whether a column of the table of epochs has a new best value
+
+    Args:
+        monitor: heading of the column
+        comp: 'min', 'max', or a function of (new, best); None: by name
+        min_delta: a new best is better by more than this
+        reset_on_fit: forget the best value when a fit begins
+
+    Raises:
+        TypeError: monitor={monitor} should be the heading of a column, as text
+        ValueError: min_delta={min_delta} needs a comp for which lower, or higher, is always better:
+            {comp} is neither, so let it judge the difference itself
+    """
     order, run_in = 60, ('fit',)
 
     @hinted
@@ -118,7 +149,11 @@ class Tracker(Callback):
     def improves(self,
         value: float,     # a new one
     ) -> bool:
-        "Whether it is better than the best so far, by more than `min_delta`"
+        """Whether it is better than the best so far, by more than `min_delta`
+
+        Args:
+            value: a new one
+        """
         if not math.isfinite(value): return False
         return self.best is None or self._better(value - self._sign*self.min_delta, self.best)
 
@@ -162,7 +197,16 @@ def _why_not(monitor: str, learn: Any) -> str:
 
 # %% ../nbs/11_tracker.ipynb #4bdd8609
 class EarlyStopping(Tracker):
-    "Ends a fit that has not improved for some epochs"
+    """Ends a fit that has not improved for some epochs
+
+    Args:
+        monitor: this and what follows as in `Tracker`
+        comp
+        min_delta
+        patience: end after so many epochs without a new best; 1 or more
+        reset_on_fit
+        restore: put the best weights back when the fit ends
+    """
     order = 63
 
     @hinted
@@ -212,7 +256,18 @@ def plot(self: Tracker,
     return_fig: bool | None = None,   # return the figure instead of showing it
     ax: Any = None,                   # draw into these axes; None: a new figure
 ) -> Any:                             # `ax`; or the figure, if it was asked for
-    "What was watched in the last fit, with the best value and the end; ValueError before a fit"
+    """What was watched in the last fit, with the best value and the end; ValueError before a fit
+
+    Args:
+        return_fig: return the figure instead of showing it
+        ax: draw into these axes; None: a new figure
+
+    Returns:
+        `ax`; or the figure, if it was asked for
+
+    Raises:
+        ValueError: no {monitor} was seen yet: fit first
+    """
     if not self.values: raise ValueError(f'no {self.monitor} was seen yet: fit first')
     stop = getattr(self, 'stopped_epoch', None)
     with figure(ax, size=(6.4, 3)) as (fig, [axes]):
@@ -232,7 +287,11 @@ def plot(self: Tracker,
 def sets_lr(
     cb: Callback,    # one of a learner
 ) -> bool:
-    "Whether a callback sets the learning rate during a fit"
+    """Whether a callback sets the learning rate during a fit
+
+    Args:
+        cb: one of a learner
+    """
     if isinstance(cb, ParamScheduler): return 'lr' in cb.scheds
     return vars(cb).get('scheduler') is not None or bool(_of_torch(cb))   # the first is any kind
 
@@ -244,7 +303,12 @@ def _of_torch(cb: Callback) -> list[LRScheduler]:
 
 # %% ../nbs/11_tracker.ipynb #1e0283c4
 class RateFactor:
-    "Multiplies the learning rates of an optimizer, and takes that back"
+    """Multiplies the learning rates of an optimizer, and takes that back
+
+    Args:
+        opt: with `lr` in its groups
+        min_lr: no rate becomes lower than this; one that is lower stays
+    """
     def __init__(self,
         opt: Any,          # with `lr` in its groups
         min_lr: float,     # no rate becomes lower than this; one that is lower stays
@@ -254,7 +318,12 @@ class RateFactor:
         lr: Any,           # a number, or a tensor with one element
         by: float,         # at most 1
     ) -> Any:
-        "`lr` times `by`, but not below `min_lr`"
+        """`lr` times `by`, but not below `min_lr`
+
+        Args:
+            lr: a number, or a tensor with one element
+            by: at most 1
+        """
         if type(lr) is float: return max(lr*by, min(lr, self.min_lr))
         if isinstance(lr, Tensor): return torch.maximum(lr*by, lr.clamp(max=self.min_lr))
         return self.lowered(float(lr), by)
@@ -279,7 +348,14 @@ class RateFactor:
     def hide_from(self,
         scheduler: LRScheduler,     # of this optimizer
     ) -> Callable[[], None]:        # makes it the ordinary scheduler again
-        "Let a scheduler see the planned rates, whenever it is stepped"
+        """Let a scheduler see the planned rates, whenever it is stepped
+
+        Args:
+            scheduler: of this optimizer
+
+        Returns:
+            makes it the ordinary scheduler again
+        """
         rates, kind = self, type(scheduler)
         def step(self: LRScheduler, *args: Any, **kwargs: Any) -> None:
             at_work = rates.planned is not None
@@ -296,7 +372,21 @@ def _write(group: dict[str, Any], lr: Any) -> None:
 
 # %% ../nbs/11_tracker.ipynb #e2f88f39
 class ReduceLROnPlateau(Tracker):
-    "Divides the learning rate when there was no improvement for some epochs"
+    """Divides the learning rate when there was no improvement for some epochs
+
+    Args:
+        monitor: this and what follows as in `Tracker`
+        comp
+        min_delta
+        patience: reduce after so many epochs without a new best; 1 or more
+        factor: divide by this; above 1
+        min_lr: never make a rate lower than this
+        reset_on_fit
+
+    Raises:
+        ValueError: factor={factor}: the rate is divided by it, so it should be above 1; 10 makes a
+            tenth of the rate
+    """
     order, run_valid = 62.5, False     # after `Steering`, whose factor comes on top
 
     @hinted

@@ -29,7 +29,12 @@ from .schedule import OneCycle
 
 # %% ../nbs/09a_widgets.ipynb #b7ffc6f0
 def widgets() -> Any:
-    "The module ipywidgets; ImportError if it is missing"
+    """The module ipywidgets; ImportError if it is missing
+
+    Raises:
+        ImportError: plots with controls need ipywidgets: pip install ipywidgets, and restart the
+            kernel; widget=False draws a figure
+    """
     try: import ipywidgets
     except ImportError as e:
         raise ImportError('plots with controls need ipywidgets: pip install ipywidgets, and '
@@ -47,7 +52,13 @@ def show_with_picture(
     bundle: Mapping[str, str],    # MIME type -> content: what is stored for later
     metadata: Mapping[str, Any],  # MIME type -> what a page should know about it
 ) -> None:
-    "Show a widget in a notebook, and a picture when there is none any more"
+    """Show a widget in a notebook, and a picture when there is none any more
+
+    Args:
+        box: an ipywidgets box
+        bundle: MIME type -> content: what is stored for later
+        metadata: MIME type -> what a page should know about it
+    """
     from IPython.display import display
     if not shell(): return
     name = f'cbnb-live-{box.model_id}'
@@ -64,7 +75,11 @@ def show_with_picture(
 
 # %% ../nbs/09a_widgets.ipynb #3cc77ce5
 class View:
-    "A plot with controls; a subclass makes controls, and knows how to `draw` and to `picture`"
+    """A plot with controls; a subclass makes controls, and knows how to `draw` and to `picture`
+
+    Args:
+        *rows: the controls, row by row; None is left out
+    """
     def __init__(self,
         *rows: Sequence[Any],    # the controls, row by row; None is left out
     ):
@@ -92,7 +107,11 @@ class View:
     def refresh(self,
         change: Any = None,    # what ipywidgets says about it; not needed
     ) -> None:
-        "Draw anew; an error is raised, and shown in place of the chart, for a page hides it"
+        """Draw anew; an error is raised, and shown in place of the chart, for a page hides it
+
+        Args:
+            change: what ipywidgets says about it; not needed
+        """
         self.words = []                  # what the charts say to those who cannot see them
         try:
             self.prepare()
@@ -111,7 +130,14 @@ class View:
     def given(self,
         widget: bool | None,    # as a plot method was called
     ) -> Any:                   # the view for True; otherwise it is shown
-        "What a plot method returns"
+        """What a plot method returns
+
+        Args:
+            widget: as a plot method was called
+
+        Returns:
+            the view for True; otherwise it is shown
+        """
         return self if widget else self.show()
 
     def _ipython_display_(self) -> None: self.show()
@@ -125,7 +151,16 @@ def slider(
     quick: bool = True,         # follow while it moves
     **settings: Any,            # of that class: `min`, `max`, `step`, ...
 ) -> Any:
-    "A slider with a label before it"
+    """A slider with a label before it
+
+    Args:
+        kind: class in ipywidgets
+        label
+        tip: what it does, shown under the mouse
+        value
+        quick: follow while it moves
+        **settings: of that class: `min`, `max`, `step`, ...
+    """
     return getattr(widgets(), kind)(
         value=value, description=label, tooltip=tip, continuous_update=quick, **settings,
         style=dict(description_width='76px'), layout=dict(width='320px', max_width='98%'))
@@ -138,7 +173,16 @@ def log_slider(
     high: float,     # and where it ends; further up if `value` is above
     step: float = 0.02,
 ) -> Any:
-    "A slider by factors; `value` is at a step, or else the browser would move it to one"
+    """A slider by factors; `value` is at a step, or else the browser would move it to one
+
+    Args:
+        label
+        tip: what it does, shown under the mouse
+        value: above 0
+        low: exponent of ten where it begins; further down if `value` is below
+        high: and where it ends; further up if `value` is above
+        step
+    """
     own = math.log10(value)
     low, high = own - step*math.ceil((own - low)/step), own + step*math.ceil((high - own)/step)
     return slider('FloatLogSlider', label, tip, value, base=10, min=min(low, own),
@@ -149,7 +193,13 @@ def checkbox(
     tip: str,              # what it does, shown under the mouse
     value: bool = False,
 ) -> Any:
-    "A checkbox as wide as its label"
+    """A checkbox as wide as its label
+
+    Args:
+        label
+        tip: what it does, shown under the mouse
+        value
+    """
     return widgets().Checkbox(value=value, description=label, tooltip=tip, indent=False,
                               layout=dict(width='auto', margin='2px 16px 2px 6px'))
 
@@ -159,7 +209,16 @@ def smoothed(
     beta: float,        # weight of the past, from 0 to below 1
     block: int = 256,   # how many are computed at once
 ) -> Tensor:            # as many, float64
-    "What `Smoother` gives for each value"
+    """What `Smoother` gives for each value
+
+    Args:
+        values: 1-d
+        beta: weight of the past, from 0 to below 1
+        block: how many are computed at once
+
+    Returns:
+        as many, float64
+    """
     values = values.double()
     n = int(torch.isfinite(values).long().cumprod(0).sum())     # as many are good
     if not n or not beta: return values
@@ -180,7 +239,15 @@ def smoothed(
 MANY = 50_000    # steps from which on a chart waits until a slider is let go
 
 class RunsView(View):
-    "A plot over the steps of runs: which ones, from where, and a step to read values at"
+    """A plot over the steps of runs: which ones, from where, and a step to read values at
+
+    Args:
+        recorder
+        skip_start: leave out so many steps at the start
+        skip_end: and at the end
+        sliders: more controls
+        checks: and more
+    """
     def __init__(self,
         recorder: Recorder,
         skip_start: int = 0,            # leave out so many steps at the start
@@ -221,7 +288,14 @@ class RunsView(View):
     def span(self,
         i: int,     # place of a run
     ) -> range:     # its steps that are drawn, counted from its start
-        "What the skips leave of a run"
+        """What the skips leave of a run
+
+        Args:
+            i: place of a run
+
+        Returns:
+            its steps that are drawn, counted from its start
+        """
         n, start = self.sizes[i], 0 if self.compares() else self.starts[i]
         first = max(self.skip_start.value - start, 0)
         end = n if self.compares() else self.n_steps - start
@@ -235,7 +309,19 @@ class RunsView(View):
         log_x: bool = False,
         log_y: bool = False,
     ) -> str:                                  # HTML
-        "A chart of lines over steps, read at the step that was chosen"
+        """A chart of lines over steps, read at the step that was chosen
+
+        Args:
+            lines
+            title
+            ylabel
+            size: in pixels
+            log_x
+            log_y
+
+        Returns:
+            HTML
+        """
         at, runs, joined = self.step.value, self.chosen(), not self.compares()
         found = [(f'{line.of} {line.name}'.strip(), line.at(at)) for line in lines]
         values = ', '.join(f'{name} {number(v)}' for name, v in found if v is not None)
@@ -252,7 +338,11 @@ class RunsView(View):
 # %% ../nbs/09a_widgets.ipynb #060ac409
 @patch
 def refresh(self: RunsView, change: Any = None) -> None:
-    "Draw anew, but not for each limit that the step slider is given"
+    """Draw anew, but not for each limit that the step slider is given
+
+    Args:
+        change
+    """
     if not self.moving: View.refresh(self, change)
 
 @patch
@@ -273,7 +363,15 @@ def limits(self: RunsView,
     lines: Sequence[Line],
     log_y: bool = False,
 ) -> tuple[tuple[float, float] | None, list[int]]:   # of y; None: what the lines need
-    "Limits that no diverged run decides, and the places of the runs that go beyond"
+    """Limits that no diverged run decides, and the places of the runs that go beyond
+
+    Args:
+        lines
+        log_y
+
+    Returns:
+        of y; None: what the lines need
+    """
     starts, tops, low = {}, {}, math.inf
     for i in self.chosen():
         for ys in self._values_of(i, lines):
@@ -309,7 +407,17 @@ def over_steps(self: RunsView,
     color: str,
     faint: bool = False,                # as in `Line`
 ) -> list[Line]:                        # one over all runs, or one each where they are compared
-    "The lines of a value of each step"
+    """The lines of a value of each step
+
+    Args:
+        column: the values of a run, given its place
+        name: of the line
+        color
+        faint: as in `Line`
+
+    Returns:
+        one over all runs, or one each where they are compared
+    """
     runs, parts, xs = self.chosen(), [], range(0)
     if self.compares():
         spans = [(i, span) for i in runs if len(span := self.span(i))]
@@ -329,7 +437,16 @@ def over_epochs(self: RunsView,
     name: str,       # of the line
     color: str,
 ) -> list[Line]:     # one over all runs, or one each where they are compared
-    "The lines of a value of each epoch, at the steps at which it was known"
+    """The lines of a value of each epoch, at the steps at which it was known
+
+    Args:
+        key: of a row of the table of epochs
+        name: of the line
+        color
+
+    Returns:
+        one over all runs, or one each where they are compared
+    """
     lines, xs, ys = [], [], []
     for i in self.chosen():
         span, start = self.span(i), 0 if self.compares() else self.starts[i]
@@ -344,7 +461,13 @@ def over_epochs(self: RunsView,
 
 # %% ../nbs/09a_widgets.ipynb #11d84c25
 class LossesView(RunsView):
-    "Losses over steps, smoothed as one likes"
+    """Losses over steps, smoothed as one likes
+
+    Args:
+        recorder
+        skip_start: leave out so many steps at the start
+        skip_end: and at the end
+    """
     def __init__(self,
         recorder: Recorder,
         skip_start: int = 0,    # leave out so many steps at the start
@@ -383,7 +506,14 @@ VIEWS['losses'] = LossesView
 
 # %% ../nbs/09a_widgets.ipynb #4563b60f
 class LRView(RunsView):
-    "Learning rate over steps, and momentum below it"
+    """Learning rate over steps, and momentum below it
+
+    Args:
+        recorder
+        show_moms: begin with momentum, too
+        skip_start: leave out so many steps at the start
+        skip_end: and at the end
+    """
     def __init__(self,
         recorder: Recorder,
         show_moms: bool = False,    # begin with momentum, too
@@ -421,7 +551,13 @@ VIEWS['lr'] = LRView
 
 # %% ../nbs/09a_widgets.ipynb #71ae5d3e
 class MetricsView(RunsView):
-    "Each metric over steps"
+    """Each metric over steps
+
+    Args:
+        recorder
+        skip_start: leave out so many epochs at the start
+        skip_end: and at the end
+    """
     def __init__(self,
         recorder: Recorder,
         skip_start: int = 0,    # leave out so many epochs at the start
@@ -457,7 +593,12 @@ VIEWS['metrics'] = MetricsView
 
 # %% ../nbs/09a_widgets.ipynb #d45599a7
 class OneCycleView(View):
-    "The schedule of learning rate and momentum, and the call that has it"
+    """The schedule of learning rate and momentum, and the call that has it
+
+    Args:
+        one_cycle
+        n: points of the curves
+    """
     def __init__(self,
         one_cycle: OneCycle,
         n: int = 200,           # points of the curves

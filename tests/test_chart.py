@@ -7,7 +7,21 @@ import pytest
 import torch
 
 from cbnb import chart as charts
-from cbnb.chart import Axis, Line, LiveCurve, Mark, described, linear_ticks, log_ticks, nice_step, number, path, sparkline, thinned, tick_labels
+from cbnb.chart import (
+    Axis,
+    Line,
+    LiveCurve,
+    Mark,
+    described,
+    linear_ticks,
+    log_ticks,
+    nice_step,
+    number,
+    path,
+    sparkline,
+    thinned,
+    tick_labels,
+)
 
 nan, inf = math.nan, math.inf
 
@@ -373,3 +387,69 @@ def test_at_most_a_thousand_characters_and_the_latest_validations():
     assert len(page) <= 1000 and page.endswith("</svg>") and "class=v" in page
     few = live([0.0, 1.0]).svg([(i / 20, i / 40) for i in range(41)])
     assert few.split("class=v")[1].count("h0") == 20  # never more
+
+
+@pytest.mark.parametrize("band, rect", [((2, 5), ("128.0", "192.0")), ((-5, 20), ("0.0", "640.0")), ((4, 4), ("256.0", "0.0")), ((nan, 5), None), (None, None)])
+def test_a_band_is_shaded_inside_of_the_plane(band, rect):
+    found = re.findall(r'<rect class="band" x="(.*?)" width="(.*?)" height="220" fill="(.*?)"/>', chart([TWO], band=band))
+    assert found == ([] if rect is None else [(*rect, charts.COLORS["mark"])])
+    assert "<rect" not in chart([Line("a", [1, 10], [0.0, 1.0])], band=(0, 5), log_x=True)
+
+
+def test_epochs_are_a_second_row_below():
+    page = chart([TWO], epochs=[(-1, 0), (0, 1), (5, 2), (10, 3), (11, 4)], xlabel="step")
+    first, second = re.findall(r'<div class="xs">(.*?)</div>', page)
+    assert re.findall(r'left:(.*?)%">(.*?)<', second) == [("0.0", "1"), ("50.0", "2"), ("100.0", "3")] and len(re.findall("left", first)) == 6
+    assert re.findall(r'<div class="small what">(.*?)</div>', page) == ["step", "epoch"]
+    assert "epoch" not in chart([TWO]).split("</style>")[1] and chart([TWO]).count('<div class="xs">') == 1
+
+
+def test_labels_of_the_axes():
+    page = chart([TWO], xlabel="rate", ylabel="loss", title="Losses").split("</style>")[1]
+    assert page.startswith('<div class="title">Losses</div><div class="small">loss</div><div class="body">')
+    assert page.endswith('<div class="small" style="grid-column:2;text-align:center">rate</div></div></div>')
+    assert "small" not in chart([TWO]).split("</style>")[1]
+
+
+def test_values_of_x_are_written_as_asked_for():
+    page = chart([TWO], cursor=4, hover=True, say=lambda v: f"at {v:.0f}", xlabel="lr")
+    assert "<b>lr at 4</b>" in page and [text[:3] for *_, text in columns(page)] == [["lr", "at", "0"], ["lr", "at", "10"]]
+
+
+@pytest.mark.parametrize("lo, hi, limits", [(None, 1.0, (0, 1)), (1.0, None, (0, 1)), (1.0, 2.0, (1, 2)), (1.05, 1.95, (1, 2)), (0.0, 7.0, (0, 8)), (5.0, 5.0, (4.4, 5.6))])
+def test_limits_at_even_steps(lo, hi, limits):
+    assert charts.rounded_limits(lo, hi) == pytest.approx(limits)
+
+
+def test_the_limits_of_losses_are_those_of_the_live_curve():
+    assert charts.loss_limits([99.0] + [1.0] * 9 + [2.0] * 10, torch.ones(20), [2.5, nan]) == pytest.approx((1, 2.5))
+    assert charts.loss_limits([], [], []) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "n, ys, at, xs",
+    [(12, ["15", "10", "5", "0"], 5 / 11, ["0", "5", "10"]), (0, ["1.0", "0.8", "0.6", "0.4", "0.2", "0.0"], 1.0, ["0", "1"]), (11, ["10", "8", "6", "4", "2", "0"], 0.2, ["0", "2", "4", "6", "8", "10"]), (2, None, 1.0, ["0", "1"])],
+)
+def test_ticks_of_the_live_curve(n, ys, at, xs):
+    """From the top; and where the second label below is."""
+    found = live([float(i) for i in range(n)]).ticks
+    assert (found[1], found[2]) == (pytest.approx(at), xs) and (ys is None or found[0] == ys)
+
+
+def test_shared_entries_of_the_legend():
+    page = chart([TWO, Line("valid", [5], [0.5], dots=True, of="a")], cursor=6, hover=True)
+    legend = re.search(r'<div class="legend">(.*?)</div>', page)[1]
+    assert re.sub("<.*?>", "", legend) == "x 6a 1 · valid 0.5"
+    assert [text for *_, text in columns(page)][-1][2:] == ["a", "1", "·", "valid", "0.5"]
+
+
+def test_a_dot_is_drawn_only_inside():
+    dots = Line("v", [0, 5, 10], [-0.5, 0.5, 1.5], dots=True)
+    page = chart([dots], y_range=(0.0, 1.0), cursor=5)
+    assert drawn(page, "dots") == ["M320.0,110.0h0", "M320.0,110.0h0"]
+    assert drawn(chart([dots], y_range=(0.0, 1.0), cursor=9), "dots") == ["M320.0,110.0h0", "M576.0,110.0h0"]
+
+
+def test_many_points_are_thinned_as_asked():
+    line = Line("a", range(1000), [float(i % 10) for i in range(1000)])
+    assert drawn(chart([line]), "")[0].count("L") < 400 and drawn(chart([line], points=1000), "")[0].count("L") == 999

@@ -25,7 +25,7 @@ DEFAULTS = """
     Learner.save: with_opt=True
     Learner.load: with_opt=True, strict=True
     Learner.get_preds: ds_idx=1, with_input=False, with_decoded=False, with_loss=False, inner=False, reorder=True
-    Learner.get_preds: with_preds=True, with_targs=True, concat_dim=0
+    Learner.get_preds: with_preds=True, with_targs=True, concat_dim=0, pickle_protocol=2
     Learner.predict: with_input=False
     Learner.validation_context: inner=False
     Learner.to_detach: cpu=True
@@ -38,6 +38,8 @@ DEFAULTS = """
     AvgSmoothLoss: beta=0.98
     Smoother: beta=0.98
     Recorder: add_time=True, train_metrics=False, valid_metrics=True, beta=0.98
+    Run: beta=0.98
+    NamedLoss: beta=0.98
     Recorder.plot: skip_start=10, skip_end=5
     Recorder.plot_losses: skip_start=0, skip_end=0
     Recorder.plot_lr: show_moms=False, skip_start=0, skip_end=0
@@ -56,9 +58,15 @@ DEFAULTS = """
     EarlyStopping: min_delta=0.0, patience=1, reset_on_fit=True, restore=False
     SaveModel: min_delta=0.0, every_epoch=False, at_end=False, with_opt=False, reset_on_fit=True
     ReduceLROnPlateau: min_delta=0.0, patience=1, factor=10.0, min_lr=0.0, reset_on_fit=True
-    GatherPredsCallback: with_input=False, with_loss=False, with_preds=True, with_targs=True, concat_dim=0
+    GatherPredsCallback: with_input=False, with_loss=False, with_preds=True, with_targs=True, concat_dim=0, pickle_protocol=2
+    save_batch: pickle_protocol=2
+    joined: dim=0
+    SavedBatches.load: dim=0
     FetchPredsCallback: ds_idx=1, with_input=False, with_decoded=False, reorder=True
     SavedBatches: trust=False
+    Hooks: is_forward=True, detach=True, cpu=False
+    find_layers: include_paramless=False
+    summarized: near_zero=0.05, bins=40
     ActivationStats: with_hist=True, include_paramless=False, near_zero=0.05, bins=40
     Hook: is_forward=True, detach=True, cpu=False
     hook_output: detach=True, cpu=False, grad=False
@@ -69,6 +77,12 @@ DEFAULTS = """
     MultiLossStep: sens=1.0
     FTRL: lr=0.001, l1=0.0, l2=0.0, initial_accum=0.1, lr_power=-0.5
     envelope: n=2000
+    figure: size=(6.4, 3.4), cols=1, rows=1
+    legend: own=True
+    epoch_ticks: n=12
+    losses_figure: skip_start=0, skip_end=0
+    lr_figure: skip_start=0, skip_end=0
+    metrics_figure: skip_start=0, skip_end=0
     chart: size=(640, 280), log_x=False, log_y=False, hover=False, points=400
     sparkline: width=24
     Progress: training=True, share=None

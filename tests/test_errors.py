@@ -210,7 +210,7 @@ BAD = {
     "unknown event in a callback": (lambda: cbnb.Callback(before_bach=print), TypeError, "before_bach.*did you mean 'before_batch'"),
     "misspelt method": (misspelt, TypeError, "Typo.after_bacth is not an event.*did you mean 'after_batch'"),
     "generator as a loader": (
-        lambda: on_cpu((b for b in line_batches())),
+        lambda: on_cpu(b for b in line_batches()),
         TypeError,
         "generator can be iterated only once.*list.*function",
     ),

@@ -7,10 +7,13 @@ import warnings
 
 import pytest
 import torch
+from matplotlib import pyplot
 from torch import nn
 
 import cbnb.all as cbnb
-from cbnb.hooks import Rows, find_layers, rebinned, summarized
+from cbnb.chart import sparkline
+from cbnb.hooks import Hook, Rows, find_layers, rebinned, summarized
+from cbnb.show_graph import grown, run_figure
 from helpers import Line, RaiseIn, ab, line_batches, line_learner, same_bits, seed
 
 ENDS = {"done": None, "error": RuntimeError("no"), "interrupt": KeyboardInterrupt(), "cancel": cbnb.CancelFitException()}
@@ -623,3 +626,420 @@ def test_remove_end_is_understood():
     assert isinstance(cbnb.HookCallback(hook=lambda m, i, o: None, remove_end=True), cbnb.HookCallback)
     with pytest.raises(TypeError, match="removed when the fit ends.*Hooks"):
         cbnb.HookCallback(hook=lambda m, i, o: None, remove_end=False)
+
+
+# --- Hooks by themselves ---
+
+
+def test_a_hook_keeps_the_latest_output_until_it_is_removed():
+    layer, x = nn.Linear(2, 1), torch.ones(3, 2)
+    with cbnb.hook_output(layer) as hook:
+        assert hook.stored is None
+        out = layer(x)
+        assert torch.equal(hook.stored, out) and not hook.stored.requires_grad and out.requires_grad
+        layer(2 * x)
+        assert not torch.equal(hook.stored, out)
+    stored = hook.stored
+    layer(3 * x)
+    hook.remove()  # again
+    assert hook.stored is stored and n_hooks(layer) == 0
+    with cbnb.hook_output(layer, detach=False) as hook:
+        assert layer(x) is hook.stored
+
+
+def test_a_hook_sees_gradients_with_grad():
+    """Of the mean of three outputs, each a third."""
+    layer = nn.Linear(2, 1)
+    with cbnb.hook_output(layer, grad=True) as hook, cbnb.hook_outputs([layer], grad=True) as hooks:
+        layer(torch.ones(3, 2, requires_grad=True)).mean().backward()
+    assert torch.allclose(hook.stored[0], torch.full((3, 1), 1 / 3)) and torch.equal(hooks.stored[0][0], hook.stored[0])
+
+
+class Somewhere(torch.Tensor):
+    """Counts how often it is brought to the CPU."""
+
+    brought = 0
+
+    def cpu(self):
+        type(self).brought += 1
+        return super().cpu()
+
+
+@pytest.mark.parametrize("cpu, detach, n", [(True, True, 2), (False, True, 0), (True, False, 0)])
+def test_inputs_and_outputs_are_brought_to_the_cpu_if_asked_for(cpu, detach, n, monkeypatch):
+    monkeypatch.setattr(Somewhere, "brought", 0)
+    given, layer = [], nn.ReLU()
+    x = torch.ones(2, requires_grad=True)
+    with Hook(layer, lambda m, inp, out: given.append((inp[0].requires_grad, out.requires_grad)), True, detach, cpu):
+        layer(x.as_subclass(Somewhere))
+    assert given == [(not detach, not detach)] and Somewhere.brought == n
+    with cbnb.hook_output(layer, cpu=cpu, detach=detach), cbnb.hook_outputs([layer], cpu=cpu, detach=detach):
+        layer(x.as_subclass(Somewhere))
+    assert Somewhere.brought == 3 * n
+
+
+def test_a_hook_may_pass_over_some():
+    seen, wanted = [], [True, False, True]
+    layer = nn.ReLU()
+    with Hook(layer, lambda m, inp, out: seen.append(out.item()), when=lambda: wanted.pop(0)):
+        for value in (1.0, 2.0, 3.0):
+            assert layer(torch.tensor(value)) == value
+    assert seen == [1, 3]
+
+
+def test_several_hooks_are_one_sequence():
+    layers = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    with cbnb.hook_outputs([layers[0], layers[2]]) as hooks:
+        assert hooks.stored == [None, None] and len(hooks) == 2 == n_hooks(layers)
+        out = layers(torch.ones(4, 2))
+        assert [t.shape for t in hooks.stored] == [(4, 3), (4, 1)] and torch.equal(hooks[1].stored, out) and list(hooks)[0] is hooks[0]
+    assert n_hooks(layers) == 0
+
+
+def test_of_several_hooks_rather_none_than_some():
+    layer = nn.Linear(2, 1)
+    with pytest.raises(AttributeError):
+        cbnb.hook_outputs([layer, "no module"])
+    assert n_hooks(layer) == 0
+
+
+@pytest.mark.parametrize(
+    "which, paramless, names",
+    [
+        (None, False, ["0", "2.0"]), (None, True, ["0", "1", "2.0"]), ("2", False, ["2"]), (["2.0", "0"], False, ["0", "2.0"]), (nn.ReLU, False, ["1"]),
+        ((nn.ReLU, "2"), False, ["1", "2"]), ("", False, [""]), (nn.Linear, False, ["0", "2.0"]),
+    ],
+)  # fmt: skip
+def test_which_layers_are_meant(which, paramless, names):
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Sequential(nn.Linear(3, 1)))
+    found = find_layers(model, which, paramless)
+    assert list(found) == names and all(found[name] is model.get_submodule(name) for name in names)
+    assert find_layers(model, model[2]) == {"2": model[2]} and find_layers(model, [model[1], model[2]]) == {"1": model[1], "2": model[2]}
+
+
+@pytest.mark.parametrize("which, said", [(nn.Tanh, "the model has no 'Tanh'"), ("x", "no 'x'"), (["0", "x"], "no 'x'")])
+def test_layers_that_are_not_there_are_named_with_those_that_are(which, said):
+    with pytest.raises(ValueError, match=said + "; its layers are 0, 1, 2$"):
+        find_layers(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)), which)
+
+
+@pytest.mark.parametrize("kwargs, flags", [({}, (False, False)), (dict(detach=False), (True, True)), (dict(include_paramless=True), (False, False))])
+def test_a_hook_callback_passes_its_settings_on(kwargs, flags):
+    seen = []
+    cb = cbnb.HookCallback(hook=lambda m, inp, out: seen.append((type(m).__name__, inp[0].requires_grad or m.training and out.requires_grad)), **kwargs)
+    cb.run_valid = False
+    net_learner(1).fit(1, cbs=cb)
+    layers = ["Linear", "ReLU", "Linear"] if "include_paramless" in kwargs else ["Linear"] * 2
+    assert seen == [(name, flags[0]) for name in layers]
+
+
+def test_functions_for_events_may_be_left_out():
+    cb = cbnb.HookCallback(hook=lambda m, i, o: None, after_fit=None)
+    net_learner(1).fit(1, cbs=cb)
+    assert list(cb.layers) == ["0", "2"] and not cb.hooked
+
+
+# --- Statistics ---
+
+
+@pytest.mark.parametrize("bins", [0, 4])
+def test_what_is_kept_of_an_output(bins):
+    """Of 0, 0.05, 1 and 3: between 0 and 3 three fall into the first half."""
+    kept = summarized(dict(a=torch.tensor([[0.0, 3.0]]), b=(torch.tensor([0.05]), torch.tensor([7])), c=[torch.tensor([1.0]).double()]), 0.05, bins)
+    values = [0, 0.05, 1, 3]
+    mean = sum(values) / 4
+    std = (sum((v - mean) ** 2 for v in values) / 4) ** 0.5
+    assert kept.tolist() == pytest.approx([mean, std, 0.5, 0, 3, *([2, 1, 0, 1] if bins else [])])
+    assert summarized(torch.tensor([1]), 0.05, bins) is summarized(torch.zeros(0), 0.05, bins) is None
+    assert len(summarized(torch.ones(3))) == 45 and summarized(torch.ones(3), 0.05, 4).tolist() == [1, 0, 0, 1, 1, 3, 0, 0, 0]
+    half = summarized(torch.tensor([60000.0, 60000.0]).half(), 0.05, 2)
+    assert half.dtype == torch.float32 and half.tolist() == [60000, 0, 0, 60000, 60000, 2, 0]
+
+
+@pytest.mark.parametrize(
+    "counts, low, high, limits, there",
+    [
+        ([2.0, 4.0], 0.0, 2.0, (0.0, 4.0), [6.0, 0.0]),
+        ([2.0, 4.0], 0.0, 2.0, (0.5, 1.5), [2.0, 4.0]),  # what is outside is counted at the border
+        ([2.0, 4.0], 0.0, 2.0, (-2.0, 2.0), [0.0, 6.0]),
+        ([2.0, 4.0, 6.0], 0.0, 3.0, (0.0, 1.5), [1.0, 1.0, 10.0]),
+        ([6.0, 0.0, 0.0], 1.0, 1.0, (0.0, 3.0), [0.0, 6.0, 0.0]),  # of one value
+    ],
+)
+def test_histograms_over_a_common_range(counts, low, high, limits, there):
+    one = rebinned(torch.tensor([counts]), torch.tensor([low]), torch.tensor([high]), limits)
+    assert one.tolist() == [pytest.approx(there, abs=1e-5)] and one.dtype == torch.float32
+
+
+def test_rows_have_gaps_as_wide_as_the_others():
+    rows = Rows()
+    assert rows.read().shape == (0, 1)
+    rows.extend([None, None])
+    assert rows.read().shape == (2, 1) and rows.read().isnan().all()
+    rows.extend([torch.tensor([1.0, 2.0]), None])
+    table = rows.read()
+    assert table.shape == (4, 2) and table.isnan().tolist() == [[True] * 2] * 2 + [[False] * 2, [True] * 2] and table[2].tolist() == [1, 2]
+    assert len(rows.chunks) == 1 and rows.read().shape == (4, 2)
+
+
+class Says(nn.Module):
+    """Gives out the values that it is told, one row a batch."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.w, self.rows, self.n = nn.Parameter(torch.zeros(())), rows, 0
+
+    def forward(self, x):
+        self.n += 1
+        return torch.tensor(self.rows[(self.n - 1) % len(self.rows)]) + 0 * self.w
+
+
+def told(rows, **kwargs) -> cbnb.ActivationStats:
+    """Statistics of a model with the one layer '', one batch for each row."""
+    stats = cbnb.ActivationStats(**{"modules": ""} | kwargs)
+    learn = line_learner(dls=[(torch.zeros(1), torch.zeros(1))] * len(rows), model=Says(rows), loss_func=lambda pred, y: pred.sum(), lr=0.0, cbs=stats)
+    with learn.no_logging():
+        learn.fit(1)
+    return stats
+
+
+@pytest.mark.parametrize(
+    "rows, limits",
+    [
+        ([[0.0, 10.0]], (0, 10)),
+        ([[0.12, 9.9]] * 3, (0, 10)),
+        ([[4.0, 4.0]], (2, 6)),  # one value: half of it to both sides
+        ([[-4.0, -4.0]], (-6, -2)),
+        ([[0.0, 0.0]], (0, 1)),
+        ([[math.nan, 1.0]], (0, 1)),
+        ([[math.nan, 1.0], [0.0, 10.0]], (0, 10)),
+        ([[0.0] * 999 + [1000.0]], (0, 160)),  # five deviations of 31.6 from the mean of 1
+        ([[0.0] * 999 + [-1000.0]], (-160, 0)),
+        ([[0.0, 1.0]] * 99 + [[0.0, 50.0]], (0, 1)),  # one batch of a hundred does not count
+        ([[0.0, 1.0]] * 99 + [[-50.0, 1.0]], (0, 1)),
+    ],
+)
+def test_the_range_that_holds_almost_all_outputs(rows, limits):
+    assert told(rows).limits(0) == pytest.approx(limits)
+
+
+def test_histograms_of_a_layer():
+    """Rows of a table for each bin, the lowest first; a column for each batch."""
+    stats = told([[0.0, 1.0, 1.0], [0.0, 0.0, 0.0], [math.nan, 1.0, 2.0]], bins=2)
+    assert stats.hist(0, (0, 1)).expm1().tolist() == [pytest.approx([1, 3, 0]), pytest.approx([2, 0, 0])]
+    assert stats.hist("").shape == (2, 3) == stats.hist(-1).shape
+    for limits in ((1, 0), (1, 1)):
+        with pytest.raises(ValueError, match=rf"limits=\({limits[0]}, {limits[1]}\) should be \(low, high\)"):
+            stats.hist(0, limits)
+    with pytest.raises(ValueError, match="no histograms were recorded: with_hist=True"):
+        told([[1.0]], with_hist=False).hist(0)
+
+
+@pytest.mark.parametrize("i, said", [(1, "no layer 1: these are 1, "), (-2, "no layer -2"), ("x", "no layer 'x'")])
+def test_a_layer_that_is_not_there(i, said):
+    with pytest.raises(IndexError, match=said):
+        told([[1.0]]).layer_stats(i)
+
+
+def test_statistics_by_name_and_by_number():
+    stats = told([[0.0, 1.0], [2.0, 2.0]], near_zero=1.0)
+    assert stats.layer_stats(0) == stats.layer_stats("") == stats.layer_stats(-1) == ([0.5, 2], [0.5, 0], [1, 0])
+    assert stats.stats == [[dict(mean=0.5, std=0.5, near_zero=1)], [dict(mean=2, std=0, near_zero=0)]]
+
+
+def test_statistics_of_many_batches_are_put_together(monkeypatch):
+    """A stack of 256 at a time; the rest when it is read."""
+    stats = told([[float(i), float(i)] for i in range(600)], with_hist=False)
+    assert [len(chunk) for chunk in stats.rows[""].chunks] == [256, 256] and len(stats.waiting) == 88
+    assert stats.layer_stats(0)[0] == list(range(600)) and stats.steps == list(range(600)) and not stats.waiting
+
+
+def test_every_kth_batch_has_statistics():
+    stats = told([[float(i)] for i in range(7)], every=3)
+    assert stats.steps == [0, 3, 6] and stats.layer_stats(0)[0] == [0, 3, 6]
+
+
+def layers_learner(n: int, **kwargs) -> cbnb.ActivationStats:
+    """Statistics of `n` layers over three batches."""
+    seed()
+    model, stats = nn.Sequential(*(nn.Linear(2, 2) for _ in range(n))), cbnb.ActivationStats(**kwargs)
+    learn = line_learner(dls=[(torch.randn(4, 2), torch.zeros(4, 2))] * 3, model=model, lr=0.0, cbs=stats)
+    with learn.no_logging():
+        learn.fit(1)
+    return stats
+
+
+@pytest.mark.parametrize(
+    "n, rows, cols, size",
+    [(1, 1, 1, (7.4, 3.2)), (2, 1, 2, (6.2, 2.4)), (4, 2, 3, (9.3, 4.8)), (9, 3, 3, (9.3, 7.2)), (10, 3, 4, (12.4, 7.2))],
+)
+def test_the_colour_map_of_layers(n, rows, cols, size):
+    stats = layers_learner(n, bins=5)
+    fig = stats.color_dim(return_fig=True)
+    axes = [ax for ax in fig.axes if ax.get_title()]
+    grid = axes[0].get_subplotspec().get_topmost_subplotspec().get_gridspec()
+    assert list(fig.get_size_inches()) == pytest.approx(size) and (grid.nrows, grid.ncols) == (rows, cols)
+    assert [ax.get_title() for ax in axes] == [f"{i} Linear" for i in range(n)] and len(fig.axes) == n + (n == 1)
+    assert [ax.get_ylabel() for ax in axes] == ["output" if i % cols == 0 else "" for i in range(n)]
+    assert [ax.get_xlabel() for ax in axes] == ["step" if i + cols >= n else "" for i in range(n)]
+    for i, ax in enumerate(axes):
+        [image] = ax.images
+        assert (image.get_array() == stats.hist(i).numpy()).all() and image.get_extent() == pytest.approx([0, 3, *stats.limits(i)])
+        assert image.origin == "lower" and ax.get_aspect() == "auto" and not ax.xaxis.get_gridlines()[0].get_visible()
+    assert n > 1 or fig.axes[-1].get_ylabel() == "log(1 + count)"
+
+
+def test_the_colour_map_of_one_layer_over_a_given_range(monkeypatch):
+    shown = []
+    monkeypatch.setattr("cbnb.hooks.show", lambda fig, text, return_fig: shown.append((text, return_fig)) or fig)
+    stats = layers_learner(3, every=2)
+    image = stats.color_dim("1", (-1, 2)).axes[0].images[0]
+    assert image.get_extent() == [0, 4, -1, 2] and (image.get_array() == stats.hist(1, (-1, 2)).numpy()).all()  # batches 0 and 2
+    stats.color_dim()
+    assert shown == [("colour map of the outputs of 1 Linear over 2 batches", None), ("colour map of the outputs of 0 Linear, 1 Linear, 2 Linear over 2 batches", None)]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_the_figure_of_layer_statistics(n, monkeypatch):
+    shown = []
+    monkeypatch.setattr("cbnb.hooks.show", lambda fig, text, return_fig: shown.append((text, return_fig)) or fig)
+    stats = layers_learner(n, near_zero=0.25)
+    fig = stats.plot_layer_stats()
+    assert [ax.get_title() for ax in fig.axes] == ["mean", "standard deviation", "share within 0.25 of 0"] and list(fig.get_size_inches()) == [9, 2.7]
+    for k, ax in enumerate(fig.axes):
+        assert ax.get_xlabel() == "step" and [list(line.get_ydata()) for line in ax.lines] == [stats.layer_stats(i)[k] for i in range(n)]
+        assert all(list(line.get_xdata()) == [0, 1, 2] and line.get_marker() == "." and line.get_linewidth() == 1.3 for line in ax.lines)
+    assert fig.axes[2].get_ylim() == (-0.03, 1.03) and (fig.axes[2].get_legend() is None) == (n == 1)
+    title = fig.get_suptitle()
+    assert title == ("0 Linear" if n == 1 else "") and shown[0][0].startswith("3 batches; 0 Linear, std from") and shown[0][0].count("Linear") == n
+    colors = [line.get_color() for line in fig.axes[0].lines]
+    import matplotlib
+
+    plasma = matplotlib.colormaps["plasma"]
+    assert colors == (["#3d85c6"] if n == 1 else [plasma(0.36), plasma(0.6), plasma(0.84)])
+    assert [len(ax.lines) for ax in stats.plot_layer_stats("0", True).axes] == [1] * 3 and shown[1][1] is True
+
+
+def test_statistics_of_many_steps_are_thinned():
+    fig = told([[float(i % 7)] for i in range(600)], with_hist=False).plot_layer_stats(return_fig=True)
+    assert len(fig.axes[0].lines[0].get_xdata()) == 400 and fig.axes[0].lines[0].get_marker() == "None"
+
+
+# --- ShowGraph: what is drawn, and when ---
+
+
+@pytest.mark.parametrize(
+    "bounds, values, found",
+    [
+        (None, [], None), (None, [math.nan, math.inf], None), (None, [1.0, 2.0], (1, 2)), (None, [1.05, 1.95], (1, 2)), ((1, 2), [1.5], (1, 2)), ((1, 2), [], (1, 2)),
+        ((1, 2), [2.5], (1, 2.5)), ((1, 2), [0.9, math.nan], (0.5, 2)), (None, [3.0], (3, 4)), (None, [0.0], (0, 0.2)), (None, [-3.0], (-3, -2)), (None, [0.013, 0.987], (0, 1)),
+    ],
+)  # fmt: skip
+def test_bounds_grow_to_round_numbers(bounds, values, found):
+    there = grown(bounds, values)
+    assert there == (found if found is None else pytest.approx(found)) and (there is bounds or there != bounds)
+
+
+def test_a_run_in_a_frame_for_the_whole_of_it():
+    """Of twenty steps, the first two may be higher than the frame, and a validation loss may not."""
+    learn = line_learner(20, lr=1e-4, loss_func=lambda pred, y: (pred - y).square().mean() * (9 if learn.training and learn.iter < 2 else 1))
+    with learn.no_logging():
+        learn.fit(1)
+    run = learn.recorder.last()
+    losses = [*list(run.raw_losses)[2:], *list(run.losses)[2:], run.epochs[0]["valid_loss"]]
+    fig, bounds = run_figure(run, 60)
+    assert bounds == grown(None, losses) and bounds != grown(None, [*losses, run.raw_losses[0]])
+    [ax] = fig.axes
+    room = 0.03 * (bounds[1] - bounds[0])
+    assert ax.get_xlim() == pytest.approx((0, 60.6)) and ax.get_ylim() == pytest.approx((bounds[0] - room, bounds[1] + room))
+    assert [line.get_label() for line in ax.lines][:3] == ["train, each batch", "train, smoothed", "valid"]
+    fig, same = run_figure(run, None, (-50.0, 90.0))
+    assert same == (-50, 90) and fig.axes[0].get_xlim()[1] < 25
+    pyplot.close("all")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("cbnb.show_graph.time.perf_counter", lambda: now[0])
+    return now
+
+
+@pytest.mark.parametrize("took, n_shown", [(0.0, 4), (0.14, 2), (0.06, 3)])
+def test_a_figure_that_takes_long_is_drawn_less_often(took, n_shown, monkeypatch, clock):
+    """Twenty times as long as it took, there is no other; an epoch takes a second. The last state is drawn in any case."""
+    shown = fake_display(monkeypatch)
+
+    def slow(*args):
+        clock[0] += took
+        return run_figure(*args)
+
+    monkeypatch.setattr("cbnb.show_graph.run_figure", slow)
+    learn = line_learner(cbs=[cbnb.ShowGraph, cbnb.Callback(before_epoch=lambda self: clock.append(clock.pop() + 1))])
+    with cbnb.shown_as("plain"):
+        learn.fit(4)
+    assert len(shown) == n_shown and shown[-1]["text/plain"].startswith("losses over 8 training batches")
+
+
+def test_each_figure_takes_the_place_of_the_one_before(monkeypatch):
+    display, calls = pytest.importorskip("IPython.display"), []
+
+    class Handle:
+        def update(self, bundle, **kwargs):
+            calls.append(("update", bundle["text/plain"], kwargs))
+
+    monkeypatch.setattr(display, "display", lambda bundle, display_id=None, **kwargs: calls.append((display_id, bundle["text/plain"], kwargs)) or Handle())
+    learn = line_learner(cbs=cbnb.ShowGraph)
+    for _ in range(2):
+        start = len(calls)
+        with cbnb.shown_as("plain"):
+            learn.fit(2)
+        assert [how for how, *_ in calls[start:]][:1] == [True] and all(how == "update" for how, *_ in calls[start + 1 :])
+        assert all(kwargs["raw"] is True and kwargs["metadata"]["image/png"]["alt"] == text for _, text, kwargs in calls)
+        assert len(calls) > start and "valid from" in calls[-1][1]
+
+
+def test_the_line_at_the_end_says_how_the_losses_went(capsys, monkeypatch):
+    learn = line_learner(3, cbs=cbnb.ShowGraph)
+    with learn.no_logging():
+        learn.fit(1)
+    losses = learn.recorder.losses
+    line = capsys.readouterr().out
+    assert line == f"loss {sparkline(losses)} {losses[0]:.4g} to {losses[-1]:.4g}\n"
+    written = []
+    monkeypatch.setattr("tqdm.tqdm.write", lambda text, file: written.append((text, file)))
+    with cbnb.shown_as("terminal"), learn.no_logging():
+        learn.fit(1)
+    assert written[0][0].startswith("loss ") and len(written) == 1
+
+
+def test_a_fit_without_a_batch_shows_nothing(capsys, monkeypatch):
+    shown = fake_display(monkeypatch)
+    for mode in ("plain", "lines"):
+        learn = line_learner(cbs=[cbnb.ShowGraph, RaiseIn("before_train", ZeroDivisionError)])
+        with cbnb.shown_as(mode), pytest.raises(ZeroDivisionError), learn.no_logging():
+            learn.fit(1)
+    assert not shown and capsys.readouterr().out == ""
+
+
+def test_a_graph_needs_a_recorder():
+    with pytest.raises(ValueError, match=r"ShowGraph draws what the Recorder writes down.*add_cb\(Recorder\)"):
+        line_learner(default_cbs=False, cbs=cbnb.ShowGraph).fit(1)
+
+
+def test_the_frame_has_room_for_all_epochs_unless_nobody_knows_how_long_they_are():
+    learn = line_learner(3, cbs=cbnb.ShowGraph)
+    with learn.no_logging():
+        learn.fit(4, start_epoch=1)
+        assert learn.show_graph.total == 9
+        learn.dls = cbnb.DataLoaders(lambda: iter(line_batches()), device="cpu")
+        learn.fit(1)
+    assert learn.show_graph.total is None
+
+
+def test_a_single_batch_is_drawn(monkeypatch):
+    shown = fake_display(monkeypatch)
+    learn = line_learner(3, cbs=[cbnb.ShowGraph, RaiseIn("before_batch", ZeroDivisionError, when=lambda learn: learn.iter == 1)])
+    with cbnb.shown_as("plain"), learn.no_logging(), pytest.raises(ZeroDivisionError):
+        learn.fit(1)
+    assert len(shown) == 1 and shown[0]["text/plain"].startswith("losses over 1 training batch")

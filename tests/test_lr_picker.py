@@ -14,8 +14,8 @@ import pytest
 import cbnb.all as cbnb
 from cbnb.front_end import shown_as
 from cbnb.lr_picker import Printed, choices, nearby, picker_chart, picker_text, slider_range
-from helpers import RaiseIn
 from cbnb.plot import COLORS
+from helpers import RaiseIn
 from test_kernel import images, kernel  # noqa: F401
 from test_lr_finder import curve, regression, sweep
 

@@ -16,9 +16,10 @@ import cbnb
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "bench" / "lr_quality")]
 
-import lr_quality
 import lr_tasks
 import lr_training
+
+import lr_quality
 
 TASKS = lr_tasks.TASKS
 

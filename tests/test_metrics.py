@@ -18,7 +18,6 @@ import pytest
 import sklearn.metrics
 import torch
 import torchmetrics
-from helpers import line_learner, seed
 from sklearn.metrics import f1_score, roc_auc_score
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -28,6 +27,7 @@ from torchmetrics.classification import BinaryAUROC, MulticlassAUROC, Multiclass
 import cbnb.all as cbnb
 from cbnb import metrics
 from cbnb.metrics import RunningMean, as_metrics, one_number, seen_by, takes_of
+from helpers import line_learner, seed
 
 SIZES = (16, 16, 5)
 
@@ -256,9 +256,9 @@ def test_dict_targets_reach_functions():
     def label_mae(pred, y):
         return mae(pred, y["label"])
 
+    metric = cbnb.AvgMetric(label_mae)
     for n, size in ((3, 1.0), (1, 5.0)):
         batch = outputs_of(torch.zeros(n), {"name": ["a"] * n, "label": torch.full((n,), size)})
-        metric = cbnb.AvgMetric(label_mae) if n == 3 else metric
         metric.accumulate(batch)
     assert metric.value == 2
 
@@ -829,3 +829,508 @@ def test_an_error_in_all_processes_is_that_error_and_in_one_is_a_disagreement(sa
     with pytest.raises(ValueError if same else TypeError) as caught:
         metrics._agreed("f1", fail)
     assert caught.value is error if same else caught.value.__cause__ is error
+
+
+# The parts
+
+
+@pytest.mark.parametrize("given, number", [(None, None), (True, True), (3, 3), (2.5, 2.5), (torch.tensor([2.0]), 2.0), (np.float32(0.5), 0.5), ("1.5", 1.5)])
+def test_whatever_holds_one_number_is_that_number(given, number):
+    found = metrics.as_number(given)
+    assert found == number and type(found) is type(number)
+
+
+def test_a_mean_is_weighted_and_kept_with_64_bits():
+    mean = RunningMean()
+    mean.add(torch.tensor(25.0, requires_grad=True), 16), mean.add(torch.tensor(1.0), 8)
+    assert mean.value == mean.everywhere == 17 and mean.value.dtype == torch.float64 and not mean.value.requires_grad
+    third = torch.tensor(1 / 3, dtype=torch.float64)
+    mean.reset(), mean.add(third, 1)
+    assert mean.value == third and mean.count == 1
+
+
+def test_a_mean_over_processes(monkeypatch):
+    monkeypatch.setattr(metrics, "sum_over_processes", lambda total, count: [total + 4, count + 1])
+    mean = RunningMean()
+    mean.add(2.0, 3)
+    assert mean.everywhere == 2.5 and mean.value == 2
+    monkeypatch.setattr(metrics, "sum_over_processes", lambda total, count: [total, count])
+    assert RunningMean().everywhere is None
+
+
+def test_alone_numbers_are_passed_on_as_they_are():
+    t = torch.tensor(2.0)
+    found = metrics.sum_over_processes(t, 3)
+    assert found[0] is t and found[1] == 3 and metrics.gather_over_processes("a") == ["a"] and metrics.n_processes() == 1
+
+
+@pytest.mark.parametrize(
+    "value, words",
+    [
+        (None, "returned None; it should return one number: does it lack a `return`?"),
+        (torch.zeros(2, 3), "returned a tensor of shape (2, 3); it should return one number: take a mean, or use AccumMetric"),
+        (np.zeros(2), "returned a ndarray of shape (2,);"),
+        ("words", "returned 'words';"),
+        ({"a": 1, "b": 2}, "returned a dict with 'a', 'b';"),
+        ([1, 2.5], "returned [1, 2.5];"),
+        ([torch.zeros(2), {}], "returned a list of tensor 2, dict;"),
+        ((torch.tensor(1.0), Pair(1, 2)), "returned a tuple of tensor scalar, Pair with 'first', 'second';"),
+    ],
+)
+def test_what_is_no_number_is_refused(value, words):
+    with pytest.raises(TypeError) as caught:
+        one_number("mine", value)
+    assert f"metric 'mine' {words}" in str(caught.value)
+
+
+def test_one_number_is_kept_as_it_is():
+    t = torch.tensor([[2.5]])
+    assert one_number("m", t).shape == () and one_number("m", t) == 2.5 and one_number("m", 3) == 3 and one_number("m", True) is True
+
+
+@pytest.mark.parametrize(
+    "given, note",
+    [
+        ((torch.zeros(2, 3), torch.zeros(())), "metric 'm' was given tensor 2x3, tensor scalar"),
+        ((), "metric 'm' was given "),
+        (({"a": 1, "logits": 2}, 3), "metric 'm' was given dict with 'a', 'logits', int: choose a part of it, such as on(metric, 'logits', 1)"),
+        ((Pair(1, 2),), "metric 'm' was given Pair with 'first', 'second': choose a part of it, such as on(metric, 'first', 1)"),
+    ],
+)
+def test_the_note_of_a_metric_that_failed(given, note):
+    error = ValueError()
+    metrics.say_given(error, "m", *given)
+    assert error.__notes__ == [note]
+
+
+def test_the_mean_of_vector_losses_and_of_numbers():
+    learn = outputs_of(torch.zeros(2), torch.zeros(2))
+    learn.loss = torch.tensor([1.0, 4.0])
+    assert value(cbnb.AvgLoss(), learn) == 2.5 == value(cbnb.AvgSmoothLoss(), learn)
+    learn.loss = 3.0
+    assert value(cbnb.AvgLoss(), learn) == 3
+    learn.loss = None
+    smooth = cbnb.AvgSmoothLoss()
+    smooth.reset(), smooth.accumulate(learn)
+    assert smooth.value is None
+
+
+def test_smoothing_is_corrected_for_its_start():
+    """Of 1, 3 and 5 with a weight of a half: 1, (1 + 2*3)/3, (1 + 2*3 + 4*5)/7."""
+    smoother = metrics.Smoother(0.5)
+    assert smoother.value is None
+    assert [smoother.add(x) for x in (1.0, 3.0, 5.0)] == pytest.approx([1, 7 / 3, 27 / 7]) and smoother.value == pytest.approx(27 / 7)
+    metric = cbnb.AvgSmoothLoss(0.5)
+    learn = SimpleNamespace(loss=torch.tensor(1.0, requires_grad=True))
+    metric.accumulate(learn)
+    assert not metric.value.requires_grad
+    metric.reset()
+    assert metric.value is None and metric.smooth.beta == 0.5
+
+
+def two_named(pred, targ, alpha=1, *, beta=2):
+    return 0.0
+
+
+@pytest.mark.parametrize(
+    "func, kwargs, error",
+    [
+        (two_named, dict(alpha=1, beta=2), None),
+        (two_named, dict(beta=2, alhpa=1), "two_named has no argument 'alhpa'; did you mean 'alpha'?"),
+        (two_named, dict(x=1), "two_named has no argument 'x'; there are pred, targ, alpha, beta"),
+        (lambda *args: 0, dict(args=1), "<lambda> has no argument 'args'"),
+        (lambda p, **kwargs: 0, dict(x=1), None),
+        (dict.update, dict(x=1), None),  # a builtin without a signature
+    ],
+)
+def test_arguments_are_checked_by_name(func, kwargs, error):
+    if error is None:
+        assert metrics.check_arguments(func, kwargs) is None
+    else:
+        with pytest.raises(TypeError) as caught:
+            metrics.check_arguments(func, kwargs)
+        assert str(caught.value).startswith(error)
+
+
+def kept(**kwargs):
+    """What a function gets of scores 0 and 2 for one item, and of 0 and -2 for another."""
+    found = []
+    metric = cbnb.AccumMetric(lambda pred, targ, **kw: found.append((pred, targ, kw)) or 1.0, name="kept", **kwargs)
+    scores = torch.tensor([[0.0, 2.0], [0.0, -2.0]])
+    assert metric(scores, torch.tensor([1, 0])) == 1 and metric.value is None
+    return found[0]
+
+
+SIGMOID_2 = 1 / (1 + math.exp(-2))
+
+
+@pytest.mark.parametrize(
+    "kwargs, pred",
+    [
+        ({}, [[0, 2], [0, -2]]),
+        (dict(activation="sigmoid"), [[0.5, SIGMOID_2], [0.5, 1 - SIGMOID_2]]),
+        (dict(activation="softmax"), [[1 - SIGMOID_2, SIGMOID_2], [SIGMOID_2, 1 - SIGMOID_2]]),
+        (dict(activation="binary"), [SIGMOID_2, 1 - SIGMOID_2]),
+        (dict(dim_argmax=1), [1, 0]),
+        (dict(dim_argmax=0), [0, 0]),
+        (dict(thresh=0.0), [[True, True], [True, False]]),
+        (dict(activation="sigmoid", thresh=0.5), [[True, True], [True, False]]),
+    ],
+)
+def test_activation_argmax_and_threshold(kwargs, pred):
+    found, targ, _ = kept(**kwargs)
+    assert found.tolist() == (pytest.approx(pred) if isinstance(pred[0], float) else [pytest.approx(p) for p in pred] if isinstance(pred[0], list) else pred)
+    assert targ.tolist() == [1, 0]
+
+
+def test_what_an_accumulated_function_gets():
+    assert kept(alpha=3)[2] == dict(alpha=3)
+    pred, targ, _ = kept(to_np=True, invert_arg=True)
+    assert type(pred) is type(targ) is np.ndarray and pred.tolist() == [1, 0]
+    with pytest.raises(ValueError, match="activation 'relu' is not one of no, sigmoid, softmax, binary"):
+        cbnb.AccumMetric(mae, activation="relu")
+
+
+@pytest.mark.parametrize(
+    "pred, targ, flat, shapes",
+    [
+        ((2, 3), (2, 3), True, ((6,), (6,))),
+        ((2, 3), (2, 3), False, ((2, 3), (2, 3))),
+        ((2, 1), (2,), True, ((2,), (2,))),
+        ((2, 3), (2,), True, ((2, 3), (2,))),
+        ((2, 3, 4, 5), (2, 4, 5), True, ((40, 3), (40,))),
+        ((2, 3, 4), (2, 4), True, ((8, 3), (8,))),
+    ],
+)
+def test_one_value_for_each_item_and_classes_last(pred, targ, flat, shapes):
+    seen = []
+    metric = cbnb.AccumMetric(lambda p, t: seen.append((tuple(p.shape), tuple(t.shape))) or 0.0, name="shapes", flatten=flat)
+    metric(torch.zeros(pred), torch.zeros(targ))
+    assert seen == [shapes]
+
+
+def test_classes_are_moved_with_their_scores():
+    scores = torch.arange(2 * 3 * 4.0).view(2, 3, 4)
+    seen = []
+    cbnb.AccumMetric(lambda p, t: seen.append(p) or 0.0, name="scores")(scores, torch.zeros(2, 4))
+    assert torch.equal(seen[0], torch.stack([scores[i, :, j] for i in range(2) for j in range(4)]))
+
+
+def test_an_accumulated_metric_over_processes(monkeypatch):
+    """Another process has seen one more item."""
+    monkeypatch.setattr(metrics, "n_processes", lambda: 2)
+    monkeypatch.setattr(metrics, "gather_over_processes", lambda mine: [mine, (torch.tensor([5.0]), torch.tensor([1.0]))])
+    metric = cbnb.AccumMetric(lambda pred, y: (pred - y).sum())
+    assert metric.value == 4
+    metric.add(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 0.0]))
+    assert metric.value == 7
+    monkeypatch.setattr(metrics, "gather_over_processes", lambda mine: [(None, None)] * 3)
+    assert metric.value is None
+
+
+@pytest.mark.parametrize("pred, yb", [((ONE, TWO), (Y,)), (ONE, ()), (ONE, (Y, Y)), ({"a": ONE}, (Y,)), (ONE, ("words",))])
+def test_a_metric_of_a_pair_refuses_others(pred, yb):
+    for metric in (cbnb.MAE(), cbnb.Accuracy(), cbnb.AccumMetric(mae)):
+        with pytest.raises(TypeError, match=f"metric '{metric.name}' compares one prediction and one target, and got"):
+            metric.accumulate(SimpleNamespace(pred=pred, yb=yb))
+    assert metrics.a_pair("m", SimpleNamespace(pred=(ONE, TWO), yb=())) == (ONE, TWO)
+
+
+@pytest.mark.parametrize(
+    "func, takes",
+    [
+        (lambda y_true, y_pred: 0, "labels"), (lambda y_true, y_score: 0, "probabilities"), (lambda y_true, y_prob: 0, "probabilities"),
+        (lambda y_true, y_proba: 0, "probabilities"), (lambda y_true, pred_decision: 0, "values"), (lambda y: 0, "labels"), (dict.update, "labels"),
+        (functools.partial(lambda y_true, y_score, a: 0, a=1), "probabilities"), (sklearn.metrics.hinge_loss, "values"), (sklearn.metrics.log_loss, "probabilities"),
+    ],
+)  # fmt: skip
+def test_what_a_function_takes_is_told_by_its_second_argument(func, takes):
+    assert takes_of(func) == takes
+
+
+def arrays_of(pred, targ, **kwargs):
+    """What a function of scikit-learn would get."""
+    seen = []
+
+    def func(y_true, y_pred):
+        seen.extend([y_true, y_pred])
+        return 0.0
+
+    cbnb.SklearnMetric(func, **kwargs)(pred, targ)
+    return [array.tolist() for array in seen]
+
+
+def test_labels_for_scikit_learn():
+    y = torch.tensor([1, 0])
+    assert arrays_of(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), y) == [[1, 0], [1, 0]]
+    assert arrays_of(torch.tensor([0.5, 0.4]), y, thresh=0.5) == [[1, 0], [1, 0]] == arrays_of(torch.tensor([[0.5], [0.4]]), y, thresh=0.5)
+    assert arrays_of(torch.tensor([1, 1]), y) == [[1, 0], [1, 1]]  # they are labels
+    several = torch.tensor([[1, 0, 1], [0, 0, 1]])
+    assert arrays_of(several.float(), several, thresh=0.5) == [several.tolist()] * 2  # several labels of an item stay together
+    planes = torch.tensor([[[0, 1]], [[1, 0]]])
+    assert arrays_of(planes, planes) == [[0, 1, 1, 0]] * 2
+    words = torch.zeros(1, 2, 3)  # an item, two words, three classes
+    words[0, 1, 2] = 1.0
+    assert arrays_of(words, torch.tensor([[0, 2]]), axis=-1) == [[0, 2]] * 2
+    with pytest.raises(ValueError, match="func needs labels, and there is one score for each target"):
+        arrays_of(torch.tensor([0.5, 0.4]), y)
+    with pytest.raises(ValueError, match="takes='scores' should be one of labels, probabilities, values"):
+        cbnb.SklearnMetric(f1_score, "scores")
+
+
+def test_probabilities_and_values_for_scikit_learn():
+    y = torch.tensor([1, 0])
+    one, two = torch.tensor([0.0, 2.0]), torch.tensor([[0.0, 0.0], [2.0, 0.0]])
+    assert arrays_of(one, y, takes="probabilities")[1] == pytest.approx([0.5, SIGMOID_2])
+    assert arrays_of(two, y, takes="probabilities")[1] == pytest.approx([0.5, 1 - SIGMOID_2])
+    three = arrays_of(torch.zeros(2, 3), y, takes="probabilities")[1]
+    assert three == [pytest.approx([1 / 3] * 3)] * 2
+    assert arrays_of(one, y, takes="values") == [[1, 0], [0, 2]] and arrays_of(two, torch.zeros(2, 2), takes="values")[1] == two.tolist()
+    assert np.shape(arrays_of(torch.zeros(2, 3, 4), torch.zeros(2, 4), takes="probabilities")[1]) == (8, 3)
+    assert np.shape(arrays_of(torch.zeros(2, 1, 4), torch.zeros(2, 1, 4), takes="probabilities")[1]) == (8,)
+
+
+def test_a_function_that_scikit_learn_has_not():
+    with pytest.raises(ValueError, match="sklearn.metrics has no function 'f2_score'"):
+        cbnb.SklearnMetric("f2_score")
+    with pytest.raises(ValueError, match="no function '__name__'"):
+        cbnb.SklearnMetric("__name__")
+
+
+class Total(torchmetrics.Metric):
+    """Counts items."""
+
+    def __init__(self):
+        super().__init__()
+        self.add_state("n", torch.tensor(0.0), dist_reduce_fx="sum")
+
+    def update(self, pred, y):
+        self.n += len(y)
+
+    def compute(self):
+        return self.n
+
+
+class Plain(Share):
+    def compute(self):
+        return 0.5
+
+
+@pytest.mark.parametrize(
+    "make, n_seen, n, agreed, merged",
+    [
+        (Plain, 1, 1, False, False), (Plain, 3, 3, True, False), (Merging, 3, 3, True, True), (Merging, 1, 1, False, False),
+        (Total, 3, 3, False, False), (Total, 2, 3, False, True), (Total, 1, 1, False, False),
+    ],
+)  # fmt: skip
+def test_which_metrics_are_merged_and_which_have_to_agree(make, n_seen, n, agreed, merged, monkeypatch):
+    """A torchmetric exchanges its own sums, unless a process has seen nothing."""
+    calls = []
+    monkeypatch.setattr(metrics, "n_processes", lambda: n)
+    monkeypatch.setattr(metrics, "sum_over_processes", lambda seen: [n_seen])
+    monkeypatch.setattr(metrics, "_merged", lambda metric, seen: calls.append("merged") or metric)
+    monkeypatch.setattr(metrics, "_agreed", lambda name, compute: calls.append("agreed") or compute())
+    metric = cbnb.UpdateMetric(make())
+    metric.reset(), metric.accumulate(outputs_of(torch.eye(2), torch.tensor([0, 1])))
+    assert metric.value is not None and calls == ["merged"] * merged + ["agreed"] * agreed
+    monkeypatch.setattr(metrics, "sum_over_processes", lambda seen: [0])
+    assert metric.value is None
+
+
+def test_a_torchmetric_moves_to_the_device_of_the_batch():
+    class Placed(Total):
+        def to(self, device):
+            moved.append(device)
+            return self
+
+    moved = []
+    metric = cbnb.UpdateMetric(Placed())
+    for _ in range(2):
+        metric.reset()
+        for pred in ({"a": torch.zeros(2)}, torch.zeros(2)):
+            metric.accumulate(outputs_of(pred, torch.zeros(2)))
+    assert moved == [torch.device("cpu")] * 2 and metric.value == 4
+    metric = cbnb.UpdateMetric(Placed())
+    metric.accumulate(outputs_of("words", [1, 2]))  # no tensor: nowhere to go
+    assert len(moved) == 2 and metric.value == 2
+
+
+@pytest.mark.parametrize("name, made, found", [("mine", None, "mine"), (None, "its", "its"), (None, None, "total"), ("mine", "its", "mine")])
+def test_the_heading_of_a_foreign_metric(name, made, found):
+    total = Total()
+    if made:
+        total.name = made
+    assert cbnb.UpdateMetric(total, name).name == found
+    copied = copy.copy(cbnb.UpdateMetric(total))
+    assert copied.metric is not total and type(copied.metric) is Total
+
+
+def test_predictions_reach_a_metric_without_a_graph():
+    class Graph(Total):
+        def update(self, pred, y):
+            parts = pred.values() if isinstance(pred, dict) else [pred]
+            seen.extend(part.requires_grad for part in parts)
+
+    seen, metric = [], cbnb.UpdateMetric(Graph())
+    pred = torch.zeros(2, requires_grad=True) * 2
+    metric.accumulate(outputs_of(pred, Y)), metric.accumulate(outputs_of(dict(a=pred, b=pred), Y))
+    assert seen == [False] * 3
+
+
+class Remote(torch.Tensor):
+    """Must not be brought to the CPU in each batch."""
+
+    def cpu(self):
+        raise AssertionError("waits for the device")
+
+
+def test_a_foreign_metric_gets_predictions_on_their_device():
+    metric = cbnb.UpdateMetric(Total())
+    for pred in (torch.zeros(2).as_subclass(Remote), dict(a=torch.zeros(2).as_subclass(Remote))):
+        metric.accumulate(outputs_of(pred, Y))
+    assert metric.value == 8
+
+
+@pytest.mark.parametrize("given, n", [(None, 0), (mae, 1), ([mae, cbnb.MAE()], 2), ((), 0), (cbnb.MAE, 1), ([cbnb.MAE, Total()], 2), (Total(), 1), (iter([mae]), 1)])
+def test_one_metric_or_several(given, n):
+    assert len(as_metrics(given)) == n
+
+
+@pytest.mark.parametrize("given", ["mae", 3, ["mae"], object()])
+def test_what_is_no_metric_is_refused(given):
+    with pytest.raises(TypeError, match="is not a metric: pass a function of"):
+        as_metrics(given)
+
+
+def test_a_metric_that_can_be_iterated_is_one():
+    class Several(Total):
+        def __iter__(self):
+            return iter([1, 2])
+
+    class Mine(Own):
+        def __iter__(self):
+            return iter([1, 2])
+
+    assert len(as_metrics(Several())) == len(as_metrics(Mine())) == 1
+
+
+def test_the_same_object_twice_is_copied_the_second_time():
+    one, total = cbnb.MAE(), Total()
+    found = as_metrics([one, total, one, total, cbnb.MAE()])
+    assert found[0] is one and found[1].metric is total and found[2] is not one and found[3].metric is not total
+
+
+def test_the_members_of_a_collection_are_copied():
+    f1 = MulticlassF1Score(3)
+    [metric] = as_metrics(MetricCollection({"f1": f1}))
+    assert metric.name == "f1" and metric.metric is not f1
+
+
+def test_a_metric_sees_its_outputs_and_the_rest_of_the_learner():
+    learn = outputs_of((ONE, TWO), Y)
+    assert seen_by(mae, learn) is learn is seen_by(cbnb.MAE(), learn)
+    seen = seen_by(cbnb.on(mae, 1, 2), learn)
+    assert seen.pred is TWO and seen.y is Y and seen.yb == (Y,) and seen.iter == 0 and seen.outputs is learn.outputs
+    assert seen_by(cbnb.on(mae, 0, 1, 2), learn).y == (TWO, Y)
+
+
+@pytest.mark.parametrize("which, found", [(-3, ONE), (2, Y), ((0,), ONE)])
+def test_outputs_are_counted_from_both_ends(which, found):
+    assert seen_by(cbnb.on(mae, which, 2), outputs_of((ONE, TWO), Y)).pred is found
+
+
+@pytest.mark.parametrize("which", [-4, 3])
+def test_an_output_that_is_not_there(which):
+    with pytest.raises(IndexError, match=rf"metric 'mae' is on output {which}, but learn.outputs has 0 \(tensor 4x1\), 1 \(tensor 4x1\), 2 \(tensor 4x1\)$"):
+        seen_by(cbnb.on(mae, which, 0), outputs_of((ONE, TWO), Y))
+
+
+def test_parts_of_lists_and_names_of_a_prediction():
+    learn = outputs_of([ONE, [TWO, {"deep": Y}]], Y)
+    assert seen_by(cbnb.on(mae, (1, 1, "deep"), (1, 0)), learn).pred is Y and seen_by(cbnb.on(mae, (1, 0), 0), learn).pred is TWO
+    pair = outputs_of(Pair(ONE, TWO), Y)
+    assert seen_by(cbnb.on(mae, "second", 2), pair).pred is TWO
+    with pytest.raises(KeyError, match="'third', but learn.outputs has .*; the prediction has 'first', 'second'"):
+        seen_by(cbnb.on(mae, "third", 2), pair)
+
+
+@pytest.mark.parametrize("which", [(), "a", 3, 1.5, {0}, {"a": 1}, [()], [("a", 0)], [(0, True)], [None]])
+def test_indexes_that_choose_nothing_are_refused(which):
+    if which == ():
+        assert cbnb.MAE().set_indexes(which).chosen_outputs == ()
+    else:
+        with pytest.raises(TypeError, match="pass a list|cannot be chosen by"):
+            cbnb.MAE().set_indexes(which)
+
+
+def test_on_names_a_copy():
+    one = cbnb.MAE(name="mine")
+    assert cbnb.on(one, 0, 1).name == "mine" and cbnb.on(one, 0, 1, name="other").name == "other" and one.chosen_outputs == () and one.name == "mine"
+    assert cbnb.on(one, (0,), 1).chosen_outputs == (0, 1)
+    with pytest.raises(TypeError, match=r"on\(\) takes one metric"):
+        cbnb.on(MetricCollection([MulticlassF1Score(3), MulticlassAUROC(3)]), 0, 1)
+
+
+def test_names_that_were_there_get_a_number():
+    assert metrics.distinct(["a", "b", "a", "a", "b"]) == ["a", "b", "a_2", "a_3", "b_2"] and metrics.distinct([]) == []
+
+
+def test_accuracy_along_an_axis():
+    scores = torch.tensor([[[0.0, 3.0], [1.0, 0.0]]])  # of an item, two classes, two places
+    y = torch.tensor([[1, 0]])
+    assert cbnb.accuracy(scores, y, axis=1) == 1 and cbnb.error_rate(scores, y, axis=1) == 0
+    assert cbnb.accuracy(scores, y) == 1 and cbnb.accuracy(scores, torch.tensor([[0, 0]])) == 0.5 == cbnb.error_rate(scores, torch.tensor([[0, 0]]))
+    assert cbnb.error_rate(torch.eye(4), torch.tensor([0, 1, 2, 2])) == 0.25
+    assert value(cbnb.Accuracy(axis=1), outputs_of(scores, torch.tensor([[1, 1]]))) == 0.5
+    with pytest.raises(ValueError, match=r"scores of shape \(1, 2, 2\) have classes in dimension 0, so targets should be \(2, 2\), not \(1, 2\)"):
+        cbnb.accuracy(scores, y, axis=0)
+
+
+def test_averages_weigh_ragged_batches():
+    """Three items with an error of 1, and one with an error of 5; a batch without items counts for nothing."""
+    for make, want in ((cbnb.MAE, 2), (cbnb.MSE, 7), (lambda: cbnb.MAE("rows"), 4), (cbnb.Accuracy, 0.75)):
+        metric = make()
+        for n, error in ((3, 1.0), (0, 0.0), (1, 5.0)):
+            pred = torch.full((n, 2), error) if want != 0.75 else torch.eye(2)[[1] * n]
+            y = torch.zeros(n, 2) if want != 0.75 else torch.full((n,), int(error == 1))
+            metric.accumulate(outputs_of(pred, y))
+        assert float(metric.value) == want, metric
+    assert (cbnb.MAE().name, cbnb.MSE(name="mine").name, cbnb.Accuracy().name, cbnb.Accuracy(name="mine").name) == ("mae", "mine", "accuracy", "mine")
+
+
+def test_a_copy_of_a_metric_keeps_its_own_tensors_and_lists():
+    own = Own()
+    own.total, own.errors, own.tags, own.other = torch.ones(1), [1], {"a"}, mae
+    new = copy.copy(own)
+    new.total += 1
+    new.errors.append(2), new.tags.add("b")
+    assert own.total == 1 and own.errors == [1] and own.tags == {"a"} and new.other is mae and type(new) is Own
+
+
+def test_the_name_of_a_metric():
+    class FirstBestMetric(Own):
+        pass
+
+    class Metric(Own):
+        pass
+
+    assert FirstBestMetric().name == "first_best" and Metric().name == "metric" and repr(FirstBestMetric()) == "FirstBestMetric(first_best)"
+    named = FirstBestMetric()
+    named.name = "mine"
+    assert named.name == "mine" and metrics.name_of(functools.partial(functools.partial(mae, pred=1), y=2)) == "mae"
+
+
+def test_a_base_metric_does_nothing():
+    metric = cbnb.Metric()
+    for ask in (metric.reset, lambda: metric.accumulate(None), lambda: metric.value):
+        with pytest.raises(NotImplementedError):
+            ask()
+    with pytest.raises(NotImplementedError):
+        metrics.ErrorMetric().error(ONE, TWO)
+
+
+def test_a_value_of_ones_own():
+    metric = cbnb.ValueMetric(lambda: 2.5, "mine")
+    assert metric.reset() is metric.accumulate(None) is None and metric.value == 2.5 and metric.name == "mine"
+    with pytest.raises(TypeError, match="metric 'mine' returned None"):
+        cbnb.ValueMetric(lambda: None, "mine").value

@@ -11,14 +11,15 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from helpers import line_batches
 from torch import nn
 
 import cbnb.all as cbnb
 from cbnb.dialects import mindspore as ms
 from cbnb.dialects.mindspore_callbacks import shown_loss
 from cbnb.dialects.mindspore_context import as_output
+from cbnb.dialects.mindspore_metrics import ErrorMetric, as_tensor, feed
 from cbnb.steps import EvalStep, MultiLossStep
+from helpers import line_batches
 
 # ---------------------------------------------------------------- an oracle of 40 lines
 
@@ -1397,3 +1398,377 @@ def test_a_callback_that_leaves_the_model_in_eval_mode_spoils_no_training_batch(
     with pytest.warns(UserWarning, match="called model.eval"):
         learner(n_valid=0, model=Net(1, 1)).fit(2, cbs=Looks())
     assert seen == [True] * 2 * B and len(modes) == 2 * B
+
+
+# ---------------------------------------------------------------- metrics, part by part
+
+
+def test_a_metric_chooses_once_what_it_gets():
+    """Whether its own `update` chooses, or somebody chooses for it."""
+    got = []
+
+    class Chooses(ms.Metric):
+        def clear(self):
+            pass
+
+        @ms.rearrange_inputs
+        def update(self, *inputs):
+            got.append(inputs)
+
+        def eval(self):
+            return 1.0
+
+    class Plain(Chooses):
+        def update(self, *inputs):
+            got.append(inputs)
+
+    for metric in (Chooses(), Plain()):
+        feed(metric, (1, 2, 3))
+        feed(metric.set_indexes([2, 0]), (1, 2, 3))
+        assert got == [(1, 2, 3), (3, 1)], metric
+        got.clear()
+    Chooses().set_indexes([2, 0]).update(1, 2, 3), Plain().set_indexes([2, 0]).update(1, 2, 3)
+    assert got == [(3, 1), (1, 2, 3)] and Chooses.update.__name__ == "update"
+
+
+def test_a_metric_called_by_hand_sees_one_batch_alone():
+    metric = ms.MAE("elements")
+    metric.update([[1.0]], [[9.0]])
+    assert metric([[1.0], [2.0]], [[2.0], [4.0]]) == 1.5 and metric.eval() == 1.5
+    metric.update([[0.0]], [[3.0]])
+    assert metric.eval() == 2
+
+
+def test_a_metric_of_the_dialect_in_a_learner_says_nothing_before_a_batch():
+    metric, learn = ms.MAE(), learner(1, metrics=None)
+    assert metric.value is None
+    learn.xb, learn.yb, learn.pred = (torch.zeros(1, 1),), (torch.ones(1, 1),), torch.zeros(1, 1, requires_grad=True)
+    metric.accumulate(learn)
+    new = copy.copy(metric)
+    assert metric.value == 1 == new.value
+    new.reset()
+    assert new.value is None and metric.value == 1
+
+
+@pytest.mark.parametrize("make", [list, tuple, np.array, torch.tensor, lambda v: torch.tensor(v, requires_grad=True)])
+def test_lists_arrays_and_tensors_become_tensors(make):
+    found = as_tensor(make([1.0, 2.0]), "here")
+    assert type(found) is torch.Tensor and found.tolist() == [1, 2] and not found.requires_grad
+
+
+@pytest.mark.parametrize("value", [1.0, "words", None, {}])
+def test_other_inputs_are_refused(value):
+    with pytest.raises(TypeError, match=f"For 'here', inputs should be tensors, lists or arrays, but got a {type(value).__name__}."):
+        as_tensor(value, "here")
+
+
+def test_indexes_of_the_dialect_are_a_list_of_whole_numbers():
+    metric = ms.MAE().set_indexes([1, 0])
+    assert metric.indexes == [1, 0] and metric.set_indexes([]).indexes is None
+    for wrong in ([0, 1.5], ["0"], (0,), {0}):
+        with pytest.raises(ValueError, match="should be a list of whole numbers"):
+            metric.set_indexes(wrong)
+
+
+@pytest.mark.parametrize("make, want", [(ms.MAE, 4.5), (lambda: ms.MAE("elements"), 2.25), (ms.MSE, 15), (lambda: ms.MSE("elements"), 7.5)])
+def test_errors_are_averaged_over_all_batches(make, want):
+    """Rows of errors (1, 2), (0, 0) and (3, 4) and (1, 7): by rows, sums of squares 5, 0, 25 and 50; the targets have another shape."""
+    metric = make()
+    metric.update(torch.zeros(2, 2, dtype=torch.uint8), torch.tensor([[1, -2], [0, 0]]).view(2, 2, 1))
+    metric.update(torch.zeros(2, 2), torch.tensor([[3.0, -4.0], [1.0, 7.0]]))
+    assert metric.eval() == pytest.approx({4.5: 18 / 4, 2.25: 18 / 8, 15: 80 / 4, 7.5: 80 / 8}[want])
+    metric.clear()
+    with pytest.raises(RuntimeError, match=f"For '{type(metric).__name__}.eval', there is nothing to average"):
+        metric.eval()
+
+
+def test_the_base_of_errors_has_none_of_its_own():
+    with pytest.raises(NotImplementedError):
+        ErrorMetric().update([1.0], [2.0])
+    for ask in (ms.Metric().clear, ms.Metric().update, ms.Metric().eval):
+        with pytest.raises(NotImplementedError):
+            ask()
+
+
+def test_many_small_errors_add_up():
+    """With 32 bits, a hundred million and one would be a hundred million."""
+    metric = ms.MAE("elements")
+    metric.update(torch.zeros(1), torch.tensor([1e8]))
+    for _ in range(1000):
+        metric.update(torch.zeros(1), torch.ones(1))
+    assert metric.eval() * 1001 == pytest.approx(1e8 + 1000, rel=1e-12)
+
+
+@pytest.mark.parametrize("average, want", [("batches", 3.0), ("items", 10 / 4)])
+def test_losses_of_batches_and_of_items(average, want):
+    """Batches of three items and of one; the first is a vector, the second a number of Python."""
+    metric = ms.Loss(average)
+    metric.update(torch.tensor([1.0, 2.0, 3.0])), metric.update(4.0)
+    assert metric.eval() == want
+    with pytest.raises(ValueError, match="it needs 1 input .the loss., but got 2"):
+        metric.update(1.0, 2.0)
+    with pytest.raises(ValueError, match="should have 0 or 1 dimensions, but has 2"):
+        metric.update(torch.zeros(1, 1))
+    with pytest.raises(ValueError, match="average='rows' should be 'batches' or 'items'"):
+        ms.Loss("rows")
+    with pytest.raises(ValueError, match="average='items' should be 'rows' or 'elements'"):
+        ms.MAE("items")
+
+
+def test_the_loss_of_a_learner_knows_how_many_items_there_were():
+    loss, learn = ms.Loss("items"), learner(1, metrics=None)
+    for n, value in ((3, 1.0), (1, 5.0)):
+        learn.xb, learn.yb, learn.loss = (torch.zeros(n, 1),), (torch.zeros(n, 1),), torch.tensor(value)
+        loss.accumulate(learn)
+    assert loss.eval() == 2
+    loss.update(torch.tensor(8.0))  # by hand, a number is one item
+    assert loss.eval() == 16 / 5
+
+
+ROWS = torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]])
+
+
+@pytest.mark.parametrize(
+    "kind, pred, y, share",
+    [
+        ("classification", ROWS, [1, 0, 0, 1], 0.5),
+        ("classification", ROWS, [[1], [0], [1], [0]], None),
+        ("classification", ROWS, [[0, 1], [1, 0], [1, 0], [1, 0]], 0.75),
+        ("classification", ROWS.T[None], [[1, 0, 1, 1]], 0.75),
+        ("multilabel", [[1, 0], [1, 1], [0, 0]], [[1, 0], [0, 1], [0, 0]], 2 / 3),
+        ("multilabel", [[[1, 0]], [[1, 1]]], [[1, 0], [0, 1]], 0.5),
+    ],
+)
+def test_accuracy_of_classes_and_of_labels(kind, pred, y, share):
+    metric = ms.Accuracy(kind)
+    if share is None:  # a column of class numbers is taken for one-hot rows of one class
+        metric.update(pred, y)
+        assert metric.eval() == 0.5
+        return
+    metric.update(pred, y)
+    assert metric.eval() == share
+    metric.update(pred, y)
+    assert metric.eval() == share and metric.total == 2 * share * metric.count / 2
+    with pytest.raises(ValueError, match="eval_type='x' should be 'classification' or 'multilabel'"):
+        ms.Accuracy("x")
+
+
+def test_metrics_by_name():
+    assert ms.get_metrics(None) == {} and [type(m) for m in ms.get_metrics({"mse", "acc", "loss"}).values()] == [ms.Accuracy, ms.Loss, ms.MSE]
+    given = {"mine": ms.MAE()}
+    assert ms.get_metrics(given) == given and ms.get_metrics(given) is not given
+    for wrong, error, words in (
+        ({"mine": 3}, TypeError, "metric 'mine' is 3: it should have clear, update and eval"),
+        (["mae"], TypeError, "should be a set of names, or a dict of metrics"),
+        ({"none"}, KeyError, "no metric is called 'none'; there are mae"),
+    ):
+        with pytest.raises(error, match=words):
+            ms.get_metrics(wrong)
+
+
+# ---------------------------------------------------------------- networks and models, part by part
+
+
+def test_a_wrapped_network_is_saved_under_its_own_names():
+    net, other = zero_line(), nn.Linear(1, 1)
+    cell = ms.WithLossCell(net, nn.MSELoss())
+    assert list(cell.state_dict()) == ["weight", "bias"]
+    cell.load_state_dict(other.state_dict())
+    assert net.weight.equal(other.weight) and cell(torch.ones(2, 1), other(torch.ones(2, 1))) == 0
+
+
+@pytest.mark.parametrize("cast, dtype", [(True, torch.float32), (False, torch.float64)])
+def test_an_evaluation_cell_gives_loss_prediction_and_label(cast, dtype):
+    net = zero_line().double()
+    loss, pred, label = ms.WithEvalCell(net, nn.MSELoss(), cast)(torch.ones(2, 1).double(), torch.full((2, 1), 3.0).double())
+    assert loss == 9 and pred.dtype == label.dtype == dtype and pred.tolist() == [[0], [0]] and label.tolist() == [[3], [3]]
+    with pytest.raises(TypeError, match="add_cast_fp32=1 should be True or False"):
+        ms.WithEvalCell(net, nn.MSELoss(), 1)
+
+
+@pytest.mark.parametrize("indexes", [[0, 1, 2], [-1, 5, 0], None])
+def test_where_loss_prediction_and_label_may_be(indexes):
+    assert model_of(eval_indexes=indexes).eval_indexes == indexes
+
+
+@pytest.mark.parametrize("indexes", [[0, 1], [0, 1, 2, 3], (0, 1, 2), [0, 1, 2.0], [0, 1, True], "012"])
+def test_where_they_may_not_be(indexes):
+    with pytest.raises(ValueError, match="should be a list of three whole numbers"):
+        model_of(eval_indexes=indexes)
+
+
+@pytest.mark.parametrize("name", ["amp_level", "boost_level"])
+def test_there_is_one_level(name):
+    assert model_of(**{name: "O0"}).learn is None
+    with pytest.raises(ValueError, match=f"{name}='O1': the only level here is 'O0'"):
+        model_of(**{name: "O1"})
+
+
+def test_metrics_need_an_evaluation():
+    with pytest.raises(ValueError, match="metrics need a loss_fn or an eval_network"):
+        ms.Model(zero_line(), metrics={"mse"})
+    assert ms.Model(zero_line(), metrics={"mse"}, eval_network=zero_line()).metrics and ms.Model(zero_line()).metrics == {}
+
+
+class Outputs(nn.Module):
+    """Of an evaluation: what it is told, as a function of the prediction and the label."""
+
+    def __init__(self, net, make):
+        super().__init__()
+        self.net, self.make, self.modes = net, make, []
+
+    def forward(self, x, y):
+        self.modes.append(self.training)
+        return self.make(self.net(x), y)
+
+
+@pytest.mark.parametrize(
+    "make, indexes, want",
+    [
+        (lambda p, y: ((p - y).square().mean(), p, y), [0, 1, 2], dict(loss=13, mae=3)),
+        (lambda p, y: (y, p, (p - y).square().mean()), [2, 1, 0], dict(loss=13, mae=3)),
+        (lambda p, y: (y, p, (p - y).square().flatten()), [2, 1, 0], dict(loss=13, mae=3)),  # a loss of each item
+        (lambda p, y: (y, p + 1, (p - y).square().mean()), [-1, 1, 0], dict(loss=13, mae=2.0)),
+    ],
+)
+def test_an_evaluation_network_and_where_its_outputs_are(make, indexes, want):
+    """Of a model that says 0, of targets 1 and 5: errors of 3 in the mean, and squares of 13."""
+    net = zero_line()
+    network = Outputs(net, make)
+    model = model_of(net, metrics={"loss", "mae"}, eval_network=network, eval_indexes=indexes)
+    assert model.eval(batches(2)) == pytest.approx(want) and network.modes == [False] * 2
+    assert model.learn.recorder is not None and model.learn.validate(dl=batches(2))[0] == pytest.approx(want["loss"])
+
+
+@pytest.mark.parametrize("loss", [lambda y: torch.tensor(3), lambda y: torch.zeros(2, 2, 2), lambda y: "words"])
+def test_what_is_no_loss_is_not_taken_for_one(loss):
+    net = zero_line()
+    model = model_of(net, metrics={"mae"}, eval_network=Outputs(net, lambda p, y: (loss(y), p, y)), eval_indexes=[0, 1, 2])
+    assert model.eval(batches(1)) == {"mae": pytest.approx(3)} and model.learn.validate(dl=batches(1))[0] is None
+
+
+def test_a_model_goes_on_with_its_learner_and_other_data():
+    model = model_of(metrics={"mae"})
+    first = model.train(1, batches(2))
+    learn, found = model.learn, model.eval(batches(1))["mae"]
+    again = model.fit(2, batches(3), batches(1))
+    assert model.learn is learn and again is first and len(first) == 2 and [run.n_steps for run in first] == [2, 6]
+    assert first[1].epochs[-1]["mae"] < found and [row["epoch"] for row in first[1].epochs] == [0, 1]
+    assert list(first[1].raw_losses) == pytest.approx([loss_after(k) for k in range(2, 8)], abs=1e-4)
+
+
+def test_a_model_without_an_optimizer_evaluates_but_does_not_train():
+    net = zero_line()
+    model = ms.Model(net, nn.MSELoss(), metrics={"loss"})
+    assert model.eval(batches(1)) == {"loss": pytest.approx(13)}
+    with pytest.raises(ValueError, match="optimizer is missing"):
+        model.train(1, batches(1))
+
+
+def test_a_network_that_is_a_training_step_has_its_optimizers():
+    class Step(nn.Module):
+        def __init__(self, net, *opts):
+            super().__init__()
+            self.net = net
+            for i, opt in enumerate(opts):
+                setattr(self, f"opt{i}", opt)
+
+        def forward(self, x, y):
+            loss = (self.net(x) - y).square().mean()
+            self.net.zero_grad()
+            loss.backward()
+            for opt in (self.opt0, self.opt1):
+                opt.step()
+            return loss
+
+    net = zero_line()
+    opts = [torch.optim.SGD([p], lr=lr) for p, lr in zip(net.parameters(), (0.1, 0.1))]
+    seen = []
+    note = ms.LambdaCallback(on_train_step_end=lambda c: seen.append(len(c.original_args().optimizer)))
+    history = ms.Model(Step(net, *opts)).train(1, batches(3), note)
+    assert list(history[0].raw_losses) == pytest.approx([loss_after(k) for k in range(3)], abs=1e-4) and seen == [2] * 3
+    assert ms.joined_optimizers(nn.Linear(1, 1)) is None and len(ms.joined_optimizers(Step(net, *opts)).param_groups) == 2
+
+
+def test_the_parameters_of_an_optimizer_in_its_groups():
+    net = zero_line()
+    opt = torch.optim.SGD([dict(params=[net.bias]), dict(params=[net.weight])], lr=0.1)
+    assert [[id(p) for p in group] for group in ms.groups_of(opt, net)] == [[id(net.bias)], [id(net.weight)]]
+
+
+@pytest.mark.parametrize("kwargs", [dict(dataset_sink_mode=True), dict(valid_dataset_sink_mode=True)])
+def test_sink_mode_is_answered_with_a_warning(kwargs):
+    with pytest.warns(UserWarning, match="there is no sink mode here"):
+        model_of(metrics={"mae"}).fit(1, batches(1), batches(1), **kwargs)
+    with pytest.warns(UserWarning, match="there is no sink mode"):
+        model_of(metrics={"mae"}).eval(batches(1), dataset_sink_mode=True)
+    with pytest.warns(UserWarning, match="there is no sink mode"):
+        model_of().train(1, batches(1), dataset_sink_mode=True)
+
+
+def test_without_sink_mode_there_is_no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = model_of(metrics={"mae"})
+        model.train(1, batches(1)), model.fit(1, batches(1), batches(1), sink_size=1), model.eval(batches(1))
+    for wrong in (0, -2):
+        with pytest.raises(ValueError, match="sink_size="):
+            model.train(1, batches(1), sink_size=wrong)
+
+
+@pytest.mark.parametrize("given, found", [(1, 1), (3, 3), ([1, 3], [0, 2]), ((2,), [1]), ([], [])])
+def test_epochs_of_evaluation_are_counted_from_0(given, found):
+    assert ms.as_valid_every(given) == found
+
+
+def test_a_copy_of_a_metric_of_a_model_has_a_metric_of_its_own():
+    metric = ms.ModelMetric("mine", ms.MAE(), [0, 1, 2], True)
+    new = copy.copy(metric)
+    assert (new.name, new.indexes, new.whole, new.seen) == ("mine", [0, 1, 2], True, False) and new.metric is not metric.metric
+    metric.metric.update([[1.0]], [[2.0]])
+    assert metric.value is None and metric.metric.eval() == 1
+    metric.seen = True
+    assert metric.value == 1
+    metric.reset()
+    assert metric.value is None
+
+
+def test_batches_of_one_column_and_of_three():
+    """A network that is the whole step takes what there is; a loss_fn takes two."""
+
+    class Three(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.zeros(()))
+            self.opt = torch.optim.SGD([self.w], lr=0.1)
+
+        def forward(self, *columns):
+            seen.append(len(columns))
+            loss = (self.w - 1) ** 2
+            self.w.grad = None
+            loss.backward()
+            self.opt.step()
+            return loss
+
+    seen, t = [], torch.ones(2, 1)
+    ms.Model(Three()).train(1, [(t, t, t)]), ms.Model(Three()).train(1, [(t,)])
+    assert seen == [3, 1]
+    for batch, n in (((t,), 1), (t, 1), ([t] * 3, 3)):
+        with pytest.raises(ValueError, match=f"'train_dataset' should return two elements, but got {n}"):
+            model_of().train(1, [batch])
+        with pytest.raises(ValueError, match=f"'valid_dataset' should return two elements, but got {n}"):
+            model_of(metrics={"mae"}).eval([batch])
+    net = zero_line()
+    wide = model_of(net, metrics={"mae"}, eval_network=Evaluates(net))
+    assert wide.eval([(torch.zeros(2, 1), torch.ones(2, 1), torch.ones(2, 1))]) == {"mae": 2}
+
+
+class Evaluates(nn.Module):
+    """Takes three columns, and gives a prediction and a label."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x, y, z):
+        return self.net(x), y + z

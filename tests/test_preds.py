@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, SubsetRandomSam
 
 import cbnb.all as cbnb
 from cbnb.data import find_bs, map_tensors
-from cbnb.preds import activation_of, decodes_of, item_losses, joined, save_batch
+from cbnb.preds import OfOneRun, activation_of, decodes_of, forget_batches, in_order, item_losses, joined, save_batch, unreduced
 from helpers import RUN_EVENTS, Line, RaiseIn, ab, line_batches, line_learner
 
 
@@ -671,7 +671,7 @@ def test_dropout_only_in_its_runs():
     learn = line_learner(dls=cbnb.DataLoaders(batches, batches, device="cpu"), model=model)
     learn.fit(1)
     stats, modes = model[1].running_mean.clone(), [m.training for m in model.modules()]
-    for n in range(2):
+    for _ in range(2):
         one, two = (learn.get_preds(cbs=cbnb.MCDropoutCallback)[0] for _ in range(2))
         assert not torch.equal(one, two) and torch.equal(learn.get_preds()[0], learn.get_preds()[0])
         with pytest.raises(ValueError):
@@ -783,3 +783,258 @@ def test_there_is_no_loss_for_each_item_without_a_loss_func():
     learn = cbnb.Learner(cbnb.DataLoaders(batches, batches, device="cpu"), Tagger(1, 1))
     with pytest.raises(TypeError, match="the learner has no loss_func, so there is no loss for each item"):
         learn.get_preds(with_loss=True)
+
+
+# the parts
+
+
+def test_a_gatherer_of_a_fit_ignores_what_runs_before_its_first_validation():
+    """The run inside of the fit is not taken for the one to which it was added."""
+    learn, gather, sizes = line_learner(), cbnb.GatherPredsCallback(), []
+    inside = cbnb.Callback(before_train=lambda self: self.learn.validate(dl=OTHER), before_validate=lambda self: sizes.append(gather.n_batches))
+    inside.run_in, inside.order = ("fit",), -5
+    learn.fit(2, cbs=[gather, inside])
+    assert sizes == [0, 1] and len(gather.all_tensors()[0]) == 8
+
+
+def test_a_callback_of_one_run_is_at_home_in_each_run_of_its_own():
+    class Home(OfOneRun):
+        def after_validate(self):
+            seen.append((self.purpose, self.at_home()))
+
+    seen, home = [], Home()
+    inner = Inner("before_validate", lambda learn: learn.get_preds())
+    learn = line_learner(cbs=[home, inner])
+    learn.fit(1), learn.validate(), learn.get_preds()
+    assert seen == [("preds", False), ("fit", True), ("preds", False), ("validate", True), ("preds", False), ("preds", True)]
+    assert not hasattr(home, "learn") or home.learn.undo is None
+    with pytest.raises(ZeroDivisionError):
+        learn.validate(cbs=RaiseIn("after_pred", ZeroDivisionError, phase="validate"))
+    seen.clear(), learn.validate()
+    assert seen[-1] == ("validate", True)
+
+
+class Plain:
+    def __call__(self, pred, y):
+        return pred.mean()
+
+
+@pytest.mark.parametrize("loss_func, name", [(print, "print"), (dict.update, "update"), (Plain(), "Plain")])
+def test_a_loss_that_takes_no_reduction_is_named(loss_func, name):
+    with pytest.raises(TypeError, match=f"{name} cannot give a loss for each item"), unreduced(loss_func):
+        pass
+
+
+def test_the_losses_of_an_item_are_averaged():
+    losses = item_losses(nn.functional.mse_loss, torch.zeros(2, 2, 2, requires_grad=True), (torch.tensor([[[1.0, 1.0], [1.0, 3.0]], [[0.0, 0.0], [0.0, 2.0]]]),))
+    assert losses.tolist() == [3, 1] and not losses.requires_grad
+    with pytest.raises(ValueError, match="with_loss needs targets, and this loader has none"):
+        item_losses(nn.MSELoss(), torch.zeros(2), ())
+
+
+PAIR = namedtuple("PAIR", "a b")
+T12, T3 = torch.tensor([1.0, 2.0]), torch.tensor([3.0])
+
+
+@pytest.mark.parametrize(
+    "parts, whole",
+    [
+        ([T12, T3], [1, 2, 3]),
+        ([torch.tensor(1), torch.tensor(2)], [1, 2]),
+        ([(T12, T12), (T3, T3)], ([1, 2, 3], [1, 2, 3])),
+        ([[T12, T12], [T3, T3]], [[1, 2, 3], [1, 2, 3]]),
+        ([PAIR(T12, None), PAIR(T3, None)], PAIR([1, 2, 3], None)),
+        ([{"a": T12, "b": (T12,)}, {"a": T3, "b": (T3,)}], {"a": [1, 2, 3], "b": ([1, 2, 3],)}),
+        ([["x", "y"], ["z", "u"]], ["x", "y", "z", "u"]),
+        ([("x", "y"), ("z",)], ["x", "y", "z"]),
+        ([None, 1], [None, 1]),
+        ([[T12, T3], [T3, T3]], [[1, 2], [3], [3], [3]]),
+        ([[torch.tensor(1.0), T12], [torch.tensor(2.0), T12]], [[1, 2], [1, 2, 1, 2]]),
+        ([[1.0, 2.0], [3.0, 4.0]], [1, 2, 3, 4]),
+    ],
+)
+def test_batches_joined(parts, whole):
+    def plain(v):
+        return v.tolist() if isinstance(v, torch.Tensor) else v if isinstance(v, str) else map_plain(v) if isinstance(v, (list, tuple, dict)) else v
+
+    def map_plain(v):
+        if isinstance(v, dict):
+            return {k: plain(x) for k, x in v.items()}
+        return type(v)(*map(plain, v)) if hasattr(v, "_fields") else type(v)(map(plain, v))
+
+    found = joined(parts)
+    assert plain(found) == whole and type(found) is (torch.Tensor if isinstance(parts[0], torch.Tensor) else type(whole))
+
+
+def test_joining_along_another_dimension():
+    assert joined([(torch.zeros(2, 3), T12), (torch.zeros(2, 1), T3)], 1)[0].shape == (2, 4)
+    assert joined([(torch.zeros(2, 3), T12), (torch.zeros(2, 1), T3)], 1)[1].tolist() == [1, 2, 3]
+    assert [t.shape for t in joined([torch.zeros(2, 3), torch.zeros(1, 4)])] == [(3,), (3,), (4,)]  # of different sizes
+    assert joined([{"a": (torch.zeros(2, 3),)}] * 2, 1)["a"][0].shape == (2, 6)
+    assert joined([torch.zeros(2, 3, 1)] * 2, 2).shape == (2, 3, 2) and joined([(None, None)] * 2) == (None, None)
+
+
+def test_files_of_batches_are_in_the_order_of_their_numbers(tmp_path):
+    for i in (1_000_000, 999_999, 2):
+        assert save_batch(tmp_path / "deep", i, torch.tensor([i])).name == f"{i:06d}.pt"
+    (tmp_path / "deep" / "00001.pt").write_text("mine")
+    saved = cbnb.SavedBatches(tmp_path / "deep")
+    assert [t.item() for t in saved] == [2, 999_999, 1_000_000] and len(saved) == 3 and saved.load().tolist() == [2, 999_999, 1_000_000]
+    assert repr(saved) == f"SavedBatches({str(tmp_path / 'deep')!r}: 3 batches)"
+    forget_batches(tmp_path / "deep"), forget_batches(tmp_path / "nowhere")
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["00001.pt"] and not (tmp_path / "nowhere").exists()
+
+
+def test_batches_on_disk_are_joined_along_a_dimension(tmp_path):
+    for i in range(2):
+        save_batch(tmp_path, i, (torch.zeros(2, 3, requires_grad=True), {"a": (T12,)}))
+    one, other = cbnb.SavedBatches(tmp_path).load(1)
+    assert one.shape == (2, 6) and not one.requires_grad and other["a"][0].tolist() == [1, 2, 1, 2]
+
+
+def test_parts_in_their_order():
+    learn = line_learner(loss_func=nn.BCEWithLogitsLoss(), dls=cbnb.DataLoaders([(T12, torch.ones(2))], [(T12, torch.ones(2))], device="cpu"))
+    inputs, preds, targets, decided, losses = learn.get_preds(with_input=True, with_decoded=True, with_loss=True)
+    assert torch.equal(inputs, T12) and preds.tolist() == [0.5, 0.5] and targets.tolist() == [1, 1] and decided.tolist() == [False, False]
+    assert losses.tolist() == pytest.approx([0.6931472] * 2)
+    preds, targets, decided = learn.get_preds(with_decoded=True)
+    assert preds.tolist() == [0.5, 0.5] and decided.dtype == torch.bool
+    assert learn.get_preds(act=lambda pred: pred + 7)[0].tolist() == [7, 7]
+    assert learn.get_preds(0)[1].tolist() == [1, 1] and len(learn.get_preds(dl=[T3])) == 2
+    preds, targets = learn.get_preds(dl=[T3])
+    assert preds.tolist() == [0.5] and targets is None
+    inputs, preds, none = learn.get_preds(dl=[T3], with_input=True)
+    assert inputs.tolist() == [3] and none is None
+
+
+def test_no_prediction_is_an_error_of_its_own():
+    learn = line_learner(cbs=RaiseIn("before_batch", cbnb.CancelBatchException, phase="validate"))
+    with pytest.raises(ValueError, match="the loader gave no batches, or the step made no prediction"):
+        learn.get_preds()
+
+
+def test_in_order_unless_you_say_no():
+    data = TensorDataset(torch.arange(40.0), torch.arange(40.0))
+    loader = DataLoader(data, 8, shuffle=True, drop_last=True)
+    learn = line_learner()
+    assert learn.get_preds(dl=loader)[1].tolist() == list(range(40))
+    torch.manual_seed(0)
+    mixed = learn.get_preds(dl=loader, reorder=False)[1].tolist()
+    assert mixed != sorted(mixed) and sorted(mixed) == list(range(40))
+
+
+def test_which_loaders_are_made_anew():
+    data = TensorDataset(torch.arange(10.0))
+    plain, cut, mixed = DataLoader(data, 4), DataLoader(data, 4, drop_last=True), DataLoader(data, 4, shuffle=True)
+    assert in_order(plain) is plain and in_order([1]) == [1] and in_order(cut) is not cut
+    assert [len(batch[0]) for batch in in_order(cut)] == [4, 4, 2] == [len(batch[0]) for batch in in_order(mixed)]
+    own = DataLoader(data, batch_sampler=[[1, 0], [3, 2]])
+    alone = DataLoader(data, batch_size=None)
+    assert in_order(own) is own and in_order(alone) is alone
+
+    def collate(items):
+        return len(items)
+
+    again = in_order(DataLoader(data, 3, shuffle=True, collate_fn=collate, timeout=0))
+    assert again.batch_size == 3 and list(again) == [3, 3, 3, 1]
+
+
+def test_predicting_draws_no_random_numbers():
+    """It looks at an item of the training set, which may be transformed at random."""
+
+    class Noisy(Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, i):
+            return torch.rand(3), 0
+
+    learn = classes_learner(DataLoader(Noisy(), 2))
+    torch.manual_seed(3)
+    want = torch.rand(2)
+    torch.manual_seed(3)
+    learn.predict(torch.zeros(3))
+    assert torch.equal(torch.rand(2), want)
+
+
+def test_what_predict_returns():
+    learn = classes_learner([PLANE[:4]])
+    item = PLANE[0][0]
+    decision, probabilities = learn.predict(item)
+    assert decision.shape == () and decision == probabilities.argmax() and probabilities.sum() == pytest.approx(1)
+    given, again, _ = learn.predict(item, with_input=True)
+    assert given is item and again == decision
+    with pytest.raises(ValueError, match=r"the input has shape \(3,\)"):
+        learn.predict(torch.zeros(2, 3))
+
+
+def test_an_iterable_dataset_is_not_begun_to_check_an_item():
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            raise AssertionError("begun")
+
+        def __getitem__(self, i):
+            raise AssertionError("indexed")
+
+    assert classes_learner(DataLoader(Stream(), 2)).predict(torch.zeros(3))[1].shape == (2,)
+
+
+@pytest.mark.parametrize("reorder", [True, False])
+def test_a_fetcher_passes_its_settings_on(reorder):
+    learn, seen = line_learner(3), []
+    learn.get_preds = lambda *args, **kwargs: seen.append((args, kwargs)) or "found"
+    fetch = cbnb.FetchPredsCallback(0, OTHER, True, True, reorder=reorder)
+    learn.fit(2, cbs=fetch)
+    assert seen == [((0, OTHER, True, True), dict(reorder=reorder))] * 2 and fetch.preds == "found"
+    assert cbnb.FetchPredsCallback().preds is None
+
+
+def test_dropping_is_over_when_the_phase_is():
+    model = nn.Sequential(nn.Linear(1, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+    batches = [(x[:, None], y[:, None]) for x, y in OTHER]
+    learn, seen = line_learner(dls=cbnb.DataLoaders(batches, batches, device="cpu"), model=model), []
+    look = cbnb.Callback(**{name: lambda self, name=name: seen.append((name, model[1].training, model[0].training)) for name in ("after_pred", "after_validate")})
+    look.run_in, look.order, look.run_train = ("validate",), 99, False
+    learn.validate(dl=batches[:1], cbs=[cbnb.MCDropoutCallback, look])
+    assert seen == [("after_pred", True, False), ("after_validate", False, False)]
+
+
+def test_cutting_a_batch_from_the_graph():
+    learn, t = line_learner(), torch.ones(2, requires_grad=True) * 2
+    for cpu in (True, False):
+        [found] = learn.to_detach([t], cpu)
+        assert not found.requires_grad and found.data_ptr() == t.data_ptr()
+
+
+def test_what_was_not_saved_is_not_read(tmp_path):
+    """A folder that is not there, since no batch had targets."""
+    gather = cbnb.GatherPredsCallback(save_preds=tmp_path / "p", save_targs=tmp_path / "t", with_preds=False, with_targs=False)
+    line_learner().validate(dl=[T12], cbs=gather)
+    preds, targets = gather.all_tensors()
+    assert len(preds) == 1 and targets is None and preds.trust is False and (preds.load() == 0).all()
+    kept = cbnb.GatherPredsCallback(save_preds=tmp_path / "p")
+    line_learner().validate(cbs=kept)
+    assert isinstance(kept.all_tensors()[0], torch.Tensor) and len(cbnb.SavedBatches(tmp_path / "p")) == 1
+    high = cbnb.GatherPredsCallback(save_preds=tmp_path / "h", with_preds=False, pickle_protocol=4)
+    line_learner().validate(cbs=high)
+    assert high.all_tensors()[0].trust is True
+    low = cbnb.GatherPredsCallback(save_preds=tmp_path / "l", with_preds=False, pickle_protocol=3)
+    line_learner().validate(cbs=low)
+    assert low.all_tensors()[0].trust is False
+
+
+def test_a_gatherer_of_validation_sees_no_training_batch():
+    gather = cbnb.GatherPredsCallback(with_input=True, with_loss=True)
+    learn = line_learner(3)
+    learn.fit(1, cbs=gather)
+    assert gather.n_batches == 1 and [len(part) for part in (gather.inputs, gather.preds, gather.targets, gather.losses)] == [1] * 4
+    inputs, preds, targets, losses = gather.all_tensors()
+    assert losses.tolist() == pytest.approx(((preds - targets) ** 2).tolist()) and len(inputs) == 8
+
+
+@pytest.mark.parametrize("name, call", [("predict", lambda learn: learn.predict(torch.tensor(1.0))), ("get_preds", lambda learn: learn.get_preds())])
+def test_an_error_says_what_was_called(name, call):
+    learn = line_learner(cbs=RaiseIn("after_pred", ZeroDivisionError, phase="validate"))
+    with pytest.raises(ZeroDivisionError) as caught:
+        call(learn)
+    assert any(f", {name}, batch 0" in note for note in caught.value.__notes__), caught.value.__notes__

@@ -4,16 +4,21 @@ import csv
 import io
 import json
 import math
+import signal
 import sys
+import weakref
 from array import array
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 import cbnb.all as cbnb
+from cbnb import recorder
 from cbnb.metrics import Smoother
 from cbnb.plot import COLORS, RULE_COLORS, RUN_COLORS
+from cbnb.recorder import Series
 from helpers import Line, RaiseIn, ab, line_batches, line_learner, seed
 
 
@@ -665,3 +670,436 @@ def test_no_phase_and_no_running_status_is_left_however_a_fit_ends(error):
     except (KeyboardInterrupt, ZeroDivisionError):
         pass
     assert learn.recorder.phases == [] and learn.recorder.history[0].status != "running"
+
+
+# Scalars on another device
+
+
+class Elsewhere(torch.Tensor):
+    """On the CPU, but says it is not."""
+
+    device = property(lambda self: torch.device("cuda"))
+
+
+def elsewhere(*values):
+    return [torch.tensor(v).as_subclass(Elsewhere) for v in values]
+
+
+def test_scalars_of_a_device_are_brought_over_when_they_are_read(waits):
+    """A chunk at a time, in their order, also if later ones are on the CPU."""
+    series = Series()
+    for t in (*elsewhere(*range(300)), *map(torch.tensor, range(300, 600))):
+        series.append(t.float())
+    assert len(series) == 600 and sum(waits.values()) == 0 and not series.numbers
+    assert list(series.read()) == list(range(600)) and len(series) == 600
+    n = sum(waits.values())
+    assert list(series.read()) == list(range(600)) and sum(waits.values()) == n > 0  # nothing new
+    series.append(torch.tensor(600.0))
+    del series[2:600]
+    assert list(series.read()) == [0, 1, 600] and len(series) == 3
+
+
+def test_scalars_on_the_cpu_are_numbers_as_soon_as_there_are_256():
+    series = Series()
+    for i in range(512):
+        series.append(torch.tensor(float(i)))
+    assert list(series.numbers) == list(range(512)) and not series.chunks and not series.waiting and series.numbers.typecode == "f"
+    series.append(torch.tensor(1 / 3, dtype=torch.float64))
+    assert series.read()[-1] == 1 / 3 and series.numbers.typecode == "d"
+
+
+def test_the_losses_of_a_long_validation_do_not_pile_up():
+    losses = []
+    note = cbnb.Callback(after_loss=lambda self: losses.append(weakref.ref(self.learn.loss)))
+    note.run_in = ("validate",)
+    learn = line_learner(cbs=[note, alive := cbnb.Callback(after_validate=lambda self: found.append(sum(ref() is not None for ref in losses)))])
+    alive.run_in, alive.order, found = ("validate",), -99, []
+    learn.validate(dl=line_batches(1) * 550)
+    assert len(losses) == 550 and found[0] <= 270
+
+
+# The value of a phase
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_the_validation_loss_is_a_mean_over_items(reduction):
+    """Squares 1 and 9, and four times 4, of a model that says 0; also if the loss has one number for each item."""
+    batches = [(torch.ones(2), torch.tensor([1.0, 3.0])), (torch.ones(4), torch.full((4,), 2.0))]
+    dls = cbnb.DataLoaders(batches, batches, device="cpu")
+    learn = line_learner(dls=dls, loss_func=lambda pred, y: nn.functional.mse_loss(pred, y, reduction=reduction))
+    assert learn.validate() == [pytest.approx((1 + 9 + 4 * 4) / 6)]
+
+
+def test_the_loss_of_ten_thousand_batches_is_as_exact_as_that_of_one():
+    """Summed with 32 bits, it would be 0.10000038."""
+    learn = line_learner(loss_func=lambda pred, y: pred.sum() * 0 + torch.tensor(0.1))
+    assert learn.validate(dl=line_batches(1) * 2_000) == [pytest.approx(0.1, abs=2e-9)]
+
+
+def test_a_batch_without_items_has_no_loss():
+    batches = [(torch.zeros(0), torch.zeros(0)), *line_batches(1)]
+    learn = line_learner(dls=cbnb.DataLoaders(batches, batches, device="cpu"))
+    assert learn.validate() == [13.0]
+    assert learn.validate(dl=batches[:1]) == [None]
+
+
+def test_metrics_of_a_validation_without_a_loss():
+    """The step makes predictions alone."""
+    learn = line_learner(metrics=bias, eval_step=lambda x, y: (0 * x, y))
+    assert learn.validate() == [None, -3.0]
+
+
+def test_a_validation_batch_without_targets_is_left_out():
+    learn = line_learner(metrics=cbnb.ValueMetric(lambda: 7.0, "seven"))
+    assert learn.validate(dl=[(x,) for x, _ in line_batches()]) == [None, 7.0]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_cancelled_batch_leaves_the_next_one_in(which):
+    """Without a loss, a cancelled batch is told from one that needs none."""
+    seen = []
+
+    class Seen(cbnb.Metric):
+        def reset(self):
+            seen.clear()
+
+        def accumulate(self, learn):
+            seen.append(learn.iter)
+
+        value = property(lambda self: float(len(seen)))
+
+    skip = RaiseIn("after_pred", cbnb.CancelBatchException, phase="validate", when=lambda learn: learn.iter == which)
+    learn = line_learner(3, metrics=Seen(), eval_step=lambda x, y: (0 * x, y), cbs=skip)
+    learn.validate(dl=line_batches(3))
+    assert seen == [i for i in range(3) if i != which]
+
+
+class Emptied:
+    """Somebody's own metric: a copy would share its list."""
+
+    name = "emptied"
+
+    def __init__(self):
+        self.seen = []
+
+    def reset(self):
+        self.seen.clear()
+
+    def accumulate(self, learn):
+        self.seen.append(len(learn.y))
+
+    @property
+    def value(self):
+        return sum(self.seen)
+
+
+@pytest.mark.parametrize("metric, seen", [(Emptied(), 8), (cbnb.AvgMetric(bias, "emptied"), pytest.approx(-1.92))])
+def test_a_validation_inside_of_another_has_metrics_of_its_own(metric, seen):
+    inside = cbnb.Callback(after_batch=lambda self: None if self.training else found.append(self.learn.validate(dl=line_batches(3))))
+    inside.run_in, found = ("fit",), []
+    learn = line_learner(metrics=metric, cbs=inside)
+    learn.fit(1)
+    assert learn.recorder.history[0].epochs[0]["emptied"] == seen == learn.recorder.values[0][2]
+    assert found == [[pytest.approx(5.3248), 24 if seen == 8 else seen]] and metric.value == seen
+
+
+def test_a_copy_of_a_metric_has_seen_nothing():
+    emptied, mean = Emptied(), cbnb.AvgMetric(mae)
+    emptied.seen.append(3), mean.mean.add(2.0, 1)
+    for metric in (emptied, mean):
+        assert not recorder.fresh(metric).value and metric.value
+        assert recorder.fresh(metric) is not metric
+
+
+@pytest.mark.parametrize("n, seen", [(1, -3.0), (2, None)])
+def test_an_interrupted_epoch_asks_no_other_process(n, seen, monkeypatch):
+    """A process that has not stopped would never answer."""
+    monkeypatch.setattr(recorder, "n_processes", lambda: n)
+    learn = line_learner(metrics=bias, cbs=[cbnb.Recorder(train_metrics=True), RaiseIn("before_batch", ValueError, when=lambda learn: learn.iter == 1)])
+    with pytest.raises(ValueError):
+        learn.fit(1)
+    assert learn.recorder.history[0].epochs[0]["train_bias"] == seen and learn.recorder.history[0].epochs[0]["train_loss"] == 13
+
+
+# A run
+
+
+def test_the_time_of_an_epoch(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(recorder.time, "perf_counter", lambda: now[0])
+    learn, logged = line_learner(cbs=cbnb.Callback(after_train=lambda self: now.append(now.pop() + 90 * (self.epoch + 1)))), []
+    learn.logger = logged.append
+    learn.fit(2)
+    assert [row["time"] for row in learn.recorder.history[0].epochs] == [90, 180]
+    assert [row[-1] for row in logged[-2:]] == ["01:30", "03:00"] and learn.recorder.log[-1] == "03:00"
+    assert [row[:-1] for row in logged[-2:]] == [[epoch, *values] for epoch, values in enumerate(learn.recorder.values)]
+
+
+@pytest.mark.parametrize(
+    "seconds, words",
+    [(0, "00:00"), (59.4, "00:59"), (59.6, "01:00"), (754, "12:34"), (3599, "59:59"), (3600, "1:00:00"), (3725, "1:02:05"), (36061, "10:01:01")],
+)
+def test_the_words_for_a_time(seconds, words):
+    assert recorder.clock(seconds) == words
+
+
+def test_the_words_for_a_count():
+    assert [recorder.plural(n, "step") for n in (0, 1, 2, 1000)] == ["0 steps", "1 step", "2 steps", "1,000 steps"]
+
+
+@pytest.mark.parametrize("name, hint", [("mea", "did you mean 'mae'? (there are: mae, bias)"), ("xyz", "there are: mae, bias")])
+def test_the_hint_of_a_misspelt_column(name, hint):
+    assert recorder.columns_hint(name, ["mae", "bias"]) == hint
+
+
+def test_ctrl_c_as_a_run_begins_does_not_leave_it_running():
+    """It comes when the run is in the history, and what closes it is not yet on the undo stack."""
+
+    class Runs(list):
+        def append(self, run):
+            super().append(run)
+            signal.raise_signal(signal.SIGINT)
+
+    learn = line_learner()
+    learn.recorder.history.runs = Runs()
+    with pytest.raises(KeyboardInterrupt):
+        learn.fit(1)
+    assert [run.status for run in learn.recorder.history] == ["interrupted"]
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_whatever_ends_the_program_interrupts_the_run(error):
+    learn = line_learner(cbs=RaiseIn("after_step", error))
+    with pytest.raises(error):
+        learn.fit(1)
+    assert learn.recorder.last().status == "interrupted"
+
+
+@pytest.mark.parametrize("start, at, status", [(0, 1, "cancelled"), (0, 2, "done"), (1, 1, "cancelled"), (1, 2, "done"), (2, 2, "done")])
+def test_a_fit_that_ends_after_a_whole_epoch_is_done_only_if_it_was_the_last(start, at, status):
+    stop = RaiseIn("after_epoch", cbnb.CancelFitException, order=99, when=lambda learn: learn.epoch == at)
+    learn = line_learner(cbs=stop)
+    learn.fit(3, start_epoch=start)
+    run = learn.recorder.last()
+    assert run.status == status and [row["epoch"] for row in run.epochs] == list(range(start, at + 1))
+
+
+def test_the_steps_of_an_epoch_that_is_not_over():
+    seen = []
+
+    def look(self):
+        seen.append([row["epoch"] for row in self.recorder.history.rows("steps") if row["run"] == len(self.recorder.history) - 1])
+
+    learn = line_learner(cbs=(cb := cbnb.Callback(after_train=look)))
+    cb.order = 99
+    learn.fit(2), learn.fit(4, start_epoch=2)
+    assert seen == [[0, 0], [0, 0, 1, 1], [2, 2], [2, 2, 3, 3]]
+
+
+def test_the_rate_of_a_batch_that_leaves_no_loss_is_forgotten():
+    """Its step was cancelled by taking its loss away; the next batches keep their own rates."""
+    forget = cbnb.Callback(after_step=lambda self: setattr(self.learn, "loss", None) if self.learn.train_iter == 1 else None)
+    learn = line_learner(4, valid=False, cbs=[forget, StepsTorchScheduler("after_batch")])
+    learn.fit(1)
+    assert learn.recorder.lrs == [0.1, 0.025, 0.0125] and len(learn.recorder.losses) == 3
+
+
+def test_a_failed_batch_leaves_a_rate_for_each_loss():
+    learn = line_learner(4, valid=False, cbs=[StepsTorchScheduler("after_batch"), RaiseIn("after_step", ValueError, when=lambda learn: learn.iter == 2)])
+    learn.recorder.order = 50
+    with pytest.raises(ValueError):
+        learn.fit(1)
+    run = learn.recorder.last()
+    assert list(run.hypers["lr"]) == [0.1, 0.05, 0.025][: run.n_steps] and run.n_steps == len(run.raw_losses)
+
+
+def test_a_batch_that_is_not_differentiated_has_a_rate_too():
+    """Its loss is recorded, and no step comes."""
+    skip = cbnb.Callback(after_loss=lambda self: setattr(self.learn, "loss_grad", None) if self.learn.iter == 1 else None)
+    late = StepsTorchScheduler("after_batch")
+    late.order = 60
+    learn = line_learner(4, valid=False, cbs=[skip, cbnb.Callback(after_step=lambda self: None), late])
+    learn.fit(1)
+    assert learn.recorder.lrs == [0.1, 0.05, 0.025, 0.0125] and len(learn.recorder.losses) == 4
+
+
+@pytest.mark.parametrize("order, used", [(49, [0.1, 0.05, 0.025]), (50, [0.1, 0.05, 0.025]), (51, [0.1, 0.05, 0.025])])
+def test_a_scheduler_before_the_recorder(order, used):
+    """Of the same order, whoever was added first is called first."""
+    scheduler = StepsTorchScheduler("after_batch")
+    scheduler.order = order
+    learn = line_learner(3, default_cbs=False, cbs=[scheduler, cbnb.Recorder(), cbnb.TrainEvalCallback()])
+    learn.fit(1)
+    assert learn.recorder.lrs == used
+
+
+def test_other_hyper_parameters_can_be_tracked():
+    """Each once, and one that the optimizer lacks not at all."""
+
+    class Track(cbnb.Callback):
+        order = 51
+
+        def before_fit(self):
+            for name in ("wd", "wd", "lr", "eps", "nothing"):
+                self.learn.recorder.track(name)
+
+        def after_step(self):
+            self.opt.param_groups[-1]["weight_decay"] += 0.5
+
+    learn = line_learner(3, valid=False, lr=0.0, cbs=Track, opt_func=lambda p, lr: torch.optim.AdamW(p, lr=lr, weight_decay=0.0))
+    for _ in range(2):
+        learn.fit(1, reset_opt=True)
+        hps = learn.recorder.hps
+        assert list(hps) == ["lr", "mom", "wd", "eps"] and hps["wd"] == [0.0, 0.5, 1.0]
+        assert hps["lr"] == [0.0] * 3 and hps["mom"] == [0.9] * 3 and hps["eps"] == [1e-8] * 3
+    assert learn.recorder.moms == [0.9] * 3
+
+
+def test_a_rate_that_is_a_tensor_is_copied_before_it_changes():
+    class Halve(cbnb.Callback):
+        def after_batch(self):
+            if self.training:
+                self.opt.param_groups[-1]["lr"].mul_(0.5)
+
+    learn = line_learner(3, cbs=Halve, opt_func=lambda p, lr: torch.optim.Adam(p, lr=torch.tensor(0.5), foreach=False), lr=0.5)
+    learn.fit(1)
+    assert learn.recorder.lrs == [0.5, 0.25, 0.125]
+
+
+def test_a_function_may_be_appended_to_the_metrics_between_fits():
+    learn = line_learner(metrics=[mae])
+    learn.metrics.append(bias)
+    learn.fit(1)
+    assert learn.recorder.metric_names[2:-1] == ["valid_loss", "mae", "bias"]
+
+
+def test_a_loss_that_is_not_finite_is_told_of_once_in_each_fit(capsys):
+    def step(pred, y):
+        return (pred - y).square().mean() * (math.nan if learn.training and learn.epoch == 1 and learn.iter == 1 else 1.0)
+
+    learn = line_learner(3, loss_func=step)
+    with learn.no_logging():
+        learn.fit(3)
+        said = capsys.readouterr()
+        assert (said.out + said.err).count("the loss is nan since step 4 of this fit (epoch 1, training batch 1): try a lower learning rate") == 1
+        learn.model = Line()
+        learn.model.a.data.fill_(math.inf)
+        learn.fit(1)
+    said = capsys.readouterr()
+    assert (said.out + said.err).count("since step 0 of this fit (epoch 0, training batch 0): no update came before it") == 1
+
+
+def test_what_was_recorded_by_the_names_of_fastai():
+    learn = line_learner(3, metrics=mae, opt_func=lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9))
+    learn.fit(3, valid_every=[0, 2])
+    rec = learn.recorder
+    rows = rec.history[0].epochs
+    assert rec.nb_batches == [3, 3, 3] and rec.iters == [3, 6, 9] and rec.moms == [0.9] * 9
+    assert rec.val_losses == [rows[0]["valid_loss"], None, rows[2]["valid_loss"]] and None not in rec.val_losses[::2]
+    assert rec.metrics == [[rows[0]["mae"]], [rows[2]["mae"]]] and rec.names == rec.metric_names
+    with pytest.raises(ZeroDivisionError):
+        learn.fit(2, cbs=RaiseIn("after_step", ZeroDivisionError, when=lambda learn: learn.train_iter == 4))
+    assert rec.nb_batches == [3] and len(rec.val_losses) == 1 and rec.iters == [3, 4]
+    learn.metrics = []
+    learn.fit(1)
+    assert rec.metrics == [] and len(rec.val_losses) == 1
+
+
+def test_the_smoothed_loss_is_known_after_the_first_batch():
+    learn = line_learner(cbs=RaiseIn("before_batch", ValueError))
+    with pytest.raises(ValueError):
+        learn.fit(1)
+    with pytest.raises(AttributeError, match="smooth_loss is known after the first training batch"):
+        learn.smooth_loss
+    learn.fit(1)
+    assert learn.smooth_loss.item() == pytest.approx(learn.recorder.losses[-1])
+
+
+def test_a_run_made_by_hand_begins_with_epoch_0():
+    run = recorder.Run(3, [], n_epoch=1)
+    run._raw.append(torch.tensor(2.0))
+    history = cbnb.Recorder().history
+    history.runs.append(run)
+    assert list(history.rows("steps")) == [dict(run=3, epoch=0, step=0, loss=2.0, smooth_loss=2.0)]
+
+
+def test_points_and_ends_of_a_run():
+    """The first step is 0; an epoch that trained nothing ends nowhere."""
+    learn = line_learner(3, cbs=RaiseIn("before_epoch", cbnb.CancelEpochException))
+    learn.fit(3, valid_every=2)
+    run = learn.recorder.last()
+    assert [row["step"] for row in run.epochs] == [0, 3, 6]
+    assert run.points("valid_loss") == [(2, run.epochs[1]["valid_loss"])] and run.points("nothing") == []
+    assert run.points("epoch") == [(0, 0), (2, 1), (5, 2)] and run.ends() == [(2, 1), (5, 2)]
+
+
+@pytest.mark.parametrize("n, words", [(4, "1 of 2 epochs, 4 steps"), (7, "1 of 2 epochs and 3 steps, 7 steps in all"), (2, "0 of 2 epochs and 2 steps, 2 steps in all")])
+def test_how_far_a_run_came(n, words):
+    stop = RaiseIn("before_batch", cbnb.CancelFitException, when=lambda learn: learn.train_iter == n)
+    learn = line_learner(4, valid=False, cbs=stop)
+    learn.fit(2)
+    assert learn.recorder.last().extent() == words and repr(learn.recorder.history) == f"Run(0: {words}, cancelled)"
+
+
+def test_smoothing_of_one_of_several_losses():
+    """A weight of 0 for the past; carried on over batches that have none, but not back before the first."""
+    loss = recorder.NamedLoss(beta=0.0)
+    for step, value in ((1, 3.0), (3, torch.tensor(5.0))):
+        loss.append(step, value)
+    nan = pytest.approx(math.nan, nan_ok=True)
+    assert loss.column(5) == [nan, 3, nan, 5, nan] and loss.column(5, smooth=True) == [nan, 3, 3, 5, 5]
+    loss.append(4, 7.0)
+    assert list(loss.losses) == [3, 5, 7]  # goes on where it was read
+
+
+def test_the_table_for_pandas(monkeypatch):
+    """Rows of the same keys become a `DataFrame`."""
+    learn = line_learner()
+    learn.fit(2)
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
+    assert [(row["epoch"], row["step"]) for row in learn.recorder.history.to_df()] == [(0, 2), (1, 4)]
+    assert [row["step"] for row in learn.recorder.history.to_df("steps")] == [0, 1, 2, 3]
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r"to_df needs pandas: pip install .cbnb\[data\]"):
+        learn.recorder.history.to_df()
+
+
+def test_what_completion_offers_of_a_recorder():
+    names = dir(cbnb.Recorder())
+    assert {"plot_losses", "history", "log", "losses", "lrs", "values"} <= set(names) and names == sorted(names)
+    assert not {"before_fit", "order", "run_in", "learn"} & set(names) and not any(name[0] == "_" for name in names)
+
+
+def test_a_cancelled_step_has_one_rate():
+    """Nobody may change the rate before `after_batch`, so that it is read there alone."""
+    used = []
+
+    def cancel(self):
+        if self.learn.iter == 1:
+            raise cbnb.CancelStepException
+
+    learn = line_learner(6, valid=False, cbs=cbnb.Callback(before_step=cancel, after_loss=lambda self: used.append(self.opt.param_groups[0]["lr"])))
+    learn.fit_one_cycle(1, 0.1)
+    assert learn.recorder.lrs == used and len(set(used)) == 6
+
+
+def test_a_validation_batch_cancelled_before_any_fit():
+    learn = line_learner(cbs=RaiseIn("after_loss", cbnb.CancelBatchException, order=99, phase="validate"))
+    assert learn.validate() == [13.0] and len(learn.recorder.history) == 0
+
+
+def test_a_loss_that_only_smoothing_makes_infinite_is_not_told_of(capsys):
+    """Smoothed losses have 32 bits."""
+    big = torch.tensor(1e300, dtype=torch.float64)
+    learn = line_learner(model=Line().double(), loss_func=lambda pred, y: pred.sum() * 0 + big)
+    with learn.no_logging():
+        learn.fit(1)
+    said = capsys.readouterr()
+    assert learn.recorder.losses[-1] == math.inf and list(learn.recorder.last().raw_losses) == [1e300] * 2 and "since step" not in said.out + said.err
+
+
+def test_a_whole_epoch_asks_the_other_processes(monkeypatch):
+    monkeypatch.setattr(recorder, "n_processes", lambda: 2)
+    learn = line_learner(metrics=bias, cbs=cbnb.Recorder(train_metrics=True))
+    learn.fit(1)
+    assert learn.recorder.history[0].epochs[0]["train_bias"] == pytest.approx(-2.7)

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
-from cbnb.undo import UndoStack
 from cbnb.optim import Optimizers, get_hyper, hyper_place, known_hypers
 from cbnb.steps import FTRL, ClipStep, ClosureStep, EvalStep, MultiLossStep, TrainStep
+from cbnb.undo import UndoStack
 from helpers import Line, ab, exact, line_batches, line_learner, noting, same_bits, seed
 
 X, Y = torch.tensor([[1.0], [2.0], [3.0], [4.0]]), torch.tensor([[5.0], [7.0], [9.0], [11.0]])

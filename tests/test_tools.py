@@ -10,8 +10,11 @@ import docs
 import docs_api
 import mutants
 import notebooks
+import outputs
+import reading
 import readme
 import render
+import run_notebooks
 import static_widgets
 
 TABLE = '<table class="c"><tr><td>1</td></tr></table>'
@@ -81,7 +84,10 @@ def test_page_fetches_nothing():
 def test_widgets_become_html():
     state = {
         "box": {"model_name": "VBoxModel", "state": {"children": ["IPY_MODEL_bar", "IPY_MODEL_gone"], "layout": "IPY_MODEL_free"}},
-        "bar": {"model_name": "FloatLogSliderModel", "state": {"description": "<lr>", "value": 0.01, "min": -4.0, "max": 0.0, "base": 10.0}},
+        "bar": {
+            "model_name": "FloatLogSliderModel",
+            "state": {"description": "<lr>", "value": 0.01, "min": -4.0, "max": 0.0, "base": 10.0},
+        },
         "gone": {"model_name": "ButtonModel", "state": {"description": "unseen", "layout": "IPY_MODEL_none"}},
         "none": {"model_name": "LayoutModel", "state": {"display": "none"}},
     }
@@ -170,9 +176,59 @@ def test_a_mutant_is_killed_by_the_test_that_fails(tmp_path):
     before = (mutants.LIB / f"{module}.py").read_bytes()
     project = mutants.Project(tmp_path, module)
     project.files = ["tests/test_own.py"]
-    (tmp_path / "tests/test_own.py").write_text(f"from cbnb.{module} import shell\ndef test_one(): assert shell() is None\ndef test_two(): pass\n")
+    (tmp_path / "tests/test_own.py").write_text(
+        f"from cbnb.{module} import shell\ndef test_one(): assert shell() is None\ndef test_two(): pass\n"
+    )
     project.watch()
     assert {name.split("::")[1]: calls for name, calls in project.calls.items()} == {"test_one": ["shell"], "test_two": []}
     project.write(project.source.replace("def shell(", "def shell(): return 1\ndef other("))
     assert project.failed_test("shell") == "tests/test_own.py::test_one"
     assert project.failed_test("other").endswith("test_one") and (mutants.LIB / f"{module}.py").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "stored, prints, equal",
+    [
+        ("loss 0.72, 1,000 steps", "loss 0.75, 1,000 steps", True),  # another machine
+        ("loss 0.72", "loss 0.4", False),
+        ("done: 2 epochs in 00:03", "done: 2 epochs in 01:17", True),
+        ("done: 2 epochs in 00:03", "done: 3 epochs in 00:03", False),
+        ("loss \u2588\u2584\u2581 0.5 at 996 samples/s", "loss \u2581\u2588 0.5 at 12.5 samples/s", True),
+        ("<Line at 0x7f00aa>", "<Line at 0x1200bb>", True),
+        ("<Line object>", "<Line object at 0x1200bb>", True),  # as nbdev cleans it
+        ("a loss", "a metric", False),
+        ("1e-7 to 10", "1e-7 to 1", False),
+        ("one\ntwo", "one", False),
+    ],
+)
+def test_printed_outputs_are_compared_as_a_reader_would(stored, prints, equal):
+    before, now = (new_notebook(cells=[new_code_cell("1"), ran("f()", printed(text))]) for text in (stored, prints))
+    assert (outputs.differences(before, now) == []) == equal
+    assert all(line.startswith("cell 2\n") for line in outputs.differences(before, now))
+
+
+def test_a_notebook_with_stale_text_fails(tmp_path, capsys):
+    path = tmp_path / "stale.ipynb"
+    nbformat.write(new_notebook(cells=[ran("print(2 + 2)", printed("5\n"))]), path)
+    assert run_notebooks.run_all([path], 1, notebooks.SKIP_FLAGS, 60, keep=False)[0].args[0].splitlines()[1:] == [
+        "  cell 1",
+        "      stored: 5",
+        "      prints: 4",
+    ]
+    assert "STALE" in capsys.readouterr().out
+
+
+def test_the_figures_of_a_page(tmp_path):
+    path = tmp_path / "page.ipynb"
+    cells = [
+        new_markdown_cell("# Two words\n```\nnot these\n```\nand three more"),
+        new_code_cell("#| export\nimport math"),
+        new_code_cell("#| export\ndef f():\n    return 1\n\nx = 2"),
+        new_code_cell("assert f() == 1\nassert x"),
+        new_code_cell("#| export\nclass A: pass"),
+        new_code_cell("#| hide\nassert A"),
+    ]
+    nbformat.write(new_notebook(cells=cells), path)
+    found = reading.figures(path)
+    assert (found.words, found.exported, found.asserts, found.defining, found.followed) == (5, [3, 1], 3, 2, 1)
+    assert reading.table([path])[-1].split() == ["all", "5", "4", "2", "3", "0%", "75.0", "50%"]

@@ -390,7 +390,7 @@ def test_batches_that_are_cut_short():
     late.order = 70
     learn, reduce = forced_learner(PLATEAU), cbnb.ReduceLROnPlateau(patience=2)
     fit(learn, cbs=[SCHEDULES["from the last rate"](), reduce, late])
-    kept = [lr for lr in learn.recorder.lrs]
+    kept = list(learn.recorder.lrs)
     assert kept == pytest.approx(np.repeat([0.1 * 0.9**i * s for i, s in enumerate([1, 1, 1, 1, 0.1, 0.1, 0.01])], 2))
 
 

@@ -21,9 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
-from docs_api import documented, entry
 from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell
+
+from docs_api import documented, entry
 from notebooks import (
     INDEX,
     LIB,

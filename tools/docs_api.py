@@ -46,9 +46,10 @@ def entry(module: str, name: str, link: Link) -> str:
         f"`````{{py:{_kind(module, name, found)}}} {name}{'' if isinstance(found, property) else arguments + result}",
         f":module: {module}",
         "",
-        link(inspect.getdoc(found) or ""),
+        link(_summary(found)),
         "",
         *table,
+        *_errors(found, link),
         "`````",
     ]
     return "\n".join(lines) + "\n"
@@ -121,6 +122,19 @@ def _table(function: object, parameters: list[inspect.Parameter], returns: objec
     head = ("Parameter", "Type", "Default", "Details")
     used = [i for i in range(len(head)) if any(row[i] for row in rows)]
     return [_row(*(row[i] for i in used)) for row in (head, [":--"] * len(head), *rows)]
+
+
+def _summary(found: object) -> str:
+    """The docstring without what the export has written into it, which the table shows."""
+    return re.split(r"\n\n(?:Args|Returns|Raises):\n", inspect.getdoc(found) or "")[0]
+
+
+def _errors(found: object, link: Link) -> list[str]:
+    """The errors that the export has found, as a list."""
+    _, _, raised = (inspect.getdoc(found) or "").partition("\n\nRaises:\n")
+    entries = re.sub(r"\n {8,}", " ", raised).splitlines()
+    named = (entry.strip().partition(": ") for entry in entries if entry.strip())
+    return ["", "**Raises**", "", *(f"- {link(_code(kind))}: {words}" for kind, _, words in named)] if entries else []
 
 
 def _row(*cells: str) -> str:

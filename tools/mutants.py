@@ -46,8 +46,8 @@ TESTS = {
     "learner": "learner callbacks events errors undo guards",
     "mixup": "hooks",
     "optim": "optim steps schedule errors",
-    "plot": "widgets recorder hooks",
-    "show_graph": "hooks display",
+    "recorder": "recorder plot",
+    "show_graph": "hooks",
     "snapshot": "undo",
     "undo": "undo interrupts guards",
     "dialects/fastai_v2": "fastai_v2",
@@ -299,7 +299,12 @@ def run_notebook(path: Path, module: str, end: int | None) -> int:
         if any(directive.split()[0] in ("export", "exporti") for directive in directives(cell)):
             defined = {name.id for name in ast.walk(ast.parse(cell.source)) if isinstance(name, ast.Name)}
             defined |= {node.name for node in ast.parse(cell.source).body if hasattr(node, "name")}
-            defined |= {alias.asname or alias.name for node in ast.walk(ast.parse(cell.source)) for alias in getattr(node, "names", []) if isinstance(alias, ast.alias)}
+            defined |= {
+                alias.asname or alias.name
+                for node in ast.walk(ast.parse(cell.source))
+                for alias in getattr(node, "names", [])
+                if isinstance(alias, ast.alias)
+            }
             shell.user_ns.update({name: exported[name] for name in defined & exported.keys()})
         elif not shell.run_cell(cell.source).success:
             return number
@@ -481,7 +486,9 @@ def main() -> int:
     parser.add_argument("modules", nargs="+", help="as in cbnb/: steps, dialects/v1_loop")
     parser.add_argument("--n", type=int, default=40, help="mutants of each module")
     parser.add_argument("--seed", type=int, default=0, help="which ones are drawn")
-    parser.add_argument("--seconds", type=float, default=60, help="greatest time of the tests of one mutant, without it; the quick ones go first")
+    parser.add_argument(
+        "--seconds", type=float, default=60, help="greatest time of the tests of one mutant, without it; the quick ones go first"
+    )
     parser.add_argument("--lines", type=int, nargs=2, metavar=("FIRST", "LAST"), help="all mutants of these lines instead")
     parser.add_argument("--list", action="store_true", help="run nothing")
     args = parser.parse_args()
@@ -499,7 +506,9 @@ def main() -> int:
             continue
         warm_up()
         killed, same, survivors = tested(module, mutants, args.seconds)
-        lines.append(f"{module:24} {killed:3} of {len(mutants) - same} killed, {killed / max(1, len(mutants) - same):4.0%}, {same} change nothing")
+        lines.append(
+            f"{module:24} {killed:3} of {len(mutants) - same} killed, {killed / max(1, len(mutants) - same):4.0%}, {same} change nothing"
+        )
         print(lines[-1], *(f"  SURVIVED {mutant}" for mutant in survivors), sep="\n", flush=True)
     print("", *lines, sep="\n")
     return 0

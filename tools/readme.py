@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from nbformat import NotebookNode
+
 from notebooks import INDEX, NBS, ROOT, SKIP_FLAGS, directives, is_hidden, read, show, without_directives
 
 README = ROOT / "README.md"

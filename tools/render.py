@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bs4 import BeautifulSoup
 from nbformat import NotebookNode
+
 from notebooks import CellFailed, clean_kernels, execute, is_hidden, show, without_directives
 from static_widgets import freeze
 
@@ -58,11 +59,7 @@ def to_html(nb: NotebookNode, title: str, notebook_folder: str) -> str:
 
 def last_line_with(word: str, nb: NotebookNode) -> str | None:
     """The last line of text output with `word` and a number, so not the heading of a table."""
-    texts = (
-        output.get("text") or output.get("data", {}).get("text/plain", "")
-        for cell in nb.cells
-        for output in cell.get("outputs", [])
-    )
+    texts = (output.get("text") or output.get("data", {}).get("text/plain", "") for cell in nb.cells for output in cell.get("outputs", []))
     lines = [line.strip() for text in texts for line in text.splitlines() if word in line.lower() and re.search(r"\d", line)]
     return lines[-1] if lines else None
 

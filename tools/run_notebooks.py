@@ -1,9 +1,9 @@
-"""Run notebooks top to bottom in real kernels; the first error in one fails the run.
+"""Run notebooks top to bottom in real kernels. An error in one fails the run, and so does text that a reader sees and a cell no longer prints.
 
-    python tools/run_notebooks.py                    all notebooks, two at a time
-    python tools/run_notebooks.py nbs/03_learner.ipynb
-    python tools/run_notebooks.py --with slow        also the cells marked `#| slow`
-    python tools/run_notebooks.py --save             keep the new outputs, cleaned, in the notebooks
+python tools/run_notebooks.py                    all notebooks, two at a time
+python tools/run_notebooks.py nbs/03_learner.ipynb
+python tools/run_notebooks.py --with slow        also the cells marked `#| slow`
+python tools/run_notebooks.py --save             keep the new outputs, cleaned, in the notebooks
 """
 
 import argparse
@@ -14,8 +14,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import nbformat
+
 from notebooks import ROOT, SKIP_FLAGS, CellFailed, clean_kernels, execute, notebook_paths, show
+from outputs import differences
 from static_widgets import freeze
+
+_SHOWN = 10
 
 
 def save(path: Path, source: str, nb: nbformat.NotebookNode) -> bool:
@@ -33,24 +37,37 @@ def save(path: Path, source: str, nb: nbformat.NotebookNode) -> bool:
     return path.read_text(encoding="utf-8") != source
 
 
-def timed_run(path: Path, flags: frozenset[str], timeout: int) -> tuple[str, nbformat.NotebookNode, float]:
-    """The notebook's text, its run result and the seconds it took."""
+class Stale(Exception):
+    """A notebook shows text that its cells no longer print."""
+
+    def __init__(self, path: Path, found: list[str]):
+        self.note = f"STALE: {len(found)} lines are not as stored"
+        more = [f"... and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+        super().__init__("\n  ".join([f"{show(path)}: look at what changed, and store it with --save", *found[:_SHOWN], *more]))
+
+
+def timed_run(path: Path, flags: frozenset[str], timeout: int, keep: bool) -> tuple[str, nbformat.NotebookNode, float]:
+    """The notebook's text, its run result and the seconds it took; `Stale` if outputs are not to be kept, and differ."""
     source, start = path.read_text(encoding="utf-8"), time.monotonic()
-    return source, execute(path, flags, timeout), time.monotonic() - start
+    ran = execute(path, flags, timeout)
+    if not keep and (found := differences(nbformat.reads(source, as_version=4), ran)):
+        raise Stale(path, found)
+    return source, ran, time.monotonic() - start
 
 
-def run_all(paths: list[Path], workers: int, flags: frozenset[str], timeout: int, keep: bool) -> list[CellFailed]:
+def run_all(paths: list[Path], workers: int, flags: frozenset[str], timeout: int, keep: bool) -> list[Exception]:
     """Run `paths`, print a line for each as it ends, and return the failures."""
     failures, width = [], max(len(show(path)) for path in paths)
     with clean_kernels(workers), ThreadPoolExecutor(workers) as pool:
-        jobs = {pool.submit(timed_run, path, flags, timeout): path for path in paths}
+        jobs = {pool.submit(timed_run, path, flags, timeout, keep): path for path in paths}
         for job in as_completed(jobs):
             path = jobs[job]
             try:
                 source, nb, seconds = job.result()
-            except CellFailed as failure:
+            except (CellFailed, Stale) as failure:
                 failures.append(failure)
-                print(f"  {show(path):{width}}  FAILED in cell {failure.number}", flush=True)
+                note = failure.note if isinstance(failure, Stale) else f"FAILED in cell {failure.number}"
+                print(f"  {show(path):{width}}  {note}", flush=True)
             else:
                 note = "  outputs changed" if keep and save(path, source, nb) else ""
                 print(f"  {show(path):{width}}  {seconds:5.1f} s{note}", flush=True)

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import nbformat
+
 from notebooks import NBS, ROOT
 
 sys.path[:0] = [str(ROOT / "tests" / "browser")]

@@ -41,7 +41,12 @@ from ..recorder import Recorder as NativeRecorder
 
 # %% ../../nbs/18_fastai_v1.ipynb #5a55a4fb
 class GradientClipping(LearnerCallback):
-    "Clips the norm of all gradients"
+    """Clips the norm of all gradients
+
+    Args:
+        learn
+        clip: highest norm; 0 or None: no clipping
+    """
     run_in = ('fit', 'lr_find')
 
     def __init__(self,
@@ -56,7 +61,13 @@ class GradientClipping(LearnerCallback):
 
 # %% ../../nbs/18_fastai_v1.ipynb #6141879d
 class AccumulateScheduler(LearnerCallback):
-    "Steps every so many batches; for a loss that is a sum"
+    """Steps every so many batches; for a loss that is a sum
+
+    Args:
+        learn
+        n_step: number of batches for a step
+        drop_last: at the end of an epoch, forget what is left over
+    """
     run_in = ('fit', 'lr_find')
 
     def __init__(self,
@@ -98,7 +109,11 @@ class AccumulateScheduler(LearnerCallback):
 
 # %% ../../nbs/18_fastai_v1.ipynb #0881cfa6
 class BnFreeze(LearnerCallback):
-    "Batch norm layers that are frozen keep their statistics"
+    """Batch norm layers that are frozen keep their statistics
+
+    Args:
+        learn: the learner; it shows this callback from now on
+    """
     run_in = ('fit', 'lr_find')
 
     def on_epoch_begin(self, **kwargs):
@@ -118,7 +133,11 @@ class TerminateOnNaNCallback(Callback):
         return {'stop_epoch': True, 'stop_training': True, 'skip_validate': True}
 
 class StopAfterNBatches(Callback):
-    "Ends the fit after so many batches, without validation"
+    """Ends the fit after so many batches, without validation
+
+    Args:
+        n_batches: training batches
+    """
     run_in = ('fit',)
 
     def __init__(self,
@@ -131,7 +150,16 @@ class StopAfterNBatches(Callback):
 
 # %% ../../nbs/18_fastai_v1.ipynb #82887eb2
 class TrackerCallback(LearnerCallback):
-    "Knows a value of each epoch, and what is better"
+    """Knows a value of each epoch, and what is better
+
+    Args:
+        learn
+        monitor: heading of a column of the recorder
+        mode: 'min', 'max'; 'auto': 'min' for losses and errors
+
+    Raises:
+        ValueError: mode={mode} should be 'auto', 'min' or 'max'
+    """
     run_in = ('fit',)
 
     def __init__(self,
@@ -162,7 +190,12 @@ class TrackerCallback(LearnerCallback):
         value: float | None,      # of this epoch
         min_delta: float = 0.,    # by at least so much
     ) -> bool:
-        "Whether this is the best so far; then it is kept"
+        """Whether this is the best so far; then it is kept
+
+        Args:
+            value: of this epoch
+            min_delta: by at least so much
+        """
         if value is None: return False
         margin = -min_delta if self.operator is operator.lt else min_delta
         if not self.operator(value, self.best + margin): return False
@@ -171,7 +204,15 @@ class TrackerCallback(LearnerCallback):
 
 # %% ../../nbs/18_fastai_v1.ipynb #4b9f3791
 class EarlyStoppingCallback(TrackerCallback):
-    "Ends the fit when more than `patience` epochs in a row were no better"
+    """Ends the fit when more than `patience` epochs in a row were no better
+
+    Args:
+        learn
+        monitor: this and `mode` as in `TrackerCallback`
+        mode
+        min_delta: better by less is no better
+        patience: number of epochs that are forgiven
+    """
     def __init__(self,
         learn: NativeLearner,
         monitor: str = 'valid_loss',    # this and `mode` as in `TrackerCallback`
@@ -193,7 +234,17 @@ class EarlyStoppingCallback(TrackerCallback):
 
 # %% ../../nbs/18_fastai_v1.ipynb #97ff4d3f
 class ReduceLROnPlateauCallback(EarlyStoppingCallback):
-    "Multiplies the learning rates when more than `patience` epochs in a row were no better"
+    """Multiplies the learning rates when more than `patience` epochs in a row were no better
+
+    Args:
+        learn
+        monitor: this and `mode` as in `TrackerCallback`
+        mode
+        patience: number of epochs that are forgiven
+        factor: what the rates are multiplied with
+        min_delta: better by less is no better
+        min_lr: no rate goes below this
+    """
     def __init__(self,
         learn: NativeLearner,
         monitor: str = 'valid_loss',    # this and `mode` as in `TrackerCallback`
@@ -214,7 +265,18 @@ class ReduceLROnPlateauCallback(EarlyStoppingCallback):
 
 # %% ../../nbs/18_fastai_v1.ipynb #a3ef4676
 class SaveModelCallback(TrackerCallback):
-    "Saves the model when it is better, or after each epoch"
+    """Saves the model when it is better, or after each epoch
+
+    Args:
+        learn
+        monitor: this and `mode` as in `TrackerCallback`
+        mode
+        every: or 'epoch'
+        name: of the file; with 'epoch', the number is added
+
+    Raises:
+        ValueError: every={every} should be 'improvement' or 'epoch'
+    """
     def __init__(self,
         learn: NativeLearner,
         monitor: str = 'valid_loss',    # this and `mode` as in `TrackerCallback`
@@ -245,7 +307,13 @@ class SaveModelCallback(TrackerCallback):
 
 # %% ../../nbs/18_fastai_v1.ipynb #fb7091d9
 class CSVLogger(LearnerCallback):
-    "Writes the table of epochs to a file, row by row"
+    """Writes the table of epochs to a file, row by row
+
+    Args:
+        learn
+        filename: below the learner's path, without .csv
+        append: go on with the file that is there
+    """
     run_in = ('fit',)
 
     def __init__(self,
@@ -278,7 +346,11 @@ class CSVLogger(LearnerCallback):
 
 # %% ../../nbs/18_fastai_v1.ipynb #aaf26f2b
 class ShowGraph(LearnerCallback):
-    "Shows the losses after each epoch"
+    """Shows the losses after each epoch
+
+    Args:
+        learn: the learner; it shows this callback from now on
+    """
     run_in = ('fit',)
 
     def on_train_begin(self, **kwargs): self.shown, self.fig = None, None
@@ -297,7 +369,13 @@ class ShowGraph(LearnerCallback):
 
 # %% ../../nbs/18_fastai_v1.ipynb #6413792c
 class Recorder(LearnerCallback):
-    "What the learner's recorder has recorded, as a base for callbacks of v1"
+    """What the learner's recorder has recorded, as a base for callbacks of v1
+
+    Args:
+        learn
+        add_time: the learner's recorder has this: give it to that
+        silent: the same: use `learn.no_logging()`
+    """
     _order = -10
 
     def __init__(self,
@@ -315,7 +393,27 @@ class Recorder(LearnerCallback):
 
 # %% ../../nbs/18_fastai_v1.ipynb #9eb261e6
 class Learner(NativeLearner):
-    "A learner with the arguments and methods of fastai v1"
+    """A learner with the arguments and methods of fastai v1
+
+    Args:
+        data: `DataLoaders`, or one training loader
+        model
+        opt_func: here before the loss
+        loss_func: None: the dataset's own
+        metrics: functions, or callbacks that are metrics
+        true_wd: False is an error: choose the optimizer that does it
+        bn_wd: False is an error: make a group of its own
+        wd: weight decay; None: the optimizer's
+        train_bn: keep training batch norm layers that are frozen
+        path: where files go
+        model_dir: folder for models, below `path`
+        callback_fns: classes and partials, made anew for each fit
+        callbacks: objects
+        layer_groups: modules, or lists of parameters; None: one group
+        add_time: a column with the time an epoch took
+        silent: True: no table
+        **others: more, for the learner of cbnb
+    """
     fit_one_cycle, lr_find = fit_one_cycle, lr_find          # the functions above
 
     def __init__(self,
@@ -355,13 +453,22 @@ class Learner(NativeLearner):
         n: int,                          # the first group to train
         train_bn: bool | None = None,    # None: as the learner was made
     ) -> None:
-        "Freeze the groups before `n`"
+        """Freeze the groups before `n`
+
+        Args:
+            n: the first group to train
+            train_bn: None: as the learner was made
+        """
         super().freeze_to(n, self.train_bn if train_bn is None else train_bn)
 
     def clip_grad(self,
         clip: float = 0.1,    # highest norm
     ) -> 'Learner':
-        "Clip the norm of all gradients from now on"
+        """Clip the norm of all gradients from now on
+
+        Args:
+            clip: highest norm
+        """
         return self.add_cb(functools.partial(GradientClipping, clip=clip))
 
 def _refuse_wd(true_wd: bool, bn_wd: bool) -> None:
@@ -382,7 +489,16 @@ def fit(self: Learner,
     callbacks: Any = None,          # for this fit only
     *args: Any, **kwargs: Any,      # more, for `fit` of cbnb
 ) -> None:
-    "Train for `epochs` epochs"
+    """Train for `epochs` epochs
+
+    Args:
+        epochs: number of epochs
+        lr: learning rate: a number; a slice or list for groups
+        wd: weight decay; None: the learner's
+        callbacks: for this fit only
+        *args: more, for `fit` of cbnb
+        **kwargs: more, for `fit` of cbnb
+    """
     cbs = [*as_list(callbacks), *as_list(kwargs.pop('cbs', None))]
     NativeLearner.fit(self, epochs, lr, wd, cbs, *args, **kwargs)
 
@@ -392,7 +508,16 @@ def validate(self: Learner,
     callbacks: Any = None,    # for its length
     metrics: Any = None,      # in place of the learner's
 ) -> list[float] | None:      # the loss and the metrics
-    "Loss and metrics on a loader"
+    """Loss and metrics on a loader
+
+    Args:
+        dl: a loader; None: the validation set
+        callbacks: for its length
+        metrics: in place of the learner's
+
+    Returns:
+        the loss and the metrics
+    """
     own = self.metrics
     try:
         if metrics is not None: self.metrics = metrics
@@ -406,7 +531,18 @@ def load(self: Learner,
     remove_module: bool = False,    # True is an error: the names in a file are the model's
     **kwargs: Any,                  # these and the first as for `load` of cbnb
 ) -> Learner:
-    "Load what `save` has written"
+    """Load what `save` has written
+
+    Args:
+        *args
+        purge: there is nothing to purge: loading copies into the model
+        remove_module: True is an error: the names in a file are the model's
+        **kwargs: these and the first as for `load` of cbnb
+
+    Raises:
+        ValueError: remove_module=True: rename the keys of the file, {k.removeprefix('module.'): v},
+            with torch.load
+    """
     if remove_module: raise ValueError(
         "remove_module=True: rename the keys of the file, {k.removeprefix('module.'): v}, with torch.load")
     return NativeLearner.load(self, *args, **kwargs)

@@ -45,7 +45,11 @@ _all_ = ['Callback', 'RunContext', 'Params', 'Output', 'MissingName', 'wrap',
 
 # %% ../../nbs/19c_mindspore.ipynb #27493b2b
 class Cell(nn.Module):
-    "A network around another one, saved and loaded under the names of the inner one"
+    """A network around another one, saved and loaded under the names of the inner one
+
+    Args:
+        inner: what is wrapped
+    """
     def __init__(self,
         inner: nn.Module,    # what is wrapped
     ):
@@ -57,7 +61,12 @@ class Cell(nn.Module):
         return self.inner.load_state_dict(*args, **kwargs)
 
 class WithLossCell(Cell):
-    "The loss of a network, from data and label"
+    """The loss of a network, from data and label
+
+    Args:
+        backbone
+        loss_fn
+    """
     def __init__(self, backbone: nn.Module, loss_fn: Any):
         super().__init__(backbone)
         self.loss_fn = loss_fn
@@ -65,7 +74,13 @@ class WithLossCell(Cell):
         return self.loss_fn(self.inner(data), label)
 
 class SensStep(TrainStep):
-    "An update with gradients that are multiplied by `sens`, and stay so"
+    """An update with gradients that are multiplied by `sens`, and stay so
+
+    Args:
+        network
+        optimizer
+        sens
+    """
     def __init__(self, network: nn.Module, optimizer: Optimizer, sens: Any):
         super().__init__(network, None, optimizer)
         self.factor = 1. if sens is None else above_zero(sens, 'sens')
@@ -74,7 +89,13 @@ class SensStep(TrainStep):
         if learn.loss_grad is not None: learn.loss_grad = learn.loss_grad*self.factor
 
 class TrainOneStepCell(Cell):
-    "A training step: returns the loss from before the update"
+    """A training step: returns the loss from before the update
+
+    Args:
+        network: gives the loss from all inputs
+        optimizer: only what it holds is updated
+        sens: the gradients are multiplied by this; None: by 1
+    """
     def __init__(self,
         network: nn.Module,          # gives the loss from all inputs
         optimizer: Optimizer,        # only what it holds is updated
@@ -87,7 +108,16 @@ class TrainOneStepCell(Cell):
     def forward(self, *inputs: Any) -> Tensor: return self.step(*inputs)
 
 class WithEvalCell(Cell):
-    "Loss, prediction and label"
+    """Loss, prediction and label
+
+    Args:
+        network
+        loss_fn
+        add_cast_fp32: prediction and label as float32
+
+    Raises:
+        TypeError: add_cast_fp32={add_cast_fp32} should be True or False
+    """
     def __init__(self,
         network: nn.Module,
         loss_fn: Any,
@@ -104,7 +134,24 @@ class WithEvalCell(Cell):
 
 # %% ../../nbs/19c_mindspore.ipynb #d6b60b94
 class Model:
-    "MindSpore's face of a learner: `train`, `fit` and `eval`"
+    """MindSpore's face of a learner: `train`, `fit` and `eval`
+
+    Args:
+        network: what is trained; or the whole training step
+        loss_fn: of prediction and label
+        optimizer: over parameters of the network
+        metrics: names, or metrics by name
+        eval_network: called with all columns; None: network and loss
+        eval_indexes: where its loss, prediction and label are
+        amp_level: this and `boost_level` have no other levels here
+        boost_level
+
+    Raises:
+        ValueError: {name}={level}: the only level here is 'O0', in float32. For bfloat16, decorate the
+            network's forward with torch.autocast(device_type, torch.bfloat16)
+        TypeError: optimizer={optimizer} is no torch optimizer
+        ValueError: metrics need a loss_fn or an eval_network: without them there is no evaluation
+    """
     def __init__(self,
         network: nn.Module,                       # what is trained; or the whole training step
         loss_fn: Any = None,                      # of prediction and label
@@ -130,7 +177,15 @@ class Model:
         self.eval_network, self.eval_indexes, self.learn = eval_network, eval_indexes, None
 
 def check_eval_indexes(indexes: Any) -> None:
-    "Three positions: of the loss, the prediction and the label"
+    """Three positions: of the loss, the prediction and the label
+
+    Args:
+        indexes
+
+    Raises:
+        ValueError: eval_indexes={indexes} should be a list of three whole numbers: where loss,
+            prediction and label are
+    """
     is_list = isinstance(indexes, list) and len(indexes) == 3
     if not is_list or not all(type(i) is int for i in indexes):
         raise ValueError(f'eval_indexes={indexes!r} should be a list of three whole numbers: '
@@ -138,7 +193,14 @@ def check_eval_indexes(indexes: Any) -> None:
 
 # %% ../../nbs/19c_mindspore.ipynb #bdf873c1
 class ModelMetric(NativeMetric):
-    "A metric of a `Model`, as its learner calls it"
+    """A metric of a `Model`, as its learner calls it
+
+    Args:
+        name
+        metric: with clear, update and eval
+        indexes: of loss, prediction and label in the outputs
+        whole: from an evaluation network: all its outputs
+    """
     name = None                     # set for each
     def __init__(self,
         name: str,
@@ -163,7 +225,12 @@ class ModelMetric(NativeMetric):
     def value(self) -> Any: return one_number(self.metric.eval(), self.name) if self.seen else None
 
 class EvalNetwork(CallStep):
-    "An evaluation network, with its loss where `indexes` say, or without one"
+    """An evaluation network, with its loss where `indexes` say, or without one
+
+    Args:
+        network
+        indexes: of loss, prediction and label
+    """
     def __init__(self,
         network: nn.Module,
         indexes: list[int] | None,    # of loss, prediction and label
@@ -182,7 +249,13 @@ class EvalNetwork(CallStep):
 
 # %% ../../nbs/19c_mindspore.ipynb #23475900
 class Columns(DataLoaders):
-    "Loaders whose batches have as many columns as a `Model` takes"
+    """Loaders whose batches have as many columns as a `Model` takes
+
+    Args:
+        model
+        train
+        valid
+    """
     def __init__(self, model: Model, train: Any, valid: Any = None):
         super().__init__(train, valid)
         self.model = model
@@ -226,7 +299,11 @@ def _new_learner(self: Model, dls: Columns) -> Learner:
 def joined_optimizers(
     network: nn.Module,      # a whole training step
 ) -> Optimizers | None:
-    "The optimizers that a network has as attributes, as one"
+    """The optimizers that a network has as attributes, as one
+
+    Args:
+        network: a whole training step
+    """
     found = [v for v in vars(network).values() if isinstance(v, Optimizer)]
     return Optimizers(found) if found else None
 
@@ -234,7 +311,12 @@ def groups_of(
     opt: Optimizer,
     model: nn.Module,     # as a learner's splitter gets it; not needed
 ) -> list[list[Tensor]]:
-    "The parameters that an optimizer holds, in its groups"
+    """The parameters that an optimizer holds, in its groups
+
+    Args:
+        opt
+        model: as a learner's splitter gets it; not needed
+    """
     return [group['params'] for group in opt.param_groups]
 
 # %% ../../nbs/19c_mindspore.ipynb #46ffd8fb
@@ -247,7 +329,19 @@ def train(self: Model,
     sink_size: int = -1,
     initial_epoch: int = 0,            # go on from here
 ) -> RunHistory:                       # of all runs of this model's learner
-    "Train without evaluation"
+    """Train without evaluation
+
+    Args:
+        epoch: the last epoch; the first is the one after `initial_epoch`
+        train_dataset: any iterable of batches
+        callbacks: one or several, of any kind
+        dataset_sink_mode: there is none: each batch is a step
+        sink_size
+        initial_epoch: go on from here
+
+    Returns:
+        of all runs of this model's learner
+    """
     return self.fit(epoch, train_dataset, None, 1, callbacks, dataset_sink_mode, False, sink_size,
                     initial_epoch)
 
@@ -264,7 +358,19 @@ def fit(self: Model,
     sink_size: int = -1,
     initial_epoch: int = 0,
 ) -> RunHistory:
-    "Train, and evaluate in between"
+    """Train, and evaluate in between
+
+    Args:
+        epoch: this and what is not said here as in `train`
+        train_dataset
+        valid_dataset: evaluate on this
+        valid_frequency: each so many epochs, or after those, counted from 1
+        callbacks
+        dataset_sink_mode
+        valid_dataset_sink_mode
+        sink_size
+        initial_epoch
+    """
     epoch, initial_epoch = as_count(epoch, 'epoch', 1), as_count(initial_epoch, 'initial_epoch', 0)
     check_sink(dataset_sink_mode or valid_dataset_sink_mode, sink_size)
     every = as_valid_every(valid_frequency)
@@ -283,7 +389,19 @@ def eval(self: Model,
     callbacks: Any = None,
     dataset_sink_mode: bool = False,
 ) -> dict[str, float]:                 # the metrics by name
-    "Evaluate"
+    """Evaluate
+
+    Args:
+        valid_dataset: any iterable of batches
+        callbacks
+        dataset_sink_mode
+
+    Returns:
+        the metrics by name
+
+    Raises:
+        ValueError: there are no metrics: Model(..., metrics={"loss"})
+    """
     if not self.metrics: raise ValueError('there are no metrics: Model(..., metrics={"loss"})')
     check_sink(dataset_sink_mode, -1)
     running = self.learn is not None and self.learn.running       # called from a callback
@@ -307,7 +425,12 @@ def check_sink(
     wanted: bool,      # whether sink mode was asked for
     sink_size: int,    # -1, or above 0
 ) -> None:
-    "There is no sink mode: it hides steps from callbacks"
+    """There is no sink mode: it hides steps from callbacks
+
+    Args:
+        wanted: whether sink mode was asked for
+        sink_size: -1, or above 0
+    """
     if sink_size != -1: as_count(sink_size, 'sink_size', 1)
     if wanted: warnings.warn('there is no sink mode here: each batch is a step, and callbacks see '
                              'each of them', stacklevel=user_level())
@@ -315,6 +438,13 @@ def check_sink(
 def as_valid_every(
     frequency: Any,         # as given to `Model.fit`
 ) -> int | list[int]:       # for `Learner.fit`, which counts epochs from 0
-    "Each so many epochs, or a list of epochs"
+    """Each so many epochs, or a list of epochs
+
+    Args:
+        frequency: as given to `Model.fit`
+
+    Returns:
+        for `Learner.fit`, which counts epochs from 0
+    """
     if not isinstance(frequency, (list, tuple)): return as_count(frequency, 'valid_frequency', 1)
     return [as_count(n, 'an epoch in valid_frequency', 1) - 1 for n in frequency]

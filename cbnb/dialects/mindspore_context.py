@@ -79,7 +79,14 @@ class Output(Tensor):
 def as_output(
     value: Any,    # nested tensors
 ) -> Any:          # the same nesting
-    "Each tensor as an `Output`"
+    """Each tensor as an `Output`
+
+    Args:
+        value: nested tensors
+
+    Returns:
+        the same nesting
+    """
     if type(value) is Tensor:                             # as it nearly always is: quickly
         return (value.detach() if value.requires_grad else value).as_subclass(Output)
     if type(value) in (tuple, list): return type(value)([as_output(v) for v in value])
@@ -87,7 +94,16 @@ def as_output(
 
 # %% ../../nbs/19_mindspore_context.ipynb #e4147a5d
 class RunContext:
-    "What each method of a callback gets: the dictionary, and the way to stop"
+    """What each method of a callback gets: the dictionary, and the way to stop
+
+    Args:
+        original_args: what `original_args()` gives back
+        training: in an evaluation within a fit: the fit's context
+
+    Raises:
+        TypeError: The argument 'original_args' of RunContext should be dict type, but got
+            {type(original_args)}.
+    """
     def __init__(self,
         original_args: dict,                    # what `original_args()` gives back
         training: 'RunContext | None' = None,   # in an evaluation within a fit: the fit's context
@@ -107,7 +123,12 @@ class RunContext:
         training: bool = False,    # in an evaluation: stop the training, too
         validate: bool = True,     # in training: still evaluate if this epoch is due for it
     ) -> None:
-        "Stop after this step or epoch, or in an evaluation after this batch"
+        """Stop after this step or epoch, or in an evaluation after this batch
+
+        Args:
+            training: in an evaluation: stop the training, too
+            validate: in training: still evaluate if this epoch is due for it
+        """
         self._stop = True
         self.validates = self.validates and validate
         if training and self._training: self._training.request_stop()
@@ -124,7 +145,14 @@ class Rate(Output):
     def set_data(self,
         data: Any,    # a number, or a tensor with one element
     ) -> 'Rate':      # with the new value
-        "Set the learning rate of all groups"
+        """Set the learning rate of all groups
+
+        Args:
+            data: a number, or a tensor with one element
+
+        Returns:
+            with the new value
+        """
         self.opt.learning_rate = data
         return self.opt.learning_rate
     assign_value = set_data
@@ -158,7 +186,13 @@ def lend_spore_names(
     steps_done: Function[[], int],      # in this fit
     undo: UndoStack,                    # of the run
 ) -> None:
-    "Give an optimizer MindSpore's names until `undo` is unwound"
+    """Give an optimizer MindSpore's names until `undo` is unwound
+
+    Args:
+        opt: an optimizer, several as one, or None
+        steps_done: in this fit
+        undo: of the run
+    """
     for one in opt.optimizers if isinstance(opt, Optimizers) else [opt]:
         if one is None: continue
         undo.set(one, '_steps_done', lambda: steps_done())      # a function is not copied, a method is
@@ -198,7 +232,15 @@ def listener(
     cb: Any,                  # a callback, with or without the base class
     name: str,                # such as 'on_train_begin'; or another method, that has no old name
 ) -> Function | None:         # a bound method; None if nobody listens
-    "The method of a callback that is to be called at a place"
+    """The method of a callback that is to be called at a place
+
+    Args:
+        cb: a callback, with or without the base class
+        name: such as 'on_train_begin'; or another method, that has no old name
+
+    Returns:
+        a bound method; None if nobody listens
+    """
     for candidate in (name, OLD_NAMES.get(name)):
         method = getattr(cb, candidate, None) if candidate else None
         forwards = getattr(method, '__func__', None) is vars(Callback).get(candidate, cb)
@@ -207,7 +249,14 @@ def listener(
 def old_names(
     cb: Any,         # a callback
 ) -> list[str]:      # sorted; empty for a callback that overrides the new ones, too
-    "The old names under which a callback is called"
+    """The old names under which a callback is called
+
+    Args:
+        cb: a callback
+
+    Returns:
+        sorted; empty for a callback that overrides the new ones, too
+    """
     used = {place for name, place in OLD_NAMES.items()
             if (method := listener(cb, name)) is not None and method == getattr(cb, place, None)
             and method != getattr(cb, name, None)}
@@ -217,7 +266,11 @@ def old_names(
 def train_params(
     learn: Learner,    # about to fit
 ) -> dict[str, Any]:
-    "What stays the same in a fit"
+    """What stays the same in a fit
+
+    Args:
+        learn: about to fit
+    """
     opt = learn.opt
     return dict(
         train_network=learn.model, network=learn.model, train_dataset=learn.dls.train,
@@ -230,14 +283,28 @@ def train_params(
 def length(
     dl: Any,              # a loader
 ) -> dict[str, int]:      # `batch_num`; nothing if the loader does not know
-    "How many batches a loader has, for the context"
+    """How many batches a loader has, for the context
+
+    Args:
+        dl: a loader
+
+    Returns:
+        `batch_num`; nothing if the loader does not know
+    """
     return {} if (n := n_batches(dl)) is None else dict(batch_num=n)
 
 # %% ../../nbs/19_mindspore_context.ipynb #fbe9b23a
 def net_outputs(
     learn: Learner,    # after the loss
 ) -> Any:              # `Output`s
-    "What the step made of the current batch"
+    """What the step made of the current batch
+
+    Args:
+        learn: after the loss
+
+    Returns:
+        `Output`s
+    """
     loss, result, step = learn.loss, learn.step_result, learn.eval_step
     if learn.training: return as_output(loss if result is None else result)
     plain = type(step).outputs is Step.outputs
@@ -249,12 +316,23 @@ def same(
     a: Tensor,
     b: Any,      # perhaps a tensor
 ) -> bool:
-    "Whether two are the same numbers in memory, one of them perhaps cut from the graph"
+    """Whether two are the same numbers in memory, one of them perhaps cut from the graph
+
+    Args:
+        a
+        b: perhaps a tensor
+    """
     return isinstance(b, Tensor) and a.shape == b.shape and a.data_ptr() == b.data_ptr()
 
 # %% ../../nbs/19_mindspore_context.ipynb #3c2a626e
 class Session:
-    "One `fit` or `validate`, as its MindSpore callbacks are told about it"
+    """One `fit` or `validate`, as its MindSpore callbacks are told about it
+
+    Args:
+        learn: running
+        members: what holds the callbacks, in the order of the list
+        outer: of the run in which this one is nested
+    """
     def __init__(self,
         learn: Learner,             # running
         members: 'list[Adapter]',   # what holds the callbacks, in the order of the list
@@ -272,7 +350,12 @@ class Session:
         self.listeners = {}
 
     def fire(self, name: str, context: RunContext) -> None:
-        "Call everyone who listens at a place, in the order of the list"
+        """Call everyone who listens at a place, in the order of the list
+
+        Args:
+            name
+            context
+        """
         for member, method in self.listeners[name]:
             if member.learn is None: continue                 # removed meanwhile
             try: method(context)
@@ -306,7 +389,13 @@ def enter(self: Session) -> None:
 
 @patch
 def exit(self: Session, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
-    "Leave all that were entered, in reverse"
+    """Leave all that were entered, in reverse
+
+    Args:
+        exc_type
+        exc
+        tb
+    """
     failed = []
     self.give_back()                                          # it may end in an evaluation
     for cb in reversed(self.entered):
@@ -318,7 +407,11 @@ def exit(self: Session, exc_type: type | None, exc: BaseException | None, tb: An
 def warn_old_names(
     cbs: list[Any],   # the callbacks of a run
 ) -> None:
-    "One warning about all old names in a run"
+    """One warning about all old names in a run
+
+    Args:
+        cbs: the callbacks of a run
+    """
     old = [f'{type(cb).__name__}.{name}' for cb in cbs for name in old_names(cb)]
     if old: warnings.warn(
         f'{", ".join(old)}: old names, which are called in training and in evaluation; '
@@ -366,7 +459,11 @@ def step_end(self: Session) -> None:
 def element(
     learn: Learner,    # in a batch
 ) -> list[Any]:
-    "The columns of the current batch"
+    """The columns of the current batch
+
+    Args:
+        learn: in a batch
+    """
     xb = learn.xb.values() if isinstance(learn.xb, dict) else learn.xb
     return as_output([*xb, *learn.yb])
 
@@ -428,7 +525,14 @@ def eval_step_end(self: Session) -> None:
 def recorded_phase(
     learn: Learner,       # in an evaluation
 ) -> Phase | None:        # with its metrics; None if there is nobody who computes them
-    "The evaluation as the learner's `Recorder` sees it"
+    """The evaluation as the learner's `Recorder` sees it
+
+    Args:
+        learn: in an evaluation
+
+    Returns:
+        with its metrics; None if there is nobody who computes them
+    """
     recorder = next((cb for cb in learn.cbs if isinstance(cb, Recorder)), None)
     phases = recorder.phases if recorder else []
     return phases[-1] if phases and phases[-1].run is learn.undo else None
@@ -462,7 +566,11 @@ def give_back(self: Session) -> None:
 
 # %% ../../nbs/19_mindspore_context.ipynb #9aeabd75
 class Adapter(Wrapped):
-    "A MindSpore callback, as a learner holds it"
+    """A MindSpore callback, as a learner holds it
+
+    Args:
+        wraps: the callback
+    """
     order, run_in = 1000, ('fit', 'validate')
 
     @property
@@ -477,7 +585,13 @@ class Adapter(Wrapped):
         return session
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        "As for any callback, if this one leads; of a loss only if somebody asks for it"
+        """As for any callback, if this one leads; of a loss only if somebody asks for it
+
+        Args:
+            event_name
+            training
+            purpose
+        """
         if event_name == 'after_loss':
             asked = any(listener(cb.wraps, 'on_train_loss') for cb in self.peers)
             if not (training and asked): return False
@@ -486,7 +600,11 @@ class Adapter(Wrapped):
 def wrap(
     cb: Any,       # a callback, or a class or a partial of a class
 ) -> Adapter:
-    "What holds a MindSpore callback on a learner"
+    """What holds a MindSpore callback on a learner
+
+    Args:
+        cb: a callback, or a class or a partial of a class
+    """
     return Adapter(cb() if isinstance(cb, (type, functools.partial)) else cb)
 
 # %% ../../nbs/19_mindspore_context.ipynb #00efb764

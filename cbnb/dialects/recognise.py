@@ -27,7 +27,18 @@ _V1_STATE = {'epoch', 'n_epochs', 'iteration', 'num_batch', 'pbar', 'metrics', '
 def dialect_of(
     cb: Any,        # an object, a class, or a partial of a class
 ) -> str | None:    # 'fastai_v1' or 'mindspore'; None for anything else
-    "The dialect of a callback, by its methods; `TypeError` if it mixes two"
+    """The dialect of a callback, by its methods; `TypeError` if it mixes two
+
+    Args:
+        cb: an object, a class, or a partial of a class
+
+    Returns:
+        'fastai_v1' or 'mindspore'; None for anything else
+
+    Raises:
+        TypeError: {cb} has methods of fastai v1 (...) and of MindSpore (...): derive it from the
+            Callback of one of the two in cbnb.dialects
+    """
     if isinstance(cb, functools.partial): return dialect_of(cb.func)
     if (declared := getattr(cb, 'dialect', None)) in ('fastai_v1', 'mindspore'): return declared
     v1, mindspore = _methods(cb, _V1), _methods(cb, _MINDSPORE)
@@ -57,7 +68,11 @@ def _takes_one(cb: Any, name: str) -> bool:
 
 # %% ../../nbs/17a_dialects.ipynb #9125bebf
 class Wrapped(Callback):
-    "A callback of another library, as the learner holds it; the first of its kind calls all of them"
+    """A callback of another library, as the learner holds it; the first of its kind calls all of them
+
+    Args:
+        wraps: the callback
+    """
     def __init__(self,
         wraps: Any,    # the callback
     ): self.wraps = wraps
@@ -71,7 +86,13 @@ class Wrapped(Callback):
         return [cb for cb in self.learn.cbs if type(cb) is type(self)]
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        "As for any callback, if this one leads: the first that is switched on"
+        """As for any callback, if this one leads: the first that is switched on
+
+        Args:
+            event_name
+            training
+            purpose
+        """
         on = (cb for cb in self.peers if Callback.wants(cb, event_name, training, purpose))
         return next(on, None) is self
 
@@ -82,14 +103,28 @@ class Wrapped(Callback):
 def adopt(
     cb: Any,               # something that is no native callback
 ) -> Callback | None:      # None: it is of no dialect that we speak
-    "Wrap a callback of another library"
+    """Wrap a callback of another library
+
+    Args:
+        cb: something that is no native callback
+
+    Returns:
+        None: it is of no dialect that we speak
+    """
     if (dialect := dialect_of(cb)) is None: return None
     return _module_of(dialect).wrap(cb)
 
 def adopt_metric(
     m: Any,          # something that is no native metric
 ) -> Any | None:     # None: it is of no dialect that has such metrics
-    "Wrap a metric of another library: in fastai v1 a callback could be one"
+    """Wrap a metric of another library: in fastai v1 a callback could be one
+
+    Args:
+        m: something that is no native metric
+
+    Returns:
+        None: it is of no dialect that has such metrics
+    """
     return _module_of('fastai_v1').V1Metric(m) if dialect_of(m) == 'fastai_v1' else None
 
 def _module_of(dialect: str) -> Any: return importlib.import_module(f'cbnb.dialects.{dialect}')    # only now

@@ -32,7 +32,11 @@ from ..recorder import Phase, Recorder
 
 # %% ../../nbs/17c_fastai_v1_loop.ipynb #ab6485fa
 class Data:
-    "The loaders of a learner under their names of fastai v1"
+    """The loaders of a learner under their names of fastai v1
+
+    Args:
+        learn
+    """
     def __init__(self,
         learn: Learner,
     ): self.learn = learn
@@ -59,7 +63,11 @@ class Data:
 def lend_data(
     learn: Learner,    # that a callback of v1 has just come to, or has left
 ) -> None:
-    "Let a learner have `data` while it has callbacks of v1"
+    """Let a learner have `data` while it has callbacks of v1
+
+    Args:
+        learn: that a callback of v1 has just come to, or has left
+    """
     if any(type(cb) is V1Callback for cb in learn.cbs): vars(learn)['data'] = Data(learn)
     else: vars(learn).pop('data', None)
 
@@ -81,7 +89,12 @@ class OptNames(LentNames):
         name: str,     # lr, mom, beta or wd; or as torch calls it
         value: Any,    # a number for all groups, or one for each
     ) -> None:
-        "Set a hyper-parameter in each group"
+        """Set a hyper-parameter in each group
+
+        Args:
+            name: lr, mom, beta or wd; or as torch calls it
+            value: a number for all groups, or one for each
+        """
         own = dict(beta='sqr_mom', momentum='mom', weight_decay='wd')
         set_hyper(self, own.get(name, name), value.tolist() if hasattr(value, 'tolist') else value)
 
@@ -94,7 +107,11 @@ class RecorderNames(LentNames):
 
 # %% ../../nbs/17c_fastai_v1_loop.ipynb #18fae35f
 class V1Callback(Wrapped):
-    "A callback of fastai v1, as the learner holds it"
+    """A callback of fastai v1, as the learner holds it
+
+    Args:
+        given: an object, or the class or partial that makes one for each fit
+    """
     order = 55           # after the recorder, as in v1
 
     def __init__(self,
@@ -131,7 +148,15 @@ def make(
     factory: Any,      # a class, or a partial of one
     learn: Learner,
 ) -> Any:              # `factory(learn)`; `factory()`, if it does not take a learner
-    "What a factory makes for a learner"
+    """What a factory makes for a learner
+
+    Args:
+        factory: a class, or a partial of one
+        learn
+
+    Returns:
+        `factory(learn)`; `factory()`, if it does not take a learner
+    """
     return factory() if not _takes(factory, learn) and _takes(factory) else factory(learn)
 
 def _takes(factory: Any, *args: Any) -> bool:
@@ -143,27 +168,43 @@ def _takes(factory: Any, *args: Any) -> bool:
 def wrap(
     cb: Any,           # a callback of fastai v1, its class, or a partial of that
 ) -> Callback:
-    "What the learner keeps; called by `cbnb.dialects.recognise.adopt`"
+    """What the learner keeps; called by `cbnb.dialects.recognise.adopt`
+
+    Args:
+        cb: a callback of fastai v1, its class, or a partial of that
+    """
     return V1Callback(cb)
 
 # %% ../../nbs/17c_fastai_v1_loop.ipynb #63cc4130
 def listeners(
     learn: Learner,
 ) -> list[V1Callback]:
-    "The callbacks of v1 on a learner that take part in this kind of run"
+    """The callbacks of v1 on a learner that take part in this kind of run
+
+    Args:
+        learn
+    """
     return [cb for cb in learn.cbs if type(cb) is V1Callback
             and Callback.wants(cb, 'before_fit', False, learn.purpose)]
 
 def recorders(
     learn: Learner,
 ) -> list[Recorder]:
-    "Those that are on a learner; as a rule one"
+    """Those that are on a learner; as a rule one
+
+    Args:
+        learn
+    """
     return [cb for cb in learn.cbs if isinstance(cb, Recorder)]
 
 def begin_run(
     learn: Learner,    # in `before_fit`
 ) -> None:
-    "Call the slots from now on, until the run ends"
+    """Call the slots from now on, until the run ends
+
+    Args:
+        learn: in `before_fit`
+    """
     slots, columns, cancels, undo = V1Slots(), V1Columns(), V1Cancels(), learn.undo
     if learn.opt is not None: lend_names(learn.opt, OptNames, undo)
     for recorder in recorders(learn): lend_names(recorder, RecorderNames, undo)
@@ -179,12 +220,21 @@ class Pbar:
         line: Any,              # text, or a row of a table
         table: bool = False,    # a row of a table
     ) -> None:
-        "Print a line"
+        """Print a line
+
+        Args:
+            line: text, or a row of a table
+            table: a row of a table
+        """
         print(*line, sep='\t') if table else print(line)
 
 # %% ../../nbs/17c_fastai_v1_loop.ipynb #a6035cf9
 class Now:
-    "Where a run is: who keeps its state, and what has been called"
+    """Where a run is: who keeps its state, and what has been called
+
+    Args:
+        handler
+    """
     in_epoch = in_batch = step_due = stop_batches = False
     last_loss = values = phase = None
     def __init__(self,
@@ -193,7 +243,11 @@ class Now:
 
 # %% ../../nbs/17c_fastai_v1_loop.ipynb #363178f6
 class V1Slots(Callback):
-    "Calls the slots, and takes over what they return"
+    """Calls the slots, and takes over what they return
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     order = 55
     runs: tuple = ()     # this run, and an evaluation inside it
 
@@ -235,7 +289,13 @@ def begin(self: V1Slots) -> None:
 
 @patch
 def end(self: V1Slots, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
-    "`on_train_end`, also after an error or an interrupt"
+    """`on_train_end`, also after an error or an interrupt
+
+    Args:
+        exc_type
+        exc
+        tb
+    """
     if self.runs: self.handler.on_train_end(exc or False)
 
 # %% ../../nbs/17c_fastai_v1_loop.ipynb #9fe9609e
@@ -301,7 +361,11 @@ Recorder.added_names = ()
 def add_metric_names(self: Recorder,
     names: Any,    # headings, one or several
 ) -> None:
-    "More columns in the table of epochs of this fit"
+    """More columns in the table of epochs of this fit
+
+    Args:
+        names: headings, one or several
+    """
     if self.learn.purpose != 'fit': return                     # only a fit has a table
     run = self.history[-1]
     if not self.valid_columns: self.valid_columns = ['valid_loss']
@@ -313,7 +377,11 @@ def add_metric_names(self: Recorder,
                            *(['time'] if self.add_time else [])]
 
 class V1Columns(Callback):
-    "Fills the columns that callbacks of v1 have added, before the recorder shows its row"
+    """Fills the columns that callbacks of v1 have added, before the recorder shows its row
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     order = 45
 
     def after_epoch(self):
@@ -379,7 +447,11 @@ def after_batch(self: V1Slots) -> None:
 
 # %% ../../nbs/17c_fastai_v1_loop.ipynb #719742c4
 class V1Cancels(Callback):
-    "Does what the flags in the state ask for"
+    """Does what the flags in the state ask for
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     order = 2000         # when everybody has been told, callbacks of MindSpore included
 
     def before_backward(self):
@@ -411,7 +483,11 @@ class V1Cancels(Callback):
 
 # %% ../../nbs/17c_fastai_v1_loop.ipynb #094f8503
 class V1Metric(Metric):
-    "A callback of v1 that computes a metric, as a native metric"
+    """A callback of v1 that computes a metric, as a native metric
+
+    Args:
+        cb: with `on_epoch_begin`, `on_batch_end` and `on_epoch_end`
+    """
     def __init__(self,
         cb: Any,    # with `on_epoch_begin`, `on_batch_end` and `on_epoch_end`
     ):

@@ -54,7 +54,11 @@ class Callback:
     def get_state(self,
         minimal: bool = True,    # without the attributes named in `not_min`, too
     ) -> dict[str, Any]:
-        "The attributes that make up this callback, without those named in `exclude`"
+        """The attributes that make up this callback, without those named in `exclude`
+
+        Args:
+            minimal: without the attributes named in `not_min`, too
+        """
         without = {'exclude', 'not_min', '_shadows', *self.exclude, *(self.not_min if minimal else ())}
         return {k: v for k, v in vars(self).items() if k not in without}
 
@@ -74,7 +78,11 @@ class Callback:
 _LEARNERS = {'data', 'model', 'opt', 'opt_func', 'loss_func', 'callbacks', 'recorder'}
 
 class LearnerCallback(Callback):
-    "A callback that reads what it lacks from its learner"
+    """A callback that reads what it lacks from its learner
+
+    Args:
+        learn: the learner; it shows this callback from now on
+    """
     def __new__(cls, *args, **kwargs):
         self = super().__new__(cls)
         self.exclude.append('_learn')
@@ -124,7 +132,14 @@ def v1_name(
 def accepted(
     method: Callable[..., Any],    # a slot method
 ) -> tuple[str, ...] | None:       # None: any keyword
-    "The names of the keyword arguments that a method takes"
+    """The names of the keyword arguments that a method takes
+
+    Args:
+        method: a slot method
+
+    Returns:
+        None: any keyword
+    """
     params = inspect.signature(method).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in params): return None
     return tuple(p.name for p in params if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
@@ -133,14 +148,25 @@ def asks_for(
     method: Callable[..., Any],    # a slot method
     name: str,                     # an entry of the state
 ) -> bool:
-    "Whether a method mentions an entry: as a parameter, or as in `kwargs['train']`"
+    """Whether a method mentions an entry: as a parameter, or as in `kwargs['train']`
+
+    Args:
+        method: a slot method
+        name: an entry of the state
+    """
     func = inspect.unwrap(getattr(method, '__func__', method))       # a decorator is no answer
     code = getattr(func, '__code__', None)
     return code is not None and name in (*code.co_varnames, *code.co_consts)
 
 # %% ../../nbs/17b_fastai_v1_slots.ipynb #7ef74d37
 class CallbackHandler:
-    "Keeps the state, and calls all callbacks in each slot"
+    """Keeps the state, and calls all callbacks in each slot
+
+    Args:
+        callbacks: one or several, sorted by their `_order`
+        metrics: functions of (output, target), or callbacks; they come first
+        beta: smoothing of the loss
+    """
     def __init__(self,
         callbacks: Any = None,     # one or several, sorted by their `_order`
         metrics: Any = None,       # functions of (output, target), or callbacks; they come first
@@ -154,7 +180,11 @@ class CallbackHandler:
     def use(self,
         callbacks: Any,    # one or several
     ) -> None:
-        "Call these from now on"
+        """Call these from now on
+
+        Args:
+            callbacks: one or several
+        """
         self.callbacks = sorted(as_list(callbacks), key=lambda cb: getattr(cb, '_order', 0))
         self._own = {slot: self._of(self.callbacks, slot) for slot in SLOTS}
         self._all = {slot: [*self._of(self.metrics, slot), *self._own[slot]] for slot in SLOTS}
@@ -178,7 +208,11 @@ class CallbackHandler:
 
 # %% ../../nbs/17b_fastai_v1_slots.ipynb #e8461eec
 class AverageMetric(Callback):
-    "The mean of a function over the items of the validation set"
+    """The mean of a function over the items of the validation set
+
+    Args:
+        func: of (output, *targets)
+    """
     def __init__(self,
         func: Callable[..., Any],    # of (output, *targets)
     ): self.func, self.name, self.mean = func, name_of(func), RunningMean()
@@ -197,7 +231,15 @@ def add_metrics(
     last_metrics: list[Any],    # as the state has it
     values: Any,                # one more value, or several
 ) -> dict[str, list[Any]]:      # what `on_epoch_end` returns
-    "More values after those that are there"
+    """More values after those that are there
+
+    Args:
+        last_metrics: as the state has it
+        values: one more value, or several
+
+    Returns:
+        what `on_epoch_end` returns
+    """
     return {'last_metrics': [*last_metrics, *as_list(values)]}
 
 # %% ../../nbs/17b_fastai_v1_slots.ipynb #7635af1d
@@ -245,7 +287,19 @@ def on_train_begin(self: CallbackHandler,
     metrics_names: Any = None,   # their names; None: of the handler's own
     epoch: int = 0,              # where the loop begins
 ) -> None:
-    "A fit begins"
+    """A fit begins
+
+    Args:
+        epochs: how many are planned
+        pbar: the progress bar
+        metrics: the metrics, as the callbacks get to see them
+        metrics_names: their names; None: of the handler's own
+        epoch: where the loop begins
+
+    Raises:
+        ValueError: on_train_begin returned epoch={epoch}: it should be a whole number from 0 to
+            {epochs}
+    """
     self.new_state()
     state, own = self.state_dict, [getattr(m, 'name', type(m).__name__) for m in self.metrics]
     state.update(epoch=epoch, n_epochs=epochs, pbar=pbar, metrics=metrics or self.metrics)
@@ -271,7 +325,16 @@ def on_batch_begin(self: CallbackHandler,
     yb: Any,               # the target
     train: bool = True,    # for training, or for validation?
 ) -> tuple[Any, Any]:      # the input and the target to use
-    "A batch begins"
+    """A batch begins
+
+    Args:
+        xb: the input
+        yb: the target
+        train: for training, or for validation?
+
+    Returns:
+        the input and the target to use
+    """
     state = self.state_dict
     state.update(last_input=xb, last_target=yb, train=train, stop_epoch=False, skip_step=False,
                  skip_zero=False, skip_bwd=False)
@@ -282,7 +345,14 @@ def on_batch_begin(self: CallbackHandler,
 def on_loss_begin(self: CallbackHandler,
     out: Any,    # the model's output
 ) -> Any:        # the output to use for the loss
-    "The model has answered"
+    """The model has answered
+
+    Args:
+        out: the model's output
+
+    Returns:
+        the output to use for the loss
+    """
     self.state_dict['last_output'] = out
     self('on_loss_begin', False)
     return self.state_dict['last_output']
@@ -292,7 +362,14 @@ def on_loss_begin(self: CallbackHandler,
 def on_backward_begin(self: CallbackHandler,
     loss: Tensor,                  # with its graph
 ) -> tuple[Tensor, bool]:          # the loss to use, and whether to skip the backward pass
-    "The loss of a training batch is known"
+    """The loss of a training batch is known
+
+    Args:
+        loss: with its graph
+
+    Returns:
+        the loss to use, and whether to skip the backward pass
+    """
     state, new = self.state_dict, loss.detach().float()       # stays on its device: nobody waits
     if self.smooth is None: self.smooth = torch.zeros_like(new)
     self.smooth, self.past = self.smooth.lerp(new, 1 - self.beta), self.past*self.beta
@@ -317,7 +394,14 @@ def on_step_end(self: CallbackHandler) -> bool:
 def on_batch_end(self: CallbackHandler,
     loss: Any,    # the loss of this batch; None if it has none
 ) -> bool:        # whether to leave the loop over the batches
-    "A batch is done"
+    """A batch is done
+
+    Args:
+        loss: the loss of this batch; None if it has none
+
+    Returns:
+        whether to leave the loop over the batches
+    """
     state = self.state_dict
     if isinstance(loss, Tensor):
         loss = loss.detach().cpu() if self._to_cpu else loss.detach()     # `cpu()` waits for a GPU
@@ -344,7 +428,15 @@ def on_epoch_end(self: CallbackHandler,
     val_loss: Any,         # the validation loss; None: there was no validation
     metrics: Any = None,   # values that were computed elsewhere
 ) -> bool:                 # whether to stop the fit
-    "An epoch is done"
+    """An epoch is done
+
+    Args:
+        val_loss: the validation loss; None: there was no validation
+        metrics: values that were computed elsewhere
+
+    Returns:
+        whether to stop the fit
+    """
     state, asked = self.state_dict, self.asked
     if asked is None: self.measured(val_loss, metrics)
     for entry in (self._own if val_loss is None else self._all)['on_epoch_end']:
@@ -355,7 +447,12 @@ def on_epoch_end(self: CallbackHandler,
 
 @patch
 def measured(self: CallbackHandler, val_loss: Any, metrics: Any = None) -> None:
-    "The values of an epoch, for `on_epoch_end`"
+    """The values of an epoch, for `on_epoch_end`
+
+    Args:
+        val_loss
+        metrics
+    """
     values = () if val_loss is None else as_list(metrics)
     self.state_dict['last_metrics'] = [val_loss, *values]
 
@@ -363,7 +460,14 @@ def measured(self: CallbackHandler, val_loss: Any, metrics: Any = None) -> None:
 def ask_early(self: CallbackHandler,
     below: float,    # callbacks whose `_order` is lower than this
 ) -> list[Any]:      # `last_metrics`, with what they have added
-    "`on_epoch_end` of some callbacks in advance, after `measured`; the others follow"
+    """`on_epoch_end` of some callbacks in advance, after `measured`; the others follow
+
+    Args:
+        below: callbacks whose `_order` is lower than this
+
+    Returns:
+        `last_metrics`, with what they have added
+    """
     self.asked = [entry for entry in self._own['on_epoch_end']
                   if getattr(entry[0], '_order', 0) < below]
     for entry in self.asked: self._tell(entry, 'on_epoch_end', {})
@@ -373,7 +477,11 @@ def ask_early(self: CallbackHandler,
 def on_train_end(self: CallbackHandler,
     exception: BaseException | bool = False,   # why the fit ended; False: all is well
 ) -> None:
-    "The fit has ended"
+    """The fit has ended
+
+    Args:
+        exception: why the fit ended; False: all is well
+    """
     entries, extra = self._all['on_train_end'], dict(exception=exception)
     with ExitStack() as each:                        # the last one in is the first one out
         for entry in reversed(entries): each.callback(self._tell, entry, 'on_train_end', extra)

@@ -1,0 +1,60 @@
+"""Are the printed outputs of a notebook those that its cells print? What a reader sees cannot go stale.
+
+Text is compared, not figures: words and small counts must be equal, other numbers nearly so, for another processor rounds differently. Times, addresses, and
+the little curves of a terminal are left out, and so are cells with `#| varies`, which show something new each time.
+"""
+
+import re
+from itertools import zip_longest
+from math import isclose
+
+from nbformat import NotebookNode
+
+from notebooks import directives, is_skipped
+
+TOLERANCE = 0.2  # of a number: another machine trains to other digits
+_LEFT_OUT = re.compile(
+    r"\b\d+:\d\d(:\d\d)?\b"  # times
+    r"|\b[\d,.]+ ?(s|ms|us|µs|ns|samples/s|MB|GB)\b"
+    r"|( at)? \b0x[0-9a-f]+\b|[▁▂▃▄▅▆▇█]+|\x1b\[[0-9;]*m"
+)
+_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d*)?(?:e[-+]?\d+)?")
+
+
+def printed(cell: NotebookNode) -> list[str]:
+    """The lines that a cell shows as text."""
+    found = []
+    for output in cell.get("outputs", []):
+        if output.output_type == "stream":
+            found += output.text.splitlines()
+        elif output.output_type == "error":
+            found.append(f"{output.ename}: {output.evalue}")
+        else:
+            found += output.get("data", {}).get("text/plain", "").splitlines()
+    return [line.rstrip() for line in found if line.strip()]
+
+
+def same(line: str, other: str) -> bool:
+    """Would a reader take the one line for the other?"""
+    line, other = (_LEFT_OUT.sub("", text) for text in (line, other))
+    if _NUMBER.sub("#", line).split() != _NUMBER.sub("#", other).split():
+        return False
+    pairs = zip(*(_NUMBER.findall(text) for text in (line, other)), strict=True)
+    return all(_nearly(a, b) for a, b in pairs)
+
+
+def _nearly(one: str, other: str) -> bool:
+    a, b = (float(text.replace(",", "").rstrip(".")) for text in (one, other))
+    counts = one.isdigit() and other.isdigit() and min(a, b) < 100
+    return a == b if counts else isclose(a, b, rel_tol=TOLERANCE, abs_tol=1e-6)
+
+
+def differences(stored: NotebookNode, ran: NotebookNode) -> list[str]:
+    """For each line that differs: the cell, and both versions."""
+    found = []
+    for number, (before, now) in enumerate(zip(stored.cells, ran.cells), 1):
+        if before.cell_type == "code" and not is_skipped(before) and "varies" not in directives(before):
+            for line, other in zip_longest(printed(before), printed(now), fillvalue=""):
+                if not same(line, other):
+                    found.append(f"cell {number}\n      stored: {line}\n      prints: {other}")
+    return found

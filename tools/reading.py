@@ -1,0 +1,100 @@
+"""How a notebook reads, in figures: for orientation, no quotas.
+
+    python tools/reading.py                     a line for each notebook, and the sums of each folder
+    python tools/reading.py nbs/0*.ipynb        of these
+
+Words are those of Markdown cells. Lines are those of code that are not empty. A cell is exported if it has `#| export`; an example
+is a code cell that readers see, and an exported cell with a definition is followed by one if that is the next cell of code.
+"""
+
+import argparse
+import ast
+import re
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from notebooks import directives, is_hidden, notebook_paths, read, show, without_directives
+
+_WORD = re.compile(r"[^\W\d_][\w'-]*")
+_HEAD = f"{'':44} {'words':>6} {'exported':>8} {'median':>6} {'p95':>4} {'> 25':>5} {'asserts':>7} {'followed':>8}"
+
+
+@dataclass
+class Figures:
+    """What is counted of one notebook or several."""
+
+    words: int = 0
+    exported: list[int] = field(default_factory=list)  # lines of each exported cell
+    asserts: int = 0
+    defining: int = 0  # exported cells with a function or class
+    followed: int = 0  # those of them with an example right after
+
+    def add(self, other: "Figures") -> None:
+        self.words, self.exported, self.asserts = self.words + other.words, self.exported + other.exported, self.asserts + other.asserts
+        self.defining, self.followed = self.defining + other.defining, self.followed + other.followed
+
+    def __str__(self) -> str:
+        if not self.exported:
+            return f"{self.words:6,} {'-':>8} {'':6} {'':4} {'':5} {self.asserts:7}"
+        lines, cells = sum(self.exported), len(self.exported)
+        p95 = statistics.quantiles(self.exported, n=20, method="inclusive")[-1] if cells > 1 else self.exported[0]
+        large = sum(n > 25 for n in self.exported) / cells
+        share = f"{self.followed / self.defining:8.0%}" if self.defining else ""
+        return (
+            f"{self.words:6,} {lines:8,} {statistics.median(self.exported):6.0f} {p95:4.0f} {large:5.0%} "
+            f"{100 * self.asserts / lines:7.1f} {share}"
+        )
+
+
+def figures(path: Path) -> Figures:
+    """The figures of one notebook."""
+    found, cells = Figures(), read(path).cells
+    found.words = sum(
+        len(_WORD.findall(re.sub(r"```.*?```", "", cell.source, flags=re.DOTALL))) for cell in cells if cell.cell_type == "markdown"
+    )
+    code = [cell for cell in cells if cell.cell_type == "code" and cell.source.strip()]
+    for cell, after in zip(code, [*code[1:], None]):
+        tree = _parsed(without_directives(cell.source))
+        if not _is_exported(cell):
+            found.asserts += sum(isinstance(node, ast.Assert) for node in ast.walk(tree))
+            continue
+        if all(isinstance(node, ast.Import | ast.ImportFrom) for node in tree.body):
+            continue
+        found.exported.append(sum(bool(line.strip()) for line in without_directives(cell.source).splitlines()))
+        if any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in tree.body):
+            found.defining += 1
+            found.followed += after is not None and not _is_exported(after) and not is_hidden(after)
+    return found
+
+
+def _is_exported(cell: object) -> bool:
+    return any(directive.split()[0] in ("export", "exporti") for directive in directives(cell))
+
+
+def _parsed(source: str) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except SyntaxError:  # a magic of IPython
+        return ast.Module([], [])
+
+
+def table(paths: Iterable[Path]) -> list[str]:
+    """The lines of the table: the notebooks, then the sums by folder and of all."""
+    each = {path: figures(path) for path in paths}
+    folders = sorted({path.parent for path in each})
+    lines = [_HEAD, *(f"{show(path).removeprefix('nbs/'):44} {found}" for path, found in each.items())]
+    for name, chosen in [*((show(folder) + "/", [folder]) for folder in folders), ("all", folders)]:
+        total = Figures()
+        for path, found in each.items():
+            if path.parent in chosen:
+                total.add(found)
+        lines.append(f"{name:44} {total}")
+    return lines
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="*", type=Path, help="notebooks (all of them if none is named)")
+    print(*table([path.resolve() for path in parser.parse_args().paths] or notebook_paths()), sep="\n")
