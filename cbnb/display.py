@@ -450,6 +450,7 @@ class ProgressCallback(Callback):
     def before_fit(self):
         learn, self.begun = self.learn, time.perf_counter()
         self.cancelled, self.last, self.counted = '', (self.begun, 0), {}
+        self.steered_by = None
         with_table = (learn.purpose == 'fit' and learn.logger is print
                       and hasattr(learn, 'recorder') and learn.recorder.history.runs)
         mode = 'widgets' if self.place else display_mode()
@@ -461,7 +462,8 @@ class ProgressCallback(Callback):
             learn.undo.set(learn, 'logger', self.shown.row)
             self.shown.start(learn.recorder.metric_names, learn.recorder.last())
         else: self.shown.start([])
-        if hasattr(learn, 'steering'): learn.steering.while_paused = self.shown.poll
+        self.steered_by = getattr(learn, 'steering', None)     # the display's own leaves before `_finish`
+        if self.steered_by: self.steered_by.while_paused = self.shown.poll
         self.draws = self.shown.live and learn.create_mbar
         first = self.every if learn.purpose == 'fit' else 5*self.every    # else it is soon over
         self.draw_at = self.begun + first if self.draws else math.inf
@@ -523,7 +525,7 @@ def _share(self: ProgressCallback) -> float | None:
 def _left(self: ProgressCallback, now: float, share: float | None) -> float | None:
     begun = self.learn.start_epoch/self.learn.n_epoch
     if share is None or share <= begun: return None
-    worked = now - self.begun - getattr(getattr(self.learn, 'steering', None), 'seconds_paused', 0.)
+    worked = now - self.begun - (self.steered_by.seconds_paused if self.steered_by else 0.)
     return worked*(1 - share)/(share - begun)
 
 @patch
@@ -555,10 +557,10 @@ def _finish(self: ProgressCallback, exc_type: type | None, exc: BaseException | 
     if isinstance(exc, (KeyboardInterrupt, SystemExit)): word = learn.stopped_where() + self._after()
     elif exc is not None: word = f'failed in {learn.where()}: {type(exc).__name__}'
     else: word = self.cancelled + self._after() if self.cancelled else self._done()
-    steered = learn.steering.said() if hasattr(learn, 'steering') else ''
+    steered = self.steered_by.said() if self.steered_by else ''
     if steered: word += f'; {steered}'
     self.next = math.inf
-    if hasattr(learn, 'steering'): learn.steering.while_paused = None
+    if self.steered_by: self.steered_by.while_paused = None
     self.shown.finish(word, as_planned)
 
 @patch

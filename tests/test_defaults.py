@@ -1,13 +1,16 @@
 """What happens if you say nothing: defaults and orders that users rely on. A change here is a change of everybody's training."""
 
 import inspect
+from types import SimpleNamespace
 
 import pytest
 
 import cbnb.all as cbnb
-from cbnb import chart, dashboard, hooks, lr_finder, lr_rules, lr_trials, metrics, mixup, optim, plot, preds, recorder, widgets
+from cbnb import chart, dashboard, display, hooks, lr_finder, lr_rules, lr_trials, metrics, mixup, optim, plot, preds, recorder, widgets
+from cbnb.dialects import fastai_v1, fastai_v2, mindspore_callbacks, mindspore_context, v1_loop
 
-PLACES = [cbnb, preds, recorder, metrics, hooks, optim, plot, chart, widgets, lr_rules, lr_trials, lr_finder, mixup, dashboard]
+DIALECTS = SimpleNamespace(v1=fastai_v1, v1_loop=v1_loop, v2=fastai_v2, mindspore=mindspore_callbacks, context=mindspore_context)
+PLACES = [cbnb, preds, recorder, metrics, hooks, optim, plot, chart, widgets, lr_rules, lr_trials, lr_finder, mixup, dashboard, display, DIALECTS]
 
 DEFAULTS = """
     Learner: lr=0.001, moms=(0.95, 0.85, 0.95), default_cbs=True
@@ -94,13 +97,58 @@ DEFAULTS = """
     metrics_figure: skip_start=0, skip_end=0
     chart: size=(640, 280), log_x=False, log_y=False, hover=False, points=400
     sparkline: width=24
+    Progress: training=True, share=None
+    status_html: lr_scale=1.0
+    slider: quick=True
+    log_slider: step=0.02
+    checkbox: value=False
+    LossesView: skip_start=0, skip_end=0
+    LRView: show_moms=False, skip_start=0, skip_end=0
+    MetricsView: skip_start=0, skip_end=0
+    RunsView: skip_start=0, skip_end=0
+    RunsView.limits: log_y=False
+    RunsView.over_steps: faint=False
+    RunsView.charted: size=(960, 310), log_x=False, log_y=False
+    OneCycleView: n=200
+    v1_loop.Pbar.write: table=False
+    v1.Callback.get_state: minimal=True
+    v1.CallbackHandler: beta=0.98
+    v1.CallbackHandler.__call__: call_mets=True
+    v1.CallbackHandler.on_train_begin: epoch=0
+    v1.CallbackHandler.on_batch_begin: train=True
+    v1.CallbackHandler.on_train_end: exception=False
+    v1.OneCycleScheduler: moms=(0.95, 0.85), div_factor=25.0, pct_start=0.3
+    v1.fit_one_cycle: max_lr=0.003, moms=(0.95, 0.85), div_factor=25.0, pct_start=0.3
+    v1.LRFinder: start_lr=1e-07, end_lr=10, num_it=100, stop_div=True
+    v1.lr_find: start_lr=1e-07, end_lr=10, num_it=100, stop_div=True
+    v1.GradientClipping: clip=0.0
+    v1.AccumulateScheduler: n_step=1, drop_last=False
+    v1.StopAfterNBatches: n_batches=2
+    v1.TrackerCallback.is_better: min_delta=0.0
+    v1.EarlyStoppingCallback: min_delta=0.0, patience=0
+    v1.ReduceLROnPlateauCallback: patience=0, factor=0.2, min_delta=0.0, min_lr=0.001
+    v1.CSVLogger: append=False
+    v1.Recorder: add_time=True, silent=False
+    v1.Learner: true_wd=True, bn_wd=True, train_bn=True, add_time=True
+    v1.Learner.clip_grad: clip=0.1
+    v1.Learner.load: purge=True, remove_module=False
+    v2.set_bn_eval: use_eval=True
+    v2.RNNRegularizer: alpha=0.0, beta=0.0
+    v2.rnn_cbs: alpha=0.0, beta=0.0
+    mindspore.LossMonitor: per_print_times=1
+    mindspore.TimeMonitor: data_time=False
+    mindspore.save_checkpoint: integrated_save=True, async_save=False
+    mindspore.CheckpointConfig: integrated_save=True, async_save=False, exception_save=False, crc_check=False, remove_redundancy=False
+    mindspore.EarlyStopping: min_delta=0.0, patience=0, verbose=False, restore_best_weights=False
+    context.RunContext.request_stop: training=False, validate=True
 """
 
 # first to last: training mode, what watches for nan, what changes batches, gradients, the record, what acts on it
 ORDERS = """
     SkipToEpoch -20, TrainEvalCallback -10, TerminateOnNaN -9, MixUp -5, CutMix -5, Callback 0, GradientAccumulation 6, GradientClip 11,
     Recorder 50, ParamScheduler 60, ProgressCallback 60, SaveModel 61, Steering 62, ReduceLROnPlateau 62.5, EarlyStopping 63, Schedule 63, ShowGraph 65,
-    ShortEpoch 90, StopAfter 90
+    ShortEpoch 90, StopAfter 90, v1_loop.V1Columns 45, v1_loop.V1Callback 55, v1_loop.V1Slots 55, v1_loop.V1Cancels 2000,
+    v2.CastToTensor 9, v2.RNNRegularizer 1, context.Adapter 1000
 """
 
 # callbacks that act in training batches only, or not in all runs

@@ -5,6 +5,7 @@ import functools
 import gc
 import inspect
 import math
+import re
 import subprocess
 import sys
 import warnings
@@ -15,6 +16,7 @@ from torch import nn
 
 import cbnb.all as cbnb
 from cbnb.dialects import fastai_v1 as v1
+from cbnb.dialects.v1_schedules import diverges
 from helpers import Line, ab, line_batches, line_learner, noting, same_bits
 
 TRAIN_BATCH = "batch_begin loss_begin backward_begin backward_end step_end batch_end".split()
@@ -170,6 +172,55 @@ def test_flags(cb, weights):
     assert near(ab(learn), weights)
 
 
+def test_a_skipped_step_may_keep_its_gradients():
+    """The second update is that of both batches: twice a fifth of the way to (2, 3). The slots are called as if there had been two."""
+    notes = Notes()
+    learn = fitted(Answers("on_backward_end", lambda s: s["num_batch"] == 0, skip_step=True, skip_zero=True), notes)
+    assert near(ab(learn), (0.8, 1.2)) and notes.slots == ["train_begin", *slots_of_an_epoch(2, 1), "train_end"]
+
+
+def test_a_step_that_was_cancelled_before_v1_has_no_slots():
+    class Cancels(cbnb.Callback):
+        def before_step(self):
+            if self.learn.iter == 0:
+                raise cbnb.CancelStepException()
+
+    notes = Notes()
+    learn = fitted(Cancels(), notes)
+    once = [name for name in TRAIN_BATCH if name not in ("backward_end", "step_end")]
+    assert notes.slots == ["train_begin", "epoch_begin", *once, *TRAIN_BATCH, *VALID_BATCH, "epoch_end", "train_end"]
+    assert near(ab(learn), (0.4, 0.6))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_what_was_cancelled_before_v1_does_not_end_for_it(first):
+    class Cancels(cbnb.Callback):
+        def before_batch(self):
+            if self.learn.training and self.learn.iter == first:
+                raise cbnb.CancelBatchException()
+
+        def before_train(self):
+            if self.learn.epoch == first:
+                raise cbnb.CancelEpochException()
+
+    notes = Notes()
+    fitted(Cancels(), notes, n_epoch=2)
+    assert notes.slots == ["train_begin", *slots_of_an_epoch(1, 1), "train_end"]
+
+
+def test_a_loss_that_is_returned_is_one_number():
+    def scaled(to):
+        class Scales(v1.Callback):
+            def on_backward_begin(self, last_loss, **kwargs):
+                return {"last_loss": to(last_loss)}
+
+        return fitted(Scales())
+
+    assert near(ab(scaled(lambda loss: 2 * loss.reshape(1))), (1.28, 1.92))
+    with pytest.raises(ValueError, match=r"shape \(2,\)"):
+        scaled(lambda loss: torch.stack([loss, loss]))
+
+
 def test_skip_zero_leaves_gradients_for_the_next_batch_of_the_fit():
     seen = []
     look = cbnb.Callback(after_step=lambda self: seen.append([p.grad.item() for p in self.learn.model.parameters()]))
@@ -224,9 +275,11 @@ def test_stop_epoch_and_stop_training():
     learn = fitted(Answers("on_batch_end", lambda s: s["train"], stop_epoch=True), notes, n_epoch=2)
     assert notes.slots == ["train_begin", *slots_of_an_epoch(1, 1) * 2, "train_end"]
     assert learn.recorder.nb_batches == [1, 1]
-    notes = Notes()
-    fitted(Answers("on_loss_begin", stop_training=True), notes, n_epoch=5)
-    assert notes.slots == ["train_begin", *slots_of_an_epoch(2, 1), "train_end"]
+    for n_epoch in (5, 2, 1):
+        notes = Notes()
+        learn = fitted(Answers("on_loss_begin", stop_training=True), notes, n_epoch=n_epoch)
+        assert notes.slots == ["train_begin", *slots_of_an_epoch(2, 1), "train_end"]
+        assert learn.recorder.last().status == ("done" if n_epoch == 1 else "cancelled")
 
 
 def test_skip_validate_holds_for_the_fit():
@@ -368,6 +421,19 @@ def test_learner_callback_reads_from_the_learner():
         cb.a  # not from the model
 
 
+def test_what_a_learner_callback_does_not_take_from_its_learner():
+    learn = line_learner()
+    cb = v1.LearnerCallback(learn)
+    learn.__own__, learn.mine = 1, 2
+    assert cb.mine == 2 and not hasattr(cb, "__own__") and cb.cb_name == "learner_callback"
+    with pytest.raises(AttributeError, match="'nothing'") as error:
+        cb.nothing
+    assert "super" not in str(error.value)
+    with pytest.warns(UserWarning, match="model") as warned:
+        cb.model = 3
+    assert warned[0].filename == __file__ and vars(cb)["model"] == 3
+
+
 def test_names_keep_their_ending():
     assert v1.ReduceLROnPlateauCallback(line_learner()).cb_name == "reduce_lr_on_plateau_callback"
     learn = fitted(v1.ReduceLROnPlateauCallback)
@@ -466,6 +532,75 @@ def test_handler_by_itself():
     assert handler.state_dict["last_metrics"] == [0.5, 2.0] and handler.state_dict["epoch"] == 1
     handler.on_train_end()
     assert notes.slots == ["train_begin", "epoch_begin", *TRAIN_BATCH, *VALID_BATCH, "epoch_end", "train_end"]
+
+
+def test_what_a_handler_returns():
+    x, other = torch.ones(2), torch.zeros(2)
+    flags = dict(on_backward_begin="skip_bwd", on_backward_end="skip_step", on_step_end="skip_zero", on_batch_end="stop_epoch", on_epoch_end="stop_training")
+    cbs = [Answers(slot, **{flag: True}) for slot, flag in flags.items()]
+    cbs += [Answers("on_batch_begin", last_input=other, last_target=x), Answers("on_loss_begin", last_output=other)]
+    for with_flags in (True, False):
+        handler = v1.CallbackHandler(cbs if with_flags else [])
+        handler.on_train_begin(1)
+        handler.on_epoch_begin()
+        assert handler.on_batch_begin(x, other) == ((other, x) if with_flags else (x, other))
+        assert handler.on_loss_begin(x) is (other if with_flags else x)
+        assert handler.on_backward_begin(torch.tensor(2.0)) == (2, with_flags)
+        assert [handler.on_backward_end(), handler.on_step_end(), handler.on_batch_end(None)] == [with_flags] * 3
+        assert handler.on_epoch_end(None) is with_flags and handler.state_dict["stop_training"] is with_flags
+
+
+def test_metrics_are_not_told_of_what_only_training_has():
+    notes = Notes()
+    handler = v1.CallbackHandler(metrics=notes)
+    handler.on_train_begin(1)
+    handler.on_epoch_begin()
+    for train in (True, False):
+        handler.on_batch_begin(None, None, train)
+        handler.on_loss_begin(None)
+        if train:
+            handler.on_backward_begin(torch.tensor(1.0)), handler.on_backward_end(), handler.on_step_end()
+        handler.on_batch_end(None)
+    handler.on_epoch_end(None)
+    assert notes.slots == ["train_begin", "epoch_begin", "batch_begin", "batch_end"]  # no validation loss, no metrics
+    handler.on_epoch_end(0.5)
+    handler.on_train_end()
+    assert notes.slots[4:] == ["epoch_end", "train_end"]
+
+
+def test_an_object_without_an_order_has_that_of_the_base_class():
+    class Plain:
+        def on_epoch_end(self, last_metrics):
+            return {"last_metrics": [*last_metrics, "plain"]}
+
+    early, late, plain = v1.Callback(), v1.Callback(), Plain()
+    early._order, late._order = -0.5, 0.5
+    for cb, word in ((early, "early"), (late, "late")):
+        cb.on_epoch_end = lambda last_metrics, word=word, **kwargs: {"last_metrics": [*last_metrics, word]}
+    handler = v1.CallbackHandler([late, plain, early])
+    assert handler.callbacks == [early, plain, late]
+    handler.on_train_begin(1)
+    handler.on_epoch_begin()
+    handler.measured(0.5)
+    assert handler.ask_early(0) == [0.5, "early"] and handler.ask_early(0.5) == [0.5, "early", "early", "plain"]
+    handler.on_epoch_end(0.5)
+    assert handler.state_dict["last_metrics"] == [0.5, "early", "early", "plain", "late"]  # the others follow
+    handler.on_epoch_end(0.25)
+    assert handler.state_dict["last_metrics"] == [0.25, "early", "plain", "late"]
+
+
+def test_a_line_or_a_row_of_a_table_is_written(capsys):
+    pbars = []
+
+    class Keeps(v1.Callback):
+        def on_train_begin(self, pbar, **kwargs):
+            pbars.append(pbar)
+
+    with (learn := line_learner()).no_logging():
+        learn.fit(1, cbs=Keeps())
+    pbars[0].write("ab")
+    pbars[0].write(["a", 1], table=True)
+    assert capsys.readouterr().out == "ab\na\t1\n"
 
 
 # --- validate, get_preds, lr_find ---
@@ -661,8 +796,12 @@ def test_a_returned_epoch_resumes():
     notes = Notes(lambda s: (s["epoch"], s["iteration"]), "on_epoch_begin", "on_epoch_end")
     learn = fitted(Answers("on_train_begin", epoch=2), notes, n_epoch=4)
     assert [c for _, c in notes.seen] == [(2, 0), (2, 2), (3, 2), (3, 4)] and len(learn.recorder.nb_batches) == 2
-    with pytest.raises(ValueError, match="epoch=9"):
-        fitted(Answers("on_train_begin", epoch=9))
+    for wrong in (2, -1, 0.5):
+        with pytest.raises(ValueError, match=f"epoch={wrong}: it should be a whole number from 0 to 1"):
+            fitted(Answers("on_train_begin", epoch=wrong))
+    notes = Notes()
+    fitted(Answers("on_train_begin", epoch=1), notes)
+    assert notes.slots == ["train_begin", "train_end"]
 
 
 def test_V05_no_batch_beyond_a_short_cycle():
@@ -686,6 +825,34 @@ def test_V06_lr_find_leaves_nothing_behind(tmp_path):
     lrs = learn.recorder.lrs
     assert len(lrs) == 30 and math.isclose(lrs[0], 1e-6) and math.isclose(lrs[-1], 1), "end_lr was never used"
     assert learn.recorder.val_losses == [None] * 4
+
+
+@pytest.mark.parametrize(
+    "losses, limit",
+    [([1], 4), ([3, 1], 4), ([2, 0], 6), ([-1, -2], 4), ([10, -1], 32), ([-2], 4)],  # four times the best, or as far above it
+)
+def test_V06_when_losses_diverge(losses, limit):
+    assert not diverges([*map(float, losses), limit]) and diverges([*map(float, losses), limit + 0.1])
+
+
+def test_V06_a_sweep_prints_one_line_and_counts_training_alone(capsys):
+    class Looks(v1.LearnerCallback):
+        def on_step_end(self, **kwargs):
+            self.learn.validate()
+
+    learn = line_learner(8, progress=True, cbs=Looks)
+    v1.lr_find(learn, 1e-6, 1e-3, num_it=12, stop_div=False)
+    assert capsys.readouterr().out == "lr_find is done: learn.recorder.plot() shows it\n"
+    assert len(learn.recorder.lrs) == len(learn.lr_finder_result.losses) == 12
+    raw = learn.lr_finder_result.raw_losses
+    assert sorted(raw, reverse=True) == list(raw) and raw[0] == 13
+
+
+@pytest.mark.parametrize("make", [lambda learn: v1.OneCycleScheduler(learn, 0.1), lambda learn: phases(learn, 2, 2, start_epoch=1)])
+def test_a_schedule_needs_to_know_how_long_an_epoch_is(make):
+    learn = line_learner(dls=cbnb.DataLoaders(lambda: iter(line_batches(2)), device="cpu"), opt_func=momentum_sgd)
+    with pytest.raises(ValueError, match=r"how many batches .*: Batches\(make, n_iter=...\)"):
+        learn.fit(2, cbs=make(learn))
 
 
 def test_V06_negative_losses():
@@ -789,9 +956,16 @@ def test_V11_the_smoothed_loss_says_so():
     assert "smoothed" in inspect.getdoc(type(line_learner().recorder).losses).lower()
 
 
-def test_V12_terminate_on_nan():
+def test_V12_terminate_on_nan(capsys):
     learn = fitted(v1.TerminateOnNaN(), n=5, n_epoch=3, lr=1e30)
     assert len(learn.recorder.nb_batches) == 1 and learn.recorder.val_losses == [None]
+    assert re.search(r"^the loss is inf in epoch 0 at batch 1: stopped$", capsys.readouterr().out, re.M)
+
+
+@pytest.mark.parametrize("n, batches", [(1, [1]), (3, [3]), (5, [5]), (6, [5, 1])])
+def test_a_fit_may_end_after_some_batches(n, batches):
+    learn = fitted(v1.StopAfterNBatches(n), n=5, n_epoch=3)
+    assert learn.recorder.nb_batches == batches and learn.recorder.val_losses[-1] is None
 
 
 def test_V13_methods_get_what_they_accept():
@@ -812,21 +986,75 @@ def test_V13_methods_get_what_they_accept():
 # --- the rest ---
 
 
-def test_early_stopping_and_plateau():
-    def watched(cls, values, **kwargs):
-        class Told(cls):
-            def get_monitor_value(self):
-                return values[len(self.learn.recorder.val_losses) - 1]
+def watched(cls, *fits, **kwargs):
+    """A learner after fits of so many epochs, in which these values were watched; None: it was not validated."""
 
-        learn = line_learner()
-        cb = Told(learn, **kwargs)
+    class Told(cls):
+        def get_monitor_value(self):
+            return values[len(self.learn.recorder.val_losses) - 1]
+
+    learn = line_learner()
+    cb = Told(learn, **kwargs)
+    for values in fits:
         learn.fit(len(values), cbs=cb)
-        return learn.recorder
+    return learn.recorder
 
-    values = [5, 4, 3, 3.5, 3.2, 3.4]
-    assert len(watched(v1.EarlyStopping, values).val_losses) == 4
-    assert len(watched(v1.EarlyStopping, values, patience=1).val_losses) == 5
-    assert near(watched(v1.ReduceLROnPlateau, [3, 3, 3, 2], factor=0.1, min_lr=0.002).lrs[::2], (0.1, 0.1, 0.01, 0.002))
+
+VALUES = [5, 4, 3, 3.5, 3.2, 3.4, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "values, settings, n",
+    [
+        (VALUES, {}, 4),
+        (VALUES, dict(patience=1), 5),
+        (VALUES, dict(patience=2), 6),
+        (VALUES, dict(patience=3), 8),
+        (VALUES, dict(mode="max"), 2),
+        (VALUES, dict(monitor="accuracy"), 2),
+        (VALUES, dict(monitor="error_rate"), 4),
+        (VALUES, dict(monitor="accuracy", mode="min"), 4),
+        (VALUES, dict(min_delta=1), 2),  # better by as much is no better
+        (VALUES, dict(min_delta=0.9), 4),
+        ([1, 2, 3.5, 4, 9], dict(mode="max", min_delta=1, patience=1), 5),
+        ([1, None, 2], {}, 2),
+    ],
+)
+def test_early_stopping(values, settings, n):
+    assert len(watched(v1.EarlyStopping, values, **settings).val_losses) == n
+
+
+def test_early_stopping_begins_anew():
+    assert len(watched(v1.EarlyStopping, [1, 2], [None, 3, 2], patience=1).val_losses) == 3
+    assert len(watched(v1.EarlyStopping, [1], [3, 2]).val_losses) == 2
+
+
+def test_rates_fall_on_a_plateau():
+    lrs = watched(v1.ReduceLROnPlateau, [3, 3, 3, 2, 2], factor=0.1, min_lr=0.002).lrs
+    assert near(lrs[::2], (0.1, 0.1, 0.01, 0.002, 0.002))
+    assert near(watched(v1.ReduceLROnPlateau, [3, 3, 3, 3], patience=1).lrs[::2], (0.1, 0.1, 0.1, 0.02))
+    assert near(watched(v1.ReduceLROnPlateau, [3, 3, 3], min_lr=0.5).lrs[::2], (0.1, 0.1, 0.1))  # never higher
+    assert near(watched(v1.ReduceLROnPlateau, [3, 3, 2.9, 2.5], min_delta=0.3).lrs[::2], (0.1, 0.1, 0.02, 0.004))
+
+
+@pytest.mark.parametrize("wrong, words", [(dict(mode="low"), "mode='low'"), (dict(patience=-1), "patience"), (dict(min_delta=-1), "min_delta")])
+def test_wrong_settings_of_trackers(wrong, words):
+    with pytest.raises(ValueError, match=words):
+        v1.EarlyStopping(line_learner(), **wrong)
+
+
+@pytest.mark.parametrize("name, key", [("val_loss", "valid_loss"), ("trn_loss", "train_loss"), ("valid_loss", "valid_loss")])
+def test_a_tracker_knows_names_of_v1(name, key):
+    seen = []
+
+    class Tells(v1.TrackerCallback):
+        def on_epoch_end(self, **kwargs):
+            seen.append(self.get_monitor_value())
+
+    learn = line_learner()
+    cb = Tells(learn, monitor=name)
+    learn.fit(2, cbs=cb)
+    assert seen == [row[key] for row in learn.recorder.last().epochs]
 
 
 def test_trackers_warn_about_unknown_names():
@@ -842,6 +1070,49 @@ def test_save_model_does_not_load_a_file_of_before(tmp_path):
     learn.fit(1, cbs=v1.StopAfterNBatches(1))
     learn.fit(1, cbs=[v1.SaveModel(learn), v1.StopAfterNBatches(1)])
     assert ab(learn)[0] > 1, "a file of an earlier fit was loaded"
+
+
+def test_which_epochs_are_saved(tmp_path):
+    """The training loss falls, so that `max` has the first epoch; that is loaded in the end."""
+    learn = line_learner(path=tmp_path)
+    learn.fit(3, cbs=v1.SaveModel(learn, monitor="train_loss", mode="max", name="best"))
+    assert near(ab(learn), (0.72, 1.08)) and [path.stem for path in (tmp_path / "models").iterdir()] == ["best"]
+    learn.fit(2, cbs=v1.SaveModel(learn, every="epoch", name="each"))
+    assert sorted(path.stem for path in (tmp_path / "models").iterdir()) == ["best", "each_0", "each_1"]
+    with pytest.raises(ValueError, match="every='batch'"):
+        v1.SaveModel(learn, every="batch")
+
+
+def test_the_table_in_a_file(tmp_path):
+    learn = line_learner(path=tmp_path / "new")
+    log = v1.CSVLogger(learn, "log")
+    assert log.path == tmp_path / "new" / "log.csv"
+    learn.fit(2, cbs=log, valid_every=2)
+    head, first, second = log.path.read_text().splitlines()
+    assert head == "epoch,train_loss,valid_loss,time" and re.fullmatch(r"0,10\.636\d{3},,00:00", first) and second.startswith("1,7.433")
+    learn.fit(1, cbs=v1.CSVLogger(learn, "log", append=True))
+    assert log.path.read_text().splitlines()[:3] == [head, first, second] and len(log.path.read_text().splitlines()) == 4
+    learn.fit(1, cbs=v1.CSVLogger(learn, "log"))
+    assert len(log.path.read_text().splitlines()) == 2
+    learn.fit(1, cbs=(other := v1.CSVLogger(learn, "other", append=True)))
+    assert other.path.read_text().splitlines()[0] == head
+
+
+def test_a_graph_is_shown_once_and_then_updated(monkeypatch):
+    shown = []
+    handle = type("Handle", (), {"update": lambda self, data, **kwargs: shown.append(("update", data["text/plain"], kwargs["raw"]))})()
+
+    def display(data, *, raw, metadata, display_id):
+        shown.append(("display", data["text/plain"], raw and display_id))
+        return handle
+
+    monkeypatch.setattr(v1, "shell", lambda: True)
+    monkeypatch.setattr("IPython.display.display", display)
+    fitted(v1.ShowGraph, n=5, n_epoch=3)
+    told = [("losses of 1 epochs", True), ("losses of 2 epochs", True), ("losses of 3 epochs", True)]
+    assert shown == [(kind, *rest) for kind, rest in zip(("display", "update", "update"), told)]
+    shown.clear()
+    assert fitted(v1.ShowGraph, valid=False).show_graph.fig is None and shown == []
 
 
 def test_show_graph_and_plots():
@@ -865,6 +1136,8 @@ def test_resumed_training_loads_what_was_saved(tmp_path):
 def test_clip_before_the_step():
     learn = fitted(functools.partial(v1.GradientClipping, clip=1.0), n=1)
     assert math.isclose(math.hypot(*ab(learn)), 0.1, rel_tol=1e-4)
+    for clip in (0, None):
+        assert near(ab(fitted(functools.partial(v1.GradientClipping, clip=clip), n=1)), (0.4, 0.6))
 
 
 def test_a_learner_with_v1_callbacks_can_be_copied():
@@ -973,6 +1246,20 @@ def test_columns_of_callbacks(valid, progress, capsys):
     learn.remove_cb(Counts)
     learn.fit(1)
     assert "n" not in recorder.names and not recorder.added_names
+
+
+@pytest.mark.parametrize("order, value", [(-11, 7), (-10, None), (9, None)])
+def test_columns_are_filled_by_those_who_come_before_the_recorder(order, value):
+    class Late(v1.LearnerCallback):
+        _order = order
+
+        def on_train_begin(self, **kwargs):
+            self.recorder.add_metric_names("n")
+
+        def on_epoch_end(self, last_metrics, **kwargs):
+            return v1.add_metrics(last_metrics, 7)
+
+    assert fitted(Late).recorder.last().epochs[0].get("n") == value
 
 
 class Holds(v1.LearnerCallback):
@@ -1265,6 +1552,9 @@ def test_flat_then_cosine_by_phases():
     short = line_learner(5, opt_func=momentum_sgd)
     short.fit(4, cbs=phases(short, 3, 4))
     assert short.recorder.nb_batches == [5, 2], "the schedule ends in the second epoch"
+    whole = line_learner(5, opt_func=momentum_sgd)
+    whole.fit(4, cbs=phases(whole, 5, 5))
+    assert whole.recorder.nb_batches == [5, 5] and len(whole.recorder.val_losses) == 2, "and here with it"
 
 
 def test_phases_with_pairs_lists_and_other_annealings():
@@ -1370,6 +1660,40 @@ def test_other_arguments_of_the_learner_of_v1():
         learn.freeze()
         assert net[0].weight.requires_grad is train_bn and net[1].weight.requires_grad
         learn.unfreeze()
+
+
+def test_frozen_batch_norm_keeps_its_statistics():
+    frozen, trained, bare = nn.BatchNorm1d(1), nn.BatchNorm1d(1), nn.BatchNorm1d(1, affine=False)
+    frozen.requires_grad_(False)
+    net = nn.Sequential(frozen, trained, bare, nn.Linear(1, 1))
+    x = torch.tensor([[1.0], [3.0]])
+    learn = line_learner(dls=cbnb.DataLoaders([(x, x)] * 2, device="cpu"), model=net, cbs=v1.BnFreeze)
+    learn.fit(2)
+    assert [int(layer.num_batches_tracked) for layer in (frozen, trained, bare)] == [0, 4, 4]
+
+
+def test_freezing_may_keep_batch_norm_or_not():
+    net = nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 1))
+    learn = v1.Learner([(torch.ones(4, 1), torch.ones(4, 1))], net, torch.optim.SGD, nn.MSELoss(), layer_groups=[net[0], net[1]])
+    for train_bn in (False, None, True):
+        learn.freeze_to(1, train_bn)
+        assert net[0].weight.requires_grad is (train_bn is not False)
+
+
+def test_a_recorder_of_v1_comes_before_other_callbacks():
+    calls = []
+
+    class Records(v1.Recorder):
+        def on_epoch_end(self, **kwargs):
+            calls.append("recorder")
+
+    def one(order):
+        cb = v1.Callback()
+        cb._order, cb.on_epoch_end = order, lambda **kwargs: calls.append(order)
+        return cb
+
+    fitted(one(-9), one(0), Records, one(-11))
+    assert calls == [-11, "recorder", -9, 0]
 
 
 def test_a_learner_of_v1_is_copied_and_exported(tmp_path):

@@ -97,8 +97,8 @@ class Recurrent(nn.Module):
         return h.sum(1), [None, h], [None, 2 * h]
 
 
-def recurrent_fit(*cbs):
-    batches = [(torch.ones(2, 3), torch.full((2,), 6.0))]
+def recurrent_fit(*cbs, n=3, target=6.0):
+    batches = [(torch.ones(2, n), torch.full((2,), target))]
     dls = cbnb.DataLoaders(batches, batches, device="cpu")
     learn = cbnb.Learner(dls, Recurrent(), nn.MSELoss(), torch.optim.SGD, lr=0.01, cbs=list(cbs))
     learn.fit(1)
@@ -113,8 +113,31 @@ def test_recurrent_models_are_reset_and_regularized():
     for how, slope in ((dict(alpha=0.5), 0.5 * 4 * 2 * 14 / 3), (dict(beta=1.0), 2.0), (dict(alpha=0.5, beta=1.0), 0.5 * 4 * 2 * 14 / 3 + 2)):
         learn = recurrent_fit(*v2.rnn_cbs(**how))
         assert learn.model.w.item() == pytest.approx(1 - 0.01 * slope) and learn.recorder.losses[0] == pytest.approx(0, abs=1e-10)
-    with pytest.raises(ValueError, match="alpha=-1"):
-        v2.RNNRegularizer(-1)
+    single = recurrent_fit(*v2.rnn_cbs(beta=1.0), n=1, target=1.0)  # nothing changes in one step
+    assert single.model.w == 1
+    two = recurrent_fit(*v2.rnn_cbs(beta=1.0), n=2, target=3.0)
+    assert two.model.w.item() == pytest.approx(1 - 0.01 * 2)
+    for name in ("alpha", "beta"):
+        with pytest.raises(ValueError, match=f"{name}=-1"):
+            v2.RNNRegularizer(**{name: -1})
+
+
+def test_a_model_without_reset_is_left_alone():
+    learn = line_learner(cbs=v2.ModelResetter)
+    learn.fit(1)
+    assert learn.recorder.last().status == "done"
+
+
+def test_an_output_that_is_no_list_is_the_last():
+    class Flat(Recurrent):
+        def forward(self, x):
+            output, (_, h), _ = super().forward(x)
+            return [None, output], h, 3 * h
+
+    batches = [(torch.ones(2, 3), torch.full((2,), 6.0))]
+    learn = cbnb.Learner(cbnb.DataLoaders(batches, device="cpu"), Flat(), nn.MSELoss(), torch.optim.SGD, cbs=v2.RNNCallback)
+    learn.fit(1)
+    assert learn.rnn.raw_out.tolist() == [[1, 2, 3]] * 2 and learn.rnn.out.tolist() == [[3, 6, 9]] * 2 and learn.recorder.losses[0] == 0
 
 
 def test_a_metric_by_mk_metric():

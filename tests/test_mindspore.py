@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 import time
+import types
 import warnings
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import nn
 
 import cbnb.all as cbnb
 from cbnb.dialects import mindspore as ms
+from cbnb.dialects.mindspore_callbacks import shown_loss
 from cbnb.dialects.mindspore_context import as_output
 from cbnb.dialects.mindspore_metrics import ErrorMetric, as_tensor, feed
 from cbnb.steps import EvalStep, MultiLossStep
@@ -206,9 +208,10 @@ def test_stop_in_a_later_step(nth):
 
 
 def test_stop_without_evaluation_and_stop_of_training_from_evaluation():
-    learner().fit(E, cbs=(witness := Witness("on_train_step_end", validate=False)))
-    assert [row[0] for row in witness.rows][-3:] == ["on_train_step_end", "on_train_epoch_end", "on_train_end"]
     learn = learner()
+    learn.fit(E, cbs=(witness := Witness("on_train_step_end", validate=False)))
+    assert [row[0] for row in witness.rows][-3:] == ["on_train_step_end", "on_train_epoch_end", "on_train_end"]
+    assert learn.valid_every == 1
     for name in EVENTS[6:]:
         learn.fit(E, cbs=(witness := Witness(name, training=True)))
         assert [row[0] for row in witness.rows][-2:] == ["on_train_epoch_end", "on_train_end"] and witness.rows[-1][1] == 1
@@ -569,6 +572,19 @@ def test_new_names_hide_old_ones_unless_they_pass_them_on(capsys):
 # ---------------------------------------------------------------- what they print
 
 
+@pytest.mark.parametrize("name", EVENTS)
+def test_a_new_name_of_the_base_class_calls_the_old_one(name):
+    """As `super().on_train_end(run_context)` of a subclass does."""
+
+    class Old(ms.Callback):
+        pass
+
+    setattr(Old, name.split("_", 2)[2], lambda self, context: told.append(context))
+    told = []
+    getattr(Old(), name)("context")
+    assert told == ["context"]
+
+
 def test_loss_monitor_prints_as_mindspore_does(capsys):
     model = model_of(metrics={"loss"})
     model.fit(2, batches(3), batches(2), 2, ms.LossMonitor(2))
@@ -615,6 +631,54 @@ def test_time_monitor_times_the_training_and_counts_real_steps(capsys):
     for wrong in (1, "yes"):
         with pytest.raises(TypeError):
             ms.TimeMonitor(data_time=wrong)
+
+
+class Spends(ms.Callback):
+    """So many seconds pass at the beginning of each step."""
+
+    def __init__(self, clock, seconds):
+        self.clock, self.seconds = clock, seconds
+
+    def on_train_step_begin(self, run_context):
+        self.clock.now += self.seconds
+
+    on_eval_step_begin = on_train_step_begin
+
+
+@pytest.mark.parametrize("data_time", [False, True])
+def test_times_of_epochs_and_steps(monkeypatch, capsys, data_time):
+    """Three steps of training and two of evaluation, each 5 ms for the batch and 20 ms of work."""
+    clock = types.SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
+    monkeypatch.setattr("cbnb.dialects.mindspore_callbacks.time", clock)
+    timer = ms.TimeMonitor(data_time=data_time)
+    learner().fit(2, cbs=[Spends(clock, 0.005), timer, Spends(clock, 0.02)], valid_every=2)
+    data = " (data time: 5.000 ms)" if data_time else ""
+    train, evaluation = f"Train epoch time: 75.000 ms, per step time: 25.000 ms{data}", f"Eval epoch time: 50.000 ms, per step time: 25.000 ms{data}"
+    assert capsys.readouterr().out.splitlines() == [train, evaluation, train]
+    learner(n_valid=0).fit(1, cbs=[ms.TimeMonitor(), Spends(clock, 0.1)])
+    assert capsys.readouterr().out == "Train epoch time: 300.000 ms, per step time: 100.000 ms\n"
+
+
+def test_lines_of_monitors_are_written_at_once(monkeypatch):
+    """A log file has each when it is printed."""
+    written = []
+    monkeypatch.setattr(sys, "stdout", types.SimpleNamespace(write=written.append, flush=lambda: written.append("flushed")))
+    learner().fit(1, cbs=[ms.TimeMonitor(), ms.LossMonitor(), ms.EarlyStopping(baseline=0.0)])
+    assert [text for text in written if text == "\n"] == ["\n"] * (3 + 2 + 1 + 1) and written.count("flushed") == 7
+
+
+@pytest.mark.parametrize(
+    "outputs, shown",
+    [(3, 3), (torch.tensor(1.5), 1.5), (torch.tensor([1.0, 2.0]), 1.5), ((torch.tensor([1, 2]), 9), 1.5), ([2.5], 2.5)],
+)
+def test_the_loss_that_is_shown(outputs, shown):
+    found = shown_loss(outputs)
+    assert found == shown and isinstance(found, float if isinstance(shown, float) else int)
+
+
+def test_the_first_of_several_losses_is_shown_as_it_prints_itself():
+    first = torch.tensor(1.5)
+    assert shown_loss((first, 9)) is first
 
 
 # ---------------------------------------------------------------- files
@@ -688,6 +752,42 @@ def test_checkpoint_at_an_exception_after_a_stop_and_by_time(tmp_path, monkeypat
     assert saver.latest_ckpt_file_name.endswith("M-2_6.ckpt")
 
 
+@pytest.mark.parametrize("where, saved", [("on_train_begin", []), (None, ["K-1_3.ckpt"]), ("on_train_epoch_end", ["K-1_3_breakpoint.ckpt"])])
+def test_at_an_exception_a_step_is_saved_if_there_was_one(tmp_path, where, saved):
+    class Fails(ms.Callback):
+        pass
+
+    def fail(self, run_context):
+        raise ArithmeticError
+
+    if where:
+        setattr(Fails, where, fail)
+    config = ms.CheckpointConfig(save_checkpoint_steps=9, exception_save=True)
+    try:
+        learner().fit(1, cbs=[ms.ModelCheckpoint("K", tmp_path, config), Fails()])
+    except ArithmeticError:
+        assert where
+    assert files(tmp_path) == saved
+
+
+def test_prefixes_of_files_that_are_there(tmp_path):
+    for name in ("a*[?]-1_1.ckpt", "a*[?]_1-1_1.ckpt", "a-b-1_1.ckpt"):
+        (tmp_path / name).write_bytes(b"")
+    assert [ms.ModelCheckpoint(name, tmp_path).prefix for name in ("a*[?]", "a*", "a", "a-b")] == ["a*[?]_2", "a*", "a_1", "a-b_1"]
+    assert ms.ModelCheckpoint("new", tmp_path).latest_ckpt_file_name == ""
+
+
+def test_three_of_one_name_take_turns(tmp_path):
+    three = [ms.ModelCheckpoint("K", tmp_path) for _ in range(3)]
+    learner(n=1).fit(1, cbs=[*three, ms.ModelCheckpoint(lambda p: "own", tmp_path)])
+    assert files(tmp_path) == ["K-1_1.ckpt", "K_1-1_1.ckpt", "K_2-1_1.ckpt", "own.ckpt"]
+
+
+def test_a_file_that_is_written_again_is_kept(tmp_path):
+    learner().fit(2, cbs=ms.ModelCheckpoint(lambda p: "same", tmp_path, ms.CheckpointConfig(keep_checkpoint_max=2)))
+    assert files(tmp_path) == ["same.ckpt"]
+
+
 def test_to_keep_no_checkpoint_is_to_keep_one(tmp_path):
     """It was refused; MindSpore keeps one."""
     saver = ms.ModelCheckpoint("K", tmp_path, ms.CheckpointConfig(keep_checkpoint_max=0))
@@ -724,8 +824,14 @@ def test_policies_are_explicit():
             ms.CheckpointConfig(**kwargs)
     with pytest.raises(TypeError):
         ms.CheckpointConfig(save_checkpoint_steps=1.5)
-    for args, kind in ((("a/b",), ValueError), ((3,), ValueError), (("a", 3), TypeError), (("a", None, 3), TypeError)):
-        with pytest.raises(kind):
+    for args, kind, words in (
+        (("a/b",), ValueError, "prefix='a/b'"),
+        (("",), ValueError, "prefix=''"),
+        ((3,), ValueError, "prefix=3"),
+        (("a", 3), TypeError, "directory=3 should be"),
+        (("a", None, 3), TypeError, "config=3 should be"),
+    ):
+        with pytest.raises(kind, match=words):
             ms.ModelCheckpoint(*args)
 
 
@@ -801,6 +907,83 @@ def test_early_stopping(patience, epochs, capsys):
     assert capsys.readouterr().out == ("" if epochs == 6 else f"Epoch {epochs:05d}: early stopping\n")
     with pytest.raises(ValueError, match="f1.*eval_loss"):
         learn.fit(1, cbs=ms.EarlyStopping("f1"))
+
+
+@pytest.mark.parametrize(
+    "settings, epochs",
+    [
+        (dict(mode="max"), 2),
+        (dict(monitor="my_acc"), 2),
+        (dict(monitor="my_acc", mode="min"), 4),
+        (dict(min_delta=1), 2),  # better by as much is no better
+        (dict(min_delta=-1), 2),
+        (dict(min_delta=0.9), 4),
+        (dict(baseline=5), 1),
+        (dict(baseline=5.1), 4),
+        (dict(baseline=5.5, mode="max"), 1),
+        (dict(monitor="loss"), 6),
+        (dict(monitor="loss", mode="max"), 2),
+        (dict(monitor="loss", mode="max", patience=4), 5),
+    ],
+)
+def test_when_training_stops_early(settings, epochs):
+    class Forced(ms.Callback):
+        def on_eval_end(self, run_context):
+            p = run_context.original_args()
+            p.eval_results[settings.get("monitor", "eval_loss")] = [5, 4, 3, 3.5, 3.4, 2][p.cur_epoch_num - 1]
+
+    learn = learner()
+    for _ in range(2):  # the second begins anew
+        learn.fit(6, cbs=[Forced(), stop := ms.EarlyStopping(**settings)] if settings.get("monitor") != "loss" else (stop := ms.EarlyStopping(**settings)))
+        assert len(learn.recorder.last().epochs) == epochs and stop.stopped_epoch == (epochs if epochs < 6 else None)
+
+
+def test_an_improvement_is_said(capsys):
+    learner().fit(2, cbs=ms.EarlyStopping(verbose=True, baseline=4.0))
+    values = [13 * 0.64 ** (3 * epoch) for epoch in (1, 2)]
+    assert capsys.readouterr().out.splitlines() == [f"Epoch {epoch:05d}: eval_loss improved to {value:.5f}" for epoch, value in enumerate(values, 1)]
+    for wrong in (dict(mode="low"), dict(patience=-1)):
+        with pytest.raises(ValueError):
+            ms.EarlyStopping(**wrong)
+
+
+def test_an_epoch_without_evaluation_is_not_waited_for():
+    learn = learner()
+    learn.fit(6, cbs=ms.EarlyStopping(mode="max"), valid_every=2)
+    assert len(learn.recorder.last().epochs) == 4
+
+
+@pytest.mark.parametrize(
+    "cls, args, in_fit",
+    [
+        (ms.LossMonitor, [0], 0),
+        (ms.EarlyStopping, [], 0),
+        (ms.History, [], 0),
+        (ms.LearningRateScheduler, [lambda lr, step: lr], 0),
+        (ms.ModelCheckpoint, ["K", "none", ms.CheckpointConfig(save_checkpoint_seconds=10**6)], 0),
+        (ms.TimeMonitor, [], 1),
+        (ms.LambdaCallback, [], 1),
+    ],
+)
+def test_who_is_told_of_the_evaluation_in_a_fit(cls, args, in_fit, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    calls = []
+
+    class Mine(cls):
+        def on_eval_end(self, run_context):
+            calls.append(1)
+
+    learn, cb = learner(), Mine(*args)
+    learn.fit(1, cbs=cb)
+    assert len(calls) == in_fit
+    learn.validate(cbs=cb)
+    assert len(calls) == in_fit + 1
+
+
+def test_what_history_keeps_of_outputs():
+    learn, record = learner(), ms.History()
+    learn.fit(2, cbs=record)
+    assert record.history["net_output"] == pytest.approx([13 * 0.64**2, 13 * 0.64**5]) and isinstance(record.history["net_output"][0], float)
 
 
 def test_lambdas_of_evaluation_are_called_within_a_fit():

@@ -179,7 +179,7 @@ def test_ctrl_c_while_pumping(kernel):
 
 
 def test_ctrl_c_in_a_handler_loses_nothing(kernel):
-    kernel.run("def slow(_):\n    if len(clicks) == 1: print('slow', flush=True); time.sleep(20)\nbutton.on_click(slow)")
+    kernel.run("def slow(_):\n    if len(clicks) == 1: print('slow', flush=True); time.sleep(60)\nbutton.on_click(slow)")
     cell = kernel.start(
         WAITS + "try: until(lambda: len(clicks) == 3)\nexcept KeyboardInterrupt: print('stopped', len(clicks))\nprint('after', flush=True)"
     )
@@ -194,6 +194,26 @@ def test_ctrl_c_in_a_handler_loses_nothing(kernel):
     assert kernel.text(cell) == "ready True\nstopped 1\nafter\n"  # the output is the cell's again
     kernel.listen(lambda: all("idle" in kernel.states(c) for c in clicks))
     assert kernel.run("button.on_click(slow, remove=True); print(len(clicks), order)") == "3 [2]\n"
+
+
+def test_ctrl_c_while_a_message_is_read_does_not_lose_it(kernel):
+    """A cell that waits still runs."""
+    code = """
+import signal
+session = get_ipython().kernel.session
+feed = session.feed_identities
+def interrupted(*args, **how):
+    if threading.current_thread() is threading.main_thread():
+        session.feed_identities = feed
+        signal.raise_signal(signal.SIGINT)
+    return feed(*args, **how)
+"""
+    kernel.run(code)
+    cell = kernel.start(WAITS + "session.feed_identities = interrupted\ntry: until(lambda: False)\nexcept KeyboardInterrupt: print('stopped')")
+    kernel.until_printed(cell)
+    queued = kernel.start("order.append(2); print(order)")
+    assert kernel.wait(cell, queued) == ["ok", "ok"]
+    assert kernel.text(cell) == "ready True\nstopped\n" and kernel.text(queued) == "[2]\n"
 
 
 def test_output_goes_to_its_cell(kernel):
@@ -309,6 +329,95 @@ def test_a_click_comes_to_the_thread_that_pumps(kernel):
     click = kernel.click(name)  # closed: as it was before
     kernel.listen(lambda: "idle" in kernel.states(click))
     assert kernel.run("print(where[1] is threading.main_thread())") == "False\n"
+
+
+ROUTED = """
+a, b, c, d, e = (ipywidgets.Button() for _ in range(5))
+box = ipywidgets.HBox([a, ipywidgets.VBox([b])])
+e.close()   # it has no comm any more
+def routed(): print(*('_reply_subshell_for' in vars(w.comm) for w in (box, a, b, c, d)))
+def answer(w): print(w.comm._reply_subshell_for({}, 'default'))
+"""
+
+
+def test_which_widgets_are_routed(kernel):
+    """Those in lists and in boxes, too; as long as one pump wants it."""
+    if kernel.version < (7, 4):
+        pytest.skip("the page says where it goes")
+    kernel.run(ROUTED)
+    assert kernel.run("pump = Pump([box, e], None, (c,)); routed(); answer(b)") == "True True True True False\nNone\n"
+    assert kernel.run("pump.route(d); routed(); pump.route([[]])") == "True True True True True\n"
+    name = kernel.subshell()
+    assert kernel.run("other = Pump([c, [a]]); routed(); answer(c)", name) == f"True True True True True\n{name}\n"
+    assert kernel.run("answer(c); answer(b)") == f"{name}\nNone\n"  # the latest decides
+    assert kernel.run("pump.close(); routed(); answer(c); answer(a); pump.close()") == f"False True False True False\n{name}\n{name}\n"
+    assert kernel.run("other.close(); routed(); other.route(c); routed()", name) == "False False False False False\n" * 2
+    assert kernel.run("with Pump(a, c) as pump: print(bool(pump)); routed()\nprint(bool(pump)); routed()") == (
+        "True\nFalse True False True False\nFalse\nFalse False False False False\n"
+    )
+    assert kernel.run("import gc; pump = Pump(a); routed(); del pump; gc.collect(); routed(); pump = Pump()").split() == ["False", "True", *["False"] * 8]
+
+
+def test_who_hears_of_executions(kernel):
+    """A click is none; what a handler registers meanwhile stays, after what was there."""
+    code = """
+told, events = [], get_ipython().events
+def late(*_): told.append('late')
+def early(*_): told.append('early')
+def register(_): events.register('post_execute', late)
+events.register('post_execute', early)
+events.register('pre_execute', early)
+button.on_click(register)
+"""
+    kernel.run(code)
+    assert kernel.run("print(told.count('early')); told.clear()") == "2\n"  # after the cell before, and before this one
+    cell = kernel.start(WAITS + "told.clear()\nuntil(lambda: clicks)\nprint(told)")
+    kernel.until_printed(cell)
+    kernel.click()
+    kernel.wait(cell)
+    assert kernel.text(cell) == "ready True\n['late']\n"
+    assert kernel.run("print(told)") == "['late', 'early', 'late', 'early']\n"
+    code = "for name, f in (('post_execute', late), ('post_execute', early), ('pre_execute', early)): events.unregister(name, f)"
+    kernel.run(code + "\nbutton.on_click(register, remove=True)")
+
+
+def test_what_was_handled_is_counted(kernel):
+    cell = kernel.start("pump = Pump(button)\nprint('ready', pump(), flush=True)\ntime.sleep(0.6)\nprint(pump(), pump(), len(clicks))")
+    kernel.until_printed(cell)
+    kernel.click(), kernel.click(), kernel.start("order.append(1)"), kernel.click()
+    kernel.wait(cell)
+    assert kernel.text(cell) == "ready 0\n3 0 3\n"
+
+
+def test_an_error_in_the_kernels_own_handling_is_logged(kernel):
+    code = """
+logged, handlers = [], get_ipython().kernel.shell_handlers
+log, get_ipython().kernel.log.error = get_ipython().kernel.log.error, lambda *args, **how: logged.append((args, how))
+def fails(*_): 1/0
+close, handlers['comm_close'] = handlers['comm_close'], fails
+"""
+    kernel.run(code)
+    cell = kernel.start(WAITS + "until(lambda: sum(handled))\nprint(logged)")
+    kernel.until_printed(cell)
+    kernel.send("comm_close", {"comm_id": "x", "data": {}})
+    kernel.wait(cell)
+    assert kernel.text(cell) == "ready True\n[(('a %s was not handled', 'comm_close'), {'exc_info': True})]\n"
+    kernel.run("handlers['comm_close'] = close; get_ipython().kernel.log.error = log")
+
+
+def test_output_of_a_click_is_flushed_before_the_cell_goes_on(kernel):
+    """Also that of the cell before the click, and without a stream."""
+    kernel.run("def says(_): print('click', end='')\nbutton.on_click(says)")
+    cell = kernel.start(WAITS + "print('a', end='')\nuntil(lambda: clicks)\nprint('b', end='')\nbutton.on_click(says, remove=True)")
+    kernel.until_printed(cell)
+    click = kernel.click()
+    kernel.wait(cell)
+    assert kernel.text(cell) == "ready True\nab" and kernel.text(click) == "click"
+    code = "import sys\nerr, sys.stderr = sys.stderr, None\n"
+    cell = kernel.start(code + WAITS + "until(lambda: clicks[1:])\nsys.stderr = err\nprint(len(clicks))")
+    kernel.until_printed(cell)
+    kernel.click()
+    assert kernel.wait(cell) == ["ok"] and kernel.text(cell) == "ready True\n2\n"
 
 
 def test_in_a_script():

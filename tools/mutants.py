@@ -6,7 +6,8 @@
 
 A mutant is the module with one change: a comparison, operator or constant is another, a condition is negated, a statement,
 a `with` or the registration of an undo is dropped. It is killed if a test, or the module's own notebook, fails or hangs.
-The tests concerned are those of the files in `TESTS` that call the changed function. All happens in a copy of the project.
+The tests concerned are those of the files in `TESTS` that call the changed function, or that have a process of their own,
+such as a kernel, where it may be called unseen. All happens in a copy of the project.
 
 Mutants that change nothing a user could see are listed, with the reason, in `mutants.txt`, and do not count.
 """
@@ -15,6 +16,7 @@ import argparse
 import ast
 import difflib
 import json
+import math
 import os
 import random
 import re
@@ -29,16 +31,18 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
+import pytest
+
 from notebooks import LIB, NBS, ROOT, directives, is_skipped, read
 
 EQUIVALENT = Path(__file__).with_suffix(".txt")
 SURVIVED, HANGS = "", "takes too long"
+ELSEWHERE = "in another process"
 
 # The test files for a module, besides test_defaults.py; for all others it is test_<module>.py.
 TESTS = {
     "callback": "callbacks events errors",
     "checkpoint": "saving interrupts",
-    "dashboard": "display lr_picker",
     "learner": "learner callbacks events errors undo guards steps data interrupts",
     "lr_finder": "lr_finder lr_trials interrupts",
     "lr_rules": "lr_rules lr_finder",
@@ -48,7 +52,9 @@ TESTS = {
     "show_graph": "hooks",
     "snapshot": "snapshot undo",
     "undo": "undo interrupts guards",
-} | {f"dialects/{name}": "fastai_v1" for name in ("recognise", "fastai_v1", "v1_loop", "v1_schedules", "v1_slots")}
+    "dialects/fastai_v2": "fastai_v2",
+    "dialects/recognise": "recognise fastai_v1",
+} | {f"dialects/{name}": "fastai_v1" for name in ("fastai_v1", "v1_loop", "v1_schedules", "v1_slots")}
 
 _SWAPS = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
@@ -222,14 +228,33 @@ def equivalents(text: str) -> dict[tuple[str, str, str], str]:
 
 
 class _Watch:
-    """A pytest plugin: which tests call which functions of the module, and how long each takes."""
+    """A pytest plugin: which tests call which functions of the module, or have a process of their own, and how long each takes."""
 
     def __init__(self, path: Path):
         self.path, self.calls, self.seconds, self.called, self.failed = str(path), {}, {}, set(), []
+        self.starting, self.fixtures = set(), set()  # names of the fixtures that are being set up, and of those that started a process
+        sys.addaudithook(self._audit)
 
     def _trace(self, frame, event, arg):
         if frame.f_code.co_filename == self.path:
             self.called.add(frame.f_code.co_qualname.replace(".<locals>", ""))
+
+    def _audit(self, event, args):
+        if event == "subprocess.Popen":
+            self.called.add(ELSEWHERE)
+            self.fixtures |= self.starting
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef, request):
+        self.starting.add(fixturedef.argname)
+        try:
+            return (yield)
+        finally:
+            self.starting.discard(fixturedef.argname)
+
+    def pytest_runtest_teardown(self, item):
+        if self.fixtures & set(item.fixturenames):
+            self.called.add(ELSEWHERE)
 
     def pytest_runtest_logstart(self, nodeid, location):
         self.called = set()
@@ -325,9 +350,10 @@ class Project:
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 os.chdir(self.folder)
                 os.environ["PYTHONPATH"] = str(self.folder)
-                sys.path[:] = [str(self.folder), *(path for path in sys.path if Path(path or ".").resolve() != ROOT)]
+                here = (ROOT, ROOT / "tools")
+                sys.path[:] = [str(self.folder), *(path for path in sys.path if Path(path or ".").resolve() not in here)]
                 sys.dont_write_bytecode = True
-                for name in [name for name in sys.modules if name.split(".")[0] in (LIB.name, "conftest", "helpers")]:
+                for name in [name for name in sys.modules if name.split(".")[0] in (LIB.name, "conftest", "helpers", "notebooks")]:
                     del sys.modules[name]
                 answer.write_text(json.dumps(job()))
                 sys.stdout.flush()
@@ -353,8 +379,6 @@ class Project:
 
     def pytest(self, plugin: object, files: list[str]) -> int:
         """Run tests."""
-        import pytest
-
         return int(pytest.main(["-q", *files], plugins=[plugin]))
 
     def watch(self) -> None:
@@ -396,13 +420,14 @@ class Project:
         return f"{self.notebook.name}, cell {failed}" if failed else SURVIVED
 
     def failed_test(self, function: str) -> str:
-        """The test that fails, among those that call `function` (all of them if it is empty), the quick ones first."""
+        """The test that fails, among those that may call `function` (all of them if it is empty): the quick ones first,
+        those with a process of their own last and in their order, so that each process is started once."""
 
         def concerned(test: str) -> bool:
-            return not function or any(name == function or name.startswith(f"{function}.") for name in self.calls[test])
+            return not function or any(name in (function, ELSEWHERE) or name.startswith(f"{function}.") for name in self.calls[test])
 
-        tests = list(filter(concerned, self.calls)) or list(self.calls)  # nothing calls it in this process: maybe in another
-        tests.sort(key=self.seconds.get)
+        tests = list(filter(concerned, self.calls)) or list(self.calls)
+        tests.sort(key=lambda test: math.inf if ELSEWHERE in self.calls[test] else self.seconds[test])
         tests = [test for test, spent in zip(tests, accumulate(map(self.seconds.get, tests))) if spent <= self.limit] or tests[:1]
         files = [file for file in self.files if any(test.startswith(file) for test in tests)]
 
@@ -428,7 +453,6 @@ def warm_up() -> None:
     import ipywidgets
     import matplotlib.pyplot
     import nbclient
-    import pytest
     import torch
 
     torch.set_num_threads(1)

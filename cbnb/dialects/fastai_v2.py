@@ -114,7 +114,7 @@ def set_bn_eval(
         use_eval: False: back to training mode
     """
     for layer in m.modules():
-        frozen = not any(p.requires_grad for p in layer.parameters(recurse=False))
+        frozen = not any(p.requires_grad for p in layer.parameters())
         if isinstance(layer, bn_types) and has_params(layer) and frozen: layer.train(not use_eval)
 
 def reduce_loss(
@@ -209,7 +209,6 @@ class RNNRegularizer(Callback):
     ): self.alpha, self.beta = as_positive(alpha, 'alpha'), as_positive(beta, 'beta')
 
     def after_loss(self):
-        if not self.learn.training: return
         found, more = self.learn.rnn, 0.
         if self.alpha: more = more + self.alpha*found.out.float().pow(2).mean()
         h = found.raw_out

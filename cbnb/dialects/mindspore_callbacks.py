@@ -60,8 +60,6 @@ class LossMonitor(StepInEpoch):
         per_print_times: int = 1,    # print each so many steps; 0: never, but look at each loss
     ): self.per_print_times, self._last = as_count(per_print_times, 'per_print_times', 0), 0
 
-    def on_train_begin(self, run_context): self._last = 0
-    def on_eval_begin(self, run_context): self._last = 0
     def on_train_loss(self, run_context):
         p = run_context.original_args()
         if all_finite(p.net_outputs): return
@@ -81,7 +79,7 @@ class LossMonitor(StepInEpoch):
 
     def _print(self, p: Params) -> None:
         n = p.cur_step_num
-        if n <= self._last: self._last = 0       # a new run; a subclass may have its own beginning
+        if n <= self._last: self._last = 0       # a new run
         if self.per_print_times == 0 or n - self._last < self.per_print_times: return
         self._last = n
         epoch, step = p.get('cur_epoch_num', 1), self.step_in_epoch(p)
@@ -246,8 +244,7 @@ def load_param_into_net(
         if v.shape != mine[name].shape: raise RuntimeError(
             f'{name} is of shape {tuple(mine[name].shape)} in the net, '
             f'and of shape {tuple(v.shape)} in parameter_dict')
-    with torch.no_grad():
-        for name, v in found.items(): mine[name].copy_(v)
+    for name, v in found.items(): mine[name].copy_(v)
     not_loaded = [name for name in mine if name not in found]
     return not_loaded, [name for name in parameter_dict if name not in found]
 

@@ -434,9 +434,7 @@ def before_step(self: V1Slots) -> None:
 def after_step(self: V1Slots) -> None:
     "`on_step_end`"
     now = self.now
-    if not now.step_due: return                       # called already, or cancelled before
-    now.step_due = False
-    now.handler.on_step_end()
+    if now.step_due: now.handler.on_step_end()        # else it was cancelled before it reached us
 
 @patch
 def after_batch(self: V1Slots) -> None:
@@ -463,7 +461,7 @@ class V1Cancels(Callback):
         state = self.slots.state
         if state['skip_step'] and state['skip_zero']:      # for the loop, the batch ends here
             self.slots.after_step()
-            raise CancelBatchException() if state['skip_zero'] else CancelStepException()
+            raise CancelBatchException()
         if state['skip_step'] or state['skip_bwd'] and not self._has_grads():
             raise CancelStepException()
 
@@ -480,7 +478,7 @@ class V1Cancels(Callback):
 
     def after_epoch(self):
         slots, learn = self.slots, self.learn
-        if not slots.trains or not slots.state['stop_training']: return
+        if not slots.trains or not slots.state.get('stop_training'): return
         if learn.epoch + 1 < learn.n_epoch: raise CancelFitException()
 
 # %% ../../nbs/17c_fastai_v1_loop.ipynb #094f8503

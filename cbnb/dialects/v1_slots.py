@@ -304,9 +304,10 @@ def on_train_begin(self: CallbackHandler,
     state, own = self.state_dict, [getattr(m, 'name', type(m).__name__) for m in self.metrics]
     state.update(epoch=epoch, n_epochs=epochs, pbar=pbar, metrics=metrics or self.metrics)
     self('on_train_begin', metrics_names=own if metrics_names is None else metrics_names)
-    if (epoch := state['epoch']) == 0: return
+    epoch = state['epoch']
     if not isinstance(epoch, int) or not 0 <= epoch <= epochs: raise ValueError(
         f'on_train_begin returned epoch={epoch!r}: it should be a whole number from 0 to {epochs}')
+    if epoch == 0: return
     for cb in self.callbacks:
         jump = getattr(cb, 'jump_to_epoch', None)
         if jump is not None: jump(epoch)

@@ -1,0 +1,327 @@
+"""The panel of a fit, used as a page does; how it looks in a real notebook is in test_live.py and browser/test_dashboard.py."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+
+import cbnb.all as cbnb
+from cbnb import dashboard
+from cbnb.chart import LiveCurve
+from cbnb.dashboard import Dashboard, Panel, curve_html, small_curve, status_html
+from cbnb.display import Progress, valid_points
+from cbnb.steering import Steering
+from helpers import line_learner
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+class Hands:
+    """Stands in for the pump: what somebody does at a page arrives when the fit asks for it."""
+
+    works, todo, last = True, [], None
+
+    def __init__(self, *widgets):
+        Hands.last, self.widgets, self.open = self, widgets, True
+
+    def __bool__(self):
+        return self.works and self.open
+
+    def __call__(self):
+        if self.todo:
+            self.todo.pop(0)()
+        return 0
+
+    def close(self):
+        self.open = False
+
+
+class Page:
+    """All of a notebook: its time, its outputs, and somebody who uses the panel. A batch takes a second."""
+
+    def __init__(self):
+        self.now, self.views, self.outputs, self.panels = 100.0, 1, [], []
+
+    def perf_counter(self):
+        return self.now
+
+    def display(self, bundle, *, raw, display_id):
+        output = [bundle]
+        self.outputs.append(output)
+        return SimpleNamespace(update=lambda bundle, *, raw: output.append(bundle))
+
+    def tick(self, cb):
+        self.now += 1
+
+    @property
+    def panel(self):
+        return self.panels[-1]
+
+    def learner(self, **kwargs):
+        return line_learner(4, progress=True, cbs=cbnb.Callback(before_batch=self.tick), **kwargs)
+
+
+@pytest.fixture
+def page(monkeypatch):
+    page = Page()
+
+    class Made(Panel):
+        def __init__(self):
+            super().__init__()
+            self.box._view_count = page.views
+            page.panels.append(self)
+
+    monkeypatch.setattr("cbnb.display.time", page)
+    monkeypatch.setattr("cbnb.dashboard.time", page)
+    monkeypatch.setattr("cbnb.display.display_mode", lambda: "widgets")
+    monkeypatch.setattr("IPython.display.display", page.display)
+    monkeypatch.setattr(dashboard, "Pump", Hands)
+    monkeypatch.setattr(dashboard, "Panel", Made)
+    monkeypatch.setattr(Hands, "works", True)
+    monkeypatch.setattr(Hands, "todo", [])
+    Dashboard._ended.clear()
+    return page
+
+
+def words(page):
+    """Its words, one for each element."""
+    return re.findall(r">([^<>]+)<", re.sub(r"<style>.*?</style>", "", page, flags=re.S))
+
+
+@pytest.mark.parametrize(
+    "at, scale, word, expected, widths",
+    [
+        (
+            Progress("fit", 1, 3, 2, 4, share=0.5, left=61.0, rate=1234.6, loss=0.123456, lr=0.01, mom=0.9),
+            1.0,
+            "",
+            ["1 of 3 epochs · 01:01 left", "batch 2 of 4 · 1,235 samples/s", "loss", "0.1235", "lr", "0.01", "momentum", "0.9"],
+            [("50", "50.0"), ("50", "50.0")],
+        ),
+        (
+            Progress("fit", 0, 1, 7, None, training=False, share=None, left=0.0, rate=0.0, loss=0.0),
+            0.5,
+            "paused",
+            ["0 of 1 epochs · 00:00 left · paused", "batch 7 · validation", "loss", "0", "planned lr × 0.5"],
+            [("0", "0.0"), ("0", "0.0")],
+        ),
+        (Progress("fit", 0, 1, 1, 3, share=1.2), 1.004, "<b>", ["0 of 1 epochs · &lt;b&gt;", "batch 1 of 3"], [("100", "100.0"), ("33", "33.3")]),
+        (Progress("fit", 0, 1, 1, 3), 0.94, "", ["0 of 1 epochs", "batch 1 of 3", "planned lr × 0.94"], [("0", "0.0"), ("33", "33.3")]),
+    ],
+)
+def test_bars_and_numbers(at, scale, word, expected, widths):
+    page = status_html(at, scale, word)
+    assert words(page) == expected
+    assert re.findall(r"aria-valuenow=(\d+) .*?<i style=width:([\d.]+)%>", page) == widths
+    assert re.findall('aria-label="(.*?)"', page) == expected[:2]
+
+
+def test_by_default_the_rate_is_the_planned_one():
+    assert status_html(Progress("fit", 0, 1, 1, 3)) == status_html(Progress("fit", 0, 1, 1, 3), 1.0, "")
+
+
+def test_a_curve_with_its_grid():
+    line = LiveCurve()
+    line.add([8.0, 6, 4, 2], [8.0, 7, 5, 3])
+    page = curve_html(line, [(3, 1.0)])
+    up, across = ("".join(f"<i>{word}</i>" for word in labels) for labels in ("86420", "0123"))
+    svg = line.svg([(3, 1.0)])
+    assert page == f"<div class=cbnb-plot style='--y:25%;--x:33.33%'>{svg}<u>{up}</u><s>{across}</s><i>step 3</i></div>"
+    assert "style='--y:16.67%;--x:33.33%'" in curve_html(line)  # without validation it goes from 8 to 2, by ones
+    empty = curve_html(LiveCurve())
+    assert "--x:100%" in empty and "<i>step 0</i>" in empty
+
+
+def test_a_small_curve_is_a_small_message():
+    line, values = small_curve(), [((i * 7919 % 1000) + 0.123) / 7 for i in range(36)]
+    line.add(values, values)
+    assert len(line.lows) == 36
+    valid = [(i, value) for i, value in enumerate(values)]
+    assert 600 < len(line.svg(valid)) <= 690
+    line.add(values[:1], values[:1])
+    assert len(line.lows) == 19  # two steps each
+
+
+def test_a_panel():
+    panel = Panel()
+    style, status, controls, legend, curve, table = panel.box.children
+    assert dashboard.STYLE == style.value and dashboard.LEGEND == legend.value and panel.box._view_count == 0
+    assert (status, controls, curve, table) == (panel.status, panel.controls, panel.curve, panel.table)
+    assert controls.children == (panel.stop, panel.pause, panel.scale, panel.planned) and controls.layout.flex_flow == "row wrap"
+    assert [widget.description for widget in controls.children] == ["Stop", "Pause", "lr ×", "lr × 1"]
+    assert (panel.scale.value, panel.scale.min, panel.scale.max, panel.scale.base) == (1, -2, 1, 10)  # a hundredth to ten times
+    found = {name: getattr(panel, name)._dom_classes for name in "status stop pause scale planned controls curve table".split()}
+    assert found == {name: (f"cbnb-{name}",) for name in found} and panel.box._dom_classes == ("cbnb-dashboard",)
+    assert len({widget.layout.model_id for widget in (style, status, legend, curve, table)}) == 1  # one message for all
+    controls = controls.children
+    panel.replace_by("<p>done</p>")
+    assert [child.value for child in panel.box.children] == ["<p>done</p>"] and panel.box.comm is not None
+    for widget in (*controls, style, status, panel.controls, legend, curve, table):
+        assert widget.comm is None and widget.layout.comm is None and getattr(widget, "style", widget).comm is None
+
+
+def test_a_panel_can_vanish():
+    panel = Panel()
+    parts = [panel.box, *panel.box.children, *panel.controls.children]
+    panel.close()
+    assert all(part.comm is None and part.layout.comm is None for part in parts) and panel.stop.style.comm is None
+
+
+def test_a_fit_with_a_panel(page):
+    learn = page.learner()
+    learn.fit(2)
+    panel, (output,) = page.panel, page.outputs
+    view = dict(version_major=2, version_minor=0, model_id=panel.box.model_id)
+    assert output[0] == {VIEW: view, "text/plain": "waiting for the first batch"} and len(output) == 2
+    assert Hands.last.widgets == (panel.box,) and not Hands.last.open
+    final = output[1]
+    assert final["text/plain"].splitlines()[-1] == "done: 2 epochs, 8 batches in 00:10"
+    assert len(final["text/plain"].splitlines()) == 1 + 2 + 3 and "<svg" in final["text/html"]  # a row for each epoch; best, losses, end
+    assert [child.value for child in panel.box.children] == [final["text/html"]]
+
+
+def test_what_a_panel_shows_meanwhile(page):
+    learn, seen = page.learner(), []
+
+    def look(cb):
+        panel = page.panel
+        seen.append((panel.status.value, panel.curve.value, panel.table.value))
+
+    cb = cbnb.Callback(after_batch=look)
+    cb.order = 100
+    learn.fit(2, cbs=cb)
+    status, curves, tables = zip(*seen)
+    assert [words(page)[:2] for page in status[3:7]] == [
+        ["0 of 2 epochs · 00:04 left", "batch 4 of 4 · 8 samples/s"],
+        ["0 of 2 epochs · 00:05 left", "batch 1 of 1 · validation"],
+        ["1 of 2 epochs · 00:04 left", "batch 1 of 4 · 4 samples/s"],
+        ["1 of 2 epochs · 00:02 left", "batch 2 of 4 · 8 samples/s"],
+    ]
+    run = learn.recorder.last()
+    line = small_curve()
+    line.add(run.raw_losses[:6], run.losses[:6])
+    assert curves[6] == curve_html(line, valid_points(run)[:1]) and curves[3] == curves[4]
+    assert set(tables[:5]) == {""} and len(re.findall("<tr>", tables[5])) == 2
+    assert len(set(tables[5:])) == 1  # of the first epoch, until the second has ended
+
+
+def at_batch(page, step, *acts):
+    """Somebody does these things, one after another, at the end of this batch of training."""
+    cb = cbnb.Callback(after_batch=lambda self: Hands.todo.extend(acts) if self.learn.train_iter == step and self.learn.training else None)
+    cb.order = 0
+    return cb
+
+
+def test_a_click_on_stop(page):
+    learn, said = page.learner(), []
+    stop = at_batch(page, 2, lambda: page.panel.stop.click(), lambda: None)
+    learn.fit(3, cbs=[stop, cbnb.Callback(after_cancel_fit=lambda self: said.append(page.panel.status.value))])
+    assert learn.recorder.last().status == "cancelled" and learn.recorder.last().n_steps == 2
+    assert words(said[0])[0] == "0 of 3 epochs · 00:10 left · stopping"
+    assert "stopped in epoch 0 at batch 1 after 00:02" in page.outputs[0][-1]["text/plain"]
+    assert not learn.callbacks.find(Steering)  # it came with the panel, and goes with the fit
+
+
+def test_a_pause_and_its_end(page, monkeypatch):
+    """The panel acts while the fit is held, and says so."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    learn, seen = page.learner(), []
+
+    def look():
+        pause = page.panel.pause
+        seen.append((learn.steering.paused, pause.value, pause.description, pause.icon, words(page.panel.status.value)[0].split(" · ")[2:]))
+
+    def hold(to):
+        page.panel.pause.value = to
+
+    acts = [lambda: hold(True), look, lambda: hold(False)]
+    learn.fit(1, cbs=[at_batch(page, 2, *acts), at_batch(page, 3, look)])
+    assert seen == [(True, True, "Resume", "play", ["paused"]), (False, False, "Pause", "pause", [])]
+    assert learn.recorder.last().status == "done"
+
+
+def test_a_button_shows_a_pause_that_came_from_elsewhere(page, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    learn, seen = page.learner(), []
+    acts = [lambda: learn.steering.pause(), lambda: None, lambda: (seen.append(page.panel.pause.value), learn.steering.resume())]
+    learn.fit(1, cbs=[at_batch(page, 2, *acts), at_batch(page, 4, lambda: seen.append(page.panel.pause.value))])
+    assert seen == [True, False]
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_slider_scales_the_rate(page, given):
+    """A page that shows 1 sends 0.9999999999999994, and the button goes back to the plan."""
+    learn, said = page.learner(), []
+    cbs = [Steering()] if given else []
+
+    def move(to):
+        page.panel.scale.value = to
+        said.append(words(page.panel.status.value)[-1])
+
+    acts = [at_batch(page, 2, lambda: move(0.5)), at_batch(page, 3, lambda: page.panel.planned.click())]
+    acts += [at_batch(page, 5, lambda: move(2.0)), at_batch(page, 6, lambda: move(1 + 1e-9)), at_batch(page, 7, lambda: move(1.001))]
+    learn.fit(2, lr=0.1, cbs=[*cbs, *acts])
+    assert learn.recorder.lrs == pytest.approx([0.1, 0.1, 0.05, 0.1, 0.1, 0.2, 0.1, 0.1001])
+    assert said[0] == "planned lr × 0.5" and said[1] == "planned lr × 2" and "planned" not in said[2]
+    assert "planned lr × 0.5 from step 2, × 1 from step 3" in page.outputs[0][-1]["text/plain"]
+    assert not learn.callbacks.find(Steering)
+
+
+@pytest.mark.parametrize("views, shown_at", [(0, 5), (1, None)])
+def test_a_panel_that_no_page_shows_becomes_a_plain_display(page, views, shown_at):
+    page.views, learn, gone = views, page.learner(), []
+    look = cbnb.Callback(after_batch=lambda self: gone.append(page.panel.box.comm is None))
+    look.order = 100
+    learn.fit(2, cbs=look)
+    first = gone.index(True) if True in gone else None  # more than 5 s after the start
+    assert first == shown_at and gone[shown_at or 10 :] == [True] * (10 - (shown_at or 10))
+    (output,) = page.outputs
+    assert (len(output) == 2) == bool(views) and ("text/html" in output[1]) and Hands.last.open is False
+    if not views:
+        assert len(output) == 1 + 4 + 1  # from then on once a second, and less often the longer it takes
+
+
+def test_a_page_that_has_seen_the_panel_may_be_closed(page):
+    learn = page.learner()
+    learn.fit(3, cbs=at_batch(page, 2, lambda: setattr(page.panel.box, "_view_count", 0)))
+    assert len(page.outputs[0]) == 2 and VIEW in page.outputs[0][0] and page.panel.box.comm is not None
+
+
+def test_where_nothing_arrives_there_is_no_panel(page, monkeypatch):
+    monkeypatch.setattr(Hands, "works", False)
+    learn = page.learner()
+    learn.fit(1)
+    assert page.panel.box.comm is None and VIEW not in page.outputs[0][0] and len(page.outputs[0]) > 3
+    assert page.outputs[0][0]["text/plain"] == "waiting for the first batch" and not learn.callbacks.find(Steering)
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_panel_in_a_place_of_its_own(page, monkeypatch, works):
+    """It stays there, without controls where nothing could arrive, and is nobody's output."""
+    monkeypatch.setattr(Hands, "works", works)
+    page.views, placed, seen = 0, [], []
+    learn = page.learner()
+    learn.progress.place = placed.append
+
+    def look(cb):
+        seen.append((page.panel.controls.layout.display, page.panel.status.value, cb.learn.callbacks.find(Steering) != []))
+
+    learn.fit(2, cbs=cbnb.Callback(before_train=look))
+    assert placed == [page.panel.box] and page.outputs == [] and page.panel.box.comm is not None
+    assert seen[0] == ((None if works else "none"), "waiting for the first batch", works)
+    assert "done: 2 epochs" in page.panel.box.children[0].value and not Dashboard._ended
+    assert words(seen[1][1])[0].startswith("0 of 2 epochs") and "planned lr" not in seen[1][1]
+
+
+def test_the_latest_panels_stay_open(page):
+    learn = page.learner()
+    for _ in range(4):
+        learn.fit(1)
+    assert [panel.box.comm is not None for panel in page.panels] == [False, True, True, True]
+
+
+def test_time_and_polls_of_a_panel(page):
+    """It hears of a click within a twentieth of a second, and is drawn as often however long a fit takes."""
+    learn, seen = page.learner(), []
+    learn.fit(1, cbs=cbnb.Callback(after_fit=lambda self: seen.append((self.learn.progress.shown.poll_every, self.learn.progress.shown.patience(100.0)))))
+    assert seen == [(0.05, 0.0)]
