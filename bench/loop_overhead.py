@@ -278,16 +278,22 @@ def main() -> None:
 
     span = (1_000, 10_000) if args.quick else (5_000, 50_000)
     growth = {name: in_new_process(memory, CONTESTANTS[name].train, span) for name in ("bare loop", "default")}
-    print(f"\nresident memory, from {span[0]:,} to {span[1]:,} batches: bare loop {growth['bare loop']:+.0f}, default {growth['default']:+.0f} bytes a batch")
+    print(
+        f"\nresident memory, from {span[0]:,} to {span[1]:,} batches: bare loop {growth['bare loop']:+.0f}, default {growth['default']:+.0f} bytes a batch"
+    )
     cpu, wall, heavy = import_time(3 if args.quick else 11)
-    print(f"import cbnb after import torch: {cpu:.0f} ms of CPU time, {wall:.0f} ms of wall time; heavy modules loaded: {', '.join(heavy) or 'none'}\n")
+    print(
+        f"import cbnb after import torch: {cpu:.0f} ms of CPU time, {wall:.0f} ms of wall time; heavy modules loaded: {', '.join(heavy) or 'none'}\n"
+    )
 
     verdicts = [
         verdict("default callbacks", times(costs, "default"), 1.06, "x bare loop"),
         verdict("default callbacks with a progress bar", times(costs, "default, terminal"), 1.06, "x bare loop"),
         verdict("one-cycle", times(costs, "one-cycle"), 1.08, "x bare loop with OneCycleLR"),
         verdict("a further callback with a handler for each batch", per_callback(costs, "100 no-op callbacks", 100), 0.3, "us a batch"),
-        verdict("a further callback without one", per_callback(costs, "100 not per batch", 100), ABOUT_NOTHING, "us a batch (about nothing)"),
+        verdict(
+            "a further callback without one", per_callback(costs, "100 not per batch", 100), ABOUT_NOTHING, "us a batch (about nothing)"
+        ),
         verdict("memory, default callbacks less bare loop", (growth["default"] - growth["bare loop"], 0), 40, "bytes a batch"),
         verdict("import, after torch", (wall, 0), 60, "ms"),
         verdict("heavy modules that import loads", (len(heavy), 0), 0, ""),

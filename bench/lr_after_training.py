@@ -52,7 +52,9 @@ def mlp(n_in: int, n_hidden: int, n_out: int) -> nn.Module:
 
 def digits_conv() -> Learner:
     """The quick start of the README."""
-    model = nn.Sequential(conv(1, 16), conv(16, 32), nn.MaxPool2d(2), conv(32, 64), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+    model = nn.Sequential(
+        conv(1, 16), conv(16, 32), nn.MaxPool2d(2), conv(32, 64), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)
+    )
     return learner(*read_digits(), 32, model)
 
 

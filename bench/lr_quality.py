@@ -444,10 +444,14 @@ def results(tasks: Sequence[Recorded], stored: Path | None = OTHERS) -> dict[str
         parts[group] = dict(tasks=len(members), rules=known, less_minimum={k: [mean_of_lengths(v), *interval(v)] for k, v in less.items()})
     known = [sum(times in task.truths for task in tasks) for times in LENGTHS]
     longest = longer_runs(tasks, asked)
-    return dict(tasks=known, sweeps=len(tasks[0].sweeps), ceiling=ceiling(tasks), rules=table, groups=parts, longest=longest, remarks=remarks + same)
+    return dict(
+        tasks=known, sweeps=len(tasks[0].sweeps), ceiling=ceiling(tasks), rules=table, groups=parts, longest=longest, remarks=remarks + same
+    )
 
 
-def without_twins(ours: dict[str, Contestant], others: dict[str, Contestant], tasks: Sequence[Recorded]) -> tuple[dict[str, Contestant], list[str]]:
+def without_twins(
+    ours: dict[str, Contestant], others: dict[str, Contestant], tasks: Sequence[Recorded]
+) -> tuple[dict[str, Contestant], list[str]]:
     """All contestants, less those of others that suggest the very same as one of ours; and a remark on each of them."""
     mine = {name: suggestions(ours[name], tasks, 1) for name in (MINIMUM, VALLEY, "slide", "steep")}
     kept, remarks = dict(ours), []
@@ -466,7 +470,9 @@ def longer_runs(tasks: Sequence[Recorded], asked: dict[str, Contestant]) -> dict
     few = [task for task in tasks if 20 in task.truths]
     names = [name for name in asked if name != "cbnb, trials of 20%"] if few else []  # no trials that long were recorded
     scores = {name: score(asked[name], few, [20]) for name in names}
-    return dict(tasks=len(few), rules={k: dict(in_band=mean_of_lengths(v.in_band), regret=float(np.median(v.regrets))) for k, v in scores.items()})
+    return dict(
+        tasks=len(few), rules={k: dict(in_band=mean_of_lengths(v.in_band), regret=float(np.median(v.regrets))) for k, v in scores.items()}
+    )
 
 
 # --- what is shown ---
@@ -516,7 +522,11 @@ def show(title: str, found: dict[str, Any]) -> None:
         shares = [f"{name.removeprefix('cbnb, ')} " + "/".join(percent(x) for x in part["rules"][name][:2]) for name in names]
         print(f"  {group}, {part['tasks']} tasks: {'; '.join(shares)}")
     if found["longest"]["tasks"]:
-        shares = [f"{name.removeprefix('cbnb, ')} {percent(found['longest']['rules'][name]['in_band'])}" for name in names if name in found["longest"]["rules"]]
+        shares = [
+            f"{name.removeprefix('cbnb, ')} {percent(found['longest']['rules'][name]['in_band'])}"
+            for name in names
+            if name in found["longest"]["rules"]
+        ]
         print(f"  twenty times the steps, {found['longest']['tasks']} tasks: {'; '.join(shares)}")
     print("\n".join(f"  {remark}" for remark in found["remarks"]))
 
@@ -582,7 +592,9 @@ def live(task: Recorded, n_sweeps: int = 2) -> None:
                 loss = float(train(rate, planned, 600 + j)["valid"][0, 0])
                 looked_up = float(truth.loss(np.array(math.log10(rate))))
                 word = "in band" if loss <= truth.limit else "not in band"
-                print(f"{task.name}, {planned} updates, {name}: rate {rate:.2g}, loss {loss:.4g} (table: {looked_up:.4g}), best {truth.best:.4g}: {word}")
+                print(
+                    f"{task.name}, {planned} updates, {name}: rate {rate:.2g}, loss {loss:.4g} (table: {looked_up:.4g}), best {truth.best:.4g}: {word}"
+                )
 
 
 def arguments() -> argparse.Namespace:

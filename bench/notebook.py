@@ -146,9 +146,13 @@ def main() -> None:
             if mode == "widgets":
                 print(f"  live curve      {worst['curve']} bytes at most (limit {LIMITS['curve']})")
             total, figure = saved_size(mode, args.epochs)
-            print(f"  saved notebook  {(total - figure) / 1000:.1f} kB, and {figure / 1000:.1f} kB for the figure (limit {LIMITS['saved'] / 1000:.0f} kB)")
+            print(
+                f"  saved notebook  {(total - figure) / 1000:.1f} kB, and {figure / 1000:.1f} kB for the figure (limit {LIMITS['saved'] / 1000:.0f} kB)"
+            )
         took = sorted(seconds_to_stop(kernel) for _ in range(args.rounds))
-        print(f"\nStop: {statistics.median(took):.2f} s from the click to the end of the cell, {took[-1]:.2f} s at most (limit {LIMITS['stop']} s)")
+        print(
+            f"\nStop: {statistics.median(took):.2f} s from the click to the end of the cell, {took[-1]:.2f} s at most (limit {LIMITS['stop']} s)"
+        )
     finally:
         kernel.close()
 

@@ -486,8 +486,9 @@ def settings(
     if isinstance(value, (set, frozenset)) and deeper:
         return kind, sorted((look(v) for v in value), key=repr)
     if isinstance(value, dict) and deeper: return [(look(k), look(v)) for k, v in value.items()]
-    if hasattr(value, 'tolist') and math.prod(getattr(value, 'shape', ())) < 5000:     # tensors
-        return kind, repr(value.tolist())
+    if hasattr(value, 'tolist'):             # tensors; a large one is equal to itself only
+        small = math.prod(getattr(value, 'shape', ())) < 5000
+        return (kind, repr(value.tolist())) if small else _Same(value)
     if isinstance(value, functools.partial): return look([value.func, value.args, value.keywords])
     if hasattr(value, '__dict__') and deeper: return look(type(value)), look(vars(value))
     return _Same(value)

@@ -885,9 +885,9 @@ def to_dls_device(self: Learner) -> None:
     if (device := getattr(self.dls, 'device', None)) is None: return
     self._choose_split()
     self.model.to(device)
-    for step in (self, self.train_step, self.eval_step):
-        for part in (step.model, step.loss_func):
-            if isinstance(part, nn.Module): part.to(device)
+    train, evaluate = self.train_step, self.eval_step
+    for part in (self.loss_func, train.model, train.loss_func, evaluate.model, evaluate.loss_func):
+        if isinstance(part, nn.Module): part.to(device)
 
 # %% ../nbs/03_learner.ipynb #27e9564c
 @patch

@@ -55,9 +55,9 @@ def save_model(
             m.__dict__.update(_with_own_tables(saved))
         for old, value in lists: _put_back(old, value)
         for t, value, requires_grad in tensors:
-            if t.device != value.device: t.data = t.data.to(value.device)
-            if 0 in t.stride(): t.data = value.clone()       # an expanded tensor cannot be written
-            else: t.copy_(value)
+            in_place = t.device == value.device and 0 not in t.stride()    # not moved, nor expanded
+            if in_place: t.copy_(value)
+            else: t.data = value.clone()
             t.requires_grad_(requires_grad)
         for p, grad, value in grads:
             p.grad = grad
@@ -92,16 +92,19 @@ def save_opt(
         puts it all back, into the same optimizer
     """
     state = {p: copy.deepcopy(s) for p, s in opt.state.items()}
-    groups = [{k: list(v) if k == 'params' else copy.deepcopy(v) for k, v in g.items()}
-              for g in opt.param_groups]
+    groups = [_own_group(g) for g in opt.param_groups]
     def restore() -> None:
         opt.state.clear()
         opt.state.update({p: copy.deepcopy(s) for p, s in state.items()})
         del opt.param_groups[len(groups):]
         for group, saved in zip(opt.param_groups, groups):
             for k in [k for k in group if k not in saved]: del group[k]
-            group.update(saved)
+            group.update(_own_group(saved))
     return restore
+
+def _own_group(group: dict[str, Any]) -> dict[str, Any]:
+    "A copy of a parameter group that holds the same parameters"
+    return {k: list(v) if k == 'params' else copy.deepcopy(v) for k, v in group.items()}
 
 # %% ../nbs/03a_snapshot.ipynb #a314955a
 def save_attributes(
@@ -121,7 +124,7 @@ def save_attributes(
     saved = {k: (v, _copy(v, memo)) for k, v in vars(obj).items()}
     def restore() -> None:
         for k in [k for k in vars(obj) if k not in saved]: del obj.__dict__[k]
-        for k, (old, value) in saved.items(): obj.__dict__[k] = _put_back(old, value)
+        for k, (old, value) in saved.items(): obj.__dict__[k] = _put_back(old, _copy(value, memo))
     return restore
 
 def _copy(value: Any, memo: dict[int, Any]) -> Any:

@@ -22,7 +22,7 @@ class _Handler:
     "The signal handler of a run. Closed, it notes a signal; open, it passes it on, and closes first"
     def __init__(self):
         self.old: dict[int, Any] = {}         # signal -> the handler that was there before
-        self.open = True
+        self.open = False
         self.waiting: list[int] = []          # signals that came while it was closed
         self.raised: int | None = None        # id of the exception that it let out last
         self.ends_process = False             # SIGTERM came, for which there was no handler
@@ -102,7 +102,7 @@ class interrupts_wait:
     def _install(self, old: dict[int, Any]) -> None:
         h = _handler
         h.__init__()
-        h.old, h.open = old, False
+        h.old = old
         for s in reversed(old): signal.signal(s, h)   # SIGINT first: from then on it is only noted
         if old: sys.unraisablehook = h.lost
         self.old, self.was_open = old, True

@@ -309,7 +309,10 @@ def main() -> int:
             n = args.n // len(names) // (1 if args.width else 2)
             found = in_a_process(name, width, n, args.seed + i)
             good = {key: found.pop(key, 0) for key in ("interrupted", "too late")}
-            print(f"{name:14} width {width:5}: {good['interrupted']} interrupted, {good['too late']} too late, faults: {dict(found) or 'none'}", flush=True)
+            print(
+                f"{name:14} width {width:5}: {good['interrupted']} interrupted, {good['too late']} too late, faults: {dict(found) or 'none'}",
+                flush=True,
+            )
             faults += sum(found.values())
     return bool(faults)
 

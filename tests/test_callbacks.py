@@ -686,7 +686,17 @@ def test_a_repr_is_short_and_has_no_address():
 
 def test_a_learner_shows_what_it_trains_with():
     learn = line_learner(metrics=cbnb.accuracy, wd=0.5)
-    for text in ("Line with 2 parameters", "MSELoss", "SGD", "lr=0.1", "wd=0.5", "accuracy", "batches: 2, 1", "TrainEvalCallback()", "0 epochs"):
+    for text in (
+        "Line with 2 parameters",
+        "MSELoss",
+        "SGD",
+        "lr=0.1",
+        "wd=0.5",
+        "accuracy",
+        "batches: 2, 1",
+        "TrainEvalCallback()",
+        "0 epochs",
+    ):
         assert text in repr(learn)
     assert "\n" not in repr(learn)
     learn.metrics = None
@@ -828,7 +838,9 @@ def test_the_printed_loop(capsys):
     assert next(base.loop_lines(base.STEP)) == "before_step"
 
 
-@pytest.mark.parametrize("name, words", [("after_bach", "; did you mean 'after_batch'?"), ("zzz", "; the events are after_create, before_fit, ")])
+@pytest.mark.parametrize(
+    "name, words", [("after_bach", "; did you mean 'after_batch'?"), ("zzz", "; the events are after_create, before_fit, ")]
+)
 def test_an_unknown_event_is_told_with_one_that_is_like_it(name, words):
     with pytest.raises(AttributeError, match=f"no event is called '{name}'{words.replace('?', '.')}"):
         getattr(cbnb.event, name)
@@ -837,7 +849,11 @@ def test_an_unknown_event_is_told_with_one_that_is_like_it(name, words):
 
 def test_the_known_name_that_is_most_like_another():
     assert base.nearest("moniter", ["comp", "monitor", "moni"]) == "monitor"
-    assert base.nearest("ab", ["abcd", "xy"]) == "abcd" and base.nearest("ab", ["abcd"], cutoff=0.7) is None and base.nearest("ab", ["abcde"]) is None
+    assert (
+        base.nearest("ab", ["abcd", "xy"]) == "abcd"
+        and base.nearest("ab", ["abcd"], cutoff=0.7) is None
+        and base.nearest("ab", ["abcde"]) is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -897,7 +913,7 @@ SAME = dict(
     object=lambda: Keeper(["a"]),
     type=lambda: Keeper,
     code=lambda: inner.__code__,
-    later=lambda: (lambda: undefined_yet),
+    later=lambda: lambda: undefined_yet,  # noqa: F821
 )
 OTHER = dict(
     numbers=lambda: [1, 2.5, None, "a", b"a", slice(1, 3)],
@@ -909,7 +925,7 @@ OTHER = dict(
     object=lambda: Keeper(["b"]),
     type=lambda: SpecialKeeper,
     code=lambda: run_cell.__code__,
-    later=lambda: (lambda: defined_otherwise),
+    later=lambda: lambda: defined_otherwise,  # noqa: F821
 )
 
 
@@ -1031,7 +1047,9 @@ def test_a_warning_of_a_callback_points_to_the_line_of_the_caller_unless_told():
 
 def test_a_cancel_outside_of_its_level_is_explained():
     cancel = cbnb.CancelValidException()
-    assert base.not_honoured(cancel).startswith("CancelValidException was raised outside an event, where no validate is running that it could cancel. It is honoured in: before_validate, before_batch, ")
+    assert base.not_honoured(cancel).startswith(
+        "CancelValidException was raised outside an event, where no validate is running that it could cancel. It is honoured in: before_validate, before_batch, "
+    )
     assert base.not_honoured(cancel).endswith("after_batch (of the validation phase).")
     cancel.raised_in = "after_fit"
     assert "raised in after_fit, where" in base.not_honoured(cancel)

@@ -33,22 +33,48 @@ def chart(*args, **kwargs):
 
 @pytest.mark.parametrize(
     "value, text",
-    [(0, "0"), (12345, "12,345"), (12345.6, "12,346"), (1234.5, "1,234"), (0.25, "0.25"), (0.12345, "0.1235"), (2.0, "2"), (1.5, "1.5"), (-3.14159, "-3.142")]
-    + [(0.001, "0.001"), (0.00099, "9.9e-4"), (1e-5, "1e-5"), (-1.2345e-5, "-1.234e-5"), (9_999_999, "9,999,999"), (1e7, "1e7"), (-2.5e8, "-2.5e8")]
+    [
+        (0, "0"),
+        (12345, "12,345"),
+        (12345.6, "12,346"),
+        (1234.5, "1,234"),
+        (0.25, "0.25"),
+        (0.12345, "0.1235"),
+        (2.0, "2"),
+        (1.5, "1.5"),
+        (-3.14159, "-3.142"),
+    ]
+    + [
+        (0.001, "0.001"),
+        (0.00099, "9.9e-4"),
+        (1e-5, "1e-5"),
+        (-1.2345e-5, "-1.234e-5"),
+        (9_999_999, "9,999,999"),
+        (1e7, "1e7"),
+        (-2.5e8, "-2.5e8"),
+    ]
     + [(nan, "nan"), (inf, "inf")],
 )
 def test_four_digits(value, text):
     assert number(value) == text
 
 
-@pytest.mark.parametrize("least, step", [(1, 1), (1.1, 2), (2, 2), (2.1, 5), (5, 5), (5.1, 10), (10, 10), (0.03, 0.05), (0.3, 0.5), (0.06, 0.1), (700, 1000)])
+@pytest.mark.parametrize(
+    "least, step", [(1, 1), (1.1, 2), (2, 2), (2.1, 5), (5, 5), (5.1, 10), (10, 10), (0.03, 0.05), (0.3, 0.5), (0.06, 0.1), (700, 1000)]
+)
 def test_steps_are_1_2_or_5(least, step):
     assert nice_step(least) == pytest.approx(step)
 
 
 @pytest.mark.parametrize(
     "lo, hi, n, ticks",
-    [(0, 10, 6, [0, 2, 4, 6, 8, 10]), (0.1, 0.9, 4, [0.2, 0.4, 0.6, 0.8]), (-1, 1, 4, [-1, -0.5, 0, 0.5, 1]), (0, 1, 1, [0, 1]), (7, 7, 3, [7])],
+    [
+        (0, 10, 6, [0, 2, 4, 6, 8, 10]),
+        (0.1, 0.9, 4, [0.2, 0.4, 0.6, 0.8]),
+        (-1, 1, 4, [-1, -0.5, 0, 0.5, 1]),
+        (0, 1, 1, [0, 1]),
+        (7, 7, 3, [7]),
+    ],
 )
 def test_even_ticks(lo, hi, n, ticks):
     assert linear_ticks(lo, hi, n) == pytest.approx(ticks)
@@ -194,7 +220,10 @@ def test_a_chart_of_one_line():
     assert page.count('viewBox="0 0 640 220"') == 2 and 'style="height:220px"' in page and "max-width:640px" in page
 
 
-@pytest.mark.parametrize("size, plane, n_x, n_y", [((100, 90), (100, 60), 3, 2), ((2000, 400), (2000, 340), 6, 11), ((300, 131), (300, 71), 3, 2), ((300, 132), (300, 72), 3, 3)])
+@pytest.mark.parametrize(
+    "size, plane, n_x, n_y",
+    [((100, 90), (100, 60), 3, 2), ((2000, 400), (2000, 340), 6, 11), ((300, 131), (300, 71), 3, 2), ((300, 132), (300, 72), 3, 3)],
+)
 def test_the_number_of_ticks_follows_the_size(size, plane, n_x, n_y):
     page = chart([TWO], size=size)
     assert f'viewBox="0 0 {plane[0]} {plane[1]}"' in page
@@ -202,7 +231,15 @@ def test_the_number_of_ticks_follows_the_size(size, plane, n_x, n_y):
 
 
 def test_names_and_labels_are_text_whatever_is_in_them():
-    page = chart([Line("<i>a", [0], [1], "<red>")] * 2, marks=[Mark("<b>m", 0, 1, "<blue>")], xlabel="<x>", ylabel="<y>", title="<t>", hover=True, cursor=0)
+    page = chart(
+        [Line("<i>a", [0], [1], "<red>")] * 2,
+        marks=[Mark("<b>m", 0, 1, "<blue>")],
+        xlabel="<x>",
+        ylabel="<y>",
+        title="<t>",
+        hover=True,
+        cursor=0,
+    )
     for text in ("<i>a", "<red>", "<b>m", "<blue>", "<x>", "<y>", "<t>"):
         assert text not in page and text.replace("<", "&lt;").replace(">", "&gt;") in page
 
@@ -218,7 +255,11 @@ def test_the_legend_and_the_values_at_the_cursor():
 
 
 def test_borders_and_marks_inside_of_the_plane_only():
-    page = chart([TWO], borders=[-1, 0, 5, 10, 11, nan], marks=[Mark("m", 5, 0.5, "red"), Mark("s", 10, 1.0, "blue", strong=True), Mark("n", nan, 1, "red")])
+    page = chart(
+        [TWO],
+        borders=[-1, 0, 5, 10, 11, nan],
+        marks=[Mark("m", 5, 0.5, "red"), Mark("s", 10, 1.0, "blue", strong=True), Mark("n", nan, 1, "red")],
+    )
     assert drawn(page, "border") == ["M0.0,0V220M320.0,0V220M640.0,0V220"]
     assert drawn(page, "mark") == ["M320.0,110.0h0", "M640.0,10.0h0"] and drawn(page, "strong") == ["M640.0,0V220"]
     assert re.findall('<path class="(?:strong|mark)" stroke="(.*?)"', page) == ["red", "blue", "blue"]
@@ -248,7 +289,9 @@ def test_an_empty_chart_says_so():
 
 def columns(page):
     """Of each column under the mouse: its class, the four places, and what it says."""
-    found = re.findall(r'<div class="(at|at late)" style="left:(.*?)%;width:(.*?)%;--i:(.*?)%;--p:(.*?)%"><i></i><div>(.*?)</div></div>', page)
+    found = re.findall(
+        r'<div class="(at|at late)" style="left:(.*?)%;width:(.*?)%;--i:(.*?)%;--p:(.*?)%"><i></i><div>(.*?)</div></div>', page
+    )
     return [(look, *map(float, where), re.sub("<.*?>", " ", text).split()) for look, *where, text in found]
 
 
@@ -354,7 +397,14 @@ def test_the_drawing_does_not_depend_on_how_many_steps_come_at_once():
 
 @pytest.mark.parametrize(
     "raw, valid, limits",
-    [([], [], (0, 1)), ([nan], [], (0, 1)), ([4.0, 2.0], [], (2, 4)), ([3.0], [], (2.6, 3.4)), ([0.0], [], (-0.6, 0.6)), ([1.1, 1.9], [(1, 2.5)], (1, 2.5))]
+    [
+        ([], [], (0, 1)),
+        ([nan], [], (0, 1)),
+        ([4.0, 2.0], [], (2, 4)),
+        ([3.0], [], (2.6, 3.4)),
+        ([0.0], [], (-0.6, 0.6)),
+        ([1.1, 1.9], [(1, 2.5)], (1, 2.5)),
+    ]
     + [([99.0] + [1.0] * 9 + [2.0] * 10, [], (1, 2)), ([99.0] + [1.0] * 8, [], (0, 100))],
 )
 def test_the_axis_of_the_live_curve_forgets_the_first_tenth(raw, valid, limits):
@@ -389,7 +439,9 @@ def test_at_most_a_thousand_characters_and_the_latest_validations():
     assert few.split("class=v")[1].count("h0") == 20  # never more
 
 
-@pytest.mark.parametrize("band, rect", [((2, 5), ("128.0", "192.0")), ((-5, 20), ("0.0", "640.0")), ((4, 4), ("256.0", "0.0")), ((nan, 5), None), (None, None)])
+@pytest.mark.parametrize(
+    "band, rect", [((2, 5), ("128.0", "192.0")), ((-5, 20), ("0.0", "640.0")), ((4, 4), ("256.0", "0.0")), ((nan, 5), None), (None, None)]
+)
 def test_a_band_is_shaded_inside_of_the_plane(band, rect):
     found = re.findall(r'<rect class="band" x="(.*?)" width="(.*?)" height="220" fill="(.*?)"/>', chart([TWO], band=band))
     assert found == ([] if rect is None else [(*rect, charts.COLORS["mark"])])
@@ -399,7 +451,9 @@ def test_a_band_is_shaded_inside_of_the_plane(band, rect):
 def test_epochs_are_a_second_row_below():
     page = chart([TWO], epochs=[(-1, 0), (0, 1), (5, 2), (10, 3), (11, 4)], xlabel="step")
     first, second = re.findall(r'<div class="xs">(.*?)</div>', page)
-    assert re.findall(r'left:(.*?)%">(.*?)<', second) == [("0.0", "1"), ("50.0", "2"), ("100.0", "3")] and len(re.findall("left", first)) == 6
+    assert (
+        re.findall(r'left:(.*?)%">(.*?)<', second) == [("0.0", "1"), ("50.0", "2"), ("100.0", "3")] and len(re.findall("left", first)) == 6
+    )
     assert re.findall(r'<div class="small what">(.*?)</div>', page) == ["step", "epoch"]
     assert "epoch" not in chart([TWO]).split("</style>")[1] and chart([TWO]).count('<div class="xs">') == 1
 
@@ -416,7 +470,10 @@ def test_values_of_x_are_written_as_asked_for():
     assert "<b>lr at 4</b>" in page and [text[:3] for *_, text in columns(page)] == [["lr", "at", "0"], ["lr", "at", "10"]]
 
 
-@pytest.mark.parametrize("lo, hi, limits", [(None, 1.0, (0, 1)), (1.0, None, (0, 1)), (1.0, 2.0, (1, 2)), (1.05, 1.95, (1, 2)), (0.0, 7.0, (0, 8)), (5.0, 5.0, (4.4, 5.6))])
+@pytest.mark.parametrize(
+    "lo, hi, limits",
+    [(None, 1.0, (0, 1)), (1.0, None, (0, 1)), (1.0, 2.0, (1, 2)), (1.05, 1.95, (1, 2)), (0.0, 7.0, (0, 8)), (5.0, 5.0, (4.4, 5.6))],
+)
 def test_limits_at_even_steps(lo, hi, limits):
     assert charts.rounded_limits(lo, hi) == pytest.approx(limits)
 
@@ -428,7 +485,12 @@ def test_the_limits_of_losses_are_those_of_the_live_curve():
 
 @pytest.mark.parametrize(
     "n, ys, at, xs",
-    [(12, ["15", "10", "5", "0"], 5 / 11, ["0", "5", "10"]), (0, ["1.0", "0.8", "0.6", "0.4", "0.2", "0.0"], 1.0, ["0", "1"]), (11, ["10", "8", "6", "4", "2", "0"], 0.2, ["0", "2", "4", "6", "8", "10"]), (2, None, 1.0, ["0", "1"])],
+    [
+        (12, ["15", "10", "5", "0"], 5 / 11, ["0", "5", "10"]),
+        (0, ["1.0", "0.8", "0.6", "0.4", "0.2", "0.0"], 1.0, ["0", "1"]),
+        (11, ["10", "8", "6", "4", "2", "0"], 0.2, ["0", "2", "4", "6", "8", "10"]),
+        (2, None, 1.0, ["0", "1"]),
+    ],
 )
 def test_ticks_of_the_live_curve(n, ys, at, xs):
     """From the top; and where the second label below is."""

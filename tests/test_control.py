@@ -707,7 +707,10 @@ def test_an_update_has_the_mean_gradient_of_its_items(n_acc, sizes, updates, wit
         found.append((self.learn.iter, self.learn.model.w.grad.item()))
 
     learn = line_learner(
-        dls=cbnb.DataLoaders(loader, device="cpu"), model=Slope(), loss_func=lambda pred, y: pred.mean(), cbs=cbnb.GradientAccumulation(n_acc)
+        dls=cbnb.DataLoaders(loader, device="cpu"),
+        model=Slope(),
+        loss_func=lambda pred, y: pred.mean(),
+        cbs=cbnb.GradientAccumulation(n_acc),
     )
     learn.fit(2, cbs=cbnb.Callback(after_step=note))
     assert found == [(i, pytest.approx(mean)) for i, mean in updates * 2]
@@ -860,7 +863,11 @@ class NoScheduler:
         (lambda: cbnb.ShortEpoch(1.01), ValueError, "pct=1.01 should be above 0 and not above 1"),
         (lambda: cbnb.SkipToEpoch(-1), ValueError, "epoch=-1"),
         (lambda: cbnb.CollectData(last=0), ValueError, "last=0"),
-        (lambda: cbnb.Schedule(torch_schedulers.StepLR(torch.optim.SGD(Line().parameters()), 1)), TypeError, "StepLR belongs to one optimizer"),
+        (
+            lambda: cbnb.Schedule(torch_schedulers.StepLR(torch.optim.SGD(Line().parameters()), 1)),
+            TypeError,
+            "StepLR belongs to one optimizer",
+        ),
         (lambda: cbnb.Schedule("StepLR"), TypeError, "str belongs to one optimizer"),
         (lambda: cbnb.Schedule(torch_schedulers.StepLR, "step"), ValueError, "every='step' should be"),
     ],
@@ -1091,7 +1098,9 @@ def test_infinite_gradients_stop_the_fit_and_long_ones_do_not(start, stops):
     """The slope of the root at 1e-30 is 5e14. Times half of 1e20 it is a float, and its square is none."""
     batch = torch.full((2,), 1e20), torch.full((2,), 1e5)
     guard = cbnb.TerminateOnNaN(check_grads=True)
-    learn = line_learner(dls=cbnb.DataLoaders([batch], device="cpu"), model=Root(start), loss_func=lambda pred, y: (pred + y).mean(), lr=0.0)
+    learn = line_learner(
+        dls=cbnb.DataLoaders([batch], device="cpu"), model=Root(start), loss_func=lambda pred, y: (pred + y).mean(), lr=0.0
+    )
     learn.fit(1, cbs=guard)
     assert guard.reason == ("the gradient of w is not finite in epoch 0, training batch 0, the loss is 100000.0." if stops else None)
     unchecked = cbnb.TerminateOnNaN()
@@ -1145,7 +1154,13 @@ def test_a_moment_that_is_over_when_the_fit_begins_stops_it_after_a_batch():
 
 @pytest.mark.parametrize(
     "steps, validate, n_steps, validated, cancelled",
-    [(4, True, 4, 1, ["fit"]), (4, False, 4, 0, ["fit"]), (5, True, 5, 2, ["train", "fit"]), (5, False, 5, 1, ["fit"]), (12, True, 12, 3, [])],
+    [
+        (4, True, 4, 1, ["fit"]),
+        (4, False, 4, 0, ["fit"]),
+        (5, True, 5, 2, ["train", "fit"]),
+        (5, False, 5, 1, ["fit"]),
+        (12, True, 12, 3, []),
+    ],
 )
 def test_what_a_stop_completes_and_says_once(steps, validate, n_steps, validated, cancelled, capsys):
     """In three epochs of four batches."""

@@ -105,7 +105,13 @@ def words(page):
             ["0 of 1 epochs · 00:00 left · paused", "batch 7 · validation", "loss", "0", "planned lr × 0.5"],
             [("0", "0.0"), ("0", "0.0")],
         ),
-        (Progress("fit", 0, 1, 1, 3, share=1.2), 1.004, "<b>", ["0 of 1 epochs · &lt;b&gt;", "batch 1 of 3"], [("100", "100.0"), ("33", "33.3")]),
+        (
+            Progress("fit", 0, 1, 1, 3, share=1.2),
+            1.004,
+            "<b>",
+            ["0 of 1 epochs · &lt;b&gt;", "batch 1 of 3"],
+            [("100", "100.0"), ("33", "33.3")],
+        ),
         (Progress("fit", 0, 1, 1, 3), 0.94, "", ["0 of 1 epochs", "batch 1 of 3", "planned lr × 0.94"], [("0", "0.0"), ("33", "33.3")]),
     ],
 )
@@ -323,5 +329,10 @@ def test_the_latest_panels_stay_open(page):
 def test_time_and_polls_of_a_panel(page):
     """It hears of a click within a twentieth of a second, and is drawn as often however long a fit takes."""
     learn, seen = page.learner(), []
-    learn.fit(1, cbs=cbnb.Callback(after_fit=lambda self: seen.append((self.learn.progress.shown.poll_every, self.learn.progress.shown.patience(100.0)))))
+    learn.fit(
+        1,
+        cbs=cbnb.Callback(
+            after_fit=lambda self: seen.append((self.learn.progress.shown.poll_every, self.learn.progress.shown.patience(100.0)))
+        ),
+    )
     assert seen == [(0.05, 0.0)]

@@ -15,7 +15,19 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import cbnb.all as cbnb
-from cbnb.data import apart, as_loader, default_device, find_bs, first_batch, first_tensor, is_empty, n_batches, refilled, save_rng, split_batch
+from cbnb.data import (
+    apart,
+    as_loader,
+    default_device,
+    find_bs,
+    first_batch,
+    first_tensor,
+    is_empty,
+    n_batches,
+    refilled,
+    save_rng,
+    split_batch,
+)
 from helpers import Line, ab, exact, line_batches, line_learner, noting, same_bits, seed
 
 
@@ -559,7 +571,9 @@ def drawn(loader):
     return random.random(), np.random.rand(), torch.rand(()).item(), [exact(x) for x, _ in loader]
 
 
-@pytest.mark.parametrize("look", [lambda learn: learn.summary(), lambda learn: learn.dls.one_batch(), lambda learn: learn.predict(torch.ones(3))])
+@pytest.mark.parametrize(
+    "look", [lambda learn: learn.summary(), lambda learn: learn.dls.one_batch(), lambda learn: learn.predict(torch.ones(3))]
+)
 def test_looking_at_data_draws_no_random_numbers(look):
     """`summary` moved the loader's own generator on, and those of Python and NumPy."""
     found = []
@@ -704,7 +718,7 @@ T, U = torch.zeros(3, 2), torch.ones(4)
 
 
 @dataclass(frozen=True)
-class Pair:
+class Couple:
     a: object
     b: object = None
 
@@ -717,13 +731,23 @@ def test_a_container_is_refilled_with_its_kind():
     for container in (UserDict(a=1, b=2), OrderedDict(a=1, b=2)):
         changed = refilled(container, new)
         assert type(changed) is type(container) and dict(changed) == dict(a=3, b=2) and container["a"] == 1
-    pair = Pair(1, 2)
-    assert refilled(pair, dict(a=3, c=4)) == Pair(3, 2) and pair == Pair(1, 2) and not hasattr(refilled(pair, dict(c=4)), "c")
+    pair = Couple(1, 2)
+    assert refilled(pair, dict(a=3, c=4)) == Couple(3, 2) and pair == Couple(1, 2) and not hasattr(refilled(pair, dict(c=4)), "c")
 
 
 @pytest.mark.parametrize(
     "batch, first, n",
-    [(T, T, 3), ((U, T), U, 4), (["a", [T]], T, 3), (dict(a=1, b=U), U, 4), (Pair("x", U), U, 4), (namedtuple("N", "a b")(T, U), T, 3), (("a",), None, None), ((), None, None), (3, None, None)],
+    [
+        (T, T, 3),
+        ((U, T), U, 4),
+        (["a", [T]], T, 3),
+        (dict(a=1, b=U), U, 4),
+        (Couple("x", U), U, 4),
+        (namedtuple("N", "a b")(T, U), T, 3),
+        (("a",), None, None),
+        ((), None, None),
+        (3, None, None),
+    ],
 )
 def test_the_first_tensor_and_how_many_items(batch, first, n):
     assert first_tensor(batch) is first
@@ -754,7 +778,18 @@ def test_an_object_tells_how_many_items_it_holds_or_is_named():
 
 @pytest.mark.parametrize(
     "batch, empty",
-    [(T, False), ((T[:0], U[:0]), True), ([T[:0], U], False), (T[:0], True), ((), False), (3, False), (dict(a=U[:0]), True), ((Moves(num_graphs=0),), True), ((Moves(num_graphs=2),), False), (("a", U[:0]), True)],
+    [
+        (T, False),
+        ((T[:0], U[:0]), True),
+        ([T[:0], U], False),
+        (T[:0], True),
+        ((), False),
+        (3, False),
+        (dict(a=U[:0]), True),
+        ((Moves(num_graphs=0),), True),
+        ((Moves(num_graphs=2),), False),
+        (("a", U[:0]), True),
+    ],
 )
 def test_a_batch_is_empty_if_nothing_in_it_holds_an_item(batch, empty):
     assert is_empty(batch) == empty
@@ -762,9 +797,13 @@ def test_a_batch_is_empty_if_nothing_in_it_holds_an_item(batch, empty):
 
 def test_inputs_and_targets():
     assert split_batch((1, 2, 3)) == ((1, 2), (3,)) and split_batch([1]) == ((1,), ()) and split_batch((1, 2)) == ((1,), (2,))
-    assert split_batch((1, 2, 3), 1) == ((1,), (2, 3)) and split_batch((1, 2), 2) == ((1, 2), ()) and split_batch(dict(a=1)) == ((dict(a=1),), ())
+    assert (
+        split_batch((1, 2, 3), 1) == ((1,), (2, 3))
+        and split_batch((1, 2), 2) == ((1, 2), ())
+        and split_batch(dict(a=1)) == ((dict(a=1),), ())
+    )
     assert split_batch(dict(a=1, b=2, c=3), targets=("c", "a")) == (dict(b=2), (3, 1)) and split_batch(3, targets=("a",)) == ((3,), ())
-    assert split_batch(Pair(1, 2), targets=("b",)) == (dict(a=1), (2,)) and split_batch(T, targets=("data",)) == ((T,), ())
+    assert split_batch(Couple(1, 2), targets=("b",)) == (dict(a=1), (2,)) and split_batch(T, targets=("data",)) == ((T,), ())
     moves = Moves(y=1)
     assert split_batch(moves, targets=("y",)) == ((moves,), (1,))
     with pytest.raises(KeyError, match="no target 'z': a Moves has no such attribute"):
@@ -814,7 +853,9 @@ def test_loaders_by_index():
         with pytest.raises(IndexError, match=f"there is no loader {i}: these are 3"):
             dls[i]
     assert dls.train is one and dls.valid is two and on_cpu(one).valid is None and on_cpu(one, None, three).valid is three
-    assert on_cpu(one, targets=["a", "b"]).targets == ("a", "b") and on_cpu(one, targets="ab").targets == ("ab",) and on_cpu(one).targets == ()
+    assert (
+        on_cpu(one, targets=["a", "b"]).targets == ("a", "b") and on_cpu(one, targets="ab").targets == ("ab",) and on_cpu(one).targets == ()
+    )
 
 
 def test_a_loader_over_items_is_like_that_for_validation():
@@ -846,7 +887,13 @@ def test_random_states_are_put_back_as_often_as_asked():
     sampler_own, own = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
     data = TensorDataset(torch.arange(4.0))
     loaders = [DataLoader(data, sampler=torch.utils.data.RandomSampler(data, generator=sampler_own)), DataLoader(data, generator=own), [T]]
-    draw = lambda: (random.random(), np.random.rand(), torch.rand(1).item(), torch.rand(1, generator=sampler_own).item(), torch.rand(1, generator=own).item())
+    draw = lambda: (
+        random.random(),
+        np.random.rand(),
+        torch.rand(1).item(),
+        torch.rand(1, generator=sampler_own).item(),
+        torch.rand(1, generator=own).item(),
+    )
     restore = save_rng(loaders)
     first = draw()
     for _ in range(2):
@@ -870,7 +917,12 @@ def test_what_is_a_loader_and_how_many_batches_it_has():
         len(loader)
     both = type("Both", (), {"__call__": lambda self: None, "__getitem__": lambda self, i: [1][i]})()
     assert as_loader(both) is both and as_loader([1]) == [1]
-    for wrong, words in [(iter([1]), "can be iterated only once"), (3, "a int is no data loader"), (SET, "a TensorDataset is a dataset"), (T, "a Tensor holds items")]:
+    for wrong, words in [
+        (iter([1]), "can be iterated only once"),
+        (3, "a int is no data loader"),
+        (SET, "a TensorDataset is a dataset"),
+        (T, "a Tensor holds items"),
+    ]:
         with pytest.raises(TypeError, match=words):
             as_loader(wrong)
     with pytest.raises(TypeError, match="dls is None: pass DataLoaders"):
@@ -879,7 +931,20 @@ def test_what_is_a_loader_and_how_many_batches_it_has():
         cbnb.Learner([DataLoader([1])], Line(), nn.MSELoss())
 
 
-@pytest.mark.parametrize("columns, refused", [((T, U), True), ([T, U], True), ((T, T), False), ((T, T[:2]), False), ((torch.zeros(2, 3), torch.zeros(2, 4)), True), ([torch.zeros(2, 3), torch.zeros(2, 4)], False), ((T, T.long()), True), ((T,), False), ((T, "a"), False)])
+@pytest.mark.parametrize(
+    "columns, refused",
+    [
+        ((T, U), True),
+        ([T, U], True),
+        ((T, T), False),
+        ((T, T[:2]), False),
+        ((torch.zeros(2, 3), torch.zeros(2, 4)), True),
+        ([torch.zeros(2, 3), torch.zeros(2, 4)], False),
+        ((T, T.long()), True),
+        ((T,), False),
+        ((T, "a"), False),
+    ],
+)
 def test_columns_are_told_from_batches(columns, refused):
     if refused:
         with pytest.raises(TypeError, match="holds inputs and targets, not batches"):

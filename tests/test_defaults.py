@@ -10,7 +10,24 @@ from cbnb import chart, dashboard, display, hooks, lr_finder, lr_rules, lr_trial
 from cbnb.dialects import fastai_v1, fastai_v2, mindspore_callbacks, mindspore_context, v1_loop
 
 DIALECTS = SimpleNamespace(v1=fastai_v1, v1_loop=v1_loop, v2=fastai_v2, mindspore=mindspore_callbacks, context=mindspore_context)
-PLACES = [cbnb, preds, recorder, metrics, hooks, optim, plot, chart, widgets, lr_rules, lr_trials, lr_finder, mixup, dashboard, display, DIALECTS]
+PLACES = [
+    cbnb,
+    preds,
+    recorder,
+    metrics,
+    hooks,
+    optim,
+    plot,
+    chart,
+    widgets,
+    lr_rules,
+    lr_trials,
+    lr_finder,
+    mixup,
+    dashboard,
+    display,
+    DIALECTS,
+]
 
 DEFAULTS = """
     Learner: lr=0.001, moms=(0.95, 0.85, 0.95), default_cbs=True

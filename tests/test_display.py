@@ -379,7 +379,14 @@ def test_html_is_escaped():
 
 @pytest.mark.parametrize(
     "value, text",
-    [(0.001, "0.001000"), (-0.001, "-0.001000"), (0.000999, "9.990e-04"), (999999.5, "999999.500000"), (1e6, "1.000e+06"), (-1e6, "-1.000e+06")]
+    [
+        (0.001, "0.001000"),
+        (-0.001, "-0.001000"),
+        (0.000999, "9.990e-04"),
+        (999999.5, "999999.500000"),
+        (1e6, "1.000e+06"),
+        (-1e6, "-1.000e+06"),
+    ]
     + [(inf, "inf"), (-inf, "-inf"), (10**6, "1000000"), (True, "True")],
 )
 def test_a_cell_has_digits_or_an_exponent(value, text):
@@ -403,7 +410,16 @@ def test_a_line_has_the_widths_of_its_headings(values, names, line):
 
 @pytest.mark.parametrize(
     "losses, best",
-    [([], None), ([0.5], None), ([0.5, 0.4], 1), ([0.4, 0.5], 0), ([None, 0.5], 1), ([nan, None, 3], 2), ([-inf, 2, 1.0], 2), ([nan, "-"], None)],
+    [
+        ([], None),
+        ([0.5], None),
+        ([0.5, 0.4], 1),
+        ([0.4, 0.5], 0),
+        ([None, 0.5], 1),
+        ([nan, None, 3], 2),
+        ([-inf, 2, 1.0], 2),
+        ([nan, "-"], None),
+    ],
 )
 def test_the_best_row_is_the_first_with_the_lowest_finite_loss(losses, best):
     names, rows = ["epoch", "valid_loss"], [[10 + i, loss] for i, loss in enumerate(losses)]
@@ -474,7 +490,11 @@ AT = Progress("fit", 1, 3, 2, 4, left=61.0, rate=1234.6, loss=0.5)
         (AT, 51, "1 of 3 epochs, loss 0.5000, 01:01 left"),
         (AT, 37, "1 of 3 epochs, 01:01 left"),
         (AT, 1, "1 of 3 epochs, 01:01 left"),
-        (Progress("fit", 0, 1, 7, None, training=False, loss=0.0, left=0.0, rate=0.0), inf, "0 of 1 epochs, batch 7 of validation, loss 0.0000, 00:00 left"),
+        (
+            Progress("fit", 0, 1, 7, None, training=False, loss=0.0, left=0.0, rate=0.0),
+            inf,
+            "0 of 1 epochs, batch 7 of validation, loss 0.0000, 00:00 left",
+        ),
         (Progress("fit", 0, 1, 7, 9), inf, "0 of 1 epochs, batch 7 of 9"),
         (Progress("validate", 0, 1, 2, 4, loss=1.0), inf, "validate: batch 2 of 4"),
         (Progress("lr_find", 0, 1, 5, 100, lr=0.01234), inf, "lr_find: 5 of 100 updates, lr 0.012"),
@@ -502,9 +522,11 @@ def test_the_losses_of_a_fit_as_a_chart():
     page = losses_chart(learn.recorder.last())
     assert words_of(page)[:3] == ["train, each batch ", "train, smoothed ", "valid "]
     assert words_of(page)[3:8] == ["10", "0", "5", "10", "15"]  # from the lowest loss to the highest, rounded
-    assert words_of(page)[8:] == ["step", "0", "1", "2", "3", "epoch", "0"] and 'height:170px' in page and "max-width:960px" in page
+    assert words_of(page)[8:] == ["step", "0", "1", "2", "3", "epoch", "0"] and "height:170px" in page and "max-width:960px" in page
     raw, smooth, valid = re.findall(r'<path class="(\w*)" stroke="(.*?)" d="M(.*?)"/>', page.split("</svg>")[0])
-    assert raw[:2] == ("faint", COLORS["raw"]) and raw[2].count("L") == 3 and smooth[:2] == ("", COLORS["train"]) and smooth[2].count("L") == 3
+    assert (
+        raw[:2] == ("faint", COLORS["raw"]) and raw[2].count("L") == 3 and smooth[:2] == ("", COLORS["train"]) and smooth[2].count("L") == 3
+    )
     assert valid[1:] == (COLORS["valid"], "960.0,145.3h0") and 'class="dots"' in page
     without = line_learner(4, valid=False)
     without.fit(1)
@@ -651,7 +673,9 @@ def test_how_far_a_validation_is(n, clock, seen):
     learn = ticking(clock, dls=cbnb.DataLoaders(batches, batches if n else lambda: iter(batches), device="cpu"))
     learn.validate()
     # it may be over soon: the first is shown after 5 * 0.25 s
-    assert seen.last.reached("purpose", "epochs", "n_epoch", "batches", "n_batches", "training") == [("validate", 0, 1, i, n, False) for i in (2, 3, 4, 5, 6)]
+    assert seen.last.reached("purpose", "epochs", "n_epoch", "batches", "n_batches", "training") == [
+        ("validate", 0, 1, i, n, False) for i in (2, 3, 4, 5, 6)
+    ]
     assert seen.last.reached("share", "left", "rate", "loss") == [(i / 6 if n else None, None, None, None) for i in (2, 3, 4, 5, 6)]
     assert seen.last.told[0] == ("start", [], None)
     learn.get_preds()

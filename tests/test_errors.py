@@ -475,7 +475,9 @@ def test_a_step_may_find_its_loss_without_targets():
             learn.loss_grad = learn.pred.square().mean()
             learn.loss = learn.loss_grad.detach()
 
-    learn = cbnb.Learner(cbnb.DataLoaders([(torch.ones(4, 1),)] * 3), torch.nn.Linear(1, 1), train_step=OwnLoss(), lr=0.1, default_cbs=False)
+    learn = cbnb.Learner(
+        cbnb.DataLoaders([(torch.ones(4, 1),)] * 3), torch.nn.Linear(1, 1), train_step=OwnLoss(), lr=0.1, default_cbs=False
+    )
     before = learn.model.weight.clone()
     learn.fit(1)
     assert not torch.equal(learn.model.weight, before)
@@ -491,7 +493,10 @@ def test_schedules_give_as_many_numbers_as_there_are_groups():
     "make, words",
     {
         "no loaders": (lambda: cbnb.Learner(None, Line(), torch.nn.MSELoss()), "dls is None"),
-        "two loaders": (lambda: cbnb.Learner((torch.utils.data.DataLoader([1]),) * 2, Line(), torch.nn.MSELoss()), r"DataLoaders\(train, valid\)"),
+        "two loaders": (
+            lambda: cbnb.Learner((torch.utils.data.DataLoader([1]),) * 2, Line(), torch.nn.MSELoss()),
+            r"DataLoaders\(train, valid\)",
+        ),
         "model class": (lambda: cbnb.Learner(line_batches(1), Line, torch.nn.MSELoss()), "not a model"),
         "loss class": (lambda: cbnb.Learner(line_batches(1), Line(), torch.nn.MSELoss), r"pass MSELoss\(\)"),
         "two moms": (lambda: cbnb.Learner(line_batches(1), Line(), torch.nn.MSELoss(), moms=(0.9, 0.8)), "three numbers"),
@@ -552,15 +557,35 @@ HELP = {
     "LBFGS": (learner(opt_func=torch.optim.LBFGS), TypeError, r"LBFGS evaluates the loss several times.*train_step=ClosureStep\(\)"),
     "epochs": (fit(epochs=3), TypeError, r"^fit has no argument 'epochs': did you mean n_epoch=\?$"),
     "n_epochs": (fit(n_epochs=3), TypeError, r"did you mean n_epoch="),
-    "lr of one-cycle": (lambda: line_learner().fit_one_cycle(2, lr=0.1), TypeError, r"fit_one_cycle has no argument 'lr': did you mean lr_max="),
+    "lr of one-cycle": (
+        lambda: line_learner().fit_one_cycle(2, lr=0.1),
+        TypeError,
+        r"fit_one_cycle has no argument 'lr': did you mean lr_max=",
+    ),
     "lr of sgdr": (lambda: line_learner().fit_sgdr(1, 2, lr=0.1), TypeError, r"did you mean lr_max="),
-    "lr of fine_tune": (lambda: grouped_learner().fine_tune(1, nonsense=0.1), TypeError, r"fit_one_cycle has no argument 'nonsense': there are n_epoch"),
+    "lr of fine_tune": (
+        lambda: grouped_learner().fine_tune(1, nonsense=0.1),
+        TypeError,
+        r"fit_one_cycle has no argument 'nonsense': there are n_epoch",
+    ),
     "max_lr": (lambda: line_learner().fit_flat_cos(1, max_lr=0.1), TypeError, r"did you mean lr="),
-    "n_epoch of fine_tune": (lambda: line_learner().fine_tune(n_epoch=1), TypeError, r"fine_tune has no argument 'n_epoch': did you mean epochs="),
+    "n_epoch of fine_tune": (
+        lambda: line_learner().fine_tune(n_epoch=1),
+        TypeError,
+        r"fine_tune has no argument 'n_epoch': did you mean epochs=",
+    ),
     "misspelt": (lambda: line_learner().lr_find(num_its=10), TypeError, r"did you mean num_it="),
     "misspelt in get_preds": (lambda: line_learner().get_preds(with_losses=True), TypeError, r"did you mean with_loss="),
-    "nothing alike": (lambda: line_learner().validate(colour="red"), TypeError, r"validate has no argument 'colour': there are ds_idx, dl, cbs"),
-    "device": (lambda: cbnb.Learner(line_batches(1), Line(), device="cpu"), TypeError, r"Learner has no argument 'device'.*DataLoaders\(.*device="),
+    "nothing alike": (
+        lambda: line_learner().validate(colour="red"),
+        TypeError,
+        r"validate has no argument 'colour': there are ds_idx, dl, cbs",
+    ),
+    "device": (
+        lambda: cbnb.Learner(line_batches(1), Line(), device="cpu"),
+        TypeError,
+        r"Learner has no argument 'device'.*DataLoaders\(.*device=",
+    ),
     "optimizer": (lambda: cbnb.Learner(line_batches(1), Line(), optimizer=torch.optim.SGD), TypeError, r"did you mean opt_func="),
     "val_loss": (
         lambda: line_learner().fit(1, cbs=cbnb.EarlyStopping(monitor="val_loss")),
@@ -803,13 +828,16 @@ def test_a_model_that_computes_its_loss_and_a_loss_func_exclude_each_other():
     assert "without a loss_func it gets the entries by name" in e.value.__notes__[0]
 
 
-@pytest.mark.parametrize("call, name, hint", [
-    (lambda: cbnb.EarlyStopping("accuracy", mode="max"), "mode", "comp"),
-    (lambda: cbnb.EarlyStopping(restore_best_weights=True), "restore_best_weights", "restore"),
-    (lambda: cbnb.ReduceLROnPlateau(mode="min"), "mode", "comp"),
-    (lambda: cbnb.SaveModel(filepath="best"), "filepath", "fname"),
-    (lambda: cbnb.Tracker(metric="accuracy"), "metric", None),
-])
+@pytest.mark.parametrize(
+    "call, name, hint",
+    [
+        (lambda: cbnb.EarlyStopping("accuracy", mode="max"), "mode", "comp"),
+        (lambda: cbnb.EarlyStopping(restore_best_weights=True), "restore_best_weights", "restore"),
+        (lambda: cbnb.ReduceLROnPlateau(mode="min"), "mode", "comp"),
+        (lambda: cbnb.SaveModel(filepath="best"), "filepath", "fname"),
+        (lambda: cbnb.Tracker(metric="accuracy"), "metric", None),
+    ],
+)
 def test_trackers_say_what_their_arguments_are_called(call, name, hint):
     with pytest.raises(TypeError, match=f"has no argument '{name}': " + (f"did you mean {hint}=" if hint else "there are monitor")):
         call()

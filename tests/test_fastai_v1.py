@@ -536,7 +536,13 @@ def test_handler_by_itself():
 
 def test_what_a_handler_returns():
     x, other = torch.ones(2), torch.zeros(2)
-    flags = dict(on_backward_begin="skip_bwd", on_backward_end="skip_step", on_step_end="skip_zero", on_batch_end="stop_epoch", on_epoch_end="stop_training")
+    flags = dict(
+        on_backward_begin="skip_bwd",
+        on_backward_end="skip_step",
+        on_step_end="skip_zero",
+        on_batch_end="stop_epoch",
+        on_epoch_end="stop_training",
+    )
     cbs = [Answers(slot, **{flag: True}) for slot, flag in flags.items()]
     cbs += [Answers("on_batch_begin", last_input=other, last_target=x), Answers("on_loss_begin", last_output=other)]
     for with_flags in (True, False):
@@ -1037,7 +1043,9 @@ def test_rates_fall_on_a_plateau():
     assert near(watched(v1.ReduceLROnPlateau, [3, 3, 2.9, 2.5], min_delta=0.3).lrs[::2], (0.1, 0.1, 0.02, 0.004))
 
 
-@pytest.mark.parametrize("wrong, words", [(dict(mode="low"), "mode='low'"), (dict(patience=-1), "patience"), (dict(min_delta=-1), "min_delta")])
+@pytest.mark.parametrize(
+    "wrong, words", [(dict(mode="low"), "mode='low'"), (dict(patience=-1), "patience"), (dict(min_delta=-1), "min_delta")]
+)
 def test_wrong_settings_of_trackers(wrong, words):
     with pytest.raises(ValueError, match=words):
         v1.EarlyStopping(line_learner(), **wrong)
@@ -1616,7 +1624,11 @@ def test_a_script_of_v1_keeps_its_calls(tmp_path, capsys):
     assert near(ab(learn), (0.72, 1.08)) and capsys.readouterr().out == ""
     learn.fit_one_cycle(2, max_lr=0.1, callbacks=three)
     assert learn.recorder.lrs[0] == pytest.approx(0.1 / 25) and max(learn.recorder.lrs) == pytest.approx(0.1)
-    assert made == [learn.dls.train] * 2 and (one.slots.count("train_begin"), len(two.slots)) == (2, 19) and three.slots.count("epoch_end") == 2
+    assert (
+        made == [learn.dls.train] * 2
+        and (one.slots.count("train_begin"), len(two.slots)) == (2, 19)
+        and three.slots.count("epoch_end") == 2
+    )
     learn.save("a")
     assert learn.load("a", purge=True) is learn
     learn.lr_find(num_it=10)
@@ -1656,7 +1668,9 @@ def test_other_arguments_of_the_learner_of_v1():
     assert learn.gradient_clipping.clip == 0.5
     net = nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 1))
     for train_bn in (True, False):
-        learn = v1.Learner([(torch.ones(4, 1), torch.ones(4, 1))], net, torch.optim.SGD, nn.MSELoss(), train_bn=train_bn, layer_groups=[net[0], net[1]])
+        learn = v1.Learner(
+            [(torch.ones(4, 1), torch.ones(4, 1))], net, torch.optim.SGD, nn.MSELoss(), train_bn=train_bn, layer_groups=[net[0], net[1]]
+        )
         learn.freeze()
         assert net[0].weight.requires_grad is train_bn and net[1].weight.requires_grad
         learn.unfreeze()

@@ -110,7 +110,11 @@ def test_recurrent_models_are_reset_and_regularized():
     plain = recurrent_fit(*v2.rnn_cbs())
     assert plain.model.calls == ["reset", "reset", "train", "reset", "valid", "reset"] and plain.model.w == 1
     assert plain.rnn.out.shape == (2, 3) and len(v2.rnn_cbs()) == 2 and len(v2.rnn_cbs(beta=1)) == 3
-    for how, slope in ((dict(alpha=0.5), 0.5 * 4 * 2 * 14 / 3), (dict(beta=1.0), 2.0), (dict(alpha=0.5, beta=1.0), 0.5 * 4 * 2 * 14 / 3 + 2)):
+    for how, slope in (
+        (dict(alpha=0.5), 0.5 * 4 * 2 * 14 / 3),
+        (dict(beta=1.0), 2.0),
+        (dict(alpha=0.5, beta=1.0), 0.5 * 4 * 2 * 14 / 3 + 2),
+    ):
         learn = recurrent_fit(*v2.rnn_cbs(**how))
         assert learn.model.w.item() == pytest.approx(1 - 0.01 * slope) and learn.recorder.losses[0] == pytest.approx(0, abs=1e-10)
     single = recurrent_fit(*v2.rnn_cbs(beta=1.0), n=1, target=1.0)  # nothing changes in one step

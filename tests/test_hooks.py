@@ -60,7 +60,9 @@ def run_to(learn, end, event, **kwargs) -> None:
 
 
 @pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("event, phase", [("before_fit", "train"), ("after_pred", "train"), ("after_pred", "validate"), ("after_epoch", "train")])
+@pytest.mark.parametrize(
+    "event, phase", [("before_fit", "train"), ("after_pred", "train"), ("after_pred", "validate"), ("after_epoch", "train")]
+)
 @pytest.mark.parametrize("every", [None, 2])
 def test_no_hook_is_left_however_the_fit_ends(end, event, phase, every):
     for order in (-30, 70):  # the callback that raises comes before it, or after it
@@ -514,7 +516,9 @@ def test_a_mixed_fit_that_fails_leaves_nothing_behind():
     assert len(line_batches()) == 2 and learn.recorder.last().n_steps == 2
 
 
-@pytest.mark.parametrize("make", [lambda: cbnb.TrainStep(sens=8.0), lambda: cbnb.ClipStep(value=1e9), lambda: SumStep(None, nn.MSELoss(reduction="none"))])
+@pytest.mark.parametrize(
+    "make", [lambda: cbnb.TrainStep(sens=8.0), lambda: cbnb.ClipStep(value=1e9), lambda: SumStep(None, nn.MSELoss(reduction="none"))]
+)
 def test_mixing_with_a_step_of_ones_own(make):
     """The loss of the partners was not scaled as that of the items was."""
 
@@ -548,7 +552,9 @@ class SumStep(cbnb.TrainStep):
 def test_losses_that_cannot_be_mixed_are_refused(make, with_loss):
     model = Line()
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
-    learn = line_learner(model=model, lr=1e-3, opt_func=torch.optim.AdamW, train_step=make(model, opt), loss_func=nn.MSELoss() if with_loss else None)
+    learn = line_learner(
+        model=model, lr=1e-3, opt_func=torch.optim.AdamW, train_step=make(model, opt), loss_func=nn.MSELoss() if with_loss else None
+    )
     with pytest.raises(ValueError, match="loss"):
         learn.fit(1, cbs=cbnb.MixUp)
     assert ab(learn) == (0, 0)
@@ -723,10 +729,14 @@ def test_layers_that_are_not_there_are_named_with_those_that_are(which, said):
         find_layers(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)), which)
 
 
-@pytest.mark.parametrize("kwargs, flags", [({}, (False, False)), (dict(detach=False), (True, True)), (dict(include_paramless=True), (False, False))])
+@pytest.mark.parametrize(
+    "kwargs, flags", [({}, (False, False)), (dict(detach=False), (True, True)), (dict(include_paramless=True), (False, False))]
+)
 def test_a_hook_callback_passes_its_settings_on(kwargs, flags):
     seen = []
-    cb = cbnb.HookCallback(hook=lambda m, inp, out: seen.append((type(m).__name__, inp[0].requires_grad or m.training and out.requires_grad)), **kwargs)
+    cb = cbnb.HookCallback(
+        hook=lambda m, inp, out: seen.append((type(m).__name__, inp[0].requires_grad or m.training and out.requires_grad)), **kwargs
+    )
     cb.run_valid = False
     net_learner(1).fit(1, cbs=cb)
     layers = ["Linear", "ReLU", "Linear"] if "include_paramless" in kwargs else ["Linear"] * 2
@@ -745,7 +755,9 @@ def test_functions_for_events_may_be_left_out():
 @pytest.mark.parametrize("bins", [0, 4])
 def test_what_is_kept_of_an_output(bins):
     """Of 0, 0.05, 1 and 3: between 0 and 3 three fall into the first half."""
-    kept = summarized(dict(a=torch.tensor([[0.0, 3.0]]), b=(torch.tensor([0.05]), torch.tensor([7])), c=[torch.tensor([1.0]).double()]), 0.05, bins)
+    kept = summarized(
+        dict(a=torch.tensor([[0.0, 3.0]]), b=(torch.tensor([0.05]), torch.tensor([7])), c=[torch.tensor([1.0]).double()]), 0.05, bins
+    )
     values = [0, 0.05, 1, 3]
     mean = sum(values) / 4
     std = (sum((v - mean) ** 2 for v in values) / 4) ** 0.5
@@ -797,7 +809,9 @@ class Says(nn.Module):
 def told(rows, **kwargs) -> cbnb.ActivationStats:
     """Statistics of a model with the one layer '', one batch for each row."""
     stats = cbnb.ActivationStats(**{"modules": ""} | kwargs)
-    learn = line_learner(dls=[(torch.zeros(1), torch.zeros(1))] * len(rows), model=Says(rows), loss_func=lambda pred, y: pred.sum(), lr=0.0, cbs=stats)
+    learn = line_learner(
+        dls=[(torch.zeros(1), torch.zeros(1))] * len(rows), model=Says(rows), loss_func=lambda pred, y: pred.sum(), lr=0.0, cbs=stats
+    )
     with learn.no_logging():
         learn.fit(1)
     return stats
@@ -896,7 +910,10 @@ def test_the_colour_map_of_one_layer_over_a_given_range(monkeypatch):
     image = stats.color_dim("1", (-1, 2)).axes[0].images[0]
     assert image.get_extent() == [0, 4, -1, 2] and (image.get_array() == stats.hist(1, (-1, 2)).numpy()).all()  # batches 0 and 2
     stats.color_dim()
-    assert shown == [("colour map of the outputs of 1 Linear over 2 batches", None), ("colour map of the outputs of 0 Linear, 1 Linear, 2 Linear over 2 batches", None)]
+    assert shown == [
+        ("colour map of the outputs of 1 Linear over 2 batches", None),
+        ("colour map of the outputs of 0 Linear, 1 Linear, 2 Linear over 2 batches", None),
+    ]
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -905,13 +922,19 @@ def test_the_figure_of_layer_statistics(n, monkeypatch):
     monkeypatch.setattr("cbnb.hooks.show", lambda fig, text, return_fig: shown.append((text, return_fig)) or fig)
     stats = layers_learner(n, near_zero=0.25)
     fig = stats.plot_layer_stats()
-    assert [ax.get_title() for ax in fig.axes] == ["mean", "standard deviation", "share within 0.25 of 0"] and list(fig.get_size_inches()) == [9, 2.7]
+    assert [ax.get_title() for ax in fig.axes] == ["mean", "standard deviation", "share within 0.25 of 0"] and list(
+        fig.get_size_inches()
+    ) == [9, 2.7]
     for k, ax in enumerate(fig.axes):
         assert ax.get_xlabel() == "step" and [list(line.get_ydata()) for line in ax.lines] == [stats.layer_stats(i)[k] for i in range(n)]
         assert all(list(line.get_xdata()) == [0, 1, 2] and line.get_marker() == "." and line.get_linewidth() == 1.3 for line in ax.lines)
     assert fig.axes[2].get_ylim() == (-0.03, 1.03) and (fig.axes[2].get_legend() is None) == (n == 1)
     title = fig.get_suptitle()
-    assert title == ("0 Linear" if n == 1 else "") and shown[0][0].startswith("3 batches; 0 Linear, std from") and shown[0][0].count("Linear") == n
+    assert (
+        title == ("0 Linear" if n == 1 else "")
+        and shown[0][0].startswith("3 batches; 0 Linear, std from")
+        and shown[0][0].count("Linear") == n
+    )
     colors = [line.get_color() for line in fig.axes[0].lines]
     import matplotlib
 
@@ -942,7 +965,9 @@ def test_bounds_grow_to_round_numbers(bounds, values, found):
 
 def test_a_run_in_a_frame_for_the_whole_of_it():
     """Of twenty steps, the first two may be higher than the frame, and a validation loss may not."""
-    learn = line_learner(20, lr=1e-4, loss_func=lambda pred, y: (pred - y).square().mean() * (9 if learn.training and learn.iter < 2 else 1))
+    learn = line_learner(
+        20, lr=1e-4, loss_func=lambda pred, y: (pred - y).square().mean() * (9 if learn.training and learn.iter < 2 else 1)
+    )
     with learn.no_logging():
         learn.fit(1)
     run = learn.recorder.last()
@@ -988,7 +1013,9 @@ def test_each_figure_takes_the_place_of_the_one_before(monkeypatch):
         def update(self, bundle, **kwargs):
             calls.append(("update", bundle["text/plain"], kwargs))
 
-    monkeypatch.setattr(display, "display", lambda bundle, display_id=None, **kwargs: calls.append((display_id, bundle["text/plain"], kwargs)) or Handle())
+    monkeypatch.setattr(
+        display, "display", lambda bundle, display_id=None, **kwargs: calls.append((display_id, bundle["text/plain"], kwargs)) or Handle()
+    )
     learn = line_learner(cbs=cbnb.ShowGraph)
     for _ in range(2):
         start = len(calls)

@@ -10,7 +10,19 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
-from cbnb.learner import as_count, as_list, as_loss, as_step, check_valid_every, checked_lr, computes_loss, depends_on, divided, is_a, loss_and_pred
+from cbnb.learner import (
+    as_count,
+    as_list,
+    as_loss,
+    as_step,
+    check_valid_every,
+    checked_lr,
+    computes_loss,
+    depends_on,
+    divided,
+    is_a,
+    loss_and_pred,
+)
 from helpers import Line, ab, line_batches, line_learner
 
 
@@ -77,7 +89,12 @@ def test_summary_records_no_graph_and_leaves_no_hook():
 
     learn = line_learner(model=Noting())
     text = learn.summary()
-    assert seen == [(False, False, "validate")] and learn.purpose == "fit" and learn.model.training and "2 parameters, 2 of them trainable" in text
+    assert (
+        seen == [(False, False, "validate")]
+        and learn.purpose == "fit"
+        and learn.model.training
+        and "2 parameters, 2 of them trainable" in text
+    )
     assert not any(m._forward_hooks for m in learn.model.modules())
     state = torch.get_rng_state()
     learn.summary()
@@ -192,7 +209,17 @@ def test_losses_are_told_from_predictions(out, training, losses, rest):
     assert (told(found[0]), told(found[1])) == (losses, rest) and all(isinstance(v, torch.Tensor) for v in found[0])
 
 
-@pytest.mark.parametrize("out, training, words", [(None, True, "returned None"), (P, True, "train_step"), ("no", True, "'no'"), ({}, True, "train_step"), (None, False, "eval_step returned nothing"), ((), False, "eval_step")])
+@pytest.mark.parametrize(
+    "out, training, words",
+    [
+        (None, True, "returned None"),
+        (P, True, "train_step"),
+        ("no", True, "'no'"),
+        ({}, True, "train_step"),
+        (None, False, "eval_step returned nothing"),
+        ((), False, "eval_step"),
+    ],
+)
 def test_a_result_without_a_loss_or_a_prediction_is_refused(out, training, words):
     with pytest.raises(TypeError, match=words):
         divided(out, training)
@@ -260,7 +287,11 @@ def test_what_is_a_step():
     step = cbnb.ModelLossStep()
     assert as_step(step, "train_step") is step
     parts = dict.fromkeys(("predict", "loss", "backward", "step", "zero_grad"), print)
-    for wrong, words in [(cbnb.ModelLossStep, "is the class ModelLossStep: pass an instance"), (types.SimpleNamespace(**parts), "has the parts of a step"), (3, "train_step=3 is no step")]:
+    for wrong, words in [
+        (cbnb.ModelLossStep, "is the class ModelLossStep: pass an instance"),
+        (types.SimpleNamespace(**parts), "has the parts of a step"),
+        (3, "train_step=3 is no step"),
+    ]:
         with pytest.raises(TypeError, match=words):
             as_step(wrong, "train_step")
     del parts["step"]
@@ -268,9 +299,20 @@ def test_what_is_a_step():
     assert as_step(almost, "train_step").func is almost
 
 
-@pytest.mark.parametrize("batch, words", [(dict(x=P, label=Y, z=Y), "targets='label'"), (dict(x=P, y=Y, target=Y), "targets='target'"), (dict(x=P, z=Y), "targets='z'"), ({}, None), (P, None)])
+@pytest.mark.parametrize(
+    "batch, words",
+    [
+        (dict(x=P, label=Y, z=Y), "targets='label'"),
+        (dict(x=P, y=Y, target=Y), "targets='target'"),
+        (dict(x=P, z=Y), "targets='z'"),
+        ({}, None),
+        (P, None),
+    ],
+)
 def test_a_model_that_fails_on_a_dict_is_told_how_to_name_its_target(batch, words):
-    learn = line_learner(dls=cbnb.DataLoaders([(batch, Y)], n_inp=1, device="cpu"), model=type("Fails", (Line,), dict(forward=lambda self, x: 1 / 0))())
+    learn = line_learner(
+        dls=cbnb.DataLoaders([(batch, Y)], n_inp=1, device="cpu"), model=type("Fails", (Line,), dict(forward=lambda self, x: 1 / 0))()
+    )
     with pytest.raises(ZeroDivisionError) as caught:
         learn.fit(1)
     notes = [note for note in caught.value.__notes__ if "the batch is a dict" in note]
@@ -322,7 +364,12 @@ def test_an_optimizer_is_asked_to_zero_its_gradients_its_own_way():
 def test_a_frozen_parameter_is_no_obstacle_to_a_function_that_trains():
     model = Line()
     model.b.requires_grad_(False)
-    learn = line_learner(1, model=model, train_step=lambda x, y: nn.functional.mse_loss(model(x), y), opt_func=lambda groups, lr: torch.optim.SGD(model.parameters(), lr))
+    learn = line_learner(
+        1,
+        model=model,
+        train_step=lambda x, y: nn.functional.mse_loss(model(x), y),
+        opt_func=lambda groups, lr: torch.optim.SGD(model.parameters(), lr),
+    )
     learn.fit(1)
     assert ab(learn) == pytest.approx((0.4, 0))
 
@@ -376,7 +423,9 @@ def test_an_opt_func_that_a_step_leaves_no_use_for_is_told():
     assert learn.lr == 0.1 and learn.opt is step.opt
 
 
-@pytest.mark.parametrize("given, want", [(None, []), ("ab", ["ab"]), (3, [3]), ([1, 2], [1, 2]), ((1,), [1]), (Line, [Line]), ({1}, [1]), (range(2), [0, 1])])
+@pytest.mark.parametrize(
+    "given, want", [(None, []), ("ab", ["ab"]), (3, [3]), ([1, 2], [1, 2]), ((1,), [1]), (Line, [Line]), ({1}, [1]), (range(2), [0, 1])]
+)
 def test_one_or_several_are_a_list(given, want):
     assert as_list(given) == want
     assert as_list(N) == [N] and [v.item() for v in as_list(torch.arange(2))] == [0, 1]
@@ -414,7 +463,10 @@ def test_two_different_rates_are_refused():
         checked_lr(0.1, partial(torch.optim.SGD, lr=0.5))
 
 
-@pytest.mark.parametrize("n, least, error", [(0, 1, ValueError), (-1, 0, ValueError), (True, 0, TypeError), (1.0, 0, TypeError), ("1", 0, TypeError), (None, 0, TypeError)])
+@pytest.mark.parametrize(
+    "n, least, error",
+    [(0, 1, ValueError), (-1, 0, ValueError), (True, 0, TypeError), (1.0, 0, TypeError), ("1", 0, TypeError), (None, 0, TypeError)],
+)
 def test_what_is_no_count_is_refused(n, least, error):
     with pytest.raises(error, match=f"n_epoch={n!r} should be"):
         as_count(n, "n_epoch", least)
@@ -435,7 +487,7 @@ def test_a_fit_that_begins_later_counts_as_if_it_had_begun_before():
     seen, at = [], dict.fromkeys(("before_fit", "before_train", "after_batch"))
     look = lambda cb: seen.append((cb.learn.epoch, cb.learn.train_iter, cb.learn.pct_train))
     learn = line_learner(2, valid=False)
-    learn.fit(4, start_epoch=3, cbs=cbnb.Callback(**{name: look for name in at}))
+    learn.fit(4, start_epoch=3, cbs=cbnb.Callback(**dict.fromkeys(at, look)))
     assert seen == [(3, 0, 0.75), (3, 0, 0.75), (3, 1, 0.875), (3, 2, 1.0)]
     learn.fit(4, start_epoch=4)
     assert learn.recorder.history[-1].n_steps == 0
@@ -471,7 +523,17 @@ def test_a_recurrent_model_is_reset_before_a_run():
 def test_after_a_fit_the_learner_holds_no_batch_and_after_an_evaluation_what_it_held():
     learn = line_learner()
     learn.fit(2)
-    state = lambda: (learn.training, learn.purpose, learn.xb, learn.yb, learn.pred, learn.epoch, learn.train_iter, learn.pct_train, learn.iter)
+    state = lambda: (
+        learn.training,
+        learn.purpose,
+        learn.xb,
+        learn.yb,
+        learn.pred,
+        learn.epoch,
+        learn.train_iter,
+        learn.pct_train,
+        learn.iter,
+    )
     before = state()
     assert before == (False, "fit", (None,), (None,), None, 1, 4, 1.0, 0)
     learn.validate(), learn.get_preds(), learn.summary()
@@ -480,7 +542,12 @@ def test_after_a_fit_the_learner_holds_no_batch_and_after_an_evaluation_what_it_
 
 def test_where_in_the_loop_it_is():
     seen = {}
-    look = cbnb.Callback(**{name: lambda cb, name=name: seen.setdefault(name, (cb.learn.where(name), cb.learn.where(), cb.learn.stopped_where())) for name in ("before_fit", "after_batch", "after_validate", "after_epoch")})
+    look = cbnb.Callback(
+        **{
+            name: lambda cb, name=name: seen.setdefault(name, (cb.learn.where(name), cb.learn.where(), cb.learn.stopped_where()))
+            for name in ("before_fit", "after_batch", "after_validate", "after_epoch")
+        }
+    )
     learn = line_learner(2)
     assert learn.where() == "outside a run"
     learn.fit(1, cbs=look)

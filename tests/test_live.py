@@ -213,7 +213,10 @@ DISPLAYS['plain'] = Notebook; set_display(None)""")
 
 
 def test_an_error_and_an_interrupt_end_in_a_true_state(kernel):
-    for error, word in (("ValueError", "failed in epoch 1, training batch 2: ValueError"), ("KeyboardInterrupt", "stopped in epoch 1 at batch 2 after ")):
+    for error, word in (
+        ("ValueError", "failed in epoch 1, training batch 2: ValueError"),
+        ("KeyboardInterrupt", "stopped in epoch 1 at batch 2 after "),
+    ):
         _, shown = kernel.run(f"""
 class Fails(Callback):
     def after_step(self):
@@ -221,7 +224,11 @@ class Fails(Callback):
 try: line_learner(4, progress=True).fit(3, cbs=Fails)
 except BaseException as e: pass""")
         final = [m for m in shown if "display_data" in m["msg_type"]][-1]["content"]["data"]
-        assert final["text/plain"].splitlines()[-1].startswith(word) and word in final["text/html"] and "cbnb-bar" not in final["text/html"].split("<svg")[0]
+        assert (
+            final["text/plain"].splitlines()[-1].startswith(word)
+            and word in final["text/html"]
+            and "cbnb-bar" not in final["text/html"].split("<svg")[0]
+        )
 
 
 def test_text_of_callbacks_stays_in_order_in_one_output(kernel):
@@ -258,5 +265,11 @@ def test_a_headless_run_shows_everything():
         assert "train_loss" in text and "<svg" in text and "done: 20 epochs, 800 batches" in text
         assert "Output()" not in text and "vnd.jupyter.widget-view" not in text
     plain = "\n".join(o.get("data", {}).get("text/plain", "") for o in found + fit)
-    assert "train_loss" in plain and "done: 20 epochs" in plain and "loss █" in plain and "LRFind" in plain and not re.search("<|Output", plain)
+    assert (
+        "train_loss" in plain
+        and "done: 20 epochs" in plain
+        and "loss █" in plain
+        and "LRFind" in plain
+        and not re.search("<|Output", plain)
+    )
     assert "widgets" not in nb.metadata

@@ -17,7 +17,18 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb.all as cbnb
-from cbnb.lr_finder import Planned, UpdateNorms, bad_items, checked_trials, diverged, geometric, in_words, planned_run, total_norm, trial_plan
+from cbnb.lr_finder import (
+    Planned,
+    UpdateNorms,
+    bad_items,
+    checked_trials,
+    diverged,
+    geometric,
+    in_words,
+    planned_run,
+    total_norm,
+    trial_plan,
+)
 from cbnb.lr_rules import RULES, falls_surely
 from helpers import RaiseIn, line_batches, line_learner, noting, seed
 
@@ -402,7 +413,9 @@ def test_the_length_that_is_supposed():
     assert sweep(learn).n_epoch == 1 and "for 1 epoch (8 updates)" in sweep(learn).reason
 
 
-@pytest.mark.parametrize("n_epoch, words", [(0, "above 0"), (-1, "n_epoch=-1"), ("5", "n_epoch='5' is not a number"), (math.inf, "finite"), (True, "True")])
+@pytest.mark.parametrize(
+    "n_epoch, words", [(0, "above 0"), (-1, "n_epoch=-1"), ("5", "n_epoch='5' is not a number"), (math.inf, "finite"), (True, "True")]
+)
 def test_bad_lengths(n_epoch, words):
     with pytest.raises((ValueError, TypeError), match=words):
         sweep(regression(), n_epoch=n_epoch)
@@ -691,7 +704,9 @@ def test_pure_noise_gets_no_rate():
     assert sweep(table(2000, model=nn.Linear(10, 2))).lr is not None
 
 
-@pytest.mark.parametrize("losses, falls", [("noise", False), ("fall", True), ("late", True), ("jolts", False), ("constant", False), ("far", True)])
+@pytest.mark.parametrize(
+    "losses, falls", [("noise", False), ("fall", True), ("late", True), ("jolts", False), ("constant", False), ("far", True)]
+)
 def test_a_fall_is_told_from_noise(losses, falls):
     rng = random.Random(4)
     curves = dict(
@@ -705,7 +720,10 @@ def test_a_fall_is_told_from_noise(losses, falls):
     assert falls_surely(curves[losses]) == falls
 
 
-@pytest.mark.parametrize("losses, ends", [([1.0] * 40 + [50.0] * 5, True), ([1.0] * 40 + [500.0], False), ([0.01] + [1.0] * 30, False), ([-3.0] * 40 + [500.0] * 5, True)])
+@pytest.mark.parametrize(
+    "losses, ends",
+    [([1.0] * 40 + [50.0] * 5, True), ([1.0] * 40 + [500.0], False), ([0.01] + [1.0] * 30, False), ([-3.0] * 40 + [500.0] * 5, True)],
+)
 def test_divergence_is_judged_against_the_noise_before(losses, ends):
     """One loss that is very high, or a first one that is very low, is none."""
     smooth = [sum(losses[: i + 1]) / (i + 1) for i in range(len(losses))]
@@ -759,7 +777,14 @@ def test_a_nan_out_of_the_blue_is_not_called_a_divergence(at):
     assert found.lr is None and f"the loss is nan in update {at + 1}" in found.reason and "did not rise before" in found.reason
 
 
-@pytest.mark.parametrize("opt_func, moms, words", [(torch.optim.SGD, (0.95, 0.85, 0.95), "momentum 0.9,.*a plain fit has 0 and needs a higher"), (torch.optim.SGD, (0, 0, 0), ""), (torch.optim.AdamW, (0.95, 0.85, 0.95), "")])
+@pytest.mark.parametrize(
+    "opt_func, moms, words",
+    [
+        (torch.optim.SGD, (0.95, 0.85, 0.95), "momentum 0.9,.*a plain fit has 0 and needs a higher"),
+        (torch.optim.SGD, (0, 0, 0), ""),
+        (torch.optim.AdamW, (0.95, 0.85, 0.95), ""),
+    ],
+)
 def test_the_momentum_of_the_sweep_is_told(opt_func, moms, words):
     """SGD without momentum wants five times the rate; nothing said that it was swept with 0.9."""
     found = sweep(regression(opt_func=opt_func, moms=moms))
@@ -784,7 +809,16 @@ def test_an_unusual_loss_is_told():
     assert "an unusual loss: the step is your own" in sweep(own).reason and "unusual" not in sweep(learn).reason
 
 
-@pytest.mark.parametrize("n_epoch, length", [(150 / 7, "about 21 epochs (171 updates)"), (2.25, "about 2.2 epochs (18 updates)"), (0.5, "0.5 epochs (4 updates)"), (1, "1 epoch (8 updates)"), (30, "30 epochs (240 updates)")])
+@pytest.mark.parametrize(
+    "n_epoch, length",
+    [
+        (150 / 7, "about 21 epochs (171 updates)"),
+        (2.25, "about 2.2 epochs (18 updates)"),
+        (0.5, "0.5 epochs (4 updates)"),
+        (1, "1 epoch (8 updates)"),
+        (30, "30 epochs (240 updates)"),
+    ],
+)
 def test_lengths_are_rounded(n_epoch, length):
     assert f"for {length}" in sweep(regression(), n_epoch=n_epoch).reason
 
@@ -888,7 +922,17 @@ def test_bad_items_are_listed(xb, yb, words):
 
 
 @pytest.mark.parametrize(
-    "n, words", [(1, "1 epoch"), (2, "2 epochs"), (0.5, "0.5 epochs"), (2.25, "about 2.2 epochs"), (9.5, "9.5 epochs"), (10, "10 epochs"), (10.4, "about 10 epochs"), (0.123, "about 0.12 epochs")]
+    "n, words",
+    [
+        (1, "1 epoch"),
+        (2, "2 epochs"),
+        (0.5, "0.5 epochs"),
+        (2.25, "about 2.2 epochs"),
+        (9.5, "9.5 epochs"),
+        (10, "10 epochs"),
+        (10.4, "about 10 epochs"),
+        (0.123, "about 0.12 epochs"),
+    ],
 )
 def test_numbers_in_words(n, words):
     assert in_words(n, "epoch") == words
@@ -917,7 +961,16 @@ def test_trials_are_a_share_or_a_budget(trials, checked):
     assert checked_trials(trials, 100) == checked and type(checked_trials(trials, 100)) is type(checked)
 
 
-@pytest.mark.parametrize("trials, error, words", [(159, ValueError, "trials=159 batches are too few.*up to 100.*the rest of 160"), (0, ValueError, "trials=0"), (1.0, ValueError, "should be True, a share"), ("0.2", ValueError, "should be True, a share"), ([1], TypeError, "trials=")])
+@pytest.mark.parametrize(
+    "trials, error, words",
+    [
+        (159, ValueError, "trials=159 batches are too few.*up to 100.*the rest of 160"),
+        (0, ValueError, "trials=0"),
+        (1.0, ValueError, "should be True, a share"),
+        ("0.2", ValueError, "should be True, a share"),
+        ([1], TypeError, "trials="),
+    ],
+)
 def test_trials_that_make_no_sense(trials, error, words):
     with pytest.raises(error, match=words):
         checked_trials(trials, 100)
@@ -958,7 +1011,10 @@ def one_rule(lrs, losses, num_it):
 def test_a_result_says_what_it_is():
     found = made_result(rules=[one_rule], n_batches=7, mom=0.9, remark="; by the way", planned=Planned(24.0, 3, "3 epochs", "; supposed"))
     low, high = found.band
-    assert repr(found) == f"LRFind(lr={found.lr:.2g}, band=({low:.2g}, {high:.2g}), rule='balanced', n_epoch=3, n_batches=7, mom=0.9, one_rule={found.one_rule:.2g})"
+    assert (
+        repr(found)
+        == f"LRFind(lr={found.lr:.2g}, band=({low:.2g}, {high:.2g}), rule='balanced', n_epoch=3, n_batches=7, mom=0.9, one_rule={found.one_rule:.2g})"
+    )
     assert found.reason == f"{found.first.reason}; for 3 epochs; supposed; by the way" and found.estimates == found.first.estimates
     found.choose(0.5)
     assert repr(found).startswith(f"LRFind(lr=0.5, chosen by hand, recommended={found.recommended:.2g}, band=")
@@ -1019,8 +1075,14 @@ def test_a_doubtful_rate_is_only_for_a_trained_model():
     losses = [(0.5 + lr**2) * math.exp(rng.gauss(0, 0.2)) for lr in lrs]
     fresh, trained = (cbnb.LRFind(lrs, losses, losses, 100, [one_rule, "valley"], trained=trained) for trained in (False, True))
     assert fresh.lr is None and fresh.first.doubt == fresh.reason and fresh.suggestions == {} == fresh.refusals
-    assert trained.lr == trained.first.lr == fresh.first.lr and trained.suggestions.keys() == {"one_rule"} and "noise" in trained.refusals["valley"]
-    assert "trained already" in fresh.reason and cbnb.LRFind(lrs, losses, losses, 100, problem="bad data", trained=True).reason == "bad data"
+    assert (
+        trained.lr == trained.first.lr == fresh.first.lr
+        and trained.suggestions.keys() == {"one_rule"}
+        and "noise" in trained.refusals["valley"]
+    )
+    assert (
+        "trained already" in fresh.reason and cbnb.LRFind(lrs, losses, losses, 100, problem="bad data", trained=True).reason == "bad data"
+    )
 
 
 def test_titles_and_axes_of_a_figure():
@@ -1062,7 +1124,12 @@ def test_a_learner_is_swept_anew_each_time():
     assert finder.stopped == "not begun" and list(finder.lrs) == [] == list(finder.losses) and finder.n_seen == 0
     for _ in range(2):
         learn.fit(3, cbs=finder)
-        assert finder.stopped == "done" and finder.n_seen == finder.n_used == 20 == len(finder.losses) and finder.epoch_batches == 8 and finder.moved is None
+        assert (
+            finder.stopped == "done"
+            and finder.n_seen == finder.n_used == 20 == len(finder.losses)
+            and finder.epoch_batches == 8
+            and finder.moved is None
+        )
 
 
 @pytest.mark.parametrize("beta", [0.5, 0.98])
@@ -1102,7 +1169,14 @@ def test_a_hyper_parameter_of_momentum_is_put_back_after_a_sweep_within_a_fit():
     assert finder.weight_norm > 0 and len(finder.update_norms) == 10
 
 
-@pytest.mark.parametrize("moms, words", [((0.95, 0.85, 0.95), "swept with momentum 0.9, as in fit_one_cycle: a plain fit has 0.3 and needs a higher rate"), ((0.1, 0.1, 0.1), "a plain fit has 0.3 and needs a lower rate"), ((0.31, 0.32, 0.3), None)])
+@pytest.mark.parametrize(
+    "moms, words",
+    [
+        ((0.95, 0.85, 0.95), "swept with momentum 0.9, as in fit_one_cycle: a plain fit has 0.3 and needs a higher rate"),
+        ((0.1, 0.1, 0.1), "a plain fit has 0.3 and needs a lower rate"),
+        ((0.31, 0.32, 0.3), None),
+    ],
+)
 def test_what_a_plain_fit_needs_is_told(moms, words):
     found = sweep(regression(opt_func=lambda params, lr: torch.optim.SGD(params, lr=lr, momentum=0.3), moms=moms))
     assert (words or "in balance") in found.reason + " in balance" and ("momentum" in found.reason) == bool(words)
@@ -1135,8 +1209,14 @@ def test_the_recorder_draws_the_last_sweep_without_its_ends(capsys):
     learn = line_learner()
     learn.lr_finder_result = Line20
     rates, labels, title = drawn(learn)
-    assert rates == pytest.approx(Line20.lrs[10:15]) and not any("recommended" in label for label in labels) and title == "Learning rate finder"
-    assert drawn(learn, skip_start=0, skip_end=0)[0] == pytest.approx(Line20.lrs) and drawn(learn, skip_start=1, skip_end=2)[0] == pytest.approx(Line20.lrs[1:18])
+    assert (
+        rates == pytest.approx(Line20.lrs[10:15])
+        and not any("recommended" in label for label in labels)
+        and title == "Learning rate finder"
+    )
+    assert drawn(learn, skip_start=0, skip_end=0)[0] == pytest.approx(Line20.lrs) and drawn(learn, skip_start=1, skip_end=2)[
+        0
+    ] == pytest.approx(Line20.lrs[1:18])
     assert drawn(learn, skip_start=15)[0] == pytest.approx(Line20.lrs)  # nothing would be left
     assert drawn(learn, skip_end=30)[0] == pytest.approx(Line20.lrs)
     assert capsys.readouterr().out == ""

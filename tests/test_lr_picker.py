@@ -529,7 +529,10 @@ def test_the_first_choice():
 
 def drawn_range(page):
     """The losses at the lower and upper border, from the places of the lowest and highest tick."""
-    ticks = [(float(top), float(value.replace("\u2212", "-"))) for top, value in re.findall(r'top:([-\d.]+)%" data-t="([^"]+)"', page.split('class="plot"')[0])]
+    ticks = [
+        (float(top), float(value.replace("\u2212", "-")))
+        for top, value in re.findall(r'top:([-\d.]+)%" data-t="([^"]+)"', page.split('class="plot"')[0])
+    ]
     (y0, v0), (y1, v1) = ticks[0], ticks[-1]
     slope = (v1 - v0) / (y1 - y0)
     return v0 + (100 - y0) * slope, v0 - y0 * slope
@@ -556,8 +559,18 @@ def test_rates_are_drawn_on_a_log_scale():
     """From 1e-7 to 10 over 960 pixels: 120 a decade."""
     page = picker_chart(made_result(rules=[fixed(1e-3), fixed(1e-6)]), 1e-5)
     assert 'style="max-width:960px"' in page and 'class="plot" style="height:2' in page and 'viewBox="0 0 960 2' in page
-    assert '<path class="cursor" d="M240.0,0' in page and re.search(r'class="mark" stroke="[^"]*" d="M480.0,', page) and re.search(r'class="mark" stroke="[^"]*" d="M120.0,', page)
-    assert page.count('class="strong"') == 1 and 'data-t="measured "' in page and 'data-t="smoothed "' in page and 'class="at"' in page and page.count('class="key faint"') > 1
+    assert (
+        '<path class="cursor" d="M240.0,0' in page
+        and re.search(r'class="mark" stroke="[^"]*" d="M480.0,', page)
+        and re.search(r'class="mark" stroke="[^"]*" d="M120.0,', page)
+    )
+    assert (
+        page.count('class="strong"') == 1
+        and 'data-t="measured "' in page
+        and 'data-t="smoothed "' in page
+        and 'class="at"' in page
+        and page.count('class="key faint"') > 1
+    )
     assert len(picker_chart(made_result(), 1e-5)) < 30_000 and "no update" in picker_chart(result([]), 1e-5)
     long = [10 ** (i / 1000 - 4) for i in range(3000)]
     path = max(re.findall(r' d="([^"]+)"', picker_chart(result(long, [1 + math.sin(i) for i in range(3000)], problem="x"), 1e-3)), key=len)
@@ -667,16 +680,27 @@ def test_what_stands_on_the_buttons():
     found.suggestions["<>"] = found.lr
     best, other, none, odd = (rule_button(found, name) for name in ("balanced", "fixed_0.001", "fixed_-1.0", "<>"))
     assert (best.description, best.icon, best.disabled) == (f"balanced  {found.lr:.2g}", "star", False)
-    assert best.tooltip == f"choose {found.lr:.2g}, the suggestion of balanced (recommended: {found.reason})" and "cbnb-faint" not in best._dom_classes
+    assert (
+        best.tooltip == f"choose {found.lr:.2g}, the suggestion of balanced (recommended: {found.reason})"
+        and "cbnb-faint" not in best._dom_classes
+    )
     assert (other.description, other.icon, other.disabled) == ("fixed_0.001  0.001", "", False) and "cbnb-faint" in other._dom_classes
     assert other.tooltip == "choose 0.001, the suggestion of fixed_0.001; outside of the band of rates that may be as good"
-    assert (none.description, none.disabled) == ("fixed_-1.0", True) and none.tooltip.startswith("fixed_-1.0 suggests -1.0, which is no learning rate")
+    assert (none.description, none.disabled) == ("fixed_-1.0", True) and none.tooltip.startswith(
+        "fixed_-1.0 suggests -1.0, which is no learning rate"
+    )
     assert "cbnb-rule-own" in odd._dom_classes and "cbnb-rule-fixed_-1-0" in none._dom_classes
 
 
 def test_the_slider_is_one_of_exponents_of_ten():
     slider = lr_slider(result([1e-4, 1e-2]), 0.5)
-    assert (slider.base, slider.min, slider.max, slider.step, slider.value) == (10, -4.1, pytest.approx(-0.3), 0.01, 0.5) and not slider.readout
+    assert (slider.base, slider.min, slider.max, slider.step, slider.value) == (
+        10,
+        -4.1,
+        pytest.approx(-0.3),
+        0.01,
+        0.5,
+    ) and not slider.readout
 
 
 def test_a_rate_within_half_a_step_is_meant():
@@ -753,7 +777,9 @@ def test_a_fit_of_one_epoch(n, words):
     picker, learn = picker_of()
     picker.printed.value, picker.epochs.value = "of before", n
     picker.fit.click()
-    assert words in picker.said.value and f"with a top of <b>{picker.lr:.2g}</b>" in picker.said.value and picker.printed.value != "of before"
+    assert (
+        words in picker.said.value and f"with a top of <b>{picker.lr:.2g}</b>" in picker.said.value and picker.printed.value != "of before"
+    )
 
 
 def test_a_fit_that_nobody_records():
@@ -764,7 +790,8 @@ def test_a_fit_that_nobody_records():
 
 
 @pytest.mark.parametrize(
-    "mode, front, live", [("widgets", "headless", True), ("plain", "jupyter", True), ("plain", "headless", False), ("widgets", "jupyter", True)]
+    "mode, front, live",
+    [("widgets", "headless", True), ("plain", "jupyter", True), ("plain", "headless", False), ("widgets", "jupyter", True)],
 )
 def test_a_picker_is_shown_with_a_picture(mode, front, live, monkeypatch):
     picker, _ = picker_of()
@@ -796,5 +823,9 @@ def test_the_parts_of_a_picker_have_names_that_a_page_can_look_for():
     parts = dict(use=picker.use, fit=picker.fit, epochs=picker.epochs, lr=picker.slider, said=picker.said, picker=picker.view)
     assert all(f"cbnb-{name}" in part._dom_classes for name, part in parts.items())
     children = picker.view.children
-    assert children[:2] == (picker.advice, picker.chart) and children[2].children == tuple(picker.rules.values()) and children[3] is picker.slider
+    assert (
+        children[:2] == (picker.advice, picker.chart)
+        and children[2].children == tuple(picker.rules.values())
+        and children[3] is picker.slider
+    )
     assert children[4].children == (picker.use, picker.epochs, picker.fit) and children[5:] == (picker.said, picker.below, picker.printed)

@@ -109,7 +109,11 @@ def test_everything_is_recorded():
 
 def test_collected_anew(tmp_path: Path):
     script, data, numbers = ROOT / "bench" / "lr_quality.py", tmp_path / "data.npz", tmp_path / "numbers.json"
-    made = subprocess.run([sys.executable, script, "--collect", "wine-mlp-sgd", "breast-linear-rmsprop", "--quick", "--data", data], capture_output=True, text=True)
+    made = subprocess.run(
+        [sys.executable, script, "--collect", "wine-mlp-sgd", "breast-linear-rmsprop", "--quick", "--data", data],
+        capture_output=True,
+        text=True,
+    )
     assert made.returncode == 0, made.stderr
     shown = subprocess.run([sys.executable, script, "--data", data, "--json", numbers], capture_output=True, text=True)
     assert shown.returncode == 0, shown.stderr

@@ -188,7 +188,9 @@ def jump(place):
 def test_the_rate_is_the_middle_of_three_and_says_which_it_was():
     assert estimates(RATES, FALL, jump(16), 1.0, 800)["step"] == STEP * RATES[16] / 2
     rate = recommend_rate(RATES, FALL, jump(16), 1.0, 200)
-    assert rate.lr == STEP * RATES[16] == rate.estimates["step"] and "middle of three" in rate.reason and "size of the updates" in rate.reason
+    assert (
+        rate.lr == STEP * RATES[16] == rate.estimates["step"] and "middle of three" in rate.reason and "size of the updates" in rate.reason
+    )
     rate = recommend_rate(RATES, FALL, jump(3), 1.0, 200)
     assert rate.lr == rate.estimates["need"] and "how far the weights must go" in rate.reason
     rate = recommend_rate(RATES, FALL, jump(20), 1.0, 200)
@@ -228,9 +230,9 @@ def test_where_a_loss_without_a_fall_begins_to_rise():
     rise = [1.0] * 12 + [1.0003] * 3 + [1.0004] * 6
     assert last_before_rise(RATES, rise) == 14 and landmarks(RATES, rise) == (14, 14)
     assert falls_surely(FALL) and not falls_surely(rise) and not falls_surely([1.0] * 21)
-    assert fall_over_noise([1.0] * 10 + [0.5] * 5) == pytest.approx(0.5 / 1e-4) and fall_over_noise([1.0, 3.0] * 5 + [1.5] * 5) == pytest.approx(
-        0.5 / (math.sqrt(1 / 10 + 1 / 5) + 2e-4)
-    )
+    assert fall_over_noise([1.0] * 10 + [0.5] * 5) == pytest.approx(0.5 / 1e-4) and fall_over_noise(
+        [1.0, 3.0] * 5 + [1.5] * 5
+    ) == pytest.approx(0.5 / (math.sqrt(1 / 10 + 1 / 5) + 2e-4))
 
 
 def test_too_few_points_are_no_curve():

@@ -36,7 +36,9 @@ def climb(plan, best, most=20):
     return [round(3 * math.log10(t.lr / plan.first)) for t in trials]
 
 
-@pytest.mark.parametrize("best, tried", [(0, [0, -1, 1]), (-1, [0, -1, -2, 0][:3]), (1, [0, -1, 1, 2]), (-5, [0, -1, -2, -3]), (5, [0, -1, 1, 2])])
+@pytest.mark.parametrize(
+    "best, tried", [(0, [0, -1, 1]), (-1, [0, -1, -2, 0][:3]), (1, [0, -1, 1, 2]), (-5, [0, -1, -2, -3]), (5, [0, -1, 1, 2])]
+)
 def test_where_it_tries(best, tried):
     assert climb(Plan(0.1, 40, 4, 200), best) == tried
 
@@ -61,7 +63,9 @@ def test_a_choice_in_numbers():
     assert nothing.lr == pytest.approx(0.05) and "no trial of 40 updates got below" in nothing.reason
 
 
-@pytest.mark.parametrize("losses, words", [([3, 2, 1], "a higher rate may be better still"), ([1, 2, 3], "a lower rate may be better still"), ([2, 1, 3], None)])
+@pytest.mark.parametrize(
+    "losses, words", [([3, 2, 1], "a higher rate may be better still"), ([1, 2, 3], "a lower rate may be better still"), ([2, 1, 3], None)]
+)
 def test_a_best_trial_at_the_border_is_told(losses, words):
     """It was the best of four trials, and nothing said that it was the outermost."""
     rate = choose(Plan(0.1, 40, 4, 160), [Trial(0.1 * 2**i, loss, loss) for i, loss in enumerate(losses)], 4.0)
@@ -93,7 +97,10 @@ def test_the_cost_is_stated_and_kept(trials, steps, capsys):
     tries = len(found.trials)
     assert (trained, validated) == (100 + tries * steps, 4 * (tries + 1)) and found.n_batches == trained + validated
     said = capsys.readouterr().out
-    assert f"lr_find: a sweep of 100 batches, then at most 4 trials of {steps} and 20 batches of validation: {120 + 4 * steps} in all\n" == said
+    assert (
+        f"lr_find: a sweep of 100 batches, then at most 4 trials of {steps} and 20 batches of validation: {120 + 4 * steps} in all\n"
+        == said
+    )
     assert 2 <= tries <= 4 and found.rule == "trials" and found.trial_plan.steps == steps and f"n_batches={found.n_batches}" in repr(found)
     assert trials is True or trials < 1 or found.n_batches <= trials
 
@@ -230,13 +237,17 @@ def test_trials_before_the_first_fit_change_nothing():
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-@pytest.mark.parametrize("name", ["before_fit", "before_batch", "after_loss", "after_step", "before_validate", "after_validate", "after_epoch", "after_fit"])
+@pytest.mark.parametrize(
+    "name", ["before_fit", "before_batch", "after_loss", "after_step", "before_validate", "after_validate", "after_epoch", "after_fit"]
+)
 def test_an_error_in_the_middle_of_a_trial(name, error):
     learn = with_valid(cbs=Count())
     learn.fit(1)
     before = state_of(learn)
     runs = []
-    raiser = RaiseIn(name, error, order=55, phase="validate" if name.endswith("validate") else "train", when=lambda learn: len(runs) == 4)  # the second trial
+    raiser = RaiseIn(
+        name, error, order=55, phase="validate" if name.endswith("validate") else "train", when=lambda learn: len(runs) == 4
+    )  # the second trial
     count = cbnb.Callback(before_fit=lambda cb: runs.append(1))
     count.order = -99
     with pytest.raises(error):
@@ -305,14 +316,35 @@ def test_the_progress_names_the_trial(monkeypatch):
 
 @pytest.mark.parametrize(
     "budget, planned, settings, steps",
-    [(163, 1000, {}, 40), (10**4, 100, {}, 40), (10**4, 104, {}, 41), (3, 100, {}, 1), (10**4, 1, {}, 1), (163, 1000, dict(most=2), 81), (10**4, 100, dict(longest=0.25), 25)],
+    [
+        (163, 1000, {}, 40),
+        (10**4, 100, {}, 40),
+        (10**4, 104, {}, 41),
+        (3, 100, {}, 1),
+        (10**4, 1, {}, 1),
+        (163, 1000, dict(most=2), 81),
+        (10**4, 100, dict(longest=0.25), 25),
+    ],
 )
 def test_trials_are_as_long_as_the_budget_and_the_run_allow(budget, planned, settings, steps):
     plan = plan_trials(0.01, budget, planned, **settings)
-    assert plan == Plan(pytest.approx(0.01 * math.sqrt(planned / steps)), steps, settings.get("most", 4), planned) and plan.cost == steps * plan.most
+    assert (
+        plan == Plan(pytest.approx(0.01 * math.sqrt(planned / steps)), steps, settings.get("most", 4), planned)
+        and plan.cost == steps * plan.most
+    )
 
 
-@pytest.mark.parametrize("train, valid, loss", [(1.0, 2.0, 2.0), (1.0, None, 1.0), (math.nan, None, math.inf), (1.0, math.nan, math.inf), (1.0, -math.inf, math.inf), (math.nan, 3.0, 3.0)])
+@pytest.mark.parametrize(
+    "train, valid, loss",
+    [
+        (1.0, 2.0, 2.0),
+        (1.0, None, 1.0),
+        (math.nan, None, math.inf),
+        (1.0, math.nan, math.inf),
+        (1.0, -math.inf, math.inf),
+        (math.nan, 3.0, 3.0),
+    ],
+)
 def test_the_validation_counts_if_there_is_one(train, valid, loss):
     assert Trial(0.1, train, valid).loss == loss
 
@@ -376,7 +408,10 @@ def test_trials_that_overfit_already_are_told(train, lower):
 def test_trials_that_get_nowhere_leave_the_rate_of_the_sweep(losses):
     rate = choose(Plan(1.0, 40, 4, 160), [Trial(2.0**i, loss, loss) for i, loss in enumerate(losses)], 2.0)
     assert (rate.low, rate.lr, rate.high) == (pytest.approx(0.5 / 3.5), 0.5, pytest.approx(0.5 * 3.5))
-    assert rate.doubt == "no trial of 40 updates got below the loss that it started from" and rate.reason == f"the rate of the sweep, since {rate.doubt}"
+    assert (
+        rate.doubt == "no trial of 40 updates got below the loss that it started from"
+        and rate.reason == f"the rate of the sweep, since {rate.doubt}"
+    )
 
 
 def test_a_trial_notes_the_mean_of_its_last_quarter_and_a_weighted_validation():
@@ -387,7 +422,9 @@ def test_a_trial_notes_the_mean_of_its_last_quarter_and_a_weighted_validation():
     for n_valid, valid in ((0, None), (1, 1.0), (2, 2.0), (9, 16 / 10)):
         run = TrialRun(8, [0.1], n_valid)
         learn._mock_run(run)
-        assert run.result() == Trial(0.1, 16.5, valid and pytest.approx(valid)) and run.n_seen == 8 + min(n_valid, 3) and run.stopped == "done"
+        assert (
+            run.result() == Trial(0.1, 16.5, valid and pytest.approx(valid)) and run.n_seen == 8 + min(n_valid, 3) and run.stopped == "done"
+        )
     only_valid = TrialRun(0, [0.1], 2)
     learn._mock_run(only_valid)
     assert only_valid.result().valid_loss == 2 and only_valid.n_seen == 2 and only_valid.lrs == []

@@ -402,6 +402,7 @@ def test_a_misspelt_argument_is_found_at_once(make):
 
 def test_errors_of_small_numbers_are_not_small():
     """Bytes do not wrap around, and a sum of half precision does not overflow."""
+
     def bytes_of(v):
         return torch.tensor([v], dtype=torch.uint8)
 
@@ -447,7 +448,7 @@ def test_a_function_that_fails_says_what_it_was_given():
 
 # Several processes
 
-WORKER = '''
+WORKER = """
 import sys
 import torch, torch.distributed as dist
 from torch import nn
@@ -476,7 +477,7 @@ if mode == "train":                       # an error in one process must not wai
         except ZeroDivisionError: print("came out")
 dist.barrier()
 dist.destroy_process_group()
-'''
+"""
 
 
 def metrics_for_processes() -> list:
@@ -667,7 +668,9 @@ def test_an_object_passed_twice_counts_once_in_each_column():
     for _ in range(2):
         learn.fit(1)
         row = learn.recorder.history[-1].epochs[0]
-        assert [v for k, v in row.items() if k.removeprefix("train_").removeprefix("valid_").split("_")[0] in ("seen", "total", "count")] == [sum(SIZES)] * 12
+        assert [
+            v for k, v in row.items() if k.removeprefix("train_").removeprefix("valid_").split("_")[0] in ("seen", "total", "count")
+        ] == [sum(SIZES)] * 12
     assert learn.metrics[0] is seen and seen.n == sum(SIZES)  # the first is still somebody's own
 
 
@@ -716,7 +719,9 @@ def test_what_is_no_number_is_described_in_a_line():
         classifier(cbnb.AccumMetric(lambda pred, y: (pred, y), name="both")).validate()
 
 
-@pytest.mark.parametrize("given, kept", [(torch.float64, "float64"), (torch.float32, "float32"), (torch.int64, "int64"), (torch.bfloat16, "float32")])
+@pytest.mark.parametrize(
+    "given, kept", [(torch.float64, "float64"), (torch.float32, "float32"), (torch.int64, "int64"), (torch.bfloat16, "float32")]
+)
 def test_numbers_become_arrays_of_the_same_precision(given, kept):
     """All but bfloat16, which NumPy does not have."""
     seen = []
@@ -808,7 +813,9 @@ def test_a_merged_torchmetric_does_not_ask_other_processes_again(monkeypatch):
     assert metrics._merged(MeanAbsoluteError(), True).distributed_available_fn() is False
 
 
-@pytest.mark.parametrize("mine, other, agreed", [(1.0, 1.0, True), (1.0, 1 + 1e-6, True), (1.0, 1.1, False), (np.nan, np.nan, True), (np.nan, 1.0, False)])
+@pytest.mark.parametrize(
+    "mine, other, agreed", [(1.0, 1.0, True), (1.0, 1 + 1e-6, True), (1.0, 1.1, False), (np.nan, np.nan, True), (np.nan, 1.0, False)]
+)
 def test_processes_should_find_the_same_number(mine, other, agreed, monkeypatch):
     monkeypatch.setattr(metrics, "gather_over_processes", lambda value: [value, other])
     if agreed:
@@ -834,7 +841,9 @@ def test_an_error_in_all_processes_is_that_error_and_in_one_is_a_disagreement(sa
 # The parts
 
 
-@pytest.mark.parametrize("given, number", [(None, None), (True, True), (3, 3), (2.5, 2.5), (torch.tensor([2.0]), 2.0), (np.float32(0.5), 0.5), ("1.5", 1.5)])
+@pytest.mark.parametrize(
+    "given, number", [(None, None), (True, True), (3, 3), (2.5, 2.5), (torch.tensor([2.0]), 2.0), (np.float32(0.5), 0.5), ("1.5", 1.5)]
+)
 def test_whatever_holds_one_number_is_that_number(given, number):
     found = metrics.as_number(given)
     assert found == number and type(found) is type(number)
@@ -893,7 +902,10 @@ def test_one_number_is_kept_as_it_is():
     [
         ((torch.zeros(2, 3), torch.zeros(())), "metric 'm' was given tensor 2x3, tensor scalar"),
         ((), "metric 'm' was given "),
-        (({"a": 1, "logits": 2}, 3), "metric 'm' was given dict with 'a', 'logits', int: choose a part of it, such as on(metric, 'logits', 1)"),
+        (
+            ({"a": 1, "logits": 2}, 3),
+            "metric 'm' was given dict with 'a', 'logits', int: choose a part of it, such as on(metric, 'logits', 1)",
+        ),
         ((Pair(1, 2),), "metric 'm' was given Pair with 'first', 'second': choose a part of it, such as on(metric, 'first', 1)"),
     ],
 )
@@ -979,7 +991,9 @@ SIGMOID_2 = 1 / (1 + math.exp(-2))
 )
 def test_activation_argmax_and_threshold(kwargs, pred):
     found, targ, _ = kept(**kwargs)
-    assert found.tolist() == (pytest.approx(pred) if isinstance(pred[0], float) else [pytest.approx(p) for p in pred] if isinstance(pred[0], list) else pred)
+    assert found.tolist() == (
+        pytest.approx(pred) if isinstance(pred[0], float) else [pytest.approx(p) for p in pred] if isinstance(pred[0], list) else pred
+    )
     assert targ.tolist() == [1, 0]
 
 
@@ -1155,7 +1169,9 @@ def test_a_torchmetric_moves_to_the_device_of_the_batch():
     assert len(moved) == 2 and metric.value == 2
 
 
-@pytest.mark.parametrize("name, made, found", [("mine", None, "mine"), (None, "its", "its"), (None, None, "total"), ("mine", "its", "mine")])
+@pytest.mark.parametrize(
+    "name, made, found", [("mine", None, "mine"), (None, "its", "its"), (None, None, "total"), ("mine", "its", "mine")]
+)
 def test_the_heading_of_a_foreign_metric(name, made, found):
     total = Total()
     if made:
@@ -1191,7 +1207,10 @@ def test_a_foreign_metric_gets_predictions_on_their_device():
     assert metric.value == 8
 
 
-@pytest.mark.parametrize("given, n", [(None, 0), (mae, 1), ([mae, cbnb.MAE()], 2), ((), 0), (cbnb.MAE, 1), ([cbnb.MAE, Total()], 2), (Total(), 1), (iter([mae]), 1)])
+@pytest.mark.parametrize(
+    "given, n",
+    [(None, 0), (mae, 1), ([mae, cbnb.MAE()], 2), ((), 0), (cbnb.MAE, 1), ([cbnb.MAE, Total()], 2), (Total(), 1), (iter([mae]), 1)],
+)
 def test_one_metric_or_several(given, n):
     assert len(as_metrics(given)) == n
 
@@ -1241,7 +1260,9 @@ def test_outputs_are_counted_from_both_ends(which, found):
 
 @pytest.mark.parametrize("which", [-4, 3])
 def test_an_output_that_is_not_there(which):
-    with pytest.raises(IndexError, match=rf"metric 'mae' is on output {which}, but learn.outputs has 0 \(tensor 4x1\), 1 \(tensor 4x1\), 2 \(tensor 4x1\)$"):
+    with pytest.raises(
+        IndexError, match=rf"metric 'mae' is on output {which}, but learn.outputs has 0 \(tensor 4x1\), 1 \(tensor 4x1\), 2 \(tensor 4x1\)$"
+    ):
         seen_by(cbnb.on(mae, which, 0), outputs_of((ONE, TWO), Y))
 
 
@@ -1265,7 +1286,12 @@ def test_indexes_that_choose_nothing_are_refused(which):
 
 def test_on_names_a_copy():
     one = cbnb.MAE(name="mine")
-    assert cbnb.on(one, 0, 1).name == "mine" and cbnb.on(one, 0, 1, name="other").name == "other" and one.chosen_outputs == () and one.name == "mine"
+    assert (
+        cbnb.on(one, 0, 1).name == "mine"
+        and cbnb.on(one, 0, 1, name="other").name == "other"
+        and one.chosen_outputs == ()
+        and one.name == "mine"
+    )
     assert cbnb.on(one, (0,), 1).chosen_outputs == (0, 1)
     with pytest.raises(TypeError, match=r"on\(\) takes one metric"):
         cbnb.on(MetricCollection([MulticlassF1Score(3), MulticlassAUROC(3)]), 0, 1)
@@ -1279,10 +1305,14 @@ def test_accuracy_along_an_axis():
     scores = torch.tensor([[[0.0, 3.0], [1.0, 0.0]]])  # of an item, two classes, two places
     y = torch.tensor([[1, 0]])
     assert cbnb.accuracy(scores, y, axis=1) == 1 and cbnb.error_rate(scores, y, axis=1) == 0
-    assert cbnb.accuracy(scores, y) == 1 and cbnb.accuracy(scores, torch.tensor([[0, 0]])) == 0.5 == cbnb.error_rate(scores, torch.tensor([[0, 0]]))
+    assert cbnb.accuracy(scores, y) == 1 and cbnb.accuracy(scores, torch.tensor([[0, 0]])) == 0.5 == cbnb.error_rate(
+        scores, torch.tensor([[0, 0]])
+    )
     assert cbnb.error_rate(torch.eye(4), torch.tensor([0, 1, 2, 2])) == 0.25
     assert value(cbnb.Accuracy(axis=1), outputs_of(scores, torch.tensor([[1, 1]]))) == 0.5
-    with pytest.raises(ValueError, match=r"scores of shape \(1, 2, 2\) have classes in dimension 0, so targets should be \(2, 2\), not \(1, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"scores of shape \(1, 2, 2\) have classes in dimension 0, so targets should be \(2, 2\), not \(1, 2\)"
+    ):
         cbnb.accuracy(scores, y, axis=0)
 
 
@@ -1295,7 +1325,12 @@ def test_averages_weigh_ragged_batches():
             y = torch.zeros(n, 2) if want != 0.75 else torch.full((n,), int(error == 1))
             metric.accumulate(outputs_of(pred, y))
         assert float(metric.value) == want, metric
-    assert (cbnb.MAE().name, cbnb.MSE(name="mine").name, cbnb.Accuracy().name, cbnb.Accuracy(name="mine").name) == ("mae", "mine", "accuracy", "mine")
+    assert (cbnb.MAE().name, cbnb.MSE(name="mine").name, cbnb.Accuracy().name, cbnb.Accuracy(name="mine").name) == (
+        "mae",
+        "mine",
+        "accuracy",
+        "mine",
+    )
 
 
 def test_a_copy_of_a_metric_keeps_its_own_tensors_and_lists():

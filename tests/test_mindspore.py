@@ -118,7 +118,18 @@ class Witness(ms.Callback):
         metrics = p.metrics["loss"] if "metrics" in p else None
         keys = frozenset(k for k in p if k not in ("metrics_partial",))
         self.rows.append(
-            (name, p.get("cur_epoch_num"), p.cur_step_num, p.batch_num, p.mode, out, metrics, keys, before, run_context.get_stop_requested())
+            (
+                name,
+                p.get("cur_epoch_num"),
+                p.cur_step_num,
+                p.batch_num,
+                p.mode,
+                out,
+                metrics,
+                keys,
+                before,
+                run_context.get_stop_requested(),
+            )
         )
 
 
@@ -653,7 +664,10 @@ def test_times_of_epochs_and_steps(monkeypatch, capsys, data_time):
     timer = ms.TimeMonitor(data_time=data_time)
     learner().fit(2, cbs=[Spends(clock, 0.005), timer, Spends(clock, 0.02)], valid_every=2)
     data = " (data time: 5.000 ms)" if data_time else ""
-    train, evaluation = f"Train epoch time: 75.000 ms, per step time: 25.000 ms{data}", f"Eval epoch time: 50.000 ms, per step time: 25.000 ms{data}"
+    train, evaluation = (
+        f"Train epoch time: 75.000 ms, per step time: 25.000 ms{data}",
+        f"Eval epoch time: 50.000 ms, per step time: 25.000 ms{data}",
+    )
     assert capsys.readouterr().out.splitlines() == [train, evaluation, train]
     learner(n_valid=0).fit(1, cbs=[ms.TimeMonitor(), Spends(clock, 0.1)])
     assert capsys.readouterr().out == "Train epoch time: 300.000 ms, per step time: 100.000 ms\n"
@@ -752,7 +766,9 @@ def test_checkpoint_at_an_exception_after_a_stop_and_by_time(tmp_path, monkeypat
     assert saver.latest_ckpt_file_name.endswith("M-2_6.ckpt")
 
 
-@pytest.mark.parametrize("where, saved", [("on_train_begin", []), (None, ["K-1_3.ckpt"]), ("on_train_epoch_end", ["K-1_3_breakpoint.ckpt"])])
+@pytest.mark.parametrize(
+    "where, saved", [("on_train_begin", []), (None, ["K-1_3.ckpt"]), ("on_train_epoch_end", ["K-1_3_breakpoint.ckpt"])]
+)
 def test_at_an_exception_a_step_is_saved_if_there_was_one(tmp_path, where, saved):
     class Fails(ms.Callback):
         pass
@@ -934,14 +950,21 @@ def test_when_training_stops_early(settings, epochs):
 
     learn = learner()
     for _ in range(2):  # the second begins anew
-        learn.fit(6, cbs=[Forced(), stop := ms.EarlyStopping(**settings)] if settings.get("monitor") != "loss" else (stop := ms.EarlyStopping(**settings)))
+        learn.fit(
+            6,
+            cbs=[Forced(), stop := ms.EarlyStopping(**settings)]
+            if settings.get("monitor") != "loss"
+            else (stop := ms.EarlyStopping(**settings)),
+        )
         assert len(learn.recorder.last().epochs) == epochs and stop.stopped_epoch == (epochs if epochs < 6 else None)
 
 
 def test_an_improvement_is_said(capsys):
     learner().fit(2, cbs=ms.EarlyStopping(verbose=True, baseline=4.0))
     values = [13 * 0.64 ** (3 * epoch) for epoch in (1, 2)]
-    assert capsys.readouterr().out.splitlines() == [f"Epoch {epoch:05d}: eval_loss improved to {value:.5f}" for epoch, value in enumerate(values, 1)]
+    assert capsys.readouterr().out.splitlines() == [
+        f"Epoch {epoch:05d}: eval_loss improved to {value:.5f}" for epoch, value in enumerate(values, 1)
+    ]
     for wrong in (dict(mode="low"), dict(patience=-1)):
         with pytest.raises(ValueError):
             ms.EarlyStopping(**wrong)
@@ -983,7 +1006,9 @@ def test_who_is_told_of_the_evaluation_in_a_fit(cls, args, in_fit, tmp_path, mon
 def test_what_history_keeps_of_outputs():
     learn, record = learner(), ms.History()
     learn.fit(2, cbs=record)
-    assert record.history["net_output"] == pytest.approx([13 * 0.64**2, 13 * 0.64**5]) and isinstance(record.history["net_output"][0], float)
+    assert record.history["net_output"] == pytest.approx([13 * 0.64**2, 13 * 0.64**5]) and isinstance(
+        record.history["net_output"][0], float
+    )
 
 
 def test_lambdas_of_evaluation_are_called_within_a_fit():
@@ -1116,7 +1141,9 @@ def test_model_epochs_and_frequencies():
     assert evaluated(valid_frequency=2) == [2, 4] and evaluated(valid_frequency=[1, 3]) == [1, 3] and evaluated(valid_frequency=[]) == []
     assert evaluated(valid_frequency=2, initial_epoch=2) == [4]
     nums = []
-    note = ms.LambdaCallback(on_train_step_end=lambda c: nums.append([c.original_args()[k] for k in ("epoch_num", "cur_epoch_num", "cur_step_num")]))
+    note = ms.LambdaCallback(
+        on_train_step_end=lambda c: nums.append([c.original_args()[k] for k in ("epoch_num", "cur_epoch_num", "cur_step_num")])
+    )
     model_of().train(4, batches(1), note, initial_epoch=2)
     assert nums == [[2, 3, 1], [2, 4, 2]]
 
@@ -1554,7 +1581,11 @@ def test_accuracy_of_classes_and_of_labels(kind, pred, y, share):
 
 
 def test_metrics_by_name():
-    assert ms.get_metrics(None) == {} and [type(m) for m in ms.get_metrics({"mse", "acc", "loss"}).values()] == [ms.Accuracy, ms.Loss, ms.MSE]
+    assert ms.get_metrics(None) == {} and [type(m) for m in ms.get_metrics({"mse", "acc", "loss"}).values()] == [
+        ms.Accuracy,
+        ms.Loss,
+        ms.MSE,
+    ]
     given = {"mine": ms.MAE()}
     assert ms.get_metrics(given) == given and ms.get_metrics(given) is not given
     for wrong, error, words in (

@@ -83,12 +83,25 @@ def test_metrics_see_the_targets_with_the_greater_share_and_the_step_result(lam,
             learn.step_result = (learn.pred, learn.yb[0])
 
     def note(cb):
-        seen.append((cb.learn.xb[0].tolist(), cb.learn.yb[0].tolist(), cb.learn.loss.item(), cb.learn.loss_grad.item(), cb.learn.step_result[1].tolist()))
+        seen.append(
+            (
+                cb.learn.xb[0].tolist(),
+                cb.learn.yb[0].tolist(),
+                cb.learn.loss.item(),
+                cb.learn.loss_grad.item(),
+                cb.learn.step_result[1].tolist(),
+            )
+        )
 
     x, y = torch.tensor([0.0, 8.0]), torch.tensor([0.0, 1.0])
     model = nn.Identity()
     model.w = nn.Parameter(torch.ones(1))
-    learn = line_learner(dls=cbnb.DataLoaders([(x, y)], device="cpu"), model=model, loss_func=lambda pred, y: (pred * y).sum() + 0 * model.w.sum(), train_step=Noting())
+    learn = line_learner(
+        dls=cbnb.DataLoaders([(x, y)], device="cpu"),
+        model=model,
+        loss_func=lambda pred, y: (pred * y).sum() + 0 * model.w.sum(),
+        train_step=Noting(),
+    )
     learn.fit(1, cbs=[Fixed(lam), cbnb.Callback(after_batch=note)])
     mixed = [8 * (1 - lam), 8 * lam]
     loss = lam * mixed[1] + (1 - lam) * mixed[0]

@@ -13,8 +13,8 @@ from torch import nn
 
 import cbnb.all as cbnb
 from cbnb.optim import (
-    Hypers,
     HyperNames,
+    Hypers,
     Optimizers,
     as_positive,
     as_python,
@@ -230,7 +230,10 @@ def test_common_names_stand_for_the_first_key_that_all_groups_have():
 
 
 def test_known_hypers_are_numbers_that_all_groups_have():
-    several = groups(dict(lr=1, eps=torch.tensor(0.1), momentum=0, alpha=1, weight_decay=0, nesterov=False, name="x", own=3), dict(lr=1, eps=2, momentum=0, alpha=1, weight_decay=0))
+    several = groups(
+        dict(lr=1, eps=torch.tensor(0.1), momentum=0, alpha=1, weight_decay=0, nesterov=False, name="x", own=3),
+        dict(lr=1, eps=2, momentum=0, alpha=1, weight_decay=0),
+    )
     assert known_hypers(several) == ["mom", "sqr_mom", "wd", "lr", "eps"]
 
 
@@ -268,7 +271,9 @@ def test_hypers_are_put_back_with_those_that_came_and_went():
     del first["eps"]
     second["lr"] = 9.0
     restore()
-    assert first["lr"] is rate and rate == pytest.approx(0.1) and first["wd"] == 7 and first["eps"] == 1 and second == dict(params=[], lr=2.0)
+    assert (
+        first["lr"] is rate and rate == pytest.approx(0.1) and first["wd"] == 7 and first["eps"] == 1 and second == dict(params=[], lr=2.0)
+    )
     assert "added" not in first and first["params"] is parameters
     assert copies[0]["lr"] == pytest.approx(0.1) and copies[0].keys() == {"lr", "eps", "wd"} and copies[1] == dict(lr=2.0)
 
@@ -276,7 +281,9 @@ def test_hypers_are_put_back_with_those_that_came_and_went():
 # --- numbers ---
 
 
-@pytest.mark.parametrize("value", [0.5, np.float32(0.5), np.array(0.5), torch.tensor(0.5), torch.tensor([0.5]), SimpleNamespace(lr=0.5, reason="")])
+@pytest.mark.parametrize(
+    "value", [0.5, np.float32(0.5), np.array(0.5), torch.tensor(0.5), torch.tensor([0.5]), SimpleNamespace(lr=0.5, reason="")]
+)
 def test_what_is_a_number(value):
     assert as_positive(value) == 0.5 and type(as_positive(value)) is float
     assert as_positive(0) == 0 and type(as_positive(3)) is float
@@ -375,8 +382,13 @@ def test_a_model_without_anything_to_train_is_refused():
 def test_what_makes_an_optimizer():
     model = net()
     opt = make_opt(torch.optim.SGD, model, 0.5, lambda m: [m[0], m[2]])
-    assert [len(g["params"]) for g in opt.param_groups] == [2, 2] and get_hyper(opt, "lr") == [0.5, 0.5] and make_opt(opt, model, 1.0) is opt
-    for wrong, words in ((3, "opt_func=3 is no optimizer"), (lambda groups, lr: SimpleNamespace(param_groups=[], state={}, step=print), "which is no optimizer")):
+    assert (
+        [len(g["params"]) for g in opt.param_groups] == [2, 2] and get_hyper(opt, "lr") == [0.5, 0.5] and make_opt(opt, model, 1.0) is opt
+    )
+    for wrong, words in (
+        (3, "opt_func=3 is no optimizer"),
+        (lambda groups, lr: SimpleNamespace(param_groups=[], state={}, step=print), "which is no optimizer"),
+    ):
         with pytest.raises(TypeError, match=words):
             make_opt(wrong, model, 0.1)
 
@@ -387,7 +399,11 @@ def test_to_which_model_an_optimizer_belongs():
     both = torch.optim.SGD([*model.parameters(), *other.parameters()])
     assert [belongs_to(opt, model) for opt in (whole, part, both)] == [True, False, False]
     assert belongs_to(part, model, lambda m: [m[0]])
-    assert [shares_params(opt, model) for opt in (whole, part, both)] == [True] * 3 and not shares_params(whole, other) and not shares_params(part, model[2])
+    assert (
+        [shares_params(opt, model) for opt in (whole, part, both)] == [True] * 3
+        and not shares_params(whole, other)
+        and not shares_params(part, model[2])
+    )
 
 
 def test_freezing_keeps_some_counts_from_the_end_and_forgets_momentum():
@@ -437,7 +453,11 @@ def test_several_optimizers_act_as_one():
 
 def test_what_several_optimizers_refuse():
     one, two, both = pair()
-    for wrong, error, words in (([], ValueError, "no optimizers"), ([3], TypeError, "3 is no optimizer"), ([*both.optimizers, torch.optim.SGD([one])], ValueError, "the same parameter")):
+    for wrong, error, words in (
+        ([], ValueError, "no optimizers"),
+        ([3], TypeError, "3 is no optimizer"),
+        ([*both.optimizers, torch.optim.SGD([one])], ValueError, "the same parameter"),
+    ):
         with pytest.raises(error, match=words):
             Optimizers(wrong)
     with pytest.raises(TypeError, match="cannot share a closure"):
@@ -502,7 +522,11 @@ def test_names_are_lent_once_and_for_a_while():
         lent = type(opt)
         with ExitStack() as inner:
             lend_names(opt, HyperNames, inner)
-            assert type(opt) is lent is with_names(HyperNames, torch.optim.SGD) and lent.__name__ == "SGD" and lent.__module__ == torch.optim.SGD.__module__
+            assert (
+                type(opt) is lent is with_names(HyperNames, torch.optim.SGD)
+                and lent.__name__ == "SGD"
+                and lent.__module__ == torch.optim.SGD.__module__
+            )
         assert type(opt) is lent and opt.hypers[0]["lr"] == 0.1
         opt.param_groups[0]["params"][0].grad = torch.ones(1)
         assert [len(opt.all_params(with_grad=grad)) for grad in (False, True)] == [2, 1]

@@ -195,11 +195,19 @@ def test_what_a_figure_of_losses_shows():
 
 @pytest.mark.parametrize(
     "kwargs, has_legend",
-    [({}, False), (dict(smooth=[1.0, 1.0]), True), (dict(valid=[(1, 2.0)]), True), (dict(named={"a": [1.0, 2.0]}), True), (dict(valid=[(2, 2.0)]), False)],
+    [
+        ({}, False),
+        (dict(smooth=[1.0, 1.0]), True),
+        (dict(valid=[(1, 2.0)]), True),
+        (dict(named={"a": [1.0, 2.0]}), True),
+        (dict(valid=[(2, 2.0)]), False),
+    ],
 )
 def test_one_curve_of_losses_needs_no_legend(kwargs, has_legend):
     fig = plot.losses_figure([1.0, 2.0], **kwargs)
-    assert (fig.axes[0].get_legend() is not None) == has_legend and look(fig.axes[0], 0)[0] == COLORS["raw" if "smooth" in kwargs else "train"]
+    assert (fig.axes[0].get_legend() is not None) == has_legend and look(fig.axes[0], 0)[0] == COLORS[
+        "raw" if "smooth" in kwargs else "train"
+    ]
     assert not fig.axes[0].child_axes
     pyplot.close(fig)
 
@@ -221,7 +229,9 @@ def test_a_figure_in_axes_of_ones_own():
     assert plot.lr_figure([2.0, 1.0], ax=ax) is fig and plot.metrics_figure({"mae": [(0, 1.0)]}, ax=ax) is fig
 
 
-@pytest.mark.parametrize("start, end, xs", [(0, 0, [0, 1, 2]), (1, 1, [1]), (0, 2, [0]), (2, 1, [0, 1, 2]), (3, 0, [0, 1, 2]), (9, 9, [0, 1, 2])])
+@pytest.mark.parametrize(
+    "start, end, xs", [(0, 0, [0, 1, 2]), (1, 1, [1]), (0, 2, [0]), (2, 1, [0, 1, 2]), (3, 0, [0, 1, 2]), (9, 9, [0, 1, 2])]
+)
 def test_rather_everything_than_nothing(start, end, xs):
     fig = plot.losses_figure([3.0, 2.0, 1.0], skip_start=start, skip_end=end)
     assert curves(fig.axes[0])[0][1] == xs
@@ -287,7 +297,10 @@ def test_what_a_figure_of_rates_shows():
     pyplot.close(fig)
 
 
-@pytest.mark.parametrize("n, cols, rows, size", [(1, 1, 1, [6.4, 2.8]), (2, 2, 1, [8.4, 2.8]), (3, 3, 1, [8.4, 2.8]), (4, 3, 2, [8.4, 5.6]), (7, 3, 3, [8.4, 8.4])])
+@pytest.mark.parametrize(
+    "n, cols, rows, size",
+    [(1, 1, 1, [6.4, 2.8]), (2, 2, 1, [8.4, 2.8]), (3, 3, 1, [8.4, 2.8]), (4, 3, 2, [8.4, 5.6]), (7, 3, 3, [8.4, 8.4])],
+)
 def test_panels_of_metrics(n, cols, rows, size):
     points = [(1, 0.5), (3, None), (5, 0.7), (7, 0.9)]
     fig = plot.metrics_figure({f"m{i}": points for i in range(n)}, [4], 0, 1, epochs=[(0, 9), (1, 0), (3, 1), (5, 2), (7, 3)])
@@ -325,7 +338,9 @@ def test_metrics_that_cannot_be_drawn():
 def test_panels_of_hyper_parameters(n, size):
     fig = plot.sched_figure({f"h{i}": [0.1, 0.2, i] for i in range(n)})
     assert [labels(ax) for ax in fig.axes] == [("", "step", f"h{i}") for i in range(n)] and list(fig.get_size_inches()) == near(*size)
-    assert [curves(ax)[0][1:] for ax in fig.axes] == [([0, 1, 2], [0.1, 0.2, i]) for i in range(n)] and look(fig.axes[0], 0)[0] == COLORS["lr"]
+    assert [curves(ax)[0][1:] for ax in fig.axes] == [([0, 1, 2], [0.1, 0.2, i]) for i in range(n)] and look(fig.axes[0], 0)[0] == COLORS[
+        "lr"
+    ]
     assert list(plot.sched_figure({"lr": [1.0]}, (3, 2)).get_size_inches()) == [3, 2]
     pyplot.close("all")
 
@@ -339,9 +354,18 @@ def test_what_a_figure_of_the_finder_shows():
     [ax] = fig.axes
     assert labels(ax) == ("Learning rate finder", "learning rate", "loss") and ax.get_xscale() == "log"
     assert [curve[1:] for curve in curves(ax)] == [(lrs, losses), ([1e-3], [1.9]), ([1e-2], [1.0])] and marks(ax) == [5e-3]
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["recommended: 0.005", "perhaps 0.001 to 0.02", "valley: 0.001", "mine: 0.01"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [
+        "recommended: 0.005",
+        "perhaps 0.001 to 0.02",
+        "valley: 0.001",
+        "mine: 0.01",
+    ]
     [band] = ax.patches
-    assert (band.get_x(), band.get_x() + band.get_width()) == (1e-3, pytest.approx(2e-2)) and band.get_alpha() == 0.13 and band.get_linewidth() == 0
+    assert (
+        (band.get_x(), band.get_x() + band.get_width()) == (1e-3, pytest.approx(2e-2))
+        and band.get_alpha() == 0.13
+        and band.get_linewidth() == 0
+    )
     assert [(line.get_marker(), line.get_color(), line.get_alpha(), line.get_markersize()) for line in (ax.lines[2], ax.lines[3])] == [
         ("o", RULE_COLORS["valley"], 1, 7), ("s", RUN_COLORS[6], 0.3, 7),
     ]  # fmt: skip
@@ -368,7 +392,10 @@ def test_limits_of_the_losses_of_a_sweep(losses, limits):
     pyplot.close(fig)
 
 
-@pytest.mark.parametrize("kwargs, has_legend", [({}, False), (dict(recommended=0.1), True), (dict(marks={"a": (0.1, NAN)}), True), (dict(band=(0.1, 0.2)), False)])
+@pytest.mark.parametrize(
+    "kwargs, has_legend",
+    [({}, False), (dict(recommended=0.1), True), (dict(marks={"a": (0.1, NAN)}), True), (dict(band=(0.1, 0.2)), False)],
+)
 def test_a_sweep_without_finite_losses_is_drawn(kwargs, has_legend):
     fig = plot.lr_find_figure([0.1, 1.0], [NAN, math.inf], title="mine", **kwargs)
     assert fig.axes[0].get_title() == "mine" and (fig.axes[0].get_legend() is not None) == has_legend
@@ -383,22 +410,48 @@ def test_rules_keep_their_colours_and_others_get_free_ones():
 def test_what_a_figure_of_trials_shows():
     fig = plot.lr_trials_figure([0.02, 0.01, 0.04, 0.08], [0.5, 0.7, 0.4, math.inf], 2.345, 0.03, (0.02, 0.05), "Mine")
     [ax] = fig.axes
-    assert labels(ax) == ("Mine", "learning rate", "loss at the end") and ax.get_xscale() == "log" and list(fig.get_size_inches()) == [6.2, 3.6]
+    assert (
+        labels(ax) == ("Mine", "learning rate", "loss at the end")
+        and ax.get_xscale() == "log"
+        and list(fig.get_size_inches()) == [6.2, 3.6]
+    )
     assert curves(ax)[0] == ("trials", [0.01, 0.02, 0.04], [0.7, 0.5, 0.4]) and 0.03 in marks(ax)
     assert (look(ax, 1)[0], look(ax, 1)[2:]) == (COLORS["valid"], ("o", 6))
     assert ax.get_ylim() == near(0.4 - 0.2 * 0.3, 0.7 + 0.4 * 0.3)
-    assert [(text.get_text(), text.xy) for text in ax.texts] == [("1", (0.02, 0.5)), ("2", (0.01, 0.7)), ("3", (0.04, 0.4)), ("4: blew up", (0.08, 0.94))]
+    assert [(text.get_text(), text.xy) for text in ax.texts] == [
+        ("1", (0.02, 0.5)),
+        ("2", (0.01, 0.7)),
+        ("3", (0.04, 0.4)),
+        ("4: blew up", (0.08, 0.94)),
+    ]
     assert ax.texts[0].get_position() == (0, 6) and [text.get_ha() for text in ax.texts] == ["center"] * 4
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["0.01", "0.02", "0.04", "0.08"] and list(ax.get_xticks()) == [0.01, 0.02, 0.04, 0.08]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["0.01", "0.02", "0.04", "0.08"] and list(ax.get_xticks()) == [
+        0.01,
+        0.02,
+        0.04,
+        0.08,
+    ]
     assert list(ax.get_xticks(minor=True)) == [] and ax.margins()[0] == 0.15
     line = ax.lines[-1]
-    assert (line.get_label(), list(line.get_ydata()), line.get_linestyle(), line.get_linewidth()) == ("untrained: 2.35", [2.345] * 2, ":", 1)
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["recommended: 0.03", "perhaps 0.02 to 0.05", "trials", "untrained: 2.35"]
+    assert (line.get_label(), list(line.get_ydata()), line.get_linestyle(), line.get_linewidth()) == (
+        "untrained: 2.35",
+        [2.345] * 2,
+        ":",
+        1,
+    )
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [
+        "recommended: 0.03",
+        "perhaps 0.02 to 0.05",
+        "trials",
+        "untrained: 2.35",
+    ]
     pyplot.close(fig)
 
 
 @pytest.mark.filterwarnings("ignore:No artists")
-@pytest.mark.parametrize("losses, limits", [([2.0, 2.0], (1.96, 2.08)), ([0.0, 0.0], (-0.02, 0.04)), ([-2.0, NAN], (-2.04, -1.92)), ([math.inf, NAN], (0, 1))])
+@pytest.mark.parametrize(
+    "losses, limits", [([2.0, 2.0], (1.96, 2.08)), ([0.0, 0.0], (-0.02, 0.04)), ([-2.0, NAN], (-2.04, -1.92)), ([math.inf, NAN], (0, 1))]
+)
 def test_limits_of_the_losses_of_trials(losses, limits):
     fig = plot.lr_trials_figure([0.1, 1.0], losses)
     assert fig.axes[0].get_ylim() == near(*limits) and fig.axes[0].get_title() == "Trials"
@@ -502,10 +555,18 @@ def test_the_metrics_of_all_fits():
 def test_words_for_those_who_cannot_see(in_notebook):
     learn = two_fits(metrics=[mae], opt_func=sgd)
     first, second = learn.recorder.history
-    for draw in (learn.recorder.plot_losses, lambda **kw: learn.recorder.plot_lr(True, **kw), learn.recorder.plot_lr, learn.recorder.plot_metrics):
+    for draw in (
+        learn.recorder.plot_losses,
+        lambda **kw: learn.recorder.plot_lr(True, **kw),
+        learn.recorder.plot_lr,
+        learn.recorder.plot_metrics,
+    ):
         assert draw(widget=False) is None
     losses, both, rates, metrics = (bundle["text/plain"] for bundle, _ in in_notebook)
-    assert losses.startswith("losses over 10 training batches; train, smoothed from") and f"valid from {first.epochs[0]['valid_loss']:.4g}"[:14] in losses
+    assert (
+        losses.startswith("losses over 10 training batches; train, smoothed from")
+        and f"valid from {first.epochs[0]['valid_loss']:.4g}"[:14] in losses
+    )
     assert both.startswith("10 training batches; learning rate from") and "; momentum" in both and "momentum" not in rates
     assert metrics.startswith("metrics over steps; mae from")
 
@@ -556,5 +617,10 @@ def test_a_view_gets_what_was_asked_for(monkeypatch):
     for name in ("losses", "lr", "metrics"):
         monkeypatch.setitem(plot.VIEWS, name, view)
     learn = two_fits(metrics=mae, opt_func=sgd)
-    assert learn.recorder.plot_losses(1, 2, widget=True) is learn.recorder.plot_lr(True, 3, 4, widget=True) is learn.recorder.plot_metrics(5, 6, widget=True) is True
+    assert (
+        learn.recorder.plot_losses(1, 2, widget=True)
+        is learn.recorder.plot_lr(True, 3, 4, widget=True)
+        is learn.recorder.plot_metrics(5, 6, widget=True)
+        is True
+    )
     assert asked == [(1, 2), (True, 3, 4), (5, 6)]

@@ -791,7 +791,9 @@ def test_there_is_no_loss_for_each_item_without_a_loss_func():
 def test_a_gatherer_of_a_fit_ignores_what_runs_before_its_first_validation():
     """The run inside of the fit is not taken for the one to which it was added."""
     learn, gather, sizes = line_learner(), cbnb.GatherPredsCallback(), []
-    inside = cbnb.Callback(before_train=lambda self: self.learn.validate(dl=OTHER), before_validate=lambda self: sizes.append(gather.n_batches))
+    inside = cbnb.Callback(
+        before_train=lambda self: self.learn.validate(dl=OTHER), before_validate=lambda self: sizes.append(gather.n_batches)
+    )
     inside.run_in, inside.order = ("fit",), -5
     learn.fit(2, cbs=[gather, inside])
     assert sizes == [0, 1] and len(gather.all_tensors()[0]) == 8
@@ -826,7 +828,11 @@ def test_a_loss_that_takes_no_reduction_is_named(loss_func, name):
 
 
 def test_the_losses_of_an_item_are_averaged():
-    losses = item_losses(nn.functional.mse_loss, torch.zeros(2, 2, 2, requires_grad=True), (torch.tensor([[[1.0, 1.0], [1.0, 3.0]], [[0.0, 0.0], [0.0, 2.0]]]),))
+    losses = item_losses(
+        nn.functional.mse_loss,
+        torch.zeros(2, 2, 2, requires_grad=True),
+        (torch.tensor([[[1.0, 1.0], [1.0, 3.0]], [[0.0, 0.0], [0.0, 2.0]]]),),
+    )
     assert losses.tolist() == [3, 1] and not losses.requires_grad
     with pytest.raises(ValueError, match="with_loss needs targets, and this loader has none"):
         item_losses(nn.MSELoss(), torch.zeros(2), ())
@@ -855,7 +861,15 @@ T12, T3 = torch.tensor([1.0, 2.0]), torch.tensor([3.0])
 )
 def test_batches_joined(parts, whole):
     def plain(v):
-        return v.tolist() if isinstance(v, torch.Tensor) else v if isinstance(v, str) else map_plain(v) if isinstance(v, (list, tuple, dict)) else v
+        return (
+            v.tolist()
+            if isinstance(v, torch.Tensor)
+            else v
+            if isinstance(v, str)
+            else map_plain(v)
+            if isinstance(v, (list, tuple, dict))
+            else v
+        )
 
     def map_plain(v):
         if isinstance(v, dict):
@@ -893,7 +907,9 @@ def test_batches_on_disk_are_joined_along_a_dimension(tmp_path):
 
 
 def test_parts_in_their_order():
-    learn = line_learner(loss_func=nn.BCEWithLogitsLoss(), dls=cbnb.DataLoaders([(T12, torch.ones(2))], [(T12, torch.ones(2))], device="cpu"))
+    learn = line_learner(
+        loss_func=nn.BCEWithLogitsLoss(), dls=cbnb.DataLoaders([(T12, torch.ones(2))], [(T12, torch.ones(2))], device="cpu")
+    )
     inputs, preds, targets, decided, losses = learn.get_preds(with_input=True, with_decoded=True, with_loss=True)
     assert torch.equal(inputs, T12) and preds.tolist() == [0.5, 0.5] and targets.tolist() == [1, 1] and decided.tolist() == [False, False]
     assert losses.tolist() == pytest.approx([0.6931472] * 2)
@@ -993,7 +1009,12 @@ def test_dropping_is_over_when_the_phase_is():
     model = nn.Sequential(nn.Linear(1, 8), nn.Dropout(0.5), nn.Linear(8, 1))
     batches = [(x[:, None], y[:, None]) for x, y in OTHER]
     learn, seen = line_learner(dls=cbnb.DataLoaders(batches, batches, device="cpu"), model=model), []
-    look = cbnb.Callback(**{name: lambda self, name=name: seen.append((name, model[1].training, model[0].training)) for name in ("after_pred", "after_validate")})
+    look = cbnb.Callback(
+        **{
+            name: lambda self, name=name: seen.append((name, model[1].training, model[0].training))
+            for name in ("after_pred", "after_validate")
+        }
+    )
     look.run_in, look.order, look.run_train = ("validate",), 99, False
     learn.validate(dl=batches[:1], cbs=[cbnb.MCDropoutCallback, look])
     assert seen == [("after_pred", True, False), ("after_validate", False, False)]
@@ -1032,7 +1053,9 @@ def test_a_gatherer_of_validation_sees_no_training_batch():
     assert losses.tolist() == pytest.approx(((preds - targets) ** 2).tolist()) and len(inputs) == 8
 
 
-@pytest.mark.parametrize("name, call", [("predict", lambda learn: learn.predict(torch.tensor(1.0))), ("get_preds", lambda learn: learn.get_preds())])
+@pytest.mark.parametrize(
+    "name, call", [("predict", lambda learn: learn.predict(torch.tensor(1.0))), ("get_preds", lambda learn: learn.get_preds())]
+)
 def test_an_error_says_what_was_called(name, call):
     learn = line_learner(cbs=RaiseIn("after_pred", ZeroDivisionError, phase="validate"))
     with pytest.raises(ZeroDivisionError) as caught:

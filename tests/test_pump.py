@@ -209,7 +209,9 @@ def interrupted(*args, **how):
     return feed(*args, **how)
 """
     kernel.run(code)
-    cell = kernel.start(WAITS + "session.feed_identities = interrupted\ntry: until(lambda: False)\nexcept KeyboardInterrupt: print('stopped')")
+    cell = kernel.start(
+        WAITS + "session.feed_identities = interrupted\ntry: until(lambda: False)\nexcept KeyboardInterrupt: print('stopped')"
+    )
     kernel.until_printed(cell)
     queued = kernel.start("order.append(2); print(order)")
     assert kernel.wait(cell, queued) == ["ok", "ok"]
@@ -355,7 +357,11 @@ def test_which_widgets_are_routed(kernel):
     assert kernel.run("with Pump(a, c) as pump: print(bool(pump)); routed()\nprint(bool(pump)); routed()") == (
         "True\nFalse True False True False\nFalse\nFalse False False False False\n"
     )
-    assert kernel.run("import gc; pump = Pump(a); routed(); del pump; gc.collect(); routed(); pump = Pump()").split() == ["False", "True", *["False"] * 8]
+    assert kernel.run("import gc; pump = Pump(a); routed(); del pump; gc.collect(); routed(); pump = Pump()").split() == [
+        "False",
+        "True",
+        *["False"] * 8,
+    ]
 
 
 def test_who_hears_of_executions(kernel):

@@ -82,7 +82,12 @@ def test_what_is_adopted():
 
     assert adopt(object()) is None and adopt_metric(object()) is None and adopt_metric(Spore()) is None
     one, other = adopt(cb := V1()), adopt(Spore)
-    assert one.wraps is cb and (one.name, str(one), repr(one)) == ("v1", "V1", "V1") and isinstance(other.wraps, Spore) and other.name == "spore"
+    assert (
+        one.wraps is cb
+        and (one.name, str(one), repr(one)) == ("v1", "V1", "V1")
+        and isinstance(other.wraps, Spore)
+        and other.name == "spore"
+    )
     assert isinstance(adopt_metric(V1()), v1.V1Metric)
 
 
@@ -102,5 +107,11 @@ def test_the_first_that_is_on_calls_all_of_its_dialect():
 
     learn = line_learner(cbs=[Note("a"), Spore()])
     peers = []
-    learn.fit(1, cbs=[Note("b"), cbnb.Callback(before_fit=lambda self: peers.extend([*map(str, cb.peers)] for cb in self.learn.cbs if hasattr(cb, "peers")))])
+    learn.fit(
+        1,
+        cbs=[
+            Note("b"),
+            cbnb.Callback(before_fit=lambda self: peers.extend([*map(str, cb.peers)] for cb in self.learn.cbs if hasattr(cb, "peers"))),
+        ],
+    )
     assert calls == ["a", "b", "spore"] and sorted(peers) == [["Note", "Note"], ["Note", "Note"], ["Spore"]]

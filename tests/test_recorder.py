@@ -712,7 +712,9 @@ def test_the_losses_of_a_long_validation_do_not_pile_up():
     losses = []
     note = cbnb.Callback(after_loss=lambda self: losses.append(weakref.ref(self.learn.loss)))
     note.run_in = ("validate",)
-    learn = line_learner(cbs=[note, alive := cbnb.Callback(after_validate=lambda self: found.append(sum(ref() is not None for ref in losses)))])
+    learn = line_learner(
+        cbs=[note, alive := cbnb.Callback(after_validate=lambda self: found.append(sum(ref() is not None for ref in losses)))]
+    )
     alive.run_in, alive.order, found = ("validate",), -99, []
     learn.validate(dl=line_batches(1) * 550)
     assert len(losses) == 550 and found[0] <= 270
@@ -815,7 +817,9 @@ def test_a_copy_of_a_metric_has_seen_nothing():
 def test_an_interrupted_epoch_asks_no_other_process(n, seen, monkeypatch):
     """A process that has not stopped would never answer."""
     monkeypatch.setattr(recorder, "n_processes", lambda: n)
-    learn = line_learner(metrics=bias, cbs=[cbnb.Recorder(train_metrics=True), RaiseIn("before_batch", ValueError, when=lambda learn: learn.iter == 1)])
+    learn = line_learner(
+        metrics=bias, cbs=[cbnb.Recorder(train_metrics=True), RaiseIn("before_batch", ValueError, when=lambda learn: learn.iter == 1)]
+    )
     with pytest.raises(ValueError):
         learn.fit(1)
     assert learn.recorder.history[0].epochs[0]["train_bias"] == seen and learn.recorder.history[0].epochs[0]["train_loss"] == 13
@@ -837,7 +841,16 @@ def test_the_time_of_an_epoch(monkeypatch):
 
 @pytest.mark.parametrize(
     "seconds, words",
-    [(0, "00:00"), (59.4, "00:59"), (59.6, "01:00"), (754, "12:34"), (3599, "59:59"), (3600, "1:00:00"), (3725, "1:02:05"), (36061, "10:01:01")],
+    [
+        (0, "00:00"),
+        (59.4, "00:59"),
+        (59.6, "01:00"),
+        (754, "12:34"),
+        (3599, "59:59"),
+        (3600, "1:00:00"),
+        (3725, "1:02:05"),
+        (36061, "10:01:01"),
+    ],
 )
 def test_the_words_for_a_time(seconds, words):
     assert recorder.clock(seconds) == words
@@ -905,7 +918,9 @@ def test_the_rate_of_a_batch_that_leaves_no_loss_is_forgotten():
 
 
 def test_a_failed_batch_leaves_a_rate_for_each_loss():
-    learn = line_learner(4, valid=False, cbs=[StepsTorchScheduler("after_batch"), RaiseIn("after_step", ValueError, when=lambda learn: learn.iter == 2)])
+    learn = line_learner(
+        4, valid=False, cbs=[StepsTorchScheduler("after_batch"), RaiseIn("after_step", ValueError, when=lambda learn: learn.iter == 2)]
+    )
     learn.recorder.order = 50
     with pytest.raises(ValueError):
         learn.fit(1)
@@ -981,7 +996,9 @@ def test_a_loss_that_is_not_finite_is_told_of_once_in_each_fit(capsys):
     with learn.no_logging():
         learn.fit(3)
         said = capsys.readouterr()
-        assert (said.out + said.err).count("the loss is nan since step 4 of this fit (epoch 1, training batch 1): try a lower learning rate") == 1
+        assert (said.out + said.err).count(
+            "the loss is nan since step 4 of this fit (epoch 1, training batch 1): try a lower learning rate"
+        ) == 1
         learn.model = Line()
         learn.model.a.data.fill_(math.inf)
         learn.fit(1)
@@ -1033,7 +1050,10 @@ def test_points_and_ends_of_a_run():
     assert run.points("epoch") == [(0, 0), (2, 1), (5, 2)] and run.ends() == [(2, 1), (5, 2)]
 
 
-@pytest.mark.parametrize("n, words", [(4, "1 of 2 epochs, 4 steps"), (7, "1 of 2 epochs and 3 steps, 7 steps in all"), (2, "0 of 2 epochs and 2 steps, 2 steps in all")])
+@pytest.mark.parametrize(
+    "n, words",
+    [(4, "1 of 2 epochs, 4 steps"), (7, "1 of 2 epochs and 3 steps, 7 steps in all"), (2, "0 of 2 epochs and 2 steps, 2 steps in all")],
+)
 def test_how_far_a_run_came(n, words):
     stop = RaiseIn("before_batch", cbnb.CancelFitException, when=lambda learn: learn.train_iter == n)
     learn = line_learner(4, valid=False, cbs=stop)
@@ -1078,7 +1098,9 @@ def test_a_cancelled_step_has_one_rate():
         if self.learn.iter == 1:
             raise cbnb.CancelStepException
 
-    learn = line_learner(6, valid=False, cbs=cbnb.Callback(before_step=cancel, after_loss=lambda self: used.append(self.opt.param_groups[0]["lr"])))
+    learn = line_learner(
+        6, valid=False, cbs=cbnb.Callback(before_step=cancel, after_loss=lambda self: used.append(self.opt.param_groups[0]["lr"]))
+    )
     learn.fit_one_cycle(1, 0.1)
     assert learn.recorder.lrs == used and len(set(used)) == 6
 
@@ -1095,7 +1117,11 @@ def test_a_loss_that_only_smoothing_makes_infinite_is_not_told_of(capsys):
     with learn.no_logging():
         learn.fit(1)
     said = capsys.readouterr()
-    assert learn.recorder.losses[-1] == math.inf and list(learn.recorder.last().raw_losses) == [1e300] * 2 and "since step" not in said.out + said.err
+    assert (
+        learn.recorder.losses[-1] == math.inf
+        and list(learn.recorder.last().raw_losses) == [1e300] * 2
+        and "since step" not in said.out + said.err
+    )
 
 
 def test_a_whole_epoch_asks_the_other_processes(monkeypatch):

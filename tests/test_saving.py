@@ -407,7 +407,10 @@ def test_an_optimizer_that_takes_half_of_a_state_is_as_it_was(slots, tmp_path):
 def test_an_optimizer_of_another_kind_is_said_side_by_side(tmp_path):
     """The settings that differ were one set, in another order each time, and did not say whose they are."""
     line_learner(path=tmp_path, opt_func=torch.optim.Adagrad).fit(1, cbs=cbnb.SaveModel(with_opt=True))
-    with pytest.warns(UserWarning, match="of another kind: only the file has (.*, )?initial_accumulator_value, lr_decay; only this one has (.*, )?momentum, nesterov$"):
+    with pytest.warns(
+        UserWarning,
+        match="of another kind: only the file has (.*, )?initial_accumulator_value, lr_decay; only this one has (.*, )?momentum, nesterov$",
+    ):
         line_learner(path=tmp_path, opt_func=torch.optim.SGD).load("model")
 
 
@@ -508,7 +511,8 @@ def test_a_schedule_may_give_an_array_with_a_rate_for_each_group():
 
 
 @pytest.mark.parametrize(
-    "opt_func", [partial(torch.optim.SGD, lr=np.float64(0.1), momentum=np.float32(0.5)), partial(torch.optim.Adam, betas=(np.float64(0.9), 0.99))]
+    "opt_func",
+    [partial(torch.optim.SGD, lr=np.float64(0.1), momentum=np.float32(0.5)), partial(torch.optim.Adam, betas=(np.float64(0.9), 0.99))],
 )
 def test_an_optimizer_with_numbers_of_numpy_can_be_saved(opt_func, tmp_path):
     learn = line_learner(path=tmp_path, opt_func=opt_func, lr=1e-3)
@@ -626,11 +630,15 @@ def test_loading_what_fits_says_how_much_that_was(tmp_path):
     learn = net_learner(tmp_path, net(6, 4, 2))
     saved = net_learner(tmp_path, net(6, 4))
     saved.save("part", with_opt=False)
-    with pytest.warns(UserWarning, match=r"2 of the 2 names in .*part.pth fit the model, which has 4; only in the model: 1.weight, 1.bias") as seen:
+    with pytest.warns(
+        UserWarning, match=r"2 of the 2 names in .*part.pth fit the model, which has 4; only in the model: 1.weight, 1.bias"
+    ) as seen:
         learn.load("part", strict=False)
     assert len(seen) == 1 and seen[0].filename == __file__ and torch.equal(learn.model[0].weight, saved.model[0].weight)
     line_learner(path=tmp_path).save("line")
-    with pytest.warns(UserWarning, match="none of the 2 names in .*line.pth fit the model, which has 4, so no weight was loaded; only in the file: a, b"):
+    with pytest.warns(
+        UserWarning, match="none of the 2 names in .*line.pth fit the model, which has 4, so no weight was loaded; only in the file: a, b"
+    ):
         learn.load("line", strict=False)
     learn.save("all")
     with warnings.catch_warnings():
@@ -959,7 +967,10 @@ def test_an_interrupt_that_the_optimizer_raises_stays_one(tmp_path, monkeypatch)
 
 def test_where_a_file_is_looked_for(tmp_path):
     learn = line_learner(path=tmp_path, model_dir="m")
-    assert learn.model_file("a") == learn.model_file("a.pth") == tmp_path / "m/a.pth" and learn.model_file(Path("b/a.v1")) == tmp_path / "m/b/a.v1.pth"
+    assert (
+        learn.model_file("a") == learn.model_file("a.pth") == tmp_path / "m/a.pth"
+        and learn.model_file(Path("b/a.v1")) == tmp_path / "m/b/a.v1.pth"
+    )
     assert learn.model_file(tmp_path / "x") == tmp_path / "x.pth"
 
 
@@ -970,9 +981,15 @@ def test_names_that_do_not_fit_are_listed_up_to_five(n, rest, tmp_path):
     torch.save({**learn.model.state_dict(), **dict.fromkeys(names, torch.ones(1))}, learn.save("a"))
     with pytest.warns(UserWarning) as seen:
         learn.load("a", strict=False, with_opt=False)
-    assert str(seen[0].message) == f"2 of the {n + 2} names in {tmp_path / 'models/a.pth'} fit the model, which has 2; only in the file: {', '.join(names[:5])}{rest}"
+    assert (
+        str(seen[0].message)
+        == f"2 of the {n + 2} names in {tmp_path / 'models/a.pth'} fit the model, which has 2; only in the file: {', '.join(names[:5])}{rest}"
+    )
     torch.save(dict(c=torch.ones(1)), learn.model_file("a"))
-    with pytest.warns(UserWarning, match="^none of the 1 names in .* fit the model, which has 2, so no weight was loaded; only in the file: c; only in the model: a, b$"):
+    with pytest.warns(
+        UserWarning,
+        match="^none of the 1 names in .* fit the model, which has 2, so no weight was loaded; only in the file: c; only in the model: a, b$",
+    ):
         learn.load("a", strict=False, with_opt=False)
 
 

@@ -353,7 +353,9 @@ def test_a_cycle_without_a_top_cannot_be_drawn():
 def test_a_drawn_cycle_has_its_values_at_equal_steps():
     axes = OneCycle(0.4, pct_start=0.5).plot(4, return_fig=True).axes
     rates, momenta = (list(ax.lines[0].get_ydata()) for ax in axes)
-    assert rates == pytest.approx([0.4 / 25, (0.4 + 0.4 / 25) / 2, 0.4, (0.4 + 0.4 / 1e5) / 2]) and momenta == pytest.approx([0.95, 0.9, 0.85, 0.9])
+    assert rates == pytest.approx([0.4 / 25, (0.4 + 0.4 / 25) / 2, 0.4, (0.4 + 0.4 / 1e5) / 2]) and momenta == pytest.approx(
+        [0.95, 0.9, 0.85, 0.9]
+    )
     assert len(OneCycle(0.4).plot(return_fig=True).axes[0].lines[0].get_ydata()) == 200
 
 
@@ -381,7 +383,11 @@ def test_values_for_groups_are_one_for_each_or_one_for_all():
     for value in (0.5, np.array(0.5), torch.tensor(0.5), [0.5] * 3, np.array([0.5] * 3)):
         learn.fit(1, cbs=cbnb.ParamScheduler({"lr": lambda pct: value}))
         assert learn.recorder.lrs == pytest.approx([0.5] * 4)
-    for value, words in (([0.5] * 2, "the schedule of 'lr' gives 2 values for 3 groups"), (math.nan, "gives nan, which is not a number"), ([1, math.nan, 1], "which is not a number")):
+    for value, words in (
+        ([0.5] * 2, "the schedule of 'lr' gives 2 values for 3 groups"),
+        (math.nan, "gives nan, which is not a number"),
+        ([1, math.nan, 1], "which is not a number"),
+    ):
         with pytest.raises(ValueError, match=words):
             learn.fit(1, cbs=cbnb.ParamScheduler({"lr": lambda pct: value}))
 

@@ -187,7 +187,13 @@ def test_a_learner_comes_back_with_its_callbacks():
         restore()
         assert learn.cbs == before and learn.callbacks.names == names and learn.counts_fits is counts_fits
         assert came.learn is None and all(cb.learn is learn for cb in before)
-        assert not hasattr(learn, "marked") and not hasattr(learn, "callback") and learn.lr == 0.1 and learn.opt is None and ab(learn) == (0, 0)
+        assert (
+            not hasattr(learn, "marked")
+            and not hasattr(learn, "callback")
+            and learn.lr == 0.1
+            and learn.opt is None
+            and ab(learn) == (0, 0)
+        )
         assert (learn.counts.n, learn.counts.list) == (0, []) and learn.counts.list is counts and not hasattr(learn.counts, "extra")
         assert counts_fits.n == 10 + i and named.n == 3 * (i + 1)
     seen = []

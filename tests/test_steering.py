@@ -127,7 +127,9 @@ def test_each_change_of_the_rate_is_noted_with_its_step_and_the_way_back_too():
 def test_of_more_than_four_changes_the_ones_in_the_middle_are_counted():
     all_four = "planned lr × 2 from step 1, × 3 from step 2, × 4 from step 3, × 5 from step 4"
     assert scaled({1: 2, 2: 3, 3: 4, 4: 5})[1].said() == all_four
-    assert scaled({1: 2, 2: 3, 3: 4, 4: 5, 5: 6})[1].said() == "planned lr × 2 from step 1, × 3 from step 2, 2 more changes, × 6 from step 5"
+    assert (
+        scaled({1: 2, 2: 3, 3: 4, 4: 5, 5: 6})[1].said() == "planned lr × 2 from step 1, × 3 from step 2, 2 more changes, × 6 from step 5"
+    )
 
 
 def test_what_others_do_to_the_rate_once_it_is_as_planned_stays():

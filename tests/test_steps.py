@@ -1370,7 +1370,16 @@ def test_several_losses_may_be_vectors():
     assert learn.recorder.last().raw_losses[0] == 4
 
 
-@pytest.mark.parametrize("found, n, words", [((1, 2, 3), 2, None), ([1, 2], 2, None), ((1,), 2, "2 optimizers need 2 losses in a tuple, not 1 in a tuple"), ([], 1, "1 optimizers need 1 losses in a tuple, not 0 in a list"), (3.0, 1, "not float")])
+@pytest.mark.parametrize(
+    "found, n, words",
+    [
+        ((1, 2, 3), 2, None),
+        ([1, 2], 2, None),
+        ((1,), 2, "2 optimizers need 2 losses in a tuple, not 1 in a tuple"),
+        ([], 1, "1 optimizers need 1 losses in a tuple, not 0 in a list"),
+        (3.0, 1, "not float"),
+    ],
+)
 def test_losses_are_counted(found, n, words):
     from cbnb.steps import n_losses
 
@@ -1467,7 +1476,9 @@ def test_what_a_loss_is_for_is_found_or_refused():
     a, b, frozen = (torch.ones(1, requires_grad=on) for on in (True, True, False))
     opts = [SGD([a, frozen], 0.1), SGD([frozen], 0.1), SGD([b], 0.1)]
     losses = [a * 2, torch.ones(1), b * 2]
-    assert [(loss is losses[i], params[0] is p) for (loss, params), i, p in zip(with_params(losses, opts), (0, 2), (a, b))] == [(True, True)] * 2
+    assert [(loss is losses[i], params[0] is p) for (loss, params), i, p in zip(with_params(losses, opts), (0, 2), (a, b))] == [
+        (True, True)
+    ] * 2
     assert trainable(opts[0]) == [a] and trainable(opts[1]) == []
     with pytest.raises(ValueError, match="loss 2 depends on no parameter that is trained"):
         with_params([a * 2, torch.ones(1), torch.ones(1)], opts)

@@ -338,7 +338,9 @@ class EachBatch(cbnb.Callback):
             self.scheduler.step()
 
 
-@pytest.mark.parametrize("event, order", [("after_step", 0), ("after_step", 70), ("after_batch", 0), ("after_batch", 70), ("after_backward", 0)])
+@pytest.mark.parametrize(
+    "event, order", [("after_step", 0), ("after_step", 70), ("after_batch", 0), ("after_batch", 70), ("after_backward", 0)]
+)
 @pytest.mark.parametrize("tensor", [False, True])
 @pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step")
 def test_a_scheduler_never_sees_the_factor(event, order, tensor):
@@ -762,7 +764,9 @@ def test_what_a_comparison_returns_becomes_true_or_false():
     assert as_comparison(torch.lt, "x")(1.0, near)  # in double precision
 
 
-@pytest.mark.parametrize("losses, min_delta, best", [([5, 4, 3.5], 0.5, 4), ([5, 4.5], 0.5, 5), ([5, 4.25], 0.5, 4.25), ([NAN, 2, -math.inf], 0.0, 2)])
+@pytest.mark.parametrize(
+    "losses, min_delta, best", [([5, 4, 3.5], 0.5, 4), ([5, 4.5], 0.5, 5), ([5, 4.25], 0.5, 4.25), ([NAN, 2, -math.inf], 0.0, 2)]
+)
 def test_a_new_best_is_better_by_more_than_min_delta(losses, min_delta, best):
     tracker = cbnb.Tracker(min_delta=min_delta)
     fit(forced_learner(losses), cbs=tracker)
@@ -771,7 +775,14 @@ def test_a_new_best_is_better_by_more_than_min_delta(losses, min_delta, best):
 
 def test_a_fit_begins_without_news_waiting_or_values():
     seen, tracker = [], cbnb.Tracker(reset_on_fit=False)
-    assert (tracker.new_best, tracker.wait, tracker.values, tracker.best, tracker.best_epoch, tracker.idx) == (False, 0, [], None, None, None)
+    assert (tracker.new_best, tracker.wait, tracker.values, tracker.best, tracker.best_epoch, tracker.idx) == (
+        False,
+        0,
+        [],
+        None,
+        None,
+        None,
+    )
     before = cbnb.Callback(before_epoch=lambda self: seen.append((tracker.new_best, tracker.wait, list(tracker.values))))
     learn = forced_learner([2, 1])
     for losses in ([2, 1], [3, 4], [5, 0]):
@@ -790,9 +801,7 @@ def test_a_value_that_never_comes_is_told_in_each_fit():
         assert len(seen) == 1
 
 
-@pytest.mark.parametrize(
-    "cbs, valid_every", [([RaiseIn("before_train", CANCELS["epoch"], order=70)], 1), ([], [1])]
-)
+@pytest.mark.parametrize("cbs, valid_every", [([RaiseIn("before_train", CANCELS["epoch"], order=70)], 1), ([], [1])])
 def test_an_epoch_that_should_have_no_value_is_no_reason_to_warn(cbs, valid_every):
     tracker = cbnb.Tracker()
     with warnings.catch_warnings():
@@ -808,11 +817,17 @@ def test_a_fit_in_which_no_epoch_is_validated_is_told_before(start_epoch, n_epoc
         warnings.simplefilter("always")
         fit(forced_learner([5] * 4), n_epoch, start_epoch=start_epoch, valid_every=[2], cbs=cbnb.Tracker())
         fit(forced_learner([5] * 4), n_epoch, start_epoch=start_epoch, valid_every=[2], cbs=cbnb.Tracker("train_loss"))
-    assert [str(w.message) for w in seen] == ["Tracker will see no valid_loss: none of the epochs of this fit is validated (valid_every=[2])"] * warns
+    assert [str(w.message) for w in seen] == [
+        "Tracker will see no valid_loss: none of the epochs of this fit is validated (valid_every=[2])"
+    ] * warns
 
 
 @pytest.mark.parametrize(
-    "losses, words", [([5, 4, 4.5], "stopped after epoch 2: valid_loss was best in epoch 1, with 4"), ([NAN] * 2, "stopped after epoch 0: valid_loss was never a finite number")]
+    "losses, words",
+    [
+        ([5, 4, 4.5], "stopped after epoch 2: valid_loss was best in epoch 1, with 4"),
+        ([NAN] * 2, "stopped after epoch 0: valid_loss was never a finite number"),
+    ],
 )
 def test_an_early_stop_says_when_the_best_was(losses, words, capsys):
     fit(forced_learner([*losses, 1]), cbs=cbnb.EarlyStopping())
@@ -865,7 +880,8 @@ def two_rates(*lrs):
 
 
 @pytest.mark.parametrize(
-    "lr, by, min_lr, lowered", [(0.5, 0.5, 0.0, 0.25), (0.5, 0.5, 0.4, 0.4), (0.5, 0.5, 0.75, 0.5), (2, 0.5, 0.0, 1.0), (np.float64(2), 0.25, 1.0, 1.0)]
+    "lr, by, min_lr, lowered",
+    [(0.5, 0.5, 0.0, 0.25), (0.5, 0.5, 0.4, 0.4), (0.5, 0.5, 0.75, 0.5), (2, 0.5, 0.0, 1.0), (np.float64(2), 0.25, 1.0, 1.0)],
 )
 def test_a_rate_is_lowered_down_to_min_lr_and_never_raised(lr, by, min_lr, lowered):
     factor = RateFactor(two_rates(1.0), min_lr)
@@ -931,7 +947,13 @@ def test_the_highest_min_lr_of_two_holds_for_one_schedule():
     """A hundredth of 0.1 is below 0.02, which one of the two asks for."""
     for pair in ([0.02, 0.0], [0.0, 0.02]):
         learn = forced_learner([2, 3, 3])
-        fit(learn, cbs=[cbnb.ParamScheduler({"lr": lambda pct: 0.1}), *(cbnb.ReduceLROnPlateau(min_lr=low, comp=comp) for low, comp in zip(pair, ("min", None)))])
+        fit(
+            learn,
+            cbs=[
+                cbnb.ParamScheduler({"lr": lambda pct: 0.1}),
+                *(cbnb.ReduceLROnPlateau(min_lr=low, comp=comp) for low, comp in zip(pair, ("min", None))),
+            ],
+        )
         assert learn.recorder.lrs == pytest.approx([0.1] * 6 + [0.02] * 3)
 
 

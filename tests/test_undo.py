@@ -93,7 +93,11 @@ def frozen(value, seen):
         return value.__func__.__qualname__, frozen(value.__self__, seen)
     if hasattr(value, "__dict__") and not isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
         ready_lists = ("table", "_tables", "version") if type(value).__name__ == "Callbacks" else ()
-        mine = {k: v for k, v in sorted(vars(value).items()) if k not in ready_lists and not k.startswith(("__", "_optimizer_step", "_zero_grad"))}
+        mine = {
+            k: v
+            for k, v in sorted(vars(value).items())
+            if k not in ready_lists and not k.startswith(("__", "_optimizer_step", "_zero_grad"))
+        }
         return type(value).__qualname__, id(value) if isinstance(value, (nn.Module, cbnb.Callback)) else None, frozen(mine, seen)
     return type(value).__qualname__, id(value)
 
@@ -368,7 +372,12 @@ def test_interrupt_before_the_first_batch():
 @pytest.mark.parametrize(
     "event, phase, batch",
     [("after_train", "train", ""), ("before_epoch", "train", ""), ("before_train", "train", ""), ("before_batch", "train", " at batch 0")]
-    + [("after_validate", "valid", ""), ("after_epoch", "valid", ""), ("after_cancel_epoch", "train", ""), ("after_loss", "valid", " at batch 0")],
+    + [
+        ("after_validate", "valid", ""),
+        ("after_epoch", "valid", ""),
+        ("after_cancel_epoch", "train", ""),
+        ("after_loss", "valid", " at batch 0"),
+    ],
 )
 @pytest.mark.parametrize("error", [KeyboardInterrupt, cbnb.CancelFitException])
 def test_a_batch_is_only_named_where_there_is_one(error, event, phase, batch):

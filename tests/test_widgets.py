@@ -362,7 +362,11 @@ def test_a_widget_that_is_shown_twice_hides_its_pictures_once(monkeypatch):
     monkeypatch.setattr(widgets, "shell", lambda: True)
     for box in (view.box, view.box, Doubles().box):
         widgets.show_with_picture(box, {"text/plain": "p"}, {"image/png": {}})
-    assert len(shown) == 6 and all(kwargs["raw"] for _, kwargs in shown) and shown[1] == ({"text/plain": "p"}, dict(raw=True, metadata={"image/png": {}}))
+    assert (
+        len(shown) == 6
+        and all(kwargs["raw"] for _, kwargs in shown)
+        and shown[1] == ({"text/plain": "p"}, dict(raw=True, metadata={"image/png": {}}))
+    )
     model = dict(version_major=2, version_minor=0, model_id=view.box.model_id)
     assert shown[0][0] == {"application/vnd.jupyter.widget-view+json": model, "text/plain": ""}
     assert len(view.box.children) == 3 and view.box.children[-1].layout.display == "none"
@@ -447,7 +451,11 @@ def test_a_value_of_each_epoch_stands_at_its_last_step():
     view = view_of(3, 2, skip_start=4, skip_end=1)
     values = [[row["valid_loss"] for row in run.epochs] for run in view.all_runs]
     (line,) = lines = view.over_epochs("valid_loss", "valid", "red")
-    assert plain(lines) == [("valid", [7, 11, 15], [*values[0][1:], values[1][0]])] and (line.color, line.dots, line.of) == ("red", True, "")
+    assert plain(lines) == [("valid", [7, 11, 15], [*values[0][1:], values[1][0]])] and (line.color, line.dots, line.of) == (
+        "red",
+        True,
+        "",
+    )
     view.overlay.value = True
     lines = view.over_epochs("valid_loss", "valid", "red")
     assert plain(lines) == [("valid", [7], values[0][1:2])]  # of both runs the last is left out, and 4 steps at the start
@@ -509,10 +517,15 @@ def test_the_chart_of_losses():
     assert view.chart.value == chart(lines, log_x=True, log_y=True, **how)
     view.log_x.value = view.log_y.value = False
     view.smoothing.value = 0.0
-    assert [legend.split(" at ")[0] for legend in view.words[0].split("; ")] == ["Losses over 20 steps", "at step 19: train, each batch " + text.split("batch ")[1].split(", ")[0] + f", valid {number(valid[-1])}"]
+    assert [legend.split(" at ")[0] for legend in view.words[0].split("; ")] == [
+        "Losses over 20 steps",
+        "at step 19: train, each batch " + text.split("batch ")[1].split(", ")[0] + f", valid {number(valid[-1])}",
+    ]
     view.overlay.value = True
     assert 'class="border"' not in view.chart.value
-    assert view.words[0].startswith(f"Losses over 20 steps; at step 11: run 0 {number(view.raw[0][11].item())}, run 1 {number(view.raw[1][7].item())}, run 0 valid")
+    assert view.words[0].startswith(
+        f"Losses over 20 steps; at step 11: run 0 {number(view.raw[0][11].item())}, run 1 {number(view.raw[1][7].item())}, run 0 valid"
+    )
 
 
 def test_a_chart_is_drawn_once_for_each_change(monkeypatch):
@@ -567,7 +580,9 @@ def test_the_charts_of_rates(show_moms):
     pages = [chart([rates], title="Learning rate", size=(960, 260), text=text, **how)]
     if show_moms:
         text = f"Momentum over 8 steps; at step 5: momentum {number(moms[0][5].item())}"
-        pages.append(chart([Line("momentum", range(1, 6), moms[0][1:6], COLORS["mom"])], title="Momentum", size=(960, 220), text=text, **how))
+        pages.append(
+            chart([Line("momentum", range(1, 6), moms[0][1:6], COLORS["mom"])], title="Momentum", size=(960, 220), text=text, **how)
+        )
     assert view.chart.value == "".join(pages)
     fig, text = view.picture()
     assert text == "; ".join(view.words) and len(view.words) == 1 + show_moms and len(fig.axes[0].lines[0].get_xdata()) == 5
@@ -628,7 +643,11 @@ def test_the_charts_of_a_schedule():
     shown = cbnb.OneCycle(view.lr_max.value, view.div.value, view.div_final.value, 0.4, cycle.mom)  # up to rounding the same
     xs, scheds = [i / 5 for i in range(6)], shown.planned()
     lrs, moms = ([scheds[name](x) for x in xs] for name in ("lr", "mom"))
-    marks = [Mark("start 0.001", 0, lrs[0], COLORS["lr"]), Mark("top 0.01", 0.4, view.lr_max.value, COLORS["lr"]), Mark("end 1e-5", 1, lrs[-1], COLORS["lr"])]
+    marks = [
+        Mark("start 0.001", 0, lrs[0], COLORS["lr"]),
+        Mark("top 0.01", 0.4, view.lr_max.value, COLORS["lr"]),
+        Mark("end 1e-5", 1, lrs[-1], COLORS["lr"]),
+    ]
     how = dict(xlabel="share of the training", hover=True)
     first = chart([Line("learning rate", xs, lrs, COLORS["lr"])], marks=marks, title="Learning rate", size=(960, 260), text=words, **how)
     second = chart([Line("momentum", xs, moms, COLORS["mom"])], title="Momentum", size=(960, 210), **how)
@@ -638,4 +657,8 @@ def test_the_charts_of_a_schedule():
     assert (view.lr_max.min, view.lr_max.max, view.div.min, view.div.max) == pytest.approx((-6, 1, 0, 3), abs=0.02)
     assert (view.div_final.min, view.div_final.max) == pytest.approx((0, 8), abs=0.02)
     assert (view.pct_start.min, view.pct_start.max, view.pct_start.step) == (0, 1, 0.01)
-    assert widgets.OneCycleView(cbnb.OneCycle(2e-5, div_final=2e5)).call().startswith("learn.fit_one_cycle(n_epoch, lr_max=2e-5, pct_start=0.25, div=25, div_final=2e5")
+    assert (
+        widgets.OneCycleView(cbnb.OneCycle(2e-5, div_final=2e5))
+        .call()
+        .startswith("learn.fit_one_cycle(n_epoch, lr_max=2e-5, pct_start=0.25, div=25, div_final=2e5")
+    )

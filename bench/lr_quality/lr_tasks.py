@@ -292,7 +292,9 @@ def words(*widths: int) -> nn.Sequential:
 
 
 def residual(inputs: int, width: int, blocks: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, width), *(Residual(width) for _ in range(blocks)), nn.LayerNorm(width), nn.Linear(width, outputs))
+    return nn.Sequential(
+        nn.Linear(inputs, width), *(Residual(width) for _ in range(blocks)), nn.LayerNorm(width), nn.Linear(width, outputs)
+    )
 
 
 # --- tasks ---
@@ -313,13 +315,13 @@ class Task:
     tags: tuple[str, ...] = ()
 
 
-
-
 def tasks() -> list[Task]:
     batch_norm, tanh = nn.BatchNorm1d, nn.Tanh
     kinds: list[Task] = []
 
-    def add(name: str, data: Callable[[], Data], model: Callable[[], nn.Module], opt: str, bs: int, loss: str, steps: int, **more: object) -> None:
+    def add(
+        name: str, data: Callable[[], Data], model: Callable[[], nn.Module], opt: str, bs: int, loss: str, steps: int, **more: object
+    ) -> None:
         kinds.append(Task(f"{name}-{opt}", data, model, opt, bs, loss, steps, **more))
 
     add("shells-mlp", shells, partial(mlp, 5, 48, 4), "adam", 64, "ce", 250, long=True)
@@ -362,22 +364,61 @@ def tasks() -> list[Task]:
     add("recall-recurrent", recall, partial(Recurrent, 5, 8, 16, 5), "adamw", 64, "ce", 300)
     add("digits-deep8", digits, partial(mlp, 64, *[40] * 8, 10), "adam", 64, "ce", 300, tags=("deep",))
     add("digits-deep6-tanh", digits, partial(mlp, 64, *[40] * 6, 10, act=tanh), "sgd", 64, "ce", 300, tags=("deep",))
-    add("clusters4-deep6bn", partial(clusters, 4, 21), partial(mlp, 20, *[40] * 6, 4, norm=batch_norm), "adamw", 64, "ce", 300, tags=("deep",))
+    add(
+        "clusters4-deep6bn",
+        partial(clusters, 4, 21),
+        partial(mlp, 20, *[40] * 6, 4, norm=batch_norm),
+        "adamw",
+        64,
+        "ce",
+        300,
+        tags=("deep",),
+    )
     low, high = partial(digits, half=0), partial(digits, half=1)
     tuning = dict(tags=("fine-tuning",))
     add("tune-digits-mlp", high, partial(mlp, 64, 64, 32, 5), "adam", 32, "ce", 150, pretrain=low, **tuning)
     add("tune-digits-mlp", high, partial(mlp, 64, 64, 32, 5), "sgd", 32, "ce", 150, pretrain=low, **tuning)
     add("tune-noisy-mlp", partial(digits, 0.3), partial(mlp, 64, 64, 10), "adamw", 32, "ce", 200, pretrain=digits, **tuning)
-    add("tune-friedman-mlp", friedman, partial(mlp, 10, 50, 50, 1), "adam", 64, "mse", 200, pretrain=partial(friedman, turned=True), **tuning)
+    add(
+        "tune-friedman-mlp",
+        friedman,
+        partial(mlp, 10, 50, 50, 1),
+        "adam",
+        64,
+        "mse",
+        200,
+        pretrain=partial(friedman, turned=True),
+        **tuning,
+    )
     add("tune-sentences-mlp", partial(sentences, 1500), partial(words, 64), "adamw", 32, "ce", 200, pretrain=sentences, **tuning)
     # Kinds on which nothing was fitted: convolutions, attention, residual blocks, layer norm, GELU, other data
     images = partial(digits, images=True)
     add("digits-conv", images, conv, "sgd", 32, "ce", 200, new=True)
     add("digits-convbn", images, partial(conv, norm=True), "adam", 64, "ce", 200, new=True)
-    add("tune-digits-conv", partial(digits, images=True, half=1), partial(conv, 5), "adamw", 32, "ce", 150, pretrain=partial(digits, images=True, half=0), new=True, **tuning)
+    add(
+        "tune-digits-conv",
+        partial(digits, images=True, half=1),
+        partial(conv, 5),
+        "adamw",
+        32,
+        "ce",
+        150,
+        pretrain=partial(digits, images=True, half=0),
+        new=True,
+        **tuning,
+    )
     add("waves-conv", waves, conv_wave, "adam", 64, "ce", 250, new=True)
     add("waves-conv", waves, conv_wave, "sgd", 32, "ce", 250, new=True)
-    add("waves-mlp-gelu", lambda: Data(*(t.flatten(1) if t.dim() > 1 else t for t in waves())), partial(mlp, 32, 64, 64, 4, act=nn.GELU), "adamw", 64, "ce", 250, new=True)
+    add(
+        "waves-mlp-gelu",
+        lambda: Data(*(t.flatten(1) if t.dim() > 1 else t for t in waves())),
+        partial(mlp, 32, 64, 64, 4, act=nn.GELU),
+        "adamw",
+        64,
+        "ce",
+        250,
+        new=True,
+    )
     add("sentences-attention", sentences, Attention, "adamw", 64, "ce", 300, new=True)
     add("sentences-attention", sentences, Attention, "adam", 32, "ce", 250, new=True)
     add("clusters5-residual", partial(clusters, 5, 41), partial(residual, 20, 24, 3, 5), "adamw", 64, "ce", 250, new=True, tags=("deep",))

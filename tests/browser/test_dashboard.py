@@ -62,7 +62,13 @@ def check_quiet(page: NotebookPage) -> None:
 
 
 def test_stop_ends_the_fit_and_the_next_cells_fit_on(lab: Lab, kernel: str):
-    cells = [SETUP, "learn.fit(10**4, cbs=Slowly())", "print('stopped', 'once')", "learn.fit(10**4, cbs=Slowly())", "print('stopped', 'twice')"]
+    cells = [
+        SETUP,
+        "learn.fit(10**4, cbs=Slowly())",
+        "print('stopped', 'once')",
+        "learn.fit(10**4, cbs=Slowly())",
+        "print('stopped', 'twice')",
+    ]
     with lab.open(lab.write("stop.ipynb", cells, kernel)) as page:
         page.run_all(wait=False)
         for cell, word in ((1, "once"), (3, "twice")):
@@ -112,7 +118,7 @@ def test_pause_holds_the_fit_and_the_slider_slows_down_what_follows(lab: Lab, ke
         plan = page.value(f"[OneCycle(0.01).planned()['lr'](i/{100 * 40}) for i in range({len(lrs)})]")
         assert lrs == pytest.approx([lr * by for lr, by in zip(plan, scales, strict=True)])
         assert scales[:held] == [1] * held and scales[held + 1 : held + 10] == pytest.approx([chosen] * 9, abs=0.006)
-        assert scales[-1] == pytest.approx(10 ** -0.2, rel=0.1)  # the slider goes from 0.01 to 10
+        assert scales[-1] == pytest.approx(10**-0.2, rel=0.1)  # the slider goes from 0.01 to 10
         assert page.value("learn.lr") == 0.01  # what was planned is kept
         check_quiet(page)
 
@@ -202,7 +208,7 @@ learn.fit(2, cbs=[evil, Slowly()])""",
         check_over(page, 1, "stopped in epoch")
         assert EVIL in page.text(1)
         page.run_cell(2)
-        page.output(2).locator(f'[data-t={json.dumps(EVIL)}]').first.wait_for()  # the style of a chart shows its labels
+        page.output(2).locator(f"[data-t={json.dumps(EVIL)}]").first.wait_for()  # the style of a chart shows its labels
         page.output(2).locator(".cbnb-chart[aria-label*='train, smoothed']").wait_for()
         page.run_cell(3)
         (error,) = page.errors()

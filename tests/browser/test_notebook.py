@@ -33,7 +33,11 @@ def test_the_quick_start(lab):
 
 
 def test_the_table_is_there_while_it_trains_and_the_next_cell_runs(lab, kernel):
-    notebook = lab.write("watch.ipynb", [SETUP, "learn.fit(6, cbs=[Slowly(), Held('seen', lambda learn: learn.epoch == 5)])", "print('then', 'this')"], kernel)
+    notebook = lab.write(
+        "watch.ipynb",
+        [SETUP, "learn.fit(6, cbs=[Slowly(), Held('seen', lambda learn: learn.epoch == 5)])", "print('then', 'this')"],
+        kernel,
+    )
     with lab.open(notebook) as page:
         assert page.value("__import__('ipykernel').__version__") == kernel
         page.run_all(wait=False)
@@ -65,7 +69,15 @@ def test_the_stop_button_leaves_one_quiet_line_and_a_usable_learner(lab, kernel)
 
 
 def test_a_fit_goes_on_while_nobody_looks_and_is_found_with_all_figures(lab):
-    notebook = lab.write("again.ipynb", [SETUP, "learn.fit(2)", "learn.recorder.plot_losses()", "learn.fit(10, cbs=[Slowly(), Held('left', lambda learn: learn.epoch == 5)])"])
+    notebook = lab.write(
+        "again.ipynb",
+        [
+            SETUP,
+            "learn.fit(2)",
+            "learn.recorder.plot_losses()",
+            "learn.fit(10, cbs=[Slowly(), Held('left', lambda learn: learn.epoch == 5)])",
+        ],
+    )
     with lab.open(notebook) as page:
         for cell in range(3):
             page.run_cell(cell)
@@ -81,5 +93,8 @@ def test_a_fit_goes_on_while_nobody_looks_and_is_found_with_all_figures(lab):
         assert page.output(3).locator("[role=progressbar], .cbnb-stop").count() == 0
         page.drag(page.output(2).locator(".widget-slider", has_text="smoothing"), 0.5)
         page.output(2).locator(".cbnb-chart[aria-label*='train, smoothed']").wait_for()
-        assert page.value("[(run.status, run.n_steps, len(run.epochs)) for run in learn.recorder.history]") == [("done", 20, 2), ("done", 100, 10)]
+        assert page.value("[(run.status, run.n_steps, len(run.epochs)) for run in learn.recorder.history]") == [
+            ("done", 20, 2),
+            ("done", 100, 10),
+        ]
         check_quiet(page)

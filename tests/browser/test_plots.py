@@ -31,7 +31,9 @@ def curves(page: NotebookPage, cell: int) -> list[str]:
 
 
 def wait_for_change(page: NotebookPage, cell: int, before: str) -> None:
-    changed = "([cell, before]) => document.querySelectorAll('.jp-Notebook .jp-Cell')[cell].querySelector('.cbnb-chart').ariaLabel !== before"
+    changed = (
+        "([cell, before]) => document.querySelectorAll('.jp-Notebook .jp-Cell')[cell].querySelector('.cbnb-chart').ariaLabel !== before"
+    )
     page.wait_for(changed, [cell, before])
 
 
