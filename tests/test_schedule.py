@@ -129,7 +129,8 @@ def test_sgdr_in_numbers(mult, lengths):
     assert learn.recorder.lrs == pytest.approx(expected, abs=1e-9) and len(learn.recorder.values) == sum(lengths)
 
 
-OPTIMIZERS = "Adadelta Adagrad Adam AdamW Adamax ASGD NAdam RAdam RMSprop Rprop SGD Adafactor".split()
+NAMES = "Adadelta Adagrad Adam AdamW Adamax ASGD NAdam RAdam RMSprop Rprop SGD Adafactor".split()
+OPTIMIZERS = [name for name in NAMES if hasattr(torch.optim, name)]  # torch 2.4 has no Adafactor
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
