@@ -428,6 +428,12 @@ def test_a_trial_notes_the_mean_of_its_last_quarter_and_a_weighted_validation():
     only_valid = TrialRun(0, [0.1], 2)
     learn._mock_run(only_valid)
     assert only_valid.result().valid_loss == 2 and only_valid.n_seen == 2 and only_valid.lrs == []
+    learn.loss_func = lambda pred, y: pred.sum() * (math.nan if learn.train_iter == 1 else 0)
+    broken = TrialRun(8, [0.1], 2)
+    learn._mock_run(broken)
+    assert (broken.stopped, broken.n_seen) == ("nan", 2)  # there is nothing to validate
+    assert math.isnan(broken.result().train_loss) and math.isnan(broken.result().valid_loss)
+    learn.loss_func = lambda pred, y: pred.sum() * 0 + 10 + learn.train_iter
     short = TrialRun(2, [0.1])
     learn._mock_run(short)
     assert short.result().train_loss == 11  # of at least one update
