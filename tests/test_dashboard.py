@@ -1,4 +1,4 @@
-"""The panel of a fit, used as a page does; how it looks in a real notebook is in test_live.py and browser/test_dashboard.py."""
+"""The panel of a fit, used as a page does; how it looks in a real notebook is in test_live.py and browser/test_dashboard_page.py."""
 
 import re
 from types import SimpleNamespace
