@@ -149,6 +149,7 @@ class At:
 
     def __init__(self, kind: str, i: int | None = None, twice: bool = False):
         self.kind, self.i, self.n, self.where, self.twice = kind, i, 0, "", twice
+        self.times: dict[tuple, list[int]] = {}  # line or instruction -> the first and the last time it was reached
 
     def __call__(self, f: Callable[[], object]) -> BaseException | None:
         sys.settrace(self.trace)
@@ -174,7 +175,10 @@ class At:
 
     def count(self, frame) -> None:
         self.n += 1
-        if self.i is not None and (self.n == self.i or self.twice and self.n == self.i + 5):
+        if self.i is None:
+            times = self.times.setdefault((frame.f_code, frame.f_lasti if self.kind == "opcode" else frame.f_lineno), [self.n])
+            times[1:] = [self.n]
+        elif self.n == self.i or self.twice and self.n == self.i + 5:
             self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"
             if not self.twice or self.n != self.i:
                 sys.settrace(None)
@@ -182,13 +186,19 @@ class At:
             signal.raise_signal(signal.SIGINT)
 
 
-def at_each(name: str, kind: str, width: int = 4, places: int | None = None, twice: bool = False) -> Iterator[tuple[str, list[str]]]:
-    """One interrupted call after the other, at each place, or so many spread over all: where it was, and what is wrong afterwards."""
+def at_each(
+    name: str, kind: str, width: int = 4, places: int | None = None, twice: bool = False, ends: bool = False
+) -> Iterator[tuple[str, list[str]]]:
+    """One interrupted call after the other, at each place, or so many spread over all: where it was, and what is wrong afterwards.
+
+    With `ends`, a line that is reached again and again counts the first and the last time only.
+    """
     with tempfile.TemporaryDirectory() as folder, quiet():
         learn = make(width, folder)
         count = At(kind)
         interrupted(learn, name, count)
-        for i in range(1, count.n + 1, max(count.n // places, 1) if places else 1):
+        chosen = sorted(set().union(*count.times.values())) if ends else range(1, count.n + 1)
+        for i in chosen[:: max(len(chosen) // places, 1) if places else 1]:
             at = At(kind, i, twice)
             wrong = interrupted(learn, name, at)
             yield at.where, wrong
@@ -286,6 +296,9 @@ def main() -> int:
     parser.add_argument("--call", choices=CALLS, help="only this call")
     parser.add_argument("--each", choices=["line", "opcode"], help="one signal at each place instead")
     parser.add_argument("--twice", action="store_true", help="with --each: a second one a little later")
+    parser.add_argument(
+        "--ends", action="store_true", help="with --each: of a place that is reached again and again, the first and the last time"
+    )
     parser.add_argument("--width", type=int, help="of the model's layers")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
@@ -300,7 +313,7 @@ def main() -> int:
     faults = 0
     for i, name in enumerate(names):
         if args.each:
-            results = list(at_each(name, args.each, twice=args.twice))
+            results = list(at_each(name, args.each, twice=args.twice, ends=args.ends))
             wrong = [(where, w) for where, w in results if w]
             print(f"{name:14} {len(results):6} places, {len(wrong)} wrong", *wrong[:20], sep="\n    ", flush=True)
             faults += len(wrong)

@@ -671,6 +671,11 @@ def test_a_dict_batch_that_was_passed_whole_is_named():
     with pytest.raises(ZeroDivisionError) as caught:
         line_learner(cbs=cbnb.Callback(after_pred=lambda self: 1 / 0)).fit(1)
     assert not any("dict" in note for note in caught.value.__notes__)
+    x = torch.ones(8, 1)
+    learn = line_learner(dls=cbnb.DataLoaders([({"x": x}, x, x)], device="cpu"))
+    with pytest.raises(TypeError) as caught:  # two inputs: the model was not given the dict alone
+        learn.fit(1)
+    assert not any("as one argument" in note for note in caught.value.__notes__)
 
 
 class Stumbles(cbnb.Callback):

@@ -31,6 +31,16 @@ def test_an_interrupt_at_any_line_leaves_everything_as_it_was(name: str, twice: 
     assert [(where, wrong) for where, wrong in results if wrong] == []
 
 
+def test_an_interrupt_as_a_run_is_set_up_or_ends_leaves_everything_as_it_was(tmp_path):
+    """At every line of the function that each run goes through."""
+    learn, count = make(4, str(tmp_path)), At("line")
+    with quiet():
+        assert interrupted(learn, "validate", count) == []
+        places = [i for (code, _), times in count.times.items() if code.co_name == "_run" for i in times]
+        assert len(places) >= 20
+        assert [wrong for i in sorted(places) if (wrong := interrupted(learn, "validate", At("line", i)))] == []
+
+
 @pytest.mark.parametrize("name", ["fit", "predict", "save"])
 def test_real_signals_at_random_moments_leave_everything_as_it_was(name: str):
     found = at_random(name, width=4, n=8, seed=1)
