@@ -43,7 +43,7 @@ def take(page: NotebookPage, lab: Lab, first: int) -> None:
     dashboard.locator("td", has_text="00:").nth(2).wait_for()
     page.tab.wait_for_timeout(3000)  # until the fit is held
     page.screenshot(IMAGES / "dashboard.png", of=dashboard)
-    lab.touch("seen")
+    lab.touch("fit")
     page.wait_until_idle()
 
 
@@ -51,7 +51,7 @@ def main() -> None:
     if why := what_is_missing():
         sys.exit(why)
     start = "\n".join([HELD.format(tests=str(ROOT / "tests")), *quick_start()])
-    fit = "learn.fit_one_cycle(5, found.lr, cbs=[Slowly(), Held('seen', lambda learn: learn.epoch == 3 and learn.train_iter > 170)])"
+    fit = "learn.fit_one_cycle(5, found.lr, cbs=[Slowly(), Held('fit.seen', lambda learn: learn.epoch == 3 and learn.train_iter > 170)])"
     with tempfile.TemporaryDirectory() as folder, chromium() as browser, Lab(Path(folder) / "lab", browser=browser) as lab:
         with lab.open(lab.write("pictures.ipynb", [start, "found = learn.lr_find(n_epoch=5)", fit]), size=(960, 2000), scale=2) as page:
             page.run_cell(0)

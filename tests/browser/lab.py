@@ -142,12 +142,14 @@ class Lab:
         self._stop()
 
     def write(self, name: str, cells: Sequence[str], kernel: str | None = None) -> str:
-        """A notebook with these code cells; returns its name, for `open`."""
+        """A notebook with these code cells; returns its name, for `open`. What an earlier one waited for is not there any more."""
+        for path in self.notebooks.glob("*.seen"):
+            path.unlink()
         return self._save(name, new_notebook(cells=[new_code_cell(source) for source in cells]), kernel)
 
     def touch(self, name: str) -> None:
-        """Write the empty file that a callback `Held` of a notebook waits for."""
-        (self.notebooks / name).touch()
+        """Write the empty file that a callback `Held(f"{name}.seen")` of a notebook waits for."""
+        (self.notebooks / f"{name}.seen").touch()
 
     def copy(self, path: Path, kernel: str | None = None) -> str:
         """A copy of a notebook without its outputs; returns its name, for `open`."""

@@ -222,8 +222,8 @@ learn.fit(2, cbs=[evil, Slowly()])""",
 def test_validation_before_and_after_leaves_one_table_and_no_bars(lab: Lab):
     cells = [
         "from cbnb.all import *\nfrom waves import *\nfrom helpers import Held\nlearn = wave_learner(n_valid=40)\nlearn.add_cb(Slowly())",
-        "learn.validate(cbs=Held('validated', seconds=1)); learn.fit(1, cbs=Held('trained', seconds=1)); learn.validate(); print('at', 'last')",
-        "learn.lr_find(num_it=60, cbs=Held('found', seconds=1))",
+        "learn.validate(cbs=Held('validated.seen', seconds=1)); learn.fit(1, cbs=Held('trained.seen', seconds=1)); learn.validate(); print('at', 'last')",
+        "learn.lr_find(num_it=60, cbs=Held('found.seen', seconds=1))",
     ]
     with lab.open(lab.write("bars.ipynb", cells)) as page:
         page.run_cell(0)

@@ -35,7 +35,7 @@ def test_the_quick_start(lab):
 def test_the_table_is_there_while_it_trains_and_the_next_cell_runs(lab, kernel):
     notebook = lab.write(
         "watch.ipynb",
-        [SETUP, "learn.fit(6, cbs=[Slowly(), Held('seen', lambda learn: learn.epoch == 5)])", "print('then', 'this')"],
+        [SETUP, "learn.fit(6, cbs=[Slowly(), Held('table.seen', lambda learn: learn.epoch == 5)])", "print('then', 'this')"],
         kernel,
     )
     with lab.open(notebook) as page:
@@ -43,7 +43,7 @@ def test_the_table_is_there_while_it_trains_and_the_next_cell_runs(lab, kernel):
         page.run_all(wait=False)
         page.wait_for_text("train_loss", cell=1)
         assert page.is_running(1) and page.is_running(2) and page.text(2) == ""
-        lab.touch("seen")
+        lab.touch("table")
         page.wait_until_idle()
         page.wait_for_text("then this", cell=2)
         assert page.errors() == []
@@ -75,7 +75,7 @@ def test_a_fit_goes_on_while_nobody_looks_and_is_found_with_all_figures(lab):
             SETUP,
             "learn.fit(2)",
             "learn.recorder.plot_losses()",
-            "learn.fit(10, cbs=[Slowly(), Held('left', lambda learn: learn.epoch == 5)])",
+            "learn.fit(10, cbs=[Slowly(), Held('left.seen', lambda learn: learn.epoch == 5)])",
         ],
     )
     with lab.open(notebook) as page:

@@ -12,7 +12,7 @@ from waves import *
 
 learn = wave_learner()
 learn.add_cb(Slowly());
-learn.add_cb(Held("seen", lambda learn: learn.train_iter > 75));  # the learning rate finder trains 60 batches
+learn.add_cb(Held("bars.seen", lambda learn: learn.train_iter > 75));  # the learning rate finder trains 60 batches
 """
 
 
@@ -67,7 +67,7 @@ def test_a_rate_is_chosen_used_and_trained_with(lab: Lab, kernel: str):
         epochs.press("Enter")
         picker.locator(".cbnb-fit").click()
         picker.locator(".cbnb-dashboard .cbnb-bars", has_text="of 2 epochs").wait_for()
-        lab.touch("seen")
+        lab.touch("bars")
         picker.locator(".cbnb-said", has_text="done: 2 epochs").wait_for()
         assert page.value("(learn.recorder.last().status, learn.recorder.last().n_steps)") == ("done", 80)
         assert page.value("max(learn.recorder.lrs)") == pytest.approx(lr, rel=0.01)

@@ -10,7 +10,7 @@ from helpers import *
 class Slowly(Callback):
     def after_batch(self): time.sleep(0.05)
 
-learn = line_learner(20, progress=True, cbs=[ShowGraph, Slowly, Held("seen", lambda learn: learn.train_iter > 150)])
+learn = line_learner(20, progress=True, cbs=[ShowGraph, Slowly, Held("picture.seen", lambda learn: learn.train_iter > 150)])
 """
 
 
@@ -25,7 +25,7 @@ def test_one_picture_is_redrawn_while_the_cell_runs(lab, tmp_path):
         first = picture(page).get_attribute("src")
         wait_until(lambda: picture(page).get_attribute("src") != first, 60)
         assert page.is_running(1) and picture(page).count() == 1
-        lab.touch("seen")
+        lab.touch("picture")
         page.wait_until_idle()
         assert picture(page).count() == 1
         [text] = [output["data"]["text/plain"] for output in page.outputs(1) if "image/png" in output.get("data", {})]
