@@ -10,7 +10,7 @@ from helpers import *
 class Slowly(Callback):
     def after_batch(self): time.sleep(0.05)
 
-learn = line_learner(20, progress=True, cbs=[ShowGraph, Slowly, Held("picture.seen", lambda learn: learn.train_iter > 150)])
+learn = line_learner(20, progress=True, cbs=[ShowGraph, Slowly, Held("picture.seen", lambda learn: learn.train_iter > 20, seconds=0.5)])
 """
 
 
