@@ -110,13 +110,15 @@ def on_batch_end(self: OneCycleScheduler, train, num_batch, **kwargs) -> Any:
         return {'stop_epoch': True, 'stop_training': True}
 
 @patch
-def on_epoch_end(self: OneCycleScheduler, **kwargs) -> Any:
-    """Stop if the schedule is at its end
+def on_epoch_end(self: OneCycleScheduler, epoch, n_epochs, **kwargs) -> Any:
+    """Stop if the schedule is at its end, and the fit is not
 
     Args:
+        epoch
+        n_epochs
         **kwargs
     """
-    if self.at >= self.n: return {'stop_training': True}
+    if self.at >= self.n and epoch + 1 < n_epochs: return {'stop_training': True}
 
 # %% ../../nbs/17d_fastai_v1_schedules.ipynb #4c200719
 def fit_one_cycle(
@@ -272,8 +274,8 @@ class GeneralScheduler(LearnerCallback):
         if self.at >= self.n and num_batch + 1 != self.per_epoch:
             return {'stop_epoch': True, 'stop_training': True}
 
-    def on_epoch_end(self, **kwargs):
-        if self.at >= self.n: return {'stop_training': True}
+    def on_epoch_end(self, epoch, n_epochs, **kwargs):
+        if self.at >= self.n and epoch + 1 < n_epochs: return {'stop_training': True}
 
     def _set_now(self) -> None:
         "The values after `at` steps"

@@ -48,7 +48,6 @@ recorder.plot_losses(skip_start=1)
 recorder.plot_lr(show_moms=True)
 recorder.plot_metrics()
 recorder.history.runs[0].n_steps
-learn.recorder.plot_looses()  # error: "Recorder" has no attribute "plot_looses"; maybe "plot_losses" or "plot_loss"?
 
 # evaluate
 values = learn.validate(dl=dls.valid)
