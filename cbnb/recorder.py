@@ -385,7 +385,6 @@ class Recorder(Callback):
         time_column = ['time'] if self.add_time else []
         names = ['epoch', *self.train_columns, *self.valid_columns, *time_column]
         run = Run(len(self.history), names, learn.n_epoch, self.beta)
-        run.start_epoch = learn.start_epoch
         self.series, self.places, self.row = run._raw, [], None
         self.told_of_nan = False
         with interrupts_wait():                     # a run in the history is also closed
@@ -602,7 +601,9 @@ def clock(
 @patch
 def _open_row(self: Recorder) -> None:
     self._drop_hypers()
-    self.start, self.first_step = time.perf_counter(), self.history[-1].n_steps
+    run = self.history[-1]
+    run.start_epoch = self.learn.start_epoch         # a callback may have moved it in `before_fit`
+    self.start, self.first_step = time.perf_counter(), run.n_steps
     self.train_phase = None
     self.row = dict.fromkeys(['epoch', 'step', *self.train_columns, *self.valid_columns])
 
@@ -679,7 +680,7 @@ def _close(self: Recorder, exc_type: type | None, exc: BaseException | None, tb:
     elif exc is not None: run.status = 'failed'
     else:
         whole = all(row['complete'] for row in run.epochs)
-        n_planned = run.n_epoch - run.start_epoch
+        n_planned = run.n_epoch - self.learn.start_epoch
         run.status = 'done' if whole and len(run.epochs) == n_planned else 'cancelled'
 
 # %% ../nbs/05_recorder.ipynb #593666a6

@@ -888,6 +888,20 @@ def test_whatever_ends_the_program_interrupts_the_run(error):
     assert learn.recorder.last().status == "interrupted"
 
 
+def test_a_callback_moves_the_first_epoch():
+    """A callback that goes on from a file knows the epoch only in `before_fit`, after the recorder began."""
+
+    def move(self):
+        self.learn.start_epoch = self.learn.epoch = 2
+
+    learn = line_learner(cbs=(cb := cbnb.Callback(before_fit=move)))
+    cb.order = 99
+    learn.fit(4)
+    run = learn.recorder.last()
+    assert run.status == "done" and [row["epoch"] for row in run.epochs] == [2, 3]
+    assert [row["epoch"] for row in learn.recorder.history.rows("steps")] == [2, 2, 3, 3]
+
+
 @pytest.mark.parametrize("start, at, status", [(0, 1, "cancelled"), (0, 2, "done"), (1, 1, "cancelled"), (1, 2, "done"), (2, 2, "done")])
 def test_a_fit_that_ends_after_a_whole_epoch_is_done_only_if_it_was_the_last(start, at, status):
     stop = RaiseIn("after_epoch", cbnb.CancelFitException, order=99, when=lambda learn: learn.epoch == at)
