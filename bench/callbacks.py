@@ -26,8 +26,8 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim.lr_scheduler import StepLR
 
 import cbnb
-from cbnb.lr_finder import total_norm
-from cbnb.mixup import window
+from cbnb.callbacks.mixup import window
+from cbnb.optim import total_norm
 from loop_overhead import Loader, median, verdict
 
 LIMIT = 2.0  # microseconds a batch
@@ -58,6 +58,14 @@ class Hollow(cbnb.Step):
 
     def zero_grad(self, learn: cbnb.Learner) -> None:
         pass
+
+
+class Gradients(cbnb.Callback):
+    """All ones, for those who look at gradients; a fit begins without any."""
+
+    def before_train(self):
+        for p in self.learn.model.parameters():
+            p.grad = torch.ones_like(p)
 
 
 class Pictures(Hollow):
@@ -226,7 +234,7 @@ CASES = {
     "ActivationStats": Case(Summarized, keep_rows, Forward),
     "MixUp": Case(cbnb.MixUp, mix_up),
     "CutMix": Case(cbnb.CutMix, cut_mix, Pictures),
-    "Schedule": Case(partial(cbnb.Schedule, partial(StepLR, step_size=10**9)), scheduler_steps),
+    "TorchScheduler": Case(partial(cbnb.TorchScheduler, partial(StepLR, step_size=10**9)), scheduler_steps),
 }
 
 
@@ -237,8 +245,7 @@ def cost(beside: object, cbs: object, step: Hollow) -> float:
     learn = cbnb.Learner(
         cbnb.DataLoaders(loader, device="cpu"), model, nn.MSELoss(), torch.optim.SGD, default_cbs=False, cbs=beside, train_step=step
     )
-    for p in model.parameters():
-        p.grad = torch.ones_like(p)
+    learn.add_cb(Gradients())
     gc.collect()
     with open(os.devnull, "w") as sink, contextlib.redirect_stdout(sink):
         learn.fit(EPOCHS + 2, cbs=cbs)

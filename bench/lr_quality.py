@@ -33,9 +33,9 @@ import numpy as np
 FOLDER = Path(__file__).with_suffix("")
 sys.path.insert(0, str(FOLDER))  # lr_tasks and lr_training
 
-from cbnb.lr_finder import diverged
-from cbnb.lr_rules import Rate, minimum, recommend_rate, slide, steep, valley
-from cbnb.lr_trials import Trial, choose, next_rate, plan_trials
+from cbnb.lr.finder import diverged
+from cbnb.lr.rules import Rate, minimum, recommend_rate, slide, steep, valley
+from cbnb.lr.trials import Trial, choose, next_rate, plan_trials
 from cbnb.metrics import Smoother
 
 RECORDED = FOLDER / "recorded.npz"
@@ -533,7 +533,7 @@ def show(title: str, found: dict[str, Any]) -> None:
 
 def draw(found: dict[str, Any]) -> Any:
     """For each rule: in band, with its interval, and at each length; and the regret."""
-    from cbnb.plot import COLORS, figure
+    from cbnb.display.figures import COLORS, figure
 
     names = list(found["rules"])[::-1]
     with figure(size=(8.6, 1.4 + 0.36 * len(names)), cols=2) as (fig, [left, right]):

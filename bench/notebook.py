@@ -28,8 +28,8 @@ import torch
 torch.set_num_threads(1)
 import cbnb
 import loop_overhead
-from cbnb.dashboard import Dashboard
-from cbnb.front_end import set_display
+from cbnb.display.dashboard import Dashboard
+from cbnb.display.front_end import set_display
 Dashboard.wait_for_page = float('inf')          # there is no page, but act as if there were one
 task = loop_overhead.digits()
 

@@ -6,8 +6,9 @@ import re
 import pytest
 import torch
 
-from cbnb import chart as charts
-from cbnb.chart import (
+from cbnb.basics.text import number
+from cbnb.display import chart as charts
+from cbnb.display.chart import (
     Axis,
     Line,
     LiveCurve,
@@ -16,7 +17,6 @@ from cbnb.chart import (
     linear_ticks,
     log_ticks,
     nice_step,
-    number,
     path,
     sparkline,
     thinned,

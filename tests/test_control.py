@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import lr_scheduler as torch_schedulers
 
 import cbnb.all as cbnb
-from cbnb.control import all_finite, explain_nan, first_bad_layer, next_time
+from cbnb.callbacks.control import all_finite, explain_nan, first_bad_layer, next_time
 from helpers import CANCELS, Line, RaiseIn, ab, line_batches, line_learner, noting, same_bits, seed
 
 ALL = {
@@ -24,7 +24,7 @@ ALL = {
     "short": lambda: cbnb.ShortEpoch(0.5),
     "skip": lambda: cbnb.SkipToEpoch(1),
     "collect": lambda: cbnb.CollectData(),
-    "schedule": lambda: cbnb.Schedule(partial(torch_schedulers.StepLR, step_size=2)),
+    "schedule": lambda: cbnb.TorchScheduler(partial(torch_schedulers.StepLR, step_size=2)),
 }
 
 
@@ -378,7 +378,7 @@ def test_time_that_is_over_during_validation_stops_after_the_epoch():
 
 
 def test_a_time_of_day(monkeypatch):
-    import cbnb.control as control
+    import cbnb.callbacks.control as control
 
     learn = learner(cbs=[cbnb.StopAfter(at="18:30")])
     real, ahead = control.time.time, [0]
@@ -451,7 +451,7 @@ def test_batch_norm_stays_frozen_through_nested_validation_and_is_let_go():
 
 @pytest.mark.parametrize("n_acc", [16, 64])
 def test_no_warning_about_the_order_of_steps(n_acc):
-    one_cycle = cbnb.Schedule(lambda opt, n: torch_schedulers.OneCycleLR(opt, 0.1, total_steps=n))
+    one_cycle = cbnb.TorchScheduler(lambda opt, n: torch_schedulers.OneCycleLR(opt, 0.1, total_steps=n))
     learn = learner(cbs=[cbnb.GradientAccumulation(n_acc), one_cycle])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -466,9 +466,9 @@ def test_groups_keep_their_own_rates():
     learn = learner(splitter=lambda m: [[m.a], [m.b]], lr=[0.01, 0.1])
     rates = []
     note = cbnb.Callback(before_step=lambda self: rates.append([g["lr"] for g in self.learn.opt.param_groups]))
-    learn.fit(3, cbs=[cbnb.Schedule(lambda opt: torch_schedulers.StepLR(opt, 1, 0.5), every="epoch"), note])
+    learn.fit(3, cbs=[cbnb.TorchScheduler(lambda opt: torch_schedulers.StepLR(opt, 1, 0.5), every="epoch"), note])
     assert rates[::4] == [[0.01, 0.1], [0.005, 0.05], [0.0025, 0.025]]
-    learn.fit(1, cbs=[cbnb.Schedule(lambda opt, n: torch_schedulers.OneCycleLR(opt, [1.0, 2.0], total_steps=n)), note])
+    learn.fit(1, cbs=[cbnb.TorchScheduler(lambda opt, n: torch_schedulers.OneCycleLR(opt, [1.0, 2.0], total_steps=n)), note])
     assert rates[-4] == pytest.approx([1 / 25, 2 / 25])
 
 
@@ -481,13 +481,13 @@ def test_a_plateau_skips_epochs_without_a_value():
             super().step(metrics)
 
     learn = learner(valid=True)
-    learn.fit(6, cbs=cbnb.Schedule(Plateau, monitor="valid_loss"), valid_every=2)
+    learn.fit(6, cbs=cbnb.TorchScheduler(Plateau, monitor="valid_loss"), valid_every=2)
     assert values == [row["valid_loss"] for row in learn.recorder.history[0].epochs if row["valid_loss"] is not None] and len(values) == 3
 
 
 def test_a_factor_of_the_dashboard_and_a_recursive_scheduler():
     """Each step multiplies the present rate: the factor must neither stay in it nor undo a step."""
-    learn = learner(cbs=[cbnb.Steering, cbnb.Schedule(lambda opt: torch_schedulers.ExponentialLR(opt, 0.5))])
+    learn = learner(cbs=[cbnb.Steering, cbnb.TorchScheduler(lambda opt: torch_schedulers.ExponentialLR(opt, 0.5))])
     halve = cbnb.Callback(before_epoch=lambda self: self.learn.steering.scale_lr(0.1))
     learn.fit(1, cbs=halve)
     assert learn.recorder.lrs == pytest.approx([0.01, 0.005, 0.0025, 0.00125])
@@ -495,15 +495,15 @@ def test_a_factor_of_the_dashboard_and_a_recursive_scheduler():
 
 def test_schedules_that_cannot_be():
     unknown = line_learner(dls=cbnb.DataLoaders(cbnb.Batches(lambda: iter(line_batches())), device="cpu"))
-    step = cbnb.Schedule(lambda opt: torch_schedulers.StepLR(opt, 1))
+    step = cbnb.TorchScheduler(lambda opt: torch_schedulers.StepLR(opt, 1))
     unknown.fit(2, cbs=step)  # it need not know the length
     with pytest.raises(ValueError, match="no length"):
         unknown.fit(2, start_epoch=1, cbs=step)
     with pytest.raises(ValueError, match="no length"):
-        unknown.fit(2, cbs=cbnb.Schedule(lambda opt, n: torch_schedulers.StepLR(opt, n)))
+        unknown.fit(2, cbs=cbnb.TorchScheduler(lambda opt, n: torch_schedulers.StepLR(opt, n)))
     plain = line_learner(default_cbs=False)
     with pytest.raises(ValueError, match="Recorder"):
-        plain.fit(1, cbs=cbnb.Schedule(torch_schedulers.ReduceLROnPlateau, monitor="valid_loss"))
+        plain.fit(1, cbs=cbnb.TorchScheduler(torch_schedulers.ReduceLROnPlateau, monitor="valid_loss"))
     with pytest.raises(ValueError, match="sets the learning rate, too"):
         learner().fit_one_cycle(1, cbs=step)
 
@@ -587,7 +587,7 @@ def test_a_rate_of_an_earlier_scheduler_is_forgotten():
     learn = line_learner(lr=0.1)
     learn.create_opt()
     torch_schedulers.LambdaLR(learn.opt, lambda i: 1.0)
-    learn.fit(1, lr=0.02, cbs=cbnb.Schedule(lambda opt: torch_schedulers.LambdaLR(opt, lambda i: 0.5**i)))
+    learn.fit(1, lr=0.02, cbs=cbnb.TorchScheduler(lambda opt: torch_schedulers.LambdaLR(opt, lambda i: 0.5**i)))
     assert learn.recorder.history[-1].hyper("lr") == pytest.approx([0.02, 0.01])
     assert learn.opt.param_groups[0]["initial_lr"] == 0.1
 
@@ -864,12 +864,12 @@ class NoScheduler:
         (lambda: cbnb.SkipToEpoch(-1), ValueError, "epoch=-1"),
         (lambda: cbnb.CollectData(last=0), ValueError, "last=0"),
         (
-            lambda: cbnb.Schedule(torch_schedulers.StepLR(torch.optim.SGD(Line().parameters()), 1)),
+            lambda: cbnb.TorchScheduler(torch_schedulers.StepLR(torch.optim.SGD(Line().parameters()), 1)),
             TypeError,
             "StepLR belongs to one optimizer",
         ),
-        (lambda: cbnb.Schedule("StepLR"), TypeError, "str belongs to one optimizer"),
-        (lambda: cbnb.Schedule(torch_schedulers.StepLR, "step"), ValueError, "every='step' should be"),
+        (lambda: cbnb.TorchScheduler("StepLR"), TypeError, "str belongs to one optimizer"),
+        (lambda: cbnb.TorchScheduler(torch_schedulers.StepLR, "step"), ValueError, "every='step' should be"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(make, error, words):
@@ -887,11 +887,19 @@ def test_the_least_and_the_greatest_settings_are_allowed():
 @pytest.mark.parametrize(
     "make, error, words",
     [
-        (lambda: cbnb.Schedule(NoScheduler), TypeError, "which has no step"),
-        (lambda: cbnb.Schedule(torch_schedulers.ReduceLROnPlateau), ValueError, "needs something to look at"),
-        (lambda: cbnb.Schedule(lambda opt: torch_schedulers.StepLR(opt, 1), monitor="valid_loss"), ValueError, "StepLR takes no value"),
-        (lambda: cbnb.Schedule(torch_schedulers.ReduceLROnPlateau, monitor="valid_los"), ValueError, "monitor='valid_los' is not a column"),
-        (lambda: cbnb.Schedule(torch_schedulers.ReduceLROnPlateau, monitor="time"), ValueError, "monitor='time' is not a column"),
+        (lambda: cbnb.TorchScheduler(NoScheduler), TypeError, "which has no step"),
+        (lambda: cbnb.TorchScheduler(torch_schedulers.ReduceLROnPlateau), ValueError, "needs something to look at"),
+        (
+            lambda: cbnb.TorchScheduler(lambda opt: torch_schedulers.StepLR(opt, 1), monitor="valid_loss"),
+            ValueError,
+            "StepLR takes no value",
+        ),
+        (
+            lambda: cbnb.TorchScheduler(torch_schedulers.ReduceLROnPlateau, monitor="valid_los"),
+            ValueError,
+            "monitor='valid_los' is not a column",
+        ),
+        (lambda: cbnb.TorchScheduler(torch_schedulers.ReduceLROnPlateau, monitor="time"), ValueError, "monitor='time' is not a column"),
         (lambda: cbnb.SkipToEpoch(2), ValueError, r"SkipToEpoch\(2\) skips more than the 1 epoch of this fit"),
     ],
 )
@@ -1227,13 +1235,13 @@ def test_no_warning_if_a_new_optimizer_goes_on_from_an_epoch():
     learn = learner()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        learn.fit(2, start_epoch=1, cbs=cbnb.Schedule(lambda opt: torch_schedulers.StepLR(opt, 2)))
+        learn.fit(2, start_epoch=1, cbs=cbnb.TorchScheduler(lambda opt: torch_schedulers.StepLR(opt, 2)))
     assert learn.recorder.lrs == pytest.approx([0.1 * 0.1 ** (i // 2) for i in range(4, 8)])
 
 
 def test_warnings_are_shown_as_before_after_a_schedule():
     before = list(warnings.filters)
-    learner().fit(2, start_epoch=1, cbs=cbnb.Schedule(lambda opt: torch_schedulers.StepLR(opt, 2)))
+    learner().fit(2, start_epoch=1, cbs=cbnb.TorchScheduler(lambda opt: torch_schedulers.StepLR(opt, 2)))
     assert list(warnings.filters) == before
 
 
@@ -1261,10 +1269,10 @@ class Makes:
 @pytest.mark.parametrize("every", ["batch", "epoch"])
 def test_only_a_function_of_two_is_told_the_number_of_steps(name, steps, every):
     makes = Makes()
-    learner().fit(2, cbs=cbnb.Schedule(getattr(makes, name), every))
+    learner().fit(2, cbs=cbnb.TorchScheduler(getattr(makes, name), every))
     assert list(makes.args[1:]) == ([2] if every == "epoch" and steps else steps)
     wrapped = getattr(makes, name)
-    learner().fit(2, cbs=cbnb.Schedule(partial(wrapped, n=7) if steps else partial(wrapped), every))
+    learner().fit(2, cbs=cbnb.TorchScheduler(partial(wrapped, n=7) if steps else partial(wrapped), every))
     assert list(makes.args[1:]) == ([7] if steps else [])
 
 
@@ -1275,7 +1283,7 @@ def test_a_plateau_is_not_stepped_for_epochs_that_are_skipped():
         def step(self, metrics):
             values.append(metrics)
 
-    learner(valid=True).fit(3, start_epoch=1, cbs=cbnb.Schedule(Plateau, monitor="valid_loss"))
+    learner(valid=True).fit(3, start_epoch=1, cbs=cbnb.TorchScheduler(Plateau, monitor="valid_loss"))
     assert len(values) == 2
 
 
@@ -1290,7 +1298,7 @@ def test_a_scheduler_of_ones_own_may_take_the_value():
             values.append(metrics)
 
     learn = learner(valid=True)
-    learn.fit(2, cbs=cbnb.Schedule(Own, monitor="train_loss"))
+    learn.fit(2, cbs=cbnb.TorchScheduler(Own, monitor="train_loss"))
     assert values == [row["train_loss"] for row in learn.recorder.last().epochs]
 
 
@@ -1300,12 +1308,12 @@ def test_two_schedules_of_torch_and_one_of_another_hyper_parameter_go_together()
     def halve(opt):
         return torch_schedulers.LambdaLR(opt, lambda i: 0.5**i)
 
-    class Second(cbnb.Schedule):
+    class Second(cbnb.TorchScheduler):
         pass
 
     learn = learner(opt_func=partial(torch.optim.SGD, momentum=0.9))
     other = Second(lambda opt: torch_schedulers.StepLR(opt, 100))
     off = cbnb.ParamScheduler({"lr": cbnb.SchedNo(7.0, 7.0)})
     off.run = False
-    learn.fit(1, cbs=[cbnb.Schedule(halve), other, cbnb.ParamScheduler({"mom": cbnb.SchedNo(0.5, 0.5)}), off])
+    learn.fit(1, cbs=[cbnb.TorchScheduler(halve), other, cbnb.ParamScheduler({"mom": cbnb.SchedNo(0.5, 0.5)}), off])
     assert learn.recorder.lrs == pytest.approx([0.1, 0.05, 0.025, 0.0125]) and set(learn.recorder.hps["mom"]) == {0.5}

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 import cbnb.all as cbnb
-from cbnb import dashboard
-from cbnb.chart import LiveCurve
-from cbnb.dashboard import Dashboard, Panel, curve_html, small_curve, status_html
-from cbnb.display import Progress, valid_points
-from cbnb.steering import Steering
+from cbnb.display import dashboard
+from cbnb.display.chart import LiveCurve
+from cbnb.display.dashboard import Dashboard, Panel, curve_html, small_curve, status_html
+from cbnb.display.progress import Progress, valid_points
+from cbnb.display.steering import Steering
 from helpers import line_learner
 
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -71,9 +71,9 @@ def page(monkeypatch):
             self.box._view_count = page.views
             page.panels.append(self)
 
-    monkeypatch.setattr("cbnb.display.time", page)
-    monkeypatch.setattr("cbnb.dashboard.time", page)
-    monkeypatch.setattr("cbnb.display.display_mode", lambda: "widgets")
+    monkeypatch.setattr("cbnb.display.progress.time", page)
+    monkeypatch.setattr("cbnb.display.dashboard.time", page)
+    monkeypatch.setattr("cbnb.display.progress.display_mode", lambda: "widgets")
     monkeypatch.setattr("IPython.display.display", page.display)
     monkeypatch.setattr(dashboard, "Pump", Hands)
     monkeypatch.setattr(dashboard, "Panel", Made)

@@ -16,15 +16,15 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import cbnb.all as cbnb
 from cbnb.data import (
-    apart,
     as_loader,
     default_device,
     find_bs,
     first_batch,
     first_tensor,
+    independent_loader,
     is_empty,
     n_batches,
-    refilled,
+    rebuild,
     save_rng,
     split_batch,
 )
@@ -725,14 +725,14 @@ class Couple:
 
 def test_a_container_is_refilled_with_its_kind():
     new = dict(a=3)
-    assert refilled(dict(a=1, b=2), new) is new
-    fixed = refilled(types.MappingProxyType(dict(a=1)), new)
+    assert rebuild(dict(a=1, b=2), new) is new
+    fixed = rebuild(types.MappingProxyType(dict(a=1)), new)
     assert type(fixed) is types.MappingProxyType and dict(fixed) == new
     for container in (UserDict(a=1, b=2), OrderedDict(a=1, b=2)):
-        changed = refilled(container, new)
+        changed = rebuild(container, new)
         assert type(changed) is type(container) and dict(changed) == dict(a=3, b=2) and container["a"] == 1
     pair = Couple(1, 2)
-    assert refilled(pair, dict(a=3, c=4)) == Couple(3, 2) and pair == Couple(1, 2) and not hasattr(refilled(pair, dict(c=4)), "c")
+    assert rebuild(pair, dict(a=3, c=4)) == Couple(3, 2) and pair == Couple(1, 2) and not hasattr(rebuild(pair, dict(c=4)), "c")
 
 
 @pytest.mark.parametrize(
@@ -826,12 +826,12 @@ def test_a_batch_is_detached_and_copied_to_the_cpu_if_asked():
 def test_a_loader_in_the_middle_of_an_iteration_is_left_alone():
     """Torch keeps the iterator of a loader whose workers persist; a second iteration would begin it anew."""
     loader, other = DataLoader([1, 2]), types.SimpleNamespace(_iterator=object())
-    assert apart(loader) is loader and apart(other) is other and apart([1]) == [1]
+    assert independent_loader(loader) is loader and independent_loader(other) is other and independent_loader([1]) == [1]
     loader._iterator = running = types.SimpleNamespace(_tasks_outstanding=1)
-    copied = apart(loader)
+    copied = independent_loader(loader)
     assert copied is not loader and copied._iterator is None and loader._iterator is running and copied.dataset is loader.dataset
     running._tasks_outstanding = 0
-    assert apart(loader) is loader
+    assert independent_loader(loader) is loader
 
 
 def test_loaders_of_datasets():

@@ -6,10 +6,19 @@ from types import SimpleNamespace
 import pytest
 
 import cbnb.all as cbnb
-from cbnb import chart, dashboard, display, hooks, lr_finder, lr_rules, lr_trials, metrics, mixup, optim, plot, preds, recorder, widgets
-from cbnb.dialects import fastai_v1, fastai_v2, mindspore_callbacks, mindspore_context, v1_loop
+from cbnb import metrics, optim, recorder
+from cbnb.callbacks import hooks, mixup
+from cbnb.callbacks import predictions as preds
+from cbnb.dialects import fastai_v1, fastai_v1_loop, fastai_v2, mindspore_callbacks, mindspore_context
+from cbnb.display import chart, dashboard
+from cbnb.display import figures as plot
+from cbnb.display import plots as widgets
+from cbnb.display import progress as display
+from cbnb.lr import finder as lr_finder
+from cbnb.lr import rules as lr_rules
+from cbnb.lr import trials as lr_trials
 
-DIALECTS = SimpleNamespace(v1=fastai_v1, v1_loop=v1_loop, v2=fastai_v2, mindspore=mindspore_callbacks, context=mindspore_context)
+DIALECTS = SimpleNamespace(v1=fastai_v1, v1_loop=fastai_v1_loop, v2=fastai_v2, mindspore=mindspore_callbacks, context=mindspore_context)
 PLACES = [
     cbnb,
     preds,
@@ -46,7 +55,7 @@ DEFAULTS = """
     plan_trials: most=4, longest=0.4
     sweep_problem: least=15
     step_rate: share=0.01
-    Optimizers.zero_grad: set_to_none=True
+    MultiOptimizer.zero_grad: set_to_none=True
     Learner.save: with_opt=True
     Learner.load: with_opt=True, strict=True
     Learner.get_preds: ds_idx=1, with_input=False, with_decoded=False, with_loss=False, inner=False, reorder=True
@@ -101,9 +110,9 @@ DEFAULTS = """
     hook_output: detach=True, cpu=False, grad=False
     hook_outputs: detach=True, cpu=False, grad=False
     HookCallback: is_forward=True, detach=True, cpu=False, include_paramless=False
-    TrainStep: sens=1.0
-    ClipStep: sens=1.0, value=1.0, enabled=True
-    MultiLossStep: sens=1.0
+    TrainStep: loss_scale=1.0
+    ClipStep: loss_scale=1.0, value=1.0, enabled=True
+    MultiLossStep: loss_scale=1.0
     FTRL: lr=0.001, l1=0.0, l2=0.0, initial_accum=0.1, lr_power=-0.5
     envelope: n=2000
     figure: size=(6.4, 3.4), cols=1, rows=1

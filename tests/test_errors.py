@@ -593,7 +593,7 @@ HELP = {
         "cannot watch 'val_loss'; did you mean 'valid_loss'.*there are: train_loss, valid_loss",
     ),
     "val_loss of a scheduler": (
-        lambda: line_learner().fit(1, cbs=cbnb.Schedule(torch.optim.lr_scheduler.ReduceLROnPlateau, monitor="val_loss")),
+        lambda: line_learner().fit(1, cbs=cbnb.TorchScheduler(torch.optim.lr_scheduler.ReduceLROnPlateau, monitor="val_loss")),
         ValueError,
         "did you mean 'valid_loss'",
     ),

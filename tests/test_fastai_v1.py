@@ -16,7 +16,7 @@ from torch import nn
 
 import cbnb.all as cbnb
 from cbnb.dialects import fastai_v1 as v1
-from cbnb.dialects.v1_schedules import diverges
+from cbnb.dialects.fastai_v1_schedules import diverges
 from helpers import Line, ab, line_batches, line_learner, noting, same_bits
 
 TRAIN_BATCH = "batch_begin loss_begin backward_begin backward_end step_end batch_end".split()
@@ -1156,7 +1156,7 @@ def test_a_learner_with_v1_callbacks_can_be_copied():
 
 
 def test_nothing_is_imported_without_a_dialect():
-    code = "import sys, cbnb.all; print([m for m in sys.modules if m.startswith('cbnb.dialects') and 'recognise' not in m])"
+    code = "import sys, cbnb.all; print([m for m in sys.modules if m.startswith('cbnb.dialects') and 'detect' not in m])"
     out = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert out.strip() == "['cbnb.dialects']"
 

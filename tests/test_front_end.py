@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from cbnb import front_end as module
-from cbnb.front_end import MODES, display_mode, front_end, say, set_display, shell, shown_as
+from cbnb.basics.notices import say, shell
+from cbnb.display import front_end as module
+from cbnb.display.front_end import MODES, display_as, display_mode, front_end, set_display
 
 
 class Kernel:
@@ -86,9 +87,9 @@ def test_what_was_chosen_comes_before_the_environment_and_that_before_the_place(
     assert display_mode() == "plain"
     set_display("terminal")
     assert display_mode() == "terminal"
-    with pytest.raises(ZeroDivisionError), shown_as("widgets"):
+    with pytest.raises(ZeroDivisionError), display_as("widgets"):
         assert display_mode() == "widgets"
-        with shown_as(None):
+        with display_as(None):
             assert display_mode() == "plain"
         assert display_mode() == "widgets"
         raise ZeroDivisionError

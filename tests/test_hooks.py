@@ -11,9 +11,9 @@ from matplotlib import pyplot
 from torch import nn
 
 import cbnb.all as cbnb
-from cbnb.chart import sparkline
-from cbnb.hooks import Hook, Rows, find_layers, rebinned, summarized
-from cbnb.show_graph import grown, run_figure
+from cbnb.callbacks.hooks import Hook, Rows, find_layers, rebinned, summarized
+from cbnb.display.chart import sparkline
+from cbnb.display.show_graph import grown, run_figure
 from helpers import Line, RaiseIn, ab, line_batches, line_learner, same_bits, seed
 
 ENDS = {"done": None, "error": RuntimeError("no"), "interrupt": KeyboardInterrupt(), "cancel": cbnb.CancelFitException()}
@@ -337,7 +337,7 @@ def test_outside_of_notebooks_a_line_at_the_end(capsys):
 def test_the_last_state_is_drawn_however_the_fit_ends(end, monkeypatch):
     shown = fake_display(monkeypatch)
     learn = net_learner(cbs=cbnb.ShowGraph)
-    with cbnb.shown_as("plain"):
+    with cbnb.display_as("plain"):
         run_to(learn, end, "after_batch", order=70, when=lambda learn: learn.train_iter == 7)
     assert {len(bundle) for bundle in shown} == {2}
     steps = 10 if end == "done" else 7
@@ -366,7 +366,7 @@ def test_without_validation_with_metrics_and_from_a_later_epoch(monkeypatch):
 
     before = pyplot.get_fignums()
     shown = fake_display(monkeypatch)
-    with cbnb.shown_as("plain"):
+    with cbnb.display_as("plain"):
         learn = line_learner(valid=False, cbs=cbnb.ShowGraph)
         learn.fit(1)
         assert "valid: no values" in shown[-1]["text/plain"]
@@ -382,9 +382,9 @@ def lambda_metric(pred, y):
 
 
 def test_a_picture_that_fails_does_not_stop_the_training(monkeypatch):
-    monkeypatch.setattr("cbnb.show_graph.run_figure", lambda *args: 1 / 0)
+    monkeypatch.setattr("cbnb.display.show_graph.run_figure", lambda *args: 1 / 0)
     learn = line_learner(cbs=cbnb.ShowGraph)
-    with cbnb.shown_as("plain"), pytest.warns(UserWarning, match="ShowGraph could not show the losses.*ZeroDivisionError") as caught:
+    with cbnb.display_as("plain"), pytest.warns(UserWarning, match="ShowGraph could not show the losses.*ZeroDivisionError") as caught:
         learn.fit(3)
     assert len(caught) == 1 and learn.recorder.last().status == "done" and learn.undo is None
 
@@ -517,7 +517,7 @@ def test_a_mixed_fit_that_fails_leaves_nothing_behind():
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: cbnb.TrainStep(sens=8.0), lambda: cbnb.ClipStep(value=1e9), lambda: SumStep(None, nn.MSELoss(reduction="none"))]
+    "make", [lambda: cbnb.TrainStep(loss_scale=8.0), lambda: cbnb.ClipStep(value=1e9), lambda: SumStep(None, nn.MSELoss(reduction="none"))]
 )
 def test_mixing_with_a_step_of_ones_own(make):
     """The loss of the partners was not scaled as that of the items was."""
@@ -905,7 +905,7 @@ def test_the_colour_map_of_layers(n, rows, cols, size):
 
 def test_the_colour_map_of_one_layer_over_a_given_range(monkeypatch):
     shown = []
-    monkeypatch.setattr("cbnb.hooks.show", lambda fig, text, return_fig: shown.append((text, return_fig)) or fig)
+    monkeypatch.setattr("cbnb.callbacks.hooks.show", lambda fig, text, return_fig: shown.append((text, return_fig)) or fig)
     stats = layers_learner(3, every=2)
     image = stats.color_dim("1", (-1, 2)).axes[0].images[0]
     assert image.get_extent() == [0, 4, -1, 2] and (image.get_array() == stats.hist(1, (-1, 2)).numpy()).all()  # batches 0 and 2
@@ -919,7 +919,7 @@ def test_the_colour_map_of_one_layer_over_a_given_range(monkeypatch):
 @pytest.mark.parametrize("n", [1, 3])
 def test_the_figure_of_layer_statistics(n, monkeypatch):
     shown = []
-    monkeypatch.setattr("cbnb.hooks.show", lambda fig, text, return_fig: shown.append((text, return_fig)) or fig)
+    monkeypatch.setattr("cbnb.callbacks.hooks.show", lambda fig, text, return_fig: shown.append((text, return_fig)) or fig)
     stats = layers_learner(n, near_zero=0.25)
     fig = stats.plot_layer_stats()
     assert [ax.get_title() for ax in fig.axes] == ["mean", "standard deviation", "share within 0.25 of 0"] and list(
@@ -986,7 +986,7 @@ def test_a_run_in_a_frame_for_the_whole_of_it():
 @pytest.fixture
 def clock(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("cbnb.show_graph.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("cbnb.display.show_graph.time.perf_counter", lambda: now[0])
     return now
 
 
@@ -999,9 +999,9 @@ def test_a_figure_that_takes_long_is_drawn_less_often(took, n_shown, monkeypatch
         clock[0] += took
         return run_figure(*args)
 
-    monkeypatch.setattr("cbnb.show_graph.run_figure", slow)
+    monkeypatch.setattr("cbnb.display.show_graph.run_figure", slow)
     learn = line_learner(cbs=[cbnb.ShowGraph, cbnb.Callback(before_epoch=lambda self: clock.append(clock.pop() + 1))])
-    with cbnb.shown_as("plain"):
+    with cbnb.display_as("plain"):
         learn.fit(4)
     assert len(shown) == n_shown and shown[-1]["text/plain"].startswith("losses over 8 training batches")
 
@@ -1019,7 +1019,7 @@ def test_each_figure_takes_the_place_of_the_one_before(monkeypatch):
     learn = line_learner(cbs=cbnb.ShowGraph)
     for _ in range(2):
         start = len(calls)
-        with cbnb.shown_as("plain"):
+        with cbnb.display_as("plain"):
             learn.fit(2)
         assert [how for how, *_ in calls[start:]][:1] == [True] and all(how == "update" for how, *_ in calls[start + 1 :])
         assert all(kwargs["raw"] is True and kwargs["metadata"]["image/png"]["alt"] == text for _, text, kwargs in calls)
@@ -1035,7 +1035,7 @@ def test_the_line_at_the_end_says_how_the_losses_went(capsys, monkeypatch):
     assert line == f"loss {sparkline(losses)} {losses[0]:.4g} to {losses[-1]:.4g}\n"
     written = []
     monkeypatch.setattr("tqdm.tqdm.write", lambda text, file: written.append((text, file)))
-    with cbnb.shown_as("terminal"), learn.no_logging():
+    with cbnb.display_as("terminal"), learn.no_logging():
         learn.fit(1)
     assert written[0][0].startswith("loss ") and len(written) == 1
 
@@ -1044,7 +1044,7 @@ def test_a_fit_without_a_batch_shows_nothing(capsys, monkeypatch):
     shown = fake_display(monkeypatch)
     for mode in ("plain", "lines"):
         learn = line_learner(cbs=[cbnb.ShowGraph, RaiseIn("before_train", ZeroDivisionError)])
-        with cbnb.shown_as(mode), pytest.raises(ZeroDivisionError), learn.no_logging():
+        with cbnb.display_as(mode), pytest.raises(ZeroDivisionError), learn.no_logging():
             learn.fit(1)
     assert not shown and capsys.readouterr().out == ""
 
@@ -1067,6 +1067,6 @@ def test_the_frame_has_room_for_all_epochs_unless_nobody_knows_how_long_they_are
 def test_a_single_batch_is_drawn(monkeypatch):
     shown = fake_display(monkeypatch)
     learn = line_learner(3, cbs=[cbnb.ShowGraph, RaiseIn("before_batch", ZeroDivisionError, when=lambda learn: learn.iter == 1)])
-    with cbnb.shown_as("plain"), learn.no_logging(), pytest.raises(ZeroDivisionError):
+    with cbnb.display_as("plain"), learn.no_logging(), pytest.raises(ZeroDivisionError):
         learn.fit(1)
     assert len(shown) == 1 and shown[0]["text/plain"].startswith("losses over 1 training batch")

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
+from cbnb.basics.arguments import as_count
 from cbnb.learner import (
-    as_count,
+    _split_step_result,
     as_list,
     as_loss,
     as_step,
@@ -19,7 +20,6 @@ from cbnb.learner import (
     checked_lr,
     computes_loss,
     depends_on,
-    divided,
     is_a,
     loss_and_pred,
 )
@@ -205,7 +205,7 @@ def told(results) -> list:
     ],
 )
 def test_losses_are_told_from_predictions(out, training, losses, rest):
-    found = divided(out, training)
+    found = _split_step_result(out, training)
     assert (told(found[0]), told(found[1])) == (losses, rest) and all(isinstance(v, torch.Tensor) for v in found[0])
 
 
@@ -222,7 +222,7 @@ def test_losses_are_told_from_predictions(out, training, losses, rest):
 )
 def test_a_result_without_a_loss_or_a_prediction_is_refused(out, training, words):
     with pytest.raises(TypeError, match=words):
-        divided(out, training)
+        _split_step_result(out, training)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import sys, time
 sys.path[:0] = [{str(HERE.parent)!r}, {str(HERE)!r}]
 import torch
 from cbnb.all import *
-from cbnb.dashboard import Dashboard
+from cbnb.display.dashboard import Dashboard
 from helpers import line_batches, line_learner
 
 Dashboard.wait_for_page = float('inf')    # a page may be slow to answer
@@ -203,7 +203,7 @@ def rates_are_bounded(messages: list[dict]) -> None:
 def test_the_display_slows_down_if_it_is_expensive(kernel):
     _, shown = kernel.run("""
 set_display('plain')
-from cbnb.display import DISPLAYS, Notebook
+from cbnb.display.progress import DISPLAYS, Notebook
 class Expensive(Notebook):
     def progress(self, at): time.sleep(0.02); super().progress(at)
 DISPLAYS['plain'] = Expensive

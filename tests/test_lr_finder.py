@@ -17,19 +17,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb.all as cbnb
-from cbnb.lr_finder import (
-    Planned,
-    UpdateNorms,
-    bad_items,
-    checked_trials,
-    diverged,
-    geometric,
-    in_words,
-    planned_run,
-    total_norm,
-    trial_plan,
-)
-from cbnb.lr_rules import RULES, falls_surely
+from cbnb.lr.finder import Planned, UpdateNorms, bad_items, checked_trials, diverged, geometric, in_words, planned_run, trial_plan
+from cbnb.lr.rules import RULES, falls_surely
+from cbnb.optim import total_norm
 from helpers import RaiseIn, line_batches, line_learner, noting, seed
 
 
@@ -1087,7 +1077,7 @@ def test_a_doubtful_rate_is_only_for_a_trained_model():
 
 
 def test_titles_and_axes_of_a_figure():
-    from cbnb.plot import figure
+    from cbnb.display.figures import figure
 
     found = made_result(n_batches=1234, rules=[])
     with figure() as (fig, [own]):
@@ -1185,7 +1175,7 @@ def test_what_a_plain_fit_needs_is_told(moms, words):
 
 def test_several_optimizers_make_an_unusual_loss():
     learn = regression()
-    both = cbnb.Optimizers([torch.optim.SGD([p], lr=0.1) for p in learn.model.parameters()])
+    both = cbnb.MultiOptimizer([torch.optim.SGD([p], lr=0.1) for p in learn.model.parameters()])
     assert "an unusual loss" in sweep(line_learner(dls=learn.dls, model=learn.model, opt_func=both)).reason
 
 
@@ -1240,7 +1230,7 @@ def test_a_steepest_point_after_the_lowest_one_is_not_marked(capsys):
 
 
 def test_without_a_sweep_the_recorder_draws_the_last_fit():
-    from cbnb.plot import figure
+    from cbnb.display.figures import figure
 
     learn = regression()
     with pytest.raises(ValueError, match="nothing to plot: call learn.lr_find"):
@@ -1311,8 +1301,8 @@ def notebook(monkeypatch):
         def show(self):
             cell.shown.append(cell.execution_count)
 
-    monkeypatch.setattr("cbnb.lr_finder.shell", lambda: cell)
-    monkeypatch.setattr("cbnb.lr_finder.view_for", lambda name, widget, return_fig, ax: View if cell.view and not return_fig else None)
+    monkeypatch.setattr("cbnb.lr.finder.shell", lambda: cell)
+    monkeypatch.setattr("cbnb.lr.finder.view_for", lambda name, widget, return_fig, ax: View if cell.view and not return_fig else None)
     cell.View = View
     return cell
 

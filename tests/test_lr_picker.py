@@ -14,8 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 import cbnb.all as cbnb
-from cbnb.front_end import shown_as
-from cbnb.lr_picker import (
+from cbnb.display.figures import COLORS
+from cbnb.display.front_end import display_as
+from cbnb.lr.picker import (
     LRPicker,
     Printed,
     Tee,
@@ -33,7 +34,6 @@ from cbnb.lr_picker import (
     rule_button,
     slider_range,
 )
-from cbnb.plot import COLORS
 from helpers import RaiseIn, line_learner
 from test_kernel import images, kernel  # noqa: F401
 from test_lr_finder import curve, made_result, regression, sweep
@@ -401,7 +401,7 @@ def test_plot_gives_the_picker_when_asked():
         found.plot(widget=True, ax=axes)
     with pytest.raises(ValueError, match="widget=True does not go with"):
         found.plot(widget=True, return_fig=True)
-    with shown_as("widgets"):  # no notebook, so nothing is shown
+    with display_as("widgets"):  # no notebook, so nothing is shown
         assert found.plot() is None
 
 
@@ -423,7 +423,7 @@ def test_a_notebook_without_widgets_has_one_figure(kernel):  # noqa: F811
 
 
 def test_a_notebook_with_widgets_has_the_picker_and_a_picture(kernel):  # noqa: F811
-    kernel.run("learn = line_learner(4)\nset_display = __import__('cbnb.front_end').front_end.set_display\nset_display('widgets')")
+    kernel.run("learn = line_learner(4)\nset_display = __import__('cbnb.display.front_end').front_end.set_display\nset_display('widgets')")
     try:
         two = [sorted([VIEW, "text/plain"]), ["image/png", "text/plain"]]
         outputs = kernel.run("found = learn.lr_find(stop_div=False)\nfound")
@@ -605,7 +605,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    monkeypatch.setattr("cbnb.lr_picker.time", made := Clock())
+    monkeypatch.setattr("cbnb.lr.picker.time", made := Clock())
     return made
 
 
@@ -743,15 +743,15 @@ def test_what_the_rate_was_before(lr, said):
 @pytest.mark.parametrize("message, page", [("comm_msg", True), ("execute_request", False), (None, False)])
 def test_clicks_come_from_a_page(message, page, monkeypatch):
     parents = {} if message is None else dict(header=dict(msg_type=message))
-    monkeypatch.setattr("cbnb.lr_picker.shell", lambda: SimpleNamespace(get_parent=lambda: parents))
+    monkeypatch.setattr("cbnb.lr.picker.shell", lambda: SimpleNamespace(get_parent=lambda: parents))
     assert from_page() is page
-    monkeypatch.setattr("cbnb.lr_picker.shell", lambda: None)
+    monkeypatch.setattr("cbnb.lr.picker.shell", lambda: None)
     assert from_page() is False
 
 
 def test_the_second_click_of_two_is_ignored_on_a_page(monkeypatch, clock):
     picker, learn = picker_of()
-    monkeypatch.setattr("cbnb.lr_picker.from_page", lambda: True)
+    monkeypatch.setattr("cbnb.lr.picker.from_page", lambda: True)
     learn.add_cb(cbnb.Callback(after_fit=lambda cb: setattr(clock, "now", clock.now + 10)))
     runs = []
     for now in (0.7, 11.1, 11.3):
@@ -759,14 +759,14 @@ def test_the_second_click_of_two_is_ignored_on_a_page(monkeypatch, clock):
         picker.fit.click()
         runs.append(len(learn.recorder.history))
     assert runs == [1, 1, 2]
-    monkeypatch.setattr("cbnb.lr_picker.from_page", lambda: False)
+    monkeypatch.setattr("cbnb.lr.picker.from_page", lambda: False)
     picker.fit.click()
     assert len(learn.recorder.history) == 3
 
 
 def test_an_interrupt_on_a_page_is_only_told(monkeypatch):
     picker, learn = picker_of()
-    monkeypatch.setattr("cbnb.lr_picker.from_page", lambda: True)
+    monkeypatch.setattr("cbnb.lr.picker.from_page", lambda: True)
     learn.add_cb(RaiseIn("after_step", KeyboardInterrupt))
     picker.fit.click()
     assert "stopped in epoch 0 at batch 0" in picker.said.value and not picker.busy
@@ -796,13 +796,13 @@ def test_a_fit_that_nobody_records():
 def test_a_picker_is_shown_with_a_picture(mode, front, live, monkeypatch):
     picker, _ = picker_of()
     shown = []
-    monkeypatch.setattr("cbnb.lr_picker.display_mode", lambda: mode)
-    monkeypatch.setattr("cbnb.lr_picker.front_end", lambda: front)
-    monkeypatch.setattr("cbnb.lr_picker.show_with_picture", lambda *what: shown.append(what))
+    monkeypatch.setattr("cbnb.lr.picker.display_mode", lambda: mode)
+    monkeypatch.setattr("cbnb.lr.picker.front_end", lambda: front)
+    monkeypatch.setattr("cbnb.lr.picker.show_with_picture", lambda *what: shown.append(what))
     monkeypatch.setattr("IPython.display.display", lambda bundle, raw, metadata: shown.append((None, bundle, metadata, raw)))
     picker.show()
     assert shown == []  # outside of notebooks
-    monkeypatch.setattr("cbnb.lr_picker.shell", lambda: SimpleNamespace())
+    monkeypatch.setattr("cbnb.lr.picker.shell", lambda: SimpleNamespace())
     for show in (picker.show, picker._ipython_display_):
         show()
     assert len(shown) == 2

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from cbnb.lr_rules import (
+from cbnb.lr.rules import (
     CAP,
     EDGE,
     NEED,

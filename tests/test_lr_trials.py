@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
-from cbnb.lr_finder import TrialRun
-from cbnb.lr_trials import Plan, Trial, choose, horizon, next_rate, overfit_gap, plan_trials
+from cbnb.lr.finder import TrialRun
+from cbnb.lr.trials import Plan, Trial, choose, horizon, next_rate, overfit_gap, plan_trials
 from helpers import RaiseIn, line_batches, line_learner, noting, same_bits, seed
 from test_lr_finder import Accumulate, regression, sweep
 from test_undo import Count, differences, experienced, net_learner, state_of, without_result
@@ -289,11 +289,11 @@ def test_the_figure_has_the_trials_beside_the_sweep():
 
 
 def test_the_progress_names_the_trial(monkeypatch):
-    from cbnb.display import DISPLAYS, Lines
+    from cbnb.display.progress import DISPLAYS, LogDisplay
 
     said = []
 
-    class Told(Lines):
+    class Told(LogDisplay):
         live = True
 
         def progress(self, at):

@@ -26,7 +26,7 @@ from torchmetrics.classification import BinaryAUROC, MulticlassAUROC, Multiclass
 
 import cbnb.all as cbnb
 from cbnb import metrics
-from cbnb.metrics import RunningMean, as_metrics, one_number, seen_by, takes_of
+from cbnb.metrics import RunningMean, as_metrics, one_number, takes_of, view_for_metric
 from helpers import line_learner, seed
 
 SIZES = (16, 16, 5)
@@ -170,7 +170,7 @@ def outputs_of(pred, *yb) -> SimpleNamespace:
 
 def value(metric, learn) -> float:
     metric.reset()
-    metric.accumulate(seen_by(metric, learn))
+    metric.accumulate(view_for_metric(metric, learn))
     return float(metric.value)
 
 
@@ -182,16 +182,16 @@ def test_chosen_outputs_work_for_all_kinds(kind):
     """Two outputs and a target; the first of what is chosen is compared with the second."""
     both = outputs_of((ONE, TWO), Y)
     named = [outputs_of(p, Y) for p in (Pair(ONE, TWO), Heads(ONE, TWO), dict(first=ONE, second=TWO))]
-    assert value(cbnb.on(kind, 0, 2), both) == 6 and value(cbnb.on(kind, 1, 2), both) == 5
-    assert value(cbnb.on(kind, 1, -1), both) == 5 and value(cbnb.on(kind, 0, 1), both) == 1
-    assert all(value(cbnb.on(kind, "second", -1), learn) == 5 for learn in named)
-    assert all(value(cbnb.on(kind, (0, "first"), 1), learn) == 6 for learn in named[1:])
-    two = [cbnb.on(kind, 0, 2, name="a"), cbnb.on(kind, 1, 2, name="b")]  # of the same object
+    assert value(cbnb.metric_on(kind, 0, 2), both) == 6 and value(cbnb.metric_on(kind, 1, 2), both) == 5
+    assert value(cbnb.metric_on(kind, 1, -1), both) == 5 and value(cbnb.metric_on(kind, 0, 1), both) == 1
+    assert all(value(cbnb.metric_on(kind, "second", -1), learn) == 5 for learn in named)
+    assert all(value(cbnb.metric_on(kind, (0, "first"), 1), learn) == 6 for learn in named[1:])
+    two = [cbnb.metric_on(kind, 0, 2, name="a"), cbnb.metric_on(kind, 1, 2, name="b")]  # of the same object
     for m in two:
         m.reset()
     for _ in range(2):
         for m in two:
-            m.accumulate(seen_by(m, both))
+            m.accumulate(view_for_metric(m, both))
     assert [(m.name, float(m.value)) for m in two] == [("a", 6), ("b", 5)]
     if isinstance(kind, cbnb.Metric):
         assert not kind.chosen_outputs and value(copy.copy(kind).set_indexes([0, 2]), both) == 6
@@ -209,11 +209,11 @@ def test_indexes_over_a_learner_with_two_outputs():
     x = torch.arange(5.0)[:, None]
     batches = [(x[:3], x[:3], x[:3] * 2), (x[3:], x[3:], x[3:] * 2)]
     dls = cbnb.DataLoaders(batches, batches, n_inp=1, device="cpu")
-    metrics = [cbnb.MAE().set_indexes([1, 2]), cbnb.on(cbnb.MAE(), 1, 3, name="second"), cbnb.on(mae, 0, 3)]
+    metrics = [cbnb.MAE().set_indexes([1, 2]), cbnb.metric_on(cbnb.MAE(), 1, 3, name="second"), cbnb.metric_on(mae, 0, 3)]
     learn = cbnb.Learner(dls, TwoHeads(), lambda p, a, b: p[0].sum() * 0, torch.optim.SGD, metrics=metrics)
     learn.remove_cb(cbnb.ProgressCallback)
     assert learn.validate()[1:] == pytest.approx([2, (2 + 1 + 0 + 1 + 2) / 5, (0 + 1 + 2 + 3 + 4) / 5])
-    learn.metrics = cbnb.on(mae, 0, 4)
+    learn.metrics = cbnb.metric_on(mae, 0, 4)
     with pytest.raises(IndexError, match="'mae' is on output 4, but learn.outputs has 0 .tensor 3x1., 1 .tensor 3x1., 2"):
         learn.validate()
     learn.metrics = cbnb.MAE()
@@ -238,7 +238,7 @@ def test_wrong_choices_say_what_there_is(case):
     which, error, message = WRONG[case]
     target = dict(first=Y) if "twice" in case else Y
     with pytest.raises(error, match=message):
-        value(cbnb.on(mae, *which), outputs_of(dict(first=ONE, second=TWO), target))
+        value(cbnb.metric_on(mae, *which), outputs_of(dict(first=ONE, second=TWO), target))
     for bad in ("01", 0, None):
         with pytest.raises(TypeError, match="pass a list"):
             cbnb.MAE().set_indexes(bad)
@@ -281,7 +281,7 @@ class Waits(TorchDispatchMode):
 def test_no_batch_waits_for_the_device():
     metrics = as_metrics([
         cbnb.accuracy, cbnb.Accuracy(), cbnb.Loss(), cbnb.SklearnMetric(f1_score), cbnb.AccumMetric(f1_score, activation="softmax"),
-        cbnb.SklearnMetric(roc_auc_score, "probabilities"), cbnb.on(cbnb.accuracy, 0, 1), MulticlassF1Score(3, validate_args=False),
+        cbnb.SklearnMetric(roc_auc_score, "probabilities"), cbnb.metric_on(cbnb.accuracy, 0, 1), MulticlassF1Score(3, validate_args=False),
     ])  # fmt: skip
     for m in metrics:
         m.reset()
@@ -289,7 +289,7 @@ def test_no_batch_waits_for_the_device():
             for x, y in ragged():
                 learn = outputs_of(x[:, :3], y)
                 learn.loss = x.mean()
-                m.accumulate(seen_by(m, learn))
+                m.accumulate(view_for_metric(m, learn))
         assert waits.n == 0, m
     with Waits() as waits:
         x.sum().item()
@@ -351,7 +351,9 @@ def test_a_function_of_scikit_learn_is_computed_over_all_items():
     t = x.sum(1, keepdim=True) + torch.randn(37, 1)
     batches = list(zip(x.split(16), t.split(16)))
     r2 = sklearn.metrics.r2_score
-    learn = line_learner(dls=cbnb.DataLoaders(batches, batches, device="cpu"), model=nn.Linear(4, 1), metrics=[r2, cbnb.on(r2, 0, 1)])
+    learn = line_learner(
+        dls=cbnb.DataLoaders(batches, batches, device="cpu"), model=nn.Linear(4, 1), metrics=[r2, cbnb.metric_on(r2, 0, 1)]
+    )
     learn.fit(2)
     want = pytest.approx(r2(t, learn.model(x).detach()))
     assert learn.recorder.values[-1][2:] == [want, want] and learn.validate()[1:] == [want, want]
@@ -429,7 +431,7 @@ def test_targets_have_the_names_that_the_loaders_were_told():
     x = torch.arange(6.0)[:, None]
     batches = [dict(x=a, near=a + 1, far=a + 3) for a in x.split(4)]
     dls = cbnb.DataLoaders(batches, batches, targets=("near", "far"), device="cpu")
-    metrics = [cbnb.on(cbnb.MAE(), 0, "near"), cbnb.on(mae, 0, "far", name="far")]
+    metrics = [cbnb.metric_on(cbnb.MAE(), 0, "near"), cbnb.metric_on(mae, 0, "far", name="far")]
 
     class Same(nn.Module):
         def forward(self, x):
@@ -454,7 +456,6 @@ import torch, torch.distributed as dist
 from torch import nn
 from torchmetrics.classification import MulticlassAUROC, MulticlassF1Score
 import cbnb.all as cbnb
-from cbnb.metrics import gather_over_processes, sum_over_processes
 from test_metrics import classifier, metrics_for_processes, part
 
 rank, path, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -675,9 +676,9 @@ def test_an_object_passed_twice_counts_once_in_each_column():
 
 
 def test_a_loss_that_is_a_python_number_can_be_chosen():
-    learn = classifier([cbnb.on(cbnb.AvgLoss(), 0)], eval_step=lambda x, y: (0.5, x, y))
+    learn = classifier([cbnb.metric_on(cbnb.AvgLoss(), 0)], eval_step=lambda x, y: (0.5, x, y))
     assert learn.validate() == [0.5, 0.5]
-    learn = classifier([cbnb.on(cbnb.AvgLoss(), 1)], eval_step=lambda x, y: (0.5, dict(a=x), y))
+    learn = classifier([cbnb.metric_on(cbnb.AvgLoss(), 1)], eval_step=lambda x, y: (0.5, dict(a=x), y))
     with pytest.raises(TypeError, match="metric 'loss' returned a dict with 'a'"):
         learn.validate()
 
@@ -695,7 +696,7 @@ def test_an_object_without_a_name_has_that_of_its_class():
     learn = classifier(BatchCount())
     learn.fit(1)
     assert learn.recorder.history[0].epochs[0]["batch_count"] == len(SIZES)
-    learn.metrics = cbnb.on(BatchCount(), 7)
+    learn.metrics = cbnb.metric_on(BatchCount(), 7)
     with pytest.raises(IndexError, match="metric 'batch_count' is on output 7"):
         learn.validate()
 
@@ -705,7 +706,7 @@ def test_an_object_without_a_name_has_that_of_its_class():
     [
         (lambda: cbnb.SklearnMetric("f1_score"), "metric 'f1_score' was given tensor 37, tensor 37"),
         (lambda: cbnb.AccumMetric(lambda pred, y: 1 / 0, name="zero"), "metric 'zero' was given tensor 37x3, tensor 37"),
-        (lambda: cbnb.on(MulticlassF1Score(3), 1, 0), "metric 'multiclass_f1_score' was given tensor 16, tensor 16x3"),
+        (lambda: cbnb.metric_on(MulticlassF1Score(3), 1, 0), "metric 'multiclass_f1_score' was given tensor 16, tensor 16x3"),
     ],
 )
 def test_whichever_metric_fails_is_named(metric, note):
@@ -911,7 +912,7 @@ def test_one_number_is_kept_as_it_is():
 )
 def test_the_note_of_a_metric_that_failed(given, note):
     error = ValueError()
-    metrics.say_given(error, "m", *given)
+    metrics._note_inputs(error, "m", *given)
     assert error.__notes__ == [note]
 
 
@@ -1247,15 +1248,15 @@ def test_the_members_of_a_collection_are_copied():
 
 def test_a_metric_sees_its_outputs_and_the_rest_of_the_learner():
     learn = outputs_of((ONE, TWO), Y)
-    assert seen_by(mae, learn) is learn is seen_by(cbnb.MAE(), learn)
-    seen = seen_by(cbnb.on(mae, 1, 2), learn)
+    assert view_for_metric(mae, learn) is learn is view_for_metric(cbnb.MAE(), learn)
+    seen = view_for_metric(cbnb.metric_on(mae, 1, 2), learn)
     assert seen.pred is TWO and seen.y is Y and seen.yb == (Y,) and seen.iter == 0 and seen.outputs is learn.outputs
-    assert seen_by(cbnb.on(mae, 0, 1, 2), learn).y == (TWO, Y)
+    assert view_for_metric(cbnb.metric_on(mae, 0, 1, 2), learn).y == (TWO, Y)
 
 
 @pytest.mark.parametrize("which, found", [(-3, ONE), (2, Y), ((0,), ONE)])
 def test_outputs_are_counted_from_both_ends(which, found):
-    assert seen_by(cbnb.on(mae, which, 2), outputs_of((ONE, TWO), Y)).pred is found
+    assert view_for_metric(cbnb.metric_on(mae, which, 2), outputs_of((ONE, TWO), Y)).pred is found
 
 
 @pytest.mark.parametrize("which", [-4, 3])
@@ -1263,16 +1264,19 @@ def test_an_output_that_is_not_there(which):
     with pytest.raises(
         IndexError, match=rf"metric 'mae' is on output {which}, but learn.outputs has 0 \(tensor 4x1\), 1 \(tensor 4x1\), 2 \(tensor 4x1\)$"
     ):
-        seen_by(cbnb.on(mae, which, 0), outputs_of((ONE, TWO), Y))
+        view_for_metric(cbnb.metric_on(mae, which, 0), outputs_of((ONE, TWO), Y))
 
 
 def test_parts_of_lists_and_names_of_a_prediction():
     learn = outputs_of([ONE, [TWO, {"deep": Y}]], Y)
-    assert seen_by(cbnb.on(mae, (1, 1, "deep"), (1, 0)), learn).pred is Y and seen_by(cbnb.on(mae, (1, 0), 0), learn).pred is TWO
+    assert (
+        view_for_metric(cbnb.metric_on(mae, (1, 1, "deep"), (1, 0)), learn).pred is Y
+        and view_for_metric(cbnb.metric_on(mae, (1, 0), 0), learn).pred is TWO
+    )
     pair = outputs_of(Pair(ONE, TWO), Y)
-    assert seen_by(cbnb.on(mae, "second", 2), pair).pred is TWO
+    assert view_for_metric(cbnb.metric_on(mae, "second", 2), pair).pred is TWO
     with pytest.raises(KeyError, match="'third', but learn.outputs has .*; the prediction has 'first', 'second'"):
-        seen_by(cbnb.on(mae, "third", 2), pair)
+        view_for_metric(cbnb.metric_on(mae, "third", 2), pair)
 
 
 @pytest.mark.parametrize("which", [(), "a", 3, 1.5, {0}, {"a": 1}, [()], [("a", 0)], [(0, True)], [None]])
@@ -1287,14 +1291,14 @@ def test_indexes_that_choose_nothing_are_refused(which):
 def test_on_names_a_copy():
     one = cbnb.MAE(name="mine")
     assert (
-        cbnb.on(one, 0, 1).name == "mine"
-        and cbnb.on(one, 0, 1, name="other").name == "other"
+        cbnb.metric_on(one, 0, 1).name == "mine"
+        and cbnb.metric_on(one, 0, 1, name="other").name == "other"
         and one.chosen_outputs == ()
         and one.name == "mine"
     )
-    assert cbnb.on(one, (0,), 1).chosen_outputs == (0, 1)
+    assert cbnb.metric_on(one, (0,), 1).chosen_outputs == (0, 1)
     with pytest.raises(TypeError, match=r"on\(\) takes one metric"):
-        cbnb.on(MetricCollection([MulticlassF1Score(3), MulticlassAUROC(3)]), 0, 1)
+        cbnb.metric_on(MetricCollection([MulticlassF1Score(3), MulticlassAUROC(3)]), 0, 1)
 
 
 def test_names_that_were_there_get_a_number():

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
+from cbnb.callbacks.steps import EvalStep, MultiLossStep
 from cbnb.dialects import mindspore as ms
 from cbnb.dialects.mindspore_callbacks import shown_loss
 from cbnb.dialects.mindspore_context import as_output
 from cbnb.dialects.mindspore_metrics import ErrorMetric, as_tensor, feed
-from cbnb.steps import EvalStep, MultiLossStep
 from helpers import line_batches
 
 # ---------------------------------------------------------------- an oracle of 40 lines
@@ -1383,7 +1383,7 @@ def test_groups_and_several_optimizers_have_mindspores_names():
     note = ms.LambdaCallback(on_train_step_end=look)
     learner(1, splitter=lambda m: [[m.weight], [m.bias]]).fit(1, [0.1, 0.2], cbs=note)
     net = zero_line()
-    both = cbnb.Optimizers([torch.optim.SGD([p], lr=lr) for p, lr in zip(net.parameters(), (0.1, 0.3))])
+    both = cbnb.MultiOptimizer([torch.optim.SGD([p], lr=lr) for p, lr in zip(net.parameters(), (0.1, 0.3))])
     learner(1, model=net, opt_func=both, lr=[0.1, 0.3], splitter=lambda m: [[m.weight], [m.bias]]).fit(1, cbs=note)
     assert seen == [[0.1, 0.2], 0.1, 0.3]
 

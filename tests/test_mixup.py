@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
-from cbnb.mixup import Mix, window
+from cbnb.callbacks.mixup import Mix, window
 from helpers import ab, line_learner, seed
 
 

@@ -12,16 +12,15 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
+from cbnb.basics.arguments import as_positive, as_python
 from cbnb.optim import (
     HyperNames,
     Hypers,
-    Optimizers,
-    as_positive,
-    as_python,
+    MultiOptimizer,
     belongs_to,
     freeze_groups,
     get_hyper,
-    hyper_place,
+    hyper_key,
     known_hypers,
     lend_names,
     make_opt,
@@ -139,7 +138,7 @@ def test_the_lent_names_are_gone_after_an_error():
 def test_several_optimizers_have_the_names_too():
     """`MultiOptimizer`-like objects get `hypers` over all their groups."""
     model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
-    both = cbnb.Optimizers([torch.optim.SGD(m.parameters(), lr=lr) for m, lr in zip(model, (0.1, 0.2))])
+    both = cbnb.MultiOptimizer([torch.optim.SGD(m.parameters(), lr=lr) for m, lr in zip(model, (0.1, 0.2))])
     seen = []
     batches = [(torch.ones(4, 1), torch.ones(4, 1))]
     cbnb.Learner(batches, model, nn.MSELoss(), both).fit(1, cbs=At("after_batch", lambda cb: seen.extend(h["lr"] for h in cb.opt.hypers)))
@@ -205,7 +204,7 @@ def test_hypers_know_how_many_they_are():
 
 def test_several_optimizers_take_a_state_for_a_parameter_that_has_none_yet():
     one, two, stray = (nn.Parameter(torch.zeros(1)) for _ in range(3))
-    both = Optimizers([torch.optim.Adam([one]), torch.optim.Adam([two])])
+    both = MultiOptimizer([torch.optim.Adam([one]), torch.optim.Adam([two])])
     both.state[two] = {"step": 1}
     assert both.optimizers[1].state[two] == {"step": 1} and not both.optimizers[0].state
     with pytest.raises(KeyError):
@@ -222,11 +221,11 @@ def groups(*settings):
 
 def test_common_names_stand_for_the_first_key_that_all_groups_have():
     both = groups(dict(momentum=0.9, betas=(0.8, 0.7)), dict(betas=(0.6, 0.5)))
-    assert hyper_place(both, "mom") == ("betas", 0) and hyper_place(both, "sqr_mom") == ("betas", 1)
-    assert hyper_place(groups(dict(momentum=0.9, betas=(0.8, 0.7), alpha=0.5)), "mom") == ("momentum", None)
-    assert hyper_place(groups(dict(alpha=0.5, betas=(0.8, 0.7))), "sqr_mom") == ("alpha", None)
-    assert hyper_place(groups(dict(weight_decay=0.1)), "wd") == ("weight_decay", None)
-    assert hyper_place(groups({}), "params") is hyper_place(groups(dict(lr=1), {}), "lr") is None
+    assert hyper_key(both, "mom") == ("betas", 0) and hyper_key(both, "sqr_mom") == ("betas", 1)
+    assert hyper_key(groups(dict(momentum=0.9, betas=(0.8, 0.7), alpha=0.5)), "mom") == ("momentum", None)
+    assert hyper_key(groups(dict(alpha=0.5, betas=(0.8, 0.7))), "sqr_mom") == ("alpha", None)
+    assert hyper_key(groups(dict(weight_decay=0.1)), "wd") == ("weight_decay", None)
+    assert hyper_key(groups({}), "params") is hyper_key(groups(dict(lr=1), {}), "lr") is None
 
 
 def test_known_hypers_are_numbers_that_all_groups_have():
@@ -432,7 +431,7 @@ def test_freezing_keeps_some_counts_from_the_end_and_forgets_momentum():
 
 def pair():
     one, two = (nn.Parameter(torch.ones(n)) for n in (1, 2))
-    return one, two, Optimizers([torch.optim.SGD([one], lr=0.1, momentum=0.9), torch.optim.Adam([two], lr=0.2)])
+    return one, two, MultiOptimizer([torch.optim.SGD([one], lr=0.1, momentum=0.9), torch.optim.Adam([two], lr=0.2)])
 
 
 def test_several_optimizers_act_as_one():
@@ -443,12 +442,12 @@ def test_several_optimizers_act_as_one():
     both.zero_grad(set_to_none=False)
     assert one.grad.tolist() == [0] and two.grad.tolist() == [0, 0]
     both.zero_grad()
-    assert one.grad is two.grad is None and repr(both) == "Optimizers(SGD, Adam)"
+    assert one.grad is two.grad is None and repr(both) == "MultiOptimizer(SGD, Adam)"
     common = both.defaults
     assert common["lr"] == 0.1 and "maximize" in common and "momentum" not in common and "betas" not in common
     again = pickle.loads(pickle.dumps(both))
     assert [type(opt) for opt in again.optimizers] == [torch.optim.SGD, torch.optim.Adam] and len(again.state) == 2
-    assert len(Optimizers(torch.optim.SGD([one])).optimizers) == 1
+    assert len(MultiOptimizer(torch.optim.SGD([one])).optimizers) == 1
 
 
 def test_what_several_optimizers_refuse():
@@ -459,7 +458,7 @@ def test_what_several_optimizers_refuse():
         ([*both.optimizers, torch.optim.SGD([one])], ValueError, "the same parameter"),
     ):
         with pytest.raises(error, match=words):
-            Optimizers(wrong)
+            MultiOptimizer(wrong)
     with pytest.raises(TypeError, match="cannot share a closure"):
         both.step(lambda: 0.0)
     with pytest.raises(TypeError, match="which optimizer is the group for"):
@@ -498,8 +497,8 @@ def test_a_state_of_other_optimizers_is_refused_and_nothing_of_it_loaded():
     one, two, both = pair()
     saved = both.state_dict()
     with pytest.raises(ValueError, match=r"saved were groups of \[1, 1\] parameters, and here are groups of \[1\]"):
-        Optimizers([torch.optim.SGD([one])]).load_state_dict(saved)
-    turned = Optimizers([torch.optim.SGD([one], lr=5.0, momentum=0.9), torch.optim.SGD([two], lr=5.0)])
+        MultiOptimizer([torch.optim.SGD([one])]).load_state_dict(saved)
+    turned = MultiOptimizer([torch.optim.SGD([one], lr=5.0, momentum=0.9), torch.optim.SGD([two], lr=5.0)])
     with pytest.raises(ValueError, match="the saved state is not that of SGD: it has no .*momentum"):
         turned.load_state_dict(saved)
     assert get_hyper(turned, "lr") == [5.0, 5.0]

@@ -11,6 +11,7 @@ import sys
 import venv
 import zipfile
 from configparser import ConfigParser
+from graphlib import TopologicalSorter
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -42,9 +43,17 @@ def exported_module(notebook: Path) -> str | None:
     return next((f"cbnb.{match[1]}" for match in found if match), None)
 
 
-# the layers, lowest first: the reading order of the notebooks
-LAYERS = [module for module in map(exported_module, NUMBERED) if module]
-TOP = {"cbnb", "cbnb.all"}  # these may import everything
+# the rooms, lowest first; `core` is nbs/ itself, and its notebooks are layers of their own, by their numbers
+ROOMS = SETTINGS["rooms"].split()
+EXPORTED = [module for module in map(exported_module, NOTEBOOKS) if module]
+CORE = [module for module in map(exported_module, NUMBERED) if module]
+TOP = {"cbnb", *(f"cbnb.{name}" for name in SETTINGS["roof"].split())}  # these may import everything
+
+
+def room(module: str) -> str:
+    """The room of a module: `cbnb.lr.rules` is in lr, `cbnb.learner` in the core."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 2 else "core"
 
 
 # --- layers ---
@@ -79,9 +88,18 @@ def imports(module: str) -> list[tuple[int, str, bool]]:
     return [(line, name, star) for line, name, star in found if name.split(".")[0] == "cbnb"]
 
 
-def test_every_module_has_a_layer():
-    without = [name for name, path in MODULES.items() if name not in LAYERS and name not in TOP and path.name != "__init__.py"]
-    assert not without, f"no numbered notebook exports {without}"
+def test_every_module_has_a_room():
+    without = [name for name, path in MODULES.items() if path.name != "__init__.py" and name not in TOP and room(name) not in ROOMS]
+    assert not without, f"settings.ini knows no room for {without}"
+    without = [name for name, path in MODULES.items() if path.name != "__init__.py" and name not in EXPORTED]
+    assert not without, f"no notebook exports {without}"
+    assert {module for module in EXPORTED if room(module) == "core"} - TOP == set(CORE), "a notebook of the core has a number"
+
+
+@pytest.mark.parametrize("notebook", [path for path in NOTEBOOKS if exported_module(path)], ids=name_of)
+def test_a_module_is_named_like_its_notebook(notebook: Path):
+    *rooms, name = notebook.relative_to(NBS).with_suffix("").parts
+    assert exported_module(notebook) == ".".join(["cbnb", *rooms, re.sub(r"^\d+_", "", name)])
 
 
 def test_subpackages_import_nothing():
@@ -89,13 +107,23 @@ def test_subpackages_import_nothing():
     assert not [name for name in inits if imports(name)]
 
 
-@pytest.mark.parametrize("module", [name for name in LAYERS if name not in TOP])
+@pytest.mark.parametrize("module", [name for name in EXPORTED if name not in TOP])
 def test_imports_go_down(module: str):
-    below = set(LAYERS[: LAYERS.index(module)])
+    here = room(module)
+    rooms_below = set(ROOMS[: ROOMS.index(here)])
+    core_below = set(CORE[: CORE.index(module)]) if here == "core" else set()
     for line, imported, star in imports(module):
         where = f"{name_of(MODULES[module])}:{line}"
-        assert imported in below, f"{where} imports {imported}, which is not in a layer below"
+        beside = imported in core_below if here == "core" else room(imported) == here
+        assert imported not in TOP and (beside or room(imported) in rooms_below), (
+            f"{where} imports {imported}, which is not in a layer below"
+        )
         assert not star, f"{where} imports * from {imported}: name what is needed"
+
+
+def test_no_room_has_a_cycle():
+    graph = {module: {imported for _, imported, _ in imports(module)} for module in EXPORTED if module not in TOP}
+    assert set(TopologicalSorter(graph).static_order()) >= set(graph)  # raises CycleError, with the cycle
 
 
 # --- imports ---
@@ -149,7 +177,7 @@ def test_wheel_holds_the_package_only(wheel: Path):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"cbnb"}
     assert "cbnb/py.typed" in names
-    assert {f"{module.replace('.', '/')}.py" for module in LAYERS} <= set(names)
+    assert {f"{module.replace('.', '/')}.py" for module in EXPORTED} <= set(names)
 
 
 def test_wheel_says_what_settings_say(wheel: Path):
@@ -250,7 +278,7 @@ def public(module: str) -> list[tuple[str, object]]:
     return [(name, node) for name, node in found if not name.startswith("_")]
 
 
-@pytest.mark.parametrize("module", LAYERS)
+@pytest.mark.parametrize("module", EXPORTED)
 def test_public_definitions_have_docstrings(module: str):
     without = [name for name, node in public(module) if not ast.get_docstring(node)]
     assert not without, f"{module} does not say what these are: {', '.join(without)}"

@@ -12,7 +12,7 @@ import kernels
 SETUP = """
 import threading, time
 import ipywidgets
-from cbnb.pump import Pump
+from cbnb.display.pump import Pump
 
 def until(what, seconds=10):
     "Work, and pump, until something has come about"
@@ -280,7 +280,7 @@ def test_a_page_that_is_opened_again(kernel):
 
 def test_it_is_false_where_it_cannot_work(kernel):
     code = """
-from cbnb.front_end import shell
+from cbnb.basics.notices import shell
 found = []
 pump = Pump(button)
 def look(): found.extend([bool(Pump(button)), bool(pump), pump()])
@@ -427,5 +427,5 @@ def test_output_of_a_click_is_flushed_before_the_cell_goes_on(kernel):
 
 
 def test_in_a_script():
-    code = "from cbnb.pump import Pump\nwith Pump() as pump: print(bool(pump), pump())"
+    code = "from cbnb.display.pump import Pump\nwith Pump() as pump: print(bool(pump), pump())"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False 0\n"

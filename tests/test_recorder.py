@@ -16,9 +16,9 @@ from torch import nn
 
 import cbnb.all as cbnb
 from cbnb import recorder
+from cbnb.display.figures import COLORS, RULE_COLORS, RUN_COLORS
 from cbnb.metrics import Smoother
-from cbnb.plot import COLORS, RULE_COLORS, RUN_COLORS
-from cbnb.recorder import Series
+from cbnb.recorder import ScalarBuffer
 from helpers import Line, RaiseIn, ab, line_batches, line_learner, seed
 
 
@@ -609,7 +609,7 @@ def test_several_losses_of_a_step_have_a_column_each(capsys):
 
 
 def test_several_losses_of_a_step_have_a_curve_each():
-    from cbnb.display import losses_chart
+    from cbnb.display.progress import losses_chart
 
     learn, _ = critic_and_generator()
     learn.fit(2)
@@ -640,7 +640,7 @@ def test_losses_by_names_that_are_taken_or_come_late():
 def test_a_log_says_the_headings_that_come_with_the_first_batch(capsys):
     learn, _ = critic_and_generator()
     learn.add_cb(cbnb.ProgressCallback)
-    with cbnb.shown_as("lines"):
+    with cbnb.display_as("lines"):
         learn.fit(2)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[:2] == [["epoch", "train_loss", "time"], ["epoch", "train_loss", "critic", "generator", "time"]]
@@ -687,7 +687,7 @@ def elsewhere(*values):
 
 def test_scalars_of_a_device_are_brought_over_when_they_are_read(waits):
     """A chunk at a time, in their order, also if later ones are on the CPU."""
-    series = Series()
+    series = ScalarBuffer()
     for t in (*elsewhere(*range(300)), *map(torch.tensor, range(300, 600))):
         series.append(t.float())
     assert len(series) == 600 and sum(waits.values()) == 0 and not series.numbers
@@ -700,7 +700,7 @@ def test_scalars_of_a_device_are_brought_over_when_they_are_read(waits):
 
 
 def test_scalars_on_the_cpu_are_numbers_as_soon_as_there_are_256():
-    series = Series()
+    series = ScalarBuffer()
     for i in range(512):
         series.append(torch.tensor(float(i)))
     assert list(series.numbers) == list(range(512)) and not series.chunks and not series.waiting and series.numbers.typecode == "f"

@@ -24,9 +24,9 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
-from cbnb.checkpoint import write_whole
+from cbnb.callbacks.predictions import forget_batches, save_batch
+from cbnb.callbacks.saving import write_whole
 from cbnb.dialects import mindspore as ms
-from cbnb.preds import forget_batches, save_batch
 from helpers import Line, ab, exact, line_batches, line_learner, same_bits
 
 
@@ -292,7 +292,7 @@ def test_what_a_scheduler_left_in_the_file_is_no_obstacle(make, tmp_path):
     """The optimizer's state was not loaded, as if it came from another kind."""
     settings = dict(path=tmp_path, opt_func=partial(torch.optim.SGD, momentum=0.9), lr=0.1)
     learn = line_learner(cbs=cbnb.SaveModel(with_opt=True), **settings)
-    learn.fit(2, cbs=cbnb.Schedule(make))
+    learn.fit(2, cbs=cbnb.TorchScheduler(make))
     fresh = line_learner(**settings)
     plain = fresh.save("plain")
     with warnings.catch_warnings():
@@ -301,7 +301,7 @@ def test_what_a_scheduler_left_in_the_file_is_no_obstacle(make, tmp_path):
         assert len(fresh.opt.state) == 2 and "initial_lr" not in fresh.opt.param_groups[0]
         fresh.create_opt()
         fresh.save("plain")
-        fresh.fit(2, cbs=[cbnb.Schedule(make), cbnb.Callback(before_train=lambda cb: cb.learn.load(plain))])  # its keys stay
+        fresh.fit(2, cbs=[cbnb.TorchScheduler(make), cbnb.Callback(before_train=lambda cb: cb.learn.load(plain))])  # its keys stay
 
 
 # files that can be read again, and what happens if they cannot
@@ -727,7 +727,7 @@ def test_an_interrupt_in_the_middle_of_a_save_is_one_afterwards(tmp_path, monkey
         save(state, file)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("cbnb.checkpoint.torch.save", slow)
+    monkeypatch.setattr("cbnb.callbacks.saving.torch.save", slow)
     learn = line_learner(path=tmp_path)
     with pytest.raises(KeyboardInterrupt):
         learn.save("by hand")
@@ -748,7 +748,7 @@ def test_ctrl_c_while_the_best_weights_are_written_leaves_them_the_best(tmp_path
         save(state, file)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("cbnb.checkpoint.torch.save", slow)
+    monkeypatch.setattr("cbnb.callbacks.saving.torch.save", slow)
     learn = line_learner(path=tmp_path, cbs=cbnb.SaveModel())
     with pytest.raises(cbnb.FitInterrupted):
         learn.fit(3)
@@ -793,7 +793,7 @@ def test_a_killed_save_leaves_a_draft_until_the_next_save(tmp_path):
     """Each killed process left a file as large as the model, for good."""
     code = """
         import os, signal
-        import cbnb.checkpoint as ck
+        import cbnb.callbacks.saving as ck
         save = ck.torch.save
         def killed(state, file):
             save(state, file)
@@ -852,14 +852,14 @@ def test_a_draft_that_was_swept_before_it_was_locked_is_made_again(tmp_path, mon
             (made[1] / "a").unlink()
             made[1].rmdir()
 
-    monkeypatch.setattr("cbnb.checkpoint.tempfile.mkdtemp", mkdtemp)
-    monkeypatch.setattr("cbnb.checkpoint.fcntl.flock", flock)
+    monkeypatch.setattr("cbnb.callbacks.saving.tempfile.mkdtemp", mkdtemp)
+    monkeypatch.setattr("cbnb.callbacks.saving.fcntl.flock", flock)
     write_whole(tmp_path / "a", lambda draft: draft.write_bytes(b"x"))
     assert len(made) == 3 and os.listdir(tmp_path) == ["a"]
 
 
 def test_without_locks_drafts_stay_and_files_are_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("cbnb.checkpoint.fcntl", None)
+    monkeypatch.setattr("cbnb.callbacks.saving.fcntl", None)
     draft = tmp_path / ".a.k1ll3d_p.part"
     draft.mkdir()
     write_whole(tmp_path / "a", lambda draft: draft.write_bytes(b"x"))

@@ -176,7 +176,7 @@ def test_a_learner_comes_back_with_its_callbacks():
     learn = line_learner(cbs=[Counts(), CountsFits(), named := Counts.__new__(type("Named", (Counts,), {}))])
     named.n, named.list = 0, []
     before, names, counts = learn.cbs, dict(learn.callbacks.names), learn.counts.list
-    restore = snapshot(learn, but=[named])
+    restore = snapshot(learn, exclude=[named])
     for i in range(2):
         came = noting([])
         learn.add_cb(came).remove_cb(CountsFits)

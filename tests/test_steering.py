@@ -51,7 +51,7 @@ def test_pauses_are_added_up(monkeypatch):
     """On a clock that shows 1, 3.5, 10, 11."""
     learn, steering = steered()
     clock = iter([1.0, 3.5, 10.0, 11.0])
-    monkeypatch.setattr("cbnb.steering.time", SimpleNamespace(perf_counter=lambda: next(clock), sleep=lambda seconds: None))
+    monkeypatch.setattr("cbnb.display.steering.time", SimpleNamespace(perf_counter=lambda: next(clock), sleep=lambda seconds: None))
     steering.while_paused = steering.resume
     assert steering.seconds_paused == 0
     learn.fit(1, cbs=[at_batch(0, steering.pause), at_batch(2, steering.pause)])
@@ -150,7 +150,7 @@ def test_a_pause_looks_often_enough_for_an_end():
     slept = []
     clock = SimpleNamespace(perf_counter=lambda: 0.0, sleep=slept.append)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cbnb.steering.time", clock)
+        patch.setattr("cbnb.display.steering.time", clock)
         steering.while_paused = lambda: steering.resume() if slept else None
         learn.fit(1, cbs=at_batch(0, steering.pause))
     assert len(slept) == 2 and max(slept) <= 0.1
@@ -159,6 +159,6 @@ def test_a_pause_looks_often_enough_for_an_end():
 def test_a_pause_without_anything_to_do_meanwhile_ends_by_itself():
     learn, steering = steered()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cbnb.steering.time", SimpleNamespace(perf_counter=lambda: 0.0, sleep=lambda seconds: steering.resume()))
+        patch.setattr("cbnb.display.steering.time", SimpleNamespace(perf_counter=lambda: 0.0, sleep=lambda seconds: steering.resume()))
         learn.fit(1, cbs=at_batch(0, steering.pause))
     assert learn.recorder.last().n_steps == 3

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
-from cbnb.optim import Optimizers, get_hyper, hyper_place, known_hypers
-from cbnb.steps import FTRL, ClipStep, ClosureStep, EvalStep, MultiLossStep, TrainStep
+from cbnb.callbacks.steps import FTRL, ClipStep, ClosureStep, EvalStep, MultiLossStep, TrainStep
+from cbnb.optim import MultiOptimizer, get_hyper, hyper_key, known_hypers
 from cbnb.undo import UndoStack
 from helpers import Line, ab, exact, line_batches, line_learner, noting, same_bits, seed
 
@@ -88,11 +88,11 @@ class Opaque:
 # --- by hand ---
 
 
-@pytest.mark.parametrize("sens", [1, 2, 1024.0, 3, torch.tensor(7.0)])
+@pytest.mark.parametrize("loss_scale", [1, 2, 1024.0, 3, torch.tensor(7.0)])
 @pytest.mark.parametrize("whole", [False, True, "list"])
-def test_mindspore_numbers_by_hand(sens, whole):
+def test_mindspore_numbers_by_hand(loss_scale, whole):
     net = zero_line()
-    step = TrainStep(net, nn.MSELoss(), sgd(net, lr=0.005, momentum=0.9), sens)
+    step = TrainStep(net, nn.MSELoss(), sgd(net, lr=0.005, momentum=0.9), loss_scale)
     batch = dict(zip((False, True, "list"), ((X, Y), ((X, Y),), ([X, Y],))))[whole]
     losses = [step(*batch) for _ in range(3)]
     assert not any(loss.requires_grad for loss in losses)
@@ -102,7 +102,7 @@ def test_mindspore_numbers_by_hand(sens, whole):
 
 def test_mindspore_numbers_in_a_learner():
     net = zero_line()
-    step = TrainStep(net, nn.MSELoss(), sgd(net, lr=0.005, momentum=0.9), sens=1000.0)
+    step = TrainStep(net, nn.MSELoss(), sgd(net, lr=0.005, momentum=0.9), loss_scale=1000.0)
     learn = own_learner(net, step, [(X, Y)] * 3)
     assert learn.opt is step.opt and learn.loss_func is step.loss_func and learn.lr == 0.005
     learn.fit(1)
@@ -110,11 +110,11 @@ def test_mindspore_numbers_in_a_learner():
     assert learn.recorder.history[0].hyper("lr") == [0.005] * 3
 
 
-@pytest.mark.parametrize("sens", [0, 0.0, -1, math.nan, math.inf])
+@pytest.mark.parametrize("loss_scale", [0, 0.0, -1, math.nan, math.inf])
 @pytest.mark.parametrize("make", [TrainStep, ClipStep])
-def test_sens_is_a_positive_number(make, sens):
-    with pytest.raises(ValueError, match="sens="):
-        make(nn.Linear(1, 1), nn.MSELoss(), None, sens)
+def test_sens_is_a_positive_number(make, loss_scale):
+    with pytest.raises(ValueError, match="loss_scale="):
+        make(nn.Linear(1, 1), nn.MSELoss(), None, loss_scale)
     with pytest.raises(TypeError, match="leave out the quotes"):
         make(nn.Linear(1, 1), nn.MSELoss(), None, "1")
 
@@ -154,9 +154,9 @@ def test_it_trains_where_gradients_are_switched_off():
 
 
 def test_a_vector_loss_takes_the_gradient_of_the_sum():
-    for sens in (1, 16):
+    for loss_scale in (1, 16):
         net, summed = zero_line(), zero_line()
-        found = TrainStep(net, nn.MSELoss(reduction="none"), sgd(net, lr=0.001), sens)(X, Y)
+        found = TrainStep(net, nn.MSELoss(reduction="none"), sgd(net, lr=0.001), loss_scale)(X, Y)
         TrainStep(summed, nn.MSELoss(reduction="sum"), sgd(summed, lr=0.001))(X, Y)
         assert found.flatten().tolist() == [25, 49, 81, 121] and same_bits(net, summed)
     net = zero_line()
@@ -231,14 +231,14 @@ def test_what_a_step_lacks_is_said():
 # --- clipping ---
 
 
-@pytest.mark.parametrize("sens", [1.0, 1024.0])
+@pytest.mark.parametrize("loss_scale", [1.0, 1024.0])
 @pytest.mark.parametrize("kind, want", [("global", (0.05547, 0.083205)), ("tensor", (0.1, 0.1)), ("value", (0.1, 0.1))])
-def test_clipping_is_of_unscaled_gradients(kind, want, sens):
+def test_clipping_is_of_unscaled_gradients(kind, want, loss_scale):
     net = Line()
-    step = ClipStep(net, nn.MSELoss(), sgd(net), sens=sens, kind=kind, value=1.0)
+    step = ClipStep(net, nn.MSELoss(), sgd(net), loss_scale=loss_scale, kind=kind, value=1.0)
     step(line_batches()[0])
     assert (net.a.item(), net.b.item()) == pytest.approx(want, abs=1e-6)
-    learn = line_learner(train_step=ClipStep(kind=kind, sens=sens), n=1)
+    learn = line_learner(train_step=ClipStep(kind=kind, loss_scale=loss_scale), n=1)
     learn.fit(1)
     assert ab(learn) == pytest.approx(want, abs=1e-6)
 
@@ -255,9 +255,9 @@ def test_clipping_can_be_disabled_and_is_checked():
 # --- several losses ---
 
 
-@pytest.mark.parametrize("sens", [1.0, 1000.0])
-def test_each_loss_moves_its_own_part_from_the_old_weights(sens):
-    net, step = parts_step(sens=sens)
+@pytest.mark.parametrize("loss_scale", [1.0, 1000.0])
+def test_each_loss_moves_its_own_part_from_the_old_weights(loss_scale):
+    net, step = parts_step(loss_scale=loss_scale)
     losses = step(*PARTS_BATCH)
     assert isinstance(losses, tuple) and losses == (1.5, 3.0) and net.calls == 1
     assert not any(loss.requires_grad for loss in losses)
@@ -325,9 +325,9 @@ def test_a_frozen_part_stays_and_the_other_learns():
 
 
 def test_a_callback_may_scale_the_sum_of_the_losses():
-    for sens in (1.0, 8.0):
+    for loss_scale in (1.0, 8.0):
         halve = cbnb.Callback(before_backward=lambda self: self.learn.loss_grad.div_(2))
-        learn = parts_learner(n=1, step=dict(sens=sens), cbs=halve)
+        learn = parts_learner(n=1, step=dict(loss_scale=loss_scale), cbs=halve)
         learn.fit(1)
         assert weights(learn.model) == pytest.approx([0.8, 1.55]) and learn.recorder.history[0].raw_losses[0] == 4.5
 
@@ -343,15 +343,15 @@ class Accumulate(cbnb.Callback):
             raise cbnb.CancelBatchException
 
 
-@pytest.mark.parametrize("sens", [1.0, 1024.0])
-def test_accumulated_gradients_are_not_scaled_twice(sens):
+@pytest.mark.parametrize("loss_scale", [1.0, 1024.0])
+def test_accumulated_gradients_are_not_scaled_twice(loss_scale):
     def trained(step):
         learn = line_learner(4, valid=False, train_step=step, cbs=Accumulate())
         learn.fit(1)
         return ab(learn)
 
-    assert trained(TrainStep(sens=sens)) == pytest.approx((0.72, 1.08), abs=1e-6) == trained(None)
-    learn = parts_learner(n=2, step=dict(sens=sens), cbs=Accumulate())
+    assert trained(TrainStep(loss_scale=loss_scale)) == pytest.approx((0.72, 1.08), abs=1e-6) == trained(None)
+    learn = parts_learner(n=2, step=dict(loss_scale=loss_scale), cbs=Accumulate())
     learn.fit(1)
     assert weights(learn.model) == pytest.approx([0.6, 1.1], abs=1e-6)
 
@@ -372,7 +372,7 @@ def test_wrong_numbers_of_losses_are_sentences():
 # --- events ---
 
 STEPS = dict(
-    train=lambda net: TrainStep(net, nn.MSELoss(), sgd(net), sens=4.0),
+    train=lambda net: TrainStep(net, nn.MSELoss(), sgd(net), loss_scale=4.0),
     clip=lambda net: ClipStep(net, nn.MSELoss(), sgd(net)),
     multi=lambda net: MultiLossStep(net, [SGD([net.a], 0.1), SGD([net.b], 0.1)], lambda p, y: (nn.L1Loss()(p, y), nn.MSELoss()(p, y))),
     closure=lambda net: ClosureStep(net, nn.MSELoss(), torch.optim.LBFGS(net.parameters(), lr=0.1)),
@@ -587,7 +587,7 @@ def test_an_optimizer_that_holds_a_part_is_left_alone(capsys):
 def test_a_wrapped_model_is_the_one_that_is_called():
     calls = []
 
-    class Wrapped(nn.Module):
+    class Adapter(nn.Module):
         def __init__(self, model):
             super().__init__()
             self.model = model
@@ -597,7 +597,7 @@ def test_a_wrapped_model_is_the_one_that_is_called():
             return self.model(x)
 
     net = Line()
-    wrap = cbnb.Callback(before_fit=lambda self: self.learn.undo.set(self.learn, "model", Wrapped(net)))
+    wrap = cbnb.Callback(before_fit=lambda self: self.learn.undo.set(self.learn, "model", Adapter(net)))
     learn = own_learner(net, TrainStep(net, nn.MSELoss(), sgd(net)), line_batches(), eval_step=EvalStep(net, nn.MSELoss()))
     learn.fit(1, cbs=wrap)
     assert calls == [True, True, False, False]
@@ -761,15 +761,15 @@ def test_closures_train_where_a_plain_step_cannot():
     learn.fit(2)
     assert ab(learn) == pytest.approx((2, 3), abs=1e-3) and learn.recorder.history[0].raw_losses[0] == 13
     net = Line()
-    step = ClosureStep(net, nn.MSELoss(), torch.optim.LBFGS(net.parameters(), lr=1.0), sens=64.0)
+    step = ClosureStep(net, nn.MSELoss(), torch.optim.LBFGS(net.parameters(), lr=1.0), loss_scale=64.0)
     assert step(line_batches()[0]).item() == 13 and step(line_batches()[0]).item() < 1e-3
 
 
 def test_control_callbacks_work_with_steps():
-    control = pytest.importorskip("cbnb.control")
+    control = pytest.importorskip("cbnb.callbacks.control")
     if not hasattr(control, "GradientClip") or not hasattr(control, "GradientAccumulation"):
         pytest.skip("not there yet")
-    for step in (None, TrainStep(sens=512.0)):
+    for step in (None, TrainStep(loss_scale=512.0)):
         learn = line_learner(4, valid=False, train_step=step, cbs=control.GradientAccumulation(16))
         learn.fit(1)
         assert ab(learn) == pytest.approx((0.72, 1.08), abs=1e-6)
@@ -783,7 +783,7 @@ def test_control_callbacks_work_with_steps():
 
 def two_opts():
     a, b, c = (nn.Parameter(torch.ones(2)) for _ in range(3))
-    return a, b, c, Optimizers([torch.optim.Adam([dict(params=[a]), dict(params=[b], lr=0.5)], lr=0.1), SGD([c], lr=0.2, momentum=0.9)])
+    return a, b, c, MultiOptimizer([torch.optim.Adam([dict(params=[a]), dict(params=[b], lr=0.5)], lr=0.1), SGD([c], lr=0.2, momentum=0.9)])
 
 
 def test_state_and_groups_are_live():
@@ -798,7 +798,7 @@ def test_state_and_groups_are_live():
     assert not opt.optimizers[0].state
     opt.param_groups[2]["lr"] = 7.0
     assert opt.optimizers[1].param_groups[0]["lr"] == 7.0 and get_hyper(opt, "lr") == [0.1, 0.5, 7.0]
-    assert hyper_place(opt, "mom") is None and known_hypers(opt)[0] == "wd" and "lr" in opt.defaults
+    assert hyper_key(opt, "mom") is None and known_hypers(opt)[0] == "wd" and "lr" in opt.defaults
     with pytest.raises(TypeError, match="which optimizer"):
         opt.add_param_group(dict(params=[torch.ones(1)]))
 
@@ -812,11 +812,11 @@ def test_saved_state_fits_the_same_optimizers_only():
     other.load_state_dict(saved)
     assert torch.equal(other.state[c2]["momentum_buffer"], opt.state[c]["momentum_buffer"])
     assert torch.equal(other.state[b2]["exp_avg"], opt.state[b]["exp_avg"]) and other.state_dict()["param_groups"] == saved["param_groups"]
-    wrong = Optimizers([SGD([dict(params=[a2]), dict(params=[b2])], lr=1.0), SGD([c2], lr=1.0)])
+    wrong = MultiOptimizer([SGD([dict(params=[a2]), dict(params=[b2])], lr=1.0), SGD([c2], lr=1.0)])
     with pytest.raises(ValueError, match="not that of SGD"):
         wrong.load_state_dict(saved)
     with pytest.raises(ValueError, match="groups of"):
-        Optimizers([SGD([a2, b2, c2], lr=1.0)]).load_state_dict(saved)
+        MultiOptimizer([SGD([a2, b2, c2], lr=1.0)]).load_state_dict(saved)
     assert get_hyper(wrong, "lr") == [1.0] * 3
     for again in (pickle.loads(pickle.dumps(opt)), copy.deepcopy(opt)):
         assert len(again.state) == 3 and get_hyper(again, "lr") == [0.1, 0.5, 0.2]
@@ -897,7 +897,7 @@ def test_ftrl_settings_are_checked(wrong):
 def test_optimizers_with_ones_own_can_be_loaded_again_and_again(tmp_path):
     """Once loaded, torch writes down a default that FTRL's groups do not have."""
     model = Line()
-    opt = cbnb.Optimizers([torch.optim.Adam([model.a]), cbnb.FTRL([model.b])])
+    opt = cbnb.MultiOptimizer([torch.optim.Adam([model.a]), cbnb.FTRL([model.b])])
     learn = line_learner(model=model, lr=1e-3, opt_func=opt, path=tmp_path)
     learn.fit(1)
     learn.save("both")
@@ -939,7 +939,7 @@ def test_several_losses_of_a_prediction_need_no_targets_to_predict():
         step((x,))
 
 
-class Wrapped(nn.Module):
+class Adapter(nn.Module):
     """A network and what belongs to the training or evaluation of it, with layers of its own."""
 
     def __init__(self, net, returns):
@@ -954,7 +954,7 @@ class Wrapped(nn.Module):
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_run_without_training_puts_the_modes_of_a_wrapper_back(fails):
     net = zero_line()
-    wrapped = Wrapped(net, lambda pred, y: (pred - y).square().mean())
+    wrapped = Adapter(net, lambda pred, y: (pred - y).square().mean())
     learn = own_learner(net, TrainStep(wrapped, opt=sgd(net)), [(X, Y)])
     learn.fit(1)
     for mode in (True, False):
@@ -973,7 +973,7 @@ def test_a_run_without_training_puts_the_modes_of_a_wrapper_back(fails):
 def test_a_module_that_evaluates_is_in_evaluation_mode():
     """Otherwise its own layers would drop units, and learn from the validation set."""
     net = zero_line()
-    wrapped = Wrapped(net, lambda pred, y: (pred, y))
+    wrapped = Adapter(net, lambda pred, y: (pred, y))
     learn = own_learner(net, None, [(X, Y)], loss_func=nn.MSELoss(), eval_step=wrapped, metrics=mae)
     learn.fit(1)
     learn.validate()
@@ -1004,8 +1004,8 @@ def test_predictions_of_a_model_that_gives_none():
         learn.get_preds()
 
 
-@pytest.mark.parametrize("sens", [1.0, 64.0])
-def test_a_closure_returns_what_its_gradients_are_of(sens):
+@pytest.mark.parametrize("loss_scale", [1.0, 64.0])
+def test_a_closure_returns_what_its_gradients_are_of(loss_scale):
     """Or a line search would compare a slope with something else's values."""
     found = []
 
@@ -1015,7 +1015,7 @@ def test_a_closure_returns_what_its_gradients_are_of(sens):
 
     net = zero_line()
     for reduction in ("none", "sum"):
-        loss = ClosureStep(net, nn.MSELoss(reduction=reduction), Search(net.parameters()), sens)(X, Y)
+        loss = ClosureStep(net, nn.MSELoss(reduction=reduction), Search(net.parameters()), loss_scale)(X, Y)
         assert loss.sum() == 276
     assert found == [[276.0] * 2] * 2
 
@@ -1186,7 +1186,7 @@ def test_metrics_on_a_dict_name_the_part_to_choose():
     with pytest.raises(AttributeError) as caught:
         cbnb.Learner(dls, Dict(3, 2), loss, metrics=cbnb.accuracy).fit(1)
     assert any("on(metric, 'logits', 1)" in note for note in caught.value.__notes__)
-    learn = cbnb.Learner(dls, Dict(3, 2), loss, metrics=cbnb.on(cbnb.accuracy, "logits", 1))
+    learn = cbnb.Learner(dls, Dict(3, 2), loss, metrics=cbnb.metric_on(cbnb.accuracy, "logits", 1))
     learn.fit(1)
     assert 0 <= learn.recorder.values[0][2] <= 1
 
@@ -1252,7 +1252,7 @@ def test_a_fit_whose_rates_have_no_effect_says_so_once():
 def test_an_optimizer_that_the_learner_knows_is_no_reason_to_warn(kind):
     """Also if the function steps it not in each batch, or the fit ends before it does."""
     net, calls = Line(), []
-    opt = Optimizers([SGD([net.a], lr=0.1), SGD([net.b], lr=0.1)]) if kind == "several" else sgd(net)
+    opt = MultiOptimizer([SGD([net.a], lr=0.1), SGD([net.b], lr=0.1)]) if kind == "several" else sgd(net)
 
     def step(x, y):
         loss = (net(x) - y).square().mean()
@@ -1381,7 +1381,7 @@ def test_several_losses_may_be_vectors():
     ],
 )
 def test_losses_are_counted(found, n, words):
-    from cbnb.steps import n_losses
+    from cbnb.callbacks.steps import n_losses
 
     if words is None:
         assert n_losses(found, n) == tuple(found)
@@ -1460,18 +1460,18 @@ def test_one_step_of_ftrl_by_hand(settings, want):
 
 
 def test_new_gradients_are_divided_and_older_ones_stay():
-    from cbnb.steps import unscaled
+    from cbnb.callbacks.steps import unscaled
 
     old, none = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
-    for sens in (1, 4):
+    for loss_scale in (1, 4):
         old.grad, none.grad = torch.ones(1), None
-        with unscaled([old, none], sens):
-            (sens * 3 * (old + none)).sum().backward(inputs=[old])
+        with unscaled([old, none], loss_scale):
+            (loss_scale * 3 * (old + none)).sum().backward(inputs=[old])
         assert old.grad.item() == 4 and none.grad is None
 
 
 def test_what_a_loss_is_for_is_found_or_refused():
-    from cbnb.steps import trainable, with_params
+    from cbnb.callbacks.steps import trainable, with_params
 
     a, b, frozen = (torch.ones(1, requires_grad=on) for on in (True, True, False))
     opts = [SGD([a, frozen], 0.1), SGD([frozen], 0.1), SGD([b], 0.1)]

@@ -39,6 +39,7 @@ from notebooks import (
     is_hidden,
     notebook_paths,
     read,
+    room,
     show,
     without_directives,
 )
@@ -60,6 +61,7 @@ TAGS = {
     "collapse_output": "hide-output",
     "code-fold: true": "hide-input",
 }
+CAPTIONS = {"core": "The core", "lr": "Learning rate"}  # of a room in the side bar; otherwise its name
 INSTANCES = {"learn": "Learner", "recorder": "Recorder", "learn.recorder": "Recorder", "dls": "DataLoaders"}
 _NAME = re.compile(r"(?<![`\w}\[])`([A-Za-z_][\w.]*)(\(\))?`(?!`)")
 
@@ -190,13 +192,12 @@ def to_pages(markdown: str) -> str:
 
 def contents(paths: Iterable[Path]) -> str:
     """The table of contents, which furo shows in the side bar."""
-    others = [path.relative_to(NBS) for path in paths if path != INDEX]
-    sections = {"Library": [], "Background": [], "Tutorials": []}
-    for page in others:
-        is_tutorial = len(page.parts) > 1 or page.name.startswith(("tutorial_", "migrate_"))
-        sections["Tutorials" if is_tutorial else "Library" if page.name[0].isdigit() else "Background"].append(page)
+    sections: dict[str, list[Path]] = {}
+    for path in paths:
+        if path != INDEX:
+            sections.setdefault(CAPTIONS.get(room(path), room(path).capitalize()), []).append(path.relative_to(NBS))
     trees = [toctree("Start", [f"{SETTINGS['title']} at a glance <self>"])]
-    trees += [toctree(caption, [str(page_name(path)) for path in pages]) for caption, pages in sections.items() if pages]
+    trees += [toctree(caption, [str(page_name(path)) for path in pages]) for caption, pages in sections.items()]
     return "\n".join(trees)
 
 

@@ -1,8 +1,8 @@
 """Would a test notice? Change one thing in a module, run the tests concerned, and count how many of the changes are noticed.
 
-    python tools/mutants.py steps                       40 mutants of cbnb/steps.py
-    python tools/mutants.py mixup hooks --n 10 --seed 1
-    python tools/mutants.py dialects/v1_loop --list     only show what would be changed
+    python tools/mutants.py undo                        40 mutants of cbnb/undo.py
+    python tools/mutants.py callbacks/mixup lr/rules --n 10 --seed 1
+    python tools/mutants.py dialects/fastai_v1_loop --list     only show what would be changed
 
 A mutant is the module with one change: a comparison, operator or constant is another, a condition is negated, a statement,
 a `with` or the registration of an undo is dropped. It is killed if a test, or the module's own notebook, fails or hangs.
@@ -42,19 +42,24 @@ ELSEWHERE = "in another process"
 # The test files for a module, besides test_defaults.py; for all others it is test_<module>.py.
 TESTS = {
     "callback": "callbacks events errors",
-    "checkpoint": "saving interrupts",
+    "callbacks/saving": "saving interrupts",
+    "callbacks/mixup": "mixup hooks",
     "learner": "learner callbacks events errors undo guards steps data interrupts",
-    "lr_finder": "lr_finder lr_trials interrupts",
-    "lr_rules": "lr_rules lr_finder",
-    "mixup": "mixup hooks",
+    "lr/finder": "lr_finder lr_trials interrupts",
+    "lr/rules": "lr_rules lr_finder",
+    "lr/trials": "lr_trials",
+    "lr/picker": "lr_picker",
     "optim": "optim steps schedule errors",
-    "recorder": "recorder plot",
-    "show_graph": "hooks",
+    "recorder": "recorder figures plots",
+    "display/show_graph": "hooks",
     "snapshot": "snapshot undo",
     "undo": "undo interrupts guards",
-    "dialects/fastai_v2": "fastai_v2",
-    "dialects/recognise": "recognise fastai_v1",
-} | {f"dialects/{name}": "fastai_v1" for name in ("fastai_v1", "v1_loop", "v1_schedules", "v1_slots")}
+    "basics/arguments": "errors optim learner",
+    "basics/text": "chart recorder learner callbacks",
+    "basics/notices": "front_end errors callbacks",
+    "basics/patch": "callbacks",
+    "dialects/detect": "detect fastai_v1",
+} | {f"dialects/fastai_v1{name}": "fastai_v1" for name in ("", "_loop", "_schedules", "_slots")}
 
 _SWAPS = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
@@ -325,7 +330,7 @@ class Project:
                 shutil.copy(path, folder)
         self.path = folder / LIB.name / f"{module}.py"
         self.source = self.path.read_text(encoding="utf-8")
-        names = TESTS.get(module, module.split("/")[-1].split("_")[0] if "/" in module else module).split()
+        names = TESTS.get(module, module.split("/")[-1].split("_")[0] if "dialects/mindspore" in module else module.split("/")[-1]).split()
         self.files = [f"tests/test_{name}.py" for name in (*names, "defaults")]
         notebook = re.search(r"File to edit: .*?([^/]+\.ipynb)", self.source)
         self.notebook = folder / NBS.name / notebook[1]
@@ -485,7 +490,7 @@ def tested(module: str, mutants: list[Mutant], limit: float) -> tuple[int, int, 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("modules", nargs="+", help="as in cbnb/: steps, dialects/v1_loop")
+    parser.add_argument("modules", nargs="+", help="as in cbnb/: undo, dialects/fastai_v1_loop")
     parser.add_argument("--n", type=int, default=40, help="mutants of each module")
     parser.add_argument("--seed", type=int, default=0, help="which ones are drawn")
     parser.add_argument(

@@ -11,16 +11,16 @@ import warnings
 from typing import Any
 import torch
 from torch import nn
-from .. import checkpoint
-from ..callback import patch, user_level
+from ..callbacks import saving
+from ..basics.patch import patch
+from ..basics.notices import user_level, shell
 from ..data import find_bs
-from .v1_loop import Data, V1Metric, recorders, wrap
-from .v1_schedules import GeneralScheduler, LRFinder, OneCycleScheduler, TrainingPhase, annealing_cos, annealing_exp, annealing_linear, annealing_no, annealing_poly, fit_one_cycle, lr_find
-from .v1_slots import SLOTS, AverageMetric, Callback, CallbackHandler, LearnerCallback, add_metrics
-from ..front_end import shell
-from ..learner import Learner as NativeLearner, as_count, as_list
-from ..optim import as_positive
-from ..plot import losses_figure, png_bundle, png_metadata
+from .fastai_v1_loop import Data, V1Metric, recorders, wrap
+from .fastai_v1_schedules import GeneralScheduler, LRFinder, OneCycleScheduler, TrainingPhase, annealing_cos, annealing_exp, annealing_linear, annealing_no, annealing_poly, fit_one_cycle, lr_find
+from .fastai_v1_slots import SLOTS, AverageMetric, Callback, CallbackHandler, LearnerCallback, add_metrics
+from ..learner import Learner as NativeLearner, as_list
+from ..basics.arguments import as_count, as_positive
+from ..display.figures import losses_figure, png_bundle, png_metadata
 from ..recorder import Recorder as NativeRecorder
 class GradientClipping(LearnerCallback):
     run_in: Any

@@ -9,16 +9,18 @@ import warnings
 from typing import Any
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
-from ..callback import patch, user_level
+from ..basics.patch import patch
+from ..basics.notices import user_level
 from ..data import DataLoaders, as_loader, n_batches
 from .mindspore_callbacks import CheckpointConfig, EarlyStopping, History, LambdaCallback, LearningRateScheduler, LossMonitor, ModelCheckpoint, TimeMonitor, load_checkpoint, load_param_into_net, save_checkpoint
 from .mindspore_context import Callback, MissingName, Output, Params, RunContext, wrap
 from .mindspore_metrics import METRICS, MAE, MSE, Accuracy, Loss, Metric, feed, get_metrics, one_number, rearrange_inputs
-from ..learner import CallStep, Learner, as_count
+from ..learner import CallStep, Learner
+from ..basics.arguments import as_count
 from ..metrics import Metric as NativeMetric
-from ..optim import Optimizers, one_group
+from ..optim import MultiOptimizer, one_group
 from ..recorder import History as RunHistory, Recorder
-from ..steps import TrainStep, above_zero
+from ..callbacks.steps import TrainStep, above_zero
 _all_: Any
 class Cell(nn.Module):
     def __init__(self, inner: nn.Module) -> None: ...
@@ -78,7 +80,7 @@ class Columns(DataLoaders):
     def __init__(self, model: Model, train: Any, valid: Any=None) -> None: ...
     def split(self, batch: Any) -> tuple[Any, tuple]: ...
     model: Model
-def joined_optimizers(network: nn.Module) -> Optimizers | None: ...
+def joined_optimizers(network: nn.Module) -> MultiOptimizer | None: ...
 def groups_of(opt: Optimizer, model: nn.Module) -> list[list[Tensor]]: ...
 def check_sink(wanted: bool, sink_size: int) -> None: ...
 def as_valid_every(frequency: Any) -> int | list[int]: ...

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 import torch
 from torch import Tensor, nn
-from ..checkpoint import as_loadable, read_file, write_whole
-from ..callback import patch
-from ..control import all_finite
+from ..callbacks.saving import as_loadable, read_file, write_whole
+from ..basics.patch import patch
+from ..callbacks.control import all_finite
 from .mindspore_context import OLD_NAMES, Callback, Params, RunContext
-from ..learner import as_count
-from ..optim import as_positive, get_hyper, set_hyper
+from ..basics.arguments import as_count, as_positive
+from ..optim import get_hyper, set_hyper
 class StepInEpoch(Callback):
     def on_train_epoch_begin(self, run_context) -> None: ...
     def step_in_epoch(self, p: Params) -> int: ...

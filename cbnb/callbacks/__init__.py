@@ -1,0 +1,1 @@
+"""Callbacks that do something: gradients, stopping, files, predictions"""

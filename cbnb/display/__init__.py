@@ -1,0 +1,1 @@
+"""Figures, charts, progress, steering and the dashboard"""

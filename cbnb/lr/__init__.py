@@ -1,0 +1,1 @@
+"""Which learning rate? Rules, trials, the finder, the picker"""

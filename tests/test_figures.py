@@ -1,0 +1,626 @@
+"""What a figure shows: curves, marks, limits, ticks and labels."""
+
+import base64
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from matplotlib import pyplot
+from matplotlib.figure import Figure
+
+import cbnb.all as cbnb
+from cbnb.display import figures as plot
+from cbnb.display.figures import COLORS, RULE_COLORS, RUN_COLORS
+from helpers import RaiseIn, line_learner
+
+NAN, TEXT = math.nan, COLORS["text"]
+
+
+def curves(ax) -> list[tuple]:
+    """Label, xs and ys of each curve; vertical and horizontal lines are not among them."""
+    return [(line.get_label(), list(line.get_xdata()), list(line.get_ydata())) for line in ax.lines if line.get_transform() == ax.transData]
+
+
+def marks(ax) -> list[float]:
+    """Where vertical lines stand."""
+    return [line.get_xdata()[0] for line in ax.lines if line.get_transform() == ax.get_xaxis_transform()]
+
+
+def look(ax, i: int) -> tuple:
+    """Colour, width, marker and its size of a line."""
+    line = ax.lines[i]
+    return line.get_color(), line.get_linewidth(), line.get_marker(), line.get_markersize()
+
+
+def labels(ax) -> tuple:
+    return ax.get_title(), ax.get_xlabel(), ax.get_ylabel()
+
+
+def above(ax) -> list[tuple]:
+    """Step and number of the epochs above a plot."""
+    [other] = ax.child_axes
+    assert other.get_xlabel() == "end of epoch"
+    return [(tick, label.get_text()) for tick, label in zip(other.get_xticks(), other.get_xticklabels())]
+
+
+def near(*values):
+    return pytest.approx(list(values))
+
+
+@pytest.fixture
+def in_notebook(monkeypatch):
+    """What a notebook would show: (bundle, metadata) of each figure."""
+    shown, formats = [], []
+    monkeypatch.setattr(plot, "shell", lambda: True)
+    monkeypatch.setattr("IPython.core.pylabtools.select_figure_formats", lambda shell, kinds: formats.append(kinds))
+    monkeypatch.setattr("IPython.display.display", lambda bundle, raw, metadata: raw and shown.append((bundle, metadata)))
+    yield shown
+    assert {"png"} in formats
+
+
+# Figures of any kind
+
+
+def test_a_figure_of_a_program_is_found_by_pyplot_until_it_is_returned():
+    n = len(pyplot.get_fignums())
+    with plot.figure() as (fig, [ax]):
+        assert fig.number in pyplot.get_fignums()
+    assert plot.show(fig, "words") is None and fig.number in pyplot.get_fignums()
+    assert plot.show(fig, "words", return_fig=True) is fig and len(pyplot.get_fignums()) == n
+
+
+def test_a_figure_is_returned_also_where_pyplot_was_never_imported(monkeypatch):
+    monkeypatch.delitem(__import__("sys").modules, "matplotlib.pyplot")
+    fig = Figure()
+    assert plot.show(fig, "words", True) is fig
+
+
+def test_a_figure_of_a_notebook_is_shown_once_with_words_and_a_size(in_notebook):
+    n = len(pyplot.get_fignums())
+    with plot.figure(size=(4, 2.5)) as (fig, _):
+        pass
+    assert len(pyplot.get_fignums()) == n and plot.show(fig, "a plane") is None
+    [(bundle, metadata)] = in_notebook
+    assert metadata == {"image/png": dict(width=400, height=250, alt="a plane")} and bundle["text/plain"] == "a plane"
+    picture = base64.b64decode(bundle["image/png"])
+    assert [int.from_bytes(picture[i : i + 4], "big") for i in (16, 20)] == [4 * 144, 2.5 * 144]
+    assert plot.show(fig, "a plane", True) is fig and len(in_notebook) == 1
+
+
+def test_panels_and_sizes_of_a_figure():
+    with plot.figure(cols=2, rows=3) as (fig, axes):
+        assert list(fig.get_size_inches()) == [6.4, 3.4] and len(axes) == 6
+        places = [ax.get_subplotspec() for ax in axes]
+        assert [(place.rowspan.start, place.colspan.start) for place in places] == [(r, c) for r in range(3) for c in range(2)]
+    assert fig.get_layout_engine() is not None
+    with plot.figure(axes[3]) as (same, [ax]):
+        assert same is fig and ax is axes[3]
+    pyplot.close(fig)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_legend_is_beside_our_own_axes_alone(own):
+    with plot.figure() as (fig, [ax]):
+        ax.plot([0, 1], [0, 1], label="a line")
+        plot.legend(ax, own)
+    fig.canvas.draw()
+    box, axes = ax.get_legend().get_window_extent(), ax.get_window_extent()
+    assert (axes.x1 < box.x0 < axes.x1 + 0.03 * axes.width) == own and (abs(box.y1 - axes.y1) < 1) == own
+    assert ax.get_legend().get_texts()[0].get_fontsize() == 9
+    pyplot.close(fig)
+
+
+@pytest.mark.parametrize(
+    "widget, return_fig, ax, mode, found",
+    [
+        (None, None, None, "widgets", True),
+        (None, None, None, "plain", False),
+        (True, None, None, "plain", True),
+        (False, None, None, "widgets", False),
+        (None, True, None, "widgets", False),
+        (None, False, "axes", "widgets", False),
+        (True, False, None, "plain", True),
+    ],
+)
+def test_where_a_view_takes_the_place_of_a_figure(widget, return_fig, ax, mode, found, monkeypatch):
+    monkeypatch.setattr(plot, "display_mode", lambda: mode)
+    monkeypatch.setitem(plot.VIEWS, "mine", print)
+    assert plot.view_for("mine", widget, return_fig, ax) is (print if found else None)
+    assert plot.view_for("no such view", widget, return_fig, ax) is None
+
+
+@pytest.mark.parametrize("return_fig, ax", [(True, None), (None, "axes"), (True, "axes")])
+def test_a_view_where_a_figure_is_wanted_is_refused(return_fig, ax):
+    with pytest.raises(ValueError, match="widget=True does not go with return_fig or ax"):
+        plot.view_for("losses", True, return_fig, ax)
+
+
+def test_a_figure_is_legible_on_any_page():
+    """It has no ground of its own, no frame above and on the right, and a faint grid."""
+    with plot.figure() as (fig, [ax]):
+        assert fig.get_facecolor()[3] == 0 == ax.get_facecolor()[3]
+        assert {side: spine.get_visible() for side, spine in ax.spines.items()} == dict(left=True, bottom=True, right=False, top=False)
+        grid = ax.xaxis.get_gridlines()[0]
+        assert grid.get_visible() and (grid.get_alpha(), grid.get_color()) == (0.2, TEXT)
+        ax.plot([0, 1], label="a")
+        assert not ax.legend().get_frame_on() and ax.legend().get_texts()[0].get_color() == TEXT
+    pyplot.close(fig)
+
+
+# Envelopes
+
+
+def test_an_envelope_has_the_extremes_of_each_piece_in_their_order():
+    """Seven values for four points: pieces of 4, the second of them short; a gap is not an extreme."""
+    xs, ys = [10, 11, 12, 13, 14, 15, 16], [3.0, NAN, 9.0, 1.0, 5.0, 4.0, 6.0]
+    assert plot.envelope(xs, ys, 4) == ([12, 13, 15, 16], [9, 1, 4, 6])
+    assert plot.envelope(xs, ys, 7) == (xs, ys) and plot.envelope(range(3), (1, 2, 3), 3) == ([0, 1, 2], [1, 2, 3])
+    assert plot.envelope([1, 2, 3], [5.0, math.inf, 7.0], 2) == ([1, 2], [5, math.inf])
+    assert plot.envelope([1, 2, 3], [5.0, -math.inf, 7.0], 2) == ([2, 3], [-math.inf, 7])
+    short = plot.envelope(xs[:3], [NAN, NAN, 2.0], 2)
+    assert short == ([12, 12], [2, 2])
+    xs, ys = plot.envelope(range(8), [NAN] * 8, 4)
+    assert len(xs) == 4 and all(map(math.isnan, ys)) and max(xs) < 8
+
+
+def test_the_last_piece_of_an_envelope_ends_with_the_curve():
+    xs, ys = plot.envelope(range(9), list(range(8, -1, -1)), 4)
+    assert xs == [0, 4, 5, 8] and ys == [8, 4, 3, 0]
+
+
+# Losses
+
+
+def test_what_a_figure_of_losses_shows():
+    """Six batches of two epochs and of two fits, of which the ends are left out."""
+    fig = plot.losses_figure(
+        [6.0, 5.0, 4.0, 3.0, 2.0, 1.0], [6.0, 5.5, 5.0, 4.5, 4.0, 3.5], [(0, 9.0), (1, 2.5), (3, None), (4, 1.5), (5, 1.0)],
+        borders=[0, 1, 3, 5], skip_start=1, skip_end=1, epochs=[(0, 7), (1, 0), (4, 1), (5, 2)], named={"critic": [NAN, 1.0, 1.1, 1.2, 1.3, 1.4]},
+    )  # fmt: skip
+    [ax] = fig.axes
+    assert curves(ax) == [
+        ("train, each batch", [1, 2, 3, 4], [5, 4, 3, 2]), ("train, smoothed", [1, 2, 3, 4], [5.5, 5, 4.5, 4]),
+        ("critic", [1, 2, 3, 4], [1, 1.1, 1.2, 1.3]), ("valid", [1, 4], [2.5, 1.5]),
+    ]  # fmt: skip
+    assert marks(ax) == [3] and above(ax) == [(1, "0"), (4, "1")] and labels(ax) == ("Losses", "step", "loss")
+    assert [look(ax, i)[:3] for i in range(4)] == [
+        (COLORS["raw"], 1, "."), (COLORS["train"], 1.6, "."), (COLORS["lr"], 1.2, "."), (COLORS["valid"], 1.6, "o"),
+    ]  # fmt: skip
+    assert look(ax, 3)[3] == 4 and (ax.lines[4].get_linestyle(), *look(ax, 4)[:2]) == (":", TEXT, 1)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [name for name, _, _ in curves(ax)]
+    assert list(fig.get_size_inches()) == [8.4, 3.4]
+    pyplot.close(fig)
+
+
+@pytest.mark.parametrize(
+    "kwargs, has_legend",
+    [
+        ({}, False),
+        (dict(smooth=[1.0, 1.0]), True),
+        (dict(valid=[(1, 2.0)]), True),
+        (dict(named={"a": [1.0, 2.0]}), True),
+        (dict(valid=[(2, 2.0)]), False),
+    ],
+)
+def test_one_curve_of_losses_needs_no_legend(kwargs, has_legend):
+    fig = plot.losses_figure([1.0, 2.0], **kwargs)
+    assert (fig.axes[0].get_legend() is not None) == has_legend and look(fig.axes[0], 0)[0] == COLORS[
+        "raw" if "smooth" in kwargs else "train"
+    ]
+    assert not fig.axes[0].child_axes
+    pyplot.close(fig)
+
+
+def test_more_named_losses_than_colours():
+    fig = plot.losses_figure([1.0], named={name: [1.0] for name in "abcdef"})
+    assert [look(fig.axes[0], i)[0] for i in range(1, 7)] == [COLORS[name] for name in ("lr", "mom", "mark", "text", "lr", "mom")]
+    pyplot.close(fig)
+
+
+def test_a_figure_in_axes_of_ones_own():
+    fig = Figure()
+    ax = fig.subplots()
+    ax.set_xscale("log")
+    assert plot.losses_figure([2.0, 1.0], [2.0, 1.5], ax=ax, epochs=[(0, 0), (1, 1)]) is fig
+    assert len(fig.axes) == 1 and not ax.child_axes  # a logarithmic axis has no epochs above
+    fig.canvas.draw()
+    assert ax.get_legend().get_window_extent().x1 < ax.get_window_extent().x1
+    assert plot.lr_figure([2.0, 1.0], ax=ax) is fig and plot.metrics_figure({"mae": [(0, 1.0)]}, ax=ax) is fig
+
+
+@pytest.mark.parametrize(
+    "start, end, xs", [(0, 0, [0, 1, 2]), (1, 1, [1]), (0, 2, [0]), (2, 1, [0, 1, 2]), (3, 0, [0, 1, 2]), (9, 9, [0, 1, 2])]
+)
+def test_rather_everything_than_nothing(start, end, xs):
+    fig = plot.losses_figure([3.0, 2.0, 1.0], skip_start=start, skip_end=end)
+    assert curves(fig.axes[0])[0][1] == xs
+    pyplot.close(fig)
+
+
+@pytest.mark.parametrize("skip", [dict(skip_start=-1), dict(skip_end=-1)])
+def test_negative_skips_are_refused(skip):
+    with pytest.raises(ValueError, match="should be 0 or more"):
+        plot.losses_figure([3.0, 2.0, 1.0], **skip)
+
+
+@pytest.mark.parametrize("n, marker", [(1, "."), (3, "."), (19, "."), (20, "None"), (30, "None")])
+def test_few_points_are_marked(n, marker):
+    fig = plot.losses_figure([1.0] * n)
+    assert look(fig.axes[0], 0)[2] == marker
+    fig.canvas.draw()
+    assert n == 1 or all(tick == int(tick) for tick in fig.axes[0].get_xticks())  # there are no half steps
+    pyplot.close(fig)
+
+
+@pytest.mark.parametrize(
+    "n, most, epochs",
+    [
+        (0, 12, []), (1, 12, [0]), (12, 12, range(12)), (13, 12, range(0, 13, 2)), (24, 12, range(0, 24, 2)), (25, 12, range(0, 25, 5)), (60, 12, range(0, 60, 5)),
+        (61, 12, range(0, 61, 10)), (120, 12, range(0, 120, 10)), (121, 12, range(0, 121, 20)), (241, 12, range(0, 241, 50)), (601, 12, range(0, 601, 100)),
+        (5, 4, range(0, 5, 2)), (13, 6, range(0, 13, 5)),
+    ],
+)  # fmt: skip
+def test_which_epochs_are_written_above(n, most, epochs):
+    ends = [(3 * i + 2, i) for i in range(n)]
+    assert plot.epoch_ticks(ends, most) == [(3 * i + 2, str(i)) for i in epochs]
+    assert most != 12 or plot.epoch_ticks(ends) == plot.epoch_ticks(ends, 12)
+
+
+def test_epochs_above_a_plot_are_small_and_have_no_frame():
+    fig = plot.losses_figure([1.0] * 30, epochs=[(i, i) for i in range(30)])
+    [other] = fig.axes[0].child_axes
+    assert above(fig.axes[0]) == [(i, str(i)) for i in range(0, 30, 5)] and not other.spines["top"].get_visible()
+    assert other.get_xticklabels()[0].get_fontsize() == 9 == other.xaxis.label.get_fontsize()
+    assert other.xaxis.get_major_ticks()[0].tick2line.get_markersize() == 3
+    pyplot.close(fig)
+
+
+# Rates, metrics and schedules
+
+
+def test_what_a_figure_of_rates_shows():
+    """Each of two panels has half as many epochs above."""
+    ends = [(i, i) for i in range(1, 8)]
+    fig = plot.lr_figure([0.1 * i for i in range(9)], [0.9] * 9, [0, 1, 4, 8], 1, 1, epochs=[(0, 0), *ends, (8, 8)])
+    rate, momentum = fig.axes
+    assert labels(rate) == ("Learning rate", "step", "learning rate") and labels(momentum) == ("Momentum", "step", "momentum")
+    assert curves(rate)[0][1:] == (list(range(1, 8)), near(*(0.1 * i for i in range(1, 8)))) and curves(momentum)[0][2] == [0.9] * 7
+    assert marks(rate) == marks(momentum) == [4] and above(rate) == above(momentum) == [(i, str(i)) for i in (2, 4, 6)]
+    assert (look(rate, 0)[0], look(momentum, 0)[0]) == (COLORS["lr"], COLORS["mom"]) and list(fig.get_size_inches()) == [8.4, 2.8]
+    pyplot.close(fig)
+    fig = plot.lr_figure([0.1] * 9, epochs=ends)
+    assert len(fig.axes) == 1 and above(fig.axes[0]) == [(i, str(i)) for i in range(1, 8)]
+    with pytest.raises(ValueError, match="two panels do not fit into one `ax`"):
+        plot.lr_figure([0.1], [0.9], ax=fig.axes[0])
+    assert plot.lr_figure([0.1], ax=fig.axes[0]) is fig
+    pyplot.close(fig)
+
+
+@pytest.mark.parametrize(
+    "n, cols, rows, size",
+    [(1, 1, 1, [6.4, 2.8]), (2, 2, 1, [8.4, 2.8]), (3, 3, 1, [8.4, 2.8]), (4, 3, 2, [8.4, 5.6]), (7, 3, 3, [8.4, 8.4])],
+)
+def test_panels_of_metrics(n, cols, rows, size):
+    points = [(1, 0.5), (3, None), (5, 0.7), (7, 0.9)]
+    fig = plot.metrics_figure({f"m{i}": points for i in range(n)}, [4], 0, 1, epochs=[(0, 9), (1, 0), (3, 1), (5, 2), (7, 3)])
+    assert len(fig.axes) == n and list(fig.get_size_inches()) == near(*size)
+    grid = fig.axes[0].get_gridspec()
+    assert (grid.nrows, grid.ncols) == (rows, cols)
+    for i, ax in enumerate(fig.axes):
+        assert labels(ax) == (f"m{i}", "step", "") and curves(ax)[0][1:] == ([1, 5], [0.5, 0.7]) and marks(ax) == [4]
+        assert above(ax) == [(1, "0"), (3, "1"), (5, "2")] and look(ax, 0) == (COLORS["valid"], 1.6, "o", 4)
+    pyplot.close(fig)
+
+
+def test_metrics_share_the_room_for_epochs():
+    points = [(i, 1.0) for i in range(12)]
+    for n, every in ((1, 1), (2, 2), (3, 5)):
+        fig = plot.metrics_figure({f"m{i}": points for i in range(n)}, epochs=[(i, i) for i in range(12)])
+        assert above(fig.axes[0]) == [(i, str(i)) for i in range(0, 12, every)]
+        fig.canvas.draw()
+        assert all(tick == int(tick) for tick in fig.axes[0].get_xticks())
+        pyplot.close(fig)
+
+
+def test_metrics_that_cannot_be_drawn():
+    with pytest.raises(ValueError, match="no metrics were recorded"):
+        plot.metrics_figure({})
+    fig = plot.metrics_figure({"mae": [(0, None)]}, epochs=[(0, 0)])  # no value: no curve, no epochs
+    [ax] = fig.axes
+    assert not ax.lines and not ax.child_axes
+    with pytest.raises(ValueError, match="2 metrics do not fit into one `ax`"):
+        plot.metrics_figure({"a": [], "b": []}, ax=ax)
+    pyplot.close(fig)
+
+
+@pytest.mark.parametrize("n, size", [(1, [4.2, 2.8]), (2, [8.4, 2.8]), (3, [8.4, 5.6]), (5, [8.4, 8.4])])
+def test_panels_of_hyper_parameters(n, size):
+    fig = plot.sched_figure({f"h{i}": [0.1, 0.2, i] for i in range(n)})
+    assert [labels(ax) for ax in fig.axes] == [("", "step", f"h{i}") for i in range(n)] and list(fig.get_size_inches()) == near(*size)
+    assert [curves(ax)[0][1:] for ax in fig.axes] == [([0, 1, 2], [0.1, 0.2, i]) for i in range(n)] and look(fig.axes[0], 0)[0] == COLORS[
+        "lr"
+    ]
+    assert list(plot.sched_figure({"lr": [1.0]}, (3, 2)).get_size_inches()) == [3, 2]
+    pyplot.close("all")
+
+
+# Rates to take
+
+
+def test_what_a_figure_of_the_finder_shows():
+    lrs, losses = [1e-4, 1e-3, 1e-2, 1e-1, 1.0], [2.0, 1.9, 1.0, 1.2, 90.0]
+    fig = plot.lr_find_figure(lrs, losses, {"valley": (1e-3, 1.9), "mine": (1e-2, 1.0)}, 5e-3, band=(1e-3, 2e-2), faint=["mine"])
+    [ax] = fig.axes
+    assert labels(ax) == ("Learning rate finder", "learning rate", "loss") and ax.get_xscale() == "log"
+    assert [curve[1:] for curve in curves(ax)] == [(lrs, losses), ([1e-3], [1.9]), ([1e-2], [1.0])] and marks(ax) == [5e-3]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [
+        "recommended: 0.005",
+        "perhaps 0.001 to 0.02",
+        "valley: 0.001",
+        "mine: 0.01",
+    ]
+    [band] = ax.patches
+    assert (
+        (band.get_x(), band.get_x() + band.get_width()) == (1e-3, pytest.approx(2e-2))
+        and band.get_alpha() == 0.13
+        and band.get_linewidth() == 0
+    )
+    assert [(line.get_marker(), line.get_color(), line.get_alpha(), line.get_markersize()) for line in (ax.lines[2], ax.lines[3])] == [
+        ("o", RULE_COLORS["valley"], 1, 7), ("s", RUN_COLORS[6], 0.3, 7),
+    ]  # fmt: skip
+    assert look(ax, 0)[0] == COLORS["train"] and (look(ax, 1)[:2], ax.lines[1].get_linestyle()) == ((COLORS["mark"], 1.2), "--")
+    assert ax.get_ylim() == near(1 - 0.12, 2 + 5 * 0.12)  # room for four times a part, and what explodes is cut off
+    assert list(fig.get_size_inches()) == [8.4, 3.6]
+    pyplot.close(fig)
+
+
+@pytest.mark.parametrize(
+    "losses, limits",
+    [
+        ([3.0, 2.0, 1.0], (1 - 0.24, 3 + 0.24)),
+        ([1.0, 2.0, 3.0], (1 - 0.12, 2 + 5 * 0.12)),
+        ([math.inf, 2.0, 1.0, 5.0], (1 - 0.48, 5 + 0.48)),
+        ([NAN, 2.0, 1.0], (1 - 0.12, 2 + 0.12)),
+        ([2.0, 2.0], (1.9, 2.1)),
+        ([1.0, 9.0, 9.5, 9.9, 50.0], (1 - 1.02, 9.5 + 5 * 1.02)),
+    ],
+)
+def test_limits_of_the_losses_of_a_sweep(losses, limits):
+    fig = plot.lr_find_figure([10.0**i for i in range(len(losses))], losses)
+    assert fig.axes[0].get_ylim() == near(*limits) and fig.axes[0].get_legend() is None
+    pyplot.close(fig)
+
+
+@pytest.mark.parametrize(
+    "kwargs, has_legend",
+    [({}, False), (dict(recommended=0.1), True), (dict(marks={"a": (0.1, NAN)}), True), (dict(band=(0.1, 0.2)), False)],
+)
+def test_a_sweep_without_finite_losses_is_drawn(kwargs, has_legend):
+    fig = plot.lr_find_figure([0.1, 1.0], [NAN, math.inf], title="mine", **kwargs)
+    assert fig.axes[0].get_title() == "mine" and (fig.axes[0].get_legend() is not None) == has_legend
+    pyplot.close(fig)
+
+
+def test_rules_keep_their_colours_and_others_get_free_ones():
+    names = ["a", "valley", *"bcde"]
+    assert plot.rule_colors(names) == dict(zip(names, [RUN_COLORS[6], RULE_COLORS["valley"], *RUN_COLORS[7:10], RUN_COLORS[6]]))
+
+
+def test_what_a_figure_of_trials_shows():
+    fig = plot.lr_trials_figure([0.02, 0.01, 0.04, 0.08], [0.5, 0.7, 0.4, math.inf], 2.345, 0.03, (0.02, 0.05), "Mine")
+    [ax] = fig.axes
+    assert (
+        labels(ax) == ("Mine", "learning rate", "loss at the end")
+        and ax.get_xscale() == "log"
+        and list(fig.get_size_inches()) == [6.2, 3.6]
+    )
+    assert curves(ax)[0] == ("trials", [0.01, 0.02, 0.04], [0.7, 0.5, 0.4]) and 0.03 in marks(ax)
+    assert (look(ax, 1)[0], look(ax, 1)[2:]) == (COLORS["valid"], ("o", 6))
+    assert ax.get_ylim() == near(0.4 - 0.2 * 0.3, 0.7 + 0.4 * 0.3)
+    assert [(text.get_text(), text.xy) for text in ax.texts] == [
+        ("1", (0.02, 0.5)),
+        ("2", (0.01, 0.7)),
+        ("3", (0.04, 0.4)),
+        ("4: blew up", (0.08, 0.94)),
+    ]
+    assert ax.texts[0].get_position() == (0, 6) and [text.get_ha() for text in ax.texts] == ["center"] * 4
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["0.01", "0.02", "0.04", "0.08"] and list(ax.get_xticks()) == [
+        0.01,
+        0.02,
+        0.04,
+        0.08,
+    ]
+    assert list(ax.get_xticks(minor=True)) == [] and ax.margins()[0] == 0.15
+    line = ax.lines[-1]
+    assert (line.get_label(), list(line.get_ydata()), line.get_linestyle(), line.get_linewidth()) == (
+        "untrained: 2.35",
+        [2.345] * 2,
+        ":",
+        1,
+    )
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [
+        "recommended: 0.03",
+        "perhaps 0.02 to 0.05",
+        "trials",
+        "untrained: 2.35",
+    ]
+    pyplot.close(fig)
+
+
+@pytest.mark.filterwarnings("ignore:No artists")
+@pytest.mark.parametrize(
+    "losses, limits", [([2.0, 2.0], (1.96, 2.08)), ([0.0, 0.0], (-0.02, 0.04)), ([-2.0, NAN], (-2.04, -1.92)), ([math.inf, NAN], (0, 1))]
+)
+def test_limits_of_the_losses_of_trials(losses, limits):
+    fig = plot.lr_trials_figure([0.1, 1.0], losses)
+    assert fig.axes[0].get_ylim() == near(*limits) and fig.axes[0].get_title() == "Trials"
+    pyplot.close(fig)
+
+
+# Figures of the record
+
+
+def two_fits(**kwargs) -> cbnb.Learner:
+    """Three batches an epoch: of two epochs, then of one that is cut off after a batch of its second."""
+    stop = RaiseIn("before_batch", cbnb.CancelFitException, when=lambda learn: learn.n_epoch == 3 and learn.train_iter == 4)
+    learn = line_learner(3, cbs=stop, **kwargs)
+    with learn.no_logging():
+        learn.fit(2, lr=0.1), learn.fit(3, lr=0.05)
+    return learn
+
+
+def mae(pred, y):
+    return (pred - y).abs().mean()
+
+
+def bias(pred, y):
+    return (pred - y).mean()
+
+
+def sgd(p, lr):
+    return torch.optim.SGD(p, lr=lr, momentum=0.9)
+
+
+def test_the_losses_of_all_fits():
+    learn = two_fits()
+    first, second = learn.recorder.history
+    fig = learn.recorder.plot_losses(return_fig=True)
+    [ax] = fig.axes
+    valid = [(2, first.epochs[0]), (5, first.epochs[1]), (8, second.epochs[0])]
+    assert curves(ax) == [
+        ("train, each batch", list(range(10)), near(*first.raw_losses, *second.raw_losses)),
+        ("train, smoothed", list(range(10)), near(*first.losses, *second.losses)),
+        ("valid", [step for step, _ in valid], near(*(row["valid_loss"] for _, row in valid))),
+    ]
+    assert marks(ax) == [6] and above(ax) == [(2, "0"), (5, "1"), (8, "0")]
+    fig = learn.recorder.plot_losses(1, 2, return_fig=True)
+    assert curves(fig.axes[0])[0][1] == list(range(1, 8))
+    own = Figure().subplots()
+    assert learn.recorder.plot_losses(ax=own) is own and len(curves(own)) == 3
+
+
+def test_named_losses_of_all_fits_have_gaps_where_there_are_none():
+    n = [0]
+
+    def step(x, y):
+        n[0] += 1
+        return {"loss": torch.tensor(1.0), "extra": torch.tensor(float(n[0]))}
+
+    learn = line_learner(2, valid=False, train_step=step)
+    with learn.no_logging():
+        learn.fit(1)
+    learn.recorder.history.runs.insert(0, two_fits().recorder.history[0])
+    fig = learn.recorder.plot_losses(return_fig=True)
+    extra = next(ys for name, _, ys in curves(fig.axes[0]) if name == "extra")
+    assert len(extra) == 8 and all(map(math.isnan, extra[:6])) and extra[6:] == near(1, 1.505051)  # smoothed
+
+
+def test_the_rates_of_all_fits():
+    learn = two_fits(opt_func=sgd)
+    fig = learn.recorder.plot_lr(return_fig=True)
+    assert curves(fig.axes[0])[0][2] == [0.1] * 6 + [0.05] * 4 and marks(fig.axes[0]) == [6] and len(fig.axes) == 1
+    fig = learn.recorder.plot_lr(True, 2, 1, return_fig=True)
+    assert [curves(ax)[0][1:] for ax in fig.axes] == [(list(range(2, 9)), [0.1] * 4 + [0.05] * 3), (list(range(2, 9)), [0.9] * 7)]
+    assert above(fig.axes[1]) == [(2, "0"), (5, "1"), (8, "0")]
+    own = Figure().subplots()
+    assert learn.recorder.plot_lr(ax=own) is own and curves(own)
+    with pytest.raises(ValueError, match="Adagrad has no momentum to show"):
+        two_fits(opt_func=torch.optim.Adagrad).recorder.plot_lr(True)
+
+
+def test_the_metrics_of_all_fits():
+    """A fit without a metric leaves a gap in it."""
+    learn = two_fits(metrics=[mae, bias])
+    first, second = learn.recorder.history
+    fig = learn.recorder.plot_metrics(return_fig=True)
+    assert [ax.get_title() for ax in fig.axes] == ["mae", "bias"]
+    rows = [*first.epochs, second.epochs[0]]
+    for ax, name in zip(fig.axes, ("mae", "bias")):
+        assert curves(ax)[0][1:] == ([2, 5, 8], near(*(row[name] for row in rows))) and marks(ax) == [6]
+        assert above(ax) == [(2, "0"), (5, "1"), (8, "0")]
+    fig = learn.recorder.plot_metrics(1, 1, return_fig=True)
+    assert [curves(ax)[0][1] for ax in fig.axes] == [[5], [5]]
+    learn.metrics = [mae]
+    with learn.no_logging():
+        learn.fit(1)
+    third = learn.recorder.plot_metrics(return_fig=True).axes
+    assert [curves(ax)[0][1] for ax in third] == [[2, 5, 8, 12], [2, 5, 8]] and marks(third[0]) == [6, 10]
+    with pytest.raises(ValueError, match="no metrics were recorded"):
+        two_fits().recorder.plot_metrics()
+    with pytest.raises(ValueError, match="2 metrics do not fit"):
+        learn.recorder.plot_metrics(ax=Figure().subplots())
+
+
+def test_words_for_those_who_cannot_see(in_notebook):
+    learn = two_fits(metrics=[mae], opt_func=sgd)
+    first, second = learn.recorder.history
+    for draw in (
+        learn.recorder.plot_losses,
+        lambda **kw: learn.recorder.plot_lr(True, **kw),
+        learn.recorder.plot_lr,
+        learn.recorder.plot_metrics,
+    ):
+        assert draw(widget=False) is None
+    losses, both, rates, metrics = (bundle["text/plain"] for bundle, _ in in_notebook)
+    assert (
+        losses.startswith("losses over 10 training batches; train, smoothed from")
+        and f"valid from {first.epochs[0]['valid_loss']:.4g}"[:14] in losses
+    )
+    assert both.startswith("10 training batches; learning rate from") and "; momentum" in both and "momentum" not in rates
+    assert metrics.startswith("metrics over steps; mae from")
+
+
+def test_the_learning_curve_of_the_last_fit(in_notebook):
+    learn = two_fits()
+    run = learn.recorder.history[1]
+    ax = learn.recorder.plot_loss(0)
+    assert labels(ax) == ("learning curve", "steps", "loss") and list(ax.figure.get_size_inches()) == [7.4, 3.4]
+    assert curves(ax) == [("train", [0, 1, 2, 3], near(*run.losses)), ("valid", [2], [run.epochs[0]["valid_loss"]])] and not marks(ax)
+    assert [look(ax, i)[0] for i in (0, 1)] == [COLORS["train"], COLORS["valid"]] and look(ax, 1)[2:] == ("o", 4)
+    assert ax.get_legend() is not None and in_notebook[0][0]["text/plain"] == "learning curve over 4 steps"
+    late = learn.recorder.plot_loss(3)
+    assert curves(late) == [("train", [3], near(run.losses[3]))] and late.get_legend() is None
+    assert curves(learn.recorder.plot_loss(2))[1][1] == [2] and curves(learn.recorder.plot_loss()) == [("train", [], [])]
+    assert len(curves(learn.recorder.plot_loss(0, with_valid=False))) == 1
+    both = learn.recorder.plot_loss(0, log=True, show_epochs=True)
+    assert both.get_xscale() == both.get_yscale() == "log" and marks(both) == [2, 3]
+    assert (both.lines[-1].get_linestyle(), both.lines[-1].get_linewidth(), both.lines[-1].get_color()) == (":", 1, TEXT)
+    n, own = len(in_notebook), Figure().subplots()
+    assert learn.recorder.plot_loss(0, ax=own) is own and len(in_notebook) == n and own.get_xscale() == "linear"
+
+
+def test_the_hyper_parameters_of_the_last_fit(in_notebook):
+    learn = two_fits(opt_func=sgd)
+    fig = learn.recorder.plot_sched(return_fig=True)
+    assert [(ax.get_ylabel(), curves(ax)[0][2]) for ax in fig.axes] == [("lr", [0.05] * 4), ("mom", [0.9] * 4)]
+    for keys in ("mom", ["mom"]):
+        assert [ax.get_ylabel() for ax in learn.recorder.plot_sched(keys, (3, 2), True).axes] == ["mom"]
+    assert learn.recorder.plot_sched() is None and in_notebook[-1][0]["text/plain"] == "lr, mom over steps"
+    with pytest.raises(ValueError, match="'wd' was not recorded; there are lr, mom"):
+        learn.recorder.plot_sched("wd")
+
+
+@pytest.mark.parametrize("name", ["plot_losses", "plot_lr", "plot_metrics", "plot_loss", "plot_sched"])
+def test_there_is_nothing_to_draw_before_the_first_fit(name):
+    with pytest.raises(AttributeError, match="nothing has been recorded yet"):
+        getattr(line_learner(metrics=mae).recorder, name)()
+
+
+def test_a_view_gets_what_was_asked_for(monkeypatch):
+    asked = []
+
+    def view(recorder, *args):
+        asked.append(args)
+        return SimpleNamespace(given=lambda widget: widget)
+
+    for name in ("losses", "lr", "metrics"):
+        monkeypatch.setitem(plot.VIEWS, name, view)
+    learn = two_fits(metrics=mae, opt_func=sgd)
+    assert (
+        learn.recorder.plot_losses(1, 2, widget=True)
+        is learn.recorder.plot_lr(True, 3, 4, widget=True)
+        is learn.recorder.plot_metrics(5, 6, widget=True)
+        is True
+    )
+    assert asked == [(1, 2), (True, 3, 4), (5, 6)]
