@@ -556,7 +556,7 @@ def test_a_learner_with_all_of_them_can_be_exported(tmp_path):
         learn.fit(2)
     learn.export()
     again = cbnb.load_learner(tmp_path / "export.pkl", trust=True)
-    assert same_bits(learn.model, again.model) and again.schedule.scheduler is None
+    assert same_bits(learn.model, again.model) and again.torch_scheduler.scheduler is None
 
 
 def test_a_step_that_updates_by_itself_is_out_of_reach(capsys):

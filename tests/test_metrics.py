@@ -457,7 +457,7 @@ import torch, torch.distributed as dist
 from torch import nn
 from torchmetrics.classification import MulticlassAUROC, MulticlassF1Score
 import cbnb.all as cbnb
-from cbnb.basics.processes import gather_over_processes, sum_over_processes
+from cbnb.metrics import gather_over_processes, sum_over_processes
 from test_metrics import classifier, metrics_for_processes, part
 
 rank, path, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
