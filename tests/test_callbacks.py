@@ -694,7 +694,7 @@ def test_a_learner_shows_what_it_trains_with():
         "lr=0.1",
         "wd=0.5",
         "accuracy",
-        "batches: 2, 1",
+        "2 and 1 batches",
         "TrainEvalCallback()",
         "0 epochs",
     ):
