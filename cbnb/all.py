@@ -53,8 +53,8 @@ from .snapshot import snapshot
 _all_ = ['Recorder', 'History', 'ProgressCallback', 'ShowGraph', 'set_display', 'display_as',
          'snapshot']
 
-# %% ../nbs/all.ipynb #7b6b4fb8
-from .callbacks.control import TorchScheduler
+# %% ../nbs/all.ipynb #bbbb291b
+from .callbacks.schedulers import TorchScheduler
 from .lr import picker                         # shows itself where widgets work
 from .lr.rules import minimum, slide, steep, valley
 from cbnb.schedule import (
@@ -66,14 +66,14 @@ _all_ = ['OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos',
          'SchedPoly', 'SchedNo', 'combine_scheds', 'combined_cos', 'valley', 'slide', 'minimum',
          'steep']
 
-# %% ../nbs/all.ipynb #f21fae6a
-from .callbacks.control import (
-    BnFreeze, GradientAccumulation, GradientClip, ShortEpoch, StopAfter, TerminateOnNaN)
+# %% ../nbs/all.ipynb #70755059
 from .callbacks.csv_logger import CSVLogger
+from .callbacks.gradients import BnFreeze, GradientAccumulation, GradientClip
 from .callbacks.hooks import ActivationStats, Hook, HookCallback, Hooks, hook_output, hook_outputs
 from .callbacks.mixup import CutMix, MixUp
 from .callbacks.predictions import FetchPredsCallback, MCDropoutCallback, SavedBatches
 from .callbacks.saving import SaveModel, load_learner
+from .callbacks.stopping import ShortEpoch, StopAfter, TerminateOnNaN
 from .callbacks.trackers import EarlyStopping, ReduceLROnPlateau, Tracker
 
 # %% ../nbs/all.ipynb #74a6d50c
@@ -89,9 +89,10 @@ from .optim import MultiOptimizer
 # %% ../nbs/all.ipynb #1d9e5d65
 _all_ = ['TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer', 'FTRL']
 
-# %% ../nbs/all.ipynb #94ec4b90
+# %% ../nbs/all.ipynb #e27005bd
 from .basics.patch import patch
-from .callbacks.control import CollectData, ShortEpochCallback, SkipToEpoch, TerminateOnNaNCallback, CollectDataCallback
+from .callbacks.stopping import ShortEpochCallback, SkipToEpoch, TerminateOnNaNCallback
+from .callbacks.predictions import CollectData, CollectDataCallback
 from .callbacks.predictions import GatherPredsCallback, before_batch_cb
 from .callbacks.saving import read_note, SaveModelCallback
 from .callbacks.steps import ClipStep, ClosureStep

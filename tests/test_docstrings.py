@@ -20,7 +20,7 @@ def public() -> dict[str, object]:
     modules += [f"{folder}.{path.stem}" for folder in ("callbacks", "display", "lr") for path in sorted((LIB / folder).glob("[!_]*.py"))]
     found = {}
     for module in (importlib.import_module(f"cbnb.{name}") for name in modules):
-        found |= {name: member for name in module.__all__ if callable(member := getattr(module, name))}
+        found |= {name: member for name in module.__all__ if inspect.isroutine(member := getattr(module, name)) or inspect.isclass(member)}
     for cls in CLASSES:
         named = ((name, inspect.getattr_static(cls, name)) for name in dir(cls) if name[0] != "_" and name not in EVENTS)
         found |= {f"{cls.__name__}.{name}": member for name, member in named if callable(member) or isinstance(member, property)}

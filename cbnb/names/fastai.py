@@ -7,9 +7,10 @@ __all__ = ['CollectDataCallback', 'EarlyStoppingCallback', 'SaveModelCallback', 
            'TerminateOnNaNCallback', 'TrackerCallback', 'SkipToEpoch', 'GatherPredsCallback', 'before_batch_cb',
            'find_bs', 'to_detach', 'LRFinder', 'AvgLoss', 'AvgSmoothLoss']
 
-# %% ../../nbs/names/fastai.ipynb #92c9120d
-from ..callbacks.control import CollectData, ShortEpoch, TerminateOnNaN
+# %% ../../nbs/names/fastai.ipynb #42d830dc
+from ..callbacks.predictions import CollectData
 from ..callbacks.saving import SaveModel
+from ..callbacks.stopping import ShortEpoch, TerminateOnNaN
 from ..callbacks.trackers import EarlyStopping, Tracker
 from ..display.show_graph import ShowGraph
 
@@ -22,9 +23,9 @@ ShowGraphCallback = ShowGraph
 TerminateOnNaNCallback = TerminateOnNaN
 TrackerCallback = Tracker
 
-# %% ../../nbs/names/fastai.ipynb #2d14126e
-from ..callbacks.control import SkipToEpoch
+# %% ../../nbs/names/fastai.ipynb #47045419
 from ..callbacks.predictions import GatherPredsCallback, before_batch_cb
+from ..callbacks.stopping import SkipToEpoch
 from ..data import find_bs, to_detach
 from ..lr.finder import LRFinder
 from ..metrics import AvgLoss, AvgSmoothLoss
