@@ -1,8 +1,11 @@
 """How a callback reads and writes, when it is called, and how it gets in and out."""
 
+import copy
+import dataclasses
 import functools
 import inspect
 import pathlib
+import pickle
 import types
 import warnings
 
@@ -1081,3 +1084,78 @@ def test_a_list_of_callbacks_is_sorted_by_an_attribute_or_a_function():
     cbs = base.CbList([high, low])
     assert cbs.sorted() == [low, high] and cbs.sorted(reverse=True) == [high, low] and cbs.sorted("order") == [low, high]
     assert cbs.sorted(lambda cb: -cb.order) == [high, low] and cbs == [high, low]
+
+
+# The arguments of the constructor
+
+
+class Configured(cbnb.Callback):
+    def __init__(self, first, *rest, second=2, **more):
+        super().__init__(**more)
+        self.kept = first
+
+
+class Narrowed(Configured):
+    def __init__(self, scale=1.0):
+        super().__init__(scale, second=scale)
+
+
+def test_arguments_are_those_of_the_class_that_was_called():
+    made = Configured("a", "b", after_fit=len)
+    assert base.arguments(made) == dict(first="a", rest=("b",), second=2, after_fit=len)
+    assert base.arguments(Narrowed(3)) == dict(scale=3) and base.arguments(cbnb.Callback()) == {}
+    assert repr(made) == "Configured(first='a', rest=('b',), after_fit=len)" and repr(Narrowed()) == "Narrowed()"
+    made.second = 5  # from now on the attribute counts
+    assert base.arguments(made)["second"] == 5 and repr(made) == "Configured(first='a', rest=('b',), second=5, after_fit=len)"
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda cb: pickle.loads(pickle.dumps(cb))])
+def test_a_copy_has_the_arguments(copied):
+    made = Configured([1], second=3)
+    again = copied(made)
+    assert base.arguments(again) == base.arguments(made) and base.settings(again) == base.settings(made) and repr(again) == repr(made)
+
+
+def test_settings_are_the_arguments_and_the_switches():
+    class Timed(cbnb.Callback):
+        def __init__(self, every=1):
+            self.every, self.unlike_any_other = every, object()
+
+    one, again, later = Timed(), Timed(every=1), Timed(2)
+    assert base.settings(one) == base.settings(again) != base.settings(later)
+    again.order = 5
+    assert base.settings(one) != base.settings(again)
+    again.order, one.every = 0, 2
+    assert base.settings(one) == base.settings(later) != base.settings(again)
+
+
+def test_callbacks_that_cannot_be_compared_stay_both():
+    learn = line_learner(default_cbs=False)
+    for _ in range(2):
+        learn.add_cb(Keeper(torch.zeros(10_000)))
+        learn.add_cb(Keeper(torch.zeros(3)))
+    assert [type(cb) for cb in learn.cbs].count(Keeper) == 3
+
+
+def test_a_lambda_of_a_cell_that_has_grown_is_the_same():
+    cell = "def make(): return Callback(after_fit=lambda self: [x + 1 for x in self.seen])"
+    spaces = [{"Callback": cbnb.Callback, "__name__": "__main__"} for _ in range(3)]
+    for space, text in zip(spaces, [cell, "# a line more\n\n" + cell, cell.replace("x + 1", "x + 2")]):
+        exec(text, space)
+    one, again, other = (base.settings(space["make"]()) for space in spaces)
+    assert one == again != other
+
+
+def test_dataclasses_and_classes_with_a_constructor_of_objects():
+    @dataclasses.dataclass
+    class Data(cbnb.Callback):
+        rate: float
+        names: list = dataclasses.field(default_factory=list)
+
+    class Sized(cbnb.Callback, dict):
+        pass
+
+    assert base.settings(Data(1.0)) == base.settings(Data(rate=1.0)) != base.settings(Data(2.0))
+    assert base.settings(Data(1.0, ["a"])) != base.settings(Data(1.0))
+    assert base.arguments(Sized()) == {} and isinstance(Sized(), dict)
+    assert str(inspect.signature(Narrowed)) == "(scale=1.0)"
