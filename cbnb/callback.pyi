@@ -13,10 +13,10 @@ import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
-from .basics.arguments import nearest
-from .basics.notices import user_level
-from .basics.patch import patch
-from .basics.text import snake_name
+from .basics.arguments import nearest as nearest
+from .basics.notices import user_level as user_level
+from .basics.patch import patch as patch
+from .basics.text import snake_name as snake_name
 class Action(str):
     ...
 class Level:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from .basics.arguments import as_positive, as_python
-from .basics.patch import patch
+from .basics.arguments import as_positive as as_positive, as_python as as_python
+from .basics.patch import patch as patch
 _PLACES: Any
 def hyper_key(opt: Optimizer, name: str) -> tuple[str, int | None] | None: ...
 def known_hypers(opt: Optimizer) -> list[str]: ...

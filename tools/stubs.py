@@ -97,7 +97,7 @@ def _set_by_methods(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
             elif isinstance(statement, ast.Assign):
                 for target, value in _pairs(statement):
                     if _own(target):
-                        yield target.attr, _type(value, types) if method.name == "__init__" else "Any"
+                        yield target.attr, _type(value, types) if method.name.startswith(("__init__", "_set_up_")) else "Any"
 
 
 def _pairs(statement: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr | None]]:
@@ -167,7 +167,7 @@ def stub(module: Module, added: dict[tuple[Path, str], Added]) -> str:
     parts = []
     for node in module.tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            parts.append(ast.unparse(node))
+            parts.append(_import(node))
         elif isinstance(node, ast.ClassDef):
             parts.append(class_text(node, here.get(node.name, Added())))
         elif isinstance(node, _Function) and not any(ast.unparse(d) == "patch" for d in node.decorator_list):
@@ -187,6 +187,13 @@ def stub(module: Module, added: dict[tuple[Path, str], Added]) -> str:
     needed = {name: source for more in here.values() for name, source in more.names.items() if name not in known}
     imports = [text for name, source in sorted(needed.items()) if (text := _import_of(name, source, module))]
     return "\n".join([HEAD + "\n".join(imports), *parts]) + "\n"
+
+
+def _import(node: ast.Import | ast.ImportFrom) -> str:
+    """In a stub, a name from a module below can be imported on only if it is named twice: `from .step import Step as Step`."""
+    if isinstance(node, ast.ImportFrom) and node.level:
+        node = ast.ImportFrom(node.module, [ast.alias(a.name, a.asname or a.name) for a in node.names], node.level)
+    return ast.unparse(node)
 
 
 def _defined(text: str) -> Iterator[str]:

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from ..callback import Callback, CancelBatchException, CancelFitException, CancelStepException, CancelTrainException, CancelValidException, STEP
-from ..basics.patch import patch
-from ..basics.notices import user_level, say
-from ..data import find_bs, map_tensors, n_batches, save_rng, to_detach
-from ..learner import CallStep, Learner, Step
-from ..basics.arguments import as_count, as_positive, columns_hint
-from ..optim import total_norm
-from ..schedule import ParamScheduler
+from ..callback import Callback as Callback, CancelBatchException as CancelBatchException, CancelFitException as CancelFitException, CancelStepException as CancelStepException, CancelTrainException as CancelTrainException, CancelValidException as CancelValidException, STEP as STEP
+from ..basics.patch import patch as patch
+from ..basics.notices import user_level as user_level, say as say
+from ..data import find_bs as find_bs, map_tensors as map_tensors, n_batches as n_batches, save_rng as save_rng, to_detach as to_detach
+from ..learner import CallStep as CallStep, Learner as Learner, Step as Step
+from ..basics.arguments import as_count as as_count, as_positive as as_positive, columns_hint as columns_hint
+from ..optim import total_norm as total_norm
+from ..schedule import ParamScheduler as ParamScheduler
 def warn_own_update(cb: Callback) -> None: ...
 class GradientClip(Callback):
     order: Any
