@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from ..callbacks.saving import as_loadable as as_loadable, read_file as read_file, write_whole as write_whole
 from ..basics.patch import patch as patch
-from ..callbacks.control import all_finite as all_finite
+from ..callbacks.stopping import all_finite as all_finite
 from .mindspore_context import OLD_NAMES as OLD_NAMES, Callback as Callback, Params as Params, RunContext as RunContext
 from ..basics.arguments import as_count as as_count, as_positive as as_positive
 from ..optim import get_hyper as get_hyper, set_hyper as set_hyper
