@@ -15,9 +15,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from .basics.patch import patch
-from .basics.text import snake_name
-from .data import entries, find_bs, map_tensors, to_detach
+from .basics.patch import patch as patch
+from .basics.text import snake_name as snake_name
+from .data import entries as entries, find_bs as find_bs, map_tensors as map_tensors, to_detach as to_detach
 class Metric:
     adapt: Any
     chosen_outputs: tuple

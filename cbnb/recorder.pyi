@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any
 import torch
 from torch import Tensor
-from .basics.text import clock, plural, distinct
-from .callback import Callback, EVENTS
-from .basics.arguments import is_number
-from .basics.patch import patch
-from .data import find_bs
-from .basics.notices import say
-from .learner import Learner
-from .metrics import RunningMean, Smoother, as_number, n_processes, view_for_metric
-from .optim import hyper_key
-from .undo import interrupts_wait
+from .basics.text import clock as clock, plural as plural, distinct as distinct
+from .callback import Callback as Callback, EVENTS as EVENTS
+from .basics.arguments import is_number as is_number
+from .basics.patch import patch as patch
+from .data import find_bs as find_bs
+from .basics.notices import say as say
+from .learner import Learner as Learner
+from .metrics import RunningMean as RunningMean, Smoother as Smoother, as_number as as_number, n_processes as n_processes, view_for_metric as view_for_metric
+from .optim import hyper_key as hyper_key
+from .undo import interrupts_wait as interrupts_wait
 class ScalarBuffer:
     def __init__(self) -> None: ...
     def append(self, t: Tensor) -> None: ...

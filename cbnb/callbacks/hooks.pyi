@@ -12,13 +12,13 @@ from types import MethodType
 from typing import Any
 import torch
 from torch import Tensor, nn
-from ..callback import Callback
-from ..basics.patch import patch
-from ..display.chart import described, nice_step
-from ..data import map_tensors
-from ..basics.arguments import as_count, as_positive
-from ..learner import as_list
-from ..display.figures import COLORS, envelope, figure, legend, show
+from ..callback import Callback as Callback
+from ..basics.patch import patch as patch
+from ..display.chart import described as described, nice_step as nice_step
+from ..data import map_tensors as map_tensors
+from ..basics.arguments import as_count as as_count, as_positive as as_positive
+from ..learner import as_list as as_list
+from ..display.figures import COLORS as COLORS, envelope as envelope, figure as figure, legend as legend, show as show
 class Hook:
     hook_func: Any
     def __init__(self, m: nn.Module, hook_func: Callable[..., Any], is_forward: bool=True, detach: bool=True, cpu: bool=False, when: Callable[[], bool] | None=None) -> None: ...

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
-from ..callback import Callback, CancelFitException
-from ..basics.arguments import hinted, as_count, as_positive, columns_hint
-from ..basics.patch import patch
-from ..basics.notices import user_level
-from ..optim import hyper_key, no_such_hyper
-from ..display.figures import COLORS, figure, legend, show
-from ..schedule import ParamScheduler
-from ..undo import interrupts_wait
+from ..callback import Callback as Callback, CancelFitException as CancelFitException
+from ..basics.arguments import hinted as hinted, as_count as as_count, as_positive as as_positive, columns_hint as columns_hint
+from ..basics.patch import patch as patch
+from ..basics.notices import user_level as user_level
+from ..optim import hyper_key as hyper_key, no_such_hyper as no_such_hyper
+from ..display.figures import COLORS as COLORS, figure as figure, legend as legend, show as show
+from ..schedule import ParamScheduler as ParamScheduler
+from ..undo import interrupts_wait as interrupts_wait
 _LOWER: Any
 def lower_is_better(name: str) -> bool: ...
 def as_comparison(comp: Any, name: str) -> Callable[[float, float], bool]: ...

@@ -9,9 +9,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from ..basics.text import number, trim_zeros
-from ..basics.patch import patch
-from .figures import COLORS, envelope, epoch_ticks
+from ..basics.text import number as number, trim_zeros as trim_zeros
+from ..basics.patch import patch as patch
+from .figures import COLORS as COLORS, envelope as envelope, epoch_ticks as epoch_ticks
 def nice_step(least: float) -> float: ...
 def linear_ticks(lo: float, hi: float, n: int, whole: bool=False) -> list[float]: ...
 def log_ticks(lo: float, hi: float, n: int) -> list[float]: ...

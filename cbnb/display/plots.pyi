@@ -12,14 +12,14 @@ from itertools import accumulate
 from typing import Any
 import torch
 from torch import Tensor
-from .chart import described, WIDTH, Line, Mark, chart
-from .figures import envelope, figure, legend, losses_figure, lr_figure, metrics_figure, sched_figure, view_for, COLORS, RUN_COLORS, VIEWS, png_bundle, png_metadata, show
-from ..basics.patch import patch
-from ..basics.text import number, plural
-from .front_end import display_mode
-from ..basics.notices import shell
-from ..recorder import History, Recorder, Run
-from ..schedule import OneCycle
+from .chart import described as described, WIDTH as WIDTH, Line as Line, Mark as Mark, chart as chart
+from .figures import envelope as envelope, figure as figure, legend as legend, losses_figure as losses_figure, lr_figure as lr_figure, metrics_figure as metrics_figure, sched_figure as sched_figure, view_for as view_for, COLORS as COLORS, RUN_COLORS as RUN_COLORS, VIEWS as VIEWS, png_bundle as png_bundle, png_metadata as png_metadata, show as show
+from ..basics.patch import patch as patch
+from ..basics.text import number as number, plural as plural
+from .front_end import display_mode as display_mode
+from ..basics.notices import shell as shell
+from ..recorder import History as History, Recorder as Recorder, Run as Run
+from ..schedule import OneCycle as OneCycle
 def _all_steps(history: History, name: str) -> list[float]: ...
 def _column(run: Run, name: str) -> Sequence[float]: ...
 def _borders_of(history: History) -> list[int]: ...

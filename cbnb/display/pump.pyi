@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from ..basics.patch import patch
-from ..basics.notices import shell
-from ..undo import interrupts_act, interrupts_wait
+from ..basics.patch import patch as patch
+from ..basics.notices import shell as shell
+from ..undo import interrupts_act as interrupts_act, interrupts_wait as interrupts_wait
 @dataclass(frozen=True)
 class _Line:
     kernel: Any

@@ -5,10 +5,10 @@ from typing import Any
 __all__ = ['Steering']
 import time
 from collections.abc import Callable
-from ..callback import Callback, CancelFitException
-from ..basics.patch import patch
-from ..basics.arguments import as_positive
-from ..optim import hyper_key, save_hypers, write_hyper
+from ..callback import Callback as Callback, CancelFitException as CancelFitException
+from ..basics.patch import patch as patch
+from ..basics.arguments import as_positive as as_positive
+from ..optim import hyper_key as hyper_key, save_hypers as save_hypers, write_hyper as write_hyper
 class Steering(Callback):
     order: Any
     run_in: Any

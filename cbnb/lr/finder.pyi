@@ -11,22 +11,22 @@ from numbers import Real
 from typing import Any, NamedTuple
 import torch
 from torch import Tensor
-from ..optim import total_norm, MultiOptimizer, get_hyper, hyper_key, set_hyper, spread_lrs
-from ..callback import Callback, CancelFitException, CancelTrainException, CancelValidException
-from ..basics.arguments import hinted, as_count, as_positive
-from ..basics.patch import patch
-from ..data import find_bs, map_tensors, n_batches
-from ..basics.notices import shell
-from ..learner import ALONE, HOW_KNOWN, CallStep, Learner, as_list
-from .rules import REFERENCE, RULES, Rate, Suggestion, as_rule, loss_at, recommend_rate
-from .trials import Plan, Trial, choose, next_rate, plan_trials
-from ..metrics import RunningMean, Smoother, name_of
-from ..basics.text import distinct
+from ..optim import total_norm as total_norm, MultiOptimizer as MultiOptimizer, get_hyper as get_hyper, hyper_key as hyper_key, set_hyper as set_hyper, spread_lrs as spread_lrs
+from ..callback import Callback as Callback, CancelFitException as CancelFitException, CancelTrainException as CancelTrainException, CancelValidException as CancelValidException
+from ..basics.arguments import hinted as hinted, as_count as as_count, as_positive as as_positive
+from ..basics.patch import patch as patch
+from ..data import find_bs as find_bs, map_tensors as map_tensors, n_batches as n_batches
+from ..basics.notices import shell as shell
+from ..learner import ALONE as ALONE, HOW_KNOWN as HOW_KNOWN, CallStep as CallStep, Learner as Learner, as_list as as_list
+from .rules import REFERENCE as REFERENCE, RULES as RULES, Rate as Rate, Suggestion as Suggestion, as_rule as as_rule, loss_at as loss_at, recommend_rate as recommend_rate
+from .trials import Plan as Plan, Trial as Trial, choose as choose, next_rate as next_rate, plan_trials as plan_trials
+from ..metrics import RunningMean as RunningMean, Smoother as Smoother, name_of as name_of
+from ..basics.text import distinct as distinct
 from cbnb.display.figures import COLORS, figure, legend, lr_find_figure, lr_trials_figure, png_bundle, png_metadata, show, view_for
-from ..recorder import Recorder
-from ..schedule import OneCycle
-from ..snapshot import snapshot
-from ..undo import UndoStack, interrupts_wait
+from ..recorder import Recorder as Recorder
+from ..schedule import OneCycle as OneCycle
+from ..snapshot import snapshot as snapshot
+from ..undo import UndoStack as UndoStack, interrupts_wait as interrupts_wait
 def geometric(start: float, end: float, n: int) -> list[float]: ...
 def diverged(losses: Sequence[float], raw_losses: Sequence[float]) -> bool: ...
 class UpdateCounter(Callback):
