@@ -54,6 +54,7 @@ TESTS = {
     "lr/trials": "lr_trials",
     "lr/picker": "lr_picker",
     "optim": "optim steps schedule errors",
+    "history": "recorder plots",
     "recorder": "recorder figures plots",
     "display/show_graph": "hooks",
     "snapshot": "snapshot undo",
