@@ -9,6 +9,7 @@ from cbnb.lr.rules import (
     CAP,
     EDGE,
     NEED,
+    RULES,
     STEP,
     as_rule,
     as_rules,
