@@ -357,9 +357,9 @@ class TerminateOnNaN(Callback):
 
     def before_step(self):
         if not self.check_grads: return
-        params = [p for group in self.learn.opt.param_groups for p in group['params']]
-        grads = [p.grad for p in params if p.grad is not None]
-        if all_finite(total_norm([g._values() if g.is_sparse else g for g in grads])): return    # waits
+        grads = [g._values() if g.is_sparse else g for group in self.learn.opt.param_groups
+                 for p in group['params'] if (g := p.grad) is not None]
+        if all_finite(total_norm(grads)): return              # waits for the device
         bad = [name for name, p in self.learn.model.named_parameters()
                if p.grad is not None and not all_finite(p.grad)]
         if bad: self._found(f'the gradient of {bad[0]} is not finite')      # else just very long
