@@ -907,9 +907,9 @@ def test_one_number_is_kept_as_it_is():
         ((), "metric 'm' was given "),
         (
             ({"a": 1, "logits": 2}, 3),
-            "metric 'm' was given dict with 'a', 'logits', int: choose a part of it, such as on(metric, 'logits', 1)",
+            "metric 'm' was given dict with 'a', 'logits', int: choose a part of it, such as metric_on(metric, 'logits', 1)",
         ),
-        ((Pair(1, 2),), "metric 'm' was given Pair with 'first', 'second': choose a part of it, such as on(metric, 'first', 1)"),
+        ((Pair(1, 2),), "metric 'm' was given Pair with 'first', 'second': choose a part of it, such as metric_on(metric, 'first', 1)"),
     ],
 )
 def test_the_note_of_a_metric_that_failed(given, note):
