@@ -66,6 +66,8 @@ TESTS = {
     "basics/loaders": "data",
     "basics/random_state": "data snapshot",
     "basics/processes": "metrics",
+    "basics/outputs": "metrics",
+    "basics/sklearn_functions": "metrics",
     "dialects/detect": "detect fastai_v1",
 } | {f"dialects/fastai_v1{name}": "fastai_v1" for name in ("", "_loop", "_schedules", "_slots")}
 
