@@ -179,6 +179,25 @@ def _described(value: Any) -> str:
     if not hasattr(value, 'shape'): return repr(value)
     return f'a {"tensor" if isinstance(value, Tensor) else type(value).__name__} of shape {tuple(value.shape)}'
 
+# %% ../nbs/03_metrics.ipynb #60323936
+class _Noting:
+    "A context that adds the inputs of a metric to the error it raises"
+    def __init__(self, name: str, *given: Any): self.name, self.given = name, given
+    def __enter__(self) -> None: pass
+    def __exit__(self, kind: Any, e: BaseException | None, trace: Any) -> None:
+        if isinstance(e, Exception): _note_inputs(e, self.name, *self.given)
+
+def _note_inputs(
+    e: Exception,      # what a metric raised; this becomes a note of it
+    name: str,         # of the metric
+    *given: Any,       # its arguments
+) -> None:
+    "Say which metric failed, and on what"
+    parts = list(named_parts(given[0])) if given else []
+    part = 'logits' if 'logits' in parts else next(iter(parts), None)
+    hint = f': choose a part of it, such as metric_on(metric, {part!r}, 1)' if parts else ''
+    e.add_note(f'metric {name!r} was given {", ".join(map(kind_of, given))}{hint}')
+
 # %% ../nbs/03_metrics.ipynb #31d7a0dd
 class MeanMetric(Metric):
     "Base of metrics that are a weighted mean: `accumulate` adds to `self.mean`"
@@ -212,25 +231,6 @@ class AvgMetric(MeanMetric):
         with _Noting(self.name, learn.pred, *learn.yb), torch.no_grad():
             value = one_number(self.name, self.func(learn.pred, *learn.yb))
         self.mean.add(value, find_bs((learn.yb, learn.xb)))
-
-# %% ../nbs/03_metrics.ipynb #60323936
-class _Noting:
-    "A context that adds the inputs of a metric to the error it raises"
-    def __init__(self, name: str, *given: Any): self.name, self.given = name, given
-    def __enter__(self) -> None: pass
-    def __exit__(self, kind: Any, e: BaseException | None, trace: Any) -> None:
-        if isinstance(e, Exception): _note_inputs(e, self.name, *self.given)
-
-def _note_inputs(
-    e: Exception,      # what a metric raised; this becomes a note of it
-    name: str,         # of the metric
-    *given: Any,       # its arguments
-) -> None:
-    "Say which metric failed, and on what"
-    parts = list(named_parts(given[0])) if given else []
-    part = 'logits' if 'logits' in parts else next(iter(parts), None)
-    hint = f': choose a part of it, such as metric_on(metric, {part!r}, 1)' if parts else ''
-    e.add_note(f'metric {name!r} was given {", ".join(map(kind_of, given))}{hint}')
 
 # %% ../nbs/03_metrics.ipynb #5995742f
 def accuracy(
@@ -368,6 +368,17 @@ def a_pair(
     raise TypeError(f'metric {name!r} compares one prediction and one target, and got {kinds}: '
                     'choose two, for instance with metric_on(metric, 0, 1)')
 
+# %% ../nbs/03_metrics.ipynb #fe599f5f
+def _joined(parts: list[Tensor]) -> Tensor | None: return torch.cat(parts).cpu() if parts else None
+
+def _everywhere(both: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    "Predictions and targets of all processes"
+    found = [pair for pair in gather_over_processes(both) if pair[0] is not None]
+    return tuple(map(torch.cat, zip(*found))) if found else (None, None)
+
+def _as_array(t: Tensor) -> Any:
+    return (t.float() if t.dtype == torch.bfloat16 else t).numpy()     # numpy has no bfloat16
+
 # %% ../nbs/03_metrics.ipynb #777b4570
 class CollectMetric(Metric):
     "Base of metrics that collect prediction and target of each batch: `add` prepares them"
@@ -409,17 +420,6 @@ class CollectMetric(Metric):
         once.reset()                # gives the copy lists of its own
         once.add(pred, targ)
         return once.compute(_joined(once.preds), _joined(once.targs))
-
-# %% ../nbs/03_metrics.ipynb #fe599f5f
-def _joined(parts: list[Tensor]) -> Tensor | None: return torch.cat(parts).cpu() if parts else None
-
-def _everywhere(both: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-    "Predictions and targets of all processes"
-    found = [pair for pair in gather_over_processes(both) if pair[0] is not None]
-    return tuple(map(torch.cat, zip(*found))) if found else (None, None)
-
-def _as_array(t: Tensor) -> Any:
-    return (t.float() if t.dtype == torch.bfloat16 else t).numpy()     # numpy has no bfloat16
 
 # %% ../nbs/03_metrics.ipynb #7cb6a7db
 class AccumMetric(CollectMetric):
