@@ -24,7 +24,6 @@ from torch.optim.lr_scheduler import LRScheduler
 # %% ../../nbs/callbacks/trackers.ipynb #42cb5fe0
 from ..callback import Callback, CancelFitException
 from ..basics.arguments import hinted, as_count, as_positive, columns_hint
-from ..basics.patch import patch
 from ..basics.notices import user_level
 from ..optim import hyper_key, no_such_hyper
 from ..display.figures import COLORS, figure, legend, show
