@@ -92,7 +92,7 @@ def frozen(value, seen):
     if isinstance(value, types.MethodType):
         return value.__func__.__qualname__, frozen(value.__self__, seen)
     if hasattr(value, "__dict__") and not isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
-        ready_lists = ("table", "_tables", "version") if type(value).__name__ == "Callbacks" else ()
+        ready_lists = ("table", "_tables", "version") if type(value).__name__ == "CallbackList" else ()
         mine = {
             k: v
             for k, v in sorted(vars(value).items())
