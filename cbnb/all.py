@@ -45,18 +45,19 @@ from .display.steering import Steering
 from .display import dashboard, plots          # what notebooks show where widgets work
 from .lr.picker import LRPicker
 from .display.show_graph import ShowGraph, ShowGraphCallback
-from .callbacks.control import (
-    BnFreeze, CollectData, CollectDataCallback, GradientAccumulation, GradientClip, TorchScheduler,
-    ShortEpoch, ShortEpochCallback, SkipToEpoch, StopAfter, TerminateOnNaN,
-    TerminateOnNaNCallback)
+from .callbacks.predictions import (
+    CollectData, CollectDataCallback, GatherPredsCallback, FetchPredsCallback, MCDropoutCallback,
+    SavedBatches, before_batch_cb)
+from .callbacks.gradients import BnFreeze, GradientAccumulation, GradientClip
+from .callbacks.schedulers import TorchScheduler
+from .callbacks.stopping import (
+    ShortEpoch, ShortEpochCallback, SkipToEpoch, StopAfter, TerminateOnNaN, TerminateOnNaNCallback)
 from .callbacks.hooks import ActivationStats, Hook, HookCallback, Hooks, hook_output, hook_outputs
 from .callbacks.mixup import CutMix, MixUp
 from .callbacks.trackers import (
     EarlyStopping, EarlyStoppingCallback, ReduceLROnPlateau, Tracker, TrackerCallback)
 from .callbacks.saving import load_learner, read_note, SaveModel, SaveModelCallback
 from .callbacks.csv_logger import CSVLogger
-from .callbacks.predictions import (
-    GatherPredsCallback, FetchPredsCallback, MCDropoutCallback, SavedBatches, before_batch_cb)
 from .callbacks.steps import FTRL, ClipStep, ClosureStep, EvalStep, MultiLossStep, TrainStep
 from .dialects.detect import adapt, adapt_metric
 

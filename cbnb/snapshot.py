@@ -23,6 +23,55 @@ from .callback import Callback, wrapped
 from .data import save_rng
 from .learner import Learner
 
+# %% ../nbs/11_snapshot.ipynb #9e4748ad
+def _put_back(
+    old: Any,      # the object that was there
+    value: Any,    # a copy of it, from that time
+) -> Any:          # `old` if it can be refilled, or else `value`
+    "`value`, in the object `old` if that is a list or the like"
+    if old is value or type(old) is not type(value): return value
+    if isinstance(old, (list, deque)): refill = old.extend
+    elif isinstance(old, (dict, set)): refill = old.update
+    else: return value
+    old.clear()
+    refill(value)
+    return old
+
+# %% ../nbs/11_snapshot.ipynb #6abc4bfe
+def _save_tensors(model: nn.Module) -> Callable[[], None]:
+    "Note parameters, buffers and gradients"
+    params = list(model.parameters())
+    tensors = [(t, t.detach().clone(), t.requires_grad) for t in (*params, *model.buffers())]
+    grads = [(p, p.grad, None if p.grad is None else p.grad.detach().clone()) for p in params]
+    def restore() -> None:
+        for t, value, requires_grad in tensors:
+            in_place = t.device == value.device and 0 not in t.stride()    # not moved, nor expanded
+            if in_place: t.copy_(value)
+            else: t.data = value.clone()
+            t.requires_grad_(requires_grad)
+        for p, grad, value in grads:
+            p.grad = grad
+            if grad is not None: grad.copy_(value)
+    return torch.no_grad()(restore)
+
+# %% ../nbs/11_snapshot.ipynb #034cbded
+def _save_modules(model: nn.Module) -> Callable[[], None]:
+    "Note the attributes of all modules, and which parameters and modules they have"
+    attributes = [(m, _with_own_tables(vars(m))) for m in model.modules()]
+    lists = [(v, copy.copy(v)) for m, _ in attributes for v in vars(m).values()
+             if type(v) in (list, dict, set, deque)]
+    def restore() -> None:
+        for m, saved in attributes:
+            for k in [k for k in vars(m) if k not in saved]: del m.__dict__[k]
+            m.__dict__.update(_with_own_tables(saved))
+        for old, value in lists: _put_back(old, value)
+    return restore
+
+def _with_own_tables(attributes: dict[str, Any]) -> dict[str, Any]:
+    "A module's attributes, its tables of parameters, buffers and modules copied"
+    tables = ('_parameters', '_buffers', '_modules')
+    return {k: dict(v) if k in tables else v for k, v in attributes.items()}
+
 # %% ../nbs/11_snapshot.ipynb #570b94f5
 def save_model(
     model: nn.Module,            # with everything inside it
@@ -39,45 +88,13 @@ def save_model(
         ValueError: the model has lazy layers whose shapes are not known yet: pass one batch through it
             first
     """
-    params, held = list(model.parameters()), [*model.parameters(), *model.buffers()]
-    if any(nn.parameter.is_lazy(t) for t in held):
+    if any(nn.parameter.is_lazy(t) for t in (*model.parameters(), *model.buffers())):
         raise ValueError('the model has lazy layers whose shapes are not known yet: '
                          'pass one batch through it first')
-    attributes = [(m, _with_own_tables(vars(m))) for m in model.modules()]
-    lists = [(v, copy.copy(v)) for m, _ in attributes for v in vars(m).values()
-             if type(v) in (list, dict, set, deque)]
-    tensors = [(t, t.detach().clone(), t.requires_grad) for t in held]
-    grads = [(p, p.grad, None if p.grad is None else p.grad.detach().clone()) for p in params]
-    @torch.no_grad()
+    parts = [_save_modules(model), _save_tensors(model)]
     def restore() -> None:
-        for m, saved in attributes:
-            for k in [k for k in vars(m) if k not in saved]: del m.__dict__[k]
-            m.__dict__.update(_with_own_tables(saved))
-        for old, value in lists: _put_back(old, value)
-        for t, value, requires_grad in tensors:
-            in_place = t.device == value.device and 0 not in t.stride()    # not moved, nor expanded
-            if in_place: t.copy_(value)
-            else: t.data = value.clone()
-            t.requires_grad_(requires_grad)
-        for p, grad, value in grads:
-            p.grad = grad
-            if grad is not None: grad.copy_(value)
+        for part in parts: part()
     return restore
-
-def _with_own_tables(attributes: dict[str, Any]) -> dict[str, Any]:
-    "A module's attributes, its tables of parameters, buffers and modules copied"
-    tables = ('_parameters', '_buffers', '_modules')
-    return {k: dict(v) if k in tables else v for k, v in attributes.items()}
-
-def _put_back(old: Any, value: Any) -> Any:
-    "`value`, in the object `old` if that is a list or the like, since others may hold it"
-    if old is value or type(old) is not type(value): return value
-    if isinstance(old, (list, deque)): refill = old.extend
-    elif isinstance(old, (dict, set)): refill = old.update
-    else: return value
-    old.clear()
-    refill(value)
-    return old
 
 # %% ../nbs/11_snapshot.ipynb #aa560195
 def save_opt(
@@ -132,55 +149,7 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
     try: return copy.deepcopy(value, dict(memo))
     except Exception: return value         # a file, a lock, a generator: it is kept as it is
 
-# %% ../nbs/11_snapshot.ipynb #0d432703
-def snapshot(
-    learn: Learner,            # between runs
-    exclude: Iterable[Any] = (),   # callbacks that keep what they have seen
-) -> Callable[[], None]:       # puts everything back; may be called more than once
-    """Note everything that a run may change in a learner and in its callbacks
-
-    Args:
-        learn: between runs
-        exclude: callbacks that keep what they have seen
-
-    Returns:
-        puts everything back; may be called more than once
-    """
-    parts, kept = _saved_parts(learn, exclude), ('callbacks', 'undo')
-    attributes = {k: v for k, v in vars(learn).items() if k not in kept}
-    members = {k: copy.copy(getattr(learn.callbacks, k)) for k in ('all', 'names', '_settings')}
-    def restore() -> None:
-        for k in [k for k in vars(learn) if k not in attributes and k not in kept]:
-            del learn.__dict__[k]
-        learn.__dict__.update(attributes)
-        came = learn.cbs                           # some may have come, or gone, meanwhile
-        for name, value in members.items(): setattr(learn.callbacks, name, copy.copy(value))
-        with ExitStack() as each:                  # one that fails does not keep the others from it
-            for part in reversed(parts): each.callback(part)
-        for cb in came: cb.__dict__['learn'] = None
-        for cb in learn.cbs: cb.__dict__['learn'] = learn
-        learn.cbs_changed()
-    return restore
-
-def _saved_parts(learn: Learner, exclude: Iterable[Any]) -> list[Callable[[], None]]:
-    model, loaders = learn.model, getattr(learn.dls, 'loaders', [])
-    shared = [learn, learn.callbacks, model, learn.opt, learn.dls,
-              *model.modules(), *model.parameters(), *learn.cbs, *map(wrapped, learn.cbs), *loaders]
-    steps = [learn.train_step, learn.eval_step]
-    owners = [o for s in steps for o in (s, getattr(s, 'owner', None)) if hasattr(o, '__dict__')]
-    held = [learn.loss_func, learn.opt, learn.opt_func, *(v for o in owners for v in _held_by(o))]
-    others = [m for m in held if isinstance(m, nn.Module) and m not in set(model.modules())]
-    opts = [o for o in held if isinstance(o, torch.optim.Optimizer) or o is learn.opt is not None]
-    inside = [t for m in others for t in (*m.modules(), *m.parameters())]
-    shared += [*opts, *others, *owners, *inside]
-    parts = [save_model(m) for m in _each_once([model, *others])]
-    parts += [save_opt(o) for o in _each_once(opts)]
-    plain = [o for o in _each_once(owners) if not isinstance(o, nn.Module)]
-    swept = [cb for cb in learn.cbs if 'lr_find' in cb.run_in and not any(cb is other for other in exclude)]
-    theirs = [wrapped(cb) for cb in swept if not isinstance(wrapped(cb), (type, Callback))]
-    kept = [o for o in (*plain, *swept, *theirs) if hasattr(o, '__dict__')]
-    return [*parts, *(save_attributes(o, shared) for o in kept), save_rng(loaders)]
-
+# %% ../nbs/11_snapshot.ipynb #8509f4ec
 def _held_by(owner: Any) -> Iterator[Any]:
     "What is in the attributes of an object, and what a function refers to"
     values = [owner, *vars(owner).values()]
@@ -191,4 +160,61 @@ def _held_by(owner: Any) -> Iterator[Any]:
         inside = v.values() if isinstance(v, dict) else v if isinstance(v, (list, tuple)) else [v]
         yield from inside
 
+# %% ../nbs/11_snapshot.ipynb #9937625f
+def _owned_by_steps(learn: Learner) -> tuple[list[Any], list[nn.Module], list[Any]]:
+    "The steps and what they belong to; networks and optimizers that these have, the learner's included"
+    steps = [learn.train_step, learn.eval_step]
+    owners = [o for s in steps for o in (s, getattr(s, 'owner', None)) if hasattr(o, '__dict__')]
+    held = [learn.loss_func, learn.opt, learn.opt_func, *(v for o in owners for v in _held_by(o))]
+    own = set(learn.model.modules())
+    others = [m for m in held if isinstance(m, nn.Module) and m not in own]
+    opts = [o for o in held if isinstance(o, torch.optim.Optimizer) or o is learn.opt is not None]
+    return owners, _each_once([learn.model, *others]), _each_once(opts)
+
 def _each_once(things: Iterable[Any]) -> list[Any]: return list({id(t): t for t in things}.values())
+
+# %% ../nbs/11_snapshot.ipynb #e8c590c8
+def _save_parts(learn: Learner, exclude: Iterable[Any]) -> list[Callable[[], None]]:
+    "Note models, optimizers, steps, callbacks and the random state"
+    owners, models, opts = _owned_by_steps(learn)
+    loaders = getattr(learn.dls, 'loaders', [])
+    inside = [t for m in models for t in (*m.modules(), *m.parameters())]
+    shared = [learn, learn.callbacks, learn.opt, learn.dls, *learn.cbs, *map(wrapped, learn.cbs),
+              *loaders, *opts, *owners, *inside]
+    plain = [o for o in _each_once(owners) if not isinstance(o, nn.Module)]
+    swept = [cb for cb in learn.cbs if 'lr_find' in cb.run_in and not any(cb is other for other in exclude)]
+    theirs = [wrapped(cb) for cb in swept if not isinstance(wrapped(cb), (type, Callback))]
+    kept = [o for o in (*plain, *swept, *theirs) if hasattr(o, '__dict__')]
+    return [*map(save_model, models), *map(save_opt, opts),
+            *(save_attributes(o, shared) for o in kept), save_rng(loaders)]
+
+# %% ../nbs/11_snapshot.ipynb #0d432703
+def snapshot(
+    learn: Learner,                # between runs
+    exclude: Iterable[Any] = (),   # callbacks that keep what they have seen
+) -> Callable[[], None]:           # puts everything back; may be called more than once
+    """Note everything that a run may change in a learner and in its callbacks
+
+    Args:
+        learn: between runs
+        exclude: callbacks that keep what they have seen
+
+    Returns:
+        puts everything back; may be called more than once
+    """
+    parts, kept = _save_parts(learn, exclude), ('callbacks', 'undo')
+    attributes = {k: v for k, v in vars(learn).items() if k not in kept}
+    members = {k: copy.copy(v) for k, v in vars(learn.callbacks).items()
+               if k in ('all', 'names', '_settings')}
+    def restore() -> None:
+        for k in [k for k in vars(learn) if k not in attributes and k not in kept]:
+            del learn.__dict__[k]
+        learn.__dict__.update(attributes)
+        came = learn.cbs
+        for name, value in members.items(): setattr(learn.callbacks, name, copy.copy(value))
+        with ExitStack() as each:                  # if one fails, the others still run
+            for part in reversed(parts): each.callback(part)
+        for cb in came: cb.__dict__['learn'] = None    # some may have come, or gone, meanwhile
+        for cb in learn.cbs: cb.__dict__['learn'] = learn
+        learn.cbs_changed()
+    return restore

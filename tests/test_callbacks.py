@@ -15,7 +15,7 @@ from torch import nn
 
 import cbnb.all as cbnb
 from cbnb import callback as base
-from cbnb.basics.arguments import hinted, nearest, unknown_argument
+from cbnb.basics import arguments
 from helpers import EVENTS, IN_BATCH, RUN_EVENTS, Line, RaiseIn, ab, line_learner, listener, noting
 
 
@@ -696,7 +696,7 @@ def test_a_learner_shows_what_it_trains_with():
         "lr=0.1",
         "wd=0.5",
         "accuracy",
-        "batches: 2, 1",
+        "2 and 1 batches",
         "TrainEvalCallback()",
         "0 epochs",
     ):
@@ -851,8 +851,12 @@ def test_an_unknown_event_is_told_with_one_that_is_like_it(name, words):
 
 
 def test_the_known_name_that_is_most_like_another():
-    assert nearest("moniter", ["comp", "monitor", "moni"]) == "monitor"
-    assert nearest("ab", ["abcd", "xy"]) == "abcd" and nearest("ab", ["abcd"], cutoff=0.7) is None and nearest("ab", ["abcde"]) is None
+    assert arguments.nearest("moniter", ["comp", "monitor", "moni"]) == "monitor"
+    assert (
+        arguments.nearest("ab", ["abcd", "xy"]) == "abcd"
+        and arguments.nearest("ab", ["abcd"], cutoff=0.7) is None
+        and arguments.nearest("ab", ["abcde"]) is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -869,16 +873,16 @@ def test_the_known_name_that_is_most_like_another():
     ],
 )
 def test_an_unknown_argument_is_told_with_the_one_that_is_meant(name, known, words):
-    assert unknown_argument("fit", name, known).startswith(f"fit has no argument {name!r}: {words}")
+    assert arguments.unknown_argument("fit", name, known).startswith(f"fit has no argument {name!r}: {words}")
 
 
 def test_a_hint_names_the_function_or_the_class_and_leaves_other_errors_alone():
     class Made:
-        @hinted
+        @arguments.hinted
         def __init__(self, size=1):
             pass
 
-        @hinted
+        @arguments.hinted
         def grow(self, size=1):
             return len(size)
 

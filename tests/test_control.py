@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import lr_scheduler as torch_schedulers
 
 import cbnb.all as cbnb
-from cbnb.callbacks.control import all_finite, explain_nan, first_bad_layer, next_time
+from cbnb.callbacks.stopping import all_finite, explain_nan, first_bad_layer, next_time
 from helpers import CANCELS, Line, RaiseIn, ab, line_batches, line_learner, noting, same_bits, seed
 
 ALL = {
@@ -378,11 +378,11 @@ def test_time_that_is_over_during_validation_stops_after_the_epoch():
 
 
 def test_a_time_of_day(monkeypatch):
-    import cbnb.callbacks.control as control
+    import cbnb.callbacks.stopping as stopping
 
     learn = learner(cbs=[cbnb.StopAfter(at="18:30")])
-    real, ahead = control.time.time, [0]
-    monkeypatch.setattr(control.time, "time", lambda: real() + ahead[0])
+    real, ahead = stopping.time.time, [0]
+    monkeypatch.setattr(stopping.time, "time", lambda: real() + ahead[0])
     later = cbnb.Callback(before_batch=lambda self: ahead.__setitem__(0, 2 * 86400 if self.learn.train_iter == 2 else 0))
     learn.fit(3, cbs=later)
     assert learn.recorder.history[0].n_steps == 3 and learn.stop_after.reason == "since it is 18:30"
@@ -556,7 +556,7 @@ def test_a_learner_with_all_of_them_can_be_exported(tmp_path):
         learn.fit(2)
     learn.export()
     again = cbnb.load_learner(tmp_path / "export.pkl", trust=True)
-    assert same_bits(learn.model, again.model) and again.schedule.scheduler is None
+    assert same_bits(learn.model, again.model) and again.torch_scheduler.scheduler is None
 
 
 def test_a_step_that_updates_by_itself_is_out_of_reach(capsys):

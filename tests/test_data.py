@@ -839,10 +839,94 @@ def test_loaders_of_datasets():
     dls = cbnb.DataLoaders.from_datasets(data, data, data, bs=4, device="cpu", path="here", n_inp=1, targets="a", drop_last=True)
     assert [dl.batch_size for dl in dls] == [4, 8, 8] and [len(dl) for dl in dls] == [5, 2, 2]
     assert [type(dl.sampler).__name__ for dl in dls] == ["RandomSampler", "SequentialSampler", "SequentialSampler"]
-    assert (dls.path, dls.n_inp, dls.targets) == ("here", 1, ("a",)) and repr(dls) == "DataLoaders(batches: 5, 2, 2; cpu)"
+    assert (dls.path, dls.n_inp, dls.targets) == ("here", 1, ("a",)) and repr(
+        dls
+    ) == "DataLoaders(5 batches of 4, 2 batches of 8, 2 batches of 8; cpu)"
     ordered = cbnb.DataLoaders.from_datasets(data, None, data, shuffle=False, val_bs=3)
     assert [dl.batch_size for dl in ordered] == [64, 3] and type(ordered.train.sampler).__name__ == "SequentialSampler"
     assert [dl.num_workers for dl in ordered] == [0, 0]
+
+
+def digits(n, **kwargs):
+    return DataLoader(TensorDataset(torch.zeros(n, 1, 8, 8), torch.zeros(n, dtype=torch.int64)), 64, **kwargs)
+
+
+def test_loaders_in_a_line_of_text():
+    dls = on_cpu(digits(1280), digits(320))
+    assert repr(dls) == "DataLoaders(20 and 5 batches of 64; cpu)"
+    dls.one_batch()
+    assert repr(dls) == "DataLoaders(20 and 5 batches of 64; xb 64x1x8x8 float32, yb 64 int64; cpu)"
+    dls.split((torch.zeros(2), torch.zeros(2)))  # the first batch stays
+    assert "xb 64x1x8x8 float32" in repr(dls)
+
+
+@pytest.mark.parametrize(
+    "loaders, text",
+    [
+        ([digits(64)], "1 batch of 64"),
+        ([digits(64), [T], digits(128)], "1 batch of 64, 1 batch, 2 batches of 64"),
+        ([[T], [T, T], [T] * 3], "1, 2 and 3 batches"),
+        ([[T] * 2000, lambda: iter([T])], "2,000 and ? batches"),
+        ([lambda: iter([T])], "? batches"),
+        ([digits(128, drop_last=True), DataLoader(Stream([T]), 64)], "2 and ? batches of 64"),
+    ],
+)
+def test_batches_are_counted_in_words(loaders, text):
+    assert repr(on_cpu(*loaders)) == f"DataLoaders({text}; cpu)"
+
+
+@pytest.mark.parametrize(
+    "batch, told, text",
+    [
+        ((T, U), {}, "xb 3x2 float32, yb 4 float32"),
+        ((T, T, U), {}, "xb (3x2 float32, 3x2 float32), yb 4 float32"),
+        ((T, U, U), dict(n_inp=1), "xb 3x2 float32, yb (4 float32, 4 float32)"),
+        (dict(a=T, b=U), dict(targets="b"), "xb {a 3x2 float32}, yb 4 float32"),
+        (Pair(Pair(T, ["a"]), torch.tensor(1)), {}, "xb {x 3x2 float32, y list}, yb scalar int64"),
+        (T, {}, "xb 3x2 float32"),
+    ],
+)
+def test_shapes_are_known_from_batches_that_were_split(batch, told, text):
+    class Once:
+        def __iter__(self):
+            raise AssertionError("no batch is loaded for a display")
+
+        def __len__(self):
+            return 1
+
+    dls = on_cpu(Once(), **told)
+    assert repr(dls) == "DataLoaders(1 batch; cpu)" and "<p>cpu</p>" in dls._repr_html_()
+    dls.split(batch)
+    assert repr(dls) == f"DataLoaders(1 batch; {text}; cpu)" and f"<p>{text}; cpu</p>" in dls._repr_html_()
+
+
+def test_a_fit_makes_the_shapes_known():
+    learn = line_learner()
+    assert repr(learn.dls) == "DataLoaders(2 and 1 batches; cpu)"
+    learn.fit(1)
+    assert repr(learn.dls) == "DataLoaders(2 and 1 batches; xb 8 float32, yb 8 float32; cpu)"
+
+
+def test_one_batch_does_without_the_shapes_if_a_target_is_missing():
+    dls = on_cpu([dict(a=T)], targets="b")
+    assert dls.one_batch()["a"] is T and repr(dls) == "DataLoaders(1 batch; cpu)"
+
+
+def test_loaders_as_a_table():
+    dls = on_cpu(digits(1280), [T], lambda: iter([T]))
+    rows = ["<td>train</td><td>20</td><td>64</td><td>TensorDataset, 1,280 items</td>", "<td>valid</td><td>1</td><td>?</td><td>list</td>"]
+    rows += ["<td>2</td><td>?</td><td>?</td><td>Batches</td>"]
+    found = dls._repr_html_()
+    assert all(f"<tr>{row}</tr>" in found for row in rows) and found.count("<tr>") == 4
+    assert "style" not in found and "color" not in found  # the front end's own, light or dark
+
+
+def test_text_in_the_table_is_escaped():
+    named = type("<b>Set</b>", (Dataset,), {"__len__": lambda self: 1, "__getitem__": lambda self, i: {"<i>": T}})
+    dls = on_cpu(DataLoader(named()))
+    dls.one_batch()
+    found = dls._repr_html_()
+    assert "<b>" not in found and "<i>" not in found and "&lt;b&gt;Set" in found and "&lt;i&gt; 1x3x2 float32" in found
 
 
 def test_loaders_by_index():

@@ -172,15 +172,15 @@ DEFAULTS = """
 # first to last: training mode, what watches for nan, what changes batches, gradients, the record, what acts on it
 ORDERS = """
     SkipToEpoch -20, TrainEvalCallback -10, TerminateOnNaN -9, MixUp -5, CutMix -5, Callback 0, GradientAccumulation 6, GradientClip 11,
-    Recorder 50, ParamScheduler 60, ProgressCallback 60, SaveModel 61, Steering 62, ReduceLROnPlateau 62.5, EarlyStopping 63, Schedule 63, ShowGraph 65,
+    Recorder 50, ParamScheduler 60, ProgressCallback 60, SaveModel 61, Steering 62, ReduceLROnPlateau 62.5, EarlyStopping 63, TorchScheduler 63, ShowGraph 65,
     ShortEpoch 90, StopAfter 90, v1_loop.V1Columns 45, v1_loop.V1Callback 55, v1_loop.V1Slots 55, v1_loop.V1Cancels 2000,
-    v2.CastToTensor 9, v2.RNNRegularizer 1, context.Adapter 1000
+    v2.CastToTensor 9, v2.RNNRegularizer 1, context.MindSporeAdapter 1000
 """
 
 # callbacks that act in training batches only, or not in all runs
 RUNS = """
     GradientClip, GradientAccumulation, MixUp, CutMix, Mix: training batches of fit, lr_find
-    ParamScheduler, OneCycle, StopAfter, Schedule, ReduceLROnPlateau: training batches of fit
+    ParamScheduler, OneCycle, StopAfter, TorchScheduler, ReduceLROnPlateau: training batches of fit
     LRFinder: training batches of lr_find, fit
     TrialRun: batches of lr_find
     ShortEpoch, SkipToEpoch, Tracker, EarlyStopping, Steering, SaveModel, ShowGraph: batches of fit

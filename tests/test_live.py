@@ -203,12 +203,12 @@ def rates_are_bounded(messages: list[dict]) -> None:
 def test_the_display_slows_down_if_it_is_expensive(kernel):
     _, shown = kernel.run("""
 set_display('plain')
-from cbnb.display.progress import DISPLAYS, Notebook
-class Expensive(Notebook):
+from cbnb.display.progress import DISPLAYS, NotebookDisplay
+class Expensive(NotebookDisplay):
     def progress(self, at): time.sleep(0.02); super().progress(at)
 DISPLAYS['plain'] = Expensive
 line_learner(4, progress=True).fit(300, cbs=Slow(.002))
-DISPLAYS['plain'] = Notebook; set_display(None)""")
+DISPLAYS['plain'] = NotebookDisplay; set_display(None)""")
     sent = [m["header"]["date"].timestamp() for m in shown[:-1]]
     gaps = [b - a for a, b in zip(sent[1:], sent[2:])]
     assert gaps and min(gaps) >= 2.0  # a hundred times its cost

@@ -423,7 +423,9 @@ def test_a_notebook_without_widgets_has_one_figure(kernel):  # noqa: F811
 
 
 def test_a_notebook_with_widgets_has_the_picker_and_a_picture(kernel):  # noqa: F811
-    kernel.run("learn = line_learner(4)\nset_display = __import__('cbnb.display.front_end').front_end.set_display\nset_display('widgets')")
+    kernel.run(
+        "learn = line_learner(4)\nset_display = __import__('cbnb.display.front_end').display.front_end.set_display\nset_display('widgets')"
+    )
     try:
         two = [sorted([VIEW, "text/plain"]), ["image/png", "text/plain"]]
         outputs = kernel.run("found = learn.lr_find(stop_div=False)\nfound")

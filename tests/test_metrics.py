@@ -26,6 +26,7 @@ from torchmetrics.classification import BinaryAUROC, MulticlassAUROC, Multiclass
 
 import cbnb.all as cbnb
 from cbnb import metrics
+from cbnb.basics.text import distinct
 from cbnb.metrics import RunningMean, as_metrics, one_number, takes_of, view_for_metric
 from helpers import line_learner, seed
 
@@ -456,6 +457,7 @@ import torch, torch.distributed as dist
 from torch import nn
 from torchmetrics.classification import MulticlassAUROC, MulticlassF1Score
 import cbnb.all as cbnb
+from cbnb.metrics import gather_over_processes, sum_over_processes
 from test_metrics import classifier, metrics_for_processes, part
 
 rank, path, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -1302,7 +1304,7 @@ def test_on_names_a_copy():
 
 
 def test_names_that_were_there_get_a_number():
-    assert metrics.distinct(["a", "b", "a", "a", "b"]) == ["a", "b", "a_2", "a_3", "b_2"] and metrics.distinct([]) == []
+    assert distinct(["a", "b", "a", "a", "b"]) == ["a", "b", "a_2", "a_3", "b_2"] and distinct([]) == []
 
 
 def test_accuracy_along_an_axis():

@@ -130,9 +130,7 @@ def test_a_terminal_gets_a_bar_and_in_the_end_the_lines_alone():
 def test_a_bar_fits_its_terminal(columns):
     """At 70 columns "loss 0." was cut, and the time left was lost."""
     at = "Progress('fit', 2, 5, 18, 45, share=0.48, left=2.3, rate=10432.1, loss=0.1234)"
-    shown = (
-        f"from cbnb.display.progress import Progress, Terminal\nbar = Terminal(); bar.start([]); bar.progress({at}); bar.finish('', True)"
-    )
+    shown = f"from cbnb.display.progress import Progress, TerminalDisplay\nbar = TerminalDisplay(); bar.start([]); bar.progress({at}); bar.finish('', True)"
     bars = [line for line in re.findall(r"[^\r\n]+", in_terminal(shown, columns)) if "of 5 epochs" in line]
     assert bars and all(len(re.sub(r"\x1b\[\d*[A-Za-z]", "", line).rstrip()) <= columns for line in bars)
     assert all(re.search(r"00:02 left *$", line) and (columns < 70 or "loss 0.1234, " in line) for line in bars)

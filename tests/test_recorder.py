@@ -16,6 +16,7 @@ from torch import nn
 
 import cbnb.all as cbnb
 from cbnb import recorder
+from cbnb.basics.arguments import columns_hint
 from cbnb.display.figures import COLORS, RULE_COLORS, RUN_COLORS
 from cbnb.metrics import Smoother
 from cbnb.recorder import ScalarBuffer
@@ -862,7 +863,7 @@ def test_the_words_for_a_count():
 
 @pytest.mark.parametrize("name, hint", [("mea", "did you mean 'mae'? (there are: mae, bias)"), ("xyz", "there are: mae, bias")])
 def test_the_hint_of_a_misspelt_column(name, hint):
-    assert recorder.columns_hint(name, ["mae", "bias"]) == hint
+    assert columns_hint(name, ["mae", "bias"]) == hint
 
 
 def test_ctrl_c_as_a_run_begins_does_not_leave_it_running():

@@ -294,8 +294,19 @@ def test_loaders_without_length_but_a_number_of_batches():
 
 
 def test_a_schedule_says_how_it_was_made():
-    text = repr(cbnb.SchedPoly(0.1, 0.2, 3))
-    assert text.startswith("SchedPoly(") and all(part in text for part in ("start=0.1", "end=0.2", "power=3"))
+    assert repr(cbnb.SchedPoly(0.1, 0.2, 3)) == "SchedPoly(0.1, 0.2, power=3)"
+    assert repr(cbnb.SchedCos(0.1, 0.01)) == "SchedCos(0.1, 0.01)"
+    assert repr(cbnb.SchedLin([0.1, 0.2], 0)) == "SchedLin([0.1, 0.2], 0)"
+
+
+def test_schedules_one_after_the_other_say_how_they_were_made():
+    both = cbnb.combined_cos(0.25, 0.1, 1.0, 0)
+    assert repr(both) == "SchedCombined([0.25, 0.75], [SchedCos(0.1, 1.0), SchedCos(1.0, 0)])"
+
+    def half(pos):
+        return pos / 2
+
+    assert repr(cbnb.combine_scheds([1.0, 0.0], [half, half])) == "SchedCombined([1.0], [half])"
 
 
 def test_a_cycle_may_end_at_its_highest_rate():

@@ -766,14 +766,14 @@ def test_closures_train_where_a_plain_step_cannot():
 
 
 def test_control_callbacks_work_with_steps():
-    control = pytest.importorskip("cbnb.callbacks.control")
-    if not hasattr(control, "GradientClip") or not hasattr(control, "GradientAccumulation"):
+    gradients = pytest.importorskip("cbnb.callbacks.gradients")
+    if not hasattr(gradients, "GradientClip") or not hasattr(gradients, "GradientAccumulation"):
         pytest.skip("not there yet")
     for step in (None, TrainStep(loss_scale=512.0)):
-        learn = line_learner(4, valid=False, train_step=step, cbs=control.GradientAccumulation(16))
+        learn = line_learner(4, valid=False, train_step=step, cbs=gradients.GradientAccumulation(16))
         learn.fit(1)
         assert ab(learn) == pytest.approx((0.72, 1.08), abs=1e-6)
-        learn = line_learner(1, valid=False, train_step=step, cbs=control.GradientClip(1.0))
+        learn = line_learner(1, valid=False, train_step=step, cbs=gradients.GradientClip(1.0))
         learn.fit(1)
         assert ab(learn) == pytest.approx((0.05547, 0.083205), abs=1e-6)
 

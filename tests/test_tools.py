@@ -172,12 +172,12 @@ def test_the_list_of_mutants_that_change_nothing_is_true():
 
 def test_a_mutant_is_killed_by_the_test_that_fails(tmp_path):
     """The mutant of a copy: the checkout stays as it is."""
-    module = "front_end"
+    module = "basics/notices"
     before = (mutants.LIB / f"{module}.py").read_bytes()
     project = mutants.Project(tmp_path, module)
     project.files = ["tests/test_own.py"]
     (tmp_path / "tests/test_own.py").write_text(
-        f"from cbnb.{module} import shell\ndef test_one(): assert shell() is None\ndef test_two(): pass\n"
+        f"from cbnb.{module.replace('/', '.')} import shell\ndef test_one(): assert shell() is None\ndef test_two(): pass\n"
     )
     project.watch()
     assert {name.split("::")[1]: calls for name, calls in project.calls.items()} == {"test_one": ["shell"], "test_two": []}

@@ -42,6 +42,10 @@ ELSEWHERE = "in another process"
 # The test files for a module, besides test_defaults.py; for all others it is test_<module>.py.
 TESTS = {
     "callback": "callbacks events errors",
+    "callbacks/gradients": "control",
+    "callbacks/stopping": "control",
+    "callbacks/schedulers": "control",
+    "callbacks/predictions": "predictions control",
     "callbacks/saving": "saving interrupts",
     "callbacks/mixup": "mixup hooks",
     "learner": "learner callbacks events errors undo guards steps data interrupts",

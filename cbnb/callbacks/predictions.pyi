@@ -2,21 +2,22 @@
 # mypy: disable-error-code=override
 from typing import Any
 
-__all__ = ['activation_of', 'decodes_of', 'unreduced', 'item_losses', 'joined', 'save_batch', 'forget_batches', 'SavedBatches', 'OfOneRun', 'GatherPredsCallback', 'in_order', 'FetchPredsCallback', 'before_batch_cb', 'MCDropoutCallback']
+__all__ = ['CollectDataCallback', 'activation_of', 'decodes_of', 'unreduced', 'item_losses', 'joined', 'save_batch', 'forget_batches', 'SavedBatches', 'OfOneRun', 'GatherPredsCallback', 'in_order', 'FetchPredsCallback', 'before_batch_cb', 'MCDropoutCallback', 'Collected', 'CollectData']
 import inspect
 import pickle
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, WeightedRandomSampler, default_collate
 from ..callback import Callback
-from ..basics.arguments import hinted
+from ..basics.arguments import as_count, hinted
 from ..basics.patch import patch
 from .saving import read_file, sweep_drafts, write_whole
 from ..data import as_loader, entries, map_tensors, rebuild, save_rng, to_detach as detached
@@ -94,3 +95,19 @@ class MCDropoutCallback(Callback):
     run_in: Any
     def before_validate(self) -> None: ...
     def after_validate(self) -> None: ...
+class Collected(NamedTuple):
+    xb: Any
+    yb: Any
+    pred: Any
+    loss: Any
+class CollectData(Callback):
+    run_in: Any
+    def __init__(self, train: bool=True, valid: bool=True, last: int | None=None) -> None: ...
+    def before_fit(self) -> None: ...
+    def after_batch(self) -> None: ...
+    run_train: bool
+    run_valid: bool
+    last: int | None
+    data: Any
+    of: Any
+CollectDataCallback = CollectData

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #58377a36
 from ..callbacks.saving import as_loadable, read_file, write_whole
 from ..basics.patch import patch
-from ..callbacks.control import all_finite
+from ..callbacks.stopping import all_finite
 from .mindspore_context import OLD_NAMES, Callback, Params, RunContext
 from ..basics.arguments import as_count, as_positive
 from ..optim import get_hyper, set_hyper
