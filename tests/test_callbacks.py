@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import functools
+import html
 import inspect
 import pathlib
 import pickle
@@ -15,7 +16,7 @@ from torch import nn
 
 import cbnb.all as cbnb
 from cbnb import callback as base
-from cbnb.basics import arguments
+from cbnb.basics.arguments import hinted, nearest, unknown_argument
 from helpers import EVENTS, IN_BATCH, RUN_EVENTS, Line, RaiseIn, ab, line_learner, listener, noting
 
 
@@ -688,23 +689,27 @@ def test_a_repr_is_short_and_has_no_address():
 
 
 def test_a_learner_shows_what_it_trains_with():
+    """A line at the prompt, and a table in a notebook."""
     learn = line_learner(metrics=cbnb.accuracy, wd=0.5)
+    assert repr(learn) == "Learner(Line, 2 parameters, SGD, cpu; 0 epochs trained)"
+    page = learn._repr_html_()
     for text in (
-        "Line with 2 parameters",
+        "Line, 2 parameters",
         "MSELoss",
         "SGD",
         "lr=0.1",
         "wd=0.5",
         "accuracy",
-        "2 and 1 batches",
+        html.escape(repr(learn.dls)),
         "TrainEvalCallback()",
         "0 epochs",
     ):
-        assert text in repr(learn)
-    assert "\n" not in repr(learn)
+        assert text in page
     learn.metrics = None
     learn.fit(2)
-    assert "2 epochs trained" in repr(learn) and "metrics" not in repr(learn)
+    assert repr(learn) == "Learner(Line, 2 parameters, SGD, cpu; 2 epochs trained)"
+    page = learn._repr_html_()
+    assert "2 epochs, train_loss " in page and ", valid_loss " in page and "metrics" not in page
     assert "Line" in repr(cbnb.Learner(learn.dls, Line(), nn.MSELoss(), default_cbs=False))
 
 
@@ -851,12 +856,8 @@ def test_an_unknown_event_is_told_with_one_that_is_like_it(name, words):
 
 
 def test_the_known_name_that_is_most_like_another():
-    assert arguments.nearest("moniter", ["comp", "monitor", "moni"]) == "monitor"
-    assert (
-        arguments.nearest("ab", ["abcd", "xy"]) == "abcd"
-        and arguments.nearest("ab", ["abcd"], cutoff=0.7) is None
-        and arguments.nearest("ab", ["abcde"]) is None
-    )
+    assert nearest("moniter", ["comp", "monitor", "moni"]) == "monitor"
+    assert nearest("ab", ["abcd", "xy"]) == "abcd" and nearest("ab", ["abcd"], cutoff=0.7) is None and nearest("ab", ["abcde"]) is None
 
 
 @pytest.mark.parametrize(
@@ -873,16 +874,16 @@ def test_the_known_name_that_is_most_like_another():
     ],
 )
 def test_an_unknown_argument_is_told_with_the_one_that_is_meant(name, known, words):
-    assert arguments.unknown_argument("fit", name, known).startswith(f"fit has no argument {name!r}: {words}")
+    assert unknown_argument("fit", name, known).startswith(f"fit has no argument {name!r}: {words}")
 
 
 def test_a_hint_names_the_function_or_the_class_and_leaves_other_errors_alone():
     class Made:
-        @arguments.hinted
+        @hinted
         def __init__(self, size=1):
             pass
 
-        @arguments.hinted
+        @hinted
         def grow(self, size=1):
             return len(size)
 
