@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['PURPOSES', 'Reading', 'Forwarding', 'shadows', 'warn_shadow', 'Configured', 'arguments', 'brief', 'HandlesEvents',
-           'Callback', 'HoldsCallbacks', 'KeepsLists', 'DispatchesEvents', 'comparable', 'settings', 'wrapped',
-           'made_by', 'class_of', 'FindsCallbacks', 'NamesCallbacks', 'early_names', 'InsertsCallbacks',
-           'RemovesCallbacks', 'AddsCallbacks', 'CallbackList', 'CbList']
+           'Callback', 'KeepsLists', 'DispatchesEvents', 'comparable', 'wrapped', 'made_by', 'settings', 'class_of',
+           'FindsCallbacks', 'NamesCallbacks', 'early_names', 'InsertsCallbacks', 'RemovesCallbacks', 'AddsCallbacks',
+           'CallbackList', 'CbList']
 
 # %% ../nbs/01_callback.ipynb #86cd5eb9
 import functools
@@ -81,33 +81,29 @@ class Forwarding(Reading):
 
 def _nothing() -> None: pass
 
-# %% ../nbs/01_callback.ipynb #111a5cbb
-def shadows(
-    cb: Reading,      # a callback with a learner
-    name: str,        # the name of an attribute
-) -> bool:
+# %% ../nbs/01_callback.ipynb #e70c2807
+def shadows(cb: Reading, name: str) -> bool:
     """Whether a value of `cb` under this name hides one of its learner's
 
     Args:
-        cb: a callback with a learner
-        name: the name of an attribute
+        cb
+        name
     """
     if name in _OWN or name[:2] == '__': return False
     theirs = getattr(cb.learn, '__dict__', {})
     if theirs.get(name) is cb: return False            # that is the callback itself
     return name in theirs or hasattr(type(cb.learn), name)
 
-# %% ../nbs/01_callback.ipynb #cd3f21d2
+# %% ../nbs/01_callback.ipynb #aa997139
 def warn_shadow(
-    cb: Reading,           # a callback with a learner
-    name: str,             # the name that was assigned
+    cb: Reading, name: str,
     stacklevel: int = 2,   # the caller whose line is shown; 2: the line that calls this function
 ) -> None:
     """Warn, once per callback and name, that `cb.name` hides the learner's
 
     Args:
-        cb: a callback with a learner
-        name: the name that was assigned
+        cb
+        name
         stacklevel: the caller whose line is shown; 2: the line that calls this function
     """
     if sys._getframe(stacklevel - 1).f_globals.get('__name__', '').startswith('cbnb.'): return
@@ -117,47 +113,36 @@ def warn_shadow(
                   f'Use `self.learn.{name}` to avoid this. (In {type(cb).__name__}: reading '
                   f'`self.{name}` now gives its own value.)', stacklevel=stacklevel)
 
-# %% ../nbs/01_callback.ipynb #932e1448
+# %% ../nbs/01_callback.ipynb #611c0fb6
+class _Made(tuple):
+    "Positional and keyword arguments of a constructor; copies of the object share them"
+    def __deepcopy__(self, memo: dict) -> Self: return self
+
 class Configured:
     "Remembers the arguments that it was made with, for its repr and for comparison"
-    _made_with: '_Made'
+    _made_with = _Made(((), {}))
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         new = super().__new__
         self = new(cls) if new is object.__new__ else new(cls, *args, **kwargs)
-        vars(self)['_made_with'] = _Made(args, kwargs)
+        vars(self)['_made_with'] = _Made((args, kwargs))
         return self
 
     def __repr__(self) -> str: return f'{type(self).__name__}({_shown_arguments(self)})'
 
-class _Made:
-    "The arguments of a constructor; copies of the object share them"
-    def __init__(self, args: tuple = (), kwargs: dict[str, Any] | None = None):
-        self.args, self.kwargs = args, kwargs or {}
-    def __deepcopy__(self, memo: dict) -> Self: return self
-
-Configured._made_with = _Made()          # for an object that came into being without `__new__`
-
-# %% ../nbs/01_callback.ipynb #0a3f4953
-def arguments(
-    obj: Configured,
-) -> dict[str, Any]:    # name -> value
+def arguments(obj: Configured) -> dict[str, Any]:
     """Its constructor arguments, defaults included. An attribute of the same name has the newer value
 
     Args:
         obj
-
-    Returns:
-        name -> value
     """
-    made, held = obj._made_with, vars(obj)
-    bound = inspect.signature(type(obj).__init__).bind_partial(obj, *made.args, **made.kwargs)
+    args, kwargs = obj._made_with
+    bound, found = inspect.signature(type(obj).__init__).bind_partial(obj, *args, **kwargs), {}
     bound.apply_defaults()
-    parameters = list(bound.signature.parameters.values())[1:]
-    found = bound.arguments | {p.name: held[p.name] for p in parameters if p.name in held}
-    rest = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
-    named = {p.name: found[p.name] for p in parameters if p.name in found and p.name != rest}
-    return named | found.get(rest, {})
+    for p in list(bound.signature.parameters.values())[1:]:
+        value = vars(obj).get(p.name, bound.arguments.get(p.name, p.empty))
+        if value is not p.empty: found |= value if p.kind is p.VAR_KEYWORD else {p.name: value}
+    return found
 
 # %% ../nbs/01_callback.ipynb #b9c30586
 _PLAIN = (types.NoneType, bool, int, float, complex, str, bytes, slice)   # what `repr` shows whole
@@ -175,13 +160,12 @@ def brief(value: Any) -> str:
     text = reprlib.repr(value)
     return re.sub(' at 0x[0-9a-f]+', '', text)
 
-# %% ../nbs/01_callback.ipynb #b8154e76
+# %% ../nbs/01_callback.ipynb #38a1c571
 def _shown_arguments(obj: Configured) -> str:
-    parameters = list(inspect.signature(type(obj).__init__).parameters.values())[1:]
-    defaults = {p.name: p.default for p in parameters}
-    first = [p.name for p in parameters[:1] if p.name in vars(obj)]
+    parameters = inspect.signature(type(obj)).parameters
+    first = next(iter(parameters), None)
     return ', '.join(f'{name}={brief(value)}' for name, value in arguments(obj).items()
-                     if name in first or not _is_plainly(value, defaults.get(name, inspect.Parameter.empty)))
+                     if name == first and name in vars(obj) or not _is_plainly(value, getattr(parameters.get(name), 'default', None)))
 
 def _is_plainly(value: Any, default: Any) -> bool:
     "Whether it is the default, found out without comparing tensors and the like"
@@ -301,41 +285,56 @@ class Callback(Configured, Forwarding, HandlesEvents):
 
     def __str__(self) -> str: return type(self).__name__
 
-# %% ../nbs/01_callback.ipynb #e8462bc5
-Callback.__doc__ = '\n'.join([inspect.cleandoc(Callback.__doc__ or ''), '', 'Events:',
-                              *(f'    {name}: {getattr(Events, name).__doc__}' for name in EVENTS)])
+# %% ../nbs/01_callback.ipynb #d8aa920f
+_glosses = ''.join(f'\n- `{name}`: {getattr(Events, name).__doc__}' for name in EVENTS)
+_summary, _args, _more = inspect.cleandoc(Callback.__doc__ or '').partition('\n\nArgs:')
+Callback.__doc__ = f'{_summary}\n\nThe events, in the order of the loop:\n{_glosses}{_args}{_more}'
 
-# %% ../nbs/01_callback.ipynb #8a16ad45
-class HoldsCallbacks:
-    """The callbacks of a learner, and the names under which it shows them
+# %% ../nbs/01_callback.ipynb #23393a0b
+class KeepsLists:
+    """The callbacks of a learner, and a ready list of them for each event, phase and purpose
 
     Args:
-        learn: the learner; its `where(event_name)` tells where in a run it is
+        learn
     """
-    def __init__(self,
-        learn: Any,    # the learner; its `where(event_name)` tells where in a run it is
-    ):
-        self.learn = learn
+    def __init__(self, learn: Any):
+        self.learn, self.version = learn, 0
         self.all: list[Callback] = []
         self.names: dict[str, Callback] = {}
         self.shown: dict[str, Any] = {}        # name -> object, see `show`
         self._settings: dict[int, Any] = {}    # id of a callback -> its settings when it was added
-        self.version = 0
         self._tables: dict[tuple[bool, str], _Table] = {}
+        self.select(False, 'fit')
 
-    def ordered(self,
-        event_name: str,      # one of `EVENTS`
-    ) -> list[Callback]:      # also those that are switched off
-        """The callbacks that define this event, in the order in which they are called
+    def select(self, training: bool, purpose: str) -> None:
+        """Use the lists for this phase and this one of `PURPOSES` from now on
 
         Args:
-            event_name: one of `EVENTS`
+            training
+            purpose
+        """
+        self.training, self.purpose, key = training, purpose, (training, purpose)
+        if key not in self._tables:
+            self._tables[key] = _Table(functools.partial(self._find, training, purpose))
+        self.table = self._tables[key]
 
-        Returns:
-            also those that are switched off
+    def changed(self) -> None:
+        "Forget the ready lists: a callback came, went or changed"
+        self.version += 1
+        for table in self._tables.values(): table.clear()   # the same objects: a loop may keep one
+
+    def ordered(self, event_name: str) -> list[Callback]:
+        """The callbacks that define this event, in their order, also those that are switched off
+
+        Args:
+            event_name
         """
         by_order = sorted(self.all, key=lambda cb: cb.order)
         return [cb for cb in by_order if cb.method(event_name) is not None]
+
+    def _find(self, training: bool, purpose: str, event_name: str) -> list:
+        return [(cb, cb.method(event_name)) for cb in self.ordered(event_name)
+                if cb.wants(event_name, training, purpose)]
 
 class _Table(dict):
     "event name -> [(callback, method)], found when first asked for"
@@ -346,51 +345,18 @@ class _Table(dict):
         found = self[event_name] = self.find(event_name)
         return found
 
-# %% ../nbs/01_callback.ipynb #5f0f39a6
-class KeepsLists(HoldsCallbacks):
-    """A ready list of callbacks for each event, phase and purpose
-
-    Args:
-        learn: the learner; its `where(event_name)` tells where in a run it is
-    """
-    def changed(self) -> None:
-        "Forget the ready lists: a callback came, went or changed"
-        self.version += 1
-        for table in self._tables.values(): table.clear()   # the same objects: a loop may keep one
-
-    def select(self,
-        training: bool,    # the phase: training, or validation
-        purpose: str,      # one of `PURPOSES`
-    ) -> None:
-        """Use the lists for this phase and purpose from now on
-
-        Args:
-            training: the phase: training, or validation
-            purpose: one of `PURPOSES`
-        """
-        self.training, self.purpose, key = training, purpose, (training, purpose)
-        if key not in self._tables:
-            self._tables[key] = _Table(functools.partial(self._find, training, purpose))
-        self.table = self._tables[key]
-
-    def _find(self, training: bool, purpose: str, event_name: str) -> list:
-        return [(cb, cb.method(event_name)) for cb in self.ordered(event_name)
-                if cb.wants(event_name, training, purpose)]
-
-# %% ../nbs/01_callback.ipynb #4c6f9237
+# %% ../nbs/01_callback.ipynb #8c1a53ca
 class DispatchesEvents(KeepsLists):
     """Calls the callbacks that handle an event
 
     Args:
-        learn: the learner; its `where(event_name)` tells where in a run it is
+        learn
     """
-    def fire(self,
-        event_name: str,      # one of `EVENTS`
-    ) -> None:
+    def fire(self, event_name: str) -> None:
         """Call all callbacks that handle an event, in order
 
         Args:
-            event_name: one of `EVENTS`
+            event_name
         """
         __tracebackhide__ = True                 # IPython leaves this frame out of tracebacks
         version, listeners = self.version, self.table[event_name]
@@ -459,26 +425,7 @@ def _without_lines(code: types.CodeType) -> types.CodeType:
     consts = (_without_lines(c) if isinstance(c, types.CodeType) else c for c in code.co_consts)
     return code.replace(co_firstlineno=1, co_linetable=b'', co_consts=tuple(consts))
 
-# %% ../nbs/01_callback.ipynb #583b4124
-def settings(
-    cb: Any,   # a callback, or an object, class or partial that an adapter stands for
-) -> Any:
-    """Class, arguments and switches: equal for callbacks that do the same
-
-    Args:
-        cb: a callback, or an object, class or partial that an adapter stands for
-    """
-    if wrapped(cb) is not cb: return comparable(type(cb)), settings(made_by(cb))
-    if isinstance(cb, (type, functools.partial)) or not hasattr(cb, '__dict__'): return comparable(cb)
-    return comparable(type(cb)), comparable(_configuration(cb))
-
-def _configuration(cb: Any) -> dict[str, Any]:
-    "Arguments and switches; of a foreign callback all attributes but its learner"
-    if not isinstance(cb, Configured): return {k: v for k, v in vars(cb).items() if k not in _LINKS}
-    return arguments(cb) | {k: vars(cb)[k] for k in _SWITCHES if k in vars(cb)}
-
-_LINKS = ('learn', '_learn', '_shadows')
-
+# %% ../nbs/01_callback.ipynb #60db7856
 def wrapped(cb: Any) -> Any:
     """The foreign callback that an adapter stands for; a callback of our own is itself
 
@@ -495,34 +442,48 @@ def made_by(cb: Any) -> Any:
     """
     return vars(cb).get('factory') or wrapped(cb)
 
-# %% ../nbs/01_callback.ipynb #cd9903c6
-def class_of(
-    given: Any,    # an object, its class, or a partial of it
-) -> type:
-    """The class of what is, or will be made
+# %% ../nbs/01_callback.ipynb #9a9c4d4a
+def settings(cb: Any) -> Any:
+    """Class, arguments and switches of a callback: equal for callbacks that do the same
 
     Args:
-        given: an object, its class, or a partial of it
+        cb
+    """
+    if wrapped(cb) is not cb: return comparable(type(cb)), settings(made_by(cb))
+    if isinstance(cb, (type, functools.partial)) or not hasattr(cb, '__dict__'): return comparable(cb)
+    return comparable(type(cb)), comparable(_configuration(cb))
+
+def _configuration(cb: Any) -> dict[str, Any]:
+    "Arguments and switches; of a foreign callback all attributes but its learner"
+    if not isinstance(cb, Configured): return {k: v for k, v in vars(cb).items() if k not in _LINKS}
+    return arguments(cb) | {k: vars(cb)[k] for k in _SWITCHES if k in vars(cb)}
+
+_LINKS = ('learn', '_learn', '_shadows')
+
+# %% ../nbs/01_callback.ipynb #703614a9
+def class_of(given: Any) -> type:
+    """The class of an object, of its class, or of a partial of it
+
+    Args:
+        given
     """
     if isinstance(given, functools.partial): return class_of(given.func)
     return given if isinstance(given, type) else type(given)
 
-# %% ../nbs/01_callback.ipynb #41d1a690
-class FindsCallbacks(HoldsCallbacks):
+# %% ../nbs/01_callback.ipynb #3b36a525
+class FindsCallbacks(KeepsLists):
     """Looks up callbacks
 
     Args:
-        learn: the learner; its `where(event_name)` tells where in a run it is
+        learn
     """
     adapt: Callable[[Any], Callback | None] | None = None    # set by `all`
 
-    def find(self,
-        which: Any,            # a callback, its name, or a callback class
-    ) -> list[Callback]:
-        """The callback itself, or all of a class, its subclasses, and the class as it was defined before
+    def find(self, which: Any) -> list[Callback]:
+        """A callback, by its name too; or all of a class, its subclasses, and the class as it was before
 
         Args:
-            which: a callback, its name, or a callback class
+            which
         """
         if isinstance(which, str): return [self.names[which]] if which in self.names else []
         if not isinstance(which, type):
@@ -555,12 +516,12 @@ class FindsCallbacks(HoldsCallbacks):
         if self.adapt and (cb := self.adapt(given)) is not None: return cb
         raise TypeError(f'{given!r} is not a callback: pass an instance or a subclass of Callback')
 
-# %% ../nbs/01_callback.ipynb #5a7c35ab
-class NamesCallbacks(HoldsCallbacks):
+# %% ../nbs/01_callback.ipynb #1435736d
+class NamesCallbacks(KeepsLists):
     """Chooses the names under which a learner shows its callbacks
 
     Args:
-        learn: the learner; its `where(event_name)` tells where in a run it is
+        learn
     """
     def _is_learners(self, name: str) -> bool:
         "Whether the learner has something of its own under a name"
@@ -576,30 +537,22 @@ class NamesCallbacks(HoldsCallbacks):
         candidates = [name] + [f'{name}_{i}' for i in range(2, len(self.all) + 2)]
         return next(n for n in candidates if n not in self.names)
 
-    def show(self,
-        name: str,
-        obj: Any,     # not one of the callbacks that are in
-    ) -> None:
+    def show(self, name: str, obj: Any) -> None:
         """Show an object as `learn.<name>` until a callback needs the name; nothing if it is taken
 
         Args:
             name
-            obj: not one of the callbacks that are in
+            obj
         """
         if name not in self.names and not self._is_learners(name):
             self.shown[name] = vars(self.learn)[name] = obj
 
-# %% ../nbs/01_callback.ipynb #490a9710
-def early_names(
-    cb: Callback,   # before it is added
-) -> list[str]:     # sorted
+# %% ../nbs/01_callback.ipynb #ad17198e
+def early_names(cb: Callback) -> list[str]:
     """Names of values that a callback already has, apart from methods and properties
 
     Args:
-        cb: before it is added
-
-    Returns:
-        sorted
+        cb
     """
     own = [vars(cls) for cls in type(cb).__mro__[:type(cb).__mro__.index(Callback)]]
     values = {k for d in own for k, v in d.items() if not callable(v) and not hasattr(v, '__get__')}
@@ -610,7 +563,7 @@ class InsertsCallbacks(DispatchesEvents, NamesCallbacks):
     """Puts callbacks into the list
 
     Args:
-        learn: the learner; its `where(event_name)` tells where in a run it is
+        learn
     """
     def insert(self,
         cb: Callback,     # one that is not in
@@ -646,7 +599,7 @@ class RemovesCallbacks(DispatchesEvents, FindsCallbacks):
     """Takes callbacks out of the list
 
     Args:
-        learn: the learner; its `where(event_name)` tells where in a run it is
+        learn
     """
     def remove(self,
         which: Any,                               # a callback, its name, or a callback class
@@ -675,12 +628,12 @@ class RemovesCallbacks(DispatchesEvents, FindsCallbacks):
         if gone: self.changed()
         return gone
 
-# %% ../nbs/01_callback.ipynb #570d56c0
+# %% ../nbs/01_callback.ipynb #3aaece80
 class AddsCallbacks(InsertsCallbacks, RemovesCallbacks):
     """Adds callbacks to the end of the list, or in place of one with the same settings
 
     Args:
-        learn: the learner; its `where(event_name)` tells where in a run it is
+        learn
     """
     def add(self,
         cb: Any,                  # a callback, a callback class, or a foreign callback
@@ -705,13 +658,11 @@ class AddsCallbacks(InsertsCallbacks, RemovesCallbacks):
         print(f'learn.{name}: replaced, it was added before with the same settings')
         return self.insert(cb, at, name, mine)
 
-    def append(self,
-        cb: Any,    # as for `add`
-    ) -> None:
+    def append(self, cb: Any) -> None:
         """Add a callback
 
         Args:
-            cb: as for `add`
+            cb
         """
         self.add(cb)
 
@@ -720,19 +671,13 @@ def _take_away(cb: Callback) -> None:
                   f'make one for each, {cb}(...)', stacklevel=user_level())
     cb.learn.remove_cb(cb)
 
-# %% ../nbs/01_callback.ipynb #42ccd7df
+# %% ../nbs/01_callback.ipynb #8cc897d6
 class CallbackList(AddsCallbacks):
     """The callbacks of a learner: their order, their names, and which are called for which event
 
     Args:
-        learn: the learner; its `where(event_name)` tells where in a run it is
+        learn
     """
-    def __init__(self,
-        learn: Any,    # the learner; its `where(event_name)` tells where in a run it is
-    ):
-        super().__init__(learn)
-        self.select(False, 'fit')
-
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in vars(self).items() if k not in ('table', '_tables', '_settings', 'shown')}
 
@@ -740,16 +685,14 @@ class CallbackList(AddsCallbacks):
         vars(self).update(state, shown={}, _tables={}, _settings={id(cb): settings(cb) for cb in state['all']})
         self.select(self.training, self.purpose)
 
-# %% ../nbs/01_callback.ipynb #53ff0ddb
+# %% ../nbs/01_callback.ipynb #d4e6d342
 class CbList(list):
     "A list of callbacks, with `filter` and `sorted`"
-    def filter(self,
-        keep: Callable[[Any], Any],    # called with each
-    ) -> 'CbList':
+    def filter(self, keep: Callable[[Any], Any]) -> 'CbList':
         """Those for which `keep` is true, in a new list
 
         Args:
-            keep: called with each
+            keep
         """
         return CbList(cb for cb in self if keep(cb))
 

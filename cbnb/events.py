@@ -45,20 +45,18 @@ class Events:
 
 EVENTS = tuple(name for name in vars(Events) if name[0] != '_')
 
-# %% ../nbs/00_events.ipynb #ba007e45
+# %% ../nbs/00_events.ipynb #24d8a192
 class EventNames:
     "One attribute per event, equal to its name"
     def __init__(self): self.__dict__.update({name: name for name in EVENTS})
     def __getattr__(self, name: str) -> str:
         raise AttributeError(f'no event is called {name!r}{did_you_mean(name)}')
 
-def did_you_mean(
-    name: str,    # what was written instead of the name of an event
-) -> str:
+def did_you_mean(name: str) -> str:
     """The end of an error: the event that may be meant, or all events
 
     Args:
-        name: what was written instead of the name of an event
+        name
     """
     near = nearest(name, EVENTS)
     return f'; did you mean {near!r}?' if near else f'; the events are {", ".join(EVENTS)}'
@@ -148,7 +146,7 @@ class CancelException(Exception):
         "The events in which you may raise it"
         return [name for name in cls.level.events() if name not in (cls.level.cancelled, cls.level.after)]
 
-# %% ../nbs/00_events.ipynb #9300b27f
+# %% ../nbs/00_events.ipynb #92171f0c
 class CancelStepException(CancelException):
     "Skip the update of the weights; `after_step` follows, and the gradients are zeroed"
     level = STEP
@@ -165,7 +163,6 @@ class CancelTrainException(CancelException):
     "Skip the rest of the training batches; `after_train` and then validation follow"
     level = TRAIN
 
-# %% ../nbs/00_events.ipynb #2fcde67c
 class CancelValidException(CancelException):
     "Skip the rest of the validation batches; `after_validate` follows"
     level = VALIDATE

@@ -414,7 +414,7 @@ def test_the_gloss_of_an_event_is_where_it_is_looked_for():
 
     for name in EVENTS:
         gloss = getattr(cbnb.Callback, name).__doc__
-        assert f"    {name}: {gloss}\n" in cbnb.Callback.__doc__ + "\n" and name in dir(cbnb.Callback)
+        assert f"\n- `{name}`: {gloss}\n" in cbnb.Callback.__doc__ and name in dir(cbnb.Callback)
         assert inspect.getdoc(getattr(Mine(), name)) == gloss  # also of the one that is overridden
 
 
