@@ -1,5 +1,6 @@
 """`?` answers: the docstring of whatever a user calls names its parameters, and what is returned and raised."""
 
+import importlib
 import inspect
 import re
 
@@ -8,13 +9,18 @@ import pytest
 import cbnb.all as cbnb
 from docstrings import Module, with_docs
 from helpers import EVENTS
+from notebooks import LIB
 
 CLASSES = (cbnb.Learner, cbnb.Recorder, cbnb.DataLoaders, cbnb.Callback)
 
 
 def public() -> dict[str, object]:
-    """All that `cbnb.all` has and can be called, and the methods and properties of the classes that a user meets first."""
-    found = {name: getattr(cbnb, name) for name in cbnb.__all__ if callable(getattr(cbnb, name))}
+    """What `cbnb.all`, the metrics, and the rooms of users have and can be called; the members of the classes that a user meets first."""
+    modules = ["all", "metrics", "names.fastai"]
+    modules += [f"{folder}.{path.stem}" for folder in ("callbacks", "display", "lr") for path in sorted((LIB / folder).glob("[!_]*.py"))]
+    found = {}
+    for module in (importlib.import_module(f"cbnb.{name}") for name in modules):
+        found |= {name: member for name in module.__all__ if inspect.isroutine(member := getattr(module, name)) or inspect.isclass(member)}
     for cls in CLASSES:
         named = ((name, inspect.getattr_static(cls, name)) for name in dir(cls) if name[0] != "_" and name not in EVENTS)
         found |= {f"{cls.__name__}.{name}": member for name, member in named if callable(member) or isinstance(member, property)}

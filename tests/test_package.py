@@ -148,6 +148,41 @@ def test_import_is_light(statement: str, loaded_by_torch: set[str]):
     assert not more & set(HEAVY), f"`{statement}` brings {sorted(more & set(HEAVY))}"
 
 
+# --- the names of `cbnb.all` ---
+
+
+def test_the_names_are_those_that_were_reviewed():
+    import cbnb.all
+
+    lines = (ROOT / "tests" / "names.txt").read_text(encoding="utf-8").splitlines()
+    reviewed = [line for line in lines if line and line[0] != "#"]
+    assert sorted(cbnb.all.__all__) == sorted(reviewed) and len(reviewed) == len(set(reviewed)) <= 75
+
+
+def test_the_names_hide_nothing_that_a_notebook_imports():
+    import builtins
+
+    import numpy
+    import torch
+    import torchmetrics
+
+    import cbnb.all
+
+    kept = {"Metric", "minimum"}  # fastai's users type them
+    hidden = {name for name in cbnb.all.__all__ for module in (builtins, numpy, torch, torchmetrics) if hasattr(module, name)}
+    assert hidden == kept
+
+
+def test_the_names_of_fastai_stand_beside_them():
+    import cbnb.all
+    import cbnb.names.fastai as names
+
+    assert not set(names.__all__) & set(cbnb.all.__all__)
+    for name in names.__all__:
+        found = getattr(names, name)
+        assert found.__name__ in (name, name.removesuffix("Callback")) and found.__module__.startswith("cbnb.")
+
+
 # --- the wheel ---
 
 
@@ -269,6 +304,21 @@ def test_notebook_begins_with_title_and_subtitle(notebook: Path):
     lines = [line for line in first["source"].splitlines() if line.strip()]
     assert first["cell_type"] == "markdown" and len(lines) >= 2
     assert lines[0].startswith("# ") and lines[1].startswith("> ")
+
+
+LINK = re.compile(r"\]\(((?!\w+:)[^)#\s]+\.ipynb)")
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=name_of)
+def test_links_lead_to_notebooks(notebook: Path):
+    links = {link for cell in cells(notebook) if cell["cell_type"] == "markdown" for link in LINK.findall(cell["source"])}
+    assert not [link for link in links if not (notebook.parent / link).exists()]
+
+
+def test_the_first_page_links_to_all_others():
+    index = NBS / SETTINGS["readme_nb"]
+    links = [(NBS / link).resolve() for cell in cells(index) for link in LINK.findall(cell["source"])]
+    assert {path for path in NOTEBOOKS if path != index} == set(links)
 
 
 def public(module: str) -> list[tuple[str, object]]:

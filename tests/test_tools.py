@@ -235,3 +235,10 @@ def test_the_figures_of_a_page(tmp_path):
     found = reading.figures(path)
     assert (found.words, found.exported, found.asserts, found.defining, found.followed) == (5, [3, 1], 3, 2, 1)
     assert reading.table([path])[-1].split() == ["all", "5", "4", "2", "3", "0%", "75.0", "50%"]
+
+
+def test_a_page_counts_for_the_core_or_for_its_room():
+    pages = [notebooks.NBS / name for name in ("07_learner.ipynb", "lr/rules.ipynb", "index.ipynb")]
+    assert [reading.group(page) for page in pages] == ["core", "lr/", "index and roof"]
+    sums = reading.table([notebooks.NBS / "lr" / "rules.ipynb", notebooks.NBS / "all.ipynb"])[3:]
+    assert [line[:20].strip() for line in sums] == ["", "lr/", "index and roof", "all"]
