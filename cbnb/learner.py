@@ -933,7 +933,7 @@ def _name(f: Any) -> str:
     if isinstance(f, torch.optim.Optimizer): return type(f).__name__
     return getattr(f, '__name__', None) or str(f)
 
-# %% ../nbs/07_learner.ipynb #15cab4fe
+# %% ../nbs/07_learner.ipynb #db9c2e9b
 class Shows:
     "A line for the prompt, and a table for a notebook"
     def __repr__(self) -> str:
@@ -943,8 +943,8 @@ class Shows:
 
     def _repr_html_(self) -> str:
         last = [row for run in self._runs()[-1:] for row in run.epochs[-1:]]
-        values = [f'{k} {number(v)}' for row in last for k, v in row.items()
-                  if k not in ('epoch', 'step', 'time', 'complete') and v is not None]
+        values = [f'{k} {number(v) if isinstance(v, (int, float)) else brief(v)}' for row in last
+                  for k, v in row.items() if k not in ('epoch', 'step', 'time', 'complete')]
         loss = [] if self.loss_func is None else [brief(self.loss_func)]
         wd = [] if self.wd is None else [f'wd={self.wd}']
         rows = dict(model=self._model_words(), data=[repr(self.dls)], loss=loss, optimizer=[

@@ -777,3 +777,16 @@ def test_the_loop_that_runs_is_the_one_that_is_printed(name):
     end = len(seen) - seen[::-1].index("after_fit")  # after it, gradients are zeroed once more
     begun = seen.index("before_fit")
     assert seen[begun:end] == planned(base.FIT, repeat, level)
+
+
+def test_the_table_of_a_learner_is_escaped_and_has_the_last_epoch():
+    learn = line_learner(2, metrics=lambda pred, y: (pred - y).abs().mean())
+    assert "<td style=\"text-align:left\">0 epochs</td>" in learn._repr_html_()
+    learn.fit(1)
+    page = learn._repr_html_()
+    assert "1 epoch, train_loss 10.64, valid_loss 5.325, &lt;lambda&gt; 1.92" in page and "<lambda>" not in page
+    assert "color" not in page  # legible on light and on dark
+    learn.recorder.history.runs[-1].epochs[-1]["words"] = [1, "<b>"]
+    assert "words [1, &#x27;&lt;b&gt;&#x27;]" in learn._repr_html_()
+    learn.loss_func = None
+    assert "loss</td>" not in learn._repr_html_()
