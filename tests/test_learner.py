@@ -781,7 +781,7 @@ def test_the_loop_that_runs_is_the_one_that_is_printed(name):
 
 def test_the_table_of_a_learner_is_escaped_and_has_the_last_epoch():
     learn = line_learner(2, metrics=lambda pred, y: (pred - y).abs().mean())
-    assert "<td style=\"text-align:left\">0 epochs</td>" in learn._repr_html_()
+    assert '<td style="text-align:left">0 epochs</td>' in learn._repr_html_()
     learn.fit(1)
     page = learn._repr_html_()
     assert "1 epoch, train_loss 10.64, valid_loss 5.325, &lt;lambda&gt; 1.92" in page and "<lambda>" not in page
