@@ -82,27 +82,24 @@ class OneBatch:
             if on['after_pred']: fire('after_pred')
             step.loss(self)
             if on['after_loss']: fire('after_loss')
-            if self.training and self.loss_grad is not None: self._update(step, on, fire)
+            if self.training and self.loss_grad is not None:
+                try:
+                    if on['before_backward']: fire('before_backward')
+                    step.backward(self)
+                except CancelBackwardException: fire('after_cancel_backward')
+                if on['after_backward']: fire('after_backward')
+                try:
+                    if on['before_step']: fire('before_step')
+                    step.step(self)
+                except CancelStepException: fire('after_cancel_step')
+                if on['after_step']: fire('after_step')
+                step.zero_grad(self)
         except CancelBatchException:
             if on['after_cancel_batch']: fire('after_cancel_batch')
         if self.training:
             self.train_iter += 1
             if self.n_iter: self.pct_train = (self.epoch + (i + 1)/self.n_iter)/self.n_epoch
         if on['after_batch']: fire('after_batch')
-
-    def _update(self, step: Step, on: Mapping[str, list], fire: Callable[[str], None]) -> None:
-        __tracebackhide__ = True
-        try:
-            if on['before_backward']: fire('before_backward')
-            step.backward(self)
-        except CancelBackwardException: fire('after_cancel_backward')
-        if on['after_backward']: fire('after_backward')
-        try:
-            if on['before_step']: fire('before_step')
-            step.step(self)
-        except CancelStepException: fire('after_cancel_step')
-        if on['after_step']: fire('after_step')
-        step.zero_grad(self)
 
 # %% ../nbs/07_learner.ipynb #d92c5911
 class Loop:
@@ -936,7 +933,7 @@ def _name(f: Any) -> str:
     if isinstance(f, torch.optim.Optimizer): return type(f).__name__
     return getattr(f, '__name__', None) or str(f)
 
-# %% ../nbs/07_learner.ipynb #15cab4fe
+# %% ../nbs/07_learner.ipynb #db9c2e9b
 class Shows:
     "A line for the prompt, and a table for a notebook"
     def __repr__(self) -> str:
@@ -946,8 +943,8 @@ class Shows:
 
     def _repr_html_(self) -> str:
         last = [row for run in self._runs()[-1:] for row in run.epochs[-1:]]
-        values = [f'{k} {number(v)}' for row in last for k, v in row.items()
-                  if k not in ('epoch', 'step', 'time', 'complete') and v is not None]
+        values = [f'{k} {number(v) if isinstance(v, (int, float)) else brief(v)}' for row in last
+                  for k, v in row.items() if k not in ('epoch', 'step', 'time', 'complete')]
         loss = [] if self.loss_func is None else [brief(self.loss_func)]
         wd = [] if self.wd is None else [f'wd={self.wd}']
         rows = dict(model=self._model_words(), data=[repr(self.dls)], loss=loss, optimizer=[
