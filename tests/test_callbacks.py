@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import functools
+import html
 import inspect
 import pathlib
 import pickle
@@ -688,23 +689,27 @@ def test_a_repr_is_short_and_has_no_address():
 
 
 def test_a_learner_shows_what_it_trains_with():
+    """A line at the prompt, and a table in a notebook."""
     learn = line_learner(metrics=cbnb.accuracy, wd=0.5)
+    assert repr(learn) == "Learner(Line, 2 parameters, SGD, cpu; 0 epochs trained)"
+    page = learn._repr_html_()
     for text in (
-        "Line with 2 parameters",
+        "Line, 2 parameters",
         "MSELoss",
         "SGD",
         "lr=0.1",
         "wd=0.5",
         "accuracy",
-        "batches: 2, 1",
+        html.escape(repr(learn.dls)),
         "TrainEvalCallback()",
         "0 epochs",
     ):
-        assert text in repr(learn)
-    assert "\n" not in repr(learn)
+        assert text in page
     learn.metrics = None
     learn.fit(2)
-    assert "2 epochs trained" in repr(learn) and "metrics" not in repr(learn)
+    assert repr(learn) == "Learner(Line, 2 parameters, SGD, cpu; 2 epochs trained)"
+    page = learn._repr_html_()
+    assert "2 epochs, train_loss " in page and ", valid_loss " in page and "metrics" not in page
     assert "Line" in repr(cbnb.Learner(learn.dls, Line(), nn.MSELoss(), default_cbs=False))
 
 
