@@ -104,6 +104,7 @@ def unreduced(
                         "nor an argument `reduction` that could be 'none'")
     yield partial(loss_func, reduction='none')
 
+# %% ../../nbs/callbacks/predictions.ipynb #630ba59b
 def item_losses(
     loss_func: Any,    # a module with `reduction`, or a function that takes it as an argument
     pred: Any,         # the prediction of a batch
@@ -292,45 +293,8 @@ class OfOneRun(Callback):
     def _leave(self) -> None: self._home = None
 
 # %% ../../nbs/callbacks/predictions.ipynb #22b0ef97
-class GatherPredsCallback(OfOneRun):
-    """Keeps or writes the predictions and targets of a validation phase, and more if asked to
-
-    Args:
-        with_input: keep the inputs
-        with_loss: keep a loss for each item
-        save_preds: write predictions to this folder
-        save_targs: write targets to this folder
-        with_preds: keep the predictions
-        with_targs: keep the targets
-        concat_dim: dimension along which batches are joined
-        act: applied to the prediction of each batch
-        pickle_protocol: of the files; torch reads those above 3 only with trust
-
-    Raises:
-        ValueError: save_preds and save_targs are the same folder, {save_preds}: they would overwrite
-            each other
-    """
-    def __init__(self,
-        with_input: bool = False,    # keep the inputs
-        with_loss: bool = False,     # keep a loss for each item
-        save_preds: str | Path | None = None,    # write predictions to this folder
-        save_targs: str | Path | None = None,    # write targets to this folder
-        with_preds: bool = True,     # keep the predictions
-        with_targs: bool = True,     # keep the targets
-        concat_dim: int = 0,         # dimension along which batches are joined
-        act: Callable[[Any], Any] | None = None,    # applied to the prediction of each batch
-        pickle_protocol: int = 2,    # of the files; torch reads those above 3 only with trust
-    ):
-        if save_preds is not None and save_targs is not None \
-                and Path(save_preds).absolute() == Path(save_targs).absolute():
-            raise ValueError(f'save_preds and save_targs are the same folder, {save_preds}: '
-                             'they would overwrite each other')
-        self.with_input, self.with_loss, self.concat_dim = with_input, with_loss, concat_dim
-        self.save_preds, self.save_targs, self.act = save_preds, save_targs, act
-        self.with_preds, self.with_targs = with_preds, with_targs
-        self.pickle_protocol = pickle_protocol
-        self._empty()
-
+class _KeepsBatches(OfOneRun):
+    "Keeps or writes each batch of a validation phase"
     def _empty(self) -> None:
         self.inputs, self.preds, self.targets, self.losses = [], [], [], []
         self.n_batches = 0                       # so many were seen
@@ -359,31 +323,68 @@ class GatherPredsCallback(OfOneRun):
         if kept: parts.append(batch)
 
 # %% ../../nbs/callbacks/predictions.ipynb #06980feb
-@patch
-def gathered(self: GatherPredsCallback,
-    parts: list[Any],   # `inputs`, `preds`, `targets` or `losses` of this callback
-) -> Any:               # None if there are none
-    """The batches of one kind joined, on the CPU
+class GatherPredsCallback(_KeepsBatches):
+    """Keeps or writes the predictions and targets of a validation phase, and more on request
 
     Args:
-        parts: `inputs`, `preds`, `targets` or `losses` of this callback
+        with_input: keep the inputs
+        with_loss: keep a loss for each item
+        save_preds: write predictions to this folder; None: to none
+        save_targs: write targets to this folder; None: to none
+        with_preds: keep the predictions
+        with_targs: keep the targets
+        concat_dim: dimension along which batches are joined
+        act: applied to the prediction of each batch; None: nothing
+        pickle_protocol: of the files; torch reads those above 3 only with trust
 
-    Returns:
-        None if there are none
+    Raises:
+        ValueError: save_preds and save_targs are the same folder, {save_preds}: they would overwrite
+            each other
     """
-    if not parts or all(part is None for part in parts): return None
-    return detached(joined(parts, self.concat_dim))
+    def __init__(self,
+        with_input: bool = False,    # keep the inputs
+        with_loss: bool = False,     # keep a loss for each item
+        save_preds: str | Path | None = None,    # write predictions to this folder; None: to none
+        save_targs: str | Path | None = None,    # write targets to this folder; None: to none
+        with_preds: bool = True,     # keep the predictions
+        with_targs: bool = True,     # keep the targets
+        concat_dim: int = 0,         # dimension along which batches are joined
+        act: Callable[[Any], Any] | None = None,    # applied to the prediction of each batch; None: nothing
+        pickle_protocol: int = 2,    # of the files; torch reads those above 3 only with trust
+    ):
+        if save_preds is not None and save_targs is not None \
+                and Path(save_preds).absolute() == Path(save_targs).absolute():
+            raise ValueError(f'save_preds and save_targs are the same folder, {save_preds}: '
+                             'they would overwrite each other')
+        self.with_input, self.with_loss, self.concat_dim = with_input, with_loss, concat_dim
+        self.save_preds, self.save_targs, self.act = save_preds, save_targs, act
+        self.with_preds, self.with_targs = with_preds, with_targs
+        self.pickle_protocol = pickle_protocol
+        self._empty()
 
-@patch
-def all_tensors(self: GatherPredsCallback) -> list[Any]:
-    "(inputs,) predictions, targets(, losses), joined; None for what was not kept"
-    def where(folder: str | Path | None, parts: list[Any]) -> Any:
-        saved = not parts and folder is not None and Path(folder).is_dir()
-        return SavedBatches(folder, trust=self.pickle_protocol > 3) if saved else self.gathered(parts)
-    inputs = [self.gathered(self.inputs)] if self.with_input else []
-    losses = [self.gathered(self.losses)] if self.with_loss else []
-    return [*inputs, where(self.save_preds, self.preds), where(self.save_targs, self.targets),
-            *losses]
+    def gathered(self,
+        parts: list[Any],   # `inputs`, `preds`, `targets` or `losses` of this callback
+    ) -> Any:               # None if there are none
+        """The batches of one kind joined, on the CPU
+
+        Args:
+            parts: `inputs`, `preds`, `targets` or `losses` of this callback
+
+        Returns:
+            None if there are none
+        """
+        if not parts or all(part is None for part in parts): return None
+        return detached(joined(parts, self.concat_dim))
+
+    def all_tensors(self) -> list[Any]:
+        "(inputs,) predictions, targets(, losses), joined; None for what was not kept"
+        def where(folder: str | Path | None, parts: list[Any]) -> Any:
+            saved = not parts and folder is not None and Path(folder).is_dir()
+            return SavedBatches(folder, trust=self.pickle_protocol > 3) if saved else self.gathered(parts)
+        inputs = [self.gathered(self.inputs)] if self.with_input else []
+        losses = [self.gathered(self.losses)] if self.with_loss else []
+        return [*inputs, where(self.save_preds, self.preds), where(self.save_targs, self.targets),
+                *losses]
 
 # %% ../../nbs/callbacks/predictions.ipynb #a81b0052
 def in_order(

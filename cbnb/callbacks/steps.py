@@ -20,7 +20,6 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import Optimizer
 
 # %% ../../nbs/callbacks/steps.ipynb #660d0241
-from ..basics.patch import patch
 from ..data import split_batch
 from ..learner import Learner, Step, as_loss, call_on_batch, modules_of
 from ..optim import MultiOptimizer
@@ -91,14 +90,14 @@ class ModelStep(Step):
 
 # %% ../../nbs/callbacks/steps.ipynb #42bbd80b
 def above_zero(
-    value: Any,    # what somebody passed
-    name: str,     # what it is called
+    value: Any,    # the argument
+    name: str,     # its name
 ) -> float:
     """`value` as a finite float above 0, or an error that shows it
 
     Args:
-        value: what somebody passed
-        name: what it is called
+        value: the argument
+        name: its name
 
     Raises:
         ValueError: {name}=0 should be above 0
@@ -123,6 +122,7 @@ def check_parts(**given: Any) -> None:
     if opt is not None and not hasattr(opt, 'param_groups'): raise TypeError(
         f'opt={opt!r} is no optimizer; several can be one, MultiOptimizer([...])')
 
+# %% ../../nbs/callbacks/steps.ipynb #8088c4a6
 def trainable(opt: Optimizer) -> list[Tensor]:
     """What an optimizer holds and may change
 
@@ -139,7 +139,7 @@ def _nonempty(params: list) -> list:
 @contextmanager
 def unscaled(
     params: list[Tensor],   # whose gradients are computed inside, of a loss that was scaled
-    loss_scale: float,            # by this
+    loss_scale: float,      # by this
 ) -> Iterator[None]:
     """Divide new gradients by `loss_scale` at the end, and leave those that were there as they are
 
@@ -156,8 +156,25 @@ def unscaled(
     for p in params:
         if p.grad is not None: p.grad.div_(loss_scale)
 
+# %% ../../nbs/callbacks/steps.ipynb #063c3719
+class _CalledByHand(ModelStep):
+    "A training step that is called with a batch"
+    def __call__(self, *batch: Any) -> Any:
+        "Train with one batch, given whole or by its elements; returns the loss before the update"
+        state = StepState(self, batch, training=True)
+        if isinstance(self.model, nn.Module): self.model.train()
+        self.zero_grad(state)            # gradients from before are not of this batch
+        with torch.enable_grad():
+            self.predict(state)
+            self.loss(state)
+            if state.loss_grad is None: raise ValueError('the batch has no targets: see n_inp')
+            self.backward(state)
+            self.step(state)
+        self.zero_grad(state)
+        return state.loss if state.step_result is None else state.step_result
+
 # %% ../../nbs/callbacks/steps.ipynb #7432331e
-class TrainStep(ModelStep):
+class TrainStep(_CalledByHand):
     """One update: forward, backward, step; in a learner, or called with a batch
 
     Args:
@@ -171,7 +188,7 @@ class TrainStep(ModelStep):
         model: Any = None,             # returns predictions; None: the learner's
         loss_func: Callable[..., Tensor] | None = None,   # None: the learner's, or the model's result
         opt: Optimizer | None = None,  # only what it holds is updated; None: the learner's
-        loss_scale: float = 1.0,             # the loss is multiplied by this, and the gradients divided
+        loss_scale: float = 1.0,       # the loss is multiplied by this, and the gradients divided
         n_inp: int | None = None,      # called by hand: how many are inputs; None: all but the last
     ):
         check_parts(model=model, loss_func=loss_func, opt=opt)
@@ -183,7 +200,7 @@ class TrainStep(ModelStep):
         learn.pred = call_on_batch(self.model_for(learn), learn)
 
     def model_is_loss(self, learn: Any) -> bool:
-        """Whether the model returns the loss, since nobody else does
+        """Whether the model returns the loss, since there is no loss function
 
         Args:
             learn
@@ -201,22 +218,6 @@ class TrainStep(ModelStep):
     def backward(self, learn):
         params = _nonempty(trainable(learn.opt))
         with unscaled(params, self.loss_scale): learn.loss_grad.backward(inputs=params)
-
-# %% ../../nbs/callbacks/steps.ipynb #063c3719
-@patch
-def __call__(self: TrainStep, *batch: Any) -> Any:
-    "Train with one batch, given whole or by its elements; returns the loss before the update"
-    state = StepState(self, batch, training=True)
-    if isinstance(self.model, nn.Module): self.model.train()
-    self.zero_grad(state)            # what somebody left behind is not of this batch
-    with torch.enable_grad():
-        self.predict(state)
-        self.loss(state)
-        if state.loss_grad is None: raise ValueError('the batch has no targets: see n_inp')
-        self.backward(state)
-        self.step(state)
-    self.zero_grad(state)
-    return state.loss if state.step_result is None else state.step_result
 
 # %% ../../nbs/callbacks/steps.ipynb #ed23b763
 _CLIPS = {'value': clip_grad_value_, 'global': clip_grad_norm_,
@@ -279,6 +280,7 @@ def with_params(
             f'loss {i} depends on no parameter that is trained, and its optimizer has some')
     return [(loss, params) for loss, params in pairs if params]
 
+# %% ../../nbs/callbacks/steps.ipynb #7712af2c
 def n_losses(
     found: Any,    # what should be losses, and maybe more
     n: int,        # how many optimizers there are
