@@ -25,7 +25,6 @@ from torch import nn
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #b058d9b6
 from ..callbacks import saving        # gives learners `save` and `load`
-from ..basics.patch import patch
 from ..basics.notices import user_level, shell
 from ..data import find_bs
 from .fastai_v1_loop import Data, V1Metric, recorders, wrap
@@ -391,8 +390,55 @@ class Recorder(LearnerCallback):
         value = getattr(own[0], name)
         return list(torch.as_tensor(value)) if name == 'losses' else value
 
+# %% ../../nbs/dialects/fastai_v1.ipynb #95225350
+class _Calls(NativeLearner):
+    "`fit`, `validate` and `load` with the arguments of fastai v1"
+    def fit(self,
+        epochs: int,                    # number of epochs
+        lr: Any = slice(0.003),         # learning rate: a number; a slice or list for groups
+        wd: float | None = None,        # weight decay; None: the learner's
+        callbacks: Any = None,          # for this fit only
+        *args: Any, **kwargs: Any,      # more, for `fit` of cbnb
+    ) -> None:
+        "Train for `epochs` epochs"
+        cbs = [*as_list(callbacks), *as_list(kwargs.pop('cbs', None))]
+        NativeLearner.fit(self, epochs, lr, wd, cbs, *args, **kwargs)
+
+    def validate(self,
+        dl: Any = None,           # a loader; None: the validation set
+        callbacks: Any = None,    # for its length
+        metrics: Any = None,      # in place of the learner's
+    ) -> list[float] | None:      # the loss and the metrics
+        "Loss and metrics on a loader"
+        own = self.metrics
+        try:
+            if metrics is not None: self.metrics = metrics
+            return NativeLearner.validate(self, dl=dl, cbs=callbacks)
+        finally: self.metrics = own
+
+    def load(self,
+        *args: Any,
+        purge: bool = True,             # there is nothing to purge: loading copies into the model
+        remove_module: bool = False,    # True is an error: the names in a file are the model's
+        **kwargs: Any,                  # these and the first as for `load` of cbnb
+    ) -> 'Learner':
+        "Load what `save` has written"
+        if remove_module: raise ValueError(
+            "remove_module=True: rename the keys of the file, {k.removeprefix('module.'): v}, with torch.load")
+        return NativeLearner.load(self, *args, **kwargs)
+
+# %% ../../nbs/dialects/fastai_v1.ipynb #113d725d
+def _refuse_wd(true_wd: bool, bn_wd: bool) -> None:
+    if not true_wd: raise ValueError('true_wd=False: that is torch.optim.Adam, as opt_func; AdamW has true decay')
+    if not bn_wd: raise ValueError('bn_wd=False: give batch norm layers a group of their own, '
+                                   'by layer_groups, and wd=0 for it in the optimizer')
+
+def _as_given(groups: list, model: nn.Module) -> list: return groups
+
+def _no_row(row: list) -> None: "In place of a table"
+
 # %% ../../nbs/dialects/fastai_v1.ipynb #9eb261e6
-class Learner(NativeLearner):
+class Learner(_Calls):
     """A learner with the arguments and methods of fastai v1
 
     Args:
@@ -470,82 +516,6 @@ class Learner(NativeLearner):
             clip: highest norm
         """
         return self.add_cb(functools.partial(GradientClipping, clip=clip))
-
-def _refuse_wd(true_wd: bool, bn_wd: bool) -> None:
-    if not true_wd: raise ValueError('true_wd=False: that is torch.optim.Adam, as opt_func; AdamW has true decay')
-    if not bn_wd: raise ValueError('bn_wd=False: give batch norm layers a group of their own, '
-                                   'by layer_groups, and wd=0 for it in the optimizer')
-
-def _as_given(groups: list, model: nn.Module) -> list: return groups
-
-def _no_row(row: list) -> None: "In place of a table"
-
-# %% ../../nbs/dialects/fastai_v1.ipynb #95225350
-@patch
-def fit(self: Learner,
-    epochs: int,                    # number of epochs
-    lr: Any = slice(0.003),         # learning rate: a number; a slice or list for groups
-    wd: float | None = None,        # weight decay; None: the learner's
-    callbacks: Any = None,          # for this fit only
-    *args: Any, **kwargs: Any,      # more, for `fit` of cbnb
-) -> None:
-    """Train for `epochs` epochs
-
-    Args:
-        epochs: number of epochs
-        lr: learning rate: a number; a slice or list for groups
-        wd: weight decay; None: the learner's
-        callbacks: for this fit only
-        *args: more, for `fit` of cbnb
-        **kwargs: more, for `fit` of cbnb
-    """
-    cbs = [*as_list(callbacks), *as_list(kwargs.pop('cbs', None))]
-    NativeLearner.fit(self, epochs, lr, wd, cbs, *args, **kwargs)
-
-@patch
-def validate(self: Learner,
-    dl: Any = None,           # a loader; None: the validation set
-    callbacks: Any = None,    # for its length
-    metrics: Any = None,      # in place of the learner's
-) -> list[float] | None:      # the loss and the metrics
-    """Loss and metrics on a loader
-
-    Args:
-        dl: a loader; None: the validation set
-        callbacks: for its length
-        metrics: in place of the learner's
-
-    Returns:
-        the loss and the metrics
-    """
-    own = self.metrics
-    try:
-        if metrics is not None: self.metrics = metrics
-        return NativeLearner.validate(self, dl=dl, cbs=callbacks)
-    finally: self.metrics = own
-
-@patch
-def load(self: Learner,
-    *args: Any,
-    purge: bool = True,             # there is nothing to purge: loading copies into the model
-    remove_module: bool = False,    # True is an error: the names in a file are the model's
-    **kwargs: Any,                  # these and the first as for `load` of cbnb
-) -> Learner:
-    """Load what `save` has written
-
-    Args:
-        *args
-        purge: there is nothing to purge: loading copies into the model
-        remove_module: True is an error: the names in a file are the model's
-        **kwargs: these and the first as for `load` of cbnb
-
-    Raises:
-        ValueError: remove_module=True: rename the keys of the file, {k.removeprefix('module.'): v},
-            with torch.load
-    """
-    if remove_module: raise ValueError(
-        "remove_module=True: rename the keys of the file, {k.removeprefix('module.'): v}, with torch.load")
-    return NativeLearner.load(self, *args, **kwargs)
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #224f54f1
 TerminateOnNaN, EarlyStopping = TerminateOnNaNCallback, EarlyStoppingCallback

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #aae590de
-from ..basics.patch import patch
 from ..data import n_batches
 from .fastai_v1_loop import listeners
 from .fastai_v1_slots import LearnerCallback
@@ -24,8 +23,36 @@ from ..optim import hyper_key, set_hyper, spread_lrs
 from ..schedule import SchedCos, SchedExp, SchedLin, SchedNo, SchedPoly
 from ..snapshot import snapshot
 
+# %% ../../nbs/dialects/fastai_v1_schedules.ipynb #0b865be5
+class _Follows(LearnerCallback):
+    "Follows a schedule of two parts, batch by batch"
+    def _set(self) -> None:
+        k = min(self.at, self.n)
+        if k == 0: part, pos = self.up, 0.               # also if there is no batch to go up in
+        elif k < self.n_up: part, pos = self.up, k/self.n_up
+        else: part, pos = self.down, (k - self.n_up)/max(self.n - self.n_up, 1)
+        for name, sched in part.items():
+            if hyper_key(self.opt, name): set_hyper(self.opt, name, sched(pos))
+
+    def jump_to_epoch(self, epoch: int) -> None:
+        "Go on from the start of this epoch"
+        self.at = self.per_epoch*epoch
+        self._set()
+
+    def on_batch_end(self, train, num_batch, **kwargs) -> Any:
+        "Set the values for the next batch; stop if the schedule is at its end"
+        if not train: return
+        self.at += 1
+        self._set()
+        if self.at >= self.n and num_batch + 1 < self.per_epoch:
+            return {'stop_epoch': True, 'stop_training': True}
+
+    def on_epoch_end(self, epoch, n_epochs, **kwargs) -> Any:
+        "Stop if the schedule is at its end, and the fit is not"
+        if self.at >= self.n and epoch + 1 < n_epochs: return {'stop_training': True}
+
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #a6719af7
-class OneCycleScheduler(LearnerCallback):
+class OneCycleScheduler(_Follows):
     """The one-cycle schedule of fastai v1
 
     Args:
@@ -74,52 +101,6 @@ class OneCycleScheduler(LearnerCallback):
         self.down = dict(lr=SchedCos(top, last), mom=SchedCos(low, mom))
         self._set()
         if self.start_epoch: return {'epoch': self.start_epoch}
-
-# %% ../../nbs/dialects/fastai_v1_schedules.ipynb #c1277c0f
-@patch
-def _set(self: OneCycleScheduler) -> None:
-    k = min(self.at, self.n)
-    if k == 0: part, pos = self.up, 0.               # also if there is no batch to go up in
-    elif k < self.n_up: part, pos = self.up, k/self.n_up
-    else: part, pos = self.down, (k - self.n_up)/max(self.n - self.n_up, 1)
-    for name, sched in part.items():
-        if hyper_key(self.opt, name): set_hyper(self.opt, name, sched(pos))
-
-@patch
-def jump_to_epoch(self: OneCycleScheduler, epoch: int) -> None:
-    """Go on from the start of this epoch
-
-    Args:
-        epoch
-    """
-    self.at = self.per_epoch*epoch
-    self._set()
-
-@patch
-def on_batch_end(self: OneCycleScheduler, train, num_batch, **kwargs) -> Any:
-    """Set the values for the next batch; stop if the schedule is at its end
-
-    Args:
-        train
-        num_batch
-        **kwargs
-    """
-    if not train: return
-    self.at += 1
-    self._set()
-    if self.at >= self.n and num_batch + 1 < self.per_epoch:
-        return {'stop_epoch': True, 'stop_training': True}
-
-@patch
-def on_epoch_end(self: OneCycleScheduler, epoch, n_epochs, **kwargs) -> Any:
-    """Stop if the schedule is at its end, and the fit is not
-
-    Args:
-        epoch
-        n_epochs
-        **kwargs
-    """
-    if self.at >= self.n and epoch + 1 < n_epochs: return {'stop_training': True}
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #4c200719
 def fit_one_cycle(

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PLACES', 'OLD_NAMES', 'MissingName', 'Params', 'Output', 'as_output', 'RunContext', 'Rate', 'SporeNames',
-           'lend_spore_names', 'Callback', 'listener', 'old_names', 'train_params', 'length', 'net_outputs', 'same',
-           'Session', 'warn_old_names', 'element', 'recorded_phase', 'MindSporeAdapter', 'wrap']
+           'lend_spore_names', 'Callback', 'listener', 'old_names', 'train_params', 'length', 'same', 'net_outputs',
+           'element', 'warn_old_names', 'recorded_phase', 'Session', 'MindSporeAdapter', 'wrap']
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #6e41c679
 import copy
@@ -21,7 +21,6 @@ from torch import Tensor
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #97166aa2
 from ..callback import CancelFitException, CancelTrainException, CancelValidException
-from ..basics.patch import patch
 from ..basics.notices import user_level
 from ..data import map_tensors, n_batches
 from .detect import Adapter
@@ -31,13 +30,14 @@ from ..optim import LentNames, MultiOptimizer, get_hyper, lend_names, set_hyper
 from ..recorder import PhaseMetrics, Recorder
 from ..undo import UndoStack
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #4db4f5fa
+# %% ../../nbs/dialects/mindspore_context.ipynb #fe3519db
 class MissingName(AttributeError, KeyError):
     "The context does not have this name now"
     def __str__(self) -> str: return str(self.args[0])      # KeyError would show quotes around it
 
-class Params(dict):
-    "What callbacks are told, as attributes and as items"
+# %% ../../nbs/dialects/mindspore_context.ipynb #4db4f5fa
+class _Names(dict):
+    "A dict whose items are attributes, too"
     __slots__ = ()                      # attributes are items, there is no other place for them
     def __missing__(self, name: Any) -> Any:
         raise MissingName(f'the context has no {name!r} at this point; '
@@ -49,21 +49,23 @@ class Params(dict):
         del self[name]
     def __dir__(self) -> list[str]: return sorted({*dir(dict), *map(str, self)})
 
+# %% ../../nbs/dialects/mindspore_context.ipynb #8ef061e7
+class Params(_Names):
+    "The state of a run for its callbacks, as attributes and as items"
+    __slots__ = ()
     @property
     def metrics_partial(self) -> bool:
-        "Whether the metrics are those of an evaluation that was stopped before its last batch"
+        "Whether the metrics are of an evaluation that was stopped before its last batch"
         return self.get('metrics_partial', False)
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #45c0b041
-@patch
-def __deepcopy__(self: Params, memo: dict) -> Params:
-    new = memo[id(self)] = Params()
-    for name, value in self.items():
-        try: new[name] = copy.deepcopy(value, memo)
-        except Exception: new[name] = value           # whatever its own copying raises
-    return new
+    def __deepcopy__(self, memo: dict) -> 'Params':
+        new = memo[id(self)] = Params()
+        for name, value in self.items():
+            try: new[name] = copy.deepcopy(value, memo)
+            except Exception: new[name] = value           # it cannot be copied
+        return new
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #54a19172
+# %% ../../nbs/dialects/mindspore_context.ipynb #db01077e
 class Output(Tensor):
     "A tensor without a graph, with `asnumpy`, that formats as a number if it is one"
     def asnumpy(self) -> Any:
@@ -77,6 +79,7 @@ class Output(Tensor):
         return format(self.item() if spec and self.ndim == 0 else str(self), spec)
     def __round__(self, n: int | None = None) -> Any: return round(self.item(), n)
 
+# %% ../../nbs/dialects/mindspore_context.ipynb #54a19172
 def as_output(
     value: Any,    # nested tensors
 ) -> Any:          # the same nesting
@@ -95,10 +98,10 @@ def as_output(
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #e4147a5d
 class RunContext:
-    """What each method of a callback gets: the dictionary, and the way to stop
+    """The argument of each method of a callback: the dictionary, and a way to stop
 
     Args:
-        original_args: what `original_args()` gives back
+        original_args: returned by `original_args()`
         training: in an evaluation within a fit: the fit's context
 
     Raises:
@@ -106,7 +109,7 @@ class RunContext:
             {type(original_args)}.
     """
     def __init__(self,
-        original_args: dict,                    # what `original_args()` gives back
+        original_args: dict,                    # returned by `original_args()`
         training: 'RunContext | None' = None,   # in an evaluation within a fit: the fit's context
     ):
         if not isinstance(original_args, dict): raise TypeError(
@@ -135,10 +138,10 @@ class RunContext:
         if training and self._training: self._training.request_stop()
 
     def get_stop_requested(self) -> bool:
-        "Whether somebody has asked to stop"
+        "Whether a stop was requested"
         return self._stop
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #49a87ac1
+# %% ../../nbs/dialects/mindspore_context.ipynb #3bfd31a4
 class Rate(Output):
     "A learning rate as MindSpore has it, a parameter whose value can be set"
     opt = None        # the optimizer that it is of
@@ -158,6 +161,7 @@ class Rate(Output):
         return self.opt.learning_rate
     assign_value = set_data
 
+# %% ../../nbs/dialects/mindspore_context.ipynb #49a87ac1
 class SporeNames(LentNames):
     "What callbacks of MindSpore read of an optimizer, for an optimizer of torch"
     @property
@@ -182,6 +186,7 @@ class SporeNames(LentNames):
         return tuple(p for group in self.param_groups for p in group['params'])
     def get_parameters(self) -> Iterator[Tensor]: return iter(self.parameters)
 
+# %% ../../nbs/dialects/mindspore_context.ipynb #76e6cba5
 def lend_spore_names(
     opt: Any,                           # an optimizer, several as one, or None
     steps_done: Function[[], int],      # in this fit
@@ -199,22 +204,26 @@ def lend_spore_names(
         undo.set(one, '_steps_done', lambda: steps_done())      # a function is not copied, a method is
         lend_names(one, SporeNames, undo)
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #2bd8cbf3
+# %% ../../nbs/dialects/mindspore_context.ipynb #f8ae8513
 PLACES = ('begin', 'epoch_begin', 'step_begin', 'step_end', 'epoch_end', 'end')
 OLD_NAMES = {f'on_{phase}_{place}': place for phase in ('train', 'eval') for place in PLACES}
 
-class Callback:
-    "Base of callbacks in MindSpore's style; a callback may do without it"
-    dialect = 'mindspore'     # so that it is recognised whatever other methods it has
-    eval_in_fit = True        # False: no `on_eval_*` for the evaluations within a fit
-    def __enter__(self) -> 'Callback': return self
-    def __exit__(self, *err: Any) -> None: pass
+# %% ../../nbs/dialects/mindspore_context.ipynb #2bd8cbf3
+class _OldPlaces:
+    "The old names"
     def begin(self, run_context: RunContext) -> None: "Old name, for training and evaluation"
     def epoch_begin(self, run_context: RunContext) -> None: "Old name"
     def step_begin(self, run_context: RunContext) -> None: "Old name"
     def step_end(self, run_context: RunContext) -> None: "Old name"
     def epoch_end(self, run_context: RunContext) -> None: "Old name"
     def end(self, run_context: RunContext) -> None: "Old name"
+
+class Callback(_OldPlaces):
+    "Base of callbacks in MindSpore's style; a callback may do without it"
+    dialect = 'mindspore'     # so it is detected whatever other methods it has
+    eval_in_fit = True        # False: no `on_eval_*` for the evaluations within a fit
+    def __enter__(self) -> 'Callback': return self
+    def __exit__(self, *err: Any) -> None: pass
     def on_train_begin(self, run_context: RunContext) -> None: self.begin(run_context)
     def on_train_epoch_begin(self, run_context: RunContext) -> None: self.epoch_begin(run_context)
     def on_train_step_begin(self, run_context: RunContext) -> None: self.step_begin(run_context)
@@ -228,25 +237,26 @@ class Callback:
     def on_eval_epoch_end(self, run_context: RunContext) -> None: self.epoch_end(run_context)
     def on_eval_end(self, run_context: RunContext) -> None: self.end(run_context)
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #33c77ace
+# %% ../../nbs/dialects/mindspore_context.ipynb #56dbc962
 def listener(
     cb: Any,                  # a callback, with or without the base class
-    name: str,                # such as 'on_train_begin'; or another method, that has no old name
-) -> Function | None:         # a bound method; None if nobody listens
-    """The method of a callback that is to be called at a place
+    name: str,                # such as 'on_train_begin'; or another method, which has no old name
+) -> Function | None:         # a bound method; None if the callback does not handle this place
+    """The method of a callback for a place
 
     Args:
         cb: a callback, with or without the base class
-        name: such as 'on_train_begin'; or another method, that has no old name
+        name: such as 'on_train_begin'; or another method, which has no old name
 
     Returns:
-        a bound method; None if nobody listens
+        a bound method; None if the callback does not handle this place
     """
     for candidate in (name, OLD_NAMES.get(name)):
         method = getattr(cb, candidate, None) if candidate else None
-        forwards = getattr(method, '__func__', None) is vars(Callback).get(candidate, cb)
-        if callable(method) and not forwards: return method
+        own = vars(Callback).get(candidate) or vars(_OldPlaces).get(candidate, cb)
+        if callable(method) and getattr(method, '__func__', None) is not own: return method
 
+# %% ../../nbs/dialects/mindspore_context.ipynb #33c77ace
 def old_names(
     cb: Any,         # a callback
 ) -> list[str]:      # sorted; empty for a callback that overrides the new ones, too
@@ -267,7 +277,7 @@ def old_names(
 def train_params(
     learn: Learner,    # about to fit
 ) -> dict[str, Any]:
-    """What stays the same in a fit
+    """The names that stay the same in a fit
 
     Args:
         learn: about to fit
@@ -281,38 +291,21 @@ def train_params(
         mode='train', parallel_mode='stand_alone', device_number=1, dataset_sink_mode=False,
         last_save_ckpt_step=None, latest_ckpt_file=None, initial_step=0, loss_scale_mananger=None)
 
+# %% ../../nbs/dialects/mindspore_context.ipynb #dd18d76c
 def length(
     dl: Any,              # a loader
-) -> dict[str, int]:      # `batch_num`; nothing if the loader does not know
-    """How many batches a loader has, for the context
+) -> dict[str, int]:      # `batch_num`; empty if the length is not known
+    """The number of batches of a loader, for the context
 
     Args:
         dl: a loader
 
     Returns:
-        `batch_num`; nothing if the loader does not know
+        `batch_num`; empty if the length is not known
     """
     return {} if (n := n_batches(dl)) is None else dict(batch_num=n)
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #fbe9b23a
-def net_outputs(
-    learn: Learner,    # after the loss
-) -> Any:              # `Output`s
-    """What the step made of the current batch
-
-    Args:
-        learn: after the loss
-
-    Returns:
-        `Output`s
-    """
-    loss, result, step = learn.loss, learn.step_result, learn.eval_step
-    if learn.training: return as_output(loss if result is None else result)
-    plain = type(step).outputs is Step.outputs
-    made = (learn.pred, *learn.yb) if plain else learn.outputs
-    told = loss is None or result is not None and not plain or any(same(loss, t) for t in made)
-    return as_output(made if told else (loss, *made))
-
+# %% ../../nbs/dialects/mindspore_context.ipynb #f3fe5f3f
 def same(
     a: Tensor,
     b: Any,      # perhaps a tensor
@@ -325,19 +318,44 @@ def same(
     """
     return isinstance(b, Tensor) and a.shape == b.shape and a.data_ptr() == b.data_ptr()
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #3c2a626e
-class Session:
-    """One `fit` or `validate`, as its MindSpore callbacks are told about it
+# %% ../../nbs/dialects/mindspore_context.ipynb #fbe9b23a
+def net_outputs(
+    learn: Learner,    # after the loss
+) -> Any:              # one `Output`, or several
+    """The outputs of the step for the current batch
 
     Args:
-        learn: running
-        members: what holds the callbacks, in the order of the list
-        outer: of the run in which this one is nested
+        learn: after the loss
+
+    Returns:
+        one `Output`, or several
     """
+    loss, result, step = learn.loss, learn.step_result, learn.eval_step
+    if learn.training: return as_output(loss if result is None else result)
+    plain = type(step).outputs is Step.outputs
+    made = (learn.pred, *learn.yb) if plain else learn.outputs
+    told = loss is None or result is not None and not plain or any(same(loss, t) for t in made)
+    return as_output(made if told else (loss, *made))
+
+# %% ../../nbs/dialects/mindspore_context.ipynb #2dade2b4
+def element(
+    learn: Learner,    # in a batch
+) -> list[Any]:
+    """The columns of the current batch
+
+    Args:
+        learn: in a batch
+    """
+    xb = learn.xb.values() if isinstance(learn.xb, dict) else learn.xb
+    return as_output([*xb, *learn.yb])
+
+# %% ../../nbs/dialects/mindspore_context.ipynb #3c2a626e
+class _State:
+    "What a session knows, and how it calls its callbacks"
     def __init__(self,
-        learn: Learner,             # running
-        members: 'list[MindSporeAdapter]',   # what holds the callbacks, in the order of the list
-        outer: 'Session | None',    # of the run in which this one is nested
+        learn: Learner,                      # running
+        members: 'list[MindSporeAdapter]',   # adapters of the callbacks, in the order of the list
+        outer: 'Session | None',             # session of the run in which this one is nested
     ):
         self.learn, self.members, self.outer = learn, members, outer
         self.training, self.step = learn.purpose == 'fit', 0
@@ -351,12 +369,7 @@ class Session:
         self.listeners = {}
 
     def fire(self, name: str, context: RunContext) -> None:
-        """Call everyone who listens at a place, in the order of the list
-
-        Args:
-            name
-            context
-        """
+        "Call every method for a place, in the order of the list"
         for member, method in self.listeners[name]:
             if member.learn is None: continue                 # removed meanwhile
             try: method(context)
@@ -364,47 +377,50 @@ class Session:
                 e.add_note(f'in {type(member.wraps).__name__}.{name}')
                 raise
 
+    def give_back(self) -> None:
+        "Restore the training's values, if an evaluation has borrowed them"
+        if not (self.training and self.borrowed): return
+        for name in ('batch_num', 'net_outputs'): self.params.pop(name, None)
+        self.params.update(self.borrowed)
+        self.borrowed = {}
+
 # %% ../../nbs/dialects/mindspore_context.ipynb #fd15bb0f
-@patch
-def enter(self: Session) -> None:
-    "Enter all callbacks, and find out who listens where"
-    undo, used = self.learn.undo, []
-    undo.set(self.learn, '_mindspore', self)
-    undo.push(self.exit)
-    if self.training: lend_spore_names(self.learn.opt, lambda: self.step - self.in_step, undo)
-    for member in self.members:
-        cb = entered = member.wraps
-        if hasattr(type(cb), '__enter__'): entered = cb.__enter__()
+class _Entering(_State):
+    "Enters and leaves the callbacks"
+    def enter(self) -> None:
+        "Enter all callbacks, and find the method of each for each place"
+        undo = self.learn.undo
+        undo.set(self.learn, '_mindspore', self)
+        undo.push(self.exit)
+        if self.training: lend_spore_names(self.learn.opt, lambda: self.step - self.in_step, undo)
+        used = [(member, self._entered(member.wraps)) for member in self.members]
+        for name in (*OLD_NAMES, 'on_train_loss'):
+            quiet = self.training and name.startswith('on_eval')
+            self.listeners[name] = [(m, method) for m, cb in used if (method := listener(cb, name))
+                                    and not (quiet and not getattr(cb, 'eval_in_fit', True))]
+        warn_old_names([cb for _, cb in used])
+
+    def _entered(self, cb: Any) -> Any:
+        "The callback that `__enter__` returns; the callback itself if that is none"
+        entered = cb.__enter__() if hasattr(type(cb), '__enter__') else cb
         if hasattr(type(cb), '__exit__'): self.entered.append(cb)
-        if entered is not cb and not isinstance(entered, Callback):
-            if entered is not None: warnings.warn(
-                f'{type(cb).__name__}.__enter__ returned {entered!r}, which is no callback: '
-                'the callback itself is used', stacklevel=user_level())
-            entered = cb
-        used.append((member, entered))
-    for name in (*OLD_NAMES, 'on_train_loss'):
-        quiet = self.training and name.startswith('on_eval')
-        self.listeners[name] = [(m, method) for m, cb in used if (method := listener(cb, name))
-                                and not (quiet and not getattr(cb, 'eval_in_fit', True))]
-    warn_old_names([cb for _, cb in used])
+        if entered is cb or isinstance(entered, Callback): return entered
+        if entered is not None: warnings.warn(
+            f'{type(cb).__name__}.__enter__ returned {entered!r}, which is no callback: '
+            'the callback itself is used', stacklevel=user_level())
+        return cb
 
-@patch
-def exit(self: Session, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
-    """Leave all that were entered, in reverse
+    def exit(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
+        "Leave all that were entered, in reverse order"
+        failed = []
+        self.give_back()                                          # it may end in an evaluation
+        for cb in reversed(self.entered):
+            try: cb.__exit__(exc_type, exc, tb)                   # its answer is ignored
+            except BaseException as e: failed.append(e)
+        for e in failed[1:]: failed[0].add_note(f'another __exit__ failed, too: {e!r}')
+        if failed: raise failed[0]
 
-    Args:
-        exc_type
-        exc
-        tb
-    """
-    failed = []
-    self.give_back()                                          # it may end in an evaluation
-    for cb in reversed(self.entered):
-        try: cb.__exit__(exc_type, exc, tb)                   # what it returns is not looked at
-        except BaseException as e: failed.append(e)
-    for e in failed[1:]: failed[0].add_note(f'another __exit__ failed, too: {e!r}')
-    if failed: raise failed[0]
-
+# %% ../../nbs/dialects/mindspore_context.ipynb #0366dacc
 def warn_old_names(
     cbs: list[Any],   # the callbacks of a run
 ) -> None:
@@ -419,159 +435,138 @@ def warn_old_names(
         'prefix them with on_train_ or on_eval_', DeprecationWarning, stacklevel=user_level())
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #472c27a2
-@patch
-def train_begin(self: Session) -> None:
-    "The fit begins"
-    self.fire('on_train_begin', self.context)
+class _Training(_Entering):
+    "The places of a training"
+    def train_begin(self) -> None:
+        "The fit begins"
+        self.fire('on_train_begin', self.context)
 
-@patch
-def epoch_begin(self: Session) -> None:
-    "An epoch begins"
-    self.params.cur_epoch_num, self.in_epoch = self.learn.epoch + 1, True
-    self.fire('on_train_epoch_begin', self.context)
+    def epoch_begin(self) -> None:
+        "An epoch begins"
+        self.params.cur_epoch_num, self.in_epoch = self.learn.epoch + 1, True
+        self.fire('on_train_epoch_begin', self.context)
 
-@patch
-def step_begin(self: Session) -> None:
-    "A batch is there"
-    self.step += 1
-    self.in_step = True
-    p = self.params
-    p['cur_step_num'], p['train_dataset_element'] = self.step, element(self.learn)
-    self.fire('on_train_step_begin', self.context)
+    def step_begin(self) -> None:
+        "The batch has arrived"
+        self.step += 1
+        self.in_step = True
+        p = self.params
+        p['cur_step_num'], p['train_dataset_element'] = self.step, element(self.learn)
+        self.fire('on_train_step_begin', self.context)
 
-@patch
-def loss_known(self: Session) -> None:
-    "Its loss is known, and nothing has changed yet"
-    if not self.in_step or self.learn.loss is None: return
-    self.params.net_outputs = net_outputs(self.learn)
-    self.fire('on_train_loss', self.context)
+    def loss_known(self) -> None:
+        "The loss is known, and no weight has changed yet"
+        if not self.in_step or self.learn.loss is None: return
+        self.params.net_outputs = net_outputs(self.learn)
+        self.fire('on_train_loss', self.context)
 
-@patch
-def step_end(self: Session) -> None:
-    "The step is done, or was skipped; a stop ends the epoch"
-    learn, context, begun, self.in_step = self.learn, self.context, self.in_step, False
-    if begun and learn.loss is not None:
-        self.params.net_outputs = net_outputs(learn)
-        self.fire('on_train_step_end', context)
-    if not context.get_stop_requested(): return
-    if not context.validates: learn.undo.set(learn, 'valid_every', ())     # no epoch is due
-    raise CancelTrainException
-
-def element(
-    learn: Learner,    # in a batch
-) -> list[Any]:
-    """The columns of the current batch
-
-    Args:
-        learn: in a batch
-    """
-    xb = learn.xb.values() if isinstance(learn.xb, dict) else learn.xb
-    return as_output([*xb, *learn.yb])
+    def step_end(self) -> None:
+        "The step is done, or was skipped; a requested stop ends the epoch"
+        learn, context, begun, self.in_step = self.learn, self.context, self.in_step, False
+        if begun and learn.loss is not None:
+            self.params.net_outputs = net_outputs(learn)
+            self.fire('on_train_step_end', context)
+        if not context.get_stop_requested(): return
+        if not context.validates: learn.undo.set(learn, 'valid_every', ())     # no epoch is due
+        raise CancelTrainException
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #de2eecdc
-@patch
-def epoch_end(self: Session) -> None:
-    "The epoch is over, its evaluation included; a stop ends the fit"
-    begun, self.in_epoch = self.in_epoch, False
-    if begun: self.fire('on_train_epoch_end', self.context)
-    for name in ('metrics', 'eval_results', 'metrics_partial'): self.params.pop(name, None)
-    if self.context.get_stop_requested(): raise CancelFitException
+class _Ending(_Training):
+    "The end of an epoch and of a fit"
+    def epoch_end(self) -> None:
+        "The epoch is over, its evaluation included; a requested stop ends the fit"
+        begun, self.in_epoch = self.in_epoch, False
+        if begun: self.fire('on_train_epoch_end', self.context)
+        for name in ('metrics', 'eval_results', 'metrics_partial'): self.params.pop(name, None)
+        if self.context.get_stop_requested(): raise CancelFitException
 
-@patch
-def cancelled(self: Session) -> None:
-    "The fit was cancelled or interrupted"
-    # after_cancel_fit comes while the reason is being handled, be it a cancel or Ctrl-C
-    self.interrupted = isinstance(sys.exception(), KeyboardInterrupt)
+    def cancelled(self) -> None:
+        "The fit was cancelled or interrupted"
+        # after_cancel_fit comes while the cancel or Ctrl-C is being handled
+        self.interrupted = isinstance(sys.exception(), KeyboardInterrupt)
 
-@patch
-def train_end(self: Session) -> None:
-    "The fit is over; after an interrupt nobody is told"
-    if not self.interrupted: self.fire('on_train_end', self.context)
+    def train_end(self) -> None:
+        "The fit is over; after an interrupt no callback is called"
+        if not self.interrupted: self.fire('on_train_end', self.context)
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #65581777
-@patch
-def eval_begin(self: Session) -> None:
-    "An evaluation begins"
-    p, learn = self.params, self.learn
-    names = ('mode', 'cur_step_num', 'batch_num', 'net_outputs')
-    self.borrowed = {name: p.pop(name) for name in names if name in p}
-    if 'net_outputs' in self.borrowed: p.net_outputs = self.borrowed['net_outputs']
-    p.update(mode='eval', cur_step_num=0, valid_dataset=learn.dl, **length(learn.dl),
-             eval_network=learn.eval_step.model or learn.model)
-    self.evaluation = RunContext(p, self.context) if self.training else self.context
-    self.eval_step, self.was_cancelled, self.phase = 0, False, recorded_phase(learn)
-    self.own_phase = self.phase is None
-    if self.own_phase: self.phase = PhaseMetrics([copy.copy(m) for m in learn.metrics])
-    self.fire('on_eval_begin', self.evaluation)
-    self.fire('on_eval_epoch_begin', self.evaluation)
-
-@patch
-def eval_step_begin(self: Session) -> None:
-    "A batch is there"
-    self.eval_step += 1
-    self.in_step = True
-    self.params.update(cur_step_num=self.eval_step, eval_dataset_element=element(self.learn))
-    self.fire('on_eval_step_begin', self.evaluation)
-
-@patch
-def eval_step_end(self: Session) -> None:
-    "A batch was evaluated; a stop ends the evaluation"
-    learn, begun, self.in_step = self.learn, self.in_step, False
-    if begun and learn.pred is not None:
-        self.params.net_outputs = net_outputs(learn)
-        self.fire('on_eval_step_end', self.evaluation)
-        if self.own_phase: self.phase.add(learn)
-    if self.evaluation.get_stop_requested(): raise CancelValidException
-
+# %% ../../nbs/dialects/mindspore_context.ipynb #c111db3d
 def recorded_phase(
-    learn: Learner,       # in an evaluation
-) -> PhaseMetrics | None:        # with its metrics; None if there is nobody who computes them
+    learn: Learner,            # in an evaluation
+) -> PhaseMetrics | None:      # with its metrics; None if no recorder computes them
     """The evaluation as the learner's `Recorder` sees it
 
     Args:
         learn: in an evaluation
 
     Returns:
-        with its metrics; None if there is nobody who computes them
+        with its metrics; None if no recorder computes them
     """
     recorder = next((cb for cb in learn.cbs if isinstance(cb, Recorder)), None)
     phases = recorder.phases if recorder else []
     return phases[-1] if phases and phases[-1].run is learn.undo else None
 
+# %% ../../nbs/dialects/mindspore_context.ipynb #65581777
+class _Evaluating(_Ending):
+    "The places of an evaluation"
+    def eval_begin(self) -> None:
+        "An evaluation begins"
+        p, learn = self.params, self.learn
+        names = ('mode', 'cur_step_num', 'batch_num', 'net_outputs')
+        self.borrowed = {name: p.pop(name) for name in names if name in p}
+        if 'net_outputs' in self.borrowed: p.net_outputs = self.borrowed['net_outputs']
+        p.update(mode='eval', cur_step_num=0, valid_dataset=learn.dl, **length(learn.dl),
+                 eval_network=learn.eval_step.model or learn.model)
+        self.evaluation = RunContext(p, self.context) if self.training else self.context
+        self.eval_step, self.was_cancelled, self.phase = 0, False, recorded_phase(learn)
+        self.own_phase = self.phase is None
+        if self.own_phase: self.phase = PhaseMetrics([copy.copy(m) for m in learn.metrics])
+        self.fire('on_eval_begin', self.evaluation)
+        self.fire('on_eval_epoch_begin', self.evaluation)
+
+    def eval_step_begin(self) -> None:
+        "The batch has arrived"
+        self.eval_step += 1
+        self.in_step = True
+        self.params.update(cur_step_num=self.eval_step, eval_dataset_element=element(self.learn))
+        self.fire('on_eval_step_begin', self.evaluation)
+
+    def eval_step_end(self) -> None:
+        "The batch was evaluated; a requested stop ends the evaluation"
+        learn, begun, self.in_step = self.learn, self.in_step, False
+        if begun and learn.pred is not None:
+            self.params.net_outputs = net_outputs(learn)
+            self.fire('on_eval_step_end', self.evaluation)
+            if self.own_phase: self.phase.add(learn)
+        if self.evaluation.get_stop_requested(): raise CancelValidException
+
 # %% ../../nbs/dialects/mindspore_context.ipynb #4ba792fc
-@patch
-def eval_cancelled(self: Session) -> None:
-    "The evaluation was stopped"
-    seen = (self.params.get('batch_num') == self.eval_step)       # by a stop in the last batch
-    self.was_cancelled = not seen
-
-@patch
-def eval_end(self: Session) -> None:
-    "The evaluation is over"
-    p, context, self.evaluation = self.params, self.evaluation, None
-    self.fire('on_eval_epoch_end', context)
-    loss, *values = self.phase.values()                           # waits for the device
-    p.metrics = dict(zip(distinct(m.name for m in self.phase.metrics), values))
-    if self.training: p.eval_results = p.metrics | ({} if loss is None else dict(eval_loss=loss))
-    if self.was_cancelled: p['metrics_partial'] = True
-    self.fire('on_eval_end', context)
-    self.give_back()
-
-@patch
-def give_back(self: Session) -> None:
-    "The training's values are back, if an evaluation has borrowed them"
-    if not (self.training and self.borrowed): return
-    for name in ('batch_num', 'net_outputs'): self.params.pop(name, None)
-    self.params.update(self.borrowed)
-    self.borrowed = {}
-
-# %% ../../nbs/dialects/mindspore_context.ipynb #9aeabd75
-class MindSporeAdapter(Adapter):
-    """A MindSpore callback, as a learner holds it
+class Session(_Evaluating):
+    """One `fit` or `validate`, for its MindSpore callbacks
 
     Args:
-        wraps: the callback
+        learn: running
+        members: adapters of the callbacks, in the order of the list
+        outer: session of the run in which this one is nested
     """
+    def eval_cancelled(self) -> None:
+        "The evaluation was stopped"
+        complete = self.params.get('batch_num') == self.eval_step       # stopped in the last batch
+        self.was_cancelled = not complete
+
+    def eval_end(self) -> None:
+        "The evaluation is over"
+        p, context, self.evaluation = self.params, self.evaluation, None
+        self.fire('on_eval_epoch_end', context)
+        loss, *values = self.phase.values()                           # waits for the device
+        p.metrics = dict(zip(distinct(m.name for m in self.phase.metrics), values))
+        if self.training: p.eval_results = p.metrics | ({} if loss is None else dict(eval_loss=loss))
+        if self.was_cancelled: p['metrics_partial'] = True
+        self.fire('on_eval_end', context)
+        self.give_back()
+
+# %% ../../nbs/dialects/mindspore_context.ipynb #9aeabd75
+class _HasSession(Adapter):
+    "Opens a session for each run"
     order, run_in = 1000, ('fit', 'validate')
 
     @property
@@ -586,77 +581,78 @@ class MindSporeAdapter(Adapter):
         return session
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        """As for any callback, if this one leads; of a loss only if somebody asks for it
-
-        Args:
-            event_name
-            training
-            purpose
-        """
+        "As for any callback, if this adapter leads; `after_loss` only if a callback handles the loss"
         if event_name == 'after_loss':
             asked = any(listener(cb.wraps, 'on_train_loss') for cb in self.peers)
             if not (training and asked): return False
         return super().wants(event_name, training, purpose)
 
+# %% ../../nbs/dialects/mindspore_context.ipynb #00efb764
+class _Trains(_HasSession):
+    "Events of a training"
+    def before_fit(self) -> None:
+        "A session for a fit"
+        if self.learn.purpose == 'fit': self._open().train_begin()
+
+    def before_train(self) -> None:
+        "`on_train_epoch_begin`"
+        if self.session: self.session.epoch_begin()
+
+    def before_batch(self) -> None:
+        "`on_train_step_begin`, `on_eval_step_begin`"
+        session = self.session
+        if session and session.evaluation: session.eval_step_begin()
+        elif session and self.learn.training: session.step_begin()
+
+    def after_loss(self) -> None:
+        "`on_train_loss`"
+        if self.session: self.session.loss_known()
+
+    def after_batch(self) -> None:
+        "`on_train_step_end`, `on_eval_step_end`"
+        session = self.session
+        if session and session.evaluation: session.eval_step_end()
+        elif session and self.learn.training: session.step_end()
+
+# %% ../../nbs/dialects/mindspore_context.ipynb #50d8d010
+class MindSporeAdapter(_Trains):
+    """A MindSpore callback, as a learner holds it
+
+    Args:
+        wraps: the foreign callback
+    """
+    def before_validate(self) -> None:
+        "`on_eval_begin`; a session for an evaluation alone"
+        if self.learn.purpose == 'validate': self._open()
+        if self.session: self.session.eval_begin()
+
+    def after_cancel_validate(self) -> None:
+        "Perhaps not all batches were seen"
+        if self.session and self.session.evaluation: self.session.eval_cancelled()
+
+    def after_validate(self) -> None:
+        "`on_eval_end`"
+        if self.session and self.session.evaluation: self.session.eval_end()
+
+    def after_epoch(self) -> None:
+        "`on_train_epoch_end`"
+        if self.session and self.session.training: self.session.epoch_end()
+
+    def after_cancel_fit(self) -> None:
+        "After a requested stop, another cancel, or an interrupt"
+        if self.session: self.session.cancelled()
+
+    def after_fit(self) -> None:
+        "`on_train_end`"
+        if self.session and self.session.training: self.session.train_end()
+
+# %% ../../nbs/dialects/mindspore_context.ipynb #578c49f7
 def wrap(
     cb: Any,       # a callback, or a class or a partial of a class
 ) -> MindSporeAdapter:
-    """What holds a MindSpore callback on a learner
+    """The adapter that holds a MindSpore callback on a learner
 
     Args:
         cb: a callback, or a class or a partial of a class
     """
     return MindSporeAdapter(cb() if isinstance(cb, (type, functools.partial)) else cb)
-
-# %% ../../nbs/dialects/mindspore_context.ipynb #00efb764
-@patch
-def before_fit(self: MindSporeAdapter) -> None:
-    "A session for a fit"
-    if self.learn.purpose == 'fit': self._open().train_begin()
-@patch
-def before_train(self: MindSporeAdapter) -> None:
-    "`on_train_epoch_begin`"
-    if self.session: self.session.epoch_begin()
-@patch
-def before_batch(self: MindSporeAdapter) -> None:
-    "`on_train_step_begin`, `on_eval_step_begin`"
-    session = self.session
-    if session and session.evaluation: session.eval_step_begin()
-    elif session and self.learn.training: session.step_begin()
-@patch
-def after_loss(self: MindSporeAdapter) -> None:
-    "`on_train_loss`"
-    if self.session: self.session.loss_known()
-@patch
-def after_batch(self: MindSporeAdapter) -> None:
-    "`on_train_step_end`, `on_eval_step_end`"
-    session = self.session
-    if session and session.evaluation: session.eval_step_end()
-    elif session and self.learn.training: session.step_end()
-
-# %% ../../nbs/dialects/mindspore_context.ipynb #50d8d010
-@patch
-def before_validate(self: MindSporeAdapter) -> None:
-    "`on_eval_begin`; a session for an evaluation alone"
-    if self.learn.purpose == 'validate': self._open()
-    if self.session: self.session.eval_begin()
-@patch
-def after_cancel_validate(self: MindSporeAdapter) -> None:
-    "Perhaps not all batches were seen"
-    if self.session and self.session.evaluation: self.session.eval_cancelled()
-@patch
-def after_validate(self: MindSporeAdapter) -> None:
-    "`on_eval_end`"
-    if self.session and self.session.evaluation: self.session.eval_end()
-@patch
-def after_epoch(self: MindSporeAdapter) -> None:
-    "`on_train_epoch_end`"
-    if self.session and self.session.training: self.session.epoch_end()
-@patch
-def after_cancel_fit(self: MindSporeAdapter) -> None:
-    "By a stop, by somebody else, or by an interrupt"
-    if self.session: self.session.cancelled()
-@patch
-def after_fit(self: MindSporeAdapter) -> None:
-    "`on_train_end`"
-    if self.session and self.session.training: self.session.train_end()

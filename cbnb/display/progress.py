@@ -173,8 +173,24 @@ def live_table(
 
 # %% ../../nbs/display/progress.ipynb #d53e810b
 @dataclass(frozen=True)
-class _Counts:
-    "How far a run is, in numbers"
+class Progress:
+    """How far a run is
+
+    Args:
+        purpose: of the run: one of `PURPOSES`
+        epochs: complete
+        n_epoch: planned
+        batches: complete, of this pass over a loader; of a sweep, its updates
+        n_batches: planned; None: not known
+        training: or validation
+        share: complete, of the whole run, from 0 to 1; None: not known
+        left: seconds; None: not known
+        rate: samples per second
+        loss: of training, smoothed
+        lr: of the last parameter group
+        mom: momentum of the last parameter group
+        stage: of a search for a learning rate: the run that is under way
+    """
     purpose: str                  # of the run: one of `PURPOSES`
     epochs: int                   # complete
     n_epoch: int                  # planned
@@ -189,10 +205,6 @@ class _Counts:
     mom: float | None = None      # momentum of the last parameter group
     stage: str = ''               # of a search for a learning rate: the run that is under way
 
-# %% ../../nbs/display/progress.ipynb #9fea957e
-@dataclass(frozen=True)
-class Progress(_Counts):
-    "How far a run is"
     def words(self,
         most: float = math.inf,    # characters; the least important words are left out
     ) -> str:
@@ -201,23 +213,27 @@ class Progress(_Counts):
         Args:
             most: characters; the least important words are left out
         """
-        of = f' of {self.n_batches}' if self.n_batches else ''
-        if self.purpose == 'lr_find':
-            stage = f', {self.stage}'*bool(self.stage)
-            return f'lr_find{stage}: {self.batches}{of} updates, lr {self.lr:.2g}'
-        batch = f'batch {self.batches}{of}'
-        if self.purpose != 'fit': return f'{self.purpose}: {batch}'
-        said = self._said(batch + ' of validation'*(not self.training))
-        for least in ('rate', 'batch', 'loss'):
-            if len(', '.join(said.values())) > most: said.pop(least, None)
-        return ', '.join(said.values())
+        return _worded(self, most)
 
-    def _said(self, batch: str) -> dict[str, str]:
-        said = dict(epochs=f'{self.epochs} of {self.n_epoch} epochs', batch=batch)
-        if self.loss is not None: said['loss'] = f'loss {self.loss:.4f}'
-        if self.rate: said['rate'] = f'{self.rate:,.0f} samples/s'
-        if self.left is not None: said['left'] = f'{clock(self.left)} left'
-        return said
+# %% ../../nbs/display/progress.ipynb #ebfb5214
+def _worded(at: Progress, most: float) -> str:
+    of = f' of {at.n_batches}' if at.n_batches else ''
+    if at.purpose == 'lr_find':
+        stage = f', {at.stage}'*bool(at.stage)
+        return f'lr_find{stage}: {at.batches}{of} updates, lr {at.lr:.2g}'
+    batch = f'batch {at.batches}{of}'
+    if at.purpose != 'fit': return f'{at.purpose}: {batch}'
+    said = _fit_words(at, batch + ' of validation'*(not at.training))
+    for least in ('rate', 'batch', 'loss'):
+        if len(', '.join(said.values())) > most: said.pop(least, None)
+    return ', '.join(said.values())
+
+def _fit_words(at: Progress, batch: str) -> dict[str, str]:
+    said = dict(epochs=f'{at.epochs} of {at.n_epoch} epochs', batch=batch)
+    if at.loss is not None: said['loss'] = f'loss {at.loss:.4f}'
+    if at.rate: said['rate'] = f'{at.rate:,.0f} samples/s'
+    if at.left is not None: said['left'] = f'{clock(at.left)} left'
+    return said
 
 # %% ../../nbs/display/progress.ipynb #9372d930
 _ROW = 'display:flex;gap:.8em;align-items:center;margin:.4em 0'
