@@ -16,7 +16,7 @@ from torch import nn
 
 import cbnb.all as cbnb
 from cbnb import recorder
-from cbnb.basics.arguments import columns_hint
+from cbnb.basics import arguments, text
 from cbnb.display.figures import COLORS, RULE_COLORS, RUN_COLORS
 from cbnb.metrics import Smoother
 from cbnb.recorder import ScalarBuffer
@@ -854,16 +854,16 @@ def test_the_time_of_an_epoch(monkeypatch):
     ],
 )
 def test_the_words_for_a_time(seconds, words):
-    assert recorder.clock(seconds) == words
+    assert text.clock(seconds) == words
 
 
 def test_the_words_for_a_count():
-    assert [recorder.plural(n, "step") for n in (0, 1, 2, 1000)] == ["0 steps", "1 step", "2 steps", "1,000 steps"]
+    assert [text.plural(n, "step") for n in (0, 1, 2, 1000)] == ["0 steps", "1 step", "2 steps", "1,000 steps"]
 
 
 @pytest.mark.parametrize("name, hint", [("mea", "did you mean 'mae'? (there are: mae, bias)"), ("xyz", "there are: mae, bias")])
 def test_the_hint_of_a_misspelt_column(name, hint):
-    assert columns_hint(name, ["mae", "bias"]) == hint
+    assert arguments.columns_hint(name, ["mae", "bias"]) == hint
 
 
 def test_ctrl_c_as_a_run_begins_does_not_leave_it_running():
@@ -1144,3 +1144,162 @@ def test_a_whole_epoch_asks_the_other_processes(monkeypatch):
     learn = line_learner(metrics=bias, cbs=cbnb.Recorder(train_metrics=True))
     learn.fit(1)
     assert learn.recorder.history[0].epochs[0]["train_bias"] == pytest.approx(-2.7)
+
+
+# The history as data
+
+
+def same(a, b):
+    """As `==`, with nan equal to nan."""
+    return repr(a) == repr(b)
+
+
+def odd_fits():
+    """Runs with all that a file can get wrong: infinities, 64 bits, several losses, a rate as a tensor, a start in the middle."""
+    learn, _ = critic_and_generator()
+    learn.fit(2)
+    yield learn
+    learn = line_learner(metrics=[mae, bias], opt_func=lambda p, lr: torch.optim.Adam(p, lr=torch.tensor(0.1), foreach=False))
+    learn.fit(3, start_epoch=1, valid_every=2)
+    learn.add_cb(RaiseIn("after_step", KeyboardInterrupt, when=lambda learn: learn.train_iter == 3))
+    with pytest.raises(KeyboardInterrupt):
+        learn.fit(2)
+    yield learn
+    values = iter([1.0, math.inf, -math.inf, math.nan, 1 / 3, 1e300, 2.0, 3.0])
+    learn = line_learner(4, valid=False, metrics=lambda p, y: math.inf, model=Line().double())
+    learn.recorder.train_metrics = True
+    learn.loss_func = lambda pred, y: pred.sum() * 0 + torch.tensor(next(values), dtype=torch.float64)
+    learn.fit(2)
+    yield learn
+    yield line_learner()
+
+
+@pytest.mark.parametrize("which", range(4), ids=["several losses", "partial", "not finite", "empty"])
+def test_a_history_is_read_back_exactly(which, tmp_path, capsys):
+    history = list(odd_fits())[which].recorder.history
+    text = history.to_json(tmp_path / "h.json")
+    for source in (text, tmp_path / "h.json", str(tmp_path / "h.json")):
+        again = cbnb.History.from_json(source)
+        assert same(again, history) and same(again.to_dict(), history.to_dict()) and again.to_json() == text
+        assert same(list(again.rows()), list(history.rows())) and same(list(again.rows("steps")), list(history.rows("steps")))
+        assert again.to_csv() == history.to_csv() and again._repr_html_() == history._repr_html_()
+        for a, b in zip(again, history, strict=True):
+            assert same(a.raw_losses, b.raw_losses) and same(a.losses, b.losses) and same(a.values, b.values)
+            assert a.extent() == b.extent() and same(a.ends(), b.ends()) and [*a.steps] == [*b.steps]
+            assert a.columns == b.columns and all(same(a.hyper(name), b.hyper(name)) for name in b.hypers)
+            for name, loss in b.named.items():
+                assert same(a.named[name].column(b.n_steps, smooth=True), loss.column(b.n_steps, smooth=True))
+
+
+def test_a_file_holds_what_is_not_finite_as_null():
+    *_, learn, _ = odd_fits()
+    plain = json.loads(learn.recorder.history.to_json(), parse_constant=lambda word: pytest.fail(word))
+    (run,) = plain["runs"]
+    assert run["steps"]["loss"] == [1, None, None, None, 1 / 3, 1e300, 2, 3]
+    assert run["epochs"][0][run["metric_names"][2]] is None
+    assert [["runs", 0, "steps", "loss", 1], "inf"] in plain["not_finite"] and len(plain["not_finite"]) < 12
+
+
+def test_a_fit_goes_on_with_a_history_from_a_file():
+    learn = line_learner(metrics=mae)
+    learn.fit(2)
+    other = line_learner(metrics=mae)
+    other.recorder.history = cbnb.History.from_json(learn.recorder.history.to_json())
+    other.fit(1)
+    assert [run.number for run in other.recorder.history] == [0, 1] and other.recorder.history["run"] == [0, 0, 1]
+    lines = other.recorder.plot_losses(return_fig=True).axes[0].lines
+    assert list(lines[0].get_ydata())[:4] == list(learn.recorder.history[0].raw_losses) and len(lines[2].get_xdata()) == 3
+
+
+@pytest.mark.parametrize("source", ["{}", '{"epochs": []}'])
+def test_a_file_of_something_else_is_no_history(source, tmp_path):
+    with pytest.raises(ValueError, match="this JSON was not written by History.to_json"):
+        cbnb.History.from_json(source)
+    with pytest.raises(FileNotFoundError):
+        cbnb.History.from_json(tmp_path / "none.json")
+
+
+def test_a_history_is_indexed_by_run_and_by_column():
+    learn = line_learner(3, metrics=mae)
+    learn.fit(2), learn.fit(1), learn.fit(3, valid_every=[2])
+    history = learn.recorder.history
+    rows = list(history.rows())
+    for name in ("run", "epoch", "step", "train_loss", "valid_loss", "mae", "time", "complete"):
+        assert history[name] == [row[name] for row in rows] and history[-1, name] == history[-1][name] == history[name][3:]
+        assert history[:2, name] == history[name][:3]
+    assert history["valid_loss"][3:5] == [None, None] and history[0] is history.runs[0] and history[1:] == history.runs[1:]
+    assert history[1] in history and list(history) == history.runs
+    with pytest.raises(IndexError):
+        history[3]
+    with pytest.raises(IndexError):
+        history[3, "mae"]
+
+
+def test_a_column_that_one_run_lacks_is_none_there():
+    learn = line_learner()
+    learn.fit(1)
+    learn.metrics = [mae]
+    learn.fit(1)
+    history = learn.recorder.history
+    assert history["mae"] == [None, pytest.approx(history[1]["mae"][0])]
+    with pytest.raises(KeyError, match="the epochs have no column 'mae': there are: run, epoch"):
+        history[0, "mae"]
+
+
+@pytest.mark.parametrize(
+    "look, words",
+    [
+        (lambda h: h["valid_los"], "the epochs have no column 'valid_los': did you mean 'valid_loss'? (there are: run, epoch, "),
+        (lambda h: h[-1, "trainloss"], "did you mean 'train_loss'?"),
+        (lambda h: h[0]["lr"], "the epochs have no column 'lr': run.steps['lr'] has a value for each batch"),
+        (lambda h: h[0].steps["mae"], "the steps have no column 'mae': run['mae'] has a value for each epoch"),
+        (lambda h: h[0].steps["smoothloss"], "did you mean 'smooth_loss'? (there are: loss, smooth_loss, lr, mom)"),
+        (lambda h: h[0][0], "the epochs have no column 0: there are: run, epoch"),
+        (lambda h: cbnb.History()["mae"], "the epochs have no column 'mae': nothing was recorded yet"),
+    ],
+)
+def test_a_misspelt_column_is_a_key_error_with_the_nearest_name(look, words):
+    learn = line_learner(metrics=mae)
+    learn.fit(1)
+    with pytest.raises(KeyError) as caught:
+        look(learn.recorder.history)
+    assert words in caught.value.args[0]
+
+
+def test_the_steps_of_a_run_are_a_mapping():
+    learn, seen = critic_and_generator()
+    learn.fit(1)
+    run = learn.recorder.last()
+    assert list(run.steps) == ["loss", "smooth_loss", "critic", "generator", "lr", "mom"] and len(run.steps) == 6
+    assert run.steps["critic"] == pytest.approx([found["critic"] for found in seen]) and "wd" not in run.steps
+    assert run.steps["smooth_loss"] == list(run.losses) and run.steps.get("wd", 1) == 1
+    assert repr(run.steps) == "8 steps of loss, smooth_loss, critic, generator, lr, mom"
+    assert run._ipython_key_completions_() == run.columns == learn.recorder.history._ipython_key_completions_()
+
+
+def test_a_history_in_a_notebook_is_a_table():
+    """Escaped, without colours of its own, and with the middle of a long one left out."""
+
+    def evil(pred, y):
+        return 0.123456
+
+    evil.__name__ = "<script>&"
+    learn = line_learner(metrics=evil)
+    learn.fit(15), learn.fit(8)
+    with pytest.raises(ZeroDivisionError):
+        learn.fit(1, cbs=RaiseIn("before_batch", ZeroDivisionError))
+    history = learn.recorder.history
+    page = history._repr_html_()
+    assert "<script>" not in page and "<th>&lt;script&gt;&amp;</th>" in page and "color" not in page and "background" not in page
+    assert page.count("<tr>") == 1 + 20 + 1 and '<td colspan="7" style="text-align:center">... 4 more ...</td>' in page
+    assert page.count("<td>failed</td>") == 1 and "<td>0.1235</td>" in page and "None" not in page and "<td>00:00</td>" in page
+    one = history[0]._repr_html_()
+    assert one.endswith("<div>Run(0: 15 of 15 epochs, 30 steps, done)</div>") and one.count("<tr>") == 16 and one.count("done") == 2
+    assert line_learner().recorder.history._repr_html_() == "History(no runs yet)"
+
+
+def test_a_run_without_epochs_is_in_the_table():
+    run = recorder.Run(2, ["epoch", "train_loss"], n_epoch=1)
+    run.status = "failed"
+    assert "<td>2</td><td></td><td></td><td>failed</td>" in run._repr_html_()
+    assert run["epoch"] == [] and run.columns == ["run", "epoch", "train_loss"]

@@ -12,22 +12,22 @@ from numbers import Real
 from typing import Any, NamedTuple
 import torch
 from torch import Tensor
-from ..optim import total_norm, MultiOptimizer, get_hyper, hyper_key, set_hyper, spread_lrs
-from ..callback import Callback, CancelFitException, CancelTrainException, CancelValidException
-from ..basics.arguments import hinted, as_count, as_positive
-from ..basics.patch import patch
-from ..data import find_bs, map_tensors, n_batches
-from ..basics.notices import shell
-from ..learner import ALONE, HOW_KNOWN, CallStep, Learner, as_list
-from .rules import REFERENCE, RULES, Rate, Suggestion, as_rules, loss_at, recommend_rate
-from .trials import Plan, Trial, choose, next_rate, plan_trials
-from ..metrics import RunningMean, Smoother, name_of
-from ..basics.text import distinct
+from ..optim import total_norm as total_norm, MultiOptimizer as MultiOptimizer, get_hyper as get_hyper, hyper_key as hyper_key, set_hyper as set_hyper, spread_lrs as spread_lrs
+from ..callback import Callback as Callback, CancelFitException as CancelFitException, CancelTrainException as CancelTrainException, CancelValidException as CancelValidException
+from ..basics.arguments import hinted as hinted, as_count as as_count, as_positive as as_positive
+from ..basics.patch import patch as patch
+from ..data import find_bs as find_bs, map_tensors as map_tensors, n_batches as n_batches
+from ..basics.notices import shell as shell
+from ..learner import ALONE as ALONE, HOW_KNOWN as HOW_KNOWN, CallStep as CallStep, Learner as Learner, as_list as as_list
+from .rules import REFERENCE as REFERENCE, RULES as RULES, Rate as Rate, Suggestion as Suggestion, as_rules as as_rules, loss_at as loss_at, recommend_rate as recommend_rate
+from .trials import Plan as Plan, Trial as Trial, choose as choose, next_rate as next_rate, plan_trials as plan_trials
+from ..metrics import RunningMean as RunningMean, Smoother as Smoother, name_of as name_of
+from ..basics.text import distinct as distinct
 from cbnb.display.figures import COLORS, figure, legend, lr_find_figure, lr_trials_figure, png_bundle, png_metadata, show, view_for
-from ..recorder import Recorder
-from ..schedule import one_cycle_scheds
-from ..snapshot import snapshot
-from ..undo import UndoStack, interrupts_wait
+from ..recorder import Recorder as Recorder
+from ..schedule import one_cycle_scheds as one_cycle_scheds
+from ..snapshot import snapshot as snapshot
+from ..undo import UndoStack as UndoStack, interrupts_wait as interrupts_wait
 def geometric(start: float, end: float, n: int) -> list[float]: ...
 def diverged(losses: Sequence[float], raw_losses: Sequence[float]) -> bool: ...
 class _Counts(Callback):
@@ -82,7 +82,7 @@ class _SetsMomentum:
     own_mom: float | None
     def momentum(self) -> float: ...
     def set_momentum(self) -> None: ...
-class LRFinder(_RaisesRates, _SetsMomentum, UpdateCounter):
+class LRFinder:
     losses: Any
     update_norms: Any
     weight_norm: Any
@@ -97,12 +97,40 @@ class LRFinder(_RaisesRates, _SetsMomentum, UpdateCounter):
     def note(self, loss: float) -> None: ...
     def check(self) -> None: ...
     def stop(self, why: str) -> None: ...
+    learn: Learner
     start_lr: Any
     end_lr: Any
-    num_it: Any
+    num_it: int
+    def plan_rates(self) -> None: ...
+    def set_rates(self, i: int) -> None: ...
+    def rates_at(self, lr: float) -> list[float]: ...
+    mom: float | None
+    own_mom: float | None
+    def momentum(self) -> float: ...
+    def set_momentum(self) -> None: ...
+    def before_epoch(self) -> None: ...
+    def before_batch(self) -> None: ...
+    def after_cancel_step(self) -> None: ...
+    def after_step(self) -> None: ...
+    def after_batch(self) -> None: ...
+    order: Any
+    run_valid: Any
+    run_in: Any
+    stage: Any
+    lrs: Any
+    raw_losses: Any
+    n_seen: Any
+    stopped: Any
     stop_div: bool
     beta: float
     smoother: Any
+    ends: Any
+    sweeps: Any
+    skipped: Any
+    updated: Any
+    n_used: Any
+    idle: Any
+    mean: Any
 class Planned(NamedTuple):
     steps: float
     n_epoch: float | None
@@ -168,24 +196,55 @@ def _cell() -> int | None: ...
 def _curve(found: 'LRFind', ax: Any=None) -> Any: ...
 def _title(found: 'LRFind') -> str: ...
 def _with_trials(found: 'LRFind') -> Any: ...
-class LRFind(_Described, _Unpacks, _Shown, Sweep):
+class LRFind:
     def __init__(self, lrs: list[float], losses: list[float], raw_losses: list[float], num_it: int, rules: Any=..., n_batches: int=0, update_norms: Sequence[float]=..., weight_norm: float=0.0, planned: Planned=..., trained: bool=False, problem: str='', mom: float | None=None, remark: str='') -> None: ...
     @property
     def learn(self) -> Learner | None: ...
     def __getstate__(self) -> dict[str, Any]: ...
-    def widget(self, learn: Learner | None=None) -> LRPicker: ...
+    n_batches: int
+    mom: float | None
+    def __repr__(self) -> str: ...
+    lr: float | None
+    recommended: float | None
+    band: tuple[float, float] | None
+    rule: str | None
+    reason: str
+    suggestions: dict[str, float]
+    estimates: dict[str, float]
     planned: Planned
-    trained: bool
-    remark: str
-    suggestions: Any
+    trained: Any
+    remark: Any
+    def take(self, rule: str, rate: Rate) -> None: ...
+    def choose(self, lr: Any) -> None: ...
+    @property
+    def outside(self) -> list[str]: ...
+    @property
+    def planned_steps(self) -> float: ...
+    @property
+    def n_epoch(self) -> float | None: ...
+    def __iter__(self) -> Iterator[float]: ...
+    def __getitem__(self, i: int) -> float: ...
+    def __len__(self) -> int: ...
+    def __getattr__(self, name: str) -> float: ...
+    def __dir__(self) -> list[str]: ...
+    def plot(self, return_fig: bool | None=None, ax: Any=None, widget: bool | None=None) -> Any: ...
+    @property
+    def fig(self) -> Any: ...
+    lrs: list[float]
+    losses: list[float]
+    raw_losses: list[float]
+    num_it: int
+    update_norms: Sequence[float]
+    weight_norm: float
+    def middle(self) -> tuple[list[float], list[float]]: ...
+    def recommend(self, steps: float) -> Rate: ...
+    def widget(self, learn: Learner | None=None) -> LRPicker: ...
     points: Any
     refusals: Any
-    estimates: dict[str, float]
     first: Rate | None
     trials: list[Trial]
     trial_plan: Plan | None
     start_loss: float | None
-    reason: Any
 class _ThenValidates(UpdateCounter):
     run_valid: Any
     run_in: Any
