@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['choices', 'slider_range', 'first_choice', 'picker_chart', 'as_rate', 'picker_text', 'advice_html', 'boxed', 'Tee',
            'Printed', 'problem_html', 'placed', 'rule_button', 'lr_slider', 'nearby', 'action_button', 'epochs_box',
-           'row', 'LRPicker', 'from_page']
+           'row', 'from_page', 'LRPicker']
 
 # %% ../../nbs/lr/picker.ipynb #62e0498d
 import html
@@ -429,7 +429,155 @@ def row(
     return box
 
 # %% ../../nbs/lr/picker.ipynb #69fd74d8
-class LRPicker:
+class _Parts:
+    "What a picker is about, and its widgets"
+    found: LRFind                # what a sweep found
+    rates: dict[str, float]      # what the rules suggest
+    exact: list[float]           # rates that may be meant
+    rules: dict[str, Any]        # a button for each rule
+    busy: bool                   # a fit that it has started is running
+    ended: float                 # when that was last over, on the monotonic clock
+
+    @property
+    def learn(self) -> Learner:
+        "The learner; RuntimeError if it is gone"
+        learn = self._learn()
+        if learn is None: raise RuntimeError('the learner of this picker is gone: sweep again')
+        return learn
+
+    @property
+    def lr(self) -> float:
+        "The rate that is chosen"
+        return nearby(self.slider.value, self.exact)
+
+# %% ../../nbs/lr/picker.ipynb #ce75853f
+_STYLE = ('<style>.cbnb-picker .cbnb-faint:not(.mod-primary) {opacity:.55} '
+          '.cbnb-picker table {line-height:1.5; font-variant-numeric:tabular-nums} '
+          '.cbnb-picker :is(th, td) {padding:.1em .7em}</style>')
+
+class _Arranges(_Parts):
+    "The layout"
+    def _arranged(self) -> Any:
+        from ipywidgets import HTML, VBox
+        self.advice = HTML(_STYLE + advice_html(self.found))
+        self.said.add_class('cbnb-said')
+        self.below.layout.max_height, self.below.layout.flex = '46em', '0 0 auto'   # a long one scrolls
+        view = VBox([self.advice, self.chart, row(*self.rules.values()), self.slider,
+                     row(self.use, self.epochs, self.fit), self.said, self.below, self.printed])
+        view.layout.width, view.layout.max_width = '100%', f'{WIDTH}px'
+        view.add_class('cbnb-picker')
+        return view
+
+# %% ../../nbs/lr/picker.ipynb #fc99c1c6
+class _Chooses(_Arranges):
+    "Choosing a rate, by a button, the slider, or the name of a rule"
+    def choose(self,
+        name: str,    # of a rule that has made a suggestion
+    ) -> None:
+        "Choose the rate that a rule suggests; ValueError if it suggests none"
+        if name not in self.rates:
+            raise ValueError(f'{name!r} has suggested no rate; there are {", ".join(self.rates)}')
+        self.slider.value = self.rates[name]
+
+    def _moved(self) -> None:
+        "Show the rate that is chosen now: the line, the loss there, the rule it comes from"
+        self.chart.value = picker_chart(self.found, self.lr)
+        for name, button in self.rules.items():
+            chosen = name in self.rates and math.isclose(self.rates[name], self.lr, rel_tol=1e-6)
+            button.button_style = 'primary' if chosen else ''
+
+    def _connect(self) -> None:
+        self.slider.observe(lambda change: self._moved(), 'value')
+        self.use.on_click(lambda button: self.use_lr())
+        self.fit.on_click(lambda button: self.start_fit())
+        for name, button in self.rules.items():
+            button.on_click(lambda button, name=name: self.choose(name))
+
+# %% ../../nbs/lr/picker.ipynb #a5e760b1
+class _Uses(_Parts):
+    "Setting the rate, and saying so"
+    def use_lr(self) -> None:
+        "Set `learn.lr` and the `lr` of the result, and say so"
+        try: before, self.learn.lr = self.learn.lr, self.lr
+        except RuntimeError as e: return self._say(problem_html(e))
+        self._say(boxed(f'<code>learn.lr</code> is now <b>{as_rate(self.lr)}</b> '
+                        f'<span style="opacity:.8">(before: {_short(before)})</span>', 'lr'))
+        self.found.choose(self.lr)
+
+    def _say(self, page: str) -> None: self.said.value = f'<div role="status">{page}</div>'
+
+def _short(lr: Any) -> str:
+    return as_rate(lr) if _is_rate(lr) else html.escape(repr(lr)[:200])
+
+# %% ../../nbs/lr/picker.ipynb #b48aea6b
+class _Switches(_Parts):
+    "Controls that are off during a fit, and the places of what it shows"
+    def _switch(self, on: bool) -> None:
+        "Switch the controls on or off"
+        self.busy = not on
+        for control in (self.slider, self.use, self.fit, self.epochs): control.disabled = not on
+        for name, button in self.rules.items(): button.disabled = not on or name not in self.rates
+
+    def _train(self, learn: Learner, n: int, lr: float) -> None:
+        def put(widget: Any) -> None: self.below.children = (widget,)
+        self.below.children, self.printed.value = (), ''
+        printed = Printed(lambda page: setattr(self.printed, 'value', page))
+        with placed(learn, put), printed.collect(): learn.fit_one_cycle(n, lr)
+
+def _how(learn: Learner) -> str:
+    "How the last fit ended, if somebody has recorded it"
+    if not hasattr(learn, 'recorder') or not learn.recorder.history.runs: return 'ended: '
+    if learn.recorder.history[-1].status == 'done': return 'done: '
+    return f'{html.escape(learn.stopped_where())}; planned were '
+
+# %% ../../nbs/lr/picker.ipynb #40002580
+def from_page() -> bool:
+    "Whether a click on a page is handled, and not a cell"
+    parent = getattr(shell(), 'get_parent', dict)() or {}
+    return parent.get('header', {}).get('msg_type') == 'comm_msg'
+
+# %% ../../nbs/lr/picker.ipynb #953735fb
+class _Trains(_Switches, _Uses):
+    "Training with the rate"
+    def start_fit(self) -> None:
+        "Train for the chosen number of epochs with the chosen rate at the top"
+        try: learn, lr, n = self.learn, self.lr, self.epochs.value
+        except RuntimeError as e: return self._say(problem_html(e))
+        if from_page() and time.monotonic() - self.ended < 0.5: return     # of a double click
+        if self.busy or learn.running:
+            return self._say(boxed(f'This learner is running already ({html.escape(learn.where())}): '
+                                   'wait for it, or stop it.', 'valid'))
+        plan = f'{n} epoch{"s"*(n != 1)}, one cycle with a top of <b>{as_rate(lr)}</b>'
+        self._switch(False)
+        try:
+            self._say(boxed(f'training: {plan}', 'train'))
+            self._train(learn, n, lr)
+            self._say(boxed(_how(learn) + plan, 'lr'))
+        except KeyboardInterrupt as e:
+            self._say(boxed(html.escape(str(e) or 'interrupted'), 'valid'))
+            if not from_page(): raise                                      # a cell ends with it
+        except Exception as e: self._say(problem_html(e))
+        finally:
+            self._switch(True)
+            self.ended = time.monotonic()
+
+# %% ../../nbs/lr/picker.ipynb #084153d5
+class _Shows(_Parts):
+    "Showing the widgets, with a picture behind them"
+    def show(self) -> None:
+        "Show the widgets, and leave a picture behind them for the saved notebook"
+        if not shell(): return
+        from IPython.display import display
+        fig, text = self.found.fig, f'{self.found!r}\n{picker_text(self.found)}'
+        bundle, metadata = png_bundle(fig, text), png_metadata(fig, text)
+        if display_mode() == 'widgets' or front_end() != 'headless':
+            show_with_picture(self.view, bundle, metadata)
+        else: display(bundle, raw=True, metadata=metadata)
+
+    def _ipython_display_(self) -> None: self.show()
+
+# %% ../../nbs/lr/picker.ipynb #551d052a
+class LRPicker(_Chooses, _Trains, _Shows):
     """Widgets to choose a learning rate on the curve of a sweep, to use it, and to train with it
 
     Args:
@@ -454,156 +602,6 @@ class LRPicker:
         self.view = self._arranged()
         self._connect()
         self._moved()
-
-    @property
-    def learn(self) -> Learner:
-        """The learner; RuntimeError if it is gone
-
-        Raises:
-            RuntimeError: the learner of this picker is gone: sweep again
-        """
-        learn = self._learn()
-        if learn is None: raise RuntimeError('the learner of this picker is gone: sweep again')
-        return learn
-
-    @property
-    def lr(self) -> float:
-        "The rate that is chosen"
-        return nearby(self.slider.value, self.exact)
-
-# %% ../../nbs/lr/picker.ipynb #ce75853f
-_STYLE = ('<style>.cbnb-picker .cbnb-faint:not(.mod-primary) {opacity:.55} '
-          '.cbnb-picker table {line-height:1.5; font-variant-numeric:tabular-nums} '
-          '.cbnb-picker :is(th, td) {padding:.1em .7em}</style>')
-
-@patch
-def _arranged(self: LRPicker) -> Any:
-    from ipywidgets import HTML, VBox
-    self.advice = HTML(_STYLE + advice_html(self.found))
-    self.said.add_class('cbnb-said')
-    self.below.layout.max_height, self.below.layout.flex = '46em', '0 0 auto'   # a long one scrolls
-    view = VBox([self.advice, self.chart, row(*self.rules.values()), self.slider,
-                 row(self.use, self.epochs, self.fit), self.said, self.below, self.printed])
-    view.layout.width, view.layout.max_width = '100%', f'{WIDTH}px'
-    view.add_class('cbnb-picker')
-    return view
-
-# %% ../../nbs/lr/picker.ipynb #fc99c1c6
-@patch
-def _moved(self: LRPicker) -> None:
-    "Show the rate that is chosen now: the line, the loss there, the rule it comes from"
-    self.chart.value = picker_chart(self.found, self.lr)
-    for name, button in self.rules.items():
-        chosen = name in self.rates and math.isclose(self.rates[name], self.lr, rel_tol=1e-6)
-        button.button_style = 'primary' if chosen else ''
-
-@patch
-def _connect(self: LRPicker) -> None:
-    self.slider.observe(lambda change: self._moved(), 'value')
-    self.use.on_click(lambda button: self.use_lr())
-    self.fit.on_click(lambda button: self.start_fit())
-    for name, button in self.rules.items():
-        button.on_click(lambda button, name=name: self.choose(name))
-
-# %% ../../nbs/lr/picker.ipynb #985c6782
-@patch
-def choose(self: LRPicker,
-    name: str,    # of a rule that has made a suggestion
-) -> None:
-    """Choose the rate that a rule suggests; ValueError if it suggests none
-
-    Args:
-        name: of a rule that has made a suggestion
-
-    Raises:
-        ValueError: {name} has suggested no rate; there are ...
-    """
-    if name not in self.rates:
-        raise ValueError(f'{name!r} has suggested no rate; there are {", ".join(self.rates)}')
-    self.slider.value = self.rates[name]
-
-# %% ../../nbs/lr/picker.ipynb #a5e760b1
-@patch
-def use_lr(self: LRPicker) -> None:
-    "Set `learn.lr` and the `lr` of the result, and say so"
-    try: before, self.learn.lr = self.learn.lr, self.lr
-    except RuntimeError as e: return self._say(problem_html(e))
-    self._say(boxed(f'<code>learn.lr</code> is now <b>{as_rate(self.lr)}</b> '
-                    f'<span style="opacity:.8">(before: {_short(before)})</span>', 'lr'))
-    self.found.choose(self.lr)
-
-@patch
-def _say(self: LRPicker, page: str) -> None: self.said.value = f'<div role="status">{page}</div>'
-
-def _short(lr: Any) -> str:
-    return as_rate(lr) if _is_rate(lr) else html.escape(repr(lr)[:200])
-
-# %% ../../nbs/lr/picker.ipynb #b48aea6b
-@patch
-def _switch(self: LRPicker, on: bool) -> None:
-    "Switch the controls on or off"
-    self.busy = not on
-    for control in (self.slider, self.use, self.fit, self.epochs): control.disabled = not on
-    for name, button in self.rules.items(): button.disabled = not on or name not in self.rates
-
-# %% ../../nbs/lr/picker.ipynb #40002580
-def from_page() -> bool:
-    "Whether a click on a page is handled, and not a cell"
-    parent = getattr(shell(), 'get_parent', dict)() or {}
-    return parent.get('header', {}).get('msg_type') == 'comm_msg'
-
-# %% ../../nbs/lr/picker.ipynb #05a5359e
-@patch
-def _train(self: LRPicker, learn: Learner, n: int, lr: float) -> None:
-    def put(widget: Any) -> None: self.below.children = (widget,)
-    self.below.children, self.printed.value = (), ''
-    printed = Printed(lambda page: setattr(self.printed, 'value', page))
-    with placed(learn, put), printed.collect(): learn.fit_one_cycle(n, lr)
-
-def _how(learn: Learner) -> str:
-    "How the last fit ended, if somebody has recorded it"
-    if not hasattr(learn, 'recorder') or not learn.recorder.history.runs: return 'ended: '
-    if learn.recorder.history[-1].status == 'done': return 'done: '
-    return f'{html.escape(learn.stopped_where())}; planned were '
-
-# %% ../../nbs/lr/picker.ipynb #953735fb
-@patch
-def start_fit(self: LRPicker) -> None:
-    "Train for the chosen number of epochs with the chosen rate at the top"
-    try: learn, lr, n = self.learn, self.lr, self.epochs.value
-    except RuntimeError as e: return self._say(problem_html(e))
-    if from_page() and time.monotonic() - self.ended < 0.5: return     # of a double click
-    if self.busy or learn.running:
-        return self._say(boxed(f'This learner is running already ({html.escape(learn.where())}): '
-                               'wait for it, or stop it.', 'valid'))
-    plan = f'{n} epoch{"s"*(n != 1)}, one cycle with a top of <b>{as_rate(lr)}</b>'
-    self._switch(False)
-    try:
-        self._say(boxed(f'training: {plan}', 'train'))
-        self._train(learn, n, lr)
-        self._say(boxed(_how(learn) + plan, 'lr'))
-    except KeyboardInterrupt as e:
-        self._say(boxed(html.escape(str(e) or 'interrupted'), 'valid'))
-        if not from_page(): raise                                      # a cell ends with it
-    except Exception as e: self._say(problem_html(e))
-    finally:
-        self._switch(True)
-        self.ended = time.monotonic()
-
-# %% ../../nbs/lr/picker.ipynb #084153d5
-@patch
-def show(self: LRPicker) -> None:
-    "Show the widgets, and leave a picture behind them for the saved notebook"
-    if not shell(): return
-    from IPython.display import display
-    fig, text = self.found.fig, f'{self.found!r}\n{picker_text(self.found)}'
-    bundle, metadata = png_bundle(fig, text), png_metadata(fig, text)
-    if display_mode() == 'widgets' or front_end() != 'headless':
-        show_with_picture(self.view, bundle, metadata)
-    else: display(bundle, raw=True, metadata=metadata)
-
-@patch
-def _ipython_display_(self: LRPicker) -> None: self.show()
 
 # %% ../../nbs/lr/picker.ipynb #fa23dcd3
 @patch
