@@ -1,8 +1,12 @@
 """How a callback reads and writes, when it is called, and how it gets in and out."""
 
+import copy
+import dataclasses
 import functools
+import html
 import inspect
 import pathlib
+import pickle
 import types
 import warnings
 
@@ -12,7 +16,7 @@ from torch import nn
 
 import cbnb.all as cbnb
 from cbnb import callback as base
-from cbnb.basics import arguments
+from cbnb.basics.arguments import hinted, nearest, unknown_argument
 from helpers import EVENTS, IN_BATCH, RUN_EVENTS, Line, RaiseIn, ab, line_learner, listener, noting
 
 
@@ -161,9 +165,8 @@ def test_event_methods_of_the_model_or_the_learner_are_never_called():
     learn = TalkativeLearner(line_learner().dls, Talkative(), nn.MSELoss(), cbs=cbnb.Callback)
     learn.fit(1)
     learn.callback("before_batch"), learn.callback("hello")
+    assert learn.callback.after_batch() is None and learn.callback.method("after_batch") is None
     assert called == []
-    with pytest.raises(AttributeError, match="after_batch"):
-        learn.callback.after_batch
 
 
 def test_calling_a_callback():
@@ -686,23 +689,27 @@ def test_a_repr_is_short_and_has_no_address():
 
 
 def test_a_learner_shows_what_it_trains_with():
+    """A line at the prompt, and a table in a notebook."""
     learn = line_learner(metrics=cbnb.accuracy, wd=0.5)
+    assert repr(learn) == "Learner(Line, 2 parameters, SGD, cpu; 0 epochs trained)"
+    page = learn._repr_html_()
     for text in (
-        "Line with 2 parameters",
+        "Line, 2 parameters",
         "MSELoss",
         "SGD",
         "lr=0.1",
         "wd=0.5",
         "accuracy",
-        "2 and 1 batches",
+        html.escape(repr(learn.dls)),
         "TrainEvalCallback()",
         "0 epochs",
     ):
-        assert text in repr(learn)
-    assert "\n" not in repr(learn)
+        assert text in page
     learn.metrics = None
     learn.fit(2)
-    assert "2 epochs trained" in repr(learn) and "metrics" not in repr(learn)
+    assert repr(learn) == "Learner(Line, 2 parameters, SGD, cpu; 2 epochs trained)"
+    page = learn._repr_html_()
+    assert "2 epochs, train_loss " in page and ", valid_loss " in page and "metrics" not in page
     assert "Line" in repr(cbnb.Learner(learn.dls, Line(), nn.MSELoss(), default_cbs=False))
 
 
@@ -849,12 +856,8 @@ def test_an_unknown_event_is_told_with_one_that_is_like_it(name, words):
 
 
 def test_the_known_name_that_is_most_like_another():
-    assert arguments.nearest("moniter", ["comp", "monitor", "moni"]) == "monitor"
-    assert (
-        arguments.nearest("ab", ["abcd", "xy"]) == "abcd"
-        and arguments.nearest("ab", ["abcd"], cutoff=0.7) is None
-        and arguments.nearest("ab", ["abcde"]) is None
-    )
+    assert nearest("moniter", ["comp", "monitor", "moni"]) == "monitor"
+    assert nearest("ab", ["abcd", "xy"]) == "abcd" and nearest("ab", ["abcd"], cutoff=0.7) is None and nearest("ab", ["abcde"]) is None
 
 
 @pytest.mark.parametrize(
@@ -871,16 +874,16 @@ def test_the_known_name_that_is_most_like_another():
     ],
 )
 def test_an_unknown_argument_is_told_with_the_one_that_is_meant(name, known, words):
-    assert arguments.unknown_argument("fit", name, known).startswith(f"fit has no argument {name!r}: {words}")
+    assert unknown_argument("fit", name, known).startswith(f"fit has no argument {name!r}: {words}")
 
 
 def test_a_hint_names_the_function_or_the_class_and_leaves_other_errors_alone():
     class Made:
-        @arguments.hinted
+        @hinted
         def __init__(self, size=1):
             pass
 
-        @arguments.hinted
+        @hinted
         def grow(self, size=1):
             return len(size)
 
@@ -932,18 +935,22 @@ OTHER = dict(
 
 @pytest.mark.parametrize("kind", SAME)
 def test_settings_are_compared_by_what_they_hold(kind):
-    one, again, other = base.settings(SAME[kind]()), base.settings(SAME[kind]()), base.settings(OTHER[kind]())
+    one, again, other = base.comparable(SAME[kind]()), base.comparable(SAME[kind]()), base.comparable(OTHER[kind]())
     assert one == again and one != other
 
 
 def test_what_cannot_be_looked_into_is_equal_to_itself_only():
     big, slotted, deep = torch.zeros(5000), Slotted(), [[[[[[1]]]]]]
     for value in (big, slotted, deep, (i for i in ())):
-        assert base.settings(value) == base.settings(value)
-    assert base.settings(torch.zeros(5000)) != base.settings(big) and base.settings(torch.zeros(4999)) == base.settings(torch.zeros(4999))
-    assert base.settings(Slotted()) != base.settings(slotted)
-    assert base.settings([[[[[1]]]]]) != base.settings([[[[[1]]]]]) and base.settings([[[[1]]]]) == base.settings([[[[1]]]])
-    assert base.settings(inner(inner(inner(1)))) == base.settings(inner(inner(inner(1)))) and base.settings([1]) != base.settings((1,))
+        assert base.comparable(value) == base.comparable(value)
+    assert base.comparable(torch.zeros(5000)) != base.comparable(big) and base.comparable(torch.zeros(4999)) == base.comparable(
+        torch.zeros(4999)
+    )
+    assert base.comparable(Slotted()) != base.comparable(slotted)
+    assert base.comparable([[[[[1]]]]]) != base.comparable([[[[[1]]]]]) and base.comparable([[[[1]]]]) == base.comparable([[[[1]]]])
+    assert base.comparable(inner(inner(inner(1)))) == base.comparable(inner(inner(inner(1)))) and base.comparable([1]) != base.comparable(
+        (1,)
+    )
 
 
 @pytest.mark.parametrize(
@@ -1082,3 +1089,78 @@ def test_a_list_of_callbacks_is_sorted_by_an_attribute_or_a_function():
     cbs = base.CbList([high, low])
     assert cbs.sorted() == [low, high] and cbs.sorted(reverse=True) == [high, low] and cbs.sorted("order") == [low, high]
     assert cbs.sorted(lambda cb: -cb.order) == [high, low] and cbs == [high, low]
+
+
+# The arguments of the constructor
+
+
+class Configured(cbnb.Callback):
+    def __init__(self, first, *rest, second=2, **more):
+        super().__init__(**more)
+        self.kept = first
+
+
+class Narrowed(Configured):
+    def __init__(self, scale=1.0):
+        super().__init__(scale, second=scale)
+
+
+def test_arguments_are_those_of_the_class_that_was_called():
+    made = Configured("a", "b", after_fit=len)
+    assert base.arguments(made) == dict(first="a", rest=("b",), second=2, after_fit=len)
+    assert base.arguments(Narrowed(3)) == dict(scale=3) and base.arguments(cbnb.Callback()) == {}
+    assert repr(made) == "Configured(first='a', rest=('b',), after_fit=len)" and repr(Narrowed()) == "Narrowed()"
+    made.second = 5  # from now on the attribute counts
+    assert base.arguments(made)["second"] == 5 and repr(made) == "Configured(first='a', rest=('b',), second=5, after_fit=len)"
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda cb: pickle.loads(pickle.dumps(cb))])
+def test_a_copy_has_the_arguments(copied):
+    made = Configured([1], second=3)
+    again = copied(made)
+    assert base.arguments(again) == base.arguments(made) and base.settings(again) == base.settings(made) and repr(again) == repr(made)
+
+
+def test_settings_are_the_arguments_and_the_switches():
+    class Timed(cbnb.Callback):
+        def __init__(self, every=1):
+            self.every, self.unlike_any_other = every, object()
+
+    one, again, later = Timed(), Timed(every=1), Timed(2)
+    assert base.settings(one) == base.settings(again) != base.settings(later)
+    again.order = 5
+    assert base.settings(one) != base.settings(again)
+    again.order, one.every = 0, 2
+    assert base.settings(one) == base.settings(later) != base.settings(again)
+
+
+def test_callbacks_that_cannot_be_compared_stay_both():
+    learn = line_learner(default_cbs=False)
+    for _ in range(2):
+        learn.add_cb(Keeper(torch.zeros(10_000)))
+        learn.add_cb(Keeper(torch.zeros(3)))
+    assert [type(cb) for cb in learn.cbs].count(Keeper) == 3
+
+
+def test_a_lambda_of_a_cell_that_has_grown_is_the_same():
+    cell = "def make(): return Callback(after_fit=lambda self: [x + 1 for x in self.seen])"
+    spaces = [{"Callback": cbnb.Callback, "__name__": "__main__"} for _ in range(3)]
+    for space, text in zip(spaces, [cell, "# a line more\n\n" + cell, cell.replace("x + 1", "x + 2")]):
+        exec(text, space)
+    one, again, other = (base.settings(space["make"]()) for space in spaces)
+    assert one == again != other
+
+
+def test_dataclasses_and_classes_with_a_constructor_of_objects():
+    @dataclasses.dataclass
+    class Data(cbnb.Callback):
+        rate: float
+        names: list = dataclasses.field(default_factory=list)
+
+    class Sized(cbnb.Callback, dict):
+        pass
+
+    assert base.settings(Data(1.0)) == base.settings(Data(rate=1.0)) != base.settings(Data(2.0))
+    assert base.settings(Data(1.0, ["a"])) != base.settings(Data(1.0))
+    assert base.arguments(Sized()) == {} and isinstance(Sized(), dict)
+    assert str(inspect.signature(Narrowed)) == "(scale=1.0)"

@@ -1,5 +1,7 @@
 """Which events fire, in which order, and what each of the seven cancels skips."""
 
+import inspect
+
 import pytest
 import torch
 
@@ -383,3 +385,75 @@ def test_training_flag_and_mode():
     line_learner(cbs=note).fit(1)
     assert all(training == mode for (name, training), mode in seen.items() if name not in EVENTS[:3])
     assert ("before_train", True) in seen and ("before_validate", False) in seen and ("after_batch", True) in seen
+
+
+# One table
+
+
+def test_the_table_and_the_loop_are_one_thing():
+    """Every event of the loop is in the table with a gloss, and every event of the table is in the loop."""
+    from cbnb import events
+
+    in_loop = list(dict.fromkeys(events.FIT.events()))
+    assert list(EVENTS) == ["after_create", *in_loop] == [name for name in vars(events.Events) if name[0] != "_"]
+    assert len(in_loop) == 23 and events.BATCH_EVENTS == IN_BATCH
+    for name in EVENTS:
+        gloss = getattr(events.Events, name).__doc__
+        assert gloss and "\n" not in gloss and (gloss[0].isupper() or gloss[0] == "`") and gloss.endswith("."), name
+    assert sorted(vars(events.event)) == sorted(EVENTS)
+    printed = [line.split()[0] for line in events.loop_lines() if line.split()[0] in EVENTS]
+    assert list(dict.fromkeys(printed)) == in_loop
+
+
+def test_the_gloss_of_an_event_is_where_it_is_looked_for():
+    """In `Callback?`, on a method that is not overridden, and in completion inside a class."""
+
+    class Mine(cbnb.Callback):
+        def before_fit(self):
+            pass
+
+    for name in EVENTS:
+        gloss = getattr(cbnb.Callback, name).__doc__
+        assert f"    {name}: {gloss}\n" in cbnb.Callback.__doc__ + "\n" and name in dir(cbnb.Callback)
+        assert inspect.getdoc(getattr(Mine(), name)) == gloss  # also of the one that is overridden
+
+
+def test_an_event_that_is_not_overridden_is_not_defined():
+    class Mine(cbnb.Callback):
+        def before_fit(self):
+            super().before_fit()
+
+    class More(Mine):
+        before_fit = None
+
+    cb, learn = Mine(), line_learner()
+    learn.add_cbs([cb, More()])
+    assert cb.method("before_fit") == cb.before_fit and cb.method("after_fit") is None and cb.after_fit() is None
+    assert cb in learn.ordered_cbs("before_fit") and cb not in learn.ordered_cbs("after_fit")
+    assert learn.more not in learn.ordered_cbs("before_fit")
+    assert all(cb.method(name) is None for cb in learn.cbs for name in ("after_pred", "before_backward"))
+    Mine.after_fit = lambda self: None  # patched in later
+    assert cb.method("after_fit") is not None
+    del Mine.after_fit
+
+
+def test_a_mixin_with_events_may_stand_on_either_side():
+    class Mixin:
+        def before_fit(self):
+            return "mixin"
+
+        def after_fit(self):
+            return "mixin"
+
+    class Left(Mixin, cbnb.Callback):
+        pass
+
+    class Right(cbnb.Callback, Mixin):
+        def after_fit(self):
+            return "own"
+
+    class Below(Right):
+        pass
+
+    assert Left()("before_fit") == Right()("before_fit") == Below()("before_fit") == "mixin"
+    assert Right()("after_fit") == Below()("after_fit") == "own" and Right().before_epoch() is None

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
-from cbnb.learner import layer_rows, noting_gradients
+from cbnb.learner import layer_rows
+from cbnb.step import noting_gradients
 from cbnb.undo import UndoStack, interrupts_act, interrupts_wait
 from helpers import Line, line_learner
 from interrupts import CALLS, At, at_each, at_random, interrupted, make, quiet

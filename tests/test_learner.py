@@ -11,18 +11,8 @@ from torch import nn
 
 import cbnb.all as cbnb
 from cbnb.basics.arguments import as_count
-from cbnb.learner import (
-    _split_step_result,
-    as_list,
-    as_loss,
-    as_step,
-    check_valid_every,
-    checked_lr,
-    computes_loss,
-    depends_on,
-    is_a,
-    loss_and_pred,
-)
+from cbnb.learner import as_list, check_valid_every, checked_lr, is_a
+from cbnb.step import _split_step_result, as_loss, as_step, computes_loss, depends_on, loss_and_pred
 from helpers import Line, ab, line_batches, line_learner
 
 
@@ -390,7 +380,7 @@ def test_what_is_no_model_is_refused(model, words):
 
 
 def test_a_function_is_a_model_without_parameters():
-    assert "function with 0 parameters" in repr(line_learner(model=lambda x: 2 * x + 3))
+    assert "function, 0 parameters" in repr(line_learner(model=lambda x: 2 * x + 3))
 
 
 def test_the_loss_of_the_dataset_is_used_if_none_is_given():

@@ -194,6 +194,7 @@ def test_rates_per_group(start, end):
         (dict(num_it=1), "num_it=1"),
         (dict(num_it="many"), "num_it='many'"),
         (dict(suggest_funcs="vally"), "no rule 'vally'; there are valley"),
+        (dict(suggest_funcs="vally"), "Did you mean 'valley'"),
         (dict(start_lr=[1e-6, 1e-5]), "start_lr has 2 values.*1 parameter group"),
     ],
 )

@@ -9,8 +9,10 @@ from cbnb.lr.rules import (
     CAP,
     EDGE,
     NEED,
+    RULES,
     STEP,
     as_rule,
+    as_rules,
     band_around,
     batch_noise,
     estimates,
@@ -201,6 +203,17 @@ def test_a_rule_is_a_function_or_the_name_of_one():
     assert as_rule(len) is len and as_rule("slide") is slide
     with pytest.raises(ValueError, match="no rule 'hill'.*valley, slide"):
         as_rule("hill")
+    with pytest.raises(ValueError, match=r"no rule 'vallley'; there are valley, .*\. Did you mean 'valley'\?$"):
+        as_rule("vallley")
+    with pytest.raises(ValueError, match=r"no rule 7; there are .* \(lrs, losses, num_it\)$"):
+        as_rule(7)
+
+
+def test_rules_are_one_or_several_or_none():
+    assert as_rules(None) == [] and as_rules("valley") == [valley] and as_rules(len) == [len]
+    assert as_rules(("slide", len)) == [slide, len] and list(RULES) == ["valley", "slide", "minimum", "steep"]
+    with pytest.raises(ValueError, match="no rule 'hill'"):
+        as_rules(["slide", "hill"])
 
 
 def test_only_a_sweep_that_is_open_at_its_end_says_so():

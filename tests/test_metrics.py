@@ -26,6 +26,7 @@ from torchmetrics.classification import BinaryAUROC, MulticlassAUROC, Multiclass
 
 import cbnb.all as cbnb
 from cbnb import metrics
+from cbnb.basics import processes
 from cbnb.basics.text import distinct
 from cbnb.metrics import RunningMean, as_metrics, one_number, takes_of, view_for_metric
 from helpers import line_learner, seed
@@ -800,11 +801,11 @@ class Count:
 def test_what_others_have_seen_is_merged_into_a_copy_on_the_cpu(monkeypatch):
     """Three processes, the second of which has seen nothing; each value is what that process passes on."""
     passed_on = []
-    monkeypatch.setattr(metrics, "gather_over_processes", lambda mine: passed_on.append(mine) or [mine, None, Count(5)])
+    monkeypatch.setattr(processes, "gather_over_processes", lambda mine: passed_on.append(mine) or [mine, None, Count(5)])
     own = Count(2)
-    assert metrics._merged(own, True).n == 7 and own.n == 2 and own.moved_to is None
+    assert processes.merged_metric(own, True).n == 7 and own.n == 2 and own.moved_to is None
     assert passed_on[0] is not own and passed_on[0].moved_to == "cpu" and not hasattr(passed_on[0], "distributed_available_fn")
-    assert metrics._merged(own, False).n == 5 and passed_on[1] is None
+    assert processes.merged_metric(own, False).n == 5 and passed_on[1] is None
 
 
 def test_a_merged_torchmetric_does_not_ask_other_processes_again(monkeypatch):
@@ -812,32 +813,32 @@ def test_a_merged_torchmetric_does_not_ask_other_processes_again(monkeypatch):
         mine.distributed_available_fn = lambda: True
         return [mine]
 
-    monkeypatch.setattr(metrics, "gather_over_processes", gather)
-    assert metrics._merged(MeanAbsoluteError(), True).distributed_available_fn() is False
+    monkeypatch.setattr(processes, "gather_over_processes", gather)
+    assert processes.merged_metric(MeanAbsoluteError(), True).distributed_available_fn() is False
 
 
 @pytest.mark.parametrize(
     "mine, other, agreed", [(1.0, 1.0, True), (1.0, 1 + 1e-6, True), (1.0, 1.1, False), (np.nan, np.nan, True), (np.nan, 1.0, False)]
 )
 def test_processes_should_find_the_same_number(mine, other, agreed, monkeypatch):
-    monkeypatch.setattr(metrics, "gather_over_processes", lambda value: [value, other])
+    monkeypatch.setattr(processes, "gather_over_processes", lambda value: [value, other])
     if agreed:
-        assert metrics._agreed("f1", lambda: mine) is mine
+        assert processes.agreed_value("f1", lambda: mine) is mine
     else:
         with pytest.raises(TypeError, match=f"'f1' saw a part.*they found {mine}, {other}"):
-            metrics._agreed("f1", lambda: mine)
+            processes.agreed_value("f1", lambda: mine)
 
 
 @pytest.mark.parametrize("same", [True, False])
 def test_an_error_in_all_processes_is_that_error_and_in_one_is_a_disagreement(same, monkeypatch):
     error = ValueError("bad")
-    monkeypatch.setattr(metrics, "gather_over_processes", lambda mine: [mine, mine if same else 1.0])
+    monkeypatch.setattr(processes, "gather_over_processes", lambda mine: [mine, mine if same else 1.0])
 
     def fail():
         raise error
 
     with pytest.raises(ValueError if same else TypeError) as caught:
-        metrics._agreed("f1", fail)
+        processes.agreed_value("f1", fail)
     assert caught.value is error if same else caught.value.__cause__ is error
 
 
@@ -907,9 +908,9 @@ def test_one_number_is_kept_as_it_is():
         ((), "metric 'm' was given "),
         (
             ({"a": 1, "logits": 2}, 3),
-            "metric 'm' was given dict with 'a', 'logits', int: choose a part of it, such as on(metric, 'logits', 1)",
+            "metric 'm' was given dict with 'a', 'logits', int: choose a part of it, such as metric_on(metric, 'logits', 1)",
         ),
-        ((Pair(1, 2),), "metric 'm' was given Pair with 'first', 'second': choose a part of it, such as on(metric, 'first', 1)"),
+        ((Pair(1, 2),), "metric 'm' was given Pair with 'first', 'second': choose a part of it, such as metric_on(metric, 'first', 1)"),
     ],
 )
 def test_the_note_of_a_metric_that_failed(given, note):
@@ -1145,8 +1146,8 @@ def test_which_metrics_are_merged_and_which_have_to_agree(make, n_seen, n, agree
     calls = []
     monkeypatch.setattr(metrics, "n_processes", lambda: n)
     monkeypatch.setattr(metrics, "sum_over_processes", lambda seen: [n_seen])
-    monkeypatch.setattr(metrics, "_merged", lambda metric, seen: calls.append("merged") or metric)
-    monkeypatch.setattr(metrics, "_agreed", lambda name, compute: calls.append("agreed") or compute())
+    monkeypatch.setattr(metrics, "merged_metric", lambda metric, seen: calls.append("merged") or metric)
+    monkeypatch.setattr(metrics, "agreed_value", lambda name, compute: calls.append("agreed") or compute())
     metric = cbnb.UpdateMetric(make())
     metric.reset(), metric.accumulate(outputs_of(torch.eye(2), torch.tensor([0, 1])))
     assert metric.value is not None and calls == ["merged"] * merged + ["agreed"] * agreed

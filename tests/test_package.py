@@ -306,6 +306,21 @@ def test_notebook_begins_with_title_and_subtitle(notebook: Path):
     assert lines[0].startswith("# ") and lines[1].startswith("> ")
 
 
+LINK = re.compile(r"\]\(((?!\w+:)[^)#\s]+\.ipynb)")
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=name_of)
+def test_links_lead_to_notebooks(notebook: Path):
+    links = {link for cell in cells(notebook) if cell["cell_type"] == "markdown" for link in LINK.findall(cell["source"])}
+    assert not [link for link in links if not (notebook.parent / link).exists()]
+
+
+def test_the_first_page_links_to_all_others():
+    index = NBS / SETTINGS["readme_nb"]
+    links = [(NBS / link).resolve() for cell in cells(index) for link in LINK.findall(cell["source"])]
+    assert {path for path in NOTEBOOKS if path != index} == set(links)
+
+
 def public(module: str) -> list[tuple[str, object]]:
     """Names and objects: the public functions and classes of a module, and the functions it adds to classes with `@patch`."""
     loaded = importlib.import_module(module)

@@ -107,6 +107,9 @@ def test_site_names_entries_and_links():
     module = new_notebook(cells=[new_code_cell("#| default_exp learner"), new_code_cell("#| export\n" + source)])
     site = docs.Site({notebooks.NBS / "07_learner.ipynb": module})
     assert site.link("`learn.h()` and `other`") == "{py:obj}`learn.h() <cbnb.learner.Learner.h>` and `other`"
+    composed = new_notebook(cells=[module.cells[0], *(new_code_cell(f"#| export\n{text}") for text in (source, "class Learner(A): pass"))])
+    site = docs.Site({notebooks.NBS / "07_learner.ipynb": composed})
+    assert site.link("`learn.f()`") == "{py:obj}`learn.f() <cbnb.learner.A.f>`"
     assert site.link("# `A`\n```\n`A`\n```") == "# `A`\n```\n`A`\n```"
     assert docs.to_pages("[a](04_optim.ipynb#x) [b](../01_callback.ipynb)") == "[a](optim.ipynb#x) [b](../callback.ipynb)"
 
@@ -232,3 +235,10 @@ def test_the_figures_of_a_page(tmp_path):
     found = reading.figures(path)
     assert (found.words, found.exported, found.asserts, found.defining, found.followed) == (5, [3, 1], 3, 2, 1)
     assert reading.table([path])[-1].split() == ["all", "5", "4", "2", "3", "0%", "75.0", "50%"]
+
+
+def test_a_page_counts_for_the_core_or_for_its_room():
+    pages = [notebooks.NBS / name for name in ("07_learner.ipynb", "lr/rules.ipynb", "index.ipynb")]
+    assert [reading.group(page) for page in pages] == ["core", "lr/", "index and roof"]
+    sums = reading.table([notebooks.NBS / "lr" / "rules.ipynb", notebooks.NBS / "all.ipynb"])[3:]
+    assert [line[:20].strip() for line in sums] == ["", "lr/", "index and roof", "all"]

@@ -1,4 +1,4 @@
-"""mypy knows what a user calls: every line of tests/typing is right, and those that are marked are errors; so is the quick start."""
+"""mypy knows what a user calls: in tests/typing the marked lines are errors and no others; the quick start and the tutorials have none."""
 
 import re
 import subprocess
@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from notebooks import INDEX, ROOT, read
+from notebooks import INDEX, NBS, ROOT, read, without_directives
 
 CALLS = ROOT / "tests" / "typing" / "calls.py"
+PAGES = [INDEX, *sorted((NBS / "tutorials").glob("*.ipynb"))]
 
 
 def checked(*paths: Path, cache: Path) -> str:
@@ -20,14 +21,20 @@ def checked(*paths: Path, cache: Path) -> str:
     return done.stdout
 
 
+def as_script(notebook: Path) -> str:
+    """The code of a notebook that a type checker can read."""
+    cells = [cell.source for cell in read(notebook).cells if cell.cell_type == "code" and not cell.source.startswith("#| hide\n")]
+    return "\n".join(map(without_directives, cells))
+
+
 @pytest.fixture(scope="module")
 def said(tmp_path_factory) -> list[tuple[str, int, str]]:
-    """(file, line, message) of each error in the calls and the quick start."""
+    """(file, line, message) of each error in the calls and the pages."""
     folder = tmp_path_factory.mktemp("typing")
-    quick_start = folder / "quick_start.py"
-    cells = [cell.source for cell in read(INDEX).cells if cell.cell_type == "code" and not cell.source.startswith("#| hide\n")]
-    quick_start.write_text("\n".join(cells), encoding="utf-8")
-    found = re.findall(r"^(.+?):(\d+): error: (.*?)  \[", checked(CALLS, quick_start, cache=folder / "cache"), re.MULTILINE)
+    scripts = [folder / f"{page.stem}_page.py" for page in PAGES]
+    for page, script in zip(PAGES, scripts):
+        script.write_text(as_script(page), encoding="utf-8")
+    found = re.findall(r"^(.+?):(\d+): error: (.*?)  \[", checked(CALLS, *scripts, cache=folder / "cache"), re.MULTILINE)
     return [(Path(name).name, int(line), message) for name, line, message in found]
 
 
@@ -40,5 +47,6 @@ def test_wrong_calls_are_errors_and_no_others(said):
     assert len(marked) == 6 and [(line, message) for name, line, message in said if name == CALLS.name] == marked
 
 
-def test_the_quick_start_is_right(said):
-    assert [message for name, _, message in said if name == "quick_start.py"] == []
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_code_of_a_page_is_right(said, page):
+    assert [(line, message) for name, line, message in said if name == f"{page.stem}_page.py"] == []

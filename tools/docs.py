@@ -116,6 +116,7 @@ class Site:
             for cell in nb.cells:
                 if module and {"export", "exports"} & set(directives(cell)) and not is_hidden(cell):
                     self._add_names(module, documented(cell.source))
+                    self._add_inherited(module, cell.source)
 
     def _add_names(self, module: str, names: Iterable[str]) -> None:
         for name in names:
@@ -126,6 +127,16 @@ class Site:
             for instance, kind in INSTANCES.items():
                 if owner == kind:
                     self.entries.setdefault(f"{instance}.{method}", (module, name))
+
+    def _add_inherited(self, module: str, source: str) -> None:
+        """The names of a class that is composed of others: `Learner.fit` and `learn.fit` are found at `Fits.fit`."""
+        for node in ast.parse(source).body:
+            for base in map(ast.unparse, node.bases if isinstance(node, ast.ClassDef) else ()):
+                for name, (place, full) in list(self.entries.items()):
+                    if place == module and name.startswith(f"{base}."):
+                        owners = [node.name, *(instance for instance, kind in INSTANCES.items() if kind == node.name)]
+                        for owner in owners:
+                            self.entries.setdefault(f"{owner}{name.removeprefix(base)}", (module, full))
 
     def link(self, markdown: str) -> str:
         """`markdown` with links to the reference for names in backticks, except in headings, links and code."""

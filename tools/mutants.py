@@ -63,6 +63,12 @@ TESTS = {
     "basics/text": "chart recorder learner callbacks",
     "basics/notices": "front_end errors callbacks",
     "basics/patch": "callbacks",
+    "basics/nested": "data metrics",
+    "basics/loaders": "data",
+    "basics/random_state": "data snapshot",
+    "basics/processes": "metrics",
+    "basics/outputs": "metrics",
+    "basics/sklearn_functions": "metrics",
     "dialects/detect": "detect fastai_v1",
 } | {f"dialects/fastai_v1{name}": "fastai_v1" for name in ("", "_loop", "_schedules", "_slots")}
 

@@ -1,6 +1,6 @@
 """How a notebook reads, in figures: for orientation, no quotas.
 
-    python tools/reading.py                     a line for each notebook, and the sums of each folder
+    python tools/reading.py                     a line for each notebook, and sums: the core, each room, all
     python tools/reading.py nbs/0*.ipynb        of these
 
 Words are those of Markdown cells. Lines are those of code that are not empty. A cell is exported if it has `#| export`; an example
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from notebooks import directives, is_hidden, notebook_paths, read, show, without_directives
+from notebooks import NBS, directives, is_hidden, notebook_paths, read, show, without_directives
 
 _WORD = re.compile(r"[^\W\d_][\w'-]*")
 _HEAD = f"{'':44} {'words':>6} {'exported':>8} {'median':>6} {'p95':>4} {'> 25':>5} {'asserts':>7} {'followed':>8}"
@@ -80,15 +80,22 @@ def _parsed(source: str) -> ast.Module:
         return ast.Module([], [])
 
 
+def group(path: Path) -> str:
+    """Which sum a notebook belongs to: the core (pages with a number), a room, or the pages beside the core."""
+    if path.parent != NBS:
+        return f"{show(path.parent).removeprefix('nbs/')}/"
+    return "core" if path.name[0].isdigit() else "index and roof"
+
+
 def table(paths: Iterable[Path]) -> list[str]:
-    """The lines of the table: the notebooks, then the sums by folder and of all."""
+    """The lines of the table: the notebooks, then the sums of the core, of each room, and of all."""
     each = {path: figures(path) for path in paths}
-    folders = sorted({path.parent for path in each})
-    lines = [_HEAD, *(f"{show(path).removeprefix('nbs/'):44} {found}" for path, found in each.items())]
-    for name, chosen in [*((show(folder) + "/", [folder]) for folder in folders), ("all", folders)]:
+    lines = [_HEAD, *(f"{show(path).removeprefix('nbs/'):44} {found}" for path, found in each.items()), ""]
+    groups = list(dict.fromkeys(map(group, each)))
+    for name, chosen in [*((name, [name]) for name in sorted(groups, key="core".__ne__)), ("all", groups)]:
         total = Figures()
         for path, found in each.items():
-            if path.parent in chosen:
+            if group(path) in chosen:
                 total.add(found)
         lines.append(f"{name:44} {total}")
     return lines

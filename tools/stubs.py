@@ -55,17 +55,35 @@ def _gives(function: _Function) -> bool:
     return any(isinstance(n, ast.Return) and n.value or isinstance(n, ast.Yield | ast.YieldFrom) for n in ast.walk(function))
 
 
-def class_text(node: ast.ClassDef, added: Added) -> str:
-    """A class with its own members, those added, and the attributes that its methods set."""
+def class_text(node: ast.ClassDef, added: Added, others: dict[str, ast.ClassDef]) -> str:
+    """A class with its own members, those added, and the attributes that its methods set.
+
+    A class that is composed of several classes of its module has their members, too: a type checker then speaks of `Learner`, not of a part.
+    """
     heads = [f"@{ast.unparse(d)}" for d in node.decorator_list if ast.unparse(d).split("(")[0].split(".")[-1] in _KEPT]
-    bases = ", ".join(map(ast.unparse, (*node.bases, *node.keywords)))
+    composed = sum(ast.unparse(base) in others for base in node.bases) > 1
+    parts = list(_parts(node, others)) if composed else [node]
+    kept = [base for base in node.bases if not composed or ast.unparse(base) not in others]
+    bases = ", ".join(map(ast.unparse, (*kept, *node.keywords)))
     members: dict[str, str] = {}
-    for part in node.body:
-        members |= _members(part, is_dataclass=bool(heads))
+    for part in parts:
+        found: dict[str, str] = {}
+        for statement in part.body:
+            found |= _members(statement, is_dataclass=bool(heads))
+        members = members | {name: text for name, text in found.items() if name not in members}
     members |= added.members
-    for name, kind in _set_by_methods(node):
-        members.setdefault(name, f"    {name}: {kind}")
+    for part in parts:
+        for name, kind in _set_by_methods(part):
+            members.setdefault(name, f"    {name}: {kind}")
     return "\n".join([*heads, f"class {node.name}{f'({bases})' if bases else ''}:", *(members.values() or ["    ..."])])
+
+
+def _parts(node: ast.ClassDef, others: dict[str, ast.ClassDef]) -> Iterator[ast.ClassDef]:
+    """A class, and those of its module that it is made of, in the order in which a name is looked up."""
+    yield node
+    for base in map(ast.unparse, node.bases):
+        if base in others:
+            yield from _parts(others[base], others)
 
 
 def _members(part: ast.stmt, is_dataclass: bool) -> Iterator[tuple[str, str]] | dict[str, str]:
@@ -97,7 +115,7 @@ def _set_by_methods(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
             elif isinstance(statement, ast.Assign):
                 for target, value in _pairs(statement):
                     if _own(target):
-                        yield target.attr, _type(value, types) if method.name == "__init__" else "Any"
+                        yield target.attr, _type(value, types) if method.name.startswith(("__init__", "_set_up_")) else "Any"
 
 
 def _pairs(statement: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr | None]]:
@@ -165,11 +183,12 @@ def stub(module: Module, added: dict[tuple[Path, str], Added]) -> str:
     """The text of a module's stub."""
     here = {name: more for (path, name), more in added.items() if path == module.path}
     parts = []
+    classes = {node.name: node for node in module.tree.body if isinstance(node, ast.ClassDef)}
     for node in module.tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            parts.append(ast.unparse(node))
+            parts.append(_import(node))
         elif isinstance(node, ast.ClassDef):
-            parts.append(class_text(node, here.get(node.name, Added())))
+            parts.append(class_text(node, here.get(node.name, Added()), classes))
         elif isinstance(node, _Function) and not any(ast.unparse(d) == "patch" for d in node.decorator_list):
             parts.append(signature(node))
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
@@ -187,6 +206,13 @@ def stub(module: Module, added: dict[tuple[Path, str], Added]) -> str:
     needed = {name: source for more in here.values() for name, source in more.names.items() if name not in known}
     imports = [text for name, source in sorted(needed.items()) if (text := _import_of(name, source, module))]
     return "\n".join([HEAD + "\n".join(imports), *parts]) + "\n"
+
+
+def _import(node: ast.Import | ast.ImportFrom) -> str:
+    """In a stub, a name from a module below can be imported on only if it is named twice: `from .step import Step as Step`."""
+    if isinstance(node, ast.ImportFrom) and node.level:
+        node = ast.ImportFrom(node.module, [ast.alias(a.name, a.asname or a.name) for a in node.names], node.level)
+    return ast.unparse(node)
 
 
 def _defined(text: str) -> Iterator[str]:

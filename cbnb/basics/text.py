@@ -12,12 +12,12 @@ from collections.abc import Iterable
 
 # %% ../../nbs/basics/text.ipynb #9b2066b8
 def number(
-    value: float,
+    value: float,    # any, also nan and infinity
 ) -> str:
-    """Four significant digits, written for people: `12,350`, `0.25`, `1.2e-5`
+    """Four significant digits: `12,350`, `0.25`, `1.2e-5`
 
     Args:
-        value
+        value: any, also nan and infinity
     """
     if not math.isfinite(value): return str(value)
     size = abs(value)

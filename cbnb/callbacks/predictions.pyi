@@ -16,13 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, WeightedRandomSampler, default_collate
-from ..callback import Callback
-from ..basics.arguments import as_count, hinted
-from ..basics.patch import patch
-from .saving import read_file, sweep_drafts, write_whole
-from ..data import as_loader, entries, map_tensors, rebuild, save_rng, to_detach as detached
-from ..learner import Learner
-from ..undo import interrupts_wait
+from ..callback import Callback as Callback
+from ..basics.arguments import as_count as as_count, hinted as hinted
+from ..basics.patch import patch as patch
+from .saving import read_file as read_file, sweep_drafts as sweep_drafts, write_whole as write_whole
+from ..data import as_loader as as_loader, entries as entries, map_tensors as map_tensors, rebuild as rebuild, save_rng as save_rng, to_detach as detached
+from ..learner import Learner as Learner
+from ..undo import interrupts_wait as interrupts_wait
 def activation_of(loss_func: Any) -> Callable[[Tensor], Tensor]: ...
 def decodes_of(loss_func: Any) -> Callable[[Tensor], Tensor]: ...
 def _is_cross_entropy(loss_func: Any) -> bool: ...

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import Optimizer
-from ..basics.patch import patch
-from ..data import split_batch
-from ..learner import Learner, Step, as_loss, call_on_batch, modules_of
-from ..optim import MultiOptimizer
-from ..basics.arguments import as_positive
+from ..basics.patch import patch as patch
+from ..data import split_batch as split_batch
+from ..learner import Learner as Learner, Step as Step, as_loss as as_loss, call_on_batch as call_on_batch, modules_of as modules_of
+from ..optim import MultiOptimizer as MultiOptimizer
+from ..basics.arguments import as_positive as as_positive
 class StepState:
     def __init__(self, step: 'ModelStep', batch: tuple, training: bool) -> None: ...
     model: Any

@@ -24,7 +24,6 @@ from torch.optim.lr_scheduler import LRScheduler
 # %% ../../nbs/callbacks/trackers.ipynb #42cb5fe0
 from ..callback import Callback, CancelFitException
 from ..basics.arguments import hinted, as_count, as_positive, columns_hint
-from ..basics.patch import patch
 from ..basics.notices import user_level
 from ..optim import hyper_key, no_such_hyper
 from ..display.figures import COLORS, figure, legend, show
@@ -76,6 +75,7 @@ def _called(comp: Callable[[Any, Any], Any], new: float, best: float) -> bool:
         exact = torch.float64
         return bool(comp(torch.tensor(new, dtype=exact), torch.tensor(best, dtype=exact)))
 
+# %% ../../nbs/callbacks/trackers.ipynb #6532bf78
 def direction(
     better: Callable[[float, float], bool],    # whether the first is better than the second
 ) -> int:
@@ -89,8 +89,74 @@ def direction(
     if all(better(high, low) and not better(low, high) for low, high in pairs): return 1
     return 0
 
+# %% ../../nbs/callbacks/trackers.ipynb #3a6e5733
+def _column(
+    monitor: str,     # heading of the column
+    learn: Any,       # a fit has begun
+    who: str,         # what watches it, for errors
+) -> int:             # its place among the columns after `epoch`
+    "Find a column; `ValueError` if there is none"
+    recorder = getattr(learn, 'recorder', None)
+    if recorder is None: raise ValueError(
+        f'{who} watches what the Recorder writes, and this learner has none: add cbs=Recorder')
+    there = [name for name in recorder.last().metric_names if name not in ('epoch', 'time')]
+    if monitor in there: return there.index(monitor)
+    raise ValueError(f'{who} cannot watch {monitor!r}{_why_not(monitor, learn)}; '
+                     f'{columns_hint(monitor, there)}')
+
+def _why_not(monitor: str, learn: Any) -> str:
+    if monitor in ('epoch', 'time'): return ', which is no result'
+    if getattr(learn.dls, 'valid', None) is None and not monitor.startswith('train_'):
+        return ': the learner has no validation loader, DataLoaders(train, valid)'
+    if monitor == 'valid_loss' and not learn.recorder.valid_metrics:
+        return ', because of Recorder(valid_metrics=False)'
+    return ''
+
+# %% ../../nbs/callbacks/trackers.ipynb #2db86141
+def _warn_if_never_validated(monitor: str, learn: Any, who: str) -> None:
+    "Warn if no epoch of the fit fills the column"
+    epochs = range(learn.start_epoch, learn.n_epoch)
+    if monitor in learn.recorder.valid_columns and not any(map(learn._is_validated, epochs)):
+        warnings.warn(f'{who} will see no {monitor}: none of the epochs of this fit is '
+                      f'validated (valid_every={learn.valid_every!r})', stacklevel=user_level())
+
+def _is_missing(monitor: str, learn: Any) -> bool:
+    "Whether the whole validation of this epoch has not filled the column"
+    rows, of_valid = learn.recorder.last().epochs, monitor in learn.recorder.valid_columns
+    if not (of_valid and learn._is_validated(learn.epoch)): return False
+    return bool(rows) and rows[-1]['epoch'] == learn.epoch and not learn.training   # or it was cancelled
+
 # %% ../../nbs/callbacks/trackers.ipynb #9a80fa16
-class Tracker(Callback):
+class _Tracks(Callback):
+    "Compares the value of each epoch with the best so far"
+    order, run_in = 60, ('fit',)
+
+    def before_fit(self):
+        who = type(self).__name__
+        self.idx = _column(self.monitor, self.learn, who)
+        _warn_if_never_validated(self.monitor, self.learn, who)
+        self.new_best, self.wait, self.values, self._warned = False, 0, [], False
+        if self.reset_on_fit: self.best = self.best_epoch = None
+
+    def after_epoch(self):
+        self.new_best, value = False, self.current()
+        if value is None: return self._warn_of_none()
+        self.values.append((self.learn.epoch, value))
+        self.new_best = self.improves(value)
+        self.wait = 0 if self.new_best else self.wait + 1
+        if self.new_best: self.best, self.best_epoch = value, self.learn.epoch
+
+    def after_fit(self): pass       # for subclasses that call `super().after_fit()`
+
+    def _warn_of_none(self) -> None:
+        "Once in a fit"
+        if self.values or self._warned or not _is_missing(self.monitor, self.learn): return
+        self._warned = True
+        warnings.warn(f'{type(self).__name__} waits for a {self.monitor}: the validation of epoch '
+                      f'{self.learn.epoch} gave none', stacklevel=user_level())
+
+# %% ../../nbs/callbacks/trackers.ipynb #7afae61a
+class Tracker(_Tracks):
     """Finds out after each epoch whether a column of the table of epochs has a new best value
 
     Args:
@@ -104,8 +170,6 @@ class Tracker(Callback):
         ValueError: min_delta={min_delta} needs a comp for which lower, or higher, is always better:
             {comp} is neither, so let it judge the difference itself
     """
-    order, run_in = 60, ('fit',)
-
     @hinted
     def __init__(self,
         monitor: str = 'valid_loss',    # heading of the column
@@ -126,21 +190,6 @@ class Tracker(Callback):
         self.new_best, self.wait = False, 0           # in this epoch; epochs since, with a value
         self.values: list[tuple[int, float]] = []     # (epoch, value) of this fit
 
-    def before_fit(self):
-        self._check_monitor()
-        self.new_best, self.wait, self.values, self._warned = False, 0, [], False
-        if self.reset_on_fit: self.best = self.best_epoch = None
-
-    def after_epoch(self):
-        self.new_best, value = False, self.current()
-        if value is None: return self._warn_of_none()
-        self.values.append((self.learn.epoch, value))
-        self.new_best = self.improves(value)
-        self.wait = 0 if self.new_best else self.wait + 1
-        if self.new_best: self.best, self.best_epoch = value, self.learn.epoch
-
-    def after_fit(self): pass       # for subclasses that call `super().after_fit()`
-
     def current(self) -> float | None:
         "The value of this epoch; None if it has none"
         rows = self.learn.recorder.last().epochs
@@ -158,43 +207,41 @@ class Tracker(Callback):
         if not math.isfinite(value): return False
         return self.best is None or self._better(value - self._sign*self.min_delta, self.best)
 
+    def plot(self,
+        return_fig: bool | None = None,   # return the figure instead of showing it
+        ax: Any = None,                   # draw into these axes; None: a new figure
+    ) -> Any:                             # `ax`; or the figure, if it was asked for
+        """What was watched in the last fit, with the best value and the end; ValueError before a fit
+
+        Args:
+            return_fig: return the figure instead of showing it
+            ax: draw into these axes; None: a new figure
+
+        Returns:
+            `ax`; or the figure, if it was asked for
+        """
+        return _plot_values(self, return_fig, ax)
+
 TrackerCallback = Tracker
 
-# %% ../../nbs/callbacks/trackers.ipynb #505e706a
-@patch
-def _check_monitor(self: Tracker) -> None:
-    learn, who = self.learn, type(self).__name__
-    recorder = getattr(learn, 'recorder', None)
-    if recorder is None: raise ValueError(
-        f'{who} watches what the Recorder writes, and this learner has none: add cbs=Recorder')
-    there = [name for name in recorder.last().metric_names if name not in ('epoch', 'time')]
-    if self.monitor not in there: raise ValueError(
-        f'{who} cannot watch {self.monitor!r}{_why_not(self.monitor, learn)}; '
-        f'{columns_hint(self.monitor, there)}')
-    self.idx = there.index(self.monitor)
-    epochs = range(learn.start_epoch, learn.n_epoch)
-    if self.monitor in recorder.valid_columns and not any(map(learn._is_validated, epochs)):
-        warnings.warn(f'{who} will see no {self.monitor}: none of the epochs of this fit is '
-                      f'validated (valid_every={learn.valid_every!r})', stacklevel=user_level())
-
-@patch
-def _warn_of_none(self: Tracker) -> None:
-    "Once in a fit, if a whole validation has not given what it should"
-    learn = self.learn
-    rows, of_valid = learn.recorder.last().epochs, self.monitor in learn.recorder.valid_columns
-    if self.values or self._warned or not (of_valid and learn._is_validated(learn.epoch)): return
-    if not rows or rows[-1]['epoch'] != learn.epoch or learn.training: return    # it was cancelled
-    self._warned = True
-    warnings.warn(f'{type(self).__name__} waits for a {self.monitor}: the validation of epoch '
-                  f'{learn.epoch} gave none', stacklevel=user_level())
-
-def _why_not(monitor: str, learn: Any) -> str:
-    if monitor in ('epoch', 'time'): return ', which is no result'
-    if getattr(learn.dls, 'valid', None) is None and not monitor.startswith('train_'):
-        return ': the learner has no validation loader, DataLoaders(train, valid)'
-    if monitor == 'valid_loss' and not learn.recorder.valid_metrics:
-        return ', because of Recorder(valid_metrics=False)'
-    return ''
+# %% ../../nbs/callbacks/trackers.ipynb #96f1cb21
+def _plot_values(tracker: Tracker, return_fig: bool | None, ax: Any) -> Any:
+    "The figure behind `Tracker.plot`"
+    if not tracker.values: raise ValueError(f'no {tracker.monitor} was seen yet: fit first')
+    stop = getattr(tracker, 'stopped_epoch', None)
+    with figure(ax, size=(6.4, 3)) as (fig, [axes]):
+        axes.plot(*zip(*tracker.values), color=COLORS['valid'], marker='o', ms=4, label=tracker.monitor)
+        if (tracker.best_epoch, tracker.best) in tracker.values:       # not that of an earlier fit
+            axes.plot([tracker.best_epoch], [tracker.best], color=COLORS['mark'], marker='o', ms=10,
+                      mfc='none', mew=2, ls='', label=f'best: {tracker.best:.4g}')
+        if stop is not None:
+            axes.axvline(stop, color=COLORS['text'], lw=1, ls='--', label='stopped')
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set(xlabel='epoch', ylabel=tracker.monitor)
+        legend(axes, ax is None)
+    text = (f'{tracker.monitor} over {len(tracker.values)} epochs, '
+            f'best in epoch {tracker.best_epoch}')
+    return show(fig, text, return_fig) if ax is None else ax
 
 # %% ../../nbs/callbacks/trackers.ipynb #4bdd8609
 class EarlyStopping(Tracker):
@@ -251,39 +298,6 @@ class EarlyStopping(Tracker):
 
 EarlyStoppingCallback = EarlyStopping
 
-# %% ../../nbs/callbacks/trackers.ipynb #96f1cb21
-@patch
-def plot(self: Tracker,
-    return_fig: bool | None = None,   # return the figure instead of showing it
-    ax: Any = None,                   # draw into these axes; None: a new figure
-) -> Any:                             # `ax`; or the figure, if it was asked for
-    """What was watched in the last fit, with the best value and the end; ValueError before a fit
-
-    Args:
-        return_fig: return the figure instead of showing it
-        ax: draw into these axes; None: a new figure
-
-    Returns:
-        `ax`; or the figure, if it was asked for
-
-    Raises:
-        ValueError: no {monitor} was seen yet: fit first
-    """
-    if not self.values: raise ValueError(f'no {self.monitor} was seen yet: fit first')
-    stop = getattr(self, 'stopped_epoch', None)
-    with figure(ax, size=(6.4, 3)) as (fig, [axes]):
-        axes.plot(*zip(*self.values), color=COLORS['valid'], marker='o', ms=4, label=self.monitor)
-        if (self.best_epoch, self.best) in self.values:       # not that of an earlier fit
-            axes.plot([self.best_epoch], [self.best], color=COLORS['mark'], marker='o', ms=10,
-                      mfc='none', mew=2, ls='', label=f'best: {self.best:.4g}')
-        if stop is not None:
-            axes.axvline(stop, color=COLORS['text'], lw=1, ls='--', label='stopped')
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set(xlabel='epoch', ylabel=self.monitor)
-        legend(axes, ax is None)
-    text = f'{self.monitor} over {len(self.values)} epochs, best in epoch {self.best_epoch}'
-    return show(fig, text, return_fig) if ax is None else ax
-
 # %% ../../nbs/callbacks/trackers.ipynb #4ef3ddc5
 def sets_lr(
     cb: Callback,    # one of a learner
@@ -303,13 +317,8 @@ def _of_torch(cb: Callback) -> list[LRScheduler]:
     return [part for part in held if isinstance(part, LRScheduler)]
 
 # %% ../../nbs/callbacks/trackers.ipynb #1e0283c4
-class RateFactor:
-    """Multiplies the learning rates of an optimizer, and takes that back
-
-    Args:
-        opt: with `lr` in its groups
-        min_lr: no rate becomes lower than this; one that is lower stays
-    """
+class _Factor:
+    "Multiplies the learning rates of an optimizer, and takes that back"
     def __init__(self,
         opt: Any,          # with `lr` in its groups
         min_lr: float,     # no rate becomes lower than this; one that is lower stays
@@ -319,12 +328,7 @@ class RateFactor:
         lr: Any,           # a number, or a tensor with one element
         by: float,         # at most 1
     ) -> Any:
-        """`lr` times `by`, but not below `min_lr`
-
-        Args:
-            lr: a number, or a tensor with one element
-            by: at most 1
-        """
+        "`lr` times `by`, but not below `min_lr`"
         if type(lr) is float: return max(lr*by, min(lr, self.min_lr))
         if isinstance(lr, Tensor): return torch.maximum(lr*by, lr.clamp(max=self.min_lr))
         return self.lowered(float(lr), by)
@@ -341,11 +345,23 @@ class RateFactor:
         self.planned, self.written = planned, written
 
     def off(self) -> None:
-        "Put the planned rates back, unless somebody has set them since"
+        "Restore the planned rates, except those that were set since"
         planned, self.planned = self.planned, None
         for g, lr, was in zip(self.opt.param_groups, planned, self.written):
             if g['lr'] == was: _write(g, lr)                              # a tensor waits here
 
+def _write(group: dict[str, Any], lr: Any) -> None:
+    if isinstance(lr, Tensor): group['lr'].copy_(lr)
+    else: group['lr'] = lr
+
+# %% ../../nbs/callbacks/trackers.ipynb #587a5fbf
+class RateFactor(_Factor):
+    """Multiplies the learning rates of an optimizer, and takes that back; unseen by its schedulers
+
+    Args:
+        opt: with `lr` in its groups
+        min_lr: no rate becomes lower than this; one that is lower stays
+    """
     def hide_from(self,
         scheduler: LRScheduler,     # of this optimizer
     ) -> Callable[[], None]:        # makes it the ordinary scheduler again
@@ -367,12 +383,45 @@ class RateFactor:
         scheduler.__class__ = type(kind.__name__, (kind,), dict(step=step))    # what it holds, and
         return functools.partial(setattr, scheduler, '__class__', kind)        # saves, is as before
 
-def _write(group: dict[str, Any], lr: Any) -> None:
-    if isinstance(lr, Tensor): group['lr'].copy_(lr)
-    else: group['lr'] = lr
+# %% ../../nbs/callbacks/trackers.ipynb #a9631f15
+class _Reduces(Tracker):
+    "Lowers the rate, and notices if it does not stay so"
+    _rates: RateFactor | None
+    _set: list[float] | None
+
+    def _reduce(self) -> None:
+        self.wait = 0
+        if any(map(sets_lr, self.learn.cbs)): now = self._reduce_schedule()
+        elif (now := self._reduce_rate()) is None: return        # it is as low as it may be
+        self.reductions.append(self.learn.epoch)
+        print(f'after epoch {self.learn.epoch}: no better {self.monitor}, learning rate now {now}')
+
+    def _reduce_schedule(self) -> str:
+        rates = self._rates
+        if rates.by == 1:
+            for scheduler in {id(s): s for cb in self.learn.cbs for s in _of_torch(cb)}.values():
+                self.learn.undo.callback(rates.hide_from(scheduler))
+        rates.by /= self.factor
+        return f'its schedule times {rates.by:g}'
+
+    def _reduce_rate(self) -> str | None:
+        groups = self.learn.opt.param_groups
+        before = [float(g['lr']) for g in groups]
+        for g in groups: _write(g, self._rates.lowered(g['lr'], 1/self.factor))
+        self._set = [float(g['lr']) for g in groups]
+        return None if all(map(math.isclose, self._set, before)) else f'{self._set[-1]:g}'
+
+    def _check_kept(self) -> None:
+        if self._set is None: return
+        now = [float(g['lr']) for g in self.learn.opt.param_groups]
+        if any(is_now > was for is_now, was in zip(now, self._set)): warnings.warn(
+            f'the learning rate was reduced to {self._set[-1]:g}, but something else has set it to '
+            f'{now[-1]:g}: ReduceLROnPlateau works together with ParamScheduler, with callbacks that '
+            'hold a torch scheduler, and with nothing else that sets the rate', stacklevel=user_level())
+        self._set = None
 
 # %% ../../nbs/callbacks/trackers.ipynb #e2f88f39
-class ReduceLROnPlateau(Tracker):
+class ReduceLROnPlateau(_Reduces):
     """Divides the learning rate when there was no improvement for some epochs
 
     Args:
@@ -430,33 +479,3 @@ class ReduceLROnPlateau(Tracker):
         self._check_kept()
         super().after_epoch()
         if self.wait >= self.patience and self.current() is not None: self._reduce()
-
-# %% ../../nbs/callbacks/trackers.ipynb #0de20cd1
-@patch
-def _reduce(self: ReduceLROnPlateau) -> None:
-    rates, groups, self.wait = self._rates, self.learn.opt.param_groups, 0
-    scheduled = any(map(sets_lr, self.learn.cbs))
-    if scheduled:
-        if rates.by == 1:
-            for scheduler in {id(s): s for cb in self.learn.cbs for s in _of_torch(cb)}.values():
-                self.learn.undo.callback(rates.hide_from(scheduler))
-        rates.by /= self.factor
-        now = f'its schedule times {rates.by:g}'
-    else:
-        before = [float(g['lr']) for g in groups]
-        for g in groups: _write(g, rates.lowered(g['lr'], 1/self.factor))
-        self._set = [float(g['lr']) for g in groups]
-        if all(map(math.isclose, self._set, before)): return    # it is as low as it may be
-        now = f'{self._set[-1]:g}'
-    self.reductions.append(self.learn.epoch)
-    print(f'after epoch {self.learn.epoch}: no better {self.monitor}, learning rate now {now}')
-
-@patch
-def _check_kept(self: ReduceLROnPlateau) -> None:
-    if self._set is None: return
-    now = [float(g['lr']) for g in self.learn.opt.param_groups]
-    if any(is_now > was for is_now, was in zip(now, self._set)): warnings.warn(
-        f'the learning rate was reduced to {self._set[-1]:g}, but something else has set it to '
-        f'{now[-1]:g}: ReduceLROnPlateau works together with ParamScheduler, with callbacks that '
-        'hold a torch scheduler, and with nothing else that sets the rate', stacklevel=user_level())
-    self._set = None

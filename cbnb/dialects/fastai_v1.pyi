@@ -11,16 +11,16 @@ import warnings
 from typing import Any
 import torch
 from torch import nn
-from ..callbacks import saving
-from ..basics.patch import patch
-from ..basics.notices import user_level, shell
-from ..data import find_bs
-from .fastai_v1_loop import Data, V1Metric, recorders, wrap
-from .fastai_v1_schedules import GeneralScheduler, LRFinder, OneCycleScheduler, TrainingPhase, annealing_cos, annealing_exp, annealing_linear, annealing_no, annealing_poly, fit_one_cycle, lr_find
-from .fastai_v1_slots import SLOTS, AverageMetric, Callback, CallbackHandler, LearnerCallback, add_metrics
-from ..learner import Learner as NativeLearner, as_list
-from ..basics.arguments import as_count, as_positive
-from ..display.figures import losses_figure, png_bundle, png_metadata
+from ..callbacks import saving as saving
+from ..basics.patch import patch as patch
+from ..basics.notices import user_level as user_level, shell as shell
+from ..data import find_bs as find_bs
+from .fastai_v1_loop import Data as Data, V1Metric as V1Metric, recorders as recorders, wrap as wrap
+from .fastai_v1_schedules import GeneralScheduler as GeneralScheduler, LRFinder as LRFinder, OneCycleScheduler as OneCycleScheduler, TrainingPhase as TrainingPhase, annealing_cos as annealing_cos, annealing_exp as annealing_exp, annealing_linear as annealing_linear, annealing_no as annealing_no, annealing_poly as annealing_poly, fit_one_cycle as fit_one_cycle, lr_find as lr_find
+from .fastai_v1_slots import SLOTS as SLOTS, AverageMetric as AverageMetric, Callback as Callback, CallbackHandler as CallbackHandler, LearnerCallback as LearnerCallback, add_metrics as add_metrics
+from ..learner import Learner as NativeLearner, as_list as as_list
+from ..basics.arguments import as_count as as_count, as_positive as as_positive
+from ..display.figures import losses_figure as losses_figure, png_bundle as png_bundle, png_metadata as png_metadata
 from ..recorder import Recorder as NativeRecorder
 class GradientClipping(LearnerCallback):
     run_in: Any

@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from ..callback import PURPOSES, Callback, CancelBackwardException, CancelBatchException, CancelFitException, CancelStepException, CancelTrainException, CancelValidException, class_of
-from ..basics.patch import patch
-from .detect import Adapter
-from .fastai_v1_slots import CallbackHandler, LearnerCallback, v1_name
-from ..learner import Learner, as_list, as_loss
-from ..metrics import Metric, as_number
-from ..basics.text import distinct
-from ..optim import LentNames, get_hyper, lend_names, set_hyper
-from ..recorder import PhaseMetrics, Recorder
+from ..callback import PURPOSES as PURPOSES, Callback as Callback, CancelBackwardException as CancelBackwardException, CancelBatchException as CancelBatchException, CancelFitException as CancelFitException, CancelStepException as CancelStepException, CancelTrainException as CancelTrainException, CancelValidException as CancelValidException, class_of as class_of
+from ..basics.patch import patch as patch
+from .detect import Adapter as Adapter
+from .fastai_v1_slots import CallbackHandler as CallbackHandler, LearnerCallback as LearnerCallback, v1_name as v1_name
+from ..learner import Learner as Learner, as_list as as_list, as_loss as as_loss
+from ..metrics import Metric as Metric, as_number as as_number
+from ..basics.text import distinct as distinct
+from ..optim import LentNames as LentNames, get_hyper as get_hyper, lend_names as lend_names, set_hyper as set_hyper
+from ..recorder import PhaseMetrics as PhaseMetrics, Recorder as Recorder
 class Data:
     def __init__(self, learn: Learner) -> None: ...
     @property

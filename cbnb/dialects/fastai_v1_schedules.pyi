@@ -7,16 +7,16 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
-from ..basics.patch import patch
-from ..data import n_batches
-from .fastai_v1_loop import listeners
-from .fastai_v1_slots import LearnerCallback
-from ..learner import Learner, as_list
-from ..basics.arguments import as_count
-from ..lr.finder import LRFind, geometric
-from ..optim import hyper_key, set_hyper, spread_lrs
-from ..schedule import SchedCos, SchedExp, SchedLin, SchedNo, SchedPoly
-from ..snapshot import snapshot
+from ..basics.patch import patch as patch
+from ..data import n_batches as n_batches
+from .fastai_v1_loop import listeners as listeners
+from .fastai_v1_slots import LearnerCallback as LearnerCallback
+from ..learner import Learner as Learner, as_list as as_list
+from ..basics.arguments import as_count as as_count
+from ..lr.finder import LRFind as LRFind, geometric as geometric
+from ..optim import hyper_key as hyper_key, set_hyper as set_hyper, spread_lrs as spread_lrs
+from ..schedule import SchedCos as SchedCos, SchedExp as SchedExp, SchedLin as SchedLin, SchedNo as SchedNo, SchedPoly as SchedPoly
+from ..snapshot import snapshot as snapshot
 class OneCycleScheduler(LearnerCallback):
     run_in: Any
     def __init__(self, learn: Learner, lr_max: Any, moms: Sequence[float]=..., div_factor: float=25.0, pct_start: float=0.3, final_div: float | None=None, tot_epochs: int | None=None, start_epoch: int | None=None) -> None: ...

@@ -11,13 +11,13 @@ from contextlib import ExitStack
 from typing import Any
 import torch
 from torch import Tensor
-from ..basics.patch import patch
-from ..basics.text import snake_name
-from ..basics.notices import user_level
-from ..callback import warn_shadow
-from ..data import find_bs
-from ..learner import as_list
-from ..metrics import RunningMean, as_number, name_of
+from ..basics.patch import patch as patch
+from ..basics.text import snake_name as snake_name
+from ..basics.notices import user_level as user_level
+from ..callback import warn_shadow as warn_shadow
+from ..data import find_bs as find_bs
+from ..learner import as_list as as_list
+from ..metrics import RunningMean as RunningMean, as_number as as_number, name_of as name_of
 SLOTS: Any
 class Callback:
     def __new__(cls, *args, **kwargs): ...

@@ -9,18 +9,18 @@ import warnings
 from typing import Any
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
-from ..basics.patch import patch
-from ..basics.notices import user_level
-from ..data import DataLoaders, as_loader, n_batches
-from .mindspore_callbacks import CheckpointConfig, EarlyStopping, History, LambdaCallback, LearningRateScheduler, LossMonitor, ModelCheckpoint, TimeMonitor, load_checkpoint, load_param_into_net, save_checkpoint
-from .mindspore_context import Callback, MissingName, Output, Params, RunContext, wrap
-from .mindspore_metrics import METRICS, MAE, MSE, Accuracy, Loss, Metric, feed, get_metrics, one_number, rearrange_inputs
-from ..learner import CallStep, Learner
-from ..basics.arguments import as_count
+from ..basics.patch import patch as patch
+from ..basics.notices import user_level as user_level
+from ..data import DataLoaders as DataLoaders, as_loader as as_loader, n_batches as n_batches
+from .mindspore_callbacks import CheckpointConfig as CheckpointConfig, EarlyStopping as EarlyStopping, History as History, LambdaCallback as LambdaCallback, LearningRateScheduler as LearningRateScheduler, LossMonitor as LossMonitor, ModelCheckpoint as ModelCheckpoint, TimeMonitor as TimeMonitor, load_checkpoint as load_checkpoint, load_param_into_net as load_param_into_net, save_checkpoint as save_checkpoint
+from .mindspore_context import Callback as Callback, MissingName as MissingName, Output as Output, Params as Params, RunContext as RunContext, wrap as wrap
+from .mindspore_metrics import METRICS as METRICS, MAE as MAE, MSE as MSE, Accuracy as Accuracy, Loss as Loss, Metric as Metric, feed as feed, get_metrics as get_metrics, one_number as one_number, rearrange_inputs as rearrange_inputs
+from ..learner import CallStep as CallStep, Learner as Learner
+from ..basics.arguments import as_count as as_count
 from ..metrics import Metric as NativeMetric
-from ..optim import MultiOptimizer, one_group
-from ..recorder import History as RunHistory, Recorder
-from ..callbacks.steps import TrainStep, above_zero
+from ..optim import MultiOptimizer as MultiOptimizer, one_group as one_group
+from ..recorder import History as RunHistory, Recorder as Recorder
+from ..callbacks.steps import TrainStep as TrainStep, above_zero as above_zero
 _all_: Any
 class Cell(nn.Module):
     def __init__(self, inner: nn.Module) -> None: ...

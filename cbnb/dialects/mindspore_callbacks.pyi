@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 import torch
 from torch import Tensor, nn
-from ..callbacks.saving import as_loadable, read_file, write_whole
-from ..basics.patch import patch
-from ..callbacks.stopping import all_finite
-from .mindspore_context import OLD_NAMES, Callback, Params, RunContext
-from ..basics.arguments import as_count, as_positive
-from ..optim import get_hyper, set_hyper
+from ..callbacks.saving import as_loadable as as_loadable, read_file as read_file, write_whole as write_whole
+from ..basics.patch import patch as patch
+from ..callbacks.stopping import all_finite as all_finite
+from .mindspore_context import OLD_NAMES as OLD_NAMES, Callback as Callback, Params as Params, RunContext as RunContext
+from ..basics.arguments import as_count as as_count, as_positive as as_positive
+from ..optim import get_hyper as get_hyper, set_hyper as set_hyper
 class StepInEpoch(Callback):
     def on_train_epoch_begin(self, run_context) -> None: ...
     def step_in_epoch(self, p: Params) -> int: ...

@@ -11,16 +11,16 @@ from collections.abc import Callable as Function, Iterator
 from typing import Any
 import torch
 from torch import Tensor
-from ..callback import CancelFitException, CancelTrainException, CancelValidException
-from ..basics.patch import patch
-from ..basics.notices import user_level
-from ..data import map_tensors, n_batches
-from .detect import Adapter
-from ..learner import Learner, Step
-from ..basics.text import distinct
-from ..optim import LentNames, MultiOptimizer, get_hyper, lend_names, set_hyper
-from ..recorder import PhaseMetrics, Recorder
-from ..undo import UndoStack
+from ..callback import CancelFitException as CancelFitException, CancelTrainException as CancelTrainException, CancelValidException as CancelValidException
+from ..basics.patch import patch as patch
+from ..basics.notices import user_level as user_level
+from ..data import map_tensors as map_tensors, n_batches as n_batches
+from .detect import Adapter as Adapter
+from ..learner import Learner as Learner, Step as Step
+from ..basics.text import distinct as distinct
+from ..optim import LentNames as LentNames, MultiOptimizer as MultiOptimizer, get_hyper as get_hyper, lend_names as lend_names, set_hyper as set_hyper
+from ..recorder import PhaseMetrics as PhaseMetrics, Recorder as Recorder
+from ..undo import UndoStack as UndoStack
 class MissingName(AttributeError, KeyError):
     def __str__(self) -> str: ...
 class Params(dict):

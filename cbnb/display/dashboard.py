@@ -14,17 +14,16 @@ from collections.abc import Sequence
 from typing import Any
 
 # %% ../../nbs/display/dashboard.ipynb #dc80816b
-from ..basics.patch import patch
-from .chart import LIVE_STYLE, WIDTH, LiveCurve
-from .progress import DISPLAYS, NotebookDisplay, Progress, fit_page, live_table, valid_points
-from .figures import COLORS
-from .pump import Pump
-from ..recorder import Run
 from ..basics.text import clock
+from .chart import LIVE_STYLE, WIDTH, LiveCurve
+from .figures import COLORS
+from .progress import NotebookDisplay, Progress, fit_page, live_table, valid_points
+from .pump import Pump
 from .steering import Steering
+from ..recorder import Run
 
-# %% ../../nbs/display/dashboard.ipynb #25229754
-STYLE = f'''{LIVE_STYLE}<style>
+# %% ../../nbs/display/dashboard.ipynb #f25b5d65
+_STATUS_STYLE = f'''
 .cbnb-bars {{display:grid; grid-template-columns:minmax(4em,15em) minmax(0,1fr); gap:.3em .8em;
   align-items:center; line-height:1.4; font-variant-numeric:tabular-nums; white-space:normal}}
 .cbnb-bar {{height:.7em; border:1px solid currentColor; border-radius:.4em; overflow:hidden;
@@ -39,6 +38,10 @@ STYLE = f'''{LIVE_STYLE}<style>
   content:"the kernel is gone, and this fit with it"}}
 .cbnb-status > div, .cbnb-curve > div {{flex:1; min-width:0}} .cbnb-table > div {{overflow-x:auto}}
 .cbnb-table td, .cbnb-table th {{padding:.1em .6em; line-height:1.6}}
+'''
+
+# %% ../../nbs/display/dashboard.ipynb #ca734f06
+_CURVE_STYLE = f'''
 .cbnb-plot {{position:relative; height:170px; max-width:{WIDTH - 72}px; margin:12px 24px 26px 48px;
   border:solid color-mix(in srgb, currentColor 50%, transparent); border-width:0 0 1px 1px;
   --g:color-mix(in srgb, currentColor 14%, transparent);
@@ -54,42 +57,29 @@ STYLE = f'''{LIVE_STYLE}<style>
 .cbnb-plot::after {{content:"step"; position:absolute; top:calc(100% + 6px);
   right:calc(100% + 7px)}}
 .cbnb-plot > i {{position:absolute; right:0; top:-14px}}
+'''
+
+# %% ../../nbs/display/dashboard.ipynb #25229754
+_KEY_STYLE = f'''
 .cbnb-key::before {{content:""; display:inline-block; width:16px; margin:0 .4em .25em 0;
   border-top:2.5px solid {COLORS['train']}}}
 .cbnb-key {{margin-right:1.2em; white-space:nowrap}}
 .cbnb-key.r::before {{border-top:1.5px solid {COLORS['raw']}}}
 .cbnb-key.v::before {{width:8px; height:8px; border:0; border-radius:50%; margin-bottom:0;
   background:{COLORS['valid']}}}
-</style>'''
+'''
+
+STYLE = f'{LIVE_STYLE}<style>{_STATUS_STYLE.rstrip()}{_CURVE_STYLE.rstrip()}{_KEY_STYLE}</style>'
 
 LEGEND = ('<span class="cbnb-key r">train, each batch</span> '
           '<span class="cbnb-key">train, smoothed</span> <span class="cbnb-key v">valid</span>')
 
-def status_html(
-    at: Progress,
-    lr_scale: float = 1.,    # the factor that was asked for
-    word: str = '',          # 'paused', for example
-) -> str:
-    """Bars and numbers of the dashboard
-
-    Args:
-        at
-        lr_scale: the factor that was asked for
-        word: 'paused', for example
-    """
-    def bar(share: float | None, *words: str) -> str:
-        width = 100*min(share or 0, 1)
-        text = html.escape(' · '.join(w for w in words if w))
-        return (f'<div class=cbnb-bar role=progressbar aria-valuenow={width:.0f} '
-                f'aria-label="{text}"><i style=width:{width:.1f}%></i></div><span>{text}</span>')
-    left = f'{clock(at.left)} left' if at.left is not None else ''
-    rate = f'{at.rate:,.0f} samples/s' if at.rate else ''
-    of = f' of {at.n_batches}' if at.n_batches else ''
-    phase = '' if at.training else 'validation'
-    part = at.batches/at.n_batches if at.n_batches else None
-    bars = (bar(at.share, f'{at.epochs} of {at.n_epoch} epochs', left, word)
-            + bar(part, f'batch {at.batches}{of}', phase, rate))
-    return f'<div class=cbnb-bars>{bars}{_now_html(at, lr_scale)}</div>'
+# %% ../../nbs/display/dashboard.ipynb #c7b70e07
+def _bar(share: float | None, *words: str) -> str:
+    width = 100*min(share or 0, 1)
+    text = html.escape(' · '.join(w for w in words if w))
+    return (f'<div class=cbnb-bar role=progressbar aria-valuenow={width:.0f} '
+            f'aria-label="{text}"><i style=width:{width:.1f}%></i></div><span>{text}</span>')
 
 def _now_html(at: Progress, lr_scale: float) -> str:
     numbers = dict(loss=at.loss, lr=at.lr, momentum=at.mom)
@@ -98,12 +88,36 @@ def _now_html(at: Progress, lr_scale: float) -> str:
     if f'{lr_scale:.2g}' != '1': said += f'<span>planned lr × {lr_scale:.2g}</span>'
     return f'<div class=cbnb-now>{said}</div>'
 
+# %% ../../nbs/display/dashboard.ipynb #21b62e46
+def status_html(
+    at: Progress,
+    lr_scale: float = 1.,    # factor on the planned learning rate
+    word: str = '',          # 'paused', for example
+) -> str:
+    """Bars and numbers of the dashboard
+
+    Args:
+        at
+        lr_scale: factor on the planned learning rate
+        word: 'paused', for example
+    """
+    left = f'{clock(at.left)} left' if at.left is not None else ''
+    rate = f'{at.rate:,.0f} samples/s' if at.rate else ''
+    of = f' of {at.n_batches}' if at.n_batches else ''
+    phase = '' if at.training else 'validation'
+    part = at.batches/at.n_batches if at.n_batches else None
+    bars = (_bar(at.share, f'{at.epochs} of {at.n_epoch} epochs', left, word)
+            + _bar(part, f'batch {at.batches}{of}', phase, rate))
+    return f'<div class=cbnb-bars>{bars}{_now_html(at, lr_scale)}</div>'
+
+# %% ../../nbs/display/dashboard.ipynb #d8c65787
 def small_curve() -> LiveCurve:
-    "A curve so short that it is a message of at most 1,000 bytes with all that belongs to one"
+    "A live curve short enough that its message has at most 1,000 bytes, headers included"
     line = LiveCurve()
     line.n_buckets, line.limit = 36, 690
     return line
 
+# %% ../../nbs/display/dashboard.ipynb #ef3167bd
 def curve_html(
     line: LiveCurve,
     valid: Sequence[tuple[int, float]] = (),    # (last step of the epoch, validation loss)
@@ -120,37 +134,45 @@ def curve_html(
     return (f"<div class=cbnb-plot style='{size}'>{svg}<u>{labels(ys)}</u><s>{labels(xs)}</s>"
             f'<i>step {last}</i></div>')
 
+# %% ../../nbs/display/dashboard.ipynb #4f1c9870
+def _controls() -> dict[str, Any]:
+    "Stop, pause, the slider for the learning rate, and back to the planned rate"
+    import ipywidgets as w
+    return dict(
+        stop=w.Button(description='Stop', icon='stop', layout=w.Layout(width='7em'),
+                      tooltip='End the fit after this batch; what was learnt is kept'),
+        pause=w.ToggleButton(description='Pause', icon='pause', layout=w.Layout(width='7em'),
+                             tooltip='Hold the fit after this batch'),
+        scale=w.FloatLogSlider(value=1, min=-2, max=1, step=0.02, description='lr ×',
+                               readout_format='.2f', layout=w.Layout(width='20em'),
+                               style=dict(description_width='2.2em'),
+                               tooltip='Multiply the learning rate of the next batches'),
+        planned=w.Button(description='lr × 1', layout=w.Layout(width='5.5em'),
+                         tooltip='Back to the planned learning rate'))
+
 # %% ../../nbs/display/dashboard.ipynb #13401474
 class Panel:
     "The widgets of a dashboard"
     def __init__(self):
         import ipywidgets as w
         style = w.HTML(STYLE)
-        same = dict(layout=style.layout, style=style.style)      # each would be a message more
+        same = dict(layout=style.layout, style=style.style)      # a layout of its own is another message
         legend = w.HTML(LEGEND, **same)
         self.status, self.curve, self.table = (w.HTML(**same) for _ in range(3))
-        self.stop = w.Button(description='Stop', icon='stop', layout=w.Layout(width='7em'),
-                             tooltip='End the fit after this batch; what was learnt is kept')
-        self.pause = w.ToggleButton(description='Pause', icon='pause', layout=w.Layout(width='7em'),
-                                    tooltip='Hold the fit after this batch')
-        self.scale = w.FloatLogSlider(value=1, min=-2, max=1, step=0.02, description='lr ×',
-                                      readout_format='.2f', layout=w.Layout(width='20em'),
-                                      style=dict(description_width='2.2em'),
-                                      tooltip='Multiply the learning rate of the next batches')
-        self.planned = w.Button(description='lr × 1', layout=w.Layout(width='5.5em'),
-                                tooltip='Back to the planned learning rate')
-        self.controls = w.HBox([self.stop, self.pause, self.scale, self.planned])
+        controls = _controls()
+        self.stop, self.pause, self.scale, self.planned = controls.values()
+        self.controls = w.HBox(list(controls.values()))
         self.controls.layout.flex_flow = 'row wrap'
         parts = [style, self.status, self.controls, legend, self.curve, self.table]
         self.box = w.VBox(parts, _view_count=0)
         self.box.add_class('cbnb-dashboard')
-        for name in ('status', 'stop', 'pause', 'scale', 'planned', 'controls', 'curve', 'table'):
+        for name in ('status', *controls, 'controls', 'curve', 'table'):
             getattr(self, name).add_class(f'cbnb-{name}')
 
     def replace_by(self,
         page: str,    # HTML
     ) -> None:
-        """Show nothing but this from now on
+        """Close all controls, and show only this HTML
 
         Args:
             page: HTML
@@ -160,19 +182,89 @@ class Panel:
         for widget in (*self.controls.children, *old): _close(widget)
 
     def close(self) -> None:
-        "Vanish from all pages"
+        "Remove the panel from all pages"
         children = [*self.controls.children, *self.box.children]
         for widget in (*children, self.box): _close(widget)
 
 def _close(widget: Any) -> None:
     for part in (widget, widget.layout, getattr(widget, 'style', None)):
-        if part is not None: part.close()                    # these live on their own
+        if part is not None: part.close()                    # each is a widget of its own
+
+# %% ../../nbs/display/dashboard.ipynb #fe27df37
+class _Controlled(NotebookDisplay):
+    "A display whose panel steers the fit"
+    panel: Panel | None
+
+    def _on_stop(self, button: Any) -> None:
+        self.steering.stop()
+        self._say('stopping')
+
+    def _on_pause(self, change: Any) -> None:
+        hold = change['new']
+        if hold: self.steering.pause()
+        else: self.steering.resume()
+        self.panel.pause.description, self.panel.pause.icon = (
+            ('Resume', 'play') if hold else ('Pause', 'pause'))
+        self._say('paused' if hold else '')
+
+    def _on_scale(self, change: Any) -> None:
+        by = change['new']                       # for 1, a page sends 0.9999999999999994
+        self.steering.scale_lr(1. if math.isclose(by, 1, rel_tol=1e-6) else by)
+        self._say(self.word)
+
+    def _say(self, word: str) -> None:
+        self.word = word
+        self._draw_status()
+
+    def _draw_status(self) -> None:
+        scale = self.steering.lr_scale if self.steering else 1.
+        if self.at: self.panel.status.value = status_html(self.at, scale, self.word)
+
+# %% ../../nbs/display/dashboard.ipynb #e0d39b01
+class _Connected(_Controlled):
+    "Connects the controls"
+    def _connect(self) -> None:
+        panel, learn = self.panel, self.callback.learn
+        if not self.pump:
+            self.steering, panel.controls.layout.display = None, 'none'
+            return
+        found = learn.callbacks.find(Steering)
+        self.steering = found[0] if found else Steering()
+        if not found: learn.undo.enter_context(learn.added_cbs(self.steering))
+        panel.stop.on_click(self._on_stop)
+        panel.pause.observe(self._on_pause, 'value')
+        panel.scale.observe(self._on_scale, 'value')
+        panel.planned.on_click(lambda button: setattr(panel.scale, 'value', 1.))
+
+# %% ../../nbs/display/dashboard.ipynb #b24a4133
+_STARTING = 'waiting for the first batch'
+
+class _Falls(_Connected):
+    "Shows the panel, or a plain display instead"
+    wait_for_page = 5.                     # seconds
+
+    def _show(self) -> None:
+        view = dict(version_major=2, version_minor=0, model_id=self.panel.box.model_id)
+        self.send({'application/vnd.jupyter.widget-view+json': view, 'text/plain': _STARTING})
+
+    def _without_panel(self) -> None:
+        "Be a plain display from now on"
+        self.pump.close()
+        self.panel.close()
+        self.panel, self.poll_every = None, math.inf
+
+    def poll(self) -> None:
+        if self.panel is None: return
+        self.pump()
+        if self.steering: self.panel.pause.value = self.steering.paused
+        self.seen = self.seen or bool(self.panel.box._view_count)
+        too_long = time.perf_counter() - self.shown_at > self.wait_for_page
+        if too_long and not self.seen and self.handle: self._without_panel()
 
 # %% ../../nbs/display/dashboard.ipynb #9a8791c2
-class Dashboard(NotebookDisplay):
-    "For notebooks with widgets: a panel that can be steered, and in the end what a fit leaves"
-    wait_for_page = 5.                     # seconds
-    _ended: deque[Panel] = deque()         # the latest ones; a page that was reopened shows them
+class Dashboard(_Falls):
+    "For notebooks with widgets: a panel that can be steered, and at the end what a fit leaves"
+    _ended: deque[Panel] = deque()         # the latest panels, for pages that are opened again
 
     def start(self, names: Sequence[str], run: Run | None = None) -> None:
         self.panel, place = Panel(), self.callback.place
@@ -186,17 +278,7 @@ class Dashboard(NotebookDisplay):
         self._connect()
         self.panel.status.value = _STARTING
         if place: place(self.panel.box)
-        else: self.send(self._bundle())
-
-    def _bundle(self) -> dict[str, Any]:
-        view = dict(version_major=2, version_minor=0, model_id=self.panel.box.model_id)
-        return {'application/vnd.jupyter.widget-view+json': view, 'text/plain': _STARTING}
-
-    def _without_panel(self) -> None:
-        "Be a plain display from now on"
-        self.pump.close()
-        self.panel.close()
-        self.panel, self.poll_every = None, math.inf
+        else: self._show()
 
     def progress(self, at: Progress) -> None:
         self.at = at
@@ -209,71 +291,15 @@ class Dashboard(NotebookDisplay):
         self.line.add(run.raw_losses[n:], run.losses[n:])
         self.panel.curve.value = curve_html(self.line, valid_points(run))
 
-    def _draw_status(self) -> None:
-        scale = self.steering.lr_scale if self.steering else 1.
-        if self.at: self.panel.status.value = status_html(self.at, scale, self.word)
-
     def patience(self, seconds: float) -> float:
         return super().patience(seconds) if self.panel is None else 0.
-
-    def poll(self) -> None:
-        if self.panel is None: return
-        self.pump()
-        if self.steering: self.panel.pause.value = self.steering.paused
-        self.seen = self.seen or bool(self.panel.box._view_count)
-        too_long = time.perf_counter() - self.shown_at > self.wait_for_page
-        if too_long and not self.seen and self.handle: self._without_panel()
 
     def finish(self, word: str, as_planned: bool) -> None:
         if self.panel is None: return super().finish(word, as_planned)
         self.pump.close()
         page = fit_page(self.names, self.rows, word, self.run)
         self.panel.replace_by(page['text/html'])
-        if self.handle is None: return                # the panel is somebody else's
+        if self.handle is None: return                # the panel stands in another widget, with its page
         self.send(page)
         self._ended.append(self.panel)
         if len(self._ended) > 3: self._ended.popleft().close()
-
-_STARTING = 'waiting for the first batch'
-
-DISPLAYS['widgets'] = Dashboard
-
-# %% ../../nbs/display/dashboard.ipynb #fe27df37
-@patch
-def _connect(self: Dashboard) -> None:
-    panel, learn = self.panel, self.callback.learn
-    if not self.pump:
-        self.steering, panel.controls.layout.display = None, 'none'
-        return
-    found = learn.callbacks.find(Steering)
-    self.steering = found[0] if found else Steering()
-    if not found: learn.undo.enter_context(learn.added_cbs(self.steering))
-    panel.stop.on_click(self._on_stop)
-    panel.pause.observe(self._on_pause, 'value')
-    panel.scale.observe(self._on_scale, 'value')
-    panel.planned.on_click(lambda button: setattr(panel.scale, 'value', 1.))
-
-@patch
-def _on_stop(self: Dashboard, button: Any) -> None:
-    self.steering.stop()
-    self._say('stopping')
-
-@patch
-def _on_pause(self: Dashboard, change: Any) -> None:
-    hold = change['new']
-    if hold: self.steering.pause()
-    else: self.steering.resume()
-    self.panel.pause.description, self.panel.pause.icon = (
-        ('Resume', 'play') if hold else ('Pause', 'pause'))
-    self._say('paused' if hold else '')
-
-@patch
-def _on_scale(self: Dashboard, change: Any) -> None:
-    by = change['new']                       # a page that shows 1 says 0.9999999999999994
-    self.steering.scale_lr(1. if math.isclose(by, 1, rel_tol=1e-6) else by)
-    self._say(self.word)
-
-@patch
-def _say(self: Dashboard, word: str) -> None:
-    self.word = word
-    self._draw_status()

@@ -10,30 +10,29 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 # %% ../../nbs/display/show_graph.ipynb #76cc0edb
-from ..callback import Callback
-from ..basics.patch import patch
 from ..basics.notices import user_level
-from .chart import described, nice_step, sparkline
+from ..callback import Callback
 from ..data import n_batches
-from .progress import valid_points
-from .front_end import display_mode
+from .chart import described, nice_step, sparkline
 from .figures import losses_figure, png_bundle, png_metadata, show
+from .front_end import display_mode
+from .progress import valid_points
 from ..recorder import Run
 
 # %% ../../nbs/display/show_graph.ipynb #b713e831
 def grown(
     bounds: tuple[float, float] | None,    # lowest and highest so far; None: there are none yet
-    values: Iterable[float],               # to have room for; what is not finite does not count
+    values: Iterable[float],               # to have room for; values that are not finite are ignored
 ) -> tuple[float, float] | None:           # `bounds` themselves if everything fits
     """Bounds with room for all values, at round numbers
 
     Args:
         bounds: lowest and highest so far; None: there are none yet
-        values: to have room for; what is not finite does not count
+        values: to have room for; values that are not finite are ignored
 
     Returns:
         `bounds` themselves if everything fits
@@ -48,18 +47,18 @@ def grown(
 # %% ../../nbs/display/show_graph.ipynb #9bbd00da
 def run_figure(
     run: Run,                                     # the record of a fit
-    total: int | None = None,                     # batches that are planned; None: nobody knows
-    bounds: tuple[float, float] | None = None,    # of the losses, so far
-) -> tuple[Any, tuple[float, float] | None]:      # the figure, and the bounds it has
-    """The losses of a run in a frame for the whole of it
+    total: int | None = None,                     # planned batches; None: not known
+    bounds: tuple[float, float] | None = None,    # lowest and highest loss of the frame so far
+) -> tuple[Any, tuple[float, float] | None]:      # the figure, and its bounds
+    """The losses of a run, in a frame for the whole run
 
     Args:
         run: the record of a fit
-        total: batches that are planned; None: nobody knows
-        bounds: of the losses, so far
+        total: planned batches; None: not known
+        bounds: lowest and highest loss of the frame so far
 
     Returns:
-        the figure, and the bounds it has
+        the figure, and its bounds
     """
     raw, smooth, valid = list(run.raw_losses), list(run.losses), valid_points(run)
     late = len(raw)//10
@@ -72,8 +71,55 @@ def run_figure(
         ax.set_ylim(bounds[0] - room, bounds[1] + room)
     return fig, bounds
 
+# %% ../../nbs/display/show_graph.ipynb #4ca97587
+class _Draws(Callback):
+    "Draws a run, and shows when to draw again"
+    graph: Run                               # the record of the fit
+
+    def _draw(self) -> None:
+        from IPython.display import display
+        begun = time.perf_counter()
+        fig, self.bounds = run_figure(self.graph, self.total, self.bounds)
+        text = _described(self.graph)
+        show(fig, text, return_fig=True)                 # so that pyplot forgets it
+        shown = dict(raw=True, metadata=png_metadata(fig, text))
+        if self.handle is None: self.handle = display(png_bundle(fig, text), display_id=True, **shown)
+        else: self.handle.update(png_bundle(fig, text), **shown)
+        done = time.perf_counter()
+        self.drawn, self.draw_at = self._state(), done + 20*(done - begun)
+
+    def _state(self) -> int: return self.graph.n_steps + len(self.graph.epochs)
+
+def _described(run: Run) -> str:
+    "The losses of a run in words"
+    curves = [('train, smoothed', run.losses), ('valid', [loss for _, loss in valid_points(run)])]
+    return described(curves, f'losses over {run.n_steps} training batches')
+
+# %% ../../nbs/display/show_graph.ipynb #fa7da529
+class _Says(_Draws):
+    "Shows a run on one line"
+    def _say(self) -> None:
+        losses = self.graph.losses
+        text = f'loss {sparkline(losses)} {losses[0]:.4g} to {losses[-1]:.4g}'
+        if display_mode() != 'terminal': return print(text, flush=True)
+        from tqdm import tqdm
+        tqdm.write(text, file=sys.stdout)                # above a bar, if there is one
+
 # %% ../../nbs/display/show_graph.ipynb #9b2b21d0
-class ShowGraph(Callback):
+class _Safely(_Says):
+    "Draws until it fails for the first time"
+    def _safely(self,
+        do: Callable[[], None],
+    ) -> None:
+        if self.failed: return
+        try: do()
+        except Exception as e:                       # a picture is not worth a night's training
+            self.failed = True
+            warnings.warn(f'{type(self).__name__} could not show the losses, and will not try '
+                          f'again in this fit: {type(e).__name__}: {e}', stacklevel=user_level())
+
+# %% ../../nbs/display/show_graph.ipynb #62f79083
+class ShowGraph(_Safely):
     """Draws the losses after each epoch, in the same place
 
     Args:
@@ -101,38 +147,4 @@ class ShowGraph(Callback):
         if not self.in_notebook: self._safely(self._say)
         elif self.drawn < self._state(): self._safely(self._draw)
 
-    def _state(self) -> int: return self.graph.n_steps + len(self.graph.epochs)
-
-    def _safely(self, do: Any) -> None:
-        if self.failed: return
-        try: do()
-        except Exception as e:                       # a picture is not worth a night's training
-            self.failed = True
-            warnings.warn(f'{type(self).__name__} could not show the losses, and will not try '
-                          f'again in this fit: {type(e).__name__}: {e}', stacklevel=user_level())
-
 ShowGraphCallback = ShowGraph
-
-# %% ../../nbs/display/show_graph.ipynb #4ca97587
-@patch
-def _draw(self: ShowGraph) -> None:
-    from IPython.display import display
-    begun = time.perf_counter()
-    fig, self.bounds = run_figure(self.graph, self.total, self.bounds)
-    curves = [('train, smoothed', self.graph.losses),
-              ('valid', [loss for _, loss in valid_points(self.graph)])]
-    text = described(curves, f'losses over {self.graph.n_steps} training batches')
-    show(fig, text, return_fig=True)                 # so that pyplot forgets it
-    shown = dict(raw=True, metadata=png_metadata(fig, text))
-    if self.handle is None: self.handle = display(png_bundle(fig, text), display_id=True, **shown)
-    else: self.handle.update(png_bundle(fig, text), **shown)
-    done = time.perf_counter()
-    self.drawn, self.draw_at = self._state(), done + 20*(done - begun)
-
-@patch
-def _say(self: ShowGraph) -> None:
-    losses = self.graph.losses
-    text = f'loss {sparkline(losses)} {losses[0]:.4g} to {losses[-1]:.4g}'
-    if display_mode() != 'terminal': return print(text, flush=True)
-    from tqdm import tqdm
-    tqdm.write(text, file=sys.stdout)                # above a bar, if there is one

@@ -10,26 +10,86 @@ import time
 from collections.abc import Callable
 
 # %% ../../nbs/display/steering.ipynb #0cc46881
-from ..callback import Callback, CancelFitException
-from ..basics.patch import patch
 from ..basics.arguments import as_positive
+from ..callback import Callback, CancelFitException
 from ..optim import hyper_key, save_hypers, write_hyper
 
 # %% ../../nbs/display/steering.ipynb #9fecbe4d
-class Steering(Callback):
-    "Stops, pauses or slows down a fit when asked to"
+class _Scales(Callback):
+    "Multiplies the learning rate of the next batches"
+    lr_scale: float                       # factor on the planned rate
+    changes: list[tuple[int, float]]      # (first step, factor)
+    _put_back: Callable[[], None] | None  # restores the rate
+
+    def scale_lr(self,
+        by: float,    # 1 for the planned rate, 0.5 for half of it
+    ) -> None:
+        "Multiply the learning rate of the next batches; `ValueError` unless `by` is above 0"
+        if as_positive(by, 'by') == 0: raise ValueError('by=0 would train nothing: use pause()')
+        self.lr_scale = float(by)
+
+    def _scale(self) -> None:
+        self._note()
+        opt = self.learn.opt
+        self._put_back = save_hypers(opt)
+        key, i = hyper_key(opt, 'lr')
+        write_hyper(opt.param_groups, key, i, [g[key]*self.lr_scale for g in opt.param_groups])
+
+    def _unscale(self) -> None:
+        if self._put_back: self._put_back()
+        self._put_back = None
+
+# %% ../../nbs/display/steering.ipynb #9e11f50f
+class _Notes(_Scales):
+    "Remembers what was done to the learning rate"
+    def said(self) -> str:
+        "The changes of the learning rate in this fit, in words; empty if there were none"
+        words = [f'× {by:.2g} from step {step:,}' for step, by in self.changes]
+        if len(words) > 4: words[2:-1] = [f'{len(words) - 3} more changes']
+        return f'planned lr {", ".join(words)}' if words else ''
+
+    def _note(self) -> None:
+        "Remember the step from which a factor holds"
+        before = self.changes[-1][1] if self.changes else 1.
+        if self.lr_scale != before: self.changes.append((self.learn.train_iter, self.lr_scale))
+
+# %% ../../nbs/display/steering.ipynb #acd79486
+class _Asks(_Notes):
+    "Stops and pauses"
+    def stop(self) -> None:
+        "End the fit after the current batch; `RuntimeError` if no fit is running"
+        self._check_running('stop')
+        self.stopping = True
+
+    def pause(self) -> None:
+        "Hold the fit after the current batch; `RuntimeError` if no fit is running"
+        self._check_running('pause')
+        self.paused = True
+
+    def resume(self) -> None:
+        "Go on after a pause"
+        self.paused = False
+
+    def _check_running(self, what: str) -> None:
+        if self.learn is None or not self.learn.running:
+            raise RuntimeError(f'there is nothing to {what}: this learner is not training')
+
+# %% ../../nbs/display/steering.ipynb #51698d77
+class Steering(_Asks):
+    "Stops, pauses or slows down a fit on request"
     order, run_in = 62, ('fit',)
 
     def __init__(self):
-        self.stopping, self.paused, self.lr_scale = False, False, 1.
-        self.seconds_paused = 0.
-        self.changes: list[tuple[int, float]] = []             # (first step, factor of the rate)
-        self.while_paused: Callable[[], None] | None = None    # called again and again meanwhile
+        self._reset()
+        self.while_paused: Callable[[], None] | None = None    # called again and again in a pause
         self._put_back: Callable[[], None] | None = None
 
-    def before_fit(self):
+    def _reset(self) -> None:
         self.stopping, self.paused, self.lr_scale, self.seconds_paused = False, False, 1., 0.
         self.changes = []
+
+    def before_fit(self):
+        self._reset()
         self.learn.undo.callback(self._unscale)
 
     def before_batch(self):
@@ -48,68 +108,3 @@ class Steering(Callback):
             if self.while_paused: self.while_paused()
             time.sleep(0.03)
         self.seconds_paused += time.perf_counter() - begun
-
-# %% ../../nbs/display/steering.ipynb #0593ffe0
-@patch
-def scale_lr(self: Steering,
-    by: float,    # 1 for the planned rate, 0.5 for half of it
-) -> None:
-    """Multiply the learning rate of the following batches; ValueError unless `by` is above 0
-
-    Args:
-        by: 1 for the planned rate, 0.5 for half of it
-
-    Raises:
-        ValueError: by=0 would train nothing: use pause()
-    """
-    if as_positive(by, 'by') == 0: raise ValueError('by=0 would train nothing: use pause()')
-    self.lr_scale = float(by)
-
-@patch
-def said(self: Steering) -> str:
-    "What it did to the learning rate of this fit, in words; empty if nothing"
-    words = [f'× {by:.2g} from step {step:,}' for step, by in self.changes]
-    if len(words) > 4: words[2:-1] = [f'{len(words) - 3} more changes']
-    return f'planned lr {", ".join(words)}' if words else ''
-
-@patch
-def _note(self: Steering) -> None:
-    "Remember from which step on a factor holds"
-    before = self.changes[-1][1] if self.changes else 1.
-    if self.lr_scale != before: self.changes.append((self.learn.train_iter, self.lr_scale))
-
-@patch
-def _scale(self: Steering) -> None:
-    self._note()
-    opt = self.learn.opt
-    self._put_back = save_hypers(opt)
-    key, i = hyper_key(opt, 'lr')
-    write_hyper(opt.param_groups, key, i, [g[key]*self.lr_scale for g in opt.param_groups])
-
-@patch
-def _unscale(self: Steering) -> None:
-    if self._put_back: self._put_back()
-    self._put_back = None
-
-# %% ../../nbs/display/steering.ipynb #acd79486
-@patch
-def stop(self: Steering) -> None:
-    "End the fit after the current batch; RuntimeError if there is none"
-    self._check_running('stop')
-    self.stopping = True
-
-@patch
-def pause(self: Steering) -> None:
-    "Hold the fit after the current batch; RuntimeError if there is none"
-    self._check_running('pause')
-    self.paused = True
-
-@patch
-def resume(self: Steering) -> None:
-    "Go on after a pause"
-    self.paused = False
-
-@patch
-def _check_running(self: Steering, what: str) -> None:
-    if self.learn is None or not self.learn.running:
-        raise RuntimeError(f'there is nothing to {what}: this learner is not training')

@@ -4,14 +4,15 @@
 
 # %% auto #0
 __all__ = ['TYPICAL_EPOCHS', 'UNKNOWN_EPOCH', 'MOST_TRIALS', 'LEAST_UPDATES', 'VALID_BATCHES', 'geometric', 'diverged',
-           'UpdateCounter', 'UpdateNorms', 'bad_items', 'LRFinder', 'Planned', 'in_words', 'planned_run', 'LRFind',
-           'TrialRun', 'checked_trials', 'trial_plan']
+           'UpdateCounter', 'UpdateNorms', 'bad_items', 'LRFinder', 'Planned', 'in_words', 'planned_run', 'Sweep',
+           'Asked', 'ask_rules', 'LRFind', 'TrialRun', 'checked_trials', 'trial_plan']
 
 # %% ../../nbs/lr/finder.ipynb #2a622371
 import math
 import textwrap
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from ..basics.patch import patch
 from ..data import find_bs, map_tensors, n_batches
 from ..basics.notices import shell
 from ..learner import ALONE, HOW_KNOWN, CallStep, Learner, as_list
-from .rules import REFERENCE, RULES, Rate, Suggestion, as_rule, loss_at, recommend_rate
+from .rules import REFERENCE, RULES, Rate, Suggestion, as_rules, loss_at, recommend_rate
 from .trials import Plan, Trial, choose, next_rate, plan_trials
 from ..metrics import RunningMean, Smoother, name_of
 from ..basics.text import distinct
@@ -35,7 +36,7 @@ from cbnb.display.figures import (
     COLORS, figure, legend, lr_find_figure, lr_trials_figure, png_bundle, png_metadata, show,
     view_for)
 from ..recorder import Recorder
-from ..schedule import OneCycle
+from ..schedule import one_cycle_scheds
 from ..snapshot import snapshot
 from ..undo import UndoStack, interrupts_wait
 
@@ -78,13 +79,9 @@ def diverged(
     at = settled.index(best) + 20
     return min(raw_losses[-5:]) > max(raw_losses[max(at - 50, 0):at])
 
-# %% ../../nbs/lr/finder.ipynb #76f6502e
-class UpdateCounter(Callback):
-    """Notes the loss of each update of the weights, and ends the run after so many
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+# %% ../../nbs/lr/finder.ipynb #286fcb24
+class _Counts(Callback):
+    "What sweeps and trials note, and when they end"
     order, run_valid, run_in = 61, False, ('lr_find', 'fit')
     num_it, stage = 100, ''           # number of updates; what the progress bar calls this run
     lrs = raw_losses = ()             # these stay as they are if the run does not even begin
@@ -95,6 +92,33 @@ class UpdateCounter(Callback):
         self.n_seen = self.n_used = self.idle = 0        # batches; up to the last update; in vain
         self.mean, self.stopped = RunningMean(), 'done'
 
+    def set_rates(self, i: int) -> None: "Set the learning rate of update `i`"
+    def note(self, loss: float) -> None:
+        "Store the loss of an update, the mean over its batches"
+        self.idle, self.n_used = 0, self.n_seen
+        self.lrs.append(float(self.learn.opt.param_groups[-1]['lr']))
+        self.raw_losses.append(loss)
+
+    def check(self) -> None:
+        "Stop, if there is a reason"
+        if not math.isfinite(self.raw_losses[-1] if self.raw_losses else 0.): self.stop('nan')
+        if len(self.lrs) >= self.num_it: self.stop('done')
+
+    def stop(self, why: str) -> None:
+        self.stopped = why
+        raise CancelFitException()
+
+    def _wait(self) -> None:
+        self.idle += 1
+        if self.idle > 1000: self.stop('stuck')       # a thousand batches, and no update
+
+# %% ../../nbs/lr/finder.ipynb #76f6502e
+class UpdateCounter(_Counts):
+    """Notes the loss of each update of the weights, and ends the run after so many
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def before_epoch(self): self._wait()
     def before_batch(self):
         self._wait()
@@ -113,30 +137,6 @@ class UpdateCounter(Callback):
         if self.updated or is_nan: self.note(float(self.mean.value))
         self.mean.reset()
         self.check()
-
-    def set_rates(self, i: int) -> None: "Set the learning rate of update `i`"
-    def note(self, loss: float) -> None:
-        """Take in the loss of an update, the mean over its batches
-
-        Args:
-            loss
-        """
-        self.idle, self.n_used = 0, self.n_seen
-        self.lrs.append(float(self.learn.opt.param_groups[-1]['lr']))
-        self.raw_losses.append(loss)
-
-    def check(self) -> None:
-        "Stop, if there is a reason"
-        if not math.isfinite(self.raw_losses[-1] if self.raw_losses else 0.): self.stop('nan')
-        if len(self.lrs) >= self.num_it: self.stop('done')
-
-    def stop(self, why: str) -> None:
-        self.stopped = why
-        raise CancelFitException()
-
-    def _wait(self) -> None:
-        self.idle += 1
-        if self.idle > 1000: self.stop('stuck')       # a thousand batches, and no update
 
 # %% ../../nbs/lr/finder.ipynb #63c293cc
 class UpdateNorms:
@@ -175,20 +175,66 @@ def bad_items(
     Returns:
         empty if all is finite
     """
-    def note(t: Tensor) -> None:
-        if not t.is_floating_point() or bool((finite := t.isfinite()).all()): return
-        rows = (~finite.flatten(1).all(1) if t.ndim > 1 else ~finite).reshape(-1).nonzero()
-        found.append((name, rows.flatten().tolist()))
     found: list[tuple[str, list[int]]] = []
-    for name, part in (('inputs', learn.xb), ('targets', learn.yb)): map_tensors(note, part)
+    for name, part in (('inputs', learn.xb), ('targets', learn.yb)):
+        map_tensors(lambda t: found.extend([(name, rows)] if (rows := _bad_rows(t)) else []), part)
     if not found: return ''
     (name, rows), n = found[0], learn.iter
     items = f'item{"s"*(len(rows) > 1)} {", ".join(map(str, rows[:5]))}{", ..."*(len(rows) > 5)}'
     return (f'the data is bad: the {name} of {items} of batch {n} are nan or infinite '
             '(counted from 0, in the order of this epoch)')
 
+def _bad_rows(t: Tensor) -> list[int]:
+    if not t.is_floating_point() or bool((finite := t.isfinite()).all()): return []
+    return (~finite.flatten(1).all(1) if t.ndim > 1 else ~finite).reshape(-1).nonzero().flatten().tolist()
+
+# %% ../../nbs/lr/finder.ipynb #cf22ea9a
+class _RaisesRates:
+    "The rates of a sweep, for each parameter group"
+    learn: Learner
+    start_lr: Any
+    end_lr: Any
+    num_it: int
+
+    def plan_rates(self) -> None:
+        "Work out the rates, from the first to the last of each group"
+        n = len(self.learn.opt.param_groups)
+        self.ends = list(zip(spread_lrs(self.start_lr, n, 'start_lr'), spread_lrs(self.end_lr, n, 'end_lr')))
+        self.sweeps = [geometric(start, end, self.num_it) for start, end in self.ends]
+
+    def set_rates(self, i: int) -> None:
+        "Set the rates of update `i`"
+        set_hyper(self.learn.opt, 'lr', [sweep[i] for sweep in self.sweeps])
+
+    def rates_at(self,
+        lr: float,           # of the last group
+    ) -> list[float]:        # one for each group
+        "The rates of all groups at the point of the sweep where the last group has `lr`"
+        start, end = self.ends[-1]
+        pos = math.log(lr/start)/math.log(end/start)
+        return [first*(last/first)**pos for first, last in self.ends[:-1]] + [lr]
+
+# %% ../../nbs/lr/finder.ipynb #10d31603
+class _SetsMomentum:
+    "The momentum of a sweep, the middle of a one-cycle run"
+    learn: Learner
+    mom: float | None = None                     # momentum of the sweep; None: there is none
+    own_mom: float | None = None                 # what the optimizer had
+
+    def momentum(self) -> float:
+        "The middle between the highest and the lowest of a one-cycle run"
+        start, top, _ = self.learn.moms
+        return (start + top)/2
+
+    def set_momentum(self) -> None:
+        "Set the momentum of the sweep, if the optimizer has one"
+        opt = self.learn.opt
+        if not hyper_key(opt, 'mom'): return
+        self.mom, self.own_mom = self.momentum(), float(get_hyper(opt, 'mom')[-1])
+        set_hyper(opt, 'mom', self.mom)
+
 # %% ../../nbs/lr/finder.ipynb #b6082a02
-class LRFinder(UpdateCounter):
+class LRFinder(_RaisesRates, _SetsMomentum, UpdateCounter):
     """Raises the learning rate by equal factors, and notes what each update does
 
     Args:
@@ -199,8 +245,7 @@ class LRFinder(UpdateCounter):
         beta: smoothing of the losses
     """
     losses, update_norms, weight_norm, epoch_batches, moved = (), (), 0., None, None
-    mom, own_mom, bad_data = None, None, ''      # momentum of the sweep, the optimizer's; what is nan
-    several = False                              # whether there are several optimizers
+    bad_data, several = '', False      # what is nan; whether there are several optimizers
 
     def __init__(self,
         start_lr: Any = 1e-7,       # first rate: a number, or per group a list or slice
@@ -214,29 +259,14 @@ class LRFinder(UpdateCounter):
 
     def before_fit(self):
         super().before_fit()
-        groups = self.learn.opt.param_groups
-        ends = [spread_lrs(self.start_lr, len(groups), 'start_lr'),
-                spread_lrs(self.end_lr, len(groups), 'end_lr')]
-        self.ends = list(zip(*ends))                           # of each group
+        opt = self.learn.opt
+        self.plan_rates()
         self.set_momentum()
-        self.bad_data, self.several = '', isinstance(self.learn.opt, MultiOptimizer)
-        self.sweeps = [geometric(start, end, self.num_it) for start, end in self.ends]
+        self.bad_data, self.several = '', isinstance(opt, MultiOptimizer)
         self.smoother, self.losses, self.epoch_batches = Smoother(self.beta), [], None
         if self.learn.purpose == 'fit':                        # lr_find has made its own, earlier
             self.learn.undo.callback(snapshot(self.learn, exclude=[self]))
-        self.moved = UpdateNorms(p for g in groups for p in g['params'] if p.requires_grad)
-
-    def set_momentum(self) -> None:
-        "Set the momentum of the sweep, if the optimizer has one"
-        opt = self.learn.opt
-        if not hyper_key(opt, 'mom'): return
-        self.mom, self.own_mom = self.momentum(), float(get_hyper(opt, 'mom')[-1])
-        set_hyper(opt, 'mom', self.mom)
-
-    def momentum(self) -> float:
-        "The middle between the highest and the lowest of a one-cycle run"
-        start, top, _ = self.learn.moms
-        return (start + top)/2
+        self.moved = UpdateNorms(p for g in opt.param_groups for p in g['params'] if p.requires_grad)
 
     def after_train(self):
         if self.learn.iter is not None: self.epoch_batches = self.learn.iter + 1
@@ -245,9 +275,6 @@ class LRFinder(UpdateCounter):
         if self.moved is None: return                          # stopped before it began
         self.update_norms, self.weight_norm = self.moved.read()
         self.moved = None                                      # it holds a copy of the weights
-
-    def set_rates(self, i: int) -> None:
-        set_hyper(self.learn.opt, 'lr', [sweep[i] for sweep in self.sweeps])
 
     def note(self, loss: float) -> None:
         super().note(loss)
@@ -262,320 +289,6 @@ class LRFinder(UpdateCounter):
     def stop(self, why: str) -> None:
         if why == 'nan': self.bad_data = bad_items(self.learn)
         super().stop(why)
-
-# %% ../../nbs/lr/finder.ipynb #5c3c2b1f
-@patch
-def rates_at(self: LRFinder,
-    lr: float,           # of the last group
-) -> list[float]:        # one for each group
-    """The rates of all groups at the point of the sweep where the last group has `lr`
-
-    Args:
-        lr: of the last group
-
-    Returns:
-        one for each group
-    """
-    start, end = self.ends[-1]
-    pos = math.log(lr/start)/math.log(end/start)
-    return [first*(last/first)**pos for first, last in self.ends[:-1]] + [lr]
-
-# %% ../../nbs/lr/finder.ipynb #4262f991
-TYPICAL_EPOCHS, UNKNOWN_EPOCH = 5, 1000    # supposed epochs of a fit, and batches of an epoch
-
-class Planned(NamedTuple):
-    """The run that a rate is for
-
-    Args:
-        steps: updates
-        n_epoch: epochs; None: only the updates are known
-        length: both in words
-        hint: what was supposed, and how to change it
-    """
-    steps: float              # updates
-    n_epoch: float | None     # epochs; None: only the updates are known
-    length: str               # both in words
-    hint: str = ''            # what was supposed, and how to change it
-
-def in_words(
-    n: float,
-    unit: str,    # in the singular
-) -> str:
-    """A number of things: whole ones exactly, others with two digits or none
-
-    Args:
-        n
-        unit: in the singular
-    """
-    about = f'{n:.0f}' if n >= 10 else f'{n:.2g}'
-    return f'about {about} {unit}s' if float(about) != n else f'{about} {unit}{"s"*(n != 1)}'
-
-def planned_run(
-    n_epoch: float | None,       # epochs that somebody plans; None: nobody said
-    last: int | None,            # epochs of the last fit; None: there was none
-    epoch_batches: int | None,   # batches of an epoch; None: nobody knows
-    per_update: float = 1.,      # batches of an update
-) -> Planned:
-    """How long the training will be, in updates and in words
-
-    Args:
-        n_epoch: epochs that somebody plans; None: nobody said
-        last: epochs of the last fit; None: there was none
-        epoch_batches: batches of an epoch; None: nobody knows
-        per_update: batches of an update
-    """
-    hint = ''
-    if n_epoch is None:
-        n_epoch, why = (last, 'as in the last fit') if last else (TYPICAL_EPOCHS, 'a typical fit')
-        hint = f', {why}; say n_epoch=... for another length'
-    if epoch_batches is None:
-        epoch_batches = UNKNOWN_EPOCH
-        hint += (f'; the loader has no length: an epoch of {UNKNOWN_EPOCH} batches is supposed, '
-                 'Batches(make, n_iter=...) tells')
-    steps = max(n_epoch*epoch_batches/per_update, 1.)
-    length = f'{in_words(n_epoch, "epoch")} ({steps:,.0f} update{"s"*(round(steps) != 1)})'
-    return Planned(steps, n_epoch, length, hint)
-
-# %% ../../nbs/lr/finder.ipynb #a33691db
-class LRFind:
-    """What a sweep found: a curve, suggestions, and a recommended rate or why there is none
-
-    Args:
-        lrs: the rates tried
-        losses: smoothed
-        raw_losses: as measured; empty: not known
-        num_it: planned number of updates
-        rules: names or functions
-        n_batches: batches it took
-        update_norms: how far each update moved the weights
-        weight_norm: norm of the weights before
-        planned: what `lr` is for
-        trained: the model has learnt: a loss that only rises gives a rate, too
-        problem: why there is no rate; empty: the curve decides
-        mom: momentum of the sweep; None: there is none
-        remark: added to the reason
-    """
-    def __init__(self,
-        lrs: list[float],              # the rates tried
-        losses: list[float],           # smoothed
-        raw_losses: list[float],       # as measured; empty: not known
-        num_it: int,                   # planned number of updates
-        rules: Iterable[Any] = ('valley', 'slide', 'minimum', 'steep'),   # names or functions
-        n_batches: int = 0,            # batches it took
-        update_norms: Sequence[float] = (),   # how far each update moved the weights
-        weight_norm: float = 0.,       # norm of the weights before
-        planned: Planned = Planned(REFERENCE, None, f'{REFERENCE} updates'),   # what `lr` is for
-        trained: bool = False,         # the model has learnt: a loss that only rises gives a rate, too
-        problem: str = '',             # why there is no rate; empty: the curve decides
-        mom: float | None = None,      # momentum of the sweep; None: there is none
-        remark: str = '',              # added to the reason
-    ):
-        self.lrs, self.losses, self.raw_losses, self.num_it = lrs, losses, raw_losses, num_it
-        self.update_norms, self.weight_norm = list(update_norms), weight_norm
-        self.planned, self.n_batches = planned, n_batches
-        self.trained, self.mom, self.remark = trained, mom, remark
-        self.suggestions: dict[str, float] = {}       # rule -> rate
-        self.points: dict[str, tuple[float, float]] = {}   # rule -> (rate, loss) it comes from
-        self.refusals: dict[str, str] = {}            # rule -> why it gives none
-        self.estimates: dict[str, float] = {}         # what the recommended rate is the middle of
-        self.lr: float | None = None                  # the rate to take, of the last group
-        self.recommended: float | None = None         # the same, until another one is chosen
-        self.band: tuple[float, float] | None = None  # lowest and highest that may be as good
-        self.rule: str | None = None                  # 'balanced' or 'trials'
-        self.first: Rate | None = None                # of the sweep, also if there is doubt
-        self.reason = ''                              # why that rate; without `lr`: why there is none
-        self.trials: list[Trial] = []                 # the short runs, in their order
-        self.trial_plan: Plan | None = None
-        self.start_loss: float | None = None          # before any training, for the trials
-        self._shown_in = None                         # number of the cell that has shown it
-        self._learn: Any = None                       # weak reference to the learner
-        known = lrs, raw_losses or losses, update_norms, weight_norm, planned.steps, num_it
-        try:
-            if problem: raise ValueError(problem)
-            self.first = recommend_rate(*known)
-        except ValueError as e: self.reason = str(e)
-        else:
-            self.take('balanced', self.first)
-            if self.lr is not None: self._ask([as_rule(rule) for rule in rules])
-
-    def take(self,
-        rule: str,     # where the rate comes from
-        rate: Rate,
-    ) -> None:
-        """Recommend a rate, unless there is doubt
-
-        Args:
-            rule: where the rate comes from
-            rate
-        """
-        if rate.doubt and not self.trained:
-            self.reason = rate.doubt
-            return
-        self.rule, self.band = rule, (rate.low, rate.high)
-        self.lr = self.recommended = rate.lr
-        self.estimates = rate.estimates or self.estimates
-        self.reason = f'{rate.reason}; for {self.planned.length}{self.planned.hint}{self.remark}'
-
-    def choose(self,
-        lr: Any,    # of the last group: a number, or the name of a rule that suggests one
-    ) -> None:
-        """Take another rate; the `recommended` one stays known
-
-        Args:
-            lr: of the last group: a number, or the name of a rule that suggests one
-
-        Raises:
-            ValueError: {lr} has suggested no rate; there are ...
-        """
-        if isinstance(lr, str) and lr not in self.suggestions: raise ValueError(
-            f'{lr!r} has suggested no rate; there are {", ".join(self.suggestions) or "none"}')
-        self.lr = as_positive(self.suggestions[lr] if isinstance(lr, str) else lr)
-
-    def _ask(self, rules: list[Callable[..., Suggestion]]) -> None:
-        "Fill in the suggestions"
-        lrs, losses = (torch.tensor(values, dtype=torch.float64) for values in self._middle())
-        for name, rule in zip(distinct(map(name_of, rules)), rules):
-            try:
-                if len(losses) < 2: raise ValueError(f'{len(self.losses)} points are too few for it')
-                if self.first.doubt and rule in RULES.values():
-                    raise ValueError('the loss does not fall by more than noise')
-                lr, (x, y) = rule(lrs, losses, self.num_it)
-                self.suggestions[name], self.points[name] = _plain(lr), (_plain(x), _plain(y))
-            except ValueError as e: self.refusals[name] = str(e)
-            except Exception as e:
-                e.add_note(f'in the rule {name}, called with tensors of {len(lrs)} rates and losses')
-                raise
-
-    def _middle(self) -> tuple[list[float], list[float]]:
-        "The curve without its first tenth, and without its end: five points, or all from a nan on"
-        infinite = [i for i, loss in enumerate(self.losses) if not math.isfinite(loss)]
-        part = slice(self.num_it//10, infinite[0] if infinite else len(self.losses) - 5)
-        return self.lrs[part], self.losses[part]
-
-    @property
-    def outside(self) -> list[str]:
-        "The rules that suggest a rate outside of the band: less likely to be good, and drawn faintly"
-        low, high = self.band or (0., math.inf)
-        return [name for name, lr in self.suggestions.items() if not low <= lr <= high]
-
-    @property
-    def planned_steps(self) -> float:
-        "Updates of the run that `lr` is for"
-        return self.planned.steps
-
-    @property
-    def n_epoch(self) -> float | None:
-        "Epochs of the run that `lr` is for; None if only the updates are known"
-        return self.planned.n_epoch
-
-    @property
-    def learn(self) -> Learner | None:
-        "The learner that was swept; None if it is gone, or if this is a copy or was loaded"
-        return self._learn() if self._learn is not None else None
-
-    def __getstate__(self) -> dict[str, Any]: return {**vars(self), '_learn': None}
-
-    def __getattr__(self, name: str) -> float:
-        if name[:1] != '_' and name in self.__dict__.get('suggestions', ()):
-            return self.suggestions[name]
-        known = f', and {name} made no suggestion' if name in RULES else ''
-        raise AttributeError(f'LRFind has no attribute {name!r}{known}')
-
-    def __iter__(self) -> Iterator[float]: return iter(self._given())
-    def __getitem__(self, i: int) -> float: return self._given()[i]
-    def __len__(self) -> int: return len(self.suggestions)
-
-    def _given(self) -> list[float]:
-        if self.lr is None: raise ValueError(f'lr_find made no suggestion: {self.reason}')
-        return list(self.suggestions.values())
-
-    def __dir__(self) -> list[str]: return [*super().__dir__(), *self.suggestions]
-
-    def __repr__(self) -> str:
-        if self.lr is None: return f'LRFind(no suggestion: {self.reason})'
-        band = 'band=({:.2g}, {:.2g}), '.format(*self.band) if self.band else ''
-        mom = f', mom={self.mom:.2g}' if self.mom is not None else ''
-        named = ''.join(f', {name}={lr:.2g}' for name, lr in self.suggestions.items())
-        known = f', recommended={self.recommended:.2g}' if self.recommended is not None else ''
-        chosen = f'chosen by hand{known}, ' if self.lr != self.recommended else ''
-        return (f'LRFind(lr={self.lr:.2g}, {chosen}{band}rule={self.rule!r}, '
-                f'n_epoch={self.n_epoch}, n_batches={self.n_batches}{mom}{named})')
-
-def _plain(value: Any) -> Any:
-    "A tensor or an array with one number as that number"
-    return value.item() if hasattr(value, 'item') else value
-
-# %% ../../nbs/lr/finder.ipynb #8bcb9a75
-@patch
-def plot(self: LRFind,
-    return_fig: bool | None = None,   # return the figure instead of showing it
-    ax: Any = None,                   # draw into these axes
-    widget: bool | None = None,       # the picker; None: where widgets work; True: return it
-) -> Any:                             # `ax`; or the figure or the picker, if it was asked for
-    """The curve with the suggestions; where widgets work, one can choose a rate there
-
-    Args:
-        return_fig: return the figure instead of showing it
-        ax: draw into these axes
-        widget: the picker; None: where widgets work; True: return it
-
-    Returns:
-        `ax`; or the figure or the picker, if it was asked for
-    """
-    make = view_for('lr_find', widget, return_fig, ax)
-    if make and (widget or self.learn is not None):
-        return make(self) if widget else make(self).show()
-    if ax is None and self.trials: fig = _with_trials(self)
-    else: fig = _curve(self, ax)
-    return show(fig, repr(self), return_fig) if ax is None else ax
-
-def _curve(found: LRFind, ax: Any = None) -> Any:
-    "The sweep with its suggestions, in a figure of its own or in `ax`"
-    def place(lr: float) -> tuple[float, float]: return lr, loss_at(found.lrs, found.losses, lr)
-    marks = {name: place(lr) for name, lr in found.suggestions.items()}
-    return lr_find_figure(found.lrs, found.losses, marks, found.recommended, _title(found), ax,
-                          found.band, found.outside)
-
-def _title(found: LRFind) -> str:
-    if found.recommended is None: return textwrap.fill(f'No suggestion: {found.reason}', 70)
-    mom = f', with momentum {found.mom:.2g}' if found.mom is not None else ''
-    return (f'{found.rule}: {found.recommended:.2g} for {found.planned.length}, '
-            f'measured in {found.n_batches:,} batches{mom}')
-
-def _with_trials(found: LRFind) -> Any:
-    "The sweep, and the trials beside it"
-    with figure(size=(13, 3.6), cols=2) as (fig, axes):
-        _curve(found, axes[0])
-        axes[0].set_title('Sweep')
-        lr_trials_figure([t.lr for t in found.trials], [t.loss for t in found.trials],
-                         found.start_loss, found.recommended, found.band,
-                         f'Trials of {found.trial_plan.steps:,} updates', axes[1])
-        for ax in axes: legend(ax)
-        fig.suptitle(_title(found), color=COLORS['text'], fontsize=11)
-        return fig
-
-def _figure(self: LRFind) -> Any:
-    "The curve with the suggestions, as a figure"
-    return self.plot(return_fig=True)
-
-LRFind.fig = property(_figure)
-
-@patch
-def _ipython_display_(self: LRFind) -> None:
-    "What a notebook does with a result: show the picker, or else ask for the bundle below"
-    live = self.learn is not None and view_for('lr_find', None, None, None) is not None
-    if not live or self._shown_in == _cell(): raise NotImplementedError
-    self.plot()
-
-@patch
-def _repr_mimebundle_(self: LRFind, include: Any = None, exclude: Any = None) -> Any:
-    if self._shown_in == _cell(): return {'text/plain': repr(self)}
-    fig = self.fig
-    return png_bundle(fig, repr(self)), png_metadata(fig, repr(self))
-
-def _cell() -> int | None:
-    "The number of the cell that is running; None outside of notebooks"
-    return shell().execution_count if shell() else None
 
 # %% ../../nbs/lr/finder.ipynb #765a50d1
 @patch
@@ -594,33 +307,376 @@ def _mock_run(self: Learner,
             if getattr(self.train_step, 'alone', False): raise ValueError(
                 f'{ALONE}, so there is no rate to sweep: {HOW_KNOWN}')
 
-# %% ../../nbs/lr/finder.ipynb #feffe79c
-class TrialRun(UpdateCounter):
-    """A short one-cycle run, and the validation loss after it
+# %% ../../nbs/lr/finder.ipynb #4262f991
+class Planned(NamedTuple):
+    """The run that a rate is for
 
     Args:
-        num_it: number of updates; 0: only validate
-        rates: the highest, one for each group
-        n_valid: validation batches at most
-        stage: what the progress bar calls it
+        steps: updates
+        n_epoch: epochs; None: only the updates are known
+        length: both in words
+        hint: what was supposed, and how to change it
     """
-    run_valid, run_in, name = True, ('lr_find',), 'lr_finder'
+    steps: float              # updates
+    n_epoch: float | None     # epochs; None: only the updates are known
+    length: str               # both in words
+    hint: str = ''            # what was supposed, and how to change it
 
+def in_words(
+    n: float,     # how many
+    unit: str,    # in the singular
+) -> str:
+    """A number of things: whole ones exactly, others with two digits or none
+
+    Args:
+        n: how many
+        unit: in the singular
+    """
+    about = f'{n:.0f}' if n >= 10 else f'{n:.2g}'
+    return f'about {about} {unit}s' if float(about) != n else f'{about} {unit}{"s"*(n != 1)}'
+
+# %% ../../nbs/lr/finder.ipynb #8a7a7d29
+TYPICAL_EPOCHS, UNKNOWN_EPOCH = 5, 1000    # supposed epochs of a fit, and batches of an epoch
+
+def planned_run(
+    n_epoch: float | None,       # planned epochs; None: as many as the last fit had
+    last: int | None,            # epochs of the last fit; None: there was none
+    epoch_batches: int | None,   # batches of an epoch; None: not known
+    per_update: float = 1.,      # batches of an update
+) -> Planned:
+    """How long the training will be, in updates and in words
+
+    Args:
+        n_epoch: planned epochs; None: as many as the last fit had
+        last: epochs of the last fit; None: there was none
+        epoch_batches: batches of an epoch; None: not known
+        per_update: batches of an update
+    """
+    hint = ''
+    if n_epoch is None:
+        n_epoch, why = (last, 'as in the last fit') if last else (TYPICAL_EPOCHS, 'a typical fit')
+        hint = f', {why}; say n_epoch=... for another length'
+    if epoch_batches is None:
+        epoch_batches = UNKNOWN_EPOCH
+        hint += (f'; the loader has no length: an epoch of {UNKNOWN_EPOCH} batches is supposed, '
+                 'Batches(make, n_iter=...) tells')
+    steps = max(n_epoch*epoch_batches/per_update, 1.)
+    length = f'{in_words(n_epoch, "epoch")} ({steps:,.0f} update{"s"*(round(steps) != 1)})'
+    return Planned(steps, n_epoch, length, hint)
+
+# %% ../../nbs/lr/finder.ipynb #3ae68f71
+@dataclass(eq=False, repr=False)
+class Sweep:
+    """The curve of a sweep, and what was measured beside it
+
+    Args:
+        lrs: the rates tried
+        losses: smoothed
+        raw_losses: as measured; empty: not known
+        num_it: planned number of updates
+        n_batches: batches it took
+        update_norms: how far each update moved the weights
+        weight_norm: norm of the weights before
+        mom: momentum of the sweep; None: there is none
+    """
+    lrs: list[float]                       # the rates tried
+    losses: list[float]                    # smoothed
+    raw_losses: list[float]                # as measured; empty: not known
+    num_it: int                            # planned number of updates
+    n_batches: int = 0                     # batches it took
+    update_norms: Sequence[float] = ()     # how far each update moved the weights
+    weight_norm: float = 0.                # norm of the weights before
+    mom: float | None = None               # momentum of the sweep; None: there is none
+
+    def middle(self) -> tuple[list[float], list[float]]:
+        "Rates and losses without the first tenth, and without the end: five points, or all from a nan on"
+        infinite = [i for i, loss in enumerate(self.losses) if not math.isfinite(loss)]
+        part = slice(self.num_it//10, infinite[0] if infinite else len(self.losses) - 5)
+        return self.lrs[part], self.losses[part]
+
+    def recommend(self,
+        steps: float,    # updates of the run that the rate is for
+    ) -> Rate:
+        """The rate to take, by `recommend_rate`; ValueError if the curve gives none
+
+        Args:
+            steps: updates of the run that the rate is for
+        """
+        return recommend_rate(self.lrs, self.raw_losses or self.losses, self.update_norms,
+                              self.weight_norm, steps, self.num_it)
+
+# %% ../../nbs/lr/finder.ipynb #fab91727
+class Asked(NamedTuple):
+    """What rules have said about a sweep
+
+    Args:
+        suggestions: rule -> rate
+        points: rule -> (rate, loss) it comes from
+        refusals: rule -> why it gives none
+    """
+    suggestions: dict[str, float]                # rule -> rate
+    points: dict[str, tuple[float, float]]       # rule -> (rate, loss) it comes from
+    refusals: dict[str, str]                     # rule -> why it gives none
+
+def ask_rules(
+    sweep: Sweep,                                # a curve
+    rules: Sequence[Callable[..., Suggestion]],  # functions of `(lrs, losses, num_it)`
+    doubt: bool = False,                         # whether the loss may not fall at all
+) -> Asked:
+    """The suggestions of rules, each under its name
+
+    Args:
+        sweep: a curve
+        rules: functions of `(lrs, losses, num_it)`
+        doubt: whether the loss may not fall at all
+
+    Raises:
+        ValueError: ... points are too few for it
+        ValueError: the loss does not fall by more than noise
+    """
+    lrs, losses = (torch.tensor(values, dtype=torch.float64) for values in sweep.middle())
+    asked = Asked({}, {}, {})
+    for name, rule in zip(distinct(map(name_of, rules)), rules):
+        try:
+            if len(losses) < 2: raise ValueError(f'{len(sweep.losses)} points are too few for it')
+            if doubt and rule in RULES.values():
+                raise ValueError('the loss does not fall by more than noise')
+            lr, (x, y) = rule(lrs, losses, sweep.num_it)
+            asked.suggestions[name], asked.points[name] = _plain(lr), (_plain(x), _plain(y))
+        except ValueError as e: asked.refusals[name] = str(e)
+        except Exception as e:
+            e.add_note(f'in the rule {name}, called with tensors of {len(lrs)} rates and losses')
+            raise
+    return asked
+
+def _plain(value: Any) -> Any:
+    "A tensor or an array with one number as that number"
+    return value.item() if hasattr(value, 'item') else value
+
+# %% ../../nbs/lr/finder.ipynb #48d1e628
+class _Recommends:
+    "The recommended rate, or why there is none"
+    lr: float | None = None                       # the rate to take, of the last group
+    recommended: float | None = None              # the same, until another one is chosen
+    band: tuple[float, float] | None = None       # lowest and highest that may be as good
+    rule: str | None = None                       # 'balanced' or 'trials'
+    reason: str = ''                              # why that rate; without `lr`: why there is none
+    suggestions: dict[str, float]                 # rule -> rate
+    estimates: dict[str, float]                   # what the recommended rate is the middle of
+    planned: Planned                              # the run that the rate is for
+    trained, remark = False, ''
+
+    def take(self,
+        rule: str,     # where the rate comes from
+        rate: Rate,    # of a sweep, or of trials
+    ) -> None:
+        "Recommend a rate, unless there is doubt"
+        if rate.doubt and not self.trained:
+            self.reason = rate.doubt
+            return
+        self.rule, self.band = rule, (rate.low, rate.high)
+        self.lr = self.recommended = rate.lr
+        self.estimates = rate.estimates or self.estimates
+        self.reason = f'{rate.reason}; for {self.planned.length}{self.planned.hint}{self.remark}'
+
+    def choose(self,
+        lr: Any,    # of the last group: a number, or the name of a rule that suggests one
+    ) -> None:
+        "Take another rate; the `recommended` one stays known"
+        if isinstance(lr, str) and lr not in self.suggestions: raise ValueError(
+            f'{lr!r} has suggested no rate; there are {", ".join(self.suggestions) or "none"}')
+        self.lr = as_positive(self.suggestions[lr] if isinstance(lr, str) else lr)
+
+    @property
+    def outside(self) -> list[str]:
+        "The rules that suggest a rate outside of the band: less likely to be good, and drawn faintly"
+        low, high = self.band or (0., math.inf)
+        return [name for name, lr in self.suggestions.items() if not low <= lr <= high]
+
+    @property
+    def planned_steps(self) -> float:
+        "Updates of the run that `lr` is for"
+        return self.planned.steps
+
+    @property
+    def n_epoch(self) -> float | None:
+        "Epochs of the run that `lr` is for; None if only the updates are known"
+        return self.planned.n_epoch
+
+# %% ../../nbs/lr/finder.ipynb #28aecb02
+class _Unpacks:
+    "The suggestions by position and by name"
+    lr: float | None
+    reason: str
+    suggestions: dict[str, float]
+
+    def __iter__(self) -> Iterator[float]: return iter(self._given())
+    def __getitem__(self, i: int) -> float: return self._given()[i]
+    def __len__(self) -> int: return len(self.suggestions)
+
+    def _given(self) -> list[float]:
+        if self.lr is None: raise ValueError(f'lr_find made no suggestion: {self.reason}')
+        return list(self.suggestions.values())
+
+    def __getattr__(self, name: str) -> float:
+        if name[:1] != '_' and name in self.__dict__.get('suggestions', ()):
+            return self.suggestions[name]
+        known = f', and {name} made no suggestion' if name in RULES else ''
+        raise AttributeError(f'LRFind has no attribute {name!r}{known}')
+
+    def __dir__(self) -> list[str]: return [*super().__dir__(), *self.suggestions]
+
+# %% ../../nbs/lr/finder.ipynb #8ecd7dd2
+class _Described(_Recommends):
+    "The text form"
+    n_batches: int
+    mom: float | None
+
+    def __repr__(self) -> str:
+        if self.lr is None: return f'LRFind(no suggestion: {self.reason})'
+        band = 'band=({:.2g}, {:.2g}), '.format(*self.band) if self.band else ''
+        mom = f', mom={self.mom:.2g}' if self.mom is not None else ''
+        named = ''.join(f', {name}={lr:.2g}' for name, lr in self.suggestions.items())
+        known = f', recommended={self.recommended:.2g}' if self.recommended is not None else ''
+        chosen = f'chosen by hand{known}, ' if self.lr != self.recommended else ''
+        return (f'LRFind(lr={self.lr:.2g}, {chosen}{band}rule={self.rule!r}, '
+                f'n_epoch={self.n_epoch}, n_batches={self.n_batches}{mom}{named})')
+
+# %% ../../nbs/lr/finder.ipynb #8bcb9a75
+class _Shown:
+    "The figure of a result, and what a notebook shows"
+    def plot(self,
+        return_fig: bool | None = None,   # return the figure instead of showing it
+        ax: Any = None,                   # draw into these axes
+        widget: bool | None = None,       # the picker; None: where widgets work; True: return it
+    ) -> Any:                             # `ax`; or the figure or the picker, if it was asked for
+        "The curve with the suggestions; where widgets work, one can choose a rate there"
+        make = view_for('lr_find', widget, return_fig, ax)
+        if make and (widget or self.learn is not None):
+            return make(self) if widget else make(self).show()
+        if ax is None and self.trials: fig = _with_trials(self)
+        else: fig = _curve(self, ax)
+        return show(fig, repr(self), return_fig) if ax is None else ax
+
+    @property
+    def fig(self) -> Any:
+        "The curve with the suggestions, as a figure"
+        return self.plot(return_fig=True)
+
+    def _ipython_display_(self) -> None:
+        "What a notebook does with a result: show the picker, or else ask for the bundle below"
+        live = self.learn is not None and view_for('lr_find', None, None, None) is not None
+        if not live or self._shown_in == _cell(): raise NotImplementedError
+        self.plot()
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        if self._shown_in == _cell(): return {'text/plain': repr(self)}
+        fig = self.fig
+        return png_bundle(fig, repr(self)), png_metadata(fig, repr(self))
+
+def _cell() -> int | None:
+    "The number of the cell that is running; None outside of notebooks"
+    return shell().execution_count if shell() else None
+
+# %% ../../nbs/lr/finder.ipynb #b2d4540a
+def _curve(found: 'LRFind', ax: Any = None) -> Any:
+    "The sweep with its suggestions, in a figure of its own or in `ax`"
+    def place(lr: float) -> tuple[float, float]: return lr, loss_at(found.lrs, found.losses, lr)
+    marks = {name: place(lr) for name, lr in found.suggestions.items()}
+    return lr_find_figure(found.lrs, found.losses, marks, found.recommended, _title(found), ax,
+                          found.band, found.outside)
+
+def _title(found: 'LRFind') -> str:
+    if found.recommended is None: return textwrap.fill(f'No suggestion: {found.reason}', 70)
+    mom = f', with momentum {found.mom:.2g}' if found.mom is not None else ''
+    return (f'{found.rule}: {found.recommended:.2g} for {found.planned.length}, '
+            f'measured in {found.n_batches:,} batches{mom}')
+
+def _with_trials(found: 'LRFind') -> Any:
+    "The sweep, and the trials beside it"
+    with figure(size=(13, 3.6), cols=2) as (fig, axes):
+        _curve(found, axes[0])
+        axes[0].set_title('Sweep')
+        lr_trials_figure([t.lr for t in found.trials], [t.loss for t in found.trials],
+                         found.start_loss, found.recommended, found.band,
+                         f'Trials of {found.trial_plan.steps:,} updates', axes[1])
+        for ax in axes: legend(ax)
+        fig.suptitle(_title(found), color=COLORS['text'], fontsize=11)
+        return fig
+
+# %% ../../nbs/lr/finder.ipynb #a33691db
+class LRFind(_Described, _Unpacks, _Shown, Sweep):
+    """What a sweep found: a curve, suggestions, and a recommended rate or why there is none
+
+    Args:
+        lrs: the rates tried
+        losses: smoothed
+        raw_losses: as measured; empty: not known
+        num_it: planned number of updates
+        rules: names or functions, one or several; None: no rules
+        n_batches: batches it took
+        update_norms: how far each update moved the weights
+        weight_norm: norm of the weights before
+        planned: what `lr` is for
+        trained: the model has learnt: a loss that only rises gives a rate, too
+        problem: why there is no rate; empty: the curve decides
+        mom: momentum of the sweep; None: there is none
+        remark: added to the reason
+    """
     def __init__(self,
-        num_it: int,             # number of updates; 0: only validate
-        rates: list[float],      # the highest, one for each group
-        n_valid: int = 0,        # validation batches at most
-        stage: str = '',         # what the progress bar calls it
-    ): self.num_it, self.rates, self.n_valid, self.stage = num_it, rates, n_valid, stage
+        lrs: list[float],              # the rates tried
+        losses: list[float],           # smoothed
+        raw_losses: list[float],       # as measured; empty: not known
+        num_it: int,                   # planned number of updates
+        rules: Any = tuple(RULES),     # names or functions, one or several; None: no rules
+        n_batches: int = 0,            # batches it took
+        update_norms: Sequence[float] = (),   # how far each update moved the weights
+        weight_norm: float = 0.,       # norm of the weights before
+        planned: Planned = Planned(REFERENCE, None, f'{REFERENCE} updates'),   # what `lr` is for
+        trained: bool = False,         # the model has learnt: a loss that only rises gives a rate, too
+        problem: str = '',             # why there is no rate; empty: the curve decides
+        mom: float | None = None,      # momentum of the sweep; None: there is none
+        remark: str = '',              # added to the reason
+    ):
+        super().__init__(lrs, losses, raw_losses, num_it, n_batches, list(update_norms), weight_norm, mom)
+        self.planned, self.trained, self.remark = planned, trained, remark
+        self.suggestions, self.points, self.refusals = Asked({}, {}, {})
+        self.estimates: dict[str, float] = {}         # what the recommended rate is the middle of
+        self.first: Rate | None = None                # of the sweep, also if there is doubt
+        self.trials: list[Trial] = []                 # the short runs, in their order
+        self.trial_plan: Plan | None = None
+        self.start_loss: float | None = None          # before any training, for the trials
+        self._shown_in = None                         # number of the cell that has shown it
+        self._learn: Any = None                       # weak reference to the learner
+        self._read(problem, rules)
+
+    def _read(self, problem: str, rules: Any) -> None:
+        "Recommend a rate and ask the rules, if the curve says anything"
+        try:
+            if problem: raise ValueError(problem)
+            self.first = self.recommend(self.planned.steps)
+        except ValueError as e: self.reason = str(e)
+        else:
+            self.take('balanced', self.first)
+            if self.lr is None: return
+            asked = ask_rules(self, as_rules(rules), bool(self.first.doubt))
+            self.suggestions, self.points, self.refusals = asked
+
+    @property
+    def learn(self) -> Learner | None:
+        "The learner that was swept; None if it is gone, or if this is a copy or was loaded"
+        return self._learn() if self._learn is not None else None
+
+    def __getstate__(self) -> dict[str, Any]: return {**vars(self), '_learn': None}
+
+# %% ../../nbs/lr/finder.ipynb #56050a63
+class _ThenValidates(UpdateCounter):
+    "Validates on a few batches, after the last update"
+    run_valid, run_in, n_valid = True, ('lr_find',), 0
 
     def before_fit(self):
         super().before_fit()
         self.valid, self.ended = RunningMean(), False
-        self.scheds = OneCycle(self.rates).make(self.rates, self.learn.moms)
-        if hyper_key(self.learn.opt, 'mom') is None: del self.scheds['mom']
-
-    def before_train(self):
-        if not self.num_it: self.stop('done')
 
     def before_batch(self):
         if self.learn.training: super().before_batch()
@@ -635,16 +691,43 @@ class TrialRun(UpdateCounter):
     def after_epoch(self):
         if self.ended: super().stop(self.stopped)
 
-    def set_rates(self, i: int) -> None:
-        for name, sched in self.scheds.items():
-            set_hyper(self.learn.opt, name, sched(i/self.num_it))
-
     def stop(self, why: str) -> None:
         self.stopped = why
         if why != 'done': super().stop(why)
         self.ended = True
         if self.n_valid: self.learn.valid_every = 1           # now, at the end of this epoch
         raise CancelTrainException()
+
+# %% ../../nbs/lr/finder.ipynb #feffe79c
+class TrialRun(_ThenValidates):
+    """A short one-cycle run, and the validation loss after it
+
+    Args:
+        num_it: number of updates; 0: only validate
+        rates: the highest, one for each group
+        n_valid: validation batches at most
+        stage: what the progress bar calls it
+    """
+    name = 'lr_finder'
+
+    def __init__(self,
+        num_it: int,             # number of updates; 0: only validate
+        rates: list[float],      # the highest, one for each group
+        n_valid: int = 0,        # validation batches at most
+        stage: str = '',         # what the progress bar calls it
+    ): self.num_it, self.rates, self.n_valid, self.stage = num_it, rates, n_valid, stage
+
+    def before_fit(self):
+        super().before_fit()
+        self.scheds = one_cycle_scheds(self.rates, self.learn.moms)
+        if hyper_key(self.learn.opt, 'mom') is None: del self.scheds['mom']
+
+    def before_train(self):
+        if not self.num_it: self.stop('done')
+
+    def set_rates(self, i: int) -> None:
+        for name, sched in self.scheds.items():
+            set_hyper(self.learn.opt, name, sched(i/self.num_it))
 
     def result(self) -> Trial:
         "What the trial gave"
@@ -684,17 +767,18 @@ def checked_trials(
                          f'and short trials the rest of {least}')
     return int(trials)
 
+# %% ../../nbs/lr/finder.ipynb #01cb9727
 def trial_plan(
-    lr: float,               # the answer of the sweep
-    trials: float | int,     # as `checked_trials` gives it
+    lr: float,               # the rate of the sweep
+    trials: float | int,     # as `checked_trials` returns it
     steps: float,            # updates of the planned run
     left: float,             # updates that a budget still has
 ) -> Plan | None:            # None: too few are left
     """How many trials, and how long
 
     Args:
-        lr: the answer of the sweep
-        trials: as `checked_trials` gives it
+        lr: the rate of the sweep
+        trials: as `checked_trials` returns it
         steps: updates of the planned run
         left: updates that a budget still has
 
@@ -717,19 +801,10 @@ def _try_rates(self: Learner,
     cbs: list[Callback],       # callbacks for the trials
 ) -> None:
     "Try a few rates around the one of the sweep, and recommend another"
-    valid = self.dls.valid
+    valid, runs = self.dls.valid, []
     n_valid = 0 if valid is None else min(n_batches(valid) or VALID_BATCHES, VALID_BATCHES)
-    per_update, checks = finder.n_used/len(finder.lrs), n_valid*(MOST_TRIALS + 1)
-    left = (trials - finder.n_seen - checks)/per_update
-    plan = trial_plan(found.first.lr, trials, found.planned_steps, left)
-    if plan is None:
-        found.reason += f'; no trials: of {trials} batches, the sweep took {finder.n_seen}'
-        return print(f'lr_find: no trials, since the sweep took {finder.n_seen} of {trials} batches')
-    each = math.ceil(plan.steps*per_update)
-    print(f'lr_find: a sweep of {finder.n_seen} batches, then at most {plan.most} trials of {each}'
-          + f' and {checks} batches of validation'*bool(checks)
-          + f': {finder.n_seen + plan.most*each + checks:,} in all')
-    runs = []
+    plan = _affordable(found, finder, trials, n_valid)
+    if plan is None: return
     def run(n: int, lr: float, stage: str) -> Trial:
         runs.append(TrialRun(n, finder.rates_at(lr), n_valid, stage))
         self._mock_run(runs[-1], cbs)
@@ -742,6 +817,21 @@ def _try_rates(self: Learner,
     found.n_batches += sum(r.n_seen for r in runs)
     rate = choose(plan, found.trials, found.start_loss)
     found.take('trials', rate._replace(doubt=rate.doubt if found.first.doubt else ''))
+
+def _affordable(found: LRFind, finder: LRFinder, trials: float | int, n_valid: int) -> Plan | None:
+    "Plan the trials and print what they cost; None if the budget is too small for any"
+    per_update, checks = finder.n_used/len(finder.lrs), n_valid*(MOST_TRIALS + 1)
+    left = (trials - finder.n_seen - checks)/per_update
+    plan = trial_plan(found.first.lr, trials, found.planned_steps, left)
+    if plan is None:
+        found.reason += f'; no trials: of {trials} batches, the sweep took {finder.n_seen}'
+        print(f'lr_find: no trials, since the sweep took {finder.n_seen} of {trials} batches')
+        return None
+    each = math.ceil(plan.steps*per_update)
+    print(f'lr_find: a sweep of {finder.n_seen} batches, then at most {plan.most} trials of {each}'
+          + f' and {checks} batches of validation'*bool(checks)
+          + f': {finder.n_seen + plan.most*each + checks:,} in all')
+    return plan
 
 # %% ../../nbs/lr/finder.ipynb #b1fa19ee
 @patch
@@ -776,7 +866,7 @@ def lr_find(self: Learner,
     Raises:
         ValueError: n_epoch=0 should be above 0: how long do you mean to train?
     """
-    finder, rules = LRFinder(start_lr, end_lr, num_it, stop_div), _as_rules(suggest_funcs)
+    finder, rules = LRFinder(start_lr, end_lr, num_it, stop_div), as_rules(suggest_funcs)
     trials, cbs = checked_trials(trials, finder.num_it), as_list(cbs)
     if n_epoch is not None and as_positive(n_epoch, 'n_epoch') == 0:
         raise ValueError('n_epoch=0 should be above 0: how long do you mean to train?')
@@ -805,11 +895,6 @@ def _remark(learn: Learner, finder: LRFinder) -> str:
         said += ('; an unusual loss: the step is your own, and if several losses alternate in it or '
                  'are added up, a fall need not mean that it learns')
     return said
-
-def _as_rules(rules: Any) -> list[Callable[..., Suggestion]]:
-    if rules is None: return []
-    if isinstance(rules, str) or callable(rules): return [as_rule(rules)]
-    return [as_rule(rule) for rule in rules]
 
 # %% ../../nbs/lr/finder.ipynb #13863e22
 @patch
@@ -846,7 +931,9 @@ def _of_last_fit(recorder: Recorder) -> tuple[list[float], list[float]]:
     if recorder.history.runs and len(recorder.losses): return recorder.lrs, list(recorder.last().losses)
     raise ValueError('there is nothing to plot: call learn.lr_find() first, or fit')
 
+# %% ../../nbs/lr/finder.ipynb #e43eee4f
 def _steepest(recorder: Recorder, lrs: list, losses: list) -> dict[str, tuple[float, float]]:
+    "Print fastai's two old suggestions, and store the first"
     if len(losses) < 2:
         print('too few points for a suggestion: sweep over more batches')
         return {}

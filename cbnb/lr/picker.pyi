@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from numbers import Real
 from typing import Any
-from ..basics.patch import patch
-from ..display.chart import WIDTH, Line, Mark, chart
-from ..display.front_end import display_mode, front_end
-from ..basics.notices import shell
-from ..learner import Learner
-from .finder import LRFind
-from .rules import loss_at
-from ..display.figures import COLORS, VIEWS, png_bundle, png_metadata, rule_colors
-from ..display.plots import show_with_picture
+from ..basics.patch import patch as patch
+from ..display.chart import WIDTH as WIDTH, Line as Line, Mark as Mark, chart as chart
+from ..display.front_end import display_mode as display_mode, front_end as front_end
+from ..basics.notices import shell as shell
+from ..learner import Learner as Learner
+from .finder import LRFind as LRFind
+from .rules import loss_at as loss_at
+from ..display.figures import COLORS as COLORS, VIEWS as VIEWS, png_bundle as png_bundle, png_metadata as png_metadata, rule_colors as rule_colors
+from ..display.plots import show_with_picture as show_with_picture
 def choices(found: LRFind) -> dict[str, float]: ...
 def _is_rate(value: Any) -> bool: ...
 def slider_range(found: LRFind, lr: Any=None) -> tuple[float, float]: ...

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Suggestion', 'RULES', 'WINDOW', 'SURE', 'STEP', 'NEED', 'EDGE', 'REFERENCE', 'CAP', 'HORIZON', 'WHY', 'BAND',
-           'as_floats', 'steep', 'minimum', 'valley', 'slide', 'loss_at', 'as_rule', 'window_beta', 'smoothed',
-           'batch_noise', 'noise_left', 'fall_over_noise', 'falls_surely', 'last_before_rise', 'landmarks',
+           'as_floats', 'steep', 'minimum', 'valley', 'slide', 'loss_at', 'as_rule', 'as_rules', 'window_beta',
+           'smoothed', 'batch_noise', 'noise_left', 'fall_over_noise', 'falls_surely', 'last_before_rise', 'landmarks',
            'sweep_problem', 'still_low', 'until_nan', 'step_rate', 'Rate', 'estimates', 'band_around', 'recommend_rate']
 
 # %% ../../nbs/lr/rules.ipynb #58474361
@@ -14,6 +14,9 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from statistics import fmean, median
 from typing import Any, NamedTuple
+
+# %% ../../nbs/lr/rules.ipynb #61f00518
+from ..basics.arguments import nearest
 
 # %% ../../nbs/lr/rules.ipynb #96f1677a
 Suggestion = tuple[float, tuple[float, float]]    # the rate, and the (rate, loss) it comes from
@@ -156,10 +159,21 @@ def as_rule(
         ValueError: there is no rule {rule}; there are ..., or pass a function of (lrs, losses, num_it)
     """
     if callable(rule): return rule
-    if rule not in RULES:
-        raise ValueError(f'there is no rule {rule!r}; there are {", ".join(RULES)}, '
-                         'or pass a function of (lrs, losses, num_it)')
-    return RULES[rule]
+    if rule in RULES: return RULES[rule]
+    near = nearest(rule, RULES) if isinstance(rule, str) else None
+    raise ValueError(f'there is no rule {rule!r}; there are {", ".join(RULES)}, or pass a function of '
+                     '(lrs, losses, num_it)' + f'. Did you mean {near!r}?'*bool(near))
+
+def as_rules(
+    rules: Any,    # one rule or several, by name or as functions; None: no rules
+) -> list[Callable[..., Suggestion]]:
+    """The functions that are meant; ValueError for an unknown name
+
+    Args:
+        rules: one rule or several, by name or as functions; None: no rules
+    """
+    if rules is None: return []
+    return [as_rule(rule) for rule in ([rules] if isinstance(rules, str) or callable(rules) else rules)]
 
 # %% ../../nbs/lr/rules.ipynb #1cd25109
 WINDOW = 1.6         # decades of the rate that the smoothing reaches back
