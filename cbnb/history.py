@@ -418,7 +418,7 @@ class RunFiles(RunTables):
         history.runs = [Run.from_dict(run) for run in data['runs']]
         return history
 
-# %% ../nbs/08_history.ipynb #b364fbeb
+# %% ../nbs/08_history.ipynb #03f25be1
 def _html_table(runs: list[Run], most: int = 20) -> str:
     "The epochs of runs as an HTML table, of about so many rows"
     names = list(dict.fromkeys(name for run in runs for name in run.metric_names))
@@ -426,7 +426,7 @@ def _html_table(runs: list[Run], most: int = 20) -> str:
     left_out, head = len(rows) - most, ['run', *names, 'status']
     if left_out > 0: rows[most//2:-most//2] = [[f'... {left_out} more ...']]
     body = ''.join(_html_row('td', row, len(head)) for row in rows)
-    look = 'text-align:right;font-variant-numeric:tabular-nums'
+    look = 'color:inherit;text-align:right;font-variant-numeric:tabular-nums'
     return f'<table style="{look}"><thead>{_html_row("th", head)}</thead><tbody>{body}</tbody></table>'
 
 def _html_row(tag: str, cells: list[str], n: int = 0) -> str:

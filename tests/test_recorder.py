@@ -1290,7 +1290,12 @@ def test_a_history_in_a_notebook_is_a_table():
         learn.fit(1, cbs=RaiseIn("before_batch", ZeroDivisionError))
     history = learn.recorder.history
     page = history._repr_html_()
-    assert "<script>" not in page and "<th>&lt;script&gt;&amp;</th>" in page and "color" not in page and "background" not in page
+    assert (
+        "<script>" not in page
+        and "<th>&lt;script&gt;&amp;</th>" in page
+        and "background" not in page
+        and page.count("color") == page.count("color:inherit")
+    )
     assert page.count("<tr>") == 1 + 20 + 1 and '<td colspan="7" style="text-align:center">... 4 more ...</td>' in page
     assert page.count("<td>failed</td>") == 1 and "<td>0.1235</td>" in page and "None" not in page and "<td>00:00</td>" in page
     one = history[0]._repr_html_()

@@ -31,7 +31,7 @@ from ..basics.notices import shell
 from ..recorder import History, Recorder, Run
 from ..schedule import OneCycle
 
-# %% ../../nbs/display/plots.ipynb #9128d282
+# %% ../../nbs/display/plots.ipynb #728e072d
 def _all_steps(history: History, name: str) -> list[float]:
     "One column of the steps of all runs"
     return [value for run in history.runs for value in _column(run, name)]
@@ -46,6 +46,7 @@ def _borders_of(history: History) -> list[int]:
     "The step at which each run begins, counted over all runs"
     return list(accumulate((run.n_steps for run in history.runs[:-1]), initial=0))
 
+# %% ../../nbs/display/plots.ipynb #4bf2e6f0
 def _points(history: History, name: str) -> list[tuple[int, float]]:
     "(last step of the epoch, counted over all runs, value) for each epoch that has one"
     return [(start + step, value) for start, run in zip(_borders_of(history), history.runs)
@@ -55,9 +56,6 @@ def _ends(history: History) -> list[tuple[int, int]]:
     "(its last step, counted over all runs, number) of each whole epoch that trained"
     return [(start + step, epoch) for start, run in zip(_borders_of(history), history.runs)
             for step, epoch in run.ends()]
-
-def _shown(fig: Any, text: str, return_fig: bool | None, ax: Any) -> Any:
-    return show(fig, text, return_fig) if ax is None else ax
 
 # %% ../../nbs/display/plots.ipynb #77677d80
 @patch
@@ -93,6 +91,9 @@ def plot_losses(self: Recorder,
     curves = [('train, smoothed', smooth), *named.items(), ('valid', [loss for _, loss in valid])]
     text = described(curves, f'losses over {len(raw)} training batches')
     return _shown(fig, text, return_fig, ax)
+
+def _shown(fig: Any, text: str, return_fig: bool | None, ax: Any) -> Any:
+    return show(fig, text, return_fig) if ax is None else ax
 
 # %% ../../nbs/display/plots.ipynb #ba921748
 @patch
