@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-import cbnb.all as cbnb
+import cbnb
 from cbnb.basics.arguments import as_count
 from cbnb.learner import as_list, check_valid_every, checked_lr, is_a
 from cbnb.step import _split_step_result, as_loss, as_step, computes_loss, depends_on, loss_and_pred
@@ -274,11 +274,11 @@ def test_models_that_compute_their_loss_take_labels():
 
 
 def test_what_is_a_step():
-    step = cbnb.ModelLossStep()
+    step = cbnb.step.ModelLossStep()
     assert as_step(step, "train_step") is step
     parts = dict.fromkeys(("predict", "loss", "backward", "step", "zero_grad"), print)
     for wrong, words in [
-        (cbnb.ModelLossStep, "is the class ModelLossStep: pass an instance"),
+        (cbnb.step.ModelLossStep, "is the class ModelLossStep: pass an instance"),
         (types.SimpleNamespace(**parts), "has the parts of a step"),
         (3, "train_step=3 is no step"),
     ]:
