@@ -34,7 +34,7 @@ LIMIT = 2.0  # microseconds a batch
 ITEMS, BATCHES, EPOCHS = 16, 1000, 3
 
 
-class Hollow(cbnb.Step):
+class Hollow(cbnb.step.Step):
     """A step that does nothing; `work(learn)` is done in place of the optimizer's part."""
 
     size = (1,)  # of an item
@@ -107,7 +107,7 @@ def look_at_grads(learn: cbnb.Learner) -> tuple[float, float]:
 
 
 def copy_all(learn: cbnb.Learner) -> tuple:
-    return cbnb.to_detach((learn.xb, learn.yb, learn.pred, learn.loss))
+    return cbnb.data.to_detach((learn.xb, learn.yb, learn.pred, learn.loss))
 
 
 def copy_at_layers() -> Callable[[cbnb.Learner], None]:
@@ -225,8 +225,8 @@ CASES = {
     "StopAfter, seconds": Case(partial(cbnb.StopAfter, seconds=1e9)),
     "StopAfter, steps": Case(partial(cbnb.StopAfter, steps=10**9)),
     "ShortEpoch": Case(partial(cbnb.ShortEpoch, 1.0)),
-    "SkipToEpoch": Case(partial(cbnb.SkipToEpoch, 0)),
-    "CollectData": Case(partial(cbnb.CollectData, last=10), lambda: copy_all),
+    "SkipToEpoch": Case(partial(cbnb.callbacks.stopping.SkipToEpoch, 0)),
+    "CollectData": Case(partial(cbnb.callbacks.predictions.CollectData, last=10), lambda: copy_all),
     "EarlyStopping": Case(partial(cbnb.EarlyStopping, "train_loss", patience=99), beside=cbnb.Recorder),
     "ReduceLROnPlateau": Case(partial(cbnb.ReduceLROnPlateau, "train_loss", patience=99), beside=cbnb.Recorder),
     "ReduceLROnPlateau, on a schedule": Case(partial(Reduced, "train_loss", patience=99), beside=scheduled),

@@ -15,17 +15,20 @@ __all__ = ['Learner', 'DataLoaders', 'Batches', 'default_device', 'to_device', '
            'HookCallback', 'ActivationStats', 'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback',
            'SavedBatches', 'TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer', 'FTRL']
 
-# %% ../nbs/all.ipynb #2bf8f1ca
-from .data import Batches, DataLoaders, default_device, to_device
+# %% ../nbs/all.ipynb #c81c06d7
+from .basics.loaders import Batches
+from .basics.nested import to_device
+from .data import DataLoaders, default_device
 from .learner import FitInterrupted, Learner
 
 # %% ../nbs/all.ipynb #17f38a13
 _all_ = ['Learner', 'DataLoaders', 'Batches', 'default_device', 'to_device', 'FitInterrupted']
 
-# %% ../nbs/all.ipynb #ca0bb270
-from .callback import (
-    Callback, CallbackList, CancelBackwardException, CancelBatchException, CancelEpochException,
-    CancelFitException, CancelStepException, CancelTrainException, CancelValidException, event)
+# %% ../nbs/all.ipynb #956e20e6
+from .callback import Callback, CallbackList
+from .events import (
+    CancelBackwardException, CancelBatchException, CancelEpochException, CancelFitException,
+    CancelStepException, CancelTrainException, CancelValidException, event)
 from .learner import TrainEvalCallback
 
 # %% ../nbs/all.ipynb #7f0d99fb
@@ -41,12 +44,13 @@ from .metrics import (
 _all_ = ['Metric', 'AvgMetric', 'AccumMetric', 'ValueMetric', 'SklearnMetric', 'MAE', 'accuracy',
          'error_rate', 'metric_on']
 
-# %% ../nbs/all.ipynb #0f3a85e7
+# %% ../nbs/all.ipynb #55579880
 from .display import dashboard, plots          # they show themselves where widgets work
 from .display.front_end import display_as, set_display
 from .display.progress import ProgressCallback
 from .display.show_graph import ShowGraph
-from .recorder import History, Recorder
+from .history import History
+from .recorder import Recorder
 from .snapshot import snapshot
 
 # %% ../nbs/all.ipynb #3e230330
@@ -88,24 +92,6 @@ from .optim import MultiOptimizer
 
 # %% ../nbs/all.ipynb #1d9e5d65
 _all_ = ['TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer', 'FTRL']
-
-# %% ../nbs/all.ipynb #e27005bd
-from .basics.patch import patch
-from .callbacks.stopping import ShortEpochCallback, SkipToEpoch, TerminateOnNaNCallback
-from .callbacks.predictions import CollectData, CollectDataCallback
-from .callbacks.predictions import GatherPredsCallback, before_batch_cb
-from .callbacks.saving import read_note, SaveModelCallback
-from .callbacks.steps import ClipStep, ClosureStep
-from .callbacks.trackers import EarlyStoppingCallback, TrackerCallback
-from .callback import CancelException
-from .data import find_bs, to_detach
-from .display.show_graph import ShowGraphCallback
-from .display.steering import Steering
-from .learner import ModelLossStep, Step
-from .lr.finder import LRFind, LRFinder
-from .lr.picker import LRPicker
-from .lr.rules import recommend_rate
-from .metrics import Accuracy, AvgLoss, AvgSmoothLoss, Loss, MSE, UpdateMetric
 
 # %% ../nbs/all.ipynb #cbcc64ff
 from .dialects.detect import adapt, adapt_metric

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler as torch_schedulers
 
-import cbnb.all as cbnb
+import cbnb
 from cbnb.callbacks.stopping import all_finite, explain_nan, first_bad_layer, next_time
 from helpers import CANCELS, Line, RaiseIn, ab, line_batches, line_learner, noting, same_bits, seed
 
@@ -22,8 +22,8 @@ ALL = {
     "nan": lambda: cbnb.TerminateOnNaN(check_grads=True),
     "stop": lambda: cbnb.StopAfter(steps=6),
     "short": lambda: cbnb.ShortEpoch(0.5),
-    "skip": lambda: cbnb.SkipToEpoch(1),
-    "collect": lambda: cbnb.CollectData(),
+    "skip": lambda: cbnb.callbacks.stopping.SkipToEpoch(1),
+    "collect": lambda: cbnb.callbacks.predictions.CollectData(),
     "schedule": lambda: cbnb.TorchScheduler(partial(torch_schedulers.StepLR, step_size=2)),
 }
 
@@ -405,11 +405,11 @@ def test_short_epochs_are_recorded_whole():
 def test_skipping_is_what_start_epoch_is():
     one, other, events = learner(valid=True), learner(valid=True), ([], [])
     one.fit(4, cbs=noting(events[0]), start_epoch=2)
-    other.fit(4, cbs=[noting(events[1]), cbnb.SkipToEpoch(2)])
+    other.fit(4, cbs=[noting(events[1]), cbnb.callbacks.stopping.SkipToEpoch(2)])
     assert events[0] == events[1] and same_bits(one.model, other.model)
     table = [{k: v for k, v in row.items() if k != "time"} for row in one.recorder.history[0].epochs]
     assert table == [{k: v for k, v in row.items() if k != "time"} for row in other.recorder.history[0].epochs]
-    other.fit(4, start_epoch=3, cbs=cbnb.SkipToEpoch(1))
+    other.fit(4, start_epoch=3, cbs=cbnb.callbacks.stopping.SkipToEpoch(1))
     assert len(other.recorder.history[1].epochs) == 1
 
 
@@ -487,7 +487,7 @@ def test_a_plateau_skips_epochs_without_a_value():
 
 def test_a_factor_of_the_dashboard_and_a_recursive_scheduler():
     """Each step multiplies the present rate: the factor must neither stay in it nor undo a step."""
-    learn = learner(cbs=[cbnb.Steering, cbnb.TorchScheduler(lambda opt: torch_schedulers.ExponentialLR(opt, 0.5))])
+    learn = learner(cbs=[cbnb.display.steering.Steering, cbnb.TorchScheduler(lambda opt: torch_schedulers.ExponentialLR(opt, 0.5))])
     halve = cbnb.Callback(before_epoch=lambda self: self.learn.steering.scale_lr(0.1))
     learn.fit(1, cbs=halve)
     assert learn.recorder.lrs == pytest.approx([0.01, 0.005, 0.0025, 0.00125])
@@ -861,8 +861,8 @@ class NoScheduler:
         (lambda: cbnb.StopAfter(at=18), TypeError, "at=18 should be a time like"),
         (lambda: cbnb.ShortEpoch(0), ValueError, "pct=0 should be above 0"),
         (lambda: cbnb.ShortEpoch(1.01), ValueError, "pct=1.01 should be above 0 and not above 1"),
-        (lambda: cbnb.SkipToEpoch(-1), ValueError, "epoch=-1"),
-        (lambda: cbnb.CollectData(last=0), ValueError, "last=0"),
+        (lambda: cbnb.callbacks.stopping.SkipToEpoch(-1), ValueError, "epoch=-1"),
+        (lambda: cbnb.callbacks.predictions.CollectData(last=0), ValueError, "last=0"),
         (
             lambda: cbnb.TorchScheduler(torch_schedulers.StepLR(torch.optim.SGD(Line().parameters()), 1)),
             TypeError,
@@ -878,8 +878,15 @@ def test_settings_that_make_no_sense_are_refused(make, error, words):
 
 
 def test_the_least_and_the_greatest_settings_are_allowed():
-    one = learner(cbs=[cbnb.GradientClip(math.inf, math.inf), cbnb.GradientAccumulation(1), cbnb.CollectData(last=1), cbnb.ShortEpoch(1)])
-    one.fit(1, cbs=[cbnb.StopAfter(steps=1, seconds=10**6), cbnb.SkipToEpoch(0)])
+    one = learner(
+        cbs=[
+            cbnb.GradientClip(math.inf, math.inf),
+            cbnb.GradientAccumulation(1),
+            cbnb.callbacks.predictions.CollectData(last=1),
+            cbnb.ShortEpoch(1),
+        ]
+    )
+    one.fit(1, cbs=[cbnb.StopAfter(steps=1, seconds=10**6), cbnb.callbacks.stopping.SkipToEpoch(0)])
     assert ab(one) == way(1) and len(one.collect_data.data) == 1
     assert one.gradient_clip.norm == 6  # the greatest of 4 and 6
 
@@ -900,7 +907,7 @@ def test_the_least_and_the_greatest_settings_are_allowed():
             "monitor='valid_los' is not a column",
         ),
         (lambda: cbnb.TorchScheduler(torch_schedulers.ReduceLROnPlateau, monitor="time"), ValueError, "monitor='time' is not a column"),
-        (lambda: cbnb.SkipToEpoch(2), ValueError, r"SkipToEpoch\(2\) skips more than the 1 epoch of this fit"),
+        (lambda: cbnb.callbacks.stopping.SkipToEpoch(2), ValueError, r"SkipToEpoch\(2\) skips more than the 1 epoch of this fit"),
     ],
 )
 def test_what_cannot_be_is_said_before_the_first_batch(make, error, words):
@@ -912,10 +919,10 @@ def test_what_cannot_be_is_said_before_the_first_batch(make, error, words):
 
 def test_skipping_all_epochs_trains_nothing():
     learn = learner()
-    learn.fit(2, cbs=cbnb.SkipToEpoch(2))
+    learn.fit(2, cbs=cbnb.callbacks.stopping.SkipToEpoch(2))
     assert ab(learn) == (0, 0)
     with pytest.raises(ValueError, match="more than the 2 epochs"):
-        learn.fit(2, cbs=cbnb.SkipToEpoch(3))
+        learn.fit(2, cbs=cbnb.callbacks.stopping.SkipToEpoch(3))
 
 
 # --- accumulation: what is counted ---
@@ -970,7 +977,7 @@ def test_the_last_update_of_an_epoch_belongs_to_its_last_batch():
 def test_an_own_loss_of_several_parts_is_scaled_in_each():
     """Two losses of half the weight each have the gradient of one."""
 
-    class Halves(cbnb.Step):
+    class Halves(cbnb.step.Step):
         def loss(self, learn):
             super().loss(learn)
             learn.loss_grad = {"one": learn.loss_grad / 2, "other": learn.loss_grad / 2}
@@ -1207,14 +1214,14 @@ def test_whole_validations_may_have_no_length():
 
 @pytest.mark.parametrize("train, valid, n", [(True, True, 6), (True, False, 4), (False, True, 2)])
 def test_batches_of_one_phase_are_collected(train, valid, n):
-    collect = cbnb.CollectData(train, valid)
+    collect = cbnb.callbacks.predictions.CollectData(train, valid)
     learner(valid=True, cbs=[collect]).fit(1)
     assert len(collect.data) == n
 
 
 def test_only_the_last_batches_of_the_run_itself_are_collected():
     """The losses of a fit are 13, then 0.64 times the one before; a validation in between is another run."""
-    collect = cbnb.CollectData(last=2)
+    collect = cbnb.callbacks.predictions.CollectData(last=2)
     learn = learner(valid=True, cbs=[collect])
     learn.fit(1, cbs=cbnb.Callback(before_validate=lambda cb: cb.learn.validate() if len(collect.data) == 2 else None), valid_every=[])
     assert [item.loss.item() for item in collect.data] == pytest.approx([13 * 0.64**2, 13 * 0.64**3])
@@ -1223,7 +1230,7 @@ def test_only_the_last_batches_of_the_run_itself_are_collected():
 
 
 def test_a_nested_validation_is_not_collected():
-    collect = cbnb.CollectData()
+    collect = cbnb.callbacks.predictions.CollectData()
     learner(valid=True, cbs=[collect]).fit(1, cbs=cbnb.Callback(before_step=lambda cb: cb.learn.validate()), valid_every=[])
     assert len(collect.data) == 4
 

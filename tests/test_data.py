@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-import cbnb.all as cbnb
+import cbnb
 from cbnb.data import (
     as_loader,
     default_device,
@@ -497,7 +497,7 @@ def test_a_packed_sequence_moves_as_torch_moves_it():
     moved, y = cbnb.to_device((packed, torch.zeros(2)), "meta")
     assert type(moved) is PackedSequence and moved.data.device.type == y.device.type == "meta"
     assert moved.batch_sizes.device.type == "cpu"
-    assert cbnb.find_bs((packed, torch.zeros(2))) == 2
+    assert cbnb.basics.nested.find_bs((packed, torch.zeros(2))) == 2
 
 
 def test_objects_say_how_many_items_they_hold():
@@ -505,11 +505,11 @@ def test_objects_say_how_many_items_they_hold():
     nested = torch.nested.nested_tensor([torch.ones(3, 2), torch.ones(2, 2)], layout=torch.jagged)
     sized = type("Sized", (), dict(to=lambda self, device: self, __len__=lambda self: 5))()
     dgl = type("Dgl", (), dict(to=lambda self, device: self, batch_size=7))()
-    assert [cbnb.find_bs(b) for b in (Graphs(None, [1, 2]), nested, sized, dgl, ("a name", sized))] == [2, 2, 5, 7, 5]
+    assert [cbnb.basics.nested.find_bs(b) for b in (Graphs(None, [1, 2]), nested, sized, dgl, ("a name", sized))] == [2, 2, 5, 7, 5]
     silent = type("Silent", (), dict(to=lambda self, device: self))()
-    assert cbnb.find_bs((silent, torch.ones(4))) == 4
+    assert cbnb.basics.nested.find_bs((silent, torch.ones(4))) == 4
     with pytest.raises(ValueError, match="a Silent does not say: give the class a property `num_graphs`"):
-        cbnb.find_bs(silent)
+        cbnb.basics.nested.find_bs(silent)
 
 
 def test_a_learner_trains_on_graphs():
@@ -817,10 +817,10 @@ def test_a_batch_is_detached_and_copied_to_the_cpu_if_asked():
     x = torch.ones(2, requires_grad=True)
     y = x * 2
     for cpu in (True, False):
-        (found,), other = cbnb.to_detach(((y,), "a"), cpu=cpu)
+        (found,), other = cbnb.data.to_detach(((y,), "a"), cpu=cpu)
         assert not found.requires_grad and torch.equal(found, y) and other == "a"
     meta = torch.ones(2, device="meta")
-    assert cbnb.to_detach([meta], cpu=False)[0].device.type == "meta"
+    assert cbnb.data.to_detach([meta], cpu=False)[0].device.type == "meta"
 
 
 def test_a_loader_in_the_middle_of_an_iteration_is_left_alone():

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-import cbnb.all as cbnb
+import cbnb
 from helpers import IN_BATCH, RUN_EVENTS, TRAIN_ONLY, Line, RaiseIn, ab, line_batches, line_learner, noting
 
 
@@ -470,7 +470,7 @@ def test_training_without_targets_is_not_silent():
 
 
 def test_a_step_may_find_its_loss_without_targets():
-    class OwnLoss(cbnb.Step):
+    class OwnLoss(cbnb.step.Step):
         def loss(self, learn):
             learn.loss_grad = learn.pred.square().mean()
             learn.loss = learn.loss_grad.detach()
@@ -546,7 +546,7 @@ def without_a_loss(call):
 
 def refused():
     """A result of `lr_find` that recommends nothing."""
-    return cbnb.LRFind([1e-7, 1e-6], [1.0, 1.0], [1.0, 1.0], 100)
+    return cbnb.lr.finder.LRFind([1e-7, 1e-6], [1.0, 1.0], [1.0, 1.0], 100)
 
 
 HELP = {

@@ -10,7 +10,7 @@ import torch
 from matplotlib import pyplot
 from torch import nn
 
-import cbnb.all as cbnb
+import cbnb
 from cbnb.callbacks.hooks import Hook, Rows, find_layers, rebinned, summarized
 from cbnb.display.chart import sparkline
 from cbnb.display.show_graph import grown, run_figure
@@ -517,7 +517,12 @@ def test_a_mixed_fit_that_fails_leaves_nothing_behind():
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: cbnb.TrainStep(loss_scale=8.0), lambda: cbnb.ClipStep(value=1e9), lambda: SumStep(None, nn.MSELoss(reduction="none"))]
+    "make",
+    [
+        lambda: cbnb.TrainStep(loss_scale=8.0),
+        lambda: cbnb.callbacks.steps.ClipStep(value=1e9),
+        lambda: SumStep(None, nn.MSELoss(reduction="none")),
+    ],
 )
 def test_mixing_with_a_step_of_ones_own(make):
     """The loss of the partners was not scaled as that of the items was."""
@@ -543,7 +548,7 @@ class SumStep(cbnb.TrainStep):
     "make",
     [
         lambda model, opt: lambda x, y: ((model(x) - y) ** 2).mean(),
-        lambda model, opt: cbnb.ClosureStep(model, nn.MSELoss(), opt),
+        lambda model, opt: cbnb.callbacks.steps.ClosureStep(model, nn.MSELoss(), opt),
         lambda model, opt: cbnb.MultiLossStep(model, [opt], losses=lambda pred, y: (((pred - y) ** 2).mean(),)),
         lambda model, opt: cbnb.MultiLossStep(lambda x, y: (((model(x) - y) ** 2).mean(),), [opt]),
     ],

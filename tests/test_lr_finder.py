@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import cbnb.all as cbnb
+import cbnb
 from cbnb.lr.finder import Planned, UpdateNorms, bad_items, checked_trials, diverged, geometric, in_words, planned_run, trial_plan
 from cbnb.lr.rules import RULES, falls_surely
 from cbnb.optim import total_norm
@@ -223,7 +223,7 @@ REFUSALS = {
     "flat": (lambda: sweep(line_learner(loss_func=flat)), "flat from 1e-07 to 10"),
     "rates too low": (lambda: sweep(regression(), start_lr=1e-12, end_lr=1e-9), "flat from 1e-12 to 1e-09"),
     "rises only": (
-        lambda: cbnb.LRFind([10.0**i for i in range(-10, 10)], *[[1 + 0.1 * i for i in range(20)]] * 2, 20),
+        lambda: cbnb.lr.finder.LRFind([10.0**i for i in range(-10, 10)], *[[1 + 0.1 * i for i in range(20)]] * 2, 20),
         "only rises.*start_lr=1e-10",
     ),
 }
@@ -262,7 +262,7 @@ def test_short_sweeps_suggest_or_refuse(num_it):
 
 def test_a_rule_that_cannot_say_anything_is_left_out():
     lrs, losses = [10 ** (i / 4 - 5) for i in range(20)], [20.0 - i for i in range(20)]
-    found = cbnb.LRFind(lrs, losses, losses, 20)
+    found = cbnb.lr.finder.LRFind(lrs, losses, losses, 20)
     assert found.lr is not None and list(found.suggestions) == ["valley", "minimum", "steep"]
     assert "needs 16 points" in found.refusals["slide"]
     with pytest.raises(AttributeError, match="slide made no suggestion"):
@@ -281,7 +281,7 @@ def test_rules_in_numbers(rule, expected):
     lrs, losses = curve()
     lr, point = getattr(cbnb, rule)(lrs[10:95], losses[10:95], 100)
     assert lr == pytest.approx(expected, rel=1e-5) and lrs[0] < point[0] < lrs[-1]
-    found = cbnb.LRFind(lrs, losses, losses, 100)
+    found = cbnb.lr.finder.LRFind(lrs, losses, losses, 100)
     assert found.suggestions[rule] == pytest.approx(expected, rel=1e-5) == getattr(found, rule)
 
 
@@ -332,7 +332,7 @@ def test_outside_of_notebooks_nothing_is_shown(capsys):
 def test_it_sweeps_what_the_user_replaced():
     called = []
 
-    class Mine(cbnb.Step):
+    class Mine(cbnb.step.Step):
         def step(self, learn):
             called.append(learn.opt.param_groups[0]["lr"])
             super().step(learn)
@@ -519,22 +519,26 @@ def made_sweep(n=100, low=-7.0, high=1.0):
 
 def test_three_estimates_in_numbers():
     lrs, losses, norms = made_sweep(801)
-    rate = cbnb.recommend_rate(lrs, losses, norms, 10.0, 200)
+    rate = cbnb.lr.rules.recommend_rate(lrs, losses, norms, 10.0, 200)
     assert rate.estimates["step"] == pytest.approx(18 * 0.01, rel=0.03)  # 10*lr reaches 1% of 10
     assert rate.lr == pytest.approx(sorted(rate.estimates.values())[1])
     assert (rate.low, rate.high) == pytest.approx((rate.lr / 3.5, 3.5 * rate.lr))
 
 
 def test_a_denser_or_wider_sweep_says_about_the_same():
-    rates = [cbnb.recommend_rate(*made_sweep(n, low, high), 10.0, 200).lr for n, low, high in ((100, -7, 1), (300, -7, 1), (150, -9, 1))]
+    rates = [
+        cbnb.lr.rules.recommend_rate(*made_sweep(n, low, high), 10.0, 200).lr for n, low, high in ((100, -7, 1), (300, -7, 1), (150, -9, 1))
+    ]
     assert max(rates) < 1.5 * min(rates)
 
 
 def test_never_far_above_the_edge():
     lrs, losses, norms = made_sweep()
-    rate = cbnb.recommend_rate(lrs, [3 - i * 0.001 if lr < 1e-4 else 9.0 for i, lr in enumerate(lrs)], [v / 1e6 for v in norms], 10.0, 200)
+    rate = cbnb.lr.rules.recommend_rate(
+        lrs, [3 - i * 0.001 if lr < 1e-4 else 9.0 for i, lr in enumerate(lrs)], [v / 1e6 for v in norms], 10.0, 200
+    )
     assert rate.lr <= 2 * rate.estimates["edge"]
-    capped = cbnb.recommend_rate(lrs, losses, [v / 1e6 for v in norms], 10.0, 200)
+    capped = cbnb.lr.rules.recommend_rate(lrs, losses, [v / 1e6 for v in norms], 10.0, 200)
     assert capped.lr <= 2 * capped.estimates["edge"] * (1 + 1e-12)
 
 
@@ -544,21 +548,23 @@ def test_a_model_that_has_learnt_all_gets_a_rate_below_the_rise(seed_):
     rng = random.Random(seed_)
     lrs = made_sweep()[0]
     losses = [(0.5 + lr**2) * math.exp(rng.gauss(0, 0.2)) for lr in lrs]
-    rate = cbnb.recommend_rate(lrs, losses, [10 * lr for lr in lrs], 10.0, 200)
+    rate = cbnb.lr.rules.recommend_rate(lrs, losses, [10 * lr for lr in lrs], 10.0, 200)
     assert 1e-3 < rate.lr < 0.5
 
 
 def test_what_comes_after_a_nan_is_left_out():
     lrs, losses, norms = made_sweep()
     cut = losses[:90] + [math.nan]
-    assert cbnb.recommend_rate(lrs[:91], cut, norms[:91], 10.0, 200) == cbnb.recommend_rate(lrs, cut + [5.0] * 9, norms, 10.0, 200)
+    assert cbnb.lr.rules.recommend_rate(lrs[:91], cut, norms[:91], 10.0, 200) == cbnb.lr.rules.recommend_rate(
+        lrs, cut + [5.0] * 9, norms, 10.0, 200
+    )
 
 
 def test_as_a_callback_of_a_fit():
     """LRFinder in fit(cbs=...) puts everything back as well, and leaves the curve on the callback."""
     learn = line_learner(10)
     before = [p.clone() for p in learn.model.parameters()]
-    finder = cbnb.LRFinder(num_it=25, stop_div=False)
+    finder = cbnb.lr.finder.LRFinder(num_it=25, stop_div=False)
     learn.fit(5, cbs=finder)
     assert all(torch.equal(a, b) for a, b in zip(before, learn.model.parameters()))
     assert len(finder.lrs) == 25 and finder.lrs[-1] == pytest.approx(10) and finder not in learn.cbs
@@ -607,7 +613,7 @@ def test_a_sweep_that_does_not_begin_says_so():
 def test_state_of_the_step_and_the_model_beside_its_tensors_is_put_back():
     """A step may own an optimizer, and a model a list; an expanded buffer cannot be written in place."""
 
-    class Two(cbnb.Step):
+    class Two(cbnb.step.Step):
         def __init__(self, model):
             self.other, self.n = torch.optim.Adam(model.parameters(), lr=1e-4), 0
 
@@ -742,9 +748,9 @@ def test_a_sweep_that_has_not_risen_keeps_a_rate_below_its_end():
     """At the usual end_lr the other two estimates are right, and only the words change."""
     lrs, losses, norms = made_sweep()
     flat_end = [min(loss, 1 + 2 / (1 + lr / 1e-2)) for lr, loss in zip(lrs, losses)]
-    rate = cbnb.recommend_rate(lrs, flat_end, norms, 10.0, 200, num_it=100)
+    rate = cbnb.lr.rules.recommend_rate(lrs, flat_end, norms, 10.0, 200, num_it=100)
     assert "by end_lr=10 it had not: a higher one tells more" in rate.reason and rate.lr < 1
-    assert "end_lr" not in cbnb.recommend_rate(lrs, losses, norms, 10.0, 200, num_it=100).reason
+    assert "end_lr" not in cbnb.lr.rules.recommend_rate(lrs, losses, norms, 10.0, 200, num_it=100).reason
 
 
 @pytest.mark.parametrize("at", [3, 14, 60])
@@ -827,18 +833,18 @@ def test_rules_take_lists_and_tensors_and_get_tensors():
         at = losses.argmin()
         return lrs[at] / 10, (lrs[at], losses[at])
 
-    found = cbnb.LRFind(lrs, losses, losses, 100, ["minimum", fastai_style])
+    found = cbnb.lr.finder.LRFind(lrs, losses, losses, 100, ["minimum", fastai_style])
     assert found.fastai_style == pytest.approx(found.minimum) and type(found.fastai_style) is float
     assert [type(value) for value in found.points["fastai_style"]] == [float, float]
     with pytest.raises(AttributeError) as e:
-        cbnb.LRFind(lrs, losses, losses, 100, [lambda lrs, losses, n: lrs.no_such_thing])
+        cbnb.lr.finder.LRFind(lrs, losses, losses, 100, [lambda lrs, losses, n: lrs.no_such_thing])
     assert "called with tensors of 85 rates and losses" in e.value.__notes__[0]
 
 
 def test_choose_takes_a_rate_or_the_name_of_a_rule():
     """A name, or anything else, was stored as it was, and failed later."""
     losses = [2 - i / 60 for i in range(60)]
-    found = cbnb.LRFind([1e-3 * 1.1**i for i in range(60)], losses, losses, 60, [])
+    found = cbnb.lr.finder.LRFind([1e-3 * 1.1**i for i in range(60)], losses, losses, 60, [])
     found.suggestions["fixed"] = 0.02
     found.choose(0.5)
     assert found.lr == 0.5
@@ -940,7 +946,7 @@ def test_planned_runs():
 
 
 def test_the_rates_of_all_groups_at_a_point_of_the_sweep():
-    finder = cbnb.LRFinder()
+    finder = cbnb.lr.finder.LRFinder()
     finder.ends = [(1e-4, 1.0), (1e-3, 1e-1), (1e-2, 1e2)]
     assert finder.rates_at(1.0) == pytest.approx([1e-2, 1e-2, 1.0]) and finder.rates_at(1e2) == pytest.approx([1, 0.1, 1e2])
 
@@ -993,7 +999,7 @@ def test_how_many_trials_and_how_long(trials, steps, left, plan):
 def made_result(**settings):
     """Of a curve with 100 points that falls from 3 to 1 and rises."""
     lrs, losses, norms = made_sweep()
-    return cbnb.LRFind(lrs, losses, losses, 100, **dict(update_norms=norms, weight_norm=10.0) | settings)
+    return cbnb.lr.finder.LRFind(lrs, losses, losses, 100, **dict(update_norms=norms, weight_norm=10.0) | settings)
 
 
 def one_rule(lrs, losses, num_it):
@@ -1045,9 +1051,9 @@ def test_rules_see_the_curve_without_a_tenth_and_the_last_five_points():
     found = made_result(rules=[look])
     assert seen == [(85, found.lrs[10], found.lrs[94], 85, torch.float64)] and type(found.look) is float
     lrs, losses, norms = made_sweep()
-    cbnb.LRFind(lrs, losses[:90] + [math.nan] * 10, losses[:90] + [math.nan], 100, [look], update_norms=norms, weight_norm=10.0)
+    cbnb.lr.finder.LRFind(lrs, losses[:90] + [math.nan] * 10, losses[:90] + [math.nan], 100, [look], update_norms=norms, weight_norm=10.0)
     assert seen[1][:3] == (80, lrs[10], lrs[89])  # all until it is nan
-    few = cbnb.LRFind(lrs[:16], losses[60:76], losses[60:76], 100, [look])
+    few = cbnb.lr.finder.LRFind(lrs[:16], losses[60:76], losses[60:76], 100, [look])
     assert len(seen) == 2 and few.refusals == {"look": "16 points are too few for it"}
 
 
@@ -1065,7 +1071,7 @@ def test_a_doubtful_rate_is_only_for_a_trained_model():
     rng = random.Random(1)
     lrs = made_sweep()[0]
     losses = [(0.5 + lr**2) * math.exp(rng.gauss(0, 0.2)) for lr in lrs]
-    fresh, trained = (cbnb.LRFind(lrs, losses, losses, 100, [one_rule, "valley"], trained=trained) for trained in (False, True))
+    fresh, trained = (cbnb.lr.finder.LRFind(lrs, losses, losses, 100, [one_rule, "valley"], trained=trained) for trained in (False, True))
     assert fresh.lr is None and fresh.first.doubt == fresh.reason and fresh.suggestions == {} == fresh.refusals
     assert (
         trained.lr == trained.first.lr == fresh.first.lr
@@ -1073,7 +1079,8 @@ def test_a_doubtful_rate_is_only_for_a_trained_model():
         and "noise" in trained.refusals["valley"]
     )
     assert (
-        "trained already" in fresh.reason and cbnb.LRFind(lrs, losses, losses, 100, problem="bad data", trained=True).reason == "bad data"
+        "trained already" in fresh.reason
+        and cbnb.lr.finder.LRFind(lrs, losses, losses, 100, problem="bad data", trained=True).reason == "bad data"
     )
 
 
@@ -1084,7 +1091,7 @@ def test_titles_and_axes_of_a_figure():
     with figure() as (fig, [own]):
         assert found.plot(ax=own) is own
         assert own.get_title() == f"balanced: {found.lr:.2g} for 200 updates, measured in 1,234 batches"
-    refused = cbnb.LRFind([1.0], [1.0], [1.0], 100, problem="word " * 40)
+    refused = cbnb.lr.finder.LRFind([1.0], [1.0], [1.0], 100, problem="word " * 40)
     lines = refused.plot(return_fig=True).axes[0].get_title().splitlines()
     assert len(lines) > 2 and all(len(line) <= 70 for line in lines)
 
@@ -1112,7 +1119,7 @@ def test_ctrl_c_while_a_sweep_is_prepared_waits_until_the_sweep_runs():
 
 def test_a_learner_is_swept_anew_each_time():
     """A finder begins with an empty curve in each fit, and may be used as a callback again."""
-    finder, learn = cbnb.LRFinder(1e-4, 1e-2, 20), regression()
+    finder, learn = cbnb.lr.finder.LRFinder(1e-4, 1e-2, 20), regression()
     assert finder.stopped == "not begun" and list(finder.lrs) == [] == list(finder.losses) and finder.n_seen == 0
     for _ in range(2):
         learn.fit(3, cbs=finder)
@@ -1126,7 +1133,7 @@ def test_a_learner_is_swept_anew_each_time():
 
 @pytest.mark.parametrize("beta", [0.5, 0.98])
 def test_losses_are_smoothed(beta):
-    finder, learn = cbnb.LRFinder(num_it=20, beta=beta, stop_div=False), regression()
+    finder, learn = cbnb.lr.finder.LRFinder(num_it=20, beta=beta, stop_div=False), regression()
     learn.fit(3, cbs=finder)
     mean, expected = 0.0, []
     for i, loss in enumerate(finder.raw_losses, 1):
@@ -1148,14 +1155,14 @@ def test_batches_without_an_update_are_counted_and_their_loss_is_in_the_next_one
             raise cbnb.CancelBatchException
 
     learn.loss_func = lambda pred, y: pred.sum() * 0 + learn.iter
-    finder = cbnb.LRFinder(num_it=4, stop_div=False)
+    finder = cbnb.lr.finder.LRFinder(num_it=4, stop_div=False)
     learn.fit(9, cbs=[finder, cbnb.Callback(before_batch=refuse, before_step=gather)])
     assert finder.raw_losses == [1.5] * 4 and finder.n_seen == finder.n_used == 8
 
 
 def test_a_hyper_parameter_of_momentum_is_put_back_after_a_sweep_within_a_fit():
     learn = regression(opt_func=lambda params, lr: torch.optim.SGD(params, lr=lr, momentum=0.3), moms=(0.9, 0.7, 0.8))
-    finder = cbnb.LRFinder(num_it=10)
+    finder = cbnb.lr.finder.LRFinder(num_it=10)
     learn.fit(9, cbs=finder)
     assert finder.mom == pytest.approx(0.8) and finder.own_mom == 0.3 and learn.opt.param_groups[0]["momentum"] == 0.3
     assert finder.weight_norm > 0 and len(finder.update_norms) == 10
@@ -1252,7 +1259,7 @@ def test_a_thousand_batches_without_an_update_are_enough():
     def refuse(cb):
         raise cbnb.CancelStepException
 
-    finder, learn = cbnb.LRFinder(num_it=2), line_learner(1500)
+    finder, learn = cbnb.lr.finder.LRFinder(num_it=2), line_learner(1500)
     learn.fit(1, cbs=[finder, cbnb.Callback(before_step=refuse)])
     assert (finder.stopped, finder.n_seen, finder.n_used, list(finder.lrs)) == ("stuck", 999, 0, [])
     learn.fit(1, cbs=[finder, Accumulate(700)])

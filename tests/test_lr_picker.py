@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-import cbnb.all as cbnb
+import cbnb
 from cbnb.display.figures import COLORS
 from cbnb.display.front_end import display_as
 from cbnb.lr.picker import (
@@ -145,10 +145,10 @@ def test_a_refusal_says_why_and_starts_at_the_learners_rate(lr, start):
 
 def test_a_sweep_without_an_update_has_a_picker():
     learn, found = swept()
-    empty = cbnb.LRFind([], [], [], 100)
+    empty = cbnb.lr.finder.LRFind([], [], [], 100)
     picker = empty.widget(learn)
     assert "no update" in picker.chart.value and picker.lr == 0.1
-    broken = cbnb.LRFind(found.lrs, *[[math.nan] * len(found.lrs)] * 2, 100)
+    broken = cbnb.lr.finder.LRFind(found.lrs, *[[math.nan] * len(found.lrs)] * 2, 100)
     assert "not a number" in broken.widget(learn).advice.value
     picker.fit.click()
     assert learn.recorder.history[-1].status == "done"
@@ -156,7 +156,7 @@ def test_a_sweep_without_an_update_has_a_picker():
 
 def test_the_range_holds_everything():
     lrs, losses = curve()
-    found = cbnb.LRFind(lrs, losses, losses, 100)
+    found = cbnb.lr.finder.LRFind(lrs, losses, losses, 100)
     low, high = slider_range(found)
     assert low <= -7 and 10**high >= lrs[-1]
     for rate in choices(found).values():
@@ -393,7 +393,7 @@ def test_plot_gives_the_picker_when_asked():
     from matplotlib.figure import Figure
 
     learn, found = swept()
-    assert isinstance(found.plot(widget=True), cbnb.LRPicker) and isinstance(found.plot(return_fig=True), Figure)
+    assert isinstance(found.plot(widget=True), cbnb.lr.picker.LRPicker) and isinstance(found.plot(return_fig=True), Figure)
     assert found.plot() is None and found.plot(widget=False) is None
     axes = found.fig.axes[0]
     assert found.plot(ax=axes) is axes
@@ -495,7 +495,7 @@ def picker_of(*rates, lr=0.3, **settings):
 
 def result(lrs, losses=None, **settings):
     losses = [1.0] * len(lrs) if losses is None else losses
-    return cbnb.LRFind(lrs, losses, losses, 100, [], **settings)
+    return cbnb.lr.finder.LRFind(lrs, losses, losses, 100, [], **settings)
 
 
 def test_only_finite_numbers_above_zero_can_be_chosen():

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchmetrics import MeanAbsoluteError, MetricCollection
 from torchmetrics.classification import BinaryAUROC, MulticlassAUROC, MulticlassF1Score
 
-import cbnb.all as cbnb
+import cbnb
 from cbnb import metrics
 from cbnb.basics import processes
 from cbnb.basics.text import distinct
@@ -75,12 +75,12 @@ def test_every_kind_equals_one_pass_in_training_and_validation():
     """A learning rate of 0, so that both phases see the same weights."""
     metrics = [
         cbnb.accuracy,
-        cbnb.Accuracy(),
+        cbnb.metrics.Accuracy(),
         cbnb.SklearnMetric(f1_score, average="macro"),
         cbnb.SklearnMetric("roc_auc_score", "probabilities", multi_class="ovr"),
         MulticlassF1Score(3),
         MetricCollection({"f1": MulticlassF1Score(3), "auc": MulticlassAUROC(3)}, prefix="t_"),
-        cbnb.Loss(),
+        cbnb.metrics.Loss(),
     ]
     learn = classifier(metrics, cbs=cbnb.Recorder(train_metrics=True))
     learn.fit(2)
@@ -249,9 +249,9 @@ def test_wrong_choices_say_what_there_is(case):
 def test_a_loss_among_the_outputs():
     """An evaluation step of one's own may return (loss, pred, y)."""
     learn = outputs_of((torch.tensor(3.0), ONE), Y)
-    assert value(cbnb.Loss().set_indexes([0]), learn) == 3
+    assert value(cbnb.metrics.Loss().set_indexes([0]), learn) == 3
     with pytest.raises(ValueError, match="no loss in this step"):
-        value(cbnb.Loss(), learn)
+        value(cbnb.metrics.Loss(), learn)
 
 
 def test_dict_targets_reach_functions():
@@ -282,7 +282,7 @@ class Waits(TorchDispatchMode):
 
 def test_no_batch_waits_for_the_device():
     metrics = as_metrics([
-        cbnb.accuracy, cbnb.Accuracy(), cbnb.Loss(), cbnb.SklearnMetric(f1_score), cbnb.AccumMetric(f1_score, activation="softmax"),
+        cbnb.accuracy, cbnb.metrics.Accuracy(), cbnb.metrics.Loss(), cbnb.SklearnMetric(f1_score), cbnb.AccumMetric(f1_score, activation="softmax"),
         cbnb.SklearnMetric(roc_auc_score, "probabilities"), cbnb.metric_on(cbnb.accuracy, 0, 1), MulticlassF1Score(3, validate_args=False),
     ])  # fmt: skip
     for m in metrics:
@@ -303,8 +303,8 @@ def test_no_batch_waits_for_the_device():
 
 def test_averages_are_explicit():
     learn = outputs_of(torch.zeros(2, 2), torch.ones(2, 2))
-    assert value(cbnb.MAE(), learn) == value(cbnb.MSE(), learn) == 1
-    assert value(cbnb.MAE("rows"), learn) == value(cbnb.MSE(average="rows"), learn) == 2
+    assert value(cbnb.MAE(), learn) == value(cbnb.metrics.MSE(), learn) == 1
+    assert value(cbnb.MAE("rows"), learn) == value(cbnb.metrics.MSE(average="rows"), learn) == 2
     with pytest.raises(ValueError, match="average='batch' should be 'elements' or 'rows'"):
         cbnb.MAE("batch")
     with pytest.raises(ValueError, match="MAE compares element by element.*\\(4, 1\\).*\\(4,\\)"):
@@ -318,7 +318,7 @@ def test_a_missing_scikit_learn_is_named_with_the_extra(monkeypatch):
 
 
 def test_nothing_to_say_without_batches():
-    for m in as_metrics([mae, cbnb.MAE(), cbnb.SklearnMetric(f1_score), BinaryAUROC(), cbnb.Accuracy(), cbnb.Loss()]):
+    for m in as_metrics([mae, cbnb.MAE(), cbnb.SklearnMetric(f1_score), BinaryAUROC(), cbnb.metrics.Accuracy(), cbnb.metrics.Loss()]):
         m.reset()
         assert m.value is None, m
 
@@ -412,7 +412,7 @@ def test_errors_of_small_numbers_are_not_small():
 
     assert value(cbnb.MAE(), outputs_of(bytes_of(5), bytes_of(7))) == 2
     many = torch.ones(70_000).half()
-    assert value(cbnb.MSE(), outputs_of(many, 0 * many)) == 1
+    assert value(cbnb.metrics.MSE(), outputs_of(many, 0 * many)) == 1
 
 
 def test_a_copy_has_a_mean_of_its_own():
@@ -457,7 +457,7 @@ import sys
 import torch, torch.distributed as dist
 from torch import nn
 from torchmetrics.classification import MulticlassAUROC, MulticlassF1Score
-import cbnb.all as cbnb
+import cbnb
 from cbnb.metrics import gather_over_processes, sum_over_processes
 from test_metrics import classifier, metrics_for_processes, part
 
@@ -487,10 +487,10 @@ dist.destroy_process_group()
 def metrics_for_processes() -> list:
     return [
         cbnb.accuracy,
-        cbnb.Accuracy(),
+        cbnb.metrics.Accuracy(),
         cbnb.SklearnMetric(f1_score, average="macro"),
         cbnb.SklearnMetric(roc_auc_score, "probabilities", multi_class="ovr"),
-        cbnb.Loss(),
+        cbnb.metrics.Loss(),
         MulticlassF1Score(3),
         MulticlassAUROC(3),
     ]
@@ -523,7 +523,7 @@ def said_by(n: int, program: str, *args: str) -> list[str]:
 OWN_WORKER = """
 import sys
 import torch, torch.distributed as dist
-import cbnb.all as cbnb
+import cbnb
 from test_metrics import Merging, Share, classifier, ragged
 
 rank, path, n_seeing = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -679,9 +679,9 @@ def test_an_object_passed_twice_counts_once_in_each_column():
 
 
 def test_a_loss_that_is_a_python_number_can_be_chosen():
-    learn = classifier([cbnb.metric_on(cbnb.AvgLoss(), 0)], eval_step=lambda x, y: (0.5, x, y))
+    learn = classifier([cbnb.metric_on(cbnb.metrics.AvgLoss(), 0)], eval_step=lambda x, y: (0.5, x, y))
     assert learn.validate() == [0.5, 0.5]
-    learn = classifier([cbnb.metric_on(cbnb.AvgLoss(), 1)], eval_step=lambda x, y: (0.5, dict(a=x), y))
+    learn = classifier([cbnb.metric_on(cbnb.metrics.AvgLoss(), 1)], eval_step=lambda x, y: (0.5, dict(a=x), y))
     with pytest.raises(TypeError, match="metric 'loss' returned a dict with 'a'"):
         learn.validate()
 
@@ -922,11 +922,11 @@ def test_the_note_of_a_metric_that_failed(given, note):
 def test_the_mean_of_vector_losses_and_of_numbers():
     learn = outputs_of(torch.zeros(2), torch.zeros(2))
     learn.loss = torch.tensor([1.0, 4.0])
-    assert value(cbnb.AvgLoss(), learn) == 2.5 == value(cbnb.AvgSmoothLoss(), learn)
+    assert value(cbnb.metrics.AvgLoss(), learn) == 2.5 == value(cbnb.metrics.AvgSmoothLoss(), learn)
     learn.loss = 3.0
-    assert value(cbnb.AvgLoss(), learn) == 3
+    assert value(cbnb.metrics.AvgLoss(), learn) == 3
     learn.loss = None
-    smooth = cbnb.AvgSmoothLoss()
+    smooth = cbnb.metrics.AvgSmoothLoss()
     smooth.reset(), smooth.accumulate(learn)
     assert smooth.value is None
 
@@ -936,7 +936,7 @@ def test_smoothing_is_corrected_for_its_start():
     smoother = metrics.Smoother(0.5)
     assert smoother.value is None
     assert [smoother.add(x) for x in (1.0, 3.0, 5.0)] == pytest.approx([1, 7 / 3, 27 / 7]) and smoother.value == pytest.approx(27 / 7)
-    metric = cbnb.AvgSmoothLoss(0.5)
+    metric = cbnb.metrics.AvgSmoothLoss(0.5)
     learn = SimpleNamespace(loss=torch.tensor(1.0, requires_grad=True))
     metric.accumulate(learn)
     assert not metric.value.requires_grad
@@ -1048,7 +1048,7 @@ def test_an_accumulated_metric_over_processes(monkeypatch):
 
 @pytest.mark.parametrize("pred, yb", [((ONE, TWO), (Y,)), (ONE, ()), (ONE, (Y, Y)), ({"a": ONE}, (Y,)), (ONE, ("words",))])
 def test_a_metric_of_a_pair_refuses_others(pred, yb):
-    for metric in (cbnb.MAE(), cbnb.Accuracy(), cbnb.AccumMetric(mae)):
+    for metric in (cbnb.MAE(), cbnb.metrics.Accuracy(), cbnb.AccumMetric(mae)):
         with pytest.raises(TypeError, match=f"metric '{metric.name}' compares one prediction and one target, and got"):
             metric.accumulate(SimpleNamespace(pred=pred, yb=yb))
     assert metrics.a_pair("m", SimpleNamespace(pred=(ONE, TWO), yb=())) == (ONE, TWO)
@@ -1148,7 +1148,7 @@ def test_which_metrics_are_merged_and_which_have_to_agree(make, n_seen, n, agree
     monkeypatch.setattr(metrics, "sum_over_processes", lambda seen: [n_seen])
     monkeypatch.setattr(metrics, "merged_metric", lambda metric, seen: calls.append("merged") or metric)
     monkeypatch.setattr(metrics, "agreed_value", lambda name, compute: calls.append("agreed") or compute())
-    metric = cbnb.UpdateMetric(make())
+    metric = cbnb.metrics.UpdateMetric(make())
     metric.reset(), metric.accumulate(outputs_of(torch.eye(2), torch.tensor([0, 1])))
     assert metric.value is not None and calls == ["merged"] * merged + ["agreed"] * agreed
     monkeypatch.setattr(metrics, "sum_over_processes", lambda seen: [0])
@@ -1162,13 +1162,13 @@ def test_a_torchmetric_moves_to_the_device_of_the_batch():
             return self
 
     moved = []
-    metric = cbnb.UpdateMetric(Placed())
+    metric = cbnb.metrics.UpdateMetric(Placed())
     for _ in range(2):
         metric.reset()
         for pred in ({"a": torch.zeros(2)}, torch.zeros(2)):
             metric.accumulate(outputs_of(pred, torch.zeros(2)))
     assert moved == [torch.device("cpu")] * 2 and metric.value == 4
-    metric = cbnb.UpdateMetric(Placed())
+    metric = cbnb.metrics.UpdateMetric(Placed())
     metric.accumulate(outputs_of("words", [1, 2]))  # no tensor: nowhere to go
     assert len(moved) == 2 and metric.value == 2
 
@@ -1180,8 +1180,8 @@ def test_the_heading_of_a_foreign_metric(name, made, found):
     total = Total()
     if made:
         total.name = made
-    assert cbnb.UpdateMetric(total, name).name == found
-    copied = copy.copy(cbnb.UpdateMetric(total))
+    assert cbnb.metrics.UpdateMetric(total, name).name == found
+    copied = copy.copy(cbnb.metrics.UpdateMetric(total))
     assert copied.metric is not total and type(copied.metric) is Total
 
 
@@ -1191,7 +1191,7 @@ def test_predictions_reach_a_metric_without_a_graph():
             parts = pred.values() if isinstance(pred, dict) else [pred]
             seen.extend(part.requires_grad for part in parts)
 
-    seen, metric = [], cbnb.UpdateMetric(Graph())
+    seen, metric = [], cbnb.metrics.UpdateMetric(Graph())
     pred = torch.zeros(2, requires_grad=True) * 2
     metric.accumulate(outputs_of(pred, Y)), metric.accumulate(outputs_of(dict(a=pred, b=pred), Y))
     assert seen == [False] * 3
@@ -1205,7 +1205,7 @@ class Remote(torch.Tensor):
 
 
 def test_a_foreign_metric_gets_predictions_on_their_device():
-    metric = cbnb.UpdateMetric(Total())
+    metric = cbnb.metrics.UpdateMetric(Total())
     for pred in (torch.zeros(2).as_subclass(Remote), dict(a=torch.zeros(2).as_subclass(Remote))):
         metric.accumulate(outputs_of(pred, Y))
     assert metric.value == 8
@@ -1316,7 +1316,7 @@ def test_accuracy_along_an_axis():
         scores, torch.tensor([[0, 0]])
     )
     assert cbnb.error_rate(torch.eye(4), torch.tensor([0, 1, 2, 2])) == 0.25
-    assert value(cbnb.Accuracy(axis=1), outputs_of(scores, torch.tensor([[1, 1]]))) == 0.5
+    assert value(cbnb.metrics.Accuracy(axis=1), outputs_of(scores, torch.tensor([[1, 1]]))) == 0.5
     with pytest.raises(
         ValueError, match=r"scores of shape \(1, 2, 2\) have classes in dimension 0, so targets should be \(2, 2\), not \(1, 2\)"
     ):
@@ -1325,14 +1325,14 @@ def test_accuracy_along_an_axis():
 
 def test_averages_weigh_ragged_batches():
     """Three items with an error of 1, and one with an error of 5; a batch without items counts for nothing."""
-    for make, want in ((cbnb.MAE, 2), (cbnb.MSE, 7), (lambda: cbnb.MAE("rows"), 4), (cbnb.Accuracy, 0.75)):
+    for make, want in ((cbnb.MAE, 2), (cbnb.metrics.MSE, 7), (lambda: cbnb.MAE("rows"), 4), (cbnb.metrics.Accuracy, 0.75)):
         metric = make()
         for n, error in ((3, 1.0), (0, 0.0), (1, 5.0)):
             pred = torch.full((n, 2), error) if want != 0.75 else torch.eye(2)[[1] * n]
             y = torch.zeros(n, 2) if want != 0.75 else torch.full((n,), int(error == 1))
             metric.accumulate(outputs_of(pred, y))
         assert float(metric.value) == want, metric
-    assert (cbnb.MAE().name, cbnb.MSE(name="mine").name, cbnb.Accuracy().name, cbnb.Accuracy(name="mine").name) == (
+    assert (cbnb.MAE().name, cbnb.metrics.MSE(name="mine").name, cbnb.metrics.Accuracy().name, cbnb.metrics.Accuracy(name="mine").name) == (
         "mae",
         "mine",
         "accuracy",

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-import cbnb.all as cbnb
+import cbnb
 from cbnb.callbacks.mixup import Mix, window
 from helpers import ab, line_learner, seed
 
@@ -77,7 +77,7 @@ def test_metrics_see_the_targets_with_the_greater_share_and_the_step_result(lam,
     """Predictions are the mixed inputs; the loss of each target counts as much as its input."""
     seen = []
 
-    class Noting(cbnb.Step):
+    class Noting(cbnb.step.Step):
         def loss(self, learn):
             super().loss(learn)
             learn.step_result = (learn.pred, learn.yb[0])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-import cbnb.all as cbnb
+import cbnb
 from cbnb.basics.text import number
 from cbnb.display import plots as widgets
 from cbnb.display.chart import Line, Mark, chart
@@ -228,9 +228,11 @@ def test_a_shorter_run_keeps_its_last_value():
 
 def test_after_a_stop_the_last_validation_is_read():
     learn = line_learner(n=4)
-    stop = cbnb.Callback(after_step=lambda self: cbnb.Steering.stop(self.learn.steering) if self.learn.train_iter == 5 else None)
+    stop = cbnb.Callback(
+        after_step=lambda self: cbnb.display.steering.Steering.stop(self.learn.steering) if self.learn.train_iter == 5 else None
+    )
     with learn.no_logging():
-        learn.fit(3, cbs=[cbnb.Steering(), stop])
+        learn.fit(3, cbs=[cbnb.display.steering.Steering(), stop])
     view = learn.recorder.plot_losses(widget=True)
     run = learn.recorder.history[0]
     assert view.step.value == 5 and run.status == "cancelled"

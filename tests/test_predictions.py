@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
 
-import cbnb.all as cbnb
+import cbnb
 from cbnb.callbacks.predictions import (
     OfOneRun,
     activation_of,
@@ -109,7 +109,7 @@ def full_learner(tmp_path, cbs=()):
     tmp_path.mkdir(exist_ok=True)
     learn = line_learner(3, metrics=mae, path=tmp_path)
     learn.add_cbs([cbnb.EarlyStopping(patience=5), cbnb.SaveModel(fname="best"), cbnb.ReduceLROnPlateau(patience=5)])
-    learn.add_cbs([CSVLog(tmp_path / "log.csv"), cbnb.FetchPredsCallback(), cbnb.GatherPredsCallback(with_loss=True)])
+    learn.add_cbs([CSVLog(tmp_path / "log.csv"), cbnb.FetchPredsCallback(), cbnb.callbacks.predictions.GatherPredsCallback(with_loss=True)])
     return learn.add_cbs(cbs)
 
 
@@ -199,7 +199,7 @@ def test_a_fetcher_is_usable_after_an_error():
 
 
 def test_one_gatherer_in_several_runs():
-    learn, gather = line_learner(3), cbnb.GatherPredsCallback()
+    learn, gather = line_learner(3), cbnb.callbacks.predictions.GatherPredsCallback()
 
     class Twice(cbnb.Callback):
         sizes = []
@@ -455,7 +455,7 @@ def test_lists_with_tensors_of_different_length_hold_one_for_each_item():
 
 
 def test_a_gatherer_that_stays_gathers_in_each_run():
-    gather = cbnb.GatherPredsCallback()
+    gather = cbnb.callbacks.predictions.GatherPredsCallback()
     learn = line_learner(cbs=gather)
     for n in (1, 2):
         learn.fit(n, lr=0.0 if n == 1 else 0.1)
@@ -628,7 +628,7 @@ def test_the_pickle_protocol_of_the_files_can_be_chosen(tmp_path):
     for n in (2, 4):
         saved, _ = learn.get_preds(dl=OTHER, save_preds=tmp_path / str(n), with_preds=False, pickle_protocol=n)
         assert torch.equal(saved.load(), want) and {protocol(path) for path in saved.paths} == {n}
-    gather = cbnb.GatherPredsCallback(save_targs=tmp_path / "t", with_targs=False, pickle_protocol=4)
+    gather = cbnb.callbacks.predictions.GatherPredsCallback(save_targs=tmp_path / "t", with_targs=False, pickle_protocol=4)
     learn.validate(dl=OTHER, cbs=gather)
     assert {protocol(path) for path in gather.all_tensors()[1].paths} == {4}
 
@@ -694,7 +694,7 @@ def test_dropout_only_in_its_runs():
 
 
 def test_changed_batches():
-    double = cbnb.before_batch_cb(lambda cb, xb, yb: ((xb[0] * 2,), yb))
+    double = cbnb.callbacks.predictions.before_batch_cb(lambda cb, xb, yb: ((xb[0] * 2,), yb))
     learn = line_learner()
     learn.fit(1)
     (plain, _), (twice, _) = learn.get_preds(), learn.get_preds(cbs=double)
@@ -703,7 +703,7 @@ def test_changed_batches():
 
 
 def test_an_evaluation_of_ones_own():
-    learn, gather = line_learner(3), cbnb.GatherPredsCallback()
+    learn, gather = line_learner(3), cbnb.callbacks.predictions.GatherPredsCallback()
     learn.fit(1)
     rows = len(learn.recorder.history[-1].epochs)
     with learn.validation_context(cbs=gather) as evaluate:
@@ -800,7 +800,7 @@ def test_there_is_no_loss_for_each_item_without_a_loss_func():
 
 def test_a_gatherer_of_a_fit_ignores_what_runs_before_its_first_validation():
     """The run inside of the fit is not taken for the one to which it was added."""
-    learn, gather, sizes = line_learner(), cbnb.GatherPredsCallback(), []
+    learn, gather, sizes = line_learner(), cbnb.callbacks.predictions.GatherPredsCallback(), []
     inside = cbnb.Callback(
         before_train=lambda self: self.learn.validate(dl=OTHER), before_validate=lambda self: sizes.append(gather.n_batches)
     )
@@ -1039,23 +1039,25 @@ def test_cutting_a_batch_from_the_graph():
 
 def test_what_was_not_saved_is_not_read(tmp_path):
     """A folder that is not there, since no batch had targets."""
-    gather = cbnb.GatherPredsCallback(save_preds=tmp_path / "p", save_targs=tmp_path / "t", with_preds=False, with_targs=False)
+    gather = cbnb.callbacks.predictions.GatherPredsCallback(
+        save_preds=tmp_path / "p", save_targs=tmp_path / "t", with_preds=False, with_targs=False
+    )
     line_learner().validate(dl=[T12], cbs=gather)
     preds, targets = gather.all_tensors()
     assert len(preds) == 1 and targets is None and preds.trust is False and (preds.load() == 0).all()
-    kept = cbnb.GatherPredsCallback(save_preds=tmp_path / "p")
+    kept = cbnb.callbacks.predictions.GatherPredsCallback(save_preds=tmp_path / "p")
     line_learner().validate(cbs=kept)
     assert isinstance(kept.all_tensors()[0], torch.Tensor) and len(cbnb.SavedBatches(tmp_path / "p")) == 1
-    high = cbnb.GatherPredsCallback(save_preds=tmp_path / "h", with_preds=False, pickle_protocol=4)
+    high = cbnb.callbacks.predictions.GatherPredsCallback(save_preds=tmp_path / "h", with_preds=False, pickle_protocol=4)
     line_learner().validate(cbs=high)
     assert high.all_tensors()[0].trust is True
-    low = cbnb.GatherPredsCallback(save_preds=tmp_path / "l", with_preds=False, pickle_protocol=3)
+    low = cbnb.callbacks.predictions.GatherPredsCallback(save_preds=tmp_path / "l", with_preds=False, pickle_protocol=3)
     line_learner().validate(cbs=low)
     assert low.all_tensors()[0].trust is False
 
 
 def test_a_gatherer_of_validation_sees_no_training_batch():
-    gather = cbnb.GatherPredsCallback(with_input=True, with_loss=True)
+    gather = cbnb.callbacks.predictions.GatherPredsCallback(with_input=True, with_loss=True)
     learn = line_learner(3)
     learn.fit(1, cbs=gather)
     assert gather.n_batches == 1 and [len(part) for part in (gather.inputs, gather.preds, gather.targets, gather.losses)] == [1] * 4

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import cbnb.all as cbnb
+import cbnb
 from cbnb.display.figures import COLORS, NAMED_COLORS
 from cbnb.display.progress import (
     DISPLAYS,
@@ -340,10 +340,10 @@ def test_what_a_hand_did_to_the_rate_is_said_at_the_end(capsys):
         if cb.learn.train_iter == 10:
             cb.learn.steering.stop()
 
-    learn.fit(4, cbs=[cbnb.Steering(), cbnb.Callback(before_batch=move)])
+    learn.fit(4, cbs=[cbnb.display.steering.Steering(), cbnb.Callback(before_batch=move)])
     word = capsys.readouterr().out.splitlines()[-1]
     assert re.fullmatch(r"stopped in epoch 2 at batch 2 after \d\d:\d\d; planned lr × 0.5 from step 3, × 1 from step 6", word)
-    learn.fit(1, cbs=cbnb.Steering())
+    learn.fit(1, cbs=cbnb.display.steering.Steering())
     assert "planned lr" not in capsys.readouterr().out
 
 
@@ -653,7 +653,7 @@ def test_how_far_a_later_epoch_is(clock, seen):
 def test_a_pause_is_not_worked(clock, seen):
     learn = ticking(clock, valid=False)
     pause = cbnb.Callback(before_batch=lambda self: setattr(self.learn.steering, "seconds_paused", 0.5))
-    learn.fit(1, cbs=[cbnb.Steering(), pause])
+    learn.fit(1, cbs=[cbnb.display.steering.Steering(), pause])
     assert [left for (left,) in seen.last.reached("left")] == pytest.approx([0.5 * 3, 1.5, 2.5 / 3, 0])
 
 
@@ -719,7 +719,7 @@ def test_a_display_is_polled_as_often_as_it_wants(clock, seen, monkeypatch):
     with learn.no_mbar():
         learn.fit(2)
     assert polled == [2, 4, 6, 8] and seen.last.reached("batches") == []
-    steering = cbnb.Steering()
+    steering = cbnb.display.steering.Steering()
     held = cbnb.Callback(before_fit=lambda self: seen.last.told.append(self.learn.steering.while_paused == seen.last.poll))
     held.order = 100
     learn.fit(1, cbs=[steering, held])

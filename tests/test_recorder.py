@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-import cbnb.all as cbnb
+import cbnb
 from cbnb import recorder
 from cbnb.basics import arguments, text
 from cbnb.display.figures import COLORS, RULE_COLORS, RUN_COLORS
@@ -345,7 +345,7 @@ def test_nothing_waits_for_the_device_in_a_batch(waits, kind):
 def test_metrics_shipped():
     """Exact on ragged batches; AvgSmoothLoss corrects its start; D36: zero is a value."""
     learn = line_learner()
-    avg, smooth = cbnb.AvgLoss(), cbnb.AvgSmoothLoss()
+    avg, smooth = cbnb.metrics.AvgLoss(), cbnb.metrics.AvgSmoothLoss()
     for m in (avg, smooth):
         m.reset()
     for n, loss in ((16, 25.0), (8, 1.0)):
@@ -366,7 +366,7 @@ def test_metrics_shipped():
     assert cbnb.AccumMetric(share, dim_argmax=0)(pred, y).item() == 1.0
     assert cbnb.AccumMetric(share, thresh=0.0)(torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([0, 1, 1])).item() == 1.0
     empty = cbnb.AccumMetric(share)
-    assert empty.value is None and cbnb.AvgLoss().value is None
+    assert empty.value is None and cbnb.metrics.AvgLoss().value is None
 
 
 def test_a_metric_over_all_predictions_is_not_a_mean_of_batches():
@@ -418,7 +418,7 @@ def test_metrics_called_like_columns_get_a_number():
     def valid_loss(pred, y):
         return 8.0
 
-    learn = line_learner(metrics=[time, valid_loss, cbnb.AvgLoss()])
+    learn = line_learner(metrics=[time, valid_loss, cbnb.metrics.AvgLoss()])
     learn.recorder.train_metrics = True
     learn.fit(1)
     names = learn.recorder.metric_names

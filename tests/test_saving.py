@@ -23,7 +23,7 @@ import pytest
 import torch
 from torch import nn
 
-import cbnb.all as cbnb
+import cbnb
 from cbnb.callbacks.predictions import forget_batches, save_batch
 from cbnb.callbacks.saving import write_whole
 from cbnb.dialects import mindspore as ms
@@ -687,7 +687,7 @@ def test_compiled_and_plain_models_read_each_others_files(part, tmp_path):
 IN_A_PROCESS = """
 import sys, torch
 from pathlib import Path
-import cbnb.all as cbnb
+import cbnb
 from torch import nn
 
 learn = cbnb.Learner(cbnb.DataLoaders([(torch.ones(4, 6), torch.ones(4, 2))], device="cpu"), nn.Linear(6, 2), nn.MSELoss(), path=sys.argv[1])
@@ -944,7 +944,7 @@ def test_a_note_that_cannot_be_saved_is_a_type_error(value, tmp_path):
 
 
 def test_a_note_is_read_by_a_name_of_the_package(tmp_path):
-    assert cbnb.read_note(line_learner(path=tmp_path).save("a", note=dict(epoch=3))) == dict(epoch=3)
+    assert cbnb.callbacks.saving.read_note(line_learner(path=tmp_path).save("a", note=dict(epoch=3))) == dict(epoch=3)
 
 
 def test_an_error_of_the_writer_is_not_hidden_by_what_it_did_to_the_draft(tmp_path):

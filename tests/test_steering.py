@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-import cbnb.all as cbnb
+import cbnb
 from helpers import RaiseIn, ab, line_learner
 
 
 def steered(n=3, **kwargs):
-    steering = cbnb.Steering()
+    steering = cbnb.display.steering.Steering()
     return line_learner(n, cbs=steering, **kwargs), steering
 
 
@@ -98,7 +98,7 @@ def test_the_planned_rate_is_back_however_a_fit_ends(error):
 
 def test_there_must_be_something_to_steer():
     learn, steering = steered()
-    for call, what in ((steering.stop, "stop"), (steering.pause, "pause"), (cbnb.Steering().stop, "stop")):
+    for call, what in ((steering.stop, "stop"), (steering.pause, "pause"), (cbnb.display.steering.Steering().stop, "stop")):
         with pytest.raises(RuntimeError, match=f"nothing to {what}"):
             call()
     assert not steering.stopping and not steering.paused

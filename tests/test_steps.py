@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-import cbnb.all as cbnb
+import cbnb
 from cbnb.callbacks.steps import FTRL, ClipStep, ClosureStep, EvalStep, MultiLossStep, TrainStep
 from cbnb.optim import MultiOptimizer, get_hyper, hyper_key, known_hypers
 from cbnb.undo import UndoStack
@@ -548,7 +548,7 @@ def test_optimizers_and_losses_of_a_step_are_taken_between_runs_only():
     swap = cbnb.Callback(before_train=lambda self: setattr(self.learn, "train_step", mine))
     with pytest.raises(RuntimeError, match="between runs"):
         learn.fit(1, cbs=swap)
-    assert type(learn.train_step) is cbnb.Step
+    assert type(learn.train_step) is cbnb.step.Step
     learn.train_step = mine
     assert learn.opt is mine.opt and learn.loss_func is mine.loss_func and learn.lr == 0.5
     learn.fit(1)
@@ -603,7 +603,7 @@ def test_a_wrapped_model_is_the_one_that_is_called():
     assert calls == [True, True, False, False]
 
 
-@pytest.mark.parametrize("step, words", [(3, "=3 is no step"), (cbnb.Step, "is the class Step"), (TrainStep, r"TrainStep\(...\)")])
+@pytest.mark.parametrize("step, words", [(3, "=3 is no step"), (cbnb.step.Step, "is the class Step"), (TrainStep, r"TrainStep\(...\)")])
 def test_what_is_no_step_is_refused(step, words):
     with pytest.raises(TypeError, match=words):
         line_learner(train_step=step)
@@ -913,7 +913,7 @@ def test_optimizers_with_ones_own_can_be_loaded_again_and_again(tmp_path):
     [
         (lambda model, opt: cbnb.TrainStep(model, nn.MSELoss, opt), "loss_func is the class MSELoss: pass an instance"),
         (lambda model, opt: cbnb.TrainStep(Line, nn.MSELoss(), opt), "model is the class Line: pass an instance"),
-        (lambda model, opt: cbnb.ClipStep(model, nn.MSELoss(), torch.optim.SGD), "opt is the class SGD: pass an instance"),
+        (lambda model, opt: cbnb.callbacks.steps.ClipStep(model, nn.MSELoss(), torch.optim.SGD), "opt is the class SGD: pass an instance"),
         (lambda model, opt: cbnb.TrainStep(model, nn.MSELoss(), [opt]), "is no optimizer; several can be one"),
         (lambda model, opt: cbnb.EvalStep(model, nn.MSELoss), "loss_func is the class MSELoss: pass an instance"),
     ],
@@ -1280,7 +1280,7 @@ def test_an_optimizer_that_the_learner_knows_is_no_reason_to_warn(kind):
 def test_mixing_is_refused_where_the_step_has_its_own_loss(kind):
     """After a first fit it was not: the inputs were mixed, and the targets were not."""
     net = Line()
-    step = cbnb.ModelLossStep() if kind == "model" else lambda x, y: (net(x) - y).square().mean()
+    step = cbnb.step.ModelLossStep() if kind == "model" else lambda x, y: (net(x) - y).square().mean()
     if kind == "model":
         net = Parts()
         net.forward = lambda x, y: ((net.wide * x - y).square().mean(), net.wide * x)

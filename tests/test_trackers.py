@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-import cbnb.all as cbnb
+import cbnb
 from cbnb.callbacks.saving import read_note
 from cbnb.callbacks.trackers import RateFactor, as_comparison, direction, lower_is_better, sets_lr
 from helpers import CANCELS, RaiseIn, ab, line_batches, line_learner, same_bits
@@ -378,7 +378,7 @@ def test_two_that_reduce_the_rate_of_one_schedule(order):
 @pytest.mark.parametrize("first", [True, False])
 def test_together_with_steering(first):
     learn, slow = forced_learner(PLATEAU), cbnb.Callback(before_epoch=lambda self: self.learn.steering.scale_lr(0.5))
-    pair = [cbnb.Steering(), cbnb.ReduceLROnPlateau(patience=2)]
+    pair = [cbnb.display.steering.Steering(), cbnb.ReduceLROnPlateau(patience=2)]
     fit(learn, cbs=[*(pair if first else pair[::-1]), slow, SCHEDULES["own"]()])
     ours = np.array(learn.recorder.lrs)
     plain = forced_learner(PLATEAU)
@@ -570,8 +570,8 @@ def test_rerunning_the_cell():
 
 
 def test_aliases_and_names():
-    assert cbnb.EarlyStoppingCallback is cbnb.EarlyStopping and cbnb.SaveModelCallback is cbnb.SaveModel
-    assert cbnb.TrackerCallback is cbnb.Tracker
+    assert cbnb.callbacks.trackers.EarlyStoppingCallback is cbnb.EarlyStopping and cbnb.callbacks.saving.SaveModelCallback is cbnb.SaveModel
+    assert cbnb.callbacks.trackers.TrackerCallback is cbnb.Tracker
     assert [cls().name for cls in (cbnb.EarlyStopping, cbnb.ReduceLROnPlateau, cbnb.SaveModel)] == [
         "early_stopping",
         "reduce_lr_on_plateau",

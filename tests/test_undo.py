@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import cbnb.all as cbnb
+import cbnb
 from cbnb.dialects import mindspore
 from helpers import IN_BATCH, RUN_EVENTS, RaiseIn, ab, exact, line_batches, line_learner, listener, noting, same_bits, seed
 
@@ -741,7 +741,7 @@ def test_lr_find_puts_gradients_back_and_does_not_use_them():
 def test_a_step_with_its_own_way_of_zeroing_is_asked_too():
     """Its second optimizer is not the learner's."""
 
-    class Two(cbnb.Step):
+    class Two(cbnb.step.Step):
         def zero_grad(self, learn):
             super().zero_grad(learn)
             extra.grad = None

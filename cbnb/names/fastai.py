@@ -23,10 +23,10 @@ ShowGraphCallback = ShowGraph
 TerminateOnNaNCallback = TerminateOnNaN
 TrackerCallback = Tracker
 
-# %% ../../nbs/names/fastai.ipynb #47045419
+# %% ../../nbs/names/fastai.ipynb #f667e533
+from ..basics.nested import find_bs, to_detach
 from ..callbacks.predictions import GatherPredsCallback, before_batch_cb
 from ..callbacks.stopping import SkipToEpoch
-from ..data import find_bs, to_detach
 from ..lr.finder import LRFinder
 from ..metrics import AvgLoss, AvgSmoothLoss
 
