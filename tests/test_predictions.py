@@ -29,7 +29,7 @@ from cbnb.callbacks.predictions import (
     save_batch,
     unreduced,
 )
-from cbnb.data import find_bs, map_tensors
+from cbnb.basics.nested import find_bs, map_tensors
 from helpers import RUN_EVENTS, Line, RaiseIn, ab, line_batches, line_learner
 
 
