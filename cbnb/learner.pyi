@@ -17,13 +17,15 @@ import torch
 from torch import Tensor, nn
 from .basics.arguments import as_count as as_count, hinted as hinted, as_positive as as_positive, recommended as recommended
 from .basics.text import number as number, plural as plural, text_table as text_table
-from .callback import BATCH_EVENTS as BATCH_EVENTS, Callback as Callback, CallbackList as CallbackList, CancelBackwardException as CancelBackwardException, CancelBatchException as CancelBatchException, CancelEpochException as CancelEpochException, CancelException as CancelException, CancelFitException as CancelFitException, CancelStepException as CancelStepException, CancelTrainException as CancelTrainException, CancelValidException as CancelValidException, CbList as CbList, EPOCH as EPOCH, FIT as FIT, Level as Level, TRAIN as TRAIN, VALIDATE as VALIDATE, brief as brief, event as event, loop_lines as loop_lines, not_honoured as not_honoured
-from .data import independent_loader as independent_loader, as_dls as as_dls, as_loader as as_loader, first_batch as first_batch, is_empty as is_empty, n_batches as n_batches, save_rng as save_rng, split_batch as split_batch, to_device as to_device
+from .events import BATCH_EVENTS as BATCH_EVENTS, CancelBackwardException as CancelBackwardException, CancelBatchException as CancelBatchException, CancelEpochException as CancelEpochException, CancelException as CancelException, CancelFitException as CancelFitException, CancelStepException as CancelStepException, CancelTrainException as CancelTrainException, CancelValidException as CancelValidException, EPOCH as EPOCH, FIT as FIT, Level as Level, TRAIN as TRAIN, VALIDATE as VALIDATE, event as event, loop_lines as loop_lines, not_honoured as not_honoured
+from .callback import Callback as Callback, CallbackList as CallbackList, CbList as CbList, brief as brief
+from .basics.loaders import independent_loader as independent_loader, as_loader as as_loader, first_batch as first_batch, n_batches as n_batches
+from .data import as_dls as as_dls, split_batch as split_batch
+from .basics.nested import is_empty as is_empty, to_device as to_device
+from .basics.random_state import save_rng as save_rng
 from .metrics import as_metrics as as_metrics
 from .optim import HyperNames as HyperNames, belongs_to as belongs_to, freeze_groups as freeze_groups, lend_names as lend_names, make_opt as make_opt, needs_closure as needs_closure, norm_params as norm_params, noted_hypers as noted_hypers, one_group as one_group, save_hypers as save_hypers, set_hyper as set_hyper, shares_params as shares_params, spread_lrs as spread_lrs
 from .step import CallStep as CallStep, ModelLossStep as ModelLossStep, Step as Step, _warn as _warn, as_step as as_step, computes_loss as computes_loss, modules_of as modules_of
-from .step import ALONE as ALONE, HOW_KNOWN as HOW_KNOWN, PredictStep as PredictStep, as_loss as as_loss, call_on_batch as call_on_batch
-from .step import depends_on as depends_on, loss_and_pred as loss_and_pred, noting_gradients as noting_gradients
 from .undo import UndoStack as UndoStack, interrupts_act as interrupts_act, interrupts_wait as interrupts_wait
 class Guards:
     ...

@@ -20,15 +20,16 @@ import torch
 from torch import Tensor
 
 # %% ../nbs/09_recorder.ipynb #25a5a0a4
-from .basics.arguments import is_number
+from .basics.arguments import is_number, as_number
 from .basics.nested import find_bs
 from .basics.notices import say
 from .basics.processes import n_processes
 from .basics.text import clock, distinct
-from .callback import Callback, EVENTS
+from .callback import Callback
+from .events import EVENTS
 from .history import History, NamedLoss, Run, ScalarBuffer
 from .learner import Learner
-from .metrics import RunningMean, as_number, view_for_metric
+from .metrics import RunningMean, view_for_metric
 from .optim import hyper_key
 from .undo import interrupts_wait
 

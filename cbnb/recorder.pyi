@@ -11,15 +11,16 @@ from collections.abc import Mapping
 from typing import Any
 import torch
 from torch import Tensor
-from .basics.arguments import is_number as is_number
+from .basics.arguments import is_number as is_number, as_number as as_number
 from .basics.nested import find_bs as find_bs
 from .basics.notices import say as say
 from .basics.processes import n_processes as n_processes
 from .basics.text import clock as clock, distinct as distinct
-from .callback import Callback as Callback, EVENTS as EVENTS
+from .callback import Callback as Callback
+from .events import EVENTS as EVENTS
 from .history import History as History, NamedLoss as NamedLoss, Run as Run, ScalarBuffer as ScalarBuffer
 from .learner import Learner as Learner
-from .metrics import RunningMean as RunningMean, as_number as as_number, view_for_metric as view_for_metric
+from .metrics import RunningMean as RunningMean, view_for_metric as view_for_metric
 from .optim import hyper_key as hyper_key
 from .undo import interrupts_wait as interrupts_wait
 _all_: Any

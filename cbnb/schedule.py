@@ -17,7 +17,7 @@ from .callback import Callback
 from .basics.arguments import hinted, as_count, as_positive, as_python
 from .basics.patch import patch
 from .basics.notices import user_level
-from .data import n_batches
+from .basics.loaders import n_batches
 from .learner import Learner, as_list
 from .optim import hyper_key, no_such_hyper, spread_lrs, write_hyper
 

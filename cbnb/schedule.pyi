@@ -11,7 +11,7 @@ from .callback import Callback as Callback
 from .basics.arguments import hinted as hinted, as_count as as_count, as_positive as as_positive, as_python as as_python
 from .basics.patch import patch as patch
 from .basics.notices import user_level as user_level
-from .data import n_batches as n_batches
+from .basics.loaders import n_batches as n_batches
 from .learner import Learner as Learner, as_list as as_list
 from .optim import hyper_key as hyper_key, no_such_hyper as no_such_hyper, spread_lrs as spread_lrs, write_hyper as write_hyper
 class ParamScheduler(Callback):

@@ -20,7 +20,7 @@ from torch import nn
 
 # %% ../nbs/11_snapshot.ipynb #8521adbf
 from .callback import Callback, wrapped
-from .data import save_rng
+from .basics.random_state import save_rng
 from .learner import Learner
 
 # %% ../nbs/11_snapshot.ipynb #9e4748ad

@@ -15,19 +15,10 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import cbnb
-from cbnb.data import (
-    as_loader,
-    default_device,
-    find_bs,
-    first_batch,
-    first_tensor,
-    independent_loader,
-    is_empty,
-    n_batches,
-    rebuild,
-    save_rng,
-    split_batch,
-)
+from cbnb.basics.loaders import as_loader, first_batch, independent_loader, n_batches
+from cbnb.basics.nested import find_bs, first_tensor, is_empty, rebuild
+from cbnb.basics.random_state import save_rng
+from cbnb.data import default_device, split_batch
 from helpers import Line, ab, exact, line_batches, line_learner, noting, same_bits, seed
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import cbnb.all as cbnb
-from cbnb.callback import EVENTS as LIBRARY_EVENTS
+from cbnb.events import EVENTS as LIBRARY_EVENTS
 from helpers import CANCELS, EVENTS, IN_BATCH, RUN_EVENTS, TRAIN_ONLY, RaiseIn, line_learner, listener, noting
 
 TRAIN_BATCH = "before_batch after_pred after_loss before_backward after_backward before_step after_step after_batch".split()

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import cbnb
+from cbnb import callback as base
 from cbnb.basics.arguments import as_count
 from cbnb.learner import as_list, check_valid_every, checked_lr, is_a
 from cbnb.step import _split_step_result, as_loss, as_step, computes_loss, depends_on, loss_and_pred
@@ -714,3 +715,78 @@ def test_models_and_losses_of_steps_are_moved_too():
     learn.dls.device = None
     learn.to_dls_device()
     assert parts[0].weight.device.type == "meta"
+
+
+# The loop that runs is the one that is printed
+
+
+class Logged(cbnb.step.Step):
+    """Notes each part of the step under the words that the printed loop has for it."""
+
+    def __init__(self, seen):
+        self.seen = seen
+
+
+def noting(part, words):
+    def method(self, learn):
+        self.seen.append(words)
+        return getattr(cbnb.step.Step, part)(self, learn)
+
+    return method
+
+
+for _part, _words in dict(
+    predict="pred = model(*xb)",
+    loss="loss_grad = loss_func(pred, *yb)",
+    backward="loss_grad.backward()",
+    step="opt.step()",
+    zero_grad="opt.zero_grad()",
+).items():
+    setattr(Logged, _part, noting(_part, _words))
+
+
+def planned(level, repeat, cancelled=None):
+    """Events and actions of a level in order; of a level that is cancelled at once, the events only."""
+    body = [line for part in level.body for line in (planned(part, repeat, cancelled) if isinstance(part, base.Level) else [part])]
+    inner = [level.cancelled] if level is cancelled else body
+    return [level.before, *inner, level.after] * repeat.get(level.head, 1)
+
+
+CANCELS = {c.level.name: c for c in base.CancelException.__subclasses__() if c.__module__.startswith("cbnb.")}
+
+
+@pytest.mark.parametrize("name", [None, *CANCELS])
+def test_the_loop_that_runs_is_the_one_that_is_printed(name):
+    """Two epochs with two training batches and one validation batch: each event and each part of the step, in the order of the tree."""
+    seen, level = [], CANCELS[name].level if name else None
+
+    def note(event):
+        def method(cb):
+            seen.append(event)
+            if level is not None and event == level.before and (name != "batch" or cb.learn.training):
+                raise CANCELS[name]
+
+        return method
+
+    learn = line_learner(
+        2, cbs=cbnb.Callback(**{event: note(event) for event in base.FIT.events()}), train_step=Logged(seen), eval_step=Logged(seen)
+    )
+    seen.clear()
+    learn.fit(2)
+    repeat = {base.EPOCH.head: 2, base.BATCH.head: 2}
+    end = len(seen) - seen[::-1].index("after_fit")  # after it, gradients are zeroed once more
+    begun = seen.index("before_fit")
+    assert seen[begun:end] == planned(base.FIT, repeat, level)
+
+
+def test_the_table_of_a_learner_is_escaped_and_has_the_last_epoch():
+    learn = line_learner(2, metrics=lambda pred, y: (pred - y).abs().mean())
+    assert '<td style="text-align:left">0 epochs</td>' in learn._repr_html_()
+    learn.fit(1)
+    page = learn._repr_html_()
+    assert "1 epoch, train_loss 10.64, valid_loss 5.325, &lt;lambda&gt; 1.92" in page and "<lambda>" not in page
+    assert "color" not in page  # legible on light and on dark
+    learn.recorder.history.runs[-1].epochs[-1]["words"] = [1, "<b>"]
+    assert "words [1, &#x27;&lt;b&gt;&#x27;]" in learn._repr_html_()
+    learn.loss_func = None
+    assert "loss</td>" not in learn._repr_html_()

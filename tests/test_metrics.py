@@ -27,8 +27,9 @@ from torchmetrics.classification import BinaryAUROC, MulticlassAUROC, Multiclass
 import cbnb
 from cbnb import metrics
 from cbnb.basics import processes
+from cbnb.basics.sklearn_functions import takes_of
 from cbnb.basics.text import distinct
-from cbnb.metrics import RunningMean, as_metrics, one_number, takes_of, view_for_metric
+from cbnb.metrics import RunningMean, as_metrics, one_number, view_for_metric
 from helpers import line_learner, seed
 
 SIZES = (16, 16, 5)
@@ -458,7 +459,7 @@ import torch, torch.distributed as dist
 from torch import nn
 from torchmetrics.classification import MulticlassAUROC, MulticlassF1Score
 import cbnb
-from cbnb.metrics import gather_over_processes, sum_over_processes
+from cbnb.basics.processes import gather_over_processes, sum_over_processes
 from test_metrics import classifier, metrics_for_processes, part
 
 rank, path, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]

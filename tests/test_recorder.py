@@ -18,8 +18,8 @@ import cbnb
 from cbnb import recorder
 from cbnb.basics import arguments, text
 from cbnb.display.figures import COLORS, RULE_COLORS, RUN_COLORS
+from cbnb.history import ScalarBuffer
 from cbnb.metrics import Smoother
-from cbnb.recorder import ScalarBuffer
 from helpers import Line, RaiseIn, ab, line_batches, line_learner, seed
 
 

@@ -92,11 +92,10 @@ def frozen(value, seen):
     if isinstance(value, types.MethodType):
         return value.__func__.__qualname__, frozen(value.__self__, seen)
     if hasattr(value, "__dict__") and not isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
-        ready_lists = ("table", "_tables", "version") if type(value).__name__ == "CallbackList" else ()
+        # what is ready to be used again: lists of methods; the shapes of the first batch, in words
+        ready = {"CallbackList": ("table", "_tables", "version"), "DataLoaders": ("_shapes",)}.get(type(value).__name__, ())
         mine = {
-            k: v
-            for k, v in sorted(vars(value).items())
-            if k not in ready_lists and not k.startswith(("__", "_optimizer_step", "_zero_grad"))
+            k: v for k, v in sorted(vars(value).items()) if k not in ready and not k.startswith(("__", "_optimizer_step", "_zero_grad"))
         }
         return type(value).__qualname__, id(value) if isinstance(value, (nn.Module, cbnb.Callback)) else None, frozen(mine, seen)
     return type(value).__qualname__, id(value)

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 # %% ../../nbs/callbacks/gradients.ipynb #961beb05
-from ..callback import Callback, CancelBatchException, CancelStepException, STEP
+from ..callback import Callback, STEP
+from ..events import CancelBatchException, CancelStepException
 from ..basics.arguments import as_count, as_positive
 from ..basics.notices import user_level
-from ..data import find_bs, map_tensors
+from ..basics.nested import find_bs, map_tensors
 
 # %% ../../nbs/callbacks/gradients.ipynb #03e8362c
 def values_of_sparse(

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 # %% ../../nbs/callbacks/hooks.ipynb #9f9f3890
 from ..callback import Callback
 from ..display.chart import described, nice_step
-from ..data import map_tensors
+from ..basics.nested import map_tensors
 from ..basics.arguments import as_count, as_positive
 from ..learner import as_list
 from ..display.figures import COLORS, envelope, figure, legend, show

@@ -15,7 +15,7 @@ from torch.distributions import Beta
 
 # %% ../../nbs/callbacks/mixup.ipynb #75fe22d8
 from ..callback import Callback
-from ..data import find_bs, first_tensor, map_tensors
+from ..basics.nested import find_bs, first_tensor, map_tensors
 from ..basics.arguments import as_positive
 
 # %% ../../nbs/callbacks/mixup.ipynb #a106cbec

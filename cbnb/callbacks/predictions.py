@@ -31,7 +31,9 @@ from ..callback import Callback
 from ..basics.arguments import as_count, hinted
 from ..basics.patch import patch
 from .saving import read_file, sweep_drafts, write_whole
-from ..data import as_loader, entries, map_tensors, rebuild, save_rng, to_detach as detached
+from ..basics.loaders import as_loader
+from ..basics.nested import entries, map_tensors, rebuild, to_detach as detached
+from ..basics.random_state import save_rng
 from ..learner import Learner
 from ..undo import interrupts_wait
 

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 
 # %% ../../nbs/callbacks/saving.ipynb #ebaca54e
-from ..callback import event
+from ..events import event
 from ..basics.arguments import hinted, as_count
 from ..basics.patch import patch
 from ..basics.notices import user_level

@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 # %% ../../nbs/callbacks/schedulers.ipynb #b327652d
 from ..callback import Callback
 from ..basics.arguments import columns_hint
-from ..data import n_batches
+from ..basics.loaders import n_batches
 from ..schedule import ParamScheduler
 
 # %% ../../nbs/callbacks/schedulers.ipynb #92c2d434

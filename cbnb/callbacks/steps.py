@@ -21,7 +21,8 @@ from torch.optim import Optimizer
 
 # %% ../../nbs/callbacks/steps.ipynb #660d0241
 from ..data import split_batch
-from ..learner import Learner, Step, as_loss, call_on_batch, modules_of
+from ..learner import Learner
+from ..step import Step, as_loss, call_on_batch, modules_of
 from ..optim import MultiOptimizer
 from ..basics.arguments import as_positive
 

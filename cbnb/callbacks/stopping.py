@@ -20,11 +20,15 @@ import torch
 from torch import Tensor, nn
 
 # %% ../../nbs/callbacks/stopping.ipynb #2635363b
-from ..callback import Callback, CancelFitException, CancelTrainException, CancelValidException
+from ..callback import Callback
+from ..events import CancelFitException, CancelTrainException, CancelValidException
 from ..basics.arguments import as_count, as_positive
 from ..basics.notices import user_level, say
-from ..data import n_batches, save_rng, to_detach
-from ..learner import CallStep, Learner, Step
+from ..basics.loaders import n_batches
+from ..basics.random_state import save_rng
+from ..basics.nested import to_detach
+from ..step import CallStep, Step
+from ..learner import Learner
 from ..optim import total_norm
 
 # %% ../../nbs/callbacks/stopping.ipynb #676d8ba3

@@ -22,7 +22,8 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
 # %% ../../nbs/callbacks/trackers.ipynb #42cb5fe0
-from ..callback import Callback, CancelFitException
+from ..callback import Callback
+from ..events import CancelFitException
 from ..basics.arguments import hinted, as_count, as_positive, columns_hint
 from ..basics.notices import user_level
 from ..optim import hyper_key, no_such_hyper

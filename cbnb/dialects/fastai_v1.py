@@ -26,7 +26,7 @@ from torch import nn
 # %% ../../nbs/dialects/fastai_v1.ipynb #b058d9b6
 from ..callbacks import saving        # gives learners `save` and `load`
 from ..basics.notices import user_level, shell
-from ..data import find_bs
+from ..basics.nested import find_bs
 from .fastai_v1_loop import Data, V1Metric, recorders, wrap
 from .fastai_v1_schedules import (
     GeneralScheduler, LRFinder, OneCycleScheduler, TrainingPhase, annealing_cos, annealing_exp,

@@ -20,13 +20,16 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #e8cbf8a5
-from ..callback import (
-    PURPOSES, Callback, CancelBackwardException, CancelBatchException, CancelFitException,
-    CancelStepException, CancelTrainException, CancelValidException, class_of)
+from ..callback import PURPOSES, Callback, class_of
+from ..events import (
+    CancelBackwardException, CancelBatchException, CancelFitException, CancelStepException,
+    CancelTrainException, CancelValidException)
 from .detect import Adapter
 from .fastai_v1_slots import CallbackHandler, LearnerCallback, v1_name
-from ..learner import Learner, as_list, as_loss
-from ..metrics import Metric, as_number
+from ..learner import Learner, as_list
+from ..step import as_loss
+from ..metrics import Metric
+from ..basics.arguments import as_number
 from ..basics.text import distinct
 from ..optim import LentNames, get_hyper, lend_names, set_hyper
 from ..recorder import PhaseMetrics, Recorder

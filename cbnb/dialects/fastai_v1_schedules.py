@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #aae590de
-from ..data import n_batches
+from ..basics.loaders import n_batches
 from .fastai_v1_loop import listeners
 from .fastai_v1_slots import LearnerCallback
 from ..learner import Learner, as_list

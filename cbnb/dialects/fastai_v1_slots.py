@@ -22,9 +22,10 @@ from torch import Tensor
 from ..basics.text import snake_name
 from ..basics.notices import user_level
 from ..callback import warn_shadow
-from ..data import find_bs
+from ..basics.nested import find_bs
 from ..learner import as_list
-from ..metrics import RunningMean, as_number, name_of
+from ..metrics import RunningMean, name_of
+from ..basics.arguments import as_number
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #6018ba7c
 SLOTS = ('on_train_begin', 'on_epoch_begin', 'on_batch_begin', 'on_loss_begin',

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #64fb7af0
 from ..callback import Callback
-from ..data import map_tensors
+from ..basics.nested import map_tensors
 from ..lr.rules import minimum, slide, steep, valley
 from ..metrics import as_metric
 from ..basics.arguments import as_positive

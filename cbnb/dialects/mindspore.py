@@ -22,7 +22,8 @@ from torch.optim import SGD, Optimizer
 
 # %% ../../nbs/dialects/mindspore.ipynb #3e8c5629
 from ..basics.notices import user_level
-from ..data import DataLoaders, as_loader, n_batches
+from ..data import DataLoaders
+from ..basics.loaders import as_loader, n_batches
 from .mindspore_callbacks import (
     CheckpointConfig, EarlyStopping, History, LambdaCallback, LearningRateScheduler, LossMonitor,
     ModelCheckpoint, TimeMonitor, load_checkpoint, load_param_into_net, save_checkpoint)
@@ -30,7 +31,8 @@ from .mindspore_context import (
     Callback, MissingName, Output, Params, RunContext, wrap)
 from .mindspore_metrics import (
     METRICS, MAE, MSE, Accuracy, Loss, Metric, feed, get_metrics, one_number, rearrange_inputs)
-from ..learner import CallStep, Learner
+from ..step import CallStep
+from ..learner import Learner
 from ..basics.arguments import as_count
 from ..metrics import Metric as NativeMetric
 from ..optim import MultiOptimizer, one_group

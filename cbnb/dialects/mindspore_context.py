@@ -20,11 +20,13 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #97166aa2
-from ..callback import CancelFitException, CancelTrainException, CancelValidException
+from ..events import CancelFitException, CancelTrainException, CancelValidException
 from ..basics.notices import user_level
-from ..data import map_tensors, n_batches
+from ..basics.nested import map_tensors
+from ..basics.loaders import n_batches
 from .detect import Adapter
-from ..learner import Learner, Step
+from ..learner import Learner
+from ..step import Step
 from ..basics.text import distinct
 from ..optim import LentNames, MultiOptimizer, get_hyper, lend_names, set_hyper
 from ..recorder import PhaseMetrics, Recorder

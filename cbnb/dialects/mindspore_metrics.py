@@ -17,10 +17,12 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #c1d0bf03
-from ..data import find_bs
+from ..basics.nested import find_bs
 from .mindspore_context import as_output
-from ..learner import Learner, Step
-from ..metrics import Metric as NativeMetric, as_number
+from ..learner import Learner
+from ..step import Step
+from ..metrics import Metric as NativeMetric
+from ..basics.arguments import as_number
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #07b380d3
 class Metric(NativeMetric):

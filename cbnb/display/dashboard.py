@@ -20,7 +20,7 @@ from .figures import COLORS
 from .progress import NotebookDisplay, Progress, fit_page, live_table, valid_points
 from .pump import Pump
 from .steering import Steering
-from ..recorder import Run
+from ..history import Run
 
 # %% ../../nbs/display/dashboard.ipynb #f25b5d65
 _STATUS_STYLE = f'''

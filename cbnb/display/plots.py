@@ -28,7 +28,8 @@ from ..basics.patch import patch
 from ..basics.text import number, plural
 from .front_end import display_mode
 from ..basics.notices import shell
-from ..recorder import History, Recorder, Run
+from ..recorder import History, Recorder
+from ..history import Run
 from ..schedule import OneCycle
 
 # %% ../../nbs/display/plots.ipynb #728e072d

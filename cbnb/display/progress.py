@@ -23,12 +23,13 @@ from typing import Any
 from ..basics.patch import patch
 from ..basics.text import clock
 from ..callback import PURPOSES, Callback
-from ..data import find_bs, n_batches
+from ..basics.nested import find_bs
+from ..basics.loaders import n_batches
 from .chart import WIDTH, Line, chart, loss_limits, sparkline
 from .figures import COLORS, NAMED_COLORS
 from .front_end import by_name, display_mode
 from ..learner import Learner
-from ..recorder import Run
+from ..history import Run
 
 # %% ../../nbs/display/progress.ipynb #05965f59
 def as_cell(

@@ -16,12 +16,12 @@ from typing import Any
 # %% ../../nbs/display/show_graph.ipynb #76cc0edb
 from ..basics.notices import user_level
 from ..callback import Callback
-from ..data import n_batches
+from ..basics.loaders import n_batches
 from .chart import described, nice_step, sparkline
 from .figures import losses_figure, png_bundle, png_metadata, show
 from .front_end import display_mode
 from .progress import valid_points
-from ..recorder import Run
+from ..history import Run
 
 # %% ../../nbs/display/show_graph.ipynb #b713e831
 def grown(

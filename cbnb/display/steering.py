@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 # %% ../../nbs/display/steering.ipynb #0cc46881
 from ..basics.arguments import as_positive
-from ..callback import Callback, CancelFitException
+from ..callback import Callback
+from ..events import CancelFitException
 from ..optim import hyper_key, save_hypers, write_hyper
 
 # %% ../../nbs/display/steering.ipynb #9fecbe4d

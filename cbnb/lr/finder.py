@@ -22,12 +22,15 @@ from torch import Tensor
 
 # %% ../../nbs/lr/finder.ipynb #3eb8e9fd
 from ..optim import total_norm, MultiOptimizer, get_hyper, hyper_key, set_hyper, spread_lrs
-from ..callback import Callback, CancelFitException, CancelTrainException, CancelValidException
+from ..callback import Callback
+from ..events import CancelFitException, CancelTrainException, CancelValidException
 from ..basics.arguments import hinted, as_count, as_positive
 from ..basics.patch import patch
-from ..data import find_bs, map_tensors, n_batches
+from ..basics.nested import find_bs, map_tensors
+from ..basics.loaders import n_batches
 from ..basics.notices import shell
-from ..learner import ALONE, HOW_KNOWN, CallStep, Learner, as_list
+from ..step import ALONE, HOW_KNOWN, CallStep
+from ..learner import Learner, as_list
 from .rules import REFERENCE, RULES, Rate, Suggestion, as_rules, loss_at, recommend_rate
 from .trials import Plan, Trial, choose, next_rate, plan_trials
 from ..metrics import RunningMean, Smoother, name_of

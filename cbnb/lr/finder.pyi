@@ -13,12 +13,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from ..optim import total_norm as total_norm, MultiOptimizer as MultiOptimizer, get_hyper as get_hyper, hyper_key as hyper_key, set_hyper as set_hyper, spread_lrs as spread_lrs
-from ..callback import Callback as Callback, CancelFitException as CancelFitException, CancelTrainException as CancelTrainException, CancelValidException as CancelValidException
+from ..callback import Callback as Callback
+from ..events import CancelFitException as CancelFitException, CancelTrainException as CancelTrainException, CancelValidException as CancelValidException
 from ..basics.arguments import hinted as hinted, as_count as as_count, as_positive as as_positive
 from ..basics.patch import patch as patch
-from ..data import find_bs as find_bs, map_tensors as map_tensors, n_batches as n_batches
+from ..basics.nested import find_bs as find_bs, map_tensors as map_tensors
+from ..basics.loaders import n_batches as n_batches
 from ..basics.notices import shell as shell
-from ..learner import ALONE as ALONE, HOW_KNOWN as HOW_KNOWN, CallStep as CallStep, Learner as Learner, as_list as as_list
+from ..step import ALONE as ALONE, HOW_KNOWN as HOW_KNOWN, CallStep as CallStep
+from ..learner import Learner as Learner, as_list as as_list
 from .rules import REFERENCE as REFERENCE, RULES as RULES, Rate as Rate, Suggestion as Suggestion, as_rules as as_rules, loss_at as loss_at, recommend_rate as recommend_rate
 from .trials import Plan as Plan, Trial as Trial, choose as choose, next_rate as next_rate, plan_trials as plan_trials
 from ..metrics import RunningMean as RunningMean, Smoother as Smoother, name_of as name_of
