@@ -7,10 +7,10 @@ import pytest
 
 import cbnb.all as cbnb
 from cbnb import metrics, optim, recorder
-from cbnb.callbacks import hooks, mixup
+from cbnb.callbacks import hooks, mixup, steps, stopping
 from cbnb.callbacks import predictions as preds
 from cbnb.dialects import fastai_v1, fastai_v1_loop, fastai_v2, mindspore_callbacks, mindspore_context
-from cbnb.display import chart, dashboard
+from cbnb.display import chart, dashboard, steering
 from cbnb.display import figures as plot
 from cbnb.display import plots as widgets
 from cbnb.display import progress as display
@@ -21,7 +21,10 @@ from cbnb.lr import trials as lr_trials
 DIALECTS = SimpleNamespace(v1=fastai_v1, v1_loop=fastai_v1_loop, v2=fastai_v2, mindspore=mindspore_callbacks, context=mindspore_context)
 PLACES = [
     cbnb,
+    steps,
+    stopping,
     preds,
+    steering,
     recorder,
     metrics,
     hooks,

@@ -203,12 +203,12 @@ def to_pages(markdown: str) -> str:
 
 def contents(paths: Iterable[Path]) -> str:
     """The table of contents, which furo shows in the side bar."""
-    sections: dict[str, list[Path]] = {}
+    sections = {"Start": [f"{SETTINGS['title']} at a glance <self>"]}
     for path in paths:
         if path != INDEX:
-            sections.setdefault(CAPTIONS.get(room(path), room(path).capitalize()), []).append(path.relative_to(NBS))
-    trees = [toctree("Start", [f"{SETTINGS['title']} at a glance <self>"])]
-    trees += [toctree(caption, [str(page_name(path)) for path in pages]) for caption, pages in sections.items()]
+            caption = "Start" if path.stem in SETTINGS["roof"].split() else CAPTIONS.get(room(path), room(path).capitalize())
+            sections.setdefault(caption, []).append(str(page_name(path.relative_to(NBS))))
+    trees = [toctree(caption, pages) for caption, pages in sections.items()]
     return "\n".join(trees)
 
 
