@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
 
 import cbnb.all as cbnb
+from cbnb.basics.nested import find_bs, map_tensors
 from cbnb.callbacks.predictions import (
     OfOneRun,
     activation_of,
@@ -29,7 +30,6 @@ from cbnb.callbacks.predictions import (
     save_batch,
     unreduced,
 )
-from cbnb.basics.nested import find_bs, map_tensors
 from helpers import RUN_EVENTS, Line, RaiseIn, ab, line_batches, line_learner
 
 
