@@ -24,21 +24,21 @@ from torch import Tensor, nn
 # %% ../nbs/07_learner.ipynb #1b68a96b
 from .basics.arguments import as_count, hinted, as_positive, recommended
 from .basics.text import number, plural, text_table
-from .callback import (
-    BATCH_EVENTS, Callback, CallbackList, CancelBackwardException, CancelBatchException,
-    CancelEpochException, CancelException, CancelFitException, CancelStepException,
-    CancelTrainException, CancelValidException, CbList, EPOCH, FIT, Level, TRAIN, VALIDATE, brief,
-    event, loop_lines, not_honoured)
-from .data import (
-    independent_loader, as_dls, as_loader, first_batch, is_empty, n_batches, save_rng, split_batch,
-    to_device)
+from .events import (
+    BATCH_EVENTS, CancelBackwardException, CancelBatchException, CancelEpochException,
+    CancelException, CancelFitException, CancelStepException, CancelTrainException,
+    CancelValidException, EPOCH, FIT, Level, TRAIN, VALIDATE, event, loop_lines, not_honoured)
+from .callback import Callback, CallbackList, CbList, brief
+from .basics.loaders import independent_loader, as_loader, first_batch, n_batches
+from .data import as_dls, split_batch
+from .basics.nested import is_empty, to_device
+from .basics.random_state import save_rng
 from .metrics import as_metrics
 from .optim import (
     HyperNames, belongs_to, freeze_groups, lend_names, make_opt, needs_closure, norm_params,
     noted_hypers, one_group, save_hypers, set_hyper, shares_params, spread_lrs)
-from .step import CallStep, ModelLossStep, Step, _warn, as_step, computes_loss, modules_of
-from .step import ALONE, HOW_KNOWN, PredictStep, as_loss, call_on_batch  # noqa: F401
-from .step import depends_on, loss_and_pred, noting_gradients  # noqa: F401
+from .step import (
+    CallStep, ModelLossStep, Step, _warn, as_step, computes_loss, modules_of)
 from .undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../nbs/07_learner.ipynb #620cb96d
