@@ -94,7 +94,7 @@ def default_device() -> torch.device:
 
 # %% ../nbs/02_data.ipynb #4f21ab22
 class HasDevice:
-    "The device that batches are moved to, and with the next run the model"
+    "The device of the batches, and from the next run on of the model"
     device: torch.device
 
     def to(self,

@@ -22,7 +22,7 @@ class Events:
     def before_fit(self) -> None: "A run begins. Reset what you keep from the run before."
     def before_epoch(self) -> None: "An epoch begins; `epoch` counts from 0."
     def before_train(self) -> None: "The training phase begins."
-    def before_batch(self) -> None: "A batch is in `xb` and `yb`, two tuples. Change it here, as `learn.xb`."
+    def before_batch(self) -> None: "`xb` (a tuple or a dict) and `yb` (a tuple) are the batch. Change them as `learn.xb`."
     def after_pred(self) -> None: "The model's output is in `pred`. Replace it here, as `learn.pred`."
     def after_loss(self) -> None: "`loss` and `loss_grad` are set. Scale or replace `learn.loss_grad` here."
     def before_backward(self) -> None: "The gradients of `loss_grad` are computed next."
@@ -156,7 +156,7 @@ class CancelBackwardException(CancelException):
     level = BACKWARD
 
 class CancelBatchException(CancelException):
-    "Skip the rest of this batch, zeroing the gradients included; `after_batch` follows"
+    "Skip the rest of this batch; the gradients are not zeroed, and `after_batch` follows"
     level = BATCH
 
 class CancelTrainException(CancelException):
