@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from cbnb.lr.finder import LRFind
 from cbnb.recorder import Recorder
 from collections.abc import Sequence
-__all__ = ['LOOP_STATE', 'Guards', 'OneBatch', 'Loop', 'Phases', 'Modes', 'LoopState', 'TellsWhere', 'TrainEvalCallback', 'HasData', 'HasModel', 'HasSteps', 'HasCallbacks', 'LendsCallbacks', 'as_list', 'is_a', 'Runs', 'HasOptimizer', 'checked_lr', 'PreparesOptimizer', 'FitInterrupted', 'Fits', 'check_valid_every', 'Evaluates', 'Freezes', 'layer_rows', 'Summary', 'Summarizes', 'Shows', 'Learner']
+__all__ = ['LOOP_STATE', 'Guards', 'OneBatch', 'Loop', 'Modes', 'Phases', 'LoopState', 'TellsWhere', 'TrainEvalCallback', 'HasData', 'HasModel', 'HasSteps', 'as_list', 'is_a', 'HasCallbacks', 'LendsCallbacks', 'Runs', 'HasOptimizer', 'checked_lr', 'PreparesOptimizer', 'FitInterrupted', 'Fits', 'check_valid_every', 'Evaluates', 'Freezes', 'layer_rows', 'Summary', 'Summarizes', 'Shows', 'Learner']
 import functools
 import html
 import operator
@@ -41,15 +41,15 @@ class OneBatch:
     pct_train: Any
 class Loop:
     dl: Any
-class Phases:
-    n_iter: Any
-    iter: Any
 class Modes:
     def __init__(self, model: Any) -> None: ...
     def put_back(self, learn: 'Learner') -> None: ...
     model: Any
     training: Any
     each: Any
+class Phases:
+    n_iter: Any
+    iter: Any
 class LoopState:
     @property
     def x(self) -> Any: ...
@@ -106,6 +106,8 @@ class HasSteps:
     opt: Any
     opt_func: Any
     lr: Any
+def as_list(values: Any) -> list[Any]: ...
+def is_a(cb: Any, cls: type[Callback]) -> bool: ...
 class HasCallbacks:
     default_callbacks: tuple[type[Callback], ...]
     @property
@@ -123,8 +125,6 @@ class LendsCallbacks:
     def cbs_changed(self) -> None: ...
     def ordered_cbs(self, event_name: str) -> list[Callback]: ...
     def show_training_loop(self) -> None: ...
-def as_list(values: Any) -> list[Any]: ...
-def is_a(cb: Any, cls: type[Callback]) -> bool: ...
 LOOP_STATE: Any
 class Runs:
     undo: Any
