@@ -79,7 +79,7 @@ class HasName:
     def name(self, name: str) -> None: self._name = name
     def __repr__(self) -> str: return f'{type(self).__name__}({self.name})'
 
-def _snake_case(name: str) -> str: return snake_name(type(name, (), {}))
+def _snake_case(name: str) -> str: return snake_name(type(name, (), {}))    # it takes a class
 
 # %% ../nbs/03_metrics.ipynb #41f3e18c
 class HasCopies:
@@ -384,7 +384,7 @@ class CollectMetric(Metric):
     "Base of metrics that collect prediction and target of each batch: `add` prepares them"
     func: Callable[..., Any]
     kwargs: dict[str, Any]      # passed to `func`
-    to_np = invert_arg = False
+    to_np = invert_arg = False  # whether `func` takes numpy arrays, and the targets first
     def reset(self) -> None: self.preds, self.targs = [], []
     def accumulate(self, learn: Any) -> None: self.add(*a_pair(self.name, learn))
     def add(self, pred: Tensor, targ: Tensor) -> None:
@@ -480,8 +480,8 @@ class AccumMetric(CollectMetric):
 def _taken(metric: Any, pred: Tensor, targ: Tensor) -> tuple[Tensor, Tensor]:
     "Scores as the function of a `SklearnMetric` takes them, and the targets that belong to them"
     pred = _not_half(pred)
-    if pred.ndim == targ.ndim + 1: pred = pred.movedim(metric.axis, 1)
-    if pred.ndim == targ.ndim + 1 and pred.shape[1] == 1: pred = pred.squeeze(1)
+    if pred.ndim == targ.ndim + 1: pred = pred.movedim(metric.axis, 1)                  # classes to dimension 1
+    if pred.ndim == targ.ndim + 1 and pred.shape[1] == 1: pred = pred.squeeze(1)        # a single score
     has_classes = pred.ndim == targ.ndim + 1
     if metric.takes == 'labels': pred = as_labels(pred, has_classes, metric.thresh, metric.name)
     if metric.takes == 'probabilities': pred = as_probabilities(pred, has_classes)
