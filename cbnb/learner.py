@@ -784,7 +784,7 @@ class Evaluates:
         ds_idx: int = 1,     # which of the loaders
         dl: Any = None,      # a loader to use instead
         cbs: Any = None,     # callbacks for its length
-    ) -> list[float] | None:   # the loss and the metrics; None without a `Recorder`
+    ) -> list[float] | Any:   # the loss and the metrics; None without a `Recorder`
         """Loss and metrics on a loader
 
         Args:
