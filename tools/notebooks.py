@@ -60,7 +60,8 @@ def by_imports(paths: list[Path]) -> list[Path]:
     """`paths` with each after those of them whose modules it imports; otherwise as they come."""
     texts = {path: "\n".join(cell.source for cell in read(path).cells if "export" in " ".join(directives(cell))) for path in paths}
     modules = {path: f"{LIB.name}.{'.'.join(path.relative_to(NBS).with_suffix('').parts)}" for path in paths}
-    before = {path: {p for p, name in modules.items() if p != path and f"from {name} import" in texts[path]} for path in paths}
+    # lists, not sets: the order must be the same in each process
+    before = {path: [p for p, name in modules.items() if p != path and f"from {name} import" in texts[path]] for path in paths}
     return list(TopologicalSorter(before).static_order())
 
 
