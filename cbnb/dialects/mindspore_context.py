@@ -120,7 +120,7 @@ class RunContext:
         self._args, self._training = original_args, training
         self._stop, self.validates = False, True
 
-    def original_args(self) -> dict:
+    def original_args(self) -> Any:
         "The live dictionary, the same each time"
         return self._args
 
