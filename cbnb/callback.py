@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['PURPOSES', 'Reading', 'Forwarding', 'shadows', 'warn_shadow', 'Configured', 'arguments', 'brief', 'HandlesEvents',
-           'Callback', 'KeepsLists', 'DispatchesEvents', 'comparable', 'wrapped', 'made_by', 'settings', 'class_of',
-           'FindsCallbacks', 'NamesCallbacks', 'early_names', 'InsertsCallbacks', 'RemovesCallbacks', 'AddsCallbacks',
-           'CallbackList', 'CbList']
+           'HasState', 'Callback', 'KeepsLists', 'DispatchesEvents', 'comparable', 'wrapped', 'made_by', 'settings',
+           'class_of', 'FindsCallbacks', 'NamesCallbacks', 'early_names', 'InsertsCallbacks', 'RemovesCallbacks',
+           'AddsCallbacks', 'CallbackList', 'CbList']
 
 # %% ../nbs/01_callback.ipynb #86cd5eb9
 import functools
@@ -22,6 +22,7 @@ from typing import Any, Self
 
 # %% ../nbs/01_callback.ipynb #ebd17c7c
 from .basics.arguments import nearest
+from .basics.plain import put_state, state_of
 from .basics.notices import user_level
 from .basics.text import snake_name
 from .events import (  # noqa: F401 (those that are not used here may be imported from here)
@@ -247,8 +248,33 @@ def _take_events(cls: type) -> None:
             if name in vars(base) and getattr(cls, name) is getattr(Events, name):
                 setattr(cls, name, vars(base)[name])
 
+# %% ../nbs/01_callback.ipynb #02d5bc94
+class HasState:
+    "What a checkpoint stores of a callback"
+    learn: Any
+    no_state: tuple[str, ...] = ()     # attributes that a checkpoint does not store
+
+    def state_dict(self) -> dict[str, Any]:
+        "The attributes that are plain data; tensors are not copied"
+        return state_of(self, _theirs(self.learn), ('learn', '_made_with', '_shadows', 'wraps', *self.no_state))
+
+    def load_state_dict(self,
+        state: dict[str, Any],    # of `state_dict`, perhaps from another process
+    ) -> None:
+        """Take over what another callback of this class knew
+
+        Args:
+            state: of `state_dict`, perhaps from another process
+        """
+        put_state(self, state)
+
+def _theirs(learn: Any) -> list[Any]:
+    "Objects that callbacks refer to and do not own"
+    held = vars(learn).values() if hasattr(learn, '__dict__') else ()
+    return [learn, *held]
+
 # %% ../nbs/01_callback.ipynb #e235d401
-class Callback(Configured, Forwarding, HandlesEvents):
+class Callback(Configured, Forwarding, HandlesEvents, HasState):
     """Handles the events that it defines as methods, and reads what it lacks from its learner
 
     Args:

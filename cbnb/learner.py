@@ -106,7 +106,7 @@ class Loop:
     "The training loop: epochs, and in each of them training and validation"
     def _do_epochs(self) -> None:
         __tracebackhide__ = True
-        for self.epoch in range(self.start_epoch, self.n_epoch):
+        for self.epoch in range(max(self.epoch, self.start_epoch), self.n_epoch):
             self._guard(EPOCH, CancelEpochException, self._do_epoch)
 
     def _do_epoch(self) -> None:
@@ -697,6 +697,7 @@ class Fits:
         reset_opt: bool = False,            # begin with a new optimizer
         start_epoch: int = 0,               # go on from here, as if the epochs before had been trained
         valid_every: int | list[int] = 1,   # validate each so many epochs, or after those listed
+        resume: Any = False,                # True: continue from the newest checkpoint; or its path
     ) -> None:
         """Train for `n_epoch` epochs
 
@@ -708,6 +709,7 @@ class Fits:
             reset_opt: begin with a new optimizer
             start_epoch: go on from here, as if the epochs before had been trained
             valid_every: validate each so many epochs, or after those listed
+            resume: True: continue from the newest checkpoint; or its path
 
         Raises:
             ValueError: start_epoch={start_epoch} is after n_epoch={n_epoch}
@@ -716,12 +718,14 @@ class Fits:
         n_epoch, start_epoch = as_count(n_epoch, 'n_epoch', 1), as_count(start_epoch, 'start_epoch', 0)
         if start_epoch > n_epoch: raise ValueError(f'start_epoch={start_epoch} is after n_epoch={n_epoch}')
         check_valid_every(valid_every)
+        if resume is not False: cbs = self._resuming(resume, cbs)     # of `callbacks/checkpoints`
         file = vars(self).pop('_loaded_from', None)
         if file and start_epoch: print(
             f'going on from epoch {start_epoch} with {file}: random state and data order are not in the '
             'file, so the numbers will differ slightly from those of a fit without a break')
         with self._run('fit', cbs):
             self.n_epoch, self.start_epoch, self.valid_every = n_epoch, start_epoch, valid_every
+            self.epoch = start_epoch
             self._prepare_opt(lr, wd, reset_opt)
             self._fit_level()
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SaveModelCallback', 'write_whole', 'sweep_drafts', 'as_loadable', 'read_file', 'plain_name', 'renamed', 'read_note',
-           'SaveModel', 'load_learner']
+           'name_in', 'SaveModel', 'load_learner']
 
 # %% ../../nbs/callbacks/saving.ipynb #07bd0814
 import contextlib
@@ -314,7 +314,7 @@ def load(self: Learner,
     """
     path, had, why_not = self.model_file(file), self.opt, None
     weights, opt_state = _parts(path, 'cpu' if device is None else device, with_opt)
-    weights = renamed(weights, _name_in(self.model))
+    weights = renamed(weights, name_in(self.model))
     with interrupts_wait():
         before = {k: _copied(v) for k, v in self.model.state_dict().items()}
         try:
@@ -359,8 +359,12 @@ def _malformed(what: str) -> str:
     return (f"the optimizer's state{what} is malformed, so nothing was loaded: "
             'load(..., with_opt=False) loads the weights alone')
 
-def _name_in(model: nn.Module) -> Callable[[str], str]:
-    "How a parameter, buffer or module of a file is called in a model, which may be compiled"
+def name_in(model: nn.Module) -> Callable[[str], str]:
+    """How a parameter, buffer or module of a file is called in a model, which may be compiled
+
+    Args:
+        model
+    """
     names = [*model.state_dict(), *(name for name, _ in model.named_modules())]
     here = {plain_name(name): name for name in names}
     return lambda name: here.get(plain_name(name), plain_name(name))
