@@ -5,14 +5,13 @@
 # %% auto #0
 __all__ = ['LOOP_STATE', 'Guards', 'OneBatch', 'Loop', 'Modes', 'Phases', 'LoopState', 'TellsWhere', 'TrainEvalCallback',
            'HasData', 'HasModel', 'HasSteps', 'as_list', 'is_a', 'HasCallbacks', 'LendsCallbacks', 'Runs',
-           'HasOptimizer', 'checked_lr', 'PreparesOptimizer', 'FitInterrupted', 'Fits', 'check_valid_every',
-           'Evaluates', 'Freezes', 'layer_rows', 'Summary', 'Summarizes', 'Shows', 'Learner']
+           'HasOptimizer', 'PreparesOptimizer', 'FitInterrupted', 'Fits', 'check_valid_every', 'Evaluates', 'Freezes',
+           'Shows', 'Learner']
 
 # %% ../nbs/07_learner.ipynb #e7a9e412
 import functools
-import html
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -22,21 +21,23 @@ import torch
 from torch import Tensor, nn
 
 # %% ../nbs/07_learner.ipynb #1b68a96b
-from .basics.arguments import as_count, hinted, as_positive, recommended
-from .basics.text import number, plural, text_table
+from .basics.arguments import as_count, as_positive, hinted
+from .basics.configured import brief
+from .basics.text import html_row, number, plural
 from .events import (
     BATCH_EVENTS, CancelBackwardException, CancelBatchException, CancelEpochException,
     CancelException, CancelFitException, CancelStepException, CancelTrainException,
     CancelValidException, EPOCH, FIT, Level, TRAIN, VALIDATE, event, loop_lines, not_honoured)
-from .callback import Callback, CallbackList, CbList, brief
-from .basics.loaders import independent_loader, as_loader, first_batch, n_batches
+from .callback import Callback, CallbackList, CbList
+from .basics.loaders import as_loader, independent_loader, n_batches
 from .data import as_dls, split_batch
 from .basics.nested import is_empty, to_device
-from .basics.random_state import save_rng
 from .metrics import as_metrics
+from .basics.lent_names import HyperNames, lend_names
+from .basics.param_groups import (
+    freeze_groups, norm_params, noted_hypers, save_hypers, set_hyper, spread_lrs)
 from .optim import (
-    HyperNames, belongs_to, freeze_groups, lend_names, make_opt, needs_closure, norm_params,
-    noted_hypers, one_group, save_hypers, set_hyper, shares_params, spread_lrs)
+    belongs_to, checked_lr, make_opt, needs_closure, one_group, shares_params)
 from .step import (
     CallStep, ModelLossStep, Step, _warn, as_step, computes_loss, modules_of)
 from .undo import UndoStack, interrupts_act, interrupts_wait
@@ -612,32 +613,6 @@ class HasOptimizer:
             for m in modules_of(part.model):
                 for p in m.parameters(recurse=False): p.grad = None
 
-# %% ../nbs/07_learner.ipynb #ad113d2e
-def checked_lr(
-    lr: Any,         # as given to the learner
-    opt_func: Any,   # may carry a rate of its own: `partial(SGD, lr=0.1)`, or an optimizer
-) -> Any:
-    """The learning rate to use; an error if two different ones were given
-
-    Args:
-        lr: as given to the learner
-        opt_func: may carry a rate of its own: `partial(SGD, lr=0.1)`, or an optimizer
-
-    Raises:
-        ValueError: the learning rate is given twice: lr={lr}, and {theirs} in opt_func
-    """
-    if hasattr(lr, 'tolist'): lr = lr.tolist()
-    lr = recommended(lr)
-    if not isinstance(lr, (slice, list, tuple)): as_positive(lr)
-    theirs = None
-    if isinstance(opt_func, functools.partial): theirs = opt_func.keywords.get('lr')
-    elif hasattr(opt_func, 'param_groups'):
-        rates = [g['lr'] for g in opt_func.param_groups]
-        theirs = rates[0] if all(r == rates[0] for r in rates) else rates
-    if theirs is None or lr == theirs: return lr
-    if lr == 1e-3: return theirs                # the learner's default gives way
-    raise ValueError(f'the learning rate is given twice: lr={lr!r}, and {theirs!r} in opt_func')
-
 # %% ../nbs/07_learner.ipynb #a6f3d626
 class PreparesOptimizer(HasOptimizer):
     "An optimizer over this model's parameters, with the rates of a fit until it ends"
@@ -845,94 +820,6 @@ class Freezes:
         "Train all groups"
         self.freeze_to(0)
 
-# %% ../nbs/07_learner.ipynb #21a143ce
-def layer_rows(
-    model: nn.Module,
-    run: Callable[[], Any],             # passes a batch through the model
-) -> list[tuple[str, str, str, str]]:   # name, output shape, number of parameters, trainable
-    """The output and the number of parameters of each layer without sublayers
-
-    Args:
-        model
-        run: passes a batch through the model
-
-    Returns:
-        name, output shape, number of parameters, trainable
-    """
-    rows = []
-    def note(name: str, layer: nn.Module, out: Any) -> None:
-        shape = ' x '.join(map(str, out.shape)) if isinstance(out, Tensor) else type(out).__name__
-        count = sum(p.numel() for p in layer.parameters())
-        trainable = 'yes' if any(p.requires_grad for p in layer.parameters()) else ''
-        rows.append((f'{name} {type(layer).__name__}', shape, f'{count:,}', trainable))
-    with UndoStack() as undo:
-        for name, layer in model.named_modules():
-            if next(layer.children(), None) is not None: continue
-            hook = lambda m, _, out, name=name: note(name, m, out)
-            with interrupts_wait(): undo.callback(layer.register_forward_hook(hook).remove)
-        with interrupts_act(): run()
-    return rows
-
-# %% ../nbs/07_learner.ipynb #b7d4f0a3
-class Summary(str):
-    "The text of a summary, which a notebook shows as a table"
-    headings = ('layer', 'output', 'parameters', 'trainable')
-    rows, notes = (), ()     # of the table, and the lines below it
-
-    def __new__(cls,
-        rows: list[tuple[str, ...]],   # as `layer_rows` gives them
-        notes: list[str],              # lines below the table
-    ):
-        self = super().__new__(cls, '\n'.join([*text_table([cls.headings, *rows]), '', *notes]))
-        self.rows, self.notes = rows, notes
-        return self
-
-    def __getnewargs__(self) -> tuple: return self.rows, self.notes
-    def __repr__(self) -> str: return str(self)
-
-    def _repr_html_(self) -> str:
-        sides = 'left', 'left', 'right', 'left'
-        body = ''.join(_html_row('td', row, sides) for row in self.rows)
-        below = '<br>'.join(map(html.escape, self.notes))
-        return (f'<table><thead>{_html_row("th", self.headings, sides)}</thead><tbody>{body}</tbody></table>'
-                f'<p>{below}</p>')
-
-def _html_row(tag: str, cells: Iterable[str], sides: Iterable[str]) -> str:
-    return '<tr>' + ''.join(f'<{tag} style="text-align:{side}">{html.escape(cell)}</{tag}>'
-                            for side, cell in zip(sides, cells)) + '</tr>'
-
-# %% ../nbs/07_learner.ipynb #be4cf418
-class Summarizes:
-    "The layers of the model"
-    def summary(self) -> 'Summary':
-        "The layers with output shapes and parameter counts, from one training batch; changes nothing"
-        modes = {m: m.training for m in self.model.modules()}
-        with interrupts_wait(), torch.no_grad(), self._for_now('purpose', 'validate'):
-            restore = save_rng()               # the model may draw, too
-            try:                               # hooks of a fit under way do not look at this
-                self.to_dls_device()
-                self.model.eval()
-                rows = layer_rows(self.model, self._try_batch)
-            finally:
-                for m, on in modes.items(): m.training = on
-                restore()
-        sizes = [(p.numel(), p.requires_grad) for p in self.model.parameters()]
-        total, trainable = sum(n for n, _ in sizes), sum(n for n, on in sizes if on)
-        by_order = sorted(self.cbs, key=lambda cb: cb.order)
-        return Summary(rows, [f'{total:,} parameters, {trainable:,} of them trainable',
-                              f'optimizer {_name(self.opt_func)}, loss {_name(self.loss_func)}',
-                              f'callbacks {", ".join(map(str, by_order))}'])
-
-    def _try_batch(self) -> None:
-        xb, _ = self._split(first_batch(self.dls.train))
-        by_name = isinstance(self.train_step, ModelLossStep) and not isinstance(xb, Mapping)
-        if by_name and isinstance(xb[0], Mapping): [xb] = xb
-        self.model(**xb) if isinstance(xb, Mapping) else self.model(*xb)
-
-def _name(f: Any) -> str:
-    if isinstance(f, torch.optim.Optimizer): return type(f).__name__
-    return getattr(f, '__name__', None) or str(f)
-
 # %% ../nbs/07_learner.ipynb #db9c2e9b
 class Shows:
     "A line for the prompt, and a table for a notebook"
@@ -951,7 +838,7 @@ class Shows:
             brief(self._any_opt()), f'lr={self.lr}', *wd], metrics=[m.name for m in self.metrics],
             callbacks=map(repr, self.cbs), trained=[plural(self._n_trained(), 'epoch'), *values])
         lines = ((name, ', '.join(words)) for name, words in rows.items())
-        body = ''.join(_html_row('td', line, ('left', 'left')) for line in lines if line[1])
+        body = ''.join(html_row('td', line, ('left', 'left')) for line in lines if line[1])
         return f'<table><tbody>{body}</tbody></table>'
 
     def _model_words(self) -> list[str]:
@@ -973,7 +860,7 @@ _INNER = frozenset(['callbacks', 'cbs_changed', 'default_callbacks', 'stopped_wh
 # %% ../nbs/07_learner.ipynb #7d66f410
 class Learner(Guards, OneBatch, Loop, Phases, LoopState, TellsWhere,
               HasData, HasModel, HasSteps, HasCallbacks, LendsCallbacks,
-              Runs, PreparesOptimizer, Fits, Evaluates, Freezes, Summarizes, Shows):
+              Runs, PreparesOptimizer, Fits, Evaluates, Freezes, Shows):
     """Data, model, loss and optimizer, and the callbacks that watch and change their training
 
     Args:

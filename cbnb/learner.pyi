@@ -5,26 +5,28 @@ from contextlib import AbstractContextManager
 from cbnb.lr.finder import LRFind
 from cbnb.recorder import Recorder
 from collections.abc import Sequence
-__all__ = ['LOOP_STATE', 'Guards', 'OneBatch', 'Loop', 'Modes', 'Phases', 'LoopState', 'TellsWhere', 'TrainEvalCallback', 'HasData', 'HasModel', 'HasSteps', 'as_list', 'is_a', 'HasCallbacks', 'LendsCallbacks', 'Runs', 'HasOptimizer', 'checked_lr', 'PreparesOptimizer', 'FitInterrupted', 'Fits', 'check_valid_every', 'Evaluates', 'Freezes', 'layer_rows', 'Summary', 'Summarizes', 'Shows', 'Learner']
+from cbnb.display.summary import Summary
+__all__ = ['LOOP_STATE', 'Guards', 'OneBatch', 'Loop', 'Modes', 'Phases', 'LoopState', 'TellsWhere', 'TrainEvalCallback', 'HasData', 'HasModel', 'HasSteps', 'as_list', 'is_a', 'HasCallbacks', 'LendsCallbacks', 'Runs', 'HasOptimizer', 'PreparesOptimizer', 'FitInterrupted', 'Fits', 'check_valid_every', 'Evaluates', 'Freezes', 'Shows', 'Learner']
 import functools
-import html
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 import torch
 from torch import Tensor, nn
-from .basics.arguments import as_count as as_count, hinted as hinted, as_positive as as_positive, recommended as recommended
-from .basics.text import number as number, plural as plural, text_table as text_table
+from .basics.arguments import as_count as as_count, as_positive as as_positive, hinted as hinted
+from .basics.configured import brief as brief
+from .basics.text import html_row as html_row, number as number, plural as plural
 from .events import BATCH_EVENTS as BATCH_EVENTS, CancelBackwardException as CancelBackwardException, CancelBatchException as CancelBatchException, CancelEpochException as CancelEpochException, CancelException as CancelException, CancelFitException as CancelFitException, CancelStepException as CancelStepException, CancelTrainException as CancelTrainException, CancelValidException as CancelValidException, EPOCH as EPOCH, FIT as FIT, Level as Level, TRAIN as TRAIN, VALIDATE as VALIDATE, event as event, loop_lines as loop_lines, not_honoured as not_honoured
-from .callback import Callback as Callback, CallbackList as CallbackList, CbList as CbList, brief as brief
-from .basics.loaders import independent_loader as independent_loader, as_loader as as_loader, first_batch as first_batch, n_batches as n_batches
+from .callback import Callback as Callback, CallbackList as CallbackList, CbList as CbList
+from .basics.loaders import as_loader as as_loader, independent_loader as independent_loader, n_batches as n_batches
 from .data import as_dls as as_dls, split_batch as split_batch
 from .basics.nested import is_empty as is_empty, to_device as to_device
-from .basics.random_state import save_rng as save_rng
 from .metrics import as_metrics as as_metrics
-from .optim import HyperNames as HyperNames, belongs_to as belongs_to, freeze_groups as freeze_groups, lend_names as lend_names, make_opt as make_opt, needs_closure as needs_closure, norm_params as norm_params, noted_hypers as noted_hypers, one_group as one_group, save_hypers as save_hypers, set_hyper as set_hyper, shares_params as shares_params, spread_lrs as spread_lrs
+from .basics.lent_names import HyperNames as HyperNames, lend_names as lend_names
+from .basics.param_groups import freeze_groups as freeze_groups, norm_params as norm_params, noted_hypers as noted_hypers, save_hypers as save_hypers, set_hyper as set_hyper, spread_lrs as spread_lrs
+from .optim import belongs_to as belongs_to, checked_lr as checked_lr, make_opt as make_opt, needs_closure as needs_closure, one_group as one_group, shares_params as shares_params
 from .step import CallStep as CallStep, ModelLossStep as ModelLossStep, Step as Step, _warn as _warn, as_step as as_step, computes_loss as computes_loss, modules_of as modules_of
 from .undo import UndoStack as UndoStack, interrupts_act as interrupts_act, interrupts_wait as interrupts_wait
 class Guards:
@@ -139,7 +141,6 @@ class HasOptimizer:
     lr: Any
     wd: float | None
     moms: tuple[float, ...]
-def checked_lr(lr: Any, opt_func: Any) -> Any: ...
 class PreparesOptimizer(HasOptimizer):
     ...
 class FitInterrupted(KeyboardInterrupt):
@@ -159,18 +160,6 @@ class Freezes:
     def freeze_to(self, n: int, train_bn: bool=True) -> None: ...
     def freeze(self) -> None: ...
     def unfreeze(self) -> None: ...
-def layer_rows(model: nn.Module, run: Callable[[], Any]) -> list[tuple[str, str, str, str]]: ...
-class Summary(str):
-    headings: Any
-    rows: Any
-    notes: Any
-    def __new__(cls, rows: list[tuple[str, ...]], notes: list[str]): ...
-    def __getnewargs__(self) -> tuple: ...
-    def __repr__(self) -> str: ...
-def _html_row(tag: str, cells: Iterable[str], sides: Iterable[str]) -> str: ...
-class Summarizes:
-    def summary(self) -> 'Summary': ...
-def _name(f: Any) -> str: ...
 class Shows:
     def __repr__(self) -> str: ...
     def __dir__(self) -> list[str]: ...
@@ -221,7 +210,6 @@ class Learner:
     def freeze_to(self, n: int, train_bn: bool=True) -> None: ...
     def freeze(self) -> None: ...
     def unfreeze(self) -> None: ...
-    def summary(self) -> 'Summary': ...
     def __repr__(self) -> str: ...
     def __dir__(self) -> list[str]: ...
     @contextmanager
@@ -237,6 +225,7 @@ class Learner:
     def __getstate__(self) -> dict[str, Any]: ...
     nan_batch: Any
     def no_bar(self) -> AbstractContextManager[Learner]: ...
+    def summary(self) -> Summary: ...
     def lr_find(self, start_lr: Any=1e-07, end_lr: Any=10, num_it: int=100, stop_div: bool=True, show_plot: bool=True, suggest_funcs: Any=..., cbs: Any=None, n_epoch: float | None=None, trials: bool | float | int=False) -> LRFind: ...
     smooth_loss: Tensor
     recorder: Recorder

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 # %% ../nbs/06_step.ipynb #025688d6
 from .basics.arguments import is_number
 from .basics.notices import user_level
-from .optim import MultiOptimizer
+from .basics.multi_optimizer import MultiOptimizer
 from .undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../nbs/06_step.ipynb #739fb3a6
