@@ -232,6 +232,16 @@ _glosses = ''.join(f'\n- `{name}`: {getattr(Events, name).__doc__}' for name in 
 _summary, _args, _more = inspect.cleandoc(Callback.__doc__ or '').partition('\n\nArgs:')
 Callback.__doc__ = f'{_summary}\n\nThe events, in the order of the loop:\n{_glosses}{_args}{_more}'
 
+# %% ../nbs/01_callback.ipynb #3be0aef9
+class _Table(dict):
+    "event name -> [(callback, method)], found when first asked for"
+    def __init__(self, find: Callable[[str], list]): self.find = find
+    def __missing__(self, event_name: str) -> list:
+        if event_name not in EVENTS:
+            raise ValueError(f'no event is called {event_name!r}{did_you_mean(event_name)}')
+        found = self[event_name] = self.find(event_name)
+        return found
+
 # %% ../nbs/01_callback.ipynb #23393a0b
 class KeepsLists:
     """The callbacks of a learner, and a ready list of them for each event, phase and purpose
@@ -277,15 +287,6 @@ class KeepsLists:
     def _find(self, training: bool, purpose: str, event_name: str) -> list:
         return [(cb, cb.method(event_name)) for cb in self.ordered(event_name)
                 if cb.wants(event_name, training, purpose)]
-
-class _Table(dict):
-    "event name -> [(callback, method)], found when first asked for"
-    def __init__(self, find: Callable[[str], list]): self.find = find
-    def __missing__(self, event_name: str) -> list:
-        if event_name not in EVENTS:
-            raise ValueError(f'no event is called {event_name!r}{did_you_mean(event_name)}')
-        found = self[event_name] = self.find(event_name)
-        return found
 
 # %% ../nbs/01_callback.ipynb #8c1a53ca
 class DispatchesEvents(KeepsLists):
