@@ -16,6 +16,7 @@ from torch import nn
 
 import cbnb.all as cbnb
 from cbnb import callback as base
+from cbnb.basics import configured
 from cbnb.basics.arguments import hinted, nearest, unknown_argument
 from helpers import EVENTS, IN_BATCH, RUN_EVENTS, Line, RaiseIn, ab, line_learner, listener, noting
 
@@ -971,7 +972,7 @@ def test_what_cannot_be_looked_into_is_equal_to_itself_only():
     ],
 )
 def test_a_brief_text(value, text):
-    assert base.brief(value) == text
+    assert configured.brief(value) == text
 
 
 def test_a_repr_shows_the_first_argument_and_what_is_not_the_default():

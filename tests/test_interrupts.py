@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
-from cbnb.learner import layer_rows
+from cbnb.display.summary import layer_rows
 from cbnb.step import noting_gradients
 from cbnb.undo import UndoStack, interrupts_act, interrupts_wait
 from helpers import Line, line_learner

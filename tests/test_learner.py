@@ -12,7 +12,8 @@ from torch import nn
 import cbnb
 from cbnb import callback as base
 from cbnb.basics.arguments import as_count
-from cbnb.learner import as_list, check_valid_every, checked_lr, is_a
+from cbnb.learner import as_list, check_valid_every, is_a
+from cbnb.optim import checked_lr
 from cbnb.step import _split_step_result, as_loss, as_step, computes_loss, depends_on, loss_and_pred
 from helpers import Line, ab, line_batches, line_learner
 

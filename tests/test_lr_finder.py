@@ -17,9 +17,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb
+from cbnb.basics.param_groups import total_norm
 from cbnb.lr.finder import Planned, UpdateNorms, bad_items, checked_trials, diverged, geometric, in_words, planned_run, trial_plan
 from cbnb.lr.rules import RULES, falls_surely
-from cbnb.optim import total_norm
 from helpers import RaiseIn, line_batches, line_learner, noting, seed
 
 

@@ -13,28 +13,21 @@ from torch import nn
 
 import cbnb.all as cbnb
 from cbnb.basics.arguments import as_positive, as_python
-from cbnb.optim import (
-    HyperNames,
-    Hypers,
-    MultiOptimizer,
-    belongs_to,
+from cbnb.basics.lent_names import HyperNames, Hypers, lend_names, with_names
+from cbnb.basics.multi_optimizer import MultiOptimizer
+from cbnb.basics.param_groups import (
     freeze_groups,
     get_hyper,
     hyper_key,
     known_hypers,
-    lend_names,
-    make_opt,
-    needs_closure,
     norm_params,
     noted_hypers,
-    param_groups,
     save_hypers,
     set_hyper,
-    shares_params,
     spread_lrs,
-    with_names,
     write_hyper,
 )
+from cbnb.optim import belongs_to, make_opt, needs_closure, param_groups, shares_params
 from helpers import line_learner
 
 

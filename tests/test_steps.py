@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 import cbnb
+from cbnb.basics.multi_optimizer import MultiOptimizer
+from cbnb.basics.param_groups import get_hyper, hyper_key, known_hypers
 from cbnb.callbacks.steps import FTRL, ClipStep, ClosureStep, EvalStep, MultiLossStep, TrainStep
-from cbnb.optim import MultiOptimizer, get_hyper, hyper_key, known_hypers
 from cbnb.undo import UndoStack
 from helpers import Line, ab, exact, line_batches, line_learner, noting, same_bits, seed
 

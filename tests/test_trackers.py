@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import cbnb
+import cbnb.names.fastai as names
 from cbnb.callbacks.saving import read_note
 from cbnb.callbacks.trackers import RateFactor, as_comparison, direction, lower_is_better, sets_lr
 from helpers import CANCELS, RaiseIn, ab, line_batches, line_learner, same_bits
@@ -570,8 +571,8 @@ def test_rerunning_the_cell():
 
 
 def test_aliases_and_names():
-    assert cbnb.callbacks.trackers.EarlyStoppingCallback is cbnb.EarlyStopping and cbnb.callbacks.saving.SaveModelCallback is cbnb.SaveModel
-    assert cbnb.callbacks.trackers.TrackerCallback is cbnb.Tracker
+    assert names.EarlyStoppingCallback is cbnb.EarlyStopping and names.SaveModelCallback is cbnb.SaveModel
+    assert names.TrackerCallback is cbnb.Tracker
     assert [cls().name for cls in (cbnb.EarlyStopping, cbnb.ReduceLROnPlateau, cbnb.SaveModel)] == [
         "early_stopping",
         "reduce_lr_on_plateau",

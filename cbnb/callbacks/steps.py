@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from ..data import split_batch
 from ..learner import Learner
 from ..step import Step, as_loss, call_on_batch, modules_of
-from ..optim import MultiOptimizer
+from ..basics.multi_optimizer import MultiOptimizer
 from ..basics.arguments import as_positive
 
 # %% ../../nbs/callbacks/steps.ipynb #5fc23e38

@@ -31,7 +31,8 @@ from ..step import as_loss
 from ..metrics import Metric
 from ..basics.arguments import as_number
 from ..basics.text import distinct
-from ..optim import LentNames, get_hyper, lend_names, set_hyper
+from ..basics.lent_names import LentNames, lend_names
+from ..basics.param_groups import get_hyper, set_hyper
 from ..recorder import PhaseMetrics, Recorder
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #ab6485fa

@@ -19,7 +19,7 @@ from .fastai_v1_slots import LearnerCallback
 from ..learner import Learner, as_list
 from ..basics.arguments import as_count
 from ..lr.finder import LRFind, geometric
-from ..optim import hyper_key, set_hyper, spread_lrs
+from ..basics.param_groups import hyper_key, set_hyper, spread_lrs
 from ..schedule import SchedCos, SchedExp, SchedLin, SchedNo, SchedPoly
 from ..snapshot import snapshot
 

@@ -35,7 +35,8 @@ from ..step import CallStep
 from ..learner import Learner
 from ..basics.arguments import as_count
 from ..metrics import Metric as NativeMetric
-from ..optim import MultiOptimizer, one_group
+from ..basics.multi_optimizer import MultiOptimizer
+from ..optim import one_group
 from ..recorder import History as RunHistory, Recorder
 from ..callbacks.steps import TrainStep, above_zero
 

@@ -24,7 +24,7 @@ from ..callbacks.saving import as_loadable, read_file, write_whole
 from ..callbacks.stopping import all_finite
 from .mindspore_context import OLD_NAMES, Callback, Params, RunContext
 from ..basics.arguments import as_count, as_positive
-from ..optim import get_hyper, set_hyper
+from ..basics.param_groups import get_hyper, set_hyper
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #369414b0
 class StepInEpoch(Callback):

@@ -28,7 +28,9 @@ from .detect import Adapter
 from ..learner import Learner
 from ..step import Step
 from ..basics.text import distinct
-from ..optim import LentNames, MultiOptimizer, get_hyper, lend_names, set_hyper
+from ..basics.lent_names import LentNames, lend_names
+from ..basics.multi_optimizer import MultiOptimizer
+from ..basics.param_groups import get_hyper, set_hyper
 from ..recorder import PhaseMetrics, Recorder
 from ..undo import UndoStack
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ..basics.arguments import as_positive
 from ..callback import Callback
 from ..events import CancelFitException
-from ..optim import hyper_key, save_hypers, write_hyper
+from ..basics.param_groups import hyper_key, save_hypers, write_hyper
 
 # %% ../../nbs/display/steering.ipynb #9fecbe4d
 class _Scales(Callback):

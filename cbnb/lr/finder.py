@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/lr/finder.ipynb #3eb8e9fd
-from ..optim import total_norm, MultiOptimizer, get_hyper, hyper_key, set_hyper, spread_lrs
+from ..basics.param_groups import total_norm, get_hyper, hyper_key, set_hyper, spread_lrs
+from ..basics.multi_optimizer import MultiOptimizer
 from ..callback import Callback
 from ..events import CancelFitException, CancelTrainException, CancelValidException
 from ..basics.arguments import hinted, as_count, as_positive

@@ -12,7 +12,8 @@ from numbers import Real
 from typing import Any, NamedTuple
 import torch
 from torch import Tensor
-from ..optim import total_norm as total_norm, MultiOptimizer as MultiOptimizer, get_hyper as get_hyper, hyper_key as hyper_key, set_hyper as set_hyper, spread_lrs as spread_lrs
+from ..basics.param_groups import total_norm as total_norm, get_hyper as get_hyper, hyper_key as hyper_key, set_hyper as set_hyper, spread_lrs as spread_lrs
+from ..basics.multi_optimizer import MultiOptimizer as MultiOptimizer
 from ..callback import Callback as Callback
 from ..events import CancelFitException as CancelFitException, CancelTrainException as CancelTrainException, CancelValidException as CancelValidException
 from ..basics.arguments import hinted as hinted, as_count as as_count, as_positive as as_positive
