@@ -737,7 +737,8 @@ def test_the_frames_of_the_loop_are_hidden_in_ipython():
     with capture_output() as shown:
         result = shell.run_cell("learn.fit_one_cycle(1)")
     text = re.sub(r"\x1b\[[0-9;]*m", "", shown.stdout)
-    assert isinstance(result.error_in_exec, RuntimeError) and "RuntimeError: mat1 and mat2 shapes cannot be multiplied" in text
+    assert isinstance(result.error_in_exec, RuntimeError)
+    assert re.search(r"RuntimeError: (addmm: )?mat1 and mat2 shapes cannot be multiplied", text)  # torch 2.15 names the function
     for hidden in ("_guard", "_do_epoch", "_do_train", "_all_batches", "one_batch", "_fit_level", "Step.predict", "hinted"):
         assert f"{hidden}(" not in text, hidden
     assert "learn.fit_one_cycle(1)" in text and "F.linear" in text

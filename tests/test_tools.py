@@ -6,6 +6,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+import check
 import docs
 import docs_api
 import mutants
@@ -51,6 +52,21 @@ def test_every_cell_runs_in_a_kernel_and_a_failure_is_located(tmp_path):
         nbformat.write(new_notebook(cells=[new_markdown_cell("text"), ran("x = 1\nx / 0")]), path)
         with pytest.raises(notebooks.CellFailed, match=r"(?s)some.ipynb, cell 2:.*2 \| x / 0.*ZeroDivisionError"):
             notebooks.execute(path)
+
+
+def test_an_export_without_its_last_steps_is_told_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(check, "ROOT", tmp_path)
+    here, fresh = tmp_path / "here", tmp_path / "fresh"
+    for folder, text in ((here, "short"), (fresh, "with parameters")):
+        folder.mkdir()
+        (folder / "a.py").write_text(text)
+        (folder / "a.pyi").write_text("stub")
+    plain = check.modules_in(here)
+    assert check.export_differences(fresh, fresh, plain) == []
+    assert check.export_differences(here, fresh, plain) == [check.PLAIN]
+    (here / "a.py").write_text("edited")
+    (found,) = check.export_differences(here, fresh, plain)
+    assert found.startswith("here/a.py: differs") and "-edited" in found
 
 
 def test_readme_shows_figures_tables_and_text():

@@ -17,6 +17,7 @@ from readme import Readme
 from stubs import write_stubs
 
 _SHOWN_LINES = 20
+PLAIN = f"{LIB.name}/ is as `nbdev_export` alone leaves it, without parameters in the docstrings: `make export` writes these, too"
 
 
 def is_committed(relative: Path) -> bool:
@@ -48,15 +49,22 @@ def copy_files(source: Path, target: Path) -> None:
             path.write_bytes(content)
 
 
-def fresh_copy(folder: Path) -> None:
-    """A project in `folder` with the same notebooks, exported and cleaned from scratch."""
+def modules_in(folder: Path) -> dict[Path, bytes]:
+    """The files of `folder` that nbdev writes."""
+    return {relative: content for relative, content in files_in(folder).items() if relative.suffix == ".py"}
+
+
+def fresh_copy(folder: Path) -> dict[Path, bytes]:
+    """A project in `folder` with the same notebooks, exported and cleaned from scratch; returns the modules without their last steps."""
     shutil.copy(ROOT / "settings.ini", folder)
     copy_files(NBS, folder / NBS.name)
     copy_files(LIB, folder / LIB.name)
     nbdev("nbdev_export", folder)
+    plain = modules_in(folder / LIB.name)
     write_docs(folder / LIB.name)
     write_stubs(folder / LIB.name)
     nbdev("nbdev_clean", folder)
+    return plain
 
 
 def compare(name: Path, here: bytes | None, wanted: bytes | None) -> str:
@@ -81,6 +89,12 @@ def differences(here: Path, fresh: Path) -> list[str]:
     return [compare(here.relative_to(ROOT) / name, is_now.get(name), wanted.get(name)) for name in names]
 
 
+def export_differences(here: Path, fresh: Path, plain: dict[Path, bytes]) -> list[str]:
+    """The same, in one line if `here` has what nbdev alone writes, `plain`."""
+    found = differences(here, fresh)
+    return [PLAIN] if found and modules_in(here) == plain else found
+
+
 def report(what: str, count: str, found: list[str]) -> bool:
     print(f"  {what:8} {'ok' if not found else 'DIFFERS'}, {count}")
     for difference in found:
@@ -91,9 +105,9 @@ def report(what: str, count: str, found: list[str]) -> bool:
 def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         copy = Path(name)
-        fresh_copy(copy)
+        plain = fresh_copy(copy)
         modules = len([path for path in LIB.rglob("*.py") if is_exported(path) and path.name[0] != "_"])
-        failed = report("export", f"{modules} modules", differences(LIB, copy / LIB.name))
+        failed = report("export", f"{modules} modules", export_differences(LIB, copy / LIB.name, plain))
         failed |= report("clean", f"{len(notebook_paths())} notebooks", differences(NBS, copy / NBS.name))
     stale = Readme(read(INDEX)).differences() if INDEX.exists() else [f"{show(INDEX)}: missing"]
     failed |= report("readme", show(INDEX), stale)

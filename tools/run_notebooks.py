@@ -83,6 +83,8 @@ def main() -> int:
     parser.add_argument("--save", action="store_true", help="store the outputs in the notebooks")
     args = parser.parse_args()
 
+    if missing := [str(path) for path in args.paths if not path.is_file()]:
+        parser.error(f"there is no {', '.join(missing)}")
     paths = [path.resolve() for path in args.paths] or notebook_paths()
     os.chdir(ROOT)  # nbdev looks for its settings from here
     start = time.monotonic()

@@ -165,6 +165,9 @@ def find_bs(
     Raises:
         ValueError: cannot tell how many items are in this batch: ...
     """
+    first = batch
+    while type(first) in (tuple, list) and first: first = first[0]
+    if isinstance(first, Tensor) and first.ndim: return first.size(0)     # the usual case, quickly
     last = None
     for part in _parts(batch):
         if (n := _n_items(part)) is not None: return n
