@@ -177,7 +177,7 @@ class _WatchesForNaN(Callback):
         if not self.check_grads: return
         grads = [g._values() if g.is_sparse else g for group in self.learn.opt.param_groups
                  for p in group['params'] if (g := p.grad) is not None]
-        if all_finite(total_norm(grads)): return              # waits for the device
+        if math.isfinite(total_norm(grads)): return           # waits for the device
         bad = [name for name, p in self.learn.model.named_parameters()
                if p.grad is not None and not all_finite(p.grad)]
         if bad: self._found(f'the gradient of {bad[0]} is not finite')      # else just very long
