@@ -146,7 +146,10 @@ def state_of(
     Returns:
         plain data, and `Held` for objects with a state of their own
     """
-    known, found = {id(s) for s in shared} | {id(obj)}, {}
+    return _state_of(obj, {id(s) for s in shared}, exclude)
+
+def _state_of(obj: Any, known: set[int], exclude: Iterable[str]) -> dict[str, Any]:
+    known, found = known | {id(obj)}, {}            # an object may refer to the one that holds it
     for name, value in vars(obj).items():
         if name in exclude: continue
         if _is_plain(value): found[name] = value
@@ -188,7 +191,7 @@ def _held(value: Any, known: set[int]) -> Held | None:
         _encoded(state := value.state_dict(), _Tensors(), f'the state_dict of a {type(value).__name__}')
         return Held(state=state)
     ours = type(value).__module__.startswith('cbnb.') and hasattr(value, '__dict__')
-    return Held(vars=state_of(value, exclude=('learn',))) if ours else None
+    return Held(vars=_state_of(value, known, ('learn',))) if ours else None
 
 # %% ../../nbs/basics/plain.ipynb #6556dbc5
 def put_state(
