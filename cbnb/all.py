@@ -11,9 +11,9 @@ __all__ = ['Learner', 'DataLoaders', 'Batches', 'default_device', 'to_device', '
            'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos', 'SchedExp', 'SchedPoly', 'SchedNo',
            'combine_scheds', 'combined_cos', 'valley', 'slide', 'minimum', 'steep', 'GradientClip',
            'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 'ShortEpoch', 'BnFreeze', 'Tracker', 'EarlyStopping',
-           'ReduceLROnPlateau', 'SaveModel', 'load_learner', 'CSVLogger', 'MixUp', 'CutMix', 'Hook', 'Hooks',
-           'HookCallback', 'ActivationStats', 'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback',
-           'SavedBatches', 'TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer', 'FTRL']
+           'ReduceLROnPlateau', 'SaveModel', 'load_learner', 'Checkpoint', 'Resume', 'CSVLogger', 'MixUp', 'CutMix',
+           'Hook', 'Hooks', 'HookCallback', 'ActivationStats', 'hook_output', 'hook_outputs', 'FetchPredsCallback',
+           'MCDropoutCallback', 'SavedBatches', 'TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer', 'FTRL']
 
 # %% ../nbs/all.ipynb #c81c06d7
 from .basics.loaders import Batches
@@ -46,7 +46,6 @@ _all_ = ['Metric', 'AvgMetric', 'AccumMetric', 'ValueMetric', 'SklearnMetric', '
 
 # %% ../nbs/all.ipynb #55579880
 from .display import dashboard, plots          # they show themselves where widgets work
-from .display import summary                   # adds `learn.summary`
 from .display.front_end import display_as, set_display
 from .display.progress import ProgressCallback
 from .display.show_graph import ShowGraph
@@ -72,6 +71,7 @@ _all_ = ['OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos',
          'steep']
 
 # %% ../nbs/all.ipynb #70755059
+from .callbacks.checkpoints import Checkpoint, Resume
 from .callbacks.csv_logger import CSVLogger
 from .callbacks.gradients import BnFreeze, GradientAccumulation, GradientClip
 from .callbacks.hooks import ActivationStats, Hook, HookCallback, Hooks, hook_output, hook_outputs
@@ -84,12 +84,13 @@ from .callbacks.trackers import EarlyStopping, ReduceLROnPlateau, Tracker
 # %% ../nbs/all.ipynb #74a6d50c
 _all_ = ['GradientClip', 'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 'ShortEpoch',
          'BnFreeze', 'Tracker', 'EarlyStopping', 'ReduceLROnPlateau', 'SaveModel', 'load_learner',
+         'Checkpoint', 'Resume',
          'CSVLogger', 'MixUp', 'CutMix', 'Hook', 'Hooks', 'HookCallback', 'ActivationStats',
          'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback', 'SavedBatches']
 
 # %% ../nbs/all.ipynb #671b2bc9
 from .callbacks.steps import FTRL, EvalStep, MultiLossStep, TrainStep
-from .basics.multi_optimizer import MultiOptimizer
+from .optim import MultiOptimizer
 
 # %% ../nbs/all.ipynb #1d9e5d65
 _all_ = ['TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer', 'FTRL']

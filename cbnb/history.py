@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['ScalarBuffer', 'SmoothedBuffer', 'RunSteps', 'StepColumns', 'RunEpochs', 'RunExtent', 'PlainRun', 'Run',
-           'IndexedRuns', 'RunRows', 'RunTables', 'RunFiles', 'History', 'NamedLoss']
+           'IndexedRuns', 'RunRows', 'RunTables', 'RunFiles', 'StoresRuns', 'History', 'NamedLoss']
 
 # %% ../nbs/08_history.ipynb #59b1584e
+import copy
 import csv
 import functools
 import html
@@ -66,6 +67,16 @@ class ScalarBuffer:
 
     def __delitem__(self, places: slice) -> None: del self.read()[places]
 
+    def fill(self,
+        numbers: array,    # what it holds from now on
+    ) -> None:
+        """Hold other numbers
+
+        Args:
+            numbers: what it holds from now on
+        """
+        self.numbers, self.chunks, self.waiting[:] = numbers[:], [], []
+
 # %% ../nbs/08_history.ipynb #4a601964
 class SmoothedBuffer(ScalarBuffer):
     """Scalar tensors that can be read smoothed, too
@@ -83,6 +94,10 @@ class SmoothedBuffer(ScalarBuffer):
         "The running mean at each number so far (waits for the device)"
         self._smooth.extend(map(self._smoother.add, self.read()[len(self._smooth):]))
         return self._smooth
+
+    def fill(self, numbers: array) -> None:
+        super().fill(numbers)
+        self._smooth, self._smoother = array('f'), Smoother(self._smoother.beta)
 
 # %% ../nbs/08_history.ipynb #4dbb3569
 class RunSteps:
@@ -445,8 +460,57 @@ def _cell(name: str, value: Any) -> str:
     if name == 'time': return clock(value)
     return number(value) if isinstance(value, float) else str(value)
 
+# %% ../nbs/08_history.ipynb #9aaaaf1e
+def _run_state(run: Run) -> dict[str, Any]:
+    "A run as arrays and plain data"
+    names = ('number', 'metric_names', 'n_epoch', 'beta', 'status', 'start_epoch', 'epochs', 'values')
+    return {name: getattr(run, name) for name in names} | dict(
+        raw=run.raw_losses, hypers={name: _numbers(values) for name, values in run.hypers.items()},
+        named={name: (list(loss.steps), loss.series.read()) for name, loss in run.named.items()})
+
+def _numbers(values: Any) -> array: return values.read() if isinstance(values, ScalarBuffer) else values
+
+def _fill_run(run: Run, state: Mapping[str, Any]) -> Run:
+    "Make a run equal to one whose state was taken; its columns stay the same objects"
+    for name in ('number', 'metric_names', 'n_epoch', 'beta', 'status', 'start_epoch', 'epochs', 'values'):
+        setattr(run, name, copy.copy(state[name]))
+    run._raw.fill(state['raw'])
+    for name, values in state['hypers'].items():
+        mine = run.hypers.setdefault(name, array('d'))
+        if isinstance(mine, ScalarBuffer): mine.fill(values)
+        else: mine[:] = array('d', values)
+    run.named = {name: NamedLoss(run.beta) for name in state['named']}
+    for name, (steps, values) in state['named'].items():
+        run.named[name].steps = list(steps)
+        run.named[name].series.fill(values)
+    return run
+
+# %% ../nbs/08_history.ipynb #0a27a6ea
+class StoresRuns(IndexedRuns):
+    "A history in a checkpoint"
+    def state_dict(self) -> dict[str, Any]:
+        "All runs as arrays and plain data (waits for the device)"
+        return dict(runs=[_run_state(run) for run in self.runs])
+
+    def load_state_dict(self,
+        state: Mapping[str, Any],      # of `state_dict`
+        current: Run | None = None,    # the run of a fit that goes on; it becomes the last one of `state`
+    ) -> None:
+        """Become equal to the history whose state was taken
+
+        Args:
+            state: of `state_dict`
+            current: the run of a fit that goes on; it becomes the last one of `state`
+        """
+        *earlier, last = state['runs'] or [None]
+        runs = [_fill_run(_empty_run(r), r) for r in earlier]
+        if last is not None: runs.append(_fill_run(current or _empty_run(last), last))
+        self.runs[:] = runs
+
+def _empty_run(state: Mapping[str, Any]) -> Run: return Run(state['number'], [], 0, state['beta'])
+
 # %% ../nbs/08_history.ipynb #193a4aa0
-class History(RunFiles):
+class History(RunFiles, StoresRuns):
     "The runs of a learner, as tables"
     def __init__(self): self.runs: list[Run] = []
     def __repr__(self) -> str: return '\n'.join(map(repr, self.runs)) or 'History(no runs yet)'

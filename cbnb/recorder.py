@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PhaseMetrics', 'fresh', 'NamesColumns', 'NamesLosses', 'TracksHypers', 'TracksEarly', 'TracksCancelled', 'FillsRows',
            'WritesRows', 'NoticesNan', 'RecordsPhases', 'RecordsBatches', 'RecordsEpochs', 'RecordsFits', 'LastRun',
-           'LastTable', 'LastTableV1', 'Recorder', 'History', 'NamedLoss', 'Run', 'ScalarBuffer']
+           'LastTable', 'LastTableV1', 'StoresHistory', 'Recorder', 'History', 'NamedLoss', 'Run', 'ScalarBuffer']
 
 # %% ../nbs/09_recorder.ipynb #4dabc00f
 import copy
@@ -23,6 +23,7 @@ from torch import Tensor
 from .basics.arguments import is_number, as_number
 from .basics.nested import find_bs
 from .basics.notices import say
+from .basics.plain import put_state, state_of
 from .basics.processes import n_processes
 from .basics.text import clock, distinct
 from .callback import Callback
@@ -30,7 +31,7 @@ from .events import EVENTS
 from .history import History, NamedLoss, Run, ScalarBuffer
 from .learner import Learner
 from .metrics import RunningMean, view_for_metric
-from .basics.param_groups import hyper_key
+from .optim import hyper_key
 from .undo import interrupts_wait
 
 _all_ = ['History', 'NamedLoss', 'Run', 'ScalarBuffer']
@@ -91,6 +92,21 @@ class PhaseMetrics:
     def metric_values(self) -> list[float | None]:
         "The metrics (waits for the device)"
         return [as_number(m.value) for m in self.metrics]
+
+    def state_dict(self) -> dict[str, Any]:
+        "What it has seen so far, for a checkpoint"
+        return dict(loss=state_of(self.loss), metrics=[state_of(m) for m in self.metrics])
+
+    def load_state_dict(self,
+        state: Mapping[str, Any],    # of `state_dict`
+    ) -> None:
+        """Go on from what another one has seen
+
+        Args:
+            state: of `state_dict`
+        """
+        put_state(self.loss, state['loss'])
+        for m, values in zip(self.metrics, state['metrics']): put_state(m, values)
 
 # %% ../nbs/09_recorder.ipynb #3bc5a842
 def fresh(
@@ -523,8 +539,39 @@ class LastTableV1(LastTable):
         ends = [row['step'] for row in self._whole()]
         return [end - start for start, end in zip([0, *ends], ends)]
 
+# %% ../nbs/09_recorder.ipynb #4fdc2ae4
+class StoresHistory(RecordsFits):
+    """What a checkpoint stores of a recorder
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
+    no_state = ('series', 'places', 'phases', 'start', 'history', 'train_phase')
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict() | dict(history=self.history.state_dict())
+        if self.row is not None: state['seconds'] = time.perf_counter() - self.start
+        if getattr(self, 'train_phase', None): state['train_phase'] = self.train_phase.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        history, seconds = state.pop('history'), state.pop('seconds', None)
+        phase, fitting = state.pop('train_phase', None), self.learn.running and self.learn.purpose == 'fit'
+        if fitting:
+            for name in history['runs'][-1]['hypers']: self.track(name)
+        self.history.load_state_dict(history, self.history[-1] if fitting else None)
+        super().load_state_dict(state)
+        if seconds is not None: self.start = time.perf_counter() - seconds
+        if phase and self.train_phase: self.train_phase.load_state_dict(phase)
+
+    def log_rows(self) -> list[list[Any]]:
+        "The rows of this run so far, as `learn.logger` gets them"
+        run, time_column = self.history[-1], lambda row: [clock(row['time'])] if self.add_time else []
+        return [[row['epoch'], *values, *time_column(row)] for row, values in zip(run.epochs, run.values)]
+
 # %% ../nbs/09_recorder.ipynb #ca8b32fb
-class Recorder(RecordsFits, LastTableV1):
+class Recorder(StoresHistory, LastTableV1):
     """Writes the history: a row for each training batch, and one for each epoch
 
     Args:

@@ -19,7 +19,7 @@ from .basics.patch import patch
 from .basics.notices import user_level
 from .basics.loaders import n_batches
 from .learner import Learner, as_list
-from .basics.param_groups import hyper_key, no_such_hyper, spread_lrs, write_hyper
+from .optim import hyper_key, no_such_hyper, spread_lrs, write_hyper
 
 # %% ../nbs/10_schedule.ipynb #2948ec89
 class ParamScheduler(Callback):
@@ -343,6 +343,7 @@ def fit_one_cycle(self: Learner,
     cbs: Any = None,                      # callbacks for this fit only
     reset_opt: bool = False,              # begin with a new optimizer
     start_epoch: int = 0,                 # continue here: the schedule continues, too
+    resume: Any = False,                  # continue from a checkpoint, as in `fit`
 ) -> None:
     """Train with the one-cycle schedule
 
@@ -357,13 +358,14 @@ def fit_one_cycle(self: Learner,
         cbs: callbacks for this fit only
         reset_opt: begin with a new optimizer
         start_epoch: continue here: the schedule continues, too
+        resume: continue from a checkpoint, as in `fit`
     """
     found = getattr(self, 'lr_finder_result', None)
     if lr_max is None and found is not None and found.lr is None:      # was that `found.lr`?
         warnings.warn(f'lr_find made no suggestion, so lr_max is learn.lr={self.lr!r}',
                       stacklevel=user_level())
     one_cycle = OneCycle(lr_max, div, div_final, pct_start, moms)
-    self.fit(n_epoch, lr_max, wd, [one_cycle, *as_list(cbs)], reset_opt, start_epoch)
+    self.fit(n_epoch, lr_max, wd, [one_cycle, *as_list(cbs)], reset_opt, start_epoch, resume=resume)
 
 # %% ../nbs/10_schedule.ipynb #aa83b07f
 @patch
@@ -377,6 +379,7 @@ def fit_flat_cos(self: Learner,
     cbs: Any = None,            # callbacks for this fit only
     reset_opt: bool = False,    # begin with a new optimizer
     start_epoch: int = 0,       # continue here: the schedule continues, too
+    resume: Any = False,        # continue from a checkpoint, as in `fit`
 ) -> None:
     """Train at a constant rate, then along a cosine down to almost nothing
 
@@ -389,11 +392,12 @@ def fit_flat_cos(self: Learner,
         cbs: callbacks for this fit only
         reset_opt: begin with a new optimizer
         start_epoch: continue here: the schedule continues, too
+        resume: continue from a checkpoint, as in `fit`
     """
     lrs = _lrs(self, lr)
     sched = combined_cos(pct_start, lrs, lrs, [lr/div_final for lr in lrs])
     cbs = [ParamScheduler({'lr': sched}), *as_list(cbs)]
-    self.fit(n_epoch, lr, wd, cbs, reset_opt, start_epoch)
+    self.fit(n_epoch, lr, wd, cbs, reset_opt, start_epoch, resume=resume)
 
 def _lrs(learn: Learner, lr: Any) -> list[float]:
     "The rate of each parameter group"
@@ -412,6 +416,7 @@ def fit_sgdr(self: Learner,
     reset_opt: bool = False,    # begin with a new optimizer
     wd: float | None = None,    # weight decay; None: the learner's
     start_epoch: int = 0,       # continue here: the schedule continues, too
+    resume: Any = False,        # continue from a checkpoint, as in `fit`
 ) -> None:
     """Train in cycles: in each, the rate falls along a cosine from `lr_max` to 0
 
@@ -424,6 +429,7 @@ def fit_sgdr(self: Learner,
         reset_opt: begin with a new optimizer
         wd: weight decay; None: the learner's
         start_epoch: continue here: the schedule continues, too
+        resume: continue from a checkpoint, as in `fit`
     """
     n_cycles = as_count(n_cycles, 'n_cycles', 1)
     first, mult = as_count(cycle_len, 'cycle_len', 1), as_count(cycle_mult, 'cycle_mult', 1)
@@ -432,7 +438,7 @@ def fit_sgdr(self: Learner,
     cycles = [SchedCos(lrs, [0.]*len(lrs))]*n_cycles
     sched = combine_scheds([n/sum(lengths) for n in lengths], cycles)
     cbs = [ParamScheduler({'lr': sched}), *as_list(cbs)]
-    self.fit(sum(lengths), lr_max, wd, cbs, reset_opt, start_epoch)
+    self.fit(sum(lengths), lr_max, wd, cbs, reset_opt, start_epoch, resume=resume)
 
 # %% ../nbs/10_schedule.ipynb #57ee0721
 @patch

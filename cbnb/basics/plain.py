@@ -12,7 +12,7 @@ import sys
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -118,7 +118,7 @@ def _pairs(pairs: list, tensors: list[Tensor]) -> Iterable[tuple[Any, Any]]:
 
 _DECODERS = dict(
     float=lambda v, t, _: float(v), tensor=lambda v, t, _: t[v], bytes=lambda v, t, _: bytes.fromhex(v),
-    complex=lambda v, t, _: complex(*v), path=lambda v, t, _: PurePath(v),
+    complex=lambda v, t, _: complex(*v), path=lambda v, t, _: Path(v),
     dtype=lambda v, t, _: _torch_name(v, torch.dtype), device=lambda v, t, _: torch.device(v),
     held=lambda v, t, _: Held(_decoded(v, t)), dict=lambda v, t, _: dict(_pairs(v, t)), ordered=lambda v, t, _: OrderedDict(_pairs(v, t)),
     deque=lambda v, t, _: deque(_decoded(v[0], t), v[1]), ndarray=lambda v, t, _: _decoded(v, t).numpy(),
@@ -148,7 +148,7 @@ def state_of(
     """
     known, found = {id(s) for s in shared} | {id(obj)}, {}
     for name, value in vars(obj).items():
-        if name in exclude or id(value) in known: continue
+        if name in exclude: continue
         if _is_plain(value): found[name] = value
         elif (inside := _held(value, known)) is not None: found[name] = inside
     return found
@@ -185,8 +185,8 @@ def _held(value: Any, known: set[int]) -> Held | None:
     if isinstance(value, type) or id(value) in known: return None
     if hasattr(value, 'metric_state'): return Held(state=dict(value.metric_state), count=value._update_count)
     if callable(getattr(value, 'load_state_dict', None)):
-        state = value.state_dict()
-        return Held(state=state) if _is_plain(state) else None
+        _encoded(state := value.state_dict(), _Tensors(), f'the state_dict of a {type(value).__name__}')
+        return Held(state=state)
     ours = type(value).__module__.startswith('cbnb.') and hasattr(value, '__dict__')
     return Held(vars=state_of(value, exclude=('learn',))) if ours else None
 
