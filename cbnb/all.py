@@ -46,6 +46,7 @@ _all_ = ['Metric', 'AvgMetric', 'AccumMetric', 'ValueMetric', 'SklearnMetric', '
 
 # %% ../nbs/all.ipynb #55579880
 from .display import dashboard, plots          # they show themselves where widgets work
+from .display import summary                   # adds `learn.summary`
 from .display.front_end import display_as, set_display
 from .display.progress import ProgressCallback
 from .display.show_graph import ShowGraph
@@ -90,7 +91,7 @@ _all_ = ['GradientClip', 'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 
 
 # %% ../nbs/all.ipynb #671b2bc9
 from .callbacks.steps import FTRL, EvalStep, MultiLossStep, TrainStep
-from .optim import MultiOptimizer
+from .basics.multi_optimizer import MultiOptimizer
 
 # %% ../nbs/all.ipynb #1d9e5d65
 _all_ = ['TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer', 'FTRL']

@@ -31,7 +31,7 @@ from .events import EVENTS
 from .history import History, NamedLoss, Run, ScalarBuffer
 from .learner import Learner
 from .metrics import RunningMean, view_for_metric
-from .optim import hyper_key
+from .basics.param_groups import hyper_key
 from .undo import interrupts_wait
 
 _all_ = ['History', 'NamedLoss', 'Run', 'ScalarBuffer']

@@ -22,7 +22,7 @@ from .events import EVENTS as EVENTS
 from .history import History as History, NamedLoss as NamedLoss, Run as Run, ScalarBuffer as ScalarBuffer
 from .learner import Learner as Learner
 from .metrics import RunningMean as RunningMean, view_for_metric as view_for_metric
-from .optim import hyper_key as hyper_key
+from .basics.param_groups import hyper_key as hyper_key
 from .undo import interrupts_wait as interrupts_wait
 _all_: Any
 class _MeanLoss:

@@ -19,7 +19,7 @@ from .basics.patch import patch
 from .basics.notices import user_level
 from .basics.loaders import n_batches
 from .learner import Learner, as_list
-from .optim import hyper_key, no_such_hyper, spread_lrs, write_hyper
+from .basics.param_groups import hyper_key, no_such_hyper, spread_lrs, write_hyper
 
 # %% ../nbs/10_schedule.ipynb #2948ec89
 class ParamScheduler(Callback):

@@ -35,7 +35,7 @@ from .checkpoint_files import (
 from .state import described, loaders_of
 from .trackers import lower_is_better
 from ..learner import Learner, as_list
-from ..optim import save_hypers
+from ..basics.param_groups import save_hypers
 from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #2a1367d2

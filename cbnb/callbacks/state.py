@@ -21,7 +21,8 @@ from ..basics.patch import patch
 from ..basics.plain import put_state, state_of
 from ..basics.position import has_workers, start_workers
 from ..basics.random_state import rng_state, set_rng_state
-from ..callback import Callback, brief, wrapped
+from ..callback import Callback, wrapped
+from ..basics.configured import brief
 from .saving import name_in, plain_name, renamed
 from ..learner import Learner
 from ..schedule import ParamScheduler
