@@ -343,10 +343,10 @@ def _hide_picture(
     "Hide the output after that of the box, for as long as the box is alive"
     name = f'cbnb-live-{box.model_id}'
     if name in box._dom_classes: return
-    box.add_class(name)
     rule = f'.jp-OutputArea-child:has(.{name})+.jp-OutputArea-child{{display:none}}'
     style = widgets().HTML(f'<style>{rule}</style>', layout=dict(display='none'))
     box.children = (*box.children, style)
+    box.add_class(name)
 
 # %% ../../nbs/display/plots.ipynb #f0cd25b4
 _alive: dict[str, Any] = {}    # model id -> box that was shown
@@ -744,8 +744,9 @@ class _Smooths:
     def smooth_again(self) -> None:
         "Smooth all runs, if the slider has moved"
         if self.beta == self.smoothing.value: return
-        self.beta = self.smoothing.value
-        self.smooth = [smoothed(raw, self.beta) for raw in self.raw]
+        beta = self.smoothing.value
+        self.smooth = [smoothed(raw, beta) for raw in self.raw]
+        self.beta = beta                     # after it: an interrupt leaves the two in step
 
 # %% ../../nbs/display/plots.ipynb #37bb60a3
 class _DrawsLosses(_Smooths, RunsView):
