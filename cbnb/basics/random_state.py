@@ -26,14 +26,7 @@ def _generators(dl: Any) -> Iterator[torch.Generator]:
 def save_rng(
     loaders: Iterable[Any] = (),   # loaders whose own generators are saved, too
 ) -> Callable[[], None]:           # restores the random state, as often as it is called
-    """Save the state of all random generators
-
-    Args:
-        loaders: loaders whose own generators are saved, too
-
-    Returns:
-        restores the random state, as often as it is called
-    """
+    "Save the state of all random generators"
     numpy = sys.modules.get('numpy')
     python_state, torch_state = random.getstate(), torch.get_rng_state()
     numpy_state = numpy.random.get_state() if numpy else None

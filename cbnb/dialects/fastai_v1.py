@@ -40,12 +40,7 @@ from ..recorder import Recorder as NativeRecorder
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #5a55a4fb
 class GradientClipping(LearnerCallback):
-    """Clips the norm of all gradients
-
-    Args:
-        learn
-        clip: highest norm; 0 or None: no clipping
-    """
+    "Clips the norm of all gradients"
     run_in = ('fit', 'lr_find')
 
     def __init__(self,
@@ -59,14 +54,8 @@ class GradientClipping(LearnerCallback):
         if self.clip: nn.utils.clip_grad_norm_(self.learn.model.parameters(), self.clip)
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #6141879d
-class AccumulateScheduler(LearnerCallback):
-    """Steps every so many batches; for a loss that is a sum
-
-    Args:
-        learn
-        n_step: number of batches for a step
-        drop_last: at the end of an epoch, forget what is left over
-    """
+class _CountsItems(LearnerCallback):
+    "Counts the items since the last step"
     run_in = ('fit', 'lr_find')
 
     def __init__(self,
@@ -78,17 +67,25 @@ class AccumulateScheduler(LearnerCallback):
         self.n_step, self.drop_last = as_count(n_step, 'n_step', 1), drop_last
         self.acc_samples = self.acc_batches = 0
 
-    def on_train_begin(self, **kwargs):
-        if getattr(self.learn.loss_func, 'reduction', 'sum') != 'sum': warnings.warn(
-            'AccumulateScheduler divides by the number of items: give the loss reduction="sum"',
-            stacklevel=user_level())
-
     def on_epoch_begin(self, **kwargs): self.acc_samples = self.acc_batches = 0
 
     def on_batch_begin(self, last_input, last_target, train, **kwargs):
         if not train: return
         self.acc_samples += find_bs((last_target, last_input))
         self.acc_batches += 1
+
+    def _divide(self) -> None:
+        for p in self.learn.model.parameters():
+            if p.grad is not None: p.grad.div_(self.acc_samples)
+        self.acc_samples = 0
+
+# %% ../../nbs/dialects/fastai_v1.ipynb #bdf74906
+class AccumulateScheduler(_CountsItems):
+    "Steps every so many batches; for a loss that is a sum"
+    def on_train_begin(self, **kwargs):
+        if getattr(self.learn.loss_func, 'reduction', 'sum') != 'sum': warnings.warn(
+            'AccumulateScheduler divides by the number of items: give the loss reduction="sum"',
+            stacklevel=user_level())
 
     def on_backward_end(self, **kwargs):
         if self.acc_batches % self.n_step: return {'skip_step': True, 'skip_zero': True}
@@ -101,18 +98,9 @@ class AccumulateScheduler(LearnerCallback):
         if not self.drop_last: step.step(learn)
         step.zero_grad(learn)
 
-    def _divide(self) -> None:
-        for p in self.learn.model.parameters():
-            if p.grad is not None: p.grad.div_(self.acc_samples)
-        self.acc_samples = 0
-
 # %% ../../nbs/dialects/fastai_v1.ipynb #0881cfa6
 class BnFreeze(LearnerCallback):
-    """Batch norm layers that are frozen keep their statistics
-
-    Args:
-        learn: the learner; it shows this callback from now on
-    """
+    "Batch norm layers that are frozen keep their statistics"
     run_in = ('fit', 'lr_find')
 
     def on_epoch_begin(self, **kwargs):
@@ -131,12 +119,9 @@ class TerminateOnNaNCallback(Callback):
         print(f'the loss is {float(last_loss)} in epoch {epoch} at batch {num_batch}: stopped')
         return {'stop_epoch': True, 'stop_training': True, 'skip_validate': True}
 
+# %% ../../nbs/dialects/fastai_v1.ipynb #0bd228a6
 class StopAfterNBatches(Callback):
-    """Ends the fit after so many batches, without validation
-
-    Args:
-        n_batches: training batches
-    """
+    "Ends the fit after so many batches, without validation"
     run_in = ('fit',)
 
     def __init__(self,
@@ -148,17 +133,8 @@ class StopAfterNBatches(Callback):
         return {'stop_epoch': True, 'stop_training': True, 'skip_validate': True}
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #82887eb2
-class TrackerCallback(LearnerCallback):
-    """Knows a value of each epoch, and what is better
-
-    Args:
-        learn
-        monitor: heading of a column of the recorder
-        mode: 'min', 'max'; 'auto': 'min' for losses and errors
-
-    Raises:
-        ValueError: mode={mode} should be 'auto', 'min' or 'max'
-    """
+class _Better(LearnerCallback):
+    "Knows which value is better"
     run_in = ('fit',)
 
     def __init__(self,
@@ -176,6 +152,20 @@ class TrackerCallback(LearnerCallback):
 
     def on_train_begin(self, **kwargs): self.best = self.worst
 
+    def is_better(self,
+        value: float | None,      # of this epoch
+        min_delta: float = 0.,    # by at least so much
+    ) -> bool:
+        "Whether this is the best so far; then it is kept"
+        if value is None: return False
+        margin = -min_delta if self.operator is operator.lt else min_delta
+        if not self.operator(value, self.best + margin): return False
+        self.best = value
+        return True
+
+# %% ../../nbs/dialects/fastai_v1.ipynb #8667b302
+class TrackerCallback(_Better):
+    "Knows a value of each epoch, and what is better"
     def get_monitor_value(self) -> float | None:
         "The value in the last epoch; None if there is none"
         rows = self.learn.recorder.last().epochs
@@ -185,33 +175,9 @@ class TrackerCallback(LearnerCallback):
             stacklevel=user_level())
         return rows[-1].get(name) if rows else None
 
-    def is_better(self,
-        value: float | None,      # of this epoch
-        min_delta: float = 0.,    # by at least so much
-    ) -> bool:
-        """Whether this is the best so far; then it is kept
-
-        Args:
-            value: of this epoch
-            min_delta: by at least so much
-        """
-        if value is None: return False
-        margin = -min_delta if self.operator is operator.lt else min_delta
-        if not self.operator(value, self.best + margin): return False
-        self.best = value
-        return True
-
 # %% ../../nbs/dialects/fastai_v1.ipynb #4b9f3791
 class EarlyStoppingCallback(TrackerCallback):
-    """Ends the fit when more than `patience` epochs in a row were no better
-
-    Args:
-        learn
-        monitor: this and `mode` as in `TrackerCallback`
-        mode
-        min_delta: better by less is no better
-        patience: number of epochs that are forgiven
-    """
+    "Ends the fit when more than `patience` epochs in a row were no better"
     def __init__(self,
         learn: NativeLearner,
         monitor: str = 'valid_loss',    # this and `mode` as in `TrackerCallback`
@@ -233,17 +199,7 @@ class EarlyStoppingCallback(TrackerCallback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #97ff4d3f
 class ReduceLROnPlateauCallback(EarlyStoppingCallback):
-    """Multiplies the learning rates when more than `patience` epochs in a row were no better
-
-    Args:
-        learn
-        monitor: this and `mode` as in `TrackerCallback`
-        mode
-        patience: number of epochs that are forgiven
-        factor: what the rates are multiplied with
-        min_delta: better by less is no better
-        min_lr: no rate goes below this
-    """
+    "Multiplies the learning rates when more than `patience` epochs in a row were no better"
     def __init__(self,
         learn: NativeLearner,
         monitor: str = 'valid_loss',    # this and `mode` as in `TrackerCallback`
@@ -264,18 +220,7 @@ class ReduceLROnPlateauCallback(EarlyStoppingCallback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #a3ef4676
 class SaveModelCallback(TrackerCallback):
-    """Saves the model when it is better, or after each epoch
-
-    Args:
-        learn
-        monitor: this and `mode` as in `TrackerCallback`
-        mode
-        every: or 'epoch'
-        name: of the file; with 'epoch', the number is added
-
-    Raises:
-        ValueError: every={every} should be 'improvement' or 'epoch'
-    """
+    "Saves the model when it is better, or after each epoch"
     def __init__(self,
         learn: NativeLearner,
         monitor: str = 'valid_loss',    # this and `mode` as in `TrackerCallback`
@@ -306,13 +251,7 @@ class SaveModelCallback(TrackerCallback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #fb7091d9
 class CSVLogger(LearnerCallback):
-    """Writes the table of epochs to a file, row by row
-
-    Args:
-        learn
-        filename: below the learner's path, without .csv
-        append: go on with the file that is there
-    """
+    "Writes the table of epochs to a file, row by row"
     run_in = ('fit',)
 
     def __init__(self,
@@ -345,11 +284,7 @@ class CSVLogger(LearnerCallback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #aaf26f2b
 class ShowGraph(LearnerCallback):
-    """Shows the losses after each epoch
-
-    Args:
-        learn: the learner; it shows this callback from now on
-    """
+    "Shows the losses after each epoch"
     run_in = ('fit',)
 
     def on_train_begin(self, **kwargs): self.shown, self.fig = None, None
@@ -368,13 +303,7 @@ class ShowGraph(LearnerCallback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #6413792c
 class Recorder(LearnerCallback):
-    """What the learner's recorder has recorded, as a base for callbacks of v1
-
-    Args:
-        learn
-        add_time: the learner's recorder has this: give it to that
-        silent: the same: use `learn.no_logging()`
-    """
+    "What the learner's recorder has recorded, as a base for callbacks of v1"
     _order = -10
 
     def __init__(self,
@@ -439,27 +368,7 @@ def _no_row(row: list) -> None: "In place of a table"
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #9eb261e6
 class Learner(_Calls):
-    """A learner with the arguments and methods of fastai v1
-
-    Args:
-        data: `DataLoaders`, or one training loader
-        model
-        opt_func: here before the loss
-        loss_func: None: the dataset's own
-        metrics: functions, or callbacks that are metrics
-        true_wd: False is an error: choose the optimizer that does it
-        bn_wd: False is an error: make a group of its own
-        wd: weight decay; None: the optimizer's
-        train_bn: keep training batch norm layers that are frozen
-        path: where files go
-        model_dir: folder for models, below `path`
-        callback_fns: classes and partials, made anew for each fit
-        callbacks: objects
-        layer_groups: modules, or lists of parameters; None: one group
-        add_time: a column with the time an epoch took
-        silent: True: no table
-        **others: more, for the learner of cbnb
-    """
+    "A learner with the arguments and methods of fastai v1"
     fit_one_cycle, lr_find = fit_one_cycle, lr_find          # the functions above
 
     def __init__(self,
@@ -499,22 +408,13 @@ class Learner(_Calls):
         n: int,                          # the first group to train
         train_bn: bool | None = None,    # None: as the learner was made
     ) -> None:
-        """Freeze the groups before `n`
-
-        Args:
-            n: the first group to train
-            train_bn: None: as the learner was made
-        """
+        "Freeze the groups before `n`"
         super().freeze_to(n, self.train_bn if train_bn is None else train_bn)
 
     def clip_grad(self,
         clip: float = 0.1,    # highest norm
     ) -> 'Learner':
-        """Clip the norm of all gradients from now on
-
-        Args:
-            clip: highest norm
-        """
+        "Clip the norm of all gradients from now on"
         return self.add_cb(functools.partial(GradientClipping, clip=clip))
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #224f54f1
