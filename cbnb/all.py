@@ -11,9 +11,9 @@ __all__ = ['Learner', 'DataLoaders', 'Batches', 'default_device', 'to_device', '
            'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos', 'SchedExp', 'SchedPoly', 'SchedNo',
            'combine_scheds', 'combined_cos', 'valley', 'slide', 'minimum', 'steep', 'GradientClip',
            'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 'ShortEpoch', 'BnFreeze', 'Tracker', 'EarlyStopping',
-           'ReduceLROnPlateau', 'SaveModel', 'load_learner', 'CSVLogger', 'MixUp', 'CutMix', 'Hook', 'Hooks',
-           'HookCallback', 'ActivationStats', 'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback',
-           'SavedBatches', 'TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer', 'FTRL']
+           'ReduceLROnPlateau', 'SaveModel', 'load_learner', 'Checkpoint', 'Resume', 'CSVLogger', 'MixUp', 'CutMix',
+           'Hook', 'Hooks', 'HookCallback', 'ActivationStats', 'hook_output', 'hook_outputs', 'FetchPredsCallback',
+           'MCDropoutCallback', 'SavedBatches', 'TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer', 'FTRL']
 
 # %% ../nbs/all.ipynb #c81c06d7
 from .basics.loaders import Batches
@@ -71,6 +71,7 @@ _all_ = ['OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos',
          'steep']
 
 # %% ../nbs/all.ipynb #70755059
+from .callbacks.checkpoints import Checkpoint, Resume
 from .callbacks.csv_logger import CSVLogger
 from .callbacks.gradients import BnFreeze, GradientAccumulation, GradientClip
 from .callbacks.hooks import ActivationStats, Hook, HookCallback, Hooks, hook_output, hook_outputs
@@ -83,6 +84,7 @@ from .callbacks.trackers import EarlyStopping, ReduceLROnPlateau, Tracker
 # %% ../nbs/all.ipynb #74a6d50c
 _all_ = ['GradientClip', 'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 'ShortEpoch',
          'BnFreeze', 'Tracker', 'EarlyStopping', 'ReduceLROnPlateau', 'SaveModel', 'load_learner',
+         'Checkpoint', 'Resume',
          'CSVLogger', 'MixUp', 'CutMix', 'Hook', 'Hooks', 'HookCallback', 'ActivationStats',
          'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback', 'SavedBatches']
 

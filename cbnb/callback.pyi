@@ -2,7 +2,7 @@
 # mypy: disable-error-code=override
 from typing import Any
 from cbnb.dialects.detect import adapt
-__all__ = ['PURPOSES', 'Reading', 'Forwarding', 'shadows', 'warn_shadow', 'Configured', 'arguments', 'brief', 'HandlesEvents', 'Callback', 'KeepsLists', 'DispatchesEvents', 'comparable', 'wrapped', 'made_by', 'settings', 'class_of', 'FindsCallbacks', 'NamesCallbacks', 'early_names', 'InsertsCallbacks', 'RemovesCallbacks', 'AddsCallbacks', 'CallbackList', 'CbList']
+__all__ = ['PURPOSES', 'Reading', 'Forwarding', 'shadows', 'warn_shadow', 'Configured', 'arguments', 'brief', 'HandlesEvents', 'HasState', 'Callback', 'KeepsLists', 'DispatchesEvents', 'comparable', 'wrapped', 'made_by', 'settings', 'class_of', 'FindsCallbacks', 'NamesCallbacks', 'early_names', 'InsertsCallbacks', 'RemovesCallbacks', 'AddsCallbacks', 'CallbackList', 'CbList']
 import functools
 import inspect
 import math
@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 from .basics.arguments import nearest as nearest
+from .basics.plain import put_state as put_state, state_of as state_of
 from .basics.notices import user_level as user_level
 from .basics.text import snake_name as snake_name
 from .events import BACKWARD as BACKWARD, BATCH as BATCH, BATCH_EVENTS as BATCH_EVENTS, EPOCH as EPOCH, EVALUATED as EVALUATED, EVENTS as EVENTS, FIT as FIT, STEP as STEP, TRAIN as TRAIN, VALIDATE as VALIDATE, Action as Action, CancelBackwardException as CancelBackwardException, CancelBatchException as CancelBatchException, CancelEpochException as CancelEpochException, CancelException as CancelException, CancelFitException as CancelFitException, CancelStepException as CancelStepException, CancelTrainException as CancelTrainException, CancelValidException as CancelValidException, EventNames as EventNames, Events as Events, Level as Level, did_you_mean as did_you_mean, event as event, loop_lines as loop_lines, not_honoured as not_honoured
@@ -54,6 +55,12 @@ def _check_method_names(cls) -> None: ...
 _FOREIGN: Any
 def _check_event_method(f: Any, what: str) -> None: ...
 def _take_events(cls) -> None: ...
+class HasState:
+    learn: Any
+    no_state: tuple[str, ...]
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+def _theirs(learn: Any) -> list[Any]: ...
 class Callback:
     def __init__(self, **events: Callable[[Any], Any]) -> None: ...
     def __init_subclass__(cls, **kwargs) -> None: ...
@@ -74,6 +81,9 @@ class Callback:
     run_in: tuple[str, ...]
     def method(self, name: str) -> Callable | None: ...
     def wants(self, event_name: str, training: bool, purpose: str) -> bool: ...
+    no_state: tuple[str, ...]
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
     __doc__: Any
 _glosses: Any
 class KeepsLists:

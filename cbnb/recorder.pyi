@@ -2,7 +2,7 @@
 # mypy: disable-error-code=override
 from typing import Any
 
-__all__ = ['PhaseMetrics', 'fresh', 'NamesColumns', 'NamesLosses', 'TracksHypers', 'TracksEarly', 'TracksCancelled', 'FillsRows', 'WritesRows', 'NoticesNan', 'RecordsPhases', 'RecordsBatches', 'RecordsEpochs', 'RecordsFits', 'LastRun', 'LastTable', 'LastTableV1', 'Recorder', 'History', 'NamedLoss', 'Run', 'ScalarBuffer']
+__all__ = ['PhaseMetrics', 'fresh', 'NamesColumns', 'NamesLosses', 'TracksHypers', 'TracksEarly', 'TracksCancelled', 'FillsRows', 'WritesRows', 'NoticesNan', 'RecordsPhases', 'RecordsBatches', 'RecordsEpochs', 'RecordsFits', 'LastRun', 'LastTable', 'LastTableV1', 'StoresHistory', 'Recorder', 'History', 'NamedLoss', 'Run', 'ScalarBuffer']
 import copy
 import math
 import time
@@ -14,6 +14,7 @@ from torch import Tensor
 from .basics.arguments import is_number as is_number, as_number as as_number
 from .basics.nested import find_bs as find_bs
 from .basics.notices import say as say
+from .basics.plain import put_state as put_state, state_of as state_of
 from .basics.processes import n_processes as n_processes
 from .basics.text import clock as clock, distinct as distinct
 from .callback import Callback as Callback
@@ -36,6 +37,8 @@ class PhaseMetrics:
     def add(self, learn: Learner) -> None: ...
     def values(self) -> list[float | None]: ...
     def metric_values(self) -> list[float | None]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
     metrics: list[Any]
     run: Any
     loss: Any
@@ -152,11 +155,21 @@ class LastTableV1(LastTable):
     def metrics(self) -> list[list[float | None]]: ...
     @property
     def nb_batches(self) -> list[int]: ...
+class StoresHistory(RecordsFits):
+    no_state: Any
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def log_rows(self) -> list[list[Any]]: ...
+    start: Any
 class Recorder:
     order: Any
     run_in: Any
     def __init__(self, add_time: bool=True, train_metrics: bool=False, valid_metrics: bool=True, beta: float=0.98) -> None: ...
     def __dir__(self) -> list[str]: ...
+    no_state: Any
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def log_rows(self) -> list[list[Any]]: ...
     def before_fit(self) -> None: ...
     def before_epoch(self) -> None: ...
     def before_train(self) -> None: ...
@@ -211,12 +224,12 @@ class Recorder:
     phases: Any
     last_log: list[Any]
     notes_early: bool
+    start: Any
     headings: dict[Any, str]
     series: Any
     places: Any
     told_of_nan: Any
     train_phase: Any
-    start: Any
     first_step: Any
     train_columns: Any
     valid_columns: Any
