@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['ScalarBuffer', 'SmoothedBuffer', 'RunSteps', 'StepColumns', 'RunEpochs', 'RunExtent', 'PlainRun', 'Run',
-           'IndexedRuns', 'RunRows', 'RunTables', 'RunFiles', 'History', 'NamedLoss']
+           'IndexedRuns', 'RunRows', 'RunTables', 'RunFiles', 'StoresRuns', 'History', 'NamedLoss']
 
 # %% ../nbs/08_history.ipynb #59b1584e
+import copy
 import csv
 import functools
 import html
@@ -37,7 +38,11 @@ class ScalarBuffer:
     def append(self,
         t: Tensor,    # of one element, without dimensions
     ) -> None:
-        "Add one, without waiting for the device"
+        """Add one, without waiting for the device
+
+        Args:
+            t: of one element, without dimensions
+        """
         self.waiting.append(t)
         if len(self.waiting) == 256: self.stack()
 
@@ -62,9 +67,23 @@ class ScalarBuffer:
 
     def __delitem__(self, places: slice) -> None: del self.read()[places]
 
+    def fill(self,
+        numbers: array,    # what it holds from now on
+    ) -> None:
+        """Hold other numbers
+
+        Args:
+            numbers: what it holds from now on
+        """
+        self.numbers, self.chunks, self.waiting[:] = numbers[:], [], []
+
 # %% ../nbs/08_history.ipynb #4a601964
 class SmoothedBuffer(ScalarBuffer):
-    "Scalar tensors that can be read smoothed, too"
+    """Scalar tensors that can be read smoothed, too
+
+    Args:
+        beta: weight of the past
+    """
     def __init__(self,
         beta: float = 0.98,   # weight of the past
     ):
@@ -75,6 +94,10 @@ class SmoothedBuffer(ScalarBuffer):
         "The running mean at each number so far (waits for the device)"
         self._smooth.extend(map(self._smoother.add, self.read()[len(self._smooth):]))
         return self._smooth
+
+    def fill(self, numbers: array) -> None:
+        super().fill(numbers)
+        self._smooth, self._smoother = array('f'), Smoother(self._smoother.beta)
 
 # %% ../nbs/08_history.ipynb #4dbb3569
 class RunSteps:
@@ -101,7 +124,11 @@ class RunSteps:
     def hyper(self,
         name: str,    # 'lr', 'mom', or another that was tracked
     ) -> list[float]:
-        "The values of a hyper-parameter, one for each training batch; empty if it was not recorded"
+        """The values of a hyper-parameter, one for each training batch; empty if it was not recorded
+
+        Args:
+            name: 'lr', 'mom', or another that was tracked
+        """
         values = self.hypers.get(name, ())
         return list(values.read() if isinstance(values, ScalarBuffer) else values)[:self.n_steps]
 
@@ -112,7 +139,11 @@ class RunSteps:
 
 # %% ../nbs/08_history.ipynb #04301b25
 class StepColumns(Mapping):
-    "The columns of a run with a number for each training batch"
+    """The columns of a run with a number for each training batch
+
+    Args:
+        run
+    """
     def __init__(self,
         run: RunSteps,
     ): self.run = run
@@ -169,7 +200,11 @@ class RunExtent(RunSteps, RunEpochs):
     def points(self,
         name: str,    # of a column of the table of epochs
     ) -> list[tuple[int, float]]:
-        "(last step of the epoch, value) for each epoch that has one; the first step is 0"
+        """(last step of the epoch, value) for each epoch that has one; the first step is 0
+
+        Args:
+            name: of a column of the table of epochs
+        """
         return [(max(row['step'] - 1, 0), row[name])
                 for row in self.epochs if row.get(name) is not None]
 
@@ -200,7 +235,11 @@ class PlainRun(RunExtent):
     def from_dict(cls,
         data: Mapping[str, Any],    # of `to_dict`
     ) -> Self:
-        "The run that was made into plain data"
+        """The run that was made into plain data
+
+        Args:
+            data: of `to_dict`
+        """
         run = cls(data['run'], data['metric_names'], data['n_epoch'], data['beta'])
         run.status, run.start_epoch = data['status'], data['start_epoch']
         run.epochs = [dict(row) for row in data['epochs']]
@@ -218,7 +257,14 @@ def _packed(values: list[float]) -> array:
 
 # %% ../nbs/08_history.ipynb #44cc3aff
 class Run(PlainRun):
-    "The record of one fit"
+    """The record of one fit
+
+    Args:
+        number: 0 for the first fit of a learner
+        metric_names: headings of the table of epochs
+        n_epoch: planned epochs
+        beta: smoothing of the losses: weight of the past
+    """
     def __init__(self,
         number: int,               # 0 for the first fit of a learner
         metric_names: list[str],   # headings of the table of epochs
@@ -263,7 +309,14 @@ class RunRows(IndexedRuns):
     def rows(self,
         what: str = 'epochs',   # or 'steps'
     ) -> Iterator[dict[str, Any]]:
-        "The table, row by row"
+        """The table, row by row
+
+        Args:
+            what: or 'steps'
+
+        Raises:
+            ValueError: there is a table of 'epochs' and one of 'steps', not of {what}
+        """
         if what not in ('epochs', 'steps'):
             raise ValueError(f"there is a table of 'epochs' and one of 'steps', not of {what!r}")
         if what == 'epochs': yield from _epoch_rows(self.runs)
@@ -284,7 +337,12 @@ class RunTables(RunRows):
         path: str | Path | None = None,   # a file to write to as well
         what: str = 'epochs',             # or 'steps'
     ) -> str:
-        "CSV text"
+        """CSV text
+
+        Args:
+            path: a file to write to as well
+            what: or 'steps'
+        """
         rows, text = list(self.rows(what)), io.StringIO()
         columns = list(dict.fromkeys(name for row in rows for name in row))
         writer = csv.DictWriter(text, columns, lineterminator='\n')
@@ -295,7 +353,17 @@ class RunTables(RunRows):
     def to_df(self,
         what: str = 'epochs',   # or 'steps'
     ) -> Any:                   # a pandas DataFrame
-        "The table for pandas"
+        """The table for pandas
+
+        Args:
+            what: or 'steps'
+
+        Returns:
+            a pandas DataFrame
+
+        Raises:
+            ImportError: to_df needs pandas: pip install "cbnb[data]"
+        """
         try: import pandas
         except ImportError as e:
             raise ImportError('to_df needs pandas: pip install "cbnb[data]"') from e
@@ -335,7 +403,11 @@ class RunFiles(RunTables):
     def to_json(self,
         path: str | Path | None = None,   # a file to write to as well
     ) -> str:
-        "JSON text; what is not finite becomes `null`, because JSON has no NaN"
+        """JSON text; what is not finite becomes `null`, because JSON has no NaN
+
+        Args:
+            path: a file to write to as well
+        """
         lost: list[tuple[list, str]] = []
         data = _finite(self.to_dict(), lost)
         if lost: data['not_finite'] = lost
@@ -345,7 +417,14 @@ class RunFiles(RunTables):
     def from_json(cls,
         source: str | Path,    # JSON text of `to_json`, or the path of its file
     ) -> Self:
-        "The history that was written by `to_json`, number by number the same"
+        """The history that was written by `to_json`, number by number the same
+
+        Args:
+            source: JSON text of `to_json`, or the path of its file
+
+        Raises:
+            ValueError: this JSON was not written by History.to_json
+        """
         is_text = isinstance(source, str) and source.lstrip()[:1] == '{'
         data = json.loads(source if is_text else Path(source).read_text())
         if 'runs' not in data: raise ValueError('this JSON was not written by History.to_json')
@@ -381,8 +460,57 @@ def _cell(name: str, value: Any) -> str:
     if name == 'time': return clock(value)
     return number(value) if isinstance(value, float) else str(value)
 
+# %% ../nbs/08_history.ipynb #9aaaaf1e
+def _run_state(run: Run) -> dict[str, Any]:
+    "A run as arrays and plain data"
+    names = ('number', 'metric_names', 'n_epoch', 'beta', 'status', 'start_epoch', 'epochs', 'values')
+    return {name: getattr(run, name) for name in names} | dict(
+        raw=run.raw_losses, hypers={name: _numbers(values) for name, values in run.hypers.items()},
+        named={name: (list(loss.steps), loss.series.read()) for name, loss in run.named.items()})
+
+def _numbers(values: Any) -> array: return values.read() if isinstance(values, ScalarBuffer) else values
+
+def _fill_run(run: Run, state: Mapping[str, Any]) -> Run:
+    "Make a run equal to one whose state was taken; its columns stay the same objects"
+    for name in ('number', 'metric_names', 'n_epoch', 'beta', 'status', 'start_epoch', 'epochs', 'values'):
+        setattr(run, name, copy.copy(state[name]))
+    run._raw.fill(state['raw'])
+    for name, values in state['hypers'].items():
+        mine = run.hypers.setdefault(name, array('d'))
+        if isinstance(mine, ScalarBuffer): mine.fill(values)
+        else: mine[:] = array('d', values)
+    run.named = {name: NamedLoss(run.beta) for name in state['named']}
+    for name, (steps, values) in state['named'].items():
+        run.named[name].steps = list(steps)
+        run.named[name].series.fill(values)
+    return run
+
+# %% ../nbs/08_history.ipynb #0a27a6ea
+class StoresRuns(IndexedRuns):
+    "A history in a checkpoint"
+    def state_dict(self) -> dict[str, Any]:
+        "All runs as arrays and plain data (waits for the device)"
+        return dict(runs=[_run_state(run) for run in self.runs])
+
+    def load_state_dict(self,
+        state: Mapping[str, Any],      # of `state_dict`
+        current: Run | None = None,    # the run of a fit that goes on; it becomes the last one of `state`
+    ) -> None:
+        """Become equal to the history whose state was taken
+
+        Args:
+            state: of `state_dict`
+            current: the run of a fit that goes on; it becomes the last one of `state`
+        """
+        *earlier, last = state['runs'] or [None]
+        runs = [_fill_run(_empty_run(r), r) for r in earlier]
+        if last is not None: runs.append(_fill_run(current or _empty_run(last), last))
+        self.runs[:] = runs
+
+def _empty_run(state: Mapping[str, Any]) -> Run: return Run(state['number'], [], 0, state['beta'])
+
 # %% ../nbs/08_history.ipynb #193a4aa0
-class History(RunFiles):
+class History(RunFiles, StoresRuns):
     "The runs of a learner, as tables"
     def __init__(self): self.runs: list[Run] = []
     def __repr__(self) -> str: return '\n'.join(map(repr, self.runs)) or 'History(no runs yet)'
@@ -390,7 +518,11 @@ class History(RunFiles):
 
 # %% ../nbs/08_history.ipynb #027ba147
 class NamedLoss:
-    "One of several losses that a step returns by name, of the batches that have it"
+    """One of several losses that a step returns by name, of the batches that have it
+
+    Args:
+        beta: smoothing: weight of the past
+    """
     def __init__(self,
         beta: float = 0.98,   # smoothing: weight of the past
     ): self.series, self.steps = SmoothedBuffer(beta), []
@@ -399,7 +531,12 @@ class NamedLoss:
         step: int,                # number of the batch
         value: Tensor | float,
     ) -> None:
-        "Add that of one batch, without waiting for the device"
+        """Add that of one batch, without waiting for the device
+
+        Args:
+            step: number of the batch
+            value
+        """
         self.steps.append(step)
         self.series.append(torch.as_tensor(value).detach().clone())
 
@@ -412,7 +549,12 @@ class NamedLoss:
         n: int,                   # batches in all
         smooth: bool = False,     # smoothed, and carried on over batches that have none
     ) -> list[float]:
-        "A number for each batch; nan where there is none"
+        """A number for each batch; nan where there is none
+
+        Args:
+            n: batches in all
+            smooth: smoothed, and carried on over batches that have none
+        """
         values, found = dict(zip(self.steps, self.losses if smooth else self.series.read())), []
         for step in range(n):
             carried = found[-1] if smooth and found else math.nan

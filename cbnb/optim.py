@@ -33,7 +33,15 @@ def hyper_key(
     opt: Optimizer,                   # any optimizer with `param_groups`
     name: str,                        # common name of a hyper-parameter
 ) -> tuple[str, int | None] | None:   # key, and index if it is one of several; None: not there
-    "Where an optimizer keeps a hyper-parameter, in all of its groups"
+    """Where an optimizer keeps a hyper-parameter, in all of its groups
+
+    Args:
+        opt: any optimizer with `param_groups`
+        name: common name of a hyper-parameter
+
+    Returns:
+        key, and index if it is one of several; None: not there
+    """
     groups = opt.param_groups
     for key, i in _PLACES.get(name, [(name, None)]):
         if key != 'params' and all(key in g for g in groups): return key, i
@@ -43,7 +51,14 @@ def hyper_key(
 def known_hypers(
     opt: Optimizer,   # any optimizer with `param_groups`
 ) -> list[str]:       # those that all groups have
-    "Common names of an optimizer's hyper-parameters"
+    """Common names of an optimizer's hyper-parameters
+
+    Args:
+        opt: any optimizer with `param_groups`
+
+    Returns:
+        those that all groups have
+    """
     first, *others = opt.param_groups
     keys = [k for k, v in first.items() if isinstance(v, (Real, Tensor))
             and not isinstance(v, bool) and all(k in g for g in others)]
@@ -55,7 +70,15 @@ def get_hyper(
     opt: Optimizer,     # any optimizer with `param_groups`
     name: str,          # common name
 ) -> list[Any]:         # one value per group
-    "The value of a hyper-parameter in each group; `ValueError` if there is none of that name"
+    """The value of a hyper-parameter in each group; `ValueError` if there is none of that name
+
+    Args:
+        opt: any optimizer with `param_groups`
+        name: common name
+
+    Returns:
+        one value per group
+    """
     if (place := hyper_key(opt, name)) is None: raise no_such_hyper(opt, name)
     key, i = place
     return [g[key] if i is None else g[key][i] for g in opt.param_groups]
@@ -64,7 +87,15 @@ def no_such_hyper(
     opt: Optimizer,     # any optimizer with `param_groups`
     name: str,          # a name that it does not have
 ) -> ValueError:        # to be raised
-    "The error for an unknown name, with the known ones"
+    """The error for an unknown name, with the known ones
+
+    Args:
+        opt: any optimizer with `param_groups`
+        name: a name that it does not have
+
+    Returns:
+        to be raised
+    """
     known = ', '.join(sorted(known_hypers(opt)))
     return ValueError(f'{type(opt).__name__} has no hyper-parameter {name!r}; it has {known}')
 
@@ -74,7 +105,13 @@ def set_hyper(
     name: str,          # common name
     value: Any,         # a number for all groups, or a list with one for each
 ) -> None:
-    "Set a hyper-parameter in each group; `ValueError` for an unknown name or too few values"
+    """Set a hyper-parameter in each group; `ValueError` for an unknown name or too few values
+
+    Args:
+        opt: any optimizer with `param_groups`
+        name: common name
+        value: a number for all groups, or a list with one for each
+    """
     if isinstance(value, (list, tuple)): _check_length(name, value, len(opt.param_groups))
     if (place := hyper_key(opt, name)) is None: raise no_such_hyper(opt, name)
     write_hyper(opt.param_groups, *place, value)
@@ -90,7 +127,14 @@ def write_hyper(
     i: int | None,        # the same
     value: Any,           # a number for all groups, or a list with one for each
 ) -> None:
-    "`set_hyper` without the look-up, for use once a batch"
+    """`set_hyper` without the look-up, for use once a batch
+
+    Args:
+        groups: param groups of an optimizer
+        key: as `hyper_key` returns it
+        i: the same
+        value: a number for all groups, or a list with one for each
+    """
     if type(value) is not float: value = as_python(value)
     values = value if isinstance(value, (list, tuple)) else [value]*len(groups)
     for group, v in zip(groups, values):
@@ -104,14 +148,28 @@ def write_hyper(
 def noted_hypers(
     opt: Optimizer,             # any optimizer with `param_groups`
 ) -> list[dict[str, Any]]:      # one dict per group
-    "A copy of all hyper-parameters"
+    """A copy of all hyper-parameters
+
+    Args:
+        opt: any optimizer with `param_groups`
+
+    Returns:
+        one dict per group
+    """
     return [{k: v.clone() if isinstance(v, Tensor) else v for k, v in g.items() if k != 'params'}
             for g in opt.param_groups]
 
 def save_hypers(
     opt: Optimizer,             # any optimizer with `param_groups`
 ) -> Callable[[], None]:        # restores them
-    "Note all hyper-parameters of all groups"
+    """Note all hyper-parameters of all groups
+
+    Args:
+        opt: any optimizer with `param_groups`
+
+    Returns:
+        restores them
+    """
     saved = noted_hypers(opt)
     def restore() -> None:
         for group, old in zip(opt.param_groups, saved):
@@ -127,7 +185,16 @@ def spread_lrs(
     n: int,             # number of groups
     name: str = 'lr',   # what to call it in errors
 ) -> list[float]:       # one for each group
-    "One learning rate per group; `ValueError` if the number of rates is not that of the groups"
+    """One learning rate per group; `ValueError` if the number of rates is not that of the groups
+
+    Args:
+        lr: a number, a slice, or one number per group
+        n: number of groups
+        name: what to call it in errors
+
+    Returns:
+        one for each group
+    """
     if isinstance(lr, slice): return _spread_slice(lr, n, name)
     if isinstance(lr, Sequence) and not isinstance(lr, str) or getattr(lr, 'ndim', 0) == 1:
         _check_length(name, lr, n)
@@ -147,14 +214,32 @@ def _spread_slice(lr: slice, n: int, name: str) -> list[float]:
 def one_group(
     model: nn.Module,               # of any kind
 ) -> list[list[nn.Parameter]]:      # all parameters, as one group
-    "The splitter that does not split"
+    """The splitter that does not split
+
+    Args:
+        model: of any kind
+
+    Returns:
+        all parameters, as one group
+    """
     return [list(model.parameters())]
 
 def param_groups(
     model: nn.Module,                                   # of any kind
     splitter: Callable[[nn.Module], Any] = one_group,   # returns parameters, or groups of them
 ) -> list[list[nn.Parameter]]:                          # without empty groups
-    "The parameters of a model in groups; `ValueError` if none is trainable"
+    """The parameters of a model in groups; `ValueError` if none is trainable
+
+    Args:
+        model: of any kind
+        splitter: returns parameters, or groups of them
+
+    Returns:
+        without empty groups
+
+    Raises:
+        ValueError: {type(model)} has no trainable parameters: {why}
+    """
     groups = list(splitter(model))
     if groups and isinstance(groups[0], Tensor): groups = [groups]
     groups = [list(g.parameters() if isinstance(g, nn.Module) else g) for g in groups]
@@ -171,7 +256,22 @@ def make_opt(
     lr: float,                                          # for all groups
     splitter: Callable[[nn.Module], Any] = one_group,   # as in `param_groups`
 ) -> Optimizer:        # `opt_func` itself if it is an optimizer already
-    "An optimizer over the groups of a model; `TypeError` if `opt_func` makes something else"
+    """An optimizer over the groups of a model; `TypeError` if `opt_func` makes something else
+
+    Args:
+        opt_func: a torch optimizer class, a function `(groups, lr=...)`, or an optimizer
+        model: its parameters are to be optimized
+        lr: for all groups
+        splitter: as in `param_groups`
+
+    Returns:
+        `opt_func` itself if it is an optimizer already
+
+    Raises:
+        TypeError: opt_func={opt_func} is no optimizer: pass a class, as torch.optim.AdamW
+        TypeError: opt_func returned {opt}, which is no optimizer (it lacks param_groups, state, step or
+            zero_grad)
+    """
     groups = param_groups(model, splitter)
     if hasattr(opt_func, 'param_groups'): return opt_func
     if not callable(opt_func):
@@ -188,14 +288,25 @@ def belongs_to(
     model: nn.Module,                                   # as it is now
     splitter: Callable[[nn.Module], Any] = one_group,   # as in `param_groups`
 ) -> bool:
-    "Whether an optimizer holds just the parameters that the splitter finds in the model"
+    """Whether an optimizer holds just the parameters that the splitter finds in the model
+
+    Args:
+        opt: made for this model, or for another
+        model: as it is now
+        splitter: as in `param_groups`
+    """
     return _held(opt) == {id(p) for g in param_groups(model, splitter) for p in g}
 
 def shares_params(
     opt: Optimizer,      # made for this model, or for another
     model: nn.Module,    # as it is now
 ) -> bool:
-    "Whether an optimizer holds any parameter of the model"
+    """Whether an optimizer holds any parameter of the model
+
+    Args:
+        opt: made for this model, or for another
+        model: as it is now
+    """
     return not _held(opt).isdisjoint(map(id, model.parameters()))
 
 def _held(opt: Optimizer) -> set[int]: return {id(p) for g in opt.param_groups for p in g['params']}
@@ -204,7 +315,11 @@ def _held(opt: Optimizer) -> set[int]: return {id(p) for g in opt.param_groups f
 def needs_closure(
     opt: Optimizer,   # any optimizer with `step`
 ) -> bool:
-    "Whether `step` requires a function that computes the loss, as that of LBFGS does"
+    """Whether `step` requires a function that computes the loss, as that of LBFGS does
+
+    Args:
+        opt: any optimizer with `step`
+    """
     try: closure = inspect.signature(opt.step).parameters.get('closure')
     except (TypeError, ValueError): return False
     return closure is not None and closure.default is closure.empty
@@ -215,7 +330,19 @@ def freeze_groups(
     n: int,                          # the first trainable group; negative counts from the end
     keep: Iterable[Tensor] = (),     # parameters that stay trainable in any case
 ) -> int:                            # the first trainable group
-    "Freeze the groups before `n`, unfreeze the others, and forget the optimizer's momentum"
+    """Freeze the groups before `n`, unfreeze the others, and forget the optimizer's momentum
+
+    Args:
+        opt: its groups are frozen as a whole
+        n: the first trainable group; negative counts from the end
+        keep: parameters that stay trainable in any case
+
+    Returns:
+        the first trainable group
+
+    Raises:
+        ValueError: cannot freeze to group {n}: there are {count} parameter group...
+    """
     count, kept = len(opt.param_groups), {id(p) for p in keep}
     if not -count <= n <= count: raise ValueError(
         f'cannot freeze to group {n}: there are {count} parameter group{"s"*(count != 1)}')
@@ -226,7 +353,11 @@ def freeze_groups(
     return first
 
 def norm_params(model: nn.Module) -> list[nn.Parameter]:
-    "The parameters of the batch norm layers"
+    """The parameters of the batch norm layers
+
+    Args:
+        model
+    """
     layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     return [p for m in layers for p in m.parameters(recurse=False)]
 
@@ -234,7 +365,14 @@ def norm_params(model: nn.Module) -> list[nn.Parameter]:
 def total_norm(
     tensors: Sequence[Tensor],    # of any shapes; may be on several devices
 ) -> Tensor:                      # a scalar
-    "The norm over all elements of all tensors"
+    """The norm over all elements of all tensors
+
+    Args:
+        tensors: of any shapes; may be on several devices
+
+    Returns:
+        a scalar
+    """
     norms = [torch.linalg.vector_norm(t).float() for t in tensors]
     if not norms: return torch.zeros(())
     return torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]))
@@ -318,7 +456,16 @@ def _part_of(opt: Optimizer, groups: list[dict], state: dict[int, Any], first: i
 
 # %% ../nbs/04_optim.ipynb #7da368d8
 class MultiOptimizer(_SavedAsOne, Optimizer):
-    "Several optimizers that look like one"
+    """Several optimizers that look like one
+
+    Args:
+        opts: optimizers over different parameters
+
+    Raises:
+        ValueError: there are no optimizers: pass one or several
+        TypeError: {opt} is no optimizer
+        ValueError: two of the optimizers hold the same parameter: give it to one only
+    """
     def __init__(self,
         opts: Iterable[Optimizer],   # optimizers over different parameters
     ):
@@ -330,11 +477,22 @@ class MultiOptimizer(_SavedAsOne, Optimizer):
             raise ValueError('two of the optimizers hold the same parameter: give it to one only')
 
     def step(self, closure: None = None) -> None:
-        "A step of each"
+        """A step of each
+
+        Args:
+            closure
+
+        Raises:
+            TypeError: several optimizers cannot share a closure
+        """
         if closure is not None: raise TypeError('several optimizers cannot share a closure')
         for opt in self.optimizers: opt.step()
     def zero_grad(self, set_to_none: bool = True) -> None:
-        "Forget the gradients of all"
+        """Forget the gradients of all
+
+        Args:
+            set_to_none
+        """
         for opt in self.optimizers: opt.zero_grad(set_to_none)
     def add_param_group(self, param_group: dict) -> None:
         raise TypeError('which optimizer is the group for? add it to one of `optimizers`')
@@ -347,7 +505,12 @@ class MultiOptimizer(_SavedAsOne, Optimizer):
 
 # %% ../nbs/04_optim.ipynb #4b9cede1
 class Hypers(MutableMapping):
-    "The hyper-parameters of one parameter group, by common names; assigning changes the group"
+    """The hyper-parameters of one parameter group, by common names; assigning changes the group
+
+    Args:
+        opt: any optimizer with `param_groups`
+        i: number of the group
+    """
     def __init__(self,
         opt: Optimizer,   # any optimizer with `param_groups`
         i: int,           # number of the group
@@ -381,7 +544,13 @@ def lend_names(
     names: type[LentNames],    # methods and properties to lend
     undo: ExitStack,           # until this is unwound
 ) -> None:
-    "Give an optimizer more methods and properties for a while"
+    """Give an optimizer more methods and properties for a while
+
+    Args:
+        opt: keeps its groups, its state and its `step`
+        names: methods and properties to lend
+        undo: until this is unwound
+    """
     cls = type(opt)
     undo.callback(setattr, opt, '__class__', cls)
     if not issubclass(cls, names): opt.__class__ = with_names(names, cls)
@@ -391,7 +560,15 @@ def with_names(
     names: type[LentNames],    # methods and properties
     cls: type,                 # of an optimizer
 ) -> type:                     # the same each time, so that nothing has to be compiled anew
-    "A class like `cls` that also has `names`"
+    """A class like `cls` that also has `names`
+
+    Args:
+        names: methods and properties
+        cls: of an optimizer
+
+    Returns:
+        the same each time, so that nothing has to be compiled anew
+    """
     return type(cls.__name__, (names, cls), dict(__module__=cls.__module__, _plain_class=_plain(cls)))
 
 def _plain(cls: type) -> type: return getattr(cls, '_plain_class', cls)
@@ -427,7 +604,15 @@ class HyperNames(_SetsHypers):
         n: int | slice = slice(None),   # which groups
         with_grad: bool = False,        # only parameters that have a gradient now
     ) -> list[tuple[Tensor, dict, dict, Hypers]]:   # parameter, its group, its state, its hypers
-        "The parameters, each with what belongs to it"
+        """The parameters, each with what belongs to it
+
+        Args:
+            n: which groups
+            with_grad: only parameters that have a gradient now
+
+        Returns:
+            parameter, its group, its state, its hypers
+        """
         chosen = list(zip(self.param_groups, self.hypers))[n]
         return [(p, group, self.state.get(p, {}), hypers)
                 for group, hypers in (chosen if isinstance(n, slice) else [chosen])
@@ -436,7 +621,11 @@ class HyperNames(_SetsHypers):
     def freeze_to(self,
         n: int,   # the first group to train; negative counts from the end
     ) -> None:
-        "Freeze the groups before `n`, batch norm included; `learn.freeze_to` keeps that trainable"
+        """Freeze the groups before `n`, batch norm included; `learn.freeze_to` keeps that trainable
+
+        Args:
+            n: the first group to train; negative counts from the end
+        """
         freeze_groups(self, n)
     def freeze(self) -> None:
         "Train only the last group"
