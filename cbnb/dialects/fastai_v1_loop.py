@@ -133,12 +133,8 @@ class RecorderNames(LentNames):
                                *(['time'] if self.add_time else [])]
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #18fae35f
-class V1Callback(Adapter):
-    """A callback of fastai v1, as the learner holds it
-
-    Args:
-        given: an object, or the class or partial that makes one for each fit
-    """
+class _Holds(Adapter):
+    "Holds a callback, or its factory"
     order = 55           # after the recorder, as in v1
 
     def __init__(self,
@@ -159,6 +155,13 @@ class V1Callback(Adapter):
     @property
     def name(self) -> str: return v1_name(class_of(self.wraps))
 
+# %% ../../nbs/dialects/fastai_v1_loop.ipynb #1c54c5cd
+class V1Callback(_Holds):
+    """A callback of fastai v1, as the learner holds it
+
+    Args:
+        given: an object, or the class or partial that makes one for each fit
+    """
     def begin(self) -> Any:
         "The callback, ready for a fit of this learner"
         learn = self.learn
@@ -447,13 +450,9 @@ class V1Slots(_Batches):
         now.stop_batches = now.handler.on_batch_end(now.last_loss)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #719742c4
-class V1Cancels(Callback):
-    """Does what the flags in the state ask for
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
-    order = 2000         # when everybody has been told, callbacks of MindSpore included
+class _CancelsSteps(Callback):
+    "Skips the backward pass, the step, or the zeroing"
+    order = 2000         # after all others, callbacks of MindSpore included
 
     def before_backward(self):
         if self.slots.state['skip_bwd']: raise CancelBackwardException()
@@ -473,6 +472,13 @@ class V1Cancels(Callback):
     def after_step(self):
         if self.slots.state['skip_zero']: raise CancelBatchException()
 
+# %% ../../nbs/dialects/fastai_v1_loop.ipynb #d7f40d6e
+class V1Cancels(_CancelsSteps):
+    """Does what the flags in the state ask for
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def after_batch(self):
         if not self.slots.now.stop_batches: return
         raise CancelTrainException() if self.learn.training else CancelValidException()
@@ -483,12 +489,8 @@ class V1Cancels(Callback):
         if learn.epoch + 1 < learn.n_epoch: raise CancelFitException()
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #094f8503
-class V1Metric(Metric):
-    """A callback of v1 that computes a metric, as a native metric
-
-    Args:
-        cb: with `on_epoch_begin`, `on_batch_end` and `on_epoch_end`
-    """
+class _MetricRun(Metric):
+    "Calls the first and the last slot of a metric in each run"
     def __init__(self,
         cb: Any,    # with `on_epoch_begin`, `on_batch_end` and `on_epoch_end`
     ):
@@ -499,7 +501,7 @@ class V1Metric(Metric):
 
     def __copy__(self) -> 'V1Metric':                  # with a state of its own
         learn = getattr(self.wraps, '_learn', None)
-        return V1Metric(copy.deepcopy(self.wraps, {id(learn): learn}))
+        return type(self)(copy.deepcopy(self.wraps, {id(learn): learn}))
     def __getstate__(self) -> dict[str, Any]: return vars(self) | dict(run=None)
     def reset(self) -> None: self.begun, self.found = False, None
 
@@ -516,6 +518,13 @@ class V1Metric(Metric):
         self.run = None
         self.handler.on_train_end()
 
+# %% ../../nbs/dialects/fastai_v1_loop.ipynb #b6330c3f
+class V1Metric(_MetricRun):
+    """A callback of v1 that computes a metric, as a native metric
+
+    Args:
+        cb: with `on_epoch_begin`, `on_batch_end` and `on_epoch_end`
+    """
     def accumulate(self, learn: Any) -> None:
         if not self.begun: self._begin(learn)
         handler = self.handler
@@ -531,10 +540,17 @@ class V1Metric(Metric):
         return self.found
 
     def _ask(self) -> Any:
-        cb, handler = self.wraps, self.handler
-        handler.on_epoch_end(math.nan)                 # in place of the validation loss
-        values = handler.state_dict['last_metrics'][1:]
-        if not values and getattr(cb, 'metric', None) is not None: values = [cb.metric]    # early v1
-        if len(values) == 1: return values[0]
-        raise TypeError(f'{type(cb).__name__}.on_epoch_end added {len(values)} values to last_metrics; '
-                        'a metric has one: return add_metrics(last_metrics, value)')
+        self.handler.on_epoch_end(math.nan)            # in place of the validation loss
+        return _value_of(self.wraps, self.handler.state_dict['last_metrics'])
+
+# %% ../../nbs/dialects/fastai_v1_loop.ipynb #0d4d9dca
+def _value_of(
+    cb: Any,                      # the metric
+    last_metrics: list[Any],      # after its `on_epoch_end`; the first is the validation loss
+) -> Any:
+    "The one value that a metric has added"
+    values = last_metrics[1:]
+    if not values and getattr(cb, 'metric', None) is not None: values = [cb.metric]    # early v1
+    if len(values) == 1: return values[0]
+    raise TypeError(f'{type(cb).__name__}.on_epoch_end added {len(values)} values to last_metrics; '
+                    'a metric has one: return add_metrics(last_metrics, value)')

@@ -222,6 +222,7 @@ class _OldPlaces:
     def epoch_end(self, run_context: RunContext) -> None: "Old name"
     def end(self, run_context: RunContext) -> None: "Old name"
 
+# %% ../../nbs/dialects/mindspore_context.ipynb #032d5adf
 class Callback(_OldPlaces):
     "Base of callbacks in MindSpore's style; a callback may do without it"
     dialect = 'mindspore'     # so it is detected whatever other methods it has
@@ -389,21 +390,8 @@ class _State:
         self.borrowed = {}
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #fd15bb0f
-class _Entering(_State):
-    "Enters and leaves the callbacks"
-    def enter(self) -> None:
-        "Enter all callbacks, and find the method of each for each place"
-        undo = self.learn.undo
-        undo.set(self.learn, '_mindspore', self)
-        undo.push(self.exit)
-        if self.training: lend_spore_names(self.learn.opt, lambda: self.step - self.in_step, undo)
-        used = [(member, self._entered(member.wraps)) for member in self.members]
-        for name in (*OLD_NAMES, 'on_train_loss'):
-            quiet = self.training and name.startswith('on_eval')
-            self.listeners[name] = [(m, method) for m, cb in used if (method := listener(cb, name))
-                                    and not (quiet and not getattr(cb, 'eval_in_fit', True))]
-        warn_old_names([cb for _, cb in used])
-
+class _Leaving(_State):
+    "Enters and leaves a callback"
     def _entered(self, cb: Any) -> Any:
         "The callback that `__enter__` returns; the callback itself if that is none"
         entered = cb.__enter__() if hasattr(type(cb), '__enter__') else cb
@@ -423,6 +411,22 @@ class _Entering(_State):
             except BaseException as e: failed.append(e)
         for e in failed[1:]: failed[0].add_note(f'another __exit__ failed, too: {e!r}')
         if failed: raise failed[0]
+
+# %% ../../nbs/dialects/mindspore_context.ipynb #c5bea8df
+class _Entering(_Leaving):
+    "Enters the callbacks"
+    def enter(self) -> None:
+        "Enter all callbacks, and find the method of each for each place"
+        undo = self.learn.undo
+        undo.set(self.learn, '_mindspore', self)
+        undo.push(self.exit)
+        if self.training: lend_spore_names(self.learn.opt, lambda: self.step - self.in_step, undo)
+        used = [(member, self._entered(member.wraps)) for member in self.members]
+        for name in (*OLD_NAMES, 'on_train_loss'):
+            quiet = self.training and name.startswith('on_eval')
+            self.listeners[name] = [(m, method) for m, cb in used if (method := listener(cb, name))
+                                    and not (quiet and not getattr(cb, 'eval_in_fit', True))]
+        warn_old_names([cb for _, cb in used])
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #0366dacc
 def warn_old_names(
@@ -510,8 +514,8 @@ def recorded_phase(
     return phases[-1] if phases and phases[-1].run is learn.undo else None
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #65581777
-class _Evaluating(_Ending):
-    "The places of an evaluation"
+class _EvalBegins(_Ending):
+    "The start of an evaluation"
     def eval_begin(self) -> None:
         "An evaluation begins"
         p, learn = self.params, self.learn
@@ -527,6 +531,9 @@ class _Evaluating(_Ending):
         self.fire('on_eval_begin', self.evaluation)
         self.fire('on_eval_epoch_begin', self.evaluation)
 
+# %% ../../nbs/dialects/mindspore_context.ipynb #f0a22bee
+class _Evaluating(_EvalBegins):
+    "The steps of an evaluation"
     def eval_step_begin(self) -> None:
         "The batch has arrived"
         self.eval_step += 1
