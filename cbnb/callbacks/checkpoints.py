@@ -309,7 +309,7 @@ def _check_alike(path: Path, was: dict[str, str], now: dict[str, str], allow: se
         f'To begin anew, pass resume=False, or keep both with Checkpoint(path=...). To continue it with the '
         f'new settings, pass resume=Resume(allow={sorted(differs)})')
 
-# %% ../../nbs/callbacks/checkpoints.ipynb #e6ebc1f1
+# %% ../../nbs/callbacks/checkpoints.ipynb #f176eabf
 class _Resumes(_Finds):
     "Continues from a checkpoint"
     resume: Any = False       # of `fit`, for one fit
@@ -333,7 +333,7 @@ class _Resumes(_Finds):
         what = ('this fit is finished, loaded its end' if state['epoch'] >= self.learn.n_epoch else
                 f'continuing at epoch {state["epoch"]}{batch}')
         saved = datetime.fromisoformat(read_manifest(path)['saved'])
-        print(f'{what}, from {path} (saved {saved:%Y-%m-%d %H:%M:%S})')
+        print(f'{what}, from {path} of {saved:%Y-%m-%d %H:%M:%S}')
 
     def _load(self, state: dict[str, Any], differs: set[str]) -> None:
         learn = self.learn

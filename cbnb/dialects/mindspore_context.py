@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PLACES', 'OLD_NAMES', 'MissingName', 'Params', 'Output', 'as_output', 'RunContext', 'Rate', 'SporeNames',
-           'lend_spore_names', 'Callback', 'listener', 'old_names', 'train_params', 'length', 'same', 'net_outputs',
-           'element', 'warn_old_names', 'recorded_phase', 'Session', 'MindSporeAdapter', 'wrap']
+           'lend_spore_names', 'Callback', 'listener', 'old_names', 'warn_old_names', 'length', 'train_params', 'same',
+           'net_outputs', 'element', 'recorded_phase', 'Session', 'MindSporeAdapter', 'wrap']
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #6e41c679
 import copy
@@ -278,6 +278,34 @@ def old_names(
             and method != getattr(cb, name, None)}
     return sorted(used)
 
+# %% ../../nbs/dialects/mindspore_context.ipynb #0366dacc
+def warn_old_names(
+    cbs: list[Any],   # the callbacks of a run
+) -> None:
+    """One warning about all old names in a run
+
+    Args:
+        cbs: the callbacks of a run
+    """
+    old = [f'{type(cb).__name__}.{name}' for cb in cbs for name in old_names(cb)]
+    if old: warnings.warn(
+        f'{", ".join(old)}: old names, which are called in training and in evaluation; '
+        'prefix them with on_train_ or on_eval_', DeprecationWarning, stacklevel=user_level())
+
+# %% ../../nbs/dialects/mindspore_context.ipynb #dd18d76c
+def length(
+    dl: Any,              # a loader
+) -> dict[str, int]:      # `batch_num`; empty if the length is not known
+    """The number of batches of a loader, for the context
+
+    Args:
+        dl: a loader
+
+    Returns:
+        `batch_num`; empty if the length is not known
+    """
+    return {} if (n := n_batches(dl)) is None else dict(batch_num=n)
+
 # %% ../../nbs/dialects/mindspore_context.ipynb #387e9dcf
 def train_params(
     learn: Learner,    # about to fit
@@ -295,20 +323,6 @@ def train_params(
         epoch_num=learn.n_epoch - learn.start_epoch, **length(learn.dls.train), cur_step_num=0,
         mode='train', parallel_mode='stand_alone', device_number=1, dataset_sink_mode=False,
         last_save_ckpt_step=None, latest_ckpt_file=None, initial_step=0, loss_scale_mananger=None)
-
-# %% ../../nbs/dialects/mindspore_context.ipynb #dd18d76c
-def length(
-    dl: Any,              # a loader
-) -> dict[str, int]:      # `batch_num`; empty if the length is not known
-    """The number of batches of a loader, for the context
-
-    Args:
-        dl: a loader
-
-    Returns:
-        `batch_num`; empty if the length is not known
-    """
-    return {} if (n := n_batches(dl)) is None else dict(batch_num=n)
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #f3fe5f3f
 def same(
@@ -427,20 +441,6 @@ class _Entering(_Leaving):
             self.listeners[name] = [(m, method) for m, cb in used if (method := listener(cb, name))
                                     and not (quiet and not getattr(cb, 'eval_in_fit', True))]
         warn_old_names([cb for _, cb in used])
-
-# %% ../../nbs/dialects/mindspore_context.ipynb #0366dacc
-def warn_old_names(
-    cbs: list[Any],   # the callbacks of a run
-) -> None:
-    """One warning about all old names in a run
-
-    Args:
-        cbs: the callbacks of a run
-    """
-    old = [f'{type(cb).__name__}.{name}' for cb in cbs for name in old_names(cb)]
-    if old: warnings.warn(
-        f'{", ".join(old)}: old names, which are called in training and in evaluation; '
-        'prefix them with on_train_ or on_eval_', DeprecationWarning, stacklevel=user_level())
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #472c27a2
 class _Training(_Entering):
