@@ -333,7 +333,8 @@ class _Resumes(_Finds):
         what = ('this fit is finished, loaded its end' if state['epoch'] >= self.learn.n_epoch else
                 f'continuing at epoch {state["epoch"]}{batch}')
         saved = datetime.fromisoformat(read_manifest(path)['saved'])
-        print(f'{what}, from {path} of {saved:%Y-%m-%d %H:%M:%S}')
+        today = saved.date() == datetime.now().astimezone().date()
+        print(f'{what}, from {path} of {saved:%H:%M:%S}' + (f' on {saved:%Y-%m-%d}' if not today else ''))
 
     def _load(self, state: dict[str, Any], differs: set[str]) -> None:
         learn = self.learn
