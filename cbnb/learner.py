@@ -769,7 +769,7 @@ class Fits(FitLevel):
         n_epoch, start_epoch = as_count(n_epoch, 'n_epoch', 1), as_count(start_epoch, 'start_epoch', 0)
         if start_epoch > n_epoch: raise ValueError(f'start_epoch={start_epoch} is after n_epoch={n_epoch}')
         check_valid_every(valid_every)
-        if resume is not False: cbs = self._resuming(resume, cbs)     # of `callbacks/checkpoints`
+        if resume: cbs = self._resuming(resume, cbs)     # of `callbacks/checkpoints`
         file = vars(self).pop('_loaded_from', None)
         if file and start_epoch: print(
             f'going on from epoch {start_epoch} with {file}: random state and data order are not in the '

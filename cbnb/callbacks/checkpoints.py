@@ -248,10 +248,10 @@ class Resume:
     ):
         self.path = None if path is None else Path(path)
         self.allow = {allow} if isinstance(allow, str) else set(allow)
-        if unknown := self.allow - set(_DESCRIBED): raise ValueError(
-            f'allow={allow!r}: {", ".join(sorted(unknown))} is none of {", ".join(_DESCRIBED)}')
+        if unknown := self.allow - set(_MAY_DIFFER): raise ValueError(
+            f'allow={allow!r}: {", ".join(sorted(unknown))} is none of {", ".join(_MAY_DIFFER)}')
 
-_DESCRIBED = 'model', 'loss', 'optimizer', 'data', 'n_epoch', 'schedule'
+_MAY_DIFFER = 'model', 'loss', 'optimizer', 'data', 'n_epoch', 'schedule'
 
 def as_resume(
     resume: Any,           # as passed to `fit`: True, a path, or `Resume`
@@ -307,11 +307,12 @@ def _check_alike(path: Path, was: dict[str, str], now: dict[str, str], allow: se
     "What differs and may; `ValueError` for what may not"
     differs = {name for name in now if was.get(name) != now[name]}
     if not differs - allow: return differs
-    words = [f'{name} was {was.get(name)}, and is {now[name]}' for name in _DESCRIBED if name in differs - allow]
+    words = [f'{name} was {was.get(name)}, and is {now[name]}' for name in now if name in differs - allow]
+    way = f', pass resume=Resume(allow={sorted(differs)})' if differs <= set(_MAY_DIFFER) else ' is not possible'
     raise ValueError(
         f'{path} belongs to another fit: {"; ".join(words)}. To continue that one, call fit as it was called. '
         f'To begin anew, pass resume=False, or keep both with Checkpoint(path=...). To continue it with the '
-        f'new settings, pass resume=Resume(allow={sorted(differs)})')
+        f'new settings{way}')
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #f176eabf
 class _Resumes(_Finds):

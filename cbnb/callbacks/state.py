@@ -285,6 +285,7 @@ def described(learn: Learner) -> dict[str, str]:
               f'{trained} of them trained',
         loss=brief(learn.loss_func), optimizer=f'{type(learn.opt).__name__} with rate and weight decay {lrs}',
         data=' and '.join(map(_data_words, loaders_of(learn))), n_epoch=str(learn.n_epoch),
+        metrics=', '.join(m.name for m in learn.metrics) or 'none',
         schedule=', '.join(repr(cb) for cb in learn.cbs if _schedules(cb)) or 'none')
 
 def _data_words(dl: Any) -> str:
