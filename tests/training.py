@@ -57,7 +57,7 @@ def outcome(learn):
     return {
         "weights": digest(learn.model.state_dict().values()),
         "optimizer": digest(states),
-        "steps": {name: values for name, values in run.steps.items()},
+        "steps": dict(run.steps),
         "epochs": [{k: v for k, v in row.items() if k != "time"} for row in run.epochs],
         "status": run.status,
         "random": torch.rand(3).tolist(),
