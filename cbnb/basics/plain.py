@@ -155,7 +155,9 @@ def _state_of(obj: Any, known: set[int], exclude: Iterable[str]) -> dict[str, An
     known, found = known | {id(obj)}, {}            # an object may refer to the one that holds it
     for name, value in vars(obj).items():
         if name in exclude: continue
-        if _is_plain(value): found[name] = value
+        if isinstance(value, Tensor) and value.device.type != 'cpu':
+            found[name] = Held(tensor=value, on=str(value.device))      # a file is read to the CPU
+        elif _is_plain(value): found[name] = value
         elif (inside := _held(value, known)) is not None: found[name] = inside
     return found
 
@@ -210,8 +212,10 @@ def put_state(
     mine = vars(obj)
     for name, value in state.items():
         old = mine.get(name)
-        if isinstance(value, Held): _put_held(old, value)
-        elif not _refill(old, value): mine[name] = value
+        if isinstance(value, Held) and 'on' not in value: _put_held(old, value)
+        else:
+            if isinstance(value, Held): value = value['tensor'].to(value['on'])
+            if not _refill(old, value): mine[name] = value
 
 def _put_held(old: Any, value: Held) -> None:
     if old is None: return                  # it is made later, or no more
