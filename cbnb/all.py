@@ -13,7 +13,7 @@ __all__ = ['Learner', 'DataLoaders', 'Batches', 'default_device', 'to_device', '
            'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 'ShortEpoch', 'BnFreeze', 'Tracker', 'EarlyStopping',
            'ReduceLROnPlateau', 'SaveModel', 'load_learner', 'Checkpoint', 'Resume', 'CSVLogger', 'MixUp', 'CutMix',
            'Hook', 'Hooks', 'HookCallback', 'ActivationStats', 'hook_output', 'hook_outputs', 'FetchPredsCallback',
-           'MCDropoutCallback', 'SavedBatches', 'TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer', 'FTRL']
+           'MCDropoutCallback', 'TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer', 'FTRL']
 
 # %% ../nbs/all.ipynb #c81c06d7
 from .basics.loaders import Batches
@@ -77,7 +77,7 @@ from .callbacks.csv_logger import CSVLogger
 from .callbacks.gradients import BnFreeze, GradientAccumulation, GradientClip
 from .callbacks.hooks import ActivationStats, Hook, HookCallback, Hooks, hook_output, hook_outputs
 from .callbacks.mixup import CutMix, MixUp
-from .callbacks.predictions import FetchPredsCallback, MCDropoutCallback, SavedBatches
+from .callbacks.predictions import FetchPredsCallback, MCDropoutCallback
 from .callbacks.saving import SaveModel, load_learner
 from .callbacks.stopping import ShortEpoch, StopAfter, TerminateOnNaN
 from .callbacks.trackers import EarlyStopping, ReduceLROnPlateau, Tracker
@@ -87,7 +87,7 @@ _all_ = ['GradientClip', 'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 
          'BnFreeze', 'Tracker', 'EarlyStopping', 'ReduceLROnPlateau', 'SaveModel', 'load_learner',
          'Checkpoint', 'Resume',
          'CSVLogger', 'MixUp', 'CutMix', 'Hook', 'Hooks', 'HookCallback', 'ActivationStats',
-         'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback', 'SavedBatches']
+         'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback']
 
 # %% ../nbs/all.ipynb #671b2bc9
 from .callbacks.steps import FTRL, EvalStep, MultiLossStep, TrainStep

@@ -147,7 +147,7 @@ def outcome(learn):
         "weights": digest(learn.model.state_dict().values()),
         "optimizer": digest(states),
         "rates": [[v for k, v in g.items() if k != "params"] for g in learn.opt.param_groups],
-        "steps": {name: list(values) for name, values in run.steps.items()},
+        "steps": dict(run.steps),
         "epochs": [{k: v for k, v in row.items() if k != "time"} for row in run.epochs],
         "status": run.status,
         "runs": len(learn.recorder.history),

@@ -66,23 +66,26 @@ def shown_loss(
     return loss.float().mean().item()
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #c288e278
-class LossMonitor(StepInEpoch):
-    """Prints the loss, and ends the training before a loss that is not finite is learnt from
-
-    Args:
-        per_print_times: print each so many steps; 0: never, but look at each loss
-    """
+class _WatchesLoss(StepInEpoch):
+    "Ends the training before a loss that is not finite is learnt from"
     eval_in_fit = False
-    def __init__(self,
-        per_print_times: int = 1,    # print each so many steps; 0: never, but look at each loss
-    ): self.per_print_times, self._last = as_count(per_print_times, 'per_print_times', 0), 0
-
     def on_train_loss(self, run_context):
         p = run_context.original_args()
         if all_finite(p.net_outputs): return
         where = f'epoch: {p.cur_epoch_num} step: {self.step_in_epoch(p)}'
         raise ValueError(f'In {where}, loss is NAN or INF, training process cannot continue, '
                          'terminating training.')
+
+# %% ../../nbs/dialects/mindspore_callbacks.ipynb #30629958
+class LossMonitor(_WatchesLoss):
+    """Prints the loss, and ends the training before a loss that is not finite is learnt from
+
+    Args:
+        per_print_times: print each so many steps; 0: never, but look at each loss
+    """
+    def __init__(self,
+        per_print_times: int = 1,    # print each so many steps; 0: never, but look at each loss
+    ): self.per_print_times, self._last = as_count(per_print_times, 'per_print_times', 0), 0
 
     # under its old name, too: subclasses override that one
     def step_end(self, run_context): self._print(run_context.original_args())
@@ -371,8 +374,24 @@ def glob_safe(
     return ''.join(f'[{c}]' if c in '*?[' else c for c in name)
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #bbdfb56f
-class _Files(StepInEpoch):
-    "Writes checkpoint files, and removes old ones"
+class _KeepsFiles(StepInEpoch):
+    "Removes old checkpoint files"
+    config: CheckpointConfig
+    _files: list[tuple[Path, float]]
+
+    def _keep(self, path: Path) -> None:
+        "Note a new file, and remove old ones"
+        now, config = time.time(), self.config
+        files = [f for f in self._files if f[0] != path]
+        most = config.keep_checkpoint_max
+        if most: gone = files[:max(len(files) + 1 - most, 0)]
+        else: gone = [f for f in files if now - f[1] < 60*config.keep_checkpoint_per_n_minutes][1:]
+        for old, _ in gone: old.unlink(missing_ok=True)
+        self._files = [*(f for f in files if f not in gone), (path, now)]
+
+# %% ../../nbs/dialects/mindspore_callbacks.ipynb #fb47b1f4
+class _Files(_KeepsFiles):
+    "Writes checkpoint files"
     def save(self,
         p: Params,            # of the current step
         ending: str = '',     # at the end of the name; files with one are kept
@@ -392,16 +411,6 @@ class _Files(StepInEpoch):
         p.latest_ckpt_file, p.last_save_ckpt_step = str(path), p.cur_step_num
         if not ending: self._keep(path)
         return path
-
-    def _keep(self, path: Path) -> None:
-        "Note a new file, and remove old ones"
-        now, config = time.time(), self.config
-        files = [f for f in self._files if f[0] != path]
-        most = config.keep_checkpoint_max
-        if most: gone = files[:max(len(files) + 1 - most, 0)]
-        else: gone = [f for f in files if now - f[1] < 60*config.keep_checkpoint_per_n_minutes][1:]
-        for old, _ in gone: old.unlink(missing_ok=True)
-        self._files = [*(f for f in files if f not in gone), (path, now)]
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #9f323af8
 class _Named(_Files):
@@ -531,21 +540,8 @@ def monitored(
     raise ValueError(f'there is no {name!r} to monitor; there is {", ".join(["loss", *results])}')
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #3954cef7
-class EarlyStopping(Callback):
-    """Stops the training when a value no longer gets better
-
-    Args:
-        monitor: or a metric; or 'loss', of the epoch's last training batch
-        min_delta: what is less than this is no improvement
-        patience: stop when so many looks in a row brought none; 0 is as 1
-        verbose: say when the value has got better
-        mode: 'min', 'max'; auto: 'max' for what has 'acc' in its name
-        baseline: the value to beat
-        restore_best_weights: end with the weights that were best
-
-    Raises:
-        ValueError: mode={mode} is not 'auto', 'min' or 'max'
-    """
+class _Patience(Callback):
+    "What is better, and how long to wait for it"
     eval_in_fit = False
     def __init__(self,
         monitor: str = 'eval_loss',   # or a metric; or 'loss', of the epoch's last training batch
@@ -568,11 +564,19 @@ class EarlyStopping(Callback):
         self.best = -math.inf if self.baseline is None else self.sign*self.baseline
         self.waited, self.stopped_epoch, self.best_weights = 0, None, None
 
-    def on_train_end(self, run_context):
-        net = run_context.original_args().train_network
-        if self.stopped_epoch: print(f'Epoch {self.stopped_epoch:05d}: early stopping', flush=True)
-        if self.best_weights: load_param_into_net(net, self.best_weights)
+# %% ../../nbs/dialects/mindspore_callbacks.ipynb #ee2e1948
+class EarlyStopping(_Patience):
+    """Stops the training when a value no longer gets better
 
+    Args:
+        monitor: or a metric; or 'loss', of the epoch's last training batch
+        min_delta: what is less than this is no improvement
+        patience: stop when so many looks in a row brought none; 0 is as 1
+        verbose: say when the value has got better
+        mode: 'min', 'max'; auto: 'max' for what has 'acc' in its name
+        baseline: the value to beat
+        restore_best_weights: end with the weights that were best
+    """
     def on_train_epoch_end(self, run_context: RunContext) -> None:
         """Look whether it got better
 
@@ -592,6 +596,11 @@ class EarlyStopping(Callback):
         if self.waited < self.patience: return
         self.stopped_epoch = p.cur_epoch_num
         run_context.request_stop()
+
+    def on_train_end(self, run_context):
+        net = run_context.original_args().train_network
+        if self.stopped_epoch: print(f'Epoch {self.stopped_epoch:05d}: early stopping', flush=True)
+        if self.best_weights: load_param_into_net(net, self.best_weights)
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #844c649b
 class History(Callback):
