@@ -260,7 +260,11 @@ def several_schedulers(path):
 def with_torchmetrics(path):
     import torchmetrics
 
-    metrics = [torchmetrics.MeanSquaredError(), torchmetrics.classification.BinaryAccuracy(), cbnb.mae if hasattr(cbnb, "mae") else absolute]
+    metrics = [
+        torchmetrics.MeanSquaredError(),
+        torchmetrics.classification.BinaryAccuracy(),
+        cbnb.mae if hasattr(cbnb, "mae") else absolute,
+    ]
     learn = make(path, metrics=metrics)
     return learn.remove_cb(cbnb.Recorder).add_cb(cbnb.Recorder(train_metrics=True))
 

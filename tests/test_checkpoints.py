@@ -3,13 +3,9 @@
 With CBNB_KILLS=50 in the environment, fifty trainings are killed at random moments, and fifty saves of a large state.
 """
 
-import contextlib
 import json
 import os
-import pickle
 import random
-import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,15 +16,9 @@ import warnings
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau, StepLR
-from torch.utils.data import DataLoader, TensorDataset
 
-import cbnb.all as cbnb
 import training
 from cbnb.callbacks import checkpoint_files as files
-from helpers import line_learner, seed
 
 KILLS = int(os.environ.get("CBNB_KILLS", 0))
 PROGRAM = Path(training.__file__)
@@ -103,7 +93,15 @@ def drafts_in(folder):
 
 def test_killed_again_and_again_and_nothing_is_lost(whole, tmp_path):
     """Mid-epoch, in a save (before a file is complete, before it has its name, while an old one is removed), between epochs."""
-    moments = [("after_batch", 5), ("fsync", 6), ("rename", 3), ("before_validate", 1), ("rmtree", 3), ("after_epoch", 1), ("after_step", 6)]
+    moments = [
+        ("after_batch", 5),
+        ("fsync", 6),
+        ("rename", 3),
+        ("before_validate", 1),
+        ("rmtree", 3),
+        ("after_epoch", 1),
+        ("after_step", 6),
+    ]
     for what, k in moments:
         status, out = in_fork(training.main, tmp_path, 2, what, k)
         assert status == -signal.SIGKILL, (what, out)
