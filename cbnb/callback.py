@@ -23,7 +23,7 @@ from .basics.configured import Configured, arguments, comparable, configuration,
 from .basics.notices import user_level
 from .basics.plain import put_state, state_of
 from .basics.text import snake_name
-from .events import (
+from .events import (  # noqa: F401 (those that are not used here may be imported from here)
     Action, BACKWARD, BATCH, BATCH_EVENTS, CancelBackwardException, CancelBatchException,
     CancelEpochException, CancelException, CancelFitException, CancelStepException,
     CancelTrainException, CancelValidException, EPOCH, EVALUATED, EVENTS, EventNames, Events,

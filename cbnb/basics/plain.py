@@ -88,8 +88,7 @@ def _encoded_dict(value: Mapping, tensors: _Tensors, name: str) -> dict[str, Any
 # %% ../../nbs/basics/plain.ipynb #fb464870
 def _encoded_rarely(value: Any, tensors: _Tensors, name: str) -> Any:
     if isinstance(value, deque): return {'!deque': [_encoded(list(value), tensors, name), value.maxlen]}
-    if isinstance(value, array): return {'!array': value.typecode, 'of': _encoded(
-        torch.tensor(value, dtype=_ARRAYS[value.typecode]), tensors, name)}
+    if isinstance(value, array): return {'!array': value.typecode, 'of': _encoded(_as_tensor(value), tensors, name)}
     if isinstance(value, complex): return {'!complex': [value.real, value.imag]}
     if isinstance(value, bytes): return {'!bytes': value.hex()}
     if isinstance(value, PurePath): return {'!path': str(value)}
@@ -102,6 +101,10 @@ def _encoded_rarely(value: Any, tensors: _Tensors, name: str) -> Any:
     kind = type(value)
     raise TypeError(f'{name} is {value!r:.80}, a {kind.__module__}.{kind.__qualname__}: a checkpoint stores '
                     'numbers, texts, tensors, and containers of these')
+
+def _as_tensor(values: array) -> Tensor:
+    kind = _ARRAYS[values.typecode]
+    return torch.frombuffer(values, dtype=kind).clone() if values else torch.empty(0, dtype=kind)
 
 _ARRAYS = {'f': torch.float32, 'd': torch.float64, 'i': torch.int32, 'q': torch.int64, 'l': torch.int64}
 
