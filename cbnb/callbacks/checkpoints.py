@@ -120,7 +120,7 @@ class _Writer:
 # %% ../../nbs/callbacks/checkpoints.ipynb #2554529e
 class _Saves(Callback):
     "Writes checkpoints when they are due"
-    order, run_valid, run_in = 100, False, ('fit',)
+    order, run_valid, run_in = 10_000, False, ('fit',)     # after all others, those of other libraries included
     path: Path | None
     due: Due
     keep: int
