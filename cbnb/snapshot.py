@@ -76,7 +76,18 @@ def _with_own_tables(attributes: dict[str, Any]) -> dict[str, Any]:
 def save_model(
     model: nn.Module,            # with everything inside it
 ) -> Callable[[], None]:         # puts it all back, into the same objects
-    "Note the state of a model"
+    """Note the state of a model
+
+    Args:
+        model: with everything inside it
+
+    Returns:
+        puts it all back, into the same objects
+
+    Raises:
+        ValueError: the model has lazy layers whose shapes are not known yet: pass one batch through it
+            first
+    """
     if any(nn.parameter.is_lazy(t) for t in (*model.parameters(), *model.buffers())):
         raise ValueError('the model has lazy layers whose shapes are not known yet: '
                          'pass one batch through it first')
@@ -89,7 +100,14 @@ def save_model(
 def save_opt(
     opt: torch.optim.Optimizer,    # or what looks like one: `state`, `param_groups`
 ) -> Callable[[], None]:           # puts it all back, into the same optimizer
-    "Note the state and the hyper-parameters of an optimizer"
+    """Note the state and the hyper-parameters of an optimizer
+
+    Args:
+        opt: or what looks like one: `state`, `param_groups`
+
+    Returns:
+        puts it all back, into the same optimizer
+    """
     state = {p: copy.deepcopy(s) for p, s in opt.state.items()}
     groups = [_own_group(g) for g in opt.param_groups]
     def restore() -> None:
@@ -110,7 +128,15 @@ def save_attributes(
     obj: Any,                      # an object with attributes
     shared: Iterable[Any] = (),    # objects that are referred to, not owned: they are not copied
 ) -> Callable[[], None]:           # puts them back, lists and dicts in place
-    "Note the attributes of an object"
+    """Note the attributes of an object
+
+    Args:
+        obj: an object with attributes
+        shared: objects that are referred to, not owned: they are not copied
+
+    Returns:
+        puts them back, lists and dicts in place
+    """
     memo = {id(s): s for s in shared}
     saved = {k: (v, _copy(v, memo)) for k, v in vars(obj).items()}
     def restore() -> None:
@@ -136,7 +162,11 @@ def _held_by(owner: Any) -> Iterator[Any]:
 
 # %% ../nbs/11_snapshot.ipynb #9937625f
 def owned_by_steps(learn: Learner) -> tuple[list[Any], list[nn.Module], list[Any]]:
-    "The steps and what they belong to; networks and optimizers that these have, the learner's included"
+    """The steps and what they belong to; networks and optimizers that these have, the learner's included
+
+    Args:
+        learn
+    """
     steps = [learn.train_step, learn.eval_step]
     owners = [o for s in steps for o in (s, getattr(s, 'owner', None)) if hasattr(o, '__dict__')]
     held = [learn.loss_func, learn.opt, learn.opt_func, *(v for o in owners for v in _held_by(o))]
@@ -167,7 +197,15 @@ def snapshot(
     learn: Learner,                # between runs
     exclude: Iterable[Any] = (),   # callbacks that keep what they have seen
 ) -> Callable[[], None]:           # puts everything back; may be called more than once
-    "Note everything that a run may change in a learner and in its callbacks"
+    """Note everything that a run may change in a learner and in its callbacks
+
+    Args:
+        learn: between runs
+        exclude: callbacks that keep what they have seen
+
+    Returns:
+        puts everything back; may be called more than once
+    """
     parts, kept = _save_parts(learn, exclude), ('callbacks', 'undo')
     attributes = {k: v for k, v in vars(learn).items() if k not in kept}
     members = {k: copy.copy(v) for k, v in vars(learn.callbacks).items()
