@@ -78,7 +78,8 @@ from .callbacks.gradients import BnFreeze, GradientAccumulation, GradientClip
 from .callbacks.hooks import ActivationStats, Hook, HookCallback, Hooks, hook_output, hook_outputs
 from .callbacks.mixup import CutMix, MixUp
 from .callbacks.predictions import FetchPredsCallback, MCDropoutCallback, SavedBatches
-from .callbacks.saving import SaveModel, load_learner
+from .callbacks.export import load_learner
+from .callbacks.saving import SaveModel
 from .callbacks.stopping import ShortEpoch, StopAfter, TerminateOnNaN
 from .callbacks.trackers import EarlyStopping, ReduceLROnPlateau, Tracker
 
