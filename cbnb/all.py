@@ -13,7 +13,7 @@ __all__ = ['Learner', 'DataLoaders', 'Batches', 'default_device', 'to_device', '
            'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 'ShortEpoch', 'BnFreeze', 'Tracker', 'EarlyStopping',
            'ReduceLROnPlateau', 'SaveModel', 'load_learner', 'Checkpoint', 'Resume', 'CSVLogger', 'MixUp', 'CutMix',
            'Hook', 'Hooks', 'HookCallback', 'ActivationStats', 'hook_output', 'hook_outputs', 'FetchPredsCallback',
-           'MCDropoutCallback', 'SavedBatches', 'TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer', 'FTRL']
+           'MCDropoutCallback', 'TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer', 'FTRL']
 
 # %% ../nbs/all.ipynb #c81c06d7
 from .basics.loaders import Batches
@@ -74,11 +74,12 @@ _all_ = ['OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos',
 # %% ../nbs/all.ipynb #70755059
 from .callbacks.checkpoints import Checkpoint, Resume
 from .callbacks.csv_logger import CSVLogger
-from .callbacks.gradients import BnFreeze, GradientAccumulation, GradientClip
-from .callbacks.hooks import ActivationStats, Hook, HookCallback, Hooks, hook_output, hook_outputs
-from .callbacks.mixup import CutMix, MixUp
-from .callbacks.predictions import FetchPredsCallback, MCDropoutCallback, SavedBatches
 from .callbacks.export import load_learner
+from .callbacks.gradients import BnFreeze, GradientAccumulation, GradientClip
+from .callbacks.hooks import (
+    ActivationStats, Hook, HookCallback, Hooks, hook_output, hook_outputs)
+from .callbacks.mixup import CutMix, MixUp
+from .callbacks.predictions import FetchPredsCallback, MCDropoutCallback
 from .callbacks.saving import SaveModel
 from .callbacks.stopping import ShortEpoch, StopAfter, TerminateOnNaN
 from .callbacks.trackers import EarlyStopping, ReduceLROnPlateau, Tracker
@@ -88,7 +89,7 @@ _all_ = ['GradientClip', 'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 
          'BnFreeze', 'Tracker', 'EarlyStopping', 'ReduceLROnPlateau', 'SaveModel', 'load_learner',
          'Checkpoint', 'Resume',
          'CSVLogger', 'MixUp', 'CutMix', 'Hook', 'Hooks', 'HookCallback', 'ActivationStats',
-         'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback', 'SavedBatches']
+         'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback']
 
 # %% ../nbs/all.ipynb #671b2bc9
 from .callbacks.steps import FTRL, EvalStep, MultiLossStep, TrainStep

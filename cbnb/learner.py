@@ -669,12 +669,12 @@ class FitsOptimizer(ForgetsGradients):
         if self.opt is not None and not given and not belongs_to(self.opt, self.model, self.splitter):
             print('learn.model has other parameters than learn.opt: made a new optimizer')
             reset_opt = True
-        step = self.train_step                    # one that follows the learner trains its model
-        if given and getattr(step, 'follows', step.opt is None) \
-                and not shares_params(self.opt, self.model):
-            raise ValueError('the optimizer holds no parameter of learn.model: make it for this model')
         if given and reset_opt: self.opt.state.clear()
         if self.opt is None or reset_opt: self.create_opt()
+        step = self.train_step                    # one that follows the learner trains its model
+        if self.opt is self.opt_func and getattr(step, 'follows', step.opt is None) \
+                and not shares_params(self.opt, self.model):
+            raise ValueError('the optimizer holds no parameter of learn.model: make it for this model')
         if needs_closure(self.opt) and type(step).step is Step.step: raise TypeError(
             f'{type(self.opt).__name__} evaluates the loss several times in a step: '
             'pass train_step=ClosureStep() to the learner')
@@ -771,7 +771,7 @@ class Fits(FitLevel):
         n_epoch, start_epoch = as_count(n_epoch, 'n_epoch', 1), as_count(start_epoch, 'start_epoch', 0)
         if start_epoch > n_epoch: raise ValueError(f'start_epoch={start_epoch} is after n_epoch={n_epoch}')
         check_valid_every(valid_every)
-        if resume is not False: cbs = self._resuming(resume, cbs)     # of `callbacks/checkpoints`
+        if resume: cbs = self._resuming(resume, cbs)     # of `callbacks/checkpoints`
         file = vars(self).pop('_loaded_from', None)
         if file and start_epoch: print(
             f'going on from epoch {start_epoch} with {file}: random state and data order are not in the '

@@ -148,7 +148,7 @@ def close(
 
 def _numbers(values: Any) -> list[float]:
     if isinstance(values, Tensor): return values.detach().flatten().tolist()
-    return [float(v) for v in values] if isinstance(values, Iterable) else [float(values)]
+    return [x for v in values for x in _numbers(v)] if isinstance(values, Iterable) else [float(values)]
 
 # %% ../nbs/toy.ipynb #00f4fe3b
 @contextmanager

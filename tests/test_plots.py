@@ -665,3 +665,19 @@ def test_the_charts_of_a_schedule():
         .call()
         .startswith("learn.fit_one_cycle(n_epoch, lr_max=2e-5, pct_start=0.25, div=25, div_final=2e5")
     )
+
+
+def test_an_interrupt_while_losses_are_smoothed_leaves_no_stale_curve(monkeypatch):
+    learn = line_learner()
+    learn.fit(1)
+    view = learn.recorder.plot_losses(widget=True)
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(widgets, "smoothed", interrupted)
+        view.smoothing.value = 0.5
+    view.refresh()
+    expected = widgets.smoothed(view.raw[0], 0.5)
+    assert view.beta == 0.5 and torch.equal(view.smooth[0], expected)

@@ -181,6 +181,15 @@ def _is_wanted(wanted: Any, name: str, m: nn.Module) -> bool:
     if isinstance(wanted, str): return name == wanted
     return isinstance(m, wanted) if isinstance(wanted, type) else m is wanted
 
+# %% ../../nbs/callbacks/hooks.ipynb #d6f56d83
+def _takes(f: Callable[..., Any], n: int) -> bool:
+    "Whether a function can be called with `n` arguments; True if it hides what it takes"
+    try: signature = inspect.signature(f)
+    except (TypeError, ValueError): return True
+    try: signature.bind(*[None]*n)
+    except TypeError: return False
+    return True
+
 # %% ../../nbs/callbacks/hooks.ipynb #e92e70d0
 def as_hook(
     f: Callable[..., Any],   # of module, input, output; or of callback, module, input, output
@@ -204,14 +213,6 @@ def as_hook(
     raise TypeError(f'hook={getattr(f, "__name__", f)!r} should take (module, input, output), '
                     f'or (callback, module, input, output), and not {inspect.signature(f)}')
 
-def _takes(f: Callable[..., Any], n: int) -> bool:
-    "Whether a function can be called with `n` arguments; True if it hides what it takes"
-    try: signature = inspect.signature(f)
-    except (TypeError, ValueError): return True
-    try: signature.bind(*[None]*n)
-    except TypeError: return False
-    return True
-
 # %% ../../nbs/callbacks/hooks.ipynb #75258c0f
 @contextmanager
 def _no_input_warning() -> Iterator[None]:
@@ -220,6 +221,7 @@ def _no_input_warning() -> Iterator[None]:
         warnings.filterwarnings('ignore', 'Full backward hook is firing')
         yield
 
+# %% ../../nbs/callbacks/hooks.ipynb #958372bc
 class _HooksInAFit(Callback):
     "Has hooks while they should look"
     run_in = ('fit',)
@@ -253,6 +255,15 @@ class _HooksInAFit(Callback):
     def _unhook(self) -> None:
         if self.hooked: self.hooks.remove()
         self.hooked = False
+
+# %% ../../nbs/callbacks/hooks.ipynb #508568d1
+def _after_own(own: Callable | None, f: Callable) -> Callable:
+    "The event method of the class, and then a function passed for the same event"
+    if own is None: return f
+    def both(cb: Callback) -> None:
+        own(cb)
+        f(cb)
+    return both
 
 # %% ../../nbs/callbacks/hooks.ipynb #1622290c
 class HookCallback(_HooksInAFit):
@@ -301,14 +312,6 @@ class HookCallback(_HooksInAFit):
         self.every = None if every is None else as_count(every, 'every', 1)
         self.is_forward, self.detach, self.cpu = is_forward, detach, cpu
         self.layers, self.hooks, self.hooked = {}, [], False
-
-def _after_own(own: Callable | None, f: Callable) -> Callable:
-    "An event's own method stays when a function is given for it"
-    if own is None: return f
-    def both(cb: Callback) -> None:
-        own(cb)
-        f(cb)
-    return both
 
 # %% ../../nbs/callbacks/hooks.ipynb #c252876c
 def summarized(
@@ -368,7 +371,7 @@ def rebinned(
 
 # %% ../../nbs/callbacks/hooks.ipynb #11891d4e
 class Rows:
-    "Small tensors of one shape, kept on their device until somebody reads them"
+    "Small tensors of one shape, kept on their device until you read them"
     def __init__(self): self.chunks = []
 
     def extend(self,
@@ -425,7 +428,21 @@ class _RecordsActivations(HookCallback):
         self.waiting = []
 
 # %% ../../nbs/callbacks/hooks.ipynb #5d8aac93
-class LayerStats(_RecordsActivations):
+class _ReadsRows(_RecordsActivations):
+    "Reads all rows of a layer"
+    def _table(self, i: int | str) -> Tensor:
+        "All rows of a layer"
+        if not self.layers: raise ValueError('nothing has been recorded yet: fit first, '
+                                             'with this callback among the cbs')
+        if self.waiting: self._stack()
+        names = list(self.layers)
+        if i in names: return self.rows[i].read()
+        if isinstance(i, str) or not -len(names) <= i < len(names):
+            raise IndexError(f'there is no layer {i!r}: these are {len(names)}, {", ".join(names)}')
+        return self.rows[names[i]].read()
+
+# %% ../../nbs/callbacks/hooks.ipynb #e166282f
+class LayerStats(_ReadsRows):
     """Reads the three numbers of each layer
 
     Args:
@@ -438,17 +455,6 @@ class LayerStats(_RecordsActivations):
         hook: of module, input, output; or of callback and these
         **events: functions to use as methods: `after_fit=f`
     """
-    def _table(self, i: int | str) -> Tensor:
-        "All rows of a layer"
-        if not self.layers: raise ValueError('nothing has been recorded yet: fit first, '
-                                             'with this callback among the cbs')
-        if self.waiting: self._stack()
-        names = list(self.layers)
-        if i in names: return self.rows[i].read()
-        if isinstance(i, str) or not -len(names) <= i < len(names):
-            raise IndexError(f'there is no layer {i!r}: these are {len(names)}, {", ".join(names)}')
-        return self.rows[names[i]].read()
-
     def layer_stats(self,
         i: int | str,    # number or name of a layer
     ) -> tuple[list[float], list[float], list[float]]:   # nan where the layer has not run
@@ -473,7 +479,24 @@ class LayerStats(_RecordsActivations):
         return [list(row) for row in zip(*layers)]
 
 # %% ../../nbs/callbacks/hooks.ipynb #ed5c4e09
-class LayerHistograms(LayerStats):
+class _Limits(LayerStats):
+    "The range of each layer"
+    def limits(self,
+        i: int | str,    # number or name of a layer
+    ) -> tuple[float, float]:
+        "The range that holds almost all outputs of a layer"
+        table = self._table(i)
+        table = table[table.isfinite().all(1)] if table.shape[1] > 1 else table[:0]
+        if not len(table): return 0., 1.
+        mean, std, _, low, high = table[:, :5].double().T
+        lo = torch.maximum(low, mean - 5*std).quantile(0.02).item()
+        hi = torch.minimum(high, mean + 5*std).quantile(0.98).item()
+        if hi <= lo: lo, hi = (0., 1.) if lo == 0 else (lo - abs(lo)/2, lo + abs(lo)/2)
+        step = nice_step((hi - lo)/10)
+        return math.floor(lo/step + 1e-9)*step, math.ceil(hi/step - 1e-9)*step
+
+# %% ../../nbs/callbacks/hooks.ipynb #3a6b7c3f
+class LayerHistograms(_Limits):
     """Reads the histograms of each layer
 
     Args:
@@ -486,24 +509,6 @@ class LayerHistograms(LayerStats):
         hook: of module, input, output; or of callback and these
         **events: functions to use as methods: `after_fit=f`
     """
-    def limits(self,
-        i: int | str,    # number or name of a layer
-    ) -> tuple[float, float]:
-        """The range that holds almost all outputs of a layer
-
-        Args:
-            i: number or name of a layer
-        """
-        table = self._table(i)
-        table = table[table.isfinite().all(1)] if table.shape[1] > 1 else table[:0]
-        if not len(table): return 0., 1.
-        mean, std, _, low, high = table[:, :5].double().T
-        lo = torch.maximum(low, mean - 5*std).quantile(0.02).item()
-        hi = torch.minimum(high, mean + 5*std).quantile(0.98).item()
-        if hi <= lo: lo, hi = (0., 1.) if lo == 0 else (lo - abs(lo)/2, lo + abs(lo)/2)
-        step = nice_step((hi - lo)/10)
-        return math.floor(lo/step + 1e-9)*step, math.ceil(hi/step - 1e-9)*step
-
     def hist(self,
         i: int | str,                                  # number or name of a layer
         limits: tuple[float, float] | None = None,     # range; None: almost all values are inside
@@ -586,7 +591,7 @@ class LayerFigures(LayerHistograms):
 
 # %% ../../nbs/callbacks/hooks.ipynb #e57e852a
 class ActivationStats(LayerFigures):
-    """Mean, spread, share near zero and histogram of what layers give out, per training batch
+    """Mean, spread, share near zero and histogram of the outputs of layers, per training batch
 
     Args:
         with_hist: histograms, too

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['PLACE', 'bare_model', 'model_state', 'load_model_state', 'model_differs', 'opt_state', 'load_opt_state',
-           'opt_differs', 'callback_states', 'load_callback_states', 'loaders_of', 'described']
+           'opt_differs', 'callback_states', 'load_callback_states', 'loaders_of', 'state_differs', 'described']
 
 # %% ../../nbs/callbacks/state.ipynb #eb47fac8
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -170,7 +171,8 @@ def callback_states(learn: Learner) -> list[dict[str, Any]]:
         theirs = wrapped(cb)
         state = dict(cb=_key(cb), made=repr(cb), state=cb.state_dict())
         if theirs is not cb and hasattr(theirs, '__dict__'):
-            state['wraps'] = state_of(theirs, [learn, *vars(learn).values()])
+            not_theirs = [learn, *vars(learn).values(), *learn.cbs]
+            state['wraps'] = state_of(theirs, not_theirs, getattr(theirs, 'no_state', ()))
         found.append(state)
     return found
 
@@ -222,16 +224,27 @@ def state_dict(self: Learner) -> dict[str, Any]:
                 workers=[has_workers(dl) for dl in loaders], place={name: getattr(self, name) for name in PLACE})
 
 # %% ../../nbs/callbacks/state.ipynb #c959bd91
-def _check_state(learn: Learner, state: Mapping[str, Any]) -> None:
-    "`ValueError` if a state is not that of a learner like this one"
+def state_differs(
+    learn: Learner,
+    state: Mapping[str, Any],      # of `Learner.state_dict`
+) -> str | None:                   # in words; None: it fits
+    """Why a state cannot be that of this learner
+
+    Args:
+        learn
+        state: of `Learner.state_dict`
+
+    Returns:
+        in words; None: it fits
+    """
     _, models, opts = owned_by_steps(learn)
     for what, mine, theirs in ('models', models, state['models']), ('optimizers', opts, state['opts']):
-        if len(mine) != len(theirs): raise ValueError(
-            f'the state has {len(theirs)} {what}, and this learner {len(mine)}: nothing was changed')
-    why = [f'model does not fit: {found}' for m, s in zip(models, state['models']) if (found := model_differs(m, s))]
-    why += [f'optimizer does not fit: {found}' for o, s in zip(opts, state['opts'])
-            if (found := opt_differs(o, learn.model, s))]
-    if why: raise ValueError(f'the state of the {why[0]}; nothing was changed')
+        if len(mine) != len(theirs): return f'it has {len(theirs)} {what}, and this learner {len(mine)}'
+    why = [f'the state of the model does not fit: {found}'
+           for m, s in zip(models, state['models']) if (found := model_differs(m, s))]
+    why += [f'the state of the optimizer does not fit: {found}'
+            for o, s in zip(opts, state['opts']) if (found := opt_differs(o, learn.model, s))]
+    return why[0] if why else None
 
 @patch
 def load_state_dict(self: Learner,
@@ -241,9 +254,12 @@ def load_state_dict(self: Learner,
 
     Args:
         state: of `state_dict`
+
+    Raises:
+        ValueError: {why}; nothing was changed
     """
     if self.opt is None and state['opts']: self.create_opt()
-    _check_state(self, state)
+    if why := state_differs(self, state): raise ValueError(f'{why}; nothing was changed')
     owners, models, opts = owned_by_steps(self)
     for m, s in zip(models, state['models']): load_model_state(m, s)
     for o, s in zip(opts, state['opts']): load_opt_state(o, s)
@@ -264,11 +280,13 @@ def described(learn: Learner) -> dict[str, str]:
     """
     lrs = [[g[k] for k in ('lr', 'weight_decay') if k in g] for g in learn.opt.param_groups]
     params = [(name, tuple(p.shape), p.requires_grad) for name, p in bare_model(learn.model).named_parameters()]
-    trained = sum(1 for *_, on in params if on)
+    trained, n = sum(1 for *_, on in params if on), sum(math.prod(shape) for _, shape, _ in params)
     return dict(
-        model=f'{type(bare_model(learn.model)).__name__} with {len(params)} parameters, {trained} of them trained',
+        model=f'{type(bare_model(learn.model)).__name__} with {n:,} numbers in {len(params)} parameters, '
+              f'{trained} of them trained',
         loss=brief(learn.loss_func), optimizer=f'{type(learn.opt).__name__} with rate and weight decay {lrs}',
         data=' and '.join(map(_data_words, loaders_of(learn))), n_epoch=str(learn.n_epoch),
+        metrics=', '.join(m.name for m in learn.metrics) or 'none',
         schedule=', '.join(repr(cb) for cb in learn.cbs if _schedules(cb)) or 'none')
 
 def _data_words(dl: Any) -> str:

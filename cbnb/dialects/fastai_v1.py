@@ -59,14 +59,8 @@ class GradientClipping(LearnerCallback):
         if self.clip: nn.utils.clip_grad_norm_(self.learn.model.parameters(), self.clip)
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #6141879d
-class AccumulateScheduler(LearnerCallback):
-    """Steps every so many batches; for a loss that is a sum
-
-    Args:
-        learn
-        n_step: number of batches for a step
-        drop_last: at the end of an epoch, forget what is left over
-    """
+class _CountsItems(LearnerCallback):
+    "Counts the items since the last step"
     run_in = ('fit', 'lr_find')
 
     def __init__(self,
@@ -78,17 +72,31 @@ class AccumulateScheduler(LearnerCallback):
         self.n_step, self.drop_last = as_count(n_step, 'n_step', 1), drop_last
         self.acc_samples = self.acc_batches = 0
 
-    def on_train_begin(self, **kwargs):
-        if getattr(self.learn.loss_func, 'reduction', 'sum') != 'sum': warnings.warn(
-            'AccumulateScheduler divides by the number of items: give the loss reduction="sum"',
-            stacklevel=user_level())
-
     def on_epoch_begin(self, **kwargs): self.acc_samples = self.acc_batches = 0
 
     def on_batch_begin(self, last_input, last_target, train, **kwargs):
         if not train: return
         self.acc_samples += find_bs((last_target, last_input))
         self.acc_batches += 1
+
+    def _divide(self) -> None:
+        for p in self.learn.model.parameters():
+            if p.grad is not None: p.grad.div_(self.acc_samples)
+        self.acc_samples = 0
+
+# %% ../../nbs/dialects/fastai_v1.ipynb #bdf74906
+class AccumulateScheduler(_CountsItems):
+    """Steps every so many batches; for a loss that is a sum
+
+    Args:
+        learn
+        n_step: number of batches for a step
+        drop_last: at the end of an epoch, forget what is left over
+    """
+    def on_train_begin(self, **kwargs):
+        if getattr(self.learn.loss_func, 'reduction', 'sum') != 'sum': warnings.warn(
+            'AccumulateScheduler divides by the number of items: give the loss reduction="sum"',
+            stacklevel=user_level())
 
     def on_backward_end(self, **kwargs):
         if self.acc_batches % self.n_step: return {'skip_step': True, 'skip_zero': True}
@@ -100,11 +108,6 @@ class AccumulateScheduler(LearnerCallback):
         self._divide()
         if not self.drop_last: step.step(learn)
         step.zero_grad(learn)
-
-    def _divide(self) -> None:
-        for p in self.learn.model.parameters():
-            if p.grad is not None: p.grad.div_(self.acc_samples)
-        self.acc_samples = 0
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #0881cfa6
 class BnFreeze(LearnerCallback):
@@ -131,6 +134,7 @@ class TerminateOnNaNCallback(Callback):
         print(f'the loss is {float(last_loss)} in epoch {epoch} at batch {num_batch}: stopped')
         return {'stop_epoch': True, 'stop_training': True, 'skip_validate': True}
 
+# %% ../../nbs/dialects/fastai_v1.ipynb #0bd228a6
 class StopAfterNBatches(Callback):
     """Ends the fit after so many batches, without validation
 
@@ -148,17 +152,8 @@ class StopAfterNBatches(Callback):
         return {'stop_epoch': True, 'stop_training': True, 'skip_validate': True}
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #82887eb2
-class TrackerCallback(LearnerCallback):
-    """Knows a value of each epoch, and what is better
-
-    Args:
-        learn
-        monitor: heading of a column of the recorder
-        mode: 'min', 'max'; 'auto': 'min' for losses and errors
-
-    Raises:
-        ValueError: mode={mode} should be 'auto', 'min' or 'max'
-    """
+class _Better(LearnerCallback):
+    "Knows which value is better"
     run_in = ('fit',)
 
     def __init__(self,
@@ -176,6 +171,26 @@ class TrackerCallback(LearnerCallback):
 
     def on_train_begin(self, **kwargs): self.best = self.worst
 
+    def is_better(self,
+        value: float | None,      # of this epoch
+        min_delta: float = 0.,    # by at least so much
+    ) -> bool:
+        "Whether this is the best so far; then it is kept"
+        if value is None: return False
+        margin = -min_delta if self.operator is operator.lt else min_delta
+        if not self.operator(value, self.best + margin): return False
+        self.best = value
+        return True
+
+# %% ../../nbs/dialects/fastai_v1.ipynb #8667b302
+class TrackerCallback(_Better):
+    """Knows a value of each epoch, and what is better
+
+    Args:
+        learn
+        monitor: heading of a column of the recorder
+        mode: 'min', 'max'; 'auto': 'min' for losses and errors
+    """
     def get_monitor_value(self) -> float | None:
         "The value in the last epoch; None if there is none"
         rows = self.learn.recorder.last().epochs
@@ -184,22 +199,6 @@ class TrackerCallback(LearnerCallback):
             f'{type(self).__name__} monitors {name!r}, which is not in {", ".join(rows[-1])}',
             stacklevel=user_level())
         return rows[-1].get(name) if rows else None
-
-    def is_better(self,
-        value: float | None,      # of this epoch
-        min_delta: float = 0.,    # by at least so much
-    ) -> bool:
-        """Whether this is the best so far; then it is kept
-
-        Args:
-            value: of this epoch
-            min_delta: by at least so much
-        """
-        if value is None: return False
-        margin = -min_delta if self.operator is operator.lt else min_delta
-        if not self.operator(value, self.best + margin): return False
-        self.best = value
-        return True
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #4b9f3791
 class EarlyStoppingCallback(TrackerCallback):

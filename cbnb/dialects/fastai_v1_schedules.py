@@ -23,15 +23,24 @@ from ..basics.param_groups import hyper_key, set_hyper, spread_lrs
 from ..schedule import SchedCos, SchedExp, SchedLin, SchedNo, SchedPoly
 from ..snapshot import snapshot
 
+# %% ../../nbs/dialects/fastai_v1_schedules.ipynb #b165b7fc
+def _at(
+    k: int,       # batches done
+    n: int,       # batches of the schedule
+    n_up: int,    # those that go up
+) -> tuple[bool, float]:
+    "Whether the next batch is on the way up, and where in this part, from 0 to 1"
+    k = min(k, n)
+    if k == 0: return True, 0.                    # also if there is no batch to go up in
+    if k < n_up: return True, k/n_up
+    return False, (k - n_up)/max(n - n_up, 1)
+
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #0b865be5
-class _Follows(LearnerCallback):
-    "Follows a schedule of two parts, batch by batch"
+class _SetsBoth(LearnerCallback):
+    "Sets the values of a schedule of two parts"
     def _set(self) -> None:
-        k = min(self.at, self.n)
-        if k == 0: part, pos = self.up, 0.               # also if there is no batch to go up in
-        elif k < self.n_up: part, pos = self.up, k/self.n_up
-        else: part, pos = self.down, (k - self.n_up)/max(self.n - self.n_up, 1)
-        for name, sched in part.items():
+        going_up, pos = _at(self.at, self.n, self.n_up)
+        for name, sched in (self.up if going_up else self.down).items():
             if hyper_key(self.opt, name): set_hyper(self.opt, name, sched(pos))
 
     def jump_to_epoch(self, epoch: int) -> None:
@@ -39,6 +48,9 @@ class _Follows(LearnerCallback):
         self.at = self.per_epoch*epoch
         self._set()
 
+# %% ../../nbs/dialects/fastai_v1_schedules.ipynb #fc119f49
+class _Follows(_SetsBoth):
+    "Follows a schedule of two parts, batch by batch"
     def on_batch_end(self, train, num_batch, **kwargs) -> Any:
         "Set the values for the next batch; stop if the schedule is at its end"
         if not train: return
@@ -52,23 +64,8 @@ class _Follows(LearnerCallback):
         if self.at >= self.n and epoch + 1 < n_epochs: return {'stop_training': True}
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #a6719af7
-class OneCycleScheduler(_Follows):
-    """The one-cycle schedule of fastai v1
-
-    Args:
-        learn
-        lr_max: highest rate: a number; a slice or list for groups
-        moms: momentum at both ends, and at the top
-        div_factor: begin at `lr_max/div_factor`
-        pct_start: share of the batches that warms up
-        final_div: end at `lr_max/final_div`; None: `div_factor*1e4`
-        tot_epochs: length of the schedule; None: of the fit
-        start_epoch: go on from here
-
-    Raises:
-        ValueError: moms={moms} should be two numbers: ends and top
-        ValueError: pct_start={pct_start} should be from 0 to 1
-    """
+class _OneCycle(_Follows):
+    "The arguments of one cycle"
     run_in = ('fit',)
 
     def __init__(self,
@@ -89,6 +86,20 @@ class OneCycleScheduler(_Follows):
         self.tot_epochs = None if tot_epochs is None else as_count(tot_epochs, 'tot_epochs', 1)
         self.start_epoch = start_epoch
 
+# %% ../../nbs/dialects/fastai_v1_schedules.ipynb #df3ad9fc
+class OneCycleScheduler(_OneCycle):
+    """The one-cycle schedule of fastai v1
+
+    Args:
+        learn
+        lr_max: highest rate: a number; a slice or list for groups
+        moms: momentum at both ends, and at the top
+        div_factor: begin at `lr_max/div_factor`
+        pct_start: share of the batches that warms up
+        final_div: end at `lr_max/final_div`; None: `div_factor*1e4`
+        tot_epochs: length of the schedule; None: of the fit
+        start_epoch: go on from here
+    """
     def on_train_begin(self, n_epochs, **kwargs):
         self.per_epoch = n_batches(self.learn.dls.train)
         if self.per_epoch is None: raise ValueError(
@@ -216,17 +227,9 @@ class TrainingPhase:
         self.scheds[name] = functools.partial(anneal or default, start, end)
         return self
 
-class GeneralScheduler(LearnerCallback):
-    """Schedules in phases, for any hyper-parameters
-
-    Args:
-        learn
-        phases
-        start_epoch: go on from here
-
-    Raises:
-        ValueError: phases: there is none with a length above 0
-    """
+# %% ../../nbs/dialects/fastai_v1_schedules.ipynb #9731dad9
+class _Phases(LearnerCallback):
+    "Sets the values of phases"
     run_in = ('fit',)
 
     def __init__(self,
@@ -238,6 +241,25 @@ class GeneralScheduler(LearnerCallback):
         self.phases, self.start_epoch, self.at = [p for p in phases if p.length], start_epoch, 0
         if not self.phases: raise ValueError('phases: there is none with a length above 0')
 
+    def _set_now(self) -> None:
+        "The values after `at` steps"
+        start = 0
+        for phase in self.phases:
+            if start < self.at <= start + phase.length: self._set(phase, (self.at - start)/phase.length)
+            start += phase.length
+
+    def _set(self, phase: TrainingPhase, pct: float) -> None:
+        for name, sched in phase.scheds.items(): self.opt.set_stat(name, sched(pct))
+
+# %% ../../nbs/dialects/fastai_v1_schedules.ipynb #04c89caf
+class GeneralScheduler(_Phases):
+    """Schedules in phases, for any hyper-parameters
+
+    Args:
+        learn
+        phases
+        start_epoch: go on from here
+    """
     def on_train_begin(self, **kwargs):
         self.n, self.per_epoch = sum(p.length for p in self.phases), n_batches(self.learn.dls.train)
         self.at = 0
@@ -259,16 +281,6 @@ class GeneralScheduler(LearnerCallback):
     def on_epoch_end(self, epoch, n_epochs, **kwargs):
         if self.at >= self.n and epoch + 1 < n_epochs: return {'stop_training': True}
 
-    def _set_now(self) -> None:
-        "The values after `at` steps"
-        start = 0
-        for phase in self.phases:
-            if start < self.at <= start + phase.length: self._set(phase, (self.at - start)/phase.length)
-            start += phase.length
-
-    def _set(self, phase: TrainingPhase, pct: float) -> None:
-        for name, sched in phase.scheds.items(): self.opt.set_stat(name, sched(pct))
-
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #fd5285d4
 def diverges(
     losses: Sequence[float],    # smoothed
@@ -281,6 +293,7 @@ def diverges(
     best = min(losses)
     return losses[-1] > best + 3*(best if best > 0 else max(abs(best), losses[0] - best))
 
+# %% ../../nbs/dialects/fastai_v1_schedules.ipynb #8ad34114
 class LRFinder(LearnerCallback):
     """Raises the learning rate with each batch, and puts everything back in the end
 

@@ -65,6 +65,7 @@ def sched_exp(start: Any, end: Any, pos: float) -> Any:
     """
     return SchedExp(start, end)(pos)
 
+# %% ../../nbs/dialects/fastai_v2.ipynb #0d148ed6
 def annealer(
     f: Callable[[Any, Any, float], Any],    # the value between start and end, at a position
 ) -> Callable[[Any, Any], Callable[[float], Any]]:
@@ -76,6 +77,7 @@ def annealer(
     def make(start: Any, end: Any) -> Callable[[float], Any]: return partial(f, start, end)
     return make
 
+# %% ../../nbs/dialects/fastai_v2.ipynb #cf3965ba
 class SuggestionMethod:
     "The rules for a learning rate, by the names that fastai has for them"
     Valley, Slide, Minimum, Steep = map(staticmethod, (valley, slide, minimum, steep))
@@ -83,8 +85,6 @@ class SuggestionMethod:
 mk_metric = as_metric
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #13348257
-bn_types = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-
 def has_params(m: nn.Module) -> bool:
     """Whether a module has parameters
 
@@ -102,6 +102,9 @@ def total_params(m: nn.Module) -> tuple[int, bool]:
     params = list(m.parameters())
     return sum(p.numel() for p in params), any(p.requires_grad for p in params)
 
+# %% ../../nbs/dialects/fastai_v2.ipynb #9c9f92b9
+bn_types = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
 def set_bn_eval(
     m: nn.Module,
     use_eval: bool = True,    # False: back to training mode
@@ -116,6 +119,7 @@ def set_bn_eval(
         frozen = not any(p.requires_grad for p in layer.parameters())
         if isinstance(layer, bn_types) and has_params(layer) and frozen: layer.train(not use_eval)
 
+# %% ../../nbs/dialects/fastai_v2.ipynb #fff4e3e8
 def reduce_loss(
     loss: Tensor,
     reduction: str = 'mean',    # 'mean', 'sum', or 'none'
@@ -133,6 +137,7 @@ def reduce_loss(
     if reduction in ('mean', 'sum'): return getattr(loss, reduction)()
     raise ValueError(f"reduction={reduction!r} should be 'mean', 'sum' or 'none'")
 
+# %% ../../nbs/dialects/fastai_v2.ipynb #fc0ab425
 @contextmanager
 def replacing_yield(
     o: Any,
@@ -167,6 +172,7 @@ class CastToTensor(Callback):
 
 def _plain(t: Tensor) -> Tensor: return t if type(t) is Tensor else t.as_subclass(Tensor)
 
+# %% ../../nbs/dialects/fastai_v2.ipynb #96b2c51e
 class ModelResetter(Callback):
     """Calls `reset` of the model before each phase and after the fit
 
@@ -193,6 +199,7 @@ class RNNCallback(Callback):
 
 def _last(values: Any) -> Any: return values[-1] if isinstance(values, (list, tuple)) else values
 
+# %% ../../nbs/dialects/fastai_v2.ipynb #57abef09
 class RNNRegularizer(Callback):
     """Adds activations and their changes to the loss of training batches
 
@@ -214,6 +221,7 @@ class RNNRegularizer(Callback):
         if self.beta and h.shape[1] > 1: more = more + self.beta*(h[:, 1:] - h[:, :-1]).float().pow(2).mean()
         self.learn.loss_grad = self.learn.loss_grad + more
 
+# %% ../../nbs/dialects/fastai_v2.ipynb #a9400c48
 def rnn_cbs(
     alpha: float = 0.,    # this and `beta` as in `RNNRegularizer`; 0 for both: without it
     beta: float = 0.,

@@ -64,6 +64,7 @@ class Cell(nn.Module):
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return self.inner.load_state_dict(*args, **kwargs)
 
+# %% ../../nbs/dialects/mindspore.ipynb #6179a759
 class WithLossCell(Cell):
     """The loss of a network, from data and label
 
@@ -93,6 +94,7 @@ class SensStep(TrainStep):
         super().loss(learn)
         if learn.loss_grad is not None: learn.loss_grad = learn.loss_grad*self.factor
 
+# %% ../../nbs/dialects/mindspore.ipynb #4ac277f0
 class TrainOneStepCell(Cell):
     """A training step: returns the loss from before the update
 

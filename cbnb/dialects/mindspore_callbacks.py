@@ -14,6 +14,7 @@ from torch import Tensor, nn
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #8d722565
 import copy
 import math
+import threading
 import time
 from collections.abc import Callable as Function
 from pathlib import Path
@@ -66,23 +67,27 @@ def shown_loss(
     return loss.float().mean().item()
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #c288e278
-class LossMonitor(StepInEpoch):
-    """Prints the loss, and ends the training before a loss that is not finite is learnt from
-
-    Args:
-        per_print_times: print each so many steps; 0: never, but look at each loss
-    """
+class _WatchesLoss(StepInEpoch):
+    "Ends the training before a loss that is not finite is learnt from"
     eval_in_fit = False
-    def __init__(self,
-        per_print_times: int = 1,    # print each so many steps; 0: never, but look at each loss
-    ): self.per_print_times, self._last = as_count(per_print_times, 'per_print_times', 0), 0
-
     def on_train_loss(self, run_context):
         p = run_context.original_args()
         if all_finite(p.net_outputs): return
         where = f'epoch: {p.cur_epoch_num} step: {self.step_in_epoch(p)}'
         raise ValueError(f'In {where}, loss is NAN or INF, training process cannot continue, '
                          'terminating training.')
+
+# %% ../../nbs/dialects/mindspore_callbacks.ipynb #30629958
+class LossMonitor(_WatchesLoss):
+    """Prints the loss, and ends the training before a loss that is not finite is learnt from
+
+    Args:
+        per_print_times: print each so many steps; 0: never, but look at each loss
+    """
+    no_state = ('per_print_times',)
+    def __init__(self,
+        per_print_times: int = 1,    # print each so many steps; 0: never, but look at each loss
+    ): self.per_print_times, self._last = as_count(per_print_times, 'per_print_times', 0), 0
 
     # under its old name, too: subclasses override that one
     def step_end(self, run_context): self._print(run_context.original_args())
@@ -134,6 +139,7 @@ class TimeMonitor(Callback):
     Raises:
         TypeError: data_time={data_time} should be True or False
     """
+    no_state = 'data_size', 'data_time', 'train', 'eval'     # a clock belongs to its process
     def __init__(self,
         data_size: int | None = None,    # steps in an epoch; the real number is counted instead
         data_time: bool = False,         # also show the mean time that a step waited for its batch
@@ -164,8 +170,8 @@ class TimeMonitor(Callback):
 def save_checkpoint(
     save_obj: Any,                 # a network, a dict of tensors, or a list of `{'name', 'data'}`
     ckpt_file_name: str | Path,    # `.ckpt` is added
-    integrated_save: bool = True,  # this and `async_save` make no difference here
-    async_save: bool = False,
+    integrated_save: bool = True,  # this and `async_save` make no difference: the file is
+    async_save: bool = False,      # complete when this returns
     append_dict: dict[str, Any] | None = None,    # numbers and tensors to save along
 ) -> None:
     """Write a checkpoint file
@@ -173,8 +179,8 @@ def save_checkpoint(
     Args:
         save_obj: a network, a dict of tensors, or a list of `{'name', 'data'}`
         ckpt_file_name: `.ckpt` is added
-        integrated_save: this and `async_save` make no difference here
-        async_save
+        integrated_save: this and `async_save` make no difference: the file is
+        async_save: complete when this returns
         append_dict: numbers and tensors to save along
 
     Raises:
@@ -310,15 +316,15 @@ class CheckpointConfig:
         save_checkpoint_seconds: or when so many seconds have passed
         keep_checkpoint_max: the last so many; 0: one; None: 5
         keep_checkpoint_per_n_minutes: or, in place of `max`, one for each
-        integrated_save: this and `async_save` make no difference here
-        async_save
+        integrated_save: makes no difference here
+        async_save: write in a thread, from a copy of the network
         saved_network: save this one; None: the one that is trained
         append_info: 'epoch_num', 'step_num', dicts of numbers
         enc_key: files cannot be encrypted
         enc_mode
         exception_save: save when an exception ends the training, too
-        crc_check: this and `remove_redundancy` make no difference
-        remove_redundancy
+        crc_check: no difference: files have checksums, which are always checked
+        remove_redundancy: makes no difference
         format: the only one
 
     Raises:
@@ -330,15 +336,15 @@ class CheckpointConfig:
         save_checkpoint_seconds: int | None = None,   # or when so many seconds have passed
         keep_checkpoint_max: int | None = None,       # the last so many; 0: one; None: 5
         keep_checkpoint_per_n_minutes: int | None = None,   # or, in place of `max`, one for each
-        integrated_save: bool = True,           # this and `async_save` make no difference here
-        async_save: bool = False,
+        integrated_save: bool = True,           # makes no difference here
+        async_save: bool = False,               # write in a thread, from a copy of the network
         saved_network: nn.Module | None = None,       # save this one; None: the one that is trained
         append_info: list[str | dict] | None = None,  # 'epoch_num', 'step_num', dicts of numbers
         enc_key: None = None,                   # files cannot be encrypted
         enc_mode: str = 'AES-GCM',
         exception_save: bool = False,           # save when an exception ends the training, too
-        crc_check: bool = False,                # this and `remove_redundancy` make no difference
-        remove_redundancy: bool = False,
+        crc_check: bool = False,                # no difference: files have checksums, which are always checked
+        remove_redundancy: bool = False,        # makes no difference
         format: str = 'ckpt',                   # the only one
     ):
         if enc_key is not None:
@@ -350,7 +356,7 @@ class CheckpointConfig:
         self.keep_checkpoint_max, self.keep_checkpoint_per_n_minutes = one_of(
             5, least=1, keep_checkpoint_max=keep_checkpoint_max,
             keep_checkpoint_per_n_minutes=keep_checkpoint_per_n_minutes)
-        self.saved_network, self.exception_save = saved_network, exception_save
+        self.saved_network, self.exception_save, self.async_save = saved_network, exception_save, async_save
         self.append_info = checked_info(append_info)
 
     def get_checkpoint_policy(self) -> dict[str, Any]:
@@ -371,8 +377,53 @@ def glob_safe(
     return ''.join(f'[{c}]' if c in '*?[' else c for c in name)
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #bbdfb56f
-class _Files(StepInEpoch):
-    "Writes checkpoint files, and removes old ones"
+class _KeepsFiles(StepInEpoch):
+    "Removes old checkpoint files"
+    config: CheckpointConfig
+    _files: list[tuple[Path, float]]
+
+    def _keep(self, path: Path) -> None:
+        "Note a new file, and remove old ones"
+        now, config = time.time(), self.config
+        files = [f for f in self._files if f[0] != path]
+        most = config.keep_checkpoint_max
+        if most: gone = files[:max(len(files) + 1 - most, 0)]
+        else: gone = [f for f in files if now - f[1] < 60*config.keep_checkpoint_per_n_minutes][1:]
+        for old, _ in gone: old.unlink(missing_ok=True)
+        self._files = [*(f for f in files if f not in gone), (path, now)]
+
+# %% ../../nbs/dialects/mindspore_callbacks.ipynb #66e6024b
+class _Writes(_KeepsFiles):
+    "Writes a file now, or in a thread"
+    _thread: threading.Thread | None = None
+    _error: Exception | None = None
+
+    def _write(self, net: nn.Module, path: Path, along: dict[str, Any], keep: bool) -> None:
+        self._wait()
+        if not self.config.async_save: return self._save(net, path, along, keep)
+        copied = {name: v.detach().to('cpu', copy=True) if isinstance(v, Tensor) else copy.deepcopy(v)
+                  for name, v in {**net.state_dict(), **along}.items()}
+        self._thread = threading.Thread(target=self._try, args=(copied, path, {}, keep))
+        self._thread.start()
+
+    def _save(self, net: Any, path: Path, along: dict[str, Any], keep: bool) -> None:
+        save_checkpoint(net, path, append_dict=along)
+        if not keep: self._keep(path)
+
+    def _try(self, *args: Any) -> None:
+        try: self._save(*args)
+        except Exception as e: self._error = e
+
+    def _wait(self) -> None:
+        "Until the last file is written; its error is raised"
+        thread, self._thread = self._thread, None
+        if thread is not None: thread.join()
+        error, self._error = self._error, None
+        if error is not None: raise error
+
+# %% ../../nbs/dialects/mindspore_callbacks.ipynb #fb47b1f4
+class _Files(_Writes):
+    "Writes checkpoint files"
     def save(self,
         p: Params,            # of the current step
         ending: str = '',     # at the end of the name; files with one are kept
@@ -387,25 +438,15 @@ class _Files(StepInEpoch):
             if isinstance(entry, dict): along |= entry
             else: along[entry] = p.cur_epoch_num if entry == 'epoch_num' else p.cur_step_num
         net = p.train_network if config.saved_network is None else config.saved_network
-        save_checkpoint(net, path, append_dict=along)
+        self._write(net, path, along, keep=bool(ending))
         self._step, self._time = p.cur_step_num, time.monotonic()
         p.latest_ckpt_file, p.last_save_ckpt_step = str(path), p.cur_step_num
-        if not ending: self._keep(path)
         return path
-
-    def _keep(self, path: Path) -> None:
-        "Note a new file, and remove old ones"
-        now, config = time.time(), self.config
-        files = [f for f in self._files if f[0] != path]
-        most = config.keep_checkpoint_max
-        if most: gone = files[:max(len(files) + 1 - most, 0)]
-        else: gone = [f for f in files if now - f[1] < 60*config.keep_checkpoint_per_n_minutes][1:]
-        for old, _ in gone: old.unlink(missing_ok=True)
-        self._files = [*(f for f in files if f not in gone), (path, now)]
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #9f323af8
 class _Named(_Files):
     "Where checkpoint files go, and their names"
+    no_state = 'config', 'directory', '_time', '_thread', '_error'     # a clock belongs to its process
     def __init__(self,
         prefix: str | Function[[Params], str] = 'CKP',     # of the names, or gives the whole stem
         directory: str | Path | Function[[Params], str] | None = None,   # None: where we are now
@@ -479,8 +520,9 @@ class ModelCheckpoint(_Named):
 
     def __exit__(self, *err: Any) -> None:
         p, self._params = self._params, None
-        if p is None or not self.config.exception_save: return
-        if err[0] is not None and p.cur_step_num: self.save(p, '_breakpoint')
+        if p is None: return
+        if err[0] is not None and self.config.exception_save and p.cur_step_num: self.save(p, '_breakpoint')
+        self._wait()
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #7695fa87
 class LearningRateScheduler(Callback):
@@ -531,22 +573,10 @@ def monitored(
     raise ValueError(f'there is no {name!r} to monitor; there is {", ".join(["loss", *results])}')
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #3954cef7
-class EarlyStopping(Callback):
-    """Stops the training when a value no longer gets better
-
-    Args:
-        monitor: or a metric; or 'loss', of the epoch's last training batch
-        min_delta: what is less than this is no improvement
-        patience: stop when so many looks in a row brought none; 0 is as 1
-        verbose: say when the value has got better
-        mode: 'min', 'max'; auto: 'max' for what has 'acc' in its name
-        baseline: the value to beat
-        restore_best_weights: end with the weights that were best
-
-    Raises:
-        ValueError: mode={mode} is not 'auto', 'min' or 'max'
-    """
+class _Patience(Callback):
+    "What is better, and how long to wait for it"
     eval_in_fit = False
+    no_state = 'monitor', 'min_delta', 'patience', 'verbose', 'sign', 'baseline', 'restore_best_weights'
     def __init__(self,
         monitor: str = 'eval_loss',   # or a metric; or 'loss', of the epoch's last training batch
         min_delta: float = 0.,        # what is less than this is no improvement
@@ -568,11 +598,19 @@ class EarlyStopping(Callback):
         self.best = -math.inf if self.baseline is None else self.sign*self.baseline
         self.waited, self.stopped_epoch, self.best_weights = 0, None, None
 
-    def on_train_end(self, run_context):
-        net = run_context.original_args().train_network
-        if self.stopped_epoch: print(f'Epoch {self.stopped_epoch:05d}: early stopping', flush=True)
-        if self.best_weights: load_param_into_net(net, self.best_weights)
+# %% ../../nbs/dialects/mindspore_callbacks.ipynb #ee2e1948
+class EarlyStopping(_Patience):
+    """Stops the training when a value no longer gets better
 
+    Args:
+        monitor: or a metric; or 'loss', of the epoch's last training batch
+        min_delta: what is less than this is no improvement
+        patience: stop when so many looks in a row brought none; 0 is as 1
+        verbose: say when the value has got better
+        mode: 'min', 'max'; auto: 'max' for what has 'acc' in its name
+        baseline: the value to beat
+        restore_best_weights: end with the weights that were best
+    """
     def on_train_epoch_end(self, run_context: RunContext) -> None:
         """Look whether it got better
 
@@ -592,6 +630,11 @@ class EarlyStopping(Callback):
         if self.waited < self.patience: return
         self.stopped_epoch = p.cur_epoch_num
         run_context.request_stop()
+
+    def on_train_end(self, run_context):
+        net = run_context.original_args().train_network
+        if self.stopped_epoch: print(f'Epoch {self.stopped_epoch:05d}: early stopping', flush=True)
+        if self.best_weights: load_param_into_net(net, self.best_weights)
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #844c649b
 class History(Callback):

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PLACES', 'OLD_NAMES', 'MissingName', 'Params', 'Output', 'as_output', 'RunContext', 'Rate', 'SporeNames',
-           'lend_spore_names', 'Callback', 'listener', 'old_names', 'train_params', 'length', 'same', 'net_outputs',
-           'element', 'warn_old_names', 'recorded_phase', 'Session', 'MindSporeAdapter', 'wrap']
+           'lend_spore_names', 'Callback', 'listener', 'old_names', 'warn_old_names', 'length', 'train_params', 'same',
+           'net_outputs', 'element', 'recorded_phase', 'Session', 'MindSporeAdapter', 'wrap']
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #6e41c679
 import copy
@@ -13,6 +13,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable as Function, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #50ad0f3f
@@ -23,6 +24,7 @@ from torch import Tensor
 from ..events import CancelFitException, CancelTrainException, CancelValidException
 from ..basics.notices import user_level
 from ..basics.nested import map_tensors
+from ..basics.plain import Held, state_of
 from ..basics.loaders import n_batches
 from .detect import Adapter
 from ..learner import Learner
@@ -222,6 +224,7 @@ class _OldPlaces:
     def epoch_end(self, run_context: RunContext) -> None: "Old name"
     def end(self, run_context: RunContext) -> None: "Old name"
 
+# %% ../../nbs/dialects/mindspore_context.ipynb #032d5adf
 class Callback(_OldPlaces):
     "Base of callbacks in MindSpore's style; a callback may do without it"
     dialect = 'mindspore'     # so it is detected whatever other methods it has
@@ -277,6 +280,34 @@ def old_names(
             and method != getattr(cb, name, None)}
     return sorted(used)
 
+# %% ../../nbs/dialects/mindspore_context.ipynb #0366dacc
+def warn_old_names(
+    cbs: list[Any],   # the callbacks of a run
+) -> None:
+    """One warning about all old names in a run
+
+    Args:
+        cbs: the callbacks of a run
+    """
+    old = [f'{type(cb).__name__}.{name}' for cb in cbs for name in old_names(cb)]
+    if old: warnings.warn(
+        f'{", ".join(old)}: old names, which are called in training and in evaluation; '
+        'prefix them with on_train_ or on_eval_', DeprecationWarning, stacklevel=user_level())
+
+# %% ../../nbs/dialects/mindspore_context.ipynb #dd18d76c
+def length(
+    dl: Any,              # a loader
+) -> dict[str, int]:      # `batch_num`; empty if the length is not known
+    """The number of batches of a loader, for the context
+
+    Args:
+        dl: a loader
+
+    Returns:
+        `batch_num`; empty if the length is not known
+    """
+    return {} if (n := n_batches(dl)) is None else dict(batch_num=n)
+
 # %% ../../nbs/dialects/mindspore_context.ipynb #387e9dcf
 def train_params(
     learn: Learner,    # about to fit
@@ -294,20 +325,6 @@ def train_params(
         epoch_num=learn.n_epoch - learn.start_epoch, **length(learn.dls.train), cur_step_num=0,
         mode='train', parallel_mode='stand_alone', device_number=1, dataset_sink_mode=False,
         last_save_ckpt_step=None, latest_ckpt_file=None, initial_step=0, loss_scale_mananger=None)
-
-# %% ../../nbs/dialects/mindspore_context.ipynb #dd18d76c
-def length(
-    dl: Any,              # a loader
-) -> dict[str, int]:      # `batch_num`; empty if the length is not known
-    """The number of batches of a loader, for the context
-
-    Args:
-        dl: a loader
-
-    Returns:
-        `batch_num`; empty if the length is not known
-    """
-    return {} if (n := n_batches(dl)) is None else dict(batch_num=n)
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #f3fe5f3f
 def same(
@@ -369,6 +386,7 @@ class _State:
         static = dict(network=learn.model, dataset_sink_mode=False)
         if self.training: static = train_params(learn)
         self.params = Params(static, list_callback=[m.wraps for m in members])
+        self.fixed = {*self.params, *_PASSING} - {'cur_step_num', 'last_save_ckpt_step', 'latest_ckpt_file'}
         self.context = RunContext(self.params)
         self.listeners = {}
 
@@ -389,21 +407,8 @@ class _State:
         self.borrowed = {}
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #fd15bb0f
-class _Entering(_State):
-    "Enters and leaves the callbacks"
-    def enter(self) -> None:
-        "Enter all callbacks, and find the method of each for each place"
-        undo = self.learn.undo
-        undo.set(self.learn, '_mindspore', self)
-        undo.push(self.exit)
-        if self.training: lend_spore_names(self.learn.opt, lambda: self.step - self.in_step, undo)
-        used = [(member, self._entered(member.wraps)) for member in self.members]
-        for name in (*OLD_NAMES, 'on_train_loss'):
-            quiet = self.training and name.startswith('on_eval')
-            self.listeners[name] = [(m, method) for m, cb in used if (method := listener(cb, name))
-                                    and not (quiet and not getattr(cb, 'eval_in_fit', True))]
-        warn_old_names([cb for _, cb in used])
-
+class _Leaving(_State):
+    "Enters and leaves a callback"
     def _entered(self, cb: Any) -> Any:
         "The callback that `__enter__` returns; the callback itself if that is none"
         entered = cb.__enter__() if hasattr(type(cb), '__enter__') else cb
@@ -424,19 +429,21 @@ class _Entering(_State):
         for e in failed[1:]: failed[0].add_note(f'another __exit__ failed, too: {e!r}')
         if failed: raise failed[0]
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #0366dacc
-def warn_old_names(
-    cbs: list[Any],   # the callbacks of a run
-) -> None:
-    """One warning about all old names in a run
-
-    Args:
-        cbs: the callbacks of a run
-    """
-    old = [f'{type(cb).__name__}.{name}' for cb in cbs for name in old_names(cb)]
-    if old: warnings.warn(
-        f'{", ".join(old)}: old names, which are called in training and in evaluation; '
-        'prefix them with on_train_ or on_eval_', DeprecationWarning, stacklevel=user_level())
+# %% ../../nbs/dialects/mindspore_context.ipynb #c5bea8df
+class _Entering(_Leaving):
+    "Enters the callbacks"
+    def enter(self) -> None:
+        "Enter all callbacks, and find the method of each for each place"
+        undo = self.learn.undo
+        undo.set(self.learn, '_mindspore', self)
+        undo.push(self.exit)
+        if self.training: lend_spore_names(self.learn.opt, lambda: self.step - self.in_step, undo)
+        used = [(member, self._entered(member.wraps)) for member in self.members]
+        for name in (*OLD_NAMES, 'on_train_loss'):
+            quiet = self.training and name.startswith('on_eval')
+            self.listeners[name] = [(m, method) for m, cb in used if (method := listener(cb, name))
+                                    and not (quiet and not getattr(cb, 'eval_in_fit', True))]
+        warn_old_names([cb for _, cb in used])
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #472c27a2
 class _Training(_Entering):
@@ -510,8 +517,8 @@ def recorded_phase(
     return phases[-1] if phases and phases[-1].run is learn.undo else None
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #65581777
-class _Evaluating(_Ending):
-    "The places of an evaluation"
+class _EvalBegins(_Ending):
+    "The start of an evaluation"
     def eval_begin(self) -> None:
         "An evaluation begins"
         p, learn = self.params, self.learn
@@ -527,6 +534,9 @@ class _Evaluating(_Ending):
         self.fire('on_eval_begin', self.evaluation)
         self.fire('on_eval_epoch_begin', self.evaluation)
 
+# %% ../../nbs/dialects/mindspore_context.ipynb #f0a22bee
+class _Evaluating(_EvalBegins):
+    "The steps of an evaluation"
     def eval_step_begin(self) -> None:
         "The batch has arrived"
         self.eval_step += 1
@@ -591,8 +601,28 @@ class _HasSession(Adapter):
             if not (training and asked): return False
         return super().wants(event_name, training, purpose)
 
+# %% ../../nbs/dialects/mindspore_context.ipynb #c44789cd
+class _Stores(_HasSession):
+    "What a checkpoint stores of a session"
+    def state_dict(self) -> dict[str, Any]:
+        "The step, and what is plain data in the context; nothing outside of a fit"
+        session = self.session
+        if session is None or not session.training: return {}
+        found = state_of(SimpleNamespace(**session.params), (), session.fixed)
+        return dict(step=session.step, params={k: v for k, v in found.items() if not isinstance(v, Held)})
+
+    def load_state_dict(self,
+        state: dict[str, Any],    # of `state_dict`
+    ) -> None:
+        "Put both into the session of the running fit"
+        if not (state and self.session): return
+        self.session.step = state['step']
+        self.session.params.update(state['params'])
+
+_PASSING = 'net_outputs', 'eval_dataset_element', 'valid_dataset'      # of one batch, or of one evaluation
+
 # %% ../../nbs/dialects/mindspore_context.ipynb #00efb764
-class _Trains(_HasSession):
+class _Trains(_Stores):
     "Events of a training"
     def before_fit(self) -> None:
         "A session for a fit"

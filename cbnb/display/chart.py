@@ -18,6 +18,13 @@ from html import escape
 from ..basics.text import number, trim_zeros
 from .figures import COLORS, envelope, epoch_ticks
 
+# %% ../../nbs/display/chart.ipynb #9872880f
+def _latest(xs: Sequence[float], x: float) -> int: return bisect_right(xs, x) - 1
+
+def _nearest(xs: Sequence[float], x: float) -> int:
+    i = min(bisect_left(xs, x), len(xs) - 1)
+    return i - 1 if i and x < xs[i] and x - xs[i - 1] < xs[i] - x else i
+
 # %% ../../nbs/display/chart.ipynb #d2114261
 @dataclass(frozen=True)
 class Line:
@@ -59,12 +66,6 @@ class Line:
         if x > self.xs[len(self.xs) - 1] and not (self.dots or self.held): return None
         i = (_latest if self.dots else _nearest)(self.xs, x)
         return float(self.ys[i]) if math.isfinite(self.ys[i]) else None
-
-def _latest(xs: Sequence[float], x: float) -> int: return bisect_right(xs, x) - 1
-
-def _nearest(xs: Sequence[float], x: float) -> int:
-    i = min(bisect_left(xs, x), len(xs) - 1)
-    return i - 1 if i and x < xs[i] and x - xs[i - 1] < xs[i] - x else i
 
 # %% ../../nbs/display/chart.ipynb #fa2a2669
 @dataclass(frozen=True)
@@ -450,7 +451,7 @@ def _mark_names(marks: Sequence[Mark], shown: Sequence[tuple], x: Axis, y: Axis,
 
         def cost(left: bool, move: int) -> float:
             a, b, middle = at - wide*left, at + wide*(not left), down + move
-            out = a < 0 or b > w or not 5 <= middle <= h - 5
+            out = a < 0 or b > w or not 9 <= middle <= h - 9
             names_hit = sum(c < b and a < d and abs(e - middle) < 16 for c, d, e in taken)
             return 99*out + 50*names_hit + sum(a < c < b and abs(d - middle) < 9 for c, d in ink)
 
@@ -676,7 +677,27 @@ class _Buckets:
         return max(len(self.lows) - 1, 0)*self.size + self.filled
 
 # %% ../../nbs/display/chart.ipynb #c8d82234
-class _Growing(_Buckets):
+def _least(values: Iterable[float | None]) -> float | None:
+    return min((v for v in values if v is not None), default=None)
+
+def _most(values: Iterable[float | None]) -> float | None:
+    return max((v for v in values if v is not None), default=None)
+
+# %% ../../nbs/display/chart.ipynb #42adcd06
+class _Opens(_Buckets):
+    "Room for more steps: a further bucket, or buckets of twice the size"
+    def _open(self) -> None:
+        if len(self.lows) == self.n_buckets: self._merge()
+        for values in (self.lows, self.highs, self.smooth): values.append(None)
+        self.filled = 0
+
+    def _merge(self) -> None:
+        self.lows = [_least(pair) for pair in zip(self.lows[::2], self.lows[1::2])]
+        self.highs = [_most(pair) for pair in zip(self.highs[::2], self.highs[1::2])]
+        self.smooth, self.size = self.smooth[1::2], 2*self.size
+
+# %% ../../nbs/display/chart.ipynb #0cf48ebf
+class _Growing(_Opens):
     "Buckets that take in new losses"
     def add(self,
         raw: Sequence[float],       # losses of the steps since the last call
@@ -692,23 +713,6 @@ class _Growing(_Buckets):
             self.lows[-1] = _least([self.lows[-1], *finite])
             self.highs[-1] = _most([self.highs[-1], *finite])
             self.smooth[-1] = smooth[done - 1] if math.isfinite(smooth[done - 1]) else None
-
-    def _open(self) -> None:
-        if len(self.lows) == self.n_buckets: self._merge()
-        for values in (self.lows, self.highs, self.smooth): values.append(None)
-        self.filled = 0
-
-    def _merge(self) -> None:
-        self.lows = [_least(pair) for pair in zip(self.lows[::2], self.lows[1::2])]
-        self.highs = [_most(pair) for pair in zip(self.highs[::2], self.highs[1::2])]
-        self.smooth, self.size = self.smooth[1::2], 2*self.size
-
-# %% ../../nbs/display/chart.ipynb #84f963ca
-def _least(values: Iterable[float | None]) -> float | None:
-    return min((v for v in values if v is not None), default=None)
-
-def _most(values: Iterable[float | None]) -> float | None:
-    return max((v for v in values if v is not None), default=None)
 
 # %% ../../nbs/display/chart.ipynb #d8bcac48
 def rounded_limits(
@@ -805,7 +809,35 @@ def _valid_paths(points: Sequence[tuple[float, int]]) -> str:
     return f"<path class=w d='{line}'/><path class=v d='{dots}h0'/>"
 
 # %% ../../nbs/display/chart.ipynb #fbdced00
-class LiveCurve(_Labelled):
+class _Placed(_Labelled):
+    "Where the losses stand in the drawing"
+    def _down(self) -> Callable[[float], int]:
+        "Converts a loss to its distance from the top, from 0 to 99"
+        lo, hi = self.y_limits
+        return lambda v: round(99*min(max((hi - v)/(hi - lo), 0.), 1.))
+
+    def _moves(self) -> tuple[list[float], list[float]]:
+        "How far to the right the points of raw and of smoothed losses are; the last bucket grows"
+        n, part = len(self.lows), self.filled/self.size
+        if not n: return [], []
+        last = [part/2, part] if n == 1 else [0.5 + part/2, part]
+        return [0.5, *[1.]*(2*n - 3), *last][-2*n:], [2.]*(n - 1) + [2*part]
+
+# %% ../../nbs/display/chart.ipynb #69f50fbd
+class _DrawsLosses(_Placed):
+    "The paths of the losses"
+    def _losses_svg(self, width: float, down: Callable[[float], int]) -> str:
+        "The raw and the smoothed losses; without the closing tag"
+        raw = [None if a is None else (down(a), down(b)) for a, b in zip(self.lows, self.highs)]
+        smooth = [None if v is None else down(v) for v in self.smooth]
+        d_raw, d_smooth = (_trace(values, moves)
+                           for values, moves in zip((_zigzag(raw), smooth), self._moves()))
+        box = f'0 0 {round(2*width, 1):g} 99'
+        return (f"<svg class=cbnb-live viewBox='{box}' preserveAspectRatio=none>"
+                f"<path class=r d='{d_raw}'/><path class=s d='{d_smooth}'/>")
+
+# %% ../../nbs/display/chart.ipynb #77ba74b4
+class LiveCurve(_DrawsLosses):
     "The losses so far, in a drawing of at most 1,000 characters"
     limit = 1000
 
@@ -829,28 +861,6 @@ class LiveCurve(_Labelled):
             points = [(2*min((step + 1)/self.size, width), down(v)) for step, v in latest]
             if len(text := f'{begin}{_valid_paths(points)}</svg>') <= self.limit: break
         return text
-
-    def _losses_svg(self, width: float, down: Callable[[float], int]) -> str:
-        "The raw and the smoothed losses; without the closing tag"
-        raw = [None if a is None else (down(a), down(b)) for a, b in zip(self.lows, self.highs)]
-        smooth = [None if v is None else down(v) for v in self.smooth]
-        d_raw, d_smooth = (_trace(values, moves)
-                           for values, moves in zip((_zigzag(raw), smooth), self._moves()))
-        box = f'0 0 {round(2*width, 1):g} 99'
-        return (f"<svg class=cbnb-live viewBox='{box}' preserveAspectRatio=none>"
-                f"<path class=r d='{d_raw}'/><path class=s d='{d_smooth}'/>")
-
-    def _down(self) -> Callable[[float], int]:
-        "Converts a loss to its distance from the top, from 0 to 99"
-        lo, hi = self.y_limits
-        return lambda v: round(99*min(max((hi - v)/(hi - lo), 0.), 1.))
-
-    def _moves(self) -> tuple[list[float], list[float]]:
-        "How far to the right the points of raw and of smoothed losses are; the last bucket grows"
-        n, part = len(self.lows), self.filled/self.size
-        if not n: return [], []
-        last = [part/2, part] if n == 1 else [0.5 + part/2, part]
-        return [0.5, *[1.]*(2*n - 3), *last][-2*n:], [2.]*(n - 1) + [2*part]
 
 # %% ../../nbs/display/chart.ipynb #2d7a79f0
 def loss_limits(

@@ -150,9 +150,14 @@ def _controls() -> dict[str, Any]:
         planned=w.Button(description='lr × 1', layout=w.Layout(width='5.5em'),
                          tooltip='Back to the planned learning rate'))
 
+# %% ../../nbs/display/dashboard.ipynb #b1b10da9
+def _close(widget: Any) -> None:
+    for part in (widget, widget.layout, getattr(widget, 'style', None)):
+        if part is not None: part.close()                    # each is a widget of its own
+
 # %% ../../nbs/display/dashboard.ipynb #13401474
-class Panel:
-    "The widgets of a dashboard"
+class _Parts:
+    "The widgets of a dashboard, each with a class of CSS"
     def __init__(self):
         import ipywidgets as w
         style = w.HTML(STYLE)
@@ -169,6 +174,9 @@ class Panel:
         for name in ('status', *controls, 'controls', 'curve', 'table'):
             getattr(self, name).add_class(f'cbnb-{name}')
 
+# %% ../../nbs/display/dashboard.ipynb #39cf0bac
+class Panel(_Parts):
+    "The widgets of a dashboard, and how they leave the page"
     def replace_by(self,
         page: str,    # HTML
     ) -> None:
@@ -186,15 +194,24 @@ class Panel:
         children = [*self.controls.children, *self.box.children]
         for widget in (*children, self.box): _close(widget)
 
-def _close(widget: Any) -> None:
-    for part in (widget, widget.layout, getattr(widget, 'style', None)):
-        if part is not None: part.close()                    # each is a widget of its own
-
 # %% ../../nbs/display/dashboard.ipynb #fe27df37
-class _Controlled(NotebookDisplay):
-    "A display whose panel steers the fit"
+class _Says(NotebookDisplay):
+    "A display with a panel that shows the state of the fit"
     panel: Panel | None
+    at: Progress | None      # where the fit is
+    word: str                # 'paused', for example
 
+    def _say(self, word: str) -> None:
+        self.word = word
+        self._draw_status()
+
+    def _draw_status(self) -> None:
+        scale = self.steering.lr_scale if self.steering else 1.
+        if self.at: self.panel.status.value = status_html(self.at, scale, self.word)
+
+# %% ../../nbs/display/dashboard.ipynb #5fb8d4b9
+class _Controlled(_Says):
+    "A display whose panel steers the fit"
     def _on_stop(self, button: Any) -> None:
         self.steering.stop()
         self._say('stopping')
@@ -211,14 +228,6 @@ class _Controlled(NotebookDisplay):
         by = change['new']                       # for 1, a page sends 0.9999999999999994
         self.steering.scale_lr(1. if math.isclose(by, 1, rel_tol=1e-6) else by)
         self._say(self.word)
-
-    def _say(self, word: str) -> None:
-        self.word = word
-        self._draw_status()
-
-    def _draw_status(self) -> None:
-        scale = self.steering.lr_scale if self.steering else 1.
-        if self.at: self.panel.status.value = status_html(self.at, scale, self.word)
 
 # %% ../../nbs/display/dashboard.ipynb #e0d39b01
 class _Connected(_Controlled):
@@ -262,10 +271,8 @@ class _Falls(_Connected):
         if too_long and not self.seen and self.handle: self._without_panel()
 
 # %% ../../nbs/display/dashboard.ipynb #9a8791c2
-class Dashboard(_Falls):
-    "For notebooks with widgets: a panel that can be steered, and at the end what a fit leaves"
-    _ended: deque[Panel] = deque()         # the latest panels, for pages that are opened again
-
+class _Begins(_Falls):
+    "Makes the panel and shows it"
     def start(self, names: Sequence[str], run: Run | None = None) -> None:
         self.panel, place = Panel(), self.callback.place
         self.pump = Pump(self.panel.box)
@@ -280,6 +287,9 @@ class Dashboard(_Falls):
         if place: place(self.panel.box)
         else: self._show()
 
+# %% ../../nbs/display/dashboard.ipynb #f0e7817c
+class _Follows(_Begins):
+    "Draws what has changed since the last time"
     def progress(self, at: Progress) -> None:
         self.at = at
         if self.panel is None: return super().progress(at)
@@ -293,6 +303,11 @@ class Dashboard(_Falls):
 
     def patience(self, seconds: float) -> float:
         return super().patience(seconds) if self.panel is None else 0.
+
+# %% ../../nbs/display/dashboard.ipynb #7fa6ddb8
+class Dashboard(_Follows):
+    "For notebooks with widgets: a panel that can be steered, and at the end what a fit leaves"
+    _ended: deque[Panel] = deque()         # the latest panels, for pages that are opened again
 
     def finish(self, word: str, as_planned: bool) -> None:
         if self.panel is None: return super().finish(word, as_planned)

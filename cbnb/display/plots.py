@@ -23,7 +23,7 @@ from torch import Tensor
 from .chart import described, WIDTH, Line, Mark, chart
 from .figures import (
     envelope, figure, legend, losses_figure, lr_figure, metrics_figure, sched_figure, view_for,
-    COLORS, RUN_COLORS, VIEWS, png_bundle, png_metadata, show)
+    COLORS, RUN_COLORS, png_bundle, png_metadata, show)
 from ..basics.patch import patch
 from ..basics.text import number, plural
 from .front_end import display_mode
@@ -33,16 +33,17 @@ from ..history import Run
 from ..schedule import OneCycle
 
 # %% ../../nbs/display/plots.ipynb #728e072d
-def _all_steps(history: History, name: str) -> list[float]:
-    "One column of the steps of all runs"
-    return [value for run in history.runs for value in _column(run, name)]
-
 def _column(run: Run, name: str) -> Sequence[float]:
     if name == 'loss': return run.raw_losses
     if name == 'smooth': return run.losses
     if name in run.named: return run.named[name].column(run.n_steps, smooth=True)
     return run.hyper(name) if name in run.hypers else [float('nan')]*run.n_steps
 
+def _all_steps(history: History, name: str) -> list[float]:
+    "One column of the steps of all runs"
+    return [value for run in history.runs for value in _column(run, name)]
+
+# %% ../../nbs/display/plots.ipynb #35e9c6e8
 def _borders_of(history: History) -> list[int]:
     "The step at which each run begins, counted over all runs"
     return list(accumulate((run.n_steps for run in history.runs[:-1]), initial=0))
@@ -57,6 +58,11 @@ def _ends(history: History) -> list[tuple[int, int]]:
     "(its last step, counted over all runs, number) of each whole epoch that trained"
     return [(start + step, epoch) for start, run in zip(_borders_of(history), history.runs)
             for step, epoch in run.ends()]
+
+# %% ../../nbs/display/plots.ipynb #b7883466
+def _shown(fig: Any, text: str, return_fig: bool | None, ax: Any) -> Any:
+    "Show or return a new figure; axes that you gave are returned"
+    return show(fig, text, return_fig) if ax is None else ax
 
 # %% ../../nbs/display/plots.ipynb #77677d80
 @patch
@@ -92,9 +98,6 @@ def plot_losses(self: Recorder,
     curves = [('train, smoothed', smooth), *named.items(), ('valid', [loss for _, loss in valid])]
     text = described(curves, f'losses over {len(raw)} training batches')
     return _shown(fig, text, return_fig, ax)
-
-def _shown(fig: Any, text: str, return_fig: bool | None, ax: Any) -> Any:
-    return show(fig, text, return_fig) if ax is None else ax
 
 # %% ../../nbs/display/plots.ipynb #ba921748
 @patch
@@ -133,6 +136,13 @@ def plot_lr(self: Recorder,
     curves = [('learning rate', lrs), *([('momentum', moms)] if show_moms else [])]
     return _shown(fig, described(curves, f'{len(lrs)} training batches'), return_fig, ax)
 
+# %% ../../nbs/display/plots.ipynb #057bbcf6
+def _metric_names(runs: Sequence[Run]) -> list[str]:
+    "The metrics of runs, each name once"
+    others = ('epoch', 'train_loss', 'valid_loss', 'time')
+    names = dict.fromkeys(name for run in runs for name in run.metric_names)
+    return [name for name in names if name not in others]
+
 # %% ../../nbs/display/plots.ipynb #f69a8e25
 @patch
 def plot_metrics(self: Recorder,
@@ -155,9 +165,8 @@ def plot_metrics(self: Recorder,
         `ax`; or the figure or view, if it was asked for
     """
     self.last()
-    history, others = self.history, ('epoch', 'train_loss', 'valid_loss', 'time')
-    headings = dict.fromkeys(name for run in history.runs for name in run.metric_names)
-    metrics = {name: _points(history, name) for name in headings if name not in others}
+    history = self.history
+    metrics = {name: _points(history, name) for name in _metric_names(history.runs)}
     make = view_for('metrics', widget, return_fig, ax)
     if make and metrics: return make(self, skip_start, skip_end).given(widget)
     fig = metrics_figure(metrics, _borders_of(history)[1:], skip_start, skip_end, ax,
@@ -328,7 +337,19 @@ def checkbox(
                               layout=dict(width='auto', margin='2px 16px 2px 6px'))
 
 # %% ../../nbs/display/plots.ipynb #86c92313
-_alive: dict[str, Any] = {}
+def _hide_picture(
+    box: Any,    # an ipywidgets box
+) -> None:
+    "Hide the output after that of the box, for as long as the box is alive"
+    name = f'cbnb-live-{box.model_id}'
+    if name in box._dom_classes: return
+    rule = f'.jp-OutputArea-child:has(.{name})+.jp-OutputArea-child{{display:none}}'
+    style = widgets().HTML(f'<style>{rule}</style>', layout=dict(display='none'))
+    box.children = (*box.children, style)
+    box.add_class(name)
+
+# %% ../../nbs/display/plots.ipynb #f0cd25b4
+_alive: dict[str, Any] = {}    # model id -> box that was shown
 
 def _close_all() -> None:
     for box in _alive.values(): box.close()
@@ -347,12 +368,7 @@ def show_with_picture(
     """
     from IPython.display import display
     if not shell(): return
-    name = f'cbnb-live-{box.model_id}'
-    if name not in box._dom_classes:
-        box.add_class(name)
-        rule = f'.jp-OutputArea-child:has(.{name})+.jp-OutputArea-child{{display:none}}'
-        style = widgets().HTML(f'<style>{rule}</style>', layout=dict(display='none'))
-        box.children = (*box.children, style)
+    _hide_picture(box)
     if not _alive: atexit.register(_close_all)
     _alive[box.model_id] = box
     view = dict(version_major=2, version_minor=0, model_id=box.model_id)
@@ -360,7 +376,56 @@ def show_with_picture(
     display(dict(bundle), raw=True, metadata=dict(metadata))
 
 # %% ../../nbs/display/plots.ipynb #3cc77ce5
-class View:
+class _Draws:
+    "A chart that is drawn again when a control has moved"
+    chart: Any            # a widget for HTML
+    words: list[str]      # what the charts say to those who cannot see them
+
+    def draw(self) -> str:
+        "The chart, as HTML, with the controls as they are"
+        raise NotImplementedError
+
+    def picture(self) -> tuple[Any, str]:
+        "The plot as a figure, and in words"
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        "Called before it is drawn; a subclass may bring its controls into line"
+
+    def refresh(self,
+        change: Any = None,    # what ipywidgets says about it; not needed
+    ) -> None:
+        "Draw anew; an error is raised, and shown in place of the chart"
+        self.words = []
+        try:
+            self.prepare()
+            self.chart.value = self.draw()
+        except Exception as e:
+            self.chart.value = (f'<div role="alert">This plot could not be drawn: '
+                                f'<b>{type(e).__name__}</b>: {escape(str(e))}</div>')
+            raise
+
+# %% ../../nbs/display/plots.ipynb #eebff04e
+class _Appears(_Draws):
+    "What a notebook shows"
+    box: Any              # the chart with its controls
+
+    def show(self) -> None:
+        "Show it in a notebook: with controls where those work, else as a figure"
+        fig, text = self.picture()
+        if display_mode() != 'widgets': show(fig, text)
+        else: show_with_picture(self.box, png_bundle(fig, text), png_metadata(fig, text))
+
+    def given(self,
+        widget: bool | None,    # as a plot method was called
+    ) -> Any:                   # the view for True; otherwise it is shown
+        "What a plot method returns"
+        return self if widget else self.show()
+
+    def _ipython_display_(self) -> None: self.show()
+
+# %% ../../nbs/display/plots.ipynb #c9c2e726
+class View(_Appears):
     """A plot with controls; a subclass makes controls, and knows how to `draw` and to `picture`
 
     Args:
@@ -378,55 +443,6 @@ class View:
                           layout=dict(max_width=f'{WIDTH + 40}px', overflow='visible'))
         for control in self.controls: control.observe(self.refresh, 'value')
         self.refresh()
-
-    def draw(self) -> str:
-        "The chart, as HTML, with the controls as they are"
-        raise NotImplementedError
-
-    def picture(self) -> tuple[Any, str]:
-        "The plot as a figure, and in words"
-        raise NotImplementedError
-
-    def prepare(self) -> None:
-        "Called before it is drawn; a subclass may bring its controls into line"
-
-    def refresh(self,
-        change: Any = None,    # what ipywidgets says about it; not needed
-    ) -> None:
-        """Draw anew; an error is raised, and shown in place of the chart, for a page hides it
-
-        Args:
-            change: what ipywidgets says about it; not needed
-        """
-        self.words = []                  # what the charts say to those who cannot see them
-        try:
-            self.prepare()
-            self.chart.value = self.draw()
-        except Exception as e:
-            self.chart.value = (f'<div role="alert">This plot could not be drawn: '
-                                f'<b>{type(e).__name__}</b>: {escape(str(e))}</div>')
-            raise
-
-    def show(self) -> None:
-        "Show it in a notebook: with controls where those work, else as a figure"
-        fig, text = self.picture()
-        if display_mode() != 'widgets': show(fig, text)
-        else: show_with_picture(self.box, png_bundle(fig, text), png_metadata(fig, text))
-
-    def given(self,
-        widget: bool | None,    # as a plot method was called
-    ) -> Any:                   # the view for True; otherwise it is shown
-        """What a plot method returns
-
-        Args:
-            widget: as a plot method was called
-
-        Returns:
-            the view for True; otherwise it is shown
-        """
-        return self if widget else self.show()
-
-    def _ipython_display_(self) -> None: self.show()
 
 # %% ../../nbs/display/plots.ipynb #bb97c0f0
 def smoothed(
@@ -523,7 +539,32 @@ class ReadsSteps(ChoosesRuns):
         finally: self.moving = False
 
 # %% ../../nbs/display/plots.ipynb #0ed1b39e
-class LimitsAxis(ReadsSteps):
+def _far_beyond(
+    starts: Mapping[int, float],   # run -> its first value
+    tops: Mapping[int, float],     # run -> its highest value
+    low: float,                    # the lowest value of all
+) -> list[int]:
+    "The runs that reach far above the others, and far above their own start"
+    if len(tops) < 2: return []
+    usual = sorted(tops.values())[(len(tops) - 1)//2] - low
+    return [i for i, top in tops.items()
+            if usual and top - low > 20*usual and top - low > 4*(starts[i] - low)]
+
+# %% ../../nbs/display/plots.ipynb #90c07796
+class _ReadsLines(ReadsSteps):
+    "The values of a run, among the lines of several"
+    def _values_of(self, i: int, lines: Sequence[Line]) -> Iterator[Tensor]:
+        "The values of each line that belong to a run"
+        for line in lines:
+            first, end = 0, len(line.xs)
+            if not self.compares():
+                first = bisect_left(line.xs, self.starts[i])
+                end = bisect_left(line.xs, self.starts[i] + self.sizes[i])
+            elif self.name_of(i) not in (line.name, line.of): continue
+            yield torch.as_tensor(line.ys[first:end], dtype=torch.float64)
+
+# %% ../../nbs/display/plots.ipynb #ce061b94
+class LimitsAxis(_ReadsLines):
     """Limits of y that no diverged run decides
 
     Args:
@@ -550,49 +591,22 @@ class LimitsAxis(ReadsSteps):
                 starts.setdefault(i, finite[0].item())
                 tops[i] = max(tops.get(i, -math.inf), finite.max().item())
                 low = min(low, finite.min().item())
-        if len(tops) < 2: return None, []
-        usual = sorted(tops.values())[(len(tops) - 1)//2] - low
-        beyond = [i for i, top in tops.items()                   # far above the others, and its start
-                  if usual and top - low > 20*usual and top - low > 4*(starts[i] - low)]
+        beyond = _far_beyond(starts, tops, low)
         if not beyond: return None, []
         high = max(top for i, top in tops.items() if i not in beyond)
         room = 0 if log_y else 0.05*(high - low)
         return (low - room, high + room), beyond
 
-    def _values_of(self, i: int, lines: Sequence[Line]) -> Iterator[Tensor]:
-        "What lines draw of a run"
-        for line in lines:
-            first, end = 0, len(line.xs)
-            if not self.compares():
-                first = bisect_left(line.xs, self.starts[i])
-                end = bisect_left(line.xs, self.starts[i] + self.sizes[i])
-            elif self.name_of(i) not in (line.name, line.of): continue
-            yield torch.as_tensor(line.ys[first:end], dtype=torch.float64)
-
 # %% ../../nbs/display/plots.ipynb #060ac409
-class DrawsRuns(LimitsAxis):
-    """Lines over the steps of runs
-
-    Args:
-        *rows: the controls, row by row; None is left out
-    """
+class _DrawsSteps(LimitsAxis):
+    "Lines with a value for each step of runs"
     def over_steps(self,
         column: Callable[[int], Tensor],    # the values of a run, given its place
         name: str,                          # of the line
         color: str,
         faint: bool = False,                # as in `Line`
     ) -> list[Line]:                        # one over all runs, or one each where they are compared
-        """The lines of a value of each step
-
-        Args:
-            column: the values of a run, given its place
-            name: of the line
-            color
-            faint: as in `Line`
-
-        Returns:
-            one over all runs, or one each where they are compared
-        """
+        "Lines with a value for each step"
         runs, parts, xs = self.chosen(), [], range(0)
         if self.compares():
             spans = [(i, span) for i in runs if len(span := self.span(i))]
@@ -606,12 +620,19 @@ class DrawsRuns(LimitsAxis):
             xs = range(xs.start if len(xs) else start + span.start, start + span.stop)
         return [Line(name, xs, torch.cat(parts), color, faint)] if parts else []
 
+# %% ../../nbs/display/plots.ipynb #dbf28daa
+class DrawsRuns(_DrawsSteps):
+    """Lines over the steps of runs
+
+    Args:
+        *rows: the controls, row by row; None is left out
+    """
     def over_epochs(self,
         key: str,        # of a row of the table of epochs
         name: str,       # of the line
         color: str,
     ) -> list[Line]:     # one over all runs, or one each where they are compared
-        """The lines of a value of each epoch, at the steps at which it was known
+        """Lines with a value for each epoch, at its last step
 
         Args:
             key: of a row of the table of epochs
@@ -634,9 +655,52 @@ class DrawsRuns(LimitsAxis):
         return lines + ([Line(name, xs, ys, color, dots=True)] if xs else [])
 
 # %% ../../nbs/display/plots.ipynb #8d7ed8d0
+def _values_at(
+    lines: Sequence[Line],
+    step: int,
+) -> str:
+    "The values of lines at a step, in words"
+    found = [(f'{line.of} {line.name}'.strip(), line.at(step)) for line in lines]
+    return ', '.join(f'{name} {number(value)}' for name, value in found if value is not None)
+
+# %% ../../nbs/display/plots.ipynb #5583ec85
+class _Charts(DrawsRuns):
+    "A chart of lines over steps"
+    words: list[str]
+
+    def charted(self,
+        lines: Sequence[Line],
+        title: str,
+        ylabel: str = '',
+        size: tuple[int, int] = (WIDTH, 310),  # in pixels
+        log_x: bool = False,
+        log_y: bool = False,
+    ) -> str:                                  # HTML
+        "A chart of lines over steps, read at the step that was chosen"
+        at, runs, joined = self.step.value, self.chosen(), not self.compares()
+        limits, beyond = self.limits(lines, log_y)
+        if beyond: title += f' ({", ".join(map(self.name_of, beyond))}: beyond the plot)'
+        self.words.append(f'{title} over {self.n_steps:,} steps; at step {at:,}: {_values_at(lines, at)}')
+        borders = [self.starts[i] for i in runs[1:] if joined]
+        ends = [(self.starts[i] + step, epoch) for i in runs if joined
+                for step, epoch in self.all_runs[i].ends() if step in self.span(i)]
+        return chart(lines, borders=borders, xlabel='step', ylabel=ylabel, title=title, log_x=log_x,
+                     log_y=log_y, cursor=at, size=size, text=self.words[-1], hover=True,
+                     y_range=limits, epochs=[] if log_x else ends)
+
+# %% ../../nbs/display/plots.ipynb #d93fa005
+def _run_boxes(
+    runs: Sequence[Run],
+) -> list[Any]:             # widgets; none for a single run
+    "A checkbox for each run"
+    return [checkbox(f'run {run.number} ({plural(len(run.epochs), "epoch")})',
+                     f'show or hide this run: {run.extent()}, {run.status}', True)
+            for run in runs if len(runs) > 1]
+
+# %% ../../nbs/display/plots.ipynb #56088afd
 MANY = 50_000    # steps from which on a chart waits until a slider is let go
 
-class RunsView(DrawsRuns):
+class RunsView(_Charts):
     """A plot over the steps of runs: which ones, from where, and a step to read values at
 
     Args:
@@ -659,55 +723,56 @@ class RunsView(DrawsRuns):
         self.starts = list(accumulate(self.sizes[:-1], initial=0))
         n = self.n_steps = sum(self.sizes)
         self.moving = False                                  # while the step slider gets new limits
-        several, last = len(self.all_runs) > 1, max(n - 1, 1)
+        last = max(n - 1, 1)
         self.skip_start = slider(
             'IntSlider', 'skip start', 'leave out so many steps at the start',
             min(skip_start, last), n <= MANY, min=0, max=last)
         self.step = slider('IntSlider', 'step', 'read the values here: move it with the arrow keys',
                            last, n <= MANY, min=0, max=last)
-        self.runs = [checkbox(f'run {run.number} ({plural(len(run.epochs), "epoch")})',
-                              f'show or hide this run: {run.extent()}, {run.status}', True)
-                     for run in self.all_runs if several]
-        self.overlay = checkbox('overlay runs', 'each begins at step 0') if several else None
+        self.runs = _run_boxes(self.all_runs)
+        self.overlay = checkbox('overlay runs', 'each begins at step 0') if self.runs else None
         super().__init__([*sliders, self.skip_start, self.step], [*checks, self.overlay], self.runs)
 
-    def charted(self,
-        lines: Sequence[Line],
-        title: str,
-        ylabel: str = '',
-        size: tuple[int, int] = (WIDTH, 310),  # in pixels
-        log_x: bool = False,
-        log_y: bool = False,
-    ) -> str:                                  # HTML
-        """A chart of lines over steps, read at the step that was chosen
-
-        Args:
-            lines
-            title
-            ylabel
-            size: in pixels
-            log_x
-            log_y
-
-        Returns:
-            HTML
-        """
-        at, runs, joined = self.step.value, self.chosen(), not self.compares()
-        found = [(f'{line.of} {line.name}'.strip(), line.at(at)) for line in lines]
-        values = ', '.join(f'{name} {number(v)}' for name, v in found if v is not None)
-        limits, beyond = self.limits(lines, log_y)
-        if beyond: title += f' ({", ".join(map(self.name_of, beyond))}: beyond the plot)'
-        self.words.append(f'{title} over {self.n_steps:,} steps; at step {at:,}: {values}')
-        borders = [self.starts[i] for i in runs[1:] if joined]
-        ends = [(self.starts[i] + step, epoch) for i in runs if joined
-                for step, epoch in self.all_runs[i].ends() if step in self.span(i)]
-        return chart(lines, borders=borders, xlabel='step', ylabel=ylabel, title=title, log_x=log_x,
-                     log_y=log_y, cursor=at, size=size, text=self.words[-1], hover=True,
-                     y_range=limits, epochs=[] if log_x else ends)
-
 # %% ../../nbs/display/plots.ipynb #11d84c25
-class LossesView(RunsView):
-    """Losses over steps, smoothed as one likes
+class _Smooths:
+    "Losses of runs, smoothed by the weight that a slider has"
+    raw: list[Tensor]                        # of each run
+    smoothing: Any                           # the slider
+    beta: float | None = None                # the weight for which `smooth` was computed
+    smooth: Sequence[Tensor] = ()
+
+    def smooth_again(self) -> None:
+        "Smooth all runs, if the slider has moved"
+        if self.beta == self.smoothing.value: return
+        beta = self.smoothing.value
+        self.smooth = [smoothed(raw, beta) for raw in self.raw]
+        self.beta = beta                     # after it: an interrupt leaves the two in step
+
+# %% ../../nbs/display/plots.ipynb #37bb60a3
+class _DrawsLosses(_Smooths, RunsView):
+    "The chart of losses"
+    log_x: Any    # checkboxes
+    log_y: Any
+
+    def draw(self) -> str:
+        self.smooth_again()
+        train, alone = COLORS['train'], self.compares() or not self.beta
+        batch, lines = 'train, each batch', []
+        if not alone:
+            lines = self.over_steps(self.raw.__getitem__, batch, COLORS['raw'], faint=True)
+        name = 'train, smoothed' if self.beta else batch
+        lines += self.over_steps(self.smooth.__getitem__, name, train)
+        lines += self.over_epochs('valid_loss', 'valid', COLORS['valid'])
+        return self.charted(lines, 'Losses', 'loss', log_x=self.log_x.value, log_y=self.log_y.value)
+
+    def picture(self) -> tuple[Any, str]:
+        start = self.skip_start.value
+        fig = self.recorder.plot_losses(start, self.skip_end, return_fig=True)
+        return fig, '; '.join(self.words)
+
+# %% ../../nbs/display/plots.ipynb #2f17c17f
+class LossesView(_DrawsLosses):
+    """Losses over steps, smoothed as you like
 
     Args:
         recorder
@@ -727,31 +792,40 @@ class LossesView(RunsView):
             readout_format='.3f')
         self.log_x = checkbox('log x', 'logarithmic steps')
         self.log_y = checkbox('log y', 'logarithmic losses')
-        self.beta, self.smooth = None, []        # for which `smooth` was computed
         super().__init__(recorder, skip_start, skip_end, [self.smoothing], [self.log_x, self.log_y])
 
+# %% ../../nbs/display/plots.ipynb #4563b60f
+def _hyper(run: Run, name: str) -> Tensor:
+    "A hyper-parameter at each step; nan where it was not recorded"
+    values = run.hyper(name) if name in run.hypers else [math.nan]*run.n_steps
+    return torch.tensor(values, dtype=torch.float64)
+
+# %% ../../nbs/display/plots.ipynb #577015a6
+class _DrawsRates(RunsView):
+    "The charts of learning rate and momentum"
+    lrs: list[Tensor]        # of each run
+    moms: list[Tensor]
+    momentum: Any            # a checkbox; None: there is no momentum
+    log_y: Any
+
+    def with_moms(self) -> bool:
+        "Is momentum shown?"
+        return self.momentum is not None and self.momentum.value
+
     def draw(self) -> str:
-        if self.beta != self.smoothing.value:
-            self.beta = self.smoothing.value
-            self.smooth = [smoothed(raw, self.beta) for raw in self.raw]
-        train, alone = COLORS['train'], self.compares() or not self.beta
-        batch, lines = 'train, each batch', []
-        if not alone:
-            lines = self.over_steps(self.raw.__getitem__, batch, COLORS['raw'], faint=True)
-        name = 'train, smoothed' if self.beta else batch
-        lines += self.over_steps(self.smooth.__getitem__, name, train)
-        lines += self.over_epochs('valid_loss', 'valid', COLORS['valid'])
-        return self.charted(lines, 'Losses', 'loss', log_x=self.log_x.value, log_y=self.log_y.value)
+        lines = self.over_steps(self.lrs.__getitem__, 'learning rate', COLORS['lr'])
+        page = self.charted(lines, 'Learning rate', size=(WIDTH, 260), log_y=self.log_y.value)
+        if not self.with_moms(): return page
+        lines = self.over_steps(self.moms.__getitem__, 'momentum', COLORS['mom'])
+        return page + self.charted(lines, 'Momentum', size=(WIDTH, 220))
 
     def picture(self) -> tuple[Any, str]:
-        start = self.skip_start.value
-        fig = self.recorder.plot_losses(start, self.skip_end, return_fig=True)
+        fig = self.recorder.plot_lr(self.with_moms(), self.skip_start.value, self.skip_end,
+                                    return_fig=True)
         return fig, '; '.join(self.words)
 
-VIEWS['losses'] = LossesView
-
-# %% ../../nbs/display/plots.ipynb #4563b60f
-class LRView(RunsView):
+# %% ../../nbs/display/plots.ipynb #6a487829
+class LRView(_DrawsRates):
     """Learning rate over steps, and momentum below it
 
     Args:
@@ -773,54 +847,25 @@ class LRView(RunsView):
         self.log_y = checkbox('log y', 'logarithmic learning rate')
         super().__init__(recorder, skip_start, skip_end, checks=[self.log_y, self.momentum])
 
-    def with_moms(self) -> bool:
-        "Is momentum shown?"
-        return self.momentum is not None and self.momentum.value
-
-    def draw(self) -> str:
-        lines = self.over_steps(self.lrs.__getitem__, 'learning rate', COLORS['lr'])
-        page = self.charted(lines, 'Learning rate', size=(WIDTH, 260), log_y=self.log_y.value)
-        if not self.with_moms(): return page
-        lines = self.over_steps(self.moms.__getitem__, 'momentum', COLORS['mom'])
-        return page + self.charted(lines, 'Momentum', size=(WIDTH, 220))
-
-    def picture(self) -> tuple[Any, str]:
-        fig = self.recorder.plot_lr(self.with_moms(), self.skip_start.value, self.skip_end,
-                                    return_fig=True)
-        return fig, '; '.join(self.words)
-
-def _hyper(run: Run, name: str) -> Tensor:
-    values = run.hyper(name) if name in run.hypers else [math.nan]*run.n_steps
-    return torch.tensor(values, dtype=torch.float64)
-
-VIEWS['lr'] = LRView
-
 # %% ../../nbs/display/plots.ipynb #71ae5d3e
-class MetricsView(RunsView):
-    """Each metric over steps
+def _epochs_as_steps(
+    runs: Sequence[Run],
+    skip_start: int,       # epochs
+    skip_end: int,
+) -> tuple[int, int]:
+    "How many steps to leave out at the start and at the end, if so many epochs are left out"
+    ends = [row['step'] + sum(r.n_steps for r in runs[:i])       # the first step after each
+            for i, run in enumerate(runs) for row in run.epochs]
+    first = ends[skip_start - 1] if 0 < skip_start < len(ends) else 0
+    return first, ends[-1] - ends[-1 - skip_end] if 0 < skip_end < len(ends) else 0
 
-    Args:
-        recorder
-        skip_start: leave out so many epochs at the start
-        skip_end: and at the end
-    """
-    def __init__(self,
-        recorder: Recorder,
-        skip_start: int = 0,    # leave out so many epochs at the start
-        skip_end: int = 0,      # and at the end
-    ):
-        self.skips, runs = (skip_start, skip_end), recorder.history.runs
-        others = ('epoch', 'train_loss', 'valid_loss', 'time')
-        names = dict.fromkeys(name for run in runs for name in run.metric_names)
-        self.names = [name for name in names if name not in others]
-        self.metrics = [checkbox(name, 'show it', True) for name in self.names]
-        self.log_y = checkbox('log y', 'logarithmic metrics')
-        ends = [row['step'] + sum(r.n_steps for r in runs[:i])       # the first step after each
-                for i, run in enumerate(runs) for row in run.epochs]
-        first = ends[skip_start - 1] if 0 < skip_start < len(ends) else 0
-        left_out = ends[-1] - ends[-1 - skip_end] if 0 < skip_end < len(ends) else 0
-        several = self.metrics if len(self.metrics) > 1 else []
-        super().__init__(recorder, first, left_out, checks=[*several, self.log_y])
+# %% ../../nbs/display/plots.ipynb #d84a07e0
+class _DrawsMetrics(RunsView):
+    "A chart for each metric"
+    names: list[str]       # of the metrics
+    metrics: list[Any]     # a checkbox for each
+    log_y: Any
+    skips: tuple[int, int]
 
     def draw(self) -> str:
         shown = [name for name, box in zip(self.names, self.metrics) if box.value]
@@ -835,10 +880,88 @@ class MetricsView(RunsView):
     def picture(self) -> tuple[Any, str]:
         return self.recorder.plot_metrics(*self.skips, return_fig=True), '; '.join(self.words)
 
-VIEWS['metrics'] = MetricsView
+# %% ../../nbs/display/plots.ipynb #2d1a934a
+class MetricsView(_DrawsMetrics):
+    """Each metric over steps
+
+    Args:
+        recorder
+        skip_start: leave out so many epochs at the start
+        skip_end: and at the end
+    """
+    def __init__(self,
+        recorder: Recorder,
+        skip_start: int = 0,    # leave out so many epochs at the start
+        skip_end: int = 0,      # and at the end
+    ):
+        self.skips, runs = (skip_start, skip_end), recorder.history.runs
+        self.names = _metric_names(runs)
+        self.metrics = [checkbox(name, 'show it', True) for name in self.names]
+        self.log_y = checkbox('log y', 'logarithmic metrics')
+        several = self.metrics if len(self.metrics) > 1 else []
+        skips = _epochs_as_steps(runs, skip_start, skip_end)
+        super().__init__(recorder, *skips, checks=[*several, self.log_y])
 
 # %% ../../nbs/display/plots.ipynb #d45599a7
-class OneCycleView(View):
+def _plain(value: float) -> str: return f'{value:.4g}'.replace('e-0', 'e-').replace('e+0', 'e')
+
+def _cycle_call(
+    cycle: OneCycle,
+) -> str:
+    "The call that trains with a schedule; `n_epoch` is left to you"
+    given = dict(lr_max=cycle.lr_max, pct_start=cycle.pct_start, div=cycle.div)
+    if cycle.div_final != 1e5: given['div_final'] = cycle.div_final
+    words = [f'{name}={_plain(value)}' for name, value in given.items()]
+    if cycle.mom: words.append(f'moms={tuple(cycle.mom)}')
+    return f'learn.fit_one_cycle(n_epoch, {", ".join(words)})'
+
+def _call_html(call: str) -> str:
+    style = 'user-select:all;padding:3px 8px;border-radius:4px;background:#8882;font-size:13px'
+    return (f'<div style="margin:2px 0 6px;white-space:normal;line-height:1.9">'
+            f'<code style="{style}">{escape(call)}</code></div>')
+
+# %% ../../nbs/display/plots.ipynb #4f4e642d
+class _MakesCycle(View):
+    "A one-cycle schedule from controls, and the call that has it"
+    one_cycle: OneCycle      # as it was given
+    n: int                   # points of the curves
+    lr_max: Any              # sliders
+    pct_start: Any
+    div: Any
+    div_final: Any
+
+    def cycle(self) -> OneCycle:
+        "The schedule of the controls"
+        controls = self.lr_max, self.div, self.div_final, self.pct_start
+        return OneCycle(*(control.value for control in controls), self.one_cycle.mom)
+
+    def call(self) -> str:
+        "The call that trains with this schedule; `n_epoch` is left to you"
+        return _cycle_call(self.cycle())
+
+# %% ../../nbs/display/plots.ipynb #b922e69e
+class _DrawsCycle(_MakesCycle):
+    "The charts of a one-cycle schedule"
+    def draw(self) -> str:
+        cycle, xs, color = self.cycle(), [i/self.n for i in range(self.n + 1)], COLORS['lr']
+        scheds = cycle.planned()
+        lrs, moms = ([scheds[name](x) for x in xs] for name in ('lr', 'mom'))
+        marks = [Mark(f'{name} {number(y)}', x, y, color) for name, x, y in
+                 [('start', 0, lrs[0]), ('top', cycle.pct_start, cycle.lr_max), ('end', 1, lrs[-1])]]
+        words = ', '.join(mark.name for mark in marks)
+        self.words.append(f'One-cycle schedule, learning rate: {words}; {self.call()}')
+        return (chart([Line('learning rate', xs, lrs, color)], marks=marks, title='Learning rate',
+                      xlabel='share of the training', size=(WIDTH, 260), hover=True,
+                      text=self.words[0])
+                + chart([Line('momentum', xs, moms, COLORS['mom'])], title='Momentum',
+                        xlabel='share of the training', size=(WIDTH, 210), hover=True)
+                + _call_html(self.call()))
+
+    def picture(self) -> tuple[Any, str]:
+        return self.one_cycle.plot(self.n, return_fig=True), self.words[0]
+
+# %% ../../nbs/display/plots.ipynb #18c8247b
+class OneCycleView(_DrawsCycle):
     """The schedule of learning rate and momentum, and the call that has it
 
     Args:
@@ -857,37 +980,3 @@ class OneCycleView(View):
         self.div_final = log_slider('div_final', 'end at lr_max/div_final',
                                     one_cycle.div_final, 0, 8)
         super().__init__([self.lr_max, self.pct_start], [self.div, self.div_final])
-
-    def call(self) -> str:
-        "The call that trains with this schedule; `n_epoch` is left to say"
-        given = dict(lr_max=self.lr_max, pct_start=self.pct_start, div=self.div)
-        if self.div_final.value != 1e5: given['div_final'] = self.div_final
-        words = [f'{name}={_plain(control.value)}' for name, control in given.items()]
-        moms = self.one_cycle.mom
-        if moms: words.append(f'moms={tuple(moms)}')
-        return f'learn.fit_one_cycle(n_epoch, {", ".join(words)})'
-
-    def draw(self) -> str:
-        top, pct = self.lr_max.value, self.pct_start.value
-        cycle = OneCycle(top, self.div.value, self.div_final.value, pct, self.one_cycle.mom)
-        xs, scheds, color = [i/self.n for i in range(self.n + 1)], cycle.planned(), COLORS['lr']
-        lrs, moms = ([scheds[name](x) for x in xs] for name in ('lr', 'mom'))
-        marks = [Mark(f'{name} {number(y)}', x, y, color) for name, x, y in
-                 [('start', 0, lrs[0]), ('top', pct, top), ('end', 1, lrs[-1])]]
-        words = ', '.join(mark.name for mark in marks)
-        self.words.append(f'One-cycle schedule, learning rate: {words}; {self.call()}')
-        style = 'user-select:all;padding:3px 8px;border-radius:4px;background:#8882;font-size:13px'
-        return (chart([Line('learning rate', xs, lrs, color)], marks=marks, title='Learning rate',
-                      xlabel='share of the training', size=(WIDTH, 260), hover=True,
-                      text=self.words[0])
-                + chart([Line('momentum', xs, moms, COLORS['mom'])], title='Momentum',
-                        xlabel='share of the training', size=(WIDTH, 210), hover=True)
-                + f'<div style="margin:2px 0 6px;white-space:normal;line-height:1.9">'
-                f'<code style="{style}">{escape(self.call())}</code></div>')
-
-    def picture(self) -> tuple[Any, str]:
-        return self.one_cycle.plot(self.n, return_fig=True), self.words[0]
-
-def _plain(value: float) -> str: return f'{value:.4g}'.replace('e-0', 'e-').replace('e+0', 'e')
-
-VIEWS['one_cycle'] = OneCycleView

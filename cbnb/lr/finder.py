@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TYPICAL_EPOCHS', 'UNKNOWN_EPOCH', 'MOST_TRIALS', 'LEAST_UPDATES', 'VALID_BATCHES', 'geometric', 'diverged',
-           'UpdateCounter', 'UpdateNorms', 'bad_items', 'LRFinder', 'Planned', 'in_words', 'planned_run', 'Sweep',
+           'UpdateCounter', 'UpdateNorms', 'bad_items', 'LRFinder', 'in_words', 'Planned', 'planned_run', 'Sweep',
            'Asked', 'ask_rules', 'LRFind', 'TrialRun', 'checked_trials', 'trial_plan']
 
 # %% ../../nbs/lr/finder.ipynb #2a622371
@@ -84,8 +84,8 @@ def diverged(
     return min(raw_losses[-5:]) > max(raw_losses[max(at - 50, 0):at])
 
 # %% ../../nbs/lr/finder.ipynb #286fcb24
-class _Counts(Callback):
-    "What sweeps and trials note, and when they end"
+class _Notes(Callback):
+    "What sweeps and trials note of each update"
     order, run_valid, run_in = 61, False, ('lr_find', 'fit')
     num_it, stage = 100, ''           # number of updates; what the progress bar calls this run
     lrs = raw_losses = ()             # these stay as they are if the run does not even begin
@@ -97,12 +97,16 @@ class _Counts(Callback):
         self.mean, self.stopped = RunningMean(), 'done'
 
     def set_rates(self, i: int) -> None: "Set the learning rate of update `i`"
+
     def note(self, loss: float) -> None:
         "Store the loss of an update, the mean over its batches"
         self.idle, self.n_used = 0, self.n_seen
         self.lrs.append(float(self.learn.opt.param_groups[-1]['lr']))
         self.raw_losses.append(loss)
 
+# %% ../../nbs/lr/finder.ipynb #439ae7c6
+class _Counts(_Notes):
+    "When the run ends"
     def check(self) -> None:
         "Stop, if there is a reason"
         if not math.isfinite(self.raw_losses[-1] if self.raw_losses else 0.): self.stop('nan')
@@ -168,6 +172,11 @@ class UpdateNorms:
         return [float(n) for n in self.norms], float(self.weight_norm)
 
 # %% ../../nbs/lr/finder.ipynb #a7c31e5d
+def _bad_rows(t: Tensor) -> list[int]:
+    if not t.is_floating_point() or bool((finite := t.isfinite()).all()): return []
+    return (~finite.flatten(1).all(1) if t.ndim > 1 else ~finite).reshape(-1).nonzero().flatten().tolist()
+
+# %% ../../nbs/lr/finder.ipynb #8ddf311a
 def bad_items(
     learn: Learner,   # in a batch
 ) -> str:             # empty if all is finite
@@ -187,10 +196,6 @@ def bad_items(
     items = f'item{"s"*(len(rows) > 1)} {", ".join(map(str, rows[:5]))}{", ..."*(len(rows) > 5)}'
     return (f'the data is bad: the {name} of {items} of batch {n} are nan or infinite '
             '(counted from 0, in the order of this epoch)')
-
-def _bad_rows(t: Tensor) -> list[int]:
-    if not t.is_floating_point() or bool((finite := t.isfinite()).all()): return []
-    return (~finite.flatten(1).all(1) if t.ndim > 1 else ~finite).reshape(-1).nonzero().flatten().tolist()
 
 # %% ../../nbs/lr/finder.ipynb #cf22ea9a
 class _RaisesRates:
@@ -237,8 +242,50 @@ class _SetsMomentum:
         self.mom, self.own_mom = self.momentum(), float(get_hyper(opt, 'mom')[-1])
         set_hyper(opt, 'mom', self.mom)
 
-# %% ../../nbs/lr/finder.ipynb #b6082a02
-class LRFinder(_RaisesRates, _SetsMomentum, UpdateCounter):
+# %% ../../nbs/lr/finder.ipynb #19441ef8
+class _Sweeps(_RaisesRates, _SetsMomentum, UpdateCounter):
+    "The curve of a sweep"
+    losses, stop_div, beta = (), True, 0.98
+
+    def before_fit(self):
+        super().before_fit()
+        self.plan_rates()
+        self.set_momentum()
+        self.smoother, self.losses = Smoother(self.beta), []
+
+    def note(self, loss: float) -> None:
+        super().note(loss)
+        self.lrs[-1] = self.sweeps[-1][len(self.lrs) - 1]      # in full precision
+        self.losses.append(self.smoother.add(loss))
+
+    def check(self) -> None:
+        if self.stop_div and diverged(self.losses, self.raw_losses): self.stop('diverged')
+        super().check()
+
+# %% ../../nbs/lr/finder.ipynb #cccccd0e
+class _Measures(_Sweeps):
+    "What each update of a sweep does to the weights, and how long an epoch is"
+    update_norms, weight_norm, epoch_batches, moved = (), 0., None, None
+
+    def before_fit(self):
+        super().before_fit()
+        groups, self.epoch_batches = self.learn.opt.param_groups, None
+        self.moved = UpdateNorms(p for g in groups for p in g['params'] if p.requires_grad)
+
+    def note(self, loss: float) -> None:
+        super().note(loss)
+        self.moved.add()
+
+    def after_train(self):
+        if self.learn.iter is not None: self.epoch_batches = self.learn.iter + 1
+
+    def after_fit(self):
+        if self.moved is None: return                          # stopped before it began
+        self.update_norms, self.weight_norm = self.moved.read()
+        self.moved = None                                      # it holds a copy of the weights
+
+# %% ../../nbs/lr/finder.ipynb #3c210c83
+class LRFinder(_Measures):
     """Raises the learning rate by equal factors, and notes what each update does
 
     Args:
@@ -248,7 +295,6 @@ class LRFinder(_RaisesRates, _SetsMomentum, UpdateCounter):
         stop_div: stop when the loss diverges
         beta: smoothing of the losses
     """
-    losses, update_norms, weight_norm, epoch_batches, moved = (), (), 0., None, None
     bad_data, several = '', False      # what is nan; whether there are several optimizers
 
     def __init__(self,
@@ -262,33 +308,10 @@ class LRFinder(_RaisesRates, _SetsMomentum, UpdateCounter):
         self.stop_div, self.beta = stop_div, beta
 
     def before_fit(self):
-        super().before_fit()
-        opt = self.learn.opt
-        self.plan_rates()
-        self.set_momentum()
-        self.bad_data, self.several = '', isinstance(opt, MultiOptimizer)
-        self.smoother, self.losses, self.epoch_batches = Smoother(self.beta), [], None
         if self.learn.purpose == 'fit':                        # lr_find has made its own, earlier
             self.learn.undo.callback(snapshot(self.learn, exclude=[self]))
-        self.moved = UpdateNorms(p for g in opt.param_groups for p in g['params'] if p.requires_grad)
-
-    def after_train(self):
-        if self.learn.iter is not None: self.epoch_batches = self.learn.iter + 1
-
-    def after_fit(self):
-        if self.moved is None: return                          # stopped before it began
-        self.update_norms, self.weight_norm = self.moved.read()
-        self.moved = None                                      # it holds a copy of the weights
-
-    def note(self, loss: float) -> None:
-        super().note(loss)
-        self.lrs[-1] = self.sweeps[-1][len(self.lrs) - 1]      # in full precision
-        self.losses.append(self.smoother.add(loss))
-        self.moved.add()
-
-    def check(self) -> None:
-        if self.stop_div and diverged(self.losses, self.raw_losses): self.stop('diverged')
-        super().check()
+        super().before_fit()
+        self.bad_data, self.several = '', isinstance(self.learn.opt, MultiOptimizer)
 
     def stop(self, why: str) -> None:
         if why == 'nan': self.bad_data = bad_items(self.learn)
@@ -312,6 +335,20 @@ def _mock_run(self: Learner,
                 f'{ALONE}, so there is no rate to sweep: {HOW_KNOWN}')
 
 # %% ../../nbs/lr/finder.ipynb #4262f991
+def in_words(
+    n: float,     # how many
+    unit: str,    # in the singular
+) -> str:
+    """A number of things: whole ones exactly, others with two digits or none
+
+    Args:
+        n: how many
+        unit: in the singular
+    """
+    about = f'{n:.0f}' if n >= 10 else f'{n:.2g}'
+    return f'about {about} {unit}s' if float(about) != n else f'{about} {unit}{"s"*(n != 1)}'
+
+# %% ../../nbs/lr/finder.ipynb #ed39c4f0
 class Planned(NamedTuple):
     """The run that a rate is for
 
@@ -325,19 +362,6 @@ class Planned(NamedTuple):
     n_epoch: float | None     # epochs; None: only the updates are known
     length: str               # both in words
     hint: str = ''            # what was supposed, and how to change it
-
-def in_words(
-    n: float,     # how many
-    unit: str,    # in the singular
-) -> str:
-    """A number of things: whole ones exactly, others with two digits or none
-
-    Args:
-        n: how many
-        unit: in the singular
-    """
-    about = f'{n:.0f}' if n >= 10 else f'{n:.2g}'
-    return f'about {about} {unit}s' if float(about) != n else f'{about} {unit}{"s"*(n != 1)}'
 
 # %% ../../nbs/lr/finder.ipynb #8a7a7d29
 TYPICAL_EPOCHS, UNKNOWN_EPOCH = 5, 1000    # supposed epochs of a fit, and batches of an epoch
@@ -422,6 +446,11 @@ class Asked(NamedTuple):
     points: dict[str, tuple[float, float]]       # rule -> (rate, loss) it comes from
     refusals: dict[str, str]                     # rule -> why it gives none
 
+def _plain(value: Any) -> Any:
+    "A tensor or an array with one number as that number"
+    return value.item() if hasattr(value, 'item') else value
+
+# %% ../../nbs/lr/finder.ipynb #88e41b1d
 def ask_rules(
     sweep: Sweep,                                # a curve
     rules: Sequence[Callable[..., Suggestion]],  # functions of `(lrs, losses, num_it)`
@@ -453,10 +482,6 @@ def ask_rules(
             raise
     return asked
 
-def _plain(value: Any) -> Any:
-    "A tensor or an array with one number as that number"
-    return value.item() if hasattr(value, 'item') else value
-
 # %% ../../nbs/lr/finder.ipynb #48d1e628
 class _Recommends:
     "The recommended rate, or why there is none"
@@ -483,6 +508,9 @@ class _Recommends:
         self.estimates = rate.estimates or self.estimates
         self.reason = f'{rate.reason}; for {self.planned.length}{self.planned.hint}{self.remark}'
 
+# %% ../../nbs/lr/finder.ipynb #9cf74323
+class _Chosen(_Recommends):
+    "Another rate, chosen by hand, and what the rate is for"
     def choose(self,
         lr: Any,    # of the last group: a number, or the name of a rule that suggests one
     ) -> None:
@@ -531,7 +559,7 @@ class _Unpacks:
     def __dir__(self) -> list[str]: return [*super().__dir__(), *self.suggestions]
 
 # %% ../../nbs/lr/finder.ipynb #8ecd7dd2
-class _Described(_Recommends):
+class _Described(_Chosen):
     "The text form"
     n_batches: int
     mom: float | None
@@ -547,8 +575,35 @@ class _Described(_Recommends):
                 f'n_epoch={self.n_epoch}, n_batches={self.n_batches}{mom}{named})')
 
 # %% ../../nbs/lr/finder.ipynb #8bcb9a75
-class _Shown:
-    "The figure of a result, and what a notebook shows"
+def _curve(found: 'LRFind', ax: Any = None) -> Any:
+    "The sweep with its suggestions, in a figure of its own or in `ax`"
+    def place(lr: float) -> tuple[float, float]: return lr, loss_at(found.lrs, found.losses, lr)
+    marks = {name: place(lr) for name, lr in found.suggestions.items()}
+    return lr_find_figure(found.lrs, found.losses, marks, found.recommended, _title(found), ax,
+                          found.band, found.outside)
+
+def _title(found: 'LRFind') -> str:
+    if found.recommended is None: return textwrap.fill(f'No suggestion: {found.reason}', 70)
+    mom = f', with momentum {found.mom:.2g}' if found.mom is not None else ''
+    return (f'{found.rule}: {found.recommended:.2g} for {found.planned.length}, '
+            f'measured in {found.n_batches:,} batches{mom}')
+
+# %% ../../nbs/lr/finder.ipynb #052b4f86
+def _with_trials(found: 'LRFind') -> Any:
+    "The sweep, and the trials beside it"
+    with figure(size=(13, 3.6), cols=2) as (fig, axes):
+        _curve(found, axes[0])
+        axes[0].set_title('Sweep')
+        lr_trials_figure([t.lr for t in found.trials], [t.loss for t in found.trials],
+                         found.start_loss, found.recommended, found.band,
+                         f'Trials of {found.trial_plan.steps:,} updates', axes[1])
+        for ax in axes: legend(ax)
+        fig.suptitle(_title(found), color=COLORS['text'], fontsize=11)
+        return fig
+
+# %% ../../nbs/lr/finder.ipynb #b0f064b8
+class _Plotted:
+    "The figure of a result"
     def plot(self,
         return_fig: bool | None = None,   # return the figure instead of showing it
         ax: Any = None,                   # draw into these axes
@@ -567,6 +622,13 @@ class _Shown:
         "The curve with the suggestions, as a figure"
         return self.plot(return_fig=True)
 
+# %% ../../nbs/lr/finder.ipynb #bc4fa01d
+def _cell() -> int | None:
+    "The number of the cell that is running; None outside of notebooks"
+    return shell().execution_count if shell() else None
+
+class _Shown(_Plotted):
+    "What a notebook shows"
     def _ipython_display_(self) -> None:
         "What a notebook does with a result: show the picker, or else ask for the bundle below"
         live = self.learn is not None and view_for('lr_find', None, None, None) is not None
@@ -578,38 +640,20 @@ class _Shown:
         fig = self.fig
         return png_bundle(fig, repr(self)), png_metadata(fig, repr(self))
 
-def _cell() -> int | None:
-    "The number of the cell that is running; None outside of notebooks"
-    return shell().execution_count if shell() else None
-
-# %% ../../nbs/lr/finder.ipynb #b2d4540a
-def _curve(found: 'LRFind', ax: Any = None) -> Any:
-    "The sweep with its suggestions, in a figure of its own or in `ax`"
-    def place(lr: float) -> tuple[float, float]: return lr, loss_at(found.lrs, found.losses, lr)
-    marks = {name: place(lr) for name, lr in found.suggestions.items()}
-    return lr_find_figure(found.lrs, found.losses, marks, found.recommended, _title(found), ax,
-                          found.band, found.outside)
-
-def _title(found: 'LRFind') -> str:
-    if found.recommended is None: return textwrap.fill(f'No suggestion: {found.reason}', 70)
-    mom = f', with momentum {found.mom:.2g}' if found.mom is not None else ''
-    return (f'{found.rule}: {found.recommended:.2g} for {found.planned.length}, '
-            f'measured in {found.n_batches:,} batches{mom}')
-
-def _with_trials(found: 'LRFind') -> Any:
-    "The sweep, and the trials beside it"
-    with figure(size=(13, 3.6), cols=2) as (fig, axes):
-        _curve(found, axes[0])
-        axes[0].set_title('Sweep')
-        lr_trials_figure([t.lr for t in found.trials], [t.loss for t in found.trials],
-                         found.start_loss, found.recommended, found.band,
-                         f'Trials of {found.trial_plan.steps:,} updates', axes[1])
-        for ax in axes: legend(ax)
-        fig.suptitle(_title(found), color=COLORS['text'], fontsize=11)
-        return fig
-
 # %% ../../nbs/lr/finder.ipynb #a33691db
-class LRFind(_Described, _Unpacks, _Shown, Sweep):
+class _KnowsLearner:
+    "The learner that was swept"
+    _learn: Any = None                # a weak reference
+
+    @property
+    def learn(self) -> Learner | None:
+        "The learner that was swept; None if it is gone, or if this is a copy or was loaded"
+        return self._learn() if self._learn is not None else None
+
+    def __getstate__(self) -> dict[str, Any]: return {**vars(self), '_learn': None}
+
+# %% ../../nbs/lr/finder.ipynb #b09b2397
+class LRFind(_KnowsLearner, _Described, _Unpacks, _Shown, Sweep):
     """What a sweep found: a curve, suggestions, and a recommended rate or why there is none
 
     Args:
@@ -651,7 +695,6 @@ class LRFind(_Described, _Unpacks, _Shown, Sweep):
         self.trial_plan: Plan | None = None
         self.start_loss: float | None = None          # before any training, for the trials
         self._shown_in = None                         # number of the cell that has shown it
-        self._learn: Any = None                       # weak reference to the learner
         self._read(problem, rules)
 
     def _read(self, problem: str, rules: Any) -> None:
@@ -665,13 +708,6 @@ class LRFind(_Described, _Unpacks, _Shown, Sweep):
             if self.lr is None: return
             asked = ask_rules(self, as_rules(rules), bool(self.first.doubt))
             self.suggestions, self.points, self.refusals = asked
-
-    @property
-    def learn(self) -> Learner | None:
-        "The learner that was swept; None if it is gone, or if this is a copy or was loaded"
-        return self._learn() if self._learn is not None else None
-
-    def __getstate__(self) -> dict[str, Any]: return {**vars(self), '_learn': None}
 
 # %% ../../nbs/lr/finder.ipynb #56050a63
 class _ThenValidates(UpdateCounter):
@@ -797,6 +833,22 @@ def trial_plan(
     return plan_trials(lr, MOST_TRIALS*math.ceil(share*steps), steps, MOST_TRIALS, share)
 
 # %% ../../nbs/lr/finder.ipynb #4c2f4410
+def _affordable(found: LRFind, finder: LRFinder, trials: float | int, n_valid: int) -> Plan | None:
+    "Plan the trials and print what they cost; None if the budget is too small for any"
+    per_update, checks = finder.n_used/len(finder.lrs), n_valid*(MOST_TRIALS + 1)
+    left = (trials - finder.n_seen - checks)/per_update
+    plan = trial_plan(found.first.lr, trials, found.planned_steps, left)
+    if plan is None:
+        found.reason += f'; no trials: of {trials} batches, the sweep took {finder.n_seen}'
+        print(f'lr_find: no trials, since the sweep took {finder.n_seen} of {trials} batches')
+        return None
+    each = math.ceil(plan.steps*per_update)
+    print(f'lr_find: a sweep of {finder.n_seen} batches, then at most {plan.most} trials of {each}'
+          + f' and {checks} batches of validation'*bool(checks)
+          + f': {finder.n_seen + plan.most*each + checks:,} in all')
+    return plan
+
+# %% ../../nbs/lr/finder.ipynb #f74c5c40
 @patch
 def _try_rates(self: Learner,
     found: LRFind,             # of the sweep; gets the trials
@@ -822,20 +874,18 @@ def _try_rates(self: Learner,
     rate = choose(plan, found.trials, found.start_loss)
     found.take('trials', rate._replace(doubt=rate.doubt if found.first.doubt else ''))
 
-def _affordable(found: LRFind, finder: LRFinder, trials: float | int, n_valid: int) -> Plan | None:
-    "Plan the trials and print what they cost; None if the budget is too small for any"
-    per_update, checks = finder.n_used/len(finder.lrs), n_valid*(MOST_TRIALS + 1)
-    left = (trials - finder.n_seen - checks)/per_update
-    plan = trial_plan(found.first.lr, trials, found.planned_steps, left)
-    if plan is None:
-        found.reason += f'; no trials: of {trials} batches, the sweep took {finder.n_seen}'
-        print(f'lr_find: no trials, since the sweep took {finder.n_seen} of {trials} batches')
-        return None
-    each = math.ceil(plan.steps*per_update)
-    print(f'lr_find: a sweep of {finder.n_seen} batches, then at most {plan.most} trials of {each}'
-          + f' and {checks} batches of validation'*bool(checks)
-          + f': {finder.n_seen + plan.most*each + checks:,} in all')
-    return plan
+# %% ../../nbs/lr/finder.ipynb #fac86524
+def _remark(learn: Learner, finder: LRFinder) -> str:
+    "What is unusual about a sweep, to be added to the reason"
+    said = ''
+    if finder.mom is not None and abs(finder.mom - finder.own_mom) > 0.02:
+        said = (f'; swept with momentum {finder.mom:.2g}, as in fit_one_cycle: a plain fit has '
+                f'{finder.own_mom:.2g} and needs a {"higher" if finder.own_mom < finder.mom else "lower"} '
+                'rate, which a learner with these moms=... finds')
+    if isinstance(learn.train_step, CallStep) or finder.several:
+        said += ('; an unusual loss: the step is your own, and if several losses alternate in it or '
+                 'are added up, a fall need not mean that it learns')
+    return said
 
 # %% ../../nbs/lr/finder.ipynb #b1fa19ee
 @patch
@@ -887,18 +937,6 @@ def lr_find(self: Learner,
         found.plot()
         found._shown_in = _cell()
     return found
-
-def _remark(learn: Learner, finder: LRFinder) -> str:
-    "What is unusual about a sweep, to be added to the reason"
-    said = ''
-    if finder.mom is not None and abs(finder.mom - finder.own_mom) > 0.02:
-        said = (f'; swept with momentum {finder.mom:.2g}, as in fit_one_cycle: a plain fit has '
-                f'{finder.own_mom:.2g} and needs a {"higher" if finder.own_mom < finder.mom else "lower"} '
-                'rate, which a learner with these moms=... finds')
-    if isinstance(learn.train_step, CallStep) or finder.several:
-        said += ('; an unusual loss: the step is your own, and if several losses alternate in it or '
-                 'are added up, a fall need not mean that it learns')
-    return said
 
 # %% ../../nbs/lr/finder.ipynb #13863e22
 @patch

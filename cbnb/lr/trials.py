@@ -34,6 +34,7 @@ class Plan(NamedTuple):
         "Updates at most"
         return self.steps*self.most
 
+# %% ../../nbs/lr/trials.ipynb #7cd69203
 def plan_trials(
     first_lr: float,           # the answer of the sweep, for the planned run
     budget_batches: int,       # updates that all the trials may cost
@@ -54,8 +55,6 @@ def plan_trials(
     return Plan(first_lr*(planned_steps/steps)**HORIZON, steps, most, planned_steps)
 
 # %% ../../nbs/lr/trials.ipynb #850c3bb1
-SPACING = 10**(1/3)  # factor between the rates of neighbouring trials
-
 class Trial(NamedTuple):
     """What a trial gave
 
@@ -73,6 +72,9 @@ class Trial(NamedTuple):
         "What counts: on validation data, if there is any; infinite if it blew up"
         loss = self.train_loss if self.valid_loss is None else self.valid_loss
         return loss if math.isfinite(loss) else math.inf
+
+# %% ../../nbs/lr/trials.ipynb #0581d9b0
+SPACING = 10**(1/3)  # factor between the rates of neighbouring trials
 
 def next_rate(
     plan: Plan,
@@ -127,6 +129,25 @@ def horizon(
     return min(HORIZON + OVERFIT*gap, STEEPEST)
 
 # %% ../../nbs/lr/trials.ipynb #8f8115ee
+def _about_as_good(
+    losses: Sequence[float],   # of trials, by rising rate
+    best: int,                 # place of the lowest
+    start_loss: float,         # before any training
+) -> tuple[int, int]:          # places of the first and the last
+    "The trials around the best one whose losses differ by less than 5% of the fall"
+    near = losses[best] + 0.05*(start_loss - losses[best])
+    low = high = best
+    while low > 0 and losses[low - 1] <= near: low -= 1
+    while high < len(losses) - 1 and losses[high + 1] <= near: high += 1
+    return low, high
+
+# %% ../../nbs/lr/trials.ipynb #1d13ca0b
+def _keep_first(plan: Plan) -> Rate:
+    lr = plan.first*(plan.steps/plan.planned_steps)**HORIZON
+    why = f'no trial of {plan.steps} updates got below the loss that it started from'
+    return Rate(lr, *band_around(lr), f'the rate of the sweep, since {why}', {}, why)
+
+# %% ../../nbs/lr/trials.ipynb #091b242f
 TRIAL_BIAS = 1.5     # the middle of the good rates of a trial lies that much below that of a run
 
 def choose(
@@ -143,12 +164,8 @@ def choose(
     """
     ordered = sorted(trials, key=lambda t: t.lr)
     best = min(range(len(ordered)), key=lambda i: ordered[i].loss)
-    lowest = ordered[best].loss
-    if not lowest < start_loss: return _keep_first(plan)
-    near = lowest + 0.05*(start_loss - lowest)
-    low = high = best
-    while low > 0 and ordered[low - 1].loss <= near: low -= 1
-    while high < len(ordered) - 1 and ordered[high + 1].loss <= near: high += 1
+    if not ordered[best].loss < start_loss: return _keep_first(plan)
+    low, high = _about_as_good([t.loss for t in ordered], best, start_loss)
     gap = overfit_gap(ordered[best], start_loss)
     scale = TRIAL_BIAS*(plan.steps/plan.planned_steps)**horizon(gap)
     ends = [scale*t.lr for t in (ordered[low], ordered[high])]
@@ -158,8 +175,3 @@ def choose(
                    'may be better still')
     if gap > 0.03: reason += '; lower than usual, because they overfit already'
     return Rate(math.sqrt(ends[0]*ends[1]), ends[0]/SPACING**.5, ends[1]*SPACING**.5, reason, {})
-
-def _keep_first(plan: Plan) -> Rate:
-    lr = plan.first*(plan.steps/plan.planned_steps)**HORIZON
-    why = f'no trial of {plan.steps} updates got below the loss that it started from'
-    return Rate(lr, *band_around(lr), f'the rate of the sweep, since {why}', {}, why)
