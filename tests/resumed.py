@@ -164,9 +164,9 @@ class CountsV1(v1.Callback):
     def on_train_begin(self, **kwargs):
         self.batches, self.losses = 0, []
 
-    def on_batch_end(self, last_loss, train, **kwargs):
+    def on_batch_end(self, last_loss, train, epoch, iteration, num_batch, smooth_loss, **kwargs):
         self.batches += train
-        self.losses.append(float(last_loss))
+        self.losses.append((epoch, iteration, num_batch, float(last_loss), float(smooth_loss)))
 
 
 class CountsMS(ms.Callback):
@@ -205,11 +205,15 @@ def losses_of_two(pred, y):
     return (a - y).square().mean(), (b - y).abs().mean() + (b - a.detach()).square().mean()
 
 
+def sum_of_two(pred, y):
+    return sum(losses_of_two(pred, y))
+
+
 def two_losses(path):
     torch.manual_seed(0)
     model = Two()
-    opts = [torch.optim.Adam(model.a.parameters(), 0.01), torch.optim.SGD(model.b.parameters(), 0.1, momentum=0.9)]
-    return make(path, model=model, train_step=MultiLossStep(model, opts, losses_of_two), lr=None)
+    opts = [torch.optim.Adam(model.a.parameters(), 0.01), torch.optim.SGD(model.b.parameters(), 0.01, momentum=0.5)]
+    return make(path, model=model, train_step=MultiLossStep(model, opts, losses_of_two), lr=None, loss_func=sum_of_two)
 
 
 class GAN(nn.Module):

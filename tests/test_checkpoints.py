@@ -26,6 +26,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau, StepL
 from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb.all as cbnb
+import resumed
 import training
 from cbnb.callbacks import checkpoint_files as files
 from helpers import line_learner, seed
@@ -134,3 +135,201 @@ def test_killed_at_random_moments(whole, tmp_path, i):
         killed += status < 0
     print(f"killed {killed} times")
     check_same(tmp_path, wanted, last)
+
+
+# --- many kinds of trainings ---
+
+
+@pytest.mark.parametrize("name", [name for name in resumed.DATA if name != "augmented in persistent workers"])
+def test_the_order_of_the_data(tmp_path, name):
+    got, whole = resumed.interrupted_and_whole(lambda path: resumed.make(path, resumed.DATA[name]()), tmp_path)
+    assert got == whole
+
+
+@pytest.mark.parametrize("name", resumed.SETTINGS)
+@pytest.mark.filterwarnings("ignore:Using a target size", "ignore:train_step updates the weights")
+def test_what_callbacks_steps_and_metrics_know(tmp_path, name):
+    got, whole = resumed.interrupted_and_whole(resumed.SETTINGS[name], tmp_path, at=resumed.AT.get(name, (11, 17)))
+    assert got == whole
+
+
+@pytest.mark.parametrize("name", resumed.FITS)
+def test_schedules(tmp_path, name):
+    got, whole = resumed.interrupted_and_whole(resumed.make, tmp_path, resumed.FITS[name])
+    assert got == whole
+
+
+def test_written_in_the_background(tmp_path):
+    got, whole = resumed.interrupted_and_whole(resumed.make, tmp_path, every=1, background=True)
+    assert got == whole
+
+
+def test_callbacks_store_nothing_of_the_moment(tmp_path):
+    """Times of this machine and its windows are no state, and no file has an address of the memory."""
+    learn = resumed.make(tmp_path, cbs=[cbnb.ProgressCallback(), cbnb.StopAfter(seconds=9e9), cbnb.TerminateOnNaN()])
+    seen = {}
+
+    def look(self):
+        if self.learn.train_iter == 8:
+            seen.update({type(cb).__name__: cb.state_dict() for cb in self.learn.cbs})
+
+    with contextlib.redirect_stdout(None):
+        learn.fit(2, cbs=cbnb.Callback(after_step=look))
+    assert seen["ProgressCallback"] == {}
+    assert seen["TerminateOnNaN"].keys() & {"averages", "warned_in"} == set()
+    assert seen["StopAfter"].keys() & {"until", "end"} == set()
+
+
+# --- a save that is killed ---
+
+
+def big(n, number):
+    """A state by which you see whether it is of one save or a mixture of two."""
+    return dict(number=number, weights=torch.full((n,), float(number)), again=torch.full((n,), float(number)))
+
+
+def check_big(path, least=1):
+    state = files.read_checkpoint(path)
+    assert state["number"] >= least
+    assert state["weights"].eq(state["number"]).all() and state["again"].eq(state["number"]).all()
+    return state["number"]
+
+
+class At:
+    """Dies at the k-th line of the pages that write; counts them if `k` is None."""
+
+    watched = (files.__file__, tempfile.__file__, shutil.__file__)
+
+    def __init__(self, k=None):
+        self.k, self.n = k, 0
+
+    def __call__(self, frame, event, arg):
+        if not frame.f_code.co_filename.startswith(self.watched):
+            return None
+        self.n += 1
+        if self.n == self.k:
+            training.die()
+        return self
+
+
+def save_and_prune(folder, number, n=50_000):
+    files.write_checkpoint(folder, "x", big(n, number))
+    for old in files.checkpoints(folder)[:-2]:
+        files.remove_checkpoint(old)
+
+
+def save_traced(folder, number, k):
+    at = At(k)
+    sys.settrace(at)
+    try:
+        save_and_prune(folder, number)
+    finally:
+        sys.settrace(None)
+    print(at.n)
+
+
+def test_killed_at_any_line_of_a_save(tmp_path):
+    """The one before or the new one is whole, and the next save leaves nothing else."""
+    base = tmp_path / "base"
+    for number in (1, 2, 3):
+        save_and_prune(base, number)
+    shutil.copytree(base, tmp_path / "counted")
+    status, out = in_fork(save_traced, tmp_path / "counted", 4, None)
+    n_lines = int(out)
+    assert status == 0 and n_lines > 100
+    found = set()
+    for k in range(1, n_lines + 1, 1 if KILLS else 7):
+        folder = tmp_path / "killed"
+        shutil.copytree(base, folder)
+        assert in_fork(save_traced, folder, 4, k)[0] == -signal.SIGKILL
+        whole = [check_big(path) for path in files.checkpoints(folder)]
+        assert whole in ([2, 3], [2, 3, 4], [3, 4])
+        found.add(tuple(whole))
+        save_and_prune(folder, 5)
+        assert sorted(os.listdir(folder)) == [path.name for path in files.checkpoints(folder)]
+        assert [check_big(path) for path in files.checkpoints(folder)][-1] == 5
+        shutil.rmtree(folder)
+    assert found == {(2, 3), (2, 3, 4), (3, 4)}
+
+
+def save_forever(folder, n):
+    number = max((check_big(path) for path in files.checkpoints(folder)), default=0)
+    while True:
+        number += 1
+        save_and_prune(folder, number, n)
+
+
+def test_killed_while_a_large_state_is_written(tmp_path):
+    """Also in the middle of the file with the tensors, 200 MB with CBNB_KILLS."""
+    n, rng = 25_000_000 if KILLS else 1_000_000, random.Random(0)
+    begun = time.perf_counter()
+    save_and_prune(tmp_path, 1, n)
+    seconds, newest, mid_write = time.perf_counter() - begun, 1, 0
+    for _ in range(KILLS or 6):
+        status, out = in_fork(save_forever, tmp_path, n, seconds=rng.uniform(0.05, 3) * seconds)
+        assert status == -signal.SIGKILL, out
+        mid_write += bool(drafts_in(tmp_path))
+        now = max(check_big(path) for path in files.checkpoints(tmp_path))
+        assert now >= newest
+        newest = now
+    save_and_prune(tmp_path, newest + 1, n)
+    assert drafts_in(tmp_path) == [] and sorted(os.listdir(tmp_path)) == [path.name for path in files.checkpoints(tmp_path)]
+    print(f"{mid_write} of {KILLS or 6} kills left a draft; {newest} saves were whole")
+
+
+def test_two_processes_write_to_one_folder(tmp_path):
+    """Also if one of them is killed: none removes what the other one writes."""
+
+    def several(numbers):
+        for number in numbers:
+            files.write_checkpoint(tmp_path, "x", big(20_000, number))
+
+    def two():
+        pid = os.fork()
+        if not pid:
+            with contextlib.suppress(BaseException):
+                several(range(2, 30, 2))
+                os._exit(0)
+            os._exit(1)
+        several(range(1, 30, 2))
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    status, out = in_fork(two)
+    assert status == 0, out
+    found = files.checkpoints(tmp_path)
+    assert sorted(check_big(path) for path in found) == list(range(1, 30))
+    assert len({path.name.partition("_")[0] for path in found}) == 29 and drafts_in(tmp_path) == []
+
+
+def test_a_draft_of_another_process_stays_until_that_is_dead(tmp_path):
+    def hold():
+        with files._draft_in(tmp_path) as draft:
+            (draft / "tensors.pt").write_text("half")
+            (tmp_path / "held").touch()
+            time.sleep(60)
+
+    pid = os.fork()
+    if not pid:
+        with contextlib.suppress(BaseException):
+            hold()
+        os._exit(0)
+    try:
+        while not (tmp_path / "held").exists():
+            time.sleep(0.01)
+        files.write_checkpoint(tmp_path, "x", big(10, 1))
+        assert len(drafts_in(tmp_path)) == 1
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    files.write_checkpoint(tmp_path, "x", big(10, 2))
+    assert drafts_in(tmp_path) == []
+
+
+def test_the_folder_for_temporary_files_may_be_on_another_disk(tmp_path, monkeypatch):
+    other = Path("/dev/shm")
+    if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no second file system")
+    with tempfile.TemporaryDirectory(dir=other) as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        save_and_prune(tmp_path, 1)
+        assert check_big(files.checkpoints(tmp_path)[0]) == 1 and os.listdir(folder) == []
