@@ -264,7 +264,11 @@ def several_schedulers(path):
 def with_torchmetrics(path):
     import torchmetrics
 
-    metrics = [torchmetrics.MeanSquaredError(), torchmetrics.classification.BinaryAccuracy(), cbnb.mae if hasattr(cbnb, "mae") else absolute]
+    metrics = [
+        torchmetrics.MeanSquaredError(),
+        torchmetrics.classification.BinaryAccuracy(),
+        cbnb.mae if hasattr(cbnb, "mae") else absolute,
+    ]
     learn = make(path, metrics=metrics)
     return learn.remove_cb(cbnb.Recorder).add_cb(cbnb.Recorder(train_metrics=True))
 
@@ -343,12 +347,19 @@ def start(n):
     random.seed(n), np.random.seed(n), torch.manual_seed(n)
 
 
+def stop_workers(learn):
+    """Those that stay; if they are left to the garbage collector, torch waits for seconds."""
+    if (kept := getattr(learn.dls.train, "_iterator", None)) is not None:
+        kept._shutdown_workers()
+
+
 def interrupted_and_whole(make, path, fit=three_epochs, at=(11, 17), every=4, **kwargs):
     """What a fit ends with that failed in these batches and was resumed by new learners, and one that did not."""
     learn = make(path / "whole")
     start(0)
     fit(learn, cbs=[])
     whole = everything(learn)
+    stop_workers(learn)
     start(0)
     for i, batch in enumerate([*at, None]):
         learn = make(path / "broken")
@@ -359,4 +370,5 @@ def interrupted_and_whole(make, path, fit=three_epochs, at=(11, 17), every=4, **
             assert batch
         else:
             assert batch is None
+        stop_workers(learn)
     return everything(learn), whole

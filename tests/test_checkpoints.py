@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import random
+import re
 import resource
 import shutil
 import signal
@@ -17,6 +18,7 @@ import tempfile
 import time
 import traceback
 import warnings
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -104,7 +106,15 @@ def drafts_in(folder):
 
 def test_killed_again_and_again_and_nothing_is_lost(whole, tmp_path):
     """Mid-epoch, in a save (before a file is complete, before it has its name, while an old one is removed), between epochs."""
-    moments = [("after_batch", 5), ("fsync", 6), ("rename", 3), ("before_validate", 1), ("rmtree", 3), ("after_epoch", 1), ("after_step", 6)]
+    moments = [
+        ("after_batch", 5),
+        ("fsync", 6),
+        ("rename", 3),
+        ("before_validate", 1),
+        ("rmtree", 3),
+        ("after_epoch", 1),
+        ("after_step", 6),
+    ]
     for what, k in moments:
         status, out = in_fork(training.main, tmp_path, 2, what, k)
         assert status == -signal.SIGKILL, (what, out)
@@ -146,6 +156,16 @@ def test_the_order_of_the_data(tmp_path, name):
     assert got == whole
 
 
+def test_workers_whose_random_numbers_cannot_be_stored(tmp_path):
+    """You are told before it matters; of data without random numbers nothing is said."""
+    make = resumed.DATA["augmented in persistent workers"]
+    with pytest.warns(UserWarning, match="With persistent_workers=False it will be exact") as seen:
+        learn = resumed.make(tmp_path, make())
+        learn.fit(1, cbs=cbnb.Checkpoint())
+    assert [w.filename for w in seen] == [__file__]
+    resumed.stop_workers(learn)
+
+
 @pytest.mark.parametrize("name", resumed.SETTINGS)
 @pytest.mark.filterwarnings("ignore:Using a target size", "ignore:train_step updates the weights")
 def test_what_callbacks_steps_and_metrics_know(tmp_path, name):
@@ -166,15 +186,14 @@ def test_written_in_the_background(tmp_path):
 
 def test_callbacks_store_nothing_of_the_moment(tmp_path):
     """Times of this machine and its windows are no state, and no file has an address of the memory."""
-    learn = resumed.make(tmp_path, cbs=[cbnb.ProgressCallback(), cbnb.StopAfter(seconds=9e9), cbnb.TerminateOnNaN()])
+    learn = resumed.make(tmp_path, cbs=[cbnb.StopAfter(seconds=9e9), cbnb.TerminateOnNaN()]).add_cb(cbnb.ProgressCallback)
     seen = {}
 
     def look(self):
         if self.learn.train_iter == 8:
             seen.update({type(cb).__name__: cb.state_dict() for cb in self.learn.cbs})
 
-    with contextlib.redirect_stdout(None):
-        learn.fit(2, cbs=cbnb.Callback(after_step=look))
+    learn.fit(2, cbs=cbnb.Callback(after_step=look))
     assert seen["ProgressCallback"] == {}
     assert seen["TerminateOnNaN"].keys() & {"averages", "warned_in"} == set()
     assert seen["StopAfter"].keys() & {"until", "end"} == set()
@@ -333,3 +352,298 @@ def test_the_folder_for_temporary_files_may_be_on_another_disk(tmp_path, monkeyp
         monkeypatch.setattr(tempfile, "tempdir", folder)
         save_and_prune(tmp_path, 1)
         assert check_big(files.checkpoints(tmp_path)[0]) == 1 and os.listdir(folder) == []
+
+
+# --- damage ---
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A folder with the checkpoints of a fit that failed in its third epoch."""
+    folder = tmp_path_factory.mktemp("saved")
+    with contextlib.suppress(resumed.PowerFailed), contextlib.redirect_stdout(None):
+        resumed.make(folder).fit(3, cbs=[cbnb.Checkpoint(every_steps=4), resumed.Fails(17)])
+    return folder
+
+
+def copied(saved, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(saved, folder)
+    return files.checkpoints(folder / "models/checkpoints/fit_0")
+
+
+def check_refused(path, why=""):
+    with pytest.raises(ValueError, match=re.escape(str(path))) as e:
+        files.read_checkpoint(path)
+    assert "is no whole checkpoint" in str(e.value) and why in str(e.value)
+    assert "Use another one, or delete the folder" in str(e.value)
+
+
+def resume(folder, **kwargs):
+    learn = resumed.make(folder)
+    learn.fit(3, cbs=cbnb.Checkpoint(every_steps=4), resume=True, **kwargs)
+    return learn
+
+
+def test_a_flipped_byte_anywhere_is_refused(saved, tmp_path):
+    path, rng = copied(saved, tmp_path)[-1], random.Random(0)
+    names = sorted(os.listdir(path))
+    assert names == ["manifest.json", "state.json", "tensors.pt"]
+    for i in range(200):
+        file = path / names[i % 3]
+        data = file.read_bytes()
+        place = rng.randrange(len(data))
+        changed = bytearray(data)
+        changed[place] ^= rng.choice([1, 2, 4, 8, 16, 32, 64, 128])
+        file.write_bytes(changed)
+        check_refused(path, names[i % 3])
+        file.write_bytes(data)
+    files.read_checkpoint(path)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "state.json", "tensors.pt"])
+def test_a_file_that_is_cut_empty_missing_or_another_is_refused(saved, tmp_path, name):
+    path, rng = copied(saved, tmp_path)[-1], random.Random(0)
+    file = path / name
+    data = file.read_bytes()
+    for size in {0, 1, len(data) - 1, *(rng.randrange(len(data)) for _ in range(17))}:
+        file.write_bytes(data[:size])
+        check_refused(path, name)
+    for other in (b"just a text\n", b"{}", b"[]", b"null", b'{"content": {}}', b'{"content": [], "sha256": ""}', data + b" ", b"\xff\xfe"):
+        file.write_bytes(other)
+        check_refused(path, name)
+    file.unlink()
+    check_refused(path, name)
+    file.mkdir()
+    check_refused(path, name)
+
+
+def test_resume_falls_back_to_the_one_before(saved, tmp_path):
+    whole = resumed.make(tmp_path / "whole")
+    resumed.start(0)
+    paths = copied(saved, tmp_path)
+    (paths[-1] / "tensors.pt").write_bytes(b"")
+    (paths[-2] / "state.json").unlink()
+    with pytest.warns(UserWarning, match="passed over") as seen:
+        learn = resume(tmp_path / "copy")
+    passed = [str(w.message) for w in seen if "passed over" in str(w.message)]
+    assert len(passed) == 2 and str(paths[-1]) in passed[0] and str(paths[-2]) in passed[1]
+    assert learn.epoch == 2 and learn.recorder.history[-1].n_steps == 18
+    for path in paths:
+        (path / "manifest.json").unlink(missing_ok=True)
+    paths = copied(saved, tmp_path)
+    for path in paths:
+        (path / "tensors.pt").write_bytes(b"")
+    with pytest.warns(UserWarning, match="passed over"):
+        learn = resume(tmp_path / "copy")
+    assert learn.recorder.history[-1].n_steps == 18
+    with pytest.raises(ValueError, match="is no whole checkpoint"):  # asked for by its path
+        resumed.make(tmp_path / "copy").fit(3, resume=paths[0])
+    assert whole.model is not learn.model
+
+
+def with_true_sums(path):
+    """A manifest that fits to the files as they are now."""
+    content = json.loads((path / "manifest.json").read_text())["content"]
+    content["files"] = files._file_sums(path)
+    (path / "manifest.json").write_bytes(files._canonical(content))
+
+
+class Evil:
+    """Unpickling it makes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_malicious_pickle_is_not_run(saved, tmp_path):
+    path, ran = copied(saved, tmp_path)[-1], tmp_path / "ran"
+    for write in (
+        lambda file: torch.save([Evil(ran)], file),
+        lambda file: file.write_bytes(pickle.dumps(Evil(ran))),
+        lambda file: torch.save([Evil(ran)], file, _use_new_zipfile_serialization=False),
+    ):
+        write(path / "tensors.pt")
+        with_true_sums(path)
+        check_refused(path)
+        assert not ran.exists()
+
+
+NESTED = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"!tensor": 99}', '{"!tensor": "os"}', '{"!eval": "1"}', '{"!dtype": "load"}', '{"!dtype": "__builtins__"}', '{"!device": "nowhere"}',
+        '{"!array": "x", "of": {"!tensor": 0}}', '{"!held": 3}', '{"!dict": 3}', '{"!dict": [[[], 1]]}', '{"!bytes": "zz"}', '{"!float": "import os"}',
+        NESTED, "", "[1", '{"!path": 3}', '{"!deque": [1, "x"]}',
+    ],
+)  # fmt: skip
+def test_a_hostile_state_is_refused(saved, tmp_path, text):
+    path = copied(saved, tmp_path)[-1]
+    (path / "state.json").write_text(text)
+    with_true_sums(path)
+    check_refused(path)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "3", "null", '{"batch": 1}', '{"batch": 0, "models": 3}', '"text"'])
+def test_a_state_of_something_else_is_refused(saved, tmp_path, text):
+    """Its sums are right, so somebody has made it."""
+    path = copied(saved, tmp_path)[-1]
+    (path / "state.json").write_text(text)
+    with_true_sums(path)
+    with pytest.raises(ValueError, match=re.escape(str(path))):
+        resumed.make(tmp_path / "copy").fit(3, cbs=cbnb.Checkpoint(every_steps=4), resume=path)
+
+
+def test_a_newer_format_is_said(saved, tmp_path):
+    path = copied(saved, tmp_path)[-1]
+    content = json.loads((path / "manifest.json").read_text())["content"] | dict(format=files.FORMAT + 1)
+    (path / "manifest.json").write_bytes(files._canonical(content))
+    with pytest.raises(ValueError, match="install the version that wrote it"):
+        files.read_checkpoint(path)
+
+
+# --- another fit ---
+
+
+def other_net():
+    return nn.Sequential(nn.Linear(3, 9), nn.BatchNorm1d(9), nn.Dropout(0.5), nn.Linear(9, 1))
+
+
+def other_names():
+    return nn.Sequential(OrderedDict(a=nn.Linear(3, 8), b=nn.BatchNorm1d(8), c=nn.Dropout(0.5), d=nn.Linear(8, 1)))
+
+
+CHANGES = {
+    "n_epoch": (lambda path: resumed.make(path), dict(n_epoch=4)),
+    "data": (lambda path: resumed.make(path, DataLoader(TensorDataset(*resumed.items()), 6, shuffle=True)), {}),
+    "model": (lambda path: resumed.make(path, model=other_net()), {}),
+    "optimizer": (lambda path: resumed.make(path), dict(lr=0.02)),
+    "loss": (lambda path: resumed.make(path, loss_func=nn.L1Loss()), {}),
+    "schedule": (lambda path: resumed.make(path), dict(cbs=[cbnb.ParamScheduler({"lr": cbnb.SchedCos(0.01, 0.0)})])),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_another_fit_is_refused_by_name(saved, tmp_path, name):
+    make, given = CHANGES[name]
+    newest = copied(saved, tmp_path)[-1]
+    learn = make(tmp_path / "copy")
+    before = {k: v.clone() for k, v in learn.model.state_dict().items()}
+    given = dict(n_epoch=3) | given
+    cbs = [cbnb.Checkpoint(every_steps=4), *given.pop("cbs", ())]
+    with pytest.raises(ValueError) as e:
+        learn.fit(**given, cbs=cbs, resume=True)
+    text = str(e.value)
+    assert str(newest) in text and "belongs to another fit" in text
+    assert f"{name} was " in text and "resume=Resume(allow=" in text and "resume=False" in text
+    assert all(torch.equal(before[k], v) for k, v in learn.model.state_dict().items())
+
+
+def test_another_architecture_and_missing_names_are_refused_even_if_allowed(saved, tmp_path):
+    """The file is named, and nothing is changed."""
+    newest = copied(saved, tmp_path)[-1]
+    for model, words in (other_net(), "shape"), (other_names(), "it lacks"):
+        learn = resumed.make(tmp_path / "copy", model=model)
+        before = [p.clone() for p in learn.model.parameters()]
+        with pytest.raises(ValueError, match=words) as e:
+            learn.fit(3, cbs=cbnb.Checkpoint(every_steps=4), resume=cbnb.Resume(allow="model"))
+        assert str(newest) in str(e.value)
+        assert all(map(torch.equal, before, learn.model.parameters()))
+
+
+@pytest.mark.parametrize("name", ["n_epoch", "optimizer", "loss", "schedule"])
+def test_what_is_allowed_goes_on(saved, tmp_path, name):
+    make, given = CHANGES[name]
+    copied(saved, tmp_path)
+    learn, given = make(tmp_path / "copy"), dict(n_epoch=3) | given
+    cbs = [cbnb.Checkpoint(every_steps=4), *given.pop("cbs", ())]
+    learn.fit(**given, cbs=cbs, resume=cbnb.Resume(allow=name))
+    run = learn.recorder.history[-1]
+    assert run.n_steps == 6 * given["n_epoch"] and len(run.epochs) == given["n_epoch"] and run.status == "done"
+    if name == "optimizer":
+        assert run.steps["lr"][-1] == 0.02 and run.steps["lr"][0] == 0.01
+
+
+def test_other_data_only_after_a_whole_epoch(saved, tmp_path):
+    make, _ = CHANGES["data"]
+    copied(saved, tmp_path)
+    with pytest.raises(ValueError, match="in the middle of an epoch over other data"):
+        make(tmp_path / "copy").fit(3, cbs=cbnb.Checkpoint(every_steps=4), resume=cbnb.Resume(allow="data"))
+    with pytest.raises(resumed.PowerFailed):
+        resumed.make(tmp_path / "ends").fit(3, cbs=[cbnb.Checkpoint(), resumed.Fails(14)])
+    learn = make(tmp_path / "ends")
+    learn.fit(3, cbs=cbnb.Checkpoint(every_steps=4), resume=cbnb.Resume(allow="data"))
+    assert learn.recorder.history[-1].n_steps == 12 + 4
+
+
+# --- a disk that is full, a folder that cannot be written ---
+
+
+def fit_with_little_space(folder):
+    """The limit for the size of a file stands for a disk that is full."""
+    learn = resumed.make(folder, cbs=[cbnb.Checkpoint(every_steps=4)])
+
+    def fill(self):
+        if self.learn.train_iter == 10:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
+        if self.learn.train_iter == 15:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        learn.fit(3, cbs=cbnb.Callback(after_step=fill))
+    words = [str(w.message) for w in seen]
+    assert words and all("could not be written" in text and "the fit goes on" in text for text in words), words
+    run = learn.recorder.history[-1]
+    assert run.status == "done" and run.n_steps == 18
+    paths = learn.checkpoint.saved()
+    print([path.name for path in paths])
+    for path in paths:
+        files.read_checkpoint(path)
+
+
+def test_a_full_disk_does_not_end_the_fit(tmp_path):
+    status, out = in_fork(fit_with_little_space, tmp_path)
+    assert status == 0, out
+    names = out.splitlines()[-1]
+    assert "epoch_2'" not in names and "epoch_2_batch_4" in names and drafts_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("name", ["rename", "fsync", "mkdir"])
+def test_a_folder_that_turns_bad_does_not_end_the_fit(tmp_path, monkeypatch, name, background):
+    """The checkpoints from before are whole, and a later one is tried."""
+    old, calls = getattr(os, name), []
+
+    def fails(path, *args, **kwargs):
+        calls.append(path)
+        raise OSError(30, "Read-only file system", str(path))
+
+    def turn(self):
+        if self.learn.train_iter in (6, 14):
+            monkeypatch.setattr(os, name, fails if self.learn.train_iter == 6 else old)
+
+    learn = resumed.make(tmp_path, cbs=[cbnb.Checkpoint(every_steps=4, background=background)])
+    with pytest.warns(UserWarning, match="Read-only file system.*the fit goes on") as seen:
+        learn.fit(3, cbs=cbnb.Callback(after_step=turn))
+    assert calls and learn.recorder.history[-1].status == "done"
+    assert seen[0].filename == __file__
+    kept = learn.checkpoint.saved()
+    assert kept[-1].name.endswith("epoch_3") and drafts_in(tmp_path) == []
+    for path in kept:
+        files.read_checkpoint(path)
+
+
+def test_a_folder_that_cannot_be_made_is_said_before_the_first_batch(tmp_path):
+    (tmp_path / "file").write_text("")
+    learn = resumed.make(tmp_path, cbs=[cbnb.Checkpoint(path=tmp_path / "file")])
+    with pytest.raises(OSError, match="file"):
+        learn.fit(1)
+    assert learn.recorder.history[-1].n_steps == 0

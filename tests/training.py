@@ -1,8 +1,8 @@
 """A training with everything that a checkpoint has to keep; run as a program, it may be killed at any moment and started again.
 
-    python tests/training.py FOLDER 2                      train, or go on; at the end there is FOLDER/outcome.json
-    python tests/training.py FOLDER 2 after_batch 13       the same, but it kills itself in its 13th `after_batch`
-    python tests/training.py FOLDER 2 rename 2             ... in its second call of os.rename; likewise fsync, mkdir, rmtree
+python tests/training.py FOLDER 2                      train, or go on; at the end there is FOLDER/outcome.json
+python tests/training.py FOLDER 2 after_batch 13       the same, but it kills itself in its 13th `after_batch`
+python tests/training.py FOLDER 2 rename 2             ... in its second call of os.rename; likewise fsync, mkdir, rmtree
 """
 
 import hashlib
