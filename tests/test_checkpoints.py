@@ -24,14 +24,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb.all as cbnb
 import resumed
 import training
 from cbnb.callbacks import checkpoint_files as files
-from helpers import line_learner, seed
 
 KILLS = int(os.environ.get("CBNB_KILLS", 0))
 PROGRAM = Path(training.__file__)
