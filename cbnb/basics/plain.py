@@ -150,13 +150,15 @@ def state_of(
     Returns:
         plain data, and `Held` for objects with a state of their own
     """
-    return _state_of(obj, {id(s) for s in shared} | {id(obj)}, exclude)
+    return _state_of(obj, {id(s) for s in shared}, exclude)
 
 def _state_of(obj: Any, known: set[int], exclude: Iterable[str]) -> dict[str, Any]:
-    found = {}
+    known, found = known | {id(obj)}, {}            # an object may refer to the one that holds it
     for name, value in vars(obj).items():
         if name in exclude: continue
-        if _is_plain(value): found[name] = value
+        if isinstance(value, Tensor) and value.device.type != 'cpu':
+            found[name] = Held(tensor=value, on=str(value.device))      # a file is read to the CPU
+        elif _is_plain(value): found[name] = value
         elif (inside := _held(value, known)) is not None: found[name] = inside
     return found
 
@@ -223,7 +225,7 @@ def _held(value: Any, known: set[int]) -> Held | None:
         return Held(state=state)
     if (drawn := generator_state(value)) is not None: return Held(drawn=drawn)
     ours = type(value).__module__.startswith('cbnb.') and hasattr(value, '__dict__')
-    return Held(vars=_state_of(value, known | {id(value)}, ('learn',))) if ours else None
+    return Held(vars=_state_of(value, known, ('learn',))) if ours else None
 
 # %% ../../nbs/basics/plain.ipynb #6556dbc5
 def put_state(
@@ -239,8 +241,10 @@ def put_state(
     mine = vars(obj)
     for name, value in state.items():
         old = mine.get(name)
-        if isinstance(value, Held): _put_held(old, value)
-        elif not _refill(old, value): mine[name] = value
+        if isinstance(value, Held) and 'on' not in value: _put_held(old, value)
+        else:
+            if isinstance(value, Held): value = value['tensor'].to(value['on'])
+            if not _refill(old, value): mine[name] = value
 
 def _put_held(old: Any, value: Held) -> None:
     if old is None: return                  # it is made later, or no more

@@ -258,7 +258,7 @@ class _Limits(Callback):
     seconds: float | None
     steps: int | None
     at: Any
-    no_state = ('until', 'end')                # on this machine's clock
+    no_state = 'until', 'end'       # of this process; a resumed fit counts its seconds anew
 
     def _start(self) -> None:
         self.until, self.end = math.inf, math.inf      # of `perf_counter`, and of the clock

@@ -623,6 +623,8 @@ class ProgressCallback(_Ends):
         self.draw_at = self.begun + first if self.draws else math.inf
         self.next = min(self.draw_at, self.begun + self.shown.poll_every)
 
+    def state_dict(self) -> dict[str, Any]: return {}      # clocks and displays belong to this process
+
 # %% ../../nbs/display/progress.ipynb #6dfa052b
 @patch
 def no_bar(self: Learner) -> AbstractContextManager[Learner]:
