@@ -19,7 +19,7 @@ from typing import Any
 
 # %% ../nbs/01_callback.ipynb #ebd17c7c
 from .basics.arguments import nearest
-from .basics.configured import Configured, arguments, comparable, configuration
+from .basics.configured import Configured, arguments, comparable, configuration, unchanged
 from .basics.notices import user_level
 from .basics.plain import put_state, state_of
 from .basics.text import snake_name
@@ -195,8 +195,9 @@ class HasState:
     no_state: tuple[str, ...] = ()     # attributes that a checkpoint does not store
 
     def state_dict(self) -> dict[str, Any]:
-        "The attributes that are plain data; tensors are not copied"
-        return state_of(self, _theirs(self.learn), ('learn', '_made_with', '_shadows', 'wraps', *self.no_state))
+        "The attributes that are plain data, without settings; tensors are not copied"
+        other = 'learn', '_made_with', '_shadows', 'wraps', *unchanged(self), *self.no_state
+        return state_of(self, _theirs(self.learn), other)
 
     def load_state_dict(self,
         state: dict[str, Any],    # of `state_dict`, perhaps from another process
@@ -211,7 +212,7 @@ class HasState:
 def _theirs(learn: Any) -> list[Any]:
     "Objects that callbacks refer to and do not own"
     held = vars(learn).values() if hasattr(learn, '__dict__') else ()
-    return [learn, *held]
+    return [learn, *held, *getattr(learn, 'cbs', ())]
 
 # %% ../nbs/01_callback.ipynb #e235d401
 class Callback(Configured, Forwarding, HandlesEvents, HasState):

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 # %% ../nbs/07_learner.ipynb #1b68a96b
 from .basics.arguments import as_count, as_positive, hinted
 from .basics.configured import brief
+from .basics.failures import note_batch, releases_batches
 from .basics.text import html_row, number, plural
 from .events import (
     BATCH_EVENTS, CancelBackwardException, CancelBatchException, CancelEpochException,
@@ -213,6 +214,7 @@ class Phases(Notes):
             if n is not None and i + 1 != n: self._say_miscounted(n, i + 1)
         except Exception as e:
             self._say_where(e, i if batch is not None else i + 1)
+            note_batch(e, batch)
             raise
 
 # %% ../nbs/07_learner.ipynb #19da294d
@@ -600,7 +602,7 @@ class Runs(EndsRuns):
         if outer is not None and purpose in ('fit', 'lr_find'):
             raise RuntimeError(f'this learner is already running ({self.where()}): '
                                f'it cannot start another {purpose} from a callback')
-        with interrupts_wait(), UndoStack() as undo:
+        with interrupts_wait(), releases_batches(), UndoStack() as undo:
             undo.callback(self._end_run, outer, state)
             self.undo = undo
             undo.enter_context(self.added_cbs(cbs))

@@ -435,7 +435,9 @@ class RecordsFits(RecordsEpochs, NoticesNan):
         if self.row is not None:                    # an error or an interrupt in mid-epoch
             self._train_values(whole=False)
             self._add_row(complete=False)
-        self.phases = []
+        self.phases, self.train_phase = [], None
+        if exc is not None and self.learn is not None:
+            for m in self.learn.metrics: m.reset()      # it may hold predictions
         if isinstance(exc, (KeyboardInterrupt, SystemExit)): run.status = 'interrupted'
         elif exc is not None: run.status = 'failed'
         else:
@@ -597,7 +599,7 @@ class Recorder(StoresHistory, LastTableV1):
     def __dir__(self) -> list[str]:        # a prompt completes what is its own, not the learner's
         own = {name for cls in type(self).__mro__ for name in vars(cls)
                if issubclass(cls, Callback) and cls is not Callback}
-        hidden = {*EVENTS, 'order', 'run_in'}
+        hidden = {*EVENTS, 'order', 'run_in', 'no_state', 'state_dict', 'load_state_dict', 'log_rows'}
         return sorted(name for name in {*own, 'history'} if name[:1] != '_' and name not in hidden)
 
 # %% ../nbs/09_recorder.ipynb #49627c6e

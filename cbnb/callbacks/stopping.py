@@ -157,6 +157,7 @@ class RunningAverages:
 class _WatchesForNaN(Callback):
     "Calls `_found` with what is not finite in this batch"
     order, run_in = -9, ('fit', 'validate', 'preds')
+    no_state = ('averages', 'warned_in')       # of this run
     check_grads: bool
     averages: RunningAverages | None
 
@@ -257,6 +258,7 @@ class _Limits(Callback):
     seconds: float | None
     steps: int | None
     at: Any
+    no_state = 'until', 'end'       # of this process; a resumed fit counts its seconds anew
 
     def _start(self) -> None:
         self.until, self.end = math.inf, math.inf      # of `perf_counter`, and of the clock

@@ -589,6 +589,9 @@ class ProgressCallback(_Ends):
     order, run_in = 60, PURPOSES
     place: Callable[[Any], None] | None = None    # puts a widget somewhere; None: below the cell
 
+    def state_dict(self) -> dict[str, Any]: return {}       # a resumed fit has a display of its own
+    def load_state_dict(self, state: dict[str, Any]) -> None: pass
+
     def before_fit(self):
         learn, self.begun = self.learn, time.perf_counter()
         self.cancelled, self.last, self.counted = '', (self.begun, 0), {}
@@ -619,6 +622,8 @@ class ProgressCallback(_Ends):
         first = self.every if learn.purpose == 'fit' else 5*self.every    # else it is soon over
         self.draw_at = self.begun + first if self.draws else math.inf
         self.next = min(self.draw_at, self.begun + self.shown.poll_every)
+
+    def state_dict(self) -> dict[str, Any]: return {}      # clocks and displays belong to this process
 
 # %% ../../nbs/display/progress.ipynb #6dfa052b
 @patch
