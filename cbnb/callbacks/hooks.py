@@ -327,7 +327,7 @@ def summarized(
     near_zero: float = 0.05,    # a value counts as near zero up to this distance
     bins: int = 40,             # of the histogram; 0: none
 ) -> Tensor | None:             # mean, std, share near zero, lowest, highest, then the counts
-    """What is kept of an output, as one tensor on its device; None if it has no numbers
+    """Numbers and a histogram of an output, as one tensor on its device; None if it has no numbers
 
     Args:
         out: output of a layer: a tensor, or tensors nested in tuples, dicts

@@ -431,6 +431,32 @@ def _is_whole(dl: DataLoader) -> bool:
     drawing = SequentialSampler, RandomSampler, WeightedRandomSampler
     return isinstance(dl.dataset, IterableDataset) or isinstance(dl.sampler, drawing)
 
+# %% ../../nbs/callbacks/predictions.ipynb #1705d32b
+def _activation(loss_func: Any) -> Callable[[Any], Any]:
+    "The activation of a loss, for outputs that are single tensors"
+    own = activation_of(loss_func)
+    return lambda pred: own(pred) if isinstance(pred, Tensor) else pred
+
+def _decoded(loss_func: Any, preds: Any) -> Any:
+    "Decisions, for predictions that the loss can decode"
+    own = isinstance(preds, Tensor) or hasattr(loss_func, 'decodes')
+    return decodes_of(loss_func)(preds) if own else preds
+
+# %% ../../nbs/callbacks/predictions.ipynb #f291dcd5
+def _run_to_gather(
+    learn: Learner,
+    dl: Any,                        # a loader
+    gather: GatherPredsCallback,    # gets its batches
+    cbs: Any,                       # more callbacks
+    inner: bool,                    # only the events of validation
+) -> None:
+    "Run the loop over a loader; `ValueError` without predictions"
+    with learn._evaluating('preds', cbs, inner) as evaluate, learn.added_cbs(gather):
+        gather.at_home()                     # before a nested run takes it for its own
+        evaluate(dl)
+    if not gather.n_batches: raise ValueError(
+        'the loader gave no batches, or the step made no prediction of them (learn.pred)')
+
 # %% ../../nbs/callbacks/predictions.ipynb #be1c271b
 @patch
 @hinted
@@ -475,27 +501,17 @@ def get_preds(self: Learner,
 
     Raises:
         ValueError: with_decoded needs the predictions in memory: with_preds=True
-        ValueError: the loader gave no batches, or the step made no prediction of them (learn.pred)
     """
     if with_decoded and not with_preds:
         raise ValueError('with_decoded needs the predictions in memory: with_preds=True')
     dl = self.dls[ds_idx] if dl is None else as_loader(dl)
-    own = activation_of(self.loss_func)
     gather = GatherPredsCallback(
         with_input, with_loss, save_preds, save_targs, with_preds, with_targs, concat_dim,
-        act or (lambda pred: own(pred) if isinstance(pred, Tensor) else pred), pickle_protocol)
-    with self._evaluating('preds', cbs, inner) as evaluate, self.added_cbs(gather):
-        gather.at_home()                     # before a run inside of this one takes it for its own
-        evaluate(in_order(dl) if reorder else dl)
-    if not gather.n_batches: raise ValueError(
-        'the loader gave no batches, or the step made no prediction of them (learn.pred)')
+        act or _activation(self.loss_func), pickle_protocol)
+    _run_to_gather(self, in_order(dl) if reorder else dl, gather, cbs, inner)
     found = gather.all_tensors()
     if with_decoded: found.insert(2 + with_input, _decoded(self.loss_func, found[with_input]))
     return tuple(found)
-
-def _decoded(loss_func: Any, preds: Any) -> Any:
-    own = isinstance(preds, Tensor) or hasattr(loss_func, 'decodes')
-    return decodes_of(loss_func)(preds) if own else preds
 
 # %% ../../nbs/callbacks/predictions.ipynb #84589b3a
 def _usual_inputs(learn: Learner) -> Any:
