@@ -10,7 +10,6 @@ import importlib
 import inspect
 import sys
 import warnings
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from ..events import event
 from ..learner import Learner
 from ..metrics import Metric
 from ..optim import one_group
-from ..recorder import Recorder, fresh
+from ..recorder import fresh
 from ..step import Step
 from ..undo import UndoStack, interrupts_wait
 
