@@ -78,6 +78,7 @@ from .callbacks.gradients import BnFreeze, GradientAccumulation, GradientClip
 from .callbacks.hooks import ActivationStats, Hook, HookCallback, Hooks, hook_output, hook_outputs
 from .callbacks.mixup import CutMix, MixUp
 from .callbacks.predictions import FetchPredsCallback, MCDropoutCallback
+from .callbacks import rewind                  # adds `learn.rewind` and `learn.runs`
 from .callbacks.saving import SaveModel, load_learner
 from .callbacks.stopping import ShortEpoch, StopAfter, TerminateOnNaN
 from .callbacks.trackers import EarlyStopping, ReduceLROnPlateau, Tracker

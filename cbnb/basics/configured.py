@@ -34,11 +34,7 @@ class Configured:
 
 # %% ../../nbs/basics/configured.ipynb #18575018
 def arguments(obj: Configured) -> dict[str, Any]:
-    """Its constructor arguments, defaults included. An attribute of the same name has the newer value
-
-    Args:
-        obj
-    """
+    "Its constructor arguments, defaults included. An attribute of the same name has the newer value"
     args, kwargs = obj._made_with
     bound, found = inspect.signature(type(obj).__init__).bind_partial(obj, *args, **kwargs), {}
     bound.apply_defaults()
@@ -51,11 +47,7 @@ def arguments(obj: Configured) -> dict[str, Any]:
 _PLAIN = (types.NoneType, bool, int, float, complex, str, bytes, slice)   # what `repr` shows whole
 
 def brief(value: Any) -> str:
-    """A short text for `value`, without addresses; it does not wait for a device
-
-    Args:
-        value
-    """
+    "A short text for `value`, without addresses; it does not wait for a device"
     if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)): return value.__name__
     if hasattr(value, 'shape'): return f'{type(value).__name__} {"x".join(map(str, value.shape))}'
     if hasattr(value, '__fspath__'): return repr(str(value))
@@ -76,11 +68,7 @@ def _is_plainly(value: Any, default: Any) -> bool:
 
 # %% ../../nbs/basics/configured.ipynb #22af4ef0
 def configuration(obj: Configured) -> dict[str, Any]:
-    """Its arguments, and those of its switches that were set on it
-
-    Args:
-        obj
-    """
+    "Its arguments, and those of its switches that were set on it"
     return arguments(obj) | {k: vars(obj)[k] for k in obj._switches if k in vars(obj)}
 
 # %% ../../nbs/basics/configured.ipynb #8abcc8e4
@@ -119,12 +107,7 @@ def comparable(
     value: Any,        # an argument of a callback
     depth: int = 4,    # how deep to look into containers and other objects
 ) -> Any:
-    """What `value` consists of; equal for equal values, also after a re-run of the cell that made them
-
-    Args:
-        value: an argument of a callback
-        depth: how deep to look into containers and other objects
-    """
+    "What `value` consists of; equal for equal values, also after a re-run of the cell that made them"
     kind = type(value).__name__
     if isinstance(value, _PLAIN): return kind, repr(value)
     if isinstance(value, type): return value.__module__, value.__qualname__

@@ -94,13 +94,7 @@ def status_html(
     lr_scale: float = 1.,    # factor on the planned learning rate
     word: str = '',          # 'paused', for example
 ) -> str:
-    """Bars and numbers of the dashboard
-
-    Args:
-        at
-        lr_scale: factor on the planned learning rate
-        word: 'paused', for example
-    """
+    "Bars and numbers of the dashboard"
     left = f'{clock(at.left)} left' if at.left is not None else ''
     rate = f'{at.rate:,.0f} samples/s' if at.rate else ''
     of = f' of {at.n_batches}' if at.n_batches else ''
@@ -122,12 +116,7 @@ def curve_html(
     line: LiveCurve,
     valid: Sequence[tuple[int, float]] = (),    # (last step of the epoch, validation loss)
 ) -> str:
-    """The losses so far, with a grid and its labels
-
-    Args:
-        line
-        valid: (last step of the epoch, validation loss)
-    """
+    "The losses so far, with a grid and its labels"
     svg, (_, _, last), (ys, x, xs) = line.svg(valid), line.labels, line.ticks
     def labels(words: Sequence[str]) -> str: return ''.join(f'<i>{word}</i>' for word in words)
     size = f'--y:{100/max(len(ys) - 1, 1):.4g}%;--x:{100*x:.4g}%'
@@ -180,11 +169,7 @@ class Panel(_Parts):
     def replace_by(self,
         page: str,    # HTML
     ) -> None:
-        """Close all controls, and show only this HTML
-
-        Args:
-            page: HTML
-        """
+        "Close all controls, and show only this HTML"
         import ipywidgets as w
         old, self.box.children = self.box.children, (w.HTML(page),)
         for widget in (*self.controls.children, *old): _close(widget)
