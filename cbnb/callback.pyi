@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from .basics.arguments import nearest as nearest
-from .basics.configured import Configured as Configured, arguments as arguments, comparable as comparable, configuration as configuration
+from .basics.configured import Configured as Configured, arguments as arguments, comparable as comparable, configuration as configuration, unchanged as unchanged
 from .basics.notices import user_level as user_level
 from .basics.plain import put_state as put_state, state_of as state_of
 from .basics.text import snake_name as snake_name

@@ -585,6 +585,13 @@ def test_an_optimizer_that_holds_a_part_is_left_alone(capsys):
         learn.fit(1)
 
 
+def test_an_optimizer_of_another_model_is_refused_in_the_first_fit():
+    learn = line_learner(opt_func=SGD(Line().parameters(), lr=0.1))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="holds no parameter of learn.model"):
+            learn.fit(1)
+
+
 def test_a_wrapped_model_is_the_one_that_is_called():
     calls = []
 

@@ -1,0 +1,123 @@
+"""What a user meets who resumes: the page's training, displays, new settings, clocks, and signals."""
+
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import cbnb
+from cbnb.basics.plain import put_state, state_of
+from cbnb.callbacks.stopping import StopAfter
+from cbnb.display.front_end import display_as
+from cbnb.toy import line_learner, raises, wave_learner
+
+NOTEBOOK = Path(__file__).parent.parent / "nbs/tutorials/resume.ipynb"
+
+
+def script(folder):
+    """The script that the tutorial writes."""
+    cells = ["".join(c["source"]) for c in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]]
+    code = next(c for c in cells if c.startswith("%%writefile train.py")).partition("\n")[2]
+    (folder / "train.py").write_text(code, encoding="utf-8")
+
+
+def run(folder, signal_name=""):
+    env = os.environ | dict(FOLDER="out", SIGNAL=signal_name, OMP_NUM_THREADS="1")
+    return subprocess.run([sys.executable, "train.py"], cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+
+
+def rows(process):
+    """The lines of the table, without the times."""
+    return [line.rpartition("  ")[0] for line in process.stdout.splitlines()[2:]]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The table of the training in one piece."""
+    script(folder := tmp_path_factory.mktemp("whole"))
+    return rows(run(folder))
+
+
+@pytest.mark.parametrize("name, batch", [("SIGKILL", 4), ("SIGTERM", 13)])
+def test_the_training_of_the_tutorial_ends_with_the_same_numbers(tmp_path, whole, name, batch):
+    """With the callbacks that every learner has, the display among them."""
+    script(tmp_path)
+    assert run(tmp_path, name).returncode == -getattr(signal, name)
+    again = run(tmp_path)
+    assert again.stdout.splitlines()[1].startswith(f"continuing at epoch 2, batch {batch}, from out/"), again.stderr
+    assert rows(again) == whole and len(whole) == 5
+
+
+@pytest.mark.parametrize("mode", ["plain", "terminal", "lines"])
+def test_every_display_can_be_in_a_checkpoint_and_none_is(tmp_path, mode, capsys):
+    found = []
+
+    class TakesState(cbnb.Callback):
+        order = 99
+
+        def after_batch(self):
+            found.append(copy.deepcopy(self.learn.state_dict()["callbacks"]))
+
+    with display_as(mode):
+        line_learner(default_cbs=True, cbs=TakesState, quiet=False, path=tmp_path).fit(1)
+    assert all(s["state"] == {} for states in found for s in states if s["cb"] == "ProgressCallback") and len(found) == 3
+
+
+def test_objects_that_refer_to_each_other_have_a_state():
+    class Part:
+        def __init__(self, whole):
+            self.whole, self.n = whole, 1
+
+    class Whole:
+        def __init__(self):
+            self.part = Part(self)
+
+    Part.__module__ = Whole.__module__ = "cbnb.example"
+    whole, other = Whole(), Whole()
+    whole.part.n = 7
+    put_state(other, state_of(whole))
+    assert other.part.n == 7 and other.part.whole is other
+
+
+def test_new_settings_hold_and_what_was_learnt_is_kept():
+    """A patience of 3 was restored into `EarlyStopping(patience=10)`."""
+    old = wave_learner(cbs=cbnb.EarlyStopping(patience=3))
+    old.fit(2)
+    new = wave_learner(cbs=cbnb.EarlyStopping(patience=10))
+    new.load_state_dict(copy.deepcopy(old.state_dict()))
+    assert new.early_stopping.patience == 10 and new.early_stopping.best == old.early_stopping.best
+
+
+def test_an_argument_that_a_callback_changes_is_state():
+    class Count(cbnb.Callback):
+        def __init__(self, n=0, log=(), scale=torch.ones(2)):
+            self.n, self.log, self.scale = n, list(log), scale.clone()
+
+        def after_batch(self):
+            self.n += 1
+            self.log.append(self.n)
+            self.scale *= 2
+
+    old, new = (line_learner(cbs=Count(log=[0])) for _ in range(2))
+    old.fit(1)
+    new.load_state_dict(copy.deepcopy(old.state_dict()))
+    assert new.count.n == 3 and new.count.log == [0, 1, 2, 3] and new.count.scale.tolist() == [8, 8]
+
+
+def test_the_clock_of_another_process_is_not_restored():
+    """`perf_counter` counts from another moment after a restart of the machine."""
+    learn = line_learner(cbs=StopAfter(seconds=900))
+    learn.fit(1)
+    assert not {"until", "end"} & learn.stop_after.state_dict().keys()
+
+
+def test_a_changed_fit_is_asked_about(tmp_path):
+    line_learner(path=tmp_path).fit(2, resume=True)
+    with raises(ValueError, "n_epoch was 2, and is 3"):
+        line_learner(path=tmp_path).fit(3, resume=True)
