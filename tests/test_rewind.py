@@ -23,17 +23,22 @@ from cbnb.callbacks.state import loaders_of
 from helpers import Line, ab, line_batches, line_learner
 
 
-def equal(a, b):
-    """Equal to the last bit; of a table of epochs all but the time."""
+def differs(a, b, where=""):
+    """Where two values differ in a bit, empty if they do not; the time of an epoch may."""
     if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(torch.nan_to_num(a, 77), torch.nan_to_num(b, 77))
+        same = isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(torch.nan_to_num(a, 77), torch.nan_to_num(b, 77))
+        return "" if same else where
     if isinstance(a, np.ndarray):
-        return np.array_equal(a, b)
+        return "" if np.array_equal(a, b) else where
     if isinstance(a, dict):
-        return list(a) == list(b) and all(k == "time" or equal(a[k], b[k]) for k in a)
+        if list(a) != list(b):
+            return f"{where}: {list(a)} and {list(b)}"
+        return next((found for k in a if k not in ("time", "start") and (found := differs(a[k], b[k], f"{where}.{k}"))), "")
     if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(equal, a, b))
-    return a == b or a != a and b != b
+        if len(a) != len(b):
+            return f"{where}: {len(a)} and {len(b)}"
+        return next((found for i, (x, y) in enumerate(zip(a, b)) if (found := differs(x, y, f"{where}[{i}]"))), "")
+    return "" if a == b or a != a and b != b else f"{where}: {a!r} and {b!r}"
 
 
 def group_of(group):
@@ -54,7 +59,7 @@ def everything(learn):
     """All that a fit may change: values, and which objects they are."""
     model = learn.model
     return dict(
-        attributes={k: id(v) for k, v in vars(learn).items() if k != "_points"},
+        attributes={k: id(v) for k, v in sorted(vars(learn).items()) if k != "_points"},
         lr=copy.deepcopy(learn.lr),
         modules=[(name, id(m), m.training) for name, m in model.named_modules()],
         tensors=[(name, id(t), t.detach().clone()) for name, t in (*model.named_parameters(), *model.named_buffers())],
@@ -191,7 +196,7 @@ def try_fit(learn, deed):
         warnings.simplefilter("ignore")
         try:
             learn.fit(3, 0.01, cbs=Do(deed))
-        except (KeyboardInterrupt, ValueError, RuntimeError, IndexError):
+        except (KeyboardInterrupt, ValueError, RuntimeError, LookupError):
             pass
 
 
@@ -203,15 +208,15 @@ def test_whatever_a_fit_has_done_is_taken_back(tmp_path, capsys, deed, trained):
         learn.fit_one_cycle(2, 0.01)
     before = everything(learn)
     try_fit(learn, deed)
-    assert not equal(before, everything(learn))
+    assert differs(before, everything(learn))
     learn.rewind()
-    assert equal(before, everything(learn))
+    assert not differs(before, everything(learn))
     assert "took back fit(3, 0.01, cbs=Do)" in capsys.readouterr().out
     learn.fit_one_cycle(2, 0.01)
     again = learner(tmp_path)
     for _ in range(1 + trained):
         again.fit_one_cycle(2, 0.01)
-    assert equal(values(learn), values(again))
+    assert not differs(values(learn), values(again))
 
 
 @pytest.mark.parametrize("kind", ["load", "load_state_dict", "freeze", "lr_find", "validate", "lr", "assign", "callbacks"])
@@ -240,8 +245,8 @@ def test_what_came_after_the_fit_goes_with_it(tmp_path, kind):
     else:
         learn.add_cb(cbnb.GradientClip(1.0)).remove_cb(cbnb.MixUp)
     learn.rewind()
-    assert equal(before, everything(learn))
-    assert not hasattr(learn, "new") and learn.mix_up is learn.cbs[5 if hasattr(learn, "progress") else 4]
+    assert not differs(before, everything(learn))
+    assert not hasattr(learn, "new") and learn.mix_up in learn.cbs
 
 
 @pytest.mark.parametrize("between", ["freeze", "load", "lr_find", "resume"])
@@ -260,7 +265,7 @@ def test_what_was_done_before_the_fit_stays(tmp_path, between):
     learn.fit(2, 0.01, resume=between == "resume")
     learn.unfreeze()
     learn.rewind()
-    assert equal(before, everything(learn))
+    assert not differs(before, everything(learn))
     assert learn._n_trained() == 2
 
 
@@ -275,7 +280,7 @@ def test_a_resumed_fit_is_taken_back(tmp_path):
     fresh.fit(3, 0.01, resume=True)
     assert fresh.recorder.history[0].status == "done"
     fresh.rewind()
-    assert equal(before, everything(fresh)) and fresh.opt is None
+    assert not differs(before, everything(fresh)) and fresh.opt is None
 
 
 def test_several_fits_at_once():
@@ -286,9 +291,9 @@ def test_several_fits_at_once():
         learn.fit(1, lr)
     assert [p.called for p in learn.runs] == ["fit(1, 0.1)", "fit(1, 0.2)", "fit(1, 0.3)"]
     learn.rewind(2)
-    assert equal(seen[1], everything(learn)) and len(learn.runs) == 1
+    assert not differs(seen[1], everything(learn)) and len(learn.runs) == 1
     learn.rewind()
-    assert equal(seen[0], everything(learn)) and learn.opt is None and len(learn.runs) == 0
+    assert not differs(seen[0], everything(learn)) and learn.opt is None and len(learn.runs) == 0
 
 
 def test_only_the_last_points_are_kept():
@@ -337,7 +342,7 @@ def test_errors_say_what_can_be_done():
     assert len(learn.runs) == 2 and learn._n_trained() == 2
     for purpose in ("fit", "validate", "get_preds", "lr_find"):
         run = getattr(learn, purpose)
-        cb = cbnb.Callback(before_batch=lambda: learn.rewind())
+        cb = cbnb.Callback(before_batch=lambda cb: learn.rewind())
         with pytest.raises(RuntimeError, match="rewind it when the run has ended"):
             run(1, cbs=cb) if purpose == "fit" else run(cbs=cb)
         assert len(learn.runs) == 2 + (purpose == "fit")
@@ -365,9 +370,14 @@ def test_a_fit_that_fails_before_its_first_event_is_taken_back():
     before = everything(learn)
     with pytest.raises((TypeError, ValueError)):
         learn.fit(1, lr="high", reset_opt=True)
-    assert [p.status for p in learn.runs] == ["done", "failed"] and learn.runs[1].row(1)[:4] == ("", "fit(1, lr='high', reset_opt=True)", "", "failed")
+    assert [p.status for p in learn.runs] == ["done", "failed"] and learn.runs[1].row(1)[:4] == (
+        "",
+        "fit(1, lr='high', reset_opt=True)",
+        "",
+        "failed",
+    )
     learn.rewind()
-    assert equal(before, everything(learn))
+    assert not differs(before, everything(learn))
 
 
 # what is called, and what is one fit
@@ -380,7 +390,7 @@ def test_fine_tune_is_one_fit(tmp_path):
     assert [p.called for p in learn.runs] == ["fine_tune(2, 0.01)"] and len(learn.runs[0].runs) == 2
     assert learn.runs[0].row(1)[:4] == ("0, 1", "fine_tune(2, 0.01)", "3 of 3", "done")
     learn.rewind()
-    assert equal(before, everything(learn)) and learn.opt is None
+    assert not differs(before, everything(learn)) and learn.opt is None
 
 
 @pytest.mark.parametrize(
@@ -484,7 +494,7 @@ def test_callbacks_for_validation_only_are_restored_too():
     counts = Counts()
     counts.run_in = ("validate",)
     learn = line_learner(cbs=counts)
-    learn.fit(1, cbs=cbnb.Callback(after_epoch=lambda: learn.validate()))
+    learn.fit(1, cbs=cbnb.Callback(after_epoch=lambda cb: learn.validate()))
     assert counts.n
     learn.rewind()
     assert counts.n == 0
@@ -507,7 +517,7 @@ def test_data_of_a_callback_is_not_copied():
 
 def test_a_scheduler_of_torch_goes_back():
     def new():
-        return line_learner(cbs=cbnb.TorchScheduler(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5))
+        return line_learner(cbs=cbnb.TorchScheduler(lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1, 0.5)))
 
     learn, other = new(), new()
     learn.fit(2)
@@ -542,7 +552,7 @@ def test_the_same_batches_come_again(workers, persistent):
     first = values(learn)
     learn.rewind()
     learn.fit(2)
-    assert equal(first, values(learn))
+    assert not differs(first, values(learn))
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "NAdam"])
@@ -553,9 +563,9 @@ def test_the_state_of_an_optimizer(name):
     learn.fit(1)
     after = values(learn)
     learn.rewind()
-    assert equal(before, everything(learn))
+    assert not differs(before, everything(learn))
     learn.fit(1)
-    assert equal(after, values(learn))
+    assert not differs(after, values(learn))
 
 
 def test_several_optimizers():
@@ -566,20 +576,16 @@ def test_several_optimizers():
     before = everything(learn)
     learn.fit(1, reset_opt=True)
     learn.rewind()
-    assert equal(before, everything(learn))
+    assert not differs(before, everything(learn))
 
 
 def test_networks_of_a_step():
     critic = nn.Linear(1, 1)
 
-    def step(learn):
-        loss = (learn.model(learn.x) - learn.y).pow(2).mean() + critic(learn.x[:1, None]).sum()
-        loss.backward()
-        learn.opt.step()
+    def step(x, y):
         with torch.no_grad():
             critic.weight += 1
-        learn.opt.zero_grad()
-        return loss
+        return (learn.model(x) - y).pow(2).mean()
 
     learn = line_learner(train_step=step)
     weight = critic.weight.clone()
@@ -619,7 +625,9 @@ def test_the_table_of_what_can_be_taken_back():
 def test_a_call_in_words():
     words = rewind._call_words
     assert words("fit", (1, slice(1e-3)), dict(cbs=None)) == "fit(1, slice(None, 0.001, None), cbs=None)"
-    assert words("fit", (1,), dict(cbs=[Counts, Counts()], lr=torch.ones(3), x="y" * 99)) == "fit(1, cbs=[Counts, Counts], lr=Tensor, x=str)"
+    assert (
+        words("fit", (1,), dict(cbs=[Counts, Counts()], lr=torch.ones(3), x="y" * 99)) == "fit(1, cbs=[Counts, Counts], lr=Tensor, x=str)"
+    )
     point = RestorePoint("fit(1, '<b>')")
     points = RestorePoints(line_learner())
     points.points.append(point)
@@ -704,7 +712,9 @@ def test_points_keep_no_learner_and_no_batch_alive():
 
 
 def test_rewinding_a_fit_takes_its_memory_back():
-    learn = line_learner(model=nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (-1, 1)), nn.Linear(1, 1)), dls=cbnb.DataLoaders(line_batches(), device="cpu"))
+    learn = line_learner(
+        model=nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (-1, 1)), nn.Linear(1, 1)), dls=cbnb.DataLoaders(line_batches(), device="cpu")
+    )
     learn.loss_func = lambda pred, y: (pred[:, 0] - y).pow(2).mean()
     learn.fit(1)
     point = weakref.ref(learn.runs[0])

@@ -24,7 +24,14 @@ from torch import Tensor, nn
 def to_json(
     value: Any,      # plain data: numbers, texts, tensors, arrays, containers of these
 ) -> tuple[str, list[Tensor]]:    # JSON text, and the tensors that it refers to by number
-    "Plain data as text and tensors; `TypeError` if there is something else in it"
+    """Plain data as text and tensors; `TypeError` if there is something else in it
+
+    Args:
+        value: plain data: numbers, texts, tensors, arrays, containers of these
+
+    Returns:
+        JSON text, and the tensors that it refers to by number
+    """
     tensors = _Tensors()
     return json.dumps(_encoded(value, tensors, 'the state'), allow_nan=False), list(tensors)
 
@@ -32,7 +39,12 @@ def from_json(
     text: str,                 # of `to_json`
     tensors: list[Tensor],     # of `to_json`
 ) -> Any:
-    "The value that was encoded. No code is run, whatever the text is"
+    """The value that was encoded. No code is run, whatever the text is
+
+    Args:
+        text: of `to_json`
+        tensors: of `to_json`
+    """
     return _decoded(json.loads(text), tensors)
 
 # %% ../../nbs/basics/plain.ipynb #09fff9f0
@@ -76,8 +88,7 @@ def _encoded_dict(value: Mapping, tensors: _Tensors, name: str) -> dict[str, Any
 # %% ../../nbs/basics/plain.ipynb #fb464870
 def _encoded_rarely(value: Any, tensors: _Tensors, name: str) -> Any:
     if isinstance(value, deque): return {'!deque': [_encoded(list(value), tensors, name), value.maxlen]}
-    if isinstance(value, array): return {'!array': value.typecode, 'of': _encoded(
-        torch.tensor(value, dtype=_ARRAYS[value.typecode]), tensors, name)}
+    if isinstance(value, array): return {'!array': value.typecode, 'of': _encoded(_as_tensor(value), tensors, name)}
     if isinstance(value, complex): return {'!complex': [value.real, value.imag]}
     if isinstance(value, bytes): return {'!bytes': value.hex()}
     if isinstance(value, PurePath): return {'!path': str(value)}
@@ -90,6 +101,10 @@ def _encoded_rarely(value: Any, tensors: _Tensors, name: str) -> Any:
     kind = type(value)
     raise TypeError(f'{name} is {value!r:.80}, a {kind.__module__}.{kind.__qualname__}: a checkpoint stores '
                     'numbers, texts, tensors, and containers of these')
+
+def _as_tensor(values: array) -> Tensor:
+    kind = _ARRAYS[values.typecode]
+    return torch.frombuffer(values, dtype=kind).clone() if values else torch.empty(0, dtype=kind)
 
 _ARRAYS = {'f': torch.float32, 'd': torch.float64, 'i': torch.int32, 'q': torch.int64, 'l': torch.int64}
 
@@ -124,8 +139,20 @@ def state_of(
     shared: Iterable[Any] = (),   # objects that it refers to and does not own
     exclude: Iterable[str] = (),  # attributes that are no part of the state
 ) -> dict[str, Any]:              # plain data, and `Held` for objects with a state of their own
-    "The attributes of an object that are plain data"
-    known, found = {id(s) for s in shared} | {id(obj)}, {}
+    """The attributes of an object that are plain data
+
+    Args:
+        obj: with attributes
+        shared: objects that it refers to and does not own
+        exclude: attributes that are no part of the state
+
+    Returns:
+        plain data, and `Held` for objects with a state of their own
+    """
+    return _state_of(obj, {id(s) for s in shared}, exclude)
+
+def _state_of(obj: Any, known: set[int], exclude: Iterable[str]) -> dict[str, Any]:
+    known, found = known | {id(obj)}, {}            # an object may refer to the one that holds it
     for name, value in vars(obj).items():
         if name in exclude: continue
         if _is_plain(value): found[name] = value
@@ -137,7 +164,16 @@ def left_out(
     shared: Iterable[Any] = (),
     exclude: Iterable[str] = (),
 ) -> list[str]:                   # names
-    "Attributes of an object that are data of some kind, and that `state_of` cannot store"
+    """Attributes of an object that are data of some kind, and that `state_of` cannot store
+
+    Args:
+        obj: this and the others as for `state_of`
+        shared
+        exclude
+
+    Returns:
+        names
+    """
     known, stored = {id(s) for s in shared}, state_of(obj, shared, exclude)
     made_again = (FunctionType, MethodType, ModuleType, type, nn.Module)
     return [name for name, value in vars(obj).items()
@@ -158,14 +194,19 @@ def _held(value: Any, known: set[int]) -> Held | None:
         _encoded(state := value.state_dict(), _Tensors(), f'the state_dict of a {type(value).__name__}')
         return Held(state=state)
     ours = type(value).__module__.startswith('cbnb.') and hasattr(value, '__dict__')
-    return Held(vars=state_of(value, exclude=('learn',))) if ours else None
+    return Held(vars=_state_of(value, known, ('learn',))) if ours else None
 
 # %% ../../nbs/basics/plain.ipynb #6556dbc5
 def put_state(
     obj: Any,                      # alike to the one that the state comes from
     state: Mapping[str, Any],      # of `state_of`
 ) -> None:
-    "Give an object its attributes back; lists, dicts, arrays and tensors that are there are filled again"
+    """Give an object its attributes back; lists, dicts, arrays and tensors that are there are filled again
+
+    Args:
+        obj: alike to the one that the state comes from
+        state: of `state_of`
+    """
     mine = vars(obj)
     for name, value in state.items():
         old = mine.get(name)

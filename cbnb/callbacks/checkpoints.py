@@ -6,11 +6,13 @@
 __all__ = ['Due', 'Resume', 'as_resume', 'Checkpoint']
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #4edb5775
+import contextlib
 import itertools
 import math
 import signal
 import threading
 import time
+import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
@@ -32,7 +34,7 @@ from ..basics.random_state import rng_state, set_rng_state
 from ..callback import Callback
 from .checkpoint_files import (
     checkpoints, read_checkpoint, read_manifest, remove_checkpoint, write_encoded)
-from .state import described, loaders_of
+from .state import described, loaders_of, state_differs
 from .trackers import lower_is_better
 from ..learner import Learner, as_list
 from ..basics.param_groups import save_hypers
@@ -40,7 +42,13 @@ from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #2a1367d2
 class Due:
-    "When the next checkpoint is due"
+    """When the next checkpoint is due
+
+    Args:
+        every_steps: training batches; None: not by batches
+        every_seconds: None: not by time
+        every_epochs: None: only at the end of the last epoch
+    """
     def __init__(self,
         every_steps: int | None,       # training batches; None: not by batches
         every_seconds: float | None,   # None: not by time
@@ -50,16 +58,28 @@ class Due:
         self.step, self.time = math.inf, math.inf
 
     def begin(self, step: int) -> None:
-        "Count from here"
+        """Count from here
+
+        Args:
+            step
+        """
         if self.every_steps: self.step = step + self.every_steps - step % self.every_steps
         if self.every_seconds: self.time = time.perf_counter() + self.every_seconds
 
     def now(self, step: int) -> bool:
-        "Whether one is due after this batch"
+        """Whether one is due after this batch
+
+        Args:
+            step
+        """
         return step >= self.step or time.perf_counter() >= self.time
 
     def after_epoch(self, epoch: int) -> bool:
-        "Whether one is due after this epoch"
+        """Whether one is due after this epoch
+
+        Args:
+            epoch
+        """
         return bool(self.every_epochs) and (epoch + 1) % self.every_epochs == 0 or self.now(-1)
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #a69bef46
@@ -109,6 +129,7 @@ class _Saves(Callback):
     described: dict[str, str]
     began: dict[str, Any] | None = None     # random state and workers at the beginning of the epoch
     told: bool = False                      # whether SIGTERM came
+    run_id: str                             # the same for all checkpoints of a fit, resumed ones included
 
     @property
     def folder(self) -> Path:
@@ -136,10 +157,11 @@ class _Saves(Callback):
         learn, folder = self.learn, self.folder
         name = f'epoch_{epoch}' + (f'_batch_{batch}' if batch else '')
         info = dict(epoch=epoch, batch=batch, step=learn.train_iter, n_epoch=learn.n_epoch,
-                    of=self.described, monitor=self.monitor, value=None if batch else self._value())
+                    run_id=self.run_id, of=self.described, monitor=self.monitor,
+                    value=None if batch else self._value())
         with interrupts_wait():
             text, tensors = to_json(learn.state_dict() | dict(
-                epoch=epoch, batch=batch, began=self.began if batch else None))
+                epoch=epoch, batch=batch, run_id=self.run_id, began=self.began if batch else None))
             def job(tensors: list[Tensor]) -> None:
                 write_encoded(folder, name, text, tensors, **info)
                 _prune(folder, self.keep)
@@ -159,20 +181,20 @@ def _prune(folder: Path, keep: int) -> None:
     found = checkpoints(folder)
     old = found[:-keep]
     if not old: return
-    values = {}
-    for path in found:
-        try: manifest = read_manifest(path)
-        except ValueError: continue
-        if manifest.get('value') is not None: values[path] = manifest
-    best = _best(values)
+    best = _best(found)
     for path in old:
         if path != best: remove_checkpoint(path)
 
-def _best(manifests: dict[Path, dict[str, Any]]) -> Path | None:
-    "The one with the best value"
-    if not manifests: return None
-    name = next(iter(manifests.values()))['monitor']
-    return (min if lower_is_better(name) else max)(manifests, key=lambda path: manifests[path]['value'])
+def _best(paths: list[Path]) -> Path | None:
+    "The one with the best value, among those of the same fit as the newest; None if none has a value"
+    manifests = {}
+    for path in reversed(paths):
+        with contextlib.suppress(ValueError): manifests[path] = read_manifest(path)
+    newest = next(iter(manifests.values()), {})
+    values = {path: m['value'] for path, m in manifests.items()
+              if m['run_id'] == newest['run_id'] and m['value'] is not None}
+    better = min if lower_is_better(newest.get('monitor') or '') else max
+    return better(values, key=values.__getitem__, default=None)
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #491efe12
 class _EndsWell(_Saves):
@@ -211,22 +233,37 @@ class _Rest:
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #1d3c52db
 class Resume:
-    "Which checkpoint to continue from, and what may be different: `fit(..., resume=Resume(...))`"
+    """Which checkpoint to continue from, and what may be different: `fit(..., resume=Resume(...))`
+
+    Args:
+        path: a checkpoint, or a folder with some; None: this fit's own
+        allow: what may differ: model, loss, optimizer, data, n_epoch, schedule
+
+    Raises:
+        ValueError: allow={allow}: ... is none of ...
+    """
     def __init__(self,
         path: str | Path | None = None,   # a checkpoint, or a folder with some; None: this fit's own
         allow: str | Iterable[str] = (),  # what may differ: model, loss, optimizer, data, n_epoch, schedule
     ):
         self.path = None if path is None else Path(path)
         self.allow = {allow} if isinstance(allow, str) else set(allow)
-        if unknown := self.allow - set(_DESCRIBED): raise ValueError(
-            f'allow={allow!r}: {", ".join(sorted(unknown))} is none of {", ".join(_DESCRIBED)}')
+        if unknown := self.allow - set(_MAY_DIFFER): raise ValueError(
+            f'allow={allow!r}: {", ".join(sorted(unknown))} is none of {", ".join(_MAY_DIFFER)}')
 
-_DESCRIBED = 'model', 'loss', 'optimizer', 'data', 'n_epoch', 'schedule'
+_MAY_DIFFER = 'model', 'loss', 'optimizer', 'data', 'n_epoch', 'schedule'
 
 def as_resume(
     resume: Any,           # as passed to `fit`: True, a path, or `Resume`
 ) -> Resume:
-    "What to resume"
+    """What to resume
+
+    Args:
+        resume: as passed to `fit`: True, a path, or `Resume`
+
+    Raises:
+        TypeError: resume={resume} should be True, False, the path of a checkpoint, or Resume(...)
+    """
     if isinstance(resume, Resume): return resume
     if resume is True: return Resume()
     if isinstance(resume, (str, Path)): return Resume(resume)
@@ -270,11 +307,12 @@ def _check_alike(path: Path, was: dict[str, str], now: dict[str, str], allow: se
     "What differs and may; `ValueError` for what may not"
     differs = {name for name in now if was.get(name) != now[name]}
     if not differs - allow: return differs
-    words = [f'{name} was {was.get(name)}, and is {now[name]}' for name in _DESCRIBED if name in differs - allow]
+    words = [f'{name} was {was.get(name)}, and is {now[name]}' for name in now if name in differs - allow]
+    way = f', pass resume=Resume(allow={sorted(differs)})' if differs <= set(_MAY_DIFFER) else ' is not possible'
     raise ValueError(
         f'{path} belongs to another fit: {"; ".join(words)}. To continue that one, call fit as it was called. '
         f'To begin anew, pass resume=False, or keep both with Checkpoint(path=...). To continue it with the '
-        f'new settings, pass resume=Resume(allow={sorted(differs)})')
+        f'new settings{way}')
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #f176eabf
 class _Resumes(_Finds):
@@ -284,12 +322,14 @@ class _Resumes(_Finds):
     def _go_on(self, resume: Resume) -> None:
         found = self._newest_whole(resume.path)
         if found is None:
-            print(f'no checkpoint in {self.folder} yet: the fit begins at its start')
+            n = len(self._candidates(resume.path))
+            print(f'no {"whole " if n else ""}checkpoint in {self.folder} yet: the fit begins at its start')
             return self._save(self.learn.start_epoch, 0)
         path, state = found
         differs = _check_alike(path, read_manifest(path)['of'], self.described, resume.allow)
         if state['batch'] and 'data' in differs: raise ValueError(
             f'{path} is in the middle of an epoch over other data: continue from one that ends an epoch')
+        if why := state_differs(self.learn, state): raise ValueError(f'{path} belongs to another fit: {why}')
         self._say_where(path, state)
         self.learn.epoch = state['epoch']
         if state['batch']: self.rest = state, differs
@@ -308,7 +348,7 @@ class _Resumes(_Finds):
         keep_rates = save_hypers(learn.opt)
         learn.load_state_dict(state)
         if 'optimizer' in differs: keep_rates()
-        learn.epoch = state['epoch']
+        learn.epoch, self.run_id = state['epoch'], state['run_id']
         if 'n_epoch' in differs: self._plan(state)
         self.due.begin(learn.train_iter)
         recorder = getattr(learn, 'recorder', None)
@@ -337,7 +377,17 @@ class _Resumes(_Finds):
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #1f3fd7c6
 class Checkpoint(_Resumes):
-    "Saves the whole state of a fit while it runs, so that it can be continued exactly"
+    """Saves the whole state of a fit while it runs, so that it can be continued exactly
+
+    Args:
+        every_steps: save after so many training batches
+        every_seconds: save when so much time has passed
+        every_epochs: save after so many epochs; none of the three: each
+        keep: so many of the newest stay, and the best
+        path: where to; None: `checkpoints` in the learner's model folder
+        monitor: column that says which is the best; None: there is no best
+        background: write in a thread; needs memory for a copy of the state
+    """
     @hinted
     def __init__(self,
         every_steps: int | None = None,       # save after so many training batches
@@ -360,6 +410,7 @@ class Checkpoint(_Resumes):
         self.due = Due(self.every_steps, self.every_seconds, self.every_epochs)
         self.due.begin(0)
         self.writer, self.told, self.began, self.rest = _Writer(self.background), False, None, None
+        self.run_id = uuid.uuid4().hex[:8]
         self.described = described(learn)
         to_json(learn.state_dict())             # if something cannot be stored, you are told now
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -373,8 +424,7 @@ class Checkpoint(_Resumes):
 
     def best(self) -> Path | None:
         "The best checkpoint of the last fit that is there; None if there is none"
-        manifests = {path: read_manifest(path) for path in self.saved()}
-        return _best({path: m for path, m in manifests.items() if m.get('value') is not None})
+        return _best(self.saved())
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #551b4822
 @patch

@@ -36,7 +36,12 @@ def _ends_line(file: Path) -> bool:
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #6ffe06eb
 class CSVLogger(Callback):
-    "Writes the table of epochs to a file, row by row"
+    """Writes the table of epochs to a file, row by row
+
+    Args:
+        fname: the file, below the learner's `path`
+        append: continue the file that is there; False: a new one
+    """
     order, run_in = 60, ('fit',)        # after the recorder, whose rows it writes
 
     def __init__(self,

@@ -91,13 +91,20 @@ def _n_bytes(values: Iterable[Any]) -> int:
 def point_size(
     learn: Learner,
 ) -> int:              # bytes
-    "How much memory a restore point would need"
+    """How much memory a restore point would need
+
+    Args:
+        learn
+
+    Returns:
+        bytes
+    """
     _, models, opts = owned_by_steps(learn)
     attributes = [v for cb in learn.cbs for k, v in vars(cb).items() if k not in cb.no_state]
     states = [s for opt in opts for s in opt.state.values()]
     return _n_bytes([*models, *_tensors(attributes), *_tensors(states)])
 
-# %% ../../nbs/callbacks/rewind.ipynb #34f92277
+# %% ../../nbs/callbacks/rewind.ipynb #6d1ebc17
 def free_memory() -> float:    # bytes
     "Main memory that is free, as far as the system tells"
     found = []
@@ -112,11 +119,14 @@ def free_memory() -> float:    # bytes
     return min(found, default=4e9)
 
 def size_words(n: float) -> str:
-    "A number of bytes, in words"
-    for unit in 'B', 'KB', 'MB', 'GB':
-        if n < 999.5: break
-        n /= 1000
-    return f'{n:.3g} {unit}'
+    """A number of bytes, in words
+
+    Args:
+        n
+    """
+    units = ['B', 'KB', 'MB', 'GB']
+    while n >= 999.5 and len(units) > 1: n, units = n/1000, units[1:]
+    return f'{n:.3g} {units[0]}'
 
 # %% ../../nbs/callbacks/rewind.ipynb #21de180e
 def _call_words(name: str, args: tuple, kwargs: dict[str, Any]) -> str:
@@ -130,7 +140,11 @@ def _call_words(name: str, args: tuple, kwargs: dict[str, Any]) -> str:
 
 # %% ../../nbs/callbacks/rewind.ipynb #572625fc
 class RestorePoint:
-    "The state of a learner before a fit, and what became of the fit"
+    """The state of a learner before a fit, and what became of the fit
+
+    Args:
+        called: the call, in words
+    """
     def __init__(self,
         called: str,    # the call, in words
     ):
@@ -143,7 +157,11 @@ class RestorePoint:
     def row(self,
         n: int,    # the argument of `rewind` that goes back to it
     ) -> tuple[str, ...]:
-        "Its row in the table: one text for each of `HEADINGS`"
+        """Its row in the table: one text for each of `HEADINGS`
+
+        Args:
+            n: the argument of `rewind` that goes back to it
+        """
         rows = [row for run in self.runs for row in run.epochs]
         planned = sum(run.n_epoch - run.start_epoch for run in self.runs)
         epochs = f'{sum(row["complete"] for row in rows)} of {planned}' if self.runs else ''
@@ -253,7 +271,11 @@ class _TakesBack(_Finds):
 
 # %% ../../nbs/callbacks/rewind.ipynb #76c827d4
 class RestorePoints(_TakesBack):
-    "The fits of a learner that can be taken back, oldest first"
+    """The fits of a learner that can be taken back, oldest first
+
+    Args:
+        learn
+    """
     def __init__(self, learn: Learner | None = None):
         self.points, self.is_open = [], False
         self.learn = (lambda: None) if learn is None else weakref.ref(learn)
@@ -275,9 +297,9 @@ class RestorePoints(_TakesBack):
                        [('th', HEADINGS), *(('td', row) for row in self._rows())])
         return f'<table><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table>'
 
-# %% ../../nbs/callbacks/rewind.ipynb #ee958972
+# %% ../../nbs/callbacks/rewind.ipynb #433e8e7f
 def _points_of(learn: Learner) -> RestorePoints:
-    "The restore points of a learner"
+    "The fits that can be taken back, oldest first"
     points = vars(learn).get('_points')
     if points is None or points.learn() is not learn:          # it is that of a learner that was copied
         points = vars(learn)['_points'] = RestorePoints(learn)
@@ -288,10 +310,12 @@ def _set_keep(learn: Learner, n: int) -> None:
     points.keep = as_count(n, 'keep_restore_points', 0)
     points.trim(points.keep)
 
-def _get_keep(learn: Learner) -> int: return _points_of(learn).keep
+def _get_keep(learn: Learner) -> int:
+    "How many fits can be taken back; 0: none, and they leave no restore points"
+    return _points_of(learn).keep
 
-Learner.runs = property(_points_of)                            # the fits that can be taken back
-Learner.keep_restore_points = property(_get_keep, _set_keep)   # how many; 0: none
+Learner.runs = property(_points_of)
+Learner.keep_restore_points = property(_get_keep, _set_keep)
 
 # %% ../../nbs/callbacks/rewind.ipynb #e80387d6
 @patch
@@ -316,5 +340,9 @@ def _as_one_fit(self: Learner, name: str, args: tuple, kwargs: dict[str, Any]) -
 def rewind(self: Learner,
     n: int = 1,    # how many fits to take back
 ) -> None:
-    "Take back the last fits: everything is as before them, weights, optimizer, history and random state"
+    """Take back the last fits: everything is as before them, weights, optimizer, history and random state
+
+    Args:
+        n: how many fits to take back
+    """
     print(self.runs.take_back(as_count(n, 'n', 1)))

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['PLACE', 'bare_model', 'model_state', 'load_model_state', 'model_differs', 'opt_state', 'load_opt_state',
-           'opt_differs', 'callback_states', 'load_callback_states', 'loaders_of', 'described']
+           'opt_differs', 'callback_states', 'load_callback_states', 'loaders_of', 'state_differs', 'described']
 
 # %% ../../nbs/callbacks/state.ipynb #eb47fac8
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,14 +31,25 @@ from ..snapshot import owned_by_steps
 
 # %% ../../nbs/callbacks/state.ipynb #a57ff504
 def bare_model(model: nn.Module) -> nn.Module:
-    "The model inside of a wrapper for several devices"
+    """The model inside of a wrapper for several devices
+
+    Args:
+        model
+    """
     while isinstance(model, (DataParallel, DistributedDataParallel)): model = model.module
     return model
 
 def model_state(
     model: nn.Module,
 ) -> dict[str, Any]:      # of the model without wrappers: `state`, `buffers`, `grads`
-    "The state of a model; tensors are not copied"
+    """The state of a model; tensors are not copied
+
+    Args:
+        model
+
+    Returns:
+        of the model without wrappers: `state`, `buffers`, `grads`
+    """
     model = bare_model(model)
     state = renamed(model.state_dict(), plain_name)
     buffers = {plain_name(name): b for name, b in model.named_buffers() if plain_name(name) not in state}
@@ -49,7 +61,12 @@ def load_model_state(
     model: nn.Module,
     state: Mapping[str, Any],    # of `model_state`
 ) -> None:
-    "Put a state into a model; check it before with `model_differs`"
+    """Put a state into a model; check it before with `model_differs`
+
+    Args:
+        model
+        state: of `model_state`
+    """
     model = bare_model(model)
     name = name_in(model)
     model.load_state_dict(renamed(state['state'], name))
@@ -65,7 +82,15 @@ def model_differs(
     model: nn.Module,
     state: Mapping[str, Any],    # of `model_state`
 ) -> str | None:                 # in words; None: it fits
-    "Why a state cannot be put into a model"
+    """Why a state cannot be put into a model
+
+    Args:
+        model
+        state: of `model_state`
+
+    Returns:
+        in words; None: it fits
+    """
     theirs, mine = state['state'], model_state(model)['state']
     for what, names in ('it lacks', mine.keys() - theirs.keys()), ('it has also', theirs.keys() - mine.keys()):
         if names: return f'{what} {", ".join(sorted(names)[:3])}{", ..."*(len(names) > 3)}'
@@ -79,7 +104,12 @@ def opt_state(
     opt: Any,             # an optimizer of torch, or what looks like one
     model: nn.Module,     # for the names
 ) -> dict[str, Any]:
-    "The state of an optimizer, with the hyper-parameters of this moment"
+    """The state of an optimizer, with the hyper-parameters of this moment
+
+    Args:
+        opt: an optimizer of torch, or what looks like one
+        model: for the names
+    """
     names = {id(p): plain_name(name) for name, p in bare_model(model).named_parameters()}
     saved = opt.state_dict()
     return dict(kind=type(opt).__name__, state=saved['state'], groups=list(saved['param_groups']),
@@ -89,7 +119,12 @@ def load_opt_state(
     opt: Any,
     state: Mapping[str, Any],    # of `opt_state`
 ) -> None:
-    "Put a state into an optimizer; its groups stay the same objects"
+    """Put a state into an optimizer; its groups stay the same objects
+
+    Args:
+        opt
+        state: of `opt_state`
+    """
     groups = list(opt.param_groups)
     opt.load_state_dict(dict(state=state['state'], param_groups=state['groups']))
     for mine, new in zip(groups, opt.param_groups):
@@ -104,7 +139,16 @@ def opt_differs(
     model: nn.Module,
     state: Mapping[str, Any],    # of `opt_state`
 ) -> str | None:                 # in words; None: it fits
-    "Why a state cannot be put into an optimizer"
+    """Why a state cannot be put into an optimizer
+
+    Args:
+        opt
+        model
+        state: of `opt_state`
+
+    Returns:
+        in words; None: it fits
+    """
     mine = opt_state(opt, model)
     if mine['kind'] != state['kind']: return f"it is that of {state['kind']}, and this one is {mine['kind']}"
     sizes = [[len(g['params']) for g in s['groups']] for s in (state, mine)]
@@ -117,7 +161,11 @@ def opt_differs(
 def _key(cb: Callback) -> str: return type(wrapped(cb)).__qualname__
 
 def callback_states(learn: Learner) -> list[dict[str, Any]]:
-    "Class, arguments and state of each callback"
+    """Class, arguments and state of each callback
+
+    Args:
+        learn
+    """
     found = []
     for cb in learn.cbs:
         theirs = wrapped(cb)
@@ -132,7 +180,15 @@ def load_callback_states(
     learn: Learner,
     states: list[dict[str, Any]],    # of `callback_states`
 ) -> list[str]:                      # callbacks for which there is none
-    "Give each callback its state"
+    """Give each callback its state
+
+    Args:
+        learn
+        states: of `callback_states`
+
+    Returns:
+        callbacks for which there is none
+    """
     left = list(states)
     without = []
     for cb in learn.cbs:
@@ -149,7 +205,11 @@ def load_callback_states(
 PLACE = ('epoch', 'train_iter', 'pct_train')
 
 def loaders_of(learn: Learner) -> list[Any]:
-    "The loaders of a learner"
+    """The loaders of a learner
+
+    Args:
+        learn
+    """
     return [dl for dl in getattr(learn.dls, 'loaders', None) or [learn.dls.train, learn.dls.valid] if dl is not None]
 
 @patch
@@ -163,24 +223,42 @@ def state_dict(self: Learner) -> dict[str, Any]:
                 workers=[has_workers(dl) for dl in loaders], place={name: getattr(self, name) for name in PLACE})
 
 # %% ../../nbs/callbacks/state.ipynb #c959bd91
-def _check_state(learn: Learner, state: Mapping[str, Any]) -> None:
-    "`ValueError` if a state is not that of a learner like this one"
+def state_differs(
+    learn: Learner,
+    state: Mapping[str, Any],      # of `Learner.state_dict`
+) -> str | None:                   # in words; None: it fits
+    """Why a state cannot be that of this learner
+
+    Args:
+        learn
+        state: of `Learner.state_dict`
+
+    Returns:
+        in words; None: it fits
+    """
     _, models, opts = owned_by_steps(learn)
     for what, mine, theirs in ('models', models, state['models']), ('optimizers', opts, state['opts']):
-        if len(mine) != len(theirs): raise ValueError(
-            f'the state has {len(theirs)} {what}, and this learner {len(mine)}: nothing was changed')
-    why = [f'model does not fit: {found}' for m, s in zip(models, state['models']) if (found := model_differs(m, s))]
-    why += [f'optimizer does not fit: {found}' for o, s in zip(opts, state['opts'])
-            if (found := opt_differs(o, learn.model, s))]
-    if why: raise ValueError(f'the state of the {why[0]}; nothing was changed')
+        if len(mine) != len(theirs): return f'it has {len(theirs)} {what}, and this learner {len(mine)}'
+    why = [f'the state of the model does not fit: {found}'
+           for m, s in zip(models, state['models']) if (found := model_differs(m, s))]
+    why += [f'the state of the optimizer does not fit: {found}'
+            for o, s in zip(opts, state['opts']) if (found := opt_differs(o, learn.model, s))]
+    return why[0] if why else None
 
 @patch
 def load_state_dict(self: Learner,
     state: Mapping[str, Any],      # of `state_dict`
 ) -> None:
-    "Take over the state of a learner that is alike; `ValueError` if it does not fit, before anything is changed"
+    """Take over the state of a learner that is alike; `ValueError` if it does not fit, before anything is changed
+
+    Args:
+        state: of `state_dict`
+
+    Raises:
+        ValueError: {why}; nothing was changed
+    """
     if self.opt is None and state['opts']: self.create_opt()
-    _check_state(self, state)
+    if why := state_differs(self, state): raise ValueError(f'{why}; nothing was changed')
     owners, models, opts = owned_by_steps(self)
     for m, s in zip(models, state['models']): load_model_state(m, s)
     for o, s in zip(opts, state['opts']): load_opt_state(o, s)
@@ -194,14 +272,20 @@ def load_state_dict(self: Learner,
 
 # %% ../../nbs/callbacks/state.ipynb #13623512
 def described(learn: Learner) -> dict[str, str]:
-    "What the numbers of a fit depend on, in words; within the fit"
+    """What the numbers of a fit depend on, in words; within the fit
+
+    Args:
+        learn
+    """
     lrs = [[g[k] for k in ('lr', 'weight_decay') if k in g] for g in learn.opt.param_groups]
     params = [(name, tuple(p.shape), p.requires_grad) for name, p in bare_model(learn.model).named_parameters()]
-    trained = sum(1 for *_, on in params if on)
+    trained, n = sum(1 for *_, on in params if on), sum(math.prod(shape) for _, shape, _ in params)
     return dict(
-        model=f'{type(bare_model(learn.model)).__name__} with {len(params)} parameters, {trained} of them trained',
+        model=f'{type(bare_model(learn.model)).__name__} with {n:,} numbers in {len(params)} parameters, '
+              f'{trained} of them trained',
         loss=brief(learn.loss_func), optimizer=f'{type(learn.opt).__name__} with rate and weight decay {lrs}',
         data=' and '.join(map(_data_words, loaders_of(learn))), n_epoch=str(learn.n_epoch),
+        metrics=', '.join(m.name for m in learn.metrics) or 'none',
         schedule=', '.join(repr(cb) for cb in learn.cbs if _schedules(cb)) or 'none')
 
 def _data_words(dl: Any) -> str:
