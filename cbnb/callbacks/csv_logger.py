@@ -36,12 +36,7 @@ def _ends_line(file: Path) -> bool:
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #6ffe06eb
 class CSVLogger(Callback):
-    """Writes the table of epochs to a file, row by row
-
-    Args:
-        fname: the file, below the learner's `path`
-        append: continue the file that is there; False: a new one
-    """
+    "Writes the table of epochs to a file, row by row"
     order, run_in = 60, ('fit',)        # after the recorder, whose rows it writes
 
     def __init__(self,

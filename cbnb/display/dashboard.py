@@ -6,6 +6,7 @@
 __all__ = ['STYLE', 'LEGEND', 'status_html', 'small_curve', 'curve_html', 'Panel', 'rewind_button', 'Dashboard']
 
 # %% ../../nbs/display/dashboard.ipynb #72116d8f
+import atexit
 import html
 import math
 import time
@@ -94,13 +95,7 @@ def status_html(
     lr_scale: float = 1.,    # factor on the planned learning rate
     word: str = '',          # 'paused', for example
 ) -> str:
-    """Bars and numbers of the dashboard
-
-    Args:
-        at
-        lr_scale: factor on the planned learning rate
-        word: 'paused', for example
-    """
+    "Bars and numbers of the dashboard"
     left = f'{clock(at.left)} left' if at.left is not None else ''
     rate = f'{at.rate:,.0f} samples/s' if at.rate else ''
     of = f' of {at.n_batches}' if at.n_batches else ''
@@ -122,12 +117,7 @@ def curve_html(
     line: LiveCurve,
     valid: Sequence[tuple[int, float]] = (),    # (last step of the epoch, validation loss)
 ) -> str:
-    """The losses so far, with a grid and its labels
-
-    Args:
-        line
-        valid: (last step of the epoch, validation loss)
-    """
+    "The losses so far, with a grid and its labels"
     svg, (_, _, last), (ys, x, xs) = line.svg(valid), line.labels, line.ticks
     def labels(words: Sequence[str]) -> str: return ''.join(f'<i>{word}</i>' for word in words)
     size = f'--y:{100/max(len(ys) - 1, 1):.4g}%;--x:{100*x:.4g}%'
@@ -181,12 +171,7 @@ class Panel(_Parts):
         page: str,    # HTML
         *below: Any,  # widgets
     ) -> None:
-        """Close all controls, and show only this HTML and the widgets below it
-
-        Args:
-            page: HTML
-            *below: widgets
-        """
+        "Close all controls, and show only this HTML and the widgets below it"
         import ipywidgets as w
         old, self.box.children = self.box.children, (w.HTML(page), *below)
         for widget in (*self.controls.children, *old): _close(widget)
@@ -209,24 +194,19 @@ def _take_back(points: Any, point: Any, button: Any, said: Any) -> None:
 def rewind_button(
     points: Any,    # of the learner, `learn.runs`
 ) -> Any:           # a box of widgets; None if the last fit has no restore point
-    """A button that takes back the last fit
-
-    Args:
-        points: of the learner, `learn.runs`
-
-    Returns:
-        a box of widgets; None if the last fit has no restore point
-    """
+    "A button that takes back the last fit"
     import ipywidgets as w
     if not points or points[-1].restore is None: return None
     point, said = points[-1], w.HTML()
     button = w.Button(description='Take back', icon='undo', layout=w.Layout(width='9em'),
                       tooltip=f'{point.called}: back to the state before it, as learn.rewind() does')
     button.on_click(lambda _: _take_back(points, point, button, said))
-    box = w.HBox([button, said])
+    box = w.HBox([button, said, w.HTML(_NO_KERNEL)])
     box.layout.align_items = 'center'
     box.add_class('cbnb-rewind')
     return box
+
+_NO_KERNEL = '<style>.cbnb-rewind.jupyter-widgets-disconnected {display:none}</style>'
 
 # %% ../../nbs/display/dashboard.ipynb #fe27df37
 class _Says(NotebookDisplay):
@@ -347,11 +327,13 @@ class _Offers(_Follows):
         from IPython.display import display
         self._withdraw()
         if button is None: return
+        atexit.register(self._withdraw)           # else a page keeps a button without a kernel
         view = dict(version_major=2, version_minor=0, model_id=button.model_id)
         bundle = {'application/vnd.jupyter.widget-view+json': view, 'text/plain': ''}
         _offered.append((button, display(bundle, raw=True, display_id=True)))
 
-    def _withdraw(self) -> None:
+    @staticmethod
+    def _withdraw() -> None:
         "Remove the button of the fit before"
         while _offered:
             button, output = _offered.pop()
