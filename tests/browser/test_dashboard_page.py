@@ -281,3 +281,4 @@ def test_a_click_takes_the_last_fit_back(lab: Lab, kernel: str):
         page.tab.click(".jp-Dialog .jp-mod-accept")
         page.tab.locator(REWIND).wait_for(state="hidden")
         assert "done: 2 epochs" in page.text(2)
+        assert page.value("6*7") == 42  # the new kernel is there
