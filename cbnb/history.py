@@ -395,17 +395,18 @@ def _cell(name: str, value: Any) -> str:
 # %% ../nbs/08_history.ipynb #9aaaaf1e
 def _run_state(run: Run) -> dict[str, Any]:
     "A run as arrays and plain data"
-    names = ('number', 'metric_names', 'n_epoch', 'beta', 'status', 'start_epoch', 'epochs', 'values')
-    return {name: getattr(run, name) for name in names} | dict(
+    return {name: getattr(run, name) for name in _OF_RUN} | dict(
         raw=run.raw_losses, hypers={name: _numbers(values) for name, values in run.hypers.items()},
         named={name: (list(loss.steps), loss.series.read()) for name, loss in run.named.items()})
 
 def _numbers(values: Any) -> array: return values.read() if isinstance(values, ScalarBuffer) else values
 
+_OF_RUN = ('number', 'metric_names', 'n_epoch', 'beta', 'status', 'start_epoch', 'epochs', 'values')
+
+# %% ../nbs/08_history.ipynb #db816645
 def _fill_run(run: Run, state: Mapping[str, Any]) -> Run:
     "Make a run equal to one whose state was taken; its columns stay the same objects"
-    for name in ('number', 'metric_names', 'n_epoch', 'beta', 'status', 'start_epoch', 'epochs', 'values'):
-        setattr(run, name, copy.copy(state[name]))
+    for name in _OF_RUN: setattr(run, name, copy.copy(state[name]))
     run._raw.fill(state['raw'])
     for name, values in state['hypers'].items():
         mine = run.hypers.setdefault(name, array('d'))

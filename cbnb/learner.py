@@ -26,6 +26,7 @@ from torch import Tensor, nn
 # %% ../nbs/07_learner.ipynb #1b68a96b
 from .basics.arguments import as_count, as_positive, hinted
 from .basics.configured import brief
+from .basics.failures import note_batch, releases_batches
 from .basics.text import html_row, number, plural
 from .events import (
     BATCH_EVENTS, CancelBackwardException, CancelBatchException, CancelEpochException,
@@ -197,6 +198,7 @@ class Phases(Notes):
             if n is not None and i + 1 != n: self._say_miscounted(n, i + 1)
         except Exception as e:
             self._say_where(e, i if batch is not None else i + 1)
+            note_batch(e, batch)
             raise
 
 # %% ../nbs/07_learner.ipynb #19da294d
@@ -229,7 +231,7 @@ class LoopState(BatchViews):
     def _set_up_state(self) -> None:
         self.start_epoch, self.n_epoch, self.epoch, self.train_iter, self.pct_train = 0, 1, 0, 0, 0.
         self.purpose, self.valid_every, self.final_record = 'fit', 1, None
-        self.n_iter = self.iter = None
+        self.n_iter = self.iter = self._points = None      # `callbacks/rewind` has restore points
         self._in_batch = False     # whether `iter` tells where we are: from the first batch of a phase on
         self._forget_batch()
 
@@ -547,7 +549,7 @@ class Runs(EndsRuns):
         if outer is not None and purpose in ('fit', 'lr_find'):
             raise RuntimeError(f'this learner is already running ({self.where()}): '
                                f'it cannot start another {purpose} from a callback')
-        with interrupts_wait(), UndoStack() as undo:
+        with interrupts_wait(), releases_batches(), UndoStack() as undo:
             undo.callback(self._end_run, outer, state)
             self.undo = undo
             undo.enter_context(self.added_cbs(cbs))
@@ -725,8 +727,8 @@ class Fits(TakesBack, FitLevel):
         if resume: cbs = self._resuming(resume, cbs)     # of `callbacks/checkpoints`
         file = vars(self).pop('_loaded_from', None)
         if file and start_epoch: print(
-            f'going on from epoch {start_epoch} with {file}: random state and data order are not in the '
-            'file, so the numbers will differ slightly from those of a fit without a break')
+            f'going on from epoch {start_epoch} with {file}: random state and data order are not in the file, so '
+            'the numbers will differ slightly from those of a fit without a break. resume=True continues exactly')
         with self._run('fit', cbs):
             self.n_epoch, self.start_epoch, self.valid_every = n_epoch, start_epoch, valid_every
             self.epoch = start_epoch

@@ -360,7 +360,9 @@ class RecordsFits(RecordsEpochs, NoticesNan):
         if self.row is not None:                    # an error or an interrupt in mid-epoch
             self._train_values(whole=False)
             self._add_row(complete=False)
-        self.phases = []
+        self.phases, self.train_phase = [], None
+        if exc is not None and self.learn is not None:
+            for m in self.learn.metrics: m.reset()      # it may hold predictions
         if isinstance(exc, (KeyboardInterrupt, SystemExit)): run.status = 'interrupted'
         elif exc is not None: run.status = 'failed'
         else:

@@ -21,6 +21,7 @@ import cbnb
 from cbnb.basics.nested import find_bs, map_tensors
 from cbnb.callbacks.predictions import (
     OfOneRun,
+    SavedBatches,
     activation_of,
     decodes_of,
     forget_batches,
@@ -600,18 +601,18 @@ def test_saved_batches(tmp_path):
     assert torch.equal(kept[0], preds) and torch.equal(kept[1], targets)
     assert [f.name for f in sorted(p.iterdir())] == ["000000.pt", "000001.pt", "000002.pt"]
     saved, saved_targets = learn.get_preds(dl=OTHER, save_preds=p, save_targs=t, with_preds=False, with_targs=False)
-    for reader, whole in ((saved, preds), (saved_targets, targets), (cbnb.SavedBatches(str(p)), preds)):
+    for reader, whole in ((saved, preds), (saved_targets, targets), (SavedBatches(str(p)), preds)):
         assert len(reader) == 3 and torch.equal(reader.load(), whole) and torch.equal(reader[-1], whole[16:])
         assert all(torch.equal(a, b) for a, b in zip(reader, whole.split(8), strict=True))
     # fewer batches, again: what was there of the first run is gone, and nothing else
     (p / "notes.pt").write_text("mine")
     learn.get_preds(dl=OTHER[:1], save_preds=p, with_preds=False)
-    assert sorted(f.name for f in p.iterdir()) == ["000000.pt", "notes.pt"] and len(cbnb.SavedBatches(p)) == 1
+    assert sorted(f.name for f in p.iterdir()) == ["000000.pt", "notes.pt"] and len(SavedBatches(p)) == 1
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        cbnb.SavedBatches(tmp_path / "nowhere")
+        SavedBatches(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="no batches"):
-        cbnb.SavedBatches(tmp_path / "empty").load()
+        SavedBatches(tmp_path / "empty").load()
     with pytest.raises(ValueError, match="same folder"):
         learn.get_preds(save_preds=p, save_targs=str(p))
 
@@ -639,7 +640,7 @@ def test_what_is_saved_is_what_is_returned(tmp_path):
     batches = [(x, torch.zeros(6, dtype=torch.long))]
     learn = line_learner(dls=cbnb.DataLoaders(batches, batches, device="cpu"), model=nn.Linear(3, 3), loss_func=nn.CrossEntropyLoss())
     preds, _ = learn.get_preds(save_preds=tmp_path)
-    assert torch.allclose(preds.sum(1), torch.ones(6)) and torch.equal(cbnb.SavedBatches(tmp_path).load(), preds)
+    assert torch.allclose(preds.sum(1), torch.ones(6)) and torch.equal(SavedBatches(tmp_path).load(), preds)
 
 
 def test_files_hold_their_batch_only_and_run_no_code(tmp_path):
@@ -650,9 +651,9 @@ def test_files_hold_their_batch_only_and_run_no_code(tmp_path):
     assert len(read[0]) == 4 and read[1]["note"] == "kept" and read[2][1] is None
     save_batch(tmp_path, 1, argparse.Namespace(a=1))  # an object of a class needs trust
     with pytest.raises(pickle.UnpicklingError) as e:
-        cbnb.SavedBatches(tmp_path)[1]
+        SavedBatches(tmp_path)[1]
     assert "trust=True" in e.value.__notes__[0] and str(path.parent) in e.value.__notes__[0]
-    assert cbnb.SavedBatches(tmp_path, trust=True)[1].a == 1
+    assert SavedBatches(tmp_path, trust=True)[1].a == 1
 
 
 def test_memory_stays_flat(tmp_path):
@@ -727,7 +728,7 @@ def test_tensors_for_each_item_are_not_taken_for_columns(n, kind, tmp_path):
     learn = line_learner(loss_func=lambda pred, targs: pred.mean())
     _, targs = learn.get_preds(dl=dl, save_targs=tmp_path)
     assert [t.shape for t in targs] == [(i % 3 + 1, 4) for i in range(n)] and [t[0, 0] for t in targs] == list(range(n))
-    assert [t[0, 0] for t in cbnb.SavedBatches(tmp_path).load()] == list(range(n))
+    assert [t[0, 0] for t in SavedBatches(tmp_path).load()] == list(range(n))
 
 
 def test_a_loss_that_averages_in_spite_of_reduction():
@@ -902,7 +903,7 @@ def test_files_of_batches_are_in_the_order_of_their_numbers(tmp_path):
     for i in (1_000_000, 999_999, 2):
         assert save_batch(tmp_path / "deep", i, torch.tensor([i])).name == f"{i:06d}.pt"
     (tmp_path / "deep" / "00001.pt").write_text("mine")
-    saved = cbnb.SavedBatches(tmp_path / "deep")
+    saved = SavedBatches(tmp_path / "deep")
     assert [t.item() for t in saved] == [2, 999_999, 1_000_000] and len(saved) == 3 and saved.load().tolist() == [2, 999_999, 1_000_000]
     assert repr(saved) == f"SavedBatches({str(tmp_path / 'deep')!r}: 3 batches)"
     forget_batches(tmp_path / "deep"), forget_batches(tmp_path / "nowhere")
@@ -912,7 +913,7 @@ def test_files_of_batches_are_in_the_order_of_their_numbers(tmp_path):
 def test_batches_on_disk_are_joined_along_a_dimension(tmp_path):
     for i in range(2):
         save_batch(tmp_path, i, (torch.zeros(2, 3, requires_grad=True), {"a": (T12,)}))
-    one, other = cbnb.SavedBatches(tmp_path).load(1)
+    one, other = SavedBatches(tmp_path).load(1)
     assert one.shape == (2, 6) and not one.requires_grad and other["a"][0].tolist() == [1, 2, 1, 2]
 
 
@@ -1047,7 +1048,7 @@ def test_what_was_not_saved_is_not_read(tmp_path):
     assert len(preds) == 1 and targets is None and preds.trust is False and (preds.load() == 0).all()
     kept = cbnb.callbacks.predictions.GatherPredsCallback(save_preds=tmp_path / "p")
     line_learner().validate(cbs=kept)
-    assert isinstance(kept.all_tensors()[0], torch.Tensor) and len(cbnb.SavedBatches(tmp_path / "p")) == 1
+    assert isinstance(kept.all_tensors()[0], torch.Tensor) and len(SavedBatches(tmp_path / "p")) == 1
     high = cbnb.callbacks.predictions.GatherPredsCallback(save_preds=tmp_path / "h", with_preds=False, pickle_protocol=4)
     line_learner().validate(cbs=high)
     assert high.all_tensors()[0].trust is True

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ import torch
 
 import cbnb
 from cbnb.basics.plain import put_state, state_of
+from cbnb.callbacks.checkpoint_files import read_manifest
 from cbnb.callbacks.stopping import StopAfter
+from cbnb.dialects import mindspore
 from cbnb.display.front_end import display_as
 from cbnb.toy import line_learner, raises, wave_learner
 
@@ -121,3 +124,69 @@ def test_a_changed_fit_is_asked_about(tmp_path):
     line_learner(path=tmp_path).fit(2, resume=True)
     with raises(ValueError, "n_epoch was 2, and is 3"):
         line_learner(path=tmp_path).fit(3, resume=True)
+
+
+class FailAt(cbnb.Callback):
+    def __init__(self, at):
+        self.at = at
+
+    def before_batch(self):
+        if self.training and self.train_iter == self.at:
+            raise ArithmeticError
+
+
+def spore_learner(path, *more, **kwargs):
+    """With callbacks of MindSpore, two files of a network kept."""
+    config = mindspore.CheckpointConfig(save_checkpoint_steps=2, keep_checkpoint_max=2, **kwargs)
+    cbs = [
+        mindspore.ModelCheckpoint("K", path / "ckpt", config),
+        mindspore.LossMonitor(4),
+        mindspore.History(),
+        mindspore.EarlyStopping(patience=9),
+    ]
+    return wave_learner(n=5, path=path, cbs=[*cbs, *more])
+
+
+@pytest.mark.parametrize("at, every_steps", [(8, 3), (13, 4), (11, None), (7, 1)])
+def test_callbacks_of_mindspore_go_on_as_if_nothing_had_happened(tmp_path, capsys, at, every_steps):
+    """They handled the batch after the checkpoint had been made, and counted from zero afterwards."""
+    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    whole = spore_learner(tmp_path / "a")
+    whole.fit(4)
+    printed = [line for line in capsys.readouterr().out.splitlines() if "epoch:" in line]
+    broken = spore_learner(tmp_path / "b", FailAt(at), checkpoint := cbnb.Checkpoint(every_steps))
+    with pytest.raises(ArithmeticError):
+        broken.fit(4, resume=True)
+    done = read_manifest(checkpoint.saved()[-1])["step"]
+    capsys.readouterr()
+    resumed = spore_learner(tmp_path / "b", cbnb.Checkpoint(every_steps))
+    resumed.fit(4, resume=True)
+    again = [line for line in capsys.readouterr().out.splitlines() if "epoch:" in line]
+    assert again == printed[done // 4 :] and len(printed) == 5
+    assert sorted(p.name for p in (tmp_path / "b/ckpt").iterdir()) == ["K-4_3.ckpt", "K-4_5.ckpt"]
+    one, other = (next(cb for cb in learn.callbacks if isinstance(cb, mindspore.History)) for learn in (resumed, whole))
+    assert one.history == other.history and one.epoch == other.epoch
+    assert all(torch.equal(a, b) for a, b in zip(resumed.model.parameters(), whole.model.parameters(), strict=True))
+
+
+def test_new_settings_of_callbacks_of_mindspore_hold(tmp_path):
+    old, new = (line_learner(cbs=mindspore.EarlyStopping(patience=n)) for n in (3, 10))
+    old.fit(1)
+    new.load_state_dict(copy.deepcopy(old.state_dict()))
+    assert new.early_stopping.patience == 10 and new.early_stopping.best == old.early_stopping.best
+
+
+def test_files_of_mindspore_that_are_written_in_a_thread(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    for name, in_thread in dict(a=False, b=True).items():
+        spore_learner(tmp_path / name, async_save=in_thread).fit(2)
+    for file in ("K-2_3.ckpt", "K-2_5.ckpt"):
+        one, other = (mindspore.load_checkpoint(tmp_path / name / "ckpt" / file) for name in "ab")
+        assert one.keys() == other.keys() and all(one[k].equal(other[k]) for k in one)
+    assert len(list((tmp_path / "b/ckpt").iterdir())) == 2 and threading.active_count() == 1
+
+
+def test_an_error_in_the_thread_ends_the_fit(tmp_path):
+    (tmp_path / "ckpt").write_bytes(b"")
+    with pytest.raises(OSError):
+        spore_learner(tmp_path, async_save=True).fit(1)

@@ -15,7 +15,6 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import cbnb.all as cbnb
-import training
 from cbnb.basics.random_state import rng_state
 from cbnb.callbacks import rewind
 from cbnb.callbacks.rewind import RestorePoint, RestorePoints, point_size
@@ -183,12 +182,24 @@ def groups(model):
     return [list(model[0].parameters()), [p for m in model[1:] for p in m.parameters()]]
 
 
+def net():
+    return nn.Sequential(nn.Linear(20, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 4))
+
+
+def data():
+    torch.manual_seed(1)
+    x = torch.randn(400, 20)
+    y = (x[:, :4] + 0.5 * torch.randn(400, 4)).argmax(1)
+    train = DataLoader(TensorDataset(x[:320], y[:320]), batch_size=16, shuffle=True)
+    return cbnb.DataLoaders(train, DataLoader(TensorDataset(x[320:], y[320:]), batch_size=40), device="cpu")
+
+
 def learner(path, **kwargs):
     """Dropout, batch norm, shuffling, accumulation, MixUp, trackers, two parameter groups."""
     torch.manual_seed(0)
     cbs = [cbnb.GradientAccumulation(3), cbnb.MixUp(0.4), cbnb.EarlyStopping(patience=9), cbnb.SaveModel(with_opt=True)]
     settings = dict(path=path, cbs=cbs, metrics=cbnb.accuracy, splitter=groups) | kwargs
-    return cbnb.Learner(training.data(0), training.net(), nn.CrossEntropyLoss(), **settings)
+    return cbnb.Learner(data(), net(), nn.CrossEntropyLoss(), **settings)
 
 
 def try_fit(learn, deed):

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 import cbnb
-from cbnb.callbacks.predictions import forget_batches, save_batch
+from cbnb.callbacks.predictions import SavedBatches, forget_batches, save_batch
 from cbnb.callbacks.saving import write_whole
 from cbnb.dialects import mindspore as ms
 from helpers import Line, ab, exact, line_batches, line_learner, same_bits
@@ -463,7 +463,7 @@ def test_damage_is_found_before_loading_in_all_readers(tmp_path):
     content[content.find(torch.ones(50).numpy().tobytes()) + 3] ^= 64
     batch.write_bytes(content)
     with pytest.raises(ValueError, match="000000.pt is damaged"):
-        cbnb.SavedBatches(tmp_path).load()
+        SavedBatches(tmp_path).load()
 
 
 def test_files_of_old_torch_are_read(tmp_path):

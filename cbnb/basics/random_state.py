@@ -6,21 +6,54 @@
 __all__ = ['rng_state', 'set_rng_state', 'save_rng']
 
 # %% ../../nbs/basics/random_state.ipynb #97d661f2
+import contextlib
 import random
 import sys
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 # %% ../../nbs/basics/random_state.ipynb #f794835e
 import torch
+from torch.utils.data import DataLoader
+
+# %% ../../nbs/basics/random_state.ipynb #a177ceb1
+from .plain import generator_state, set_generator_state
 
 # %% ../../nbs/basics/random_state.ipynb #55f77148
+def _holders(dl: Any) -> list[Any]:
+    "A loader and its samplers"
+    sampler, batch_sampler = getattr(dl, 'sampler', None), getattr(dl, 'batch_sampler', None)
+    return [dl, sampler, batch_sampler, getattr(batch_sampler, 'sampler', None)]
+
 def _generators(dl: Any) -> Iterator[torch.Generator]:
     "The generators of a loader and its samplers, each once"
-    sampler, batch_sampler = getattr(dl, 'sampler', None), getattr(dl, 'batch_sampler', None)
-    holders = [dl, sampler, batch_sampler, getattr(batch_sampler, 'sampler', None)]
-    found = [getattr(holder, 'generator', None) for holder in holders]
+    found = [getattr(holder, 'generator', None) for holder in _holders(dl)]
     yield from {id(g): g for g in found if isinstance(g, torch.Generator)}.values()
+
+# %% ../../nbs/basics/random_state.ipynb #9db8c17b
+def _own(dl: Any) -> list[Any]:
+    "The samplers of a loader that are no classes of torch; or the loader, if that is none"
+    ours = ('torch', 'cbnb', 'builtins')
+    return [h for h in _holders(dl) if hasattr(h, '__dict__') and not isinstance(h, DataLoader)
+            and type(h).__module__.partition('.')[0] not in ours]
+
+# %% ../../nbs/basics/random_state.ipynb #8040218c
+def _memory(holder: Any) -> dict[str, Any]:
+    found = {}
+    for name, value in vars(holder).items():
+        if type(value) in (int, float): found[name] = value
+        elif type(value) is list and value and type(value[0]) is int:
+            with contextlib.suppress(TypeError, OverflowError): found[name] = array('q', value)
+        elif (drawn := generator_state(value)) is not None: found[name] = drawn
+    return found
+
+def _put_memory(holder: Any, memory: Mapping[str, Any]) -> None:
+    for name, value in memory.items():
+        mine = vars(holder).get(name)
+        if type(mine) is list: mine[:] = value
+        elif generator_state(mine) is not None: set_generator_state(mine, value)
+        else: vars(holder)[name] = value
 
 # %% ../../nbs/basics/random_state.ipynb #8bc3af70
 def rng_state(
@@ -30,7 +63,8 @@ def rng_state(
     numpy, state = sys.modules.get('numpy'), dict(python=random.getstate(), torch=torch.get_rng_state())
     if numpy: state['numpy'] = numpy.random.get_state()
     if torch.cuda.is_available() and torch.cuda.is_initialized(): state['cuda'] = torch.cuda.get_rng_state_all()
-    return state | dict(loaders=[[g.get_state() for g in _generators(dl)] for dl in loaders])
+    return state | dict(loaders=[dict(
+        generators=[g.get_state() for g in _generators(dl)], own=[_memory(h) for h in _own(dl)]) for dl in loaders])
 
 def set_rng_state(
     state: Mapping[str, Any],      # of `rng_state`
@@ -41,8 +75,9 @@ def set_rng_state(
     torch.set_rng_state(state['torch'])
     if 'numpy' in state and (numpy := sys.modules.get('numpy')): numpy.random.set_state(state['numpy'])
     if 'cuda' in state and torch.cuda.is_available(): torch.cuda.set_rng_state_all(state['cuda'])
-    for dl, states in zip(loaders, state['loaders']):
-        for g, own in zip(_generators(dl), states): g.set_state(own)
+    for dl, saved in zip(loaders, state['loaders']):
+        for g, own in zip(_generators(dl), saved['generators']): g.set_state(own)
+        for holder, memory in zip(_own(dl), saved['own']): _put_memory(holder, memory)
 
 # %% ../../nbs/basics/random_state.ipynb #9f6b4989
 def save_rng(

@@ -131,8 +131,8 @@ def write_encoded(
 
 # %% ../../nbs/callbacks/checkpoint_files.ipynb #d0cb7c80
 def _compact(t: Tensor) -> Tensor:
-    "On the CPU, and without the rest of the memory that a view belongs to"
-    t = t.detach().cpu()
+    "On the CPU, of no subclass, and without the rest of the memory that a view belongs to"
+    t = t.detach().cpu().as_subclass(Tensor)
     return t if t.untyped_storage().nbytes() <= 2*t.nbytes else t.clone()
 
 def _sync(folder: Path) -> None:

@@ -102,7 +102,7 @@ class _Writer:
 # %% ../../nbs/callbacks/checkpoints.ipynb #2554529e
 class _Saves(Callback):
     "Writes checkpoints when they are due"
-    order, run_valid, run_in = 100, False, ('fit',)
+    order, run_valid, run_in = math.inf, False, ('fit',)     # what comes after it is not in its files
     path: Path | None
     due: Due
     keep: int
@@ -313,6 +313,7 @@ class _Resumes(_Finds):
     def _load(self, state: dict[str, Any], differs: set[str]) -> None:
         learn = self.learn
         keep_rates = save_hypers(learn.opt)
+        if 'data' in differs: state = state | dict(rng=state['rng'] | dict(loaders=[]))
         learn.load_state_dict(state)
         if 'optimizer' in differs: keep_rates()
         learn.epoch, self.run_id = state['epoch'], state['run_id']

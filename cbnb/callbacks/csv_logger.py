@@ -8,6 +8,7 @@ __all__ = ['CSVLogger']
 # %% ../../nbs/callbacks/csv_logger.ipynb #bf1f532f
 import csv
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ class CSVLogger(Callback):
             'CSVLogger writes what the Recorder records, and this learner has none: cbs=Recorder()')
         goes_on = self.append or self.learn.start_epoch > 0
         self.begun = goes_on and self.file.exists() and self.file.stat().st_size > 0
+        self.size = self.file.stat().st_size if self.begun else 0       # of the rows that are there
         if not self.begun or (there := _columns(self.file)) == self.learn.recorder.metric_names: return
         raise ValueError(
             f'{self.file} has the columns {", ".join(there)}, and this fit '
@@ -64,7 +66,13 @@ class CSVLogger(Callback):
         recorder = self.learn.recorder
         rows = [recorder.log] if self.begun else [recorder.metric_names, recorder.log]
         _append(self.file, rows, new=not self.begun)
-        self.begun = True
+        self.begun, self.size = True, self.file.stat().st_size
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        "Go on after the row that was the last; rows that a killed fit has written since are written again"
+        super().load_state_dict(state)
+        if not self.begun or not self.file.exists(): self.begun = False
+        elif self.size < self.file.stat().st_size: os.truncate(self.file, self.size)
 
     def read_log(self) -> Any:
         "The file as a pandas DataFrame"

@@ -67,6 +67,7 @@ class Mix(_MixesLoss):
 
     def before_fit(self):
         self.drawn = []                        # so that the rest depends on the seed alone
+        self.learn.undo.set(self, 'partners', ())
         _check_mix(self)
 
     def before_batch(self):

@@ -124,7 +124,8 @@ def callback_states(learn: Learner) -> list[dict[str, Any]]:
         theirs = wrapped(cb)
         state = dict(cb=_key(cb), made=repr(cb), state=cb.state_dict())
         if theirs is not cb and hasattr(theirs, '__dict__'):
-            state['wraps'] = state_of(theirs, [learn, *vars(learn).values()])
+            not_theirs = [learn, *vars(learn).values(), *learn.cbs]
+            state['wraps'] = state_of(theirs, not_theirs, getattr(theirs, 'no_state', ()))
         found.append(state)
     return found
 

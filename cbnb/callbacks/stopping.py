@@ -130,6 +130,7 @@ class RunningAverages:
 class _WatchesForNaN(Callback):
     "Calls `_found` with what is not finite in this batch"
     order, run_in = -9, ('fit', 'validate', 'preds')
+    no_state = ('averages', 'warned_in')       # of this run
     check_grads: bool
     averages: RunningAverages | None
 

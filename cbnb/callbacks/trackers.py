@@ -309,8 +309,9 @@ class RateFactor(_Factor):
             try: kind.step(self, *args, **kwargs)
             finally:
                 if at_work: rates.on()
-        scheduler.__class__ = type(kind.__name__, (kind,), dict(step=step))    # what it holds, and
-        return functools.partial(setattr, scheduler, '__class__', kind)        # saves, is as before
+        scheduler.__class__ = type(    # what it holds, and saves, is as before
+            kind.__name__, (kind,), dict(step=step, sees_planned=True))
+        return functools.partial(setattr, scheduler, '__class__', kind)
 
 # %% ../../nbs/callbacks/trackers.ipynb #a9631f15
 class _Reduces(Tracker):
@@ -326,12 +327,14 @@ class _Reduces(Tracker):
         print(f'after epoch {self.learn.epoch}: no better {self.monitor}, learning rate now {now}')
 
     def _reduce_schedule(self) -> str:
-        rates = self._rates
-        if rates.by == 1:
-            for scheduler in {id(s): s for cb in self.learn.cbs for s in _of_torch(cb)}.values():
-                self.learn.undo.callback(rates.hide_from(scheduler))
-        rates.by /= self.factor
-        return f'its schedule times {rates.by:g}'
+        self._hide_schedulers()
+        self._rates.by /= self.factor
+        return f'its schedule times {self._rates.by:g}'
+
+    def _hide_schedulers(self) -> None:
+        for scheduler in {id(s): s for cb in self.learn.cbs for s in _of_torch(cb)}.values():
+            if not hasattr(type(scheduler), 'sees_planned'):
+                self.learn.undo.callback(self._rates.hide_from(scheduler))
 
     def _reduce_rate(self) -> str | None:
         groups = self.learn.opt.param_groups
@@ -394,3 +397,7 @@ class ReduceLROnPlateau(_Reduces):
         self._check_kept()
         super().after_epoch()
         if self.wait >= self.patience and self.current() is not None: self._reduce()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self._rates is not None and self._rates.by != 1: self._hide_schedulers()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #8d722565
 import copy
 import math
+import threading
 import time
 from collections.abc import Callable as Function
 from pathlib import Path
@@ -65,6 +66,7 @@ class _WatchesLoss(StepInEpoch):
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #30629958
 class LossMonitor(_WatchesLoss):
     "Prints the loss, and ends the training before a loss that is not finite is learnt from"
+    no_state = ('per_print_times',)
     def __init__(self,
         per_print_times: int = 1,    # print each so many steps; 0: never, but look at each loss
     ): self.per_print_times, self._last = as_count(per_print_times, 'per_print_times', 0), 0
@@ -103,6 +105,7 @@ class Timer:
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #e788ef01
 class TimeMonitor(Callback):
     "Prints how long an epoch and its steps took"
+    no_state = 'data_size', 'data_time', 'train', 'eval'     # a clock belongs to its process
     def __init__(self,
         data_size: int | None = None,    # steps in an epoch; the real number is counted instead
         data_time: bool = False,         # also show the mean time that a step waited for its batch
@@ -133,8 +136,8 @@ class TimeMonitor(Callback):
 def save_checkpoint(
     save_obj: Any,                 # a network, a dict of tensors, or a list of `{'name', 'data'}`
     ckpt_file_name: str | Path,    # `.ckpt` is added
-    integrated_save: bool = True,  # this and `async_save` make no difference here
-    async_save: bool = False,
+    integrated_save: bool = True,  # this and `async_save` make no difference: the file is
+    async_save: bool = False,      # complete when this returns
     append_dict: dict[str, Any] | None = None,    # numbers and tensors to save along
 ) -> None:
     "Write a checkpoint file"
@@ -221,15 +224,15 @@ class CheckpointConfig:
         save_checkpoint_seconds: int | None = None,   # or when so many seconds have passed
         keep_checkpoint_max: int | None = None,       # the last so many; 0: one; None: 5
         keep_checkpoint_per_n_minutes: int | None = None,   # or, in place of `max`, one for each
-        integrated_save: bool = True,           # this and `async_save` make no difference here
-        async_save: bool = False,
+        integrated_save: bool = True,           # makes no difference here
+        async_save: bool = False,               # write in a thread, from a copy of the network
         saved_network: nn.Module | None = None,       # save this one; None: the one that is trained
         append_info: list[str | dict] | None = None,  # 'epoch_num', 'step_num', dicts of numbers
         enc_key: None = None,                   # files cannot be encrypted
         enc_mode: str = 'AES-GCM',
         exception_save: bool = False,           # save when an exception ends the training, too
-        crc_check: bool = False,                # this and `remove_redundancy` make no difference
-        remove_redundancy: bool = False,
+        crc_check: bool = False,                # no difference: files have checksums, which are always checked
+        remove_redundancy: bool = False,        # makes no difference
         format: str = 'ckpt',                   # the only one
     ):
         if enc_key is not None:
@@ -241,7 +244,7 @@ class CheckpointConfig:
         self.keep_checkpoint_max, self.keep_checkpoint_per_n_minutes = one_of(
             5, least=1, keep_checkpoint_max=keep_checkpoint_max,
             keep_checkpoint_per_n_minutes=keep_checkpoint_per_n_minutes)
-        self.saved_network, self.exception_save = saved_network, exception_save
+        self.saved_network, self.exception_save, self.async_save = saved_network, exception_save, async_save
         self.append_info = checked_info(append_info)
 
     def get_checkpoint_policy(self) -> dict[str, Any]:
@@ -273,8 +276,37 @@ class _KeepsFiles(StepInEpoch):
         for old, _ in gone: old.unlink(missing_ok=True)
         self._files = [*(f for f in files if f not in gone), (path, now)]
 
+# %% ../../nbs/dialects/mindspore_callbacks.ipynb #66e6024b
+class _Writes(_KeepsFiles):
+    "Writes a file now, or in a thread"
+    _thread: threading.Thread | None = None
+    _error: Exception | None = None
+
+    def _write(self, net: nn.Module, path: Path, along: dict[str, Any], keep: bool) -> None:
+        self._wait()
+        if not self.config.async_save: return self._save(net, path, along, keep)
+        copied = {name: v.detach().to('cpu', copy=True) if isinstance(v, Tensor) else copy.deepcopy(v)
+                  for name, v in {**net.state_dict(), **along}.items()}
+        self._thread = threading.Thread(target=self._try, args=(copied, path, {}, keep))
+        self._thread.start()
+
+    def _save(self, net: Any, path: Path, along: dict[str, Any], keep: bool) -> None:
+        save_checkpoint(net, path, append_dict=along)
+        if not keep: self._keep(path)
+
+    def _try(self, *args: Any) -> None:
+        try: self._save(*args)
+        except Exception as e: self._error = e
+
+    def _wait(self) -> None:
+        "Until the last file is written; its error is raised"
+        thread, self._thread = self._thread, None
+        if thread is not None: thread.join()
+        error, self._error = self._error, None
+        if error is not None: raise error
+
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #fb47b1f4
-class _Files(_KeepsFiles):
+class _Files(_Writes):
     "Writes checkpoint files"
     def save(self,
         p: Params,            # of the current step
@@ -290,15 +322,15 @@ class _Files(_KeepsFiles):
             if isinstance(entry, dict): along |= entry
             else: along[entry] = p.cur_epoch_num if entry == 'epoch_num' else p.cur_step_num
         net = p.train_network if config.saved_network is None else config.saved_network
-        save_checkpoint(net, path, append_dict=along)
+        self._write(net, path, along, keep=bool(ending))
         self._step, self._time = p.cur_step_num, time.monotonic()
         p.latest_ckpt_file, p.last_save_ckpt_step = str(path), p.cur_step_num
-        if not ending: self._keep(path)
         return path
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #9f323af8
 class _Named(_Files):
     "Where checkpoint files go, and their names"
+    no_state = 'config', 'directory', '_time', '_thread', '_error'     # a clock belongs to its process
     def __init__(self,
         prefix: str | Function[[Params], str] = 'CKP',     # of the names, or gives the whole stem
         directory: str | Path | Function[[Params], str] | None = None,   # None: where we are now
@@ -354,8 +386,9 @@ class ModelCheckpoint(_Named):
 
     def __exit__(self, *err: Any) -> None:
         p, self._params = self._params, None
-        if p is None or not self.config.exception_save: return
-        if err[0] is not None and p.cur_step_num: self.save(p, '_breakpoint')
+        if p is None: return
+        if err[0] is not None and self.config.exception_save and p.cur_step_num: self.save(p, '_breakpoint')
+        self._wait()
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #7695fa87
 class LearningRateScheduler(Callback):
@@ -391,6 +424,7 @@ def monitored(
 class _Patience(Callback):
     "What is better, and how long to wait for it"
     eval_in_fit = False
+    no_state = 'monitor', 'min_delta', 'patience', 'verbose', 'sign', 'baseline', 'restore_best_weights'
     def __init__(self,
         monitor: str = 'eval_loss',   # or a metric; or 'loss', of the epoch's last training batch
         min_delta: float = 0.,        # what is less than this is no improvement

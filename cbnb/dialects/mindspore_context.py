@@ -13,6 +13,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable as Function, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #50ad0f3f
@@ -23,6 +24,7 @@ from torch import Tensor
 from ..events import CancelFitException, CancelTrainException, CancelValidException
 from ..basics.notices import user_level
 from ..basics.nested import map_tensors
+from ..basics.plain import Held, state_of
 from ..basics.loaders import n_batches
 from .detect import Adapter
 from ..learner import Learner
@@ -304,6 +306,7 @@ class _State:
         static = dict(network=learn.model, dataset_sink_mode=False)
         if self.training: static = train_params(learn)
         self.params = Params(static, list_callback=[m.wraps for m in members])
+        self.fixed = {*self.params, *_PASSING} - {'cur_step_num', 'last_save_ckpt_step', 'latest_ckpt_file'}
         self.context = RunContext(self.params)
         self.listeners = {}
 
@@ -505,8 +508,28 @@ class _HasSession(Adapter):
             if not (training and asked): return False
         return super().wants(event_name, training, purpose)
 
+# %% ../../nbs/dialects/mindspore_context.ipynb #c44789cd
+class _Stores(_HasSession):
+    "What a checkpoint stores of a session"
+    def state_dict(self) -> dict[str, Any]:
+        "The step, and what is plain data in the context; nothing outside of a fit"
+        session = self.session
+        if session is None or not session.training: return {}
+        found = state_of(SimpleNamespace(**session.params), (), session.fixed)
+        return dict(step=session.step, params={k: v for k, v in found.items() if not isinstance(v, Held)})
+
+    def load_state_dict(self,
+        state: dict[str, Any],    # of `state_dict`
+    ) -> None:
+        "Put both into the session of the running fit"
+        if not (state and self.session): return
+        self.session.step = state['step']
+        self.session.params.update(state['params'])
+
+_PASSING = 'net_outputs', 'eval_dataset_element', 'valid_dataset'      # of one batch, or of one evaluation
+
 # %% ../../nbs/dialects/mindspore_context.ipynb #00efb764
-class _Trains(_HasSession):
+class _Trains(_Stores):
     "Events of a training"
     def before_fit(self) -> None:
         "A session for a fit"

@@ -476,6 +476,9 @@ class ProgressCallback(_Ends):
     order, run_in = 60, PURPOSES
     place: Callable[[Any], None] | None = None    # puts a widget somewhere; None: below the cell
 
+    def state_dict(self) -> dict[str, Any]: return {}       # a resumed fit has a display of its own
+    def load_state_dict(self, state: dict[str, Any]) -> None: pass
+
     def before_fit(self):
         learn, self.begun = self.learn, time.perf_counter()
         self.cancelled, self.last, self.counted = '', (self.begun, 0), {}
