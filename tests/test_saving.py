@@ -802,11 +802,11 @@ def test_a_killed_save_leaves_a_draft_until_the_next_save(tmp_path):
         learn.save('a')
         """
     assert in_a_process(code, tmp_path).returncode == -signal.SIGKILL
-    [draft] = files(tmp_path)
-    assert draft.startswith("models/.a.pth.")
+    [lock, draft] = files(tmp_path)
+    assert draft.startswith("models/.a.pth.") and lock == str(Path(draft).with_name(".lock"))
     learn = line_learner(path=tmp_path)
     learn.save("b"), learn.save("a.pth.x")  # other names
-    assert len(files(tmp_path)) == 3
+    assert len(files(tmp_path)) == 4
     learn.save("a")
     assert files(tmp_path) == ["models/a.pth", "models/a.pth.x.pth", "models/b.pth"]
 

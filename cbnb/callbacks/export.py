@@ -5,12 +5,11 @@
 # %% auto #0
 __all__ = ['FORMAT', 'import_path', 'at_path', 'as_recipe', 'Missing', 'load_learner']
 
-# %% ../../nbs/callbacks/export.ipynb #9e4a114a
+# %% ../../nbs/callbacks/export.ipynb #2ae3de1c
 import importlib
 import inspect
 import sys
 import warnings
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn.modules.loss import _Loss
 
-# %% ../../nbs/callbacks/export.ipynb #b7a5eb2c
+# %% ../../nbs/callbacks/export.ipynb #318d5359
 from ..basics.configured import brief
 from ..basics.notices import user_level
 from ..basics.patch import patch
@@ -34,7 +33,7 @@ from ..events import event
 from ..learner import Learner
 from ..metrics import Metric
 from ..optim import one_group
-from ..recorder import Recorder, fresh
+from ..recorder import fresh
 from ..step import Step
 from ..undo import UndoStack, interrupts_wait
 
