@@ -430,7 +430,7 @@ def test_no_damage_goes_unnoticed(tmp_path):
     whole, before = file.read_bytes(), weights(learn.model)
     learn.fit(1)
     after, rand = weights(learn.model), random.Random(0)
-    damaged = [b"", b"hello", "a text file\n".encode() * 99, whole[:900], whole[:-1], whole[:50] + whole[60:]]
+    damaged = [b"", b"hello", b"a text file\n" * 99, whole[:900], whole[:-1], whole[:50] + whole[60:]]
     damaged += [whole[: len(whole) * i // 20] for i in range(20)]
     at = whole.find(before["0.weight"].numpy().tobytes())
     flips = [at + 3, *(rand.randrange(len(whole)) for _ in range(199))]

@@ -58,7 +58,7 @@ def read_manifest(
             wrote it
     """
     file = Path(path)/'manifest.json'
-    if not file.exists(): raise _damaged(path, 'it has no manifest.json')
+    if not file.is_file(): raise _damaged(path, 'it has no manifest.json')
     try: content = json.loads(data := file.read_bytes())['content']
     except (ValueError, KeyError, TypeError) as e: raise _damaged(path, 'manifest.json is not readable') from e
     if _canonical(content) != data: raise _damaged(path, 'the checksum of manifest.json is wrong')

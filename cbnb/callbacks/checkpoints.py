@@ -29,7 +29,7 @@ from ..basics.loaders import n_batches
 from ..basics.notices import user_level
 from ..basics.patch import patch
 from ..basics.plain import to_json
-from ..basics.position import batches_from, has_workers, start_workers
+from ..basics.position import batches_from, draws, has_workers, start_workers
 from ..basics.random_state import rng_state, set_rng_state
 from ..callback import Callback
 from .checkpoint_files import (
@@ -296,11 +296,17 @@ class _Finds(_EndsWell):
         "The newest checkpoint that can be read, and its state; a warning for each that cannot"
         candidates = self._candidates(path)
         for found in reversed(candidates):
-            try: return found, read_checkpoint(found)
+            try: return found, _state_in(found)
             except (ValueError, OSError) as e:
                 if candidates == [path]: raise
                 warnings.warn(f'passed over: {e}', stacklevel=user_level())
         return None
+
+def _state_in(path: Path) -> dict[str, Any]:
+    "The state of a fit; `ValueError` if it is another"
+    state = read_checkpoint(path)
+    if isinstance(state, dict) and {'models', 'callbacks', 'rng', 'run_id', 'batch'} <= state.keys(): return state
+    raise ValueError(f'{path} was not written by a fit, or by another version of cbnb')
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #3b7d9476
 def _check_alike(path: Path, was: dict[str, str], now: dict[str, str], allow: set[str]) -> set[str]:
@@ -377,6 +383,13 @@ class _Resumes(_Finds):
         return batches
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #1f3fd7c6
+def _warn_of_workers(dl: Any) -> None:
+    "Their random state is in no checkpoint"
+    if getattr(dl, 'persistent_workers', False) and draws(dl): warnings.warn(
+        'the items of the training loader draw random numbers in workers that stay from epoch to epoch: a fit '
+        'resumed after its first epoch will draw others. With persistent_workers=False it will be exact',
+        stacklevel=user_level())
+
 class Checkpoint(_Resumes):
     """Saves the whole state of a fit while it runs, so that it can be continued exactly
 
@@ -417,6 +430,7 @@ class Checkpoint(_Resumes):
         self.folder.mkdir(parents=True, exist_ok=True)
         learn.undo.callback(self.writer.wait)
         self._listen()
+        _warn_of_workers(learn.dls.train)
         resume, self.resume = self.resume, False
         if resume is not False: self._go_on(as_resume(resume))
 
