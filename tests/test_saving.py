@@ -430,9 +430,10 @@ def test_no_damage_goes_unnoticed(tmp_path):
     whole, before = file.read_bytes(), weights(learn.model)
     learn.fit(1)
     after, rand = weights(learn.model), random.Random(0)
-    damaged = [b"", b"hello", whole[:900], whole[:-1], whole[:50] + whole[60:]]
+    damaged = [b"", b"hello", b"a text file\n" * 99, whole[:900], whole[:-1], whole[:50] + whole[60:]]
+    damaged += [whole[: len(whole) * i // 20] for i in range(20)]
     at = whole.find(before["0.weight"].numpy().tobytes())
-    flips = [at + 3, *(rand.randrange(len(whole)) for _ in range(150))]
+    flips = [at + 3, *(rand.randrange(len(whole)) for _ in range(199))]
     damaged += [whole[:i] + bytes([whole[i] ^ 1 << rand.randrange(8)]) + whole[i + 1 :] for i in flips]
     refused = 0
     for content in damaged:
@@ -802,11 +803,11 @@ def test_a_killed_save_leaves_a_draft_until_the_next_save(tmp_path):
         learn.save('a')
         """
     assert in_a_process(code, tmp_path).returncode == -signal.SIGKILL
-    [draft] = files(tmp_path)
-    assert draft.startswith("models/.a.pth.")
+    [lock, draft] = files(tmp_path)
+    assert draft.startswith("models/.a.pth.") and lock == str(Path(draft).with_name(".lock"))
     learn = line_learner(path=tmp_path)
     learn.save("b"), learn.save("a.pth.x")  # other names
-    assert len(files(tmp_path)) == 3
+    assert len(files(tmp_path)) == 4
     learn.save("a")
     assert files(tmp_path) == ["models/a.pth", "models/a.pth.x.pth", "models/b.pth"]
 

@@ -44,22 +44,23 @@ def as_loadable(
     Args:
         value: nested as you like
         name: what to call it in the error
-
-    Raises:
-        TypeError: {name} is {value}, a {kind.__module__}.{kind.__qualname__}. Learner.load reads only
-            tensors, numbers, texts and containers of these, so nothing was written: turn it into one of
-            them (a module does so in its get_extra_state)
     """
     kind, numpy = type(value), sys.modules.get('numpy')
     if kind in _PLAIN: return value
-    if kind in (list, tuple):
-        return kind(as_loadable(v, f'{name}[{i}]') for i, v in enumerate(value))
-    if kind in (dict, OrderedDict):
-        new = kind((as_loadable(k, f'a key of {name}'), as_loadable(v, f'{name}[{k!r}]'))
-                   for k, v in value.items())
-        if kind is OrderedDict: vars(new).update(vars(value))      # the versions of the modules
-        return new
+    if kind in (list, tuple): return kind(as_loadable(v, f'{name}[{i}]') for i, v in enumerate(value))
+    if kind in (dict, OrderedDict): return _loadable_dict(value, name)
     if numpy and isinstance(value, (numpy.number, numpy.bool_)): value = value.item()
+    _check_loadable(value, name)
+    return value
+
+def _loadable_dict(value: dict, name: str) -> dict:
+    new = type(value)((as_loadable(k, f'a key of {name}'), as_loadable(v, f'{name}[{k!r}]')) for k, v in value.items())
+    if type(value) is OrderedDict: vars(new).update(vars(value))      # the versions of the modules
+    return new
+
+# %% ../../nbs/callbacks/saving.ipynb #439ec79c
+def _check_loadable(value: Any, name: str) -> None:
+    kind = type(value)
     try:
         torch.save(value, file := io.BytesIO())
         file.seek(0)
@@ -68,9 +69,20 @@ def as_loadable(
         f'{name} is {value!r:.80}, a {kind.__module__}.{kind.__qualname__}. Learner.load reads '
         'only tensors, numbers, texts and containers of these, so nothing was written: turn it '
         'into one of them (a module does so in its get_extra_state)') from e
-    return value
 
 # %% ../../nbs/callbacks/saving.ipynb #b8e66e52
+def _wrong_entry(path: str | Path) -> str | None:
+    "What is wrong with an archive; None if nothing is"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            if not any(e.filename.endswith('data.pkl') for e in entries): return 'it has no data.pkl'
+            if not any(e.CRC for e in entries): return None      # torch was told to write no sums
+            bad = archive.testzip()
+    except Exception as e: return str(e)      # damaged archives raise almost anything
+    return bad and f'the checksum of {bad} is wrong'
+
+# %% ../../nbs/callbacks/saving.ipynb #c37de916
 def read_file(
     path: str | Path,
     map_location: Any = 'cpu',        # as for torch.load
@@ -94,25 +106,16 @@ def read_file(
     try: return torch.load(path, map_location=map_location, weights_only=not trust)
     except Exception as e:
         if not is_zip or 'PytorchStreamReader' in str(e): raise ValueError(damaged) from e
-        if not isinstance(e, pickle.UnpicklingError):
-            e.add_note(f'while reading {path}')
-            raise
-        found = re.search(r'GLOBAL (\S+)', str(e))
-        raise pickle.UnpicklingError(
-            f'{path} holds {found[1] if found else "something"}, which is no tensor or plain value, '
-            'and loading it could run any code: so nothing was loaded. If you trust whoever wrote '
-            f'it: torch.load({str(path)!r}, weights_only=False)') from e
+        if isinstance(e, pickle.UnpicklingError): raise _needs_trust(path, e) from e
+        e.add_note(f'while reading {path}')
+        raise
 
-def _wrong_entry(path: str | Path) -> str | None:
-    "What is wrong with an archive; None if nothing is"
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-            if not any(e.filename.endswith('data.pkl') for e in entries): return 'it has no data.pkl'
-            if not any(e.CRC for e in entries): return None      # torch was told to write no sums
-            bad = archive.testzip()
-    except Exception as e: return str(e)      # damaged archives raise almost anything
-    return bad and f'the checksum of {bad} is wrong'
+def _needs_trust(path: str | Path, e: pickle.UnpicklingError) -> pickle.UnpicklingError:
+    found = re.search(r'GLOBAL (\S+)', str(e))
+    return pickle.UnpicklingError(
+        f'{path} holds {found[1] if found else "something"}, which is no tensor or plain value, '
+        'and loading it could run any code: so nothing was loaded. If you trust whoever wrote '
+        f'it: torch.load({str(path)!r}, weights_only=False)')
 
 # %% ../../nbs/callbacks/saving.ipynb #f273dcf4
 def plain_name(
@@ -157,6 +160,22 @@ def model_file(self: Learner,
     """
     return Path(self.path)/self.model_dir/f'{str(file).removesuffix(".pth")}.pth'
 
+# %% ../../nbs/callbacks/saving.ipynb #2c6dd3bd
+@patch
+def _opt_state(self: Learner) -> dict[str, Any]:
+    "The optimizer's state, with the hyper-parameters that it has between fits"
+    state, own = dict(self.opt.state_dict()), getattr(self, '_own_hypers', None) or []
+    groups = [g | dict(params=old['params']) for g, old in zip(own, state['param_groups'])]
+    state['param_groups'] = groups + state['param_groups'][len(groups):]
+    return as_loadable(state | dict(param_names=self._param_names()), "the optimizer's state")
+
+@patch
+def _param_names(self: Learner) -> list[list[str | None]]:
+    "The names of the optimizer's parameters, group by group; None if one is not of the model"
+    names = {id(p): plain_name(name) for name, p in self.model.named_parameters()}
+    return [[names.get(id(p)) for p in g['params']] for g in self.opt.param_groups]
+
+# %% ../../nbs/callbacks/saving.ipynb #6198dd17
 @patch
 def save(self: Learner,
     file: str | Path,       # name, may contain folders
@@ -178,20 +197,6 @@ def save(self: Learner,
     if with_opt and self.opt is not None: state = dict(model=state, opt=self._opt_state())
     return write_whole(self.model_file(file), lambda draft: torch.save(state, draft))
 
-@patch
-def _opt_state(self: Learner) -> dict[str, Any]:
-    "The optimizer's state, with the hyper-parameters that it has between fits"
-    state, own = dict(self.opt.state_dict()), getattr(self, '_own_hypers', None) or []
-    groups = [g | dict(params=old['params']) for g, old in zip(own, state['param_groups'])]
-    state['param_groups'] = groups + state['param_groups'][len(groups):]
-    return as_loadable(state | dict(param_names=self._param_names()), "the optimizer's state")
-
-@patch
-def _param_names(self: Learner) -> list[list[str | None]]:
-    "The names of the optimizer's parameters, group by group; None if one is not of the model"
-    names = {id(p): plain_name(name) for name, p in self.model.named_parameters()}
-    return [[names.get(id(p)) for p in g['params']] for g in self.opt.param_groups]
-
 def read_note(
     path: str | Path,       # written by `Learner.save`
 ) -> dict[str, Any] | None:
@@ -204,6 +209,102 @@ def read_note(
     return getattr(state['model'] if set(state) == {'model', 'opt'} else state, 'note', None)
 
 # %% ../../nbs/callbacks/saving.ipynb #4294aa9b
+def _parts(path: Path, device: Any, with_opt: bool) -> tuple[dict, dict | None]:
+    "The states of model and optimizer in a file; `ValueError` if they are none"
+    state = read_file(path, device)
+    has_opt = isinstance(state, dict) and set(state) == {'model', 'opt'}
+    weights, opt_state = (state['model'], state['opt']) if has_opt else (state, None)
+    if not isinstance(weights, dict): raise ValueError(
+        f"{path} holds a {type(weights).__name__}, not a model's state: is it a file of Learner.save?")
+    if not with_opt or opt_state is None: return weights, None
+    if not _is_opt_state(opt_state): raise ValueError(_malformed(f' in {path}'))
+    return weights, opt_state
+
+def _is_opt_state(state: Any) -> bool:
+    "Whether it has the form of what an optimizer of torch gives as its `state_dict`"
+    if not isinstance(state, dict): return False
+    groups, slots = state.get('param_groups'), state.get('state')
+    if not isinstance(groups, list) or not isinstance(slots, dict): return False
+    return all(isinstance(g, dict) and isinstance(g.get('params'), list) for g in groups)
+
+def _malformed(what: str) -> str:
+    return (f"the optimizer's state{what} is malformed, so nothing was loaded: "
+            'load(..., with_opt=False) loads the weights alone')
+
+# %% ../../nbs/callbacks/saving.ipynb #e661b909
+def name_in(model: nn.Module) -> Callable[[str], str]:
+    """How a parameter, buffer or module of a file is called in a model, which may be compiled
+
+    Args:
+        model
+    """
+    names = [*model.state_dict(), *(name for name, _ in model.named_modules())]
+    here = {plain_name(name): name for name in names}
+    return lambda name: here.get(plain_name(name), plain_name(name))
+
+def _copied(value: Any) -> Any:
+    "A copy on the CPU; of extra state, and of a weight without a shape, just a copy"
+    if not isinstance(value, Tensor) or nn.parameter.is_lazy(value): return copy.deepcopy(value)
+    return value.to('cpu', copy=True)
+
+# %% ../../nbs/callbacks/saving.ipynb #f6fd881f
+def _warn_of_misfit(path: Path, theirs: dict, mine: dict, unexpected: list[str]) -> None:
+    missing = [name for name in mine if name not in theirs]
+    if not unexpected and not missing: return
+    n = len(theirs) - len(unexpected)
+    only = [f'only in the {where}: {", ".join(names[:5])}{", ..."*(len(names) > 5)}'
+            for where, names in (('file', unexpected), ('model', missing)) if names]
+    _warn(f'{n or "none"} of the {len(theirs)} names in {path} fit the model, which has {len(mine)}'
+          f'{"" if n else ", so no weight was loaded"}; {"; ".join(only)}')
+
+def _warn(message: str) -> None: warnings.warn(message, stacklevel=user_level())
+
+# %% ../../nbs/callbacks/saving.ipynb #db7b193f
+@patch
+def _misfit(self: Learner, saved: dict[str, Any]) -> str | None:
+    "Why a saved state cannot be that of this optimizer; None if it can"
+    theirs, mine = saved['param_groups'], self.opt.param_groups
+    sizes = [[len(g['params']) for g in groups] for groups in (theirs, mine)]
+    if sizes[0] != sizes[1]: return (f'its groups have {sizes[0]} parameters, '
+                                     f'and those of this optimizer {sizes[1]}')
+    for old, new in zip(theirs, mine):
+        only = {where: ', '.join(sorted(names)) for where, names in
+                (('the file has', set(old) - set(new)), ('this one has', set(new) - set(old))) if names}
+        if only: return 'it is of another kind: only ' + '; only '.join(map(' '.join, only.items()))
+    here = self._param_names()
+    for i, (old, new) in enumerate(zip(saved.get('param_names', here), here)):
+        for a, b in zip(old, new):
+            if a != b: return f'in group {i} it has {a!r} where this optimizer has {b!r}'
+    return None
+
+# %% ../../nbs/callbacks/saving.ipynb #60e6aac9
+def _leave_schedule(saved: list[dict], mine: list[dict]) -> None:
+    "What torch's schedulers keep in the groups stays as it is: it is no state of the optimizer"
+    for theirs, own in zip(saved, mine):
+        for k in 'initial_lr', 'max_lr', 'min_lr', 'max_momentum', 'base_momentum', 'swa_lr':
+            theirs.pop(k, None)
+            if k in own: theirs[k] = own[k]
+
+@patch
+def _load_opt(self: Learner,
+    saved: dict[str, Any],      # as `_opt_state` gives it
+) -> str | None:                # why not; None if it was loaded
+    "Load the optimizer's state if it is one of this optimizer"
+    if self.opt is None: self.create_opt()
+    _leave_schedule(saved['param_groups'], self.opt.param_groups)
+    if why_not := self._misfit(saved): return why_not
+    put_back = save_hypers(self.opt) if self.running else None     # those of the fit stay
+    state = {k: v for k, v in saved.items() if k != 'param_names'}
+    opt, had = self.opt, (self.opt.state, self.opt.param_groups)
+    try: opt.load_state_dict(state)
+    except BaseException as e:
+        opt.state, opt.param_groups = had          # torch has put in part of it
+        if not isinstance(e, Exception): raise
+        raise ValueError(_malformed(f' ({e!r})')) from e
+    if put_back: put_back()
+    return None
+
+# %% ../../nbs/callbacks/saving.ipynb #8b96ef60
 @patch
 @hinted
 def load(self: Learner,
@@ -243,98 +344,6 @@ def load(self: Learner,
         _warn(f'{file} has no optimizer state: the optimizer is as it was')
     return self
 
-def _copied(value: Any) -> Any:
-    "A copy on the CPU; of extra state, and of a weight without a shape, just a copy"
-    if not isinstance(value, Tensor) or nn.parameter.is_lazy(value): return copy.deepcopy(value)
-    return value.to('cpu', copy=True)
-
-def _parts(path: Path, device: Any, with_opt: bool) -> tuple[dict, dict | None]:
-    "The states of model and optimizer in a file; `ValueError` if they are none"
-    state = read_file(path, device)
-    has_opt = isinstance(state, dict) and set(state) == {'model', 'opt'}
-    weights, opt_state = (state['model'], state['opt']) if has_opt else (state, None)
-    if not isinstance(weights, dict): raise ValueError(
-        f"{path} holds a {type(weights).__name__}, not a model's state: is it a file of Learner.save?")
-    if not with_opt or opt_state is None: return weights, None
-    if not _is_opt_state(opt_state): raise ValueError(_malformed(f' in {path}'))
-    return weights, opt_state
-
-def _is_opt_state(state: Any) -> bool:
-    "Whether it has the form of what an optimizer of torch gives as its `state_dict`"
-    if not isinstance(state, dict): return False
-    groups, slots = state.get('param_groups'), state.get('state')
-    if not isinstance(groups, list) or not isinstance(slots, dict): return False
-    return all(isinstance(g, dict) and isinstance(g.get('params'), list) for g in groups)
-
-def _malformed(what: str) -> str:
-    return (f"the optimizer's state{what} is malformed, so nothing was loaded: "
-            'load(..., with_opt=False) loads the weights alone')
-
-def name_in(model: nn.Module) -> Callable[[str], str]:
-    """How a parameter, buffer or module of a file is called in a model, which may be compiled
-
-    Args:
-        model
-    """
-    names = [*model.state_dict(), *(name for name, _ in model.named_modules())]
-    here = {plain_name(name): name for name in names}
-    return lambda name: here.get(plain_name(name), plain_name(name))
-
-def _warn_of_misfit(path: Path, theirs: dict, mine: dict, unexpected: list[str]) -> None:
-    missing = [name for name in mine if name not in theirs]
-    if not unexpected and not missing: return
-    n = len(theirs) - len(unexpected)
-    only = [f'only in the {where}: {", ".join(names[:5])}{", ..."*(len(names) > 5)}'
-            for where, names in (('file', unexpected), ('model', missing)) if names]
-    _warn(f'{n or "none"} of the {len(theirs)} names in {path} fit the model, which has {len(mine)}'
-          f'{"" if n else ", so no weight was loaded"}; {"; ".join(only)}')
-
-def _warn(message: str) -> None: warnings.warn(message, stacklevel=user_level())
-
-# %% ../../nbs/callbacks/saving.ipynb #90d26211
-@patch
-def _load_opt(self: Learner,
-    saved: dict[str, Any],      # as `_opt_state` gives it
-) -> str | None:                # why not; None if it was loaded
-    "Load the optimizer's state if it is one of this optimizer"
-    if self.opt is None: self.create_opt()
-    _leave_schedule(saved['param_groups'], self.opt.param_groups)
-    if why_not := self._misfit(saved): return why_not
-    put_back = save_hypers(self.opt) if self.running else None     # those of the fit stay
-    state = {k: v for k, v in saved.items() if k != 'param_names'}
-    opt, had = self.opt, (self.opt.state, self.opt.param_groups)
-    try: opt.load_state_dict(state)
-    except BaseException as e:
-        opt.state, opt.param_groups = had          # torch has put in part of it
-        if not isinstance(e, Exception): raise
-        raise ValueError(_malformed(f' ({e!r})')) from e
-    if put_back: put_back()
-    return None
-
-@patch
-def _misfit(self: Learner, saved: dict[str, Any]) -> str | None:
-    "Why a saved state cannot be that of this optimizer; None if it can"
-    theirs, mine = saved['param_groups'], self.opt.param_groups
-    sizes = [[len(g['params']) for g in groups] for groups in (theirs, mine)]
-    if sizes[0] != sizes[1]: return (f'its groups have {sizes[0]} parameters, '
-                                     f'and those of this optimizer {sizes[1]}')
-    for old, new in zip(theirs, mine):
-        only = {where: ', '.join(sorted(names)) for where, names in
-                (('the file has', set(old) - set(new)), ('this one has', set(new) - set(old))) if names}
-        if only: return 'it is of another kind: only ' + '; only '.join(map(' '.join, only.items()))
-    here = self._param_names()
-    for i, (old, new) in enumerate(zip(saved.get('param_names', here), here)):
-        for a, b in zip(old, new):
-            if a != b: return f'in group {i} it has {a!r} where this optimizer has {b!r}'
-    return None
-
-def _leave_schedule(saved: list[dict], mine: list[dict]) -> None:
-    "What torch's schedulers keep in the groups stays as it is: it is no state of the optimizer"
-    for theirs, own in zip(saved, mine):
-        for k in 'initial_lr', 'max_lr', 'min_lr', 'max_momentum', 'base_momentum', 'swa_lr':
-            theirs.pop(k, None)
-            if k in own: theirs[k] = own[k]
-
 # %% ../../nbs/callbacks/saving.ipynb #7769080d
 def _mark(path: Path) -> Any:
     "What changes when a file is written again; None if there is none"
@@ -342,6 +351,7 @@ def _mark(path: Path) -> Any:
     stat = path.stat()
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
+# %% ../../nbs/callbacks/saving.ipynb #51103ae7
 class _LoadsBest(Tracker):
     "Knows the file with the best weights, and loads it"
     _best_file: tuple[Path, Any] | None     # where they are, and its mark
@@ -360,6 +370,9 @@ class _LoadsBest(Tracker):
         print(f'weights are those of epoch {self.best_epoch}, with {self.monitor} {self.best:.6g}; '
               f'learn.load({self.fname!r}) gets them again')
 
+# %% ../../nbs/callbacks/saving.ipynb #5444d8b9
+class _GoesOn(_LoadsBest):
+    "Takes the best of an earlier fit from its file"
     def _go_on(self) -> None:
         "Take the best so far from the file, so that only a better epoch replaces it"
         path = self.learn.model_file(self.fname)
@@ -374,8 +387,38 @@ class _LoadsBest(Tracker):
         print(f'the best so far is {self.monitor} {self.best:.6g}, of epoch {self.best_epoch}, '
               f'in {path}')
 
+# %% ../../nbs/callbacks/saving.ipynb #cac1f076
+class _SavesBest(_GoesOn):
+    "Saves what is due after an epoch, or at the end of a fit"
+    fname: str
+    every_epoch: int
+    at_end: bool
+    with_opt: bool
+    last_saved_path: Path | None = None
+
+    def after_epoch(self):
+        if self.at_end: return
+        if self.every_epoch: return self._save_epoch(self.learn.epoch)
+        with interrupts_wait():                  # `best` and the file go together
+            super().after_epoch()
+            if not self.new_best: return
+            self._best_file = None               # saving may fail, and then there is none
+            path = self._save(self.fname, dict(monitor=self.monitor, best=self.best,
+                                               epoch=self.best_epoch)).absolute()
+            self._best_file = path, _mark(path)
+
+    def _save_epoch(self, epoch: int) -> None:
+        if epoch % self.every_epoch == 0: self._save(f'{self.fname}_{epoch}')
+
+    def _save_end(self) -> None:
+        if self.learn is not None and self.learn.train_iter: self._save(self.fname)
+
+    def _save(self, fname: str, note: dict[str, Any] | None = None) -> Path:
+        self.last_saved_path = self.learn.save(fname, self.with_opt, note)
+        return self.last_saved_path
+
 # %% ../../nbs/callbacks/saving.ipynb #63ed4b64
-class SaveModel(_LoadsBest):
+class SaveModel(_SavesBest):
     """Saves the weights when there is a new best value, and loads the best when the fit ends
 
     Args:
@@ -422,24 +465,3 @@ class SaveModel(_LoadsBest):
             if self.best is None: self._best_file = None
             if self.best is None and self.learn.start_epoch: self._go_on()
             self.learn.undo.callback(self._load_best)
-
-    def after_epoch(self):
-        if self.at_end: return
-        if self.every_epoch:
-            epoch = self.learn.epoch
-            if epoch % self.every_epoch == 0: self._save(f'{self.fname}_{epoch}')
-            return
-        with interrupts_wait():                  # `best` and the file go together
-            super().after_epoch()
-            if not self.new_best: return
-            self._best_file = None               # saving may fail, and then there is none
-            path = self._save(self.fname, dict(monitor=self.monitor, best=self.best,
-                                               epoch=self.best_epoch)).absolute()
-            self._best_file = path, _mark(path)
-
-    def _save_end(self) -> None:
-        if self.learn is not None and self.learn.train_iter: self._save(self.fname)
-
-    def _save(self, fname: str, note: dict[str, Any] | None = None) -> Path:
-        self.last_saved_path = self.learn.save(fname, self.with_opt, note)
-        return self.last_saved_path
