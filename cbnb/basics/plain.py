@@ -11,7 +11,7 @@ import math
 import random
 import sys
 from array import array
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
 from types import FunctionType, MethodType, ModuleType
@@ -73,7 +73,7 @@ def _encoded(value: Any, tensors: _Tensors, name: str) -> Any:
     if kind is float: return value if math.isfinite(value) else {'!float': str(value)}
     if isinstance(value, Tensor): return {'!tensor': tensors.place(value)}
     if kind is list: return [_encoded(v, tensors, f'{name}[{i}]') for i, v in enumerate(value)]
-    if kind in (dict, OrderedDict): return _encoded_dict(value, tensors, name)
+    if kind in (dict, OrderedDict, Counter, defaultdict): return _encoded_dict(value, tensors, name)
     if isinstance(value, Held): return {'!held': _encoded(dict(value), tensors, name)}
     if kind.__name__ in _GROUPS and kind is _GROUPS[kind.__name__]:
         return {f'!{kind.__name__}': _encoded(list(value), tensors, name)}
@@ -82,8 +82,8 @@ def _encoded(value: Any, tensors: _Tensors, name: str) -> Any:
 # %% ../../nbs/basics/plain.ipynb #48a1ef35
 def _encoded_dict(value: Mapping, tensors: _Tensors, name: str) -> dict[str, Any]:
     items = {k: _encoded(v, tensors, f'{name}[{k!r}]') for k, v in value.items()}
-    if type(value) is dict and all(type(k) is str and k[:1] != '!' for k in items): return items
-    tag = '!dict' if type(value) is dict else '!ordered'
+    tag = '!ordered' if type(value) is OrderedDict else '!dict'
+    if tag == '!dict' and all(type(k) is str and k[:1] != '!' for k in items): return items
     return {tag: [[_encoded(k, tensors, f'a key of {name}'), v] for k, v in items.items()]}
 
 # %% ../../nbs/basics/plain.ipynb #fb464870
@@ -259,7 +259,8 @@ def _put_held(old: Any, value: Held) -> None:
 @torch.no_grad()
 def _refill(old: Any, value: Any) -> bool:
     "Put `value` into the object that is there, if that is a container of the same kind"
-    if type(old) is not type(value): return False
+    counts = type(old) in (Counter, defaultdict) and type(value) is dict      # they are stored as dicts
+    if type(old) is not type(value) and not counts: return False
     if isinstance(value, Tensor):
         if old.shape != value.shape or old.dtype != value.dtype or old.requires_grad: return False
         old.copy_(value)

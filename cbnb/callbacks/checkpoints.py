@@ -28,7 +28,7 @@ from ..basics.arguments import as_count, as_positive, hinted
 from ..basics.loaders import n_batches
 from ..basics.notices import user_level
 from ..basics.patch import patch
-from ..basics.plain import to_json
+from ..basics.plain import left_out, to_json
 from ..basics.position import batches_from, has_workers, start_workers
 from ..basics.random_state import rng_state, set_rng_state
 from ..callback import Callback
@@ -376,6 +376,15 @@ class _Resumes(_Finds):
         self._load(state, differs)
         return batches
 
+# %% ../../nbs/callbacks/checkpoints.ipynb #167fdb22
+def _warn_of_losses(learn: Learner) -> None:
+    for cb in learn.cbs:
+        if type(cb).__module__.startswith('cbnb.') or type(cb).state_dict is not Callback.state_dict: continue
+        owned = [learn, *vars(learn).values(), *learn.cbs]
+        if names := left_out(cb, owned, ('_made_with', '_shadows', *cb.no_state)): warnings.warn(
+            f'{type(cb).__name__}: checkpoints do not store {", ".join(names)}. If the rest of the fit depends on it, '
+            'write state_dict and load_state_dict; if not, name it in no_state', stacklevel=user_level())
+
 # %% ../../nbs/callbacks/checkpoints.ipynb #1f3fd7c6
 class Checkpoint(_Resumes):
     """Saves the whole state of a fit while it runs, so that it can be continued exactly
@@ -414,6 +423,7 @@ class Checkpoint(_Resumes):
         self.run_id = uuid.uuid4().hex[:8]
         self.described = described(learn)
         to_json(learn.state_dict())             # if something cannot be stored, you are told now
+        _warn_of_losses(learn)
         self.folder.mkdir(parents=True, exist_ok=True)
         learn.undo.callback(self.writer.wait)
         self._listen()
