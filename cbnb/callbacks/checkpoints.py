@@ -27,9 +27,10 @@ from torch import Tensor
 from ..basics.arguments import as_count, as_positive, hinted
 from ..basics.loaders import n_batches
 from ..basics.notices import user_level
+from ..basics.param_groups import save_hypers
 from ..basics.patch import patch
 from ..basics.plain import left_out, to_json
-from ..basics.position import batches_from, has_workers, start_workers
+from ..basics.position import batches_from, draws, has_workers, start_workers
 from ..basics.random_state import rng_state, set_rng_state
 from ..callback import Callback
 from .checkpoint_files import (
@@ -37,7 +38,6 @@ from .checkpoint_files import (
 from .state import described, loaders_of, state_differs
 from .trackers import lower_is_better
 from ..learner import Learner, as_list
-from ..basics.param_groups import save_hypers
 from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #2a1367d2
@@ -296,11 +296,17 @@ class _Finds(_EndsWell):
         "The newest checkpoint that can be read, and its state; a warning for each that cannot"
         candidates = self._candidates(path)
         for found in reversed(candidates):
-            try: return found, read_checkpoint(found)
+            try: return found, _state_in(found)
             except (ValueError, OSError) as e:
                 if candidates == [path]: raise
                 warnings.warn(f'passed over: {e}', stacklevel=user_level())
         return None
+
+def _state_in(path: Path) -> dict[str, Any]:
+    "The state of a fit; `ValueError` if it is another"
+    state = read_checkpoint(path)
+    if isinstance(state, dict) and {'models', 'callbacks', 'rng', 'run_id', 'batch'} <= state.keys(): return state
+    raise ValueError(f'{path} was not written by a fit, or by another version of cbnb')
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #3b7d9476
 def _check_alike(path: Path, was: dict[str, str], now: dict[str, str], allow: set[str]) -> set[str]:
@@ -386,6 +392,13 @@ def _warn_of_losses(learn: Learner) -> None:
             'write state_dict and load_state_dict; if not, name it in no_state', stacklevel=user_level())
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #1f3fd7c6
+def _warn_of_workers(dl: Any) -> None:
+    "Their random state is in no checkpoint"
+    if getattr(dl, 'persistent_workers', False) and draws(dl): warnings.warn(
+        'the items of the training loader draw random numbers in workers that stay from epoch to epoch: a fit '
+        'resumed after its first epoch will draw others. With persistent_workers=False it will be exact',
+        stacklevel=user_level())
+
 class Checkpoint(_Resumes):
     """Saves the whole state of a fit while it runs, so that it can be continued exactly
 
@@ -427,6 +440,7 @@ class Checkpoint(_Resumes):
         self.folder.mkdir(parents=True, exist_ok=True)
         learn.undo.callback(self.writer.wait)
         self._listen()
+        _warn_of_workers(learn.dls.train)
         resume, self.resume = self.resume, False
         if resume is not False: self._go_on(as_resume(resume))
 
