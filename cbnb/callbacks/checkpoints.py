@@ -72,7 +72,7 @@ class Due:
         Args:
             step
         """
-        return step >= self.step or time.perf_counter() >= self.time
+        return step >= self.step or self.every_seconds is not None and time.perf_counter() >= self.time
 
     def after_epoch(self, epoch: int) -> bool:
         """Whether one is due after this epoch
@@ -216,7 +216,7 @@ class _EndsWell(_Saves):
     def _leave_if_told(self) -> None:
         if not self.told: return
         self.writer.wait()
-        print(f'got SIGTERM: saved {self.saved()[-1]}, and the fit ends')
+        print(f'got SIGTERM: saved {self.saved()[-1]}, and the fit ends', flush=True)   # before the process ends
         self._unlisten()
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #d1a28452
