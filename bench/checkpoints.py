@@ -43,7 +43,8 @@ class Still(Step):
 def still_learner(n, path):
     batch = torch.zeros(1), torch.zeros(1)
     dls = cbnb.DataLoaders([batch] * n, device="cpu")
-    return cbnb.Learner(dls, nn.Linear(1, 1), nn.MSELoss(), train_step=Still(), path=path, default_cbs=False)
+    cbs = [cbnb.Callback(after_batch=lambda self: None)]  # another one that handles the event, as the recorder does
+    return cbnb.Learner(dls, nn.Linear(1, 1), nn.MSELoss(), train_step=Still(), path=path, default_cbs=False, cbs=cbs)
 
 
 def seconds_of_phase(learn):
@@ -65,13 +66,13 @@ def seconds_of_phase(learn):
 
 
 def not_due(n, rounds, path, **every):
-    """Microseconds that a `Checkpoint` adds to a batch, median of the rounds, and half of their spread."""
-    found = []
+    """Microseconds that a `Checkpoint` adds to a batch: of the quickest rounds, and the middle half of all."""
+    pairs = []
     for _ in range(rounds):
         without = seconds_of_phase(still_learner(n, path))
-        with_it = seconds_of_phase(still_learner(n, path).add_cb(cbnb.Checkpoint(**every)))
-        found.append((with_it - without) / n * 1e6)
-    return statistics.median(found), statistics.quantiles(found, n=4)
+        pairs.append((without, seconds_of_phase(still_learner(n, path).add_cb(cbnb.Checkpoint(**every)))))
+    quickest = min(b for _, b in pairs) - min(a for a, _ in pairs)
+    return quickest / n * 1e6, statistics.quantiles([(b - a) / n * 1e6 for a, b in pairs], n=4)
 
 
 class Works(cbnb.Callback):
@@ -122,13 +123,12 @@ def main():
     args = argparse.ArgumentParser()
     args.add_argument("--quick", action="store_true")
     quick = args.parse_args().quick
-    torch.set_num_threads(1)
     n, rounds = (20_000, 5) if quick else (100_000, 15)
-    print("| a `Checkpoint` that is not due | us a batch | half of the rounds | limit |\n|---|---|---|---|")
+    print("| a `Checkpoint` that is not due | us a batch, quickest rounds | half of the rounds | limit |\n|---|---|---|---|")
     with tempfile.TemporaryDirectory() as path:
         for words, every in (("by epochs", {}), ("by steps", dict(every_steps=10**9)), ("by time", dict(every_seconds=10**6))):
-            median, (low, _, high) = not_due(n, rounds, Path(path), **every)
-            print(f"| {words} | {median:.2f} | {low:.2f} to {high:.2f} | 1 |", flush=True)
+            best, (low, _, high) = not_due(n, rounds, Path(path), **every)
+            print(f"| {words} | {best:.2f} | {low:.2f} to {high:.2f} | 1 |", flush=True)
     saves, n_mb = (3, 200) if quick else (6, 200)
     print(f"\n| a save of {n_mb} MB delays the fit by | seconds | of a save in the foreground | limit |\n|---|---|---|---|")
     front = statistics.median(delays(n_mb, saves, True, False))

@@ -422,8 +422,6 @@ def test_a_file_that_is_cut_empty_missing_or_another_is_refused(saved, tmp_path,
 
 
 def test_resume_falls_back_to_the_one_before(saved, tmp_path):
-    whole = resumed.make(tmp_path / "whole")
-    resumed.start(0)
     paths = copied(saved, tmp_path)
     (paths[-1] / "tensors.pt").write_bytes(b"")
     (paths[-2] / "state.json").unlink()
@@ -432,8 +430,6 @@ def test_resume_falls_back_to_the_one_before(saved, tmp_path):
     passed = [str(w.message) for w in seen if "passed over" in str(w.message)]
     assert len(passed) == 2 and str(paths[-1]) in passed[0] and str(paths[-2]) in passed[1]
     assert learn.epoch == 2 and learn.recorder.history[-1].n_steps == 18
-    for path in paths:
-        (path / "manifest.json").unlink(missing_ok=True)
     paths = copied(saved, tmp_path)
     for path in paths:
         (path / "tensors.pt").write_bytes(b"")
@@ -442,7 +438,6 @@ def test_resume_falls_back_to_the_one_before(saved, tmp_path):
     assert learn.recorder.history[-1].n_steps == 18
     with pytest.raises(ValueError, match="is no whole checkpoint"):  # asked for by its path
         resumed.make(tmp_path / "copy").fit(3, resume=paths[0])
-    assert whole.model is not learn.model
 
 
 def with_true_sums(path):
@@ -682,8 +677,8 @@ def test_sigterm_saves_and_ends_the_process(tmp_path, event, at, where, backgrou
     learn = resumed.make(tmp_path / "told", cbs=[cbnb.MixUp(0.4)])
     resumed.start(5)
     learn.fit(3, cbs=cbnb.Checkpoint(), resume=True)
-    whole = resumed.make(tmp_path / "whole", cbs=[cbnb.MixUp(0.4)])
     got = resumed.everything(learn)
+    whole = resumed.make(tmp_path / "whole", cbs=[cbnb.MixUp(0.4)])
     resumed.start(0)
     whole.fit(3)
     assert got == resumed.everything(whole)
@@ -722,7 +717,6 @@ def test_ctrl_c_and_the_cell_again(tmp_path):
     whole.fit_one_cycle(3, 1e-2)
     wanted = resumed.everything(whole)
     assert got == wanted | dict(runs=got["runs"])
-    print(learn.recorder.history)
 
 
 def several_fits(learn, cbs, **kwargs):
