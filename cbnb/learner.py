@@ -774,8 +774,8 @@ class Fits(FitLevel):
         if resume: cbs = self._resuming(resume, cbs)     # of `callbacks/checkpoints`
         file = vars(self).pop('_loaded_from', None)
         if file and start_epoch: print(
-            f'going on from epoch {start_epoch} with {file}: random state and data order are not in the '
-            'file, so the numbers will differ slightly from those of a fit without a break')
+            f'going on from epoch {start_epoch} with {file}: random state and data order are not in the file, so '
+            'the numbers will differ slightly from those of a fit without a break. resume=True continues exactly')
         with self._run('fit', cbs):
             self.n_epoch, self.start_epoch, self.valid_every = n_epoch, start_epoch, valid_every
             self.epoch = start_epoch

@@ -24,8 +24,8 @@ import torch
 from torch import nn
 
 import cbnb
+from cbnb.callbacks.files import write_whole
 from cbnb.callbacks.predictions import SavedBatches, forget_batches, save_batch
-from cbnb.callbacks.saving import write_whole
 from cbnb.dialects import mindspore as ms
 from helpers import Line, ab, exact, line_batches, line_learner, same_bits
 
@@ -849,17 +849,16 @@ def test_a_draft_that_was_swept_before_it_was_locked_is_made_again(tmp_path, mon
     def flock(f, how):
         lock(f, how)
         if len(made) == 2:
-            (made[1] / "a").unlink()
-            made[1].rmdir()
+            shutil.rmtree(made[1])
 
-    monkeypatch.setattr("cbnb.callbacks.saving.tempfile.mkdtemp", mkdtemp)
-    monkeypatch.setattr("cbnb.callbacks.saving.fcntl.flock", flock)
+    monkeypatch.setattr("cbnb.callbacks.files.tempfile.mkdtemp", mkdtemp)
+    monkeypatch.setattr("cbnb.callbacks.files.fcntl.flock", flock)
     write_whole(tmp_path / "a", lambda draft: draft.write_bytes(b"x"))
     assert len(made) == 3 and os.listdir(tmp_path) == ["a"]
 
 
 def test_without_locks_drafts_stay_and_files_are_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("cbnb.callbacks.saving.fcntl", None)
+    monkeypatch.setattr("cbnb.callbacks.files.fcntl", None)
     draft = tmp_path / ".a.k1ll3d_p.part"
     draft.mkdir()
     write_whole(tmp_path / "a", lambda draft: draft.write_bytes(b"x"))
