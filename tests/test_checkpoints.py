@@ -23,13 +23,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from nbclient import NotebookClient
+from nbformat.v4 import new_notebook
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb.all as cbnb
+import notebooks
 import resumed
 import training
 from cbnb.callbacks import checkpoint_files as files
+from test_kernel import Kernel
 
 KILLS = int(os.environ.get("CBNB_KILLS", 0))
 PROGRAM = Path(training.__file__)
@@ -418,8 +422,6 @@ def test_a_file_that_is_cut_empty_missing_or_another_is_refused(saved, tmp_path,
 
 
 def test_resume_falls_back_to_the_one_before(saved, tmp_path):
-    whole = resumed.make(tmp_path / "whole")
-    resumed.start(0)
     paths = copied(saved, tmp_path)
     (paths[-1] / "tensors.pt").write_bytes(b"")
     (paths[-2] / "state.json").unlink()
@@ -428,8 +430,6 @@ def test_resume_falls_back_to_the_one_before(saved, tmp_path):
     passed = [str(w.message) for w in seen if "passed over" in str(w.message)]
     assert len(passed) == 2 and str(paths[-1]) in passed[0] and str(paths[-2]) in passed[1]
     assert learn.epoch == 2 and learn.recorder.history[-1].n_steps == 18
-    for path in paths:
-        (path / "manifest.json").unlink(missing_ok=True)
     paths = copied(saved, tmp_path)
     for path in paths:
         (path / "tensors.pt").write_bytes(b"")
@@ -438,7 +438,6 @@ def test_resume_falls_back_to_the_one_before(saved, tmp_path):
     assert learn.recorder.history[-1].n_steps == 18
     with pytest.raises(ValueError, match="is no whole checkpoint"):  # asked for by its path
         resumed.make(tmp_path / "copy").fit(3, resume=paths[0])
-    assert whole.model is not learn.model
 
 
 def with_true_sums(path):
@@ -645,3 +644,174 @@ def test_a_folder_that_cannot_be_made_is_said_before_the_first_batch(tmp_path):
     with pytest.raises(OSError, match="file"):
         learn.fit(1)
     assert learn.recorder.history[-1].n_steps == 0
+
+
+# --- told to end, stopped, and several fits ---
+
+
+def fit_and_tell(folder, event, at, background):
+    """A fit whose process gets SIGTERM."""
+    learn = resumed.make(folder, cbs=[cbnb.MixUp(0.4)])
+    resumed.start(0)
+    left = [at]
+
+    def tell(self):
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    learn.fit(3, cbs=[cbnb.Checkpoint(background=background), cbnb.Callback(**{event: tell})], resume=True)
+
+
+@pytest.mark.parametrize(
+    ("event", "at", "where"),
+    [("after_step", 9, "epoch_1_batch_3"), ("before_validate", 2, "epoch_2"), ("before_epoch", 3, "epoch_2_batch_1")],
+)
+@pytest.mark.parametrize("background", [False, True])
+def test_sigterm_saves_and_ends_the_process(tmp_path, event, at, where, background):
+    """With the status of the signal, and not one batch is lost."""
+    status, out = in_fork(fit_and_tell, tmp_path / "told", event, at, background)
+    assert status == -signal.SIGTERM, out
+    newest = files.checkpoints(tmp_path / "told/models/checkpoints/fit_0")[-1]
+    assert newest.name.endswith(where) and f"got SIGTERM: saved {newest}, and the fit ends" in out
+    learn = resumed.make(tmp_path / "told", cbs=[cbnb.MixUp(0.4)])
+    resumed.start(5)
+    learn.fit(3, cbs=cbnb.Checkpoint(), resume=True)
+    got = resumed.everything(learn)
+    whole = resumed.make(tmp_path / "whole", cbs=[cbnb.MixUp(0.4)])
+    resumed.start(0)
+    whole.fit(3)
+    assert got == resumed.everything(whole)
+
+
+def test_the_handler_of_sigterm_is_yours_again(tmp_path):
+    seen = []
+    before = signal.signal(signal.SIGTERM, lambda *args: seen.append("mine"))
+    try:
+        mine = signal.getsignal(signal.SIGTERM)
+        resumed.make(tmp_path).fit(1, cbs=cbnb.Checkpoint())
+        assert signal.getsignal(signal.SIGTERM) is mine
+        learn = resumed.make(tmp_path)
+        learn.fit(2, cbs=[cbnb.Checkpoint(), cbnb.Callback(after_step=lambda self: self.learn.train_iter == 2 and signal.raise_signal(15))])
+        assert seen == ["mine"] and learn.recorder.history[-1].n_steps == 12  # your handler decides whether the process ends
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def stop(at):
+    """Presses the stop button."""
+    return cbnb.Callback(after_step=lambda self: self.learn.train_iter == at and signal.raise_signal(signal.SIGINT))
+
+
+def test_ctrl_c_and_the_cell_again(tmp_path):
+    """In the same process, with the same learner."""
+    learn, button = resumed.make(tmp_path / "stopped"), stop(8)
+    checkpoint = cbnb.Checkpoint(every_steps=4)
+    resumed.start(0)
+    with pytest.raises(KeyboardInterrupt):
+        learn.fit_one_cycle(3, 1e-2, cbs=[checkpoint, button], resume=True)
+    learn.fit_one_cycle(3, 1e-2, cbs=checkpoint, resume=True)
+    got = resumed.everything(learn)
+    whole = resumed.make(tmp_path / "whole")
+    resumed.start(0)
+    whole.fit_one_cycle(3, 1e-2)
+    wanted = resumed.everything(whole)
+    assert got == wanted | dict(runs=got["runs"])
+
+
+def several_fits(learn, cbs, **kwargs):
+    learn.fit_one_cycle(2, 1e-2, cbs=cbs, **kwargs)
+    learn.fit(3, 1e-3, cbs=cbs, **kwargs)
+
+
+def fine_tuned(learn, cbs, **kwargs):
+    learn.fine_tune(3, 1e-2, freeze_epochs=1, cbs=cbs, freeze_cbs=cbs, **kwargs)
+
+
+def in_the_last(fit):
+    """Such that failures are in the last of the fits of a function."""
+
+    def run(learn, cbs, **kwargs):
+        fails = [cb for cb in cbs if isinstance(cb, resumed.Fails)]
+        for cb in fails:
+            cb.run = False
+
+        def arm(self):
+            for cb in fails:
+                cb.run = self.learn.n_epoch == 3
+
+        fit(learn, cbs=[*cbs, cbnb.Callback(before_epoch=arm)], **kwargs)
+
+    return run
+
+
+def make_split(path):
+    return resumed.make(path, splitter=lambda m: [list(m[:2].parameters()), list(m[2:].parameters())])
+
+
+@pytest.mark.parametrize("fit", [several_fits, fine_tuned])
+def test_the_second_fit_is_interrupted(tmp_path, fit):
+    got, whole = resumed.interrupted_and_whole(make_split, tmp_path, in_the_last(fit))
+    assert got == whole and whole["runs"] == 2
+
+
+@contextlib.contextmanager
+def new_kernel():
+    client = NotebookClient(new_notebook(), timeout=120, kernel_name="python3", allow_errors=True, coalesce_streams=True)
+    with client.setup_kernel():
+        kernel = Kernel(client)
+        try:
+            yield kernel
+        finally:
+            kernel.client.stop_channels()
+
+
+CELLS = [
+    f"""
+import sys
+sys.path[:0] = [{str(PROGRAM.parent.parent)!r}, {str(PROGRAM.parent)!r}]
+import os, signal, torch
+torch.set_num_threads(1)
+from cbnb.all import *
+import resumed, training
+class Dies(Callback):
+    no_state = ('at',)
+    def __init__(self, at): self.at = at
+    def after_step(self):
+        if self.learn.train_iter == self.at: os.kill(os.getpid(), self.signal)
+    signal = 9
+""",
+    """
+resumed.start(0)
+learn = resumed.make({folder!r}, cbs=[MixUp(0.4), Checkpoint(every_steps=4)]).add_cb(ProgressCallback)
+learn.fit_one_cycle(2, 1e-2, resume=True)
+""",
+    "learn.fit_one_cycle(3, 1e-2, cbs={dies}, resume=True)",
+]
+
+
+def test_a_kernel_is_killed_and_the_notebook_is_run_again(tmp_path):
+    """The same result as without, and one history; then Ctrl-C in another one, and its cell again."""
+    folder = str(tmp_path / "killed")
+    with notebooks.clean_kernels():
+        with new_kernel() as first:
+            first.run(CELLS[0])
+            first.run(CELLS[1].format(folder=folder))
+            with pytest.raises(Exception, match="died"):
+                first.run(CELLS[2].format(dies="Dies(11)"))
+        with new_kernel() as again:
+            again.run(CELLS[0])
+            assert "this fit is finished, loaded its end" in str(again.run(CELLS[1].format(folder=folder)))
+            outputs = again.run(CELLS[2].format(dies="None"))
+            assert "continuing at epoch 1, batch 2" in str(outputs)
+            table = next(o.data["text/plain"] for o in outputs if o.output_type == "display_data")
+            assert len([line for line in table.splitlines() if re.match(r" *\d ", line)]) == 3, table
+            got = again.value("resumed.everything(learn)")
+            for name in ("whole", "stopped"):
+                again.run(CELLS[1].format(folder=str(tmp_path / name)))
+                if name == "stopped":
+                    again.run("Dies.signal = 2\n" + CELLS[2].format(dies="Dies(9)"), fails=True)
+                again.run(CELLS[2].format(dies="None"))
+                wanted = again.value("resumed.everything(learn)")
+                assert got | dict(runs=0) == wanted | dict(runs=0)
+            assert got["runs"] == 2

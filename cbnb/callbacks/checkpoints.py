@@ -72,7 +72,7 @@ class Due:
         Args:
             step
         """
-        return step >= self.step or time.perf_counter() >= self.time
+        return step >= self.step or self.every_seconds is not None and time.perf_counter() >= self.time
 
     def after_epoch(self, epoch: int) -> bool:
         """Whether one is due after this epoch
@@ -90,20 +90,27 @@ class _Writer:
         self.thread: threading.Thread | None = None
         self.failed: list[Exception] = []
 
+    def prepare(self, tensors: list[Tensor]) -> None:
+        "Get memory for copies while the fit begins, which takes longer than to copy"
+        if not self.background: return
+        self.thread = threading.Thread(target=lambda: [self._memory(i, t).fill_(0) for i, t in enumerate(tensors)])
+        self.thread.start()
+
     def write(self, job: Callable[[list[Tensor]], None], tensors: list[Tensor]) -> None:
         "Run `job` with the tensors, or later with copies of them"
         self.wait()
         if not self.background: return self._try(job, tensors)
-        copies = [self._copy(i, t) for i, t in enumerate(tensors)]
+        copies = [self._memory(i, t).copy_(t.detach()) for i, t in enumerate(tensors)]
         self.thread = threading.Thread(target=self._try, args=(job, copies), name='cbnb-checkpoint')
         self.thread.start()
 
-    def _copy(self, i: int, t: Tensor) -> Tensor:
-        "A copy, in memory that an earlier one has used"
+    def _memory(self, i: int, t: Tensor) -> Tensor:
+        "Memory that an earlier copy has used, or new"
         old = self.copies.get(i)
         if old is None or old.shape != t.shape or old.dtype != t.dtype:
-            old = self.copies[i] = torch.empty_like(t, device='cpu', memory_format=torch.contiguous_format)
-        return old.copy_(t.detach())
+            old = self.copies[i] = torch.empty_like(
+                t.detach(), device='cpu', memory_format=torch.contiguous_format)
+        return old
 
     def _try(self, job: Callable[[list[Tensor]], None], tensors: list[Tensor]) -> None:
         try: job(tensors)
@@ -216,7 +223,7 @@ class _EndsWell(_Saves):
     def _leave_if_told(self) -> None:
         if not self.told: return
         self.writer.wait()
-        print(f'got SIGTERM: saved {self.saved()[-1]}, and the fit ends')
+        print(f'got SIGTERM: saved {self.saved()[-1]}, and the fit ends', flush=True)   # before the process ends
         self._unlisten()
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #d1a28452
@@ -435,10 +442,11 @@ class Checkpoint(_Resumes):
         self.writer, self.told, self.began, self.rest = _Writer(self.background), False, None, None
         self.run_id = uuid.uuid4().hex[:8]
         self.described = described(learn)
-        to_json(learn.state_dict())             # if something cannot be stored, you are told now
+        _, tensors = to_json(learn.state_dict())     # if something cannot be stored, you are told now
         _warn_of_losses(learn)
         self.folder.mkdir(parents=True, exist_ok=True)
         learn.undo.callback(self.writer.wait)
+        self.writer.prepare(tensors)
         self._listen()
         _warn_of_workers(learn.dls.train)
         resume, self.resume = self.resume, False
