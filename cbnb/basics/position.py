@@ -62,7 +62,11 @@ def _skipping_iterator(dl: DataLoader, n: int) -> Iterator[Any]:
 def draws(
     dl: DataLoader,    # its first item is loaded
 ) -> bool:
-    "Whether the items of a loader depend on random numbers"
+    """Whether the items of a loader depend on random numbers
+
+    Args:
+        dl: its first item is loaded
+    """
     if isinstance(dl.dataset, IterableDataset): return True
     restore = save_rng([dl])
     before = _next_draws()
@@ -83,7 +87,12 @@ def batches_from(
     dl: Any,     # a loader; the random state is that of the beginning of the epoch
     n: int,      # how many batches are left out
 ) -> Iterator[Any]:
-    "The batches of an epoch from number `n` on"
+    """The batches of an epoch from number `n` on
+
+    Args:
+        dl: a loader; the random state is that of the beginning of the epoch
+        n: how many batches are left out
+    """
     if not n: return iter(dl)
     plain = type(dl) is DataLoader and not isinstance(dl.dataset, IterableDataset)
     if plain and not (dl.num_workers and draws(dl)): return _skipping_iterator(dl, n)
@@ -95,13 +104,21 @@ def batches_from(
 def has_workers(
     dl: Any,     # a loader
 ) -> bool:
-    "Whether a loader keeps workers from an epoch before"
+    """Whether a loader keeps workers from an epoch before
+
+    Args:
+        dl: a loader
+    """
     return getattr(dl, '_iterator', None) is not None
 
 def start_workers(
     dl: Any,     # a loader that may keep its workers; for others nothing happens
 ) -> None:
-    "Start the workers of a loader if it keeps them; the random state stays as it is"
+    """Start the workers of a loader if it keeps them; the random state stays as it is
+
+    Args:
+        dl: a loader that may keep its workers; for others nothing happens
+    """
     if has_workers(dl) or not getattr(dl, 'persistent_workers', False): return
     restore = save_rng([dl])
     name = 'batch_sampler' if dl.batch_sampler is not None else 'sampler'

@@ -41,7 +41,14 @@ from ..undo import interrupts_wait
 def activation_of(
     loss_func: Any,                       # a function or a module
 ) -> Callable[[Tensor], Tensor]:          # the loss's own `activation`, if it has one
-    "What turns the model's output into what the loss understands by it, such as probabilities"
+    """What turns the model's output into what the loss understands by it, such as probabilities
+
+    Args:
+        loss_func: a function or a module
+
+    Returns:
+        the loss's own `activation`, if it has one
+    """
     if hasattr(loss_func, 'activation'): return loss_func.activation
     if _is_cross_entropy(loss_func): return lambda p: p.softmax(1)
     return torch.sigmoid if _is_bce(loss_func) else lambda p: p
@@ -49,7 +56,14 @@ def activation_of(
 def decodes_of(
     loss_func: Any,                       # a function or a module
 ) -> Callable[[Tensor], Tensor]:          # the loss's own `decodes`, if it has one
-    "What turns probabilities into a decision"
+    """What turns probabilities into a decision
+
+    Args:
+        loss_func: a function or a module
+
+    Returns:
+        the loss's own `decodes`, if it has one
+    """
     if hasattr(loss_func, 'decodes'): return loss_func.decodes
     if _is_cross_entropy(loss_func): return lambda p: p.argmax(1)
     return (lambda p: p > 0.5) if _is_bce(loss_func) else lambda p: p
@@ -66,7 +80,17 @@ def _is_bce(loss_func: Any) -> bool:
 def unreduced(
     loss_func: Any,    # a module with `reduction`, or a function that takes it as an argument
 ) -> Iterator[Callable[..., Tensor]]:
-    "The loss function without averaging, for the length of a `with` block; TypeError if it can't"
+    """The loss function without averaging, for the length of a `with` block; TypeError if it can't
+
+    Args:
+        loss_func: a module with `reduction`, or a function that takes it as an argument
+
+    Raises:
+        TypeError: the learner has no loss_func, so there is no loss for each item: what a model or a
+            step computes is one number for a batch
+        TypeError: {name} cannot give a loss for each item: it has neither an attribute nor an argument
+            `reduction` that could be 'none'
+    """
     if loss_func is None: raise TypeError('the learner has no loss_func, so there is no loss for each item: '
                                           'what a model or a step computes is one number for a batch')
     if hasattr(loss_func, 'reduction'):
@@ -88,7 +112,21 @@ def item_losses(
     pred: Any,         # the prediction of a batch
     yb: tuple,         # its targets
 ) -> Tensor:           # of shape (items,); the mean where an item has several losses
-    "One loss per item; `ValueError` without targets"
+    """One loss per item; `ValueError` without targets
+
+    Args:
+        loss_func: a module with `reduction`, or a function that takes it as an argument
+        pred: the prediction of a batch
+        yb: its targets
+
+    Returns:
+        of shape (items,); the mean where an item has several losses
+
+    Raises:
+        ValueError: with_loss needs targets, and this loader has none
+        TypeError: with_loss needs a loss for each item, and loss_func has returned a single number in
+            spite of reduction='none'
+    """
     if not yb: raise ValueError('with_loss needs targets, and this loader has none')
     with interrupts_wait(), unreduced(loss_func) as f: losses = f(pred, *yb).detach()
     if losses.ndim == 0: raise TypeError('with_loss needs a loss for each item, and loss_func has '
@@ -107,7 +145,15 @@ def joined(
     parts: list[Any],   # batches, nested in the same way
     dim: int = 0,       # dimension along which they are joined; 0 for those without it
 ) -> Any:               # the same nesting
-    "Nested batches joined; what cannot be concatenated becomes a list over the items"
+    """Nested batches joined; what cannot be concatenated becomes a list over the items
+
+    Args:
+        parts: batches, nested in the same way
+        dim: dimension along which they are joined; 0 for those without it
+
+    Returns:
+        the same nesting
+    """
     first = parts[0]
     if isinstance(first, Tensor) and first.ndim == 0: return torch.stack(parts)
     if isinstance(first, Tensor):
@@ -140,7 +186,17 @@ def save_batch(
     batch: Any,            # nested tensors
     pickle_protocol: int = 2,    # of torch.save
 ) -> Path:                 # the file
-    "Write a batch to a file of its own; waits for the device"
+    """Write a batch to a file of its own; waits for the device
+
+    Args:
+        folder: made if it is not there
+        i: number of the batch, from 0
+        batch: nested tensors
+        pickle_protocol: of torch.save
+
+    Returns:
+        the file
+    """
     def own(t: Tensor) -> Tensor:        # a slice would take the whole tensor with it to the disk
         t = t.detach().cpu()
         return t.clone() if t.untyped_storage().nbytes() > t.nbytes else t
@@ -157,14 +213,26 @@ def _plain(batch: Any) -> Any:
 def forget_batches(
     folder: str | Path,    # need not be there
 ) -> None:
-    "Remove the batches of an earlier run; other files stay"
+    """Remove the batches of an earlier run; other files stay
+
+    Args:
+        folder: need not be there
+    """
     sweep_drafts(Path(folder), '*.pt')
     for path in Path(folder).glob('*.pt'):
         if _BATCH_FILE.fullmatch(path.name): path.unlink()
 
 # %% ../../nbs/callbacks/predictions.ipynb #4bfb7b0a
 class SavedBatches:
-    "The batches in a folder, read when they are asked for"
+    """The batches in a folder, read when they are asked for
+
+    Args:
+        folder: as given to `save_preds` or `save_targs`
+        trust: read other than tensors and plain values, which can run any code
+
+    Raises:
+        FileNotFoundError: there is no folder {folder}
+    """
     def __init__(self,
         folder: str | Path,     # as given to `save_preds` or `save_targs`
         trust: bool = False,    # read other than tensors and plain values, which can run any code
@@ -193,13 +261,24 @@ class SavedBatches:
     def load(self,
         dim: int = 0,    # dimension along which batches are joined
     ) -> Any:
-        "All batches joined, in memory; ValueError if there are none"
+        """All batches joined, in memory; ValueError if there are none
+
+        Args:
+            dim: dimension along which batches are joined
+
+        Raises:
+            ValueError: there are no batches in {folder}
+        """
         if not len(self): raise ValueError(f'there are no batches in {self.folder}')
         return joined(list(self), dim)
 
 # %% ../../nbs/callbacks/predictions.ipynb #a595efe5
 class OfOneRun(Callback):
-    "Base of callbacks that don't listen to runs inside of the one to which they were added"
+    """Base of callbacks that don't listen to runs inside of the one to which they were added
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     run_in = ('fit', 'validate', 'preds')
     _home: Any = None
 
@@ -247,7 +326,23 @@ class _KeepsBatches(OfOneRun):
 
 # %% ../../nbs/callbacks/predictions.ipynb #06980feb
 class GatherPredsCallback(_KeepsBatches):
-    "Keeps or writes the predictions and targets of a validation phase, and more on request"
+    """Keeps or writes the predictions and targets of a validation phase, and more on request
+
+    Args:
+        with_input: keep the inputs
+        with_loss: keep a loss for each item
+        save_preds: write predictions to this folder; None: to none
+        save_targs: write targets to this folder; None: to none
+        with_preds: keep the predictions
+        with_targs: keep the targets
+        concat_dim: dimension along which batches are joined
+        act: applied to the prediction of each batch; None: nothing
+        pickle_protocol: of the files; torch reads those above 3 only with trust
+
+    Raises:
+        ValueError: save_preds and save_targs are the same folder, {save_preds}: they would overwrite
+            each other
+    """
     def __init__(self,
         with_input: bool = False,    # keep the inputs
         with_loss: bool = False,     # keep a loss for each item
@@ -272,7 +367,14 @@ class GatherPredsCallback(_KeepsBatches):
     def gathered(self,
         parts: list[Any],   # `inputs`, `preds`, `targets` or `losses` of this callback
     ) -> Any:               # None if there are none
-        "The batches of one kind joined, on the CPU"
+        """The batches of one kind joined, on the CPU
+
+        Args:
+            parts: `inputs`, `preds`, `targets` or `losses` of this callback
+
+        Returns:
+            None if there are none
+        """
         if not parts or all(part is None for part in parts): return None
         return detached(joined(parts, self.concat_dim))
 
@@ -290,7 +392,14 @@ class GatherPredsCallback(_KeepsBatches):
 def in_order(
     dl: Any,       # a loader
 ) -> Any:          # `dl` itself if it is in order, or no torch `DataLoader` with the usual batches
-    "A loader over the same items in their order"
+    """A loader over the same items in their order
+
+    Args:
+        dl: a loader
+
+    Returns:
+        `dl` itself if it is in order, or no torch `DataLoader` with the usual batches
+    """
     if not isinstance(dl, DataLoader) or type(dl.batch_sampler) is not BatchSampler: return dl
     if isinstance(dl.sampler, SequentialSampler) and not dl.drop_last: return dl
     if type(dl).__iter__ is not DataLoader.__iter__: return dl      # its batches are its own
@@ -324,7 +433,32 @@ def get_preds(self: Learner,
     concat_dim: int = 0,
     pickle_protocol: int = 2,
 ) -> tuple[Any, ...]:             # (inputs,) predictions, targets or None(, decisions)(, losses)
-    "Predictions and targets of a loader, and what else is asked for"
+    """Predictions and targets of a loader, and what else is asked for
+
+    Args:
+        ds_idx: which of the loaders
+        dl: a loader to use instead
+        with_input: return the inputs, too
+        with_decoded: return decisions, too
+        with_loss: return a loss for each item, too
+        act: for the output of a batch; None: that of the loss
+        inner: only the events of validation, as in another run
+        reorder: in the order of the dataset, also if the loader shuffles
+        cbs: callbacks for its length
+        with_preds: this and what follows as in `GatherPredsCallback`
+        with_targs
+        save_preds
+        save_targs
+        concat_dim
+        pickle_protocol
+
+    Returns:
+        (inputs,) predictions, targets or None(, decisions)(, losses)
+
+    Raises:
+        ValueError: with_decoded needs the predictions in memory: with_preds=True
+        ValueError: the loader gave no batches, or the step made no prediction of them (learn.pred)
+    """
     if with_decoded and not with_preds:
         raise ValueError('with_decoded needs the predictions in memory: with_preds=True')
     dl = self.dls[ds_idx] if dl is None else as_loader(dl)
@@ -385,7 +519,15 @@ def predict(self: Learner,
     item: Any,                   # one item as the dataset has it, without its target
     with_input: bool = False,    # return the item, too
 ) -> tuple[Any, ...]:            # (the item,) the decision, and the prediction after activation
-    "What the model says about one item"
+    """What the model says about one item
+
+    Args:
+        item: one item as the dataset has it, without its target
+        with_input: return the item, too
+
+    Returns:
+        (the item,) the decision, and the prediction after activation
+    """
     by_name = isinstance(item, Mapping) and getattr(self.dls, 'targets', ())
     if by_name: item = {k: v for k, v in item.items() if k not in self.dls.targets}
     inputs = default_collate([item if by_name or isinstance(item, tuple) else (item,)])
@@ -411,7 +553,16 @@ class _Unwrap(Callback):
 
 # %% ../../nbs/callbacks/predictions.ipynb #36dd9b70
 class FetchPredsCallback(OfOneRun):
-    "Gets predictions after each validation; the last ones are in `preds`"
+    """Gets predictions after each validation; the last ones are in `preds`
+
+    Args:
+        ds_idx: this and what follows as for `Learner.get_preds`
+        dl
+        with_input
+        with_decoded
+        cbs: callbacks or classes to do without meanwhile
+        reorder
+    """
     run_in = ('fit', 'validate')
 
     def __init__(self,
@@ -439,7 +590,15 @@ def validation_context(self: Learner,
     cbs: Any = None,        # callbacks for its length
     inner: bool = False,    # only the events of validation, as in another run
 ) -> Any:                   # a context manager; it gives a function that evaluates on a loader
-    "A run without training that leaves no trace, as a `with` block"
+    """A run without training that leaves no trace, as a `with` block
+
+    Args:
+        cbs: callbacks for its length
+        inner: only the events of validation, as in another run
+
+    Returns:
+        a context manager; it gives a function that evaluates on a loader
+    """
     return self._evaluating('validate', cbs, inner)
 
 @patch
@@ -447,20 +606,33 @@ def to_detach(self: Learner,
     batch: Any,         # nested tensors
     cpu: bool = True,   # also bring them to the CPU (waits for a GPU)
 ) -> Any:
-    "Cut a nested batch from the graph"
+    """Cut a nested batch from the graph
+
+    Args:
+        batch: nested tensors
+        cpu: also bring them to the CPU (waits for a GPU)
+    """
     return detached(batch, cpu)
 
 # %% ../../nbs/callbacks/predictions.ipynb #98916cb9
 def before_batch_cb(
     f: Callable[[Callback, tuple, tuple], tuple[tuple, tuple]],    # (cb, xb, yb) -> (xb, yb)
 ) -> Callback:
-    "A callback that passes each batch through a function"
+    """A callback that passes each batch through a function
+
+    Args:
+        f: (cb, xb, yb) -> (xb, yb)
+    """
     def before_batch(cb: Callback) -> None: cb.learn.xb, cb.learn.yb = f(cb, cb.xb, cb.yb)
     return Callback(before_batch=before_batch)
 
 # %% ../../nbs/callbacks/predictions.ipynb #ba635e12
 class MCDropoutCallback(Callback):
-    "Drops units in validation, too"
+    """Drops units in validation, too
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     run_in = ('fit', 'validate', 'preds')
 
     def before_validate(self):
@@ -480,14 +652,27 @@ class MCDropoutCallback(Callback):
 
 # %% ../../nbs/callbacks/predictions.ipynb #ea3c4b13
 class Collected(NamedTuple):
-    "A batch, and what came of it"
+    """A batch, and what came of it
+
+    Args:
+        xb: inputs
+        yb: targets
+        pred: None if the batch was cancelled before
+        loss
+    """
     xb: Any       # inputs
     yb: Any       # targets
     pred: Any     # None if the batch was cancelled before
     loss: Any
 
 class CollectData(Callback):
-    "Keeps inputs, targets, prediction and loss of each batch of a run, on the CPU"
+    """Keeps inputs, targets, prediction and loss of each batch of a run, on the CPU
+
+    Args:
+        train: training batches
+        valid: validation batches
+        last: keep so many, the latest; None: all
+    """
     run_in = ('fit', 'validate', 'preds')
 
     def __init__(self,

@@ -50,7 +50,16 @@ def write_whole(
     write: Callable[[Path], Any],   # writes the content to the path that it is given
     sweep: bool = True,             # remove the drafts that killed processes have left
 ) -> Path:                          # `path`
-    "Write a file completely or not at all; Ctrl-C waits until it is written"
+    """Write a file completely or not at all; Ctrl-C waits until it is written
+
+    Args:
+        path: where to; missing folders are made, and links are followed
+        write: writes the content to the path that it is given
+        sweep: remove the drafts that killed processes have left
+
+    Returns:
+        `path`
+    """
     path, target = Path(path), Path(os.path.realpath(path))
     with interrupts_wait():
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -97,7 +106,12 @@ def sweep_drafts(
     folder: Path,
     names: str,      # pattern of the names of the files whose drafts they are
 ) -> None:
-    "Remove drafts that nobody writes any more"
+    """Remove drafts that nobody writes any more
+
+    Args:
+        folder
+        names: pattern of the names of the files whose drafts they are
+    """
     if fcntl is None: return
     for draft in folder.glob(f'.{names}.????????.part'):
         with contextlib.suppress(OSError):
@@ -114,7 +128,17 @@ def as_loadable(
     value: Any,    # nested as you like
     name: str,     # what to call it in the error
 ) -> Any:
-    "`value` with Python's numbers for NumPy's; `TypeError` if it could not be loaded again"
+    """`value` with Python's numbers for NumPy's; `TypeError` if it could not be loaded again
+
+    Args:
+        value: nested as you like
+        name: what to call it in the error
+
+    Raises:
+        TypeError: {name} is {value}, a {kind.__module__}.{kind.__qualname__}. Learner.load reads only
+            tensors, numbers, texts and containers of these, so nothing was written: turn it into one of
+            them (a module does so in its get_extra_state)
+    """
     kind, numpy = type(value), sys.modules.get('numpy')
     if kind in _PLAIN: return value
     if kind in (list, tuple):
@@ -142,7 +166,17 @@ def read_file(
     trust: bool = False,              # read any object, which can run any code
     writer: str = 'Learner.save',     # what should have written it, for the errors
 ) -> Any:
-    "What torch.save has written; ValueError if it is damaged, UnpicklingError if it needs trust"
+    """What torch.save has written; ValueError if it is damaged, UnpicklingError if it needs trust
+
+    Args:
+        path
+        map_location: as for torch.load
+        trust: read any object, which can run any code
+        writer: what should have written it, for the errors
+
+    Raises:
+        ValueError: {damaged}: {why}
+    """
     with open(path, 'rb'): pass       # if it cannot be opened, the system says why
     is_zip, damaged = zipfile.is_zipfile(path), f'{path} is damaged, or no file of {writer}'
     if is_zip and (why := _wrong_entry(path)): raise ValueError(f'{damaged}: {why}')
@@ -173,14 +207,26 @@ def _wrong_entry(path: str | Path) -> str | None:
 def plain_name(
     name: str,   # of a parameter, buffer or module
 ) -> str:        # without the parts that torch.compile adds
-    "The name in the model as it was before it was compiled"
+    """The name in the model as it was before it was compiled
+
+    Args:
+        name: of a parameter, buffer or module
+
+    Returns:
+        without the parts that torch.compile adds
+    """
     return '.'.join(part for part in name.split('.') if part != '_orig_mod')
 
 def renamed(
     state: Mapping[str, Any],      # of a model
     name: Callable[[str], str],    # the new name of an old one
 ) -> OrderedDict[str, Any]:
-    "The same state under other names, the versions of the modules included"
+    """The same state under other names, the versions of the modules included
+
+    Args:
+        state: of a model
+        name: the new name of an old one
+    """
     new = OrderedDict((name(k), v) for k, v in state.items())
     new._metadata = {name(k): v for k, v in getattr(state, '_metadata', {}).items()}
     return new
@@ -190,7 +236,14 @@ def renamed(
 def model_file(self: Learner,
     file: str | Path,   # name, may contain folders
 ) -> Path:              # `path/model_dir/file.pth`; an absolute path stays as it is
-    "Where `save` and `load` look for a file"
+    """Where `save` and `load` look for a file
+
+    Args:
+        file: name, may contain folders
+
+    Returns:
+        `path/model_dir/file.pth`; an absolute path stays as it is
+    """
     return Path(self.path)/self.model_dir/f'{str(file).removesuffix(".pth")}.pth'
 
 @patch
@@ -199,7 +252,16 @@ def save(self: Learner,
     with_opt: bool = True,  # the optimizer, too, if there is one
     note: dict[str, Any] | None = None,    # plain values, for `read_note`
 ) -> Path:                  # the file
-    "Save the model's state, and the optimizer's, as between fits; `TypeError` if it is not loadable"
+    """Save the model's state, and the optimizer's, as between fits; `TypeError` if it is not loadable
+
+    Args:
+        file: name, may contain folders
+        with_opt: the optimizer, too, if there is one
+        note: plain values, for `read_note`
+
+    Returns:
+        the file
+    """
     state = as_loadable(renamed(self.model.state_dict(), plain_name), "the model's state")
     if note: state.note = as_loadable(note, 'note')
     if with_opt and self.opt is not None: state = dict(model=state, opt=self._opt_state())
@@ -222,7 +284,11 @@ def _param_names(self: Learner) -> list[list[str | None]]:
 def read_note(
     path: str | Path,       # written by `Learner.save`
 ) -> dict[str, Any] | None:
-    "The note in a file; None if there is none"
+    """The note in a file; None if there is none
+
+    Args:
+        path: written by `Learner.save`
+    """
     state = read_file(path)
     return getattr(state['model'] if set(state) == {'model', 'opt'} else state, 'note', None)
 
@@ -235,7 +301,17 @@ def load(self: Learner,
     with_opt: bool = True,                      # the optimizer's state, too, if it fits
     strict: bool = True,                        # False: load the names that fit, and warn
 ) -> Learner:                                   # this learner
-    "Load model and optimizer, all or nothing; random state, data order and callbacks are not in the file"
+    """Load model and optimizer, all or nothing; random state, data order and callbacks are not in the file
+
+    Args:
+        file: as for `save`
+        device: read to this device; the model stays on its own
+        with_opt: the optimizer's state, too, if it fits
+        strict: False: load the names that fit, and warn
+
+    Returns:
+        this learner
+    """
     path, had, why_not = self.model_file(file), self.opt, None
     weights, opt_state = _parts(path, 'cpu' if device is None else device, with_opt)
     weights = renamed(weights, name_in(self.model))
@@ -284,7 +360,11 @@ def _malformed(what: str) -> str:
             'load(..., with_opt=False) loads the weights alone')
 
 def name_in(model: nn.Module) -> Callable[[str], str]:
-    "How a parameter, buffer or module of a file is called in a model, which may be compiled"
+    """How a parameter, buffer or module of a file is called in a model, which may be compiled
+
+    Args:
+        model
+    """
     names = [*model.state_dict(), *(name for name, _ in model.named_modules())]
     here = {plain_name(name): name for name in names}
     return lambda name: here.get(plain_name(name), plain_name(name))
@@ -385,7 +465,22 @@ class _LoadsBest(Tracker):
 
 # %% ../../nbs/callbacks/saving.ipynb #63ed4b64
 class SaveModel(_LoadsBest):
-    "Saves the weights when there is a new best value, and loads the best when the fit ends"
+    """Saves the weights when there is a new best value, and loads the best when the fit ends
+
+    Args:
+        monitor: this and what follows as in `Tracker`
+        comp
+        min_delta
+        fname: as for `Learner.save`: may contain folders
+        every_epoch: save each as `<fname>_<epoch>`; or only 0, k, 2k, ...
+        at_end: save what there is when the fit ends
+        with_opt: the state of the optimizer, too
+        reset_on_fit
+
+    Raises:
+        ValueError: every_epoch={every_epoch} and at_end=True contradict each other: each epoch is
+            saved, the last one included; or only the end is; or, without both, the best
+    """
     order = 61
 
     @hinted
@@ -443,7 +538,14 @@ class SaveModel(_LoadsBest):
 def export(self: Learner,
     fname: str | Path = 'export.pkl',   # below `path`
 ) -> Path:                              # the file
-    "Save the learner without data and optimizer, to predict with elsewhere; here it stays as it is"
+    """Save the learner without data and optimizer, to predict with elsewhere; here it stays as it is
+
+    Args:
+        fname: below `path`
+
+    Returns:
+        the file
+    """
     n_inp, targets = getattr(self.dls, 'n_inp', None), getattr(self.dls, 'targets', ())
     empty = DataLoaders([], n_inp=n_inp, targets=targets, device='cpu')
     with interrupts_wait(), UndoStack() as undo:
@@ -468,7 +570,22 @@ def load_learner(
     cpu: bool = True,       # load onto the CPU
     trust: bool = False,    # True says that you trust its author: loading it can run any code
 ) -> Learner:               # without data and optimizer
-    "Load what `Learner.export` has saved; `ValueError` without `trust`"
+    """Load what `Learner.export` has saved; `ValueError` without `trust`
+
+    Args:
+        fname: the file
+        cpu: load onto the CPU
+        trust: True says that you trust its author: loading it can run any code
+
+    Returns:
+        without data and optimizer
+
+    Raises:
+        ValueError: {fname} is a pickle, and loading it can run any code: load_learner(..., trust=True)
+            if you trust it; otherwise load weights only, with Learner.load
+        TypeError: {fname} holds a {type(learn)}, not a learner: for what Learner.save has written, use
+            Learner.load
+    """
     if not trust: raise ValueError(
         f'{fname} is a pickle, and loading it can run any code: '
         f'load_learner({str(fname)!r}, trust=True) if you trust it; '

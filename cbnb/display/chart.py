@@ -28,7 +28,19 @@ def _nearest(xs: Sequence[float], x: float) -> int:
 # %% ../../nbs/display/chart.ipynb #d2114261
 @dataclass(frozen=True)
 class Line:
-    "One curve of a chart"
+    """One curve of a chart
+
+    Args:
+        name: in the legend
+        xs: ascending
+        ys: as many as `xs`; a value that is not finite is a gap
+        color: as in CSS
+        faint: thin and translucent: the values behind a smoothed curve
+        dots: a marker at each point: few values, such as those of epochs
+        dash: dashed
+        held: the last value holds beyond the end, as it does with dots
+        of: name of the line whose legend entry this one shares
+    """
     name: str                      # in the legend
     xs: Sequence[float]            # ascending
     ys: Sequence[float]            # as many as `xs`; a value that is not finite is a gap
@@ -42,7 +54,14 @@ class Line:
     def at(self,
         x: float,
     ) -> float | None:   # None: the line has no value there
-        "The value at the nearest point; of a line with dots, the latest value up to `x`"
+        """The value at the nearest point; of a line with dots, the latest value up to `x`
+
+        Args:
+            x
+
+        Returns:
+            None: the line has no value there
+        """
         if not len(self.xs) or x < self.xs[0]: return None
         if x > self.xs[len(self.xs) - 1] and not (self.dots or self.held): return None
         i = (_latest if self.dots else _nearest)(self.xs, x)
@@ -51,7 +70,15 @@ class Line:
 # %% ../../nbs/display/chart.ipynb #fa2a2669
 @dataclass(frozen=True)
 class Mark:
-    "A point with a name, such as a suggestion"
+    """A point with a name, such as a suggestion
+
+    Args:
+        name: written beside it
+        x
+        y
+        color: as in CSS
+        strong: the one that counts: a dashed line through it, and bold
+    """
     name: str               # written beside it
     x: float
     y: float
@@ -107,7 +134,11 @@ class _Places(_Scale):
 def nice_step(
     least: float,    # above 0
 ) -> float:
-    "The smallest of 1, 2, 5, 10, 20, 50, ... (and 0.5, 0.2, 0.1, ...) that is not below `least`"
+    """The smallest of 1, 2, 5, 10, 20, 50, ... (and 0.5, 0.2, 0.1, ...) that is not below `least`
+
+    Args:
+        least: above 0
+    """
     power = 10.**math.floor(math.log10(least))
     return next((m*power for m in (1, 2, 5) if m*power >= least*(1 - 1e-9)), 10*power)
 
@@ -117,7 +148,14 @@ def linear_ticks(
     n: int,                 # at most about so many
     whole: bool = False,    # whole numbers only
 ) -> list[float]:
-    "Values at even steps between `lo` and `hi`"
+    """Values at even steps between `lo` and `hi`
+
+    Args:
+        lo
+        hi: above `lo`
+        n: at most about so many
+        whole: whole numbers only
+    """
     step = nice_step(max((hi - lo)/n, 1. if whole else 0., 1e-300))
     first, last = math.ceil(lo/step - 1e-9), math.floor(hi/step + 1e-9)
     return [k*step for k in range(first, min(last, first + 2*n) + 1)]
@@ -128,7 +166,13 @@ def log_ticks(
     hi: float,    # above `lo`
     n: int,       # at most about so many
 ) -> list[float]:
-    "Powers of ten between `lo` and `hi`, and 2 and 5 times those if there are few"
+    """Powers of ten between `lo` and `hi`, and 2 and 5 times those if there are few
+
+    Args:
+        lo: above 0
+        hi: above `lo`
+        n: at most about so many
+    """
     low, high = math.log10(lo), math.log10(hi)
     every = max(1, math.ceil((high - low)/n))
     times = (1, 2, 5) if high - low < n/3 else (1,)
@@ -142,7 +186,12 @@ def tick_labels(
     ticks: Sequence[float],
     log: bool = False,    # on a logarithmic axis
 ) -> list[str]:
-    "One way of writing for all: as many decimals as the step needs, or exponents"
+    """One way of writing for all: as many decimals as the step needs, or exponents
+
+    Args:
+        ticks
+        log: on a logarithmic axis
+    """
     if not ticks: return []
     largest = max(map(abs, ticks))
     step = min((b - a for a, b in zip(ticks, ticks[1:])), default=largest) or 1.
@@ -159,11 +208,26 @@ def _power(value: float) -> str:
 
 # %% ../../nbs/display/chart.ipynb #8071ccda
 class Axis(_Places):
-    "Where values are along an axis, from 0 to 1, and its ticks"
+    """Where values are along an axis, from 0 to 1, and its ticks
+
+    Args:
+        values: to have room for
+        log: logarithmic
+        limits: from, to; None: what the values need
+        pad: room at both ends, a share of the length
+        whole: ticks at whole numbers only
+    """
     def ticks(self,
         n: int,    # about so many at most
     ) -> list[tuple[float, str]]:   # (place, label)
-        "The places of the ticks, and their labels"
+        """The places of the ticks, and their labels
+
+        Args:
+            n: about so many at most
+
+        Returns:
+            (place, label)
+        """
         if self.log: values = log_ticks(10**self.lo, 10**self.hi, n)
         else: values = linear_ticks(self.lo, self.hi, n, self.whole)
         return [(self.place(v), label) for v, label in zip(values, tick_labels(values, self.log))]
@@ -177,7 +241,16 @@ def path(
     size: tuple[float, float],     # of the plane
     dots: bool = False,            # the points alone, without a line
 ) -> str:
-    "The `d` of an SVG path"
+    """The `d` of an SVG path
+
+    Args:
+        xs
+        ys: as many
+        x
+        y
+        size: of the plane
+        dots: the points alone, without a line
+    """
     w, h, parts, gap = *size, [], True
     for a, b in zip(x.places(xs), y.places(ys)):
         if a is None or b is None:
@@ -196,7 +269,13 @@ def thinned(
     points: int,           # draw about so many
     log_x: bool = False,   # along a logarithmic axis
 ) -> tuple[Sequence[float], Sequence[float]]:
-    "The points to draw"
+    """The points to draw
+
+    Args:
+        line
+        points: draw about so many
+        log_x: along a logarithmic axis
+    """
     xs, ys, n = line.xs, line.ys, len(line.xs)
     first = bisect_right(xs, 0) if log_x else 0
     if n - first <= points or not log_x: return _extremes(xs[first:], ys[first:], points)
@@ -219,7 +298,11 @@ def _extremes(xs: Sequence[float], ys: Sequence[float], n: int) -> tuple[list, l
 def listed(
     values: Sequence[float],    # a tensor or an array, too
 ) -> list[float]:
-    "As a list of Python numbers"
+    """As a list of Python numbers
+
+    Args:
+        values: a tensor or an array, too
+    """
     return values.tolist() if hasattr(values, 'tolist') else list(values)
 
 # %% ../../nbs/display/chart.ipynb #6918ff07
@@ -314,7 +397,12 @@ def described(
     curves: Iterable[tuple[str, Sequence[float]]],    # name, values
     title: str = '',
 ) -> str:
-    "Curves in words: first, last and lowest value of each"
+    """Curves in words: first, last and lowest value of each
+
+    Args:
+        curves: name, values
+        title
+    """
     parts = [title] if title else []
     for name, values in curves:
         ys = [y for y in listed(values) if math.isfinite(y)]
@@ -507,7 +595,34 @@ def chart(
     band: tuple[float, float] | None = None,        # from, to: a shaded range of x
     say: Callable[[float], str] = number,           # writes a value of x
 ) -> str:                                           # HTML
-    "A chart with light axes that adapts to the width of its page"
+    """A chart with light axes that adapts to the width of its page
+
+    Args:
+        lines
+        marks
+        borders: dotted vertical lines, such as new fits
+        xlabel: below the plot
+        ylabel: above its upper left corner
+        title: above all
+        log_x: logarithmic; what is not above 0 is left out
+        log_y: the same
+        y_range: from, to; None: the range of the lines
+        cursor: a line at this x, and the values there
+        size: greatest width, and height, in pixels
+        text: for screen readers; '': made from the lines
+        hover: show values under the mouse
+        hover_at: at no more than so many places
+        points: draw about so many of each line
+        epochs: (its last step, number): a second row of ticks
+        band: from, to: a shaded range of x
+        say: writes a value of x
+
+    Returns:
+        HTML
+
+    Raises:
+        ValueError: y_range={y_range} should be (low, high), with low below high
+    """
     lines, marks = list(lines), list(marks)
     if y_range and not y_range[0] < y_range[1]:
         raise ValueError(f'y_range={y_range} should be (low, high), with low below high')
@@ -528,7 +643,12 @@ def sparkline(
     values: Sequence[float],    # a value that is not finite is a space
     width: int = 24,            # no more than so many characters
 ) -> str:
-    "A curve as a line of text, `▇▅▃▂▁`; each character is a mean"
+    """A curve as a line of text, `▇▅▃▂▁`; each character is a mean
+
+    Args:
+        values: a value that is not finite is a space
+        width: no more than so many characters
+    """
     n = len(values)
     width = min(width, n)
     means = [_mean(values[i*n//width:(i + 1)*n//width]) for i in range(width)]
@@ -599,7 +719,12 @@ def rounded_limits(
     lo: float | None,    # None: there are no values
     hi: float | None,
 ) -> tuple[float, float]:
-    "The nearest limits at even steps that hold both"
+    """The nearest limits at even steps that hold both
+
+    Args:
+        lo: None: there are no values
+        hi
+    """
     if lo is None or hi is None: return 0., 1.
     if hi <= lo:
         room = 0.1*abs(lo) or 0.5
@@ -719,7 +844,14 @@ class LiveCurve(_DrawsLosses):
     def svg(self,
         valid: Sequence[tuple[int, float]] = (),    # (last step of the epoch, validation loss)
     ) -> str:                                       # at most `limit` characters
-        "The drawing: raw losses, smoothed ones, and the latest validation losses"
+        """The drawing: raw losses, smoothed ones, and the latest validation losses
+
+        Args:
+            valid: (last step of the epoch, validation loss)
+
+        Returns:
+            at most `limit` characters
+        """
         self.valid = [(step, v) for step, v in valid if v is not None and math.isfinite(v)]
         width = max(self.n_steps/self.size, 0.1)
         down = self._down()
@@ -736,7 +868,13 @@ def loss_limits(
     smooth: Sequence[float],    # as many
     valid: Sequence[float],     # of epochs
 ) -> tuple[float, float]:
-    "From the lowest loss to the highest after the first tenth of the steps: as `LiveCurve` draws"
+    """From the lowest loss to the highest after the first tenth of the steps: as `LiveCurve` draws
+
+    Args:
+        raw: of each step
+        smooth: as many
+        valid: of epochs
+    """
     curve = LiveCurve()
     curve.add(listed(raw), listed(smooth))
     curve.valid = [(0, v) for v in valid if math.isfinite(v)]

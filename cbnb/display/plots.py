@@ -73,7 +73,18 @@ def plot_losses(self: Recorder,
     ax: Any = None,                   # draw into these axes
     widget: bool | None = None,       # None: with controls where widgets work; False: a figure
 ) -> Any:                             # `ax`; or the figure or view, if it was asked for
-    "Losses of training batches, smoothed too, and of validation"
+    """Losses of training batches, smoothed too, and of validation
+
+    Args:
+        skip_start: leave out so many batches at the start
+        skip_end: and at the end
+        return_fig: return the figure instead of showing it
+        ax: draw into these axes
+        widget: None: with controls where widgets work; False: a figure
+
+    Returns:
+        `ax`; or the figure or view, if it was asked for
+    """
     self.last()
     make = view_for('losses', widget, return_fig, ax)
     if make: return make(self, skip_start, skip_end).given(widget)
@@ -98,7 +109,22 @@ def plot_lr(self: Recorder,
     ax: Any = None,                   # draw into these axes, without momentum
     widget: bool | None = None,       # None: with controls where widgets work; False: a figure
 ) -> Any:                             # `ax`; or the figure or view, if it was asked for
-    "Learning rate over steps, and momentum; ValueError if that is asked for and there is none"
+    """Learning rate over steps, and momentum; ValueError if that is asked for and there is none
+
+    Args:
+        show_moms: momentum, too
+        skip_start: leave out so many batches at the start
+        skip_end: and at the end
+        return_fig: return the figure instead of showing it
+        ax: draw into these axes, without momentum
+        widget: None: with controls where widgets work; False: a figure
+
+    Returns:
+        `ax`; or the figure or view, if it was asked for
+
+    Raises:
+        ValueError: ... has no momentum to show
+    """
     self.last()
     history = self.history
     if show_moms and not any('mom' in run.hypers for run in history.runs):
@@ -126,7 +152,18 @@ def plot_metrics(self: Recorder,
     ax: Any = None,                   # draw a single metric into these axes
     widget: bool | None = None,       # None: with controls where widgets work; False: a figure
 ) -> Any:                             # `ax`; or the figure or view, if it was asked for
-    "Each metric over steps; ValueError if there are none"
+    """Each metric over steps; ValueError if there are none
+
+    Args:
+        skip_start: leave out so many epochs at the start
+        skip_end: and at the end
+        return_fig: return the figure instead of showing it
+        ax: draw a single metric into these axes
+        widget: None: with controls where widgets work; False: a figure
+
+    Returns:
+        `ax`; or the figure or view, if it was asked for
+    """
     self.last()
     history = self.history
     metrics = {name: _points(history, name) for name in _metric_names(history.runs)}
@@ -144,7 +181,16 @@ def plot(self: OneCycle,
     return_fig: bool | None = None,   # return the figure instead of showing it
     widget: bool | None = None,       # None: with controls where widgets work; False: a figure
 ) -> Any:                             # the figure or view, if it was asked for
-    "The schedule, before training; ValueError if `lr_max` was left to the learner"
+    """The schedule, before training; ValueError if `lr_max` was left to the learner
+
+    Args:
+        n: number of steps
+        return_fig: return the figure instead of showing it
+        widget: None: with controls where widgets work; False: a figure
+
+    Returns:
+        the figure or view, if it was asked for
+    """
     top, scheds = self.top(), self.planned()
     make = view_for('one_cycle', widget, return_fig, None)
     if make: return make(self, n).given(widget)
@@ -160,7 +206,18 @@ def plot_loss(self: Recorder,
     show_epochs: bool = False,   # a dotted line at the end of each epoch
     ax: Any = None,              # draw into these axes; None: a new figure
 ) -> Any:                        # the axes
-    "Smoothed training loss of the last run, and validation losses"
+    """Smoothed training loss of the last run, and validation losses
+
+    Args:
+        skip_start: leave out so many batches at the start
+        with_valid: validation losses, too
+        log: logarithmic axes
+        show_epochs: a dotted line at the end of each epoch
+        ax: draw into these axes; None: a new figure
+
+    Returns:
+        the axes
+    """
     run, own = self.last(), ax is None
     points = [(step, loss) for step, loss in run.points('valid_loss') if step >= skip_start]
     with figure(ax, size=(7.4, 3.4)) as (fig, [axes]):
@@ -183,7 +240,19 @@ def plot_sched(self: Recorder,
     figsize: tuple[float, float] | None = None,    # in inches; None: 4.2 by 2.8 a panel
     return_fig: bool | None = None,                # return the figure instead of showing it
 ) -> Any:                                          # the figure, if it was asked for
-    "Hyper-parameters of the last run; ValueError for one that was not recorded"
+    """Hyper-parameters of the last run; ValueError for one that was not recorded
+
+    Args:
+        keys: which; None: all that were recorded
+        figsize: in inches; None: 4.2 by 2.8 a panel
+        return_fig: return the figure instead of showing it
+
+    Returns:
+        the figure, if it was asked for
+
+    Raises:
+        ValueError: {key} was not recorded; there are ...
+    """
     hps, keys = self.hps, [keys] if isinstance(keys, str) else keys
     for key in keys or ():
         if key not in hps: raise ValueError(f'{key!r} was not recorded; there are {", ".join(hps)}')
@@ -192,7 +261,12 @@ def plot_sched(self: Recorder,
 
 # %% ../../nbs/display/plots.ipynb #b7ffc6f0
 def widgets() -> Any:
-    "The module ipywidgets; ImportError if it is missing"
+    """The module ipywidgets; ImportError if it is missing
+
+    Raises:
+        ImportError: plots with controls need ipywidgets: pip install ipywidgets, and restart the
+            kernel; widget=False draws a figure
+    """
     try: import ipywidgets
     except ImportError as e:
         raise ImportError('plots with controls need ipywidgets: pip install ipywidgets, and '
@@ -208,7 +282,16 @@ def slider(
     quick: bool = True,         # follow while it moves
     **settings: Any,            # of that class: `min`, `max`, `step`, ...
 ) -> Any:
-    "A slider with a label before it"
+    """A slider with a label before it
+
+    Args:
+        kind: class in ipywidgets
+        label
+        tip: what it does, shown under the mouse
+        value
+        quick: follow while it moves
+        **settings: of that class: `min`, `max`, `step`, ...
+    """
     return getattr(widgets(), kind)(
         value=value, description=label, tooltip=tip, continuous_update=quick, **settings,
         style=dict(description_width='76px'), layout=dict(width='320px', max_width='98%'))
@@ -222,7 +305,16 @@ def log_slider(
     high: float,     # and where it ends; further up if `value` is above
     step: float = 0.02,
 ) -> Any:
-    "A slider by factors; `value` is at a step, or else the browser would move it to one"
+    """A slider by factors; `value` is at a step, or else the browser would move it to one
+
+    Args:
+        label
+        tip: what it does, shown under the mouse
+        value: above 0
+        low: exponent of ten where it begins; further down if `value` is below
+        high: and where it ends; further up if `value` is above
+        step
+    """
     own = math.log10(value)
     low, high = own - step*math.ceil((own - low)/step), own + step*math.ceil((high - own)/step)
     return slider('FloatLogSlider', label, tip, value, base=10, min=min(low, own),
@@ -234,7 +326,13 @@ def checkbox(
     tip: str,              # what it does, shown under the mouse
     value: bool = False,
 ) -> Any:
-    "A checkbox as wide as its label"
+    """A checkbox as wide as its label
+
+    Args:
+        label
+        tip: what it does, shown under the mouse
+        value
+    """
     return widgets().Checkbox(value=value, description=label, tooltip=tip, indent=False,
                               layout=dict(width='auto', margin='2px 16px 2px 6px'))
 
@@ -261,7 +359,13 @@ def show_with_picture(
     bundle: Mapping[str, str],    # MIME type -> content: what is stored for later
     metadata: Mapping[str, Any],  # MIME type -> what a page should know about it
 ) -> None:
-    "Show a widget in a notebook, and a picture when there is none any more"
+    """Show a widget in a notebook, and a picture when there is none any more
+
+    Args:
+        box: an ipywidgets box
+        bundle: MIME type -> content: what is stored for later
+        metadata: MIME type -> what a page should know about it
+    """
     from IPython.display import display
     if not shell(): return
     _hide_picture(box)
@@ -322,7 +426,11 @@ class _Appears(_Draws):
 
 # %% ../../nbs/display/plots.ipynb #c9c2e726
 class View(_Appears):
-    "A plot with controls; a subclass makes controls, and knows how to `draw` and to `picture`"
+    """A plot with controls; a subclass makes controls, and knows how to `draw` and to `picture`
+
+    Args:
+        *rows: the controls, row by row; None is left out
+    """
     def __init__(self,
         *rows: Sequence[Any],    # the controls, row by row; None is left out
     ):
@@ -342,7 +450,16 @@ def smoothed(
     beta: float,        # weight of the past, from 0 to below 1
     block: int = 256,   # how many are computed at once
 ) -> Tensor:            # as many, float64
-    "What `Smoother` gives for each value"
+    """What `Smoother` gives for each value
+
+    Args:
+        values: 1-d
+        beta: weight of the past, from 0 to below 1
+        block: how many are computed at once
+
+    Returns:
+        as many, float64
+    """
     values = values.double()
     n = int(torch.isfinite(values).long().cumprod(0).sum())     # as many are good
     if not n or not beta: return values
@@ -361,7 +478,11 @@ def smoothed(
 
 # %% ../../nbs/display/plots.ipynb #f2743ec2
 class ChoosesRuns(View):
-    "Which runs of a recorder are drawn, and which of their steps"
+    """Which runs of a recorder are drawn, and which of their steps
+
+    Args:
+        *rows: the controls, row by row; None is left out
+    """
     def chosen(self) -> list[int]:
         "Which of the runs, by place in the history"
         return [i for i in range(len(self.all_runs)) if not self.runs or self.runs[i].value]
@@ -377,7 +498,14 @@ class ChoosesRuns(View):
     def span(self,
         i: int,     # place of a run
     ) -> range:     # its steps that are drawn, counted from its start
-        "What the skips leave of a run"
+        """What the skips leave of a run
+
+        Args:
+            i: place of a run
+
+        Returns:
+            its steps that are drawn, counted from its start
+        """
         n, start = self.sizes[i], 0 if self.compares() else self.starts[i]
         first = max(self.skip_start.value - start, 0)
         end = n if self.compares() else self.n_steps - start
@@ -385,9 +513,17 @@ class ChoosesRuns(View):
 
 # %% ../../nbs/display/plots.ipynb #5cbe0a78
 class ReadsSteps(ChoosesRuns):
-    "A slider for the step at which values are read"
+    """A slider for the step at which values are read
+
+    Args:
+        *rows: the controls, row by row; None is left out
+    """
     def refresh(self, change: Any = None) -> None:
-        "Draw anew, but not for each limit that the step slider is given"
+        """Draw anew, but not for each limit that the step slider is given
+
+        Args:
+            change
+        """
         if not self.moving: super().refresh(change)
 
     def prepare(self) -> None:
@@ -429,12 +565,24 @@ class _ReadsLines(ReadsSteps):
 
 # %% ../../nbs/display/plots.ipynb #ce061b94
 class LimitsAxis(_ReadsLines):
-    "Limits of y that no diverged run decides"
+    """Limits of y that no diverged run decides
+
+    Args:
+        *rows: the controls, row by row; None is left out
+    """
     def limits(self,
         lines: Sequence[Line],
         log_y: bool = False,
     ) -> tuple[tuple[float, float] | None, list[int]]:   # of y; None: what the lines need
-        "Limits that no diverged run decides, and the places of the runs that go beyond"
+        """Limits that no diverged run decides, and the places of the runs that go beyond
+
+        Args:
+            lines
+            log_y
+
+        Returns:
+            of y; None: what the lines need
+        """
         starts, tops, low = {}, {}, math.inf
         for i in self.chosen():
             for ys in self._values_of(i, lines):
@@ -474,13 +622,26 @@ class _DrawsSteps(LimitsAxis):
 
 # %% ../../nbs/display/plots.ipynb #dbf28daa
 class DrawsRuns(_DrawsSteps):
-    "Lines over the steps of runs"
+    """Lines over the steps of runs
+
+    Args:
+        *rows: the controls, row by row; None is left out
+    """
     def over_epochs(self,
         key: str,        # of a row of the table of epochs
         name: str,       # of the line
         color: str,
     ) -> list[Line]:     # one over all runs, or one each where they are compared
-        "Lines with a value for each epoch, at its last step"
+        """Lines with a value for each epoch, at its last step
+
+        Args:
+            key: of a row of the table of epochs
+            name: of the line
+            color
+
+        Returns:
+            one over all runs, or one each where they are compared
+        """
         lines, xs, ys = [], [], []
         for i in self.chosen():
             span, start = self.span(i), 0 if self.compares() else self.starts[i]
@@ -540,7 +701,15 @@ def _run_boxes(
 MANY = 50_000    # steps from which on a chart waits until a slider is let go
 
 class RunsView(_Charts):
-    "A plot over the steps of runs: which ones, from where, and a step to read values at"
+    """A plot over the steps of runs: which ones, from where, and a step to read values at
+
+    Args:
+        recorder
+        skip_start: leave out so many steps at the start
+        skip_end: and at the end
+        sliders: more controls
+        checks: and more
+    """
     def __init__(self,
         recorder: Recorder,
         skip_start: int = 0,            # leave out so many steps at the start
@@ -603,7 +772,13 @@ class _DrawsLosses(_Smooths, RunsView):
 
 # %% ../../nbs/display/plots.ipynb #2f17c17f
 class LossesView(_DrawsLosses):
-    "Losses over steps, smoothed as you like"
+    """Losses over steps, smoothed as you like
+
+    Args:
+        recorder
+        skip_start: leave out so many steps at the start
+        skip_end: and at the end
+    """
     def __init__(self,
         recorder: Recorder,
         skip_start: int = 0,    # leave out so many steps at the start
@@ -651,7 +826,14 @@ class _DrawsRates(RunsView):
 
 # %% ../../nbs/display/plots.ipynb #6a487829
 class LRView(_DrawsRates):
-    "Learning rate over steps, and momentum below it"
+    """Learning rate over steps, and momentum below it
+
+    Args:
+        recorder
+        show_moms: begin with momentum, too
+        skip_start: leave out so many steps at the start
+        skip_end: and at the end
+    """
     def __init__(self,
         recorder: Recorder,
         show_moms: bool = False,    # begin with momentum, too
@@ -700,7 +882,13 @@ class _DrawsMetrics(RunsView):
 
 # %% ../../nbs/display/plots.ipynb #2d1a934a
 class MetricsView(_DrawsMetrics):
-    "Each metric over steps"
+    """Each metric over steps
+
+    Args:
+        recorder
+        skip_start: leave out so many epochs at the start
+        skip_end: and at the end
+    """
     def __init__(self,
         recorder: Recorder,
         skip_start: int = 0,    # leave out so many epochs at the start
@@ -774,7 +962,12 @@ class _DrawsCycle(_MakesCycle):
 
 # %% ../../nbs/display/plots.ipynb #18c8247b
 class OneCycleView(_DrawsCycle):
-    "The schedule of learning rate and momentum, and the call that has it"
+    """The schedule of learning rate and momentum, and the call that has it
+
+    Args:
+        one_cycle
+        n: points of the curves
+    """
     def __init__(self,
         one_cycle: OneCycle,
         n: int = 200,           # points of the curves
