@@ -72,14 +72,16 @@ _all_ = ['OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos',
          'steep']
 
 # %% ../nbs/all.ipynb #70755059
+from .callbacks import rewind
 from .callbacks.checkpoints import Checkpoint, Resume
 from .callbacks.csv_logger import CSVLogger
+from .callbacks.export import load_learner
 from .callbacks.gradients import BnFreeze, GradientAccumulation, GradientClip
-from .callbacks.hooks import ActivationStats, Hook, HookCallback, Hooks, hook_output, hook_outputs
+from .callbacks.hooks import (
+    ActivationStats, Hook, HookCallback, Hooks, hook_output, hook_outputs)
 from .callbacks.mixup import CutMix, MixUp
 from .callbacks.predictions import FetchPredsCallback, MCDropoutCallback
-from .callbacks import rewind                  # adds `learn.rewind` and `learn.runs`
-from .callbacks.saving import SaveModel, load_learner
+from .callbacks.saving import SaveModel
 from .callbacks.stopping import ShortEpoch, StopAfter, TerminateOnNaN
 from .callbacks.trackers import EarlyStopping, ReduceLROnPlateau, Tracker
 

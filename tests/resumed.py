@@ -164,9 +164,9 @@ class CountsV1(v1.Callback):
     def on_train_begin(self, **kwargs):
         self.batches, self.losses = 0, []
 
-    def on_batch_end(self, last_loss, train, **kwargs):
+    def on_batch_end(self, last_loss, train, epoch, iteration, num_batch, smooth_loss, **kwargs):
         self.batches += train
-        self.losses.append(float(last_loss))
+        self.losses.append((epoch, iteration, num_batch, float(last_loss), float(smooth_loss)))
 
 
 class CountsMS(ms.Callback):
@@ -205,11 +205,15 @@ def losses_of_two(pred, y):
     return (a - y).square().mean(), (b - y).abs().mean() + (b - a.detach()).square().mean()
 
 
+def sum_of_two(pred, y):
+    return sum(losses_of_two(pred, y))
+
+
 def two_losses(path):
     torch.manual_seed(0)
     model = Two()
-    opts = [torch.optim.Adam(model.a.parameters(), 0.01), torch.optim.SGD(model.b.parameters(), 0.1, momentum=0.9)]
-    return make(path, model=model, train_step=MultiLossStep(model, opts, losses_of_two), lr=None)
+    opts = [torch.optim.Adam(model.a.parameters(), 0.01), torch.optim.SGD(model.b.parameters(), 0.01, momentum=0.5)]
+    return make(path, model=model, train_step=MultiLossStep(model, opts, losses_of_two), lr=None, loss_func=sum_of_two)
 
 
 class GAN(nn.Module):
@@ -343,12 +347,19 @@ def start(n):
     random.seed(n), np.random.seed(n), torch.manual_seed(n)
 
 
+def stop_workers(learn):
+    """Those that stay; if they are left to the garbage collector, torch waits for seconds."""
+    if (kept := getattr(learn.dls.train, "_iterator", None)) is not None:
+        kept._shutdown_workers()
+
+
 def interrupted_and_whole(make, path, fit=three_epochs, at=(11, 17), every=4, **kwargs):
     """What a fit ends with that failed in these batches and was resumed by new learners, and one that did not."""
     learn = make(path / "whole")
     start(0)
     fit(learn, cbs=[])
     whole = everything(learn)
+    stop_workers(learn)
     start(0)
     for i, batch in enumerate([*at, None]):
         learn = make(path / "broken")
@@ -359,4 +370,5 @@ def interrupted_and_whole(make, path, fit=three_epochs, at=(11, 17), every=4, **
             assert batch
         else:
             assert batch is None
+        stop_workers(learn)
     return everything(learn), whole

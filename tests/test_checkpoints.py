@@ -3,9 +3,14 @@
 With CBNB_KILLS=50 in the environment, fifty trainings are killed at random moments, and fifty saves of a large state.
 """
 
+import contextlib
 import json
 import os
+import pickle
 import random
+import re
+import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,10 +18,16 @@ import tempfile
 import time
 import traceback
 import warnings
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
+import cbnb.all as cbnb
+import resumed
 import training
 from cbnb.callbacks import checkpoint_files as files
 
@@ -132,3 +143,505 @@ def test_killed_at_random_moments(whole, tmp_path, i):
         killed += status < 0
     print(f"killed {killed} times")
     check_same(tmp_path, wanted, last)
+
+
+# --- many kinds of trainings ---
+
+
+@pytest.mark.parametrize("name", [name for name in resumed.DATA if name != "augmented in persistent workers"])
+def test_the_order_of_the_data(tmp_path, name):
+    got, whole = resumed.interrupted_and_whole(lambda path: resumed.make(path, resumed.DATA[name]()), tmp_path)
+    assert got == whole
+
+
+def test_workers_whose_random_numbers_cannot_be_stored(tmp_path):
+    """You are told before it matters; of data without random numbers nothing is said."""
+    make = resumed.DATA["augmented in persistent workers"]
+    with pytest.warns(UserWarning, match="With persistent_workers=False it will be exact") as seen:
+        learn = resumed.make(tmp_path, make())
+        learn.fit(1, cbs=cbnb.Checkpoint())
+    assert [w.filename for w in seen] == [__file__]
+    resumed.stop_workers(learn)
+
+
+@pytest.mark.parametrize("name", resumed.SETTINGS)
+@pytest.mark.filterwarnings("ignore:Using a target size", "ignore:train_step updates the weights")
+def test_what_callbacks_steps_and_metrics_know(tmp_path, name):
+    got, whole = resumed.interrupted_and_whole(resumed.SETTINGS[name], tmp_path, at=resumed.AT.get(name, (11, 17)))
+    assert got == whole
+
+
+@pytest.mark.parametrize("name", resumed.FITS)
+def test_schedules(tmp_path, name):
+    got, whole = resumed.interrupted_and_whole(resumed.make, tmp_path, resumed.FITS[name])
+    assert got == whole
+
+
+def test_written_in_the_background(tmp_path):
+    got, whole = resumed.interrupted_and_whole(resumed.make, tmp_path, every=1, background=True)
+    assert got == whole
+
+
+def test_callbacks_store_nothing_of_the_moment(tmp_path):
+    """Times of this machine and its windows are no state, and no file has an address of the memory."""
+    learn = resumed.make(tmp_path, cbs=[cbnb.StopAfter(seconds=9e9), cbnb.TerminateOnNaN()]).add_cb(cbnb.ProgressCallback)
+    seen = {}
+
+    def look(self):
+        if self.learn.train_iter == 8:
+            seen.update({type(cb).__name__: cb.state_dict() for cb in self.learn.cbs})
+
+    learn.fit(2, cbs=cbnb.Callback(after_step=look))
+    assert seen["ProgressCallback"] == {}
+    assert seen["TerminateOnNaN"].keys() & {"averages", "warned_in"} == set()
+    assert seen["StopAfter"].keys() & {"until", "end"} == set()
+
+
+# --- a save that is killed ---
+
+
+def big(n, number):
+    """A state by which you see whether it is of one save or a mixture of two."""
+    return dict(number=number, weights=torch.full((n,), float(number)), again=torch.full((n,), float(number)))
+
+
+def check_big(path, least=1):
+    state = files.read_checkpoint(path)
+    assert state["number"] >= least
+    assert state["weights"].eq(state["number"]).all() and state["again"].eq(state["number"]).all()
+    return state["number"]
+
+
+class At:
+    """Dies at the k-th line of the pages that write; counts them if `k` is None."""
+
+    watched = (files.__file__, tempfile.__file__, shutil.__file__)
+
+    def __init__(self, k=None):
+        self.k, self.n = k, 0
+
+    def __call__(self, frame, event, arg):
+        if not frame.f_code.co_filename.startswith(self.watched):
+            return None
+        self.n += 1
+        if self.n == self.k:
+            training.die()
+        return self
+
+
+def save_and_prune(folder, number, n=50_000):
+    files.write_checkpoint(folder, "x", big(n, number))
+    for old in files.checkpoints(folder)[:-2]:
+        files.remove_checkpoint(old)
+
+
+def save_traced(folder, number, k):
+    at = At(k)
+    sys.settrace(at)
+    try:
+        save_and_prune(folder, number)
+    finally:
+        sys.settrace(None)
+    print(at.n)
+
+
+def test_killed_at_any_line_of_a_save(tmp_path):
+    """The one before or the new one is whole, and the next save leaves nothing else."""
+    base = tmp_path / "base"
+    for number in (1, 2, 3):
+        save_and_prune(base, number)
+    shutil.copytree(base, tmp_path / "counted")
+    status, out = in_fork(save_traced, tmp_path / "counted", 4, None)
+    n_lines = int(out)
+    assert status == 0 and n_lines > 100
+    found = set()
+    for k in range(1, n_lines + 1, 1 if KILLS else 7):
+        folder = tmp_path / "killed"
+        shutil.copytree(base, folder)
+        assert in_fork(save_traced, folder, 4, k)[0] == -signal.SIGKILL
+        whole = [check_big(path) for path in files.checkpoints(folder)]
+        assert whole in ([2, 3], [2, 3, 4], [3, 4])
+        found.add(tuple(whole))
+        save_and_prune(folder, 5)
+        assert sorted(os.listdir(folder)) == [path.name for path in files.checkpoints(folder)]
+        assert [check_big(path) for path in files.checkpoints(folder)][-1] == 5
+        shutil.rmtree(folder)
+    assert found == {(2, 3), (2, 3, 4), (3, 4)}
+
+
+def save_forever(folder, n):
+    number = max((check_big(path) for path in files.checkpoints(folder)), default=0)
+    while True:
+        number += 1
+        save_and_prune(folder, number, n)
+
+
+def test_killed_while_a_large_state_is_written(tmp_path):
+    """Also in the middle of the file with the tensors, 200 MB with CBNB_KILLS."""
+    n, rng = 25_000_000 if KILLS else 1_000_000, random.Random(0)
+    begun = time.perf_counter()
+    save_and_prune(tmp_path, 1, n)
+    seconds, newest, mid_write = time.perf_counter() - begun, 1, 0
+    for _ in range(KILLS or 6):
+        status, out = in_fork(save_forever, tmp_path, n, seconds=rng.uniform(0.05, 3) * seconds)
+        assert status == -signal.SIGKILL, out
+        mid_write += bool(drafts_in(tmp_path))
+        now = max(check_big(path) for path in files.checkpoints(tmp_path))
+        assert now >= newest
+        newest = now
+    save_and_prune(tmp_path, newest + 1, n)
+    assert drafts_in(tmp_path) == [] and sorted(os.listdir(tmp_path)) == [path.name for path in files.checkpoints(tmp_path)]
+    print(f"{mid_write} of {KILLS or 6} kills left a draft; {newest} saves were whole")
+
+
+def test_two_processes_write_to_one_folder(tmp_path):
+    """Also if one of them is killed: none removes what the other one writes."""
+
+    def several(numbers):
+        for number in numbers:
+            files.write_checkpoint(tmp_path, "x", big(20_000, number))
+
+    def two():
+        pid = os.fork()
+        if not pid:
+            with contextlib.suppress(BaseException):
+                several(range(2, 30, 2))
+                os._exit(0)
+            os._exit(1)
+        several(range(1, 30, 2))
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    status, out = in_fork(two)
+    assert status == 0, out
+    found = files.checkpoints(tmp_path)
+    assert sorted(check_big(path) for path in found) == list(range(1, 30))
+    assert len({path.name.partition("_")[0] for path in found}) == 29 and drafts_in(tmp_path) == []
+
+
+def test_a_draft_of_another_process_stays_until_that_is_dead(tmp_path):
+    def hold():
+        with files._draft_in(tmp_path) as draft:
+            (draft / "tensors.pt").write_text("half")
+            (tmp_path / "held").touch()
+            time.sleep(60)
+
+    pid = os.fork()
+    if not pid:
+        with contextlib.suppress(BaseException):
+            hold()
+        os._exit(0)
+    try:
+        while not (tmp_path / "held").exists():
+            time.sleep(0.01)
+        files.write_checkpoint(tmp_path, "x", big(10, 1))
+        assert len(drafts_in(tmp_path)) == 1
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    files.write_checkpoint(tmp_path, "x", big(10, 2))
+    assert drafts_in(tmp_path) == []
+
+
+def test_the_folder_for_temporary_files_may_be_on_another_disk(tmp_path, monkeypatch):
+    other = Path("/dev/shm")
+    if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no second file system")
+    with tempfile.TemporaryDirectory(dir=other) as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        save_and_prune(tmp_path, 1)
+        assert check_big(files.checkpoints(tmp_path)[0]) == 1 and os.listdir(folder) == []
+
+
+# --- damage ---
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A folder with the checkpoints of a fit that failed in its third epoch."""
+    folder = tmp_path_factory.mktemp("saved")
+    with contextlib.suppress(resumed.PowerFailed), contextlib.redirect_stdout(None):
+        resumed.make(folder).fit(3, cbs=[cbnb.Checkpoint(every_steps=4), resumed.Fails(17)])
+    return folder
+
+
+def copied(saved, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(saved, folder)
+    return files.checkpoints(folder / "models/checkpoints/fit_0")
+
+
+def check_refused(path, why=""):
+    with pytest.raises(ValueError, match=re.escape(str(path))) as e:
+        files.read_checkpoint(path)
+    assert "is no whole checkpoint" in str(e.value) and why in str(e.value)
+    assert "Use another one, or delete the folder" in str(e.value)
+
+
+def resume(folder, **kwargs):
+    learn = resumed.make(folder)
+    learn.fit(3, cbs=cbnb.Checkpoint(every_steps=4), resume=True, **kwargs)
+    return learn
+
+
+def test_a_flipped_byte_anywhere_is_refused(saved, tmp_path):
+    path, rng = copied(saved, tmp_path)[-1], random.Random(0)
+    names = sorted(os.listdir(path))
+    assert names == ["manifest.json", "state.json", "tensors.pt"]
+    for i in range(200):
+        file = path / names[i % 3]
+        data = file.read_bytes()
+        place = rng.randrange(len(data))
+        changed = bytearray(data)
+        changed[place] ^= rng.choice([1, 2, 4, 8, 16, 32, 64, 128])
+        file.write_bytes(changed)
+        check_refused(path, names[i % 3])
+        file.write_bytes(data)
+    files.read_checkpoint(path)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "state.json", "tensors.pt"])
+def test_a_file_that_is_cut_empty_missing_or_another_is_refused(saved, tmp_path, name):
+    path, rng = copied(saved, tmp_path)[-1], random.Random(0)
+    file = path / name
+    data = file.read_bytes()
+    for size in {0, 1, len(data) - 1, *(rng.randrange(len(data)) for _ in range(17))}:
+        file.write_bytes(data[:size])
+        check_refused(path, name)
+    for other in (b"just a text\n", b"{}", b"[]", b"null", b'{"content": {}}', b'{"content": [], "sha256": ""}', data + b" ", b"\xff\xfe"):
+        file.write_bytes(other)
+        check_refused(path, name)
+    file.unlink()
+    check_refused(path, name)
+    file.mkdir()
+    check_refused(path, name)
+
+
+def test_resume_falls_back_to_the_one_before(saved, tmp_path):
+    whole = resumed.make(tmp_path / "whole")
+    resumed.start(0)
+    paths = copied(saved, tmp_path)
+    (paths[-1] / "tensors.pt").write_bytes(b"")
+    (paths[-2] / "state.json").unlink()
+    with pytest.warns(UserWarning, match="passed over") as seen:
+        learn = resume(tmp_path / "copy")
+    passed = [str(w.message) for w in seen if "passed over" in str(w.message)]
+    assert len(passed) == 2 and str(paths[-1]) in passed[0] and str(paths[-2]) in passed[1]
+    assert learn.epoch == 2 and learn.recorder.history[-1].n_steps == 18
+    for path in paths:
+        (path / "manifest.json").unlink(missing_ok=True)
+    paths = copied(saved, tmp_path)
+    for path in paths:
+        (path / "tensors.pt").write_bytes(b"")
+    with pytest.warns(UserWarning, match="passed over"):
+        learn = resume(tmp_path / "copy")
+    assert learn.recorder.history[-1].n_steps == 18
+    with pytest.raises(ValueError, match="is no whole checkpoint"):  # asked for by its path
+        resumed.make(tmp_path / "copy").fit(3, resume=paths[0])
+    assert whole.model is not learn.model
+
+
+def with_true_sums(path):
+    """A manifest that fits to the files as they are now."""
+    content = json.loads((path / "manifest.json").read_text())["content"]
+    content["files"] = files._file_sums(path)
+    (path / "manifest.json").write_bytes(files._canonical(content))
+
+
+class Evil:
+    """Unpickling it makes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_malicious_pickle_is_not_run(saved, tmp_path):
+    path, ran = copied(saved, tmp_path)[-1], tmp_path / "ran"
+    for write in (
+        lambda file: torch.save([Evil(ran)], file),
+        lambda file: file.write_bytes(pickle.dumps(Evil(ran))),
+        lambda file: torch.save([Evil(ran)], file, _use_new_zipfile_serialization=False),
+    ):
+        write(path / "tensors.pt")
+        with_true_sums(path)
+        check_refused(path)
+        assert not ran.exists()
+
+
+NESTED = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"!tensor": 99}', '{"!tensor": "os"}', '{"!eval": "1"}', '{"!dtype": "load"}', '{"!dtype": "__builtins__"}', '{"!device": "nowhere"}',
+        '{"!array": "x", "of": {"!tensor": 0}}', '{"!held": 3}', '{"!dict": 3}', '{"!dict": [[[], 1]]}', '{"!bytes": "zz"}', '{"!float": "import os"}',
+        NESTED, "", "[1", '{"!path": 3}', '{"!deque": [1, "x"]}',
+    ],
+)  # fmt: skip
+def test_a_hostile_state_is_refused(saved, tmp_path, text):
+    path = copied(saved, tmp_path)[-1]
+    (path / "state.json").write_text(text)
+    with_true_sums(path)
+    check_refused(path)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "3", "null", '{"batch": 1}', '{"batch": 0, "models": 3}', '"text"'])
+def test_a_state_of_something_else_is_refused(saved, tmp_path, text):
+    """Its sums are right, so somebody has made it."""
+    path = copied(saved, tmp_path)[-1]
+    (path / "state.json").write_text(text)
+    with_true_sums(path)
+    with pytest.raises(ValueError, match=re.escape(str(path))):
+        resumed.make(tmp_path / "copy").fit(3, cbs=cbnb.Checkpoint(every_steps=4), resume=path)
+
+
+def test_a_newer_format_is_said(saved, tmp_path):
+    path = copied(saved, tmp_path)[-1]
+    content = json.loads((path / "manifest.json").read_text())["content"] | dict(format=files.FORMAT + 1)
+    (path / "manifest.json").write_bytes(files._canonical(content))
+    with pytest.raises(ValueError, match="install the version that wrote it"):
+        files.read_checkpoint(path)
+
+
+# --- another fit ---
+
+
+def other_net():
+    return nn.Sequential(nn.Linear(3, 9), nn.BatchNorm1d(9), nn.Dropout(0.5), nn.Linear(9, 1))
+
+
+def other_names():
+    return nn.Sequential(OrderedDict(a=nn.Linear(3, 8), b=nn.BatchNorm1d(8), c=nn.Dropout(0.5), d=nn.Linear(8, 1)))
+
+
+CHANGES = {
+    "n_epoch": (lambda path: resumed.make(path), dict(n_epoch=4)),
+    "data": (lambda path: resumed.make(path, DataLoader(TensorDataset(*resumed.items()), 6, shuffle=True)), {}),
+    "model": (lambda path: resumed.make(path, model=other_net()), {}),
+    "optimizer": (lambda path: resumed.make(path), dict(lr=0.02)),
+    "loss": (lambda path: resumed.make(path, loss_func=nn.L1Loss()), {}),
+    "schedule": (lambda path: resumed.make(path), dict(cbs=[cbnb.ParamScheduler({"lr": cbnb.SchedCos(0.01, 0.0)})])),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_another_fit_is_refused_by_name(saved, tmp_path, name):
+    make, given = CHANGES[name]
+    newest = copied(saved, tmp_path)[-1]
+    learn = make(tmp_path / "copy")
+    before = {k: v.clone() for k, v in learn.model.state_dict().items()}
+    given = dict(n_epoch=3) | given
+    cbs = [cbnb.Checkpoint(every_steps=4), *given.pop("cbs", ())]
+    with pytest.raises(ValueError) as e:
+        learn.fit(**given, cbs=cbs, resume=True)
+    text = str(e.value)
+    assert str(newest) in text and "belongs to another fit" in text
+    assert f"{name} was " in text and "resume=Resume(allow=" in text and "resume=False" in text
+    assert all(torch.equal(before[k], v) for k, v in learn.model.state_dict().items())
+
+
+def test_another_architecture_and_missing_names_are_refused_even_if_allowed(saved, tmp_path):
+    """The file is named, and nothing is changed."""
+    newest = copied(saved, tmp_path)[-1]
+    for model, words in (other_net(), "shape"), (other_names(), "it lacks"):
+        learn = resumed.make(tmp_path / "copy", model=model)
+        before = [p.clone() for p in learn.model.parameters()]
+        with pytest.raises(ValueError, match=words) as e:
+            learn.fit(3, cbs=cbnb.Checkpoint(every_steps=4), resume=cbnb.Resume(allow="model"))
+        assert str(newest) in str(e.value)
+        assert all(map(torch.equal, before, learn.model.parameters()))
+
+
+@pytest.mark.parametrize("name", ["n_epoch", "optimizer", "loss", "schedule"])
+def test_what_is_allowed_goes_on(saved, tmp_path, name):
+    make, given = CHANGES[name]
+    copied(saved, tmp_path)
+    learn, given = make(tmp_path / "copy"), dict(n_epoch=3) | given
+    cbs = [cbnb.Checkpoint(every_steps=4), *given.pop("cbs", ())]
+    learn.fit(**given, cbs=cbs, resume=cbnb.Resume(allow=name))
+    run = learn.recorder.history[-1]
+    assert run.n_steps == 6 * given["n_epoch"] and len(run.epochs) == given["n_epoch"] and run.status == "done"
+    if name == "optimizer":
+        assert run.steps["lr"][-1] == 0.02 and run.steps["lr"][0] == 0.01
+
+
+def test_other_data_only_after_a_whole_epoch(saved, tmp_path):
+    make, _ = CHANGES["data"]
+    copied(saved, tmp_path)
+    with pytest.raises(ValueError, match="in the middle of an epoch over other data"):
+        make(tmp_path / "copy").fit(3, cbs=cbnb.Checkpoint(every_steps=4), resume=cbnb.Resume(allow="data"))
+    with pytest.raises(resumed.PowerFailed):
+        resumed.make(tmp_path / "ends").fit(3, cbs=[cbnb.Checkpoint(), resumed.Fails(14)])
+    learn = make(tmp_path / "ends")
+    learn.fit(3, cbs=cbnb.Checkpoint(every_steps=4), resume=cbnb.Resume(allow="data"))
+    assert learn.recorder.history[-1].n_steps == 12 + 4
+
+
+# --- a disk that is full, a folder that cannot be written ---
+
+
+def fit_with_little_space(folder):
+    """The limit for the size of a file stands for a disk that is full."""
+    learn = resumed.make(folder, cbs=[cbnb.Checkpoint(every_steps=4)])
+
+    def fill(self):
+        if self.learn.train_iter == 10:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
+        if self.learn.train_iter == 15:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        learn.fit(3, cbs=cbnb.Callback(after_step=fill))
+    words = [str(w.message) for w in seen]
+    assert words and all("could not be written" in text and "the fit goes on" in text for text in words), words
+    run = learn.recorder.history[-1]
+    assert run.status == "done" and run.n_steps == 18
+    paths = learn.checkpoint.saved()
+    print([path.name for path in paths])
+    for path in paths:
+        files.read_checkpoint(path)
+
+
+def test_a_full_disk_does_not_end_the_fit(tmp_path):
+    status, out = in_fork(fit_with_little_space, tmp_path)
+    assert status == 0, out
+    names = out.splitlines()[-1]
+    assert "epoch_2'" not in names and "epoch_2_batch_4" in names and drafts_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("name", ["rename", "fsync", "mkdir"])
+def test_a_folder_that_turns_bad_does_not_end_the_fit(tmp_path, monkeypatch, name, background):
+    """The checkpoints from before are whole, and a later one is tried."""
+    old, calls = getattr(os, name), []
+
+    def fails(path, *args, **kwargs):
+        calls.append(path)
+        raise OSError(30, "Read-only file system", str(path))
+
+    def turn(self):
+        if self.learn.train_iter in (6, 14):
+            monkeypatch.setattr(os, name, fails if self.learn.train_iter == 6 else old)
+
+    learn = resumed.make(tmp_path, cbs=[cbnb.Checkpoint(every_steps=4, background=background)])
+    with pytest.warns(UserWarning, match="Read-only file system.*the fit goes on") as seen:
+        learn.fit(3, cbs=cbnb.Callback(after_step=turn))
+    assert calls and learn.recorder.history[-1].status == "done"
+    assert seen[0].filename == __file__
+    kept = learn.checkpoint.saved()
+    assert kept[-1].name.endswith("epoch_3") and drafts_in(tmp_path) == []
+    for path in kept:
+        files.read_checkpoint(path)
+
+
+def test_a_folder_that_cannot_be_made_is_said_before_the_first_batch(tmp_path):
+    (tmp_path / "file").write_text("")
+    learn = resumed.make(tmp_path, cbs=[cbnb.Checkpoint(path=tmp_path / "file")])
+    with pytest.raises(OSError, match="file"):
+        learn.fit(1)
+    assert learn.recorder.history[-1].n_steps == 0

@@ -68,7 +68,7 @@ DEFAULTS = """
     Learner.to_detach: cpu=True
     DataLoaders: path='.', device=None
     DataLoaders.from_datasets: bs=64, shuffle=True, num_workers=0, path='.'
-    load_learner: cpu=True, trust=False
+    load_learner: cpu=True, trust=False, model=None, dls=None
     AccumMetric: to_np=False, flatten=True
     SklearnMetric: axis=1
     accuracy: axis=-1

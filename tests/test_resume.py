@@ -1,5 +1,6 @@
 """What a user meets who resumes: the page's training, displays, new settings, clocks, and signals."""
 
+import collections
 import copy
 import json
 import os
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 import pytest
@@ -190,3 +192,45 @@ def test_an_error_in_the_thread_ends_the_fit(tmp_path):
     (tmp_path / "ckpt").write_bytes(b"")
     with pytest.raises(OSError):
         spore_learner(tmp_path, async_save=True).fit(1)
+
+
+def test_what_a_checkpoint_cannot_store_is_said_when_the_fit_begins(tmp_path):
+    class Window:
+        pass
+
+    class Watches(cbnb.Callback):
+        def before_fit(self):
+            self.window, self.log, self.words = Window(), open(tmp_path / "log", "w"), collections.Counter("abba")
+
+        def after_fit(self):
+            self.log.close()
+
+    class Silent(Watches):
+        no_state = ("window", "log")
+
+    class Knows(Watches):
+        def state_dict(self):
+            return {"words": self.words}
+
+    with pytest.warns(UserWarning, match="Watches: checkpoints do not store window, log. If the rest"):
+        line_learner(path=tmp_path / "a", cbs=Watches).fit(1, resume=True)
+    for cb in (Silent, Knows):
+        with warnings.catch_warnings(action="error"):
+            line_learner(path=tmp_path / cb.__name__, cbs=cb).fit(1, resume=True)
+
+
+def test_counters_and_dicts_with_defaults_keep_their_kind(tmp_path):
+    class Counts(cbnb.Callback):
+        def before_fit(self):
+            self.words, self.found = collections.Counter(), collections.defaultdict(list)
+
+        def after_batch(self):
+            self.words["batch"] += 1
+            self.found[self.epoch].append(self.words["batch"])
+
+    with pytest.raises(ArithmeticError):
+        line_learner(path=tmp_path, valid=False, cbs=[Counts, FailAt(5)]).fit(4, resume=True)
+    learn = line_learner(path=tmp_path, valid=False, cbs=Counts)
+    learn.fit(4, resume=True)
+    assert learn.counts.words == collections.Counter(batch=8) and learn.counts.found == {n: [2 * n + 1, 2 * n + 2] for n in range(4)}
+    assert type(learn.counts.words) is collections.Counter and type(learn.counts.found) is collections.defaultdict

@@ -23,8 +23,12 @@ def checked(*paths: Path, cache: Path) -> str:
 
 def as_script(notebook: Path) -> str:
     """The code of a notebook that a type checker can read."""
-    cells = [cell.source for cell in read(notebook).cells if cell.cell_type == "code" and not cell.source.startswith("#| hide\n")]
-    return "\n".join(re.sub(r"^%%writefile.*", "", without_directives(cell)) for cell in cells)
+    cells = [
+        cell.source
+        for cell in read(notebook).cells
+        if cell.cell_type == "code" and not cell.source.startswith(("#| hide\n", "%%writefile"))
+    ]
+    return "\n".join(map(without_directives, cells))
 
 
 @pytest.fixture(scope="module")
