@@ -48,7 +48,7 @@ def release_locals(
     """
     for found in _chained(e, until): _release(found.__traceback__)
 
-# %% ../../nbs/basics/failures.ipynb #fd8f0ba4
+# %% ../../nbs/basics/failures.ipynb #6c045c12
 _OUT_OF_MEMORY = ('out of memory', 'not enough memory', "can't allocate memory", 'ALLOC_FAILED')
 
 def is_out_of_memory(
@@ -66,13 +66,13 @@ def note_batch(
     e: BaseException,     # gets the note
     batch: Any,           # as the loader gave it
 ) -> None:
-    """Add the size of the batch to an out-of-memory error
+    """Add the size of the batch to the error of a device without memory
 
     Args:
         e: gets the note
         batch: as the loader gave it
     """
-    if batch is None or not is_out_of_memory(e): return
+    if batch is None or not isinstance(e, RuntimeError) or not is_out_of_memory(e): return
     try: n = f'{find_bs(batch)} items'
     except ValueError: n = 'unknown size'
     parts = batch if isinstance(batch, (tuple, list)) else [batch]

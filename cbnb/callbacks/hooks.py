@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Hook', 'hook_output', 'Hooks', 'hook_outputs', 'find_layers', 'as_hook', 'HookCallback', 'summarized', 'rebinned',
-           'Rows', 'LayerStats', 'LayerHistograms', 'LayerFigures', 'ActivationStats']
+           'Rows', 'LayerStats', 'LayerHistograms', 'LayerFigures', 'LayerCurves', 'ActivationStats']
 
 # %% ../../nbs/callbacks/hooks.ipynb #434b5d4f
 import inspect
@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import MethodType
-from typing import Any
+from typing import Any, Self
 
 # %% ../../nbs/callbacks/hooks.ipynb #45ebccb9
 import torch
@@ -27,8 +27,15 @@ from ..basics.arguments import as_count, as_positive
 from ..learner import as_list
 from ..display.figures import COLORS, envelope, figure, legend, show
 
+# %% ../../nbs/callbacks/hooks.ipynb #7b33c406
+class _Registered:
+    "Something that is registered until `remove`, or until the end of a `with` block"
+    def remove(self) -> None: raise NotImplementedError
+    def __enter__(self) -> Self: return self
+    def __exit__(self, *args: Any) -> None: self.remove()
+
 # %% ../../nbs/callbacks/hooks.ipynb #581169dc
-class Hook:
+class Hook(_Registered):
     """Calls a function whenever a module has run, and keeps the latest result in `stored`
 
     Args:
@@ -60,26 +67,24 @@ class Hook:
         self.stored = self.hook_func(m, inp, out)
 
     def remove(self) -> None:
-        "Look no longer; what is stored stays. May be called again"
+        "Stop calling the function; what is stored stays. May be called again"
         self.handle.remove()
 
-    def __enter__(self) -> 'Hook': return self
-    def __exit__(self, *args: Any) -> None: self.remove()
     def __reduce__(self) -> tuple: return Hook.__new__, (Hook,)
 
 # %% ../../nbs/callbacks/hooks.ipynb #f8891b73
 def hook_output(
-    module: nn.Module,
-    detach: bool = True,    # cut it from the graph
-    cpu: bool = False,      # bring it to the CPU (waits for a GPU)
+    module: nn.Module,      # the module
+    detach: bool = True,    # cut its output from the graph
+    cpu: bool = False,      # copy it to the CPU (waits for a GPU)
     grad: bool = False,     # keep the gradients of the output instead, a tuple
 ) -> Hook:
     """A hook that keeps the output of a module
 
     Args:
-        module
-        detach: cut it from the graph
-        cpu: bring it to the CPU (waits for a GPU)
+        module: the module
+        detach: cut its output from the graph
+        cpu: copy it to the CPU (waits for a GPU)
         grad: keep the gradients of the output instead, a tuple
     """
     return Hook(module, _output, not grad, detach, cpu)
@@ -87,7 +92,7 @@ def hook_output(
 def _output(m: nn.Module, inp: Any, out: Any) -> Any: return out
 
 # %% ../../nbs/callbacks/hooks.ipynb #b78d160b
-class Hooks:
+class Hooks(_Registered):
     """A hook for each of several modules
 
     Args:
@@ -106,12 +111,10 @@ class Hooks:
         cpu: bool = False,
         when: Callable[[], bool] | None = None,
     ):
-        self.hooks = []
+        self.hooks: list[Hook] = []
         try:
             for m in ms: self.hooks.append(Hook(m, hook_func, is_forward, detach, cpu, when))
-        except BaseException:
-            self.remove()                                # rather none than some
-            raise
+        except BaseException: self.remove(); raise
 
     @property
     def stored(self) -> list[Any]:
@@ -119,26 +122,24 @@ class Hooks:
         return [hook.stored for hook in self.hooks]
 
     def remove(self) -> None:
-        "Look no longer; what is stored stays"
+        "Remove all hooks; what is stored stays"
         for hook in self.hooks: hook.remove()
 
     def __getitem__(self, i: int) -> Hook: return self.hooks[i]
     def __len__(self) -> int: return len(self.hooks)
     def __iter__(self) -> Iterator[Hook]: return iter(self.hooks)
-    def __enter__(self) -> 'Hooks': return self
-    def __exit__(self, *args: Any) -> None: self.remove()
 
 # %% ../../nbs/callbacks/hooks.ipynb #693ea0ad
 def hook_outputs(
-    modules: Sequence[nn.Module],
-    detach: bool = True,    # this and what follows as for `hook_output`
+    modules: Sequence[nn.Module],    # the modules
+    detach: bool = True,             # this and what follows as for `hook_output`
     cpu: bool = False,
     grad: bool = False,
 ) -> Hooks:
     """Hooks that keep the outputs of several modules
 
     Args:
-        modules
+        modules: the modules
         detach: this and what follows as for `hook_output`
         cpu
         grad
@@ -181,6 +182,55 @@ def _is_wanted(wanted: Any, name: str, m: nn.Module) -> bool:
     if isinstance(wanted, str): return name == wanted
     return isinstance(m, wanted) if isinstance(wanted, type) else m is wanted
 
+# %% ../../nbs/callbacks/hooks.ipynb #cf6d7537
+class _HasHooks(Callback):
+    "Registers hooks and removes them"
+    run_in = ('fit',)
+    modules: Any = None
+    every: int | None = None
+    include_paramless, is_forward, detach, cpu, hooked = False, True, True, False, False
+
+    def _hook(self) -> None:
+        self.hooks = Hooks(list(self.layers.values()), self.hook, self.is_forward, self.detach,
+                           self.cpu, self._looks)
+        self.hooked = True
+
+    def _looks(self) -> bool:      # not at nested runs, nor when removed during the fit
+        learn = self.learn
+        if learn is None or not self.run or learn.purpose not in self.run_in: return False
+        return self.run_train if learn.training else self.run_valid and self.every is None
+
+    def _unhook(self) -> None:
+        if self.hooked: self.hooks.remove()
+        self.hooked = False
+
+# %% ../../nbs/callbacks/hooks.ipynb #75258c0f
+@contextmanager
+def _no_input_warning() -> Iterator[None]:
+    "Without torch's warning that the inputs of a first layer have no gradients"
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', 'Full backward hook is firing')
+        yield
+
+# %% ../../nbs/callbacks/hooks.ipynb #958372bc
+class _HooksInAFit(_HasHooks):
+    "Has hooks in a fit, in all batches or in one training batch in `every`"
+    def before_fit(self):
+        self.layers = find_layers(self.learn.model, self.modules, self.include_paramless)
+        self.learn.undo.callback(self._unhook)
+        if not self.is_forward: self.learn.undo.enter_context(_no_input_warning())
+        if self.every is None: self._hook()
+
+    def before_train(self):
+        if self.every is not None: self._choose()
+    def after_batch(self):
+        if self.every is not None: self._choose()
+
+    def _choose(self) -> None:
+        "Have hooks in the next training batch if it is one in `every`"
+        if self.learn.train_iter % self.every: self._unhook()
+        elif not self.hooked: self._hook()
+
 # %% ../../nbs/callbacks/hooks.ipynb #d6f56d83
 def _takes(f: Callable[..., Any], n: int) -> bool:
     "Whether a function can be called with `n` arguments; True if it hides what it takes"
@@ -195,7 +245,7 @@ def as_hook(
     f: Callable[..., Any],   # of module, input, output; or of callback, module, input, output
     cb: Callback,            # the callback that `f` may get first
 ) -> Callable[..., Any]:     # of module, input, output
-    """Find out by the signature of `f` how it is to be called; `TypeError` if it fits neither way
+    """Adapt a function by its signature; `TypeError` if it fits neither way
 
     Args:
         f: of module, input, output; or of callback, module, input, output
@@ -213,52 +263,18 @@ def as_hook(
     raise TypeError(f'hook={getattr(f, "__name__", f)!r} should take (module, input, output), '
                     f'or (callback, module, input, output), and not {inspect.signature(f)}')
 
-# %% ../../nbs/callbacks/hooks.ipynb #75258c0f
-@contextmanager
-def _no_input_warning() -> Iterator[None]:
-    "Without torch's warning that the inputs of a first layer have no gradients"
-    with warnings.catch_warnings():
-        warnings.filterwarnings('ignore', 'Full backward hook is firing')
-        yield
-
-# %% ../../nbs/callbacks/hooks.ipynb #958372bc
-class _HooksInAFit(Callback):
-    "Has hooks while they should look"
-    run_in = ('fit',)
-
-    def before_fit(self):
-        self.layers = find_layers(self.learn.model, self.modules, self.include_paramless)
-        self.learn.undo.callback(self._unhook)
-        if not self.is_forward: self.learn.undo.enter_context(_no_input_warning())
-        if self.every is None: self._hook()
-
-    def before_train(self):
-        if self.every is not None: self._choose()
-    def after_batch(self):
-        if self.every is not None: self._choose()
-
-    def _choose(self) -> None:
-        "Have hooks in the next training batch if it is one in `every`"
-        if self.learn.train_iter % self.every: self._unhook()
-        elif not self.hooked: self._hook()
-
-    def _hook(self) -> None:
-        self.hooks = Hooks(list(self.layers.values()), self.hook, self.is_forward, self.detach,
-                           self.cpu, self._looks)
-        self.hooked = True
-
-    def _looks(self) -> bool:      # not at what runs inside of the fit, nor when thrown out of it
-        learn = self.learn
-        if learn is None or not self.run or learn.purpose not in self.run_in: return False
-        return self.run_train if learn.training else self.run_valid and self.every is None
-
-    def _unhook(self) -> None:
-        if self.hooked: self.hooks.remove()
-        self.hooked = False
+# %% ../../nbs/callbacks/hooks.ipynb #c7a779c5
+def _check_own_hook(cb: Callback) -> None:
+    "`TypeError` if a class has no method `hook` that can be called as a hook"
+    name, own = type(cb).__name__, hasattr(type(cb), 'hook')
+    if not own: raise TypeError(f'{name} needs a hook: pass hook=f, called as '
+                                'f(module, input, output), or write it as a method')
+    if not _takes(cb.hook, 3): raise TypeError(
+        f'{name}.hook{inspect.signature(cb.hook)} should take (self, module, input, output)')
 
 # %% ../../nbs/callbacks/hooks.ipynb #508568d1
 def _after_own(own: Callable | None, f: Callable) -> Callable:
-    "The event method of the class, and then a function passed for the same event"
+    "The class's own method for an event, then the function passed for it"
     if own is None: return f
     def both(cb: Callback) -> None:
         own(cb)
@@ -274,7 +290,7 @@ class HookCallback(_HooksInAFit):
         every: one training batch in so many; None: all batches
         is_forward: False: in the backward pass, with gradients instead
         detach: cut input and output from the graph first
-        cpu: and bring them to the CPU (waits for a GPU)
+        cpu: and copy them to the CPU (waits for a GPU)
         include_paramless: of the leaves, also those without parameters
         hook: of module, input, output; or of callback and these
         **events: functions to use as methods: `after_fit=f`
@@ -282,16 +298,13 @@ class HookCallback(_HooksInAFit):
     Raises:
         TypeError: remove_end=False: the hooks of a callback are removed when the fit ends. To look
             longer, use Hooks(modules, f), and remove() it yourself
-        TypeError: {type(self)} needs a hook: pass hook=f, called as f(module, input, output), or write
-            it as a method
-        TypeError: {type(self)}.hook... should take (self, module, input, output)
     """
     def __init__(self,
         modules: Any = None,              # names, classes, modules; None: leaves with parameters
         every: int | None = None,         # one training batch in so many; None: all batches
         is_forward: bool = True,          # False: in the backward pass, with gradients instead
         detach: bool = True,              # cut input and output from the graph first
-        cpu: bool = False,                # and bring them to the CPU (waits for a GPU)
+        cpu: bool = False,                # and copy them to the CPU (waits for a GPU)
         include_paramless: bool = False,  # of the leaves, also those without parameters
         hook: Callable[..., Any] | None = None,   # of module, input, output; or of callback and these
         **events: Callable[[Callback], Any],      # functions to use as methods: `after_fit=f`
@@ -301,13 +314,8 @@ class HookCallback(_HooksInAFit):
             'To look longer, use Hooks(modules, f), and remove() it yourself')
         super().__init__(**{name: _after_own(getattr(HookCallback, name, None), f)
                             for name, f in events.items() if f is not None})
-        if hook is not None: self.hook = as_hook(hook, self)
-        elif not hasattr(type(self), 'hook'):
-            raise TypeError(f'{type(self).__name__} needs a hook: pass hook=f, called as '
-                            'f(module, input, output), or write it as a method')
-        elif not _takes(self.hook, 3): raise TypeError(
-            f'{type(self).__name__}.hook{inspect.signature(self.hook)} should take '
-            '(self, module, input, output)')
+        if hook is None: _check_own_hook(self)
+        else: self.hook = as_hook(hook, self)
         self.modules, self.include_paramless = modules, include_paramless
         self.every = None if every is None else as_count(every, 'every', 1)
         self.is_forward, self.detach, self.cpu = is_forward, detach, cpu
@@ -319,7 +327,7 @@ def summarized(
     near_zero: float = 0.05,    # a value counts as near zero up to this distance
     bins: int = 40,             # of the histogram; 0: none
 ) -> Tensor | None:             # mean, std, share near zero, lowest, highest, then the counts
-    """What is kept of an output, as one tensor on its device; None if it has no numbers
+    """Numbers and a histogram of an output, as one tensor on its device; None if it has no numbers
 
     Args:
         out: output of a layer: a tensor, or tensors nested in tuples, dicts
@@ -345,7 +353,7 @@ def summarized(
 def rebinned(
     counts: Tensor,                  # of shape (batches, bins), each over its own range
     lows: Tensor,                    # of shape (batches,): where the first bin begins
-    highs: Tensor,                   # and the last one ends
+    highs: Tensor,                   # of shape (batches,): where the last one ends
     limits: tuple[float, float],     # the new range
 ) -> Tensor:                         # of the shape of `counts`; each row has the sum it had
     """Histograms over ranges of their own as histograms over a common one
@@ -353,7 +361,7 @@ def rebinned(
     Args:
         counts: of shape (batches, bins), each over its own range
         lows: of shape (batches,): where the first bin begins
-        highs: and the last one ends
+        highs: of shape (batches,): where the last one ends
         limits: the new range
 
     Returns:
@@ -372,12 +380,12 @@ def rebinned(
 # %% ../../nbs/callbacks/hooks.ipynb #11891d4e
 class Rows:
     "Small tensors of one shape, kept on their device until you read them"
-    def __init__(self): self.chunks = []
+    def __init__(self): self.chunks: list[Tensor] = []
 
     def extend(self,
         rows: list[Tensor | None],    # each of shape (columns,); None: there is none for a batch
     ) -> None:
-        """Add some, without waiting for the device
+        """Add several rows, without waiting for the device
 
         Args:
             rows: each of shape (columns,); None: there is none for a batch
@@ -393,9 +401,9 @@ class Rows:
         self.chunks = [torch.cat([chunk.expand(-1, wide) for chunk in chunks])] if chunks else []
         return self.chunks[0] if chunks else torch.zeros(0, wide)
 
-# %% ../../nbs/callbacks/hooks.ipynb #bc1cc897
-class _RecordsActivations(HookCallback):
-    "Keeps a row for each layer and training batch"
+# %% ../../nbs/callbacks/hooks.ipynb #18cb12c4
+class _KeepsRows(HookCallback):
+    "Keeps rows for each layer, from the beginning of the last fit"
     run_valid, with_hist, bins, near_zero = False, True, 40, 0.05
 
     def _begin(self) -> None:
@@ -406,6 +414,14 @@ class _RecordsActivations(HookCallback):
         super().before_fit()
         self._begin()
 
+    def _stack(self) -> None:
+        for name, m in self.layers.items():
+            self.rows[name].extend([found.get(m) for found in self.waiting])
+        self.waiting = []
+
+# %% ../../nbs/callbacks/hooks.ipynb #bc1cc897
+class _RecordsActivations(_KeepsRows):
+    "Keeps a row for each layer and training batch"
     def before_train(self):
         self.found = {}                          # of a batch in which the last phase was cancelled
         super().before_train()
@@ -421,11 +437,6 @@ class _RecordsActivations(HookCallback):
             self.found = {}
             if len(waiting) == 256: self._stack()
         if self.every is not None: super().after_batch()
-
-    def _stack(self) -> None:
-        for name, m in self.layers.items():
-            self.rows[name].extend([found.get(m) for found in self.waiting])
-        self.waiting = []
 
 # %% ../../nbs/callbacks/hooks.ipynb #5d8aac93
 class _ReadsRows(_RecordsActivations):
@@ -450,7 +461,7 @@ class LayerStats(_ReadsRows):
         every: one training batch in so many; None: all batches
         is_forward: False: in the backward pass, with gradients instead
         detach: cut input and output from the graph first
-        cpu: and bring them to the CPU (waits for a GPU)
+        cpu: and copy them to the CPU (waits for a GPU)
         include_paramless: of the leaves, also those without parameters
         hook: of module, input, output; or of callback and these
         **events: functions to use as methods: `after_fit=f`
@@ -504,7 +515,7 @@ class LayerHistograms(_Limits):
         every: one training batch in so many; None: all batches
         is_forward: False: in the backward pass, with gradients instead
         detach: cut input and output from the graph first
-        cpu: and bring them to the CPU (waits for a GPU)
+        cpu: and copy them to the CPU (waits for a GPU)
         include_paramless: of the leaves, also those without parameters
         hook: of module, input, output; or of callback and these
         **events: functions to use as methods: `after_fit=f`
@@ -535,16 +546,35 @@ class LayerHistograms(_Limits):
         table = table.where(ran[:, None], torch.zeros(()))
         return rebinned(table[:, 5:], table[:, 3], table[:, 4], limits).T.log1p()
 
+# %% ../../nbs/callbacks/hooks.ipynb #9ebc3c7f
+def _draw_hist(
+    ax: Any,                        # axes of matplotlib
+    hist: Tensor,                   # of shape (bins, batches)
+    limits: tuple[float, float],    # lowest and highest output
+    end: int,                       # the step after the last one
+) -> Any:                           # the image
+    "Histograms as a colour map"
+    ax.grid(False)
+    return ax.imshow(hist.numpy(), origin='lower', aspect='auto', extent=(0, end, *limits),
+                     cmap='viridis', interpolation='antialiased')
+
+def _label_outer(axes: Sequence[Any], n: int, cols: int) -> None:
+    "Label the axes at the left and at the bottom of a grid, and remove those after the first `n`"
+    for k, ax in enumerate(axes[:n]):
+        if k % cols == 0: ax.set_ylabel('output')
+        if k + cols >= n: ax.set_xlabel('step')
+    for ax in axes[n:]: ax.remove()
+
 # %% ../../nbs/callbacks/hooks.ipynb #381732ec
 class LayerFigures(LayerHistograms):
-    """Draws what was recorded
+    """Draws the histograms
 
     Args:
         modules: names, classes, modules; None: leaves with parameters
         every: one training batch in so many; None: all batches
         is_forward: False: in the backward pass, with gradients instead
         detach: cut input and output from the graph first
-        cpu: and bring them to the CPU (waits for a GPU)
+        cpu: and copy them to the CPU (waits for a GPU)
         include_paramless: of the leaves, also those without parameters
         hook: of module, input, output; or of callback and these
         **events: functions to use as methods: `after_fit=f`
@@ -567,19 +597,12 @@ class LayerFigures(LayerHistograms):
         shown = list(range(len(self.layers))) if i is None else [i]
         hists = [(self.hist(k, limits), limits or self.limits(k)) for k in shown or [0]]
         one, cols = len(shown) == 1, min(len(shown), 4 if len(shown) > 9 else 3)
-        rows = math.ceil(len(shown)/cols)
-        size = (7.4, 3.2) if one else (3.1*cols, 2.4*rows)
-        with figure(size=size, cols=cols, rows=rows) as (fig, axes):
-            for ax, k, (hist, (lo, hi)) in zip(axes, shown, hists):
-                end = self.steps[-1] + (self.every or 1) if self.steps else 1
-                image = ax.imshow(hist.numpy(), origin='lower', aspect='auto', extent=(0, end, lo, hi),
-                                  cmap='viridis', interpolation='antialiased')
-                ax.grid(False)
+        rows, end = math.ceil(len(shown)/cols), self.steps[-1] + (self.every or 1) if self.steps else 1
+        with figure(size=(7.4, 3.2) if one else (3.1*cols, 2.4*rows), cols=cols, rows=rows) as (fig, axes):
+            for ax, k, (hist, lims) in zip(axes, shown, hists):
+                image = _draw_hist(ax, hist, lims, end)
                 ax.set(title=self._title(k))
-            for n, ax in enumerate(axes[:len(shown)]):
-                if n % cols == 0: ax.set_ylabel('output')
-                if n + cols >= len(shown): ax.set_xlabel('step')
-            for ax in axes[len(shown):]: ax.remove()
+            _label_outer(axes, len(shown), cols)
             if one: fig.colorbar(image, label='log(1 + count)')
         names = ', '.join(self._title(k) for k in shown)
         text = f'colour map of the outputs of {names} over {len(self.steps)} batches'
@@ -589,31 +612,26 @@ class LayerFigures(LayerHistograms):
         name = i if isinstance(i, str) else list(self.layers)[i]
         return f'{name} {type(self.layers[name]).__name__}'
 
-# %% ../../nbs/callbacks/hooks.ipynb #e57e852a
-class ActivationStats(LayerFigures):
-    """Mean, spread, share near zero and histogram of the outputs of layers, per training batch
+# %% ../../nbs/callbacks/hooks.ipynb #662e23b5
+def _shade(n: int, of: int) -> Any:
+    "A colour for layer `n`; legible on white and on black"
+    import matplotlib
+    return COLORS['train'] if of == 1 else matplotlib.colormaps['plasma'](0.36 + 0.48*n/(of - 1))
+
+# %% ../../nbs/callbacks/hooks.ipynb #fd470dff
+class LayerCurves(LayerFigures):
+    """Draws the three numbers of each layer
 
     Args:
-        with_hist: histograms, too
         modules: names, classes, modules; None: leaves with parameters
-        every: one training batch in so many; None: all
+        every: one training batch in so many; None: all batches
+        is_forward: False: in the backward pass, with gradients instead
+        detach: cut input and output from the graph first
+        cpu: and copy them to the CPU (waits for a GPU)
         include_paramless: of the leaves, also those without parameters
-        near_zero: a value counts as near zero up to this distance
-        bins: of a histogram
+        hook: of module, input, output; or of callback and these
+        **events: functions to use as methods: `after_fit=f`
     """
-    def __init__(self,
-        with_hist: bool = True,           # histograms, too
-        modules: Any = None,              # names, classes, modules; None: leaves with parameters
-        every: int | None = None,         # one training batch in so many; None: all
-        include_paramless: bool = False,  # of the leaves, also those without parameters
-        near_zero: float = 0.05,          # a value counts as near zero up to this distance
-        bins: int = 40,                   # of a histogram
-    ):
-        super().__init__(modules, every, detach=False, include_paramless=include_paramless)
-        self.with_hist, self.bins = with_hist, as_count(bins, 'bins', 2)
-        self.near_zero = as_positive(near_zero, 'near_zero')
-        self._begin()
-
     def plot_layer_stats(self,
         i: int | str | None = None,        # number or name of a layer; None: all
         return_fig: bool | None = None,    # return the figure instead of showing it
@@ -642,7 +660,27 @@ class ActivationStats(LayerFigures):
         curves = [(f'{self._title(k)}, std', stds) for k, (_, stds, _) in zip(shown, stats)]
         return show(fig, described(curves, f'{len(self.steps)} batches'), return_fig)
 
-def _shade(n: int, of: int) -> Any:
-    "From the first layer to the last, legible on white and on black"
-    import matplotlib
-    return COLORS['train'] if of == 1 else matplotlib.colormaps['plasma'](0.36 + 0.48*n/(of - 1))
+# %% ../../nbs/callbacks/hooks.ipynb #e57e852a
+class ActivationStats(LayerCurves):
+    """Mean, spread, share near zero and histogram of the outputs of layers, per training batch
+
+    Args:
+        with_hist: histograms, too
+        modules: names, classes, modules; None: leaves with parameters
+        every: one training batch in so many; None: all
+        include_paramless: of the leaves, also those without parameters
+        near_zero: a value counts as near zero up to this distance
+        bins: of a histogram
+    """
+    def __init__(self,
+        with_hist: bool = True,           # histograms, too
+        modules: Any = None,              # names, classes, modules; None: leaves with parameters
+        every: int | None = None,         # one training batch in so many; None: all
+        include_paramless: bool = False,  # of the leaves, also those without parameters
+        near_zero: float = 0.05,          # a value counts as near zero up to this distance
+        bins: int = 40,                   # of a histogram
+    ):
+        super().__init__(modules, every, detach=False, include_paramless=include_paramless)
+        self.with_hist, self.bins = with_hist, as_count(bins, 'bins', 2)
+        self.near_zero = as_positive(near_zero, 'near_zero')
+        self._begin()

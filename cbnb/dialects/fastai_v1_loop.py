@@ -449,6 +449,23 @@ class V1Slots(_Batches):
         if now.phase and learn.loss is not None and not learn.training: now.phase.add(learn)
         now.stop_batches = now.handler.on_batch_end(now.last_loss)
 
+    def state_dict(self) -> dict[str, Any]:
+        "The counters, and the smoothed loss"
+        handler = self.handler
+        counts = {k: v for k, v in handler.state_dict.items() if type(v) in (int, bool) and k != 'n_epochs'}
+        return dict(counts=counts, smooth=handler.smooth, past=handler.past)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """A resumed fit goes on counting
+
+        Args:
+            state
+        """
+        handler, smooth = self.handler, state['smooth']
+        handler.state_dict.update(state['counts'])
+        device = next((p.device for p in self.learn.parameters()), 'cpu')
+        handler.smooth, handler.past = smooth if smooth is None else smooth.to(device), state['past']
+
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #719742c4
 class _CancelsSteps(Callback):
     "Skips the backward pass, the step, or the zeroing"

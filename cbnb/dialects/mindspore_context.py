@@ -594,6 +594,12 @@ class _HasSession(Adapter):
         session.enter()
         return session
 
+    def state_dict(self) -> dict[str, Any]: return dict(step=self.session.step) if self.session else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        "A resumed fit goes on counting its steps"
+        if self.session: self.session.step = self.session.params['cur_step_num'] = state.get('step', 0)
+
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
         "As for any callback, if this adapter leads; `after_loss` only if a callback handles the loss"
         if event_name == 'after_loss':
