@@ -281,6 +281,7 @@ class KeepsLists:
         self.all: list[Callback] = []
         self.names: dict[str, Callback] = {}
         self.shown: dict[str, Any] = {}        # name -> object, see `show`
+        self.blocks: list[Any] = []            # (begin, end) of `with` blocks that are open
         self._settings: dict[int, Any] = {}    # id of a callback -> its settings when it was added
         self._tables: dict[tuple[bool, str], _Table] = {}
         self.select(False, 'fit')
@@ -596,10 +597,10 @@ class CallbackList(AddsCallbacks):
         learn
     """
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in vars(self).items() if k not in ('table', '_tables', '_settings', 'shown')}
+        return {k: v for k, v in vars(self).items() if k not in ('table', '_tables', '_settings', 'shown', 'blocks')}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, shown={}, _tables={}, _settings={id(cb): settings(cb) for cb in state['all']})
+        vars(self).update(state, shown={}, blocks=[], _tables={}, _settings={id(cb): settings(cb) for cb in state['all']})
         self.select(self.training, self.purpose)
 
 # %% ../nbs/01_callback.ipynb #d4e6d342

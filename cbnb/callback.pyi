@@ -87,6 +87,7 @@ class KeepsLists:
     all: list[Callback]
     names: dict[str, Callback]
     shown: dict[str, Any]
+    blocks: list[Any]
     training: Any
     purpose: Any
     table: Any
@@ -119,6 +120,7 @@ class InsertsCallbacks:
     version: int
     names: dict[str, Callback]
     shown: dict[str, Any]
+    blocks: list[Any]
     training: Any
     purpose: Any
     table: Any
@@ -138,6 +140,7 @@ class RemovesCallbacks:
     version: int
     names: dict[str, Callback]
     shown: dict[str, Any]
+    blocks: list[Any]
     training: Any
     purpose: Any
     table: Any
@@ -161,6 +164,7 @@ class AddsCallbacks:
     version: int
     names: dict[str, Callback]
     shown: dict[str, Any]
+    blocks: list[Any]
     training: Any
     purpose: Any
     table: Any

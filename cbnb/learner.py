@@ -7,16 +7,17 @@ __all__ = ['LOOP_STATE', 'Guards', 'OneBatch', 'ValidatesSome', 'check_valid_eve
            'BatchViews', 'LoopState', 'TellsWhere', 'TellsStopped', 'TrainEvalCallback', 'HasData', 'MovesToDevice',
            'HasModel', 'HasEvalStep', 'HasTrainStep', 'HasSteps', 'as_list', 'is_a', 'HasCallbacks',
            'StartsWithCallbacks', 'LendsCallbacks', 'ShowsLoop', 'EndsRuns', 'Runs', 'HasRates', 'HasOptimizer',
-           'ForgetsGradients', 'FitsOptimizer', 'SetsHypers', 'PreparesOptimizer', 'FitInterrupted', 'FitLevel', 'Fits',
-           'Silences', 'RunsEvaluation', 'Evaluates', 'Freezes', 'ShowsLine', 'Completes', 'Shows', 'Learner']
+           'ForgetsGradients', 'FitsOptimizer', 'SetsHypers', 'PreparesOptimizer', 'FitInterrupted', 'FitLevel',
+           'TakesBack', 'as_one_fit', 'Fits', 'Silences', 'RunsEvaluation', 'Evaluates', 'Freezes', 'ShowsLine',
+           'Completes', 'Shows', 'Learner']
 
 # %% ../nbs/07_learner.ipynb #e7a9e412
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 # %% ../nbs/07_learner.ipynb #1ad343f9
 import torch
@@ -247,7 +248,7 @@ class LoopState(BatchViews):
     def _set_up_state(self) -> None:
         self.start_epoch, self.n_epoch, self.epoch, self.train_iter, self.pct_train = 0, 1, 0, 0, 0.
         self.purpose, self.valid_every, self.final_record = 'fit', 1, None
-        self.n_iter = self.iter = None
+        self.n_iter = self.iter = self._points = None      # `callbacks/rewind` has restore points
         self._in_batch = False     # whether `iter` tells where we are: from the first batch of a phase on
         self._forget_batch()
 
@@ -510,38 +511,46 @@ class StartsWithCallbacks(HasCallbacks):
 class LendsCallbacks:
     "Callbacks for the length of a `with` block"
     @contextmanager
+    def _block(self, begin: Callable[[], Any], end: Callable[[], Any]) -> Iterator[Self]:
+        blocks, block = self.callbacks.blocks, (begin, end)
+        with interrupts_wait() as waiting:       # not between `try` and its `finally`, either
+            try:
+                begin()
+                blocks.append(block)
+                with waiting.lifted(): yield self
+            finally:
+                if block in blocks: blocks.remove(block)
+                end()
+
     def added_cbs(self,
         cbs: Any,    # one callback, or several
-    ) -> Iterator[Self]:
+    ) -> AbstractContextManager[Self]:
         """Callbacks for the length of a `with` block
 
         Args:
             cbs: one callback, or several
         """
-        before = self.cbs
-        new = [self.callbacks.as_callback(cb) for cb in as_list(cbs)]
-        with interrupts_wait() as waiting:       # not between `try` and its `finally`, either
-            try:
-                for cb in new: self.callbacks.add(cb, replace=False)
-                with waiting.lifted(): yield self
-            finally: self.remove_cbs([cb for cb in new if not any(cb is b for b in before)])
+        before, new = self.cbs, [self.callbacks.as_callback(cb) for cb in as_list(cbs)]
+        mine = [cb for cb in new if not any(cb is b for b in before)]
+        def begin() -> None:
+            for cb in new: self.callbacks.add(cb, replace=False)
+        return self._block(begin, lambda: self.remove_cbs(mine))
 
-    @contextmanager
     def removed_cbs(self,
         cbs: Any,    # one callback or class, or several
-    ) -> Iterator[Self]:
+    ) -> AbstractContextManager[Self]:
         """Do without callbacks for the length of a `with` block
 
         Args:
             cbs: one callback or class, or several
         """
         leaving, gone = [cb for which in as_list(cbs) for cb in self.callbacks.find(which)], []
-        with interrupts_wait() as waiting:
-            try:
-                for cb in leaving: gone += self.callbacks.remove(cb)
-                with waiting.lifted(): yield self
-            finally:
-                for place in reversed(gone): self.callbacks.insert(*place)
+        def begin() -> None:
+            gone.clear()
+            for cb in leaving: gone.extend(self.callbacks.remove(cb))
+        def end() -> None:
+            for place in reversed(gone): self.callbacks.insert(*place)
+        return self._block(begin, end)
 
 # %% ../nbs/07_learner.ipynb #197dffa3
 class ShowsLoop:
@@ -738,9 +747,33 @@ class FitLevel:
     def _ended(self, event_name: str) -> None:
         with interrupts_act(): self(event_name)
 
+# %% ../nbs/07_learner.ipynb #807c3cde
+class TakesBack:
+    "A fit that can be taken back"
+    def _as_one_fit(self, name: str, args: tuple, kwargs: dict[str, Any]) -> AbstractContextManager[None]:
+        "A block for all that the method `name` changes: see `callbacks/rewind`"
+        return nullcontext()
+
+_Method = TypeVar('_Method', bound=Callable[..., Any])
+
+def as_one_fit(
+    method: _Method,    # of a learner, one that trains
+) -> _Method:
+    """Let `learn.rewind` take back what this method changes
+
+    Args:
+        method: of a learner, one that trains
+    """
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True                      # IPython leaves this frame out
+        with self._as_one_fit(method.__name__, args, kwargs): return method(self, *args, **kwargs)
+    return call
+
 # %% ../nbs/07_learner.ipynb #c85f7b37
-class Fits(FitLevel):
+class Fits(TakesBack, FitLevel):
     "Training"
+    @as_one_fit
     @hinted
     def fit(self,
         n_epoch: int,                       # number of epochs, those before `start_epoch` included

@@ -18,7 +18,7 @@ from .basics.arguments import hinted, as_count, as_positive, as_python
 from .basics.patch import patch
 from .basics.notices import user_level
 from .basics.loaders import n_batches
-from .learner import Learner, as_list
+from .learner import Learner, as_list, as_one_fit
 from .basics.param_groups import hyper_key, no_such_hyper, spread_lrs, write_hyper
 
 # %% ../nbs/10_schedule.ipynb #2948ec89
@@ -331,6 +331,7 @@ class OneCycle(ParamScheduler):
 
 # %% ../nbs/10_schedule.ipynb #ecd51b85
 @patch
+@as_one_fit
 @hinted
 def fit_one_cycle(self: Learner,
     n_epoch: int,                         # number of epochs
@@ -369,6 +370,7 @@ def fit_one_cycle(self: Learner,
 
 # %% ../nbs/10_schedule.ipynb #aa83b07f
 @patch
+@as_one_fit
 @hinted
 def fit_flat_cos(self: Learner,
     n_epoch: int,               # number of epochs
@@ -406,6 +408,7 @@ def _lrs(learn: Learner, lr: Any) -> list[float]:
 
 # %% ../nbs/10_schedule.ipynb #54699e8a
 @patch
+@as_one_fit
 @hinted
 def fit_sgdr(self: Learner,
     n_cycles: int,              # number of cycles
@@ -442,6 +445,7 @@ def fit_sgdr(self: Learner,
 
 # %% ../nbs/10_schedule.ipynb #57ee0721
 @patch
+@as_one_fit
 @hinted
 def fine_tune(self: Learner,
     epochs: int,               # epochs with everything unfrozen

@@ -16,12 +16,24 @@ from typing import Any
 
 # %% ../nbs/11_snapshot.ipynb #6c7f00fe
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 # %% ../nbs/11_snapshot.ipynb #8521adbf
 from .callback import Callback, wrapped
 from .basics.random_state import save_rng
 from .learner import Learner
+
+# %% ../nbs/11_snapshot.ipynb #5cbb240b
+class _Copy:
+    "An independent copy of a tensor"
+    def __init__(self, t: Tensor, on_cpu: bool = False):
+        self.device = t.device
+        self.value = t.detach().to('cpu' if on_cpu else t.device, copy=True)
+
+    def again(self) -> Tensor:
+        "A new tensor like the one that was copied"
+        return self.value.to(self.device, copy=True)
 
 # %% ../nbs/11_snapshot.ipynb #9e4748ad
 def _put_back(
@@ -38,20 +50,20 @@ def _put_back(
     return old
 
 # %% ../nbs/11_snapshot.ipynb #6abc4bfe
-def _save_tensors(model: nn.Module) -> Callable[[], None]:
+def _save_tensors(model: nn.Module, on_cpu: bool = False) -> Callable[[], None]:
     "Note parameters, buffers and gradients"
     params = list(model.parameters())
-    tensors = [(t, t.detach().clone(), t.requires_grad) for t in (*params, *model.buffers())]
-    grads = [(p, p.grad, None if p.grad is None else p.grad.detach().clone()) for p in params]
+    tensors = [(t, _Copy(t, on_cpu), t.requires_grad) for t in (*params, *model.buffers())]
+    grads = [(p, p.grad, None if p.grad is None else _Copy(p.grad, on_cpu)) for p in params]
     def restore() -> None:
-        for t, value, requires_grad in tensors:
-            in_place = t.device == value.device and 0 not in t.stride()    # not moved, nor expanded
-            if in_place: t.copy_(value)
-            else: t.data = value.clone()
+        for t, noted, requires_grad in tensors:
+            in_place = t.device == noted.device and 0 not in t.stride()    # not moved, nor expanded
+            if in_place: t.copy_(noted.value)
+            else: t.data = noted.again()
             t.requires_grad_(requires_grad)
-        for p, grad, value in grads:
+        for p, grad, noted in grads:
             p.grad = grad
-            if grad is not None: grad.copy_(value)
+            if grad is not None: grad.copy_(noted.value)
     return torch.no_grad()(restore)
 
 # %% ../nbs/11_snapshot.ipynb #034cbded
@@ -75,11 +87,13 @@ def _with_own_tables(attributes: dict[str, Any]) -> dict[str, Any]:
 # %% ../nbs/11_snapshot.ipynb #570b94f5
 def save_model(
     model: nn.Module,            # with everything inside it
+    on_cpu: bool = False,        # keep the copies in main memory
 ) -> Callable[[], None]:         # puts it all back, into the same objects
     """Note the state of a model
 
     Args:
         model: with everything inside it
+        on_cpu: keep the copies in main memory
 
     Returns:
         puts it all back, into the same objects
@@ -91,7 +105,7 @@ def save_model(
     if any(nn.parameter.is_lazy(t) for t in (*model.parameters(), *model.buffers())):
         raise ValueError('the model has lazy layers whose shapes are not known yet: '
                          'pass one batch through it first')
-    parts = [_save_modules(model), _save_tensors(model)]
+    parts = [_save_modules(model), _save_tensors(model, on_cpu)]
     def restore() -> None:
         for part in parts: part()
     return restore
@@ -99,29 +113,42 @@ def save_model(
 # %% ../nbs/11_snapshot.ipynb #aa560195
 def save_opt(
     opt: torch.optim.Optimizer,    # or what looks like one: `state`, `param_groups`
+    on_cpu: bool = False,          # keep the copies in main memory
 ) -> Callable[[], None]:           # puts it all back, into the same optimizer
     """Note the state and the hyper-parameters of an optimizer
 
     Args:
         opt: or what looks like one: `state`, `param_groups`
+        on_cpu: keep the copies in main memory
 
     Returns:
         puts it all back, into the same optimizer
     """
-    state = {p: copy.deepcopy(s) for p, s in opt.state.items()}
-    groups = [_own_group(g) for g in opt.param_groups]
+    state = {p: _own_state(s, on_cpu) for p, s in opt.state.items()}
+    groups = [(group, _own_group(group)) for group in opt.param_groups]
     def restore() -> None:
         opt.state.clear()
-        opt.state.update({p: copy.deepcopy(s) for p, s in state.items()})
-        del opt.param_groups[len(groups):]
-        for group, saved in zip(opt.param_groups, groups):
-            for k in [k for k in group if k not in saved]: del group[k]
+        opt.state.update({p: _again(s) for p, s in state.items()})
+        opt.param_groups[:] = [group for group, _ in groups]
+        for group, saved in groups:
+            group.clear()
             group.update(_own_group(saved))
     return restore
 
+# %% ../nbs/11_snapshot.ipynb #d51de6e7
 def _own_group(group: dict[str, Any]) -> dict[str, Any]:
     "A copy of a parameter group that holds the same parameters"
     return {k: list(v) if k == 'params' else copy.deepcopy(v) for k, v in group.items()}
+
+def _own_state(state: Any, on_cpu: bool) -> Any:
+    "A copy of what an optimizer keeps for a parameter"
+    if type(state) is not dict: return copy.deepcopy(state)
+    return {k: _Copy(v, on_cpu) if type(v) is Tensor else copy.deepcopy(v) for k, v in state.items()}
+
+def _again(state: Any) -> Any:
+    "What `_own_state` has copied, as new tensors"
+    if type(state) is not dict: return copy.deepcopy(state)
+    return {k: v.again() if isinstance(v, _Copy) else copy.deepcopy(v) for k, v in state.items()}
 
 # %% ../nbs/11_snapshot.ipynb #a314955a
 def save_attributes(
@@ -145,9 +172,12 @@ def save_attributes(
     return restore
 
 def _copy(value: Any, memo: dict[int, Any]) -> Any:
-    if isinstance(value, (MethodType, torch.optim.Optimizer)): return value    # see `save_opt`
+    if isinstance(value, _NOT_COPIED): return value
     try: return copy.deepcopy(value, dict(memo))
     except Exception: return value         # a file, a lock, a generator: it is kept as it is
+
+_NOT_COPIED = (int, float, str, type(None), MethodType, Dataset, DataLoader,
+               torch.optim.Optimizer)          # see `save_opt`
 
 # %% ../nbs/11_snapshot.ipynb #8509f4ec
 def _held_by(owner: Any) -> Iterator[Any]:
@@ -178,38 +208,49 @@ def owned_by_steps(learn: Learner) -> tuple[list[Any], list[nn.Module], list[Any
 def _each_once(things: Iterable[Any]) -> list[Any]: return list({id(t): t for t in things}.values())
 
 # %% ../nbs/11_snapshot.ipynb #e8c590c8
-def _save_parts(learn: Learner, exclude: Iterable[Any]) -> list[Callable[[], None]]:
+def _save_parts(learn: Learner, exclude: Iterable[Any], purpose: str | None = 'lr_find',
+                on_cpu: bool = False) -> list[Callable[[], None]]:
     "Note models, optimizers, steps, callbacks and the random state"
     owners, models, opts = owned_by_steps(learn)
     loaders = getattr(learn.dls, 'loaders', [])
     inside = [t for m in models for t in (*m.modules(), *m.parameters())]
+    taking_part = [cb for cb in learn.cbs if (purpose is None or purpose in cb.run_in)
+                   and not any(cb is other for other in exclude)]
     shared = [learn, learn.callbacks, learn.opt, learn.dls, *learn.cbs, *map(wrapped, learn.cbs),
-              *loaders, *opts, *owners, *inside]
+              *loaders, *opts, *owners, *inside, *_not_state(taking_part)]
     plain = [o for o in _each_once(owners) if not isinstance(o, nn.Module)]
-    swept = [cb for cb in learn.cbs if 'lr_find' in cb.run_in and not any(cb is other for other in exclude)]
-    theirs = [wrapped(cb) for cb in swept if not isinstance(wrapped(cb), (type, Callback))]
-    kept = [o for o in (*plain, *swept, *theirs) if hasattr(o, '__dict__')]
-    return [*map(save_model, models), *map(save_opt, opts),
+    theirs = [wrapped(cb) for cb in taking_part if not isinstance(wrapped(cb), (type, Callback))]
+    kept = [o for o in (*plain, *taking_part, *theirs) if hasattr(o, '__dict__')]
+    return [*(save_model(m, on_cpu) for m in models), *(save_opt(o, on_cpu) for o in opts),
             *(save_attributes(o, shared) for o in kept), save_rng(loaders)]
+
+# %% ../nbs/11_snapshot.ipynb #b0161516
+def _not_state(cbs: Iterable[Callback]) -> list[Any]:
+    "What callbacks name in `no_state`"
+    return [vars(cb)[name] for cb in cbs for name in cb.no_state if name in vars(cb)]
 
 # %% ../nbs/11_snapshot.ipynb #0d432703
 def snapshot(
     learn: Learner,                # between runs
     exclude: Iterable[Any] = (),   # callbacks that keep what they have seen
+    purpose: str | None = 'lr_find',   # of the runs whose callbacks are noted; None: all callbacks
+    on_cpu: bool = False,          # keep the copies of tensors in main memory
 ) -> Callable[[], None]:           # puts everything back; may be called more than once
     """Note everything that a run may change in a learner and in its callbacks
 
     Args:
         learn: between runs
         exclude: callbacks that keep what they have seen
+        purpose: of the runs whose callbacks are noted; None: all callbacks
+        on_cpu: keep the copies of tensors in main memory
 
     Returns:
         puts everything back; may be called more than once
     """
-    parts, kept = _save_parts(learn, exclude), ('callbacks', 'undo')
+    parts, kept = _save_parts(learn, exclude, purpose, on_cpu), ('callbacks', 'undo')
     attributes = {k: v for k, v in vars(learn).items() if k not in kept}
     members = {k: copy.copy(v) for k, v in vars(learn.callbacks).items()
-               if k in ('all', 'names', '_settings')}
+               if k in ('all', 'names', '_settings', 'shown')}
     def restore() -> None:
         for k in [k for k in vars(learn) if k not in attributes and k not in kept]:
             del learn.__dict__[k]

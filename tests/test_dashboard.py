@@ -176,7 +176,7 @@ def test_a_panel_can_vanish():
 def test_a_fit_with_a_panel(page):
     learn = page.learner()
     learn.fit(2)
-    panel, (output,) = page.panel, page.outputs
+    panel, (output, _) = page.panel, page.outputs  # the other one is the button that takes the fit back
     view = dict(version_major=2, version_minor=0, model_id=panel.box.model_id)
     assert output[0] == {VIEW: view, "text/plain": "waiting for the first batch"} and len(output) == 2
     assert Hands.last.widgets == (panel.box,) and not Hands.last.open
@@ -281,7 +281,8 @@ def test_a_panel_that_no_page_shows_becomes_a_plain_display(page, views, shown_a
     learn.fit(2, cbs=look)
     first = gone.index(True) if True in gone else None  # more than 5 s after the start
     assert first == shown_at and gone[shown_at or 10 :] == [True] * (10 - (shown_at or 10))
-    (output,) = page.outputs
+    output, *button = page.outputs
+    assert len(button) == bool(views)
     assert (len(output) == 2) == bool(views) and ("text/html" in output[1]) and Hands.last.open is False
     if not views:
         assert len(output) == 1 + 4 + 1  # from then on once a second, and less often the longer it takes
@@ -336,3 +337,75 @@ def test_time_and_polls_of_a_panel(page):
         ),
     )
     assert seen == [(0.05, 0.0)]
+
+
+# the button under a fit
+
+
+def buttons(page):
+    """The buttons that can be clicked, the latest last."""
+    return [box.children[0] for box, _ in dashboard._offered]
+
+
+@pytest.fixture
+def no_button():
+    dashboard._offered.clear()
+    yield
+    dashboard._offered.clear()
+
+
+def test_a_button_takes_the_fit_back(page, no_button):
+    learn = page.learner()
+    learn.fit(1)
+    weight = learn.model.a.item()
+    learn.fit(2)
+    (box, _), said = dashboard._offered[0], dashboard._offered[0][0].children[1]
+    view = dict(version_major=2, version_minor=0, model_id=box.model_id)
+    assert page.outputs[3] == [{VIEW: view, "text/plain": ""}] and "fit(2): back to the state" in box.children[0].tooltip
+    box.children[0].click()
+    assert said.value == "took back fit(2): 1 epoch trained" and box.children[0].disabled
+    assert learn.model.a.item() == weight and len(learn.recorder.history) == 1
+    assert "done: 2 epochs" in page.outputs[2][-1]["text/html"]  # the table of that fit stays
+
+
+def test_only_the_last_fit_has_a_button(page, no_button):
+    learn = page.learner()
+    learn.fit(1)
+    (first,) = buttons(page)
+    learn.fit(1)
+    assert len(buttons(page)) == 1 and first.comm is None and page.outputs[1][-1] == {}  # closed, its output empty
+    learn.keep_restore_points = 0
+    learn.fit(1)
+    assert buttons(page) == [] and len(page.outputs) == 5
+
+
+def test_a_click_that_comes_too_late_says_so(page, no_button):
+    learn = page.learner()
+    learn.fit(1)
+    (button,), said = buttons(page), dashboard._offered[0][0].children[1]
+    with learn.no_bar():
+        learn.fit(1, cbs=cbnb.Callback(after_epoch=lambda cb: button.click()))
+    assert said.value == "this learner is running (epoch 0): rewind it when the run has ended" and not button.disabled
+    learn.rewind(2)
+    button.click()
+    assert said.value == "this fit cannot be taken back any more" and button.disabled
+
+
+def test_a_click_takes_back_later_fits_without_a_panel_too(page, no_button):
+    learn = page.learner()
+    learn.fit(1)
+    (button,), said = buttons(page), dashboard._offered[0][0].children[1]
+    with learn.no_bar():
+        learn.fit(2)
+    button.click()
+    assert said.value == "took back fit(2), fit(1): 0 epochs trained" and learn.opt is None
+
+
+def test_a_button_stands_in_the_place_of_its_panel(page, no_button):
+    learn, placed = page.learner(), []
+    learn.progress.place = placed.append
+    learn.fit(1)
+    table, box = placed[0].children
+    assert page.outputs == [] and "done: 1 epoch" in table.value and buttons(page) == []
+    box.children[0].click()
+    assert box.children[1].value == "took back fit(1): 0 epochs trained" and learn.opt is None

@@ -14,12 +14,39 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+# %% ../../nbs/callbacks/export.ipynb #9e4a114a
+import importlib
+import inspect
+import sys
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
 # %% ../../nbs/callbacks/export.ipynb #54353a52
 import torch
 from torch import nn
 from torch.nn.modules.loss import _Loss
 
 # %% ../../nbs/callbacks/export.ipynb #318d5359
+from ..basics.configured import brief
+from ..basics.notices import user_level
+from ..basics.patch import patch
+from ..basics.plain import Held, from_json, to_json
+from ..callback import Callback
+from .files import write_whole
+from .saving import read_file
+from .state import bare_model, callback_states, load_callback_states, load_model_state, model_differs, model_state
+from ..data import DataLoaders
+from ..events import event
+from ..learner import Learner
+from ..metrics import Metric
+from ..optim import one_group
+from ..recorder import fresh
+from ..step import Step
+from ..undo import UndoStack, interrupts_wait
+
+# %% ../../nbs/callbacks/export.ipynb #b7a5eb2c
 from ..basics.configured import brief
 from ..basics.notices import user_level
 from ..basics.patch import patch

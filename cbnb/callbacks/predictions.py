@@ -139,13 +139,6 @@ def item_losses(
                                          "returned a single number in spite of reduction='none'")
     return losses.flatten(1).mean(1) if losses.ndim > 1 else losses
 
-# %% ../../nbs/callbacks/predictions.ipynb #f2bd50f5
-@patch
-@contextmanager
-def loss_not_reduced(self: Learner) -> Iterator[Learner]:
-    "A loss function that does not average, for the length of a `with` block"
-    with unreduced(self.loss_func) as f, self._for_now('loss_func', f): yield self
-
 # %% ../../nbs/callbacks/predictions.ipynb #65986869
 def _one_each(parts: list[Any]) -> bool:
     "Whether sequences have an entry for each item, such as names or boxes, rather than columns"
@@ -627,37 +620,6 @@ class FetchPredsCallback(OfOneRun):
             self.preds = self.learn.get_preds(
                 self.ds_idx, self._dl, self.with_input, self.with_decoded, reorder=self.reorder)
 
-# %% ../../nbs/callbacks/predictions.ipynb #1b3c3502
-@patch
-def validation_context(self: Learner,
-    cbs: Any = None,        # callbacks for its length; None: none
-    inner: bool = False,    # only the events of validation, as in another run
-) -> Any:                   # a context manager; it gives a function that evaluates on a loader
-    """A run without training that leaves no trace, as a `with` block
-
-    Args:
-        cbs: callbacks for its length; None: none
-        inner: only the events of validation, as in another run
-
-    Returns:
-        a context manager; it gives a function that evaluates on a loader
-    """
-    return self._evaluating('validate', cbs, inner)
-
-# %% ../../nbs/callbacks/predictions.ipynb #c8a2d8d8
-@patch
-def to_detach(self: Learner,
-    batch: Any,         # nested tensors
-    cpu: bool = True,   # also copy them to the CPU (waits for a GPU)
-) -> Any:
-    """Cut a nested batch from the graph
-
-    Args:
-        batch: nested tensors
-        cpu: also copy them to the CPU (waits for a GPU)
-    """
-    return detached(batch, cpu)
-
 # %% ../../nbs/callbacks/predictions.ipynb #98916cb9
 def before_batch_cb(
     f: Callable[[Callback, tuple, tuple], tuple[tuple, tuple]],    # (cb, xb, yb) -> (xb, yb)
@@ -738,3 +700,41 @@ class CollectData(Callback):
         if learn.undo is not self.of: return           # a nested run
         batch = learn.xb, learn.yb, learn.pred, learn.loss
         self.data.append(Collected(*detached(batch)))              # waits for the device
+
+# %% ../../nbs/callbacks/predictions.ipynb #f2bd50f5
+@patch
+@contextmanager
+def loss_not_reduced(self: Learner) -> Iterator[Learner]:
+    "A loss function that does not average, for the length of a `with` block"
+    with unreduced(self.loss_func) as f, self._for_now('loss_func', f): yield self
+
+# %% ../../nbs/callbacks/predictions.ipynb #1b3c3502
+@patch
+def validation_context(self: Learner,
+    cbs: Any = None,        # callbacks for its length; None: none
+    inner: bool = False,    # only the events of validation, as in another run
+) -> Any:                   # a context manager; it gives a function that evaluates on a loader
+    """A run without training that leaves no trace, as a `with` block
+
+    Args:
+        cbs: callbacks for its length; None: none
+        inner: only the events of validation, as in another run
+
+    Returns:
+        a context manager; it gives a function that evaluates on a loader
+    """
+    return self._evaluating('validate', cbs, inner)
+
+# %% ../../nbs/callbacks/predictions.ipynb #c8a2d8d8
+@patch
+def to_detach(self: Learner,
+    batch: Any,         # nested tensors
+    cpu: bool = True,   # also copy them to the CPU (waits for a GPU)
+) -> Any:
+    """Cut a nested batch from the graph
+
+    Args:
+        batch: nested tensors
+        cpu: also copy them to the CPU (waits for a GPU)
+    """
+    return detached(batch, cpu)

@@ -17,6 +17,7 @@ learn = wave_learner()
 """
 STATUS, STOP, PAUSE, SCALE, TABLE = (f".cbnb-{name}" for name in ("bars", "stop", "pause", "scale", "table"))
 BAR = "[role=progressbar], .cbnb-bars"
+REWIND = ".cbnb-rewind button"  # the only one that stays, under the last fit
 IMAGE = 'img[src="x"]'  # what the names below would make if they were read as HTML
 EVIL = '<img src="x" onerror="window.tricked = true">'
 
@@ -51,7 +52,7 @@ def check_over(page: NotebookPage, cell: int, word: str) -> None:
     """The fit has ended with these words, and nothing there looks as if it went on."""
     page.wait_for_text(word, cell)
     output = page.output(cell)
-    assert output.locator(f"{BAR}, button, .widget-slider").count() == 0
+    assert output.locator(f"{BAR}, button, .widget-slider").count() == output.locator(REWIND).count() <= 1
     assert output.locator(".cbnb-chart").count() == 1
     assert "batch 1 of" not in page.text(cell) and "left" not in page.text(cell)
 
@@ -243,7 +244,7 @@ def test_validation_before_and_after_leaves_one_table_and_no_bars(lab: Lab):
         page.wait_until_idle()
         page.output(2).locator(".cbnb-picker .cbnb-chart").wait_for()
         assert "lr_find:" not in page.text(2)
-        for cell, most in ((1, 2), (2, 3)):  # an output that has become empty takes no place
+        for cell, most in ((1, 3), (2, 3)):  # an output that has become empty takes no place; a button stands under the fit
             assert page.output(cell).locator(".jp-OutputArea-child").count() == most
         assert [not output.get("data") for output in page.outputs(2)] == [True, False, False, False]
         check_quiet(page)
@@ -261,4 +262,23 @@ def test_after_a_restart_of_the_kernel_nothing_looks_as_if_it_ran_on(lab: Lab, k
         after = "box => getComputedStyle(box, '::after').content"
         boxes = page.tab.locator(".cbnb-dashboard")
         assert boxes.count() == 1 and "the kernel is gone" in boxes.evaluate(after)
+        assert page.value("6*7") == 42  # the new kernel is there
+
+
+def test_a_click_takes_the_last_fit_back(lab: Lab, kernel: str):
+    cells = [SETUP, "learn.fit(1)", "learn.fit(2, 20.)", "learn.runs"]
+    with lab.open(lab.write("rewind.ipynb", cells, kernel)) as page:
+        page.run_all()
+        assert page.tab.locator(REWIND).count() == 1 and page.output(2).locator(REWIND).is_visible()
+        assert page.output(1).locator(".jp-OutputArea-child").count() == 1
+        page.output(2).locator(REWIND).click()
+        page.wait_for_text("took back fit(2, 20.0): 1 epoch trained", 2)
+        assert page.value("[len(learn.recorder.history), len(learn.runs)]") == [1, 1]
+        assert page.output(2).locator(REWIND).is_disabled() and "done: 2 epochs" in page.text(2)
+        assert page.errors() == []
+        check_quiet(page)
+        page.tab.click('[data-command="notebook:restart-kernel"]')
+        page.tab.click(".jp-Dialog .jp-mod-accept")
+        page.tab.locator(REWIND).wait_for(state="hidden")
+        assert "done: 2 epochs" in page.text(2)
         assert page.value("6*7") == 42  # the new kernel is there

@@ -42,6 +42,13 @@ found = learn.lr_find(num_it=10, show_plot=False)
 rate: float | None = found.lr
 learn.lr_find(num_it="ten")  # error: Argument "num_it" to "lr_find" of "Learner" has incompatible type "str"; expected "int"
 
+# take fits back
+learn.rewind()
+learn.rewind(2)
+learn.keep_restore_points = 5
+kept: int = learn.keep_restore_points + len(learn.runs)
+called: str = learn.runs[-1].called
+
 # look at what happened
 recorder: Recorder = learn.recorder
 recorder.plot_losses(skip_start=1)
