@@ -134,6 +134,7 @@ def make(breaks, **kwargs):
     dls = cbnb.DataLoaders(*(torch.utils.data.DataLoader(Items(breaks), 4) for _ in range(2)), device="cpu")
     cbs = [BreaksToo(breaks), *(c for c in [kwargs.pop("cbs", None)] if c)]
     breaks.learn = cbnb.Learner(dls, Net(breaks), loss, torch.optim.SGD, cbs=cbs, **kwargs)
+    breaks.learn.keep_restore_points = 0  # they are copies of the weights
     return breaks.learn
 
 
