@@ -148,7 +148,8 @@ def close(
 
 def _numbers(values: Any) -> list[float]:
     if isinstance(values, Tensor): return values.detach().flatten().tolist()
-    return [x for v in values for x in _numbers(v)] if isinstance(values, Iterable) else [float(values)]
+    if not isinstance(values, Iterable): return [float(values)]
+    return [float(v.detach() if isinstance(v, Tensor) else v) for v in values]
 
 # %% ../nbs/toy.ipynb #00f4fe3b
 @contextmanager

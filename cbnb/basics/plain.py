@@ -97,8 +97,9 @@ def _encoded_rarely(value: Any, tensors: _Tensors, name: str) -> Any:
     if isinstance(value, torch.device): return {'!device': str(value)}
     if (numpy := sys.modules.get('numpy')) is not None:
         if isinstance(value, (numpy.number, numpy.bool_)): return _encoded(value.item(), tensors, name)
-        if isinstance(value, numpy.ndarray) and value.dtype.kind in 'biuf':
-            return {'!ndarray': _encoded(torch.from_numpy(value.copy()), tensors, name)}
+        if isinstance(value, numpy.ndarray) and value.dtype.kind in 'biufc':      # as bytes: old torch lacks some types
+            data = torch.frombuffer(bytearray(value.tobytes()), dtype=torch.uint8) if value.size else torch.empty(0)
+            return {'!ndarray': _encoded(data, tensors, name), 'dtype': value.dtype.str, 'shape': list(value.shape)}
     kind = type(value)
     raise TypeError(f'{name} is {value!r:.80}, a {kind.__module__}.{kind.__qualname__}: a checkpoint stores '
                     'numbers, texts, tensors, and containers of these')
@@ -125,9 +126,14 @@ _DECODERS = dict(
     complex=lambda v, t, _: complex(*v), path=lambda v, t, _: Path(v),
     dtype=lambda v, t, _: _torch_name(v, torch.dtype), device=lambda v, t, _: torch.device(v),
     held=lambda v, t, _: Held(_decoded(v, t)), dict=lambda v, t, _: dict(_pairs(v, t)), ordered=lambda v, t, _: OrderedDict(_pairs(v, t)),
-    deque=lambda v, t, _: deque(_decoded(v[0], t), v[1]), ndarray=lambda v, t, _: _decoded(v, t).numpy(),
+    deque=lambda v, t, _: deque(_decoded(v[0], t), v[1]), ndarray=lambda v, t, whole: _array(_decoded(v, t), whole),
     array=lambda v, t, whole: array(v, _decoded(whole['of'], t).tolist()),
     **{tag: lambda v, t, _, make=make: make(_decoded(v, t)) for tag, make in _GROUPS.items()})
+
+def _array(data: Tensor, whole: dict[str, Any]) -> Any:
+    "An array of NumPy, of its bytes"
+    import numpy
+    return numpy.frombuffer(data.numpy().tobytes(), whole['dtype']).reshape(whole['shape']).copy()
 
 def _torch_name(name: str, kind: type) -> Any:
     found = getattr(torch, name, None)

@@ -101,7 +101,7 @@ def read_file(
         ValueError: {damaged}: {why}
     """
     with open(path, 'rb'): pass       # if it cannot be opened, the system says why
-    is_zip, damaged = zipfile.is_zipfile(path), f'{path} is damaged, or no file of {writer}'
+    is_zip, damaged = _is_zip(path), f'{path} is damaged, or no file of {writer}'
     if is_zip and (why := _wrong_entry(path)): raise ValueError(f'{damaged}: {why}')
     try: return torch.load(path, map_location=map_location, weights_only=not trust)
     except Exception as e:
@@ -116,6 +116,10 @@ def _needs_trust(path: str | Path, e: pickle.UnpicklingError) -> pickle.Unpickli
         f'{path} holds {found[1] if found else "something"}, which is no tensor or plain value, '
         'and loading it could run any code: so nothing was loaded. If you trust whoever wrote '
         f'it: torch.load({str(path)!r}, weights_only=False)')
+
+def _is_zip(path: str | Path) -> bool:
+    try: return zipfile.is_zipfile(path)
+    except zipfile.BadZipFile: return True      # a damaged one
 
 # %% ../../nbs/callbacks/saving.ipynb #f273dcf4
 def plain_name(

@@ -277,13 +277,13 @@ class Now:
 class _Runs(Callback):
     "The run, and the callbacks of v1 that take part"
     order = 55
-    runs: tuple = ()     # this run, and an evaluation inside it
+    nested: tuple = ()   # this run, and an evaluation inside it
 
     @property
     def now(self) -> Now:
         "The innermost run, with the callbacks that are there now"
         if self.version != self.learn.callbacks.version: self._look_again()
-        return self.runs[-1]
+        return self.nested[-1]
 
     @property
     def handler(self) -> CallbackHandler: return self.now.handler
@@ -297,7 +297,7 @@ class _Runs(Callback):
         for cb in new:
             if not any(cb is o for o in old): cb.begin()          # it came in mid-run
         self.listening, self.version = new, self.learn.callbacks.version
-        for run in self.runs: run.handler.use([cb.wraps for cb in new])
+        for run in self.nested: run.handler.use([cb.wraps for cb in new])
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #f500cb95
 class _BeginsAndEnds(_Runs):
@@ -307,7 +307,7 @@ class _BeginsAndEnds(_Runs):
         learn = self.learn
         self.own_undo, self.version = learn.undo, learn.callbacks.version
         self.listening = listeners(learn)
-        self.runs = (Now(CallbackHandler([cb.begin() for cb in self.listening])),)
+        self.nested = (Now(CallbackHandler([cb.begin() for cb in self.listening])),)
         n_epoch, start = (learn.n_epoch, learn.start_epoch) if self.trains else (1, 0)
         names = [m.name for m in learn.metrics]
         self.handler.on_train_begin(n_epoch, Pbar(), learn.metrics, names, start)
@@ -318,7 +318,7 @@ class _BeginsAndEnds(_Runs):
 
     def end(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
         "`on_train_end`, also after an error or an interrupt"
-        if self.runs: self.handler.on_train_end(exc or False)
+        if self.nested: self.handler.on_train_end(exc or False)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #9fe9609e
 class _Epochs(_BeginsAndEnds):
@@ -351,7 +351,7 @@ class _Validates(_Epochs):
         if learn.undo is not self.own_undo:
             inner = CallbackHandler(now.handler.callbacks)
             inner.state_dict = dict(now.handler.state_dict)
-            return learn.undo.set(self, 'runs', (*self.runs, Now(inner)))
+            return learn.undo.set(self, 'nested', (*self.nested, Now(inner)))
         if not self.trains: self._begin_epoch()
         if learn.purpose in ('fit', 'validate') and self._recorder() is None:
             now.phase = PhaseMetrics([copy.copy(m) for m in learn.metrics])
