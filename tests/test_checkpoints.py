@@ -33,6 +33,7 @@ import notebooks
 import resumed
 import training
 from cbnb.callbacks import checkpoint_files as files
+from cbnb.callbacks import files as whole_files
 from test_kernel import Kernel
 
 KILLS = int(os.environ.get("CBNB_KILLS", 0))
@@ -103,7 +104,7 @@ def check_same(folder, whole, out=""):
 
 
 def drafts_in(folder):
-    return [path for path in Path(folder).rglob("*") if path.name.startswith(".")]
+    return [path for path in Path(folder).rglob(".*") if path.name.endswith(".part")]
 
 
 def test_killed_again_and_again_and_nothing_is_lost(whole, tmp_path):
@@ -219,7 +220,7 @@ def check_big(path, least=1):
 class At:
     """Dies at the k-th line of the pages that write; counts them if `k` is None."""
 
-    watched = (files.__file__, tempfile.__file__, shutil.__file__)
+    watched = (files.__file__, whole_files.__file__, tempfile.__file__, shutil.__file__)
 
     def __init__(self, k=None):
         self.k, self.n = k, 0
@@ -324,7 +325,8 @@ def test_two_processes_write_to_one_folder(tmp_path):
 
 def test_a_draft_of_another_process_stays_until_that_is_dead(tmp_path):
     def hold():
-        with files._draft_in(tmp_path) as draft:
+        with whole_files.draft_of(tmp_path / "checkpoint") as draft:
+            draft.mkdir(exist_ok=True)
             (draft / "tensors.pt").write_text("half")
             (tmp_path / "held").touch()
             time.sleep(60)
@@ -336,6 +338,7 @@ def test_a_draft_of_another_process_stays_until_that_is_dead(tmp_path):
         os._exit(0)
     try:
         while not (tmp_path / "held").exists():
+            assert os.waitpid(pid, os.WNOHANG)[0] == 0  # it lives
             time.sleep(0.01)
         files.write_checkpoint(tmp_path, "x", big(10, 1))
         assert len(drafts_in(tmp_path)) == 1

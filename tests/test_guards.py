@@ -12,7 +12,7 @@ from interrupts import CALLS, At, interrupted, make, quiet
 # what begins and ends runs, adds and removes callbacks, and changes a loss function for a while
 GUARDED = set(
     """_run _end_run _evaluating _mock_run added_cbs removed_cbs add_cbs remove_cbs add insert remove unreduced item_losses before_fit no_logging
-    _for_now summary layer_rows export""".split()
+    _for_now summary layer_rows export _export_pickle _block begin end""".split()
 )
 
 
