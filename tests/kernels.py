@@ -45,3 +45,8 @@ def kernels_of(name: str) -> Iterator[None]:
             os.environ.pop("PYTHONPATH", None)
         else:
             os.environ["PYTHONPATH"] = before
+
+
+def of_the_fit(messages: list[dict]) -> list[dict]:
+    """Displays and their updates, but those of the button that takes a fit back: it has an output of its own, without text."""
+    return [m for m in messages if "display_data" in m["msg_type"] and m["content"]["data"].get("text/plain")]

@@ -12,6 +12,7 @@ from nbconvert import HTMLExporter, MarkdownExporter
 from nbformat.v4 import new_code_cell, new_notebook
 
 import notebooks
+from kernels import of_the_fit
 
 HERE = Path(__file__).resolve().parent
 SETUP = f"""
@@ -188,7 +189,7 @@ def test_a_dashboard_is_bounded(kernel):
     curves = [m for m in shown if is_curve(m)]
     assert curves and max(map(size, curves)) <= 1000
     rates_are_bounded(curves)
-    outputs = [m for m in shown if "display_data" in m["msg_type"]]
+    outputs = of_the_fit(shown)
     assert [m["msg_type"] for m in outputs] == ["display_data", "update_display_data"]
     assert size(outputs[-1]) < 20_000
 
@@ -225,7 +226,7 @@ class Fails(Callback):
         if self.train_iter == 6: raise {error}
 try: line_learner(4, progress=True).fit(3, cbs=Fails)
 except BaseException as e: pass""")
-        final = [m for m in shown if "display_data" in m["msg_type"]][-1]["content"]["data"]
+        final = of_the_fit(shown)[-1]["content"]["data"]
         assert (
             final["text/plain"].splitlines()[-1].startswith(word)
             and word in final["text/html"]
@@ -237,7 +238,7 @@ def test_text_of_callbacks_stays_in_order_in_one_output(kernel):
     outputs = []
     printed, _ = kernel.run(
         "line_learner(4, progress=True).fit(50, cbs=Callback(after_epoch=lambda self: print('epoch', self.learn.epoch)))",
-        lambda message: outputs.append(message["msg_type"]),
+        lambda message: outputs.extend(m["msg_type"] for m in of_the_fit([message])),
     )
     assert printed.split() == [word for i in range(50) for word in ("epoch", str(i))] and outputs.count("display_data") == 1
 
