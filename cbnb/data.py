@@ -25,6 +25,7 @@ from .basics.nested import (  # noqa: F401
     can_move, entries, find_bs, first_tensor, is_empty, map_tensors, named_parts, rebuild, shape_text,
     to_detach, to_device)
 from .basics.random_state import save_rng  # noqa: F401
+from .basics.tensor_batches import TensorLoader
 from .basics.text import plural
 
 # %% ../nbs/02_data.ipynb #8a89099b
@@ -225,7 +226,7 @@ class HasClasses(HasDatasets):
         like = self.train if self.valid is None else self.valid
         same = ('num_workers', 'collate_fn', 'pin_memory') if isinstance(like, DataLoader) else ()
         settings = {name: getattr(like, name) for name in same} | kwargs
-        return DataLoader(items, bs or getattr(like, 'batch_size', None) or 64, **settings)
+        return TensorLoader(items, bs or getattr(like, 'batch_size', None) or 64, **settings)
 
 # %% ../nbs/02_data.ipynb #7aaec3e6
 def _counts(loaders: list[Any]) -> str:
@@ -314,7 +315,7 @@ class DataLoaders(SplitsBatches, HasClasses):
             path
             **kwargs: further arguments of torch's DataLoader
         """
-        make = functools.partial(DataLoader, num_workers=num_workers, **kwargs)
+        make = functools.partial(TensorLoader, num_workers=num_workers, **kwargs)
         train = make(train_ds, batch_size=bs, shuffle=shuffle)
         others = [make(ds, batch_size=val_bs or 2*bs, shuffle=False)
                   for ds in (valid_ds, *more) if ds is not None]

@@ -34,6 +34,7 @@ from .events import (
     CancelValidException, EPOCH, FIT, Level, TRAIN, VALIDATE, event, loop_lines, not_honoured)
 from .callback import Callback, CallbackList, CbList
 from .basics.loaders import as_loader, independent_loader, n_batches
+from .basics.tensor_batches import batches_of
 from .data import as_dls, split_batch
 from .basics.nested import is_empty, to_device
 from .metrics import as_metrics
@@ -204,7 +205,7 @@ class Phases(Notes):
         n = self.n_iter = n_batches(self.dl)
         i, batch, modes = -1, None, Modes(self.model)
         try:
-            for i, batch in enumerate(self.dl):
+            for i, batch in enumerate(batches_of(self.dl)):
                 if is_empty(batch): continue
                 if i == n: self.n_iter = None        # its length is unknown from here on
                 if modes.model.training is not modes.training: modes.put_back(self)
