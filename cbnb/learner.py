@@ -36,7 +36,8 @@ from .callback import Callback, CallbackList, CbList
 from .basics.loaders import as_loader, independent_loader, n_batches
 from .basics.tensor_batches import batches_of
 from .data import as_dls, split_batch
-from .basics.nested import is_empty, to_device
+from .basics.device_copies import on_device
+from .basics.nested import is_empty
 from .metrics import as_metrics
 from .basics.lent_names import HyperNames, lend_names
 from .basics.param_groups import (
@@ -337,7 +338,7 @@ class HasData:
         n_inp, device = getattr(dls, 'n_inp', None), getattr(dls, 'device', None)
         split = getattr(dls, 'split', None) or functools.partial(split_batch, n_inp=n_inp)
         on_cpu = device is None or torch.device(device).type == 'cpu'        # no moving there
-        self._split = split if on_cpu else lambda batch: split(to_device(batch, device))
+        self._split = split if on_cpu else on_device(device, split)
 
 # %% ../nbs/07_learner.ipynb #41124c1f
 class MovesToDevice(HasData):

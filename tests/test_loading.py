@@ -1,5 +1,6 @@
 """Loading: batches by index are torch's own batches, in its order and with its random states, whatever people pass."""
 
+import contextlib
 import copy
 import itertools
 import pickle
@@ -27,6 +28,7 @@ from torch.utils.data import (
 )
 
 import cbnb
+from cbnb.basics.device_copies import CopiesAhead, OnDevice
 from cbnb.basics.loaders import first_batch, independent_loader
 from cbnb.basics.position import batches_from
 from cbnb.basics.random_state import rng_state, set_rng_state
@@ -508,3 +510,135 @@ def test_from_datasets_makes_such_loaders():
     mine = [list(dl) for dl in dls.loaders]
     seed(1)
     same(mine, [list(DataLoader(data, 8, shuffle=True)), list(DataLoader(dls.valid_ds, 16))])
+
+
+# --- copies to a GPU, with one that only takes notes ---
+
+
+@pytest.fixture
+def streams(monkeypatch):
+    """`torch.cuda` on a machine without it: notes what is done on which stream. The device is `meta`."""
+    notes, current = [], ["computing"]
+
+    class Stream:
+        def __init__(self, device=None, name="copying"):
+            self.name = name
+
+        def wait_stream(self, other):
+            notes.append((self.name, "waits for", other.name))
+
+    class Event:
+        made = 0
+
+        def __init__(self, blocking=False):
+            assert blocking
+            Event.made += 1
+            self.number = Event.made
+
+        def record(self, stream):
+            notes.append((stream.name, "records", self.number))
+
+        def synchronize(self):
+            notes.append(("python", "waits for", self.number))
+
+    @contextlib.contextmanager
+    def on(stream):
+        before, current[0] = current[0], stream.name
+        try:
+            yield
+        finally:
+            current[0] = before
+
+    to = torch.Tensor.to
+
+    def noting(t, *args, **kwargs):
+        notes.append((current[0], "copies", tuple(t.shape)))
+        return to(t, *args, **kwargs)
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: Stream(name=current[0]))
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda t, stream: notes.append((stream.name, "uses", tuple(t.shape))))
+    monkeypatch.setattr(torch.Tensor, "to", noting)
+    return notes
+
+
+BIG = (64, 3, 32, 32)
+
+
+def test_a_large_batch_is_copied_on_its_own_stream(streams):
+    batch = (torch.zeros(BIG), {"y": torch.zeros(64)})
+    xb, yb = CopiesAhead("meta", tuple)(batch)
+    assert xb.device.type == yb["y"].device.type == "meta" and xb.shape == BIG
+    assert streams == [
+        ("computing", "records", 1),
+        ("copying", "copies", BIG),
+        ("computing", "uses", BIG),
+        ("copying", "copies", (64,)),
+        ("computing", "uses", (64,)),
+        ("computing", "waits for", "copying"),
+    ]
+
+
+def test_python_is_at_most_two_batches_ahead(streams):
+    copies = CopiesAhead("meta", tuple)
+    for _ in range(4):
+        copies((torch.zeros(BIG),))
+    waits = [(who, what, n) for who, what, n in streams if "record" in what or who == "python"]
+    assert waits == [
+        ("computing", "records", 1),
+        ("computing", "records", 2),
+        ("python", "waits for", 1),
+        ("computing", "records", 3),
+        ("python", "waits for", 2),
+        ("computing", "records", 4),
+    ]
+
+
+def test_what_is_small_or_on_a_device_stays_on_the_computing_stream(streams):
+    class Graphs:
+        def to(self, device):
+            streams.append(("graphs", "move to", str(device)))
+            return self
+
+    copies = CopiesAhead("meta", list)
+    copies([torch.zeros(3)])
+    copies([torch.zeros(BIG, device="meta")])
+    copies(["a name", Graphs()])
+    assert streams == [("computing", "copies", (3,)), ("computing", "copies", BIG), ("graphs", "move to", "meta")]
+    streams.clear()
+    packed = nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.ones(2, 2)])
+    moved = copies([torch.zeros(BIG), torch.zeros(5, device="meta"), packed, torch.eye(3).to_sparse()])
+    assert [t.device.type for t in moved[:2]] == ["meta", "meta"] and moved[2].data.device.type == "meta"
+    assert ("copying", "copies", BIG) in streams and ("computing", "copies", (5,)) in streams
+    assert ("computing", "copies", (5, 2)) in streams and ("computing", "copies", (3, 3)) in streams
+    assert sum(who == "copying" and what == "copies" for who, what, _ in streams) == 1
+
+
+def test_it_can_be_copied_and_pickled(streams):
+    copies = CopiesAhead("meta", len)
+    copies((torch.zeros(BIG),))
+    for other in (copy.deepcopy(copies), pickle.loads(pickle.dumps(copies))):
+        assert other.device == torch.device("meta") and other._stream is None
+        assert other((torch.zeros(BIG),)) == 1
+
+
+def test_an_error_in_the_copy_leaves_the_stream(streams, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda t, stream: 1 / 0)
+    copies = CopiesAhead("meta", len)
+    with pytest.raises(ZeroDivisionError):
+        copies((torch.zeros(BIG),))
+    assert torch.cuda.current_stream().name == "computing"
+
+
+def test_a_learner_copies_only_to_a_device():
+    batches = [(torch.zeros(4, 2), torch.zeros(4, 1))]
+    learn = cbnb.Learner(cbnb.DataLoaders(batches, device="cpu"), nn.Linear(2, 1), nn.MSELoss())
+    assert learn._split == learn.dls.split
+    learn.dls.to("meta")
+    learn.to_dls_device()
+    assert type(learn._split) is OnDevice and learn._split.then == learn.dls.split
+    (xb,), (yb,) = learn._split(batches[0])
+    assert xb.device.type == yb.device.type == "meta"
+    pickle.dumps(learn._split.device)
