@@ -3,8 +3,14 @@
 import contextlib
 import copy
 import itertools
+import multiprocessing
+import os
 import pickle
 import random
+import signal
+import sys
+import time
+import types
 from collections import namedtuple
 
 import numpy as np
@@ -28,11 +34,14 @@ from torch.utils.data import (
 )
 
 import cbnb
+import resumed
+from cbnb.basics import workers
 from cbnb.basics.device_copies import CopiesAhead, OnDevice
 from cbnb.basics.loaders import first_batch, independent_loader
-from cbnb.basics.position import batches_from
+from cbnb.basics.position import batches_from, draws, start_workers
 from cbnb.basics.random_state import rng_state, set_rng_state
 from cbnb.basics.tensor_batches import TensorBatches, TensorLoader, batches_of, can_index, holds_tensors
+from cbnb.basics.workers import WorkerLoader, decide, make_loader, state_of_data
 from helpers import seed
 
 N = 37
@@ -642,3 +651,319 @@ def test_a_learner_copies_only_to_a_device():
     (xb,), (yb,) = learn._split(batches[0])
     assert xb.device.type == yb.device.type == "meta"
     pickle.dumps(learn._split.device)
+
+
+# --- workers ---
+
+fork = pytest.mark.skipif(multiprocessing.get_all_start_methods()[0] != "fork", reason="workers are chosen only where they are forked")
+
+
+class Tens(Dataset):
+    """Deterministic items, with settings to be changed between epochs."""
+
+    def __init__(self, n=10):
+        self.n, self.factor, self.sizes, self.part = n, 1, [8], types.SimpleNamespace(shift=torch.zeros(()))
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        return torch.tensor([self.factor * i, self.sizes[0]]) + self.part.shift, float(i)
+
+
+class Slow(Tens):
+    def __getitem__(self, i):
+        time.sleep(0.003)
+        return super().__getitem__(i)
+
+
+class Random(Slow):
+    def __getitem__(self, i):
+        return super().__getitem__(i)[0] + np.random.random()
+
+
+class OwnRandom(Slow):
+    def __init__(self, n):
+        super().__init__(n)
+        self.rng = np.random.default_rng(0)
+
+    def __getitem__(self, i):
+        return super().__getitem__(i)[0] + self.rng.random()
+
+
+@pytest.fixture
+def three_cores(monkeypatch):
+    monkeypatch.setattr(workers, "cores", lambda: 3)
+
+
+@pytest.fixture
+def ended():
+    """Ends the workers of loaders after a test."""
+    made = []
+    yield lambda dl: made.append(dl) or dl
+    for dl in made:
+        dl._iterator = None
+
+
+def kept(data, ended, **kwargs):
+    return ended(WorkerLoader(data, num_workers=2, persistent_workers=True, worker_init_fn=workers._ignore_interrupts, **kwargs))
+
+
+@pytest.mark.parametrize("item, size, n, cores, expected", [
+    (1e-6, 64, 10**6, 8, 0), (3e-5, 64, 10**6, 8, 0), (4e-5, 64, 10**6, 8, 3), (1e-3, 64, 10, 8, 0), (1e-3, 64, 20, 8, 7),
+    (1e-3, 64, 20, 2, 1), (1e-3, 64, 20, 64, 8), (1.0, 1, 3, 64, 3), (1e-3, 3, 1000, 64, 3),
+])  # fmt: skip
+def test_the_decision(item, size, n, cores, expected):
+    assert decide(item, size, n, cores).n == expected
+
+
+@fork
+def test_slow_items_get_workers(three_cores, ended):
+    dls = cbnb.DataLoaders.from_datasets(Slow(400), Slow(3), bs=20, device="cpu")
+    train, valid = map(ended, dls.loaders)
+    assert type(train) is WorkerLoader and train.num_workers == train.chosen.n == 2 and train.persistent_workers
+    assert type(valid) is TensorLoader and valid.num_workers == 0
+    assert repr(dls) == "DataLoaders(20 batches of 20, 1 batch of 40; 2 and 0 workers; cpu)"
+    assert "2 workers: a batch takes" in dls._repr_html_() and "0 workers: an epoch takes" in dls._repr_html_()
+    assert sorted(torch.cat([y for _, y in train]).tolist()) == list(range(400))
+    assert dls.test_dl(Slow(3)).num_workers == 0 and ended(dls.test_dl(Slow(400))).num_workers == 2
+    assert dls.test_dl(Slow(400), num_workers=0).num_workers == 0
+
+
+@fork
+@pytest.mark.parametrize("data, words", [
+    (lambda: TensorDataset(torch.zeros(9)), "tensors in memory"),
+    (lambda: list(range(99)), "in memory"),
+    (lambda: Stream(), "whole stream"),
+    (lambda: Tens(), "a batch takes"),
+    (lambda: Slow(100), "an epoch takes"),
+    (lambda: Random(400), "draw random numbers"),
+    (lambda: OwnRandom(400), "draw random numbers"),
+    (lambda: Failing(400), "an item raises RuntimeError"),
+    (lambda: Dying(400), "does not survive"),
+    (lambda: Slow(0), "nothing to load"),
+])  # fmt: skip
+def test_others_get_none_and_it_is_said_why(data, words, three_cores):
+    before, children = states(), multiprocessing.active_children()
+    data = data()
+    was = state_of_data(data)
+    dl = make_loader(data, batch_size=20)
+    assert dl.num_workers == dl.chosen.n == 0 and words in str(dl.chosen) and str(dl.chosen).startswith("0 workers: ")
+    assert states() == before and state_of_data(data) == was and multiprocessing.active_children() == children
+
+
+class Failing(Slow):
+    def __getitem__(self, i):
+        raise RuntimeError
+
+
+class Dying(Slow):
+    def __getitem__(self, i):
+        os._exit(3)
+
+
+class Loud(Slow):
+    def __getitem__(self, i):
+        print("loud")
+        sys.stderr.write("louder")
+        return super().__getitem__(i)
+
+
+@fork
+def test_the_trial_is_silent_and_touches_nothing(three_cores, capfd, ended):
+    dl = ended(make_loader(Loud(400), batch_size=20))
+    assert dl.num_workers == 2 and capfd.readouterr() == ("", "")
+
+
+def test_why_not_on_this_machine(monkeypatch, three_cores):
+    assert workers._alone() is None or "by spawn" in workers._alone() or "by forkserver" in workers._alone()
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none: "spawn")
+    assert str(make_loader(Slow(400)).chosen) == "0 workers: by spawn, workers need importable classes and a guarded main script"
+    monkeypatch.setattr(workers, "cores", lambda: 1)
+    assert str(make_loader(Slow(400)).chosen) == "0 workers: there is one core"
+
+
+def test_cores_are_shared_by_the_processes_of_torchrun(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
+    assert workers.cores() == 16
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert workers.cores() == 2
+
+
+@fork
+def test_own_samplers_and_open_files_stay_here(three_cores, tmp_path, ended):
+    assert "Lazy may draw" in make_loader(Slow(400), batch_size=20, sampler=Lazy()).chosen.why
+    data = Slow(400)
+    data.part.files = {"a": [(tmp_path / "f").open("w")]}
+    assert make_loader(data, batch_size=20).chosen.why == "workers would share its open TextIOWrapper"
+    data.part.files["a"][0].close()
+    seed(0)
+    weighted = ended(make_loader(Slow(400), batch_size=20, sampler=WeightedRandomSampler(torch.ones(400), 400)))
+    assert weighted.num_workers == 2
+    assert make_loader(Slow(400), batch_size=20, worker_init_fn=print).num_workers == 0
+    for own in (dict(generator=gen()), dict(sampler=RandomSampler(range(400), generator=gen()))):
+        assert "ahead of time" in make_loader(Slow(400), batch_size=20, **own).chosen.why
+
+
+def test_what_you_pass_is_obeyed(monkeypatch, ended):
+    monkeypatch.setattr(workers, "choose_workers", lambda dl: 1 / 0)
+    dl = make_loader(Slow(400), num_workers=0)
+    assert dl.num_workers == 0 and dl.chosen is None
+    dl = ended(make_loader(Slow(400), num_workers=1, persistent_workers=True, prefetch_factor=5))
+    assert type(dl) is TensorLoader and dl.num_workers == 1 and dl.persistent_workers and dl.prefetch_factor == 5
+    assert not make_loader(Slow(400), num_workers=1).persistent_workers
+    with pytest.raises(ValueError, match="persistent_workers option needs num_workers > 0"):
+        make_loader(Slow(400), persistent_workers=True)
+
+
+@fork
+def test_pinned_if_they_go_from_the_cpu_to_a_gpu(three_cores, monkeypatch, ended):
+    assert not make_loader(TensorDataset(torch.zeros(9)), device="cuda").pin_memory  # there is no GPU
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    tensors = TensorDataset(torch.zeros(9))
+    assert make_loader(tensors, device="cuda").pin_memory and make_loader(tensors, 0, device="cuda:1").pin_memory
+    assert not make_loader(tensors).pin_memory and not make_loader(tensors, device="mps").pin_memory
+    assert not make_loader(tensors, device="cuda", pin_memory=False).pin_memory and make_loader(tensors, pin_memory=True).pin_memory
+    assert not make_loader(TensorDataset(torch.zeros(9, device="meta")), device="cuda").pin_memory
+    assert not make_loader(Stream(), device="cuda").pin_memory and not make_loader(Slow(9), 0, device="cuda").pin_memory
+    assert make_loader(Tens(), device="cuda").pin_memory and make_loader(Slow(9), 1, device="cuda").pin_memory
+    assert ended(make_loader(Slow(400), batch_size=20, device="cuda")).pin_memory
+
+
+@pytest.mark.parametrize("settings", [
+    {}, dict(shuffle=True), dict(shuffle=True, drop_last=True),
+    dict(sampler=WeightedRandomSampler([1.0] * 10, 15)), dict(sampler=DistributedSampler(range(10), 2, 1)),
+])  # fmt: skip
+def test_the_number_of_workers_changes_no_batch(settings, ended):
+    """In every epoch, also after a look at a batch and a broken epoch; and the other random numbers are the same."""
+
+    def use(make):
+        seed(6)
+        dl, found = make(Tens(), batch_size=4, **settings), []
+        for epoch in range(3):
+            found += [first_batch(dl), list(dl), torch.rand(())]
+            for batch in dl:
+                found += [batch, torch.rand(())]
+                if epoch == 1:
+                    break
+        return found
+
+    same(use(DataLoader), use(lambda data, **own: kept(data, ended, **own)))
+
+
+def test_workers_see_what_was_changed_between_epochs(ended):
+    data = Tens()
+    dl, plain = kept(data, ended, batch_size=4), DataLoader(data, batch_size=4)
+    same(list(plain), list(dl))
+    pids = [w.pid for w in dl._iterator._workers]
+    same(list(plain), list(dl))
+    assert [w.pid for w in dl._iterator._workers] == pids
+    for change in (
+        lambda: setattr(data, "factor", 3), lambda: data.sizes.__setitem__(0, 9), lambda: data.part.shift.add_(1),
+        lambda: setattr(data, "part", types.SimpleNamespace(shift=0)), lambda: setattr(data, "sizes", [1, 2]),
+    ):  # fmt: skip
+        before = list(plain)
+        change()
+        same(list(plain), list(dl))
+        changed = not all(torch.equal(a[0], b[0]) for a, b in zip(before, plain))
+        assert changed
+        assert [w.pid for w in dl._iterator._workers] != pids
+        pids = [w.pid for w in dl._iterator._workers]
+    same(list(plain), list(dl))
+    assert [w.pid for w in dl._iterator._workers] == pids
+
+
+def test_dead_workers_are_replaced_and_interrupts_kill_none(ended):
+    dl = kept(Tens(), ended, batch_size=4)
+    list(dl)
+    for worker in dl._iterator._workers:
+        os.kill(worker.pid, signal.SIGINT)
+    time.sleep(0.2)
+    pids = [w.pid for w in dl._iterator._workers]
+    assert len(list(dl)) == 3 and [w.pid for w in dl._iterator._workers] == pids
+    dl._iterator._workers[0].terminate()
+    with contextlib.suppress(RuntimeError):  # torch may tell of the death at once
+        dl._iterator._workers[0].join()
+        time.sleep(0.2)
+    assert len(list(dl)) == 3 and [w.pid for w in dl._iterator._workers] != pids
+
+
+def test_such_a_loader_can_be_copied_while_it_has_workers(ended):
+    dl = kept(Tens(), ended, batch_size=4)
+    list(dl)
+    for other in map(ended, (copy.copy(dl), copy.deepcopy(dl), pickle.loads(pickle.dumps(dl)))):
+        assert other._iterator is None and len(list(other)) == 3
+    seen = [len(list(independent_loader(dl))) for _ in dl]
+    assert seen == [3, 3, 3]
+
+
+@pytest.mark.parametrize("n", [0, 2, 3])
+def test_an_epoch_with_workers_is_continued_in_its_middle(n, ended, monkeypatch):
+    monkeypatch.setattr(Tens, "__getitem__", Tens.__getitem__)
+    seed(4)
+    dl = kept(Tens(), ended, batch_size=3, shuffle=True)
+    list(dl)
+    start = rng_state([dl])
+    whole, after = list(dl), rng_state([dl])
+    set_rng_state(start, [dl])
+    same(whole[n:], list(batches_from(dl, n)))
+    assert str(rng_state([dl])) == str(after)
+    again = kept(Tens(), ended, batch_size=3, shuffle=True)
+    start_workers(again)
+    set_rng_state(start, [again])
+    same(whole[n:], list(batches_from(again, n)))
+
+
+def test_a_loader_with_chosen_workers_loads_no_item_here(ended):
+    class Never(Tens):
+        def __getitem__(self, i):
+            assert multiprocessing.parent_process() is not None
+            return super().__getitem__(i)
+
+    dl = kept(Never(), ended, batch_size=3)
+    assert not draws(dl) and len(list(batches_from(dl, 2))) == 2
+
+
+@fork
+def test_a_fit_with_workers_is_that_without(three_cores, ended, monkeypatch):
+    """Training, validation, predictions in order, a look at a batch, and lr_find in between."""
+    monkeypatch.setattr(workers, "decide", lambda *args: workers.Workers(2, "these items are slow, say"))
+    found = []
+    for n in (0, None):
+        dls = cbnb.DataLoaders.from_datasets(Pairs(), Pairs(), bs=20, device="cpu", num_workers=n)
+        assert [dl.num_workers for dl in map(ended, dls.loaders)] == ([0, 0] if n == 0 else [2, 2])
+        seed(7)
+        learn = cbnb.Learner(dls, nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.2), nn.Linear(4, 1)), nn.MSELoss())
+        with learn.no_bar(), learn.no_logging():
+            learn.fit(1)
+            dls.one_batch()
+            learn.lr_find(num_it=5, show_plot=False, suggest_funcs=())
+            learn.fit(2)
+            found.append([learn.get_preds(ds_idx=0), [p.detach() for p in learn.model.parameters()], learn.validate()])
+    same(*found)
+
+
+class Pairs(Dataset):
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, i):
+        return torch.tensor([i / 60, 1.0]), torch.tensor([i / 30])
+
+
+# --- resuming ---
+
+
+@pytest.mark.parametrize("name", ["tensors by index", "a Subset", "own generator", "workers that stay"])
+def test_a_fit_that_was_interrupted_ends_as_one_that_was_not(name, tmp_path):
+    def loader():
+        data = TensorDataset(*resumed.items())
+        if name == "a Subset":
+            return TensorLoader(Subset(data, list(range(0, len(data), 2))), 2, shuffle=True)
+        if name == "workers that stay":
+            kwargs = dict(num_workers=2, persistent_workers=True, worker_init_fn=workers._ignore_interrupts)
+            return WorkerLoader(data, resumed.BATCH, shuffle=True, **kwargs)
+        return TensorLoader(data, resumed.BATCH, shuffle=True, generator=gen(7) if name == "own generator" else None)
+
+    found, whole = resumed.interrupted_and_whole(lambda path: resumed.make(path, train=loader()), tmp_path)
+    assert found == whole

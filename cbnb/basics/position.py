@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset
 # %% ../../nbs/basics/position.ipynb #51e279f5
 from .random_state import save_rng
 from .tensor_batches import TensorLoader, batches_of
+from .workers import WorkerLoader
 
 # %% ../../nbs/basics/position.ipynb #9a5cd335
 class _Skipping:
@@ -69,6 +70,7 @@ def draws(
         dl: its first item is loaded
     """
     if isinstance(dl.dataset, IterableDataset): return True
+    if isinstance(dl, WorkerLoader): return False       # known since its workers were chosen
     restore = save_rng([dl])
     before = _next_draws()
     try: dl.dataset[0]
@@ -95,7 +97,7 @@ def batches_from(
         n: how many batches are left out
     """
     if not n: return iter(dl)
-    plain = type(dl) in (DataLoader, TensorLoader) and not isinstance(dl.dataset, IterableDataset)
+    plain = type(dl) in (DataLoader, TensorLoader, WorkerLoader) and not isinstance(dl.dataset, IterableDataset)
     if plain and not (dl.num_workers and draws(dl)): return _skipping_iterator(dl, n)
     it = iter(dl)
     for _ in itertools.islice(it, n): pass
