@@ -6,7 +6,7 @@
 __all__ = ['Workers', 'decide', 'cores', 'held', 'measured', 'choose_workers', 'KeptWorkers', 'state_of_data', 'WorkerLoader',
            'make_loader']
 
-# %% ../../nbs/basics/workers.ipynb #045dba24
+# %% ../../nbs/basics/workers.ipynb #94347778
 import contextlib
 import io
 import itertools
@@ -15,7 +15,6 @@ import multiprocessing
 import os
 import random
 import signal
-import statistics
 import sys
 import time
 import warnings
@@ -125,7 +124,7 @@ def _open_file(dataset: Any) -> str | None:
              if isinstance(o, io.IOBase) or type(o).__module__.partition('.')[0] in _OPEN)
     return next((kind.__name__ for kind in kinds), None)
 
-# %% ../../nbs/basics/workers.ipynb #d7fa53e2
+# %% ../../nbs/basics/workers.ipynb #1a5c8a6b
 def measured(
     dl: DataLoader,
 ) -> tuple[float, bool]:     # seconds for an item; whether items differ each time, or draw random numbers
@@ -149,7 +148,7 @@ def measured(
     restore()
     if drew or not _equal(first, load(0)): return times[0], True
     while sum(times[1:]) < 0.025 and len(times) < 16: load(len(times)*n//16 % n)
-    return statistics.median(times[1:]), False
+    return sorted(times[1:])[(len(times) - 1)//2], False
 
 def _next_numbers() -> list[float]:
     numpy, restore = sys.modules.get('numpy'), save_rng()
