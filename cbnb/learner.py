@@ -34,8 +34,10 @@ from .events import (
     CancelValidException, EPOCH, FIT, Level, TRAIN, VALIDATE, event, loop_lines, not_honoured)
 from .callback import Callback, CallbackList, CbList
 from .basics.loaders import as_loader, independent_loader, n_batches
+from .basics.tensor_batches import batches_of
 from .data import as_dls, split_batch
-from .basics.nested import is_empty, to_device
+from .basics.device_copies import on_device
+from .basics.nested import is_empty
 from .metrics import as_metrics
 from .basics.lent_names import HyperNames, lend_names
 from .basics.param_groups import (
@@ -204,7 +206,7 @@ class Phases(Notes):
         n = self.n_iter = n_batches(self.dl)
         i, batch, modes = -1, None, Modes(self.model)
         try:
-            for i, batch in enumerate(self.dl):
+            for i, batch in enumerate(batches_of(self.dl)):
                 if is_empty(batch): continue
                 if i == n: self.n_iter = None        # its length is unknown from here on
                 if modes.model.training is not modes.training: modes.put_back(self)
@@ -336,7 +338,7 @@ class HasData:
         n_inp, device = getattr(dls, 'n_inp', None), getattr(dls, 'device', None)
         split = getattr(dls, 'split', None) or functools.partial(split_batch, n_inp=n_inp)
         on_cpu = device is None or torch.device(device).type == 'cpu'        # no moving there
-        self._split = split if on_cpu else lambda batch: split(to_device(batch, device))
+        self._split = split if on_cpu else on_device(device, split)
 
 # %% ../nbs/07_learner.ipynb #41124c1f
 class MovesToDevice(HasData):
@@ -644,13 +646,9 @@ class HasOptimizer(HasRates):
     "The optimizer: made, assigned, replaced"
     def create_opt(self) -> None:
         "Make the optimizer"
-        self.opt = self._new_opt()
-        self._known = self.opt, self.opt_func
-
-    def _new_opt(self) -> Any:
         last = self.lr[-1] if isinstance(self.lr, (list, tuple)) else self.lr    # a fit sets them all
-        device = getattr(self.dls, 'device', None)
-        return make_opt(self.opt_func, self.model, spread_lrs(last, 1)[0], self.splitter, device)
+        self.opt = make_opt(self.opt_func, self.model, spread_lrs(last, 1)[0], self.splitter)
+        self._known = self.opt, self.opt_func
 
     def _take_assigned(self) -> None:
         "Use an optimizer, or an `opt_func`, that was assigned since the last fit, and say so"
