@@ -59,7 +59,7 @@ def quiet(row):
 
 
 def quick(backend="eager", **kwargs):
-    return Compile(backend, verbose=False, **kwargs)
+    return Compile(backend=backend, verbose=False, **kwargs)
 
 
 def fitted(net=None, cbs=None, n=2, **kwargs):
@@ -187,6 +187,49 @@ def test_numbers_are_those_of_a_plain_fit(backend, net):
     assert n_compiled(compiled) >= 2
     assert losses(plain) == losses(compiled)
     assert same_bits(plain.model, compiled.model)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_the_loss_too(backend):
+    plain, compiled = fitted(), fitted(cbs=[quick(backend, what="step")])
+    assert n_compiled(compiled) >= 2 and losses(plain) == losses(compiled) and same_bits(plain.model, compiled.model)
+    assert plain.recorder.last().epochs[-1]["valid_loss"] == compiled.recorder.last().epochs[-1]["valid_loss"]
+    assert type(compiled.train_step) is Step and type(compiled.eval_step) is Step
+    n = n_compiled(compiled)
+    compiled.fit(1)
+    assert n_compiled(compiled) == n
+    compiled.loss_func = nn.CrossEntropyLoss(label_smoothing=0.1)
+    compiled.fit(1)
+    assert reasons(compiled)[0] == "the first batch" and n_compiled(compiled) >= 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: cbnb.MixUp(),
+        lambda: cbnb.GradientAccumulation(32),
+        lambda: cbnb.Callback(after_pred=lambda cb: setattr(cb.learn, "pred", cb.pred * 2)),
+        lambda: cbnb.Callback(after_pred=lambda cb: setattr(cb.learn, "yb", (1 - cb.y,))),
+        lambda: cbnb.Callback(after_loss=lambda cb: setattr(cb.learn, "loss_grad", cb.loss_grad * 2)),
+    ],
+    ids=["mixup", "accumulation", "pred", "yb", "loss"],
+)
+def test_the_loss_too_together_with(other):
+    plain, compiled = fitted(cbs=[other()]), fitted(cbs=[quick(what="step"), other()])
+    assert losses(plain) == losses(compiled) and same_bits(plain.model, compiled.model)
+
+
+def test_the_loss_too_falls_back():
+    learn, seen = with_warnings(lambda: fitted(cbs=[quick(fails_from(1, []), what="step")]))
+    assert len(seen) == 1 and same_bits(fitted().model, learn.model)
+
+
+@pytest.mark.parametrize("step", [lambda: Squared(), lambda: lambda x, y: None], ids=["own", "function"])
+def test_the_loss_too_is_refused_for_own_steps(step):
+    with pytest.raises(ValueError, match="what='model' compiles the model"):
+        fitted(cbs=[quick(what="step")], train_step=step())
+    with pytest.raises(ValueError, match="should be 'model' or 'step'"):
+        Compile("loss")
 
 
 @pytest.mark.parametrize(
@@ -478,7 +521,7 @@ def test_cuda_graphs_are_refused_on_the_cpu():
     with pytest.raises(ValueError, match="batches are on the cpu"):
         fitted(cbs=[Compile(graphs=True)])
     with pytest.raises(ValueError, match="and not backend='eager'"):
-        Compile("eager", graphs=True)
+        Compile(backend="eager", graphs=True)
 
 
 # --- hooks ---
@@ -531,7 +574,7 @@ def test_report_names_the_reasons():
 
 
 def test_report_is_said_once(capsys):
-    learn = learner(cbs=[Compile("eager")])
+    learn = learner(cbs=[Compile(backend="eager")])
     learn.fit(2)
     learn.fit(1)
     out = capsys.readouterr().out
