@@ -11,6 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb.all as cbnb
+import interrupts
+import notebooks
 from cbnb.callbacks import profile as profiles
 from cbnb.callbacks.profile import DeviceTimes, Stopwatch
 from cbnb.callbacks.steps import ClosureStep
@@ -18,6 +20,7 @@ from cbnb.display.profile import Comparison, Profile, Row
 from cbnb.learner import Learner
 from cbnb.step import Step
 from helpers import RUN_EVENTS, Line, line_batches, line_learner
+from test_live import SETUP, Kernel
 from test_rewind import differs, everything
 
 
@@ -500,6 +503,29 @@ def test_the_loop_is_as_before_however_it_ends(error, how):
     learn.fit(1)
 
 
+def profile_kept(learn):
+    with learn.profiling(workers=()):
+        learn.fit(1)
+
+
+@pytest.mark.parametrize("how", ["profile", "profiling"])
+@pytest.mark.parametrize("twice", [False, True])
+def test_an_interrupt_at_any_line_leaves_everything_as_it_was(monkeypatch, how, twice):
+    call, look = (lambda learn: learn.profile(workers=())) if how == "profile" else profile_kept, interrupts.look
+
+    def look_closely(learn, with_weights):
+        classes = [type(o) for o in (learn, learn.train_step, learn.eval_step, learn.callbacks._tables, *learn.metrics)]
+        return look(learn, with_weights) | dict(classes=classes, path=learn.path, warnings=warnings.showwarning)
+
+    monkeypatch.setitem(interrupts.CALLS, how, (call, how == "profiling"))
+    monkeypatch.setattr(interrupts, "look", look_closely)
+    monkeypatch.setattr(profiles, "measuring_cost", lambda clock: (0.0, 0.0))  # many lines
+    monkeypatch.setattr(profiles, "_batch_cost", lambda clock: 0.0)
+    results = list(interrupts.at_each(how, "line", places=60, twice=twice))
+    assert len(results) >= 20
+    assert [(where, wrong) for where, wrong in results if wrong] == []
+
+
 def test_rewinding_after_the_block():
     learn = noisy_learner()
     with learn.profiling():
@@ -696,6 +722,33 @@ def test_nested_device_times_are_divided():
     outer()
     device.drain(wait=True)
     assert [watch.parts[name, "train"].device for name in ("inner", "outer")] == pytest.approx([0.01, 0.01])
+
+
+# in a kernel
+
+
+@pytest.fixture(scope="module")
+def page():
+    with notebooks.clean_kernels():
+        page = Kernel()
+        page.run(SETUP)
+        try:
+            yield page
+        finally:
+            page.client.stop_channels()
+            page.manager.shutdown_kernel(now=True)
+
+
+def test_the_dashboard_has_rows(page):
+    code = """
+learn = digits_learner(40)
+p = learn.profile(workers=())
+print(p.seconds(group='display') > 0, 'table of epochs' in p, p.batches, len(learn.recorder.history), type(learn).__name__)
+display(p)
+"""
+    printed, shown = page.run(code)
+    assert printed.splitlines()[-1] == "True True {'train': 40, 'valid': 20} 0 Learner"
+    assert any("forward" in m["content"].get("data", {}).get("text/html", "") for m in shown)
 
 
 # the result

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['STEP_PARTS', 'SLOW_START', 'Part', 'Stopwatch', 'DeviceTimes', 'measuring_cost', 'waiting_with']
 
-# %% ../../nbs/callbacks/profile.ipynb #c10d4320
+# %% ../../nbs/callbacks/profile.ipynb #2e8952fc
 import contextlib
 import copy
 import copyreg
@@ -17,13 +17,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 # %% ../../nbs/callbacks/profile.ipynb #55c1b7d5
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-# %% ../../nbs/callbacks/profile.ipynb #83820d58
+# %% ../../nbs/callbacks/profile.ipynb #b2d3fb54
 from ..basics.arguments import as_count
 from ..basics.loaders import batch_size
 from ..basics.patch import patch
@@ -34,6 +35,7 @@ from .rewind import RestorePoints
 from ..display.profile import LIMITS, Profile, Row
 from ..events import BATCH_EVENTS, CancelTrainException, CancelValidException
 from ..learner import Learner, as_list
+from ..step import Step
 from ..undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../../nbs/callbacks/profile.ipynb #ff61a206
@@ -319,7 +321,7 @@ class _TimesCalls(_TimesParts):
 
 _PHASE = dict(train='train', validate='valid')
 
-# %% ../../nbs/callbacks/profile.ipynb #f7fa1852
+# %% ../../nbs/callbacks/profile.ipynb #f9747c59
 class _TimesBatches(_TimesCalls):
     "Batches, and what lies between them"
     @contextmanager
@@ -337,22 +339,28 @@ class _TimesBatches(_TimesCalls):
         watch.switch(self.loops[training])
         if self.first is None and training: noted = {part: part.seconds for part in watch.parts.values()}
         try:
-            with contextlib.suppress(TypeError): step.__class__ = self.step_class(step)
+            step.__class__ = self.step_class(step)
             one_batch(i, batch)
         finally:
             step.__class__ = cls
             self.batches[training] += 1
+            self.loops[training].count += 1
             then.count += 1
             watch.switch(then)
             if noted is not None: self._note_first(noted)
             if self.device: self.device.drain()
 
     def step_class(self, step: Any) -> type:
-        "A class that measures, the same one for each batch"
-        if hasattr(type(step), '_measured'): return type(step)
+        "A class that measures, the same one for each batch; its own if it has a layout that cannot be changed"
         found = self.steps.get(id(step))
-        if found is None: found = self.steps[id(step)] = step, _step_class(step, self.time)
+        if found is None: found = self.steps[id(step)] = step, self._new_class(step)
         return found[1]
+
+    def _new_class(self, step: Any) -> type:
+        cls = type(step)
+        if hasattr(cls, '_measured'): return cls
+        new = _step_class(step, self.time)
+        with _as_class(step, new): return type(step)
 
     def _note_first(self, before: dict[Part, float]) -> None:
         "What each part took in the first batch of training"
@@ -459,20 +467,38 @@ def _nothing() -> None: pass
 
 class _Training: training = True
 
-# %% ../../nbs/callbacks/profile.ipynb #fa62dbeb
+# %% ../../nbs/callbacks/profile.ipynb #b693d586
+def _batch_cost(
+    clock: Callable[[], float] = time.perf_counter,
+    n: int = 300,        # batches
+) -> float:              # seconds
+    "What it costs to time a batch, apart from the calls in it"
+    learn = SimpleNamespace(callbacks=_Training, _train_step=Step())
+    times, found = _TimesBatches(learn, clock), []
+    for _ in range(3):
+        start = clock()
+        for i in range(n): times.batch(learn, _no_batch, i, None)
+        found.append((clock() - start)/n)
+    return min(found)
+
+def _no_batch(i: int, batch: Any) -> None: pass
+
+# %% ../../nbs/callbacks/profile.ipynb #405d65fd
 def _without_cost(
     parts: Sequence[Part],
     loops: dict[str, Part],    # phase -> the part around the others
     inside: float,             # as of `measuring_cost`
     around: float,
+    batch: float = 0.,         # as of `_batch_cost`
 ) -> Row:                      # of the profiler
     "Take the cost of measuring out of the parts"
+    costs = [(at, cost*part.count) for part in parts for at, cost in ((part, inside), (loops[part.phase], around))]
+    costs += [(loop, batch*loop.count) for loop in loops.values() if loop.phase]
     taken = 0.
-    for part in parts:
-        for at, cost in ((part, inside), (loops[part.phase], around)):
-            cost = max(min(cost*part.count, at.seconds), 0.)
-            at.seconds -= cost
-            taken += cost
+    for part, cost in costs:
+        cost = max(min(cost, part.seconds), 0.)
+        part.seconds -= cost
+        taken += cost
     return Row('the profiler', 'profiler', '', taken, sum(part.count for part in parts))
 
 # %% ../../nbs/callbacks/profile.ipynb #8ce6a30a
@@ -501,10 +527,10 @@ def _slow_loader(
     wait.seconds += start.seconds - longer
     return Row('start of the loader', 'start', start.phase, longer, n) if slow else None
 
-# %% ../../nbs/callbacks/profile.ipynb #ef808aa9
+# %% ../../nbs/callbacks/profile.ipynb #35215b04
 def _rows(
     times: _TimesBatches,         # stopped
-    cost: tuple[float, float],    # as of `measuring_cost`
+    cost: tuple[float, ...],      # of `measuring_cost` and `_batch_cost`
 ) -> list[Row]:
     "The rows of a profile; they sum to the time from its beginning to its end"
     parts = [part for part in times.watch.parts.values() if part.count or part.seconds]
@@ -553,7 +579,7 @@ def _with_workers(dl: DataLoader, n: int) -> DataLoader:
     trial._iterator, trial.num_workers, trial.prefetch_factor = None, n, dl.prefetch_factor or 2
     return trial
 
-# %% ../../nbs/callbacks/profile.ipynb #ce9f4898
+# %% ../../nbs/callbacks/profile.ipynb #a0cbd5f9
 def _try_workers(
     p: Profile,
     dl: Any,                  # the loader for training
@@ -563,8 +589,9 @@ def _try_workers(
     n, wait = p.batches['train'], p.seconds(group='data', phase='train')
     if not isinstance(dl, DataLoader) or isinstance(dl.dataset, IterableDataset): return
     p.about['num_workers'] = dl.num_workers
-    if not n or p.share(group='data', phase='train') < LIMITS['data']: return
-    rest = (p.wall - wait)/n
+    lasting = p.wall - p.seconds(group='start') - p.seconds('outside of the fit')
+    if not n or p.seconds(group='data') < LIMITS['data']*lasting or wait < p.seconds(group='data', phase='valid')/2: return
+    rest = (lasting - wait)/n
     with warnings.catch_warnings():
         warnings.filterwarnings('ignore', message='This DataLoader will create')     # more than there are cores
         try: tried = {k: waiting_with(dl, k, rest) for k in workers if k > dl.num_workers}
@@ -593,16 +620,17 @@ def _put_tables(callbacks: Any, tables: dict) -> None:
     callbacks.changed()                  # callbacks may have come and gone
     callbacks.select(callbacks.training, callbacks.purpose)
 
-# %% ../../nbs/callbacks/profile.ipynb #844b7a93
+# %% ../../nbs/callbacks/profile.ipynb #28996a75
 def _about(learn: Learner) -> dict[str, Any]:
     "What the advice depends on"
     device = torch.device(getattr(learn.dls, 'device', None) or 'cpu').type
     opt, notes = learn.opt, [] if device in ('cpu', 'cuda') else [f'times of the CPU, since {device} has no events to measure with']
     defaults = getattr(opt, 'defaults', {})
-    fused = any(group.get('fused') for group in opt.param_groups) if 'fused' in defaults else None
+    can_fuse = 'fused' in defaults and defaults.get('momentum') != 0       # SGD without momentum gains nothing
+    fused = any(group.get('fused') for group in opt.param_groups) if can_fuse else None
     return dict(device=device, optimizer=type(opt).__name__, fused=fused, bs=batch_size(learn.dls.train), notes=notes)
 
-# %% ../../nbs/callbacks/profile.ipynb #77326295
+# %% ../../nbs/callbacks/profile.ipynb #d139e749
 def _finish(
     p: Profile,                # is filled
     learn: Learner,
@@ -610,7 +638,8 @@ def _finish(
 ) -> None:
     "Write the profile"
     p.batches, p.about = dict(train=times.batches[True], valid=times.batches[False]), _about(learn)
-    p.rows = _rows(times, measuring_cost(times.watch.clock))
+    clock = times.watch.clock
+    p.rows = _rows(times, (*measuring_cost(clock), _batch_cost(clock)))
     p.__post_init__()                      # longest first
 
 # %% ../../nbs/callbacks/profile.ipynb #a49849ed
@@ -658,7 +687,7 @@ def _apart(
     for cb in learn.cbs:
         if isinstance(cb, Checkpoint) and cb.path is not None: undo.set(cb, 'path', folder/'checkpoints')
 
-# %% ../../nbs/callbacks/profile.ipynb #630e8b4f
+# %% ../../nbs/callbacks/profile.ipynb #efae318f
 @patch
 def profile(self: Learner,
     n_epoch: int = 1,                      # epochs of the fit
@@ -691,6 +720,7 @@ def profile(self: Learner,
     if point.restore is None: raise RuntimeError(
         f'the profiled fit could not be taken back: {point.why}. To measure one that you keep, '
         'put it into a block, with learn.profiling() as p:')
+    torch.optim.SGD([torch.zeros(1)])                    # the first optimizer of a process loads parts of torch
     with tempfile.TemporaryDirectory() as folder, interrupts_wait(), UndoStack() as undo:
         undo.callback(point.restore)
         undo.set(self.runs, 'is_open', True)             # the fit needs no restore point of its own

@@ -57,7 +57,7 @@ class _Rows:
         "Seconds from beginning to end"
         return sum(row.seconds for row in self.rows)
 
-# %% ../../nbs/display/profile.ipynb #65ead845
+# %% ../../nbs/display/profile.ipynb #1c042e36
 class _Sums(_Rows):
     "Sums of rows"
     def chosen(self,
@@ -79,8 +79,8 @@ class _Sums(_Rows):
         return self.seconds(name, group, phase)/self.wall if self.wall else 0.
 
     def per_batch(self, row: Row) -> float | None:
-        "Seconds in a batch of its phase; None if it is of no phase"
-        n = self.batches.get(row.phase)
+        "Seconds in a batch of its phase; None if it is of no phase, or of the start"
+        n = self.batches.get(row.phase) if row.group != 'start' else 0
         return row.seconds/n if n else None
 
 # %% ../../nbs/display/profile.ipynb #e049c860
@@ -136,7 +136,7 @@ def _shown(profile: _Sums) -> list[Row]:
     rest = Row(f'{len(small)} others', 'loop', '', sum(row.seconds for row in small), sum(row.count for row in small))
     return [*profile.rows[:len(profile.rows) - len(small)], rest]
 
-# %% ../../nbs/display/profile.ipynb #7ba5657f
+# %% ../../nbs/display/profile.ipynb #f63cd20e
 HEADINGS = ('part', 'phase', 'time', 'share', 'per batch', 'calls')
 _SIDES = ('left', 'left', *['right']*5)
 
@@ -147,7 +147,7 @@ def _cells(profile: _Sums, row: Row) -> tuple[str, ...]:
     "A row of the table, a text for each heading"
     share = f'{row.seconds/profile.wall:.1%}' if profile.wall else ''
     cells = (row.name, row.phase, time_words(row.seconds), share, time_words(profile.per_batch(row)),
-             f'{row.count:,}', time_words(row.device))
+             f'{row.count:,}' if row.count else '', time_words(row.device))
     return cells[:len(_headings(profile))]
 
 # %% ../../nbs/display/profile.ipynb #d7b0a916
@@ -247,7 +247,7 @@ def _on_validation(p: _Sums) -> Iterator[str]:
     if (share := p.share(phase='valid')) >= LIMITS['validation']: yield (
         f'validation takes {share:.0%}: with fit(..., valid_every=5) it would take {share_if(share, 5):.0%}')
 
-# %% ../../nbs/display/profile.ipynb #74e9b670
+# %% ../../nbs/display/profile.ipynb #656a2d35
 _ADVICE = dict(
     display='the display takes {share}: `with learn.no_bar():` trains without it',
     saving='saving takes {share}, {time} in all: save less often, for example Checkpoint(every_epochs=5)',
@@ -259,8 +259,12 @@ _ADVICE = dict(
 def _on_groups(p: _Sums) -> Iterator[str]:
     "Groups that are above their limits"
     for group, text in _ADVICE.items():
-        if (share := p.share(group=group)) >= LIMITS[group]:
-            yield text.format(share=f'{share:.0%}', time=time_words(p.seconds(group=group)))
+        seconds = sum(_spent(row) for row in p.chosen(group=group))
+        if seconds >= LIMITS[group]*p.wall: yield text.format(share=f'{seconds/p.wall:.0%}', time=time_words(seconds))
+
+def _spent(row: Row) -> float:
+    "Its seconds; of copies those of the device, if they were measured, for the CPU may wait there for other reasons"
+    return row.seconds if row.device is None or row.group != 'device' else row.device
 
 # %% ../../nbs/display/profile.ipynb #395a866e
 def _on_compute(p: _Sums) -> Iterator[str]:
@@ -274,7 +278,7 @@ def _on_compute(p: _Sums) -> Iterator[str]:
     yield (f'a batch computes for only {time_words(seconds/n)}, {seconds/p.seconds(phase="train"):.0%} of its time: '
            'larger batches have less around them')
 
-# %% ../../nbs/display/profile.ipynb #87f86ed1
+# %% ../../nbs/display/profile.ipynb #3194231d
 def _on_device(p: _Sums) -> Iterator[str]:
     "A device that waits, and parts that wait for it"
     for row in p.rows:
@@ -282,7 +286,7 @@ def _on_device(p: _Sums) -> Iterator[str]:
         if n and row.syncs >= LIMITS['syncs']*n: yield (
             f'{row.name} makes the CPU wait for the device {row.syncs/n:.2g} times a {_PHASES[row.phase]} batch: '
             'keep values as tensors, without .item(), .cpu() or print, until the end of the epoch')
-    busy = [row.device for row in p.rows if row.device is not None]
+    busy = [row.device for row in p.rows if row.device is not None and row.group != 'device']
     if busy and sum(busy) < LIMITS['idle']*p.wall: yield (
         f'the device computes for {sum(busy)/p.wall:.0%} of the time, and waits for the CPU in the rest: '
         'larger batches, a compiled model, or more workers keep it busy')
@@ -400,7 +404,7 @@ class Comparison(_Pair):
         head, *rows = (html_row(tag, row, _SIDES) for tag, row in zip(['th', *['td']*99], _compared(self)))
         return f'<table><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table>'
 
-# %% ../../nbs/display/profile.ipynb #0ca99c3d
+# %% ../../nbs/display/profile.ipynb #876d4c53
 @dataclass(repr=False)
 class Profile(_Draws):
     "Where the time of a fit went"
@@ -411,7 +415,8 @@ class Profile(_Draws):
 
     def _heading(self) -> str:
         counts = [f'{n:,} {words} batch{"es"*(n != 1)}' for phase, words in _PHASES.items() if (n := self.batches.get(phase))]
-        return ', '.join([time_words(self.wall), *counts, *self.about.get('notes', ())])
+        cost = [f'measuring took {self.share(group="profiler"):.1%} of it']*any(self.chosen(group='profiler'))
+        return ', '.join([time_words(self.wall), *counts, *cost, *self.about.get('notes', ())])
 
     def __repr__(self) -> str:
         if not self.rows: return 'Profile(nothing was measured yet)'
