@@ -87,28 +87,15 @@ class _Parts:
         self.now.seconds += now - self.since
         self.now, self.since = part, now
 
-# %% ../../nbs/callbacks/profile.ipynb #35d4ad75
-class Stopwatch(_Parts):
-    """Divides the time among parts: at each moment one of them is running
-
-    Args:
-        clock: seconds
-    """
+# %% ../../nbs/callbacks/profile.ipynb #2fa76ee2
+class _TimesCalls(_Parts):
+    "Times the calls of functions"
     def timed(self,
         f: Callable[..., Any],
         parts: Sequence[Part],    # of validation, and of training
         loop: Any,                # its `training` chooses one of them
     ) -> Callable[..., Any]:      # does the same
-        """A function whose time counts for a part
-
-        Args:
-            f
-            parts: of validation, and of training
-            loop: its `training` chooses one of them
-
-        Returns:
-            does the same
-        """
+        "A function whose time counts for a part"
         clock = self.clock
         def call(*args: Any, **kwargs: Any) -> Any:      # written out: it runs a dozen times a batch
             __tracebackhide__ = True
@@ -124,6 +111,13 @@ class Stopwatch(_Parts):
         call.times = f
         return call
 
+# %% ../../nbs/callbacks/profile.ipynb #3f475ec9
+class Stopwatch(_TimesCalls):
+    """Divides the time among parts: at each moment one of them is running
+
+    Args:
+        clock: seconds
+    """
     @contextmanager
     def during(self, part: Part) -> Iterator[None]:
         """A block whose time counts for a part
@@ -205,52 +199,6 @@ def _name_of(cb: Callback, method: Callable, event: str) -> str:
     if type(cb) is Callback and event in vars(cb): return f'{getattr(given, "__name__", "function")}, {event}'
     return f'{type(wrapped(cb)).__name__}.{event}'
 
-# %% ../../nbs/callbacks/profile.ipynb #fe0dedf3
-class _TimesPhases:
-    "Phases and batches"
-    _times: Any
-
-    def _all_batches(self) -> None:
-        __tracebackhide__ = True
-        with self._times.phase(): super()._all_batches()
-
-    def one_batch(self, i: int, batch: Any) -> None:
-        __tracebackhide__ = True
-        self._times.batch(self, super().one_batch, i, batch)
-
-    def _get_split(self) -> Any: return self._times.split(self, vars(self)['_split'])
-    def _put_split(self, f: Any) -> None: vars(self)['_split'] = f
-    _split = property(_get_split, _put_split)
-
-# %% ../../nbs/callbacks/profile.ipynb #910e0395
-class _TimesRuns(_TimesPhases):
-    "Runs, restore points, metrics and the table of epochs"
-    @contextmanager
-    def _run(self, purpose: str, cbs: Any = None) -> Iterator[None]:
-        with self._times.watch.during(self._times.setup), super()._run(purpose, cbs): yield
-
-    def _prepare_opt(self, lr: Any, wd: float | None, reset_opt: bool) -> None:
-        with self._times.watch.during(self._times.opt): super()._prepare_opt(lr, wd, reset_opt)
-
-    @contextmanager
-    def _as_one_fit(self, name: str, args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            with self._times.watch.during(self._times.point):
-                stack.enter_context(super()._as_one_fit(name, args, kwargs))
-            yield
-
-    def _get_metrics(self) -> list[Any]: return self._times.metrics(self, vars(self)['_metrics'])
-    def _put_metrics(self, metrics: list[Any]) -> None: vars(self)['_metrics'] = metrics
-    _metrics = property(_get_metrics, _put_metrics)
-
-    def _get_logger(self) -> Any: return self._times.logger(vars(self)['logger'])
-    def _put_logger(self, f: Any) -> None: vars(self)['logger'] = getattr(f, 'times', f)
-    logger = property(_get_logger, _put_logger)
-
-    def __reduce_ex__(self, protocol: int) -> Any:      # a file or a copy gets the plain class
-        _, (cls, *_), *state = super().__reduce_ex__(protocol)
-        return copyreg._reconstructor, (cls._measured, object, None), *state
-
 # %% ../../nbs/callbacks/profile.ipynb #3397284c
 class _FirstBatches(Callback):
     "Ends each phase of a fit after some batches"
@@ -265,8 +213,8 @@ class _FirstBatches(Callback):
         if learn.iter + 1 < self.n or learn.iter + 1 == learn.n_iter: return
         raise CancelTrainException() if learn.training else CancelValidException()
 
-# %% ../../nbs/callbacks/profile.ipynb #b7f6a145
-class _TimesParts:
+# %% ../../nbs/callbacks/profile.ipynb #70a651ea
+class _FitParts:
     "The parts of a fit"
     def __init__(self,
         learn: Learner,
@@ -278,8 +226,8 @@ class _TimesParts:
         self.point = part('restore point', 'loop')
         self.loops, self.waits = both('loop', 'loop'), both('wait for data', 'data')
         self.starts = both('wait for the first batch', 'data')
-        self.batches, self.first, self.steps = [0, 0], None, {}
-        self._split = None, None
+        self.batches, self.first = [0, 0], None      # in validation and in training; what the first one took
+        self._steps, self._split = {}, (None, None)
 
     def time(self, f: Callable, name: str, group: str) -> Callable:
         "A function, timed in the phase in which it is called, and on the device"
@@ -287,6 +235,27 @@ class _TimesParts:
         f = self.watch.timed(f, parts, self.loop)
         return self.device.timed(f, parts, self.loop) if self.device else f
 
+# %% ../../nbs/callbacks/profile.ipynb #be997d12
+class _TimesHandlers(_FitParts):
+    "Handlers of events, and what writes the table of epochs"
+    def handler(self, cb: Callback, method: Callable, event: str, training: bool) -> Callable:
+        "A method of a callback; batch events apart for training and validation"
+        if isinstance(cb, _FirstBatches): return method
+        phase = ('valid', 'train')[training] if event in BATCH_EVENTS else _PHASE.get(event.split('_')[-1], '')
+        part = self.watch.part(_name_of(cb, method, event), _group_of(cb), phase)
+        return self.watch.timed(method, (part, part), self.loop)
+
+    def logger(self, f: Callable) -> Callable:
+        "A timed `learn.logger`; `print` is compared with, and stays"
+        if f is print: return f
+        part = self.watch.part('table of epochs', 'display')
+        return self.watch.timed(f, (part, part), self.loop)
+
+_PHASE = dict(train='train', validate='valid')
+
+# %% ../../nbs/callbacks/profile.ipynb #86d2e95e
+class _TimesValues(_TimesHandlers):
+    "Batches on their way to the device, and metrics"
     def split(self, learn: Learner, f: Callable) -> Callable:
         "What splits a batch, and moves it to the device"
         if f is not self._split[0]:
@@ -294,16 +263,6 @@ class _TimesParts:
             what = ('split', 'loop') if device == 'cpu' else ('to device', 'device')
             self._split = f, self.time(f, *what)
         return self._split[1]
-
-# %% ../../nbs/callbacks/profile.ipynb #1d14f6dd
-class _TimesCalls(_TimesParts):
-    "What is called in a run"
-    def handler(self, cb: Callback, method: Callable, event: str, training: bool) -> Callable:
-        "A method of a callback; batch events apart for training and validation"
-        if isinstance(cb, _FirstBatches): return method
-        phase = ('valid', 'train')[training] if event in BATCH_EVENTS else _PHASE.get(event.split('_')[-1], '')
-        part = self.watch.part(_name_of(cb, method, event), _group_of(cb), phase)
-        return self.watch.timed(method, (part, part), self.loop)
 
     def metrics(self, learn: Learner, metrics: list[Any]) -> list[Any]:
         "The metrics of a learner; until the end of the run they have a class that measures"
@@ -313,16 +272,27 @@ class _TimesCalls(_TimesParts):
             with contextlib.suppress(TypeError): m.__class__ = _metric_class(m, self.time)
         return metrics
 
-    def logger(self, f: Callable) -> Callable:
-        "What writes the rows of the table of epochs; `print` is compared with, and stays"
-        if f is print: return f
-        part = self.watch.part('table of epochs', 'display')
-        return self.watch.timed(f, (part, part), self.loop)
+# %% ../../nbs/callbacks/profile.ipynb #3f771033
+class _TimesSteps(_TimesValues):
+    "Steps, and the first batch"
+    def step_class(self, step: Any) -> type:
+        "A class that measures, the same one for each batch; its own if it has a layout that cannot be changed"
+        found = self._steps.get(id(step))
+        if found is None: found = self._steps[id(step)] = step, self._new_class(step)
+        return found[1]
 
-_PHASE = dict(train='train', validate='valid')
+    def _new_class(self, step: Any) -> type:
+        cls = type(step)
+        if hasattr(cls, '_measured'): return cls         # a nested run, in a batch with the same step
+        with _as_class(step, _step_class(step, self.time)): return type(step)
 
-# %% ../../nbs/callbacks/profile.ipynb #f9747c59
-class _TimesBatches(_TimesCalls):
+    def note_first(self, before: dict[Part, float]) -> None:
+        "What each part took in the first batch of training"
+        parts = [*self.watch.parts.values()]
+        self.first = {part: spent for part in parts if (spent := part.seconds - before.get(part, 0.))}
+
+# %% ../../nbs/callbacks/profile.ipynb #a598ae71
+class _Profiler(_TimesSteps):
     "Batches, and what lies between them"
     @contextmanager
     def phase(self) -> Iterator[None]:
@@ -330,12 +300,12 @@ class _TimesBatches(_TimesCalls):
         with self.watch.during(self.starts[self.loop.training]): yield
 
     def batch(self, learn: Learner, one_batch: Callable, i: int, batch: Any) -> None:
-        "A batch; when it ends, the waiting begins"
+        "A batch; when it ends, the waiting for the next one begins"
         __tracebackhide__ = True
-        watch, training = self.watch, self.loop.training
+        watch, training, noted = self.watch, self.loop.training, None
         before, step = watch.now, learn._train_step if training else learn._eval_step
         then = self.waits[training] if before is self.starts[training] else before
-        cls, noted = type(step), None
+        cls = type(step)
         watch.switch(self.loops[training])
         if self.first is None and training: noted = {part: part.seconds for part in watch.parts.values()}
         try:
@@ -343,42 +313,91 @@ class _TimesBatches(_TimesCalls):
             one_batch(i, batch)
         finally:
             step.__class__ = cls
+            for count in (self.loops[training], then): count.count += 1
             self.batches[training] += 1
-            self.loops[training].count += 1
-            then.count += 1
             watch.switch(then)
-            if noted is not None: self._note_first(noted)
+            if noted is not None: self.note_first(noted)
             if self.device: self.device.drain()
 
-    def step_class(self, step: Any) -> type:
-        "A class that measures, the same one for each batch; its own if it has a layout that cannot be changed"
-        found = self.steps.get(id(step))
-        if found is None: found = self.steps[id(step)] = step, self._new_class(step)
-        return found[1]
+# %% ../../nbs/callbacks/profile.ipynb #5cb4d3b0
+class _TimesPhases:
+    "Phases and batches"
+    _times: Any
 
-    def _new_class(self, step: Any) -> type:
-        cls = type(step)
-        if hasattr(cls, '_measured'): return cls
-        new = _step_class(step, self.time)
-        with _as_class(step, new): return type(step)
+    def _all_batches(self) -> None:
+        __tracebackhide__ = True
+        with self._times.phase(): super()._all_batches()
 
-    def _note_first(self, before: dict[Part, float]) -> None:
-        "What each part took in the first batch of training"
-        parts = [*self.watch.parts.values()]
-        self.first = {part: spent for part in parts if (spent := part.seconds - before.get(part, 0.))
-                      and part not in self.waits}
+    def one_batch(self, i: int, batch: Any) -> None:
+        __tracebackhide__ = True
+        self._times.batch(self, super().one_batch, i, batch)
 
-# %% ../../nbs/callbacks/profile.ipynb #bb1d5e09
-class DeviceTimes:
+# %% ../../nbs/callbacks/profile.ipynb #cef78211
+class _TimesRuns(_TimesPhases):
+    "Runs, with what they prepare"
+    @contextmanager
+    def _run(self, purpose: str, cbs: Any = None) -> Iterator[None]:
+        with self._times.watch.during(self._times.setup), super()._run(purpose, cbs): yield
+
+    def _prepare_opt(self, lr: Any, wd: float | None, reset_opt: bool) -> None:
+        with self._times.watch.during(self._times.opt): super()._prepare_opt(lr, wd, reset_opt)
+
+    @contextmanager
+    def _as_one_fit(self, name: str, args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            with self._times.watch.during(self._times.point):
+                stack.enter_context(super()._as_one_fit(name, args, kwargs))
+            yield
+
+# %% ../../nbs/callbacks/profile.ipynb #5fca3242
+class _TimedLearner(_TimesRuns):
+    "Batches on their way to the device, metrics, the table of epochs"
+    def _get_split(self) -> Any: return self._times.split(self, vars(self)['_split'])
+    def _put_split(self, f: Any) -> None: vars(self)['_split'] = f
+    _split = property(_get_split, _put_split)
+
+    def _get_metrics(self) -> list[Any]: return self._times.metrics(self, vars(self)['_metrics'])
+    def _put_metrics(self, metrics: list[Any]) -> None: vars(self)['_metrics'] = metrics
+    _metrics = property(_get_metrics, _put_metrics)
+
+    def _get_logger(self) -> Any: return self._times.logger(vars(self)['logger'])
+    def _put_logger(self, f: Any) -> None: vars(self)['logger'] = getattr(f, 'times', f)
+    logger = property(_get_logger, _put_logger)
+
+    def __reduce_ex__(self, protocol: int) -> Any:
+        _, (cls, *_), *state = super().__reduce_ex__(protocol)
+        return copyreg._reconstructor, (cls._measured, object, None), *state
+
+# %% ../../nbs/callbacks/profile.ipynb #8e014c05
+class _Events:
+    "Pairs of events, and the parts they belong to"
+    def __init__(self,
+        event: Callable[[], Any],    # makes an event, with `record`, `query` and `elapsed_time` (milliseconds)
+    ): self.event, self.waiting, self.free, self.now = event, deque(), [], None
+
+    def take(self) -> Any:
+        "An event that is not in use"
+        return self.free.pop() if self.free else self.event()
+
+    def drain(self,
+        wait: bool = False,    # for all of them; otherwise only those that have passed are read
+    ) -> None:
+        "Read events; a part does not have the time of the parts inside it"
+        while self.waiting and (wait or self.waiting[0][-1].query()):
+            part, outer, start, end = self.waiting.popleft()
+            if wait: end.synchronize()
+            seconds = start.elapsed_time(end)/1000
+            part.device = (part.device or 0.) + seconds
+            if outer is not None: outer.device = (outer.device or 0.) - seconds
+            self.free += [start, end]
+
+# %% ../../nbs/callbacks/profile.ipynb #09615a4a
+class DeviceTimes(_Events):
     """Seconds on the device, by pairs of events
 
     Args:
         event: makes an event, with `record`, `query` and `elapsed_time` (milliseconds)
     """
-    def __init__(self,
-        event: Callable[[], Any],    # makes an event, with `record`, `query` and `elapsed_time` (milliseconds)
-    ): self.event, self.waiting, self.free, self.now = event, deque(), [], None
-
     def timed(self, f: Callable[..., Any], parts: Sequence[Part], loop: Any) -> Callable[..., Any]:
         """A function with an event before and after it
 
@@ -390,7 +409,7 @@ class DeviceTimes:
         def call(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             outer, part = self.now, parts[loop.training]
-            start, end = self._take(), self._take()
+            start, end = self.take(), self.take()
             self.now = part
             start.record()
             try: return f(*args, **kwargs)
@@ -400,25 +419,7 @@ class DeviceTimes:
                 self.waiting.append((part, outer, start, end))
         return call
 
-    def _take(self) -> Any: return self.free.pop() if self.free else self.event()
-
-    def drain(self,
-        wait: bool = False,    # for all of them; otherwise only those that have passed are read
-    ) -> None:
-        """Read events; a part does not have the time of the parts inside it
-
-        Args:
-            wait: for all of them; otherwise only those that have passed are read
-        """
-        while self.waiting and (wait or self.waiting[0][-1].query()):
-            part, outer, start, end = self.waiting.popleft()
-            if wait: end.synchronize()
-            seconds = start.elapsed_time(end)/1000
-            part.device = (part.device or 0.) + seconds
-            if outer is not None: outer.device = (outer.device or 0.) - seconds
-            self.free += [start, end]
-
-# %% ../../nbs/callbacks/profile.ipynb #ed44b779
+# %% ../../nbs/callbacks/profile.ipynb #e41f05d7
 _SYNC = 'called a synchronizing CUDA operation'
 
 def _count_syncs(watch: Stopwatch, undo: UndoStack) -> None:
@@ -431,7 +432,7 @@ def _count_syncs(watch: Stopwatch, undo: UndoStack) -> None:
         else: show(message, *args, **kwargs)
     warnings.showwarning = note
 
-def _use_device(times: _TimesBatches, undo: UndoStack) -> None:
+def _use_device(times: _Profiler, undo: UndoStack) -> None:
     "Measure on the GPU, too"
     times.device = DeviceTimes(functools.partial(torch.cuda.Event, enable_timing=True))
     undo.callback(times.device.drain, wait=True)
@@ -467,14 +468,14 @@ def _nothing() -> None: pass
 
 class _Training: training = True
 
-# %% ../../nbs/callbacks/profile.ipynb #b693d586
+# %% ../../nbs/callbacks/profile.ipynb #60a0447b
 def _batch_cost(
     clock: Callable[[], float] = time.perf_counter,
     n: int = 300,        # batches
 ) -> float:              # seconds
     "What it costs to time a batch, apart from the calls in it"
     learn = SimpleNamespace(callbacks=_Training, _train_step=Step())
-    times, found = _TimesBatches(learn, clock), []
+    times, found = _Profiler(learn, clock), []
     for _ in range(3):
         start = clock()
         for i in range(n): times.batch(learn, _no_batch, i, None)
@@ -501,11 +502,11 @@ def _without_cost(
         taken += cost
     return Row('the profiler', 'profiler', '', taken, sum(part.count for part in parts))
 
-# %% ../../nbs/callbacks/profile.ipynb #8ce6a30a
+# %% ../../nbs/callbacks/profile.ipynb #758e8236
 SLOW_START = 3      # the first takes this times as long as the mean of the others
 
 def _slow_first(
-    times: _TimesBatches,
+    times: _Profiler,
 ) -> Row | None:         # None: it is as the others
     "What the first batch of training took longer, which is taken out of the parts"
     first, n = times.first or {}, times.batches[True] - 1
@@ -527,9 +528,9 @@ def _slow_loader(
     wait.seconds += start.seconds - longer
     return Row('start of the loader', 'start', start.phase, longer, n) if slow else None
 
-# %% ../../nbs/callbacks/profile.ipynb #35215b04
+# %% ../../nbs/callbacks/profile.ipynb #eaf9f597
 def _rows(
-    times: _TimesBatches,         # stopped
+    times: _Profiler,         # stopped
     cost: tuple[float, ...],      # of `measuring_cost` and `_batch_cost`
 ) -> list[Row]:
     "The rows of a profile; they sum to the time from its beginning to its end"
@@ -541,7 +542,14 @@ def _rows(
     rows = [*(row for row in rows if row is not None), *(part.row() for part in parts)]
     return [row for row in rows if row.seconds or row.device]
 
-# %% ../../nbs/callbacks/profile.ipynb #8e8768cd
+# %% ../../nbs/callbacks/profile.ipynb #b8997372
+def _with_workers(dl: DataLoader, n: int) -> DataLoader:
+    "A copy of a loader with other workers"
+    trial = copy.copy(dl)
+    trial._iterator, trial.num_workers, trial.prefetch_factor = None, n, dl.prefetch_factor or 2
+    return trial
+
+# %% ../../nbs/callbacks/profile.ipynb #45f4a090
 def waiting_with(
     dl: DataLoader,
     n: int,                # workers
@@ -573,12 +581,6 @@ def waiting_with(
     late = waits[ready:]
     return sum(late)/len(late) if len(late) > 2 else None
 
-def _with_workers(dl: DataLoader, n: int) -> DataLoader:
-    "A copy of a loader with other workers"
-    trial = copy.copy(dl)
-    trial._iterator, trial.num_workers, trial.prefetch_factor = None, n, dl.prefetch_factor or 2
-    return trial
-
 # %% ../../nbs/callbacks/profile.ipynb #a0cbd5f9
 def _try_workers(
     p: Profile,
@@ -600,10 +602,10 @@ def _try_workers(
             return
     p.about['workers'] = {k: seconds for k, seconds in tried.items() if seconds is not None}
 
-# %% ../../nbs/callbacks/profile.ipynb #b698def1
+# %% ../../nbs/callbacks/profile.ipynb #1f96d9dc
 def _install(
     learn: Learner,
-    times: _TimesBatches,
+    times: _Profiler,
     undo: UndoStack,          # until this is unwound
 ) -> None:
     "Let a learner be measured"
@@ -612,7 +614,7 @@ def _install(
     undo.callback(setattr, learn, '__class__', cls)
     callbacks._tables = _TimedTables(times.handler)
     callbacks.select(callbacks.training, callbacks.purpose)
-    learn.__class__ = _measuring(cls, _TimesRuns, _times=times)
+    learn.__class__ = _measuring(cls, _TimedLearner, _times=times)
 
 def _put_tables(callbacks: Any, tables: dict) -> None:
     "The tables that were there before"
@@ -630,11 +632,11 @@ def _about(learn: Learner) -> dict[str, Any]:
     fused = any(group.get('fused') for group in opt.param_groups) if can_fuse else None
     return dict(device=device, optimizer=type(opt).__name__, fused=fused, bs=batch_size(learn.dls.train), notes=notes)
 
-# %% ../../nbs/callbacks/profile.ipynb #d139e749
+# %% ../../nbs/callbacks/profile.ipynb #92431017
 def _finish(
     p: Profile,                # is filled
     learn: Learner,
-    times: _TimesBatches,
+    times: _Profiler,
 ) -> None:
     "Write the profile"
     p.batches, p.about = dict(train=times.batches[True], valid=times.batches[False]), _about(learn)
@@ -642,7 +644,7 @@ def _finish(
     p.rows = _rows(times, (*measuring_cost(clock), _batch_cost(clock)))
     p.__post_init__()                      # longest first
 
-# %% ../../nbs/callbacks/profile.ipynb #a49849ed
+# %% ../../nbs/callbacks/profile.ipynb #d20328d4
 @patch
 @contextmanager
 def profiling(self: Learner,
@@ -668,7 +670,7 @@ def profiling(self: Learner,
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): profile it from outside')
     p, on_gpu = Profile(), getattr(torch.device(getattr(self.dls, 'device', None) or 'cpu'), 'type') == 'cuda'
     with interrupts_wait() as waiting, UndoStack() as undo:
-        times = _TimesBatches(self, clock)
+        times = _Profiler(self, clock)
         undo.callback(_finish, p, self, times)
         if on_gpu if device is None else device: _use_device(times, undo)
         _install(self, times, undo)

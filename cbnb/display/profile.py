@@ -404,7 +404,7 @@ class Comparison(_Pair):
         head, *rows = (html_row(tag, row, _SIDES) for tag, row in zip(['th', *['td']*99], _compared(self)))
         return f'<table><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table>'
 
-# %% ../../nbs/display/profile.ipynb #876d4c53
+# %% ../../nbs/display/profile.ipynb #7a704fbe
 @dataclass(repr=False)
 class Profile(_Draws):
     "Where the time of a fit went"
@@ -415,7 +415,8 @@ class Profile(_Draws):
 
     def _heading(self) -> str:
         counts = [f'{n:,} {words} batch{"es"*(n != 1)}' for phase, words in _PHASES.items() if (n := self.batches.get(phase))]
-        cost = [f'measuring took {self.share(group="profiler"):.1%} of it']*any(self.chosen(group='profiler'))
+        share = self.share(group='profiler')
+        cost = [f'measuring took {f"{share:.1%}" if share >= 0.001 else "less than 0.1%"} of it']*bool(share)
         return ', '.join([time_words(self.wall), *counts, *cost, *self.about.get('notes', ())])
 
     def __repr__(self) -> str:
