@@ -189,6 +189,9 @@ class Notes:
         said = getattr(e, '__notes__', ())                   # a callback's note says it already
         if not any(note.endswith(self.where()) for note in said): e.add_note(f'in {self.where()}')
 
+    def _note_memory(self, e: Exception, batch: Any) -> None:
+        "What a batch has needed that did not fit into memory: see `callbacks/batch_size`"
+
     def _say_miscounted(self, said: int, gave: int) -> None:
         "Once for each loader"
         if any(dl is self.dl for dl in self._miscounted): return
@@ -218,6 +221,7 @@ class Phases(Notes):
         except Exception as e:
             self._say_where(e, i if batch is not None else i + 1)
             note_batch(e, batch)
+            self._note_memory(e, batch)
             raise
 
 # %% ../nbs/07_learner.ipynb #19da294d
@@ -646,9 +650,13 @@ class HasOptimizer(HasRates):
     "The optimizer: made, assigned, replaced"
     def create_opt(self) -> None:
         "Make the optimizer"
-        last = self.lr[-1] if isinstance(self.lr, (list, tuple)) else self.lr    # a fit sets them all
-        self.opt = make_opt(self.opt_func, self.model, spread_lrs(last, 1)[0], self.splitter)
+        self.opt = self._new_opt()
         self._known = self.opt, self.opt_func
+
+    def _new_opt(self) -> Any:
+        last = self.lr[-1] if isinstance(self.lr, (list, tuple)) else self.lr    # a fit sets them all
+        device = getattr(self.dls, 'device', None)
+        return make_opt(self.opt_func, self.model, spread_lrs(last, 1)[0], self.splitter, device)
 
     def _take_assigned(self) -> None:
         "Use an optimizer, or an `opt_func`, that was assigned since the last fit, and say so"
