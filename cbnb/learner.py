@@ -644,9 +644,13 @@ class HasOptimizer(HasRates):
     "The optimizer: made, assigned, replaced"
     def create_opt(self) -> None:
         "Make the optimizer"
-        last = self.lr[-1] if isinstance(self.lr, (list, tuple)) else self.lr    # a fit sets them all
-        self.opt = make_opt(self.opt_func, self.model, spread_lrs(last, 1)[0], self.splitter)
+        self.opt = self._new_opt()
         self._known = self.opt, self.opt_func
+
+    def _new_opt(self) -> Any:
+        last = self.lr[-1] if isinstance(self.lr, (list, tuple)) else self.lr    # a fit sets them all
+        device = getattr(self.dls, 'device', None)
+        return make_opt(self.opt_func, self.model, spread_lrs(last, 1)[0], self.splitter, device)
 
     def _take_assigned(self) -> None:
         "Use an optimizer, or an `opt_func`, that was assigned since the last fit, and say so"

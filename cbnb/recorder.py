@@ -444,6 +444,8 @@ class RecordsFits(RecordsEpochs, NoticesNan):
             whole = all(row['complete'] for row in run.epochs)
             n_planned = run.n_epoch - self.learn.start_epoch
             run.status = 'done' if whole and len(run.epochs) == n_planned else 'cancelled'
+        if isinstance(exc, Exception) and not run.epochs and not run.n_steps:
+            self.history.runs.remove(run)           # it never began
 
 # %% ../nbs/09_recorder.ipynb #593666a6
 class LastRun(Callback):

@@ -546,6 +546,17 @@ def test_another_fit_is_refused_by_name(saved, tmp_path, name):
     assert all(torch.equal(before[k], v) for k, v in learn.model.state_dict().items())
 
 
+def test_a_fit_that_was_refused_leaves_no_run_and_the_next_one_continues(saved, tmp_path):
+    copied(saved, tmp_path)
+    learn = resumed.make(tmp_path / "copy")
+    with pytest.raises(ValueError, match="n_epoch was 3, and is 4"):
+        learn.fit(4, cbs=cbnb.Checkpoint(every_steps=4), resume=True)
+    assert len(learn.recorder.history) == 0
+    learn.fit(4, cbs=cbnb.Checkpoint(every_steps=4), resume=cbnb.Resume(allow="n_epoch"))
+    assert [row["epoch"] for row in learn.recorder.history[-1].epochs] == [0, 1, 2, 3]
+    assert [f.name for f in (tmp_path / "copy/models/checkpoints").iterdir()] == ["fit_0"]
+
+
 def test_another_architecture_and_missing_names_are_refused_even_if_allowed(saved, tmp_path):
     """The file is named, and nothing is changed."""
     newest = copied(saved, tmp_path)[-1]

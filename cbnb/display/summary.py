@@ -20,6 +20,7 @@ from ..basics.patch import patch
 from ..basics.random_state import save_rng
 from ..basics.text import html_row, text_table
 from ..learner import Learner
+from ..optim import is_fused
 from ..step import ModelLossStep
 from ..undo import UndoStack, interrupts_act, interrupts_wait
 
@@ -89,8 +90,16 @@ def _notes(learn: Learner) -> list[str]:
     total, trainable = sum(n for n, _ in sizes), sum(n for n, on in sizes if on)
     by_order = sorted(learn.cbs, key=lambda cb: cb.order)
     return [f'{total:,} parameters, {trainable:,} of them trainable',
-            f'optimizer {_name(learn.opt_func)}, loss {_name(learn.loss_func)}',
+            f'optimizer {_opt_words(learn)}, loss {_name(learn.loss_func)}',
             f'callbacks {", ".join(map(str, by_order))}']
+
+def _opt_words(learn: Learner) -> str:
+    "The optimizer, and its form if that was chosen; a class is tried"
+    opt = learn.opt
+    if opt is None and isinstance(learn.opt_func, type) and _trains(learn): opt = learn._new_opt()
+    return _name(learn.opt_func) + (' (fused)' if opt is not None and is_fused(opt) else '')
+
+def _trains(learn: Learner) -> bool: return any(p.requires_grad for p in learn.model.parameters())
 
 def _name(f: Any) -> str:
     if isinstance(f, torch.optim.Optimizer): return type(f).__name__
