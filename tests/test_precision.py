@@ -198,6 +198,8 @@ def test_the_callback_added_and_removed_in_the_middle_of_a_fit():
 
     learn.fit(2, cbs=cbnb.Callback(after_epoch=switch))
     assert "predict" not in vars(learn.train_step)
+    learn.fit(2, cbs=cbnb.Callback(after_epoch=lambda cb: cb.epoch or cb.learn.to_fp16()))
+    assert learn.mixed_precision.updated == 6 and "backward" not in vars(learn.train_step)
 
 
 def test_unknown_devices_and_modes():
@@ -456,7 +458,7 @@ class Turns:
 def test_two_networks_in_turn_see_new_weights():
     turns = Turns()
     model = nn.Sequential(turns.first, turns.second)
-    learn = line_learner(model=model, loss_func=None, train_step=turns.__call__, valid=False, lr=0.05)
+    learn = line_learner(model=model, loss_func=None, train_step=turns.__call__, valid=False, opt_func=torch.optim.AdamW, lr=1e-3)
     learn.to_bf16().fit(3, 0.05)
     other = Turns()
     for x, y in line_batches() * 3:

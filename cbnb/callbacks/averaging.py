@@ -88,22 +88,20 @@ class _Swaps(Callback):
     @torch.no_grad()
     def swap_out(self) -> None:
         "Put the weights back; nothing happens if they are there"
-        if self.weights is None: return
+        if self.weights is None or self.learn is None: return
         with interrupts_wait():
             torch._foreach_copy_(self._tensors(), self.weights)
             self.weights = None
 
-# %% ../../nbs/callbacks/averaging.ipynb #4ec9500a
-class _Averages(_Swaps):
-    "Averages in training, and swaps for validation"
-    order, run_in = 64, ('fit', 'validate', 'preds')
+# %% ../../nbs/callbacks/averaging.ipynb #49afbd24
+class _Updates(_Swaps):
+    "Moves the average after each update"
+    live: list[Tensor] = []    # what is averaged, if these are parameters only
     cancelled = False          # the update of this batch
     fitting = False            # a fit is running
-    live: list[Tensor] = []    # what is averaged, if these are parameters only
     decay: float
     warmup: bool
 
-    def before_train(self): self.swap_out()
     def after_cancel_step(self): self.cancelled = True
 
     def after_step(self):
@@ -115,6 +113,12 @@ class _Averages(_Swaps):
         tensors = self.live or self._tensors()         # a buffer may have been replaced, a parameter not
         move_average(self.means, tensors, warm_decay(self.decay, self.n_updates) if self.warmup else self.decay)
 
+# %% ../../nbs/callbacks/averaging.ipynb #bbabf7ab
+class _Validates(_Updates):
+    "Has the average in the model for validation"
+    order, run_in = 64, ('fit', 'validate', 'preds')
+
+    def before_train(self): self.swap_out()
     def before_validate(self):
         if not self.fitting or self.weights is not None: return
         if self.learn.purpose != 'fit': self.learn.undo.callback(self.swap_out)     # a run within the fit
@@ -122,46 +126,6 @@ class _Averages(_Swaps):
 
     def after_epoch(self):
         if self.learn.purpose == 'fit': self.swap_out()
-
-# %% ../../nbs/callbacks/averaging.ipynb #97b3be34
-class EMA(_Averages):
-    """Keeps an exponential moving average of the weights, and validates with it
-
-    Args:
-        decay: share of the old average in each update; about 1/(1 - decay) updates are in it
-        warmup: a lower decay in the first updates, for short fits
-        apply: the model has the average after the fit; False: its weights
-
-    Raises:
-        ValueError: decay={decay} should be at least 0 and below 1
-    """
-    no_state = 'live', 'fitting'
-
-    @hinted
-    def __init__(self,
-        decay: float = 0.999,      # share of the old average in each update; about 1/(1 - decay) updates are in it
-        warmup: bool = True,       # a lower decay in the first updates, for short fits
-        apply: bool = True,        # the model has the average after the fit; False: its weights
-    ):
-        if not 0 <= decay < 1: raise ValueError(f'decay={decay!r} should be at least 0 and below 1')
-        self.decay, self.warmup, self.apply = float(decay), warmup, apply
-
-    def before_fit(self):
-        if self.learn.purpose != 'fit': return
-        if sum(isinstance(cb, EMA) and cb.run for cb in self.learn.cbs) > 1: raise ValueError(
-            'two EMA would both swap the weights: keep one (learn.remove_cb), or give the other run = False')
-        tensors = self._tensors()
-        self.means = [t.detach().clone() for t in tensors]
-        self.n_updates, self.weights, self.cancelled = 0, None, False
-        self.learn.undo.callback(self._end)
-        self.learn.undo.set(self, 'live', tensors if all(isinstance(t, nn.Parameter) for t in tensors) else [])
-        self.learn.undo.set(self, 'fitting', True)
-
-    def _end(self) -> None:
-        if self.learn is None: return                # it was removed in the middle of the fit
-        if not self.apply: return self.swap_out()
-        self.swap_in()
-        self.means, self.weights = [], None
 
     @contextmanager
     def swapped(self) -> Iterator[Learner]:
@@ -172,9 +136,51 @@ class EMA(_Averages):
         finally:
             if not was_in: self.swap_out()
 
+# %% ../../nbs/callbacks/averaging.ipynb #24c721cd
+class _Resumes(_Validates):
+    "Continues with the average of a checkpoint"
+    no_state = 'live', 'fitting'
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        means, weights = state['means'], state['weights']
-        super().load_state_dict({k: v for k, v in state.items() if k not in ('means', 'weights')})
-        devices = [t.device for t in self._tensors()]          # a file is read to the CPU
-        self.means = [v.to(d, copy=True) for v, d in zip(means, devices)]
-        self.weights = weights and [v.to(d, copy=True) for v, d in zip(weights, devices)]
+        tensors = {name: state[name] for name in ('means', 'weights')}
+        super().load_state_dict({k: v for k, v in state.items() if k not in tensors})
+        for name, values in tensors.items():
+            setattr(self, name, values and [v.to(t.device, copy=True) for v, t in zip(values, self._tensors())])
+
+# %% ../../nbs/callbacks/averaging.ipynb #8d4358d9
+class EMA(_Resumes):
+    """Keeps an exponential moving average of the weights, and validates with it
+
+    Args:
+        decay: share of the old average in each update; about 1/(1 - decay) updates are in it
+        warmup: a lower decay in the first updates, for short fits
+        apply: the model has the average after the fit; False: its weights
+
+    Raises:
+        ValueError: decay={decay} should be at least 0 and below 1
+    """
+    @hinted
+    def __init__(self,
+        decay: float = 0.999,      # share of the old average in each update; about 1/(1 - decay) updates are in it
+        warmup: bool = True,       # a lower decay in the first updates, for short fits
+        apply: bool = True,        # the model has the average after the fit; False: its weights
+    ):
+        if not 0 <= decay < 1: raise ValueError(f'decay={decay!r} should be at least 0 and below 1')
+        self.decay, self.warmup, self.apply = float(decay), warmup, apply
+
+    def before_fit(self):
+        learn, tensors = self.learn, self._tensors()
+        if learn.purpose != 'fit': return
+        if sum(isinstance(cb, EMA) and cb.run for cb in learn.cbs) > 1: raise ValueError(
+            'two EMA would both swap the weights: keep one (learn.remove_cb), or give the other run = False')
+        self.means = [t.detach().clone() for t in tensors]
+        self.n_updates, self.weights, self.cancelled = 0, None, False
+        learn.undo.callback(self._end)
+        learn.undo.set(self, 'live', tensors if all(isinstance(t, nn.Parameter) for t in tensors) else [])
+        learn.undo.set(self, 'fitting', True)
+
+    def _end(self) -> None:
+        if self.learn is None: return                # it was removed in the middle of the fit
+        if not self.apply: return self.swap_out()
+        self.swap_in()
+        self.means, self.weights = [], None
