@@ -4,6 +4,7 @@ from typing import Any
 from cbnb.callbacks.batch_size import BatchSizes
 from cbnb.lr.finder import LRFind
 from collections.abc import Mapping
+from cbnb.display.profile import Profile
 from cbnb.recorder import Recorder
 from cbnb.callbacks.rewind import RestorePoints
 from collections.abc import Sequence
@@ -24,8 +25,10 @@ from .basics.text import html_row as html_row, number as number, plural as plura
 from .events import BATCH_EVENTS as BATCH_EVENTS, CancelBackwardException as CancelBackwardException, CancelBatchException as CancelBatchException, CancelEpochException as CancelEpochException, CancelException as CancelException, CancelFitException as CancelFitException, CancelStepException as CancelStepException, CancelTrainException as CancelTrainException, CancelValidException as CancelValidException, EPOCH as EPOCH, FIT as FIT, Level as Level, TRAIN as TRAIN, VALIDATE as VALIDATE, event as event, loop_lines as loop_lines, not_honoured as not_honoured
 from .callback import Callback as Callback, CallbackList as CallbackList, CbList as CbList
 from .basics.loaders import as_loader as as_loader, independent_loader as independent_loader, n_batches as n_batches
+from .basics.tensor_batches import batches_of as batches_of
 from .data import as_dls as as_dls, split_batch as split_batch
-from .basics.nested import is_empty as is_empty, to_device as to_device
+from .basics.device_copies import on_device as on_device
+from .basics.nested import is_empty as is_empty
 from .metrics import as_metrics as as_metrics
 from .basics.lent_names import HyperNames as HyperNames, lend_names as lend_names
 from .basics.param_groups import freeze_groups as freeze_groups, norm_params as norm_params, noted_hypers as noted_hypers, save_hypers as save_hypers, set_hyper as set_hyper, spread_lrs as spread_lrs
@@ -258,6 +261,9 @@ class Learner:
     def loss_not_reduced(self) -> Iterator[Learner]: ...
     def validation_context(self, cbs: Any=None, inner: bool=False) -> Any: ...
     def to_detach(self, batch: Any, cpu: bool=True) -> Any: ...
+    @contextmanager
+    def profiling(self, workers: Sequence[int]=..., device: bool | None=None, clock: Callable[[], float]=...) -> Iterator[Profile]: ...
+    def profile(self, n_epoch: int=1, n_batch: int | None=None, lr: Any=None, cbs: Any=None, workers: Sequence[int]=..., device: bool | None=None, clock: Callable[[], float]=...) -> Profile: ...
     runs: RestorePoints
     keep_restore_points: int
     def rewind(self, n: int=1) -> None: ...

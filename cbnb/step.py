@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from .basics.arguments import is_number
 from .basics.notices import user_level
 from .basics.multi_optimizer import MultiOptimizer
+from .optim import update
 from .undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../nbs/06_step.ipynb #12d11e5a
@@ -108,7 +109,7 @@ class Step(ForwardPass):
     own = ()              # modules outside `learn.model`, which `learn.model.eval()` does not reach
 
     def backward(self, learn: Any) -> None: learn.loss_grad.backward()
-    def step(self, learn: Any) -> None: learn.opt.step()
+    def step(self, learn: Any) -> None: update(learn.opt)
     def zero_grad(self, learn: Any) -> None:
         opt = learn.opt
         if type(opt).zero_grad is not torch.optim.Optimizer.zero_grad: return opt.zero_grad()

@@ -672,7 +672,11 @@ def test_a_row_of_a_summary_has_shape_count_and_whether_it_trains():
         ("pair Pair", "tuple", "0", ""),
         ("head Linear", "4 x 2", "802", "yes"),
     ]
-    assert text.notes == ["2,402 parameters, 802 of them trainable", "optimizer AdamW, loss MSELoss()", "callbacks TrainEvalCallback"]
+    assert text.notes == [
+        "2,402 parameters, 802 of them trainable",
+        "optimizer AdamW (fused), loss MSELoss()",
+        "callbacks TrainEvalCallback",
+    ]
     lines = text.splitlines()
     assert lines[0] == "layer        output   parameters  trainable" and lines[1] == "body Linear  4 x 400  1,600"
     assert lines[5:] == ["", *text.notes] and repr(text) == str(text)

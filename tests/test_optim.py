@@ -1,15 +1,18 @@
 """fastai's names on a torch optimizer: what callbacks read of `opt.hypers` and do with `opt.set_hyper`, for the length of a fit."""
 
 import copy
+import functools
 import math
 import pickle
 from contextlib import ExitStack
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import cbnb.all as cbnb
 from cbnb.basics.arguments import as_positive, as_python
@@ -27,7 +30,7 @@ from cbnb.basics.param_groups import (
     spread_lrs,
     write_hyper,
 )
-from cbnb.optim import belongs_to, make_opt, needs_closure, param_groups, shares_params
+from cbnb.optim import belongs_to, fuse, is_fused, make_opt, needs_closure, param_groups, shares_params, update
 from helpers import line_learner
 
 
@@ -539,3 +542,150 @@ def test_all_but_the_last_group_are_frozen():
         lend_names(opt, HyperNames, undo)
         opt.freeze()
     assert [g["params"][0].requires_grad for g in opt.param_groups] == [False, False, True]
+
+
+# --- the fused form, and a step without what nobody looks at ---
+
+
+def numbers(*shapes, **kind):
+    return [nn.Parameter(torch.ones(shape, **kind)) for shape in shapes]
+
+
+@pytest.mark.parametrize(
+    "cls, settings",
+    [
+        (torch.optim.AdamW, {}),
+        (torch.optim.Adam, dict(amsgrad=True)),
+        (torch.optim.SGD, dict(momentum=0.9, nesterov=True)),
+        (torch.optim.Adagrad, {}),
+    ],
+)
+def test_a_fit_with_the_fused_form_has_the_numbers_of_a_loop_with_it_and_nearly_those_of_the_plain_one(cls, settings):
+    def by_hand(**form):
+        learn = line_learner()
+        model, opt = learn.model, cls(learn.model.parameters(), lr=0.1, **settings, **form)
+        for _ in range(3):
+            for x, y in learn.dls.train:
+                nn.functional.mse_loss(model(x), y).backward()
+                opt.step()
+                opt.zero_grad()
+        return torch.stack([p.detach().flatten()[0] for p in model.parameters()])
+
+    learn = line_learner(opt_func=partial(cls, **settings), lr=0.1)
+    learn.fit(3)
+    mine = torch.stack([p.detach().flatten()[0] for p in learn.model.parameters()])
+    assert is_fused(learn.opt) and torch.equal(mine, by_hand(fused=True))
+    assert torch.allclose(mine, by_hand(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("form", [dict(fused=False), dict(foreach=True), dict(foreach=False), dict(fused=True), dict(capturable=False)])
+def test_a_form_that_was_chosen_stays(form):
+    learn = line_learner(opt_func=partial(torch.optim.AdamW, **form))
+    learn.fit(1)
+    group = learn.opt.param_groups[0]
+    assert all(group[name] is value for name, value in form.items())
+    assert bool(group["fused"]) == ("fused" in form and form["fused"] or "capturable" in form)
+
+
+def test_optimizers_that_cannot_be_fused_are_left_alone():
+    class Own(torch.optim.AdamW):
+        pass
+
+    def fused(opt):
+        fuse(opt)
+        return is_fused(opt)
+
+    assert fused(torch.optim.Adam(numbers(3))) and not fused(Own(numbers(3)))
+    assert not fused(torch.optim.Adam(numbers(3, dtype=torch.complex64)))
+    assert not fused(torch.optim.RMSprop(numbers(3))) and not fused(torch.optim.SGD(numbers(3), lr=0.1))
+    mixed = torch.optim.Adam([dict(params=numbers(3)), dict(params=numbers(3), foreach=True)])
+    assert not fused(mixed) and mixed.param_groups[0]["fused"] is None
+    made = torch.optim.AdamW((model := nn.Linear(1, 1)).parameters())
+    assert make_opt(made, model, 1e-3) is made and not is_fused(made)
+
+
+def test_sparse_gradients_are_trained_in_the_plain_form():
+    words = nn.Embedding(4, 1, sparse=True)
+    opt = make_opt(torch.optim.Adagrad, words, 0.1)
+    words(torch.tensor([1])).sum().backward()
+    update(opt)
+    assert not is_fused(opt) and not torch.equal(words.weight[1], words.weight[0])
+
+
+def test_a_probe_changes_no_random_numbers_and_leaves_nothing():
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    opt = torch.optim.AdamW(numbers(3))
+    fuse(opt)
+    assert torch.equal(torch.get_rng_state(), before) and not opt.state
+
+
+def test_update_calls_what_follows_steps():
+    """Hooks of the optimizer, hooks of all optimizers, a profiler, and a `step` that was replaced on the object or its class."""
+    seen = []
+    opt = torch.optim.SGD(numbers(1), lr=0.1)
+    handles = [
+        opt.register_step_pre_hook(lambda *_: seen.append("before")),
+        opt.register_step_post_hook(lambda *_: seen.append("after")),
+        register_optimizer_step_pre_hook(lambda *_: seen.append("before all")),
+        register_optimizer_step_post_hook(lambda *_: seen.append("after all")),
+    ]
+    update(opt)
+    assert sorted(seen) == ["after", "after all", "before", "before all"]
+    for handle in handles:
+        handle.remove()
+    seen.clear()
+    update(opt)
+    assert seen == []
+    with torch.profiler.profile() as profile:
+        update(opt)
+    assert any("Optimizer.step#SGD" in e.name for e in profile.events())
+    torch.optim.lr_scheduler.StepLR(opt, 1)  # it counts the steps
+    update(opt)
+    assert opt._opt_called
+    opt.step = lambda: seen.append("mine")
+    update(opt)
+    assert seen == ["mine"]
+
+
+def test_update_calls_a_step_whose_class_was_changed(monkeypatch):
+    seen, own = [], torch.optim.SGD.step
+
+    @functools.wraps(own)
+    def step(self, closure=None):
+        seen.append("class")
+        return own(self, closure)
+
+    opt = torch.optim.SGD(numbers(1), lr=0.1)
+    monkeypatch.setattr(torch.optim.SGD, "step", step)
+    update(opt)
+    assert seen == ["class"]
+
+    class Mine(torch.optim.AdamW):
+        def step(self, closure=None):
+            seen.append("subclass")
+            return super().step(closure)
+
+    update(Mine(numbers(1)))
+    assert seen == ["class", "subclass"]
+
+
+def test_update_computes_no_gradients_and_takes_any_optimizer():
+    class Plain:
+        """What looks like an optimizer, without torch's class"""
+
+        n = 0
+
+        def step(self):
+            self.n += 1
+
+    w = numbers(2)
+    (w[0] * 2).sum().backward()
+    opt = torch.optim.SGD(w, lr=0.5)
+    with torch.enable_grad():
+        update(opt)
+        assert torch.is_grad_enabled() and w[0].is_leaf and w[0].tolist() == [0, 0]
+    plain, calls = Plain(), []
+    update(plain)
+    update(SimpleNamespace(step=lambda: calls.append(1)))
+    assert plain.n == 1 and calls == [1]

@@ -123,7 +123,7 @@ def test_names_are_checked_before_the_first_batch(cls):
         before = ab(learn)
         with pytest.raises(ValueError, match=f"{cls.__name__} .*{monitor}") as e:
             learn.fit(1, cbs=cls(monitor))
-        assert ab(learn) == before and not learn.recorder.history[-1].n_steps
+        assert ab(learn) == before and not learn.recorder.history.runs
         return str(e.value)
 
     for monitor in ("vaild_loss", "time", "epoch"):
