@@ -173,7 +173,8 @@ def test_first_batch_has_a_row_of_its_own(clock):
     learn = line_learner(dls=cbnb.DataLoaders(loader, device="cpu"), model=Compiles(clock, 1))
     p = learn.profile(clock=clock)
     assert seconds(p, "first batch", "forward", "start of the loader", "wait for data") == [10, 10, 7, 0.02]
-    assert any("the start takes" in text for text in p.findings)
+    assert "first batch takes 37%, 10 s longer than later ones" in "\n".join(p.findings)
+    assert "start of the loader takes 26%, 7 s longer" in "\n".join(p.findings)
 
 
 def test_a_first_batch_like_the_others_has_none(clock):
@@ -701,6 +702,18 @@ def test_device_times_and_waiting(monkeypatch):
     assert row.device == pytest.approx(0.04) and row.syncs == 2
     assert modes == ["warn", 0] and warnings.showwarning is show
     assert "on device" in repr(p) and "forward makes the CPU wait for the device 1 times a training batch" in "\n".join(p.findings)
+
+
+def test_other_devices_have_times_of_the_cpu():
+    class Loaders:
+        device, train = "mps", ()
+
+    class On:
+        dls, opt = Loaders, None
+
+    assert profiles._about(On)["notes"] == ["times of the CPU, since mps has no events to measure with"]
+    p = Profile([Row("forward", "compute", "train", 1.0, 1)], about=profiles._about(On))
+    assert str(p).splitlines()[0] == "1 s, times of the CPU, since mps has no events to measure with"
 
 
 def test_nested_device_times_are_divided():
