@@ -25,6 +25,7 @@ from .basics.nested import (  # noqa: F401
     can_move, entries, find_bs, first_tensor, is_empty, map_tensors, named_parts, rebuild, shape_text,
     to_detach, to_device)
 from .basics.random_state import save_rng  # noqa: F401
+from .basics.workers import make_loader
 from .basics.text import plural
 
 # %% ../nbs/02_data.ipynb #8a89099b
@@ -225,7 +226,8 @@ class HasClasses(HasDatasets):
         like = self.train if self.valid is None else self.valid
         same = ('num_workers', 'collate_fn', 'pin_memory') if isinstance(like, DataLoader) else ()
         settings = {name: getattr(like, name) for name in same} | kwargs
-        return DataLoader(items, bs or getattr(like, 'batch_size', None) or 64, **settings)
+        if getattr(like, 'chosen', None) and 'num_workers' not in kwargs: settings['num_workers'] = None
+        return make_loader(items, batch_size=bs or getattr(like, 'batch_size', None) or 64, **settings)
 
 # %% ../nbs/02_data.ipynb #7aaec3e6
 def _counts(loaders: list[Any]) -> str:
@@ -240,6 +242,12 @@ def _batches(n: int | None, size: int | None) -> str:
 
 def _of(size: int | None) -> str: return '' if size is None else f' of {size:,}'
 
+def _workers(loaders: list[Any]) -> str:
+    "Who loads, if it is not this process: `3 and 1 workers`"
+    n = [getattr(dl, 'num_workers', 0) for dl in loaders]
+    if not any(n): return ''
+    return plural(n[0], 'worker') if len(set(n)) == 1 else f'{" and ".join(map(str, n))} workers'
+
 # %% ../nbs/02_data.ipynb #82909e51
 def _table(loaders: list[Any], below: str) -> str:
     "Loaders as a table without colors, which reads on light and dark"
@@ -253,6 +261,7 @@ def _cells(i: int, dl: Any) -> list[Any]:
     data = getattr(dl, 'dataset', dl)
     items = None if data is dl else n_batches(data)
     words = type(data).__name__ + (f', {plural(items, "item")}' if items is not None else '')
+    if workers := getattr(dl, 'chosen', None): words += f'; {workers}'
     n, size = n_batches(dl), batch_size(dl)
     return ['train' if i == 0 else 'valid' if i == 1 else i, '?' if n is None else f'{n:,}', size or '?', words]
 
@@ -291,7 +300,7 @@ class DataLoaders(SplitsBatches, HasClasses):
         bs: int = 64,                # items in a batch
         shuffle: bool = True,        # shuffle the training set in each epoch
         val_bs: int | None = None,   # items in a batch of the others; None: twice `bs`
-        num_workers: int = 0,        # processes that load
+        num_workers: int | None = None,   # processes that load; None: chosen by a trial
         n_inp: int | None = None,                   # this and the next three: see `DataLoaders`
         targets: str | tuple[str, ...] = (),
         device: torch.device | str | None = None,
@@ -307,14 +316,15 @@ class DataLoaders(SplitsBatches, HasClasses):
             bs: items in a batch
             shuffle: shuffle the training set in each epoch
             val_bs: items in a batch of the others; None: twice `bs`
-            num_workers: processes that load
+            num_workers: processes that load; None: chosen by a trial
             n_inp: this and the next three: see `DataLoaders`
             targets
             device
             path
             **kwargs: further arguments of torch's DataLoader
         """
-        make = functools.partial(DataLoader, num_workers=num_workers, **kwargs)
+        device = default_device() if device is None else torch.device(device)
+        make = functools.partial(make_loader, num_workers=num_workers, device=device, **kwargs)
         train = make(train_ds, batch_size=bs, shuffle=shuffle)
         others = [make(ds, batch_size=val_bs or 2*bs, shuffle=False)
                   for ds in (valid_ds, *more) if ds is not None]
@@ -322,7 +332,8 @@ class DataLoaders(SplitsBatches, HasClasses):
     from_dsets = from_datasets
 
     def _below(self) -> str: return '; '.join(filter(None, [self._shapes, str(self.device)]))
-    def __repr__(self) -> str: return f'DataLoaders({_counts(self.loaders)}; {self._below()})'
+    def __repr__(self) -> str:
+        return f'DataLoaders({"; ".join(filter(None, [_counts(self.loaders), _workers(self.loaders), self._below()]))})'
     def _repr_html_(self) -> str: return _table(self.loaders, self._below())
 
 # %% ../nbs/02_data.ipynb #a65ad9c2

@@ -34,8 +34,10 @@ from .events import (
     CancelValidException, EPOCH, FIT, Level, TRAIN, VALIDATE, event, loop_lines, not_honoured)
 from .callback import Callback, CallbackList, CbList
 from .basics.loaders import as_loader, independent_loader, n_batches
+from .basics.tensor_batches import batches_of
 from .data import as_dls, split_batch
-from .basics.nested import is_empty, to_device
+from .basics.device_copies import on_device
+from .basics.nested import is_empty
 from .metrics import as_metrics
 from .basics.lent_names import HyperNames, lend_names
 from .basics.param_groups import (
@@ -187,6 +189,9 @@ class Notes:
         said = getattr(e, '__notes__', ())                   # a callback's note says it already
         if not any(note.endswith(self.where()) for note in said): e.add_note(f'in {self.where()}')
 
+    def _note_memory(self, e: Exception, batch: Any) -> None:
+        "What a batch has needed that did not fit into memory: see `callbacks/batch_size`"
+
     def _say_miscounted(self, said: int, gave: int) -> None:
         "Once for each loader"
         if any(dl is self.dl for dl in self._miscounted): return
@@ -204,7 +209,7 @@ class Phases(Notes):
         n = self.n_iter = n_batches(self.dl)
         i, batch, modes = -1, None, Modes(self.model)
         try:
-            for i, batch in enumerate(self.dl):
+            for i, batch in enumerate(batches_of(self.dl)):
                 if is_empty(batch): continue
                 if i == n: self.n_iter = None        # its length is unknown from here on
                 if modes.model.training is not modes.training: modes.put_back(self)
@@ -216,6 +221,7 @@ class Phases(Notes):
         except Exception as e:
             self._say_where(e, i if batch is not None else i + 1)
             note_batch(e, batch)
+            self._note_memory(e, batch)
             raise
 
 # %% ../nbs/07_learner.ipynb #19da294d
@@ -336,7 +342,7 @@ class HasData:
         n_inp, device = getattr(dls, 'n_inp', None), getattr(dls, 'device', None)
         split = getattr(dls, 'split', None) or functools.partial(split_batch, n_inp=n_inp)
         on_cpu = device is None or torch.device(device).type == 'cpu'        # no moving there
-        self._split = split if on_cpu else lambda batch: split(to_device(batch, device))
+        self._split = split if on_cpu else on_device(device, split)
 
 # %% ../nbs/07_learner.ipynb #41124c1f
 class MovesToDevice(HasData):

@@ -67,7 +67,7 @@ DEFAULTS = """
     Learner.validation_context: inner=False
     Learner.to_detach: cpu=True
     DataLoaders: path='.', device=None
-    DataLoaders.from_datasets: bs=64, shuffle=True, num_workers=0, path='.'
+    DataLoaders.from_datasets: bs=64, shuffle=True, num_workers=None, path='.'
     load_learner: cpu=True, trust=False, model=None, dls=None
     AccumMetric: to_np=False, flatten=True
     SklearnMetric: axis=1

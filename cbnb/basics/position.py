@@ -18,6 +18,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 # %% ../../nbs/basics/position.ipynb #51e279f5
 from .random_state import save_rng
+from .tensor_batches import TensorLoader, batches_of
+from .workers import WorkerLoader
 
 # %% ../../nbs/basics/position.ipynb #9a5cd335
 class _Skipping:
@@ -52,7 +54,7 @@ def _skipping_iterator(dl: DataLoader, n: int) -> Iterator[Any]:
     if getattr(dl, '_iterator', None) is not None:        # it keeps its workers, and asks its own
         dl._iterator._index_sampler = skipping
     vars(dl)[name] = skipping
-    try: it = iter(dl)
+    try: it = iter(batches_of(dl))
     finally: vars(dl)[name] = whole
     skipping.latest.skip()                                # workers have asked already
     skipping.n = 0                                        # for the next epoch of these workers
@@ -68,6 +70,7 @@ def draws(
         dl: its first item is loaded
     """
     if isinstance(dl.dataset, IterableDataset): return True
+    if isinstance(dl, WorkerLoader): return False       # known since its workers were chosen
     restore = save_rng([dl])
     before = _next_draws()
     try: dl.dataset[0]
@@ -94,7 +97,7 @@ def batches_from(
         n: how many batches are left out
     """
     if not n: return iter(dl)
-    plain = type(dl) is DataLoader and not isinstance(dl.dataset, IterableDataset)
+    plain = type(dl) in (DataLoader, TensorLoader, WorkerLoader) and not isinstance(dl.dataset, IterableDataset)
     if plain and not (dl.num_workers and draws(dl)): return _skipping_iterator(dl, n)
     it = iter(dl)
     for _ in itertools.islice(it, n): pass
