@@ -173,8 +173,31 @@ def test_first_batch_has_a_row_of_its_own(clock):
     learn = line_learner(dls=cbnb.DataLoaders(loader, device="cpu"), model=Compiles(clock, 1))
     p = learn.profile(clock=clock)
     assert seconds(p, "first batch", "forward", "start of the loader", "wait for data") == [10, 10, 7, 0.02]
-    assert "first batch takes 37%, 10 s longer than later ones" in "\n".join(p.findings)
-    assert "start of the loader takes 26%, 7 s longer" in "\n".join(p.findings)
+    assert "first batch of training takes 37%, 10 s longer than later ones" in "\n".join(p.findings)
+    assert "start of the loader of training takes 26%, 7 s longer" in "\n".join(p.findings)
+
+
+def test_first_batches_of_nested_validation(clock):
+    class Validates(cbnb.Callback):
+        run_valid = False
+
+        def after_batch(self):
+            self.learn.validate()
+
+    class Compiles(SlowModel):
+        seen = ()
+
+        def forward(self, x):
+            if self.training not in self.seen:
+                self.seen = (*self.seen, self.training)
+                clock.sleep(30 if self.training else 50)
+            return super().forward(x)
+
+    loader = SlowLoader(clock, 0.0, n=8)
+    learn = line_learner(dls=cbnb.DataLoaders(loader, loader, device="cpu"), model=Compiles(clock, 1), cbs=Validates)
+    p = learn.profile(clock=clock)
+    assert {row.phase: row.seconds for row in p.chosen("first batch")} == dict(train=30, valid=50)
+    assert p.seconds("forward", phase="train") == 8 and p.seconds("forward", phase="valid") == 72
 
 
 def test_a_first_batch_like_the_others_has_none(clock):

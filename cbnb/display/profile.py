@@ -265,8 +265,8 @@ def _spent(row: Row) -> float:
     "Its seconds; of copies those of the device, if they were measured, for the CPU may wait there for other reasons"
     return row.seconds if row.device is None or row.group != 'device' else row.device
 
-# %% ../../nbs/display/profile.ipynb #d3da8412
-_STARTS = {'first batch': 'it allocates, and compiles what is to be compiled; a longer fit pays it once, too',
+# %% ../../nbs/display/profile.ipynb #757b2eb5
+_STARTS = {'first batch': 'it allocates memory and compiles, which a longer fit pays once, too',
            'start of the loader': 'DataLoader(..., persistent_workers=True) keeps its workers from epoch to epoch',
            'prepare the optimizer': 'the first fit of a process loads parts of torch'}
 
@@ -274,8 +274,8 @@ def _on_start(p: _Sums) -> Iterator[str]:
     "What is slow only once"
     for row in p.chosen(group='start'):
         if row.seconds < max(LIMITS['start']*p.wall, LIMITS['start_seconds']): continue
-        longer = ' longer than later ones'*bool(row.phase)
-        yield f'{row.name} takes {row.seconds/p.wall:.0%}, {time_words(row.seconds)}{longer}: {_STARTS[row.name]}'
+        longer, of = ' longer than later ones'*bool(row.phase), f' of {_PHASES[row.phase]}' if row.phase else ''
+        yield f'{row.name}{of} takes {row.seconds/p.wall:.0%}, {time_words(row.seconds)}{longer}: {_STARTS[row.name]}'
 
 # %% ../../nbs/display/profile.ipynb #395a866e
 def _on_compute(p: _Sums) -> Iterator[str]:
