@@ -690,7 +690,7 @@ def _apart(
     for cb in learn.cbs:
         if isinstance(cb, Checkpoint) and cb.path is not None: undo.set(cb, 'path', folder/'checkpoints')
 
-# %% ../../nbs/callbacks/profile.ipynb #efae318f
+# %% ../../nbs/callbacks/profile.ipynb #f8b34492
 @patch
 def profile(self: Learner,
     n_epoch: int = 1,                      # epochs of the fit
@@ -728,6 +728,7 @@ def profile(self: Learner,
         undo.callback(point.restore)
         undo.set(self.runs, 'is_open', True)             # the fit needs no restore point of its own
         _apart(self, Path(folder), undo)
-        with interrupts_act(), self.profiling(workers, device, clock) as p:
-            self.fit(n_epoch, lr, cbs=[*as_list(cbs), *ends])
+        p = undo.enter_context(self.profiling((), device, clock))
+        with interrupts_act(): self.fit(n_epoch, lr, cbs=[*as_list(cbs), *ends])
+    _try_workers(p, self.dls.train, workers)
     return p
