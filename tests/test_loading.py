@@ -982,3 +982,24 @@ def test_workers_of_a_loader_in_a_cycle_end_quickly(ended):
     gc.collect()
     assert time.perf_counter() - start < 4
     assert not any(p.is_alive() for p in processes)
+
+
+def test_a_fit_that_was_stopped_by_hand_goes_on_with_the_same_workers(ended):
+    """In a terminal and in Jupyter, Ctrl-C goes to the workers, too."""
+    dl = kept(Pairs(), ended, batch_size=4, shuffle=True)
+    learn = cbnb.Learner(cbnb.DataLoaders(dl, device="cpu"), nn.Linear(2, 1), nn.MSELoss())
+
+    class Stops(cbnb.Callback):
+        def after_batch(self):
+            if self.learn.iter == 3:
+                for worker in dl._iterator._workers:
+                    os.kill(worker.pid, signal.SIGINT)
+                time.sleep(0.1)
+                raise KeyboardInterrupt
+
+    with learn.no_bar(), learn.no_logging():
+        with pytest.raises(cbnb.FitInterrupted):
+            learn.fit(1, cbs=Stops())
+        pids = [w.pid for w in dl._iterator._workers]
+        learn.fit(2)
+    assert [w.pid for w in dl._iterator._workers] == pids and learn.train_iter == 30
