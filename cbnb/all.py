@@ -72,7 +72,7 @@ _all_ = ['OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos',
          'steep']
 
 # %% ../nbs/all.ipynb #70755059
-from .callbacks import precision, rewind     # add methods of the learner
+from .callbacks import batch_size, precision, profile, rewind
 from .callbacks.checkpoints import Checkpoint, Resume
 from .callbacks.csv_logger import CSVLogger
 from .callbacks.export import load_learner

@@ -177,6 +177,17 @@ def test_each_epoch_and_the_end_are_saved(tmp_path):
     assert equal(after, weights(learn))
 
 
+@pytest.mark.filterwarnings("ignore:.*has no optimizer state")
+def test_epochs_without_validation_are_saved_as_the_others(tmp_path):
+    follows, states = Follows(0.9), []
+    keep = cbnb.Callback(after_train=lambda cb: states.append(copy.deepcopy(follows.state)))
+    learn = net_learner(cbs=[EMA(0.9), cbnb.SaveModel(fname="each", every_epoch=1)], path=tmp_path)
+    learn.fit(3, valid_every=2, cbs=[follows, keep])
+    for epoch, state in enumerate(states):
+        learn.load(f"each_{epoch}")
+        assert same(floats(learn.model.state_dict()), floats(state))
+
+
 class PowerFailed(Exception):
     pass
 

@@ -115,10 +115,13 @@ class _Updates(_Swaps):
 
 # %% ../../nbs/callbacks/averaging.ipynb #bbabf7ab
 class _Validates(_Updates):
-    "Has the average in the model for validation"
+    "Has the average in the model for validation, and for what is saved after it"
     order, run_in = 64, ('fit', 'validate', 'preds')
 
     def before_train(self): self.swap_out()
+    def after_train(self):
+        if self.fitting: self.swap_in()
+
     def before_validate(self):
         if not self.fitting or self.weights is not None: return
         if self.learn.purpose != 'fit': self.learn.undo.callback(self.swap_out)     # a run within the fit
