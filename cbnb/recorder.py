@@ -305,11 +305,18 @@ class NoticesNan(Callback):
     Args:
         **events: functions to use as methods: `before_fit=f`
     """
-    def look_for_nan(self) -> None:
-        "Say, once in a fit, that the loss is no longer finite, and since when"
+    def look_for_nan(self,
+        wait: bool = True,    # for the device; or look at the losses that have reached the CPU
+    ) -> None:
+        """Say, once in a fit, that the loss is no longer finite, and since when
+
+        Args:
+            wait: for the device; or look at the losses that have reached the CPU
+        """
         run = self.history[-1]
-        if self.told_of_nan or not run.n_steps or math.isfinite(run.losses[-1]): return   # stays so
-        bad = ((i, loss) for i, loss in enumerate(run.raw_losses) if not math.isfinite(loss))
+        raw, smooth = (run.raw_losses, run.losses) if wait else run.arrived()
+        if self.told_of_nan or not smooth or math.isfinite(smooth[-1]): return   # stays so
+        bad = ((i, loss) for i, loss in enumerate(raw) if not math.isfinite(loss))
         if (found := next(bad, None)) is None: return
         self.told_of_nan, (step, loss) = True, found
         say(f'the loss is {loss} since step {step} of this fit (epoch {self.learn.epoch}, training '

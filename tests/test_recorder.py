@@ -18,7 +18,7 @@ import cbnb
 from cbnb import recorder
 from cbnb.basics import arguments, text
 from cbnb.display.figures import COLORS, RULE_COLORS, RUN_COLORS
-from cbnb.history import ScalarBuffer
+from cbnb.history import ScalarBuffer, SmoothedBuffer
 from cbnb.metrics import Smoother
 from helpers import Line, RaiseIn, ab, line_batches, line_learner, seed
 
@@ -1308,3 +1308,46 @@ def test_a_run_without_epochs_is_in_the_table():
     run.status = "failed"
     assert "<td>2</td><td></td><td></td><td>failed</td>" in run._repr_html_()
     assert run["epoch"] == [] and run.columns == ["run", "epoch", "train_loss"]
+
+
+# --- losses on their way from a device ---
+
+
+class Far(torch.Tensor):
+    """Stands for a tensor on a GPU."""
+
+    is_cuda = True
+
+
+class SlowCopy:
+    """Stands for a copy from a GPU, which arrives when the test says so."""
+
+    here = 0  # so many have arrived
+
+    def __init__(self, t):
+        self.numbers, self.place = t.as_subclass(torch.Tensor), SlowCopy.made
+        SlowCopy.made += 1
+
+    def __len__(self):
+        return len(self.numbers)
+
+    def is_here(self, wait):
+        return wait or self.place < SlowCopy.here
+
+
+def test_a_display_sees_what_has_arrived_and_waits_for_nothing(monkeypatch):
+    monkeypatch.setattr("cbnb.history.Copy", SlowCopy)
+    monkeypatch.setattr(SlowCopy, "made", 0, raising=False)
+    buffer = SmoothedBuffer()
+
+    def far(*numbers):
+        buffer.chunks.append(torch.tensor(numbers).as_subclass(Far))
+
+    far(1.0, 2.0)
+    assert list(buffer.arrived()) == [] and list(buffer.arrived_smoothed()) == [] and len(buffer) == 2
+    far(3.0)
+    monkeypatch.setattr(SlowCopy, "here", 1)
+    assert list(buffer.arrived()) == [1, 2] and len(buffer.arrived_smoothed()) == 2 and len(buffer) == 3
+    far(4.0)
+    assert list(buffer.read()) == [1, 2, 3, 4] and len(buffer.smoothed()) == 4 == len(buffer)  # this one waits
+    assert list(buffer.arrived()) == [1, 2, 3, 4] and buffer.coming == []

@@ -333,9 +333,10 @@ class _Follows(_Begins):
         self._draw_status()
         if self.rows: self.panel.table.value = live_table(self.names, self.rows)
         run, n = self.run, self.n_drawn
-        if run.n_steps == n: return
-        self.n_drawn = run.n_steps
-        self.line.add(run.raw_losses[n:], run.losses[n:])
+        raw, smooth = run.arrived()
+        if len(raw) == n: return
+        self.n_drawn = len(raw)
+        self.line.add(raw[n:], smooth[n:])
         self.panel.curve.value = curve_html(self.line, valid_points(run))
 
     def patience(self, seconds: float) -> float:

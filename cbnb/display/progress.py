@@ -524,17 +524,18 @@ class _Reports(_Measures):
         "The values that only a fit has"
         learn, share = self.learn, self._share()
         run = learn.recorder.last() if hasattr(learn, 'recorder') else None
-        loss = run.losses[-1] if run and run.n_steps else None      # waits for the device
-        if run: learn.recorder.look_for_nan()
+        _, smooth = run.arrived() if run else ((), ())              # a display does not wait for the device
+        if run: learn.recorder.look_for_nan(wait=False)
         lr, mom = (_latest(run, name) for name in ('lr', 'mom'))
         return dict(share=share, left=self._left(now, share), rate=self._rate(now),
-                    loss=loss, lr=lr, mom=mom)
+                    loss=smooth[-1] if smooth else None, lr=lr, mom=mom)
 
 # %% ../../nbs/display/progress.ipynb #8158fe0b
 def _latest(run: Run | None, name: str) -> float | None:
     values = run.hypers.get(name) if run else None
     if values is None or not len(values): return None
-    return float(values.read()[-1] if hasattr(values, 'read') else values[-1])
+    here = values.arrived() if hasattr(values, 'arrived') else values
+    return float(here[-1]) if here else None
 
 def _sweep_progress(learn: Learner) -> Progress:
     finder = learn.lr_finder
