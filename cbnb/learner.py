@@ -189,6 +189,9 @@ class Notes:
         said = getattr(e, '__notes__', ())                   # a callback's note says it already
         if not any(note.endswith(self.where()) for note in said): e.add_note(f'in {self.where()}')
 
+    def _note_memory(self, e: Exception, batch: Any) -> None:
+        "What a batch has needed that did not fit into memory: see `callbacks/batch_size`"
+
     def _say_miscounted(self, said: int, gave: int) -> None:
         "Once for each loader"
         if any(dl is self.dl for dl in self._miscounted): return
@@ -218,6 +221,7 @@ class Phases(Notes):
         except Exception as e:
             self._say_where(e, i if batch is not None else i + 1)
             note_batch(e, batch)
+            self._note_memory(e, batch)
             raise
 
 # %% ../nbs/07_learner.ipynb #19da294d
