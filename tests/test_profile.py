@@ -173,7 +173,31 @@ def test_first_batch_has_a_row_of_its_own(clock):
     learn = line_learner(dls=cbnb.DataLoaders(loader, device="cpu"), model=Compiles(clock, 1))
     p = learn.profile(clock=clock)
     assert seconds(p, "first batch", "forward", "start of the loader", "wait for data") == [10, 10, 7, 0.02]
-    assert any("the start takes" in text for text in p.findings)
+    assert "first batch of training takes 37%, 10 s longer than later ones" in "\n".join(p.findings)
+    assert "start of the loader of training takes 26%, 7 s longer" in "\n".join(p.findings)
+
+
+def test_first_batches_of_nested_validation(clock):
+    class Validates(cbnb.Callback):
+        run_valid = False
+
+        def after_batch(self):
+            self.learn.validate()
+
+    class Compiles(SlowModel):
+        seen = ()
+
+        def forward(self, x):
+            if self.training not in self.seen:
+                self.seen = (*self.seen, self.training)
+                clock.sleep(30 if self.training else 50)
+            return super().forward(x)
+
+    loader = SlowLoader(clock, 0.0, n=8)
+    learn = line_learner(dls=cbnb.DataLoaders(loader, loader, device="cpu"), model=Compiles(clock, 1), cbs=Validates)
+    p = learn.profile(clock=clock)
+    assert {row.phase: row.seconds for row in p.chosen("first batch")} == dict(train=30, valid=50)
+    assert p.seconds("forward", phase="train") == 8 and p.seconds("forward", phase="valid") == 72
 
 
 def test_a_first_batch_like_the_others_has_none(clock):
@@ -523,7 +547,10 @@ def test_an_interrupt_at_any_line_leaves_everything_as_it_was(monkeypatch, how, 
     monkeypatch.setattr(profiles, "_batch_cost", lambda clock: 0.0)
     results = list(interrupts.at_each(how, "line", places=60, twice=twice))
     assert len(results) >= 20
-    assert [(where, wrong) for where, wrong in results if wrong] == []
+    # the block of `profiling` is ours: between its end and the generator, Python itself may lose an interrupted __exit__ until the
+    # traceback is gone
+    ours = "contextlib.py" if how == "profiling" else "nowhere"
+    assert [(where, wrong) for where, wrong in results if wrong and not where.startswith(ours)] == []
 
 
 def test_rewinding_after_the_block():
@@ -701,6 +728,18 @@ def test_device_times_and_waiting(monkeypatch):
     assert row.device == pytest.approx(0.04) and row.syncs == 2
     assert modes == ["warn", 0] and warnings.showwarning is show
     assert "on device" in repr(p) and "forward makes the CPU wait for the device 1 times a training batch" in "\n".join(p.findings)
+
+
+def test_other_devices_have_times_of_the_cpu():
+    class Loaders:
+        device, train = "mps", ()
+
+    class On:
+        dls, opt = Loaders, None
+
+    assert profiles._about(On)["notes"] == ["times of the CPU, since mps has no events to measure with"]
+    p = Profile([Row("forward", "compute", "train", 1.0, 1)], about=profiles._about(On))
+    assert str(p).splitlines()[0] == "1 s, times of the CPU, since mps has no events to measure with"
 
 
 def test_nested_device_times_are_divided():

@@ -213,7 +213,7 @@ class _FirstBatches(Callback):
         if learn.iter + 1 < self.n or learn.iter + 1 == learn.n_iter: return
         raise CancelTrainException() if learn.training else CancelValidException()
 
-# %% ../../nbs/callbacks/profile.ipynb #70a651ea
+# %% ../../nbs/callbacks/profile.ipynb #5e28b026
 class _FitParts:
     "The parts of a fit"
     def __init__(self,
@@ -226,7 +226,7 @@ class _FitParts:
         self.point = part('restore point', 'loop')
         self.loops, self.waits = both('loop', 'loop'), both('wait for data', 'data')
         self.starts = both('wait for the first batch', 'data')
-        self.batches, self.first = [0, 0], None      # in validation and in training; what the first one took
+        self.batches, self.first = [0, 0], [None, None]   # of validation and of training; what the first one took
         self._steps, self._split = {}, (None, None)
 
     def time(self, f: Callable, name: str, group: str) -> Callable:
@@ -272,7 +272,7 @@ class _TimesValues(_TimesHandlers):
             with contextlib.suppress(TypeError): m.__class__ = _metric_class(m, self.time)
         return metrics
 
-# %% ../../nbs/callbacks/profile.ipynb #3f771033
+# %% ../../nbs/callbacks/profile.ipynb #9dcb0553
 class _TimesSteps(_TimesValues):
     "Steps, and the first batch"
     def step_class(self, step: Any) -> type:
@@ -286,12 +286,12 @@ class _TimesSteps(_TimesValues):
         if hasattr(cls, '_measured'): return cls         # a nested run, in a batch with the same step
         with _as_class(step, _step_class(step, self.time)): return type(step)
 
-    def note_first(self, before: dict[Part, float]) -> None:
-        "What each part took in the first batch of training"
-        parts = [*self.watch.parts.values()]
-        self.first = {part: spent for part in parts if (spent := part.seconds - before.get(part, 0.))}
+    def note_first(self, training: bool, before: dict[Part, float]) -> None:
+        "What each part took in the first batch of a phase"
+        parts = [part for part in self.watch.parts.values() if part.phase == self.loops[training].phase]
+        self.first[training] = {part: spent for part in parts if (spent := part.seconds - before.get(part, 0.))}
 
-# %% ../../nbs/callbacks/profile.ipynb #a598ae71
+# %% ../../nbs/callbacks/profile.ipynb #08d80ab5
 class _Profiler(_TimesSteps):
     "Batches, and what lies between them"
     @contextmanager
@@ -307,7 +307,7 @@ class _Profiler(_TimesSteps):
         then = self.waits[training] if before is self.starts[training] else before
         cls = type(step)
         watch.switch(self.loops[training])
-        if self.first is None and training: noted = {part: part.seconds for part in watch.parts.values()}
+        if self.first[training] is None: noted = {part: part.seconds for part in watch.parts.values()}
         try:
             step.__class__ = self.step_class(step)
             one_batch(i, batch)
@@ -316,7 +316,7 @@ class _Profiler(_TimesSteps):
             for count in (self.loops[training], then): count.count += 1
             self.batches[training] += 1
             watch.switch(then)
-            if noted is not None: self.note_first(noted)
+            if noted is not None: self.note_first(training, noted)
             if self.device: self.device.drain()
 
 # %% ../../nbs/callbacks/profile.ipynb #5cb4d3b0
@@ -502,19 +502,20 @@ def _without_cost(
         taken += cost
     return Row('the profiler', 'profiler', '', taken, sum(part.count for part in parts))
 
-# %% ../../nbs/callbacks/profile.ipynb #758e8236
+# %% ../../nbs/callbacks/profile.ipynb #6b54c501
 SLOW_START = 3      # the first takes this times as long as the mean of the others
 
 def _slow_first(
     times: _Profiler,
+    training: bool,      # or validation
 ) -> Row | None:         # None: it is as the others
-    "What the first batch of training took longer, which is taken out of the parts"
-    first, n = times.first or {}, times.batches[True] - 1
+    "What the first batch took longer, which is taken out of the parts"
+    first, n = times.first[training] or {}, times.batches[training] - 1
     mean = {part: max(part.seconds - spent, 0.)/max(n, 1) for part, spent in first.items()}
     if n < 2 or sum(first.values()) < SLOW_START*sum(mean.values()): return None
     longer = {part: max(spent - mean[part], 0.) for part, spent in first.items()}
     for part, seconds in longer.items(): part.seconds -= seconds
-    return Row('first batch', 'start', 'train', sum(longer.values()), 1)
+    return Row('first batch', 'start', times.loops[training].phase, sum(longer.values()), 1)
 
 # %% ../../nbs/callbacks/profile.ipynb #9f93919d
 def _slow_loader(
@@ -528,7 +529,7 @@ def _slow_loader(
     wait.seconds += start.seconds - longer
     return Row('start of the loader', 'start', start.phase, longer, n) if slow else None
 
-# %% ../../nbs/callbacks/profile.ipynb #eaf9f597
+# %% ../../nbs/callbacks/profile.ipynb #102980f8
 def _rows(
     times: _Profiler,         # stopped
     cost: tuple[float, ...],      # of `measuring_cost` and `_batch_cost`
@@ -536,7 +537,7 @@ def _rows(
     "The rows of a profile; they sum to the time from its beginning to its end"
     parts = [part for part in times.watch.parts.values() if part.count or part.seconds]
     loops = dict(valid=times.loops[False], train=times.loops[True]) | {'': times.setup}
-    rows = [_slow_first(times), _without_cost(parts, loops, *cost),
+    rows = [_slow_first(times, True), _slow_first(times, False), _without_cost(parts, loops, *cost),
             *(_slow_loader(start, wait) for start, wait in zip(times.starts, times.waits))]
     parts = [part for part in times.watch.parts.values() if part not in times.starts]
     rows = [*(row for row in rows if row is not None), *(part.row() for part in parts)]
@@ -689,7 +690,7 @@ def _apart(
     for cb in learn.cbs:
         if isinstance(cb, Checkpoint) and cb.path is not None: undo.set(cb, 'path', folder/'checkpoints')
 
-# %% ../../nbs/callbacks/profile.ipynb #efae318f
+# %% ../../nbs/callbacks/profile.ipynb #f8b34492
 @patch
 def profile(self: Learner,
     n_epoch: int = 1,                      # epochs of the fit
@@ -727,6 +728,7 @@ def profile(self: Learner,
         undo.callback(point.restore)
         undo.set(self.runs, 'is_open', True)             # the fit needs no restore point of its own
         _apart(self, Path(folder), undo)
-        with interrupts_act(), self.profiling(workers, device, clock) as p:
-            self.fit(n_epoch, lr, cbs=[*as_list(cbs), *ends])
+        p = undo.enter_context(self.profiling((), device, clock))
+        with interrupts_act(): self.fit(n_epoch, lr, cbs=[*as_list(cbs), *ends])
+    _try_workers(p, self.dls.train, workers)
     return p

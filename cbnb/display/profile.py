@@ -174,7 +174,7 @@ def _html_table(profile: _Sums) -> str:
     body = ''.join(_html_cells('td', _cells(profile, row), _bar(row.seconds/longest, row.group)) for row in rows)
     return f'<table><thead>{_html_cells("th", _headings(profile))}</thead><tbody>{body}</tbody></table>'
 
-# %% ../../nbs/display/profile.ipynb #05a6350c
+# %% ../../nbs/display/profile.ipynb #e8c1ffe4
 LIMITS = dict(
     data=0.2,            # share: waiting for data
     device=0.1,          # share: copying batches to the device
@@ -182,7 +182,8 @@ LIMITS = dict(
     metric=0.1,          # share: one metric
     display=0.05,        # share: everything that is shown
     saving=0.1,          # share: files
-    start=0.1,           # share: what the first batches take longer than the others
+    start=0.1,           # share: what the first batch, or the first of each epoch, takes longer than the others ...
+    start_seconds=0.2,   # ... if it is so long
     validation=0.5,      # share: everything in validation
     optimizer=0.25,      # share: the optimizer, if a fused form is there and not used
     small=300e-6,        # seconds: a training batch computes for less, and for half of the time at most
@@ -237,23 +238,21 @@ def _on_callbacks(p: _Sums) -> Iterator[str]:
         elif row.phase and row.count > 1: yield f'{text} a batch: every 50 batches it would take {share_if(share, 50):.1%}'
         else: yield f'{text} each time: every 5 epochs it would take {share_if(share, 5):.1%}'
 
-# %% ../../nbs/display/profile.ipynb #4ce40d12
+# %% ../../nbs/display/profile.ipynb #c453bc4a
 def _on_validation(p: _Sums) -> Iterator[str]:
     "Slow metrics, long validation"
     for name in dict.fromkeys(row.name for row in p.chosen(group='metrics')):
         if (share := p.share(name)) >= LIMITS['metric']: yield (
             f'{name} takes {share:.0%}, {time_words(p.seconds(name))} in all: compute it on tensors of the device, or '
             f'with fit(..., valid_every=5) it would take {share_if(share, 5):.1%}')
-    if (share := p.share(phase='valid')) >= LIMITS['validation']: yield (
+    if p.batches.get('train') and (share := p.share(phase='valid')) >= LIMITS['validation']: yield (
         f'validation takes {share:.0%}: with fit(..., valid_every=5) it would take {share_if(share, 5):.0%}')
 
-# %% ../../nbs/display/profile.ipynb #656a2d35
+# %% ../../nbs/display/profile.ipynb #8aba0715
 _ADVICE = dict(
     display='the display takes {share}: `with learn.no_bar():` trains without it',
     saving='saving takes {share}, {time} in all: save less often, for example Checkpoint(every_epochs=5)',
     device='copying batches to the device takes {share}: a DataLoader with pin_memory=True lets it happen meanwhile',
-    start='the start takes {share}, {time}: the first fit of a process loads parts of torch, the first batch compiles and '
-          'allocates, and each epoch starts workers, unless the loader has persistent_workers=True',
     profiler='the measuring itself took {share}, which is in a row of its own')
 
 def _on_groups(p: _Sums) -> Iterator[str]:
@@ -265,6 +264,18 @@ def _on_groups(p: _Sums) -> Iterator[str]:
 def _spent(row: Row) -> float:
     "Its seconds; of copies those of the device, if they were measured, for the CPU may wait there for other reasons"
     return row.seconds if row.device is None or row.group != 'device' else row.device
+
+# %% ../../nbs/display/profile.ipynb #757b2eb5
+_STARTS = {'first batch': 'it allocates memory and compiles, which a longer fit pays once, too',
+           'start of the loader': 'DataLoader(..., persistent_workers=True) keeps its workers from epoch to epoch',
+           'prepare the optimizer': 'the first fit of a process loads parts of torch'}
+
+def _on_start(p: _Sums) -> Iterator[str]:
+    "What is slow only once"
+    for row in p.chosen(group='start'):
+        if row.seconds < max(LIMITS['start']*p.wall, LIMITS['start_seconds']): continue
+        longer, of = ' longer than later ones'*bool(row.phase), f' of {_PHASES[row.phase]}' if row.phase else ''
+        yield f'{row.name}{of} takes {row.seconds/p.wall:.0%}, {time_words(row.seconds)}{longer}: {_STARTS[row.name]}'
 
 # %% ../../nbs/display/profile.ipynb #395a866e
 def _on_compute(p: _Sums) -> Iterator[str]:
@@ -291,9 +302,9 @@ def _on_device(p: _Sums) -> Iterator[str]:
         f'the device computes for {sum(busy)/p.wall:.0%} of the time, and waits for the CPU in the rest: '
         'larger batches, a compiled model, or more workers keep it busy')
 
-# %% ../../nbs/display/profile.ipynb #8842e3c8
+# %% ../../nbs/display/profile.ipynb #21ede13c
 RULES: list[Callable[[Any], Iterable[str]]] = [    # each gets a profile, and gives sentences
-    _on_data, _on_callbacks, _on_validation, _on_groups, _on_compute, _on_device]
+    _on_data, _on_callbacks, _on_validation, _on_groups, _on_start, _on_compute, _on_device]
 
 class _Advises(_Exports):
     "Findings"
