@@ -238,7 +238,7 @@ class Callback(Configured, Forwarding, HandlesEvents, HasState):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        _check_method_names(cls)
+        if not cls.__module__.startswith('cbnb.'): _check_method_names(cls)     # a test has checked ours
         _take_events(cls)
 
     @property

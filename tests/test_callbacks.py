@@ -1165,3 +1165,18 @@ def test_dataclasses_and_classes_with_a_constructor_of_objects():
     assert base.settings(Data(1.0, ["a"])) != base.settings(Data(1.0))
     assert base.arguments(Sized()) == {} and isinstance(Sized(), dict)
     assert str(inspect.signature(Narrowed)) == "(scale=1.0)"
+
+
+def own_callbacks(cls=cbnb.Callback):
+    for sub in cls.__subclasses__():
+        if sub.__module__.startswith("cbnb."):
+            yield sub
+        yield from own_callbacks(sub)
+
+
+def test_the_methods_of_our_own_callbacks_have_names_that_are_no_misspelt_events():
+    """When the package is imported, they are not looked at: that would take a tenth of the time."""
+    found = set(own_callbacks())
+    assert {cbnb.Recorder, cbnb.SaveModel, cbnb.Checkpoint, cbnb.MixUp} <= found and len(found) > 60
+    for cls in found:
+        base._check_method_names(cls)

@@ -408,6 +408,14 @@ def test_resume(tmp_path, first, then):
     assert same_bits(whole.model, again.model)
 
 
+def test_a_checkpoint_does_not_bring_its_settings():
+    eager, other = learner(cbs=[quick()]), learner(cbs=[quick("aot_eager", what="step")])
+    eager.fit(1)
+    other.compile.load_state_dict(eager.compile.state_dict())
+    assert other.compile.settings["backend"] == "aot_eager" and other.compile.what == "step"
+    assert other.compile.kept.call is None
+
+
 def test_export_and_copy(tmp_path):
     learn = fitted(cbs=[quick()], path=tmp_path)
     other = copy.deepcopy(learn)
@@ -610,8 +618,8 @@ def test_line_by_hand():
 def test_inductor():
     def net():
         seed()
-        return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+        return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 2))
 
-    plain, compiled = fitted(net()), fitted(net(), [Compile(verbose=False)])
+    plain, compiled = fitted(net()), fitted(net(), [Compile(options={"fallback_random": True}, verbose=False)])
     assert compiled.compile.report().failed is None and n_compiled(compiled) == 3
     assert torch.allclose(torch.tensor(losses(plain)), torch.tensor(losses(compiled)), atol=1e-5)

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import gc
 import itertools
 import multiprocessing
 import os
@@ -320,6 +321,7 @@ def test_distributed_sampler_with_set_epoch():
     assert not torch.equal(found[0][0][1], found[1][0][1])
 
 
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")
 def test_errors_are_torchs_and_the_iteration_may_go_on():
     def use(iterate, dl):
         it, found = iterate(dl), []
@@ -967,3 +969,16 @@ def test_a_fit_that_was_interrupted_ends_as_one_that_was_not(name, tmp_path):
 
     found, whole = resumed.interrupted_and_whole(lambda path: resumed.make(path, train=loader()), tmp_path)
     assert found == whole
+
+
+def test_workers_of_a_loader_in_a_cycle_end_quickly(ended):
+    """A learner that a re-run cell replaces is in a cycle; torch's own workers would keep the collector for five seconds."""
+    dl = WorkerLoader(Tens(), num_workers=2, persistent_workers=True)
+    list(dl)
+    processes, cycle = dl._iterator._workers, [dl]
+    cycle.append(cycle)
+    del dl, cycle
+    start = time.perf_counter()
+    gc.collect()
+    assert time.perf_counter() - start < 4
+    assert not any(p.is_alive() for p in processes)

@@ -7,8 +7,6 @@ __all__ = ['draws', 'batches_from', 'has_workers', 'start_workers']
 
 # %% ../../nbs/basics/position.ipynb #ec38ec7b
 import itertools
-import random
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -19,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 # %% ../../nbs/basics/position.ipynb #51e279f5
 from .random_state import save_rng
 from .tensor_batches import TensorLoader, batches_of
-from .workers import WorkerLoader
+from .workers import WorkerLoader, next_numbers
 
 # %% ../../nbs/basics/position.ipynb #9a5cd335
 class _Skipping:
@@ -72,18 +70,11 @@ def draws(
     if isinstance(dl.dataset, IterableDataset): return True
     if isinstance(dl, WorkerLoader): return False       # known since its workers were chosen
     restore = save_rng([dl])
-    before = _next_draws()
+    before = next_numbers()
     try: dl.dataset[0]
     except Exception: return True         # its items are not numbered: nothing is known
-    else: return _next_draws() != before
+    else: return next_numbers() != before
     finally: restore()
-
-def _next_draws() -> list[float]:
-    "What the generators will give next; they stay as they are"
-    numpy, restore = sys.modules.get('numpy'), save_rng()
-    drawn = [random.random(), torch.rand(()).item(), *([numpy.random.random()] if numpy else [])]
-    restore()
-    return drawn
 
 # %% ../../nbs/basics/position.ipynb #9c74a1cd
 def batches_from(

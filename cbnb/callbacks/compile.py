@@ -216,34 +216,19 @@ class _Counts:
     def report(self) -> CompileReport:
         return _ShownReport(self.compilations, self.breaks, self.failed)
 
-# %% ../../nbs/callbacks/compile.ipynb #e1e07223
-class _Call(_Counts):
-    "Calls compiled code, and the plain function if compiling fails"
-    off = False        # for this fit
+# %% ../../nbs/callbacks/compile.ipynb #b7d9b5cb
+class _Careful(_Counts):
+    "Calls compiled code for the first time"
+    compiled: Callable[..., Any]
     copies = False     # results are in memory that is used again
 
-    def __init__(self, model: nn.Module, plain: Callable[..., Any], **settings: Any):
+    def __init__(self, model: nn.Module, plain: Callable[..., Any], fullgraph: bool = False):
         super().__init__(model)
-        self.plain, self.fullgraph = plain, settings.get('fullgraph')
+        self.plain, self.fullgraph = plain, fullgraph
         self.seen: set[Any] = set()
-        try: self.compiled = torch.compile(_own_call(plain, type(model).__name__), **settings)
-        except RuntimeError as e:
-            if type(e).__name__ == 'InvalidBackend': raise
-            self.give_up(_failure(e))                   # a Python that is too new, say
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        if self.off or self.failed: return self.plain(*args, **kwargs)
-        key = (self.model.training, torch.is_grad_enabled(),
-               *[a.shape if type(a) is Tensor else type(a) for a in (*args, *kwargs.values())])
-        if key not in self.seen: return self._first(key, args, kwargs)
-        n, began = _n_graphs(), time.perf_counter()
-        out = self.compiled(*args, **kwargs)
-        if _n_graphs() != n: self.note(args, kwargs, began, n, {})
-        return map_tensors(Tensor.clone, out) if self.copies else out
-
-    def _first(self, key: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        "The first call in these circumstances"
+    def first(self, key: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        "The first call in the circumstances `key`"
         __tracebackhide__ = True
         restore, began, n, breaks = _note_state(self.model), time.perf_counter(), _n_graphs(), _breaks()
         try:
@@ -254,24 +239,50 @@ class _Call(_Counts):
         else:
             self.seen.add(key)
             if _n_graphs() != n: self.note(args, kwargs, began, n, breaks)
-            return map_tensors(Tensor.clone, out) if self.copies else out
+            return out
         restore()
         out = self.plain(*args, **kwargs)      # if this fails, too, it is the model's own error
         self.give_up(why)
         return out
 
-    def __deepcopy__(self, memo: Any) -> '_Call': return self
     def give_up(self, why: str) -> None:
-        "Call the plain model from now on, and warn"
+        "Call the plain function from now on, and warn"
         self.failed = why
-        warnings.warn(f'Compile: the fit goes on without compiled code, for {why}', stacklevel=_user_level())
+        _warn(f'Compile: the fit continues without compiled code, for {why}')
 
-def _user_level() -> int:
-    "The `stacklevel` of the first line that is neither ours nor torch's"
+# %% ../../nbs/callbacks/compile.ipynb #56866ce7
+def _warn(message: str) -> None:
+    "Warn at the first line that is neither ours nor torch's"
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get('__name__', '').startswith(('cbnb.', 'contextlib', 'torch.')):
         frame, level = frame.f_back, level + 1
-    return level
+    warnings.warn(message, stacklevel=level + 1)
+
+# %% ../../nbs/callbacks/compile.ipynb #45efc598
+class _Call(_Careful):
+    "Calls compiled code, and the plain function if compiling fails"
+    off = False        # for this fit
+
+    def __init__(self, model: nn.Module, plain: Callable[..., Any], **settings: Any):
+        super().__init__(model, plain, settings.get('fullgraph', False))
+        try: self.compiled = torch.compile(_own_call(plain, type(model).__name__), **settings)
+        except RuntimeError as e:
+            if type(e).__name__ == 'InvalidBackend': raise
+            self.give_up(_failure(e))                   # a Python that is too new, say
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        if self.off or self.failed: return self.plain(*args, **kwargs)
+        key = (self.model.training, torch.is_grad_enabled(),
+               *[a.shape if type(a) is Tensor else type(a) for a in (*args, *kwargs.values())])
+        if key in self.seen:
+            n, began = _n_graphs(), time.perf_counter()
+            out = self.compiled(*args, **kwargs)
+            if _n_graphs() != n: self.note(args, kwargs, began, n, {})
+        else: out = self.first(key, args, kwargs)
+        return map_tensors(Tensor.clone, out) if self.copies else out
+
+    def __deepcopy__(self, memo: Any) -> '_Call': return self
 
 # %% ../../nbs/callbacks/compile.ipynb #9e823e10
 class _Kept:
@@ -358,10 +369,10 @@ def _check_step(learn: Learner) -> None:
         f"{type(step).__name__}: what='model' compiles the model that it calls")
     if learn.loss_func is None: raise ValueError("what='step' needs a loss_func")
 
-# %% ../../nbs/callbacks/compile.ipynb #45a0f9ba
+# %% ../../nbs/callbacks/compile.ipynb #c5891bf9
 class _Compiles(Callback):
     "Has the compiled call used for the length of a fit"
-    order, run_in, no_state = -9, ('fit', 'lr_find'), ('kept',)     # before callbacks that add hooks
+    order, run_in, no_state = -9, ('fit', 'lr_find'), ('kept', 'settings', 'said')     # before callbacks that add hooks
     settings: dict[str, Any]
     what, graphs = 'model', False
 
@@ -387,8 +398,7 @@ class _Compiles(Callback):
         call = self.kept.call
         if call.off or not (why := _watched(self.learn, self.kept.hooks)): return
         call.off = True
-        warnings.warn(f'Compile: this fit runs without compiled code, which calls no new hooks, and {why}',
-                      stacklevel=_user_level())
+        _warn(f'Compile: this fit runs without compiled code, which calls no new hooks, and {why}')
 
 # %% ../../nbs/callbacks/compile.ipynb #44a56ef7
 def _check_graphs(learn: Learner) -> None:
@@ -404,8 +414,24 @@ def _with_graphs(settings: dict[str, Any]) -> dict[str, Any]:
         f"backend={settings['backend']!r} with mode={settings['mode']!r}")
     return settings | dict(mode='reduce-overhead')
 
-# %% ../../nbs/callbacks/compile.ipynb #57d8fe08
-class Compile(_Compiles):
+# %% ../../nbs/callbacks/compile.ipynb #64e4c7af
+class _Tells(_Compiles):
+    "Says what was compiled"
+    verbose, said, kept = True, 0, _Kept()
+
+    def report(self) -> CompileReport:
+        "What was compiled so far, where and why, and the graph breaks"
+        return self.kept.call.report() if self.kept.call else _ShownReport([], {}, None)
+
+    def after_epoch(self):
+        learn, call = self.learn, self.kept.call
+        if learn.purpose == 'lr_find' or learn.epoch != learn.start_epoch: return
+        if not (call.seen or call.off or call.failed): _warn('Compile has no effect: this step does not call learn.model')
+        if self.verbose and len(call.compilations) > self.said:
+            say(f'Compile: {call.report().summary()} (learn.compile.report() says where and why)')
+
+# %% ../../nbs/callbacks/compile.ipynb #cbc287cb
+class Compile(_Tells):
     """Compiles the model with torch.compile for the length of each fit
 
     Args:
@@ -413,7 +439,7 @@ class Compile(_Compiles):
         backend: as for torch.compile; 'aot_eager' needs no compiler
         mode: as for torch.compile: 'reduce-overhead', 'max-autotune'; None: its default
         dynamic: True: code for all sizes at once; None: from the second size on; False: never
-        fullgraph: a graph break is an error, and no fit goes on without compiled code
+        fullgraph: a graph break is an error, and no fit continues without compiled code
         graphs: record CUDA graphs, for a small model on a GPU
         options: of the backend, as for torch.compile
         verbose: say after the first epoch what was compiled
@@ -427,7 +453,7 @@ class Compile(_Compiles):
         backend: str | Callable[..., Any] = 'inductor',   # as for torch.compile; 'aot_eager' needs no compiler
         mode: str | None = None,        # as for torch.compile: 'reduce-overhead', 'max-autotune'; None: its default
         dynamic: bool | None = None,    # True: code for all sizes at once; None: from the second size on; False: never
-        fullgraph: bool = False,        # a graph break is an error, and no fit goes on without compiled code
+        fullgraph: bool = False,        # a graph break is an error, and no fit continues without compiled code
         graphs: bool = False,           # record CUDA graphs, for a small model on a GPU
         options: dict[str, Any] | None = None,   # of the backend, as for torch.compile
         verbose: bool = True,           # say after the first epoch what was compiled
@@ -435,17 +461,5 @@ class Compile(_Compiles):
         if what not in ('model', 'step'): raise ValueError(f"what={what!r} should be 'model' or 'step'")
         settings = dict(backend=backend, mode=mode, dynamic=dynamic, fullgraph=fullgraph, options=options)
         self.settings = _with_graphs(settings) if graphs else settings
-        self.what, self.graphs, self.verbose, self.kept, self.said = what, graphs, verbose, _Kept(), 0
+        self.what, self.graphs, self.verbose, self.kept = what, graphs, verbose, _Kept()
         if graphs: self.__dict__['before_batch'] = torch.compiler.cudagraph_mark_step_begin
-
-    def report(self) -> CompileReport:
-        "What was compiled so far, where and why, and the graph breaks"
-        return self.kept.call.report() if self.kept.call else _ShownReport([], {}, None)
-
-    def after_epoch(self):
-        learn, call = self.learn, self.kept.call
-        if learn.purpose == 'lr_find' or learn.epoch != learn.start_epoch: return
-        if not (call.seen or call.off or call.failed): warnings.warn(
-            'Compile has no effect: this step does not call learn.model', stacklevel=_user_level())
-        if self.verbose and len(call.compilations) > self.said:
-            say(f'Compile: {call.report().summary()} (learn.compile.report() says where and why)')

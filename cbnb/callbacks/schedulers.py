@@ -78,6 +78,11 @@ def _check_scheduler(
     if monitor not in names:
         raise ValueError(f'monitor={monitor!r} is not a column; {columns_hint(monitor, names)}')
 
+# %% ../../nbs/callbacks/schedulers.ipynb #9476a2f7
+def _was_skipped(learn: Any) -> bool:
+    "Whether the update of this batch was skipped, because its gradients in fp16 were infinite"
+    return any(vars(cb).get('overflowed') for cb in learn.cbs)
+
 # %% ../../nbs/callbacks/schedulers.ipynb #3f3ece83
 class TorchScheduler(Callback):
     """Follows a scheduler of `torch.optim.lr_scheduler`, or anything else with a `step`
@@ -127,7 +132,7 @@ class TorchScheduler(Callback):
         self.begun = done > 0
 
     def after_batch(self):
-        if self.every == 'batch': self._step()
+        if self.every == 'batch' and not _was_skipped(self.learn): self._step()
 
     def after_epoch(self):
         if self.monitor: self._look()

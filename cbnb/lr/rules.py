@@ -12,7 +12,6 @@ __all__ = ['Suggestion', 'RULES', 'WINDOW', 'SURE', 'STEP', 'NEED', 'EDGE', 'REF
 import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from statistics import fmean, median
 from typing import Any, NamedTuple
 
 # %% ../../nbs/lr/rules.ipynb #61f00518
@@ -224,6 +223,7 @@ def batch_noise(
     """
     quiet = losses[:max(len(losses)//2, 12)]
     steps = [abs(b - a) for a, b in zip(quiet, quiet[1:]) if math.isfinite(b - a)]
+    from statistics import median                             # takes milliseconds to import
     return 1.48*median(steps)/math.sqrt(2) if steps else 0.   # 1.48: if it is normal
 
 # %% ../../nbs/lr/rules.ipynb #290ba029
@@ -289,6 +289,7 @@ def last_before_rise(
         lrs: rates, rising
         losses: of the batches, not smoothed, 10 or more
     """
+    from statistics import fmean
     beta, quiet = window_beta(lrs), _finite(losses[:max(len(losses)//2, 10)])
     noise = math.sqrt(fmean((b - a)**2 for a, b in zip(quiet, quiet[1:]))/2)
     error = noise*math.hypot(noise_left(beta, len(quiet)), len(quiet)**-0.5)
