@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
-from cbnb.callbacks.averaging import EMA, averaged_tensors, move_average, warm_decay
+from cbnb.callbacks.averaging import EMA, Averaged, move_average, warm_decay
 from helpers import CANCELS, RUN_EVENTS, ab, line_learner
 from test_precision import net_learner, weights
 
@@ -131,7 +131,7 @@ def test_the_model_after_an_error_or_interrupt(event):
             cbs.append(cbnb.Callback(**{f"before_{name}" if name != "fit" else "before_batch": leave}))
         with pytest.raises((Stop, KeyboardInterrupt)):
             learn.fit(2, cbs=[follows, *cbs])
-        assert learn.ema.weights is None and not learn.ema.fitting
+        assert learn.ema.weights is None and learn.ema.live is None
         late = event == "after_step" or event == "after_cancel_step"
         if not late and hasattr(follows, "state"):  # the update of this batch may or may not be in
             assert same(floats(learn.model.state_dict()), floats(follows.state))
@@ -175,6 +175,17 @@ def test_each_epoch_and_the_end_are_saved(tmp_path):
     learn.model[0].weight.data.zero_()
     learn.load("end")
     assert equal(after, weights(learn))
+
+
+@pytest.mark.filterwarnings("ignore:.*has no optimizer state")
+def test_epochs_without_validation_are_saved_as_the_others(tmp_path):
+    follows, states = Follows(0.9), []
+    keep = cbnb.Callback(after_train=lambda cb: states.append(copy.deepcopy(follows.state)))
+    learn = net_learner(cbs=[EMA(0.9), cbnb.SaveModel(fname="each", every_epoch=1)], path=tmp_path)
+    learn.fit(3, valid_every=2, cbs=[follows, keep])
+    for epoch, state in enumerate(states):
+        learn.load(f"each_{epoch}")
+        assert same(floats(learn.model.state_dict()), floats(state))
 
 
 class PowerFailed(Exception):
@@ -238,7 +249,7 @@ def test_settings():
     with pytest.raises(ValueError, match="two EMA"):
         line_learner(cbs=[EMA(0.5), EMA(0.6)]).fit(1)
     with pytest.raises(ValueError, match="lazy"):
-        averaged_tensors([nn.LazyLinear(2)])
+        Averaged([nn.LazyLinear(2)])
 
 
 def test_a_buffer_that_is_replaced():
@@ -252,9 +263,9 @@ def test_a_buffer_that_is_replaced():
             self.mean = self.mean * 0.5 + 0.5 * x.square().mean().reshape(1)  # a new tensor
             return self.line(x[:, None])[:, 0]
 
-    learn, follows = line_learner(model=Counts(), cbs=EMA(0.9)), Follows(0.9)
+    learn, follows = line_learner(model=Counts(), cbs=EMA(0.9), valid=False), Follows(0.9)
     learn.fit(2, cbs=follows)
-    assert learn.model.mean.item() != 0
+    assert learn.model.mean.item() == pytest.approx(follows.state["mean"].item())
 
 
 def test_moving_averages_of_several_types():

@@ -150,6 +150,22 @@ def test_an_error_in_model_or_loss():
         learn.fit(1)
 
 
+@pytest.mark.parametrize("mode", ["bf16", "fp16"])
+@pytest.mark.parametrize("what", [KeyboardInterrupt, Stop])
+def test_an_interrupt_in_the_forward_or_backward_pass(what, mode):
+    def interrupt(*args):
+        raise what
+
+    for hook in ("register_forward_hook", "register_full_backward_hook"):
+        learn = net_learner(cbs=MixedPrecision(mode))
+        handle = getattr(learn.model[2], hook)(interrupt)
+        with pytest.raises(what):
+            learn.fit(1)
+        assert not torch.is_autocast_enabled("cpu") and not {"predict", "backward"} & set(vars(learn.train_step))
+        handle.remove()
+        learn.fit(1)
+
+
 def test_an_interrupt_in_the_middle_of_entering():
     state = AutocastState("cpu")
     for _ in range(3):

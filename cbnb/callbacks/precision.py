@@ -171,6 +171,9 @@ def gradients(
     grads = [p.grad for group in opt.param_groups for p in group['params'] if p.grad is not None]
     return [g._values() if g.is_sparse else g for g in grads]
 
+def _has_gradients(opt: Any) -> bool:
+    return any(p.grad is not None for group in opt.param_groups for p in group['params'])
+
 # %% ../../nbs/callbacks/precision.ipynb #310feff3
 class _Watches(_Casts):
     "Finds out whether the step differentiates the scaled loss"
@@ -206,7 +209,7 @@ class _Scales(_Watches):
         if grads := gradients(learn.opt): torch._foreach_mul_(grads, self.scale)
         try: backward(learn)
         finally:
-            learn.loss_grad, self.checked = loss, bool(gradients(learn.opt))
+            learn.loss_grad, self.checked = loss, _has_gradients(learn.opt)
             if self.checked: scaler.unscale_(learn.opt)
         if not self.honoured: raise _not_honoured(learn.train_step)
 
