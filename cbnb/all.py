@@ -11,9 +11,10 @@ __all__ = ['Learner', 'DataLoaders', 'Batches', 'default_device', 'to_device', '
            'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos', 'SchedExp', 'SchedPoly', 'SchedNo',
            'combine_scheds', 'combined_cos', 'valley', 'slide', 'minimum', 'steep', 'GradientClip',
            'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 'ShortEpoch', 'BnFreeze', 'Tracker', 'EarlyStopping',
-           'ReduceLROnPlateau', 'SaveModel', 'load_learner', 'Checkpoint', 'Resume', 'CSVLogger', 'MixUp', 'CutMix',
-           'Hook', 'Hooks', 'HookCallback', 'ActivationStats', 'hook_output', 'hook_outputs', 'FetchPredsCallback',
-           'MCDropoutCallback', 'TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer', 'FTRL']
+           'ReduceLROnPlateau', 'SaveModel', 'load_learner', 'Checkpoint', 'Resume', 'MixedPrecision', 'ChannelsLast',
+           'EMA', 'Compile', 'CSVLogger', 'MixUp', 'CutMix', 'Hook', 'Hooks', 'HookCallback', 'ActivationStats',
+           'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback', 'TrainStep', 'EvalStep',
+           'MultiLossStep', 'MultiOptimizer', 'FTRL']
 
 # %% ../nbs/all.ipynb #c81c06d7
 from .basics.loaders import Batches
@@ -72,8 +73,10 @@ _all_ = ['OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos',
          'steep']
 
 # %% ../nbs/all.ipynb #70755059
-from .callbacks import batch_size, precision, profile, rewind
+from .callbacks import batch_size, profile, rewind       # add `learn.profile` and others
+from .callbacks.averaging import EMA
 from .callbacks.checkpoints import Checkpoint, Resume
+from .callbacks.compile import Compile
 from .callbacks.csv_logger import CSVLogger
 from .callbacks.export import load_learner
 from .callbacks.gradients import BnFreeze, GradientAccumulation, GradientClip
@@ -81,6 +84,7 @@ from .callbacks.hooks import (
     ActivationStats, Hook, HookCallback, Hooks, hook_output, hook_outputs)
 from .callbacks.mixup import CutMix, MixUp
 from .callbacks.predictions import FetchPredsCallback, MCDropoutCallback
+from .callbacks.precision import ChannelsLast, MixedPrecision
 from .callbacks.saving import SaveModel
 from .callbacks.stopping import ShortEpoch, StopAfter, TerminateOnNaN
 from .callbacks.trackers import EarlyStopping, ReduceLROnPlateau, Tracker
@@ -88,8 +92,8 @@ from .callbacks.trackers import EarlyStopping, ReduceLROnPlateau, Tracker
 # %% ../nbs/all.ipynb #74a6d50c
 _all_ = ['GradientClip', 'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 'ShortEpoch',
          'BnFreeze', 'Tracker', 'EarlyStopping', 'ReduceLROnPlateau', 'SaveModel', 'load_learner',
-         'Checkpoint', 'Resume',
-         'CSVLogger', 'MixUp', 'CutMix', 'Hook', 'Hooks', 'HookCallback', 'ActivationStats',
+         'Checkpoint', 'Resume', 'MixedPrecision', 'ChannelsLast', 'EMA', 'Compile', 'CSVLogger',
+         'MixUp', 'CutMix', 'Hook', 'Hooks', 'HookCallback', 'ActivationStats',
          'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback']
 
 # %% ../nbs/all.ipynb #671b2bc9
