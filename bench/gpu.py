@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
-from cbnb.callbacks.precision import MixedPrecision
 from torch import Tensor, nn
 
 import cbnb.all as cbnb
 from cbnb.callbacks.compile import Compile
+from cbnb.callbacks.precision import MixedPrecision
 
 
 class Words(nn.Module):

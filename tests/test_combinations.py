@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import StepLR
 
 import cbnb.all as cbnb
 from cbnb.callbacks.averaging import EMA
+from cbnb.callbacks.compile import Compile
 from cbnb.callbacks.precision import ChannelsLast, MixedPrecision
 from cbnb.callbacks.steps import ClosureStep, MultiLossStep
 
@@ -35,6 +36,13 @@ FEATURES = {
     "fp16": Feature(lambda: [MixedPrecision("fp16")], 3e-3),
     "EMA": Feature(lambda: [EMA(0.9, apply=False)], 0),
     "ChannelsLast": Feature(lambda: [ChannelsLast()], 1e-5),
+    "Compile": Feature(lambda: [Compile(backend="eager", verbose=False)], 0),
+    "Compile('step')": Feature(lambda: [Compile("step", backend="eager", verbose=False)], 0),
+    "aot_eager": Feature(lambda: [Compile(backend="aot_eager", verbose=False)], 1e-6),
+    "bf16, Compile": Feature(lambda: [MixedPrecision("bf16"), Compile(backend="aot_eager", verbose=False)], 2e-2),
+    "EMA, ChannelsLast, Compile('step')": Feature(
+        lambda: [EMA(0.9, apply=False), ChannelsLast(), Compile("step", backend="eager", verbose=False)], 1e-5
+    ),
     "bf16, EMA, ChannelsLast": Feature(lambda: [MixedPrecision("bf16"), EMA(0.9, apply=False), ChannelsLast()], 2e-2),
 }
 
@@ -239,14 +247,20 @@ COMPANIONS = [
     two_fits,
 ]  # fmt: skip
 
+OWN_STEPS = "several_losses", "function_step", "closure_step"
 REFUSED = {
+    (feature, name): (ValueError, "what='model' compiles the model that it calls")
+    for feature in FEATURES
+    if "'step'" in feature
+    for name in OWN_STEPS
+} | {
     ("fp16", "closure_step"): (TypeError, "ClosureStep computes gradients by itself"),
 }
 
 TWICE = {
-    "averages": ("EMA", "bf16, EMA, ChannelsLast"),
-    "half": ("bf16", "fp16", "bf16, EMA, ChannelsLast"),
-    "channels_last": ("ChannelsLast", "bf16, EMA, ChannelsLast"),
+    "averages": ("EMA", "bf16, EMA, ChannelsLast", "EMA, ChannelsLast, Compile('step')"),
+    "half": ("bf16", "fp16", "bf16, EMA, ChannelsLast", "bf16, Compile"),
+    "channels_last": ("ChannelsLast", "bf16, EMA, ChannelsLast", "EMA, ChannelsLast, Compile('step')"),
 }
 PAIRS = [(name, f) for name in FEATURES for f in COMPANIONS if name not in TWICE.get(f.__name__, ())]
 

@@ -296,6 +296,22 @@ def test_steps(kind):
     assert len(losses(plain)) == len(losses(compiled)) == 6
 
 
+def test_several_losses_go_back_twice():
+    if not hasattr(torch._functorch.config, "donated_buffer"):
+        pytest.skip("this torch reuses no buffers")
+    donated = torch._functorch.config.donated_buffer
+
+    def made(cbs):
+        net = seed() or Net()
+        opts = [torch.optim.SGD(part.parameters(), lr=0.05) for part in (net.first, net.last)]
+        step = cbnb.MultiLossStep(net, opts, lambda pred, y: (nn.functional.cross_entropy(pred, y), pred.square().mean()))
+        return fitted(net, cbs, train_step=step, opt_func=torch.optim.AdamW, lr=1e-3)
+
+    plain, compiled = made([]), made([quick("aot_eager")])
+    assert same_bits(plain.model, compiled.model) and n_compiled(compiled) >= 2
+    assert torch._functorch.config.donated_buffer == donated
+
+
 def test_a_step_that_does_not_call_the_model_is_told():
     net = Net()
     with pytest.warns(UserWarning, match="does not call learn.model"):

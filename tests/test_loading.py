@@ -42,7 +42,7 @@ from cbnb.basics.loaders import first_batch, independent_loader
 from cbnb.basics.position import batches_from, draws, start_workers
 from cbnb.basics.random_state import rng_state, set_rng_state
 from cbnb.basics.tensor_batches import TensorBatches, TensorLoader, batches_of, can_index, holds_tensors
-from cbnb.basics.workers import WorkerLoader, decide, make_loader, state_of_data
+from cbnb.basics.workers import WorkerLoader, decide, held, make_loader, state_of_data
 from helpers import seed
 
 N = 37
@@ -743,7 +743,7 @@ def test_slow_items_get_workers(three_cores, ended):
     (lambda: OwnRandom(400), "draw random numbers"),
     (lambda: Failing(400), "an item raises RuntimeError"),
     (lambda: Dying(400), "does not survive"),
-    (lambda: Slow(0), "nothing to load"),
+    (lambda: Slow(0), "no items"),
 ])  # fmt: skip
 def test_others_get_none_and_it_is_said_why(data, words, three_cores):
     before, children = states(), multiprocessing.active_children()
@@ -982,3 +982,69 @@ def test_workers_of_a_loader_in_a_cycle_end_quickly(ended):
     gc.collect()
     assert time.perf_counter() - start < 4
     assert not any(p.is_alive() for p in processes)
+
+
+def test_a_fit_that_was_stopped_by_hand_goes_on_with_the_same_workers(ended):
+    """In a terminal and in Jupyter, Ctrl-C goes to the workers, too."""
+    dl = kept(Pairs(), ended, batch_size=4, shuffle=True)
+    learn = cbnb.Learner(cbnb.DataLoaders(dl, device="cpu"), nn.Linear(2, 1), nn.MSELoss())
+
+    class Stops(cbnb.Callback):
+        def after_batch(self):
+            if self.learn.iter == 3:
+                for worker in dl._iterator._workers:
+                    os.kill(worker.pid, signal.SIGINT)
+                time.sleep(0.1)
+                raise KeyboardInterrupt
+
+    with learn.no_bar(), learn.no_logging():
+        with pytest.raises(cbnb.FitInterrupted):
+            learn.fit(1, cbs=Stops())
+        pids = [w.pid for w in dl._iterator._workers]
+        learn.fit(2)
+    assert [w.pid for w in dl._iterator._workers] == pids and learn.train_iter == 30
+
+
+def test_what_an_object_holds():
+    class Box:
+        pass
+
+    box, deep = Box(), []
+    box.a, box.b, box.self, box.deep = 1, 2, box, deep
+    for _ in range(20_000):
+        deep.append(deep := [])
+    assert list(held(box))[:3] == [box, 1, 2] and len(list(held(box))) == 10_002
+    before = state_of_data(box)
+    box.a = 2
+    assert state_of_data(box) != before
+
+
+class Seldom(Slow):
+    """Few of its items draw random numbers."""
+
+    def __getitem__(self, i):
+        return super().__getitem__(i)[0] + (torch.rand(()) if i % 25 == 0 and i else 0)
+
+
+@fork
+def test_some_items_that_draw_are_enough(three_cores):
+    assert "draw random numbers" in make_loader(Seldom(400), batch_size=20).chosen.why
+
+
+@fork
+def test_batches_that_do_not_fit_into_shared_memory(three_cores, monkeypatch):
+    room = os.statvfs("/dev/shm")
+    monkeypatch.setattr(os, "statvfs", lambda path: types.SimpleNamespace(f_bavail=1, f_frsize=room.f_frsize))
+    small = make_loader(Slow(400), batch_size=20)
+    assert small.num_workers == 0 and "their batches would fill /dev/shm, which has 0 MB" in small.chosen.why
+
+
+class Graph:
+    def __init__(self, x):
+        self.x = x
+
+
+@fork
+def test_batches_of_any_kind_are_compared(three_cores, ended):
+    for collate in (Graph, lambda items: np.array([float(y) for _, y in items]), lambda items: dict(a="name", b=[items])):
+        assert ended(make_loader(Slow(400), batch_size=20, collate_fn=collate)).num_workers == 2

@@ -414,6 +414,18 @@ def test_callbacks_that_come_and_go(clock):
     assert clock.now == 4
 
 
+def test_foreign_callbacks_have_rows(clock):
+    class Foreign:  # as for fastai v1
+        def on_batch_end(self, **kwargs):
+            clock.sleep(1)
+
+    learn = line_learner(cbs=Foreign())
+    with learn.profiling(clock=clock) as p:
+        learn.fit(1)
+    rows = [row for row in p.rows if row.name.startswith("foreign callbacks, ")]
+    assert sum(row.seconds for row in rows) == clock.now > 0 and {row.group for row in rows} == {"callbacks"}
+
+
 def test_a_learner_class_of_your_own(clock):
     class Mine(Learner):
         def one_batch(self, i, batch):
@@ -697,7 +709,7 @@ class Event:
     def __init__(self, enable_timing=False):
         assert enable_timing
 
-    def record(self):
+    def record(self, stream=None):
         self.at = Event.now
 
     def query(self):
@@ -713,6 +725,7 @@ class Event:
 def test_device_times_and_waiting(monkeypatch):
     modes = []
     monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: device)
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
 

@@ -254,6 +254,8 @@ def total_norm(
     Returns:
         a scalar
     """
-    norms = [torch.linalg.vector_norm(t).float() for t in tensors]
-    if not norms: return torch.zeros(())
-    return torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]))
+    if not tensors: return torch.zeros(())
+    norms = torch._foreach_norm(list(tensors))
+    kinds = {(n.dtype, n.device) for n in norms}
+    if kinds != {(torch.float32, norms[0].device)}: norms = [n.to(norms[0].device, torch.float32) for n in norms]
+    return torch.linalg.vector_norm(torch.stack(norms))

@@ -87,7 +87,7 @@ def batches_from(
         dl: a loader; the random state is that of the beginning of the epoch
         n: how many batches are left out
     """
-    if not n: return iter(dl)
+    if not n: return iter(batches_of(dl))
     plain = type(dl) in (DataLoader, TensorLoader, WorkerLoader) and not isinstance(dl.dataset, IterableDataset)
     if plain and not (dl.num_workers and draws(dl)): return _skipping_iterator(dl, n)
     it = iter(dl)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['HEADINGS', 'Compilation', 'CompileReport', 'CompiledStep', 'Compile']
 
-# %% ../../nbs/callbacks/compile.ipynb #36406427
+# %% ../../nbs/callbacks/compile.ipynb #e976eda6
 import html
 import itertools
 import logging
@@ -14,7 +14,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 # %% ../../nbs/callbacks/compile.ipynb #ea617bca
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel
 
-# %% ../../nbs/callbacks/compile.ipynb #0efeef53
+# %% ../../nbs/callbacks/compile.ipynb #37d903de
 from ..basics.nested import map_tensors
 from ..basics.notices import say
 from ..basics.random_state import save_rng
@@ -30,7 +30,7 @@ from ..basics.text import html_row, plural, text_table
 from ..callback import Callback
 from .hooks import HookCallback
 from ..learner import Learner
-from ..step import Step, as_loss
+from ..step import ModelLossStep, Step, as_loss
 
 # %% ../../nbs/callbacks/compile.ipynb #8d663346
 def _own_call(f: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -258,6 +258,16 @@ def _warn(message: str) -> None:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, stacklevel=level + 1)
 
+# %% ../../nbs/callbacks/compile.ipynb #6da2a726
+def _may_go_back_twice(step: Step) -> bool:
+    "Whether a step may call the backward pass of a graph more than once"
+    return type(step) not in (Step, ModelLossStep)
+
+def _keeping_buffers() -> AbstractContextManager[Any]:
+    "A block in which compiled backward passes may run more than once"
+    config = torch._functorch.config
+    return config.patch(donated_buffer=False) if hasattr(config, 'donated_buffer') else nullcontext()
+
 # %% ../../nbs/callbacks/compile.ipynb #45efc598
 class _Call(_Careful):
     "Calls compiled code, and the plain function if compiling fails"
@@ -284,19 +294,19 @@ class _Call(_Careful):
 
     def __deepcopy__(self, memo: Any) -> '_Call': return self
 
-# %% ../../nbs/callbacks/compile.ipynb #9e823e10
+# %% ../../nbs/callbacks/compile.ipynb #78c7b1c0
 class _Kept:
     "The compiled call of the last fit"
     call: _Call | None = None
     hooks: set[tuple[str, int]] = set()      # that the model had when it was compiled
-    loss_func: Any = None                    # that is compiled with it
+    key: Any = None                          # what it depends on besides
     def __reduce__(self) -> Any: return _Kept, ()
 
-    def of(self, model: nn.Module, loss_func: Any, make: Callable[[], _Call]) -> _Call:
-        "The call for a model: the old one, or a new one if model, hooks or loss are others"
+    def of(self, model: nn.Module, key: Any, make: Callable[[], _Call]) -> _Call:
+        "The call for a model: the old one, or a new one if model, hooks or key are others"
         hooks = _hooks(model)
-        same = self.call is not None and self.call.model is model and self.loss_func is loss_func
-        if not same or self.hooks != hooks: self.call, self.hooks, self.loss_func = make(), hooks, loss_func
+        same = self.call is not None and self.call.model is model and self.key is key
+        if not same or self.hooks != hooks: self.call, self.hooks, self.key = make(), hooks, key
         return self.call
 
 def _hooks(model: nn.Module) -> set[tuple[str, int]]:
@@ -369,7 +379,7 @@ def _check_step(learn: Learner) -> None:
         f"{type(step).__name__}: what='model' compiles the model that it calls")
     if learn.loss_func is None: raise ValueError("what='step' needs a loss_func")
 
-# %% ../../nbs/callbacks/compile.ipynb #c5891bf9
+# %% ../../nbs/callbacks/compile.ipynb #f59d0f21
 class _Compiles(Callback):
     "Has the compiled call used for the length of a fit"
     order, run_in, no_state = -9, ('fit', 'lr_find'), ('kept', 'settings', 'said')     # before callbacks that add hooks
@@ -384,13 +394,14 @@ class _Compiles(Callback):
         call = self.kept.of(model, *self._parts(model))
         call.where, call.copies, call.off, self.said = learn.where, self.graphs, False, len(call.compilations)
         call.seen.clear()
+        if _may_go_back_twice(learn.train_step): learn.undo.enter_context(_keeping_buffers())
         if self.what == 'step': _use_step(learn, call)
         else: learn.undo.set(model, '_compiled_call_impl', call)
 
     def _parts(self, model: nn.Module) -> tuple[Any, Callable[[], _Call]]:
-        "The loss that is compiled with the model, and what makes the call"
-        if self.what == 'model': return None, lambda: _Call(model, model._call_impl, **self.settings)
-        f = self.learn.loss_func
+        "What the call depends on besides the model, and what makes it"
+        twice, f = _may_go_back_twice(self.learn.train_step), self.learn.loss_func
+        if self.what == 'model': return twice, lambda: _Call(model, model._call_impl, **self.settings)
         return f, lambda: _Call(model, _pred_and_loss(model, f), **self.settings)
 
     def before_train(self):

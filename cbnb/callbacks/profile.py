@@ -24,12 +24,12 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-# %% ../../nbs/callbacks/profile.ipynb #b2d3fb54
+# %% ../../nbs/callbacks/profile.ipynb #c69df2db
 from ..basics.arguments import as_count
 from ..basics.loaders import batch_size
 from ..basics.patch import patch
 from ..basics.random_state import save_rng
-from ..callback import Callback, wrapped
+from ..callback import Callback, class_of, wrapped
 from .checkpoints import Checkpoint
 from .rewind import RestorePoints
 from ..display.profile import LIMITS, Profile, Row
@@ -182,7 +182,7 @@ class _TimedTables(dict):
         table.find = lambda event: [(cb, self.time(cb, method, event, training)) for cb, method in find(event)]
         super().__setitem__(key, table)
 
-# %% ../../nbs/callbacks/profile.ipynb #b808360a
+# %% ../../nbs/callbacks/profile.ipynb #9383e090
 _ROOMS = {'cbnb.display': 'display', 'cbnb.callbacks.saving': 'saving', 'cbnb.callbacks.checkpoint': 'saving',
           'cbnb.callbacks.csv_logger': 'saving'}
 
@@ -191,13 +191,18 @@ def _group_of(cb: Callback) -> str:
     for base in type(cb).__mro__:
         for room, group in _ROOMS.items():
             if base.__module__.startswith(room): return group
-    return 'builtin' if type(wrapped(cb)).__module__.startswith('cbnb.') and type(cb) is not Callback else 'callbacks'
+    ours = class_of(wrapped(cb)).__module__.startswith('cbnb.') and type(cb) is not Callback
+    return 'builtin' if ours and not _calls_foreign(cb) else 'callbacks'
+
+def _calls_foreign(cb: Callback) -> bool:
+    "Whether it is the one of ours that calls all callbacks of another library"
+    return wrapped(cb) is cb and type(cb).__module__.startswith('cbnb.dialects.')
 
 def _name_of(cb: Callback, method: Callable, event: str) -> str:
     "Class and event; for a function passed to `Callback`, its own name"
     given = getattr(method, '__func__', method)
     if type(cb) is Callback and event in vars(cb): return f'{getattr(given, "__name__", "function")}, {event}'
-    return f'{type(wrapped(cb)).__name__}.{event}'
+    return f'foreign callbacks, {event}' if _calls_foreign(cb) else f'{class_of(wrapped(cb)).__name__}.{event}'
 
 # %% ../../nbs/callbacks/profile.ipynb #3397284c
 class _FirstBatches(Callback):
@@ -368,12 +373,13 @@ class _TimedLearner(_TimesRuns):
         _, (cls, *_), *state = super().__reduce_ex__(protocol)
         return copyreg._reconstructor, (cls._measured, object, None), *state
 
-# %% ../../nbs/callbacks/profile.ipynb #8e014c05
+# %% ../../nbs/callbacks/profile.ipynb #70613739
 class _Events:
     "Pairs of events, and the parts they belong to"
     def __init__(self,
         event: Callable[[], Any],    # makes an event, with `record`, `query` and `elapsed_time` (milliseconds)
-    ): self.event, self.waiting, self.free, self.now = event, deque(), [], None
+        stream: Callable[[], Any] = lambda: None,    # where it is recorded; None: the current stream
+    ): self.event, self.stream, self.waiting, self.free, self.now = event, stream, deque(), [], None
 
     def take(self) -> Any:
         "An event that is not in use"
@@ -391,12 +397,13 @@ class _Events:
             if outer is not None: outer.device = (outer.device or 0.) - seconds
             self.free += [start, end]
 
-# %% ../../nbs/callbacks/profile.ipynb #09615a4a
+# %% ../../nbs/callbacks/profile.ipynb #f7b31ac1
 class DeviceTimes(_Events):
     """Seconds on the device, by pairs of events
 
     Args:
         event: makes an event, with `record`, `query` and `elapsed_time` (milliseconds)
+        stream: where it is recorded; None: the current stream
     """
     def timed(self, f: Callable[..., Any], parts: Sequence[Part], loop: Any) -> Callable[..., Any]:
         """A function with an event before and after it
@@ -411,15 +418,15 @@ class DeviceTimes(_Events):
             outer, part = self.now, parts[loop.training]
             start, end = self.take(), self.take()
             self.now = part
-            start.record()
+            start.record(self.stream())
             try: return f(*args, **kwargs)
             finally:
-                end.record()
+                end.record(self.stream())
                 self.now = outer
                 self.waiting.append((part, outer, start, end))
         return call
 
-# %% ../../nbs/callbacks/profile.ipynb #e41f05d7
+# %% ../../nbs/callbacks/profile.ipynb #0460ae11
 _SYNC = 'called a synchronizing CUDA operation'
 
 def _count_syncs(watch: Stopwatch, undo: UndoStack) -> None:
@@ -432,9 +439,10 @@ def _count_syncs(watch: Stopwatch, undo: UndoStack) -> None:
         else: show(message, *args, **kwargs)
     warnings.showwarning = note
 
-def _use_device(times: _Profiler, undo: UndoStack) -> None:
+def _use_device(times: _Profiler, device: Any, undo: UndoStack) -> None:
     "Measure on the GPU, too"
-    times.device = DeviceTimes(functools.partial(torch.cuda.Event, enable_timing=True))
+    stream = functools.partial(torch.cuda.current_stream, device)
+    times.device = DeviceTimes(functools.partial(torch.cuda.Event, enable_timing=True), stream)
     undo.callback(times.device.drain, wait=True)
     _count_syncs(times.watch, undo)
     undo.callback(torch.cuda.set_sync_debug_mode, torch.cuda.get_sync_debug_mode())
@@ -645,7 +653,7 @@ def _finish(
     p.rows = _rows(times, (*measuring_cost(clock), _batch_cost(clock)))
     p.__post_init__()                      # longest first
 
-# %% ../../nbs/callbacks/profile.ipynb #d20328d4
+# %% ../../nbs/callbacks/profile.ipynb #372ee91a
 @patch
 @contextmanager
 def profiling(self: Learner,
@@ -669,11 +677,11 @@ def profiling(self: Learner,
     """
     if hasattr(type(self), '_measured'): raise RuntimeError('this learner is being profiled already')
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): profile it from outside')
-    p, on_gpu = Profile(), getattr(torch.device(getattr(self.dls, 'device', None) or 'cpu'), 'type') == 'cuda'
+    p, on = Profile(), torch.device(getattr(self.dls, 'device', None) or 'cpu')
     with interrupts_wait() as waiting, UndoStack() as undo:
         times = _Profiler(self, clock)
         undo.callback(_finish, p, self, times)
-        if on_gpu if device is None else device: _use_device(times, undo)
+        if on.type == 'cuda' if device is None else device: _use_device(times, on, undo)
         _install(self, times, undo)
         undo.callback(times.watch.switch, times.watch.now)        # what follows is not of the block
         with waiting.lifted(): yield p

@@ -114,8 +114,8 @@ def _needs_trust(path: str | Path, e: pickle.UnpicklingError) -> pickle.Unpickli
     found = re.search(r'GLOBAL (\S+)', str(e))
     return pickle.UnpicklingError(
         f'{path} holds {found[1] if found else "something"}, which is no tensor or plain value, '
-        'and loading it could run any code: so nothing was loaded. If you trust whoever wrote '
-        f'it: torch.load({str(path)!r}, weights_only=False)')
+        'and loading it could run any code: so nothing was loaded. If you trust the source '
+        f'of the file: torch.load({str(path)!r}, weights_only=False)')
 
 def _is_zip(path: str | Path) -> bool:
     try: return zipfile.is_zipfile(path)

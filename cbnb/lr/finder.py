@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/lr/finder.ipynb #3eb8e9fd
-from ..basics.param_groups import total_norm, get_hyper, hyper_key, set_hyper, spread_lrs
+from ..basics.param_groups import (
+    get_hyper, hyper_key, set_hyper, spread_lrs, total_norm, write_hyper)
 from ..basics.multi_optimizer import MultiOptimizer
 from ..callback import Callback
 from ..events import CancelFitException, CancelTrainException, CancelValidException
@@ -139,10 +140,10 @@ class UpdateCounter(_Counts):
     def after_batch(self):
         if self.learn.loss is None: return
         self.n_seen += 1
-        self.mean.add(self.learn.loss, 1)
-        is_nan = math.isnan(self.mean.value)                   # waits for the device
+        self.mean.add(float(self.learn.loss), 1)               # waits for the device
+        is_nan = math.isnan(self.mean.value)
         if not (self.updated or self.skipped or is_nan): return    # gradients are accumulating
-        if self.updated or is_nan: self.note(float(self.mean.value))
+        if self.updated or is_nan: self.note(self.mean.value)
         self.mean.reset()
         self.check()
 
@@ -163,9 +164,9 @@ class UpdateNorms:
     @torch.no_grad()
     def add(self) -> None:
         "After an update"
-        for old, p in zip(self.before, self.params): old.sub_(p)
+        torch._foreach_sub_(self.before, self.params)
         self.norms.append(total_norm(self.before))
-        for old, p in zip(self.before, self.params): old.copy_(p)
+        torch._foreach_copy_(self.before, self.params)
 
     def read(self) -> tuple[list[float], float]:
         "The norms of the updates, and that of the weights before; waits for the device"
@@ -213,7 +214,7 @@ class _RaisesRates:
 
     def set_rates(self, i: int) -> None:
         "Set the rates of update `i`"
-        set_hyper(self.learn.opt, 'lr', [sweep[i] for sweep in self.sweeps])
+        write_hyper(self.learn.opt.param_groups, 'lr', None, [sweep[i] for sweep in self.sweeps])
 
     def rates_at(self,
         lr: float,           # of the last group

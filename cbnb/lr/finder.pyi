@@ -12,7 +12,7 @@ from numbers import Real
 from typing import Any, NamedTuple
 import torch
 from torch import Tensor
-from ..basics.param_groups import total_norm as total_norm, get_hyper as get_hyper, hyper_key as hyper_key, set_hyper as set_hyper, spread_lrs as spread_lrs
+from ..basics.param_groups import get_hyper as get_hyper, hyper_key as hyper_key, set_hyper as set_hyper, spread_lrs as spread_lrs, total_norm as total_norm, write_hyper as write_hyper
 from ..basics.multi_optimizer import MultiOptimizer as MultiOptimizer
 from ..callback import Callback as Callback
 from ..events import CancelFitException as CancelFitException, CancelTrainException as CancelTrainException, CancelValidException as CancelValidException
