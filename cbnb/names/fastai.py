@@ -24,9 +24,7 @@ TerminateOnNaNCallback = TerminateOnNaN
 TrackerCallback = Tracker
 
 # %% ../../nbs/names/fastai.ipynb #3d6f0fbb
-from enum import StrEnum
-
-class AMPMode(StrEnum):
+class AMPMode:
     "The precisions of `MixedPrecision`"
     FP16, BF16 = 'fp16', 'bf16'
 
