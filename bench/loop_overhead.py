@@ -42,7 +42,7 @@ ABOUT_NOTHING = 0.1  # microseconds: what a difference of zero comes out as, giv
 
 
 class Loader:
-    """A list of batches that notes the time whenever an epoch begins, so that nothing has to be added to the loops measured."""
+    """A list of batches that notes the time whenever the first of them is asked for, so that nothing has to be added to the loops measured."""
 
     def __init__(self, batches: Iterable[tuple[Tensor, Tensor]], on_epoch: Callable[[int], None] = lambda n: None):
         self.batches, self.on_epoch, self.starts = list(batches), on_epoch, []
@@ -53,7 +53,7 @@ class Loader:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         self.starts.append((time.process_time(), time.perf_counter()))
         self.on_epoch(len(self.starts))
-        return iter(self.batches)
+        yield from self.batches
 
 
 @dataclass

@@ -16,6 +16,7 @@ import cbnb.all as cbnb
 from cbnb.basics.random_state import rng_state
 from cbnb.callbacks import batch_size
 from cbnb.callbacks.batch_size import BatchSizes, Memory, Try, asked_for, memory_advice
+from cbnb.callbacks.compile import Compile
 from helpers import line_learner, same_bits, seed
 
 GB = 10**9
@@ -247,6 +248,13 @@ def test_accumulation_takes_no_part():
     learn = learner(cbs=cbnb.GradientAccumulation(10**6))
     found = learn.find_batch_size(max=64)
     assert found.bs == 64 and any(isinstance(cb, cbnb.GradientAccumulation) for cb in learn.cbs)
+
+
+def test_with_compiled_code(capsys):
+    compile = Compile(backend="eager")
+    found = learner(net=nn.Linear(4, 1), cbs=compile).find_batch_size(max=64)  # the other net counts
+    assert found.bs == 64 and compile.report().failed is None and len(compile.report().compilations) <= 3
+    assert "compiled" not in capsys.readouterr().out
 
 
 # --- data ---

@@ -688,6 +688,21 @@ def test_workers_are_not_tried_without_reason(monkeypatch):
     slow.profile(n_batch=5, workers=())
 
 
+@pytest.mark.parametrize("now, given, tried", [(0, (2, 4), [2, 4]), (2, (2, 4), [0, 4]), (8, (2, 4), [0]), (2, (), []), (0, (), [])])
+def test_which_numbers_of_workers_are_tried(monkeypatch, now, given, tried):
+    found = []
+    monkeypatch.setattr(profiles, "waiting_with", lambda dl, n, rest: found.append(n) or 1.0)
+    p = Profile([Row("wait for data", "data", "train", 4.0, 4)], dict(train=4, valid=0))
+    profiles._try_workers(p, DataLoader(Items(0), 4, num_workers=now), given)
+    assert found == tried
+
+
+def test_too_many_workers(monkeypatch):
+    dl = DataLoader(TensorDataset(torch.ones(400), torch.ones(400)), 4, num_workers=1, persistent_workers=True)
+    wait = profiles.waiting_with(dl, 0, 0.0)
+    assert 0 < wait < 1 and dl.num_workers == 1 and dl._iterator is None
+
+
 def test_workers_that_fail_are_told(monkeypatch):
     def fail(*args):
         raise RuntimeError("cannot pickle")

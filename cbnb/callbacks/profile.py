@@ -551,14 +551,14 @@ def _rows(
     rows = [*(row for row in rows if row is not None), *(part.row() for part in parts)]
     return [row for row in rows if row.seconds or row.device]
 
-# %% ../../nbs/callbacks/profile.ipynb #b8997372
+# %% ../../nbs/callbacks/profile.ipynb #d63d031b
 def _with_workers(dl: DataLoader, n: int) -> DataLoader:
     "A copy of a loader with other workers"
     trial = copy.copy(dl)
-    trial._iterator, trial.num_workers, trial.prefetch_factor = None, n, dl.prefetch_factor or 2
+    trial._iterator, trial.num_workers, trial.prefetch_factor = None, n, (dl.prefetch_factor or 2) if n else None
     return trial
 
-# %% ../../nbs/callbacks/profile.ipynb #45f4a090
+# %% ../../nbs/callbacks/profile.ipynb #6afe9377
 def waiting_with(
     dl: DataLoader,
     n: int,                # workers
@@ -577,7 +577,7 @@ def waiting_with(
         seconds; None: it took too long to tell
     """
     trial, restore, waits, begun = _with_workers(dl, n), save_rng([dl]), [], time.perf_counter()
-    ready = n*trial.prefetch_factor + 1                 # batches that may be there before the first is asked for
+    ready = n*(trial.prefetch_factor or 0) + 1                 # batches that may be there before the first is asked for
     try:
         batches = iter(trial)
         while len(waits) < 2*ready + 8:
@@ -590,11 +590,11 @@ def waiting_with(
     late = waits[ready:]
     return sum(late)/len(late) if len(late) > 2 else None
 
-# %% ../../nbs/callbacks/profile.ipynb #a0cbd5f9
+# %% ../../nbs/callbacks/profile.ipynb #a7fc0cc3
 def _try_workers(
     p: Profile,
     dl: Any,                  # the loader for training
-    workers: Sequence[int],   # numbers to try
+    workers: Sequence[int],   # numbers to try if they are above that of now; and 0, for items that are there already
 ) -> None:
     "Measure what workers would do, if the fit waits for a `DataLoader`; noted in `p.about`"
     n, wait = p.batches['train'], p.seconds(group='data', phase='train')
@@ -605,7 +605,8 @@ def _try_workers(
     rest = (lasting - wait)/n
     with warnings.catch_warnings():
         warnings.filterwarnings('ignore', message='This DataLoader will create')     # more than there are cores
-        try: tried = {k: waiting_with(dl, k, rest) for k in workers if k > dl.num_workers}
+        now = dl.num_workers
+        try: tried = {k: waiting_with(dl, k, rest) for k in sorted({0, *workers}) if k > now or k == 0 < now and workers}
         except Exception as e:
             p.about['not_tried'] = f' (trying it failed: {type(e).__name__}: {e})'
             return
