@@ -1,6 +1,7 @@
 """Mixed precision and channels last: what is computed in half, what stays in float32, and what a cancel or an error leaves."""
 
 import copy
+import enum
 import math
 import warnings
 
@@ -233,6 +234,18 @@ def test_to_float_keeps_the_rest():
     value = dict(a=[torch.ones(1, dtype=BF16), "text"], b=torch.ones(1, dtype=torch.float64))
     found = to_float(value)
     assert found["a"][0].dtype == torch.float32 and found["a"][1] == "text" and found["b"] is value["b"]
+
+
+class AMPMode(str, enum.Enum):  # noqa: UP042
+    """As in fastai."""
+
+    FP16 = "fp16"
+    BF16 = "bf16"
+
+
+def test_modes_of_fastai():
+    assert [MixedPrecision(mode).amp_mode for mode in AMPMode] == ["fp16", "bf16"]
+    line_learner(cbs=MixedPrecision(AMPMode.BF16)).fit(1)
 
 
 # --- the loss scale ---

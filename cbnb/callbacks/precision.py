@@ -343,10 +343,11 @@ class MixedPrecision(_Resumes):
         backoff_factor: float = 0.5,     # and falls by this when gradients are infinite
         growth_interval: int = 2000,     # ... after so many updates in a row that were not
     ):
+        amp_mode = getattr(amp_mode, 'value', amp_mode)      # `AMPMode.BF16` of fastai is an enum
         if amp_mode not in AMP_MODES: raise ValueError(f"amp_mode={amp_mode!r} should be 'bf16' or 'fp16'")
         if not growth_factor > 1 > backoff_factor > 0: raise ValueError(
             f'growth_factor={growth_factor!r} should be above 1, and backoff_factor={backoff_factor!r} between 0 and 1')
-        self.amp_mode, self.init_scale = str(amp_mode), above_zero(init_scale, 'init_scale')
+        self.amp_mode, self.init_scale = amp_mode, above_zero(init_scale, 'init_scale')
         self.growth = growth_factor, backoff_factor, as_count(growth_interval, 'growth_interval', 1)
 
     def before_fit(self):

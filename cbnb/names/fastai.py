@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['CollectDataCallback', 'EarlyStoppingCallback', 'SaveModelCallback', 'ShortEpochCallback', 'ShowGraphCallback',
-           'TerminateOnNaNCallback', 'TrackerCallback', 'SkipToEpoch', 'GatherPredsCallback', 'before_batch_cb',
-           'find_bs', 'to_detach', 'LRFinder', 'AvgLoss', 'AvgSmoothLoss']
+           'TerminateOnNaNCallback', 'TrackerCallback', 'AMPMode', 'SkipToEpoch', 'GatherPredsCallback',
+           'before_batch_cb', 'find_bs', 'to_detach', 'LRFinder', 'AvgLoss', 'AvgSmoothLoss']
 
 # %% ../../nbs/names/fastai.ipynb #42d830dc
 from ..callbacks.predictions import CollectData
@@ -22,6 +22,11 @@ ShortEpochCallback = ShortEpoch
 ShowGraphCallback = ShowGraph
 TerminateOnNaNCallback = TerminateOnNaN
 TrackerCallback = Tracker
+
+# %% ../../nbs/names/fastai.ipynb #3d6f0fbb
+class AMPMode:
+    "The precisions of `MixedPrecision`"
+    FP16, BF16 = 'fp16', 'bf16'
 
 # %% ../../nbs/names/fastai.ipynb #f667e533
 from ..basics.nested import find_bs, to_detach
