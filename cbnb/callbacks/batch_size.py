@@ -300,8 +300,9 @@ class BatchSizes(_Sizes):
         known = [t for t in fitting if t.memory is not None]
         with figure(size=(8, 3), cols=1 + bool(known)) as (fig, axes):
             _curve(axes[0], fitting, [t.speed for t in fitting], 'items in a second', 'train')
-            axes[0].axvline(self.enough, color=COLORS['mark'], ls='--', lw=1, label=f'{self.enough} are enough')
-            axes[0].legend(fontsize=9)
+            axes[0].axvline(self.enough, color=COLORS['mark'], ls='--', lw=1)
+            axes[0].text(self.enough, 1.03, f'{self.enough} are enough', color=COLORS['mark'], fontsize=9,
+                         ha='center', transform=axes[0].get_xaxis_transform())
             if known: _curve(axes[1], known, [t.memory/1e6 for t in known], 'memory in MB', 'valid')
         return show(fig, f'speed and memory over the batch size; {self.enough} items are enough', return_fig)
 
