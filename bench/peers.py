@@ -6,6 +6,7 @@ files, and returns the trained model. A library that is not installed is left ou
 
 import importlib.util
 import logging
+import os
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -173,8 +174,33 @@ def lightning(task: Any, epochs: int, lr: float) -> nn.Module:
     return module.model
 
 
+def keras(task: Any, epochs: int, lr: float) -> nn.Module:
+    os.environ["KERAS_BACKEND"] = "torch"
+    import keras
+    from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+
+    class Batches(DataAdapter):
+        has_partial_batch, batch_size, partial_batch_size, num_batches = False, None, None, None
+
+        def __init__(self, batches: Any):
+            self.batches, self.num_batches = batches, len(batches)
+
+        def get_torch_dataloader(self) -> Any:
+            return self.batches
+
+    x, y = task.train.batches[0]
+    net = task.model()
+    model = keras.Sequential([keras.layers.Input(tuple(x.shape[1:])), keras.layers.TorchModuleWrapper(net, output_shape=(None, 10))])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=keras.optimizers.AdamW(lr, weight_decay=0.01, epsilon=1e-8), loss=loss)
+    model.evaluate(x, y, verbose=0)  # builds what `fit` would build with a batch of its own
+    model.optimizer.build(model.trainable_variables)
+    model.fit(Batches(task.train), validation_data=Batches(task.valid), epochs=epochs)
+    return net
+
+
 PEERS: dict[str, Train] = dict(
-    skorch=skorch, accelerate=accelerate, ignite=ignite, transformers=transformers, fastai=fastai, lightning=lightning
+    skorch=skorch, accelerate=accelerate, ignite=ignite, transformers=transformers, fastai=fastai, lightning=lightning, keras=keras
 )
 
 
