@@ -865,3 +865,13 @@ def test_figure():
     ax = Profile(rows, dict(train=1)).plot(most=5, return_fig=True).axes[0]
     labels = [t.get_text() for t in ax.get_yticklabels()]
     assert labels[:2] == ["all", "part 29 (train)"] and len(labels) == 6
+
+
+@pytest.mark.parametrize("mode", ["bf16", "fp16"])
+def test_parts_that_a_callback_has_replaced_on_the_step_are_found(clock, mode):
+    """Mixed precision does so for the length of a run; afterwards nothing is left on the step."""
+    learn = slow_learner(clock)
+    learn.add_cb(cbnb.MixedPrecision(mode))
+    p = learn.profile(clock=clock)
+    assert seconds(p, "forward", "wait for data", "loop") == [0.008, 0.016, 0]
+    assert p.wall == pytest.approx(0.024) and not set(vars(learn.train_step)) & set(profiles.STEP_PARTS)

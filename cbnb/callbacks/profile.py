@@ -232,7 +232,7 @@ class _FitParts:
         self.loops, self.waits = both('loop', 'loop'), both('wait for data', 'data')
         self.starts = both('wait for the first batch', 'data')
         self.batches, self.first = [0, 0], [None, None]   # of validation and of training; what the first one took
-        self._steps, self._split = {}, (None, None)
+        self._steps, self._own, self._split = {}, {}, (None, None)
 
     def time(self, f: Callable, name: str, group: str) -> Callable:
         "A function, timed in the phase in which it is called, and on the device"
@@ -291,6 +291,13 @@ class _TimesSteps(_TimesValues):
         if hasattr(cls, '_measured'): return cls         # a nested run, in a batch with the same step
         with _as_class(step, _step_class(step, self.time)): return type(step)
 
+    def replaced(self, step: Any) -> dict[str, tuple[Callable, Callable]]:
+        "Parts that a callback has replaced on the object, as mixed precision does: each, and timed"
+        found = {name: f for name, f in vars(step).items() if name in STEP_PARTS}
+        for name, f in found.items():
+            if id(f) not in self._own: self._own[id(f)] = f, self.time(f, STEP_PARTS[name], 'compute')
+        return {name: self._own[id(f)] for name, f in found.items()}
+
     def note_first(self, training: bool, before: dict[Part, float]) -> None:
         "What each part took in the first batch of a phase"
         parts = [part for part in self.watch.parts.values() if part.phase == self.loops[training].phase]
@@ -310,14 +317,17 @@ class _Profiler(_TimesSteps):
         watch, training, noted = self.watch, self.loop.training, None
         before, step = watch.now, learn._train_step if training else learn._eval_step
         then = self.waits[training] if before is self.starts[training] else before
-        cls = type(step)
+        cls, replaced = type(step), self.replaced(step)
         watch.switch(self.loops[training])
         if self.first[training] is None: noted = {part: part.seconds for part in watch.parts.values()}
         try:
             step.__class__ = self.step_class(step)
+            for name, (_, timed) in replaced.items(): setattr(step, name, timed)
             one_batch(i, batch)
         finally:
             step.__class__ = cls
+            for name, (f, timed) in replaced.items():
+                if getattr(step, name) is timed: setattr(step, name, f)
             for count in (self.loops[training], then): count.count += 1
             self.batches[training] += 1
             watch.switch(then)
