@@ -74,11 +74,14 @@ def in_fork(f, *args, seconds=300.0):
 def train(folder, *dies_in, kill_after=None):
     """The exit status of a training in a process of its own, and what it wrote."""
     command = [sys.executable, str(PROGRAM), str(folder), "2", *map(str, dies_in)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True) as process:
         try:
             out, _ = process.communicate(timeout=kill_after or 300)
         except subprocess.TimeoutExpired:
             process.kill()
+            process.wait()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # a worker of torch's loader that has just begun waits for ever
             out, _ = process.communicate()
     return process.returncode, out
 
