@@ -84,9 +84,19 @@ def digits(on_epoch: Callable[[int], None] = lambda n: None) -> Task:
 # The contestants: each takes a task and a number of epochs, and trains.
 
 
+def valid_loss(task: Task, model: nn.Module) -> float:
+    """As people compute it at the end of an epoch."""
+    model.eval()
+    total, count = torch.tensor(0.0), 0
+    with torch.no_grad():
+        for x, y in task.valid:
+            total, count = total + task.loss_func(model(x), y) * len(x), count + len(x)
+    return (total / count).item()
+
+
 def bare(
     task: Task, epochs: int, one_cycle: bool = False, opt_func: Callable[..., Optimizer] = partial(torch.optim.Adam, fused=True)
-) -> None:
+) -> nn.Module:
     """The loop people write by hand; with the form of the optimizer that a learner chooses, so that the loops are compared."""
     model, loss_func = task.model(), task.loss_func
     opt = opt_func(model.parameters(), lr=LR)
@@ -100,12 +110,8 @@ def bare(
             opt.zero_grad()
             if scheduler:
                 scheduler.step()
-        model.eval()
-        total, count = torch.tensor(0.0), 0
-        with torch.no_grad():
-            for x, y in task.valid:
-                total, count = total + loss_func(model(x), y) * len(x), count + len(x)
-        (total / count).item()
+        valid_loss(task, model)
+    return model
 
 
 class NoOp(cbnb.Callback):
@@ -132,7 +138,7 @@ def ours(
     cb: type | None = None,
     n_cbs: int = 0,
     opt_func: Callable[..., Optimizer] = torch.optim.Adam,
-) -> None:
+) -> nn.Module:
     dls = cbnb.DataLoaders(task.train, task.valid, device="cpu")
     cbs = [cb(i) for i in range(n_cbs)] if cb else None
     learn = cbnb.Learner(dls, task.model(), task.loss_func, opt_func, lr=LR, default_cbs=default_cbs, cbs=cbs)
@@ -140,6 +146,7 @@ def ours(
         learn.fit_one_cycle(epochs, LR_MAX)
     else:
         learn.fit(epochs)
+    return learn.model
 
 
 class FakeTerminal(io.TextIOWrapper):
@@ -149,7 +156,7 @@ class FakeTerminal(io.TextIOWrapper):
 
 @dataclass
 class Contestant:
-    train: Callable[[Task, int], None]
+    train: Callable[[Task, int], Any]
     against: str = "bare loop"  # the contestant it is compared with
     terminal: bool = False  # is the output a terminal? Then a bar is drawn, and for that to happen it trains longer
     task: Callable[[], Task] = digits
@@ -215,7 +222,7 @@ def per_callback(costs: Costs, name: str, n: int) -> tuple[float, float]:
     return median((mine[0] - theirs[0]) / n for mine, theirs in zip(costs[name], costs["no callbacks"]))
 
 
-def memory(train: Callable[[Task, int], None], batches: tuple[int, int]) -> float:
+def memory(train: Callable[[Task, int], Any], batches: tuple[int, int]) -> float:
     """Bytes that each batch leaves behind, our own notes included, between two moments of one long fit; in a process of its own."""
     torch.set_num_threads(1)
     resident = {}

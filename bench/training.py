@@ -28,15 +28,14 @@ from functools import partial
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb
 import peers
-from loop_overhead import Contestant, Costs, Loader, digits, median, quartiles, race, times, verdict
+from loop_overhead import LR, LR_MAX, Contestant, Costs, Loader, bare, digits, median, ours, quartiles, race, times, valid_loss, verdict
 
-LR, LR_MAX = 1e-3, 1e-2
 Fused = partial(AdamW, fused=True)
 
 
@@ -108,43 +107,22 @@ SIZES = dict(mlp=mlp, cnn=cnn, transformer=transformer)
 LOSSES: dict[str, float] = {}  # contestant -> the loss on the validation set after its latest training
 
 
-def note_loss(name: str, task: Size, model: nn.Module) -> None:
-    model.eval()
-    with torch.no_grad():
-        parts = [(task.loss_func(model(x), y).item() * len(x), len(x)) for x, y in task.valid.batches]
-    LOSSES[name] = sum(loss for loss, _ in parts) / sum(n for _, n in parts)
+def noting(name: str, train: Callable[[Size, int], nn.Module]) -> Callable[[Size, int], None]:
+    """Train, and note the loss at the end."""
+
+    def noted(task: Size, epochs: int) -> None:
+        LOSSES[name] = valid_loss(task, train(task, epochs))
+
+    return noted
 
 
-# Who trains
-
-
-def by_hand(name: str, task: Size, epochs: int, opt_func: Callable[..., Optimizer] = AdamW, one_cycle: bool = False) -> None:
-    """The loop as people write it."""
-    model, loss_func = task.model(), task.loss_func
-    opt = opt_func(model.parameters(), lr=LR)
-    scheduler = OneCycleLR(opt, LR_MAX, total_steps=epochs * len(task.train)) if one_cycle else None
-    for _ in range(epochs):
-        model.train()
-        for x, y in task.train:
-            loss = loss_func(model(x), y)
-            loss.backward()
-            opt.step()
-            opt.zero_grad()
-            if scheduler:
-                scheduler.step()
-        model.eval()
-        total, count = torch.tensor(0.0), 0
-        with torch.no_grad():
-            for x, y in task.valid:
-                total, count = total + loss_func(model(x), y) * len(x), count + len(x)
-        (total / count).item()
-    note_loss(name, task, model)
+# Who trains, besides the loop by hand and the learner of `loop_overhead.py`
 
 
 EVENTS = "before_batch after_pred after_loss before_backward after_backward before_step after_step after_batch".split()
 
 
-def floor(name: str, task: Size, epochs: int) -> None:
+def floor(task: Size, epochs: int) -> nn.Module:
     """The least that a loop with callbacks costs: eight lists of functions, of which one has a function that keeps the loss."""
     model, loss_func, losses = task.model(), task.loss_func, []
     opt = Fused(model.parameters(), lr=LR)
@@ -171,27 +149,8 @@ def floor(name: str, task: Size, epochs: int) -> None:
             fire(after_step)
             opt.zero_grad()
             fire(after_batch)
-        model.eval()
-        total, count = torch.tensor(0.0), 0
-        with torch.no_grad():
-            for x, y in task.valid:
-                total, count = total + loss_func(model(x), y) * len(x), count + len(x)
-        (total / count).item()
-    note_loss(name, task, model)
-
-
-def ours(name: str, task: Size, epochs: int, opt_func: Callable[..., Optimizer] = AdamW, one_cycle: bool = False) -> None:
-    dls = cbnb.DataLoaders(task.train, task.valid, device="cpu")
-    learn = cbnb.Learner(dls, task.model(), task.loss_func, opt_func, lr=LR)
-    if one_cycle:
-        learn.fit_one_cycle(epochs, LR_MAX)
-    else:
-        learn.fit(epochs)
-    note_loss(name, task, learn.model)
-
-
-def other(name: str, task: Size, epochs: int) -> None:
-    note_loss(name, task, peers.PEERS[name](task, epochs, LR))
+        valid_loss(task, model)
+    return model
 
 
 LOOP, FUSED, CYCLE, PLAIN = "loop, AdamW", "loop, fused AdamW", "loop, fused AdamW, OneCycleLR", "loop, SGD"
@@ -199,18 +158,18 @@ LOOP, FUSED, CYCLE, PLAIN = "loop, AdamW", "loop, fused AdamW", "loop, fused Ada
 
 def contestants(task: Callable[[], Size]) -> dict[str, Contestant]:
     table = {
-        LOOP: (by_hand, LOOP),
-        FUSED: (partial(by_hand, opt_func=Fused), LOOP),
+        LOOP: (partial(bare, opt_func=AdamW), LOOP),
+        FUSED: (partial(bare, opt_func=Fused), LOOP),
         "floor": (floor, FUSED),
-        "cbnb": (ours, LOOP),
-        "cbnb, again": (ours, FUSED),
-        CYCLE: (partial(by_hand, opt_func=Fused, one_cycle=True), LOOP),
-        "cbnb, one-cycle": (partial(ours, one_cycle=True), CYCLE),
-        PLAIN: (partial(by_hand, opt_func=SGD), PLAIN),
+        "cbnb": (partial(ours, opt_func=AdamW), LOOP),
+        "cbnb, again": (partial(ours, opt_func=AdamW), FUSED),
+        CYCLE: (partial(bare, opt_func=Fused, one_cycle=True), LOOP),
+        "cbnb, one-cycle": (partial(ours, opt_func=AdamW, one_cycle=True), CYCLE),
+        PLAIN: (partial(bare, opt_func=SGD), PLAIN),
         "cbnb, SGD": (partial(ours, opt_func=SGD), PLAIN),
-        **dict.fromkeys(peers.installed(), (other, LOOP)),
+        **{name: (partial(peers.PEERS[name], lr=LR), LOOP) for name in peers.installed()},
     }
-    return {name: Contestant(partial(train, name), against, task=task) for name, (train, against) in table.items()}
+    return {name: Contestant(noting(name, train), against, task=task) for name, (train, against) in table.items()}
 
 
 LIMITS = {  # of the project, for the sizes that it names
