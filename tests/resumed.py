@@ -35,6 +35,29 @@ class Fails(cbnb.Callback):
             raise PowerFailed
 
 
+def fails_before(at):
+    """A callback that ends the fit before its training batch number `at`."""
+
+    def fail(cb):
+        if cb.train_iter == at:
+            raise PowerFailed
+
+    return cbnb.Callback(before_batch=fail)
+
+
+def whole_and_resumed(make, at, n_epoch=2, lr=0.01):
+    """A learner after a one-cycle fit, and one that continued such a fit after a failure; `make(folder, *callbacks)` makes them."""
+    whole = make("whole")
+    whole.fit_one_cycle(n_epoch, lr)
+    try:
+        make("half", fails_before(at)).fit_one_cycle(n_epoch, lr)
+    except PowerFailed:
+        learn = make("half")
+        learn.fit_one_cycle(n_epoch, lr, resume=True)
+        return whole, learn
+    raise AssertionError(f"the fit has no training batch {at}")
+
+
 def items():
     torch.manual_seed(1)
     x = torch.randn(N_ITEMS, 3)

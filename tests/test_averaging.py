@@ -10,6 +10,7 @@ from torch import nn
 import cbnb.all as cbnb
 from cbnb.callbacks.averaging import EMA, Averaged, move_average, warm_decay
 from helpers import CANCELS, RUN_EVENTS, ab, line_learner
+from resumed import whole_and_resumed
 from test_precision import net_learner, weights
 
 
@@ -188,10 +189,6 @@ def test_epochs_without_validation_are_saved_as_the_others(tmp_path):
         assert same(floats(learn.model.state_dict()), floats(state))
 
 
-class PowerFailed(Exception):
-    pass
-
-
 @pytest.mark.parametrize("at", [2, 6, 8])
 @pytest.mark.parametrize("apply", [True, False])
 def test_resume_is_exact(tmp_path, at, apply):
@@ -199,16 +196,7 @@ def test_resume_is_exact(tmp_path, at, apply):
         checkpoint = cbnb.Checkpoint(every_steps=2, path=tmp_path / where)
         return net_learner(cbs=[EMA(0.9, apply=apply), cbnb.GradientAccumulation(16), checkpoint, *more], path=tmp_path)
 
-    def fail(cb):
-        if cb.train_iter == at:
-            raise PowerFailed
-
-    whole = make("whole")
-    whole.fit_one_cycle(2, 0.01)
-    with pytest.raises(PowerFailed):
-        make("half", cbnb.Callback(before_batch=fail)).fit_one_cycle(2, 0.01)
-    learn = make("half")
-    learn.fit_one_cycle(2, 0.01, resume=True)
+    whole, learn = whole_and_resumed(make, at)
     assert equal(weights(whole), weights(learn)) and whole.ema.n_updates == learn.ema.n_updates
     if not apply:
         with whole.ema.swapped(), learn.ema.swapped():

@@ -21,6 +21,7 @@ from cbnb.callbacks.averaging import EMA
 from cbnb.callbacks.compile import Compile
 from cbnb.callbacks.precision import ChannelsLast, MixedPrecision
 from cbnb.callbacks.steps import ClosureStep, MultiLossStep
+from resumed import PowerFailed, fails_before
 
 N_BATCHES, N_EPOCH = 4, 2
 
@@ -45,10 +46,6 @@ FEATURES = {
     ),
     "bf16, EMA, ChannelsLast": Feature(lambda: [MixedPrecision("bf16"), EMA(0.9, apply=False), ChannelsLast()], 2e-2),
 }
-
-
-class PowerFailed(Exception):
-    pass
 
 
 def net() -> nn.Module:
@@ -179,15 +176,11 @@ def resume(cbs, folder):
     def make(where, *more):
         return learner([*cbs, cbnb.Checkpoint(every_steps=1, path=folder / where), *more], path=folder).add_cb(Counts())
 
-    def fail(cb):
-        if cb.train_iter == N_BATCHES + 1:
-            raise PowerFailed
-
     whole = make("whole")
     whole.fit_one_cycle(N_EPOCH, 0.05)
     expected = result(whole)
     whole.remove_cbs(cbs)
-    first = make("half", cbnb.Callback(before_batch=fail))
+    first = make("half", fails_before(N_BATCHES + 1))
     with pytest.raises(PowerFailed):
         first.fit_one_cycle(N_EPOCH, 0.05)
     first.remove_cbs(cbs)

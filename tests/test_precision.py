@@ -16,6 +16,7 @@ from cbnb.callbacks.precision import AutocastState, ChannelsLast, MixedPrecision
 from cbnb.callbacks.steps import ClipStep, ClosureStep, EvalStep, MultiLossStep, TrainStep
 from cbnb.step import ModelLossStep, Step
 from helpers import CANCELS, IN_BATCH, RUN_EVENTS, Line, ab, line_batches, line_learner
+from resumed import PowerFailed, fails_before, whole_and_resumed
 
 BF16, FP16 = torch.bfloat16, torch.float16
 
@@ -536,10 +537,6 @@ def test_an_eval_step():
 # --- resuming ---
 
 
-class PowerFailed(Exception):
-    pass
-
-
 @pytest.mark.parametrize("mode", ["bf16", "fp16"])
 @pytest.mark.parametrize("at", [3, 4, 8])
 @pytest.mark.parametrize("n_acc", [1, 16, 24])
@@ -557,16 +554,7 @@ def test_resume_is_exact(tmp_path, mode, at, n_acc):
         ]
         return net_learner(cbs=cbs, path=tmp_path)
 
-    def fail(cb):
-        if cb.train_iter == at:
-            raise PowerFailed
-
-    whole = make("whole")
-    whole.fit_one_cycle(2, 0.01)
-    with pytest.raises(PowerFailed):
-        make("half", cbnb.Callback(before_batch=fail)).fit_one_cycle(2, 0.01)
-    learn = make("half")
-    learn.fit_one_cycle(2, 0.01, resume=True)
+    whole, learn = whole_and_resumed(make, at)
     assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(learn)))
     assert list(whole.recorder.last().raw_losses) == list(learn.recorder.last().raw_losses)
     assert whole.recorder.lrs == learn.recorder.lrs
@@ -632,17 +620,13 @@ def test_channels_last_resumes(tmp_path, every):
     def make(*more):
         return pictures(cbs=[ChannelsLast, cbnb.Checkpoint(path=tmp_path / "it", **every), *more], path=tmp_path)
 
-    def fail(cb):
-        if cb.train_iter == 6:
-            raise PowerFailed
-
     def opt(groups, lr):
         return torch.optim.AdamW(groups, lr=lr, fused=True)
 
     whole = pictures(cbs=ChannelsLast)
     whole.opt_func = opt
     whole.fit(2)
-    first = make(cbnb.Callback(before_batch=fail))
+    first = make(fails_before(6))
     first.opt_func = opt
     with pytest.raises(PowerFailed):
         first.fit(2)
