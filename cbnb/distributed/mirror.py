@@ -143,29 +143,37 @@ class _Follows(_Shows):
         "Something was printed"
         getattr(sys, to).write(text)
 
-# %% ../../nbs/distributed/mirror.ipynb #bd0e4220
-ASKED = ('stopping', 'paused', 'lr_scale')      # what a `Steering` is asked for
-
-class Mirror(_Follows):
-    "Shows the fit of another process, and steers it"
-    def start(self, names: list[str], run: dict[str, Any] | None) -> None:
-        super().start(names, run)
-        for steering in self.learn.callbacks.find(Steering): steering._reset()
-        self.asked = dict(zip(ASKED, (False, False, 1.)))
-
-    def poll(self) -> None:
-        "Draw what has changed, and send what was asked for; call it about twenty times a second"
+# %% ../../nbs/distributed/mirror.ipynb #df6f4380
+class _Draws(_Follows):
+    "Draws when an update is due"
+    def draw(self) -> None:
+        "Let the controls act, and show what has changed"
         if self.shown is None: return
         self.shown.poll()
-        if self.at and (now := time.perf_counter()) >= self.draw_at:
-            self.shown.progress(self.at)
-            self.draw_at = now + max(self.every, self.shown.patience(now - self.begun))
-            self.at = None
-        for steering in self.learn.callbacks.find(Steering)[:1]:
-            asked = {name: getattr(steering, name) for name in ASKED}
-            if asked != self.asked: self.send('steer', **asked)
-            self.asked = asked
+        if self.at is None or (now := time.perf_counter()) < self.draw_at: return
+        self.shown.progress(self.at)
+        self.at, self.draw_at = None, now + max(self.every, self.shown.patience(now - self.begun))
 
     def abandon(self) -> None:
         "The other process has ended without a word"
         if self.shown: self.finish('the processes have ended before the fit', False, {})
+
+# %% ../../nbs/distributed/mirror.ipynb #ac93bf30
+ASKED = dict(stopping=False, paused=False, lr_scale=1.)      # what a `Steering` is asked for, at the start of a fit
+
+class Mirror(_Draws):
+    "Shows the fit of another process, and steers it"
+    asked: dict[str, Any] = ASKED
+
+    def start(self, names: list[str], run: dict[str, Any] | None) -> None:
+        super().start(names, run)
+        for steering in self.learn.callbacks.find(Steering): steering._reset()
+        self.asked = ASKED
+
+    def poll(self) -> None:
+        "Draw, and send what was asked for; call it about twenty times a second"
+        self.draw()
+        for steering in self.learn.callbacks.find(Steering)[:1]:
+            asked = {name: getattr(steering, name) for name in ASKED}
+            if asked != self.asked: self.send('steer', **asked)
+            self.asked = asked

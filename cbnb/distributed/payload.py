@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['LEFT_OUT', 'dump', 'load']
 
-# %% ../../nbs/distributed/payload.ipynb #974f612f
+# %% ../../nbs/distributed/payload.ipynb #8712c125
 import functools
-import pickle
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FunctionType, MethodType, SimpleNamespace
@@ -107,7 +107,7 @@ def _refusal(
     except Exception as e: return e
     return None
 
-# %% ../../nbs/distributed/payload.ipynb #5a8acc23
+# %% ../../nbs/distributed/payload.ipynb #7c5bed43
 def _culprit(name: str, obj: Any, error: Exception, above: set[int]) -> tuple[str, Any, Exception]:
     "The smallest part that cannot be written: its name, itself, and why"
     above = above | {id(obj)}
@@ -121,7 +121,7 @@ _SHORTER = {'.callbacks.all[': '.cbs[', '.dls.loaders[0]': '.dls.train', '.dls.l
 def _refused(obj: Any, error: Exception) -> TypeError:
     "The error to raise for an object that cannot be written"
     name, part, why = _culprit('', obj, error, set())
-    if isinstance(obj, Mapping): name = name.replace("['", '', 1).replace("']", '', 1)
+    if isinstance(obj, Mapping): name = re.sub(r"^(?:\['kwargs'\])?\['(\w+)'\]", r'\1', name)
     for long, short in _SHORTER.items(): name = name.replace(long, short)
     return TypeError(
         f'{name or f"this {type(part).__name__}"} cannot be sent to another process: {why}. Make it in the process that '
