@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['FITTED', 'Messages', 'Printed', 'Begins', 'Orders', 'do_job', 'result_of', 'take_result', 'error_report', 'main']
 
-# %% ../../nbs/distributed/worker.ipynb #d1da614b
+# %% ../../nbs/distributed/worker.ipynb #998a4e4d
+import atexit
 import io
 import math
 import os
@@ -178,7 +179,7 @@ def error_report(e: BaseException) -> dict[str, Any]:
     except Exception: data = None
     return dict(words=words, exception=data, time=time.time())
 
-# %% ../../nbs/distributed/worker.ipynb #fdf4d93f
+# %% ../../nbs/distributed/worker.ipynb #468095e1
 def main(
     folder: Path,     # with the job; the result is written there
     rank: int,        # 0 shows the progress and writes the result
@@ -192,6 +193,8 @@ def main(
         for printed in sys.stdout, sys.stderr: printed.flush()
         tell('ended', word=word)
     except BaseException as e: tell('error', **error_report(e))
+    atexit._run_exitfuncs()
+    os._exit(0)                                        # to take torch apart would take seconds
 
 def _work(folder: Path, rank: int, tell: Messages, orders: Orders) -> str | None:
     gpu = rank if os.environ.get('ACCELERATE_USE_CPU') != 'true' else None
