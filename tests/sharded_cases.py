@@ -3,6 +3,7 @@
 torchrun --nproc-per-node=2 tests/sharded_cases.py FOLDER NAME...
 """
 
+import copy
 import gc
 import json
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from cbnb.callback import Callback
 from cbnb.callbacks.gradients import GradientAccumulation, GradientClip
@@ -154,7 +156,7 @@ def held():
 
 def traces(m):
     """What a module has, apart from the values of its tensors."""
-    things = {k: dict(v) if isinstance(v, dict) else v for k, v in vars(m).items() if k != "_parameters"}
+    things = {k: dict(v) if isinstance(v, dict) else v for k, v in vars(m).items() if k not in ("_parameters", "training")}
     return type(m), things, {k: id(p) for k, p in m._parameters.items()}
 
 
@@ -195,7 +197,7 @@ def checkpoint():
     class Saves(Callback):
         def after_epoch(self):
             if self.learn.epoch == 0:
-                parts.append(full_state(self.learn.state_dict(), on_cpu=True))
+                parts.append(copy.deepcopy(full_state(self.learn.state_dict(), on_cpu=True)))
                 raise CancelFitException()
 
     through, broken = learner(split=False), learner()
@@ -208,7 +210,7 @@ def checkpoint():
         order = 70
 
         def before_fit(self):
-            state = {**parts[0], "callbacks": []}
+            state = {**copy.deepcopy(parts[0]), "callbacks": []}
             self.learn.load_state_dict(sharded_state(self.learn, state))
             self.learn.epoch = 1
 
@@ -262,9 +264,7 @@ def lost():
         time.time() - began,
     ]
     (FOLDER / f"lost{N}.{RANK}.json").write_text(json.dumps(found))
-    import os
-
-    os._exit(0)  # the group of processes is broken
+    raise SystemExit(1)
 
 
 def overflow():
@@ -300,10 +300,6 @@ def uneven():
     return [weights.get("sharded"), weights["after"], len(learn.recorder.history)]
 
 
-class Own(Callback):
-    """Counts what is exchanged in a fit."""
-
-
 def clip_norm():
     """The noted norm is a plain number after the fit, and that of the whole gradient."""
     alone, sharded = learner(split=False), learner()
@@ -316,9 +312,35 @@ def finds():
     """The learning rate finder leaves no trace, and finds the rate of one process."""
     alone, sharded = learner(split=False), learner(cbs=[Recorder, Shards(least=1)])
     weights = [p.detach().clone() for p in sharded.model.parameters()]
-    found = [x.lr_find(num_it=20, show=False) for x in (alone, sharded)]
+    found = [x.lr_find(num_it=20, show_plot=False) for x in (alone, sharded)]
     assert all(p.equal(q) for p, q in zip(weights, sharded.model.parameters(), strict=True))
     return max(abs(a - b) for a, b in zip(*[f.losses for f in found], strict=True))
+
+
+def buffers():
+    """The means of batch norm layers are those of process 0 in all processes."""
+    learn = learner(model=lambda: Transformer(norm=True))
+    learn.fit(2, cbs=Shards(least=1))
+    means = [None] * N
+    dist.all_gather_object(means, learn.model.norm.running_mean)
+    return [all(m.equal(means[0]) for m in means), means[0].abs().max().item() > 0]
+
+
+def policy():
+    """bf16 by torch's own policy."""
+    seen = []
+
+    class Sees(Callback):
+        def after_pred(self):
+            seen.append(str(self.learn.model.head.weight.dtype))
+
+        def before_train(self):
+            self.learn.model.head.register_forward_hook(lambda m, *_: seen.append(str(m.weight.dtype)))
+
+    learn = learner(dtype=torch.float32)
+    learn.loss_func = lambda pred, y: nn.functional.mse_loss(pred.float(), y)
+    learn.fit(1, cbs=[Shards(least=1, mp_policy=MixedPrecisionPolicy(torch.bfloat16)), Sees()])
+    return [*seen[:2], str(learn.model.head.weight.dtype)]
 
 
 def clip(kind):
@@ -348,6 +370,9 @@ CASES = dict(
     checkpoint=checkpoint,
     ends=ends,
     uneven=uneven,
+    buffers=buffers,
+    policy=policy,
+    finds=finds,
     lost=lost,
 )
 
