@@ -103,6 +103,10 @@ from .basics.multi_optimizer import MultiOptimizer
 # %% ../nbs/all.ipynb #1d9e5d65
 _all_ = ['TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer', 'FTRL']
 
+# %% ../nbs/all.ipynb #a9eb63b2
+from .distributed import data_parallel         # adds `learn.distributed`
+from .distributed.data_parallel import Distributed
+
 # %% ../nbs/all.ipynb #cbcc64ff
 from .dialects.detect import adapt, adapt_metric
 
