@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['is_sharded', 'shard_like', 'full_state', 'blocks_of', 'check_sharding', 'ShardedModels', 'sharded_state']
 
-# %% ../../nbs/distributed/sharded.ipynb #904a13d5
+# %% ../../nbs/distributed/sharded.ipynb #d9286ebc
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -321,23 +321,34 @@ def _has_sharded(value: Any) -> bool:
     if isinstance(value, (list, tuple)): return any(map(_has_sharded, value))
     return any(map(_has_sharded, value.values())) if isinstance(value, dict) else is_sharded(value)
 
-# %% ../../nbs/distributed/sharded.ipynb #22eb7c6c
+# %% ../../nbs/distributed/sharded.ipynb #5ec80fb9
+class _Meeting:
+    "A place where all processes come, or not all"
+    def __init__(self):                  # all processes make it together
+        self.store = dist.distributed_c10d._get_default_store()
+        self.name = f"cbnb/sharded/{(self.store.add('cbnb/sharded', 1) - 1)//n_processes()}"
+
+    def all_come(self, seconds: float) -> bool:
+        "Whether all processes call this within some seconds; the answer is the same in each"
+        places, found = [f'{self.name}/{r}' for r in range(n_processes())], 'yes'
+        with suppress(RuntimeError):                  # the process that has the store may have ended
+            self.store.set(places[dist.get_rank()], 'here')
+            try: self.store.wait(places, timedelta(seconds=seconds))
+            except RuntimeError: found = 'no'
+            return self.store.compare_set(self.name, '', found) == b'yes'
+        return False
+
+# %% ../../nbs/distributed/sharded.ipynb #fdaa7c9c
 class _Ends(_PutsBack):
     "The end of a run, whether it was finished or failed"
-    seconds = 5.
-
-    def _all_here(self) -> bool:
-        "Whether all processes come here in time"
-        work = dist.barrier(self.control, async_op=True)
-        try: return work.wait(timedelta(seconds=self.seconds)) is not False
-        except RuntimeError: return False
+    seconds = 5.          # that the other processes have to come after an error
+    meeting: _Meeting
 
     @torch.no_grad()
     def _end(self, kind: type[BaseException] | None, e: BaseException | None, tb: Any) -> None:
-        if kind is None or self._all_here():
+        if e is None or self.meeting.all_come(self.seconds):
             self.share_buffers()
-            self._put_back(lambda t: t.detach().full_tensor().clone())
-            return dist.destroy_process_group(self.control)
+            return self._put_back(lambda t: t.detach().full_tensor().clone())
         e.add_note('the weights are lost, and nan now: each process has a part of them, and after '
                    'this error not all processes came to put them together. Resume from a checkpoint')
         self._put_back(lambda t: torch.full(t.shape, torch.nan, dtype=t.dtype, device=t.device))
@@ -361,7 +372,7 @@ class _Gathers(_Ends):
         "Whether weights stay whole after a forward pass"
         for m in parts: m.set_reshard_after_forward(not whole and self.frees, recurse=False)
 
-# %% ../../nbs/distributed/sharded.ipynb #b2488c62
+# %% ../../nbs/distributed/sharded.ipynb #7165bfde
 class ShardedModels(_Gathers):
     """The models of a learner, sharded over all processes until the run ends
 
@@ -383,7 +394,7 @@ class ShardedModels(_Gathers):
         self.learn, (self.models, self.opts) = learn, check_sharding(learn)
         options = dict(reshard_after_forward=True) | options
         self.frees = options['reshard_after_forward']
-        self.control = dist.new_group(backend='gloo', timeout=timedelta(seconds=60))
+        self.meeting = _Meeting()
         self._shard(mesh or _whole_mesh(self.models), blocks, least, options)
         learn.undo.push(self._end)
         self._switch_over()
