@@ -308,15 +308,6 @@ def clip_norm():
     return [is_sharded(many.norm), abs(float(one.norm) - float(many.norm))]
 
 
-def finds():
-    """The learning rate finder leaves no trace, and finds the rate of one process."""
-    alone, sharded = learner(split=False), learner(cbs=[Recorder, Shards(least=1)])
-    weights = [p.detach().clone() for p in sharded.model.parameters()]
-    found = [x.lr_find(num_it=20, show_plot=False) for x in (alone, sharded)]
-    assert all(p.equal(q) for p, q in zip(weights, sharded.model.parameters(), strict=True))
-    return max(abs(a - b) for a, b in zip(*[f.losses for f in found], strict=True))
-
-
 def buffers():
     """The means of batch norm layers are those of process 0 in all processes."""
     learn = learner(model=lambda: Transformer(norm=True))
@@ -372,7 +363,6 @@ CASES = dict(
     uneven=uneven,
     buffers=buffers,
     policy=policy,
-    finds=finds,
     lost=lost,
 )
 

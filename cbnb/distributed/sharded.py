@@ -234,7 +234,7 @@ def _check_callbacks(cbs: Iterable[Any]) -> None:
                 f'{kind.__name__} does not work with a sharded model: {why}. Remove it, or train with '
                 'learn.distributed(), where each process holds the whole model')
 
-# %% ../../nbs/distributed/sharded.ipynb #62dbffdd
+# %% ../../nbs/distributed/sharded.ipynb #55ece1fd
 def check_sharding(
     learn: Learner,    # within a fit
 ) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:    # the models that are trained, and the optimizers
@@ -250,6 +250,8 @@ def check_sharding(
         TypeError: {type(step)} computes gradients by itself, where sharded weights have none: train
             with learn.distributed(), where each process holds the whole model
         TypeError: {type(opt)} needs all parameters in one piece, and they are sharded
+        ValueError: lr_find does not work with a sharded model: .... Find the rate with
+            learn.distributed()
     """
     step, (_, models, opts) = learn.train_step, owned_by_steps(learn)
     opts = list({id(o): o for opt in opts for o in getattr(opt, 'optimizers', [opt])}.values())
@@ -260,6 +262,8 @@ def check_sharding(
         'train with learn.distributed(), where each process holds the whole model')
     for opt in opts:
         if needs_closure(opt): raise TypeError(f'{type(opt).__name__} needs all parameters in one piece, and they are sharded')
+    if learn.purpose == 'lr_find': raise ValueError(
+        f'lr_find does not work with a sharded model: {_REFUSED[EMA]}. Find the rate with learn.distributed()')
     _check_callbacks(learn.cbs)
     for m in models: _check_model(m)
     _check_params(models, held)
