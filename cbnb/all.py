@@ -14,7 +14,7 @@ __all__ = ['Learner', 'DataLoaders', 'Batches', 'default_device', 'to_device', '
            'ReduceLROnPlateau', 'SaveModel', 'load_learner', 'Checkpoint', 'Resume', 'MixedPrecision', 'ChannelsLast',
            'EMA', 'Compile', 'CSVLogger', 'MixUp', 'CutMix', 'Hook', 'Hooks', 'HookCallback', 'ActivationStats',
            'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback', 'TrainStep', 'EvalStep',
-           'MultiLossStep', 'MultiOptimizer', 'FTRL']
+           'MultiLossStep', 'MultiOptimizer', 'FTRL', 'Distributed']
 
 # %% ../nbs/all.ipynb #c81c06d7
 from .basics.loaders import Batches
@@ -106,6 +106,9 @@ _all_ = ['TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer', 'FTRL']
 # %% ../nbs/all.ipynb #a9eb63b2
 from .distributed import data_parallel         # adds `learn.distributed`
 from .distributed.data_parallel import Distributed
+
+# %% ../nbs/all.ipynb #38fbb858
+_all_ = ['Distributed']
 
 # %% ../nbs/all.ipynb #cbcc64ff
 from .dialects.detect import adapt, adapt_metric

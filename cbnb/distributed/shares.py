@@ -79,7 +79,7 @@ def n_steps(
     if n_batches is None: return None
     return n_batches//n if drop_last else -(-n_batches//n)
 
-# %% ../../nbs/distributed/shares.ipynb #f9d8cf9d
+# %% ../../nbs/distributed/shares.ipynb #5cbf8b25
 _AT_ONCE = 2**18     # items that are sent together
 
 class Dealt:
@@ -111,6 +111,7 @@ class Dealt:
         if self.chunk is None: self._fetch()
 
     def _fetch(self) -> None:
+        self.group.agree()                # one of them may have left the epoch, and would not take part
         self.chunk, self.is_last = self.group.from_main(_chunk(self.steps) if self.steps else None)
 
     def _batches(self) -> Iterator[list[Any]]:
@@ -132,7 +133,7 @@ def _chunk(steps: Iterator[list[list[Any]]]) -> tuple[deque[list[list[Any]]], bo
         if size >= _AT_ONCE: return chunk, not all(step)     # a step with too few items is the last
     return chunk, True
 
-# %% ../../nbs/distributed/shares.ipynb #907fd624
+# %% ../../nbs/distributed/shares.ipynb #73f4f475
 class _Sent:
     "The batches of a loader that process 0 loads and sends"
     def __init__(self, dl: Iterable, group: Group, borrows: bool):
@@ -142,6 +143,7 @@ class _Sent:
         n, i, self.borrowed = self.group.n, 0, None
         batches = iter(self.dl) if self.group.number == 0 else iter(())
         while True:
+            self.group.agree()
             mine, first = self.group.dealt(list(itertools.islice(batches, n)))
             if first is None: return
             if mine is None and self.borrows: self.borrowed, mine = i, first
