@@ -31,11 +31,11 @@ from ..basics.param_groups import save_hypers
 from ..basics.patch import patch
 from ..basics.plain import left_out, to_json
 from ..basics.position import batches_from, draws, has_workers, start_workers
-from ..basics.random_state import rng_state, set_rng_state
+from ..basics.processes import any_over_processes, n_processes, process_number
 from ..callback import Callback
 from .checkpoint_files import (
     checkpoints, read_checkpoint, read_manifest, remove_checkpoint, write_encoded)
-from .state import described, loaders_of, state_differs
+from .state import described, loaders_of, rng_states, set_rng_states, state_differs
 from .trackers import lower_is_better
 from ..learner import Learner, as_list
 from ..undo import interrupts_wait
@@ -151,11 +151,16 @@ class _Saves(Callback):
 
     def after_batch(self):
         learn = self.learn
-        if self.due.now(learn.train_iter): self._save(learn.epoch, learn.iter + 1)
+        if self._all_agree(self.due.now(learn.train_iter)): self._save(learn.epoch, learn.iter + 1)
 
     def after_epoch(self):
         epoch = self.learn.epoch + 1
-        if epoch == self.learn.n_epoch or self.due.after_epoch(epoch - 1): self._save(epoch, 0)
+        if epoch == self.learn.n_epoch or any_over_processes(self.due.after_epoch(epoch - 1)): self._save(epoch, 0)
+
+    def _all_agree(self, due: bool) -> bool:
+        "Of several processes, one may know first that a checkpoint is due: it tells them before the next batch"
+        together = getattr(self.learn, 'data_parallel', None)
+        return together.flagged(due) if together and together.together else due
 
     def _save(self,
         epoch: int,     # where a resumed fit would go on
@@ -168,11 +173,11 @@ class _Saves(Callback):
                     value=None if batch else self._value())
         with interrupts_wait():
             text, tensors = to_json(learn.state_dict() | dict(
-                epoch=epoch, batch=batch, run_id=self.run_id, began=self.began if batch else None))
+                epoch=epoch, batch=batch, run_id=self.run_id, n_process=n_processes(), began=self.began if batch else None))
             def job(tensors: list[Tensor]) -> None:
                 write_encoded(folder, name, text, tensors, **info)
                 _prune(folder, self.keep)
-            self.writer.write(job, tensors)
+            if process_number() == 0: self.writer.write(job, tensors)
             self.due.begin(learn.train_iter)
         self._leave_if_told()
 
@@ -229,14 +234,19 @@ class _EndsWell(_Saves):
 # %% ../../nbs/callbacks/checkpoints.ipynb #d1a28452
 class _Rest:
     "A loader in the middle of an epoch: empty batches stand for those that are done"
-    def __init__(self, dl: Any, n: int, start: Callable[[Any, int], Iterator[Any]]):
-        self.dl, self.n, self.start = dl, n, start
+    def __init__(self, dl: Any, n_steps: int, n_batches: int, start: Callable[[Any, int], Iterator[Any]]):
+        self.dl, self.n_steps, self.n_batches, self.start = dl, n_steps, n_batches, start
 
     def __getattr__(self, name: str) -> Any: return getattr(self.dl, name)
     def __len__(self) -> int: return len(self.dl)
     def __iter__(self) -> Iterator[Any]:
-        rest = self.start(self.dl, self.n)
-        return itertools.chain(itertools.repeat(torch.empty(0), self.n), rest)
+        rest = self.start(self.dl, self.n_batches)
+        return itertools.chain(itertools.repeat(torch.empty(0), self.n_steps), rest)
+
+def _done(dl: Any, state: dict[str, Any]) -> tuple[int, int]:
+    "Steps of this process that are done, and batches of the loader: several processes take one each in a step"
+    n = state['batch']*state.get('n_process', 1)
+    return (dl.steps_of(n) if hasattr(dl, 'steps_of') else n), n
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #1d3c52db
 class Resume:
@@ -376,15 +386,15 @@ class _Resumes(_Finds):
 
     def before_train(self):
         learn, loaders = self.learn, loaders_of(self.learn)
-        self.began = dict(rng=rng_state(loaders), workers=[has_workers(dl) for dl in loaders])
-        if self.rest is not None: learn.dl = _Rest(learn.dl, self.rest[0]['batch'], self._start)
+        self.began = dict(rng=rng_states(loaders), workers=[has_workers(dl) for dl in loaders])
+        if self.rest is not None: learn.dl = _Rest(learn.dl, *_done(learn.dl, self.rest[0]), self._start)
 
     def _start(self, dl: Any, n: int) -> Iterator[Any]:
         (state, differs), self.rest = self.rest, None
         self.began, loaders = state['began'], loaders_of(self.learn)
         for each, kept in zip(loaders, self.began['workers']):
             if kept: start_workers(each)
-        set_rng_state(self.began['rng'], loaders)
+        set_rng_states(self.began['rng'], loaders)
         batches = batches_from(dl, n)
         self._load(state, differs)
         return batches

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #d93ae9ee
+from ..basics.processes import process_number
 from ..callback import Callback
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #0ce561c4
@@ -70,6 +71,7 @@ class CSVLogger(Callback):
     def after_epoch(self):
         recorder = self.learn.recorder
         rows = [recorder.log] if self.begun else [recorder.metric_names, recorder.log]
+        if process_number() > 0: return           # of several, the first writes
         _append(self.file, rows, new=not self.begun)
         self.begun, self.size = True, self.file.stat().st_size
 

@@ -20,6 +20,7 @@ try: import fcntl
 except ImportError: fcntl = None         # not on this system
 
 # %% ../../nbs/callbacks/files.ipynb #962de401
+from ..basics.processes import process_number
 from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/files.ipynb #0a1a58bb
@@ -138,6 +139,7 @@ def write_whole(
     path: str | Path,               # where to; missing folders are made, and links are followed
     write: Callable[[Path], Any],   # writes the content to the path that it is given
     sweep: bool = True,             # remove the drafts that killed processes have left
+    everywhere: bool = False,       # of several processes that train together, each writes; False: the first
 ) -> Path:                          # `path`
     """Write a file completely or not at all; Ctrl-C waits until it is written
 
@@ -145,11 +147,13 @@ def write_whole(
         path: where to; missing folders are made, and links are followed
         write: writes the content to the path that it is given
         sweep: remove the drafts that killed processes have left
+        everywhere: of several processes that train together, each writes; False: the first
 
     Returns:
         `path`
     """
     path, target = Path(path), Path(os.path.realpath(path))
+    if process_number() > 0 and not everywhere: return path
     with interrupts_wait():
         target.parent.mkdir(parents=True, exist_ok=True)
         if sweep: sweep_drafts(target.parent, glob.escape(target.name))

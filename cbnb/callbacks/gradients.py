@@ -118,7 +118,7 @@ class _ScalesLosses(Callback):
 
     def before_backward(self):
         learn, held = self.learn, self.sum
-        try: n = held.new = find_bs(learn.yb) or 1
+        try: n = held.new = getattr(learn.dl, 'items_in_step', 0) or find_bs(learn.yb) or 1     # of all processes
         except ValueError: n = held.new = find_bs(learn.xb) or 1   # the targets are no tensors
         if not held.items: held.planned = -(-self.n_acc//n)*n
         if n == held.planned: return

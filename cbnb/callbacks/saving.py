@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from ..basics.arguments import hinted, as_count
 from ..basics.patch import patch
 from ..basics.notices import user_level
+from ..basics.processes import wait_for_processes
 from .files import write_whole
 from ..learner import Learner
 from ..basics.param_groups import save_hypers
@@ -409,6 +410,7 @@ class _SavesBest(_GoesOn):
             self._best_file = None               # saving may fail, and then there is none
             path = self._save(self.fname, dict(monitor=self.monitor, best=self.best,
                                                epoch=self.best_epoch)).absolute()
+            wait_for_processes()                 # the first has written it
             self._best_file = path, _mark(path)
 
     def _save_epoch(self, epoch: int) -> None:

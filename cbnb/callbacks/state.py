@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['PLACE', 'bare_model', 'model_state', 'load_model_state', 'model_differs', 'opt_state', 'load_opt_state',
-           'opt_differs', 'callback_states', 'load_callback_states', 'loaders_of', 'state_differs', 'described']
+           'opt_differs', 'callback_states', 'load_callback_states', 'rng_states', 'set_rng_states', 'loaders_of',
+           'state_differs', 'described']
 
 # %% ../../nbs/callbacks/state.ipynb #eb47fac8
 import math
@@ -21,6 +22,7 @@ from ..basics.loaders import batch_size, n_batches
 from ..basics.patch import patch
 from ..basics.plain import put_state, state_of
 from ..basics.position import has_workers, start_workers
+from ..basics.processes import gather_over_processes, process_number
 from ..basics.random_state import rng_state, set_rng_state
 from ..callback import Callback, wrapped
 from ..basics.configured import brief
@@ -202,6 +204,34 @@ def load_callback_states(
         if 'wraps' in found: put_state(wrapped(cb), found['wraps'])
     return without
 
+# %% ../../nbs/callbacks/state.ipynb #308c5b0b
+def rng_states(
+    loaders: list[Any],      # whose own generators belong to it
+) -> dict[str, Any]:         # of the first process; in `others`, of the other ones
+    """The random states of all processes, which must all call this
+
+    Args:
+        loaders: whose own generators belong to it
+
+    Returns:
+        of the first process; in `others`, of the other ones
+    """
+    first, *others = gather_over_processes(rng_state(loaders))
+    return first | dict(others=others) if others else first
+
+def set_rng_states(
+    state: Mapping[str, Any],    # of `rng_states`
+    loaders: list[Any],
+) -> None:
+    """Put this process into its random state, if it has one in there
+
+    Args:
+        state: of `rng_states`
+        loaders
+    """
+    each = [state, *state.get('others', ())]
+    if process_number() < len(each): set_rng_state(each[process_number()], loaders)
+
 # %% ../../nbs/callbacks/state.ipynb #7c121704
 PLACE = ('epoch', 'train_iter', 'pct_train')
 
@@ -220,7 +250,7 @@ def state_dict(self: Learner) -> dict[str, Any]:
     shared, loaders = [self, *vars(self).values(), *models, *opts], loaders_of(self)
     steps = [state_of(o, shared) if not isinstance(o, nn.Module) else {} for o in owners]
     return dict(models=[model_state(m) for m in models], opts=[opt_state(o, self.model) for o in opts],
-                steps=steps, callbacks=callback_states(self), rng=rng_state(loaders),
+                steps=steps, callbacks=callback_states(self), rng=rng_states(loaders),
                 workers=[has_workers(dl) for dl in loaders], place={name: getattr(self, name) for name in PLACE})
 
 # %% ../../nbs/callbacks/state.ipynb #c959bd91
@@ -269,7 +299,7 @@ def load_state_dict(self: Learner,
     loaders = loaders_of(self)
     for dl, kept in zip(loaders, state['workers']):
         if kept: start_workers(dl)
-    set_rng_state(state['rng'], loaders)
+    set_rng_states(state['rng'], loaders)
 
 # %% ../../nbs/callbacks/state.ipynb #13623512
 def described(learn: Learner) -> dict[str, str]:

@@ -1,0 +1,68 @@
+"""Programs that run in several processes at once, as `torchrun` would start them, under a time limit."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+
+
+@dataclass
+class Ended:
+    returncode: int
+    out: str
+    err: str
+    seconds: float  # after which it had ended
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def environment(rank: int, n: int, port: int) -> dict[str, str]:
+    there = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=n, LOCAL_WORLD_SIZE=n, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    path = os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")])
+    return os.environ | {k: str(v) for k, v in there.items()} | dict(OMP_NUM_THREADS="1", PYTHONPATH=path)
+
+
+def start(n: int, *args: str) -> list[subprocess.Popen]:
+    """Python with these arguments, n times; alone, without the variables of several processes"""
+    port = free_port()
+    command = [sys.executable, "-X", "faulthandler", "-W", "ignore", *args]
+    return [
+        subprocess.Popen(command, env=environment(rank, n, port), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for rank in range(n)
+    ]
+
+
+def wait(started: list[subprocess.Popen], timeout: float = 240) -> list[Ended]:
+    """What became of them; those that still run after so many seconds are ended, and say where they are"""
+    begun, done = time.monotonic(), {}
+    while len(done) < len(started) and time.monotonic() - begun < timeout:
+        for rank, p in enumerate(started):
+            if p.poll() is not None and rank not in done:
+                done[rank] = time.monotonic()
+        time.sleep(0.05)
+    for p in started:
+        if p.poll() is None:
+            p.send_signal(signal.SIGABRT)
+    said = [p.communicate() for p in started]
+    return [Ended(p.returncode, *texts, done.get(rank, time.monotonic()) - begun) for rank, (p, texts) in enumerate(zip(started, said))]
+
+
+def run(n: int, *args: str, timeout: float = 240) -> list[Ended]:
+    return wait(start(n, *args), timeout)
+
+
+def run_all(n: int, *args: str, timeout: float = 240) -> list[str]:
+    """What each has printed; AssertionError with what they have said if one failed"""
+    ended = run(n, *args, timeout=timeout)
+    assert not any(e.returncode for e in ended), "\n".join(f"process {i}: {e.returncode}\n{e.err}" for i, e in enumerate(ended))
+    return [e.out for e in ended]

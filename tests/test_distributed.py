@@ -1,0 +1,173 @@
+"""Several processes train what one process would: see `distributed_cases.py` for the trainings."""
+
+import json
+import math
+import signal
+import time
+
+import pytest
+
+pytest.importorskip("accelerate")
+
+import distributed_cases
+import processes
+
+SCRIPT = str(processes.TESTS / "distributed_cases.py")
+ONE_RECORDS_LESS = ("accidents",)  # the process that cancels in `after_batch` has not recorded that batch
+ALIKE_ONLY = ("fp16",)  # where an overflow begins depends on the size of a batch
+SPECIAL = {"interrupt", "checkpointed"}
+EVERYWHERE = [name for name in distributed_cases.CASES if name not in SPECIAL]
+FOUR = ["plain", "few_items", "accumulation", "clip", "multi_loss", "ema", "predictions", "between_epochs", "save_best"]
+TOLERANCE = dict(bf16=1e-4, lr_find=3e-4)
+
+
+def results(folder, n, names, timeout=400):
+    """What each process has found, by case"""
+    for name in ("out", *([] if n == 1 else [])):
+        (folder / name).mkdir(exist_ok=True)
+    processes.run_all(n, SCRIPT, str(folder / "out"), *names, timeout=timeout)
+    return [json.loads((folder / "out" / f"result_{rank}.json").read_text()) for rank in range(n)]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """The results with 1, 2 and 4 processes; each number of processes is started once"""
+    known = {}
+
+    def get(n):
+        if n not in known:
+            known[n] = results(tmp_path_factory.mktemp(f"of_{n}"), n, EVERYWHERE if n < 4 else FOUR)
+        return known[n]
+
+    return get
+
+
+def difference(a, b, path="", tolerance=2e-6) -> str:
+    """Where two results differ, in words"""
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        return next(filter(None, (difference(a[k], b[k], f"{path}.{k}", tolerance) for k in a)), "")
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        return next(filter(None, (difference(x, y, f"{path}[{i}]", tolerance) for i, (x, y) in enumerate(zip(a, b)))), "")
+    if isinstance(a, float | int) and isinstance(b, float | int):
+        alike = math.isclose(a, b, rel_tol=tolerance, abs_tol=tolerance) or (a != a and b != b)
+        return "" if alike else f"{path}: {a} and {b}"
+    return "" if a == b else f"{path}: {a!r} and {b!r}"
+
+
+def check(name: str, one: dict, several: list[dict]) -> None:
+    for rank, result in enumerate(several):
+        assert "error" not in result[name], f"process {rank}: {result[name]['error']}"
+        expected = several[0][name] if name in ALIKE_ONLY else one[name]
+        if name in ONE_RECORDS_LESS and rank < len(several) - 1:  # the others have recorded the batch
+            for run in expected.values():
+                assert result[name].keys() == expected.keys() and run[1:] in [r[1:] for r in result[name].values()]
+            continue
+        assert not (wrong := difference(expected, result[name], tolerance=TOLERANCE.get(name, 2e-6))), f"process {rank}: {wrong}"
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_two_processes_train_what_one_would(found, name):
+    one, two = found(1)[0], found(2)
+    assert "error" not in one[name], one[name]["error"]
+    check(name, one, two)
+
+
+@pytest.mark.parametrize("name", FOUR)
+def test_four_processes_train_what_one_would(found, name):
+    check(name, found(1)[0], found(4))
+
+
+def test_an_overflow_skips_the_same_updates_and_they_do_not_advance_the_schedule(found):
+    for result in found(2):
+        fp16 = result["fp16"]
+        assert fp16["skipped"] > 3 and fp16["lrs"][0] == fp16["lrs"][1]
+
+
+def test_all_hear_of_an_interrupt(tmp_path):
+    first, second = (result["interrupt"] for result in results(tmp_path, 2, ["interrupt"]))
+    assert first == second == dict(said="at 4; learn is usable", status="interrupted", n_steps=4, after=11)
+
+
+# --- trouble: each of these processes must end within ten seconds of the first failure ---
+
+TROUBLE = """
+import os, signal, sys, time, torch
+import cbnb.all as cbnb
+import distributed_cases as cases
+
+how, where = sys.argv[1], sys.argv[2]
+
+def fail(cb):
+    if cases.RANK != 1 or cb.epoch != 1 or where == 'after_batch' and cb.iter != 2: return
+    print('now', time.time(), flush=True)
+    if how == 'raise': raise ValueError('no more')
+    if how == 'kill': os.kill(os.getpid(), signal.SIGKILL)
+    if how == 'exit': os._exit(3)
+
+learn = cases.learner(cbs=cbnb.Callback(**{where: fail}))
+with learn.distributed(quiet=False):
+    learn.logger = lambda row: None
+    learn.fit(50)
+"""
+
+
+@pytest.mark.parametrize("where", ["after_batch", "before_validate", "after_epoch"])
+@pytest.mark.parametrize("how", ["raise", "kill", "exit"])
+def test_a_failure_ends_all(how, where):
+    begun = time.time()
+    first, second = processes.run(2, "-c", TROUBLE, how, where, timeout=120)
+    failed = float(second.out.split("now ")[1].split()[0])
+    assert first.returncode == 1 and second.returncode == dict(raise_=1, kill=-signal.SIGKILL, exit=3).get(how, 1)
+    assert begun + max(first.seconds, second.seconds) - failed < 10 + 5  # and what starting them took, at most
+    if how == "raise":
+        assert "process 1 failed first: ValueError: no more" in first.err and "ValueError: no more" in second.err
+    else:
+        assert "another process" in first.err or "Connection" in first.err
+
+
+# --- exact resume ---
+
+FIT = """
+import json, os, signal, sys
+from pathlib import Path
+import cbnb.all as cbnb
+import distributed_cases as cases
+
+folder, kill_at, resume, n_epoch = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == 'resume', 3
+
+def kill(cb):
+    if cases.RANK == 1 and cb.training and cb.train_iter == kill_at: os.kill(os.getpid(), signal.SIGKILL)
+
+cbs = [cbnb.Checkpoint(every_steps=5, every_epochs=1, path=folder/'checkpoints'), cbnb.Recorder(train_metrics=True), cbnb.Callback(after_batch=kill)]
+model = cases.net()
+model.insert(1, cases.nn.Dropout(0.2))          # each process drops its own units
+learn = cases.learner(cases.digits(bs=12 * cases.N), model=model, cbs=cbs, path=folder)      # batches of 12 in each process
+with learn.distributed():
+    learn.logger = lambda row: None
+    learn.fit_one_cycle(n_epoch, resume=resume)
+(folder/f'result_{cases.RANK}.json').write_text(json.dumps(cases.outcome(learn)))
+"""
+
+
+def fit(folder, n, kill_at=-1, resume="begin", expect=0):
+    folder.mkdir(exist_ok=True)
+    ended = processes.run(n, "-c", FIT, str(folder), str(kill_at), resume, timeout=150)
+    if kill_at >= 0:
+        return [e.returncode for e in ended]
+    assert all(e.returncode == 0 for e in ended), ended[0].err + ended[-1].err
+    return [json.loads((folder / f"result_{rank}.json").read_text()) for rank in range(n)]
+
+
+def test_a_fit_whose_process_was_killed_ends_with_the_same_numbers(tmp_path):
+    whole = fit(tmp_path / "whole", 2)
+    assert -signal.SIGKILL in fit(tmp_path / "half", 2, kill_at=18)
+    resumed = fit(tmp_path / "half", 2, resume="resume")
+    assert resumed == whole
+
+
+def test_another_number_of_processes_goes_on(tmp_path):
+    fit(tmp_path / "two", 2, kill_at=18)  # saved after 15 steps: 4 of 11 in the second epoch
+    [one] = fit(tmp_path / "two", 1, resume="resume")
+    assert [row["epoch"] for row in one["epochs"]] == [0, 1, 2]
+    # 8 of the 21 batches of the second epoch were done in 4 steps of two processes; the other 13 are one step each
+    assert [row["step"] for row in one["epochs"]] == [11, 11 + 4 + 13, 11 + 4 + 13 + 21]
