@@ -123,7 +123,7 @@ def size_words(n: float) -> str:
     Args:
         n
     """
-    units = ['B', 'KB', 'MB', 'GB']
+    units = ['B', 'KB', 'MB', 'GB', 'TB']
     while n >= 999.5 and len(units) > 1: n, units = n/1000, units[1:]
     return f'{n:.3g} {units[0]}'
 
