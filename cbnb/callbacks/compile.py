@@ -26,7 +26,7 @@ from torch.nn.parallel import DataParallel
 from ..basics.nested import map_tensors
 from ..basics.notices import say
 from ..basics.random_state import save_rng
-from ..basics.text import escape, html_row, plural, text_table
+from ..basics.text import escape, html_table, plural, text_table
 from ..callback import Callback
 from .hooks import HookCallback
 from ..learner import Learner
@@ -146,8 +146,7 @@ class _ShownReport(CompileReport):
         return '\n'.join([*table, *self._notes()])
     def _repr_html_(self) -> str:
         sides = ['left', 'left', 'right', 'right']
-        lines = [('th', HEADINGS), *(('td', row) for row in self.rows())] if self.compilations else []
-        table = f'<table>{"".join(html_row(tag, row, sides) for tag, row in lines)}</table>'
+        table = html_table(HEADINGS, self.rows(), sides) if self.compilations else ''
         return table + ''.join(f'<p>{escape(note)}</p>' for note in self._notes())
 
 _TOO_MANY = ('torch compiles a function {} times at most and then runs it uncompiled: see above what changes so often '
