@@ -14,7 +14,7 @@ __all__ = ['Learner', 'DataLoaders', 'Batches', 'default_device', 'to_device', '
            'ReduceLROnPlateau', 'SaveModel', 'load_learner', 'Checkpoint', 'Resume', 'MixedPrecision', 'ChannelsLast',
            'EMA', 'Compile', 'CSVLogger', 'MixUp', 'CutMix', 'Hook', 'Hooks', 'HookCallback', 'ActivationStats',
            'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback', 'TrainStep', 'EvalStep',
-           'MultiLossStep', 'MultiOptimizer', 'FTRL', 'Distributed']
+           'MultiLossStep', 'MultiOptimizer', 'FTRL']
 
 # %% ../nbs/all.ipynb #c81c06d7
 from .basics.loaders import Batches
@@ -46,8 +46,7 @@ _all_ = ['Metric', 'AvgMetric', 'AccumMetric', 'ValueMetric', 'SklearnMetric', '
          'error_rate', 'metric_on']
 
 # %% ../nbs/all.ipynb #55579880
-from .display import dashboard, plots          # they show themselves where widgets work
-from .display import summary                   # adds `learn.summary`
+from .display import plots, steering, summary  # add `learn.recorder.plot_losses`, `learn.summary` and others
 from .display.front_end import display_as, set_display
 from .display.progress import ProgressCallback
 from .display.show_graph import ShowGraph
@@ -61,7 +60,7 @@ _all_ = ['Recorder', 'History', 'ProgressCallback', 'ShowGraph', 'set_display', 
 
 # %% ../nbs/all.ipynb #bbbb291b
 from .callbacks.schedulers import TorchScheduler
-from .lr import picker                         # shows itself where widgets work
+from .lr import finder                         # adds `learn.lr_find`
 from .lr.rules import minimum, slide, steep, valley
 from cbnb.schedule import (
     OneCycle, ParamScheduler, SchedCos, SchedExp, SchedLin, SchedNo, SchedPoly, combine_scheds,
@@ -102,13 +101,6 @@ from .basics.multi_optimizer import MultiOptimizer
 
 # %% ../nbs/all.ipynb #1d9e5d65
 _all_ = ['TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer', 'FTRL']
-
-# %% ../nbs/all.ipynb #a9eb63b2
-from .distributed import data_parallel, launch      # add `learn.distributed` and `learn.fit_distributed`
-from .distributed.data_parallel import Distributed
-
-# %% ../nbs/all.ipynb #38fbb858
-_all_ = ['Distributed']
 
 # %% ../nbs/all.ipynb #cbcc64ff
 from .dialects.detect import adapt, adapt_metric

@@ -184,7 +184,7 @@ def _joined_objects(parts: list[Any]) -> Any:
     return _all_items(parts) if is_array else list(parts)
 
 # %% ../../nbs/callbacks/predictions.ipynb #e9d38fdd
-_BATCH_FILE = re.compile(r'\d{6,}\.pt')
+_BATCH_FILE = r'\d{6,}\.pt'
 
 def _own_copy(t: Tensor) -> Tensor:
     "On the CPU; a slice without the rest of its tensor, which would be written as well"
@@ -218,7 +218,7 @@ def save_batch(
     content = _plain(map_tensors(_own_copy, batch))
     path = Path(folder)/f'{i:06d}.pt'          # `forget_batches` removes its drafts
     def write(draft: Path) -> None: torch.save(content, draft, pickle_protocol=pickle_protocol)
-    return write_whole(path, write, sweep=False, everywhere=True)
+    return write_whole(path, write, sweep=False)
 
 # %% ../../nbs/callbacks/predictions.ipynb #4a3af5dd
 def forget_batches(
@@ -231,7 +231,7 @@ def forget_batches(
     """
     sweep_drafts(Path(folder), '*.pt')
     for path in Path(folder).glob('*.pt'):
-        if _BATCH_FILE.fullmatch(path.name): path.unlink()
+        if re.fullmatch(_BATCH_FILE, path.name): path.unlink()
 
 # %% ../../nbs/callbacks/predictions.ipynb #69a67903
 class _BatchFiles:
@@ -246,7 +246,7 @@ class _BatchFiles:
     @property
     def paths(self) -> list[Path]:
         "The files, in order"
-        found = [p for p in self.folder.glob('*.pt') if _BATCH_FILE.fullmatch(p.name)]
+        found = [p for p in self.folder.glob('*.pt') if re.fullmatch(_BATCH_FILE, p.name)]
         return sorted(found, key=lambda p: int(p.stem))
 
     def _read(self, path: Path) -> Any:
@@ -311,7 +311,6 @@ class _KeepsBatches(OfOneRun):
     save_preds: str | Path | None = None
     save_targs: str | Path | None = None
     pickle_protocol = 2
-    share: Any = None             # the loader, if it gives this process a part; see `distributed/shares`
 
     def _empty(self) -> None:
         self.inputs, self.preds, self.targets, self.losses = [], [], [], []
@@ -320,13 +319,12 @@ class _KeepsBatches(OfOneRun):
     def before_validate(self):
         if not self.at_home(): return
         self._empty()
-        self.share = self.learn.dl if hasattr(self.learn.dl, 'from_all') else None
         for folder in (self.save_preds, self.save_targs):
             if folder is not None: forget_batches(folder)
 
     def _keep(self, parts: list[Any], batch: Any, kept: bool, folder: str | Path | None) -> None:
         if folder is not None and batch is not None:
-            save_batch(folder, self.share.place(self.n_batches) if self.share else self.n_batches, batch, self.pickle_protocol)
+            save_batch(folder, self.n_batches, batch, self.pickle_protocol)
         if kept: parts.append(batch)
 
 # %% ../../nbs/callbacks/predictions.ipynb #22b0ef97
@@ -356,7 +354,6 @@ class _JoinsBatches(_TakesBatches):
         parts: list[Any],   # `inputs`, `preds`, `targets` or `losses` of this callback
     ) -> Any:               # None if there are none
         "The batches of one kind joined, on the CPU"
-        if self.share is not None: parts = self.share.from_all([detached(part) for part in parts])
         if not parts or all(part is None for part in parts): return None
         return detached(joined(parts, self.concat_dim))
 
