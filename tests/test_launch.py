@@ -282,6 +282,8 @@ class Fails(cbnb.Callback):
             raise Oh("no luck")
         if self.how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.how == "interrupt":
+            os.kill(os.getpid(), signal.SIGINT)
         if self.how == "exit":
             os._exit(3)
 
@@ -325,13 +327,21 @@ def press_when(condition: Callable[[], object], times: int = 1, pause: float = 0
 def test_an_interrupt_ends_all_at_the_same_batch_and_brings_the_state():
     learn = new_learner(16, progress=True)
     press_when(lambda: learn.running and learn.recorder.history.runs and learn.recorder.last().n_steps > 3)
-    with pytest.raises(cbnb.FitInterrupted, match=r"stopped in epoch \d+ at batch \d+; learn is usable"):
+    with pytest.raises(cbnb.FitInterrupted, match=r"stopped in epoch \d+( at batch \d+)?; learn is usable"):
         learn.fit_distributed(10**4, n_process=2, cbs=Slowly())
     run = learn.recorder.last()
     assert run.status == "interrupted" and run.n_steps == learn.train_iter > 3 and len(learn.recorder.history) == 1
     assert {int(s["step"]) for s in learn.opt.state.values()} == {run.n_steps}
     assert learn.runs[-1].status == "interrupted"
     learn.fit(1)
+
+
+def test_an_interrupt_of_one_process_ends_all(tmp_path):
+    learn = new_learner(16)
+    with pytest.raises(cbnb.FitInterrupted, match="stopped in epoch 0 at batch 3"):
+        learn.fit_distributed(2, n_process=2, cbs=Fails("interrupt", 1, str(tmp_path / "when")))
+    assert time.time() - float((tmp_path / "when").read_text()) < 10
+    assert learn.recorder.last().status == "interrupted" and learn.recorder.last().n_steps == 4
 
 
 def test_a_second_interrupt_kills(tmp_path, started):
