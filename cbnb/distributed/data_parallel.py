@@ -121,7 +121,7 @@ def average_after(
 # %% ../../nbs/distributed/data_parallel.ipynb #3cdd1167
 class _Agrees(Callback):
     "Tells the other processes what this one has left, at the end of all other callbacks"
-    order = math.inf
+    order, no_state = math.inf, ('group',)      # a checkpoint is process 0's, and a group knows the number of its own process
 
     def __init__(self, group: Group): self.group = group
 
