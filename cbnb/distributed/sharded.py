@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.distributed import _composable_state
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-# %% ../../nbs/distributed/sharded.ipynb #aa506523
-from ..basics.nested import map_tensors
+# %% ../../nbs/distributed/sharded.ipynb #3800c040
+from ..basics.nested import map_tensors, rebuild
 from ..basics.processes import n_processes
 from ..callback import wrapped
 from ..callbacks.averaging import EMA
@@ -438,13 +438,13 @@ def _shard_opt_state(state: Mapping[str, Any], opt: Any) -> dict[str, Any]:
     groups = [group | form for group, form in itertools.zip_longest(state['groups'], mine[:len(state['groups'])], fillvalue={})]
     return {**state, 'state': each, 'groups': groups}
 
-# %% ../../nbs/distributed/sharded.ipynb #cfecac67
+# %% ../../nbs/distributed/sharded.ipynb #c480c583
 def _shard_nested(
     value: Any,     # tensors in nested containers
     like: Any,      # the same nesting, with tensors that may be sharded
 ) -> Any:
     "What a callback has noted, sharded like what it has at present"
-    if isinstance(value, dict) and isinstance(like, dict): return {k: _shard_nested(v, like.get(k)) for k, v in value.items()}
+    if isinstance(value, dict) and isinstance(like, dict): return rebuild(value, {k: _shard_nested(v, like.get(k)) for k, v in value.items()})
     if type(value) in (list, tuple) and type(like) is type(value) and len(like) == len(value):
         return type(value)(map(_shard_nested, value, like))
     return _shard_value(value, like)
