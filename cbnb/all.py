@@ -104,7 +104,7 @@ from .basics.multi_optimizer import MultiOptimizer
 _all_ = ['TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer', 'FTRL']
 
 # %% ../nbs/all.ipynb #a9eb63b2
-from .distributed import data_parallel         # adds `learn.distributed`
+from .distributed import data_parallel, launch      # add `learn.distributed` and `learn.fit_distributed`
 from .distributed.data_parallel import Distributed
 
 # %% ../nbs/all.ipynb #38fbb858
