@@ -18,7 +18,7 @@ ALIKE_ONLY = ("fp16",)  # where an overflow begins depends on the size of a batc
 SPECIAL = {"interrupt", "checkpointed"}
 EVERYWHERE = [name for name in distributed_cases.CASES if name not in SPECIAL]
 FOUR = ["plain", "few_items", "accumulation", "clip", "multi_loss", "ema", "predictions", "between_epochs", "save_best"]
-TOLERANCE = dict(bf16=1e-4, lr_find=3e-4)
+TOLERANCE = dict(bf16=1e-4, sharded_bf16=1e-4, lr_find=3e-4)
 
 
 def results(folder, n, names, timeout=400):
