@@ -14,7 +14,7 @@ __all__ = ['Learner', 'DataLoaders', 'Batches', 'default_device', 'to_device', '
            'ReduceLROnPlateau', 'SaveModel', 'load_learner', 'Checkpoint', 'Resume', 'MixedPrecision', 'ChannelsLast',
            'EMA', 'Compile', 'CSVLogger', 'MixUp', 'CutMix', 'Hook', 'Hooks', 'HookCallback', 'ActivationStats',
            'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback', 'TrainStep', 'EvalStep',
-           'MultiLossStep', 'MultiOptimizer', 'FTRL']
+           'MultiLossStep', 'MultiOptimizer', 'FTRL', 'Distributed']
 
 # %% ../nbs/all.ipynb #c81c06d7
 from .basics.loaders import Batches
@@ -101,6 +101,13 @@ from .basics.multi_optimizer import MultiOptimizer
 
 # %% ../nbs/all.ipynb #1d9e5d65
 _all_ = ['TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer', 'FTRL']
+
+# %% ../nbs/all.ipynb #a9eb63b2
+from .distributed import data_parallel, launch      # add `learn.distributed` and `learn.fit_distributed`
+from .distributed.data_parallel import Distributed
+
+# %% ../nbs/all.ipynb #38fbb858
+_all_ = ['Distributed']
 
 # %% ../nbs/all.ipynb #cbcc64ff
 from .dialects.detect import adapt, adapt_metric

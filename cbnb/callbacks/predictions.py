@@ -218,7 +218,7 @@ def save_batch(
     content = _plain(map_tensors(_own_copy, batch))
     path = Path(folder)/f'{i:06d}.pt'          # `forget_batches` removes its drafts
     def write(draft: Path) -> None: torch.save(content, draft, pickle_protocol=pickle_protocol)
-    return write_whole(path, write, sweep=False)
+    return write_whole(path, write, sweep=False, everywhere=True)
 
 # %% ../../nbs/callbacks/predictions.ipynb #4a3af5dd
 def forget_batches(
@@ -311,6 +311,7 @@ class _KeepsBatches(OfOneRun):
     save_preds: str | Path | None = None
     save_targs: str | Path | None = None
     pickle_protocol = 2
+    share: Any = None             # the loader, if it gives this process a part; see `distributed/shares`
 
     def _empty(self) -> None:
         self.inputs, self.preds, self.targets, self.losses = [], [], [], []
@@ -319,12 +320,13 @@ class _KeepsBatches(OfOneRun):
     def before_validate(self):
         if not self.at_home(): return
         self._empty()
+        self.share = self.learn.dl if hasattr(self.learn.dl, 'from_all') else None
         for folder in (self.save_preds, self.save_targs):
             if folder is not None: forget_batches(folder)
 
     def _keep(self, parts: list[Any], batch: Any, kept: bool, folder: str | Path | None) -> None:
         if folder is not None and batch is not None:
-            save_batch(folder, self.n_batches, batch, self.pickle_protocol)
+            save_batch(folder, self.share.place(self.n_batches) if self.share else self.n_batches, batch, self.pickle_protocol)
         if kept: parts.append(batch)
 
 # %% ../../nbs/callbacks/predictions.ipynb #22b0ef97
@@ -354,6 +356,7 @@ class _JoinsBatches(_TakesBatches):
         parts: list[Any],   # `inputs`, `preds`, `targets` or `losses` of this callback
     ) -> Any:               # None if there are none
         "The batches of one kind joined, on the CPU"
+        if self.share is not None: parts = self.share.from_all([detached(part) for part in parts])
         if not parts or all(part is None for part in parts): return None
         return detached(joined(parts, self.concat_dim))
 
