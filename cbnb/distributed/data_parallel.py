@@ -208,6 +208,8 @@ def make_accelerator(
     return Accelerator(cpu=on_cpu, mixed_precision='no', kwargs_handlers=[DistributedDataParallelKwargs(**options)])
 
 # %% ../../nbs/distributed/data_parallel.ipynb #5d8b129b
+_runs = itertools.count()       # all processes have the same ones, in the same order
+
 class _SetsUp(Callback):
     "Knows the other processes"
     order, no_state = -20, ('group', 'accelerator', 'models', 'seeded')      # before all that wraps the steps
@@ -226,7 +228,7 @@ class _SetsUp(Callback):
         learn, undo = self.learn, self.learn.undo
         if not is_one_of_several(): return
         accelerator = make_accelerator(getattr(learn.dls, 'device', None), {} if self.sharded else self.options)
-        group = Group()
+        group = Group(next(_runs))
         undo.set(self, 'accelerator', accelerator)
         undo.set(self, 'group', group)
         undo.push(self._end)
@@ -244,8 +246,8 @@ class _SetsUp(Callback):
     def _end(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
         if exc is None: return share_buffers(owned_by_steps(self.learn)[1])
         if isinstance(exc, KeyboardInterrupt): return
-        first = first_failure()
-        tell_failure(exc)
+        first = first_failure(self.group.run)
+        tell_failure(exc, self.group.run)
         if first and first not in str(exc): exc.add_note(first)
 
 # %% ../../nbs/distributed/data_parallel.ipynb #57bea75d
