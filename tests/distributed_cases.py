@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import cbnb.all as cbnb
-from cbnb.callbacks.steps import MultiLossStep, TrainStep
+from cbnb.callbacks.steps import ClosureStep, MultiLossStep, TrainStep
 from cbnb.display.steering import Steering
 
 N, RANK = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
@@ -53,9 +53,9 @@ def learner(dls=None, model=None, cbs=None, **kwargs) -> cbnb.Learner:
     return learn.remove_cb(cbnb.ProgressCallback)
 
 
-def fitted(learn: cbnb.Learner, *args, method: str = "fit", **kwargs) -> dict:
+def fitted(learn: cbnb.Learner, *args, method: str = "fit", sharded: bool = False, **kwargs) -> dict:
     """Fit with the other processes, and tell what came out"""
-    with warnings.catch_warnings(), learn.distributed():
+    with warnings.catch_warnings(), learn.distributed(sharded=sharded):
         warnings.simplefilter("error", UserWarning)
         learn.logger = lambda row: None
         getattr(learn, method)(*args, **kwargs)
@@ -85,8 +85,35 @@ def torchmetrics(folder):
 
 
 @case
+def sharded(folder):
+    """Each process holds a part of the weights; the last step and the validation are ragged"""
+    return fitted(learner(digits(valid=BS + 1), cbs=cbnb.Recorder(train_metrics=True)), 2, sharded=True)
+
+
+@case
+def sharded_accumulation_and_clip(folder):
+    cbs = [cbnb.GradientAccumulation(2 * BS), cbnb.GradientClip(0.1)]
+    return fitted(learner(cbs=cbs, opt_func=torch.optim.SGD, lr=0.5), 2, method="fit_one_cycle", sharded=True)
+
+
+@case
+def sharded_bf16(folder):
+    return fitted(learner(opt_func=torch.optim.SGD).to_bf16(), 2, sharded=True)
+
+
+@case
 def one_cycle(folder):
     return fitted(learner(opt_func=torch.optim.SGD), 2, 0.1, method="fit_one_cycle")
+
+
+@case
+def scheduler_of_torch(folder):
+    """It gets the number of steps that there are"""
+
+    def make(opt, n_steps):
+        return torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, total_steps=n_steps)
+
+    return fitted(learner(opt_func=torch.optim.SGD, cbs=cbnb.TorchScheduler(make)), 2)
 
 
 @case
@@ -208,6 +235,49 @@ def fp16(folder):
 
 
 @case
+def compiled(folder):
+    return fitted(learner(cbs=cbnb.Compile(backend="eager")), 1)
+
+
+class Normed(nn.Module):
+    """Batch norm, whose running means are those of the first process in all"""
+
+    def __init__(self):
+        super().__init__()
+        self.net, self.norm = net(), nn.BatchNorm1d(64)
+
+    def forward(self, x):
+        return self.net(self.norm(x))
+
+
+@case
+def batch_norm(folder):
+    learn = learner(model=Normed())
+    fitted(learn, 1)
+    means = learn.model.norm.running_mean
+    if N == 1:
+        return dict(same=True, counted=int(learn.model.norm.num_batches_tracked))
+    each = [torch.empty_like(means) for _ in range(N)]
+    torch.distributed.all_gather(each, means)
+    return dict(same=all(torch.equal(m, means) for m in each), counted=int(learn.model.norm.num_batches_tracked))
+
+
+@case
+def refusals(folder):
+    from torch.utils.data import DistributedSampler
+
+    dls, said = digits(), []
+    sampler = DistributedSampler(dls.train_ds, num_replicas=2, rank=RANK)
+    parted = cbnb.DataLoaders(DataLoader(dls.train_ds, batch_size=8, sampler=sampler), device="cpu")
+    for make in lambda: learner(parted), lambda: learner(opt_func=torch.optim.LBFGS, train_step=ClosureStep(), lr=0.1):
+        try:
+            fitted(make(), 1)
+        except (ValueError, TypeError) as e:
+            said.append(str(e).splitlines()[0])
+    return dict(said=said)
+
+
+@case
 def ema(folder):
     return fitted(learner(cbs=cbnb.EMA(0.9)), 2)
 
@@ -230,7 +300,7 @@ def early_stop(folder):
 
 @case
 def save_best(folder):
-    learn = learner(cbs=cbnb.SaveModel("accuracy", fname="best"), path=folder)
+    learn = learner(cbs=cbnb.SaveModel("valid_loss", fname="best"), path=folder)
     found = fitted(learn, 3)
     return found | dict(files=sorted(p.name for p in (folder / "models").iterdir() if not p.name.startswith(".")))
 

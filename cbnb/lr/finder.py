@@ -281,6 +281,7 @@ class _Measures(_Sweeps):
 
     def after_fit(self):
         if self.moved is None: return                          # stopped before it began
+        if self.epoch_batches is None: self.epoch_batches = self.learn._batches_in(self.learn.dls.train)
         self.update_norms, self.weight_norm = self.moved.read()
         self.moved = None                                      # it holds a copy of the weights
 
