@@ -4,6 +4,7 @@ PYTHON     ?= python3
 VENV       ?= .venv
 QUICKSTART ?= nbs/index.ipynb
 BENCH      ?= $(sort $(wildcard bench/*.py))
+JOBS       ?= 2# tests at a time, and notebooks: each has one thread
 
 BIN   := $(VENV)/bin
 USER  := $(VENV)/.user-ready
@@ -34,8 +35,8 @@ test: $(DEV) ## is the export up to date, do all notebooks run, do the tests pas
 	@echo "Made from the notebooks:"
 	@$(BIN)/python tools/check.py
 	@echo "Notebooks:"
-	@$(BIN)/python tools/run_notebooks.py
-	@$(BIN)/python -m pytest -q tests
+	@$(BIN)/python tools/run_notebooks.py --workers $(JOBS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses $(JOBS) --dist worksteal tests
 
 export: $(DEV) ## notebooks -> cbnb/ and README.md, and clean the notebooks
 	@$(BIN)/nbdev_export

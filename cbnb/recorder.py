@@ -24,7 +24,7 @@ from .basics.arguments import is_number, as_number
 from .basics.nested import find_bs
 from .basics.notices import say
 from .basics.plain import put_state, state_of
-from .basics.processes import n_processes
+from .basics.processes import gather_over_processes, n_processes, process_number
 from .basics.text import clock, distinct
 from .callback import Callback
 from .events import EVENTS
@@ -562,19 +562,22 @@ class StoresHistory(RecordsFits):
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict() | dict(history=self.history.state_dict())
         if self.row is not None: state['seconds'] = time.perf_counter() - self.start
-        if getattr(self, 'train_phase', None): state['train_phase'] = self.train_phase.state_dict()
+        if getattr(self, 'train_phase', None): state['train_phases'] = gather_over_processes(self.train_phase.state_dict())
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         state = dict(state)
         history, seconds = state.pop('history'), state.pop('seconds', None)
-        phase, fitting = state.pop('train_phase', None), self.learn.running and self.learn.purpose == 'fit'
+        phases, fitting = state.pop('train_phases', []), self.learn.running and self.learn.purpose == 'fit'
         if fitting:
             for name in history['runs'][-1]['hypers']: self.track(name)
         self.history.load_state_dict(history, self.history[-1] if fitting else None)
         super().load_state_dict(state)
         if seconds is not None: self.start = time.perf_counter() - seconds
-        if phase and self.train_phase: self.train_phase.load_state_dict(phase)
+        if not phases or not self.train_phase: return
+        if len(phases) == n_processes(): return self.train_phase.load_state_dict(phases[process_number()])
+        say(f'{len(phases)} processes had computed metrics on training batches, and there are {n_processes()}: '
+            'in this epoch they are those of the batches from here on')
 
     def log_rows(self) -> list[list[Any]]:
         "The rows of this run so far, as `learn.logger` gets them"

@@ -15,7 +15,7 @@ from .basics.arguments import is_number as is_number, as_number as as_number
 from .basics.nested import find_bs as find_bs
 from .basics.notices import say as say
 from .basics.plain import put_state as put_state, state_of as state_of
-from .basics.processes import n_processes as n_processes
+from .basics.processes import gather_over_processes as gather_over_processes, n_processes as n_processes, process_number as process_number
 from .basics.text import clock as clock, distinct as distinct
 from .callback import Callback as Callback
 from .events import EVENTS as EVENTS

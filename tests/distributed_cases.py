@@ -53,9 +53,9 @@ def learner(dls=None, model=None, cbs=None, **kwargs) -> cbnb.Learner:
     return learn.remove_cb(cbnb.ProgressCallback)
 
 
-def fitted(learn: cbnb.Learner, *args, method: str = "fit", **kwargs) -> dict:
+def fitted(learn: cbnb.Learner, *args, method: str = "fit", sharded: bool = False, **kwargs) -> dict:
     """Fit with the other processes, and tell what came out"""
-    with warnings.catch_warnings(), learn.distributed():
+    with warnings.catch_warnings(), learn.distributed(sharded=sharded):
         warnings.simplefilter("error", UserWarning)
         learn.logger = lambda row: None
         getattr(learn, method)(*args, **kwargs)
@@ -85,8 +85,35 @@ def torchmetrics(folder):
 
 
 @case
+def sharded(folder):
+    """Each process holds a part of the weights; the last step and the validation are ragged"""
+    return fitted(learner(digits(valid=BS + 1), cbs=cbnb.Recorder(train_metrics=True)), 2, sharded=True)
+
+
+@case
+def sharded_accumulation_and_clip(folder):
+    cbs = [cbnb.GradientAccumulation(2 * BS), cbnb.GradientClip(0.1)]
+    return fitted(learner(cbs=cbs, opt_func=torch.optim.SGD, lr=0.5), 2, method="fit_one_cycle", sharded=True)
+
+
+@case
+def sharded_bf16(folder):
+    return fitted(learner(opt_func=torch.optim.SGD).to_bf16(), 2, sharded=True)
+
+
+@case
 def one_cycle(folder):
     return fitted(learner(opt_func=torch.optim.SGD), 2, 0.1, method="fit_one_cycle")
+
+
+@case
+def scheduler_of_torch(folder):
+    """It gets the number of steps that there are"""
+
+    def make(opt, n_steps):
+        return torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, total_steps=n_steps)
+
+    return fitted(learner(opt_func=torch.optim.SGD, cbs=cbnb.TorchScheduler(make)), 2)
 
 
 @case
@@ -230,7 +257,7 @@ def early_stop(folder):
 
 @case
 def save_best(folder):
-    learn = learner(cbs=cbnb.SaveModel("accuracy", fname="best"), path=folder)
+    learn = learner(cbs=cbnb.SaveModel("valid_loss", fname="best"), path=folder)
     found = fitted(learn, 3)
     return found | dict(files=sorted(p.name for p in (folder / "models").iterdir() if not p.name.startswith(".")))
 

@@ -313,7 +313,7 @@ def test_parts_that_are_not_loaded_are_named(tmp_path):
         nn.HuberLoss(delta=0.5),
         nn.functional.cross_entropy,
     ],
-    ids=str,
+    ids=lambda loss: str(getattr(loss, "__name__", loss)),
 )
 def test_losses_of_torch_come_back(loss):
     text, tensors = to_json(export.as_recipe(loss))

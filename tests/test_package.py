@@ -128,7 +128,8 @@ def test_no_room_has_a_cycle():
 
 # --- imports ---
 
-HEAVY = ["matplotlib", "ipywidgets", "IPython", "pandas", "tqdm", "accelerate", "sklearn", "scipy", "nbdev", "fastcore"]
+OF_DISTRIBUTED = ["accelerate", "cloudpickle", "huggingface_hub", "safetensors"]  # of the extra `distributed`
+HEAVY = ["matplotlib", "ipywidgets", "IPython", "pandas", "tqdm", "sklearn", "scipy", "nbdev", "fastcore", *OF_DISTRIBUTED]
 
 
 def modules_after(statement: str) -> set[str]:
@@ -146,6 +147,22 @@ def loaded_by_torch() -> set[str]:
 def test_import_is_light(statement: str, loaded_by_torch: set[str]):
     more = modules_after(statement) - loaded_by_torch
     assert not more & set(HEAVY), f"`{statement}` brings {sorted(more & set(HEAVY))}"
+
+
+FIT_ALONE = """
+import importlib
+for name in {modules}: importlib.import_module(name)
+from cbnb.toy import line_learner
+learn = line_learner()
+learn.fit(1)
+learn.validate()
+"""
+
+
+def test_one_process_needs_nothing_of_the_extra_for_several(loaded_by_torch: set[str]):
+    """All modules are imported, and a learner fits: not even then."""
+    more = modules_after(FIT_ALONE.format(modules=EXPORTED)) - loaded_by_torch
+    assert not more & set(OF_DISTRIBUTED)
 
 
 # --- the names of `cbnb.all` ---

@@ -68,7 +68,7 @@ def in_terminal(source: str, columns: int = 100) -> str:
     """Everything that a program writes to its terminal."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (30, columns))
-    env = os.environ | {"TERM": "xterm"}
+    env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")} | {"TERM": "xterm"}
     with subprocess.Popen([sys.executable, "-c", SCRIPT + source], stdin=theirs, stdout=theirs, stderr=theirs, env=env) as process:
         os.close(theirs)
         seen = b""

@@ -44,7 +44,8 @@ def main() -> int:
         python = environment(version)
         print(f"torch {version}", flush=True)
         environ = {**os.environ, "JUPYTER_PLATFORM_DIRS": "1", "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
-        done = subprocess.run([python, "-m", "pytest", "-q", "tests", "--ignore", "tests/browser"], cwd=ROOT, env=environ)
+        command = [python, "-m", "pytest", "-q", "--numprocesses", "2", "--dist", "worksteal", "tests", "--ignore", "tests/browser"]
+        done = subprocess.run(command, cwd=ROOT, env={**environ, "OMP_NUM_THREADS": "1"})
         failed += [version] if done.returncode else []
     print(f"failed with torch {', '.join(failed)}" if failed else "all passed")
     return bool(failed)

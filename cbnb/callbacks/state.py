@@ -249,9 +249,11 @@ def state_dict(self: Learner) -> dict[str, Any]:
     owners, models, opts = owned_by_steps(self)
     shared, loaders = [self, *vars(self).values(), *models, *opts], loaders_of(self)
     steps = [state_of(o, shared) if not isinstance(o, nn.Module) else {} for o in owners]
-    return dict(models=[model_state(m) for m in models], opts=[opt_state(o, self.model) for o in opts],
-                steps=steps, callbacks=callback_states(self), rng=rng_states(loaders),
-                workers=[has_workers(dl) for dl in loaders], place={name: getattr(self, name) for name in PLACE})
+    state = dict(models=[model_state(m) for m in models], opts=[opt_state(o, self.model) for o in opts],
+                 steps=steps, callbacks=callback_states(self), rng=rng_states(loaders),
+                 workers=[has_workers(dl) for dl in loaders], place={name: getattr(self, name) for name in PLACE})
+    together = getattr(self, 'data_parallel', None)
+    return together.whole(state) if together else state         # it may be sharded over several processes
 
 # %% ../../nbs/callbacks/state.ipynb #c959bd91
 def state_differs(
@@ -289,6 +291,7 @@ def load_state_dict(self: Learner,
         ValueError: {why}; nothing was changed
     """
     if self.opt is None and state['opts']: self.create_opt()
+    if together := getattr(self, 'data_parallel', None): state = together.parted(state)
     if why := state_differs(self, state): raise ValueError(f'{why}; nothing was changed')
     owners, models, opts = owned_by_steps(self)
     for m, s in zip(models, state['models']): load_model_state(m, s)

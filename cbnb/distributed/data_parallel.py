@@ -13,7 +13,7 @@ import os
 import random
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 # %% ../../nbs/distributed/data_parallel.ipynb #56fb1927
 from ..basics.arguments import hinted, is_number
+from ..basics.loaders import n_batches
 from ..basics.nested import map_tensors
 from ..basics.patch import patch
 from ..callback import Callback
@@ -121,7 +122,7 @@ def average_after(
 # %% ../../nbs/distributed/data_parallel.ipynb #3cdd1167
 class _Agrees(Callback):
     "Tells the other processes what this one has left, at the end of all other callbacks"
-    order = math.inf
+    order, no_state = math.inf, ('group',)      # a checkpoint is process 0's, and a group knows the number of its own process
 
     def __init__(self, group: Group): self.group = group
 
@@ -139,11 +140,13 @@ class _Agrees(Callback):
 # %% ../../nbs/distributed/data_parallel.ipynb #af723046
 class _SetsUp(Callback):
     "Knows the other processes"
-    order, no_state = -20, ('group', 'accelerator')      # before all that wraps the steps
+    order, no_state = -20, ('group', 'accelerator', 'models', 'seeded')      # before all that wraps the steps
     group: Group | None = None           # while a run is under way in several processes
     accelerator: Any = None
     options: dict[str, Any]
     quiet: bool
+    sharded: bool | tuple[type[nn.Module], ...]
+    models: Any = None                   # `ShardedModels`, while they are
 
     @property
     def together(self) -> bool:
@@ -157,12 +160,14 @@ class _SetsUp(Callback):
 
     def _set_up(self) -> None:
         learn, undo = self.learn, self.learn.undo
-        undo.set(self, 'accelerator', make_accelerator(getattr(learn.dls, 'device', None), self.options))
+        options = {} if self.sharded else self.options
+        undo.set(self, 'accelerator', make_accelerator(getattr(learn.dls, 'device', None), options))
         group = Group()
         if group.n == 1: return
         undo.set(self, 'group', group)
         undo.push(self._end)
         interrupts_call(group.note_interrupt, undo)
+        undo.set(learn, '_batches_in', lambda dl: n_batches(Share(dl, group)))
         device = self.accelerator.device
         if hasattr(learn.dls, 'device') and device.type != 'cpu': undo.set(learn.dls, 'device', device)
         undo.enter_context(learn.added_cbs(_Agrees(group)))
@@ -228,10 +233,16 @@ class _Wraps(_SetsUp):
         if needs_closure(learn.opt): raise TypeError(
             f'{type(learn.opt).__name__} evaluates the loss several times in a step, each time on one process\'s batch: '
             'the processes would go different ways')
+        if self.sharded: return self._shard()
         _, models, _ = owned_by_steps(learn)
         if type(step).backward is not Step.backward or step.own_update: return average_after(step, learn, undo, lambda: self.share.weight)
         trained = [m for m in models if any(p.requires_grad for p in m.parameters())]
         wrap_step(step, self.accelerator.prepare_model(Wrapped(trained)), undo)
+
+    def _shard(self) -> None:
+        from cbnb.distributed.sharded import ShardedModels      # where it is used: it loads much of torch
+        blocks = None if self.sharded is True else self.sharded
+        self.learn.undo.set(self, 'models', ShardedModels(self.learn, blocks, **self.options))
 
     def after_loss(self):
         learn, share = self.learn, self.share
@@ -285,7 +296,8 @@ class _Shares(_Wraps):
     def _share(self, training: bool) -> None:
         learn = self.learn
         if not self.together or learn.run_name == 'predict': return
-        learn.dl = Share(learn.dl, self.group, training)
+        borrows = training or self.models is not None      # a sharded model computes in all processes at once
+        learn.dl = Share(learn.dl, self.group, borrows)
 
     def before_train(self): self._share(True)
     def before_validate(self):
@@ -309,15 +321,19 @@ class Distributed(_Shares):
     """Trains together with the other processes that torchrun or accelerate has started; alone if there are none
 
     Args:
+        sharded: each process holds a part of the weights; or classes of blocks
         quiet: the other processes than the first print nothing in a run
-        **options: of torch's DistributedDataParallel: find_unused_parameters, bucket_cap_mb, ...
+        **options: of torch's DistributedDataParallel, such as find_unused_parameters; or of
+            `fully_shard`
     """
     name = 'data_parallel'          # `learn.distributed` is the block
     @hinted
     def __init__(self,
+        sharded: bool | tuple[type[nn.Module], ...] = False,    # each process holds a part of the weights; or classes of blocks
         quiet: bool = True,     # the other processes than the first print nothing in a run
-        **options: Any,     # of torch's DistributedDataParallel: find_unused_parameters, bucket_cap_mb, ...
-    ): self.quiet, self.options, self.seeded = quiet, options, False
+        **options: Any,         # of torch's DistributedDataParallel, such as find_unused_parameters; or of `fully_shard`
+    ):
+        self.sharded, self.quiet, self.options, self.seeded = sharded, quiet, options, False
 
     def before_fit(self):
         self._set_up()
@@ -329,16 +345,39 @@ class Distributed(_Shares):
         share_parameters(owned_by_steps(learn)[1])
         if learn.purpose in ('fit', 'lr_find'): self._wrap()
 
+    def whole(self, state: dict[str, Any]) -> dict[str, Any]:
+        """A state of the learner, with sharded tensors gathered; all processes must ask
+
+        Args:
+            state
+        """
+        if self.models is None: return state
+        from cbnb.distributed.sharded import full_state
+        return full_state(state)
+
+    def parted(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A whole state, with the part of this process in each tensor that the learner holds sharded
+
+        Args:
+            state
+        """
+        if self.models is None: return state
+        from cbnb.distributed.sharded import sharded_state
+        return sharded_state(self.learn, state)
+
 # %% ../../nbs/distributed/data_parallel.ipynb #5000ca82
 @patch
 def distributed(self: Learner,
+    sharded: bool | tuple[type[nn.Module], ...] = False,    # each process holds a part of the weights; or classes of blocks
     quiet: bool = True,     # the other processes than the first print nothing in a run
-    **options: Any,     # of torch's DistributedDataParallel: find_unused_parameters, bucket_cap_mb, ...
+    **options: Any,         # of torch's DistributedDataParallel, such as find_unused_parameters; or of `fully_shard`
 ) -> AbstractContextManager[Learner]:
     """Train together with the other processes for the length of a `with` block
 
     Args:
+        sharded: each process holds a part of the weights; or classes of blocks
         quiet: the other processes than the first print nothing in a run
-        **options: of torch's DistributedDataParallel: find_unused_parameters, bucket_cap_mb, ...
+        **options: of torch's DistributedDataParallel, such as find_unused_parameters; or of
+            `fully_shard`
     """
-    return self.added_cbs(Distributed(quiet, **options))
+    return self.added_cbs(Distributed(sharded, quiet, **options))

@@ -20,7 +20,11 @@ from ..learner import Learner
 
 # %% ../../nbs/distributed/mirror.ipynb #6f32c4cd
 class RunFeed:
-    "What is new in a run, call by call"
+    """What is new in a run, call by call
+
+    Args:
+        run
+    """
     def __init__(self, run: Run | None):
         self.run, self.n_losses, self.n_rows, self.n_named = run, 0, 0, {}
 
@@ -43,7 +47,12 @@ def add_news(
     run: Run | None,
     news: dict[str, Any],     # of a `RunFeed`
 ) -> None:
-    "Let a run grow as the other one did"
+    """Let a run grow as the other one did
+
+    Args:
+        run
+        news: of a `RunFeed`
+    """
     if run is None or not news: return
     run._raw.numbers.extend(news['losses'])
     run.epochs += news['rows']
@@ -55,7 +64,11 @@ def add_news(
 
 # %% ../../nbs/distributed/mirror.ipynb #f6ab5e6a
 class MessageDisplay(LogDisplay):
-    "Sends what it should show, in place of showing it"
+    """Sends what it should show, in place of showing it
+
+    Args:
+        send: called with the kind of a message, and its contents by name
+    """
     live = True
 
     def __init__(self,
@@ -81,7 +94,12 @@ def send_displays(
     learn: Learner,
     send: Callable[..., None],
 ) -> None:
-    "Let the learner's output become messages, from now on and in this process"
+    """Let the learner's output become messages, from now on and in this process
+
+    Args:
+        learn
+        send
+    """
     DISPLAYS['lines'] = lambda: MessageDisplay(send)
     set_display('lines')
     for progress in learn.callbacks.find(ProgressCallback): progress.every = 0.1
@@ -162,7 +180,12 @@ class _Draws(_Follows):
 ASKED = dict(stopping=False, paused=False, lr_scale=1.)      # what a `Steering` is asked for, at the start of a fit
 
 class Mirror(_Draws):
-    "Shows the fit of another process, and steers it"
+    """Shows the fit of another process, and steers it
+
+    Args:
+        learn: in a run
+        send: commands for the other process
+    """
     asked: dict[str, Any] = ASKED
 
     def start(self, names: list[str], run: dict[str, Any] | None) -> None:
