@@ -9,6 +9,7 @@ __all__ = ['split_batch', 'HasLoaders', 'default_device', 'HasDevice', 'SplitsBa
 # %% ../nbs/02_data.ipynb #a3f9f165
 import contextlib
 import functools
+import os
 from collections.abc import Iterable
 from typing import Any, Self
 
@@ -87,7 +88,9 @@ class HasLoaders:
 # %% ../nbs/02_data.ipynb #286e22cb
 def default_device() -> torch.device:
     "The machine's accelerator, or the CPU"
-    if torch.cuda.is_available(): return torch.device('cuda', torch.cuda.current_device())
+    if torch.cuda.is_available():
+        rank = int(os.environ.get('LOCAL_RANK') or -1)             # of several processes, each has a GPU of its own
+        return torch.device('cuda', rank if 0 <= rank < torch.cuda.device_count() else torch.cuda.current_device())
     if torch.backends.mps.is_available(): return torch.device('mps')
     return torch.device('cpu')
 

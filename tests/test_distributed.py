@@ -14,7 +14,7 @@ import processes
 
 SCRIPT = str(processes.TESTS / "distributed_cases.py")
 ONE_RECORDS_LESS = ("accidents",)  # the process that cancels in `after_batch` has not recorded that batch
-ALIKE_ONLY = ("fp16",)  # where an overflow begins depends on the size of a batch
+ALIKE_ONLY = ("fp16", "refusals")  # where an overflow begins depends on the size of a batch
 SPECIAL = {"interrupt", "checkpointed"}
 EVERYWHERE = [name for name in distributed_cases.CASES if name not in SPECIAL]
 FOUR = ["plain", "few_items", "accumulation", "clip", "multi_loss", "ema", "predictions", "between_epochs", "save_best"]
@@ -81,6 +81,12 @@ def test_an_overflow_skips_the_same_updates_and_they_do_not_advance_the_schedule
     for result in found(2):
         fp16 = result["fp16"]
         assert fp16["skipped"] > 3 and fp16["lrs"][0] == fp16["lrs"][1]
+
+
+def test_what_cannot_be_trained_together_is_refused(found):
+    for result in found(2):
+        dealt, closure = result["refusals"]["said"]
+        assert "has a DistributedSampler" in dealt and "evaluates the loss several times in a step" in closure
 
 
 def test_all_hear_of_an_interrupt(tmp_path):
