@@ -14,6 +14,7 @@ __all__ = ['LOOP_STATE', 'Guards', 'OneBatch', 'ValidatesSome', 'check_valid_eve
 # %% ../nbs/07_learner.ipynb #e7a9e412
 import functools
 import operator
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 from .basics.arguments import as_count, as_positive, hinted
 from .basics.configured import brief
 from .basics.failures import note_batch, releases_batches
+from .basics.processes import n_processes
 from .basics.text import html_row, number, plural
 from .events import (
     BATCH_EVENTS, CancelBackwardException, CancelBatchException, CancelEpochException,
@@ -313,6 +315,9 @@ class TrainEvalCallback(Callback):
         learn.epoch, learn.train_iter = learn.start_epoch, 0
         learn.pct_train, learn.loss = learn.start_epoch/learn.n_epoch, torch.tensor(0.)
         learn.to_dls_device()
+        if n_processes() == 1 and int(os.environ.get('WORLD_SIZE') or 1) > 1: _warn(
+            f"{os.environ['WORLD_SIZE']} processes were started, and each trains a model of its own: "
+            'to train one together, put the fit into `with learn.distributed():`')
         if hasattr(learn.model, 'reset'): learn.model.reset()      # for recurrent models
 
     def before_train(self):
@@ -335,6 +340,10 @@ class HasData:
     def _set_up_data(self, dls: Any, path: str | Path | None, model_dir: str) -> None:
         self.dls, self.model_dir = dls, model_dir
         self.path: Path = Path(path if path is not None else getattr(self.dls, 'path', '.'))
+
+    def _batches_in(self, dl: Any) -> int | None:
+        "How many batches of a loader this process sees in an epoch; of several processes, each sees a part"
+        return n_batches(dl)
 
     def _choose_split(self) -> None:
         "How batches are split, and whether they are moved first; the device may have changed"

@@ -12,6 +12,7 @@ from cbnb.display.summary import Summary
 __all__ = ['LOOP_STATE', 'Guards', 'OneBatch', 'ValidatesSome', 'check_valid_every', 'Loop', 'Modes', 'Notes', 'Phases', 'BatchViews', 'LoopState', 'TellsWhere', 'TellsStopped', 'TrainEvalCallback', 'HasData', 'MovesToDevice', 'HasModel', 'HasEvalStep', 'HasTrainStep', 'HasSteps', 'as_list', 'is_a', 'HasCallbacks', 'StartsWithCallbacks', 'LendsCallbacks', 'ShowsLoop', 'EndsRuns', 'Runs', 'HasRates', 'HasOptimizer', 'ForgetsGradients', 'FitsOptimizer', 'SetsHypers', 'PreparesOptimizer', 'FitInterrupted', 'FitLevel', 'TakesBack', 'as_one_fit', 'Fits', 'Silences', 'RunsEvaluation', 'Evaluates', 'Freezes', 'ShowsLine', 'Completes', 'Shows', 'Learner']
 import functools
 import operator
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from .basics.arguments import as_count as as_count, as_positive as as_positive, hinted as hinted
 from .basics.configured import brief as brief
 from .basics.failures import note_batch as note_batch, releases_batches as releases_batches
+from .basics.processes import n_processes as n_processes
 from .basics.text import html_row as html_row, number as number, plural as plural
 from .events import BATCH_EVENTS as BATCH_EVENTS, CancelBackwardException as CancelBackwardException, CancelBatchException as CancelBatchException, CancelEpochException as CancelEpochException, CancelException as CancelException, CancelFitException as CancelFitException, CancelStepException as CancelStepException, CancelTrainException as CancelTrainException, CancelValidException as CancelValidException, EPOCH as EPOCH, FIT as FIT, Level as Level, TRAIN as TRAIN, VALIDATE as VALIDATE, event as event, loop_lines as loop_lines, not_honoured as not_honoured
 from .callback import Callback as Callback, CallbackList as CallbackList, CbList as CbList

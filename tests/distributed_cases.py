@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import cbnb.all as cbnb
-from cbnb.callbacks.steps import MultiLossStep, TrainStep
+from cbnb.callbacks.steps import ClosureStep, MultiLossStep, TrainStep
 from cbnb.display.steering import Steering
 
 N, RANK = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
@@ -104,6 +104,16 @@ def sharded_bf16(folder):
 @case
 def one_cycle(folder):
     return fitted(learner(opt_func=torch.optim.SGD), 2, 0.1, method="fit_one_cycle")
+
+
+@case
+def scheduler_of_torch(folder):
+    """It gets the number of steps that there are"""
+
+    def make(opt, n_steps):
+        return torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, total_steps=n_steps)
+
+    return fitted(learner(opt_func=torch.optim.SGD, cbs=cbnb.TorchScheduler(make)), 2)
 
 
 @case
@@ -222,6 +232,49 @@ def fp16(folder):
     learn = learner(opt_func=torch.optim.SGD, lr=0.1).to_fp16(init_scale=2.0**24, growth_interval=3)
     found = fitted(learn, 2, 0.1, method="fit_one_cycle")
     return found | dict(skipped=learn.mixed_precision.skipped)
+
+
+@case
+def compiled(folder):
+    return fitted(learner(cbs=cbnb.Compile(backend="eager")), 1)
+
+
+class Normed(nn.Module):
+    """Batch norm, whose running means are those of the first process in all"""
+
+    def __init__(self):
+        super().__init__()
+        self.net, self.norm = net(), nn.BatchNorm1d(64)
+
+    def forward(self, x):
+        return self.net(self.norm(x))
+
+
+@case
+def batch_norm(folder):
+    learn = learner(model=Normed())
+    fitted(learn, 1)
+    means = learn.model.norm.running_mean
+    if N == 1:
+        return dict(same=True, counted=int(learn.model.norm.num_batches_tracked))
+    each = [torch.empty_like(means) for _ in range(N)]
+    torch.distributed.all_gather(each, means)
+    return dict(same=all(torch.equal(m, means) for m in each), counted=int(learn.model.norm.num_batches_tracked))
+
+
+@case
+def refusals(folder):
+    from torch.utils.data import DistributedSampler
+
+    dls, said = digits(), []
+    sampler = DistributedSampler(dls.train_ds, num_replicas=2, rank=RANK)
+    parted = cbnb.DataLoaders(DataLoader(dls.train_ds, batch_size=8, sampler=sampler), device="cpu")
+    for make in lambda: learner(parted), lambda: learner(opt_func=torch.optim.LBFGS, train_step=ClosureStep(), lr=0.1):
+        try:
+            fitted(make(), 1)
+        except (ValueError, TypeError) as e:
+            said.append(str(e).splitlines()[0])
+    return dict(said=said)
 
 
 @case

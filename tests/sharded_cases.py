@@ -15,15 +15,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
+from cbnb.basics.multi_optimizer import MultiOptimizer
 from cbnb.callback import Callback
 from cbnb.callbacks.gradients import GradientAccumulation, GradientClip
 from cbnb.callbacks.precision import MixedPrecision
-from cbnb.basics.multi_optimizer import MultiOptimizer
 from cbnb.data import DataLoaders
 from cbnb.distributed.sharded import ShardedModels, full_state, is_sharded, sharded_state
 from cbnb.events import CancelBatchException, CancelFitException
 from cbnb.learner import Learner
-from cbnb.metrics import AvgMetric
 from cbnb.recorder import Recorder
 from cbnb.step import Step
 from cbnb.toy import mae
@@ -257,6 +256,7 @@ def lost():
         learn.fit(1, cbs=[Shards(least=1), Raises()])
     except (OSError, RuntimeError) as e:
         noted = " ".join(e.__notes__)
+        (FOLDER / f"lost{N}.{RANK}.txt").write_text(repr(e))
     found = [
         "the weights are lost" in noted,
         all(p.isnan().all().item() for p in learn.model.parameters()),

@@ -14,7 +14,7 @@ import processes
 
 SCRIPT = str(processes.TESTS / "distributed_cases.py")
 ONE_RECORDS_LESS = ("accidents",)  # the process that cancels in `after_batch` has not recorded that batch
-ALIKE_ONLY = ("fp16",)  # where an overflow begins depends on the size of a batch
+ALIKE_ONLY = ("fp16", "refusals")  # where an overflow begins depends on the size of a batch
 SPECIAL = {"interrupt", "checkpointed"}
 EVERYWHERE = [name for name in distributed_cases.CASES if name not in SPECIAL]
 FOUR = ["plain", "few_items", "accumulation", "clip", "multi_loss", "ema", "predictions", "between_epochs", "save_best"]
@@ -83,9 +83,15 @@ def test_an_overflow_skips_the_same_updates_and_they_do_not_advance_the_schedule
         assert fp16["skipped"] > 3 and fp16["lrs"][0] == fp16["lrs"][1]
 
 
+def test_what_cannot_be_trained_together_is_refused(found):
+    for result in found(2):
+        dealt, closure = result["refusals"]["said"]
+        assert "has a DistributedSampler" in dealt and "evaluates the loss several times in a step" in closure
+
+
 def test_all_hear_of_an_interrupt(tmp_path):
     first, second = (result["interrupt"] for result in results(tmp_path, 2, ["interrupt"]))
-    assert first == second == dict(said="at 4; learn is usable", status="interrupted", n_steps=4, after=11)
+    assert first == second == dict(said="at 3; learn is usable", status="interrupted", n_steps=4, after=11)
 
 
 # --- trouble: each of these processes must end within ten seconds of the first failure ---

@@ -57,28 +57,34 @@ _KEY = 'cbnb/failed'
 
 def tell_failure(
     e: BaseException,    # what ended this process's run
+    run: int = 0,        # its number, the same in all processes
 ) -> None:
     """Leave a word for the other processes; the first one stays
 
     Args:
         e: what ended this process's run
+        run: its number, the same in all processes
     """
     with contextlib.suppress(Exception):           # the store may be gone
         store = dist.distributed_c10d._get_default_store()
-        store.compare_set(_KEY, '', f'process {process_number()} failed first: {type(e).__name__}: {e}')
+        store.compare_set(f'{_KEY}/{run}', '', f'process {process_number()} failed first: {type(e).__name__}: {e}')
 
-def first_failure() -> str:
-    "The word of the process that failed first; empty if there is none"
+def first_failure(run: int = 0) -> str:
+    """The word of the process that failed first in a run; empty if there is none
+
+    Args:
+        run
+    """
     with contextlib.suppress(Exception):
         store = dist.distributed_c10d._get_default_store()
-        if store.check([_KEY]): return store.get(_KEY).decode()
+        if store.check([key := f'{_KEY}/{run}']): return store.get(key).decode()
     return ''
 
 # %% ../../nbs/distributed/agreement.ipynb #c2239ea1
 class _Talks:
     "Exchanges values with the other processes"
-    def __init__(self):
-        self.n, self.number = n_processes(), process_number()
+    def __init__(self, run: int = 0):
+        self.n, self.number, self.run = n_processes(), process_number(), run
         self.control = control_group() if self.n > 1 else None
 
     def from_main(self,
@@ -113,11 +119,15 @@ class _Talks:
     def _naming_failures(self) -> Iterator[None]:
         try: yield
         except RuntimeError as e:
-            raise RuntimeError(first_failure() or 'the connection to another process broke: it has ended or was killed') from e
+            raise RuntimeError(first_failure(self.run) or 'the connection to another process broke: it has ended or was killed') from e
 
 # %% ../../nbs/distributed/agreement.ipynb #68477c16
 class Group(_Talks):
-    "The processes that train together: what they tell each other, and where they agree to stop"
+    """The processes that train together: what they tell each other, and where they agree to stop
+
+    Args:
+        run
+    """
     told = Request.GO_ON      # what another process has asked for, until it is done
     lr_scale = 1.             # factor on the planned learning rate; that of process 0 holds for all
     flag = flagged = False    # of this process; and whether any had it at the last exchange

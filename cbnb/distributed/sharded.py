@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['is_sharded', 'shard_like', 'full_state', 'blocks_of', 'check_sharding', 'ShardedModels', 'sharded_state']
 
-# %% ../../nbs/distributed/sharded.ipynb #d9286ebc
+# %% ../../nbs/distributed/sharded.ipynb #46580671
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -18,8 +19,8 @@ from torch import Tensor, nn
 from torch.distributed import _composable_state
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-# %% ../../nbs/distributed/sharded.ipynb #e3326106
-from ..basics.nested import map_tensors
+# %% ../../nbs/distributed/sharded.ipynb #3800c040
+from ..basics.nested import map_tensors, rebuild
 from ..basics.processes import n_processes
 from ..callback import wrapped
 from ..callbacks.averaging import EMA
@@ -30,6 +31,7 @@ from ..callbacks.state import bare_model, callback_states
 from ..learner import Learner
 from ..optim import needs_closure
 from ..snapshot import owned_by_steps
+from ..undo import UndoStack
 
 # %% ../../nbs/distributed/sharded.ipynb #53593373
 def is_sharded(
@@ -146,6 +148,17 @@ def _fully_shard() -> Callable[..., Any]:
     raise RuntimeError(f'sharded models need torch 2.6 or later, and this is {torch.__version__}: '
                        'train with learn.distributed(), where each process holds the whole model')
 
+# %% ../../nbs/distributed/sharded.ipynb #21e728f9
+def _remove_hooks(m: nn.Module) -> None:
+    "Remove the hooks of `fully_shard`"
+    tables = [v for name, v in vars(m).items() if '_hooks' in name and isinstance(v, dict)]
+    for number in [i for table in tables for i, hook in table.items() if _is_torchs(hook)]:
+        for table in tables: table.pop(number, None)
+
+def _is_torchs(hook: Any) -> bool:
+    module = getattr(getattr(hook, 'hook', hook), '__module__', None)
+    return str(module).startswith('torch.distributed.fsdp')
+
 # %% ../../nbs/distributed/sharded.ipynb #51b306ae
 class _Sharded:
     "A model that is sharded in place, and what it was before"
@@ -172,17 +185,6 @@ class _Sharded:
             _remove_hooks(m)
             _composable_state._module_state_mapping.pop(m, None)     # where torch notes what it has sharded
 
-# %% ../../nbs/distributed/sharded.ipynb #8d93f0ff
-def _remove_hooks(m: nn.Module) -> None:
-    "Remove the hooks of `fully_shard`; some come with the first batch"
-    tables = [v for name, v in vars(m).items() if '_hooks' in name and isinstance(v, dict)]
-    for number in [i for table in tables for i, hook in table.items() if _is_torchs(hook)]:
-        for table in tables: table.pop(number, None)
-
-def _is_torchs(hook: Any) -> bool:
-    module = getattr(getattr(hook, 'hook', hook), '__module__', None)
-    return str(module).startswith('torch.distributed.fsdp')
-
 # %% ../../nbs/distributed/sharded.ipynb #fd8dc31a
 def _replace_params(
     opt: torch.optim.Optimizer,
@@ -195,8 +197,8 @@ def _replace_params(
             q = params[i] = new[p]
             if p in opt.state: opt.state[q] = map_tensors(lambda t: convert(t, q), opt.state.pop(p))
 
-# %% ../../nbs/distributed/sharded.ipynb #5792c48c
-def _unfuse(opt: torch.optim.Optimizer, undo: Any) -> None:
+# %% ../../nbs/distributed/sharded.ipynb #f5e1e29b
+def _unfuse(opt: torch.optim.Optimizer, undo: UndoStack) -> None:
     "Give up the fused form where sharded parameters have none, until the run ends"
     if isinstance(opt, (torch.optim.Adam, torch.optim.AdamW)): return
     for group in opt.param_groups:
@@ -234,6 +236,15 @@ def _check_callbacks(cbs: Iterable[Any]) -> None:
                 f'{kind.__name__} does not work with a sharded model: {why}. Remove it, or train with '
                 'learn.distributed(), where each process holds the whole model')
 
+# %% ../../nbs/distributed/sharded.ipynb #280f877c
+def _check_params(models: list[nn.Module], held: set[Tensor]) -> None:
+    "`ValueError` if models share parameters, or if an optimizer has others"
+    each = [set(m.parameters()) for m in models]
+    if sum(map(len, each)) > len(set().union(*each)): raise ValueError(
+        f'{" and ".join(type(m).__name__ for m in models)} share parameters, and each can only be sharded in one model')
+    if held - set().union(*each): raise ValueError(
+        'an optimizer holds a parameter that is in no model: make it an attribute of a module')
+
 # %% ../../nbs/distributed/sharded.ipynb #55ece1fd
 def check_sharding(
     learn: Learner,    # within a fit
@@ -269,61 +280,60 @@ def check_sharding(
     _check_params(models, held)
     return models, opts
 
-# %% ../../nbs/distributed/sharded.ipynb #280f877c
-def _check_params(models: list[nn.Module], held: set[Tensor]) -> None:
-    "`ValueError` if models share parameters, or if an optimizer has others"
-    each = [set(m.parameters()) for m in models]
-    if sum(map(len, each)) > len(set().union(*each)): raise ValueError(
-        f'{" and ".join(type(m).__name__ for m in models)} share parameters, and each can only be sharded in one model')
-    if held - set().union(*each): raise ValueError(
-        'an optimizer holds a parameter that is in no model: make it an attribute of a module')
-
-# %% ../../nbs/distributed/sharded.ipynb #e76447a4
+# %% ../../nbs/distributed/sharded.ipynb #cb2c6b1b
 class _Shards:
-    "Models and optimizers with sharded parameters"
-    learn: Learner
+    "Models with sharded parameters"
+    models: list[nn.Module]
+    opts: list[torch.optim.Optimizer]
 
     def _shard(self, mesh: Any, blocks: Iterable[type[nn.Module]] | None, least: int, options: dict[str, Any]) -> None:
-        self.parts = []
+        self.parts: list[_Sharded] = []
         try:
-            for m in self.models:
-                self.parts.append(_Sharded(m, blocks_of(m, blocks, least), mesh=mesh, **options))
+            for m in self.models: self.parts.append(_Sharded(m, blocks_of(m, blocks, least), mesh=mesh, **options))
         except BaseException:
             for part in self.parts: part.restore()
             raise
         self.plain = {q: p for part in self.parts for q, p in part.plain.items()}
 
-    def _switch_over(self) -> None:
+# %% ../../nbs/distributed/sharded.ipynb #7664852a
+class _SwitchesOver(_Shards):
+    "Optimizers over the sharded parameters, and the same buffers in all processes"
+    def _switch_over(self, undo: UndoStack) -> None:
         new = {p: q for q, p in self.plain.items()}
         for opt in self.opts:
             _replace_params(opt, new, lambda t, q: shard_like(t, q) if t.shape == q.shape else t)
-            _unfuse(opt, self.learn.undo)
+            _unfuse(opt, undo)
         for p in new: p.data = p.data.new_empty(0)
+        for m in self.models:
+            if any(True for _ in m.buffers()): undo.callback(m.register_forward_pre_hook(self._synchronize).remove)
 
     def _synchronize(self, model: nn.Module, args: Any) -> None:
-        "Before a forward pass"
         if model.training: self.share_buffers()
 
     def share_buffers(self) -> None:
         "Give each process the buffers that process 0 has. All processes must call this"
         for b in (b for m in self.models for b in m.buffers()): dist.broadcast(b, 0)
 
-# %% ../../nbs/distributed/sharded.ipynb #f6e0c50e
-class _PutsBack(_Shards):
+# %% ../../nbs/distributed/sharded.ipynb #a939aef1
+def _has_sharded(value: Any) -> bool:
+    "Whether there is a sharded tensor in nested lists, tuples and dicts"
+    if isinstance(value, (list, tuple)): return any(map(_has_sharded, value))
+    return any(map(_has_sharded, value.values())) if isinstance(value, dict) else is_sharded(value)
+
+# %% ../../nbs/distributed/sharded.ipynb #8a026224
+class _PutsBack(_SwitchesOver):
     "Plain models and optimizers again, with the trained values"
-    def _put_back(self, value: Callable[[Tensor], Tensor]) -> None:
-        "With the function that finds the value of a sharded tensor"
+    def _put_back(self,
+        value: Callable[[Tensor], Tensor],    # of a sharded tensor
+        cbs: Iterable[Any] = (),              # callbacks, which may have noted sharded tensors
+    ) -> None:
         convert = lambda t: value(t) if is_sharded(t) else t
         for q, p in self.plain.items(): p.data = value(q)
         for opt in self.opts: _replace_params(opt, self.plain, lambda t, _: convert(t))
         for part in self.parts: part.restore()
-        for cb in {id(o): o for cb in self.learn.cbs for o in (cb, wrapped(cb)) if hasattr(o, '__dict__')}.values():
+        for cb in {id(o): o for cb in cbs for o in (cb, wrapped(cb)) if hasattr(o, '__dict__')}.values():
             for name, v in vars(cb).items():
                 if _has_sharded(v): vars(cb)[name] = map_tensors(convert, v)
-
-def _has_sharded(value: Any) -> bool:
-    if isinstance(value, (list, tuple)): return any(map(_has_sharded, value))
-    return any(map(_has_sharded, value.values())) if isinstance(value, dict) else is_sharded(value)
 
 # %% ../../nbs/distributed/sharded.ipynb #5ec80fb9
 class _Meeting:
@@ -342,20 +352,21 @@ class _Meeting:
             return self.store.compare_set(self.name, '', found) == b'yes'
         return False
 
-# %% ../../nbs/distributed/sharded.ipynb #fdaa7c9c
+# %% ../../nbs/distributed/sharded.ipynb #ca46eacf
 class _Ends(_PutsBack):
     "The end of a run, whether it was finished or failed"
     seconds = 5.          # that the other processes have to come after an error
     meeting: _Meeting
+    learn: Learner
 
     @torch.no_grad()
     def _end(self, kind: type[BaseException] | None, e: BaseException | None, tb: Any) -> None:
         if e is None or self.meeting.all_come(self.seconds):
             self.share_buffers()
-            return self._put_back(lambda t: t.detach().full_tensor().clone())
+            return self._put_back(full_state, self.learn.cbs)
         e.add_note('the weights are lost, and nan now: each process has a part of them, and after '
                    'this error not all processes came to put them together. Resume from a checkpoint')
-        self._put_back(lambda t: torch.full(t.shape, torch.nan, dtype=t.dtype, device=t.device))
+        self._put_back(lambda t: torch.full(t.shape, torch.nan, dtype=t.dtype, device=t.device), self.learn.cbs)
 
 # %% ../../nbs/distributed/sharded.ipynb #d7aa18aa
 class _Gathers(_Ends):
@@ -376,7 +387,7 @@ class _Gathers(_Ends):
         "Whether weights stay whole after a forward pass"
         for m in parts: m.set_reshard_after_forward(not whole and self.frees, recurse=False)
 
-# %% ../../nbs/distributed/sharded.ipynb #7165bfde
+# %% ../../nbs/distributed/sharded.ipynb #81fecce4
 class ShardedModels(_Gathers):
     """The models of a learner, sharded over all processes until the run ends
 
@@ -401,10 +412,7 @@ class ShardedModels(_Gathers):
         self.meeting = _Meeting()
         self._shard(mesh or _whole_mesh(self.models), blocks, least, options)
         learn.undo.push(self._end)
-        self._switch_over()
-        for m in self.models:
-            if any(True for _ in m.buffers()):
-                learn.undo.callback(m.register_forward_pre_hook(self._synchronize).remove)
+        self._switch_over(learn.undo)
 
 def _whole_mesh(models: list[nn.Module]) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
@@ -421,17 +429,22 @@ def _shard_value(value: Any, like: Any) -> Any:
     fits = is_sharded(like) and isinstance(value, Tensor) and not is_sharded(value) and value.shape == like.shape
     return shard_like(value, like) if fits else value
 
-# %% ../../nbs/distributed/sharded.ipynb #1cb7e648
+# %% ../../nbs/distributed/sharded.ipynb #7646c66e
 def _shard_opt_state(state: Mapping[str, Any], opt: Any) -> dict[str, Any]:
     "A state of `opt_state`, sharded like the parameters; the form of the update stays that of the optimizer"
-    params = [p for group in opt.param_groups for p in group['params']]
-    sharded = {i: map_tensors(lambda t: _shard_value(t, params[i]), s) for i, s in state['state'].items() if i < len(params)}
-    groups = [new | {'fused': mine['fused']} if 'fused' in mine else new for new, mine in zip(state['groups'], opt.param_groups)]
-    return {**state, 'state': sharded, 'groups': groups if len(groups) == len(state['groups']) else state['groups']}
+    params = dict(enumerate(p for group in opt.param_groups for p in group['params']))
+    each = {i: map_tensors(lambda t: _shard_value(t, params.get(i)), s) for i, s in state['state'].items()}
+    mine = [{'fused': group['fused']} if 'fused' in group else {} for group in opt.param_groups]
+    groups = [group | form for group, form in itertools.zip_longest(state['groups'], mine[:len(state['groups'])], fillvalue={})]
+    return {**state, 'state': each, 'groups': groups}
 
-def _shard_nested(value: Any, like: Any) -> Any:
-    "What a callback has noted, sharded like what it has now"
-    if isinstance(value, dict) and isinstance(like, dict): return {k: _shard_nested(v, like.get(k)) for k, v in value.items()}
+# %% ../../nbs/distributed/sharded.ipynb #c480c583
+def _shard_nested(
+    value: Any,     # tensors in nested containers
+    like: Any,      # the same nesting, with tensors that may be sharded
+) -> Any:
+    "What a callback has noted, sharded like what it has at present"
+    if isinstance(value, dict) and isinstance(like, dict): return rebuild(value, {k: _shard_nested(v, like.get(k)) for k, v in value.items()})
     if type(value) in (list, tuple) and type(like) is type(value) and len(like) == len(value):
         return type(value)(map(_shard_nested, value, like))
     return _shard_value(value, like)
