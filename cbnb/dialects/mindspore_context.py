@@ -26,7 +26,9 @@ from ..basics.notices import user_level
 from ..basics.nested import map_tensors
 from ..basics.plain import Held, state_of
 from ..basics.loaders import n_batches
+from ..basics.processes import n_processes
 from .detect import Adapter
+from ..distributed.shares import n_steps
 from ..learner import Learner
 from ..step import Step
 from ..basics.text import distinct
@@ -297,16 +299,20 @@ def warn_old_names(
 # %% ../../nbs/dialects/mindspore_context.ipynb #dd18d76c
 def length(
     dl: Any,              # a loader
+    n: int = 1,           # processes that share its batches
 ) -> dict[str, int]:      # `batch_num`; empty if the length is not known
-    """The number of batches of a loader, for the context
+    """The number of batches of a loader, for the context; of several processes, the number of steps
 
     Args:
         dl: a loader
+        n: processes that share its batches
 
     Returns:
         `batch_num`; empty if the length is not known
     """
-    return {} if (n := n_batches(dl)) is None else dict(batch_num=n)
+    drop_last = getattr(getattr(dl, 'batch_sampler', None), 'drop_last', False)
+    found = n_steps(n_batches(dl), n, drop_last)
+    return {} if found is None else dict(batch_num=found)
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #387e9dcf
 def train_params(
@@ -317,13 +323,13 @@ def train_params(
     Args:
         learn: about to fit
     """
-    opt = learn.opt
+    opt, n = learn.opt, n_processes()
     return dict(
         train_network=learn.model, network=learn.model, train_dataset=learn.dls.train,
         train_dataset_element=None, loss_fn=learn.loss_func,
         optimizer=list(opt.optimizers) if isinstance(opt, MultiOptimizer) else opt,
-        epoch_num=learn.n_epoch - learn.start_epoch, **length(learn.dls.train), cur_step_num=0,
-        mode='train', parallel_mode='stand_alone', device_number=1, dataset_sink_mode=False,
+        epoch_num=learn.n_epoch - learn.start_epoch, **length(learn.dls.train, n), cur_step_num=0,
+        mode='train', parallel_mode='stand_alone' if n == 1 else 'data_parallel', device_number=n, dataset_sink_mode=False,
         last_save_ckpt_step=None, latest_ckpt_file=None, initial_step=0, loss_scale_mananger=None)
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #f3fe5f3f

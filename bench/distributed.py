@@ -1,0 +1,134 @@
+"""What training in several processes costs.
+
+python bench/distributed.py             one process, and two with gloo: two minutes
+python bench/distributed.py --scaling   steps of torch's DistributedDataParallel on 1, 2 and 4 processes: the numbers in nbs/guides/scaling.ipynb
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+
+WIDTHS = 64, 256, 512, 1024  # of the hidden layers of the networks that are measured
+ITEMS, LAYERS = 64, 4
+COUNTS = 1, 2, 4  # processes
+
+
+def network(width):
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    layers = [nn.Linear(width, width) for _ in range(LAYERS)]
+    return nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU())))
+
+
+def seconds(f, budget=1.0):
+    """The times of calls of `f`, for about so many seconds, the first ones left out. All processes make the same number of calls."""
+    import torch
+    import torch.distributed as dist
+
+    def timed():
+        start = time.perf_counter()
+        f()
+        return time.perf_counter() - start
+
+    n = torch.tensor(max(5, min(300, int(budget / min(timed() for _ in range(3))))))
+    dist.broadcast(n, 0)
+    for _ in range(max(2, int(n) // 10)):
+        f()
+    dist.barrier()
+    return [timed() for _ in range(int(n))]
+
+
+def one_rank():
+    """What one of the processes does; the first prints the times, in milliseconds."""
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    n, found = dist.get_world_size(), dict(reduce={}, steps=[])
+    ms = lambda times: round(1000 * statistics.quantiles(times, n=10)[0], 3)  # of the quickest tenth: other programs run, too
+    if n > 1:
+        for size in (1, 10_000, 100_000, 1_000_000, 10_000_000):
+            data = torch.zeros(size)
+            found["reduce"][4 * size] = ms(seconds(lambda: dist.all_reduce(data)))
+    for width in WIDTHS:
+        net = network(width)
+        wrapped = nn.parallel.DistributedDataParallel(net) if n > 1 else net
+        for items in sorted({ITEMS // k for k in (COUNTS if n == 1 else (1, n))}, reverse=True):
+            x = torch.randn(items, width)
+            opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+
+            def step():
+                opt.zero_grad()
+                wrapped(x).square().mean().backward()
+                opt.step()
+
+            parameters = sum(p.numel() for p in net.parameters())
+            found["steps"].append(dict(n=n, parameters=parameters, items=items, ms=ms(seconds(step))))
+    if dist.get_rank() == 0:
+        print(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def in_processes(n, *arguments):
+    """Start this file in `n` processes, as torchrun would; what the first one printed."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    shared = dict(WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1")
+    command = [sys.executable, __file__, *arguments]
+    started = [
+        subprocess.Popen(command, env={**os.environ, **shared, "RANK": str(r), "LOCAL_RANK": str(r)}, stdout=subprocess.PIPE, text=True)
+        for r in range(n)
+    ]
+    said = [process.communicate()[0] for process in started]
+    if failed := [r for r, process in enumerate(started) if process.returncode]:
+        sys.exit(f"process {failed[0]} failed")
+    return said[0]
+
+
+def best(rounds):
+    """For each number its lowest value over the rounds: other programs can only make it longer."""
+    first = rounds[0]
+    if isinstance(first, dict):
+        return {key: best([found[key] for found in rounds]) for key in first}
+    if isinstance(first, list):
+        return [best(list(each)) for each in zip(*rounds)]
+    return min(rounds)
+
+
+def scaling(rounds):
+    found = best([[json.loads(in_processes(n, "--rank")) for n in COUNTS] for _ in range(rounds)])
+    print("reduce = {")
+    for n, part in zip(COUNTS, found):
+        if part["reduce"]:
+            print(f"    {n}: {part['reduce']},")
+    print("}\nsteps = [")
+    for part in found:
+        for row in part["steps"]:
+            print(f"    ({', '.join(str(value) for value in row.values())}),")
+    print("]")
+
+
+def main():
+    args = argparse.ArgumentParser()
+    args.add_argument("--scaling", action="store_true", help="steps of torch alone")
+    args.add_argument("--rounds", type=int, default=3)
+    args.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    found = args.parse_args()
+    if found.rank:
+        one_rank()
+    elif found.scaling:
+        scaling(found.rounds)
+
+
+if __name__ == "__main__":
+    main()
