@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from ..basics.param_groups import get_hyper as get_hyper, hyper_key as hyper_key, set_hyper as set_hyper, spread_lrs as spread_lrs, total_norm as total_norm, write_hyper as write_hyper
 from ..basics.multi_optimizer import MultiOptimizer as MultiOptimizer
+from ..basics.processes import local_parts as local_parts
 from ..callback import Callback as Callback
 from ..events import CancelFitException as CancelFitException, CancelTrainException as CancelTrainException, CancelValidException as CancelValidException
 from ..basics.arguments import hinted as hinted, as_count as as_count, as_positive as as_positive
