@@ -46,8 +46,7 @@ _all_ = ['Metric', 'AvgMetric', 'AccumMetric', 'ValueMetric', 'SklearnMetric', '
          'error_rate', 'metric_on']
 
 # %% ../nbs/all.ipynb #55579880
-from .display import dashboard, plots          # they show themselves where widgets work
-from .display import summary                   # adds `learn.summary`
+from .display import plots, steering, summary  # add `learn.recorder.plot_losses`, `learn.summary` and others
 from .display.front_end import display_as, set_display
 from .display.progress import ProgressCallback
 from .display.show_graph import ShowGraph
@@ -61,7 +60,7 @@ _all_ = ['Recorder', 'History', 'ProgressCallback', 'ShowGraph', 'set_display', 
 
 # %% ../nbs/all.ipynb #bbbb291b
 from .callbacks.schedulers import TorchScheduler
-from .lr import picker                         # shows itself where widgets work
+from .lr import finder                         # adds `learn.lr_find`
 from .lr.rules import minimum, slide, steep, valley
 from cbnb.schedule import (
     OneCycle, ParamScheduler, SchedCos, SchedExp, SchedLin, SchedNo, SchedPoly, combine_scheds,

@@ -65,8 +65,11 @@ class Forwarding(Reading):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        setters = (k for base in cls.__mro__ for k, v in vars(base).items() if hasattr(type(v), '__set__'))
-        cls._special = _LISTS.union(setters)             # properties see to their assignment themselves
+        known = [base for base in cls.__bases__ if issubclass(base, Forwarding)]
+        new = set(cls.__mro__).difference(*(base.__mro__ for base in known))
+        setters = (k for base in new for k, v in vars(base).items() if hasattr(type(v), '__set__'))
+        # properties see to their assignment themselves
+        cls._special = frozenset(setters).union(*(base._special for base in known))
 
     def __setattr__(self, name: str, value: Any) -> None:
         held = self.__dict__
@@ -158,7 +161,7 @@ def _check_method_names(cls: type) -> None:
     for name, value in vars(cls).items():
         if name in EVENTS: _check_event_method(value, f'{cls.__name__}.{name}')
         if not callable(value) or name.startswith('_') or name in EVENTS: continue
-        if _FOREIGN.fullmatch(name): raise TypeError(
+        if re.fullmatch(_FOREIGN, name): raise TypeError(
             f'{cls.__name__}.{name} is no event of this Callback, and would never be called. '
             'A class written for fastai v1 or MindSpore needs no base class here; '
             'or derive it from the Callback of cbnb.dialects.fastai_v1 or .mindspore')
@@ -168,7 +171,7 @@ def _check_method_names(cls: type) -> None:
             f'did you mean {near!r}? '
             '(A helper method may keep such a name with a leading underscore.)')
 
-_FOREIGN = re.compile('on_(train|eval|epoch|batch|loss|backward|step)(_epoch|_step)?_(begin|end)')
+_FOREIGN = 'on_(train|eval|epoch|batch|loss|backward|step)(_epoch|_step)?_(begin|end)'
 
 # %% ../nbs/01_callback.ipynb #0151def1
 def _check_event_method(f: Any, what: str) -> None:
@@ -184,8 +187,8 @@ def _check_event_method(f: Any, what: str) -> None:
 def _take_events(cls: type) -> None:
     "In `class Mine(Callback, Mixin)`, let the mixin's events go before the empty ones of `Events`"
     for base in cls.__mro__[cls.__mro__.index(Events) + 1:]:
-        for name in EVENTS:
-            if name in vars(base) and getattr(cls, name) is getattr(Events, name):
+        for name in vars(base).keys() & EVENTS:
+            if getattr(cls, name) is getattr(Events, name):
                 setattr(cls, name, vars(base)[name])
 
 # %% ../nbs/01_callback.ipynb #02d5bc94

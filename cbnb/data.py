@@ -9,7 +9,6 @@ __all__ = ['split_batch', 'HasLoaders', 'default_device', 'HasDevice', 'SplitsBa
 # %% ../nbs/02_data.ipynb #a3f9f165
 import contextlib
 import functools
-import html
 from collections.abc import Iterable
 from typing import Any, Self
 
@@ -25,8 +24,7 @@ from .basics.nested import (  # noqa: F401
     can_move, entries, find_bs, first_tensor, is_empty, map_tensors, named_parts, rebuild, shape_text,
     to_detach, to_device)
 from .basics.random_state import save_rng  # noqa: F401
-from .basics.workers import make_loader
-from .basics.text import plural
+from .basics.text import escape, plural
 
 # %% ../nbs/02_data.ipynb #8a89099b
 def split_batch(
@@ -226,6 +224,7 @@ class HasClasses(HasDatasets):
         like = self.train if self.valid is None else self.valid
         same = ('num_workers', 'collate_fn', 'pin_memory') if isinstance(like, DataLoader) else ()
         settings = {name: getattr(like, name) for name in same} | kwargs
+        from cbnb.basics.workers import make_loader
         if getattr(like, 'chosen', None) and 'num_workers' not in kwargs: settings['num_workers'] = None
         return make_loader(items, batch_size=bs or getattr(like, 'batch_size', None) or 64, **settings)
 
@@ -252,10 +251,10 @@ def _workers(loaders: list[Any]) -> str:
 def _table(loaders: list[Any], below: str) -> str:
     "Loaders as a table without colors, which reads on light and dark"
     def row(tag: str, cells: Iterable[Any]) -> str:
-        return f'<tr>{"".join(f"<{tag}>{html.escape(str(c))}</{tag}>" for c in cells)}</tr>'
+        return f'<tr>{"".join(f"<{tag}>{escape(str(c))}</{tag}>" for c in cells)}</tr>'
     body = ''.join(row('td', _cells(i, dl)) for i, dl in enumerate(loaders))
     head = row('th', ('loader', 'batches', 'batch size', 'data'))
-    return f'<table><thead>{head}</thead><tbody>{body}</tbody></table><p>{html.escape(below)}</p>'
+    return f'<table><thead>{head}</thead><tbody>{body}</tbody></table><p>{escape(below)}</p>'
 
 def _cells(i: int, dl: Any) -> list[Any]:
     data = getattr(dl, 'dataset', dl)
@@ -323,6 +322,7 @@ class DataLoaders(SplitsBatches, HasClasses):
             path
             **kwargs: further arguments of torch's DataLoader
         """
+        from cbnb.basics.workers import make_loader
         device = default_device() if device is None else torch.device(device)
         make = functools.partial(make_loader, num_workers=num_workers, device=device, **kwargs)
         train = make(train_ds, batch_size=bs, shuffle=shuffle)

@@ -10,7 +10,6 @@ __all__ = ['Copy', 'ScalarBuffer', 'SmoothedBuffer', 'RunSteps', 'StepColumns', 
 import copy
 import csv
 import functools
-import html
 import io
 import json
 import math
@@ -27,7 +26,7 @@ from torch import Tensor
 
 # %% ../nbs/08_history.ipynb #8a9ba52f
 from .basics.arguments import columns_hint
-from .basics.text import clock, number, plural
+from .basics.text import clock, escape, number, plural
 from .metrics import Smoother
 
 # %% ../nbs/08_history.ipynb #138d5505
@@ -338,7 +337,7 @@ class Run(PlainRun):
 
     def __repr__(self) -> str: return f'Run({self.number}: {self.extent()}, {self.status})'
 
-    def _repr_html_(self) -> str: return f'{_html_table([self])}<div>{html.escape(repr(self))}</div>'
+    def _repr_html_(self) -> str: return f'{_html_table([self])}<div>{escape(repr(self))}</div>'
 
 # %% ../nbs/08_history.ipynb #f76af7a6
 class IndexedRuns:
@@ -501,7 +500,7 @@ def _html_table(runs: list[Run], most: int = 20) -> str:
 
 def _html_row(tag: str, cells: list[str], n: int = 0) -> str:
     if len(cells) == 1: return f'<tr><td colspan="{n}" style="text-align:center">{cells[0]}</td></tr>'
-    return f'<tr>{"".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)}</tr>'
+    return f'<tr>{"".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)}</tr>'
 
 # %% ../nbs/08_history.ipynb #c77d5f3c
 def _shown_rows(run: Run, names: list[str]) -> list[list[str]]:

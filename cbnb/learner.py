@@ -336,6 +336,10 @@ class HasData:
         self.dls, self.model_dir = dls, model_dir
         self.path: Path = Path(path if path is not None else getattr(self.dls, 'path', '.'))
 
+    def _batches_in(self, dl: Any) -> int | None:
+        "How many batches of a loader this process sees in an epoch; of several processes, each sees a part"
+        return n_batches(dl)
+
     def _choose_split(self) -> None:
         "How batches are split, and whether they are moved first; the device may have changed"
         dls = self._dls

@@ -107,6 +107,16 @@ def one_cycle(folder):
 
 
 @case
+def scheduler_of_torch(folder):
+    """It gets the number of steps that there are"""
+
+    def make(opt, n_steps):
+        return torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, total_steps=n_steps)
+
+    return fitted(learner(opt_func=torch.optim.SGD, cbs=cbnb.TorchScheduler(make)), 2)
+
+
+@case
 def fine_tune(folder):
     learn = learner(splitter=lambda m: [list(m[0].parameters()), list(m[2].parameters())])
     return fitted(learn, 2, method="fine_tune")

@@ -85,7 +85,7 @@ def test_an_overflow_skips_the_same_updates_and_they_do_not_advance_the_schedule
 
 def test_all_hear_of_an_interrupt(tmp_path):
     first, second = (result["interrupt"] for result in results(tmp_path, 2, ["interrupt"]))
-    assert first == second == dict(said="at 4; learn is usable", status="interrupted", n_steps=4, after=11)
+    assert first == second == dict(said="at 3; learn is usable", status="interrupted", n_steps=4, after=11)
 
 
 # --- trouble: each of these processes must end within ten seconds of the first failure ---

@@ -246,12 +246,12 @@ def hinted(f: _F) -> _F:
     Args:
         f
     """
-    parameters = inspect.signature(f).parameters
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True                      # IPython leaves this frame out
         try: return f(*args, **kwargs)
         except TypeError as e:
+            parameters = inspect.signature(f).parameters
             unknown = [k for k in kwargs if k not in parameters]
             if e.__traceback__.tb_next is not None or not unknown: raise     # an error inside `f`
             name = call.__qualname__.rpartition('.')[2]

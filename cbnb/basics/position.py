@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader, IterableDataset
 # %% ../../nbs/basics/position.ipynb #51e279f5
 from .random_state import save_rng
 from .tensor_batches import TensorLoader, batches_of
-from .workers import WorkerLoader, next_numbers
 
 # %% ../../nbs/basics/position.ipynb #9a5cd335
 class _Skipping:
@@ -87,6 +86,7 @@ def draws(
     Args:
         dl: its first item is loaded
     """
+    from cbnb.basics.workers import WorkerLoader, next_numbers
     if isinstance(dl.dataset, IterableDataset): return True
     if isinstance(dl, WorkerLoader): return False       # known since its workers were chosen
     restore = save_rng([dl])
@@ -109,6 +109,7 @@ def batches_from(
     """
     if hasattr(dl, 'batches_from'): return dl.batches_from(n)      # of several processes
     if not n: return iter(batches_of(dl))
+    from cbnb.basics.workers import WorkerLoader
     plain = type(dl) in (DataLoader, TensorLoader, WorkerLoader) and not isinstance(dl.dataset, IterableDataset)
     if plain and not (dl.num_workers and draws(dl)): return iterator_over(dl, lambda sampler: skipping(sampler, n))
     it = iter(dl)

@@ -8,7 +8,6 @@ __all__ = ['HEADINGS', 'Memory', 'memory_of', 'forget_peak', 'Try', 'BatchSizeSe
 # %% ../../nbs/callbacks/batch_size.ipynb #320cb781
 import contextlib
 import copy
-import html
 import itertools
 import re
 import time
@@ -26,7 +25,7 @@ from ..basics.failures import is_out_of_memory, release_locals
 from ..basics.loaders import Batches
 from ..basics.nested import find_bs
 from ..basics.patch import patch
-from ..basics.text import html_row, number, text_table
+from ..basics.text import escape, html_row, number, text_table
 from ..callback import Callback
 from .gradients import GradientAccumulation
 from .rewind import free_memory, size_words
@@ -283,7 +282,7 @@ class BatchSizes(_Sizes):
     def _repr_html_(self) -> str:
         lines = [('th', HEADINGS), *(('td', row) for row in self.rows())]
         table = ''.join(html_row(tag, row, ['right']*4) for tag, row in lines)
-        return f'<table>{table}</table>' + ''.join(f'<p>{html.escape(line)}</p>' for line in self.advice())
+        return f'<table>{table}</table>' + ''.join(f'<p>{escape(line)}</p>' for line in self.advice())
 
     def plot(self,
         return_fig: bool | None = None,    # return the figure instead of showing it

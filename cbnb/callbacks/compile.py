@@ -6,7 +6,6 @@
 __all__ = ['HEADINGS', 'Compilation', 'CompileReport', 'CompiledStep', 'Compile']
 
 # %% ../../nbs/callbacks/compile.ipynb #e976eda6
-import html
 import itertools
 import logging
 import re
@@ -26,7 +25,7 @@ from torch.nn.parallel import DataParallel
 from ..basics.nested import map_tensors
 from ..basics.notices import say
 from ..basics.random_state import save_rng
-from ..basics.text import html_row, plural, text_table
+from ..basics.text import escape, html_row, plural, text_table
 from ..callback import Callback
 from .hooks import HookCallback
 from ..learner import Learner
@@ -148,7 +147,7 @@ class _ShownReport(CompileReport):
         sides = ['left', 'left', 'right', 'right']
         lines = [('th', HEADINGS), *(('td', row) for row in self.rows())] if self.compilations else []
         table = f'<table>{"".join(html_row(tag, row, sides) for tag, row in lines)}</table>'
-        return table + ''.join(f'<p>{html.escape(note)}</p>' for note in self._notes())
+        return table + ''.join(f'<p>{escape(note)}</p>' for note in self._notes())
 
 _TOO_MANY = ('torch compiles a function {} times at most and then runs it uncompiled: see above what changes so often '
              '(dynamic=True helps if it is the sizes)')

@@ -184,7 +184,7 @@ def _joined_objects(parts: list[Any]) -> Any:
     return _all_items(parts) if is_array else list(parts)
 
 # %% ../../nbs/callbacks/predictions.ipynb #e9d38fdd
-_BATCH_FILE = re.compile(r'\d{6,}\.pt')
+_BATCH_FILE = r'\d{6,}\.pt'
 
 def _own_copy(t: Tensor) -> Tensor:
     "On the CPU; a slice without the rest of its tensor, which would be written as well"
@@ -231,7 +231,7 @@ def forget_batches(
     """
     sweep_drafts(Path(folder), '*.pt')
     for path in Path(folder).glob('*.pt'):
-        if _BATCH_FILE.fullmatch(path.name): path.unlink()
+        if re.fullmatch(_BATCH_FILE, path.name): path.unlink()
 
 # %% ../../nbs/callbacks/predictions.ipynb #69a67903
 class _BatchFiles:
@@ -246,7 +246,7 @@ class _BatchFiles:
     @property
     def paths(self) -> list[Path]:
         "The files, in order"
-        found = [p for p in self.folder.glob('*.pt') if _BATCH_FILE.fullmatch(p.name)]
+        found = [p for p in self.folder.glob('*.pt') if re.fullmatch(_BATCH_FILE, p.name)]
         return sorted(found, key=lambda p: int(p.stem))
 
     def _read(self, path: Path) -> Any:

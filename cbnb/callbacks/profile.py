@@ -661,8 +661,8 @@ def _finish(
     "Write the profile"
     p.batches, p.about = dict(train=times.batches[True], valid=times.batches[False]), _about(learn)
     clock = times.watch.clock
-    p.rows = _rows(times, (*measuring_cost(clock), _batch_cost(clock)))
-    p.__post_init__()                      # longest first
+    rows = _rows(times, (*measuring_cost(clock), _batch_cost(clock)))
+    p.rows = sorted(rows, key=lambda row: -row.seconds)
 
 # %% ../../nbs/callbacks/profile.ipynb #372ee91a
 @patch

@@ -7,7 +7,6 @@ __all__ = ['HEADINGS', 'point_size', 'free_memory', 'size_words', 'RestorePoint'
 
 # %% ../../nbs/callbacks/rewind.ipynb #5dedfa8e
 import contextlib
-import html
 import os
 import re
 import weakref
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from ..basics.arguments import as_count
 from ..basics.patch import patch
 from ..basics.position import has_workers
-from ..basics.text import html_row, number, plural, text_table
+from ..basics.text import escape, html_row, number, plural, text_table
 from .state import loaders_of
 from ..display.progress import ProgressCallback
 from ..history import History, Run
@@ -291,7 +290,7 @@ class RestorePoints(_TakesBack):
         return '\n'.join(text_table([HEADINGS, *self._rows()])) if self.points else self.nothing()
 
     def _repr_html_(self) -> str:
-        if not self.points: return html.escape(self.nothing())
+        if not self.points: return escape(self.nothing())
         sides = ['left', 'left', 'right', 'left', 'right', 'right', 'right', 'left']
         head, *rows = (html_row(tag, row, sides) for tag, row in
                        [('th', HEADINGS), *(('td', row) for row in self._rows())])

@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 # %% ../../nbs/callbacks/schedulers.ipynb #b327652d
 from ..callback import Callback
 from ..basics.arguments import columns_hint
-from ..basics.loaders import n_batches
+from ..learner import Learner
 from ..schedule import ParamScheduler
 
 # %% ../../nbs/callbacks/schedulers.ipynb #92c2d434
@@ -31,13 +31,13 @@ def _takes_steps(make: Callable[..., Any]) -> bool:
                for p in params) == 2
 
 def _n_steps(
-    dls: Any,
+    learn: Learner,
     every: str,        # 'batch' or 'epoch'
     epochs: int,
 ) -> int:
     "How often the scheduler steps in so many epochs"
     if every == 'epoch': return epochs
-    if (n := n_batches(dls.train)) is not None: return epochs*n
+    if (n := learn._batches_in(learn.dls.train)) is not None: return epochs*n
     raise ValueError('the scheduler needs to know how many batches an epoch has, and the '
                      'training loader has no length: wrap it in Batches(make, n_iter=...)')
 
@@ -118,7 +118,7 @@ class TorchScheduler(Callback):
         if 'step' not in vars(learn.opt): learn.undo.callback(vars(learn.opt).pop, 'step', None)
         if not any(isinstance(cb, TorchScheduler) and cb.scheduler for cb in learn.cbs):
             for g in learn.opt.param_groups: g.pop('initial_lr', None)    # of a scheduler before
-        n_steps = [_n_steps(learn.dls, self.every, learn.n_epoch)] if _takes_steps(self.make) else []
+        n_steps = [_n_steps(learn, self.every, learn.n_epoch)] if _takes_steps(self.make) else []
         learn.undo.set(self, 'scheduler', self.make(learn.opt, *n_steps))   # it wraps `opt.step`
         _check_scheduler(self.scheduler, self.monitor, learn)
         self._skip_to_start()
@@ -126,7 +126,7 @@ class TorchScheduler(Callback):
     def _skip_to_start(self) -> None:
         "Step through the epochs before `start_epoch`"
         learn, replay = self.learn, self.learn.start_epoch and not self.monitor
-        done = _n_steps(learn.dls, self.every, learn.start_epoch) if replay else 0
+        done = _n_steps(learn, self.every, learn.start_epoch) if replay else 0
         with _no_order_warning():
             for _ in range(done): self.scheduler.step()
         self.begun = done > 0

@@ -11,12 +11,11 @@ import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from html import escape
+from typing import NamedTuple
 
 # %% ../../nbs/display/chart.ipynb #d2158e41
-from ..basics.text import number, trim_zeros
-from .figures import COLORS, envelope, epoch_ticks
+from ..basics.text import escape, number, trim_zeros
+from .figures import COLORS, as_doubles, envelope, epoch_ticks
 
 # %% ../../nbs/display/chart.ipynb #9872880f
 def _latest(xs: Sequence[float], x: float) -> int: return bisect_right(xs, x) - 1
@@ -26,8 +25,7 @@ def _nearest(xs: Sequence[float], x: float) -> int:
     return i - 1 if i and x < xs[i] and x - xs[i - 1] < xs[i] - x else i
 
 # %% ../../nbs/display/chart.ipynb #d2114261
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One curve of a chart
 
     Args:
@@ -68,8 +66,7 @@ class Line:
         return float(self.ys[i]) if math.isfinite(self.ys[i]) else None
 
 # %% ../../nbs/display/chart.ipynb #fa2a2669
-@dataclass(frozen=True)
-class Mark:
+class Mark(NamedTuple):
     """A point with a name, such as a suggestion
 
     Args:
@@ -405,10 +402,12 @@ def described(
     """
     parts = [title] if title else []
     for name, values in curves:
-        ys = [y for y in listed(values) if math.isfinite(y)]
-        if not ys: parts.append(f'{name}: no values')
-        else: parts.append(f'{name} from {number(ys[0])} to {number(ys[-1])}, '
-                           f'lowest {number(min(ys))}')
+        ys = as_doubles(values)
+        ys = ys[ys.isfinite()]
+        if not len(ys): parts.append(f'{name}: no values')
+        else:
+            first, last, lowest = (number(float(y)) for y in (ys[0], ys[-1], ys.min()))
+            parts.append(f'{name} from {first} to {last}, lowest {lowest}')
     return '; '.join(parts) or 'empty chart'
 
 # %% ../../nbs/display/chart.ipynb #ac571f96

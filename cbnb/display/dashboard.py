@@ -7,7 +7,6 @@ __all__ = ['STYLE', 'LEGEND', 'status_html', 'small_curve', 'curve_html', 'Panel
 
 # %% ../../nbs/display/dashboard.ipynb #72116d8f
 import atexit
-import html
 import math
 import time
 from collections import deque
@@ -15,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 # %% ../../nbs/display/dashboard.ipynb #dc80816b
-from ..basics.text import clock
+from ..basics.text import clock, escape
 from .chart import LIVE_STYLE, WIDTH, LiveCurve
 from .figures import COLORS
 from .progress import NotebookDisplay, Progress, fit_page, live_table, valid_points
@@ -78,7 +77,7 @@ LEGEND = ('<span class="cbnb-key r">train, each batch</span> '
 # %% ../../nbs/display/dashboard.ipynb #c7b70e07
 def _bar(share: float | None, *words: str) -> str:
     width = 100*min(share or 0, 1)
-    text = html.escape(' · '.join(w for w in words if w))
+    text = escape(' · '.join(w for w in words if w))
     return (f'<div class=cbnb-bar role=progressbar aria-valuenow={width:.0f} '
             f'aria-label="{text}"><i style=width:{width:.1f}%></i></div><span>{text}</span>')
 
@@ -204,7 +203,7 @@ def _take_back(points: Any, point: Any, button: Any, said: Any) -> None:
     try: text = points.take_back(n) if n else 'this fit cannot be taken back any more'
     except (RuntimeError, ValueError) as e: text = str(e)
     else: button.disabled = True
-    said.value = html.escape(text)
+    said.value = escape(text)
 
 # %% ../../nbs/display/dashboard.ipynb #5832d8d7
 def rewind_button(

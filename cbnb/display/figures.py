@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['COLORS', 'RUN_COLORS', 'RULE_COLORS', 'STYLE', 'NAMED_COLORS', 'WIDE', 'VIEWS', 'figure', 'png_bundle',
-           'png_metadata', 'show', 'legend', 'envelope', 'epoch_ticks', 'losses_figure', 'lr_figure', 'metrics_figure',
-           'sched_figure', 'rule_colors', 'lr_find_figure', 'lr_trials_figure', 'view_for']
+           'png_metadata', 'show', 'legend', 'as_doubles', 'envelope', 'epoch_ticks', 'losses_figure', 'lr_figure',
+           'metrics_figure', 'sched_figure', 'rule_colors', 'lr_find_figure', 'lr_trials_figure', 'view_for']
 
 # %% ../../nbs/display/figures.ipynb #d53ef3a8
 import base64
@@ -13,12 +13,14 @@ import io
 import itertools
 import math
 import sys
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 # %% ../../nbs/display/figures.ipynb #b413b74a
 import torch
+from torch import Tensor
 
 # %% ../../nbs/display/figures.ipynb #deee873c
 from ..basics.notices import shell
@@ -154,6 +156,22 @@ def legend(
     beside = dict(loc='upper left', bbox_to_anchor=(1.01, 1), borderaxespad=0)
     ax.legend(fontsize=9, **(beside if own else {}))
 
+# %% ../../nbs/display/figures.ipynb #e53d4bc6
+def as_doubles(
+    values: Sequence[float],    # a tensor, an array or a list
+) -> Tensor:                    # an independent copy, or the tensor that it was
+    """As a tensor of type float64
+
+    Args:
+        values: a tensor, an array or a list
+
+    Returns:
+        an independent copy, or the tensor that it was
+    """
+    if hasattr(values, 'shape'): return torch.as_tensor(values, dtype=torch.float64)
+    doubles = array('d', values)
+    return torch.frombuffer(doubles, dtype=torch.float64) if doubles else torch.zeros(0, dtype=torch.float64)
+
 # %% ../../nbs/display/figures.ipynb #c198b53c
 def envelope(
     xs: Sequence[float],
@@ -167,9 +185,8 @@ def envelope(
         ys: as many as `xs`; nan is a gap
         n: draw about so many points, 2 or more
     """
-    if len(ys) <= n: return list(xs), list(ys)
-    size = math.ceil(len(ys)/(n//2))
-    y = torch.as_tensor(ys, dtype=torch.float64)
+    if len(ys) <= n: return list(xs), ys.tolist() if hasattr(ys, 'tolist') else list(ys)
+    size, y = math.ceil(len(ys)/(n//2)), as_doubles(ys)
     pieces = torch.nn.functional.pad(y, (0, -len(y) % size), value=float('nan')).view(-1, size)
     where_low = torch.nan_to_num(pieces, nan=math.inf).argmin(1)
     where_high = torch.nan_to_num(pieces, nan=-math.inf, posinf=math.inf).argmax(1)
@@ -261,9 +278,9 @@ def losses_figure(
     first, last = _span(len(losses), skip_start, skip_end)
     own, steps, train = ax is None, range(first, last), COLORS['train']
     with figure(ax, size=WIDE) as (fig, [ax]):
-        _curve(ax, steps, losses[first:last], color=COLORS['raw'] if smooth else train, lw=1,
+        _curve(ax, steps, losses[first:last], color=COLORS['raw'] if len(smooth) else train, lw=1,
                label='train, each batch')
-        if smooth: _curve(ax, steps, smooth[first:last], color=train, label='train, smoothed')
+        if len(smooth): _curve(ax, steps, smooth[first:last], color=train, label='train, smoothed')
         for (name, values), color in zip(named.items(), itertools.cycle(NAMED_COLORS)):
             _curve(ax, steps, values[first:last], color=color, lw=1.2, label=name)
         inside = [(x, y) for x, y in valid if first <= x < last and y is not None]
@@ -271,7 +288,7 @@ def losses_figure(
         _borders(ax, [b for b in borders if first < b < last])
         _epochs(ax, [(x, epoch) for x, epoch in epochs if first <= x < last])
         ax.set(xlabel='step', ylabel='loss', title='Losses')
-        if smooth or inside or named: legend(ax, own)
+        if len(smooth) or inside or named: legend(ax, own)
         return fig
 
 # %% ../../nbs/display/figures.ipynb #5e5b4814
@@ -515,7 +532,7 @@ def lr_trials_figure(
 VIEWS: dict[str, str | Callable[..., Any]] = {    # name of a plot -> makes its view, or 'module:name' of it
     'losses': 'cbnb.display.plots:LossesView', 'lr': 'cbnb.display.plots:LRView',
     'metrics': 'cbnb.display.plots:MetricsView', 'one_cycle': 'cbnb.display.plots:OneCycleView',
-    'lr_find': 'cbnb.lr.picker:LRFind.widget'}
+    'lr_find': 'cbnb.lr.picker:as_picker'}
 
 def view_for(
     name: str,                  # of a plot: a key of `VIEWS`

@@ -11,7 +11,6 @@ import atexit
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from html import escape
 from itertools import accumulate
 from typing import Any
 
@@ -22,10 +21,10 @@ from torch import Tensor
 # %% ../../nbs/display/plots.ipynb #95322ab6
 from .chart import described, WIDTH, Line, Mark, chart
 from .figures import (
-    envelope, figure, legend, losses_figure, lr_figure, metrics_figure, sched_figure, view_for,
+    as_doubles, envelope, figure, legend, losses_figure, lr_figure, metrics_figure, sched_figure, view_for,
     COLORS, RUN_COLORS, png_bundle, png_metadata, show)
 from ..basics.patch import patch
-from ..basics.text import number, plural
+from ..basics.text import escape, number, plural
 from .front_end import display_mode
 from ..basics.notices import shell
 from ..recorder import History, Recorder
@@ -39,9 +38,9 @@ def _column(run: Run, name: str) -> Sequence[float]:
     if name in run.named: return run.named[name].column(run.n_steps, smooth=True)
     return run.hyper(name) if name in run.hypers else [float('nan')]*run.n_steps
 
-def _all_steps(history: History, name: str) -> list[float]:
+def _all_steps(history: History, name: str) -> Tensor:
     "One column of the steps of all runs"
-    return [value for run in history.runs for value in _column(run, name)]
+    return torch.cat([as_doubles(_column(run, name)) for run in history.runs])
 
 # %% ../../nbs/display/plots.ipynb #35e9c6e8
 def _borders_of(history: History) -> list[int]:
@@ -561,7 +560,7 @@ class _ReadsLines(ReadsSteps):
                 first = bisect_left(line.xs, self.starts[i])
                 end = bisect_left(line.xs, self.starts[i] + self.sizes[i])
             elif self.name_of(i) not in (line.name, line.of): continue
-            yield torch.as_tensor(line.ys[first:end], dtype=torch.float64)
+            yield as_doubles(line.ys[first:end])
 
 # %% ../../nbs/display/plots.ipynb #ce061b94
 class LimitsAxis(_ReadsLines):
@@ -785,7 +784,7 @@ class LossesView(_DrawsLosses):
         skip_end: int = 0,      # and at the end
     ):
         runs, beta = recorder.history.runs, recorder.beta
-        self.raw = [torch.tensor(run.raw_losses, dtype=torch.float64) for run in runs]
+        self.raw = [as_doubles(run.raw_losses) for run in runs]
         self.smoothing = slider(
             'FloatSlider', 'smoothing', 'weight of the past; 0.98 looks back about 50 steps', beta,
             sum(map(len, self.raw)) <= MANY, min=0., max=max(0.999, beta), step=0.001,
@@ -798,7 +797,7 @@ class LossesView(_DrawsLosses):
 def _hyper(run: Run, name: str) -> Tensor:
     "A hyper-parameter at each step; nan where it was not recorded"
     values = run.hyper(name) if name in run.hypers else [math.nan]*run.n_steps
-    return torch.tensor(values, dtype=torch.float64)
+    return as_doubles(values)
 
 # %% ../../nbs/display/plots.ipynb #577015a6
 class _DrawsRates(RunsView):

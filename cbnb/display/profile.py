@@ -7,13 +7,11 @@ __all__ = ['GROUPS', 'LEAST', 'HEADINGS', 'LIMITS', 'RULES', 'Row', 'time_words'
            'Profile']
 
 # %% ../../nbs/display/profile.ipynb #d4cd1779
-import html
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 # %% ../../nbs/display/profile.ipynb #9b4da4cb
-from ..basics.text import html_row, number, text_table
+from ..basics.text import escape, html_row, number, text_table
 from .figures import COLORS, figure, show
 
 # %% ../../nbs/display/profile.ipynb #057b7de6
@@ -21,8 +19,11 @@ GROUPS = dict(data=COLORS['mark'], device='#1b95a5', compute=COLORS['train'], me
               callbacks=COLORS['valid'], builtin='#8a6d1b', display=COLORS['mom'], saving='#a3781f', start='#d9569f',
               loop=COLORS['raw'], profiler=COLORS['text'])    # what a row belongs to -> its colour
 
-@dataclass(frozen=True)
-class Row:
+class _Equal:
+    "Equal if all attributes are"
+    def __eq__(self, other: object) -> bool: return type(other) is type(self) and vars(other) == vars(self)
+
+class Row(_Equal):
     """A part of the time of a fit
 
     Args:
@@ -34,23 +35,31 @@ class Row:
         device: seconds on the device; None: not measured
         syncs: how often it made the CPU wait for the device, where that is measured
     """
-    name: str          # such as 'forward' or 'Recorder.after_batch'
-    group: str         # one of `GROUPS`
-    phase: str         # 'train', 'valid', or '' if it is of neither
-    seconds: float     # without the parts inside it
-    count: int         # how often it ran
-    device: float | None = None    # seconds on the device; None: not measured
-    syncs: int = 0     # how often it made the CPU wait for the device, where that is measured
+    def __init__(self,
+        name: str,         # such as 'forward' or 'Recorder.after_batch'
+        group: str,        # one of `GROUPS`
+        phase: str,        # 'train', 'valid', or '' if it is of neither
+        seconds: float,    # without the parts inside it
+        count: int,        # how often it ran
+        device: float | None = None,    # seconds on the device; None: not measured
+        syncs: int = 0,    # how often it made the CPU wait for the device, where that is measured
+    ):
+        self.name, self.group, self.phase, self.seconds = name, group, phase, seconds
+        self.count, self.device, self.syncs = count, device, syncs
+
+    def __repr__(self) -> str: return f'Row({", ".join(f"{k}={v!r}" for k, v in vars(self).items() if v is not None)})'
 
 # %% ../../nbs/display/profile.ipynb #ea8318a9
-@dataclass
-class _Rows:
+class _Rows(_Equal):
     "The rows of a profile, and their sums"
-    rows: list[Row] = field(default_factory=list)    # longest first
-    batches: dict[str, int] = field(default_factory=lambda: dict(train=0, valid=0))    # in each phase
-    about: dict[str, Any] = field(default_factory=dict)     # device, loader, optimizer, and what was tried
-
-    def __post_init__(self): self.rows = sorted(self.rows, key=lambda row: -row.seconds)
+    def __init__(self,
+        rows: Iterable[Row] = (),                  # in any order; kept with the longest first
+        batches: dict[str, int] | None = None,     # in each phase; None: none
+        about: dict[str, Any] | None = None,       # device, loader, optimizer, and what was tried
+    ):
+        self.rows = sorted(rows, key=lambda row: -row.seconds)
+        self.batches = dict(train=0, valid=0) if batches is None else batches
+        self.about = {} if about is None else about
 
     @property
     def wall(self) -> float:
@@ -103,7 +112,7 @@ class _Exports(_Indexed):
     "A profile as plain data"
     def to_dict(self) -> dict[str, Any]:
         "Everything, as numbers, texts, lists and dicts"
-        rows = [asdict(row) | dict(share=row.seconds/self.wall if self.wall else 0., per_batch=self.per_batch(row))
+        rows = [vars(row) | dict(share=row.seconds/self.wall if self.wall else 0., per_batch=self.per_batch(row))
                 for row in self.rows]
         return dict(wall=self.wall, batches=dict(self.batches), rows=rows, about=dict(self.about))
 
@@ -373,11 +382,9 @@ class _Draws(_Advises):
         if ax is None: return show(fig, str(self), return_fig)
 
 # %% ../../nbs/display/profile.ipynb #7178a9c8
-@dataclass
-class _Pair:
+class _Pair(_Equal):
     "Two profiles, part by part"
-    before: _Sums
-    after: _Sums
+    def __init__(self, before: _Sums, after: _Sums): self.before, self.after = before, after
 
     @property
     def rows(self) -> list[tuple[str, str, float, float]]:
@@ -407,18 +414,27 @@ def _compared(c: _Pair) -> list[tuple[str, ...]]:
     return [('part', 'phase', 'before', 'after', 'change'), whole, *rows]
 
 # %% ../../nbs/display/profile.ipynb #5aa63edb
-@dataclass(repr=False)
 class Comparison(_Pair):
-    "Two profiles side by side"
+    """Two profiles side by side
+
+    Args:
+        before
+        after
+    """
     def __repr__(self) -> str: return '\n'.join(_aligned(_compared(self), _SIDES))
     def _repr_html_(self) -> str:
         head, *rows = (html_row(tag, row, _SIDES) for tag, row in zip(['th', *['td']*99], _compared(self)))
         return f'<table><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table>'
 
 # %% ../../nbs/display/profile.ipynb #7a704fbe
-@dataclass(repr=False)
 class Profile(_Draws):
-    "Where the time of a fit went"
+    """Where the time of a fit went
+
+    Args:
+        rows: in any order; kept with the longest first
+        batches: in each phase; None: none
+        about: device, loader, optimizer, and what was tried
+    """
     def __sub__(self, before: 'Profile') -> Comparison: return Comparison(before, self)
     def __enter__(self) -> Any: raise TypeError(
         'learn.profile() has measured a fit of its own, and took it back: to measure yours, with learn.profiling() as p:')
@@ -436,6 +452,6 @@ class Profile(_Draws):
         return '\n'.join([self._heading(), *_aligned(rows, _SIDES), *(f'- {text}' for text in self._advice())])
 
     def _repr_html_(self) -> str:
-        if not self.rows: return html.escape(repr(self))
-        advice = ''.join(f'<li>{html.escape(text)}</li>' for text in self._advice())
-        return f'<div><p>{html.escape(self._heading())}</p>{_html_table(self)}<ul>{advice}</ul></div>'
+        if not self.rows: return escape(repr(self))
+        advice = ''.join(f'<li>{escape(text)}</li>' for text in self._advice())
+        return f'<div><p>{escape(self._heading())}</p>{_html_table(self)}<ul>{advice}</ul></div>'

@@ -8,7 +8,6 @@ __all__ = ['DISPLAYS', 'as_cell', 'as_line', 'best_row', 'best_words', 'as_html'
            'make_display', 'ProgressCallback']
 
 # %% ../../nbs/display/progress.ipynb #d051ae47
-import html
 import itertools
 import math
 import shutil
@@ -16,12 +15,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 # %% ../../nbs/display/progress.ipynb #0be3bec3
 from ..basics.patch import patch
-from ..basics.text import clock
+from ..basics.text import clock, escape
 from ..callback import PURPOSES, Callback
 from ..basics.nested import find_bs
 from ..basics.loaders import n_batches
@@ -127,8 +125,8 @@ def as_html(
 # %% ../../nbs/display/progress.ipynb #c2af71f5
 def _row_html(values: Sequence[Any], tag: str, n: int = 0, bold: bool = False) -> str:
     if len(values) == 1 < n:                       # over all columns, whose widths stay
-        return f'<tr><td colspan="{n}" style="text-align:left">{html.escape(values[0])}</td></tr>'
-    cells = (html.escape(as_cell(v)) for v in values)
+        return f'<tr><td colspan="{n}" style="text-align:left">{escape(values[0])}</td></tr>'
+    cells = (escape(as_cell(v)) for v in values)
     if bold: cells = (f'<b>{cell}</b>' for cell in cells)
     return f'<tr>{"".join(f"<{tag}>{cell}</{tag}>" for cell in cells)}</tr>'
 
@@ -173,8 +171,7 @@ def live_table(
     return as_html(names, shortened(rows, 8, best), below, rows[best] if best is not None else None)
 
 # %% ../../nbs/display/progress.ipynb #d53e810b
-@dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """How far a run is
 
     Args:
@@ -255,7 +252,7 @@ def bar_html(
     if share is not None:
         look = f'width:{100*min(share, 1):.0f}%;height:100%;background:{COLORS["train"]}'
         inner = f'<div style="{look}"></div>'
-    words = f'<span style="font-variant-numeric:tabular-nums">{html.escape(text)}</span>'
+    words = f'<span style="font-variant-numeric:tabular-nums">{escape(text)}</span>'
     return f'<div style="{_ROW}"><div style="{_FRAME}">{inner}</div>{words}</div>'
 
 # %% ../../nbs/display/progress.ipynb #b2b9949b
@@ -305,7 +302,7 @@ def fit_page(
         MIME type -> content
     """
     best, words = best_row(names, rows), best_words(names, rows)
-    below = f'<p>{html.escape("; ".join(filter(None, [word, words])))}</p>'
+    below = f'<p>{escape("; ".join(filter(None, [word, words])))}</p>'
     below += losses_chart(run) if run is not None else ''
     bold = rows[best] if best is not None else None
     return {'text/html': as_html(names, rows, below, bold),

@@ -12,16 +12,14 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 # %% ../../nbs/display/pump.ipynb #2b32b98a
 from ..basics.notices import shell
 from ..undo import interrupts_act, interrupts_wait
 
 # %% ../../nbs/display/pump.ipynb #2e3d684f
-@dataclass(frozen=True)
-class _Line:
+class _Line(NamedTuple):
     kernel: Any             # ipykernel's kernel
     stream: Any             # delivers the shell messages for this thread
     subshell: str | None    # name of this thread's subshell; None: the main thread

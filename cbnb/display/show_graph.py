@@ -16,7 +16,6 @@ from typing import Any
 # %% ../../nbs/display/show_graph.ipynb #76cc0edb
 from ..basics.notices import user_level
 from ..callback import Callback
-from ..basics.loaders import n_batches
 from .chart import described, nice_step, sparkline
 from .figures import losses_figure, png_bundle, png_metadata, show
 from .front_end import display_mode
@@ -132,7 +131,7 @@ class ShowGraph(_Safely):
         if not hasattr(learn, 'recorder'):
             raise ValueError(f'{type(self).__name__} draws what the Recorder writes down, and the '
                              'learner has none: learn.add_cb(Recorder)')
-        per_epoch, n = n_batches(learn.dls.train), learn.n_epoch - learn.start_epoch
+        per_epoch, n = learn._batches_in(learn.dls.train), learn.n_epoch - learn.start_epoch
         self.total = per_epoch*n if per_epoch else None
         self.graph, self.bounds, self.handle = learn.recorder.last(), None, None
         self.drawn, self.draw_at, self.failed = 0, 0., False

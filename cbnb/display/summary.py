@@ -6,7 +6,6 @@
 __all__ = ['layer_rows', 'Summary']
 
 # %% ../../nbs/display/summary.ipynb #d8cef731
-import html
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from ..basics.loaders import first_batch
 from ..basics.patch import patch
 from ..basics.random_state import save_rng
-from ..basics.text import html_row, text_table
+from ..basics.text import escape, html_row, text_table
 from ..learner import Learner
 from ..optim import is_fused
 from ..step import ModelLossStep
@@ -72,7 +71,7 @@ class Summary(str):
     def _repr_html_(self) -> str:
         sides = 'left', 'left', 'right', 'left'
         body = ''.join(html_row('td', row, sides) for row in self.rows)
-        below = '<br>'.join(map(html.escape, self.notes))
+        below = '<br>'.join(map(escape, self.notes))
         return (f'<table><thead>{html_row("th", self.headings, sides)}</thead><tbody>{body}</tbody></table>'
                 f'<p>{below}</p>')
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 # %% ../../nbs/distributed/data_parallel.ipynb #56fb1927
 from ..basics.arguments import hinted, is_number
+from ..basics.loaders import n_batches
 from ..basics.nested import map_tensors
 from ..basics.patch import patch
 from ..callback import Callback
@@ -166,6 +167,7 @@ class _SetsUp(Callback):
         undo.set(self, 'group', group)
         undo.push(self._end)
         interrupts_call(group.note_interrupt, undo)
+        undo.set(learn, '_batches_in', lambda dl: n_batches(Share(dl, group)))
         device = self.accelerator.device
         if hasattr(learn.dls, 'device') and device.type != 'cpu': undo.set(learn.dls, 'device', device)
         undo.enter_context(learn.added_cbs(_Agrees(group)))

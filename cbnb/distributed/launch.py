@@ -38,7 +38,7 @@ from .worker import take_result
 from ..learner import FitInterrupted, Learner, as_one_fit
 from ..undo import interrupts_act, interrupts_wait
 
-# %% ../../nbs/distributed/launch.ipynb #c839c7d2
+# %% ../../nbs/distributed/launch.ipynb #91bd26b1
 def on_gpus(learn: Learner) -> bool:
     """Whether a learner trains on GPUs
 
@@ -58,10 +58,12 @@ def process_count(
         n: None: one for each GPU; without GPUs two
 
     Raises:
+        OSError: fit_distributed needs Linux or macOS
         ValueError: n_process={n}: each process needs a GPU of its own, and this machine has ...
         ValueError: n_process={n}: an epoch has {batches} batch..., and each process needs one: use
             smaller batches
     """
+    if os.name != 'posix': raise OSError('fit_distributed needs Linux or macOS')
     n_gpu = torch.cuda.device_count() if on_gpus(learn) else 0
     n = n_gpu or 2 if n is None else as_count(n, 'n_process', 1)
     if n_gpu and n > n_gpu: raise ValueError(
@@ -123,7 +125,7 @@ def _end(process: subprocess.Popen) -> None:
     for pipe in process.stdin, process.stdout:
         with contextlib.suppress(OSError): pipe.close()
 
-# %% ../../nbs/distributed/launch.ipynb #4817ae1e
+# %% ../../nbs/distributed/launch.ipynb #620787ee
 class Crew:
     """Processes that train, and their messages
 
@@ -137,19 +139,18 @@ class Crew:
         folder: Path,       # with the job
         gpus: bool,         # one for each process
     ):
-        self.folder, self.processes, self.messages, self.arrived = folder, [], queue.SimpleQueue(), threading.Event()
-        self.store = _store()
+        self.folder, self.store, self.processes = folder, _store(), []
+        self.messages, self.arrived = queue.SimpleQueue(), threading.Event()
+        self.over: dict[int, float] = {}               # rank -> when its process was found to have ended
         for rank in range(n):
             self.processes.append(_start(folder, rank, _environment(rank, n, self.store.port, gpus)))
             threading.Thread(target=self._listen, args=[rank], daemon=True).start()
 
     def _listen(self, rank: int) -> None:
-        kind, source = '', self.processes[rank].stdout
-        while kind != 'gone':
-            try: kind, content = pickle.load(source)
-            except Exception: kind, content = 'gone', {}
-            self.messages.put((rank, kind, content))
-            self.arrived.set()
+        with contextlib.suppress(EOFError, OSError, ValueError, pickle.UnpicklingError):      # it has ended
+            while True:
+                self.messages.put((rank, *pickle.load(self.processes[rank].stdout)))
+                self.arrived.set()
 
     def take(self) -> Iterator[tuple[int, str, dict[str, Any]]]:
         "The messages that have arrived: rank, kind, contents"
@@ -167,6 +168,12 @@ class Crew:
             self.processes[0].stdin.write(pickle.dumps((kind, content)))
             self.processes[0].stdin.flush()
 
+    def silent(self) -> list[int]:
+        "The ranks of processes that ended half a second ago: what they had to tell has been read"
+        now = time.monotonic()
+        over = [rank for rank, process in enumerate(self.processes) if process.poll() is not None]
+        return [rank for rank in over if now - self.over.setdefault(rank, now) > 0.5]
+
     def end(self, patience: float = 0.) -> None:
         """Kill the processes that have not ended after so many seconds
 
@@ -178,7 +185,7 @@ class Crew:
             with contextlib.suppress(subprocess.TimeoutExpired): process.wait(max(until - time.monotonic(), 0))
         for process in self.processes: _end(process)
 
-# %% ../../nbs/distributed/launch.ipynb #76cb477c
+# %% ../../nbs/distributed/launch.ipynb #2f68222c
 class Trouble:
     "What went wrong, in the order in which it was reported"
     patience = 1.           # seconds to wait for earlier trouble that is reported later
@@ -192,6 +199,7 @@ class Trouble:
             rank
             report
         """
+        if rank in self.dead or any(rank == r for _, r, _ in self.errors): return
         self.since = self.since or time.monotonic()
         if report is None: self.dead.append(rank)
         else: self.errors.append((report['time'], rank, report))
@@ -231,7 +239,7 @@ def _death(crew: Crew, rank: int) -> RuntimeError:
     if last: e.add_note('\n'.join(['its last words:', *last]))
     return e
 
-# %% ../../nbs/distributed/launch.ipynb #eab283e8
+# %% ../../nbs/distributed/launch.ipynb #4320db10
 class _Watch:
     "Follows the processes of a fit until it ends"
     def __init__(self, crew: Crew, mirror: Mirror):
@@ -244,7 +252,8 @@ class _Watch:
             try:
                 with interrupts_act(): self.crew.arrived.wait(0.05)
                 for rank, kind, content in self.crew.take(): self._take(rank, kind, **content)
-                self.mirror.poll()
+                for rank in self.crew.silent(): self._fail(rank, None)
+                self.mirror.poll() if self.began else self.mirror.draw()
             except KeyboardInterrupt: self._interrupt()
 
     def _interrupt(self) -> None:
@@ -256,12 +265,11 @@ class _Watch:
     def _take(self, rank: int, kind: str, **content: Any) -> None:
         if kind == 'ended': self.ended[rank] = content['word']
         elif kind == 'error': self._fail(rank, content)
-        elif kind == 'gone': self._fail(rank, None) if rank not in self.ended else None
         elif kind != 'began': getattr(self.mirror, kind)(**content)
         elif rank == 0: self.began = True
 
     def _fail(self, rank: int, report: dict[str, Any] | None) -> None:
-        if rank not in [r for _, r, _ in self.trouble.errors]: self.trouble.note(rank, report)
+        if rank not in self.ended: self.trouble.note(rank, report)
 
 # %% ../../nbs/distributed/launch.ipynb #03c3e1f3
 @contextlib.contextmanager
@@ -275,7 +283,7 @@ def _unless_done(learn: Learner) -> Iterator[None]:
         vars(learn).update(attributes)
         raise
 
-# %% ../../nbs/distributed/launch.ipynb #9a4ed69e
+# %% ../../nbs/distributed/launch.ipynb #65da15f7
 @contextlib.contextmanager
 def _temporary_folder() -> Iterator[Path]:
     "A folder for the length of a block"
@@ -288,7 +296,9 @@ def _write_job(learn: Learner, folder: Path, **call: Any) -> None:
 
 def _follow(learn: Learner, n: int, folder: Path) -> str | None:
     "Train in fresh processes, and show it here; returns where the fit was interrupted"
+    __tracebackhide__ = True
     runs = list(learn._runs())
+    if on_gpus(learn): torch.cuda.empty_cache()         # process 0 uses the same GPU
     with learn._run('fit'), contextlib.ExitStack() as stack:
         crew = Crew(n, folder, on_gpus(learn))
         stack.callback(crew.end)
@@ -300,7 +310,7 @@ def _follow(learn: Learner, n: int, folder: Path) -> str | None:
     learn._runs()[:] = runs
     return watch.ended[0]
 
-# %% ../../nbs/distributed/launch.ipynb #55b2749e
+# %% ../../nbs/distributed/launch.ipynb #fb7f5ab1
 @patch
 @as_one_fit
 def fit_distributed(self: Learner,
@@ -317,6 +327,7 @@ def fit_distributed(self: Learner,
         method: which method to call: 'fit_one_cycle', 'fine_tune', ...
         **kwargs: further arguments of that method: `lr`, `cbs`, ...
     """
+    __tracebackhide__ = True
     _check_call(method, n_epoch, kwargs)
     n = process_count(self, n_process)
     with interrupts_wait(), _temporary_folder() as folder, _unless_done(self):

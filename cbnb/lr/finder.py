@@ -12,7 +12,6 @@ import math
 import textwrap
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -283,6 +282,7 @@ class _Measures(_Sweeps):
 
     def after_fit(self):
         if self.moved is None: return                          # stopped before it began
+        if self.epoch_batches is None: self.epoch_batches = self.learn._batches_in(self.learn.dls.train)
         self.update_norms, self.weight_norm = self.moved.read()
         self.moved = None                                      # it holds a copy of the weights
 
@@ -395,7 +395,6 @@ def planned_run(
     return Planned(steps, n_epoch, length, hint)
 
 # %% ../../nbs/lr/finder.ipynb #3ae68f71
-@dataclass(eq=False, repr=False)
 class Sweep:
     """The curve of a sweep, and what was measured beside it
 
@@ -409,14 +408,19 @@ class Sweep:
         weight_norm: norm of the weights before
         mom: momentum of the sweep; None: there is none
     """
-    lrs: list[float]                       # the rates tried
-    losses: list[float]                    # smoothed
-    raw_losses: list[float]                # as measured; empty: not known
-    num_it: int                            # planned number of updates
-    n_batches: int = 0                     # batches it took
-    update_norms: Sequence[float] = ()     # how far each update moved the weights
-    weight_norm: float = 0.                # norm of the weights before
-    mom: float | None = None               # momentum of the sweep; None: there is none
+    def __init__(self,
+        lrs: list[float],                      # the rates tried
+        losses: list[float],                   # smoothed
+        raw_losses: list[float],               # as measured; empty: not known
+        num_it: int,                           # planned number of updates
+        n_batches: int = 0,                    # batches it took
+        update_norms: Sequence[float] = (),    # how far each update moved the weights
+        weight_norm: float = 0.,               # norm of the weights before
+        mom: float | None = None,              # momentum of the sweep; None: there is none
+    ):
+        self.lrs, self.losses, self.raw_losses, self.num_it = lrs, losses, raw_losses, num_it
+        self.n_batches, self.mom = n_batches, mom
+        self.update_norms, self.weight_norm = update_norms, weight_norm
 
     def middle(self) -> tuple[list[float], list[float]]:
         "Rates and losses without the first tenth, and without the end: five points, or all from a nan on"
@@ -618,6 +622,12 @@ class _Plotted:
         if ax is None and self.trials: fig = _with_trials(self)
         else: fig = _curve(self, ax)
         return show(fig, repr(self), return_fig) if ax is None else ax
+
+    def widget(self,
+        learn: Learner | None = None,     # gets the rate; None: the learner that was swept
+    ) -> Any:                             # an `LRPicker`
+        "Widgets to choose a rate; ValueError if the learner is not known"
+        return view_for('lr_find', True, None, None)(self, learn)
 
     @property
     def fig(self) -> Any:

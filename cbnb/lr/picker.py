@@ -5,10 +5,9 @@
 # %% auto #0
 __all__ = ['choices', 'slider_range', 'first_choice', 'as_rate', 'picker_chart', 'picker_text', 'advice_html', 'boxed', 'Tee',
            'Printed', 'problem_html', 'placed', 'rule_button', 'lr_slider', 'nearby', 'action_button', 'epochs_box',
-           'row', 'from_page', 'LRPicker']
+           'row', 'from_page', 'LRPicker', 'as_picker']
 
 # %% ../../nbs/lr/picker.ipynb #62e0498d
-import html
 import math
 import re
 import sys
@@ -22,7 +21,7 @@ from numbers import Real
 from typing import Any
 
 # %% ../../nbs/lr/picker.ipynb #07e385cc
-from ..basics.patch import patch
+from ..basics.text import escape
 from ..display.chart import WIDTH, Line, Mark, chart
 from ..display.front_end import display_mode, front_end
 from ..basics.notices import shell
@@ -174,10 +173,10 @@ def advice_html(
     Args:
         found: what a sweep found
     """
-    reason = html.escape(str(found.reason))
+    reason = escape(str(found.reason))
     if found.recommended is not None:
         rate = f'<b>{as_rate(found.recommended)}</b>{_band_words(found)}'
-        rule = html.escape(str(found.rule))
+        rule = escape(str(found.rule))
         return boxed(f'{rate} is recommended, by the rule <b>{rule}</b>: {reason}', 'lr')
     return boxed(f'<b>No suggestion.</b> {reason[:1].upper()}{reason[1:]}', 'mark')
 
@@ -232,7 +231,7 @@ _SCROLLED = 'max-height:16em;overflow:auto;display:flex;flex-direction:column-re
 
 def _printed_html(text: str) -> str:
     look = 'line-height:1.35;margin:.3em 0;white-space:pre-wrap'
-    return f'<div style="{_SCROLLED}"><pre style="{look}">{html.escape(text)}</pre></div>'
+    return f'<div style="{_SCROLLED}"><pre style="{look}">{escape(text)}</pre></div>'
 
 # %% ../../nbs/lr/picker.ipynb #5efea35f
 class _KeepsEnd:
@@ -281,9 +280,9 @@ def problem_html(
     Args:
         e: what went wrong
     """
-    first = f'<b>{html.escape(type(e).__name__)}</b>: {html.escape(str(e)[:2000])}'
-    notes = ''.join(f'<br>{html.escape(note)}' for note in getattr(e, '__notes__', ()))
-    lines = html.escape(''.join(traceback.format_exception(e))[-6000:])
+    first = f'<b>{escape(type(e).__name__)}</b>: {escape(str(e)[:2000])}'
+    notes = ''.join(f'<br>{escape(note)}' for note in getattr(e, '__notes__', ()))
+    lines = escape(''.join(traceback.format_exception(e))[-6000:])
     more = ('<details><summary style="cursor:pointer">traceback</summary>'
             f'<div style="{_SCROLLED}"><pre style="line-height:1.3">{lines}</pre></div></details>')
     return boxed(first + notes + more, 'mark')
@@ -514,7 +513,7 @@ class _Uses(_Parts):
     def _say(self, page: str) -> None: self.said.value = f'<div role="status">{page}</div>'
 
 def _short(lr: Any) -> str:
-    return as_rate(lr) if _is_rate(lr) else html.escape(repr(lr)[:200])
+    return as_rate(lr) if _is_rate(lr) else escape(repr(lr)[:200])
 
 # %% ../../nbs/lr/picker.ipynb #b48aea6b
 class _Switches(_Parts):
@@ -535,7 +534,7 @@ def _how(learn: Learner) -> str:
     "How the last fit ended, if somebody has recorded it"
     if not hasattr(learn, 'recorder') or not learn.recorder.history.runs: return 'ended: '
     if learn.recorder.history[-1].status == 'done': return 'done: '
-    return f'{html.escape(learn.stopped_where())}; planned were '
+    return f'{escape(learn.stopped_where())}; planned were '
 
 # %% ../../nbs/lr/picker.ipynb #40002580
 def from_page() -> bool:
@@ -552,7 +551,7 @@ class _Trains(_Switches, _Uses):
         except RuntimeError as e: return self._say(problem_html(e))
         if from_page() and time.monotonic() - self.ended < 0.5: return     # of a double click
         if self.busy or learn.running:
-            return self._say(boxed(f'This learner is running already ({html.escape(learn.where())}): '
+            return self._say(boxed(f'This learner is running already ({escape(learn.where())}): '
                                    'wait for it, or stop it.', 'valid'))
         plan = f'{n} epoch{"s"*(n != 1)}, one cycle with a top of <b>{as_rate(lr)}</b>'
         self._switch(False)
@@ -561,7 +560,7 @@ class _Trains(_Switches, _Uses):
             self._train(learn, n, lr)
             self._say(boxed(_how(learn) + plan, 'lr'))
         except KeyboardInterrupt as e:
-            self._say(boxed(html.escape(str(e) or 'interrupted'), 'valid'))
+            self._say(boxed(escape(str(e) or 'interrupted'), 'valid'))
             if not from_page(): raise                                      # a cell ends with it
         except Exception as e: self._say(problem_html(e))
         finally:
@@ -611,21 +610,22 @@ class LRPicker(_Chooses, _Trains, _Shows):
         self._moved()
 
 # %% ../../nbs/lr/picker.ipynb #fa23dcd3
-@patch
-def widget(self: LRFind,
+def as_picker(
+    found: LRFind,
     learn: Learner | None = None,   # gets the rate; None: the learner that was swept
 ) -> LRPicker:
-    """Widgets to choose a rate; ValueError if the learner is not known
+    """The picker of a result; ValueError if the learner is not known
 
     Args:
+        found
         learn: gets the rate; None: the learner that was swept
 
     Raises:
         ValueError: this result does not know its learner, which is gone, or it is a copy or was loaded:
             pass one, found.widget(learn)
     """
-    learn = learn if learn is not None else self.learn
+    learn = learn if learn is not None else found.learn
     if learn is None:
         raise ValueError('this result does not know its learner, which is gone, or it is a copy '
                          'or was loaded: pass one, found.widget(learn)')
-    return LRPicker(learn, self)
+    return LRPicker(learn, found)
