@@ -18,6 +18,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from cbnb.basics.multi_optimizer import MultiOptimizer
 from cbnb.basics.processes import wait_for_processes
 from cbnb.callback import Callback
+from cbnb.callbacks.averaging import EMA
 from cbnb.callbacks.gradients import GradientAccumulation, GradientClip
 from cbnb.callbacks.precision import MixedPrecision
 from cbnb.callbacks.saving import SaveModel
@@ -370,6 +371,23 @@ def files():
     ]
 
 
+def finds():
+    """The learning rate finder of `learn.distributed`."""
+    learn = digits_learner(bs=24)
+    weights = [p.detach().clone() for p in learn.model.parameters()]
+    with learn.distributed(sharded=True, least=1):
+        found = learn.lr_find(num_it=20, show_plot=False)
+    same = all(p.equal(q) for p, q in zip(weights, learn.model.parameters(), strict=True))
+    alone = digits_learner(bs=24 * N).lr_find(num_it=20, show_plot=False)
+    return [same, max(abs(a - b) for a, b in zip(found.losses, alone.losses, strict=True))]
+
+
+def norm_layers():
+    learn = learner(model=lambda: Transformer(norm=True))
+    learn.fit(2, cbs=[EMA(0.9), Shards(least=1)])
+    return not any(v.isnan().any() for v in learn.model.state_dict().values())
+
+
 def clip(kind):
     return lambda n: [GradientClip(0.01 if kind == "value" else 0.1, kind=kind)]
 
@@ -399,6 +417,10 @@ CASES = dict(
     uneven=uneven,
     buffers=buffers,
     policy=policy,
+    ema=lambda: both(lambda n: [EMA(0.9)]),
+    ema_aside=lambda: both(lambda n: [EMA(0.9, apply=False)]),
+    norm_layers=norm_layers,
+    finds=finds,
     files=files,
     lost=lost,
 )

@@ -10,6 +10,7 @@ from torch.distributed import fsdp
 
 from cbnb.callbacks.averaging import EMA
 from cbnb.callbacks.compile import Compile
+from cbnb.callbacks.precision import ChannelsLast
 from cbnb.distributed import sharded
 from cbnb.distributed.sharded import ShardedModels, blocks_of, check_sharding, full_state, is_sharded, sharded_state
 from cbnb.learner import Learner
@@ -20,8 +21,8 @@ if not hasattr(fsdp, "fully_shard"):
     pytest.skip("this torch has no fully_shard", allow_module_level=True)
 
 SCRIPT = Path(__file__).parent / "sharded_cases.py"
-EQUAL = "plain one_group classes kept foreach single fused two_opts clip clip_tensor clip_value accumulation cancels".split()
-OTHERS = "sgd bf16 clip_norm overflow held put_back checkpoint ends uneven buffers policy files".split()
+EQUAL = "plain one_group classes kept foreach single fused two_opts clip clip_tensor clip_value accumulation cancels ema ema_aside".split()
+OTHERS = "sgd bf16 clip_norm overflow held put_back checkpoint ends uneven buffers policy files finds norm_layers".split()
 IN_THREE = "plain clip sgd held put_back checkpoint uneven".split()
 
 
@@ -87,6 +88,16 @@ def test_files_written_in_the_fit_are_whole_and_can_be_loaded_there(found):
     assert whole and from_model == 0 and from_one_process < 1e-5 and state < 1e-6
 
 
+def test_the_finder_leaves_no_trace_and_finds_the_curve_of_one_process(found):
+    no_trace, difference = found(2, "finds")
+    assert no_trace and difference < 1e-3
+
+
+def test_a_moving_average_of_weights_and_of_buffers(found):
+    """Parts of weights, and the whole means of a batch norm layer, in one average."""
+    assert found(2, "norm_layers")
+
+
 def test_bf16(found):
     """Autocast: the distance is that of rounding. torch's own policy gathers in bf16, and keeps float32."""
     assert found(2, "bf16") < 1e-3
@@ -139,7 +150,7 @@ def test_an_old_torch_is_refused(monkeypatch):
         ShardedModels(ready(wave_learner()))
 
 
-@pytest.mark.parametrize("cb, why", [(Compile(), "would compile the exchange"), (EMA(), "no copy of many sharded tensors")])
+@pytest.mark.parametrize("cb, why", [(Compile(), "would compile the exchange"), (ChannelsLast(), "have no channels-last format")])
 def test_callbacks_that_need_a_model_in_one_piece_are_refused(cb, why):
     with pytest.raises(ValueError, match=f"{type(cb).__name__} does not work with a sharded model: .*{why}"):
         check_sharding(ready(wave_learner(cbs=cb)))
@@ -183,13 +194,6 @@ def test_models_that_share_parameters_are_refused():
     two.weight = one.weight
     with pytest.raises(ValueError, match="Linear and Linear share parameters"):
         sharded._check_params([one, two], set())
-
-
-def test_the_finder_is_refused():
-    learn = ready(wave_learner())
-    learn.purpose = "lr_find"
-    with pytest.raises(ValueError, match="lr_find does not work with a sharded model"):
-        check_sharding(learn)
 
 
 # Which layers are gathered together

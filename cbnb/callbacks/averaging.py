@@ -16,6 +16,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 # %% ../../nbs/callbacks/averaging.ipynb #d04b4698
 from ..basics.arguments import hinted
+from ..basics.processes import local_parts
 from ..callback import Callback
 from ..learner import Learner
 from ..snapshot import owned_by_steps
@@ -76,7 +77,7 @@ def move_average(
         tensors
         decay: share of the old mean
     """
-    get_ema_multi_avg_fn(decay)(means, tensors, None)
+    get_ema_multi_avg_fn(decay)(local_parts(means), local_parts(tensors), None)
 
 # %% ../../nbs/callbacks/averaging.ipynb #1f4efae7
 class _Swaps(Callback):
@@ -95,14 +96,14 @@ class _Swaps(Callback):
         if self.weights is not None or not (self.means and self.n_updates): return
         with interrupts_wait():
             self.weights = [t.detach().clone() for t in self._tensors()]
-            torch._foreach_copy_(self._tensors(), self.means)
+            torch._foreach_copy_(local_parts(self._tensors()), local_parts(self.means))
 
     @torch.no_grad()
     def swap_out(self) -> None:
         "Put the weights back; nothing happens if they are there"
         if self.weights is None or self.learn is None: return
         with interrupts_wait():
-            torch._foreach_copy_(self._tensors(), self.weights)
+            torch._foreach_copy_(local_parts(self._tensors()), local_parts(self.weights))
             self.weights = None
 
 # %% ../../nbs/callbacks/averaging.ipynb #49afbd24

@@ -23,7 +23,6 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from ..basics.nested import map_tensors, rebuild
 from ..basics.processes import n_processes
 from ..callback import wrapped
-from ..callbacks.averaging import EMA
 from ..callbacks.compile import Compile
 from ..callbacks.precision import ChannelsLast
 from ..callbacks.saving import plain_name
@@ -225,8 +224,7 @@ def _check_model(model: nn.Module) -> None:
 # %% ../../nbs/distributed/sharded.ipynb #f579b6f1
 _REFUSED = {
     Compile: 'torch.compile would compile the exchange of the weights as part of the model',
-    ChannelsLast: 'parts of weights have no channels-last format',
-    EMA: 'torch has no copy of many sharded tensors at once'}
+    ChannelsLast: 'parts of weights have no channels-last format'}
 
 def _check_callbacks(cbs: Iterable[Any]) -> None:
     "`ValueError` for callbacks that need a model in one piece"
@@ -261,8 +259,6 @@ def check_sharding(
         TypeError: {type(step)} computes gradients by itself, where sharded weights have none: train
             with learn.distributed(), where each process holds the whole model
         TypeError: {type(opt)} needs all parameters in one piece, and they are sharded
-        ValueError: lr_find does not work with a sharded model: .... Find the rate with
-            learn.distributed()
     """
     step, (_, models, opts) = learn.train_step, owned_by_steps(learn)
     opts = list({id(o): o for opt in opts for o in getattr(opt, 'optimizers', [opt])}.values())
@@ -273,8 +269,6 @@ def check_sharding(
         'train with learn.distributed(), where each process holds the whole model')
     for opt in opts:
         if needs_closure(opt): raise TypeError(f'{type(opt).__name__} needs all parameters in one piece, and they are sharded')
-    if learn.purpose == 'lr_find': raise ValueError(
-        f'lr_find does not work with a sharded model: {_REFUSED[EMA]}. Find the rate with learn.distributed()')
     _check_callbacks(learn.cbs)
     for m in models: _check_model(m)
     _check_params(models, held)

@@ -23,6 +23,7 @@ from torch import Tensor
 from ..basics.param_groups import (
     get_hyper, hyper_key, set_hyper, spread_lrs, total_norm, write_hyper)
 from ..basics.multi_optimizer import MultiOptimizer
+from ..basics.processes import local_parts
 from ..callback import Callback
 from ..events import CancelFitException, CancelTrainException, CancelValidException
 from ..basics.arguments import hinted, as_count, as_positive
@@ -165,7 +166,7 @@ class UpdateNorms:
         "After an update"
         torch._foreach_sub_(self.before, self.params)
         self.norms.append(total_norm(self.before))
-        torch._foreach_copy_(self.before, self.params)
+        torch._foreach_copy_(local_parts(self.before), local_parts(self.params))
 
     def read(self) -> tuple[list[float], float]:
         "The norms of the updates, and that of the weights before; waits for the device"
