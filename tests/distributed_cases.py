@@ -289,7 +289,7 @@ def lr_find(folder):
     with learn.distributed():
         found = learn.lr_find(num_it=30, show_plot=False)
     same = all(torch.equal(p, old) for p, old in zip(learn.model.parameters(), before))
-    return dict(same=same, losses=list(found.losses), lr=found.valley)
+    return dict(same=same, losses=list(found.losses), lr=found.valley, recommended=found.lr)
 
 
 @case
