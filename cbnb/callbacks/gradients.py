@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 # %% ../../nbs/callbacks/gradients.ipynb #961beb05
-from ..basics.processes import whole
+from ..basics.processes import whole_tensor
 from ..callback import Callback, STEP
 from ..events import CancelBatchException, CancelStepException
 from ..basics.arguments import as_count, as_positive
@@ -101,7 +101,7 @@ class GradientClip(Callback):
         if self.kind == 'value': return clip_grad_value_(params, self.max_norm)
         how = self.max_norm, self.norm_type
         each = self.kind == 'tensor'
-        norm = [whole(clip_grad_norm_(p, *how)) for p in params] if each else whole(clip_grad_norm_(params, *how))
+        norm = [whole_tensor(clip_grad_norm_(p, *how)) for p in params] if each else whole_tensor(clip_grad_norm_(params, *how))
         self.norm = norm
 
 # %% ../../nbs/callbacks/gradients.ipynb #eee4b9f0
