@@ -16,16 +16,19 @@ from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from cbnb.basics.multi_optimizer import MultiOptimizer
+from cbnb.basics.processes import wait_for_processes
 from cbnb.callback import Callback
 from cbnb.callbacks.gradients import GradientAccumulation, GradientClip
 from cbnb.callbacks.precision import MixedPrecision
+from cbnb.callbacks.saving import SaveModel
 from cbnb.data import DataLoaders
+from cbnb.distributed.data_parallel import Distributed  # noqa: F401  adds `learn.distributed`
 from cbnb.distributed.sharded import ShardedModels, full_state, is_sharded, sharded_state
 from cbnb.events import CancelBatchException, CancelFitException
 from cbnb.learner import Learner
 from cbnb.recorder import Recorder
 from cbnb.step import Step
-from cbnb.toy import mae
+from cbnb.toy import digits_learner, mae
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
@@ -334,6 +337,39 @@ def policy():
     return [*seen[:2], str(learn.model.head.weight.dtype)]
 
 
+def files():
+    """learn.distributed: a file written in the fit has whole tensors, and can be loaded there."""
+    learn = digits_learner(n=700, bs=24, path=FOLDER)
+    seen = {}
+
+    class Reads(Callback):
+        def after_train(self):
+            self.learn.save("here")
+            wait_for_processes()
+            seen.update(torch.load(self.learn.model_file("here"), weights_only=True))
+            before = [p.to_local().clone() for p in self.learn.model.parameters()]
+            with torch.no_grad():
+                [p.to_local().zero_() for p in self.learn.model.parameters()]
+            self.learn.load("here")
+            assert all(p.to_local().equal(b) for p, b in zip(self.learn.model.parameters(), before, strict=True))
+
+    with learn.distributed(sharded=True, least=1):
+        learn.fit(2, cbs=[Reads(), SaveModel(monitor="valid_loss")])
+        parts = {k: v.clone() for k, v in learn.model.state_dict().items()}
+    alone = digits_learner(n=700, bs=24 * N, path=FOLDER / "alone")
+    alone.fit(2)
+    again = digits_learner(seed=1, path=FOLDER)
+    again.create_opt()
+    again.load("here")
+    state = again.opt.state_dict()["state"][0]["exp_avg"]
+    return [
+        not any(is_sharded(v) for v in seen["model"].values()),
+        max((parts[k] - v).abs().max().item() for k, v in seen["model"].items()),
+        max((again.model.state_dict()[k] - v).abs().max().item() for k, v in alone.model.state_dict().items()),
+        (state - alone.opt.state_dict()["state"][0]["exp_avg"]).abs().max().item(),
+    ]
+
+
 def clip(kind):
     return lambda n: [GradientClip(0.01 if kind == "value" else 0.1, kind=kind)]
 
@@ -363,6 +399,7 @@ CASES = dict(
     uneven=uneven,
     buffers=buffers,
     policy=policy,
+    files=files,
     lost=lost,
 )
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
-from cbnb.callbacks.compile import Compile, CompileReport
+from cbnb.callbacks.compile import Compile, CompileReport, _CallBefore25
 from cbnb.step import ModelLossStep, Step
 from helpers import line_learner, same_bits, seed
 
@@ -639,3 +639,19 @@ def test_inductor():
     plain, compiled = fitted(net()), fitted(net(), [Compile(options={"fallback_random": True}, verbose=False)])
     assert compiled.compile.report().failed is None and n_compiled(compiled) == 3
     assert torch.allclose(torch.tensor(losses(plain)), torch.tensor(losses(compiled)), atol=1e-5)
+
+
+def test_code_of_torch_before_2_5_follows_frozen_parameters():
+    """There, code made for frozen parameters gives them no gradient after they are unfrozen; the callback keeps code for each set."""
+    net, x = nn.Linear(2, 1), torch.ones(3, 2)
+    net._compiled_call_impl = call = _CallBefore25(net, net._call_impl, backend="aot_eager")
+    net.weight.requires_grad_(False)
+    net(x).sum().backward()
+    assert net.weight.grad is None and net.bias.grad.item() == 3
+    net.weight.requires_grad_(True)
+    net(x).sum().backward()
+    assert net.weight.grad.tolist() == [[3, 3]] and call.failed is None
+    n = len(call.compilations)
+    net.weight.requires_grad_(False)
+    net(x)
+    assert len(call.compilations) == n >= 2

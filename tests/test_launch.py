@@ -23,6 +23,7 @@ pytest.importorskip("cloudpickle")
 import cbnb.all as cbnb
 from cbnb.display.steering import Steering
 from cbnb.distributed import launch
+from cbnb.distributed.data_parallel import Distributed
 from cbnb.toy import line_learner
 
 LIMIT = 150.0  # seconds for a test, most of which processes need to start on a busy machine
@@ -337,7 +338,7 @@ def test_an_interrupt_ends_all_at_the_same_batch_and_brings_the_state():
 
 
 def test_an_interrupt_of_one_process_ends_all(tmp_path):
-    learn = new_learner(16)
+    learn = new_learner(16, cbs=Distributed())  # one of its own, which is used
     with pytest.raises(cbnb.FitInterrupted, match="stopped in epoch 0 at batch 3"):
         learn.fit_distributed(2, n_process=2, cbs=Fails("interrupt", 1, str(tmp_path / "when")))
     assert time.time() - float((tmp_path / "when").read_text()) < 10

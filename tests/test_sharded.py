@@ -21,7 +21,7 @@ if not hasattr(fsdp, "fully_shard"):
 
 SCRIPT = Path(__file__).parent / "sharded_cases.py"
 EQUAL = "plain one_group classes kept foreach single fused two_opts clip clip_tensor clip_value accumulation cancels".split()
-OTHERS = "sgd bf16 clip_norm overflow held put_back checkpoint ends uneven buffers policy".split()
+OTHERS = "sgd bf16 clip_norm overflow held put_back checkpoint ends uneven buffers policy files".split()
 IN_THREE = "plain clip sgd held put_back checkpoint uneven".split()
 
 
@@ -79,6 +79,12 @@ def test_nothing_but_the_values_outlasts_the_fit(found, n):
 def test_a_checkpoint_continues_on_another_number_of_processes(found, n):
     """A state from n processes, in one and in n."""
     assert max(found(n, "checkpoint")) < 1e-6
+
+
+def test_files_written_in_the_fit_are_whole_and_can_be_loaded_there(found):
+    """`learn.save`, `learn.load` and `SaveModel` within `learn.distributed(sharded=True)`."""
+    whole, from_model, from_one_process, state = found(2, "files")
+    assert whole and from_model == 0 and from_one_process < 1e-5 and state < 1e-6
 
 
 def test_bf16(found):

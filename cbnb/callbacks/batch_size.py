@@ -25,7 +25,7 @@ from ..basics.failures import is_out_of_memory, release_locals
 from ..basics.loaders import Batches
 from ..basics.nested import find_bs
 from ..basics.patch import patch
-from ..basics.text import escape, html_row, number, text_table
+from ..basics.text import escape, html_table, number, text_table
 from ..callback import Callback
 from .gradients import GradientAccumulation
 from .rewind import free_memory, size_words
@@ -280,9 +280,8 @@ class BatchSizes(_Sizes):
     """
     def __repr__(self) -> str: return '\n'.join([*text_table([HEADINGS, *self.rows()]), *self.advice()])
     def _repr_html_(self) -> str:
-        lines = [('th', HEADINGS), *(('td', row) for row in self.rows())]
-        table = ''.join(html_row(tag, row, ['right']*4) for tag, row in lines)
-        return f'<table>{table}</table>' + ''.join(f'<p>{escape(line)}</p>' for line in self.advice())
+        table = html_table(HEADINGS, self.rows(), ['right']*4)
+        return table + ''.join(f'<p>{escape(line)}</p>' for line in self.advice())
 
     def plot(self,
         return_fig: bool | None = None,    # return the figure instead of showing it

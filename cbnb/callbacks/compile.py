@@ -6,6 +6,7 @@
 __all__ = ['HEADINGS', 'Compilation', 'CompileReport', 'CompiledStep', 'Compile']
 
 # %% ../../nbs/callbacks/compile.ipynb #e976eda6
+import functools
 import itertools
 import logging
 import re
@@ -25,7 +26,7 @@ from torch.nn.parallel import DataParallel
 from ..basics.nested import map_tensors
 from ..basics.notices import say
 from ..basics.random_state import save_rng
-from ..basics.text import escape, html_row, plural, text_table
+from ..basics.text import escape, html_table, plural, text_table
 from ..callback import Callback
 from .hooks import HookCallback
 from ..learner import Learner
@@ -145,8 +146,7 @@ class _ShownReport(CompileReport):
         return '\n'.join([*table, *self._notes()])
     def _repr_html_(self) -> str:
         sides = ['left', 'left', 'right', 'right']
-        lines = [('th', HEADINGS), *(('td', row) for row in self.rows())] if self.compilations else []
-        table = f'<table>{"".join(html_row(tag, row, sides) for tag, row in lines)}</table>'
+        table = html_table(HEADINGS, self.rows(), sides) if self.compilations else ''
         return table + ''.join(f'<p>{escape(note)}</p>' for note in self._notes())
 
 _TOO_MANY = ('torch compiles a function {} times at most and then runs it uncompiled: see above what changes so often '
@@ -274,10 +274,14 @@ class _Call(_Careful):
 
     def __init__(self, model: nn.Module, plain: Callable[..., Any], **settings: Any):
         super().__init__(model, plain, settings.get('fullgraph', False))
-        try: self.compiled = torch.compile(_own_call(plain, type(model).__name__), **settings)
+        self.settings = settings
+        try: self.compiled = self.compile()
         except RuntimeError as e:
             if type(e).__name__ == 'InvalidBackend': raise
             self.give_up(_failure(e))                   # a Python that is too new, say
+
+    def compile(self) -> Callable[..., Any]:
+        return torch.compile(_own_call(self.plain, type(self.model).__name__), **self.settings)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
@@ -292,6 +296,30 @@ class _Call(_Careful):
         return map_tensors(Tensor.clone, out) if self.copies else out
 
     def __deepcopy__(self, memo: Any) -> '_Call': return self
+
+# %% ../../nbs/callbacks/compile.ipynb #86b5d47d
+class _CallBefore25(_Call):
+    "The same for torch before 2.5"
+    running, frozen = False, None
+
+    def __init__(self, model: nn.Module, plain: Callable[..., Any], **settings: Any):
+        super().__init__(model, plain, **settings)
+        self.code_for = functools.cache(lambda frozen: self.compile())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        if self.running or self.off or self.failed: return self.plain(*args, **kwargs)
+        frozen = tuple(not p.requires_grad for p in self.model.parameters())
+        if frozen != self.frozen:
+            self.compiled, self.frozen = self.code_for(frozen), frozen
+            self.seen.clear()
+        self.running = True
+        try: return super().__call__(*args, **kwargs)
+        finally: self.running = False
+
+def _call(model: nn.Module, plain: Callable[..., Any], settings: dict[str, Any]) -> _Call:
+    "The call that the installed torch needs"
+    return (_Call if torch.__version__ >= (2, 5) else _CallBefore25)(model, plain, **settings)
 
 # %% ../../nbs/callbacks/compile.ipynb #78c7b1c0
 class _Kept:
@@ -400,8 +428,8 @@ class _Compiles(Callback):
     def _parts(self, model: nn.Module) -> tuple[Any, Callable[[], _Call]]:
         "What the call depends on besides the model, and what makes it"
         twice, f = _may_go_back_twice(self.learn.train_step), self.learn.loss_func
-        if self.what == 'model': return twice, lambda: _Call(model, model._call_impl, **self.settings)
-        return f, lambda: _Call(model, _pred_and_loss(model, f), **self.settings)
+        if self.what == 'model': return twice, lambda: _call(model, model._call_impl, self.settings)
+        return f, lambda: _call(model, _pred_and_loss(model, f), self.settings)
 
     def before_train(self):
         "Other callbacks have added their hooks by now"

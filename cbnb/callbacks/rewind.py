@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..basics.arguments import as_count
 from ..basics.patch import patch
 from ..basics.position import has_workers
-from ..basics.text import escape, html_row, number, plural, text_table
+from ..basics.text import escape, html_table, number, plural, text_table
 from .state import loaders_of
 from ..display.progress import ProgressCallback
 from ..history import History, Run
@@ -123,7 +123,7 @@ def size_words(n: float) -> str:
     Args:
         n
     """
-    units = ['B', 'KB', 'MB', 'GB']
+    units = ['B', 'KB', 'MB', 'GB', 'TB']
     while n >= 999.5 and len(units) > 1: n, units = n/1000, units[1:]
     return f'{n:.3g} {units[0]}'
 
@@ -292,9 +292,7 @@ class RestorePoints(_TakesBack):
     def _repr_html_(self) -> str:
         if not self.points: return escape(self.nothing())
         sides = ['left', 'left', 'right', 'left', 'right', 'right', 'right', 'left']
-        head, *rows = (html_row(tag, row, sides) for tag, row in
-                       [('th', HEADINGS), *(('td', row) for row in self._rows())])
-        return f'<table><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table>'
+        return html_table(HEADINGS, self._rows(), sides)
 
 # %% ../../nbs/callbacks/rewind.ipynb #433e8e7f
 def _points_of(learn: Learner) -> RestorePoints:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 # %% ../../nbs/display/profile.ipynb #9b4da4cb
-from ..basics.text import escape, html_row, number, text_table
+from ..basics.text import escape, html_row, html_table, number, text_table
 from .figures import COLORS, figure, show
 
 # %% ../../nbs/display/profile.ipynb #057b7de6
@@ -423,8 +423,8 @@ class Comparison(_Pair):
     """
     def __repr__(self) -> str: return '\n'.join(_aligned(_compared(self), _SIDES))
     def _repr_html_(self) -> str:
-        head, *rows = (html_row(tag, row, _SIDES) for tag, row in zip(['th', *['td']*99], _compared(self)))
-        return f'<table><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table>'
+        headings, *rows = _compared(self)
+        return html_table(headings, rows, _SIDES)
 
 # %% ../../nbs/display/profile.ipynb #7a704fbe
 class Profile(_Draws):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..basics.loaders import first_batch
 from ..basics.patch import patch
 from ..basics.random_state import save_rng
-from ..basics.text import escape, html_row, text_table
+from ..basics.text import escape, html_table, text_table
 from ..learner import Learner
 from ..optim import is_fused
 from ..step import ModelLossStep
@@ -70,10 +70,8 @@ class Summary(str):
 
     def _repr_html_(self) -> str:
         sides = 'left', 'left', 'right', 'left'
-        body = ''.join(html_row('td', row, sides) for row in self.rows)
         below = '<br>'.join(map(escape, self.notes))
-        return (f'<table><thead>{html_row("th", self.headings, sides)}</thead><tbody>{body}</tbody></table>'
-                f'<p>{below}</p>')
+        return f'{html_table(self.headings, self.rows, sides)}<p>{below}</p>'
 
 # %% ../../nbs/display/summary.ipynb #c862c2c2
 def _try_batch(learn: Learner) -> None:

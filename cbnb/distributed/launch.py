@@ -125,26 +125,23 @@ def _end(process: subprocess.Popen) -> None:
     for pipe in process.stdin, process.stdout:
         with contextlib.suppress(OSError): pipe.close()
 
-# %% ../../nbs/distributed/launch.ipynb #620787ee
-class Crew:
-    """Processes that train, and their messages
-
-    Args:
-        n
-        folder: with the job
-        gpus: one for each process
-    """
+# %% ../../nbs/distributed/launch.ipynb #dd216725
+class _Speaks:
+    "Processes that train, and their messages"
     def __init__(self,
-        n: int,
-        folder: Path,       # with the job
-        gpus: bool,         # one for each process
+        n: int,            # processes
+        folder: Path,      # with the job
+        gpus: bool,        # one for each process
     ):
         self.folder, self.store, self.processes = folder, _store(), []
         self.messages, self.arrived = queue.SimpleQueue(), threading.Event()
-        self.over: dict[int, float] = {}               # rank -> when its process was found to have ended
         for rank in range(n):
-            self.processes.append(_start(folder, rank, _environment(rank, n, self.store.port, gpus)))
+            self.processes.append(self.start(rank, _environment(rank, n, self.store.port, gpus)))
             threading.Thread(target=self._listen, args=[rank], daemon=True).start()
+
+    def start(self, rank: int, env: dict[str, str]) -> subprocess.Popen:
+        "Start a process"
+        return _start(self.folder, rank, env)
 
     def _listen(self, rank: int) -> None:
         with contextlib.suppress(EOFError, OSError, ValueError, pickle.UnpicklingError):      # it has ended
@@ -157,6 +154,15 @@ class Crew:
         self.arrived.clear()
         while not self.messages.empty(): yield self.messages.get()
 
+# %% ../../nbs/distributed/launch.ipynb #7a51ac0f
+class Crew(_Speaks):
+    """Processes that take orders, and that end
+
+    Args:
+        n: processes
+        folder: with the job
+        gpus: one for each process
+    """
     def send(self, kind: str, **content: Any) -> None:
         """An order for process 0
 
@@ -168,11 +174,9 @@ class Crew:
             self.processes[0].stdin.write(pickle.dumps((kind, content)))
             self.processes[0].stdin.flush()
 
-    def silent(self) -> list[int]:
-        "The ranks of processes that ended half a second ago: what they had to tell has been read"
-        now = time.monotonic()
-        over = [rank for rank, process in enumerate(self.processes) if process.poll() is not None]
-        return [rank for rank in over if now - self.over.setdefault(rank, now) > 0.5]
+    def over(self) -> list[int]:
+        "The ranks of the processes that have ended"
+        return [rank for rank, process in enumerate(self.processes) if process.poll() is not None]
 
     def end(self, patience: float = 0.) -> None:
         """Kill the processes that have not ended after so many seconds
@@ -185,7 +189,32 @@ class Crew:
             with contextlib.suppress(subprocess.TimeoutExpired): process.wait(max(until - time.monotonic(), 0))
         for process in self.processes: _end(process)
 
-# %% ../../nbs/distributed/launch.ipynb #2f68222c
+# %% ../../nbs/distributed/launch.ipynb #25d1fd54
+def _as_raised(
+    rank: int,
+    n: int,                       # processes
+    report: dict[str, Any],       # of `error_report`
+) -> BaseException:
+    "The exception of another process, with its traceback as a note"
+    try: e = pickle.loads(report['exception'])
+    except Exception: e = RuntimeError(report['words'].strip().splitlines()[-1])
+    if not isinstance(e, Exception): e = RuntimeError(f'{type(e).__name__}: {e}')
+    e.add_note(f'\nraised in process {rank} of {n}:\n\n{report["words"].rstrip()}')
+    return e
+
+# %% ../../nbs/distributed/launch.ipynb #3972c85f
+def _death(crew: Crew, rank: int) -> RuntimeError:
+    "The error for a process that died without a word"
+    code, n = crew.processes[rank].wait(), len(crew.processes)
+    how = f'was ended by {signal.Signals(-code).name}' if code < 0 else f'ended with exit code {code}'
+    hint = ': perhaps the machine has not enough memory' if code == -signal.SIGKILL else ''
+    e = RuntimeError(f'process {rank} of {n} {how}{hint}')
+    errors = crew.folder/f'{rank}.err'
+    last = errors.read_text(errors='replace').strip().splitlines()[-20:] if errors.exists() else []
+    if last: e.add_note('\n'.join(['its last words:', *last]))
+    return e
+
+# %% ../../nbs/distributed/launch.ipynb #2aa1e4e1
 class Trouble:
     "What went wrong, in the order in which it was reported"
     patience = 1.           # seconds to wait for earlier trouble that is reported later
@@ -193,7 +222,7 @@ class Trouble:
     def __init__(self): self.errors, self.dead, self.since = [], [], None
 
     def note(self, rank: int, report: dict[str, Any] | None) -> None:
-        """A report of `error_report`; None: the process died without one
+        """A report of `error_report`; None: the process died without one. Only the first of a process counts
 
         Args:
             rank
@@ -204,7 +233,6 @@ class Trouble:
         if report is None: self.dead.append(rank)
         else: self.errors.append((report['time'], rank, report))
 
-    @property
     def is_known(self) -> bool:
         "Whether there is trouble, and the first one is known"
         return self.since is not None and time.monotonic() - self.since > self.patience
@@ -220,39 +248,39 @@ class Trouble:
         _, rank, report = min(self.errors, key=lambda error: error[0])
         return _as_raised(rank, len(crew.processes), report)
 
-# %% ../../nbs/distributed/launch.ipynb #5cec6069
-def _as_raised(rank: int, n: int, report: dict[str, Any]) -> BaseException:
-    "The exception of another process, with its traceback as a note"
-    try: e = pickle.loads(report['exception'])
-    except Exception: e = RuntimeError(report['words'].strip().splitlines()[-1])
-    if not isinstance(e, Exception): e = RuntimeError(f'{type(e).__name__}: {e}')
-    e.add_note(f'\nraised in process {rank} of {n}:\n\n{report["words"].rstrip()}')
-    return e
+# %% ../../nbs/distributed/launch.ipynb #b12db397
+class _Hears:
+    "Takes the messages of a crew"
+    quiet = 0.5            # seconds after its end in which the last words of a process are read
 
-def _death(crew: Crew, rank: int) -> RuntimeError:
-    "The error for a process that died without a word"
-    code, n = crew.processes[rank].wait(), len(crew.processes)
-    how = f'was ended by {signal.Signals(-code).name}' if code < 0 else f'ended with exit code {code}'
-    hint = ': perhaps the machine has not enough memory' if code == -signal.SIGKILL else ''
-    e = RuntimeError(f'process {rank} of {n} {how}{hint}')
-    last = (crew.folder/f'{rank}.err').read_text(errors='replace').strip().splitlines()[-20:]
-    if last: e.add_note('\n'.join(['its last words:', *last]))
-    return e
-
-# %% ../../nbs/distributed/launch.ipynb #4320db10
-class _Watch:
-    "Follows the processes of a fit until it ends"
     def __init__(self, crew: Crew, mirror: Mirror):
         self.crew, self.mirror, self.trouble = crew, mirror, Trouble()
         self.ended: dict[int, str | None] = {}         # rank -> where it was interrupted
+        self.over: dict[int, float] = {}               # rank -> when its process was found to have ended
         self.began = self.interrupted = False
 
+    def hear(self) -> None:
+        "Take what has arrived, and notice the processes that ended without a word"
+        for rank, kind, content in self.crew.take(): self._take(rank, kind, **content)
+        for rank in self.crew.over():
+            long_ago = time.monotonic() - self.over.setdefault(rank, time.monotonic()) > self.quiet
+            if long_ago and rank not in self.ended: self.trouble.note(rank, None)
+
+    def _take(self, rank: int, kind: str, **content: Any) -> None:
+        if kind == 'ended': self.ended[rank] = content['word']
+        elif kind == 'error': self.trouble.note(rank, content)
+        elif kind != 'began': getattr(self.mirror, kind)(**content)
+        elif rank == 0: self.began = True
+
+# %% ../../nbs/distributed/launch.ipynb #d62f1a4f
+class _Watch(_Hears):
+    "Follows a crew until its fit has ended"
     def run(self) -> None:
-        while len(self.ended) < len(self.crew.processes) and not self.trouble.is_known:
+        "Return when all have ended, or when it is known why not"
+        while len(self.ended) < len(self.crew.processes) and not self.trouble.is_known():
             try:
                 with interrupts_act(): self.crew.arrived.wait(0.05)
-                for rank, kind, content in self.crew.take(): self._take(rank, kind, **content)
-                for rank in self.crew.silent(): self._fail(rank, None)
+                self.hear()
                 self.mirror.poll() if self.began else self.mirror.draw()
             except KeyboardInterrupt: self._interrupt()
 
@@ -261,15 +289,6 @@ class _Watch:
             'stopped, and the processes were killed; learn is as it was before')
         self.interrupted = True
         self.crew.send('interrupt')
-
-    def _take(self, rank: int, kind: str, **content: Any) -> None:
-        if kind == 'ended': self.ended[rank] = content['word']
-        elif kind == 'error': self._fail(rank, content)
-        elif kind != 'began': getattr(self.mirror, kind)(**content)
-        elif rank == 0: self.began = True
-
-    def _fail(self, rank: int, report: dict[str, Any] | None) -> None:
-        if rank not in self.ended: self.trouble.note(rank, report)
 
 # %% ../../nbs/distributed/launch.ipynb #03c3e1f3
 @contextlib.contextmanager

@@ -18,14 +18,16 @@ from ..display.steering import Steering
 from ..history import NamedLoss, Run
 from ..learner import Learner
 
-# %% ../../nbs/distributed/mirror.ipynb #6f32c4cd
+# %% ../../nbs/distributed/mirror.ipynb #5532b9e6
 class RunFeed:
     """What is new in a run, call by call
 
     Args:
-        run
+        run: the record; None: nothing is recorded
     """
-    def __init__(self, run: Run | None):
+    def __init__(self,
+        run: Run | None,     # the record; None: nothing is recorded
+    ):
         self.run, self.n_losses, self.n_rows, self.n_named = run, 0, 0, {}
 
     def __call__(self) -> dict[str, Any]:
@@ -89,16 +91,16 @@ class MessageDisplay(LogDisplay):
         if self.feed.run is not None: self.feed.run.raw_losses             # those on a GPU, too
         self.send('finish', word=word, as_planned=as_planned, news=self.feed())
 
-# %% ../../nbs/distributed/mirror.ipynb #06f311ab
+# %% ../../nbs/distributed/mirror.ipynb #ba6be1ee
 def send_displays(
     learn: Learner,
-    send: Callable[..., None],
+    send: Callable[..., None],    # called with the kind of a message, and its contents by name
 ) -> None:
     """Let the learner's output become messages, from now on and in this process
 
     Args:
         learn
-        send
+        send: called with the kind of a message, and its contents by name
     """
     DISPLAYS['lines'] = lambda: MessageDisplay(send)
     set_display('lines')

@@ -280,6 +280,44 @@ def check_sharding(
     _check_params(models, held)
     return models, opts
 
+# %% ../../nbs/distributed/sharded.ipynb #0dc203a4
+def _shard_value(value: Any, like: Any) -> Any:
+    "A tensor sharded like another one, if that is sharded and has its shape"
+    fits = is_sharded(like) and isinstance(value, Tensor) and not is_sharded(value) and value.shape == like.shape
+    return shard_like(value, like) if fits else value
+
+# %% ../../nbs/distributed/sharded.ipynb #877efbb7
+def _after_saving(m: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    for name in (prefix + name for name in m._parameters if prefix + name in state):
+        state[name] = full_state(state[name], on_cpu=True)
+
+def _before_loading(m: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    for name, p in m._parameters.items():
+        if prefix + name in state: state[prefix + name] = _shard_value(state[prefix + name], p)
+
+def _whole_module_states(m: nn.Module, undo: UndoStack) -> None:
+    "Let the state dict of a sharded module have whole tensors"
+    undo.callback(m.register_state_dict_post_hook(_after_saving).remove)
+    undo.callback(m.register_load_state_dict_pre_hook(_before_loading).remove)
+
+# %% ../../nbs/distributed/sharded.ipynb #ba8fdf94
+def _shard_opt_state(
+    opt: torch.optim.Optimizer,
+    state: Mapping[str, Any],     # of its `state_dict`
+) -> dict[str, Any]:
+    "A state of an optimizer, sharded like its parameters"
+    params = dict(enumerate(p for group in opt.param_groups for p in group['params']))
+    each = {i: map_tensors(lambda t: _shard_value(t, params.get(i)), s) for i, s in state['state'].items()}
+    forms = [{'fused': group['fused']} if 'fused' in group else {} for group in opt.param_groups]
+    groups = [group | form for group, form in itertools.zip_longest(state['param_groups'], forms, fillvalue={}) if group]
+    return {**state, 'state': each, 'param_groups': groups}
+
+def _whole_opt_states(opt: Any, undo: UndoStack) -> None:
+    "Let the state dict of an optimizer have whole tensors"
+    if not hasattr(opt, 'register_state_dict_post_hook'): return
+    undo.callback(opt.register_state_dict_post_hook(lambda opt, state: full_state(state, on_cpu=True)).remove)
+    undo.callback(opt.register_load_state_dict_pre_hook(_shard_opt_state).remove)
+
 # %% ../../nbs/distributed/sharded.ipynb #cb2c6b1b
 class _Shards:
     "Models with sharded parameters"
@@ -295,7 +333,7 @@ class _Shards:
             raise
         self.plain = {q: p for part in self.parts for q, p in part.plain.items()}
 
-# %% ../../nbs/distributed/sharded.ipynb #7664852a
+# %% ../../nbs/distributed/sharded.ipynb #3cb10d85
 class _SwitchesOver(_Shards):
     "Optimizers over the sharded parameters, and the same buffers in all processes"
     def _switch_over(self, undo: UndoStack) -> None:
@@ -303,8 +341,10 @@ class _SwitchesOver(_Shards):
         for opt in self.opts:
             _replace_params(opt, new, lambda t, q: shard_like(t, q) if t.shape == q.shape else t)
             _unfuse(opt, undo)
+            _whole_opt_states(opt, undo)
         for p in new: p.data = p.data.new_empty(0)
         for m in self.models:
+            for part in m.modules(): _whole_module_states(part, undo)
             if any(True for _ in m.buffers()): undo.callback(m.register_forward_pre_hook(self._synchronize).remove)
 
     def _synchronize(self, model: nn.Module, args: Any) -> None:
@@ -418,25 +458,11 @@ def _whole_mesh(models: list[nn.Module]) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
     return init_device_mesh(next(models[0].parameters()).device.type, (n_processes(),))
 
-# %% ../../nbs/distributed/sharded.ipynb #91cad2cf
+# %% ../../nbs/distributed/sharded.ipynb #2bb62338
 def _shard_named(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
     "Tensors by the names of parameters, sharded like these"
     like = {plain_name(name): p for name, p in bare_model(model).named_parameters(remove_duplicate=False)}
     return {name: _shard_value(v, like.get(name)) for name, v in state.items()}
-
-def _shard_value(value: Any, like: Any) -> Any:
-    "A tensor sharded like another one, if that is sharded and has its shape"
-    fits = is_sharded(like) and isinstance(value, Tensor) and not is_sharded(value) and value.shape == like.shape
-    return shard_like(value, like) if fits else value
-
-# %% ../../nbs/distributed/sharded.ipynb #7646c66e
-def _shard_opt_state(state: Mapping[str, Any], opt: Any) -> dict[str, Any]:
-    "A state of `opt_state`, sharded like the parameters; the form of the update stays that of the optimizer"
-    params = dict(enumerate(p for group in opt.param_groups for p in group['params']))
-    each = {i: map_tensors(lambda t: _shard_value(t, params.get(i)), s) for i, s in state['state'].items()}
-    mine = [{'fused': group['fused']} if 'fused' in group else {} for group in opt.param_groups]
-    groups = [group | form for group, form in itertools.zip_longest(state['groups'], mine[:len(state['groups'])], fillvalue={})]
-    return {**state, 'state': each, 'groups': groups}
 
 # %% ../../nbs/distributed/sharded.ipynb #c480c583
 def _shard_nested(
@@ -449,7 +475,7 @@ def _shard_nested(
         return type(value)(map(_shard_nested, value, like))
     return _shard_value(value, like)
 
-# %% ../../nbs/distributed/sharded.ipynb #130f6d82
+# %% ../../nbs/distributed/sharded.ipynb #901c4fb5
 def sharded_state(
     learn: Learner,               # its models may be sharded
     state: Mapping[str, Any],     # of `Learner.state_dict`, without sharded tensors, the same in each process
@@ -465,9 +491,12 @@ def sharded_state(
     """
     _, models, opts = owned_by_steps(learn)
     if not any(is_sharded(p) for m in models for p in m.parameters()): return state
+    def opt_like(s: Mapping[str, Any], opt: Any) -> dict[str, Any]:
+        new = _shard_opt_state(opt, dict(state=s['state'], param_groups=s['groups']))
+        return {**s, 'state': new['state'], 'groups': new['param_groups']}
     named = lambda s, m: {**s, 'state': _shard_named(s['state'], m), 'grads': _shard_named(s['grads'], m)}
     mine = {s['cb']: s['state'] for s in callback_states(learn)}
     return {**state,
             'models': [named(s, m) for s, m in zip(state['models'], models)] + state['models'][len(models):],
-            'opts': [_shard_opt_state(s, o) for s, o in zip(state['opts'], opts)] + state['opts'][len(opts):],
+            'opts': [opt_like(s, o) for s, o in zip(state['opts'], opts)] + state['opts'][len(opts):],
             'callbacks': [{**s, 'state': _shard_nested(s['state'], mine.get(s['cb']))} for s in state['callbacks']]}

@@ -24,15 +24,16 @@ from typing import Any, BinaryIO
 # %% ../../nbs/distributed/worker.ipynb #799ade0b
 import torch
 
-# %% ../../nbs/distributed/worker.ipynb #70600f65
+# %% ../../nbs/distributed/worker.ipynb #5260f817
 from ..basics.plain import put_state, state_of
 from ..basics.random_state import set_rng_state
 from ..callback import Callback
 from ..callbacks.state import loaders_of
 from ..display.steering import Steering
+from .data_parallel import Distributed
 from .mirror import send_displays
 from .payload import _cloudpickle, dump, load
-from ..learner import Learner, as_list
+from ..learner import Learner, as_list, is_a
 from ..snapshot import owned_by_steps
 from ..undo import interrupts_wait
 
@@ -104,15 +105,18 @@ class Begins(Callback):
         if not self.told: self.tell('began')
         self.told = True
 
-# %% ../../nbs/distributed/worker.ipynb #31e97521
+# %% ../../nbs/distributed/worker.ipynb #f0861b0c
 class Orders:
     """What the notebook asks for
 
     Args:
-        source
-        folder
+        source: where the orders come from
+        folder: to remove when the notebook is gone
     """
-    def __init__(self, source: BinaryIO, folder: Path):
+    def __init__(self,
+        source: BinaryIO,     # where the orders come from
+        folder: Path,         # to remove when the notebook is gone
+    ):
         self.source, self.folder = source, folder
         self.learn: Any = None
 
@@ -133,14 +137,20 @@ class Orders:
         if os.getpgid(0) == os.getpid(): os.killpg(0, signal.SIGKILL)
         os._exit(1)
 
-# %% ../../nbs/distributed/worker.ipynb #17365a38
-def _helpers(learn: Learner, tell: Callable[..., None]) -> list[Callback]:
-    "Callbacks for the length of a job"
-    found = [Begins(tell), *([] if learn.callbacks.find(Steering) else [Steering()])]
-    if int(os.environ.get('WORLD_SIZE', 1)) == 1: return found
-    from cbnb.distributed.data_parallel import Distributed
-    return [*found, Distributed()]
+# %% ../../nbs/distributed/worker.ipynb #b5ba96c9
+def _helpers(
+    job: dict[str, Any],
+    tell: Callable[..., None],
+    n: int,                      # processes
+) -> list[Callback]:
+    "Callbacks for the length of a job: those that it needs and does not have"
+    there = [*job['learn'].cbs, *as_list(job['kwargs'].get('cbs'))]
+    wanted = [Steering] if n == 1 else [Steering, Distributed]
+    for cb in there:
+        if isinstance(cb, Distributed): cb.seeded = False      # the processes still have equal random states
+    return [Begins(tell), *(cls() for cls in wanted if not any(is_a(cb, cls) for cb in there))]
 
+# %% ../../nbs/distributed/worker.ipynb #ea3e3181
 def do_job(
     job: dict[str, Any],               # `learn`, `method`, `n_epoch`, `kwargs`, `rng`
     tell: Callable[..., None],
@@ -157,7 +167,7 @@ def do_job(
     learn = job['learn']
     learn.keep_restore_points = 0
     set_rng_state(job['rng'], loaders_of(learn))
-    with learn.added_cbs(_helpers(learn, tell)):
+    with learn.added_cbs(_helpers(job, tell, int(os.environ.get('WORLD_SIZE', 1)))):
         try: getattr(learn, job['method'])(job['n_epoch'], **job['kwargs'])
         except KeyboardInterrupt as e: return str(e)
     return None
