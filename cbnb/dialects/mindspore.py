@@ -8,11 +8,15 @@ __all__ = ['Cell', 'WithLossCell', 'SensStep', 'TrainOneStepCell', 'WithEvalCell
            'Callback', 'RunContext', 'Params', 'Output', 'MissingName', 'wrap', 'LossMonitor', 'TimeMonitor',
            'CheckpointConfig', 'ModelCheckpoint', 'LearningRateScheduler', 'EarlyStopping', 'History', 'LambdaCallback',
            'save_checkpoint', 'load_checkpoint', 'load_param_into_net', 'Metric', 'MAE', 'MSE', 'Loss', 'Accuracy',
-           'METRICS', 'get_metrics', 'rearrange_inputs']
+           'METRICS', 'get_metrics', 'rearrange_inputs', 'DistributedGradReducer', 'ParallelMode', 'context', 'init',
+           'get_rank', 'get_group_size', 'get_auto_parallel_context', 'set_auto_parallel_context',
+           'reset_auto_parallel_context']
 
 # %% ../../nbs/dialects/mindspore.ipynb #c17421ed
+import contextlib
 import copy
 import functools
+import itertools
 import warnings
 from typing import Any
 
@@ -24,6 +28,8 @@ from torch.optim import SGD, Optimizer
 from ..basics.notices import user_level
 from ..data import DataLoaders
 from ..basics.loaders import as_loader, n_batches
+from ..basics.nested import map_tensors
+from ..basics.processes import gather_over_processes, n_processes
 from .mindspore_callbacks import (
     CheckpointConfig, EarlyStopping, History, LambdaCallback, LearningRateScheduler, LossMonitor,
     ModelCheckpoint, TimeMonitor, load_checkpoint, load_param_into_net, save_checkpoint)
@@ -31,6 +37,9 @@ from .mindspore_context import (
     Callback, MissingName, Output, Params, RunContext, wrap)
 from .mindspore_metrics import (
     METRICS, MAE, MSE, Accuracy, Loss, Metric, feed, get_metrics, one_number, rearrange_inputs)
+from .mindspore_parallel import (
+    DistributedGradReducer, ParallelMode, context, get_auto_parallel_context, get_group_size, get_rank, in_parallel, init,
+    reset_auto_parallel_context, set_auto_parallel_context)
 from ..step import CallStep
 from ..learner import Learner
 from ..basics.arguments import as_count
@@ -45,7 +54,8 @@ _all_ = ['Callback', 'RunContext', 'Params', 'Output', 'MissingName', 'wrap',
          'LossMonitor', 'TimeMonitor', 'CheckpointConfig', 'ModelCheckpoint',
          'LearningRateScheduler', 'EarlyStopping', 'History', 'LambdaCallback',
          'save_checkpoint', 'load_checkpoint', 'load_param_into_net', 'Metric', 'MAE', 'MSE', 'Loss', 'Accuracy', 'METRICS', 'get_metrics',
-         'rearrange_inputs']
+         'rearrange_inputs', 'DistributedGradReducer', 'ParallelMode', 'context', 'init', 'get_rank', 'get_group_size',
+         'get_auto_parallel_context', 'set_auto_parallel_context', 'reset_auto_parallel_context']
 
 # %% ../../nbs/dialects/mindspore.ipynb #e8976140
 class Cell(nn.Module):
@@ -87,12 +97,19 @@ class SensStep(TrainStep):
         optimizer
         sens
     """
+    reducer: DistributedGradReducer | None = None      # called by hand: the gradients of all processes
+
     def __init__(self, network: nn.Module, optimizer: Optimizer, sens: Any):
         super().__init__(network, None, optimizer)
         self.factor = 1. if sens is None else above_zero(sens, 'sens')
     def loss(self, learn: Any) -> None:
         super().loss(learn)
         if learn.loss_grad is not None: learn.loss_grad = learn.loss_grad*self.factor
+    def backward(self, learn: Any) -> None:
+        super().backward(learn)
+        if self.reducer is None or isinstance(learn, Learner): return
+        params = [p for group in learn.opt.param_groups for p in group['params'] if p.grad is not None]
+        for p, grad in zip(params, self.reducer([p.grad for p in params])): p.grad = grad
 
 # %% ../../nbs/dialects/mindspore.ipynb #4ac277f0
 class TrainOneStepCell(Cell):
@@ -110,6 +127,8 @@ class TrainOneStepCell(Cell):
     ):
         super().__init__(network)
         self.optimizer, self.step = optimizer, SensStep(network, optimizer, sens)
+        parallel = get_auto_parallel_context('parallel_mode') == ParallelMode.DATA_PARALLEL
+        if parallel: self.step.reducer = DistributedGradReducer(self.step.model.parameters())
     @property
     def network(self) -> nn.Module: return self.inner
     def forward(self, *inputs: Any) -> Tensor: return self.step(*inputs)
@@ -203,19 +222,27 @@ class ModelMetric(NativeMetric):
     ):
         self.name, self.metric, self.indexes = name, metric, indexes
         self.whole, self.seen = whole, False
+        self.kept: list[tuple] = []     # of several processes: what this one has seen
 
     def __copy__(self) -> 'ModelMetric':
         return ModelMetric(self.name, copy.deepcopy(self.metric), self.indexes, self.whole)
-    def reset(self) -> None: self.metric.clear(); self.seen = False
+    def reset(self) -> None:
+        self.metric.clear()
+        self.seen, self.kept = False, []
     def accumulate(self, learn: Learner) -> None:
         made = learn.outputs if self.whole else (learn.loss, learn.pred, *learn.yb)
         if self.indexes: made = [made[i] for i in self.indexes]
         if self.indexes or not self.whole:
             made = made[:1] if isinstance(self.metric, Loss) else made[1:]
-        feed(self.metric, tuple(made))
+        if n_processes() > 1: self.kept.append(map_tensors(lambda t: t.detach().cpu(), tuple(made)))
+        else: feed(self.metric, tuple(made))
         self.seen = True
     @property
-    def value(self) -> Any: return one_number(self.metric.eval(), self.name) if self.seen else None
+    def value(self) -> Any:
+        each = gather_over_processes(self.kept)
+        for made in (made for step in itertools.zip_longest(*each) for made in step if made is not None): feed(self.metric, made)
+        self.kept = []
+        return one_number(self.metric.eval(), self.name) if self.seen or any(each) else None
 
 # %% ../../nbs/dialects/mindspore.ipynb #ae92eac9
 class EvalNetwork(CallStep):
@@ -387,7 +414,7 @@ class _Fits(_Checks):
         self._check(epoch, initial_epoch, train_dataset, valid_dataset)
         learn = self._learner(train_dataset, valid_dataset)
         groups = getattr(learn.opt_func, 'param_groups', [dict(lr=0)])    # a step without an optimizer
-        with learn.no_logging():
+        with learn.no_logging(), in_parallel(learn):
             learn.fit(epoch, [group['lr'] for group in groups], cbs=callbacks,
                       start_epoch=initial_epoch, valid_every=every)
         return learn.recorder.history
@@ -428,5 +455,6 @@ class Model(_Fits):
         check_sink(dataset_sink_mode, -1)
         running = self.learn is not None and self.learn.running       # called from a callback
         learn = self.learn if running else self._learner(valid_dataset)
-        values = learn.validate(dl=as_loader(valid_dataset), cbs=callbacks)
+        with contextlib.nullcontext() if running else in_parallel(learn):
+            values = learn.validate(dl=as_loader(valid_dataset), cbs=callbacks)
         return dict(zip(self.metrics, values[1:]))
