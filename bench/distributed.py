@@ -78,6 +78,68 @@ def one_rank():
     dist.destroy_process_group()
 
 
+def fit_rank(epochs=16, n_batches=60, width=256):
+    """In each of two processes: a step of bare DDP, and a batch of a learner with `distributed`, by turns; milliseconds."""
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    import cbnb.all as cbnb
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    batches = [(torch.randn(ITEMS, width), torch.randn(ITEMS, width)) for _ in range(n_batches)]
+    net, other = network(width), network(width)
+    wrapped, opt = nn.parallel.DistributedDataParallel(net), torch.optim.SGD(net.parameters(), lr=1e-3)
+
+    def bare():
+        for x, y in batches:
+            opt.zero_grad()
+            nn.functional.mse_loss(wrapped(x), y).backward()
+            opt.step()
+
+    items = [torch.cat(parts) for parts in zip(*batches * dist.get_world_size())]
+    dls = cbnb.DataLoaders(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*items), ITEMS), device="cpu")
+    learn = cbnb.Learner(dls, other, nn.MSELoss(), opt_func=torch.optim.SGD, lr=1e-3)
+
+    def with_learner():
+        with learn.no_logging(), learn.no_bar(), learn.distributed():
+            learn.fit(1)
+
+    pairs = []
+    for i in range(epochs + 1):
+        pair = []
+        for f in (bare, with_learner)[:: 1 if i % 2 else -1]:
+            dist.barrier()
+            start = time.perf_counter()
+            f()
+            pair.append(1000 * (time.perf_counter() - start) / n_batches)
+        pairs.append(pair[:: 1 if i % 2 else -1])
+    if dist.get_rank() == 0:
+        print(json.dumps(pairs[1:]))
+    dist.destroy_process_group()
+
+
+def two_processes():
+    pairs = json.loads(in_processes(2, "--fit"))
+    ratios = [b / a for a, b in pairs]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    print("| two processes | ms a batch | x | half of the rounds |\n|---|---|---|---|")
+    print(f"| bare DDP | {statistics.median(a for a, _ in pairs):.2f} | | |")
+    print(f"| `learn.distributed()` | {statistics.median(b for _, b in pairs):.2f} | {middle:.2f} | {low:.2f} to {high:.2f} |")
+
+
+def one_process():
+    """Modules and handlers that a fit alone has of all this: none."""
+    code = (
+        "import sys; from cbnb.toy import line_learner; learn = line_learner(); learn.fit(1);"
+        "print([name for name in ('accelerate', 'cloudpickle') if name in sys.modules],"
+        "[cb for cb in learn.cbs if 'distributed' in type(cb).__module__])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    print(f"\none process: modules of the extra and callbacks for several: {said}")
+
+
 def in_processes(n, *arguments):
     """Start this file in `n` processes, as torchrun would; what the first one printed."""
     with socket.socket() as s:
@@ -123,11 +185,17 @@ def main():
     args.add_argument("--scaling", action="store_true", help="steps of torch alone")
     args.add_argument("--rounds", type=int, default=3)
     args.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    args.add_argument("--fit", action="store_true", help=argparse.SUPPRESS)
     found = args.parse_args()
     if found.rank:
         one_rank()
+    elif found.fit:
+        fit_rank()
     elif found.scaling:
         scaling(found.rounds)
+    else:
+        two_processes()
+        one_process()
 
 
 if __name__ == "__main__":
