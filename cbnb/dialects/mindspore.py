@@ -191,8 +191,8 @@ class _Built:
         for name, level in dict(amp_level=amp_level, boost_level=boost_level).items():
             if level != 'O0': raise ValueError(
                 f"{name}={level!r}: the only level here is 'O0', in float32. For bfloat16, pass "
-                "train(..., callbacks=[MixedPrecision('bf16')]) of cbnb.all, or call learn.to_bf16() of this "
-                "Model after its first training")
+                "train(..., callbacks=[MixedPrecision('bf16')]) of cbnb.all, call learn.to_bf16() of this Model after its "
+                "first training, or decorate the network's forward with torch.autocast(device_type, torch.bfloat16)")
         if optimizer is not None and not hasattr(optimizer, 'param_groups'):
             raise TypeError(f'optimizer={optimizer!r} is no torch optimizer')
         self.metrics = get_metrics(metrics)
