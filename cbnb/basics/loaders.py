@@ -133,7 +133,8 @@ def independent_loader(
     """
     running = getattr(dl, '_iterator', None)          # torch keeps it if workers are persistent
     if not isinstance(dl, DataLoader) or running is None: return dl
-    if getattr(running, '_tasks_outstanding', 1) == 0: return dl              # it is at its end
+    waiting = getattr(running, '_tasks_outstanding', 1) or getattr(running, '_task_info', None)   # asked for; arrived too early
+    if not waiting: return dl                                                # it is at its end
     dl = copy.copy(dl)
     dl._iterator = None
     return dl

@@ -32,9 +32,6 @@ from ..basics.patch import patch
 from ..basics.random_state import rng_state
 from ..basics.text import plural
 from ..callbacks.state import loaders_of
-from .mirror import Mirror
-from .payload import dump, load
-from .worker import take_result
 from ..learner import FitInterrupted, Learner, as_one_fit
 from ..undo import interrupts_act, interrupts_wait
 
@@ -253,7 +250,7 @@ class _Hears:
     "Takes the messages of a crew"
     quiet = 0.5            # seconds after its end in which the last words of a process are read
 
-    def __init__(self, crew: Crew, mirror: Mirror):
+    def __init__(self, crew: Crew, mirror: Any):
         self.crew, self.mirror, self.trouble = crew, mirror, Trouble()
         self.ended: dict[int, str | None] = {}         # rank -> where it was interrupted
         self.over: dict[int, float] = {}               # rank -> when its process was found to have ended
@@ -311,11 +308,13 @@ def _temporary_folder() -> Iterator[Path]:
 def _write_job(learn: Learner, folder: Path, **call: Any) -> None:
     "Write a learner and the call to make"
     with learn._run('fit'): learn._prepare_opt(None, None, False)
+    from cbnb.distributed.payload import dump        # where it is used: `import cbnb` stays quick
     dump(dict(learn=learn, rng=rng_state(loaders_of(learn)), **call), folder/'job')
 
 def _follow(learn: Learner, n: int, folder: Path) -> str | None:
     "Train in fresh processes, and show it here; returns where the fit was interrupted"
     __tracebackhide__ = True
+    from cbnb.distributed.mirror import Mirror
     runs = list(learn._runs())
     if on_gpus(learn): torch.cuda.empty_cache()         # process 0 uses the same GPU
     with learn._run('fit'), contextlib.ExitStack() as stack:
@@ -347,6 +346,8 @@ def fit_distributed(self: Learner,
         **kwargs: further arguments of that method: `lr`, `cbs`, ...
     """
     __tracebackhide__ = True
+    from cbnb.distributed.payload import load
+    from cbnb.distributed.worker import take_result
     _check_call(method, n_epoch, kwargs)
     n = process_count(self, n_process)
     with interrupts_wait(), _temporary_folder() as folder, _unless_done(self):

@@ -19,9 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..basics.loaders import n_batches
 from ..basics.nested import find_bs
 from ..basics.position import iterator_over, skipping
-from ..basics.workers import WorkerLoader
 from ..basics.processes import gather_over_processes
-from ..basics.tensor_batches import TensorLoader
 from .agreement import Group
 
 # %% ../../nbs/distributed/shares.ipynb #f69cb1ff
@@ -151,8 +149,6 @@ class _Sent:
             i += 1
 
 # %% ../../nbs/distributed/shares.ipynb #51d4671a
-_TORCH = DataLoader, TensorLoader, WorkerLoader
-
 def is_dealt(
     dl: Any,     # a loader
 ) -> bool:
