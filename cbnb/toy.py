@@ -197,7 +197,8 @@ def in_processes(
     with socket.socket() as s:
         s.bind(('127.0.0.1', 0))
         port = s.getsockname()[1]
-    if meet: program = 'import torch.distributed\ntorch.distributed.init_process_group("gloo")\n' + program
+    if meet: program = ('import torch.distributed\ntorch.distributed.init_process_group("gloo")\n' + program +
+                        '\nif torch.distributed.is_initialized(): torch.distributed.destroy_process_group()\n')
     same = dict(WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n), MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port), OMP_NUM_THREADS='1')
     started = [subprocess.Popen([sys.executable, '-W', 'ignore', '-c', program], env=os.environ | same | dict(RANK=str(r), LOCAL_RANK=str(r)),
                                 text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for r in range(n)]
