@@ -172,8 +172,9 @@ def test_a_fit_whose_process_was_killed_ends_with_the_same_numbers(tmp_path):
 
 
 def test_another_number_of_processes_goes_on(tmp_path):
-    fit(tmp_path / "two", 2, kill_at=18)  # saved after 15 steps: 4 of 11 in the second epoch
+    # A checkpoint is due after 15 steps. The processes agree on it before the next one, so 16 steps are in it: 5 of 11 in the second epoch
+    fit(tmp_path / "two", 2, kill_at=18)
     [one] = fit(tmp_path / "two", 1, resume="resume")
     assert [row["epoch"] for row in one["epochs"]] == [0, 1, 2]
-    # 8 of the 21 batches of the second epoch were done in 4 steps of two processes; the other 13 are one step each
-    assert [row["step"] for row in one["epochs"]] == [11, 11 + 4 + 13, 11 + 4 + 13 + 21]
+    # 10 of the 21 batches of the second epoch were done in 5 steps of two processes; the other 11 are one step each
+    assert [row["step"] for row in one["epochs"]] == [11, 11 + 5 + 11, 11 + 5 + 11 + 21]

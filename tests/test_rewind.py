@@ -668,7 +668,7 @@ def test_what_a_point_needs():
     assert point_size(learn) == 8 + 8
     learn.fit(1)
     assert point_size(learn) == 4 * 8 + 8
-    assert rewind.size_words(0) == "0 B" and rewind.size_words(1234) == "1.23 KB" and rewind.size_words(5e12) == "5e+03 GB"
+    assert rewind.size_words(0) == "0 B" and rewind.size_words(1234) == "1.23 KB" and rewind.size_words(5e12) == "5 TB"
     assert rewind.size_words(999.7) == "1 KB"
 
 
