@@ -24,7 +24,7 @@ from ..events import CancelEpochException, CancelFitException, CancelTrainExcept
 
 # %% ../../nbs/distributed/agreement.ipynb #c629d665
 class Request(enum.IntEnum):
-    "What a process asks of all"
+    "The part of a fit that all processes should leave"
     GO_ON = 0
     TRAIN = 1          # leave the training phase
     VALIDATE = 2       # leave the validation phase
@@ -90,7 +90,7 @@ class _Talks:
     def from_main(self,
         value: Any,       # of process 0; of the others it is ignored
     ) -> Any:
-        "What process 0 has"
+        "The value of process 0, in every process"
         if self.n == 1: return value
         values = [value]
         with self._naming_failures(): dist.broadcast_object_list(values, 0, group=self.control)
@@ -128,7 +128,7 @@ class Group(_Talks):
     Args:
         run
     """
-    told = Request.GO_ON      # what another process has asked for, until it is done
+    told = Request.GO_ON      # the request of another process, until it is done
     lr_scale = 1.             # factor on the planned learning rate; that of process 0 holds for all
     flag = flagged = False    # of this process; and whether any had it at the last exchange
     interrupted = 0.          # when Ctrl-C was pressed in this process; 0: it was not
@@ -137,7 +137,7 @@ class Group(_Talks):
         request: Request = Request.GO_ON,    # what this process asks of all
         items: int = 0,                      # in its next batch
     ) -> int:                                # the items of all processes
-        """Ask and hear what all others ask; raises what the highest request stands for, unless it is `request`
+        """Exchange requests; raises the exception of the highest one, unless this process has made it
 
         Args:
             request: what this process asks of all

@@ -162,7 +162,7 @@ def own_random_state(group: Group) -> None:
 
 # %% ../../nbs/distributed/data_parallel.ipynb #e7415709
 class Agrees(Callback):
-    """Tells the other processes what this one has left
+    """Tells the other processes which part of the fit this one has left
 
     Args:
         group
@@ -333,7 +333,7 @@ class _Deals(_Averages):
 
 # %% ../../nbs/distributed/data_parallel.ipynb #8b026e18
 class _Stores(_Deals):
-    "What checkpoints ask for"
+    "States for checkpoints, and decisions for all"
     def flagged(self, flag: bool) -> bool:
         "Whether any process had this flag set after its last batch; for decisions that one process takes for all"
         found, self.group.flag = self.group.flagged, flag and not self.group.flagged
