@@ -10,7 +10,9 @@ __all__ = ['PhaseMetrics', 'fresh', 'NamesColumns', 'NamesLosses', 'TracksHypers
 # %% ../nbs/09_recorder.ipynb #4dabc00f
 import copy
 import math
+import sys
 import time
+import traceback
 from array import array
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +29,7 @@ from .basics.plain import put_state, state_of
 from .basics.processes import gather_over_processes, n_processes, process_number
 from .basics.text import clock, distinct
 from .callback import Callback
-from .events import EVENTS
+from .events import EVENTS, CancelFitException
 from .history import History, NamedLoss, Run, ScalarBuffer
 from .learner import Learner
 from .metrics import RunningMean, view_for_metric
@@ -409,9 +411,24 @@ class RecordsEpochs(RecordsBatches):
         self._write_row(complete=True)
 
     def after_cancel_fit(self):
+        stop = sys.exception()
+        if self.learn.purpose == 'fit' and isinstance(stop, CancelFitException):
+            self.history[-1].note('stopped', _why_stopped(stop, self.learn))
         if self.row is None: return
         self._train_values(whole=False)
         self._write_row(complete=False)
+
+# %% ../nbs/09_recorder.ipynb #08e7a057
+def _why_stopped(stop: CancelFitException, learn: Learner) -> str:
+    "Which callback stopped a fit, and why"
+    frames = [frame.f_locals.get('self') for frame, _ in traceback.walk_tb(stop.__traceback__)]
+    cb = next((obj for obj in reversed(frames) if isinstance(obj, Callback)), None)
+    why = str(stop) or getattr(cb, 'reason', None) or learn.stopped_where()
+    return why if cb is None or type(cb) is Callback else f'{cb}: {why}'
+
+def _first_line(e: BaseException) -> str:
+    "An error in short"
+    return f'{type(e).__name__}: {e}'.split('\n')[0].removesuffix(': ')[:200]
 
 # %% ../nbs/09_recorder.ipynb #8349dd24
 class RecordsFits(RecordsEpochs, NoticesNan):
@@ -445,8 +462,12 @@ class RecordsFits(RecordsEpochs, NoticesNan):
         self.phases, self.train_phase = [], None
         if exc is not None and self.learn is not None:
             for m in self.learn.metrics: m.reset()      # it may hold predictions
-        if isinstance(exc, (KeyboardInterrupt, SystemExit)): run.status = 'interrupted'
-        elif exc is not None: run.status = 'failed'
+        if isinstance(exc, (KeyboardInterrupt, SystemExit)):
+            run.status = 'interrupted'
+            run.note('interrupted', (str(exc) or type(exc).__name__).removesuffix('; learn is usable'))
+        elif exc is not None:
+            run.status = 'failed'
+            run.note('failed', _first_line(exc))
         else:
             whole = all(row['complete'] for row in run.epochs)
             n_planned = run.n_epoch - self.learn.start_epoch

@@ -5,7 +5,9 @@ from typing import Any
 __all__ = ['PhaseMetrics', 'fresh', 'NamesColumns', 'NamesLosses', 'TracksHypers', 'TracksEarly', 'TracksCancelled', 'FillsRows', 'WritesRows', 'NoticesNan', 'RecordsPhases', 'RecordsBatches', 'RecordsEpochs', 'RecordsFits', 'LastRun', 'LastTable', 'LastTableV1', 'StoresHistory', 'Recorder', 'History', 'NamedLoss', 'Run', 'ScalarBuffer']
 import copy
 import math
+import sys
 import time
+import traceback
 from array import array
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +20,7 @@ from .basics.plain import put_state as put_state, state_of as state_of
 from .basics.processes import gather_over_processes as gather_over_processes, n_processes as n_processes, process_number as process_number
 from .basics.text import clock as clock, distinct as distinct
 from .callback import Callback as Callback
-from .events import EVENTS as EVENTS
+from .events import EVENTS as EVENTS, CancelFitException as CancelFitException
 from .history import History as History, NamedLoss as NamedLoss, Run as Run, ScalarBuffer as ScalarBuffer
 from .learner import Learner as Learner
 from .metrics import RunningMean as RunningMean, view_for_metric as view_for_metric
@@ -99,6 +101,8 @@ class RecordsEpochs(RecordsBatches):
     def after_epoch(self) -> None: ...
     def after_cancel_fit(self) -> None: ...
     train_phase: Any
+def _why_stopped(stop: CancelFitException, learn: Learner) -> str: ...
+def _first_line(e: BaseException) -> str: ...
 class RecordsFits:
     def before_fit(self) -> None: ...
     def before_epoch(self) -> None: ...
