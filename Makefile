@@ -41,6 +41,7 @@ test: $(DEV) ## is the export up to date, do all notebooks run, do the tests pas
 export: $(DEV) ## notebooks -> cbnb/ and README.md, and clean the notebooks
 	@$(BIN)/nbdev_export
 	@$(BIN)/python tools/docstrings.py
+	@$(BIN)/python tools/assets.py
 	@$(BIN)/python tools/stubs.py
 	@$(BIN)/nbdev_clean
 	@$(BIN)/python tools/readme.py

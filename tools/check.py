@@ -11,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from assets import write_assets
 from docstrings import write_docs
 from notebooks import INDEX, LIB, NBS, ROOT, is_exported, notebook_paths, read, show
 from readme import Readme
@@ -62,6 +63,7 @@ def fresh_copy(folder: Path) -> dict[Path, bytes]:
     nbdev("nbdev_export", folder)
     plain = modules_in(folder / LIB.name)
     write_docs(folder / LIB.name)
+    write_assets(folder / NBS.name, folder / LIB.name)
     write_stubs(folder / LIB.name)
     nbdev("nbdev_clean", folder)
     return plain
