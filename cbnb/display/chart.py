@@ -160,7 +160,7 @@ def means(
     ys = ys[:len(ys)//k*k].view(-1, k)
     return ys.where(ys.isfinite(), math.nan).nanmean(1).tolist(), k
 
-# %% ../../nbs/display/chart.ipynb #1d2df98f
+# %% ../../nbs/display/chart.ipynb #90b6a338
 TOOLS = 'smooth', 'log_x', 'log_y', 'overlay'
 
 class Chart:
@@ -190,7 +190,7 @@ class Chart:
         tools: controls above the chart, of `TOOLS`
         runs: (name, first step, color) of each, for `overlay`
         details: name of a line -> (setting, value, whether it differs)
-        robust: the y axis need not reach the first tenth
+        robust: the first tenth takes at most as much room as the rest
 
     Raises:
         ValueError: y_range={y_range} should be (low, high), with low below high
@@ -220,7 +220,7 @@ class Chart:
         tools: Sequence[str] = ('log_y',),              # controls above the chart, of `TOOLS`
         runs: Sequence[tuple[str, float, str]] = (),    # (name, first step, color) of each, for `overlay`
         details: Mapping[str, Sequence[tuple[str, str, bool]]] | None = None,   # name of a line -> (setting, value, whether it differs)
-        robust: bool = False,                           # the y axis need not reach the first tenth
+        robust: bool = False,                           # the first tenth takes at most as much room as the rest
     ):
         if y_range and not y_range[0] < y_range[1]:
             raise ValueError(f'y_range={y_range} should be (low, high), with low below high')
@@ -339,7 +339,7 @@ class _Plane:
         "Is this x inside of the picture?"
         return self.x.has(x) and -1e-9 <= self.x.place(x) <= 1 + 1e-9
 
-# %% ../../nbs/display/chart.ipynb #625986b8
+# %% ../../nbs/display/chart.ipynb #72a97041
 def _axes(chart: Chart, shown: Sequence[tuple]) -> tuple[Axis, Axis]:
     "The axes that have room for all lines and marks"
     whole = all(len(xs) and isinstance(xs[0], int) for xs, _ in shown)
@@ -352,16 +352,19 @@ def _axes(chart: Chart, shown: Sequence[tuple]) -> tuple[Axis, Axis]:
     return x, Axis(all_y, chart.log_y, limits, pad=0.05)
 
 def _robust_limits(chart: Chart, shown: Sequence[tuple]) -> tuple[float, float] | None:
-    "The range of the lines, without the highest values of their first tenth"
-    ends = [xs[-1] for xs, _ in shown if len(xs)]
+    "The range of the lines, in which the first tenth takes at most as much room as the rest"
+    lines = [(line, shape) for line, shape in zip(chart.lines, shown) if not line.beyond]
+    ends = [xs[-1] for _, (xs, _) in lines if len(xs)]
     if not ends: return None
-    early = 0.1*max(ends)
-    ys = [v for _, ys in shown for v in ys if math.isfinite(v)]
-    late = [v for line, (xs, ys) in zip(chart.lines, shown) for x, v in zip(xs, ys)
-            if math.isfinite(v) and (x >= early or line.dots)]
-    if not late or min(ys) >= max(late): return None
-    pad = 0.05*(max(late) - min(ys))
-    return min(ys) - pad, max(late) + pad
+    begin = min(xs[0] for _, (xs, _) in lines if len(xs))
+    early = begin + 0.1*(max(ends) - begin)
+    points = [(x >= early or line.dots, y) for line, (xs, ys) in lines for x, y in zip(xs, ys) if math.isfinite(y)]
+    late = [y for is_late, y in points if is_late]
+    if not late: return None
+    low = min(y for _, y in points)
+    high = min(max(y for _, y in points), low + 2*(max(late) - low)) if max(late) > low else max(y for _, y in points)
+    pad = 0.05*(high - low)
+    return (low - pad, high + pad) if high > low else None
 
 # %% ../../nbs/display/chart.ipynb #d1d0b941
 _INK, _QUIET = COLORS['text'], COLORS['quiet']
