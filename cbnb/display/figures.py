@@ -41,7 +41,7 @@ STYLE = {
     'axes.edgecolor': COLORS['quiet'], 'xtick.color': COLORS['quiet'], 'ytick.color': COLORS['quiet'],
     'axes.grid': True, 'grid.color': COLORS['text'], 'grid.alpha': 0.12,
     'axes.spines.top': False, 'axes.spines.right': False, 'axes.spines.left': False,
-    'axes.titlesize': 11, 'axes.titleweight': 600, 'axes.titlelocation': 'left', 'font.size': 10,
+    'axes.titlesize': 11, 'axes.titleweight': 'bold', 'axes.titlelocation': 'left', 'font.size': 10,
     'ytick.major.size': 0, 'axes.prop_cycle': f'cycler("color", {RUN_COLORS})',
     'lines.linewidth': LINE_WIDTHS['line'],
 }
@@ -158,6 +158,7 @@ def end_names(
         ax.legend(fontsize=9)
         return
     curves = [(line, label, _last_point(line)) for line, label in zip(*ax.get_legend_handles_labels())]
+    ax.get_ylim()                                   # brings the limits up to date
     to_share = (ax.transData + ax.transAxes.inverted()).transform
     gap = 0.2/(ax.get_position().height*ax.figure.get_size_inches()[1])
     places = spread([1 - _within(to_share(point)[1] if point else 0.) for _, _, point in curves], gap, 1.)
@@ -313,8 +314,8 @@ def losses_figure(
         inside = [(x, y) for x, y in valid if first <= x < last and y is not None]
         if inside: ax.plot(*zip(*inside), color=COLORS['valid'], marker='o', ms=4, label='valid')
         _borders(ax, [b for b in borders if first < b < last])
-        _epochs(ax, [(x, epoch) for x, epoch in epochs if first <= x < last])
         ax.set(xlabel='step', ylabel='loss', title='Losses')
+        _epochs(ax, [(x, epoch) for x, epoch in epochs if first <= x < last])
         if len(smooth) or inside or named: end_names(ax, own)
         return fig
 
@@ -354,8 +355,8 @@ def lr_figure(
         for ax, (name, values, color) in zip(axes, curves):
             _curve(ax, range(first, last), values[first:last], color=color)
             _borders(ax, [b for b in borders if first < b < last])
-            _epochs(ax, [(x, epoch) for x, epoch in epochs if first <= x < last], 12//len(curves))
             ax.set(xlabel='step', ylabel=name, title=name.capitalize())
+            _epochs(ax, [(x, epoch) for x, epoch in epochs if first <= x < last], 12//len(curves))
         return fig
 
 # %% ../../nbs/display/figures.ipynb #a8fd3c63
@@ -365,9 +366,9 @@ def _metric_panel(ax: Any, name: str, points: Sequence[tuple[int, float]], borde
     if inside: ax.plot(*zip(*inside), color=COLORS['valid'], marker='o', ms=4)
     _borders(ax, borders)
     _whole_steps(ax)
+    ax.set(xlabel='step', title=name)
     _epochs(ax, [(x, epoch) for x, epoch in epochs
                  if inside and inside[0][0] <= x <= inside[-1][0]], n)
-    ax.set(xlabel='step', title=name)
 
 # %% ../../nbs/display/figures.ipynb #737c63c2
 def metrics_figure(
@@ -467,6 +468,7 @@ def _take(ax: Any, lr: float | None, band: tuple[float, float] | None) -> None:
 
 def _name_points(ax: Any, points: Mapping[str, tuple[float, float]], faint: Sequence[str] = (), strong: str = '') -> None:
     "Names beside points, where they cover no other name"
+    ax.get_xlim(), ax.get_ylim()                                # brings the limits up to date
     box, taken = ax.bbox, []
     edges = box.x0, -box.y1, box.x1, -box.y0                    # down from the top
     for name, point in sorted(points.items(), key=lambda item: item[0] != strong):
@@ -529,7 +531,8 @@ def _trial_numbers(ax: Any, lrs: Sequence[float], losses: Sequence[float]) -> No
         else: ax.annotate(f'{i}: blew up', (lr, 0.94), **over)
     ax.set_xticks(sorted(lrs), [f'{lr_text(lr)}' for lr in sorted(lrs)])    # few: name them all
     ax.minorticks_off()
-    ax.margins(x=0.15)
+    room = (max(lrs)/min(lrs))**0.12*1.05
+    ax.set_xlim(min(lrs)/room, max(lrs)*room)
 
 # %% ../../nbs/display/figures.ipynb #90f9650b
 def lr_trials_figure(
