@@ -16,6 +16,7 @@ function make(tag, props = {}, ...children) {
 const count = (n, word) => `${n.toLocaleString('en')} ${word}${n === 1 ? '' : 's'}`
 
 function number(value) {
+    if (value >= 1e38) return 'not finite'
     return Math.abs(value) >= 1e-3 && Math.abs(value) < 1e5 ? String(Number(value.toPrecision(4))) : value.toExponential(2)
 }
 
