@@ -72,7 +72,7 @@ _all_ = ['OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos',
          'steep']
 
 # %% ../nbs/all.ipynb #70755059
-from .callbacks import batch_size, profile, rewind       # add `learn.profile` and others
+from .callbacks import batch_size, interpret, profile, results, rewind       # add `learn.profile` and others
 from .callbacks.averaging import EMA
 from .callbacks.checkpoints import Checkpoint, Resume
 from .callbacks.compile import Compile
