@@ -205,15 +205,16 @@ def plot_sched(self: Recorder,
     chosen = {key: hps[key] for key in keys or hps}
     return show(sched_figure(chosen, figsize), f'{", ".join(chosen)} over steps', return_fig)
 
-# %% ../../nbs/display/plots.ipynb #3b17c913
+# %% ../../nbs/display/plots.ipynb #068d984b
 def _hide_picture(
     box: Any,    # an ipywidgets box
 ) -> None:
     "Hide the output after that of the box, for as long as the box is alive"
+    import ipywidgets
     name = f'cbnb-live-{box.model_id}'
     if name in box._dom_classes: return
     rule = f'.jp-OutputArea-child:has(.{name})+.jp-OutputArea-child{{display:none}}'
-    style = widgets().HTML(f'<style>{rule}</style>', layout=dict(display='none'))
+    style = ipywidgets.HTML(f'<style>{rule}</style>', layout=dict(display='none'))
     box.children = (*box.children, style)
     box.add_class(name)
 
