@@ -4,32 +4,39 @@
 
 # %% auto #0
 __all__ = ['PhaseMetrics', 'fresh', 'NamesColumns', 'NamesLosses', 'TracksHypers', 'TracksEarly', 'TracksCancelled', 'FillsRows',
-           'WritesRows', 'NoticesNan', 'RecordsPhases', 'RecordsBatches', 'RecordsEpochs', 'RecordsFits', 'LastRun',
-           'LastTable', 'LastTableV1', 'StoresHistory', 'Recorder', 'History', 'NamedLoss', 'Run', 'ScalarBuffer']
+           'WritesRows', 'NoticesNan', 'settings_of', 'RecordsPhases', 'RecordsBatches', 'RecordsEpochs', 'RecordsFits',
+           'LastRun', 'LastTable', 'LastTableV1', 'StoresHistory', 'Recorder', 'History', 'NamedLoss', 'Run',
+           'ScalarBuffer']
 
 # %% ../nbs/09_recorder.ipynb #4dabc00f
 import copy
 import math
+import re
+import sys
 import time
+import traceback
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 # %% ../nbs/09_recorder.ipynb #b411bab9
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 # %% ../nbs/09_recorder.ipynb #25a5a0a4
 from .basics.arguments import is_number, as_number
+from .basics.configured import brief
+from .basics.loaders import batch_size, n_batches
 from .basics.nested import find_bs
 from .basics.notices import say
 from .basics.plain import put_state, state_of
 from .basics.processes import gather_over_processes, n_processes, process_number
 from .basics.text import clock, distinct
 from .callback import Callback
-from .events import EVENTS
+from .events import EVENTS, CancelFitException
 from .history import History, NamedLoss, Run, ScalarBuffer
-from .learner import Learner
+from .learner import Learner, as_one_fit
 from .metrics import RunningMean, view_for_metric
 from .basics.param_groups import hyper_key
 from .undo import interrupts_wait
@@ -327,6 +334,54 @@ def _why_nan(step: int) -> str:
     if step: return 'try a lower learning rate, or look at that batch'
     return 'no update came before it, so it is the data, the weights or the loss function'
 
+# %% ../nbs/09_recorder.ipynb #3af19bab
+_IS_FIT = as_one_fit(lambda self: None).__code__
+
+def _method(learn: Learner) -> str:
+    "The method of the learner that was called from outside"
+    frame, name = sys._getframe(), 'fit'
+    while frame := frame.f_back:
+        if frame.f_code is _IS_FIT and frame.f_locals.get('self') is learn: name = frame.f_locals['method'].__name__
+    return name
+
+# %% ../nbs/09_recorder.ipynb #c6d35f28
+def _hyper_values(opt: Any, name: str) -> float | list[float] | None:
+    "A hyper-parameter: one number, or one for each group if they differ; None if there is none"
+    if (place := hyper_key(opt, name)) is None: return None
+    key, i = place
+    values = [float(group[key] if i is None else group[key][i]) for group in opt.param_groups]
+    return values[0] if len(set(values)) == 1 else values
+
+def _described(cbs: Iterable[Callback]) -> list[str]:
+    "Callbacks that may change the numbers, with their settings and without addresses"
+    only_show = 'cbnb.display.', 'cbnb.learner', 'cbnb.recorder'
+    return [re.sub(' at 0x[0-9a-f]+', '', repr(cb))[:200] for cb in cbs
+            if not type(cb).__module__.startswith(only_show)]
+
+# %% ../nbs/09_recorder.ipynb #94b8027a
+_NO_SEED = 67280421310721       # torch's own, before you set one
+
+def settings_of(
+    learn: Learner,    # at the beginning of a fit
+) -> dict[str, Any]:   # for JSON
+    """What a fit was called with, and what it trains
+
+    Args:
+        learn: at the beginning of a fit
+
+    Returns:
+        for JSON
+    """
+    sizes = [p.numel() for p in learn.parameters() if not is_lazy(p)]
+    loss, seed = learn.loss_func, torch.initial_seed()
+    found = dict(
+        method=_method(learn), n_epoch=learn.n_epoch, **{name: _hyper_values(learn.opt, name) for name in ('lr', 'wd', 'mom')},
+        moms=list(learn.moms), batch_size=batch_size(learn.dls.train), batches=n_batches(learn.dls.train),
+        optimizer=type(learn.opt).__name__, loss=brief(learn.train_step if loss is None else loss),
+        model=type(learn.model).__name__, parameters=sum(sizes), callbacks=_described(learn.cbs),
+        seed=None if seed == _NO_SEED else seed)
+    return {name: value for name, value in found.items() if value is not None}
+
 # %% ../nbs/09_recorder.ipynb #48e801a2
 class RecordsPhases(Callback):
     """Validation, which may be nested
@@ -409,9 +464,24 @@ class RecordsEpochs(RecordsBatches):
         self._write_row(complete=True)
 
     def after_cancel_fit(self):
+        stop = sys.exception()
+        if self.learn.purpose == 'fit' and isinstance(stop, CancelFitException):
+            self.history[-1].note('stopped', _why_stopped(stop, self.learn))
         if self.row is None: return
         self._train_values(whole=False)
         self._write_row(complete=False)
+
+# %% ../nbs/09_recorder.ipynb #08e7a057
+def _why_stopped(stop: CancelFitException, learn: Learner) -> str:
+    "Which callback stopped a fit, and why"
+    frames = [frame.f_locals.get('self') for frame, _ in traceback.walk_tb(stop.__traceback__)]
+    cb = next((obj for obj in reversed(frames) if isinstance(obj, Callback)), None)
+    why = str(stop) or getattr(cb, 'reason', None) or learn.stopped_where()
+    return why if cb is None or type(cb) is Callback else f'{cb}: {why}'
+
+def _first_line(e: BaseException) -> str:
+    "An error in short"
+    return f'{type(e).__name__}: {e}'.split('\n')[0].removesuffix(': ')[:200]
 
 # %% ../nbs/09_recorder.ipynb #8349dd24
 class RecordsFits(RecordsEpochs, NoticesNan):
@@ -429,6 +499,7 @@ class RecordsFits(RecordsEpochs, NoticesNan):
         time_column = ['time'] if self.add_time else []
         names = ['epoch', *self.train_columns, *self.valid_columns, *time_column]
         run = Run(len(self.history), names, learn.n_epoch, self.beta)
+        run.settings = settings_of(learn)
         self.series, self.places, self.row = run._raw, [], None
         self.told_of_nan = False
         with interrupts_wait():                     # a run in the history is also closed
@@ -445,8 +516,12 @@ class RecordsFits(RecordsEpochs, NoticesNan):
         self.phases, self.train_phase = [], None
         if exc is not None and self.learn is not None:
             for m in self.learn.metrics: m.reset()      # it may hold predictions
-        if isinstance(exc, (KeyboardInterrupt, SystemExit)): run.status = 'interrupted'
-        elif exc is not None: run.status = 'failed'
+        if isinstance(exc, (KeyboardInterrupt, SystemExit)):
+            run.status = 'interrupted'
+            run.note('interrupted', (str(exc) or type(exc).__name__).removesuffix('; learn is usable'))
+        elif exc is not None:
+            run.status = 'failed'
+            run.note('failed', _first_line(exc))
         else:
             whole = all(row['complete'] for row in run.epochs)
             n_planned = run.n_epoch - self.learn.start_epoch

@@ -2,25 +2,31 @@
 # mypy: disable-error-code=override
 from typing import Any
 
-__all__ = ['PhaseMetrics', 'fresh', 'NamesColumns', 'NamesLosses', 'TracksHypers', 'TracksEarly', 'TracksCancelled', 'FillsRows', 'WritesRows', 'NoticesNan', 'RecordsPhases', 'RecordsBatches', 'RecordsEpochs', 'RecordsFits', 'LastRun', 'LastTable', 'LastTableV1', 'StoresHistory', 'Recorder', 'History', 'NamedLoss', 'Run', 'ScalarBuffer']
+__all__ = ['PhaseMetrics', 'fresh', 'NamesColumns', 'NamesLosses', 'TracksHypers', 'TracksEarly', 'TracksCancelled', 'FillsRows', 'WritesRows', 'NoticesNan', 'settings_of', 'RecordsPhases', 'RecordsBatches', 'RecordsEpochs', 'RecordsFits', 'LastRun', 'LastTable', 'LastTableV1', 'StoresHistory', 'Recorder', 'History', 'NamedLoss', 'Run', 'ScalarBuffer']
 import copy
 import math
+import re
+import sys
 import time
+import traceback
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 from .basics.arguments import is_number as is_number, as_number as as_number
+from .basics.configured import brief as brief
+from .basics.loaders import batch_size as batch_size, n_batches as n_batches
 from .basics.nested import find_bs as find_bs
 from .basics.notices import say as say
 from .basics.plain import put_state as put_state, state_of as state_of
 from .basics.processes import gather_over_processes as gather_over_processes, n_processes as n_processes, process_number as process_number
 from .basics.text import clock as clock, distinct as distinct
 from .callback import Callback as Callback
-from .events import EVENTS as EVENTS
+from .events import EVENTS as EVENTS, CancelFitException as CancelFitException
 from .history import History as History, NamedLoss as NamedLoss, Run as Run, ScalarBuffer as ScalarBuffer
-from .learner import Learner as Learner
+from .learner import Learner as Learner, as_one_fit as as_one_fit
 from .metrics import RunningMean as RunningMean, view_for_metric as view_for_metric
 from .basics.param_groups import hyper_key as hyper_key
 from .undo import interrupts_wait as interrupts_wait
@@ -71,6 +77,12 @@ class NoticesNan(Callback):
     def look_for_nan(self, wait: bool=True) -> None: ...
     told_of_nan: Any
 def _why_nan(step: int) -> str: ...
+_IS_FIT: Any
+def _method(learn: Learner) -> str: ...
+def _hyper_values(opt: Any, name: str) -> float | list[float] | None: ...
+def _described(cbs: Iterable[Callback]) -> list[str]: ...
+_NO_SEED: Any
+def settings_of(learn: Learner) -> dict[str, Any]: ...
 class RecordsPhases(Callback):
     def before_validate(self) -> None: ...
     def after_validate(self) -> None: ...
@@ -99,6 +111,8 @@ class RecordsEpochs(RecordsBatches):
     def after_epoch(self) -> None: ...
     def after_cancel_fit(self) -> None: ...
     train_phase: Any
+def _why_stopped(stop: CancelFitException, learn: Learner) -> str: ...
+def _first_line(e: BaseException) -> str: ...
 class RecordsFits:
     def before_fit(self) -> None: ...
     def before_epoch(self) -> None: ...

@@ -198,10 +198,10 @@ def test_what_a_panel_shows_meanwhile(page):
     learn.fit(2, cbs=cb)
     status, curves, tables = zip(*seen)
     assert [words(page)[:2] for page in status[3:7]] == [
-        ["0 of 2 epochs · 00:04 left", "batch 4 of 4 · 8 samples/s"],
+        ["0 of 2 epochs · 00:05 left", "batch 4 of 4 · 8 samples/s"],
         ["0 of 2 epochs · 00:05 left", "batch 1 of 1 · validation"],
-        ["1 of 2 epochs · 00:04 left", "batch 1 of 4 · 4 samples/s"],
-        ["1 of 2 epochs · 00:02 left", "batch 2 of 4 · 8 samples/s"],
+        ["1 of 2 epochs · 00:04 left", "batch 1 of 4 · 8 samples/s"],
+        ["1 of 2 epochs · 00:03 left", "batch 2 of 4 · 8 samples/s"],
     ]
     run = learn.recorder.last()
     line = small_curve()
@@ -223,7 +223,7 @@ def test_a_click_on_stop(page):
     stop = at_batch(page, 2, lambda: page.panel.stop.click(), lambda: None)
     learn.fit(3, cbs=[stop, cbnb.Callback(after_cancel_fit=lambda self: said.append(page.panel.status.value))])
     assert learn.recorder.last().status == "cancelled" and learn.recorder.last().n_steps == 2
-    assert words(said[0])[0] == "0 of 3 epochs · 00:10 left · stopping"
+    assert words(said[0])[0] == "0 of 3 epochs · 00:11 left · stopping"
     assert "stopped in epoch 0 at batch 1 after 00:02" in page.outputs[0][-1]["text/plain"]
     assert not learn.callbacks.find(Steering)  # it came with the panel, and goes with the fit
 

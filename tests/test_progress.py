@@ -633,8 +633,10 @@ def test_how_far_a_fit_is(clock, seen):
     assert seen.last.reached("epochs", "training", "batches", "n_batches") == where
     done = [(1, 8), (2, 8), (3, 8), (4, 8), (4, 8), (5, 8), (6, 8), (7, 8), (8, 8), (8, 8)]
     assert seen.last.reached("share") == [(k / n,) for k, n in done]
-    assert [left for (left,) in seen.last.reached("left")] == pytest.approx([s * (n - k) / k for s, (k, n) in enumerate(done, 1)])
-    assert [rate for (rate,) in seen.last.reached("rate")] == pytest.approx([8, 8, 8, 8, None, 4, 8, 8, 8, None])
+    # nothing after a single batch; until the first validation one of its batches counts as a third of a training batch
+    left = [None, 6 + 2 / 3, 5 + 2 / 3, 4 + 2 / 3, 5, 4, 3, 2, 1, 0]
+    assert [seconds for (seconds,) in seen.last.reached("left")] == pytest.approx(left)
+    assert [rate for (rate,) in seen.last.reached("rate")] == pytest.approx([8, 8, 8, 8, None, 8, 8, 8, 8, None])
     assert seen.last.reached("lr", "mom", "n_epoch", "purpose") == [(pytest.approx(0.1), 0.5, 2, "fit")] * 10
     losses = list(learn.recorder.losses)
     assert [loss for (loss,) in seen.last.reached("loss")] == [*losses[:4], losses[3], *losses[4:], losses[7]]
@@ -646,15 +648,85 @@ def test_how_far_a_later_epoch_is(clock, seen):
     learn = ticking(clock, valid=False)
     learn.fit(3, start_epoch=2)
     assert seen.last.reached("epochs", "share") == [(2, pytest.approx((8 + k) / 12)) for k in (1, 2, 3, 4)]
-    assert [left for (left,) in seen.last.reached("left")] == pytest.approx([3, 2, 1, 0])
+    assert [left for (left,) in seen.last.reached("left")] == pytest.approx([None, 2, 1, 0])
     assert seen.last.told[-1] == ("done: 1 epoch, 4 batches in 00:04", True)
 
 
 def test_a_pause_is_not_worked(clock, seen):
+    """A second a batch, and after the third a pause of 100 s."""
     learn = ticking(clock, valid=False)
-    pause = cbnb.Callback(before_batch=lambda self: setattr(self.learn.steering, "seconds_paused", 0.5))
-    learn.fit(1, cbs=[cbnb.display.steering.Steering(), pause])
-    assert [left for (left,) in seen.last.reached("left")] == pytest.approx([0.5 * 3, 1.5, 2.5 / 3, 0])
+
+    def pause(cb):
+        if cb.learn.train_iter == 3:
+            clock.now += 100
+            cb.learn.steering.seconds_paused += 100
+
+    held = cbnb.Callback(after_batch=pause)
+    held.order = 62
+    learn.fit(2, cbs=[cbnb.display.steering.Steering(), held])
+    assert [left for (left,) in seen.last.reached("left")] == pytest.approx([None, 6, 5, 4, 3, 2, 1, 0])
+    assert [rate for (rate,) in seen.last.reached("rate")] == pytest.approx([8] * 8)
+
+
+def is_first(learn):
+    return learn.train_iter == 0 and learn.training
+
+
+TIME_LEFT = {  # seconds of a batch, batches of training and validation, arguments of `fit`; the old estimate's error in brackets
+    "even": (lambda learn: 1, 20, 4, dict(n_epoch=10)),
+    "first batch slow": (lambda learn: 1 + 20 * is_first(learn), 20, 4, dict(n_epoch=10)),  # (+75%)
+    "start-up and compiling": (lambda learn: 1 + 30 * (learn.iter == 0 and learn.epoch == 0), 20, 4, dict(n_epoch=20)),  # (+190%)
+    "much validation": (lambda learn: 1, 20, 15, dict(n_epoch=10)),
+    "validation is fast": (lambda learn: 1 if learn.training else 0.3, 30, 6, dict(n_epoch=3)),
+    "validates every third epoch": (lambda learn: 1, 20, 15, dict(n_epoch=15, valid_every=3)),
+    "validates some epochs": (lambda learn: 1, 20, 15, dict(n_epoch=20, valid_every=[0, 1, 2, 18])),  # (+25%)
+    "resumed": (lambda learn: 1 + 10 * is_first(learn), 20, 4, dict(n_epoch=20, start_epoch=10)),
+    "epochs of different length": (lambda learn: 1, (20, 24, 18, 22, 16) * 2, 4, dict(n_epoch=10)),
+    "workers start in each epoch": (lambda learn: 1 + 5 * (learn.iter == 0), 20, 4, dict(n_epoch=12)),
+    "a slow machine": (lambda learn: 1 if learn.epoch == 0 else 2, 20, 4, dict(n_epoch=10)),  # (-30%)
+    "no validation": (lambda learn: 1, 20, 0, dict(n_epoch=10)),
+    "one batch an epoch": (lambda learn: 1 + 10 * is_first(learn), 1, 1, dict(n_epoch=50)),
+    "a single epoch": (lambda learn: 1 + 20 * is_first(learn), 200, 0, dict(n_epoch=1)),
+}
+
+
+@pytest.mark.parametrize("case", TIME_LEFT)
+def test_after_a_fifth_of_a_fit_the_time_left_is_right_within_a_tenth(case, clock, seen):
+    seconds, train, valid, fit = TIME_LEFT[case]
+    lengths = iter(train if isinstance(train, tuple) else ())
+    loader = (lambda: iter(line_batches(next(lengths)))) if isinstance(train, tuple) else line_batches(train)
+    learn = line_learner(progress=True, dls=cbnb.DataLoaders(loader, *([line_batches(valid)] if valid else []), device="cpu"))
+    marks = []
+    work = cbnb.Callback(before_batch=lambda cb: setattr(clock, "now", clock.now + seconds(cb.learn)))
+    look = cbnb.Callback(after_batch=lambda cb: marks.append((clock.now - 100, seen.last.told[-1].left)))
+    look.order = 61
+    learn.fit(**fit, cbs=[work, look])
+    total = clock.now - 100
+    now, left = next(mark for mark in marks if mark[0] >= total / 5)
+    assert left == pytest.approx(total - now, rel=0.1)
+    assert marks[-1][1] == pytest.approx(0, abs=0.1)
+
+
+def test_an_epoch_that_is_always_ended_early_counts_as_long_as_it_was(clock, seen):
+    """Of 100 batches each epoch trains 10."""
+
+    def end(cb):
+        if cb.learn.training and cb.learn.iter == 9:
+            raise cbnb.CancelEpochException()
+
+    learn = line_learner(100, progress=True, valid=False, cbs=[cbnb.Callback(before_batch=clock.tick), cbnb.Callback(after_batch=end)])
+    learn.fit(10)
+    left = {(at.epochs, at.batches): at.left for at in seen.last.told if isinstance(at, Progress)}
+    assert left[1, 9] == pytest.approx(91 + 8 * 10) and left[9, 9] == pytest.approx(91)
+
+
+@pytest.mark.parametrize("shown", ["lines", "nothing"])
+def test_where_nothing_is_drawn_no_time_is_measured(shown, clock, seen, monkeypatch):
+    monkeypatch.setattr(Seen, "live", shown == "nothing")
+    learn, paces = ticking(clock), []
+    with learn.no_mbar() if shown == "nothing" else nullcontext():
+        learn.fit(1, cbs=cbnb.Callback(after_batch=lambda cb: paces.append(cb.learn.progress.pace)))
+    assert paces == [None] * 5
 
 
 def test_what_is_not_known_is_not_shown(clock, seen):

@@ -1,5 +1,6 @@
 """What is written down of a fit, and what it costs."""
 
+import contextlib
 import csv
 import io
 import json
@@ -1351,3 +1352,85 @@ def test_a_display_sees_what_has_arrived_and_waits_for_nothing(monkeypatch):
     far(4.0)
     assert list(buffer.read()) == [1, 2, 3, 4] and len(buffer.smoothed()) == 4 == len(buffer)  # this one waits
     assert list(buffer.arrived()) == [1, 2, 3, 4] and buffer.coming == []
+
+
+def stop_fit(learn, n=3, at=4, raising=KeyboardInterrupt, **settings):
+    """A fit that ends early, in its batch number `at`."""
+    with contextlib.suppress(KeyboardInterrupt, RuntimeError):
+        learn.fit(n, cbs=RaiseIn("after_batch", raising, 100, lambda learn: learn.train_iter == at), **settings)
+    return learn.recorder.history[-1]
+
+
+@pytest.mark.parametrize(
+    "raising, kind, words",
+    [
+        (KeyboardInterrupt, "interrupted", "stopped in epoch 1 at batch 1"),
+        (RuntimeError("out of luck\nmore"), "failed", "RuntimeError: out of luck"),
+        (cbnb.CancelFitException("enough"), "stopped", "RaiseIn: enough"),
+        (cbnb.CancelFitException, "stopped", "RaiseIn: stopped in epoch 1 at batch 1"),
+    ],
+)
+def test_a_run_that_ends_early_notes_the_reason(raising, kind, words):
+    run = stop_fit(line_learner(), raising=raising)
+    assert run.events == [dict(step=3, kind=kind, text=words)]
+    assert run.epochs[-1]["step"] == 4 and not any("event" in name for name in run.columns)
+
+
+def test_a_run_that_ends_as_planned_has_no_events():
+    learn = line_learner()
+    learn.fit(2)
+    learn.validate()
+    assert learn.recorder.history[0].events == []
+
+
+def test_a_cancelled_epoch_is_not_the_end_of_the_run():
+    learn = line_learner()
+    learn.fit(3, cbs=RaiseIn("before_train", cbnb.CancelEpochException, when=lambda learn: learn.epoch == 1))
+    assert learn.recorder.history[0].events == []
+
+
+def test_a_callback_gives_the_reason_of_its_stop():
+    learn = line_learner()
+    learn.fit(3, cbs=cbnb.StopAfter(steps=4))
+    [event] = learn.recorder.history[0].events
+    assert event["kind"] == "stopped" and event["text"].startswith("StopAfter") and "4" in event["text"]
+
+
+def test_events_are_kept_in_files_and_checkpoints():
+    learn = line_learner()
+    run = stop_fit(learn)
+    run.note("note", "a <b>word</b>", step=2)
+    run.note("lr", "lr halved")
+    assert [event["step"] for event in run.events] == [3, 2, 3]
+    again = cbnb.History.from_json(learn.recorder.history.to_json())
+    assert again[0].events == run.events and again[0].events[0] is not run.events[0]
+    restored = cbnb.History()
+    restored.load_state_dict(learn.recorder.history.state_dict())
+    assert restored[0].events == run.events and restored[0].events is not run.events
+    restored[0].note("note", "only here")
+    assert len(run.events) == 3
+    assert "kind" not in learn.recorder.history.to_csv() and "halved" not in learn.recorder.history.to_csv(what="steps")
+
+
+def test_records_without_events_can_be_read():
+    learn = line_learner()
+    stop_fit(learn)
+    data, state = json.loads(learn.recorder.history.to_json()), learn.recorder.history.state_dict()
+    for run in data["runs"] + state["runs"]:
+        del run["events"]
+    assert cbnb.History.from_json(json.dumps(data))[0].events == []
+    restored = cbnb.History()
+    restored.load_state_dict(state)
+    assert restored[0].events == []
+
+
+def test_a_resumed_fit_notes_where_it_was_resumed(tmp_path):
+    def make():
+        return line_learner(path=tmp_path, cbs=cbnb.Checkpoint(every_steps=1))
+
+    run = stop_fit(make(), at=3)
+    assert run.events[0]["kind"] == "interrupted"
+    learn = make()
+    learn.fit(3, resume=True)
+    run = learn.recorder.history[-1]
+    assert run.events == [dict(step=1, kind="resumed", text="resumed at epoch 0, batch 2")] and run.n_steps == 6

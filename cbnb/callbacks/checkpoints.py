@@ -375,8 +375,12 @@ class _Resumes(_Finds):
         learn.epoch, self.run_id = state['epoch'], state['run_id']
         if 'n_epoch' in differs: self._plan(state)
         self.due.begin(learn.train_iter)
-        recorder = getattr(learn, 'recorder', None)
-        for row in recorder.log_rows() if recorder else (): learn.logger(row)
+        if recorder := getattr(learn, 'recorder', None): self._tell_recorder(recorder, state)
+
+    def _tell_recorder(self, recorder: Any, state: dict[str, Any]) -> None:
+        batch = f', batch {state["batch"]}' if state['batch'] else ''
+        recorder.last().note('resumed', f'resumed at epoch {state["epoch"]}{batch}')
+        for row in recorder.log_rows(): self.learn.logger(row)
 
     def _plan(self, state: dict[str, Any]) -> None:
         "Another number of epochs than before"

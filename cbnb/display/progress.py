@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['DISPLAYS', 'as_cell', 'as_line', 'best_row', 'best_words', 'as_html', 'shortened', 'live_table', 'Progress',
-           'bar_html', 'valid_points', 'losses_chart', 'fit_page', 'LogDisplay', 'TerminalDisplay', 'NotebookDisplay',
-           'make_display', 'ProgressCallback']
+           'bar_html', 'seconds_per_batch', 'Pace', 'valid_points', 'losses_chart', 'fit_page', 'LogDisplay',
+           'TerminalDisplay', 'NotebookDisplay', 'make_display', 'n_validated', 'ProgressCallback']
 
 # %% ../../nbs/display/progress.ipynb #d051ae47
 import itertools
@@ -13,7 +13,8 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -255,6 +256,127 @@ def bar_html(
     words = f'<span style="font-variant-numeric:tabular-nums">{escape(text)}</span>'
     return f'<div style="{_ROW}"><div style="{_FRAME}">{inner}</div>{words}</div>'
 
+# %% ../../nbs/display/progress.ipynb #a73c4219
+def seconds_per_batch(
+    parts: Sequence[Sequence[float]],    # (batches, seconds), oldest first
+) -> float:
+    """The mean, robust against one or two parts that took long, and more of the latest parts
+
+    Args:
+        parts: (batches, seconds), oldest first
+    """
+    longest = sorted((s/n for n, s in parts), reverse=True)
+    most = longest[min(2, (len(parts) + 1)//5)]
+    weights = [n*4**(i/len(parts)) for i, (n, _) in enumerate(parts)]
+    return sum(w*min(s/n, most) for w, (n, s) in zip(weights, parts))/sum(weights)
+
+# %% ../../nbs/display/progress.ipynb #e4fed72e
+def _put(parts: Any, n: float, seconds: float) -> None:
+    "Add a measurement, or add it to the latest one if that was a short one"
+    if parts and parts[-1][1] < 0.25: parts[-1] = [parts[-1][0] + n, parts[-1][1] + seconds]
+    else: parts.append([n, seconds])
+
+def _halved(parts: list) -> list:
+    "Half as many measurements, each of two neighbors"
+    pairs = itertools.zip_longest(parts[::2], parts[1::2], fillvalue=(0, 0.))
+    return [[a + c, b + d] for (a, b), (c, d) in pairs]
+
+# %% ../../nbs/display/progress.ipynb #725f29b1
+class _Batches:
+    "Measurements within the passes of one phase"
+    def __init__(self):
+        self.before, self.parts = [], []       # measurements of the pass before, and of this one
+        self.first: float | None = None        # seconds of the very first batch
+        self.base: int | None = None           # batches of this pass when it was first looked at
+        self.passes = deque(maxlen=8)          # (batches, seconds) of whole passes
+
+    def begin(self, now: float) -> None:
+        self.start, self.base = now, None
+        if len(self.parts) >= 10: self.before, self.parts = self.parts, []
+
+    def reach(self, done: int, now: float) -> None:
+        if self.base is None:
+            self.first = now - self.start if self.first is None else self.first
+            self.base = done
+        elif done == self.done: return
+        else: _put(self.parts, done - self.done, now - self.at)
+        if len(self.parts) > 64: self.parts = _halved(self.parts)
+        self.done, self.at = done, now
+
+# %% ../../nbs/display/progress.ipynb #d37c3621
+class _Passes(_Batches):
+    "The pace of one phase: training, or validation"
+    began = False          # whether the first pass is over
+
+    def end(self, done: int, now: float) -> None:
+        if self.base is None: return                   # it had no batch
+        self.reach(done, now)
+        if self.began: _put(self.passes, done - self.base + 1, now - self.start)
+        self.began = True
+
+    @property
+    def batch(self) -> float | None:
+        "Seconds for each batch that is left of a pass; None: not known"
+        parts = self.before + self.parts
+        return seconds_per_batch(parts) if parts else self.whole if self.passes else None
+
+    @property
+    def whole(self) -> float | None:
+        "Seconds for each batch of passes to come; None: not known"
+        return seconds_per_batch(self.passes) if self.passes else self.batch
+
+# %% ../../nbs/display/progress.ipynb #870961a9
+class _Clock:
+    "The passes of a fit, one after another"
+    def __init__(self):
+        self.train, self.valid = _Passes(), _Passes()
+        self.ended: float | None = None                # when the latest pass was over
+
+    def begin(self,
+        training: bool,    # or validation
+        now: float,        # seconds of work, on any clock
+    ) -> None:
+        "A pass begins"
+        self.phase = self.train if training else self.valid
+        self.phase.begin(now if self.ended is None else self.ended)
+
+    def reach(self,
+        done: int,         # batches of this pass
+        now: float,
+    ) -> None:
+        "So many batches are complete"
+        self.phase.reach(done, now)
+
+    def end(self, done: int, now: float) -> None:
+        "The pass is over, after so many batches"
+        self.phase.end(done, now)
+        self.ended = now
+
+# %% ../../nbs/display/progress.ipynb #a87c62c7
+class Pace(_Clock):
+    "How long the passes of a fit take, and with it how long the rest will take"
+    def left(self,
+        rest: float,     # batches that are left of this pass
+        train: float,    # training batches of the passes to come
+        valid: float,    # validation batches of the passes to come
+    ) -> float | None:   # None: not known yet
+        """Seconds that are left of the fit
+
+        Args:
+            rest: batches that are left of this pass
+            train: training batches of the passes to come
+            valid: validation batches of the passes to come
+
+        Returns:
+            None: not known yet
+        """
+        per_train, first = self.train.whole, self.valid.first
+        if per_train is None: return None
+        guess = per_train/3 if first is None else min(first, per_train)
+        per_valid = guess if self.valid.whole is None else self.valid.whole
+        here = guess if self.phase.batch is None else self.phase.batch
+        return rest*here + train*per_train + valid*per_valid
+
 # %% ../../nbs/display/progress.ipynb #b2b9949b
 def valid_points(run: Run) -> list[tuple[int, float]]:
     """(last step of the epoch, validation loss) for each epoch that has one
@@ -469,10 +591,17 @@ class _Draws(Callback):
 
     def after_batch(self):
         now = time.perf_counter()
-        if now < self.next: return
-        self.shown.poll()
+        if now >= self.next: self._act(now)
+
+    def _act(self, now: float) -> None:
+        if self.pace and self.learn.purpose == 'fit': self.pace.reach(self.learn.iter + 1, self._worked(now))
+        if now >= self.poll_at: self._poll()
         if now >= self.draw_at: self._draw(now)
-        self.next = min(self.draw_at, time.perf_counter() + self.shown.poll_every)
+        self.next = min(self.draw_at, self.poll_at)
+
+    def _poll(self) -> None:
+        self.shown.poll()
+        self.poll_at = time.perf_counter() + self.shown.poll_every
 
     def _draw(self, now: float) -> None:
         self.shown.progress(self._progress(now))
@@ -481,27 +610,62 @@ class _Draws(Callback):
         self.draw_at = done + wait
 
 # %% ../../nbs/display/progress.ipynb #cb68a56d
-class _Measures(_Draws):
-    "Share, remaining time and rate of a fit"
+class _Shares(_Draws):
+    "Which share of a fit is complete, and how fast it goes"
     def _share(self) -> float | None:
         learn = self.learn
         if n_batches(learn.dls.train) is not None: return learn.pct_train
-        if (n := self.counted.get(True)) is None: return None
+        if (n := self._length(True)) is None: return None
         done = min((learn.iter + 1)/n, 1.) if learn.training else 1.
         return (learn.epoch + done)/learn.n_epoch
 
-    def _left(self, now: float, share: float | None) -> float | None:
-        begun = self.learn.start_epoch/self.learn.n_epoch
-        if share is None or share <= begun: return None
-        worked = now - self.begun - (self.steered_by.seconds_paused if self.steered_by else 0.)
-        return worked*(1 - share)/(share - begun)
+    def _length(self, training: bool) -> int | None:
+        "Batches of the latest pass of a phase that is over"
+        return self.lengths[training][-1] if self.lengths[training] else None
+
+    def _worked(self, now: float) -> float:
+        "Seconds since the start, without pauses"
+        return now - self.begun - (self.steered_by.seconds_paused if self.steered_by else 0.)
 
     def _rate(self, now: float) -> float | None:
-        (then, before), batches = self.last, self.learn.train_iter
+        (then, before), batches, now = self.last, self.learn.train_iter, self._worked(now)
         if not self.learn.training or batches == before or now == then: return None
         self.last = now, batches
         try: return (batches - before)*find_bs((self.learn.xb, self.learn.yb))/(now - then)
         except ValueError: return None              # a batch need not say how many items it has
+
+# %% ../../nbs/display/progress.ipynb #af1fb048
+def n_validated(
+    learn: Learner,
+    after: int,        # an epoch
+) -> int:
+    """How many epochs after this one validate
+
+    Args:
+        learn
+        after: an epoch
+    """
+    if getattr(learn.dls, 'valid', None) is None: return 0
+    every, n = learn.valid_every, learn.n_epoch
+    if isinstance(every, Iterable): return sum(after < epoch < n for epoch in set(every))
+    return n//every - (after + 1)//every
+
+# %% ../../nbs/display/progress.ipynb #ba46ce4e
+class _Measures(_Shares):
+    "The time that is left of a fit"
+    def _left(self) -> float | None:
+        learn = self.learn
+        here = learn.n_iter or self._length(learn.training) or 0
+        train = (learn.n_epoch - learn.epoch - 1)*self._expected(True)
+        valid = n_validated(learn, learn.epoch - learn.training)*self._expected(False)
+        return self.pace.left(max(here - learn.iter - 1, 0), train, valid)
+
+    def _expected(self, training: bool) -> float:
+        "Batches of a later pass"
+        lengths = self.lengths[training]
+        if lengths: return sum(lengths)/len(lengths)
+        dl = self.learn.dls.train if training else getattr(self.learn.dls, 'valid', None)
+        return (dl is not None and n_batches(dl)) or self.learn.n_iter or 0
 
 # %% ../../nbs/display/progress.ipynb #e36103c9
 class _Reports(_Measures):
@@ -509,7 +673,7 @@ class _Reports(_Measures):
     def _progress(self, now: float) -> Progress:
         learn = self.learn
         if learn.purpose == 'lr_find': return _sweep_progress(learn)
-        n = learn.n_iter or self.counted.get(learn.training)
+        n = learn.n_iter or self._length(learn.training)
         n = n if n is None or learn.iter < n else None              # it was a guess, and too low
         seen = dict(purpose=learn.purpose, epochs=learn.epoch, n_epoch=learn.n_epoch,
                     batches=learn.iter + 1, n_batches=n, training=learn.training)
@@ -524,7 +688,8 @@ class _Reports(_Measures):
         _, smooth = run.arrived() if run else ((), ())              # a display does not wait for the device
         if run: learn.recorder.look_for_nan(wait=False)
         lr, mom = (_latest(run, name) for name in ('lr', 'mom'))
-        return dict(share=share, left=self._left(now, share), rate=self._rate(now),
+        left = self._left() if self.pace and share is not None else None
+        return dict(share=share, left=left, rate=self._rate(now),
                     loss=smooth[-1] if smooth else None, lr=lr, mom=mom)
 
 # %% ../../nbs/display/progress.ipynb #8158fe0b
@@ -543,13 +708,28 @@ def _sweep_progress(learn: Learner) -> Progress:
 
 # %% ../../nbs/display/progress.ipynb #661da667
 class _CountsEpochs(_Reports):
-    "Remembers the length of each phase, for loaders without one"
-    def after_train(self): self._count()
-    def after_validate(self): self._count()
+    "Follows the passes of a fit: when each begins and ends, and how long it is"
+    def before_train(self): self._begin()
+    def before_validate(self): self._begin()
+    def after_train(self): self._end()
+    def after_validate(self): self._end()
+    def after_cancel_epoch(self): self._end()
 
-    def _count(self) -> None:
+    def _begin(self) -> None:
+        learn, now = self.learn, self._worked(time.perf_counter())
+        if learn.purpose != 'fit': return
+        if learn.training: self.last = now, learn.train_iter       # of the samples per second
+        if self.pace:
+            self.pace.begin(learn.training, now)
+            self.next = -math.inf                                  # look at the first batch
+        self.under_way = True
+
+    def _end(self) -> None:
         learn = self.learn
-        if learn.purpose == 'fit' and learn.iter is not None: self.counted[learn.training] = learn.iter + 1
+        if learn.purpose != 'fit' or learn.iter is None or not self.under_way: return
+        self.under_way = False
+        self.lengths[learn.training].append(learn.iter + 1)
+        if self.pace: self.pace.end(learn.iter + 1, self._worked(time.perf_counter()))
 
 # %% ../../nbs/display/progress.ipynb #8e32f0bc
 class _Ends(_CountsEpochs):
@@ -592,8 +772,9 @@ class ProgressCallback(_Ends):
 
     def before_fit(self):
         learn, self.begun = self.learn, time.perf_counter()
-        self.cancelled, self.last, self.counted = '', (self.begun, 0), {}
-        self.steered_by = None
+        self.cancelled, self.last, self.steered_by = '', (0., 0), None
+        self.lengths = {phase: deque(maxlen=8) for phase in (True, False)}    # batches of passes
+        self.pace, self.under_way = None, False
         with_table = (learn.purpose == 'fit' and learn.logger is print
                       and hasattr(learn, 'recorder') and learn.recorder.history.runs)
         self._choose(with_table)
@@ -619,9 +800,9 @@ class ProgressCallback(_Ends):
         self.draws = self.shown.live and learn.create_mbar
         first = self.every if learn.purpose == 'fit' else 5*self.every    # else it is soon over
         self.draw_at = self.begun + first if self.draws else math.inf
-        self.next = min(self.draw_at, self.begun + self.shown.poll_every)
-
-    def state_dict(self) -> dict[str, Any]: return {}      # clocks and displays belong to this process
+        self.pace = Pace() if self.draws and learn.purpose == 'fit' else None
+        self.poll_at = self.begun + self.shown.poll_every
+        self.next = min(self.draw_at, self.poll_at)
 
 # %% ../../nbs/display/progress.ipynb #6dfa052b
 @patch

@@ -85,10 +85,12 @@ class Points {
   gap(i) { return this.n > 1 ? this.x[Math.max(i, 0) + 1] - this.x[Math.max(i, 0)] : 1 }
 }
 
-// x comes as base64, or as [first, step, count] if it is even
+// x comes as [first, step, count] if it is even, as differences `d` if it is whole, or as base64
 function xsOf(x) {
-  if (!Array.isArray(x)) return Float64Array.from(new Float64Array(bytesOf(x).buffer))
-  return Float64Array.from({ length: x[2] }, (_, i) => x[0] + i * x[1])
+  if (Array.isArray(x)) return Float64Array.from({ length: x[2] }, (_, i) => x[0] + i * x[1])
+  if (!x.d) return Float64Array.from(floatsOf(x))
+  let sum = 0
+  return Float64Array.from(x.d, step => sum += step)
 }
 
 // The mean with weights that fall by `beta` a step, freed of the bias of its start. `k`: steps in one value.
@@ -190,7 +192,7 @@ class Chart {
   back(v) { return this.spec.log_x ? 10 ** v : v }
   format(x) { return (FORMATS[this.spec.x_format] ?? number)(x) }
   value(line, x) {
-    const { points: p } = line, i = x === null ? p.n - 1 : p.at(x + this.shift(line), line.kind === 'dots' || line.holds)
+    const { points: p } = line, i = x === null ? p.n - 1 : p.at(x + this.shift(line), line.kind === 'dots' || line.held)
     return i < 0 ? null : p.y[i]
   }
   valueOf(lines, x) {
@@ -217,7 +219,8 @@ class Chart {
     if (fixed && !this.range && !spec.overlay && !this.hidden.size && !(spec.log_y && fixed[0] <= 0) && spec.log_y === spec.logs) return fixed.map(v => this.fy(v))
     let lo = Infinity, hi = -Infinity
     const early = spec.robust && !this.range && !spec.log_y ? x0 + 0.1 * (x1 - x0) : x0
-    for (const line of this.shown()) {
+    const shown = this.shown(), near = shown.filter(line => !line.beyond)
+    for (const line of near.length ? near : shown) {
       const p = line.points, by = this.shift(line), a = Math.max(0, p.first(this.back(x0) + by) - 1), b = Math.min(p.n, p.first(this.back(x1) + by) + 1)
       const stride = line.kind === 'faint' ? Math.ceil((b - a) / 3000) : 1, some = []
       let most = -Infinity
@@ -315,7 +318,7 @@ class Chart {
   curve(curves, line, s) {
     const path = this.outline(line, s), color = this.color(line), dim = this.near && this.near !== this.group(line) ? ' dim' : '', p = line.points
     if (line.kind === 'line') curves.append(svg('path', { class: 'halo', d: path }))
-    curves.append(svg('path', { class: `${line.kind}${line.dash ? ' dash' : ''}${dim}`, d: path, style: `stroke:${color}` }))
+    curves.append(svg('path', { class: `${line.kind}${line.dash ? ' ' + line.dash : ''}${dim}`, d: path, style: `stroke:${color}` }))
     if (line.kind === 'dots' && p.n < 60 || p.n === 1) for (let i = 0; i < p.n; i++) if (Number.isFinite(p.y[i])) curves.append(svg('circle', { class: `dot${dim}`, cx: s.px(p.x[i] - this.shift(line)), cy: s.py(p.y[i]), r: 4, style: `fill:${color}` }))
   }
   // Suggestions have a point and a name, events a line from the top
@@ -354,7 +357,7 @@ class Chart {
     const box = g.appendChild(svg('g', { class: this.cursor === null ? 'flag fixed' : 'flag' }))
     if (this.cursor !== null) box.append(svg('path', { class: 'cursor', d: `M${flag.x},${TOP}V${s.h}` }))
     for (const line of this.shown()) {
-      const i = line.points.at(flag.value + this.shift(line), line.kind === 'dots' || line.holds)
+      const i = line.points.at(flag.value + this.shift(line), line.kind === 'dots' || line.held)
       if (i >= 0 && line.kind !== 'faint') curves.append(svg('circle', { class: 'dot', cx: s.px(line.points.x[i] - this.shift(line)), cy: s.py(line.points.y[i]), r: 4, style: `fill:${this.color(line)}` }))
     }
     box.append(svg('rect', { x: flag.x - flag.half, y: s.h + 4, width: 2 * flag.half, height: 18, rx: 3 }), svg('text', { x: flag.x, y: s.h + 17, 'text-anchor': 'middle' }, flag.text))
@@ -393,11 +396,11 @@ class Chart {
   names() {
     this.list.replaceChildren(...this.groups().map(([name, lines]) => {
       const line = lines.find(l => l.kind === 'line') ?? lines[0], about = this.spec.details?.[name]
-      const b = html('button', { type: 'button', class: `${line.kind}${line.dash ? ' dash' : ''}`, title: `show or hide${about ? '; ' + about.map(([k, v]) => `${k} ${v}`).join(', ') : ''}` })
+      const b = html('button', { type: 'button', class: `${line.kind}${line.dash ? ' ' + line.dash : ''}`, title: `show or hide${about ? '; ' + about.map(([k, v]) => `${k} ${v}`).join(', ') : ''}` })
       b.append(html('i', { style: `color:${this.color(line)}` }), html('em', {}, name), html('b'))
-      b.onclick = () => { this.hidden.has(name) ? this.hidden.delete(name) : this.hidden.add(name); this.redraw() }
-      b.onpointerenter = () => { if (this.spec.details || this.spec.overlay) { this.near = name; this.redraw() } }
-      b.onpointerleave = () => { this.near = null; this.redraw() }
+      b.onclick = () => { this.hidden.has(name) ? this.hidden.delete(name) : this.hidden.add(name); this.emit('names', { hidden: [...this.hidden] }); this.redraw() }
+      b.onpointerenter = () => { if (this.spec.details || this.spec.overlay) this.approach(name) }
+      b.onpointerleave = () => this.approach(null)
       return b
     }))
   }
@@ -440,9 +443,14 @@ class Chart {
 
   // -- what you do
   point(x, y = null) {
-    this.cursor = x; this.near = x === null || y === null ? null : this.nearest(x, y); this.redraw()
+    this.cursor = x; this.approach(x === null || y === null ? null : this.nearest(x, y)); this.redraw()
     this.others?.(this, x)
   }
+  approach(name) {
+    if (name === this.near) return
+    this.near = name; this.emit('near', { name }); this.redraw()
+  }
+  emit(what, detail) { this.root.dispatchEvent(new CustomEvent(`cbnb-${what}`, { detail, bubbles: true })) }
   zoom(x0, x1) {
     const [lo, hi] = this.extent()
     x0 = Math.max(x0, lo); x1 = Math.min(x1, hi)
@@ -453,7 +461,7 @@ class Chart {
     this.spec.chosen = x; this.redraw()
     const now = performance.now()
     clearTimeout(this.later)
-    const tell = () => { this.told = performance.now(); this.send?.({ type: 'pick', x, done }); this.root.dispatchEvent(new CustomEvent('cbnb-pick', { detail: { x, done }, bubbles: true })) }
+    const tell = () => { this.told = performance.now(); this.send?.({ type: 'pick', x, done }); this.emit('pick', { x, done }) }
     // ten messages a second while it is dragged, and one at the end
     if (done || now - (this.told ?? 0) > 100) tell(); else this.later = setTimeout(tell, 100)
   }
