@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TOOLS', 'WIDTH', 'Line', 'Mark', 'Event', 'thinned', 'means', 'Chart', 'described', 'chart_spec', 'spread',
-           'still_svg', 'charts_html', 'chart']
+           'still_svg', 'chart_css', 'charts_html', 'chart']
 
 # %% ../../nbs/display/chart.ipynb #2c0c28ba
 import base64
@@ -160,7 +160,7 @@ def means(
     ys = ys[:len(ys)//k*k].view(-1, k)
     return ys.where(ys.isfinite(), math.nan).nanmean(1).tolist(), k
 
-# %% ../../nbs/display/chart.ipynb #1d2df98f
+# %% ../../nbs/display/chart.ipynb #90b6a338
 TOOLS = 'smooth', 'log_x', 'log_y', 'overlay'
 
 class Chart:
@@ -190,7 +190,7 @@ class Chart:
         tools: controls above the chart, of `TOOLS`
         runs: (name, first step, color) of each, for `overlay`
         details: name of a line -> (setting, value, whether it differs)
-        robust: the y axis need not reach the first tenth
+        robust: the first tenth takes at most as much room as the rest
 
     Raises:
         ValueError: y_range={y_range} should be (low, high), with low below high
@@ -220,7 +220,7 @@ class Chart:
         tools: Sequence[str] = ('log_y',),              # controls above the chart, of `TOOLS`
         runs: Sequence[tuple[str, float, str]] = (),    # (name, first step, color) of each, for `overlay`
         details: Mapping[str, Sequence[tuple[str, str, bool]]] | None = None,   # name of a line -> (setting, value, whether it differs)
-        robust: bool = False,                           # the y axis need not reach the first tenth
+        robust: bool = False,                           # the first tenth takes at most as much room as the rest
     ):
         if y_range and not y_range[0] < y_range[1]:
             raise ValueError(f'y_range={y_range} should be (low, high), with low below high')
@@ -339,7 +339,7 @@ class _Plane:
         "Is this x inside of the picture?"
         return self.x.has(x) and -1e-9 <= self.x.place(x) <= 1 + 1e-9
 
-# %% ../../nbs/display/chart.ipynb #625986b8
+# %% ../../nbs/display/chart.ipynb #72a97041
 def _axes(chart: Chart, shown: Sequence[tuple]) -> tuple[Axis, Axis]:
     "The axes that have room for all lines and marks"
     whole = all(len(xs) and isinstance(xs[0], int) for xs, _ in shown)
@@ -352,16 +352,19 @@ def _axes(chart: Chart, shown: Sequence[tuple]) -> tuple[Axis, Axis]:
     return x, Axis(all_y, chart.log_y, limits, pad=0.05)
 
 def _robust_limits(chart: Chart, shown: Sequence[tuple]) -> tuple[float, float] | None:
-    "The range of the lines, without the highest values of their first tenth"
-    ends = [xs[-1] for xs, _ in shown if len(xs)]
+    "The range of the lines, in which the first tenth takes at most as much room as the rest"
+    lines = [(line, shape) for line, shape in zip(chart.lines, shown) if not line.beyond]
+    ends = [xs[-1] for _, (xs, _) in lines if len(xs)]
     if not ends: return None
-    early = 0.1*max(ends)
-    ys = [v for _, ys in shown for v in ys if math.isfinite(v)]
-    late = [v for line, (xs, ys) in zip(chart.lines, shown) for x, v in zip(xs, ys)
-            if math.isfinite(v) and (x >= early or line.dots)]
-    if not late or min(ys) >= max(late): return None
-    pad = 0.05*(max(late) - min(ys))
-    return min(ys) - pad, max(late) + pad
+    begin = min(xs[0] for _, (xs, _) in lines if len(xs))
+    early = begin + 0.1*(max(ends) - begin)
+    points = [(x >= early or line.dots, y) for line, (xs, ys) in lines for x, y in zip(xs, ys) if math.isfinite(y)]
+    late = [y for is_late, y in points if is_late]
+    if not late: return None
+    low = min(y for _, y in points)
+    high = min(max(y for _, y in points), low + 2*(max(late) - low)) if max(late) > low else max(y for _, y in points)
+    pad = 0.05*(high - low)
+    return (low - pad, high + pad) if high > low else None
 
 # %% ../../nbs/display/chart.ipynb #d1d0b941
 _INK, _QUIET = COLORS['text'], COLORS['quiet']
@@ -451,13 +454,13 @@ def spread(
         most = found[i] - gap
     return found
 
-# %% ../../nbs/display/chart.ipynb #4cd6dc76
+# %% ../../nbs/display/chart.ipynb #fd09df72
 def _end_names(plane: _Plane) -> str:
     "The name and the last value of each line, at its end"
-    lines = [line for line in plane.chart.lines if not line.of]
+    lines = list({line.name: line for line in plane.chart.lines if not line.of}.values())    # the latest of a name
     lasts = [_last(line) for line in lines]
-    wanted = [plane.at(plane.chart.lines[0].xs[0], last)[1] if last is not None and plane.y.has(last) else plane.bottom
-              for last in lasts]
+    wanted = [plane.at(line.xs[0], last)[1] if last is not None and plane.y.has(last) else plane.bottom
+              for line, last in zip(lines, lasts)]
     places = spread([min(max(y, _TOP + 4), plane.bottom) for y in wanted], 16, plane.bottom + 4)
     return ''.join(_end_name(plane, line, last, y) for line, last, y in zip(lines, lasts, places))
 
@@ -527,9 +530,11 @@ def still_svg(
             + f'<svg x="{_LEFT}" y="{_TOP}" width="{w:.1f}" height="{h}" overflow="hidden"><g fill="none" stroke-linejoin="round" stroke-linecap="round">{inner}</g></svg>'
             + over + '</svg>')
 
-# %% ../../nbs/display/chart.ipynb #a7516463
+# %% ../../nbs/display/chart.ipynb #b3198df7
 @cache
-def _css() -> str: return css_variables('.cbnb-lc') + asset('chart.css')
+def chart_css() -> str:
+    "The style of charts, with their colors"
+    return css_variables('.cbnb-lc') + asset('chart.css')
 
 def charts_html(
     charts: Sequence[Chart],
@@ -548,7 +553,7 @@ def charts_html(
     """
     still = ''.join(still_image(still_svg(chart), chart.text) for chart in charts)
     if not (runs_scripts() if live is None else live): return f'<div>{still}</div>'
-    data = dict(css=_css(), charts=[chart_spec(chart) for chart in charts], columns=columns)
+    data = dict(css=chart_css(), charts=[chart_spec(chart) for chart in charts], columns=columns)
     return scripted(still, asset('chart.js'), data, True)
 
 def chart(
