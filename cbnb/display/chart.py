@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TOOLS', 'WIDTH', 'Line', 'Mark', 'Event', 'thinned', 'means', 'Chart', 'described', 'chart_spec', 'spread',
-           'still_svg', 'charts_html', 'chart']
+           'still_svg', 'chart_css', 'charts_html', 'chart']
 
 # %% ../../nbs/display/chart.ipynb #2c0c28ba
 import base64
@@ -451,13 +451,13 @@ def spread(
         most = found[i] - gap
     return found
 
-# %% ../../nbs/display/chart.ipynb #4cd6dc76
+# %% ../../nbs/display/chart.ipynb #fd09df72
 def _end_names(plane: _Plane) -> str:
     "The name and the last value of each line, at its end"
-    lines = [line for line in plane.chart.lines if not line.of]
+    lines = list({line.name: line for line in plane.chart.lines if not line.of}.values())    # the latest of a name
     lasts = [_last(line) for line in lines]
-    wanted = [plane.at(plane.chart.lines[0].xs[0], last)[1] if last is not None and plane.y.has(last) else plane.bottom
-              for last in lasts]
+    wanted = [plane.at(line.xs[0], last)[1] if last is not None and plane.y.has(last) else plane.bottom
+              for line, last in zip(lines, lasts)]
     places = spread([min(max(y, _TOP + 4), plane.bottom) for y in wanted], 16, plane.bottom + 4)
     return ''.join(_end_name(plane, line, last, y) for line, last, y in zip(lines, lasts, places))
 
@@ -527,9 +527,11 @@ def still_svg(
             + f'<svg x="{_LEFT}" y="{_TOP}" width="{w:.1f}" height="{h}" overflow="hidden"><g fill="none" stroke-linejoin="round" stroke-linecap="round">{inner}</g></svg>'
             + over + '</svg>')
 
-# %% ../../nbs/display/chart.ipynb #a7516463
+# %% ../../nbs/display/chart.ipynb #b3198df7
 @cache
-def _css() -> str: return css_variables('.cbnb-lc') + asset('chart.css')
+def chart_css() -> str:
+    "The style of charts, with their colors"
+    return css_variables('.cbnb-lc') + asset('chart.css')
 
 def charts_html(
     charts: Sequence[Chart],
@@ -548,7 +550,7 @@ def charts_html(
     """
     still = ''.join(still_image(still_svg(chart), chart.text) for chart in charts)
     if not (runs_scripts() if live is None else live): return f'<div>{still}</div>'
-    data = dict(css=_css(), charts=[chart_spec(chart) for chart in charts], columns=columns)
+    data = dict(css=chart_css(), charts=[chart_spec(chart) for chart in charts], columns=columns)
     return scripted(still, asset('chart.js'), data, True)
 
 def chart(

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['RULE_COLORS', 'STYLE', 'NAMED_COLORS', 'WIDE', 'VIEWS', 'figure', 'png_bundle', 'png_metadata', 'show', 'legend',
            'as_doubles', 'envelope', 'epoch_ticks', 'losses_figure', 'lr_figure', 'metrics_figure', 'sched_figure',
-           'rule_colors', 'lr_find_figure', 'lr_trials_figure', 'view_for']
+           'rule_colors', 'lr_find_figure', 'lr_trials_figure', 'answers_mouse', 'view_for']
 
 # %% ../../nbs/display/figures.ipynb #d53ef3a8
 import base64
@@ -26,6 +26,7 @@ from torch import Tensor
 from ..basics.notices import shell
 from .front_end import by_name, display_mode
 from .look import COLORS, LINE_WIDTHS, RUN_COLORS
+from .page_script import runs_scripts
 
 # %% ../../nbs/display/figures.ipynb #c4a78eec
 RULE_COLORS = dict(balanced=COLORS['mark'], valley=COLORS['valid'], slide=COLORS['lr'],
@@ -526,11 +527,30 @@ def lr_trials_figure(
         legend(ax, own)
         return fig
 
+# %% ../../nbs/display/figures.ipynb #18f5b34d
+def answers_mouse(
+    widget: bool | None,        # None: where pages run scripts; True: in any case; False: never
+    return_fig: bool | None,    # a figure was asked for
+    ax: Any,                    # a figure is drawn here
+) -> bool:
+    """Whether a plot shows a chart, and not a figure
+
+    Args:
+        widget: None: where pages run scripts; True: in any case; False: never
+        return_fig: a figure was asked for
+        ax: a figure is drawn here
+
+    Raises:
+        ValueError: widget=True does not go with return_fig or ax: those ask for a figure
+    """
+    if widget and (return_fig or ax is not None):
+        raise ValueError('widget=True does not go with return_fig or ax: those ask for a figure')
+    if return_fig or ax is not None or widget is False: return False
+    return bool(widget) or display_mode() in ('widgets', 'plain') and runs_scripts()
+
 # %% ../../nbs/display/figures.ipynb #b4b3e479
 VIEWS: dict[str, str | Callable[..., Any]] = {    # name of a plot -> makes its view, or 'module:name' of it
-    'losses': 'cbnb.display.plots:LossesView', 'lr': 'cbnb.display.plots:LRView',
-    'metrics': 'cbnb.display.plots:MetricsView', 'one_cycle': 'cbnb.display.plots:OneCycleView',
-    'lr_find': 'cbnb.lr.picker:as_picker'}
+    'one_cycle': 'cbnb.display.schedules:OneCycleView', 'lr_find': 'cbnb.lr.picker:as_picker'}
 
 def view_for(
     name: str,                  # of a plot: a key of `VIEWS`

@@ -138,7 +138,7 @@ def schedule_chart(
         drawn = [Line(label, plan.xs(), values, _color(name, i)) for i, (label, values) in enumerate(lines.items())]
         title = f'{name.capitalize()}{": " if plan.title and not pages else ""}{"" if pages else plan.title}'
         pages.append(chart(drawn, title=title, xlabel=xlabel, epochs=plan.epochs, borders=plan.borders,
-                           size=(WIDTH, 250 if not pages else 210), hover=True, text=described(lines.items(), title)))
+                           size=(WIDTH, 250 if not pages else 210), text=described(lines.items(), title)))
     return ''.join(pages)
 
 # %% ../../nbs/display/schedules.ipynb #f325b44f

@@ -127,7 +127,7 @@ def picker_chart(
                   strong=name == found.rule) for name, rate in rates.items()]
     return chart(lines if found.lrs else [], marks=marks, log_x=True, cursor=lr, size=(WIDTH, 310),
                  y_range=_loss_range(found.losses), xlabel='learning rate', ylabel='loss',
-                 text=picker_text(found, lr), hover=True, hover_at=24, points=200,
+                 text=picker_text(found, lr),
                  band=found.band, say=as_rate)
 
 # %% ../../nbs/lr/picker.ipynb #9d6f4770

@@ -197,7 +197,7 @@ class Chart {
   }
   valueOf(lines, x) {
     if (x === null) return this.value(lines[lines.length - 1], null)
-    for (const line of lines) { const v = this.value(line, x); if (v !== null) return v }
+    for (let i = lines.length - 1; i >= 0; i--) { const v = this.value(lines[i], x); if (v !== null) return v }
     return null
   }
 
@@ -602,17 +602,18 @@ function moveIn(store, model, name) {
 }
 
 // Called once for each model, so the store is the model's. It must not wait: anywidget gives it two seconds.
-export default () => {
+// `css` comes from the loader in front of this module, see display/live_chart.
+export default css => {
   let store
   return {
     initialize({ model }) {
-      addStyle(model.get('css'))
+      addStyle(css)
       store = new Store(model.get('spec'))
       const load = () => store.load(model.get('history') ?? new DataView(new ArrayBuffer(0)))
       load()
       model.on('change:history', load)
       model.on('change:spec', () => store.take(model.get('spec')))
-      model.on('msg:custom', (message, buffers) => message.set ? store.set(message.set) : store.heard(message, buffers, model))
+      model.on('msg:custom', (message, buffers) => { if (message.set) store.set(message.set); if (message.n) store.heard(message, buffers, model) })
       // Python shows something else until a page has said that it can draw
       model.send({ type: 'here' })
       return moveIn(store, model, `cbnb-slot-${model.get('slot')}`)
