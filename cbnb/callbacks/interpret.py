@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['PAGE_STYLE', 'HoldsPredictions', 'CountsClasses', 'TopLosses', 'HasLosses', 'Calibrates', 'HasResiduals',
-           'DrawsClasses', 'DrawsValues', 'DrawsItems', 'items_for_page', 'ChoosesItems', 'ShowsPage', 'Interpretation']
+           'DrawsMatrix', 'DrawsCalibration', 'DrawsValues', 'DrawsItems', 'items_for_page', 'ChoosesItems',
+           'CarriesItems', 'Summarizes', 'StillPage', 'MakesPage', 'Interpretation']
 
 # %% ../../nbs/callbacks/interpret.ipynb #eb7602bd
 from collections.abc import Callable, Sequence
@@ -29,70 +30,33 @@ from ..display.scores import (
     residuals_figure, still_matrix, value_scores, values_svg)
 from ..learner import Learner
 
-# %% ../../nbs/callbacks/interpret.ipynb #d7c741d5
+# %% ../../nbs/callbacks/interpret.ipynb #0fa49f1c
 class HoldsPredictions:
-    """The predictions of a loader
-
-    Args:
-        found: as from `predictions`
-
-    Raises:
-        ValueError: an interpretation compares predictions with targets, and this loader has none:
-            learn.show_results() needs none
-    """
+    "The predictions of a loader"
     def __init__(self,
         found: CardMaker,      # as from `predictions`
     ):
-        if found.targets is None: raise ValueError('an interpretation compares predictions with targets, and this loader has none: learn.show_results() needs none')
-        self.found = found
+        if found.targets is None: raise ValueError(
+            'an interpretation compares predictions with targets, and this loader has none: learn.show_results() needs none')
+        self.found, self.task = found, found.task               # 'classes', 'labels', 'values', 'maps' or 'other'
+        self.preds, self.targets = found.preds, found.targets   # a row for each item: probabilities or values
+        self.decoded = found.decoded                            # the decisions, in the form of `targets`
+        self.losses = found.losses                              # None if the loss function cannot give them
+        self.classes = found.names                              # names of classes, labels or values
 
     def __len__(self) -> int: return len(self.found)
 
-    @property
-    def preds(self) -> Any:
-        "Probabilities or values, a row for each item"
-        return self.found.preds
-
-    @property
-    def targets(self) -> Any:
-        "Numbers of classes, labels as True and False, or values"
-        return self.found.targets
-
-    @property
-    def decoded(self) -> Any:
-        "The decisions, in the form of `targets`"
-        return self.found.decoded
-
-    @property
-    def losses(self) -> Tensor | None:
-        "The loss of each item; None if the loss function cannot give it"
-        return self.found.losses
-
-    @property
-    def classes(self) -> list[str]:
-        "Names of classes or labels"
-        return self.found.names
-
-    @property
-    def task(self) -> str:
-        "'classes', 'labels', 'values', 'maps' or 'other'"
-        return self.found.task
-
     def _need(self, what: str, *tasks: str) -> None:
-        if self.task in tasks: return
-        kind = dict(classes='predicts classes', labels='predicts several labels', values='predicts values',
-                    maps='predicts maps', other='has outputs of a form of its own')[self.task]
-        raise ValueError(f'{what} is for models that predict {" or ".join(tasks)}, and this one {kind}{_INSTEAD.get(self.task, "")}')
+        "`ValueError` if the model is for another task"
+        if self.task not in tasks: raise ValueError(
+            f'{what} is for models that predict {" or ".join(tasks)}, and this one {_DOES[self.task]}')
 
-_INSTEAD = dict(values=': see plot_predictions and plot_residuals', labels=': see report()', classes=': see plot_confusion_matrix')
+_DOES = dict(classes='predicts classes: see plot_confusion_matrix', labels='predicts several labels: see report()',
+             values='predicts values: see plot_predictions and plot_residuals', maps='predicts maps', other='has outputs of a form of its own')
 
 # %% ../../nbs/callbacks/interpret.ipynb #d233fffe
 class CountsClasses(HoldsPredictions):
-    """What is taken for what
-
-    Args:
-        found: as from `predictions`
-    """
+    "What is taken for what"
     def confusion_matrix(self) -> Tensor:
         "How often each class is predicted for each class; row: actual, column: predicted"
         self._need('confusion_matrix', 'classes')
@@ -101,14 +65,7 @@ class CountsClasses(HoldsPredictions):
     def most_confused(self,
         min_val: int = 1,                     # leave out rarer ones
     ) -> list[tuple[str, str, int]]:          # (actual, predicted, how often), the most frequent first
-        """Which classes are taken for which
-
-        Args:
-            min_val: leave out rarer ones
-
-        Returns:
-            (actual, predicted, how often), the most frequent first
-        """
+        "Which classes are taken for which"
         self._need('most_confused', 'classes')
         return confused_pairs(self.confusion_matrix(), self.classes, min_val)
 
@@ -120,37 +77,17 @@ class CountsClasses(HoldsPredictions):
 
 # %% ../../nbs/callbacks/interpret.ipynb #874481d3
 class TopLosses(NamedTuple):
-    """The highest or lowest losses
-
-    Args:
-        values
-        indices: of the items, in the order of the loader
-    """
+    "The highest or lowest losses"
     values: Tensor
     indices: Tensor    # of the items, in the order of the loader
 
 class HasLosses(HoldsPredictions):
-    """The loss of each item
-
-    Args:
-        found: as from `predictions`
-    """
+    "The loss of each item"
     def top_losses(self,
         k: int | None = None,       # so many; None: all
         largest: bool = True,       # the highest; False: the lowest
     ) -> TopLosses:                 # values and indices
-        """Losses with the numbers of their items, in order
-
-        Args:
-            k: so many; None: all
-            largest: the highest; False: the lowest
-
-        Returns:
-            values and indices
-
-        Raises:
-            ValueError: there is no loss for each item: {found.note}
-        """
+        "Losses with the numbers of their items, in order"
         if self.losses is None: raise ValueError(f'there is no loss for each item: {self.found.note}')
         n = len(self) if k is None else min(as_count(k, 'k', 1), len(self))
         losses = self.losses.nan_to_num(float('inf') if largest else float('-inf'))     # nan is the worst
@@ -159,11 +96,7 @@ class HasLosses(HoldsPredictions):
 
 # %% ../../nbs/callbacks/interpret.ipynb #48d1ffdf
 class Calibrates(HoldsPredictions):
-    """Probabilities against what came true
-
-    Args:
-        found: as from `predictions`
-    """
+    "Probabilities against what came true"
     def _class_number(self, of: Any) -> int:
         if of in self.classes: return self.classes.index(of)
         if isinstance(of, int) and -len(self.classes) <= of < len(self.classes): return of % len(self.classes)
@@ -179,16 +112,7 @@ class Calibrates(HoldsPredictions):
         n_bins: int = 10,        # of equal width
         of: Any = None,          # a class, by name or number; None: the prediction, or the second of two classes
     ) -> Calibration:
-        """The calibration curve; `ValueError` if the predictions are no probabilities
-
-        Args:
-            n_bins: of equal width
-            of: a class, by name or number; None: the prediction, or the second of two classes
-
-        Raises:
-            ValueError: the predictions are no probabilities, because the loss does not say how to make
-                them: pass act=..., such as learn.interpret(act=lambda x: x.softmax(1))
-        """
+        "The calibration curve; `ValueError` if the predictions are no probabilities"
         self._need('calibration', 'classes')
         if not _are_probabilities(self.preds): raise ValueError(
             'the predictions are no probabilities, because the loss does not say how to make them: pass act=..., such as learn.interpret(act=lambda x: x.softmax(1))')
@@ -198,11 +122,7 @@ class Calibrates(HoldsPredictions):
 
 # %% ../../nbs/callbacks/interpret.ipynb #529c2a46
 class HasResiduals(HoldsPredictions):
-    """Errors of predicted values
-
-    Args:
-        found: as from `predictions`
-    """
+    "Errors of predicted values"
     def residuals(self) -> Tensor:    # a row for each item
         "Predicted minus actual values"
         self._need('residuals', 'values')
@@ -216,19 +136,15 @@ class HasResiduals(HoldsPredictions):
         name = self.classes[output] if output < len(self.classes) else '' if n == 1 else f'value {output}'
         return self.targets[:, output], self.preds[:, output], name
 
-# %% ../../nbs/callbacks/interpret.ipynb #e5c6265d
-def _most(interp: HoldsPredictions, matrix: Tensor, n: int) -> tuple[Tensor, list[int]]:
+# %% ../../nbs/callbacks/interpret.ipynb #e578940f
+def _most(matrix: Tensor, n: int) -> tuple[Tensor, list[int]]:
     "The part of a matrix with most errors, and its classes"
     if len(matrix) <= n: return matrix, list(range(len(matrix)))
     kept = most_in_error(matrix, n)
     return matrix[kept][:, kept], kept
 
-class DrawsClasses(CountsClasses, Calibrates):
-    """Figures for classes
-
-    Args:
-        found: as from `predictions`
-    """
+class DrawsMatrix(CountsClasses):
+    "The confusion matrix as a figure"
     def plot_confusion_matrix(self,
         normalize: bool = False,            # each row as shares of its sum
         max_classes: int = 40,              # of more, those with most errors
@@ -236,40 +152,22 @@ class DrawsClasses(CountsClasses, Calibrates):
         ax: Any = None,                     # draw into these axes; None: a new figure
         return_fig: bool | None = None,     # return the figure instead of showing it
     ) -> Any:                               # the figure, if it was asked for
-        """Draw how often each class is predicted for each class
-
-        Args:
-            normalize: each row as shares of its sum
-            max_classes: of more, those with most errors
-            title
-            ax: draw into these axes; None: a new figure
-            return_fig: return the figure instead of showing it
-
-        Returns:
-            the figure, if it was asked for
-        """
-        matrix, kept = _most(self, self.confusion_matrix(), max_classes)
+        "Draw how often each class is predicted for each class"
+        matrix, kept = _most(self.confusion_matrix(), max_classes)
         if len(kept) < len(self.classes): title = f'{title}\n{len(kept)} of {len(self.classes)} classes, those with most errors'
         fig = confusion_figure(matrix, [self.classes[i] for i in kept], normalize, title, ax)
         return show(fig, title, return_fig) if ax is None else fig
 
+# %% ../../nbs/callbacks/interpret.ipynb #2b4aee84
+class DrawsCalibration(Calibrates):
+    "The calibration curve as a figure"
     def plot_calibration(self,
         n_bins: int = 10,                   # of equal width
         of: Any = None,                     # as in `calibration`
         ax: Any = None,                     # draw into these axes; None: a new figure
         return_fig: bool | None = None,     # return the figure instead of showing it
     ) -> Any:                               # the figure, if it was asked for
-        """Draw predicted probabilities against what came true
-
-        Args:
-            n_bins: of equal width
-            of: as in `calibration`
-            ax: draw into these axes; None: a new figure
-            return_fig: return the figure instead of showing it
-
-        Returns:
-            the figure, if it was asked for
-        """
+        "Draw predicted probabilities against what came true"
         curve, two = self.calibration(n_bins, of), len(self.classes) == 2
         what = 'prediction' if of is None and not two else f'class {self.classes[self._class_number(1 if of is None else of)]}'
         fig = calibration_figure(curve, what, ax)
@@ -277,26 +175,13 @@ class DrawsClasses(CountsClasses, Calibrates):
 
 # %% ../../nbs/callbacks/interpret.ipynb #0789a888
 class DrawsValues(HasResiduals):
-    """Figures for values
-
-    Args:
-        found: as from `predictions`
-    """
+    "Figures for values"
     def plot_predictions(self,
         output: int = 0,                    # which of the values
         ax: Any = None,                     # draw into these axes; None: a new figure
         return_fig: bool | None = None,     # return the figure instead of showing it
     ) -> Any:                               # the figure, if it was asked for
-        """Draw predicted against actual values
-
-        Args:
-            output: which of the values
-            ax: draw into these axes; None: a new figure
-            return_fig: return the figure instead of showing it
-
-        Returns:
-            the figure, if it was asked for
-        """
+        "Draw predicted against actual values"
         fig = predictions_figure(*self._column('plot_predictions', output), ax)
         return show(fig, 'predicted against actual values', return_fig) if ax is None else fig
 
@@ -305,41 +190,19 @@ class DrawsValues(HasResiduals):
         ax: Any = None,                     # draw into these axes; None: a new figure
         return_fig: bool | None = None,     # return the figure instead of showing it
     ) -> Any:                               # the figure, if it was asked for
-        """Draw what predictions are too high or too low
-
-        Args:
-            output: which of the values
-            ax: draw into these axes; None: a new figure
-            return_fig: return the figure instead of showing it
-
-        Returns:
-            the figure, if it was asked for
-        """
+        "Draw what predictions are too high or too low"
         fig = residuals_figure(*self._column('plot_residuals', output), ax)
         return show(fig, 'residuals over predicted values', return_fig) if ax is None else fig
 
 # %% ../../nbs/callbacks/interpret.ipynb #7a6f7333
 class DrawsItems(HasLosses):
-    """Items with their losses
-
-    Args:
-        found: as from `predictions`
-    """
+    "Items with their losses"
     def plot_top_losses(self,
         k: int = 9,                         # so many items
         largest: bool = True,               # the highest losses; False: the lowest
         return_fig: bool | None = None,     # return a matplotlib figure instead of showing them
     ) -> Any:                               # the figure, if it was asked for
-        """Show the items with the highest losses
-
-        Args:
-            k: so many items
-            largest: the highest losses; False: the lowest
-            return_fig: return a matplotlib figure instead of showing them
-
-        Returns:
-            the figure, if it was asked for
-        """
+        "Show the items with the highest losses"
         cards = [self.found.card(i) for i in self.top_losses(k, largest).indices.tolist()]
         return show_cards(cards, f'the {len(cards)} items with the {"highest" if largest else "lowest"} losses', return_fig)
 
@@ -347,15 +210,7 @@ class DrawsItems(HasLosses):
         indices: Sequence[int],             # in the order of the loader
         return_fig: bool | None = None,     # return a matplotlib figure instead of showing them
     ) -> Any:                               # the figure, if it was asked for
-        """Show these items with their predictions and targets
-
-        Args:
-            indices: in the order of the loader
-            return_fig: return a matplotlib figure instead of showing them
-
-        Returns:
-            the figure, if it was asked for
-        """
+        "Show these items with their predictions and targets"
         return show_cards([self.found.card(int(i)) for i in indices], f'{len(indices)} items', return_fig)
 
 # %% ../../nbs/callbacks/interpret.ipynb #dd0d4c90
@@ -376,30 +231,14 @@ def items_for_page(
     losses: Tensor | None,    # of each item; None: unknown
     n: int,                   # so many items
 ) -> list[int]:               # their numbers, the most telling first
-    """Which items a page shows
-
-    Args:
-        cells: the number of each item's cell
-        wrong: whether each is wrong
-        losses: of each item; None: unknown
-        n: so many items
-
-    Returns:
-        their numbers, the most telling first
-    """
+    "Which items a page shows"
     losses = torch.zeros(len(cells)) if losses is None else losses.nan_to_num(float('inf'))
     order = (~wrong).long().argsort(stable=True)
     return order[_ranks(cells, losses)[order].argsort(stable=True)][:n].tolist()
 
-# %% ../../nbs/callbacks/interpret.ipynb #40fb8dc2
-_PAGE_BYTES = 400_000
-
-class ChoosesItems(DrawsClasses, DrawsItems):
-    """The items that a page carries
-
-    Args:
-        found: as from `predictions`
-    """
+# %% ../../nbs/callbacks/interpret.ipynb #cefcc5fd
+class ChoosesItems(CountsClasses, DrawsItems):
+    "The items that a page carries"
     def _cells(self) -> tuple[Tensor, Tensor]:
         "The number of each item's cell, and whether it is wrong"
         if self.task == 'classes':
@@ -408,9 +247,21 @@ class ChoosesItems(DrawsClasses, DrawsItems):
         if self.task == 'labels': return (wrong := (self.decoded != self.targets).any(1)).long(), wrong
         return torch.zeros(len(self), dtype=torch.long), torch.zeros(len(self), dtype=torch.bool)
 
+    def _page_item(self, i: int, html: str) -> dict[str, Any]:
+        "What the script gets of an item"
+        loss = None if self.losses is None else float(self.losses[i].nan_to_num(1e38, 1e38, -1e38))
+        classes = self.task == 'classes'
+        return dict(h=html, n=i, a=int(self.targets[i]) if classes else None, p=int(self.decoded[i]) if classes else None,
+                    w=self.found.is_wrong(i), l=loss)
+
+# %% ../../nbs/callbacks/interpret.ipynb #ff43bcc7
+_PAGE_BYTES = 400_000
+
+class CarriesItems(ChoosesItems):
+    "The items of a page as HTML"
     def _page_items(self,
-        max_items: int,      # no more than these
-    ) -> tuple[str, list[dict[str, Any]], str]:    # HTML before them, the items, HTML after them
+        max_items: int,                                  # no more than these
+    ) -> tuple[str, list[dict[str, Any]], str]:          # HTML before them, the items, HTML after them
         chosen = [i for i in items_for_page(*self._cells(), self.losses, max_items) if self.found.items.has(i)]
         before, pieces, after = card_pieces([self.found.card(i) for i in chosen])
         size, found = 0, []
@@ -419,13 +270,7 @@ class ChoosesItems(DrawsClasses, DrawsItems):
             found.append(self._page_item(i, html))
         return before, found, after
 
-    def _page_item(self, i: int, html: str) -> dict[str, Any]:
-        loss = None if self.losses is None else float(self.losses[i].nan_to_num(1e38, 1e38, -1e38))
-        classes = self.task == 'classes'
-        return dict(h=html, n=i, a=int(self.targets[i]) if classes else None, p=int(self.decoded[i]) if classes else None,
-                    w=self.found.is_wrong(i), l=loss)
-
-# %% ../../nbs/callbacks/interpret.ipynb #b5e2b3eb
+# %% ../../nbs/callbacks/interpret.ipynb #4732a6fa
 PAGE_STYLE = f'''<style>{css_variables('.cbnb-results')}
 .cbnb-results{{font:12px/1.4 system-ui,-apple-system,"Segoe UI",Roboto,Arial,sans-serif;display:flex;flex-wrap:wrap;gap:8px 24px;max-width:1200px;align-items:flex-start}}
 .cbnb-results.summary{{padding-bottom:6px;font-size:13px}}
@@ -441,32 +286,34 @@ PAGE_STYLE = f'''<style>{css_variables('.cbnb-results')}
 .cbnb-results .quiet{{color:var(--cbnb-quiet);min-width:3.5em}}
 .cbnb-results .note{{color:var(--cbnb-quiet);flex-basis:100%}}
 .cbnb-results .more{{margin-top:8px}}
-.cbnb-results .cbnb-matrix td{{padding:0}}
+.cbnb-results .cbnb-matrix td{{padding:0!important}}
 .cbnb-results .cbnb-matrix button{{font:inherit;border:0;border-radius:2px;padding:3px 6px;width:100%;cursor:pointer}}
 .cbnb-results button[aria-pressed=true]{{outline:3px solid var(--cbnb-text);outline-offset:0}}
 .cbnb-results :focus-visible{{outline:2px dashed var(--cbnb-text);outline-offset:2px}}
 </style>'''.replace('\n', '')
 
-# %% ../../nbs/callbacks/interpret.ipynb #1cddea96
-_PAGE_CLASSES = 25
-
-class ShowsPage(ChoosesItems, DrawsValues):
-    """The page
-
-    Args:
-        found: as from `predictions`
-    """
+# %% ../../nbs/callbacks/interpret.ipynb #e56c95c5
+class Summarizes(CarriesItems, DrawsMatrix, DrawsCalibration, DrawsValues):
+    "A line about all items"
     def summary(self) -> str:
         "In one line"
-        words = [plural(len(self), 'item')]
-        if self.task == 'classes':
-            right = int(self.confusion_matrix().diag().sum())
-            words += [f'{len(self.classes):,} classes', f'{right:,} right ({right/max(len(self), 1):.1%})']
-        elif self.task == 'values': words += [f'{name} {number(v)}' for name, v in next(iter(self.report().values())).items() if name != 'items']
-        elif self.task == 'labels': words.append(f'{int((~self._cells()[1]).sum()):,} with all labels right')
+        words = [plural(len(self), 'item'), *self._task_words()]
         if self.losses is not None: words.append(f'mean loss {number(float(self.losses.mean()))}')
         return ', '.join(words)
 
+    def _task_words(self) -> list[str]:
+        if self.task == 'classes':
+            right = int(self.confusion_matrix().diag().sum())
+            return [f'{len(self.classes):,} classes', f'{right:,} right ({right/max(len(self), 1):.1%})']
+        if self.task == 'labels': return [f'{int((~self._cells()[1]).sum()):,} with all labels right']
+        first = next(iter(self.report().values())) if self.task == 'values' else {}
+        return [f'{name} {number(v)}' for name, v in first.items() if name != 'items']
+
+# %% ../../nbs/callbacks/interpret.ipynb #5630f138
+_PAGE_CLASSES = 25
+
+class StillPage(Summarizes):
+    "What is shown where no script runs"
     def _picture(self) -> str:
         if self.task != 'values': return ''
         actual, predicted, name = self._column('picture', 0)
@@ -477,56 +324,30 @@ class ShowsPage(ChoosesItems, DrawsValues):
         words = []
         if n_classes < len(self.classes) and self.task == 'classes':
             words.append(f'The matrix has {n_classes} of {len(self.classes)} classes, those with most errors.')
-        if n_items < len(self): words.append(f'This page carries {n_items:,} of {len(self):,} items, of each cell those with the highest and the lowest losses.')
+        if n_items < len(self): words.append(
+            f'This page carries {n_items:,} of {len(self):,} items, of each cell those with the highest and the lowest losses.')
         if self.losses is None: words.append(f'No losses: {self.found.note}.')
         return ' '.join(words)
 
-# %% ../../nbs/callbacks/interpret.ipynb #23f040b9
-class Interpretation(ShowsPage):
-    """Predictions compared with targets: `learn.interpret()`
+    def _still(self, matrix: Tensor | None, kept: list[int]) -> str:
+        parts = [f'<p>{escape(self.summary())}</p>', self._picture() if matrix is None else still_matrix(matrix, [self.classes[i] for i in kept])]
+        indices = spread(len(self), 6) if self.losses is None else self.top_losses(6).indices.tolist()
+        parts += [f'<p>{"some items" if self.losses is None else "highest losses"}:</p>', cards_html([self.found.card(i) for i in indices])]
+        if note := self._notes(len(self), len(kept)): parts.append(f'<p>{escape(note)}</p>')
+        return ''.join(parts)
 
-    Args:
-        found: as from `predictions`
-    """
-    @classmethod
-    def from_learner(cls,
-        learn: Learner,
-        ds_idx: int = 1,       # which of the loaders
-        dl: Any = None,        # a loader to use instead
-        **kwargs: Any,         # as for `learn.interpret`
-    ) -> Self:
-        """As in fastai; the same as `learn.interpret()`
-
-        Args:
-            learn
-            ds_idx: which of the loaders
-            dl: a loader to use instead
-            **kwargs: as for `learn.interpret`
-        """
-        return cls(predictions(learn, (ds_idx if ds_idx != 1 else None) if dl is None else dl, **kwargs))
-
+# %% ../../nbs/callbacks/interpret.ipynb #b3ffeca4
+class MakesPage(StillPage):
+    "The page that answers the mouse"
     def page(self,
         max_items: int = 200,         # carry no more items than these
         live: bool | None = None,     # with the script; None: unless the run is headless
     ) -> str:
-        """The page as HTML
-
-        Args:
-            max_items: carry no more items than these
-            live: with the script; None: unless the run is headless
-        """
-        matrix, kept = _most(self, self.confusion_matrix(), _PAGE_CLASSES) if self.task == 'classes' else (None, [])
+        "The page as HTML"
+        matrix, kept = _most(self.confusion_matrix(), _PAGE_CLASSES) if self.task == 'classes' else (None, [])
         still = self._still(matrix, kept)
         if not (runs_scripts() if live is None else live): return still
         return scripted(still, asset('results.js'), self._page_data(matrix, kept, max_items), live=True)
-
-    def _still(self, matrix: Tensor | None, kept: list[int]) -> str:
-        parts = [f'<p>{escape(self.summary())}</p>', self._picture() if matrix is None else still_matrix(matrix, [self.classes[i] for i in kept])]
-        indices = self.top_losses(6).indices.tolist() if self.losses is not None else spread(len(self), 6)
-        parts.append(f'<p>{"highest losses" if self.losses is not None else "some items"}:</p>')
-        parts.append(cards_html([self.found.card(i) for i in indices]))
-        if note := self._notes(len(self), len(kept)): parts.append(f'<p>{escape(note)}</p>')
-        return ''.join(parts)
 
     def _page_data(self, matrix: Tensor | None, kept: list[int], max_items: int) -> dict[str, Any]:
         before, items, after = self._page_items(as_count(max_items, 'max_items', 1))
@@ -540,12 +361,24 @@ class Interpretation(ShowsPage):
         for i, j in matrix.nonzero().tolist(): found.setdefault(i, {})[j] = int(matrix[i, j])
         return found
 
+# %% ../../nbs/callbacks/interpret.ipynb #51f44887
+class Interpretation(MakesPage):
+    "Predictions compared with targets: `learn.interpret()`"
+    @classmethod
+    def from_learner(cls,
+        learn: Learner,
+        ds_idx: int = 1,       # which of the loaders
+        dl: Any = None,        # a loader to use instead
+        **kwargs: Any,         # as for `predictions`
+    ) -> Self:
+        "As in fastai; the same as `learn.interpret()`"
+        return cls(predictions(learn, (ds_idx if ds_idx != 1 else None) if dl is None else dl, **kwargs))
+
     def _repr_html_(self) -> str: return self.page()
 
     def __repr__(self) -> str:
         lines = [f'Interpretation: {self.summary()}']
-        if self.task == 'classes':
-            lines += [f'{actual} taken for {predicted}: {plural(n, "time")}' for actual, predicted, n in self.most_confused()[:5]]
+        if self.task == 'classes': lines += [f'{actual} taken for {predicted}: {n:,} times' for actual, predicted, n in self.most_confused(2)[:5]]
         if self.losses is None: return '\n'.join([*lines, f'no losses: {self.found.note}'])
         return '\n'.join([*lines, cards_text([self.found.card(i) for i in self.top_losses(5).indices.tolist()])])
 
@@ -561,16 +394,5 @@ def interpret(self: Learner,
     act: Callable[[Any], Any] | None = None,    # from the output of a batch to probabilities or values; None: by the loss
     task: str | None = None,     # 'classes', 'labels' or 'values'; None: by the shapes
 ) -> Interpretation:
-    """Where the model is wrong: predictions compared with targets, item by item
-
-    Args:
-        dl: None or 'valid', 'train', or a loader
-        classes: names, a list or a dict; None: as found in the dataset, or numbers
-        show: how to show an item: 'image', 'text', 'row', 'plain', or a function of it; None: by its
-            looks
-        decode: for token ids: a function, an object with `decode`, or the list of tokens
-        columns: names of the numbers in a row; None: as found in the dataset
-        act: from the output of a batch to probabilities or values; None: by the loss
-        task: 'classes', 'labels' or 'values'; None: by the shapes
-    """
+    "Where the model is wrong: predictions compared with targets, item by item"
     return Interpretation(predictions(self, dl, classes, act, task, how=show, decode=decode, columns=columns))

@@ -49,16 +49,7 @@ def task_of(
     yb: tuple,         # the targets
     loss_func: Any,    # of the learner
 ) -> str:              # one of `TASKS`
-    """What a model is for
-
-    Args:
-        pred: the model's output for a batch
-        yb: the targets
-        loss_func: of the learner
-
-    Returns:
-        one of `TASKS`
-    """
+    "What a model is for"
     if not isinstance(pred, Tensor) or len(yb) > 1 or not pred.ndim or any(not isinstance(y, Tensor) for y in yb): return 'other'
     if not yb: return _task_without_target(pred, loss_func)
     y, n = yb[0], len(pred)
@@ -121,33 +112,46 @@ def nth_item(
     i: int,
     n: int,        # items in the batch
 ) -> Any:          # the same nesting
-    """One item of a batch
-
-    Args:
-        batch: nested tensors, arrays and lists
-        i
-        n: items in the batch
-
-    Returns:
-        the same nesting
-    """
+    "One item of a batch"
     if isinstance(batch, Tensor) or hasattr(batch, 'shape'): return batch[i] if len(batch.shape) and batch.shape[0] == n else batch
     if (held := entries(batch)) is not None: return {k: nth_item(v, i, n) for k, v in held.items()}
     if isinstance(batch, list) and len(batch) == n and not all(isinstance(v, Tensor) for v in batch): return batch[i]
     return tuple(nth_item(v, i, n) for v in batch) if isinstance(batch, (tuple, list)) else batch
 
-# %% ../../nbs/callbacks/results.ipynb #e56ad442
-class _GatherItems(GatherPredsCallback):
+# %% ../../nbs/callbacks/results.ipynb #557edeab
+class _GathersLosses(GatherPredsCallback):
+    "Keeps a loss for each item, or the reason why there is none"
+    note = ''
+    def add_losses(self) -> None:
+        learn = self.learn
+        if not learn.yb: self.note = self.note or 'the loader has no targets'
+        if self.note: return
+        try: self.losses.append(item_losses(learn.loss_func, learn.pred, learn.yb))
+        except (TypeError, ValueError, RuntimeError) as e: self.note = str(e)
+
+class _GathersInputs(GatherPredsCallback):
+    "Keeps the inputs of items, up to a limit"
+    limit = 0            # bytes
+    kept: list[Any] = []
+    def add_inputs(self) -> None:
+        if self.limit <= 0: return
+        inputs, n, sizes = to_detach(self.learn.xb), find_bs(self.learn.xb), []
+        map_tensors(lambda t: sizes.append(t.nbytes), inputs)
+        fit = n if sum(sizes) <= self.limit else n*self.limit//sum(sizes)
+        self.kept += [nth_item(inputs, i, n) for i in range(fit)]
+        self.limit = self.limit - sum(sizes) if fit == n else 0
+
+# %% ../../nbs/callbacks/results.ipynb #646e80db
+class _GatherItems(_GathersLosses, _GathersInputs):
     "Keeps a prediction, a target and a loss for each item; inputs up to a limit"
-    task = note = ''
+    task = ''
     def __init__(self,
         act: Callable[[Any], Any] | None = None,   # from the output to probabilities or values; None: by the loss
         task: str | None = None,                   # one of `TASKS`; None: by the first batch
         limit: int = 0,                            # keep inputs of so many bytes
     ):
         super().__init__()
-        self.wanted, self.my_act, self.limit = task, act, limit
-        self.kept: list[Any] = []
+        self.wanted, self.my_act, self.limit, self.kept = task, act, limit, []
 
     def after_batch(self):
         learn = self.learn
@@ -157,27 +161,12 @@ class _GatherItems(GatherPredsCallback):
         got, wanted = _as_task(self.task, pred, yb, self.my_act or _act_of(learn.loss_func))
         self.preds.append(got)
         self.targets.append(wanted)
-        self._add_losses(yb)
-        self._add_inputs()
+        self.add_losses()
+        self.add_inputs()
 
     def _single(self, pred: Any) -> Any:
         "Of several outputs, what a function of yours makes of them"
         return pred if isinstance(pred, Tensor) or self.my_act is None else self.my_act(pred)
-
-    def _add_losses(self, yb: tuple) -> None:
-        if not yb: self.note = self.note or 'the loader has no targets'
-        if self.note: return
-        try: self.losses.append(item_losses(self.learn.loss_func, self.learn.pred, self.learn.yb))
-        except (TypeError, ValueError, RuntimeError) as e: self.note = str(e)
-
-    def _add_inputs(self) -> None:
-        if self.limit <= 0: return
-        inputs, n = to_detach(self.learn.xb), find_bs(self.learn.xb)
-        sizes: list[int] = []
-        map_tensors(lambda t: sizes.append(t.nbytes), inputs)
-        fit = n if sum(sizes) <= self.limit else int(n*self.limit/sum(sizes))
-        self.kept += [nth_item(inputs, i, n) for i in range(fit)]
-        self.limit = self.limit - sum(sizes) if fit == n else 0
 
 # %% ../../nbs/callbacks/results.ipynb #427d383b
 _KEPT_BYTES = 64_000_000
@@ -192,13 +181,7 @@ def _order(dl: Any) -> Sequence[int] | None:
 
 # %% ../../nbs/callbacks/results.ipynb #3e81fccc
 class Items:
-    """The inputs of a loader's items, in order, each fetched when you ask for it
-
-    Args:
-        dl: a loader, `in_order`
-        split: the inputs of an item
-        kept: inputs, if the loader cannot be asked again
-    """
+    "The inputs of a loader's items, in order, each fetched when you ask for it"
     def __init__(self,
         dl: Any,                                         # a loader, `in_order`
         split: Callable[[Any], Any],                     # the inputs of an item
@@ -230,11 +213,7 @@ class Items:
         return self.split(nth_item(self.dl[b], i - self.starts[b], self.starts[b + 1] - self.starts[b]))
 
     def has(self, i: int) -> bool:
-        """Whether item `i` can be shown
-
-        Args:
-            i
-        """
+        "Whether item `i` can be shown"
         return self.can_fetch or i < len(self.kept)
 
 # %% ../../nbs/callbacks/results.ipynb #67378856
@@ -261,19 +240,7 @@ def class_names(
     n: int,           # how many classes the model has
     classes: Any,     # as passed: a list, or a dict from numbers to names; None: found in the datasets, or numbers
 ) -> list[str]:
-    """The names of the classes; `ValueError` if you passed another number of them
-
-    Args:
-        learn
-        dl: the loader that is shown
-        n: how many classes the model has
-        classes: as passed: a list, or a dict from numbers to names; None: found in the datasets, or
-            numbers
-
-    Raises:
-        ValueError: classes has ... names, and the model has {n} outputs: one name for each, in their
-            order
-    """
+    "The names of the classes; `ValueError` if you passed another number of them"
     if classes is None:
         found = (_as_names(names, n) for names in _names_found(learn, dl))
         return next(filter(None, found), None) or [str(i) for i in range(n)]
@@ -283,18 +250,7 @@ def class_names(
 
 # %% ../../nbs/callbacks/results.ipynb #42b906c4
 class Predictions:
-    """What a model predicted of each item of a loader
-
-    Args:
-        task: one of `TASKS`
-        preds: a tensor with a row for each item; for maps and others texts
-        targets: the same; None without targets
-        losses: one for each item; None: there are none
-        note: why there are none
-        items: the inputs, by number
-        names: of classes, labels or values
-        numbers: of the items in the set; None: 0, 1, 2 and so on
-    """
+    "What a model predicted of each item of a loader"
     def __init__(self,
         task: str,                      # one of `TASKS`
         preds: Any,                     # a tensor with a row for each item; for maps and others texts
@@ -327,35 +283,16 @@ def _words(task: str, value: Any, names: Sequence[str]) -> str:
 
 # %% ../../nbs/callbacks/results.ipynb #22ede873
 class CardMaker(Predictions):
-    """Predictions whose items can be shown
-
-    Args:
-        task: one of `TASKS`
-        preds: a tensor with a row for each item; for maps and others texts
-        targets: the same; None without targets
-        losses: one for each item; None: there are none
-        note: why there are none
-        items: the inputs, by number
-        names: of classes, labels or values
-        numbers: of the items in the set; None: 0, 1, 2 and so on
-    """
+    "Predictions whose items can be shown"
     looks: dict[str, Any] = {}       # how an item is shown: arguments of `shown_parts`
 
     def parts(self, i: int) -> list[Shown]:
-        """The inputs of an item, as they are shown
-
-        Args:
-            i
-        """
+        "The inputs of an item, as they are shown"
         if not self.items.has(i): return [Shown('plain', 'not kept')]
         return shown_parts(self.items[i], **self.looks)
 
     def is_wrong(self, i: int) -> bool | None:
-        """Whether the prediction differs from the target; None where that is no question
-
-        Args:
-            i
-        """
+        "Whether the prediction differs from the target; None where that is no question"
         if self.targets is None or self.task not in ('classes', 'labels'): return None
         if self.task == 'classes' and self.targets[i] < 0: return None        # a target to ignore
         return not torch.equal(self.decoded[i], self.targets[i])
@@ -363,11 +300,7 @@ class CardMaker(Predictions):
     def card(self,
         i: int,                      # from 0, in the order of the loader
     ) -> Card:
-        """An item with its prediction
-
-        Args:
-            i: from 0, in the order of the loader
-        """
+        "An item with its prediction"
         sure = float(self.preds[i].max()) if self.task == 'classes' and _are_probabilities(self.preds[i:i + 1]) else None
         actual = None if self.targets is None else _words(self.task, self.targets[i], self.names)
         loss = None if self.losses is None else float(self.losses[i])
@@ -379,17 +312,7 @@ def loader_of(
     learn: Learner,
     dl: Any,          # None or 'valid', 'train', a number, or a loader
 ) -> Any:
-    """The loader that is meant; `ValueError` if there is no validation data
-
-    Args:
-        learn
-        dl: None or 'valid', 'train', a number, or a loader
-
-    Raises:
-        ValueError: there is no validation data to show: give the learner some, or pass dl='train' or a
-            loader
-        ValueError: dl={dl} should be 'valid', 'train' or a loader
-    """
+    "The loader that is meant; `ValueError` if there is no validation data"
     if dl is None or isinstance(dl, str) and dl == 'valid':
         if learn.dls.valid is None: raise ValueError("there is no validation data to show: give the learner some, or pass dl='train' or a loader")
         return learn.dls.valid
@@ -426,17 +349,7 @@ def predictions(
     numbers: Sequence[int] | None = None,       # go through these items only, if the loader has a dataset; None: all
     **looks: Any,                # how an item is shown: `how`, `decode`, `columns` as in `shown`
 ) -> CardMaker:
-    """Predictions, targets and losses for each item of a loader
-
-    Args:
-        learn
-        dl: None or 'valid', 'train', or a loader
-        classes: names, a list or a dict; None: as found in the dataset, or numbers
-        act: from the output of a batch to probabilities or values; None: by the loss
-        task: one of `TASKS`; None: by the shapes
-        numbers: go through these items only, if the loader has a dataset; None: all
-        **looks: how an item is shown: `how`, `decode`, `columns` as in `shown`
-    """
+    "Predictions, targets and losses for each item of a loader"
     _check_task(task)
     source = loader_of(learn, dl)
     gather, items = _run(learn, in_order(source) if numbers is None else _only(in_order(source), numbers), act, task)
@@ -467,12 +380,7 @@ def spread(
     n: int,     # items
     k: int,     # wanted
 ) -> list[int]:
-    """Up to `k` of the numbers below `n`, evenly spaced
-
-    Args:
-        n: items
-        k: wanted
-    """
+    "Up to `k` of the numbers below `n`, evenly spaced"
     return [i*n//k for i in range(k)] if n > k else list(range(n))
 
 # %% ../../nbs/callbacks/results.ipynb #5dc5c1d2
@@ -481,16 +389,7 @@ def show_cards(
     title: str,                          # in words, for those who cannot see it
     return_fig: bool | None = None,      # return a matplotlib figure instead of showing them
 ) -> Any:                                # the figure, if it was asked for
-    """Show cards: in a notebook as HTML, elsewhere as text
-
-    Args:
-        cards
-        title: in words, for those who cannot see it
-        return_fig: return a matplotlib figure instead of showing them
-
-    Returns:
-        the figure, if it was asked for
-    """
+    "Show cards: in a notebook as HTML, elsewhere as text"
     if return_fig: return show_figure(cards_figure(cards), title, True)
     if shell():
         from IPython.display import display
@@ -511,23 +410,7 @@ def show_results(self: Learner,
     task: str | None = None,     # 'classes', 'labels' or 'values'; None: by the shapes
     return_fig: bool | None = None,             # return a matplotlib figure instead
 ) -> Any:                        # the figure, if it was asked for
-    """Show some items with their predictions and targets
-
-    Args:
-        max_n: show so many items
-        dl: None or 'valid', 'train', or a loader
-        show: how to show an item: 'image', 'text', 'row', 'plain', or a function of it; None: by its
-            looks
-        classes: names, a list or a dict; None: as found in the dataset, or numbers
-        decode: for token ids: a function, an object with `decode`, or the list of tokens
-        columns: names of the numbers in a row; None: as found in the dataset
-        act: from the output of a batch to probabilities or values; None: by the loss
-        task: 'classes', 'labels' or 'values'; None: by the shapes
-        return_fig: return a matplotlib figure instead
-
-    Returns:
-        the figure, if it was asked for
-    """
+    "Show some items with their predictions and targets"
     source = loader_of(self, dl)
     order = _order(in_order(source))
     numbers = range(as_count(max_n, 'max_n', 1)) if order is None else spread(len(order), as_count(max_n, 'max_n', 1))

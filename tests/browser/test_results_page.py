@@ -1,6 +1,7 @@
 """A person who looks into the errors of a model, with the mouse and with the keyboard, and a day later."""
 
 import pytest
+
 from lab import Lab
 from notebook_page import NotebookPage
 
