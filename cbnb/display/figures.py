@@ -25,7 +25,9 @@ from torch import Tensor
 # %% ../../nbs/display/figures.ipynb #deee873c
 from ..basics.notices import shell
 from .front_end import by_name, display_mode
-from .look import COLORS, LINE_WIDTHS, RUN_COLORS
+from ..basics.text import number
+from .axes import free_place, spread
+from .look import COLORS, LINE_WIDTHS, RUN_COLORS, lr_text
 from .page_script import runs_scripts
 
 # %% ../../nbs/display/figures.ipynb #c4a78eec
@@ -39,7 +41,7 @@ STYLE = {
     'axes.edgecolor': COLORS['quiet'], 'xtick.color': COLORS['quiet'], 'ytick.color': COLORS['quiet'],
     'axes.grid': True, 'grid.color': COLORS['text'], 'grid.alpha': 0.12,
     'axes.spines.top': False, 'axes.spines.right': False, 'axes.spines.left': False,
-    'axes.titlesize': 11, 'axes.titleweight': 600, 'axes.titlelocation': 'left', 'font.size': 10,
+    'axes.titlesize': 11, 'axes.titleweight': 'bold', 'axes.titlelocation': 'left', 'font.size': 10,
     'ytick.major.size': 0, 'axes.prop_cycle': f'cycler("color", {RUN_COLORS})',
     'lines.linewidth': LINE_WIDTHS['line'],
 }
@@ -52,7 +54,17 @@ def figure(
     cols: int = 1,                            # panels side by side
     rows: int = 1,                            # panels below each other
 ) -> Iterator[tuple[Any, list[Any]]]:         # the figure, and its axes
-    "A figure in this style; in a notebook it is not shown by itself, elsewhere `plt.show()` shows it"
+    """A figure in this style; in a notebook it is not shown by itself, elsewhere `plt.show()` shows it
+
+    Args:
+        ax: axes to draw into; None: a new figure
+        size: width and height in inches
+        cols: panels side by side
+        rows: panels below each other
+
+    Returns:
+        the figure, and its axes
+    """
     import matplotlib
     with matplotlib.rc_context(STYLE):
         if ax is not None:
@@ -78,7 +90,15 @@ def png_bundle(
     fig: Any,           # a figure
     text: str,          # what it shows
 ) -> dict[str, str]:    # MIME type -> content
-    "A figure as a notebook stores it: an image, and text for front ends without images"
+    """A figure as a notebook stores it: an image, and text for front ends without images
+
+    Args:
+        fig: a figure
+        text: what it shows
+
+    Returns:
+        MIME type -> content
+    """
     buffer = io.BytesIO()
     fig.savefig(buffer, format='png', dpi=144)
     return {'image/png': base64.b64encode(buffer.getvalue()).decode(), 'text/plain': text}
@@ -87,7 +107,15 @@ def png_metadata(
     fig: Any,           # a figure
     text: str,          # what it shows
 ) -> dict[str, Any]:    # MIME type -> size in a browser's pixels, 100 to the inch, and alternative text
-    "How large a page shows the image, and what it says to those who cannot see it"
+    """How large a page shows the image, and what it says to those who cannot see it
+
+    Args:
+        fig: a figure
+        text: what it shows
+
+    Returns:
+        MIME type -> size in a browser's pixels, 100 to the inch, and alternative text
+    """
     width, height = fig.get_size_inches()
     return {'image/png': dict(width=int(100*width), height=int(100*height), alt=text)}
 
@@ -97,7 +125,16 @@ def show(
     text: str,                        # what it shows, for those who cannot see it
     return_fig: bool | None = None,   # return it instead of showing it
 ) -> Any:                             # the figure, if it was asked for
-    "Show a figure in a notebook, once; elsewhere do nothing"
+    """Show a figure in a notebook, once; elsewhere do nothing
+
+    Args:
+        fig: a figure
+        text: what it shows, for those who cannot see it
+        return_fig: return it instead of showing it
+
+    Returns:
+        the figure, if it was asked for
+    """
     if return_fig:
         pyplot = sys.modules.get('matplotlib.pyplot')
         if pyplot: pyplot.close(fig)                     # it is the caller's now, not for `plt.show`
@@ -111,15 +148,45 @@ def legend(
     ax: Any,             # axes with labelled curves
     own: bool = True,    # the figure is one of ours, and makes room
 ) -> None:
-    "A legend to the right of the axes"
-    beside = dict(loc='upper left', bbox_to_anchor=(1.01, 1), borderaxespad=0)
-    ax.legend(fontsize=9, **(beside if own else {}))
+    """Names to the right of the axes, with the last values; in axes of yours, or beside areas, a box of matplotlib's
+
+    Args:
+        ax: axes with labelled curves
+        own: the figure is one of ours, and makes room
+    """
+    handles, labels = ax.get_legend_handles_labels()
+    if not own or not all(hasattr(handle, 'get_xdata') for handle in handles):     # areas have no end
+        ax.legend(fontsize=9)
+        return
+    curves = [(line, label, _last_point(line)) for line, label in zip(handles, labels)]
+    ax.get_ylim()                                   # brings the limits up to date
+    to_share = (ax.transData + ax.transAxes.inverted()).transform
+    gap = 0.2/(ax.get_position().height*ax.figure.get_size_inches()[1])
+    places = spread([1 - _within(to_share(point)[1] if point else 0.) for _, _, point in curves], gap, 1.)
+    for (line, label, point), down in zip(curves, places):
+        key = '●' if line.get_marker() == 'o' else '—'
+        at = dict(transform=ax.transAxes, va='center', fontsize=9)
+        ax.text(1.015, 1 - down, key, color=line.get_color(), fontweight=900, **at)
+        ax.text(1.05, 1 - down, label + (f'  {number(point[1])}' if point else ''), **at)
+
+def _last_point(line: Any) -> tuple[float, float] | None:
+    points = [(x, float(y)) for x, y in zip(line.get_xdata(), line.get_ydata()) if math.isfinite(y)]
+    return points[-1] if points else None
+
+def _within(share: float) -> float: return min(max(share, 0.), 1.)
 
 # %% ../../nbs/display/figures.ipynb #e53d4bc6
 def as_doubles(
     values: Sequence[float],    # a tensor, an array or a list
 ) -> Tensor:                    # an independent copy, or the tensor that it was
-    "As a tensor of type float64"
+    """As a tensor of type float64
+
+    Args:
+        values: a tensor, an array or a list
+
+    Returns:
+        an independent copy, or the tensor that it was
+    """
     if hasattr(values, 'shape'): return torch.as_tensor(values, dtype=torch.float64)
     doubles = array('d', values)
     return torch.frombuffer(doubles, dtype=torch.float64) if doubles else torch.zeros(0, dtype=torch.float64)
@@ -130,7 +197,13 @@ def envelope(
     ys: Sequence[float],    # as many as `xs`; nan is a gap
     n: int = 2000,          # draw about so many points, 2 or more
 ) -> tuple[list[float], list[float]]:
-    "A shorter curve with the same extremes in each of its `n/2` pieces"
+    """A shorter curve with the same extremes in each of its `n/2` pieces
+
+    Args:
+        xs
+        ys: as many as `xs`; nan is a gap
+        n: draw about so many points, 2 or more
+    """
     if len(ys) <= n: return list(xs), ys.tolist() if hasattr(ys, 'tolist') else list(ys)
     size, y = math.ceil(len(ys)/(n//2)), as_doubles(ys)
     pieces = torch.nn.functional.pad(y, (0, -len(y) % size), value=float('nan')).view(-1, size)
@@ -162,7 +235,15 @@ def epoch_ticks(
     ends: Sequence[tuple[int, int]],    # (its last step, number of the epoch)
     n: int = 12,                        # no more labels than this
 ) -> list[tuple[int, str]]:             # (step, label)
-    "The epochs to write below an axis of steps: evenly spaced ones if there are many"
+    """The epochs to write below an axis of steps: evenly spaced ones if there are many
+
+    Args:
+        ends: (its last step, number of the epoch)
+        n: no more labels than this
+
+    Returns:
+        (step, label)
+    """
     every = next(k*10**power for power in itertools.count() for k in (1, 2, 5)
                  if len(ends) <= n*k*10**power)
     return [(step, str(epoch)) for step, epoch in ends if every == 1 or epoch % every == 0]
@@ -172,14 +253,22 @@ def _borders(ax: Any, steps: Sequence[int]) -> None:
     for step in steps: ax.axvline(step, color=COLORS['text'], lw=1, ls=':')
 
 def _epochs(ax: Any, ends: Sequence[tuple[int, int]], n: int = 12) -> None:
-    "Epochs above the plot, each at its last step"
+    "Epochs below the steps, each at its last step"
     if not ends or ax.get_xscale() != 'linear': return
     steps, labels = zip(*epoch_ticks(ends, n))
-    above = ax.secondary_xaxis('top')
-    above.set_xticks(steps, labels, fontsize=9)
-    above.tick_params(length=3, color=COLORS['text'])
-    above.spines['top'].set_visible(False)
-    above.set_xlabel('end of epoch', fontsize=9)
+    below = ax.secondary_xaxis('bottom')
+    below.set_xticks(steps, labels)
+    below.tick_params(length=0, pad=19)
+    below.spines['bottom'].set_visible(False)
+    below.set_xlabel('epoch')
+    for axis, points in ((ax, 5), (below, 20)): _label_left(axis, points)
+
+def _label_left(ax: Any, points: float) -> None:
+    "The name of the x axis before its labels, so many points below the axis"
+    from matplotlib.transforms import ScaledTranslation
+    down = ScaledTranslation(-12/72, -points/72, ax.figure.dpi_scale_trans)
+    ax.xaxis.label.set(ha='right', va='top')
+    ax.xaxis.set_label_coords(0, 0, ax.transAxes + down)
 
 # %% ../../nbs/display/figures.ipynb #15612f2e
 NAMED_COLORS = [COLORS[name] for name in ('lr', 'mom', 'mark', 'text')]
@@ -197,7 +286,22 @@ def losses_figure(
     epochs: Sequence[tuple[int, int]] = (),     # (its last step, number of the epoch)
     named: Mapping[str, Sequence[float]] = {},  # several losses of each batch, smoothed
 ) -> Any:                                       # the figure
-    "Training and validation losses over steps, which count from 0"
+    """Training and validation losses over steps, which count from 0
+
+    Args:
+        losses: of each training batch
+        smooth: the same, smoothed
+        valid: (last step of the epoch, validation loss)
+        borders: steps at which a new fit began
+        skip_start: leave out so many steps at the start
+        skip_end: and at the end
+        ax: draw into these axes; None: a new figure
+        epochs: (its last step, number of the epoch)
+        named: several losses of each batch, smoothed
+
+    Returns:
+        the figure
+    """
     first, last = _span(len(losses), skip_start, skip_end)
     own, steps, train = ax is None, range(first, last), COLORS['train']
     with figure(ax, size=WIDE) as (fig, [ax]):
@@ -209,8 +313,8 @@ def losses_figure(
         inside = [(x, y) for x, y in valid if first <= x < last and y is not None]
         if inside: ax.plot(*zip(*inside), color=COLORS['valid'], marker='o', ms=4, label='valid')
         _borders(ax, [b for b in borders if first < b < last])
-        _epochs(ax, [(x, epoch) for x, epoch in epochs if first <= x < last])
         ax.set(xlabel='step', ylabel='loss', title='Losses')
+        _epochs(ax, [(x, epoch) for x, epoch in epochs if first <= x < last])
         if len(smooth) or inside or named: legend(ax, own)
         return fig
 
@@ -224,7 +328,23 @@ def lr_figure(
     ax: Any = None,                        # draw into these axes, without momentum
     epochs: Sequence[tuple[int, int]] = (),   # (its last step, number of the epoch)
 ) -> Any:                                  # the figure
-    "Learning rate over steps, and momentum beside it"
+    """Learning rate over steps, and momentum beside it
+
+    Args:
+        lrs: of each training batch
+        moms: the same for momentum; None: no such panel
+        borders: steps at which a new fit began
+        skip_start: leave out so many steps at the start
+        skip_end: and at the end
+        ax: draw into these axes, without momentum
+        epochs: (its last step, number of the epoch)
+
+    Returns:
+        the figure
+
+    Raises:
+        ValueError: two panels do not fit into one `ax`: leave out `ax`, or the momentum
+    """
     first, last = _span(len(lrs), skip_start, skip_end)
     curves = [('learning rate', lrs, COLORS['lr'])]
     if moms is not None: curves.append(('momentum', moms, COLORS['mom']))
@@ -234,8 +354,8 @@ def lr_figure(
         for ax, (name, values, color) in zip(axes, curves):
             _curve(ax, range(first, last), values[first:last], color=color)
             _borders(ax, [b for b in borders if first < b < last])
-            _epochs(ax, [(x, epoch) for x, epoch in epochs if first <= x < last], 12//len(curves))
             ax.set(xlabel='step', ylabel=name, title=name.capitalize())
+            _epochs(ax, [(x, epoch) for x, epoch in epochs if first <= x < last], 12//len(curves))
         return fig
 
 # %% ../../nbs/display/figures.ipynb #a8fd3c63
@@ -245,9 +365,9 @@ def _metric_panel(ax: Any, name: str, points: Sequence[tuple[int, float]], borde
     if inside: ax.plot(*zip(*inside), color=COLORS['valid'], marker='o', ms=4)
     _borders(ax, borders)
     _whole_steps(ax)
+    ax.set(xlabel='step', title=name)
     _epochs(ax, [(x, epoch) for x, epoch in epochs
                  if inside and inside[0][0] <= x <= inside[-1][0]], n)
-    ax.set(xlabel='step', title=name)
 
 # %% ../../nbs/display/figures.ipynb #737c63c2
 def metrics_figure(
@@ -258,7 +378,24 @@ def metrics_figure(
     ax: Any = None,                                       # draw a single metric into these axes
     epochs: Sequence[tuple[int, int]] = (),               # (its last step, number of the epoch)
 ) -> Any:                                                 # the figure
-    "Each metric over steps"
+    """Each metric over steps
+
+    Args:
+        metrics: heading -> (step, value)
+        borders: steps at which a new fit began
+        skip_start: leave out so many values at the start
+        skip_end: and at the end
+        ax: draw a single metric into these axes
+        epochs: (its last step, number of the epoch)
+
+    Returns:
+        the figure
+
+    Raises:
+        ValueError: no metrics were recorded: give the learner some, Learner(..., metrics=accuracy), and
+            validation data
+        ValueError: ... metrics do not fit into one `ax`
+    """
     if not metrics:
         raise ValueError('no metrics were recorded: give the learner some, Learner(..., '
                          'metrics=accuracy), and validation data')
@@ -279,7 +416,15 @@ def sched_figure(
     hps: Mapping[str, Sequence[float]],           # name -> value for each batch
     figsize: tuple[float, float] | None = None,   # in inches; None: 4.2 by 2.8 a panel
 ) -> Any:                                         # the figure
-    "One panel for each hyper-parameter, two in a row"
+    """One panel for each hyper-parameter, two in a row
+
+    Args:
+        hps: name -> value for each batch
+        figsize: in inches; None: 4.2 by 2.8 a panel
+
+    Returns:
+        the figure
+    """
     cols = min(len(hps), 2)
     rows = math.ceil(len(hps)/cols)
     with figure(None, size=figsize or (4.2*cols, 2.8*rows), cols=cols, rows=rows) as (fig, axes):
@@ -301,18 +446,36 @@ def _loss_limits(losses: Sequence[float]) -> tuple[float, float]:
 def rule_colors(
     names: Iterable[str],    # of rules
 ) -> dict[str, str]:
-    "A colour for each, the same in a figure and in a widget; a rule of your own gets a free one"
+    """A colour for each, the same in a figure and in a widget; a rule of your own gets a free one
+
+    Args:
+        names: of rules
+    """
     free = itertools.cycle(RUN_COLORS[6:])
     return {name: RULE_COLORS.get(name) or next(free) for name in names}
 
 def _take(ax: Any, lr: float | None, band: tuple[float, float] | None) -> None:
-    "A line at the rate to take, and the band around it"
+    "A line at the rate to take, the band around it, and both in words at the right of the title"
+    words = []
     if lr is not None:
-        ax.axvline(lr, color=COLORS['mark'], lw=1.2, ls='--', label=f'recommended: {lr:.2g}')
+        ax.axvline(lr, color=COLORS['mark'], lw=1.3, ls='--')
+        words.append(f'recommended {lr_text(lr)}')
     if band is not None:
-        low, high = band
-        ax.axvspan(low, high, color=COLORS['mark'], alpha=0.13, lw=0,
-                   label=f'perhaps {low:.2g} to {high:.2g}')
+        ax.axvspan(*band, color=COLORS['mark'], alpha=0.14, lw=0)
+        words.append('perhaps {} to {}'.format(*map(lr_text, band)))
+    ax.set_title(', '.join(words), loc='right', fontsize=9, fontweight='normal')
+
+def _name_points(ax: Any, points: Mapping[str, tuple[float, float]], faint: Sequence[str] = (), strong: str = '') -> None:
+    "Names beside points, where they cover no other name"
+    ax.get_xlim(), ax.get_ylim()                                # brings the limits up to date
+    box, taken = ax.bbox, []
+    edges = box.x0, -box.y1, box.x1, -box.y0                    # down from the top
+    for name, point in sorted(points.items(), key=lambda item: item[0] != strong):
+        x, y = ax.transData.transform(point)
+        left, down = free_place((x, -y), 7*len(name) + 14, edges, taken)
+        ax.annotate(name, point, (-7 if left else 7, -0.72*down), textcoords='offset points', va='center', fontsize=9,
+                    ha='right' if left else 'left', color=COLORS['quiet' if name in faint else 'text'],
+                    fontweight='bold' if name == strong else 'normal')
 
 # %% ../../nbs/display/figures.ipynb #3016e5a4
 def lr_find_figure(
@@ -325,18 +488,36 @@ def lr_find_figure(
     band: tuple[float, float] | None = None,   # lowest and highest rate that may be as good
     faint: Sequence[str] = (),          # suggestions that are less likely to be good
 ) -> Any:                               # the figure
-    "Loss over learning rate, on a log scale, with suggestions"
-    own, colors = ax is None, rule_colors(marks or {})
+    """Loss over learning rate, on a log scale, with suggestions
+
+    Args:
+        lrs: tried
+        losses: measured, smoothed
+        marks: suggestion -> (rate, loss there)
+        recommended: the rate to take
+        title
+        ax: draw into these axes; None: a new figure
+        band: lowest and highest rate that may be as good
+        faint: suggestions that are less likely to be good
+
+    Returns:
+        the figure
+    """
+    marks, colors = marks or {}, rule_colors(marks or {})
     with figure(ax, size=(WIDE[0], 3.6)) as (fig, [ax]):
         ax.plot(lrs, losses, color=COLORS['train'])
         ax.set_xscale('log')
         _take(ax, recommended, band)
-        for (name, (lr, loss)), marker in zip((marks or {}).items(), itertools.cycle('osD^vP*X')):
-            ax.plot([lr], [loss], marker, ms=7, color=colors[name], mec='none',
-                    label=f'{name}: {lr:.2g}', alpha=0.3 if name in faint else 1)
+        named = {f'{name} {lr_text(lr)}': (lr, loss) for name, (lr, loss) in marks.items()}
+        for name, (lr, loss) in marks.items():
+            color = COLORS['quiet'] if name in faint else colors[name]
+            ax.plot([lr], [loss], 'o', ms=7, color=color, mec='white', label=f'{name}: {lr_text(lr)}')
         if any(map(math.isfinite, losses)): ax.set_ylim(*_loss_limits(losses))
-        ax.set(xlabel='learning rate', ylabel='loss', title=title)
-        if marks or recommended is not None: legend(ax, own)
+        strong = next((text for text, (lr, _) in named.items() if lr == recommended), '')
+        _name_points(ax, {text: point for text, point in named.items() if all(map(math.isfinite, point))},
+                     [f'{name} {lr_text(marks[name][0])}' for name in faint if name in marks], strong)
+        ax.set(xlabel='learning rate', ylabel='loss')
+        ax.set_title(title, loc='left')
         return fig
 
 # %% ../../nbs/display/figures.ipynb #a6106835
@@ -347,9 +528,10 @@ def _trial_numbers(ax: Any, lrs: Sequence[float], losses: Sequence[float]) -> No
         if math.isfinite(loss):
             ax.annotate(str(i), (lr, loss), (0, 6), textcoords='offset points', ha='center')
         else: ax.annotate(f'{i}: blew up', (lr, 0.94), **over)
-    ax.set_xticks(sorted(lrs), [f'{lr:.2g}' for lr in sorted(lrs)])    # few: name them all
+    ax.set_xticks(sorted(lrs), [f'{lr_text(lr)}' for lr in sorted(lrs)])    # few: name them all
     ax.minorticks_off()
-    ax.margins(x=0.15)
+    room = (max(lrs)/min(lrs))**0.12*1.05
+    ax.set_xlim(min(lrs)/room, max(lrs)*room)
 
 # %% ../../nbs/display/figures.ipynb #90f9650b
 def lr_trials_figure(
@@ -361,7 +543,20 @@ def lr_trials_figure(
     title: str = 'Trials',
     ax: Any = None,                     # draw into these axes; None: a new figure
 ) -> Any:                               # the figure
-    "Loss after each trial over its rate"
+    """Loss after each trial over its rate
+
+    Args:
+        lrs: tried, in this order
+        losses: at the end of each; infinite: it blew up
+        start: the loss before any training
+        recommended: the rate to take, for a run of another length
+        band: lowest and highest rate that may be as good
+        title
+        ax: draw into these axes; None: a new figure
+
+    Returns:
+        the figure
+    """
     own = ax is None
     with figure(ax, size=(6.2, 3.6)) as (fig, [ax]):
         ax.set_xscale('log')
@@ -373,9 +568,10 @@ def lr_trials_figure(
             room = high - low or 0.1*abs(high) or 0.1
             ax.set_ylim(low - 0.2*room, high + 0.4*room)
         if start is not None:                            # often far above what is of interest
-            ax.axhline(start, color=COLORS['text'], ls=':', lw=1, label=f'untrained: {start:.3g}')
+            ax.axhline(start, color=COLORS['text'], ls=':', lw=1, label='untrained')
         _trial_numbers(ax, lrs, losses)
-        ax.set(xlabel='learning rate', ylabel='loss at the end', title=title)
+        ax.set(xlabel='learning rate', ylabel='loss at the end')
+        ax.set_title(title, loc='left')
         legend(ax, own)
         return fig
 
@@ -385,7 +581,16 @@ def answers_mouse(
     return_fig: bool | None,    # a figure was asked for
     ax: Any,                    # a figure is drawn here
 ) -> bool:
-    "Whether a plot shows a chart, and not a figure"
+    """Whether a plot shows a chart, and not a figure
+
+    Args:
+        widget: None: where pages run scripts; True: in any case; False: never
+        return_fig: a figure was asked for
+        ax: a figure is drawn here
+
+    Raises:
+        ValueError: widget=True does not go with return_fig or ax: those ask for a figure
+    """
     if widget and (return_fig or ax is not None):
         raise ValueError('widget=True does not go with return_fig or ax: those ask for a figure')
     if return_fig or ax is not None or widget is False: return False
@@ -401,7 +606,17 @@ def view_for(
     return_fig: bool | None,    # a figure was asked for
     ax: Any,                    # a figure is drawn here
 ) -> Callable[..., Any] | None:
-    "What makes the view of a plot; None if a figure should be drawn instead"
+    """What makes the view of a plot; None if a figure should be drawn instead
+
+    Args:
+        name: of a plot: a key of `VIEWS`
+        widget: None: where widgets work; True: in any case; False: never
+        return_fig: a figure was asked for
+        ax: a figure is drawn here
+
+    Raises:
+        ValueError: widget=True does not go with return_fig or ax: those ask for a figure
+    """
     if widget and (return_fig or ax is not None):
         raise ValueError('widget=True does not go with return_fig or ax: those ask for a figure')
     if return_fig or ax is not None or widget is False: return None
