@@ -7,7 +7,7 @@ __all__ = ['as_rate', 'choices', 'slider_range', 'first_choice', 'recommend_for'
            'advice_html', 'boxed', 'Tee', 'Printed', 'problem_html', 'placed', 'rule_button', 'lr_slider', 'nearby',
            'clicked', 'action_button', 'epochs_box', 'row', 'from_page', 'LRPicker', 'as_picker']
 
-# %% ../../nbs/lr/picker.ipynb #20de4b0a
+# %% ../../nbs/lr/picker.ipynb #391ddb5a
 import atexit
 import math
 import re
@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Real
 from typing import Any
+from uuid import uuid4
 
 # %% ../../nbs/lr/picker.ipynb #283ce267
 from ..basics.notices import shell
@@ -527,14 +528,16 @@ def row(
     box.layout.flex_flow, box.layout.align_items = 'row wrap', 'center'
     return box
 
-# %% ../../nbs/lr/picker.ipynb #01288efc
+# %% ../../nbs/lr/picker.ipynb #98361956
 class _Parts:
     "What a picker is about, and its widgets"
     found: LRFind                # what a sweep found
     rates: dict[str, float]      # what the rules suggest
     exact: list[float]           # rates that may be meant
+    meant: float                 # what was chosen last, and not with the slider
     rules: dict[str, Any]        # a button for each rule
     live: LiveChart | None       # None: anywidget is not installed here
+    scope: str                   # a class of its own
     busy: bool                   # a fit that it has started is running
     ended: float                 # when that was last over, on the monotonic clock
 
@@ -548,17 +551,17 @@ class _Parts:
     @property
     def lr(self) -> float:
         "The rate that is chosen"
-        return nearby(self.slider.value, self.exact)
+        return nearby(self.slider.value, [*self.exact, self.meant])
 
-# %% ../../nbs/lr/picker.ipynb #bfeea5b7
+# %% ../../nbs/lr/picker.ipynb #e405aaee
 _STYLE = (css_variables('.cbnb-picker') +
           '.cbnb-picker .cbnb-faint:not(.mod-primary){color:var(--cbnb-quiet);font-style:italic}'
           '.cbnb-picker table{line-height:1.5;font-variant-numeric:tabular-nums}'
           '.cbnb-picker :is(th,td){padding:.1em .7em}')
 
-def _rule_style(found: LRFind) -> str:
-    "The color of each rule at the left of its button"
-    def bar(name: str, color: str) -> str: return f'.cbnb-picker .{_rule_class(name)}{{border-left:4px solid {in_page(color)}}}'
+def _rule_style(found: LRFind, scope: str) -> str:
+    "The color of each rule at the left of its button, in the picker of this class"
+    def bar(name: str, color: str) -> str: return f'.{scope} .{_rule_class(name)}{{border-left:4px solid {in_page(color)}}}'
     return ''.join(bar(mark.name, COLORS['quiet'] if mark.faint else mark.color) for mark in _marks(found))
 
 class _Arranges(_Parts):
@@ -572,11 +575,12 @@ class _Arranges(_Parts):
                      row(self.use, self.epochs, self.fit), self.said, self.below, self.printed])
         view.layout.width, view.layout.max_width = '100%', f'{WIDTH}px'
         view.add_class('cbnb-picker')
+        view.add_class(self.scope)
         return view
 
     def _advise(self) -> None:
         "Show the recommendation, and what the rules suggest"
-        self.advice.value = f'<style>{_STYLE}{_rule_style(self.found)}</style>{advice_html(self.found)}'
+        self.advice.value = f'<style>{_STYLE}{_rule_style(self.found, self.scope)}</style>{advice_html(self.found)}'
         for name, button in self.rules.items(): _dress(button, self.found, name)
 
 # %% ../../nbs/lr/picker.ipynb #71c5b923
@@ -600,7 +604,7 @@ class _Draws(_Arranges):
             chosen = name in self.rates and math.isclose(self.rates[name], self.lr, rel_tol=1e-6)
             button.button_style = 'primary' if chosen else ''
 
-# %% ../../nbs/lr/picker.ipynb #aa627797
+# %% ../../nbs/lr/picker.ipynb #254a5bff
 class _Chooses(_Draws):
     "Choosing a rate on the curve, by a button, the slider, or the name of a rule"
     def choose(self,
@@ -612,6 +616,7 @@ class _Chooses(_Draws):
         self._take(self.rates[name])
 
     def _take(self, lr: float) -> None:
+        self.meant = lr
         if self.slider.value == lr: self._moved()         # chosen, and not only where it was anyway
         else: self.slider.value = lr
 
@@ -630,7 +635,7 @@ class _Chooses(_Draws):
         try: self._take(clicked(x, self.exact))
         finally: self.dragging = False
 
-# %% ../../nbs/lr/picker.ipynb #004ababa
+# %% ../../nbs/lr/picker.ipynb #005cbd11
 class _Plans(_Chooses):
     "Recommending for another number of epochs"
     def _plan(self) -> None:
@@ -643,7 +648,7 @@ class _Plans(_Chooses):
         self._advise()
         low, high = slider_range(self.found, self.slider.value)
         self.slider.min, self.slider.max = min(low, self.slider.min), max(high, self.slider.max)
-        if follows and self.found.recommended: self.slider.value = self.found.recommended
+        if follows and self.found.recommended: self._take(self.found.recommended)
         self._draw('marks', 'band')
 
     def _exact(self) -> list[float]:
@@ -777,7 +782,7 @@ class _Shows(_Parts):
 
     def _ipython_display_(self) -> None: self.show()
 
-# %% ../../nbs/lr/picker.ipynb #10c32a5c
+# %% ../../nbs/lr/picker.ipynb #ba78b941
 class LRPicker(_Plans, _Trains, _Shows):
     """Widgets to choose a learning rate on the curve of a sweep, to use it, and to train with it
 
@@ -793,11 +798,13 @@ class LRPicker(_Plans, _Trains, _Shows):
         self._learn, self.found, self.rates = weakref.ref(learn), found, choices(found)
         self.exact, self.rules = self._exact(), {}
         self.busy, self.dragging, self.ended = False, False, 0.
+        self.scope = f'cbnb-picker-{uuid4().hex[:8]}'
         self.advice, self.chart, self.said, self.below, self.printed = HTML(), HTML(), HTML(), VBox(), HTML()
         self.slider, self.epochs = lr_slider(found, learn.lr), epochs_box(found.n_epoch)
         self.use = action_button('use', 'use this lr', 'check', 'set learn.lr to this rate')
         self.fit = action_button('fit', 'fit one cycle', 'play',
                                  'start learn.fit_one_cycle with this rate at the top')
+        self.meant = self.slider.value
         self.live = self._make_live()
         self.view = self._arranged()
         self._add_rules()
