@@ -35,16 +35,21 @@ def wait_for_rate(page: NotebookPage, cell: int, rate: str) -> None:
     page.output(cell).locator(f"{CHART} .flag.fixed text", has_text=re.compile(f"^{re.escape(rate)}$")).wait_for(state="attached")
 
 
+def left_of(page: NotebookPage, cell: int, part: str) -> float:
+    """Where a part of the curve begins, in pixels from the left. The chart draws itself anew all the time, so this asks in one go."""
+    return page.output(cell).locator(CHART).evaluate("(chart, part) => chart.querySelector(part).getBoundingClientRect().x", part)
+
+
 def line_at(page: NotebookPage, cell: int) -> float:
-    """Where the line at the chosen rate is, in pixels from the left."""
-    return page.output(cell).locator(f"{CHART} path.chosen").bounding_box()["x"]
+    """Where the line at the chosen rate is."""
+    return left_of(page, cell, "path.chosen")
 
 
 def spot(page: NotebookPage, cell: int, share: float, down: float = 0.5) -> tuple[float, float]:
     """A place on the curve, as a share of its width."""
-    area = page.output(cell).locator(f"{CHART} .hit")
-    area.scroll_into_view_if_needed()
-    box = area.bounding_box()
+    chart = page.output(cell).locator(f"{CHART} .plot")
+    chart.scroll_into_view_if_needed()
+    box = chart.evaluate("chart => chart.querySelector('.hit').getBoundingClientRect().toJSON()")
     return box["x"] + share * box["width"], box["y"] + down * box["height"]
 
 
@@ -182,13 +187,12 @@ def test_a_click_on_the_curve_sets_the_rate(lab: Lab):
         # more epochs, a lower rate, the band goes along
         page.output(1).locator(".cbnb-rule-balanced").click()
         page.wait_until("found.lr == found.recommended")
-        band = page.output(1).locator(f"{CHART} .band")
-        before, at = page.value("found.lr"), band.bounding_box()["x"]
+        before, at = page.value("found.lr"), left_of(page, 1, ".band")
         epochs = page.output(1).locator(".cbnb-epochs input")
         epochs.fill("100")
         epochs.press("Enter")
         page.wait_until(f"found.lr == found.recommended < {before!r}")
-        wait_until(lambda: band.bounding_box()["x"] < at - 5)
+        wait_until(lambda: left_of(page, 1, ".band") < at - 5)
         leave(page)
         assert shown_rate(page, 1) == page.value("lr_text(found.lr)")
         assert "for 100 epochs" in page.output(1).inner_text() and is_quiet(page)
