@@ -453,7 +453,7 @@ def nearby(
     nearest = min(exact, key=steps, default=value)
     return nearest if steps(nearest) < 0.51 else value
 
-# %% ../../nbs/lr/picker.ipynb #5115f4da
+# %% ../../nbs/lr/picker.ipynb #79d5e0b0
 def clicked(
     x: float,               # where the mouse is, above 0
     exact: list[float],     # rates that may be meant, above 0
@@ -466,7 +466,7 @@ def clicked(
     """
     def factor(lr: float) -> float: return abs(math.log(lr/x))
     nearest = min(exact, key=factor, default=0.)
-    return nearest if nearest and factor(nearest) < 0.04 else float(f'{x:.1e}')
+    return nearest if nearest and factor(nearest) < 0.08 else float(f'{x:.1e}')
 
 # %% ../../nbs/lr/picker.ipynb #b2894242
 def action_button(

@@ -165,7 +165,7 @@ def test_a_click_on_the_curve_sets_the_rate(lab: Lab):
         x = line_at(page, 1)
         page.tab.mouse.click(*spot(page, 1, 0.3))
         page.wait_until(f"found.lr != {marks['valley']!r}")
-        page.tab.mouse.click(x + 2, y)
+        page.tab.mouse.click(x + 2, spot(page, 1, 0.5)[1])
         page.wait_until(f"found.lr == {marks['valley']!r}")
         # the keyboard
         page.tab.mouse.click(*spot(page, 1, 0.5))
