@@ -137,7 +137,7 @@ def _loss_range(losses: list[float], more: Sequence[float] = ()) -> tuple[float,
     room = high - low or 0.1*abs(high) or 1.
     return low - 0.12*room, min(finite[-1], high + 0.4*room) + 0.12*room
 
-# %% ../../nbs/lr/picker.ipynb #74173cd8
+# %% ../../nbs/lr/picker.ipynb #d132dd9a
 def _lines(found: LRFind) -> list[Line]:
     "The curves of a sweep, and its trials as points"
     lines = [Line('measured', found.lrs, found.raw_losses, COLORS['raw'], faint=True),
@@ -152,7 +152,7 @@ def _marks(found: LRFind) -> list[Mark]:
     def mark(name: str, lr: float) -> Mark:
         best = name == found.rule
         color = COLORS['mark'] if best else colors.get(name, COLORS['mark'])
-        return Mark(name, lr, loss_at(found.lrs, found.losses, lr), color, best, name in faint and not best)
+        return Mark(f'{name} {lr_text(lr)}', lr, loss_at(found.lrs, found.losses, lr), color, best, name in faint and not best)
     return [mark(name, lr) for name, lr in choices(found).items()] if found.lrs else []
 
 # %% ../../nbs/lr/picker.ipynb #33950718
@@ -553,7 +553,7 @@ class _Parts:
         "The rate that is chosen"
         return nearby(self.slider.value, [*self.exact, self.meant])
 
-# %% ../../nbs/lr/picker.ipynb #e405aaee
+# %% ../../nbs/lr/picker.ipynb #29856e7d
 _STYLE = (css_variables('.cbnb-picker') +
           '.cbnb-picker .cbnb-faint:not(.mod-primary){color:var(--cbnb-quiet);font-style:italic}'
           '.cbnb-picker table{line-height:1.5;font-variant-numeric:tabular-nums}'
@@ -562,7 +562,8 @@ _STYLE = (css_variables('.cbnb-picker') +
 def _rule_style(found: LRFind, scope: str) -> str:
     "The color of each rule at the left of its button, in the picker of this class"
     def bar(name: str, color: str) -> str: return f'.{scope} .{_rule_class(name)}{{border-left:4px solid {in_page(color)}}}'
-    return ''.join(bar(mark.name, COLORS['quiet'] if mark.faint else mark.color) for mark in _marks(found))
+    return ''.join(bar(name, COLORS['quiet'] if mark.faint else mark.color)
+                   for name, mark in zip(choices(found), _marks(found)))
 
 class _Arranges(_Parts):
     "The layout"
