@@ -981,7 +981,7 @@ def test_a_picker_for_another_learner():
 
 def test_the_parts_of_a_picker_have_names_that_a_page_can_look_for():
     picker, _ = picker_of()
-    parts = dict(use=picker.use, fit=picker.fit, epochs=picker.epochs, lr=picker.slider, said=picker.said, picker=picker.view)
+    parts = dict(use=picker.use, start=picker.fit, epochs=picker.epochs, lr=picker.slider, said=picker.said, picker=picker.view)
     assert all(f"cbnb-{name}" in part._dom_classes for name, part in parts.items())
     children = picker.view.children
     assert (

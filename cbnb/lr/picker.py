@@ -783,7 +783,7 @@ class _Shows(_Parts):
 
     def _ipython_display_(self) -> None: self.show()
 
-# %% ../../nbs/lr/picker.ipynb #ba78b941
+# %% ../../nbs/lr/picker.ipynb #5a110df2
 class LRPicker(_Plans, _Trains, _Shows):
     """Widgets to choose a learning rate on the curve of a sweep, to use it, and to train with it
 
@@ -803,7 +803,7 @@ class LRPicker(_Plans, _Trains, _Shows):
         self.advice, self.chart, self.said, self.below, self.printed = HTML(), HTML(), HTML(), VBox(), HTML()
         self.slider, self.epochs = lr_slider(found, learn.lr), epochs_box(found.n_epoch)
         self.use = action_button('use', 'use this lr', 'check', 'set learn.lr to this rate')
-        self.fit = action_button('fit', 'fit one cycle', 'play',
+        self.fit = action_button('start', 'fit one cycle', 'play',
                                  'start learn.fit_one_cycle with this rate at the top')
         self.meant = self.slider.value
         self.live = self._make_live()

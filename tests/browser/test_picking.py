@@ -102,7 +102,7 @@ def test_a_rate_is_chosen_used_and_trained_with(lab: Lab, kernel: str):
         epochs = picker.locator(".cbnb-epochs input")
         epochs.fill("2")
         epochs.press("Enter")
-        picker.locator(".cbnb-fit").click()
+        picker.locator(".cbnb-start").click()
         picker.locator(".cbnb-dashboard .cbnb-bars", has_text="of 2 epochs").wait_for()
         lab.touch("bars")
         picker.locator(".cbnb-said", has_text="done: 2 epochs").wait_for()
@@ -113,7 +113,7 @@ def test_a_rate_is_chosen_used_and_trained_with(lab: Lab, kernel: str):
         page.tab.wait_for_timeout(600)  # a second click within half a second counts as one of a double click
         epochs.fill("10000")
         epochs.press("Enter")
-        picker.locator(".cbnb-fit").click()
+        picker.locator(".cbnb-start").click()
         picker.locator(".cbnb-dashboard .cbnb-bars", has_text="of 10000 epochs").wait_for()
         picker.locator(".cbnb-stop").click()
         picker.locator(".cbnb-said", has_text="stopped in epoch").wait_for()
