@@ -504,6 +504,8 @@ def test_the_live_chart_is_the_picture():
 def test_a_page_that_draws_gets_the_line_and_no_picture():
     learn, found, picker = picked()
     picker.live._receive(None, dict(type="here"), [])
+    picker.live.widget._handle_msg(dict(content=dict(data=dict(method="custom", content=dict(type="here"))), buffers=[]))
+    assert picker.slider.layout.display == "none"
     before, sent = picker.chart.value, []
     picker.live.widget.send = lambda message, buffers=None: sent.append(message)
     picker.slider.value = 0.02

@@ -783,7 +783,7 @@ class _Shows(_Parts):
 
     def _ipython_display_(self) -> None: self.show()
 
-# %% ../../nbs/lr/picker.ipynb #5a110df2
+# %% ../../nbs/lr/picker.ipynb #1f06f433
 class LRPicker(_Plans, _Trains, _Shows):
     """Widgets to choose a learning rate on the curve of a sweep, to use it, and to train with it
 
@@ -815,7 +815,13 @@ class LRPicker(_Plans, _Trains, _Shows):
 
     def _make_live(self) -> LiveChart | None:
         if not has_live_charts() or not self.found.lrs: return None
-        return LiveChart(_lines(self.found), on_pick=self._picked, **_layout(self.found, self.lr))
+        live = LiveChart(_lines(self.found), on_pick=self._picked, **_layout(self.found, self.lr))
+        live.widget.on_msg(self._hear)
+        return live
+
+    def _hear(self, _: Any, message: dict, buffers: list) -> None:
+        "A page draws the chart, which does what the slider does"
+        if message.get('type') == 'here': self.slider.layout.display = 'none'
 
     def _connect(self) -> None:
         self.slider.observe(lambda change: self._moved(), 'value')

@@ -245,7 +245,7 @@ class Cycle {
     const left = name === 'end' || name === 'top' && x > right - 110
     put(text, { x: left ? -12 : 12, y: { start: -24, top: -8, end: -12 }[name], 'text-anchor': left ? 'end' : 'start' }, `${name} ${plain(rate, 2)}`)
     const words = name === 'top' ? `${plain(rate, 2)} at ${this.share(this.cycle.pct_start)}` : plain(rate, 2)
-    put(g, { 'aria-label': `${name} of the cycle, learning rate`, 'aria-valuenow': rate, 'aria-valuemin': 0, 'aria-valuemax': FIELDS.lr_max[1][1], 'aria-valuetext': words })
+    put(g, { 'aria-label': `${name} of the cycle, learning rate`, 'aria-valuenow': rate.toFixed(12), 'aria-valuemin': 0, 'aria-valuemax': FIELDS.lr_max[1][1], 'aria-valuetext': words })
   }
 }
 

@@ -89,7 +89,9 @@ def test_a_rate_is_chosen_used_and_trained_with(lab: Lab, kernel: str):
         picker.locator(".cbnb-said", has_text=f"learn.lr is now {rates['steep']:.2g} (before: 0.01)").wait_for()
         assert page.value("learn.lr") == rates["steep"]
         # one that nobody suggests
-        page.drag(picker.locator(".cbnb-lr"), 0.5)
+        assert not picker.locator(".cbnb-lr").is_visible()  # the curve does what the slider does
+        page.tab.mouse.click(*spot(page, 1, 0.45))
+        leave(page)
         page.wait_until(f"found.lr != {rates['steep']!r}")
         page.wait_until_idle()
         first, last = page.value("learn.lr_finder_result.lrs[0], learn.lr_finder_result.lrs[-1]")
@@ -196,6 +198,48 @@ def test_a_click_on_the_curve_sets_the_rate(lab: Lab):
         leave(page)
         assert shown_rate(page, 1) == page.value("lr_text(found.lr)")
         assert "for 100 epochs" in page.output(1).inner_text() and is_quiet(page)
+
+
+def test_without_anywidget_there_is_a_slider(lab: Lab):
+    missing = QUICK + "import cbnb.lr.picker\ncbnb.lr.picker.has_live_charts = lambda: False\n"
+    with lab.open(lab.write("slider.ipynb", [missing, "found = learn.lr_find()"]), size=(1200, 1200)) as page:
+        page.run_all()
+        picker = page.output(1).locator(".cbnb-picker")
+        picker.locator("img").wait_for()
+        assert pictures(page, 1) == 1
+        before = page.value("found.lr")
+        page.drag(picker.locator(".cbnb-lr"), 0.4)
+        page.wait_until(f"found.lr != {before!r}")
+        page.wait_until_idle()
+        rate = page.value("lr_text(found.lr)")
+        picker.locator(f"img[alt*='chosen: {rate},']").wait_for()
+        assert is_quiet(page)
+
+
+def axe(page: NotebookPage, cell: int) -> list[str]:
+    """What axe finds in the output of a cell."""
+    module = pytest.importorskip("axe_playwright_python.sync_playwright")
+    page.output(cell).evaluate("output => { output.id = 'looked-at' }")
+    found = module.Axe().run(page.tab, context="#looked-at").response["violations"]
+    page.output(cell).evaluate("output => { output.removeAttribute('id') }")
+    return [f"{v['id']}: {node['html'][:120]}" for v in found for node in v["nodes"]]
+
+
+def test_everybody_can_use_them(lab: Lab):
+    cells = [
+        QUICK,
+        "found = learn.lr_find()",
+        "OneCycle(0.01).plot()",
+        "SchedCos(0.1, 0).plot()",
+        "learn.plot_schedule(3, method='fine_tune')",
+    ]
+    with lab.open(lab.write("axe.ipynb", cells), size=(1200, 1300)) as page:
+        page.run_all()
+        page.output(1).locator(f"{CHART} .hit").wait_for()
+        wait_until(lambda: not page.output(1).locator(".cbnb-lr").is_visible())
+        for theme in ("light", "dark"):
+            page.set_theme(theme)
+            assert [axe(page, cell) for cell in (1, 2, 3, 4)] == [[], [], [], []]
 
 
 def test_a_picker_out_of_order(lab: Lab):
