@@ -85,18 +85,7 @@ def _was_skipped(learn: Any) -> bool:
 
 # %% ../../nbs/callbacks/schedulers.ipynb #3f3ece83
 class TorchScheduler(Callback):
-    """Follows a scheduler of `torch.optim.lr_scheduler`, or anything else with a `step`
-
-    Args:
-        make: `make(opt)` or `make(opt, n_steps)` returns the scheduler
-        every: or 'epoch': when to step it
-        monitor: column whose value it gets after each epoch: ReduceLROnPlateau
-
-    Raises:
-        TypeError: {type(make)} belongs to one optimizer: pass a function that makes it, such as lambda
-            opt: StepLR(opt, 10)
-        ValueError: every={every} should be 'batch' or 'epoch'
-    """
+    "Follows a scheduler of `torch.optim.lr_scheduler`, or anything else with a `step`"
     order, run_valid, run_in = 63, False, ('fit',)    # after `Steering` has put its factor away
 
     def __init__(self,

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# %% ../../nbs/display/plots.ipynb #020cb771
+# %% ../../nbs/display/plots.ipynb #df5b273c
 from ..basics.notices import shell
 from ..basics.patch import patch
 from .chart import Chart, charts_html, described
 from .figures import (
-    answers_mouse, as_doubles, envelope, figure, legend, losses_figure, lr_figure, metrics_figure, sched_figure, show)
+    answers_mouse, as_doubles, end_names, envelope, figure, losses_figure, lr_figure, metrics_figure, sched_figure, show)
 from .look import COLORS
 from .page_script import Html
 from .run_charts import (
@@ -143,7 +143,7 @@ def plot_metrics(self: Recorder,
     curves = [(name, [value for _, value in points]) for name, points in metrics.items()]
     return _shown(fig, described(curves, 'metrics over steps'), return_fig, ax)
 
-# %% ../../nbs/display/plots.ipynb #c8d9a152
+# %% ../../nbs/display/plots.ipynb #1137741c
 @patch
 def plot_loss(self: Recorder,
     skip_start: int = 5,         # leave out so many batches at the start
@@ -171,7 +171,7 @@ def plot_loss(self: Recorder,
         axes.plot(*curve, color=COLORS['train'], label='train')
         if with_valid and points:
             axes.plot(*zip(*points), color=COLORS['valid'], marker='o', ms=4, label='valid')
-            legend(axes, own)
+            end_names(axes, own)
         if log: axes.loglog()
         for n in self.iters if show_epochs else ():
             axes.axvline(n - 1, color=COLORS['text'], lw=1, ls=':')

@@ -34,11 +34,7 @@ from ..history import Run
 def as_cell(
     value: Any,    # a number, a string or None
 ) -> str:
-    """A value as the table shows it: floats with six decimals or four digits, nothing for None
-
-    Args:
-        value: a number, a string or None
-    """
+    "A value as the table shows it: floats with six decimals or four digits, nothing for None"
     if value is None: return ''
     if not isinstance(value, float): return str(value)
     if not math.isfinite(value): return str(value)
@@ -49,12 +45,7 @@ def as_line(
     values: Sequence[Any],   # one row, or the headings
     names: Sequence[str],    # the headings, which give the widths
 ) -> str:
-    """One line of the table as text
-
-    Args:
-        values: one row, or the headings
-        names: the headings, which give the widths
-    """
+    "One line of the table as text"
     widths = [max(len(name), 5 if name in ('epoch', 'time') else 10) for name in names]
     if len(values) == 1 < len(names): return f'  {values[0]}'
     cells = [as_cell(value).rjust(width) for value, width in zip(values, widths)]
@@ -65,15 +56,7 @@ def best_row(
     names: Sequence[str],             # the headings
     rows: Sequence[Sequence[Any]],    # a value for each
 ) -> int | None:                      # its place; None without validation losses to compare
-    """The row with the lowest validation loss, the first of several
-
-    Args:
-        names: the headings
-        rows: a value for each
-
-    Returns:
-        its place; None without validation losses to compare
-    """
+    "The row with the lowest validation loss, the first of several"
     if 'valid_loss' not in names or len(rows) < 2: return None
     at = list(names).index('valid_loss')
     losses = [(row[at], i) for i, row in enumerate(rows)
@@ -85,15 +68,7 @@ def best_words(
     names: Sequence[str],             # the headings
     rows: Sequence[Sequence[Any]],    # a value for each
 ) -> str:                             # empty if there is nothing to compare
-    """Which epoch has the lowest validation loss
-
-    Args:
-        names: the headings
-        rows: a value for each
-
-    Returns:
-        empty if there is nothing to compare
-    """
+    "Which epoch has the lowest validation loss"
     if (i := best_row(names, rows)) is None: return ''
     row = dict(zip(names, rows[i]))
     return f'lowest valid_loss: {as_cell(row["valid_loss"])}, in epoch {row["epoch"]}'
@@ -107,14 +82,7 @@ def as_html(
     below: str = '',                  # HTML to put under the table
     bold: Any = None,                 # the row that stands out
 ) -> str:
-    """The table as HTML; a long one scrolls
-
-    Args:
-        names: the headings; empty: no table
-        rows: a value for each heading, or one alone for all of them
-        below: HTML to put under the table
-        bold: the row that stands out
-    """
+    "The table as HTML; a long one scrolls"
     if not names: return f'<div>{below}</div>'
     head = _row_html(names, 'th')
     body = ''.join(_row_html(row, 'td', len(names), row is bold) for row in rows)
@@ -137,13 +105,7 @@ def shortened(
     most: int,                       # rows to keep, 5 or more
     keep: int | None = None,         # index of a row that is kept in any case
 ) -> list[Sequence[Any]]:
-    """The first and the last rows, with a line for each gap that says how many are missing
-
-    Args:
-        rows
-        most: rows to keep, 5 or more
-        keep: index of a row that is kept in any case
-    """
+    "The first and the last rows, with a line for each gap that says how many are missing"
     n = len(rows)
     if n <= most: return list(rows)
     inside = keep is not None and most//5 <= keep < n - (most - most//5 - 1)
@@ -161,35 +123,13 @@ def live_table(
     rows: Sequence[Sequence[Any]],    # a value for each heading
     below: str = '',                  # HTML to put under the table
 ) -> str:
-    """The table of a fit under way as HTML: a few rows, the best among them
-
-    Args:
-        names: the headings; empty: no table
-        rows: a value for each heading
-        below: HTML to put under the table
-    """
+    "The table of a fit under way as HTML: a few rows, the best among them"
     best = best_row(names, rows)
     return as_html(names, shortened(rows, 8, best), below, rows[best] if best is not None else None)
 
 # %% ../../nbs/display/progress.ipynb #d53e810b
 class Progress(NamedTuple):
-    """How far a run is
-
-    Args:
-        purpose: of the run: one of `PURPOSES`
-        epochs: complete
-        n_epoch: planned
-        batches: complete, of this pass over a loader; of a sweep, its updates
-        n_batches: planned; None: not known
-        training: or validation
-        share: complete, of the whole run, from 0 to 1; None: not known
-        left: seconds; None: not known
-        rate: samples per second
-        loss: of training, smoothed
-        lr: of the last parameter group
-        mom: momentum of the last parameter group
-        stage: of a search for a learning rate: the run that is under way
-    """
+    "How far a run is"
     purpose: str                  # of the run: one of `PURPOSES`
     epochs: int                   # complete
     n_epoch: int                  # planned
@@ -207,11 +147,7 @@ class Progress(NamedTuple):
     def words(self,
         most: float = math.inf,    # characters; the least important words are left out
     ) -> str:
-        """The progress on one line
-
-        Args:
-            most: characters; the least important words are left out
-        """
+        "The progress on one line"
         return _worded(self, most)
 
 # %% ../../nbs/display/progress.ipynb #ebfb5214
@@ -243,12 +179,7 @@ def bar_html(
     share: float | None,   # how much is done; None if nobody knows
     text: str,             # what to say beside it
 ) -> str:
-    """A progress bar as HTML
-
-    Args:
-        share: how much is done; None if nobody knows
-        text: what to say beside it
-    """
+    "A progress bar as HTML"
     inner = ''
     if share is not None:
         look = f'width:{100*min(share, 1):.0f}%;height:100%;background:{COLORS["train"]}'
@@ -260,11 +191,7 @@ def bar_html(
 def seconds_per_batch(
     parts: Sequence[Sequence[float]],    # (batches, seconds), oldest first
 ) -> float:
-    """The mean, robust against one or two parts that took long, and more of the latest parts
-
-    Args:
-        parts: (batches, seconds), oldest first
-    """
+    "The mean, robust against one or two parts that took long, and more of the latest parts"
     longest = sorted((s/n for n, s in parts), reverse=True)
     most = longest[min(2, (len(parts) + 1)//5)]
     weights = [n*4**(i/len(parts)) for i, (n, _) in enumerate(parts)]
@@ -360,16 +287,7 @@ class Pace(_Clock):
         train: float,    # training batches of the passes to come
         valid: float,    # validation batches of the passes to come
     ) -> float | None:   # None: not known yet
-        """Seconds that are left of the fit
-
-        Args:
-            rest: batches that are left of this pass
-            train: training batches of the passes to come
-            valid: validation batches of the passes to come
-
-        Returns:
-            None: not known yet
-        """
+        "Seconds that are left of the fit"
         per_train, first = self.train.whole, self.valid.first
         if per_train is None: return None
         guess = per_train/3 if first is None else min(first, per_train)
@@ -379,19 +297,11 @@ class Pace(_Clock):
 
 # %% ../../nbs/display/progress.ipynb #b2b9949b
 def valid_points(run: Run) -> list[tuple[int, float]]:
-    """(last step of the epoch, validation loss) for each epoch that has one
-
-    Args:
-        run
-    """
+    "(last step of the epoch, validation loss) for each epoch that has one"
     return run.points('valid_loss')
 
 def losses_chart(run: Run) -> str:
-    """The losses of a fit as SVG; empty if there are too few to make a curve
-
-    Args:
-        run
-    """
+    "The losses of a fit as SVG; empty if there are too few to make a curve"
     if run.n_steps < 4: return ''
     steps, points = range(run.n_steps), valid_points(run)
     lines = [Line('train, each batch', steps, run.raw_losses, COLORS['raw'], faint=True),
@@ -412,17 +322,7 @@ def fit_page(
     word: str,                        # how the fit ended
     run: Run | None = None,           # its record
 ) -> dict[str, str]:                  # MIME type -> content
-    """What a fit leaves in a notebook
-
-    Args:
-        names: headings of the table
-        rows: its rows
-        word: how the fit ended
-        run: its record
-
-    Returns:
-        MIME type -> content
-    """
+    "What a fit leaves in a notebook"
     best, words = best_row(names, rows), best_words(names, rows)
     below = f'<p>{escape("; ".join(filter(None, [word, words])))}</p>'
     below += losses_chart(run) if run is not None else ''
@@ -465,12 +365,7 @@ class LogDisplay(_Display):
         names: Sequence[str],      # the headings; empty: there is no table
         run: Run | None = None,    # the record that is being written
     ) -> None:
-        """Before the first row
-
-        Args:
-            names: the headings; empty: there is no table
-            run: the record that is being written
-        """
+        "Before the first row"
         self.names = names               # some may be added in the first epoch
         self._head()
 
@@ -481,11 +376,7 @@ class LogDisplay(_Display):
     def row(self,
         values: Sequence[Any],     # one for each heading
     ) -> None:
-        """One more row of the table
-
-        Args:
-            values: one for each heading
-        """
+        "One more row of the table"
         if list(self.names) != self.said: self._head()
         self.say(as_line(values, self.names))
 
@@ -493,12 +384,7 @@ class LogDisplay(_Display):
         word: str,                 # how the fit ended
         as_planned: bool,          # whether it ended as expected
     ) -> None:
-        """After the last row
-
-        Args:
-            word: how the fit ended
-            as_planned: whether it ended as expected
-        """
+        "After the last row"
         if not as_planned: self.say(word)
 
     def say(self, text: str) -> None: print(text, flush=True)
@@ -557,11 +443,7 @@ class NotebookDisplay(LogDisplay):
     def send(self,
         bundle: dict[str, Any],    # MIME type -> content
     ) -> None:
-        """Show this, in place of what was shown before
-
-        Args:
-            bundle: MIME type -> content
-        """
+        "Show this, in place of what was shown before"
         from IPython.display import display
         if self.handle is None: self.handle = display(bundle, raw=True, display_id=True)
         else: self.handle.update(bundle, raw=True)
@@ -576,11 +458,7 @@ DISPLAYS: dict[str, str | Callable[[], Any]] = dict(    # mode -> display, or 'm
 def make_display(
     mode: str,    # one of `MODES`
 ) -> LogDisplay:
-    """A new display for a mode
-
-    Args:
-        mode: one of `MODES`
-    """
+    "A new display for a mode"
     return by_name(DISPLAYS[mode])()
 
 # %% ../../nbs/display/progress.ipynb #8ce65d32
@@ -639,12 +517,7 @@ def n_validated(
     learn: Learner,
     after: int,        # an epoch
 ) -> int:
-    """How many epochs after this one validate
-
-    Args:
-        learn
-        after: an epoch
-    """
+    "How many epochs after this one validate"
     if getattr(learn.dls, 'valid', None) is None: return 0
     every, n = learn.valid_every, learn.n_epoch
     if isinstance(every, Iterable): return sum(after < epoch < n for epoch in set(every))
@@ -759,11 +632,7 @@ class _Ends(_CountsEpochs):
 
 # %% ../../nbs/display/progress.ipynb #ae173a98
 class ProgressCallback(_Ends):
-    """Shows how far the run is, and leaves the table and the losses
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Shows how far the run is, and leaves the table and the losses"
     order, run_in = 60, PURPOSES
     place: Callable[[Any], None] | None = None    # puts a widget somewhere; None: below the cell
 

@@ -35,14 +35,7 @@ from .figures import COLORS, RUN_COLORS, envelope, figure, legend, show, view_fo
 
 # %% ../../nbs/display/schedules.ipynb #a9f29470
 class SchedulePlan(NamedTuple):
-    """The hyper-parameters of steps that are still to come
-
-    Args:
-        title
-        values: common name -> of each parameter group, one value a step
-        epochs: (its last step, number) of each epoch; []: shares, no steps
-        borders: the first step of each fit but the first
-    """
+    "The hyper-parameters of steps that are still to come"
     title: str
     values: dict[str, list[list[float]]]      # common name -> of each parameter group, one value a step
     epochs: list[tuple[int, int]] = []        # (its last step, number) of each epoch; []: shares, no steps
@@ -99,18 +92,7 @@ def schedule_figure(
     plan: SchedulePlan,    # what to draw
     ax: Any = None,        # draw a single panel into these axes; None: a new figure
 ) -> Any:                  # the figure
-    """A panel for each hyper-parameter that changes; ValueError if several do not fit into `ax`
-
-    Args:
-        plan: what to draw
-        ax: draw a single panel into these axes; None: a new figure
-
-    Returns:
-        the figure
-
-    Raises:
-        ValueError: ... do not fit into one `ax`: leave it out
-    """
+    "A panel for each hyper-parameter that changes; ValueError if several do not fit into `ax`"
     panels = _panels(plan)
     if ax is not None and len(panels) > 1:
         raise ValueError(f'{" and ".join(panels)} do not fit into one `ax`: leave it out')
@@ -125,14 +107,7 @@ def schedule_figure(
 def schedule_chart(
     plan: SchedulePlan,    # what to draw
 ) -> str:                  # HTML
-    """A chart for each hyper-parameter that changes, below each other
-
-    Args:
-        plan: what to draw
-
-    Returns:
-        HTML
-    """
+    "A chart for each hyper-parameter that changes, below each other"
     pages, xlabel = [], 'step' if plan.epochs else 'share of the training'
     for name, lines in _panels(plan).items():
         drawn = [Line(label, plan.xs(), values, _color(name, i)) for i, (label, values) in enumerate(lines.items())]
@@ -198,11 +173,7 @@ SCHEDULERS = ('cbnb.schedule.ParamScheduler', 'cbnb.callbacks.schedulers.TorchSc
 def is_scheduler(
     cb: Any,    # a callback
 ) -> bool:
-    """Whether a callback sets hyper-parameters by a plan, and not by what it sees
-
-    Args:
-        cb: a callback
-    """
+    "Whether a callback sets hyper-parameters by a plan, and not by what it sees"
     known = any(f'{c.__module__}.{c.__qualname__}' in SCHEDULERS for c in type(cb).__mro__)
     return known and not getattr(cb, 'monitor', None)
 
@@ -292,16 +263,7 @@ def schedule_plan(
     n: int = 200,        # steps
     lr: float = 1e-3,    # of the optimizer for a `TorchScheduler`
 ) -> SchedulePlan:
-    """The values of a schedule over `n` steps; TypeError if it is no schedule
-
-    Args:
-        what: a function of the share done, a dict of them, or a callback that schedules
-        n: steps
-        lr: of the optimizer for a `TorchScheduler`
-
-    Raises:
-        ValueError: {what} waits for {what.monitor}, so its rates are not known before the fit
-    """
+    "The values of a schedule over `n` steps; TypeError if it is no schedule"
     n = as_count(n, 'n', 1)
     if isinstance(what, Callback) and not isinstance(what, ParamScheduler) and is_scheduler(what):
         notes = _rehearse(alone := _Alone(what, n, as_positive(lr, 'lr')), alone.n_iter)
@@ -388,18 +350,7 @@ def planned_schedule(self: Learner,
     method: str = 'fit_one_cycle',   # the method that will train: 'fit', 'fit_flat_cos', 'fine_tune', ...
     **kwargs: Any,                   # of the method, too
 ) -> SchedulePlan:
-    """The rates and momenta that a fit would use, without training; errors as in the fit itself
-
-    Args:
-        *args: of the method, such as `n_epoch`
-        method: the method that will train: 'fit', 'fit_flat_cos', 'fine_tune', ...
-        **kwargs: of the method, too
-
-    Raises:
-        ValueError: a learner has no method {method}; there are fit, fit_one_cycle, fit_flat_cos,
-            fit_sgdr and fine_tune
-        ValueError: {method} has started no fit, so there is nothing to plan
-    """
+    "The rates and momenta that a fit would use, without training; errors as in the fit itself"
     made, said = _stand_in(self), [*map(repr, args), *(f'{k}={v!r}' for k, v in kwargs.items())]
     if not callable(getattr(made, method, None)):
         raise ValueError(f'a learner has no method {method!r}; there are fit, fit_one_cycle, fit_flat_cos, '
@@ -417,18 +368,7 @@ def plot_schedule(self: Learner,
     ax: Any = None,                   # draw into these axes, if only the rate changes
     **kwargs: Any,                    # of the method, too
 ) -> Any:                             # `ax`; or the figure, if it was asked for
-    """The rates and momenta that a fit would use, without training
-
-    Args:
-        *args: of the method, such as `n_epoch`
-        method: the method that will train: 'fit', 'fit_flat_cos', 'fine_tune', ...
-        return_fig: return the figure instead of showing a chart
-        ax: draw into these axes, if only the rate changes
-        **kwargs: of the method, too
-
-    Returns:
-        `ax`; or the figure, if it was asked for
-    """
+    "The rates and momenta that a fit would use, without training"
     return _shown(self.planned_schedule(*args, method=method, **kwargs), return_fig, ax)
 
 # %% ../../nbs/display/schedules.ipynb #69633f86
@@ -439,18 +379,7 @@ def plot_schedule(
     ax: Any = None,                   # draw into these axes
     lr: float = 1e-3,                 # of the optimizer for a `TorchScheduler`
 ) -> Any:                             # `ax`; or the figure, if it was asked for
-    """A schedule before it runs
-
-    Args:
-        what: a function of the share done, a dict of them, or a callback that schedules
-        n: number of steps
-        return_fig: return the figure instead of showing a chart
-        ax: draw into these axes
-        lr: of the optimizer for a `TorchScheduler`
-
-    Returns:
-        `ax`; or the figure, if it was asked for
-    """
+    "A schedule before it runs"
     return _shown(schedule_plan(what, n, lr), return_fig, ax)
 
 # %% ../../nbs/display/schedules.ipynb #0c2fca04
@@ -460,16 +389,7 @@ def plot(self: Sched,
     return_fig: bool | None = None,   # return the figure instead of showing a chart
     ax: Any = None,                   # draw into these axes
 ) -> Any:                             # `ax`; or the figure, if it was asked for
-    """The schedule, before it runs
-
-    Args:
-        n: number of steps
-        return_fig: return the figure instead of showing a chart
-        ax: draw into these axes
-
-    Returns:
-        `ax`; or the figure, if it was asked for
-    """
+    "The schedule, before it runs"
     return plot_schedule(self, n, return_fig, ax)
 
 @patch
@@ -478,16 +398,7 @@ def plot(self: SchedCombined,
     return_fig: bool | None = None,   # return the figure instead of showing a chart
     ax: Any = None,                   # draw into these axes
 ) -> Any:                             # `ax`; or the figure, if it was asked for
-    """The schedules one after the other, before they run
-
-    Args:
-        n: number of steps
-        return_fig: return the figure instead of showing a chart
-        ax: draw into these axes
-
-    Returns:
-        `ax`; or the figure, if it was asked for
-    """
+    "The schedules one after the other, before they run"
     return plot_schedule(self, n, return_fig, ax)
 
 @patch
@@ -496,14 +407,5 @@ def plot(self: ParamScheduler,
     return_fig: bool | None = None,   # return the figure instead of showing a chart
     ax: Any = None,                   # draw into these axes, if only one hyper-parameter changes
 ) -> Any:                             # `ax`; or the figure, if it was asked for
-    """A chart for each hyper-parameter, before training
-
-    Args:
-        n: number of steps
-        return_fig: return the figure instead of showing a chart
-        ax: draw into these axes, if only one hyper-parameter changes
-
-    Returns:
-        `ax`; or the figure, if it was asked for
-    """
+    "A chart for each hyper-parameter, before training"
     return plot_schedule(self, n, return_fig, ax)

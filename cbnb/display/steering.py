@@ -14,9 +14,21 @@ from ..basics.arguments import as_positive
 from ..callback import Callback
 from ..events import CancelFitException
 from ..basics.param_groups import hyper_key, save_hypers, write_hyper
+from ..basics.text import clock
 
 # %% ../../nbs/display/steering.ipynb #9fecbe4d
-class _Scales(Callback):
+class _Notes(Callback):
+    "Notes in the run what a hand does to it"
+    def _note_event(self,
+        kind: str,     # 'lr' or 'paused'
+        text: str,
+        step: int,     # training batch of this fit
+    ) -> None:
+        recorder = getattr(self.learn, 'recorder', None)
+        if recorder is not None and recorder.history.runs: recorder.last().note(kind, text, step)
+
+# %% ../../nbs/display/steering.ipynb #5d0eb73d
+class _Scales(_Notes):
     "Multiplies the learning rate of the next batches"
     lr_scale: float                       # factor on the planned rate
     changes: list[tuple[int, float]]      # (first step, factor)
@@ -30,7 +42,7 @@ class _Scales(Callback):
         self.lr_scale = float(by)
 
     def _scale(self) -> None:
-        self._note()
+        self._note_scale()
         opt = self.learn.opt
         self._put_back = save_hypers(opt)
         key, i = hyper_key(opt, 'lr')
@@ -40,22 +52,37 @@ class _Scales(Callback):
         if self._put_back: self._put_back()
         self._put_back = None
 
+# %% ../../nbs/display/steering.ipynb #e5f52528
+class _NotesScale(_Scales):
+    "Remembers the factors of this fit"
+    def _note_scale(self) -> None:
+        "Remember the step from which a factor holds"
+        before, step = self.changes[-1][1] if self.changes else 1., self.learn.train_iter
+        if self.lr_scale == before: return
+        self.changes.append((step, self.lr_scale))
+        self._note_event('lr', f'lr × {self.lr_scale:.2g}', step)
+
 # %% ../../nbs/display/steering.ipynb #9e11f50f
-class _Notes(_Scales):
-    "Remembers what was done to the learning rate"
+class _Says(_NotesScale):
+    "What was done to this fit, in words"
+    n_pauses, seconds_paused = 0, 0.
+
     def said(self) -> str:
-        "The changes of the learning rate in this fit, in words; empty if there were none"
+        "What a hand did in this fit; empty if that was nothing"
         words = [f'× {by:.2g} from step {step:,}' for step, by in self.changes]
         if len(words) > 4: words[2:-1] = [f'{len(words) - 3} more changes']
-        return f'planned lr {", ".join(words)}' if words else ''
+        return '; '.join([f'planned lr {", ".join(words)}']*bool(words) + self._paused())
 
-    def _note(self) -> None:
-        "Remember the step from which a factor holds"
-        before = self.changes[-1][1] if self.changes else 1.
-        if self.lr_scale != before: self.changes.append((self.learn.train_iter, self.lr_scale))
+    def _paused(self) -> list[str]:
+        if not self.n_pauses: return []
+        times = f' {self.n_pauses} times, together' if self.n_pauses > 1 else ''
+        return [f'paused{times} {_for(self.seconds_paused)}']
+
+def _for(seconds: float) -> str:
+    return f'{seconds:.1f} s' if seconds < 9.95 else f'{seconds:.0f} s' if seconds < 90 else clock(seconds)
 
 # %% ../../nbs/display/steering.ipynb #acd79486
-class _Asks(_Notes):
+class _Asks(_Says):
     "Stops and pauses"
     def stop(self) -> None:
         "End the fit after the current batch; `RuntimeError` if no fit is running"
@@ -87,7 +114,7 @@ class Steering(_Asks):
 
     def _reset(self) -> None:
         self.stopping, self.paused, self.lr_scale, self.seconds_paused = False, False, 1., 0.
-        self.changes = []
+        self.changes, self.n_pauses = [], 0
 
     def before_fit(self):
         self._reset()
@@ -96,16 +123,19 @@ class Steering(_Asks):
     def before_batch(self):
         if not self.learn.training: return
         if self.lr_scale != 1: self._scale()
-        elif self.changes: self._note()
+        elif self.changes: self._note_scale()
 
     def after_batch(self):
         if self._put_back: self._unscale()
         if self.paused: self._wait()
-        if self.stopping: raise CancelFitException()
+        if self.stopping: raise CancelFitException('stopped by hand')
 
     def _wait(self) -> None:
         begun = time.perf_counter()
         while self.paused and not self.stopping:
             if self.while_paused: self.while_paused()
             time.sleep(0.03)
-        self.seconds_paused += time.perf_counter() - begun
+        seconds = time.perf_counter() - begun
+        self.seconds_paused += seconds
+        self.n_pauses += 1
+        self._note_event('paused', f'paused {_for(seconds)}', max(self.learn.train_iter - 1, 0))

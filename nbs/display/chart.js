@@ -213,11 +213,11 @@ class Chart {
     if (lo === Infinity) return [0, 1]
     return lo < hi ? [lo, hi] : [lo - 0.5, hi + 0.5]
   }
-  // Spikes of faint lines, and of the first tenth if the chart is `robust`, may leave the picture.
+  // Spikes of faint lines, and those of the first tenth if the chart is `robust`, may leave the picture.
   heights(x0, x1) {
     const { spec } = this, fixed = spec.y_range
     if (fixed && !this.range && !spec.overlay && !this.hidden.size && !(spec.log_y && fixed[0] <= 0) && spec.log_y === spec.logs) return fixed.map(v => this.fy(v))
-    let lo = Infinity, hi = -Infinity
+    let lo = Infinity, hi = -Infinity, first = -Infinity
     const early = spec.robust && !this.range && !spec.log_y ? x0 + 0.1 * (x1 - x0) : x0
     const shown = this.shown(), near = shown.filter(line => !line.beyond)
     for (const line of near.length ? near : shown) {
@@ -228,7 +228,7 @@ class Chart {
         const v = p.y[i]
         if (!Number.isFinite(v) || spec.log_y && v <= 0) continue
         lo = Math.min(lo, this.fy(v))
-        if (this.fx(p.x[i] - by) < early && line.kind !== 'dots') continue
+        if (this.fx(p.x[i] - by) < early && line.kind !== 'dots') { first = Math.max(first, v); continue }
         if (line.kind === 'faint') some.push(v); else most = Math.max(most, v)
       }
       if (some.length) { some.sort((p, q) => p - q); most = some[some.length - 1 - Math.floor(some.length / 100)] }
@@ -237,6 +237,8 @@ class Chart {
     for (const m of spec.marks) if (Number.isFinite(m.y) && !this.range) { lo = Math.min(lo, this.fy(m.y)); hi = Math.max(hi, this.fy(m.y)) }
     if (lo === Infinity) return [0, 1]
     hi = Math.max(hi, lo)
+    // the first tenth may take as much room as the rest
+    if (first > hi) hi = Math.min(first, hi > lo ? lo + 2 * (hi - lo) : first)
     const pad = (hi - lo || Math.abs(lo) || 1) * 0.06
     return [lo - pad, hi + pad]
   }
