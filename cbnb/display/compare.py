@@ -7,20 +7,20 @@ __all__ = ['AXES', 'runs_of', 'Curve', 'run_curve', 'knots', 'places', 'leaves_r
            'table_html', 'RunsTable', 'table_data', 'runs_table', 'best_figure', 'run_looks', 'details_of', 'RunCurves',
            'DrawsRuns', 'runs_figure', 'runs_chart', 'Comparison', 'comparison_data', 'compare']
 
-# %% ../../nbs/display/compare.ipynb #7d535e5b
+# %% ../../nbs/display/compare.ipynb #933b394a
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import accumulate
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
-# %% ../../nbs/display/compare.ipynb #229d27d3
+# %% ../../nbs/display/compare.ipynb #0eee33a0
 from ..basics.arguments import columns_hint
 from ..basics.patch import patch
-from ..basics.text import clock, distinct, escape, number, plural, text_table
-from .chart import Chart, Line, chart_spec, charts_html, spread, still_svg
-from .figures import figure, show
+from ..basics.text import clock, distinct, escape, plural, text_table
+from .chart import Chart, Line, chart_spec, charts_html, still_svg
+from .figures import end_names, figure, show
 from .front_end import by_name
 from .look import COLORS, RUN_COLORS, count_text, css_variables, in_page, lr_text, value_text
 from .page_script import asset, runs_scripts, scripted, still_image
@@ -474,7 +474,7 @@ def run_looks(
     n = len(RUN_COLORS)
     return {name: (RUN_COLORS[i % n], ('', 'dash', 'dot')[i//n % 3]) for i, name in enumerate(names)}
 
-# %% ../../nbs/display/compare.ipynb #2a3cb843
+# %% ../../nbs/display/compare.ipynb #a64bd5e1
 _ALWAYS = 'lr', 'wd', 'n_epoch', 'callbacks'
 _WORDS = dict(n_epoch='epochs', batch_size='batch size')
 
@@ -494,8 +494,13 @@ def details_of(
         found = [(name, values[i], True) for name, values in differing.items()]
         found += [(name, run.settings[name], False) for name in _ALWAYS if name in run.settings and name not in differing]
         return [*((_WORDS.get(name, name), cell_text(name, value) or '–', differs) for name, value, differs in found),
-                *([('status', run.outcome(), False)] if run.status != 'done' or run.diverged is not None else [])]
+                *([('status', _reason(run), False)] if run.status != 'done' or run.diverged is not None else [])]
     return {name: one(i, run) for i, (name, run) in enumerate(runs.items())}
+
+def _reason(run: Run) -> str:
+    "How a run ended, and why if that was noted"
+    texts = [event['text'] for event in run.events if event['kind'] in ('interrupted', 'stopped', 'failed')]
+    return ': '.join([run.outcome(), *texts[-1:]])
 
 # %% ../../nbs/display/compare.ipynb #ae3cd721
 class RunCurves:
@@ -599,7 +604,7 @@ class DrawsRuns(RunCurves):
         return Chart(lines, title=metric, xlabel=label, x_format=x_format, details=self.details, tools=('log_x', 'log_y'),
                      robust=metric not in self.of_epochs, size=(1200, max(300, 90 + 16*len(lines))))
 
-# %% ../../nbs/display/compare.ipynb #0a16d7cf
+# %% ../../nbs/display/compare.ipynb #f8bdbd3a
 _STYLES = {'': '-', 'dash': '--', 'dot': ':'}
 
 def runs_figure(
@@ -619,27 +624,18 @@ def runs_figure(
     Returns:
         the figure
     """
-    with figure(ax, size=(9.2, max(3.6, 1.2 + 0.19*len(lines)))) as (fig, [ax]):
+    own = ax is None
+    with figure(ax, size=(9.2, max(3.6, 1.2 + 0.21*len(lines)))) as (fig, [ax]):
         for line in lines:
-            ax.plot(line.xs, line.ys, _STYLES[line.dash or ''], color=line.color, marker='o' if line.dots else None, ms=4)
+            ax.plot(line.xs, line.ys, _STYLES[line.dash or ''], color=line.color, marker='o' if line.dots else None, ms=4, label=line.name)
         ranges = [found for line in lines if not line.beyond and (found := _late_range(line.ys))]
         if ranges:
             lowest, highest = min(r[0] for r in ranges), max(max(r[1:]) if line.dots else r[1] for r, line in zip(ranges, lines))
             pad = 0.05*(highest - lowest) or 0.1*abs(highest) or 0.1
             ax.set_ylim(lowest - pad, highest + pad)
         ax.set(xlabel=xlabel, title=title)
-        _name_ends(ax, lines)
+        end_names(ax, own)
         return fig
-
-def _name_ends(ax: Any, lines: Sequence[Line]) -> None:
-    "Names at the right edge, at the heights of the last values, pushed apart"
-    low, high = ax.get_ylim()
-    inches = ax.figure.get_size_inches()[1]*0.8
-    last = [next((v for v in reversed(line.ys) if math.isfinite(v)), low) for line in lines]
-    wanted = [min(max((v - low)/(high - low), 0.), 1.) for v in last]
-    for line, place in zip(lines, spread(wanted, 0.16/inches, 1.)):
-        ax.annotate(f'{line.name}  {value_text(float(line.ys[-1]))}', (1, place), (8, 0), xycoords='axes fraction',
-                    textcoords='offset points', color=line.color, va='center', fontsize=9, annotation_clip=False)
 
 # %% ../../nbs/display/compare.ipynb #5eabf9ce
 def runs_chart(
