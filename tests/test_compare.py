@@ -225,6 +225,7 @@ def test_a_diverged_run_does_not_flatten_the_others():
     assert [line.beyond for line in found.lines("valid_loss", "step")] == [False, True]
     fig = compare(good=good, wild=wild, return_fig=True)
     assert fig.axes[0].get_ylim()[1] < 2 * max(good.recorder.history["valid_loss"])
+    assert "wild leaves the range of the others" in fig.axes[0].get_xlabel()
 
 
 def test_a_loss_that_is_not_finite_is_said_in_words():

@@ -431,7 +431,7 @@ def runs_table(
     fig = best_figure(table.rows, table.metric, ax)
     return show(fig, f'best {table.metric} of {plural(len(table), "run")}', True) if ax is None else ax
 
-# %% ../../nbs/display/compare.ipynb #1f1755d2
+# %% ../../nbs/display/compare.ipynb #01cfee3f
 def best_figure(
     rows: Sequence[Mapping[str, Any]],    # of `runs_rows`
     metric: str,
@@ -455,7 +455,7 @@ def best_figure(
             ax.annotate(words, (x, i), (9, 0), textcoords='offset points', va='center')
         ax.set_yticks(range(len(rows)), [row['run'] for row in rows])
         ax.set(ylim=(len(rows) - 0.5, -0.5), xlabel=f'best {metric}')
-        if any(v is not None for v in values) and not any(leaves_range([[v] for v in values if v is not None])): ax.margins(x=0.12)
+        if any(v is not None for v in values) and not any(leaves_range([[v] for v in values if v is not None])): ax.margins(x=0.18)
         elif all(v is None or v > 0 for v in values): ax.set_xscale('log')
         return fig
 
@@ -604,15 +604,16 @@ class DrawsRuns(RunCurves):
         return Chart(lines, title=metric, xlabel=label, x_format=x_format, details=self.details, tools=('log_x', 'log_y'),
                      robust=metric not in self.of_epochs, size=(1200, max(300, 90 + 16*len(lines))))
 
-# %% ../../nbs/display/compare.ipynb #f8bdbd3a
+# %% ../../nbs/display/compare.ipynb #fb9f8a3b
 _STYLES = {'': '-', 'dash': '--', 'dot': ':'}
 
 def runs_figure(
     lines: Sequence[Line],
     title: str,
     xlabel: str = 'step',
-    ax: Any = None,            # draw into these axes; None: a new figure
-) -> Any:                      # the figure
+    ax: Any = None,               # draw into these axes; None: a new figure
+    notes: Iterable[str] = (),    # sentences below the axis
+) -> Any:                         # the figure
     """Lines of several runs with their names at the right
 
     Args:
@@ -620,6 +621,7 @@ def runs_figure(
         title
         xlabel
         ax: draw into these axes; None: a new figure
+        notes: sentences below the axis
 
     Returns:
         the figure
@@ -633,7 +635,7 @@ def runs_figure(
             lowest, highest = min(r[0] for r in ranges), max(max(r[1:]) if line.dots else r[1] for r, line in zip(ranges, lines))
             pad = 0.05*(highest - lowest) or 0.1*abs(highest) or 0.1
             ax.set_ylim(lowest - pad, highest + pad)
-        ax.set(xlabel=xlabel, title=title)
+        ax.set(xlabel='\n'.join([xlabel, *notes]), title=title)
         end_names(ax, own)
         return fig
 
@@ -729,7 +731,7 @@ def comparison_data(
         notes={metric: found.notes(metric) for metric in found.curves},
         table=table_data(found.rows, found.table.sort, looks))
 
-# %% ../../nbs/display/compare.ipynb #5a43043e
+# %% ../../nbs/display/compare.ipynb #34dc7536
 def compare(
     *sources: Any,                    # learners, histories, runs, lists of these, or dicts from a name to one of these
     metric: str | None = None,        # a loss, a metric or a hyper-parameter; None: the validation loss if there is one
@@ -755,7 +757,7 @@ def compare(
     """
     found = Comparison(runs_of(*sources, **named), metric, by, sort)
     if not return_fig and ax is None: return found
-    fig = runs_figure(found.lines(found.metric, by), found.metric, AXES[by][0], ax)
+    fig = runs_figure(found.lines(found.metric, by), found.metric, AXES[by][0], ax, found.notes(found.metric))
     return show(fig, found.chart().text, True) if ax is None else ax
 
 # %% ../../nbs/display/compare.ipynb #4c6552a8

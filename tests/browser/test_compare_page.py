@@ -20,7 +20,7 @@ def names(page: NotebookPage, cell: int) -> list[str]:
 
 
 def test_runs_are_chosen_sorted_and_named_without_a_kernel(lab: Lab, kernel: str):
-    cells = [SETUP, COMPARED, "a.recorder.history"]
+    cells = [SETUP, COMPARED, "b.fit(1, 0.02); b.recorder.history"]
     with lab.open(lab.write("compared.ipynb", cells, kernel), size=(1200, 1200)) as page:
         page.run_all()
         out = page.output(1)
@@ -59,4 +59,10 @@ def test_runs_are_chosen_sorted_and_named_without_a_kernel(lab: Lab, kernel: str
         wait_until(lambda: out.get_by_role("row", name="middle").locator("th button").get_attribute("aria-pressed") == "true")
         out.get_by_role("button", name="none", exact=True).click()
         wait_until(lambda: out.locator(".cbnb-lc .names [aria-pressed=false]").count() == 3)
+        # the history of a learner is such a table, too
+        table = page.output(2).locator(".cbnb-runs table")
+        table.locator("thead").get_by_role("button", name="lr", exact=True).click()
+        table.locator("thead").get_by_role("button", name="lr", exact=True).click()
+        assert names(page, 2) == ["run 1", "run 0"]
+        assert page.output(2).locator("details table").count() == 1
         assert page.tab.evaluate("window.heard ?? 0") == 0
