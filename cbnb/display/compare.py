@@ -7,6 +7,25 @@ __all__ = ['AXES', 'runs_of', 'Curve', 'run_curve', 'knots', 'places', 'leaves_r
            'table_html', 'RunsTable', 'table_data', 'runs_table', 'best_figure', 'run_looks', 'details_of', 'RunCurves',
            'DrawsRuns', 'runs_figure', 'runs_chart', 'Comparison', 'comparison_data', 'compare']
 
+# %% ../../nbs/display/compare.ipynb #7d535e5b
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+# %% ../../nbs/display/compare.ipynb #229d27d3
+from ..basics.arguments import columns_hint
+from ..basics.patch import patch
+from ..basics.text import clock, distinct, escape, plural, text_table
+from .chart import Chart, Line, chart_spec, charts_html, spread, still_svg
+from .figures import figure, show
+from .front_end import by_name
+from .look import COLORS, RUN_COLORS, count_text, css_variables, in_page, lr_text, value_text
+from .page_script import asset, runs_scripts, scripted, still_image
+from ..history import History, Run, as_dataframe, differences
+
 # %% ../../nbs/display/compare.ipynb #933b394a
 import math
 from bisect import bisect_left
