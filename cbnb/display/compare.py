@@ -7,25 +7,6 @@ __all__ = ['AXES', 'runs_of', 'Curve', 'run_curve', 'knots', 'places', 'leaves_r
            'table_html', 'RunsTable', 'table_data', 'runs_table', 'best_figure', 'run_looks', 'details_of', 'RunCurves',
            'DrawsRuns', 'runs_figure', 'runs_chart', 'Comparison', 'comparison_data', 'compare']
 
-# %% ../../nbs/display/compare.ipynb #7d535e5b
-import math
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
-from hashlib import sha256
-from itertools import accumulate
-from typing import Any, NamedTuple
-
-# %% ../../nbs/display/compare.ipynb #229d27d3
-from ..basics.arguments import columns_hint
-from ..basics.patch import patch
-from ..basics.text import clock, distinct, escape, plural, text_table
-from .chart import Chart, Line, chart_spec, charts_html, spread, still_svg
-from .figures import figure, show
-from .front_end import by_name
-from .look import COLORS, RUN_COLORS, count_text, css_variables, in_page, lr_text, value_text
-from .page_script import asset, runs_scripts, scripted, still_image
-from ..history import History, Run, as_dataframe, differences
-
 # %% ../../nbs/display/compare.ipynb #933b394a
 import math
 from bisect import bisect_left
@@ -34,12 +15,12 @@ from hashlib import sha256
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-# %% ../../nbs/display/compare.ipynb #0eee33a0
+# %% ../../nbs/display/compare.ipynb #999316e4
 from ..basics.arguments import columns_hint
 from ..basics.patch import patch
 from ..basics.text import clock, distinct, escape, plural, text_table
 from .chart import Chart, Line, chart_spec, charts_html, still_svg
-from .figures import end_names, figure, show
+from .figures import figure, legend, show
 from .front_end import by_name
 from .look import COLORS, RUN_COLORS, count_text, css_variables, in_page, lr_text, value_text
 from .page_script import asset, runs_scripts, scripted, still_image
@@ -623,7 +604,7 @@ class DrawsRuns(RunCurves):
         return Chart(lines, title=metric, xlabel=label, x_format=x_format, details=self.details, tools=('log_x', 'log_y'),
                      robust=metric not in self.of_epochs, size=(1200, max(300, 90 + 16*len(lines))))
 
-# %% ../../nbs/display/compare.ipynb #fb9f8a3b
+# %% ../../nbs/display/compare.ipynb #57625f63
 _STYLES = {'': '-', 'dash': '--', 'dot': ':'}
 
 def runs_figure(
@@ -655,7 +636,7 @@ def runs_figure(
             pad = 0.05*(highest - lowest) or 0.1*abs(highest) or 0.1
             ax.set_ylim(lowest - pad, highest + pad)
         ax.set(xlabel='\n'.join([xlabel, *notes]), title=title)
-        end_names(ax, own)
+        legend(ax, own)
         return fig
 
 # %% ../../nbs/display/compare.ipynb #5eabf9ce
