@@ -146,7 +146,7 @@ def test_each_run_has_a_name_of_its_own():
     assert list(runs_of([a, b])) == ["run 0", "run 0_2", "run 1"]
     b.recorder.history[1].name = "last"
     assert list(runs_of(a, b)) == ["learner 1", "learner 2, run 0", "last"]
-    assert list(runs_of(a.recorder.history[0], b.recorder.history[0])) == ["learner 1", "learner 2"]
+    assert list(runs_of(a.recorder.history[0], b.recorder.history[0], b.recorder.history[1])) == ["run 0", "run 0_2", "last"]
 
 
 @pytest.mark.parametrize("source", [3, "learn", SimpleNamespace(recorder=None), nn.Linear(1, 1)])
@@ -188,6 +188,10 @@ def test_places_on_the_axes_of_epochs_and_time():
     assert knots(run, "epoch")[-1] == (25, 3.5) and knots(run, "time")[-1] == (25, 7.5)
     run.epochs.clear()
     assert knots(run, "epoch") == [(0, 1.0), (25, 3.5)] and knots(run, "time") == [(0, 0.0), (25, 0.0)]
+    run.start_epoch = 0
+    assert knots(run, "epoch") == [(0, 0.0), (25, 2.5)]
+    run.settings = {}
+    assert knots(run, "epoch") == [(0, 0.0), (25, 1.0)] and knots(Run(0, [], 1), "epoch") == [(0, 0.0)]
     assert places([], knots(run, "epoch")) == []
 
 

@@ -26,7 +26,7 @@ from .look import COLORS, RUN_COLORS, count_text, css_variables, in_page, lr_tex
 from .page_script import asset, runs_scripts, scripted, still_image
 from ..history import History, Run, as_dataframe, differences
 
-# %% ../../nbs/display/compare.ipynb #e70ecaf6
+# %% ../../nbs/display/compare.ipynb #07fdb9af
 def _runs_in(source: Any) -> list[Run]:
     "The runs of a learner, a recorder, a history, or a list of these"
     if isinstance(source, Run): return [source]
@@ -38,8 +38,10 @@ def _runs_in(source: Any) -> list[Run]:
 
 def _groups(sources: tuple, named: Mapping[str, Any]) -> list[tuple[str, list[Run]]]:
     "(name that was given or '', runs) of each source"
-    dicts = [source if isinstance(source, Mapping) else {'': source} for source in sources]
+    dicts = [source if isinstance(source, Mapping) else {_own_name(source): source} for source in sources]
     return [(name, _runs_in(source)) for group in (*dicts, named) for name, source in group.items()]
+
+def _own_name(source: Any) -> str: return source.name if isinstance(source, Run) else ''
 
 # %% ../../nbs/display/compare.ipynb #e3d24858
 def runs_of(
@@ -105,7 +107,7 @@ def _of_steps(run: Run, metric: str) -> Sequence[float] | None:
     if metric in run.named: return run.named[metric].column(run.n_steps, smooth=True)
     return run.hyper(metric) if metric in run.hypers else None
 
-# %% ../../nbs/display/compare.ipynb #5ce7569f
+# %% ../../nbs/display/compare.ipynb #fe26c6aa
 AXES = dict(step=('step', 'count'), epoch=('epochs', 'epoch'), time=('seconds', 'time'))    # name -> label, format
 
 def knots(
@@ -122,26 +124,25 @@ def knots(
         (batches done, place on the axis), ascending
     """
     rows, start = run.epochs, float(run.start_epoch)
-    if by == 'time': found = [(0, 0.), *zip((row['step'] for row in rows), accumulate(row['time'] for row in rows))]
+    if by == 'time': found = [(0, 0.), *zip((row['step'] for row in rows), accumulate(map(_seconds, rows)))]
     else: found = [(0, start), *((row['step'], _done(run, i)) for i, row in enumerate(rows))]
-    return found if found[-1][0] >= run.n_steps else [*found, (run.n_steps, _beyond_rows(run, found))]
+    done, place = found[-1]
+    if done >= run.n_steps: return found
+    speed = (place - found[0][1])/done if done else 1/_epoch_size(run) if by == 'epoch' else 0.
+    return [*found, (run.n_steps, place + speed*(run.n_steps - done))]     # of an epoch that is not over
+
+def _seconds(row: Mapping[str, Any]) -> float: return row.get('time') or 0.
 
 def _done(run: Run, i: int) -> float:
     "Epochs done at the end of row `i`, which may be that of a partial epoch"
     row, before = run.epochs[i], run.epochs[i - 1]['step'] if i else 0
     if row['complete']: return row['epoch'] + 1.
-    return row['epoch'] + min((row['step'] - before)/max(_epoch_size(run), 1), 1.)
+    return row['epoch'] + min((row['step'] - before)/_epoch_size(run), 1.)
 
 def _epoch_size(run: Run) -> int:
-    "Batches in an epoch"
+    "Batches in an epoch, 1 or more"
     ends = [row['step'] for row in run.epochs if row['complete']]
-    return run.settings.get('batches') or max((b - a for a, b in zip([0, *ends], ends)), default=run.n_steps)
-
-def _beyond_rows(run: Run, found: list[tuple[int, float]]) -> float:
-    "The place of the latest step of an epoch that is not over, at the speed so far"
-    done, place = found[-1]
-    rate = (place - found[0][1])/done if done else 1/max(_epoch_size(run), 1)*(found[0][1] == place != 0)
-    return place + rate*(run.n_steps - done)
+    return run.settings.get('batches') or max((b - a for a, b in zip([0, *ends], ends)), default=run.n_steps) or 1
 
 # %% ../../nbs/display/compare.ipynb #a1cd877c
 def places(
@@ -200,19 +201,19 @@ def _best(values: Iterable[Any], metric: str) -> float | None:
     finite = [v for v in values if isinstance(v, (int, float)) and math.isfinite(v)]
     return (min if _lower(metric) else max)(finite, default=None)
 
-# %% ../../nbs/display/compare.ipynb #0d39e612
+# %% ../../nbs/display/compare.ipynb #c2b1178d
 def _row(name: str, run: Run, metrics: Iterable[str]) -> dict[str, Any]:
     "A run as a row, without its settings"
     row: dict[str, Any] = dict(run=name, status=run.outcome())
     for metric in metrics:
-        values = [row[metric] for row in run.epochs if row.get(metric) is not None]
+        values = [each[metric] for each in run.epochs if each.get(metric) is not None]
         if metric != 'train_loss': row[f'best {metric}'] = _best(values, metric)
         row[metric] = values[-1] if values else None
     return row
 
 def _lengths(run: Run) -> dict[str, Any]:
     done = sum(row['complete'] for row in run.epochs)
-    return dict(epochs=done, steps=run.n_steps, time=sum(row['time'] for row in run.epochs))
+    return dict(epochs=done, steps=run.n_steps, time=sum(map(_seconds, run.epochs)))
 
 def runs_rows(
     runs: Mapping[str, Run],    # of `runs_of`
@@ -665,7 +666,7 @@ def runs_chart(
 
 def _notes_html(notes: Sequence[str]) -> str: return ''.join(f'<div>{escape(note)}</div>' for note in notes)
 
-# %% ../../nbs/display/compare.ipynb #f6f12dc6
+# %% ../../nbs/display/compare.ipynb #bddaf0b1
 class Comparison(DrawsRuns):
     """Runs in one chart and one table
 
@@ -683,8 +684,8 @@ class Comparison(DrawsRuns):
     ):
         super().__init__(runs, metric, by)
         self.table = RunsTable(runs, sort)
-        for column in (f'best {self.metric}', self.metric):
-            if sort is None and column in self.rows[0]: return self.table.sort_by(column)
+        found = [name for name in (f'best {self.metric}', self.metric) if name in self.rows[0]]
+        if sort is None and found: self.table.sort_by(found[0])
 
     @property
     def rows(self) -> list[dict[str, Any]]:
