@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Copy', 'ScalarBuffer', 'SmoothedBuffer', 'RunSteps', 'StepColumns', 'RunEpochs', 'RunExtent', 'RunEvents',
            'RunOutcome', 'RunSettings', 'differences', 'PlainRun', 'Run', 'IndexedRuns', 'RunRows', 'RunTables',
-           'RunFiles', 'StoresRuns', 'History', 'NamedLoss']
+           'as_dataframe', 'RunFiles', 'StoresRuns', 'History', 'NamedLoss']
 
 # %% ../nbs/08_history.ipynb #59b1584e
 import copy
@@ -497,14 +497,27 @@ class RunTables(RunRows):
 
         Returns:
             a pandas DataFrame
-
-        Raises:
-            ImportError: to_df needs pandas: pip install "cbnb[data]"
         """
-        try: import pandas
-        except ImportError as e:
-            raise ImportError('to_df needs pandas: pip install "cbnb[data]"') from e
-        return pandas.DataFrame(list(self.rows(what)))
+        return as_dataframe(list(self.rows(what)))
+
+def as_dataframe(
+    rows: list[dict[str, Any]],
+) -> Any:                   # a pandas DataFrame
+    """Rows as pandas has them
+
+    Args:
+        rows
+
+    Returns:
+        a pandas DataFrame
+
+    Raises:
+        ImportError: to_df needs pandas: pip install "cbnb[data]"
+    """
+    try: import pandas
+    except ImportError as e:
+        raise ImportError('to_df needs pandas: pip install "cbnb[data]"') from e
+    return pandas.DataFrame(rows)
 
 def _write(text: str, path: str | Path | None) -> str:
     if path is not None: Path(path).write_text(text)

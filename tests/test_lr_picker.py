@@ -1,5 +1,6 @@
 """The learning rate picker, driven from Python; what a notebook shows of it, in a real kernel. Clicks on a page are in tests/browser."""
 
+import base64
 import copy
 import gc
 import html
@@ -14,8 +15,8 @@ from types import SimpleNamespace
 import pytest
 
 import cbnb
-from cbnb.display.figures import COLORS
 from cbnb.display.front_end import display_as
+from cbnb.display.look import COLORS, lr_text
 from cbnb.lr.picker import (
     LRPicker,
     Printed,
@@ -28,15 +29,26 @@ from cbnb.lr.picker import (
     lr_slider,
     nearby,
     picker_chart,
+    picker_curve,
     picker_text,
     placed,
     problem_html,
+    recommend_for,
     rule_button,
     slider_range,
 )
 from helpers import RaiseIn, line_learner
 from test_kernel import images, kernel  # noqa: F401
 from test_lr_finder import curve, made_result, regression, sweep
+
+
+def drawn(picker):
+    """The SVG of the picture that a picker has drawn last."""
+    return svg_of(picker.chart.value)
+
+
+def svg_of(page):
+    return base64.b64decode(re.search(r"data:image/svg\+xml;base64,([\w+/=]+)", page)[1]).decode()
 
 
 def swept(learn=None, **kwargs):
@@ -58,10 +70,10 @@ def test_every_rule_has_a_button(rule):
     rate = choices(found)[rule]
     assert picker.lr == picker.slider.value == rate
     assert picker.rules[rule].button_style == "primary" and picker.rules[rule].icon == ("star" if rule == found.rule else "")
-    assert f"chosen: {picker.lr:.2g}" in picker.chart.value
+    assert f"chosen: {lr_text(picker.lr)}" in picker.chart.value
     assert f"cbnb-rule-{rule}" in picker.rules[rule]._dom_classes
     picker.use.click()
-    assert learn.lr == rate and f"is now <b>{learn.lr:.2g}</b>" in picker.said.value and "before: 0.1" in picker.said.value
+    assert learn.lr == rate and f"is now <b>{lr_text(learn.lr)}</b>" in picker.said.value and "before: 0.1" in picker.said.value
 
 
 def test_it_starts_at_the_recommended_rate_and_gives_the_reason():
@@ -70,7 +82,10 @@ def test_it_starts_at_the_recommended_rate_and_gives_the_reason():
     assert found.reason in picker.rules[found.rule].tooltip and "recommended is balanced" in picker.chart.value
     assert learn.lr == 0.1  # nothing is done before a click
     low, high = found.band
-    assert f"(perhaps {low:.2g} to {high:.2g})" in picker.advice.value and f"(perhaps {low:.2g} to {high:.2g})" in picker.chart.value
+    assert (
+        f"(perhaps {lr_text(low)} to {lr_text(high)})" in picker.advice.value
+        and f"(perhaps {lr_text(low)} to {lr_text(high)})" in picker.chart.value
+    )
 
 
 def test_the_epochs_are_those_that_the_rate_is_for():
@@ -112,7 +127,9 @@ def test_own_rules():
     learn, found = swept(suggest_funcs=(html, negative, far))
     picker = found.widget()
     assert list(picker.rules) == ["balanced", "<img src=x> & co", "negative", "far"]
-    assert "<img" not in picker.chart.value + picker.advice.value and "&lt;img src=x&gt; &amp; co" in picker.chart.value
+    assert (
+        "<img src=x" not in picker.chart.value + picker.advice.value + drawn(picker) and "&lt;img src=x&gt; &amp; co" in picker.chart.value
+    )
     assert all(" " not in name and "<" not in name for name in picker.rules["<img src=x> & co"]._dom_classes)
     picker.rules["<img src=x> & co"].click()
     assert picker.lr == 0.125
@@ -174,10 +191,10 @@ def test_the_rate_that_is_used_is_that_of_the_result_too(refused):
         picker.slider.value = 0.01
     else:
         picker.choose("minimum")
-    assert found.lr == recommended
+    assert found.lr == picker.lr != recommended and learn.lr == 0.1  # the result follows the choice, the learner does not
     picker.use_lr()
     assert found.lr == learn.lr == picker.lr and found.recommended == recommended != found.lr
-    assert "chosen by hand" in repr(found) and f"lr={found.lr:.2g}" in repr(found)
+    assert "chosen by hand" in repr(found) and f"lr={lr_text(found.lr)}" in repr(found)
     again = found.widget()
     assert again.lr == picker.lr and list(again.rules) == list(picker.rules)
     assert ("recommended is balanced" in picker_text(found)) != refused and found.fig is not None
@@ -352,7 +369,9 @@ def test_two_copies_of_one_result():
     learn, found, picker = picked()
     other = found.widget()
     other.rules["valley"].click()
-    assert picker.lr == found.lr != other.lr
+    assert picker.lr == found.recommended != other.lr == found.lr == found.valley
+    picker.rules["slide"].click()
+    assert found.lr == picker.lr == found.slide and other.lr == found.valley
 
 
 def test_after_the_fact_and_on_copies(tmp_path):
@@ -427,7 +446,7 @@ def test_a_notebook_with_widgets_has_the_picker_and_a_picture(kernel):  # noqa: 
         "learn = line_learner(4)\nset_display = __import__('cbnb.display.front_end').display.front_end.set_display\nset_display('widgets')"
     )
     try:
-        two = [sorted([VIEW, "text/plain"]), ["image/png", "text/plain"]]
+        two = [sorted([VIEW, "text/plain"]), ["text/html", "text/plain"]]
         outputs = kernel.run("found = learn.lr_find(stop_div=False)\nfound")
         assert kinds(outputs) == [*two, ["text/plain"]] and outputs[0].data["text/plain"] == ""
         assert kinds(kernel.run("found")) == two
@@ -446,10 +465,10 @@ def test_a_rate_is_written_in_one_way():
     """It stood there as 0.043, 0.04294, 4.3e-02 and 4.3e-2."""
     learn, found, picker = picked()
     picker.use.click()
-    rate = f"{found.lr:.2g}"
+    rate = f"{lr_text(found.lr)}"
     assert picker.rules[found.rule].description == f"{found.rule}  {rate}" and not picker.slider.readout
-    assert f"learning rate {rate}" in picker.chart.value and f"<b>{rate}</b>" in picker.advice.value
-    pages = picker.chart.value.split("</style>")[1] + picker.advice.value + picker.said.value
+    assert f"chosen: {rate}" in picker.chart.value and f"<b>{rate}</b>" in picker.advice.value
+    pages = re.sub('<style>.*?</style>|base64,[^"]*', "", picker.chart.value) + drawn(picker) + picker.advice.value + picker.said.value
     assert rate in picker.said.value and f"{found.lr:.3g}" not in pages and f"{found.lr:.1e}" not in pages
 
 
@@ -457,21 +476,156 @@ def test_the_colours_and_the_band_are_those_of_the_figure():
     learn, found, picker = picked()
     axes = found.plot(return_fig=True).axes[0]
     marks = {line.get_label().split(":")[0]: line.get_color() for line in axes.lines if ":" in str(line.get_label())}
+    chart = {mark.name: mark for mark in picker_curve(found).marks}
     for name in found.suggestions:
-        assert f'stroke="{marks[name]}"' in picker.chart.value
-        assert re.search(rf'color:{marks[name]}[^"]*" data-t="{name}"', picker.chart.value)
-    assert '<rect class="band"' in picker.chart.value and marks["recommended"] == COLORS["mark"]
+        assert chart[name].color == marks[name] and chart[name].faint == (name in found.outside)
+        shown = COLORS["quiet"] if name in found.outside else marks[name]
+        assert re.search(rf'<circle [^>]*fill="{shown}"', drawn(picker))
+        assert f">{name}</text>" in drawn(picker)
+    assert picker_curve(found).band == found.band and 'opacity=".14"' in drawn(picker) and marks["recommended"] == COLORS["mark"]
+    assert [line.color for line in picker_curve(found).lines] == [COLORS["raw"], COLORS["train"]]
 
 
-def test_the_chosen_line_does_not_hide_the_recommended_one():
+def test_the_live_chart_is_the_picture():
     learn, found, picker = picked()
-    page = picker.chart.value
-    assert page.index('class="cursor"') < page.index('class="strong"') < page.index('class="mark"')
+    live, curve = picker.live.chart(), picker_curve(found, found.lr)
+    assert live.marks == curve.marks and live.band == curve.band and live.cursor == curve.cursor and live.text == curve.text
+    assert [line.name for line in live.lines] == ["measured", "smoothed"] and live.log_x and live.y_range == curve.y_range
+    assert list(live.lines[1].ys) == pytest.approx(found.losses) and picker.live.n_sent == 1
+    assert f"cbnb-slot-{picker.live.name}" in picker.chart.value and "<img" in picker.chart.value
 
 
-def test_the_curve_is_read_under_the_mouse():
+def test_a_page_that_draws_gets_the_line_and_no_picture():
     learn, found, picker = picked()
-    assert 10 < picker.chart.value.count('class="at') <= 24
+    picker.live._receive(None, dict(type="here"), [])
+    before, sent = picker.chart.value, []
+    picker.live.widget.send = lambda message, buffers=None: sent.append(message)
+    picker.slider.value = 0.02
+    assert picker.chart.value == before and sent == [dict(set=dict(chosen=0.02))]
+    picker.rules["valley"].click()
+    assert sent[-1] == dict(set=dict(chosen=found.valley)) and len(str(sent)) < 200
+
+
+def test_a_click_on_the_curve_chooses():
+    learn, found, picker = picked()
+    picker.live._receive(None, dict(type="here"), [])
+    sent = []
+    picker.live.widget.send = lambda message, buffers=None: sent.append(message)
+    for x in (0.0201, 0.0234, 0.02345):
+        picker.live._receive(None, dict(type="pick", x=x, done=False), [])
+    assert found.lr == picker.lr == 0.023 and sent == []  # while the mouse is down, the page moves the line itself
+    picker.live._receive(None, dict(type="pick", x=0.02345, done=True), [])
+    assert found.lr == 0.023 and sent == [dict(set=dict(chosen=0.023))] and learn.lr == 0.1
+    picker.live._receive(None, dict(type="pick", x=found.slide * 1.02, done=True), [])
+    assert found.lr == found.slide and picker.rules["slide"].button_style == "primary"
+    picker.live._receive(None, dict(type="pick", x=found.recommended * 0.98, done=True), [])
+    assert found.lr == found.recommended and "chosen by hand" not in repr(found)
+
+
+def test_a_click_during_a_fit_changes_nothing():
+    learn, found, picker = picked()
+    seen = []
+
+    def click(cb):
+        picker.live._receive(None, dict(type="pick", x=0.5, done=True), [])
+        seen.append((found.lr, picker.lr))
+
+    learn.add_cb(cbnb.Callback(after_epoch=click))
+    picker.epochs.value = 1
+    chosen = found.lr
+    picker.fit.click()
+    assert seen == [(chosen, chosen)]
+
+
+def test_the_choice_of_an_old_picker_after_a_new_sweep():
+    learn, found, picker = picked()
+    picker.epochs.value = 1
+    picker.fit.click()
+    new = sweep(learn)
+    recommended = new.lr
+    picker.rules["valley"].click()
+    assert found.lr == found.valley and new.lr == recommended
+    picker.use.click()
+    assert learn.lr == found.valley
+    picker.fit.click()
+    assert learn.recorder.history[-1].status == "done" and max(learn.recorder.lrs) == pytest.approx(found.valley, rel=0.05)
+
+
+def test_a_result_that_is_deleted_keeps_its_picker():
+    learn, found, picker = picked()
+    del learn.lr_finder_result, found
+    gc.collect()
+    picker.rules["steep"].click()
+    picker.use.click()
+    assert learn.lr == picker.lr == picker.found.lr
+
+
+# --- another number of epochs ---
+
+
+@pytest.mark.parametrize("n_epoch", [1, 3, 20, 400])
+def test_the_epochs_change_the_recommendation(n_epoch):
+    learn, found, picker = picked()
+    other = sweep(regression(), n_epoch=n_epoch)
+    picker.epochs.value = n_epoch
+    for name in ("lr", "recommended", "band", "rule", "reason", "n_epoch", "planned_steps", "estimates", "suggestions"):
+        assert getattr(found, name) == getattr(other, name), name
+    assert repr(found) == repr(other)
+    assert picker.lr == found.lr and found.reason in picker.advice.value
+    assert picker.rules["balanced"].description == f"balanced  {lr_text(found.lr)}" and found.reason in picker.rules["balanced"].tooltip
+    live = picker.live.chart()
+    assert live.band == found.band and live.cursor == found.lr and live.marks == picker_curve(found).marks
+    assert all(("cbnb-faint" in button._dom_classes) == (name in found.outside) for name, button in picker.rules.items())
+    picker.fit.click()
+    assert len(learn.recorder.history[-1].epochs) == n_epoch
+
+
+def test_a_choice_by_hand_stays_with_another_number_of_epochs():
+    learn, found, picker = picked()
+    picker.slider.value = 0.033
+    before = found.recommended
+    picker.epochs.value = 100
+    assert found.lr == picker.lr == 0.033 and found.recommended < before and "chosen by hand" in repr(found)
+    picker.choose("balanced")
+    assert found.lr == found.recommended
+    picker.epochs.value = 5
+    assert found.lr == picker.lr == found.recommended == before
+
+
+def test_trials_are_points_and_recommend_for_another_length():
+    learn = regression()
+    found = sweep(learn, trials=True)
+    picker = found.widget()
+    trials = picker_curve(found).lines[-1]
+    assert trials.name == "trials" and trials.dots and trials.xs == sorted(t.lr for t in found.trials if math.isfinite(t.loss))
+    low, high = picker_curve(found).y_range
+    assert low < min(trials.ys)
+    before = found.recommended
+    picker.epochs.value = 50
+    assert found.rule == "trials" and found.recommended < before and "for 50 epochs" in found.reason and "trials" in picker.advice.value
+
+
+def test_a_length_that_is_not_known_changes_nothing():
+    picker, learn = picker_of()
+    found = picker.found
+    before = repr(found), found.reason
+    picker.epochs.value = 77
+    assert (repr(found), found.reason) == before and not recommend_for(found, 3)
+    learn, refused = swept(start_lr=1e-9, end_lr=1e-8)
+    again = refused.widget()
+    again.epochs.value = 50
+    assert refused.lr is None and refused.recommended is None
+
+
+def test_without_anywidget_the_slider_moves_a_picture(monkeypatch):
+    monkeypatch.setattr("cbnb.lr.picker.has_live_charts", lambda: False)
+    learn, found, picker = picked()
+    assert picker.live is None and "cbnb-slot" not in picker.chart.value
+    before = drawn(picker)
+    picker.slider.value = 0.02
+    assert drawn(picker) != before and found.lr == 0.02
+    picker.epochs.value = 50
+    assert drawn(picker) != before and found.lr == 0.02
 
 
 # --- each part by itself ---
@@ -529,17 +683,6 @@ def test_the_first_choice():
     assert first_choice(result([1e-4, 1e-2]), [0.5]) == pytest.approx(1e-3)  # the middle
 
 
-def drawn_range(page):
-    """The losses at the lower and upper border, from the places of the lowest and highest tick."""
-    ticks = [
-        (float(top), float(value.replace("\u2212", "-")))
-        for top, value in re.findall(r'top:([-\d.]+)%" data-t="([^"]+)"', page.split('class="plot"')[0])
-    ]
-    (y0, v0), (y1, v1) = ticks[0], ticks[-1]
-    slope = (v1 - v0) / (y1 - y0)
-    return v0 + (100 - y0) * slope, v0 - y0 * slope
-
-
 @pytest.mark.parametrize(
     "losses, low, high",
     [
@@ -553,29 +696,28 @@ def drawn_range(page):
     ],
 )
 def test_the_curve_fills_the_chart(losses, low, high):
-    page = picker_chart(result([10.0**i for i in range(-5, 0)], losses, problem="no rate"), 1e-3)
-    assert drawn_range(page) == (pytest.approx(low, abs=0.02 * (high - low)), pytest.approx(high, abs=0.02 * (high - low)))
+    curve = picker_curve(result([10.0**i for i in range(-5, 0)], losses, problem="no rate"), 1e-3)
+    assert curve.y_range == (pytest.approx(low), pytest.approx(high))
 
 
 def test_rates_are_drawn_on_a_log_scale():
-    """From 1e-7 to 10 over 960 pixels: 120 a decade."""
-    page = picker_chart(made_result(rules=[fixed(1e-3), fixed(1e-6)]), 1e-5)
-    assert 'style="max-width:960px"' in page and 'class="plot" style="height:2' in page and 'viewBox="0 0 960 2' in page
-    assert (
-        '<path class="cursor" d="M240.0,0' in page
-        and re.search(r'class="mark" stroke="[^"]*" d="M480.0,', page)
-        and re.search(r'class="mark" stroke="[^"]*" d="M120.0,', page)
-    )
-    assert (
-        page.count('class="strong"') == 1
-        and 'data-t="measured "' in page
-        and 'data-t="smoothed "' in page
-        and 'class="at"' in page
-        and page.count('class="key faint"') > 1
-    )
-    assert len(picker_chart(made_result(), 1e-5)) < 30_000 and "no update" in picker_chart(result([]), 1e-5)
+    """From 1e-7 to 10 over the width of the plot: an eighth a decade."""
+    found = made_result(rules=[fixed(1e-3), fixed(1e-6)])
+    curve = picker_curve(found, 1e-5)
+    assert curve.log_x and curve.cursor == 1e-5 and curve.x_format == "rate" and curve.xlabel == "learning rate"
+    assert {mark.name: mark.x for mark in curve.marks} == dict(choices(found))
+    assert [mark.name for mark in curve.marks if mark.strong] == ["balanced"]
+    assert [(line.name, line.faint) for line in curve.lines] == [("measured", True), ("smoothed", False)]
+    page = picker_chart(found, 1e-5)
+    svg = svg_of(page)
+    width = float(re.search(r'<svg x="52" y="34" width="([\d.]+)"', svg)[1])
+    assert f"M{width / 4:.1f},0v" in svg and svg.count("stroke-dasharray") == 1
+    places = [float(x) - 52 for x in re.findall(r'<circle cx="([\d.]+)"', svg)]
+    assert {round(8 * place / width, 2) for place in places} >= {4.0, 1.0}
+    assert 1000 < len(page) < 30_000 and "no update" in picker_chart(result([]), 1e-5)
     long = [10 ** (i / 1000 - 4) for i in range(3000)]
-    path = max(re.findall(r' d="([^"]+)"', picker_chart(result(long, [1 + math.sin(i) for i in range(3000)], problem="x"), 1e-3)), key=len)
+    svg = svg_of(picker_chart(result(long, [1 + math.sin(i) for i in range(3000)], problem="x"), 1e-3))
+    path = max(re.findall(r' d="([^"]+)"', svg), key=len)
     assert 150 < path.count("L") < 450
 
 
@@ -583,9 +725,9 @@ def test_what_the_chart_says():
     found = made_result(rules=[fixed(1e-3)])
     low, high = found.band
     assert picker_text(found) == (
-        f"Loss over learning rate from 1e-07 to 10; recommended is balanced, {found.lr:.2g} (perhaps {low:.2g} to {high:.2g}); others: fixed_0.001 0.001"
+        f"Loss over learning rate from 1e-7 to 10; recommended is balanced, {lr_text(found.lr)} (perhaps {lr_text(low)} to {lr_text(high)}); others: fixed_0.001 0.001"
     )
-    assert picker_text(found, found.lrs[60]).endswith(f"; chosen: {found.lrs[60]:.2g}, loss there {found.losses[60]:.4g}")
+    assert picker_text(found, found.lrs[60]).endswith(f"; chosen: {lr_text(found.lrs[60])}, loss there {found.losses[60]:.4g}")
     found.band = None
     assert "perhaps" not in picker_text(found) and "perhaps" not in advice_html(found)
     assert picker_text(result([])) == f"Loss over learning rate; no suggestion: {result([]).reason}"
@@ -681,9 +823,9 @@ def test_what_stands_on_the_buttons():
     found = made_result(rules=[fixed(1e-3), fixed(-1.0)])
     found.suggestions["<>"] = found.lr
     best, other, none, odd = (rule_button(found, name) for name in ("balanced", "fixed_0.001", "fixed_-1.0", "<>"))
-    assert (best.description, best.icon, best.disabled) == (f"balanced  {found.lr:.2g}", "star", False)
+    assert (best.description, best.icon, best.disabled) == (f"balanced  {lr_text(found.lr)}", "star", False)
     assert (
-        best.tooltip == f"choose {found.lr:.2g}, the suggestion of balanced (recommended: {found.reason})"
+        best.tooltip == f"choose {lr_text(found.lr)}, the suggestion of balanced (recommended: {found.reason})"
         and "cbnb-faint" not in best._dom_classes
     )
     assert (other.description, other.icon, other.disabled) == ("fixed_0.001  0.001", "", False) and "cbnb-faint" in other._dom_classes
@@ -780,7 +922,9 @@ def test_a_fit_of_one_epoch(n, words):
     picker.printed.value, picker.epochs.value = "of before", n
     picker.fit.click()
     assert (
-        words in picker.said.value and f"with a top of <b>{picker.lr:.2g}</b>" in picker.said.value and picker.printed.value != "of before"
+        words in picker.said.value
+        and f"with a top of <b>{lr_text(picker.lr)}</b>" in picker.said.value
+        and picker.printed.value != "of before"
     )
 
 
@@ -800,17 +944,26 @@ def test_a_picker_is_shown_with_a_picture(mode, front, live, monkeypatch):
     shown = []
     monkeypatch.setattr("cbnb.lr.picker.display_mode", lambda: mode)
     monkeypatch.setattr("cbnb.lr.picker.front_end", lambda: front)
-    monkeypatch.setattr("cbnb.lr.picker.show_with_picture", lambda *what: shown.append(what))
-    monkeypatch.setattr("IPython.display.display", lambda bundle, raw, metadata: shown.append((None, bundle, metadata, raw)))
+    monkeypatch.setattr("IPython.display.display", lambda bundle, raw, metadata=None: shown.append((bundle, metadata)))
     picker.show()
     assert shown == []  # outside of notebooks
     monkeypatch.setattr("cbnb.lr.picker.shell", lambda: SimpleNamespace())
     for show in (picker.show, picker._ipython_display_):
         show()
-    assert len(shown) == 2
-    view, bundle, metadata, *raw = shown[0]
-    assert view is (picker.view if live else None) and raw == [True] * (not live)
-    assert sorted(bundle) == ["image/png", "text/plain"] and "recommended is balanced" in metadata["image/png"]["alt"]
+    assert len(shown) == (4 if live else 2)
+    (bundle, metadata), *_ = shown
+    if not live:
+        assert sorted(bundle) == ["image/png", "text/plain"] and "recommended is balanced" in metadata["image/png"]["alt"]
+        return
+    assert bundle[VIEW]["model_id"] == picker.view.model_id and bundle["text/plain"] == ""
+    later, _ = shown[1]
+    assert sorted(later) == ["text/html", "text/plain"] and "recommended is balanced" in later["text/plain"]
+    assert f"cbnb-later-{picker.view.model_id}" in later["text/html"] and 'alt="Loss over learning rate' in later["text/html"]
+    assert f"cbnb-live-{picker.view.model_id}" in picker.view._dom_classes
+    closed = []
+    monkeypatch.setattr(type(picker.view), "close", lambda box: closed.append(box))
+    cbnb.lr.picker._close_all()
+    assert picker.view in closed
 
 
 def test_a_picker_for_another_learner():

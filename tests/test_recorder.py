@@ -19,6 +19,7 @@ import cbnb
 from cbnb import recorder
 from cbnb.basics import arguments, text
 from cbnb.display.figures import COLORS, RULE_COLORS, RUN_COLORS
+from cbnb.display.look import PALETTE, RUN_SHADES
 from cbnb.history import ScalarBuffer, SmoothedBuffer
 from cbnb.metrics import Smoother
 from helpers import Line, RaiseIn, ab, line_batches, line_learner, seed
@@ -547,6 +548,8 @@ def test_what_is_written_into_values_stays():
 
 
 def test_the_colours_can_be_seen_on_white_and_on_black():
+    """Figures stand on a white card. A page takes the shade that suits its theme."""
+
     def light(color):
         parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
         parts = [v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
@@ -556,9 +559,11 @@ def test_the_colours_can_be_seen_on_white_and_on_black():
         low, high = sorted([light(a), light(b)])
         return (high + 0.05) / (low + 0.05)
 
-    for color in {*COLORS.values(), *RUN_COLORS, *RULE_COLORS.values()}:
-        assert contrast(color, "#ffffff") >= 3 and contrast(color, "#111111") >= 3, color
-    assert len(set(RUN_COLORS)) == 10 and len(set(RULE_COLORS.values())) == 5
+    for name, shade in [*PALETTE.items(), *enumerate(RUN_SHADES)]:
+        if name != "page":
+            assert contrast(shade.light, "#ffffff") >= 3 and contrast(shade.dark, "#111111") >= 3, name
+    assert {*COLORS.values(), *RUN_COLORS, *RULE_COLORS.values()} <= {shade.light for shade in [*PALETTE.values(), *RUN_SHADES]}
+    assert len(set(RUN_COLORS)) == 8 and len(set(RULE_COLORS.values())) == 5
 
 
 def critic_and_generator(valid=True, **kwargs):

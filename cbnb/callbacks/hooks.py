@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 # %% ../../nbs/callbacks/hooks.ipynb #9f9f3890
 from ..callback import Callback
-from ..display.chart import described, nice_step
+from ..display.axes import nice_step
+from ..display.chart import described
 from ..basics.nested import map_tensors
 from ..basics.arguments import as_count, as_positive
 from ..learner import as_list

@@ -25,7 +25,9 @@ from torch import Tensor
 # %% ../../nbs/display/figures.ipynb #deee873c
 from ..basics.notices import shell
 from .front_end import by_name, display_mode
-from .look import COLORS, LINE_WIDTHS, RUN_COLORS
+from ..basics.text import number
+from .axes import free_place, spread
+from .look import COLORS, LINE_WIDTHS, RUN_COLORS, lr_text
 from .page_script import runs_scripts
 
 # %% ../../nbs/display/figures.ipynb #c4a78eec
@@ -39,7 +41,7 @@ STYLE = {
     'axes.edgecolor': COLORS['quiet'], 'xtick.color': COLORS['quiet'], 'ytick.color': COLORS['quiet'],
     'axes.grid': True, 'grid.color': COLORS['text'], 'grid.alpha': 0.12,
     'axes.spines.top': False, 'axes.spines.right': False, 'axes.spines.left': False,
-    'axes.titlesize': 11, 'axes.titleweight': 600, 'axes.titlelocation': 'left', 'font.size': 10,
+    'axes.titlesize': 11, 'axes.titleweight': 'bold', 'axes.titlelocation': 'left', 'font.size': 10,
     'ytick.major.size': 0, 'axes.prop_cycle': f'cycler("color", {RUN_COLORS})',
     'lines.linewidth': LINE_WIDTHS['line'],
 }
@@ -146,14 +148,32 @@ def legend(
     ax: Any,             # axes with labelled curves
     own: bool = True,    # the figure is one of ours, and makes room
 ) -> None:
-    """A legend to the right of the axes
+    """Names to the right of the axes, with the last values; in axes of yours, or beside areas, a box of matplotlib's
 
     Args:
         ax: axes with labelled curves
         own: the figure is one of ours, and makes room
     """
-    beside = dict(loc='upper left', bbox_to_anchor=(1.01, 1), borderaxespad=0)
-    ax.legend(fontsize=9, **(beside if own else {}))
+    handles, labels = ax.get_legend_handles_labels()
+    if not own or not all(hasattr(handle, 'get_xdata') for handle in handles):     # areas have no end
+        ax.legend(fontsize=9)
+        return
+    curves = [(line, label, _last_point(line)) for line, label in zip(handles, labels)]
+    ax.get_ylim()                                   # brings the limits up to date
+    to_share = (ax.transData + ax.transAxes.inverted()).transform
+    gap = 0.2/(ax.get_position().height*ax.figure.get_size_inches()[1])
+    places = spread([1 - _within(to_share(point)[1] if point else 0.) for _, _, point in curves], gap, 1.)
+    for (line, label, point), down in zip(curves, places):
+        key = '●' if line.get_marker() == 'o' else '—'
+        at = dict(transform=ax.transAxes, va='center', fontsize=9)
+        ax.text(1.015, 1 - down, key, color=line.get_color(), fontweight=900, **at)
+        ax.text(1.05, 1 - down, label + (f'  {number(point[1])}' if point else ''), **at)
+
+def _last_point(line: Any) -> tuple[float, float] | None:
+    points = [(x, float(y)) for x, y in zip(line.get_xdata(), line.get_ydata()) if math.isfinite(y)]
+    return points[-1] if points else None
+
+def _within(share: float) -> float: return min(max(share, 0.), 1.)
 
 # %% ../../nbs/display/figures.ipynb #e53d4bc6
 def as_doubles(
@@ -233,14 +253,22 @@ def _borders(ax: Any, steps: Sequence[int]) -> None:
     for step in steps: ax.axvline(step, color=COLORS['text'], lw=1, ls=':')
 
 def _epochs(ax: Any, ends: Sequence[tuple[int, int]], n: int = 12) -> None:
-    "Epochs above the plot, each at its last step"
+    "Epochs below the steps, each at its last step"
     if not ends or ax.get_xscale() != 'linear': return
     steps, labels = zip(*epoch_ticks(ends, n))
-    above = ax.secondary_xaxis('top')
-    above.set_xticks(steps, labels, fontsize=9)
-    above.tick_params(length=3, color=COLORS['text'])
-    above.spines['top'].set_visible(False)
-    above.set_xlabel('end of epoch', fontsize=9)
+    below = ax.secondary_xaxis('bottom')
+    below.set_xticks(steps, labels)
+    below.tick_params(length=0, pad=19)
+    below.spines['bottom'].set_visible(False)
+    below.set_xlabel('epoch')
+    for axis, points in ((ax, 5), (below, 20)): _label_left(axis, points)
+
+def _label_left(ax: Any, points: float) -> None:
+    "The name of the x axis before its labels, so many points below the axis"
+    from matplotlib.transforms import ScaledTranslation
+    down = ScaledTranslation(-12/72, -points/72, ax.figure.dpi_scale_trans)
+    ax.xaxis.label.set(ha='right', va='top')
+    ax.xaxis.set_label_coords(0, 0, ax.transAxes + down)
 
 # %% ../../nbs/display/figures.ipynb #15612f2e
 NAMED_COLORS = [COLORS[name] for name in ('lr', 'mom', 'mark', 'text')]
@@ -285,8 +313,8 @@ def losses_figure(
         inside = [(x, y) for x, y in valid if first <= x < last and y is not None]
         if inside: ax.plot(*zip(*inside), color=COLORS['valid'], marker='o', ms=4, label='valid')
         _borders(ax, [b for b in borders if first < b < last])
-        _epochs(ax, [(x, epoch) for x, epoch in epochs if first <= x < last])
         ax.set(xlabel='step', ylabel='loss', title='Losses')
+        _epochs(ax, [(x, epoch) for x, epoch in epochs if first <= x < last])
         if len(smooth) or inside or named: legend(ax, own)
         return fig
 
@@ -326,8 +354,8 @@ def lr_figure(
         for ax, (name, values, color) in zip(axes, curves):
             _curve(ax, range(first, last), values[first:last], color=color)
             _borders(ax, [b for b in borders if first < b < last])
-            _epochs(ax, [(x, epoch) for x, epoch in epochs if first <= x < last], 12//len(curves))
             ax.set(xlabel='step', ylabel=name, title=name.capitalize())
+            _epochs(ax, [(x, epoch) for x, epoch in epochs if first <= x < last], 12//len(curves))
         return fig
 
 # %% ../../nbs/display/figures.ipynb #a8fd3c63
@@ -337,9 +365,9 @@ def _metric_panel(ax: Any, name: str, points: Sequence[tuple[int, float]], borde
     if inside: ax.plot(*zip(*inside), color=COLORS['valid'], marker='o', ms=4)
     _borders(ax, borders)
     _whole_steps(ax)
+    ax.set(xlabel='step', title=name)
     _epochs(ax, [(x, epoch) for x, epoch in epochs
                  if inside and inside[0][0] <= x <= inside[-1][0]], n)
-    ax.set(xlabel='step', title=name)
 
 # %% ../../nbs/display/figures.ipynb #737c63c2
 def metrics_figure(
@@ -427,13 +455,27 @@ def rule_colors(
     return {name: RULE_COLORS.get(name) or next(free) for name in names}
 
 def _take(ax: Any, lr: float | None, band: tuple[float, float] | None) -> None:
-    "A line at the rate to take, and the band around it"
+    "A line at the rate to take, the band around it, and both in words at the right of the title"
+    words = []
     if lr is not None:
-        ax.axvline(lr, color=COLORS['mark'], lw=1.2, ls='--', label=f'recommended: {lr:.2g}')
+        ax.axvline(lr, color=COLORS['mark'], lw=1.3, ls='--')
+        words.append(f'recommended {lr_text(lr)}')
     if band is not None:
-        low, high = band
-        ax.axvspan(low, high, color=COLORS['mark'], alpha=0.13, lw=0,
-                   label=f'perhaps {low:.2g} to {high:.2g}')
+        ax.axvspan(*band, color=COLORS['mark'], alpha=0.14, lw=0)
+        words.append('perhaps {} to {}'.format(*map(lr_text, band)))
+    ax.set_title(', '.join(words), loc='right', fontsize=9, fontweight='normal')
+
+def _name_points(ax: Any, points: Mapping[str, tuple[float, float]], faint: Sequence[str] = (), strong: str = '') -> None:
+    "Names beside points, where they cover no other name"
+    ax.get_xlim(), ax.get_ylim()                                # brings the limits up to date
+    box, taken = ax.bbox, []
+    edges = box.x0, -box.y1, box.x1, -box.y0                    # down from the top
+    for name, point in sorted(points.items(), key=lambda item: item[0] != strong):
+        x, y = ax.transData.transform(point)
+        left, down = free_place((x, -y), 7*len(name) + 14, edges, taken)
+        ax.annotate(name, point, (-7 if left else 7, -0.72*down), textcoords='offset points', va='center', fontsize=9,
+                    ha='right' if left else 'left', color=COLORS['quiet' if name in faint else 'text'],
+                    fontweight='bold' if name == strong else 'normal')
 
 # %% ../../nbs/display/figures.ipynb #3016e5a4
 def lr_find_figure(
@@ -461,17 +503,21 @@ def lr_find_figure(
     Returns:
         the figure
     """
-    own, colors = ax is None, rule_colors(marks or {})
+    marks, colors = marks or {}, rule_colors(marks or {})
     with figure(ax, size=(WIDE[0], 3.6)) as (fig, [ax]):
         ax.plot(lrs, losses, color=COLORS['train'])
         ax.set_xscale('log')
         _take(ax, recommended, band)
-        for (name, (lr, loss)), marker in zip((marks or {}).items(), itertools.cycle('osD^vP*X')):
-            ax.plot([lr], [loss], marker, ms=7, color=colors[name], mec='none',
-                    label=f'{name}: {lr:.2g}', alpha=0.3 if name in faint else 1)
+        named = {f'{name} {lr_text(lr)}': (lr, loss) for name, (lr, loss) in marks.items()}
+        for name, (lr, loss) in marks.items():
+            color = COLORS['quiet'] if name in faint else colors[name]
+            ax.plot([lr], [loss], 'o', ms=7, color=color, mec='white', label=f'{name}: {lr_text(lr)}')
         if any(map(math.isfinite, losses)): ax.set_ylim(*_loss_limits(losses))
-        ax.set(xlabel='learning rate', ylabel='loss', title=title)
-        if marks or recommended is not None: legend(ax, own)
+        strong = next((text for text, (lr, _) in named.items() if lr == recommended), '')
+        _name_points(ax, {text: point for text, point in named.items() if all(map(math.isfinite, point))},
+                     [f'{name} {lr_text(marks[name][0])}' for name in faint if name in marks], strong)
+        ax.set(xlabel='learning rate', ylabel='loss')
+        ax.set_title(title, loc='left')
         return fig
 
 # %% ../../nbs/display/figures.ipynb #a6106835
@@ -482,9 +528,10 @@ def _trial_numbers(ax: Any, lrs: Sequence[float], losses: Sequence[float]) -> No
         if math.isfinite(loss):
             ax.annotate(str(i), (lr, loss), (0, 6), textcoords='offset points', ha='center')
         else: ax.annotate(f'{i}: blew up', (lr, 0.94), **over)
-    ax.set_xticks(sorted(lrs), [f'{lr:.2g}' for lr in sorted(lrs)])    # few: name them all
+    ax.set_xticks(sorted(lrs), [f'{lr_text(lr)}' for lr in sorted(lrs)])    # few: name them all
     ax.minorticks_off()
-    ax.margins(x=0.15)
+    room = (max(lrs)/min(lrs))**0.12*1.05
+    ax.set_xlim(min(lrs)/room, max(lrs)*room)
 
 # %% ../../nbs/display/figures.ipynb #90f9650b
 def lr_trials_figure(
@@ -521,9 +568,10 @@ def lr_trials_figure(
             room = high - low or 0.1*abs(high) or 0.1
             ax.set_ylim(low - 0.2*room, high + 0.4*room)
         if start is not None:                            # often far above what is of interest
-            ax.axhline(start, color=COLORS['text'], ls=':', lw=1, label=f'untrained: {start:.3g}')
+            ax.axhline(start, color=COLORS['text'], ls=':', lw=1, label='untrained')
         _trial_numbers(ax, lrs, losses)
-        ax.set(xlabel='learning rate', ylabel='loss at the end', title=title)
+        ax.set(xlabel='learning rate', ylabel='loss at the end')
+        ax.set_title(title, loc='left')
         legend(ax, own)
         return fig
 

@@ -16,7 +16,9 @@ from typing import Any
 # %% ../../nbs/display/show_graph.ipynb #76cc0edb
 from ..basics.notices import user_level
 from ..callback import Callback
-from .chart import described, nice_step, sparkline
+from .axes import nice_step
+from .chart import described
+from .live_curve import sparkline
 from .figures import losses_figure, png_bundle, png_metadata, show
 from .front_end import display_mode
 from .progress import valid_points

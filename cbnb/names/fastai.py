@@ -4,10 +4,12 @@
 
 # %% auto #0
 __all__ = ['CollectDataCallback', 'EarlyStoppingCallback', 'SaveModelCallback', 'ShortEpochCallback', 'ShowGraphCallback',
-           'TerminateOnNaNCallback', 'TrackerCallback', 'AMPMode', 'SkipToEpoch', 'GatherPredsCallback',
-           'before_batch_cb', 'find_bs', 'to_detach', 'LRFinder', 'AvgLoss', 'AvgSmoothLoss']
+           'TerminateOnNaNCallback', 'TrackerCallback', 'AMPMode', 'ClassificationInterpretation', 'Interpretation',
+           'SkipToEpoch', 'GatherPredsCallback', 'before_batch_cb', 'find_bs', 'to_detach', 'LRFinder', 'AvgLoss',
+           'AvgSmoothLoss']
 
 # %% ../../nbs/names/fastai.ipynb #42d830dc
+from ..callbacks.interpret import Interpretation
 from ..callbacks.predictions import CollectData
 from ..callbacks.saving import SaveModel
 from ..callbacks.stopping import ShortEpoch, TerminateOnNaN
@@ -28,6 +30,17 @@ class AMPMode:
     "The precisions of `MixedPrecision`"
     FP16, BF16 = 'fp16', 'bf16'
 
+# %% ../../nbs/names/fastai.ipynb #7a26a27f
+class ClassificationInterpretation(Interpretation):
+    """`Interpretation` with a method that prints the report
+
+    Args:
+        found: as from `predictions`
+    """
+    def print_classification_report(self) -> None:
+        "Print precision, recall and F1 of each class"
+        print(self.report())
+
 # %% ../../nbs/names/fastai.ipynb #f667e533
 from ..basics.nested import find_bs, to_detach
 from ..callbacks.predictions import GatherPredsCallback, before_batch_cb
@@ -36,5 +49,5 @@ from ..lr.finder import LRFinder
 from ..metrics import AvgLoss, AvgSmoothLoss
 
 # %% ../../nbs/names/fastai.ipynb #35c28079
-_all_ = ['SkipToEpoch', 'GatherPredsCallback', 'before_batch_cb', 'find_bs', 'to_detach', 'LRFinder',
+_all_ = ['Interpretation', 'SkipToEpoch', 'GatherPredsCallback', 'before_batch_cb', 'find_bs', 'to_detach', 'LRFinder',
          'AvgLoss', 'AvgSmoothLoss']

@@ -191,14 +191,14 @@ class Cycle {
     const height = (moms ? m1 : bottom) + 40
     put(this.svg, { height, viewBox: `0 0 ${W} ${height}` }); g.replaceChildren()
     this.frameOf(g, s, right, TOP, bottom, this.log ? this.decades(y0, y1) : ticks(span[0], span[1], 5).map(v => [v, v ? plain(v) : '0']), v => s.py(v))
-    g.append(svg('text', { x: 4, y: TOP - 2 }, ''), svg('path', { class: 'line', style: 'stroke:var(--cbnb-lr)', d: this.path(xs, x => s.py(valueAt(x, c.pct_start, lrs)), s) }))
-    g.append(svg('text', { x: right, y: TOP - 2, 'text-anchor': 'end', class: 'mark' }, 'learning rate'))
+    g.append(svg('path', { class: 'line', style: 'stroke:var(--cbnb-lr)', d: this.path(xs, x => s.py(valueAt(x, c.pct_start, lrs)), s) }))
+    g.append(svg('text', { x: LEFT, y: TOP - 2, class: 'mark' }, 'learning rate'))
     if (moms) {
       const low = Math.min(...moms), high = Math.max(...moms), pad = (high - low || 0.1) * 0.15
       const py = v => m0 + (high + pad - v) / (high - low + 2 * pad) * LOW
       this.frameOf(g, s, right, m0, m1, ticks(low, high, 3).map(v => [v, trim(v.toFixed(3))]), py)
       g.append(svg('path', { class: 'line', style: 'stroke:var(--cbnb-mom)', d: this.path(xs, x => py(valueAt(x, c.pct_start, moms)), s) }))
-      g.append(svg('text', { x: right, y: m0 - 4, 'text-anchor': 'end', class: 'mark' }, 'momentum'))
+      g.append(svg('text', { x: LEFT, y: m0 - 4, class: 'mark' }, 'momentum'))
     }
     this.below(g, s, right, moms ? m1 : bottom)
     if (this.cursor !== null) this.readAt(g, s, moms ? m1 : bottom, lrs, moms)
@@ -243,7 +243,7 @@ class Cycle {
     const g = this.handles[name], x = s.px(this.at(name)), y = s.py(rate), text = g.lastChild
     g.setAttribute('transform', `translate(${x.toFixed(1)},${y.toFixed(1)})`)
     const left = name === 'end' || name === 'top' && x > right - 110
-    put(text, { x: left ? -12 : 12, y: name === 'top' ? -8 : -12, 'text-anchor': left ? 'end' : 'start' }, `${name} ${plain(rate, 2)}`)
+    put(text, { x: left ? -12 : 12, y: { start: -18, top: -8, end: -12 }[name], 'text-anchor': left ? 'end' : 'start' }, `${name} ${plain(rate, 2)}`)
     const words = name === 'top' ? `${plain(rate, 2)} at ${this.share(this.cycle.pct_start)}` : plain(rate, 2)
     put(g, { 'aria-label': `${name} of the cycle, learning rate`, 'aria-valuenow': rate, 'aria-valuemin': 0, 'aria-valuemax': FIELDS.lr_max[1][1], 'aria-valuetext': words })
   }
