@@ -307,12 +307,15 @@ def chart_spec(
     return dict(
         title=chart.title, x_label=chart.xlabel, y_label=chart.ylabel, log_x=chart.log_x, log_y=chart.log_y,
         logs=chart.log_y, tools=chart.tools, smoothing=chart.smoothing, lines=lines, whole=whole,
-        x_range=chart.x_range, y_range=chart.y_range, robust=chart.robust, chosen=chart.cursor, picks=False,
-        marks=[dict(mark._asdict(), color=in_page(mark.color)) for mark in chart.marks if math.isfinite(mark.y)],
-        events=[event._asdict() for event in chart.events], borders=chart.borders, epochs=chart.epochs,
-        band=chart.band, x_format=chart.x_format, width=chart.size[0], height=chart.size[1] - 60,
+        x_range=chart.x_range, y_range=chart.y_range, robust=chart.robust, chosen=_finite(chart.cursor), picks=False,
+        marks=[dict(mark._asdict(), color=in_page(mark.color)) for mark in chart.marks if math.isfinite(mark.x + mark.y)],
+        events=[event._asdict() for event in chart.events if math.isfinite(event.x)],
+        borders=[x for x in chart.borders if math.isfinite(x)], epochs=[end for end in chart.epochs if math.isfinite(end[0])],
+        band=chart.band if chart.band and math.isfinite(sum(chart.band)) else None, x_format=chart.x_format, width=chart.size[0], height=chart.size[1] - 60,
         names_width=min(max(130, 7*(names or [0])[0] + 90), 260), details=chart.details or None,
         overlay=False, runs=[dict(name=name, start=start, color=in_page(color)) for name, start, color in chart.runs])
+
+def _finite(value: float | None) -> float | None: return value if value is not None and math.isfinite(value) else None
 
 # %% ../../nbs/display/chart.ipynb #fcd12262
 _STILL_WIDTH, _LEFT, _TOP = 760, 52, 34     # pixels
@@ -332,8 +335,11 @@ class _Plane:
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         "The place of a point"
-        w, h = self.size
-        return _LEFT + w*self.x.place(x), _TOP + h*(1 - min(max(self.y.place(y), -1.), 2.))
+        return _LEFT + self.size[0]*self.x.place(x), self.down(y)
+
+    def down(self, y: float) -> float:
+        "The place of a value; far outside is just outside"
+        return _TOP + self.size[1]*(1 - min(max(self.y.place(y), -1.), 2.))
 
     def has(self, x: float) -> bool:
         "Is this x inside of the picture?"
@@ -435,8 +441,7 @@ def _end_names(plane: _Plane) -> str:
     "The name and the last value of each line, at its end"
     lines = list({line.name: line for line in plane.chart.lines if not line.of}.values())    # the latest of a name
     lasts = [_last(line) for line in lines]
-    wanted = [plane.at(line.xs[0], last)[1] if last is not None and plane.y.has(last) else plane.bottom
-              for line, last in zip(lines, lasts)]
+    wanted = [plane.down(last) if last is not None and plane.y.has(last) else plane.bottom for last in lasts]
     places = spread([min(max(y, _TOP + 4), plane.bottom) for y in wanted], 16, plane.bottom + 4)
     return ''.join(_end_name(plane, line, last, y) for line, last, y in zip(lines, lasts, places))
 
