@@ -238,7 +238,9 @@ class Picture:
 
     def beside(self):
         """(place from the bottom, label) of the ticks of y."""
-        found = [text for text in self.root.findall(".//{*}text") if text.get("text-anchor") == "end" and float(text.get("x")) == self.left - 8]
+        found = [
+            text for text in self.root.findall(".//{*}text") if text.get("text-anchor") == "end" and float(text.get("x")) == self.left - 8
+        ]
         return [
             (1 - (float(t.get("y")) - 4 - self.top) / self.height, t.text) for t in found if float(t.get("y")) < self.top + self.height + 5
         ]
@@ -596,6 +598,10 @@ def test_curves_in_words():
     assert described([("a", [3.0, 1.0, 2.0, nan]), ("b", [inf])], "title") == "title; a from 3 to 2, lowest 1; b: no values"
     assert described([]) == "empty chart" and Chart([TWO]).text == "a from 0 to 1, lowest 0"
     assert Chart([TWO], title="t").text == "t; " + Chart([TWO]).text and Chart([TWO], text="mine").text == "mine"
+    assert (
+        Chart([TWO, Line("b", [0], [5.0]), TWO._replace(ys=torch.tensor([7.0, 0.5]))]).text
+        == "a from 0 to 0.5, lowest 0; b from 5 to 5, lowest 5"
+    )
 
 
 def test_a_sparkline_is_a_line_of_means():

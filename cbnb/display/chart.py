@@ -232,7 +232,7 @@ class Chart:
         self.x_format = x_format or _FORMATS.get(say, 'number')
         self.smoothing, self.runs, self.details = smoothing, list(runs), dict(details or {})
         self.tools = [tool for tool in TOOLS if tool in tools or tool == 'smooth' and smoothing is not None]
-        self.text = text or described([(line.name, line.ys) for line in self.lines], title)
+        self.text = text or described(_values_by_name(self.lines), title)
 
 # %% ../../nbs/display/chart.ipynb #a7015afd
 from .look import count_text, lr_text    # what `say` may be, and its name in the page
@@ -258,6 +258,12 @@ def described(
             first, last, lowest = (number(float(y)) for y in (ys[0], ys[-1], ys.min()))
             parts.append(f'{name} from {first} to {last}, lowest {lowest}')
     return '; '.join(parts) or 'empty chart'
+
+def _values_by_name(lines: Iterable[Line]) -> list[tuple[str, list[float]]]:
+    "Lines of one name, such as those of several runs, are one curve"
+    found: dict[str, list[float]] = {}
+    for line in lines: found.setdefault(line.name, []).extend(listed(line.ys))
+    return list(found.items())
 
 # %% ../../nbs/display/chart.ipynb #f38fa006
 def _floats(values: Iterable[float]) -> str:
