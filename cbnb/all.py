@@ -47,6 +47,7 @@ _all_ = ['Metric', 'AvgMetric', 'AccumMetric', 'ValueMetric', 'SklearnMetric', '
 
 # %% ../nbs/all.ipynb #55579880
 from .display import plots, schedules, steering, summary  # add `learn.recorder.plot_losses`, `learn.summary` and others
+from .display.compare import compare, runs_table
 from .display.front_end import display_as, set_display
 from .display.progress import ProgressCallback
 from .display.show_graph import ShowGraph

@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from ..callback import Callback
 from ..basics.arguments import columns_hint
 from ..learner import Learner
+from ..display.schedules import plot_schedule
 from ..schedule import ParamScheduler
 
 # %% ../../nbs/callbacks/schedulers.ipynb #92c2d434
@@ -85,8 +86,20 @@ def _was_skipped(learn: Any) -> bool:
 
 # %% ../../nbs/callbacks/schedulers.ipynb #3f3ece83
 class TorchScheduler(Callback):
-    "Follows a scheduler of `torch.optim.lr_scheduler`, or anything else with a `step`"
+    """Follows a scheduler of `torch.optim.lr_scheduler`, or anything else with a `step`
+
+    Args:
+        make: `make(opt)` or `make(opt, n_steps)` returns the scheduler
+        every: or 'epoch': when to step it
+        monitor: column whose value it gets after each epoch: ReduceLROnPlateau
+
+    Raises:
+        TypeError: {type(make)} belongs to one optimizer: pass a function that makes it, such as lambda
+            opt: StepLR(opt, 10)
+        ValueError: every={every} should be 'batch' or 'epoch'
+    """
     order, run_valid, run_in = 63, False, ('fit',)    # after `Steering` has put its factor away
+    schedules = True               # part of a plan: see display/schedules
 
     def __init__(self,
         make: Callable[..., Any],      # `make(opt)` or `make(opt, n_steps)` returns the scheduler
@@ -100,6 +113,25 @@ class TorchScheduler(Callback):
             raise ValueError(f"every={every!r} should be 'batch' or 'epoch'")
         self.make, self.every, self.monitor = make, 'epoch' if monitor else every, monitor
         self.scheduler: Any = None     # while a fit runs
+
+    def plot(self,
+        n: int = 100,                     # number of steps
+        lr: float = 1e-3,                 # of the optimizer that it gets
+        return_fig: bool | None = None,   # return the figure instead of showing a chart
+        ax: Any = None,                   # draw into these axes
+    ) -> Any:                             # `ax`; or the figure, if it was asked for
+        """The rates of a fit, before it runs; ValueError if they depend on a loss
+
+        Args:
+            n: number of steps
+            lr: of the optimizer that it gets
+            return_fig: return the figure instead of showing a chart
+            ax: draw into these axes
+
+        Returns:
+            `ax`; or the figure, if it was asked for
+        """
+        return plot_schedule(self, n, return_fig, ax, lr)
 
     def before_fit(self):
         learn = self.learn

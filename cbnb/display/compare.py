@@ -13,12 +13,12 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import accumulate
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 # %% ../../nbs/display/compare.ipynb #229d27d3
 from ..basics.arguments import columns_hint
 from ..basics.patch import patch
-from ..basics.text import clock, distinct, escape, number, plural, text_table
+from ..basics.text import clock, distinct, escape, plural, text_table
 from .chart import Chart, Line, chart_spec, charts_html, spread, still_svg
 from .figures import figure, show
 from .front_end import by_name
