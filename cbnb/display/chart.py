@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 # %% ../../nbs/display/chart.ipynb #ae57af8d
 from ..basics.text import escape, number
-from .axes import Axis, free_place, nice_step, path, spread
+from .axes import Axis, free_place, path, spread
 from .figures import as_doubles, envelope, epoch_ticks
-from .live_curve import LiveCurve, LIVE_STYLE, listed, loss_limits, sparkline
+from .live_curve import listed
 from .look import COLORS, FONT, WIDEST, css_variables, in_page
 from .page_script import asset, runs_scripts, scripted, still_image
 
@@ -333,7 +333,7 @@ class _Plane:
         self.width = min(_STILL_WIDTH, chart.size[0])
         self.bottom = _TOP + max(chart.size[1] - 90, 90)
         longest = max((len(line.name) for line in chart.lines), default=0)
-        self.right = self.width - min(max(110, 6.4*longest + 70), self.width*0.38)
+        self.right = self.width - min(max(130, 6.4*longest + 100), self.width*0.4)
         self.x, self.y = _axes(chart, shown)
 
     @property
@@ -503,7 +503,7 @@ def still_svg(
             f'viewBox="0 0 {plane.width} {height}" font-family="{escape(FONT)}" font-size="12">'
             f'<rect width="100%" height="100%" rx="6" fill="#fff"/>'
             + _words(_LEFT, 17, chart.title, color=_INK, more=' font-size="13.5" font-weight="600"') + _grid(plane)
-            + f'<svg x="{_LEFT}" y="{_TOP}" width="{w:.1f}" height="{h}" overflow="hidden"><g fill="none" stroke-linejoin="round" stroke-linecap="round">{inner}</g></svg>'
+            + f'<svg x="{_LEFT - 5}" y="{_TOP - 5}" width="{w + 10:.1f}" height="{h + 8}" viewBox="-5 -5 {w + 10:.1f} {h + 8}" overflow="hidden"><g fill="none" stroke-linejoin="round" stroke-linecap="round">{inner}</g></svg>'
             + over + '</svg>')
 
 # %% ../../nbs/display/chart.ipynb #b3198df7

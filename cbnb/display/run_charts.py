@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/display/run_charts.ipynb #26907c1e
-from ..basics.text import plural
-from .chart import Chart, Event, Line
+from ..basics.text import distinct, plural
+from .chart import Chart, Event, Line, described
+from .compare import details_of
 from .figures import NAMED_COLORS, as_doubles
 from .look import COLORS, RUN_COLORS, count_text
 from ..history import Run
@@ -165,13 +166,14 @@ def events_of(
 # %% ../../nbs/display/run_charts.ipynb #d1ab4a70
 def _layout(runs: Sequence[Run], kept: _Kept) -> dict[str, Any]:
     "What all charts over steps have"
-    starts = starts_of(runs)
+    starts, names = starts_of(runs), distinct(run.name for run in runs)
     return dict(
         xlabel='step', say=count_text, borders=[step for step in starts[1:] if kept.first < step < kept.last],
         epochs=[(step, n) for step, n in ends_of(runs) if kept.has(step)],
         events=[event for event in events_of(runs) if kept.has(event.x)],
-        runs=[(f'run {run.number}', start, RUN_COLORS[i % len(RUN_COLORS)])
-              for i, (run, start) in enumerate(zip(runs, starts))],
+        runs=[(name, start, RUN_COLORS[i % len(RUN_COLORS)])
+              for i, (name, start) in enumerate(zip(names, starts))],
+        details=details_of(dict(zip(names, runs))) if len(runs) > 1 else None,
         tools=['log_x', 'log_y', *(['overlay'] if len(runs) > 1 else [])])
 
 def losses_chart(
@@ -196,7 +198,7 @@ def losses_chart(
               zip(_step_lines(runs, 'smooth', kept, 'train, smoothed', COLORS['train']), raw)]
     names = dict.fromkeys(name for run in runs for name in run.named)
     named = [line for name, color in zip(names, itertools.cycle(NAMED_COLORS))
-             for line in _step_lines([run for run in runs], name, kept, name, color) if name in runs[line.run].named]
+             for line in _step_lines(runs, name, kept, name, color) if name in runs[line.run].named]
     valid = _epoch_lines(runs, 'valid_loss', kept, 'valid', COLORS['valid'])
     settings = dict(_layout(runs, kept), title='Losses', smoothing=beta, robust=True,
                     text=_losses_text(runs, smooth, named, valid))
@@ -204,7 +206,6 @@ def losses_chart(
 
 # %% ../../nbs/display/run_charts.ipynb #9b7effe1
 def _losses_text(runs: Sequence[Run], smooth: Sequence[Line], named: Sequence[Line], valid: Sequence[Line]) -> str:
-    from cbnb.display.chart import described
     n = sum(run.n_steps for run in runs)
     curves = [('train, smoothed', _joined(smooth)), *((line.name, line.ys) for line in named), ('valid', _joined(valid))]
     return described([(name, ys) for name, ys in curves if len(ys)], f'losses over {plural(n, "training step")}')
