@@ -553,7 +553,7 @@ class _Parts:
         "The rate that is chosen"
         return nearby(self.slider.value, [*self.exact, self.meant])
 
-# %% ../../nbs/lr/picker.ipynb #29856e7d
+# %% ../../nbs/lr/picker.ipynb #6149c34d
 _STYLE = (css_variables('.cbnb-picker') +
           '.cbnb-picker .cbnb-faint:not(.mod-primary){color:var(--cbnb-quiet);font-style:italic}'
           '.cbnb-picker table{line-height:1.5;font-variant-numeric:tabular-nums}'
@@ -565,6 +565,7 @@ def _rule_style(found: LRFind, scope: str) -> str:
     return ''.join(bar(name, COLORS['quiet'] if mark.faint else mark.color)
                    for name, mark in zip(choices(found), _marks(found)))
 
+# %% ../../nbs/lr/picker.ipynb #456e707a
 class _Arranges(_Parts):
     "The layout"
     def _arranged(self) -> Any:
@@ -605,7 +606,7 @@ class _Draws(_Arranges):
             chosen = name in self.rates and math.isclose(self.rates[name], self.lr, rel_tol=1e-6)
             button.button_style = 'primary' if chosen else ''
 
-# %% ../../nbs/lr/picker.ipynb #254a5bff
+# %% ../../nbs/lr/picker.ipynb #13bbb37b
 class _Chooses(_Draws):
     "Choosing a rate on the curve, by a button, the slider, or the name of a rule"
     def choose(self,
@@ -626,32 +627,32 @@ class _Chooses(_Draws):
         self.found.choose(self.lr)
         if not self.dragging: self._draw()
 
+# %% ../../nbs/lr/picker.ipynb #437c2fee
+class _Picks(_Chooses):
+    "Choosing with the mouse"
     def _picked(self,
         x: float,      # of the click
         done: bool,    # False: while the mouse is down
     ) -> None:
-        "Choose the rate on the curve; the page moves the line itself until the mouse is up"
+        "Choose the rate on the curve, unless a fit of this picker runs"
         if self.busy: return self._draw()
         self.dragging = not done
         try: self._take(clicked(x, self.exact))
         finally: self.dragging = False
 
-# %% ../../nbs/lr/picker.ipynb #005cbd11
-class _Plans(_Chooses):
-    "Recommending for another number of epochs"
-    def _plan(self) -> None:
-        "Recommend for the number of epochs in the box"
-        follows = not self.found.lr or self.found.lr == self.found.recommended
-        if not recommend_for(self.found, self.epochs.value): return
-        self.rates = choices(self.found)
-        self.exact = self._exact()
-        self._add_rules()
-        self._advise()
-        low, high = slider_range(self.found, self.slider.value)
-        self.slider.min, self.slider.max = min(low, self.slider.min), max(high, self.slider.max)
-        if follows and self.found.recommended: self._take(self.found.recommended)
-        self._draw('marks', 'band')
+    def _make_live(self) -> LiveChart | None:
+        if not has_live_charts() or not self.found.lrs: return None
+        live = LiveChart(_lines(self.found), on_pick=self._picked, **_layout(self.found, self.lr))
+        live.widget.on_msg(self._hear)
+        return live
 
+    def _hear(self, _: Any, message: dict, buffers: list) -> None:
+        "A page draws the chart, which does what the slider does"
+        if message.get('type') == 'here': self.slider.layout.display = 'none'
+
+# %% ../../nbs/lr/picker.ipynb #7e084a0e
+class _HasRules(_Picks):
+    "The buttons of the rules, and the rates that they stand for"
     def _exact(self) -> list[float]:
         "The rates that may be meant: those of the rules, and the learner's"
         learn = self._learn()
@@ -665,6 +666,22 @@ class _Plans(_Chooses):
             self.rules[name] = button = rule_button(self.found, name)
             button.on_click(lambda button, name=name: self.choose(name))
         self.rule_row.children = tuple(self.rules.values())
+
+# %% ../../nbs/lr/picker.ipynb #b91e1e51
+class _Plans(_HasRules):
+    "Recommending for another number of epochs"
+    def _plan(self) -> None:
+        "Recommend for the number of epochs in the box"
+        follows = not self.found.lr or self.found.lr == self.found.recommended
+        if not recommend_for(self.found, self.epochs.value): return
+        self.rates = choices(self.found)
+        self.exact = self._exact()
+        self._add_rules()
+        self._advise()
+        low, high = slider_range(self.found, self.slider.value)
+        self.slider.min, self.slider.max = min(low, self.slider.min), max(high, self.slider.max)
+        if follows and self.found.recommended: self._take(self.found.recommended)
+        self._draw('marks', 'band')
 
 # %% ../../nbs/lr/picker.ipynb #5ade7d7c
 class _Uses(_Parts):
@@ -751,12 +768,18 @@ def _later_html(found: LRFind, name: str) -> str:
     return (f'<style>{lost}{css_variables("." + name)}</style><div class="{name}">{advice_html(found)}'
             f'{charts_html([picker_curve(found)])}</div>')
 
-# %% ../../nbs/lr/picker.ipynb #ab64f866
+# %% ../../nbs/lr/picker.ipynb #ad8044e6
 _alive: dict[str, Any] = {}    # model id -> box that was shown
+
+def _keep(box: Any) -> None:
+    "Close this box when the kernel ends"
+    if not _alive: atexit.register(_close_all)
+    _alive[box.model_id] = box
 
 def _close_all() -> None:
     for box in _alive.values(): box.close()
 
+# %% ../../nbs/lr/picker.ipynb #36c1882e
 class _Shows(_Parts):
     "Showing the widgets, with a chart behind them"
     def show(self) -> None:
@@ -769,8 +792,7 @@ class _Shows(_Parts):
     def _show_widgets(self, text: str) -> None:
         from IPython.display import display
         _hide_later(self.view)
-        if not _alive: atexit.register(_close_all)
-        _alive[self.view.model_id] = self.view
+        _keep(self.view)
         view = dict(version_major=2, version_minor=0, model_id=self.view.model_id)
         display({'application/vnd.jupyter.widget-view+json': view, 'text/plain': ''}, raw=True)
         page = _later_html(self.found, f'cbnb-later-{self.view.model_id}')
@@ -783,7 +805,7 @@ class _Shows(_Parts):
 
     def _ipython_display_(self) -> None: self.show()
 
-# %% ../../nbs/lr/picker.ipynb #1f06f433
+# %% ../../nbs/lr/picker.ipynb #c2d34ce8
 class LRPicker(_Plans, _Trains, _Shows):
     """Widgets to choose a learning rate on the curve of a sweep, to use it, and to train with it
 
@@ -812,16 +834,6 @@ class LRPicker(_Plans, _Trains, _Shows):
         self._advise()
         self._connect()
         self._draw()
-
-    def _make_live(self) -> LiveChart | None:
-        if not has_live_charts() or not self.found.lrs: return None
-        live = LiveChart(_lines(self.found), on_pick=self._picked, **_layout(self.found, self.lr))
-        live.widget.on_msg(self._hear)
-        return live
-
-    def _hear(self, _: Any, message: dict, buffers: list) -> None:
-        "A page draws the chart, which does what the slider does"
-        if message.get('type') == 'here': self.slider.layout.display = 'none'
 
     def _connect(self) -> None:
         self.slider.observe(lambda change: self._moved(), 'value')

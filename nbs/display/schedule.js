@@ -230,7 +230,7 @@ class Cycle {
     const { steps } = this.data, n = Math.max(2, Math.floor((right - LEFT) / 90))
     const marks = steps ? ticks(0, steps.n, n).filter(v => Number.isInteger(v)).map(v => [v / steps.n, v.toLocaleString('en-US')]) : ticks(0, 1, n).map(v => [v, `${Math.round(100 * v)}%`])
     for (const [x, label] of marks) g.append(svg('text', { x: s.px(x), y: bottom + 17, 'text-anchor': 'middle' }, label))
-    g.append(svg('text', { x: LEFT, y: bottom + 34 }, steps ? 'steps' : 'share of the training'))
+    g.append(svg('text', { x: LEFT, y: bottom + 34 }, steps ? 'steps' : 'share done'))
   }
   readAt(g, s, bottom, lrs, moms) {
     const x = this.cursor, px = Math.round(s.px(x)) + 0.5
