@@ -8,7 +8,7 @@ import pytest
 import cbnb.all as cbnb
 from cbnb.display import dashboard
 from cbnb.display.chart import LiveCurve
-from cbnb.display.dashboard import Dashboard, Panel, curve_html, small_curve, status_html
+from cbnb.display.dashboard import Dashboard, LiveLosses, Panel, curve_html, small_curve, status_html, waiting_html
 from cbnb.display.progress import Progress, valid_points
 from cbnb.display.steering import Steering
 from helpers import line_learner
@@ -32,6 +32,9 @@ class Hands:
             self.todo.pop(0)()
         return 0
 
+    def route(self, *widgets):
+        self.widgets += widgets
+
     def close(self):
         self.open = False
 
@@ -40,7 +43,7 @@ class Page:
     """All of a notebook: its time, its outputs, and somebody who uses the panel. A batch takes a second."""
 
     def __init__(self):
-        self.now, self.views, self.outputs, self.panels = 100.0, 1, [], []
+        self.now, self.views, self.outputs, self.panels, self.lives = 100.0, 1, [], [], []
 
     def perf_counter(self):
         return self.now
@@ -56,6 +59,10 @@ class Page:
     @property
     def panel(self):
         return self.panels[-1]
+
+    @property
+    def live(self):
+        return self.lives[-1]
 
     def learner(self, **kwargs):
         return line_learner(4, progress=True, cbs=cbnb.Callback(before_batch=self.tick), **kwargs)
@@ -76,7 +83,13 @@ def page(monkeypatch):
     monkeypatch.setattr("cbnb.display.progress.display_mode", lambda: "widgets")
     monkeypatch.setattr("IPython.display.display", page.display)
     monkeypatch.setattr(dashboard, "Pump", Hands)
+    class Live(LiveLosses):
+        def __init__(self, run):
+            super().__init__(run)
+            page.lives.append(self)
+
     monkeypatch.setattr(dashboard, "Panel", Made)
+    monkeypatch.setattr(dashboard, "LiveLosses", Live)
     monkeypatch.setattr(Hands, "works", True)
     monkeypatch.setattr(Hands, "todo", [])
     Dashboard._ended.clear()
@@ -118,8 +131,8 @@ def words(page):
 def test_bars_and_numbers(at, scale, word, expected, widths):
     page = status_html(at, scale, word)
     assert words(page) == expected
-    assert re.findall(r"aria-valuenow=(\d+) .*?<i style=width:([\d.]+)%>", page) == widths
-    assert re.findall('aria-label="(.*?)"', page) == expected[:2]
+    assert re.findall(r"aria-valuenow=(\d+)><i style=width:([\d.]+)%>", page) == widths
+    assert re.findall("role=progressbar aria-label=(\\w+)", page) == ["epochs", "batches"]
 
 
 def test_by_default_the_rate_is_the_planned_one():
@@ -143,32 +156,34 @@ def test_a_small_curve_is_a_small_message():
     line.add(values, values)
     assert len(line.lows) == 36
     valid = [(i, value) for i, value in enumerate(values)]
-    assert 600 < len(line.svg(valid)) <= 690
+    assert 540 < len(line.svg(valid)) <= 630
     line.add(values[:1], values[:1])
     assert len(line.lows) == 19  # two steps each
 
 
 def test_a_panel():
     panel = Panel()
-    style, status, controls, legend, curve, table = panel.box.children
+    main, table = panel.box.children
+    style, legend, curve, status, controls = main.children
     assert dashboard.STYLE == style.value and dashboard.LEGEND == legend.value and panel.box._view_count == 0
     assert (status, controls, curve, table) == (panel.status, panel.controls, panel.curve, panel.table)
     assert controls.children == (panel.stop, panel.pause, panel.scale, panel.planned) and controls.layout.flex_flow == "row wrap"
     assert [widget.description for widget in controls.children] == ["Stop", "Pause", "lr ×", "lr × 1"]
     assert (panel.scale.value, panel.scale.min, panel.scale.max, panel.scale.base) == (1, -2, 1, 10)  # a hundredth to ten times
-    found = {name: getattr(panel, name)._dom_classes for name in "status stop pause scale planned controls curve table".split()}
-    assert found == {name: (f"cbnb-{name}",) for name in found} and panel.box._dom_classes == ("cbnb-dashboard",)
+    found = {name: getattr(panel, name)._dom_classes for name in "legend status stop pause scale planned controls curve main".split()}
+    assert found == {name: (f"cbnb-{name}",) for name in found} and table._dom_classes == ("cbnb-table", "cbnb-side")
+    assert panel.box._dom_classes == ("cbnb-dashboard", "cbnb-fit")  # as the page that the fit leaves
     assert len({widget.layout.model_id for widget in (style, status, legend, curve, table)}) == 1  # one message for all
     controls = controls.children
     panel.replace_by("<p>done</p>")
-    assert [child.value for child in panel.box.children] == ["<p>done</p>"] and panel.box.comm is not None
-    for widget in (*controls, style, status, panel.controls, legend, curve, table):
+    assert [child.value for child in panel.box.children[0].children] == ["<p>done</p>"] and panel.box.comm is not None
+    for widget in (*controls, style, status, panel.controls, legend, curve, table, main):
         assert widget.comm is None and widget.layout.comm is None and getattr(widget, "style", widget).comm is None
 
 
 def test_a_panel_can_vanish():
     panel = Panel()
-    parts = [panel.box, *panel.box.children, *panel.controls.children]
+    parts = [panel.box, *panel.box.children, *panel.main.children, *panel.controls.children]
     panel.close()
     assert all(part.comm is None and part.layout.comm is None for part in parts) and panel.stop.style.comm is None
 
@@ -179,11 +194,12 @@ def test_a_fit_with_a_panel(page):
     panel, (output, _) = page.panel, page.outputs  # the other one is the button that takes the fit back
     view = dict(version_major=2, version_minor=0, model_id=panel.box.model_id)
     assert output[0] == {VIEW: view, "text/plain": "waiting for the first batch"} and len(output) == 2
-    assert Hands.last.widgets == (panel.box,) and not Hands.last.open
+    assert Hands.last.widgets == (panel.box, page.live.chart.widget) and not Hands.last.open
     final = output[1]
     assert final["text/plain"].splitlines()[-1] == "done: 2 epochs, 8 batches in 00:10"
-    assert len(final["text/plain"].splitlines()) == 1 + 2 + 3 and "<svg" in final["text/html"]  # a row for each epoch; best, losses, end
-    assert [child.value for child in panel.box.children] == [final["text/html"]]
+    assert len(final["text/plain"].splitlines()) == 1 + 2 + 3 and "<img" in final["text/html"]  # a row for each epoch; best, losses, end
+    (shown,) = panel.box.children[0].children  # for a page that is opened again: no script runs there, so the live chart stays
+    assert "done: 2 epochs" in shown.value and page.live.chart.name in shown.value and page.live.chart.widget.comm is not None
 
 
 def test_what_a_panel_shows_meanwhile(page):
@@ -206,8 +222,8 @@ def test_what_a_panel_shows_meanwhile(page):
     run = learn.recorder.last()
     line = small_curve()
     line.add(run.raw_losses[:6], run.losses[:6])
-    assert curves[6] == curve_html(line, valid_points(run)[:1]) and curves[3] == curves[4]
-    assert set(tables[:5]) == {""} and len(re.findall("<tr>", tables[5])) == 2
+    assert curves[6] == page.live.chart.slot_html(curve_html(line, valid_points(run)[:1])) and curves[3] == curves[4]
+    assert {table.count("<tr") for table in tables[:5]} == {1} and tables[5].count("<tr") == 2  # the headings are there from the start
     assert len(set(tables[5:])) == 1  # of the first epoch, until the second has ended
 
 
@@ -315,8 +331,8 @@ def test_a_panel_in_a_place_of_its_own(page, monkeypatch, works):
 
     learn.fit(2, cbs=cbnb.Callback(before_train=look))
     assert placed == [page.panel.box] and page.outputs == [] and page.panel.box.comm is not None
-    assert seen[0] == ((None if works else "none"), "waiting for the first batch", works)
-    assert "done: 2 epochs" in page.panel.box.children[0].value and not Dashboard._ended
+    assert seen[0] == ((None if works else "none"), waiting_html(), works)
+    assert "done: 2 epochs" in page.panel.box.children[0].children[0].value and not Dashboard._ended
     assert words(seen[1][1])[0].startswith("0 of 2 epochs") and "planned lr" not in seen[1][1]
 
 
@@ -325,6 +341,38 @@ def test_the_latest_panels_stay_open(page):
     for _ in range(4):
         learn.fit(1)
     assert [panel.box.comm is not None for panel in page.panels] == [False, True, True, True]
+    assert [live.chart.widget.comm is not None for live in page.lives] == [False, True, True, True]
+
+
+def test_once_the_page_draws_the_chart_no_curve_is_sent(page):
+    """Here from the 2nd batch on: its buttons stay, and it has all points."""
+    learn, curves = page.learner(), []
+    here = at_batch(page, 2, lambda: page.live.chart._receive(None, dict(type="here"), []))
+    learn.fit(2, cbs=[here, cbnb.Callback(after_batch=lambda cb: curves.append(page.panel.curve.value))])
+    assert len(set(curves[4:])) == 1 and len(set(curves)) > 1
+    points = page.live.chart.points
+    run = learn.recorder.last()
+    assert list(points["train, each batch"].ys) == list(run.raw_losses) and list(points["valid"].xs) == [3, 7]
+    assert page.live.chart.layout["epochs"] == [(3, 0), (7, 1)] and [e.kind for e in page.live.chart.layout["events"]] == ["best"]
+
+
+def test_without_anywidget_the_curve_stays(page, monkeypatch):
+    monkeypatch.setattr(dashboard, "has_live_charts", lambda: False)
+    learn, curves = page.learner(), []
+    learn.fit(2, cbs=cbnb.Callback(after_batch=lambda cb: curves.append(page.panel.curve.value)))
+    assert page.lives == [] and len(set(curves)) > 6 and "cbnb-slot" not in curves[-1]
+    assert "done: 2 epochs" in page.panel.box.children[0].children[0].value
+
+
+def test_losses_that_a_step_names_are_in_the_live_chart(page):
+    learn = line_learner(4, progress=True, train_step=lambda x, y: dict(low=1.0, high=40.0), valid=False)
+    learn.add_cb(cbnb.Callback(before_batch=page.tick))
+    tables = []
+    learn.fit(2, cbs=cbnb.Callback(after_batch=lambda cb: tables.append(page.panel.table.value)))
+    assert [live.chart.widget.comm is None for live in page.lives] == [True, False]  # made again when the names were known
+    assert list(page.live.sent) == ["train, each batch", "train, smoothed", "low", "high"]
+    assert {name: len(points.ys) for name, points in page.live.chart.points.items()} == dict.fromkeys(page.live.sent, 8)
+    assert re.findall("<th scope=col>(.*?)</th>", tables[-1]) == ["epoch", "train_loss", "low", "high", "time"]
 
 
 def test_time_and_polls_of_a_panel(page):
@@ -405,7 +453,7 @@ def test_a_button_stands_in_the_place_of_its_panel(page, no_button):
     learn, placed = page.learner(), []
     learn.progress.place = placed.append
     learn.fit(1)
-    table, box = placed[0].children
+    table, box = placed[0].children[0].children
     assert page.outputs == [] and "done: 1 epoch" in table.value and buttons(page) == []
     box.children[0].click()
     assert box.children[1].value == "took back fit(1): 0 epochs trained" and learn.opt is None

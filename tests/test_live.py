@@ -265,7 +265,7 @@ def test_a_headless_run_shows_everything():
     assert [list(o.data) for o in found] == [["image/png", "text/plain"]]
     assert [o.output_type for o in fit] == ["display_data", "execute_result"]  # one bar region; then what validate returned
     for text in (HTMLExporter().from_notebook_node(nb)[0], MarkdownExporter().from_notebook_node(nb)[0], fit[0].data["text/html"]):
-        assert "train_loss" in text and "<svg" in text and "done: 20 epochs, 800 batches" in text
+        assert "train_loss" in text and "<img" in text and "done: 20 epochs, 800 batches" in text
         assert "Output()" not in text and "vnd.jupyter.widget-view" not in text
     plain = "\n".join(o.get("data", {}).get("text/plain", "") for o in found + fit)
     assert (

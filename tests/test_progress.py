@@ -1,5 +1,6 @@
 """What is shown outside of notebooks, and the parts of what is shown inside. The notebook itself is in test_kernel.py."""
 
+import base64
 import os
 import pty
 import re
@@ -28,9 +29,11 @@ from cbnb.display.progress import (
     bar_html,
     best_row,
     best_words,
+    changes,
     fit_page,
     live_table,
     losses_chart,
+    run_events,
     shortened,
     valid_points,
 )
@@ -298,12 +301,19 @@ def long_table(n: int = 80, best: int = 21) -> list:
     return [[i, 1.0, 0.125 if i == best else 0.5 + i / 100, "00:01"] for i in range(n)]
 
 
+def best_of(page):
+    """The row that is marked, by words too; the cells of the epoch are headings of their rows."""
+    (row,) = re.findall("<tr class=best>(.*?)</tr>", page)
+    assert row.startswith('<th scope=row><span role=img aria-label="lowest valid_loss">★</span> ')
+    return re.findall("<b>(.*?)</b>", row)
+
+
 def test_a_saved_table_keeps_every_epoch_and_marks_the_best():
     """Of more than 60 epochs it said '... 21 more' for ever, and the best could be one of them."""
     page = fit_page(NAMES, long_table(), "done")
-    assert page["text/html"].count("<tr>") == 81 and "more" not in page["text/html"]
-    assert "max-height" in page["text/html"]  # it scrolls
-    assert re.findall(r"<td><b>(.*?)</b></td>", page["text/html"]) == ["21", "1.000000", "0.125000", "00:01"]
+    assert page["text/html"].count("<tr") == 81 and "more" not in page["text/html"]
+    assert "max-height" in page["text/html"] and 'tabindex="0" role="region" aria-label="all 80 epochs"' in page["text/html"]  # it scrolls
+    assert best_of(page["text/html"]) == ["21", "1.000000", "0.125000", "00:01"]
     assert "lowest valid_loss: 0.125000, in epoch 21" in page["text/html"]
     lines = page["text/plain"].splitlines()
     assert lines[-2:] == ["lowest valid_loss: 0.125000, in epoch 21", "done"]
@@ -321,8 +331,8 @@ def test_a_shortened_table_keeps_the_best_row(n):
 
 
 def test_missing_rows_leave_the_widths_of_columns_alone():
-    page = as_html(NAMES, shortened(long_table(), 8, 21))
-    assert page.count('<td colspan="4"') == 2
+    page = as_html(NAMES, long_table(), most=8)
+    assert page.count("<td colspan=4") == 2
 
 
 def test_the_best_row_is_known_only_by_validation_losses():
@@ -347,13 +357,15 @@ def test_what_a_hand_did_to_the_rate_is_said_at_the_end(capsys):
     assert "planned lr" not in capsys.readouterr().out
 
 
-def test_labels_vanish_with_the_style_of_a_chart():
+def test_a_page_that_strips_style_and_scripts_shows_the_picture_and_the_table():
     """A page that strips style and SVG showed 'train, each batchtrain, smoothedvalid loss 0024'."""
     learn = line_learner(4)
     learn.fit(3)
-    page = losses_chart(learn.recorder.last())
-    bare = re.sub(r"<style>.*?</style>|<svg.*?</svg>", "", page, flags=re.S)
-    assert "train, smoothed" in page and re.sub(r"<[^>]*>", "", bare).strip() == ""
+    rows = [list(map(str, range(3)))] * 3
+    page = fit_page(["epoch", "a", "b"], rows, "done", learn.recorder.last())["text/html"]
+    stripped = re.sub(r"<(style|script|svg)>.*?</\1>| (class|style)=(\"[^\"]*\"|[\w-]+)", "", page, flags=re.S)
+    assert stripped.count("<img") == 1 and 'alt="train, each batch from' in stripped
+    assert re.sub(r"<[^>]*>", " ", stripped).split() == ["epoch", "a", "b", *"012" * 3, "done"]
 
 
 def test_steps_count_from_0_and_validation_stands_at_the_last_one():
@@ -454,28 +466,45 @@ def bare(page):
 
 
 def test_a_table_as_html():
-    rows = [[1, 2.5], ["... 3 more"], [1, 2.5]]
-    cells = "<tr><td>1</td><td>2.500000</td></tr>"
-    bold = "<tr><td><b>1</b></td><td><b>2.500000</b></td></tr>"
-    table = "<div><table><thead><tr><th>a</th><th>&lt;</th></tr></thead><tbody>{}</tbody></table><p>below</p></div>"
-    more = '<tr><td colspan="2">... 3 more</td></tr>'
-    assert bare(as_html(["a", "<"], rows, "<p>below</p>")) == table.format(cells + more + cells)
-    assert bare(as_html(["a", "<"], rows, "<p>below</p>", bold=rows[2])) == table.format(cells + more + bold)  # an equal row is another one
+    rows = [[i, 2.5] for i in range(8)]
+    cells = "<tr><th scope=row>{}</th><td>2.500000</td></tr>"
+    head = "<thead><tr><th scope=col>a</th><th scope=col>&lt;</th></tr></thead>"
+    table = '<div><div class="cbnb-epochs"><table aria-label="losses and metrics of each epoch">{}<tbody>{}</tbody></table></div><p>below</p></div>'
+    more = "<tr><td colspan=2>... 4 more</td></tr>"
+    first = "".join(map(cells.format, range(8)))
+    assert bare(as_html(["a", "<"], rows, "<p>below</p>")) == table.format(head, first)
+    some = cells.format(0) + more + "".join(map(cells.format, (5, 6, 7)))
+    assert bare(as_html(["a", "<"], rows, "<p>below</p>", most=5)) == table.format(head, some)
     assert as_html([], [], "<p>below</p>") == "<div><p>below</p></div>"
-    assert bare(as_html(["a"], [["x"]])).count("<tr><td>x</td></tr>") == 1  # the only column, and not all of them
+    assert bare(as_html(["a"], [["x"]])).count("<tr><th scope=row>x</th></tr>") == 1  # the only column, and not all of them
 
 
-@pytest.mark.parametrize("n", [20, 21])
-def test_a_table_of_more_than_twenty_rows_scrolls(n):
-    assert ("overflow:auto" in as_html(NAMES, long_table(n))) == (n == 21)
+def test_a_cell_tells_how_it_differs_from_the_epoch_before():
+    """A loss should fall; of a metric nobody knows; an epoch without validation is passed over, and what looks equal is equal."""
+    names = ["epoch", "train_loss", "valid_loss", "the Loss of b", "accuracy", "time"]
+    rows = [[0, 1.0, 0.5, 3, 0.5, "00:01"], [1, 0.5, None, 3.0, 0.25, "00:02"], [2, 0.75, 0.25, nan, 0.75, "00:01"]]
+    rows += [[3, 0.7500001, 0.5, 2, 0.75, ""]]
+    expected = [[""] * 6, ["", "better", "", "", "down", ""], ["", "worse", "better", "", "up", ""]]
+    assert changes(names, rows) == [*expected, ["", "", "worse", "better", "", ""]]
+    page = as_html(names, rows)
+    assert "<td class=better>0.500000</td>" in page and "<td class=down>0.250000</td>" in page
+    assert re.sub("<[^>]*>", " ", page).split()[6:12] == ["0", "1.000000", "0.500000", "3", "0.500000", "00:01"]  # a copied table has no arrows
+    shown = as_html(names, [*rows, *([i, 1.0, 1.0, 1.0, 1.0, ""] for i in range(4, 12)), [12, 0.5, 2.0, 1.0, 1.0, ""]], most=5)
+    assert "<th scope=row>12</th><td class=better>0.500000</td><td class=worse>" in shown  # of the row above it, shown or not
+
+
+@pytest.mark.parametrize("n", [14, 15])
+def test_a_table_that_is_higher_than_the_chart_scrolls(n):
+    assert ("overflow:auto" in as_html(NAMES, long_table(n))) == (n == 15)
 
 
 def test_a_table_of_a_fit_under_way():
     assert live_table([], [], "below") == "<div>below</div>"
     page = bare(live_table(NAMES, long_table(12, best=4), "below"))
-    assert re.findall(r"<td><b>(.*?)</b></td>", page) == ["4", "1.000000", "0.125000", "00:01"] and page.endswith("</table>below</div>")
-    assert re.findall(r"<tr><td.*?>(?:<b>)?(.*?)<", page) == ["0", "... 3 more", "4", "... 3 more", "8", "9", "10", "11"]
-    assert "<b>" not in live_table(NAMES, long_table(1)) and page.count("<th>") == 4
+    assert best_of(page) == ["4", "1.000000", "0.125000", "00:01"] and page.endswith("</table></div>below</div>")
+    firsts = re.findall(r"<tr[^>]*><t.*?>(?:<span.*?</span> <b>)?(.*?)<", page)[1:]
+    assert firsts == ["0", "... 3 more", "4", "... 3 more", "8", "9", "10", "11"]
+    assert "<b>" not in live_table(NAMES, long_table(1)) and page.count("<th scope=col>") == 4
 
 
 AT = Progress("fit", 1, 3, 2, 4, left=61.0, rate=1234.6, loss=0.5)
@@ -511,26 +540,25 @@ def test_how_wide_a_bar_is(share, width):
     assert re.findall(r"width:(\d+)%;height:100%", page) == ([width] if width else []) and "<span" in page and ">a &lt; b</span>" in page
 
 
-def words_of(page):
-    return re.findall(r'data-t="(.*?)"', page)
+def drawn(page):
+    """The words of the picture, and its lines: color and number of points."""
+    svg = base64.b64decode(re.search('base64,(.*?)"', page)[1]).decode()
+    curves = re.search("<g .*?</g>", svg)[0]
+    paths = re.findall('<path d="(.*?)" stroke="(.*?)"', curves)
+    return re.findall(">([^<]+)</text>", svg), [(color, 1 + d.count("L")) for d, color in paths]
 
 
 def test_the_losses_of_a_fit_as_a_chart():
     """Of 4 steps: 13, 8.32, 5.3248, 3.4079 by hand, of which validation is 2.181."""
     learn = line_learner(4)
     learn.fit(1)
-    page = losses_chart(learn.recorder.last())
-    assert words_of(page)[:3] == ["train, each batch ", "train, smoothed ", "valid "]
-    assert words_of(page)[3:8] == ["10", "0", "5", "10", "15"]  # from the lowest loss to the highest, rounded
-    assert words_of(page)[8:] == ["step", "0", "1", "2", "3", "epoch", "0"] and "height:170px" in page and "max-width:960px" in page
-    raw, smooth, valid = re.findall(r'<path class="(\w*)" stroke="(.*?)" d="M(.*?)"/>', page.split("</svg>")[0])
-    assert (
-        raw[:2] == ("faint", COLORS["raw"]) and raw[2].count("L") == 3 and smooth[:2] == ("", COLORS["train"]) and smooth[2].count("L") == 3
-    )
-    assert valid[1:] == (COLORS["valid"], "960.0,145.3h0") and 'class="dots"' in page
+    words, lines = drawn(losses_chart(learn.recorder.last()))
+    assert words[:8] == ["5", "10", "0", "1", "2", "3", "step", "epoch"]
+    assert words[8:] == ["0", "train, each batch", "3.408", "train, smoothed", "7.433", "valid", "2.181"]
+    assert lines[:3] == [(COLORS["raw"], 4), (COLORS["train"], 4), (COLORS["valid"], 1)]
     without = line_learner(4, valid=False)
     without.fit(1)
-    assert words_of(losses_chart(without.recorder.last()))[2] != "valid "
+    assert "valid" not in drawn(losses_chart(without.recorder.last()))[0]
     short = line_learner(3)
     short.fit(1)
     assert losses_chart(short.recorder.last()) == ""
@@ -540,11 +568,26 @@ def test_a_chart_has_the_losses_that_a_step_returns_by_name():
     learn = cbnb.Learner(cbnb.DataLoaders(line_batches(4), device="cpu"), Line(), train_step=lambda x, y: dict(low=1.0, high=40.0))
     with learn.no_logging():
         learn.fit(1)
-    page = losses_chart(learn.recorder.last())
-    assert words_of(page)[:4] == ["train, each batch ", "train, smoothed ", "low ", "high "]
-    assert words_of(page)[5:11] == ["0", "10", "20", "30", "40", "50"]  # of the losses that are drawn the lowest is 1, the highest 41
-    lines = re.findall(r'<path class="" stroke="(.*?)" d="M(.*?)"/>', page)
-    assert [color for color, _ in lines] == [COLORS["train"], *NAMED_COLORS[:2]] and all(path.count("L") == 3 for _, path in lines)
+    words, lines = drawn(losses_chart(learn.recorder.last()))
+    assert words[:5] == ["0", "10", "20", "30", "40"]  # the lowest is 1, the highest 41
+    assert words[12:] == ["train, each batch", "41", "train, smoothed", "41", "low", "1", "high", "40"]
+    assert lines == [(color, 4) for color in (COLORS["raw"], COLORS["train"], *NAMED_COLORS[:2])]
+
+
+def test_what_happened_to_a_run_is_marked_in_its_chart():
+    learn = line_learner(4, cbs=cbnb.display.steering.Steering())
+
+    def move(cb):
+        if cb.learn.train_iter == 3:
+            cb.learn.steering.scale_lr(0.5)
+
+    learn.fit(3, cbs=cbnb.Callback(before_batch=move))
+    run = learn.recorder.last()
+    assert [(event.x, event.kind) for event in run_events(run)] == [(3, "lr"), (11, "best")]
+    assert run_events(run)[1].text.startswith("lowest valid_loss: 0.")
+    one = line_learner(4)
+    one.fit(1)
+    assert run_events(one.recorder.last()) == []  # of one epoch none is the best
 
 
 def test_what_a_fit_leaves_as_text():
@@ -554,11 +597,11 @@ def test_what_a_fit_leaves_as_text():
     lines = ["epoch  valid_loss", "    0    1.000000", "    1    0.500000", "lowest valid_loss: 0.500000, in epoch 1"]
     page = fit_page(names, rows, "done <1>", run)
     assert page["text/plain"].splitlines() == [*lines, "loss █▅▃▁ 13 to 7.433", "done <1>"]
-    assert "<p>done &lt;1&gt;; lowest valid_loss: 0.500000, in epoch 1</p>" in page["text/html"] and "<svg" in page["text/html"]
-    assert re.findall(r"<td><b>(.*?)</b></td>", page["text/html"]) == ["1", "0.500000"]
+    assert "<p>done &lt;1&gt;; lowest valid_loss: 0.500000, in epoch 1</p>" in page["text/html"] and "<img" in page["text/html"]
+    assert best_of(page["text/html"]) == ["1", "0.500000"]
     page = fit_page(names, rows[:1], "done")
     assert page["text/plain"].splitlines() == [*lines[:2], "done"] and "<p>done</p>" in page["text/html"] and "<b>" not in page["text/html"]
-    assert "<svg" not in page["text/html"]
+    assert "<img" not in page["text/html"] and fit_page(names, rows, "done", run, "MINE")["text/html"].count("MINE") == 1
     short = line_learner(3)
     short.fit(1)
     assert "loss" not in fit_page(["epoch"], [[0]], "done", short.recorder.last())["text/plain"]
@@ -763,10 +806,10 @@ def test_how_far_a_sweep_is(clock, seen):
 
 
 def test_a_display_that_takes_long_is_shown_less_often(clock, seen, monkeypatch):
-    """Half a second for each: the next follows 50 s after its end, when the 51st second is over."""
+    """Half a second for each: the next follows 50 s after its end. Only the first, which may have loaded something, delays by a second."""
     monkeypatch.setattr(Seen, "progress", lambda self, at: (self.told.append(at), setattr(clock, "now", clock.now + 0.5)))
     ticking(clock, valid=False).fit(30)
-    assert [4 * epochs + batches for epochs, batches in seen.last.reached("epochs", "batches")] == [1, 51, 101]
+    assert [4 * epochs + batches for epochs, batches in seen.last.reached("epochs", "batches")] == [1, 2, 52, 102]
 
 
 def test_a_display_may_want_to_be_shown_less_often(clock, seen, monkeypatch):
@@ -872,7 +915,7 @@ def test_a_notebook_has_one_output_that_changes(page):
     shown = NotebookDisplay()
     shown.start(NAMES)
     assert page.outputs == [[{"text/html": page.outputs[0][0]["text/html"], "text/plain": "waiting for the first batch"}]]
-    assert bare(page.outputs[0][0]["text/html"]).endswith("</tbody></table><p>waiting for the first batch</p></div>")
+    assert bare(page.outputs[0][0]["text/html"]).endswith("</tbody></table></div><p>waiting for the first batch</p></div>")
     at = Progress("fit", 0, 2, 1, 2, share=0.25)
     shown.progress(at)
     shown.row([0, 1.0, 0.5, "00:01"])

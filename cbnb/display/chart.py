@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 # %% ../../nbs/display/chart.ipynb #ae57af8d
 from ..basics.text import escape, number
-from .axes import Axis, free_place, path, spread
+from .axes import Axis, free_place, nice_step, path, spread
 from .figures import as_doubles, envelope, epoch_ticks
-from .live_curve import listed
+from .live_curve import LiveCurve, LIVE_STYLE, listed, loss_limits, sparkline
 from .look import COLORS, FONT, WIDEST, css_variables, in_page
 from .page_script import asset, runs_scripts, scripted, still_image
 
@@ -232,7 +232,7 @@ class Chart:
         self.x_format = x_format or _FORMATS.get(say, 'number')
         self.smoothing, self.runs, self.details = smoothing, list(runs), dict(details or {})
         self.tools = [tool for tool in TOOLS if tool in tools or tool == 'smooth' and smoothing is not None]
-        self.text = text or described([(line.name, line.ys) for line in self.lines], title)
+        self.text = text or described(_values_by_name(self.lines), title)
 
 # %% ../../nbs/display/chart.ipynb #a7015afd
 from .look import count_text, lr_text    # what `say` may be, and its name in the page
@@ -258,6 +258,12 @@ def described(
             first, last, lowest = (number(float(y)) for y in (ys[0], ys[-1], ys.min()))
             parts.append(f'{name} from {first} to {last}, lowest {lowest}')
     return '; '.join(parts) or 'empty chart'
+
+def _values_by_name(lines: Iterable[Line]) -> list[tuple[str, list[float]]]:
+    "Lines of one name, such as those of several runs, are one curve"
+    found: dict[str, list[float]] = {}
+    for line in lines: found.setdefault(line.name, []).extend(listed(line.ys))
+    return list(found.items())
 
 # %% ../../nbs/display/chart.ipynb #f38fa006
 def _floats(values: Iterable[float]) -> str:
@@ -307,12 +313,15 @@ def chart_spec(
     return dict(
         title=chart.title, x_label=chart.xlabel, y_label=chart.ylabel, log_x=chart.log_x, log_y=chart.log_y,
         logs=chart.log_y, tools=chart.tools, smoothing=chart.smoothing, lines=lines, whole=whole,
-        x_range=chart.x_range, y_range=chart.y_range, robust=chart.robust, chosen=chart.cursor, picks=False,
-        marks=[dict(mark._asdict(), color=in_page(mark.color)) for mark in chart.marks if math.isfinite(mark.y)],
-        events=[event._asdict() for event in chart.events], borders=chart.borders, epochs=chart.epochs,
-        band=chart.band, x_format=chart.x_format, width=chart.size[0], height=chart.size[1] - 60,
+        x_range=chart.x_range, y_range=chart.y_range, robust=chart.robust, chosen=_finite(chart.cursor), picks=False,
+        marks=[dict(mark._asdict(), color=in_page(mark.color)) for mark in chart.marks if math.isfinite(mark.x + mark.y)],
+        events=[event._asdict() for event in chart.events if math.isfinite(event.x)],
+        borders=[x for x in chart.borders if math.isfinite(x)], epochs=[end for end in chart.epochs if math.isfinite(end[0])],
+        band=chart.band if chart.band and math.isfinite(sum(chart.band)) else None, x_format=chart.x_format, width=chart.size[0], height=chart.size[1] - 60,
         names_width=min(max(130, 7*(names or [0])[0] + 90), 260), details=chart.details or None,
         overlay=False, runs=[dict(name=name, start=start, color=in_page(color)) for name, start, color in chart.runs])
+
+def _finite(value: float | None) -> float | None: return value if value is not None and math.isfinite(value) else None
 
 # %% ../../nbs/display/chart.ipynb #fcd12262
 _STILL_WIDTH, _LEFT, _TOP = 760, 52, 34     # pixels
@@ -332,8 +341,11 @@ class _Plane:
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         "The place of a point"
-        w, h = self.size
-        return _LEFT + w*self.x.place(x), _TOP + h*(1 - min(max(self.y.place(y), -1.), 2.))
+        return _LEFT + self.size[0]*self.x.place(x), self.down(y)
+
+    def down(self, y: float) -> float:
+        "The place of a value; far outside is just outside"
+        return _TOP + self.size[1]*(1 - min(max(self.y.place(y), -1.), 2.))
 
     def has(self, x: float) -> bool:
         "Is this x inside of the picture?"
@@ -435,8 +447,7 @@ def _end_names(plane: _Plane) -> str:
     "The name and the last value of each line, at its end"
     lines = list({line.name: line for line in plane.chart.lines if not line.of}.values())    # the latest of a name
     lasts = [_last(line) for line in lines]
-    wanted = [plane.at(line.xs[0], last)[1] if last is not None and plane.y.has(last) else plane.bottom
-              for line, last in zip(lines, lasts)]
+    wanted = [plane.down(last) if last is not None and plane.y.has(last) else plane.bottom for last in lasts]
     places = spread([min(max(y, _TOP + 4), plane.bottom) for y in wanted], 16, plane.bottom + 4)
     return ''.join(_end_name(plane, line, last, y) for line, last, y in zip(lines, lasts, places))
 

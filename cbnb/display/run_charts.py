@@ -19,7 +19,7 @@ from torch import Tensor
 
 # %% ../../nbs/display/run_charts.ipynb #26907c1e
 from ..basics.text import plural
-from .chart import Chart, Event, Line, described
+from .chart import Chart, Event, Line
 from .figures import NAMED_COLORS, as_doubles
 from .look import COLORS, RUN_COLORS, count_text
 from ..history import Run
@@ -49,8 +49,7 @@ def ends_of(
 class _Kept:
     "The steps that are drawn, counted over all runs"
     def __init__(self, runs: Sequence[Run], skip_start: int = 0, skip_end: int = 0):
-        if skip_start < 0 or skip_end < 0:
-            raise ValueError(f'skip_start={skip_start} and skip_end={skip_end} should be 0 or more')
+        _check_skips(skip_start, skip_end)
         n = sum(run.n_steps for run in runs)
         if skip_start + skip_end >= n: skip_start = skip_end = 0      # rather everything than nothing
         self.first, self.last = skip_start, n - skip_end
@@ -60,6 +59,10 @@ class _Kept:
         return slice(min(max(self.first - start, 0), n), max(min(self.last - start, n), 0))
 
     def has(self, step: float) -> bool: return self.first <= step < self.last
+
+def _check_skips(skip_start: int, skip_end: int) -> None:
+    if skip_start < 0 or skip_end < 0:
+        raise ValueError(f'skip_start={skip_start} and skip_end={skip_end} should be 0 or more')
 
 # %% ../../nbs/display/run_charts.ipynb #07b1e5f0
 def column_of(
@@ -201,6 +204,7 @@ def losses_chart(
 
 # %% ../../nbs/display/run_charts.ipynb #9b7effe1
 def _losses_text(runs: Sequence[Run], smooth: Sequence[Line], named: Sequence[Line], valid: Sequence[Line]) -> str:
+    from cbnb.display.chart import described
     n = sum(run.n_steps for run in runs)
     curves = [('train, smoothed', _joined(smooth)), *((line.name, line.ys) for line in named), ('valid', _joined(valid))]
     return described([(name, ys) for name, ys in curves if len(ys)], f'losses over {plural(n, "training step")}')
@@ -256,6 +260,7 @@ def metric_charts(
         skip_start: leave out so many epochs at the start
         skip_end: and at the end
     """
+    _check_skips(skip_start, skip_end)
     ends = [row['step'] + start for start, run in zip(starts_of(runs), runs) for row in run.epochs]
     first = ends[skip_start - 1] if 0 < skip_start < len(ends) else 0
     left_out = ends[-1] - ends[-1 - skip_end] if 0 < skip_end < len(ends) else 0
