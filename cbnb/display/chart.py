@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 # %% ../../nbs/display/chart.ipynb #ae57af8d
 from ..basics.text import escape, number
-from .axes import Axis, free_place, nice_step, path, spread
+from .axes import Axis, free_place, path, spread
 from .figures import as_doubles, envelope, epoch_ticks
-from .live_curve import LiveCurve, LIVE_STYLE, listed, loss_limits, sparkline
+from .live_curve import listed
 from .look import COLORS, FONT, WIDEST, css_variables, in_page
 from .page_script import asset, runs_scripts, scripted, still_image
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 # %% ../../nbs/display/run_charts.ipynb #26907c1e
 from ..basics.text import plural
-from .chart import Chart, Event, Line
+from .chart import Chart, Event, Line, described
 from .figures import NAMED_COLORS, as_doubles
 from .look import COLORS, RUN_COLORS, count_text
 from ..history import Run
@@ -204,7 +204,6 @@ def losses_chart(
 
 # %% ../../nbs/display/run_charts.ipynb #9b7effe1
 def _losses_text(runs: Sequence[Run], smooth: Sequence[Line], named: Sequence[Line], valid: Sequence[Line]) -> str:
-    from cbnb.display.chart import described
     n = sum(run.n_steps for run in runs)
     curves = [('train, smoothed', _joined(smooth)), *((line.name, line.ys) for line in named), ('valid', _joined(valid))]
     return described([(name, ys) for name, ys in curves if len(ys)], f'losses over {plural(n, "training step")}')
