@@ -117,7 +117,9 @@ def test_objects_of_pil_are_images():
     assert shown(Image.new("L", (4, 9))).size == (4, 9)
 
 
-@pytest.mark.parametrize("value", [torch.zeros(0), torch.zeros(0, 4, 4), torch.zeros(2, 3, 4, 5), None, object(), [], {}, 3, 2.5, "x", b"x"])
+@pytest.mark.parametrize(
+    "value", [torch.zeros(0), torch.zeros(0, 4, 4), torch.zeros(2, 3, 4, 5), None, object(), [], {}, 3, 2.5, "x", b"x"]
+)
 def test_anything_is_shown_somehow(value):
     parts = shown_parts((value,))
     card = Card(0, parts, "a", "b", True, 0.5, 0.9)
@@ -389,7 +391,9 @@ def test_items_are_fetched_when_they_are_shown_and_not_before():
 
     torch.manual_seed(0)
     data = Counting(torch.randn(200, 4), torch.randint(3, (200,)))
-    learn = Learner(DataLoaders(DataLoader(data, 50), DataLoader(data, 50), device="cpu"), nn.Linear(4, 3), nn.CrossEntropyLoss(), default_cbs=False)
+    learn = Learner(
+        DataLoaders(DataLoader(data, 50), DataLoader(data, 50), device="cpu"), nn.Linear(4, 3), nn.CrossEntropyLoss(), default_cbs=False
+    )
     data.asked.clear()
     learn.show_results(5)
     assert len(data.asked) <= 10 and set(data.asked) == {0, 40, 80, 120, 160}
@@ -506,7 +510,12 @@ def test_nothing_of_the_learner_changes():
     generator = torch.Generator().manual_seed(3)
     data = TensorDataset(torch.randn(30, 4), torch.randint(3, (30,)))
     train = DataLoader(data, 8, shuffle=True, generator=generator)
-    for call in (lambda: learn.show_results(), lambda: learn.interpret(), lambda: learn.interpret(dl="train"), lambda: learn.show_results(dl="train")):
+    for call in (
+        lambda: learn.show_results(),
+        lambda: learn.interpret(),
+        lambda: learn.interpret(dl="train"),
+        lambda: learn.show_results(dl="train"),
+    ):
         learn = digits_learner(n=200)
         learn.fit(1)
         learn.model.train()
@@ -592,7 +601,10 @@ def test_a_nan_is_the_highest_loss():
 
 
 def test_a_loss_that_cannot_be_taken_apart_leaves_a_note():
-    for loss in (lambda pred, y: nn.functional.cross_entropy(pred, y), lambda pred, y, reduction="mean": nn.functional.cross_entropy(pred, y)):
+    for loss in (
+        lambda pred, y: nn.functional.cross_entropy(pred, y),
+        lambda pred, y, reduction="mean": nn.functional.cross_entropy(pred, y),
+    ):
         interp = classifier(loss=loss).interpret()
         assert interp.losses is None and "loss for each item" in interp.found.note
         with pytest.raises(ValueError, match="there is no loss for each item"):
@@ -645,7 +657,13 @@ def test_figures_are_returned_and_drawn_into_axes():
     from matplotlib.figure import Figure
 
     interp, values = classifier().interpret(), wave_learner().interpret()
-    for plot in (interp.plot_confusion_matrix, interp.plot_calibration, interp.plot_top_losses, values.plot_predictions, values.plot_residuals):
+    for plot in (
+        interp.plot_confusion_matrix,
+        interp.plot_calibration,
+        interp.plot_top_losses,
+        values.plot_predictions,
+        values.plot_residuals,
+    ):
         fig = plot(return_fig=True)
         assert isinstance(fig, Figure) and fig.axes
         fig.savefig(BytesIO())
