@@ -7,8 +7,8 @@ import pytest
 
 import cbnb.all as cbnb
 from cbnb.display import dashboard
-from cbnb.display.chart import LiveCurve
 from cbnb.display.dashboard import Dashboard, LiveLosses, Panel, curve_html, small_curve, status_html, waiting_html
+from cbnb.display.live_curve import LiveCurve
 from cbnb.display.progress import Progress, valid_points
 from cbnb.display.steering import Steering
 from helpers import line_learner
@@ -83,6 +83,7 @@ def page(monkeypatch):
     monkeypatch.setattr("cbnb.display.progress.display_mode", lambda: "widgets")
     monkeypatch.setattr("IPython.display.display", page.display)
     monkeypatch.setattr(dashboard, "Pump", Hands)
+
     class Live(LiveLosses):
         def __init__(self, run):
             super().__init__(run)

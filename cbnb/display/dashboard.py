@@ -118,9 +118,15 @@ def status_html(
             + _bar('batches', part, f'batch {at.batches}{of}', phase, rate))
     return f'<div class=cbnb-bars>{bars}{_now_html(at, lr_scale)}</div>'
 
-def waiting_html() -> str:
-    "The same before the first batch"
-    bars = _bar('epochs', None, _STARTING) + _bar('batches', None)
+def waiting_html(
+    word: str = '',          # 'paused', for example
+) -> str:
+    """The same before the first batch
+
+    Args:
+        word: 'paused', for example
+    """
+    bars = _bar('epochs', None, _STARTING, word) + _bar('batches', None)
     return f'<div class=cbnb-bars>{bars}<div class=cbnb-now></div></div>'
 
 _STARTING = 'waiting for the first batch'
@@ -298,7 +304,8 @@ class _Says(NotebookDisplay):
 
     def _draw_status(self) -> None:
         scale = self.steering.lr_scale if self.steering else 1.
-        if self.at: self.panel.status.value = status_html(self.at, scale, self.word)
+        self.panel.status.value = (status_html(self.at, scale, self.word) if self.at else
+                                   waiting_html(self.word))
 
 # %% ../../nbs/display/dashboard.ipynb #5fb8d4b9
 class _Controlled(_Says):
