@@ -606,10 +606,11 @@ def cycle_page(
     still = f'{_cycle_still(cycle)}<div><code>{call}</code></div>'
     return scripted(still, asset('schedule.js'), data)
 
-# %% ../../nbs/display/schedules.ipynb #fd4d83d4
+# %% ../../nbs/display/schedules.ipynb #91bc910d
 _RELAY = """export default () => ({ initialize({ model }) {
   const slot = model.get('slot'), mine = () => [...document.querySelectorAll('.cbnb-cycle')].filter(el => el.dataset.slot === slot)
-  const hear = e => { if (e.target.dataset?.slot === slot) { model.set('cycle', e.detail.cycle); model.save_changes() } }
+  const hear = e => { if (e.target.dataset?.slot !== slot) return
+    try { model.set('cycle', e.detail.cycle); model.save_changes() } catch { /* the kernel is gone */ } }
   document.addEventListener('cbnb-cycle', hear)
   model.on('change:cycle', () => mine().forEach(el => el.dispatchEvent(new CustomEvent('cbnb-cycle-set', { detail: model.get('cycle') }))))
   model.on('destroy', () => document.removeEventListener('cbnb-cycle', hear))
