@@ -431,7 +431,7 @@ def test_a_sweep_without_finite_losses_is_drawn(kwargs, words):
 
 def test_the_recommended_suggestion_is_bold_and_names_do_not_cover_each_other():
     lrs = [10.0**i for i in range(-5, 1)]
-    marks = {name: (1e-2, 1.0) for name in ("a", "b", "c", "d")}
+    marks = dict.fromkeys(("a", "b", "c", "d"), (0.01, 1.0))
     fig = plot.lr_find_figure(lrs, [3.0, 2.5, 2.0, 1.0, 1.5, 2.0], marks, 1e-2)
     [ax] = fig.axes
     assert [text.get_fontweight() for text in ax.texts].count("bold") == 1
