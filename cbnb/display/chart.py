@@ -503,7 +503,7 @@ def still_svg(
             f'viewBox="0 0 {plane.width} {height}" font-family="{escape(FONT)}" font-size="12">'
             f'<rect width="100%" height="100%" rx="6" fill="#fff"/>'
             + _words(_LEFT, 17, chart.title, color=_INK, more=' font-size="13.5" font-weight="600"') + _grid(plane)
-            + f'<svg x="{_LEFT - 5}" y="{_TOP - 5}" width="{w + 10:.1f}" height="{h + 8}" viewBox="-5 -5 {w + 10:.1f} {h + 8}" overflow="hidden"><g fill="none" stroke-linejoin="round" stroke-linecap="round">{inner}</g></svg>'
+            + f'<svg x="{_LEFT - 5}" y="{_TOP - 5}" width="{w + 10:.1f}" height="{h + 10}" viewBox="-5 -5 {w + 10:.1f} {h + 10}" overflow="hidden"><g fill="none" stroke-linejoin="round" stroke-linecap="round">{inner}</g></svg>'
             + over + '</svg>')
 
 # %% ../../nbs/display/chart.ipynb #b3198df7

@@ -454,16 +454,16 @@ def rule_colors(
     free = itertools.cycle(RUN_COLORS[6:])
     return {name: RULE_COLORS.get(name) or next(free) for name in names}
 
-def _take(ax: Any, lr: float | None, band: tuple[float, float] | None) -> None:
-    "A line at the rate to take, the band around it, and both in words at the right of the title"
-    words = []
+def _take(ax: Any, lr: float | None, band: tuple[float, float] | None, named: bool = False) -> None:
+    "A line at the rate to take and the band around it, each with its words; `named`: a point says the rate"
+    over = dict(xycoords=('data', 'axes fraction'), fontsize=8, color=COLORS['quiet'])
     if lr is not None:
         ax.axvline(lr, color=COLORS['mark'], lw=1.3, ls='--')
-        words.append(f'recommended {lr_text(lr)}')
-    if band is not None:
-        ax.axvspan(*band, color=COLORS['mark'], alpha=0.14, lw=0)
-        words.append('perhaps {} to {}'.format(*map(lr_text, band)))
-    ax.set_title(', '.join(words), loc='right', fontsize=9, fontweight='normal')
+        if not named: ax.annotate(f'recommended {lr_text(lr)}', (lr, 0.03), (4, 0), textcoords='offset points', **over)
+    if band is None: return
+    ax.axvspan(*band, color=COLORS['mark'], alpha=0.14, lw=0)
+    ax.annotate('perhaps {} to {}'.format(*map(lr_text, band)), (math.sqrt(band[0]*band[1]), 0.985),
+                ha='center', va='top', **over)
 
 def _name_points(ax: Any, points: Mapping[str, tuple[float, float]], faint: Sequence[str] = (), strong: str = '') -> None:
     "Names beside points, where they cover no other name"
@@ -507,13 +507,13 @@ def lr_find_figure(
     with figure(ax, size=(WIDE[0], 3.6)) as (fig, [ax]):
         ax.plot(lrs, losses, color=COLORS['train'])
         ax.set_xscale('log')
-        _take(ax, recommended, band)
         named = {f'{name} {lr_text(lr)}': (lr, loss) for name, (lr, loss) in marks.items()}
+        strong = next((text for text, (lr, _) in named.items() if lr == recommended), '')
+        _take(ax, recommended, band, bool(strong))
         for name, (lr, loss) in marks.items():
             color = COLORS['quiet'] if name in faint else colors[name]
             ax.plot([lr], [loss], 'o', ms=7, color=color, mec='white', label=f'{name}: {lr_text(lr)}')
         if any(map(math.isfinite, losses)): ax.set_ylim(*_loss_limits(losses))
-        strong = next((text for text, (lr, _) in named.items() if lr == recommended), '')
         _name_points(ax, {text: point for text, point in named.items() if all(map(math.isfinite, point))},
                      [f'{name} {lr_text(marks[name][0])}' for name in faint if name in marks], strong)
         ax.set(xlabel='learning rate', ylabel='loss')

@@ -120,14 +120,17 @@ def closest(
 _DARK = ('[data-jp-theme-light=false]', '.vscode-dark', 'body[data-theme=dark]', 'html[theme=dark]')
 
 def css_variables(
-    scope: str,    # a selector: the element that gets the variables
+    scope: str,                 # a selector: the element that gets the variables
+    names: Iterable[str] = (),  # the colors that are needed; empty: all
 ) -> str:
     """The colors as CSS, for light pages and for dark ones
 
     Args:
         scope: a selector: the element that gets the variables
+        names: the colors that are needed; empty: all
     """
-    light, dark = (''.join(f'--cbnb-{name}:{shade[i]};' for name, shade in _named_shades())
+    wanted = set(names) or {name for name, _ in _named_shades()}
+    light, dark = (''.join(f'--cbnb-{name}:{shade[i]};' for name, shade in _named_shades() if name in wanted)
                    for i in range(2))
     where = ','.join(f'{page} {scope}' for page in _DARK)
     return (f'{scope}{{{light}}}{where}{{{dark}}}@media (prefers-color-scheme:dark)'

@@ -511,10 +511,10 @@ def losses_chart(run: Run) -> str:
         run
     """
     if run.n_steps < 4: return ''
-    return chart(loss_lines(run), **losses_layout(run), points=150, smoothing=run.beta, tools=('smooth', 'log_y'))
+    return chart(loss_lines(run), **losses_layout(run), points=50, smoothing=run.beta, tools=('smooth', 'log_y'))
 
 # %% ../../nbs/display/progress.ipynb #05433f20
-FIT_STYLE = f'''<style>{css_variables('.cbnb-fit')}
+FIT_STYLE = f'''<style>{css_variables('.cbnb-fit', ['bad', 'good', 'page', 'quiet', 'text', 'train'])}
 .cbnb-fit{{display:flex;flex-flow:row wrap;align-items:flex-start;gap:0 24px;max-width:{WIDEST}px}}
 .cbnb-fit>.cbnb-main{{flex:6 1 520px;min-width:0}}
 .cbnb-fit>.cbnb-side{{flex:5 1 420px;min-width:0}}
@@ -836,8 +836,9 @@ class _CountsEpochs(_Reports):
     def after_cancel_epoch(self): self._end()
 
     def _begin(self) -> None:
-        learn, now = self.learn, self._worked(time.perf_counter())
+        learn = self.learn
         if learn.purpose != 'fit': return
+        now = self._worked(time.perf_counter())
         if learn.training: self.last = now, learn.train_iter       # of the samples per second
         if self.pace:
             self.pace.begin(learn.training, now)
