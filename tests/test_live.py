@@ -191,7 +191,7 @@ def test_a_dashboard_is_bounded(kernel):
     rates_are_bounded(curves)
     outputs = of_the_fit(shown)
     assert [m["msg_type"] for m in outputs] == ["display_data", "update_display_data"]
-    assert size(outputs[-1]) < 20_000
+    assert size(outputs[-1]) < 30_000  # with the code and the data of a chart that answers the mouse
 
 
 def rates_are_bounded(messages: list[dict]) -> None:
@@ -212,7 +212,7 @@ line_learner(4, progress=True).fit(300, cbs=Slow(.002))
 DISPLAYS['plain'] = NotebookDisplay; set_display(None)""")
     sent = [m["header"]["date"].timestamp() for m in shown[:-1]]
     gaps = [b - a for a, b in zip(sent[1:], sent[2:])]
-    assert gaps and min(gaps) >= 2.0  # a hundred times its cost
+    assert gaps[0] >= 1.0 and len(gaps) > 1 and min(gaps[1:]) >= 2.0  # a hundred times its cost; after the first update a second
 
 
 def test_an_error_and_an_interrupt_end_in_a_true_state(kernel):

@@ -511,7 +511,7 @@ def losses_chart(run: Run) -> str:
         run
     """
     if run.n_steps < 4: return ''
-    return chart(loss_lines(run), **losses_layout(run), points=150, smoothing=run.beta, tools=('smooth', 'log_y'))
+    return chart(loss_lines(run), **losses_layout(run), points=80, smoothing=run.beta, tools=('smooth', 'log_y'))
 
 # %% ../../nbs/display/progress.ipynb #05433f20
 FIT_STYLE = f'''<style>{css_variables('.cbnb-fit')}
