@@ -208,7 +208,7 @@ from cbnb.display.progress import DISPLAYS, NotebookDisplay
 class Expensive(NotebookDisplay):
     def progress(self, at): time.sleep(0.02); super().progress(at)
 DISPLAYS['plain'] = Expensive
-line_learner(4, progress=True).fit(300, cbs=Slow(.002))
+line_learner(4, progress=True).fit(700, cbs=Slow(.002))
 DISPLAYS['plain'] = NotebookDisplay; set_display(None)""")
     sent = [m["header"]["date"].timestamp() for m in shown[:-1]]
     gaps = [b - a for a, b in zip(sent[1:], sent[2:])]

@@ -11,6 +11,7 @@ __all__ = ['TABLE_STYLE', 'FIT_STYLE', 'DISPLAYS', 'as_cell', 'as_line', 'best_r
 # %% ../../nbs/display/progress.ipynb #d051ae47
 import itertools
 import math
+import re
 import shutil
 import sys
 import time
@@ -511,10 +512,11 @@ def losses_chart(run: Run) -> str:
         run
     """
     if run.n_steps < 4: return ''
-    return chart(loss_lines(run), **losses_layout(run), points=80, smoothing=run.beta, tools=('smooth', 'log_y'))
+    return chart(loss_lines(run), **losses_layout(run), points=54, smoothing=run.beta, tools=('smooth', 'log_y'))
 
 # %% ../../nbs/display/progress.ipynb #05433f20
-FIT_STYLE = f'''<style>{css_variables('.cbnb-fit')}
+_UNUSED = r'--cbnb-(run\d|mom|lr|teal|mark):#\w+;'      # so that a saved fit is small
+FIT_STYLE = f'''<style>{re.sub(_UNUSED, "", css_variables(".cbnb-fit"))}
 .cbnb-fit{{display:flex;flex-flow:row wrap;align-items:flex-start;gap:0 24px;max-width:{WIDEST}px}}
 .cbnb-fit>.cbnb-main{{flex:6 1 520px;min-width:0}}
 .cbnb-fit>.cbnb-side{{flex:5 1 420px;min-width:0}}
