@@ -7,14 +7,14 @@ __all__ = ['Learner', 'DataLoaders', 'Batches', 'default_device', 'to_device', '
            'TrainEvalCallback', 'CancelBackwardException', 'CancelBatchException', 'CancelEpochException',
            'CancelFitException', 'CancelStepException', 'CancelTrainException', 'CancelValidException', 'Metric',
            'AvgMetric', 'AccumMetric', 'ValueMetric', 'SklearnMetric', 'MAE', 'accuracy', 'error_rate', 'metric_on',
-           'Recorder', 'History', 'ProgressCallback', 'ShowGraph', 'set_display', 'display_as', 'snapshot', 'OneCycle',
-           'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos', 'SchedExp', 'SchedPoly', 'SchedNo',
+           'Recorder', 'History', 'ProgressCallback', 'ShowGraph', 'set_display', 'display_as', 'snapshot', 'compare',
+           'OneCycle', 'ParamScheduler', 'TorchScheduler', 'SchedLin', 'SchedCos', 'SchedExp', 'SchedPoly', 'SchedNo',
            'combine_scheds', 'combined_cos', 'valley', 'slide', 'minimum', 'steep', 'GradientClip',
            'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 'ShortEpoch', 'BnFreeze', 'Tracker', 'EarlyStopping',
            'ReduceLROnPlateau', 'SaveModel', 'load_learner', 'Checkpoint', 'Resume', 'MixedPrecision', 'ChannelsLast',
            'EMA', 'Compile', 'CSVLogger', 'MixUp', 'CutMix', 'Hook', 'Hooks', 'HookCallback', 'ActivationStats',
            'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback', 'TrainStep', 'EvalStep',
-           'MultiLossStep', 'MultiOptimizer', 'FTRL', 'Distributed']
+           'MultiLossStep', 'MultiOptimizer', 'Distributed']
 
 # %% ../nbs/all.ipynb #c81c06d7
 from .basics.loaders import Batches
@@ -47,7 +47,7 @@ _all_ = ['Metric', 'AvgMetric', 'AccumMetric', 'ValueMetric', 'SklearnMetric', '
 
 # %% ../nbs/all.ipynb #55579880
 from .display import plots, schedules, steering, summary  # add `learn.recorder.plot_losses`, `learn.summary` and others
-from .display.compare import compare, runs_table
+from .display.compare import compare
 from .display.front_end import display_as, set_display
 from .display.progress import ProgressCallback
 from .display.show_graph import ShowGraph
@@ -57,7 +57,7 @@ from .snapshot import snapshot
 
 # %% ../nbs/all.ipynb #3e230330
 _all_ = ['Recorder', 'History', 'ProgressCallback', 'ShowGraph', 'set_display', 'display_as',
-         'snapshot']
+         'snapshot', 'compare']
 
 # %% ../nbs/all.ipynb #bbbb291b
 from .callbacks.schedulers import TorchScheduler
@@ -97,11 +97,11 @@ _all_ = ['GradientClip', 'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 
          'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback']
 
 # %% ../nbs/all.ipynb #671b2bc9
-from .callbacks.steps import FTRL, EvalStep, MultiLossStep, TrainStep
+from .callbacks.steps import EvalStep, MultiLossStep, TrainStep
 from .basics.multi_optimizer import MultiOptimizer
 
 # %% ../nbs/all.ipynb #1d9e5d65
-_all_ = ['TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer', 'FTRL']
+_all_ = ['TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer']
 
 # %% ../nbs/all.ipynb #a9eb63b2
 from .distributed import data_parallel, launch      # add `learn.distributed` and `learn.fit_distributed`

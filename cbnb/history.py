@@ -420,7 +420,9 @@ class Run(PlainRun):
         name = self.number if self.given_name is None else self.given_name
         return f'Run({name}: {self.extent()}, {self.status})'
 
-    def _repr_html_(self) -> str: return f'{_html_table([self])}<div>{escape(repr(self))}</div>'
+    def _repr_html_(self) -> str:
+        events = ''.join(f'<div>step {e["step"]}, {e["kind"]}: {escape(e["text"])}</div>' for e in self.events)
+        return f'{_html_table([self])}{events}<div>{escape(repr(self))}</div>'
 
 # %% ../nbs/08_history.ipynb #f76af7a6
 class IndexedRuns:

@@ -464,12 +464,15 @@ class RecordsEpochs(RecordsBatches):
         self._write_row(complete=True)
 
     def after_cancel_fit(self):
-        stop = sys.exception()
-        if self.learn.purpose == 'fit' and isinstance(stop, CancelFitException):
-            self.history[-1].note('stopped', _why_stopped(stop, self.learn))
+        self._note_stop()
         if self.row is None: return
         self._train_values(whole=False)
         self._write_row(complete=False)
+
+    def _note_stop(self) -> None:
+        runs, stop = self.history.runs, sys.exception()
+        begun = self.learn.purpose == 'fit' and bool(runs) and runs[-1].status == 'running'    # or it was cancelled before us
+        if begun and isinstance(stop, CancelFitException): runs[-1].note('stopped', _why_stopped(stop, self.learn))
 
 # %% ../nbs/09_recorder.ipynb #08e7a057
 def _why_stopped(stop: CancelFitException, learn: Learner) -> str:

@@ -146,7 +146,7 @@ def test_each_run_has_a_name_of_its_own():
     assert list(runs_of([a, b])) == ["run 0", "run 0_2", "run 1"]
     b.recorder.history[1].name = "last"
     assert list(runs_of(a, b)) == ["learner 1", "learner 2, run 0", "last"]
-    assert list(runs_of(a.recorder.history[0], b.recorder.history[0])) == ["learner 1", "learner 2"]
+    assert list(runs_of(a.recorder.history[0], b.recorder.history[0], b.recorder.history[1])) == ["run 0", "run 0_2", "last"]
 
 
 @pytest.mark.parametrize("source", [3, "learn", SimpleNamespace(recorder=None), nn.Linear(1, 1)])
@@ -188,6 +188,10 @@ def test_places_on_the_axes_of_epochs_and_time():
     assert knots(run, "epoch")[-1] == (25, 3.5) and knots(run, "time")[-1] == (25, 7.5)
     run.epochs.clear()
     assert knots(run, "epoch") == [(0, 1.0), (25, 3.5)] and knots(run, "time") == [(0, 0.0), (25, 0.0)]
+    run.start_epoch = 0
+    assert knots(run, "epoch") == [(0, 0.0), (25, 2.5)]
+    run.settings = {}
+    assert knots(run, "epoch") == [(0, 0.0), (25, 1.0)] and knots(Run(0, [], 1), "epoch") == [(0, 0.0)]
     assert places([], knots(run, "epoch")) == []
 
 
@@ -225,6 +229,7 @@ def test_a_diverged_run_does_not_flatten_the_others():
     assert [line.beyond for line in found.lines("valid_loss", "step")] == [False, True]
     fig = compare(good=good, wild=wild, return_fig=True)
     assert fig.axes[0].get_ylim()[1] < 2 * max(good.recorder.history["valid_loss"])
+    assert "wild leaves the range of the others" in fig.axes[0].get_xlabel()
 
 
 def test_a_loss_that_is_not_finite_is_said_in_words():
@@ -338,7 +343,7 @@ def test_details_begin_with_what_differs():
     details = compare(a=a, b=b).details
     assert details["b"][0] == ("lr", "0.2", True)
     assert [name for name, _, differs in details["a"] if not differs] == ["wd", "epochs", "callbacks"]
-    assert ("status", "interrupted", False) in compare(a=a, b=failed()).details["b"]
+    assert ("status", "interrupted: stopped in epoch 1 at batch 1", False) in compare(a=a, b=failed()).details["b"]
 
 
 def test_curves_by_metric_and_axis():
@@ -392,7 +397,7 @@ def test_a_figure_into_given_axes():
 
     ax = Figure().subplots()
     assert compare(a=fitted(), b=fitted(lr=0.01), ax=ax, by="time") is ax
-    assert len(ax.lines) == 2 and ax.get_xlabel() == "seconds" and [text.get_text().split()[0] for text in ax.texts] == ["a", "b"]
+    assert len(ax.lines) == 2 and ax.get_xlabel() == "seconds" and [text.get_text() for text in ax.get_legend().texts] == ["a", "b"]
 
 
 def test_the_page_gets_all_metrics_over_steps():

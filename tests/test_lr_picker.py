@@ -351,17 +351,22 @@ def test_the_progress_of_a_fit_is_inside():
     assert picker.below.children == ()
 
 
+def words_in(widget):
+    """What the widgets for HTML inside of a box show."""
+    return str(getattr(widget, "value", "")) + "".join(map(words_in, getattr(widget, "children", ())))
+
+
 def test_what_a_fit_leaves_stays_inside(capsys):
     learn, found, picker = picked(learn=regression(progress=True))
     capsys.readouterr()
     picker.epochs.value = 2
     picker.fit.click()
     (shown,) = picker.below.children
-    assert "train_loss" in shown.children[0].value and "done: 2 epochs" in shown.children[0].value
+    assert "train_loss" in words_in(shown) and "done: 2 epochs" in words_in(shown)
     learn.add_cb(RaiseIn("after_step", ValueError("no luck")))
     picker.fit.click()
     (shown,) = picker.below.children
-    assert "failed in epoch 0" in shown.children[0].value and "no luck" in picker.said.value
+    assert "failed in epoch 0" in words_in(shown) and "no luck" in picker.said.value
     assert picker.printed.value == "" and capsys.readouterr().out == ""
 
 
@@ -476,13 +481,14 @@ def test_the_colours_and_the_band_are_those_of_the_figure():
     learn, found, picker = picked()
     axes = found.plot(return_fig=True).axes[0]
     marks = {line.get_label().split(":")[0]: line.get_color() for line in axes.lines if ":" in str(line.get_label())}
-    chart = {mark.name: mark for mark in picker_curve(found).marks}
+    chart = dict(zip(choices(found), picker_curve(found).marks))
     for name in found.suggestions:
-        assert chart[name].color == marks[name] and chart[name].faint == (name in found.outside)
-        shown = COLORS["quiet"] if name in found.outside else marks[name]
+        shown = COLORS["quiet"] if name in found.outside else chart[name].color
+        assert shown == marks[name] and chart[name].faint == (name in found.outside)
         assert re.search(rf'<circle [^>]*fill="{shown}"', drawn(picker))
-        assert f">{name}</text>" in drawn(picker)
-    assert picker_curve(found).band == found.band and 'opacity=".14"' in drawn(picker) and marks["recommended"] == COLORS["mark"]
+        assert f">{name} {lr_text(found.suggestions[name])}</text>" in drawn(picker)
+    assert picker_curve(found).band == found.band and 'opacity=".14"' in drawn(picker)
+    assert [line.get_color() for line in axes.lines if line.get_linestyle() == "--"] == [COLORS["mark"]]
     assert [line.color for line in picker_curve(found).lines] == [COLORS["raw"], COLORS["train"]]
 
 
@@ -498,6 +504,8 @@ def test_the_live_chart_is_the_picture():
 def test_a_page_that_draws_gets_the_line_and_no_picture():
     learn, found, picker = picked()
     picker.live._receive(None, dict(type="here"), [])
+    picker.live.widget._handle_msg(dict(content=dict(data=dict(method="custom", content=dict(type="here"))), buffers=[]))
+    assert picker.slider.layout.display == "none"
     before, sent = picker.chart.value, []
     picker.live.widget.send = lambda message, buffers=None: sent.append(message)
     picker.slider.value = 0.02
@@ -705,8 +713,8 @@ def test_rates_are_drawn_on_a_log_scale():
     found = made_result(rules=[fixed(1e-3), fixed(1e-6)])
     curve = picker_curve(found, 1e-5)
     assert curve.log_x and curve.cursor == 1e-5 and curve.x_format == "rate" and curve.xlabel == "learning rate"
-    assert {mark.name: mark.x for mark in curve.marks} == dict(choices(found))
-    assert [mark.name for mark in curve.marks if mark.strong] == ["balanced"]
+    assert {mark.name: mark.x for mark in curve.marks} == {f"{name} {lr_text(lr)}": lr for name, lr in choices(found).items()}
+    assert [mark.name for mark in curve.marks if mark.strong] == [f"balanced {lr_text(found.lr)}"]
     assert [(line.name, line.faint) for line in curve.lines] == [("measured", True), ("smoothed", False)]
     page = picker_chart(found, 1e-5)
     svg = svg_of(page)
@@ -975,7 +983,7 @@ def test_a_picker_for_another_learner():
 
 def test_the_parts_of_a_picker_have_names_that_a_page_can_look_for():
     picker, _ = picker_of()
-    parts = dict(use=picker.use, fit=picker.fit, epochs=picker.epochs, lr=picker.slider, said=picker.said, picker=picker.view)
+    parts = dict(use=picker.use, start=picker.fit, epochs=picker.epochs, lr=picker.slider, said=picker.said, picker=picker.view)
     assert all(f"cbnb-{name}" in part._dom_classes for name, part in parts.items())
     children = picker.view.children
     assert (

@@ -1388,6 +1388,21 @@ def test_a_run_that_ends_as_planned_has_no_events():
     assert learn.recorder.history[0].events == []
 
 
+def test_a_fit_that_is_cancelled_before_it_is_recorded_is_noted_nowhere():
+    learn = line_learner()
+    cancel = cbnb.Callback(before_fit=lambda cb: stop())
+    cancel.order = -9
+
+    def stop():
+        raise cbnb.CancelFitException
+
+    learn.fit(1, cbs=cancel)
+    assert len(learn.recorder.history) == 0
+    learn.fit(1)
+    learn.fit(1, cbs=cancel)
+    assert len(learn.recorder.history) == 1 and learn.recorder.history[0].events == []
+
+
 def test_a_cancelled_epoch_is_not_the_end_of_the_run():
     learn = line_learner()
     learn.fit(3, cbs=RaiseIn("before_train", cbnb.CancelEpochException, when=lambda learn: learn.epoch == 1))

@@ -905,7 +905,7 @@ def test_ftrl_settings_are_checked(wrong):
 def test_optimizers_with_ones_own_can_be_loaded_again_and_again(tmp_path):
     """Once loaded, torch writes down a default that FTRL's groups do not have."""
     model = Line()
-    opt = cbnb.MultiOptimizer([torch.optim.Adam([model.a]), cbnb.FTRL([model.b])])
+    opt = cbnb.MultiOptimizer([torch.optim.Adam([model.a]), FTRL([model.b])])
     learn = line_learner(model=model, lr=1e-3, opt_func=opt, path=tmp_path)
     learn.fit(1)
     learn.save("both")

@@ -40,13 +40,13 @@ AFTER = {
 }
 SEVERAL = """
 from cbnb.display.compare import compare
-several = []
-with learn.no_logging():
-    for lr in (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2):
-        torch.manual_seed(0)
-        other = Learner(dls, make_model(), metrics=accuracy, lr=lr)
-        with other.no_logging(), other.no_bar(): other.fit_one_cycle(4, lr)
-        several.append(other)
+def fitted(lr):
+    torch.manual_seed(0)
+    net = nn.Sequential(conv(1, 8), nn.MaxPool2d(2), conv(8, 16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+    learn = Learner(dls, net, nn.CrossEntropyLoss(), metrics=accuracy, lr=lr)
+    with learn.no_logging(), learn.no_bar(): learn.fit_one_cycle(4, lr)
+    return learn
+several = [fitted(lr) for lr in (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)]
 """
 SIZES = {"wide": (1250, 1400), "narrow": (690, 1400)}
 

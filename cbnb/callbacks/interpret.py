@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['PAGE_STYLE', 'HoldsPredictions', 'CountsClasses', 'TopLosses', 'HasLosses', 'Calibrates', 'HasResiduals',
-           'DrawsClasses', 'DrawsValues', 'DrawsItems', 'items_for_page', 'ChoosesItems', 'ShowsPage', 'Interpretation']
+           'DrawsMatrix', 'DrawsCalibration', 'DrawsValues', 'DrawsItems', 'items_for_page', 'ChoosesItems',
+           'CarriesItems', 'Summarizes', 'StillPage', 'MakesPage', 'Interpretation']
 
 # %% ../../nbs/callbacks/interpret.ipynb #eb7602bd
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ from ..display.scores import (
     residuals_figure, still_matrix, value_scores, values_svg)
 from ..learner import Learner
 
-# %% ../../nbs/callbacks/interpret.ipynb #d7c741d5
+# %% ../../nbs/callbacks/interpret.ipynb #0fa49f1c
 class HoldsPredictions:
     """The predictions of a loader
 
@@ -43,48 +44,23 @@ class HoldsPredictions:
     def __init__(self,
         found: CardMaker,      # as from `predictions`
     ):
-        if found.targets is None: raise ValueError('an interpretation compares predictions with targets, and this loader has none: learn.show_results() needs none')
-        self.found = found
+        if found.targets is None: raise ValueError(
+            'an interpretation compares predictions with targets, and this loader has none: learn.show_results() needs none')
+        self.found, self.task = found, found.task               # 'classes', 'labels', 'values', 'maps' or 'other'
+        self.preds, self.targets = found.preds, found.targets   # a row for each item: probabilities or values
+        self.decoded = found.decoded                            # the decisions, in the form of `targets`
+        self.losses = found.losses                              # None if the loss function cannot give them
+        self.classes = found.names                              # names of classes, labels or values
 
     def __len__(self) -> int: return len(self.found)
 
-    @property
-    def preds(self) -> Any:
-        "Probabilities or values, a row for each item"
-        return self.found.preds
-
-    @property
-    def targets(self) -> Any:
-        "Numbers of classes, labels as True and False, or values"
-        return self.found.targets
-
-    @property
-    def decoded(self) -> Any:
-        "The decisions, in the form of `targets`"
-        return self.found.decoded
-
-    @property
-    def losses(self) -> Tensor | None:
-        "The loss of each item; None if the loss function cannot give it"
-        return self.found.losses
-
-    @property
-    def classes(self) -> list[str]:
-        "Names of classes or labels"
-        return self.found.names
-
-    @property
-    def task(self) -> str:
-        "'classes', 'labels', 'values', 'maps' or 'other'"
-        return self.found.task
-
     def _need(self, what: str, *tasks: str) -> None:
-        if self.task in tasks: return
-        kind = dict(classes='predicts classes', labels='predicts several labels', values='predicts values',
-                    maps='predicts maps', other='has outputs of a form of its own')[self.task]
-        raise ValueError(f'{what} is for models that predict {" or ".join(tasks)}, and this one {kind}{_INSTEAD.get(self.task, "")}')
+        "`ValueError` if the model is for another task"
+        if self.task not in tasks: raise ValueError(
+            f'{what} is for models that predict {" or ".join(tasks)}, and this one {_DOES[self.task]}')
 
-_INSTEAD = dict(values=': see plot_predictions and plot_residuals', labels=': see report()', classes=': see plot_confusion_matrix')
+_DOES = dict(classes='predicts classes: see plot_confusion_matrix', labels='predicts several labels: see report()',
+             values='predicts values: see plot_predictions and plot_residuals', maps='predicts maps', other='has outputs of a form of its own')
 
 # %% ../../nbs/callbacks/interpret.ipynb #d233fffe
 class CountsClasses(HoldsPredictions):
@@ -216,15 +192,15 @@ class HasResiduals(HoldsPredictions):
         name = self.classes[output] if output < len(self.classes) else '' if n == 1 else f'value {output}'
         return self.targets[:, output], self.preds[:, output], name
 
-# %% ../../nbs/callbacks/interpret.ipynb #e5c6265d
-def _most(interp: HoldsPredictions, matrix: Tensor, n: int) -> tuple[Tensor, list[int]]:
+# %% ../../nbs/callbacks/interpret.ipynb #e578940f
+def _most(matrix: Tensor, n: int) -> tuple[Tensor, list[int]]:
     "The part of a matrix with most errors, and its classes"
     if len(matrix) <= n: return matrix, list(range(len(matrix)))
     kept = most_in_error(matrix, n)
     return matrix[kept][:, kept], kept
 
-class DrawsClasses(CountsClasses, Calibrates):
-    """Figures for classes
+class DrawsMatrix(CountsClasses):
+    """The confusion matrix as a figure
 
     Args:
         found: as from `predictions`
@@ -248,11 +224,18 @@ class DrawsClasses(CountsClasses, Calibrates):
         Returns:
             the figure, if it was asked for
         """
-        matrix, kept = _most(self, self.confusion_matrix(), max_classes)
+        matrix, kept = _most(self.confusion_matrix(), max_classes)
         if len(kept) < len(self.classes): title = f'{title}\n{len(kept)} of {len(self.classes)} classes, those with most errors'
         fig = confusion_figure(matrix, [self.classes[i] for i in kept], normalize, title, ax)
         return show(fig, title, return_fig) if ax is None else fig
 
+# %% ../../nbs/callbacks/interpret.ipynb #2b4aee84
+class DrawsCalibration(Calibrates):
+    """The calibration curve as a figure
+
+    Args:
+        found: as from `predictions`
+    """
     def plot_calibration(self,
         n_bins: int = 10,                   # of equal width
         of: Any = None,                     # as in `calibration`
@@ -391,10 +374,8 @@ def items_for_page(
     order = (~wrong).long().argsort(stable=True)
     return order[_ranks(cells, losses)[order].argsort(stable=True)][:n].tolist()
 
-# %% ../../nbs/callbacks/interpret.ipynb #40fb8dc2
-_PAGE_BYTES = 400_000
-
-class ChoosesItems(DrawsClasses, DrawsItems):
+# %% ../../nbs/callbacks/interpret.ipynb #cefcc5fd
+class ChoosesItems(CountsClasses, DrawsItems):
     """The items that a page carries
 
     Args:
@@ -408,9 +389,25 @@ class ChoosesItems(DrawsClasses, DrawsItems):
         if self.task == 'labels': return (wrong := (self.decoded != self.targets).any(1)).long(), wrong
         return torch.zeros(len(self), dtype=torch.long), torch.zeros(len(self), dtype=torch.bool)
 
+    def _page_item(self, i: int, html: str) -> dict[str, Any]:
+        "What the script gets of an item"
+        loss = None if self.losses is None else float(self.losses[i].nan_to_num(1e38, 1e38, -1e38))
+        classes = self.task == 'classes'
+        return dict(h=html, n=i, a=int(self.targets[i]) if classes else None, p=int(self.decoded[i]) if classes else None,
+                    w=self.found.is_wrong(i), l=loss)
+
+# %% ../../nbs/callbacks/interpret.ipynb #ff43bcc7
+_PAGE_BYTES = 400_000
+
+class CarriesItems(ChoosesItems):
+    """The items of a page as HTML
+
+    Args:
+        found: as from `predictions`
+    """
     def _page_items(self,
-        max_items: int,      # no more than these
-    ) -> tuple[str, list[dict[str, Any]], str]:    # HTML before them, the items, HTML after them
+        max_items: int,                                  # no more than these
+    ) -> tuple[str, list[dict[str, Any]], str]:          # HTML before them, the items, HTML after them
         chosen = [i for i in items_for_page(*self._cells(), self.losses, max_items) if self.found.items.has(i)]
         before, pieces, after = card_pieces([self.found.card(i) for i in chosen])
         size, found = 0, []
@@ -419,13 +416,7 @@ class ChoosesItems(DrawsClasses, DrawsItems):
             found.append(self._page_item(i, html))
         return before, found, after
 
-    def _page_item(self, i: int, html: str) -> dict[str, Any]:
-        loss = None if self.losses is None else float(self.losses[i].nan_to_num(1e38, 1e38, -1e38))
-        classes = self.task == 'classes'
-        return dict(h=html, n=i, a=int(self.targets[i]) if classes else None, p=int(self.decoded[i]) if classes else None,
-                    w=self.found.is_wrong(i), l=loss)
-
-# %% ../../nbs/callbacks/interpret.ipynb #b5e2b3eb
+# %% ../../nbs/callbacks/interpret.ipynb #4732a6fa
 PAGE_STYLE = f'''<style>{css_variables('.cbnb-results')}
 .cbnb-results{{font:12px/1.4 system-ui,-apple-system,"Segoe UI",Roboto,Arial,sans-serif;display:flex;flex-wrap:wrap;gap:8px 24px;max-width:1200px;align-items:flex-start}}
 .cbnb-results.summary{{padding-bottom:6px;font-size:13px}}
@@ -441,32 +432,42 @@ PAGE_STYLE = f'''<style>{css_variables('.cbnb-results')}
 .cbnb-results .quiet{{color:var(--cbnb-quiet);min-width:3.5em}}
 .cbnb-results .note{{color:var(--cbnb-quiet);flex-basis:100%}}
 .cbnb-results .more{{margin-top:8px}}
-.cbnb-results .cbnb-matrix td{{padding:0}}
+.cbnb-results .cbnb-matrix td{{padding:0!important}}
 .cbnb-results .cbnb-matrix button{{font:inherit;border:0;border-radius:2px;padding:3px 6px;width:100%;cursor:pointer}}
 .cbnb-results button[aria-pressed=true]{{outline:3px solid var(--cbnb-text);outline-offset:0}}
 .cbnb-results :focus-visible{{outline:2px dashed var(--cbnb-text);outline-offset:2px}}
 </style>'''.replace('\n', '')
 
-# %% ../../nbs/callbacks/interpret.ipynb #1cddea96
-_PAGE_CLASSES = 25
-
-class ShowsPage(ChoosesItems, DrawsValues):
-    """The page
+# %% ../../nbs/callbacks/interpret.ipynb #e56c95c5
+class Summarizes(CarriesItems, DrawsMatrix, DrawsCalibration, DrawsValues):
+    """A line about all items
 
     Args:
         found: as from `predictions`
     """
     def summary(self) -> str:
         "In one line"
-        words = [plural(len(self), 'item')]
-        if self.task == 'classes':
-            right = int(self.confusion_matrix().diag().sum())
-            words += [f'{len(self.classes):,} classes', f'{right:,} right ({right/max(len(self), 1):.1%})']
-        elif self.task == 'values': words += [f'{name} {number(v)}' for name, v in next(iter(self.report().values())).items() if name != 'items']
-        elif self.task == 'labels': words.append(f'{int((~self._cells()[1]).sum()):,} with all labels right')
+        words = [plural(len(self), 'item'), *self._task_words()]
         if self.losses is not None: words.append(f'mean loss {number(float(self.losses.mean()))}')
         return ', '.join(words)
 
+    def _task_words(self) -> list[str]:
+        if self.task == 'classes':
+            right = int(self.confusion_matrix().diag().sum())
+            return [f'{len(self.classes):,} classes', f'{right:,} right ({right/max(len(self), 1):.1%})']
+        if self.task == 'labels': return [f'{int((~self._cells()[1]).sum()):,} with all labels right']
+        first = next(iter(self.report().values())) if self.task == 'values' else {}
+        return [f'{name} {number(v)}' for name, v in first.items() if name != 'items']
+
+# %% ../../nbs/callbacks/interpret.ipynb #5630f138
+_PAGE_CLASSES = 25
+
+class StillPage(Summarizes):
+    """What is shown where no script runs
+
+    Args:
+        found: as from `predictions`
+    """
     def _picture(self) -> str:
         if self.task != 'values': return ''
         actual, predicted, name = self._column('picture', 0)
@@ -477,34 +478,25 @@ class ShowsPage(ChoosesItems, DrawsValues):
         words = []
         if n_classes < len(self.classes) and self.task == 'classes':
             words.append(f'The matrix has {n_classes} of {len(self.classes)} classes, those with most errors.')
-        if n_items < len(self): words.append(f'This page carries {n_items:,} of {len(self):,} items, of each cell those with the highest and the lowest losses.')
+        if n_items < len(self): words.append(
+            f'This page carries {n_items:,} of {len(self):,} items, of each cell those with the highest and the lowest losses.')
         if self.losses is None: words.append(f'No losses: {self.found.note}.')
         return ' '.join(words)
 
-# %% ../../nbs/callbacks/interpret.ipynb #23f040b9
-class Interpretation(ShowsPage):
-    """Predictions compared with targets: `learn.interpret()`
+    def _still(self, matrix: Tensor | None, kept: list[int]) -> str:
+        parts = [f'<p>{escape(self.summary())}</p>', self._picture() if matrix is None else still_matrix(matrix, [self.classes[i] for i in kept])]
+        indices = spread(len(self), 6) if self.losses is None else self.top_losses(6).indices.tolist()
+        parts += [f'<p>{"some items" if self.losses is None else "highest losses"}:</p>', cards_html([self.found.card(i) for i in indices])]
+        if note := self._notes(len(self), len(kept)): parts.append(f'<p>{escape(note)}</p>')
+        return ''.join(parts)
+
+# %% ../../nbs/callbacks/interpret.ipynb #b3ffeca4
+class MakesPage(StillPage):
+    """The page that answers the mouse
 
     Args:
         found: as from `predictions`
     """
-    @classmethod
-    def from_learner(cls,
-        learn: Learner,
-        ds_idx: int = 1,       # which of the loaders
-        dl: Any = None,        # a loader to use instead
-        **kwargs: Any,         # as for `learn.interpret`
-    ) -> Self:
-        """As in fastai; the same as `learn.interpret()`
-
-        Args:
-            learn
-            ds_idx: which of the loaders
-            dl: a loader to use instead
-            **kwargs: as for `learn.interpret`
-        """
-        return cls(predictions(learn, (ds_idx if ds_idx != 1 else None) if dl is None else dl, **kwargs))
-
     def page(self,
         max_items: int = 200,         # carry no more items than these
         live: bool | None = None,     # with the script; None: unless the run is headless
@@ -515,18 +507,10 @@ class Interpretation(ShowsPage):
             max_items: carry no more items than these
             live: with the script; None: unless the run is headless
         """
-        matrix, kept = _most(self, self.confusion_matrix(), _PAGE_CLASSES) if self.task == 'classes' else (None, [])
+        matrix, kept = _most(self.confusion_matrix(), _PAGE_CLASSES) if self.task == 'classes' else (None, [])
         still = self._still(matrix, kept)
         if not (runs_scripts() if live is None else live): return still
         return scripted(still, asset('results.js'), self._page_data(matrix, kept, max_items), live=True)
-
-    def _still(self, matrix: Tensor | None, kept: list[int]) -> str:
-        parts = [f'<p>{escape(self.summary())}</p>', self._picture() if matrix is None else still_matrix(matrix, [self.classes[i] for i in kept])]
-        indices = self.top_losses(6).indices.tolist() if self.losses is not None else spread(len(self), 6)
-        parts.append(f'<p>{"highest losses" if self.losses is not None else "some items"}:</p>')
-        parts.append(cards_html([self.found.card(i) for i in indices]))
-        if note := self._notes(len(self), len(kept)): parts.append(f'<p>{escape(note)}</p>')
-        return ''.join(parts)
 
     def _page_data(self, matrix: Tensor | None, kept: list[int], max_items: int) -> dict[str, Any]:
         before, items, after = self._page_items(as_count(max_items, 'max_items', 1))
@@ -540,12 +524,35 @@ class Interpretation(ShowsPage):
         for i, j in matrix.nonzero().tolist(): found.setdefault(i, {})[j] = int(matrix[i, j])
         return found
 
+# %% ../../nbs/callbacks/interpret.ipynb #51f44887
+class Interpretation(MakesPage):
+    """Predictions compared with targets: `learn.interpret()`
+
+    Args:
+        found: as from `predictions`
+    """
+    @classmethod
+    def from_learner(cls,
+        learn: Learner,
+        ds_idx: int = 1,       # which of the loaders
+        dl: Any = None,        # a loader to use instead
+        **kwargs: Any,         # as for `predictions`
+    ) -> Self:
+        """As in fastai; the same as `learn.interpret()`
+
+        Args:
+            learn
+            ds_idx: which of the loaders
+            dl: a loader to use instead
+            **kwargs: as for `predictions`
+        """
+        return cls(predictions(learn, (ds_idx if ds_idx != 1 else None) if dl is None else dl, **kwargs))
+
     def _repr_html_(self) -> str: return self.page()
 
     def __repr__(self) -> str:
         lines = [f'Interpretation: {self.summary()}']
-        if self.task == 'classes':
-            lines += [f'{actual} taken for {predicted}: {plural(n, "time")}' for actual, predicted, n in self.most_confused()[:5]]
+        if self.task == 'classes': lines += [f'{actual} taken for {predicted}: {n:,} times' for actual, predicted, n in self.most_confused(2)[:5]]
         if self.losses is None: return '\n'.join([*lines, f'no losses: {self.found.note}'])
         return '\n'.join([*lines, cards_text([self.found.card(i) for i in self.top_losses(5).indices.tolist()])])
 

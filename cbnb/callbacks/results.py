@@ -136,18 +136,40 @@ def nth_item(
     if isinstance(batch, list) and len(batch) == n and not all(isinstance(v, Tensor) for v in batch): return batch[i]
     return tuple(nth_item(v, i, n) for v in batch) if isinstance(batch, (tuple, list)) else batch
 
-# %% ../../nbs/callbacks/results.ipynb #e56ad442
-class _GatherItems(GatherPredsCallback):
+# %% ../../nbs/callbacks/results.ipynb #557edeab
+class _GathersLosses(GatherPredsCallback):
+    "Keeps a loss for each item, or the reason why there is none"
+    note = ''
+    def add_losses(self) -> None:
+        learn = self.learn
+        if not learn.yb: self.note = self.note or 'the loader has no targets'
+        if self.note: return
+        try: self.losses.append(item_losses(learn.loss_func, learn.pred, learn.yb))
+        except (TypeError, ValueError, RuntimeError) as e: self.note = str(e)
+
+class _GathersInputs(GatherPredsCallback):
+    "Keeps the inputs of items, up to a limit"
+    limit = 0            # bytes
+    kept: list[Any] = []
+    def add_inputs(self) -> None:
+        if self.limit <= 0: return
+        inputs, n, sizes = to_detach(self.learn.xb), find_bs(self.learn.xb), []
+        map_tensors(lambda t: sizes.append(t.nbytes), inputs)
+        fit = n if sum(sizes) <= self.limit else n*self.limit//sum(sizes)
+        self.kept += [nth_item(inputs, i, n) for i in range(fit)]
+        self.limit = self.limit - sum(sizes) if fit == n else 0
+
+# %% ../../nbs/callbacks/results.ipynb #646e80db
+class _GatherItems(_GathersLosses, _GathersInputs):
     "Keeps a prediction, a target and a loss for each item; inputs up to a limit"
-    task = note = ''
+    task = ''
     def __init__(self,
         act: Callable[[Any], Any] | None = None,   # from the output to probabilities or values; None: by the loss
         task: str | None = None,                   # one of `TASKS`; None: by the first batch
         limit: int = 0,                            # keep inputs of so many bytes
     ):
         super().__init__()
-        self.wanted, self.my_act, self.limit = task, act, limit
-        self.kept: list[Any] = []
+        self.wanted, self.my_act, self.limit, self.kept = task, act, limit, []
 
     def after_batch(self):
         learn = self.learn
@@ -157,27 +179,12 @@ class _GatherItems(GatherPredsCallback):
         got, wanted = _as_task(self.task, pred, yb, self.my_act or _act_of(learn.loss_func))
         self.preds.append(got)
         self.targets.append(wanted)
-        self._add_losses(yb)
-        self._add_inputs()
+        self.add_losses()
+        self.add_inputs()
 
     def _single(self, pred: Any) -> Any:
         "Of several outputs, what a function of yours makes of them"
         return pred if isinstance(pred, Tensor) or self.my_act is None else self.my_act(pred)
-
-    def _add_losses(self, yb: tuple) -> None:
-        if not yb: self.note = self.note or 'the loader has no targets'
-        if self.note: return
-        try: self.losses.append(item_losses(self.learn.loss_func, self.learn.pred, self.learn.yb))
-        except (TypeError, ValueError, RuntimeError) as e: self.note = str(e)
-
-    def _add_inputs(self) -> None:
-        if self.limit <= 0: return
-        inputs, n = to_detach(self.learn.xb), find_bs(self.learn.xb)
-        sizes: list[int] = []
-        map_tensors(lambda t: sizes.append(t.nbytes), inputs)
-        fit = n if sum(sizes) <= self.limit else int(n*self.limit/sum(sizes))
-        self.kept += [nth_item(inputs, i, n) for i in range(fit)]
-        self.limit = self.limit - sum(sizes) if fit == n else 0
 
 # %% ../../nbs/callbacks/results.ipynb #427d383b
 _KEPT_BYTES = 64_000_000

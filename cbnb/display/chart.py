@@ -232,7 +232,7 @@ class Chart:
         self.x_format = x_format or _FORMATS.get(say, 'number')
         self.smoothing, self.runs, self.details = smoothing, list(runs), dict(details or {})
         self.tools = [tool for tool in TOOLS if tool in tools or tool == 'smooth' and smoothing is not None]
-        self.text = text or described([(line.name, line.ys) for line in self.lines], title)
+        self.text = text or described(_values_by_name(self.lines), title)
 
 # %% ../../nbs/display/chart.ipynb #a7015afd
 from .look import count_text, lr_text    # what `say` may be, and its name in the page
@@ -258,6 +258,12 @@ def described(
             first, last, lowest = (number(float(y)) for y in (ys[0], ys[-1], ys.min()))
             parts.append(f'{name} from {first} to {last}, lowest {lowest}')
     return '; '.join(parts) or 'empty chart'
+
+def _values_by_name(lines: Iterable[Line]) -> list[tuple[str, list[float]]]:
+    "Lines of one name, such as those of several runs, are one curve"
+    found: dict[str, list[float]] = {}
+    for line in lines: found.setdefault(line.name, []).extend(listed(line.ys))
+    return list(found.items())
 
 # %% ../../nbs/display/chart.ipynb #f38fa006
 def _floats(values: Iterable[float]) -> str:
@@ -307,12 +313,15 @@ def chart_spec(
     return dict(
         title=chart.title, x_label=chart.xlabel, y_label=chart.ylabel, log_x=chart.log_x, log_y=chart.log_y,
         logs=chart.log_y, tools=chart.tools, smoothing=chart.smoothing, lines=lines, whole=whole,
-        x_range=chart.x_range, y_range=chart.y_range, robust=chart.robust, chosen=chart.cursor, picks=False,
-        marks=[dict(mark._asdict(), color=in_page(mark.color)) for mark in chart.marks if math.isfinite(mark.y)],
-        events=[event._asdict() for event in chart.events], borders=chart.borders, epochs=chart.epochs,
-        band=chart.band, x_format=chart.x_format, width=chart.size[0], height=chart.size[1] - 60,
+        x_range=chart.x_range, y_range=chart.y_range, robust=chart.robust, chosen=_finite(chart.cursor), picks=False,
+        marks=[dict(mark._asdict(), color=in_page(mark.color)) for mark in chart.marks if math.isfinite(mark.x + mark.y)],
+        events=[event._asdict() for event in chart.events if math.isfinite(event.x)],
+        borders=[x for x in chart.borders if math.isfinite(x)], epochs=[end for end in chart.epochs if math.isfinite(end[0])],
+        band=chart.band if chart.band and math.isfinite(sum(chart.band)) else None, x_format=chart.x_format, width=chart.size[0], height=chart.size[1] - 60,
         names_width=min(max(130, 7*(names or [0])[0] + 90), 260), details=chart.details or None,
         overlay=False, runs=[dict(name=name, start=start, color=in_page(color)) for name, start, color in chart.runs])
+
+def _finite(value: float | None) -> float | None: return value if value is not None and math.isfinite(value) else None
 
 # %% ../../nbs/display/chart.ipynb #fcd12262
 _STILL_WIDTH, _LEFT, _TOP = 760, 52, 34     # pixels
@@ -324,7 +333,7 @@ class _Plane:
         self.width = min(_STILL_WIDTH, chart.size[0])
         self.bottom = _TOP + max(chart.size[1] - 90, 90)
         longest = max((len(line.name) for line in chart.lines), default=0)
-        self.right = self.width - min(max(110, 6.4*longest + 70), self.width*0.38)
+        self.right = self.width - min(max(130, 6.4*longest + 100), self.width*0.4)
         self.x, self.y = _axes(chart, shown)
 
     @property
@@ -332,8 +341,11 @@ class _Plane:
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         "The place of a point"
-        w, h = self.size
-        return _LEFT + w*self.x.place(x), _TOP + h*(1 - min(max(self.y.place(y), -1.), 2.))
+        return _LEFT + self.size[0]*self.x.place(x), self.down(y)
+
+    def down(self, y: float) -> float:
+        "The place of a value; far outside is just outside"
+        return _TOP + self.size[1]*(1 - min(max(self.y.place(y), -1.), 2.))
 
     def has(self, x: float) -> bool:
         "Is this x inside of the picture?"
@@ -435,8 +447,7 @@ def _end_names(plane: _Plane) -> str:
     "The name and the last value of each line, at its end"
     lines = list({line.name: line for line in plane.chart.lines if not line.of}.values())    # the latest of a name
     lasts = [_last(line) for line in lines]
-    wanted = [plane.at(line.xs[0], last)[1] if last is not None and plane.y.has(last) else plane.bottom
-              for line, last in zip(lines, lasts)]
+    wanted = [plane.down(last) if last is not None and plane.y.has(last) else plane.bottom for last in lasts]
     places = spread([min(max(y, _TOP + 4), plane.bottom) for y in wanted], 16, plane.bottom + 4)
     return ''.join(_end_name(plane, line, last, y) for line, last, y in zip(lines, lasts, places))
 
@@ -492,7 +503,7 @@ def still_svg(
             f'viewBox="0 0 {plane.width} {height}" font-family="{escape(FONT)}" font-size="12">'
             f'<rect width="100%" height="100%" rx="6" fill="#fff"/>'
             + _words(_LEFT, 17, chart.title, color=_INK, more=' font-size="13.5" font-weight="600"') + _grid(plane)
-            + f'<svg x="{_LEFT}" y="{_TOP}" width="{w:.1f}" height="{h}" overflow="hidden"><g fill="none" stroke-linejoin="round" stroke-linecap="round">{inner}</g></svg>'
+            + f'<svg x="{_LEFT - 5}" y="{_TOP - 5}" width="{w + 10:.1f}" height="{h + 8}" viewBox="-5 -5 {w + 10:.1f} {h + 8}" overflow="hidden"><g fill="none" stroke-linejoin="round" stroke-linecap="round">{inner}</g></svg>'
             + over + '</svg>')
 
 # %% ../../nbs/display/chart.ipynb #b3198df7

@@ -7,7 +7,7 @@ __all__ = ['AXES', 'runs_of', 'Curve', 'run_curve', 'knots', 'places', 'leaves_r
            'table_html', 'RunsTable', 'table_data', 'runs_table', 'best_figure', 'run_looks', 'details_of', 'RunCurves',
            'DrawsRuns', 'runs_figure', 'runs_chart', 'Comparison', 'comparison_data', 'compare']
 
-# %% ../../nbs/display/compare.ipynb #7d535e5b
+# %% ../../nbs/display/compare.ipynb #933b394a
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,18 +15,18 @@ from hashlib import sha256
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-# %% ../../nbs/display/compare.ipynb #229d27d3
+# %% ../../nbs/display/compare.ipynb #999316e4
 from ..basics.arguments import columns_hint
 from ..basics.patch import patch
 from ..basics.text import clock, distinct, escape, plural, text_table
-from .chart import Chart, Line, chart_spec, charts_html, spread, still_svg
-from .figures import figure, show
+from .chart import Chart, Line, chart_spec, charts_html, still_svg
+from .figures import figure, legend, show
 from .front_end import by_name
 from .look import COLORS, RUN_COLORS, count_text, css_variables, in_page, lr_text, value_text
 from .page_script import asset, runs_scripts, scripted, still_image
 from ..history import History, Run, as_dataframe, differences
 
-# %% ../../nbs/display/compare.ipynb #e70ecaf6
+# %% ../../nbs/display/compare.ipynb #07fdb9af
 def _runs_in(source: Any) -> list[Run]:
     "The runs of a learner, a recorder, a history, or a list of these"
     if isinstance(source, Run): return [source]
@@ -38,8 +38,10 @@ def _runs_in(source: Any) -> list[Run]:
 
 def _groups(sources: tuple, named: Mapping[str, Any]) -> list[tuple[str, list[Run]]]:
     "(name that was given or '', runs) of each source"
-    dicts = [source if isinstance(source, Mapping) else {'': source} for source in sources]
+    dicts = [source if isinstance(source, Mapping) else {_own_name(source): source} for source in sources]
     return [(name, _runs_in(source)) for group in (*dicts, named) for name, source in group.items()]
+
+def _own_name(source: Any) -> str: return source.name if isinstance(source, Run) else ''
 
 # %% ../../nbs/display/compare.ipynb #e3d24858
 def runs_of(
@@ -105,7 +107,7 @@ def _of_steps(run: Run, metric: str) -> Sequence[float] | None:
     if metric in run.named: return run.named[metric].column(run.n_steps, smooth=True)
     return run.hyper(metric) if metric in run.hypers else None
 
-# %% ../../nbs/display/compare.ipynb #5ce7569f
+# %% ../../nbs/display/compare.ipynb #fe26c6aa
 AXES = dict(step=('step', 'count'), epoch=('epochs', 'epoch'), time=('seconds', 'time'))    # name -> label, format
 
 def knots(
@@ -122,26 +124,25 @@ def knots(
         (batches done, place on the axis), ascending
     """
     rows, start = run.epochs, float(run.start_epoch)
-    if by == 'time': found = [(0, 0.), *zip((row['step'] for row in rows), accumulate(row['time'] for row in rows))]
+    if by == 'time': found = [(0, 0.), *zip((row['step'] for row in rows), accumulate(map(_seconds, rows)))]
     else: found = [(0, start), *((row['step'], _done(run, i)) for i, row in enumerate(rows))]
-    return found if found[-1][0] >= run.n_steps else [*found, (run.n_steps, _beyond_rows(run, found))]
+    done, place = found[-1]
+    if done >= run.n_steps: return found
+    speed = (place - found[0][1])/done if done else 1/_epoch_size(run) if by == 'epoch' else 0.
+    return [*found, (run.n_steps, place + speed*(run.n_steps - done))]     # of an epoch that is not over
+
+def _seconds(row: Mapping[str, Any]) -> float: return row.get('time') or 0.
 
 def _done(run: Run, i: int) -> float:
     "Epochs done at the end of row `i`, which may be that of a partial epoch"
     row, before = run.epochs[i], run.epochs[i - 1]['step'] if i else 0
     if row['complete']: return row['epoch'] + 1.
-    return row['epoch'] + min((row['step'] - before)/max(_epoch_size(run), 1), 1.)
+    return row['epoch'] + min((row['step'] - before)/_epoch_size(run), 1.)
 
 def _epoch_size(run: Run) -> int:
-    "Batches in an epoch"
+    "Batches in an epoch, 1 or more"
     ends = [row['step'] for row in run.epochs if row['complete']]
-    return run.settings.get('batches') or max((b - a for a, b in zip([0, *ends], ends)), default=run.n_steps)
-
-def _beyond_rows(run: Run, found: list[tuple[int, float]]) -> float:
-    "The place of the latest step of an epoch that is not over, at the speed so far"
-    done, place = found[-1]
-    rate = (place - found[0][1])/done if done else 1/max(_epoch_size(run), 1)*(found[0][1] == place != 0)
-    return place + rate*(run.n_steps - done)
+    return run.settings.get('batches') or max((b - a for a, b in zip([0, *ends], ends)), default=run.n_steps) or 1
 
 # %% ../../nbs/display/compare.ipynb #a1cd877c
 def places(
@@ -200,19 +201,19 @@ def _best(values: Iterable[Any], metric: str) -> float | None:
     finite = [v for v in values if isinstance(v, (int, float)) and math.isfinite(v)]
     return (min if _lower(metric) else max)(finite, default=None)
 
-# %% ../../nbs/display/compare.ipynb #0d39e612
+# %% ../../nbs/display/compare.ipynb #c2b1178d
 def _row(name: str, run: Run, metrics: Iterable[str]) -> dict[str, Any]:
     "A run as a row, without its settings"
     row: dict[str, Any] = dict(run=name, status=run.outcome())
     for metric in metrics:
-        values = [row[metric] for row in run.epochs if row.get(metric) is not None]
+        values = [each[metric] for each in run.epochs if each.get(metric) is not None]
         if metric != 'train_loss': row[f'best {metric}'] = _best(values, metric)
         row[metric] = values[-1] if values else None
     return row
 
 def _lengths(run: Run) -> dict[str, Any]:
     done = sum(row['complete'] for row in run.epochs)
-    return dict(epochs=done, steps=run.n_steps, time=sum(row['time'] for row in run.epochs))
+    return dict(epochs=done, steps=run.n_steps, time=sum(map(_seconds, run.epochs)))
 
 def runs_rows(
     runs: Mapping[str, Run],    # of `runs_of`
@@ -431,7 +432,7 @@ def runs_table(
     fig = best_figure(table.rows, table.metric, ax)
     return show(fig, f'best {table.metric} of {plural(len(table), "run")}', True) if ax is None else ax
 
-# %% ../../nbs/display/compare.ipynb #1f1755d2
+# %% ../../nbs/display/compare.ipynb #01cfee3f
 def best_figure(
     rows: Sequence[Mapping[str, Any]],    # of `runs_rows`
     metric: str,
@@ -455,7 +456,7 @@ def best_figure(
             ax.annotate(words, (x, i), (9, 0), textcoords='offset points', va='center')
         ax.set_yticks(range(len(rows)), [row['run'] for row in rows])
         ax.set(ylim=(len(rows) - 0.5, -0.5), xlabel=f'best {metric}')
-        if any(v is not None for v in values) and not any(leaves_range([[v] for v in values if v is not None])): ax.margins(x=0.12)
+        if any(v is not None for v in values) and not any(leaves_range([[v] for v in values if v is not None])): ax.margins(x=0.18)
         elif all(v is None or v > 0 for v in values): ax.set_xscale('log')
         return fig
 
@@ -474,7 +475,7 @@ def run_looks(
     n = len(RUN_COLORS)
     return {name: (RUN_COLORS[i % n], ('', 'dash', 'dot')[i//n % 3]) for i, name in enumerate(names)}
 
-# %% ../../nbs/display/compare.ipynb #2a3cb843
+# %% ../../nbs/display/compare.ipynb #a64bd5e1
 _ALWAYS = 'lr', 'wd', 'n_epoch', 'callbacks'
 _WORDS = dict(n_epoch='epochs', batch_size='batch size')
 
@@ -494,8 +495,13 @@ def details_of(
         found = [(name, values[i], True) for name, values in differing.items()]
         found += [(name, run.settings[name], False) for name in _ALWAYS if name in run.settings and name not in differing]
         return [*((_WORDS.get(name, name), cell_text(name, value) or '–', differs) for name, value, differs in found),
-                *([('status', run.outcome(), False)] if run.status != 'done' or run.diverged is not None else [])]
+                *([('status', _reason(run), False)] if run.status != 'done' or run.diverged is not None else [])]
     return {name: one(i, run) for i, (name, run) in enumerate(runs.items())}
+
+def _reason(run: Run) -> str:
+    "How a run ended, and why if that was noted"
+    texts = [event['text'] for event in run.events if event['kind'] in ('interrupted', 'stopped', 'failed')]
+    return ': '.join([run.outcome(), *texts[-1:]])
 
 # %% ../../nbs/display/compare.ipynb #ae3cd721
 class RunCurves:
@@ -599,15 +605,16 @@ class DrawsRuns(RunCurves):
         return Chart(lines, title=metric, xlabel=label, x_format=x_format, details=self.details, tools=('log_x', 'log_y'),
                      robust=metric not in self.of_epochs, size=(1200, max(300, 90 + 16*len(lines))))
 
-# %% ../../nbs/display/compare.ipynb #0a16d7cf
+# %% ../../nbs/display/compare.ipynb #57625f63
 _STYLES = {'': '-', 'dash': '--', 'dot': ':'}
 
 def runs_figure(
     lines: Sequence[Line],
     title: str,
     xlabel: str = 'step',
-    ax: Any = None,            # draw into these axes; None: a new figure
-) -> Any:                      # the figure
+    ax: Any = None,               # draw into these axes; None: a new figure
+    notes: Iterable[str] = (),    # sentences below the axis
+) -> Any:                         # the figure
     """Lines of several runs with their names at the right
 
     Args:
@@ -615,31 +622,23 @@ def runs_figure(
         title
         xlabel
         ax: draw into these axes; None: a new figure
+        notes: sentences below the axis
 
     Returns:
         the figure
     """
-    with figure(ax, size=(9.2, max(3.6, 1.2 + 0.19*len(lines)))) as (fig, [ax]):
+    own = ax is None
+    with figure(ax, size=(9.2, max(3.6, 1.2 + 0.21*len(lines)))) as (fig, [ax]):
         for line in lines:
-            ax.plot(line.xs, line.ys, _STYLES[line.dash or ''], color=line.color, marker='o' if line.dots else None, ms=4)
+            ax.plot(line.xs, line.ys, _STYLES[line.dash or ''], color=line.color, marker='o' if line.dots else None, ms=4, label=line.name)
         ranges = [found for line in lines if not line.beyond and (found := _late_range(line.ys))]
         if ranges:
             lowest, highest = min(r[0] for r in ranges), max(max(r[1:]) if line.dots else r[1] for r, line in zip(ranges, lines))
             pad = 0.05*(highest - lowest) or 0.1*abs(highest) or 0.1
             ax.set_ylim(lowest - pad, highest + pad)
-        ax.set(xlabel=xlabel, title=title)
-        _name_ends(ax, lines)
+        ax.set(xlabel='\n'.join([xlabel, *notes]), title=title)
+        legend(ax, own)
         return fig
-
-def _name_ends(ax: Any, lines: Sequence[Line]) -> None:
-    "Names at the right edge, at the heights of the last values, pushed apart"
-    low, high = ax.get_ylim()
-    inches = ax.figure.get_size_inches()[1]*0.8
-    last = [next((v for v in reversed(line.ys) if math.isfinite(v)), low) for line in lines]
-    wanted = [min(max((v - low)/(high - low), 0.), 1.) for v in last]
-    for line, place in zip(lines, spread(wanted, 0.16/inches, 1.)):
-        ax.annotate(f'{line.name}  {value_text(float(line.ys[-1]))}', (1, place), (8, 0), xycoords='axes fraction',
-                    textcoords='offset points', color=line.color, va='center', fontsize=9, annotation_clip=False)
 
 # %% ../../nbs/display/compare.ipynb #5eabf9ce
 def runs_chart(
@@ -667,7 +666,7 @@ def runs_chart(
 
 def _notes_html(notes: Sequence[str]) -> str: return ''.join(f'<div>{escape(note)}</div>' for note in notes)
 
-# %% ../../nbs/display/compare.ipynb #f6f12dc6
+# %% ../../nbs/display/compare.ipynb #bddaf0b1
 class Comparison(DrawsRuns):
     """Runs in one chart and one table
 
@@ -685,8 +684,8 @@ class Comparison(DrawsRuns):
     ):
         super().__init__(runs, metric, by)
         self.table = RunsTable(runs, sort)
-        for column in (f'best {self.metric}', self.metric):
-            if sort is None and column in self.rows[0]: return self.table.sort_by(column)
+        found = [name for name in (f'best {self.metric}', self.metric) if name in self.rows[0]]
+        if sort is None and found: self.table.sort_by(found[0])
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -733,7 +732,7 @@ def comparison_data(
         notes={metric: found.notes(metric) for metric in found.curves},
         table=table_data(found.rows, found.table.sort, looks))
 
-# %% ../../nbs/display/compare.ipynb #5a43043e
+# %% ../../nbs/display/compare.ipynb #34dc7536
 def compare(
     *sources: Any,                    # learners, histories, runs, lists of these, or dicts from a name to one of these
     metric: str | None = None,        # a loss, a metric or a hyper-parameter; None: the validation loss if there is one
@@ -759,7 +758,7 @@ def compare(
     """
     found = Comparison(runs_of(*sources, **named), metric, by, sort)
     if not return_fig and ax is None: return found
-    fig = runs_figure(found.lines(found.metric, by), found.metric, AXES[by][0], ax)
+    fig = runs_figure(found.lines(found.metric, by), found.metric, AXES[by][0], ax, found.notes(found.metric))
     return show(fig, found.chart().text, True) if ax is None else ax
 
 # %% ../../nbs/display/compare.ipynb #4c6552a8

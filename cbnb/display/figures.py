@@ -166,7 +166,7 @@ def legend(
     for (line, label, point), down in zip(curves, places):
         key = '●' if line.get_marker() == 'o' else '—'
         at = dict(transform=ax.transAxes, va='center', fontsize=9)
-        ax.text(1.015, 1 - down, key, color=line.get_color(), fontweight=900, **at)
+        ax.text(1.015, 1 - down, key, color=line.get_color(), fontweight='bold', **at)
         ax.text(1.05, 1 - down, label + (f'  {number(point[1])}' if point else ''), **at)
 
 def _last_point(line: Any) -> tuple[float, float] | None:

@@ -311,7 +311,7 @@ def cards_text(
     rows = [(*(_shortened(f(c), 30) for _, f in columns), _shortened(' | '.join(map(_part_text, c.parts)))) for c in cards]
     return '\n'.join(text_table([(*(name for name, _ in columns), 'item'), *rows]))
 
-# %% ../../nbs/display/items.ipynb #4e5416ba
+# %% ../../nbs/display/items.ipynb #76fbbac3
 ITEM_STYLE = f'''<style>{css_variables('.cbnb-items')}
 .cbnb-items{{font:12px/1.4 system-ui,-apple-system,"Segoe UI",Roboto,Arial,sans-serif;font-variant-numeric:tabular-nums;max-width:1200px}}
 .cbnb-items .cards{{display:grid;grid-template-columns:repeat(auto-fill,minmax(132px,1fr));gap:8px;max-width:1200px}}
@@ -322,8 +322,8 @@ ITEM_STYLE = f'''<style>{css_variables('.cbnb-items')}
 .cbnb-items .fact{{white-space:nowrap;margin-right:.4em}}
 .cbnb-items b.no{{color:var(--cbnb-bad)}}
 .cbnb-items table{{border-collapse:collapse;font-size:12px;margin:0}}
-.cbnb-items td,.cbnb-items th{{padding:4px 8px;vertical-align:top;text-align:left;white-space:normal}}
-.cbnb-items td.number,.cbnb-items th.number{{text-align:right}}
+.cbnb-items td,.cbnb-items th{{padding:4px 8px!important;vertical-align:top!important;text-align:left!important;white-space:normal}}
+.cbnb-items td.number,.cbnb-items th.number{{text-align:right!important}}
 .cbnb-items td.name{{white-space:nowrap}}
 .cbnb-items td.names{{min-width:14em}}
 .cbnb-items .text{{white-space:pre-wrap;overflow-wrap:anywhere;max-width:56em;min-width:16em}}
@@ -379,10 +379,10 @@ def _in_table(card: Card, columns: list[tuple[str, Callable[[Card], str]]], own:
     else: cells.append(f'<td>{"<br>".join(_part_html(p, card.item) for p in card.parts)}</td>')
     return f'<tr{" class=wrong" if card.wrong else ""}>{"".join(cells)}</tr>'
 
-# %% ../../nbs/display/items.ipynb #3eacad2f
+# %% ../../nbs/display/items.ipynb #b0a487e4
 def _table_head(names: Sequence[str], right: Sequence[str]) -> str:
     cells = ''.join(f'<th scope="col"{" class=number" if name in right else ""}>{escape(name)}</th>' for name in names)
-    return f'<div class="wide" tabindex="0" role="region" aria-label="items"><table><thead><tr>{cells}</tr></thead><tbody>'
+    return f'<div class="wide" tabindex="0" role="group" aria-label="items"><table><thead><tr>{cells}</tr></thead><tbody>'
 
 def card_pieces(
     cards: Sequence[Card],

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/display/run_charts.ipynb #26907c1e
-from ..basics.text import plural
+from ..basics.text import distinct, plural
 from .chart import Chart, Event, Line, described
+from .compare import details_of
 from .figures import NAMED_COLORS, as_doubles
 from .look import COLORS, RUN_COLORS, count_text
 from ..history import Run
@@ -49,8 +50,7 @@ def ends_of(
 class _Kept:
     "The steps that are drawn, counted over all runs"
     def __init__(self, runs: Sequence[Run], skip_start: int = 0, skip_end: int = 0):
-        if skip_start < 0 or skip_end < 0:
-            raise ValueError(f'skip_start={skip_start} and skip_end={skip_end} should be 0 or more')
+        _check_skips(skip_start, skip_end)
         n = sum(run.n_steps for run in runs)
         if skip_start + skip_end >= n: skip_start = skip_end = 0      # rather everything than nothing
         self.first, self.last = skip_start, n - skip_end
@@ -60,6 +60,10 @@ class _Kept:
         return slice(min(max(self.first - start, 0), n), max(min(self.last - start, n), 0))
 
     def has(self, step: float) -> bool: return self.first <= step < self.last
+
+def _check_skips(skip_start: int, skip_end: int) -> None:
+    if skip_start < 0 or skip_end < 0:
+        raise ValueError(f'skip_start={skip_start} and skip_end={skip_end} should be 0 or more')
 
 # %% ../../nbs/display/run_charts.ipynb #07b1e5f0
 def column_of(
@@ -162,13 +166,14 @@ def events_of(
 # %% ../../nbs/display/run_charts.ipynb #d1ab4a70
 def _layout(runs: Sequence[Run], kept: _Kept) -> dict[str, Any]:
     "What all charts over steps have"
-    starts = starts_of(runs)
+    starts, names = starts_of(runs), distinct(run.name for run in runs)
     return dict(
         xlabel='step', say=count_text, borders=[step for step in starts[1:] if kept.first < step < kept.last],
         epochs=[(step, n) for step, n in ends_of(runs) if kept.has(step)],
         events=[event for event in events_of(runs) if kept.has(event.x)],
-        runs=[(f'run {run.number}', start, RUN_COLORS[i % len(RUN_COLORS)])
-              for i, (run, start) in enumerate(zip(runs, starts))],
+        runs=[(name, start, RUN_COLORS[i % len(RUN_COLORS)])
+              for i, (name, start) in enumerate(zip(names, starts))],
+        details=details_of(dict(zip(names, runs))) if len(runs) > 1 else None,
         tools=['log_x', 'log_y', *(['overlay'] if len(runs) > 1 else [])])
 
 def losses_chart(
@@ -193,7 +198,7 @@ def losses_chart(
               zip(_step_lines(runs, 'smooth', kept, 'train, smoothed', COLORS['train']), raw)]
     names = dict.fromkeys(name for run in runs for name in run.named)
     named = [line for name, color in zip(names, itertools.cycle(NAMED_COLORS))
-             for line in _step_lines([run for run in runs], name, kept, name, color) if name in runs[line.run].named]
+             for line in _step_lines(runs, name, kept, name, color) if name in runs[line.run].named]
     valid = _epoch_lines(runs, 'valid_loss', kept, 'valid', COLORS['valid'])
     settings = dict(_layout(runs, kept), title='Losses', smoothing=beta, robust=True,
                     text=_losses_text(runs, smooth, named, valid))
@@ -256,6 +261,7 @@ def metric_charts(
         skip_start: leave out so many epochs at the start
         skip_end: and at the end
     """
+    _check_skips(skip_start, skip_end)
     ends = [row['step'] + start for start, run in zip(starts_of(runs), runs) for row in run.epochs]
     first = ends[skip_start - 1] if 0 < skip_start < len(ends) else 0
     left_out = ends[-1] - ends[-1 - skip_end] if 0 < skip_end < len(ends) else 0

@@ -88,13 +88,13 @@ def _color(name: str, i: int) -> str:
     first = dict(zip(('learning rate', 'momentum'), (COLORS['lr'], COLORS['mom']))).get(name, COLORS['train'])
     return [first, *(color for color in RUN_COLORS if color != first)][i % len(RUN_COLORS)]
 
-# %% ../../nbs/display/schedules.ipynb #77d2ffa7
+# %% ../../nbs/display/schedules.ipynb #d81f8111
 def _panel(ax: Any, name: str, lines: Mapping[str, Sequence[float]], plan: SchedulePlan) -> None:
     few = plan.n_steps < 20                                     # a line through one point is invisible
     for i, (label, values) in enumerate(lines.items()):
         ax.plot(*envelope(plan.xs(), values), marker='.' if few else None, color=_color(name, i), label=label)
     for step in plan.borders: ax.axvline(step, color=COLORS['text'], lw=1, ls=':')
-    ax.set(xlabel='step' if plan.epochs else 'share of the training', ylabel=name, title=name.capitalize())
+    ax.set(xlabel='step' if plan.epochs else 'share done', ylabel=name, title=name.capitalize())
     if len(lines) > 1: legend(ax, own=False)
 
 # %% ../../nbs/display/schedules.ipynb #cf4e1b7a
@@ -124,7 +124,7 @@ def schedule_figure(
         for axis in axes[len(panels):]: axis.remove()
         return fig
 
-# %% ../../nbs/display/schedules.ipynb #2c3bc07d
+# %% ../../nbs/display/schedules.ipynb #0a485db7
 def schedule_charts(
     plan: SchedulePlan,    # what to draw
 ) -> list[Chart]:          # as data
@@ -136,7 +136,7 @@ def schedule_charts(
     Returns:
         as data
     """
-    charts, xlabel = [], 'step' if plan.epochs else 'share of the training'
+    charts, xlabel = [], 'step' if plan.epochs else 'share done'
     for name, lines in _panels(plan).items():
         drawn = [Line(label, plan.xs(), values, _color(name, i)) for i, (label, values) in enumerate(lines.items())]
         title = f'{name.capitalize()}: {plan.title}' if plan.title and not charts else name.capitalize()
@@ -570,12 +570,12 @@ def _cycle_words(cycle: OneCycle) -> str:
     named = ', '.join(f'{name} {lr_text(lr)}' for name, _, lr in _points(cycle))
     return f'One-cycle schedule, learning rate: {named}; {_cycle_call(cycle)}'
 
-# %% ../../nbs/display/schedules.ipynb #07fd3b37
+# %% ../../nbs/display/schedules.ipynb #96eb2e91
 def _cycle_still(cycle: OneCycle) -> str:
     "The picture of a schedule: the rate with its points, and below it the momentum"
     scheds, shares = cycle.planned(), [i/200 for i in range(201)]
     marks = [Mark(f'{name} {lr_text(lr)}', share, lr, COLORS['lr']) for name, share, lr in _points(cycle)]
-    look, words = dict(xlabel='share of the training', size=(760, 260)), _cycle_words(cycle)
+    look, words = dict(xlabel='share done', size=(760, 260)), _cycle_words(cycle)
     lr = Chart([Line('learning rate', shares, [scheds['lr'](x) for x in shares], COLORS['lr'])],
                title='One cycle', marks=marks, **look)
     mom = Chart([Line('momentum', shares, [scheds['mom'](x) for x in shares], COLORS['mom'])], **look)
@@ -606,10 +606,11 @@ def cycle_page(
     still = f'{_cycle_still(cycle)}<div><code>{call}</code></div>'
     return scripted(still, asset('schedule.js'), data)
 
-# %% ../../nbs/display/schedules.ipynb #fd4d83d4
+# %% ../../nbs/display/schedules.ipynb #91bc910d
 _RELAY = """export default () => ({ initialize({ model }) {
   const slot = model.get('slot'), mine = () => [...document.querySelectorAll('.cbnb-cycle')].filter(el => el.dataset.slot === slot)
-  const hear = e => { if (e.target.dataset?.slot === slot) { model.set('cycle', e.detail.cycle); model.save_changes() } }
+  const hear = e => { if (e.target.dataset?.slot !== slot) return
+    try { model.set('cycle', e.detail.cycle); model.save_changes() } catch { /* the kernel is gone */ } }
   document.addEventListener('cbnb-cycle', hear)
   model.on('change:cycle', () => mine().forEach(el => el.dispatchEvent(new CustomEvent('cbnb-cycle-set', { detail: model.get('cycle') }))))
   model.on('destroy', () => document.removeEventListener('cbnb-cycle', hear))

@@ -78,7 +78,7 @@ def most_in_error(
     errors = matrix - torch.diag(matrix.diag())
     return sorted((errors.sum(0) + errors.sum(1)).argsort(descending=True, stable=True)[:n].tolist())
 
-# %% ../../nbs/display/scores.ipynb #eb57e8fa
+# %% ../../nbs/display/scores.ipynb #e728376f
 class Scores(dict[str, dict[str, float]]):
     "Scores by name, shown as a table"
     def headings(self) -> list[str]: return list(dict.fromkeys(h for row in self.values() for h in row))
@@ -86,10 +86,10 @@ class Scores(dict[str, dict[str, float]]):
     def cells(self) -> list[list[str]]:
         return [[name, *(score_text(h, row.get(h)) for h in self.headings())] for name, row in self.items()]
 
-    def __repr__(self) -> str: return '\n'.join(text_table([('', *self.headings()), *map(tuple, self.cells())]))
+    def __repr__(self) -> str: return '\n'.join(text_table([('name', *self.headings()), *map(tuple, self.cells())]))
 
     def _repr_html_(self) -> str:
-        return html_table(['', *self.headings()], self.cells(), ['left'] + ['right']*len(self.headings()))
+        return html_table(['name', *self.headings()], self.cells(), ['left'] + ['right']*len(self.headings()))
 
 def score_text(heading: str, value: float | None) -> str:
     """Counts as whole numbers, shares with three decimals, errors with four significant digits
@@ -250,7 +250,7 @@ def by_row(
     """
     return matrix.double()/matrix.sum(1, keepdim=True).clamp(min=1)
 
-# %% ../../nbs/display/scores.ipynb #5b938419
+# %% ../../nbs/display/scores.ipynb #772f35fb
 def _fill_cell(ax: Any, i: int, j: int, share: float, text: str, size: float) -> None:
     fill, ink = cell_colors(i, j, share)
     ax.add_patch(_rectangle((j - 0.5, i - 0.5), fill))
@@ -258,7 +258,7 @@ def _fill_cell(ax: Any, i: int, j: int, share: float, text: str, size: float) ->
 
 def _rectangle(corner: tuple[float, float], fill: str) -> Any:
     from matplotlib.patches import Rectangle
-    return Rectangle(corner, 1, 1, facecolor=fill, edgecolor='none')
+    return Rectangle(corner, 1, 1, facecolor=fill, edgecolor=COLORS['page'], lw=1.5)
 
 def _named_axes(ax: Any, names: Sequence[str]) -> None:
     n, size = len(names), max(5, min(10, 200/len(names)))
@@ -301,7 +301,7 @@ def confusion_figure(
         ax.set_title(title)
         return fig
 
-# %% ../../nbs/display/scores.ipynb #264fbfad
+# %% ../../nbs/display/scores.ipynb #2860602e
 def calibration_figure(
     curve: Calibration,
     of: str = 'prediction',     # what the probability is of
@@ -322,7 +322,7 @@ def calibration_figure(
         ax.text(0.03, 0.97, 'dashed: perfect', va='top', transform=ax.transAxes, fontsize=9)
         share = curve.counts.double()/max(int(curve.counts.max()), 1) if len(curve.counts) else curve.counts
         ax.plot(curve.prob_pred.tolist(), curve.prob_true.tolist(), color=COLORS['train'])
-        ax.scatter(curve.prob_pred.tolist(), curve.prob_true.tolist(), (20 + 130*share).tolist(), color=COLORS['train'], zorder=3)
+        ax.scatter(curve.prob_pred.tolist(), curve.prob_true.tolist(), (20 + 130*share).tolist(), color=COLORS['train'], zorder=3, clip_on=False)
         ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect='equal', xlabel=f'probability of the {of}', ylabel='share that is right',
                title=f'Calibration, error {number(curve.error)}')
         return fig
@@ -388,13 +388,15 @@ def residuals_figure(
         ax.set(xlabel=f'predicted {name}'.strip(), ylabel='predicted − actual', title='Residuals')
         return fig
 
-# %% ../../nbs/display/scores.ipynb #a065f16a
+# %% ../../nbs/display/scores.ipynb #a7f7f146
 MATRIX_STYLE = f'''<style>{css_variables('.cbnb-matrix')}
 .cbnb-matrix{{font:12px/1.35 system-ui,-apple-system,"Segoe UI",Roboto,Arial,sans-serif;font-variant-numeric:tabular-nums;overflow-x:auto}}
 .cbnb-matrix table{{border-collapse:separate;border-spacing:2px;font-size:12px;margin:0}}
-.cbnb-matrix td,.cbnb-matrix th{{padding:3px 6px;text-align:center;min-width:2.3em;white-space:nowrap;border:0}}
+.cbnb-matrix td,.cbnb-matrix th{{padding:3px 6px;text-align:center!important;min-width:2.3em;white-space:nowrap;border:0}}
+.cbnb-matrix tr{{background:none!important;border:0}}
+.cbnb-matrix thead{{border:0}}
 .cbnb-matrix th{{font-weight:400;max-width:12em;overflow:hidden;text-overflow:ellipsis}}
-.cbnb-matrix th[scope=row]{{text-align:right}}
+.cbnb-matrix th[scope=row]{{text-align:right!important}}
 .cbnb-matrix caption{{white-space:nowrap;text-align:left;padding:0 0 4px;color:inherit;caption-side:top;font-size:12px}}
 </style>'''.replace('\n', '')
 
@@ -420,7 +422,7 @@ def _cell_html(cell: tuple[int, str, str] | None) -> str:
     n, fill, ink = cell
     return f'<td style="background-color:{fill};color:{ink}">{n:,}</td>'
 
-# %% ../../nbs/display/scores.ipynb #96a8e85b
+# %% ../../nbs/display/scores.ipynb #e8eb272c
 def still_matrix(
     matrix: Tensor,             # as from `confusion_matrix`
     names: Sequence[str],       # of the classes
@@ -437,7 +439,7 @@ def still_matrix(
     head = ''.join(f'<th scope="col">{escape(name)}</th>' for name in names)
     body = ''.join(f'<tr><th scope="row">{escape(name)}</th>{"".join(map(_cell_html, row))}</tr>'
                    for name, row in zip(names, matrix_cells(matrix)))
-    return (f'<div class="cbnb-matrix" tabindex="0" role="region" aria-label="confusion matrix">{MATRIX_STYLE}'
+    return (f'<div class="cbnb-matrix" tabindex="0" role="group" aria-label="confusion matrix">{MATRIX_STYLE}'
             '<table><caption>rows: actual, columns: predicted</caption>'
             f'<thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div>')
 

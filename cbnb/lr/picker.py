@@ -7,7 +7,7 @@ __all__ = ['as_rate', 'choices', 'slider_range', 'first_choice', 'recommend_for'
            'advice_html', 'boxed', 'Tee', 'Printed', 'problem_html', 'placed', 'rule_button', 'lr_slider', 'nearby',
            'clicked', 'action_button', 'epochs_box', 'row', 'from_page', 'LRPicker', 'as_picker']
 
-# %% ../../nbs/lr/picker.ipynb #20de4b0a
+# %% ../../nbs/lr/picker.ipynb #391ddb5a
 import atexit
 import math
 import re
@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Real
 from typing import Any
+from uuid import uuid4
 
 # %% ../../nbs/lr/picker.ipynb #283ce267
 from ..basics.notices import shell
@@ -136,7 +137,7 @@ def _loss_range(losses: list[float], more: Sequence[float] = ()) -> tuple[float,
     room = high - low or 0.1*abs(high) or 1.
     return low - 0.12*room, min(finite[-1], high + 0.4*room) + 0.12*room
 
-# %% ../../nbs/lr/picker.ipynb #74173cd8
+# %% ../../nbs/lr/picker.ipynb #d132dd9a
 def _lines(found: LRFind) -> list[Line]:
     "The curves of a sweep, and its trials as points"
     lines = [Line('measured', found.lrs, found.raw_losses, COLORS['raw'], faint=True),
@@ -151,7 +152,7 @@ def _marks(found: LRFind) -> list[Mark]:
     def mark(name: str, lr: float) -> Mark:
         best = name == found.rule
         color = COLORS['mark'] if best else colors.get(name, COLORS['mark'])
-        return Mark(name, lr, loss_at(found.lrs, found.losses, lr), color, best, name in faint and not best)
+        return Mark(f'{name} {lr_text(lr)}', lr, loss_at(found.lrs, found.losses, lr), color, best, name in faint and not best)
     return [mark(name, lr) for name, lr in choices(found).items()] if found.lrs else []
 
 # %% ../../nbs/lr/picker.ipynb #33950718
@@ -452,7 +453,7 @@ def nearby(
     nearest = min(exact, key=steps, default=value)
     return nearest if steps(nearest) < 0.51 else value
 
-# %% ../../nbs/lr/picker.ipynb #5115f4da
+# %% ../../nbs/lr/picker.ipynb #79d5e0b0
 def clicked(
     x: float,               # where the mouse is, above 0
     exact: list[float],     # rates that may be meant, above 0
@@ -465,7 +466,7 @@ def clicked(
     """
     def factor(lr: float) -> float: return abs(math.log(lr/x))
     nearest = min(exact, key=factor, default=0.)
-    return nearest if nearest and factor(nearest) < 0.04 else float(f'{x:.1e}')
+    return nearest if nearest and factor(nearest) < 0.08 else float(f'{x:.1e}')
 
 # %% ../../nbs/lr/picker.ipynb #b2894242
 def action_button(
@@ -527,14 +528,16 @@ def row(
     box.layout.flex_flow, box.layout.align_items = 'row wrap', 'center'
     return box
 
-# %% ../../nbs/lr/picker.ipynb #01288efc
+# %% ../../nbs/lr/picker.ipynb #98361956
 class _Parts:
     "What a picker is about, and its widgets"
     found: LRFind                # what a sweep found
     rates: dict[str, float]      # what the rules suggest
     exact: list[float]           # rates that may be meant
+    meant: float                 # what was chosen last, and not with the slider
     rules: dict[str, Any]        # a button for each rule
     live: LiveChart | None       # None: anywidget is not installed here
+    scope: str                   # a class of its own
     busy: bool                   # a fit that it has started is running
     ended: float                 # when that was last over, on the monotonic clock
 
@@ -548,19 +551,21 @@ class _Parts:
     @property
     def lr(self) -> float:
         "The rate that is chosen"
-        return nearby(self.slider.value, self.exact)
+        return nearby(self.slider.value, [*self.exact, self.meant])
 
-# %% ../../nbs/lr/picker.ipynb #bfeea5b7
+# %% ../../nbs/lr/picker.ipynb #6149c34d
 _STYLE = (css_variables('.cbnb-picker') +
           '.cbnb-picker .cbnb-faint:not(.mod-primary){color:var(--cbnb-quiet);font-style:italic}'
           '.cbnb-picker table{line-height:1.5;font-variant-numeric:tabular-nums}'
           '.cbnb-picker :is(th,td){padding:.1em .7em}')
 
-def _rule_style(found: LRFind) -> str:
-    "The color of each rule at the left of its button"
-    def bar(name: str, color: str) -> str: return f'.cbnb-picker .{_rule_class(name)}{{border-left:4px solid {in_page(color)}}}'
-    return ''.join(bar(mark.name, COLORS['quiet'] if mark.faint else mark.color) for mark in _marks(found))
+def _rule_style(found: LRFind, scope: str) -> str:
+    "The color of each rule at the left of its button, in the picker of this class"
+    def bar(name: str, color: str) -> str: return f'.{scope} .{_rule_class(name)}{{border-left:4px solid {in_page(color)}}}'
+    return ''.join(bar(name, COLORS['quiet'] if mark.faint else mark.color)
+                   for name, mark in zip(choices(found), _marks(found)))
 
+# %% ../../nbs/lr/picker.ipynb #456e707a
 class _Arranges(_Parts):
     "The layout"
     def _arranged(self) -> Any:
@@ -572,11 +577,12 @@ class _Arranges(_Parts):
                      row(self.use, self.epochs, self.fit), self.said, self.below, self.printed])
         view.layout.width, view.layout.max_width = '100%', f'{WIDTH}px'
         view.add_class('cbnb-picker')
+        view.add_class(self.scope)
         return view
 
     def _advise(self) -> None:
         "Show the recommendation, and what the rules suggest"
-        self.advice.value = f'<style>{_STYLE}{_rule_style(self.found)}</style>{advice_html(self.found)}'
+        self.advice.value = f'<style>{_STYLE}{_rule_style(self.found, self.scope)}</style>{advice_html(self.found)}'
         for name, button in self.rules.items(): _dress(button, self.found, name)
 
 # %% ../../nbs/lr/picker.ipynb #71c5b923
@@ -600,7 +606,7 @@ class _Draws(_Arranges):
             chosen = name in self.rates and math.isclose(self.rates[name], self.lr, rel_tol=1e-6)
             button.button_style = 'primary' if chosen else ''
 
-# %% ../../nbs/lr/picker.ipynb #aa627797
+# %% ../../nbs/lr/picker.ipynb #13bbb37b
 class _Chooses(_Draws):
     "Choosing a rate on the curve, by a button, the slider, or the name of a rule"
     def choose(self,
@@ -612,6 +618,7 @@ class _Chooses(_Draws):
         self._take(self.rates[name])
 
     def _take(self, lr: float) -> None:
+        self.meant = lr
         if self.slider.value == lr: self._moved()         # chosen, and not only where it was anyway
         else: self.slider.value = lr
 
@@ -620,32 +627,32 @@ class _Chooses(_Draws):
         self.found.choose(self.lr)
         if not self.dragging: self._draw()
 
+# %% ../../nbs/lr/picker.ipynb #437c2fee
+class _Picks(_Chooses):
+    "Choosing with the mouse"
     def _picked(self,
         x: float,      # of the click
         done: bool,    # False: while the mouse is down
     ) -> None:
-        "Choose the rate on the curve; the page moves the line itself until the mouse is up"
+        "Choose the rate on the curve, unless a fit of this picker runs"
         if self.busy: return self._draw()
         self.dragging = not done
         try: self._take(clicked(x, self.exact))
         finally: self.dragging = False
 
-# %% ../../nbs/lr/picker.ipynb #004ababa
-class _Plans(_Chooses):
-    "Recommending for another number of epochs"
-    def _plan(self) -> None:
-        "Recommend for the number of epochs in the box"
-        follows = not self.found.lr or self.found.lr == self.found.recommended
-        if not recommend_for(self.found, self.epochs.value): return
-        self.rates = choices(self.found)
-        self.exact = self._exact()
-        self._add_rules()
-        self._advise()
-        low, high = slider_range(self.found, self.slider.value)
-        self.slider.min, self.slider.max = min(low, self.slider.min), max(high, self.slider.max)
-        if follows and self.found.recommended: self.slider.value = self.found.recommended
-        self._draw('marks', 'band')
+    def _make_live(self) -> LiveChart | None:
+        if not has_live_charts() or not self.found.lrs: return None
+        live = LiveChart(_lines(self.found), on_pick=self._picked, **_layout(self.found, self.lr))
+        live.widget.on_msg(self._hear)
+        return live
 
+    def _hear(self, _: Any, message: dict, buffers: list) -> None:
+        "A page draws the chart, which does what the slider does"
+        if message.get('type') == 'here': self.slider.layout.display = 'none'
+
+# %% ../../nbs/lr/picker.ipynb #7e084a0e
+class _HasRules(_Picks):
+    "The buttons of the rules, and the rates that they stand for"
     def _exact(self) -> list[float]:
         "The rates that may be meant: those of the rules, and the learner's"
         learn = self._learn()
@@ -659,6 +666,22 @@ class _Plans(_Chooses):
             self.rules[name] = button = rule_button(self.found, name)
             button.on_click(lambda button, name=name: self.choose(name))
         self.rule_row.children = tuple(self.rules.values())
+
+# %% ../../nbs/lr/picker.ipynb #b91e1e51
+class _Plans(_HasRules):
+    "Recommending for another number of epochs"
+    def _plan(self) -> None:
+        "Recommend for the number of epochs in the box"
+        follows = not self.found.lr or self.found.lr == self.found.recommended
+        if not recommend_for(self.found, self.epochs.value): return
+        self.rates = choices(self.found)
+        self.exact = self._exact()
+        self._add_rules()
+        self._advise()
+        low, high = slider_range(self.found, self.slider.value)
+        self.slider.min, self.slider.max = min(low, self.slider.min), max(high, self.slider.max)
+        if follows and self.found.recommended: self._take(self.found.recommended)
+        self._draw('marks', 'band')
 
 # %% ../../nbs/lr/picker.ipynb #5ade7d7c
 class _Uses(_Parts):
@@ -745,12 +768,18 @@ def _later_html(found: LRFind, name: str) -> str:
     return (f'<style>{lost}{css_variables("." + name)}</style><div class="{name}">{advice_html(found)}'
             f'{charts_html([picker_curve(found)])}</div>')
 
-# %% ../../nbs/lr/picker.ipynb #ab64f866
+# %% ../../nbs/lr/picker.ipynb #ad8044e6
 _alive: dict[str, Any] = {}    # model id -> box that was shown
+
+def _keep(box: Any) -> None:
+    "Close this box when the kernel ends"
+    if not _alive: atexit.register(_close_all)
+    _alive[box.model_id] = box
 
 def _close_all() -> None:
     for box in _alive.values(): box.close()
 
+# %% ../../nbs/lr/picker.ipynb #36c1882e
 class _Shows(_Parts):
     "Showing the widgets, with a chart behind them"
     def show(self) -> None:
@@ -763,8 +792,7 @@ class _Shows(_Parts):
     def _show_widgets(self, text: str) -> None:
         from IPython.display import display
         _hide_later(self.view)
-        if not _alive: atexit.register(_close_all)
-        _alive[self.view.model_id] = self.view
+        _keep(self.view)
         view = dict(version_major=2, version_minor=0, model_id=self.view.model_id)
         display({'application/vnd.jupyter.widget-view+json': view, 'text/plain': ''}, raw=True)
         page = _later_html(self.found, f'cbnb-later-{self.view.model_id}')
@@ -777,7 +805,7 @@ class _Shows(_Parts):
 
     def _ipython_display_(self) -> None: self.show()
 
-# %% ../../nbs/lr/picker.ipynb #10c32a5c
+# %% ../../nbs/lr/picker.ipynb #c2d34ce8
 class LRPicker(_Plans, _Trains, _Shows):
     """Widgets to choose a learning rate on the curve of a sweep, to use it, and to train with it
 
@@ -793,21 +821,19 @@ class LRPicker(_Plans, _Trains, _Shows):
         self._learn, self.found, self.rates = weakref.ref(learn), found, choices(found)
         self.exact, self.rules = self._exact(), {}
         self.busy, self.dragging, self.ended = False, False, 0.
+        self.scope = f'cbnb-picker-{uuid4().hex[:8]}'
         self.advice, self.chart, self.said, self.below, self.printed = HTML(), HTML(), HTML(), VBox(), HTML()
         self.slider, self.epochs = lr_slider(found, learn.lr), epochs_box(found.n_epoch)
         self.use = action_button('use', 'use this lr', 'check', 'set learn.lr to this rate')
-        self.fit = action_button('fit', 'fit one cycle', 'play',
+        self.fit = action_button('start', 'fit one cycle', 'play',
                                  'start learn.fit_one_cycle with this rate at the top')
+        self.meant = self.slider.value
         self.live = self._make_live()
         self.view = self._arranged()
         self._add_rules()
         self._advise()
         self._connect()
         self._draw()
-
-    def _make_live(self) -> LiveChart | None:
-        if not has_live_charts() or not self.found.lrs: return None
-        return LiveChart(_lines(self.found), on_pick=self._picked, **_layout(self.found, self.lr))
 
     def _connect(self) -> None:
         self.slider.observe(lambda change: self._moved(), 'value')

@@ -360,7 +360,7 @@ class Chart {
     if (this.cursor !== null) box.append(svg('path', { class: 'cursor', d: `M${flag.x},${TOP}V${s.h}` }))
     for (const line of this.shown()) {
       const i = line.points.at(flag.value + this.shift(line), line.kind === 'dots' || line.held)
-      if (i >= 0 && line.kind !== 'faint') curves.append(svg('circle', { class: 'dot', cx: s.px(line.points.x[i] - this.shift(line)), cy: s.py(line.points.y[i]), r: 4, style: `fill:${this.color(line)}` }))
+      if (i >= 0 && line.kind !== 'faint' && Number.isFinite(line.points.y[i])) curves.append(svg('circle', { class: 'dot', cx: s.px(line.points.x[i] - this.shift(line)), cy: s.py(line.points.y[i]), r: 4, style: `fill:${this.color(line)}` }))
     }
     box.append(svg('rect', { x: flag.x - flag.half, y: s.h + 4, width: 2 * flag.half, height: 18, rx: 3 }), svg('text', { x: flag.x, y: s.h + 17, 'text-anchor': 'middle' }, flag.text))
     this.where.textContent = this.placeWords(flag.value, epochs)
@@ -407,7 +407,7 @@ class Chart {
     }))
   }
   place(s) {
-    const x = this.cursor, groups = this.groups(), spots = groups.map(([name, lines], i) => {
+    const x = this.cursor ?? this.spec.chosen ?? null, groups = this.groups(), spots = groups.map(([name, lines], i) => {
       const last = this.valueOf(lines, null), y = last === null || !Number.isFinite(last) || this.hidden.has(name) ? s.h : Math.min(Math.max(s.py(last), TOP + 8), s.h - 4)
       return { i, y: Number.isFinite(y) ? y : s.h }
     }).sort((a, b) => a.y - b.y)

@@ -230,7 +230,7 @@ class Cycle {
     const { steps } = this.data, n = Math.max(2, Math.floor((right - LEFT) / 90))
     const marks = steps ? ticks(0, steps.n, n).filter(v => Number.isInteger(v)).map(v => [v / steps.n, v.toLocaleString('en-US')]) : ticks(0, 1, n).map(v => [v, `${Math.round(100 * v)}%`])
     for (const [x, label] of marks) g.append(svg('text', { x: s.px(x), y: bottom + 17, 'text-anchor': 'middle' }, label))
-    g.append(svg('text', { x: LEFT, y: bottom + 34 }, steps ? 'steps' : 'share of the training'))
+    g.append(svg('text', { x: LEFT, y: bottom + 34 }, steps ? 'steps' : 'share done'))
   }
   readAt(g, s, bottom, lrs, moms) {
     const x = this.cursor, px = Math.round(s.px(x)) + 0.5
@@ -243,9 +243,9 @@ class Cycle {
     const g = this.handles[name], x = s.px(this.at(name)), y = s.py(rate), text = g.lastChild
     g.setAttribute('transform', `translate(${x.toFixed(1)},${y.toFixed(1)})`)
     const left = name === 'end' || name === 'top' && x > right - 110
-    put(text, { x: left ? -12 : 12, y: { start: -18, top: -8, end: -12 }[name], 'text-anchor': left ? 'end' : 'start' }, `${name} ${plain(rate, 2)}`)
+    put(text, { x: left ? -12 : 12, y: { start: -24, top: -8, end: -12 }[name], 'text-anchor': left ? 'end' : 'start' }, `${name} ${plain(rate, 2)}`)
     const words = name === 'top' ? `${plain(rate, 2)} at ${this.share(this.cycle.pct_start)}` : plain(rate, 2)
-    put(g, { 'aria-label': `${name} of the cycle, learning rate`, 'aria-valuenow': rate, 'aria-valuemin': 0, 'aria-valuemax': FIELDS.lr_max[1][1], 'aria-valuetext': words })
+    put(g, { 'aria-label': `${name} of the cycle, learning rate`, 'aria-valuenow': rate.toFixed(12), 'aria-valuemin': 0, 'aria-valuemax': FIELDS.lr_max[1][1], 'aria-valuetext': words })
   }
 }
 

@@ -20,35 +20,35 @@ def names(page: NotebookPage, cell: int) -> list[str]:
 
 
 def test_runs_are_chosen_sorted_and_named_without_a_kernel(lab: Lab, kernel: str):
-    cells = [SETUP, COMPARED, "a.recorder.history"]
+    cells = [SETUP, COMPARED, "b.fit(1, 0.02); b.recorder.history"]
     with lab.open(lab.write("compared.ipynb", cells, kernel), size=(1200, 1200)) as page:
         page.run_all()
         out = page.output(1)
         out.locator(".cbnb-lc svg").wait_for()
         assert names(page, 1) == page.value("[row['run'] for row in found.rows]")
         assert out.locator("img:visible").count() == 0  # the picture made room
+        assert "high leaves the range of the others" in out.locator(".notes").inner_text()
         # from here on, everything happens in the page
         page.tab.evaluate(
             "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.anyMessage.connect(() => { window.heard = 1 })"
         )
-        out.get_by_role("button", name="sort by run").click()
+        out.locator("thead").get_by_role("button", name="run", exact=True).click()
         assert names(page, 1) == ["high", "low", "middle"]
-        out.get_by_role("button", name="sort by lr").click()
+        out.locator("thead").get_by_role("button", name="lr", exact=True).click()
         assert names(page, 1) == ["low", "middle", "high"]
-        out.get_by_role("button", name="sort by lr").click()
+        out.locator("thead").get_by_role("button", name="lr", exact=True).click()
         assert names(page, 1) == ["high", "middle", "low"]
         assert out.locator("th[aria-sort=descending]").inner_text().startswith("lr")
         # another metric over another axis
         out.get_by_label("metric").select_option("mae")
         out.get_by_label("over").select_option("epoch")
         wait_until(lambda: out.locator(".cbnb-lc .head > b").inner_text() == "mae")
-        assert "leaves the range of the others" in out.locator(".notes").inner_text()
         # the mouse on a line names its run, with what differs in bold
         plot = out.locator(".cbnb-lc .plot")
         box = plot.bounding_box()
         dot = out.locator(".cbnb-lc circle.dot").last.bounding_box()
         page.tab.mouse.move(dot["x"] + 3, dot["y"] + 3)
-        out.locator(".cbnb-lc .detail b", has_text="0.").first.wait_for()
+        out.locator(".cbnb-lc .detail b").nth(1).wait_for()
         wait_until(lambda: out.locator("tr.near").count() == 1)
         assert out.locator("tr.near th").inner_text() in out.locator(".cbnb-lc .detail").inner_text()
         assert box["width"] > 600
@@ -59,4 +59,10 @@ def test_runs_are_chosen_sorted_and_named_without_a_kernel(lab: Lab, kernel: str
         wait_until(lambda: out.get_by_role("row", name="middle").locator("th button").get_attribute("aria-pressed") == "true")
         out.get_by_role("button", name="none", exact=True).click()
         wait_until(lambda: out.locator(".cbnb-lc .names [aria-pressed=false]").count() == 3)
+        # the history of a learner is such a table, too
+        table = page.output(2).locator(".cbnb-runs table")
+        table.locator("thead").get_by_role("button", name="lr", exact=True).click()
+        table.locator("thead").get_by_role("button", name="lr", exact=True).click()
+        assert names(page, 2) == ["run 1", "run 0"]
+        assert page.output(2).locator("details table").count() == 1
         assert page.tab.evaluate("window.heard ?? 0") == 0

@@ -1,9 +1,11 @@
-"""A person who looks for a learning rate: points at one, uses it, and trains with it from there."""
+"""A person who looks for a learning rate and a schedule: points at a rate, uses it, trains with it, and drags a cycle into shape."""
+
+import re
 
 import pytest
 
 from lab import Lab
-from notebook_page import NotebookPage
+from notebook_page import NotebookPage, wait_until
 
 SETUP = """
 from cbnb.all import *
@@ -14,21 +16,55 @@ learn = wave_learner()
 learn.add_cb(Slowly());
 learn.add_cb(Held("bars.seen", lambda learn: learn.train_iter > 75));  # the learning rate finder trains 60 batches
 """
+QUICK = """
+from cbnb.all import *
+from cbnb.display.look import lr_text
+from waves import *
+
+learn = wave_learner()
+"""
+CHART = ".cbnb-picker .cbnb-lc"
 
 
-def chart_says(page: NotebookPage, cell: int) -> str:
-    """What the picker's chart says to those who cannot see it."""
-    return page.output(cell).locator(".cbnb-picker .cbnb-chart").first.get_attribute("aria-label")
+def shown_rate(page: NotebookPage, cell: int) -> str:
+    """The rate on the flag below the line of the picker."""
+    return page.output(cell).locator(f"{CHART} .flag.fixed text").text_content()
 
 
-def cursor(page: NotebookPage, cell: int) -> float:
-    """Where the line at the chosen rate is, in pixels from the left."""
-    return page.output(cell).locator(".cbnb-picker .cbnb-chart path.cursor").bounding_box()["x"]
+def wait_for_rate(page: NotebookPage, cell: int, rate: str) -> None:
+    page.output(cell).locator(f"{CHART} .flag.fixed text", has_text=re.compile(f"^{re.escape(rate)}$")).wait_for(state="attached")
+
+
+def left_of(page: NotebookPage, cell: int, part: str) -> float:
+    """Where a part of the curve begins, in pixels from the left. The chart draws itself anew all the time, so this asks in one go."""
+    return page.output(cell).locator(CHART).evaluate("(chart, part) => chart.querySelector(part).getBoundingClientRect().x", part)
+
+
+def line_at(page: NotebookPage, cell: int) -> float:
+    """Where the line at the chosen rate is."""
+    return left_of(page, cell, "path.chosen")
+
+
+def spot(page: NotebookPage, cell: int, share: float, down: float = 0.5) -> tuple[float, float]:
+    """A place on the curve, as a share of its width."""
+    chart = page.output(cell).locator(f"{CHART} .plot")
+    chart.scroll_into_view_if_needed()
+    box = chart.evaluate("chart => chart.querySelector('.hit').getBoundingClientRect().toJSON()")
+    return box["x"] + share * box["width"], box["y"] + down * box["height"]
+
+
+def leave(page: NotebookPage) -> None:
+    """Take the mouse off the chart, so that the flag says what is chosen."""
+    page.tab.mouse.move(5, 5)
 
 
 def pictures(page: NotebookPage, cell: int) -> int:
     """How many charts and images can be seen below the cell."""
-    return sum(part.is_visible() for part in page.output(cell).locator(".cbnb-chart, img").all())
+    return sum(part.is_visible() for part in page.output(cell).locator(".cbnb-lc, img").all())
+
+
+def is_quiet(page: NotebookPage) -> bool:
+    return page.errors() == [] and page.console_errors() == [] and page.outside_requests() == []
 
 
 def test_a_rate_is_chosen_used_and_trained_with(lab: Lab, kernel: str):
@@ -38,34 +74,37 @@ def test_a_rate_is_chosen_used_and_trained_with(lab: Lab, kernel: str):
         page.run_cell(1)
         output = page.output(1)
         picker = output.locator(".cbnb-picker")
-        picker.locator(".cbnb-chart").wait_for()
+        picker.locator(".cbnb-lc").wait_for()
         assert pictures(page, 1) == 1
         rates = page.value("dict(learn.lr_finder_result.suggestions)")
-        recommended = page.value("(found.rule, found.lr)")
-        assert f"chosen: {recommended[1]:.2g}" in chart_says(page, 1)
-        assert f"by the rule {recommended[0]}" in picker.inner_text()
+        rule, recommended = page.value("(found.rule, found.lr)")
+        wait_for_rate(page, 1, f"{recommended:.2g}")
+        assert f"by the rule {rule}" in picker.inner_text()
         # another one
-        before = cursor(page, 1)
+        before = line_at(page, 1)
         picker.locator(".cbnb-rule-steep").click()
-        page.tab.locator(f".cbnb-chart[aria-label*='chosen: {rates['steep']:.2g}']").wait_for()
-        assert (cursor(page, 1) - before) * (rates["steep"] - recommended[1]) > 0
+        wait_for_rate(page, 1, f"{rates['steep']:.2g}")
+        assert (line_at(page, 1) - before) * (rates["steep"] - recommended) > 0
         picker.locator(".cbnb-use").click()
         picker.locator(".cbnb-said", has_text=f"learn.lr is now {rates['steep']:.2g} (before: 0.01)").wait_for()
         assert page.value("learn.lr") == rates["steep"]
         # one that nobody suggests
-        page.drag(picker.locator(".cbnb-lr"), 0.5)
-        page.tab.locator(f".cbnb-chart:not([aria-label*='chosen: {rates['steep']:.2g}'])").wait_for()
+        assert not picker.locator(".cbnb-lr").is_visible()  # the curve does what the slider does
+        page.tab.mouse.click(*spot(page, 1, 0.45))
+        leave(page)
+        page.wait_until(f"found.lr != {rates['steep']!r}")
         page.wait_until_idle()
-        chosen = page.value("learn.lr_finder_result.lrs[0], learn.lr_finder_result.lrs[-1]")
+        first, last = page.value("learn.lr_finder_result.lrs[0], learn.lr_finder_result.lrs[-1]")
         picker.locator(".cbnb-use").click()
         page.wait_until(f"learn.lr != {rates['steep']!r}")
         lr = page.value("learn.lr")
-        assert chosen[0] < lr < chosen[1] and f"chosen: {lr:.2g}" in chart_says(page, 1)
+        assert first < lr < last
+        wait_for_rate(page, 1, page.value("__import__('cbnb').display.look.lr_text(learn.lr)"))
         # train with it, from the picker
         epochs = picker.locator(".cbnb-epochs input")
         epochs.fill("2")
         epochs.press("Enter")
-        picker.locator(".cbnb-fit").click()
+        picker.locator(".cbnb-start").click()
         picker.locator(".cbnb-dashboard .cbnb-bars", has_text="of 2 epochs").wait_for()
         lab.touch("bars")
         picker.locator(".cbnb-said", has_text="done: 2 epochs").wait_for()
@@ -76,7 +115,7 @@ def test_a_rate_is_chosen_used_and_trained_with(lab: Lab, kernel: str):
         page.tab.wait_for_timeout(600)  # a second click within half a second counts as one of a double click
         epochs.fill("10000")
         epochs.press("Enter")
-        picker.locator(".cbnb-fit").click()
+        picker.locator(".cbnb-start").click()
         picker.locator(".cbnb-dashboard .cbnb-bars", has_text="of 10000 epochs").wait_for()
         picker.locator(".cbnb-stop").click()
         picker.locator(".cbnb-said", has_text="stopped in epoch").wait_for()
@@ -84,11 +123,273 @@ def test_a_rate_is_chosen_used_and_trained_with(lab: Lab, kernel: str):
         # the same later, in another cell
         page.run_cell(2)
         later = page.output(2).locator(".cbnb-picker")
-        later.locator(".cbnb-chart").wait_for()
+        later.locator(".cbnb-lc").wait_for()
         assert pictures(page, 2) == 1
         later.locator(".cbnb-rule-valley").click()
         later.locator(".cbnb-use").click()
         page.wait_until(f"learn.lr == {rates['valley']!r}")
         page.run_cell(3)
         page.wait_for_text("still here", 3)
-        assert page.errors() == [] and page.console_errors() == [] and page.outside_requests() == []
+        assert is_quiet(page)
+
+
+def test_a_click_on_the_curve_sets_the_rate(lab: Lab):
+    waits = "import time\nbegin, before = time.time(), found.lr\nwhile found.lr == before and time.time() < begin + 20: time.sleep(0.05)\nseen = found.lr"
+    with lab.open(
+        lab.write("click.ipynb", [QUICK, "found = learn.lr_find()", waits, "learn.fit_one_cycle(1, found.lr)"]), size=(1200, 1200)
+    ) as page:
+        page.run_cell(0)
+        page.run_cell(1)
+        page.output(1).locator(f"{CHART} .hit").wait_for()
+        recommended = page.value("found.lr")
+        # a click
+        x, y = spot(page, 1, 0.4)
+        page.tab.mouse.click(x, y)
+        page.wait_until(f"found.lr != {recommended!r}")
+        leave(page)
+        chosen = page.value("found.lr")
+        assert shown_rate(page, 1) == page.value("lr_text(found.lr)") and float(f"{chosen:.1e}") == chosen
+        assert line_at(page, 1) == pytest.approx(x, abs=8) and page.value("learn.lr") == 0.01
+        # a drag: the line is under the mouse all the time
+        page.tab.mouse.move(x, y)
+        page.tab.mouse.down()
+        for share in (0.45, 0.5, 0.55):
+            page.tab.mouse.move(*spot(page, 1, share), steps=4)
+            wait_until(lambda share=share: abs(line_at(page, 1) - spot(page, 1, share)[0]) < 4)
+        page.tab.mouse.up()
+        page.wait_until(f"found.lr > {5 * chosen!r}")
+        page.wait_until_idle()
+        # a click on a mark is the suggestion itself
+        page.output(1).locator(f"{CHART} circle.dot").first.scroll_into_view_if_needed()
+        marks = page.value("dict(found.suggestions)")
+        page.output(1).locator(".cbnb-rule-valley").click()
+        page.wait_until(f"found.lr == {marks['valley']!r}")
+        x = line_at(page, 1)
+        page.tab.mouse.click(*spot(page, 1, 0.3))
+        page.wait_until(f"found.lr != {marks['valley']!r}")
+        page.tab.mouse.click(x + 2, spot(page, 1, 0.5)[1])
+        page.wait_until(f"found.lr == {marks['valley']!r}")
+        # the keyboard
+        page.tab.mouse.click(*spot(page, 1, 0.5))
+        leave(page)
+        page.output(1).locator(f"{CHART} .plot").focus()
+        before = page.value("found.lr")
+        for key in ("Shift+ArrowRight", "Shift+ArrowRight", "Enter"):
+            page.tab.keyboard.press(key)
+        page.wait_until(f"found.lr > {1.5 * before!r}")
+        # while a cell runs
+        page.run_cell(2, wait=False)
+        wait_until(lambda: page.is_running(2))
+        page.tab.wait_for_timeout(300)
+        page.tab.mouse.click(*spot(page, 1, 0.35))
+        page.wait_until_idle()
+        assert page.value("seen == found.lr < before") and page.value("time.time() - begin") < 19
+        page.run_cell(3)
+        assert page.value("max(learn.recorder.lrs) == found.lr")
+        # more epochs, a lower rate, the band goes along
+        page.output(1).locator(".cbnb-rule-balanced").click()
+        page.wait_until("found.lr == found.recommended")
+        before, at = page.value("found.lr"), left_of(page, 1, ".band")
+        epochs = page.output(1).locator(".cbnb-epochs input")
+        epochs.fill("100")
+        epochs.press("Enter")
+        page.wait_until(f"found.lr == found.recommended < {before!r}")
+        wait_until(lambda: left_of(page, 1, ".band") < at - 5)
+        leave(page)
+        assert shown_rate(page, 1) == page.value("lr_text(found.lr)")
+        assert "for 100 epochs" in page.output(1).inner_text() and is_quiet(page)
+
+
+def test_without_anywidget_there_is_a_slider(lab: Lab):
+    missing = QUICK + "import cbnb.lr.picker\ncbnb.lr.picker.has_live_charts = lambda: False\n"
+    with lab.open(lab.write("slider.ipynb", [missing, "found = learn.lr_find()"]), size=(1200, 1200)) as page:
+        page.run_all()
+        picker = page.output(1).locator(".cbnb-picker")
+        picker.locator("img").wait_for()
+        assert pictures(page, 1) == 1
+        before = page.value("found.lr")
+        page.drag(picker.locator(".cbnb-lr"), 0.4)
+        page.wait_until(f"found.lr != {before!r}")
+        page.wait_until_idle()
+        rate = page.value("lr_text(found.lr)")
+        picker.locator(f"img[alt*='chosen: {rate},']").wait_for()
+        assert is_quiet(page)
+
+
+def axe(page: NotebookPage, cell: int) -> list[str]:
+    """What axe finds in the output of a cell."""
+    module = pytest.importorskip("axe_playwright_python.sync_playwright")
+    page.output(cell).evaluate("output => { output.id = 'looked-at' }")
+    found = module.Axe().run(page.tab, context="#looked-at").response["violations"]
+    page.output(cell).evaluate("output => { output.removeAttribute('id') }")
+    return [f"{v['id']}: {node['html'][:120]}" for v in found for node in v["nodes"]]
+
+
+def test_everybody_can_use_them(lab: Lab):
+    cells = [
+        QUICK,
+        "found = learn.lr_find()",
+        "OneCycle(0.01).plot()",
+        "SchedCos(0.1, 0).plot()",
+        "learn.plot_schedule(3, method='fine_tune')",
+    ]
+    with lab.open(lab.write("axe.ipynb", cells), size=(1200, 1300)) as page:
+        page.run_all()
+        page.output(1).locator(f"{CHART} .hit").wait_for()
+        wait_until(lambda: not page.output(1).locator(".cbnb-lr").is_visible())
+        for theme in ("light", "dark"):
+            page.set_theme(theme)
+            assert [axe(page, cell) for cell in (1, 2, 3, 4)] == [[], [], [], []]
+
+
+def test_a_picker_out_of_order(lab: Lab):
+    cells = [
+        QUICK,
+        "found = learn.lr_find()",
+        "learn.fit_one_cycle(1)\nagain = learn.lr_find(show_plot=False)",
+        "del found, learn.lr_finder_result",
+    ]
+    with lab.open(lab.write("order.ipynb", cells), size=(1200, 1200)) as page:
+        for cell in (0, 1, 2):
+            page.run_cell(cell)
+        page.output(1).locator(f"{CHART} .hit").wait_for()
+        new = page.value("again.lr")
+        page.output(1).locator(".cbnb-rule-slide").click()
+        page.wait_until("found.lr == found.slide")
+        assert page.value("again.lr") == new
+        page.run_cell(1)  # once more: one picker, of the new result
+        page.output(1).locator(f"{CHART} .hit").wait_for()
+        assert pictures(page, 1) == 1
+        page.run_cell(3)
+        page.tab.mouse.click(*spot(page, 1, 0.4))
+        leave(page)
+        page.output(1).locator(".cbnb-use").click()
+        page.output(1).locator(".cbnb-said", has_text="learn.lr is now").wait_for()
+        assert page.value("__import__('cbnb').display.look.lr_text(learn.lr)") == shown_rate(page, 1)
+        saved = page.save()
+        assert [sorted(output.data) for output in saved.cells[1].outputs] == [
+            ["application/vnd.jupyter.widget-view+json", "text/plain"],
+            ["text/html", "text/plain"],
+        ]
+        assert len(saved.cells[1].outputs[1].data["text/html"]) < 40_000
+        # with a kernel that knows nothing: the same chart, and no error
+        page.close_tab()
+        lab.end_kernels()
+        page.open()
+        page.output(1).locator(".cbnb-lc").wait_for()
+        assert pictures(page, 1) == 1 and "rror" not in page.text(1) and "is recommended" in page.text(1)
+        page.tab.mouse.move(*box_center(page, 1))
+        assert "learning rate" in page.output(1).locator(".cbnb-lc .where").inner_text()
+        lost = [line for line in page.console_errors() if "widget model not found" not in line]  # what JupyterLab says, hidden in the page
+        assert page.errors() == lost == page.outside_requests() == []
+
+
+def box_center(page: NotebookPage, cell: int) -> tuple[float, float]:
+    area = page.output(cell).locator(".cbnb-lc .hit")
+    area.scroll_into_view_if_needed()
+    box = area.bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+# --- a cycle ---
+
+
+def point(page: NotebookPage, cell: int, name: str):
+    return page.output(cell).locator(f".cbnb-cycle [data-point={name}] .knob")
+
+
+def place(page: NotebookPage, cell: int, name: str) -> tuple[float, float]:
+    knob = point(page, cell, name)
+    knob.scroll_into_view_if_needed()
+    box = knob.bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def drag(page: NotebookPage, cell: int, name: str, dx: float, dy: float) -> None:
+    x, y = place(page, cell, name)
+    page.tab.mouse.move(x, y)
+    page.tab.mouse.down()
+    page.tab.mouse.move(x + dx, y + dy, steps=6)
+    page.tab.mouse.up()
+
+
+def call(page: NotebookPage, cell: int) -> dict[str, float]:
+    """The numbers of the call below the curve."""
+    text = page.output(cell).locator(".cbnb-cycle .call code").inner_text()
+    assert text.startswith("learn.fit_one_cycle(")
+    return {name: float(value) for name, value in re.findall(r"(\w+)=([\d.e-]+)", text)}
+
+
+def test_a_cycle_is_dragged_into_shape(lab: Lab):
+    cells = [QUICK, "view = OneCycle(0.01).plot(widget=True)\nview", "learn.plot_schedule(3)"]
+    with lab.open(lab.write("cycle.ipynb", cells), size=(1200, 1300)) as page:
+        page.run_all()
+        page.output(2).locator(".cbnb-cycle").wait_for()
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        assert call(page, 1) == dict(lr_max=0.01, pct_start=0.25, div=25)
+        # the top, to the right and down; the point is under the mouse
+        x, y = place(page, 1, "top")
+        page.tab.mouse.move(x, y)
+        page.tab.mouse.down()
+        page.tab.mouse.move(x + 200, y + 60, steps=6)
+        wait_until(lambda: abs(place(page, 1, "top")[0] - x - 200) < 8 and abs(place(page, 1, "top")[1] - y - 60) < 6)
+        page.tab.mouse.up()
+        now = call(page, 1)
+        assert 0.4 < now["pct_start"] < 0.5 and 0.005 < now["lr_max"] < 0.008 and now["div"] == 25
+        page.wait_until(f"view.cycle().lr_max == {now['lr_max']} and view.one_cycle.pct_start == {now['pct_start']}")
+        # start and end
+        drag(page, 1, "start", 0, -60)
+        drag(page, 1, "end", 0, -30)
+        now = call(page, 1)
+        assert 1 < now["div"] < 5 and 1 < now["div_final"] < 15 and now["lr_max"] == page.value("view.lr_max.value")
+        # the keyboard
+        page.output(1).locator(".cbnb-cycle [data-point=top]").focus()
+        for key in ("ArrowUp", "ArrowUp", "ArrowLeft", "Shift+ArrowLeft"):
+            page.tab.keyboard.press(key)
+        after = call(page, 1)
+        assert after["lr_max"] > 1.15 * now["lr_max"] and after["pct_start"] == pytest.approx(now["pct_start"] - 0.06)
+        assert page.value("1") == 1  # the keys did nothing to the notebook
+        # numbers
+        field = page.output(1).get_by_label("lr_max")
+        field.fill("0.3")
+        field.press("Enter")
+        assert call(page, 1)["lr_max"] == 0.3
+        field.fill("nonsense")
+        field.press("Enter")
+        assert call(page, 1)["lr_max"] == 0.3 and "should be a number" in page.text(1)
+        page.wait_until("view.cycle().lr_max == 0.3")
+        # what is copied is the call
+        page.output(1).get_by_text("copy", exact=True).click()
+        page.output(1).get_by_text("copied").wait_for()
+        assert page.tab.evaluate("navigator.clipboard.readText()") == page.value("view.call()")
+        # from Python
+        page.tab.evaluate("() => document.activeElement.blur()")
+        page.value("setattr(view.pct_start, 'value', 0.1)")
+        wait_until(lambda: call(page, 1)["pct_start"] == 0.1)
+        # the fit of the learner
+        assert "learn.fit_one_cycle(3, lr_max=0.01" in page.text(2)
+        drag(page, 2, "top", 100, 0)
+        assert call(page, 2)["pct_start"] > 0.3 and is_quiet(page)
+        # a day later, with a kernel that knows nothing
+        page.save()
+        page.close_tab()
+        lab.end_kernels()
+        page.open()
+        page.output(1).locator(".cbnb-cycle").wait_for()
+        drag(page, 1, "top", 150, 40)
+        assert call(page, 1)["pct_start"] > 0.3 and call(page, 1)["lr_max"] < 0.01
+        assert is_quiet(page)
+
+
+def test_a_cycle_where_no_script_runs_is_a_picture(lab: Lab):
+    cells = [QUICK, "OneCycle(0.01).plot()"]
+    with lab.open(lab.write("still.ipynb", cells), size=(1200, 1000)) as page:
+        page.run_all()
+        page.output(1).locator(".cbnb-cycle").wait_for()
+        saved = page.save()
+    saved.metadata["changed"] = "by another hand, so it is not trusted"
+    saved.cells[1].outputs[0].data["text/html"] = saved.cells[1].outputs[0].data["text/html"].replace("<script>", "<script> ")
+    with lab.open(lab._save("untrusted.ipynb", saved, None), size=(1200, 1000)) as page:
+        page.output(1).locator("img").first.wait_for()
+        assert page.output(1).locator(".cbnb-cycle").count() == 0 and page.output(1).locator("img").first.is_visible()
+        assert "learn.fit_one_cycle(n_epoch, lr_max=0.01, pct_start=0.25, div=25)" in page.text(1)

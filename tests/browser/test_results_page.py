@@ -1,0 +1,89 @@
+"""A person who looks into the errors of a model, with the mouse and with the keyboard, and a day later."""
+
+import pytest
+
+from lab import Lab
+from notebook_page import NotebookPage
+
+SETUP = """
+from cbnb.all import *
+from cbnb.toy import digits_learner, wave_learner
+
+learn = digits_learner()
+learn.fit_one_cycle(2)
+interp = learn.interpret()
+matrix = interp.confusion_matrix()
+actual, predicted, often = interp.most_confused()[0]
+wave = wave_learner()
+"""
+CELLS = [SETUP, "interp", "learn.show_results()", "wave.interpret()"]
+CARDS = ".cbnb-mounted .card"  # of the form that answers; the still one is hidden
+
+
+def cards(page: NotebookPage) -> int:
+    return page.output(1).locator(CARDS).count()
+
+
+def status(page: NotebookPage) -> str:
+    return page.output(1).locator("[role=status]").inner_text()
+
+
+def axe(page: NotebookPage, cell: int) -> list[str]:
+    """What axe finds in the output of a cell."""
+    module = pytest.importorskip("axe_playwright_python.sync_playwright")
+    page.output(cell).evaluate("output => { output.id = 'looked-at' }")
+    found = module.Axe().run(page.tab, context="#looked-at").response["violations"]
+    page.output(cell).evaluate("output => { output.removeAttribute('id') }")
+    return [f"{v['id']}: {node['html'][:120]}" for v in found for node in v["nodes"]]
+
+
+def test_items_behind_a_cell_of_the_matrix(lab: Lab, kernel: str):
+    with lab.open(lab.write("results.ipynb", CELLS, kernel), size=(1300, 1300)) as page:
+        page.run_all()
+        assert page.errors() == []
+        buttons = page.output(1).locator(".cbnb-matrix button")
+        buttons.first.wait_for()
+        # the numbers are those of the kernel
+        shown = [int(text.replace(",", "")) for text in buttons.all_inner_texts()]
+        assert shown == page.value("[int(n) for row in matrix for n in row if n]")
+        assert "200 of 360 items are in this page" in status(page)
+        # a click on the most frequent error
+        name = page.value("f'actual {actual}, predicted {predicted}: {often} item' + 's'*(often > 1)")
+        cell = page.output(1).locator(f'.cbnb-matrix button[aria-label="{name}"]')
+        cell.click()
+        often = page.value("often")
+        assert cards(page) == often == page.output(1).locator(f"{CARDS}.wrong").count()
+        assert cell.get_attribute("aria-pressed") == "true" and status(page) == name
+        # by class and by loss
+        page.output(1).get_by_role("button", name="all items").click()
+        page.output(1).get_by_label("right or wrong").select_option("wrong")
+        n_wrong = page.value("int(matrix.sum() - matrix.diag().sum())")
+        assert status(page) == f"all items: {n_wrong} items"
+        page.output(1).get_by_label("order").select_option("low")
+        lowest = page.value("min(interp.losses[interp.decoded != interp.targets].tolist())")
+        assert f"loss {lowest:.4g}" in page.output(1).locator(CARDS).first.inner_text()
+        # the keyboard: one stop for the matrix, and arrows within it
+        buttons.first.focus()
+        page.tab.keyboard.press("ArrowDown")
+        page.tab.keyboard.press("Enter")
+        label = page.tab.evaluate("document.activeElement.getAttribute('aria-label')")
+        assert label.startswith("actual ") and not label.startswith("actual 0") and status(page).startswith(label.partition(":")[0])
+        assert page.output(1).locator('.cbnb-matrix button[tabindex="0"]').count() == 1
+        for theme in ("light", "dark"):
+            page.set_theme(theme)
+            assert [axe(page, cell) for cell in (1, 2, 3)] == [[], [], []]
+
+
+def test_the_page_needs_no_kernel_and_is_there_a_day_later(lab: Lab, kernel: str):
+    path = lab.write("results_later.ipynb", CELLS, kernel)
+    with lab.open(path, size=(1000, 1200)) as page:
+        page.run_all()
+        page.save()
+        page.reopen()
+        page.tab.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+        output = page.output(1)
+        output.locator(".cbnb-matrix:visible").first.wait_for()
+        if output.locator(".cbnb-matrix button").count():  # trusted, so the script has run
+            output.locator(".cbnb-matrix button").first.click()
+            assert status(page).startswith("actual ")
+        assert output.locator("img").count() > 5
