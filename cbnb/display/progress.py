@@ -512,7 +512,7 @@ def losses_chart(run: Run) -> str:
         run
     """
     if run.n_steps < 4: return ''
-    return chart(loss_lines(run), **losses_layout(run), points=54, smoothing=run.beta, tools=('smooth', 'log_y'))
+    return chart(loss_lines(run), **losses_layout(run), points=50, smoothing=run.beta, tools=('smooth', 'log_y'))
 
 # %% ../../nbs/display/progress.ipynb #05433f20
 _UNUSED = r'--cbnb-(run\d|mom|lr|teal|mark):#\w+;'      # so that a saved fit is small
