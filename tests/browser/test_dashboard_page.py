@@ -1,6 +1,5 @@
 """A person who watches a fit and steers it: stops it, holds it, slows it down, goes away and comes back."""
 
-import json
 import re
 
 import pytest
