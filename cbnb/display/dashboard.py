@@ -35,11 +35,15 @@ _STATUS_STYLE = '''
 .cbnb-now {grid-column:1/-1; display:flex; flex-wrap:wrap; gap:0 1.2em; min-height:1.4em}
 .cbnb-now b {font-weight:600; margin-right:.4em}
 .cbnb-status, .cbnb-curve, .cbnb-table {max-width:100%}
+.cbnb-dashboard .cbnb-stop {width:5.6em} .cbnb-dashboard .cbnb-pause {width:6.8em}
+.cbnb-dashboard .cbnb-scale {width:16.5em} .cbnb-dashboard .cbnb-planned {width:4.8em}
 .cbnb-dashboard.jupyter-widgets-disconnected > * {opacity:.55}
 .cbnb-dashboard.jupyter-widgets-disconnected .cbnb-controls {display:none}
 .cbnb-dashboard.jupyter-widgets-disconnected::after {
   content:"the kernel is gone, and this fit with it"}
 .cbnb-dashboard .widget-html-content {flex:1; min-width:0}
+.cbnb-dashboard.cbnb-fit {padding-right:18px} .cbnb-dashboard :is(.cbnb-curve, .cbnb-table) {margin:0}
+.cbnb-dashboard > .cbnb-main > :first-child {display:none}
 '''
 
 # %% ../../nbs/display/dashboard.ipynb #ca734f06
@@ -193,20 +197,18 @@ class LiveLosses:
         self.chart.set(epochs=ends[::len(ends)//24 + 1], events=run_events(run)[-20:])
 
 # %% ../../nbs/display/dashboard.ipynb #4f1c9870
-def _controls() -> dict[str, Any]:
+def _controls(**same: Any) -> dict[str, Any]:
     "Stop, pause, the slider for the learning rate, and back to the planned rate"
     import ipywidgets as w
     return dict(
-        stop=w.Button(description='Stop', icon='stop', layout=w.Layout(width='5.6em'),
+        stop=w.Button(description='Stop', icon='stop', **same,
                       tooltip='End the fit after this batch; what was learnt is kept'),
-        pause=w.ToggleButton(description='Pause', icon='pause', layout=w.Layout(width='6.8em'),
+        pause=w.ToggleButton(description='Pause', icon='pause', **same,
                              tooltip='Hold the fit after this batch'),
         scale=w.FloatLogSlider(value=1, min=-2, max=1, step=0.02, description='lr ×',
-                               readout_format='.2f', layout=w.Layout(width='16.5em'),
-                               style=dict(description_width='2.2em'),
-                               tooltip='Multiply the learning rate of the next batches'),
-        planned=w.Button(description='lr × 1', layout=w.Layout(width='4.8em'),
-                         tooltip='Back to the planned learning rate'))
+                               readout_format='.2f', style=dict(description_width='2.2em'),
+                               tooltip='Multiply the learning rate of the next batches', **same),
+        planned=w.Button(description='lr × 1', tooltip='Back to the planned learning rate', **same))
 
 # %% ../../nbs/display/dashboard.ipynb #b1b10da9
 def _close(widget: Any) -> None:
@@ -222,7 +224,7 @@ class _Parts:
         same = dict(layout=style.layout, style=style.style)      # a layout of its own is another message
         self.legend = w.HTML(LEGEND, **same)
         self.status, self.curve, self.table = (w.HTML(**same) for _ in range(3))
-        controls = _controls()
+        controls = _controls(layout=style.layout)
         self.stop, self.pause, self.scale, self.planned = controls.values()
         self.controls = w.HBox(list(controls.values()))
         self.controls.layout.flex_flow = 'row wrap'

@@ -164,24 +164,25 @@ def changes(
 TABLE_STYLE = f'''<style>
 .cbnb-epochs{{max-width:100%;overflow-x:auto;color:var(--cbnb-text,currentColor)}}
 .cbnb-epochs.long{{display:flex;flex-direction:column-reverse}}
-.cbnb-epochs table{{flex:none;align-self:flex-start;margin:0;border-collapse:collapse;border:0;
+.cbnb-epochs.cbnb-epochs.cbnb-epochs{{
+& table{{flex:none;align-self:flex-start;margin:0;border-collapse:collapse;border:0;
 font:13px/20px {FONT};font-variant-numeric:tabular-nums}}
-.cbnb-epochs.cbnb-epochs.cbnb-epochs tr{{background:none}}
-.cbnb-epochs.cbnb-epochs :is(th,td){{position:relative;padding:0 1.4em 0 .4em;border:0;
+& tr{{background:none}}
+& :is(th,td){{position:relative;padding:0 1.4em 0 .4em;border:0;min-width:8ch;
 text-align:right;white-space:nowrap;font-weight:400;line-height:20px;max-width:none}}
-.cbnb-epochs.cbnb-epochs :is(th,td):last-child{{padding-right:.5em}}
-.cbnb-epochs :is(th,td):not(:first-child,:last-child){{min-width:8ch}}
-.cbnb-epochs.cbnb-epochs thead th{{position:sticky;top:0;z-index:1;font-weight:600;
+& :is(th,td):last-child{{padding-right:.5em;min-width:0}}
+& :first-child{{min-width:0}}
+& thead th{{position:sticky;top:0;z-index:1;font-weight:600;
 background:var(--jp-layout-color0,var(--cbnb-page,Canvas));box-shadow:0 1px currentColor}}
-.cbnb-epochs.cbnb-epochs tr.best :is(th,td){{font-weight:700;
-background:color-mix(in srgb,var(--cbnb-train,gray) 13%,transparent)}}
-.cbnb-epochs :is(.up,.down,.better,.worse)::after{{position:absolute;right:.45em;font-size:10px;
+& .best *{{font-weight:700;background:color-mix(in srgb,var(--cbnb-train,gray) 13%,transparent)}}
+& .best * *{{background:none}}
+& :is(.up,.down,.better,.worse)::after{{position:absolute;right:.45em;font-size:10px;
 color:var(--cbnb-quiet,inherit)}}
-.cbnb-epochs :is(.up,.worse)::after{{content:"▲";content:"▲"/"up"}}
-.cbnb-epochs :is(.down,.better)::after{{content:"▼";content:"▼"/"down"}}
-.cbnb-epochs .better::after{{color:var(--cbnb-good,inherit)}}
-.cbnb-epochs .worse::after{{color:var(--cbnb-bad,inherit)}}
-</style>'''.replace('\n', '')
+& :is(.up,.worse)::after{{content:"▲";content:"▲"/"up"}}
+& :is(.down,.better)::after{{content:"▼";content:"▼"/"down"}}
+& .better::after{{color:var(--cbnb-good,inherit)}}
+& .worse::after{{color:var(--cbnb-bad,inherit)}}
+}}</style>'''.replace('\n', '')
 
 # %% ../../nbs/display/progress.ipynb #3a24463e
 def _row_html(values: Sequence[Any], looks: Sequence[str], best: bool) -> str:
