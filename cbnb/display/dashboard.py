@@ -35,11 +35,15 @@ _STATUS_STYLE = '''
 .cbnb-now {grid-column:1/-1; display:flex; flex-wrap:wrap; gap:0 1.2em; min-height:1.4em}
 .cbnb-now b {font-weight:600; margin-right:.4em}
 .cbnb-status, .cbnb-curve, .cbnb-table {max-width:100%}
+.cbnb-dashboard .cbnb-stop {width:5.6em} .cbnb-dashboard .cbnb-pause {width:6.8em}
+.cbnb-dashboard .cbnb-scale {width:16.5em} .cbnb-dashboard .cbnb-planned {width:4.8em}
 .cbnb-dashboard.jupyter-widgets-disconnected > * {opacity:.55}
 .cbnb-dashboard.jupyter-widgets-disconnected .cbnb-controls {display:none}
 .cbnb-dashboard.jupyter-widgets-disconnected::after {
   content:"the kernel is gone, and this fit with it"}
 .cbnb-dashboard .widget-html-content {flex:1; min-width:0}
+.cbnb-dashboard.cbnb-fit {padding-right:18px} .cbnb-dashboard :is(.cbnb-curve, .cbnb-table) {margin:0}
+.cbnb-dashboard > .cbnb-main > :first-child {display:none}
 '''
 
 # %% ../../nbs/display/dashboard.ipynb #ca734f06
@@ -102,13 +106,7 @@ def status_html(
     lr_scale: float = 1.,    # factor on the planned learning rate
     word: str = '',          # 'paused', for example
 ) -> str:
-    """Bars and numbers of the dashboard
-
-    Args:
-        at
-        lr_scale: factor on the planned learning rate
-        word: 'paused', for example
-    """
+    "Bars and numbers of the dashboard"
     left = f'{clock(at.left)} left' if at.left is not None else ''
     rate = f'{at.rate:,.0f} samples/s' if at.rate else ''
     of = f' of {at.n_batches}' if at.n_batches else ''
@@ -121,11 +119,7 @@ def status_html(
 def waiting_html(
     word: str = '',          # 'paused', for example
 ) -> str:
-    """The same before the first batch
-
-    Args:
-        word: 'paused', for example
-    """
+    "The same before the first batch"
     bars = _bar('epochs', None, _STARTING, word) + _bar('batches', None)
     return f'<div class=cbnb-bars>{bars}<div class=cbnb-now></div></div>'
 
@@ -143,12 +137,7 @@ def curve_html(
     line: LiveCurve,
     valid: Sequence[tuple[int, float]] = (),    # (last step of the epoch, validation loss)
 ) -> str:
-    """The losses so far, with a grid and its labels
-
-    Args:
-        line
-        valid: (last step of the epoch, validation loss)
-    """
+    "The losses so far, with a grid and its labels"
     svg, (_, _, last), (ys, x, xs) = line.svg(valid), line.labels, line.ticks
     def labels(words: Sequence[str]) -> str: return ''.join(f'<i>{word}</i>' for word in words)
     size = f'--y:{100/max(len(ys) - 1, 1):.4g}%;--x:{100*x:.4g}%'
@@ -157,11 +146,7 @@ def curve_html(
 
 # %% ../../nbs/display/dashboard.ipynb #14b71af6
 class LiveLosses:
-    """The losses of a run under way, as a chart that grows
-
-    Args:
-        run: with at least one step, so that its named losses are known
-    """
+    "The losses of a run under way, as a chart that grows"
     def __init__(self,
         run: Run,    # with at least one step, so that its named losses are known
     ):
@@ -193,20 +178,18 @@ class LiveLosses:
         self.chart.set(epochs=ends[::len(ends)//24 + 1], events=run_events(run)[-20:])
 
 # %% ../../nbs/display/dashboard.ipynb #4f1c9870
-def _controls() -> dict[str, Any]:
+def _controls(**same: Any) -> dict[str, Any]:
     "Stop, pause, the slider for the learning rate, and back to the planned rate"
     import ipywidgets as w
     return dict(
-        stop=w.Button(description='Stop', icon='stop', layout=w.Layout(width='5.6em'),
+        stop=w.Button(description='Stop', icon='stop', **same,
                       tooltip='End the fit after this batch; what was learnt is kept'),
-        pause=w.ToggleButton(description='Pause', icon='pause', layout=w.Layout(width='6.8em'),
+        pause=w.ToggleButton(description='Pause', icon='pause', **same,
                              tooltip='Hold the fit after this batch'),
         scale=w.FloatLogSlider(value=1, min=-2, max=1, step=0.02, description='lr ×',
-                               readout_format='.2f', layout=w.Layout(width='16.5em'),
-                               style=dict(description_width='2.2em'),
-                               tooltip='Multiply the learning rate of the next batches'),
-        planned=w.Button(description='lr × 1', layout=w.Layout(width='4.8em'),
-                         tooltip='Back to the planned learning rate'))
+                               readout_format='.2f', style=dict(description_width='2.2em'),
+                               tooltip='Multiply the learning rate of the next batches', **same),
+        planned=w.Button(description='lr × 1', tooltip='Back to the planned learning rate', **same))
 
 # %% ../../nbs/display/dashboard.ipynb #b1b10da9
 def _close(widget: Any) -> None:
@@ -222,7 +205,7 @@ class _Parts:
         same = dict(layout=style.layout, style=style.style)      # a layout of its own is another message
         self.legend = w.HTML(LEGEND, **same)
         self.status, self.curve, self.table = (w.HTML(**same) for _ in range(3))
-        controls = _controls()
+        controls = _controls(layout=style.layout)
         self.stop, self.pause, self.scale, self.planned = controls.values()
         self.controls = w.HBox(list(controls.values()))
         self.controls.layout.flex_flow = 'row wrap'
@@ -243,12 +226,7 @@ class Panel(_Parts):
         page: str,    # HTML
         *below: Any,  # widgets
     ) -> None:
-        """Close all controls, and show only this HTML and the widgets below it
-
-        Args:
-            page: HTML
-            *below: widgets
-        """
+        "Close all controls, and show only this HTML and the widgets below it"
         import ipywidgets as w
         self.box.children = w.VBox([w.HTML(page), *below]),
         for widget in self._all(): _close(widget)
@@ -270,14 +248,7 @@ def _take_back(points: Any, point: Any, button: Any, said: Any) -> None:
 def rewind_button(
     points: Any,    # of the learner, `learn.runs`
 ) -> Any:           # a box of widgets; None if the last fit has no restore point
-    """A button that takes back the last fit
-
-    Args:
-        points: of the learner, `learn.runs`
-
-    Returns:
-        a box of widgets; None if the last fit has no restore point
-    """
+    "A button that takes back the last fit"
     import ipywidgets as w
     if not points or points[-1].restore is None: return None
     point, said = points[-1], w.HTML()
