@@ -57,15 +57,7 @@ def line_learner(
     quiet: bool = True,    # print no table
     **kwargs: Any,         # of `Learner`
 ) -> Learner:
-    """Fits y = 2x + 3 with SGD at 0.1: after k steps both errors are 0.8**k of what they were
-
-    Args:
-        n: batches in an epoch
-        bs: items in a batch, an even number
-        valid: validate on the first batch
-        quiet: print no table
-        **kwargs: of `Learner`
-    """
+    "Fits y = 2x + 3 with SGD at 0.1: after k steps both errors are 0.8**k of what they were"
     x = torch.tensor([-1., 1.]).repeat(n*bs//2)
     batches = list(zip(x.split(bs), (2*x + 3).split(bs)))
     dls = DataLoaders(batches, *([batches[:1]] if valid else []), device='cpu')
@@ -74,12 +66,7 @@ def line_learner(
 
 # %% ../nbs/toy.ipynb #ffdc4961
 def mae(pred: Tensor, y: Tensor) -> Tensor:
-    """Mean absolute error
-
-    Args:
-        pred
-        y
-    """
+    "Mean absolute error"
     return (pred - y).abs().mean()
 
 # %% ../nbs/toy.ipynb #a5bca751
@@ -90,15 +77,7 @@ def wave_learner(
     seed: int = 0,         # of the data and of the weights
     **kwargs: Any,         # of `Learner`
 ) -> Learner:
-    """A net with 32 hidden units learns a noisy sine with AdamW at 0.01; validates on 8 batches more
-
-    Args:
-        n: batches in an epoch
-        bs: items in a batch
-        quiet: print no table
-        seed: of the data and of the weights
-        **kwargs: of `Learner`
-    """
+    "A net with 32 hidden units learns a noisy sine with AdamW at 0.01; validates on 8 batches more"
     torch.manual_seed(seed)
     x = torch.rand((n + 8)*bs, 1)*6 - 3
     y = x.sin() + 0.1*torch.randn_like(x)
@@ -115,15 +94,7 @@ def digits_learner(
     seed: int = 0,         # of the order and of the weights
     **kwargs: Any,         # of `Learner`
 ) -> Learner:
-    """A net with two layers reads scikit-learn's digits, with AdamW at 0.01
-
-    Args:
-        n: items to train with; the others are for validation
-        bs: items in a batch
-        quiet: print no table
-        seed: of the order and of the weights
-        **kwargs: of `Learner`
-    """
+    "A net with two layers reads scikit-learn's digits, with AdamW at 0.01"
     from sklearn.datasets import load_digits
     torch.manual_seed(seed)
     digits = load_digits()
@@ -140,13 +111,7 @@ def close(
     b: Any,               # the same
     tol: float = 1e-4,    # the largest difference that is no difference
 ) -> bool:
-    """Whether both have the same length, and each pair of numbers is within `tol`
-
-    Args:
-        a: a number, a tensor, or an iterable of numbers
-        b: the same
-        tol: the largest difference that is no difference
-    """
+    "Whether both have the same length, and each pair of numbers is within `tol`"
     xs, ys = (_numbers(values) for values in (a, b))
     return len(xs) == len(ys) and all(abs(x - y) <= tol for x, y in zip(xs, ys))
 
@@ -161,15 +126,7 @@ def raises(
     kind: type[BaseException],    # of this class, or of one below it
     words: str,                   # a part of the message
 ) -> Iterator[None]:
-    """Print the error that the block raises, after a check of its type and of its words
-
-    Args:
-        kind: of this class, or of one below it
-        words: a part of the message
-
-    Raises:
-        AssertionError: no {kind} was raised
-    """
+    "Print the error that the block raises, after a check of its type and of its words"
     try: yield
     except kind as e:
         assert words in str(e), f'{e!r} does not contain {words!r}'
@@ -183,17 +140,7 @@ def in_processes(
     meet: bool = False,      # begin with `torch.distributed.init_process_group`
     timeout: float = 120.,   # seconds until all are killed
 ) -> list[str]:              # what each has printed
-    """Run a program in several processes at once; RuntimeError with its traceback if one fails
-
-    Args:
-        program: Python
-        n: number of processes
-        meet: begin with `torch.distributed.init_process_group`
-        timeout: seconds until all are killed
-
-    Returns:
-        what each has printed
-    """
+    "Run a program in several processes at once; RuntimeError with its traceback if one fails"
     with socket.socket() as s:
         s.bind(('127.0.0.1', 0))
         port = s.getsockname()[1]

@@ -206,7 +206,14 @@ class Picture:
         layout.setdefault("size", (640, 280))
         self.root = ElementTree.fromstring(still_svg(Chart(lines, **layout)))
         (self.inner,) = self.root.findall("{*}svg")
-        self.left, self.top, self.width, self.height = (float(self.inner.get(name)) for name in ("x", "y", "width", "height"))
+        x, y, width, height = self.clip = [float(self.inner.get(name)) for name in ("x", "y", "width", "height")]
+        left, top, *inside = map(float, self.inner.get("viewBox").split())
+        assert inside == [width, height]  # not scaled: what is at 0, 0 inside is at the corner of the plane
+        self.left, self.top = x - left, y - top
+        (axis,) = [p.get("d") for p in self.root.findall("{*}path") if p.get("opacity") == ".6" and p.get("stroke") == COLORS["text"]]
+        begin, bottom, self.width = map(float, re.fullmatch(r"M([\d.]+),([\d.]+)h([\d.]+)", axis).groups())
+        assert begin == self.left
+        self.height = bottom - self.top
 
     def paths(self, **wanted):
         """The corners of each path in the plane that has these attributes, as (command, x, y)."""
@@ -273,6 +280,15 @@ def test_a_picture_of_one_line():
     assert list(places) == at(*((1 + 20 * float(label)) / 22 for label in labels))
     assert float(page.root.get("width")) == 640 and page.root.get("viewBox") == f"0 0 640 {page.root.get('height')}"
     assert page.words()[-2:] == ["a", "1"] and page.left + page.width < 560  # its name and its value stand beside it
+
+
+def test_curves_are_clipped_a_bit_outside_of_the_plane():
+    """Curves are clipped outside of the plane, at the sides and above by more than the radius of a dot, below by a bit less."""
+    for size in [(300, 120), (640, 280), (2000, 700)]:
+        page = Picture([TWO], size=size)
+        x, y, width, height = page.clip
+        assert (page.left - x, page.top - y) == (5, 5) and float(DOT) / 2 < 5 and page.inner.get("overflow") == "hidden"
+        assert [x + width - page.left - page.width, y + height - page.top - page.height] == pytest.approx([5, 5], abs=0.06)
 
 
 @pytest.mark.parametrize("size, n_x, n_y", [((300, 120), 3, 2), ((640, 280), 6, 3), ((2000, 280), 6, 3), ((640, 700), 6, 11)])

@@ -10,9 +10,8 @@ from cbnb import metrics, optim, recorder
 from cbnb.callbacks import hooks, mixup, steps, stopping
 from cbnb.callbacks import predictions as preds
 from cbnb.dialects import fastai_v1, fastai_v1_loop, fastai_v2, mindspore_callbacks, mindspore_context
-from cbnb.display import chart, dashboard, steering
+from cbnb.display import chart, dashboard, run_charts, schedules, steering
 from cbnb.display import figures as plot
-from cbnb.display import plots as widgets
 from cbnb.display import progress as display
 from cbnb.lr import finder as lr_finder
 from cbnb.lr import rules as lr_rules
@@ -31,7 +30,8 @@ PLACES = [
     optim,
     plot,
     chart,
-    widgets,
+    run_charts,
+    schedules,
     lr_rules,
     lr_trials,
     lr_finder,
@@ -124,20 +124,14 @@ DEFAULTS = """
     losses_figure: skip_start=0, skip_end=0
     lr_figure: skip_start=0, skip_end=0
     metrics_figure: skip_start=0, skip_end=0
-    chart: size=(640, 280), log_x=False, log_y=False, hover=False, points=400
+    Chart: size=(1200, 300), log_x=False, log_y=False, points=400, robust=False, tools=('log_y',)
+    losses_chart: skip_start=0, skip_end=0, beta=0.98
+    rates_charts: show_moms=False, skip_start=0, skip_end=0
+    metric_charts: skip_start=0, skip_end=0
+    charts_html: columns=1, live=None
     sparkline: width=24
     Progress: training=True, share=None
     status_html: lr_scale=1.0
-    slider: quick=True
-    log_slider: step=0.02
-    checkbox: value=False
-    LossesView: skip_start=0, skip_end=0
-    LRView: show_moms=False, skip_start=0, skip_end=0
-    MetricsView: skip_start=0, skip_end=0
-    RunsView: skip_start=0, skip_end=0
-    RunsView.limits: log_y=False
-    RunsView.over_steps: faint=False
-    RunsView.charted: size=(960, 310), log_x=False, log_y=False
     OneCycleView: n=200
     v1_loop.Pbar.write: table=False
     v1.Callback.get_state: minimal=True

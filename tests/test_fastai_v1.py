@@ -1534,7 +1534,7 @@ def test_plot_shows_the_last_fit_where_there_was_no_sweep(capsys):
         learn.recorder.plot()
     learn.fit_one_cycle(2, 0.1)
     fig = learn.recorder.plot(skip_start=2, skip_end=1, return_fig=True)
-    assert fig.axes[0].get_title() == "Loss over learning rate in the last fit"  # it was called a learning rate finder
+    assert fig.axes[0].get_title("left") == "Loss over learning rate in the last fit"  # it was called a learning rate finder
     x, y = fig.axes[0].lines[0].get_data()
     assert list(x) == learn.recorder.lrs[2:-1] and list(y) == pytest.approx(learn.recorder.losses[2:-1])
     learn.recorder.plot(2, 2, suggestion=True, return_fig=True)

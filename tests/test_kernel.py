@@ -86,7 +86,7 @@ def test_a_fit_leaves_one_output(kernel):
     data = outputs[0].data
     assert set(data) == {"text/html", "text/plain"}
     page = data["text/html"]
-    assert page.count("<tr>") == 4 and "mae" in page and "batch 2 of 2" not in page and page.count("<svg") == 2
+    assert page.count("<tr") == 4 and "mae" in page and "batch 2 of 2" not in page and page.count("data:image/svg+xml") == 1
     lines = data["text/plain"].splitlines()
     assert len(lines) == 7 and lines[0].split() == ["epoch", "train_loss", "valid_loss", "mae", "time"]
     assert lines[4].startswith("lowest valid_loss") and "epoch 2" in lines[4]

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb
 from cbnb.basics.param_groups import total_norm
+from cbnb.display.look import COLORS, lr_text
 from cbnb.lr.finder import Planned, UpdateNorms, bad_items, checked_trials, diverged, geometric, in_words, planned_run, trial_plan
 from cbnb.lr.rules import RULES, falls_surely
 from helpers import RaiseIn, line_batches, line_learner, noting, seed
@@ -239,7 +240,7 @@ def test_refusals_say_why(case):
         valley, steep = found
     assert re.search(words, found.reason), found.reason
     assert found.reason in repr(found) and repr(found).startswith("LRFind(no suggestion")
-    assert re.search("No suggestion", found.plot(return_fig=True).axes[0].get_title())
+    assert re.search("No suggestion", found.plot(return_fig=True).axes[0].get_title("left"))
     with pytest.raises(AttributeError, match="valley made no suggestion"):
         found.valley
 
@@ -316,9 +317,7 @@ def test_the_figure_is_returned():
     assert isinstance(found.fig, Figure)
     axes = found.fig.axes[0]
     assert axes.get_xscale() == "log" and len(axes.lines[0].get_xdata()) > 80
-    assert {"valley", "slide", "minimum", "steep"} <= {
-        word for text in axes.get_legend().get_texts() for word in text.get_text().replace(":", " ").split()
-    }
+    assert {"valley", "slide", "minimum", "steep"} <= {word for text in axes.texts for word in text.get_text().split()}
     learn = regression()
     learn.lr_find(show_plot=False)
     assert isinstance(learn.recorder.plot(return_fig=True), Figure)
@@ -465,9 +464,9 @@ def test_the_band_is_around_the_rate_and_shown():
     assert math.log10(high / low) > 1  # as wide as the good rates of most tasks
     assert f"band=({low:.2g}, {high:.2g})" in repr(found) and f"n_batches={len(found.lrs)}" in repr(found) and "n_epoch=7" in repr(found)
     axes = found.plot(return_fig=True).axes[0]
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert f"perhaps {low:.2g} to {high:.2g}" in labels and f"recommended: {found.lr:.2g}" in labels
-    title = axes.get_title()
+    words = [text.get_text() for text in axes.texts]
+    assert f"perhaps {lr_text(low)} to {lr_text(high)}" in words and f"recommended {lr_text(found.lr)}" in words
+    title = axes.get_title("left")
     assert f"balanced: {found.lr:.2g} for 7 epochs (56 updates), measured in {len(found.lrs)} batches" in title
 
 
@@ -687,8 +686,10 @@ def test_suggestions_outside_of_the_band_are_drawn_faintly():
     found = sweep(table(), suggest_funcs=("valley", "minimum", lambda lrs, losses, n: (2e-7, (2e-7, 1.0))))
     low, high = found.band
     assert found.outside == [name for name, lr in found.suggestions.items() if not low <= lr <= high] and "<lambda>" in found.outside
-    lines = {line.get_label().split(":")[0]: line for line in found.plot(return_fig=True).axes[0].lines}
-    assert all((lines[name].get_alpha() < 0.5) == (name in found.outside) for name in found.suggestions)
+    axes = found.plot(return_fig=True).axes[0]
+    lines, names = {line.get_label().split(":")[0]: line for line in axes.lines}, {text.get_text().split()[0]: text for text in axes.texts}
+    gray = {name: lines[name].get_color() == names[name].get_color() == COLORS["quiet"] for name in found.suggestions}
+    assert gray == {name: name in found.outside for name in found.suggestions}
 
 
 def test_pure_noise_gets_no_rate():
@@ -787,7 +788,7 @@ def test_the_momentum_of_the_sweep_is_told(opt_func, moms, words):
     """SGD without momentum wants five times the rate; nothing said that it was swept with 0.9."""
     found = sweep(regression(opt_func=opt_func, moms=moms))
     assert found.mom == pytest.approx(sum(moms[:2]) / 2) and f"mom={found.mom:.2g}" in repr(found)
-    assert f"with momentum {found.mom:.2g}" in found.plot(return_fig=True).axes[0].get_title()
+    assert f"with momentum {found.mom:.2g}" in found.plot(return_fig=True).axes[0].get_title("left")
     assert re.search(words, found.reason) if words else "momentum" not in found.reason
     assert sweep(regression(opt_func=torch.optim.Adagrad)).mom is None
 
@@ -1090,9 +1091,9 @@ def test_titles_and_axes_of_a_figure():
     found = made_result(n_batches=1234, rules=[])
     with figure() as (fig, [own]):
         assert found.plot(ax=own) is own
-        assert own.get_title() == f"balanced: {found.lr:.2g} for 200 updates, measured in 1,234 batches"
+        assert own.get_title("left") == f"balanced: {found.lr:.2g} for 200 updates, measured in 1,234 batches"
     refused = cbnb.lr.finder.LRFind([1.0], [1.0], [1.0], 100, problem="word " * 40)
-    lines = refused.plot(return_fig=True).axes[0].get_title().splitlines()
+    lines = refused.plot(return_fig=True).axes[0].get_title("left").splitlines()
     assert len(lines) > 2 and all(len(line) <= 70 for line in lines)
 
 
@@ -1201,7 +1202,8 @@ class Line20:
 def drawn(learn, **settings):
     """What is drawn: the rates of the curve, and the labels of the lines."""
     ax = learn.recorder.plot(return_fig=True, **settings).axes[0]
-    return list(ax.lines[0].get_xdata()), [line.get_label() for line in ax.lines[1:]], ax.get_title()
+    labels = [line.get_label() for line in ax.lines[1:]] + [text.get_text() for text in ax.texts]
+    return list(ax.lines[0].get_xdata()), labels, ax.get_title("left")
 
 
 def test_the_recorder_draws_the_last_sweep_without_its_ends(capsys):
@@ -1220,7 +1222,7 @@ def test_the_recorder_draws_the_last_sweep_without_its_ends(capsys):
     assert drawn(learn, skip_end=30)[0] == pytest.approx(Line20.lrs)
     assert capsys.readouterr().out == ""
     rates, labels, _ = drawn(learn, skip_start=0, skip_end=5, suggestion=True)
-    assert learn.recorder.min_grad_lr == Line20.lrs[10] and len(labels) == 2 and any("recommended: 1e-06" in label for label in labels)
+    assert learn.recorder.min_grad_lr == Line20.lrs[10] and "recommended 1e-6" in labels
     assert capsys.readouterr().out == "Min numerical gradient: 1.00E-10\nMin loss divided by 10: 1.00E-07\n"
 
 

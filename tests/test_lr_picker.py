@@ -718,7 +718,7 @@ def test_rates_are_drawn_on_a_log_scale():
     assert [(line.name, line.faint) for line in curve.lines] == [("measured", True), ("smoothed", False)]
     page = picker_chart(found, 1e-5)
     svg = svg_of(page)
-    width = float(re.search(r'<svg x="52" y="34" width="([\d.]+)"', svg)[1])
+    width = float(re.search(r'<svg x="47" y="29" width="([\d.]+)"', svg)[1]) - 10  # it has 5 px more on each side
     assert f"M{width / 4:.1f},0v" in svg and svg.count("stroke-dasharray") == 1
     places = [float(x) - 52 for x in re.findall(r'<circle cx="([\d.]+)"', svg)]
     assert {round(8 * place / width, 2) for place in places} >= {4.0, 1.0}

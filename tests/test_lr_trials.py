@@ -283,7 +283,7 @@ def test_the_figure_has_the_trials_beside_the_sweep():
     found = sweep(with_valid(), n_epoch=5, trials=True)
     fig = found.plot(return_fig=True)
     curve, trials = fig.axes
-    assert trials.get_title() == f"Trials of {found.trial_plan.steps} updates" and curve.get_xscale() == trials.get_xscale() == "log"
+    assert trials.get_title("left") == f"Trials of {found.trial_plan.steps} updates" and curve.get_xscale() == trials.get_xscale() == "log"
     assert sorted(t.lr for t in found.trials) == pytest.approx(list(trials.lines[1].get_xdata()))
     assert f"trials: {found.lr:.2g} for 5 epochs (100 updates), measured in {found.n_batches} batches" in fig.get_suptitle()
 

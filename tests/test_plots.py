@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 import cbnb
 from cbnb.basics.text import escape
-from cbnb.display import figures, plots
+from cbnb.display import figures
 from cbnb.display.page_script import Html
 from cbnb.metrics import AvgMetric
 from helpers import line_learner
@@ -42,8 +42,7 @@ def in_page(monkeypatch):
     """In a notebook whose page runs scripts: what was displayed, as (bundle, arguments)."""
     shown = []
     monkeypatch.setattr("IPython.display.display", lambda data, **kwargs: shown.append((data, kwargs)))
-    for module in (plots, figures):
-        monkeypatch.setattr(module, "shell", lambda: True)
+    monkeypatch.setattr(figures, "shell", lambda: True)
     monkeypatch.setattr("IPython.core.pylabtools.select_figure_formats", lambda shell, kinds: None)
     monkeypatch.setattr(figures, "display_mode", lambda: "widgets")
     for name in ("figures.runs_scripts", "page_script.runs_scripts", "chart.runs_scripts"):

@@ -19,12 +19,7 @@ from .nested import first_tensor, map_tensors, to_device
 
 # %% ../../nbs/basics/device_copies.ipynb #a6d45830
 class OnDevice:
-    """A function of a batch that moves the batch first
-
-    Args:
-        device: where to
-        then: called with the batch on the device
-    """
+    "A function of a batch that moves the batch first"
     def __init__(self,
         device: torch.device | str,     # where to
         then: Callable[[Any], Any],     # called with the batch on the device
@@ -43,11 +38,7 @@ def _is_worth_it(batch: Any) -> bool:
 
 # %% ../../nbs/basics/device_copies.ipynb #55273fc7
 class Pace:
-    """Keeps Python at most two batches ahead of a stream
-
-    Args:
-        make: makes an event
-    """
+    "Keeps Python at most two batches ahead of a stream"
     def __init__(self,
         make: Callable[[], Any] = lambda: torch.cuda.Event(blocking=True),    # makes an event
     ):
@@ -56,11 +47,7 @@ class Pace:
     def begin(self,
         computing: Any,       # the stream that computes the batches
     ) -> None:
-        """Begin a batch; wait until the stream has begun the one before the last
-
-        Args:
-            computing: the stream that computes the batches
-        """
+        "Begin a batch; wait until the stream has begun the one before the last"
         if len(self.begun) == 2: self.begun.popleft().synchronize()
         self.begun.append(self.make())
         self.begun[-1].record(computing)
@@ -79,12 +66,7 @@ def _copied(batch: Any, device: torch.device, computing: Any) -> Any:
 
 # %% ../../nbs/basics/device_copies.ipynb #9bd07c08
 class CopiesAhead(OnDevice):
-    """A function of a batch that first copies the batch to a GPU, on a stream of its own
-
-    Args:
-        device: where to
-        then: called with the batch on the device
-    """
+    "A function of a batch that first copies the batch to a GPU, on a stream of its own"
     _stream: Any = None
 
     def __getstate__(self) -> dict[str, Any]: return dict(device=self.device, then=self.then)
@@ -103,10 +85,5 @@ def on_device(
     device: torch.device | str,     # where to
     then: Callable[[Any], Any],     # called with the batch on the device
 ) -> OnDevice:
-    """A function that moves a batch and calls `then`; on a CUDA device the copy overlaps with the steps before
-
-    Args:
-        device: where to
-        then: called with the batch on the device
-    """
+    "A function that moves a batch and calls `then`; on a CUDA device the copy overlaps with the steps before"
     return (CopiesAhead if torch.device(device).type == 'cuda' else OnDevice)(device, then)

@@ -18,12 +18,7 @@ from .random_state import save_rng
 
 # %% ../../nbs/basics/loaders.ipynb #5164e125
 class Batches:
-    """A loader made of a function that returns an iterator over batches
-
-    Args:
-        make: called at the start of each epoch
-        n_iter: number of batches, which schedules need; None: unknown
-    """
+    "A loader made of a function that returns an iterator over batches"
     def __init__(self,
         make: Callable[[], Iterable],   # called at the start of each epoch
         n_iter: int | None = None,      # number of batches, which schedules need; None: unknown
@@ -39,14 +34,7 @@ class Batches:
 def n_batches(
     dl: Any,         # a loader
 ) -> int | None:     # None if unknown
-    """The number of batches of a loader
-
-    Args:
-        dl: a loader
-
-    Returns:
-        None if unknown
-    """
+    "The number of batches of a loader"
     try: return len(dl)
     except TypeError: return None
 
@@ -54,14 +42,7 @@ def n_batches(
 def batch_size(
     dl: Any,         # a loader
 ) -> int | None:     # None if unknown
-    """Items in a batch, as the loader or its sampler was made
-
-    Args:
-        dl: a loader
-
-    Returns:
-        None if unknown
-    """
+    "Items in a batch, as the loader or its sampler was made"
     for holder in (dl, getattr(dl, 'batch_sampler', None)):
         if isinstance(n := getattr(holder, 'batch_size', None), int): return n
     return None
@@ -96,19 +77,7 @@ _OF_TENSORS = 'DataLoaders.from_datasets(TensorDataset(x, y), bs=64)'
 def as_loader(
     dl: Any,         # a loader, or a function that returns an iterator over batches
 ) -> Iterable:       # `dl` itself, or `Batches` of the function
-    """Check that `dl` can be iterated again and again over batches; `TypeError` if not
-
-    Args:
-        dl: a loader, or a function that returns an iterator over batches
-
-    Returns:
-        `dl` itself, or `Batches` of the function
-
-    Raises:
-        TypeError: a {kind} can be iterated only once, and an epoch needs it anew: pass a list, a
-            DataLoader, or a function that returns a fresh iterator
-        TypeError: a {kind} is no data loader: pass something that can be iterated over batches
-    """
+    "Check that `dl` can be iterated again and again over batches; `TypeError` if not"
     kind, iterable = type(dl).__name__, hasattr(dl, '__iter__') or hasattr(dl, '__getitem__')
     if (remedy := _items_remedy(dl)) is not None: raise TypeError(remedy)
     if callable(dl) and not iterable: return Batches(dl)
@@ -123,14 +92,7 @@ def as_loader(
 def independent_loader(
     dl: Any,    # a loader, perhaps in the middle of an iteration
 ) -> Any:       # `dl` itself, if it can be iterated twice at the same time
-    """A loader over the same batches whose iteration disturbs no other
-
-    Args:
-        dl: a loader, perhaps in the middle of an iteration
-
-    Returns:
-        `dl` itself, if it can be iterated twice at the same time
-    """
+    "A loader over the same batches whose iteration disturbs no other"
     running = getattr(dl, '_iterator', None)          # torch keeps it if workers are persistent
     if not isinstance(dl, DataLoader) or running is None: return dl
     waiting = getattr(running, '_tasks_outstanding', 1) or getattr(running, '_task_info', None)   # asked for; arrived too early
@@ -143,17 +105,7 @@ def independent_loader(
 def first_batch(
     dl: Any,       # a loader
 ) -> Any:          # its next first batch; `ValueError` if it has none
-    """The first batch of a loader; the random state is restored
-
-    Args:
-        dl: a loader
-
-    Returns:
-        its next first batch; `ValueError` if it has none
-
-    Raises:
-        ValueError: the loader gave no batches
-    """
+    "The first batch of a loader; the random state is restored"
     restore = save_rng([dl])
     try:
         for batch in independent_loader(dl): return batch

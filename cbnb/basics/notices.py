@@ -18,11 +18,7 @@ def shell() -> Any:
 
 # %% ../../nbs/basics/notices.ipynb #639d9e49
 def say(text: str) -> None:
-    """Print a line; in a terminal not into the middle of a progress bar
-
-    Args:
-        text
-    """
+    "Print a line; in a terminal not into the middle of a progress bar"
     tqdm = sys.modules.get('tqdm')
     tqdm.tqdm.write(text) if tqdm else print(text)
 

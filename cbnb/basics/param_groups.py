@@ -28,15 +28,7 @@ def hyper_key(
     opt: Optimizer,                   # any optimizer with `param_groups`
     name: str,                        # common name of a hyper-parameter
 ) -> tuple[str, int | None] | None:   # key, and index if it is one of several; None: not there
-    """Where an optimizer keeps a hyper-parameter, in all of its groups
-
-    Args:
-        opt: any optimizer with `param_groups`
-        name: common name of a hyper-parameter
-
-    Returns:
-        key, and index if it is one of several; None: not there
-    """
+    "Where an optimizer keeps a hyper-parameter, in all of its groups"
     groups = opt.param_groups
     for key, i in _PLACES.get(name, [(name, None)]):
         if key != 'params' and all(key in g for g in groups): return key, i
@@ -46,14 +38,7 @@ def hyper_key(
 def known_hypers(
     opt: Optimizer,   # any optimizer with `param_groups`
 ) -> list[str]:       # those that all groups have
-    """Common names of an optimizer's hyper-parameters
-
-    Args:
-        opt: any optimizer with `param_groups`
-
-    Returns:
-        those that all groups have
-    """
+    "Common names of an optimizer's hyper-parameters"
     first, *others = opt.param_groups
     keys = [k for k, v in first.items() if isinstance(v, (Real, Tensor))
             and not isinstance(v, bool) and all(k in g for g in others)]
@@ -65,15 +50,7 @@ def get_hyper(
     opt: Optimizer,     # any optimizer with `param_groups`
     name: str,          # common name
 ) -> list[Any]:         # one value per group
-    """The value of a hyper-parameter in each group; `ValueError` if there is none of that name
-
-    Args:
-        opt: any optimizer with `param_groups`
-        name: common name
-
-    Returns:
-        one value per group
-    """
+    "The value of a hyper-parameter in each group; `ValueError` if there is none of that name"
     if (place := hyper_key(opt, name)) is None: raise no_such_hyper(opt, name)
     key, i = place
     return [g[key] if i is None else g[key][i] for g in opt.param_groups]
@@ -82,15 +59,7 @@ def no_such_hyper(
     opt: Optimizer,     # any optimizer with `param_groups`
     name: str,          # a name that it does not have
 ) -> ValueError:        # to be raised
-    """The error for an unknown name, with the known ones
-
-    Args:
-        opt: any optimizer with `param_groups`
-        name: a name that it does not have
-
-    Returns:
-        to be raised
-    """
+    "The error for an unknown name, with the known ones"
     known = ', '.join(sorted(known_hypers(opt)))
     return ValueError(f'{type(opt).__name__} has no hyper-parameter {name!r}; it has {known}')
 
@@ -100,13 +69,7 @@ def set_hyper(
     name: str,          # common name
     value: Any,         # a number for all groups, or a list with one for each
 ) -> None:
-    """Set a hyper-parameter in each group; `ValueError` for an unknown name or too few values
-
-    Args:
-        opt: any optimizer with `param_groups`
-        name: common name
-        value: a number for all groups, or a list with one for each
-    """
+    "Set a hyper-parameter in each group; `ValueError` for an unknown name or too few values"
     if isinstance(value, (list, tuple)): _check_length(name, value, len(opt.param_groups))
     if (place := hyper_key(opt, name)) is None: raise no_such_hyper(opt, name)
     write_hyper(opt.param_groups, *place, value)
@@ -122,14 +85,7 @@ def write_hyper(
     i: int | None,        # the same
     value: Any,           # a number for all groups, or a list with one for each
 ) -> None:
-    """`set_hyper` without the look-up, for use once a batch
-
-    Args:
-        groups: param groups of an optimizer
-        key: as `hyper_key` returns it
-        i: the same
-        value: a number for all groups, or a list with one for each
-    """
+    "`set_hyper` without the look-up, for use once a batch"
     if type(value) is not float: value = as_python(value)
     values = value if isinstance(value, (list, tuple)) else [value]*len(groups)
     for group, v in zip(groups, values):
@@ -143,28 +99,14 @@ def write_hyper(
 def noted_hypers(
     opt: Optimizer,             # any optimizer with `param_groups`
 ) -> list[dict[str, Any]]:      # one dict per group
-    """A copy of all hyper-parameters
-
-    Args:
-        opt: any optimizer with `param_groups`
-
-    Returns:
-        one dict per group
-    """
+    "A copy of all hyper-parameters"
     return [{k: v.clone() if isinstance(v, Tensor) else v for k, v in g.items() if k != 'params'}
             for g in opt.param_groups]
 
 def save_hypers(
     opt: Optimizer,             # any optimizer with `param_groups`
 ) -> Callable[[], None]:        # restores them
-    """Note all hyper-parameters of all groups
-
-    Args:
-        opt: any optimizer with `param_groups`
-
-    Returns:
-        restores them
-    """
+    "Note all hyper-parameters of all groups"
     saved = noted_hypers(opt)
     def restore() -> None:
         for group, old in zip(opt.param_groups, saved):
@@ -180,16 +122,7 @@ def spread_lrs(
     n: int,             # number of groups
     name: str = 'lr',   # what to call it in errors
 ) -> list[float]:       # one for each group
-    """One learning rate per group; `ValueError` if the number of rates is not that of the groups
-
-    Args:
-        lr: a number, a slice, or one number per group
-        n: number of groups
-        name: what to call it in errors
-
-    Returns:
-        one for each group
-    """
+    "One learning rate per group; `ValueError` if the number of rates is not that of the groups"
     if isinstance(lr, slice): return _spread_slice(lr, n, name)
     if isinstance(lr, Sequence) and not isinstance(lr, str) or getattr(lr, 'ndim', 0) == 1:
         _check_length(name, lr, n)
@@ -211,19 +144,7 @@ def freeze_groups(
     n: int,                          # the first trainable group; negative counts from the end
     keep: Iterable[Tensor] = (),     # parameters that stay trainable in any case
 ) -> int:                            # the first trainable group
-    """Freeze the groups before `n`, unfreeze the others, and forget the optimizer's momentum
-
-    Args:
-        opt: its groups are frozen as a whole
-        n: the first trainable group; negative counts from the end
-        keep: parameters that stay trainable in any case
-
-    Returns:
-        the first trainable group
-
-    Raises:
-        ValueError: cannot freeze to group {n}: there are {count} parameter group...
-    """
+    "Freeze the groups before `n`, unfreeze the others, and forget the optimizer's momentum"
     count, kept = len(opt.param_groups), {id(p) for p in keep}
     if not -count <= n <= count: raise ValueError(
         f'cannot freeze to group {n}: there are {count} parameter group{"s"*(count != 1)}')
@@ -234,11 +155,7 @@ def freeze_groups(
     return first
 
 def norm_params(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters of the batch norm layers
-
-    Args:
-        model
-    """
+    "The parameters of the batch norm layers"
     layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     return [p for m in layers for p in m.parameters(recurse=False)]
 
@@ -246,14 +163,7 @@ def norm_params(model: nn.Module) -> list[nn.Parameter]:
 def total_norm(
     tensors: Sequence[Tensor],    # of any shapes; may be on several devices
 ) -> Tensor:                      # a scalar
-    """The norm over all elements of all tensors
-
-    Args:
-        tensors: of any shapes; may be on several devices
-
-    Returns:
-        a scalar
-    """
+    "The norm over all elements of all tensors"
     if not tensors: return torch.zeros(())
     norms = torch._foreach_norm(list(tensors))
     kinds = {(n.dtype, n.device) for n in norms}

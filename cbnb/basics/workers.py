@@ -36,13 +36,7 @@ from .tensor_batches import TensorLoader, holds_tensors
 
 # %% ../../nbs/basics/workers.ipynb #e72aa5ef
 class Workers(NamedTuple):
-    """A number of workers, and the reason
-
-    Args:
-        n
-        why
-        tried: whether a forked process loaded some items
-    """
+    "A number of workers, and the reason"
     n: int
     why: str
     tried: bool = False     # whether a forked process loaded some items
@@ -56,14 +50,7 @@ def decide(
     n: int,          # batches in an epoch
     cores: int,      # that may be used
 ) -> Workers:
-    """How many workers are worth it
-
-    Args:
-        item: seconds to load an item
-        size: items in a batch
-        n: batches in an epoch
-        cores: that may be used
-    """
+    "How many workers are worth it"
     batch = item*size
     took = f'a batch takes {batch*1000:.1f} ms to load'
     if batch < 0.002: return Workers(0, took)
@@ -103,11 +90,7 @@ _PLAIN = int, float, str, bytes, bool, type(None)
 def held(
     obj: Any,               # anything
 ) -> Iterator[Any]:
-    """An object, and what it holds in attributes and small containers; at most 10,000 objects, each once
-
-    Args:
-        obj: anything
-    """
+    "An object, and what it holds in attributes and small containers; at most 10,000 objects, each once"
     seen, waiting = {}, [obj]
     while waiting and len(seen) < 10_000:
         o = waiting.pop()
@@ -149,13 +132,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 # %% ../../nbs/basics/workers.ipynb #27dbf5ef
 class Trial(NamedTuple):
-    """What loading some items has shown
-
-    Args:
-        seconds: for an item
-        size: bytes of an item
-        differ: whether items draw random numbers, or differ each time
-    """
+    "What loading some items has shown"
     seconds: float      # for an item
     size: float         # bytes of an item
     differ: bool        # whether items draw random numbers, or differ each time
@@ -163,11 +140,7 @@ class Trial(NamedTuple):
 def measured(
     dl: DataLoader,
 ) -> Trial:
-    """Load some items of a loader, for some 25 ms
-
-    Args:
-        dl
-    """
+    "Load some items of a loader, for some 25 ms"
     data, n, times = dl.dataset, len(dl.dataset), []
     def load(i: int) -> Any:
         start, chosen = time.perf_counter(), [i, (i + n//2) % n]
@@ -223,11 +196,7 @@ def _lacks_room(
 def choose_workers(
     dl: DataLoader,     # a loader without workers
 ) -> Workers:
-    """How many workers a loader should have, and why
-
-    Args:
-        dl: a loader without workers
-    """
+    "How many workers a loader should have, and why"
     if (why := _stays(dl)) is not None: return Workers(0, why)
     if (kind := _open_file(dl.dataset)) is not None: return Workers(0, f'workers would share its open {kind}')
     if not (n := n_batches(dl)): return Workers(0, 'it has no items, or no length')
@@ -239,11 +208,7 @@ def choose_workers(
 
 # %% ../../nbs/basics/workers.ipynb #68010c8e
 class KeptWorkers(_MultiProcessingDataLoaderIter):
-    """torch's iterator with workers that stay, and random numbers as without workers
-
-    Args:
-        loader
-    """
+    "torch's iterator with workers that stay, and random numbers as without workers"
     def __init__(self, loader: DataLoader):
         self.data_was = state_of_data(loader.dataset)
         super().__init__(loader)
@@ -271,11 +236,7 @@ def _end(pid: int, done: Any, queues: list[Any], processes: list[Any]) -> None:
 
 # %% ../../nbs/basics/workers.ipynb #3d1e8980
 def state_of_data(dataset: Any) -> list[Any]:
-    """What a dataset holds, to be compared: values of numbers and words, identities of all else
-
-    Args:
-        dataset
-    """
+    "What a dataset holds, to be compared: values of numbers and words, identities of all else"
     def mark(o: Any) -> Any:
         if isinstance(o, _PLAIN): return o
         if isinstance(o, Tensor): return id(o), o._version
@@ -297,14 +258,7 @@ def make_loader(
     device: torch.device | str = 'cpu',         # where the batches go
     **kwargs: Any,                              # further arguments of torch's DataLoader
 ) -> DataLoader:
-    """A torch `DataLoader`. Its `chosen` tells how many workers were chosen and why
-
-    Args:
-        dataset: what to load
-        num_workers: processes that load; None: chosen
-        device: where the batches go
-        **kwargs: further arguments of torch's DataLoader
-    """
+    "A torch `DataLoader`. Its `chosen` tells how many workers were chosen and why"
     dl = TensorLoader(dataset, num_workers=num_workers or 0, **kwargs)
     chosen = choose_workers(dl) if num_workers is None else None
     if chosen is not None and chosen.n:

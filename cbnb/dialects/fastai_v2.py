@@ -26,54 +26,26 @@ from ..schedule import SchedCos, SchedExp, SchedLin, SchedNo
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #58142962
 def sched_no(start: Any, end: Any, pos: float) -> Any:
-    """`start`, wherever
-
-    Args:
-        start
-        end
-        pos
-    """
+    "`start`, wherever"
     return SchedNo(start, end)(pos)
 
 def sched_lin(start: Any, end: Any, pos: float) -> Any:
-    """Along a straight line
-
-    Args:
-        start
-        end
-        pos
-    """
+    "Along a straight line"
     return SchedLin(start, end)(pos)
 
 def sched_cos(start: Any, end: Any, pos: float) -> Any:
-    """Along half a cosine
-
-    Args:
-        start
-        end
-        pos
-    """
+    "Along half a cosine"
     return SchedCos(start, end)(pos)
 
 def sched_exp(start: Any, end: Any, pos: float) -> Any:
-    """By equal factors
-
-    Args:
-        start
-        end
-        pos
-    """
+    "By equal factors"
     return SchedExp(start, end)(pos)
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #0d148ed6
 def annealer(
     f: Callable[[Any, Any, float], Any],    # the value between start and end, at a position
 ) -> Callable[[Any, Any], Callable[[float], Any]]:
-    """A function of start and end that makes a schedule along `f`
-
-    Args:
-        f: the value between start and end, at a position
-    """
+    "A function of start and end that makes a schedule along `f`"
     def make(start: Any, end: Any) -> Callable[[float], Any]: return partial(f, start, end)
     return make
 
@@ -86,19 +58,11 @@ mk_metric = as_metric
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #13348257
 def has_params(m: nn.Module) -> bool:
-    """Whether a module has parameters
-
-    Args:
-        m
-    """
+    "Whether a module has parameters"
     return next(m.parameters(), None) is not None
 
 def total_params(m: nn.Module) -> tuple[int, bool]:
-    """How many numbers the parameters of a module have, and whether any of them is trained
-
-    Args:
-        m
-    """
+    "How many numbers the parameters of a module have, and whether any of them is trained"
     params = list(m.parameters())
     return sum(p.numel() for p in params), any(p.requires_grad for p in params)
 
@@ -109,12 +73,7 @@ def set_bn_eval(
     m: nn.Module,
     use_eval: bool = True,    # False: back to training mode
 ) -> None:
-    """Switch the frozen batch norm layers in a module
-
-    Args:
-        m
-        use_eval: False: back to training mode
-    """
+    "Switch the frozen batch norm layers in a module"
     for layer in m.modules():
         frozen = not any(p.requires_grad for p in layer.parameters())
         if isinstance(layer, bn_types) and has_params(layer) and frozen: layer.train(not use_eval)
@@ -124,15 +83,7 @@ def reduce_loss(
     loss: Tensor,
     reduction: str = 'mean',    # 'mean', 'sum', or 'none'
 ) -> Tensor:
-    """The mean or the sum of losses, or the losses as they are
-
-    Args:
-        loss
-        reduction: 'mean', 'sum', or 'none'
-
-    Raises:
-        ValueError: reduction={reduction} should be 'mean', 'sum' or 'none'
-    """
+    "The mean or the sum of losses, or the losses as they are"
     if reduction == 'none': return loss
     if reduction in ('mean', 'sum'): return getattr(loss, reduction)()
     raise ValueError(f"reduction={reduction!r} should be 'mean', 'sum' or 'none'")
@@ -144,13 +95,7 @@ def replacing_yield(
     attr: str,
     val: Any,    # of `o.attr`, in the `with` block
 ) -> Iterator[None]:
-    """Another value of an attribute for the length of a `with` block
-
-    Args:
-        o
-        attr
-        val: of `o.attr`, in the `with` block
-    """
+    "Another value of an attribute for the length of a `with` block"
     old = getattr(o, attr)
     try:
         setattr(o, attr, val)
@@ -159,11 +104,7 @@ def replacing_yield(
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #7228ff64
 class CastToTensor(Callback):
-    """Plain tensors in place of subclasses, in each batch
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Plain tensors in place of subclasses, in each batch"
     order = 9       # the last before the model
 
     def before_batch(self):
@@ -174,11 +115,7 @@ def _plain(t: Tensor) -> Tensor: return t if type(t) is Tensor else t.as_subclas
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #96b2c51e
 class ModelResetter(Callback):
-    """Calls `reset` of the model before each phase and after the fit
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Calls `reset` of the model before each phase and after the fit"
     def before_train(self): self._reset()
     def before_validate(self): self._reset()
     def after_fit(self): self._reset()
@@ -187,11 +124,7 @@ class ModelResetter(Callback):
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #046885a0
 class RNNCallback(Callback):
-    """Keeps the activations that a model returns along with its output, and passes the output on
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Keeps the activations that a model returns along with its output, and passes the output on"
     def after_pred(self):
         output, raw, dropped = self.learn.pred
         self.learn.pred = _last(output)
@@ -201,12 +134,7 @@ def _last(values: Any) -> Any: return values[-1] if isinstance(values, (list, tu
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #57abef09
 class RNNRegularizer(Callback):
-    """Adds activations and their changes to the loss of training batches
-
-    Args:
-        alpha: weight of the mean square of the activations after dropout
-        beta: of the mean square of their changes, along the second dimension
-    """
+    "Adds activations and their changes to the loss of training batches"
     order, run_valid = 1, False       # after `RNNCallback`
 
     def __init__(self,
@@ -226,10 +154,5 @@ def rnn_cbs(
     alpha: float = 0.,    # this and `beta` as in `RNNRegularizer`; 0 for both: without it
     beta: float = 0.,
 ) -> list[Callback]:
-    """The callbacks that a recurrent model needs
-
-    Args:
-        alpha: this and `beta` as in `RNNRegularizer`; 0 for both: without it
-        beta
-    """
+    "The callbacks that a recurrent model needs"
     return [ModelResetter(), RNNCallback()] + [RNNRegularizer(alpha, beta)]*bool(alpha or beta)

@@ -106,13 +106,7 @@ def status_html(
     lr_scale: float = 1.,    # factor on the planned learning rate
     word: str = '',          # 'paused', for example
 ) -> str:
-    """Bars and numbers of the dashboard
-
-    Args:
-        at
-        lr_scale: factor on the planned learning rate
-        word: 'paused', for example
-    """
+    "Bars and numbers of the dashboard"
     left = f'{clock(at.left)} left' if at.left is not None else ''
     rate = f'{at.rate:,.0f} samples/s' if at.rate else ''
     of = f' of {at.n_batches}' if at.n_batches else ''
@@ -125,11 +119,7 @@ def status_html(
 def waiting_html(
     word: str = '',          # 'paused', for example
 ) -> str:
-    """The same before the first batch
-
-    Args:
-        word: 'paused', for example
-    """
+    "The same before the first batch"
     bars = _bar('epochs', None, _STARTING, word) + _bar('batches', None)
     return f'<div class=cbnb-bars>{bars}<div class=cbnb-now></div></div>'
 
@@ -147,12 +137,7 @@ def curve_html(
     line: LiveCurve,
     valid: Sequence[tuple[int, float]] = (),    # (last step of the epoch, validation loss)
 ) -> str:
-    """The losses so far, with a grid and its labels
-
-    Args:
-        line
-        valid: (last step of the epoch, validation loss)
-    """
+    "The losses so far, with a grid and its labels"
     svg, (_, _, last), (ys, x, xs) = line.svg(valid), line.labels, line.ticks
     def labels(words: Sequence[str]) -> str: return ''.join(f'<i>{word}</i>' for word in words)
     size = f'--y:{100/max(len(ys) - 1, 1):.4g}%;--x:{100*x:.4g}%'
@@ -161,11 +146,7 @@ def curve_html(
 
 # %% ../../nbs/display/dashboard.ipynb #14b71af6
 class LiveLosses:
-    """The losses of a run under way, as a chart that grows
-
-    Args:
-        run: with at least one step, so that its named losses are known
-    """
+    "The losses of a run under way, as a chart that grows"
     def __init__(self,
         run: Run,    # with at least one step, so that its named losses are known
     ):
@@ -245,12 +226,7 @@ class Panel(_Parts):
         page: str,    # HTML
         *below: Any,  # widgets
     ) -> None:
-        """Close all controls, and show only this HTML and the widgets below it
-
-        Args:
-            page: HTML
-            *below: widgets
-        """
+        "Close all controls, and show only this HTML and the widgets below it"
         import ipywidgets as w
         self.box.children = w.VBox([w.HTML(page), *below]),
         for widget in self._all(): _close(widget)
@@ -272,14 +248,7 @@ def _take_back(points: Any, point: Any, button: Any, said: Any) -> None:
 def rewind_button(
     points: Any,    # of the learner, `learn.runs`
 ) -> Any:           # a box of widgets; None if the last fit has no restore point
-    """A button that takes back the last fit
-
-    Args:
-        points: of the learner, `learn.runs`
-
-    Returns:
-        a box of widgets; None if the last fit has no restore point
-    """
+    "A button that takes back the last fit"
     import ipywidgets as w
     if not points or points[-1].restore is None: return None
     point, said = points[-1], w.HTML()

@@ -18,11 +18,7 @@ from .look import COLORS
 def listed(
     values: Sequence[float],    # a tensor or an array, too
 ) -> list[float]:
-    """As a list of Python numbers
-
-    Args:
-        values: a tensor or an array, too
-    """
+    "As a list of Python numbers"
     return values.tolist() if hasattr(values, 'tolist') else list(values)
 
 # %% ../../nbs/display/live_curve.ipynb #e25445d9
@@ -30,12 +26,7 @@ def sparkline(
     values: Sequence[float],    # a value that is not finite is a space
     width: int = 24,            # no more than so many characters
 ) -> str:
-    """A curve as a line of text, `▇▅▃▂▁`; each character is a mean
-
-    Args:
-        values: a value that is not finite is a space
-        width: no more than so many characters
-    """
+    "A curve as a line of text, `▇▅▃▂▁`; each character is a mean"
     n = len(values)
     width = min(width, n)
     means = [_mean(values[i*n//width:(i + 1)*n//width]) for i in range(width)]
@@ -106,12 +97,7 @@ def rounded_limits(
     lo: float | None,    # None: there are no values
     hi: float | None,
 ) -> tuple[float, float]:
-    """The nearest limits at even steps that hold both
-
-    Args:
-        lo: None: there are no values
-        hi
-    """
+    "The nearest limits at even steps that hold both"
     if lo is None or hi is None: return 0., 1.
     if hi <= lo:
         room = 0.1*abs(lo) or 0.5
@@ -231,14 +217,7 @@ class LiveCurve(_DrawsLosses):
     def svg(self,
         valid: Sequence[tuple[int, float]] = (),    # (last step of the epoch, validation loss)
     ) -> str:                                       # at most `limit` characters
-        """The drawing: raw losses, smoothed ones, and the latest validation losses
-
-        Args:
-            valid: (last step of the epoch, validation loss)
-
-        Returns:
-            at most `limit` characters
-        """
+        "The drawing: raw losses, smoothed ones, and the latest validation losses"
         self.valid = [(step, v) for step, v in valid if v is not None and math.isfinite(v)]
         width = max(self.n_steps/self.size, 0.1)
         down = self._down()
@@ -255,13 +234,7 @@ def loss_limits(
     smooth: Sequence[float],    # as many
     valid: Sequence[float],     # of epochs
 ) -> tuple[float, float]:
-    """From the lowest loss to the highest after the first tenth of the steps: as `LiveCurve` draws
-
-    Args:
-        raw: of each step
-        smooth: as many
-        valid: of epochs
-    """
+    "From the lowest loss to the highest after the first tenth of the steps: as `LiveCurve` draws"
     curve = LiveCurve()
     curve.add(listed(raw), listed(smooth))
     curve.valid = [(0, v) for v in valid if math.isfinite(v)]

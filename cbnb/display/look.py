@@ -18,12 +18,7 @@ from .page_script import Html
 
 # %% ../../nbs/display/look.ipynb #52890ee1
 class Shade(NamedTuple):
-    """A color on light pages and on dark ones, as `#rrggbb`
-
-    Args:
-        light
-        dark
-    """
+    "A color on light pages and on dark ones, as `#rrggbb`"
     light: str
     dark: str
 
@@ -52,15 +47,7 @@ def contrast(
     a: str,    # as `#rrggbb`
     b: str,
 ) -> float:    # from 1 to 21
-    """The contrast of two colors after WCAG 2.2
-
-    Args:
-        a: as `#rrggbb`
-        b
-
-    Returns:
-        from 1 to 21
-    """
+    "The contrast of two colors after WCAG 2.2"
     dim, bright = sorted(map(_luminance, (a, b)))
     return (bright + 0.05)/(dim + 0.05)
 
@@ -90,15 +77,7 @@ def seen_by(
     eye: str,      # 'normal', 'protan', 'deutan' or 'tritan'
     color: str,    # as `#rrggbb`
 ) -> list[float]:  # lightness from 0 to 1, and two coordinates of hue
-    """A color as an eye sees it, in Oklab
-
-    Args:
-        eye: 'normal', 'protan', 'deutan' or 'tritan'
-        color: as `#rrggbb`
-
-    Returns:
-        lightness from 0 to 1, and two coordinates of hue
-    """
+    "A color as an eye sees it, in Oklab"
     light = [max(v, 0.) for v in _times(_VISION[eye], _linear(color))]
     return _times(_TO_LAB, [v**(1/3) for v in _times(_TO_CONES, light)])
 
@@ -107,12 +86,7 @@ def closest(
     colors: Iterable[str],    # as `#rrggbb`
     eye: str = 'normal',      # as for `seen_by`
 ) -> float:
-    """The smallest distance between two of these colors
-
-    Args:
-        colors: as `#rrggbb`
-        eye: as for `seen_by`
-    """
+    "The smallest distance between two of these colors"
     places = [seen_by(eye, color) for color in colors]
     return min(math.dist(a, b) for i, a in enumerate(places) for b in places[:i])
 
@@ -120,14 +94,12 @@ def closest(
 _DARK = ('[data-jp-theme-light=false]', '.vscode-dark', 'body[data-theme=dark]', 'html[theme=dark]')
 
 def css_variables(
-    scope: str,    # a selector: the element that gets the variables
+    scope: str,                 # a selector: the element that gets the variables
+    names: Iterable[str] = (),  # the colors that are needed; empty: all
 ) -> str:
-    """The colors as CSS, for light pages and for dark ones
-
-    Args:
-        scope: a selector: the element that gets the variables
-    """
-    light, dark = (''.join(f'--cbnb-{name}:{shade[i]};' for name, shade in _named_shades())
+    "The colors as CSS, for light pages and for dark ones"
+    wanted = set(names) or {name for name, _ in _named_shades()}
+    light, dark = (''.join(f'--cbnb-{name}:{shade[i]};' for name, shade in _named_shades() if name in wanted)
                    for i in range(2))
     where = ','.join(f'{page} {scope}' for page in _DARK)
     return (f'{scope}{{{light}}}{where}{{{dark}}}@media (prefers-color-scheme:dark)'
@@ -140,11 +112,7 @@ def _named_shades() -> list[tuple[str, Shade]]:
 def in_page(
     color: str,    # of `COLORS` or `RUN_COLORS`, or any other CSS color
 ) -> str:
-    """The color as CSS that follows the theme of the page
-
-    Args:
-        color: of `COLORS` or `RUN_COLORS`, or any other CSS color
-    """
+    "The color as CSS that follows the theme of the page"
     name = next((name for name, shade in _named_shades() if shade.light == color), None)
     return f'var(--cbnb-{name})' if name else color
 
@@ -158,11 +126,7 @@ WIDEST = 1200                                       # pixels: as wide as a chart
 def lr_text(
     lr: float,    # above 0
 ) -> str:
-    """A learning rate as it is written everywhere: `0.0012`, `3.2e-5`
-
-    Args:
-        lr: above 0
-    """
+    "A learning rate as it is written everywhere: `0.0012`, `3.2e-5`"
     if not math.isfinite(lr) or lr == 0: return str(lr)
     digits, exponent = f'{lr:.1e}'.split('e')
     if not -4 <= int(exponent) < 4: return f'{trim_zeros(digits)}e{int(exponent)}'
@@ -172,22 +136,14 @@ def lr_text(
 def value_text(
     value: float | None,    # None: there is none
 ) -> str:
-    """A loss or a metric as charts write it: `0.2513`, and a dash for None
-
-    Args:
-        value: None: there is none
-    """
+    "A loss or a metric as charts write it: `0.2513`, and a dash for None"
     return '–' if value is None else number(value)
 
 # %% ../../nbs/display/look.ipynb #690dc7af
 def count_text(
     n: int,
 ) -> str:
-    """A count: `12,345`
-
-    Args:
-        n
-    """
+    "A count: `12,345`"
     return f'{n:,}'
 
 # %% ../../nbs/display/look.ipynb #bca9a41c

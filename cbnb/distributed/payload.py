@@ -47,12 +47,7 @@ def dump(
     obj: Any,
     path: Path,      # of the file to write
 ) -> None:
-    """Write an object for another process; `TypeError` names the part that cannot be written
-
-    Args:
-        obj
-        path: of the file to write
-    """
+    "Write an object for another process; `TypeError` names the part that cannot be written"
     try: torch.save(obj, path, pickle_module=_pickling(), pickle_protocol=5)
     except (OSError, ImportError): raise
     except Exception as e: raise _refused(obj, e) from e
@@ -62,12 +57,7 @@ def load(
     path: Path,
     gpu: int | None = None,    # the GPU for tensors that were on one; None: the same as before
 ) -> Any:
-    """Read an object that `dump` wrote
-
-    Args:
-        path
-        gpu: the GPU for tensors that were on one; None: the same as before
-    """
+    "Read an object that `dump` wrote"
     place = None if gpu is None else {f'cuda:{i}': f'cuda:{gpu}' for i in range(torch.cuda.device_count())}
     return torch.load(path, map_location=place, weights_only=False, mmap=True)
 

@@ -39,11 +39,7 @@ from ..undo import interrupts_wait
 
 # %% ../../nbs/distributed/worker.ipynb #9c75fa24
 class Messages:
-    """Sends messages to the notebook
-
-    Args:
-        out: where to write
-    """
+    "Sends messages to the notebook"
     def __init__(self,
         out: BinaryIO,     # where to write
     ): self.out, self.lock, self.pid = out, threading.Lock(), os.getpid()
@@ -58,12 +54,7 @@ class Messages:
 
 # %% ../../nbs/distributed/worker.ipynb #db5d905d
 class Printed(io.TextIOBase):
-    """In place of `sys.stdout`: sends each line that is printed
-
-    Args:
-        tell
-        to: 'stdout' or 'stderr'
-    """
+    "In place of `sys.stdout`: sends each line that is printed"
     def __init__(self,
         tell: Messages,
         to: str,           # 'stdout' or 'stderr'
@@ -93,11 +84,7 @@ def _take_over(rank: int) -> tuple[BinaryIO, Messages]:
 
 # %% ../../nbs/distributed/worker.ipynb #4d13f926
 class Begins(Callback):
-    """Tells the notebook that the first batch begins
-
-    Args:
-        tell
-    """
+    "Tells the notebook that the first batch begins"
     order, run_in, no_state = math.inf, ('fit',), ('tell',)
     def __init__(self, tell: Callable[..., None]): self.tell, self.told = tell, False
 
@@ -107,12 +94,7 @@ class Begins(Callback):
 
 # %% ../../nbs/distributed/worker.ipynb #f0861b0c
 class Orders:
-    """What the notebook asks for
-
-    Args:
-        source: where the orders come from
-        folder: to remove when the notebook is gone
-    """
+    "What the notebook asks for"
     def __init__(self,
         source: BinaryIO,     # where the orders come from
         folder: Path,         # to remove when the notebook is gone
@@ -155,15 +137,7 @@ def do_job(
     job: dict[str, Any],               # `learn`, `method`, `n_epoch`, `kwargs`, `rng`
     tell: Callable[..., None],
 ) -> str | None:                       # where it was interrupted; None: it was not
-    """Train as the job says
-
-    Args:
-        job: `learn`, `method`, `n_epoch`, `kwargs`, `rng`
-        tell
-
-    Returns:
-        where it was interrupted; None: it was not
-    """
+    "Train as the job says"
     learn = job['learn']
     learn.keep_restore_points = 0
     set_rng_state(job['rng'], loaders_of(learn))
@@ -184,15 +158,7 @@ def result_of(
     learn: Learner,
     kwargs: dict[str, Any],    # of the fit
 ) -> dict[str, Any]:           # `state`, `fitted`, `trained`, `cbs`
-    """What became of a learner
-
-    Args:
-        learn
-        kwargs: of the fit
-
-    Returns:
-        `state`, `fitted`, `trained`, `cbs`
-    """
+    "What became of a learner"
     params = [p for m in owned_by_steps(learn)[1] for p in m.parameters()]
     return dict(state=learn.state_dict(), fitted={name: getattr(learn, name) for name in FITTED},
                 trained=[p.requires_grad for p in params], cbs=[_state(cb) for cb in as_list(kwargs.get('cbs'))])
@@ -203,13 +169,7 @@ def take_result(
     kwargs: dict[str, Any],     # of the fit
     result: dict[str, Any],     # of `result_of`
 ) -> None:
-    """Bring a learner to where the other one is; runs of earlier fits stay the same objects
-
-    Args:
-        learn: the one that was sent
-        kwargs: of the fit
-        result: of `result_of`
-    """
+    "Bring a learner to where the other one is; runs of earlier fits stay the same objects"
     runs = learn._runs()
     earlier = list(runs)
     learn.load_state_dict(result['state'])
@@ -223,11 +183,7 @@ def take_result(
 
 # %% ../../nbs/distributed/worker.ipynb #1b371de7
 def error_report(e: BaseException) -> dict[str, Any]:
-    """An exception for the notebook: `words`, `exception`, `time`
-
-    Args:
-        e
-    """
+    "An exception for the notebook: `words`, `exception`, `time`"
     words = ''.join(traceback.format_exception(e))
     try: data = _cloudpickle().dumps(e.with_traceback(None))
     except Exception: data = None
@@ -238,12 +194,7 @@ def main(
     folder: Path,     # with the job; the result is written there
     rank: int,        # 0 shows the progress and writes the result
 ) -> None:
-    """Train for a notebook
-
-    Args:
-        folder: with the job; the result is written there
-        rank: 0 shows the progress and writes the result
-    """
+    "Train for a notebook"
     source, tell = _take_over(rank)
     orders = Orders(source, folder)
     threading.Thread(target=orders.listen, daemon=True).start()

@@ -355,7 +355,8 @@ class Chart {
     const { spec } = this, flag = this.flagAt(s)
     if (spec.chosen != null && !spec.overlay) curves.append(svg('path', { class: 'chosen', d: `M${s.px(spec.chosen)},${TOP}V${s.h}` }))
     this.where.textContent = ''
-    if (!flag.half) { this.detail.hidden = true; return }
+    this.tell()
+    if (!flag.half) return
     const box = g.appendChild(svg('g', { class: this.cursor === null ? 'flag fixed' : 'flag' }))
     if (this.cursor !== null) box.append(svg('path', { class: 'cursor', d: `M${flag.x},${TOP}V${s.h}` }))
     for (const line of this.shown()) {
@@ -364,7 +365,6 @@ class Chart {
     }
     box.append(svg('rect', { x: flag.x - flag.half, y: s.h + 4, width: 2 * flag.half, height: 18, rx: 3 }), svg('text', { x: flag.x, y: s.h + 17, 'text-anchor': 'middle' }, flag.text))
     this.where.textContent = this.placeWords(flag.value, epochs)
-    this.tell()
   }
   placeWords(x, epochs = this.spec.epochs) {
     const words = [`${this.cursor === null && this.spec.chosen != null ? 'chosen: ' : ''}${this.spec.x_label} ${this.format(this.spec.whole ? Math.round(x) : x)}`]
@@ -495,7 +495,7 @@ class Chart {
       if (far) this.zoom(Math.min(a, b), Math.max(a, b)); else this.redraw()
     })
     on('pointercancel', () => { this.brush = null; dragging = false; this.redraw() })
-    on('dblclick', e => { if (e.target.closest?.('.hit')) { this.range = null; this.redraw() } })
+    on('dblclick', e => { if (!e.target.closest?.('.names')) { this.range = null; this.redraw() } })
     // Only once the chart has the focus, or with Ctrl: if you scroll past it, the page scrolls
     on('wheel', e => {
       if (!this.scale || !e.ctrlKey && !plot.contains(document.activeElement)) return
