@@ -85,7 +85,12 @@ def _nothing() -> None: pass
 
 # %% ../nbs/01_callback.ipynb #e70c2807
 def shadows(cb: Reading, name: str) -> bool:
-    "Whether a value of `cb` under this name hides one of its learner's"
+    """Whether a value of `cb` under this name hides one of its learner's
+
+    Args:
+        cb
+        name
+    """
     if name in _OWN or name[:2] == '__': return False
     theirs = getattr(cb.learn, '__dict__', {})
     if theirs.get(name) is cb: return False            # that is the callback itself
@@ -96,7 +101,13 @@ def warn_shadow(
     cb: Reading, name: str,
     stacklevel: int = 2,   # the caller whose line is shown; 2: the line that calls this function
 ) -> None:
-    "Warn, once per callback and name, that `cb.name` hides the learner's"
+    """Warn, once per callback and name, that `cb.name` hides the learner's
+
+    Args:
+        cb
+        name
+        stacklevel: the caller whose line is shown; 2: the line that calls this function
+    """
     if sys._getframe(stacklevel - 1).f_globals.get('__name__', '').startswith('cbnb.'): return
     if name in cb.__dict__.setdefault('_shadows', set()): return
     cb._shadows.add(name)
@@ -118,7 +129,14 @@ class HandlesEvents(Events):
     def method(self,
         name: str,           # the name of an event, or of another method
     ) -> Callable | None:    # the bound method; None if this callback does not define it
-        "This callback's own method, never one of its learner or of `Events`"
+        """This callback's own method, never one of its learner or of `Events`
+
+        Args:
+            name: the name of an event, or of another method
+
+        Returns:
+            the bound method; None if this callback does not define it
+        """
         own = name in self.__dict__ or getattr(type(self), name, None) is not getattr(Events, name, None)
         return getattr(self, name) if own else None
 
@@ -127,7 +145,13 @@ class HandlesEvents(Events):
         training: bool,      # whether the loop is in the training phase
         purpose: str,        # one of `PURPOSES`: what the loop is running for
     ) -> bool:
-        "Whether this callback handles an event, in this phase of a run for this purpose"
+        """Whether this callback handles an event, in this phase of a run for this purpose
+
+        Args:
+            event_name: one of `EVENTS`
+            training: whether the loop is in the training phase
+            purpose: one of `PURPOSES`: what the loop is running for
+        """
         if not self.run or purpose not in self.run_in or self.method(event_name) is None: return False
         return event_name not in BATCH_EVENTS or (self.run_train if training else self.run_valid)
 
@@ -181,7 +205,11 @@ class HasState:
     def load_state_dict(self,
         state: dict[str, Any],    # of `state_dict`, perhaps from another process
     ) -> None:
-        "Take over what another callback of this class knew"
+        """Take over what another callback of this class knew
+
+        Args:
+            state: of `state_dict`, perhaps from another process
+        """
         put_state(self, state)
 
 def _theirs(learn: Any) -> list[Any]:
@@ -191,7 +219,14 @@ def _theirs(learn: Any) -> list[Any]:
 
 # %% ../nbs/01_callback.ipynb #e235d401
 class Callback(Configured, Forwarding, HandlesEvents, HasState):
-    "Handles the events that it defines as methods, and reads what it lacks from its learner"
+    """Handles the events that it defines as methods, and reads what it lacks from its learner
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+
+    Raises:
+        TypeError: {type(self)}({name}=...): no event is called {name}...
+    """
     _switches = _SWITCHES
 
     def __init__(self,
@@ -239,7 +274,11 @@ class _Table(dict):
 
 # %% ../nbs/01_callback.ipynb #23393a0b
 class KeepsLists:
-    "The callbacks of a learner, and a ready list of them for each event, phase and purpose"
+    """The callbacks of a learner, and a ready list of them for each event, phase and purpose
+
+    Args:
+        learn
+    """
     def __init__(self, learn: Any):
         self.learn, self.version = learn, 0
         self.all: list[Callback] = []
@@ -251,7 +290,12 @@ class KeepsLists:
         self.select(False, 'fit')
 
     def select(self, training: bool, purpose: str) -> None:
-        "Use the lists for this phase and this one of `PURPOSES` from now on"
+        """Use the lists for this phase and this one of `PURPOSES` from now on
+
+        Args:
+            training
+            purpose
+        """
         self.training, self.purpose, key = training, purpose, (training, purpose)
         if key not in self._tables:
             self._tables[key] = _Table(functools.partial(self._find, training, purpose))
@@ -263,7 +307,11 @@ class KeepsLists:
         for table in self._tables.values(): table.clear()   # the same objects: a loop may keep one
 
     def ordered(self, event_name: str) -> list[Callback]:
-        "The callbacks that define this event, in their order, also those that are switched off"
+        """The callbacks that define this event, in their order, also those that are switched off
+
+        Args:
+            event_name
+        """
         by_order = sorted(self.all, key=lambda cb: cb.order)
         return [cb for cb in by_order if cb.method(event_name) is not None]
 
@@ -273,9 +321,17 @@ class KeepsLists:
 
 # %% ../nbs/01_callback.ipynb #8c1a53ca
 class DispatchesEvents(KeepsLists):
-    "Calls the callbacks that handle an event"
+    """Calls the callbacks that handle an event
+
+    Args:
+        learn
+    """
     def fire(self, event_name: str) -> None:
-        "Call all callbacks that handle an event, in order"
+        """Call all callbacks that handle an event, in order
+
+        Args:
+            event_name
+        """
         __tracebackhide__ = True                 # IPython leaves this frame out of tracebacks
         version, listeners = self.version, self.table[event_name]
         try:
@@ -292,16 +348,28 @@ class DispatchesEvents(KeepsLists):
 
 # %% ../nbs/01_callback.ipynb #60db7856
 def wrapped(cb: Any) -> Any:
-    "The foreign callback that an adapter stands for; a callback of our own is itself"
+    """The foreign callback that an adapter stands for; a callback of our own is itself
+
+    Args:
+        cb
+    """
     return getattr(cb, '__dict__', {}).get('wraps', cb)
 
 def made_by(cb: Any) -> Any:
-    "The class, or the partial of one, that makes a foreign callback anew for each fit; or the object"
+    """The class, or the partial of one, that makes a foreign callback anew for each fit; or the object
+
+    Args:
+        cb
+    """
     return vars(cb).get('factory') or wrapped(cb)
 
 # %% ../nbs/01_callback.ipynb #9a9c4d4a
 def settings(cb: Any) -> Any:
-    "Class, arguments and switches of a callback: equal for callbacks that do the same"
+    """Class, arguments and switches of a callback: equal for callbacks that do the same
+
+    Args:
+        cb
+    """
     if wrapped(cb) is not cb: return comparable(type(cb)), settings(made_by(cb))
     if isinstance(cb, (type, functools.partial)) or not hasattr(cb, '__dict__'): return comparable(cb)
     return comparable(type(cb)), comparable(_configuration(cb))
@@ -315,17 +383,29 @@ _LINKS = ('learn', '_learn', '_shadows')
 
 # %% ../nbs/01_callback.ipynb #703614a9
 def class_of(given: Any) -> type:
-    "The class of an object, of its class, or of a partial of it"
+    """The class of an object, of its class, or of a partial of it
+
+    Args:
+        given
+    """
     if isinstance(given, functools.partial): return class_of(given.func)
     return given if isinstance(given, type) else type(given)
 
 # %% ../nbs/01_callback.ipynb #3b36a525
 class FindsCallbacks(KeepsLists):
-    "Looks up callbacks"
+    """Looks up callbacks
+
+    Args:
+        learn
+    """
     adapt: Callable[[Any], Callback | None] | None = None    # set by `all`
 
     def find(self, which: Any) -> list[Callback]:
-        "A callback, by its name too; or all of a class, its subclasses, and the class as it was before"
+        """A callback, by its name too; or all of a class, its subclasses, and the class as it was before
+
+        Args:
+            which
+        """
         if isinstance(which, str): return [self.names[which]] if which in self.names else []
         if not isinstance(which, type):
             return [cb for cb in self.all if which is cb or which is wrapped(cb) or which is made_by(cb)]
@@ -339,7 +419,17 @@ class FindsCallbacks(KeepsLists):
     def as_callback(self,
         given: Any,    # a callback, a callback class, or a foreign callback
     ) -> Callback:     # `given` itself, an instance of it, or its adapter
-        "The callback that is meant; `TypeError` if it is none"
+        """The callback that is meant; `TypeError` if it is none
+
+        Args:
+            given: a callback, a callback class, or a foreign callback
+
+        Returns:
+            `given` itself, an instance of it, or its adapter
+
+        Raises:
+            TypeError: {given} is not a callback: pass an instance or a subclass of Callback
+        """
         if isinstance(given, Callback): return given
         if isinstance(given, type) and issubclass(given, Callback): return given()
         for cb in self.all:
@@ -349,7 +439,11 @@ class FindsCallbacks(KeepsLists):
 
 # %% ../nbs/01_callback.ipynb #1435736d
 class NamesCallbacks(KeepsLists):
-    "Chooses the names under which a learner shows its callbacks"
+    """Chooses the names under which a learner shows its callbacks
+
+    Args:
+        learn
+    """
     def _is_learners(self, name: str) -> bool:
         "Whether the learner has something of its own under a name"
         if name in self.names or name in self.shown: return False
@@ -365,27 +459,50 @@ class NamesCallbacks(KeepsLists):
         return next(n for n in candidates if n not in self.names)
 
     def show(self, name: str, obj: Any) -> None:
-        "Show an object as `learn.<name>` until a callback needs the name; nothing if it is taken"
+        """Show an object as `learn.<name>` until a callback needs the name; nothing if it is taken
+
+        Args:
+            name
+            obj
+        """
         if name not in self.names and not self._is_learners(name):
             self.shown[name] = vars(self.learn)[name] = obj
 
 # %% ../nbs/01_callback.ipynb #ad17198e
 def early_names(cb: Callback) -> list[str]:
-    "Names of values that a callback already has, apart from methods and properties"
+    """Names of values that a callback already has, apart from methods and properties
+
+    Args:
+        cb
+    """
     own = [vars(cls) for cls in type(cb).__mro__[:type(cb).__mro__.index(Callback)]]
     values = {k for d in own for k, v in d.items() if not callable(v) and not hasattr(v, '__get__')}
     return sorted({k for k in {*values, *vars(cb)} if k[:1] != '_' and k not in EVENTS})
 
 # %% ../nbs/01_callback.ipynb #0b2de410
 class InsertsCallbacks(DispatchesEvents, NamesCallbacks):
-    "Puts callbacks into the list"
+    """Puts callbacks into the list
+
+    Args:
+        learn
+    """
     def insert(self,
         cb: Callback,     # one that is not in
         at: int,          # its place in the list
         name: str,        # shown under this name; if it is taken by now, under a free one
         mine: Any,        # its `settings`
     ) -> Callback:        # `cb`
-        "Put a callback at a place in the list"
+        """Put a callback at a place in the list
+
+        Args:
+            cb: one that is not in
+            at: its place in the list
+            name: shown under this name; if it is taken by now, under a free one
+            mine: its `settings`
+
+        Returns:
+            `cb`
+        """
         if name in self.names: name = self._free_name(cb)
         self.shown.pop(name, None)
         self.all = [*self.all[:at], cb, *self.all[at:]]
@@ -400,11 +517,22 @@ class InsertsCallbacks(DispatchesEvents, NamesCallbacks):
 
 # %% ../nbs/01_callback.ipynb #3967e721
 class RemovesCallbacks(DispatchesEvents, FindsCallbacks):
-    "Takes callbacks out of the list"
+    """Takes callbacks out of the list
+
+    Args:
+        learn
+    """
     def remove(self,
         which: Any,                               # a callback, its name, or a callback class
     ) -> list[tuple[Callback, int, str, Any]]:    # those that were in, as `insert` takes them
-        "Remove a callback, or all of a class"
+        """Remove a callback, or all of a class
+
+        Args:
+            which: a callback, its name, or a callback class
+
+        Returns:
+            those that were in, as `insert` takes them
+        """
         gone = []
         for cb in self.find(which):
             name = next(n for n, c in self.names.items() if c is cb)
@@ -423,12 +551,24 @@ class RemovesCallbacks(DispatchesEvents, FindsCallbacks):
 
 # %% ../nbs/01_callback.ipynb #3aaece80
 class AddsCallbacks(InsertsCallbacks, RemovesCallbacks):
-    "Adds callbacks to the end of the list, or in place of one with the same settings"
+    """Adds callbacks to the end of the list, or in place of one with the same settings
+
+    Args:
+        learn
+    """
     def add(self,
         cb: Any,                  # a callback, a callback class, or a foreign callback
         replace: bool = True,     # the same class with the same settings replaces the one before
     ) -> Callback:                # the callback that is in now
-        "Add a callback"
+        """Add a callback
+
+        Args:
+            cb: a callback, a callback class, or a foreign callback
+            replace: the same class with the same settings replaces the one before
+
+        Returns:
+            the callback that is in now
+        """
         cb = self.as_callback(cb)
         if any(cb is c for c in self.all): return cb
         if cb.learn is not None and hasattr(cb.learn, 'remove_cb'): _take_away(cb)
@@ -440,7 +580,11 @@ class AddsCallbacks(InsertsCallbacks, RemovesCallbacks):
         return self.insert(cb, at, name, mine)
 
     def append(self, cb: Any) -> None:
-        "Add a callback"
+        """Add a callback
+
+        Args:
+            cb
+        """
         self.add(cb)
 
 def _take_away(cb: Callback) -> None:
@@ -450,7 +594,11 @@ def _take_away(cb: Callback) -> None:
 
 # %% ../nbs/01_callback.ipynb #8cc897d6
 class CallbackList(AddsCallbacks):
-    "The callbacks of a learner: their order, their names, and which are called for which event"
+    """The callbacks of a learner: their order, their names, and which are called for which event
+
+    Args:
+        learn
+    """
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in vars(self).items() if k not in ('table', '_tables', '_settings', 'shown', 'blocks')}
 
@@ -462,13 +610,22 @@ class CallbackList(AddsCallbacks):
 class CbList(list):
     "A list of callbacks, with `filter` and `sorted`"
     def filter(self, keep: Callable[[Any], Any]) -> 'CbList':
-        "Those for which `keep` is true, in a new list"
+        """Those for which `keep` is true, in a new list
+
+        Args:
+            keep
+        """
         return CbList(cb for cb in self if keep(cb))
 
     def sorted(self,
         key: str | Callable[[Any], Any] | None = 'order',   # an attribute, or a function
         reverse: bool = False,
     ) -> 'CbList':
-        "A sorted copy"
+        """A sorted copy
+
+        Args:
+            key: an attribute, or a function
+            reverse
+        """
         by = (lambda cb: getattr(cb, key)) if isinstance(key, str) else key
         return CbList(sorted(self, key=by, reverse=reverse))

@@ -33,7 +33,16 @@ def split_batch(
     n_inp: int | None = None,        # number of inputs; None: all but the last, or the only one
     targets: tuple[str, ...] = (),   # names of the targets in dicts, dataclasses and objects
 ) -> tuple[Any, tuple]:              # the inputs (a tuple, or a dict passed by name), the targets
-    "Inputs and targets of a batch; `KeyError` if a target is missing"
+    """Inputs and targets of a batch; `KeyError` if a target is missing
+
+    Args:
+        batch: one batch of a loader
+        n_inp: number of inputs; None: all but the last, or the only one
+        targets: names of the targets in dicts, dataclasses and objects
+
+    Returns:
+        the inputs (a tuple, or a dict passed by name), the targets
+    """
     if isinstance(batch, (tuple, list)):
         n = n_inp if n_inp is not None else max(len(batch) - 1, 1)
         return tuple(batch[:n]), tuple(batch[n:])
@@ -93,7 +102,14 @@ class HasDevice:
     def to(self,
         device: torch.device | str,    # where to train from now on
     ) -> Self:                         # the same object
-        "Change the device"
+        """Change the device
+
+        Args:
+            device: where to train from now on
+
+        Returns:
+            the same object
+        """
         self.device = torch.device(device)
         return self
 
@@ -115,7 +131,14 @@ class SplitsBatches(HasLoaders, HasDevice):
     def split(self,
         batch: Any,              # one batch of a loader
     ) -> tuple[Any, tuple]:      # the inputs (a tuple, or a dict passed by name), the targets
-        "Inputs and targets of a batch, by `n_inp` and `targets`"
+        """Inputs and targets of a batch, by `n_inp` and `targets`
+
+        Args:
+            batch: one batch of a loader
+
+        Returns:
+            the inputs (a tuple, or a dict passed by name), the targets
+        """
         if self.n_inp is None and type(batch) in (tuple, list) and len(batch) == 2:
             xb, yb = (batch[0],), (batch[1],)      # the usual case, quickly
         else: xb, yb = split_batch(batch, self.n_inp, self.targets)
@@ -154,7 +177,12 @@ class HasDatasets(HasLoaders):
 
     @property
     def bs(self) -> int:
-        "Items in a batch for training"
+        """Items in a batch for training
+
+        Raises:
+            AttributeError: the training loader, a ..., has no batch size: find_bs(dls.one_batch()) is that
+                of its first batch
+        """
         if (n := batch_size(self.train)) is not None: return n
         raise AttributeError(f'the training loader, a {type(self.train).__name__}, has no batch size: '
                              'find_bs(dls.one_batch()) is that of its first batch')
@@ -170,7 +198,11 @@ class HasClasses(HasDatasets):
     "The classes of the training dataset, and loaders for other items"
     @property
     def vocab(self) -> Any:
-        "The names of the classes: `vocab` or `classes` of the training dataset"
+        """The names of the classes: `vocab` or `classes` of the training dataset
+
+        Raises:
+            AttributeError: a ... has no vocab and no classes
+        """
         for name in ('vocab', 'classes'):
             if (names := getattr(self.train_ds, name, None)) is not None: return names
         raise AttributeError(f'a {type(self.train_ds).__name__} has no vocab and no classes')
@@ -185,7 +217,13 @@ class HasClasses(HasDatasets):
         bs: int | None = None,     # items in a batch; None: as in the validation loader, or 64
         **kwargs: Any,             # further arguments of torch's DataLoader
     ) -> DataLoader:
-        "A loader over items, in their order, with the settings of the validation loader"
+        """A loader over items, in their order, with the settings of the validation loader
+
+        Args:
+            items: a dataset, a tensor or a list of items
+            bs: items in a batch; None: as in the validation loader, or 64
+            **kwargs: further arguments of torch's DataLoader
+        """
         like = self.train if self.valid is None else self.valid
         same = ('num_workers', 'collate_fn', 'pin_memory') if isinstance(like, DataLoader) else ()
         settings = {name: getattr(like, name) for name in same} | kwargs
@@ -231,7 +269,17 @@ def _cells(i: int, dl: Any) -> list[Any]:
 
 # %% ../nbs/02_data.ipynb #b5e8ae62
 class DataLoaders(SplitsBatches, HasClasses):
-    "A training loader, a validation loader if there is one, and how their batches are split"
+    """A training loader, a validation loader if there is one, and how their batches are split
+
+    Args:
+        train: loader for training
+        valid: loader for validation; None: no validation
+        *more: further loaders, for `ds_idx=2` and up
+        n_inp: number of inputs; None: all but the last element
+        targets: names of the targets, for batches that are dicts
+        device: where to train; None: `default_device()`
+        path: folder for files
+    """
     def __init__(self,
         train: Any,                                # loader for training
         valid: Any = None,                         # loader for validation; None: no validation
@@ -261,7 +309,22 @@ class DataLoaders(SplitsBatches, HasClasses):
         path: str = '.',
         **kwargs: Any,               # further arguments of torch's DataLoader
     ) -> Self:
-        "Make torch `DataLoader`s of datasets"
+        """Make torch `DataLoader`s of datasets
+
+        Args:
+            train_ds: dataset for training
+            valid_ds: dataset for validation; None: no validation
+            *more: further datasets, not shuffled
+            bs: items in a batch
+            shuffle: shuffle the training set in each epoch
+            val_bs: items in a batch of the others; None: twice `bs`
+            num_workers: processes that load; None: chosen by a trial
+            n_inp: this and the next three: see `DataLoaders`
+            targets
+            device
+            path
+            **kwargs: further arguments of torch's DataLoader
+        """
         from cbnb.basics.workers import make_loader
         device = default_device() if device is None else torch.device(device)
         make = functools.partial(make_loader, num_workers=num_workers, device=device, **kwargs)
@@ -280,7 +343,18 @@ class DataLoaders(SplitsBatches, HasClasses):
 def as_dls(
     dls: Any,    # `DataLoaders`, an object with a `train` loader, or one loader
 ) -> Any:        # `dls` itself if it has a `train` loader
-    "`DataLoaders` for a learner: a single loader is for training; `TypeError` for other objects"
+    """`DataLoaders` for a learner: a single loader is for training; `TypeError` for other objects
+
+    Args:
+        dls: `DataLoaders`, an object with a `train` loader, or one loader
+
+    Returns:
+        `dls` itself if it has a `train` loader
+
+    Raises:
+        TypeError: dls is None: pass DataLoaders(train, valid), or one loader
+        TypeError: a {type(dls)} of loaders is not a loader: DataLoaders(train, valid)
+    """
     if not isinstance(dls, Dataset) and hasattr(dls, 'train') and hasattr(dls, '__getitem__'): return dls
     if dls is None: raise TypeError('dls is None: pass DataLoaders(train, valid), or one loader')
     if isinstance(dls, (tuple, list)) and any(isinstance(dl, DataLoader) for dl in dls):

@@ -53,7 +53,11 @@ class EventNames:
         raise AttributeError(f'no event is called {name!r}{did_you_mean(name)}')
 
 def did_you_mean(name: str) -> str:
-    "The end of an error: the event that may be meant, or all events"
+    """The end of an error: the event that may be meant, or all events
+
+    Args:
+        name
+    """
     near = nearest(name, EVENTS)
     return f'; did you mean {near!r}?' if near else f'; the events are {", ".join(EVENTS)}'
 
@@ -65,7 +69,13 @@ class Action(str):
 
 # %% ../nbs/00_events.ipynb #0bd0a254
 class Level:
-    "A stretch of the loop that can be cancelled as a whole"
+    """A stretch of the loop that can be cancelled as a whole
+
+    Args:
+        name: the word in `before_<name>`, `after_cancel_<name>`, `after_<name>`
+        *body: inner levels, event names and `Action`s, in their order
+        head: the `for` line that repeats this level, if any
+    """
     def __init__(self,
         name: str,              # the word in `before_<name>`, `after_cancel_<name>`, `after_<name>`
         *body: 'Level | str',   # inner levels, event names and `Action`s, in their order
@@ -105,7 +115,13 @@ def loop_lines(
     who: Callable[[str], Iterable[Any]] = lambda event_name: (),   # the callbacks of an event
     indent: int = 0,                                               # of the first line, in levels
 ) -> Iterator[str]:
-    "The loop as indented lines, with the callbacks of each event"
+    """The loop as indented lines, with the callbacks of each event
+
+    Args:
+        level: where to begin
+        who: the callbacks of an event
+        indent: of the first line, in levels
+    """
     def line(event_name: str, note: str = '') -> str:
         cbs = ', '.join(map(str, who(event_name)))
         return f'{pad}{event_name}{note}' + (f'  <- {cbs}' if cbs else '')
@@ -163,7 +179,11 @@ class CancelFitException(CancelException):
 def not_honoured(
     cancel: CancelException,   # a cancel that left its level uncaught
 ) -> str:
-    "Explain why `cancel` had no effect where it was raised"
+    """Explain why `cancel` had no effect where it was raised
+
+    Args:
+        cancel: a cancel that left its level uncaught
+    """
     level, which = cancel.level, {TRAIN: 'training', VALIDATE: 'validation'}
     where = f'in {cancel.raised_in}' if cancel.raised_in else 'outside an event'
     phase = f' (of the {which[level]} phase)' if level in which else ''

@@ -32,7 +32,11 @@ from .metrics import Smoother
 
 # %% ../nbs/08_history.ipynb #138d5505
 class Copy:
-    "A tensor on its way from a GPU to the CPU"
+    """A tensor on its way from a GPU to the CPU
+
+    Args:
+        t: on the GPU; the copy waits for it there, and nothing waits for the copy
+    """
     def __init__(self,
         t: Tensor,    # on the GPU; the copy waits for it there, and nothing waits for the copy
     ):
@@ -46,7 +50,11 @@ class Copy:
     def is_here(self,
         wait: bool,    # until it is
     ) -> bool:
-        "Whether all of it has arrived"
+        """Whether all of it has arrived
+
+        Args:
+            wait: until it is
+        """
         if wait: self.event.synchronize()
         return wait or self.event.query()
 
@@ -59,7 +67,11 @@ class ScalarBuffer:
     def append(self,
         t: Tensor,    # of one element, without dimensions
     ) -> None:
-        "Add one, without waiting for the device"
+        """Add one, without waiting for the device
+
+        Args:
+            t: of one element, without dimensions
+        """
         self.waiting.append(t)
         if len(self.waiting) == 256: self.stack()
 
@@ -101,12 +113,20 @@ class ScalarBuffer:
     def fill(self,
         numbers: array,    # what it holds from now on
     ) -> None:
-        "Hold other numbers"
+        """Hold other numbers
+
+        Args:
+            numbers: what it holds from now on
+        """
         self.numbers, self.coming, self.chunks, self.waiting[:] = numbers[:], [], [], []
 
 # %% ../nbs/08_history.ipynb #4a601964
 class SmoothedBuffer(ScalarBuffer):
-    "Scalar tensors that can be read smoothed, too"
+    """Scalar tensors that can be read smoothed, too
+
+    Args:
+        beta: weight of the past
+    """
     def __init__(self,
         beta: float = 0.98,   # weight of the past
     ):
@@ -159,7 +179,11 @@ class RunSteps:
     def hyper(self,
         name: str,    # 'lr', 'mom', or another that was tracked
     ) -> list[float]:
-        "The values of a hyper-parameter, one for each training batch; empty if it was not recorded"
+        """The values of a hyper-parameter, one for each training batch; empty if it was not recorded
+
+        Args:
+            name: 'lr', 'mom', or another that was tracked
+        """
         values = self.hypers.get(name, ())
         return list(values.read() if isinstance(values, ScalarBuffer) else values)[:self.n_steps]
 
@@ -170,7 +194,11 @@ class RunSteps:
 
 # %% ../nbs/08_history.ipynb #04301b25
 class StepColumns(Mapping):
-    "The columns of a run with a number for each training batch"
+    """The columns of a run with a number for each training batch
+
+    Args:
+        run
+    """
     def __init__(self,
         run: RunSteps,
     ): self.run = run
@@ -227,7 +255,11 @@ class RunExtent(RunSteps, RunEpochs):
     def points(self,
         name: str,    # of a column of the table of epochs
     ) -> list[tuple[int, float]]:
-        "(last step of the epoch, value) for each epoch that has one; the first step is 0"
+        """(last step of the epoch, value) for each epoch that has one; the first step is 0
+
+        Args:
+            name: of a column of the table of epochs
+        """
         return [(max(row['step'] - 1, 0), row[name])
                 for row in self.epochs if row.get(name) is not None]
 
@@ -254,7 +286,13 @@ class RunEvents(RunSteps):
         text: str,                  # what happened, in a few words
         step: int | None = None,    # the batch that it belongs to; None: the latest
     ) -> None:
-        "Add an event"
+        """Add an event
+
+        Args:
+            kind: interrupted, stopped, failed, lr, paused, resumed, restart, best, or note
+            text: what happened, in a few words
+            step: the batch that it belongs to; None: the latest
+        """
         if step is None: step = max(self.n_steps - 1, 0)
         self.events.append(dict(step=int(step), kind=kind, text=text))
 
@@ -293,7 +331,14 @@ class RunSettings:
 def differences(
     runs: Iterable[RunSettings],
 ) -> dict[str, list[Any]]:    # setting -> its value in each run; None where it was not recorded
-    "What differs between the settings of runs"
+    """What differs between the settings of runs
+
+    Args:
+        runs
+
+    Returns:
+        setting -> its value in each run; None where it was not recorded
+    """
     found = [run.settings for run in runs]
     names = dict.fromkeys(name for settings in found for name in settings)
     columns = {name: [settings.get(name) for settings in found] for name in names}
@@ -321,7 +366,11 @@ class PlainRun(RunExtent, RunEvents, RunOutcome, RunSettings):
     def from_dict(cls,
         data: Mapping[str, Any],    # of `to_dict`
     ) -> Self:
-        "The run that was made into plain data"
+        """The run that was made into plain data
+
+        Args:
+            data: of `to_dict`
+        """
         run = cls(data['run'], data['metric_names'], data['n_epoch'], data['beta'])
         run.status, run.start_epoch = data['status'], data['start_epoch']
         run.epochs = [dict(row) for row in data['epochs']]
@@ -341,7 +390,14 @@ def _packed(values: list[float]) -> array:
 
 # %% ../nbs/08_history.ipynb #44cc3aff
 class Run(PlainRun):
-    "The record of one fit"
+    """The record of one fit
+
+    Args:
+        number: 0 for the first fit of a learner
+        metric_names: headings of the table of epochs
+        n_epoch: planned epochs
+        beta: smoothing of the losses: weight of the past
+    """
     def __init__(self,
         number: int,               # 0 for the first fit of a learner
         metric_names: list[str],   # headings of the table of epochs
@@ -392,7 +448,14 @@ class RunRows(IndexedRuns):
     def rows(self,
         what: str = 'epochs',   # or 'steps'
     ) -> Iterator[dict[str, Any]]:
-        "The table, row by row"
+        """The table, row by row
+
+        Args:
+            what: or 'steps'
+
+        Raises:
+            ValueError: there is a table of 'epochs' and one of 'steps', not of {what}
+        """
         if what not in ('epochs', 'steps'):
             raise ValueError(f"there is a table of 'epochs' and one of 'steps', not of {what!r}")
         if what == 'epochs': yield from _epoch_rows(self.runs)
@@ -413,7 +476,12 @@ class RunTables(RunRows):
         path: str | Path | None = None,   # a file to write to as well
         what: str = 'epochs',             # or 'steps'
     ) -> str:
-        "CSV text"
+        """CSV text
+
+        Args:
+            path: a file to write to as well
+            what: or 'steps'
+        """
         rows, text = list(self.rows(what)), io.StringIO()
         columns = list(dict.fromkeys(name for row in rows for name in row))
         writer = csv.DictWriter(text, columns, lineterminator='\n')
@@ -424,13 +492,30 @@ class RunTables(RunRows):
     def to_df(self,
         what: str = 'epochs',   # or 'steps'
     ) -> Any:                   # a pandas DataFrame
-        "The table for pandas"
+        """The table for pandas
+
+        Args:
+            what: or 'steps'
+
+        Returns:
+            a pandas DataFrame
+        """
         return as_dataframe(list(self.rows(what)))
 
 def as_dataframe(
     rows: list[dict[str, Any]],
 ) -> Any:                   # a pandas DataFrame
-    "Rows as pandas has them"
+    """Rows as pandas has them
+
+    Args:
+        rows
+
+    Returns:
+        a pandas DataFrame
+
+    Raises:
+        ImportError: to_df needs pandas: pip install "cbnb[data]"
+    """
     try: import pandas
     except ImportError as e:
         raise ImportError('to_df needs pandas: pip install "cbnb[data]"') from e
@@ -470,7 +555,11 @@ class RunFiles(RunTables):
     def to_json(self,
         path: str | Path | None = None,   # a file to write to as well
     ) -> str:
-        "JSON text; what is not finite becomes `null`, because JSON has no NaN"
+        """JSON text; what is not finite becomes `null`, because JSON has no NaN
+
+        Args:
+            path: a file to write to as well
+        """
         lost: list[tuple[list, str]] = []
         data = _finite(self.to_dict(), lost)
         if lost: data['not_finite'] = lost
@@ -480,7 +569,14 @@ class RunFiles(RunTables):
     def from_json(cls,
         source: str | Path,    # JSON text of `to_json`, or the path of its file
     ) -> Self:
-        "The history that was written by `to_json`, number by number the same"
+        """The history that was written by `to_json`, number by number the same
+
+        Args:
+            source: JSON text of `to_json`, or the path of its file
+
+        Raises:
+            ValueError: this JSON was not written by History.to_json
+        """
         is_text = isinstance(source, str) and source.lstrip()[:1] == '{'
         data = json.loads(source if is_text else Path(source).read_text())
         if 'runs' not in data: raise ValueError('this JSON was not written by History.to_json')
@@ -556,7 +652,12 @@ class StoresRuns(IndexedRuns):
         state: Mapping[str, Any],      # of `state_dict`
         current: Run | None = None,    # the run of a fit that goes on; it becomes the last one of `state`
     ) -> None:
-        "Become equal to the history whose state was taken"
+        """Become equal to the history whose state was taken
+
+        Args:
+            state: of `state_dict`
+            current: the run of a fit that goes on; it becomes the last one of `state`
+        """
         *earlier, last = state['runs'] or [None]
         runs = [_fill_run(_empty_run(r), r) for r in earlier]
         if last is not None: runs.append(_fill_run(current or _empty_run(last), last))
@@ -573,7 +674,11 @@ class History(RunFiles, StoresRuns):
 
 # %% ../nbs/08_history.ipynb #027ba147
 class NamedLoss:
-    "One of several losses that a step returns by name, of the batches that have it"
+    """One of several losses that a step returns by name, of the batches that have it
+
+    Args:
+        beta: smoothing: weight of the past
+    """
     def __init__(self,
         beta: float = 0.98,   # smoothing: weight of the past
     ): self.series, self.steps = SmoothedBuffer(beta), []
@@ -582,7 +687,12 @@ class NamedLoss:
         step: int,                # number of the batch
         value: Tensor | float,
     ) -> None:
-        "Add that of one batch, without waiting for the device"
+        """Add that of one batch, without waiting for the device
+
+        Args:
+            step: number of the batch
+            value
+        """
         self.steps.append(step)
         self.series.append(torch.as_tensor(value).detach().clone())
 
@@ -595,7 +705,12 @@ class NamedLoss:
         n: int,                   # batches in all
         smooth: bool = False,     # smoothed, and carried on over batches that have none
     ) -> list[float]:
-        "A number for each batch; nan where there is none"
+        """A number for each batch; nan where there is none
+
+        Args:
+            n: batches in all
+            smooth: smoothed, and carried on over batches that have none
+        """
         values, found = dict(zip(self.steps, self.losses if smooth else self.series.read())), []
         for step in range(n):
             carried = found[-1] if smooth and found else math.nan

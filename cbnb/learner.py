@@ -73,7 +73,12 @@ class OneBatch:
         i: int,        # its number in this phase
         batch: Any,    # as the loader gives it
     ) -> None:
-        "Run one batch, with its events; trains if `training` is set"
+        """Run one batch, with its events; trains if `training` is set
+
+        Args:
+            i: its number in this phase
+            batch: as the loader gives it
+        """
         __tracebackhide__ = True
         on, fire = self.callbacks.table, self.callbacks.fire
         self._in_batch = True
@@ -114,7 +119,11 @@ class ValidatesSome:
         return epoch in every if isinstance(every, Iterable) else (epoch + 1) % every == 0
 
 def check_valid_every(every: Any) -> None:
-    "A whole number above 0, or a list of epochs"
+    """A whole number above 0, or a list of epochs
+
+    Args:
+        every
+    """
     if not isinstance(every, Iterable) or isinstance(every, str): as_count(every, 'valid_every', 1)
     else:
         for n in every: as_count(n, 'an epoch in valid_every', 0)
@@ -147,7 +156,11 @@ class Loop(Guards, ValidatesSome):
 
 # %% ../nbs/07_learner.ipynb #fcfe7dff
 class Modes:
-    "Which modules of a model are in training mode, as they were at the start of a phase"
+    """Which modules of a model are in training mode, as they were at the start of a phase
+
+    Args:
+        model: a module; of a plain function there is nothing to note
+    """
     def __init__(self,
         model: Any,    # a module; of a plain function there is nothing to note
     ):
@@ -156,7 +169,11 @@ class Modes:
         self.each = [(m, m.training) for m in self.model.modules()]
 
     def put_back(self, learn: 'Learner') -> None:
-        "Switch back, and say so"
+        """Switch back, and say so
+
+        Args:
+            learn
+        """
         for m, training in self.each: m.training = training
         made, call = ('eval', 'train') if self.training else ('train', 'eval')
         _warn(f'a callback, or the model itself, called model.{made}() in the middle of '
@@ -260,7 +277,11 @@ class TellsWhere:
     def where(self,
         event_name: str | None = None,   # batches are only named for the events of a batch; None: now
     ) -> str:
-        "Where in the loop we are, in words"
+        """Where in the loop we are, in words
+
+        Args:
+            event_name: batches are only named for the events of a batch; None: now
+        """
         if not self.running: return 'outside a run'
         name = self.run_name
         place = f'epoch {self.epoch}' if name == 'fit' else name
@@ -280,7 +301,11 @@ class TellsStopped(TellsWhere):
 
 # %% ../nbs/07_learner.ipynb #6752ceb4
 class TrainEvalCallback(Callback):
-    "Switches between training and evaluation mode, and begins the count of batches"
+    """Switches between training and evaluation mode, and begins the count of batches
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     order, run_valid = -10, False
 
     def after_create(self): self.learn.n_epoch = 1
@@ -410,7 +435,11 @@ class HasSteps(HasTrainStep):
 def as_list(
     values: Any,   # None, one thing, or any iterable of them
 ) -> list[Any]:
-    "`values` as a list"
+    """`values` as a list
+
+    Args:
+        values: None, one thing, or any iterable of them
+    """
     if values is None: return []
     one = isinstance(values, (str, Callback, type)) or not isinstance(values, Iterable)
     if getattr(values, 'ndim', 1) == 0: one = True       # a tensor that is a number has `__iter__`
@@ -420,7 +449,12 @@ def is_a(
     cb: Any,                # a callback, or a callback class
     cls: type[Callback],
 ) -> bool:
-    "Whether `cb` is or would make a `cls`"
+    """Whether `cb` is or would make a `cls`
+
+    Args:
+        cb: a callback, or a callback class
+        cls
+    """
     return issubclass(cb, cls) if isinstance(cb, type) else isinstance(cb, cls)
 
 # %% ../nbs/07_learner.ipynb #27e9564c
@@ -434,13 +468,21 @@ class HasCallbacks:
     def add_cb(self,
         cb: Any,    # a callback, a callback class, or a callback of another library
     ) -> Self:
-        "Add a callback; one of the same class with the same settings is replaced"
+        """Add a callback; one of the same class with the same settings is replaced
+
+        Args:
+            cb: a callback, a callback class, or a callback of another library
+        """
         return self.add_cbs([cb])
 
     def add_cbs(self,
         cbs: Any,    # one callback, or several
     ) -> Self:
-        "Add one or several callbacks"
+        """Add one or several callbacks
+
+        Args:
+            cbs: one callback, or several
+        """
         with interrupts_wait():                  # a callback is in, or not in
             for cb in as_list(cbs): self.callbacks.add(cb)
         return self
@@ -448,13 +490,21 @@ class HasCallbacks:
     def remove_cb(self,
         cb: Any,    # a callback, or a class: all of it and its subclasses
     ) -> Self:
-        "Remove a callback"
+        """Remove a callback
+
+        Args:
+            cb: a callback, or a class: all of it and its subclasses
+        """
         return self.remove_cbs([cb])
 
     def remove_cbs(self,
         cbs: Any,    # one callback or class, or several
     ) -> Self:
-        "Remove one or several callbacks"
+        """Remove one or several callbacks
+
+        Args:
+            cbs: one callback or class, or several
+        """
         with interrupts_wait():
             for cb in as_list(cbs): self.callbacks.remove(cb)
         return self
@@ -490,7 +540,11 @@ class LendsCallbacks:
     def added_cbs(self,
         cbs: Any,    # one callback, or several
     ) -> AbstractContextManager[Self]:
-        "Callbacks for the length of a `with` block"
+        """Callbacks for the length of a `with` block
+
+        Args:
+            cbs: one callback, or several
+        """
         before, new = self.cbs, [self.callbacks.as_callback(cb) for cb in as_list(cbs)]
         mine = [cb for cb in new if not any(cb is b for b in before)]
         def begin() -> None:
@@ -500,7 +554,11 @@ class LendsCallbacks:
     def removed_cbs(self,
         cbs: Any,    # one callback or class, or several
     ) -> AbstractContextManager[Self]:
-        "Do without callbacks for the length of a `with` block"
+        """Do without callbacks for the length of a `with` block
+
+        Args:
+            cbs: one callback or class, or several
+        """
         leaving, gone = [cb for which in as_list(cbs) for cb in self.callbacks.find(which)], []
         def begin() -> None:
             gone.clear()
@@ -525,7 +583,11 @@ class ShowsLoop:
     def ordered_cbs(self,
         event_name: str,    # such as 'before_fit'
     ) -> list[Callback]:
-        "The callbacks that handle an event, in the order in which they are called"
+        """The callbacks that handle an event, in the order in which they are called
+
+        Args:
+            event_name: such as 'before_fit'
+        """
         return self.callbacks.ordered(event_name)
 
     def show_training_loop(self) -> None:
@@ -716,7 +778,11 @@ _Method = TypeVar('_Method', bound=Callable[..., Any])
 def as_one_fit(
     method: _Method,    # of a learner, one that trains
 ) -> _Method:
-    "Let `learn.rewind` take back what this method changes"
+    """Let `learn.rewind` take back what this method changes
+
+    Args:
+        method: of a learner, one that trains
+    """
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True                      # IPython leaves this frame out
@@ -738,7 +804,21 @@ class Fits(TakesBack, FitLevel):
         valid_every: int | list[int] = 1,   # validate each so many epochs, or after those listed
         resume: Any = False,                # True: continue from the newest checkpoint; or its path
     ) -> None:
-        "Train for `n_epoch` epochs"
+        """Train for `n_epoch` epochs
+
+        Args:
+            n_epoch: number of epochs, those before `start_epoch` included
+            lr: learning rate, as in the constructor; None: the learner's
+            wd: weight decay; None: the learner's
+            cbs: callbacks for this fit only
+            reset_opt: begin with a new optimizer
+            start_epoch: go on from here, as if the epochs before had been trained
+            valid_every: validate each so many epochs, or after those listed
+            resume: True: continue from the newest checkpoint; or its path
+
+        Raises:
+            ValueError: start_epoch={start_epoch} is after n_epoch={n_epoch}
+        """
         __tracebackhide__ = True
         n_epoch, start_epoch = as_count(n_epoch, 'n_epoch', 1), as_count(start_epoch, 'start_epoch', 0)
         if start_epoch > n_epoch: raise ValueError(f'start_epoch={start_epoch} is after n_epoch={n_epoch}')
@@ -805,7 +885,16 @@ class Evaluates(RunsEvaluation):
         dl: Any = None,      # a loader to use instead
         cbs: Any = None,     # callbacks for its length
     ) -> list[float] | Any:   # the loss and the metrics; None without a `Recorder`
-        "Loss and metrics on a loader"
+        """Loss and metrics on a loader
+
+        Args:
+            ds_idx: which of the loaders
+            dl: a loader to use instead
+            cbs: callbacks for its length
+
+        Returns:
+            the loss and the metrics; None without a `Recorder`
+        """
         __tracebackhide__ = True
         with self._evaluating('validate', cbs) as evaluate:
             self.undo.set(self, 'final_record', None)
@@ -819,7 +908,12 @@ class Freezes:
         n: int,                  # the first group to train; negative counts from the end
         train_bn: bool = True,   # keep training batch norm layers
     ) -> None:
-        "Freeze the groups before `n`"
+        """Freeze the groups before `n`
+
+        Args:
+            n: the first group to train; negative counts from the end
+            train_bn: keep training batch norm layers
+        """
         if self.opt is None: self.create_opt()
         if len(self.opt.param_groups) == 1 and n != 0:
             _warn('freezing has no effect with one parameter group: pass a `splitter` to the learner')
@@ -882,7 +976,25 @@ class Shows(Completes):
 class Learner(Loop, OneBatch, Phases, LoopState, TellsStopped, MovesToDevice, HasModel, HasSteps,
               StartsWithCallbacks, LendsCallbacks, ShowsLoop, Runs, PreparesOptimizer, Fits,
               Evaluates, Freezes, Shows):
-    "Data, model, loss and optimizer, and the callbacks that watch and change their training"
+    """Data, model, loss and optimizer, and the callbacks that watch and change their training
+
+    Args:
+        dls: `DataLoaders`, or one training loader
+        model: what is trained
+        loss_func: None: the dataset's own
+        opt_func: its class, a function, or itself
+        lr: a number; for groups: list or slice
+        splitter: divides the parameters into groups
+        cbs: callbacks or classes, one or several
+        metrics: functions or objects, one or several
+        path: where files go; None: the loaders' path
+        model_dir: folder for models, below `path`
+        wd: weight decay; None: the optimizer's
+        moms: at start, top and end of a one-cycle
+        default_cbs: record and show; it trains without, too
+        train_step: what is done with a training batch: a `Step` or a function
+        eval_step: what is done with a validation batch
+    """
     @hinted
     def __init__(self,
         dls: Any,                                        # `DataLoaders`, or one training loader

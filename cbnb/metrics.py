@@ -48,7 +48,12 @@ class RunningMean:
         value: Tensor | Real,   # the mean over `n` items
         n: int,                 # number of items; 0: the value is ignored
     ) -> None:
-        "Add the mean of one more batch"
+        """Add the mean of one more batch
+
+        Args:
+            value: the mean over `n` items
+            n: number of items; 0: the value is ignored
+        """
         if not n: return
         if isinstance(value, Tensor): value = value.detach().to(_exact_dtype(value))
         self.total, self.count = self.total + value*n, self.count + n
@@ -98,7 +103,11 @@ class Metric(HasName, HasCopies):
         "Forget all batches"
         raise NotImplementedError
     def accumulate(self, learn: Any) -> None:
-        "Add the batch that the learner has just evaluated"
+        """Add the batch that the learner has just evaluated
+
+        Args:
+            learn
+        """
         raise NotImplementedError
     @property
     def value(self) -> Any:
@@ -107,7 +116,14 @@ class Metric(HasName, HasCopies):
     def set_indexes(self,
         indexes: Iterable[int | str | tuple],    # which of `learn.outputs`; empty: prediction and targets
     ) -> Self:                                   # the metric itself
-        "Choose what the metric compares, by number, name or path, as `metric_on` does"
+        """Choose what the metric compares, by number, name or path, as `metric_on` does
+
+        Args:
+            indexes: which of `learn.outputs`; empty: prediction and targets
+
+        Returns:
+            the metric itself
+        """
         self.chosen_outputs = checked_outputs(indexes)
         return self
 
@@ -115,7 +131,15 @@ class Metric(HasName, HasCopies):
 def name_of(
     f: Callable,   # a function, or a partial of one
 ) -> str:
-    "The name of a function, or of the function inside a partial; `ValueError` if there is none"
+    """The name of a function, or of the function inside a partial; `ValueError` if there is none
+
+    Args:
+        f: a function, or a partial of one
+
+    Raises:
+        ValueError: a {type(f)} has no name that could head its column: wrap it as AvgMetric(f,
+            name="...")
+    """
     f = without_partial(f)
     name = getattr(f, '__name__', None)
     if isinstance(name, str): return name
@@ -128,7 +152,19 @@ def one_number(
     value: Any,    # what it returned
     hint: str = 'take a mean, or use AccumMetric',    # what to do if it is a vector
 ) -> Any:          # `value`; a tensor without dimensions
-    "Check that `value` is one number; `TypeError` if not"
+    """Check that `value` is one number; `TypeError` if not
+
+    Args:
+        name: of the metric, for the error
+        value: what it returned
+        hint: what to do if it is a vector
+
+    Returns:
+        `value`; a tensor without dimensions
+
+    Raises:
+        TypeError: metric {name} returned ...; it should return one number: {hint}
+    """
     if isinstance(value, Real): return value
     if hasattr(value, 'item') and getattr(value, 'size', None) == 1: return value.item()    # of numpy
     if isinstance(value, Tensor) and value.numel() == 1: return value.reshape(())
@@ -172,7 +208,16 @@ class MeanMetric(Metric):
 
 # %% ../nbs/03_metrics.ipynb #ebdd8e30
 class AvgMetric(MeanMetric):
-    "The mean over items of `func(pred, *yb)`"
+    """The mean over items of `func(pred, *yb)`
+
+    Args:
+        func: called with prediction and targets of a batch, returns a mean
+        name: heading of its column; None: the function's name
+
+    Raises:
+        TypeError: ... of scikit-learn takes the targets first, and is seldom a mean over items: use
+            SklearnMetric(...)
+    """
     def __init__(self,
         func: Callable[..., Any],    # called with prediction and targets of a batch, returns a mean
         name: str | None = None,     # heading of its column; None: the function's name
@@ -193,7 +238,16 @@ def accuracy(
     y: Tensor,        # class numbers, in the shape of `pred` without the classes
     axis: int = -1,   # dimension of the classes
 ) -> Tensor:          # a scalar between 0 and 1
-    "The share of items whose highest score is at their class"
+    """The share of items whose highest score is at their class
+
+    Args:
+        pred: scores, for instance of shape (items, classes)
+        y: class numbers, in the shape of `pred` without the classes
+        axis: dimension of the classes
+
+    Returns:
+        a scalar between 0 and 1
+    """
     return _hits(pred, y, axis).float().mean()
 
 def error_rate(
@@ -201,7 +255,16 @@ def error_rate(
     y: Tensor,        # class numbers
     axis: int = -1,   # dimension of the classes
 ) -> Tensor:          # a scalar between 0 and 1
-    "One minus `accuracy`"
+    """One minus `accuracy`
+
+    Args:
+        pred: scores, as in `accuracy`
+        y: class numbers
+        axis: dimension of the classes
+
+    Returns:
+        a scalar between 0 and 1
+    """
     return 1 - accuracy(pred, y, axis)
 
 def _hits(pred: Tensor, y: Tensor, axis: int) -> Tensor:
@@ -223,14 +286,25 @@ class AvgLoss(MeanMetric):
 
 # %% ../nbs/03_metrics.ipynb #a35ae895
 class Smoother:
-    "An exponentially weighted mean, corrected for its start"
+    """An exponentially weighted mean, corrected for its start
+
+    Args:
+        beta: weight of the past; 0.98 looks back about 50 batches
+    """
     def __init__(self,
         beta: float = 0.98,   # weight of the past; 0.98 looks back about 50 batches
     ): self.beta, self.v, self.weight = beta, 0., 0.
     def add(self,
         x: Any,     # a number or a scalar tensor
     ) -> Any:       # the mean so far
-        "Add one more number"
+        """Add one more number
+
+        Args:
+            x: a number or a scalar tensor
+
+        Returns:
+            the mean so far
+        """
         beta = self.beta
         self.v, self.weight = beta*self.v + (1 - beta)*x, beta*self.weight + 1 - beta
         return self.v/self.weight
@@ -241,7 +315,11 @@ class Smoother:
 
 # %% ../nbs/03_metrics.ipynb #87a1f2d9
 class AvgSmoothLoss(Metric):
-    "The running mean of the loss over recent batches, of this process alone"
+    """The running mean of the loss over recent batches, of this process alone
+
+    Args:
+        beta: weight of the past; 0.98 looks back about 50 batches
+    """
     _name = 'smooth_loss'
     def __init__(self,
         beta: float = 0.98,   # weight of the past; 0.98 looks back about 50 batches
@@ -271,7 +349,19 @@ def a_pair(
     name: str,                   # of the metric, for the error
     learn: Any,                  # with `pred` and `yb`
 ) -> tuple[Tensor, Tensor]:      # the prediction and the target
-    "The two tensors to compare; `TypeError` if there are more, fewer, or others"
+    """The two tensors to compare; `TypeError` if there are more, fewer, or others
+
+    Args:
+        name: of the metric, for the error
+        learn: with `pred` and `yb`
+
+    Returns:
+        the prediction and the target
+
+    Raises:
+        TypeError: metric {name} compares one prediction and one target, and got {kinds}: choose two,
+            for instance with metric_on(metric, 0, 1)
+    """
     got = (*(learn.pred if isinstance(learn.pred, (tuple, list)) else (learn.pred,)), *learn.yb)
     if len(got) == 2 and all(isinstance(t, Tensor) for t in got): return got
     kinds = ', '.join(map(kind_of, got))
@@ -298,7 +388,12 @@ class CollectMetric(Metric):
     def reset(self) -> None: self.preds, self.targs = [], []
     def accumulate(self, learn: Any) -> None: self.add(*a_pair(self.name, learn))
     def add(self, pred: Tensor, targ: Tensor) -> None:
-        "Keep one batch"
+        """Keep one batch
+
+        Args:
+            pred
+            targ
+        """
         raise NotImplementedError
     @property
     def value(self) -> Any:
@@ -309,7 +404,12 @@ class CollectMetric(Metric):
         pred: Tensor,    # all predictions, on the CPU
         targ: Tensor,    # all targets
     ) -> Any:
-        "The function's value on them"
+        """The function's value on them
+
+        Args:
+            pred: all predictions, on the CPU
+            targ: all targets
+        """
         both = (_as_array(pred), _as_array(targ)) if self.to_np else (pred, targ)
         if self.invert_arg: both = both[::-1]
         with _Noting(self.name, pred, targ):
@@ -323,7 +423,22 @@ class CollectMetric(Metric):
 
 # %% ../nbs/03_metrics.ipynb #7cb6a7db
 class AccumMetric(CollectMetric):
-    "`func` of all predictions and targets of the phase"
+    """`func` of all predictions and targets of the phase
+
+    Args:
+        func: called with all predictions and all targets
+        dim_argmax: take the argmax over this dimension first; None: do not
+        activation: or 'sigmoid', 'softmax', 'binary' (its last column)
+        thresh: compare with this (>=) after the activation; None: do not
+        to_np: pass numpy arrays
+        invert_arg: targets first; None: if the function is scikit-learn's
+        flatten: one dimension, except for classes that are kept
+        name: heading of its column; None: the function's name
+        **kwargs: passed to the function
+
+    Raises:
+        ValueError: activation {activation} is not one of ...
+    """
     def __init__(self,
         func: Callable[..., Any],         # called with all predictions and all targets
         dim_argmax: int | None = None,    # take the argmax over this dimension first; None: do not
@@ -348,7 +463,12 @@ class AccumMetric(CollectMetric):
         pred: Tensor,    # predictions of a batch
         targ: Tensor,    # its targets
     ) -> None:
-        "Keep one batch, after activation, argmax, threshold and flattening"
+        """Keep one batch, after activation, argmax, threshold and flattening
+
+        Args:
+            pred: predictions of a batch
+            targ: its targets
+        """
         pred, targ = pred.detach(), targ.detach()
         if self.activation != 'no': pred = _ACTIVATIONS[self.activation](_not_half(pred))
         if self.dim_argmax is not None: pred = pred.argmax(self.dim_argmax)
@@ -371,7 +491,20 @@ def _taken(metric: Any, pred: Tensor, targ: Tensor) -> tuple[Tensor, Tensor]:
 
 # %% ../nbs/03_metrics.ipynb #849449c9
 class SklearnMetric(AccumMetric):
-    "A function of scikit-learn over all predictions and targets of the phase"
+    """A function of scikit-learn over all predictions and targets of the phase
+
+    Args:
+        func: `func(y_true, y_pred)`, or its name in sklearn.metrics
+        takes: 'labels', 'probabilities', 'values'; None: `takes_of`
+        thresh: label 1 from this score on; None: the highest score
+        axis: dimension of the classes
+        name: heading of its column; None: the function's name
+        **kwargs: passed to the function, such as average='macro'
+
+    Raises:
+        ValueError: takes={takes} should be one of ...
+        ValueError: thresh={thresh} makes labels: it goes with takes='labels', not with {takes}
+    """
     def __init__(self,
         func: Callable[..., float] | str,   # `func(y_true, y_pred)`, or its name in sklearn.metrics
         takes: str | None = None,           # 'labels', 'probabilities', 'values'; None: `takes_of`
@@ -394,7 +527,12 @@ class SklearnMetric(AccumMetric):
         pred: Tensor,    # scores of a batch
         targ: Tensor,    # its targets
     ) -> None:
-        "Keep what the function takes"
+        """Keep what the function takes
+
+        Args:
+            pred: scores of a batch
+            targ: its targets
+        """
         pred, targ = _taken(self, pred.detach(), targ.detach())
         self.preds.append(pred); self.targs.append(targ)
 
@@ -407,7 +545,12 @@ def _device_of(batch: Any) -> torch.device | None:
 
 # %% ../nbs/03_metrics.ipynb #135ef6a9
 class UpdateMetric(Metric):
-    "A metric with `reset`, `update(pred, *yb)` and `compute`, such as those of torchmetrics"
+    """A metric with `reset`, `update(pred, *yb)` and `compute`, such as those of torchmetrics
+
+    Args:
+        metric: the object
+        name: heading; None: its own `name`, or its class in snake case
+    """
     def __init__(self,
         metric: Any,                # the object
         name: str | None = None,    # heading; None: its own `name`, or its class in snake case
@@ -442,7 +585,18 @@ class UpdateMetric(Metric):
 def as_metric(
     m: Any,   # a function, a `Metric`, an object with `reset`, `update`, `compute`, or such a class
 ) -> Any:     # an object with `reset`, `accumulate`, `value` and `name`
-    "The metric that `m` stands for; `TypeError` if it is none of these"
+    """The metric that `m` stands for; `TypeError` if it is none of these
+
+    Args:
+        m: a function, a `Metric`, an object with `reset`, `update`, `compute`, or such a class
+
+    Returns:
+        an object with `reset`, `accumulate`, `value` and `name`
+
+    Raises:
+        TypeError: {m} is not a metric: pass a function of (pred, *yb), a Metric, or an object with
+            reset, update and compute
+    """
     if isinstance(m, type): m = m()
     if all(hasattr(type(m), a) for a in ('reset', 'accumulate', 'value')):
         if not hasattr(m, 'name'): m.name = snake_name(type(m))
@@ -458,7 +612,14 @@ def as_metric(
 def as_metrics(
     ms: Any,         # None, one metric or several; a MetricCollection of torchmetrics counts as several
 ) -> list[Any]:      # objects with `reset`, `accumulate`, `value` and `name`
-    "The metrics that `ms` stands for"
+    """The metrics that `ms` stands for
+
+    Args:
+        ms: None, one metric or several; a MetricCollection of torchmetrics counts as several
+
+    Returns:
+        objects with `reset`, `accumulate`, `value` and `name`
+    """
     if ms is None: return []
     one = (not isinstance(ms, Iterable) or isinstance(ms, (type, str))
            or hasattr(ms, 'update') or hasattr(ms, 'accumulate'))     # a metric may be iterable
@@ -480,7 +641,20 @@ def metric_on(
     *which: int | str | tuple,       # numbers in `learn.outputs`, names, or paths
     name: str | None = None,         # heading of its column; None: the metric's own
 ) -> Any:                            # a copy that sees only these outputs
-    "A metric over chosen outputs, the first in place of the prediction, the others of targets"
+    """A metric over chosen outputs, the first in place of the prediction, the others of targets
+
+    Args:
+        metric: a function, a Metric, an object of torchmetrics
+        *which: numbers in `learn.outputs`, names, or paths
+        name: heading of its column; None: the metric's own
+
+    Returns:
+        a copy that sees only these outputs
+
+    Raises:
+        TypeError: metric_on(metric, ...): say which outputs, such as metric_on(metric, 0, 2)
+        TypeError: metric_on() takes one metric: call it for each member of the collection
+    """
     if not which: raise TypeError('metric_on(metric, ...): say which outputs, such as metric_on(metric, 0, 2)')
     [one, *more] = as_metrics([metric])
     if more: raise TypeError('metric_on() takes one metric: call it for each member of the collection')
@@ -491,7 +665,13 @@ def metric_on(
 
 # %% ../nbs/03_metrics.ipynb #664dacd1
 class Chosen:
-    "A learner as one metric sees it: `pred` and `yb` are those chosen, all else is the learner's"
+    """A learner as one metric sees it: `pred` and `yb` are those chosen, all else is the learner's
+
+    Args:
+        learn: the learner
+        pred: instead of its prediction
+        yb: instead of its targets
+    """
     def __init__(self,
         learn: Any,      # the learner
         pred: Any,       # instead of its prediction
@@ -507,7 +687,15 @@ def view_for_metric(
     metric: Any,    # it may have `chosen_outputs`
     learn: Any,     # the learner, after a batch
 ) -> Any:           # the learner itself if nothing was chosen
-    "The learner with the chosen outputs, for the metric's `accumulate`"
+    """The learner with the chosen outputs, for the metric's `accumulate`
+
+    Args:
+        metric: it may have `chosen_outputs`
+        learn: the learner, after a batch
+
+    Returns:
+        the learner itself if nothing was chosen
+    """
     chosen = getattr(metric, 'chosen_outputs', None)
     if not chosen: return learn
     try: pred, *yb = (pick_output(learn, which) for which in chosen)
@@ -516,7 +704,15 @@ def view_for_metric(
 
 # %% ../nbs/03_metrics.ipynb #8db8a289
 class ErrorMetric(MeanMetric):
-    "Base of metrics that are a mean of errors, one for each element"
+    """Base of metrics that are a mean of errors, one for each element
+
+    Args:
+        average: what is counted: 'elements', or 'rows': items of the batch
+        name: heading of its column; None: the class's
+
+    Raises:
+        ValueError: average={average} should be 'elements' or 'rows'
+    """
     def __init__(self,
         average: str = 'elements',    # what is counted: 'elements', or 'rows': items of the batch
         name: str | None = None,      # heading of its column; None: the class's
@@ -526,7 +722,12 @@ class ErrorMetric(MeanMetric):
         super().__init__()
         self.average, self._name = average, name
     def error(self, pred: Tensor, y: Tensor) -> Tensor:
-        "The error of each element"
+        """The error of each element
+
+        Args:
+            pred
+            y
+        """
         raise NotImplementedError
     def accumulate(self, learn: Any) -> None:
         pred, y = a_pair(self.name, learn)
@@ -536,11 +737,21 @@ class ErrorMetric(MeanMetric):
 
 # %% ../nbs/03_metrics.ipynb #8f67149c
 class MAE(ErrorMetric):
-    "Mean absolute error"
+    """Mean absolute error
+
+    Args:
+        average: what is counted: 'elements', or 'rows': items of the batch
+        name: heading of its column; None: the class's
+    """
     def error(self, pred: Tensor, y: Tensor) -> Tensor: return _difference('MAE', pred, y).abs()
 
 class MSE(ErrorMetric):
-    "Mean squared error"
+    """Mean squared error
+
+    Args:
+        average: what is counted: 'elements', or 'rows': items of the batch
+        name: heading of its column; None: the class's
+    """
     def error(self, pred: Tensor, y: Tensor) -> Tensor: return _difference('MSE', pred, y).square()
 
 def _difference(name: str, pred: Tensor, y: Tensor) -> Tensor:
@@ -551,7 +762,12 @@ def _difference(name: str, pred: Tensor, y: Tensor) -> Tensor:
 
 # %% ../nbs/03_metrics.ipynb #ff0cb819
 class Accuracy(MeanMetric):
-    "The share of targets, counted one by one, whose class has the highest score"
+    """The share of targets, counted one by one, whose class has the highest score
+
+    Args:
+        axis: dimension of the classes
+        name: heading of its column; None: accuracy
+    """
     def __init__(self,
         axis: int = -1,               # dimension of the classes
         name: str | None = None,      # heading of its column; None: accuracy
@@ -567,7 +783,12 @@ class Loss(AvgLoss):
 
 # %% ../nbs/03_metrics.ipynb #4ad5dc7e
 class ValueMetric(Metric):
-    "A number that is computed elsewhere: `value = func()`"
+    """A number that is computed elsewhere: `value = func()`
+
+    Args:
+        func: called without arguments at the end of a phase
+        metric_name: heading of its column; None: the function's name
+    """
     def __init__(self,
         func: Callable[[], Any],           # called without arguments at the end of a phase
         metric_name: str | None = None,    # heading of its column; None: the function's name

@@ -26,14 +26,32 @@ from .basics.arguments import as_positive, recommended
 def one_group(
     model: nn.Module,               # of any kind
 ) -> list[list[nn.Parameter]]:      # all parameters, as one group
-    "The splitter that does not split"
+    """The splitter that does not split
+
+    Args:
+        model: of any kind
+
+    Returns:
+        all parameters, as one group
+    """
     return [list(model.parameters())]
 
 def param_groups(
     model: nn.Module,                                   # of any kind
     splitter: Callable[[nn.Module], Any] = one_group,   # returns parameters, or groups of them
 ) -> list[list[nn.Parameter]]:                          # without empty groups
-    "The parameters of a model in groups; `ValueError` if none is trainable"
+    """The parameters of a model in groups; `ValueError` if none is trainable
+
+    Args:
+        model: of any kind
+        splitter: returns parameters, or groups of them
+
+    Returns:
+        without empty groups
+
+    Raises:
+        ValueError: {type(model)} has no trainable parameters: {why}
+    """
     groups = list(splitter(model))
     if groups and isinstance(groups[0], Tensor): groups = [groups]
     groups = [list(g.parameters() if isinstance(g, nn.Module) else g) for g in groups]
@@ -47,14 +65,23 @@ def param_groups(
 def is_fused(
     opt: Optimizer,    # any optimizer
 ) -> bool:
-    "Whether all groups are updated in torch's fused form"
+    """Whether all groups are updated in torch's fused form
+
+    Args:
+        opt: any optimizer
+    """
     return all(group.get('fused') for group in opt.param_groups)
 
 def fuse(
     opt: Optimizer,                              # a new one
     device: torch.device | str | None = None,    # where it will be used; None: where its parameters are
 ) -> None:
-    "Choose torch's fused form, if it works and you have chosen no form yourself"
+    """Choose torch's fused form, if it works and you have chosen no form yourself
+
+    Args:
+        opt: a new one
+        device: where it will be used; None: where its parameters are
+    """
     own = type(opt).__module__.partition('.')[0] != 'torch'
     if not own and all(map(_leaves_form_open, opt.param_groups)) and _can_fuse(opt, device):
         for group in opt.param_groups: group['fused'] = True
@@ -89,7 +116,23 @@ def make_opt(
     splitter: Callable[[nn.Module], Any] = one_group,   # as in `param_groups`
     device: torch.device | str | None = None,           # where it will be trained; None: where it is
 ) -> Optimizer:        # `opt_func` itself if it is an optimizer already
-    "An optimizer over the groups of a model; `TypeError` if `opt_func` makes something else"
+    """An optimizer over the groups of a model; `TypeError` if `opt_func` makes something else
+
+    Args:
+        opt_func: a torch optimizer class, a function `(groups, lr=...)`, or an optimizer
+        model: its parameters are to be optimized
+        lr: for all groups
+        splitter: as in `param_groups`
+        device: where it will be trained; None: where it is
+
+    Returns:
+        `opt_func` itself if it is an optimizer already
+
+    Raises:
+        TypeError: opt_func={opt_func} is no optimizer: pass a class, as torch.optim.AdamW
+        TypeError: opt_func returned {opt}, which is no optimizer (it lacks param_groups, state, step or
+            zero_grad)
+    """
     groups = param_groups(model, splitter)
     if hasattr(opt_func, 'param_groups'): return opt_func
     if not callable(opt_func):
@@ -105,7 +148,11 @@ def make_opt(
 def update(
     opt: Optimizer,    # any optimizer with `step`
 ) -> None:
-    "`opt.step()`, without what it does for a profiler or for hooks if there are none"
+    """`opt.step()`, without what it does for a profiler or for hooks if there are none
+
+    Args:
+        opt: any optimizer with `step`
+    """
     inner = _inside(getattr(type(opt), 'step', None))
     if inner is None or 'step' in vars(opt) or _is_watched(opt): opt.step()
     else: inner(opt)
@@ -126,7 +173,15 @@ def checked_lr(
     lr: Any,         # as given to the learner
     opt_func: Any,   # may carry a rate of its own: `partial(SGD, lr=0.1)`, or an optimizer
 ) -> Any:
-    "The learning rate to use; an error if two different ones were given"
+    """The learning rate to use; an error if two different ones were given
+
+    Args:
+        lr: as given to the learner
+        opt_func: may carry a rate of its own: `partial(SGD, lr=0.1)`, or an optimizer
+
+    Raises:
+        ValueError: the learning rate is given twice: lr={lr}, and {theirs} in opt_func
+    """
     if hasattr(lr, 'tolist'): lr = lr.tolist()
     lr = recommended(lr)
     if not isinstance(lr, (slice, list, tuple)): as_positive(lr)
@@ -145,14 +200,25 @@ def belongs_to(
     model: nn.Module,                                   # as it is now
     splitter: Callable[[nn.Module], Any] = one_group,   # as in `param_groups`
 ) -> bool:
-    "Whether an optimizer holds just the parameters that the splitter finds in the model"
+    """Whether an optimizer holds just the parameters that the splitter finds in the model
+
+    Args:
+        opt: made for this model, or for another
+        model: as it is now
+        splitter: as in `param_groups`
+    """
     return _held(opt) == {id(p) for g in param_groups(model, splitter) for p in g}
 
 def shares_params(
     opt: Optimizer,      # made for this model, or for another
     model: nn.Module,    # as it is now
 ) -> bool:
-    "Whether an optimizer holds any parameter of the model"
+    """Whether an optimizer holds any parameter of the model
+
+    Args:
+        opt: made for this model, or for another
+        model: as it is now
+    """
     return not _held(opt).isdisjoint(map(id, model.parameters()))
 
 def _held(opt: Optimizer) -> set[int]: return {id(p) for g in opt.param_groups for p in g['params']}
@@ -161,7 +227,11 @@ def _held(opt: Optimizer) -> set[int]: return {id(p) for g in opt.param_groups f
 def needs_closure(
     opt: Optimizer,   # any optimizer with `step`
 ) -> bool:
-    "Whether `step` requires a function that computes the loss, as that of LBFGS does"
+    """Whether `step` requires a function that computes the loss, as that of LBFGS does
+
+    Args:
+        opt: any optimizer with `step`
+    """
     try: closure = inspect.signature(opt.step).parameters.get('closure')
     except (TypeError, ValueError): return False
     return closure is not None and closure.default is closure.empty

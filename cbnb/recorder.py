@@ -67,7 +67,12 @@ class _MeanLoss:
 
 # %% ../nbs/09_recorder.ipynb #cc896c98
 class PhaseMetrics:
-    "Loss and metrics of one pass over a loader"
+    """Loss and metrics of one pass over a loader
+
+    Args:
+        metrics: with `reset`, `accumulate(learn)` and `value`
+        run: the undo stack of the run that it belongs to
+    """
     def __init__(self,
         metrics: list[Any],   # with `reset`, `accumulate(learn)` and `value`
         run: Any = None,      # the undo stack of the run that it belongs to
@@ -78,7 +83,11 @@ class PhaseMetrics:
     def add(self,
         learn: Learner,
     ) -> None:
-        "Take in the current batch"
+        """Take in the current batch
+
+        Args:
+            learn
+        """
         if (loss := learn.loss) is not None and (n := find_bs((learn.yb, learn.xb))):
             self.loss.add(loss, n)                      # of the targets, if they are tensors
         for m in self.metrics: m.accumulate(view_for_metric(m, learn))
@@ -98,7 +107,11 @@ class PhaseMetrics:
     def load_state_dict(self,
         state: Mapping[str, Any],    # of `state_dict`
     ) -> None:
-        "Go on from what another one has seen"
+        """Go on from what another one has seen
+
+        Args:
+            state: of `state_dict`
+        """
         put_state(self.loss, state['loss'])
         for m, values in zip(self.metrics, state['metrics']): put_state(m, values)
 
@@ -106,7 +119,11 @@ class PhaseMetrics:
 def fresh(
     metric: Any,    # with `reset`, `accumulate` and `value`
 ) -> Any:
-    "A copy that has seen nothing, with an accumulator of its own"
+    """A copy that has seen nothing, with an accumulator of its own
+
+    Args:
+        metric: with `reset`, `accumulate` and `value`
+    """
     own = hasattr(type(metric), '__copy__')       # else two copies could empty the same list
     new = copy.copy(metric) if own else copy.deepcopy(metric)
     new.reset()
@@ -116,7 +133,11 @@ def fresh(
 _TAKEN = ['run', 'epoch', 'step', 'time', 'complete', 'train_loss', 'valid_loss']
 
 class NamesColumns(Callback):
-    "The headings of the table of epochs"
+    """The headings of the table of epochs
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def _name_columns(self) -> None:
         learn, train, valid = self.learn, [], []
         if self.train_metrics:
@@ -130,7 +151,11 @@ class NamesColumns(Callback):
 
 # %% ../nbs/09_recorder.ipynb #4ae9130a
 class NamesLosses(NamesColumns):
-    "Columns for the losses that a step returns by name"
+    """Columns for the losses that a step returns by name
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def _note_named(self,
         found: Mapping[str, Any],    # what the step returned
     ) -> None:
@@ -154,11 +179,19 @@ class NamesLosses(NamesColumns):
 
 # %% ../nbs/09_recorder.ipynb #f8204372
 class TracksHypers(Callback):
-    "What the optimizer used in each batch"
+    """What the optimizer used in each batch
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def track(self,
         name: str,   # common name of a hyper-parameter
     ) -> None:
-        "Record a hyper-parameter in this run; nothing happens if the optimizer does not have it"
+        """Record a hyper-parameter in this run; nothing happens if the optimizer does not have it
+
+        Args:
+            name: common name of a hyper-parameter
+        """
         run, opt = self.history[-1], self.learn.opt
         if name in run.hypers or (place := hyper_key(opt, name)) is None: return
         key, i = place
@@ -175,12 +208,22 @@ class TracksHypers(Callback):
 
 # %% ../nbs/09_recorder.ipynb #a1c7e5d2
 class TracksEarly(TracksHypers):
-    "The same, if a callback may change them between the step and the recorder"
+    """The same, if a callback may change them between the step and the recorder
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def before_step(self):                          # see `wants`
         if self.row is not None: self._note_hypers()
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        "As for any callback; but `before_step` only if the rate may have changed by `after_batch`"
+        """As for any callback; but `before_step` only if the rate may have changed by `after_batch`
+
+        Args:
+            event_name
+            training
+            purpose
+        """
         wanted = super().wants(event_name, training, purpose)
         if wanted and event_name == 'before_step': wanted = self.notes_early = self._may_change()
         return wanted
@@ -191,7 +234,11 @@ class TracksEarly(TracksHypers):
 
 # %% ../nbs/09_recorder.ipynb #33b5a55d
 class TracksCancelled(TracksEarly):
-    "The same for batches that were cancelled"
+    """The same for batches that were cancelled
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def after_cancel_step(self): self._note_missing()
 
     def _note_missing(self,
@@ -212,7 +259,11 @@ class TracksCancelled(TracksEarly):
 
 # %% ../nbs/09_recorder.ipynb #423d638d
 class FillsRows(TracksCancelled):
-    "The row of an epoch"
+    """The row of an epoch
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def _open_row(self) -> None:
         self._drop_hypers()
         run = self.history[-1]
@@ -234,7 +285,11 @@ class FillsRows(TracksCancelled):
 
 # %% ../nbs/09_recorder.ipynb #a9b4be61
 class WritesRows(FillsRows):
-    "The end of a row"
+    """The end of a row
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def _add_row(self, complete: bool) -> dict[str, Any]:
         run, row, seconds = self.history[-1], self.row, time.perf_counter() - self.start
         row.update(epoch=self.learn.epoch, step=run.n_steps, time=seconds, complete=complete)
@@ -252,11 +307,19 @@ class WritesRows(FillsRows):
 
 # %% ../nbs/09_recorder.ipynb #e19385bd
 class NoticesNan(Callback):
-    "A line about a loss that is not finite"
+    """A line about a loss that is not finite
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def look_for_nan(self,
         wait: bool = True,    # for the device; or look at the losses that have reached the CPU
     ) -> None:
-        "Say, once in a fit, that the loss is no longer finite, and since when"
+        """Say, once in a fit, that the loss is no longer finite, and since when
+
+        Args:
+            wait: for the device; or look at the losses that have reached the CPU
+        """
         run = self.history[-1]
         raw, smooth = (run.raw_losses, run.losses) if wait else run.arrived()
         if self.told_of_nan or not smooth or math.isfinite(smooth[-1]): return   # stays so
@@ -301,7 +364,14 @@ _NO_SEED = 67280421310721       # torch's own, before you set one
 def settings_of(
     learn: Learner,    # at the beginning of a fit
 ) -> dict[str, Any]:   # for JSON
-    "What a fit was called with, and what it trains"
+    """What a fit was called with, and what it trains
+
+    Args:
+        learn: at the beginning of a fit
+
+    Returns:
+        for JSON
+    """
     sizes = [p.numel() for p in learn.parameters() if not is_lazy(p)]
     loss, seed = learn.loss_func, torch.initial_seed()
     found = dict(
@@ -314,7 +384,11 @@ def settings_of(
 
 # %% ../nbs/09_recorder.ipynb #48e801a2
 class RecordsPhases(Callback):
-    "Validation, which may be nested"
+    """Validation, which may be nested
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def before_validate(self) -> None:
         "Begin a phase"
         nested = self.phases or self.learn.purpose != 'fit'
@@ -335,7 +409,11 @@ class RecordsPhases(Callback):
 
 # %% ../nbs/09_recorder.ipynb #30c9af6c
 class RecordsBatches(WritesRows, NamesLosses, RecordsPhases):
-    "What is recorded of a batch"
+    """What is recorded of a batch
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def after_batch(self):
         learn = self.learn
         if (loss := learn.loss) is None: return self._without_loss()
@@ -367,7 +445,11 @@ class RecordsBatches(WritesRows, NamesLosses, RecordsPhases):
 
 # %% ../nbs/09_recorder.ipynb #2dada942
 class RecordsEpochs(RecordsBatches):
-    "What is recorded of an epoch"
+    """What is recorded of an epoch
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def before_epoch(self):
         if self.learn.purpose == 'fit': self._open_row()
 
@@ -406,7 +488,11 @@ def _first_line(e: BaseException) -> str:
 
 # %% ../nbs/09_recorder.ipynb #8349dd24
 class RecordsFits(RecordsEpochs, NoticesNan):
-    "The run of a fit, from its first event to its last"
+    """The run of a fit, from its first event to its last
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def before_fit(self):
         learn = self.learn
         learn.metrics = learn.metrics               # a function may have been appended
@@ -448,9 +534,17 @@ class RecordsFits(RecordsEpochs, NoticesNan):
 
 # %% ../nbs/09_recorder.ipynb #593666a6
 class LastRun(Callback):
-    "The last run, by the names that fastai has for its columns"
+    """The last run, by the names that fastai has for its columns
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def last(self) -> Run:
-        "The latest run; raises AttributeError if there is none yet"
+        """The latest run; raises AttributeError if there is none yet
+
+        Raises:
+            AttributeError: nothing has been recorded yet: fit first
+        """
         if not self.history.runs: raise AttributeError('nothing has been recorded yet: fit first')
         return self.history[-1]
 
@@ -476,7 +570,11 @@ class LastRun(Callback):
 
 # %% ../nbs/09_recorder.ipynb #af7db9ed
 class LastTable(LastRun):
-    "The table of epochs of the last run, by fastai's names"
+    """The table of epochs of the last run, by fastai's names
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     @property
     def iters(self) -> list[int]:
         "Number of training batches at the end of each epoch of the last run"
@@ -504,7 +602,11 @@ class LastTable(LastRun):
 
 # %% ../nbs/09_recorder.ipynb #87fe912a
 class LastTableV1(LastTable):
-    "The whole epochs of the last run, by the names of fastai v1"
+    """The whole epochs of the last run, by the names of fastai v1
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def _whole(self) -> list[dict[str, Any]]:
         return [row for row in self.last().epochs if row['complete']]
 
@@ -528,7 +630,11 @@ class LastTableV1(LastTable):
 
 # %% ../nbs/09_recorder.ipynb #4fdc2ae4
 class StoresHistory(RecordsFits):
-    "What a checkpoint stores of a recorder"
+    """What a checkpoint stores of a recorder
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     no_state = ('series', 'places', 'phases', 'start', 'history', 'train_phase')
 
     def state_dict(self) -> dict[str, Any]:
@@ -558,7 +664,14 @@ class StoresHistory(RecordsFits):
 
 # %% ../nbs/09_recorder.ipynb #ca8b32fb
 class Recorder(StoresHistory, LastTableV1):
-    "Writes the history: a row for each training batch, and one for each epoch"
+    """Writes the history: a row for each training batch, and one for each epoch
+
+    Args:
+        add_time: a column with the time an epoch took
+        train_metrics: compute the metrics on training batches, too
+        valid_metrics: validation loss and metrics
+        beta: smoothing of the training loss: about 50 batches back
+    """
     order, run_in = 50, ('fit', 'validate')
 
     def __init__(self,

@@ -23,7 +23,11 @@ from .basics.param_groups import hyper_key, no_such_hyper, spread_lrs, write_hyp
 
 # %% ../nbs/10_schedule.ipynb #2948ec89
 class ParamScheduler(Callback):
-    "Sets hyper-parameters from schedules, before each training batch"
+    """Sets hyper-parameters from schedules, before each training batch
+
+    Args:
+        scheds: name -> function of the share done
+    """
     order, run_valid, run_in = 60, False, ('fit',)
 
     def __init__(self,
@@ -62,7 +66,12 @@ def _check_values(name: str, value: Any, n: int) -> None:
 
 # %% ../nbs/10_schedule.ipynb #4c7c9805
 class Sched:
-    "A way from `start` at 0 to `end` at 1"
+    """A way from `start` at 0 to `end` at 1
+
+    Args:
+        start: a number, or one for each parameter group
+        end: the same
+    """
     def __init__(self,
         start: Any,   # a number, or one for each parameter group
         end: Any,     # the same
@@ -75,7 +84,13 @@ class Sched:
         end: float,
         pos: float,   # share of the way, from 0 to 1
     ) -> float:
-        "The value at `pos`, for one group"
+        """The value at `pos`, for one group
+
+        Args:
+            start
+            end
+            pos: share of the way, from 0 to 1
+        """
         raise NotImplementedError
 
     def __call__(self,
@@ -93,21 +108,41 @@ class Sched:
 
 # %% ../nbs/10_schedule.ipynb #fe1d6fcb
 class SchedNo(Sched):
-    "Stays at `start`"
+    """Stays at `start`
+
+    Args:
+        start: a number, or one for each parameter group
+        end: the same
+    """
     def between(self, start, end, pos): return start
 
 class SchedLin(Sched):
-    "In a straight line"
+    """In a straight line
+
+    Args:
+        start: a number, or one for each parameter group
+        end: the same
+    """
     def between(self, start, end, pos): return start + pos*(end - start)
 
 class SchedCos(Sched):
-    "Along half a cosine: gently at both ends"
+    """Along half a cosine: gently at both ends
+
+    Args:
+        start: a number, or one for each parameter group
+        end: the same
+    """
     def between(self, start, end, pos):
         return start + (end - start)*(1 - math.cos(math.pi*pos))/2
 
 # %% ../nbs/10_schedule.ipynb #f29555bd
 class SchedExp(Sched):
-    "By equal factors"
+    """By equal factors
+
+    Args:
+        start: a number, or one for each parameter group
+        end: the same
+    """
     def between(self, start, end, pos):
         if start*end <= 0:
             raise ValueError(f'an exponential schedule cannot go from {start} to {end}: '
@@ -115,7 +150,13 @@ class SchedExp(Sched):
         return start*(end/start)**pos
 
 class SchedPoly(Sched):
-    "Along a power of the position"
+    """Along a power of the position
+
+    Args:
+        start: a number, or one for each parameter group
+        end: the same
+        power: 1 is a straight line; more is slower at first
+    """
     def __init__(self,
         start: Any,     # a number, or one for each parameter group
         end: Any,       # the same
@@ -128,7 +169,16 @@ class SchedPoly(Sched):
 
 # %% ../nbs/10_schedule.ipynb #020b8977
 class SchedCombined:
-    "Schedules one after the other, each for its share of the training"
+    """Schedules one after the other, each for its share of the training
+
+    Args:
+        pcts: the shares; they add up to 1
+        scheds: as many schedules
+
+    Raises:
+        ValueError: ... shares for ... schedules
+        ValueError: the shares {pcts} should be 0 or more and add up to 1, not ...
+    """
     def __init__(self,
         pcts: Sequence[float],                      # the shares; they add up to 1
         scheds: Sequence[Callable[[float], Any]],   # as many schedules
@@ -160,7 +210,12 @@ def combine_scheds(
     pcts: Sequence[float],                      # the shares; they add up to 1
     scheds: Sequence[Callable[[float], Any]],   # as many schedules
 ) -> SchedCombined:
-    "Schedules one after the other"
+    """Schedules one after the other
+
+    Args:
+        pcts: the shares; they add up to 1
+        scheds: as many schedules
+    """
     return SchedCombined(pcts, scheds)
 
 def combined_cos(
@@ -169,7 +224,14 @@ def combined_cos(
     middle: Any,   # the same
     end: Any,      # the same
 ) -> SchedCombined:
-    "Along a cosine from `start` to `middle`, then along another to `end`"
+    """Along a cosine from `start` to `middle`, then along another to `end`
+
+    Args:
+        pct: where the middle is, between 0 and 1
+        start: a number, or one for each parameter group
+        middle: the same
+        end: the same
+    """
     return SchedCombined([pct, 1 - pct], [SchedCos(start, middle), SchedCos(middle, end)])
 
 # %% ../nbs/10_schedule.ipynb #7122164c
@@ -180,7 +242,18 @@ def one_cycle_scheds(
     div_final: float = 1e5,     # end at `lr_max/div_final`
     pct_start: float = 0.25,    # share of the training that warms up
 ) -> dict[str, SchedCombined]:  # by common name
-    "The schedules of learning rate and momentum"
+    """The schedules of learning rate and momentum
+
+    Args:
+        lr_max: highest rate of each parameter group
+        mom: at the start, the top and the end
+        div: begin at `lr_max/div`
+        div_final: end at `lr_max/div_final`
+        pct_start: share of the training that warms up
+
+    Returns:
+        by common name
+    """
     ends = [lr/div for lr in lr_max], list(lr_max), [lr/div_final for lr in lr_max]
     if len(lr_max) == 1: ends = [lrs[0] for lrs in ends]       # plain numbers are quicker
     return dict(lr=combined_cos(pct_start, *ends), mom=combined_cos(pct_start, *mom))
@@ -195,7 +268,15 @@ def _check_cycle(div: float, div_final: float, pct_start: float, mom: Any) -> No
 
 # %% ../nbs/10_schedule.ipynb #a4cdc3b7
 class OneCycle(ParamScheduler):
-    "The one-cycle schedule of learning rate and momentum"
+    """The one-cycle schedule of learning rate and momentum
+
+    Args:
+        lr_max: highest rate: number, list, slice; None: the learner's
+        div: begin at `lr_max/div`
+        div_final: end at `lr_max/div_final`
+        pct_start: share of the training that warms up
+        mom: start, top, end; None: the learner's `moms`
+    """
     def __init__(self,
         lr_max: Any = None,         # highest rate: number, list, slice; None: the learner's
         div: float = 25.,           # begin at `lr_max/div`
@@ -219,7 +300,11 @@ class OneCycle(ParamScheduler):
         super().before_fit()
 
     def top(self) -> float:
-        "The highest rate, of the last group; ValueError if it was left to the learner"
+        """The highest rate, of the last group; ValueError if it was left to the learner
+
+        Raises:
+            ValueError: lr_max is not known before training: OneCycle(lr_max=...).plot()
+        """
         if self.lr_max is None:
             raise ValueError('lr_max is not known before training: OneCycle(lr_max=...).plot()')
         listed = isinstance(self.lr_max, (list, tuple))
@@ -233,7 +318,15 @@ class OneCycle(ParamScheduler):
         lr_max: Sequence[float],      # one rate for each parameter group
         mom: Sequence[float],         # at the start, the top and the end
     ) -> dict[str, SchedCombined]:    # by common name
-        "The schedules of learning rate and momentum"
+        """The schedules of learning rate and momentum
+
+        Args:
+            lr_max: one rate for each parameter group
+            mom: at the start, the top and the end
+
+        Returns:
+            by common name
+        """
         return one_cycle_scheds(lr_max, mom, self.div, self.div_final, self.pct_start)
 
 # %% ../nbs/10_schedule.ipynb #ecd51b85
@@ -253,7 +346,21 @@ def fit_one_cycle(self: Learner,
     start_epoch: int = 0,                 # continue here: the schedule continues, too
     resume: Any = False,                  # continue from a checkpoint, as in `fit`
 ) -> None:
-    "Train with the one-cycle schedule"
+    """Train with the one-cycle schedule
+
+    Args:
+        n_epoch: number of epochs
+        lr_max: highest learning rate; None: the learner's
+        div: begin at `lr_max/div`
+        div_final: end at `lr_max/div_final`
+        pct_start: share of the training that warms up
+        wd: weight decay; None: the learner's
+        moms: momentum at start, top, end; None: the learner's
+        cbs: callbacks for this fit only
+        reset_opt: begin with a new optimizer
+        start_epoch: continue here: the schedule continues, too
+        resume: continue from a checkpoint, as in `fit`
+    """
     found = getattr(self, 'lr_finder_result', None)
     if lr_max is None and found is not None and found.lr is None:      # was that `found.lr`?
         warnings.warn(f'lr_find made no suggestion, so lr_max is learn.lr={self.lr!r}',
@@ -276,7 +383,19 @@ def fit_flat_cos(self: Learner,
     start_epoch: int = 0,       # continue here: the schedule continues, too
     resume: Any = False,        # continue from a checkpoint, as in `fit`
 ) -> None:
-    "Train at a constant rate, then along a cosine down to almost nothing"
+    """Train at a constant rate, then along a cosine down to almost nothing
+
+    Args:
+        n_epoch: number of epochs
+        lr: learning rate of the flat part; None: the learner's
+        div_final: end at `lr/div_final`
+        pct_start: share of the training at the flat rate
+        wd: weight decay; None: the learner's
+        cbs: callbacks for this fit only
+        reset_opt: begin with a new optimizer
+        start_epoch: continue here: the schedule continues, too
+        resume: continue from a checkpoint, as in `fit`
+    """
     lrs = _lrs(self, lr)
     sched = combined_cos(pct_start, lrs, lrs, [lr/div_final for lr in lrs])
     cbs = [ParamScheduler({'lr': sched}), *as_list(cbs)]
@@ -302,7 +421,19 @@ def fit_sgdr(self: Learner,
     start_epoch: int = 0,       # continue here: the schedule continues, too
     resume: Any = False,        # continue from a checkpoint, as in `fit`
 ) -> None:
-    "Train in cycles: in each, the rate falls along a cosine from `lr_max` to 0"
+    """Train in cycles: in each, the rate falls along a cosine from `lr_max` to 0
+
+    Args:
+        n_cycles: number of cycles
+        cycle_len: epochs in the first
+        lr_max: rate at the start of each cycle; None: the learner's
+        cycle_mult: how many times longer each cycle is than the one before
+        cbs: callbacks for this fit only
+        reset_opt: begin with a new optimizer
+        wd: weight decay; None: the learner's
+        start_epoch: continue here: the schedule continues, too
+        resume: continue from a checkpoint, as in `fit`
+    """
     n_cycles = as_count(n_cycles, 'n_cycles', 1)
     first, mult = as_count(cycle_len, 'cycle_len', 1), as_count(cycle_mult, 'cycle_mult', 1)
     lengths = [first*mult**i for i in range(n_cycles)]
@@ -327,7 +458,19 @@ def fine_tune(self: Learner,
     freeze_cbs: Any = None,    # for the first; a tracker of the best should see one phase only
     **kwargs: Any,             # passed to `fit_one_cycle` in both phases
 ) -> None:
-    "Train the last group for `freeze_epochs`, then everything for `epochs`"
+    """Train the last group for `freeze_epochs`, then everything for `epochs`
+
+    Args:
+        epochs: epochs with everything unfrozen
+        base_lr: rate of the head in the first phase; half of it in the second
+        freeze_epochs: epochs with the head alone
+        lr_mult: in the second phase, the head's rate over that of the first group
+        pct_start: share of the second phase that warms up
+        div: the second phase begins at its rate over `div`
+        cbs: callbacks for the second phase
+        freeze_cbs: for the first; a tracker of the best should see one phase only
+        **kwargs: passed to `fit_one_cycle` in both phases
+    """
     base_lr = spread_lrs(base_lr, 1, 'base_lr')[0]
     self.freeze()
     try:

@@ -89,7 +89,19 @@ def save_model(
     model: nn.Module,            # with everything inside it
     on_cpu: bool = False,        # keep the copies in main memory
 ) -> Callable[[], None]:         # puts it all back, into the same objects
-    "Note the state of a model"
+    """Note the state of a model
+
+    Args:
+        model: with everything inside it
+        on_cpu: keep the copies in main memory
+
+    Returns:
+        puts it all back, into the same objects
+
+    Raises:
+        ValueError: the model has lazy layers whose shapes are not known yet: pass one batch through it
+            first
+    """
     if any(nn.parameter.is_lazy(t) for t in (*model.parameters(), *model.buffers())):
         raise ValueError('the model has lazy layers whose shapes are not known yet: '
                          'pass one batch through it first')
@@ -103,7 +115,15 @@ def save_opt(
     opt: torch.optim.Optimizer,    # or what looks like one: `state`, `param_groups`
     on_cpu: bool = False,          # keep the copies in main memory
 ) -> Callable[[], None]:           # puts it all back, into the same optimizer
-    "Note the state and the hyper-parameters of an optimizer"
+    """Note the state and the hyper-parameters of an optimizer
+
+    Args:
+        opt: or what looks like one: `state`, `param_groups`
+        on_cpu: keep the copies in main memory
+
+    Returns:
+        puts it all back, into the same optimizer
+    """
     state = {p: _own_state(s, on_cpu) for p, s in opt.state.items()}
     groups = [(group, _own_group(group)) for group in opt.param_groups]
     def restore() -> None:
@@ -135,7 +155,15 @@ def save_attributes(
     obj: Any,                      # an object with attributes
     shared: Iterable[Any] = (),    # objects that are referred to, not owned: they are not copied
 ) -> Callable[[], None]:           # puts them back, lists and dicts in place
-    "Note the attributes of an object"
+    """Note the attributes of an object
+
+    Args:
+        obj: an object with attributes
+        shared: objects that are referred to, not owned: they are not copied
+
+    Returns:
+        puts them back, lists and dicts in place
+    """
     memo = {id(s): s for s in shared}
     saved = {k: (v, _copy(v, memo)) for k, v in vars(obj).items()}
     def restore() -> None:
@@ -164,7 +192,11 @@ def _held_by(owner: Any) -> Iterator[Any]:
 
 # %% ../nbs/11_snapshot.ipynb #9937625f
 def owned_by_steps(learn: Learner) -> tuple[list[Any], list[nn.Module], list[Any]]:
-    "The steps and what they belong to; networks and optimizers that these have, the learner's included"
+    """The steps and what they belong to; networks and optimizers that these have, the learner's included
+
+    Args:
+        learn
+    """
     steps = [learn.train_step, learn.eval_step]
     owners = [o for s in steps for o in (s, getattr(s, 'owner', None)) if hasattr(o, '__dict__')]
     held = [learn.loss_func, learn.opt, learn.opt_func, *(v for o in owners for v in _held_by(o))]
@@ -204,7 +236,17 @@ def snapshot(
     purpose: str | None = 'lr_find',   # of the runs whose callbacks are noted; None: all callbacks
     on_cpu: bool = False,          # keep the copies of tensors in main memory
 ) -> Callable[[], None]:           # puts everything back; may be called more than once
-    "Note everything that a run may change in a learner and in its callbacks"
+    """Note everything that a run may change in a learner and in its callbacks
+
+    Args:
+        learn: between runs
+        exclude: callbacks that keep what they have seen
+        purpose: of the runs whose callbacks are noted; None: all callbacks
+        on_cpu: keep the copies of tensors in main memory
+
+    Returns:
+        puts everything back; may be called more than once
+    """
     parts, kept = _save_parts(learn, exclude, purpose, on_cpu), ('callbacks', 'undo')
     attributes = {k: v for k, v in vars(learn).items() if k not in kept}
     members = {k: copy.copy(v) for k, v in vars(learn.callbacks).items()

@@ -29,7 +29,17 @@ def as_loss(
     value: Any,       # what a loss function returned
     training: bool,   # whether it is to be differentiated
 ) -> Tensor:
-    "Check that a loss is a tensor, and in training a single number"
+    """Check that a loss is a tensor, and in training a single number
+
+    Args:
+        value: what a loss function returned
+        training: whether it is to be differentiated
+
+    Raises:
+        TypeError: loss_func returned a {type(value)} ({value}), not a tensor
+        ValueError: loss_func returned a tensor of shape ...; training needs one number: take the mean
+            over the batch
+    """
     if not isinstance(value, Tensor):
         raise TypeError(f'loss_func returned a {type(value).__name__} ({value!r}), not a tensor')
     if value.ndim == 0 or not training: return value
@@ -43,7 +53,11 @@ class ForwardPass:
     def predict(self,
         learn: Any,    # a `Learner`, here and below
     ) -> None:
-        "Set `learn.pred`"
+        """Set `learn.pred`
+
+        Args:
+            learn: a `Learner`, here and below
+        """
         __tracebackhide__ = True
         xb = learn.xb
         try: learn.pred = learn.model(**xb) if isinstance(xb, dict) else learn.model(*xb)
@@ -52,7 +66,14 @@ class ForwardPass:
             raise
 
     def loss(self, learn: Any) -> None:
-        "Set `learn.loss_grad` and `learn.loss`; without targets there is no loss"
+        """Set `learn.loss_grad` and `learn.loss`; without targets there is no loss
+
+        Args:
+            learn
+
+        Raises:
+            ValueError: loss_func is missing: assign learn.loss_func, or pass a step that computes the loss
+        """
         if not learn.yb: return
         if learn.loss_func is None: raise ValueError(
             'loss_func is missing: assign learn.loss_func, or pass a step that computes the loss')
@@ -62,13 +83,21 @@ class ForwardPass:
         on = learn.callbacks.table
         if on['after_loss'] or on['before_backward']: learn.loss = learn.loss.clone()  # they may scale `loss_grad`
     def outputs(self, learn: Any) -> tuple:
-        "What metrics choose from: the predictions, then the targets"
+        """What metrics choose from: the predictions, then the targets
+
+        Args:
+            learn
+        """
         pred = learn.pred
         return (*(pred if isinstance(pred, (tuple, list)) else (pred,)), *learn.yb)
 
 # %% ../nbs/06_step.ipynb #4e9ee6df
 def modules_of(model: Any) -> list[nn.Module]:
-    "A model and all modules in it; none if it is a plain function"
+    """A model and all modules in it; none if it is a plain function
+
+    Args:
+        model
+    """
     return list(model.modules()) if isinstance(model, nn.Module) else []
 
 # %% ../nbs/06_step.ipynb #739fb3a6
@@ -88,7 +117,11 @@ class Step(ForwardPass):
             for p in group['params']: p.grad = None
 
     def join(self, learn: Any) -> None:
-        "Called when a learner is given this step"
+        """Called when a learner is given this step
+
+        Args:
+            learn
+        """
         theirs = set(modules_of(learn.model))
         self.own = [m for m in modules_of(self.model) if m not in theirs]
     def evaluator(self) -> 'Step':
@@ -114,7 +147,12 @@ def call_on_batch(
     f: Callable[..., Any],
     learn: Any,    # its `xb` and `yb` are the batch
 ) -> Any:
-    "Call `f` with inputs and targets, by name if the batch is a dict with targets"
+    """Call `f` with inputs and targets, by name if the batch is a dict with targets
+
+    Args:
+        f
+        learn: its `xb` and `yb` are the batch
+    """
     if not isinstance(learn.xb, dict): return f(*learn.xb, *learn.yb)
     return f(**learn.xb, **dict(zip(learn.dls.targets, learn.yb)))
 
@@ -142,7 +180,15 @@ def noting_gradients(
     params: Iterable[Tensor],    # of an optimizer
     f: Callable[[], Any],
 ) -> tuple[Any, list[Tensor]]:   # its result, and the parameters
-    "Call `f`, and note the parameters whose gradients are computed meanwhile"
+    """Call `f`, and note the parameters whose gradients are computed meanwhile
+
+    Args:
+        params: of an optimizer
+        f
+
+    Returns:
+        its result, and the parameters
+    """
     noted: list[Tensor] = []
     with interrupts_wait(), UndoStack() as undo:
         for p in params:
@@ -154,7 +200,12 @@ def depends_on(
     loss: Tensor,                # with or without its graph
     params: Iterable[Tensor],    # of an optimizer
 ) -> bool:
-    "Whether the graph of a loss leads to one of the parameters"
+    """Whether the graph of a loss leads to one of the parameters
+
+    Args:
+        loss: with or without its graph
+        params: of an optimizer
+    """
     wanted, seen, waiting = set(map(id, params)), set(), [loss.grad_fn]
     while waiting:
         if (node := waiting.pop()) is None or node in seen: continue
@@ -255,7 +306,11 @@ class PredictStep(Step):
 
 # %% ../nbs/06_step.ipynb #035eb7c2
 class CallStep(_Calls):
-    "A function that does all that is to be done with a batch, as a step"
+    """A function that does all that is to be done with a batch, as a step
+
+    Args:
+        func: called with the whole batch; its `opt` becomes the learner's
+    """
     own_loss = True
 
     def loss(self, learn):
@@ -299,7 +354,14 @@ class ModelLossStep(Step):
 def loss_and_pred(
     out: Any,    # what a model returned: a mapping with `loss`, an object with it, or a tuple
 ) -> tuple[Tensor | None, Any]:    # the loss, None if there is none; the prediction
-    "The loss in what a model returned, and the prediction"
+    """The loss in what a model returned, and the prediction
+
+    Args:
+        out: what a model returned: a mapping with `loss`, an object with it, or a tuple
+
+    Returns:
+        the loss, None if there is none; the prediction
+    """
     if isinstance(out, Mapping):
         rest = {k: v for k, v in out.items() if k != 'loss'}
         pred = next(iter(rest.values())) if len(rest) == 1 else rest or None
@@ -311,7 +373,11 @@ def loss_and_pred(
 
 # %% ../nbs/06_step.ipynb #7b022799
 def computes_loss(model: Any) -> bool:
-    "Whether a model takes `labels`, as those of transformers do"
+    """Whether a model takes `labels`, as those of transformers do
+
+    Args:
+        model
+    """
     try: return 'labels' in inspect.signature(model.forward).parameters
     except (AttributeError, TypeError, ValueError): return False
 
@@ -319,7 +385,17 @@ def as_step(
     step: Any,    # a `Step`, or a function of the whole batch
     name: str,    # of the argument, for errors
 ) -> Step:
-    "The step that `step` stands for; `TypeError` if it is none"
+    """The step that `step` stands for; `TypeError` if it is none
+
+    Args:
+        step: a `Step`, or a function of the whole batch
+        name: of the argument, for errors
+
+    Raises:
+        TypeError: {name} is the class {step}: pass an instance, {step}(...)
+        TypeError: {name}={step} has the parts of a step: make its class a subclass of Step
+        TypeError: {name}={step} is no step: pass a Step, or a function of the whole batch
+    """
     if isinstance(step, Step): return step
     if isinstance(step, type): raise TypeError(
         f'{name} is the class {step.__name__}: pass an instance, {step.__name__}(...)')

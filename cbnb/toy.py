@@ -57,7 +57,15 @@ def line_learner(
     quiet: bool = True,    # print no table
     **kwargs: Any,         # of `Learner`
 ) -> Learner:
-    "Fits y = 2x + 3 with SGD at 0.1: after k steps both errors are 0.8**k of what they were"
+    """Fits y = 2x + 3 with SGD at 0.1: after k steps both errors are 0.8**k of what they were
+
+    Args:
+        n: batches in an epoch
+        bs: items in a batch, an even number
+        valid: validate on the first batch
+        quiet: print no table
+        **kwargs: of `Learner`
+    """
     x = torch.tensor([-1., 1.]).repeat(n*bs//2)
     batches = list(zip(x.split(bs), (2*x + 3).split(bs)))
     dls = DataLoaders(batches, *([batches[:1]] if valid else []), device='cpu')
@@ -66,7 +74,12 @@ def line_learner(
 
 # %% ../nbs/toy.ipynb #ffdc4961
 def mae(pred: Tensor, y: Tensor) -> Tensor:
-    "Mean absolute error"
+    """Mean absolute error
+
+    Args:
+        pred
+        y
+    """
     return (pred - y).abs().mean()
 
 # %% ../nbs/toy.ipynb #a5bca751
@@ -77,7 +90,15 @@ def wave_learner(
     seed: int = 0,         # of the data and of the weights
     **kwargs: Any,         # of `Learner`
 ) -> Learner:
-    "A net with 32 hidden units learns a noisy sine with AdamW at 0.01; validates on 8 batches more"
+    """A net with 32 hidden units learns a noisy sine with AdamW at 0.01; validates on 8 batches more
+
+    Args:
+        n: batches in an epoch
+        bs: items in a batch
+        quiet: print no table
+        seed: of the data and of the weights
+        **kwargs: of `Learner`
+    """
     torch.manual_seed(seed)
     x = torch.rand((n + 8)*bs, 1)*6 - 3
     y = x.sin() + 0.1*torch.randn_like(x)
@@ -94,7 +115,15 @@ def digits_learner(
     seed: int = 0,         # of the order and of the weights
     **kwargs: Any,         # of `Learner`
 ) -> Learner:
-    "A net with two layers reads scikit-learn's digits, with AdamW at 0.01"
+    """A net with two layers reads scikit-learn's digits, with AdamW at 0.01
+
+    Args:
+        n: items to train with; the others are for validation
+        bs: items in a batch
+        quiet: print no table
+        seed: of the order and of the weights
+        **kwargs: of `Learner`
+    """
     from sklearn.datasets import load_digits
     torch.manual_seed(seed)
     digits = load_digits()
@@ -111,7 +140,13 @@ def close(
     b: Any,               # the same
     tol: float = 1e-4,    # the largest difference that is no difference
 ) -> bool:
-    "Whether both have the same length, and each pair of numbers is within `tol`"
+    """Whether both have the same length, and each pair of numbers is within `tol`
+
+    Args:
+        a: a number, a tensor, or an iterable of numbers
+        b: the same
+        tol: the largest difference that is no difference
+    """
     xs, ys = (_numbers(values) for values in (a, b))
     return len(xs) == len(ys) and all(abs(x - y) <= tol for x, y in zip(xs, ys))
 
@@ -126,7 +161,15 @@ def raises(
     kind: type[BaseException],    # of this class, or of one below it
     words: str,                   # a part of the message
 ) -> Iterator[None]:
-    "Print the error that the block raises, after a check of its type and of its words"
+    """Print the error that the block raises, after a check of its type and of its words
+
+    Args:
+        kind: of this class, or of one below it
+        words: a part of the message
+
+    Raises:
+        AssertionError: no {kind} was raised
+    """
     try: yield
     except kind as e:
         assert words in str(e), f'{e!r} does not contain {words!r}'
@@ -140,7 +183,17 @@ def in_processes(
     meet: bool = False,      # begin with `torch.distributed.init_process_group`
     timeout: float = 120.,   # seconds until all are killed
 ) -> list[str]:              # what each has printed
-    "Run a program in several processes at once; RuntimeError with its traceback if one fails"
+    """Run a program in several processes at once; RuntimeError with its traceback if one fails
+
+    Args:
+        program: Python
+        n: number of processes
+        meet: begin with `torch.distributed.init_process_group`
+        timeout: seconds until all are killed
+
+    Returns:
+        what each has printed
+    """
     with socket.socket() as s:
         s.bind(('127.0.0.1', 0))
         port = s.getsockname()[1]

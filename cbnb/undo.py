@@ -21,7 +21,13 @@ from typing import Any
 class UndoStack(ExitStack):
     "What is to be put back at the end of a block, however it ends"
     def set(self, obj: Any, name: str, value: Any) -> None:
-        "`obj.name = value` until the end of the block"
+        """`obj.name = value` until the end of the block
+
+        Args:
+            obj
+            name
+            value
+        """
         is_kept = name in vars(obj) or isinstance(getattr(type(obj), name, None), property)
         with interrupts_wait():
             if is_kept: self.callback(setattr, obj, name, getattr(obj, name))
@@ -29,15 +35,29 @@ class UndoStack(ExitStack):
             setattr(obj, name, value)
 
     def callback(self, f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Callable[..., Any]:
-        "Call `f` with these arguments at the end; returns `f`"
+        """Call `f` with these arguments at the end; returns `f`
+
+        Args:
+            f
+            *args
+            **kwargs
+        """
         with interrupts_wait(): return super().callback(f, *args, **kwargs)
 
     def push(self, exit: Any) -> Any:
-        "Call `exit(exc_type, exc, traceback)` at the end; returns `exit`"
+        """Call `exit(exc_type, exc, traceback)` at the end; returns `exit`
+
+        Args:
+            exit
+        """
         with interrupts_wait(): return super().push(exit)
 
     def enter_context(self, cm: Any) -> Any:
-        "Enter a context manager until the end; returns what it gives"
+        """Enter a context manager until the end; returns what it gives
+
+        Args:
+            cm
+        """
         with interrupts_wait(): return super().enter_context(cm)
 
     def __exit__(self, exc_type, exc, tb) -> bool:
@@ -175,7 +195,12 @@ def interrupts_call(
     handler: Callable[[int, FrameType | None], None],    # as for `signal.signal`
     undo: UndoStack,                                     # of the run
 ) -> None:
-    "In a run, let Ctrl-C call this handler where it would have raised KeyboardInterrupt; elsewhere nothing happens"
+    """In a run, let Ctrl-C call this handler where it would have raised KeyboardInterrupt; elsewhere nothing happens
+
+    Args:
+        handler: as for `signal.signal`
+        undo: of the run
+    """
     held = _handler.old if _installed() else {}
     if signal.SIGINT not in held: return
     undo.callback(held.__setitem__, signal.SIGINT, held[signal.SIGINT])

@@ -27,7 +27,17 @@ def as_count(
     name: str,      # of the parameter
     least: int,     # the smallest number allowed
 ) -> int:
-    "`n` as an int of at least `least`; `TypeError` or `ValueError` if it is none"
+    """`n` as an int of at least `least`; `TypeError` or `ValueError` if it is none
+
+    Args:
+        n: the value passed
+        name: of the parameter
+        least: the smallest number allowed
+
+    Raises:
+        TypeError: {name}={n} should be a whole number
+        ValueError: {name}={n} should be {least} or more
+    """
     try: count = operator.index(n) if not isinstance(n, bool) else None
     except TypeError: count = None
     if count is None: raise TypeError(f'{name}={n!r} should be a whole number')
@@ -38,7 +48,17 @@ def as_count(
 def recommended(
     value: Any,    # a result of `lr_find`, or a rate
 ) -> Any:          # the rate that the result recommends; a rate as it is
-    "The rate to use; `ValueError` if `lr_find` recommends none"
+    """The rate to use; `ValueError` if `lr_find` recommends none
+
+    Args:
+        value: a result of `lr_find`, or a rate
+
+    Returns:
+        the rate that the result recommends; a rate as it is
+
+    Raises:
+        ValueError: lr_find recommends no rate: {value.reason}
+    """
     if not (hasattr(value, 'lr') and hasattr(value, 'reason')): return value
     if value.lr is not None: return value.lr
     raise ValueError(f'lr_find recommends no rate: {value.reason}')
@@ -48,7 +68,19 @@ def as_positive(
     value: Any,          # a number, a tensor with one element, or a result of `lr_find`
     name: str = 'lr',    # of the parameter
 ) -> float:              # finite, 0 or more
-    "`value` as a float; `TypeError` if it is no number, `ValueError` if negative or not finite"
+    """`value` as a float; `TypeError` if it is no number, `ValueError` if negative or not finite
+
+    Args:
+        value: a number, a tensor with one element, or a result of `lr_find`
+        name: of the parameter
+
+    Returns:
+        finite, 0 or more
+
+    Raises:
+        TypeError: {name}={value} is not a number{hint}
+        ValueError: {name}={value} should be a finite number, 0 or more
+    """
     value = recommended(value)
     scalar = isinstance(value, Tensor) and value.numel() == 1
     if scalar or (hasattr(value, 'item') and getattr(value, 'ndim', 1) == 0): value = value.item()
@@ -61,12 +93,20 @@ def as_positive(
 
 # %% ../../nbs/basics/arguments.ipynb #06b0ccc6
 def is_number(value: Any) -> bool:
-    "Whether it is a number, or a tensor without dimensions"
+    """Whether it is a number, or a tensor without dimensions
+
+    Args:
+        value
+    """
     return value.ndim == 0 if isinstance(value, Tensor) else isinstance(value, Real)
 
 # %% ../../nbs/basics/arguments.ipynb #e5835e22
 def as_python(value: Any) -> Any:
-    "NumPy's numbers and arrays as Python's numbers and lists; other values as they are"
+    """NumPy's numbers and arrays as Python's numbers and lists; other values as they are
+
+    Args:
+        value
+    """
     if isinstance(value, (list, tuple)):
         return [v if type(v) is float else as_python(v) for v in value]
     return value.tolist() if hasattr(value, 'tolist') and not isinstance(value, Tensor) else value
@@ -75,7 +115,14 @@ def as_python(value: Any) -> Any:
 def as_number(
     value: Any,       # a number, a tensor or an array with one element, or None
 ) -> float | None:    # None stays None
-    "`value` as a Python number (this waits for the device)"
+    """`value` as a Python number (this waits for the device)
+
+    Args:
+        value: a number, a tensor or an array with one element, or None
+
+    Returns:
+        None stays None
+    """
     if value is None or isinstance(value, (bool, int, float)): return value
     return value.item() if hasattr(value, 'item') else float(value)
 
@@ -85,7 +132,16 @@ def nearest(
     known: Iterable[str],    # all names that there are
     cutoff: float = 0.6,     # the least similarity; 1 is equality
 ) -> str | None:             # None: no name is similar
-    "The known name that is most like `name`"
+    """The known name that is most like `name`
+
+    Args:
+        name: the name in question
+        known: all names that there are
+        cutoff: the least similarity; 1 is equality
+
+    Returns:
+        None: no name is similar
+    """
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
 
 # %% ../../nbs/basics/arguments.ipynb #dd3acdc6
@@ -93,7 +149,12 @@ def columns_hint(
     name: str,           # a heading that no column has
     there: list[str],    # the headings that there are
 ) -> str:
-    "The heading that may be meant, and all others, for an error"
+    """The heading that may be meant, and all others, for an error
+
+    Args:
+        name: a heading that no column has
+        there: the headings that there are
+    """
     near, listed = nearest(name, there), ', '.join(there)
     return f'did you mean {near!r}? (there are: {listed})' if near else f'there are: {listed}'
 
@@ -101,7 +162,11 @@ def columns_hint(
 def without_partial(
     f: Any,    # a function, or a partial of one
 ) -> Any:
-    "The function inside a partial"
+    """The function inside a partial
+
+    Args:
+        f: a function, or a partial of one
+    """
     while isinstance(f, functools.partial): f = f.func
     return f
 
@@ -110,7 +175,15 @@ def check_arguments(
     func: Callable,             # the function to call later
     kwargs: dict[str, Any],     # with these arguments, among others
 ) -> None:
-    "`TypeError` if `func` has no such arguments"
+    """`TypeError` if `func` has no such arguments
+
+    Args:
+        func: the function to call later
+        kwargs: with these arguments, among others
+
+    Raises:
+        TypeError: ... has no argument {name}; {hint}
+    """
     try: parameters = inspect.signature(func).parameters.values()
     except (TypeError, ValueError): return                    # builtins may not have a signature
     if any(p.kind is p.VAR_KEYWORD for p in parameters): return
@@ -151,7 +224,13 @@ def unknown_argument(
     name: str,           # an argument that it does not have
     known: list[str],    # its arguments
 ) -> str:
-    "The message about it, with the argument that may be meant"
+    """The message about it, with the argument that may be meant
+
+    Args:
+        func: the name of a function
+        name: an argument that it does not have
+        known: its arguments
+    """
     if name in _ELSEWHERE and name not in known: hint = _ELSEWHERE[name]
     else:
         near = next((k for k in _SYNONYMS.get(name, ()) if k in known), None) or nearest(name, known)
@@ -162,7 +241,11 @@ def unknown_argument(
 _F = TypeVar('_F', bound=Callable[..., Any])
 
 def hinted(f: _F) -> _F:
-    "`f`, but its `TypeError` for an unknown keyword names the one that may be meant"
+    """`f`, but its `TypeError` for an unknown keyword names the one that may be meant
+
+    Args:
+        f
+    """
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True                      # IPython leaves this frame out

@@ -40,7 +40,11 @@ def _passed(obj: Any) -> inspect.BoundArguments:
     return bound
 
 def arguments(obj: Configured) -> dict[str, Any]:
-    "Its constructor arguments, defaults included. An attribute of the same name has the newer value"
+    """Its constructor arguments, defaults included. An attribute of the same name has the newer value
+
+    Args:
+        obj
+    """
     bound, found = _passed(obj), {}
     for p in list(bound.signature.parameters.values())[1:]:
         value = vars(obj).get(p.name, bound.arguments.get(p.name, p.empty))
@@ -51,7 +55,11 @@ def arguments(obj: Configured) -> dict[str, Any]:
 _PLAIN = (types.NoneType, bool, int, float, complex, str, bytes, slice)   # what `repr` shows whole
 
 def brief(value: Any) -> str:
-    "A short text for `value`, without addresses; it does not wait for a device"
+    """A short text for `value`, without addresses; it does not wait for a device
+
+    Args:
+        value
+    """
     if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)): return value.__name__
     if hasattr(value, 'shape'): return f'{type(value).__name__} {"x".join(map(str, value.shape))}'
     if hasattr(value, '__fspath__'): return repr(str(value))
@@ -63,7 +71,14 @@ def brief(value: Any) -> str:
 def unchanged(
     obj: Any,         # a `Configured`
 ) -> list[str]:       # names; only of plain values, for others may have changed inside
-    "The attributes that have the value of the constructor argument of the same name"
+    """The attributes that have the value of the constructor argument of the same name
+
+    Args:
+        obj: a `Configured`
+
+    Returns:
+        names; only of plain values, for others may have changed inside
+    """
     passed = _passed(obj).arguments
     return [name for name, value in passed.items() if name in vars(obj)
             and isinstance(value, _PLAIN) and isinstance(vars(obj)[name], _PLAIN) and vars(obj)[name] == value]
@@ -81,7 +96,11 @@ def _is_plainly(value: Any, default: Any) -> bool:
 
 # %% ../../nbs/basics/configured.ipynb #22af4ef0
 def configuration(obj: Configured) -> dict[str, Any]:
-    "Its arguments, and those of its switches that were set on it"
+    """Its arguments, and those of its switches that were set on it
+
+    Args:
+        obj
+    """
     return arguments(obj) | {k: vars(obj)[k] for k in obj._switches if k in vars(obj)}
 
 # %% ../../nbs/basics/configured.ipynb #8abcc8e4
@@ -120,7 +139,12 @@ def comparable(
     value: Any,        # an argument of a callback
     depth: int = 4,    # how deep to look into containers and other objects
 ) -> Any:
-    "What `value` consists of; equal for equal values, also after a re-run of the cell that made them"
+    """What `value` consists of; equal for equal values, also after a re-run of the cell that made them
+
+    Args:
+        value: an argument of a callback
+        depth: how deep to look into containers and other objects
+    """
     kind = type(value).__name__
     if isinstance(value, _PLAIN): return kind, repr(value)
     if isinstance(value, type): return value.__module__, value.__qualname__

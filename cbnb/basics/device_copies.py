@@ -19,7 +19,12 @@ from .nested import first_tensor, map_tensors, to_device
 
 # %% ../../nbs/basics/device_copies.ipynb #a6d45830
 class OnDevice:
-    "A function of a batch that moves the batch first"
+    """A function of a batch that moves the batch first
+
+    Args:
+        device: where to
+        then: called with the batch on the device
+    """
     def __init__(self,
         device: torch.device | str,     # where to
         then: Callable[[Any], Any],     # called with the batch on the device
@@ -38,7 +43,11 @@ def _is_worth_it(batch: Any) -> bool:
 
 # %% ../../nbs/basics/device_copies.ipynb #55273fc7
 class Pace:
-    "Keeps Python at most two batches ahead of a stream"
+    """Keeps Python at most two batches ahead of a stream
+
+    Args:
+        make: makes an event
+    """
     def __init__(self,
         make: Callable[[], Any] = lambda: torch.cuda.Event(blocking=True),    # makes an event
     ):
@@ -47,7 +56,11 @@ class Pace:
     def begin(self,
         computing: Any,       # the stream that computes the batches
     ) -> None:
-        "Begin a batch; wait until the stream has begun the one before the last"
+        """Begin a batch; wait until the stream has begun the one before the last
+
+        Args:
+            computing: the stream that computes the batches
+        """
         if len(self.begun) == 2: self.begun.popleft().synchronize()
         self.begun.append(self.make())
         self.begun[-1].record(computing)
@@ -66,7 +79,12 @@ def _copied(batch: Any, device: torch.device, computing: Any) -> Any:
 
 # %% ../../nbs/basics/device_copies.ipynb #9bd07c08
 class CopiesAhead(OnDevice):
-    "A function of a batch that first copies the batch to a GPU, on a stream of its own"
+    """A function of a batch that first copies the batch to a GPU, on a stream of its own
+
+    Args:
+        device: where to
+        then: called with the batch on the device
+    """
     _stream: Any = None
 
     def __getstate__(self) -> dict[str, Any]: return dict(device=self.device, then=self.then)
@@ -85,5 +103,10 @@ def on_device(
     device: torch.device | str,     # where to
     then: Callable[[Any], Any],     # called with the batch on the device
 ) -> OnDevice:
-    "A function that moves a batch and calls `then`; on a CUDA device the copy overlaps with the steps before"
+    """A function that moves a batch and calls `then`; on a CUDA device the copy overlaps with the steps before
+
+    Args:
+        device: where to
+        then: called with the batch on the device
+    """
     return (CopiesAhead if torch.device(device).type == 'cuda' else OnDevice)(device, then)

@@ -40,7 +40,12 @@ def release_locals(
     e: BaseException,
     until: BaseException | None = None,    # raised before the failure, so it is left alone
 ) -> None:
-    "Release the local variables of all calls in the traceback of an exception that have ended"
+    """Release the local variables of all calls in the traceback of an exception that have ended
+
+    Args:
+        e
+        until: raised before the failure, so it is left alone
+    """
     for found in _chained(e, until): _release(found.__traceback__)
 
 # %% ../../nbs/basics/failures.ipynb #6c045c12
@@ -49,7 +54,11 @@ _OUT_OF_MEMORY = ('out of memory', 'not enough memory', "can't allocate memory",
 def is_out_of_memory(
     e: BaseException,
 ) -> bool:
-    "Whether an exception, or one that it was raised from, says that memory is used up"
+    """Whether an exception, or one that it was raised from, says that memory is used up
+
+    Args:
+        e
+    """
     return any(isinstance(f, MemoryError) or isinstance(f, RuntimeError) and any(w in str(f) for w in _OUT_OF_MEMORY)
                for f in _chained(e, None))
 
@@ -57,7 +66,12 @@ def note_batch(
     e: BaseException,     # gets the note
     batch: Any,           # as the loader gave it
 ) -> None:
-    "Add the size of the batch to the error of a device without memory"
+    """Add the size of the batch to the error of a device without memory
+
+    Args:
+        e: gets the note
+        batch: as the loader gave it
+    """
     if batch is None or not isinstance(e, RuntimeError) or not is_out_of_memory(e): return
     try: n = f'{find_bs(batch)} items'
     except ValueError: n = 'unknown size'

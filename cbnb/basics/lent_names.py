@@ -21,7 +21,12 @@ from .param_groups import (
 
 # %% ../../nbs/basics/lent_names.ipynb #4b9cede1
 class Hypers(MutableMapping):
-    "The hyper-parameters of one parameter group, by common names; assigning changes the group"
+    """The hyper-parameters of one parameter group, by common names; assigning changes the group
+
+    Args:
+        opt: any optimizer with `param_groups`
+        i: number of the group
+    """
     def __init__(self,
         opt: Optimizer,   # any optimizer with `param_groups`
         i: int,           # number of the group
@@ -55,7 +60,15 @@ def with_names(
     names: type[LentNames],    # methods and properties
     cls: type,                 # of an optimizer
 ) -> type:                     # the same each time, so that nothing has to be compiled anew
-    "A class like `cls` that also has `names`"
+    """A class like `cls` that also has `names`
+
+    Args:
+        names: methods and properties
+        cls: of an optimizer
+
+    Returns:
+        the same each time, so that nothing has to be compiled anew
+    """
     return type(cls.__name__, (names, cls), dict(__module__=cls.__module__, _plain_class=_plain(cls)))
 
 def _plain(cls: type) -> type: return getattr(cls, '_plain_class', cls)
@@ -67,7 +80,13 @@ def lend_names(
     names: type[LentNames],    # methods and properties to lend
     undo: ExitStack,           # until this is unwound
 ) -> None:
-    "Give an optimizer more methods and properties for a while"
+    """Give an optimizer more methods and properties for a while
+
+    Args:
+        opt: keeps its groups, its state and its `step`
+        names: methods and properties to lend
+        undo: until this is unwound
+    """
     cls = type(opt)
     undo.callback(setattr, opt, '__class__', cls)
     if not issubclass(cls, names): opt.__class__ = with_names(names, cls)
@@ -101,7 +120,15 @@ class HyperNames(_SetsHypers):
         n: int | slice = slice(None),   # which groups
         with_grad: bool = False,        # only parameters that have a gradient now
     ) -> list[tuple[Tensor, dict, dict, Hypers]]:   # parameter, its group, its state, its hypers
-        "The parameters, each with what belongs to it"
+        """The parameters, each with what belongs to it
+
+        Args:
+            n: which groups
+            with_grad: only parameters that have a gradient now
+
+        Returns:
+            parameter, its group, its state, its hypers
+        """
         chosen = list(zip(self.param_groups, self.hypers))[n]
         return [(p, group, self.state.get(p, {}), hypers)
                 for group, hypers in (chosen if isinstance(n, slice) else [chosen])
@@ -110,7 +137,11 @@ class HyperNames(_SetsHypers):
     def freeze_to(self,
         n: int,   # the first group to train; negative counts from the end
     ) -> None:
-        "Freeze the groups before `n`, batch norm included; `learn.freeze_to` keeps that trainable"
+        """Freeze the groups before `n`, batch norm included; `learn.freeze_to` keeps that trainable
+
+        Args:
+            n: the first group to train; negative counts from the end
+        """
         freeze_groups(self, n)
     def freeze(self) -> None:
         "Train only the last group"

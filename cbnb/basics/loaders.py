@@ -18,7 +18,12 @@ from .random_state import save_rng
 
 # %% ../../nbs/basics/loaders.ipynb #5164e125
 class Batches:
-    "A loader made of a function that returns an iterator over batches"
+    """A loader made of a function that returns an iterator over batches
+
+    Args:
+        make: called at the start of each epoch
+        n_iter: number of batches, which schedules need; None: unknown
+    """
     def __init__(self,
         make: Callable[[], Iterable],   # called at the start of each epoch
         n_iter: int | None = None,      # number of batches, which schedules need; None: unknown
@@ -34,7 +39,14 @@ class Batches:
 def n_batches(
     dl: Any,         # a loader
 ) -> int | None:     # None if unknown
-    "The number of batches of a loader"
+    """The number of batches of a loader
+
+    Args:
+        dl: a loader
+
+    Returns:
+        None if unknown
+    """
     try: return len(dl)
     except TypeError: return None
 
@@ -42,7 +54,14 @@ def n_batches(
 def batch_size(
     dl: Any,         # a loader
 ) -> int | None:     # None if unknown
-    "Items in a batch, as the loader or its sampler was made"
+    """Items in a batch, as the loader or its sampler was made
+
+    Args:
+        dl: a loader
+
+    Returns:
+        None if unknown
+    """
     for holder in (dl, getattr(dl, 'batch_sampler', None)):
         if isinstance(n := getattr(holder, 'batch_size', None), int): return n
     return None
@@ -77,7 +96,19 @@ _OF_TENSORS = 'DataLoaders.from_datasets(TensorDataset(x, y), bs=64)'
 def as_loader(
     dl: Any,         # a loader, or a function that returns an iterator over batches
 ) -> Iterable:       # `dl` itself, or `Batches` of the function
-    "Check that `dl` can be iterated again and again over batches; `TypeError` if not"
+    """Check that `dl` can be iterated again and again over batches; `TypeError` if not
+
+    Args:
+        dl: a loader, or a function that returns an iterator over batches
+
+    Returns:
+        `dl` itself, or `Batches` of the function
+
+    Raises:
+        TypeError: a {kind} can be iterated only once, and an epoch needs it anew: pass a list, a
+            DataLoader, or a function that returns a fresh iterator
+        TypeError: a {kind} is no data loader: pass something that can be iterated over batches
+    """
     kind, iterable = type(dl).__name__, hasattr(dl, '__iter__') or hasattr(dl, '__getitem__')
     if (remedy := _items_remedy(dl)) is not None: raise TypeError(remedy)
     if callable(dl) and not iterable: return Batches(dl)
@@ -92,7 +123,14 @@ def as_loader(
 def independent_loader(
     dl: Any,    # a loader, perhaps in the middle of an iteration
 ) -> Any:       # `dl` itself, if it can be iterated twice at the same time
-    "A loader over the same batches whose iteration disturbs no other"
+    """A loader over the same batches whose iteration disturbs no other
+
+    Args:
+        dl: a loader, perhaps in the middle of an iteration
+
+    Returns:
+        `dl` itself, if it can be iterated twice at the same time
+    """
     running = getattr(dl, '_iterator', None)          # torch keeps it if workers are persistent
     if not isinstance(dl, DataLoader) or running is None: return dl
     waiting = getattr(running, '_tasks_outstanding', 1) or getattr(running, '_task_info', None)   # asked for; arrived too early
@@ -105,7 +143,17 @@ def independent_loader(
 def first_batch(
     dl: Any,       # a loader
 ) -> Any:          # its next first batch; `ValueError` if it has none
-    "The first batch of a loader; the random state is restored"
+    """The first batch of a loader; the random state is restored
+
+    Args:
+        dl: a loader
+
+    Returns:
+        its next first batch; `ValueError` if it has none
+
+    Raises:
+        ValueError: the loader gave no batches
+    """
     restore = save_rng([dl])
     try:
         for batch in independent_loader(dl): return batch

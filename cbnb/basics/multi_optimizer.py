@@ -98,7 +98,16 @@ class _SavedAsOne(_LooksLikeOne):
 
 # %% ../../nbs/basics/multi_optimizer.ipynb #7da368d8
 class MultiOptimizer(_SavedAsOne, Optimizer):
-    "Several optimizers that look like one"
+    """Several optimizers that look like one
+
+    Args:
+        opts: optimizers over different parameters
+
+    Raises:
+        ValueError: there are no optimizers: pass one or several
+        TypeError: {opt} is no optimizer
+        ValueError: two of the optimizers hold the same parameter: give it to one only
+    """
     def __init__(self,
         opts: Iterable[Optimizer],   # optimizers over different parameters
     ):
@@ -111,11 +120,22 @@ class MultiOptimizer(_SavedAsOne, Optimizer):
             raise ValueError('two of the optimizers hold the same parameter: give it to one only')
 
     def step(self, closure: None = None) -> None:
-        "A step of each"
+        """A step of each
+
+        Args:
+            closure
+
+        Raises:
+            TypeError: several optimizers cannot share a closure
+        """
         if closure is not None: raise TypeError('several optimizers cannot share a closure')
         for opt in self.optimizers: opt.step()
     def zero_grad(self, set_to_none: bool = True) -> None:
-        "Forget the gradients of all"
+        """Forget the gradients of all
+
+        Args:
+            set_to_none
+        """
         for opt in self.optimizers: opt.zero_grad(set_to_none)
     def add_param_group(self, param_group: dict) -> None:
         raise TypeError('which optimizer is the group for? add it to one of `optimizers`')

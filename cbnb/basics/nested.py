@@ -21,7 +21,14 @@ from torch.nn.utils.rnn import PackedSequence
 def entries(
     batch: Any,              # anything
 ) -> dict[str, Any] | None:  # None if it is neither a mapping nor a dataclass
-    "The entries of a mapping or a dataclass, as a dict"
+    """The entries of a mapping or a dataclass, as a dict
+
+    Args:
+        batch: anything
+
+    Returns:
+        None if it is neither a mapping nor a dataclass
+    """
     if isinstance(batch, Mapping): return dict(batch.items())
     if not is_dataclass(batch) or isinstance(batch, type): return None
     return {f.name: getattr(batch, f.name) for f in fields(batch) if hasattr(batch, f.name)}
@@ -31,7 +38,15 @@ def rebuild(
     container: Any,            # a mapping or a dataclass
     values: dict[str, Any],    # its new entries
 ) -> Any:                      # a copy of `container` with these entries
-    "A container of the same kind with other values"
+    """A container of the same kind with other values
+
+    Args:
+        container: a mapping or a dataclass
+        values: its new entries
+
+    Returns:
+        a copy of `container` with these entries
+    """
     kind = type(container)
     if kind is dict: return values
     if isinstance(container, Mapping) and not isinstance(container, MutableMapping):
@@ -50,7 +65,16 @@ def map_tensors(
     batch: Any,                   # tensors in nested tuples, lists, dicts and dataclasses
     others: Callable[[Any], Any] | None = None,   # called with objects that have a method `to`; None: they stay
 ) -> Any:                         # the same nesting with the results; all else as it was
-    "Apply `f` to every tensor of a nested batch"
+    """Apply `f` to every tensor of a nested batch
+
+    Args:
+        f: called with each tensor
+        batch: tensors in nested tuples, lists, dicts and dataclasses
+        others: called with objects that have a method `to`; None: they stay
+
+    Returns:
+        the same nesting with the results; all else as it was
+    """
     kind = type(batch)
     if kind is tuple:
         if len(batch) == 1 and isinstance(batch[0], Tensor): return (f(batch[0]),)
@@ -67,7 +91,11 @@ def map_tensors(
 def can_move(
     value: Any,    # anything
 ) -> bool:
-    "Whether it has a method `to`, as tensors and batches of graphs have"
+    """Whether it has a method `to`, as tensors and batches of graphs have
+
+    Args:
+        value: anything
+    """
     return callable(getattr(value, 'to', None)) and not isinstance(value, type)
 
 # %% ../../nbs/basics/nested.ipynb #fd27f6f1
@@ -75,7 +103,15 @@ def to_device(
     batch: Any,                    # nested tensors, and objects with a method `to`
     device: torch.device | str,    # where to
 ) -> Any:                          # the same nesting on the device
-    "Move a nested batch. From pinned memory to a GPU, the copy is asynchronous"
+    """Move a nested batch. From pinned memory to a GPU, the copy is asynchronous
+
+    Args:
+        batch: nested tensors, and objects with a method `to`
+        device: where to
+
+    Returns:
+        the same nesting on the device
+    """
     device = torch.device(device)
     return map_tensors(lambda t: t.to(device, non_blocking=device.type == 'cuda'), batch,
                        lambda value: value.to(device))
@@ -85,7 +121,15 @@ def to_detach(
     batch: Any,         # nested tensors
     cpu: bool = True,   # also copy them to the CPU, which waits for a GPU
 ) -> Any:               # the same nesting without gradients
-    "Detach a nested batch from the graph"
+    """Detach a nested batch from the graph
+
+    Args:
+        batch: nested tensors
+        cpu: also copy them to the CPU, which waits for a GPU
+
+    Returns:
+        the same nesting without gradients
+    """
     return map_tensors((lambda t: t.detach().cpu()) if cpu else Tensor.detach, batch)
 
 # %% ../../nbs/basics/nested.ipynb #732b7d90
@@ -110,7 +154,17 @@ def _n_items(part: Any) -> int | None:
 def find_bs(
     batch: Any,   # nested tensors, as in a batch
 ) -> int:         # the number of items
-    "The first dimension of the first tensor, or the size of an object; `ValueError` if there is none"
+    """The first dimension of the first tensor, or the size of an object; `ValueError` if there is none
+
+    Args:
+        batch: nested tensors, as in a batch
+
+    Returns:
+        the number of items
+
+    Raises:
+        ValueError: cannot tell how many items are in this batch: ...
+    """
     first = batch
     while type(first) in (tuple, list) and first: first = first[0]
     if isinstance(first, Tensor) and first.ndim: return first.size(0)     # the usual case, quickly
@@ -132,7 +186,14 @@ def _why_sizeless(part: Any) -> str:
 def first_tensor(
     batch: Any,      # nested tensors
 ) -> Tensor | None:  # None if there is none
-    "The first tensor of a nested batch"
+    """The first tensor of a nested batch
+
+    Args:
+        batch: nested tensors
+
+    Returns:
+        None if there is none
+    """
     if type(batch) is tuple and batch and isinstance(batch[0], Tensor): return batch[0]
     return next((part for part in _parts(batch) if isinstance(part, Tensor)), None)
 
@@ -140,7 +201,11 @@ def first_tensor(
 def is_empty(
     batch: Any,     # one batch of a loader
 ) -> bool:
-    "Whether a batch has tensors, and none of them holds an item"
+    """Whether a batch has tensors, and none of them holds an item
+
+    Args:
+        batch: one batch of a loader
+    """
     first = batch[0] if type(batch) in (tuple, list) and batch else batch
     if isinstance(first, Tensor) and first.numel(): return False         # the usual case, quickly
     counts = [n for part in _parts(batch) if (n := _n_items(part)) is not None]
@@ -150,13 +215,24 @@ def is_empty(
 def named_parts(
     value: Any,            # anything
 ) -> dict[Any, Any]:       # empty if it has none
-    "The parts of a mapping, a dataclass or a named tuple"
+    """The parts of a mapping, a dataclass or a named tuple
+
+    Args:
+        value: anything
+
+    Returns:
+        empty if it has none
+    """
     return value._asdict() if hasattr(value, '_asdict') else entries(value) or {}
 
 def kind_of(
     value: Any,    # a tensor or anything else
 ) -> str:
-    "Type and shape of a value, for a message"
+    """Type and shape of a value, for a message
+
+    Args:
+        value: a tensor or anything else
+    """
     if isinstance(value, Tensor): return f'tensor {shape_text(value)}'
     names = ', '.join(map(repr, named_parts(value)))
     return f'{type(value).__name__} with {names}' if names else type(value).__name__
@@ -164,5 +240,9 @@ def kind_of(
 def shape_text(
     t: Tensor,
 ) -> str:
-    "A shape such as `64x1x8x8`; `scalar` without dimensions"
+    """A shape such as `64x1x8x8`; `scalar` without dimensions
+
+    Args:
+        t
+    """
     return 'x'.join(map(str, t.shape)) or 'scalar'

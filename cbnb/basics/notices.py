@@ -18,7 +18,11 @@ def shell() -> Any:
 
 # %% ../../nbs/basics/notices.ipynb #639d9e49
 def say(text: str) -> None:
-    "Print a line; in a terminal not into the middle of a progress bar"
+    """Print a line; in a terminal not into the middle of a progress bar
+
+    Args:
+        text
+    """
     tqdm = sys.modules.get('tqdm')
     tqdm.tqdm.write(text) if tqdm else print(text)
 

@@ -16,7 +16,14 @@ from .nested import kind_of, named_parts
 def checked_outputs(
     indexes: Any,    # a list of numbers, names and paths
 ) -> tuple:
-    "Numbers, names and paths; `TypeError` for others"
+    """Numbers, names and paths; `TypeError` for others
+
+    Args:
+        indexes: a list of numbers, names and paths
+
+    Raises:
+        TypeError: set_indexes({indexes}): pass a list, such as [0, 2]
+    """
     if isinstance(indexes, (str, int, float, dict, set)) or not isinstance(indexes, Iterable):
         raise TypeError(f'set_indexes({indexes!r}): pass a list, such as [0, 2]')
     return tuple(map(_checked_one, indexes))
@@ -56,7 +63,16 @@ def pick_output(
     learn: Any,                  # with `outputs`, `pred` and `yb`
     which: int | str | tuple,    # a number, a name, or a path
 ) -> Any:
-    "One output of the learner; `IndexError` or `KeyError` if it is not there"
+    """One output of the learner; `IndexError` or `KeyError` if it is not there
+
+    Args:
+        learn: with `outputs`, `pred` and `yb`
+        which: a number, a name, or a path
+
+    Raises:
+        IndexError: is on output {i}, but ...
+        KeyError: is on {key} of output {i}, but ...
+    """
     outputs = learn.outputs
     if isinstance(which, str): return _by_name(learn, which)
     i, *path = which if isinstance(which, tuple) else (which,)

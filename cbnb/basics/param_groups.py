@@ -28,7 +28,15 @@ def hyper_key(
     opt: Optimizer,                   # any optimizer with `param_groups`
     name: str,                        # common name of a hyper-parameter
 ) -> tuple[str, int | None] | None:   # key, and index if it is one of several; None: not there
-    "Where an optimizer keeps a hyper-parameter, in all of its groups"
+    """Where an optimizer keeps a hyper-parameter, in all of its groups
+
+    Args:
+        opt: any optimizer with `param_groups`
+        name: common name of a hyper-parameter
+
+    Returns:
+        key, and index if it is one of several; None: not there
+    """
     groups = opt.param_groups
     for key, i in _PLACES.get(name, [(name, None)]):
         if key != 'params' and all(key in g for g in groups): return key, i
@@ -38,7 +46,14 @@ def hyper_key(
 def known_hypers(
     opt: Optimizer,   # any optimizer with `param_groups`
 ) -> list[str]:       # those that all groups have
-    "Common names of an optimizer's hyper-parameters"
+    """Common names of an optimizer's hyper-parameters
+
+    Args:
+        opt: any optimizer with `param_groups`
+
+    Returns:
+        those that all groups have
+    """
     first, *others = opt.param_groups
     keys = [k for k, v in first.items() if isinstance(v, (Real, Tensor))
             and not isinstance(v, bool) and all(k in g for g in others)]
@@ -50,7 +65,15 @@ def get_hyper(
     opt: Optimizer,     # any optimizer with `param_groups`
     name: str,          # common name
 ) -> list[Any]:         # one value per group
-    "The value of a hyper-parameter in each group; `ValueError` if there is none of that name"
+    """The value of a hyper-parameter in each group; `ValueError` if there is none of that name
+
+    Args:
+        opt: any optimizer with `param_groups`
+        name: common name
+
+    Returns:
+        one value per group
+    """
     if (place := hyper_key(opt, name)) is None: raise no_such_hyper(opt, name)
     key, i = place
     return [g[key] if i is None else g[key][i] for g in opt.param_groups]
@@ -59,7 +82,15 @@ def no_such_hyper(
     opt: Optimizer,     # any optimizer with `param_groups`
     name: str,          # a name that it does not have
 ) -> ValueError:        # to be raised
-    "The error for an unknown name, with the known ones"
+    """The error for an unknown name, with the known ones
+
+    Args:
+        opt: any optimizer with `param_groups`
+        name: a name that it does not have
+
+    Returns:
+        to be raised
+    """
     known = ', '.join(sorted(known_hypers(opt)))
     return ValueError(f'{type(opt).__name__} has no hyper-parameter {name!r}; it has {known}')
 
@@ -69,7 +100,13 @@ def set_hyper(
     name: str,          # common name
     value: Any,         # a number for all groups, or a list with one for each
 ) -> None:
-    "Set a hyper-parameter in each group; `ValueError` for an unknown name or too few values"
+    """Set a hyper-parameter in each group; `ValueError` for an unknown name or too few values
+
+    Args:
+        opt: any optimizer with `param_groups`
+        name: common name
+        value: a number for all groups, or a list with one for each
+    """
     if isinstance(value, (list, tuple)): _check_length(name, value, len(opt.param_groups))
     if (place := hyper_key(opt, name)) is None: raise no_such_hyper(opt, name)
     write_hyper(opt.param_groups, *place, value)
@@ -85,7 +122,14 @@ def write_hyper(
     i: int | None,        # the same
     value: Any,           # a number for all groups, or a list with one for each
 ) -> None:
-    "`set_hyper` without the look-up, for use once a batch"
+    """`set_hyper` without the look-up, for use once a batch
+
+    Args:
+        groups: param groups of an optimizer
+        key: as `hyper_key` returns it
+        i: the same
+        value: a number for all groups, or a list with one for each
+    """
     if type(value) is not float: value = as_python(value)
     values = value if isinstance(value, (list, tuple)) else [value]*len(groups)
     for group, v in zip(groups, values):
@@ -99,14 +143,28 @@ def write_hyper(
 def noted_hypers(
     opt: Optimizer,             # any optimizer with `param_groups`
 ) -> list[dict[str, Any]]:      # one dict per group
-    "A copy of all hyper-parameters"
+    """A copy of all hyper-parameters
+
+    Args:
+        opt: any optimizer with `param_groups`
+
+    Returns:
+        one dict per group
+    """
     return [{k: v.clone() if isinstance(v, Tensor) else v for k, v in g.items() if k != 'params'}
             for g in opt.param_groups]
 
 def save_hypers(
     opt: Optimizer,             # any optimizer with `param_groups`
 ) -> Callable[[], None]:        # restores them
-    "Note all hyper-parameters of all groups"
+    """Note all hyper-parameters of all groups
+
+    Args:
+        opt: any optimizer with `param_groups`
+
+    Returns:
+        restores them
+    """
     saved = noted_hypers(opt)
     def restore() -> None:
         for group, old in zip(opt.param_groups, saved):
@@ -122,7 +180,16 @@ def spread_lrs(
     n: int,             # number of groups
     name: str = 'lr',   # what to call it in errors
 ) -> list[float]:       # one for each group
-    "One learning rate per group; `ValueError` if the number of rates is not that of the groups"
+    """One learning rate per group; `ValueError` if the number of rates is not that of the groups
+
+    Args:
+        lr: a number, a slice, or one number per group
+        n: number of groups
+        name: what to call it in errors
+
+    Returns:
+        one for each group
+    """
     if isinstance(lr, slice): return _spread_slice(lr, n, name)
     if isinstance(lr, Sequence) and not isinstance(lr, str) or getattr(lr, 'ndim', 0) == 1:
         _check_length(name, lr, n)
@@ -144,7 +211,19 @@ def freeze_groups(
     n: int,                          # the first trainable group; negative counts from the end
     keep: Iterable[Tensor] = (),     # parameters that stay trainable in any case
 ) -> int:                            # the first trainable group
-    "Freeze the groups before `n`, unfreeze the others, and forget the optimizer's momentum"
+    """Freeze the groups before `n`, unfreeze the others, and forget the optimizer's momentum
+
+    Args:
+        opt: its groups are frozen as a whole
+        n: the first trainable group; negative counts from the end
+        keep: parameters that stay trainable in any case
+
+    Returns:
+        the first trainable group
+
+    Raises:
+        ValueError: cannot freeze to group {n}: there are {count} parameter group...
+    """
     count, kept = len(opt.param_groups), {id(p) for p in keep}
     if not -count <= n <= count: raise ValueError(
         f'cannot freeze to group {n}: there are {count} parameter group{"s"*(count != 1)}')
@@ -155,7 +234,11 @@ def freeze_groups(
     return first
 
 def norm_params(model: nn.Module) -> list[nn.Parameter]:
-    "The parameters of the batch norm layers"
+    """The parameters of the batch norm layers
+
+    Args:
+        model
+    """
     layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     return [p for m in layers for p in m.parameters(recurse=False)]
 
@@ -163,7 +246,14 @@ def norm_params(model: nn.Module) -> list[nn.Parameter]:
 def total_norm(
     tensors: Sequence[Tensor],    # of any shapes; may be on several devices
 ) -> Tensor:                      # a scalar
-    "The norm over all elements of all tensors"
+    """The norm over all elements of all tensors
+
+    Args:
+        tensors: of any shapes; may be on several devices
+
+    Returns:
+        a scalar
+    """
     if not tensors: return torch.zeros(())
     norms = torch._foreach_norm(list(tensors))
     kinds = {(n.dtype, n.device) for n in norms}

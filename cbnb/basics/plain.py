@@ -25,7 +25,14 @@ from torch import Tensor, nn
 def to_json(
     value: Any,      # plain data: numbers, texts, tensors, arrays, containers of these
 ) -> tuple[str, list[Tensor]]:    # JSON text, and the tensors that it refers to by number
-    "Plain data as text and tensors; `TypeError` if there is something else in it"
+    """Plain data as text and tensors; `TypeError` if there is something else in it
+
+    Args:
+        value: plain data: numbers, texts, tensors, arrays, containers of these
+
+    Returns:
+        JSON text, and the tensors that it refers to by number
+    """
     tensors = _Tensors()
     return json.dumps(_encoded(value, tensors, 'the state'), allow_nan=False), list(tensors)
 
@@ -33,7 +40,12 @@ def from_json(
     text: str,                 # of `to_json`
     tensors: list[Tensor],     # of `to_json`
 ) -> Any:
-    "The value that was encoded. No code is run, whatever the text is"
+    """The value that was encoded. No code is run, whatever the text is
+
+    Args:
+        text: of `to_json`
+        tensors: of `to_json`
+    """
     return _decoded(json.loads(text), tensors)
 
 # %% ../../nbs/basics/plain.ipynb #09fff9f0
@@ -134,7 +146,16 @@ def state_of(
     shared: Iterable[Any] = (),   # objects that it refers to and does not own
     exclude: Iterable[str] = (),  # attributes that are no part of the state
 ) -> dict[str, Any]:              # plain data, and `Held` for objects with a state of their own
-    "The attributes of an object that are plain data"
+    """The attributes of an object that are plain data
+
+    Args:
+        obj: with attributes
+        shared: objects that it refers to and does not own
+        exclude: attributes that are no part of the state
+
+    Returns:
+        plain data, and `Held` for objects with a state of their own
+    """
     return _state_of(obj, {id(s) for s in shared}, exclude)
 
 def _state_of(obj: Any, known: set[int], exclude: Iterable[str]) -> dict[str, Any]:
@@ -152,7 +173,16 @@ def left_out(
     shared: Iterable[Any] = (),
     exclude: Iterable[str] = (),
 ) -> list[str]:                   # names
-    "Attributes of an object that are data of some kind, and that `state_of` cannot store"
+    """Attributes of an object that are data of some kind, and that `state_of` cannot store
+
+    Args:
+        obj: this and the others as for `state_of`
+        shared
+        exclude
+
+    Returns:
+        names
+    """
     known, stored = {id(s) for s in shared}, state_of(obj, shared, exclude)
     made_again = (FunctionType, MethodType, ModuleType, type, nn.Module)
     return [name for name, value in vars(obj).items()
@@ -161,7 +191,11 @@ def left_out(
 
 # %% ../../nbs/basics/plain.ipynb #621c4d8c
 def generator_state(value: Any) -> Any:    # plain data; None: it is no random generator
-    "The state of a random generator, whether of Python, torch or NumPy"
+    """The state of a random generator, whether of Python, torch or NumPy
+
+    Args:
+        value
+    """
     if type(value) is random.Random: return value.getstate()
     if isinstance(value, torch.Generator): return value.get_state()
     if (numpy := sys.modules.get('numpy')) is None: return None
@@ -172,7 +206,12 @@ def set_generator_state(
     generator: Any,
     state: Any,         # of `generator_state`, for a generator of the same kind
 ) -> None:
-    "Put a random generator into a state that was taken before"
+    """Put a random generator into a state that was taken before
+
+    Args:
+        generator
+        state: of `generator_state`, for a generator of the same kind
+    """
     if type(generator) is random.Random: generator.setstate(state)
     elif hasattr(generator, 'bit_generator'): generator.bit_generator.state = state
     else: generator.set_state(state)
@@ -199,7 +238,12 @@ def put_state(
     obj: Any,                      # alike to the one that the state comes from
     state: Mapping[str, Any],      # of `state_of`
 ) -> None:
-    "Give an object its attributes back; lists, dicts, arrays and tensors that are there are filled again"
+    """Give an object its attributes back; lists, dicts, arrays and tensors that are there are filled again
+
+    Args:
+        obj: alike to the one that the state comes from
+        state: of `state_of`
+    """
     mine = vars(obj)
     for name, value in state.items():
         old = mine.get(name)

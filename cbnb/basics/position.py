@@ -49,7 +49,12 @@ def iterator_over(
     dl: DataLoader,
     replaced: Callable[[Any], Any],    # takes its sampler, returns another one with a method `start`
 ) -> Iterator[Any]:
-    "The batches of a loader, for this once with another sampler; `start` draws what the sampler draws at its beginning"
+    """The batches of a loader, for this once with another sampler; `start` draws what the sampler draws at its beginning
+
+    Args:
+        dl
+        replaced: takes its sampler, returns another one with a method `start`
+    """
     name = 'batch_sampler' if dl.batch_sampler is not None else 'sampler'
     whole = getattr(dl, name)
     sampler = vars(dl)[name] = replaced(whole)
@@ -64,14 +69,23 @@ def skipping(
     sampler: Iterable[Any],
     n: int,                  # how many are left out
 ) -> Any:
-    "A sampler for `iterator_over` without its first `n`"
+    """A sampler for `iterator_over` without its first `n`
+
+    Args:
+        sampler
+        n: how many are left out
+    """
     return _Skipping(sampler, n)
 
 # %% ../../nbs/basics/position.ipynb #9c23f993
 def draws(
     dl: DataLoader,    # its first item is loaded
 ) -> bool:
-    "Whether the items of a loader depend on random numbers"
+    """Whether the items of a loader depend on random numbers
+
+    Args:
+        dl: its first item is loaded
+    """
     from cbnb.basics.workers import WorkerLoader, next_numbers
     if isinstance(dl.dataset, IterableDataset): return True
     if isinstance(dl, WorkerLoader): return False       # known since its workers were chosen
@@ -87,7 +101,12 @@ def batches_from(
     dl: Any,     # a loader; the random state is that of the beginning of the epoch
     n: int,      # how many batches are left out
 ) -> Iterator[Any]:
-    "The batches of an epoch from number `n` on"
+    """The batches of an epoch from number `n` on
+
+    Args:
+        dl: a loader; the random state is that of the beginning of the epoch
+        n: how many batches are left out
+    """
     if hasattr(dl, 'batches_from'): return dl.batches_from(n)      # of several processes
     if not n: return iter(batches_of(dl))
     from cbnb.basics.workers import WorkerLoader
@@ -101,13 +120,21 @@ def batches_from(
 def has_workers(
     dl: Any,     # a loader
 ) -> bool:
-    "Whether a loader keeps workers from an epoch before"
+    """Whether a loader keeps workers from an epoch before
+
+    Args:
+        dl: a loader
+    """
     return getattr(dl, '_iterator', None) is not None
 
 def start_workers(
     dl: Any,     # a loader that may keep its workers; for others nothing happens
 ) -> None:
-    "Start the workers of a loader if it keeps them; the random state stays as it is"
+    """Start the workers of a loader if it keeps them; the random state stays as it is
+
+    Args:
+        dl: a loader that may keep its workers; for others nothing happens
+    """
     if has_workers(dl) or not getattr(dl, 'persistent_workers', False): return
     restore = save_rng([dl])
     name = 'batch_sampler' if dl.batch_sampler is not None else 'sampler'

@@ -33,20 +33,38 @@ def process_number() -> int:
 def local_parts(
     tensors: Iterable[torch.Tensor],     # some may be sharded
 ) -> list[torch.Tensor]:                 # in the same memory
-    "What this process has of each tensor"
+    """What this process has of each tensor
+
+    Args:
+        tensors: some may be sharded
+
+    Returns:
+        in the same memory
+    """
     return [t.to_local() if hasattr(t, 'to_local') else t for t in tensors]
 
 def whole_tensor(
     t: Any,      # a tensor
 ) -> Any:
-    "A sharded tensor gathered, any other value as it is; all processes must call this"
+    """A sharded tensor gathered, any other value as it is; all processes must call this
+
+    Args:
+        t: a tensor
+    """
     return t.full_tensor() if hasattr(t, 'full_tensor') else t
 
 # %% ../../nbs/basics/processes.ipynb #7dfd09aa
 def sum_over_processes(
     *numbers: Any,     # numbers or scalar tensors, as many in each process
 ) -> list[Any]:        # with one process as they were, with several as Python floats
-    "Each number summed over all processes, which must all call this"
+    """Each number summed over all processes, which must all call this
+
+    Args:
+        *numbers: numbers or scalar tensors, as many in each process
+
+    Returns:
+        with one process as they were, with several as Python floats
+    """
     if n_processes() == 1: return list(numbers)
     total = torch.tensor([float(n) for n in numbers], dtype=torch.float64, device=_shared_device())
     dist.all_reduce(total)
@@ -61,7 +79,14 @@ def _shared_device() -> torch.device:
 def gather_over_processes(
     value: Any,        # anything that can be pickled; tensors should be on the CPU
 ) -> list[Any]:        # the values of all processes
-    "Collect a value from each process; they must all call this"
+    """Collect a value from each process; they must all call this
+
+    Args:
+        value: anything that can be pickled; tensors should be on the CPU
+
+    Returns:
+        the values of all processes
+    """
     if n_processes() == 1: return [value]
     values = [None]*n_processes()
     dist.all_gather_object(values, value)
@@ -71,7 +96,11 @@ def gather_over_processes(
 def any_over_processes(
     flag: bool,     # of this process
 ) -> bool:
-    "Whether the flag is set in any process; they must all call this"
+    """Whether the flag is set in any process; they must all call this
+
+    Args:
+        flag: of this process
+    """
     return flag if n_processes() == 1 else any(gather_over_processes(flag))
 
 # %% ../../nbs/basics/processes.ipynb #efe8a9bd
@@ -84,7 +113,15 @@ def merged_metric(
     metric: Any,    # with a method `merge_state`
     seen: bool,     # whether it saw a batch in this process
 ) -> Any:           # a copy, except with one process
-    "A metric with the states of all processes that saw a batch"
+    """A metric with the states of all processes that saw a batch
+
+    Args:
+        metric: with a method `merge_state`
+        seen: whether it saw a batch in this process
+
+    Returns:
+        a copy, except with one process
+    """
     mine = copy.deepcopy(metric).to('cpu') if seen and hasattr(metric, 'to') else metric
     first, *others = [m for m in gather_over_processes(mine if seen else None) if m is not None]
     if hasattr(first, 'distributed_available_fn'):
@@ -97,7 +134,16 @@ def agreed_value(
     name: str,                    # of the metric, for the error
     compute: Callable[[], Any],   # the value in this process
 ) -> float:
-    "A value that is the same in all processes; `TypeError` if it is not"
+    """A value that is the same in all processes; `TypeError` if it is not
+
+    Args:
+        name: of the metric, for the error
+        compute: the value in this process
+
+    Raises:
+        TypeError: metric {name} saw a part of the items in each process, and they found ...: give it a
+            method merge_state(other) that takes in what another one has seen, or use AccumMetric
+    """
     error = None
     try: mine = float(as_number(compute()))
     except Exception as e: mine, error = repr(e), e          # the others wait for a value

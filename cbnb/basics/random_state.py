@@ -59,7 +59,14 @@ def _put_memory(holder: Any, memory: Mapping[str, Any]) -> None:
 def rng_state(
     loaders: Iterable[Any] = (),   # loaders whose own generators belong to it, too
 ) -> dict[str, Any]:               # numbers and tensors
-    "The state of all random generators, as plain data"
+    """The state of all random generators, as plain data
+
+    Args:
+        loaders: loaders whose own generators belong to it, too
+
+    Returns:
+        numbers and tensors
+    """
     numpy, state = sys.modules.get('numpy'), dict(python=random.getstate(), torch=torch.get_rng_state())
     if numpy: state['numpy'] = numpy.random.get_state()
     if torch.cuda.is_available() and torch.cuda.is_initialized(): state['cuda'] = torch.cuda.get_rng_state_all()
@@ -70,7 +77,12 @@ def set_rng_state(
     state: Mapping[str, Any],      # of `rng_state`
     loaders: Iterable[Any] = (),   # the same loaders, or others that are alike
 ) -> None:
-    "Put all random generators into a state that was taken before"
+    """Put all random generators into a state that was taken before
+
+    Args:
+        state: of `rng_state`
+        loaders: the same loaders, or others that are alike
+    """
     random.setstate(state['python'])
     torch.set_rng_state(state['torch'])
     if 'numpy' in state and (numpy := sys.modules.get('numpy')): numpy.random.set_state(state['numpy'])
@@ -83,7 +95,14 @@ def set_rng_state(
 def save_rng(
     loaders: Iterable[Any] = (),   # loaders whose own generators are saved, too
 ) -> Callable[[], None]:           # restores the random state, as often as it is called
-    "Save the state of all random generators"
+    """Save the state of all random generators
+
+    Args:
+        loaders: loaders whose own generators are saved, too
+
+    Returns:
+        restores the random state, as often as it is called
+    """
     loaders = list(loaders)
     state = rng_state(loaders)
     return lambda: set_rng_state(state, loaders)

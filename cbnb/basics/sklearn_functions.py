@@ -24,7 +24,11 @@ TAKES = ('labels', 'probabilities', 'values')
 def takes_of(
     func: Callable,   # of scikit-learn, or like one
 ) -> str:
-    "What a function of `(y_true, y_pred)` takes: 'labels', 'probabilities' or 'values'"
+    """What a function of `(y_true, y_pred)` takes: 'labels', 'probabilities' or 'values'
+
+    Args:
+        func: of scikit-learn, or like one
+    """
     func = without_partial(func)
     try: second = list(inspect.signature(func).parameters)[1]
     except (TypeError, ValueError, IndexError): return 'labels'
@@ -40,7 +44,18 @@ def as_labels(
     thresh: float | None,     # label 1 from this score on; None: the class with the highest score
     name: str,                # of the metric, for the error
 ) -> Tensor:
-    "Labels for scores; `ValueError` for single scores without a threshold"
+    """Labels for scores; `ValueError` for single scores without a threshold
+
+    Args:
+        pred: scores, or labels already
+        has_classes: whether dimension 1 holds a score for each class
+        thresh: label 1 from this score on; None: the class with the highest score
+        name: of the metric, for the error
+
+    Raises:
+        ValueError: {name} needs labels, and there is one score for each target: give thresh=0. for
+            logits or thresh=0.5 for probabilities, or takes='values'
+    """
     if thresh is not None: return (pred >= thresh).long()
     if not pred.is_floating_point(): return pred
     if has_classes: return pred.argmax(1)
@@ -52,7 +67,15 @@ def as_probabilities(
     pred: Tensor,         # scores
     has_classes: bool,    # whether dimension 1 holds a score for each class
 ) -> Tensor:              # of two classes, the probability of the second
-    "The softmax over the classes, or the sigmoid of single scores"
+    """The softmax over the classes, or the sigmoid of single scores
+
+    Args:
+        pred: scores
+        has_classes: whether dimension 1 holds a score for each class
+
+    Returns:
+        of two classes, the probability of the second
+    """
     if not has_classes: return pred.sigmoid()
     return pred.softmax(1)[:, 1] if pred.shape[1] == 2 else pred.softmax(1)
 
@@ -60,7 +83,15 @@ def as_probabilities(
 def is_of_sklearn(
     f: Any,    # a function, or a partial of one
 ) -> bool:
-    "Whether scikit-learn defines it; `TypeError` for one of its scorers"
+    """Whether scikit-learn defines it; `TypeError` for one of its scorers
+
+    Args:
+        f: a function, or a partial of one
+
+    Raises:
+        TypeError: {f} of scikit-learn is no function of targets and predictions, but is called with an
+            estimator: pass the function, such as f1_score, or SklearnMetric(f1_score)
+    """
     f = without_partial(f)
     own = getattr(f, '__globals__', {}).get('__name__')      # functools.wraps copies `__module__`, but not this
     if not str(own or getattr(f, '__module__', '')).startswith('sklearn.'): return False
@@ -72,7 +103,15 @@ def is_of_sklearn(
 def sklearn_function(
     name: str,    # such as 'f1_score'
 ) -> Callable[..., float]:
-    "A function of sklearn.metrics; `ImportError` without scikit-learn, `ValueError` without the function"
+    """A function of sklearn.metrics; `ImportError` without scikit-learn, `ValueError` without the function
+
+    Args:
+        name: such as 'f1_score'
+
+    Raises:
+        ImportError: {name} needs scikit-learn: pip install "cbnb[metrics]"
+        ValueError: sklearn.metrics has no function {name}
+    """
     try: metrics = importlib.import_module('sklearn.metrics')
     except ImportError as e:
         raise ImportError(f'{name} needs scikit-learn: pip install "cbnb[metrics]"') from e

@@ -30,7 +30,11 @@ def _reads_like(base: type, dataset: Any) -> bool:
 def holds_tensors(
     dataset: Any,    # anything
 ) -> bool:
-    "Whether the items are rows of tensors: a `TensorDataset`, or a `Subset` of one"
+    """Whether the items are rows of tensors: a `TensorDataset`, or a `Subset` of one
+
+    Args:
+        dataset: anything
+    """
     while _reads_like(Subset, dataset): dataset = dataset.dataset
     return _reads_like(TensorDataset, dataset)
 
@@ -60,7 +64,15 @@ def batch_by_index(
     dataset: Any,       # it `holds_tensors`
     chosen: Any,        # a batch of a sampler
 ) -> list[Tensor] | None:    # None: torch must load this batch
-    "The batch of these items, with one index per tensor"
+    """The batch of these items, with one index per tensor
+
+    Args:
+        dataset: it `holds_tensors`
+        chosen: a batch of a sampler
+
+    Returns:
+        None: torch must load this batch
+    """
     if type(chosen) is not list or not chosen: return None
     try:
         dataset, chosen = _rows(dataset, chosen)
@@ -84,7 +96,11 @@ class TensorBatches(_SingleProcessDataLoaderIter):
 def can_index(
     dl: DataLoader,
 ) -> bool:
-    "Whether the next iteration of a loader can index tensors by batch"
+    """Whether the next iteration of a loader can index tensors by batch
+
+    Args:
+        dl
+    """
     usual = dl.collate_fn is default_collate and default_collate_fn_map.get(Tensor) is collate_tensor_fn
     return usual and not dl.num_workers and not dl.timeout and dl.batch_sampler is not None and holds_tensors(dl.dataset)
 
@@ -98,5 +114,12 @@ class TensorLoader(DataLoader):
 def batches_of(
     dl: Iterable,     # a loader
 ) -> Iterable:        # `dl` itself, or an iterator that gives the same batches
-    "What to iterate for an epoch of a loader; tensors in memory are indexed by batch"
+    """What to iterate for an epoch of a loader; tensors in memory are indexed by batch
+
+    Args:
+        dl: a loader
+
+    Returns:
+        `dl` itself, or an iterator that gives the same batches
+    """
     return TensorBatches(dl) if type(dl) is DataLoader and can_index(dl) else dl

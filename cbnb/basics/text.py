@@ -14,7 +14,11 @@ from collections.abc import Iterable, Sequence
 def number(
     value: float,    # any, also nan and infinity
 ) -> str:
-    "Four significant digits: `12,350`, `0.25`, `1.2e-5`"
+    """Four significant digits: `12,350`, `0.25`, `1.2e-5`
+
+    Args:
+        value: any, also nan and infinity
+    """
     if not math.isfinite(value): return str(value)
     size = abs(value)
     if size >= 1e7 or 0 < size < 1e-3:
@@ -26,19 +30,32 @@ def number(
 def trim_zeros(
     digits: str,    # a number, written out
 ) -> str:
-    "`digits` without the zeros at the end of its decimals"
+    """`digits` without the zeros at the end of its decimals
+
+    Args:
+        digits: a number, written out
+    """
     return digits.rstrip('0').rstrip('.') if '.' in digits else digits
 
 # %% ../../nbs/basics/text.ipynb #d2048c9e
 def plural(n: int, word: str) -> str:
-    "`1 epoch`, `2 epochs`"
+    """`1 epoch`, `2 epochs`
+
+    Args:
+        n
+        word
+    """
     return f'{n:,} {word}{"s"*(n != 1)}'
 
 # %% ../../nbs/basics/text.ipynb #51811df0
 def clock(
     seconds: float,
 ) -> str:
-    "Seconds as MM:SS, or H:MM:SS"
+    """Seconds as MM:SS, or H:MM:SS
+
+    Args:
+        seconds
+    """
     m, s = divmod(round(seconds), 60)
     return f'{m:02d}:{s:02d}' if m < 60 else f'{m//60}:{m % 60:02d}:{s:02d}'
 
@@ -55,7 +72,11 @@ def snake_name(
 def distinct(
     names: Iterable[str],    # some may be equal
 ) -> list[str]:
-    "Names with a number added to those that were there before"
+    """Names with a number added to those that were there before
+
+    Args:
+        names: some may be equal
+    """
     seen: dict[str, int] = {}
     def number(name: str) -> str:
         seen[name] = seen.get(name, 0) + 1
@@ -66,7 +87,11 @@ def distinct(
 def text_table(
     rows: list[tuple[str, ...]],   # the heading first
 ) -> list[str]:
-    "Lines with the columns aligned"
+    """Lines with the columns aligned
+
+    Args:
+        rows: the heading first
+    """
     widths = [max(map(len, column)) for column in zip(*rows)]
     return ['  '.join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]
 
@@ -76,7 +101,11 @@ _ENTITIES = str.maketrans({'&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;'
 def escape(
     text: str,
 ) -> str:
-    "The text as HTML, also inside quotes; as `html.escape`, without the 2 ms in which `html` is imported"
+    """The text as HTML, also inside quotes; as `html.escape`, without the 2 ms in which `html` is imported
+
+    Args:
+        text
+    """
     return text.translate(_ENTITIES)
 
 # %% ../../nbs/basics/text.ipynb #439b60f9
@@ -85,7 +114,13 @@ def html_row(
     cells: Iterable[str],   # texts, which are escaped here
     sides: Iterable[str],   # 'left' or 'right' for each
 ) -> str:
-    "A row of an HTML table"
+    """A row of an HTML table
+
+    Args:
+        tag: of each cell: 'td' or 'th'
+        cells: texts, which are escaped here
+        sides: 'left' or 'right' for each
+    """
     shown = (f'<{tag} style="text-align:{side}">{escape(cell)}</{tag}>' for side, cell in zip(sides, cells))
     return f'<tr>{"".join(shown)}</tr>'
 
@@ -95,6 +130,12 @@ def html_table(
     rows: Iterable[Iterable[str]],   # texts, which are escaped here
     sides: Sequence[str],            # 'left' or 'right' for each column
 ) -> str:
-    "An HTML table; the page gives it its colors, light or dark"
+    """An HTML table; the page gives it its colors, light or dark
+
+    Args:
+        headings
+        rows: texts, which are escaped here
+        sides: 'left' or 'right' for each column
+    """
     body = ''.join(html_row('td', row, sides) for row in rows)
     return f'<table><thead>{html_row("th", headings, sides)}</thead><tbody>{body}</tbody></table>'

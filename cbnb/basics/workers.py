@@ -36,7 +36,13 @@ from .tensor_batches import TensorLoader, holds_tensors
 
 # %% ../../nbs/basics/workers.ipynb #e72aa5ef
 class Workers(NamedTuple):
-    "A number of workers, and the reason"
+    """A number of workers, and the reason
+
+    Args:
+        n
+        why
+        tried: whether a forked process loaded some items
+    """
     n: int
     why: str
     tried: bool = False     # whether a forked process loaded some items
@@ -50,7 +56,14 @@ def decide(
     n: int,          # batches in an epoch
     cores: int,      # that may be used
 ) -> Workers:
-    "How many workers are worth it"
+    """How many workers are worth it
+
+    Args:
+        item: seconds to load an item
+        size: items in a batch
+        n: batches in an epoch
+        cores: that may be used
+    """
     batch = item*size
     took = f'a batch takes {batch*1000:.1f} ms to load'
     if batch < 0.002: return Workers(0, took)
@@ -90,7 +103,11 @@ _PLAIN = int, float, str, bytes, bool, type(None)
 def held(
     obj: Any,               # anything
 ) -> Iterator[Any]:
-    "An object, and what it holds in attributes and small containers; at most 10,000 objects, each once"
+    """An object, and what it holds in attributes and small containers; at most 10,000 objects, each once
+
+    Args:
+        obj: anything
+    """
     seen, waiting = {}, [obj]
     while waiting and len(seen) < 10_000:
         o = waiting.pop()
@@ -132,7 +149,13 @@ def _equal(a: Any, b: Any) -> bool:
 
 # %% ../../nbs/basics/workers.ipynb #27dbf5ef
 class Trial(NamedTuple):
-    "What loading some items has shown"
+    """What loading some items has shown
+
+    Args:
+        seconds: for an item
+        size: bytes of an item
+        differ: whether items draw random numbers, or differ each time
+    """
     seconds: float      # for an item
     size: float         # bytes of an item
     differ: bool        # whether items draw random numbers, or differ each time
@@ -140,7 +163,11 @@ class Trial(NamedTuple):
 def measured(
     dl: DataLoader,
 ) -> Trial:
-    "Load some items of a loader, for some 25 ms"
+    """Load some items of a loader, for some 25 ms
+
+    Args:
+        dl
+    """
     data, n, times = dl.dataset, len(dl.dataset), []
     def load(i: int) -> Any:
         start, chosen = time.perf_counter(), [i, (i + n//2) % n]
@@ -196,7 +223,11 @@ def _lacks_room(
 def choose_workers(
     dl: DataLoader,     # a loader without workers
 ) -> Workers:
-    "How many workers a loader should have, and why"
+    """How many workers a loader should have, and why
+
+    Args:
+        dl: a loader without workers
+    """
     if (why := _stays(dl)) is not None: return Workers(0, why)
     if (kind := _open_file(dl.dataset)) is not None: return Workers(0, f'workers would share its open {kind}')
     if not (n := n_batches(dl)): return Workers(0, 'it has no items, or no length')
@@ -208,7 +239,11 @@ def choose_workers(
 
 # %% ../../nbs/basics/workers.ipynb #68010c8e
 class KeptWorkers(_MultiProcessingDataLoaderIter):
-    "torch's iterator with workers that stay, and random numbers as without workers"
+    """torch's iterator with workers that stay, and random numbers as without workers
+
+    Args:
+        loader
+    """
     def __init__(self, loader: DataLoader):
         self.data_was = state_of_data(loader.dataset)
         super().__init__(loader)
@@ -236,7 +271,11 @@ def _end(pid: int, done: Any, queues: list[Any], processes: list[Any]) -> None:
 
 # %% ../../nbs/basics/workers.ipynb #3d1e8980
 def state_of_data(dataset: Any) -> list[Any]:
-    "What a dataset holds, to be compared: values of numbers and words, identities of all else"
+    """What a dataset holds, to be compared: values of numbers and words, identities of all else
+
+    Args:
+        dataset
+    """
     def mark(o: Any) -> Any:
         if isinstance(o, _PLAIN): return o
         if isinstance(o, Tensor): return id(o), o._version
@@ -258,7 +297,14 @@ def make_loader(
     device: torch.device | str = 'cpu',         # where the batches go
     **kwargs: Any,                              # further arguments of torch's DataLoader
 ) -> DataLoader:
-    "A torch `DataLoader`. Its `chosen` tells how many workers were chosen and why"
+    """A torch `DataLoader`. Its `chosen` tells how many workers were chosen and why
+
+    Args:
+        dataset: what to load
+        num_workers: processes that load; None: chosen
+        device: where the batches go
+        **kwargs: further arguments of torch's DataLoader
+    """
     dl = TensorLoader(dataset, num_workers=num_workers or 0, **kwargs)
     chosen = choose_workers(dl) if num_workers is None else None
     if chosen is not None and chosen.n:

@@ -27,12 +27,25 @@ def warm_decay(
     decay: float,     # after many updates
     t: int,           # updates, this one included
 ) -> float:
-    "The decay at update `t`, lower at first: the average forgets the untrained weights"
+    """The decay at update `t`, lower at first: the average forgets the untrained weights
+
+    Args:
+        decay: after many updates
+        t: updates, this one included
+    """
     return min(decay, (1 + t)/(10 + t))
 
 # %% ../../nbs/callbacks/averaging.ipynb #9e5da73a
 class Averaged:
-    "Parameters of models, and buffers that are floating-point numbers; `ValueError` for lazy layers"
+    """Parameters of models, and buffers that are floating-point numbers; `ValueError` for lazy layers
+
+    Args:
+        models
+
+    Raises:
+        ValueError: EMA needs the shapes of all weights, and the model has lazy layers: pass one batch
+            through it first
+    """
     def __init__(self,
         models: list[nn.Module],
     ):
@@ -57,7 +70,13 @@ def move_average(
     tensors: list[Tensor],
     decay: float,             # share of the old mean
 ) -> None:
-    "Move each mean towards its tensor"
+    """Move each mean towards its tensor
+
+    Args:
+        means: they are changed
+        tensors
+        decay: share of the old mean
+    """
     get_ema_multi_avg_fn(decay)(local_parts(means), local_parts(tensors), None)
 
 # %% ../../nbs/callbacks/averaging.ipynb #1f4efae7
@@ -144,7 +163,16 @@ class _Resumes(_Validates):
 
 # %% ../../nbs/callbacks/averaging.ipynb #8d4358d9
 class EMA(_Resumes):
-    "Keeps an exponential moving average of the weights, and validates with it"
+    """Keeps an exponential moving average of the weights, and validates with it
+
+    Args:
+        decay: share of the old average in each update; about 1/(1 - decay) updates are in it
+        warmup: a lower decay in the first updates, for short fits
+        apply: the model has the average after the fit; False: its weights
+
+    Raises:
+        ValueError: decay={decay} should be at least 0 and below 1
+    """
     @hinted
     def __init__(self,
         decay: float = 0.999,      # share of the old average in each update; about 1/(1 - decay) updates are in it

@@ -37,7 +37,13 @@ from ..undo import UndoStack, interrupts_wait
 
 # %% ../../nbs/callbacks/batch_size.ipynb #c941c78a
 class Memory(NamedTuple):
-    "Memory of a device, in bytes"
+    """Memory of a device, in bytes
+
+    Args:
+        used: now
+        peak: at most, since `forget_peak`
+        free: what there is besides
+    """
     used: int     # now
     peak: int     # at most, since `forget_peak`
     free: int     # what there is besides
@@ -45,7 +51,14 @@ class Memory(NamedTuple):
 def memory_of(
     device: torch.device | str,
 ) -> Memory | None:                  # None: nobody knows
-    "The memory that is used and free on a device; for the CPU that of the process"
+    """The memory that is used and free on a device; for the CPU that of the process
+
+    Args:
+        device
+
+    Returns:
+        None: nobody knows
+    """
     kind = torch.device(device).type
     if kind == 'cuda':
         used, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
@@ -56,7 +69,11 @@ def memory_of(
     return _of_process() if kind == 'cpu' else None
 
 def forget_peak(device: torch.device | str) -> None:
-    "Begin anew to note the peak"
+    """Begin anew to note the peak
+
+    Args:
+        device
+    """
     if torch.device(device).type == 'cuda': torch.cuda.reset_peak_memory_stats(device)
     with contextlib.suppress(OSError): Path('/proc/self/clear_refs').write_text('5')     # Linux only
 
@@ -96,7 +113,14 @@ def _batch_of(
 
 # %% ../../nbs/callbacks/batch_size.ipynb #53abb2f2
 class Try(NamedTuple):
-    "What a batch size needs"
+    """What a batch size needs
+
+    Args:
+        bs
+        seconds: for a batch
+        memory: bytes beyond those in use after a first run; None: not known
+        fits
+    """
     bs: int
     seconds: float         # for a batch
     memory: int | None     # bytes beyond those in use after a first run; None: not known
@@ -196,7 +220,13 @@ class _Doubles(_Search):
 
 # %% ../../nbs/callbacks/batch_size.ipynb #c2f92231
 class BatchSizeSearch(_Doubles):
-    "Finds the largest batch size"
+    """Finds the largest batch size
+
+    Args:
+        learn
+        most: items
+        seconds: for all tries together
+    """
     def _end(self, n: int) -> str | None:
         "Why the size after `n` is not tried; None: it is"
         last, times = self.tries[-1], min(2*n, self.most)/n
@@ -241,7 +271,13 @@ class _Sizes:
 
 # %% ../../nbs/callbacks/batch_size.ipynb #28792783
 class BatchSizes(_Sizes):
-    "What a search has found, as a table and as a figure"
+    """What a search has found, as a table and as a figure
+
+    Args:
+        bs: the largest that fits, with headroom
+        why: why not a larger one
+        tries
+    """
     def __repr__(self) -> str: return '\n'.join([*text_table([HEADINGS, *self.rows()]), *self.advice()])
     def _repr_html_(self) -> str:
         table = html_table(HEADINGS, self.rows(), ['right']*4)
@@ -250,7 +286,14 @@ class BatchSizes(_Sizes):
     def plot(self,
         return_fig: bool | None = None,    # return the figure instead of showing it
     ) -> Any:                              # the figure, if it was asked for
-        "Speed and memory over the batch size"
+        """Speed and memory over the batch size
+
+        Args:
+            return_fig: return the figure instead of showing it
+
+        Returns:
+            the figure, if it was asked for
+        """
         fitting = [t for t in self.tries if t.fits]
         known = [t for t in fitting if t.memory is not None]
         with figure(size=(8, 3), cols=1 + bool(known)) as (fig, axes):
@@ -275,7 +318,20 @@ def find_batch_size(self: Learner,
     seconds: float = 60,          # for all tries together, about
     show_plot: bool = False,      # show the figure, in a notebook
 ) -> BatchSizes:                  # `.bs` is the largest size that fits, `.enough` is nearly as fast
-    "Train batches of growing size, and put everything back"
+    """Train batches of growing size, and put everything back
+
+    Args:
+        start: items in the first try
+        max: the largest size to try; None: all items of the dataset
+        seconds: for all tries together, about
+        show_plot: show the figure, in a notebook
+
+    Returns:
+        `.bs` is the largest size that fits, `.enough` is nearly as fast
+
+    Raises:
+        RuntimeError: this learner is running (...): find_batch_size is for between fits
+    """
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): find_batch_size is for between fits')
     n_items = len(_dataset_of(self.dls.train))
     most = n_items if max is None else min(as_count(max, 'max', 1), n_items)
@@ -300,7 +356,11 @@ def _held(learn: Learner) -> tuple[int, int]:
 _UNITS = dict(B=1, bytes=1, KiB=2**10, MiB=2**20, GiB=2**30, TiB=2**40)
 
 def asked_for(e: BaseException) -> int | None:
-    "How many bytes an out-of-memory error says that were asked for; None if it does not"
+    """How many bytes an out-of-memory error says that were asked for; None if it does not
+
+    Args:
+        e
+    """
     found = re.search(r'ried to allocate ([\d.]+) (\w+)', str(e))
     return int(float(found[1])*_UNITS[found[2]]) if found and found[2] in _UNITS else None
 
@@ -311,7 +371,14 @@ def memory_advice(
     asked: int,                # bytes that could not be had
     held: tuple[int, int],     # bytes that are not for the batch: now, and with all gradients
 ) -> str:
-    "What a batch has needed, and which size would fit"
+    """What a batch has needed, and which size would fit
+
+    Args:
+        n: items in the batch
+        now: of the device, when memory ran out
+        asked: bytes that could not be had
+        held: bytes that are not for the batch: now, and with all gradients
+    """
     needed, room = now.used - held[0] + asked, now.used + now.free - held[1]
     said = (f'the batch needed at least {size_words(needed)} beside {size_words(held[1])} for weights, gradients and '
             f'optimizer, and {size_words(max(room, 0))} were there')

@@ -45,7 +45,18 @@ def _sum_of(file: Path) -> str:
 def read_manifest(
     path: str | Path,      # a checkpoint
 ) -> dict[str, Any]:       # `files`, `saved`, `number`, and what was passed to `write_checkpoint`
-    "The manifest of a checkpoint; `ValueError` if it is missing or damaged"
+    """The manifest of a checkpoint; `ValueError` if it is missing or damaged
+
+    Args:
+        path: a checkpoint
+
+    Returns:
+        `files`, `saved`, `number`, and what was passed to `write_checkpoint`
+
+    Raises:
+        ValueError: {path} has format ..., and this cbnb reads format {FORMAT}: install the version that
+            wrote it
+    """
     file = Path(path)/'manifest.json'
     if not file.is_file(): raise _damaged(path, 'it has no manifest.json')
     try: content = json.loads(data := file.read_bytes())['content']
@@ -65,7 +76,17 @@ def write_checkpoint(
     state: Any,                  # plain data
     **info: Any,                 # what the manifest should say, too: numbers and texts
 ) -> Path:                       # the new checkpoint
-    "Write a checkpoint completely or not at all; `TypeError` if the state is no plain data"
+    """Write a checkpoint completely or not at all; `TypeError` if the state is no plain data
+
+    Args:
+        folder: where checkpoints are; it is made if it is missing
+        name: of the new one; it gets a number in front
+        state: plain data
+        **info: what the manifest should say, too: numbers and texts
+
+    Returns:
+        the new checkpoint
+    """
     return write_encoded(folder, name, *to_json(state), **info)
 
 def write_encoded(
@@ -75,7 +96,15 @@ def write_encoded(
     tensors: list[Tensor],       # of `to_json`
     **info: Any,
 ) -> Path:
-    "The same for a state that is encoded already"
+    """The same for a state that is encoded already
+
+    Args:
+        folder: this and `name` as for `write_checkpoint`
+        name
+        text: of `to_json`
+        tensors: of `to_json`
+        **info
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     sweep_drafts(folder, 'checkpoint')
@@ -112,7 +141,14 @@ def _named(draft: Path, folder: Path, number: int, name: str) -> Path:
 def checkpoints(
     folder: str | Path,      # where checkpoints are
 ) -> list[Path]:             # oldest first; they may be damaged
-    "The checkpoints in a folder"
+    """The checkpoints in a folder
+
+    Args:
+        folder: where checkpoints are
+
+    Returns:
+        oldest first; they may be damaged
+    """
     found = (f for f in Path(folder).glob('[0-9]*_*') if f.is_dir())
     return sorted(found, key=lambda f: (_number(f), f.name))
 
@@ -123,7 +159,11 @@ def _number(path: Path) -> int:
 def remove_checkpoint(
     path: Path,
 ) -> None:
-    "Remove a checkpoint; if this is interrupted, the rest is swept later"
+    """Remove a checkpoint; if this is interrupted, the rest is swept later
+
+    Args:
+        path
+    """
     with contextlib.suppress(OSError), tempfile.TemporaryDirectory(
             prefix='.checkpoint.', suffix='.part', dir=path.parent, ignore_cleanup_errors=True) as trash:
         os.rename(path, Path(trash)/path.name)
@@ -132,7 +172,14 @@ def remove_checkpoint(
 def read_checkpoint(
     path: str | Path,      # a checkpoint
 ) -> Any:                  # the state
-    "The state in a checkpoint; `ValueError` if anything is missing or damaged"
+    """The state in a checkpoint; `ValueError` if anything is missing or damaged
+
+    Args:
+        path: a checkpoint
+
+    Returns:
+        the state
+    """
     path, manifest = Path(path), read_manifest(path)
     for name, there in manifest['files'].items():
         file = path/name

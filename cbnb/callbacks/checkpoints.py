@@ -42,7 +42,13 @@ from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #2a1367d2
 class Due:
-    "When the next checkpoint is due"
+    """When the next checkpoint is due
+
+    Args:
+        every_steps: training batches; None: not by batches
+        every_seconds: None: not by time
+        every_epochs: None: only at the end of the last epoch
+    """
     def __init__(self,
         every_steps: int | None,       # training batches; None: not by batches
         every_seconds: float | None,   # None: not by time
@@ -52,16 +58,28 @@ class Due:
         self.step, self.time = math.inf, math.inf
 
     def begin(self, step: int) -> None:
-        "Count from here"
+        """Count from here
+
+        Args:
+            step
+        """
         if self.every_steps: self.step = step + self.every_steps - step % self.every_steps
         if self.every_seconds: self.time = time.perf_counter() + self.every_seconds
 
     def now(self, step: int) -> bool:
-        "Whether one is due after this batch"
+        """Whether one is due after this batch
+
+        Args:
+            step
+        """
         return step >= self.step or self.every_seconds is not None and time.perf_counter() >= self.time
 
     def after_epoch(self, epoch: int) -> bool:
-        "Whether one is due after this epoch"
+        """Whether one is due after this epoch
+
+        Args:
+            epoch
+        """
         return bool(self.every_epochs) and (epoch + 1) % self.every_epochs == 0 or self.now(-1)
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #a69bef46
@@ -232,7 +250,15 @@ def _done(dl: Any, state: dict[str, Any]) -> tuple[int, int]:
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #1d3c52db
 class Resume:
-    "Which checkpoint to continue from, and what may be different: `fit(..., resume=Resume(...))`"
+    """Which checkpoint to continue from, and what may be different: `fit(..., resume=Resume(...))`
+
+    Args:
+        path: a checkpoint, or a folder with some; None: this fit's own
+        allow: what may differ: model, loss, optimizer, data, n_epoch, schedule
+
+    Raises:
+        ValueError: allow={allow}: ... is none of ...
+    """
     def __init__(self,
         path: str | Path | None = None,   # a checkpoint, or a folder with some; None: this fit's own
         allow: str | Iterable[str] = (),  # what may differ: model, loss, optimizer, data, n_epoch, schedule
@@ -247,7 +273,14 @@ _MAY_DIFFER = 'model', 'loss', 'optimizer', 'data', 'n_epoch', 'schedule'
 def as_resume(
     resume: Any,           # as passed to `fit`: True, a path, or `Resume`
 ) -> Resume:
-    "What to resume"
+    """What to resume
+
+    Args:
+        resume: as passed to `fit`: True, a path, or `Resume`
+
+    Raises:
+        TypeError: resume={resume} should be True, False, the path of a checkpoint, or Resume(...)
+    """
     if isinstance(resume, Resume): return resume
     if resume is True: return Resume()
     if isinstance(resume, (str, Path)): return Resume(resume)
@@ -388,7 +421,17 @@ def _warn_of_workers(dl: Any) -> None:
         stacklevel=user_level())
 
 class Checkpoint(_Resumes):
-    "Saves the whole state of a fit while it runs, so that it can be continued exactly"
+    """Saves the whole state of a fit while it runs, so that it can be continued exactly
+
+    Args:
+        every_steps: save after so many training batches
+        every_seconds: save when so much time has passed
+        every_epochs: save after so many epochs; none of the three: each
+        keep: so many of the newest stay, and the best
+        path: where to; None: `checkpoints` in the learner's model folder
+        monitor: column that says which is the best; None: there is no best
+        background: write in a thread; needs memory for a copy of the state
+    """
     @hinted
     def __init__(self,
         every_steps: int | None = None,       # save after so many training batches

@@ -92,7 +92,14 @@ def _break_words(reason: str) -> str:
 
 # %% ../../nbs/callbacks/compile.ipynb #efb08449
 class Compilation(NamedTuple):
-    "A batch in which something was compiled"
+    """A batch in which something was compiled
+
+    Args:
+        where: such as 'epoch 0, training batch 0'
+        why: what was new
+        seconds: of the call of the model
+        graphs: pieces of code
+    """
     where: str         # such as 'epoch 0, training batch 0'
     why: str           # what was new
     seconds: float     # of the call of the model
@@ -101,7 +108,13 @@ class Compilation(NamedTuple):
 HEADINGS = ('where', 'why', 'seconds', 'graphs')
 
 class CompileReport:
-    "What was compiled, where and why"
+    """What was compiled, where and why
+
+    Args:
+        compilations
+        breaks: in words -> how often
+        failed: why nothing is compiled any more; None: it is
+    """
     def __init__(self,
         compilations: list[Compilation],
         breaks: dict[str, int],          # in words -> how often
@@ -351,7 +364,11 @@ def _watched(learn: Learner, before: set[tuple[str, int]]) -> str:
 
 # %% ../../nbs/callbacks/compile.ipynb #a31c344d
 class CompiledStep(Step):
-    "The plain step, with predictions and loss in one piece of compiled code"
+    """The plain step, with predictions and loss in one piece of compiled code
+
+    Args:
+        call
+    """
     pred = yb = value = None        # what was computed, and from what
 
     def __init__(self, call: _Call): self.call = call
@@ -453,7 +470,21 @@ class _Tells(_Compiles):
 
 # %% ../../nbs/callbacks/compile.ipynb #cbc287cb
 class Compile(_Tells):
-    "Compiles the model with torch.compile for the length of each fit"
+    """Compiles the model with torch.compile for the length of each fit
+
+    Args:
+        what: 'step': the loss, too
+        backend: as for torch.compile; 'aot_eager' needs no compiler
+        mode: as for torch.compile: 'reduce-overhead', 'max-autotune'; None: its default
+        dynamic: True: code for all sizes at once; None: from the second size on; False: never
+        fullgraph: a graph break is an error, and no fit continues without compiled code
+        graphs: record CUDA graphs, for a small model on a GPU
+        options: of the backend, as for torch.compile
+        verbose: say after the first epoch what was compiled
+
+    Raises:
+        ValueError: what={what} should be 'model' or 'step'
+    """
     def __init__(self,
         what: str = 'model',            # 'step': the loss, too
         *,

@@ -38,7 +38,12 @@ def _ends_line(file: Path) -> bool:
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #6ffe06eb
 class CSVLogger(Callback):
-    "Writes the table of epochs to a file, row by row"
+    """Writes the table of epochs to a file, row by row
+
+    Args:
+        fname: the file, below the learner's `path`
+        append: continue the file that is there; False: a new one
+    """
     order, run_in = 60, ('fit',)        # after the recorder, whose rows it writes
 
     def __init__(self,
@@ -71,7 +76,11 @@ class CSVLogger(Callback):
         self.begun, self.size = True, self.file.stat().st_size
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        "Go on after the row that was the last; rows that a killed fit has written since are written again"
+        """Go on after the row that was the last; rows that a killed fit has written since are written again
+
+        Args:
+            state
+        """
         super().load_state_dict(state)
         if not self.begun or not self.file.exists(): self.begun = False
         elif self.size < self.file.stat().st_size: os.truncate(self.file, self.size)

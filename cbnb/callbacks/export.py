@@ -41,7 +41,14 @@ from ..undo import UndoStack, interrupts_wait
 def import_path(
     obj: Any,
 ) -> str | None:      # such as 'torch.optim.adam:Adam'; None: it cannot be imported
-    "Where to import a function or class from"
+    """Where to import a function or class from
+
+    Args:
+        obj
+
+    Returns:
+        such as 'torch.optim.adam:Adam'; None: it cannot be imported
+    """
     module, name = getattr(obj, '__module__', None), getattr(obj, '__qualname__', None)
     if not isinstance(module, str) or not isinstance(name, str) or module == '__main__': return None
     found = sys.modules.get(module)
@@ -52,7 +59,14 @@ def import_path(
 def at_path(
     path: str,      # as of `import_path`
 ) -> Any:
-    "The function or class at an import path; imports its module. `ValueError` if it is not there"
+    """The function or class at an import path; imports its module. `ValueError` if it is not there
+
+    Args:
+        path: as of `import_path`
+
+    Raises:
+        ValueError: {path} cannot be imported: {e}
+    """
     module, _, name = path.partition(':')
     try:
         found = importlib.import_module(module)
@@ -71,7 +85,14 @@ def _arguments(obj: Any) -> dict[str, Any]:
 def as_recipe(
     value: Any,      # a function, a class, a loss, a metric, or plain data
 ) -> Any:            # a `Held` with `path`, and `args` and `kwargs` if it is called; plain data as it is
-    "How to get a part of a learner again"
+    """How to get a part of a learner again
+
+    Args:
+        value: a function, a class, a loss, a metric, or plain data
+
+    Returns:
+        a `Held` with `path`, and `args` and `kwargs` if it is called; plain data as it is
+    """
     words = brief(value)
     if (path := import_path(value)) is not None: return Held(path=path, words=words)
     if isinstance(value, partial): made = value.func, value.args, value.keywords
@@ -163,7 +184,15 @@ def export(self: Learner,
     fname: str | Path = 'export.pkl',   # below `path`; '.cbnb' for a file that runs no code
     factory: Any = None,                # what makes the model, for '.cbnb': importable, or 'module:name'
 ) -> Path:                              # the file
-    "Save the learner without data and optimizer, to predict with elsewhere; here it stays as it is"
+    """Save the learner without data and optimizer, to predict with elsewhere; here it stays as it is
+
+    Args:
+        fname: below `path`; '.cbnb' for a file that runs no code
+        factory: what makes the model, for '.cbnb': importable, or 'module:name'
+
+    Returns:
+        the file
+    """
     self.__getstate__()                                  # not within a run
     path = Path(self.path)/fname
     if path.suffix != '.cbnb': return _export_pickle(self, path)
@@ -212,7 +241,13 @@ def _model_of(path: str | Path, state: dict[str, Any], model: Any, trust: bool) 
 
 # %% ../../nbs/callbacks/export.ipynb #d7585263
 class Missing:
-    "Stands for a part of a learner that was not in its file; calling it raises `ValueError`"
+    """Stands for a part of a learner that was not in its file; calling it raises `ValueError`
+
+    Args:
+        part
+        why
+        path
+    """
     def __init__(self, part: str, why: str, path: str): self.part, self.why, self.path = part, why, path
     def __repr__(self) -> str: return f'Missing({self.part})'
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -238,7 +273,20 @@ def load_learner(
     dls: Any = None,        # data to train and validate with; None: without
     **parts: Any,           # for '.cbnb': other arguments of `Learner`, instead of those in the file
 ) -> Learner:               # without optimizer
-    "Load what `Learner.export` has saved; `ValueError` says what has to be passed or trusted"
+    """Load what `Learner.export` has saved; `ValueError` says what has to be passed or trusted
+
+    Args:
+        fname: the file
+        cpu: load onto the CPU
+        trust: True says that you trust its author: then loading may run code, from the file or by
+            import
+        model: for '.cbnb': a model, or what makes one; None: the factory that the file names
+        dls: data to train and validate with; None: without
+        **parts: for '.cbnb': other arguments of `Learner`, instead of those in the file
+
+    Returns:
+        without optimizer
+    """
     if Path(fname).suffix != '.cbnb': learn = _load_pickle(fname, cpu, trust, model, parts)
     else:
         state = _read(fname)

@@ -49,7 +49,14 @@ def _locked_folder(target: Path) -> tuple[int | None, Path]:
 def draft_of(
     target: Path,      # a file or a folder
 ) -> Iterator[Path]:   # where to write it; it has the name of the target
-    "A draft; what has not been renamed at the end is removed"
+    """A draft; what has not been renamed at the end is removed
+
+    Args:
+        target: a file or a folder
+
+    Returns:
+        where to write it; it has the name of the target
+    """
     lock, folder = _locked_folder(target)
     try: yield folder/target.name
     finally:
@@ -61,7 +68,12 @@ def sweep_drafts(
     folder: Path,
     names: str,      # pattern of the names of the targets whose drafts they are
 ) -> None:
-    "Remove drafts that nobody writes any more"
+    """Remove drafts that nobody writes any more
+
+    Args:
+        folder
+        names: pattern of the names of the targets whose drafts they are
+    """
     if fcntl is None: return
     for draft in folder.glob(f'.{names}.????????.part'):
         with contextlib.suppress(OSError):
@@ -73,7 +85,11 @@ def sweep_drafts(
 def sync(
     path: Path,      # a file, or a folder with its files
 ) -> None:
-    "Wait until it is on the disk"
+    """Wait until it is on the disk
+
+    Args:
+        path: a file, or a folder with its files
+    """
     for file in [*path.iterdir(), path] if path.is_dir() else [path]:
         if fcntl is None and file.is_dir(): return       # such systems do not open folders
         fd = os.open(file, os.O_RDONLY if fcntl else os.O_RDWR)
@@ -83,7 +99,11 @@ def sync(
 def sync_name(
     folder: Path,
 ) -> None:
-    "Wait until the names in a folder are on the disk, as far as the disk can do that"
+    """Wait until the names in a folder are on the disk, as far as the disk can do that
+
+    Args:
+        folder
+    """
     if fcntl is None: return
     with contextlib.suppress(OSError):
         fd = os.open(folder, os.O_RDONLY)
@@ -102,7 +122,12 @@ def explains_refusal(
     path: str | Path,      # what is written, for the message
     draft: Path,
 ) -> Iterator[None]:
-    "While a draft is written: an error says that the old file is as it was, and what the disk says"
+    """While a draft is written: an error says that the old file is as it was, and what the disk says
+
+    Args:
+        path: what is written, for the message
+        draft
+    """
     try: yield
     except (RuntimeError, OSError) as e:
         e.add_note(f'{path} was not written; a file of that name is as it was')
@@ -116,7 +141,17 @@ def write_whole(
     sweep: bool = True,             # remove the drafts that killed processes have left
     everywhere: bool = False,       # of several processes that train together, each writes; False: the first
 ) -> Path:                          # `path`
-    "Write a file completely or not at all; Ctrl-C waits until it is written"
+    """Write a file completely or not at all; Ctrl-C waits until it is written
+
+    Args:
+        path: where to; missing folders are made, and links are followed
+        write: writes the content to the path that it is given
+        sweep: remove the drafts that killed processes have left
+        everywhere: of several processes that train together, each writes; False: the first
+
+    Returns:
+        `path`
+    """
     path, target = Path(path), Path(os.path.realpath(path))
     if process_number() > 0 and not everywhere: return path
     with interrupts_wait():

@@ -27,7 +27,14 @@ from ..basics.nested import find_bs, map_tensors
 def values_of_sparse(
     p: Tensor,    # a parameter
 ) -> Tensor:      # `p` itself, unless its gradient is sparse
-    "A stand-in whose gradient is the values of a sparse one, in the same memory"
+    """A stand-in whose gradient is the values of a sparse one, in the same memory
+
+    Args:
+        p: a parameter
+
+    Returns:
+        `p` itself, unless its gradient is sparse
+    """
     if p.grad is None or not p.grad.is_sparse: return p
     p.grad = p.grad.coalesce()
     values = p.grad._values()
@@ -39,14 +46,28 @@ def values_of_sparse(
 def warn_own_update(
     cb: Callback,    # changes gradients; on a learner
 ) -> None:
-    "Warn if the learner's step leaves no gradients to change"
+    """Warn if the learner's step leaves no gradients to change
+
+    Args:
+        cb: changes gradients; on a learner
+    """
     if cb.learn.train_step.own_update: warnings.warn(
         f'{cb} has little or no effect: this train_step finds gradients by itself, where '
         'callbacks cannot change them', stacklevel=user_level())
 
 # %% ../../nbs/callbacks/gradients.ipynb #7852fc69
 class GradientClip(Callback):
-    "Shortens gradients that are longer than `max_norm`"
+    """Shortens gradients that are longer than `max_norm`
+
+    Args:
+        max_norm: largest norm, inf: only measure; for 'value' the largest absolute value
+        norm_type: 2 is the usual length, math.inf the largest element
+        kind: one norm for all parameters, one for each 'tensor', or 'value'
+
+    Raises:
+        ValueError: kind={kind} should be 'global', 'tensor' or 'value'
+        ValueError: {name}={value} should be above 0
+    """
     order, run_valid, run_in = 11, False, ('fit', 'lr_find')    # after mixed precision has unscaled
     norm: Any = None            # of the last gradient, before clipping; for 'tensor' a list of them
 
@@ -72,7 +93,11 @@ class GradientClip(Callback):
     def clip(self,
         params: list[Tensor],    # their gradients are changed
     ) -> None:
-        "Shorten gradients, and note their norm"
+        """Shorten gradients, and note their norm
+
+        Args:
+            params: their gradients are changed
+        """
         if self.kind == 'value': return clip_grad_value_(params, self.max_norm)
         how = self.max_norm, self.norm_type
         each = self.kind == 'tensor'
@@ -129,7 +154,11 @@ def _scale_grads(opt: Any, by: float) -> None:
 
 # %% ../../nbs/callbacks/gradients.ipynb #d00eb7b2
 class GradientAccumulation(_UpdatesWhenFull):
-    "Updates the weights only when `n_acc` items have been seen, with their mean gradient"
+    """Updates the weights only when `n_acc` items have been seen, with their mean gradient
+
+    Args:
+        n_acc: items in an update, at least; the last of an epoch may have fewer
+    """
     order, run_valid, run_in = 6, False, ('fit', 'lr_find')
 
     def __init__(self,
@@ -160,14 +189,22 @@ class GradientAccumulation(_UpdatesWhenFull):
 
 # %% ../../nbs/callbacks/gradients.ipynb #47aef052
 def frozen_norms(model: nn.Module) -> list[nn.Module]:
-    "Batch norm layers that have parameters, all frozen"
+    """Batch norm layers that have parameters, all frozen
+
+    Args:
+        model
+    """
     layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     return [m for m in layers if m.weight is not None
             and not any(p.requires_grad for p in m.parameters(recurse=False))]
 
 # %% ../../nbs/callbacks/gradients.ipynb #eef01fac
 class BnFreeze(Callback):
-    "Keeps batch norm layers with frozen parameters in evaluation mode"
+    """Keeps batch norm layers with frozen parameters in evaluation mode
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     run_in = ('fit', 'lr_find')
 
     def before_train(self):

@@ -37,7 +37,16 @@ class _Registered:
 
 # %% ../../nbs/callbacks/hooks.ipynb #581169dc
 class Hook(_Registered):
-    "Calls a function whenever a module has run, and keeps the latest result in `stored`"
+    """Calls a function whenever a module has run, and keeps the latest result in `stored`
+
+    Args:
+        m: the module
+        hook_func: called with the module, its input and its output
+        is_forward: False: in the backward pass, with gradients instead
+        detach: cut input and output from the graph first
+        cpu: and copy them to the CPU (waits for a GPU)
+        when: called each time; False: ignore this one; None: never ignore
+    """
     hook_func = None                   # a copy of a hooked model has hooks that do nothing
 
     def __init__(self,
@@ -71,14 +80,30 @@ def hook_output(
     cpu: bool = False,      # copy it to the CPU (waits for a GPU)
     grad: bool = False,     # keep the gradients of the output instead, a tuple
 ) -> Hook:
-    "A hook that keeps the output of a module"
+    """A hook that keeps the output of a module
+
+    Args:
+        module: the module
+        detach: cut its output from the graph
+        cpu: copy it to the CPU (waits for a GPU)
+        grad: keep the gradients of the output instead, a tuple
+    """
     return Hook(module, _output, not grad, detach, cpu)
 
 def _output(m: nn.Module, inp: Any, out: Any) -> Any: return out
 
 # %% ../../nbs/callbacks/hooks.ipynb #b78d160b
 class Hooks(_Registered):
-    "A hook for each of several modules"
+    """A hook for each of several modules
+
+    Args:
+        ms: the modules
+        hook_func: this and what follows as for `Hook`
+        is_forward
+        detach
+        cpu
+        when
+    """
     def __init__(self,
         ms: Sequence[nn.Module],       # the modules
         hook_func: Callable[..., Any], # this and what follows as for `Hook`
@@ -112,7 +137,14 @@ def hook_outputs(
     cpu: bool = False,
     grad: bool = False,
 ) -> Hooks:
-    "Hooks that keep the outputs of several modules"
+    """Hooks that keep the outputs of several modules
+
+    Args:
+        modules: the modules
+        detach: this and what follows as for `hook_output`
+        cpu
+        grad
+    """
     return Hooks(modules, _output, not grad, detach, cpu)
 
 # %% ../../nbs/callbacks/hooks.ipynb #25b166b9
@@ -121,7 +153,19 @@ def find_layers(
     which: Any = None,                  # names, classes, modules, one or several; None: leaves
     include_paramless: bool = False,    # of the leaves, also those without parameters
 ) -> dict[str, nn.Module]:              # name -> module, in the order of the model
-    "Layers of a model; `ValueError` for what it does not have"
+    """Layers of a model; `ValueError` for what it does not have
+
+    Args:
+        model
+        which: names, classes, modules, one or several; None: leaves
+        include_paramless: of the leaves, also those without parameters
+
+    Returns:
+        name -> module, in the order of the model
+
+    Raises:
+        ValueError: modules: the model has no ...; its layers are ...
+    """
     named = dict(model.named_modules())
     if which is None:
         leaves = {name: m for name, m in named.items() if next(m.children(), None) is None}
@@ -202,7 +246,19 @@ def as_hook(
     f: Callable[..., Any],   # of module, input, output; or of callback, module, input, output
     cb: Callback,            # the callback that `f` may get first
 ) -> Callable[..., Any]:     # of module, input, output
-    "Adapt a function by its signature; `TypeError` if it fits neither way"
+    """Adapt a function by its signature; `TypeError` if it fits neither way
+
+    Args:
+        f: of module, input, output; or of callback, module, input, output
+        cb: the callback that `f` may get first
+
+    Returns:
+        of module, input, output
+
+    Raises:
+        TypeError: hook=... should take (module, input, output), or (callback, module, input, output),
+            and not ...
+    """
     if _takes(f, 3) and not _takes(f, 9): return f          # one with `*args` gets the callback
     if _takes(f, 4): return MethodType(f, cb)
     raise TypeError(f'hook={getattr(f, "__name__", f)!r} should take (module, input, output), '
@@ -228,7 +284,22 @@ def _after_own(own: Callable | None, f: Callable) -> Callable:
 
 # %% ../../nbs/callbacks/hooks.ipynb #1622290c
 class HookCallback(_HooksInAFit):
-    "Calls `hook` for layers of the model, for the length of a fit"
+    """Calls `hook` for layers of the model, for the length of a fit
+
+    Args:
+        modules: names, classes, modules; None: leaves with parameters
+        every: one training batch in so many; None: all batches
+        is_forward: False: in the backward pass, with gradients instead
+        detach: cut input and output from the graph first
+        cpu: and copy them to the CPU (waits for a GPU)
+        include_paramless: of the leaves, also those without parameters
+        hook: of module, input, output; or of callback and these
+        **events: functions to use as methods: `after_fit=f`
+
+    Raises:
+        TypeError: remove_end=False: the hooks of a callback are removed when the fit ends. To look
+            longer, use Hooks(modules, f), and remove() it yourself
+    """
     def __init__(self,
         modules: Any = None,              # names, classes, modules; None: leaves with parameters
         every: int | None = None,         # one training batch in so many; None: all batches
@@ -257,7 +328,16 @@ def summarized(
     near_zero: float = 0.05,    # a value counts as near zero up to this distance
     bins: int = 40,             # of the histogram; 0: none
 ) -> Tensor | None:             # mean, std, share near zero, lowest, highest, then the counts
-    "Numbers and a histogram of an output, as one tensor on its device; None if it has no numbers"
+    """Numbers and a histogram of an output, as one tensor on its device; None if it has no numbers
+
+    Args:
+        out: output of a layer: a tensor, or tensors nested in tuples, dicts
+        near_zero: a value counts as near zero up to this distance
+        bins: of the histogram; 0: none
+
+    Returns:
+        mean, std, share near zero, lowest, highest, then the counts
+    """
     parts = []
     map_tensors(lambda t: parts.append(t.detach().flatten()) if t.is_floating_point() else t, out)
     parts = [part.float() for part in parts if part.numel()]
@@ -277,7 +357,17 @@ def rebinned(
     highs: Tensor,                   # of shape (batches,): where the last one ends
     limits: tuple[float, float],     # the new range
 ) -> Tensor:                         # of the shape of `counts`; each row has the sum it had
-    "Histograms over ranges of their own as histograms over a common one"
+    """Histograms over ranges of their own as histograms over a common one
+
+    Args:
+        counts: of shape (batches, bins), each over its own range
+        lows: of shape (batches,): where the first bin begins
+        highs: of shape (batches,): where the last one ends
+        limits: the new range
+
+    Returns:
+        of the shape of `counts`; each row has the sum it had
+    """
     n, bins = counts.shape
     edges = torch.linspace(*limits, bins + 1, dtype=torch.float64)
     widths = ((highs - lows)/bins).double().clamp(min=1e-300)[:, None]
@@ -296,7 +386,11 @@ class Rows:
     def extend(self,
         rows: list[Tensor | None],    # each of shape (columns,); None: there is none for a batch
     ) -> None:
-        "Add several rows, without waiting for the device"
+        """Add several rows, without waiting for the device
+
+        Args:
+            rows: each of shape (columns,); None: there is none for a batch
+        """
         some = next((row for row in rows if row is not None), None)
         gap = torch.full((1,), math.nan) if some is None else torch.full_like(some, math.nan)
         self.chunks.append(torch.stack([gap if row is None else row for row in rows]))
@@ -361,11 +455,29 @@ class _ReadsRows(_RecordsActivations):
 
 # %% ../../nbs/callbacks/hooks.ipynb #e166282f
 class LayerStats(_ReadsRows):
-    "Reads the three numbers of each layer"
+    """Reads the three numbers of each layer
+
+    Args:
+        modules: names, classes, modules; None: leaves with parameters
+        every: one training batch in so many; None: all batches
+        is_forward: False: in the backward pass, with gradients instead
+        detach: cut input and output from the graph first
+        cpu: and copy them to the CPU (waits for a GPU)
+        include_paramless: of the leaves, also those without parameters
+        hook: of module, input, output; or of callback and these
+        **events: functions to use as methods: `after_fit=f`
+    """
     def layer_stats(self,
         i: int | str,    # number or name of a layer
     ) -> tuple[list[float], list[float], list[float]]:   # nan where the layer has not run
-        "Means, standard deviations and shares near zero of a layer, one for each batch"
+        """Means, standard deviations and shares near zero of a layer, one for each batch
+
+        Args:
+            i: number or name of a layer
+
+        Returns:
+            nan where the layer has not run
+        """
         table = self._table(i)
         if table.shape[1] == 1: table = table.expand(-1, 3)
         return tuple(table[:, k].tolist() for k in range(3))
@@ -397,12 +509,35 @@ class _Limits(LayerStats):
 
 # %% ../../nbs/callbacks/hooks.ipynb #3a6b7c3f
 class LayerHistograms(_Limits):
-    "Reads the histograms of each layer"
+    """Reads the histograms of each layer
+
+    Args:
+        modules: names, classes, modules; None: leaves with parameters
+        every: one training batch in so many; None: all batches
+        is_forward: False: in the backward pass, with gradients instead
+        detach: cut input and output from the graph first
+        cpu: and copy them to the CPU (waits for a GPU)
+        include_paramless: of the leaves, also those without parameters
+        hook: of module, input, output; or of callback and these
+        **events: functions to use as methods: `after_fit=f`
+    """
     def hist(self,
         i: int | str,                                  # number or name of a layer
         limits: tuple[float, float] | None = None,     # range; None: almost all values are inside
     ) -> Tensor:                                       # log(1 + count), of shape (bins, batches)
-        "Histograms of a layer's outputs, the lowest values first"
+        """Histograms of a layer's outputs, the lowest values first
+
+        Args:
+            i: number or name of a layer
+            limits: range; None: almost all values are inside
+
+        Returns:
+            log(1 + count), of shape (bins, batches)
+
+        Raises:
+            ValueError: no histograms were recorded: with_hist=True
+            ValueError: limits={limits} should be (low, high), with low below high
+        """
         if not self.with_hist: raise ValueError('no histograms were recorded: with_hist=True')
         table, limits = self._table(i), limits or self.limits(i)
         if not limits[0] < limits[1]:
@@ -433,13 +568,33 @@ def _label_outer(axes: Sequence[Any], n: int, cols: int) -> None:
 
 # %% ../../nbs/callbacks/hooks.ipynb #381732ec
 class LayerFigures(LayerHistograms):
-    "Draws the histograms"
+    """Draws the histograms
+
+    Args:
+        modules: names, classes, modules; None: leaves with parameters
+        every: one training batch in so many; None: all batches
+        is_forward: False: in the backward pass, with gradients instead
+        detach: cut input and output from the graph first
+        cpu: and copy them to the CPU (waits for a GPU)
+        include_paramless: of the leaves, also those without parameters
+        hook: of module, input, output; or of callback and these
+        **events: functions to use as methods: `after_fit=f`
+    """
     def color_dim(self,
         i: int | str | None = None,                    # number or name of a layer; None: all
         limits: tuple[float, float] | None = None,     # range of values; None: what each layer needs
         return_fig: bool | None = None,                # return the figure instead of showing it
     ) -> Any:                                          # the figure, if it was asked for
-        "A colour map of the histograms of a layer, or of all"
+        """A colour map of the histograms of a layer, or of all
+
+        Args:
+            i: number or name of a layer; None: all
+            limits: range of values; None: what each layer needs
+            return_fig: return the figure instead of showing it
+
+        Returns:
+            the figure, if it was asked for
+        """
         shown = list(range(len(self.layers))) if i is None else [i]
         hists = [(self.hist(k, limits), limits or self.limits(k)) for k in shown or [0]]
         one, cols = len(shown) == 1, min(len(shown), 4 if len(shown) > 9 else 3)
@@ -466,12 +621,31 @@ def _shade(n: int, of: int) -> Any:
 
 # %% ../../nbs/callbacks/hooks.ipynb #fd470dff
 class LayerCurves(LayerFigures):
-    "Draws the three numbers of each layer"
+    """Draws the three numbers of each layer
+
+    Args:
+        modules: names, classes, modules; None: leaves with parameters
+        every: one training batch in so many; None: all batches
+        is_forward: False: in the backward pass, with gradients instead
+        detach: cut input and output from the graph first
+        cpu: and copy them to the CPU (waits for a GPU)
+        include_paramless: of the leaves, also those without parameters
+        hook: of module, input, output; or of callback and these
+        **events: functions to use as methods: `after_fit=f`
+    """
     def plot_layer_stats(self,
         i: int | str | None = None,        # number or name of a layer; None: all
         return_fig: bool | None = None,    # return the figure instead of showing it
     ) -> Any:                              # the figure, if it was asked for
-        "Mean, standard deviation and share near zero of a layer, or of all, over steps"
+        """Mean, standard deviation and share near zero of a layer, or of all, over steps
+
+        Args:
+            i: number or name of a layer; None: all
+            return_fig: return the figure instead of showing it
+
+        Returns:
+            the figure, if it was asked for
+        """
         shown = list(range(len(self.layers))) if i is None else [i]
         stats = [self.layer_stats(k) for k in shown or [0]]
         headings = 'mean', 'standard deviation', f'share within {self.near_zero:g} of 0'
@@ -489,7 +663,16 @@ class LayerCurves(LayerFigures):
 
 # %% ../../nbs/callbacks/hooks.ipynb #e57e852a
 class ActivationStats(LayerCurves):
-    "Mean, spread, share near zero and histogram of the outputs of layers, per training batch"
+    """Mean, spread, share near zero and histogram of the outputs of layers, per training batch
+
+    Args:
+        with_hist: histograms, too
+        modules: names, classes, modules; None: leaves with parameters
+        every: one training batch in so many; None: all
+        include_paramless: of the leaves, also those without parameters
+        near_zero: a value counts as near zero up to this distance
+        bins: of a histogram
+    """
     def __init__(self,
         with_hist: bool = True,           # histograms, too
         modules: Any = None,              # names, classes, modules; None: leaves with parameters

@@ -32,7 +32,15 @@ from ..learner import Learner
 
 # %% ../../nbs/callbacks/interpret.ipynb #0fa49f1c
 class HoldsPredictions:
-    "The predictions of a loader"
+    """The predictions of a loader
+
+    Args:
+        found: as from `predictions`
+
+    Raises:
+        ValueError: an interpretation compares predictions with targets, and this loader has none:
+            learn.show_results() needs none
+    """
     def __init__(self,
         found: CardMaker,      # as from `predictions`
     ):
@@ -56,7 +64,11 @@ _DOES = dict(classes='predicts classes: see plot_confusion_matrix', labels='pred
 
 # %% ../../nbs/callbacks/interpret.ipynb #d233fffe
 class CountsClasses(HoldsPredictions):
-    "What is taken for what"
+    """What is taken for what
+
+    Args:
+        found: as from `predictions`
+    """
     def confusion_matrix(self) -> Tensor:
         "How often each class is predicted for each class; row: actual, column: predicted"
         self._need('confusion_matrix', 'classes')
@@ -65,7 +77,14 @@ class CountsClasses(HoldsPredictions):
     def most_confused(self,
         min_val: int = 1,                     # leave out rarer ones
     ) -> list[tuple[str, str, int]]:          # (actual, predicted, how often), the most frequent first
-        "Which classes are taken for which"
+        """Which classes are taken for which
+
+        Args:
+            min_val: leave out rarer ones
+
+        Returns:
+            (actual, predicted, how often), the most frequent first
+        """
         self._need('most_confused', 'classes')
         return confused_pairs(self.confusion_matrix(), self.classes, min_val)
 
@@ -77,17 +96,37 @@ class CountsClasses(HoldsPredictions):
 
 # %% ../../nbs/callbacks/interpret.ipynb #874481d3
 class TopLosses(NamedTuple):
-    "The highest or lowest losses"
+    """The highest or lowest losses
+
+    Args:
+        values
+        indices: of the items, in the order of the loader
+    """
     values: Tensor
     indices: Tensor    # of the items, in the order of the loader
 
 class HasLosses(HoldsPredictions):
-    "The loss of each item"
+    """The loss of each item
+
+    Args:
+        found: as from `predictions`
+    """
     def top_losses(self,
         k: int | None = None,       # so many; None: all
         largest: bool = True,       # the highest; False: the lowest
     ) -> TopLosses:                 # values and indices
-        "Losses with the numbers of their items, in order"
+        """Losses with the numbers of their items, in order
+
+        Args:
+            k: so many; None: all
+            largest: the highest; False: the lowest
+
+        Returns:
+            values and indices
+
+        Raises:
+            ValueError: there is no loss for each item: {found.note}
+        """
         if self.losses is None: raise ValueError(f'there is no loss for each item: {self.found.note}')
         n = len(self) if k is None else min(as_count(k, 'k', 1), len(self))
         losses = self.losses.nan_to_num(float('inf') if largest else float('-inf'))     # nan is the worst
@@ -96,7 +135,11 @@ class HasLosses(HoldsPredictions):
 
 # %% ../../nbs/callbacks/interpret.ipynb #48d1ffdf
 class Calibrates(HoldsPredictions):
-    "Probabilities against what came true"
+    """Probabilities against what came true
+
+    Args:
+        found: as from `predictions`
+    """
     def _class_number(self, of: Any) -> int:
         if of in self.classes: return self.classes.index(of)
         if isinstance(of, int) and -len(self.classes) <= of < len(self.classes): return of % len(self.classes)
@@ -112,7 +155,16 @@ class Calibrates(HoldsPredictions):
         n_bins: int = 10,        # of equal width
         of: Any = None,          # a class, by name or number; None: the prediction, or the second of two classes
     ) -> Calibration:
-        "The calibration curve; `ValueError` if the predictions are no probabilities"
+        """The calibration curve; `ValueError` if the predictions are no probabilities
+
+        Args:
+            n_bins: of equal width
+            of: a class, by name or number; None: the prediction, or the second of two classes
+
+        Raises:
+            ValueError: the predictions are no probabilities, because the loss does not say how to make
+                them: pass act=..., such as learn.interpret(act=lambda x: x.softmax(1))
+        """
         self._need('calibration', 'classes')
         if not _are_probabilities(self.preds): raise ValueError(
             'the predictions are no probabilities, because the loss does not say how to make them: pass act=..., such as learn.interpret(act=lambda x: x.softmax(1))')
@@ -122,7 +174,11 @@ class Calibrates(HoldsPredictions):
 
 # %% ../../nbs/callbacks/interpret.ipynb #529c2a46
 class HasResiduals(HoldsPredictions):
-    "Errors of predicted values"
+    """Errors of predicted values
+
+    Args:
+        found: as from `predictions`
+    """
     def residuals(self) -> Tensor:    # a row for each item
         "Predicted minus actual values"
         self._need('residuals', 'values')
@@ -144,7 +200,11 @@ def _most(matrix: Tensor, n: int) -> tuple[Tensor, list[int]]:
     return matrix[kept][:, kept], kept
 
 class DrawsMatrix(CountsClasses):
-    "The confusion matrix as a figure"
+    """The confusion matrix as a figure
+
+    Args:
+        found: as from `predictions`
+    """
     def plot_confusion_matrix(self,
         normalize: bool = False,            # each row as shares of its sum
         max_classes: int = 40,              # of more, those with most errors
@@ -152,7 +212,18 @@ class DrawsMatrix(CountsClasses):
         ax: Any = None,                     # draw into these axes; None: a new figure
         return_fig: bool | None = None,     # return the figure instead of showing it
     ) -> Any:                               # the figure, if it was asked for
-        "Draw how often each class is predicted for each class"
+        """Draw how often each class is predicted for each class
+
+        Args:
+            normalize: each row as shares of its sum
+            max_classes: of more, those with most errors
+            title
+            ax: draw into these axes; None: a new figure
+            return_fig: return the figure instead of showing it
+
+        Returns:
+            the figure, if it was asked for
+        """
         matrix, kept = _most(self.confusion_matrix(), max_classes)
         if len(kept) < len(self.classes): title = f'{title}\n{len(kept)} of {len(self.classes)} classes, those with most errors'
         fig = confusion_figure(matrix, [self.classes[i] for i in kept], normalize, title, ax)
@@ -160,14 +231,28 @@ class DrawsMatrix(CountsClasses):
 
 # %% ../../nbs/callbacks/interpret.ipynb #2b4aee84
 class DrawsCalibration(Calibrates):
-    "The calibration curve as a figure"
+    """The calibration curve as a figure
+
+    Args:
+        found: as from `predictions`
+    """
     def plot_calibration(self,
         n_bins: int = 10,                   # of equal width
         of: Any = None,                     # as in `calibration`
         ax: Any = None,                     # draw into these axes; None: a new figure
         return_fig: bool | None = None,     # return the figure instead of showing it
     ) -> Any:                               # the figure, if it was asked for
-        "Draw predicted probabilities against what came true"
+        """Draw predicted probabilities against what came true
+
+        Args:
+            n_bins: of equal width
+            of: as in `calibration`
+            ax: draw into these axes; None: a new figure
+            return_fig: return the figure instead of showing it
+
+        Returns:
+            the figure, if it was asked for
+        """
         curve, two = self.calibration(n_bins, of), len(self.classes) == 2
         what = 'prediction' if of is None and not two else f'class {self.classes[self._class_number(1 if of is None else of)]}'
         fig = calibration_figure(curve, what, ax)
@@ -175,13 +260,26 @@ class DrawsCalibration(Calibrates):
 
 # %% ../../nbs/callbacks/interpret.ipynb #0789a888
 class DrawsValues(HasResiduals):
-    "Figures for values"
+    """Figures for values
+
+    Args:
+        found: as from `predictions`
+    """
     def plot_predictions(self,
         output: int = 0,                    # which of the values
         ax: Any = None,                     # draw into these axes; None: a new figure
         return_fig: bool | None = None,     # return the figure instead of showing it
     ) -> Any:                               # the figure, if it was asked for
-        "Draw predicted against actual values"
+        """Draw predicted against actual values
+
+        Args:
+            output: which of the values
+            ax: draw into these axes; None: a new figure
+            return_fig: return the figure instead of showing it
+
+        Returns:
+            the figure, if it was asked for
+        """
         fig = predictions_figure(*self._column('plot_predictions', output), ax)
         return show(fig, 'predicted against actual values', return_fig) if ax is None else fig
 
@@ -190,19 +288,41 @@ class DrawsValues(HasResiduals):
         ax: Any = None,                     # draw into these axes; None: a new figure
         return_fig: bool | None = None,     # return the figure instead of showing it
     ) -> Any:                               # the figure, if it was asked for
-        "Draw what predictions are too high or too low"
+        """Draw what predictions are too high or too low
+
+        Args:
+            output: which of the values
+            ax: draw into these axes; None: a new figure
+            return_fig: return the figure instead of showing it
+
+        Returns:
+            the figure, if it was asked for
+        """
         fig = residuals_figure(*self._column('plot_residuals', output), ax)
         return show(fig, 'residuals over predicted values', return_fig) if ax is None else fig
 
 # %% ../../nbs/callbacks/interpret.ipynb #7a6f7333
 class DrawsItems(HasLosses):
-    "Items with their losses"
+    """Items with their losses
+
+    Args:
+        found: as from `predictions`
+    """
     def plot_top_losses(self,
         k: int = 9,                         # so many items
         largest: bool = True,               # the highest losses; False: the lowest
         return_fig: bool | None = None,     # return a matplotlib figure instead of showing them
     ) -> Any:                               # the figure, if it was asked for
-        "Show the items with the highest losses"
+        """Show the items with the highest losses
+
+        Args:
+            k: so many items
+            largest: the highest losses; False: the lowest
+            return_fig: return a matplotlib figure instead of showing them
+
+        Returns:
+            the figure, if it was asked for
+        """
         cards = [self.found.card(i) for i in self.top_losses(k, largest).indices.tolist()]
         return show_cards(cards, f'the {len(cards)} items with the {"highest" if largest else "lowest"} losses', return_fig)
 
@@ -210,7 +330,15 @@ class DrawsItems(HasLosses):
         indices: Sequence[int],             # in the order of the loader
         return_fig: bool | None = None,     # return a matplotlib figure instead of showing them
     ) -> Any:                               # the figure, if it was asked for
-        "Show these items with their predictions and targets"
+        """Show these items with their predictions and targets
+
+        Args:
+            indices: in the order of the loader
+            return_fig: return a matplotlib figure instead of showing them
+
+        Returns:
+            the figure, if it was asked for
+        """
         return show_cards([self.found.card(int(i)) for i in indices], f'{len(indices)} items', return_fig)
 
 # %% ../../nbs/callbacks/interpret.ipynb #dd0d4c90
@@ -231,14 +359,28 @@ def items_for_page(
     losses: Tensor | None,    # of each item; None: unknown
     n: int,                   # so many items
 ) -> list[int]:               # their numbers, the most telling first
-    "Which items a page shows"
+    """Which items a page shows
+
+    Args:
+        cells: the number of each item's cell
+        wrong: whether each is wrong
+        losses: of each item; None: unknown
+        n: so many items
+
+    Returns:
+        their numbers, the most telling first
+    """
     losses = torch.zeros(len(cells)) if losses is None else losses.nan_to_num(float('inf'))
     order = (~wrong).long().argsort(stable=True)
     return order[_ranks(cells, losses)[order].argsort(stable=True)][:n].tolist()
 
 # %% ../../nbs/callbacks/interpret.ipynb #cefcc5fd
 class ChoosesItems(CountsClasses, DrawsItems):
-    "The items that a page carries"
+    """The items that a page carries
+
+    Args:
+        found: as from `predictions`
+    """
     def _cells(self) -> tuple[Tensor, Tensor]:
         "The number of each item's cell, and whether it is wrong"
         if self.task == 'classes':
@@ -258,7 +400,11 @@ class ChoosesItems(CountsClasses, DrawsItems):
 _PAGE_BYTES = 400_000
 
 class CarriesItems(ChoosesItems):
-    "The items of a page as HTML"
+    """The items of a page as HTML
+
+    Args:
+        found: as from `predictions`
+    """
     def _page_items(self,
         max_items: int,                                  # no more than these
     ) -> tuple[str, list[dict[str, Any]], str]:          # HTML before them, the items, HTML after them
@@ -294,7 +440,11 @@ PAGE_STYLE = f'''<style>{css_variables('.cbnb-results')}
 
 # %% ../../nbs/callbacks/interpret.ipynb #e56c95c5
 class Summarizes(CarriesItems, DrawsMatrix, DrawsCalibration, DrawsValues):
-    "A line about all items"
+    """A line about all items
+
+    Args:
+        found: as from `predictions`
+    """
     def summary(self) -> str:
         "In one line"
         words = [plural(len(self), 'item'), *self._task_words()]
@@ -313,7 +463,11 @@ class Summarizes(CarriesItems, DrawsMatrix, DrawsCalibration, DrawsValues):
 _PAGE_CLASSES = 25
 
 class StillPage(Summarizes):
-    "What is shown where no script runs"
+    """What is shown where no script runs
+
+    Args:
+        found: as from `predictions`
+    """
     def _picture(self) -> str:
         if self.task != 'values': return ''
         actual, predicted, name = self._column('picture', 0)
@@ -338,12 +492,21 @@ class StillPage(Summarizes):
 
 # %% ../../nbs/callbacks/interpret.ipynb #b3ffeca4
 class MakesPage(StillPage):
-    "The page that answers the mouse"
+    """The page that answers the mouse
+
+    Args:
+        found: as from `predictions`
+    """
     def page(self,
         max_items: int = 200,         # carry no more items than these
         live: bool | None = None,     # with the script; None: unless the run is headless
     ) -> str:
-        "The page as HTML"
+        """The page as HTML
+
+        Args:
+            max_items: carry no more items than these
+            live: with the script; None: unless the run is headless
+        """
         matrix, kept = _most(self.confusion_matrix(), _PAGE_CLASSES) if self.task == 'classes' else (None, [])
         still = self._still(matrix, kept)
         if not (runs_scripts() if live is None else live): return still
@@ -363,7 +526,11 @@ class MakesPage(StillPage):
 
 # %% ../../nbs/callbacks/interpret.ipynb #51f44887
 class Interpretation(MakesPage):
-    "Predictions compared with targets: `learn.interpret()`"
+    """Predictions compared with targets: `learn.interpret()`
+
+    Args:
+        found: as from `predictions`
+    """
     @classmethod
     def from_learner(cls,
         learn: Learner,
@@ -371,7 +538,14 @@ class Interpretation(MakesPage):
         dl: Any = None,        # a loader to use instead
         **kwargs: Any,         # as for `predictions`
     ) -> Self:
-        "As in fastai; the same as `learn.interpret()`"
+        """As in fastai; the same as `learn.interpret()`
+
+        Args:
+            learn
+            ds_idx: which of the loaders
+            dl: a loader to use instead
+            **kwargs: as for `predictions`
+        """
         return cls(predictions(learn, (ds_idx if ds_idx != 1 else None) if dl is None else dl, **kwargs))
 
     def _repr_html_(self) -> str: return self.page()
@@ -394,5 +568,16 @@ def interpret(self: Learner,
     act: Callable[[Any], Any] | None = None,    # from the output of a batch to probabilities or values; None: by the loss
     task: str | None = None,     # 'classes', 'labels' or 'values'; None: by the shapes
 ) -> Interpretation:
-    "Where the model is wrong: predictions compared with targets, item by item"
+    """Where the model is wrong: predictions compared with targets, item by item
+
+    Args:
+        dl: None or 'valid', 'train', or a loader
+        classes: names, a list or a dict; None: as found in the dataset, or numbers
+        show: how to show an item: 'image', 'text', 'row', 'plain', or a function of it; None: by its
+            looks
+        decode: for token ids: a function, an object with `decode`, or the list of tokens
+        columns: names of the numbers in a row; None: as found in the dataset
+        act: from the output of a batch to probabilities or values; None: by the loss
+        task: 'classes', 'labels' or 'values'; None: by the shapes
+    """
     return Interpretation(predictions(self, dl, classes, act, task, how=show, decode=decode, columns=columns))

@@ -48,7 +48,14 @@ def _check_mix(cb: Callback) -> None:
 
 # %% ../../nbs/callbacks/mixup.ipynb #e399e2a0
 class Mix(_MixesLoss):
-    "Base of callbacks that train on pairs of items: `mix` says how the inputs are put together"
+    """Base of callbacks that train on pairs of items: `mix` says how the inputs are put together
+
+    Args:
+        alpha: above 0; small: mostly one of the two; 1: all weights are equally likely
+
+    Raises:
+        ValueError: alpha=0 would mix nothing: it should be above 0
+    """
     order, run_valid, run_in = -5, False, ('fit', 'lr_find')
 
     def __init__(self,
@@ -81,12 +88,21 @@ class Mix(_MixesLoss):
         x: Tensor,        # inputs
         order: Tensor,    # the number of each one's partner
     ) -> Tensor:
-        "The inputs put together; may change `self.lam`"
+        """The inputs put together; may change `self.lam`
+
+        Args:
+            x: inputs
+            order: the number of each one's partner
+        """
         raise NotImplementedError
 
 # %% ../../nbs/callbacks/mixup.ipynb #2fdf727d
 class MixUp(Mix):
-    "Trains on weighted means of two items"
+    """Trains on weighted means of two items
+
+    Args:
+        alpha: small: mostly one of the two; 1: all weights are equally likely
+    """
     def __init__(self,
         alpha: float = 0.4,    # small: mostly one of the two; 1: all weights are equally likely
     ): super().__init__(alpha)
@@ -103,7 +119,17 @@ def window(
     share: float,    # wanted share of its area, from 0 to 1
     at: tuple[float, float],     # where its middle is: shares of height and width
 ) -> tuple[slice, slice, float]:             # rows, columns, and the share that it really has
-    "A window of the form of the picture, cut off at the border"
+    """A window of the form of the picture, cut off at the border
+
+    Args:
+        height: of the picture
+        width
+        share: wanted share of its area, from 0 to 1
+        at: where its middle is: shares of height and width
+
+    Returns:
+        rows, columns, and the share that it really has
+    """
     spans = []
     for n, middle in zip((height, width), at):
         half, center = n*share**0.5/2, n*middle
@@ -114,7 +140,11 @@ def window(
 
 # %% ../../nbs/callbacks/mixup.ipynb #a5fd55fd
 class CutMix(Mix):
-    "Trains on pictures with a part of another one in them"
+    """Trains on pictures with a part of another one in them
+
+    Args:
+        alpha: small: mostly one of the two; 1: all areas are equally likely
+    """
     def __init__(self,
         alpha: float = 1.,    # small: mostly one of the two; 1: all areas are equally likely
     ): super().__init__(alpha)

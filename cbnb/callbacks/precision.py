@@ -33,7 +33,14 @@ _HALF = torch.bfloat16, torch.float16
 def to_float(
     value: Any,    # tensors in nested containers
 ) -> Any:          # the same containers; all other tensors are as they were
-    "Tensors of half precision as float32"
+    """Tensors of half precision as float32
+
+    Args:
+        value: tensors in nested containers
+
+    Returns:
+        the same containers; all other tensors are as they were
+    """
     if isinstance(value, Tensor): return value.float() if value.dtype in _HALF else value
     return map_tensors(lambda t: t.float() if t.dtype in _HALF else t, value)
 
@@ -44,7 +51,14 @@ def cast_step(
     dtype: torch.dtype,     # of products and convolutions
     undo: UndoStack,        # puts them back
 ) -> None:
-    "Run `predict` and `loss` of a step under autocast"
+    """Run `predict` and `loss` of a step under autocast
+
+    Args:
+        step: its `predict` and `loss` are replaced
+        device_type: 'cpu', 'cuda', ...
+        dtype: of products and convolutions
+        undo: puts them back
+    """
     def casting(part: Callable[[Any], None]) -> Callable[[Any], None]:
         def call(learn: Any) -> None:
             __tracebackhide__ = True
@@ -58,7 +72,11 @@ _RESULTS = 'pred', 'loss', 'loss_grad', 'step_result'
 
 # %% ../../nbs/callbacks/precision.ipynb #e7017823
 class AutocastState:
-    "What `torch.autocast` changes in this thread, as it is now"
+    """What `torch.autocast` changes in this thread, as it is now
+
+    Args:
+        device_type: 'cpu', 'cuda', ...
+    """
     def __init__(self,
         device_type: str,    # 'cpu', 'cuda', ...
     ):
@@ -85,7 +103,15 @@ def check_autocast(
     device_type: str,      # 'cpu', 'cuda', ...
     dtype: torch.dtype,
 ) -> None:
-    "`ValueError` if the device has no autocast to this type"
+    """`ValueError` if the device has no autocast to this type
+
+    Args:
+        device_type: 'cpu', 'cuda', ...
+        dtype
+
+    Raises:
+        ValueError: {device_type} has no autocast to {dtype}: {e}
+    """
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         try: torch.autocast(device_type, dtype)
@@ -97,7 +123,11 @@ def check_autocast(
 
 # %% ../../nbs/callbacks/precision.ipynb #4d9d05b4
 def device_of(learn: Learner) -> torch.device:
-    "The device of the models of a learner; without parameters, that of its loaders"
+    """The device of the models of a learner; without parameters, that of its loaders
+
+    Args:
+        learn
+    """
     params = (p for model in owned_by_steps(learn)[1] for p in model.parameters())
     return next((p.device for p in params), torch.device(getattr(learn.dls, 'device', None) or 'cpu'))
 
@@ -130,7 +160,14 @@ class _Casts(Callback):
 def gradients(
     opt: Any,            # an optimizer
 ) -> list[Tensor]:       # of a sparse gradient, its values
-    "The gradients of all parameters that have one"
+    """The gradients of all parameters that have one
+
+    Args:
+        opt: an optimizer
+
+    Returns:
+        of a sparse gradient, its values
+    """
     grads = [p.grad for group in opt.param_groups for p in group['params'] if p.grad is not None]
     return [g._values() if g.is_sparse else g for g in grads]
 
@@ -178,7 +215,17 @@ class _Scales(_Watches):
 
 # %% ../../nbs/callbacks/precision.ipynb #524955e4
 def check_fp16(learn: Learner) -> None:
-    "`TypeError` if the gradients of this learner cannot be scaled"
+    """`TypeError` if the gradients of this learner cannot be scaled
+
+    Args:
+        learn
+
+    Raises:
+        TypeError: {type(step)} has an optimizer besides learn.opt, whose gradients would stay scaled:
+            make them one, MultiOptimizer([...]), or use learn.to_bf16(), which needs no scale
+        TypeError: the weights are in float16, where small updates are lost: mixed precision keeps them
+            in float32, model.float(), and casts them for each product
+    """
     step, opt = learn.train_step, learn.opt
     if step.own_update and getattr(step, 'by_learner', False) is not None: raise _no_scale(step)
     ours = [opt, *getattr(opt, 'optimizers', [])]
@@ -274,7 +321,20 @@ class _Resumes(_Begins):
 
 # %% ../../nbs/callbacks/precision.ipynb #45bb9922
 class MixedPrecision(_Resumes):
-    "Computes in half precision, with the weights in float32; for fp16 with a loss scale"
+    """Computes in half precision, with the weights in float32; for fp16 with a loss scale
+
+    Args:
+        amp_mode: 'bf16' or 'fp16'
+        init_scale: loss scale at the start; this and the following for fp16 only
+        growth_factor: the scale grows by this ...
+        backoff_factor: and falls by this when gradients are infinite
+        growth_interval: ... after so many updates in a row that were not
+
+    Raises:
+        ValueError: amp_mode={amp_mode} should be 'bf16' or 'fp16'
+        ValueError: growth_factor={growth_factor} should be above 1, and backoff_factor={backoff_factor}
+            between 0 and 1
+    """
     @hinted
     def __init__(self,
         amp_mode: str = 'fp16',          # 'bf16' or 'fp16'
@@ -310,7 +370,11 @@ def to_bf16(self: Learner) -> Learner:
 def to_fp16(self: Learner,
     **options: Any,    # of `MixedPrecision`: `init_scale`, `growth_interval`, ...
 ) -> Learner:
-    "Train and predict in float16, with the weights in float32 and a loss scale"
+    """Train and predict in float16, with the weights in float32 and a loss scale
+
+    Args:
+        **options: of `MixedPrecision`: `init_scale`, `growth_interval`, ...
+    """
     return self.to_fp32().add_cb(MixedPrecision('fp16', **options))
 
 # %% ../../nbs/callbacks/precision.ipynb #b0c07cc1
@@ -318,7 +382,12 @@ def relaid(
     t: Tensor,                # of any strides
     strides: tuple[int, ...],
 ) -> Tensor:
-    "The same numbers in new memory with these strides"
+    """The same numbers in new memory with these strides
+
+    Args:
+        t: of any strides
+        strides
+    """
     return torch.empty_strided(t.shape, strides, dtype=t.dtype, device=t.device).copy_(t)
 
 @torch.no_grad()
@@ -327,7 +396,13 @@ def lay_out(
     strides: tuple[int, ...],
     opt: Any,         # may have state for it; None: there is none
 ) -> None:
-    "Give a parameter, its gradient and its state in an optimizer these strides"
+    """Give a parameter, its gradient and its state in an optimizer these strides
+
+    Args:
+        p: its memory is replaced, and that of what belongs to it
+        strides
+        opt: may have state for it; None: there is none
+    """
     if p.stride() != strides: p.data = relaid(p.data, strides)
     if p.grad is not None: p.grad = relaid(p.grad, strides)
     state = {} if opt is None or p not in opt.state else opt.state[p]
@@ -349,7 +424,11 @@ def _as_channels_last(t: Tensor) -> Tensor:
 
 # %% ../../nbs/callbacks/precision.ipynb #a559c3af
 class ChannelsLast(Callback):
-    "Keeps the weights and inputs of convolutions in channels-last memory format"
+    """Keeps the weights and inputs of convolutions in channels-last memory format
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     order, no_state = -1, ('laid',)
     laid, fresh = (), False    # weights, with their strides before and in the run; no batch of this epoch yet
 

@@ -42,7 +42,14 @@ from ..undo import interrupts_wait
 def activation_of(
     loss_func: Any,                       # a function or a module
 ) -> Callable[[Tensor], Tensor]:          # the loss's own `activation`, if it has one
-    "The function from the model's output to what the loss takes it for, such as probabilities"
+    """The function from the model's output to what the loss takes it for, such as probabilities
+
+    Args:
+        loss_func: a function or a module
+
+    Returns:
+        the loss's own `activation`, if it has one
+    """
     if hasattr(loss_func, 'activation'): return loss_func.activation
     if _is_cross_entropy(loss_func): return lambda p: p.softmax(1)
     return torch.sigmoid if _is_bce(loss_func) else lambda p: p
@@ -58,7 +65,14 @@ def _is_bce(loss_func: Any) -> bool:
 def decodes_of(
     loss_func: Any,                       # a function or a module
 ) -> Callable[[Tensor], Tensor]:          # the loss's own `decodes`, if it has one
-    "The function from probabilities to a decision"
+    """The function from probabilities to a decision
+
+    Args:
+        loss_func: a function or a module
+
+    Returns:
+        the loss's own `decodes`, if it has one
+    """
     if hasattr(loss_func, 'decodes'): return loss_func.decodes
     if _is_cross_entropy(loss_func): return lambda p: p.argmax(1)
     return (lambda p: p > 0.5) if _is_bce(loss_func) else lambda p: p
@@ -75,7 +89,17 @@ def _takes_reduction(f: Callable[..., Any]) -> bool:
 def unreduced(
     loss_func: Any,    # a module with `reduction`, or a function that takes it as an argument
 ) -> Iterator[Callable[..., Tensor]]:
-    "The loss function without averaging, for the length of a `with` block; TypeError if it can't"
+    """The loss function without averaging, for the length of a `with` block; TypeError if it can't
+
+    Args:
+        loss_func: a module with `reduction`, or a function that takes it as an argument
+
+    Raises:
+        TypeError: the learner has no loss_func, so there is no loss for each item: what a model or a
+            step computes is one number for a batch
+        TypeError: {name} cannot give a loss for each item: it has neither an attribute nor an argument
+            `reduction` that could be 'none'
+    """
     if loss_func is None: raise TypeError('the learner has no loss_func, so there is no loss for each item: '
                                           'what a model or a step computes is one number for a batch')
     if hasattr(loss_func, 'reduction'):
@@ -94,7 +118,21 @@ def item_losses(
     pred: Any,         # the prediction of a batch
     yb: tuple,         # its targets
 ) -> Tensor:           # of shape (items,); the mean where an item has several losses
-    "One loss per item; `ValueError` without targets"
+    """One loss per item; `ValueError` without targets
+
+    Args:
+        loss_func: a module with `reduction`, or a function that takes it as an argument
+        pred: the prediction of a batch
+        yb: its targets
+
+    Returns:
+        of shape (items,); the mean where an item has several losses
+
+    Raises:
+        ValueError: with_loss needs targets, and this loader has none
+        TypeError: with_loss needs a loss for each item, and loss_func has returned a single number in
+            spite of reduction='none'
+    """
     if not yb: raise ValueError('with_loss needs targets, and this loader has none')
     with interrupts_wait(), unreduced(loss_func) as f: losses = f(pred, *yb).detach()
     if losses.ndim == 0: raise TypeError('with_loss needs a loss for each item, and loss_func has '
@@ -114,7 +152,15 @@ def joined(
     parts: list[Any],   # batches, nested in the same way
     dim: int = 0,       # dimension along which they are joined; 0 for those without it
 ) -> Any:               # the same nesting
-    "Nested batches joined; what cannot be concatenated becomes a list over the items"
+    """Nested batches joined; what cannot be concatenated becomes a list over the items
+
+    Args:
+        parts: batches, nested in the same way
+        dim: dimension along which they are joined; 0 for those without it
+
+    Returns:
+        the same nesting
+    """
     first = parts[0]
     if isinstance(first, Tensor): return _joined_tensors(parts, dim)
     if (held := entries(first)) is not None:
@@ -158,7 +204,17 @@ def save_batch(
     batch: Any,            # nested tensors
     pickle_protocol: int = 2,    # of torch.save
 ) -> Path:                 # the file
-    "Write a batch to a file of its own; waits for the device"
+    """Write a batch to a file of its own; waits for the device
+
+    Args:
+        folder: made if it is not there
+        i: number of the batch, from 0
+        batch: nested tensors
+        pickle_protocol: of torch.save
+
+    Returns:
+        the file
+    """
     content = _plain(map_tensors(_own_copy, batch))
     path = Path(folder)/f'{i:06d}.pt'          # `forget_batches` removes its drafts
     def write(draft: Path) -> None: torch.save(content, draft, pickle_protocol=pickle_protocol)
@@ -168,7 +224,11 @@ def save_batch(
 def forget_batches(
     folder: str | Path,    # need not be there
 ) -> None:
-    "Remove the batches of an earlier run; other files stay"
+    """Remove the batches of an earlier run; other files stay
+
+    Args:
+        folder: need not be there
+    """
     sweep_drafts(Path(folder), '*.pt')
     for path in Path(folder).glob('*.pt'):
         if re.fullmatch(_BATCH_FILE, path.name): path.unlink()
@@ -198,7 +258,12 @@ class _BatchFiles:
 
 # %% ../../nbs/callbacks/predictions.ipynb #4bfb7b0a
 class SavedBatches(_BatchFiles):
-    "The batches in a folder, each read when you ask for it"
+    """The batches in a folder, each read when you ask for it
+
+    Args:
+        folder: as passed to `save_preds` or `save_targs`
+        trust: read other than tensors and plain values, which can run any code
+    """
     def __len__(self) -> int: return len(self.paths)
     def __getitem__(self, i: int) -> Any: return self._read(self.paths[i])
     def __iter__(self) -> Iterator[Any]: return map(self._read, self.paths)
@@ -207,13 +272,24 @@ class SavedBatches(_BatchFiles):
     def load(self,
         dim: int = 0,    # dimension along which batches are joined
     ) -> Any:
-        "All batches joined, in memory; ValueError if there are none"
+        """All batches joined, in memory; ValueError if there are none
+
+        Args:
+            dim: dimension along which batches are joined
+
+        Raises:
+            ValueError: there are no batches in {folder}
+        """
         if not len(self): raise ValueError(f'there are no batches in {self.folder}')
         return joined(list(self), dim)
 
 # %% ../../nbs/callbacks/predictions.ipynb #a595efe5
 class OfOneRun(Callback):
-    "Base of callbacks that ignore the runs nested in their own"
+    """Base of callbacks that ignore the runs nested in their own
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     run_in = ('fit', 'validate', 'preds')
     _home: Any = None
 
@@ -297,7 +373,19 @@ class _JoinsBatches(_TakesBatches):
 
 # %% ../../nbs/callbacks/predictions.ipynb #06980feb
 class GatherPredsCallback(_JoinsBatches):
-    "Keeps or writes the predictions and targets of a validation phase, and more on request"
+    """Keeps or writes the predictions and targets of a validation phase, and more on request
+
+    Args:
+        with_input: keep the inputs
+        with_loss: keep a loss for each item
+        save_preds: write predictions to this folder; None: to none
+        save_targs: write targets to this folder; None: to none
+        with_preds: keep the predictions
+        with_targs: keep the targets
+        concat_dim: dimension along which batches are joined
+        act: applied to the prediction of each batch; None: nothing
+        pickle_protocol: of the files; torch reads those above 3 only with trust
+    """
     def __init__(self,
         with_input: bool = False,    # keep the inputs
         with_loss: bool = False,     # keep a loss for each item
@@ -326,7 +414,14 @@ def _check_two_folders(save_preds: str | Path | None, save_targs: str | Path | N
 def in_order(
     dl: Any,       # a loader
 ) -> Any:          # `dl` itself if it is in order, or no torch `DataLoader` with the usual batches
-    "A loader over the same items in their order"
+    """A loader over the same items in their order
+
+    Args:
+        dl: a loader
+
+    Returns:
+        `dl` itself if it is in order, or no torch `DataLoader` with the usual batches
+    """
     if not isinstance(dl, DataLoader) or type(dl.batch_sampler) is not BatchSampler: return dl
     if isinstance(dl.sampler, SequentialSampler) and not dl.drop_last: return dl
     if type(dl).__iter__ is not DataLoader.__iter__: return dl      # its batches are its own
@@ -386,7 +481,31 @@ def get_preds(self: Learner,
     concat_dim: int = 0,
     pickle_protocol: int = 2,
 ) -> tuple[Any, ...]:             # (inputs,) predictions, targets or None(, decisions)(, losses)
-    "Predictions and targets of a loader, and what else is asked for"
+    """Predictions and targets of a loader, and what else is asked for
+
+    Args:
+        ds_idx: which of the loaders
+        dl: a loader to use instead
+        with_input: return the inputs, too
+        with_decoded: return decisions, too
+        with_loss: return a loss for each item, too
+        act: for the output of a batch; None: that of the loss
+        inner: only the events of validation, as in another run
+        reorder: in the order of the dataset, also if the loader shuffles
+        cbs: callbacks for its length
+        with_preds: this and what follows as in `GatherPredsCallback`
+        with_targs
+        save_preds
+        save_targs
+        concat_dim
+        pickle_protocol
+
+    Returns:
+        (inputs,) predictions, targets or None(, decisions)(, losses)
+
+    Raises:
+        ValueError: with_decoded needs the predictions in memory: with_preds=True
+    """
     if with_decoded and not with_preds:
         raise ValueError('with_decoded needs the predictions in memory: with_preds=True')
     dl = self.dls[ds_idx] if dl is None else as_loader(dl)
@@ -453,7 +572,15 @@ def predict(self: Learner,
     item: Any,                   # one item as the dataset has it, without its target
     with_input: bool = False,    # return the item, too
 ) -> tuple[Any, ...]:            # (the item,) the decision, and the prediction after activation
-    "The decision and the prediction for one item"
+    """The decision and the prediction for one item
+
+    Args:
+        item: one item as the dataset has it, without its target
+        with_input: return the item, too
+
+    Returns:
+        (the item,) the decision, and the prediction after activation
+    """
     by_name = isinstance(item, Mapping) and getattr(self.dls, 'targets', ())
     if by_name: item = {k: v for k, v in item.items() if k not in self.dls.targets}
     inputs = default_collate([item if by_name or isinstance(item, tuple) else (item,)])
@@ -465,7 +592,16 @@ def predict(self: Learner,
 
 # %% ../../nbs/callbacks/predictions.ipynb #36dd9b70
 class FetchPredsCallback(OfOneRun):
-    "Gets predictions after each validation; the last ones are in `preds`"
+    """Gets predictions after each validation; the last ones are in `preds`
+
+    Args:
+        ds_idx: which of the loaders
+        dl: a loader to use instead; None: the one of `ds_idx`
+        with_input: inputs, too
+        with_decoded: decisions, too
+        cbs: callbacks or classes to remove meanwhile; None: none
+        reorder: in the order of the dataset, also if the loader shuffles
+    """
     run_in = ('fit', 'validate')
 
     def __init__(self,
@@ -491,13 +627,21 @@ class FetchPredsCallback(OfOneRun):
 def before_batch_cb(
     f: Callable[[Callback, tuple, tuple], tuple[tuple, tuple]],    # (cb, xb, yb) -> (xb, yb)
 ) -> Callback:
-    "A callback that passes each batch through a function"
+    """A callback that passes each batch through a function
+
+    Args:
+        f: (cb, xb, yb) -> (xb, yb)
+    """
     def before_batch(cb: Callback) -> None: cb.learn.xb, cb.learn.yb = f(cb, cb.xb, cb.yb)
     return Callback(before_batch=before_batch)
 
 # %% ../../nbs/callbacks/predictions.ipynb #ba635e12
 class MCDropoutCallback(Callback):
-    "Drops units in validation, too"
+    """Drops units in validation, too
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     run_in = ('fit', 'validate', 'preds')
 
     def before_validate(self):
@@ -517,7 +661,14 @@ class MCDropoutCallback(Callback):
 
 # %% ../../nbs/callbacks/predictions.ipynb #ae1524ae
 class Collected(NamedTuple):
-    "A batch with its prediction and its loss"
+    """A batch with its prediction and its loss
+
+    Args:
+        xb: inputs
+        yb: targets
+        pred: None if the batch was cancelled before
+        loss: None if the batch was cancelled before
+    """
     xb: Any       # inputs
     yb: Any       # targets
     pred: Any     # None if the batch was cancelled before
@@ -525,7 +676,13 @@ class Collected(NamedTuple):
 
 # %% ../../nbs/callbacks/predictions.ipynb #ea3c4b13
 class CollectData(Callback):
-    "Keeps inputs, targets, prediction and loss of each batch of a run, on the CPU"
+    """Keeps inputs, targets, prediction and loss of each batch of a run, on the CPU
+
+    Args:
+        train: training batches
+        valid: validation batches
+        last: keep so many, the latest; None: all
+    """
     run_in = ('fit', 'validate', 'preds')
 
     def __init__(self,
@@ -560,7 +717,15 @@ def validation_context(self: Learner,
     cbs: Any = None,        # callbacks for its length; None: none
     inner: bool = False,    # only the events of validation, as in another run
 ) -> Any:                   # a context manager; it gives a function that evaluates on a loader
-    "A run without training that leaves no trace, as a `with` block"
+    """A run without training that leaves no trace, as a `with` block
+
+    Args:
+        cbs: callbacks for its length; None: none
+        inner: only the events of validation, as in another run
+
+    Returns:
+        a context manager; it gives a function that evaluates on a loader
+    """
     return self._evaluating('validate', cbs, inner)
 
 # %% ../../nbs/callbacks/predictions.ipynb #c8a2d8d8
@@ -569,5 +734,10 @@ def to_detach(self: Learner,
     batch: Any,         # nested tensors
     cpu: bool = True,   # also copy them to the CPU (waits for a GPU)
 ) -> Any:
-    "Cut a nested batch from the graph"
+    """Cut a nested batch from the graph
+
+    Args:
+        batch: nested tensors
+        cpu: also copy them to the CPU (waits for a GPU)
+    """
     return detached(batch, cpu)

@@ -40,7 +40,13 @@ from ..undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../../nbs/callbacks/profile.ipynb #ff61a206
 class Part:
-    "What is measured of one part"
+    """What is measured of one part
+
+    Args:
+        name: this and the others as in `Row`
+        group
+        phase
+    """
     __slots__ = ('name', 'group', 'phase', 'seconds', 'count', 'device', 'syncs')
 
     def __init__(self,
@@ -107,10 +113,18 @@ class _TimesCalls(_Parts):
 
 # %% ../../nbs/callbacks/profile.ipynb #3f475ec9
 class Stopwatch(_TimesCalls):
-    "Divides the time among parts: at each moment one of them is running"
+    """Divides the time among parts: at each moment one of them is running
+
+    Args:
+        clock: seconds
+    """
     @contextmanager
     def during(self, part: Part) -> Iterator[None]:
-        "A block whose time counts for a part"
+        """A block whose time counts for a part
+
+        Args:
+            part
+        """
         before = self.now
         self.switch(part)
         part.count += 1
@@ -395,9 +409,20 @@ class _Events:
 
 # %% ../../nbs/callbacks/profile.ipynb #f7b31ac1
 class DeviceTimes(_Events):
-    "Seconds on the device, by pairs of events"
+    """Seconds on the device, by pairs of events
+
+    Args:
+        event: makes an event, with `record`, `query` and `elapsed_time` (milliseconds)
+        stream: where it is recorded; None: the current stream
+    """
     def timed(self, f: Callable[..., Any], parts: Sequence[Part], loop: Any) -> Callable[..., Any]:
-        "A function with an event before and after it"
+        """A function with an event before and after it
+
+        Args:
+            f
+            parts
+            loop
+        """
         def call(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             outer, part = self.now, parts[loop.training]
@@ -438,7 +463,15 @@ def measuring_cost(
     clock: Callable[[], float] = time.perf_counter,
     n: int = 1000,                 # calls
 ) -> tuple[float, float]:          # seconds of a call within its part, and around it
-    "What it costs to time a call"
+    """What it costs to time a call
+
+    Args:
+        clock
+        n: calls
+
+    Returns:
+        seconds of a call within its part, and around it
+    """
     watch, times = Stopwatch(clock), []
     part = watch.part('nothing', 'loop')
     f = watch.timed(_nothing, (part, part), _Training)
@@ -542,7 +575,17 @@ def waiting_with(
     rest: float,           # seconds that a batch takes apart from the waiting
     limit: float = 3.,     # seconds for all of it
 ) -> float | None:         # seconds; None: it took too long to tell
-    "How long a batch would be waited for with other workers"
+    """How long a batch would be waited for with other workers
+
+    Args:
+        dl
+        n: workers
+        rest: seconds that a batch takes apart from the waiting
+        limit: seconds for all of it
+
+    Returns:
+        seconds; None: it took too long to tell
+    """
     trial, restore, waits, begun = _with_workers(dl, n), save_rng([dl]), [], time.perf_counter()
     ready = n*(trial.prefetch_factor or 0) + 1                 # batches that may be there before the first is asked for
     try:
@@ -629,7 +672,20 @@ def profiling(self: Learner,
     device: bool | None = None,            # measure on the GPU, too; None: if the loaders are on one
     clock: Callable[[], float] = time.perf_counter,    # what measures, in seconds
 ) -> Iterator[Profile]:                    # complete when the block ends
-    "Measure where the time of a `with` block goes, fits and all; what it trains is kept"
+    """Measure where the time of a `with` block goes, fits and all; what it trains is kept
+
+    Args:
+        workers: if it waits for a DataLoader, try so many; (): do not try
+        device: measure on the GPU, too; None: if the loaders are on one
+        clock: what measures, in seconds
+
+    Returns:
+        complete when the block ends
+
+    Raises:
+        RuntimeError: this learner is being profiled already
+        RuntimeError: this learner is running (...): profile it from outside
+    """
     if hasattr(type(self), '_measured'): raise RuntimeError('this learner is being profiled already')
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): profile it from outside')
     p, on = Profile(), torch.device(getattr(self.dls, 'device', None) or 'cpu')
@@ -664,7 +720,22 @@ def profile(self: Learner,
     device: bool | None = None,            # measure on the GPU, too; None: if the loaders are on one
     clock: Callable[[], float] = time.perf_counter,    # what measures, in seconds
 ) -> Profile:
-    "Fit for an epoch, take it back, and say where the time went; a fit of yours: see `profiling`"
+    """Fit for an epoch, take it back, and say where the time went; a fit of yours: see `profiling`
+
+    Args:
+        n_epoch: epochs of the fit
+        n_batch: batches of each phase of an epoch; None: all
+        lr: learning rate, as in `fit`
+        cbs: callbacks for this fit
+        workers: if it waits for a DataLoader, try so many; (): do not try
+        device: measure on the GPU, too; None: if the loaders are on one
+        clock: what measures, in seconds
+
+    Raises:
+        RuntimeError: this learner is running (...): profile it from outside
+        RuntimeError: the profiled fit could not be taken back: {point.why}. To measure one that you
+            keep, put it into a block, with learn.profiling() as p:
+    """
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): profile it from outside')
     ends = [] if n_batch is None else [_FirstBatches(as_count(n_batch, 'n_batch', 1))]
     point = RestorePoints(self).take(self, 'profile()')

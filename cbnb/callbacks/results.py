@@ -49,7 +49,16 @@ def task_of(
     yb: tuple,         # the targets
     loss_func: Any,    # of the learner
 ) -> str:              # one of `TASKS`
-    "What a model is for"
+    """What a model is for
+
+    Args:
+        pred: the model's output for a batch
+        yb: the targets
+        loss_func: of the learner
+
+    Returns:
+        one of `TASKS`
+    """
     if not isinstance(pred, Tensor) or len(yb) > 1 or not pred.ndim or any(not isinstance(y, Tensor) for y in yb): return 'other'
     if not yb: return _task_without_target(pred, loss_func)
     y, n = yb[0], len(pred)
@@ -112,7 +121,16 @@ def nth_item(
     i: int,
     n: int,        # items in the batch
 ) -> Any:          # the same nesting
-    "One item of a batch"
+    """One item of a batch
+
+    Args:
+        batch: nested tensors, arrays and lists
+        i
+        n: items in the batch
+
+    Returns:
+        the same nesting
+    """
     if isinstance(batch, Tensor) or hasattr(batch, 'shape'): return batch[i] if len(batch.shape) and batch.shape[0] == n else batch
     if (held := entries(batch)) is not None: return {k: nth_item(v, i, n) for k, v in held.items()}
     if isinstance(batch, list) and len(batch) == n and not all(isinstance(v, Tensor) for v in batch): return batch[i]
@@ -181,7 +199,13 @@ def _order(dl: Any) -> Sequence[int] | None:
 
 # %% ../../nbs/callbacks/results.ipynb #3e81fccc
 class Items:
-    "The inputs of a loader's items, in order, each fetched when you ask for it"
+    """The inputs of a loader's items, in order, each fetched when you ask for it
+
+    Args:
+        dl: a loader, `in_order`
+        split: the inputs of an item
+        kept: inputs, if the loader cannot be asked again
+    """
     def __init__(self,
         dl: Any,                                         # a loader, `in_order`
         split: Callable[[Any], Any],                     # the inputs of an item
@@ -213,7 +237,11 @@ class Items:
         return self.split(nth_item(self.dl[b], i - self.starts[b], self.starts[b + 1] - self.starts[b]))
 
     def has(self, i: int) -> bool:
-        "Whether item `i` can be shown"
+        """Whether item `i` can be shown
+
+        Args:
+            i
+        """
         return self.can_fetch or i < len(self.kept)
 
 # %% ../../nbs/callbacks/results.ipynb #67378856
@@ -240,7 +268,19 @@ def class_names(
     n: int,           # how many classes the model has
     classes: Any,     # as passed: a list, or a dict from numbers to names; None: found in the datasets, or numbers
 ) -> list[str]:
-    "The names of the classes; `ValueError` if you passed another number of them"
+    """The names of the classes; `ValueError` if you passed another number of them
+
+    Args:
+        learn
+        dl: the loader that is shown
+        n: how many classes the model has
+        classes: as passed: a list, or a dict from numbers to names; None: found in the datasets, or
+            numbers
+
+    Raises:
+        ValueError: classes has ... names, and the model has {n} outputs: one name for each, in their
+            order
+    """
     if classes is None:
         found = (_as_names(names, n) for names in _names_found(learn, dl))
         return next(filter(None, found), None) or [str(i) for i in range(n)]
@@ -250,7 +290,18 @@ def class_names(
 
 # %% ../../nbs/callbacks/results.ipynb #42b906c4
 class Predictions:
-    "What a model predicted of each item of a loader"
+    """What a model predicted of each item of a loader
+
+    Args:
+        task: one of `TASKS`
+        preds: a tensor with a row for each item; for maps and others texts
+        targets: the same; None without targets
+        losses: one for each item; None: there are none
+        note: why there are none
+        items: the inputs, by number
+        names: of classes, labels or values
+        numbers: of the items in the set; None: 0, 1, 2 and so on
+    """
     def __init__(self,
         task: str,                      # one of `TASKS`
         preds: Any,                     # a tensor with a row for each item; for maps and others texts
@@ -283,16 +334,35 @@ def _words(task: str, value: Any, names: Sequence[str]) -> str:
 
 # %% ../../nbs/callbacks/results.ipynb #22ede873
 class CardMaker(Predictions):
-    "Predictions whose items can be shown"
+    """Predictions whose items can be shown
+
+    Args:
+        task: one of `TASKS`
+        preds: a tensor with a row for each item; for maps and others texts
+        targets: the same; None without targets
+        losses: one for each item; None: there are none
+        note: why there are none
+        items: the inputs, by number
+        names: of classes, labels or values
+        numbers: of the items in the set; None: 0, 1, 2 and so on
+    """
     looks: dict[str, Any] = {}       # how an item is shown: arguments of `shown_parts`
 
     def parts(self, i: int) -> list[Shown]:
-        "The inputs of an item, as they are shown"
+        """The inputs of an item, as they are shown
+
+        Args:
+            i
+        """
         if not self.items.has(i): return [Shown('plain', 'not kept')]
         return shown_parts(self.items[i], **self.looks)
 
     def is_wrong(self, i: int) -> bool | None:
-        "Whether the prediction differs from the target; None where that is no question"
+        """Whether the prediction differs from the target; None where that is no question
+
+        Args:
+            i
+        """
         if self.targets is None or self.task not in ('classes', 'labels'): return None
         if self.task == 'classes' and self.targets[i] < 0: return None        # a target to ignore
         return not torch.equal(self.decoded[i], self.targets[i])
@@ -300,7 +370,11 @@ class CardMaker(Predictions):
     def card(self,
         i: int,                      # from 0, in the order of the loader
     ) -> Card:
-        "An item with its prediction"
+        """An item with its prediction
+
+        Args:
+            i: from 0, in the order of the loader
+        """
         sure = float(self.preds[i].max()) if self.task == 'classes' and _are_probabilities(self.preds[i:i + 1]) else None
         actual = None if self.targets is None else _words(self.task, self.targets[i], self.names)
         loss = None if self.losses is None else float(self.losses[i])
@@ -312,7 +386,17 @@ def loader_of(
     learn: Learner,
     dl: Any,          # None or 'valid', 'train', a number, or a loader
 ) -> Any:
-    "The loader that is meant; `ValueError` if there is no validation data"
+    """The loader that is meant; `ValueError` if there is no validation data
+
+    Args:
+        learn
+        dl: None or 'valid', 'train', a number, or a loader
+
+    Raises:
+        ValueError: there is no validation data to show: give the learner some, or pass dl='train' or a
+            loader
+        ValueError: dl={dl} should be 'valid', 'train' or a loader
+    """
     if dl is None or isinstance(dl, str) and dl == 'valid':
         if learn.dls.valid is None: raise ValueError("there is no validation data to show: give the learner some, or pass dl='train' or a loader")
         return learn.dls.valid
@@ -349,7 +433,17 @@ def predictions(
     numbers: Sequence[int] | None = None,       # go through these items only, if the loader has a dataset; None: all
     **looks: Any,                # how an item is shown: `how`, `decode`, `columns` as in `shown`
 ) -> CardMaker:
-    "Predictions, targets and losses for each item of a loader"
+    """Predictions, targets and losses for each item of a loader
+
+    Args:
+        learn
+        dl: None or 'valid', 'train', or a loader
+        classes: names, a list or a dict; None: as found in the dataset, or numbers
+        act: from the output of a batch to probabilities or values; None: by the loss
+        task: one of `TASKS`; None: by the shapes
+        numbers: go through these items only, if the loader has a dataset; None: all
+        **looks: how an item is shown: `how`, `decode`, `columns` as in `shown`
+    """
     _check_task(task)
     source = loader_of(learn, dl)
     gather, items = _run(learn, in_order(source) if numbers is None else _only(in_order(source), numbers), act, task)
@@ -380,7 +474,12 @@ def spread(
     n: int,     # items
     k: int,     # wanted
 ) -> list[int]:
-    "Up to `k` of the numbers below `n`, evenly spaced"
+    """Up to `k` of the numbers below `n`, evenly spaced
+
+    Args:
+        n: items
+        k: wanted
+    """
     return [i*n//k for i in range(k)] if n > k else list(range(n))
 
 # %% ../../nbs/callbacks/results.ipynb #5dc5c1d2
@@ -389,7 +488,16 @@ def show_cards(
     title: str,                          # in words, for those who cannot see it
     return_fig: bool | None = None,      # return a matplotlib figure instead of showing them
 ) -> Any:                                # the figure, if it was asked for
-    "Show cards: in a notebook as HTML, elsewhere as text"
+    """Show cards: in a notebook as HTML, elsewhere as text
+
+    Args:
+        cards
+        title: in words, for those who cannot see it
+        return_fig: return a matplotlib figure instead of showing them
+
+    Returns:
+        the figure, if it was asked for
+    """
     if return_fig: return show_figure(cards_figure(cards), title, True)
     if shell():
         from IPython.display import display
@@ -410,7 +518,23 @@ def show_results(self: Learner,
     task: str | None = None,     # 'classes', 'labels' or 'values'; None: by the shapes
     return_fig: bool | None = None,             # return a matplotlib figure instead
 ) -> Any:                        # the figure, if it was asked for
-    "Show some items with their predictions and targets"
+    """Show some items with their predictions and targets
+
+    Args:
+        max_n: show so many items
+        dl: None or 'valid', 'train', or a loader
+        show: how to show an item: 'image', 'text', 'row', 'plain', or a function of it; None: by its
+            looks
+        classes: names, a list or a dict; None: as found in the dataset, or numbers
+        decode: for token ids: a function, an object with `decode`, or the list of tokens
+        columns: names of the numbers in a row; None: as found in the dataset
+        act: from the output of a batch to probabilities or values; None: by the loss
+        task: 'classes', 'labels' or 'values'; None: by the shapes
+        return_fig: return a matplotlib figure instead
+
+    Returns:
+        the figure, if it was asked for
+    """
     source = loader_of(self, dl)
     order = _order(in_order(source))
     numbers = range(as_count(max_n, 'max_n', 1)) if order is None else spread(len(order), as_count(max_n, 'max_n', 1))

@@ -90,7 +90,14 @@ def _n_bytes(values: Iterable[Any]) -> int:
 def point_size(
     learn: Learner,
 ) -> int:              # bytes
-    "How much memory a restore point would need"
+    """How much memory a restore point would need
+
+    Args:
+        learn
+
+    Returns:
+        bytes
+    """
     _, models, opts = owned_by_steps(learn)
     attributes = [v for cb in learn.cbs for k, v in vars(cb).items() if k not in cb.no_state]
     states = [s for opt in opts for s in opt.state.values()]
@@ -111,7 +118,11 @@ def free_memory() -> float:    # bytes
     return min(found, default=4e9)
 
 def size_words(n: float) -> str:
-    "A number of bytes, in words"
+    """A number of bytes, in words
+
+    Args:
+        n
+    """
     units = ['B', 'KB', 'MB', 'GB', 'TB']
     while n >= 999.5 and len(units) > 1: n, units = n/1000, units[1:]
     return f'{n:.3g} {units[0]}'
@@ -128,7 +139,11 @@ def _call_words(name: str, args: tuple, kwargs: dict[str, Any]) -> str:
 
 # %% ../../nbs/callbacks/rewind.ipynb #572625fc
 class RestorePoint:
-    "The state of a learner before a fit, and what became of the fit"
+    """The state of a learner before a fit, and what became of the fit
+
+    Args:
+        called: the call, in words
+    """
     def __init__(self,
         called: str,    # the call, in words
     ):
@@ -141,7 +156,11 @@ class RestorePoint:
     def row(self,
         n: int,    # the argument of `rewind` that goes back to it
     ) -> tuple[str, ...]:
-        "Its row in the table: one text for each of `HEADINGS`"
+        """Its row in the table: one text for each of `HEADINGS`
+
+        Args:
+            n: the argument of `rewind` that goes back to it
+        """
         rows = [row for run in self.runs for row in run.epochs]
         planned = sum(run.n_epoch - run.start_epoch for run in self.runs)
         epochs = f'{sum(row["complete"] for row in rows)} of {planned}' if self.runs else ''
@@ -251,7 +270,11 @@ class _TakesBack(_Finds):
 
 # %% ../../nbs/callbacks/rewind.ipynb #76c827d4
 class RestorePoints(_TakesBack):
-    "The fits of a learner that can be taken back, oldest first"
+    """The fits of a learner that can be taken back, oldest first
+
+    Args:
+        learn
+    """
     def __init__(self, learn: Learner | None = None):
         self.points, self.is_open = [], False
         self.learn = (lambda: None) if learn is None else weakref.ref(learn)
@@ -314,5 +337,9 @@ def _as_one_fit(self: Learner, name: str, args: tuple, kwargs: dict[str, Any]) -
 def rewind(self: Learner,
     n: int = 1,    # how many fits to take back
 ) -> None:
-    "Take back the last fits: everything is as before them, weights, optimizer, history and random state"
+    """Take back the last fits: everything is as before them, weights, optimizer, history and random state
+
+    Args:
+        n: how many fits to take back
+    """
     print(self.runs.take_back(as_count(n, 'n', 1)))

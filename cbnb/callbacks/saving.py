@@ -40,7 +40,12 @@ def as_loadable(
     value: Any,    # nested as you like
     name: str,     # what to call it in the error
 ) -> Any:
-    "`value` with Python's numbers for NumPy's; `TypeError` if it could not be loaded again"
+    """`value` with Python's numbers for NumPy's; `TypeError` if it could not be loaded again
+
+    Args:
+        value: nested as you like
+        name: what to call it in the error
+    """
     kind, numpy = type(value), sys.modules.get('numpy')
     if kind in _PLAIN: return value
     if kind in (list, tuple): return kind(as_loadable(v, f'{name}[{i}]') for i, v in enumerate(value))
@@ -85,7 +90,17 @@ def read_file(
     trust: bool = False,              # read any object, which can run any code
     writer: str = 'Learner.save',     # what should have written it, for the errors
 ) -> Any:
-    "What torch.save has written; ValueError if it is damaged, UnpicklingError if it needs trust"
+    """What torch.save has written; ValueError if it is damaged, UnpicklingError if it needs trust
+
+    Args:
+        path
+        map_location: as for torch.load
+        trust: read any object, which can run any code
+        writer: what should have written it, for the errors
+
+    Raises:
+        ValueError: {damaged}: {why}
+    """
     with open(path, 'rb'): pass       # if it cannot be opened, the system says why
     is_zip, damaged = _is_zip(path), f'{path} is damaged, or no file of {writer}'
     if is_zip and (why := _wrong_entry(path)): raise ValueError(f'{damaged}: {why}')
@@ -111,14 +126,26 @@ def _is_zip(path: str | Path) -> bool:
 def plain_name(
     name: str,   # of a parameter, buffer or module
 ) -> str:        # without the parts that torch.compile adds
-    "The name in the model as it was before it was compiled"
+    """The name in the model as it was before it was compiled
+
+    Args:
+        name: of a parameter, buffer or module
+
+    Returns:
+        without the parts that torch.compile adds
+    """
     return '.'.join(part for part in name.split('.') if part != '_orig_mod')
 
 def renamed(
     state: Mapping[str, Any],      # of a model
     name: Callable[[str], str],    # the new name of an old one
 ) -> OrderedDict[str, Any]:
-    "The same state under other names, the versions of the modules included"
+    """The same state under other names, the versions of the modules included
+
+    Args:
+        state: of a model
+        name: the new name of an old one
+    """
     new = OrderedDict((name(k), v) for k, v in state.items())
     new._metadata = {name(k): v for k, v in getattr(state, '_metadata', {}).items()}
     return new
@@ -128,7 +155,14 @@ def renamed(
 def model_file(self: Learner,
     file: str | Path,   # name, may contain folders
 ) -> Path:              # `path/model_dir/file.pth`; an absolute path stays as it is
-    "Where `save` and `load` look for a file"
+    """Where `save` and `load` look for a file
+
+    Args:
+        file: name, may contain folders
+
+    Returns:
+        `path/model_dir/file.pth`; an absolute path stays as it is
+    """
     return Path(self.path)/self.model_dir/f'{str(file).removesuffix(".pth")}.pth'
 
 # %% ../../nbs/callbacks/saving.ipynb #2c6dd3bd
@@ -153,7 +187,16 @@ def save(self: Learner,
     with_opt: bool = True,  # the optimizer, too, if there is one
     note: dict[str, Any] | None = None,    # plain values, for `read_note`
 ) -> Path:                  # the file
-    "Save the model's state, and the optimizer's, as between fits; `TypeError` if it is not loadable"
+    """Save the model's state, and the optimizer's, as between fits; `TypeError` if it is not loadable
+
+    Args:
+        file: name, may contain folders
+        with_opt: the optimizer, too, if there is one
+        note: plain values, for `read_note`
+
+    Returns:
+        the file
+    """
     state = as_loadable(renamed(self.model.state_dict(), plain_name), "the model's state")
     if note: state.note = as_loadable(note, 'note')
     if with_opt and self.opt is not None: state = dict(model=state, opt=self._opt_state())
@@ -162,7 +205,11 @@ def save(self: Learner,
 def read_note(
     path: str | Path,       # written by `Learner.save`
 ) -> dict[str, Any] | None:
-    "The note in a file; None if there is none"
+    """The note in a file; None if there is none
+
+    Args:
+        path: written by `Learner.save`
+    """
     state = read_file(path)
     return getattr(state['model'] if set(state) == {'model', 'opt'} else state, 'note', None)
 
@@ -191,7 +238,11 @@ def _malformed(what: str) -> str:
 
 # %% ../../nbs/callbacks/saving.ipynb #e661b909
 def name_in(model: nn.Module) -> Callable[[str], str]:
-    "How a parameter, buffer or module of a file is called in a model, which may be compiled"
+    """How a parameter, buffer or module of a file is called in a model, which may be compiled
+
+    Args:
+        model
+    """
     names = [*model.state_dict(), *(name for name, _ in model.named_modules())]
     here = {plain_name(name): name for name in names}
     return lambda name: here.get(plain_name(name), plain_name(name))
@@ -267,7 +318,17 @@ def load(self: Learner,
     with_opt: bool = True,                      # the optimizer's state, too, if it fits
     strict: bool = True,                        # False: load the names that fit, and warn
 ) -> Learner:                                   # this learner
-    "Load model and optimizer, all or nothing; random state, data order and callbacks are not in the file"
+    """Load model and optimizer, all or nothing; random state, data order and callbacks are not in the file
+
+    Args:
+        file: as for `save`
+        device: read to this device; the model stays on its own
+        with_opt: the optimizer's state, too, if it fits
+        strict: False: load the names that fit, and warn
+
+    Returns:
+        this learner
+    """
     path, had, why_not = self.model_file(file), self.opt, None
     weights, opt_state = _parts(path, 'cpu' if device is None else device, with_opt)
     weights = renamed(weights, name_in(self.model))
@@ -364,7 +425,22 @@ class _SavesBest(_GoesOn):
 
 # %% ../../nbs/callbacks/saving.ipynb #63ed4b64
 class SaveModel(_SavesBest):
-    "Saves the weights when there is a new best value, and loads the best when the fit ends"
+    """Saves the weights when there is a new best value, and loads the best when the fit ends
+
+    Args:
+        monitor: this and what follows as in `Tracker`
+        comp
+        min_delta
+        fname: as for `Learner.save`: may contain folders
+        every_epoch: save each as `<fname>_<epoch>`; or only 0, k, 2k, ...
+        at_end: save what there is when the fit ends
+        with_opt: the state of the optimizer, too
+        reset_on_fit
+
+    Raises:
+        ValueError: every_epoch={every_epoch} and at_end=True contradict each other: each epoch is
+            saved, the last one included; or only the end is; or, without both, the best
+    """
     order = 61
 
     @hinted

@@ -86,7 +86,18 @@ def _was_skipped(learn: Any) -> bool:
 
 # %% ../../nbs/callbacks/schedulers.ipynb #3f3ece83
 class TorchScheduler(Callback):
-    "Follows a scheduler of `torch.optim.lr_scheduler`, or anything else with a `step`"
+    """Follows a scheduler of `torch.optim.lr_scheduler`, or anything else with a `step`
+
+    Args:
+        make: `make(opt)` or `make(opt, n_steps)` returns the scheduler
+        every: or 'epoch': when to step it
+        monitor: column whose value it gets after each epoch: ReduceLROnPlateau
+
+    Raises:
+        TypeError: {type(make)} belongs to one optimizer: pass a function that makes it, such as lambda
+            opt: StepLR(opt, 10)
+        ValueError: every={every} should be 'batch' or 'epoch'
+    """
     order, run_valid, run_in = 63, False, ('fit',)    # after `Steering` has put its factor away
     schedules = True               # part of a plan: see display/schedules
 
@@ -109,7 +120,17 @@ class TorchScheduler(Callback):
         return_fig: bool | None = None,   # return the figure instead of showing a chart
         ax: Any = None,                   # draw into these axes
     ) -> Any:                             # `ax`; or the figure, if it was asked for
-        "The rates of a fit, before it runs; ValueError if they depend on a loss"
+        """The rates of a fit, before it runs; ValueError if they depend on a loss
+
+        Args:
+            n: number of steps
+            lr: of the optimizer that it gets
+            return_fig: return the figure instead of showing a chart
+            ax: draw into these axes
+
+        Returns:
+            `ax`; or the figure, if it was asked for
+        """
         return plot_schedule(self, n, return_fig, ax, lr)
 
     def before_fit(self):

@@ -33,14 +33,25 @@ from ..snapshot import owned_by_steps
 
 # %% ../../nbs/callbacks/state.ipynb #a57ff504
 def bare_model(model: nn.Module) -> nn.Module:
-    "The model inside of a wrapper for several devices"
+    """The model inside of a wrapper for several devices
+
+    Args:
+        model
+    """
     while isinstance(model, (DataParallel, DistributedDataParallel)): model = model.module
     return model
 
 def model_state(
     model: nn.Module,
 ) -> dict[str, Any]:      # of the model without wrappers: `state`, `buffers`, `grads`
-    "The state of a model; tensors are not copied"
+    """The state of a model; tensors are not copied
+
+    Args:
+        model
+
+    Returns:
+        of the model without wrappers: `state`, `buffers`, `grads`
+    """
     model = bare_model(model)
     state = renamed(model.state_dict(), plain_name)
     buffers = {plain_name(name): b for name, b in model.named_buffers() if plain_name(name) not in state}
@@ -52,7 +63,12 @@ def load_model_state(
     model: nn.Module,
     state: Mapping[str, Any],    # of `model_state`
 ) -> None:
-    "Put a state into a model; check it before with `model_differs`"
+    """Put a state into a model; check it before with `model_differs`
+
+    Args:
+        model
+        state: of `model_state`
+    """
     model = bare_model(model)
     name = name_in(model)
     model.load_state_dict(renamed(state['state'], name))
@@ -68,7 +84,15 @@ def model_differs(
     model: nn.Module,
     state: Mapping[str, Any],    # of `model_state`
 ) -> str | None:                 # in words; None: it fits
-    "Why a state cannot be put into a model"
+    """Why a state cannot be put into a model
+
+    Args:
+        model
+        state: of `model_state`
+
+    Returns:
+        in words; None: it fits
+    """
     theirs, mine = state['state'], model_state(model)['state']
     for what, names in ('it lacks', mine.keys() - theirs.keys()), ('it has also', theirs.keys() - mine.keys()):
         if names: return f'{what} {", ".join(sorted(names)[:3])}{", ..."*(len(names) > 3)}'
@@ -82,7 +106,12 @@ def opt_state(
     opt: Any,             # an optimizer of torch, or what looks like one
     model: nn.Module,     # for the names
 ) -> dict[str, Any]:
-    "The state of an optimizer, with the hyper-parameters of this moment"
+    """The state of an optimizer, with the hyper-parameters of this moment
+
+    Args:
+        opt: an optimizer of torch, or what looks like one
+        model: for the names
+    """
     names = {id(p): plain_name(name) for name, p in bare_model(model).named_parameters()}
     saved = opt.state_dict()
     return dict(kind=type(opt).__name__, state=saved['state'], groups=list(saved['param_groups']),
@@ -92,7 +121,12 @@ def load_opt_state(
     opt: Any,
     state: Mapping[str, Any],    # of `opt_state`
 ) -> None:
-    "Put a state into an optimizer; its groups stay the same objects"
+    """Put a state into an optimizer; its groups stay the same objects
+
+    Args:
+        opt
+        state: of `opt_state`
+    """
     groups = list(opt.param_groups)
     opt.load_state_dict(dict(state=state['state'], param_groups=state['groups']))
     for mine, new in zip(groups, opt.param_groups):
@@ -107,7 +141,16 @@ def opt_differs(
     model: nn.Module,
     state: Mapping[str, Any],    # of `opt_state`
 ) -> str | None:                 # in words; None: it fits
-    "Why a state cannot be put into an optimizer"
+    """Why a state cannot be put into an optimizer
+
+    Args:
+        opt
+        model
+        state: of `opt_state`
+
+    Returns:
+        in words; None: it fits
+    """
     mine = opt_state(opt, model)
     if mine['kind'] != state['kind']: return f"it is that of {state['kind']}, and this one is {mine['kind']}"
     sizes = [[len(g['params']) for g in s['groups']] for s in (state, mine)]
@@ -120,7 +163,11 @@ def opt_differs(
 def _key(cb: Callback) -> str: return type(wrapped(cb)).__qualname__
 
 def callback_states(learn: Learner) -> list[dict[str, Any]]:
-    "Class, arguments and state of each callback"
+    """Class, arguments and state of each callback
+
+    Args:
+        learn
+    """
     found = []
     for cb in learn.cbs:
         theirs = wrapped(cb)
@@ -136,7 +183,15 @@ def load_callback_states(
     learn: Learner,
     states: list[dict[str, Any]],    # of `callback_states`
 ) -> list[str]:                      # callbacks for which there is none
-    "Give each callback its state"
+    """Give each callback its state
+
+    Args:
+        learn
+        states: of `callback_states`
+
+    Returns:
+        callbacks for which there is none
+    """
     left = list(states)
     without = []
     for cb in learn.cbs:
@@ -153,7 +208,14 @@ def load_callback_states(
 def rng_states(
     loaders: list[Any],      # whose own generators belong to it
 ) -> dict[str, Any]:         # of the first process; in `others`, of the other ones
-    "The random states of all processes, which must all call this"
+    """The random states of all processes, which must all call this
+
+    Args:
+        loaders: whose own generators belong to it
+
+    Returns:
+        of the first process; in `others`, of the other ones
+    """
     first, *others = gather_over_processes(rng_state(loaders))
     return first | dict(others=others) if others else first
 
@@ -161,7 +223,12 @@ def set_rng_states(
     state: Mapping[str, Any],    # of `rng_states`
     loaders: list[Any],
 ) -> None:
-    "Put this process into its random state, if it has one in there"
+    """Put this process into its random state, if it has one in there
+
+    Args:
+        state: of `rng_states`
+        loaders
+    """
     each = [state, *state.get('others', ())]
     if process_number() < len(each): set_rng_state(each[process_number()], loaders)
 
@@ -169,7 +236,11 @@ def set_rng_states(
 PLACE = ('epoch', 'train_iter', 'pct_train')
 
 def loaders_of(learn: Learner) -> list[Any]:
-    "The loaders of a learner"
+    """The loaders of a learner
+
+    Args:
+        learn
+    """
     return [dl for dl in getattr(learn.dls, 'loaders', None) or [learn.dls.train, learn.dls.valid] if dl is not None]
 
 @patch
@@ -189,7 +260,15 @@ def state_differs(
     learn: Learner,
     state: Mapping[str, Any],      # of `Learner.state_dict`
 ) -> str | None:                   # in words; None: it fits
-    "Why a state cannot be that of this learner"
+    """Why a state cannot be that of this learner
+
+    Args:
+        learn
+        state: of `Learner.state_dict`
+
+    Returns:
+        in words; None: it fits
+    """
     _, models, opts = owned_by_steps(learn)
     for what, mine, theirs in ('models', models, state['models']), ('optimizers', opts, state['opts']):
         if len(mine) != len(theirs): return f'it has {len(theirs)} {what}, and this learner {len(mine)}'
@@ -203,7 +282,14 @@ def state_differs(
 def load_state_dict(self: Learner,
     state: Mapping[str, Any],      # of `state_dict`
 ) -> None:
-    "Take over the state of a learner that is alike; `ValueError` if it does not fit, before anything is changed"
+    """Take over the state of a learner that is alike; `ValueError` if it does not fit, before anything is changed
+
+    Args:
+        state: of `state_dict`
+
+    Raises:
+        ValueError: {why}; nothing was changed
+    """
     if self.opt is None and state['opts']: self.create_opt()
     if together := getattr(self, 'data_parallel', None): state = together.parted(state)
     if why := state_differs(self, state): raise ValueError(f'{why}; nothing was changed')
@@ -220,7 +306,11 @@ def load_state_dict(self: Learner,
 
 # %% ../../nbs/callbacks/state.ipynb #13623512
 def described(learn: Learner) -> dict[str, str]:
-    "What the numbers of a fit depend on, in words; within the fit"
+    """What the numbers of a fit depend on, in words; within the fit
+
+    Args:
+        learn
+    """
     lrs = [[g[k] for k in ('lr', 'weight_decay') if k in g] for g in learn.opt.param_groups]
     params = [(name, tuple(p.shape), p.requires_grad) for name, p in bare_model(learn.model).named_parameters()]
     trained, n = sum(1 for *_, on in params if on), sum(math.prod(shape) for _, shape, _ in params)

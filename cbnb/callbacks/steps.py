@@ -28,7 +28,16 @@ from ..basics.arguments import as_positive
 
 # %% ../../nbs/callbacks/steps.ipynb #5fc23e38
 class StepState:
-    "What the parts of a step read and write where there is no learner"
+    """What the parts of a step read and write where there is no learner
+
+    Args:
+        step: its model, loss and optimizer are used
+        batch: the arguments of the call: a batch, or its elements
+        training: whether this is for training
+
+    Raises:
+        TypeError: without a learner, {type(step)} needs a model
+    """
     def __init__(self,
         step: 'ModelStep',      # its model, loss and optimizer are used
         batch: tuple,           # the arguments of the call: a batch, or its elements
@@ -48,12 +57,20 @@ class ModelStep(Step):
     "A step with a model, usually the learner's"
     follows, n_inp = True, None
     def join(self, learn: Learner) -> None:
-        "Find out whether the model is the learner's"
+        """Find out whether the model is the learner's
+
+        Args:
+            learn
+        """
         super().join(learn)
         self.follows = self.model is None or self.model is learn.model
 
     def model_for(self, learn: Any) -> Any:
-        "The model to call, in the mode of the learner"
+        """The model to call, in the mode of the learner
+
+        Args:
+            learn
+        """
         for m in self.own: m.training = learn.training
         return learn.model if self.follows else self.model
 
@@ -65,7 +82,11 @@ class ModelStep(Step):
         "The model's state, by its own names"
         return self.model.state_dict()
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        "Load the model's state"
+        """Load the model's state
+
+        Args:
+            state
+        """
         self.model.load_state_dict(state)
 
 # %% ../../nbs/callbacks/steps.ipynb #42bbd80b
@@ -73,12 +94,28 @@ def above_zero(
     value: Any,    # the argument
     name: str,     # its name
 ) -> float:
-    "`value` as a finite float above 0, or an error that shows it"
+    """`value` as a finite float above 0, or an error that shows it
+
+    Args:
+        value: the argument
+        name: its name
+
+    Raises:
+        ValueError: {name}=0 should be above 0
+    """
     if (value := as_positive(value, name)) == 0: raise ValueError(f'{name}=0 should be above 0')
     return value
 
 def check_parts(**given: Any) -> None:
-    "`TypeError` for a class in place of an object, and for a strange `opt`"
+    """`TypeError` for a class in place of an object, and for a strange `opt`
+
+    Args:
+        **given
+
+    Raises:
+        TypeError: {name} is the class {value}: pass an instance, {value}(...)
+        TypeError: opt={opt} is no optimizer; several can be one, MultiOptimizer([...])
+    """
     for name, value in given.items():
         if isinstance(value, type): raise TypeError(
             f'{name} is the class {value.__name__}: pass an instance, {value.__name__}(...)')
@@ -88,7 +125,11 @@ def check_parts(**given: Any) -> None:
 
 # %% ../../nbs/callbacks/steps.ipynb #8088c4a6
 def trainable(opt: Optimizer) -> list[Tensor]:
-    "What an optimizer holds and may change"
+    """What an optimizer holds and may change
+
+    Args:
+        opt
+    """
     return [p for group in opt.param_groups for p in group['params'] if p.requires_grad]
 
 def _nonempty(params: list) -> list:
@@ -101,7 +142,12 @@ def unscaled(
     params: list[Tensor],   # whose gradients are computed inside, of a loss that was scaled
     loss_scale: float,      # by this
 ) -> Iterator[None]:
-    "Divide new gradients by `loss_scale` at the end, and leave those that were there as they are"
+    """Divide new gradients by `loss_scale` at the end, and leave those that were there as they are
+
+    Args:
+        params: whose gradients are computed inside, of a loss that was scaled
+        loss_scale: by this
+    """
     if loss_scale == 1:
         yield
         return
@@ -130,7 +176,15 @@ class _CalledByHand(ModelStep):
 
 # %% ../../nbs/callbacks/steps.ipynb #7432331e
 class TrainStep(_CalledByHand):
-    "One update: forward, backward, step; in a learner, or called with a batch"
+    """One update: forward, backward, step; in a learner, or called with a batch
+
+    Args:
+        model: returns predictions; None: the learner's
+        loss_func: None: the learner's, or the model's result
+        opt: only what it holds is updated; None: the learner's
+        loss_scale: the loss is multiplied by this, and the gradients divided
+        n_inp: called by hand: how many are inputs; None: all but the last
+    """
     def __init__(self,
         model: Any = None,             # returns predictions; None: the learner's
         loss_func: Callable[..., Tensor] | None = None,   # None: the learner's, or the model's result
@@ -147,7 +201,11 @@ class TrainStep(_CalledByHand):
         learn.pred = call_on_batch(self.model_for(learn), learn)
 
     def model_is_loss(self, learn: Any) -> bool:
-        "Whether the model returns the loss, since there is no loss function"
+        """Whether the model returns the loss, since there is no loss function
+
+        Args:
+            learn
+        """
         return self.loss_func is None and (learn.loss_func is None or not self.follows)
 
     def loss(self, learn):
@@ -167,7 +225,21 @@ _CLIPS = {'value': clip_grad_value_, 'global': clip_grad_norm_,
           'tensor': lambda params, value: [clip_grad_norm_([p], value) for p in params]}
 
 class ClipStep(TrainStep):
-    "A training step that clips the gradients"
+    """A training step that clips the gradients
+
+    Args:
+        model: this and what follows as in `TrainStep`
+        loss_func
+        opt
+        loss_scale
+        kind: or 'tensor' (each by its own norm), 'value' (each number)
+        value: the largest norm, or number
+        enabled: False: no clipping
+        n_inp
+
+    Raises:
+        ValueError: kind={kind} is not one of ...
+    """
     def __init__(self,
         model: Any = None,                                 # this and what follows as in `TrainStep`
         loss_func: Callable[..., Tensor] | None = None,
@@ -191,7 +263,18 @@ def with_params(
     losses: list[Tensor],          # of one batch
     optimizers: list[Optimizer],   # one for each
 ) -> list[tuple[Tensor, list[Tensor]]]:   # without those whose parameters are frozen
-    "Each loss with what is to be changed by it; `ValueError` for a loss that depends on nothing"
+    """Each loss with what is to be changed by it; `ValueError` for a loss that depends on nothing
+
+    Args:
+        losses: of one batch
+        optimizers: one for each
+
+    Returns:
+        without those whose parameters are frozen
+
+    Raises:
+        ValueError: loss {i} depends on no parameter that is trained, and its optimizer has some
+    """
     pairs = [(loss, trainable(opt)) for loss, opt in zip(losses, optimizers)]
     for i, (loss, params) in enumerate(pairs):
         if params and not loss.requires_grad: raise ValueError(
@@ -203,7 +286,18 @@ def n_losses(
     found: Any,    # what should be losses, and maybe more
     n: int,        # how many optimizers there are
 ) -> tuple:        # the same as a tuple
-    "The losses and what follows; `ValueError` if they are too few"
+    """The losses and what follows; `ValueError` if they are too few
+
+    Args:
+        found: what should be losses, and maybe more
+        n: how many optimizers there are
+
+    Returns:
+        the same as a tuple
+
+    Raises:
+        ValueError: {n} optimizers need {n} losses in a tuple, not {what}
+    """
     several = isinstance(found, (tuple, list))
     if several and len(found) >= n: return tuple(found)
     what = f'{len(found)} in a {type(found).__name__}' if several else type(found).__name__
@@ -211,7 +305,15 @@ def n_losses(
 
 # %% ../../nbs/callbacks/steps.ipynb #bcfe0433
 class MultiLossStep(TrainStep):
-    "Several losses from one forward pass, each for the parameters of its own optimizer"
+    """Several losses from one forward pass, each for the parameters of its own optimizer
+
+    Args:
+        model: called with the whole batch; returns losses(, prediction)
+        opts: one for each loss
+        losses: of (pred, *yb); then the model only predicts
+        loss_scale: this and `n_inp` as in `TrainStep`
+        n_inp
+    """
     def __init__(self,
         model: Any,                       # called with the whole batch; returns losses(, prediction)
         opts: Iterable[Optimizer],        # one for each loss
@@ -257,7 +359,15 @@ class MultiLossStep(TrainStep):
 
 # %% ../../nbs/callbacks/steps.ipynb #3140be70
 class ClosureStep(TrainStep):
-    "For optimizers that evaluate the loss several times in a step, such as LBFGS"
+    """For optimizers that evaluate the loss several times in a step, such as LBFGS
+
+    Args:
+        model: returns predictions; None: the learner's
+        loss_func: None: the learner's, or the model's result
+        opt: only what it holds is updated; None: the learner's
+        loss_scale: the loss is multiplied by this, and the gradients divided
+        n_inp: called by hand: how many are inputs; None: all but the last
+    """
     own_update = True
     def step(self, learn):
         before = learn.pred, learn.loss, learn.loss_grad, learn.step_result
@@ -275,7 +385,13 @@ class ClosureStep(TrainStep):
 
 # %% ../../nbs/callbacks/steps.ipynb #e682dbd5
 class EvalStep(ModelStep):
-    "Loss, prediction and targets of a batch, without training"
+    """Loss, prediction and targets of a batch, without training
+
+    Args:
+        model: returns predictions; None: the learner's
+        loss_func: None: no loss
+        n_inp: called by hand: how many are inputs; None: all but the last
+    """
     def __init__(self,
         model: Any = None,             # returns predictions; None: the learner's
         loss_func: Callable[..., Tensor] | None = None,   # None: no loss
@@ -310,7 +426,19 @@ class EvalStep(ModelStep):
 
 # %% ../../nbs/callbacks/steps.ipynb #5bb52f32
 class FTRL(Optimizer):
-    "Follow the regularized leader, per coordinate: sparse linear models; weights should begin at 0"
+    """Follow the regularized leader, per coordinate: sparse linear models; weights should begin at 0
+
+    Args:
+        params: parameters, or groups of them
+        lr: alpha of the paper
+        l1: weights that are worth less than this are 0
+        l2: pulls weights towards 0
+        initial_accum: sum of squared gradients at the start
+        lr_power: how the rate falls with it; 0: it does not
+
+    Raises:
+        ValueError: lr_power={lr_power} should be 0 or less
+    """
     def __init__(self,
         params: Any,                    # parameters, or groups of them
         lr: float = 1e-3,               # alpha of the paper
@@ -327,7 +455,11 @@ class FTRL(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        "Update the weights"
+        """Update the weights
+
+        Args:
+            closure
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad(): loss = closure()
@@ -345,7 +477,14 @@ def ftrl_update(
     group: dict[str, Any],      # with `l1`, `l2`, `initial_accum` and `lr_power`
     lr: float,
 ) -> None:
-    "One step of FTRL-Proximal"
+    """One step of FTRL-Proximal
+
+    Args:
+        p: changed in place
+        state: its `n`, `z` and the last `lr`, made if there are none
+        group: with `l1`, `l2`, `initial_accum` and `lr_power`
+        lr
+    """
     g = p.grad.to_dense() if p.grad.is_sparse else p.grad
     if not state:
         state.update(n=torch.full_like(p, group['initial_accum']), z=torch.zeros_like(p), lr=lr)

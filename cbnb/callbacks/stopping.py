@@ -35,7 +35,11 @@ from ..basics.param_groups import total_norm
 def all_finite(
     value: Any,   # tensors and floats in nested tuples, lists and dicts; anything else is finite
 ) -> bool:
-    "Whether there is no nan and no infinity in it (waits for the device)"
+    """Whether there is no nan and no infinity in it (waits for the device)
+
+    Args:
+        value: tensors and floats in nested tuples, lists and dicts; anything else is finite
+    """
     if isinstance(value, float): return math.isfinite(value)
     if isinstance(value, Tensor):
         if value.ndim == 0 and value.is_floating_point(): return math.isfinite(value.item())
@@ -49,7 +53,15 @@ def first_bad_layer(
     model: nn.Module,
     run: Callable[[], Any],   # passes a batch through the model
 ) -> str | None:              # None: all outputs are finite
-    "The first layer, in the order of the pass, whose output has nan or infinity"
+    """The first layer, in the order of the pass, whose output has nan or infinity
+
+    Args:
+        model
+        run: passes a batch through the model
+
+    Returns:
+        None: all outputs are finite
+    """
     found = []
     def look(name: str, layer: nn.Module, out: Any) -> None:
         if found or all_finite(out): return
@@ -75,7 +87,11 @@ def _look_again(learn: Learner) -> str | None:
         return first_bad_layer(learn.model, lambda: step.predict(learn))
 
 def has_updated(learn: Learner) -> bool:
-    "Whether the training step has updated the weights by the time its loss is known"
+    """Whether the training step has updated the weights by the time its loss is known
+
+    Args:
+        learn
+    """
     return isinstance(learn.train_step, CallStep) and learn.train_step.own_update
 
 # %% ../../nbs/callbacks/stopping.ipynb #d0e766d0
@@ -91,7 +107,14 @@ def _where(batch: Any) -> str:
 def explain_nan(
     learn: Learner,   # in the middle of a batch
 ) -> str:             # in words
-    "Where a bad loss of the present batch comes from"
+    """Where a bad loss of the present batch comes from
+
+    Args:
+        learn: in the middle of a batch
+
+    Returns:
+        in words
+    """
     late = learn.training and has_updated(learn)
     try: layer = None if late else _look_again(learn)
     except Exception as e: return f'The layer is not known: running it again failed with {e!r}.'
@@ -108,7 +131,11 @@ def explain_nan(
 
 # %% ../../nbs/callbacks/stopping.ipynb #0c41eec4
 class RunningAverages:
-    "What normalisation layers keep of the batches they see in training"
+    """What normalisation layers keep of the batches they see in training
+
+    Args:
+        model
+    """
     def __init__(self, model: nn.Module):
         layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
         by_kind: dict[Any, list[Tensor]] = {}
@@ -160,7 +187,11 @@ class _WatchesForNaN(Callback):
 
 # %% ../../nbs/callbacks/stopping.ipynb #528c40db
 class TerminateOnNaN(_WatchesForNaN):
-    "Ends a fit when the loss is nan or infinite, before the weights are updated"
+    """Ends a fit when the loss is nan or infinite, before the weights are updated
+
+    Args:
+        check_grads: look at the gradients before each update, too
+    """
     name = 'terminate_on_nan'
     reason: str | None = None      # why the last fit was stopped, if it was
 
@@ -198,7 +229,17 @@ def next_time(
     at: Any,                      # 'HH:MM', 'HH:MM:SS', or a `time`; a `datetime` is returned
     now: datetime | None = None,  # None: now
 ) -> datetime:
-    "When a time of day comes next; `ValueError` if it makes no sense or is over"
+    """When a time of day comes next; `ValueError` if it makes no sense or is over
+
+    Args:
+        at: 'HH:MM', 'HH:MM:SS', or a `time`; a `datetime` is returned
+        now: None: now
+
+    Raises:
+        ValueError: at={at} should be a time like '18:30'
+        TypeError: at={at} should be a time like '18:30', or a datetime
+        ValueError: at={at} is over
+    """
     if isinstance(at, str):
         try: at = day_time.fromisoformat(at)
         except ValueError as e: raise ValueError(f"at={at!r} should be a time like '18:30'") from e
@@ -234,7 +275,17 @@ class _Limits(Callback):
 
 # %% ../../nbs/callbacks/stopping.ipynb #22aea157
 class StopAfter(_Limits):
-    "Ends a fit after some time, after some batches, or at a time of day"
+    """Ends a fit after some time, after some batches, or at a time of day
+
+    Args:
+        seconds: since the fit began; None: any time
+        steps: training batches; None: any number
+        at: 'HH:MM', or a `datetime`; None: never
+        validate: end the epoch with its validation, or else at once
+
+    Raises:
+        ValueError: say when: StopAfter(seconds=600), (steps=500) or (at='18:30')
+    """
     order, run_valid, run_in = 90, False, ('fit',)
     reason: str | None = None      # why the last fit was cut short, if it was
 
@@ -273,7 +324,15 @@ class StopAfter(_Limits):
 
 # %% ../../nbs/callbacks/stopping.ipynb #df4af130
 class ShortEpoch(Callback):
-    "Trains only a share of each epoch"
+    """Trains only a share of each epoch
+
+    Args:
+        pct: share of the batches, above 0; at least one batch is used
+        short_valid: the same for validation
+
+    Raises:
+        ValueError: pct={pct} should be above 0 and not above 1: 0.01 is a hundredth
+    """
     order, run_in = 90, ('fit',)
 
     def __init__(self,
@@ -301,7 +360,11 @@ class ShortEpoch(Callback):
 
 # %% ../../nbs/callbacks/stopping.ipynb #b1bdb382
 class SkipToEpoch(Callback):
-    "Begins a fit with a later epoch, like `fit(start_epoch=...)`"
+    """Begins a fit with a later epoch, like `fit(start_epoch=...)`
+
+    Args:
+        epoch: the first that is trained; those before count as done
+    """
     order, run_in = -20, ('fit',)
 
     def __init__(self,

@@ -38,7 +38,11 @@ _LOWER = set('mae mse rmse mape smape rmsle rmspe msle mde nll bce ce err perple
 def lower_is_better(
     name: str,    # of a loss or metric, such as `valid_loss`
 ) -> bool:
-    "Whether a number of this name should fall"
+    """Whether a number of this name should fall
+
+    Args:
+        name: of a loss or metric, such as `valid_loss`
+    """
     words = re.split('[^a-z]+', name.lower())
     return 'loss' in name.lower() or 'error' in name.lower() or not _LOWER.isdisjoint(words)
 
@@ -47,7 +51,18 @@ def as_comparison(
     comp: Any,     # None, 'min', 'max', or a function of (new, best)
     name: str,     # of what is compared, for None
 ) -> Callable[[float, float], bool]:    # whether the first is better than the second
-    "The comparison that `comp` stands for"
+    """The comparison that `comp` stands for
+
+    Args:
+        comp: None, 'min', 'max', or a function of (new, best)
+        name: of what is compared, for None
+
+    Returns:
+        whether the first is better than the second
+
+    Raises:
+        ValueError: comp={comp} should be 'min', 'max', or a function such as operator.lt
+    """
     if comp is None: comp = 'min' if lower_is_better(name) else 'max'
     if comp in ('min', min): return operator.lt
     if comp in ('max', max): return operator.gt
@@ -65,7 +80,11 @@ def _called(comp: Callable[[Any, Any], Any], new: float, best: float) -> bool:
 def direction(
     better: Callable[[float, float], bool],    # whether the first is better than the second
 ) -> int:
-    "-1 if lower is better, 1 if higher is, 0 if neither"
+    """-1 if lower is better, 1 if higher is, 0 if neither
+
+    Args:
+        better: whether the first is better than the second
+    """
     pairs = [(0., 1.), (-2., -1.), (0.5, 2.)]
     if all(better(low, high) and not better(high, low) for low, high in pairs): return -1
     if all(better(high, low) and not better(low, high) for low, high in pairs): return 1
@@ -139,7 +158,19 @@ class _Tracks(Callback):
 
 # %% ../../nbs/callbacks/trackers.ipynb #7afae61a
 class Tracker(_Tracks):
-    "Finds out after each epoch whether a column of the table of epochs has a new best value"
+    """Finds out after each epoch whether a column of the table of epochs has a new best value
+
+    Args:
+        monitor: heading of the column
+        comp: 'min', 'max', or a function of (new, best); None: by name
+        min_delta: a new best is better by more than this
+        reset_on_fit: forget the best value when a fit begins
+
+    Raises:
+        TypeError: monitor={monitor} should be the heading of a column, as text
+        ValueError: min_delta={min_delta} needs a comp for which lower, or higher, is always better:
+            {comp} is neither, so let it judge the difference itself
+    """
     @hinted
     def __init__(self,
         monitor: str = 'valid_loss',    # heading of the column
@@ -169,7 +200,11 @@ class Tracker(_Tracks):
     def improves(self,
         value: float,     # a new one
     ) -> bool:
-        "Whether it is better than the best so far, by more than `min_delta`"
+        """Whether it is better than the best so far, by more than `min_delta`
+
+        Args:
+            value: a new one
+        """
         if not math.isfinite(value): return False
         return self.best is None or self._better(value - self._sign*self.min_delta, self.best)
 
@@ -177,7 +212,15 @@ class Tracker(_Tracks):
         return_fig: bool | None = None,   # return the figure instead of showing it
         ax: Any = None,                   # draw into these axes; None: a new figure
     ) -> Any:                             # `ax`; or the figure, if it was asked for
-        "What was watched in the last fit, with the best value and the end; ValueError before a fit"
+        """What was watched in the last fit, with the best value and the end; ValueError before a fit
+
+        Args:
+            return_fig: return the figure instead of showing it
+            ax: draw into these axes; None: a new figure
+
+        Returns:
+            `ax`; or the figure, if it was asked for
+        """
         return _plot_values(self, return_fig, ax)
 
 # %% ../../nbs/callbacks/trackers.ipynb #96f1cb21
@@ -201,7 +244,16 @@ def _plot_values(tracker: Tracker, return_fig: bool | None, ax: Any) -> Any:
 
 # %% ../../nbs/callbacks/trackers.ipynb #4bdd8609
 class EarlyStopping(Tracker):
-    "Ends a fit that has not improved for some epochs"
+    """Ends a fit that has not improved for some epochs
+
+    Args:
+        monitor: this and what follows as in `Tracker`
+        comp
+        min_delta
+        patience: end after so many epochs without a new best; 1 or more
+        reset_on_fit
+        restore: put the best weights back when the fit ends
+    """
     order = 63
 
     @hinted
@@ -247,7 +299,11 @@ class EarlyStopping(Tracker):
 def sets_lr(
     cb: Callback,    # one of a learner
 ) -> bool:
-    "Whether a callback sets the learning rate during a fit"
+    """Whether a callback sets the learning rate during a fit
+
+    Args:
+        cb: one of a learner
+    """
     if isinstance(cb, ParamScheduler): return 'lr' in cb.scheds
     return vars(cb).get('scheduler') is not None or bool(_of_torch(cb))   # the first is any kind
 
@@ -297,11 +353,23 @@ def _write(group: dict[str, Any], lr: Any) -> None:
 
 # %% ../../nbs/callbacks/trackers.ipynb #587a5fbf
 class RateFactor(_Factor):
-    "Multiplies the learning rates of an optimizer, and takes that back; unseen by its schedulers"
+    """Multiplies the learning rates of an optimizer, and takes that back; unseen by its schedulers
+
+    Args:
+        opt: with `lr` in its groups
+        min_lr: no rate becomes lower than this; one that is lower stays
+    """
     def hide_from(self,
         scheduler: LRScheduler,     # of this optimizer
     ) -> Callable[[], None]:        # makes it the ordinary scheduler again
-        "Let a scheduler see the planned rates, whenever it is stepped"
+        """Let a scheduler see the planned rates, whenever it is stepped
+
+        Args:
+            scheduler: of this optimizer
+
+        Returns:
+            makes it the ordinary scheduler again
+        """
         rates, kind = self, type(scheduler)
         def step(self: LRScheduler, *args: Any, **kwargs: Any) -> None:
             at_work = rates.planned is not None
@@ -354,7 +422,21 @@ class _Reduces(Tracker):
 
 # %% ../../nbs/callbacks/trackers.ipynb #e2f88f39
 class ReduceLROnPlateau(_Reduces):
-    "Divides the learning rate when there was no improvement for some epochs"
+    """Divides the learning rate when there was no improvement for some epochs
+
+    Args:
+        monitor: this and what follows as in `Tracker`
+        comp
+        min_delta
+        patience: reduce after so many epochs without a new best; 1 or more
+        factor: divide by this; above 1
+        min_lr: never make a rate lower than this
+        reset_on_fit
+
+    Raises:
+        ValueError: factor={factor}: the rate is divided by it, so it should be above 1; 10 makes a
+            tenth of the rate
+    """
     order, run_valid = 62.5, False     # after `Steering`, whose factor comes on top
 
     @hinted

@@ -47,7 +47,18 @@ def _takes_one(cb: Any, name: str) -> bool:
 def dialect_of(
     cb: Any,        # an object, a class, or a partial of a class
 ) -> str | None:    # 'fastai_v1' or 'mindspore'; None for any other object
-    "The dialect of a callback, by its methods; `TypeError` if it mixes two"
+    """The dialect of a callback, by its methods; `TypeError` if it mixes two
+
+    Args:
+        cb: an object, a class, or a partial of a class
+
+    Returns:
+        'fastai_v1' or 'mindspore'; None for any other object
+
+    Raises:
+        TypeError: {cb} has methods of fastai v1 (...) and of MindSpore (...): derive it from the
+            Callback of one of the two in cbnb.dialects
+    """
     if isinstance(cb, functools.partial): return dialect_of(cb.func)
     if (declared := getattr(cb, 'dialect', None)) in ('fastai_v1', 'mindspore'): return declared
     v1, mindspore = _methods(cb, _V1), _methods(cb, _MINDSPORE)
@@ -61,7 +72,11 @@ def dialect_of(
 
 # %% ../../nbs/dialects/detect.ipynb #9125bebf
 class Adapter(Callback):
-    "A foreign callback, as the learner holds it; the first of its dialect calls all of them"
+    """A foreign callback, as the learner holds it; the first of its dialect calls all of them
+
+    Args:
+        wraps: the foreign callback
+    """
     def __init__(self,
         wraps: Any,    # the foreign callback
     ): self.wraps = wraps
@@ -75,7 +90,13 @@ class Adapter(Callback):
         return [cb for cb in self.learn.cbs if type(cb) is type(self)]
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        "As for any callback, if this adapter leads"
+        """As for any callback, if this adapter leads
+
+        Args:
+            event_name
+            training
+            purpose
+        """
         on = (cb for cb in self.peers if Callback.wants(cb, event_name, training, purpose))
         return next(on, None) is self
 
@@ -86,7 +107,14 @@ class Adapter(Callback):
 def adapt(
     cb: Any,               # an object that is no native callback
 ) -> Callback | None:      # None: its dialect is not known
-    "The adapter of a foreign callback"
+    """The adapter of a foreign callback
+
+    Args:
+        cb: an object that is no native callback
+
+    Returns:
+        None: its dialect is not known
+    """
     if (dialect := dialect_of(cb)) is None: return None
     return _module_of(dialect).wrap(cb)
 
@@ -96,5 +124,12 @@ def _module_of(dialect: str) -> Any: return importlib.import_module(f'cbnb.diale
 def adapt_metric(
     m: Any,          # an object that is no native metric
 ) -> Any | None:     # None: it is of no dialect that has such metrics
-    "The adapter of a foreign metric"
+    """The adapter of a foreign metric
+
+    Args:
+        m: an object that is no native metric
+
+    Returns:
+        None: it is of no dialect that has such metrics
+    """
     return _module_of('fastai_v1').V1Metric(m) if dialect_of(m) == 'fastai_v1' else None

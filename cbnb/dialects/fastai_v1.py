@@ -40,7 +40,12 @@ from ..recorder import Recorder as NativeRecorder
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #5a55a4fb
 class GradientClipping(LearnerCallback):
-    "Clips the norm of all gradients"
+    """Clips the norm of all gradients
+
+    Args:
+        learn
+        clip: highest norm; 0 or None: no clipping
+    """
     run_in = ('fit', 'lr_find')
 
     def __init__(self,
@@ -81,7 +86,13 @@ class _CountsItems(LearnerCallback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #bdf74906
 class AccumulateScheduler(_CountsItems):
-    "Steps every so many batches; for a loss that is a sum"
+    """Steps every so many batches; for a loss that is a sum
+
+    Args:
+        learn
+        n_step: number of batches for a step
+        drop_last: at the end of an epoch, forget what is left over
+    """
     def on_train_begin(self, **kwargs):
         if getattr(self.learn.loss_func, 'reduction', 'sum') != 'sum': warnings.warn(
             'AccumulateScheduler divides by the number of items: give the loss reduction="sum"',
@@ -100,7 +111,11 @@ class AccumulateScheduler(_CountsItems):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #0881cfa6
 class BnFreeze(LearnerCallback):
-    "Batch norm layers that are frozen keep their statistics"
+    """Batch norm layers that are frozen keep their statistics
+
+    Args:
+        learn: the learner; it shows this callback from now on
+    """
     run_in = ('fit', 'lr_find')
 
     def on_epoch_begin(self, **kwargs):
@@ -121,7 +136,11 @@ class TerminateOnNaNCallback(Callback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #0bd228a6
 class StopAfterNBatches(Callback):
-    "Ends the fit after so many batches, without validation"
+    """Ends the fit after so many batches, without validation
+
+    Args:
+        n_batches: training batches
+    """
     run_in = ('fit',)
 
     def __init__(self,
@@ -165,7 +184,13 @@ class _Better(LearnerCallback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #8667b302
 class TrackerCallback(_Better):
-    "Knows a value of each epoch, and what is better"
+    """Knows a value of each epoch, and what is better
+
+    Args:
+        learn
+        monitor: heading of a column of the recorder
+        mode: 'min', 'max'; 'auto': 'min' for losses and errors
+    """
     def get_monitor_value(self) -> float | None:
         "The value in the last epoch; None if there is none"
         rows = self.learn.recorder.last().epochs
@@ -177,7 +202,15 @@ class TrackerCallback(_Better):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #4b9f3791
 class EarlyStoppingCallback(TrackerCallback):
-    "Ends the fit when more than `patience` epochs in a row were no better"
+    """Ends the fit when more than `patience` epochs in a row were no better
+
+    Args:
+        learn
+        monitor: this and `mode` as in `TrackerCallback`
+        mode
+        min_delta: better by less is no better
+        patience: number of epochs that are forgiven
+    """
     def __init__(self,
         learn: NativeLearner,
         monitor: str = 'valid_loss',    # this and `mode` as in `TrackerCallback`
@@ -199,7 +232,17 @@ class EarlyStoppingCallback(TrackerCallback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #97ff4d3f
 class ReduceLROnPlateauCallback(EarlyStoppingCallback):
-    "Multiplies the learning rates when more than `patience` epochs in a row were no better"
+    """Multiplies the learning rates when more than `patience` epochs in a row were no better
+
+    Args:
+        learn
+        monitor: this and `mode` as in `TrackerCallback`
+        mode
+        patience: number of epochs that are forgiven
+        factor: what the rates are multiplied with
+        min_delta: better by less is no better
+        min_lr: no rate goes below this
+    """
     def __init__(self,
         learn: NativeLearner,
         monitor: str = 'valid_loss',    # this and `mode` as in `TrackerCallback`
@@ -220,7 +263,18 @@ class ReduceLROnPlateauCallback(EarlyStoppingCallback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #a3ef4676
 class SaveModelCallback(TrackerCallback):
-    "Saves the model when it is better, or after each epoch"
+    """Saves the model when it is better, or after each epoch
+
+    Args:
+        learn
+        monitor: this and `mode` as in `TrackerCallback`
+        mode
+        every: or 'epoch'
+        name: of the file; with 'epoch', the number is added
+
+    Raises:
+        ValueError: every={every} should be 'improvement' or 'epoch'
+    """
     def __init__(self,
         learn: NativeLearner,
         monitor: str = 'valid_loss',    # this and `mode` as in `TrackerCallback`
@@ -251,7 +305,13 @@ class SaveModelCallback(TrackerCallback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #fb7091d9
 class CSVLogger(LearnerCallback):
-    "Writes the table of epochs to a file, row by row"
+    """Writes the table of epochs to a file, row by row
+
+    Args:
+        learn
+        filename: below the learner's path, without .csv
+        append: go on with the file that is there
+    """
     run_in = ('fit',)
 
     def __init__(self,
@@ -284,7 +344,11 @@ class CSVLogger(LearnerCallback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #aaf26f2b
 class ShowGraph(LearnerCallback):
-    "Shows the losses after each epoch"
+    """Shows the losses after each epoch
+
+    Args:
+        learn: the learner; it shows this callback from now on
+    """
     run_in = ('fit',)
 
     def on_train_begin(self, **kwargs): self.shown, self.fig = None, None
@@ -303,7 +367,13 @@ class ShowGraph(LearnerCallback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #6413792c
 class Recorder(LearnerCallback):
-    "What the learner's recorder has recorded, as a base for callbacks of v1"
+    """What the learner's recorder has recorded, as a base for callbacks of v1
+
+    Args:
+        learn
+        add_time: the learner's recorder has this: give it to that
+        silent: the same: use `learn.no_logging()`
+    """
     _order = -10
 
     def __init__(self,
@@ -368,7 +438,27 @@ def _no_row(row: list) -> None: "In place of a table"
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #9eb261e6
 class Learner(_Calls):
-    "A learner with the arguments and methods of fastai v1"
+    """A learner with the arguments and methods of fastai v1
+
+    Args:
+        data: `DataLoaders`, or one training loader
+        model
+        opt_func: here before the loss
+        loss_func: None: the dataset's own
+        metrics: functions, or callbacks that are metrics
+        true_wd: False is an error: choose the optimizer that does it
+        bn_wd: False is an error: make a group of its own
+        wd: weight decay; None: the optimizer's
+        train_bn: keep training batch norm layers that are frozen
+        path: where files go
+        model_dir: folder for models, below `path`
+        callback_fns: classes and partials, made anew for each fit
+        callbacks: objects
+        layer_groups: modules, or lists of parameters; None: one group
+        add_time: a column with the time an epoch took
+        silent: True: no table
+        **others: more, for the learner of cbnb
+    """
     fit_one_cycle, lr_find = fit_one_cycle, lr_find          # the functions above
 
     def __init__(self,
@@ -408,13 +498,22 @@ class Learner(_Calls):
         n: int,                          # the first group to train
         train_bn: bool | None = None,    # None: as the learner was made
     ) -> None:
-        "Freeze the groups before `n`"
+        """Freeze the groups before `n`
+
+        Args:
+            n: the first group to train
+            train_bn: None: as the learner was made
+        """
         super().freeze_to(n, self.train_bn if train_bn is None else train_bn)
 
     def clip_grad(self,
         clip: float = 0.1,    # highest norm
     ) -> 'Learner':
-        "Clip the norm of all gradients from now on"
+        """Clip the norm of all gradients from now on
+
+        Args:
+            clip: highest norm
+        """
         return self.add_cb(functools.partial(GradientClipping, clip=clip))
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #224f54f1

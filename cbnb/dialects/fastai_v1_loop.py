@@ -37,7 +37,11 @@ from ..recorder import PhaseMetrics, Recorder
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #ab6485fa
 class Data:
-    "The loaders of a learner under their names of fastai v1"
+    """The loaders of a learner under their names of fastai v1
+
+    Args:
+        learn
+    """
     def __init__(self,
         learn: Learner,
     ): self.learn = learn
@@ -64,7 +68,11 @@ class Data:
 def lend_data(
     learn: Learner,    # that a callback of v1 has just come to, or has left
 ) -> None:
-    "Let a learner have `data` while it has callbacks of v1"
+    """Let a learner have `data` while it has callbacks of v1
+
+    Args:
+        learn: that a callback of v1 has just come to, or has left
+    """
     if any(type(cb) is V1Callback for cb in learn.cbs): vars(learn)['data'] = Data(learn)
     else: vars(learn).pop('data', None)
 
@@ -87,7 +95,12 @@ class OptNames(LentNames):
         name: str,     # lr, mom, beta or wd; or as torch calls it
         value: Any,    # a number for all groups, or one for each
     ) -> None:
-        "Set a hyper-parameter in each group"
+        """Set a hyper-parameter in each group
+
+        Args:
+            name: lr, mom, beta or wd; or as torch calls it
+            value: a number for all groups, or one for each
+        """
         own = dict(beta='sqr_mom', momentum='mom', weight_decay='wd')
         set_hyper(self, own.get(name, name), value.tolist() if hasattr(value, 'tolist') else value)
 
@@ -104,7 +117,11 @@ class RecorderNames(LentNames):
     def add_metric_names(self,
         names: Any,    # headings, one or several
     ) -> None:
-        "More columns in the table of epochs of this fit"
+        """More columns in the table of epochs of this fit
+
+        Args:
+            names: headings, one or several
+        """
         if self.learn.purpose != 'fit': return                     # only a fit has a table
         run = self.history[-1]
         if not self.valid_columns: self.valid_columns = ['valid_loss']
@@ -120,7 +137,15 @@ def make(
     factory: Any,      # a class, or a partial of one
     learn: Learner,
 ) -> Any:              # `factory(learn)`; `factory()`, if it does not take a learner
-    "What a factory makes for a learner"
+    """What a factory makes for a learner
+
+    Args:
+        factory: a class, or a partial of one
+        learn
+
+    Returns:
+        `factory(learn)`; `factory()`, if it does not take a learner
+    """
     return factory() if not _takes(factory, learn) and _takes(factory) else factory(learn)
 
 def _takes(factory: Any, *args: Any) -> bool:
@@ -153,7 +178,11 @@ class _Holds(Adapter):
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #1c54c5cd
 class V1Callback(_Holds):
-    "A callback of fastai v1, as the learner holds it"
+    """A callback of fastai v1, as the learner holds it
+
+    Args:
+        given: an object, or the class or partial that makes one for each fit
+    """
     def begin(self) -> Any:
         "The callback, ready for a fit of this learner"
         learn = self.learn
@@ -169,21 +198,33 @@ class V1Callback(_Holds):
 def wrap(
     cb: Any,           # a callback of fastai v1, its class, or a partial of that
 ) -> Callback:
-    "What the learner keeps; called by `cbnb.dialects.detect.adapt`"
+    """What the learner keeps; called by `cbnb.dialects.detect.adapt`
+
+    Args:
+        cb: a callback of fastai v1, its class, or a partial of that
+    """
     return V1Callback(cb)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #7391e8a6
 def listeners(
     learn: Learner,
 ) -> list[V1Callback]:
-    "The callbacks of v1 on a learner that take part in this kind of run"
+    """The callbacks of v1 on a learner that take part in this kind of run
+
+    Args:
+        learn
+    """
     return [cb for cb in learn.cbs if type(cb) is V1Callback
             and Callback.wants(cb, 'before_fit', False, learn.purpose)]
 
 def recorders(
     learn: Learner,
 ) -> list[Recorder]:
-    "Those that are on a learner; as a rule one"
+    """Those that are on a learner; as a rule one
+
+    Args:
+        learn
+    """
     return [cb for cb in learn.cbs if isinstance(cb, Recorder)]
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #1ee425e2
@@ -193,14 +234,23 @@ class Pbar:
         line: Any,              # text, or a row of a table
         table: bool = False,    # a row of a table
     ) -> None:
-        "Print a line"
+        """Print a line
+
+        Args:
+            line: text, or a row of a table
+            table: a row of a table
+        """
         print(*line, sep='\t') if table else print(line)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #63cc4130
 def begin_run(
     learn: Learner,    # in `before_fit`
 ) -> None:
-    "Call the slots from now on, until the run ends"
+    """Call the slots from now on, until the run ends
+
+    Args:
+        learn: in `before_fit`
+    """
     slots, columns, cancels, undo = V1Slots(), V1Columns(), V1Cancels(), learn.undo
     if learn.opt is not None: lend_names(learn.opt, OptNames, undo)
     for recorder in recorders(learn): lend_names(recorder, RecorderNames, undo)
@@ -212,7 +262,11 @@ def begin_run(
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #a6035cf9
 class Now:
-    "Where a run is: who keeps its state, and what has been called"
+    """Where a run is: who keeps its state, and what has been called
+
+    Args:
+        handler
+    """
     in_epoch = in_batch = step_due = stop_batches = False
     last_loss = values = phase = None
     def __init__(self,
@@ -324,7 +378,11 @@ def _added(recorder: Recorder) -> Sequence[str]:
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #f0566264
 class V1Columns(Callback):
-    "Fills the columns that callbacks of v1 have added, before the recorder shows its row"
+    """Fills the columns that callbacks of v1 have added, before the recorder shows its row
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     order = 45
 
     def after_epoch(self):
@@ -358,7 +416,11 @@ class _Batches(_Validates):
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #3ff07934
 class V1Slots(_Batches):
-    "Calls the slots, and takes over what they return"
+    """Calls the slots, and takes over what they return
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def after_loss(self) -> None:
         "`on_backward_begin`"
         learn, now = self.learn, self.now
@@ -394,7 +456,11 @@ class V1Slots(_Batches):
         return dict(counts=counts, smooth=handler.smooth, past=handler.past)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        "A resumed fit goes on counting"
+        """A resumed fit goes on counting
+
+        Args:
+            state
+        """
         handler, smooth = self.handler, state['smooth']
         handler.state_dict.update(state['counts'])
         device = next((p.device for p in self.learn.parameters()), 'cpu')
@@ -425,7 +491,11 @@ class _CancelsSteps(Callback):
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #d7f40d6e
 class V1Cancels(_CancelsSteps):
-    "Does what the flags in the state ask for"
+    """Does what the flags in the state ask for
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def after_batch(self):
         if not self.slots.now.stop_batches: return
         raise CancelTrainException() if self.learn.training else CancelValidException()
@@ -479,7 +549,11 @@ class _MetricRun(Metric):
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #b6330c3f
 class V1Metric(_MetricRun):
-    "A callback of v1 that computes a metric, as a native metric"
+    """A callback of v1 that computes a metric, as a native metric
+
+    Args:
+        cb: with `on_epoch_begin`, `on_batch_end` and `on_epoch_end`
+    """
     def accumulate(self, learn: Any) -> None:
         if not self.begun: self._begin(learn)
         handler = self.handler

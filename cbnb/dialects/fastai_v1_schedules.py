@@ -88,7 +88,18 @@ class _OneCycle(_Follows):
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #df3ad9fc
 class OneCycleScheduler(_OneCycle):
-    "The one-cycle schedule of fastai v1"
+    """The one-cycle schedule of fastai v1
+
+    Args:
+        learn
+        lr_max: highest rate: a number; a slice or list for groups
+        moms: momentum at both ends, and at the top
+        div_factor: begin at `lr_max/div_factor`
+        pct_start: share of the batches that warms up
+        final_div: end at `lr_max/final_div`; None: `div_factor*1e4`
+        tot_epochs: length of the schedule; None: of the fit
+        start_epoch: go on from here
+    """
     def on_train_begin(self, n_epochs, **kwargs):
         self.per_epoch = n_batches(self.learn.dls.train)
         if self.per_epoch is None: raise ValueError(
@@ -116,35 +127,81 @@ def fit_one_cycle(
     tot_epochs: int | None = None,
     start_epoch: int | None = None,
 ) -> None:
-    "Train with the one-cycle schedule of fastai v1"
+    """Train with the one-cycle schedule of fastai v1
+
+    Args:
+        learn
+        cyc_len: number of epochs
+        max_lr: highest rate: a number; a slice or list for groups
+        moms: this and what follows as in `OneCycleScheduler`
+        div_factor
+        pct_start
+        final_div
+        wd: weight decay; None: the learner's
+        callbacks: for this fit only
+        tot_epochs
+        start_epoch
+    """
     one_cycle = OneCycleScheduler(learn, max_lr, moms, div_factor, pct_start, final_div,
                                   tot_epochs, start_epoch)
     learn.fit(cyc_len, max_lr, wd, [*as_list(callbacks), one_cycle])
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #6406d098
 def annealing_no(start: Any, end: Any, pct: float) -> Any:
-    "`start`, wherever"
+    """`start`, wherever
+
+    Args:
+        start
+        end
+        pct
+    """
     return SchedNo(start, end)(pct)
 
 def annealing_linear(start: Any, end: Any, pct: float) -> Any:
-    "Along a straight line"
+    """Along a straight line
+
+    Args:
+        start
+        end
+        pct
+    """
     return SchedLin(start, end)(pct)
 
 def annealing_exp(start: Any, end: Any, pct: float) -> Any:
-    "By equal factors"
+    """By equal factors
+
+    Args:
+        start
+        end
+        pct
+    """
     return SchedExp(start, end)(pct)
 
 def annealing_cos(start: Any, end: Any, pct: float) -> Any:
-    "Along half a cosine"
+    """Along half a cosine
+
+    Args:
+        start
+        end
+        pct
+    """
     return SchedCos(start, end)(pct)
 
 def annealing_poly(degree: float) -> Callable[[Any, Any, float], Any]:
-    "An annealing along `1 - (1 - pct)**degree`"
+    """An annealing along `1 - (1 - pct)**degree`
+
+    Args:
+        degree
+    """
     return lambda start, end, pct: SchedPoly(end, start, degree)(1 - pct)
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #3647fa3c
 class TrainingPhase:
-    "So many batches, with a schedule for some hyper-parameters"
+    """So many batches, with a schedule for some hyper-parameters
+
+    Args:
+        length: number of batches; 0: the phase is left out
+    """
     def __init__(self,
         length: int,    # number of batches; 0: the phase is left out
     ): self.length, self.scheds = as_count(length, 'length', 0), {}
@@ -154,7 +211,16 @@ class TrainingPhase:
         vals: Any,    # a value, or a tuple (start, end); a value may be a list with one for each group
         anneal: Callable[[Any, Any, float], Any] | None = None,    # None: a straight line, or constant
     ) -> 'TrainingPhase':    # itself
-        "Add a schedule"
+        """Add a schedule
+
+        Args:
+            name: lr, mom, wd, beta, ...
+            vals: a value, or a tuple (start, end); a value may be a list with one for each group
+            anneal: None: a straight line, or constant
+
+        Returns:
+            itself
+        """
         start, end = vals if isinstance(vals, tuple) else (vals, 0)
         default = annealing_linear if isinstance(vals, tuple) else annealing_no
         start, end = (v.tolist() if hasattr(v, 'tolist') else v for v in (start, end))
@@ -187,7 +253,13 @@ class _Phases(LearnerCallback):
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #04c89caf
 class GeneralScheduler(_Phases):
-    "Schedules in phases, for any hyper-parameters"
+    """Schedules in phases, for any hyper-parameters
+
+    Args:
+        learn
+        phases
+        start_epoch: go on from here
+    """
     def on_train_begin(self, **kwargs):
         self.n, self.per_epoch = sum(p.length for p in self.phases), n_batches(self.learn.dls.train)
         self.at = 0
@@ -213,13 +285,25 @@ class GeneralScheduler(_Phases):
 def diverges(
     losses: Sequence[float],    # smoothed
 ) -> bool:
-    "Whether the last loss is four times the best, the rule of v1; for negative ones, as far above it"
+    """Whether the last loss is four times the best, the rule of v1; for negative ones, as far above it
+
+    Args:
+        losses: smoothed
+    """
     best = min(losses)
     return losses[-1] > best + 3*(best if best > 0 else max(abs(best), losses[0] - best))
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #8ad34114
 class LRFinder(LearnerCallback):
-    "Raises the learning rate with each batch, and puts everything back in the end"
+    """Raises the learning rate with each batch, and puts everything back in the end
+
+    Args:
+        learn
+        start_lr: first rate
+        end_lr: last rate
+        num_it: number of batches
+        stop_div: stop when the loss diverges
+    """
     run_in = ('fit',)
 
     def __init__(self,
@@ -262,7 +346,19 @@ def lr_find(
     stop_div: bool = True,       # stop when the loss diverges
     wd: float | None = None,     # weight decay; None: the learner's
 ) -> None:                       # `learn.recorder.plot()` shows what it found
-    "Sweep the learning rate, as fastai v1 does; `learn.lr_find()` does more"
+    """Sweep the learning rate, as fastai v1 does; `learn.lr_find()` does more
+
+    Args:
+        learn
+        start_lr: first rate
+        end_lr: last rate
+        num_it: number of batches
+        stop_div: stop when the loss diverges
+        wd: weight decay; None: the learner's
+
+    Returns:
+        `learn.recorder.plot()` shows what it found
+    """
     finder = LRFinder(learn, start_lr, end_lr, num_it, stop_div)
     epochs = math.ceil(finder.num_it/max(n_batches(learn.dls.train) or finder.num_it, 1))
     try:

@@ -59,7 +59,11 @@ class Callback(_Slots):
     def get_state(self,
         minimal: bool = True,    # without the attributes named in `not_min`, too
     ) -> dict[str, Any]:
-        "The attributes that make up this callback, without those named in `exclude`"
+        """The attributes that make up this callback, without those named in `exclude`
+
+        Args:
+            minimal: without the attributes named in `not_min`, too
+        """
         without = {'exclude', 'not_min', '_shadows', *self.exclude, *(self.not_min if minimal else ())}
         return {k: v for k, v in vars(self).items() if k not in without}
 
@@ -121,7 +125,11 @@ class _OfLearner(Callback):
 _LEARNERS = {'data', 'model', 'opt', 'opt_func', 'loss_func', 'callbacks', 'recorder'}
 
 class LearnerCallback(_OfLearner):
-    "A callback that reads what it lacks from its learner"
+    """A callback that reads what it lacks from its learner
+
+    Args:
+        learn: the learner; it shows this callback from now on
+    """
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name not in _LEARNERS or (learn := vars(self).get('_learn')) is None: return
@@ -132,7 +140,14 @@ class LearnerCallback(_OfLearner):
 def accepted(
     method: Callable[..., Any],    # a slot method
 ) -> tuple[str, ...] | None:       # None: any keyword
-    "The names of the keyword arguments that a method takes"
+    """The names of the keyword arguments that a method takes
+
+    Args:
+        method: a slot method
+
+    Returns:
+        None: any keyword
+    """
     params = inspect.signature(method).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in params): return None
     return tuple(p.name for p in params if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
@@ -142,7 +157,12 @@ def asks_for(
     method: Callable[..., Any],    # a slot method
     name: str,                     # an entry of the state
 ) -> bool:
-    "Whether a method mentions an entry: as a parameter, or as in `kwargs['train']`"
+    """Whether a method mentions an entry: as a parameter, or as in `kwargs['train']`
+
+    Args:
+        method: a slot method
+        name: an entry of the state
+    """
     func = inspect.unwrap(getattr(method, '__func__', method))       # a decorator is no answer
     code = getattr(func, '__code__', None)
     return code is not None and name in (*code.co_varnames, *code.co_consts)
@@ -152,12 +172,24 @@ def add_metrics(
     last_metrics: list[Any],    # as the state has it
     values: Any,                # one more value, or several
 ) -> dict[str, list[Any]]:      # what `on_epoch_end` returns
-    "More values after those that are there"
+    """More values after those that are there
+
+    Args:
+        last_metrics: as the state has it
+        values: one more value, or several
+
+    Returns:
+        what `on_epoch_end` returns
+    """
     return {'last_metrics': [*last_metrics, *as_list(values)]}
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #e8461eec
 class AverageMetric(Callback):
-    "The mean of a function over the items of the validation set"
+    """The mean of a function over the items of the validation set
+
+    Args:
+        func: of (output, *targets)
+    """
     def __init__(self,
         func: Callable[..., Any],    # of (output, *targets)
     ): self.func, self.name, self.mean = func, name_of(func), RunningMean()
@@ -376,7 +408,13 @@ class _Ends(_BatchEnds):
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #7ef74d37
 class CallbackHandler(_Ends):
-    "Keeps the state, and calls all callbacks in each slot"
+    """Keeps the state, and calls all callbacks in each slot
+
+    Args:
+        callbacks: one or several, sorted by their `_order`
+        metrics: functions of (output, target), or callbacks; they come first
+        beta: smoothing of the loss
+    """
     def __init__(self,
         callbacks: Any = None,     # one or several, sorted by their `_order`
         metrics: Any = None,       # functions of (output, target), or callbacks; they come first

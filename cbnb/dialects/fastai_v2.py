@@ -26,26 +26,54 @@ from ..schedule import SchedCos, SchedExp, SchedLin, SchedNo
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #58142962
 def sched_no(start: Any, end: Any, pos: float) -> Any:
-    "`start`, wherever"
+    """`start`, wherever
+
+    Args:
+        start
+        end
+        pos
+    """
     return SchedNo(start, end)(pos)
 
 def sched_lin(start: Any, end: Any, pos: float) -> Any:
-    "Along a straight line"
+    """Along a straight line
+
+    Args:
+        start
+        end
+        pos
+    """
     return SchedLin(start, end)(pos)
 
 def sched_cos(start: Any, end: Any, pos: float) -> Any:
-    "Along half a cosine"
+    """Along half a cosine
+
+    Args:
+        start
+        end
+        pos
+    """
     return SchedCos(start, end)(pos)
 
 def sched_exp(start: Any, end: Any, pos: float) -> Any:
-    "By equal factors"
+    """By equal factors
+
+    Args:
+        start
+        end
+        pos
+    """
     return SchedExp(start, end)(pos)
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #0d148ed6
 def annealer(
     f: Callable[[Any, Any, float], Any],    # the value between start and end, at a position
 ) -> Callable[[Any, Any], Callable[[float], Any]]:
-    "A function of start and end that makes a schedule along `f`"
+    """A function of start and end that makes a schedule along `f`
+
+    Args:
+        f: the value between start and end, at a position
+    """
     def make(start: Any, end: Any) -> Callable[[float], Any]: return partial(f, start, end)
     return make
 
@@ -58,11 +86,19 @@ mk_metric = as_metric
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #13348257
 def has_params(m: nn.Module) -> bool:
-    "Whether a module has parameters"
+    """Whether a module has parameters
+
+    Args:
+        m
+    """
     return next(m.parameters(), None) is not None
 
 def total_params(m: nn.Module) -> tuple[int, bool]:
-    "How many numbers the parameters of a module have, and whether any of them is trained"
+    """How many numbers the parameters of a module have, and whether any of them is trained
+
+    Args:
+        m
+    """
     params = list(m.parameters())
     return sum(p.numel() for p in params), any(p.requires_grad for p in params)
 
@@ -73,7 +109,12 @@ def set_bn_eval(
     m: nn.Module,
     use_eval: bool = True,    # False: back to training mode
 ) -> None:
-    "Switch the frozen batch norm layers in a module"
+    """Switch the frozen batch norm layers in a module
+
+    Args:
+        m
+        use_eval: False: back to training mode
+    """
     for layer in m.modules():
         frozen = not any(p.requires_grad for p in layer.parameters())
         if isinstance(layer, bn_types) and has_params(layer) and frozen: layer.train(not use_eval)
@@ -83,7 +124,15 @@ def reduce_loss(
     loss: Tensor,
     reduction: str = 'mean',    # 'mean', 'sum', or 'none'
 ) -> Tensor:
-    "The mean or the sum of losses, or the losses as they are"
+    """The mean or the sum of losses, or the losses as they are
+
+    Args:
+        loss
+        reduction: 'mean', 'sum', or 'none'
+
+    Raises:
+        ValueError: reduction={reduction} should be 'mean', 'sum' or 'none'
+    """
     if reduction == 'none': return loss
     if reduction in ('mean', 'sum'): return getattr(loss, reduction)()
     raise ValueError(f"reduction={reduction!r} should be 'mean', 'sum' or 'none'")
@@ -95,7 +144,13 @@ def replacing_yield(
     attr: str,
     val: Any,    # of `o.attr`, in the `with` block
 ) -> Iterator[None]:
-    "Another value of an attribute for the length of a `with` block"
+    """Another value of an attribute for the length of a `with` block
+
+    Args:
+        o
+        attr
+        val: of `o.attr`, in the `with` block
+    """
     old = getattr(o, attr)
     try:
         setattr(o, attr, val)
@@ -104,7 +159,11 @@ def replacing_yield(
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #7228ff64
 class CastToTensor(Callback):
-    "Plain tensors in place of subclasses, in each batch"
+    """Plain tensors in place of subclasses, in each batch
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     order = 9       # the last before the model
 
     def before_batch(self):
@@ -115,7 +174,11 @@ def _plain(t: Tensor) -> Tensor: return t if type(t) is Tensor else t.as_subclas
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #96b2c51e
 class ModelResetter(Callback):
-    "Calls `reset` of the model before each phase and after the fit"
+    """Calls `reset` of the model before each phase and after the fit
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def before_train(self): self._reset()
     def before_validate(self): self._reset()
     def after_fit(self): self._reset()
@@ -124,7 +187,11 @@ class ModelResetter(Callback):
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #046885a0
 class RNNCallback(Callback):
-    "Keeps the activations that a model returns along with its output, and passes the output on"
+    """Keeps the activations that a model returns along with its output, and passes the output on
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def after_pred(self):
         output, raw, dropped = self.learn.pred
         self.learn.pred = _last(output)
@@ -134,7 +201,12 @@ def _last(values: Any) -> Any: return values[-1] if isinstance(values, (list, tu
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #57abef09
 class RNNRegularizer(Callback):
-    "Adds activations and their changes to the loss of training batches"
+    """Adds activations and their changes to the loss of training batches
+
+    Args:
+        alpha: weight of the mean square of the activations after dropout
+        beta: of the mean square of their changes, along the second dimension
+    """
     order, run_valid = 1, False       # after `RNNCallback`
 
     def __init__(self,
@@ -154,5 +226,10 @@ def rnn_cbs(
     alpha: float = 0.,    # this and `beta` as in `RNNRegularizer`; 0 for both: without it
     beta: float = 0.,
 ) -> list[Callback]:
-    "The callbacks that a recurrent model needs"
+    """The callbacks that a recurrent model needs
+
+    Args:
+        alpha: this and `beta` as in `RNNRegularizer`; 0 for both: without it
+        beta
+    """
     return [ModelResetter(), RNNCallback()] + [RNNRegularizer(alpha, beta)]*bool(alpha or beta)

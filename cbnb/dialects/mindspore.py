@@ -59,7 +59,11 @@ _all_ = ['Callback', 'RunContext', 'Params', 'Output', 'MissingName', 'wrap',
 
 # %% ../../nbs/dialects/mindspore.ipynb #e8976140
 class Cell(nn.Module):
-    "A network around another one, saved and loaded under the names of the inner one"
+    """A network around another one, saved and loaded under the names of the inner one
+
+    Args:
+        inner: what is wrapped
+    """
     def __init__(self,
         inner: nn.Module,    # what is wrapped
     ):
@@ -72,7 +76,12 @@ class Cell(nn.Module):
 
 # %% ../../nbs/dialects/mindspore.ipynb #6179a759
 class WithLossCell(Cell):
-    "The loss of a network, from data and label"
+    """The loss of a network, from data and label
+
+    Args:
+        backbone
+        loss_fn
+    """
     def __init__(self, backbone: nn.Module, loss_fn: Any):
         super().__init__(backbone)
         self.loss_fn = loss_fn
@@ -81,7 +90,13 @@ class WithLossCell(Cell):
 
 # %% ../../nbs/dialects/mindspore.ipynb #27493b2b
 class SensStep(TrainStep):
-    "An update with gradients that are multiplied by `sens`, and stay so"
+    """An update with gradients that are multiplied by `sens`, and stay so
+
+    Args:
+        network
+        optimizer
+        sens
+    """
     reducer: DistributedGradReducer | None = None      # called by hand: the gradients of all processes
 
     def __init__(self, network: nn.Module, optimizer: Optimizer, sens: Any):
@@ -98,7 +113,13 @@ class SensStep(TrainStep):
 
 # %% ../../nbs/dialects/mindspore.ipynb #4ac277f0
 class TrainOneStepCell(Cell):
-    "A training step: returns the loss from before the update"
+    """A training step: returns the loss from before the update
+
+    Args:
+        network: gives the loss from all inputs
+        optimizer: only what it holds is updated
+        sens: the gradients are multiplied by this; None: by 1
+    """
     def __init__(self,
         network: nn.Module,          # gives the loss from all inputs
         optimizer: Optimizer,        # only what it holds is updated
@@ -114,7 +135,16 @@ class TrainOneStepCell(Cell):
 
 # %% ../../nbs/dialects/mindspore.ipynb #99c3d1d3
 class WithEvalCell(Cell):
-    "Loss, prediction and label"
+    """Loss, prediction and label
+
+    Args:
+        network
+        loss_fn
+        add_cast_fp32: prediction and label as float32
+
+    Raises:
+        TypeError: add_cast_fp32={add_cast_fp32} should be True or False
+    """
     def __init__(self,
         network: nn.Module,
         loss_fn: Any,
@@ -131,7 +161,15 @@ class WithEvalCell(Cell):
 
 # %% ../../nbs/dialects/mindspore.ipynb #3bae3f29
 def check_eval_indexes(indexes: Any) -> None:
-    "Check three positions: of the loss, the prediction and the label"
+    """Check three positions: of the loss, the prediction and the label
+
+    Args:
+        indexes
+
+    Raises:
+        ValueError: eval_indexes={indexes} should be a list of three whole numbers: where loss,
+            prediction and label are
+    """
     is_list = isinstance(indexes, list) and len(indexes) == 3
     if not is_list or not all(type(i) is int for i in indexes):
         raise ValueError(f'eval_indexes={indexes!r} should be a list of three whole numbers: '
@@ -167,7 +205,14 @@ class _Built:
 
 # %% ../../nbs/dialects/mindspore.ipynb #bdf873c1
 class ModelMetric(NativeMetric):
-    "A metric of a `Model`, as its learner calls it"
+    """A metric of a `Model`, as its learner calls it
+
+    Args:
+        name
+        metric: with clear, update and eval
+        indexes: of loss, prediction and label in the outputs
+        whole: from an evaluation network: all its outputs
+    """
     name = None                     # set for each
     def __init__(self,
         name: str,
@@ -201,7 +246,12 @@ class ModelMetric(NativeMetric):
 
 # %% ../../nbs/dialects/mindspore.ipynb #ae92eac9
 class EvalNetwork(CallStep):
-    "An evaluation network, with its loss where `indexes` say, or without one"
+    """An evaluation network, with its loss where `indexes` say, or without one
+
+    Args:
+        network
+        indexes: of loss, prediction and label
+    """
     def __init__(self,
         network: nn.Module,
         indexes: list[int] | None,    # of loss, prediction and label
@@ -220,7 +270,13 @@ class EvalNetwork(CallStep):
 
 # %% ../../nbs/dialects/mindspore.ipynb #23475900
 class Columns(DataLoaders):
-    "Loaders whose batches have as many columns as a `Model` takes"
+    """Loaders whose batches have as many columns as a `Model` takes
+
+    Args:
+        model
+        train
+        valid
+    """
     def __init__(self, model: '_Built', train: Any, valid: Any = None):
         super().__init__(train, valid)
         self.model = model
@@ -237,7 +293,11 @@ class Columns(DataLoaders):
 def joined_optimizers(
     network: nn.Module,      # a whole training step
 ) -> MultiOptimizer | None:
-    "The optimizers that a network has as attributes, as one"
+    """The optimizers that a network has as attributes, as one
+
+    Args:
+        network: a whole training step
+    """
     found = [v for v in vars(network).values() if isinstance(v, Optimizer)]
     return MultiOptimizer(found) if found else None
 
@@ -245,7 +305,12 @@ def groups_of(
     opt: Optimizer,
     model: nn.Module,     # as a learner's splitter gets it; not needed
 ) -> list[list[Tensor]]:
-    "The parameters that an optimizer holds, in its groups"
+    """The parameters that an optimizer holds, in its groups
+
+    Args:
+        opt
+        model: as a learner's splitter gets it; not needed
+    """
     return [group['params'] for group in opt.param_groups]
 
 # %% ../../nbs/dialects/mindspore.ipynb #3cae2498
@@ -280,7 +345,12 @@ def check_sink(
     wanted: bool,      # whether sink mode was asked for
     sink_size: int,    # -1, or above 0
 ) -> None:
-    "There is no sink mode: it hides steps from callbacks"
+    """There is no sink mode: it hides steps from callbacks
+
+    Args:
+        wanted: whether sink mode was asked for
+        sink_size: -1, or above 0
+    """
     if sink_size != -1: as_count(sink_size, 'sink_size', 1)
     if wanted: warnings.warn('there is no sink mode here: each batch is a step, and callbacks see '
                              'each of them', stacklevel=user_level())
@@ -288,7 +358,14 @@ def check_sink(
 def as_valid_every(
     frequency: Any,         # as given to `Model.fit`
 ) -> int | list[int]:       # for `Learner.fit`, which counts epochs from 0
-    "Each so many epochs, or a list of epochs"
+    """Each so many epochs, or a list of epochs
+
+    Args:
+        frequency: as given to `Model.fit`
+
+    Returns:
+        for `Learner.fit`, which counts epochs from 0
+    """
     if not isinstance(frequency, (list, tuple)): return as_count(frequency, 'valid_frequency', 1)
     return [as_count(n, 'an epoch in valid_frequency', 1) - 1 for n in frequency]
 
@@ -344,13 +421,36 @@ class _Fits(_Checks):
 
 # %% ../../nbs/dialects/mindspore.ipynb #d6b60b94
 class Model(_Fits):
-    "MindSpore's methods for a learner: `train`, `fit` and `eval`"
+    """MindSpore's methods for a learner: `train`, `fit` and `eval`
+
+    Args:
+        network: what is trained; or the whole training step
+        loss_fn: of prediction and label
+        optimizer: over parameters of the network
+        metrics: names, or metrics by name
+        eval_network: called with all columns; None: network and loss
+        eval_indexes: where its loss, prediction and label are
+        amp_level: this and `boost_level` have no other levels here
+        boost_level
+    """
     def eval(self,
         valid_dataset: Any,                # any iterable of batches
         callbacks: Any = None,
         dataset_sink_mode: bool = False,
     ) -> dict[str, float]:                 # the metrics by name
-        "Evaluate"
+        """Evaluate
+
+        Args:
+            valid_dataset: any iterable of batches
+            callbacks
+            dataset_sink_mode
+
+        Returns:
+            the metrics by name
+
+        Raises:
+            ValueError: there are no metrics: Model(..., metrics={"loss"})
+        """
         if not self.metrics: raise ValueError('there are no metrics: Model(..., metrics={"loss"})')
         check_sink(dataset_sink_mode, -1)
         running = self.learn is not None and self.learn.running       # called from a callback

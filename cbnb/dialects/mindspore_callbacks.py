@@ -37,7 +37,14 @@ class StepInEpoch(Callback):
     def step_in_epoch(self,
         p: Params,     # of a step
     ) -> int:          # 1 for the first
-        "The number of the current step in its epoch"
+        """The number of the current step in its epoch
+
+        Args:
+            p: of a step
+
+        Returns:
+            1 for the first
+        """
         n, epoch = p.cur_step_num, p.get('cur_epoch_num')
         if epoch is not None and epoch == self._epoch and p.mode == 'train': return n - self._start
         return (n - 1)%(p.get('batch_num') or n) + 1
@@ -46,7 +53,14 @@ class StepInEpoch(Callback):
 def shown_loss(
     outputs: Any,          # of a step
 ) -> float | Tensor:       # of several losses the first, which prints itself
-    "The loss as MindSpore shows it (this waits for the device)"
+    """The loss as MindSpore shows it (this waits for the device)
+
+    Args:
+        outputs: of a step
+
+    Returns:
+        of several losses the first, which prints itself
+    """
     several = isinstance(outputs, (tuple, list))
     loss = outputs[0] if several else outputs
     if not isinstance(loss, Tensor) or several and loss.ndim == 0: return loss
@@ -65,7 +79,11 @@ class _WatchesLoss(StepInEpoch):
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #30629958
 class LossMonitor(_WatchesLoss):
-    "Prints the loss, and ends the training before a loss that is not finite is learnt from"
+    """Prints the loss, and ends the training before a loss that is not finite is learnt from
+
+    Args:
+        per_print_times: print each so many steps; 0: never, but look at each loss
+    """
     no_state = ('per_print_times',)
     def __init__(self,
         per_print_times: int = 1,    # print each so many steps; 0: never, but look at each loss
@@ -91,20 +109,36 @@ class LossMonitor(_WatchesLoss):
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #0c88e302
 class Timer:
-    "Milliseconds of one phase, with the number of its steps"
+    """Milliseconds of one phase, with the number of its steps
+
+    Args:
+        run_context
+    """
     def __init__(self, run_context: RunContext | None = None):
         self.start = self.last = time.perf_counter()
         self.steps, self.waited, self.total = 0, 0., None
     def fetched(self) -> None: self.waited += (time.perf_counter() - self.last)*1000
     def step_done(self) -> None: self.steps, self.last = self.steps + 1, time.perf_counter()
     def stop(self, run_context: RunContext | None = None) -> float:
-        "Milliseconds until now, or until the first time it was stopped"
+        """Milliseconds until now, or until the first time it was stopped
+
+        Args:
+            run_context
+        """
         if self.total is None: self.total = (time.perf_counter() - self.start)*1000
         return self.total
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #e788ef01
 class TimeMonitor(Callback):
-    "Prints how long an epoch and its steps took"
+    """Prints how long an epoch and its steps took
+
+    Args:
+        data_size: steps in an epoch; the real number is counted instead
+        data_time: also show the mean time that a step waited for its batch
+
+    Raises:
+        TypeError: data_time={data_time} should be True or False
+    """
     no_state = 'data_size', 'data_time', 'train', 'eval'     # a clock belongs to its process
     def __init__(self,
         data_size: int | None = None,    # steps in an epoch; the real number is counted instead
@@ -140,7 +174,18 @@ def save_checkpoint(
     async_save: bool = False,      # complete when this returns
     append_dict: dict[str, Any] | None = None,    # numbers and tensors to save along
 ) -> None:
-    "Write a checkpoint file"
+    """Write a checkpoint file
+
+    Args:
+        save_obj: a network, a dict of tensors, or a list of `{'name', 'data'}`
+        ckpt_file_name: `.ckpt` is added
+        integrated_save: this and `async_save` make no difference: the file is
+        async_save: complete when this returns
+        append_dict: numbers and tensors to save along
+
+    Raises:
+        TypeError: {save_obj} cannot be saved: pass a network, or a dict of tensors
+    """
     if hasattr(save_obj, 'state_dict'): state = save_obj.state_dict()
     elif isinstance(save_obj, dict): state = save_obj
     elif isinstance(save_obj, list): state = {entry['name']: entry['data'] for entry in save_obj}
@@ -156,7 +201,18 @@ def load_param_into_net(
     net: nn.Module,                    # its parameters and buffers are changed in place
     parameter_dict: dict[str, Any],    # name -> tensor
 ) -> tuple[list[str], list[str]]:      # names in the net not loaded, names in the dict not used
-    "Load what has the same name; `RuntimeError` for another shape, and then nothing is loaded"
+    """Load what has the same name; `RuntimeError` for another shape, and then nothing is loaded
+
+    Args:
+        net: its parameters and buffers are changed in place
+        parameter_dict: name -> tensor
+
+    Returns:
+        names in the net not loaded, names in the dict not used
+
+    Raises:
+        RuntimeError: {name} is of shape ... in the net, and of shape ... in parameter_dict
+    """
     mine = net.state_dict()
     tensors = {name: v for name, v in parameter_dict.items() if isinstance(v, Tensor)}
     found = {name: v for name, v in tensors.items() if name in mine}
@@ -174,7 +230,21 @@ def load_checkpoint(
     net: nn.Module | None = None,          # load it into this network, too
     filter_prefix: str | tuple[str, ...] | None = None,    # leave out names that begin so
 ) -> dict[str, Any]:                       # name -> tensor, on the CPU
-    "Read a checkpoint file; `ValueError` if there is none, or if it is something else"
+    """Read a checkpoint file; `ValueError` if there is none, or if it is something else
+
+    Args:
+        ckpt_file_name: written by `save_checkpoint`
+        net: load it into this network, too
+        filter_prefix: leave out names that begin so
+
+    Returns:
+        name -> tensor, on the CPU
+
+    Raises:
+        ValueError: there is no checkpoint file ...
+        ValueError: ... is no checkpoint file: {e}
+        ValueError: ... holds a {type(state)}, not a dict of tensors
+    """
     path = Path(ckpt_file_name)
     if not path.is_file(): raise ValueError(f'there is no checkpoint file {str(path)!r}')
     try: state = read_file(path, writer='save_checkpoint')
@@ -192,7 +262,20 @@ def one_of(
     least: int = 0,             # for the first, if it is 0 and the second is not given; 0: an error
     **choices: int | None,      # two of them, by name
 ) -> list[int | None]:          # one number, and None for the other
-    "The one that was chosen; `ValueError` if it was both, or none"
+    """The one that was chosen; `ValueError` if it was both, or none
+
+    Args:
+        default: for the first, if neither is given
+        least: for the first, if it is 0 and the second is not given; 0: an error
+        **choices: two of them, by name
+
+    Returns:
+        one number, and None for the other
+
+    Raises:
+        ValueError: {first}={a} and {second}={b} exclude each other: give one of them
+        ValueError: {first}=0 alone would do nothing: give {second}, or leave {first} out
+    """
     (first, a), (second, b) = choices.items()
     given = [None if v is None else as_count(v, name, 0) for name, v in choices.items()]
     if all(given):
@@ -207,7 +290,15 @@ def one_of(
 def checked_info(
     append_info: Any,       # as given to `CheckpointConfig`
 ) -> list[str | dict]:
-    "A list of what is to be saved along; an error for what is not known"
+    """A list of what is to be saved along; an error for what is not known
+
+    Args:
+        append_info: as given to `CheckpointConfig`
+
+    Raises:
+        TypeError: append_info={append_info} should be a list
+        ValueError: append_info has {entry}; it may have 'epoch_num', 'step_num', dicts
+    """
     if append_info is None: return []
     if not isinstance(append_info, list):
         raise TypeError(f'append_info={append_info!r} should be a list')
@@ -218,7 +309,28 @@ def checked_info(
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #cddfb525
 class CheckpointConfig:
-    "When `ModelCheckpoint` saves, what it keeps, and what is in the file"
+    """When `ModelCheckpoint` saves, what it keeps, and what is in the file
+
+    Args:
+        save_checkpoint_steps: each so many steps; None: 1, unless by time
+        save_checkpoint_seconds: or when so many seconds have passed
+        keep_checkpoint_max: the last so many; 0: one; None: 5
+        keep_checkpoint_per_n_minutes: or, in place of `max`, one for each
+        integrated_save: makes no difference here
+        async_save: write in a thread, from a copy of the network
+        saved_network: save this one; None: the one that is trained
+        append_info: 'epoch_num', 'step_num', dicts of numbers
+        enc_key: files cannot be encrypted
+        enc_mode
+        exception_save: save when an exception ends the training, too
+        crc_check: no difference: files have checksums, which are always checked
+        remove_redundancy: makes no difference
+        format: the only one
+
+    Raises:
+        ValueError: enc_key: checkpoint files cannot be encrypted here
+        ValueError: format={format}: the only one is 'ckpt'
+    """
     def __init__(self,
         save_checkpoint_steps: int | None = None,     # each so many steps; None: 1, unless by time
         save_checkpoint_seconds: int | None = None,   # or when so many seconds have passed
@@ -257,7 +369,11 @@ class CheckpointConfig:
 def glob_safe(
     name: str,    # may have characters that mean something in a pattern
 ) -> str:
-    "A pattern for this very name"
+    """A pattern for this very name
+
+    Args:
+        name: may have characters that mean something in a pattern
+    """
     return ''.join(f'[{c}]' if c in '*?[' else c for c in name)
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #bbdfb56f
@@ -360,10 +476,20 @@ class _Named(_Files):
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #69609c01
 class ModelCheckpoint(_Named):
-    "Saves the network while it is trained"
+    """Saves the network while it is trained
+
+    Args:
+        prefix: of the names, or gives the whole stem
+        directory: None: where we are now
+        config: None: each step, and the last five
+    """
     eval_in_fit = False
     def on_train_begin(self, run_context: RunContext) -> None:
-        "Begin anew"
+        """Begin anew
+
+        Args:
+            run_context
+        """
         p = self._params = run_context.original_args()
         self._step, self._time, stem = 0, time.monotonic(), self.prefix
         for other in p.get('list_callback', ()):            # two that were made before either had saved
@@ -373,14 +499,22 @@ class ModelCheckpoint(_Named):
                 self._next_prefix(stem)
 
     def on_train_step_end(self, run_context: RunContext) -> None:
-        "Save if it is time to"
+        """Save if it is time to
+
+        Args:
+            run_context
+        """
         p, steps = run_context.original_args(), self.config.save_checkpoint_steps
         if steps: due = p.cur_step_num >= self._step + steps
         else: due = time.monotonic() - self._time > self.config.save_checkpoint_seconds
         if due: self.save(p)
 
     def on_train_end(self, run_context: RunContext) -> None:
-        "Save the last step"
+        """Save the last step
+
+        Args:
+            run_context
+        """
         p = run_context.original_args()
         if p.cur_step_num > self._step: self.save(p)
 
@@ -392,7 +526,14 @@ class ModelCheckpoint(_Named):
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #7695fa87
 class LearningRateScheduler(Callback):
-    "Sets the learning rate by a function of the current one and the number of the step"
+    """Sets the learning rate by a function of the current one and the number of the step
+
+    Args:
+        learning_rate_function: of (rate, step); called after it
+
+    Raises:
+        TypeError: {learning_rate_function} is no function of (learning rate, step)
+    """
     eval_in_fit = False
     def __init__(self,
         learning_rate_function: Function[[float, int], float],   # of (rate, step); called after it
@@ -413,7 +554,18 @@ def monitored(
     p: Params,        # at the end of an epoch
     name: str,        # 'loss', 'eval_loss' or a metric
 ) -> float | None:    # None: it was not evaluated in this epoch, or only in part
-    "A value by its name; `ValueError` if there is none of that name"
+    """A value by its name; `ValueError` if there is none of that name
+
+    Args:
+        p: at the end of an epoch
+        name: 'loss', 'eval_loss' or a metric
+
+    Returns:
+        None: it was not evaluated in this epoch, or only in part
+
+    Raises:
+        ValueError: there is no {name} to monitor; there is ...
+    """
     results = p.get('eval_results', {})
     if name in results: return None if p.get('metrics_partial', False) else float(results[name])
     if name == 'loss': return float(shown_loss(p.net_outputs))
@@ -448,9 +600,23 @@ class _Patience(Callback):
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #ee2e1948
 class EarlyStopping(_Patience):
-    "Stops the training when a value no longer gets better"
+    """Stops the training when a value no longer gets better
+
+    Args:
+        monitor: or a metric; or 'loss', of the epoch's last training batch
+        min_delta: what is less than this is no improvement
+        patience: stop when so many looks in a row brought none; 0 is as 1
+        verbose: say when the value has got better
+        mode: 'min', 'max'; auto: 'max' for what has 'acc' in its name
+        baseline: the value to beat
+        restore_best_weights: end with the weights that were best
+    """
     def on_train_epoch_end(self, run_context: RunContext) -> None:
-        "Look whether it got better"
+        """Look whether it got better
+
+        Args:
+            run_context
+        """
         p = run_context.original_args()
         if (value := monitored(p, self.monitor)) is None: return
         if self.sign*value - self.min_delta > self.best:
@@ -489,7 +655,22 @@ class History(Callback):
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #29767623
 class LambdaCallback(Callback):
-    "Functions of the run context, for the places where they are to be called"
+    """Functions of the run context, for the places where they are to be called
+
+    Args:
+        on_train_epoch_begin
+        on_train_epoch_end
+        on_train_step_begin
+        on_train_step_end
+        on_train_begin
+        on_train_end
+        on_eval_epoch_begin
+        on_eval_epoch_end
+        on_eval_step_begin
+        on_eval_step_end
+        on_eval_begin
+        on_eval_end
+    """
     def __init__(self,
         on_train_epoch_begin: Function[[RunContext], Any] | None = None,
         on_train_epoch_end: Function[[RunContext], Any] | None = None,

@@ -91,7 +91,14 @@ class Output(Tensor):
 def as_output(
     value: Any,    # nested tensors
 ) -> Any:          # the same nesting
-    "Each tensor as an `Output`"
+    """Each tensor as an `Output`
+
+    Args:
+        value: nested tensors
+
+    Returns:
+        the same nesting
+    """
     if type(value) is Tensor:                             # as it nearly always is: quickly
         return (value.detach() if value.requires_grad else value).as_subclass(Output)
     if type(value) in (tuple, list): return type(value)([as_output(v) for v in value])
@@ -99,7 +106,16 @@ def as_output(
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #e4147a5d
 class RunContext:
-    "The argument of each method of a callback: the dictionary, and a way to stop"
+    """The argument of each method of a callback: the dictionary, and a way to stop
+
+    Args:
+        original_args: returned by `original_args()`
+        training: in an evaluation within a fit: the fit's context
+
+    Raises:
+        TypeError: The argument 'original_args' of RunContext should be dict type, but got
+            {type(original_args)}.
+    """
     def __init__(self,
         original_args: dict,                    # returned by `original_args()`
         training: 'RunContext | None' = None,   # in an evaluation within a fit: the fit's context
@@ -119,7 +135,12 @@ class RunContext:
         training: bool = False,    # in an evaluation: stop the training, too
         validate: bool = True,     # in training: still evaluate if this epoch is due for it
     ) -> None:
-        "Stop after this step or epoch, or in an evaluation after this batch"
+        """Stop after this step or epoch, or in an evaluation after this batch
+
+        Args:
+            training: in an evaluation: stop the training, too
+            validate: in training: still evaluate if this epoch is due for it
+        """
         self._stop = True
         self.validates = self.validates and validate
         if training and self._training: self._training.request_stop()
@@ -136,7 +157,14 @@ class Rate(Output):
     def set_data(self,
         data: Any,    # a number, or a tensor with one element
     ) -> 'Rate':      # with the new value
-        "Set the learning rate of all groups"
+        """Set the learning rate of all groups
+
+        Args:
+            data: a number, or a tensor with one element
+
+        Returns:
+            with the new value
+        """
         self.opt.learning_rate = data
         return self.opt.learning_rate
     assign_value = set_data
@@ -172,7 +200,13 @@ def lend_spore_names(
     steps_done: Function[[], int],      # in this fit
     undo: UndoStack,                    # of the run
 ) -> None:
-    "Give an optimizer MindSpore's names until `undo` is unwound"
+    """Give an optimizer MindSpore's names until `undo` is unwound
+
+    Args:
+        opt: an optimizer, several as one, or None
+        steps_done: in this fit
+        undo: of the run
+    """
     for one in opt.optimizers if isinstance(opt, MultiOptimizer) else [opt]:
         if one is None: continue
         undo.set(one, '_steps_done', lambda: steps_done())      # a function is not copied, a method is
@@ -217,7 +251,15 @@ def listener(
     cb: Any,                  # a callback, with or without the base class
     name: str,                # such as 'on_train_begin'; or another method, which has no old name
 ) -> Function | None:         # a bound method; None if the callback does not handle this place
-    "The method of a callback for a place"
+    """The method of a callback for a place
+
+    Args:
+        cb: a callback, with or without the base class
+        name: such as 'on_train_begin'; or another method, which has no old name
+
+    Returns:
+        a bound method; None if the callback does not handle this place
+    """
     for candidate in (name, OLD_NAMES.get(name)):
         method = getattr(cb, candidate, None) if candidate else None
         own = vars(Callback).get(candidate) or vars(_OldPlaces).get(candidate, cb)
@@ -227,7 +269,14 @@ def listener(
 def old_names(
     cb: Any,         # a callback
 ) -> list[str]:      # sorted; empty for a callback that overrides the new ones, too
-    "The old names under which a callback is called"
+    """The old names under which a callback is called
+
+    Args:
+        cb: a callback
+
+    Returns:
+        sorted; empty for a callback that overrides the new ones, too
+    """
     used = {place for name, place in OLD_NAMES.items()
             if (method := listener(cb, name)) is not None and method == getattr(cb, place, None)
             and method != getattr(cb, name, None)}
@@ -237,7 +286,11 @@ def old_names(
 def warn_old_names(
     cbs: list[Any],   # the callbacks of a run
 ) -> None:
-    "One warning about all old names in a run"
+    """One warning about all old names in a run
+
+    Args:
+        cbs: the callbacks of a run
+    """
     old = [f'{type(cb).__name__}.{name}' for cb in cbs for name in old_names(cb)]
     if old: warnings.warn(
         f'{", ".join(old)}: old names, which are called in training and in evaluation; '
@@ -248,7 +301,15 @@ def length(
     dl: Any,              # a loader
     n: int = 1,           # processes that share its batches
 ) -> dict[str, int]:      # `batch_num`; empty if the length is not known
-    "The number of batches of a loader, for the context; of several processes, the number of steps"
+    """The number of batches of a loader, for the context; of several processes, the number of steps
+
+    Args:
+        dl: a loader
+        n: processes that share its batches
+
+    Returns:
+        `batch_num`; empty if the length is not known
+    """
     drop_last = getattr(getattr(dl, 'batch_sampler', None), 'drop_last', False)
     found = n_steps(n_batches(dl), n, drop_last)
     return {} if found is None else dict(batch_num=found)
@@ -257,7 +318,11 @@ def length(
 def train_params(
     learn: Learner,    # about to fit
 ) -> dict[str, Any]:
-    "The names that stay the same in a fit"
+    """The names that stay the same in a fit
+
+    Args:
+        learn: about to fit
+    """
     opt, n = learn.opt, n_processes()
     return dict(
         train_network=learn.model, network=learn.model, train_dataset=learn.dls.train,
@@ -272,14 +337,26 @@ def same(
     a: Tensor,
     b: Any,      # perhaps a tensor
 ) -> bool:
-    "Whether two are the same numbers in memory, one of them perhaps cut from the graph"
+    """Whether two are the same numbers in memory, one of them perhaps cut from the graph
+
+    Args:
+        a
+        b: perhaps a tensor
+    """
     return isinstance(b, Tensor) and a.shape == b.shape and a.data_ptr() == b.data_ptr()
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #fbe9b23a
 def net_outputs(
     learn: Learner,    # after the loss
 ) -> Any:              # one `Output`, or several
-    "The outputs of the step for the current batch"
+    """The outputs of the step for the current batch
+
+    Args:
+        learn: after the loss
+
+    Returns:
+        one `Output`, or several
+    """
     loss, result, step = learn.loss, learn.step_result, learn.eval_step
     if learn.training: return as_output(loss if result is None else result)
     plain = type(step).outputs is Step.outputs
@@ -291,7 +368,11 @@ def net_outputs(
 def element(
     learn: Learner,    # in a batch
 ) -> list[Any]:
-    "The columns of the current batch"
+    """The columns of the current batch
+
+    Args:
+        learn: in a batch
+    """
     xb = learn.xb.values() if isinstance(learn.xb, dict) else learn.xb
     return as_output([*xb, *learn.yb])
 
@@ -429,7 +510,14 @@ class _Ending(_Training):
 def recorded_phase(
     learn: Learner,            # in an evaluation
 ) -> PhaseMetrics | None:      # with its metrics; None if no recorder computes them
-    "The evaluation as the learner's `Recorder` sees it"
+    """The evaluation as the learner's `Recorder` sees it
+
+    Args:
+        learn: in an evaluation
+
+    Returns:
+        with its metrics; None if no recorder computes them
+    """
     recorder = next((cb for cb in learn.cbs if isinstance(cb, Recorder)), None)
     phases = recorder.phases if recorder else []
     return phases[-1] if phases and phases[-1].run is learn.undo else None
@@ -473,7 +561,13 @@ class _Evaluating(_EvalBegins):
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #4ba792fc
 class Session(_Evaluating):
-    "One `fit` or `validate`, for its MindSpore callbacks"
+    """One `fit` or `validate`, for its MindSpore callbacks
+
+    Args:
+        learn: running
+        members: adapters of the callbacks, in the order of the list
+        outer: session of the run in which this one is nested
+    """
     def eval_cancelled(self) -> None:
         "The evaluation was stopped"
         complete = self.params.get('batch_num') == self.eval_step       # stopped in the last batch
@@ -568,7 +662,11 @@ class _Trains(_Stores):
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #50d8d010
 class MindSporeAdapter(_Trains):
-    "A MindSpore callback, as a learner holds it"
+    """A MindSpore callback, as a learner holds it
+
+    Args:
+        wraps: the foreign callback
+    """
     def before_validate(self) -> None:
         "`on_eval_begin`; a session for an evaluation alone"
         if self.learn.purpose == 'validate': self._open()
@@ -598,5 +696,9 @@ class MindSporeAdapter(_Trains):
 def wrap(
     cb: Any,       # a callback, or a class or a partial of a class
 ) -> MindSporeAdapter:
-    "The adapter that holds a MindSpore callback on a learner"
+    """The adapter that holds a MindSpore callback on a learner
+
+    Args:
+        cb: a callback, or a class or a partial of a class
+    """
     return MindSporeAdapter(cb() if isinstance(cb, (type, functools.partial)) else cb)

@@ -28,7 +28,11 @@ from ..basics.arguments import as_number
 def rearrange_inputs(
     update: Function[..., None],    # a metric's `update`
 ) -> Function[..., None]:
-    "Make `update` choose its inputs as `set_indexes` says"
+    """Make `update` choose its inputs as `set_indexes` says
+
+    Args:
+        update: a metric's `update`
+    """
     @functools.wraps(update)
     def chosen(self: Any, *inputs: Any) -> None:
         return update(self, *(inputs if not self.indexes else [inputs[i] for i in self.indexes]))
@@ -40,7 +44,12 @@ def feed(
     metric: Any,      # with `update`, and perhaps `indexes`
     inputs: tuple,    # the outputs of a batch
 ) -> None:
-    "Update a metric with what it has chosen"
+    """Update a metric with what it has chosen
+
+    Args:
+        metric: with `update`, and perhaps `indexes`
+        inputs: the outputs of a batch
+    """
     indexes = getattr(metric, 'indexes', None)
     if indexes and not getattr(metric.update, 'chooses', False):
         inputs = [inputs[i] for i in indexes]
@@ -51,7 +60,19 @@ def one_number(
     value: Any,      # what `eval` gave
     name: str,       # of the metric
 ) -> Any:            # `value`
-    "Check that a metric gave one number, as the table of epochs needs it"
+    """Check that a metric gave one number, as the table of epochs needs it
+
+    Args:
+        value: what `eval` gave
+        name: of the metric
+
+    Returns:
+        `value`
+
+    Raises:
+        TypeError: metric {name} gave {value}: its eval should return one number, such as the mean of
+            these
+    """
     try: as_number(value)
     except (TypeError, ValueError): raise TypeError(
         f'metric {name!r} gave {value!r}: its eval should return one number, '
@@ -63,7 +84,15 @@ def as_tensor(
     value: Any,     # a tensor, a list or an array
     where: str,     # for the error
 ) -> Tensor:
-    "A tensor without a graph; `TypeError` for anything else"
+    """A tensor without a graph; `TypeError` for anything else
+
+    Args:
+        value: a tensor, a list or an array
+        where: for the error
+
+    Raises:
+        TypeError: For '{where}', inputs should be tensors, lists or arrays, but got a {type(value)}.
+    """
     if isinstance(value, Tensor): return value.detach().as_subclass(Tensor)
     is_array = isinstance(value, (list, tuple)) or hasattr(value, '__array__')
     if is_array: return torch.as_tensor(value)
@@ -113,7 +142,11 @@ class Metric(_Chooses):
     def value(self) -> Any: return one_number(self.eval(), self.name) if self._seen else None
 
     def inputs(self, learn: Learner) -> tuple:
-        "What the learner has for this metric: prediction and targets, or all to choose from"
+        """What the learner has for this metric: prediction and targets, or all to choose from
+
+        Args:
+            learn
+        """
         return learn.outputs if self.indexes else Step.outputs(learn.eval_step, learn)
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #48d43062
@@ -121,20 +154,39 @@ def pair_of(
     inputs: tuple,     # what `update` got
     where: str,        # for the error
 ) -> list[Tensor]:
-    "Prediction and label; `ValueError` if there are more, or fewer"
+    """Prediction and label; `ValueError` if there are more, or fewer
+
+    Args:
+        inputs: what `update` got
+        where: for the error
+
+    Raises:
+        ValueError: For '{where}', it needs 2 inputs (predicted value, true value), but got ....
+    """
     if len(inputs) == 2: return [as_tensor(v, where) for v in inputs]
     raise ValueError(f"For '{where}', it needs 2 inputs (predicted value, true value), "
                      f'but got {len(inputs)}.')
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #3ccc5040
 def nothing_seen(metric: Metric) -> RuntimeError:
-    "The error of `eval` before `update`"
+    """The error of `eval` before `update`
+
+    Args:
+        metric
+    """
     return RuntimeError(f"For '{type(metric).__name__}.eval', there is nothing to average: "
                         'update was not called.')
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #fbe245ef
 class ErrorMetric(Metric):
-    "Base of MAE and MSE: a sum of errors over a number of rows or elements"
+    """Base of MAE and MSE: a sum of errors over a number of rows or elements
+
+    Args:
+        average: as MindSpore; or 'elements'
+
+    Raises:
+        ValueError: average={average} should be 'rows' or 'elements'
+    """
     def __init__(self,
         average: str = 'rows',    # as MindSpore; or 'elements'
     ):
@@ -147,7 +199,11 @@ class ErrorMetric(Metric):
 
     @rearrange_inputs
     def update(self, *inputs: Any) -> None:
-        "Take in predictions and targets"
+        """Take in predictions and targets
+
+        Args:
+            *inputs
+        """
         pred, y = pair_of(inputs, f'{type(self).__name__}.update')
         difference = (y.reshape(pred.shape) - pred).double()
         self.total = self.total + self.error(difference).sum()
@@ -159,16 +215,31 @@ class ErrorMetric(Metric):
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #39c367a5
 class MAE(ErrorMetric):
-    "Sum of absolute errors by rows, or their mean by elements"
+    """Sum of absolute errors by rows, or their mean by elements
+
+    Args:
+        average: as MindSpore; or 'elements'
+    """
     def error(self, difference: Tensor) -> Tensor: return difference.abs()
 
 class MSE(ErrorMetric):
-    "Sum of squared errors by rows, or their mean by elements"
+    """Sum of squared errors by rows, or their mean by elements
+
+    Args:
+        average: as MindSpore; or 'elements'
+    """
     def error(self, difference: Tensor) -> Tensor: return difference.square()
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #80c3a497
 class Loss(Metric):
-    "Mean of the loss over batches, or over items"
+    """Mean of the loss over batches, or over items
+
+    Args:
+        average: as MindSpore; or 'items'
+
+    Raises:
+        ValueError: average={average} should be 'batches' or 'items'
+    """
     def __init__(self,
         average: str = 'batches',    # as MindSpore; or 'items'
     ):
@@ -180,7 +251,15 @@ class Loss(Metric):
 
     @rearrange_inputs
     def update(self, *inputs: Any) -> None:
-        "Take in the loss of a batch"
+        """Take in the loss of a batch
+
+        Args:
+            *inputs
+
+        Raises:
+            ValueError: For 'Loss.update', it needs 1 input (the loss), but got ....
+            ValueError: For 'Loss.update', the loss should have 0 or 1 dimensions, but has {loss.ndim}.
+        """
         if len(inputs) != 1: raise ValueError(
             f"For 'Loss.update', it needs 1 input (the loss), but got {len(inputs)}.")
         value = inputs[0]
@@ -202,7 +281,14 @@ class Loss(Metric):
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #c86ee34f
 class Accuracy(Metric):
-    "Share of items whose class is right"
+    """Share of items whose class is right
+
+    Args:
+        eval_type: or 'multilabel': all labels of an item must be right
+
+    Raises:
+        ValueError: eval_type={eval_type} should be 'classification' or 'multilabel'
+    """
     def __init__(self,
         eval_type: str = 'classification',   # or 'multilabel': all labels of an item must be right
     ):
@@ -214,7 +300,11 @@ class Accuracy(Metric):
 
     @rearrange_inputs
     def update(self, *inputs: Any) -> None:
-        "Take in scores of shape (items, classes, ...) and class numbers, or one-hot rows"
+        """Take in scores of shape (items, classes, ...) and class numbers, or one-hot rows
+
+        Args:
+            *inputs
+        """
         pred, y = pair_of(inputs, 'Accuracy.update')
         if self.eval_type == 'multilabel':
             right = (pred == y.reshape(pred.shape)).flatten(1).all(1)
@@ -234,7 +324,19 @@ METRICS = dict(mae=MAE, MAE=MAE, mse=MSE, MSE=MSE, loss=Loss, accuracy=Accuracy,
 def get_metrics(
     metrics: Any,         # None, a set of names, or a dict of metrics
 ) -> dict[str, Any]:      # by name; those of a set in the order of the alphabet
-    "The metrics that are meant; `TypeError` for a list, `KeyError` for an unknown name"
+    """The metrics that are meant; `TypeError` for a list, `KeyError` for an unknown name
+
+    Args:
+        metrics: None, a set of names, or a dict of metrics
+
+    Returns:
+        by name; those of a set in the order of the alphabet
+
+    Raises:
+        TypeError: metric {name} is {m}: it should have clear, update and eval
+        TypeError: metrics={metrics} should be a set of names, or a dict of metrics
+        KeyError: no metric is called {name}; there are ...
+    """
     if metrics is None: return {}
     if isinstance(metrics, dict):
         for name, m in metrics.items():

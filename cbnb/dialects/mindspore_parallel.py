@@ -30,7 +30,11 @@ from ..learner import Learner
 def init(
     backend_name: str | None = None,     # 'nccl' or 'gloo'; None: NCCL for GPUs, else gloo
 ) -> None:
-    "Join the processes that torchrun has started"
+    """Join the processes that torchrun has started
+
+    Args:
+        backend_name: 'nccl' or 'gloo'; None: NCCL for GPUs, else gloo
+    """
     if 'RANK' not in os.environ or dist.is_initialized(): return
     gpus = torch.cuda.is_available()
     if gpus: torch.cuda.set_device(int(os.environ.get('LOCAL_RANK', 0)))
@@ -68,7 +72,19 @@ def set_auto_parallel_context(*,
     global_rank: int | None = None,         # likewise
     parameter_broadcast: bool = True,       # training always begins with the weights of process 0
 ) -> None:
-    "Choose how models train from now on"
+    """Choose how models train from now on
+
+    Args:
+        parallel_mode: 'stand_alone' or 'data_parallel'
+        gradients_mean: True: the mean of the gradients of all devices; False: their sum
+        device_num: must be the number of processes, which torchrun decides
+        global_rank: likewise
+        parameter_broadcast: training always begins with the weights of process 0
+
+    Raises:
+        ValueError: parallel_mode={parallel_mode} is not one of ...
+        ValueError: {name}={given}, and it is {is_so}: torchrun decides
+    """
     if parallel_mode is not None and parallel_mode not in _MODES:
         raise ValueError(f'parallel_mode={parallel_mode!r} is not one of {", ".join(_MODES)}')
     for name, given, is_so in (('device_num', device_num, n_processes()), ('global_rank', global_rank, process_number())):
@@ -79,7 +95,15 @@ def set_auto_parallel_context(*,
 def get_auto_parallel_context(
     name: str,     # of a setting: 'parallel_mode', 'gradients_mean', 'device_num', 'global_rank', 'parameter_broadcast'
 ) -> Any:
-    "A setting"
+    """A setting
+
+    Args:
+        name: of a setting: 'parallel_mode', 'gradients_mean', 'device_num', 'global_rank',
+            'parameter_broadcast'
+
+    Raises:
+        ValueError: {name} is not a setting here: there are ...
+    """
     found = dict(_settings, device_num=n_processes(), global_rank=process_number(), parameter_broadcast=True)
     if name not in found: raise ValueError(f'{name!r} is not a setting here: there are {", ".join(found)}')
     return found[name]
@@ -91,7 +115,13 @@ context = types.SimpleNamespace(
 
 # %% ../../nbs/dialects/mindspore_parallel.ipynb #2843dc6c
 class DistributedGradReducer:
-    "The mean or the sum of gradients over all processes"
+    """The mean or the sum of gradients over all processes
+
+    Args:
+        parameters: of the optimizer; not needed here
+        mean: None: as `set_auto_parallel_context(gradients_mean=...)` says
+        degree: what the sum is divided by; None: the number of processes
+    """
     def __init__(self,
         parameters: Iterable[Tensor],     # of the optimizer; not needed here
         mean: bool | None = None,         # None: as `set_auto_parallel_context(gradients_mean=...)` says
@@ -112,14 +142,22 @@ class DistributedGradReducer:
 
 # %% ../../nbs/dialects/mindspore_parallel.ipynb #304fea2b
 class SumOfGradients(Callback):
-    "Gradients of all processes are added, and not averaged"
+    """Gradients of all processes are added, and not averaged
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def after_loss(self):
         if self.training and self.learn.loss_grad is not None: self.learn.loss_grad = self.learn.loss_grad*n_processes()
 
 def in_parallel(
     learn: Learner,       # of a model
 ) -> AbstractContextManager:
-    "A block in which a learner trains as the context says"
+    """A block in which a learner trains as the context says
+
+    Args:
+        learn: of a model
+    """
     if _settings['parallel_mode'] != ParallelMode.DATA_PARALLEL: return contextlib.nullcontext()
     cbs = [Distributed()] + ([] if _settings['gradients_mean'] else [SumOfGradients()])
     return learn.added_cbs(cbs)

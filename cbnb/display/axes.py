@@ -61,7 +61,11 @@ class _Places(_Scale):
 def nice_step(
     least: float,    # above 0
 ) -> float:
-    "The smallest of 1, 2, 5, 10, 20, 50, ... (and 0.5, 0.2, 0.1, ...) that is not below `least`"
+    """The smallest of 1, 2, 5, 10, 20, 50, ... (and 0.5, 0.2, 0.1, ...) that is not below `least`
+
+    Args:
+        least: above 0
+    """
     power = 10.**math.floor(math.log10(least))
     return next((m*power for m in (1, 2, 5) if m*power >= least*(1 - 1e-9)), 10*power)
 
@@ -71,7 +75,14 @@ def linear_ticks(
     n: int,                 # at most about so many
     whole: bool = False,    # whole numbers only
 ) -> list[float]:
-    "Values at even steps between `lo` and `hi`"
+    """Values at even steps between `lo` and `hi`
+
+    Args:
+        lo
+        hi: above `lo`
+        n: at most about so many
+        whole: whole numbers only
+    """
     step = nice_step(max((hi - lo)/n, 1. if whole else 0., 1e-300))
     first, last = math.ceil(lo/step - 1e-9), math.floor(hi/step + 1e-9)
     return [k*step for k in range(first, min(last, first + 2*n) + 1)]
@@ -82,7 +93,13 @@ def log_ticks(
     hi: float,    # above `lo`
     n: int,       # at most about so many
 ) -> list[float]:
-    "Powers of ten between `lo` and `hi`, and 2 and 5 times those if there are few"
+    """Powers of ten between `lo` and `hi`, and 2 and 5 times those if there are few
+
+    Args:
+        lo: above 0
+        hi: above `lo`
+        n: at most about so many
+    """
     low, high = math.log10(lo), math.log10(hi)
     every = max(1, math.ceil((high - low)/n))
     times = (1, 2, 5) if high - low < n/3 else (1,)
@@ -96,7 +113,12 @@ def tick_labels(
     ticks: Sequence[float],
     log: bool = False,    # on a logarithmic axis
 ) -> list[str]:
-    "One way of writing for all: as many decimals as the step needs, or exponents"
+    """One way of writing for all: as many decimals as the step needs, or exponents
+
+    Args:
+        ticks
+        log: on a logarithmic axis
+    """
     if not ticks: return []
     largest = max(map(abs, ticks))
     step = min((b - a for a, b in zip(ticks, ticks[1:])), default=largest) or 1.
@@ -113,11 +135,26 @@ def _power(value: float) -> str:
 
 # %% ../../nbs/display/axes.ipynb #992f73f6
 class Axis(_Places):
-    "Where values are along an axis, from 0 to 1, and its ticks"
+    """Where values are along an axis, from 0 to 1, and its ticks
+
+    Args:
+        values: to have room for
+        log: logarithmic
+        limits: from, to; None: what the values need
+        pad: room at both ends, a share of the length
+        whole: ticks at whole numbers only
+    """
     def ticks(self,
         n: int,    # about so many at most
     ) -> list[tuple[float, str]]:   # (place, label)
-        "The places of the ticks, and their labels"
+        """The places of the ticks, and their labels
+
+        Args:
+            n: about so many at most
+
+        Returns:
+            (place, label)
+        """
         if self.log: values = log_ticks(10**self.lo, 10**self.hi, n)
         else: values = linear_ticks(self.lo, self.hi, n, self.whole)
         return [(self.place(v), label) for v, label in zip(values, tick_labels(values, self.log))]
@@ -131,7 +168,16 @@ def path(
     size: tuple[float, float],     # of the plane
     dots: bool = False,            # the points alone, without a line
 ) -> str:
-    "The `d` of an SVG path"
+    """The `d` of an SVG path
+
+    Args:
+        xs
+        ys: as many
+        x
+        y
+        size: of the plane
+        dots: the points alone, without a line
+    """
     w, h, parts, gap = *size, [], True
     for a, b in zip(x.places(xs), y.places(ys)):
         if a is None or b is None:
@@ -150,7 +196,16 @@ def spread(
     gap: float,                 # least distance
     most: float,                # the largest place there is
 ) -> list[float]:               # as near as possible, in the same order
-    "Places for words that do not overlap"
+    """Places for words that do not overlap
+
+    Args:
+        places: wanted, in any order
+        gap: least distance
+        most: the largest place there is
+
+    Returns:
+        as near as possible, in the same order
+    """
     order = sorted(range(len(places)), key=places.__getitem__)
     found, last = list(places), -math.inf
     for i in order: last = found[i] = max(found[i], last + gap)
@@ -166,7 +221,17 @@ def free_place(
     box: tuple[float, float, float, float],    # left, top, right, bottom
     taken: list[tuple[float, float, float]],   # (left, right, middle) of names; the place found is added
 ) -> tuple[bool, int]:                         # whether it stands at the left, and how far below the point
-    "The best place for the name of a point"
+    """The best place for the name of a point
+
+    Args:
+        point: in pixels, down from the top
+        wide: pixels that the name needs
+        box: left, top, right, bottom
+        taken: (left, right, middle) of names; the place found is added
+
+    Returns:
+        whether it stands at the left, and how far below the point
+    """
     (x, y), (left_end, top, right_end, bottom) = point, box
     def span(left: bool, dy: int) -> tuple[float, float, float]: return x - wide*left, x + wide*(not left), y + dy
     def cost(place: tuple[bool, int]) -> float:

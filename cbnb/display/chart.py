@@ -32,7 +32,22 @@ def _nearest(xs: Sequence[float], x: float) -> int:
 
 # %% ../../nbs/display/chart.ipynb #4e1fc06c
 class Line(NamedTuple):
-    "One curve of a chart"
+    """One curve of a chart
+
+    Args:
+        name: at its end
+        xs: ascending
+        ys: as many as `xs`; a value that is not finite is a gap
+        color: of `COLORS`, which follows the theme of the page, or any other of CSS
+        faint: thin and translucent: the values behind a smoothed curve
+        dots: a marker at each point: few values, such as those of epochs
+        dash: dashed; 'dot': dotted
+        held: the last value holds beyond the end, as it does with dots
+        of: name of the line whose name this one shares
+        beyond: the y axis need not reach it: a run that diverged
+        run: which of the `runs` of the chart it belongs to
+        smooths: the values that it is a smoothed form of, for another smoothing
+    """
     name: str                      # at its end
     xs: Sequence[float]            # ascending
     ys: Sequence[float]            # as many as `xs`; a value that is not finite is a gap
@@ -49,7 +64,14 @@ class Line(NamedTuple):
     def at(self,
         x: float,
     ) -> float | None:   # None: the line has no value there
-        "The value at the nearest point; of a line with dots, the latest value up to `x`"
+        """The value at the nearest point; of a line with dots, the latest value up to `x`
+
+        Args:
+            x
+
+        Returns:
+            None: the line has no value there
+        """
         if not len(self.xs) or x < self.xs[0]: return None
         if x > self.xs[len(self.xs) - 1] and not (self.dots or self.held): return None
         i = (_latest if self.dots else _nearest)(self.xs, x)
@@ -57,7 +79,16 @@ class Line(NamedTuple):
 
 # %% ../../nbs/display/chart.ipynb #c6769ac7
 class Mark(NamedTuple):
-    "A point with a name, such as a suggestion"
+    """A point with a name, such as a suggestion
+
+    Args:
+        name: written beside it
+        x
+        y
+        color: as of a line
+        strong: the one that counts: a dashed line through it, and bold
+        faint: less likely to be good: gray
+    """
     name: str               # written beside it
     x: float
     y: float
@@ -66,7 +97,13 @@ class Mark(NamedTuple):
     faint: bool = False     # less likely to be good: gray
 
 class Event(NamedTuple):
-    "Something that happened at a step"
+    """Something that happened at a step
+
+    Args:
+        x
+        kind: 'interrupted', 'stopped', 'failed', 'lr', 'paused', 'resumed', 'restart', 'best' or 'note'
+        text: in words
+    """
     x: float
     kind: str               # 'interrupted', 'stopped', 'failed', 'lr', 'paused', 'resumed', 'restart', 'best' or 'note'
     text: str               # in words
@@ -77,7 +114,13 @@ def thinned(
     points: int,           # draw about so many
     log_x: bool = False,   # along a logarithmic axis
 ) -> tuple[Sequence[float], Sequence[float]]:
-    "The points to draw"
+    """The points to draw
+
+    Args:
+        line
+        points: draw about so many
+        log_x: along a logarithmic axis
+    """
     xs, ys, n = line.xs, line.ys, len(line.xs)
     first = bisect_right(xs, 0) if log_x else 0
     if n - first <= points or not log_x: return _extremes(xs[first:], ys[first:], points)
@@ -102,7 +145,15 @@ def means(
     values: Sequence[float],    # of each step
     n: int,                     # at most so many means
 ) -> tuple[list[float], int]:   # the means, and how many steps each is of
-    "Means of equally many neighbors; values that are not finite are left out"
+    """Means of equally many neighbors; values that are not finite are left out
+
+    Args:
+        values: of each step
+        n: at most so many means
+
+    Returns:
+        the means, and how many steps each is of
+    """
     k = max(math.ceil(len(values)/n), 1)
     if k == 1: return listed(values), 1
     ys = as_doubles(values)
@@ -113,7 +164,37 @@ def means(
 TOOLS = 'smooth', 'log_x', 'log_y', 'overlay'
 
 class Chart:
-    "Lines, and how they are shown"
+    """Lines, and how they are shown
+
+    Args:
+        lines
+        marks
+        events
+        borders: dotted vertical lines, such as new fits
+        xlabel: beside the ticks
+        ylabel: above the upper left corner
+        title: above all
+        log_x: logarithmic; values that are not above 0 are left out
+        log_y: the same
+        x_range: from, to; None: the range of the lines
+        y_range: the same
+        cursor: a line at this x: the one that is chosen
+        size: greatest width, and height, in pixels
+        text: for screen readers; '': made from the lines
+        points: draw about so many of each line
+        epochs: (its last step, number): a second row of ticks
+        band: from, to: a shaded range of x
+        say: writes a value of x
+        x_format: the same in the page: 'number', 'rate', 'count', 'epoch', 'time'; '': as `say`
+        smoothing: weight of the past in lines with `smooths`; None: cannot be changed
+        tools: controls above the chart, of `TOOLS`
+        runs: (name, first step, color) of each, for `overlay`
+        details: name of a line -> (setting, value, whether it differs)
+        robust: the first tenth takes at most as much room as the rest
+
+    Raises:
+        ValueError: y_range={y_range} should be (low, high), with low below high
+    """
     def __init__(self,
         lines: Iterable[Line],
         *,
@@ -162,7 +243,12 @@ def described(
     curves: Iterable[tuple[str, Sequence[float]]],    # name, values
     title: str = '',
 ) -> str:
-    "Curves in words: first, last and lowest value of each"
+    """Curves in words: first, last and lowest value of each
+
+    Args:
+        curves: name, values
+        title
+    """
     parts = [title] if title else []
     for name, values in curves:
         ys = as_doubles(values)
@@ -213,7 +299,14 @@ def _line_spec(line: Line, points: int, log_x: bool) -> dict[str, Any]:
 def chart_spec(
     chart: Chart,
 ) -> dict[str, Any]:    # for JSON
-    "A chart as `chart.js` takes it"
+    """A chart as `chart.js` takes it
+
+    Args:
+        chart
+
+    Returns:
+        for JSON
+    """
     lines = [_line_spec(line, chart.points, chart.log_x) for line in chart.lines]
     names = sorted((len(line.name) for line in chart.lines), reverse=True)
     whole = all(len(line.xs) == 0 or isinstance(line.xs[0], int) for line in chart.lines)
@@ -394,7 +487,12 @@ def still_svg(
     chart: Chart,
     points: int = 240,    # of each line
 ) -> str:
-    "A picture of the chart, as SVG on a white card"
+    """A picture of the chart, as SVG on a white card
+
+    Args:
+        chart
+        points: of each line
+    """
     plane = _Plane(chart, [thinned(line, min(points, chart.points), chart.log_x) for line in chart.lines])
     w, h = plane.size
     height = plane.bottom + (44 if chart.epochs and not chart.log_x else 26)
@@ -419,7 +517,16 @@ def charts_html(
     columns: int = 1,           # side by side where there is room
     live: bool | None = None,   # as for `scripted`
 ) -> str:                       # HTML
-    "Charts that are read together"
+    """Charts that are read together
+
+    Args:
+        charts
+        columns: side by side where there is room
+        live: as for `scripted`
+
+    Returns:
+        HTML
+    """
     still = ''.join(still_image(still_svg(chart), chart.text) for chart in charts)
     if not (runs_scripts() if live is None else live): return f'<div>{still}</div>'
     data = dict(css=chart_css(), charts=[chart_spec(chart) for chart in charts], columns=columns)
@@ -430,7 +537,16 @@ def chart(
     live: bool | None = None,    # with the script that makes it interactive; None: unless the run is headless
     **layout: Any,               # of `Chart`: title, marks, events, log_x, ...
 ) -> str:                        # HTML
-    "A chart that adapts to the width of its page"
+    """A chart that adapts to the width of its page
+
+    Args:
+        lines
+        live: with the script that makes it interactive; None: unless the run is headless
+        **layout: of `Chart`: title, marks, events, log_x, ...
+
+    Returns:
+        HTML
+    """
     return charts_html([Chart(lines, **layout)], live=live)
 
 # %% ../../nbs/display/chart.ipynb #c4260270

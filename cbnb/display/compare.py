@@ -48,7 +48,15 @@ def runs_of(
     *sources: Any,     # learners, histories, runs, lists of these, or dicts from a name to one of these
     **named: Any,      # the same by name
 ) -> dict[str, Run]:   # each under a name of its own
-    "The runs of all sources, in their order"
+    """The runs of all sources, in their order
+
+    Args:
+        *sources: learners, histories, runs, lists of these, or dicts from a name to one of these
+        **named: the same by name
+
+    Returns:
+        each under a name of its own
+    """
     groups, names, runs = _groups(sources, named), [], []
     for i, (name, found) in enumerate(groups, 1):
         names += [_name(run, name, i if len(groups) > 1 else 0, len(found)) for run in found]
@@ -63,7 +71,13 @@ def _name(run: Run, given: str, i: int, n: int) -> str:
 
 # %% ../../nbs/display/compare.ipynb #4aabc26f
 class Curve(NamedTuple):
-    "A column of a run over its steps"
+    """A column of a run over its steps
+
+    Args:
+        steps: ascending
+        values: as many
+        dots: of epochs, so there are few
+    """
     steps: Sequence[int]       # ascending
     values: Sequence[float]    # as many
     dots: bool                 # of epochs, so there are few
@@ -73,7 +87,13 @@ def run_curve(
     metric: str,          # a column of the epochs, a loss by name, 'train_loss', or a hyper-parameter
     points: int = 200,    # of a column with a value for each batch: about so many
 ) -> Curve:
-    "A column of a run; without points if the run does not have it"
+    """A column of a run; without points if the run does not have it
+
+    Args:
+        run
+        metric: a column of the epochs, a loss by name, 'train_loss', or a hyper-parameter
+        points: of a column with a value for each batch: about so many
+    """
     values = _of_steps(run, metric)
     if values is None:
         found = [(step, float(value)) for step, value in run.points(metric) if isinstance(value, (int, float))]
@@ -94,7 +114,15 @@ def knots(
     run: Run,
     by: str,    # 'epoch' or 'time'
 ) -> list[tuple[int, float]]:    # (batches done, place on the axis), ascending
-    "Where the ends of epochs are on an axis"
+    """Where the ends of epochs are on an axis
+
+    Args:
+        run
+        by: 'epoch' or 'time'
+
+    Returns:
+        (batches done, place on the axis), ascending
+    """
     rows, start = run.epochs, float(run.start_epoch)
     if by == 'time': found = [(0, 0.), *zip((row['step'] for row in rows), accumulate(map(_seconds, rows)))]
     else: found = [(0, start), *((row['step'], _done(run, i)) for i, row in enumerate(rows))]
@@ -121,7 +149,12 @@ def places(
     steps: Iterable[int],
     found: Sequence[tuple[int, float]],    # of `knots`
 ) -> list[float]:
-    "Where steps are on an axis"
+    """Where steps are on an axis
+
+    Args:
+        steps
+        found: of `knots`
+    """
     ends = [done for done, _ in found]
     return [_between(step + 1, found, min(max(bisect_left(ends, step + 1), 1), len(ends) - 1)) for step in steps]
 
@@ -140,7 +173,11 @@ def _late_range(values: Sequence[float]) -> tuple[float, float, float] | None:
 def leaves_range(
     curves: Sequence[Sequence[float]],
 ) -> list[bool]:
-    "Which curves go far beyond the others"
+    """Which curves go far beyond the others
+
+    Args:
+        curves
+    """
     ranges = [_late_range(values) for values in curves]
     known = [r for r in ranges if r is not None]
     if len(known) < 2: return [False]*len(curves)
@@ -181,7 +218,14 @@ def _lengths(run: Run) -> dict[str, Any]:
 def runs_rows(
     runs: Mapping[str, Run],    # of `runs_of`
 ) -> list[dict[str, Any]]:      # a dict for each run, all with the same keys
-    "Runs as rows"
+    """Runs as rows
+
+    Args:
+        runs: of `runs_of`
+
+    Returns:
+        a dict for each run, all with the same keys
+    """
     differing, metrics = differences(runs.values()), _metrics(runs.values())
     rows = [_row(name, run, metrics) for name, run in runs.items()]
     for i, (row, run) in enumerate(zip(rows, runs.values())):
@@ -204,7 +248,15 @@ def sorted_rows(
     rows: Sequence[dict[str, Any]],    # of `runs_rows`
     sort: str | None,                  # a column; '-time': turned around; None: as they are
 ) -> list[dict[str, Any]]:
-    "Rows in the order of a column"
+    """Rows in the order of a column
+
+    Args:
+        rows: of `runs_rows`
+        sort: a column; '-time': turned around; None: as they are
+
+    Raises:
+        ValueError: sort={sort}: there is no such column: ...
+    """
     if sort is None or not rows: return list(rows)
     column = sort.removeprefix('-')
     if column not in rows[0]:
@@ -218,7 +270,12 @@ def cell_text(
     column: str,
     value: Any,
 ) -> str:
-    "A value as the table shows it"
+    """A value as the table shows it
+
+    Args:
+        column
+        value
+    """
     if value is None: return ''
     if isinstance(value, (list, tuple)): return ', '.join(cell_text(column, each) for each in value) or 'none'
     if column == 'time': return clock(value)
@@ -239,7 +296,11 @@ def _is_number(rows: Sequence[Mapping[str, Any]], column: str) -> bool:
 def table_html(
     rows: Sequence[Mapping[str, Any]],    # of `runs_rows`
 ) -> str:
-    "Rows as a table that needs no script"
+    """Rows as a table that needs no script
+
+    Args:
+        rows: of `runs_rows`
+    """
     if not rows: return '<p>no runs yet</p>'
     best = _best_cells(rows)
     looks = {name: f'text-align:{"right" if _is_number(rows, name) else "left"};padding:2px 10px' for name in rows[0]}
@@ -257,7 +318,13 @@ def _cells(row: Mapping[str, Any], looks: Mapping[str, str], best: Mapping[str, 
 
 # %% ../../nbs/display/compare.ipynb #3a88051f
 class RunsTable:
-    "Runs as a table: rows of plain data, HTML, a DataFrame or a figure"
+    """Runs as a table: rows of plain data, HTML, a DataFrame or a figure
+
+    Args:
+        runs: of `runs_of`
+        sort: a column; '-time': turned around; None: as they are
+        metric: that the figure shows; None: the validation loss if there is one
+    """
     def __init__(self,
         runs: Mapping[str, Run],          # of `runs_of`
         sort: str | None = None,          # a column; '-time': turned around; None: as they are
@@ -268,7 +335,11 @@ class RunsTable:
         self.sort_by(sort)
 
     def sort_by(self, sort: str | None) -> None:
-        "Put the rows into the order of a column, as the argument `sort` does"
+        """Put the rows into the order of a column, as the argument `sort` does
+
+        Args:
+            sort
+        """
         self.sort, self.rows = sort, sorted_rows(self.rows, sort)
 
     def __len__(self) -> int: return len(self.rows)
@@ -286,7 +357,11 @@ class RunsTable:
     def html(self,
         live: bool | None = None,    # sorts where scripts run; None: unless the run is headless
     ) -> str:
-        "The table as HTML"
+        """The table as HTML
+
+        Args:
+            live: sorts where scripts run; None: unless the run is headless
+        """
         still = table_html(self.rows)
         if not self.rows or not (runs_scripts() if live is None else live): return still
         return scripted(still, asset('compare.js'), dict(css_runs=_css(), table=table_data(self.rows, self.sort)), True)
@@ -307,7 +382,16 @@ def table_data(
     sort: str | None = None,              # the column they are sorted by
     looks: Mapping[str, tuple[str, str]] | None = None,    # name of a run -> CSS color, 'dash', 'dot' or ''
 ) -> dict[str, Any]:                      # for JSON
-    "Rows as `compare.js` takes them"
+    """Rows as `compare.js` takes them
+
+    Args:
+        rows: of `runs_rows`, sorted
+        sort: the column they are sorted by
+        looks: name of a run -> CSS color, 'dash', 'dot' or ''
+
+    Returns:
+        for JSON
+    """
     columns, best = list(rows[0]), _best_cells(rows)
     heads = [dict(text=name, number=_is_number(rows, name), down=_largest_first(name, columns)) for name in columns]
     column = sort.removeprefix('-') if sort else None
@@ -330,7 +414,19 @@ def runs_table(
     ax: Any = None,                   # draw that figure into these axes
     **named: Any,                     # more sources by name
 ) -> Any:                             # a `RunsTable`; or the figure, or `ax`
-    "A table of runs, with their outcome, their metrics and the settings that differ"
+    """A table of runs, with their outcome, their metrics and the settings that differ
+
+    Args:
+        *sources: as for `runs_of`
+        sort: a column; '-time': turned around; None: as they are
+        metric: in a figure; None: the validation loss if there is one
+        return_fig: a figure of the best values instead
+        ax: draw that figure into these axes
+        **named: more sources by name
+
+    Returns:
+        a `RunsTable`; or the figure, or `ax`
+    """
     table = RunsTable(runs_of(*sources, **named), sort, metric)
     if not return_fig and ax is None: return table
     fig = best_figure(table.rows, table.metric, ax)
@@ -342,7 +438,16 @@ def best_figure(
     metric: str,
     ax: Any = None,                       # draw into these axes; None: a new figure
 ) -> Any:                                 # the figure
-    "The best value of each run as a point, the first run on top"
+    """The best value of each run as a point, the first run on top
+
+    Args:
+        rows: of `runs_rows`
+        metric
+        ax: draw into these axes; None: a new figure
+
+    Returns:
+        the figure
+    """
     values = [row[f'best {metric}'] for row in rows]
     with figure(ax, size=(7.4, 0.9 + 0.28*len(rows))) as (fig, [ax]):
         for i, value in enumerate(values):
@@ -359,7 +464,14 @@ def best_figure(
 def run_looks(
     names: Iterable[str],
 ) -> dict[str, tuple[str, str]]:    # name -> color, and '', 'dash' or 'dot'
-    "A look for each run"
+    """A look for each run
+
+    Args:
+        names
+
+    Returns:
+        name -> color, and '', 'dash' or 'dot'
+    """
     n = len(RUN_COLORS)
     return {name: (RUN_COLORS[i % n], ('', 'dash', 'dot')[i//n % 3]) for i, name in enumerate(names)}
 
@@ -370,7 +482,14 @@ _WORDS = dict(n_epoch='epochs', batch_size='batch size')
 def details_of(
     runs: Mapping[str, Run],    # of `runs_of`
 ) -> dict[str, list[tuple[str, str, bool]]]:    # name -> (setting, value, whether it differs)
-    "The settings of each run in words"
+    """The settings of each run in words
+
+    Args:
+        runs: of `runs_of`
+
+    Returns:
+        name -> (setting, value, whether it differs)
+    """
     differing = differences(runs.values())
     def one(i: int, run: Run) -> list[tuple[str, str, bool]]:
         found = [(name, values[i], True) for name, values in differing.items()]
@@ -386,7 +505,18 @@ def _reason(run: Run) -> str:
 
 # %% ../../nbs/display/compare.ipynb #ae3cd721
 class RunCurves:
-    "Curves of runs by metric, copied"
+    """Curves of runs by metric, copied
+
+    Args:
+        runs: of `runs_of`
+        metric: to draw; None: the validation loss if there is one
+        by: the x axis: 'step', 'epoch' or 'time'
+
+    Raises:
+        ValueError: there are no runs to compare: fit first
+        ValueError: by={by} should be one of ...
+        ValueError: these runs have no values yet
+    """
     def __init__(self,
         runs: Mapping[str, Run],         # of `runs_of`
         metric: str | None = None,       # to draw; None: the validation loss if there is one
@@ -407,19 +537,39 @@ class RunCurves:
         self.diverged = {name: run.outcome() for name, run in runs.items() if run.diverged is not None}
 
     def xs(self, name: str, steps: Sequence[int], by: str) -> Sequence[float]:
-        "Steps of a run as places on an axis"
+        """Steps of a run as places on an axis
+
+        Args:
+            name
+            steps
+            by
+        """
         return steps if by == 'step' else places(steps, self.ends[by][name])
 
 # %% ../../nbs/display/compare.ipynb #4bdedc57
 class DrawsRuns(RunCurves):
-    "A chart of one metric"
+    """A chart of one metric
+
+    Args:
+        runs: of `runs_of`
+        metric: to draw; None: the validation loss if there is one
+        by: the x axis: 'step', 'epoch' or 'time'
+    """
     def far(self, metric: str) -> list[str]:
-        "The runs that leave the range of the others"
+        """The runs that leave the range of the others
+
+        Args:
+            metric
+        """
         found = self.curves[metric]
         return [name for name, far in zip(found, leaves_range([curve.values for curve in found.values()])) if far]
 
     def notes(self, metric: str) -> list[str]:
-        "What the chart does not show, in words"
+        """What the chart does not show, in words
+
+        Args:
+            metric
+        """
         found = self.curves[metric]
         lines = [f'{name}: {words}' for name, words in self.diverged.items()]
         for name in self.far(metric):
@@ -429,7 +579,12 @@ class DrawsRuns(RunCurves):
         return lines + ([f'without {metric}: {", ".join(missing)}'] if missing else [])
 
     def lines(self, metric: str, by: str) -> list[Line]:
-        "The curves as lines of a chart"
+        """The curves as lines of a chart
+
+        Args:
+            metric
+            by
+        """
         far, few = self.far(metric), len(self.looks) < 9       # points would hide dashes
         return [Line(name, self.xs(name, curve.steps, by), curve.values, self.looks[name][0], dots=curve.dots and few,
                      dash=self.looks[name][1], held=True, beyond=name in far) for name, curve in self.curves[metric].items()]
@@ -438,7 +593,12 @@ class DrawsRuns(RunCurves):
         metric: str | None = None,    # None: the one that was chosen
         by: str | None = None,        # the same
     ) -> Chart:
-        "The chart of a metric"
+        """The chart of a metric
+
+        Args:
+            metric: None: the one that was chosen
+            by: the same
+        """
         metric, by = metric or self.metric, by or self.by
         label, x_format = AXES[by]
         lines = self.lines(metric, by)
@@ -455,7 +615,18 @@ def runs_figure(
     ax: Any = None,               # draw into these axes; None: a new figure
     notes: Iterable[str] = (),    # sentences below the axis
 ) -> Any:                         # the figure
-    "Lines of several runs with their names at the right"
+    """Lines of several runs with their names at the right
+
+    Args:
+        lines
+        title
+        xlabel
+        ax: draw into these axes; None: a new figure
+        notes: sentences below the axis
+
+    Returns:
+        the figure
+    """
     own = ax is None
     with figure(ax, size=(9.2, max(3.6, 1.2 + 0.21*len(lines)))) as (fig, [ax]):
         for line in lines:
@@ -477,7 +648,18 @@ def runs_chart(
     names: Sequence[str] | None = None,    # of the runs; None: their own
     live: bool | None = None,              # answers the mouse where scripts run; None: unless the run is headless
 ) -> str:                                  # HTML
-    "Several runs in one chart"
+    """Several runs in one chart
+
+    Args:
+        runs
+        metric: None: the validation loss if there is one
+        by: 'step', 'epoch' or 'time'
+        names: of the runs; None: their own
+        live: answers the mouse where scripts run; None: unless the run is headless
+
+    Returns:
+        HTML
+    """
     names = distinct([run.name for run in runs]) if names is None else names
     curves = DrawsRuns(dict(zip(names, runs)), metric, by)
     return charts_html([curves.chart()], live=live) + _notes_html(curves.notes(curves.metric))
@@ -486,7 +668,14 @@ def _notes_html(notes: Sequence[str]) -> str: return ''.join(f'<div>{escape(note
 
 # %% ../../nbs/display/compare.ipynb #bddaf0b1
 class Comparison(DrawsRuns):
-    "Runs in one chart and one table"
+    """Runs in one chart and one table
+
+    Args:
+        runs: of `runs_of`
+        metric: to draw; None: the validation loss if there is one
+        by: the x axis: 'step', 'epoch' or 'time'
+        sort: a column of the table; None: the best of this metric
+    """
     def __init__(self,
         runs: Mapping[str, Run],         # of `runs_of`
         metric: str | None = None,       # to draw; None: the validation loss if there is one
@@ -513,7 +702,11 @@ class Comparison(DrawsRuns):
     def html(self,
         live: bool | None = None,    # answers the mouse where scripts run; None: unless the run is headless
     ) -> str:
-        "The chart and the table as HTML"
+        """The chart and the table as HTML
+
+        Args:
+            live: answers the mouse where scripts run; None: unless the run is headless
+        """
         chart = self.chart()
         still = still_image(still_svg(chart), chart.text) + _notes_html(self.notes(self.metric)) + table_html(self.rows)
         if not (runs_scripts() if live is None else live): return f'<div>{still}</div>'
@@ -523,7 +716,14 @@ class Comparison(DrawsRuns):
 def comparison_data(
     found: Comparison,
 ) -> dict[str, Any]:    # for JSON
-    "What `compare.js` gets: a chart for each metric over steps, and where the steps are on the other axes"
+    """What `compare.js` gets: a chart for each metric over steps, and where the steps are on the other axes
+
+    Args:
+        found
+
+    Returns:
+        for JSON
+    """
     code, looks = asset('chart.js'), {name: (in_page(color), dash) for name, (color, dash) in found.looks.items()}
     return dict(
         css=css_variables('.cbnb-lc') + asset('chart.css'), css_runs=_css(), code=code, hash=sha256(code.encode()).hexdigest()[:12], metric=found.metric, by=found.by,
@@ -542,7 +742,20 @@ def compare(
     ax: Any = None,                   # draw the figure into these axes
     **named: Any,                     # more sources by name
 ) -> Any:                             # a `Comparison`; or the figure, or `ax`
-    "Runs of several learners in one chart and one table"
+    """Runs of several learners in one chart and one table
+
+    Args:
+        *sources: learners, histories, runs, lists of these, or dicts from a name to one of these
+        metric: a loss, a metric or a hyper-parameter; None: the validation loss if there is one
+        by: the x axis: 'step', 'epoch' or 'time'
+        sort: a column of the table; '-time': turned around; None: the best of this metric
+        return_fig: a figure instead
+        ax: draw the figure into these axes
+        **named: more sources by name
+
+    Returns:
+        a `Comparison`; or the figure, or `ax`
+    """
     found = Comparison(runs_of(*sources, **named), metric, by, sort)
     if not return_fig and ax is None: return found
     fig = runs_figure(found.lines(found.metric, by), found.metric, AXES[by][0], ax, found.notes(found.metric))

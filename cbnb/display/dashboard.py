@@ -106,7 +106,13 @@ def status_html(
     lr_scale: float = 1.,    # factor on the planned learning rate
     word: str = '',          # 'paused', for example
 ) -> str:
-    "Bars and numbers of the dashboard"
+    """Bars and numbers of the dashboard
+
+    Args:
+        at
+        lr_scale: factor on the planned learning rate
+        word: 'paused', for example
+    """
     left = f'{clock(at.left)} left' if at.left is not None else ''
     rate = f'{at.rate:,.0f} samples/s' if at.rate else ''
     of = f' of {at.n_batches}' if at.n_batches else ''
@@ -119,7 +125,11 @@ def status_html(
 def waiting_html(
     word: str = '',          # 'paused', for example
 ) -> str:
-    "The same before the first batch"
+    """The same before the first batch
+
+    Args:
+        word: 'paused', for example
+    """
     bars = _bar('epochs', None, _STARTING, word) + _bar('batches', None)
     return f'<div class=cbnb-bars>{bars}<div class=cbnb-now></div></div>'
 
@@ -137,7 +147,12 @@ def curve_html(
     line: LiveCurve,
     valid: Sequence[tuple[int, float]] = (),    # (last step of the epoch, validation loss)
 ) -> str:
-    "The losses so far, with a grid and its labels"
+    """The losses so far, with a grid and its labels
+
+    Args:
+        line
+        valid: (last step of the epoch, validation loss)
+    """
     svg, (_, _, last), (ys, x, xs) = line.svg(valid), line.labels, line.ticks
     def labels(words: Sequence[str]) -> str: return ''.join(f'<i>{word}</i>' for word in words)
     size = f'--y:{100/max(len(ys) - 1, 1):.4g}%;--x:{100*x:.4g}%'
@@ -146,7 +161,11 @@ def curve_html(
 
 # %% ../../nbs/display/dashboard.ipynb #14b71af6
 class LiveLosses:
-    "The losses of a run under way, as a chart that grows"
+    """The losses of a run under way, as a chart that grows
+
+    Args:
+        run: with at least one step, so that its named losses are known
+    """
     def __init__(self,
         run: Run,    # with at least one step, so that its named losses are known
     ):
@@ -226,7 +245,12 @@ class Panel(_Parts):
         page: str,    # HTML
         *below: Any,  # widgets
     ) -> None:
-        "Close all controls, and show only this HTML and the widgets below it"
+        """Close all controls, and show only this HTML and the widgets below it
+
+        Args:
+            page: HTML
+            *below: widgets
+        """
         import ipywidgets as w
         self.box.children = w.VBox([w.HTML(page), *below]),
         for widget in self._all(): _close(widget)
@@ -248,7 +272,14 @@ def _take_back(points: Any, point: Any, button: Any, said: Any) -> None:
 def rewind_button(
     points: Any,    # of the learner, `learn.runs`
 ) -> Any:           # a box of widgets; None if the last fit has no restore point
-    "A button that takes back the last fit"
+    """A button that takes back the last fit
+
+    Args:
+        points: of the learner, `learn.runs`
+
+    Returns:
+        a box of widgets; None if the last fit has no restore point
+    """
     import ipywidgets as w
     if not points or points[-1].restore is None: return None
     point, said = points[-1], w.HTML()

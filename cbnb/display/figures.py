@@ -54,7 +54,17 @@ def figure(
     cols: int = 1,                            # panels side by side
     rows: int = 1,                            # panels below each other
 ) -> Iterator[tuple[Any, list[Any]]]:         # the figure, and its axes
-    "A figure in this style; in a notebook it is not shown by itself, elsewhere `plt.show()` shows it"
+    """A figure in this style; in a notebook it is not shown by itself, elsewhere `plt.show()` shows it
+
+    Args:
+        ax: axes to draw into; None: a new figure
+        size: width and height in inches
+        cols: panels side by side
+        rows: panels below each other
+
+    Returns:
+        the figure, and its axes
+    """
     import matplotlib
     with matplotlib.rc_context(STYLE):
         if ax is not None:
@@ -80,7 +90,15 @@ def png_bundle(
     fig: Any,           # a figure
     text: str,          # what it shows
 ) -> dict[str, str]:    # MIME type -> content
-    "A figure as a notebook stores it: an image, and text for front ends without images"
+    """A figure as a notebook stores it: an image, and text for front ends without images
+
+    Args:
+        fig: a figure
+        text: what it shows
+
+    Returns:
+        MIME type -> content
+    """
     buffer = io.BytesIO()
     fig.savefig(buffer, format='png', dpi=144)
     return {'image/png': base64.b64encode(buffer.getvalue()).decode(), 'text/plain': text}
@@ -89,7 +107,15 @@ def png_metadata(
     fig: Any,           # a figure
     text: str,          # what it shows
 ) -> dict[str, Any]:    # MIME type -> size in a browser's pixels, 100 to the inch, and alternative text
-    "How large a page shows the image, and what it says to those who cannot see it"
+    """How large a page shows the image, and what it says to those who cannot see it
+
+    Args:
+        fig: a figure
+        text: what it shows
+
+    Returns:
+        MIME type -> size in a browser's pixels, 100 to the inch, and alternative text
+    """
     width, height = fig.get_size_inches()
     return {'image/png': dict(width=int(100*width), height=int(100*height), alt=text)}
 
@@ -99,7 +125,16 @@ def show(
     text: str,                        # what it shows, for those who cannot see it
     return_fig: bool | None = None,   # return it instead of showing it
 ) -> Any:                             # the figure, if it was asked for
-    "Show a figure in a notebook, once; elsewhere do nothing"
+    """Show a figure in a notebook, once; elsewhere do nothing
+
+    Args:
+        fig: a figure
+        text: what it shows, for those who cannot see it
+        return_fig: return it instead of showing it
+
+    Returns:
+        the figure, if it was asked for
+    """
     if return_fig:
         pyplot = sys.modules.get('matplotlib.pyplot')
         if pyplot: pyplot.close(fig)                     # it is the caller's now, not for `plt.show`
@@ -113,7 +148,12 @@ def legend(
     ax: Any,             # axes with labelled curves
     own: bool = True,    # the figure is one of ours, and makes room
 ) -> None:
-    "Names to the right of the axes, with the last values; in axes of yours, or beside areas, a box of matplotlib's"
+    """Names to the right of the axes, with the last values; in axes of yours, or beside areas, a box of matplotlib's
+
+    Args:
+        ax: axes with labelled curves
+        own: the figure is one of ours, and makes room
+    """
     handles, labels = ax.get_legend_handles_labels()
     if not own or not all(hasattr(handle, 'get_xdata') for handle in handles):     # areas have no end
         ax.legend(fontsize=9)
@@ -139,7 +179,14 @@ def _within(share: float) -> float: return min(max(share, 0.), 1.)
 def as_doubles(
     values: Sequence[float],    # a tensor, an array or a list
 ) -> Tensor:                    # an independent copy, or the tensor that it was
-    "As a tensor of type float64"
+    """As a tensor of type float64
+
+    Args:
+        values: a tensor, an array or a list
+
+    Returns:
+        an independent copy, or the tensor that it was
+    """
     if hasattr(values, 'shape'): return torch.as_tensor(values, dtype=torch.float64)
     doubles = array('d', values)
     return torch.frombuffer(doubles, dtype=torch.float64) if doubles else torch.zeros(0, dtype=torch.float64)
@@ -150,7 +197,13 @@ def envelope(
     ys: Sequence[float],    # as many as `xs`; nan is a gap
     n: int = 2000,          # draw about so many points, 2 or more
 ) -> tuple[list[float], list[float]]:
-    "A shorter curve with the same extremes in each of its `n/2` pieces"
+    """A shorter curve with the same extremes in each of its `n/2` pieces
+
+    Args:
+        xs
+        ys: as many as `xs`; nan is a gap
+        n: draw about so many points, 2 or more
+    """
     if len(ys) <= n: return list(xs), ys.tolist() if hasattr(ys, 'tolist') else list(ys)
     size, y = math.ceil(len(ys)/(n//2)), as_doubles(ys)
     pieces = torch.nn.functional.pad(y, (0, -len(y) % size), value=float('nan')).view(-1, size)
@@ -182,7 +235,15 @@ def epoch_ticks(
     ends: Sequence[tuple[int, int]],    # (its last step, number of the epoch)
     n: int = 12,                        # no more labels than this
 ) -> list[tuple[int, str]]:             # (step, label)
-    "The epochs to write below an axis of steps: evenly spaced ones if there are many"
+    """The epochs to write below an axis of steps: evenly spaced ones if there are many
+
+    Args:
+        ends: (its last step, number of the epoch)
+        n: no more labels than this
+
+    Returns:
+        (step, label)
+    """
     every = next(k*10**power for power in itertools.count() for k in (1, 2, 5)
                  if len(ends) <= n*k*10**power)
     return [(step, str(epoch)) for step, epoch in ends if every == 1 or epoch % every == 0]
@@ -225,7 +286,22 @@ def losses_figure(
     epochs: Sequence[tuple[int, int]] = (),     # (its last step, number of the epoch)
     named: Mapping[str, Sequence[float]] = {},  # several losses of each batch, smoothed
 ) -> Any:                                       # the figure
-    "Training and validation losses over steps, which count from 0"
+    """Training and validation losses over steps, which count from 0
+
+    Args:
+        losses: of each training batch
+        smooth: the same, smoothed
+        valid: (last step of the epoch, validation loss)
+        borders: steps at which a new fit began
+        skip_start: leave out so many steps at the start
+        skip_end: and at the end
+        ax: draw into these axes; None: a new figure
+        epochs: (its last step, number of the epoch)
+        named: several losses of each batch, smoothed
+
+    Returns:
+        the figure
+    """
     first, last = _span(len(losses), skip_start, skip_end)
     own, steps, train = ax is None, range(first, last), COLORS['train']
     with figure(ax, size=WIDE) as (fig, [ax]):
@@ -252,7 +328,23 @@ def lr_figure(
     ax: Any = None,                        # draw into these axes, without momentum
     epochs: Sequence[tuple[int, int]] = (),   # (its last step, number of the epoch)
 ) -> Any:                                  # the figure
-    "Learning rate over steps, and momentum beside it"
+    """Learning rate over steps, and momentum beside it
+
+    Args:
+        lrs: of each training batch
+        moms: the same for momentum; None: no such panel
+        borders: steps at which a new fit began
+        skip_start: leave out so many steps at the start
+        skip_end: and at the end
+        ax: draw into these axes, without momentum
+        epochs: (its last step, number of the epoch)
+
+    Returns:
+        the figure
+
+    Raises:
+        ValueError: two panels do not fit into one `ax`: leave out `ax`, or the momentum
+    """
     first, last = _span(len(lrs), skip_start, skip_end)
     curves = [('learning rate', lrs, COLORS['lr'])]
     if moms is not None: curves.append(('momentum', moms, COLORS['mom']))
@@ -286,7 +378,24 @@ def metrics_figure(
     ax: Any = None,                                       # draw a single metric into these axes
     epochs: Sequence[tuple[int, int]] = (),               # (its last step, number of the epoch)
 ) -> Any:                                                 # the figure
-    "Each metric over steps"
+    """Each metric over steps
+
+    Args:
+        metrics: heading -> (step, value)
+        borders: steps at which a new fit began
+        skip_start: leave out so many values at the start
+        skip_end: and at the end
+        ax: draw a single metric into these axes
+        epochs: (its last step, number of the epoch)
+
+    Returns:
+        the figure
+
+    Raises:
+        ValueError: no metrics were recorded: give the learner some, Learner(..., metrics=accuracy), and
+            validation data
+        ValueError: ... metrics do not fit into one `ax`
+    """
     if not metrics:
         raise ValueError('no metrics were recorded: give the learner some, Learner(..., '
                          'metrics=accuracy), and validation data')
@@ -307,7 +416,15 @@ def sched_figure(
     hps: Mapping[str, Sequence[float]],           # name -> value for each batch
     figsize: tuple[float, float] | None = None,   # in inches; None: 4.2 by 2.8 a panel
 ) -> Any:                                         # the figure
-    "One panel for each hyper-parameter, two in a row"
+    """One panel for each hyper-parameter, two in a row
+
+    Args:
+        hps: name -> value for each batch
+        figsize: in inches; None: 4.2 by 2.8 a panel
+
+    Returns:
+        the figure
+    """
     cols = min(len(hps), 2)
     rows = math.ceil(len(hps)/cols)
     with figure(None, size=figsize or (4.2*cols, 2.8*rows), cols=cols, rows=rows) as (fig, axes):
@@ -329,7 +446,11 @@ def _loss_limits(losses: Sequence[float]) -> tuple[float, float]:
 def rule_colors(
     names: Iterable[str],    # of rules
 ) -> dict[str, str]:
-    "A colour for each, the same in a figure and in a widget; a rule of your own gets a free one"
+    """A colour for each, the same in a figure and in a widget; a rule of your own gets a free one
+
+    Args:
+        names: of rules
+    """
     free = itertools.cycle(RUN_COLORS[6:])
     return {name: RULE_COLORS.get(name) or next(free) for name in names}
 
@@ -367,7 +488,21 @@ def lr_find_figure(
     band: tuple[float, float] | None = None,   # lowest and highest rate that may be as good
     faint: Sequence[str] = (),          # suggestions that are less likely to be good
 ) -> Any:                               # the figure
-    "Loss over learning rate, on a log scale, with suggestions"
+    """Loss over learning rate, on a log scale, with suggestions
+
+    Args:
+        lrs: tried
+        losses: measured, smoothed
+        marks: suggestion -> (rate, loss there)
+        recommended: the rate to take
+        title
+        ax: draw into these axes; None: a new figure
+        band: lowest and highest rate that may be as good
+        faint: suggestions that are less likely to be good
+
+    Returns:
+        the figure
+    """
     marks, colors = marks or {}, rule_colors(marks or {})
     with figure(ax, size=(WIDE[0], 3.6)) as (fig, [ax]):
         ax.plot(lrs, losses, color=COLORS['train'])
@@ -408,7 +543,20 @@ def lr_trials_figure(
     title: str = 'Trials',
     ax: Any = None,                     # draw into these axes; None: a new figure
 ) -> Any:                               # the figure
-    "Loss after each trial over its rate"
+    """Loss after each trial over its rate
+
+    Args:
+        lrs: tried, in this order
+        losses: at the end of each; infinite: it blew up
+        start: the loss before any training
+        recommended: the rate to take, for a run of another length
+        band: lowest and highest rate that may be as good
+        title
+        ax: draw into these axes; None: a new figure
+
+    Returns:
+        the figure
+    """
     own = ax is None
     with figure(ax, size=(6.2, 3.6)) as (fig, [ax]):
         ax.set_xscale('log')
@@ -433,7 +581,16 @@ def answers_mouse(
     return_fig: bool | None,    # a figure was asked for
     ax: Any,                    # a figure is drawn here
 ) -> bool:
-    "Whether a plot shows a chart, and not a figure"
+    """Whether a plot shows a chart, and not a figure
+
+    Args:
+        widget: None: where pages run scripts; True: in any case; False: never
+        return_fig: a figure was asked for
+        ax: a figure is drawn here
+
+    Raises:
+        ValueError: widget=True does not go with return_fig or ax: those ask for a figure
+    """
     if widget and (return_fig or ax is not None):
         raise ValueError('widget=True does not go with return_fig or ax: those ask for a figure')
     if return_fig or ax is not None or widget is False: return False
@@ -449,7 +606,17 @@ def view_for(
     return_fig: bool | None,    # a figure was asked for
     ax: Any,                    # a figure is drawn here
 ) -> Callable[..., Any] | None:
-    "What makes the view of a plot; None if a figure should be drawn instead"
+    """What makes the view of a plot; None if a figure should be drawn instead
+
+    Args:
+        name: of a plot: a key of `VIEWS`
+        widget: None: where widgets work; True: in any case; False: never
+        return_fig: a figure was asked for
+        ax: a figure is drawn here
+
+    Raises:
+        ValueError: widget=True does not go with return_fig or ax: those ask for a figure
+    """
     if widget and (return_fig or ax is not None):
         raise ValueError('widget=True does not go with return_fig or ax: those ask for a figure')
     if return_fig or ax is not None or widget is False: return None

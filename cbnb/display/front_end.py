@@ -52,7 +52,11 @@ def _has_widgets() -> bool:
 def set_display(
     mode: str | None,   # one of `MODES`; None: what suits the place
 ) -> None:
-    "Choose the display mode from now on; `ValueError` if there is no such mode"
+    """Choose the display mode from now on; `ValueError` if there is no such mode
+
+    Args:
+        mode: one of `MODES`; None: what suits the place
+    """
     global _chosen
     _chosen = _checked(mode) if mode is not None else None
 
@@ -61,7 +65,11 @@ def set_display(
 def display_as(
     mode: str | None,   # as for `set_display`
 ) -> Iterator[None]:
-    "Choose the display mode for a `with` block"
+    """Choose the display mode for a `with` block
+
+    Args:
+        mode: as for `set_display`
+    """
     before = _chosen
     set_display(mode)
     try: yield
@@ -71,7 +79,14 @@ def display_as(
 def by_name(
     entry: Any,    # 'module:name', or any other object
 ) -> Any:          # the object of that name, whose module is imported now; any other object as it is
-    "The object that an entry of a table stands for"
+    """The object that an entry of a table stands for
+
+    Args:
+        entry: 'module:name', or any other object
+
+    Returns:
+        the object of that name, whose module is imported now; any other object as it is
+    """
     if not isinstance(entry, str): return entry
     module, name = entry.split(':')
     return attrgetter(name)(importlib.import_module(module))

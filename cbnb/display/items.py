@@ -29,7 +29,11 @@ from .look import COLORS, css_variables
 def png(
     pixels: Tensor,    # of type uint8: HxW, HxWx3, or HxWx4 with opacity
 ) -> bytes:
-    "An image as a PNG file"
+    """An image as a PNG file
+
+    Args:
+        pixels: of type uint8: HxW, HxWx3, or HxWx4 with opacity
+    """
     h, w = pixels.shape[:2]
     color = 0 if pixels.ndim == 2 else {3: 2, 4: 6}[pixels.shape[2]]
     rows = F.pad(pixels.reshape(h, -1), (1, 0))            # each row begins with its filter, 0: none
@@ -46,7 +50,14 @@ def _channels_last(image: Tensor) -> Tensor:
 def as_pixels(
     image: Any,    # a tensor or an array, HxW or with 1, 3 or 4 channels, first or last
 ) -> Tensor:       # of type uint8, channels last
-    "An image as its pixels, from 0 to 255"
+    """An image as its pixels, from 0 to 255
+
+    Args:
+        image: a tensor or an array, HxW or with 1, 3 or 4 channels, first or last
+
+    Returns:
+        of type uint8, channels last
+    """
     image = _channels_last(torch.as_tensor(image).detach().cpu())
     if image.dtype == torch.uint8: return image
     image = image.float().nan_to_num(0, 0, 0)
@@ -59,7 +70,11 @@ def _is_array(value: Any) -> bool: return hasattr(value, 'shape') and hasattr(va
 def is_image(
     value: Any,    # anything
 ) -> bool:
-    "Whether an item has the shape of an image"
+    """Whether an item has the shape of an image
+
+    Args:
+        value: anything
+    """
     if not _is_array(value) or 0 in value.shape: return False
     shape = tuple(value.shape)
     if len(shape) == 2: return min(shape) > 1
@@ -79,7 +94,14 @@ def _small(pixels: Tensor) -> Tensor:
 
 # %% ../../nbs/display/items.ipynb #ca43e78a
 class Shown(NamedTuple):
-    "An item as it is shown"
+    """An item as it is shown
+
+    Args:
+        kind: 'image', 'text', 'row' or 'plain'
+        value: the address of an image, `data:image/png;base64,...`; a text; or a dict of texts
+        name: of this input, if an item has several
+        size: of an image: width and height in pixels
+    """
     kind: str          # 'image', 'text', 'row' or 'plain'
     value: Any         # the address of an image, `data:image/png;base64,...`; a text; or a dict of texts
     name: str = ''     # of this input, if an item has several
@@ -95,7 +117,11 @@ def _image(
 def brief(
     value: Any,    # anything
 ) -> str:
-    "A value in a few words: `0.25`, `[1, 2]`, `tensor 2x64x64`"
+    """A value in a few words: `0.25`, `[1, 2]`, `tensor 2x64x64`
+
+    Args:
+        value: anything
+    """
     if value is None: return ''
     if isinstance(value, str): return value
     if isinstance(value, float): return number(value)
@@ -170,7 +196,17 @@ def shown(
     decode: Any = None,                        # for token ids: a function, an object with `decode`, or the list of tokens
     columns: Sequence[str] | None = None,      # names of the numbers in a row
 ) -> Shown:
-    "An item as it is shown, by what it looks like"
+    """An item as it is shown, by what it looks like
+
+    Args:
+        value: one input of an item
+        how: one of `KINDS`; or a function to something easier; None: by its looks
+        decode: for token ids: a function, an object with `decode`, or the list of tokens
+        columns: names of the numbers in a row
+
+    Raises:
+        ValueError: show={how} is no kind of item: these are ...
+    """
     if isinstance(how, str) and how not in KINDS: raise ValueError(f'show={how!r} is no kind of item: these are {", ".join(KINDS)}')
     if callable(how): value, how = how(value), None
     if isinstance(value, Shown): return value
@@ -184,7 +220,14 @@ def shown_parts(
     decode: Any = None,
     columns: Sequence[str] | None = None,
 ) -> list[Shown]:
-    "All inputs of an item"
+    """All inputs of an item
+
+    Args:
+        inputs: a tuple of inputs, or a dict of them
+        how: as for `shown`; a function gets the only input, or all of them
+        decode
+        columns
+    """
     if isinstance(inputs, tuple) and len(inputs) == 1: inputs = inputs[0]
     elif isinstance(inputs, tuple) and not callable(how):
         return [shown(v, how, decode, columns)._replace(name=f'input {i}') for i, v in enumerate(inputs, 1)]
@@ -204,7 +247,17 @@ def _is_mask(name: str) -> bool: return 'mask' in name or name == 'token_type_id
 
 # %% ../../nbs/display/items.ipynb #d5d45163
 class Card(NamedTuple):
-    "An item, and what was predicted of it"
+    """An item, and what was predicted of it
+
+    Args:
+        item: its number in the dataset
+        parts: its inputs
+        predicted: in words
+        actual: in words; None: unknown
+        wrong: None: right and wrong make no sense here
+        loss: its own; None: unknown
+        sure: the probability of the prediction; None: unknown
+    """
     item: int | None             # its number in the dataset
     parts: Sequence[Shown]       # its inputs
     predicted: str = ''          # in words
@@ -222,7 +275,11 @@ class Card(NamedTuple):
 def prediction_text(
     card: Card,
 ) -> str:
-    "Sign, prediction and probability: `✗ 9 (0.71)`"
+    """Sign, prediction and probability: `✗ 9 (0.71)`
+
+    Args:
+        card
+    """
     sure = '' if card.sure is None else f' ({card.sure:.2f})'
     return f'{card.sign} {card.predicted}'.strip() + sure
 
@@ -245,7 +302,11 @@ def _columns(cards: Sequence[Card]) -> list[tuple[str, Callable[[Card], str]]]:
 def cards_text(
     cards: Sequence[Card],
 ) -> str:
-    "The cards as lines of text"
+    """The cards as lines of text
+
+    Args:
+        cards
+    """
     columns = _columns(cards)
     rows = [(*(_shortened(f(c), 30) for _, f in columns), _shortened(' | '.join(map(_part_text, c.parts)))) for c in cards]
     return '\n'.join(text_table([(*(name for name, _ in columns), 'item'), *rows]))
@@ -326,7 +387,14 @@ def _table_head(names: Sequence[str], right: Sequence[str]) -> str:
 def card_pieces(
     cards: Sequence[Card],
 ) -> tuple[str, list[str], str]:    # HTML before them, each of them, and after them
-    "Cards as pieces of HTML, of which a page may show some"
+    """Cards as pieces of HTML, of which a page may show some
+
+    Args:
+        cards
+
+    Returns:
+        HTML before them, each of them, and after them
+    """
     if any(part.kind == 'image' for card in cards for part in card.parts):
         return '<div class="cards">', list(map(_in_grid, cards)), '</div>'
     columns, headings = _columns(cards), _headings(cards)
@@ -337,7 +405,11 @@ def card_pieces(
 def cards_html(
     cards: Sequence[Card],
 ) -> str:
-    "Cards as HTML: images in a grid, texts and rows as a table"
+    """Cards as HTML: images in a grid, texts and rows as a table
+
+    Args:
+        cards
+    """
     before, each, after = card_pieces(cards)
     return f'<div class="cbnb-items">{ITEM_STYLE}{before}{"".join(each)}{after}</div>'
 
@@ -371,7 +443,14 @@ def _draw_card(ax: Any, card: Card) -> None:
 def cards_figure(
     cards: Sequence[Card],
 ) -> Any:    # the figure
-    "Cards as a matplotlib figure"
+    """Cards as a matplotlib figure
+
+    Args:
+        cards
+
+    Returns:
+        the figure
+    """
     images = any(part.kind == 'image' for card in cards for part in card.parts)
     width, height = (1.7, 2.2) if images else (3, 2.2)
     cols = max(1, min(len(cards), 5 if images else 3))

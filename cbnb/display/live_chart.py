@@ -25,7 +25,13 @@ def extremes(
     ys: Sequence[float],    # as many
     n: int,
 ) -> tuple[array, array]:
-    "About `n` points with the same outline: the lowest and the highest of each few"
+    """About `n` points with the same outline: the lowest and the highest of each few
+
+    Args:
+        xs
+        ys: as many
+        n
+    """
     if len(xs) <= n: return array('f', xs), array('f', ys)
     size, short_x, short_y = -(-2*len(xs)//n), array('f'), array('f')
     for a in range(0, len(xs), size):
@@ -37,21 +43,34 @@ def extremes(
 
 # %% ../../nbs/display/live_chart.ipynb #d0aa5f78
 class Points:
-    "The points of one line, of which `sent` have gone to the page"
+    """The points of one line, of which `sent` have gone to the page
+
+    Args:
+        limit: at most twice as many are kept
+    """
     def __init__(self,
         limit: int = 4000,    # at most twice as many are kept
     ):
         self.xs, self.ys, self.limit, self.sent = array('f'), array('f'), limit, 0
 
     def add(self, xs: Iterable[float], ys: Iterable[float]) -> None:
-        "Take in points, whose `xs` follow those that are there"
+        """Take in points, whose `xs` follow those that are there
+
+        Args:
+            xs
+            ys
+        """
         self.xs.extend(xs)
         self.ys.extend(ys)
 
     def news(self,
         most: int = 200,      # more are thinned
     ) -> tuple[array, array]:
-        "The points since the last call; then makes room"
+        """The points since the last call; then makes room
+
+        Args:
+            most: more are thinned
+        """
         news = extremes(self.xs[self.sent:], self.ys[self.sent:], most)
         if len(self.xs) > 2*self.limit: self.xs, self.ys = extremes(self.xs, self.ys, self.limit)
         self.sent = len(self.xs)
@@ -134,19 +153,35 @@ class _Grows:
 _NAMES = dict(cursor='chosen', xlabel='x_label', ylabel='y_label')      # layout -> spec, where they differ
 
 class LiveChart(_Grows):
-    "A chart in a page with a kernel: it grows, and it can be clicked"
+    """A chart in a page with a kernel: it grows, and it can be clicked
+
+    Args:
+        lines: their names and looks; points may be there already
+        on_pick: called with x, and with False while it is dragged
+        **layout: as for `Chart`
+    """
     def add(self,
         name: str,                # of a line
         xs: Iterable[float],      # after those that are there
         ys: Iterable[float],
     ) -> None:
-        "Take in points of a line"
+        """Take in points of a line
+
+        Args:
+            name: of a line
+            xs: after those that are there
+            ys
+        """
         self.points[name].add(xs, ys)
 
     def set(self,
         **layout: Any,            # of `Chart`: marks, events, epochs, borders, band, cursor, title, y_range
     ) -> None:
-        "Change the layout; the page gets it with the next `flush`"
+        """Change the layout; the page gets it with the next `flush`
+
+        Args:
+            **layout: of `Chart`: marks, events, epochs, borders, band, cursor, title, y_range
+        """
         self.layout |= layout
         spec = self.spec()
         self.news |= {_NAMES.get(name, name): spec[_NAMES.get(name, name)] for name in layout}
@@ -154,7 +189,11 @@ class LiveChart(_Grows):
     def flush(self,
         most: int = 200,          # more points of a line are thinned
     ) -> None:
-        "Send what is new"
+        """Send what is new
+
+        Args:
+            most: more points of a line are thinned
+        """
         news = [points.news(most) for points in self.points.values()]
         message: dict[str, Any] = dict(set=self.news) if self.news else {}
         buffers, self.news = [], {}
@@ -176,7 +215,14 @@ class LiveChart(_Grows):
     def slot_html(self,
         inner: str = '',          # HTML that is shown where the chart cannot move in; '': a picture
     ) -> str:                     # HTML
-        "The place into which the chart moves, in an output or in a widget for HTML"
+        """The place into which the chart moves, in an output or in a widget for HTML
+
+        Args:
+            inner: HTML that is shown where the chart cannot move in; '': a picture
+
+        Returns:
+            HTML
+        """
         chart = self.chart()
         return f'<div class="cbnb-slot-{self.name}">{inner or still_image(still_svg(chart), chart.text)}</div>'
 

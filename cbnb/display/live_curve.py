@@ -18,7 +18,11 @@ from .look import COLORS
 def listed(
     values: Sequence[float],    # a tensor or an array, too
 ) -> list[float]:
-    "As a list of Python numbers"
+    """As a list of Python numbers
+
+    Args:
+        values: a tensor or an array, too
+    """
     return values.tolist() if hasattr(values, 'tolist') else list(values)
 
 # %% ../../nbs/display/live_curve.ipynb #e25445d9
@@ -26,7 +30,12 @@ def sparkline(
     values: Sequence[float],    # a value that is not finite is a space
     width: int = 24,            # no more than so many characters
 ) -> str:
-    "A curve as a line of text, `▇▅▃▂▁`; each character is a mean"
+    """A curve as a line of text, `▇▅▃▂▁`; each character is a mean
+
+    Args:
+        values: a value that is not finite is a space
+        width: no more than so many characters
+    """
     n = len(values)
     width = min(width, n)
     means = [_mean(values[i*n//width:(i + 1)*n//width]) for i in range(width)]
@@ -97,7 +106,12 @@ def rounded_limits(
     lo: float | None,    # None: there are no values
     hi: float | None,
 ) -> tuple[float, float]:
-    "The nearest limits at even steps that hold both"
+    """The nearest limits at even steps that hold both
+
+    Args:
+        lo: None: there are no values
+        hi
+    """
     if lo is None or hi is None: return 0., 1.
     if hi <= lo:
         room = 0.1*abs(lo) or 0.5
@@ -217,7 +231,14 @@ class LiveCurve(_DrawsLosses):
     def svg(self,
         valid: Sequence[tuple[int, float]] = (),    # (last step of the epoch, validation loss)
     ) -> str:                                       # at most `limit` characters
-        "The drawing: raw losses, smoothed ones, and the latest validation losses"
+        """The drawing: raw losses, smoothed ones, and the latest validation losses
+
+        Args:
+            valid: (last step of the epoch, validation loss)
+
+        Returns:
+            at most `limit` characters
+        """
         self.valid = [(step, v) for step, v in valid if v is not None and math.isfinite(v)]
         width = max(self.n_steps/self.size, 0.1)
         down = self._down()
@@ -234,7 +255,13 @@ def loss_limits(
     smooth: Sequence[float],    # as many
     valid: Sequence[float],     # of epochs
 ) -> tuple[float, float]:
-    "From the lowest loss to the highest after the first tenth of the steps: as `LiveCurve` draws"
+    """From the lowest loss to the highest after the first tenth of the steps: as `LiveCurve` draws
+
+    Args:
+        raw: of each step
+        smooth: as many
+        valid: of epochs
+    """
     curve = LiveCurve()
     curve.add(listed(raw), listed(smooth))
     curve.valid = [(0, v) for v in valid if math.isfinite(v)]

@@ -18,7 +18,12 @@ from .page_script import Html
 
 # %% ../../nbs/display/look.ipynb #52890ee1
 class Shade(NamedTuple):
-    "A color on light pages and on dark ones, as `#rrggbb`"
+    """A color on light pages and on dark ones, as `#rrggbb`
+
+    Args:
+        light
+        dark
+    """
     light: str
     dark: str
 
@@ -47,7 +52,15 @@ def contrast(
     a: str,    # as `#rrggbb`
     b: str,
 ) -> float:    # from 1 to 21
-    "The contrast of two colors after WCAG 2.2"
+    """The contrast of two colors after WCAG 2.2
+
+    Args:
+        a: as `#rrggbb`
+        b
+
+    Returns:
+        from 1 to 21
+    """
     dim, bright = sorted(map(_luminance, (a, b)))
     return (bright + 0.05)/(dim + 0.05)
 
@@ -77,7 +90,15 @@ def seen_by(
     eye: str,      # 'normal', 'protan', 'deutan' or 'tritan'
     color: str,    # as `#rrggbb`
 ) -> list[float]:  # lightness from 0 to 1, and two coordinates of hue
-    "A color as an eye sees it, in Oklab"
+    """A color as an eye sees it, in Oklab
+
+    Args:
+        eye: 'normal', 'protan', 'deutan' or 'tritan'
+        color: as `#rrggbb`
+
+    Returns:
+        lightness from 0 to 1, and two coordinates of hue
+    """
     light = [max(v, 0.) for v in _times(_VISION[eye], _linear(color))]
     return _times(_TO_LAB, [v**(1/3) for v in _times(_TO_CONES, light)])
 
@@ -86,7 +107,12 @@ def closest(
     colors: Iterable[str],    # as `#rrggbb`
     eye: str = 'normal',      # as for `seen_by`
 ) -> float:
-    "The smallest distance between two of these colors"
+    """The smallest distance between two of these colors
+
+    Args:
+        colors: as `#rrggbb`
+        eye: as for `seen_by`
+    """
     places = [seen_by(eye, color) for color in colors]
     return min(math.dist(a, b) for i, a in enumerate(places) for b in places[:i])
 
@@ -97,7 +123,12 @@ def css_variables(
     scope: str,                 # a selector: the element that gets the variables
     names: Iterable[str] = (),  # the colors that are needed; empty: all
 ) -> str:
-    "The colors as CSS, for light pages and for dark ones"
+    """The colors as CSS, for light pages and for dark ones
+
+    Args:
+        scope: a selector: the element that gets the variables
+        names: the colors that are needed; empty: all
+    """
     wanted = set(names) or {name for name, _ in _named_shades()}
     light, dark = (''.join(f'--cbnb-{name}:{shade[i]};' for name, shade in _named_shades() if name in wanted)
                    for i in range(2))
@@ -112,7 +143,11 @@ def _named_shades() -> list[tuple[str, Shade]]:
 def in_page(
     color: str,    # of `COLORS` or `RUN_COLORS`, or any other CSS color
 ) -> str:
-    "The color as CSS that follows the theme of the page"
+    """The color as CSS that follows the theme of the page
+
+    Args:
+        color: of `COLORS` or `RUN_COLORS`, or any other CSS color
+    """
     name = next((name for name, shade in _named_shades() if shade.light == color), None)
     return f'var(--cbnb-{name})' if name else color
 
@@ -126,7 +161,11 @@ WIDEST = 1200                                       # pixels: as wide as a chart
 def lr_text(
     lr: float,    # above 0
 ) -> str:
-    "A learning rate as it is written everywhere: `0.0012`, `3.2e-5`"
+    """A learning rate as it is written everywhere: `0.0012`, `3.2e-5`
+
+    Args:
+        lr: above 0
+    """
     if not math.isfinite(lr) or lr == 0: return str(lr)
     digits, exponent = f'{lr:.1e}'.split('e')
     if not -4 <= int(exponent) < 4: return f'{trim_zeros(digits)}e{int(exponent)}'
@@ -136,14 +175,22 @@ def lr_text(
 def value_text(
     value: float | None,    # None: there is none
 ) -> str:
-    "A loss or a metric as charts write it: `0.2513`, and a dash for None"
+    """A loss or a metric as charts write it: `0.2513`, and a dash for None
+
+    Args:
+        value: None: there is none
+    """
     return '–' if value is None else number(value)
 
 # %% ../../nbs/display/look.ipynb #690dc7af
 def count_text(
     n: int,
 ) -> str:
-    "A count: `12,345`"
+    """A count: `12,345`
+
+    Args:
+        n
+    """
     return f'{n:,}'
 
 # %% ../../nbs/display/look.ipynb #bca9a41c

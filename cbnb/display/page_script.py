@@ -25,14 +25,25 @@ from .front_end import front_end
 def asset(
     name: str,    # of a file in `cbnb/display`: 'chart.js'
 ) -> str:
-    "The text of a script or a style sheet"
+    """The text of a script or a style sheet
+
+    Args:
+        name: of a file in `cbnb/display`: 'chart.js'
+    """
     return (Path(__file__).parent/name).read_text(encoding='utf-8')
 
 # %% ../../nbs/display/page_script.ipynb #802de5da
 def packed(
     text: str,
 ) -> str:    # base64 of gzip, which browsers can unpack
-    "A text made short"
+    """A text made short
+
+    Args:
+        text
+
+    Returns:
+        base64 of gzip, which browsers can unpack
+    """
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
 
 # %% ../../nbs/display/page_script.ipynb #bf7e2324
@@ -55,7 +66,17 @@ def scripted(
     data: Mapping[str, Any],   # for JSON: the second argument
     live: bool | None = None,  # with the script; None: unless the run is headless, so that files stay small
 ) -> str:                      # HTML
-    "HTML that becomes interactive where scripts run"
+    """HTML that becomes interactive where scripts run
+
+    Args:
+        still: HTML that is shown where scripts do not run
+        code: a JavaScript module that exports `mount(element, data)`
+        data: for JSON: the second argument
+        live: with the script; None: unless the run is headless, so that files stay small
+
+    Returns:
+        HTML
+    """
     if not (runs_scripts() if live is None else live): return still
     name = f'cbnb-{uuid4().hex[:12]}'
     parts = dict(HASH=sha256(code.encode()).hexdigest()[:12], CODE=packed(code), NAME=name,
@@ -78,14 +99,27 @@ def still_image(
     svg: str,     # with `xmlns`, width and height
     text: str,    # what it shows, for those who cannot see it
 ) -> str:         # HTML
-    "An SVG as an image that any page shows"
+    """An SVG as an image that any page shows
+
+    Args:
+        svg: with `xmlns`, width and height
+        text: what it shows, for those who cannot see it
+
+    Returns:
+        HTML
+    """
     source = base64.b64encode(svg.encode()).decode()
     return (f'{_STILL_STYLE}<img class="cbnb-still" alt="{escape(text)}" '
             f'src="data:image/svg+xml;base64,{source}">')
 
 # %% ../../nbs/display/page_script.ipynb #7c3b62b0
 class Html(NamedTuple):
-    "HTML that a notebook shows when it is the value of a cell"
+    """HTML that a notebook shows when it is the value of a cell
+
+    Args:
+        html
+        text: where HTML is not shown
+    """
     html: str
     text: str = ''    # where HTML is not shown
 

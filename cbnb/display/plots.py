@@ -52,7 +52,18 @@ def plot_losses(self: Recorder,
     ax: Any = None,                   # draw into these axes
     widget: bool | None = None,       # None: a chart where the page may run scripts; True: return it; False: a figure
 ) -> Any:                             # `ax`; or the figure or chart, if it was asked for
-    "Losses of training batches, smoothed too, and of validation"
+    """Losses of training batches, smoothed too, and of validation
+
+    Args:
+        skip_start: leave out so many batches at the start
+        skip_end: and at the end
+        return_fig: return the figure instead of showing it
+        ax: draw into these axes
+        widget: None: a chart where the page may run scripts; True: return it; False: a figure
+
+    Returns:
+        `ax`; or the figure or chart, if it was asked for
+    """
     self.last()
     runs = self.history.runs
     if answers_mouse(widget, return_fig, ax): return _page([losses_chart(runs, skip_start, skip_end, self.beta)], widget)
@@ -72,7 +83,22 @@ def plot_lr(self: Recorder,
     ax: Any = None,                   # draw into these axes, without momentum
     widget: bool | None = None,       # None: a chart where the page may run scripts; True: return it; False: a figure
 ) -> Any:                             # `ax`; or the figure or chart, if it was asked for
-    "Learning rate over steps, and momentum; ValueError if that is asked for and there is none"
+    """Learning rate over steps, and momentum; ValueError if that is asked for and there is none
+
+    Args:
+        show_moms: momentum, too
+        skip_start: leave out so many batches at the start
+        skip_end: and at the end
+        return_fig: return the figure instead of showing it
+        ax: draw into these axes, without momentum
+        widget: None: a chart where the page may run scripts; True: return it; False: a figure
+
+    Returns:
+        `ax`; or the figure or chart, if it was asked for
+
+    Raises:
+        ValueError: ... has no momentum to show
+    """
     self.last()
     runs = self.history.runs
     if show_moms and not any('mom' in run.hypers for run in runs):
@@ -93,7 +119,18 @@ def plot_metrics(self: Recorder,
     ax: Any = None,                   # draw a single metric into these axes
     widget: bool | None = None,       # None: charts where the page may run scripts; True: return them; False: a figure
 ) -> Any:                             # `ax`; or the figure or charts, if it was asked for
-    "Each metric over steps; ValueError if there are none"
+    """Each metric over steps; ValueError if there are none
+
+    Args:
+        skip_start: leave out so many epochs at the start
+        skip_end: and at the end
+        return_fig: return the figure instead of showing it
+        ax: draw a single metric into these axes
+        widget: None: charts where the page may run scripts; True: return them; False: a figure
+
+    Returns:
+        `ax`; or the figure or charts, if it was asked for
+    """
     self.last()
     runs = self.history.runs
     metrics = {name: points_of(runs, name) for name in metric_names(runs)}
@@ -113,7 +150,18 @@ def plot_loss(self: Recorder,
     show_epochs: bool = False,   # a dotted line at the end of each epoch
     ax: Any = None,              # draw into these axes; None: a new figure
 ) -> Any:                        # the axes
-    "Smoothed training loss of the last run, and validation losses"
+    """Smoothed training loss of the last run, and validation losses
+
+    Args:
+        skip_start: leave out so many batches at the start
+        with_valid: validation losses, too
+        log: logarithmic axes
+        show_epochs: a dotted line at the end of each epoch
+        ax: draw into these axes; None: a new figure
+
+    Returns:
+        the axes
+    """
     run, own = self.last(), ax is None
     points = [(step, loss) for step, loss in run.points('valid_loss') if step >= skip_start]
     with figure(ax, size=(7.4, 3.4)) as (fig, [axes]):
@@ -136,7 +184,19 @@ def plot_sched(self: Recorder,
     figsize: tuple[float, float] | None = None,    # in inches; None: 4.2 by 2.8 a panel
     return_fig: bool | None = None,                # return the figure instead of showing it
 ) -> Any:                                          # the figure, if it was asked for
-    "Hyper-parameters of the last run; ValueError for one that was not recorded"
+    """Hyper-parameters of the last run; ValueError for one that was not recorded
+
+    Args:
+        keys: which; None: all that were recorded
+        figsize: in inches; None: 4.2 by 2.8 a panel
+        return_fig: return the figure instead of showing it
+
+    Returns:
+        the figure, if it was asked for
+
+    Raises:
+        ValueError: {key} was not recorded; there are ...
+    """
     hps, keys = self.hps, [keys] if isinstance(keys, str) else keys
     for key in keys or ():
         if key not in hps: raise ValueError(f'{key!r} was not recorded; there are {", ".join(hps)}')

@@ -24,7 +24,17 @@ class _Equal:
     def __eq__(self, other: object) -> bool: return type(other) is type(self) and vars(other) == vars(self)
 
 class Row(_Equal):
-    "A part of the time of a fit"
+    """A part of the time of a fit
+
+    Args:
+        name: such as 'forward' or 'Recorder.after_batch'
+        group: one of `GROUPS`
+        phase: 'train', 'valid', or '' if it is of neither
+        seconds: without the parts inside it
+        count: how often it ran
+        device: seconds on the device; None: not measured
+        syncs: how often it made the CPU wait for the device, where that is measured
+    """
     def __init__(self,
         name: str,         # such as 'forward' or 'Recorder.after_batch'
         group: str,        # one of `GROUPS`
@@ -115,7 +125,11 @@ class _Exports(_Indexed):
 def time_words(
     seconds: float | None,    # None: an empty text
 ) -> str:
-    "Seconds with three digits: `1.2 s`, `4.1 ms`, `62 µs`"
+    """Seconds with three digits: `1.2 s`, `4.1 ms`, `62 µs`
+
+    Args:
+        seconds: None: an empty text
+    """
     if seconds is None: return ''
     size = abs(seconds)
     by, unit = (1, 's') if size >= 0.9995 else (1e3, 'ms') if size >= 0.9995e-3 else (1e6, 'µs')
@@ -191,7 +205,12 @@ def share_if(
     share: float,    # of a part of the time now
     every: float,    # it takes this times less
 ) -> float:
-    "Its share then; all else takes as long as before"
+    """Its share then; all else takes as long as before
+
+    Args:
+        share: of a part of the time now
+        every: it takes this times less
+    """
     return share/every/(1 - share + share/every)
 
 # %% ../../nbs/display/profile.ipynb #74bff19f
@@ -314,7 +333,17 @@ def profile_figure(
     ax: Any = None,          # axes to draw into; None: a new figure
     title: str = '',
 ) -> Any:                    # the figure
-    "The groups as one stacked bar, and below it the longest rows"
+    """The groups as one stacked bar, and below it the longest rows
+
+    Args:
+        profile
+        most: rows to draw
+        ax: axes to draw into; None: a new figure
+        title
+
+    Returns:
+        the figure
+    """
     rows = _shown(profile)[:most]
     with figure(ax, size=(7.2, 1.3 + 0.27*(len(rows) + 1))) as (fig, [ax]):
         _stack(ax, profile)
@@ -386,7 +415,12 @@ def _compared(c: _Pair) -> list[tuple[str, ...]]:
 
 # %% ../../nbs/display/profile.ipynb #5aa63edb
 class Comparison(_Pair):
-    "Two profiles side by side"
+    """Two profiles side by side
+
+    Args:
+        before
+        after
+    """
     def __repr__(self) -> str: return '\n'.join(_aligned(_compared(self), _SIDES))
     def _repr_html_(self) -> str:
         headings, *rows = _compared(self)
@@ -394,7 +428,13 @@ class Comparison(_Pair):
 
 # %% ../../nbs/display/profile.ipynb #7a704fbe
 class Profile(_Draws):
-    "Where the time of a fit went"
+    """Where the time of a fit went
+
+    Args:
+        rows: in any order; kept with the longest first
+        batches: in each phase; None: none
+        about: device, loader, optimizer, and what was tried
+    """
     def __sub__(self, before: 'Profile') -> Comparison: return Comparison(before, self)
     def __enter__(self) -> Any: raise TypeError(
         'learn.profile() has measured a fit of its own, and took it back: to measure yours, with learn.profiling() as p:')

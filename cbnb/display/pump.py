@@ -185,7 +185,11 @@ def _unroute(comms: list, token: object) -> None:
 
 # %% ../../nbs/display/pump.ipynb #e7191039
 class Pump(_Calls):
-    "Lets widgets act while Python code runs; false where that is not possible"
+    """Lets widgets act while Python code runs; false where that is not possible
+
+    Args:
+        *widgets: ipywidgets, or lists of them, whose messages come to this thread
+    """
     def __init__(
         self,
         *widgets: Any,   # ipywidgets, or lists of them, whose messages come to this thread
@@ -198,7 +202,11 @@ class Pump(_Calls):
     def route(self,
         *widgets: Any,   # ipywidgets, or lists of them; the children of a box come with it
     ) -> None:
-        "Let the messages of more widgets come to this thread"
+        """Let the messages of more widgets come to this thread
+
+        Args:
+            *widgets: ipywidgets, or lists of them; the children of a box come with it
+        """
         if not self: return
         for comm in _comms(widgets):
             if hasattr(comm, '_reply_subshell_for'):

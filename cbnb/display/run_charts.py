@@ -29,13 +29,21 @@ from ..history import Run
 def starts_of(
     runs: Sequence[Run],
 ) -> list[int]:
-    "The step at which each run begins, counted over all runs"
+    """The step at which each run begins, counted over all runs
+
+    Args:
+        runs
+    """
     return list(accumulate((run.n_steps for run in runs[:-1]), initial=0)) if runs else []
 
 def ends_of(
     runs: Sequence[Run],
 ) -> list[tuple[int, int]]:
-    "(its last step, counted over all runs, number) of each whole epoch that trained"
+    """(its last step, counted over all runs, number) of each whole epoch that trained
+
+    Args:
+        runs
+    """
     return [(start + step, epoch) for start, run in zip(starts_of(runs), runs) for step, epoch in run.ends()]
 
 # %% ../../nbs/display/run_charts.ipynb #d877e282
@@ -62,7 +70,12 @@ def column_of(
     run: Run,
     name: str,    # 'loss', 'smooth', a named loss, or a hyper-parameter
 ) -> Sequence[float]:
-    "A value for each step; nan where it was not recorded"
+    """A value for each step; nan where it was not recorded
+
+    Args:
+        run
+        name: 'loss', 'smooth', a named loss, or a hyper-parameter
+    """
     if name == 'loss': return run.raw_losses
     if name == 'smooth': return run.losses
     if name in run.named: return run.named[name].column(run.n_steps, smooth=True)
@@ -91,14 +104,26 @@ def points_of(
     runs: Sequence[Run],
     key: str,     # of a row of the table of epochs
 ) -> list[tuple[int, float]]:
-    "(last step of the epoch, counted over all runs, value) for each epoch that has one"
+    """(last step of the epoch, counted over all runs, value) for each epoch that has one
+
+    Args:
+        runs
+        key: of a row of the table of epochs
+    """
     return [(start + step, value) for start, run in zip(starts_of(runs), runs) for step, value in run.points(key)]
 
 # %% ../../nbs/display/run_charts.ipynb #310f0bc7
 def diverged(
     lines: Sequence[Line],
 ) -> set[int]:    # numbers of runs, as in `line.run`
-    "The runs whose values would flatten those of the others"
+    """The runs whose values would flatten those of the others
+
+    Args:
+        lines
+
+    Returns:
+        numbers of runs, as in `line.run`
+    """
     starts, tops, low = {}, {}, math.inf
     for line in lines:
         ys = as_doubles(line.ys)
@@ -130,7 +155,11 @@ def _marked(lines: Sequence[Line]) -> list[Line]:
 def events_of(
     runs: Sequence[Run],
 ) -> list[Event]:
-    "What was noted in runs, at steps that are counted over all of them"
+    """What was noted in runs, at steps that are counted over all of them
+
+    Args:
+        runs
+    """
     return [Event(start + event['step'], event['kind'], event['text'])
             for start, run in zip(starts_of(runs), runs) for event in run.events]
 
@@ -154,7 +183,15 @@ def losses_chart(
     beta: float = 0.98,     # weight of the past in the smoothed losses of the runs
     **layout: Any,          # of `Chart`
 ) -> Chart:
-    "Losses of training batches, smoothed too, and of validation"
+    """Losses of training batches, smoothed too, and of validation
+
+    Args:
+        runs
+        skip_start: leave out so many steps at the start
+        skip_end: and at the end
+        beta: weight of the past in the smoothed losses of the runs
+        **layout: of `Chart`
+    """
     kept = _Kept(runs, skip_start, skip_end)
     raw = _step_lines(runs, 'loss', kept, 'train, each batch', COLORS['raw'], faint=True)
     smooth = [line._replace(smooths=source.ys) for line, source in
@@ -183,7 +220,14 @@ def rates_charts(
     skip_start: int = 0,        # leave out so many steps at the start
     skip_end: int = 0,          # and at the end
 ) -> list[Chart]:
-    "The learning rate over steps, and momentum in a chart of its own"
+    """The learning rate over steps, and momentum in a chart of its own
+
+    Args:
+        runs
+        show_moms: momentum, too
+        skip_start: leave out so many steps at the start
+        skip_end: and at the end
+    """
     kept, found = _Kept(runs, skip_start, skip_end), []
     for column, name in [('lr', 'learning rate'), *([('mom', 'momentum')] if show_moms else [])]:
         lines = _step_lines(runs, column, kept, name, COLORS[column])
@@ -196,7 +240,11 @@ WIDE = 1200    # pixels
 def metric_names(
     runs: Sequence[Run],
 ) -> list[str]:
-    "The metrics of runs, each name once"
+    """The metrics of runs, each name once
+
+    Args:
+        runs
+    """
     others = ('epoch', 'train_loss', 'valid_loss', 'time')
     names = dict.fromkeys(name for run in runs for name in run.metric_names)
     return [name for name in names if name not in others]
@@ -206,7 +254,13 @@ def metric_charts(
     skip_start: int = 0,    # leave out so many epochs at the start
     skip_end: int = 0,      # and at the end
 ) -> list[Chart]:
-    "A chart for each metric"
+    """A chart for each metric
+
+    Args:
+        runs
+        skip_start: leave out so many epochs at the start
+        skip_end: and at the end
+    """
     _check_skips(skip_start, skip_end)
     ends = [row['step'] + start for start, run in zip(starts_of(runs), runs) for row in run.epochs]
     first = ends[skip_start - 1] if 0 < skip_start < len(ends) else 0

@@ -38,7 +38,14 @@ from .page_script import asset, scripted, still_image
 
 # %% ../../nbs/display/schedules.ipynb #a9f29470
 class SchedulePlan(NamedTuple):
-    "The hyper-parameters of steps that are still to come"
+    """The hyper-parameters of steps that are still to come
+
+    Args:
+        title
+        values: common name -> of each parameter group, one value a step
+        epochs: (its last step, number) of each epoch; []: shares, no steps
+        borders: the first step of each fit but the first
+    """
     title: str
     values: dict[str, list[list[float]]]      # common name -> of each parameter group, one value a step
     epochs: list[tuple[int, int]] = []        # (its last step, number) of each epoch; []: shares, no steps
@@ -95,7 +102,18 @@ def schedule_figure(
     plan: SchedulePlan,    # what to draw
     ax: Any = None,        # draw a single panel into these axes; None: a new figure
 ) -> Any:                  # the figure
-    "A panel for each hyper-parameter that changes; ValueError if several do not fit into `ax`"
+    """A panel for each hyper-parameter that changes; ValueError if several do not fit into `ax`
+
+    Args:
+        plan: what to draw
+        ax: draw a single panel into these axes; None: a new figure
+
+    Returns:
+        the figure
+
+    Raises:
+        ValueError: ... do not fit into one `ax`: leave it out
+    """
     panels = _panels(plan)
     if ax is not None and len(panels) > 1:
         raise ValueError(f'{" and ".join(panels)} do not fit into one `ax`: leave it out')
@@ -110,7 +128,14 @@ def schedule_figure(
 def schedule_charts(
     plan: SchedulePlan,    # what to draw
 ) -> list[Chart]:          # as data
-    "A chart for each hyper-parameter that changes"
+    """A chart for each hyper-parameter that changes
+
+    Args:
+        plan: what to draw
+
+    Returns:
+        as data
+    """
     charts, xlabel = [], 'step' if plan.epochs else 'share done'
     for name, lines in _panels(plan).items():
         drawn = [Line(label, plan.xs(), values, _color(name, i)) for i, (label, values) in enumerate(lines.items())]
@@ -122,7 +147,14 @@ def schedule_charts(
 def schedule_chart(
     plan: SchedulePlan,    # what to draw
 ) -> str:                  # HTML
-    "The charts below each other, with one crosshair"
+    """The charts below each other, with one crosshair
+
+    Args:
+        plan: what to draw
+
+    Returns:
+        HTML
+    """
     return charts_html(schedule_charts(plan))
 
 # %% ../../nbs/display/schedules.ipynb #ebfc4689
@@ -184,7 +216,11 @@ class _Rates(Optimizer):
 def is_scheduler(
     cb: Any,    # a callback
 ) -> bool:
-    "Whether a callback sets hyper-parameters by a plan, and not by what it sees"
+    """Whether a callback sets hyper-parameters by a plan, and not by what it sees
+
+    Args:
+        cb: a callback
+    """
     schedules = isinstance(cb, ParamScheduler) or getattr(type(cb), 'schedules', False)
     return bool(schedules) and not vars(cb).get('monitor')
 
@@ -274,7 +310,16 @@ def schedule_plan(
     n: int = 200,        # steps
     lr: float = 1e-3,    # of the optimizer for a `TorchScheduler`
 ) -> SchedulePlan:
-    "The values of a schedule over `n` steps; TypeError if it is no schedule"
+    """The values of a schedule over `n` steps; TypeError if it is no schedule
+
+    Args:
+        what: a function of the share done, a dict of them, or a callback that schedules
+        n: steps
+        lr: of the optimizer for a `TorchScheduler`
+
+    Raises:
+        ValueError: {what} waits for {what.monitor}, so its rates are not known before the fit
+    """
     n = as_count(n, 'n', 1)
     if isinstance(what, Callback) and not isinstance(what, ParamScheduler) and is_scheduler(what):
         notes = _rehearse(alone := _Alone(what, n, as_positive(lr, 'lr')), alone.n_iter)
@@ -373,7 +418,13 @@ def planned_schedule(self: Learner,
     method: str = 'fit_one_cycle',   # the method that will train: 'fit', 'fit_flat_cos', 'fine_tune', ...
     **kwargs: Any,                   # of the method, too
 ) -> SchedulePlan:
-    "The rates and momenta that a fit would use, without training; errors as in the fit itself"
+    """The rates and momenta that a fit would use, without training; errors as in the fit itself
+
+    Args:
+        *args: of the method, such as `n_epoch`
+        method: the method that will train: 'fit', 'fit_flat_cos', 'fine_tune', ...
+        **kwargs: of the method, too
+    """
     made, said = _rehearsed(self, method, args, kwargs), [*map(repr, args), *(f'{k}={v!r}' for k, v in kwargs.items())]
     return _joined(made._noted, f'{method}({", ".join(said)})')
 
@@ -400,7 +451,18 @@ def plot_schedule(self: Learner,
     ax: Any = None,                   # draw into these axes, if only the rate changes
     **kwargs: Any,                    # of the method, too
 ) -> Any:                             # `ax`; or the figure, if it was asked for
-    "The rates and momenta that a fit would use, without training"
+    """The rates and momenta that a fit would use, without training
+
+    Args:
+        *args: of the method, such as `n_epoch`
+        method: the method that will train: 'fit', 'fit_flat_cos', 'fine_tune', ...
+        return_fig: return the figure instead of showing a chart
+        ax: draw into these axes, if only the rate changes
+        **kwargs: of the method, too
+
+    Returns:
+        `ax`; or the figure, if it was asked for
+    """
     made, asked = _rehearsed(self, method, args, kwargs), return_fig or ax is not None
     plan = self.planned_schedule(*args, method=method, **kwargs)
     cycle = None if asked or method != 'fit_one_cycle' else _draggable(made, plan, args, kwargs)
@@ -415,7 +477,18 @@ def plot_schedule(
     ax: Any = None,                   # draw into these axes
     lr: float = 1e-3,                 # of the optimizer for a `TorchScheduler`
 ) -> Any:                             # `ax`; or the figure, if it was asked for
-    "A schedule before it runs"
+    """A schedule before it runs
+
+    Args:
+        what: a function of the share done, a dict of them, or a callback that schedules
+        n: number of steps
+        return_fig: return the figure instead of showing a chart
+        ax: draw into these axes
+        lr: of the optimizer for a `TorchScheduler`
+
+    Returns:
+        `ax`; or the figure, if it was asked for
+    """
     return _shown(schedule_plan(what, n, lr), return_fig, ax)
 
 # %% ../../nbs/display/schedules.ipynb #0c2fca04
@@ -425,7 +498,16 @@ def plot(self: Sched,
     return_fig: bool | None = None,   # return the figure instead of showing a chart
     ax: Any = None,                   # draw into these axes
 ) -> Any:                             # `ax`; or the figure, if it was asked for
-    "The schedule, before it runs"
+    """The schedule, before it runs
+
+    Args:
+        n: number of steps
+        return_fig: return the figure instead of showing a chart
+        ax: draw into these axes
+
+    Returns:
+        `ax`; or the figure, if it was asked for
+    """
     return plot_schedule(self, n, return_fig, ax)
 
 @patch
@@ -434,7 +516,16 @@ def plot(self: SchedCombined,
     return_fig: bool | None = None,   # return the figure instead of showing a chart
     ax: Any = None,                   # draw into these axes
 ) -> Any:                             # `ax`; or the figure, if it was asked for
-    "The schedules one after the other, before they run"
+    """The schedules one after the other, before they run
+
+    Args:
+        n: number of steps
+        return_fig: return the figure instead of showing a chart
+        ax: draw into these axes
+
+    Returns:
+        `ax`; or the figure, if it was asked for
+    """
     return plot_schedule(self, n, return_fig, ax)
 
 @patch
@@ -443,7 +534,16 @@ def plot(self: ParamScheduler,
     return_fig: bool | None = None,   # return the figure instead of showing a chart
     ax: Any = None,                   # draw into these axes, if only one hyper-parameter changes
 ) -> Any:                             # `ax`; or the figure, if it was asked for
-    "A chart for each hyper-parameter, before training"
+    """A chart for each hyper-parameter, before training
+
+    Args:
+        n: number of steps
+        return_fig: return the figure instead of showing a chart
+        ax: draw into these axes, if only one hyper-parameter changes
+
+    Returns:
+        `ax`; or the figure, if it was asked for
+    """
     return plot_schedule(self, n, return_fig, ax)
 
 # %% ../../nbs/display/schedules.ipynb #643a352e
@@ -487,7 +587,16 @@ def cycle_page(
     steps: tuple[int, int] | None = None,    # (steps, epochs) of the fit; None: not known
     slot: str = '',                          # a name by which a widget finds it
 ) -> str:                                    # HTML
-    "A one-cycle schedule with points to drag, and the call that trains with it"
+    """A one-cycle schedule with points to drag, and the call that trains with it
+
+    Args:
+        cycle: with its `lr_max`
+        steps: (steps, epochs) of the fit; None: not known
+        slot: a name by which a widget finds it
+
+    Returns:
+        HTML
+    """
     now = {name: getattr(cycle, name) for name in ('div', 'div_final', 'pct_start')}
     moms = cycle.mom or [0.95, 0.85, 0.95]
     data = dict(css=css_variables('.cbnb-lc') + asset('chart.css') + asset('schedule.css'), slot=slot,
@@ -591,7 +700,12 @@ class _ShowsCycle(_FollowsMouse):
 
 # %% ../../nbs/display/schedules.ipynb #37cac9e7
 class OneCycleView(_ShowsCycle):
-    "The schedule of learning rate and momentum with points to drag, and the call that has it"
+    """The schedule of learning rate and momentum with points to drag, and the call that has it
+
+    Args:
+        one_cycle
+        n: points of the curves of `picture`
+    """
     def __init__(self,
         one_cycle: OneCycle,
         n: int = 200,           # points of the curves of `picture`
@@ -620,7 +734,17 @@ def plot(self: OneCycle,
     ax: Any = None,                   # draw the learning rate into these axes
     widget: bool | None = None,       # True: return the view; False: show a figure
 ) -> Any:                             # `ax`; or the figure or view, if it was asked for
-    "The schedule before training, with points to drag; ValueError if `lr_max` was left to the learner"
+    """The schedule before training, with points to drag; ValueError if `lr_max` was left to the learner
+
+    Args:
+        n: number of steps
+        return_fig: return the figure instead of showing a page
+        ax: draw the learning rate into these axes
+        widget: True: return the view; False: show a figure
+
+    Returns:
+        `ax`; or the figure or view, if it was asked for
+    """
     plan = SchedulePlan(f'one cycle with a top of {lr_text(self.top())}', schedule_plan(self, n).values)
     if ax is not None: plan.values.pop('mom')
     make = view_for('one_cycle', widget, return_fig, ax)

@@ -27,7 +27,16 @@ def confusion_matrix(
     predicted: Tensor,    # the same
     n: int,               # classes
 ) -> Tensor:              # n x n; row: actual, column: predicted
-    "How often each class is predicted for each class"
+    """How often each class is predicted for each class
+
+    Args:
+        actual: numbers of classes
+        predicted: the same
+        n: classes
+
+    Returns:
+        n x n; row: actual, column: predicted
+    """
     known = actual >= 0
     pairs = actual[known]*n + predicted[known]
     return torch.bincount(pairs, minlength=n*n).reshape(n, n)
@@ -38,7 +47,16 @@ def confused_pairs(
     names: Sequence[str],     # of the classes
     min_val: int = 1,         # leave out rarer ones
 ) -> list[tuple[str, str, int]]:    # (actual, predicted, how often), the most frequent first
-    "Which classes are taken for which"
+    """Which classes are taken for which
+
+    Args:
+        matrix: as from `confusion_matrix`
+        names: of the classes
+        min_val: leave out rarer ones
+
+    Returns:
+        (actual, predicted, how often), the most frequent first
+    """
     often = (matrix >= max(min_val, 1)).nonzero().tolist()
     found = [(names[i], names[j], int(matrix[i, j])) for i, j in often if i != j]
     return sorted(found, key=lambda pair: -pair[2])
@@ -48,7 +66,15 @@ def most_in_error(
     matrix: Tensor,    # as from `confusion_matrix`
     n: int,            # classes to keep
 ) -> list[int]:        # their numbers, ascending
-    "The classes with most errors, as actual or as predicted"
+    """The classes with most errors, as actual or as predicted
+
+    Args:
+        matrix: as from `confusion_matrix`
+        n: classes to keep
+
+    Returns:
+        their numbers, ascending
+    """
     errors = matrix - torch.diag(matrix.diag())
     return sorted((errors.sum(0) + errors.sum(1)).argsort(descending=True, stable=True)[:n].tolist())
 
@@ -66,7 +92,12 @@ class Scores(dict[str, dict[str, float]]):
         return html_table(['name', *self.headings()], self.cells(), ['left'] + ['right']*len(self.headings()))
 
 def score_text(heading: str, value: float | None) -> str:
-    "Counts as whole numbers, shares with three decimals, errors with four significant digits"
+    """Counts as whole numbers, shares with three decimals, errors with four significant digits
+
+    Args:
+        heading
+        value
+    """
     if value is None: return ''
     if heading == 'items': return f'{int(value):,}'
     return f'{value:.3f}' if heading in _SHARES else number(value)
@@ -91,7 +122,12 @@ def class_scores(
     matrix: Tensor,          # as from `confusion_matrix`
     names: Sequence[str],    # of the classes
 ) -> Scores:
-    "Precision, recall and F1 of each class, their means, and the accuracy"
+    """Precision, recall and F1 of each class, their means, and the accuracy
+
+    Args:
+        matrix: as from `confusion_matrix`
+        names: of the classes
+    """
     scores = _rows(_scores_of(matrix.diag(), matrix.sum(0), matrix.sum(1)), matrix.sum(1), names)
     total = int(matrix.sum())
     return Scores(scores | {'accuracy': dict(f1=int(matrix.diag().sum())/max(total, 1), items=total)})
@@ -102,7 +138,13 @@ def label_scores(
     predicted: Tensor,       # the same
     names: Sequence[str],    # of the labels
 ) -> Scores:
-    "Precision, recall and F1 of each label, and their means"
+    """Precision, recall and F1 of each label, and their means
+
+    Args:
+        actual: True and False, a column for each label
+        predicted: the same
+        names: of the labels
+    """
     each = _scores_of((actual & predicted).sum(0), predicted.sum(0), actual.sum(0))
     return _rows(each, actual.sum(0), names)
 
@@ -112,7 +154,13 @@ def value_scores(
     predicted: Tensor,             # the same
     names: Sequence[str] = (),     # of the values; none: numbered
 ) -> Scores:
-    "Errors of predicted values"
+    """Errors of predicted values
+
+    Args:
+        actual: a column for each value
+        predicted: the same
+        names: of the values; none: numbered
+    """
     actual, error = actual.double(), (predicted.double() - actual.double())
     spread = (actual - actual.mean(0)).square().sum(0)
     r2 = 1 - error.square().sum(0)/spread
@@ -122,7 +170,13 @@ def value_scores(
 
 # %% ../../nbs/display/scores.ipynb #d4a22042
 class Calibration(NamedTuple):
-    "Probabilities against what came true, in bins"
+    """Probabilities against what came true, in bins
+
+    Args:
+        prob_true: the share that came true, for each bin that is not empty
+        prob_pred: the mean of the predicted probabilities
+        counts: predictions in the bin
+    """
     prob_true: Tensor    # the share that came true, for each bin that is not empty
     prob_pred: Tensor    # the mean of the predicted probabilities
     counts: Tensor       # predictions in the bin
@@ -139,7 +193,13 @@ def calibration(
     prob: Tensor,         # its probability
     n_bins: int = 10,     # of equal width
 ) -> Calibration:
-    "The calibration curve"
+    """The calibration curve
+
+    Args:
+        true: whether it came true, for each prediction
+        prob: its probability
+        n_bins: of equal width
+    """
     prob = prob.double()
     where = torch.bucketize(prob, torch.arange(1, n_bins, dtype=torch.float64)*(1/n_bins))
     counts = torch.bincount(where, minlength=n_bins)
@@ -159,7 +219,13 @@ def cell_colors(
     j: int,           # column
     share: float,     # of the highest value on its scale, from 0 to 1
 ) -> tuple[str, str]:
-    "Background and text of a cell that is not empty"
+    """Background and text of a cell that is not empty
+
+    Args:
+        i: row
+        j: column
+        share: of the highest value on its scale, from 0 to 1
+    """
     low, high = _SCALES['right' if i == j else 'wrong']
     fill = _between(low, high, share)
     return fill, max('#000000', '#ffffff', key=lambda ink: contrast(fill, ink))
@@ -177,7 +243,11 @@ def _shares(
 def by_row(
     matrix: Tensor,    # counts
 ) -> Tensor:
-    "Each row as shares of its sum; a row without items is 0"
+    """Each row as shares of its sum; a row without items is 0
+
+    Args:
+        matrix: counts
+    """
     return matrix.double()/matrix.sum(1, keepdim=True).clamp(min=1)
 
 # %% ../../nbs/display/scores.ipynb #772f35fb
@@ -206,7 +276,18 @@ def confusion_figure(
     title: str = 'Confusion matrix',
     ax: Any = None,             # draw into these axes; None: a new figure
 ) -> Any:                       # the figure
-    "How often each class is predicted for each class"
+    """How often each class is predicted for each class
+
+    Args:
+        matrix: as from `confusion_matrix`
+        names: of the classes
+        normalize: each row as shares of its sum
+        title
+        ax: draw into these axes; None: a new figure
+
+    Returns:
+        the figure
+    """
     values = by_row(matrix) if normalize else matrix
     shares, n = _shares(values), len(matrix)
     side = max(3.2, min(9, 1.6 + 0.45*n))
@@ -226,7 +307,16 @@ def calibration_figure(
     of: str = 'prediction',     # what the probability is of
     ax: Any = None,             # draw into these axes; None: a new figure
 ) -> Any:                       # the figure
-    "Predicted probabilities against what came true"
+    """Predicted probabilities against what came true
+
+    Args:
+        curve
+        of: what the probability is of
+        ax: draw into these axes; None: a new figure
+
+    Returns:
+        the figure
+    """
     with figure(ax, size=(4.4, 4)) as (fig, [ax]):
         ax.plot([0, 1], [0, 1], ls='--', lw=1, color=COLORS['quiet'])
         ax.text(0.03, 0.97, 'dashed: perfect', va='top', transform=ax.transAxes, fontsize=9)
@@ -255,7 +345,17 @@ def predictions_figure(
     name: str = '',       # of the value
     ax: Any = None,       # draw into these axes; None: a new figure
 ) -> Any:                 # the figure
-    "Predicted against actual values"
+    """Predicted against actual values
+
+    Args:
+        actual: of one value
+        predicted
+        name: of the value
+        ax: draw into these axes; None: a new figure
+
+    Returns:
+        the figure
+    """
     xs, ys = _thinned(actual, predicted)
     with figure(ax, size=(4.4, 4)) as (fig, [ax]):
         ax.axline((xs[0], xs[0]), slope=1, ls='--', lw=1, color=COLORS['quiet'])
@@ -270,7 +370,17 @@ def residuals_figure(
     name: str = '',       # of the value
     ax: Any = None,       # draw into these axes; None: a new figure
 ) -> Any:                 # the figure
-    "What predictions are too high or too low"
+    """What predictions are too high or too low
+
+    Args:
+        actual: of one value
+        predicted
+        name: of the value
+        ax: draw into these axes; None: a new figure
+
+    Returns:
+        the figure
+    """
     xs, ys = _thinned(predicted, predicted - actual)
     with figure(ax, size=(6.4, 3.4)) as (fig, [ax]):
         ax.axhline(0, ls='--', lw=1, color=COLORS['quiet'])
@@ -294,7 +404,14 @@ MATRIX_STYLE = f'''<style>{css_variables('.cbnb-matrix')}
 def matrix_cells(
     matrix: Tensor,    # as from `confusion_matrix`
 ) -> list[list[tuple[int, str, str] | None]]:    # count, background and text; None: no items
-    "The cells of the table"
+    """The cells of the table
+
+    Args:
+        matrix: as from `confusion_matrix`
+
+    Returns:
+        count, background and text; None: no items
+    """
     shares, n = _shares(matrix), len(matrix)
     def cell(i: int, j: int) -> tuple[int, str, str] | None:
         return (int(matrix[i, j]), *cell_colors(i, j, float(shares[i, j]))) if matrix[i, j] else None
@@ -310,7 +427,15 @@ def still_matrix(
     matrix: Tensor,             # as from `confusion_matrix`
     names: Sequence[str],       # of the classes
 ) -> str:                       # HTML
-    "The confusion matrix as a table"
+    """The confusion matrix as a table
+
+    Args:
+        matrix: as from `confusion_matrix`
+        names: of the classes
+
+    Returns:
+        HTML
+    """
     head = ''.join(f'<th scope="col">{escape(name)}</th>' for name in names)
     body = ''.join(f'<tr><th scope="row">{escape(name)}</th>{"".join(map(_cell_html, row))}</tr>'
                    for name, row in zip(names, matrix_cells(matrix)))
@@ -341,7 +466,12 @@ def values_svg(
     actual: Tensor,       # of one value
     predicted: Tensor,
 ) -> str:
-    "Predicted against actual values, as an SVG for a light page"
+    """Predicted against actual values, as an SVG for a light page
+
+    Args:
+        actual: of one value
+        predicted
+    """
     xs, ys = _thinned(actual, predicted)
     known = [(x, y) for x, y in zip(xs, ys) if math.isfinite(x) and math.isfinite(y)] or [(0., 0.)]
     low, high = _axis([v for point in known for v in point])

@@ -29,7 +29,15 @@ def grown(
     bounds: tuple[float, float] | None,    # lowest and highest so far; None: there are none yet
     values: Iterable[float],               # to have room for; values that are not finite are ignored
 ) -> tuple[float, float] | None:           # `bounds` themselves if everything fits
-    "Bounds with room for all values, at round numbers"
+    """Bounds with room for all values, at round numbers
+
+    Args:
+        bounds: lowest and highest so far; None: there are none yet
+        values: to have room for; values that are not finite are ignored
+
+    Returns:
+        `bounds` themselves if everything fits
+    """
     finite = [v for v in [*(bounds or ()), *values] if math.isfinite(v)]
     if not finite or bounds and bounds == (min(finite), max(finite)): return bounds
     lo, hi = min(finite), max(finite)
@@ -43,7 +51,16 @@ def run_figure(
     total: int | None = None,                     # planned batches; None: not known
     bounds: tuple[float, float] | None = None,    # lowest and highest loss of the frame so far
 ) -> tuple[Any, tuple[float, float] | None]:      # the figure, and its bounds
-    "The losses of a run, in a frame for the whole run"
+    """The losses of a run, in a frame for the whole run
+
+    Args:
+        run: the record of a fit
+        total: planned batches; None: not known
+        bounds: lowest and highest loss of the frame so far
+
+    Returns:
+        the figure, and its bounds
+    """
     raw, smooth, valid = list(run.raw_losses), list(run.losses), valid_points(run)
     late = len(raw)//10
     bounds = grown(bounds, [*raw[late:], *smooth[late:], *(loss for _, loss in valid)])
@@ -104,7 +121,11 @@ class _Safely(_Says):
 
 # %% ../../nbs/display/show_graph.ipynb #62f79083
 class ShowGraph(_Safely):
-    "Draws the losses after each epoch, in the same place"
+    """Draws the losses after each epoch, in the same place
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     order, run_in = 65, ('fit',)
 
     def before_fit(self):

@@ -28,7 +28,15 @@ def layer_rows(
     model: nn.Module,
     run: Callable[[], Any],             # passes a batch through the model
 ) -> list[tuple[str, str, str, str]]:   # name, output shape, number of parameters, trainable
-    "The output and the number of parameters of each layer without sublayers"
+    """The output and the number of parameters of each layer without sublayers
+
+    Args:
+        model
+        run: passes a batch through the model
+
+    Returns:
+        name, output shape, number of parameters, trainable
+    """
     rows = []
     def note(name: str, layer: nn.Module, out: Any) -> None:
         shape = ' x '.join(map(str, out.shape)) if isinstance(out, Tensor) else type(out).__name__

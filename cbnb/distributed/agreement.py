@@ -59,13 +59,22 @@ def tell_failure(
     e: BaseException,    # what ended this process's run
     run: int = 0,        # its number, the same in all processes
 ) -> None:
-    "Leave a word for the other processes; the first one stays"
+    """Leave a word for the other processes; the first one stays
+
+    Args:
+        e: what ended this process's run
+        run: its number, the same in all processes
+    """
     with contextlib.suppress(Exception):           # the store may be gone
         store = dist.distributed_c10d._get_default_store()
         store.compare_set(f'{_KEY}/{run}', '', f'process {process_number()} failed first: {type(e).__name__}: {e}')
 
 def first_failure(run: int = 0) -> str:
-    "The word of the process that failed first in a run; empty if there is none"
+    """The word of the process that failed first in a run; empty if there is none
+
+    Args:
+        run
+    """
     with contextlib.suppress(Exception):
         store = dist.distributed_c10d._get_default_store()
         if store.check([key := f'{_KEY}/{run}']): return store.get(key).decode()
@@ -114,7 +123,11 @@ class _Talks:
 
 # %% ../../nbs/distributed/agreement.ipynb #68477c16
 class Group(_Talks):
-    "The processes that train together: what they tell each other, and where they agree to stop"
+    """The processes that train together: what they tell each other, and where they agree to stop
+
+    Args:
+        run
+    """
     told = Request.GO_ON      # the request of another process, until it is done
     lr_scale = 1.             # factor on the planned learning rate; that of process 0 holds for all
     flag = flagged = False    # of this process; and whether any had it at the last exchange
@@ -124,7 +137,15 @@ class Group(_Talks):
         request: Request = Request.GO_ON,    # what this process asks of all
         items: int = 0,                      # in its next batch
     ) -> int:                                # the items of all processes
-        "Exchange requests; raises the exception of the highest one, unless this process has made it"
+        """Exchange requests; raises the exception of the highest one, unless this process has made it
+
+        Args:
+            request: what this process asks of all
+            items: in its next batch
+
+        Returns:
+            the items of all processes
+        """
         wish = max(request, Request.INTERRUPT if self.interrupted else Request.GO_ON)
         rows = self.rows(wish, items, self.lr_scale, self.flag)
         self.flagged = any(row[3] for row in rows)
@@ -135,12 +156,21 @@ class Group(_Talks):
         return int(sum(row[1] for row in rows))
 
     def left(self, request: Request) -> None:
-        "This process has left a part of the fit: say so, unless that was on another's request"
+        """This process has left a part of the fit: say so, unless that was on another's request
+
+        Args:
+            request
+        """
         told, self.told = self.told, Request.GO_ON
         if told < request: self.agree(request)
 
     def note_interrupt(self, signum: int, frame: Any) -> None:
-        "A handler for SIGINT: all processes will stop before the next batch; insist to stop this one at once"
+        """A handler for SIGINT: all processes will stop before the next batch; insist to stop this one at once
+
+        Args:
+            signum
+            frame
+        """
         now = time.monotonic()
         if self.interrupted and now - self.interrupted > 2: raise KeyboardInterrupt
         self.interrupted = self.interrupted or now         # a launcher may send it a second time at once

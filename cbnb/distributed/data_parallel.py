@@ -44,7 +44,12 @@ def average_gradients(
     params: list[Tensor],     # of the model; all processes have the same
     weight: float = 1.,       # of this process's gradients; the weights of all have a mean of 1
 ) -> None:
-    "Replace gradients by their weighted mean over all processes, in one message for each type"
+    """Replace gradients by their weighted mean over all processes, in one message for each type
+
+    Args:
+        params: of the model; all processes have the same
+        weight: of this process's gradients; the weights of all have a mean of 1
+    """
     held = [p for p in params if p.requires_grad]
     n = dist.get_world_size()
     for dtype in {p.dtype for p in held}:
@@ -56,7 +61,11 @@ def average_gradients(
 
 # %% ../../nbs/distributed/data_parallel.ipynb #bbabb17d
 class Wrapped(nn.Module):
-    "The models of a step, and a call of them as their `forward`"
+    """The models of a step, and a call of them as their `forward`
+
+    Args:
+        models
+    """
     def __init__(self, models: list[nn.Module]):
         super().__init__()
         self.models = nn.ModuleList(models)
@@ -69,7 +78,13 @@ def wrap_step(
     wrapped: nn.Module,            # calls a function, and averages gradients in the backward pass that follows
     undo: UndoStack,               # puts `predict` back
 ) -> None:
-    "Let a step predict through a wrapper"
+    """Let a step predict through a wrapper
+
+    Args:
+        step: its `predict` is replaced
+        wrapped: calls a function, and averages gradients in the backward pass that follows
+        undo: puts `predict` back
+    """
     predict = step.predict
     def call(learn: Learner) -> None:
         __tracebackhide__ = True
@@ -84,7 +99,14 @@ def average_after(
     undo: UndoStack,
     weight: Callable[[], float],   # of this batch, for a step that updates by itself; else it is in the loss
 ) -> None:
-    "Average the gradients of a step after its backward pass, or before the updates that it makes by itself"
+    """Average the gradients of a step after its backward pass, or before the updates that it makes by itself
+
+    Args:
+        step: its `backward` is replaced
+        learn
+        undo
+        weight: of this batch, for a step that updates by itself; else it is in the loss
+    """
     _, models, opts = owned_by_steps(learn)
     params, backward = [p for m in models for p in m.parameters()], step.backward
     def call(learn: Learner) -> None:
@@ -99,23 +121,39 @@ def average_after(
 # %% ../../nbs/distributed/data_parallel.ipynb #aae77f8f
 @torch.no_grad()
 def share_tensors(tensors: Iterable[Tensor]) -> None:
-    "Give all processes the tensors of process 0, which stay the same objects"
+    """Give all processes the tensors of process 0, which stay the same objects
+
+    Args:
+        tensors
+    """
     for t in tensors:
         t, flat = t.detach(), t.detach().contiguous()
         dist.broadcast(flat, 0)
         if flat.data_ptr() != t.data_ptr(): t.copy_(flat)
 
 def share_parameters(models: list[nn.Module]) -> None:
-    "Give all processes the parameters and buffers of process 0"
+    """Give all processes the parameters and buffers of process 0
+
+    Args:
+        models
+    """
     for m in models: share_tensors(itertools.chain(m.parameters(), m.buffers()))
 
 def share_buffers(models: list[nn.Module]) -> None:
-    "Give all processes the buffers of process 0"
+    """Give all processes the buffers of process 0
+
+    Args:
+        models
+    """
     for m in models: share_tensors(m.buffers())
 
 # %% ../../nbs/distributed/data_parallel.ipynb #ac30bbd7
 def own_random_state(group: Group) -> None:
-    "Give each process but the first random numbers of its own, which follow from the state of the first"
+    """Give each process but the first random numbers of its own, which follow from the state of the first
+
+    Args:
+        group
+    """
     seed = group.from_main(zlib.crc32(torch.get_rng_state().numpy().tobytes()))
     if group.number == 0: return
     torch.manual_seed(seed + group.number)
@@ -124,7 +162,11 @@ def own_random_state(group: Group) -> None:
 
 # %% ../../nbs/distributed/data_parallel.ipynb #e7415709
 class Agrees(Callback):
-    "Tells the other processes which part of the fit this one has left"
+    """Tells the other processes which part of the fit this one has left
+
+    Args:
+        group
+    """
     order, no_state = math.inf, ('group',)      # a checkpoint is process 0's, and a group knows the number of its own process
 
     def __init__(self, group: Group): self.group = group
@@ -150,7 +192,15 @@ def make_accelerator(
     device: Any,               # of the loaders; a CPU is kept
     options: dict[str, Any],   # for `DistributedDataParallel`
 ) -> Any:
-    "accelerate's `Accelerator`, which joins the other processes; ImportError if accelerate is missing"
+    """accelerate's `Accelerator`, which joins the other processes; ImportError if accelerate is missing
+
+    Args:
+        device: of the loaders; a CPU is kept
+        options: for `DistributedDataParallel`
+
+    Raises:
+        ImportError: training in several processes needs accelerate: pip install "cbnb[distributed]"
+    """
     try: from accelerate import Accelerator, DistributedDataParallelKwargs
     except ImportError as e: raise ImportError('training in several processes needs accelerate: pip install "cbnb[distributed]"') from e
     on_cpu = device is not None and torch.device(device).type == 'cpu'
@@ -240,7 +290,12 @@ def mean_losses(
     learn: Learner,       # with a loss; `step_result` may have more, by name
     weight: float,        # share of this process in the mean
 ) -> None:
-    "Replace the losses of a batch by their weighted mean over all processes"
+    """Replace the losses of a batch by their weighted mean over all processes
+
+    Args:
+        learn: with a loss; `step_result` may have more, by name
+        weight: share of this process in the mean
+    """
     named = learn.step_result if type(learn.step_result) is dict else {}
     names, like = [k for k, v in named.items() if is_number(v)], learn.loss
     dtype = torch.promote_types(like.dtype, torch.float32)
@@ -298,7 +353,14 @@ class _Stores(_Deals):
 
 # %% ../../nbs/distributed/data_parallel.ipynb #db02aadf
 class Distributed(_Stores):
-    "Trains together with the other processes that torchrun or accelerate has started; alone if there are none"
+    """Trains together with the other processes that torchrun or accelerate has started; alone if there are none
+
+    Args:
+        sharded: each process holds a part of the weights; or classes of blocks
+        quiet: the other processes than the first print nothing in a run
+        **options: of torch's DistributedDataParallel, such as find_unused_parameters; or of
+            `fully_shard`
+    """
     name = 'data_parallel'          # `learn.distributed` is the block
     @hinted
     def __init__(self,
@@ -325,5 +387,12 @@ def distributed(self: Learner,
     quiet: bool = True,     # the other processes than the first print nothing in a run
     **options: Any,         # of torch's DistributedDataParallel, such as find_unused_parameters; or of `fully_shard`
 ) -> AbstractContextManager[Learner]:
-    "Train together with the other processes for the length of a `with` block"
+    """Train together with the other processes for the length of a `with` block
+
+    Args:
+        sharded: each process holds a part of the weights; or classes of blocks
+        quiet: the other processes than the first print nothing in a run
+        **options: of torch's DistributedDataParallel, such as find_unused_parameters; or of
+            `fully_shard`
+    """
     return self.added_cbs(Distributed(sharded, quiet, **options))

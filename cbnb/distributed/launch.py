@@ -37,14 +37,29 @@ from ..undo import interrupts_act, interrupts_wait
 
 # %% ../../nbs/distributed/launch.ipynb #91bd26b1
 def on_gpus(learn: Learner) -> bool:
-    "Whether a learner trains on GPUs"
+    """Whether a learner trains on GPUs
+
+    Args:
+        learn
+    """
     return torch.device(getattr(learn.dls, 'device', None) or 'cpu').type == 'cuda'
 
 def process_count(
     learn: Learner,
     n: int | None,     # None: one for each GPU; without GPUs two
 ) -> int:
-    "How many processes to start; `ValueError` if the learner has not enough batches or the machine not enough GPUs"
+    """How many processes to start; `ValueError` if the learner has not enough batches or the machine not enough GPUs
+
+    Args:
+        learn
+        n: None: one for each GPU; without GPUs two
+
+    Raises:
+        OSError: fit_distributed needs Linux or macOS
+        ValueError: n_process={n}: each process needs a GPU of its own, and this machine has ...
+        ValueError: n_process={n}: an epoch has {batches} batch..., and each process needs one: use
+            smaller batches
+    """
     if os.name != 'posix': raise OSError('fit_distributed needs Linux or macOS')
     n_gpu = torch.cuda.device_count() if on_gpus(learn) else 0
     n = n_gpu or 2 if n is None else as_count(n, 'n_process', 1)
@@ -138,9 +153,20 @@ class _Speaks:
 
 # %% ../../nbs/distributed/launch.ipynb #7a51ac0f
 class Crew(_Speaks):
-    "Processes that take orders, and that end"
+    """Processes that take orders, and that end
+
+    Args:
+        n: processes
+        folder: with the job
+        gpus: one for each process
+    """
     def send(self, kind: str, **content: Any) -> None:
-        "An order for process 0"
+        """An order for process 0
+
+        Args:
+            kind
+            **content
+        """
         with contextlib.suppress(OSError):             # it may be gone
             self.processes[0].stdin.write(pickle.dumps((kind, content)))
             self.processes[0].stdin.flush()
@@ -150,7 +176,11 @@ class Crew(_Speaks):
         return [rank for rank, process in enumerate(self.processes) if process.poll() is not None]
 
     def end(self, patience: float = 0.) -> None:
-        "Kill the processes that have not ended after so many seconds"
+        """Kill the processes that have not ended after so many seconds
+
+        Args:
+            patience
+        """
         until = time.monotonic() + patience
         for process in self.processes:
             with contextlib.suppress(subprocess.TimeoutExpired): process.wait(max(until - time.monotonic(), 0))
@@ -189,7 +219,12 @@ class Trouble:
     def __init__(self): self.errors, self.dead, self.since = [], [], None
 
     def note(self, rank: int, report: dict[str, Any] | None) -> None:
-        "A report of `error_report`; None: the process died without one. Only the first of a process counts"
+        """A report of `error_report`; None: the process died without one. Only the first of a process counts
+
+        Args:
+            rank
+            report
+        """
         if rank in self.dead or any(rank == r for _, r, _ in self.errors): return
         self.since = self.since or time.monotonic()
         if report is None: self.dead.append(rank)
@@ -200,7 +235,11 @@ class Trouble:
         return self.since is not None and time.monotonic() - self.since > self.patience
 
     def first(self, crew: Crew) -> BaseException:
-        "The error to raise"
+        """The error to raise
+
+        Args:
+            crew
+        """
         killed = [rank for rank in self.dead if crew.processes[rank].poll() not in (-signal.SIGABRT, None)]
         if killed or not self.errors: return _death(crew, (killed or self.dead)[0])
         _, rank, report = min(self.errors, key=lambda error: error[0])
@@ -298,7 +337,14 @@ def fit_distributed(self: Learner,
     method: str = 'fit',             # which method to call: 'fit_one_cycle', 'fine_tune', ...
     **kwargs: Any,                   # further arguments of that method: `lr`, `cbs`, ...
 ) -> None:
-    "Train in several fresh processes at once; weights, optimizer, history and callbacks come back"
+    """Train in several fresh processes at once; weights, optimizer, history and callbacks come back
+
+    Args:
+        n_epoch: number of epochs, the first argument of `method`
+        n_process: processes of this machine; None: one for each GPU, without GPUs two
+        method: which method to call: 'fit_one_cycle', 'fine_tune', ...
+        **kwargs: further arguments of that method: `lr`, `cbs`, ...
+    """
     __tracebackhide__ = True
     from cbnb.distributed.payload import load
     from cbnb.distributed.worker import take_result

@@ -20,7 +20,11 @@ from ..learner import Learner
 
 # %% ../../nbs/distributed/mirror.ipynb #5532b9e6
 class RunFeed:
-    "What is new in a run, call by call"
+    """What is new in a run, call by call
+
+    Args:
+        run: the record; None: nothing is recorded
+    """
     def __init__(self,
         run: Run | None,     # the record; None: nothing is recorded
     ):
@@ -45,7 +49,12 @@ def add_news(
     run: Run | None,
     news: dict[str, Any],     # of a `RunFeed`
 ) -> None:
-    "Let a run grow as the other one did"
+    """Let a run grow as the other one did
+
+    Args:
+        run
+        news: of a `RunFeed`
+    """
     if run is None or not news: return
     run._raw.numbers.extend(news['losses'])
     run.epochs += news['rows']
@@ -57,7 +66,11 @@ def add_news(
 
 # %% ../../nbs/distributed/mirror.ipynb #f6ab5e6a
 class MessageDisplay(LogDisplay):
-    "Sends what it should show, in place of showing it"
+    """Sends what it should show, in place of showing it
+
+    Args:
+        send: called with the kind of a message, and its contents by name
+    """
     live = True
 
     def __init__(self,
@@ -83,7 +96,12 @@ def send_displays(
     learn: Learner,
     send: Callable[..., None],    # called with the kind of a message, and its contents by name
 ) -> None:
-    "Let the learner's output become messages, from now on and in this process"
+    """Let the learner's output become messages, from now on and in this process
+
+    Args:
+        learn
+        send: called with the kind of a message, and its contents by name
+    """
     DISPLAYS['lines'] = lambda: MessageDisplay(send)
     set_display('lines')
     for progress in learn.callbacks.find(ProgressCallback): progress.every = 0.1
@@ -164,7 +182,12 @@ class _Draws(_Follows):
 ASKED = dict(stopping=False, paused=False, lr_scale=1.)      # what a `Steering` is asked for, at the start of a fit
 
 class Mirror(_Draws):
-    "Shows the fit of another process, and steers it"
+    """Shows the fit of another process, and steers it
+
+    Args:
+        learn: in a run
+        send: commands for the other process
+    """
     asked: dict[str, Any] = ASKED
 
     def start(self, names: list[str], run: dict[str, Any] | None) -> None:

@@ -47,7 +47,12 @@ def dump(
     obj: Any,
     path: Path,      # of the file to write
 ) -> None:
-    "Write an object for another process; `TypeError` names the part that cannot be written"
+    """Write an object for another process; `TypeError` names the part that cannot be written
+
+    Args:
+        obj
+        path: of the file to write
+    """
     try: torch.save(obj, path, pickle_module=_pickling(), pickle_protocol=5)
     except (OSError, ImportError): raise
     except Exception as e: raise _refused(obj, e) from e
@@ -57,7 +62,12 @@ def load(
     path: Path,
     gpu: int | None = None,    # the GPU for tensors that were on one; None: the same as before
 ) -> Any:
-    "Read an object that `dump` wrote"
+    """Read an object that `dump` wrote
+
+    Args:
+        path
+        gpu: the GPU for tensors that were on one; None: the same as before
+    """
     place = None if gpu is None else {f'cuda:{i}': f'cuda:{gpu}' for i in range(torch.cuda.device_count())}
     return torch.load(path, map_location=place, weights_only=False, mmap=True)
 

@@ -36,7 +36,11 @@ from ..undo import UndoStack
 def is_sharded(
     value: Any,    # anything
 ) -> bool:
-    "Whether it is a tensor of which each process holds a part"
+    """Whether it is a tensor of which each process holds a part
+
+    Args:
+        value: anything
+    """
     return isinstance(value, Tensor) and hasattr(value, 'full_tensor')
 
 # %% ../../nbs/distributed/sharded.ipynb #f639c64f
@@ -55,7 +59,12 @@ def shard_like(
     value: Tensor,    # the same in each process
     like: Tensor,     # a sharded tensor of its shape
 ) -> Tensor:
-    "The value, sharded like another tensor"
+    """The value, sharded like another tensor
+
+    Args:
+        value: the same in each process
+        like: a sharded tensor of its shape
+    """
     from torch.distributed.tensor import DTensor
     mesh, part = like.device_mesh, value.detach()
     for i, placement in enumerate(like.placements):
@@ -71,7 +80,16 @@ def full_state(
     on_cpu: bool = False,       # copy the gathered tensors to main memory
     only_main: bool = False,    # processes above 0 keep their parts
 ) -> Any:                       # the same nesting; tensors that were not sharded are not copied
-    "A state with its sharded tensors gathered. All processes must call this"
+    """A state with its sharded tensors gathered. All processes must call this
+
+    Args:
+        state: tensors in nested lists, tuples and dicts
+        on_cpu: copy the gathered tensors to main memory
+        only_main: processes above 0 keep their parts
+
+    Returns:
+        the same nesting; tensors that were not sharded are not copied
+    """
     keep = not only_main or not dist.is_initialized() or dist.get_rank() == 0
     def gathered(t: Tensor) -> Tensor:
         if not is_sharded(t): return t
@@ -100,7 +118,16 @@ def blocks_of(
     classes: Iterable[type[nn.Module]] | None = None,   # of the blocks; None: elements of containers
     least: int = 1_000_000,    # parameters of a block that are in no block inside of it; not for `classes`
 ) -> list[nn.Module]:          # the inner ones first
-    "The parts of a model whose parameters are gathered together"
+    """The parts of a model whose parameters are gathered together
+
+    Args:
+        model
+        classes: of the blocks; None: elements of containers
+        least: parameters of a block that are in no block inside of it; not for `classes`
+
+    Returns:
+        the inner ones first
+    """
     if classes is None: found = list(_elements(model))
     else: found = [m for m in reversed(list(model.modules())) if m is not model and isinstance(m, tuple(classes))]
     taken, blocks = set(), []
@@ -220,7 +247,19 @@ def _check_params(models: list[nn.Module], held: set[Tensor]) -> None:
 def check_sharding(
     learn: Learner,    # within a fit
 ) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:    # the models that are trained, and the optimizers
-    "Which models of a learner are sharded; `TypeError` or `ValueError` if one cannot be"
+    """Which models of a learner are sharded; `TypeError` or `ValueError` if one cannot be
+
+    Args:
+        learn: within a fit
+
+    Returns:
+        the models that are trained, and the optimizers
+
+    Raises:
+        TypeError: {type(step)} computes gradients by itself, where sharded weights have none: train
+            with learn.distributed(), where each process holds the whole model
+        TypeError: {type(opt)} needs all parameters in one piece, and they are sharded
+    """
     step, (_, models, opts) = learn.train_step, owned_by_steps(learn)
     opts = list({id(o): o for opt in opts for o in getattr(opt, 'optimizers', [opt])}.values())
     held = {p for opt in opts for group in opt.param_groups for p in group['params']}
@@ -384,7 +423,15 @@ class _Gathers(_Ends):
 
 # %% ../../nbs/distributed/sharded.ipynb #81fecce4
 class ShardedModels(_Gathers):
-    "The models of a learner, sharded over all processes until the run ends"
+    """The models of a learner, sharded over all processes until the run ends
+
+    Args:
+        learn: in `before_fit` of a run that trains; all processes must be there
+        blocks: classes of `blocks_of`; None: large elements of containers
+        least: parameters of a block
+        mesh: a `DeviceMesh` with one dimension, or two: replicated, then sharded; None: all processes
+        **options: of torch's `fully_shard`: `mp_policy`, `offload_policy`, ...
+    """
     def __init__(self,
         learn: Learner,     # in `before_fit` of a run that trains; all processes must be there
         blocks: Iterable[type[nn.Module]] | None = None,    # classes of `blocks_of`; None: large elements of containers
@@ -427,7 +474,15 @@ def sharded_state(
     learn: Learner,               # its models may be sharded
     state: Mapping[str, Any],     # of `Learner.state_dict`, without sharded tensors, the same in each process
 ) -> Mapping[str, Any]:           # to be given to `Learner.load_state_dict`
-    "A state with the tensors sharded as they are in a learner"
+    """A state with the tensors sharded as they are in a learner
+
+    Args:
+        learn: its models may be sharded
+        state: of `Learner.state_dict`, without sharded tensors, the same in each process
+
+    Returns:
+        to be given to `Learner.load_state_dict`
+    """
     _, models, opts = owned_by_steps(learn)
     if not any(is_sharded(p) for m in models for p in m.parameters()): return state
     def opt_like(s: Mapping[str, Any], opt: Any) -> dict[str, Any]:

@@ -27,7 +27,15 @@ def dealt_step(
     batches: list[list[Any]],    # of a sampler, at most one for each process
     n: int,                      # number of processes
 ) -> list[list[Any]]:            # the batch of each process; empty if there are too few items
-    "Divide the batches of a step among processes"
+    """Divide the batches of a step among processes
+
+    Args:
+        batches: of a sampler, at most one for each process
+        n: number of processes
+
+    Returns:
+        the batch of each process; empty if there are too few items
+    """
     if len(batches) == n: return batches
     items = list(itertools.chain.from_iterable(batches))
     size, more = divmod(len(items), n)
@@ -40,7 +48,16 @@ def steps_of(
     n: int,                          # number of processes
     drop_last: bool = False,         # leave out a step that has too few batches
 ) -> Iterator[list[list[Any]]]:      # for each step, the batch of each process
-    "Divide all batches of a sampler among processes"
+    """Divide all batches of a sampler among processes
+
+    Args:
+        sampler: of batches
+        n: number of processes
+        drop_last: leave out a step that has too few batches
+
+    Returns:
+        for each step, the batch of each process
+    """
     batches = iter(sampler)
     while step := list(itertools.islice(batches, n)):
         if len(step) == n or not drop_last: yield dealt_step(step, n)
@@ -50,7 +67,13 @@ def n_steps(
     n: int,                   # number of processes
     drop_last: bool,          # incomplete steps are left out
 ) -> int | None:
-    "The number of steps in an epoch"
+    """The number of steps in an epoch
+
+    Args:
+        n_batches: of the loader; None: unknown
+        n: number of processes
+        drop_last: incomplete steps are left out
+    """
     if n_batches is None: return None
     return n_batches//n if drop_last else -(-n_batches//n)
 
@@ -58,7 +81,14 @@ def n_steps(
 _AT_ONCE = 2**18     # items that are sent together
 
 class Dealt:
-    "A sampler of batches for one of several processes; process 0 draws for all"
+    """A sampler of batches for one of several processes; process 0 draws for all
+
+    Args:
+        sampler: of batches; the others than process 0 do not iterate it
+        group: the processes
+        borrows: where a process gets nothing, it gets an item of another
+        drop_last: leave out a step that has too few batches
+    """
     def __init__(self,
         sampler: Any,        # of batches; the others than process 0 do not iterate it
         group: Group,        # the processes
@@ -122,7 +152,11 @@ class _Sent:
 def is_dealt(
     dl: Any,     # a loader
 ) -> bool:
-    "Whether a loader has a sampler of batches that can be dealt; otherwise process 0 loads for all"
+    """Whether a loader has a sampler of batches that can be dealt; otherwise process 0 loads for all
+
+    Args:
+        dl: a loader
+    """
     return isinstance(dl, DataLoader) and not isinstance(dl.dataset, IterableDataset) and dl.batch_sampler is not None
 
 def _items_in(batch: Any) -> int:
@@ -133,7 +167,14 @@ def _items_in(batch: Any) -> int:
 def dealt_already(
     dl: Any,           # a loader
 ) -> str | None:       # in words; None: it has all items
-    "Why a loader gives only the part of one process"
+    """Why a loader gives only the part of one process
+
+    Args:
+        dl: a loader
+
+    Returns:
+        in words; None: it has all items
+    """
     holders = getattr(dl, 'sampler', None), getattr(dl, 'batch_sampler', None)
     sampler = next((s for s in holders if getattr(s, 'num_replicas', 1) > 1), None)
     if sampler is not None: return f'has a {type(sampler).__name__}'
@@ -143,7 +184,17 @@ def dealt_already(
 _NONE: Any = object()
 
 class Share:
-    "The part of one process in a loader"
+    """The part of one process in a loader
+
+    Args:
+        dl: a loader, alike in all processes
+        group: the processes
+        training: a process that gets nothing borrows an item, which counts with weight 0
+
+    Raises:
+        ValueError: the loader {why}, so it has only the part of one process, which would be dealt once
+            more: make it as for one process
+    """
     def __init__(self,
         dl: Any,                  # a loader, alike in all processes
         group: Group,             # the processes
@@ -177,7 +228,11 @@ class Share:
     def batches_from(self,
         n: int,       # batches of the loader that are left out
     ) -> Iterator[Any]:
-        "The batches of an epoch of which the first `n`, of all processes together, are done"
+        """The batches of an epoch of which the first `n`, of all processes together, are done
+
+        Args:
+            n: batches of the loader that are left out
+        """
         if is_dealt(self.dl): source, batches = self._dealt(n)
         else:
             rest = itertools.islice(self.dl, n, None) if n and self.group.number == 0 else self.dl
@@ -195,20 +250,32 @@ class Share:
     def steps_of(self,
         n: int,       # batches of the loader that are done
     ) -> int:
-        "The steps that stand for them, so that the rest of the epoch has its usual number"
+        """The steps that stand for them, so that the rest of the epoch has its usual number
+
+        Args:
+            n: batches of the loader that are done
+        """
         if (total := n_batches(self.dl)) is None: return n//self.group.n
         return len(self) - n_steps(max(total - n, 0), self.group.n, self.drop_last)
 
     def place(self,
         i: int,      # number of a batch of this process
     ) -> int:
-        "Its number among the batches of all processes"
+        """Its number among the batches of all processes
+
+        Args:
+            i: number of a batch of this process
+        """
         return i*self.group.n + self.group.number
 
     def from_all(self,
         parts: list[Any],     # one for each batch of this process
     ) -> list[Any]:
-        "The parts of all processes, in the order of the loader"
+        """The parts of all processes, in the order of the loader
+
+        Args:
+            parts: one for each batch of this process
+        """
         each = gather_over_processes(parts)
         return [part for step in itertools.zip_longest(*each, fillvalue=_NONE) for part in step if part is not _NONE]
 

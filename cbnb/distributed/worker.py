@@ -39,7 +39,11 @@ from ..undo import interrupts_wait
 
 # %% ../../nbs/distributed/worker.ipynb #9c75fa24
 class Messages:
-    "Sends messages to the notebook"
+    """Sends messages to the notebook
+
+    Args:
+        out: where to write
+    """
     def __init__(self,
         out: BinaryIO,     # where to write
     ): self.out, self.lock, self.pid = out, threading.Lock(), os.getpid()
@@ -54,7 +58,12 @@ class Messages:
 
 # %% ../../nbs/distributed/worker.ipynb #db5d905d
 class Printed(io.TextIOBase):
-    "In place of `sys.stdout`: sends each line that is printed"
+    """In place of `sys.stdout`: sends each line that is printed
+
+    Args:
+        tell
+        to: 'stdout' or 'stderr'
+    """
     def __init__(self,
         tell: Messages,
         to: str,           # 'stdout' or 'stderr'
@@ -84,7 +93,11 @@ def _take_over(rank: int) -> tuple[BinaryIO, Messages]:
 
 # %% ../../nbs/distributed/worker.ipynb #4d13f926
 class Begins(Callback):
-    "Tells the notebook that the first batch begins"
+    """Tells the notebook that the first batch begins
+
+    Args:
+        tell
+    """
     order, run_in, no_state = math.inf, ('fit',), ('tell',)
     def __init__(self, tell: Callable[..., None]): self.tell, self.told = tell, False
 
@@ -94,7 +107,12 @@ class Begins(Callback):
 
 # %% ../../nbs/distributed/worker.ipynb #f0861b0c
 class Orders:
-    "What the notebook asks for"
+    """What the notebook asks for
+
+    Args:
+        source: where the orders come from
+        folder: to remove when the notebook is gone
+    """
     def __init__(self,
         source: BinaryIO,     # where the orders come from
         folder: Path,         # to remove when the notebook is gone
@@ -137,7 +155,15 @@ def do_job(
     job: dict[str, Any],               # `learn`, `method`, `n_epoch`, `kwargs`, `rng`
     tell: Callable[..., None],
 ) -> str | None:                       # where it was interrupted; None: it was not
-    "Train as the job says"
+    """Train as the job says
+
+    Args:
+        job: `learn`, `method`, `n_epoch`, `kwargs`, `rng`
+        tell
+
+    Returns:
+        where it was interrupted; None: it was not
+    """
     learn = job['learn']
     learn.keep_restore_points = 0
     set_rng_state(job['rng'], loaders_of(learn))
@@ -158,7 +184,15 @@ def result_of(
     learn: Learner,
     kwargs: dict[str, Any],    # of the fit
 ) -> dict[str, Any]:           # `state`, `fitted`, `trained`, `cbs`
-    "What became of a learner"
+    """What became of a learner
+
+    Args:
+        learn
+        kwargs: of the fit
+
+    Returns:
+        `state`, `fitted`, `trained`, `cbs`
+    """
     params = [p for m in owned_by_steps(learn)[1] for p in m.parameters()]
     return dict(state=learn.state_dict(), fitted={name: getattr(learn, name) for name in FITTED},
                 trained=[p.requires_grad for p in params], cbs=[_state(cb) for cb in as_list(kwargs.get('cbs'))])
@@ -169,7 +203,13 @@ def take_result(
     kwargs: dict[str, Any],     # of the fit
     result: dict[str, Any],     # of `result_of`
 ) -> None:
-    "Bring a learner to where the other one is; runs of earlier fits stay the same objects"
+    """Bring a learner to where the other one is; runs of earlier fits stay the same objects
+
+    Args:
+        learn: the one that was sent
+        kwargs: of the fit
+        result: of `result_of`
+    """
     runs = learn._runs()
     earlier = list(runs)
     learn.load_state_dict(result['state'])
@@ -183,7 +223,11 @@ def take_result(
 
 # %% ../../nbs/distributed/worker.ipynb #1b371de7
 def error_report(e: BaseException) -> dict[str, Any]:
-    "An exception for the notebook: `words`, `exception`, `time`"
+    """An exception for the notebook: `words`, `exception`, `time`
+
+    Args:
+        e
+    """
     words = ''.join(traceback.format_exception(e))
     try: data = _cloudpickle().dumps(e.with_traceback(None))
     except Exception: data = None
@@ -194,7 +238,12 @@ def main(
     folder: Path,     # with the job; the result is written there
     rank: int,        # 0 shows the progress and writes the result
 ) -> None:
-    "Train for a notebook"
+    """Train for a notebook
+
+    Args:
+        folder: with the job; the result is written there
+        rank: 0 shows the progress and writes the result
+    """
     source, tell = _take_over(rank)
     orders = Orders(source, folder)
     threading.Thread(target=orders.listen, daemon=True).start()

@@ -51,7 +51,16 @@ def geometric(
     end: float,      # above `start`
     n: int,          # how many, 2 or more
 ) -> list[float]:
-    "`n` numbers from `start` to `end`, both included; ValueError unless 0 < start < end"
+    """`n` numbers from `start` to `end`, both included; ValueError unless 0 < start < end
+
+    Args:
+        start: above 0
+        end: above `start`
+        n: how many, 2 or more
+
+    Raises:
+        ValueError: a sweep from {start} to {end} makes no sense: 0 < start_lr < end_lr
+    """
     if start <= 0 or end <= start:
         raise ValueError(f'a sweep from {start:g} to {end:g} makes no sense: 0 < start_lr < end_lr')
     return [start*(end/start)**(i/(n - 1)) for i in range(n)]
@@ -61,7 +70,12 @@ def diverged(
     losses: Sequence[float],       # smoothed
     raw_losses: Sequence[float],   # as measured
 ) -> bool:
-    "Whether the loss has risen far above its best, and by more than it scatters"
+    """Whether the loss has risen far above its best, and by more than it scatters
+
+    Args:
+        losses: smoothed
+        raw_losses: as measured
+    """
     settled = losses[19:]                               # means of twenty losses or more
     if not settled: return False
     best = min(settled)
@@ -109,7 +123,11 @@ class _Counts(_Notes):
 
 # %% ../../nbs/lr/finder.ipynb #76f6502e
 class UpdateCounter(_Counts):
-    "Notes the loss of each update of the weights, and ends the run after so many"
+    """Notes the loss of each update of the weights, and ends the run after so many
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def before_epoch(self): self._wait()
     def before_batch(self):
         self._wait()
@@ -131,7 +149,11 @@ class UpdateCounter(_Counts):
 
 # %% ../../nbs/lr/finder.ipynb #63c293cc
 class UpdateNorms:
-    "How far each update moves some weights"
+    """How far each update moves some weights
+
+    Args:
+        params: those that are trained
+    """
     def __init__(self,
         params: Iterable[Tensor],    # those that are trained
     ):
@@ -159,7 +181,14 @@ def _bad_rows(t: Tensor) -> list[int]:
 def bad_items(
     learn: Learner,   # in a batch
 ) -> str:             # empty if all is finite
-    "Which inputs or targets of the batch are nan or infinite, in words"
+    """Which inputs or targets of the batch are nan or infinite, in words
+
+    Args:
+        learn: in a batch
+
+    Returns:
+        empty if all is finite
+    """
     found: list[tuple[str, list[int]]] = []
     for name, part in (('inputs', learn.xb), ('targets', learn.yb)):
         map_tensors(lambda t: found.extend([(name, rows)] if (rows := _bad_rows(t)) else []), part)
@@ -259,7 +288,15 @@ class _Measures(_Sweeps):
 
 # %% ../../nbs/lr/finder.ipynb #3c210c83
 class LRFinder(_Measures):
-    "Raises the learning rate by equal factors, and notes what each update does"
+    """Raises the learning rate by equal factors, and notes what each update does
+
+    Args:
+        start_lr: first rate: a number, or per group a list or slice
+        end_lr: last rate
+        num_it: number of updates
+        stop_div: stop when the loss diverges
+        beta: smoothing of the losses
+    """
     bad_data, several = '', False      # what is nan; whether there are several optimizers
 
     def __init__(self,
@@ -304,13 +341,25 @@ def in_words(
     n: float,     # how many
     unit: str,    # in the singular
 ) -> str:
-    "A number of things: whole ones exactly, others with two digits or none"
+    """A number of things: whole ones exactly, others with two digits or none
+
+    Args:
+        n: how many
+        unit: in the singular
+    """
     about = f'{n:.0f}' if n >= 10 else f'{n:.2g}'
     return f'about {about} {unit}s' if float(about) != n else f'{about} {unit}{"s"*(n != 1)}'
 
 # %% ../../nbs/lr/finder.ipynb #ed39c4f0
 class Planned(NamedTuple):
-    "The run that a rate is for"
+    """The run that a rate is for
+
+    Args:
+        steps: updates
+        n_epoch: epochs; None: only the updates are known
+        length: both in words
+        hint: what was supposed, and how to change it
+    """
     steps: float              # updates
     n_epoch: float | None     # epochs; None: only the updates are known
     length: str               # both in words
@@ -325,7 +374,14 @@ def planned_run(
     epoch_batches: int | None,   # batches of an epoch; None: not known
     per_update: float = 1.,      # batches of an update
 ) -> Planned:
-    "How long the training will be, in updates and in words"
+    """How long the training will be, in updates and in words
+
+    Args:
+        n_epoch: planned epochs; None: as many as the last fit had
+        last: epochs of the last fit; None: there was none
+        epoch_batches: batches of an epoch; None: not known
+        per_update: batches of an update
+    """
     hint = ''
     if n_epoch is None:
         n_epoch, why = (last, 'as in the last fit') if last else (TYPICAL_EPOCHS, 'a typical fit')
@@ -340,7 +396,18 @@ def planned_run(
 
 # %% ../../nbs/lr/finder.ipynb #3ae68f71
 class Sweep:
-    "The curve of a sweep, and what was measured beside it"
+    """The curve of a sweep, and what was measured beside it
+
+    Args:
+        lrs: the rates tried
+        losses: smoothed
+        raw_losses: as measured; empty: not known
+        num_it: planned number of updates
+        n_batches: batches it took
+        update_norms: how far each update moved the weights
+        weight_norm: norm of the weights before
+        mom: momentum of the sweep; None: there is none
+    """
     def __init__(self,
         lrs: list[float],                      # the rates tried
         losses: list[float],                   # smoothed
@@ -364,13 +431,23 @@ class Sweep:
     def recommend(self,
         steps: float,    # updates of the run that the rate is for
     ) -> Rate:
-        "The rate to take, by `recommend_rate`; ValueError if the curve gives none"
+        """The rate to take, by `recommend_rate`; ValueError if the curve gives none
+
+        Args:
+            steps: updates of the run that the rate is for
+        """
         return recommend_rate(self.lrs, self.raw_losses or self.losses, self.update_norms,
                               self.weight_norm, steps, self.num_it)
 
 # %% ../../nbs/lr/finder.ipynb #fab91727
 class Asked(NamedTuple):
-    "What rules have said about a sweep"
+    """What rules have said about a sweep
+
+    Args:
+        suggestions: rule -> rate
+        points: rule -> (rate, loss) it comes from
+        refusals: rule -> why it gives none
+    """
     suggestions: dict[str, float]                # rule -> rate
     points: dict[str, tuple[float, float]]       # rule -> (rate, loss) it comes from
     refusals: dict[str, str]                     # rule -> why it gives none
@@ -385,7 +462,17 @@ def ask_rules(
     rules: Sequence[Callable[..., Suggestion]],  # functions of `(lrs, losses, num_it)`
     doubt: bool = False,                         # whether the loss may not fall at all
 ) -> Asked:
-    "The suggestions of rules, each under its name"
+    """The suggestions of rules, each under its name
+
+    Args:
+        sweep: a curve
+        rules: functions of `(lrs, losses, num_it)`
+        doubt: whether the loss may not fall at all
+
+    Raises:
+        ValueError: ... points are too few for it
+        ValueError: the loss does not fall by more than noise
+    """
     lrs, losses = (torch.tensor(values, dtype=torch.float64) for values in sweep.middle())
     asked = Asked({}, {}, {})
     for name, rule in zip(distinct(map(name_of, rules)), rules):
@@ -579,7 +666,23 @@ class _KnowsLearner:
 
 # %% ../../nbs/lr/finder.ipynb #b09b2397
 class LRFind(_KnowsLearner, _Described, _Unpacks, _Shown, Sweep):
-    "What a sweep found: a curve, suggestions, and a recommended rate or why there is none"
+    """What a sweep found: a curve, suggestions, and a recommended rate or why there is none
+
+    Args:
+        lrs: the rates tried
+        losses: smoothed
+        raw_losses: as measured; empty: not known
+        num_it: planned number of updates
+        rules: names or functions, one or several; None: no rules
+        n_batches: batches it took
+        update_norms: how far each update moved the weights
+        weight_norm: norm of the weights before
+        planned: what `lr` is for
+        trained: the model has learnt: a loss that only rises gives a rate, too
+        problem: why there is no rate; empty: the curve decides
+        mom: momentum of the sweep; None: there is none
+        remark: added to the reason
+    """
     def __init__(self,
         lrs: list[float],              # the rates tried
         losses: list[float],           # smoothed
@@ -649,7 +752,14 @@ class _ThenValidates(UpdateCounter):
 
 # %% ../../nbs/lr/finder.ipynb #feffe79c
 class TrialRun(_ThenValidates):
-    "A short one-cycle run, and the validation loss after it"
+    """A short one-cycle run, and the validation loss after it
+
+    Args:
+        num_it: number of updates; 0: only validate
+        rates: the highest, one for each group
+        n_valid: validation batches at most
+        stage: what the progress bar calls it
+    """
     name = 'lr_finder'
 
     def __init__(self,
@@ -685,7 +795,18 @@ def checked_trials(
     trials: Any,      # as given to `lr_find`
     num_it: int,      # updates of the sweep
 ) -> float | int | None:
-    "A share of the run, or a number of batches in all; None: no trials. An error for other things"
+    """A share of the run, or a number of batches in all; None: no trials. An error for other things
+
+    Args:
+        trials: as given to `lr_find`
+        num_it: updates of the sweep
+
+    Raises:
+        ValueError: trials={trials} should be True, a share of the run below 1, or a whole number of
+            batches
+        ValueError: trials={trials} batches are too few: the sweep takes up to {num_it}, and short
+            trials the rest of {least}
+    """
     if trials is None or trials is False: return None
     if trials is True: return 0.2
     if isinstance(trials, Real) and 0 < trials < 1: return float(trials)
@@ -705,7 +826,17 @@ def trial_plan(
     steps: float,            # updates of the planned run
     left: float,             # updates that a budget still has
 ) -> Plan | None:            # None: too few are left
-    "How many trials, and how long"
+    """How many trials, and how long
+
+    Args:
+        lr: the rate of the sweep
+        trials: as `checked_trials` returns it
+        steps: updates of the planned run
+        left: updates that a budget still has
+
+    Returns:
+        None: too few are left
+    """
     least = LEAST_UPDATES/steps                # of the run; a short one has longer trials
     if isinstance(trials, int):
         if left < MOST_TRIALS*LEAST_UPDATES: return None
@@ -782,7 +913,25 @@ def lr_find(self: Learner,
     n_epoch: float | None = None,       # length of the training to come; None: as the last fit
     trials: bool | float | int = False,    # True; share of the run for each; or batches in all
 ) -> LRFind:                    # the curve, the suggestions, and `.lr`, the one to take
-    "Sweep the learning rate over a short mock training, and put everything back"
+    """Sweep the learning rate over a short mock training, and put everything back
+
+    Args:
+        start_lr: first rate: a number, or per group a list or slice
+        end_lr: last rate
+        num_it: number of updates
+        stop_div: stop when the loss diverges
+        show_plot: show the picker or the figure, in a notebook
+        suggest_funcs: names, functions, one or None
+        cbs: callbacks for the sweep and the trials
+        n_epoch: length of the training to come; None: as the last fit
+        trials: True; share of the run for each; or batches in all
+
+    Returns:
+        the curve, the suggestions, and `.lr`, the one to take
+
+    Raises:
+        ValueError: n_epoch=0 should be above 0: how long do you mean to train?
+    """
     finder, rules = LRFinder(start_lr, end_lr, num_it, stop_div), as_rules(suggest_funcs)
     trials, cbs = checked_trials(trials, finder.num_it), as_list(cbs)
     if n_epoch is not None and as_positive(n_epoch, 'n_epoch') == 0:
@@ -810,7 +959,18 @@ def plot(self: Recorder,
     return_fig: bool | None = None,   # return the figure instead of showing it
     ax: Any = None,                   # draw into these axes
 ) -> Any:                             # `ax`; or the figure, if it was asked for
-    "Loss over learning rate, from the last `lr_find`, or from the last fit if there was none"
+    """Loss over learning rate, from the last `lr_find`, or from the last fit if there was none
+
+    Args:
+        skip_start: leave out so many points at the start
+        skip_end: and at the end
+        suggestion: mark the recommended rate, and the steepest descent
+        return_fig: return the figure instead of showing it
+        ax: draw into these axes
+
+    Returns:
+        `ax`; or the figure, if it was asked for
+    """
     found = getattr(self.learn, 'lr_finder_result', None)
     lr = None if found is None else found.recommended
     all_lrs, all_losses = _of_last_fit(self) if found is None else (found.lrs, found.losses)

@@ -40,7 +40,14 @@ from .trials import choose
 def choices(
     found: LRFind,          # what a sweep found
 ) -> dict[str, float]:      # rule -> rate, those that can be used
-    "The recommended rate, and those that rules have suggested"
+    """The recommended rate, and those that rules have suggested
+
+    Args:
+        found: what a sweep found
+
+    Returns:
+        rule -> rate, those that can be used
+    """
     best = {} if found.recommended is None else {found.rule or 'recommended': found.recommended}
     rates = {**best, **found.suggestions, **best}         # the recommended one is the first
     return {name: float(lr) for name, lr in rates.items() if _is_rate(lr)}
@@ -54,7 +61,15 @@ def slider_range(
     found: LRFind,            # what a sweep found
     lr: Any = None,           # the learner's rate; counts if it is a number
 ) -> tuple[float, float]:     # the exponents of ten at the ends
-    "The ends of a log slider on which the sweep and all rates to choose from have a place"
+    """The ends of a log slider on which the sweep and all rates to choose from have a place
+
+    Args:
+        found: what a sweep found
+        lr: the learner's rate; counts if it is a number
+
+    Returns:
+        the exponents of ten at the ends
+    """
     rates = [*found.lrs, *choices(found).values(), *([lr] if _is_rate(lr) else [])]
     rates = rates or [1e-7, 10.]
     low, high = math.log10(min(rates)), math.log10(max(rates))
@@ -65,7 +80,12 @@ def first_choice(
     found: LRFind,     # what a sweep found
     lr: Any = None,    # the learner's rate
 ) -> float:
-    "The recommended rate; else the learner's, if that is a number; else the middle of the sweep"
+    """The recommended rate; else the learner's, if that is a number; else the middle of the sweep
+
+    Args:
+        found: what a sweep found
+        lr: the learner's rate
+    """
     if _is_rate(found.lr): return float(found.lr)
     if _is_rate(lr): return float(lr)
     return 10**(sum(slider_range(found))/2)
@@ -86,7 +106,15 @@ def recommend_for(
     found: LRFind,      # what a sweep found; changed
     n_epoch: float,     # planned epochs
 ) -> bool:              # False: nothing changed, since the length of an epoch or the reason for a rate is not known
-    "Recommend a rate for a fit of another length"
+    """Recommend a rate for a fit of another length
+
+    Args:
+        found: what a sweep found; changed
+        n_epoch: planned epochs
+
+    Returns:
+        False: nothing changed, since the length of an epoch or the reason for a rate is not known
+    """
     old, chosen = found.planned, found.lr if found.lr != found.recommended else None
     if not old.n_epoch or found.first is None: return False
     new = planned_run(n_epoch, None, old.steps/old.n_epoch)
@@ -141,14 +169,27 @@ def picker_curve(
     found: LRFind,             # what a sweep found
     lr: float | None = None,   # the rate that is chosen
 ) -> Chart:
-    "The curve, a mark for each suggestion, and a line at the chosen rate, as data"
+    """The curve, a mark for each suggestion, and a line at the chosen rate, as data
+
+    Args:
+        found: what a sweep found
+        lr: the rate that is chosen
+    """
     return Chart(_lines(found), **_layout(found, lr))
 
 def picker_chart(
     found: LRFind,    # what a sweep found
     lr: float,        # the rate that is chosen
 ) -> str:             # HTML
-    "The same as a picture"
+    """The same as a picture
+
+    Args:
+        found: what a sweep found
+        lr: the rate that is chosen
+
+    Returns:
+        HTML
+    """
     curve = picker_curve(found, lr)
     return still_image(still_svg(curve, curve.points), curve.text)
 
@@ -171,7 +212,12 @@ def picker_text(
     found: LRFind,             # what a sweep found
     lr: float | None = None,   # the rate that is chosen; None: leave it out
 ) -> str:
-    "What the picture shows"
+    """What the picture shows
+
+    Args:
+        found: what a sweep found
+        lr: the rate that is chosen; None: leave it out
+    """
     words = ['Loss over learning rate']
     if found.lrs: words[0] += f' from {as_rate(found.lrs[0])} to {as_rate(found.lrs[-1])}'
     if found.recommended is None: words.append(f'no suggestion: {found.reason}')
@@ -185,7 +231,11 @@ def picker_text(
 def advice_html(
     found: LRFind,    # what a sweep found
 ) -> str:
-    "The recommended rate and why, or why there is none"
+    """The recommended rate and why, or why there is none
+
+    Args:
+        found: what a sweep found
+    """
     reason = escape(str(found.reason))
     if found.recommended is not None:
         rate = f'<b>{as_rate(found.recommended)}</b>{_band_words(found)}'
@@ -197,13 +247,23 @@ def boxed(
     page: str,     # HTML
     color: str,    # a key of `COLORS`, for the bar at its left
 ) -> str:
-    "A passage that stands out"
+    """A passage that stands out
+
+    Args:
+        page: HTML
+        color: a key of `COLORS`, for the bar at its left
+    """
     look = f'border-left:4px solid var(--cbnb-{color},{COLORS[color]});padding:.15em .8em;line-height:1.45;margin:.2em 0'
     return f'<div style="{look};overflow-wrap:anywhere">{page}</div>'
 
 # %% ../../nbs/lr/picker.ipynb #96e24757
 class Tee:
-    "A stream that hands over what the thread that made it writes, until it is ended"
+    """A stream that hands over what the thread that made it writes, until it is ended
+
+    Args:
+        stream: what it stands for
+        take: gets the text
+    """
     def __init__(self,
         stream: Any,                   # what it stands for
         take: Callable[[str], None],   # gets the text
@@ -213,7 +273,11 @@ class Tee:
     def end(self,
         name: str,                     # 'stdout' or 'stderr'
     ) -> None:
-        "Put the stream back"
+        """Put the stream back
+
+        Args:
+            name: 'stdout' or 'stderr'
+        """
         self._thread = None                      # somebody may keep this stream, and use it on
         if getattr(sys, name) is self: setattr(sys, name, self._stream)
 
@@ -255,7 +319,11 @@ class _KeepsEnd:
 
 # %% ../../nbs/lr/picker.ipynb #5001edc0
 class Printed(_KeepsEnd):
-    "Collects what this thread prints, and shows it a few times a second"
+    """Collects what this thread prints, and shows it a few times a second
+
+    Args:
+        show: called with HTML
+    """
     @contextmanager
     def collect(self) -> Iterator[None]:
         "In here, stdout and stderr are collected"
@@ -270,7 +338,11 @@ class Printed(_KeepsEnd):
 def problem_html(
     e: BaseException,   # what went wrong
 ) -> str:
-    "An error as HTML"
+    """An error as HTML
+
+    Args:
+        e: what went wrong
+    """
     first = f'<b>{escape(type(e).__name__)}</b>: {escape(str(e)[:2000])}'
     notes = ''.join(f'<br>{escape(note)}' for note in getattr(e, '__notes__', ()))
     lines = escape(''.join(traceback.format_exception(e))[-6000:])
@@ -284,7 +356,12 @@ def placed(
     learn: Learner,
     put: Callable[[Any], None],   # is given the widget of a fit's progress
 ) -> Iterator[None]:
-    "In here, a fit shows its progress where `put` puts it, if it can"
+    """In here, a fit shows its progress where `put` puts it, if it can
+
+    Args:
+        learn
+        put: is given the widget of a fit's progress
+    """
     progress = getattr(learn, 'progress', None)
     if not hasattr(progress, 'place'):
         yield
@@ -321,7 +398,15 @@ def rule_button(
     found: LRFind,    # what a sweep found
     name: str,        # of a rule
 ) -> Any:             # a widget
-    "A button that chooses what a rule suggests; switched off if that is no learning rate"
+    """A button that chooses what a rule suggests; switched off if that is no learning rate
+
+    Args:
+        found: what a sweep found
+        name: of a rule
+
+    Returns:
+        a widget
+    """
     from ipywidgets import Button
     button = Button(disabled=name not in choices(found))
     _dress(button, found, name)
@@ -336,7 +421,15 @@ def lr_slider(
     found: LRFind,    # what a sweep found
     lr: Any = None,   # the learner's rate
 ) -> Any:             # a widget
-    "A slider for the learning rate, on a log scale"
+    """A slider for the learning rate, on a log scale
+
+    Args:
+        found: what a sweep found
+        lr: the learner's rate
+
+    Returns:
+        a widget
+    """
     from ipywidgets import FloatLogSlider
     low, high = slider_range(found, lr)
     slider = FloatLogSlider(value=first_choice(found, lr), base=10, min=low, max=high, step=_STEP,
@@ -350,7 +443,12 @@ def nearby(
     value: float,           # where the slider is
     exact: list[float],     # rates that may be meant, above 0
 ) -> float:
-    "The rate that is meant: one of `exact` if it is half a step away, or the value itself"
+    """The rate that is meant: one of `exact` if it is half a step away, or the value itself
+
+    Args:
+        value: where the slider is
+        exact: rates that may be meant, above 0
+    """
     def steps(lr: float) -> float: return abs(math.log10(lr/value))/_STEP
     nearest = min(exact, key=steps, default=value)
     return nearest if steps(nearest) < 0.51 else value
@@ -360,7 +458,12 @@ def clicked(
     x: float,               # where the mouse is, above 0
     exact: list[float],     # rates that may be meant, above 0
 ) -> float:
-    "The rate that a click on the curve means"
+    """The rate that a click on the curve means
+
+    Args:
+        x: where the mouse is, above 0
+        exact: rates that may be meant, above 0
+    """
     def factor(lr: float) -> float: return abs(math.log(lr/x))
     nearest = min(exact, key=factor, default=0.)
     return nearest if nearest and factor(nearest) < 0.08 else float(f'{x:.1e}')
@@ -372,7 +475,17 @@ def action_button(
     icon: str,       # of Font Awesome
     tooltip: str,    # what it does
 ) -> Any:            # a widget
-    "A button that does something with the rate"
+    """A button that does something with the rate
+
+    Args:
+        name: its class is `cbnb-<name>`
+        text: on it
+        icon: of Font Awesome
+        tooltip: what it does
+
+    Returns:
+        a widget
+    """
     from ipywidgets import Button
     button = Button(description=text, icon=icon, tooltip=tooltip)
     button.add_class(f'cbnb-{name}')
@@ -382,7 +495,14 @@ def action_button(
 def epochs_box(
     n: float | None = None,   # at first; None: 5
 ) -> Any:                     # a widget
-    "A box for the number of epochs"
+    """A box for the number of epochs
+
+    Args:
+        n: at first; None: 5
+
+    Returns:
+        a widget
+    """
     from ipywidgets import BoundedIntText
     box = BoundedIntText(value=max(round(n or 5), 1), min=1, max=100_000, description='epochs',
                          tooltip='number of epochs to train')
@@ -395,7 +515,14 @@ def epochs_box(
 def row(
     *parts: Any,    # widgets
 ) -> Any:           # a widget
-    "Widgets side by side, as many as fit"
+    """Widgets side by side, as many as fit
+
+    Args:
+        *parts: widgets
+
+    Returns:
+        a widget
+    """
     from ipywidgets import HBox
     box = HBox(parts)
     box.layout.flex_flow, box.layout.align_items = 'row wrap', 'center'
@@ -680,7 +807,12 @@ class _Shows(_Parts):
 
 # %% ../../nbs/lr/picker.ipynb #c2d34ce8
 class LRPicker(_Plans, _Trains, _Shows):
-    "Widgets to choose a learning rate on the curve of a sweep, to use it, and to train with it"
+    """Widgets to choose a learning rate on the curve of a sweep, to use it, and to train with it
+
+    Args:
+        learn: gets the rate
+        found: what a sweep of it found
+    """
     def __init__(self,
         learn: Learner,    # gets the rate
         found: LRFind,     # what a sweep of it found
@@ -714,7 +846,16 @@ def as_picker(
     found: LRFind,
     learn: Learner | None = None,   # gets the rate; None: the learner that was swept
 ) -> LRPicker:
-    "The picker of a result; ValueError if the learner is not known"
+    """The picker of a result; ValueError if the learner is not known
+
+    Args:
+        found
+        learn: gets the rate; None: the learner that was swept
+
+    Raises:
+        ValueError: this result does not know its learner, which is gone, or it is a copy or was loaded:
+            pass one, found.widget(learn)
+    """
     learn = learn if learn is not None else found.learn
     if learn is None:
         raise ValueError('this result does not know its learner, which is gone, or it is a copy '

@@ -23,7 +23,11 @@ Suggestion = tuple[float, tuple[float, float]]    # the rate, and the (rate, los
 def as_floats(
     *curves: Any,        # sequences of numbers, arrays or tensors
 ) -> list[list[float]]:
-    "Each as a list of Python numbers"
+    """Each as a list of Python numbers
+
+    Args:
+        *curves: sequences of numbers, arrays or tensors
+    """
     return [c.tolist() if hasattr(c, 'tolist') else list(c) for c in curves]
 
 # %% ../../nbs/lr/rules.ipynb #9bf06122
@@ -32,7 +36,13 @@ def steep(
     losses: Sequence[float],   # smoothed losses
     num_it: int,               # planned number of iterations
 ) -> Suggestion:
-    "The rate at which the loss falls fastest, per factor of the rate"
+    """The rate at which the loss falls fastest, per factor of the rate
+
+    Args:
+        lrs: rates, rising: a list or a tensor, and so in all rules
+        losses: smoothed losses
+        num_it: planned number of iterations
+    """
     lrs, losses = as_floats(lrs, losses)
     logs = [math.log(lr) for lr in lrs]
     slopes = [(b - a)/(y - x) for a, b, x, y in zip(losses, losses[1:], logs, logs[1:])]
@@ -45,7 +55,13 @@ def minimum(
     losses: Sequence[float],   # smoothed losses
     num_it: int,               # planned number of iterations
 ) -> Suggestion:
-    "A tenth of the rate with the lowest loss"
+    """A tenth of the rate with the lowest loss
+
+    Args:
+        lrs: rates, rising
+        losses: smoothed losses
+        num_it: planned number of iterations
+    """
     lrs, losses = as_floats(lrs, losses)
     i = losses.index(min(losses))
     return lrs[i]/10, (lrs[i], losses[i])
@@ -56,7 +72,13 @@ def valley(
     losses: Sequence[float],   # smoothed losses
     num_it: int,               # planned number of iterations
 ) -> Suggestion:
-    "Along the longest way down, about half way"
+    """Along the longest way down, about half way
+
+    Args:
+        lrs: rates, rising
+        losses: smoothed losses
+        num_it: planned number of iterations
+    """
     lrs, losses = as_floats(lrs, losses)
     longest: list[int] = []
     for i, loss in enumerate(losses):
@@ -74,7 +96,13 @@ def loss_at(
     losses: Sequence[float],   # the losses there
     lr: float,                 # outside of `lrs`, the loss at the nearer end is returned
 ) -> float:
-    "The loss at a rate, in a straight line between its neighbours on the log scale"
+    """The loss at a rate, in a straight line between its neighbours on the log scale
+
+    Args:
+        lrs: rates, rising
+        losses: the losses there
+        lr: outside of `lrs`, the loss at the nearer end is returned
+    """
     if lr <= lrs[0]: return losses[0]
     if lr >= lrs[-1]: return losses[-1]
     i = next(i for i, x in enumerate(lrs) if x > lr)
@@ -90,7 +118,19 @@ def slide(
     thresh: float = 0.005,        # slopes that differ less are the same
     adjust_value: float = 1.,     # factor of the suggestion
 ) -> Suggestion:
-    "Where a window, moved left, first finds equal slopes at its ends; ValueError if it is too wide"
+    """Where a window, moved left, first finds equal slopes at its ends; ValueError if it is too wide
+
+    Args:
+        lrs: rates, rising
+        losses: smoothed losses
+        num_it: planned number of iterations
+        lr_diff: width of the window
+        thresh: slopes that differ less are the same
+        adjust_value: factor of the suggestion
+
+    Raises:
+        ValueError: slide needs ... points, and there are {n}
+    """
     lrs, losses = as_floats(lrs, losses)
     n = len(losses)
     if n <= lr_diff: raise ValueError(f'slide needs {lr_diff + 1} points, and there are {n}')
@@ -112,7 +152,14 @@ RULES: dict[str, Callable[..., Suggestion]] = dict(
 def as_rule(
     rule: str | Callable[..., Suggestion],   # a function, or the name of one of ours
 ) -> Callable[..., Suggestion]:
-    "The function that is meant; ValueError for an unknown name"
+    """The function that is meant; ValueError for an unknown name
+
+    Args:
+        rule: a function, or the name of one of ours
+
+    Raises:
+        ValueError: there is no rule {rule}; there are ..., or pass a function of (lrs, losses, num_it)
+    """
     if callable(rule): return rule
     if rule in RULES: return RULES[rule]
     near = nearest(rule, RULES) if isinstance(rule, str) else None
@@ -123,7 +170,11 @@ def as_rule(
 def as_rules(
     rules: Any,    # one rule or several, by name or as functions; None: no rules
 ) -> list[Callable[..., Suggestion]]:
-    "The functions that are meant; ValueError for an unknown name"
+    """The functions that are meant; ValueError for an unknown name
+
+    Args:
+        rules: one rule or several, by name or as functions; None: no rules
+    """
     if rules is None: return []
     return [as_rule(rule) for rule in ([rules] if isinstance(rules, str) or callable(rules) else rules)]
 
@@ -133,7 +184,14 @@ WINDOW = 1.6         # decades of the rate that the smoothing reaches back
 def window_beta(
     lrs: Sequence[float],    # rates, rising by equal factors
 ) -> float:                  # weight of the past
-    "The smoothing that reaches back the same stretch of rates, however dense a sweep is"
+    """The smoothing that reaches back the same stretch of rates, however dense a sweep is
+
+    Args:
+        lrs: rates, rising by equal factors
+
+    Returns:
+        weight of the past
+    """
     per_decade = (len(lrs) - 1)/math.log10(lrs[-1]/lrs[0])
     return max(1 - 1/(WINDOW*per_decade), 0.)
 
@@ -142,7 +200,12 @@ def smoothed(
     losses: Sequence[float],    # of the batches
     beta: float,                # weight of the past, from 0 to below 1
 ) -> list[float]:
-    "An exponentially weighted mean, corrected for its start; what is no number counts as huge"
+    """An exponentially weighted mean, corrected for its start; what is no number counts as huge
+
+    Args:
+        losses: of the batches
+        beta: weight of the past, from 0 to below 1
+    """
     out, mean = [], 0.
     for i, loss in enumerate(losses, 1):
         mean = beta*mean + (1 - beta)*(loss if math.isfinite(loss) else 1e30)
@@ -153,7 +216,11 @@ def smoothed(
 def batch_noise(
     losses: Sequence[float],    # of the batches, 2 or more
 ) -> float:
-    "The standard deviation from batch to batch, in the quiet half of a sweep"
+    """The standard deviation from batch to batch, in the quiet half of a sweep
+
+    Args:
+        losses: of the batches, 2 or more
+    """
     quiet = losses[:max(len(losses)//2, 12)]
     steps = [abs(b - a) for a, b in zip(quiet, quiet[1:]) if math.isfinite(b - a)]
     from statistics import median                             # takes milliseconds to import
@@ -164,14 +231,29 @@ def noise_left(
     beta: float,    # weight of the past
     n: int,         # values that were taken in
 ) -> float:         # standard deviation of the mean, in those of a value
-    "How much of the noise is left after smoothing"
+    """How much of the noise is left after smoothing
+
+    Args:
+        beta: weight of the past
+        n: values that were taken in
+
+    Returns:
+        standard deviation of the mean, in those of a value
+    """
     return math.sqrt((1 - beta)/(1 + beta)*(1 + beta**n)/(1 - beta**n))
 
 # %% ../../nbs/lr/rules.ipynb #e1f0a2b7
 def fall_over_noise(
     losses: Sequence[float],    # of the batches, finite
 ) -> float:                     # in standard errors
-    "How far a tenth of a sweep lies below all that came before it, where that is furthest"
+    """How far a tenth of a sweep lies below all that came before it, where that is furthest
+
+    Args:
+        losses: of the batches, finite
+
+    Returns:
+        in standard errors
+    """
     n, furthest = max(len(losses)//10, 5), 0.
     sums, squares = ([0., *accumulate(values)] for values in (losses, (x*x for x in losses)))
     for i in range(10, len(losses) - n + 1):
@@ -187,7 +269,11 @@ SURE = 3.5           # standard errors, beyond which a fall or a rise is not tak
 def falls_surely(
     losses: Sequence[float],   # of the batches, 15 or more
 ) -> bool:
-    "Whether the loss falls by more than noise"
+    """Whether the loss falls by more than noise
+
+    Args:
+        losses: of the batches, 15 or more
+    """
     return fall_over_noise(_finite(losses)) > SURE
 
 def _finite(losses: Sequence[float]) -> list[float]: return [*filter(math.isfinite, losses)]
@@ -197,7 +283,12 @@ def last_before_rise(
     lrs: Sequence[float],       # rates, rising
     losses: Sequence[float],    # of the batches, not smoothed, 10 or more
 ) -> int:
-    "The last place of a curve that does not fall before it has risen above its noise"
+    """The last place of a curve that does not fall before it has risen above its noise
+
+    Args:
+        lrs: rates, rising
+        losses: of the batches, not smoothed, 10 or more
+    """
     from statistics import fmean
     beta, quiet = window_beta(lrs), _finite(losses[:max(len(losses)//2, 10)])
     noise = math.sqrt(fmean((b - a)**2 for a, b in zip(quiet, quiet[1:]))/2)
@@ -210,7 +301,15 @@ def landmarks(
     lrs: Sequence[float],      # rates, rising
     losses: Sequence[float],   # of the batches, not smoothed, 10 or more
 ) -> tuple[int, int]:          # where 65% of the fall are done; the last place near the lowest
-    "Two places on the curve that do not move with the noise; without a fall, where it rises, twice"
+    """Two places on the curve that do not move with the noise; without a fall, where it rises, twice
+
+    Args:
+        lrs: rates, rising
+        losses: of the batches, not smoothed, 10 or more
+
+    Returns:
+        where 65% of the fall are done; the last place near the lowest
+    """
     if not falls_surely(losses): return (last_before_rise(lrs, losses),)*2
     beta = window_beta(lrs)
     smooth = smoothed(losses, beta)
@@ -229,7 +328,12 @@ def until_nan(
     lrs: Sequence[float],       # rates, rising
     losses: Sequence[float],    # as many
 ) -> tuple[Sequence[float], Sequence[float]]:
-    "Both up to the first loss that is not finite, that one included"
+    """Both up to the first loss that is not finite, that one included
+
+    Args:
+        lrs: rates, rising
+        losses: as many
+    """
     end = next((i + 1 for i, loss in enumerate(losses) if not math.isfinite(loss)), len(losses))
     return lrs[:end], losses[:end]
 
@@ -254,7 +358,17 @@ def sweep_problem(
     num_it: int | None = None, # planned number of updates; None: not known
     least: int = 15,           # fewest points that make a curve
 ) -> str | None:               # None: a rate can be read off
-    "Why no learning rate should be read off this sweep"
+    """Why no learning rate should be read off this sweep
+
+    Args:
+        lrs: rates, rising
+        losses: of the batches, not smoothed, up to the stop
+        num_it: planned number of updates; None: not known
+        least: fewest points that make a curve
+
+    Returns:
+        None: a rate can be read off
+    """
     lrs, losses = until_nan(lrs, losses)
     if not losses: return 'there was no update of the weights: something cancels every step'
     if not math.isfinite(losses[0]):
@@ -278,7 +392,13 @@ def still_low(
     losses: Sequence[float],   # of the batches, not smoothed
     num_it: int | None,        # planned number of updates; None: not known
 ) -> bool:
-    "Whether a sweep has come to its end before the loss has risen"
+    """Whether a sweep has come to its end before the loss has risen
+
+    Args:
+        lrs: rates, rising
+        losses: of the batches, not smoothed
+        num_it: planned number of updates; None: not known
+    """
     if len(losses) != num_it or not math.isfinite(losses[-1]): return False
     return landmarks(lrs, losses)[1] >= len(losses) - 2
 
@@ -291,7 +411,17 @@ def step_rate(
     weight_norm: float,              # norm of these weights at the start, above 0
     share: float = 0.01,             # of the norm of the weights
 ) -> float:                          # the last rate if none moves them so far
-    "The first rate at which a single update moves the weights by `share` of their norm"
+    """The first rate at which a single update moves the weights by `share` of their norm
+
+    Args:
+        lrs: rates, rising
+        update_norms: norm of each update, over all trained weights
+        weight_norm: norm of these weights at the start, above 0
+        share: of the norm of the weights
+
+    Returns:
+        the last rate if none moves them so far
+    """
     reached = (lr for lr, norm in zip(lrs, update_norms) if not norm <= share*weight_norm)
     return next(reached, lrs[-1])
 
@@ -310,7 +440,18 @@ def estimates(
     weight_norm: float,               # norm of the weights at the start
     planned_steps: float,             # updates of the run this is for
 ) -> dict[str, float]:                # name -> rate; without `step` if the norms say nothing
-    "What each of the three sides of a sweep says"
+    """What each of the three sides of a sweep says
+
+    Args:
+        lrs: rates, rising
+        losses: of the batches, not smoothed, up to the stop
+        update_norms: norm of each update; empty: not known
+        weight_norm: norm of the weights at the start
+        planned_steps: updates of the run this is for
+
+    Returns:
+        name -> rate; without `step` if the norms say nothing
+    """
     need, edge = landmarks(lrs, losses)
     scale = (REFERENCE/planned_steps)**HORIZON
     found = dict(need=NEED*scale*sum(lrs[:need + 1]), edge=EDGE*scale*lrs[edge])
@@ -323,12 +464,25 @@ BAND = 3.5           # factor to either side: as wide as the good rates of most 
 def band_around(
     lr: float,    # the recommended rate
 ) -> tuple[float, float]:
-    "The lowest and the highest rate that may be as good"
+    """The lowest and the highest rate that may be as good
+
+    Args:
+        lr: the recommended rate
+    """
     return lr/BAND, lr*BAND
 
 # %% ../../nbs/lr/rules.ipynb #e80c8233
 class Rate(NamedTuple):
-    "A rate to train with, the band of rates that may be as good, and the reason"
+    """A rate to train with, the band of rates that may be as good, and the reason
+
+    Args:
+        lr
+        low
+        high
+        reason
+        estimates: what it is the middle of: name -> rate
+        doubt: why it should not be taken, unless the model is trained already
+    """
     lr: float
     low: float
     high: float
@@ -363,7 +517,19 @@ def recommend_rate(
     planned_steps: float,            # updates of the run this is for
     num_it: int | None = None,       # updates planned for the sweep; None: not known
 ) -> Rate:
-    "The median of three estimates from a sweep; ValueError with the reason if there is none"
+    """The median of three estimates from a sweep; ValueError with the reason if there is none
+
+    Args:
+        lrs: rates, rising
+        losses: of the batches, not smoothed, up to the stop
+        update_norms: norm of each update; empty: not known
+        weight_norm: norm of the weights at the start
+        planned_steps: updates of the run this is for
+        num_it: updates planned for the sweep; None: not known
+
+    Raises:
+        ValueError: the loss had not risen by end_lr=...: raise end_lr
+    """
     if problem := sweep_problem(lrs, losses, num_it): raise ValueError(problem)
     lrs, losses = until_nan(lrs, losses)
     found = estimates(lrs, losses, update_norms, weight_norm, planned_steps)

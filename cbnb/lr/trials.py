@@ -16,7 +16,14 @@ from .rules import HORIZON, Rate, band_around
 
 # %% ../../nbs/lr/trials.ipynb #0ac10574
 class Plan(NamedTuple):
-    "Short one-cycle runs around a first answer"
+    """Short one-cycle runs around a first answer
+
+    Args:
+        first: the rate of the first trial
+        steps: updates of each trial
+        most: trials at most
+        planned_steps: updates of the run this is for
+    """
     first: float            # the rate of the first trial
     steps: int              # updates of each trial
     most: int               # trials at most
@@ -35,13 +42,27 @@ def plan_trials(
     most: int = 4,             # trials at most
     longest: float = 0.4,      # of the planned run, for each trial
 ) -> Plan:
-    "As long as the budget allows, but not longer than it is worth"
+    """As long as the budget allows, but not longer than it is worth
+
+    Args:
+        first_lr: the answer of the sweep, for the planned run
+        budget_batches: updates that all the trials may cost
+        planned_steps: updates of the run this is for
+        most: trials at most
+        longest: of the planned run, for each trial
+    """
     steps = max(min(budget_batches//most, int(longest*planned_steps)), 1)
     return Plan(first_lr*(planned_steps/steps)**HORIZON, steps, most, planned_steps)
 
 # %% ../../nbs/lr/trials.ipynb #850c3bb1
 class Trial(NamedTuple):
-    "What a trial gave"
+    """What a trial gave
+
+    Args:
+        lr
+        train_loss: mean over the last quarter of its updates
+        valid_loss: at its end, on a few validation batches; None: there are none
+    """
     lr: float
     train_loss: float           # mean over the last quarter of its updates
     valid_loss: float | None    # at its end, on a few validation batches; None: there are none
@@ -59,7 +80,15 @@ def next_rate(
     plan: Plan,
     trials: Sequence[Trial],   # so far, in any order
 ) -> float | None:             # None: it is done
-    "The neighbour below, the one above, then on to the side on which the loss is lower"
+    """The neighbour below, the one above, then on to the side on which the loss is lower
+
+    Args:
+        plan
+        trials: so far, in any order
+
+    Returns:
+        None: it is done
+    """
     if not trials: return plan.first
     done = {round(math.log(t.lr/plan.first)/math.log(SPACING)): t.loss for t in trials}
     best = min(done, key=lambda k: (done[k], k))          # of those that blew up, the lowest
@@ -72,7 +101,15 @@ def overfit_gap(
     trial: Trial,
     start_loss: float,      # before any training
 ) -> float:                 # 0 if there is none, or no validation data
-    "How much of the fall of the training loss is missing on the validation data"
+    """How much of the fall of the training loss is missing on the validation data
+
+    Args:
+        trial
+        start_loss: before any training
+
+    Returns:
+        0 if there is none, or no validation data
+    """
     if trial.valid_loss is None: return 0.
     fall = start_loss - min(trial.valid_loss, trial.train_loss)
     return max((trial.valid_loss - trial.train_loss)/fall, 0.)
@@ -84,7 +121,11 @@ STEEPEST = 1.        # ... up to this: then rate times updates stays the same
 def horizon(
     gap: float,      # as `overfit_gap` gives it
 ) -> float:
-    "The best rate falls like updates to the power of minus this"
+    """The best rate falls like updates to the power of minus this
+
+    Args:
+        gap: as `overfit_gap` gives it
+    """
     return min(HORIZON + OVERFIT*gap, STEEPEST)
 
 # %% ../../nbs/lr/trials.ipynb #8f8115ee
@@ -114,7 +155,13 @@ def choose(
     trials: Sequence[Trial],   # one or more
     start_loss: float,         # before any training, of the same kind as the trials'
 ) -> Rate:
-    "The middle of the trials that are about as good as the best, moved to the planned length"
+    """The middle of the trials that are about as good as the best, moved to the planned length
+
+    Args:
+        plan
+        trials: one or more
+        start_loss: before any training, of the same kind as the trials'
+    """
     ordered = sorted(trials, key=lambda t: t.lr)
     best = min(range(len(ordered)), key=lambda i: ordered[i].loss)
     if not ordered[best].loss < start_loss: return _keep_first(plan)

@@ -32,7 +32,11 @@ class AMPMode:
 
 # %% ../../nbs/names/fastai.ipynb #7a26a27f
 class ClassificationInterpretation(Interpretation):
-    "`Interpretation` with a method that prints the report"
+    """`Interpretation` with a method that prints the report
+
+    Args:
+        found: as from `predictions`
+    """
     def print_classification_report(self) -> None:
         "Print precision, recall and F1 of each class"
         print(self.report())
