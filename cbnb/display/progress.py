@@ -839,8 +839,9 @@ class _CountsEpochs(_Reports):
     def after_cancel_epoch(self): self._end()
 
     def _begin(self) -> None:
-        learn, now = self.learn, self._worked(time.perf_counter())
+        learn = self.learn
         if learn.purpose != 'fit': return
+        now = self._worked(time.perf_counter())
         if learn.training: self.last = now, learn.train_iter       # of the samples per second
         if self.pace:
             self.pace.begin(learn.training, now)
