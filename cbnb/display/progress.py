@@ -672,7 +672,7 @@ class NotebookDisplay(LogDisplay):
         elif self.handle: self.send({})                # a bar alone leaves nothing
 
     def _update(self, text: str) -> None:
-        page = TABLE_STYLE*bool(self.names) + live_table(self.names, self.rows, self.bar)
+        page = live_table(self.names, self.rows, self.bar)        # arrows come with the style, at the end
         self.send({'text/html': page, 'text/plain': text})
 
     def send(self,
