@@ -934,7 +934,9 @@ def test_the_figure_of_layer_statistics(n, monkeypatch):
     for k, ax in enumerate(fig.axes):
         assert ax.get_xlabel() == "step" and [list(line.get_ydata()) for line in ax.lines] == [stats.layer_stats(i)[k] for i in range(n)]
         assert all(list(line.get_xdata()) == [0, 1, 2] and line.get_marker() == "." and line.get_linewidth() == 1.3 for line in ax.lines)
-    assert fig.axes[2].get_ylim() == (-0.03, 1.03) and bool(fig.axes[2].texts) == (n > 1)
+    assert fig.axes[2].get_ylim() == (-0.03, 1.03) and not any(ax.texts for ax in fig.axes[:2])
+    names = [f"{i} Linear  {stats.layer_stats(i)[2][-1]:.4g}" for i in range(n)] if n > 1 else []
+    assert [text.get_text() for text in fig.axes[2].texts if text.get_text() != "—"] == names
     title = fig.get_suptitle()
     assert (
         title == ("0 Linear" if n == 1 else "")
