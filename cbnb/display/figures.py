@@ -167,7 +167,8 @@ def legend(
         key = '●' if line.get_marker() == 'o' else '—'
         at = dict(transform=ax.transAxes, va='center', fontsize=9)
         ax.text(1.015, 1 - down, key, color=line.get_color(), fontweight='bold', **at)
-        ax.text(1.05, 1 - down, label + (f'  {number(point[1])}' if point else ''), **at)
+        curve = point and len(set(line.get_xdata())) > 1    # not one point, or a vertical line
+        ax.text(1.05, 1 - down, label + (f'  {number(point[1])}' if curve else ''), **at)
 
 def _last_point(line: Any) -> tuple[float, float] | None:
     points = [(x, float(y)) for x, y in zip(line.get_xdata(), line.get_ydata()) if math.isfinite(y)]

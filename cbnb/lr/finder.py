@@ -38,7 +38,7 @@ from .trials import Plan, Trial, choose, next_rate, plan_trials
 from ..metrics import RunningMean, Smoother, name_of
 from ..basics.text import distinct
 from cbnb.display.figures import (
-    COLORS, figure, legend, lr_find_figure, lr_trials_figure, png_bundle, png_metadata, show,
+    COLORS, figure, lr_find_figure, lr_trials_figure, png_bundle, png_metadata, show,
     view_for)
 from ..recorder import Recorder
 from ..schedule import one_cycle_scheds
@@ -603,7 +603,6 @@ def _with_trials(found: 'LRFind') -> Any:
         lr_trials_figure([t.lr for t in found.trials], [t.loss for t in found.trials],
                          found.start_loss, found.recommended, found.band,
                          f'Trials of {found.trial_plan.steps:,} updates', axes[1])
-        for ax in axes: legend(ax)
         fig.suptitle(_title(found), color=COLORS['text'], fontsize=11)
         return fig
 

@@ -445,7 +445,9 @@ class Chart {
 
   // -- what you do
   point(x, y = null) {
-    this.cursor = x; this.approach(x === null || y === null ? null : this.nearest(x, y)); this.redraw()
+    // a step is a whole number: what the flag says is what the values are of
+    this.cursor = x !== null && this.spec.whole ? Math.round(x) : x
+    this.approach(x === null || y === null ? null : this.nearest(x, y)); this.redraw()
     this.others?.(this, x)
   }
   approach(name) {
