@@ -36,10 +36,15 @@ def extremes(
     size, short_x, short_y = -(-2*len(xs)//n), array('f'), array('f')
     for a in range(0, len(xs), size):
         some = ys[a:a + size]
-        for i in sorted({some.index(min(some)), some.index(max(some))}):
+        for i in _lowest_and_highest(some):
             short_x.append(xs[a + i])
             short_y.append(some[i])
     return short_x, short_y
+
+def _lowest_and_highest(ys: Sequence[float]) -> list[int]:
+    "Where they are; nan is neither"
+    known = ys if sum(ys) == sum(ys) else [y for y in ys if y == y]
+    return sorted({ys.index(min(known)), ys.index(max(known))}) if known else [0]
 
 # %% ../../nbs/display/live_chart.ipynb #d0aa5f78
 class Points:

@@ -5,23 +5,29 @@
 // ---- numbers, written as in Python: basics/text and display/look
 
 const trim = s => s.includes('.') ? s.replace(/\.?0+$/, '') : s
-const grouped = (v, decimals) => v.toLocaleString('en-US', { minimumFractionDigits: decimals, maximumFractionDigits: decimals })
+// `toFixed` and `toExponential` of JavaScript take the larger neighbor of a value that is just between two, Python the even one
+function rounded(v, how, decimals) {
+  const [digits, power] = v[how](decimals + 30).split('e')
+  if (!/50{29}$/.test(digits)) return v[how](decimals)
+  const cut = digits.slice(0, -30).replace(/\.$/, '')
+  return /[02468]$/.test(cut) ? cut + (power === undefined ? '' : `e${power}`) : v[how](decimals)
+}
+const fixed = (v, decimals) => rounded(v, 'toFixed', decimals)
+const grouped = (v, decimals) => { const [whole, part] = fixed(v, decimals).split('.'); return whole.replace(/\B(?=(\d{3})+$)/g, ',') + (part ? `.${part}` : '') }
+const short = (v, decimals) => { const [digits, power] = rounded(v, 'toExponential', decimals).split('e'); return `${trim(digits)}e${+power}` }
 
 export function number(v) {
   if (v == null || Number.isNaN(v)) return '–'
   if (!Number.isFinite(v)) return v > 0 ? 'inf' : '-inf'
   const size = Math.abs(v)
-  if (size >= 1e7 || size > 0 && size < 1e-3) {
-    const [digits, exponent] = v.toExponential(3).split('e')
-    return `${trim(digits)}e${+exponent}`
-  }
+  if (size >= 1e7 || size > 0 && size < 1e-3) return short(v, 3)
   return Number.isInteger(v) ? grouped(v, 0) : trim(grouped(v, Math.max(0, 3 - Math.floor(Math.log10(size)))))
 }
 
 export function rate(v) {
   if (!Number.isFinite(v) || !v) return String(v)
-  const [digits, exponent] = v.toExponential(1).split('e')
-  return +exponent < -4 || +exponent >= 4 ? `${trim(digits)}e${+exponent}` : trim(v.toFixed(Math.max(0, 1 - exponent)))
+  const text = short(v, 1), exponent = +text.split('e')[1]
+  return exponent < -4 || exponent >= 4 ? text : trim(fixed(v, Math.max(0, 1 - exponent)))
 }
 
 const FORMATS = { number, rate, count: v => grouped(Math.round(v), 0), epoch: v => trim(v.toFixed(2)), time: v => {
@@ -29,31 +35,41 @@ const FORMATS = { number, rate, count: v => grouped(Math.round(v), 0), epoch: v 
   return s < 3600 ? `${two(Math.floor(s / 60))}:${two(s % 60)}` : `${Math.floor(s / 3600)}:${two(Math.floor(s / 60) % 60)}:${two(s % 60)}`
 } }
 
-// ---- ticks: [value, label, has a grid line]
+// ---- ticks: [value, label, has a grid line]; which, and their labels, as in display/axes
 
 function niceStep(least) {
   const power = 10 ** Math.floor(Math.log10(least))
   return [1, 2, 5, 10].map(m => m * power).find(step => step >= least * (1 - 1e-9))
 }
 
-function linearTicks(lo, hi, n, whole) {
-  const step = niceStep(Math.max((hi - lo) / n, whole ? 1 : 1e-300)), decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9))
-  const tiny = Math.max(Math.abs(lo), Math.abs(hi)) < 1e-3 || decimals > 6, ticks = []
-  for (let k = Math.ceil(lo / step - 1e-9); k <= hi / step + 1e-9 && ticks.length < 99; k++) ticks.push([k * step || 0, tiny ? number(k * step || 0) : grouped(k * step || 0, decimals), true])
-  return ticks
+// One way of writing for all: as many decimals as the step needs, or exponents
+function labels(values, log) {
+  if (!values.length) return []
+  const sizes = values.map(Math.abs), largest = Math.max(...sizes), steps = values.slice(1).map((v, i) => v - values[i])
+  const step = (steps.length ? Math.min(...steps) : largest) || 1, decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9))
+  if (log && Math.min(...values) < 1e-3 || largest >= 1e7 || largest < 1e-3) return values.map(v => v === 0 || Math.abs(v) >= 1 && Math.abs(v) < 1e4 ? number(v) : short(v, 3))
+  return values.map(v => log || decimals > 6 ? number(v) : grouped(v, decimals))
 }
 
-// `lo` and `hi` are exponents of ten; labels stand at decades, or at 1, 2 and 5 if there are few
-function logTicks(lo, hi, n) {
+export function linearTicks(lo, hi, n, whole, log = false) {
+  const step = niceStep(Math.max((hi - lo) / n, whole ? 1 : 0, 1e-300)), values = [], first = Math.ceil(lo / step - 1e-9)
+  for (let k = first; k <= Math.min(Math.floor(hi / step + 1e-9), first + 2 * n); k++) values.push(k * step || 0)
+  const texts = labels(values, log)
+  return values.map((v, i) => [v, texts[i], true])
+}
+
+// `lo` and `hi` are exponents of ten; labels stand at decades, and at 1, 2 and 5 if there are few
+export function logTicks(lo, hi, n) {
   const span = hi - lo, every = Math.max(1, Math.ceil(span / n)), ticks = []
-  if (span < 0.7) return linearTicks(10 ** lo, 10 ** hi, n)
   for (let k = Math.floor(lo); k <= Math.ceil(hi); k++) for (let m = 1; m < 10; m++) {
     const v = +`${m}e${k}`, at = Math.log10(v)
     if (at < lo - 1e-9 || at > hi + 1e-9 || m > 1 && span > 4) continue
-    const named = m === 1 ? k % every === 0 : [2, 5].includes(m) && span < n / 3
-    ticks.push([v, named ? v >= 1e-3 && v < 1e5 ? number(v) : `${m}e${k}` : '', named || m === 1])
+    const named = k % every === 0 && (m === 1 || [2, 5].includes(m) && span < n / 3)
+    ticks.push([v, named, named || m === 1])
   }
-  return ticks
+  const named = ticks.filter(([, is]) => is).map(([v]) => v), texts = labels(named, true)
+  if (named.length < 3 && span <= 1) return linearTicks(10 ** lo, 10 ** hi, n, false, true)
+  return ticks.map(([v, is, strong]) => [v, is ? texts[named.indexOf(v)] : '', strong])
 }
 
 // ---- points
@@ -234,7 +250,7 @@ class Chart {
       if (some.length) { some.sort((p, q) => p - q); most = some[some.length - 1 - Math.floor(some.length / 100)] }
       if (most > -Infinity) hi = Math.max(hi, this.fy(most))
     }
-    for (const m of spec.marks) if (Number.isFinite(m.y) && !this.range) { lo = Math.min(lo, this.fy(m.y)); hi = Math.max(hi, this.fy(m.y)) }
+    for (const m of spec.marks) if (Number.isFinite(this.fy(m.y)) && !this.range) { lo = Math.min(lo, this.fy(m.y)); hi = Math.max(hi, this.fy(m.y)) }
     if (lo === Infinity) return [0, 1]
     hi = Math.max(hi, lo)
     // the first tenth may take as much room as the rest
@@ -278,8 +294,8 @@ class Chart {
     g.appendChild(svg('clipPath', { id: clip })).append(svg('rect', { x: LEFT - 4, y: TOP - 4, width: right - LEFT + 8, height: h - TOP + 4 }))
     this.axes(g, s, epochs)
     const curves = g.appendChild(svg('g', { 'clip-path': `url(#${clip})` }))
-    if (spec.band) { const [a, b] = spec.band.map(px); curves.append(svg('rect', { class: 'band', x: a, y: TOP, width: Math.max(b - a, 0), height: h - TOP })) }
-    if (!spec.overlay) for (const x of spec.borders) curves.append(svg('path', { class: 'border', d: `M${px(x)},${TOP}V${h}` }))
+    if (spec.band && (spec.band[0] > 0 || !spec.log_x)) { const [a, b] = spec.band.map(px); curves.append(svg('rect', { class: 'band', x: a, y: TOP, width: Math.max(b - a, 0), height: h - TOP })) }
+    if (!spec.overlay) for (const x of spec.borders) if (Number.isFinite(px(x))) curves.append(svg('path', { class: 'border', d: `M${px(x)},${TOP}V${h}` }))
     for (const line of this.shown()) this.curve(curves, line, s)
     if (!spec.overlay) this.marks(g, curves, s)
     if (!this.shown().some(line => line.points.n)) g.append(svg('text', { class: 'none', x: (LEFT + right) / 2, y: (TOP + h) / 2, 'text-anchor': 'middle' }, 'no values yet'))
@@ -321,13 +337,17 @@ class Chart {
     const path = this.outline(line, s), color = this.color(line), dim = this.near && this.near !== this.group(line) ? ' dim' : '', p = line.points
     if (line.kind === 'line') curves.append(svg('path', { class: 'halo', d: path }))
     curves.append(svg('path', { class: `${line.kind}${line.dash ? ' ' + line.dash : ''}${dim}`, d: path, style: `stroke:${color}` }))
-    if (line.kind === 'dots' && p.n < 60 || p.n === 1) for (let i = 0; i < p.n; i++) if (Number.isFinite(p.y[i])) curves.append(svg('circle', { class: `dot${dim}`, cx: s.px(p.x[i] - this.shift(line)), cy: s.py(p.y[i]), r: 4, style: `fill:${color}` }))
+    if (line.kind === 'dots' && p.n < 60 || p.n === 1) for (let i = 0; i < p.n; i++) this.dot(curves, line, s, i, dim)
+  }
+  dot(curves, line, s, i, dim = '') {
+    const x = s.px(line.points.x[i] - this.shift(line)), y = s.py(line.points.y[i])
+    if (Number.isFinite(x) && Number.isFinite(y)) curves.append(svg('circle', { class: `dot${dim}`, cx: x, cy: y, r: 4, style: `fill:${this.color(line)}` }))
   }
   // Suggestions have a point and a name, events a line from the top
   marks(g, curves, s) {
     const taken = [], inside = x => this.fx(x) >= s.x0 - 1e-9 && this.fx(x) <= s.x1 + 1e-9
     for (const m of [...this.spec.marks].sort((a, b) => !!b.strong - !!a.strong)) {
-      if (!inside(m.x)) continue
+      if (!inside(m.x) || !Number.isFinite(s.py(m.y))) continue
       const x = s.px(m.x), y = Math.min(Math.max(s.py(m.y), TOP), s.h), color = m.faint ? 'var(--cbnb-quiet)' : safe(m.color), wide = 6.6 * m.name.length + 14
       if (m.strong) curves.append(svg('path', { class: 'strong', d: `M${x},${TOP}V${s.h}`, style: `stroke:${color}` }))
       curves.append(svg('circle', { class: 'dot', cx: x, cy: y, r: m.strong ? 5.5 : 4.5, style: `fill:${color}` }))
@@ -347,13 +367,13 @@ class Chart {
   }
   flagAt(s) {
     const x = this.cursor ?? this.spec.chosen
-    if (x == null || s.px(x) < LEFT - 1 || s.px(x) > s.right + 1) return { x: -1e4, half: 0 }
+    if (x == null || !(s.px(x) >= LEFT - 1 && s.px(x) <= s.right + 1)) return { x: -1e4, half: 0 }
     const text = this.format(this.spec.whole ? Math.round(x) : x)
     return { x: Math.round(s.px(x)) + 0.5, half: 3.4 * text.length + 7, text, value: x }
   }
   crosshair(g, curves, s, epochs) {
     const { spec } = this, flag = this.flagAt(s)
-    if (spec.chosen != null && !spec.overlay) curves.append(svg('path', { class: 'chosen', d: `M${s.px(spec.chosen)},${TOP}V${s.h}` }))
+    if (spec.chosen != null && !spec.overlay && Number.isFinite(s.px(spec.chosen))) curves.append(svg('path', { class: 'chosen', d: `M${s.px(spec.chosen)},${TOP}V${s.h}` }))
     this.where.textContent = ''
     this.tell()
     if (!flag.half) return
@@ -361,7 +381,7 @@ class Chart {
     if (this.cursor !== null) box.append(svg('path', { class: 'cursor', d: `M${flag.x},${TOP}V${s.h}` }))
     for (const line of this.shown()) {
       const i = line.points.at(flag.value + this.shift(line), line.kind === 'dots' || line.held)
-      if (i >= 0 && line.kind !== 'faint' && Number.isFinite(line.points.y[i])) curves.append(svg('circle', { class: 'dot', cx: s.px(line.points.x[i] - this.shift(line)), cy: s.py(line.points.y[i]), r: 4, style: `fill:${this.color(line)}` }))
+      if (i >= 0 && line.kind !== 'faint') this.dot(curves, line, s, i)
     }
     box.append(svg('rect', { x: flag.x - flag.half, y: s.h + 4, width: 2 * flag.half, height: 18, rx: 3 }), svg('text', { x: flag.x, y: s.h + 17, 'text-anchor': 'middle' }, flag.text))
     this.where.textContent = this.placeWords(flag.value, epochs)
