@@ -59,6 +59,20 @@ def wait_until(condition: Callable[[], object], seconds: float = TIMEOUT) -> Non
         time.sleep(0.02)
 
 
+def axe_violations(page: "NotebookPage | Page", selector: str) -> list[str]:
+    """What keeps somebody from using this part of a page, as axe finds it: rule, element, and what to mend. JupyterLab has its own."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    tab = page.tab if isinstance(page, NotebookPage) else page
+    found = Axe().run(tab, selector).response
+    assert found["passes"], f"there is nothing to check in {selector}"
+    return [
+        f"{rule['id']}: {' '.join(map(str, node['target']))}: {node['failureSummary']}"
+        for rule in found["violations"]
+        for node in rule["nodes"]
+    ]
+
+
 class NotebookPage:
     """A notebook that is open in a tab of JupyterLab; made by `Lab.open`."""
 

@@ -1,17 +1,15 @@
 """A person with a mouse on a chart: while a cell runs, after it, without a kernel, in a saved page."""
 
 import base64
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import nbformat
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 
 from lab import Lab
-from notebook_page import NotebookPage
+from notebook_page import NotebookPage, axe_violations
 
 SETUP = """
 import sys
@@ -243,6 +241,26 @@ def test_a_page_made_by_nbconvert_answers_too(lab: Lab):
     tab.close()
 
 
+def test_a_browser_that_cannot_run_the_script_shows_the_picture(lab: Lab):
+    """Such as one that cannot unpack it, or one with scripts off."""
+    path = saved(lab, "old_browser")
+    subprocess.run([sys.executable, "-m", "nbconvert", "--to", "html", path.name], cwd=lab.notebooks, check=True, capture_output=True)
+    for settings in ({}, dict(java_script_enabled=False)):
+        context = lab.browser.new_context(**settings)
+        context.add_init_script("delete window.DecompressionStream")
+        tab, said, errors = context.new_page(), [], []
+        tab.on("console", lambda message, said=said: said.append((message.type, message.text)))
+        tab.on("pageerror", lambda error, errors=errors: errors.append(error))
+        tab.goto(path.with_suffix(".html").as_uri())
+        image = tab.locator("img.cbnb-still").last
+        image.wait_for()
+        assert image.bounding_box()["width"] > 500 and tab.locator(".cbnb-lc").count() == 0
+        if not settings:
+            assert any("cbnb shows a picture" in text for kind, text in said if kind == "warning")
+        assert not errors
+        context.close()
+
+
 def test_without_anywidget_a_fit_and_its_plots_are_shown(lab: Lab):
     missing = "import sys; sys.modules['anywidget'] = None\n"
     with lab.open(lab.write("without.ipynb", [missing + SETUP, "learn.fit(1)", "learn.recorder.plot_losses()"])) as page:
@@ -262,14 +280,65 @@ def test_where_the_server_has_no_anywidget_a_fit_is_shown_all_the_same(lab: Lab)
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_everybody_can_use_a_chart(lab: Lab, theme: str):
-    cells = [SETUP, "learn.recorder.plot_losses()", "learn.recorder.plot_metrics()"]
-    with lab.open(lab.write(f"axe_{theme}.ipynb", cells)) as page:
-        page.run_all()
+    cells = [SETUP + "learn.fit(1)\n", GROWING, "learn.recorder.plot_losses()", "learn.recorder.plot_metrics()"]
+    cells[1] = cells[1].replace("Html(", "live.add('loss', [0, 1], [2, 1]); live.flush(); Html(")
+    with lab.open(lab.write(f"axe_{theme}.ipynb", cells), size=(1200, 1500)) as page:
         page.set_theme(theme)
-        plot(page, 1)
+        page.run_all()
+        for cell in (1, 2, 3):
+            plot(page, cell)
+        page.output(2).locator(".tools button", has_text="table").click()
+        page.output(2).locator(".names button").first.click()
+        point(page, 2, 0.5)
+        where(page, 2)
+        assert axe_violations(page, ".cbnb-lc") == []
+        page.tab.locator(".jp-NotebookPanel").evaluate("panel => panel.style.maxWidth = '640px'")
+        page.tab.set_viewport_size(dict(width=600, height=1200))
+        page.wait_for("() => [...document.querySelectorAll('.cbnb-lc .names')].every(names => !names.style.width)")  # below the plot
+        assert axe_violations(page, ".cbnb-lc") == []
+
+
+def test_values_that_cannot_be_drawn_are_left_out(lab: Lab):
+    """Zeros and less on logarithmic axes, gaps, and a run that ends in nan: no place of a point is nan, which a browser calls an error."""
+    cells = [
+        SETUP,
+        """nan, inf = float('nan'), float('inf')
+Html(chart([Line('loss', range(8), [3, 0, -1, nan, inf, 2, 1, nan]), Line('valid', [0, 3, 7], [0.5, nan, 0], dots=True)], title='odd',
+           xlabel='step', borders=[0, 4], epochs=[(0, 0), (4, 1)], band=(0, 2), cursor=0, tools=['log_x', 'log_y'], smoothing=None,
+           marks=[Mark('m', 0, 0, 'red', strong=True)], events=[Event(0, 'lr', 'at the start')]))""",
+    ]
+    cells[0] += "from cbnb.display.chart import Mark\n"
+    with lab.open(lab.write("odd.ipynb", cells)) as page:
+        page.run_all()
+        for tool in ("log y", "log x", "log y"):
+            before = shapes(page, 1)
+            point(page, 1, 0.01)
+            point(page, 1, 0.9)
+            page.output(1).locator(".tools button", has_text=tool).click()
+            assert not any("NaN" in shape or "Infinity" in shape for shape in changed(page, 1, before))
+        point(page, 1, 0.5)
+        where(page, 1)
+        assert not page.console_errors() and not page.errors()
+        drawn = plot(page, 1).locator("svg").first.inner_html()
+        assert "NaN" not in drawn and "Infinity" not in drawn
+
+
+def test_names_and_colors_in_a_page_are_never_code(lab: Lab):
+    evil = "<img src=x onerror='document.title=1'>"
+    cells = [
+        SETUP + f"evil = {evil!r}\n",
+        """Html(chart([Line(evil, [0, 1, 2], [1, 2, 3], color='red" onload="document.title=1'), Line('b', [0, 2], [1, 2], 'url(//x.test/a)')], title=evil,
+           xlabel=evil, ylabel=evil, events=[Event(1, 'note', evil)], details={evil: [(evil, evil, True)]}))""",
+    ]
+    with lab.open(lab.write("evil.ipynb", cells)) as page:
+        page.run_all()
+        point(page, 1, 0.5)
+        page.output(1).locator(".names button").first.hover()
         page.output(1).locator(".tools button", has_text="table").click()
-        found = Axe().run(page.tab, ".cbnb-lc")
-        assert not found.response["violations"], json.dumps(found.response["violations"], indent=1)[:3000]
+        page.output(1).locator(".rows tr").first.wait_for()
+        assert page.output(1).locator(".cbnb-lc img").count() == 0 and evil in page.text(1)
+        assert page.tab.title() != "1" and not page.console_errors()
+        assert plot(page, 1).locator("svg path.line").last.get_attribute("style") == "stroke:currentColor" and not page.outside_requests()
 
 
 def test_numbers_and_ticks_are_written_as_python_writes_them(lab: Lab):
