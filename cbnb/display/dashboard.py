@@ -292,6 +292,9 @@ def rewind_button(
     return box
 
 _NO_KERNEL = '<style>.cbnb-rewind.jupyter-widgets-disconnected {display:none}</style>'
+# in the place of a widget without its kernel JupyterLab writes an error, without an element; not below a fit
+_NO_MODEL = ('<style>.jp-OutputArea-child:has(.cbnb-fit)+.jp-OutputArea-child:has(>.jupyter-widgets)'
+             ':not(:has(>.jupyter-widgets>*)){display:none}</style>')
 
 # %% ../../nbs/display/dashboard.ipynb #fe27df37
 class _Says(NotebookDisplay):
@@ -457,7 +460,9 @@ class Dashboard(_Offers):
         page = fit_page(self.names, self.rows, word, self.run, self.panel.curve.value)
         self.panel.replace_by(page['text/html'], *([button] if placed and button else []))
         if placed: return
-        self.send(fit_page(self.names, self.rows, word, self.run))
+        page = fit_page(self.names, self.rows, word, self.run)
+        if button: page['text/html'] += _NO_MODEL
+        self.send(page)
         self._offer(button)
         self._ended.append((self.panel, self.growing))
         if len(self._ended) > 3: _end(*self._ended.popleft())
