@@ -521,7 +521,6 @@ FIT_STYLE = f'''<style>{css_variables(".cbnb-fit", _USED)}
 .cbnb-fit>.cbnb-main{{flex:6 1 520px;min-width:0}}
 .cbnb-fit>.cbnb-side{{flex:5 1 420px;min-width:0}}
 .cbnb-fit>p{{flex:1 1 100%;margin:.5em 0}}
-.cbnb-rewind.jupyter-widgets-disconnected{{display:none}}
 </style>'''.replace('\n', '') + TABLE_STYLE
 
 def fit_page(
