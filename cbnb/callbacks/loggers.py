@@ -6,7 +6,7 @@
 __all__ = ['batch_rows', 'epoch_rows', 'Service', 'Notes', 'Sends', 'Logger', 'JSONLLogger', 'needed', 'cleaned', 'as_text',
            'TensorBoardLogger', 'MLflowLogger', 'WandbLogger']
 
-# %% ../../nbs/callbacks/loggers.ipynb #80e5046a
+# %% ../../nbs/callbacks/loggers.ipynb #87ebb89a
 import contextlib
 import json
 import math
@@ -16,20 +16,20 @@ import re
 import time
 import uuid
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-# %% ../../nbs/callbacks/loggers.ipynb #3caf2163
+# %% ../../nbs/callbacks/loggers.ipynb #3a186089
 from ..basics.arguments import as_count, is_number
 from ..basics.notices import user_level
 from ..basics.processes import process_number
 from ..basics.text import distinct
 from ..callback import Callback
 from .csv_logger import _ends_line
-from ..display import plots                    # adds `plot_losses` to the recorder
+from ..display import plots  # noqa: F401 (adds `plot_losses` to the recorder)
 from ..history import Run, ScalarBuffer
 from ..recorder import how_it_ends
 from ..undo import interrupts_wait
