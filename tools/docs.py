@@ -65,6 +65,7 @@ TAGS = {
     "code-fold: true": "hide-input",
 }
 INSTANCES = {"learn": "Learner", "recorder": "Recorder", "learn.recorder": "Recorder", "dls": "DataLoaders"}
+_ROLE = re.compile(r"\{py:obj\}`([^`<]*?) ?(?:<[^>]*>)?`")  # a name as a link
 _NAME = re.compile(r"(?<![`\w}\[])`([A-Za-z_][\w.]*)(\(\))?`(?!`)")
 
 
@@ -182,6 +183,7 @@ class Site:
         nb.cells = [new for cell in nb.cells for new in self.cells(cell, module)]
         if path == INDEX:
             nb.cells.append(new_markdown_cell(contents(self.sections)))
+        describe_images(nb)
         for number, cell in enumerate(nb.cells):
             cell["id"] = f"cell-{number}"  # new cells get random ones, and a page must come out the same each time
         return freeze(nb)
@@ -210,6 +212,26 @@ class Site:
         item = self.reference.by_code.get((module, name))
         text = entry(module, name, lambda markdown: self.link(markdown, module), indexed=item is None)
         return f"({self.reference.places[module, name].label(module, name)})=\n{text}" if item else text
+
+
+def describe_images(nb: NotebookNode) -> None:
+    """An alternative text for the images of each cell: what the figure says of itself, or else the sentence before the cell."""
+    before = ""
+    for cell in nb.cells:
+        if cell.cell_type == "markdown":
+            before = cell.source
+            continue
+        texts = [
+            output.data.get("text/plain", "")
+            for output in cell.get("outputs", [])
+            if any(kind.startswith("image/") for kind in output.get("data", {}))
+        ]
+        if texts:
+            own = "; ".join(text for text in texts if text and not text.startswith("<"))
+            sentences = [line for line in before.splitlines() if line.strip() and line[0].isalpha()]
+            said = plain(_ROLE.sub(r"\1", sentences[-1])) if sentences else ""
+            found = own or f"Figure: {said}"
+            cell.metadata.setdefault("mystnb", {})["image"] = {"alt": re.sub(r"\s+", " ", found)[:600]}
 
 
 def imported_names(nb: NotebookNode, module: str) -> dict[str, str]:
