@@ -11,7 +11,6 @@ __all__ = ['TABLE_STYLE', 'FIT_STYLE', 'DISPLAYS', 'as_cell', 'as_line', 'best_r
 # %% ../../nbs/display/progress.ipynb #d051ae47
 import itertools
 import math
-import re
 import shutil
 import sys
 import time
@@ -516,8 +515,8 @@ def losses_chart(run: Run) -> str:
     return chart(loss_lines(run), **losses_layout(run), points=50, smoothing=run.beta, tools=('smooth', 'log_y'))
 
 # %% ../../nbs/display/progress.ipynb #05433f20
-_UNUSED = r'--cbnb-(run\d|mom|lr|teal|mark):#\w+;'      # so that a saved fit is small
-FIT_STYLE = f'''<style>{re.sub(_UNUSED, "", css_variables(".cbnb-fit"))}
+_USED = 'train', 'valid', 'raw', 'text', 'quiet', 'page', 'good', 'bad'      # a saved fit is small
+FIT_STYLE = f'''<style>{css_variables(".cbnb-fit", _USED)}
 .cbnb-fit{{display:flex;flex-flow:row wrap;align-items:flex-start;gap:0 24px;max-width:{WIDEST}px}}
 .cbnb-fit>.cbnb-main{{flex:6 1 520px;min-width:0}}
 .cbnb-fit>.cbnb-side{{flex:5 1 420px;min-width:0}}

@@ -599,6 +599,8 @@ class Store {
     else if (message.s > this.seen && !this.asked) { this.asked = true; model.send({ type: 'lost' }) }
   }
   set(layout) { Object.assign(this.spec, layout); for (const view of this.views) view.redraw() }
+  // epochs that have ended, after the first `at`
+  grow({ at, more }) { this.spec.epochs = [...this.spec.epochs.slice(0, at), ...more]; for (const view of this.views) view.redraw() }
   view(el, model, signal) {
     const view = new Chart(el, this.spec, { send: message => model.send(message), signal })
     this.views.add(view); signal?.addEventListener('abort', () => this.views.delete(view))
@@ -622,6 +624,9 @@ function moveIn(store, model, name) {
   }
   const watch = new MutationObserver(() => { frame ||= requestAnimationFrame(look) })
   watch.observe(document.body, { childList: true, subtree: true }); look()
+  // the bars and numbers beside it come in the same message
+  const say = status => { for (const el of found) { const to = el.closest('.cbnb-dashboard')?.querySelector('.cbnb-status .widget-html-content'); if (to) to.innerHTML = status } }
+  model.on('msg:custom', message => { if (message.status) say(message.status) })
   return () => { watch.disconnect(); cancelAnimationFrame(frame); for (const [el, there] of homes) leave(el, there) }
 }
 
@@ -637,7 +642,7 @@ export default css => {
       load()
       model.on('change:history', load)
       model.on('change:spec', () => store.take(model.get('spec')))
-      model.on('msg:custom', (message, buffers) => { if (message.set) store.set(message.set); if (message.n) store.heard(message, buffers, model) })
+      model.on('msg:custom', (message, buffers) => { if (message.set) store.set(message.set); if (message.ends) store.grow(message.ends); if (message.n) store.heard(message, buffers, model) })
       // Python shows something else until a page has said that it can draw
       model.send({ type: 'here' })
       return moveIn(store, model, `cbnb-slot-${model.get('slot')}`)
