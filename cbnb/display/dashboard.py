@@ -345,6 +345,10 @@ def rewind_button(
     box._dom_classes = 'cbnb-rewind',
     return box
 
+# without its kernel the button goes; in its place JupyterLab writes an error, without an element; not below a fit
+_NO_KERNEL = ('<style>.cbnb-rewind.jupyter-widgets-disconnected{display:none}.jp-OutputArea-child:has(.cbnb-fit)+'
+              '.jp-OutputArea-child:has(>.jupyter-widgets):not(:has(>.jupyter-widgets>*)){display:none}</style>')
+
 # %% ../../nbs/display/dashboard.ipynb #fe27df37
 class _Says(NotebookDisplay):
     "A display with a panel that shows the state of the fit"
@@ -515,10 +519,12 @@ class Dashboard(_Offers):
         self.pump.close()
         placed = self.handle is None                  # in another widget, which keeps the page
         button = rewind_button(getattr(self.callback.learn, 'runs', None))
-        page = fit_page(self.names, self.rows, word, self.run, self.panel.curve.value)
-        self.panel.replace_by(page['text/html'], *([button] if placed and button else []), later=not placed)
+        page, lost = fit_page(self.names, self.rows, word, self.run, self.panel.curve.value), _NO_KERNEL*bool(button)
+        self.panel.replace_by(page['text/html'] + lost, *([button] if placed and button else []), later=not placed)
         if placed: return
-        self.send(fit_page(self.names, self.rows, word, self.run))
+        page = fit_page(self.names, self.rows, word, self.run)
+        page['text/html'] += lost
+        self.send(page)
         self._offer(button)
         self._ended.append((self.panel, self.growing))
         if len(self._ended) > 3: _end(*self._ended.popleft())
