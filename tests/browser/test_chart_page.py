@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 from lab import Lab
-from notebook_page import NotebookPage, axe_violations
+from notebook_page import NotebookPage, axe_violations, wait_until
 
 SETUP = """
 import sys
@@ -171,9 +171,9 @@ def test_zoom_names_axes_smoothing_keys_and_table_need_no_kernel(lab: Lab):
         # keys, and what is said
         plot(page, 1).focus()
         page.tab.keyboard.press("Home")
-        assert where(page, 1).startswith("step 0")
+        wait_until(lambda: where(page, 1).startswith("step 0"))  # drawn with the next frame
         page.tab.keyboard.press("ArrowRight")
-        assert where(page, 1).startswith("step 1")
+        wait_until(lambda: where(page, 1).startswith("step 1,"))
         assert page.output(1).locator(".said").inner_text().startswith("step 1")
         # table
         page.output(1).locator(".tools button", has_text="table").click()

@@ -46,6 +46,7 @@ def test_runs_are_chosen_sorted_and_named_without_a_kernel(lab: Lab, kernel: str
         # the mouse on a line names its run, with what differs in bold
         plot = out.locator(".cbnb-lc .plot")
         box = plot.bounding_box()
+        out.locator(".cbnb-lc circle.dot").last.wait_for()
         dot = out.locator(".cbnb-lc circle.dot").last.bounding_box()
         page.tab.mouse.move(dot["x"] + 3, dot["y"] + 3)
         out.locator(".cbnb-lc .detail b").nth(1).wait_for()

@@ -15,7 +15,7 @@ learn = line_learner(20, progress=True, cbs=[ShowGraph, Slowly, Held("picture.se
 
 
 def picture(page):
-    return page.output(1).locator("img")
+    return page.output(1).locator("img:not(.cbnb-still)")
 
 
 def test_one_picture_is_redrawn_while_the_cell_runs(lab, tmp_path):
