@@ -346,7 +346,7 @@ def rewind_button(
     return box
 
 # without its kernel the button goes; in its place JupyterLab writes an error, without an element; not below a fit
-_NO_KERNEL = ('<style>.cbnb-rewind.jupyter-widgets-disconnected,.jp-OutputArea-child:has(.cbnb-fit)+'
+_NO_KERNEL = ('<style>.cbnb-rewind.jupyter-widgets-disconnected{display:none}.jp-OutputArea-child:has(.cbnb-fit)+'
               '.jp-OutputArea-child:has(>.jupyter-widgets):not(:has(>.jupyter-widgets>*)){display:none}</style>')
 
 # %% ../../nbs/display/dashboard.ipynb #fe27df37

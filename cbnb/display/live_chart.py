@@ -92,10 +92,12 @@ if(all['__HASH__'])begin();else{model.on('msg:custom',hear);model.send({type:'co
 return()=>{gone=true;model.off('msg:custom',hear);end?.()}},
 async render(it){(await ready).render(it)}}}'''
 
+def _code() -> str: return asset('chart.js') + asset('live_chart.js')
+
 @cache
 def _module() -> str:
     "The JavaScript of the widget"
-    parts = dict(HASH=sha256(asset('chart.js').encode()).hexdigest()[:12], CSS=packed(chart_css()))
+    parts = dict(HASH=sha256(_code().encode()).hexdigest()[:12], CSS=packed(chart_css()))
     script = _LOADER
     for name, value in parts.items(): script = script.replace(f'__{name}__', value)
     return script
@@ -258,7 +260,7 @@ class LiveChart(_Grows):
     def _receive(self, _: Any, message: dict, buffers: list) -> None:
         "A page said that it draws, what it lacks, or where you clicked"
         kind = message.get('type')
-        if kind == 'code': self.widget.send(dict(code=packed(asset('chart.js'))))
+        if kind == 'code': self.widget.send(dict(code=packed(_code())))
         if kind == 'here': self.here = True
         if kind in ('code', 'lost'): self.widget.send_state(['history', 'spec'])
         elif kind == 'pick' and self.on_pick:
