@@ -132,7 +132,7 @@ def words(page):
 def test_bars_and_numbers(at, scale, word, expected, widths):
     page = status_html(at, scale, word)
     assert words(page) == expected
-    assert re.findall(r"aria-valuenow=(\d+)><i style=width:([\d.]+)%>", page) == widths
+    assert re.findall(r"aria-valuenow=(\d+) style=--w:([\d.]+)%>", page) == widths
     assert re.findall("role=progressbar aria-label=(\\w+)", page) == ["epochs", "batches"]
 
 
