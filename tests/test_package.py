@@ -128,8 +128,9 @@ def test_no_room_has_a_cycle():
 
 # --- imports ---
 
+OF_LOGGERS = ["tensorboard", "wandb", "mlflow"]
 OF_DISTRIBUTED = ["accelerate", "cloudpickle", "huggingface_hub", "safetensors"]  # of the extra `distributed`
-HEAVY = ["matplotlib", "ipywidgets", "IPython", "pandas", "tqdm", "sklearn", "scipy", "nbdev", "fastcore", *OF_DISTRIBUTED]
+HEAVY = ["matplotlib", "ipywidgets", "IPython", "pandas", "tqdm", "sklearn", "scipy", "nbdev", "fastcore", *OF_DISTRIBUTED, *OF_LOGGERS]
 
 
 def modules_after(statement: str) -> set[str]:
@@ -162,7 +163,7 @@ learn.validate()
 def test_one_process_needs_nothing_of_the_extra_for_several(loaded_by_torch: set[str]):
     """All modules are imported, and a learner fits: not even then."""
     more = modules_after(FIT_ALONE.format(modules=EXPORTED)) - loaded_by_torch
-    assert not more & set(OF_DISTRIBUTED)
+    assert not more & {*OF_DISTRIBUTED, *OF_LOGGERS}
 
 
 # --- the names of `cbnb.all` ---

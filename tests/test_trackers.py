@@ -990,3 +990,12 @@ def test_a_rate_that_something_else_lowers_further_is_no_reason_to_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fit(forced_learner([2, 3, 3, 3]), cbs=[cbnb.ReduceLROnPlateau(), lower])
+
+
+@pytest.mark.parametrize("make", [lambda: cbnb.EarlyStopping(restore=True), cbnb.SaveModel])
+def test_a_fit_that_never_began_says_nothing_about_its_best(make, tmp_path):
+    learn = forced_learner(path=tmp_path, cbs=make())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ValueError, match="did you mean 'valid_loss'"):
+            fit(learn, cbs=cbnb.Tracker("valid_los"))

@@ -7,11 +7,13 @@ Each part is taken wide and narrow, light and dark. Look at them afterwards.
 """
 
 import argparse
+import shutil
 import sys
 import tempfile
 from pathlib import Path
 
 import nbformat
+from PIL import Image
 
 from notebooks import NBS, ROOT
 
@@ -19,6 +21,7 @@ sys.path[:0] = [str(ROOT / "tests" / "browser")]
 from lab import Lab, chromium, what_is_missing
 from notebook_page import NotebookPage
 
+GALLERY = NBS / "images" / "gallery"
 HELD = f"""
 import sys
 sys.path.insert(0, {str(ROOT / "tests")!r})
@@ -29,14 +32,15 @@ FIT = """
 learn.fit_one_cycle(5, found.lr, cbs=[Slowly(), Held('fit.seen', lambda learn: learn.epoch == 3 and learn.train_iter > 170)])
 """
 # name -> (code, selector of the part to take, what to do with the mouse)
+OUTPUT = ".jp-OutputArea-output"
 AFTER = {
     "losses": ("learn.recorder.plot_losses()", ".cbnb-charts", "hover"),
     "rates": ("learn.recorder.plot_lr(show_moms=True)", ".cbnb-charts", "hover"),
     "metrics": ("learn.recorder.plot_metrics()", ".cbnb-charts", ""),
-    "results": ("learn.show_results()", "", ""),
-    "interpret": ("learn.interpret()", "", "matrix"),
-    "one_cycle": ("OneCycle(0.01).plot()", "", ""),
-    "compare": ("compare(*several)", "", "near"),
+    "results": ("learn.show_results()", OUTPUT, ""),
+    "interpret": ("learn.interpret()", OUTPUT, "matrix"),
+    "one_cycle": ("OneCycle(0.01).plot()", OUTPUT, ""),
+    "compare": ("compare(*several)", OUTPUT, "near"),
 }
 SEVERAL = """
 from cbnb.display.compare import compare
@@ -57,6 +61,11 @@ def quick_start() -> list[str]:
     return cells[: next(i for i, source in enumerate(cells) if "lr_find" in source)]
 
 
+def fewer_colors(path: Path) -> None:
+    """Makes a picture a third as large; 200 colors are enough for what is drawn."""
+    Image.open(path).convert("RGB").quantize(200, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
 def both_themes(page: NotebookPage, part, folder: Path, name: str, act=lambda: None) -> None:
     """A picture of a part of the page, light and dark."""
     for theme in ("light", "dark"):
@@ -64,6 +73,7 @@ def both_themes(page: NotebookPage, part, folder: Path, name: str, act=lambda: N
         act()
         page.tab.wait_for_timeout(600)
         page.screenshot(folder / f"{name}_{theme}.png", of=part)
+        fewer_colors(folder / f"{name}_{theme}.png")
     page.set_theme("light")
 
 
@@ -105,7 +115,7 @@ def take_plots(page: NotebookPage, folder: Path, size: str) -> None:
     for cell, (name, (_, selector, what)) in enumerate(AFTER.items(), 4):
         page.run_cell(cell, timeout=120)
         output = page.output(cell)
-        part = output.locator(selector).first if selector else output
+        part = output.locator(selector).first
         part.wait_for()
         page.tab.wait_for_timeout(800)
         part.scroll_into_view_if_needed()
@@ -116,7 +126,7 @@ def main() -> None:
     if why := what_is_missing():
         sys.exit(why)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, default=NBS / "images" / "gallery")
+    parser.add_argument("--folder", type=Path, default=GALLERY)
     folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     start = "\n".join([HELD, *quick_start()])
@@ -129,6 +139,9 @@ def main() -> None:
                 take_fit(page, lab, folder, size)
                 page.run_cell(3, timeout=300)
                 take_plots(page, folder, size)
+    if folder == GALLERY:
+        for name in ("dashboard", "picker"):
+            shutil.copy(GALLERY / f"{name}_wide_light.png", NBS / "images" / f"{name}.png")
 
 
 if __name__ == "__main__":

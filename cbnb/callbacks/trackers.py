@@ -292,8 +292,8 @@ class EarlyStopping(Tracker):
         weights, self._weights = self._weights, None
         if self.learn is None: return                   # it was removed in the middle of the fit
         if weights is not None: self.learn.model.load_state_dict(weights)
-        else: warnings.warn(f'{self.monitor} has not improved in this fit: the weights are '
-                            'those of its end', stacklevel=user_level())
+        elif self.learn.train_iter: warnings.warn(      # else no batch was trained
+            f'{self.monitor} has not improved in this fit: the weights are those of its end', stacklevel=user_level())
 
 # %% ../../nbs/callbacks/trackers.ipynb #4ef3ddc5
 def sets_lr(

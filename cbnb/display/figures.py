@@ -468,7 +468,7 @@ def _take(ax: Any, lr: float | None, band: tuple[float, float] | None, named: bo
 
 def _name_points(ax: Any, points: Mapping[str, tuple[float, float]], faint: Sequence[str] = (), strong: str = '') -> None:
     "Names beside points, where they cover no other name"
-    ax.get_xlim(), ax.get_ylim()                                # brings the limits up to date
+    ax.figure.draw_without_rendering()                          # the layout decides where a point is
     box, taken = ax.bbox, []
     edges = box.x0, -box.y1, box.x1, -box.y0                    # down from the top
     for name, point in sorted(points.items(), key=lambda item: item[0] != strong):
@@ -522,8 +522,8 @@ def lr_find_figure(
         return fig
 
 # %% ../../nbs/display/figures.ipynb #a6106835
-def _trial_numbers(ax: Any, lrs: Sequence[float], losses: Sequence[float]) -> None:
-    "The number of each trial above its point, and its rate below the axis"
+def _trial_numbers(ax: Any, lrs: Sequence[float], losses: Sequence[float], others: Sequence[float] = ()) -> None:
+    "The number of each trial above its point, and its rate below the axis, which reaches to the `others`, too"
     over = dict(xycoords=('data', 'axes fraction'), ha='center', color=COLORS['text'])
     for i, (lr, loss) in enumerate(zip(lrs, losses), 1):
         if math.isfinite(loss):
@@ -531,8 +531,9 @@ def _trial_numbers(ax: Any, lrs: Sequence[float], losses: Sequence[float]) -> No
         else: ax.annotate(f'{i}: blew up', (lr, 0.94), **over)
     ax.set_xticks(sorted(lrs), [f'{lr_text(lr)}' for lr in sorted(lrs)])    # few: name them all
     ax.minorticks_off()
-    room = (max(lrs)/min(lrs))**0.12*1.05
-    ax.set_xlim(min(lrs)/room, max(lrs)*room)
+    low, high = min([*lrs, *others]), max([*lrs, *others])
+    room = (high/low)**0.12*1.05
+    ax.set_xlim(low/room, high*room)
 
 # %% ../../nbs/display/figures.ipynb #90f9650b
 def lr_trials_figure(
@@ -570,7 +571,7 @@ def lr_trials_figure(
             ax.set_ylim(low - 0.2*room, high + 0.4*room)
         if start is not None:                            # often far above what is of interest
             ax.axhline(start, color=COLORS['text'], ls=':', lw=1, label='untrained')
-        _trial_numbers(ax, lrs, losses)
+        _trial_numbers(ax, lrs, losses, [lr for lr in (recommended, *(band or ())) if lr is not None])
         ax.set(xlabel='learning rate', ylabel='loss at the end')
         ax.set_title(title, loc='left')
         legend(ax, own)

@@ -519,8 +519,8 @@ def losses_chart(run: Run) -> str:
 _USED = 'train', 'valid', 'raw', 'text', 'quiet', 'page', 'good', 'bad'      # a saved fit is small
 FIT_STYLE = f'''<style>{css_variables(".cbnb-fit", _USED)}
 .cbnb-fit{{display:flex;flex-flow:row wrap;align-items:flex-start;gap:0 24px;max-width:{WIDEST}px}}
-.cbnb-fit>.cbnb-main{{flex:6 1 520px;min-width:0}}
-.cbnb-fit>.cbnb-side{{flex:5 1 420px;min-width:0}}
+.cbnb-fit>.cbnb-main{{flex:1 1 520px;min-width:0}}
+.cbnb-fit>.cbnb-side{{flex:0 1 auto;min-width:min(340px,100%)}}
 .cbnb-fit>p{{flex:1 1 100%;margin:.5em 0}}
 </style>'''.replace('\n', '') + TABLE_STYLE
 
