@@ -828,11 +828,11 @@ def test_a_loader_in_the_middle_of_an_iteration_is_left_alone():
 def test_loaders_of_datasets():
     data = TensorDataset(torch.arange(20.0))
     dls = cbnb.DataLoaders.from_datasets(data, data, data, bs=4, device="cpu", path="here", n_inp=1, targets="a", drop_last=True)
-    assert [dl.batch_size for dl in dls] == [4, 8, 8] and [len(dl) for dl in dls] == [5, 2, 2]
+    assert [dl.batch_size for dl in dls] == [4, 8, 8] and [len(dl) for dl in dls] == [5, 3, 3]  # each item is validated
     assert [type(dl.sampler).__name__ for dl in dls] == ["RandomSampler", "SequentialSampler", "SequentialSampler"]
     assert (dls.path, dls.n_inp, dls.targets) == ("here", 1, ("a",)) and repr(
         dls
-    ) == "DataLoaders(5 batches of 4, 2 batches of 8, 2 batches of 8; cpu)"
+    ) == "DataLoaders(5 batches of 4, 3 batches of 8, 3 batches of 8; cpu)"
     ordered = cbnb.DataLoaders.from_datasets(data, None, data, shuffle=False, val_bs=3)
     assert [dl.batch_size for dl in ordered] == [64, 3] and type(ordered.train.sampler).__name__ == "SequentialSampler"
     assert [dl.num_workers for dl in ordered] == [0, 0]

@@ -1,8 +1,10 @@
 """The documentation site in _docs/, from the notebooks, with Sphinx; nothing is fetched.
 
-    python tools/docs.py            run notebooks that changed, then build; a warning is an error
-    python tools/docs.py --stored   use the outputs in the notebooks, run nothing
+    python tools/docs.py            with the outputs stored in the notebooks; a warning is an error
+    python tools/docs.py --run      run the notebooks whose code or library changed since the last such run
     python tools/docs.py --clean    start from nothing
+
+The outputs in the notebooks are those of a run: `make test` compares them, and `make outputs` stores new ones.
 
 Each notebook becomes a page: exported definitions turn into reference entries with a table of their parameters and the
 source folded below (open for `#| exports`), names in backticks become links, hidden cells go, widgets become plain HTML.
@@ -13,6 +15,7 @@ import ast
 import contextlib
 import copy
 import hashlib
+import html
 import json
 import re
 import shutil
@@ -27,7 +30,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell
 
 from docs_api import documented, entry, first_sentence
-from docs_nav import ALSO, contents, listing, page_name, rank, sections
+from docs_nav import ALSO, Page, contents, listing, page_name, rank, sections
 from docs_reference import Reference
 from notebooks import (
     INDEX,
@@ -301,10 +304,17 @@ def write_about(site: Site) -> None:
     pages = about_pages(site)
     names = {item.target: first_sentence(item.found) for item in site.reference.by_code.values()}
     data = "".join(f"const {name} = {json.dumps(table)};\n" for name, table in (("PAGES", pages), ("ABOUT", names)))
-    write_if_changed(WORK / "pages.json", json.dumps(pages, indent=1).encode())
+    start = ["index", f"{SETTINGS['title']} at a glance", []]
+    tree = [start, *map(nested, site.sections)]
+    write_if_changed(WORK / "pages.json", json.dumps({"pages": pages, "tree": tree}, indent=1).encode())
     write_if_changed(WORK / "search.js", (data + (CONF / "search_rank.js").read_text(encoding="utf-8")).encode())
     for path in site.notebooks:
         write_if_changed(WORK / "extra" / "notebooks" / path.relative_to(NBS), path.read_bytes())
+
+
+def nested(page: Page) -> list:
+    """A page and those below it, for the side bar; titles are HTML."""
+    return [page.name, re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(page.title)), [nested(below) for below in page.below]]
 
 
 def about_pages(site: Site) -> dict[str, dict]:
@@ -347,7 +357,9 @@ def build(source: Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stored", action="store_true", help="use the stored outputs")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--stored", action="store_true", help="use the stored outputs: the default")
+    source.add_argument("--run", action="store_true", help="run notebooks that changed")
     parser.add_argument("--clean", action="store_true", help="start from nothing")
     parser.add_argument("--workers", type=int, default=2, help="notebooks at a time")
     args = parser.parse_args()
@@ -357,7 +369,7 @@ def main() -> int:
     sys.path.insert(0, str(ROOT))  # entries come from this checkout's package
     paths = notebook_paths()
     try:
-        site = Site({path: read(path) for path in paths} if args.stored else run_all(paths, args.workers))
+        site = Site(run_all(paths, args.workers) if args.run else {path: read(path) for path in paths})
     except CellFailed as failure:
         print(failure, file=sys.stderr)
         return 1

@@ -151,11 +151,13 @@ class Reference:
                 lines += [*_table(tops, link), ""]
             for top in tops:
                 own = [item for item in items if item.module == top.module and item.name.startswith(f"{top.name}.")]
-                lines += [f"## `{top.name}`", "", self._entry(top, link)]
-                for group, members in _groups(top, own).items():
+                groups = _groups(top, own)
+                lines += [f"## {top.name}", ""]
+                for group, members in groups.items():
                     lines += [f"### {group}", ""] * bool(group)
                     lines += [*_table(members, link, short=True), ""]
-                lines += [self._entry(item, link) for members in _groups(top, own).values() for item in members]
+                lines += ["### In detail", ""] * (len(groups) > 1)
+                lines += [self._entry(item, link) for item in (top, *(item for members in groups.values() for item in members))]
             yield f"reference/{topic}", "\n".join(lines)
 
     def _entry(self, item: Item, link: Callable[[str, str], str]) -> str:

@@ -485,7 +485,7 @@ def _new_name(folder: Path) -> str:
     taken = [path.name for path in folder.glob(f'{now}*')]
     return distinct([*(now for _ in taken), now])[-1]
 
-# %% ../../nbs/callbacks/loggers.ipynb #99438ec7
+# %% ../../nbs/callbacks/loggers.ipynb #fc7ede2f
 class MLflowLogger(Logger):
     """Logs to MLflow: a local file, or a server
 
@@ -495,6 +495,8 @@ class MLflowLogger(Logger):
         every: loss and learning rate of each so many batches; None or 0: only epochs
         artifacts: log the figure of the losses and checkpoints
     """
+    no_state = (*Logger.no_state, 'last')
+
     def __init__(self,
         experiment: str = 'cbnb',     # name of the experiment; it is made if it is not there
         uri: str | None = None,       # of the store; None: MLFLOW_TRACKING_URI, or `mlflow.db` below the learner's `path`
@@ -513,18 +515,25 @@ class MLflowLogger(Logger):
     def start(self, settings: dict[str, Any]) -> None:
         mlflow = needed('mlflow', 'MLflowLogger')
         client = self.service = mlflow.MlflowClient(tracking_uri=self.store)
-        if self.run_id: return client.update_run(self.run_id, status='RUNNING')
+        self.last: dict[str, int] = {}                  # the step up to which MLflow has a column
+        if self.run_id: return self._go_on()
         found = client.get_experiment_by_name(self.experiment)
         number = found.experiment_id if found else client.create_experiment(self.experiment, self._files())
         self.run_id = client.create_run(number).info.run_id
         for name, value in settings.items(): client.log_param(self.run_id, name, str(as_text(value))[:6000])
+
+    def _go_on(self) -> None:
+        client, known = self.service, self.service.get_run(self.run_id).data.metrics
+        client.update_run(self.run_id, status='RUNNING')
+        self.last = {name: max(m.step for m in client.get_metric_history(self.run_id, name)) for name in known}
 
     def log(self, values: dict[str, float], step: int) -> None: self.log_rows([(values, step)])
 
     def log_rows(self, rows: list[tuple[dict[str, float], int]]) -> None:
         from mlflow.entities import Metric
         now = int(time.time()*1000)
-        found = [Metric(name, float(value), now, step) for values, step in rows for name, value in _for_mlflow(values).items()]
+        found = [Metric(name, float(value), now, step) for values, step in rows
+                 for name, value in _for_mlflow(values).items() if step > self.last.get(name, -1)]
         for i in range(0, len(found), 1000): self.service.log_batch(self.run_id, found[i:i + 1000])
 
     def note(self, text: str, step: int) -> None:
@@ -548,7 +557,7 @@ def _for_mlflow(values: dict[str, float]) -> dict[str, float]:
     named = cleaned(values, r'[^\w. :/-]')
     return dict(zip(distinct(as_path(name)[:200] for name in named), named.values()))
 
-# %% ../../nbs/callbacks/loggers.ipynb #31bf4af0
+# %% ../../nbs/callbacks/loggers.ipynb #fd433965
 class WandbLogger(Logger):
     """Logs to Weights & Biases
 
@@ -556,31 +565,39 @@ class WandbLogger(Logger):
         project: name of the project; None: as `wandb.init` chooses
         every: loss and learning rate of each so many batches; None or 0: only epochs
         artifacts: log the figure of the losses and checkpoints
-        into: a run of W&B that is open, and stays open; None: a new one for each fit
+        reuse: log into `wandb.run`, which stays open; False: a new run for each fit
         **init: of `wandb.init`: name, tags, group, mode, ...
     """
-    no_state = (*Logger.no_state, 'into', 'first')
+    no_state = (*Logger.no_state, 'first')
 
     def __init__(self,
         project: str | None = None,   # name of the project; None: as `wandb.init` chooses
         every: int | None = None,     # loss and learning rate of each so many batches; None or 0: only epochs
         artifacts: bool = False,      # log the figure of the losses and checkpoints
-        into: Any = None,             # a run of W&B that is open, and stays open; None: a new one for each fit
+        reuse: bool = False,          # log into `wandb.run`, which stays open; False: a new run for each fit
         **init: Any,                  # of `wandb.init`: name, tags, group, mode, ...
     ):
         super().__init__(every, artifacts)
-        self.project, self.into, self.init = project, into, init
+        self.project, self.reuse, self.init = project, reuse, init
 
     def start(self, settings: dict[str, Any]) -> None:
         wandb = needed('wandb', 'WandbLogger')
-        given = dict(dir=str(self.learn.path), reinit='create_new', settings=wandb.Settings(console='off')) | self.init
-        if self.run_id: given |= dict(id=self.run_id, resume='allow')
-        self.service = self.into or wandb.init(project=self.project, config=settings, **given)
-        if self.into: self.into.config.update(settings, allow_val_change=True)
+        self.service = self._open_run(wandb, settings) if self.reuse else self._new_run(wandb, settings)
         self.run_id, self.first = self.service.id, self.service.step
 
+    def _new_run(self, wandb: Any, settings: dict[str, Any]) -> Any:
+        folder, quiet = str(Path(self.learn.path).absolute()), wandb.Settings(console='off')
+        given = dict(dir=folder, reinit='create_new', settings=quiet) | self.init
+        if self.run_id: given |= dict(id=self.run_id, resume='allow')
+        return wandb.init(project=self.project, config=settings, **given)
+
+    def _open_run(self, wandb: Any, settings: dict[str, Any]) -> Any:
+        if wandb.run is None: raise ValueError('WandbLogger(reuse=True) needs a run that is open: call wandb.init first')
+        wandb.run.config.update(settings, allow_val_change=True)
+        return wandb.run
+
     def log(self, values: dict[str, float], step: int) -> None:
-        if self.into: self.service.log(values)
+        if self.reuse: self.service.log(values)
         elif step >= self.first: self.service.log(values, step=step)     # else W&B has it from before a crash
 
     def note(self, text: str, step: int) -> None: self.service.notes = '\n'.join(self.notes)
@@ -593,4 +610,4 @@ class WandbLogger(Logger):
 
     def finish(self, status: str) -> None:
         self.service.summary['status'] = status
-        if not self.into: self.service.finish(exit_code=dict(failed=1, interrupted=255).get(status, 0))
+        if not self.reuse: self.service.finish(exit_code=dict(failed=1, interrupted=255).get(status, 0))

@@ -479,8 +479,8 @@ class _Follows(_Begins):
         self._draw_curve()
 
     def _draw_table(self) -> None:
-        seen = len(self.rows), len(self.names)             # a callback may add a column
-        if seen != self.table_of: self.panel.table.value = live_table(self.names, self.rows)
+        seen = len(self.rows), len(self.names) + len(self.run.named)       # either may be new
+        if seen != self.table_of: self.panel.table.value = live_table(*self.table())
         self.table_of = seen
 
     def patience(self, seconds: float) -> float:
@@ -519,10 +519,10 @@ class Dashboard(_Offers):
         self.pump.close()
         placed = self.handle is None                  # in another widget, which keeps the page
         button = rewind_button(getattr(self.callback.learn, 'runs', None))
-        page, lost = fit_page(self.names, self.rows, word, self.run, self.panel.curve.value), _NO_KERNEL*bool(button)
+        page, lost = fit_page(*self.table(), word, self.run, self.panel.curve.value), _NO_KERNEL*bool(button)
         self.panel.replace_by(page['text/html'] + lost, *([button] if placed and button else []), later=not placed)
         if placed: return
-        page = fit_page(self.names, self.rows, word, self.run)
+        page = fit_page(*self.table(), word, self.run)
         page['text/html'] += lost
         self.send(page)
         self._offer(button)

@@ -47,6 +47,8 @@ function moveIn(store, model, name) {
     frame = 0
     for (const [el, there] of homes) if (!el.isConnected) leave(el, there)
     for (const el of found) {
+      // ipywidgets gives the handle of a slider no name
+      el.closest('.cbnb-dashboard')?.querySelector('.cbnb-scale .noUi-handle:not([aria-label])')?.setAttribute('aria-label', 'learning rate, times the planned one')
       if (homes.has(el)) continue
       const home = el.appendChild(html('div', { class: 'cbnb-home' })), gone = new AbortController()
       el.classList.add('cbnb-moved-in'); homes.set(el, { home, gone }); store.view(home, model, gone.signal)

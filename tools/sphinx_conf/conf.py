@@ -51,8 +51,8 @@ html_copy_source = False
 html_use_index = False
 html_show_sourcelink = False
 html_math_renderer = "mathml"
-pygments_style = "a11y-high-contrast-light"  # each color at least 4.5:1 on its background
-pygments_dark_style = "a11y-high-contrast-dark"
+pygments_style = "github-light-high-contrast"  # each color at least 4.5:1 on its background
+pygments_dark_style = "github-dark-high-contrast"
 
 _accent_light, _accent_dark = "#b4540a", "#f0a35e"
 html_theme_options = {
