@@ -282,7 +282,7 @@ class EarlyStopping(Tracker):
         if self.current() is None or self.wait < self.patience: return
         self.stopped_epoch = self.learn.epoch
         print(f'stopped after epoch {self.learn.epoch}: {self._record()}')
-        raise CancelFitException()
+        raise CancelFitException(self._record())         # the event in the run says why
 
     def _record(self) -> str:
         if self.best is None: return f'{self.monitor} was never a finite number'

@@ -677,16 +677,26 @@ class NotebookDisplay(LogDisplay):
 
     def patience(self, seconds: float) -> float: return min(seconds/8, 2.)
 
-    def row(self, values: Sequence[Any]) -> None:
-        self.rows.append(list(values))          # shown with the next update
+    def row(self, values: Sequence[Any]) -> None:           # shown with the next update
+        late = {name: self.run.named[name].losses[-1] for name in self._late()}
+        self.rows.append(dict(zip(self.names, values)) | late)
+
+    def _late(self) -> list[str]:
+        "Losses that a step named after the first epoch: the record has no columns for them"
+        return [name for name in self.run.named if name not in self.names] if self.run else []
+
+    def table(self) -> tuple[list[str], list[list[Any]]]:
+        "Headings and rows; a value for each heading, None where there was none"
+        names = [*self.names[:-1], *self._late(), *self.names[-1:]]
+        return names, [[row.get(name) for name in names] for row in self.rows]
 
     def finish(self, word: str, as_planned: bool) -> None:
-        if self.names: self.send(fit_page(self.names, self.rows, word, self.run))
+        if self.names: self.send(fit_page(*self.table(), word, self.run))
         elif not as_planned: self.send({'text/plain': word})
         elif self.handle: self.send({})                # a bar alone leaves nothing
 
     def _update(self, text: str) -> None:
-        page = live_table(self.names, self.rows, self.bar)        # arrows come with the style, at the end
+        page = live_table(*self.table(), self.bar)                # arrows come with the style, at the end
         self.send({'text/html': page, 'text/plain': text})
 
     def send(self,
