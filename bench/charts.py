@@ -111,7 +111,6 @@ def spec_of_a_million() -> dict:
     """Two lines of a million points, as a plot sends them."""
     import torch
 
-    sys.path[:0] = [str(ROOT)]
     from cbnb.display.chart import Chart, Line, chart_spec
 
     n = 10**6
@@ -126,7 +125,7 @@ def address(code: str) -> str:
 
 def in_page() -> None:
     """Milliseconds to draw a million steps, and to move the crosshair, in Chromium."""
-    sys.path[:0] = [str(ROOT / "tests" / "browser")]
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
     from cbnb.display.chart import chart_css
     from cbnb.display.page_script import asset
     from lab import chromium
