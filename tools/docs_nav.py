@@ -52,6 +52,7 @@ ALSO = {
     "reference/lr_find": ["lr_find", "find learning rate", "lr finder", "lr range test", "learning rate finder"],
     "reference/schedules": ["lr scheduler", "one cycle", "1cycle", "warmup"],
     "reference/saving": ["checkpoint", "save model", "load model"],
+    "reference/loggers": ["tensorboard", "mlflow", "wandb", "weights and biases", "csv", "jsonl"],
     "reference/distributed": ["ddp", "fsdp", "multi gpu"],
     "guides/several_processes": ["ddp", "fsdp", "torchrun", "accelerate", "multi gpu", "multi node"],
     "guides/results": ["confusion matrix", "top losses", "error analysis", "calibration", "interpretation"],

@@ -17,7 +17,7 @@ from notebooks import LIB, default_module, directives, is_hidden, without_direct
 # The topics: title, what it is about, and its names. A name is one of `cbnb.all`, or dotted from `cbnb`.
 # A name of `cbnb.all` that is in none of them comes under "More callbacks".
 TOPICS = {
-    "learner": ("Learner", "Everything that a learner can do", "Learner FitInterrupted load_learner snapshot"),
+    "learner": ("Learner", "Everything that a learner can do", "Learner FitInterrupted load_learner snapshot basics.random_state.set_seed"),
     "data": ("Data", "Loaders, devices, batches", "DataLoaders Batches default_device to_device"),
     "callback": (
         "Writing callbacks",
@@ -71,7 +71,11 @@ TOPICS = {
     ),
     "steps": ("Training steps", "Steps with several losses, models or optimizers", "TrainStep EvalStep MultiLossStep"),
     "distributed": ("Several processes", "Train on several GPUs or processes", "Distributed"),
-    "loggers": ("Loggers", "Write rows, figures and checkpoints elsewhere", "CSVLogger"),
+    "loggers": (
+        "Loggers",
+        "Write rows, figures and checkpoints elsewhere",
+        "CSVLogger callbacks.loggers.JSONLLogger callbacks.loggers.TensorBoardLogger callbacks.loggers.MLflowLogger callbacks.loggers.WandbLogger",
+    ),
     "more": ("More callbacks", "What has no topic of its own", ""),
     "toys": (
         "Toys",
