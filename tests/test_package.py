@@ -333,10 +333,14 @@ def test_links_lead_to_notebooks(notebook: Path):
     assert not [link for link in links if not (notebook.parent / link).exists()]
 
 
-def test_the_first_page_links_to_all_others():
-    index = NBS / SETTINGS["readme_nb"]
-    links = [(NBS / link).resolve() for cell in cells(index) for link in LINK.findall(cell["source"])]
-    assert {path for path in NOTEBOOKS if path != index} == set(links)
+def linked(page: Path) -> set[Path]:
+    return {(page.parent / link).resolve() for cell in cells(page) for link in LINK.findall(cell["source"])}
+
+
+def test_the_page_of_all_pages_links_to_them_and_the_first_page_to_it():
+    index, contents = NBS / SETTINGS["readme_nb"], NBS / "guides" / "contents.ipynb"
+    assert contents in linked(index)
+    assert set(NOTEBOOKS) - {index, contents} == linked(contents)
 
 
 def public(module: str) -> list[tuple[str, object]]:

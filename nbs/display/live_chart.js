@@ -3,6 +3,21 @@
 
 const floatsAt = (view, at, n) => new Float32Array(view.buffer.slice(view.byteOffset + at, view.byteOffset + at + 4 * n))    // may lie unaligned
 
+// Without its kernel a page shows the chart, and no one hears of a click
+const tell = (model, message) => { try { model.send(message) } catch (e) { console.debug('cbnb: no kernel', e) } }
+
+// About `n` points with the same outline: the lowest and the highest of each few, as in display/live_chart
+function thinned(p, n) {
+  const out = new Points(), size = Math.ceil(2 * p.n / n), xs = [], ys = []
+  for (let a = 0; a < p.n; a += size) {
+    let low = a, high = a
+    for (let i = a; i < Math.min(a + size, p.n); i++) { if (!(p.y[i] >= p.y[low])) low = i; if (!(p.y[i] <= p.y[high])) high = i }
+    for (const i of low < high ? [low, high] : low > high ? [high, low] : [low]) { xs.push(p.x[i]); ys.push(p.y[i]) }
+  }
+  out.add(xs, ys)
+  return out
+}
+
 // One for each model, however many views there are. Messages are counted, so a gap is noticed, and the whole asked for once.
 class Store {
   seen = 0; asked = false; views = new Set()
@@ -21,18 +36,22 @@ class Store {
     this.add(view, counts, 4 * (n + 1))
   }
   add(view, counts, at = 0) {
-    counts.forEach((n, i) => { this.spec.lines[i].points.add(floatsAt(view, at, n), floatsAt(view, at + 4 * n, n)); at += 8 * n })
+    counts.forEach((n, i) => {
+      const line = this.spec.lines[i]
+      line.points.add(floatsAt(view, at, n), floatsAt(view, at + 4 * n, n)); at += 8 * n
+      if (line.points.n > 16000) line.points = line.recorded = thinned(line.points, 8000)
+    })
     for (const view of this.views) view.redraw()
   }
   heard(message, [view], model) {
     if (message.s === this.seen) { this.seen++; this.add(view, message.n) }
-    else if (message.s > this.seen && !this.asked) { this.asked = true; model.send({ type: 'lost' }) }
+    else if (message.s > this.seen && !this.asked) { this.asked = true; tell(model, { type: 'lost' }) }
   }
   set(layout) { Object.assign(this.spec, layout); for (const view of this.views) view.redraw() }
   // epochs that have ended, after the first `at`
   grow({ at, more }) { this.spec.epochs = [...this.spec.epochs.slice(0, at), ...more]; for (const view of this.views) view.redraw() }
   view(el, model, signal) {
-    const view = new Chart(el, this.spec, { send: message => model.send(message), signal })
+    const view = new Chart(el, this.spec, { send: message => tell(model, message), signal })
     this.views.add(view); signal?.addEventListener('abort', () => this.views.delete(view))
     return view
   }
@@ -76,7 +95,7 @@ export default css => {
       model.on('change:spec', () => store.take(model.get('spec')))
       model.on('msg:custom', (message, buffers) => { if (message.set) store.set(message.set); if (message.ends) store.grow(message.ends); if (message.n) store.heard(message, buffers, model) })
       // Python shows something else until a page has said that it can draw
-      model.send({ type: 'here' })
+      tell(model, { type: 'here' })
       return moveIn(store, model, `cbnb-slot-${model.get('slot')}`)
     },
     render({ model, el, signal }) { store.view(el, model, signal) },
