@@ -68,7 +68,7 @@ def recorded(lab: Lab, seconds: float) -> list[Image.Image]:
         output.scroll_into_view_if_needed()
         page.tab.add_style_tag(content=HIDDEN)
         box = page.cell(1).bounding_box()
-        box["height"] += 2
+        box["height"] -= 6  # without the edge of the cell
         slider = output.locator(".cbnb-scale .noUi-handle").first.bounding_box()
         handle = (slider["x"] + slider["width"] / 2, slider["y"] + slider["height"] / 2)
         away = (handle[0] + 160, handle[1] + 150)
