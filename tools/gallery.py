@@ -13,7 +13,6 @@ import tempfile
 from pathlib import Path
 
 import nbformat
-from PIL import Image
 
 from notebooks import NBS, ROOT
 
@@ -61,11 +60,6 @@ def quick_start() -> list[str]:
     return cells[: next(i for i, source in enumerate(cells) if "lr_find" in source)]
 
 
-def fewer_colors(path: Path) -> None:
-    """Makes a picture a third as large; 200 colors are enough for what is drawn."""
-    Image.open(path).convert("RGB").quantize(200, dither=Image.Dither.NONE).save(path, optimize=True)
-
-
 def both_themes(page: NotebookPage, part, folder: Path, name: str, act=lambda: None) -> None:
     """A picture of a part of the page, light and dark."""
     for theme in ("light", "dark"):
@@ -73,7 +67,6 @@ def both_themes(page: NotebookPage, part, folder: Path, name: str, act=lambda: N
         act()
         page.tab.wait_for_timeout(600)
         page.screenshot(folder / f"{name}_{theme}.png", of=part)
-        fewer_colors(folder / f"{name}_{theme}.png")
     page.set_theme("light")
 
 
