@@ -49,17 +49,18 @@ class Readme:
         if output.output_type == "stream":
             return fenced(output.text) if output.name == "stdout" else ""
         if "image/png" in data:
-            return self.image(base64.b64decode(data["image/png"]))
+            alt = output.get("metadata", {}).get("image/png", {}).get("alt", "")
+            return self.image(base64.b64decode(data["image/png"]), alt)
         if "text/markdown" in data:
             return data["text/markdown"]
         if is_plain_table(data.get("text/html", "")):
             return re.sub(r"\n\s*", "\n", without_style(data["text/html"])).strip()
         return fenced(data.get("text/plain", ""))
 
-    def image(self, content: bytes) -> str:
+    def image(self, content: bytes, alt: str) -> str:
         path = IMAGES / IMAGE_NAME.format(len(self.images) + 1)
         self.images[path] = content
-        return f"![]({path.relative_to(ROOT)})"
+        return f"![{re.sub(r'[][]', '', alt)}]({path.relative_to(ROOT)})"
 
     def differences(self) -> list[str]:
         """What on disk is not as it should be."""
