@@ -19,6 +19,7 @@ NEEDS = {
     "fastai_v2": "fastai",
     "lightning": "lightning",
     "keras": "keras",
+    "hf_trainer": "transformers",
     "skorch": "skorch",
     "ignite": "ignite",
 }
