@@ -46,7 +46,7 @@ _all_ = ['Metric', 'AvgMetric', 'AccumMetric', 'ValueMetric', 'SklearnMetric', '
          'error_rate', 'metric_on']
 
 # %% ../nbs/all.ipynb #55579880
-from .display import plots, schedules, steering, summary  # add `learn.recorder.plot_losses`, `learn.summary` and others
+from .display import loop, plots, schedules, steering, summary  # add `learn.recorder.plot_losses`, `learn.summary` and others
 from .display.compare import compare
 from .display.front_end import display_as, set_display
 from .display.progress import ProgressCallback

@@ -301,6 +301,7 @@ class DataLoaders(SplitsBatches, HasClasses):
         *more: Any,                  # further datasets, not shuffled
         bs: int = 64,                # items in a batch
         shuffle: bool = True,        # shuffle the training set in each epoch
+        drop_last: bool = False,     # leave out the rest of the training set that fills no batch; never of the others
         val_bs: int | None = None,   # items in a batch of the others; None: twice `bs`
         num_workers: int | None = None,   # processes that load; None: chosen by a trial
         n_inp: int | None = None,                   # this and the next three: see `DataLoaders`
@@ -317,6 +318,7 @@ class DataLoaders(SplitsBatches, HasClasses):
             *more: further datasets, not shuffled
             bs: items in a batch
             shuffle: shuffle the training set in each epoch
+            drop_last: leave out the rest of the training set that fills no batch; never of the others
             val_bs: items in a batch of the others; None: twice `bs`
             num_workers: processes that load; None: chosen by a trial
             n_inp: this and the next three: see `DataLoaders`
@@ -328,7 +330,7 @@ class DataLoaders(SplitsBatches, HasClasses):
         from cbnb.basics.workers import make_loader
         device = default_device() if device is None else torch.device(device)
         make = functools.partial(make_loader, num_workers=num_workers, device=device, **kwargs)
-        train = make(train_ds, batch_size=bs, shuffle=shuffle)
+        train = make(train_ds, batch_size=bs, shuffle=shuffle, drop_last=drop_last)
         others = [make(ds, batch_size=val_bs or 2*bs, shuffle=False)
                   for ds in (valid_ds, *more) if ds is not None]
         return cls(train, *others, n_inp=n_inp, targets=targets, device=device, path=path)

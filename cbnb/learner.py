@@ -591,8 +591,12 @@ class ShowsLoop:
         return self.callbacks.ordered(event_name)
 
     def show_training_loop(self) -> None:
-        "Print the loop, with the callbacks of each event"
-        print(*loop_lines(FIT, self.ordered_cbs), sep='\n')
+        "Show the loop with the callbacks of each event: a figure in a notebook, elsewhere text"
+        self._show_loop('\n'.join(loop_lines(FIT, self.ordered_cbs)))
+
+    def _show_loop(self, text: str) -> None:
+        "As text; `display/loop` adds a figure in notebooks"
+        print(text)
 
 # %% ../nbs/07_learner.ipynb #f7b32fd2
 LOOP_STATE = ('purpose', 'training', 'dl', 'n_iter', 'iter', 'xb', 'yb', 'pred', 'loss',

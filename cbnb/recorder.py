@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['PhaseMetrics', 'fresh', 'NamesColumns', 'NamesLosses', 'TracksHypers', 'TracksEarly', 'TracksCancelled', 'FillsRows',
-           'WritesRows', 'NoticesNan', 'settings_of', 'RecordsPhases', 'RecordsBatches', 'RecordsEpochs', 'RecordsFits',
-           'LastRun', 'LastTable', 'LastTableV1', 'StoresHistory', 'Recorder', 'History', 'NamedLoss', 'Run',
-           'ScalarBuffer']
+           'WritesRows', 'NoticesNan', 'settings_of', 'RecordsPhases', 'RecordsBatches', 'RecordsEpochs', 'how_it_ends',
+           'RecordsFits', 'LastRun', 'LastTable', 'LastTableV1', 'StoresHistory', 'Recorder', 'History', 'NamedLoss',
+           'Run', 'ScalarBuffer']
 
 # %% ../nbs/09_recorder.ipynb #4dabc00f
 import copy
@@ -486,6 +486,28 @@ def _first_line(e: BaseException) -> str:
     "An error in short"
     return f'{type(e).__name__}: {e}'.split('\n')[0].removesuffix(': ')[:200]
 
+# %% ../nbs/09_recorder.ipynb #8a767ae5
+def how_it_ends(
+    run: Run,                      # whose fit is ending
+    exc: BaseException | None,     # that ended it; None: there was none
+    start_epoch: int = 0,          # the first epoch of the fit
+) -> tuple[str, str]:              # the status, and the reason if it is 'interrupted' or 'failed'
+    """The status of a run at the end of its fit
+
+    Args:
+        run: whose fit is ending
+        exc: that ended it; None: there was none
+        start_epoch: the first epoch of the fit
+
+    Returns:
+        the status, and the reason if it is 'interrupted' or 'failed'
+    """
+    if isinstance(exc, (KeyboardInterrupt, SystemExit)):
+        return 'interrupted', (str(exc) or type(exc).__name__).removesuffix('; learn is usable')
+    if exc is not None: return 'failed', _first_line(exc)
+    whole = all(row['complete'] for row in run.epochs)
+    return 'done' if whole and len(run.epochs) == run.n_epoch - start_epoch else 'cancelled', ''
+
 # %% ../nbs/09_recorder.ipynb #8349dd24
 class RecordsFits(RecordsEpochs, NoticesNan):
     """The run of a fit, from its first event to its last
@@ -519,16 +541,8 @@ class RecordsFits(RecordsEpochs, NoticesNan):
         self.phases, self.train_phase = [], None
         if exc is not None and self.learn is not None:
             for m in self.learn.metrics: m.reset()      # it may hold predictions
-        if isinstance(exc, (KeyboardInterrupt, SystemExit)):
-            run.status = 'interrupted'
-            run.note('interrupted', (str(exc) or type(exc).__name__).removesuffix('; learn is usable'))
-        elif exc is not None:
-            run.status = 'failed'
-            run.note('failed', _first_line(exc))
-        else:
-            whole = all(row['complete'] for row in run.epochs)
-            n_planned = run.n_epoch - self.learn.start_epoch
-            run.status = 'done' if whole and len(run.epochs) == n_planned else 'cancelled'
+        run.status, why = how_it_ends(run, exc, self.learn.start_epoch)
+        if why: run.note(run.status, why)
         if isinstance(exc, Exception) and not run.epochs and not run.n_steps:
             self.history.runs.remove(run)           # it never began
 

@@ -2,7 +2,7 @@
 # mypy: disable-error-code=override
 from typing import Any
 
-__all__ = ['PhaseMetrics', 'fresh', 'NamesColumns', 'NamesLosses', 'TracksHypers', 'TracksEarly', 'TracksCancelled', 'FillsRows', 'WritesRows', 'NoticesNan', 'settings_of', 'RecordsPhases', 'RecordsBatches', 'RecordsEpochs', 'RecordsFits', 'LastRun', 'LastTable', 'LastTableV1', 'StoresHistory', 'Recorder', 'History', 'NamedLoss', 'Run', 'ScalarBuffer']
+__all__ = ['PhaseMetrics', 'fresh', 'NamesColumns', 'NamesLosses', 'TracksHypers', 'TracksEarly', 'TracksCancelled', 'FillsRows', 'WritesRows', 'NoticesNan', 'settings_of', 'RecordsPhases', 'RecordsBatches', 'RecordsEpochs', 'how_it_ends', 'RecordsFits', 'LastRun', 'LastTable', 'LastTableV1', 'StoresHistory', 'Recorder', 'History', 'NamedLoss', 'Run', 'ScalarBuffer']
 import copy
 import math
 import re
@@ -113,6 +113,7 @@ class RecordsEpochs(RecordsBatches):
     train_phase: Any
 def _why_stopped(stop: CancelFitException, learn: Learner) -> str: ...
 def _first_line(e: BaseException) -> str: ...
+def how_it_ends(run: Run, exc: BaseException | None, start_epoch: int=0) -> tuple[str, str]: ...
 class RecordsFits:
     def before_fit(self) -> None: ...
     def before_epoch(self) -> None: ...

@@ -35,7 +35,8 @@ def _learner(
     "A learner with a recorder"
     cbs = given.pop('cbs', None)
     cbs = [] if cbs is None else list(cbs) if isinstance(cbs, (list, tuple)) else [cbs]
-    learn = Learner(dls, given.pop('model', model), cbs=[Recorder, *cbs],
+    if not any(isinstance(cb, Recorder) for cb in cbs): cbs = [Recorder, *cbs]
+    learn = Learner(dls, given.pop('model', model), cbs=cbs,
                     **dict(default_cbs=False) | defaults | given)
     if quiet: learn.logger = lambda row: None
     return learn

@@ -205,6 +205,11 @@ class Picture:
     def __init__(self, lines, **layout):
         layout.setdefault("size", (640, 280))
         self.root = ElementTree.fromstring(still_svg(Chart(lines, **layout)))
+        for node in self.root.iter():  # what need not be written
+            if node.tag.endswith("text"):
+                node.attrib.setdefault("text-anchor", "start"), node.attrib.setdefault("fill", self.root.get("fill"))
+            elif node.tag.endswith("path"):
+                node.attrib.setdefault("stroke-width", "1")
         (self.inner,) = self.root.findall("{*}svg")
         x, y, width, height = self.clip = [float(self.inner.get(name)) for name in ("x", "y", "width", "height")]
         left, top, *inside = map(float, self.inner.get("viewBox").split())
@@ -320,7 +325,11 @@ def test_names_and_last_values_stand_at_the_ends_of_lines():
     ends = [page.top + page.height * down for down in (HIGH, 0.5 + 0.25 / 1.1, 0.5)]
     assert places == [pytest.approx(end + 4, abs=1) for end in ends]
     keys = [key for key in page.root.findall("{*}path") if float(key.get("stroke-width")) in (1, 2.5) and key.get("d").endswith("h14")]
-    assert [(key.get("stroke"), key.get("stroke-width")) for key in keys] == [(COLORS["train"], "2.5"), (COLORS["raw"], "1")]
+    assert [(key.get("stroke"), key.get("stroke-width")) for key in keys] == [
+        (COLORS["train"], "2.5"),
+        (COLORS["raw"], "1"),
+        (COLORS["valid"], "2.5"),  # a dot on a dash
+    ]
     assert [c.get("fill") for c in page.root.findall(".//{*}circle")] == [COLORS["valid"]]
     assert page.words()[-2:] != ["none", "–"] and Picture([Line("none", [0, 1], [nan, nan]), TWO]).words()[-3:] == ["none", "a", "1"]
 

@@ -132,7 +132,7 @@ def words(page):
 def test_bars_and_numbers(at, scale, word, expected, widths):
     page = status_html(at, scale, word)
     assert words(page) == expected
-    assert re.findall(r"aria-valuenow=(\d+)><i style=width:([\d.]+)%>", page) == widths
+    assert re.findall(r"aria-valuenow=(\d+) style=--w:([\d.]+)%>", page) == widths
     assert re.findall("role=progressbar aria-label=(\\w+)", page) == ["epochs", "batches"]
 
 
@@ -374,6 +374,42 @@ def test_losses_that_a_step_names_are_in_the_live_chart(page):
     assert list(page.live.sent) == ["train, each batch", "train, smoothed", "low", "high"]
     assert {name: len(points.ys) for name, points in page.live.chart.points.items()} == dict.fromkeys(page.live.sent, 8)
     assert re.findall("<th scope=col>(.*?)</th>", tables[-1]) == ["epoch", "train_loss", "low", "high", "time"]
+
+
+def test_losses_that_a_step_names_late_are_there_from_then_on(page):
+    """The record has the columns of its first epoch; the page has them all."""
+    learn = line_learner(4, progress=True, valid=False)
+    learn.train_step = lambda x, y: dict(low=learn.model(x).sum(), **({"late": 1.0} if learn.epoch else {}))
+    learn.add_cb(cbnb.Callback(before_batch=page.tick))
+    tables = []
+    learn.fit(3, cbs=cbnb.Callback(after_batch=lambda cb: tables.append(page.panel.table.value)))
+    assert list(page.live.sent)[2:] == ["low", "late"] and page.live.sent["late"] == 8
+    for table in (tables[-1], page.outputs[0][-1]["text/html"]):
+        assert re.findall("<th scope=col>(.*?)</th>", table) == ["epoch", "train_loss", "low", "late", "time"]
+    rows = [row.split("<td")[3].partition(">")[2] for row in page.outputs[0][-1]["text/html"].split("<tr>")[2:]]
+    assert [row.partition("<")[0] for row in rows] == ["", "1.000000", "1.000000"]
+
+
+def test_an_update_is_one_message(page):
+    """The live chart brings the status along; a page that is opened later gets it with the state of the widget."""
+    learn, sent = page.learner(), []
+    here = at_batch(page, 2, lambda: page.live.chart._receive(None, dict(type="here"), []))
+
+    def look(cb):
+        page.live.chart.widget.send = lambda message, buffers=None: sent.append(message)
+        page.panel.status.send_state = lambda **key: sent.append("status")
+
+    learn.fit(2, cbs=[here, cbnb.Callback(before_batch=look)])
+    late = [message for message in sent[4:] if message != "status"]
+    assert "status" not in sent[4:] and len(late) > 4 and all("status" in message for message in late[:-1])
+    assert "1 of 2 epochs" in late[-2]["status"]
+
+
+def test_what_a_page_that_is_opened_later_gets(page):
+    learn = page.learner()
+    learn.fit(1)
+    (final,) = page.panel.box.children[0].children
+    assert final.n_read == 1 and "done: 1 epoch" in final.get_state()["value"]  # no message yet: the output has it
 
 
 def test_time_and_polls_of_a_panel(page):

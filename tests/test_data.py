@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import cbnb
 from cbnb.basics.loaders import as_loader, first_batch, independent_loader, n_batches
 from cbnb.basics.nested import find_bs, first_tensor, is_empty, rebuild
-from cbnb.basics.random_state import save_rng
+from cbnb.basics.random_state import rng_state, save_rng, set_seed
 from cbnb.data import default_device, split_batch
 from helpers import Line, ab, exact, line_batches, line_learner, noting, same_bits, seed
 
@@ -828,11 +828,11 @@ def test_a_loader_in_the_middle_of_an_iteration_is_left_alone():
 def test_loaders_of_datasets():
     data = TensorDataset(torch.arange(20.0))
     dls = cbnb.DataLoaders.from_datasets(data, data, data, bs=4, device="cpu", path="here", n_inp=1, targets="a", drop_last=True)
-    assert [dl.batch_size for dl in dls] == [4, 8, 8] and [len(dl) for dl in dls] == [5, 2, 2]
+    assert [dl.batch_size for dl in dls] == [4, 8, 8] and [len(dl) for dl in dls] == [5, 3, 3]  # each item is validated
     assert [type(dl.sampler).__name__ for dl in dls] == ["RandomSampler", "SequentialSampler", "SequentialSampler"]
     assert (dls.path, dls.n_inp, dls.targets) == ("here", 1, ("a",)) and repr(
         dls
-    ) == "DataLoaders(5 batches of 4, 2 batches of 8, 2 batches of 8; cpu)"
+    ) == "DataLoaders(5 batches of 4, 3 batches of 8, 3 batches of 8; cpu)"
     ordered = cbnb.DataLoaders.from_datasets(data, None, data, shuffle=False, val_bs=3)
     assert [dl.batch_size for dl in ordered] == [64, 3] and type(ordered.train.sampler).__name__ == "SequentialSampler"
     assert [dl.num_workers for dl in ordered] == [0, 0]
@@ -975,6 +975,73 @@ def test_random_states_are_put_back_as_often_as_asked():
         assert draw() != first
         restore()
         assert draw() == first
+
+
+class RandomItems(Dataset):
+    """Items that draw from all three generators."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, i):
+        return torch.tensor([random.random(), np.random.rand(), torch.rand(1).item()])
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**32, 2**63, np.int64(7)])
+def test_one_seed_for_all_generators(seed):
+    own = torch.Generator().manual_seed(5)
+    before = own.get_state()
+    assert set_seed(seed) is None
+    first = str(rng_state())
+    assert (random.random(), np.random.rand(), torch.rand(1).item()) == (
+        random.Random(int(seed)).random(),
+        np.random.RandomState(int(seed) % 2**32).rand(),
+        torch.rand(1, generator=torch.Generator().manual_seed(int(seed))).item(),
+    )
+    assert str(rng_state()) != first
+    set_seed(seed)
+    assert str(rng_state()) == first
+    assert torch.equal(own.get_state(), before)  # a generator of your own is yours
+
+
+def test_a_seed_reaches_the_devices(monkeypatch):
+    seeds = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    set_seed(3)
+    assert seeds == [3]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_a_seed_reaches_workers(n):
+    def two_epochs():
+        set_seed(1)
+        loader = DataLoader(RandomItems(), batch_size=2, shuffle=True, num_workers=n)
+        return torch.cat([batch for _ in range(2) for batch in loader])
+
+    first = two_epochs()
+    assert torch.equal(first, two_epochs()) and len(set(first.flatten().tolist())) == 2 * 6 * 3
+
+
+def test_two_learners_with_one_seed_are_the_same_bit_by_bit():
+    def trained(seed):
+        set_seed(seed)
+        x = torch.randn(32, 3)
+        net = nn.Sequential(nn.Linear(3, 8), nn.Dropout(), nn.Linear(8, 1))
+        dls = cbnb.DataLoaders.from_datasets(TensorDataset(x, x.sum(1, keepdim=True)), bs=8, device="cpu")
+        cbnb.Learner(dls, net, nn.MSELoss(), default_cbs=False).fit(2)
+        return torch.cat([p.flatten() for p in net.parameters()]).detach()
+
+    assert torch.equal(trained(0), trained(0)) and not torch.equal(trained(0), trained(1))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "words"), [(-1, ValueError, "seed=-1"), (1.5, TypeError, "seed=1.5"), (None, TypeError, "seed=None")]
+)
+def test_a_seed_is_a_whole_number_and_a_wrong_one_changes_nothing(wrong, error, words):
+    before = str(rng_state())
+    with pytest.raises(error, match=words):
+        set_seed(wrong)
+    assert str(rng_state()) == before
 
 
 def test_the_first_batch_of_a_loader():

@@ -190,6 +190,29 @@ def test_what_a_page_says(live):
     assert not live.spec()["picks"] and len(picks) == 2
 
 
+def test_the_code_goes_to_a_page_that_has_none(live):
+    sent = []
+    live.widget.send, live.widget.send_state = sent.append, sent.append
+    assert len(live.widget._esm) < 5000
+    say(live, type="code")
+    assert [*sent[0]] == ["code"] and len(sent[0]["code"]) > 5000 and sent[1] == ["history", "spec"]  # what it missed meanwhile
+
+
+def test_epochs_come_one_by_one(live):
+    messages = []
+    live.widget.send = lambda message, buffers: messages.append(message)
+    live.add_epochs([(3, 0), (7, 1)])
+    live.flush()
+    live.add_epochs([(11, 2)])
+    live.flush(status="<i>")
+    live.flush()
+    assert messages[0] == dict(ends=dict(at=0, more=[(3, 0), (7, 1)]))
+    assert messages[1:] == [dict(ends=dict(at=2, more=[(11, 2)]), status="<i>")]
+    live.set(epochs=[(1, 0)])
+    live.flush()
+    assert messages[-1] == dict(set=dict(epochs=[(1, 0)])) and live.spec()["epochs"] == [(1, 0)]
+
+
 def test_the_place_for_the_chart_has_a_picture_until_it_comes(live):
     live.add("loss", [0, 1], [2.0, 1.0])
     assert f'class="cbnb-slot-{live.name}"' in live.slot and "<img" in live.slot and "Losses; loss from 2 to 1" in live.slot

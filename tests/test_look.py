@@ -86,7 +86,7 @@ def test_colors_follow_the_theme_of_the_page():
     assert css.index("prefers-color-scheme") > css.index(".vscode-dark")
 
 
-@pytest.mark.parametrize("name", ["chart.css", "chart.js", "schedule.css", "schedule.js", "compare.css", "compare.js"])
+@pytest.mark.parametrize("name", ["chart.css", "chart.js", "live_chart.js", "schedule.css", "schedule.js", "compare.css", "compare.js"])
 def test_pages_use_colors_that_exist(name):
     defined = set(re.findall(r"--cbnb-[\w-]+(?=:)", css_variables(".cbnb-lc")))
     try:

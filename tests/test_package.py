@@ -128,8 +128,9 @@ def test_no_room_has_a_cycle():
 
 # --- imports ---
 
+OF_LOGGERS = ["tensorboard", "wandb", "mlflow"]
 OF_DISTRIBUTED = ["accelerate", "cloudpickle", "huggingface_hub", "safetensors"]  # of the extra `distributed`
-HEAVY = ["matplotlib", "ipywidgets", "IPython", "pandas", "tqdm", "sklearn", "scipy", "nbdev", "fastcore", *OF_DISTRIBUTED]
+HEAVY = ["matplotlib", "ipywidgets", "IPython", "pandas", "tqdm", "sklearn", "scipy", "nbdev", "fastcore", *OF_DISTRIBUTED, *OF_LOGGERS]
 
 
 def modules_after(statement: str) -> set[str]:
@@ -162,7 +163,7 @@ learn.validate()
 def test_one_process_needs_nothing_of_the_extra_for_several(loaded_by_torch: set[str]):
     """All modules are imported, and a learner fits: not even then."""
     more = modules_after(FIT_ALONE.format(modules=EXPORTED)) - loaded_by_torch
-    assert not more & set(OF_DISTRIBUTED)
+    assert not more & {*OF_DISTRIBUTED, *OF_LOGGERS}
 
 
 # --- the names of `cbnb.all` ---
@@ -332,10 +333,14 @@ def test_links_lead_to_notebooks(notebook: Path):
     assert not [link for link in links if not (notebook.parent / link).exists()]
 
 
-def test_the_first_page_links_to_all_others():
-    index = NBS / SETTINGS["readme_nb"]
-    links = [(NBS / link).resolve() for cell in cells(index) for link in LINK.findall(cell["source"])]
-    assert {path for path in NOTEBOOKS if path != index} == set(links)
+def linked(page: Path) -> set[Path]:
+    return {(page.parent / link).resolve() for cell in cells(page) for link in LINK.findall(cell["source"])}
+
+
+def test_the_page_of_all_pages_links_to_them_and_the_first_page_to_it():
+    index, contents = NBS / SETTINGS["readme_nb"], NBS / "guides" / "contents.ipynb"
+    assert contents in linked(index)
+    assert set(NOTEBOOKS) - {index, contents} == linked(contents)
 
 
 def public(module: str) -> list[tuple[str, object]]:

@@ -36,10 +36,10 @@ def test_a_text_is_packed_and_the_same_text_in_the_same_way():
     assert re.fullmatch(r"[\w+/=]+", packed(text))
 
 
-@pytest.mark.parametrize("name", ["chart.js", "chart.css", "schedule.js", "schedule.css"])
+@pytest.mark.parametrize("name", ["chart.js", "live_chart.js", "chart.css", "schedule.js", "schedule.css"])
 def test_scripts_and_styles_come_with_the_package(name):
     assert asset(name) and asset(name) is asset(name)
-    assert name.endswith("css") or re.search(r"export (async )?function mount\(", asset(name))
+    assert name.endswith("css") or re.search(r"export (async function|function) mount\(|export default", asset(name))
 
 
 def test_scripts_load_nothing_from_elsewhere():

@@ -1398,6 +1398,36 @@ def test_losses_are_counted(found, n, words):
             n_losses(found, n)
 
 
+@pytest.mark.parametrize("by_function", [True, False])
+def test_losses_with_names_have_columns(by_function):
+    """By hand as without names: e = 1, the losses 1.5 and 3; in validation after it, too."""
+
+    class Named(Parts):
+        def forward(self, x, y=None):
+            if by_function:
+                return (self.wide + self.deep) * x
+            wide, deep = super().forward(x, y)[:2]
+            return dict(wide=wide, deep=deep), x
+
+    net, e = Named(), nn.MSELoss()
+    losses = (lambda pred, y: dict(wide=e(pred, y) + net.wide**2 / 2, deep=3 * e(pred, y))) if by_function else None
+    step = MultiLossStep(net, [SGD([net.wide], 0.1), SGD([net.deep], 0.1)], losses)
+    learn = own_learner(net, step, [PARTS_BATCH])
+    learn.fit(1)
+    run = learn.recorder.last()
+    assert weights(net) == pytest.approx([0.6, 1.1])
+    assert run.metric_names[:4] == ["epoch", "train_loss", "wide", "deep"] and list(run.raw_losses) == [4.5]
+    assert (run.steps["wide"], run.steps["deep"], run["wide"]) == ([1.5], [3], [1.5])
+    assert [v.item() for v in step(*PARTS_BATCH).values()] != [1.5, 3]  # called by hand
+
+
+def test_names_are_as_many_as_optimizers():
+    net = Parts()
+    step = MultiLossStep(lambda x, y: dict(a=net.wide * x.sum()), [SGD([net.wide], 0.1), SGD([net.deep], 0.1)])
+    with pytest.raises(ValueError, match="2 optimizers need 2 losses in a tuple, not 1 in a dict"):
+        step(*PARTS_BATCH)
+
+
 def test_predictions_that_follow_the_losses_are_one_or_several():
     class Predicts(Parts):
         def forward(self, x, y):

@@ -837,8 +837,11 @@ def test_a_fit_in_which_no_epoch_is_validated_is_told_before(start_epoch, n_epoc
     ],
 )
 def test_an_early_stop_says_when_the_best_was(losses, words, capsys):
-    fit(forced_learner([*losses, 1]), cbs=cbnb.EarlyStopping())
+    learn = forced_learner([*losses, 1])
+    fit(learn, cbs=cbnb.EarlyStopping())
     assert words in capsys.readouterr().out.splitlines()
+    (event,) = learn.recorder.last().events
+    assert event["kind"] == "stopped" and event["text"] == f"EarlyStopping: {words.partition(': ')[2]}"
 
 
 def test_stopped_and_restored_in_one_fit_is_forgotten_in_the_next():
@@ -987,3 +990,12 @@ def test_a_rate_that_something_else_lowers_further_is_no_reason_to_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fit(forced_learner([2, 3, 3, 3]), cbs=[cbnb.ReduceLROnPlateau(), lower])
+
+
+@pytest.mark.parametrize("make", [lambda: cbnb.EarlyStopping(restore=True), cbnb.SaveModel])
+def test_a_fit_that_never_began_says_nothing_about_its_best(make, tmp_path):
+    learn = forced_learner(path=tmp_path, cbs=make())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ValueError, match="did you mean 'valid_loss'"):
+            fit(learn, cbs=cbnb.Tracker("valid_los"))

@@ -1,8 +1,10 @@
 """The documentation site in _docs/, from the notebooks, with Sphinx; nothing is fetched.
 
-    python tools/docs.py            run notebooks that changed, then build; a warning is an error
-    python tools/docs.py --stored   use the outputs in the notebooks, run nothing
+    python tools/docs.py            with the outputs stored in the notebooks; a warning is an error
+    python tools/docs.py --run      run the notebooks whose code or library changed since the last such run
     python tools/docs.py --clean    start from nothing
+
+The outputs in the notebooks are those of a run: `make test` compares them, and `make outputs` stores new ones.
 
 Each notebook becomes a page: exported definitions turn into reference entries with a table of their parameters and the
 source folded below (open for `#| exports`), names in backticks become links, hidden cells go, widgets become plain HTML.
@@ -10,8 +12,11 @@ source folded below (open for `#| exports`), names in backticks become links, hi
 
 import argparse
 import ast
+import contextlib
 import copy
 import hashlib
+import html
+import json
 import re
 import shutil
 import subprocess
@@ -24,7 +29,9 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell
 
-from docs_api import documented, entry
+from docs_api import documented, entry, first_sentence
+from docs_nav import ALSO, Page, contents, listing, page_name, rank, sections
+from docs_reference import Reference
 from notebooks import (
     INDEX,
     LIB,
@@ -39,7 +46,6 @@ from notebooks import (
     is_hidden,
     notebook_paths,
     read,
-    room,
     show,
     without_directives,
 )
@@ -61,14 +67,9 @@ TAGS = {
     "collapse_output": "hide-output",
     "code-fold: true": "hide-input",
 }
-CAPTIONS = {"core": "The core", "lr": "Learning rate"}  # of a room in the side bar; otherwise its name
 INSTANCES = {"learn": "Learner", "recorder": "Recorder", "learn.recorder": "Recorder", "dls": "DataLoaders"}
+_ROLE = re.compile(r"\{py:obj\}`([^`<]*?) ?(?:<[^>]*>)?`")  # a name as a link
 _NAME = re.compile(r"(?<![`\w}\[])`([A-Za-z_][\w.]*)(\(\))?`(?!`)")
-
-
-def page_name(relative: Path) -> Path:
-    """Where the notebook at `relative` is on the site: without the number and the ending."""
-    return relative.with_name(re.sub(r"^\d+[a-z]*_", "", relative.name)).with_suffix("")
 
 
 # --- the outputs ---
@@ -110,6 +111,8 @@ class Site:
 
     def __init__(self, notebooks: dict[Path, NotebookNode]):
         self.notebooks = notebooks
+        self.reference = Reference(notebooks)
+        self.sections = sections(notebooks, self.reference.page())
         self.entries: dict[str, tuple[str, str]] = {}  # each way to write a name -> its module and full name
         for nb in notebooks.values():
             module = default_module(nb)
@@ -117,6 +120,9 @@ class Site:
                 if module and {"export", "exports"} & set(directives(cell)) and not is_hidden(cell):
                     self._add_names(module, documented(cell.source))
                     self._add_inherited(module, cell.source)
+        self.own = {(module, name): self.at(module, name) for module, name in self.reference.places}
+        self.public = {item.name: item.target for item in self.reference.by_code.values() if not isinstance(item.found, property)}
+        self.imported = {module: imported_names(nb, module) for nb in notebooks.values() if (module := default_module(nb))}
 
     def _add_names(self, module: str, names: Iterable[str]) -> None:
         for name in names:
@@ -138,12 +144,33 @@ class Site:
                         for owner in owners:
                             self.entries.setdefault(f"{owner}{name.removeprefix(base)}", (module, full))
 
-    def link(self, markdown: str) -> str:
+    def target(self, written: str, module: str | None = None, called: bool = False) -> str | None:
+        """What a name in backticks on the page of `module` stands for: the module's own, then the learner's, then the public one.
+
+        A plain word, such as `figure`, is nobody's name elsewhere unless it is `called`.
+        """
+        if module and (module, written) in self.own:
+            return self.own[module, written]
+        for prefix in ("Learner.", ""):
+            if found := self.public.get(f"{prefix}{written}"):
+                return found
+        if module and (found := self.imported.get(module, {}).get(written)):
+            return self.own.get((found, written))
+        if re.fullmatch("[a-z]+", written) and not called:
+            return None
+        return self.at(*self.entries[written]) if written in self.entries else None
+
+    def at(self, module: str, name: str) -> str:
+        """Where the entry of a definition is: in the reference, if it is public."""
+        item = self.reference.by_code.get((module, name))
+        return item.target if item else f"{module}.{name}"
+
+    def link(self, markdown: str, module: str | None = None) -> str:
         """`markdown` with links to the reference for names in backticks, except in headings, links and code."""
 
         def to_entry(match: re.Match) -> str:
-            module, name = self.entries.get(match[1], (None, None))
-            return f"{{py:obj}}`{match[1]}{match[2] or ''} <{module}.{name}>`" if module else match[0]
+            target = self.target(match[1], module, called=bool(match[2]))
+            return f"{{py:obj}}`{match[1]}{match[2] or ''} <{target}>`" if target else match[0]
 
         lines, in_code = [], False
         for line in markdown.splitlines():
@@ -158,7 +185,8 @@ class Site:
         module = default_module(nb)
         nb.cells = [new for cell in nb.cells for new in self.cells(cell, module)]
         if path == INDEX:
-            nb.cells.append(new_markdown_cell(contents(self.notebooks)))
+            nb.cells.append(new_markdown_cell(contents(self.sections)))
+        describe_images(nb)
         for number, cell in enumerate(nb.cells):
             cell["id"] = f"cell-{number}"  # new cells get random ones, and a page must come out the same each time
         return freeze(nb)
@@ -166,7 +194,7 @@ class Site:
     def cells(self, cell: NotebookNode, module: str | None) -> list[NotebookNode]:
         """What one cell becomes on the page: nothing, itself, or entries and source."""
         if cell.cell_type == "markdown":
-            cell.source = to_pages(self.link(cell.source))
+            cell.source = to_pages(self.link(cell.source, module))
             return [cell]
         if cell.cell_type != "code" or is_hidden(cell):
             return []
@@ -180,7 +208,45 @@ class Site:
         names = list(documented(cell.source)) if "exporti" not in marks else []
         if defines(cell.source) and "exports" not in marks:
             cell.metadata["tags"].append("hide-input")
-        return [*(new_markdown_cell(entry(module, name, self.link)) for name in names), cell]
+        return [*(new_markdown_cell(self.entry(module, name)) for name in names), cell]
+
+    def entry(self, module: str, name: str) -> str:
+        """A definition on the page of its notebook; links lead to the reference if it is there, too."""
+        item = self.reference.by_code.get((module, name))
+        text = entry(module, name, lambda markdown: self.link(markdown, module), indexed=item is None)
+        return f"({self.reference.places[module, name].label(module, name)})=\n{text}" if item else text
+
+
+def describe_images(nb: NotebookNode) -> None:
+    """An alternative text for the images of each cell: what the figure says of itself, or else the sentence before the cell."""
+    before = ""
+    for cell in nb.cells:
+        if cell.cell_type == "markdown":
+            before = cell.source
+            continue
+        texts = [
+            output.data.get("text/plain", "")
+            for output in cell.get("outputs", [])
+            if any(kind.startswith("image/") for kind in output.get("data", {}))
+        ]
+        if texts:
+            own = "; ".join(text for text in texts if text and not text.startswith("<"))
+            sentences = [line for line in before.splitlines() if line.strip() and line[0].isalpha()]
+            said = plain(_ROLE.sub(r"\1", sentences[-1])) if sentences else ""
+            found = own or f"Figure: {said}"
+            cell.metadata.setdefault("mystnb", {})["image"] = {"alt": re.sub(r"\s+", " ", found)[:600]}
+
+
+def imported_names(nb: NotebookNode, module: str) -> dict[str, str]:
+    """The names that the cells of `nb` import from this package, and their modules."""
+    found = {}
+    for cell in nb.cells:
+        if cell.cell_type == "code" and "import" in cell.source:
+            with contextlib.suppress(SyntaxError):
+                for node in ast.walk(ast.parse(cell.source)):
+                    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(LIB.name):
+                        found |= {name.asname or name.name: node.module for name in node.names}
+    return found
 
 
 def only_imports(source: str) -> bool:
@@ -201,21 +267,6 @@ def to_pages(markdown: str) -> str:
     return re.sub(r"\]\(((?!\w+:)[^)#]+\.ipynb)", renamed, markdown)
 
 
-def contents(paths: Iterable[Path]) -> str:
-    """The table of contents, which furo shows in the side bar."""
-    sections = {"Start": [f"{SETTINGS['title']} at a glance <self>"]}
-    for path in paths:
-        if path != INDEX:
-            caption = "Start" if path.stem in SETTINGS["roof"].split() else CAPTIONS.get(room(path), room(path).capitalize())
-            sections.setdefault(caption, []).append(str(page_name(path.relative_to(NBS))))
-    trees = [toctree(caption, pages) for caption, pages in sections.items()]
-    return "\n".join(trees)
-
-
-def toctree(caption: str, pages: list[str]) -> str:
-    return "\n".join(["```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```"])
-
-
 # --- the build ---
 
 
@@ -234,6 +285,10 @@ def write_sources(site: Site, folder: Path) -> None:
         if target in files:
             sys.exit(f"two notebooks would become the page {target.with_suffix('')}: rename {show(path)}")
         files[target] = nbformat.writes(site.page(path)).encode()
+    for page in (page for section in site.sections for page in section.walk() if page.below):
+        files[Path(f"{page.name}.md")] = listing(page).encode()
+    for name, text in site.reference.files(site.link):
+        files[Path(f"{name}.md")] = text.encode()
     for path in NBS.rglob("*"):
         if path.suffix in IMAGES:
             files[path.relative_to(NBS)] = path.read_bytes()
@@ -242,6 +297,52 @@ def write_sources(site: Site, folder: Path) -> None:
     for path in folder.rglob("*"):
         if path.is_file() and path.relative_to(folder) not in files:
             path.unlink()
+
+
+def write_about(site: Site) -> None:
+    """What the theme and the search know of the pages, and the notebooks to download."""
+    pages = about_pages(site)
+    names = {item.target: first_sentence(item.found) for item in site.reference.by_code.values()}
+    data = "".join(f"const {name} = {json.dumps(table)};\n" for name, table in (("PAGES", pages), ("ABOUT", names)))
+    start = ["index", f"{SETTINGS['title']} at a glance", []]
+    tree = [start, *map(nested, site.sections)]
+    write_if_changed(WORK / "pages.json", json.dumps({"pages": pages, "tree": tree}, indent=1).encode())
+    write_if_changed(WORK / "search.js", (data + (CONF / "search_rank.js").read_text(encoding="utf-8")).encode())
+    for path in site.notebooks:
+        write_if_changed(WORK / "extra" / "notebooks" / path.relative_to(NBS), path.read_bytes())
+
+
+def nested(page: Page) -> list:
+    """A page and those below it, for the side bar; titles are HTML."""
+    return [page.name, re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(page.title)), [nested(below) for below in page.below]]
+
+
+def about_pages(site: Site) -> dict[str, dict]:
+    """Title, description, section, synonyms and rank in the search of each page."""
+    found = {"index": {"title": SETTINGS["title"], "about": SETTINGS["description"], "section": "Start", "rank": 1.0}}
+    for section in site.sections:
+        for page in section.walk():
+            found[page.name] = {"title": plain(page.title), "about": plain(page.about), "section": section.title, "rank": rank(page)}
+    for path, nb in site.notebooks.items():
+        page = found[page_name(path.relative_to(NBS)).as_posix()]
+        page |= {"notebook": path.relative_to(NBS).as_posix(), "also": synonyms(nb)}
+    for name, also in ALSO.items():
+        if name in found:
+            found[name].setdefault("also", []).extend(also)
+    return found
+
+
+def plain(markdown: str) -> str:
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", markdown).replace("`", "").replace("**", "")
+
+
+def synonyms(nb: NotebookNode) -> list[str]:
+    """What a page says it is also called."""
+    for cell in nb.cells[:3]:
+        for line in cell.source.splitlines() if cell.cell_type == "markdown" else ():
+            if line.startswith("Also called:"):
+                return [word.strip() for word in plain(line.removeprefix("Also called:")).rstrip(".").split(",") if word.strip()]
+    return []
 
 
 def build(source: Path) -> int:
@@ -256,7 +357,9 @@ def build(source: Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stored", action="store_true", help="use the stored outputs")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--stored", action="store_true", help="use the stored outputs: the default")
+    source.add_argument("--run", action="store_true", help="run notebooks that changed")
     parser.add_argument("--clean", action="store_true", help="start from nothing")
     parser.add_argument("--workers", type=int, default=2, help="notebooks at a time")
     args = parser.parse_args()
@@ -266,11 +369,12 @@ def main() -> int:
     sys.path.insert(0, str(ROOT))  # entries come from this checkout's package
     paths = notebook_paths()
     try:
-        site = Site({path: read(path) for path in paths} if args.stored else run_all(paths, args.workers))
+        site = Site(run_all(paths, args.workers) if args.run else {path: read(path) for path in paths})
     except CellFailed as failure:
         print(failure, file=sys.stderr)
         return 1
     write_sources(site, WORK / "pages")
+    write_about(site)
     code = build(WORK / "pages")
     if code == 0:
         print(f"{show(OUT / 'index.html')}: {len(paths)} pages, {len(set(site.entries.values()))} entries")

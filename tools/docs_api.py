@@ -5,7 +5,7 @@ import contextlib
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from fastcore.docments import docments
 from nbdev.doclinks import patch_name
@@ -31,25 +31,30 @@ def documented(source: str) -> Iterator[str]:
                     yield f"{node.name}.{method.name}"
 
 
-def entry(module: str, name: str, link: Link) -> str:
+def entry(module: str, name: str, link: Link, indexed: bool = True, tail: Iterable[str] = ()) -> str:
     """The entry for `name` in `module`; `link` turns backticked names in Markdown into links.
+
+    Links lead to it if it is `indexed`. `tail` comes last, such as an example.
 
     Types are in the table of parameters; if there is nothing to say about any of these, they are in the signature and there is no table.
     """
     found = _find(module, name)
+    kind = kind_of(module, name, found)
     function = found.fget if isinstance(found, property) else found
     parameters, returns = _signature(function)
     table = _table(function, parameters, returns, link)
     arguments = f"({', '.join(_argument(parameter, typed=not table) for parameter in parameters)})"
     result = f" -> {_type(returns, linked=True)}" if not table and returns not in (EMPTY, None, "None") else ""
     lines = [
-        f"`````{{py:{_kind(module, name, found)}}} {name}{'' if isinstance(found, property) else arguments + result}",
+        f"`````{{py:{kind}}} {name}{'' if kind in ('property', 'data') else arguments + result}",
         f":module: {module}",
+        *([] if indexed else [":no-index:"]),
         "",
         link(_summary(found)),
         "",
         *table,
         *_errors(found, link),
+        *tail,
         "`````",
     ]
     return "\n".join(lines) + "\n"
@@ -66,13 +71,14 @@ def _find(module: str, dotted: str) -> object:
     return found
 
 
-def _kind(module: str, name: str, found: object) -> str:
-    if isinstance(found, property):
+def kind_of(module: str, name: str, found: object) -> str:
+    """The word of Sphinx for it: class, method, function, data ..."""
+    if "." in name and isinstance(found, property):
         return "property"
     if inspect.isclass(found):
         return "exception" if issubclass(found, BaseException) else "class"
     if "." not in name:
-        return "function"
+        return "function" if inspect.isroutine(found) else "data"
     owner, method = name.rsplit(".", 1)
     stored = inspect.getattr_static(_find(module, owner), method)
     return {classmethod: "classmethod", staticmethod: "staticmethod"}.get(type(stored), "method")
@@ -127,6 +133,11 @@ def _table(function: object, parameters: list[inspect.Parameter], returns: objec
 def _summary(found: object) -> str:
     """The docstring without what the export has written into it, which the table shows."""
     return re.split(r"\n\n(?:Args|Returns|Raises):\n", inspect.getdoc(found) or "")[0]
+
+
+def first_sentence(found: object) -> str:
+    """The first sentence of the docstring."""
+    return re.split(r"(?<=[a-z`)][.:])\s+(?=[A-Z`])", _summary(found).split("\n\n")[0])[0].rstrip(":.")
 
 
 def _errors(found: object, link: Link) -> list[str]:

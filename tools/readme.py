@@ -1,6 +1,7 @@
 """README.md from the first notebook, with the outputs stored in it: python tools/readme.py [--check]
 
-Hidden cells are left out, figures become files in nbs/images/, links to notebooks lead into nbs/.
+Hidden cells are left out, figures become files in nbs/images/, links to notebooks lead into nbs/. The figure of the loop is written
+there, too.
 """
 
 import argparse
@@ -11,11 +12,14 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from cbnb.display.loop import loop_svg
 from notebooks import INDEX, NBS, ROOT, SKIP_FLAGS, directives, is_hidden, read, show, without_directives
 
 README = ROOT / "README.md"
 IMAGES = NBS / "images"
 IMAGE_NAME = "readme-{}.png"
+LOOP = IMAGES / "loop.svg"
 HEADER = f"<!-- Made from {INDEX.relative_to(ROOT)} by `make export`: edit that one. -->"
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -59,7 +63,7 @@ class Readme:
 
     def differences(self) -> list[str]:
         """What on disk is not as it should be."""
-        wanted = {README: self.text.encode(), **self.images}
+        wanted = {README: self.text.encode(), LOOP: loop_file(), **self.images}
         wrong = [show(path) for path, content in wanted.items() if not path.exists() or path.read_bytes() != content]
         return wrong + [show(path) for path in old_images() if path not in self.images]
 
@@ -69,7 +73,12 @@ class Readme:
         for path, content in self.images.items():
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(content)
+        LOOP.write_bytes(loop_file())
         README.write_text(self.text, encoding="utf-8")
+
+
+def loop_file() -> bytes:
+    return f"{loop_svg()}\n".encode()
 
 
 def old_images() -> list[Path]:

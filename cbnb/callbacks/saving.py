@@ -367,7 +367,8 @@ class _LoadsBest(Tracker):
         if self._best_file is None and self.best is not None: return _warn(
             f'the weights of epoch {self.best_epoch}, the best, could not be saved: {kept}')
         if self._best_file is None:
-            return _warn(f'{self.monitor} has not improved in this fit, so nothing was saved: {kept}')
+            if self.learn.train_iter: _warn(f'{self.monitor} has not improved in this fit, so nothing was saved: {kept}')
+            return
         path, mark = self._best_file
         if _mark(path) != mark: return _warn(
             f'{path} was written or removed by something else since it got the best weights: {kept}')

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['StepState', 'ModelStep', 'above_zero', 'check_parts', 'trainable', 'unscaled', 'TrainStep', 'ClipStep', 'with_params',
-           'n_losses', 'MultiLossStep', 'ClosureStep', 'EvalStep', 'FTRL', 'ftrl_update']
+           'names_of', 'n_losses', 'MultiLossStep', 'ClosureStep', 'EvalStep', 'FTRL', 'ftrl_update']
 
 # %% ../../nbs/callbacks/steps.ipynb #a0be7561
 from collections import defaultdict
@@ -282,14 +282,28 @@ def with_params(
     return [(loss, params) for loss, params in pairs if params]
 
 # %% ../../nbs/callbacks/steps.ipynb #7712af2c
+def names_of(
+    found: Any,    # losses, in a tuple or in a dict, and maybe more
+) -> tuple:        # empty without a dict
+    """The names of losses
+
+    Args:
+        found: losses, in a tuple or in a dict, and maybe more
+
+    Returns:
+        empty without a dict
+    """
+    first = found[0] if isinstance(found, (tuple, list)) and found else found
+    return tuple(first) if isinstance(first, dict) else ()
+
 def n_losses(
-    found: Any,    # what should be losses, and maybe more
+    found: Any,    # what should be losses, maybe by their names, and maybe more
     n: int,        # how many optimizers there are
 ) -> tuple:        # the same as a tuple
     """The losses and what follows; `ValueError` if they are too few
 
     Args:
-        found: what should be losses, and maybe more
+        found: what should be losses, maybe by their names, and maybe more
         n: how many optimizers there are
 
     Returns:
@@ -299,7 +313,11 @@ def n_losses(
         ValueError: {n} optimizers need {n} losses in a tuple, not {what}
     """
     several = isinstance(found, (tuple, list))
-    if several and len(found) >= n: return tuple(found)
+    if names := names_of(found):
+        first, *rest = found if several else [found]
+        if len(names) == n: return *first.values(), *rest
+        found, several = first, True
+    elif several and len(found) >= n: return tuple(found)
     what = f'{len(found)} in a {type(found).__name__}' if several else type(found).__name__
     raise ValueError(f'{n} optimizers need {n} losses in a tuple, not {what}')
 
@@ -308,38 +326,41 @@ class MultiLossStep(TrainStep):
     """Several losses from one forward pass, each for the parameters of its own optimizer
 
     Args:
-        model: called with the whole batch; returns losses(, prediction)
+        model: called with the whole batch; returns losses(, prediction), or a dict of losses
         opts: one for each loss
-        losses: of (pred, *yb); then the model only predicts
+        losses: of (pred, *yb), a tuple or a dict; then the model only predicts
         loss_scale: this and `n_inp` as in `TrainStep`
         n_inp
     """
     def __init__(self,
-        model: Any,                       # called with the whole batch; returns losses(, prediction)
+        model: Any,                       # called with the whole batch; returns losses(, prediction), or a dict of losses
         opts: Iterable[Optimizer],        # one for each loss
-        losses: Callable[..., tuple] | None = None,   # of (pred, *yb); then the model only predicts
+        losses: Callable[..., Any] | None = None,     # of (pred, *yb), a tuple or a dict; then the model only predicts
         loss_scale: float = 1.0,                # this and `n_inp` as in `TrainStep`
         n_inp: int | None = None,
     ):
         opts = opts if isinstance(opts, MultiOptimizer) else MultiOptimizer(opts)
         super().__init__(model, None, opts, loss_scale, n_inp)
-        self.losses, self.n, self.graph = losses, len(opts.optimizers), ()
+        self.losses, self.n, self.graph, self.names = losses, len(opts.optimizers), (), ()
 
     def predict(self, learn):
         self.graph = ()
         if self.losses is not None: return ModelStep.predict(self, learn)
-        learn.step_result = found = n_losses(call_on_batch(self.model_for(learn), learn), self.n)
-        rest = found[self.n:]
+        found = call_on_batch(self.model_for(learn), learn)
+        self.names, found = names_of(found), n_losses(found, self.n)
+        learn.step_result, rest = found, found[self.n:]
         if rest: learn.pred = rest[0] if len(rest) == 1 else rest
 
     def loss(self, learn):
         found = learn.step_result
         if self.losses is not None:
             if not learn.yb: return                    # without targets there is no loss
-            found = n_losses(self.losses(learn.pred, *learn.yb), self.n)
+            found = self.losses(learn.pred, *learn.yb)
+            self.names, found = names_of(found), n_losses(found, self.n)
         found = [as_loss(v, training=False) for v in found[:self.n]]
-        learn.step_result = tuple(v.detach() for v in found)
-        learn.loss = learn.loss_grad = sum(v.mean() for v in learn.step_result)
+        values = tuple(v.detach() for v in found)
+        learn.loss = learn.loss_grad = sum(v.mean() for v in values)
+        learn.step_result = dict(zip(self.names, (v.mean() for v in values))) if self.names else values
         if not learn.training: return
         if self.graph: raise ValueError('several losses cannot be mixed with those for other targets')
         self.graph = [v.sum() for v in found]         # of each loss, a tensor that is only ours
@@ -355,7 +376,8 @@ class MultiLossStep(TrainStep):
 
     def outputs(self, learn):
         found = super().outputs(learn) if learn.pred is not None else learn.yb
-        return *(learn.step_result or ()), *found
+        losses = learn.step_result or ()
+        return *(losses.values() if isinstance(losses, dict) else losses), *found
 
 # %% ../../nbs/callbacks/steps.ipynb #3140be70
 class ClosureStep(TrainStep):

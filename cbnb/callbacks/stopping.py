@@ -26,7 +26,7 @@ from ..basics.arguments import as_count, as_positive
 from ..basics.notices import user_level, say
 from ..basics.loaders import n_batches
 from ..basics.random_state import save_rng
-from ..basics.nested import to_detach
+from ..basics.nested import map_tensors, to_detach
 from ..step import CallStep, Step
 from ..learner import Learner
 from ..basics.param_groups import total_norm
@@ -104,6 +104,16 @@ def _where(batch: Any) -> str:
     return f' in {len(bad)} of {len(first)} items, first in item {bad[0]}'
 
 # %% ../../nbs/callbacks/stopping.ipynb #6f0848c8
+def _from_the_loss(pred: Any) -> str:
+    "What to say if outputs, data and weights are finite"
+    sizes = [0.]
+    def look(part: Tensor) -> Tensor:
+        if part.is_floating_point() and part.numel(): sizes.append(float(part.abs().max()))
+        return part
+    map_tensors(look, pred)
+    if max(sizes) < 1e6: return 'So it comes from the loss function.'
+    return f'The largest is {max(sizes):.1e}: the training has diverged. Try a lower learning rate.'
+
 def explain_nan(
     learn: Learner,   # in the middle of a batch
 ) -> str:             # in words
@@ -126,7 +136,7 @@ def explain_nan(
     if broken and late: words.append(f'{broken[0]} is not finite now.')
     elif broken: words.append(f'{broken[0]} was not finite before this batch: try a lower learning '
                               'rate, or look at gradients, too, with check_grads=True.')
-    if words == ['All outputs are finite.']: words.append('So it comes from the loss function.')
+    if words == ['All outputs are finite.']: words.append(_from_the_loss(learn.pred))
     return ' '.join(words)
 
 # %% ../../nbs/callbacks/stopping.ipynb #0c41eec4

@@ -282,7 +282,7 @@ class EarlyStopping(Tracker):
         if self.current() is None or self.wait < self.patience: return
         self.stopped_epoch = self.learn.epoch
         print(f'stopped after epoch {self.learn.epoch}: {self._record()}')
-        raise CancelFitException()
+        raise CancelFitException(self._record())         # the event in the run says why
 
     def _record(self) -> str:
         if self.best is None: return f'{self.monitor} was never a finite number'
@@ -292,8 +292,8 @@ class EarlyStopping(Tracker):
         weights, self._weights = self._weights, None
         if self.learn is None: return                   # it was removed in the middle of the fit
         if weights is not None: self.learn.model.load_state_dict(weights)
-        else: warnings.warn(f'{self.monitor} has not improved in this fit: the weights are '
-                            'those of its end', stacklevel=user_level())
+        elif self.learn.train_iter: warnings.warn(      # else no batch was trained
+            f'{self.monitor} has not improved in this fit: the weights are those of its end', stacklevel=user_level())
 
 # %% ../../nbs/callbacks/trackers.ipynb #4ef3ddc5
 def sets_lr(

@@ -382,11 +382,15 @@ def _robust_limits(chart: Chart, shown: Sequence[tuple]) -> tuple[float, float] 
 _INK, _QUIET = COLORS['text'], COLORS['quiet']
 
 def _words(x: float, y: float, text: str, anchor: str = 'start', color: str = _QUIET, more: str = '') -> str:
-    return (f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{color}"{more}>'
-            f'{escape(text)}</text>')
+    "Text; at the start and quiet unless it says otherwise"
+    look = f' text-anchor="{anchor}"'*(anchor != 'start') + f' fill="{color}"'*(color != _QUIET)
+    return f'<text x="{_short(x)}" y="{_short(y)}"{look}{more}>{escape(text)}</text>' if text else ''
 
 def _stroke(d: str, color: str = _INK, width: float = 1, more: str = '') -> str:
-    return f'<path d="{d}" stroke="{escape(color)}" stroke-width="{width}"{more}/>' if d else ''
+    look = f' stroke-width="{width}"'*(width != 1)
+    return f'<path d="{d}" stroke="{escape(color)}"{look}{more}/>' if d else ''
+
+def _short(v: float) -> str: return f'{round(v, 1):g}'
 
 def _grid(plane: _Plane) -> str:
     "Ticks, their labels and the grid"
@@ -414,19 +418,19 @@ def _epoch_row(plane: _Plane) -> str:
 _DASHES = {True: ' stroke-dasharray="6 4"', 'dash': ' stroke-dasharray="6 4"', 'dot': ' stroke-dasharray="1.5 4"'}
 
 def _curves(plane: _Plane) -> str:
-    "The lines and their dots"
+    "The lines, cut off at the edges of the plane, and their dots"
     w, h = plane.size
-    parts = []
+    lines, dots = [], []
     for line, (xs, ys) in zip(plane.chart.lines, plane.shown):
         d = path(xs, ys, plane.x, plane.y, (w, h))
         width = 1 if line.faint else 1.5 if line.dots else 2
         more = _DASHES.get(line.dash, '') + ' opacity=".6"'*line.faint
-        parts.append(_stroke(d, line.color, width, more))
+        lines.append(_stroke(d, line.color, width, more))
         if line.dots:
             inside = [(a, b) for a, b in zip(xs, ys) if plane.y.has(b) and -1e-9 <= plane.y.place(b) <= 1 + 1e-9]
             d = path(*zip(*inside), plane.x, plane.y, (w, h), dots=True) if inside else ''
-            parts.append(_stroke(d, line.color, 7))
-    return ''.join(parts)
+            dots.append(_stroke(d, line.color, 7))
+    return f'<svg width="{_short(w)}" height="{_short(h)}">{"".join(lines)}</svg>{"".join(dots)}'
 
 def _verticals(plane: _Plane) -> str:
     "Band, borders, the chosen x, and events"
@@ -456,8 +460,9 @@ def _last(line: Line) -> float | None:
 
 def _end_name(plane: _Plane, line: Line, last: float | None, y: float) -> str:
     x, color = plane.right + 10, escape(line.color)
-    key = (f'<circle cx="{x + 7:.0f}" cy="{y:.1f}" r="4" fill="{color}"/>' if line.dots else
-           _stroke(f'M{x:.0f},{y:.1f}h14', line.color, 1 if line.faint else 2.5, _DASHES.get(line.dash, '')))
+    key = f'<circle cx="{x + 7:.0f}" cy="{y:.1f}" r="4" fill="{color}"/>'*line.dots
+    if line.dash or not line.dots:
+        key += _stroke(f'M{x:.0f},{y:.1f}h14', line.color, 1 if line.faint else 2.5, _DASHES.get(line.dash, ''))
     value = '' if last is None else _words(plane.width - 8, y + 4, number(last), 'end', _INK, ' font-weight="600"')
     return key + _words(x + 20, y + 4, line.name, color=_INK) + value
 
@@ -500,7 +505,7 @@ def still_svg(
     inner = '' if empty else _verticals(plane) + _curves(plane)
     over = _words(_LEFT + w/2, _TOP + h/2, 'no values yet', 'middle') if empty else _end_names(plane) + _named_points(plane)
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{plane.width}" height="{height}" '
-            f'viewBox="0 0 {plane.width} {height}" font-family="{escape(FONT)}" font-size="12">'
+            f'viewBox="0 0 {plane.width} {height}" font-family="{escape(FONT)}" font-size="12" fill="{_QUIET}">'
             f'<rect width="100%" height="100%" rx="6" fill="#fff"/>'
             + _words(_LEFT, 17, chart.title, color=_INK, more=' font-size="13.5" font-weight="600"') + _grid(plane)
             + f'<svg x="{_LEFT - 5}" y="{_TOP - 5}" width="{w + 10:.1f}" height="{h + 10}" viewBox="-5 -5 {w + 10:.1f} {h + 10}" overflow="hidden"><g fill="none" stroke-linejoin="round" stroke-linecap="round">{inner}</g></svg>'

@@ -11,7 +11,6 @@ __all__ = ['TABLE_STYLE', 'FIT_STYLE', 'DISPLAYS', 'as_cell', 'as_line', 'best_r
 # %% ../../nbs/display/progress.ipynb #d051ae47
 import itertools
 import math
-import re
 import shutil
 import sys
 import time
@@ -31,6 +30,7 @@ from .live_curve import sparkline
 from .figures import NAMED_COLORS
 from .front_end import by_name, display_mode
 from .look import COLORS, FONT, WIDEST, css_variables, value_text
+from .page_script import runs_scripts
 from ..learner import Learner
 from ..history import Run
 
@@ -516,11 +516,11 @@ def losses_chart(run: Run) -> str:
     return chart(loss_lines(run), **losses_layout(run), points=50, smoothing=run.beta, tools=('smooth', 'log_y'))
 
 # %% ../../nbs/display/progress.ipynb #05433f20
-_UNUSED = r'--cbnb-(run\d|mom|lr|teal|mark):#\w+;'      # so that a saved fit is small
-FIT_STYLE = f'''<style>{re.sub(_UNUSED, "", css_variables(".cbnb-fit"))}
+_USED = 'train', 'valid', 'raw', 'text', 'quiet', 'page', 'good', 'bad'      # a saved fit is small
+FIT_STYLE = f'''<style>{css_variables(".cbnb-fit", _USED)}
 .cbnb-fit{{display:flex;flex-flow:row wrap;align-items:flex-start;gap:0 24px;max-width:{WIDEST}px}}
-.cbnb-fit>.cbnb-main{{flex:6 1 520px;min-width:0}}
-.cbnb-fit>.cbnb-side{{flex:5 1 420px;min-width:0}}
+.cbnb-fit>.cbnb-main{{flex:1 1 520px;min-width:0}}
+.cbnb-fit>.cbnb-side{{flex:0 1 auto;min-width:min(340px,100%)}}
 .cbnb-fit>p{{flex:1 1 100%;margin:.5em 0}}
 </style>'''.replace('\n', '') + TABLE_STYLE
 
@@ -546,15 +546,29 @@ def fit_page(
     words = '; '.join(filter(None, [word, best_words(names, rows)]))
     if drawn is None: drawn = losses_chart(run) if run is not None else ''
     main = f'<div class="cbnb-main">{drawn}</div>' if drawn else ''
-    page = (f'<div class="cbnb-fit">{FIT_STYLE}{main}<div class="cbnb-side">'
-            f'{as_html(names, rows)}</div><p>{escape(words)}</p></div>')
-    return {'text/html': page, 'text/plain': '\n'.join(_page_lines(names, rows, run) + [word])}
+    live, style, table = runs_scripts(), FIT_STYLE, as_html(names, rows)
+    if live: style, table = _brief(style), _brief(table)              # a script is in the same page
+    page = (f'<div class="cbnb-fit">{style}{main}<div class="cbnb-side">'
+            f'{table}</div><p>{escape(words)}</p></div>')
+    lines = _page_lines(names, rows, run, 20 if live else 60)
+    return {'text/html': page, 'text/plain': '\n'.join([*lines, word])}
+
+_BRIEF = {'</td>': '', '</th>': '', '</tr>': '', ' scope=row': '', ' class=better>': ' class=b>', '.better': '.b',
+          ' class=worse>': ' class=w>', '.worse': '.w'}
+
+def _brief(text: str) -> str:
+    "The same table or style, with short names of classes and without what HTML lets you omit"
+    for long, short in _BRIEF.items(): text = text.replace(long, short)
+    return text
 
 # %% ../../nbs/display/progress.ipynb #8911a360
-def _page_lines(names: Sequence[str], rows: Sequence[Sequence[Any]], run: Run | None) -> list[str]:
+def _page_lines(
+    names: Sequence[str], rows: Sequence[Sequence[Any]], run: Run | None,
+    most: int = 60,     # show no more rows than this
+) -> list[str]:
     "The table as text, and below it the best epoch and a sparkline of the losses"
     best, words = best_row(names, rows), best_words(names, rows)
-    lines = [as_line(row, names) for row in [names, *shortened(rows, 60, best)]] + [words]*bool(words)
+    lines = [as_line(row, names) for row in [names, *shortened(rows, most, best)]] + [words]*bool(words)
     if run is not None and run.n_steps > 3:
         losses = run.losses
         lines.append(f'loss {sparkline(losses)} {value_text(losses[0])} to {value_text(losses[-1])}')
@@ -663,16 +677,26 @@ class NotebookDisplay(LogDisplay):
 
     def patience(self, seconds: float) -> float: return min(seconds/8, 2.)
 
-    def row(self, values: Sequence[Any]) -> None:
-        self.rows.append(list(values))          # shown with the next update
+    def row(self, values: Sequence[Any]) -> None:           # shown with the next update
+        late = {name: self.run.named[name].losses[-1] for name in self._late()}
+        self.rows.append(dict(zip(self.names, values)) | late)
+
+    def _late(self) -> list[str]:
+        "Losses that a step named after the first epoch: the record has no columns for them"
+        return [name for name in self.run.named if name not in self.names] if self.run else []
+
+    def table(self) -> tuple[list[str], list[list[Any]]]:
+        "Headings and rows; a value for each heading, None where there was none"
+        names = [*self.names[:-1], *self._late(), *self.names[-1:]]
+        return names, [[row.get(name) for name in names] for row in self.rows]
 
     def finish(self, word: str, as_planned: bool) -> None:
-        if self.names: self.send(fit_page(self.names, self.rows, word, self.run))
+        if self.names: self.send(fit_page(*self.table(), word, self.run))
         elif not as_planned: self.send({'text/plain': word})
         elif self.handle: self.send({})                # a bar alone leaves nothing
 
     def _update(self, text: str) -> None:
-        page = live_table(self.names, self.rows, self.bar)        # arrows come with the style, at the end
+        page = live_table(*self.table(), self.bar)                # arrows come with the style, at the end
         self.send({'text/html': page, 'text/plain': text})
 
     def send(self,

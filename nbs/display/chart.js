@@ -1,5 +1,5 @@
-// The charts of cbnb in a page. An ES module without imports: `mount` draws charts whose data is complete,
-// and the default export is an anywidget module (anywidget.dev/en/afm) for a chart that grows while a cell runs.
+// The charts of cbnb in a page. An ES module without imports: `mount` draws charts whose data is complete.
+// `live_chart.js` follows it where a chart grows while a cell runs.
 // Everything that a mouse does happens here, so it works while the kernel is busy, and without one.
 
 // ---- numbers, written as in Python: basics/text and display/look
@@ -567,81 +567,4 @@ export function mount(el, data) {
     charts.push(new Chart(cell, withPoints(spec), { others: data.charts.length > 1 ? follow : null }))
   }
   return charts
-}
-
-// ---- a chart that grows
-
-const floatsAt = (view, at, n) => new Float32Array(view.buffer.slice(view.byteOffset + at, view.byteOffset + at + 4 * n))    // may lie unaligned
-
-// One for each model, however many views there are. Messages are counted, so a gap is noticed, and the whole asked for once.
-class Store {
-  seen = 0; asked = false; views = new Set()
-  constructor(spec) { this.take(spec) }
-  take(spec) {
-    const before = this.spec
-    this.spec = Object.assign(before ?? {}, spec)
-    this.spec.lines = spec.lines.map((line, i) => ({ ...line, points: before?.lines?.[i]?.points ?? new Points() }))
-    this.before = this.spec.lines
-    for (const view of this.views) { view.names(); view.redraw() }
-  }
-  load(view) {
-    const n = this.spec.lines.length, counts = this.spec.lines.map((_, i) => view.byteLength ? view.getUint32(4 * (i + 1), true) : 0)
-    this.seen = view.byteLength ? view.getUint32(0, true) : 0; this.asked = false
-    for (const line of this.spec.lines) line.points = line.recorded = new Points()
-    this.add(view, counts, 4 * (n + 1))
-  }
-  add(view, counts, at = 0) {
-    counts.forEach((n, i) => { this.spec.lines[i].points.add(floatsAt(view, at, n), floatsAt(view, at + 4 * n, n)); at += 8 * n })
-    for (const view of this.views) view.redraw()
-  }
-  heard(message, [view], model) {
-    if (message.s === this.seen) { this.seen++; this.add(view, message.n) }
-    else if (message.s > this.seen && !this.asked) { this.asked = true; model.send({ type: 'lost' }) }
-  }
-  set(layout) { Object.assign(this.spec, layout); for (const view of this.views) view.redraw() }
-  view(el, model, signal) {
-    const view = new Chart(el, this.spec, { send: message => model.send(message), signal })
-    this.views.add(view); signal?.addEventListener('abort', () => this.views.delete(view))
-    return view
-  }
-}
-
-// The chart needs no output of its own: it moves into each element of this class, over the picture that is there.
-function moveIn(store, model, name) {
-  const found = document.getElementsByClassName(name), homes = new Map()       // `found` is live: to look at it costs nothing
-  const leave = (el, { home, gone }) => { gone.abort(); home.remove(); el.classList.remove('cbnb-moved-in'); homes.delete(el) }
-  let frame = 0
-  const look = () => {
-    frame = 0
-    for (const [el, there] of homes) if (!el.isConnected) leave(el, there)
-    for (const el of found) {
-      if (homes.has(el)) continue
-      const home = el.appendChild(html('div', { class: 'cbnb-home' })), gone = new AbortController()
-      el.classList.add('cbnb-moved-in'); homes.set(el, { home, gone }); store.view(home, model, gone.signal)
-    }
-  }
-  const watch = new MutationObserver(() => { frame ||= requestAnimationFrame(look) })
-  watch.observe(document.body, { childList: true, subtree: true }); look()
-  return () => { watch.disconnect(); cancelAnimationFrame(frame); for (const [el, there] of homes) leave(el, there) }
-}
-
-// Called once for each model, so the store is the model's. It must not wait: anywidget gives it two seconds.
-// `css` comes from the loader in front of this module, see display/live_chart.
-export default css => {
-  let store
-  return {
-    initialize({ model }) {
-      addStyle(css)
-      store = new Store(model.get('spec'))
-      const load = () => store.load(model.get('history') ?? new DataView(new ArrayBuffer(0)))
-      load()
-      model.on('change:history', load)
-      model.on('change:spec', () => store.take(model.get('spec')))
-      model.on('msg:custom', (message, buffers) => { if (message.set) store.set(message.set); if (message.n) store.heard(message, buffers, model) })
-      // Python shows something else until a page has said that it can draw
-      model.send({ type: 'here' })
-      return moveIn(store, model, `cbnb-slot-${model.get('slot')}`)
-    },
-    render({ model, el, signal }) { store.view(el, model, signal) },
-  }
 }

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from lab import Lab
-from notebook_page import NotebookPage, wait_until
+from notebook_page import NotebookPage, axe_violations, wait_until
 from waves import count_dots
 
 SETUP = """
@@ -168,6 +168,21 @@ def test_the_keyboard_reaches_every_control(lab: Lab, kernel: str):
         page.wait_until_idle()
         check_over(page, 2, "stopped in epoch")
         assert page.value("[run.status for run in learn.recorder.history]") == ["cancelled"] * 2
+
+
+def test_axe_finds_nothing_in_a_running_dashboard(lab: Lab):
+    with lab.open(lab.write("axe_live.ipynb", [SETUP, "learn.fit(10**4, cbs=Slowly())"]), size=(1200, 1300)) as page:
+        page.run_cell(0)
+        page.run_cell(1, wait=False)
+        wait_for_batches(page)
+        page.tab.locator(f"{SCALE} .noUi-handle[aria-label]").wait_for()
+        page.tab.click(PAUSE)  # else the axis moves while axe looks
+        page.tab.locator(STATUS, has_text="paused").wait_for()
+        for theme in ("light", "dark"):
+            page.set_theme(theme)
+            assert axe_violations(page, ".cbnb-dashboard") == []
+        page.tab.click(STOP)
+        page.wait_until_idle()
 
 
 def test_who_closes_the_page_and_comes_back_finds_the_whole_curve_and_the_controls(lab: Lab, kernel: str):

@@ -15,7 +15,7 @@ copyright = SETTINGS["copyright"]
 version = SETTINGS["version"]
 language = "en"
 
-extensions = ["myst_nb", "sphinx.ext.viewcode", "sphinx_copybutton", "mathml", "patched_source"]
+extensions = ["myst_nb", "sphinx_copybutton", "mathml", "site_pages"]
 root_doc = "index"
 nitpicky = True  # a reference that leads nowhere is a warning, and warnings are errors
 nitpick_ignore_regex = [("py:class", ".*")]  # types in signatures are often of other libraries
@@ -32,22 +32,32 @@ myst_heading_anchors = 4
 add_module_names = False
 python_use_unqualified_type_names = True
 toc_object_entries_show_parents = "domain"
-viewcode_line_numbers = True
+
+WORK = ROOT / "_proc"  # where tools/docs.py leaves what it knows of the pages
+site_pages = str(WORK / "pages.json")
+html_search_scorer = str(WORK / "search.js")
+html_extra_path = [str(WORK / "extra")]
+templates_path = ["templates"]
+html_context = {"site_description": SETTINGS["description"]}
 
 html_theme = "furo"
 html_title = f"{project} {version}"
 html_static_path = ["static"]
 html_css_files = ["custom.css"]
+html_js_files = ["reading.js"]
+html_favicon = "static/icon.svg"
 html_show_sphinx = False
 html_copy_source = False
+html_use_index = False
 html_show_sourcelink = False
 html_math_renderer = "mathml"
-pygments_style = "friendly"
-pygments_dark_style = "one-dark"
+pygments_style = "github-light-high-contrast"  # each color at least 4.5:1 on its background
+pygments_dark_style = "github-dark-high-contrast"
 
 _accent_light, _accent_dark = "#b4540a", "#f0a35e"
 html_theme_options = {
     "light_css_variables": {"color-brand-primary": _accent_light, "color-brand-content": _accent_light},
     "dark_css_variables": {"color-brand-primary": _accent_dark, "color-brand-content": _accent_dark},
     "navigation_with_keys": True,
+    "top_of_page_buttons": ["view"],  # which is to download: see templates
 }

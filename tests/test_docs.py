@@ -1,0 +1,123 @@
+"""What the documentation is made of: sections, the reference, links for names, synonyms, alternative texts. tests/browser has the built site."""
+
+import inspect
+import sys
+from pathlib import Path
+
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tools" / "sphinx_conf")]
+
+import site_pages
+
+import cbnb.all
+import docs
+import docs_nav
+import docs_reference
+import notebooks
+
+V1 = "cbnb.dialects.fastai_v1_schedules"
+
+
+@pytest.fixture(scope="module")
+def site() -> docs.Site:
+    return docs.Site({path: notebooks.read(path) for path in notebooks.notebook_paths()})
+
+
+@pytest.fixture(scope="module")
+def reference(site) -> dict[str, str]:
+    return dict(site.reference.files(site.link))
+
+
+def test_every_public_name_is_in_the_reference_once(site):
+    names = [item.name for items in site.reference.topics.values() for item in items if "." not in item.name]
+    assert not set(cbnb.all.__all__) - set(names)
+    assert len(names) == len(set(names))
+    targets = [item.target for items in site.reference.topics.values() for item in items]
+    assert len(targets) == len(set(targets))
+
+
+def test_every_public_name_has_a_description_and_most_an_example(site, reference):
+    tops = [item for items in site.reference.topics.values() for item in items if "." not in item.name]
+    assert not [item.name for item in tops if not docs_reference.first_sentence(item.found)]
+    without = [item.name for item in tops if item.code in site.reference.places and not site.reference.example(item)]
+    assert len(without) <= 5, without
+
+
+def test_all_methods_of_the_learner_are_in_one_place(reference):
+    page = reference["reference/learner"]
+    methods = [
+        name for name, found in inspect.getmembers(cbnb.all.Learner, inspect.isfunction) if not name.startswith("_") and found.__doc__
+    ]
+    assert not [name for name in methods if f"}} Learner.{name}(" not in page]
+    assert page.index("### Train") < page.index("{py:class} Learner(")  # what there is comes first, and then each in detail
+    fit = page[page.index("{py:method} Learner.fit(") :].partition("`````")[0]
+    assert all(word in fit for word in ("| `n_epoch` |", "**Raises**", "**Example**", "```python", ".fit("))
+
+
+def test_a_name_means_the_modules_own_then_the_learners_then_the_public_one(site):
+    assert site.target("fit_one_cycle") == "cbnb.learner.Learner.fit_one_cycle"
+    assert site.target("lr_find", "cbnb.schedule") == "cbnb.learner.Learner.lr_find"
+    assert site.target("fit_one_cycle", V1) == f"{V1}.fit_one_cycle"
+    assert site.target("EarlyStopping") == "cbnb.callbacks.trackers.EarlyStopping"
+    assert site.target("learn.fit") == site.target("Learner.fit") == site.target("fit") == "cbnb.learner.Learner.fit"
+    assert site.target("figure") is None and site.target("nothing_of_this_name") is None
+
+
+def test_examples_are_a_few_whole_statements():
+    source = "import os\nx = 1\nlearn.fit(2)\nassert learn.done\nfor i in range(3):\n    print(i)\n    print(i)\n    print(i)"
+    assert docs_reference.using(source, "fit", is_method=True) == "learn.fit(2)\nassert learn.done"
+    assert docs_reference.using(source, "fit", is_method=False) == ""
+    assert docs_reference.using("%magic", "fit", is_method=False) == ""
+
+
+def test_sections_take_what_is_there():
+    def page(text: str):
+        return new_notebook(cells=[new_markdown_cell(text)])
+
+    found = docs_nav.sections(
+        {
+            notebooks.NBS / "how_to" / "stop_early.ipynb": page("# How do I stop early?\n\n> End a fit"),
+            notebooks.NBS / "how_to" / "own_page.ipynb": page("# Something else"),
+            notebooks.NBS / "moving" / "keras.ipynb": page("# Keras"),
+            notebooks.NBS / "07_learner.ipynb": page("# Learner"),
+            notebooks.NBS / "dialects" / "mindspore.ipynb": page("# MindSpore"),
+        }
+    )
+    assert [section.title for section in found] == ["How-to", "How it works", "Moving from ..."]
+    assert list(found[0].groups) == ["Stop, keep, resume", "More"]
+    assert [below.name for below in found[1].below] == ["how_it_works/core", "how_it_works/dialects"]
+    text = docs_nav.listing(found[0])
+    assert "- {doc}`How do I stop early? </how_to/stop_early>`: End a fit" in text and "\n/how_to/own_page\n" in text
+
+
+def test_pages_say_what_they_are_also_called():
+    nb = new_notebook(cells=[new_markdown_cell("# A\n\n> B\n\nAlso called: amp, `fp16`, [half](x.ipynb) precision.")])
+    assert docs.synonyms(nb) == ["amp", "fp16", "half precision"]
+    assert docs.synonyms(new_notebook(cells=[new_markdown_cell("# A")])) == []
+
+
+def test_images_have_the_words_of_their_figure_or_of_the_sentence_before():
+    def figure(text: str):
+        return new_code_cell(outputs=[new_output("display_data", data={"image/png": "", "text/plain": text})])
+
+    cells = [new_markdown_cell("# A\n\nThe loss of {py:obj}`fit <a.b>`:"), figure("<Figure size 1x1>"), figure("loss from 2 to 1")]
+    docs.describe_images(nb := new_notebook(cells=cells))
+    assert [cell.metadata["mystnb"]["image"]["alt"] for cell in nb.cells[1:]] == ["Figure: The loss of fit:", "loss from 2 to 1"]
+
+
+def test_the_side_bar_marks_the_way_to_a_page():
+    class Builder:
+        def get_relative_uri(self, here: str, there: str) -> str:
+            return f"{there}.html"
+
+    class App:
+        builder = Builder()
+        site_pages = {"tree": [["index", "Start", []], ["a/index", "A", [["a/b", "B", []], ["a/c", "C", []]]]]}
+
+    found = site_pages.side_bar(App(), "a/b")
+    assert '<li class="toctree-l2 current"><a class="reference internal current" href="#">B</a></li>' in found
+    assert '<li class="toctree-l1 current"><a class="reference internal" href="a/index.html">A</a>' in found
+    assert found.count("current") == 5 and '<li class="toctree-l2"><a class="reference internal" href="a/c.html">' in found

@@ -1,0 +1,97 @@
+"""The first page: its addresses, commands and numbers are those of the project, and its pictures are small enough."""
+
+import re
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+settings = ConfigParser()
+settings.read(ROOT / "settings.ini", encoding="utf-8")
+SETTINGS = settings["DEFAULT"]
+
+
+def section(title: str) -> str:
+    return re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", README, re.M | re.S)[1]
+
+
+def test_the_clone_line_comes_before_the_demo_and_names_the_address_of_the_settings():
+    clone = f"git clone {SETTINGS['git_url']} && cd {SETTINGS['repo']}\nmake demo\n"
+    assert clone in section("Install")
+    assert f"Python {SETTINGS['min_python']} or newer" in section("Install")
+    torch = re.search(r"torch>=([\d.]+)", SETTINGS["requirements"])[1]
+    assert f"PyTorch {torch} or newer" in section("Install")
+
+
+def test_what_is_installed_brings_what_the_quick_start_imports():
+    assert "pip install '.[notebook]'" in section("Install")
+    names = set(re.findall(r"^(?:from|import) (\w+)", section("Quick start"), re.M)) - {"cbnb"}
+    packages = {"sklearn": "scikit-learn"}
+    required = re.findall(r"[\w-]+", SETTINGS["requirements"] + " " + SETTINGS["notebook_requirements"])
+    assert names and {packages.get(name, name) for name in names} <= set(required)
+
+
+def test_a_dozen_lines_train():
+    code = "\n".join(re.findall(r"```python\n(.*?)```", section("Quick start"), re.S)).split("learn.fit_one_cycle")[0]
+    assert len([line for line in code.splitlines() if line.strip() and line != "found"]) <= 13
+
+
+BENCH = (ROOT / "bench" / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "said, measured",
+    [
+        ("it took 0.08 s", r"from the click on Stop to the end of the cell \| 0\.08 s"),
+        ("On 58 small tasks", r"Own tasks: 58 tasks"),
+        ("in 67% of the cases", r"cbnb, one sweep +\d+% +\d+% +67%"),
+        ("did so in 37%", r"\n +valley +\d+% +\d+% +37%"),
+        ("in 63%", r"\n +minimum/10 +\d+% +\d+% +63%"),
+        ("0.69, 0.81 and 0.81 times", r"\| cbnb \| loop, AdamW \| 0\.69 .*?\| 0\.81 .*?\| 0\.81 "),
+        ("it is 0.92 to 0.97", r"\| cbnb \| loop, fused AdamW \| 0\.92 .*?\| 0\.97 .*?\| 0\.96 "),
+    ],
+)
+def test_numbers_are_those_measured(said, measured):
+    assert said in README.replace("\n", " ") and re.search(measured, BENCH)
+
+
+def test_evidence_exists():
+    reasons = section("Six reasons, and where to check them")
+    assert len(re.findall(r"^\d\. \*\*", reasons, re.M)) == 6
+    for line in re.findall(r"^\d\. .*", reasons, re.M):
+        found = [*re.findall(r"`((?:bench|tests)/[\w.]+)`", line), *re.findall(r"\]\(([^)#]+)", line)]
+        assert found and all((ROOT / path).exists() for path in found), line
+
+
+def test_the_table_gives_each_library_a_mark_and_others_win_somewhere():
+    rows = [line.strip("|").split("|") for line in section("How it compares").splitlines() if line.startswith("|")]
+    head, _, *rows = [[cell.strip() for cell in row] for row in rows]
+    assert all(len(row) == len(head) and set(row[1:]) <= {"●", "◐", "–"} for row in rows)
+    ours = [row[1] for row in rows]
+    assert ours.count("–") >= 4
+    for i in range(2, len(head)):
+        assert any(row[i] == "●" and row[1] != "●" for row in rows), f"{head[i]} wins nowhere"
+
+
+def test_the_recording_is_small_and_moves():
+    path = ROOT / "nbs" / "images" / "dashboard.gif"
+    assert path.stat().st_size <= 600_000
+    with Image.open(path) as gif:
+        assert gif.width == 900 and gif.n_frames >= 10 and gif.info["loop"] == 0
+        first = gif.convert("RGB")
+        seconds = []
+        for i in range(gif.n_frames):
+            gif.seek(i)
+            seconds.append(gif.info["duration"] / 1000)
+    assert 4 <= sum(seconds) <= 10
+    blue = sum(n for n, color in first.getcolors(1 << 24) if color[2] > color[0] + 60)
+    assert blue > 1000  # the first frame shows curves and bars: it is all that some readers see
+
+
+def test_images_say_what_they_show():
+    for alt, path in re.findall(r"!\[(.*?)\]\((\S+?)\)", README):
+        assert (ROOT / path).exists()
+        assert len(alt) > 20 or "readme-" in path

@@ -1,0 +1,158 @@
+"""The sections of the site, by purpose, and the pages that list what is in each."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+from notebooks import INDEX, NBS, SETTINGS, room
+
+# of the how-to pages, in the order of their list; a page that is not named comes last
+QUESTIONS = {
+    "The loop": ["clip_gradients", "accumulate_gradients", "change_lr_while_training", "own_schedule", "freeze_layers", "two_optimizers"],
+    "Stop, keep, resume": ["stop_early", "keep_the_best", "resume_after_a_crash", "go_back"],
+    "Data and models": ["dict_batches", "several_inputs_outputs"],
+    "Metrics and logs": ["own_metric", "sklearn_torchmetrics", "log_elsewhere"],
+    "Speed and memory": ["mixed_precision", "compile", "several_gpus", "why_is_it_slow", "out_of_memory"],
+    "When something is wrong": ["nan_losses", "errors", "no_widgets"],
+    "Experiments": ["reproducible_runs", "cross_validation", "tune_with_optuna", "run_as_a_script"],
+}
+ROOMS = {  # a room of the library -> its title, and what is in it
+    "core": ("The core", "The loop, its events, and what a learner is made of. Each page uses only the pages before it"),
+    "display": ("Display", "Dashboard, tables, charts and figures"),
+    "lr": ("Learning rate", "How the learning rate finder sweeps, decides, and lets you pick"),
+    "callbacks": ("Callbacks", "What you add to a learner, each with its code"),
+    "distributed": ("Several processes", "Training on several processes and devices"),
+    "basics": ("Basics", "Helpers of the other pages"),
+    "dialects": ("Dialects", "Callbacks and learners of fastai and MindSpore, as cbnb runs them"),
+    "names": ("Names", "Other names for the same classes"),
+}
+ORDER = list(ROOMS)
+# How much a page counts in the search, by the beginning of its name; the first that fits.
+RANKS = {
+    "how_to/index": 1.0,
+    "how_to/": 3.0,
+    "tutorials/index": 1.0,
+    "tutorials/": 2.2,
+    "reference/index": 1.0,
+    "reference/": 2.0,
+    "guides/": 1.8,
+    "moving/": 1.6,
+    "dialects/": 0.3,
+    "names/": 0.3,
+    "basics/": 0.4,
+    "how_it_works/": 0.5,
+    "all": 0.5,
+}
+# More words that pages are searched by; how-to pages say theirs in a line "Also called: ..."
+ALSO = {
+    "lr/finder": ["find learning rate", "lr finder", "lr range test", "learning rate finder"],
+    "reference/lr_find": ["lr_find", "find learning rate", "lr finder", "lr range test", "learning rate finder"],
+    "reference/schedules": ["lr scheduler", "one cycle", "1cycle", "warmup"],
+    "reference/saving": ["checkpoint", "save model", "load model"],
+    "reference/loggers": ["tensorboard", "mlflow", "wandb", "weights and biases", "csv", "jsonl"],
+    "reference/distributed": ["ddp", "fsdp", "multi gpu"],
+    "guides/several_processes": ["ddp", "fsdp", "torchrun", "accelerate", "multi gpu", "multi node"],
+    "guides/results": ["confusion matrix", "top losses", "error analysis", "calibration", "interpretation"],
+    "reference/predictions": ["confusion matrix", "top losses", "inference", "predict"],
+    "tutorials/steps": ["gan", "two optimizers", "custom training step", "training_step"],
+    "tutorials/callback": ["own callback", "custom callback", "write a callback", "events"],
+    "tutorials/metrics": ["own metric", "custom metric"],
+    "tutorials/resume": ["resume", "crash", "checkpoint", "kernel died"],
+    "reference/learner": ["trainer", "training loop", "fit"],
+    "reference/callback": ["own callback", "custom callback", "events"],
+    "callbacks/interpret": ["confusion matrix", "classification report"],
+    "callbacks/profile": ["profiler"],
+}
+
+
+@dataclass
+class Page:
+    """A page of the site: a notebook, or a list of what is below it."""
+
+    name: str  # on the site, without an ending
+    title: str
+    about: str = ""  # one line
+    below: list["Page"] = field(default_factory=list)
+    groups: dict[str, list["Page"]] = field(default_factory=dict)  # the same pages under headings, if they have some
+
+    def walk(self) -> Iterator["Page"]:
+        yield self
+        for page in self.below:
+            yield from page.walk()
+
+
+def page_name(relative: Path) -> Path:
+    """Where the notebook at `relative` is on the site: without the number and the ending."""
+    return relative.with_name(re.sub(r"^\d+[a-z]*_", "", relative.name)).with_suffix("")
+
+
+def title_and_about(nb: NotebookNode) -> tuple[str, str]:
+    """The heading of a notebook, and the line with `>` below it."""
+    first = nb.cells[0].source.splitlines() if nb.cells else []
+    title = next((line[2:].strip() for line in first if line.startswith("# ")), "")
+    return title, next((line[1:].strip() for line in first if line.startswith(">")), "")
+
+
+def sections(notebooks: dict[Path, NotebookNode], reference: Page | None = None) -> list[Page]:
+    """What the side bar shows, from the top."""
+    rooms: dict[str, list[Page]] = {}
+    for path, nb in notebooks.items():
+        if path != INDEX:
+            title, about = title_and_about(nb)
+            name = page_name(path.relative_to(NBS)).as_posix()
+            rooms.setdefault("roof" if path.stem in SETTINGS["roof"].split() else room(path), []).append(Page(name, title or name, about))
+    how_to = _questions(rooms.pop("how_to", []))
+    top = [
+        Page("tutorials/index", "Tutorials", "Longer pages to follow from the top", rooms.pop("tutorials", [])),
+        Page("how_to/index", "How-to", "One question a page, the answer first", sum(how_to.values(), []), how_to),
+        Page("guides/index", "Guides", "Background, measured", rooms.pop("guides", [])),
+        *([reference] if reference else []),
+    ]
+    moving, roof = rooms.pop("moving", []), rooms.pop("roof", [])
+    below = [_room(name, rooms[name]) for name in sorted(rooms, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))]
+    about = "The library, notebook by notebook, with its code"
+    top.append(Page("how_it_works/index", "How it works", about, [*below, *roof]))
+    top.append(Page("moving/index", "Moving from ...", "The same training in your library and in cbnb", moving))
+    return [page for page in top if page.below]
+
+
+def _room(name: str, pages: list[Page]) -> Page:
+    title, about = ROOMS.get(name, (name.capitalize(), ""))
+    return Page(f"how_it_works/{name}", title, about, pages)
+
+
+def _questions(pages: list[Page]) -> dict[str, list[Page]]:
+    stems = {page.name.rpartition("/")[2]: page for page in pages}
+    groups = {title: [stems.pop(name) for name in names if name in stems] for title, names in QUESTIONS.items()}
+    groups["More"] = list(stems.values())
+    return {title: found for title, found in groups.items() if found}
+
+
+def rank(page: Page) -> float:
+    return next((value for start, value in RANKS.items() if page.name.startswith(start)), 1.0)
+
+
+def listing(page: Page) -> str:
+    """The text of a page that only lists the pages below it."""
+    lines = [f"# {page.title}", "", f"> {page.about}", ""]
+    for title, pages in (page.groups or {"": page.below}).items():
+        lines += [f"## {title}", ""] * bool(title)
+        lines += [f"- {{doc}}`{_label(below.title)} </{below.name}>`{f': {below.about}' if below.about else ''}" for below in pages]
+        lines += [""]
+    return "\n".join([*lines, toctree(below.name for below in page.below), ""])
+
+
+def contents(pages: Iterable[Page]) -> str:
+    """The table of contents of the whole site, for its first page."""
+    return toctree([f"{SETTINGS['title']} at a glance <self>", *(page.name for page in pages)], absolute=False)
+
+
+def toctree(names: Iterable[str], absolute: bool = True) -> str:
+    return "\n".join(["```{toctree}", ":hidden:", "", *(f"/{name}" if absolute else name for name in names), "```"])
+
+
+def _label(title: str) -> str:
+    return title.replace("`", "").replace("<", "\\<")

@@ -1,0 +1,293 @@
+"""The reference by topic: each public name with what it takes, returns and raises, and an example from the notebooks."""
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+from docs_api import documented, entry, first_sentence, kind_of
+from docs_nav import Page, title_and_about
+from notebooks import LIB, default_module, directives, is_hidden, without_directives
+
+# The topics: title, what it is about, and its names. A name is one of `cbnb.all`, or dotted from `cbnb`.
+# A name of `cbnb.all` that is in none of them comes under "More callbacks".
+TOPICS = {
+    "learner": ("Learner", "Everything that a learner can do", "Learner FitInterrupted load_learner snapshot basics.random_state.set_seed"),
+    "data": ("Data", "Loaders, devices, batches", "DataLoaders Batches default_device to_device"),
+    "callback": (
+        "Writing callbacks",
+        "The base class, the events, and the exceptions that end a batch, an epoch or a fit early",
+        "Callback event TrainEvalCallback CancelStepException CancelBackwardException CancelBatchException CancelTrainException "
+        "CancelValidException CancelEpochException CancelFitException",
+    ),
+    "metrics": (
+        "Metrics",
+        "Metrics of your own, of torchmetrics and of scikit-learn",
+        "Metric AvgMetric AccumMetric ValueMetric SklearnMetric MAE accuracy error_rate metric_on",
+    ),
+    "history": ("History", "What a fit records, and how it is read, plotted and compared", "Recorder History history.Run compare"),
+    "display": (
+        "Display",
+        "Progress, dashboard and live figures, and how to choose among them",
+        "ProgressCallback ShowGraph set_display display_as",
+    ),
+    "schedules": (
+        "Schedules",
+        "Learning rates and other hyper-parameters that change during a fit",
+        "OneCycle ParamScheduler TorchScheduler SchedLin SchedCos SchedExp SchedPoly SchedNo combine_scheds combined_cos ReduceLROnPlateau",
+    ),
+    "lr_find": (
+        "Learning rate finder",
+        "What `lr_find` returns, and its rules",
+        "lr.finder.LRFind lr.finder.Sweep valley slide minimum steep",
+    ),
+    "gradients": (
+        "Gradients and optimizers",
+        "Clip, accumulate, and use several optimizers",
+        "GradientClip GradientAccumulation MultiOptimizer",
+    ),
+    "stopping": (
+        "Stopping early",
+        "Fits and epochs that end before their time",
+        "EarlyStopping StopAfter TerminateOnNaN ShortEpoch Tracker",
+    ),
+    "saving": ("Saving and resuming", "Checkpoints, the best weights, averaged weights", "SaveModel Checkpoint Resume EMA"),
+    "speed": (
+        "Speed and precision",
+        "Mixed precision, compiled models, profiles, memory",
+        "MixedPrecision Compile ChannelsLast display.profile.Profile",
+    ),
+    "regularization": ("Mixing and freezing", "Callbacks that change batches or layers", "MixUp CutMix BnFreeze"),
+    "hooks": ("Hooks", "Read what is inside a model while it trains", "Hook Hooks HookCallback ActivationStats hook_output hook_outputs"),
+    "predictions": (
+        "Predictions and results",
+        "Collect predictions, and see where a model is wrong",
+        "FetchPredsCallback MCDropoutCallback callbacks.interpret.Interpretation callbacks.results.Predictions",
+    ),
+    "steps": ("Training steps", "Steps with several losses, models or optimizers", "TrainStep EvalStep MultiLossStep"),
+    "distributed": ("Several processes", "Train on several GPUs or processes", "Distributed"),
+    "loggers": (
+        "Loggers",
+        "Write rows, figures and checkpoints elsewhere",
+        "CSVLogger callbacks.loggers.JSONLLogger callbacks.loggers.TensorBoardLogger callbacks.loggers.MLflowLogger callbacks.loggers.WandbLogger",
+    ),
+    "more": ("More callbacks", "What has no topic of its own", ""),
+    "toys": (
+        "Toys",
+        "Small learners for examples, tests and bug reports",
+        "toy.line_learner toy.wave_learner toy.digits_learner toy.close toy.raises toy.in_processes",
+    ),
+}
+PUBLIC = {name.rpartition(".")[2] for _, _, names in TOPICS.values() for name in names.split()}  # their own methods are listed once
+LEARNER = {
+    "Train": "fit fit_one_cycle fine_tune fit_flat_cos fit_sgdr fit_distributed distributed rewind keep_restore_points stopped_where",
+    "Find good settings": "lr_find find_batch_size plot_schedule planned_schedule show_training_loop summary profile profiling",
+    "Evaluate and predict": "validate get_preds predict show_results interpret loss_not_reduced validation_context",
+    "Callbacks": "add_cb add_cbs remove_cb remove_cbs added_cbs removed_cbs cbs ordered_cbs no_bar no_logging no_mbar",
+    "Layers, optimizer, precision": "freeze unfreeze freeze_to create_opt to_fp16 to_bf16 to_fp32 to_dls_device",
+    "Save and load": "save load export state_dict load_state_dict",
+}
+EXAMPLE_LINES, SEARCHED_CELLS = 6, 4
+ROWS = 4  # a topic with fewer names has no table on top
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a definition is."""
+
+    path: Path
+    cell: int
+
+    def label(self, module: str, name: str) -> str:
+        return f"code-{module}.{name}"
+
+
+@dataclass
+class Item:
+    """A public name: how it is written, and where it is defined."""
+
+    module: str
+    name: str  # as in the reference, such as `Learner.fit`
+    code: tuple[str, str]  # module and name of the definition, such as `cbnb.learner`, `Fits.fit`
+    found: object
+
+    @property
+    def target(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+class Reference:
+    """The public names, by topic and by definition."""
+
+    def __init__(self, notebooks: dict[Path, NotebookNode]):
+        self.notebooks = notebooks
+        self.places: dict[tuple[str, str], Place] = {}
+        for path, nb in notebooks.items():
+            module = default_module(nb)
+            for number, cell in enumerate(nb.cells):
+                if module and {"export", "exports"} & set(directives(cell)) and not is_hidden(cell):
+                    for name in documented(cell.source):
+                        self.places.setdefault((module, name), Place(path, number))
+        self.topics = {topic: [item for name in names for item in self._items(name)] for topic, names in _names().items()}
+        self.topics = {topic: items for topic, items in self.topics.items() if items}
+        self.by_code: dict[tuple[str, str], Item] = {}
+        for items in self.topics.values():
+            for item in items:
+                self.by_code.setdefault(item.code, item)
+        self.targets = {item.target for items in self.topics.values() for item in items}
+
+    def page(self) -> Page:
+        below = [Page(f"reference/{topic}", *TOPICS[topic][:2]) for topic in self.topics]
+        return Page("reference/index", "Reference", "Every public name: what it takes, returns and raises, and an example", below)
+
+    def files(self, link: Callable[[str, str], str]) -> Iterator[tuple[str, str]]:
+        """The name and the text of each page; `link` turns backticked names into links, given a module."""
+        for topic, items in self.topics.items():
+            title, about, _ = TOPICS[topic]
+            tops = [item for item in items if "." not in item.name]
+            lines = [f"# {title}", "", f"> {about}", ""]
+            if len(tops) >= ROWS:
+                lines += [*_table(tops, link), ""]
+            for top in tops:
+                own = [item for item in items if item.module == top.module and item.name.startswith(f"{top.name}.")]
+                groups = _groups(top, own)
+                lines += [f"## {top.name}", ""]
+                for group, members in groups.items():
+                    lines += [f"### {group}", ""] * bool(group)
+                    lines += [*_table(members, link, short=True), ""]
+                lines += ["### In detail", ""] * (len(groups) > 1)
+                lines += [self._entry(item, link) for item in (top, *(item for members in groups.values() for item in members))]
+            yield f"reference/{topic}", "\n".join(lines)
+
+    def _entry(self, item: Item, link: Callable[[str, str], str]) -> str:
+        place, tail = self.places.get(item.code), []
+        if place:
+            example = self.example(item)
+            tail += ["", "**Example**", "", "```python", example, "```"] if example else []
+            title, _ = title_and_about(self.notebooks[place.path])
+            tail += ["", f"{{ref}}`Code and how it works: {title} <{place.label(*item.code)}>`"]
+        return entry(item.module, item.name, lambda text: link(text, item.module), tail=tail)
+
+    def example(self, item: Item) -> str:
+        """Lines of the first cells after the definition that use the name; of any cell of its notebook, if those do not."""
+        place, last = self.places[item.code], item.name.rpartition(".")[2]
+        cells = self.notebooks[place.path].cells
+        after = [cell for cell in cells[place.cell + 1 :] if _is_example(cell)]
+        before = [cell for cell in cells[: place.cell] if _is_example(cell)]
+        for cell in [*after[:SEARCHED_CELLS], *before, *after[SEARCHED_CELLS:]]:
+            if text := using(without_directives(cell.source), last, is_method="." in item.name):
+                return text
+        return ""
+
+    def _items(self, name: str) -> Iterator[Item]:
+        module, found = _resolve(name)
+        plain = name.rpartition(".")[2]
+        qualname = getattr(found, "__qualname__", plain)
+        yield Item(module, plain, (module, qualname), found)
+        if inspect.isclass(found):
+            for member in sorted(_members(found)):
+                stored = inspect.getattr_static(found, member)
+                function = _function(stored)
+                code = function.__module__, function.__qualname__
+                if code[1].rpartition(".")[0] in (plain, found.__name__) or code[1].rpartition(".")[0] not in PUBLIC:
+                    yield Item(module, f"{plain}.{member}", code, stored if isinstance(stored, property) else function)
+
+
+def using(source: str, name: str, is_method: bool) -> str:
+    """The statements of `source` that call `name`, if they are few lines; a `.` comes before a method."""
+    before = r"\." if is_method else r"(?<![\w.])"
+    pattern = re.compile(rf"{before}{re.escape(name)}\b")
+    try:
+        statements = ast.parse(source).body
+    except SyntaxError:
+        return ""
+    lines = source.splitlines()
+    if len(lines) <= EXAMPLE_LINES and pattern.search(source):
+        return source
+    texts = [
+        "\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in statements if not isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    first = next((i for i, text in enumerate(texts) if pattern.search(text) and text.count("\n") < EXAMPLE_LINES), None)
+    if first is None:
+        return ""
+    chosen = [texts[first]]
+    for text in texts[first + 1 :]:  # and what is checked of it
+        if not text.startswith(("assert", "print", "close", "learn")) or sum(len(t.splitlines()) for t in [*chosen, text]) > EXAMPLE_LINES:
+            break
+        chosen.append(text)
+    return "\n".join(chosen)
+
+
+def _is_example(cell: NotebookNode) -> bool:
+    marks = set(directives(cell))
+    return cell.cell_type == "code" and not is_hidden(cell) and not marks & {"export", "exports", "exporti", "hide_input"}
+
+
+def _names() -> dict[str, list[str]]:
+    """The names of each topic; those that the package does not have are left out."""
+    package = importlib.import_module(f"{LIB.name}.all")
+    topics = {topic: [name for name in names.split() if _resolve(name)] for topic, (_, _, names) in TOPICS.items()}
+    named = {name for names in topics.values() for name in names}
+    for name in package.__all__:
+        if name not in named:
+            module = getattr(getattr(package, name), "__module__", "")
+            topics["loggers" if "logger" in module else "more"].append(name)
+    return topics
+
+
+def _resolve(name: str) -> tuple[str, object] | None:
+    """The module that defines a name, and what it is."""
+    module, _, last = name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(f"{LIB.name}.{module or 'all'}"), last)
+    except (ImportError, AttributeError):
+        return None
+    home = getattr(found, "__module__", None) or type(found).__module__
+    if getattr(importlib.import_module(home), last, None) is not found:
+        home = f"{LIB.name}.{module or 'all'}"
+    return home, found
+
+
+def _members(cls: type) -> Iterator[str]:
+    """What is documented of a class: its public methods and properties, without events and what all callbacks have."""
+    from cbnb.callback import Callback
+    from cbnb.events import EVENTS
+
+    common = set(dir(Callback)) if issubclass(cls, Callback) and cls is not Callback else set()
+    for name in dir(cls):
+        if name.startswith("_") or name in common or name in EVENTS:
+            continue
+        function = _function(inspect.getattr_static(cls, name))
+        if function and (function.__module__ or "").startswith(LIB.name) and inspect.getdoc(function):
+            yield name
+
+
+def _function(stored: object) -> Callable | None:
+    """The function behind a method or property."""
+    stored = stored.fget if isinstance(stored, property) else getattr(stored, "__func__", stored)
+    return stored if inspect.isfunction(stored) else None
+
+
+def _groups(top: Item, members: list[Item]) -> dict[str, list[Item]]:
+    if not members:
+        return {}
+    if top.name != "Learner":
+        return {"": members}
+    by_name = {item.name.removeprefix("Learner."): item for item in members}
+    groups = {title: [by_name.pop(name) for name in names.split() if name in by_name] for title, names in LEARNER.items()}
+    return {**groups, "State and others": list(by_name.values())}
+
+
+def _table(items: list[Item], link: Callable[[str, str], str], short: bool = False) -> list[str]:
+    lines = ["| Name | What it does |", "| :-- | :-- |"]
+    for item in items:
+        call = "()" if kind_of(item.module, item.name, item.found) in ("method", "classmethod", "staticmethod", "function") else ""
+        text = item.name.rpartition(".")[2] if short else item.name
+        about = link(first_sentence(item.found), item.module).replace("|", r"\|").replace("\n", " ")
+        lines.append(f"| {{py:obj}}`{text}{call} <{item.target}>` | {about} |")
+    return lines

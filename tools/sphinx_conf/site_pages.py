@@ -1,0 +1,50 @@
+"""What tools/docs.py knows of the pages and a theme can use: descriptions, notebooks, and the order of the side bar."""
+
+import html
+import json
+from pathlib import Path
+
+PAGES = "site_pages"  # the configuration value: a JSON file
+
+
+def add_context(app, name: str, template: str, context: dict, doctree: object) -> None:
+    """The description for search engines and previews, and the link below which the notebook can be downloaded."""
+    page = app.site_pages["pages"].get(name, {})
+    about = page.get("about") or context["site_description"]
+    context["metatags"] = f"{context.get('metatags') or ''}<meta name='description' content='{html.escape(about)}'>\n"
+    context["notebook_link"] = f"notebooks/{page['notebook']}" if page.get("notebook") else ""
+    context["notebook_file"] = page.get("notebook", "").rpartition("/")[2]
+    context["toctree"] = lambda **_: side_bar(
+        app, name
+    )  # Sphinx copies all entries of all pages for each of them, which takes half of a build
+
+
+def side_bar(app, name: str) -> str:
+    """All pages as nested lists, as the toctree of Sphinx would be; the way to the page `name` is marked."""
+
+    def is_above(page: list) -> bool:
+        return page[0] == name or any(map(is_above, page[2]))
+
+    def listed(pages: list, level: int) -> str:
+        items = []
+        for target, title, below in pages:
+            here = " current" if is_above([target, title, below]) else ""
+            address = "#" if target == name else app.builder.get_relative_uri(name, target)
+            link = f'<a class="reference internal{here if target == name else ""}" href="{address}">{title}</a>'
+            items.append(f'<li class="toctree-l{level}{here}">{link}{listed(below, level + 1) if below else ""}</li>')
+        current = ' class="current"' if any(map(is_above, pages)) else ""
+        return f"<ul{current}>{''.join(items)}</ul>"
+
+    return listed(app.site_pages["tree"], 1)
+
+
+def read_pages(app) -> None:
+    path = Path(app.config[PAGES])
+    app.site_pages = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"pages": {}, "tree": []}
+
+
+def setup(app) -> dict[str, bool]:
+    app.add_config_value(PAGES, "", "", types=frozenset({str}))
+    app.connect("builder-inited", read_pages)
+    app.connect("html-page-context", add_context, priority=400)  # before furo makes its side bar of it
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
