@@ -16,7 +16,12 @@ from notebooks import NBS, directives, read
 
 NEEDS = {
     "plain_loop": "torch",
+    "fastai_v2": "fastai",
     "lightning": "lightning",
+    "keras": "keras",
+    "hf_trainer": "transformers",
+    "skorch": "skorch",
+    "ignite": "ignite",
 }
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
