@@ -1324,3 +1324,14 @@ def test_two_schedules_of_torch_and_one_of_another_hyper_parameter_go_together()
     off.run = False
     learn.fit(1, cbs=[cbnb.TorchScheduler(halve), other, cbnb.ParamScheduler({"mom": cbnb.SchedNo(0.5, 0.5)}), off])
     assert learn.recorder.lrs == pytest.approx([0.1, 0.05, 0.025, 0.0125]) and set(learn.recorder.hps["mom"]) == {0.5}
+
+
+def test_the_diagnosis_of_a_nan_loss_gives_no_warning_of_torch(capsys):
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            line_learner(loss_func=lambda pred, y: (pred * float("nan")).sum(), cbs=cbnb.TerminateOnNaN()).fit(1)
+    finally:
+        torch.set_warn_always(False)
+    assert "So it comes from the loss function." in capsys.readouterr().out

@@ -108,7 +108,7 @@ def _from_the_loss(pred: Any) -> str:
     "What to say if outputs, data and weights are finite"
     sizes = [0.]
     def look(part: Tensor) -> Tensor:
-        if part.is_floating_point() and part.numel(): sizes.append(float(part.abs().max()))
+        if part.is_floating_point() and part.numel(): sizes.append(float(part.detach().abs().max()))
         return part
     map_tensors(look, pred)
     if max(sizes) < 1e6: return 'So it comes from the loss function.'
