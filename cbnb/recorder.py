@@ -101,13 +101,13 @@ class PhaseMetrics:
         return [as_number(m.value) for m in self.metrics]
 
     def state_dict(self) -> dict[str, Any]:
-        "What it has seen so far, for a checkpoint"
+        "Loss and metrics so far, for a checkpoint"
         return dict(loss=state_of(self.loss), metrics=[state_of(m) for m in self.metrics])
 
     def load_state_dict(self,
         state: Mapping[str, Any],    # of `state_dict`
     ) -> None:
-        """Go on from what another one has seen
+        """Continue from the loss and metrics of another one
 
         Args:
             state: of `state_dict`

@@ -46,7 +46,7 @@ def batch_rows(
     every: int,          # of so many batches, take the last
     wait: bool = True,   # for the device; or take the batches that have reached the CPU
 ) -> list[tuple[dict[str, float], int]]:    # values, and the number of training batches so far
-    """Loss and learning rate of the batches that have come since
+    """Loss and learning rate of the batches after the first `after`
 
     Args:
         run
@@ -66,7 +66,7 @@ def epoch_rows(
     run: Run,
     after: int = 0,      # rows that were sent before
 ) -> list[tuple[dict[str, float], int]]:    # values, and the number of training batches so far
-    """The whole epochs that have come since
+    """Loss and metrics of the complete epochs after the first `after` rows
 
     Args:
         run
@@ -173,7 +173,7 @@ class Notes(Service):
 
 # %% ../../nbs/callbacks/loggers.ipynb #909e14f4
 class Sends(Notes):
-    """Sends what has come since the last time
+    """Sends the rows that were not sent before
 
     Args:
         **events: functions to use as methods: `before_fit=f`

@@ -463,7 +463,7 @@ def measuring_cost(
     clock: Callable[[], float] = time.perf_counter,
     n: int = 1000,                 # calls
 ) -> tuple[float, float]:          # seconds of a call within its part, and around it
-    """What it costs to time a call
+    """The overhead of timing a call
 
     Args:
         clock
@@ -491,7 +491,7 @@ def _batch_cost(
     clock: Callable[[], float] = time.perf_counter,
     n: int = 300,        # batches
 ) -> float:              # seconds
-    "What it costs to time a batch, apart from the calls in it"
+    "The overhead of timing a batch, without that of the calls in it"
     learn = SimpleNamespace(callbacks=_Training, _train_step=Step())
     times, found = _Profiler(learn, clock), []
     for _ in range(3):

@@ -40,7 +40,7 @@ def _note_history(learn: Learner) -> Any:
 
 # %% ../../nbs/callbacks/rewind.ipynb #3668ac5e
 def _note_workers(learn: Learner) -> Any:
-    "Note which loaders keep workers; the returned function ends those of the others"
+    "Note which loaders have workers; the returned function ends the workers of all others"
     without = [dl for dl in loaders_of(learn) if not has_workers(dl)]
     def restore() -> None:
         for dl in without:
