@@ -832,3 +832,18 @@ def test_a_kernel_is_killed_and_the_notebook_is_run_again(tmp_path):
                 wanted = again.value("resumed.everything(learn)")
                 assert got | dict(runs=0) == wanted | dict(runs=0)
             assert got["runs"] == 2
+
+
+def test_a_fit_does_not_continue_over_another_split(tmp_path):
+    """The continued fit would train on items that it validates on; the sizes are the same."""
+    data = torch.utils.data.TensorDataset(torch.arange(20.0)[:, None], torch.arange(20.0)[:, None])
+
+    def learner(seed):
+        parts = torch.utils.data.random_split(data, [16, 4], torch.Generator().manual_seed(seed))
+        dls = cbnb.DataLoaders.from_datasets(*parts, bs=4, device="cpu")
+        return cbnb.Learner(dls, torch.nn.Linear(1, 1), torch.nn.MSELoss(), lr=1e-4, path=tmp_path, default_cbs=False, cbs=cbnb.Recorder)
+
+    learner(0).fit(1, resume=True)
+    with pytest.raises(ValueError, match="so these are other items: call set_seed before you split the data"):
+        learner(1).fit(1, resume=True)
+    learner(0).fit(1, resume=True)

@@ -9,6 +9,7 @@ __all__ = ['Due', 'Resume', 'as_resume', 'Checkpoint']
 import contextlib
 import itertools
 import math
+import re
 import signal
 import threading
 import time
@@ -326,11 +327,15 @@ def _state_in(path: Path) -> dict[str, Any]:
     raise ValueError(f'{path} was not written by a fit, or by another version of cbnb')
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #3b7d9476
+def _sizes(data: str) -> str: return re.sub(', checksum [0-9a-f]+', '', data)
+
 def _check_alike(path: Path, was: dict[str, str], now: dict[str, str], allow: set[str]) -> set[str]:
     "What differs and may; `ValueError` for what may not"
     differs = {name for name in now if was.get(name) != now[name]}
     if not differs - allow: return differs
     words = [f'{name} was {was.get(name)}, and is {now[name]}' for name in now if name in differs - allow]
+    if 'data' in differs - allow and _sizes(was.get('data', '')) == _sizes(now['data']):
+        words.append('so these are other items: call set_seed before you split the data')
     way = f', pass resume=Resume(allow={sorted(differs)})' if differs <= set(_MAY_DIFFER) else ' is not possible'
     raise ValueError(
         f'{path} belongs to another fit: {"; ".join(words)}. To continue that one, call fit as it was called. '

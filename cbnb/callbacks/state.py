@@ -9,6 +9,8 @@ __all__ = ['PLACE', 'bare_model', 'model_state', 'load_model_state', 'model_diff
 
 # %% ../../nbs/callbacks/state.ipynb #eb47fac8
 import math
+import zlib
+from array import array
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.utils.data import Subset, TensorDataset
 
 # %% ../../nbs/callbacks/state.ipynb #5972c074
 from ..basics.loaders import batch_size, n_batches
@@ -323,7 +326,17 @@ def described(learn: Learner) -> dict[str, str]:
         schedule=', '.join(repr(cb) for cb in learn.cbs if _schedules(cb)) or 'none')
 
 def _data_words(dl: Any) -> str:
-    items = n_batches(getattr(dl, 'dataset', None))
-    return f'{n_batches(dl)} batches of {batch_size(dl)}' + (f' from {items} items' if items is not None else '')
+    dataset = getattr(dl, 'dataset', None)
+    items, check = n_batches(dataset), _checksum(dataset)
+    words = f'{n_batches(dl)} batches of {batch_size(dl)}' + (f' from {items} items' if items is not None else '')
+    return words + (f', checksum {check:08x}' if check is not None else '')
+
+def _checksum(dataset: Any) -> int | None:
+    "Tells two divisions of the data apart; None if items would have to be loaded for it"
+    if isinstance(dataset, Subset):
+        return zlib.crc32(array('q', map(int, dataset.indices)), _checksum(dataset.dataset) or 0)
+    if not isinstance(dataset, TensorDataset): return None
+    rows = [t[::max(len(t)//8, 1)].detach().cpu().contiguous() for t in dataset.tensors]    # some are enough
+    return zlib.crc32(b''.join(t.view(torch.uint8).numpy().tobytes() for t in rows if t.ndim and t.numel()))
 
 def _schedules(cb: Callback) -> bool: return isinstance(cb, ParamScheduler) or 'scheduler' in vars(cb)
