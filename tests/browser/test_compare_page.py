@@ -42,12 +42,15 @@ def test_runs_are_chosen_sorted_and_named_without_a_kernel(lab: Lab, kernel: str
         # another metric over another axis
         out.get_by_label("metric").select_option("mae")
         out.get_by_label("over").select_option("epoch")
-        wait_until(lambda: out.locator(".cbnb-lc .head > b").inner_text() == "mae")
+        wait_until(
+            lambda: out.locator(".cbnb-lc .head > b").inner_text() == "mae" and "epochs" in out.locator(".cbnb-lc svg").first.text_content()
+        )
         # the mouse on a line names its run, with what differs in bold
         plot = out.locator(".cbnb-lc .plot")
         box = plot.bounding_box()
-        out.locator(".cbnb-lc circle.dot").last.wait_for()
-        dot = out.locator(".cbnb-lc circle.dot").last.bounding_box()
+        found = []  # a chart that is drawn again has no place for a moment
+        wait_until(lambda: found.append(out.locator(".cbnb-lc circle.dot").last.bounding_box()) or found[-1])
+        dot = found[-1]
         page.tab.mouse.move(dot["x"] + 3, dot["y"] + 3)
         out.locator(".cbnb-lc .detail b").nth(1).wait_for()
         wait_until(lambda: out.locator("tr.near").count() == 1)
