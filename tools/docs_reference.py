@@ -17,7 +17,7 @@ from notebooks import LIB, default_module, directives, is_hidden, without_direct
 # The topics: title, what it is about, and its names. A name is one of `cbnb.all`, or dotted from `cbnb`.
 # A name of `cbnb.all` that is in none of them comes under "More callbacks".
 TOPICS = {
-    "learner": ("Learner", "Everything that a learner can do", "Learner FitInterrupted load_learner snapshot basics.random_state.set_seed"),
+    "learner": ("Learner", "Everything that a learner can do", "Learner FitInterrupted load_learner snapshot set_seed"),
     "data": ("Data", "Loaders, devices, batches", "DataLoaders Batches default_device to_device"),
     "callback": (
         "Writing callbacks",
