@@ -34,7 +34,7 @@ def test_what_is_installed_brings_what_the_quick_start_imports():
     assert names and {packages.get(name, name) for name in names} <= set(required)
 
 
-def test_a_dozen_lines_train():
+def test_fourteen_lines_train():
     code = "\n".join(re.findall(r"```python\n(.*?)```", section("Quick start"), re.S)).split("learn.fit_one_cycle")[0]
     assert len([line for line in code.splitlines() if line.strip() and line != "found"]) <= 14
 

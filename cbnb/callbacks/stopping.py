@@ -107,9 +107,8 @@ def _where(batch: Any) -> str:
 def _from_the_loss(pred: Any) -> str:
     "What to say if outputs, data and weights are finite"
     sizes = [0.]
-    def look(part: Tensor) -> Tensor:
+    def look(part: Tensor) -> None:
         if part.is_floating_point() and part.numel(): sizes.append(float(part.detach().abs().max()))
-        return part
     map_tensors(look, pred)
     if max(sizes) < 1e6: return 'So it comes from the loss function.'
     return f'The largest is {max(sizes):.1e}: the training has diverged. Try a lower learning rate.'

@@ -73,6 +73,14 @@ def axe_violations(page: "NotebookPage | Page", selector: str) -> list[str]:
     ]
 
 
+def axe_violations_in(page: "NotebookPage", cell: int) -> list[str]:
+    """The same for the output of a cell."""
+    page.output(cell).evaluate("output => { output.id = 'looked-at' }")
+    found = axe_violations(page, "#looked-at")
+    page.output(cell).evaluate("output => { output.removeAttribute('id') }")
+    return found
+
+
 class NotebookPage:
     """A notebook that is open in a tab of JupyterLab; made by `Lab.open`."""
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from lab import Lab
-from notebook_page import NotebookPage, wait_until
+from notebook_page import NotebookPage, axe_violations_in, wait_until
 
 SETUP = """
 from cbnb.all import *
@@ -216,15 +216,6 @@ def test_without_anywidget_there_is_a_slider(lab: Lab):
         assert is_quiet(page)
 
 
-def axe(page: NotebookPage, cell: int) -> list[str]:
-    """What axe finds in the output of a cell."""
-    module = pytest.importorskip("axe_playwright_python.sync_playwright")
-    page.output(cell).evaluate("output => { output.id = 'looked-at' }")
-    found = module.Axe().run(page.tab, context="#looked-at").response["violations"]
-    page.output(cell).evaluate("output => { output.removeAttribute('id') }")
-    return [f"{v['id']}: {node['html'][:120]}" for v in found for node in v["nodes"]]
-
-
 def test_everybody_can_use_them(lab: Lab):
     cells = [
         QUICK,
@@ -239,7 +230,7 @@ def test_everybody_can_use_them(lab: Lab):
         wait_until(lambda: not page.output(1).locator(".cbnb-lr").is_visible())
         for theme in ("light", "dark"):
             page.set_theme(theme)
-            assert [axe(page, cell) for cell in (1, 2, 3, 4)] == [[], [], [], []]
+            assert [axe_violations_in(page, cell) for cell in (1, 2, 3, 4)] == [[], [], [], []]
 
 
 def test_a_picker_out_of_order(lab: Lab):

@@ -1,9 +1,7 @@
 """A person who looks into the errors of a model, with the mouse and with the keyboard, and a day later."""
 
-import pytest
-
 from lab import Lab
-from notebook_page import NotebookPage
+from notebook_page import NotebookPage, axe_violations_in
 
 SETUP = """
 from cbnb.all import *
@@ -26,15 +24,6 @@ def cards(page: NotebookPage) -> int:
 
 def status(page: NotebookPage) -> str:
     return page.output(1).locator("[role=status]").inner_text()
-
-
-def axe(page: NotebookPage, cell: int) -> list[str]:
-    """What axe finds in the output of a cell."""
-    module = pytest.importorskip("axe_playwright_python.sync_playwright")
-    page.output(cell).evaluate("output => { output.id = 'looked-at' }")
-    found = module.Axe().run(page.tab, context="#looked-at").response["violations"]
-    page.output(cell).evaluate("output => { output.removeAttribute('id') }")
-    return [f"{v['id']}: {node['html'][:120]}" for v in found for node in v["nodes"]]
 
 
 def test_items_behind_a_cell_of_the_matrix(lab: Lab, kernel: str):
@@ -71,7 +60,7 @@ def test_items_behind_a_cell_of_the_matrix(lab: Lab, kernel: str):
         assert page.output(1).locator('.cbnb-matrix button[tabindex="0"]').count() == 1
         for theme in ("light", "dark"):
             page.set_theme(theme)
-            assert [axe(page, cell) for cell in (1, 2, 3)] == [[], [], []]
+            assert [axe_violations_in(page, cell) for cell in (1, 2, 3)] == [[], [], []]
 
 
 def test_the_page_needs_no_kernel_and_is_there_a_day_later(lab: Lab, kernel: str):
