@@ -18,36 +18,36 @@ from .basics.arguments import nearest
 # %% ../nbs/00_events.ipynb #b56b493d
 class Events:
     "The events a callback can handle: one method for each, in the order of the loop"
-    def after_create(self) -> None: "The learner is complete. Called once, before any run."
-    def before_fit(self) -> None: "A run begins. Reset what you keep from the run before."
-    def before_epoch(self) -> None: "An epoch begins; `epoch` counts from 0."
+    def after_create(self) -> None: "The learner is complete. This event fires once, before the first run."
+    def before_fit(self) -> None: "A run begins. Reset the values that you collect during a run."
+    def before_epoch(self) -> None: "An epoch begins, and `epoch` is its index, counted from 0."
     def before_train(self) -> None: "The training phase begins."
-    def before_batch(self) -> None: "`xb` (a tuple or a dict) and `yb` (a tuple) are the batch. Change them as `learn.xb`."
-    def after_pred(self) -> None: "The model's output is in `pred`. Replace it here, as `learn.pred`."
+    def before_batch(self) -> None: "The batch is in `xb` (a tuple or a dict) and `yb` (a tuple). To change it, assign `learn.xb` or `learn.yb`."
+    def after_pred(self) -> None: "The model's output is in `pred`. To replace this output, assign `learn.pred`."
     def after_loss(self) -> None: "`loss` and `loss_grad` are set. Scale or replace `learn.loss_grad` here."
-    def before_backward(self) -> None: "The gradients of `loss_grad` are computed next."
+    def before_backward(self) -> None: "The loop computes the gradients of `loss_grad` next."
     def after_cancel_backward(self) -> None: "The backward pass was cancelled."
-    def after_backward(self) -> None: "The gradients are computed."
+    def after_backward(self) -> None: "The gradients have been computed."
     def before_step(self) -> None: "The gradients are ready. Clip or inspect them here."
     def after_cancel_step(self) -> None: "The update of the weights was cancelled."
-    def after_step(self) -> None: "The weights are updated. The gradients are still there."
-    def after_cancel_batch(self) -> None: "The batch was cancelled. Its gradients are not zeroed."
-    def after_batch(self) -> None: "The batch is done, in training or in validation."
+    def after_step(self) -> None: "The weights have been updated, and the gradients are not zeroed yet."
+    def after_cancel_batch(self) -> None: "The batch was cancelled, and the gradients are not zeroed."
+    def after_batch(self) -> None: "A training or validation batch has ended."
     def after_cancel_train(self) -> None: "The training phase was cancelled."
     def after_train(self) -> None: "The training phase is over."
     def before_validate(self) -> None: "The validation phase begins."
     def after_cancel_validate(self) -> None: "The validation phase was cancelled."
     def after_validate(self) -> None: "The validation phase is over."
     def after_cancel_epoch(self) -> None: "The epoch was cancelled."
-    def after_epoch(self) -> None: "The epoch is over, its validation included."
+    def after_epoch(self) -> None: "The epoch has ended, including its validation."
     def after_cancel_fit(self) -> None: "The run was cancelled, or stopped with Ctrl-C."
-    def after_fit(self) -> None: "The run is over. Not called after an error: undo changes with `learn.undo`."
+    def after_fit(self) -> None: "The run has ended without an error. To undo changes even after an error, use `learn.undo`."
 
 EVENTS = tuple(name for name in vars(Events) if name[0] != '_')
 
 # %% ../nbs/00_events.ipynb #24d8a192
 class EventNames:
-    "Names of the events as attributes: `event.before_step` is the string `'before_step'`"
+    "Holds the name of each event as an attribute, such as `event.before_step`"
     def __init__(self): self.__dict__.update({name: name for name in EVENTS})
     def __getattr__(self, name: str) -> str:
         raise AttributeError(f'no event is called {name!r}{did_you_mean(name)}')
