@@ -274,7 +274,7 @@ class _Table(dict):
 
 # %% ../nbs/01_callback.ipynb #23393a0b
 class KeepsLists:
-    """The callbacks of a learner, with a cached list of bound methods for each event, phase and purpose
+    """Holds the callbacks of a learner, with a cached list of bound methods for each event, phase and purpose
 
     Args:
         learn
@@ -290,7 +290,7 @@ class KeepsLists:
         self.select(False, 'fit')
 
     def select(self, training: bool, purpose: str) -> None:
-        """Use the cached lists for this phase and this one of `PURPOSES` from now on
+        """Select the cached lists for a phase and a purpose, which is one of `PURPOSES`
 
         Args:
             training

@@ -96,7 +96,7 @@ def default_device() -> torch.device:
 
 # %% ../nbs/02_data.ipynb #4f21ab22
 class HasDevice:
-    "The device of the batches, to which the model also moves at the start of the next run"
+    "Holds the device of the batches, to which the model also moves at the start of the next run"
     device: torch.device
 
     def to(self,

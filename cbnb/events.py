@@ -22,7 +22,7 @@ class Events:
     def before_fit(self) -> None: "A run begins. Reset the values that you collect during a run."
     def before_epoch(self) -> None: "An epoch begins, and `epoch` is its index, counted from 0."
     def before_train(self) -> None: "The training phase begins."
-    def before_batch(self) -> None: "The batch is in `xb` (a tuple or a dict) and `yb` (a tuple). To change it, assign `learn.xb` or `learn.yb`."
+    def before_batch(self) -> None: "The batch is in `xb` (a tuple or a dict) and `yb` (a tuple). To change the batch, assign `learn.xb` or `learn.yb`."
     def after_pred(self) -> None: "The model's output is in `pred`. To replace this output, assign `learn.pred`."
     def after_loss(self) -> None: "`loss` and `loss_grad` are set. Scale or replace `learn.loss_grad` here."
     def before_backward(self) -> None: "The loop computes the gradients of `loss_grad` next."

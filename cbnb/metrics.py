@@ -208,7 +208,7 @@ class MeanMetric(Metric):
 
 # %% ../nbs/03_metrics.ipynb #ebdd8e30
 class AvgMetric(MeanMetric):
-    """The mean over items of `func(pred, *yb)`
+    """Averages `func(pred, *yb)` over the items of a phase
 
     Args:
         func: called with the prediction and the targets of a batch; returns a mean over its items
@@ -275,7 +275,7 @@ def _hits(pred: Tensor, y: Tensor, axis: int) -> Tensor:
 
 # %% ../nbs/03_metrics.ipynb #5f4d93c1
 class AvgLoss(MeanMetric):
-    "The mean of the loss over items"
+    "Averages the loss over the items of a phase"
     _name = 'loss'
     def accumulate(self, learn: Any) -> None:
         loss = learn.pred if self.chosen_outputs else learn.loss
