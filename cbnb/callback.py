@@ -246,7 +246,7 @@ class Callback(Configured, Forwarding, HandlesEvents, HasState):
 
     @property
     def name(self) -> str:
-        "The name of the attribute under which the learner has this callback: `learn.<name>`"
+        "The name of this callback on the learner, where it is the attribute `learn.<name>`"
         return snake_name(type(self))
 
     def __call__(self, event_name: str) -> Any:

@@ -96,7 +96,7 @@ def _own(value: Any) -> Any:
 
 # %% ../nbs/03_metrics.ipynb #d29cdb44
 class Metric(HasName, HasCopies):
-    "Base class of metrics: `reset` starts a phase, `accumulate` adds a batch, `value` returns the result"
+    "Base class of metrics, with `reset` before a phase, `accumulate` after each batch, and `value` for the result"
     adapt: Callable[[Any], Any] | None = None    # adapts metrics of other libraries, set by `cbnb.all`
     chosen_outputs: tuple = ()                   # see `set_indexes`; empty: prediction and targets
     def reset(self) -> None:
@@ -200,7 +200,7 @@ def _note_inputs(
 
 # %% ../nbs/03_metrics.ipynb #31d7a0dd
 class MeanMetric(Metric):
-    "Base class of metrics that are a weighted mean: `accumulate` adds to `self.mean`"
+    "Base class of metrics that are a weighted mean; a subclass defines `accumulate`, which adds to `self.mean`"
     def __init__(self): self.reset()
     def reset(self) -> None: self.mean = RunningMean()
     @property
@@ -787,7 +787,7 @@ class Loss(AvgLoss):
 
 # %% ../nbs/03_metrics.ipynb #4ad5dc7e
 class ValueMetric(Metric):
-    """Shows a number that other code computes: `value` is the result of `func()`
+    """Shows a number that other code computes, by calling `func()` at the end of a phase
 
     Args:
         func: called without arguments at the end of a phase
