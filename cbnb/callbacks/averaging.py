@@ -27,7 +27,7 @@ def warm_decay(
     decay: float,     # decay after many updates
     t: int,           # number of updates so far, including this one
 ) -> float:
-    """Return the decay at update `t`. It is lower at first, so that the average soon forgets the untrained weights
+    """Return the decay at update `t`. The decay is lower at first, so that the untrained weights soon drop out of the average
 
     Args:
         decay: decay after many updates

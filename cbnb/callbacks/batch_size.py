@@ -69,7 +69,7 @@ def memory_of(
     return _of_process() if kind == 'cpu' else None
 
 def forget_peak(device: torch.device | str) -> None:
-    """Reset the peak memory of a device to what is in use now
+    """Reset the peak memory of a device to the memory in use now
 
     Args:
         device
@@ -193,14 +193,14 @@ class _Search:
 
 # %% ../../nbs/callbacks/batch_size.ipynb #cca3ba72
 def _with_headroom(n: float) -> int:
-    "Return nine tenths of `n`, rounded down to a multiple of eight if that leaves anything"
+    "Return nine tenths of `n`, rounded down to a multiple of eight unless the result is below eight"
     n = max(int(0.9*n), 1)
     return n - n % 8 if n >= 8 else n
 
 class _Doubles(_Search):
     "Doubles the batch size until a limit is reached, and then narrows the size down"
     def run(self, n: int) -> tuple[int, str]:
-        "Search from `n` items on, and return the largest size and the reason for not going further"
+        "Start the search at `n` items, and return the largest size that fits and the reason for stopping there"
         self.warm_up(n)
         while not self.attempt(n).fits:
             if n == 1: raise torch.OutOfMemoryError('not even a batch of one item fits into memory')

@@ -129,7 +129,7 @@ def _compact(t: Tensor) -> Tensor:
     return t if t.untyped_storage().nbytes() <= 2*t.nbytes else t.clone()
 
 def _named(draft: Path, folder: Path, number: int, name: str) -> Path:
-    "Rename the draft to its final name, and count the number up if another process has taken that name"
+    "Rename the draft to its final name, and increase its number if another process has taken that name"
     while True:
         path = folder/f'{number:05d}_{name}'
         try: os.rename(draft, path)
@@ -162,7 +162,7 @@ def _number(path: Path) -> int:
 def remove_checkpoint(
     path: Path,              # folder of a checkpoint
 ) -> None:
-    """Remove a checkpoint. After an interruption, the next `write_checkpoint` removes its remaining files
+    """Remove a checkpoint. If the removal is interrupted, the next `write_checkpoint` removes the remaining files
 
     Args:
         path: folder of a checkpoint

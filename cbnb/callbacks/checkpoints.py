@@ -199,7 +199,7 @@ def _prune(folder: Path, keep: int) -> None:
         if path != best: remove_checkpoint(path)
 
 def _best(paths: list[Path]) -> Path | None:
-    "Return the checkpoint with the best value in the fit of the newest, or None if no checkpoint has a value"
+    "Return the best checkpoint of the fit that wrote the newest one, or None if no checkpoint has a value"
     manifests = {}
     for path in reversed(paths):
         with contextlib.suppress(ValueError): manifests[path] = read_manifest(path)
@@ -274,7 +274,7 @@ _MAY_DIFFER = 'model', 'loss', 'optimizer', 'data', 'n_epoch', 'schedule'
 def as_resume(
     resume: Any,           # the argument of `fit`: True, a path, or `Resume`
 ) -> Resume:
-    """Return the argument `resume` of a fit as a `Resume`. Other types raise `TypeError`
+    """Convert the argument `resume` of a fit to a `Resume`. Arguments of other types raise `TypeError`
 
     Args:
         resume: the argument of `fit`: True, a path, or `Resume`
@@ -291,7 +291,7 @@ def as_resume(
 class _Finds(_EndsWell):
     "Finds the checkpoint to continue from"
     def _candidates(self, path: Path | None) -> list[Path]:
-        "Return the checkpoints to try, newest last"
+        "Return the checkpoints from which the fit may continue, newest last"
         if path is None: return checkpoints(self._folder_to_resume())
         if (path/'manifest.json').exists() or path.name[:1].isdigit(): return [path]
         found = checkpoints(path) or checkpoints(path/'fit_0')
@@ -484,7 +484,7 @@ def _resuming(self: Learner,
     resume: Any,       # the argument of `fit`: True, a path, or `Resume`
     cbs: Any,          # callbacks for this fit
 ) -> list[Any]:        # `cbs`, and a `Checkpoint` if the learner and `cbs` have none
-    "Set `resume` on the `Checkpoint` of the coming fit, and add a `Checkpoint` if there is none"
+    "Make the `Checkpoint` of the next fit resume, and add a `Checkpoint` if there is none"
     as_resume(resume)
     cbs = [cb() if cb is Checkpoint else cb for cb in as_list(cbs)]
     given = [cb for cb in (*self.cbs, *cbs) if isinstance(cb, Checkpoint)]

@@ -47,7 +47,7 @@ def _n_graphs() -> int:
     return torch._dynamo.utils.counters['stats']['unique_graphs']
 
 def _circumstances(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-    "Return the conditions that torch compiles a call for, such as mode and shapes, as words by name"
+    "Describe the conditions that torch compiles a call for, as a dict from names such as 'mode' to words"
     found: list[Tensor] = []
     map_tensors(lambda t: found.append(t), (args, kwargs))
     first = found[0] if found else torch.empty(0)
@@ -356,7 +356,7 @@ def _check_model(model: Any) -> None:
 
 # %% ../../nbs/callbacks/compile.ipynb #38b091d3
 def _watched(learn: Learner, before: set[tuple[str, int]]) -> str:
-    "Name the callbacks or layers that have added hooks since compiling, or return an empty string if there are none"
+    "Return words about the callbacks or layers that got new hooks after compiling, or an empty string without new hooks"
     watching = [str(cb) for cb in learn.cbs if isinstance(cb, HookCallback) and cb.run]
     names = sorted({name or 'the model itself' for name, _ in _hooks(learn.model) - before})
     if watching: return f'{" and ".join(watching)} looks at its layers with hooks'
@@ -400,7 +400,7 @@ def _use_step(learn: Learner, call: _Call) -> None:
         if type(getattr(learn, name)) is Step: learn.undo.set(learn, name, CompiledStep(call))
 
 def _check_step(learn: Learner) -> None:
-    "Raise `ValueError` if what='step' meets a custom step or a missing loss"
+    "Raise `ValueError` if what='step' is used with a custom step or without a loss"
     if type(step := learn.train_step) is not Step: raise ValueError(
         f"what='step' compiles the predictions and the loss of the plain step, and this learner has a "
         f"{type(step).__name__}: what='model' compiles the model that it calls")
@@ -426,7 +426,7 @@ class _Compiles(Callback):
         else: learn.undo.set(model, '_compiled_call_impl', call)
 
     def _parts(self, model: nn.Module) -> tuple[Any, Callable[[], _Call]]:
-        "Return the key that the compiled code depends on besides the model, and a function that makes the call"
+        "Return a key that changes when the model has to be compiled again, and a function that makes the compiled call"
         twice, f = _may_go_back_twice(self.learn.train_step), self.learn.loss_func
         if self.what == 'model': return twice, lambda: _call(model, model._call_impl, self.settings)
         return f, lambda: _call(model, _pred_and_loss(model, f), self.settings)

@@ -227,7 +227,7 @@ def _read(path: str | Path) -> dict[str, Any]:
 
 # %% ../../nbs/callbacks/export.ipynb #3ca081e3
 def _model_of(path: str | Path, state: dict[str, Any], model: Any, trust: bool) -> nn.Module:
-    "Return the model with the weights of the file. If the model is unknown or its shapes differ, raise `ValueError`"
+    "Return the model with the weights of the file. If the model is unknown or does not fit the weights, raise `ValueError`"
     factory, call = state['factory'], f'load_learner({str(path)!r}, '
     if model is None and factory is None: raise ValueError(
         f"{path} has the weights of a {state['kind']}, and not the code that makes it: pass a model, or a function "
@@ -276,7 +276,7 @@ def load_learner(
     dls: Any = None,        # data to train and validate with; None: no data
     **parts: Any,           # for '.cbnb': other arguments of `Learner`, which replace those in the file
 ) -> Learner:               # a learner without optimizer state
-    """Load a learner from a file of `Learner.export`. If it needs a model or your trust, raise `ValueError`
+    """Load a learner from a file of `Learner.export`. If the file needs `model=` or `trust=True`, raise `ValueError`
 
     Args:
         fname: path of the file

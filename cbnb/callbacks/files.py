@@ -25,7 +25,7 @@ from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/files.ipynb #0a1a58bb
 def _lock(folder: Path, wait: bool) -> int | None:
-    "Lock a draft and return the open file, or None if another process has the lock. Removed drafts raise `FileNotFoundError`"
+    "Lock a draft and return the open file, or None if another process has the lock. If the draft was removed, raise `FileNotFoundError`"
     lock = os.open(folder/'.lock', os.O_CREAT | os.O_RDWR, 0o666)
     try: fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -112,7 +112,7 @@ def sync_name(
 
 # %% ../../nbs/callbacks/files.ipynb #b8f728ac
 def _refusal(draft: Path) -> OSError | None:
-    "Return the error of the system for writing one more megabyte, or None if it can be written"
+    "Try to write one more megabyte, and return the error of the operating system, or None if the write succeeds"
     try:
         with open(draft/'more' if draft.is_dir() else draft, 'ab') as f: f.write(bytes(2**20))
     except OSError as e: return e
@@ -122,7 +122,7 @@ def explains_refusal(
     path: str | Path,      # file that is being written, for the message
     draft: Path,           # draft of the file
 ) -> Iterator[None]:
-    """Context manager for writing a draft: errors say that the old file is unchanged, and why the disk refuses to write
+    """Context manager for writing a draft. Errors then say that the old file is unchanged, and why the write failed
 
     Args:
         path: file that is being written, for the message

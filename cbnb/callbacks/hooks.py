@@ -69,7 +69,7 @@ class Hook(_Registered):
         self.stored = self.hook_func(m, inp, out)
 
     def remove(self) -> None:
-        "Remove the hook, and keep `stored`. Further calls have no effect"
+        "Remove the hook, and keep `stored`. Calling `remove` again has no effect"
         self.handle.remove()
 
     def __reduce__(self) -> tuple: return Hook.__new__, (Hook,)
@@ -161,7 +161,7 @@ def find_layers(
     which: Any = None,                  # one or several names, classes or modules; None: leaves
     include_paramless: bool = False,    # with `which=None`, also return leaves without parameters
 ) -> dict[str, nn.Module]:              # name -> module, in the order of the model
-    """Find layers of a model by name, class or module. If the model lacks one, raise `ValueError`
+    """Find layers of a model by name, class or module. If the model has no such layer, raise `ValueError`
 
     Args:
         model: model to search
@@ -242,7 +242,7 @@ class _HooksInAFit(_HasHooks):
 
 # %% ../../nbs/callbacks/hooks.ipynb #d6f56d83
 def _takes(f: Callable[..., Any], n: int) -> bool:
-    "Return whether a function accepts `n` positional arguments, or True if its signature cannot be inspected"
+    "Return whether a function accepts `n` positional arguments. If its signature cannot be inspected, return True"
     try: signature = inspect.signature(f)
     except (TypeError, ValueError): return True
     try: signature.bind(*[None]*n)
@@ -254,7 +254,7 @@ def as_hook(
     f: Callable[..., Any],   # function of module, input, output; or of callback, module, input, output
     cb: Callback,            # callback to pass if `f` takes four arguments
 ) -> Callable[..., Any]:     # function of module, input, output
-    """Adapt a hook function with or without a callback parameter. Other signatures raise `TypeError`
+    """Adapt a hook function that takes three arguments, or four with a callback. Other functions raise `TypeError`
 
     Args:
         f: function of module, input, output; or of callback, module, input, output
@@ -404,7 +404,7 @@ class Rows:
         self.chunks.append(torch.stack([gap if row is None else row for row in rows]))
 
     def read(self) -> Tensor:
-        "Return all rows on the CPU, with nan for missing rows. This waits for the device"
+        "Wait for the device, and return all rows on the CPU, with nan for missing rows"
         chunks = [chunk.cpu() for chunk in self.chunks]
         wide = max((chunk.shape[1] for chunk in chunks), default=1)
         self.chunks = [torch.cat([chunk.expand(-1, wide) for chunk in chunks])] if chunks else []
@@ -492,7 +492,7 @@ class LayerStats(_ReadsRows):
 
     @property
     def stats(self) -> list[list[dict[str, float]]]:
-        "List of batches, each a list of layers, each a dict with `mean`, `std` and `near_zero`. Reading it waits for the device"
+        "List of batches, each a list of layers, each a dict with `mean`, `std` and `near_zero` (waits for the device)"
         names = 'mean', 'std', 'near_zero'
         layers = [[dict(zip(names, values)) for values in zip(*self.layer_stats(i))]
                   for i in range(len(self.layers))]

@@ -64,7 +64,7 @@ _DOES = dict(classes='predicts classes: see plot_confusion_matrix', labels='pred
 
 # %% ../../nbs/callbacks/interpret.ipynb #d233fffe
 class CountsClasses(HoldsPredictions):
-    """Counts how often each class is predicted for each other class
+    """Counts which classes the model confuses, in a confusion matrix
 
     Args:
         found: the result of `predictions`

@@ -239,7 +239,7 @@ class Logger(Sends):
     ): self.every, self.artifacts = as_count(every or 0, 'every', 0), artifacts
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        """Return whether the logger handles an event. It handles `after_batch` only if `every` is set
+        """Return whether the logger handles an event. A logger handles `after_batch` only if `every` is set
 
         Args:
             event_name
@@ -375,7 +375,7 @@ def needed(
     module: str,     # module of an optional dependency
     who: str,        # name of the class that needs it, for the error message
 ) -> Any:            # the module
-    """Import a module of an optional dependency. If it is missing, raise `ImportError` that says how to install it
+    """Import a module of an optional dependency. If the module is missing, raise `ImportError` with the command that installs it
 
     Args:
         module: module of an optional dependency
