@@ -37,7 +37,7 @@ def warm_decay(
 
 # %% ../../nbs/callbacks/averaging.ipynb #9e5da73a
 class Averaged:
-    """Parameters and floating-point buffers of one or more models. Lazy layers raise `ValueError`
+    """Parameters and floating-point buffers of one or more models. If a model has lazy layers, raise `ValueError`
 
     Args:
         models: models to average; a tensor in two of them counts once
@@ -108,7 +108,7 @@ class _Swaps(Callback):
 
 # %% ../../nbs/callbacks/averaging.ipynb #49afbd24
 class _Updates(_Swaps):
-    "Moves the average after each update"
+    "Moves the average after each completed update of the weights"
     cancelled = False          # whether the update of this batch was cancelled
     decay: float
     warmup: bool

@@ -59,7 +59,7 @@ class Due:
         self.step, self.time = math.inf, math.inf
 
     def begin(self, step: int) -> None:
-        """Start counting at training batch `step`, and now
+        """Start counting at training batch `step` and at the current time
 
         Args:
             step
@@ -234,7 +234,7 @@ class _EndsWell(_Saves):
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #d1a28452
 class _Rest:
-    "A loader in the middle of an epoch, with empty batches in place of those that are done"
+    "A loader in the middle of an epoch, with empty batches in place of the batches that are done"
     def __init__(self, dl: Any, n_steps: int, n_batches: int, start: Callable[[Any, int], Iterator[Any]]):
         self.dl, self.n_steps, self.n_batches, self.start = dl, n_steps, n_batches, start
 
@@ -321,7 +321,7 @@ class _Finds(_EndsWell):
         return None
 
 def _state_in(path: Path) -> dict[str, Any]:
-    "Return the state in a checkpoint. If it is not the state of a fit, raise `ValueError`"
+    "Return the state in a checkpoint. If a fit of this version of cbnb did not write it, raise `ValueError`"
     state = read_checkpoint(path)
     if isinstance(state, dict) and {'models', 'callbacks', 'rng', 'run_id', 'batch'} <= state.keys(): return state
     raise ValueError(f'{path} was not written by a fit, or by another version of cbnb')
@@ -330,7 +330,7 @@ def _state_in(path: Path) -> dict[str, Any]:
 def _sizes(data: str) -> str: return re.sub(', checksum [0-9a-f]+', '', data)
 
 def _check_alike(path: Path, was: dict[str, str], now: dict[str, str], allow: set[str]) -> set[str]:
-    "Return the settings that differ. If one of them is not in `allow`, raise `ValueError`"
+    "Return the names of settings that differ between two fits. If one of these settings is not in `allow`, raise `ValueError`"
     differs = {name for name in now if was.get(name) != now[name]}
     if not differs - allow: return differs
     words = [f'{name} was {was.get(name)}, and is {now[name]}' for name in now if name in differs - allow]
@@ -344,7 +344,7 @@ def _check_alike(path: Path, was: dict[str, str], now: dict[str, str], allow: se
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #f176eabf
 class _Resumes(_Finds):
-    "Continues from a checkpoint"
+    "Continues a fit from a checkpoint"
     resume: Any = False       # argument `resume` of the next fit
 
     def _go_on(self, resume: Resume) -> None:

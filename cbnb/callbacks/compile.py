@@ -92,7 +92,7 @@ def _break_words(reason: str) -> str:
 
 # %% ../../nbs/callbacks/compile.ipynb #efb08449
 class Compilation(NamedTuple):
-    """A batch in which something was compiled
+    """A batch in which torch compiled code, with the reason and the time
 
     Args:
         where: position in the loop, such as 'epoch 0, training batch 0'
@@ -446,7 +446,7 @@ def _check_graphs(learn: Learner) -> None:
         f'graphs=True records CUDA graphs, and the batches are on the {device}: leave it out, or train on a GPU')
 
 def _with_graphs(settings: dict[str, Any]) -> dict[str, Any]:
-    "Return the settings with which torch.compile records CUDA graphs. Other backends and modes raise `ValueError`"
+    "Return the settings with which torch.compile records CUDA graphs. If another backend or mode is set, raise `ValueError`"
     if settings['backend'] != 'inductor' or settings['mode'] is not None: raise ValueError(
         f"graphs=True is backend='inductor' with mode='reduce-overhead', and not "
         f"backend={settings['backend']!r} with mode={settings['mode']!r}")

@@ -142,7 +142,7 @@ def _made(recipe: Any) -> Any:
 # %% ../../nbs/callbacks/export.ipynb #b39b0a2b
 @patch
 def __getstate__(self: Learner) -> dict[str, Any]:
-    "Return the attributes to pickle or copy. During a run, raise `RuntimeError`"
+    "Return the attributes to pickle or copy. If the learner is running, raise `RuntimeError`"
     shown = self.callbacks.shown           # attributes for callbacks of an earlier fit, which are no longer in `cbs`
     if not self.running: return {k: v for k, v in vars(self).items() if k not in shown}
     raise RuntimeError(f'this learner is running ({self.where(event.after_epoch)}), with hooks, rates and callbacks '
@@ -244,7 +244,7 @@ def _model_of(path: str | Path, state: dict[str, Any], model: Any, trust: bool) 
 
 # %% ../../nbs/callbacks/export.ipynb #d7585263
 class Missing:
-    """Placeholder for a loss or an optimizer that was not in the file. Calling it raises `ValueError`
+    """Placeholder for a loss or an optimizer that was not in the file. If you call the placeholder, it raises `ValueError`
 
     Args:
         part

@@ -85,7 +85,7 @@ def sweep_drafts(
 def sync(
     path: Path,      # a file, or a folder; its files are included, subfolders are not
 ) -> None:
-    """Wait until a file or a folder is on the disk
+    """Wait until the contents of a file or a folder are on the disk
 
     Args:
         path: a file, or a folder; its files are included, subfolders are not
@@ -122,7 +122,7 @@ def explains_refusal(
     path: str | Path,      # file that is being written, for the message
     draft: Path,           # draft of the file
 ) -> Iterator[None]:
-    """Context manager for writing a draft. Errors then say that the old file is unchanged, and why the write failed
+    """Context manager for writing a draft, which adds to errors that the old file is unchanged, and why the write failed
 
     Args:
         path: file that is being written, for the message

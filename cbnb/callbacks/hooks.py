@@ -254,7 +254,7 @@ def as_hook(
     f: Callable[..., Any],   # function of module, input, output; or of callback, module, input, output
     cb: Callback,            # callback to pass if `f` takes four arguments
 ) -> Callable[..., Any]:     # function of module, input, output
-    """Adapt a hook function that takes three arguments, or four with a callback. Other functions raise `TypeError`
+    """Adapt a hook function that takes three arguments, or four with a callback. Functions with other signatures raise `TypeError`
 
     Args:
         f: function of module, input, output; or of callback, module, input, output
@@ -568,7 +568,7 @@ def _draw_hist(
                      cmap='viridis', interpolation='antialiased')
 
 def _label_outer(axes: Sequence[Any], n: int, cols: int) -> None:
-    "Label the axes at the left and at the bottom of a grid, and remove those after the first `n`"
+    "Label the axes at the left and at the bottom of a grid, and remove the axes after the first `n`"
     for k, ax in enumerate(axes[:n]):
         if k % cols == 0: ax.set_ylabel('output')
         if k + cols >= n: ax.set_xlabel('step')

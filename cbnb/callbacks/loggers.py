@@ -151,7 +151,7 @@ class Notes(Service):
         figure: Any,           # matplotlib figure of the losses
         folders: list[Path],   # folders of the best and the newest checkpoint; empty without checkpoints
     ) -> None:
-        """Send a figure and files at the end of a fit. `Logger` calls this method only with `artifacts=True`
+        """Send a figure and files at the end of a fit. `Logger` calls `attach` only with `artifacts=True`
 
         Args:
             figure: matplotlib figure of the losses
@@ -169,7 +169,7 @@ class Notes(Service):
         for values, step in rows: self.log(values, step)
 
     def flush(self) -> None:
-        "Flush the service. `Logger` calls this method after sending rows"
+        "Flush the service. `Logger` calls `flush` after it has sent rows"
 
 # %% ../../nbs/callbacks/loggers.ipynb #909e14f4
 class Sends(Notes):
