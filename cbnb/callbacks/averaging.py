@@ -70,7 +70,7 @@ def move_average(
     tensors: list[Tensor],    # current values, in the same order
     decay: float,             # share of the old mean
 ) -> None:
-    """Move each average towards the current value of its tensor
+    """Move each average towards the current value of the averaged tensor
 
     Args:
         means: averages, updated in place

@@ -245,7 +245,7 @@ class _Rest:
         return itertools.chain(itertools.repeat(torch.empty(0), self.n_steps), rest)
 
 def _done(dl: Any, state: dict[str, Any]) -> tuple[int, int]:
-    "Return how many steps of this process and how many batches of the loader are done; a step uses one batch per process"
+    "Return how many steps of this process, and how many batches of the loader for all processes, are done"
     n = state['batch']*state.get('n_process', 1)
     return (dl.steps_of(n) if hasattr(dl, 'steps_of') else n), n
 
@@ -330,7 +330,7 @@ def _state_in(path: Path) -> dict[str, Any]:
 def _sizes(data: str) -> str: return re.sub(', checksum [0-9a-f]+', '', data)
 
 def _check_alike(path: Path, was: dict[str, str], now: dict[str, str], allow: set[str]) -> set[str]:
-    "Return the names of settings that differ between two fits. If one of these settings is not in `allow`, raise `ValueError`"
+    "Return the names of settings that differ between two fits. If a setting differs and is not in `allow`, raise `ValueError`"
     differs = {name for name in now if was.get(name) != now[name]}
     if not differs - allow: return differs
     words = [f'{name} was {was.get(name)}, and is {now[name]}' for name in now if name in differs - allow]

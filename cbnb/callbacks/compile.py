@@ -34,7 +34,7 @@ from ..step import ModelLossStep, Step, as_loss
 
 # %% ../../nbs/callbacks/compile.ipynb #8d663346
 def _own_call(f: Callable[..., Any], name: str) -> Callable[..., Any]:
-    "Return a function that calls `f`, and for which torch stores separate compiled code"
+    "Wrap `f` in a new function, so that torch stores separate compiled code for `f`"
     def call(*args: Any, **kwargs: Any) -> Any: return f(*args, **kwargs)
     call.__code__ = call.__code__.replace(co_name=f'{name}_{next(_numbers)}')
     return call
