@@ -117,12 +117,12 @@ class Try(NamedTuple):
 
     Args:
         bs: items in a batch
-        seconds: time for one batch
+        seconds: seconds for one batch
         memory: bytes beyond those in use after the warm-up; None: not known
         fits: False: memory ran out
     """
     bs: int                # items in a batch
-    seconds: float         # time for one batch
+    seconds: float         # seconds for one batch
     memory: int | None     # bytes beyond those in use after the warm-up; None: not known
     fits: bool = True      # False: memory ran out
 
@@ -162,7 +162,7 @@ class _Search:
     def __init__(self,
         learn: Learner,
         most: int,          # largest batch size to try
-        seconds: float,     # time limit for all tries together
+        seconds: float,     # time limit for all tries together, in seconds
     ):
         self.learn, self.most, self.seconds, self.began = learn, most, seconds, time.perf_counter()
         self.n_items = len(_dataset_of(learn.dls.train))
@@ -225,7 +225,7 @@ class BatchSizeSearch(_Doubles):
     Args:
         learn
         most: largest batch size to try
-        seconds: time limit for all tries together
+        seconds: time limit for all tries together, in seconds
     """
     def _end(self, n: int) -> str | None:
         "Return why the search stops after `n` items, or None if it tries the next size"
@@ -315,7 +315,7 @@ def _curve(ax: Any, tries: list[Try], values: list[float], name: str, color: str
 def find_batch_size(self: Learner,
     start: int = 8,               # batch size of the first try
     max: int | None = None,       # largest batch size to try; None: the size of the training dataset
-    seconds: float = 60,          # approximate time limit for the whole search
+    seconds: float = 60,          # approximate time limit for the whole search, in seconds
     show_plot: bool = False,      # also show the figure of speed and memory, in a notebook
 ) -> BatchSizes:                  # `.bs` is the largest size that fits, `.enough` the smallest that is nearly as fast
     """Find the largest batch size that fits into memory, by training batches of growing size; afterwards restore the learner
@@ -323,7 +323,7 @@ def find_batch_size(self: Learner,
     Args:
         start: batch size of the first try
         max: largest batch size to try; None: the size of the training dataset
-        seconds: approximate time limit for the whole search
+        seconds: approximate time limit for the whole search, in seconds
         show_plot: also show the figure of speed and memory, in a notebook
 
     Returns:

@@ -47,12 +47,12 @@ class Due:
 
     Args:
         every_steps: number of training batches between checkpoints; None: do not count batches
-        every_seconds: time between checkpoints; None: ignore the time
+        every_seconds: seconds between checkpoints; None: ignore the time
         every_epochs: number of epochs between checkpoints; None: do not count epochs
     """
     def __init__(self,
         every_steps: int | None,       # number of training batches between checkpoints; None: do not count batches
-        every_seconds: float | None,   # time between checkpoints; None: ignore the time
+        every_seconds: float | None,   # seconds between checkpoints; None: ignore the time
         every_epochs: int | None,      # number of epochs between checkpoints; None: do not count epochs
     ):
         self.every_steps, self.every_seconds, self.every_epochs = every_steps, every_seconds, every_epochs
@@ -128,7 +128,7 @@ class _Writer:
 # %% ../../nbs/callbacks/checkpoints.ipynb #2554529e
 class _Saves(Callback):
     "Writes checkpoints when they are due"
-    order, run_valid, run_in = math.inf, False, ('fit',)     # its files lack the changes of callbacks that run later
+    order, run_valid, run_in = math.inf, False, ('fit',)     # runs last, because its files lack later changes
     path: Path | None
     due: Due
     keep: int

@@ -96,13 +96,13 @@ class Compilation(NamedTuple):
 
     Args:
         where: position in the loop, such as 'epoch 0, training batch 0'
-        why: condition that had changed
-        seconds: duration of the call of the model, including the compilation
+        why: condition that has changed, such as 'evaluation mode'
+        seconds: seconds of the call of the model, including the compilation
         graphs: number of graphs compiled
     """
     where: str         # position in the loop, such as 'epoch 0, training batch 0'
-    why: str           # condition that had changed
-    seconds: float     # duration of the call of the model, including the compilation
+    why: str           # condition that has changed, such as 'evaluation mode'
+    seconds: float     # seconds of the call of the model, including the compilation
     graphs: int        # number of graphs compiled
 
 HEADINGS = ('where', 'why', 'seconds', 'graphs')
@@ -356,7 +356,7 @@ def _check_model(model: Any) -> None:
 
 # %% ../../nbs/callbacks/compile.ipynb #38b091d3
 def _watched(learn: Learner, before: set[tuple[str, int]]) -> str:
-    "Return words about the callbacks or layers that got new hooks after compiling, or an empty string without new hooks"
+    "Describe which callbacks or layers got new hooks after compiling, or return an empty string without new hooks"
     watching = [str(cb) for cb in learn.cbs if isinstance(cb, HookCallback) and cb.run]
     names = sorted({name or 'the model itself' for name, _ in _hooks(learn.model) - before})
     if watching: return f'{" and ".join(watching)} looks at its layers with hooks'

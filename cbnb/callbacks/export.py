@@ -257,7 +257,7 @@ class Missing:
         raise ValueError(f'this learner has no {self.part}, for {self.why}: load_learner({self.path!r}, {self.part}=...)')
 
 def _parts_of(path: str | Path, state: dict[str, Any], passed: dict[str, Any], trust: bool) -> dict[str, Any]:
-    "Return the parts passed, the parts made from the file, and placeholders for a missing loss or optimizer"
+    "Return the parts of a learner: those passed, those made from the file, and placeholders for a missing loss or optimizer"
     parts = dict(passed)
     for name, recipe in state['parts'].items():
         if name in passed: continue

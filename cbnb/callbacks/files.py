@@ -122,7 +122,7 @@ def explains_refusal(
     path: str | Path,      # file that is being written, for the message
     draft: Path,           # draft of the file
 ) -> Iterator[None]:
-    """Context manager for writing a draft, which adds to errors that the old file is unchanged, and why the write failed
+    """Context manager that adds the cause to errors in writing a draft, and a note that the old file is unchanged
 
     Args:
         path: file that is being written, for the message
