@@ -35,7 +35,7 @@ class ClassificationInterpretation(Interpretation):
     """`Interpretation` with a method that prints the report
 
     Args:
-        found: as from `predictions`
+        found: the result of `predictions`
     """
     def print_classification_report(self) -> None:
         "Print precision, recall and F1 of each class"
