@@ -40,15 +40,15 @@ from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/predictions.ipynb #757697af
 def activation_of(
-    loss_func: Any,                       # a function or a module
-) -> Callable[[Tensor], Tensor]:          # the loss's own `activation`, if it has one
-    """The function from the model's output to what the loss takes it for, such as probabilities
+    loss_func: Any,                       # the loss, a function or a module
+) -> Callable[[Tensor], Tensor]:          # the loss's own `activation` if it has one; else softmax, sigmoid or the identity
+    """Return the function that turns model output into predictions, such as scores into probabilities
 
     Args:
-        loss_func: a function or a module
+        loss_func: the loss, a function or a module
 
     Returns:
-        the loss's own `activation`, if it has one
+        the loss's own `activation` if it has one; else softmax, sigmoid or the identity
     """
     if hasattr(loss_func, 'activation'): return loss_func.activation
     if _is_cross_entropy(loss_func): return lambda p: p.softmax(1)
@@ -63,15 +63,15 @@ def _is_bce(loss_func: Any) -> bool:
 
 # %% ../../nbs/callbacks/predictions.ipynb #613ef0b4
 def decodes_of(
-    loss_func: Any,                       # a function or a module
-) -> Callable[[Tensor], Tensor]:          # the loss's own `decodes`, if it has one
-    """The function from probabilities to a decision
+    loss_func: Any,                       # the loss, a function or a module
+) -> Callable[[Tensor], Tensor]:          # the loss's own `decodes` if it has one; else argmax, a threshold of 0.5 or the identity
+    """Return the function that turns probabilities into decisions
 
     Args:
-        loss_func: a function or a module
+        loss_func: the loss, a function or a module
 
     Returns:
-        the loss's own `decodes`, if it has one
+        the loss's own `decodes` if it has one; else argmax, a threshold of 0.5 or the identity
     """
     if hasattr(loss_func, 'decodes'): return loss_func.decodes
     if _is_cross_entropy(loss_func): return lambda p: p.argmax(1)
@@ -79,7 +79,7 @@ def decodes_of(
 
 # %% ../../nbs/callbacks/predictions.ipynb #ae951e44
 def _takes_reduction(f: Callable[..., Any]) -> bool:
-    "Whether a function can be called with `reduction='none'`"
+    "Return whether a function accepts the argument `reduction`"
     try: parameters = inspect.signature(f).parameters
     except (TypeError, ValueError): return False
     return 'reduction' in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -87,12 +87,15 @@ def _takes_reduction(f: Callable[..., Any]) -> bool:
 # %% ../../nbs/callbacks/predictions.ipynb #abb45fa4
 @contextmanager
 def unreduced(
-    loss_func: Any,    # a module with `reduction`, or a function that takes it as an argument
-) -> Iterator[Callable[..., Tensor]]:
-    """The loss function without averaging, for the length of a `with` block; TypeError if it can't
+    loss_func: Any,    # a module with the attribute `reduction`, or a function with the argument `reduction`
+) -> Iterator[Callable[..., Tensor]]:    # the loss function, which returns one loss for each item
+    """Turn off the averaging of a loss function for the duration of a `with` block
 
     Args:
-        loss_func: a module with `reduction`, or a function that takes it as an argument
+        loss_func: a module with the attribute `reduction`, or a function with the argument `reduction`
+
+    Returns:
+        the loss function, which returns one loss for each item
 
     Raises:
         TypeError: the learner has no loss_func, so there is no loss for each item: what a model or a
@@ -114,19 +117,19 @@ def unreduced(
 
 # %% ../../nbs/callbacks/predictions.ipynb #630ba59b
 def item_losses(
-    loss_func: Any,    # a module with `reduction`, or a function that takes it as an argument
+    loss_func: Any,    # a module with the attribute `reduction`, or a function with the argument `reduction`
     pred: Any,         # the prediction of a batch
-    yb: tuple,         # its targets
-) -> Tensor:           # of shape (items,); the mean where an item has several losses
-    """One loss per item; `ValueError` without targets
+    yb: tuple,         # the targets of the batch
+) -> Tensor:           # losses of shape (items,); the mean where an item has several losses
+    """Return one loss per item. Raise `ValueError` if the batch has no targets
 
     Args:
-        loss_func: a module with `reduction`, or a function that takes it as an argument
+        loss_func: a module with the attribute `reduction`, or a function with the argument `reduction`
         pred: the prediction of a batch
-        yb: its targets
+        yb: the targets of the batch
 
     Returns:
-        of shape (items,); the mean where an item has several losses
+        losses of shape (items,); the mean where an item has several losses
 
     Raises:
         ValueError: with_loss needs targets, and this loader has none
@@ -141,7 +144,7 @@ def item_losses(
 
 # %% ../../nbs/callbacks/predictions.ipynb #65986869
 def _one_each(parts: list[Any]) -> bool:
-    "Whether sequences have an entry for each item, such as names or boxes, rather than columns"
+    "Return whether sequences have one entry per item, such as names or boxes, rather than columns"
     if len(set(map(len, parts))) > 1: return True                  # as many as the batch has items
     if not isinstance(parts[0], list): return False
     if not all(isinstance(v, Tensor) for v in parts[0]): return True
@@ -150,16 +153,16 @@ def _one_each(parts: list[Any]) -> bool:
 # %% ../../nbs/callbacks/predictions.ipynb #b8d830bb
 def joined(
     parts: list[Any],   # batches, nested in the same way
-    dim: int = 0,       # dimension along which they are joined; 0 for those without it
-) -> Any:               # the same nesting
-    """Nested batches joined; what cannot be concatenated becomes a list over the items
+    dim: int = 0,       # dimension to join along; tensors with fewer dimensions are joined along 0
+) -> Any:               # one batch with the same nesting
+    """Join nested batches. Values that cannot be concatenated become a list of items
 
     Args:
         parts: batches, nested in the same way
-        dim: dimension along which they are joined; 0 for those without it
+        dim: dimension to join along; tensors with fewer dimensions are joined along 0
 
     Returns:
-        the same nesting
+        one batch with the same nesting
     """
     first = parts[0]
     if isinstance(first, Tensor): return _joined_tensors(parts, dim)
@@ -187,33 +190,33 @@ def _joined_objects(parts: list[Any]) -> Any:
 _BATCH_FILE = r'\d{6,}\.pt'
 
 def _own_copy(t: Tensor) -> Tensor:
-    "On the CPU; a slice without the rest of its tensor, which would be written as well"
+    "Copy a tensor to the CPU. Clone slices, because `torch.save` writes the whole storage of a tensor"
     t = t.detach().cpu()
     return t.clone() if t.untyped_storage().nbytes() > t.nbytes else t
 
 def _plain(batch: Any) -> Any:
-    "The batch in dicts, tuples and lists"
+    "Convert a batch to plain dicts, tuples and lists"
     if (held := entries(batch)) is not None: return {k: _plain(v) for k, v in held.items()}
     if isinstance(batch, tuple): return tuple(map(_plain, batch))
     return list(map(_plain, batch)) if isinstance(batch, list) else batch
 
 # %% ../../nbs/callbacks/predictions.ipynb #66050294
 def save_batch(
-    folder: str | Path,    # made if it is not there
+    folder: str | Path,    # folder of the file, created if it does not exist
     i: int,                # number of the batch, from 0
-    batch: Any,            # nested tensors
-    pickle_protocol: int = 2,    # of torch.save
-) -> Path:                 # the file
-    """Write a batch to a file of its own; waits for the device
+    batch: Any,            # the batch, nested tensors
+    pickle_protocol: int = 2,    # pickle protocol that `torch.save` uses
+) -> Path:                 # path of the file
+    """Write a batch to a separate file. This waits for the device
 
     Args:
-        folder: made if it is not there
+        folder: folder of the file, created if it does not exist
         i: number of the batch, from 0
-        batch: nested tensors
-        pickle_protocol: of torch.save
+        batch: the batch, nested tensors
+        pickle_protocol: pickle protocol that `torch.save` uses
 
     Returns:
-        the file
+        path of the file
     """
     content = _plain(map_tensors(_own_copy, batch))
     path = Path(folder)/f'{i:06d}.pt'          # `forget_batches` removes its drafts
@@ -222,12 +225,12 @@ def save_batch(
 
 # %% ../../nbs/callbacks/predictions.ipynb #4a3af5dd
 def forget_batches(
-    folder: str | Path,    # need not be there
+    folder: str | Path,    # folder with saved batches; it need not exist
 ) -> None:
-    """Remove the batches of an earlier run; other files stay
+    """Remove the saved batches of an earlier run. Other files stay in the folder
 
     Args:
-        folder: need not be there
+        folder: folder with saved batches; it need not exist
     """
     sweep_drafts(Path(folder), '*.pt')
     for path in Path(folder).glob('*.pt'):
@@ -235,17 +238,17 @@ def forget_batches(
 
 # %% ../../nbs/callbacks/predictions.ipynb #69a67903
 class _BatchFiles:
-    "The files of a folder, and how to read one"
+    "Find and read the batch files of a folder"
     def __init__(self,
-        folder: str | Path,     # as passed to `save_preds` or `save_targs`
-        trust: bool = False,    # read other than tensors and plain values, which can run any code
+        folder: str | Path,     # the folder passed as `save_preds` or `save_targs`
+        trust: bool = False,    # True: also read objects other than tensors and plain values, which can run any code
     ):
         self.folder, self.trust = Path(folder), trust
         if not self.folder.is_dir(): raise FileNotFoundError(f'there is no folder {folder}')
 
     @property
     def paths(self) -> list[Path]:
-        "The files, in order"
+        "The batch files, in the order of the batches"
         found = [p for p in self.folder.glob('*.pt') if re.fullmatch(_BATCH_FILE, p.name)]
         return sorted(found, key=lambda p: int(p.stem))
 
@@ -258,11 +261,11 @@ class _BatchFiles:
 
 # %% ../../nbs/callbacks/predictions.ipynb #4bfb7b0a
 class SavedBatches(_BatchFiles):
-    """The batches in a folder, each read when you ask for it
+    """A sequence of the saved batches in a folder, each read from its file when you index it
 
     Args:
-        folder: as passed to `save_preds` or `save_targs`
-        trust: read other than tensors and plain values, which can run any code
+        folder: the folder passed as `save_preds` or `save_targs`
+        trust: True: also read objects other than tensors and plain values, which can run any code
     """
     def __len__(self) -> int: return len(self.paths)
     def __getitem__(self, i: int) -> Any: return self._read(self.paths[i])
@@ -270,12 +273,15 @@ class SavedBatches(_BatchFiles):
     def __repr__(self) -> str: return f'SavedBatches({str(self.folder)!r}: {len(self)} batches)'
 
     def load(self,
-        dim: int = 0,    # dimension along which batches are joined
-    ) -> Any:
-        """All batches joined, in memory; ValueError if there are none
+        dim: int = 0,    # dimension to join the batches along
+    ) -> Any:            # all batches in memory, with the nesting of one batch
+        """Read and join all batches. Raise `ValueError` if the folder holds none
 
         Args:
-            dim: dimension along which batches are joined
+            dim: dimension to join the batches along
+
+        Returns:
+            all batches in memory, with the nesting of one batch
 
         Raises:
             ValueError: there are no batches in {folder}
@@ -285,7 +291,7 @@ class SavedBatches(_BatchFiles):
 
 # %% ../../nbs/callbacks/predictions.ipynb #a595efe5
 class OfOneRun(Callback):
-    """Base of callbacks that ignore the runs nested in their own
+    """Base class of callbacks that ignore nested runs
 
     Args:
         **events: functions to use as methods: `before_fit=f`
@@ -296,7 +302,7 @@ class OfOneRun(Callback):
     def before_fit(self): self.at_home()
 
     def at_home(self) -> bool:
-        "Whether the run under way is this callback's own"
+        "Return whether the current run is the one in which this callback was first called"
         undo = self.learn.undo
         if self._home is None and undo is not None:
             self._home = undo
@@ -307,15 +313,15 @@ class OfOneRun(Callback):
 
 # %% ../../nbs/callbacks/predictions.ipynb #6ea37c17
 class _KeepsBatches(OfOneRun):
-    "Lists and folders for the batches of a validation phase"
+    "Keep the batches of a validation phase in lists or in folders"
     save_preds: str | Path | None = None
     save_targs: str | Path | None = None
     pickle_protocol = 2
-    share: Any = None             # the loader, if it gives this process a part; see `distributed/shares`
+    share: Any = None             # the loader, if each process loads only a share; see `distributed/shares`
 
     def _empty(self) -> None:
         self.inputs, self.preds, self.targets, self.losses = [], [], [], []
-        self.n_batches = 0                       # so many were seen
+        self.n_batches = 0                       # number of batches gathered so far
 
     def before_validate(self):
         if not self.at_home(): return
@@ -331,7 +337,7 @@ class _KeepsBatches(OfOneRun):
 
 # %% ../../nbs/callbacks/predictions.ipynb #22b0ef97
 class _TakesBatches(_KeepsBatches):
-    "Takes what is asked for from each batch"
+    "Keep the predictions of each batch, and the targets, inputs and losses on request"
     with_input, with_loss, with_preds, with_targs = False, False, True, True
     act: Callable[[Any], Any] | None = None
 
@@ -349,19 +355,19 @@ class _TakesBatches(_KeepsBatches):
 
 # %% ../../nbs/callbacks/predictions.ipynb #d83b1c21
 class _JoinsBatches(_TakesBatches):
-    "Joins the batches at the end"
+    "Join the gathered batches at the end of the run"
     concat_dim = 0
 
     def gathered(self,
-        parts: list[Any],   # `inputs`, `preds`, `targets` or `losses` of this callback
-    ) -> Any:               # None if there are none
-        "The batches of one kind joined, on the CPU"
+        parts: list[Any],   # the list `inputs`, `preds`, `targets` or `losses` of this callback
+    ) -> Any:               # the joined values; None if the list is empty or holds only None
+        "Join one list of batches, on the CPU"
         if self.share is not None: parts = self.share.from_all([detached(part) for part in parts])
         if not parts or all(part is None for part in parts): return None
         return detached(joined(parts, self.concat_dim))
 
     def all_tensors(self) -> list[Any]:
-        "(inputs,) predictions, targets(, losses), joined; None for what was not kept"
+        "Return (inputs,) predictions, targets(, losses), with None for values that were not kept"
         inputs = [self.gathered(self.inputs)] if self.with_input else []
         losses = [self.gathered(self.losses)] if self.with_loss else []
         return [*inputs, self._result(self.preds, self.save_preds),
@@ -373,29 +379,30 @@ class _JoinsBatches(_TakesBatches):
 
 # %% ../../nbs/callbacks/predictions.ipynb #06980feb
 class GatherPredsCallback(_JoinsBatches):
-    """Keeps or writes the predictions and targets of a validation phase, and more on request
+    """Keep the predictions and targets of a validation phase, in memory or on disk
 
     Args:
-        with_input: keep the inputs
-        with_loss: keep a loss for each item
-        save_preds: write predictions to this folder; None: to none
-        save_targs: write targets to this folder; None: to none
-        with_preds: keep the predictions
-        with_targs: keep the targets
-        concat_dim: dimension along which batches are joined
-        act: applied to the prediction of each batch; None: nothing
-        pickle_protocol: of the files; torch reads those above 3 only with trust
+        with_input: also keep the inputs
+        with_loss: also keep a loss for each item
+        save_preds: write predictions to this folder; None: do not write them
+        save_targs: write targets to this folder; None: do not write them
+        with_preds: keep the predictions in memory
+        with_targs: keep the targets in memory
+        concat_dim: dimension to join the batches along
+        act: function applied to the model output of each batch; None: no change
+        pickle_protocol: pickle protocol of the files; torch reads protocols above 3 only with
+            `trust=True`
     """
     def __init__(self,
-        with_input: bool = False,    # keep the inputs
-        with_loss: bool = False,     # keep a loss for each item
-        save_preds: str | Path | None = None,    # write predictions to this folder; None: to none
-        save_targs: str | Path | None = None,    # write targets to this folder; None: to none
-        with_preds: bool = True,     # keep the predictions
-        with_targs: bool = True,     # keep the targets
-        concat_dim: int = 0,         # dimension along which batches are joined
-        act: Callable[[Any], Any] | None = None,    # applied to the prediction of each batch; None: nothing
-        pickle_protocol: int = 2,    # of the files; torch reads those above 3 only with trust
+        with_input: bool = False,    # also keep the inputs
+        with_loss: bool = False,     # also keep a loss for each item
+        save_preds: str | Path | None = None,    # write predictions to this folder; None: do not write them
+        save_targs: str | Path | None = None,    # write targets to this folder; None: do not write them
+        with_preds: bool = True,     # keep the predictions in memory
+        with_targs: bool = True,     # keep the targets in memory
+        concat_dim: int = 0,         # dimension to join the batches along
+        act: Callable[[Any], Any] | None = None,    # function applied to the model output of each batch; None: no change
+        pickle_protocol: int = 2,    # pickle protocol of the files; torch reads protocols above 3 only with `trust=True`
     ):
         _check_two_folders(save_preds, save_targs)
         self.with_input, self.with_loss, self.concat_dim = with_input, with_loss, concat_dim
@@ -412,15 +419,15 @@ def _check_two_folders(save_preds: str | Path | None, save_targs: str | Path | N
 
 # %% ../../nbs/callbacks/predictions.ipynb #a81b0052
 def in_order(
-    dl: Any,       # a loader
-) -> Any:          # `dl` itself if it is in order, or no torch `DataLoader` with the usual batches
-    """A loader over the same items in their order
+    dl: Any,       # any loader
+) -> Any:          # `dl` itself if it is already in order, or is no torch `DataLoader` with standard batches
+    """Return a loader over the same items in the order of the dataset
 
     Args:
-        dl: a loader
+        dl: any loader
 
     Returns:
-        `dl` itself if it is in order, or no torch `DataLoader` with the usual batches
+        `dl` itself if it is already in order, or is no torch `DataLoader` with standard batches
     """
     if not isinstance(dl, DataLoader) or type(dl.batch_sampler) is not BatchSampler: return dl
     if isinstance(dl.sampler, SequentialSampler) and not dl.drop_last: return dl
@@ -431,32 +438,32 @@ def in_order(
     return DataLoader(dl.dataset, sampler=None if _is_whole(dl) else sorted(dl.sampler), **kept)
 
 def _is_whole(dl: DataLoader) -> bool:
-    "Whether it draws from the whole dataset, rather than from a part that the sampler knows"
+    "Return whether a loader draws from its whole dataset, rather than from a part set by its sampler"
     drawing = SequentialSampler, RandomSampler, WeightedRandomSampler
     return isinstance(dl.dataset, IterableDataset) or isinstance(dl.sampler, drawing)
 
 # %% ../../nbs/callbacks/predictions.ipynb #1705d32b
 def _activation(loss_func: Any) -> Callable[[Any], Any]:
-    "The activation of a loss, for outputs that are single tensors"
+    "Return a function that applies the activation of a loss to outputs that are single tensors"
     own = activation_of(loss_func)
     return lambda pred: own(pred) if isinstance(pred, Tensor) else pred
 
 def _decoded(loss_func: Any, preds: Any) -> Any:
-    "Decisions, for predictions that the loss can decode"
+    "Return the decisions for predictions that the loss can decode, and other predictions unchanged"
     own = isinstance(preds, Tensor) or hasattr(loss_func, 'decodes')
     return decodes_of(loss_func)(preds) if own else preds
 
 # %% ../../nbs/callbacks/predictions.ipynb #f291dcd5
 def _run_to_gather(
-    learn: Learner,
-    dl: Any,                        # a loader
-    gather: GatherPredsCallback,    # gets its batches
-    cbs: Any,                       # more callbacks
-    inner: bool,                    # only the events of validation
+    learn: Learner,                 # the learner that predicts
+    dl: Any,                        # the loader to predict on
+    gather: GatherPredsCallback,    # the callback that keeps the predictions
+    cbs: Any,                       # more callbacks for this run
+    inner: bool,                    # dispatch only the events of validation
 ) -> None:
-    "Run the loop over a loader; `ValueError` without predictions"
+    "Run the loop over a loader. Raise `ValueError` if there are no predictions"
     with learn._evaluating('preds', cbs, inner) as evaluate, learn.added_cbs(gather):
-        gather.at_home()                     # before a nested run takes it for its own
+        gather.at_home()                     # bind the callback to this run before a nested run can
         evaluate(dl)
     if not gather.n_batches: raise ValueError(
         'the loader gave no batches, or the step made no prediction of them (learn.pred)')
@@ -465,40 +472,41 @@ def _run_to_gather(
 @patch
 @hinted
 def get_preds(self: Learner,
-    ds_idx: int = 1,              # which of the loaders
-    dl: Any = None,               # a loader to use instead
-    with_input: bool = False,     # return the inputs, too
-    with_decoded: bool = False,   # return decisions, too
-    with_loss: bool = False,      # return a loss for each item, too
-    act: Callable[[Any], Any] | None = None,   # for the output of a batch; None: that of the loss
-    inner: bool = False,          # only the events of validation, as in another run
-    reorder: bool = True,         # in the order of the dataset, also if the loader shuffles
-    cbs: Any = None,              # callbacks for its length
-    with_preds: bool = True,      # this and what follows as in `GatherPredsCallback`
-    with_targs: bool = True,
-    save_preds: str | Path | None = None,
-    save_targs: str | Path | None = None,
-    concat_dim: int = 0,
-    pickle_protocol: int = 2,
+    ds_idx: int = 1,              # index of the loader in `learn.dls`: 0 for training, 1 for validation
+    dl: Any = None,               # loader to use instead; None: the loader of `ds_idx`
+    with_input: bool = False,     # also return the inputs
+    with_decoded: bool = False,   # also return decisions
+    with_loss: bool = False,      # also return a loss for each item
+    act: Callable[[Any], Any] | None = None,   # function applied to the model output of each batch; None: the loss's activation
+    inner: bool = False,          # dispatch only the events of validation, as part of another run
+    reorder: bool = True,         # use the order of the dataset, even if the loader shuffles
+    cbs: Any = None,              # callbacks for this run only; None: no further callbacks
+    with_preds: bool = True,      # keep the predictions in memory
+    with_targs: bool = True,      # keep the targets in memory
+    save_preds: str | Path | None = None,    # write predictions to this folder; None: do not write them
+    save_targs: str | Path | None = None,    # write targets to this folder; None: do not write them
+    concat_dim: int = 0,          # dimension to join the batches along
+    pickle_protocol: int = 2,     # pickle protocol of the files; torch reads protocols above 3 only with `trust=True`
 ) -> tuple[Any, ...]:             # (inputs,) predictions, targets or None(, decisions)(, losses)
-    """Predictions and targets of a loader, and what else is asked for
+    """Return the predictions and targets for all items of a loader
 
     Args:
-        ds_idx: which of the loaders
-        dl: a loader to use instead
-        with_input: return the inputs, too
-        with_decoded: return decisions, too
-        with_loss: return a loss for each item, too
-        act: for the output of a batch; None: that of the loss
-        inner: only the events of validation, as in another run
-        reorder: in the order of the dataset, also if the loader shuffles
-        cbs: callbacks for its length
-        with_preds: this and what follows as in `GatherPredsCallback`
-        with_targs
-        save_preds
-        save_targs
-        concat_dim
-        pickle_protocol
+        ds_idx: index of the loader in `learn.dls`: 0 for training, 1 for validation
+        dl: loader to use instead; None: the loader of `ds_idx`
+        with_input: also return the inputs
+        with_decoded: also return decisions
+        with_loss: also return a loss for each item
+        act: function applied to the model output of each batch; None: the loss's activation
+        inner: dispatch only the events of validation, as part of another run
+        reorder: use the order of the dataset, even if the loader shuffles
+        cbs: callbacks for this run only; None: no further callbacks
+        with_preds: keep the predictions in memory
+        with_targs: keep the targets in memory
+        save_preds: write predictions to this folder; None: do not write them
+        save_targs: write targets to this folder; None: do not write them
+        concat_dim: dimension to join the batches along
+        pickle_protocol: pickle protocol of the files; torch reads protocols above 3 only with
+            `trust=True`
 
     Returns:
         (inputs,) predictions, targets or None(, decisions)(, losses)
@@ -519,7 +527,7 @@ def get_preds(self: Learner,
 
 # %% ../../nbs/callbacks/predictions.ipynb #84589b3a
 def _usual_inputs(learn: Learner) -> Any:
-    "The inputs of a training batch, if there is one to be had without iterating; else None"
+    "Return the inputs of a training batch, or None if reading one requires iterating over the loader"
     train, restore = learn.dls.train, save_rng()   # a dataset may transform its items at random
     try:
         if isinstance(train, (list, tuple)): batch = train[0]
@@ -533,10 +541,10 @@ def _usual_inputs(learn: Learner) -> Any:
 
 # %% ../../nbs/callbacks/predictions.ipynb #85fdb078
 def _check_item(
-    learn: Learner,
-    inputs: Any,    # of a batch of one: a list, or a dict
+    learn: Learner, # the learner with the training set to compare with
+    inputs: Any,    # inputs of a batch of one item: a list or a dict
 ) -> None:
-    "`ValueError` if it has other dimensions than a batch for training"
+    "Raise `ValueError` if an input has more or fewer dimensions than in a training batch"
     usual = _usual_inputs(learn)
     if usual is None or isinstance(inputs, dict) != isinstance(usual, dict): return
     by_name = isinstance(usual, dict)
@@ -552,7 +560,7 @@ def _check_item(
 
 # %% ../../nbs/callbacks/predictions.ipynb #d3f8f9cf
 class _Unwrap(Callback):
-    "The only input of this loader is the tuple or the dict of all inputs"
+    "Unpack the only input of a loader, which is a tuple or a dict of all inputs"
     order, run_in = -100, ('fit', 'validate', 'preds')
     def __init__(self, dl: list): self.of = dl
     def before_batch(self):
@@ -561,7 +569,7 @@ class _Unwrap(Callback):
         self.learn.xb = inputs if isinstance(inputs, dict) else tuple(inputs)
 
 def _first(batch: Any) -> Any:
-    "The only item of a batch"
+    "Return the only item of a batch"
     if isinstance(batch, list) and _one_each([batch]): return batch[0]       # such as its boxes
     return map_tensors(lambda t: t[0], batch)
 
@@ -569,14 +577,14 @@ def _first(batch: Any) -> Any:
 @patch
 @hinted
 def predict(self: Learner,
-    item: Any,                   # one item as the dataset has it, without its target
-    with_input: bool = False,    # return the item, too
+    item: Any,                   # one item as the dataset returns it, without its target
+    with_input: bool = False,    # also return the item
 ) -> tuple[Any, ...]:            # (the item,) the decision, and the prediction after activation
-    """The decision and the prediction for one item
+    """Return the decision and the prediction for one item
 
     Args:
-        item: one item as the dataset has it, without its target
-        with_input: return the item, too
+        item: one item as the dataset returns it, without its target
+        with_input: also return the item
 
     Returns:
         (the item,) the decision, and the prediction after activation
@@ -592,28 +600,28 @@ def predict(self: Learner,
 
 # %% ../../nbs/callbacks/predictions.ipynb #36dd9b70
 class FetchPredsCallback(OfOneRun):
-    """Gets predictions after each validation; the last ones are in `preds`
+    """Call `get_preds` after each validation, and keep the latest result in `preds`
 
     Args:
-        ds_idx: which of the loaders
-        dl: a loader to use instead; None: the one of `ds_idx`
-        with_input: inputs, too
-        with_decoded: decisions, too
-        cbs: callbacks or classes to remove meanwhile; None: none
-        reorder: in the order of the dataset, also if the loader shuffles
+        ds_idx: index of the loader in `learn.dls`: 0 for training, 1 for validation
+        dl: loader to use instead; None: the loader of `ds_idx`
+        with_input: also keep the inputs
+        with_decoded: also keep decisions
+        cbs: callbacks or callback classes to remove while predicting; None: remove no callback
+        reorder: use the order of the dataset, even if the loader shuffles
     """
     run_in = ('fit', 'validate')
 
     def __init__(self,
-        ds_idx: int = 1,              # which of the loaders
-        dl: Any = None,               # a loader to use instead; None: the one of `ds_idx`
-        with_input: bool = False,     # inputs, too
-        with_decoded: bool = False,   # decisions, too
-        cbs: Any = None,              # callbacks or classes to remove meanwhile; None: none
-        reorder: bool = True,         # in the order of the dataset, also if the loader shuffles
+        ds_idx: int = 1,              # index of the loader in `learn.dls`: 0 for training, 1 for validation
+        dl: Any = None,               # loader to use instead; None: the loader of `ds_idx`
+        with_input: bool = False,     # also keep the inputs
+        with_decoded: bool = False,   # also keep decisions
+        cbs: Any = None,              # callbacks or callback classes to remove while predicting; None: remove no callback
+        reorder: bool = True,         # use the order of the dataset, even if the loader shuffles
     ):
         self.ds_idx, self.with_input, self.with_decoded = ds_idx, with_input, with_decoded
-        self._dl = None if dl is None else as_loader(dl)         # it is needed again and again
+        self._dl = None if dl is None else as_loader(dl)         # it is iterated after each validation
         self.reorder, self._without = reorder, cbs
         self.preds: tuple[Any, ...] | None = None     # what `get_preds` returned
 
@@ -625,19 +633,22 @@ class FetchPredsCallback(OfOneRun):
 
 # %% ../../nbs/callbacks/predictions.ipynb #98916cb9
 def before_batch_cb(
-    f: Callable[[Callback, tuple, tuple], tuple[tuple, tuple]],    # (cb, xb, yb) -> (xb, yb)
-) -> Callback:
-    """A callback that passes each batch through a function
+    f: Callable[[Callback, tuple, tuple], tuple[tuple, tuple]],    # function that changes a batch, (cb, xb, yb) -> (xb, yb)
+) -> Callback:    # a callback that applies `f` in `before_batch`
+    """Create a callback that passes each batch through a function
 
     Args:
-        f: (cb, xb, yb) -> (xb, yb)
+        f: function that changes a batch, (cb, xb, yb) -> (xb, yb)
+
+    Returns:
+        a callback that applies `f` in `before_batch`
     """
     def before_batch(cb: Callback) -> None: cb.learn.xb, cb.learn.yb = f(cb, cb.xb, cb.yb)
     return Callback(before_batch=before_batch)
 
 # %% ../../nbs/callbacks/predictions.ipynb #ba635e12
 class MCDropoutCallback(Callback):
-    """Drops units in validation, too
+    """Keep dropout active in validation and prediction
 
     Args:
         **events: functions to use as methods: `before_fit=f`
@@ -650,7 +661,7 @@ class MCDropoutCallback(Callback):
         if not self._dropping: raise ValueError(
             f'{type(self.learn.model).__name__} has no dropout layers: it would predict the same '
             'each time')
-        self.learn.undo.callback(self._stop)              # `after_validate` may not be reached
+        self.learn.undo.callback(self._stop)              # an error would skip `after_validate`
         for m in self._dropping: m.train()
 
     def after_validate(self): self._stop()
@@ -664,35 +675,35 @@ class Collected(NamedTuple):
     """A batch with its prediction and its loss
 
     Args:
-        xb: inputs
-        yb: targets
-        pred: None if the batch was cancelled before
-        loss: None if the batch was cancelled before
+        xb: inputs of the batch, a tuple
+        yb: targets of the batch, a tuple
+        pred: prediction; None if the batch was cancelled before the prediction
+        loss: loss; None if the batch was cancelled before the loss
     """
-    xb: Any       # inputs
-    yb: Any       # targets
-    pred: Any     # None if the batch was cancelled before
-    loss: Any     # None if the batch was cancelled before
+    xb: Any       # inputs of the batch, a tuple
+    yb: Any       # targets of the batch, a tuple
+    pred: Any     # prediction; None if the batch was cancelled before the prediction
+    loss: Any     # loss; None if the batch was cancelled before the loss
 
 # %% ../../nbs/callbacks/predictions.ipynb #ea3c4b13
 class CollectData(Callback):
-    """Keeps inputs, targets, prediction and loss of each batch of a run, on the CPU
+    """Keep the inputs, targets, prediction and loss of each batch of a run, on the CPU
 
     Args:
-        train: training batches
-        valid: validation batches
-        last: keep so many, the latest; None: all
+        train: keep training batches
+        valid: keep validation batches
+        last: number of latest batches to keep; None: all batches
     """
     run_in = ('fit', 'validate', 'preds')
 
     def __init__(self,
-        train: bool = True,         # training batches
-        valid: bool = True,         # validation batches
-        last: int | None = None,    # keep so many, the latest; None: all
+        train: bool = True,         # keep training batches
+        valid: bool = True,         # keep validation batches
+        last: int | None = None,    # number of latest batches to keep; None: all batches
     ):
         if last is not None: as_count(last, 'last', 1)
         self.run_train, self.run_valid, self.last = train, valid, last
-        self.data: Any = ()          # of the last run
+        self.data: Any = ()          # batches of the last run
 
     def before_fit(self):
         self.data, self.of = deque(maxlen=self.last), self.learn.undo
@@ -708,36 +719,39 @@ class CollectData(Callback):
 @patch
 @contextmanager
 def loss_not_reduced(self: Learner) -> Iterator[Learner]:
-    "A loss function that does not average, for the length of a `with` block"
+    "Turn off the averaging of the learner's loss function for the duration of a `with` block"
     with unreduced(self.loss_func) as f, self._for_now('loss_func', f): yield self
 
 # %% ../../nbs/callbacks/predictions.ipynb #1b3c3502
 @patch
 def validation_context(self: Learner,
-    cbs: Any = None,        # callbacks for its length; None: none
-    inner: bool = False,    # only the events of validation, as in another run
-) -> Any:                   # a context manager; it gives a function that evaluates on a loader
-    """A run without training that leaves no trace, as a `with` block
+    cbs: Any = None,        # callbacks for this run only; None: no further callbacks
+    inner: bool = False,    # dispatch only the events of validation, as part of another run
+) -> Any:                   # a context manager whose value is a function that evaluates a loader
+    """Begin a run without training, as a `with` block that restores the learner's state at its end
 
     Args:
-        cbs: callbacks for its length; None: none
-        inner: only the events of validation, as in another run
+        cbs: callbacks for this run only; None: no further callbacks
+        inner: dispatch only the events of validation, as part of another run
 
     Returns:
-        a context manager; it gives a function that evaluates on a loader
+        a context manager whose value is a function that evaluates a loader
     """
     return self._evaluating('validate', cbs, inner)
 
 # %% ../../nbs/callbacks/predictions.ipynb #c8a2d8d8
 @patch
 def to_detach(self: Learner,
-    batch: Any,         # nested tensors
-    cpu: bool = True,   # also copy them to the CPU (waits for a GPU)
-) -> Any:
-    """Cut a nested batch from the graph
+    batch: Any,         # the batch, nested tensors
+    cpu: bool = True,   # also copy the tensors to the CPU, which waits for a GPU
+) -> Any:               # the batch with the same nesting
+    """Detach the tensors of a nested batch from the autograd graph
 
     Args:
-        batch: nested tensors
-        cpu: also copy them to the CPU (waits for a GPU)
+        batch: the batch, nested tensors
+        cpu: also copy the tensors to the CPU, which waits for a GPU
+
+    Returns:
+        the batch with the same nesting
     """
     return detached(batch, cpu)
