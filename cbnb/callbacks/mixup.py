@@ -48,7 +48,7 @@ def _check_mix(cb: Callback) -> None:
 
 # %% ../../nbs/callbacks/mixup.ipynb #e399e2a0
 class Mix(_MixesLoss):
-    """Base class of callbacks that train on pairs of items. A subclass combines two inputs in `mix`
+    """Base class of callbacks that train on pairs of items. A subclass has to define `mix`
 
     Args:
         alpha: parameter of the Beta distribution, above 0; small: mostly one of the two items; 1:
@@ -89,7 +89,7 @@ class Mix(_MixesLoss):
         x: Tensor,        # inputs of the batch, items first
         order: Tensor,    # index of each item's partner in the batch
     ) -> Tensor:
-        """Return the inputs combined with their partners. A subclass may also change `self.lam` here
+        """Return the inputs combined with their partners. A subclass may also change `self.lam` in this method
 
         Args:
             x: inputs of the batch, items first

@@ -397,7 +397,7 @@ def lay_out(
     strides: tuple[int, ...],    # new strides, in elements
     opt: Any,         # optimizer that may hold state for `p`; None: change only the parameter and its gradient
 ) -> None:
-    """Give a parameter, its gradient and its state in an optimizer these strides
+    """Change the strides of a parameter, its gradient and its optimizer state
 
     Args:
         p: parameter to change in place

@@ -113,7 +113,7 @@ class _TimesCalls(_Parts):
 
 # %% ../../nbs/callbacks/profile.ipynb #3f475ec9
 class Stopwatch(_TimesCalls):
-    """Divide the elapsed time among parts. At each moment, the clock counts for one part
+    """A stopwatch that divides the elapsed time among parts, and counts for one part at each moment
 
     Args:
         clock: function that returns the time in seconds
@@ -398,7 +398,7 @@ class _Events:
     def drain(self,
         wait: bool = False,    # wait for all events; False: read only the events that have passed
     ) -> None:
-        "Read events and add their times to the parts. The time of nested parts is subtracted"
+        "Read events and add their times to the parts, without the time of nested parts"
         while self.waiting and (wait or self.waiting[0][-1].query()):
             part, outer, start, end = self.waiting.popleft()
             if wait: end.synchronize()
@@ -720,7 +720,7 @@ def profile(self: Learner,
     device: bool | None = None,            # also measure GPU time; None: only if the loaders use a GPU
     clock: Callable[[], float] = time.perf_counter,    # function that returns the time in seconds
 ) -> Profile:                              # the profile of the fit
-    """Fit, undo the fit, and return a profile of where the time went. To keep the fit, use `profiling`
+    """Fit, undo the fit, and return a profile of where the time went. To keep a measured fit, use `profiling`
 
     Args:
         n_epoch: number of epochs to fit

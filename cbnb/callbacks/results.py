@@ -220,7 +220,7 @@ class Items:
 
     @property
     def can_fetch(self) -> bool:
-        "Whether items are fetched again rather than kept in memory"
+        "True if items are fetched again, False if their inputs are kept in memory"
         return self.numbers is not None or self._is_list
 
     def __getitem__(self,
@@ -392,7 +392,7 @@ def loader_of(
     learn: Learner,   # the learner with the loaders
     dl: Any,          # 'valid', 'train', an index of `learn.dls`, or a loader; None: 'valid'
 ) -> Any:             # the loader
-    """Return the loader that `dl` names. Raise `ValueError` if there is no such loader
+    """Return the loader that `dl` names. Raise `ValueError` if the learner has no such loader
 
     Args:
         learn: the learner with the loaders
@@ -473,7 +473,7 @@ def _only(dl: Any, numbers: Sequence[int]) -> Any:
 
 # %% ../../nbs/callbacks/results.ipynb #9773eb41
 def _looks(dl: Any, how: Any = None, decode: Any = None, columns: Any = None) -> dict[str, Any]:
-    "Return the options for showing items, completed with those of the dataset"
+    "Return the options for showing items, completed with column names and decoder of the dataset"
     dataset = getattr(dl, 'dataset', None)
     while isinstance(dataset, Subset): dataset = dataset.dataset
     if decode is None: decode = getattr(dataset, 'decode', None) or getattr(dataset, 'tokenizer', None)

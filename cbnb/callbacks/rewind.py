@@ -240,7 +240,7 @@ class _Finds(_Takes):
     learn: Any       # a weak reference to the learner
 
     def find(self, n: int) -> RestorePoint:
-        "Return the point before the last `n` fits. If there is none, raise an error with the reason"
+        "Return the restore point before the last `n` fits. If there is no such point, raise an error with the reason"
         learn, points = self.learn(), self.points
         if learn.running: raise RuntimeError(
             f'this learner is running ({learn.where()}): rewind it when the run has ended')
@@ -311,7 +311,7 @@ def _set_keep(learn: Learner, n: int) -> None:
     points.trim(points.keep)
 
 def _get_keep(learn: Learner) -> int:
-    "The number of fits that `rewind` can undo. With 0, fits leave no restore points"
+    "The number of fits that `rewind` can undo. With 0, fits leave no restore point"
     return _points_of(learn).keep
 
 Learner.runs = property(_points_of)

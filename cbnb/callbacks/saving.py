@@ -40,7 +40,7 @@ def as_loadable(
     value: Any,    # the value to save, of any nesting
     name: str,     # name of the value in error messages
 ) -> Any:          # the value with Python numbers instead of NumPy numbers
-    """Convert NumPy numbers to Python numbers. Raise `TypeError` if the value could not be loaded again
+    """Convert NumPy numbers to Python numbers. Raise `TypeError` if a value could not be loaded again
 
     Args:
         value: the value to save, of any nesting
@@ -93,7 +93,7 @@ def read_file(
     trust: bool = False,              # True: read any object, which can run any code
     writer: str = 'Learner.save',     # function that should have written the file, for error messages
 ) -> Any:                             # the saved object
-    """Read a file of `torch.save`. Raise `ValueError` if it is damaged, and `UnpicklingError` if it needs `trust`
+    """Read a file of `torch.save`. Raise `ValueError` if the file is damaged, and `UnpicklingError` if it needs `trust`
 
     Args:
         path: the file to read
@@ -196,7 +196,7 @@ def save(self: Learner,
     with_opt: bool = True,  # also save the optimizer's state, if there is an optimizer
     note: dict[str, Any] | None = None,    # plain values for `read_note`; None: no note
 ) -> Path:                  # path of the file
-    """Save the state of the model and the optimizer. Raise `TypeError` if it could not be loaded again
+    """Save the state of the model and the optimizer. Raise `TypeError` if the file could not be loaded again
 
     Args:
         file: name of the file, which may contain folders
@@ -227,7 +227,7 @@ def read_note(
 
 # %% ../../nbs/callbacks/saving.ipynb #4294aa9b
 def _parts(path: Path, device: Any, with_opt: bool) -> tuple[dict, dict | None]:
-    "Read the states of model and optimizer from a file. Raise `ValueError` if it holds no such states"
+    "Read the states of model and optimizer from a file. Raise `ValueError` if the file holds no such states"
     state = read_file(path, device)
     has_opt = isinstance(state, dict) and set(state) == {'model', 'opt'}
     weights, opt_state = (state['model'], state['opt']) if has_opt else (state, None)

@@ -120,7 +120,7 @@ class TorchScheduler(Callback):
         return_fig: bool | None = None,   # return the figure instead of showing a chart
         ax: Any = None,                   # axes to draw into; None: create a new chart
     ) -> Any:                             # `ax` if you passed it, the figure with `return_fig=True`, else None
-        """Plot the learning rates of a fit before it runs. Raise `ValueError` if they depend on a loss
+        """Plot the learning rates of a fit before it runs. Raise `ValueError` if the rates depend on a loss
 
         Args:
             n: number of steps to plot

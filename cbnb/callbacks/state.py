@@ -71,7 +71,7 @@ def load_model_state(
     model: nn.Module,            # the model to change
     state: Mapping[str, Any],    # state from `model_state`
 ) -> None:
-    """Load a state into a model. Check first with `model_differs` whether the state fits
+    """Load a state into a model. Use `model_differs` first to check whether the state fits
 
     Args:
         model: the model to change
@@ -219,7 +219,7 @@ def load_callback_states(
 def rng_states(
     loaders: list[Any],      # loaders whose generators are included
 ) -> dict[str, Any]:         # the random state of the first process, with the other processes in `others`
-    """Return the random states of all processes. Every process must call this function
+    """Return the random states of all processes, which must all call this function
 
     Args:
         loaders: loaders whose generators are included

@@ -94,7 +94,7 @@ def above_zero(
     value: Any,    # the value of the argument
     name: str,     # the name of the argument, for error messages
 ) -> float:        # the value as a finite float above 0
-    """Convert an argument to a float. Raise `ValueError` if it is not finite and above 0
+    """Convert an argument to a float. Raise `ValueError` if the value is not finite and above 0
 
     Args:
         value: the value of the argument
@@ -457,7 +457,7 @@ class EvalStep(ModelStep):
 
 # %% ../../nbs/callbacks/steps.ipynb #5bb52f32
 class FTRL(Optimizer):
-    """FTRL-Proximal, an optimizer for sparse linear models. Weights should start at 0
+    """FTRL-Proximal, an optimizer for sparse linear models. The weights should start at 0
 
     Args:
         params: parameters, or parameter groups

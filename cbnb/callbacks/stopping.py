@@ -35,7 +35,7 @@ from ..basics.param_groups import total_norm
 def all_finite(
     value: Any,   # tensors and floats in nested tuples, lists and dicts; other objects count as finite
 ) -> bool:        # False if there is a nan or an infinity
-    """Return whether all numbers in `value` are finite. This waits for the device
+    """Return whether all numbers in `value` are finite, which waits for the device
 
     Args:
         value: tensors and floats in nested tuples, lists and dicts; other objects count as finite
@@ -243,7 +243,7 @@ def next_time(
     at: Any,                      # time of day, 'HH:MM', 'HH:MM:SS' or a `time`; or a `datetime`, which is returned unchanged
     now: datetime | None = None,  # the present moment; None: read the clock
 ) -> datetime:                    # the next moment with this time of day
-    """Return the next moment with a time of day. Raise `ValueError` if `at` is no time, or a `datetime` in the past
+    """Return the next moment at which the clock shows a time of day. Raise `ValueError` if `at` is no time, or a `datetime` in the past
 
     Args:
         at: time of day, 'HH:MM', 'HH:MM:SS' or a `time`; or a `datetime`, which is returned unchanged

@@ -365,7 +365,7 @@ def _write(group: dict[str, Any], lr: Any) -> None:
 
 # %% ../../nbs/callbacks/trackers.ipynb #587a5fbf
 class RateFactor(_Factor):
-    """Multiply the learning rates of an optimizer, and hide this from its schedulers
+    """Multiply the learning rates of an optimizer, and hide the change from its schedulers
 
     Args:
         opt: optimizer with `lr` in its groups
