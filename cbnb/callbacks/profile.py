@@ -143,7 +143,7 @@ def _measuring(
 
 @contextmanager
 def _as_class(obj: Any, cls: type) -> Iterator[None]:
-    "Change the class of an object for a `with` block. An object whose class cannot be changed keeps it"
+    "Change the class of an object for a `with` block, if Python permits the change"
     before = type(obj)
     with contextlib.suppress(TypeError): obj.__class__ = cls
     try: yield
@@ -312,7 +312,7 @@ class _Profiler(_TimesSteps):
         with self.watch.during(self.starts[self.loop.training]): yield
 
     def batch(self, learn: Learner, one_batch: Callable, i: int, batch: Any) -> None:
-        "Time a batch. At its end, the clock switches to the wait for the next batch"
+        "Time a batch, and switch the clock to the wait for the next batch"
         __tracebackhide__ = True
         watch, training, noted = self.watch, self.loop.training, None
         before, step = watch.now, learn._train_step if training else learn._eval_step

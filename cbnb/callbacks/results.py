@@ -352,7 +352,7 @@ class CardMaker(Predictions):
     looks: dict[str, Any] = {}       # arguments of `shown_parts`, which control how an item is shown
 
     def parts(self, i: int) -> list[Shown]:
-        """Return the inputs of an item in displayable form
+        """Return the inputs of an item in a form that can be displayed
 
         Args:
             i

@@ -335,7 +335,7 @@ def load(self: Learner,
     with_opt: bool = True,                      # also load the optimizer's state, if it fits
     strict: bool = True,                        # False: load only the names that match the model, and warn
 ) -> Learner:                                   # this learner
-    """Load the state of model and optimizer from a file. An error leaves both unchanged
+    """Load the state of model and optimizer from a file. If an error occurs, model and optimizer do not change
 
     Args:
         file: name of the file, as for `save`
