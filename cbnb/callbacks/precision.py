@@ -62,7 +62,7 @@ def cast_step(
     def casting(part: Callable[[Any], None]) -> Callable[[Any], None]:
         def call(learn: Any) -> None:
             __tracebackhide__ = True
-            # a step that updates weights in the block would go on with cached casts of the old ones
+            # a step that updates weights in the block would continue with cached casts of the old weights
             with torch.autocast(device_type, dtype, cache_enabled=not step.own_update): part(learn)
             for name in _RESULTS: setattr(learn, name, to_float(getattr(learn, name)))
         return call
@@ -431,7 +431,7 @@ class ChannelsLast(Callback):
         **events: functions to use as methods: `before_fit=f`
     """
     order, no_state = -1, ('laid',)
-    laid, fresh = (), False    # weights, with their strides before and in the run; no batch of this epoch yet
+    laid, fresh = (), False    # weights with their strides before and during the run; True before the first batch of an epoch
 
     def before_fit(self):
         learn = self.learn

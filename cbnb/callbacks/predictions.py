@@ -145,7 +145,7 @@ def item_losses(
 # %% ../../nbs/callbacks/predictions.ipynb #65986869
 def _one_each(parts: list[Any]) -> bool:
     "Return whether sequences have one entry per item, such as names or boxes, rather than columns"
-    if len(set(map(len, parts))) > 1: return True                  # as many as the batch has items
+    if len(set(map(len, parts))) > 1: return True                  # the lengths are numbers of items
     if not isinstance(parts[0], list): return False
     if not all(isinstance(v, Tensor) for v in parts[0]): return True
     return any(len({len(t) for t in part if t.ndim}) > 1 for part in parts)    # boxes of an image
@@ -431,7 +431,7 @@ def in_order(
     """
     if not isinstance(dl, DataLoader) or type(dl.batch_sampler) is not BatchSampler: return dl
     if isinstance(dl.sampler, SequentialSampler) and not dl.drop_last: return dl
-    if type(dl).__iter__ is not DataLoader.__iter__: return dl      # its batches are its own
+    if type(dl).__iter__ is not DataLoader.__iter__: return dl      # custom batches
     same = ('batch_size', 'num_workers', 'collate_fn', 'pin_memory', 'timeout', 'worker_init_fn',
             'multiprocessing_context', 'prefetch_factor')
     kept = {name: getattr(dl, name) for name in same}
@@ -570,7 +570,7 @@ class _Unwrap(Callback):
 
 def _first(batch: Any) -> Any:
     "Return the only item of a batch"
-    if isinstance(batch, list) and _one_each([batch]): return batch[0]       # such as its boxes
+    if isinstance(batch, list) and _one_each([batch]): return batch[0]       # such as the boxes of the item
     return map_tensors(lambda t: t[0], batch)
 
 # %% ../../nbs/callbacks/predictions.ipynb #3b039101

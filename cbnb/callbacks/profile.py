@@ -388,7 +388,7 @@ class _Events:
     "Pairs of device events, and the parts that they measure"
     def __init__(self,
         event: Callable[[], Any],    # function that creates an event with the methods of `torch.cuda.Event`
-        stream: Callable[[], Any] = lambda: None,    # function that returns the stream to record in; its None: the current stream
+        stream: Callable[[], Any] = lambda: None,    # function that returns the stream to record in, or None for the current stream
     ): self.event, self.stream, self.waiting, self.free, self.now = event, stream, deque(), [], None
 
     def take(self) -> Any:
@@ -413,7 +413,7 @@ class DeviceTimes(_Events):
 
     Args:
         event: function that creates an event with the methods of `torch.cuda.Event`
-        stream: function that returns the stream to record in; its None: the current stream
+        stream: function that returns the stream to record in, or None for the current stream
     """
     def timed(self, f: Callable[..., Any], parts: Sequence[Part], loop: Any) -> Callable[..., Any]:
         """Wrap a function so that an event is recorded before and after each call

@@ -110,9 +110,9 @@ def free_memory() -> float:    # free memory in bytes
     with contextlib.suppress(OSError):
         lines = Path('/proc/meminfo').read_text()
         found = [1024*float(n) for n in re.findall(r'MemAvailable:\s+(\d+)', lines)]
-    with contextlib.suppress(AttributeError, OSError, ValueError):      # not on each system
+    with contextlib.suppress(AttributeError, OSError, ValueError):      # not available on each system
         if not found: found = [os.sysconf('SC_PAGE_SIZE')*os.sysconf('SC_PHYS_PAGES')/2]
-    with contextlib.suppress(OSError, ValueError):                      # a container has less
+    with contextlib.suppress(OSError, ValueError):                      # a container may have less memory than the machine
         most, used = (float(Path(f'/sys/fs/cgroup/memory.{name}').read_text()) for name in ('max', 'current'))
         found.append(most - used)
     return min(found, default=4e9)

@@ -457,7 +457,7 @@ class EvalStep(ModelStep):
 
 # %% ../../nbs/callbacks/steps.ipynb #5bb52f32
 class FTRL(Optimizer):
-    """FTRL-Proximal, an optimizer for sparse linear models. The weights should start at 0
+    """FTRL-Proximal, an optimizer for sparse linear models. Initialize the weights to 0
 
     Args:
         params: parameters, or parameter groups

@@ -402,7 +402,7 @@ class _Reduces(Tracker):
     def _reduce(self) -> None:
         self.wait = 0
         if any(map(sets_lr, self.learn.cbs)): now = self._reduce_schedule()
-        elif (now := self._reduce_rate()) is None: return        # it is as low as it may be
+        elif (now := self._reduce_rate()) is None: return        # the rate is at its lower limit
         self.reductions.append(self.learn.epoch)
         print(f'after epoch {self.learn.epoch}: no better {self.monitor}, learning rate now {now}')
 
