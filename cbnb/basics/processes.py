@@ -46,7 +46,7 @@ def local_parts(
 def whole_tensor(
     t: Any,      # a tensor
 ) -> Any:
-    """Gather a sharded tensor, and return other values unchanged. Every process must call this function
+    """Gather a sharded tensor from all processes, and return other values unchanged
 
     Args:
         t: a tensor
@@ -57,7 +57,7 @@ def whole_tensor(
 def sum_over_processes(
     *numbers: Any,     # numbers or scalar tensors, the same count in each process
 ) -> list[Any]:        # the sums as Python floats; with one process, `numbers` unchanged
-    """Sum each number over all processes. Every process must call this function
+    """Sum each number over all processes, which must all call `sum_over_processes`
 
     Args:
         *numbers: numbers or scalar tensors, the same count in each process
@@ -79,7 +79,7 @@ def _shared_device() -> torch.device:
 def gather_over_processes(
     value: Any,        # anything that can be pickled; tensors should be on the CPU
 ) -> list[Any]:        # the values of all processes, by rank
-    """Collect a value from each process. Every process must call this function
+    """Collect a value from each process. All processes must call `gather_over_processes`
 
     Args:
         value: anything that can be pickled; tensors should be on the CPU
@@ -96,7 +96,7 @@ def gather_over_processes(
 def any_over_processes(
     flag: bool,     # the flag of this process
 ) -> bool:
-    """Return whether the flag is set in any process. Every process must call this function
+    """Return whether the flag is set in any process. All processes must call `any_over_processes`
 
     Args:
         flag: the flag of this process
@@ -105,7 +105,7 @@ def any_over_processes(
 
 # %% ../../nbs/basics/processes.ipynb #efe8a9bd
 def wait_for_processes() -> None:
-    "Wait until all processes have called this function. With one process, return at once"
+    "Wait until all processes have called `wait_for_processes`"
     if n_processes() > 1: dist.barrier()
 
 # %% ../../nbs/basics/processes.ipynb #72ce488a

@@ -297,7 +297,7 @@ def make_loader(
     device: torch.device | str = 'cpu',         # the device that batches move to; for a GPU, batches may be pinned
     **kwargs: Any,                              # further arguments of torch's DataLoader
 ) -> DataLoader:
-    """Create a torch `DataLoader`. Its `chosen` states how many workers were chosen and why
+    """Create a torch `DataLoader` whose `chosen` states how many workers were chosen and why
 
     Args:
         dataset: the dataset to load

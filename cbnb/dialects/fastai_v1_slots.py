@@ -38,13 +38,13 @@ class _Slots:
     _order = 0            # lower is called earlier
     def on_train_begin(self, **kwargs): "Called when the fit begins"
     def on_epoch_begin(self, **kwargs): "Called when an epoch begins, with the model in training mode"
-    def on_batch_begin(self, **kwargs): "Called with a new batch. May return last_input and last_target"
-    def on_loss_begin(self, **kwargs): "Called with the model's output. May return last_output"
-    def on_backward_begin(self, **kwargs): "Called with the loss. May return last_loss and skip_bwd"
-    def on_backward_end(self, **kwargs): "Called after the backward pass. May return skip_step"
-    def on_step_end(self, **kwargs): "Called after the update of the weights. May return skip_zero"
-    def on_batch_end(self, **kwargs): "Called at the end of a batch. May return stop_epoch and stop_training"
-    def on_epoch_end(self, **kwargs): "Called after the validation of an epoch. May return stop_training"
+    def on_batch_begin(self, **kwargs): "Called with a new batch, and may return last_input and last_target"
+    def on_loss_begin(self, **kwargs): "Called with the model's output, and may return last_output"
+    def on_backward_begin(self, **kwargs): "Called with the loss, and may return last_loss and skip_bwd"
+    def on_backward_end(self, **kwargs): "Called after the backward pass, and may return skip_step"
+    def on_step_end(self, **kwargs): "Called after the update of the weights, and may return skip_zero"
+    def on_batch_end(self, **kwargs): "Called at the end of a batch, and may return stop_epoch and stop_training"
+    def on_epoch_end(self, **kwargs): "Called after the validation of an epoch, and may return stop_training"
     def on_train_end(self, **kwargs): "Called when the fit ends, even after an error, which is in `exception`"
     def jump_to_epoch(self, epoch: int): "Called if the fit begins at a later epoch, which is passed as `epoch`"
 
@@ -210,7 +210,7 @@ class _State:
     def use(self,
         callbacks: Any,    # one callback or several
     ) -> None:
-        "Use these callbacks from now on"
+        "Set the callbacks to call from now on"
         self.callbacks = sorted(as_list(callbacks), key=lambda cb: getattr(cb, '_order', 0))
         self._own = {slot: self._of(self.callbacks, slot) for slot in SLOTS}
         self._all = {slot: [*self._of(self.metrics, slot), *self._own[slot]] for slot in SLOTS}
@@ -344,7 +344,7 @@ class _Steps(_Batches):
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #aa5b5de5
 class _BatchEnds(_Steps):
-    "The end of a batch"
+    "Handle the end of a batch"
     def on_batch_end(self,
         loss: Any,    # the loss of this batch; None if there is no loss
     ) -> bool:        # whether to leave the loop over the batches
@@ -370,7 +370,7 @@ class _BatchEnds(_Steps):
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #1f7c0d74
 class _Ends(_BatchEnds):
-    "The end of an epoch and of a fit"
+    "Handle the end of an epoch and of a fit"
     def on_epoch_end(self,
         val_loss: Any,         # the validation loss; None: there was no validation
         metrics: Any = None,   # metric values that were computed elsewhere

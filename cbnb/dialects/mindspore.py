@@ -320,7 +320,7 @@ def groups_of(
 class _HasLearner(_Built):
     "Base class that creates the learner"
     def _learner(self, train: Any, valid: Any = None) -> Learner:
-        "Return the learner, with these data"
+        "Return the learner of the model, with new data"
         dls = Columns(self, train, valid)
         if self.learn is not None: self.learn.dls = dls
         else: self.learn = self._new_learner(dls)

@@ -63,7 +63,7 @@ class Params(_Names):
     __slots__ = ()
     @property
     def metrics_partial(self) -> bool:
-        "Whether the metrics come from an evaluation that was stopped before its last batch"
+        "True if the metrics come from an evaluation that was stopped before its last batch"
         return self.get('metrics_partial', False)
 
     def __deepcopy__(self, memo: dict) -> 'Params':
@@ -464,7 +464,7 @@ class _Training(_Entering):
         self.fire('on_train_epoch_begin', self.context)
 
     def step_begin(self) -> None:
-        "The batch has arrived"
+        "Call `on_train_step_begin` with the new batch"
         self.step += 1
         self.in_step = True
         p = self.params
@@ -544,7 +544,7 @@ class _EvalBegins(_Ending):
 class _Evaluating(_EvalBegins):
     "Session step for the batches of an evaluation"
     def eval_step_begin(self) -> None:
-        "The batch has arrived"
+        "Call `on_eval_step_begin` with the new batch"
         self.eval_step += 1
         self.in_step = True
         self.params.update(cur_step_num=self.eval_step, eval_dataset_element=element(self.learn))
@@ -607,7 +607,7 @@ class _HasSession(Adapter):
         if self.session: self.session.step = self.session.params['cur_step_num'] = state.get('step', 0)
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        "Return whether this adapter handles an event. It handles `after_loss` only if a callback has `on_train_loss`"
+        "Return whether this adapter handles an event, which needs an `on_train_loss` method for `after_loss`"
         if event_name == 'after_loss':
             asked = any(listener(cb.wraps, 'on_train_loss') for cb in self.peers)
             if not (training and asked): return False

@@ -142,7 +142,7 @@ class Metric(_Chooses):
     def value(self) -> Any: return one_number(self.eval(), self.name) if self._seen else None
 
     def inputs(self, learn: Learner) -> tuple:
-        """Return the inputs of this metric from a learner: prediction and targets, or all outputs
+        """Return the inputs of the metric from a learner: prediction and targets, or all outputs
 
         Args:
             learn
