@@ -157,7 +157,7 @@ def noted_hypers(
 def save_hypers(
     opt: Optimizer,             # any optimizer with `param_groups`
 ) -> Callable[[], None]:        # a function that restores the hyper-parameters
-    """Save all hyper-parameters of all groups
+    """Save all hyper-parameters of an optimizer, and return a function that restores them
 
     Args:
         opt: any optimizer with `param_groups`
@@ -234,7 +234,7 @@ def freeze_groups(
     return first
 
 def norm_params(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters of the batch norm layers
+    """Return the parameters of the batch norm layers in a model
 
     Args:
         model

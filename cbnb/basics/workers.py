@@ -93,7 +93,7 @@ def _alone() -> str | None:
     return None if how == 'fork' else f'by {how}, workers need importable classes and a guarded main script'
 
 def cores() -> int:
-    "Return the number of cores that this process may use, divided among the local processes of torchrun"
+    "Return the number of cores for this process, which shares them with the other local processes of torchrun"
     n = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
     return n // int(os.environ.get('LOCAL_WORLD_SIZE', 1))
 

@@ -434,7 +434,7 @@ def _refuse_wd(true_wd: bool, bn_wd: bool) -> None:
 
 def _as_given(groups: list, model: nn.Module) -> list: return groups
 
-def _no_row(row: list) -> None: "Replace the table of epochs by nothing"
+def _no_row(row: list) -> None: "Ignore a row of the table of epochs"
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #9eb261e6
 class Learner(_Calls):

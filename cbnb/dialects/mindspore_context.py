@@ -174,7 +174,7 @@ class SporeNames(LentNames):
     "Names of a MindSpore optimizer for a torch optimizer"
     @property
     def learning_rate(self) -> Any:
-        "The learning rate, or a list with one rate per group if they differ. Assigning sets all groups"
+        "The learning rate, or a list with one rate per group if they differ. Assigning a rate sets all groups"
         rates = [torch.tensor(float(lr)).as_subclass(Rate) for lr in get_hyper(self, 'lr')]
         for rate in rates: rate.opt = self
         return rates[0] if len({float(rate) for rate in rates}) == 1 else rates

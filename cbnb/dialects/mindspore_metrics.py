@@ -111,7 +111,7 @@ class _Chooses(NativeMetric):
         "Update the metric with one batch"
         raise NotImplementedError
     def eval(self) -> Any:
-        "Return the result. If there was no `update`, raise `RuntimeError`"
+        "Return the result, or raise `RuntimeError` if `update` was not called"
         raise NotImplementedError
 
     def set_indexes(self,
