@@ -103,7 +103,7 @@ class _SetsHypers(LentNames):
         name: str,     # common name: lr, mom, sqr_mom, wd, ...
         value: Any,    # a number for all groups, a list with one number per group, or a slice
     ) -> None:
-        "Set a hyper-parameter in each group. For an unknown name, raise `ValueError`"
+        "Set a hyper-parameter in each parameter group, or raise `ValueError` for an unknown name"
         if isinstance(value, slice): value = spread_lrs(value, len(self.param_groups), name)
         set_hyper(self, name, value)
 

@@ -120,7 +120,7 @@ class MultiOptimizer(_SavedAsOne, Optimizer):
             raise ValueError('two of the optimizers hold the same parameter: give it to one only')
 
     def step(self, closure: None = None) -> None:
-        """Update the weights with each optimizer. If `closure` is not None, raise `TypeError`
+        """Update the weights with each optimizer, or raise `TypeError` if `closure` is not None
 
         Args:
             closure

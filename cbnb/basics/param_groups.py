@@ -65,7 +65,7 @@ def get_hyper(
     opt: Optimizer,     # any optimizer with `param_groups`
     name: str,          # common name
 ) -> list[Any]:         # one value per group
-    """Return the value of a hyper-parameter in each group. For an unknown name, raise `ValueError`
+    """Return the value of a hyper-parameter in each group, or raise `ValueError` for an unknown name
 
     Args:
         opt: any optimizer with `param_groups`
@@ -100,7 +100,7 @@ def set_hyper(
     name: str,          # common name
     value: Any,         # a number for all groups, or a list with one number per group
 ) -> None:
-    """Set a hyper-parameter in each group. For an unknown name or a wrong number of values, raise `ValueError`
+    """Set a hyper-parameter in each group, or raise `ValueError` for an unknown name or a wrong number of values
 
     Args:
         opt: any optimizer with `param_groups`
@@ -180,7 +180,7 @@ def spread_lrs(
     n: int,             # number of parameter groups
     name: str = 'lr',   # the name of the argument in error messages
 ) -> list[float]:       # one rate per group
-    """Return one learning rate per group. If `lr` lists another number of rates, raise `ValueError`
+    """Return one learning rate per group, or raise `ValueError` if `lr` lists another number of rates
 
     Args:
         lr: a number, a slice, or one number per group

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 def to_json(
     value: Any,      # plain data: numbers, strings, tensors, arrays, and containers of these
 ) -> tuple[str, list[Tensor]]:    # JSON text, and the tensors that the text refers to by number
-    """Convert plain data to JSON text and a list of tensors. For other values, raise `TypeError`
+    """Convert plain data to JSON text and a list of tensors, or raise `TypeError` for any other value
 
     Args:
         value: plain data: numbers, strings, tensors, arrays, and containers of these

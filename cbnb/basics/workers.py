@@ -163,7 +163,7 @@ class Trial(NamedTuple):
 def measured(
     dl: DataLoader,    # the loader, whose dataset has a length
 ) -> Trial:
-    """Load items of a loader for about 25 ms, and measure the time and size of an item
+    """Load items of a loader for about 25 ms, and measure the loading time and the size of an item
 
     Args:
         dl: the loader, whose dataset has a length

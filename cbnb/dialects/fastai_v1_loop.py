@@ -106,7 +106,7 @@ class OptNames(LentNames):
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #b3983a60
 class RecorderNames(LentNames):
-    "Recorder names of fastai v1: the losses as tensors, and added columns"
+    "Names of a fastai v1 recorder for cbnb's recorder: the losses as tensors, and added columns"
     added_names: Sequence[str] = ()
 
     @property

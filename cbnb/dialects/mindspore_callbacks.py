@@ -201,7 +201,7 @@ def load_param_into_net(
     net: nn.Module,                    # the network, whose parameters and buffers change in place
     parameter_dict: dict[str, Any],    # tensors by name
 ) -> tuple[list[str], list[str]]:      # names in the net not loaded, names in the dict not used
-    """Load tensors by name. If a shape differs, raise `RuntimeError` and load nothing
+    """Load tensors by name, or raise `RuntimeError` and load nothing if a shape differs
 
     Args:
         net: the network, whose parameters and buffers change in place

@@ -414,7 +414,7 @@ class _State:
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #fd15bb0f
 class _Leaving(_State):
-    "Session step that enters and leaves the callbacks"
+    "Part of a session that enters and leaves the callbacks"
     def _entered(self, cb: Any) -> Any:
         "Enter a callback, and return the callback to use in the run"
         entered = cb.__enter__() if hasattr(type(cb), '__enter__') else cb
@@ -437,7 +437,7 @@ class _Leaving(_State):
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #c5bea8df
 class _Entering(_Leaving):
-    "Session step that finds the methods of the callbacks"
+    "Part of a session that finds the methods of the callbacks"
     def enter(self) -> None:
         "Enter all callbacks, and find their methods for each event"
         undo = self.learn.undo
@@ -453,7 +453,7 @@ class _Entering(_Leaving):
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #472c27a2
 class _Training(_Entering):
-    "Session step for the events of training"
+    "Part of a session that handles the events of training"
     def train_begin(self) -> None:
         "Call `on_train_begin`"
         self.fire('on_train_begin', self.context)
@@ -489,7 +489,7 @@ class _Training(_Entering):
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #de2eecdc
 class _Ending(_Training):
-    "Session step for the end of an epoch and of a fit"
+    "Part of a session that handles the end of an epoch and of a fit"
     def epoch_end(self) -> None:
         "Call `on_train_epoch_end`, and end the fit if a stop was requested"
         begun, self.in_epoch = self.in_epoch, False
@@ -524,7 +524,7 @@ def recorded_phase(
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #65581777
 class _EvalBegins(_Ending):
-    "Session step for the start of an evaluation"
+    "Part of a session that handles the start of an evaluation"
     def eval_begin(self) -> None:
         "Call `on_eval_begin` and `on_eval_epoch_begin`"
         p, learn = self.params, self.learn
@@ -542,7 +542,7 @@ class _EvalBegins(_Ending):
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #f0a22bee
 class _Evaluating(_EvalBegins):
-    "Session step for the batches of an evaluation"
+    "Part of a session that handles the batches of an evaluation"
     def eval_step_begin(self) -> None:
         "Call `on_eval_step_begin` with the new batch"
         self.eval_step += 1
