@@ -66,7 +66,7 @@ def run_figure(
     bounds = grown(bounds, [*raw[late:], *smooth[late:], *(loss for _, loss in valid)])
     fig = losses_figure(raw, smooth, valid)
     [ax] = fig.axes
-    if total: ax.set_xlim(0, 1.01*total)         # the last point is drawn whole
+    if total: ax.set_xlim(0, 1.01*total)         # keeps the last point inside the axes
     if bounds:
         room = 0.03*(bounds[1] - bounds[0])
         ax.set_ylim(bounds[0] - room, bounds[1] + room)
