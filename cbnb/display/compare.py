@@ -64,7 +64,7 @@ def runs_of(
     return dict(zip(distinct(names), runs))
 
 def _name(run: Run, given: str, i: int, n: int) -> str:
-    "Return the name for one of the `n` runs of source number `i`; `i=0`: there is only one source"
+    "Return the name for one of the `n` runs of source number `i`, which is 0 if there is only one source"
     if not given and (run.given_name is not None or not i): return run.name
     group = given or f'learner {i}'
     return f'{group}, {run.name}' if n > 1 else group
@@ -197,7 +197,7 @@ def _metrics(runs: Iterable[Run]) -> list[str]:
 def _lower(metric: str) -> bool: return by_name('cbnb.callbacks.trackers:lower_is_better')(metric)
 
 def _best(values: Iterable[Any], metric: str) -> float | None:
-    "Return the lowest or the highest value, whichever is better for this metric; None if no value is finite"
+    "Return the lowest or the highest value, whichever is better for this metric, or None if no value is finite"
     finite = [v for v in values if isinstance(v, (int, float)) and math.isfinite(v)]
     return (min if _lower(metric) else max)(finite, default=None)
 
@@ -234,7 +234,7 @@ def runs_rows(
 
 # %% ../../nbs/display/compare.ipynb #9108e686
 def _largest_first(column: str, columns: Iterable[str]) -> bool:
-    "Return whether larger values are better in this column; False for columns that are not metrics"
+    "Return whether larger values are better in this column, which is False for columns that are not metrics"
     name = column.removeprefix('best ')
     return f'best {name}' in columns and not _lower(name)
 

@@ -243,7 +243,7 @@ def _quiet_class() -> type:
             return not self.quiet and super()._should_send_property(key, value)
 
         def keep(self, html: str) -> None:
-            "Store HTML without sending it; pages get it when they are opened"
+            "Store HTML for pages that are opened later, without sending it to open pages"
             self.quiet = True
             try: self.value = html
             finally: self.quiet = False

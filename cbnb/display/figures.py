@@ -54,7 +54,7 @@ def figure(
     cols: int = 1,                            # number of panels side by side
     rows: int = 1,                            # number of rows of panels
 ) -> Iterator[tuple[Any, list[Any]]]:         # the figure, and the list of its axes
-    """Make a figure in this style. A notebook does not show it automatically; in a script, `plt.show()` shows it
+    """Make a figure in the style of cbnb. A notebook does not show the figure automatically. In a script, call `plt.show()`
 
     Args:
         ax: axes to draw into; None: a new figure
@@ -179,14 +179,14 @@ def _within(share: float) -> float: return min(max(share, 0.), 1.)
 # %% ../../nbs/display/figures.ipynb #e53d4bc6
 def as_doubles(
     values: Sequence[float],    # a tensor, an array or a list
-) -> Tensor:                    # an independent copy; for a float64 tensor, the tensor itself
+) -> Tensor:                    # an independent copy; a float64 tensor or NumPy array shares its memory
     """Convert values to a float64 tensor
 
     Args:
         values: a tensor, an array or a list
 
     Returns:
-        an independent copy; for a float64 tensor, the tensor itself
+        an independent copy; a float64 tensor or NumPy array shares its memory
     """
     if hasattr(values, 'shape'): return torch.as_tensor(values, dtype=torch.float64)
     doubles = array('d', values)
@@ -239,7 +239,7 @@ def epoch_ticks(
     ends: Sequence[tuple[int, int]],    # (last step, number) of each epoch
     n: int = 12,                        # largest number of labels
 ) -> list[tuple[int, str]]:             # (step, label) of each label
-    """Choose the epochs to label below an axis of steps. If there are many epochs, they are evenly spaced
+    """Choose the epochs to label below an axis of steps. If there are many epochs, the labels are evenly spaced
 
     Args:
         ends: (last step, number) of each epoch
@@ -462,7 +462,7 @@ def rule_colors(
     return {name: RULE_COLORS.get(name) or next(free) for name in names}
 
 def _take(ax: Any, lr: float | None, band: tuple[float, float] | None, named: bool = False) -> None:
-    "Mark the recommended rate and the band around it with labels; `named`: a named point shows the rate already"
+    "Mark the recommended rate and its band, with a label for the rate unless `named` is true"
     over = dict(xycoords=('data', 'axes fraction'), fontsize=8, color=COLORS['quiet'])
     if lr is not None:
         ax.axvline(lr, color=COLORS['mark'], lw=1.3, ls='--')
@@ -614,7 +614,7 @@ def view_for(
     return_fig: bool | None,    # whether the plot returns a figure
     ax: Any,                    # axes that the plot draws into; None: a new figure
 ) -> Callable[..., Any] | None:
-    """Return the function that makes the widget of a plot; None if the plot should draw a figure instead
+    """Return the function that makes the widget of a plot, or None if the plot should draw a figure instead
 
     Args:
         name: name of a plot: a key of `VIEWS`

@@ -20,7 +20,7 @@ from ..basics.notices import shell
 
 # %% ../../nbs/display/front_end.ipynb #7e3520da
 def front_end() -> str | None:
-    "Return the detected front end: 'jupyter', 'vscode', 'colab', 'databricks' or 'headless'; None outside of notebooks"
+    "Return the detected front end: 'jupyter', 'vscode', 'colab', 'databricks', 'headless', or None outside of notebooks"
     found = shell()
     if found is None: return None
     if 'google.colab' in sys.modules: return 'colab'

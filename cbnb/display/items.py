@@ -179,7 +179,7 @@ def _as_kind(value: Any, kind: str, decode: Any, columns: Sequence[str] | None) 
 def _as_list(ids: Any) -> list[int]: return ids.tolist() if hasattr(ids, 'tolist') else list(ids)
 
 def _entries(value: Any) -> dict[Any, Any] | None:
-    "Return the entries of a dict, a dataclass, or the row of a data frame as a dict; None for other values"
+    "Return the entries of a dict, a dataclass or the row of a data frame as a dict, or None for other values"
     if hasattr(value, 'to_dict') and hasattr(value, 'index'): return value.to_dict()
     return entries(value)
 
@@ -374,7 +374,7 @@ def _own_cell(card: Card, name: str, f: Callable[[Card], str]) -> str:
     return f'<td class="{look}">{text}</td>'
 
 def _in_table(card: Card, columns: list[tuple[str, Callable[[Card], str]]], own: bool) -> str:
-    "Return a card as a table row; `own`: with a cell for each value of the item"
+    "Return a card as a table row, with a cell for each value of the item if `own` is true"
     cells = [f'<td class="number">{"" if card.item is None else f"{card.item:,}"}</td>', *(_own_cell(card, *column) for column in columns)]
     if own: cells += [f'<td class="number">{escape(v)}</td>' for v in card.parts[0].value.values()]
     else: cells.append(f'<td>{"<br>".join(_part_html(p, card.item) for p in card.parts)}</td>')

@@ -59,7 +59,7 @@ class Points:
         self.xs, self.ys, self.limit, self.sent = array('f'), array('f'), limit, 0
 
     def add(self, xs: Iterable[float], ys: Iterable[float]) -> None:
-        """Append points. Their `xs` must be larger than those of the points so far
+        """Append points whose `xs` are larger than the `xs` of the points so far
 
         Args:
             xs
@@ -200,7 +200,7 @@ class LiveChart(_Grows):
         xs: Iterable[float],      # ascending values, larger than those of the line so far
         ys: Iterable[float],      # as many values as `xs`
     ) -> None:
-        """Append points to a line; the page gets them with the next `flush`
+        """Append points to a line, which the next `flush` sends to the page
 
         Args:
             name: name of the line
@@ -212,7 +212,7 @@ class LiveChart(_Grows):
     def set(self,
         **layout: Any,            # `Chart` arguments: marks, events, epochs, borders, band, cursor, title, y_range
     ) -> None:
-        """Change the layout; the page gets it with the next `flush`
+        """Change the layout, which the next `flush` sends to the page
 
         Args:
             **layout: `Chart` arguments: marks, events, epochs, borders, band, cursor, title, y_range
@@ -225,7 +225,7 @@ class LiveChart(_Grows):
     def add_epochs(self,
         ends: Iterable[tuple[int, int]],    # (last step of the epoch, number of the epoch), after the epochs so far
     ) -> None:
-        """Append finished epochs to the axis; the page gets them with the next `flush`
+        """Append finished epochs to the axis, which the next `flush` sends to the page
 
         Args:
             ends: (last step of the epoch, number of the epoch), after the epochs so far
@@ -285,5 +285,5 @@ class LiveChart(_Grows):
     def slot(self) -> str: return self.slot_html()
 
     def close(self) -> None:
-        "Close the widget. The pages show the content of the placeholder again"
+        "Close the widget, so that pages show the content of the placeholder again"
         self.widget.close()

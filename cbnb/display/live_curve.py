@@ -132,7 +132,7 @@ class _Labelled(_Growing):
 
     @property
     def labels(self) -> tuple[str, str, str]:
-        "The limits of the axes as text: top and bottom of the y axis, and the last step. The first step is 0"
+        "The limits of the axes as text: top and bottom of the y axis, and the last step of the x axis"
         lo, hi = self.y_limits
         return number(hi), number(lo), number(max(self.n_steps - 1, 0))
 
@@ -145,7 +145,7 @@ class _Labelled(_Growing):
 
 # %% ../../nbs/display/live_curve.ipynb #8a4d1695
 def _trace(values: Sequence[int | None], moves: Sequence[float]) -> str:
-    "Return an SVG path through values. `moves` are the horizontal distances between them, and None is a gap"
+    "Return an SVG path through values with the horizontal distances `moves`. The value None makes a gap"
     text, here, dx, command = '', 0, 0., 'M'
     for down, move in zip(values, moves):
         dx += move

@@ -175,7 +175,7 @@ def lr_text(
 def value_text(
     value: float | None,    # loss or metric; None: no value
 ) -> str:
-    """Format a loss or a metric with four significant digits, such as `0.2513`; None becomes a dash
+    """Format a loss or a metric with four significant digits, such as `0.2513`, and None as a dash
 
     Args:
         value: loss or metric; None: no value

@@ -81,17 +81,17 @@ def plot_lr(self: Recorder,
     skip_start: int = 0,              # number of batches to leave out at the start
     skip_end: int = 0,                # number of batches to leave out at the end
     return_fig: bool | None = None,   # whether to return the figure instead of showing it
-    ax: Any = None,                   # axes to draw into; the momentum is then left out
+    ax: Any = None,                   # axes to draw into, which requires `show_moms=False`; None: a new figure
     widget: bool | None = None,       # True: return a chart; False: draw a figure; None: show a chart if the page may run scripts
 ) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
-    """Plot the learning rate over steps. With `show_moms` and an optimizer without momentum, raise `ValueError`
+    """Plot the learning rate over steps. If `show_moms` is true and the optimizer has no momentum, raise `ValueError`
 
     Args:
         show_moms: whether to plot the momentum, too
         skip_start: number of batches to leave out at the start
         skip_end: number of batches to leave out at the end
         return_fig: whether to return the figure instead of showing it
-        ax: axes to draw into; the momentum is then left out
+        ax: axes to draw into, which requires `show_moms=False`; None: a new figure
         widget: True: return a chart; False: draw a figure; None: show a chart if the page may run
             scripts
 

@@ -88,7 +88,7 @@ class _Sums(_Rows):
         return self.seconds(name, group, phase)/self.wall if self.wall else 0.
 
     def per_batch(self, row: Row) -> float | None:
-        "Return the seconds of a row in each batch of its phase; None for rows without a phase or of the group 'start'"
+        "Return the seconds of a row in each batch of its phase, or None for rows without a phase or of the group 'start'"
         n = self.batches.get(row.phase) if row.group != 'start' else 0
         return row.seconds/n if n else None
 

@@ -89,7 +89,7 @@ def best_words(
     names: Sequence[str],             # headings of the table
     rows: Sequence[Sequence[Any]],    # rows with a value for each heading
 ) -> str:                             # the sentence; empty if there are no validation losses to compare
-    """Say in words which epoch has the lowest validation loss
+    """Describe which epoch has the lowest validation loss
 
     Args:
         names: headings of the table
@@ -390,13 +390,13 @@ class _Passes(_Batches):
 
     @property
     def batch(self) -> float | None:
-        "The seconds for each remaining batch of the current pass; None: not known"
+        "The seconds for each remaining batch of the current pass, or None if they are not known"
         parts = self.before + self.parts
         return seconds_per_batch(parts) if parts else self.whole if self.passes else None
 
     @property
     def whole(self) -> float | None:
-        "The seconds for each batch of future passes; None: not known"
+        "The seconds for each batch of future passes, or None if they are not known"
         return seconds_per_batch(self.passes) if self.passes else self.batch
 
 # %% ../../nbs/display/progress.ipynb #870961a9
@@ -507,7 +507,7 @@ def losses_layout(run: Run) -> dict[str, Any]:
     return dict(xlabel='step', size=(WIDEST, 290), robust=True, epochs=run.ends(), events=run_events(run))
 
 def losses_chart(run: Run) -> str:
-    """Return the losses of a fit as an HTML chart; '' if there are fewer than 4 steps
+    """Return the losses of a fit as an HTML chart, or '' if there are fewer than 4 steps
 
     Args:
         run
@@ -767,7 +767,7 @@ class _Shares(_Draws):
         return (learn.epoch + done)/learn.n_epoch
 
     def _length(self, training: bool) -> int | None:
-        "Return the number of batches in the latest complete pass of a phase; None: no complete pass yet"
+        "Return the number of batches in the latest complete pass of a phase, or None before the first complete pass"
         return self.lengths[training][-1] if self.lengths[training] else None
 
     def _worked(self, now: float) -> float:

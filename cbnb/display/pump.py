@@ -39,7 +39,7 @@ def _stream_of(kernel: Any) -> tuple[Any, str | None]:
 
 # %% ../../nbs/display/pump.ipynb #70509d3b
 def _find_line() -> _Line | None:
-    "Find the stream that delivers messages to the calling thread; None if there is none or its form is unknown"
+    "Find the stream that delivers messages to the calling thread, or return None if no known stream exists"
     try:
         line = _Line(shell().kernel, *_stream_of(shell().kernel))
         found = all(hasattr(getattr(line, part), name)
@@ -116,7 +116,7 @@ class _Takes:
     _line: _Line | None
 
     def _take_one(self) -> bool:
-        "Handle a comm message, or put another message back. Return whether it was a comm message"
+        "Handle a comm message, or put another message back. Return whether the message was a comm message"
         kernel, stream = self._line.kernel, self._line.stream
         with interrupts_wait():
             frames = stream.socket.recv_multipart(copy=False)
@@ -133,7 +133,7 @@ class _Takes:
 
 # %% ../../nbs/display/pump.ipynb #aab56124
 class _Calls(_Takes):
-    "Handle the waiting messages at each call; false if messages do not reach this thread"
+    "A callable that handles the waiting messages, and is false if messages do not reach this thread"
     _thread: int
 
     def __bool__(self) -> bool:
@@ -141,7 +141,7 @@ class _Calls(_Takes):
         return self._line is not None and threading.get_ident() == self._thread
 
     def __call__(self) -> int:
-        "Handle the messages that have arrived, and return the number of comm messages. Call it ten to twenty times a second"
+        "Handle the messages that have arrived, and return the number of comm messages. Call the pump ten to twenty times a second"
         if not self: return 0
         count, stream = 0, self._line.stream
         try:

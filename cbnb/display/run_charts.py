@@ -70,7 +70,7 @@ def column_of(
     run: Run,
     name: str,    # 'loss', 'smooth', or the name of a named loss or a hyper-parameter
 ) -> Sequence[float]:
-    """Return the value at each step of a run; nan if the run did not record the column
+    """Return the value at each step of a run, or nan if the run did not record the column
 
     Args:
         run

@@ -102,7 +102,7 @@ def schedule_figure(
     plan: SchedulePlan,    # plan to draw
     ax: Any = None,        # axes to draw a single panel into; None: a new figure
 ) -> Any:                  # the matplotlib figure
-    """Draw a panel for each hyper-parameter that changes. For several panels, `ax` raises `ValueError`
+    """Draw a panel for each hyper-parameter that changes. If several panels would have to fit into `ax`, raise `ValueError`
 
     Args:
         plan: plan to draw
@@ -310,7 +310,7 @@ def schedule_plan(
     n: int = 200,        # number of steps
     lr: float = 1e-3,    # learning rate of the optimizer, for a `TorchScheduler`
 ) -> SchedulePlan:
-    """Compute the values of a schedule over `n` steps. Any other object raises `TypeError`
+    """Compute the values of a schedule over `n` steps. If `what` is no schedule, raise `TypeError`
 
     Args:
         what: a function of the completed fraction, a dict of such functions, or a scheduling callback
@@ -432,7 +432,7 @@ def planned_schedule(self: Learner,
 _OF_CYCLE = {'lr_max', 'div', 'div_final', 'pct_start', 'moms'}
 
 def _draggable(made: Any, plan: SchedulePlan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OneCycle | None:
-    "Return the one-cycle schedule of a rehearsal; None if the fit has other schedules or arguments"
+    "Return the one-cycle schedule of a rehearsal, or None if the fit has other schedules or arguments"
     [cbs, *more] = made._ran
     alone = not more and len(cbs) == 1 and type(cbs[0]) is OneCycle and len(args) <= 5
     if not alone or set(kwargs) - _OF_CYCLE or 'mom' not in plan.values: return None
@@ -618,7 +618,7 @@ _RELAY = """export default () => ({ initialize({ model }) {
 
 @cache
 def _relay() -> Any:
-    "Return the class of the invisible widget; None if anywidget is not installed"
+    "Return the class of the invisible widget, or None if anywidget is not installed"
     try:
         import anywidget
         import traitlets
