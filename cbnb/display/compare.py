@@ -335,7 +335,7 @@ class RunsTable:
         self.sort_by(sort)
 
     def sort_by(self, sort: str | None) -> None:
-        """Sort the rows by a column, as the argument `sort` does
+        """Sort the rows by a column, with a minus before its name to reverse the order
 
         Args:
             sort
@@ -369,7 +369,7 @@ class RunsTable:
     def _repr_html_(self) -> str: return self.html()
 
 def _known_metric(metric: str | None, names: Sequence[str]) -> str:
-    "Check the name of a metric, and choose a metric if it is None"
+    "Check the name of a metric, and choose a metric if the name is None"
     if metric is None: return 'valid_loss' if 'valid_loss' in names else names[0]
     if metric in names: return metric
     raise ValueError(f'metric={metric!r}: none of these runs has it: {columns_hint(metric, list(names))}')

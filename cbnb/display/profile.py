@@ -226,7 +226,7 @@ def _on_data(p: _Sums) -> Iterator[str]:
 _PHASES = dict(train='training', valid='validation')
 
 def _on_workers(p: _Sums, wait: float, rest: float) -> str:
-    "Describe the effect of more workers, as measured if they were tried"
+    "Describe the effect of more workers, with measured times if `learn.profile` tried them"
     tried, now = p.about.get('workers') or {}, p.about.get('num_workers')
     if tried:
         best = min(tried, key=lambda n: tried[n])
