@@ -89,7 +89,7 @@ def best_words(
     names: Sequence[str],             # headings of the table
     rows: Sequence[Sequence[Any]],    # rows with a value for each heading
 ) -> str:                             # the sentence; empty if there are no validation losses to compare
-    """Describe which epoch has the lowest validation loss
+    """Describe the epoch with the lowest validation loss
 
     Args:
         names: headings of the table

@@ -48,7 +48,7 @@ def ends_of(
 
 # %% ../../nbs/display/run_charts.ipynb #d877e282
 class _Kept:
-    "The range of steps to draw, counted over all runs"
+    "The range of steps that a chart shows, counted over all runs"
     def __init__(self, runs: Sequence[Run], skip_start: int = 0, skip_end: int = 0):
         _check_skips(skip_start, skip_end)
         n = sum(run.n_steps for run in runs)

@@ -347,7 +347,7 @@ class _Rehearses:
 
     @contextmanager
     def _lent_opt(self, lr: Any, wd: float | None, reset_opt: bool) -> Iterator[None]:
-        "Use a copy of the hyper-parameters, with the rates of this fit"
+        "Use a copy of the optimizer's hyper-parameters in a `with` block, with the rates of this fit"
         kept = self.opt
         self.opt = _Rates(self._new_opt() if kept is None or reset_opt else kept)
         set_hyper(self.opt, 'lr', spread_lrs(self.lr if lr is None else lr, len(self.opt.param_groups)))

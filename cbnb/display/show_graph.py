@@ -108,7 +108,7 @@ class _Says(_Draws):
 
 # %% ../../nbs/display/show_graph.ipynb #9b2b21d0
 class _Safely(_Says):
-    "Draw until drawing fails for the first time"
+    "Draw the losses, and stop drawing in this fit after the first error"
     def _safely(self,
         do: Callable[[], None],
     ) -> None:
