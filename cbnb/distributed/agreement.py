@@ -40,7 +40,7 @@ EXCEPTIONS: dict[Request, type[BaseException]] = {
 _control: list[tuple[Any, Any]] = []      # (the group of all processes, the group for messages)
 
 def control_group() -> Any:
-    "Return the process group for control messages. The first call creates it, and all processes must make that call together"
+    "Return the process group for control messages. The first call creates the group, and all processes must make this call together"
     world = dist.group.WORLD
     if not any(known is world for known, _ in _control):
         _control[:] = [(world, dist.new_group(backend='gloo', timeout=datetime.timedelta(days=30)))]
@@ -48,7 +48,7 @@ def control_group() -> Any:
     return _control[0][1]
 
 def _leave(world: Any) -> None:
-    "Close the process groups when the program ends. Otherwise torch warns that a group was never closed"
+    "Close the process groups when the program ends, because torch warns about groups that were never closed"
     _control.clear()
     if dist.is_initialized() and dist.group.WORLD is world: dist.destroy_process_group()
 
@@ -123,7 +123,7 @@ class _Talks:
 
 # %% ../../nbs/distributed/agreement.ipynb #68477c16
 class Group(_Talks):
-    """The processes that train one model together. They exchange values and agree on the batch at which to stop
+    """A group of processes that train one model together, exchange values, and agree on the batch at which to stop
 
     Args:
         run

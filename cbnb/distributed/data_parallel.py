@@ -61,7 +61,7 @@ def average_gradients(
 
 # %% ../../nbs/distributed/data_parallel.ipynb #bbabb17d
 class Wrapped(nn.Module):
-    """A module that holds the models of a step. Its `forward` calls the function passed to it
+    """A module that holds the models of a step, and whose `forward` calls the function passed to it
 
     Args:
         models
@@ -192,7 +192,7 @@ def make_accelerator(
     device: Any,               # device of the loaders; only 'cpu' is kept, otherwise accelerate chooses
     options: dict[str, Any],   # keyword arguments for `DistributedDataParallel`
 ) -> Any:
-    """Create an `Accelerator` of accelerate, which connects to the other processes. Without accelerate this raises `ImportError`
+    """Create an `Accelerator` of accelerate, which connects to the other processes. Raises `ImportError` if accelerate is not installed
 
     Args:
         device: device of the loaders; only 'cpu' is kept, otherwise accelerate chooses
@@ -335,12 +335,12 @@ class _Deals(_Averages):
 class _Stores(_Deals):
     "Convert states for checkpoints, and share flags between processes"
     def flagged(self, flag: bool) -> bool:
-        "Return whether any process set this flag after its last batch. One process can decide for all with it"
+        "Return whether any process set this flag after its last batch. With this flag, one process can decide for all processes"
         found, self.group.flag = self.group.flagged, flag and not self.group.flagged
         return found
 
     def whole(self, state: dict[str, Any]) -> dict[str, Any]:
-        "Return a state of the learner with sharded tensors gathered. All processes must call it together"
+        "Return a state of the learner with sharded tensors gathered. All processes must call this method together"
         if self.models is None: return state
         from cbnb.distributed.sharded import full_state
         return full_state(state)
@@ -353,7 +353,7 @@ class _Stores(_Deals):
 
 # %% ../../nbs/distributed/data_parallel.ipynb #db02aadf
 class Distributed(_Stores):
-    """Train one model together with the other processes that torchrun or accelerate started. With one process, change nothing
+    """Train one model together with the other processes that torchrun or accelerate started. A single process trains as without this callback
 
     Args:
         sharded: each process holds a part of the weights; a tuple names the module classes to shard

@@ -201,7 +201,7 @@ def _as_raised(
 
 # %% ../../nbs/distributed/launch.ipynb #3972c85f
 def _death(crew: Crew, rank: int) -> RuntimeError:
-    "Return the error for a process that died without reporting one"
+    "Return the error for a process that died without reporting an error"
     code, n = crew.processes[rank].wait(), len(crew.processes)
     how = f'was ended by {signal.Signals(-code).name}' if code < 0 else f'ended with exit code {code}'
     hint = ': perhaps the machine has not enough memory' if code == -signal.SIGKILL else ''
@@ -213,7 +213,7 @@ def _death(crew: Crew, rank: int) -> RuntimeError:
 
 # %% ../../nbs/distributed/launch.ipynb #2aa1e4e1
 class Trouble:
-    "Collects the failures of the processes, and finds the first one"
+    "Collect the failures of the processes, and find the first one"
     patience = 1.           # seconds to wait for reports of earlier failures
 
     def __init__(self): self.errors, self.dead, self.since = [], [], None

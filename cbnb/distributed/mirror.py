@@ -182,7 +182,7 @@ class _Draws(_Follows):
 ASKED = dict(stopping=False, paused=False, lr_scale=1.)      # settings of `Steering` at the start of a fit
 
 class Mirror(_Draws):
-    """Show the fit of another process, and send it the settings of the controls
+    """Show the fit of another process, and send the settings of the controls to that process
 
     Args:
         learn: learner in a run
@@ -196,7 +196,7 @@ class Mirror(_Draws):
         self.asked = ASKED
 
     def poll(self) -> None:
-        "Redraw the display, and send changed settings of the controls. Call it about twenty times a second"
+        "Redraw the display, and send changed settings of the controls. Call this method about twenty times a second"
         self.draw()
         for steering in self.learn.callbacks.find(Steering)[:1]:
             asked = {name: getattr(steering, name) for name in ASKED}

@@ -47,7 +47,7 @@ def dump(
     obj: Any,        # object to write, such as a learner or a dict
     path: Path,      # path of the file to write
 ) -> None:
-    """Write an object for another process. If a part cannot be pickled, this raises `TypeError` with the name of the part
+    """Write an object for another process. Raises `TypeError` with the name of the part that cannot be pickled
 
     Args:
         obj: object to write, such as a learner or a dict

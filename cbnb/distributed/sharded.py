@@ -142,7 +142,7 @@ def blocks_of(
 
 # %% ../../nbs/distributed/sharded.ipynb #bac683de
 def _fully_shard() -> Callable[..., Any]:
-    "Return torch's `fully_shard`. With torch before 2.6 this raises `RuntimeError`"
+    "Return torch's `fully_shard`. Raises `RuntimeError` with torch before 2.6"
     from torch.distributed import fsdp
     if hasattr(fsdp, 'fully_shard'): return fsdp.fully_shard
     raise RuntimeError(f'sharded models need torch 2.6 or later, and this is {torch.__version__}: '
@@ -161,7 +161,7 @@ def _is_torchs(hook: Any) -> bool:
 
 # %% ../../nbs/distributed/sharded.ipynb #51b306ae
 class _Sharded:
-    "Shards a model in place, and stores its original classes and parameters"
+    "Shard a model in place, and store its original classes and parameters"
     def __init__(self, model: nn.Module, blocks: list[nn.Module], **options: Any):
         self.before = [(m, type(m), set(vars(m)), dict(m._parameters)) for m in model.modules()]
         try:
@@ -277,7 +277,7 @@ def check_sharding(
 
 # %% ../../nbs/distributed/sharded.ipynb #0dc203a4
 def _shard_value(value: Any, like: Any) -> Any:
-    "Shard a tensor like another one if that one is sharded and has the same shape. Return other values unchanged"
+    "Shard a tensor like the tensor `like` if that is sharded and has the same shape. Return other values unchanged"
     fits = is_sharded(like) and isinstance(value, Tensor) and not is_sharded(value) and value.shape == like.shape
     return shard_like(value, like) if fits else value
 
@@ -372,7 +372,7 @@ class _PutsBack(_SwitchesOver):
 
 # %% ../../nbs/distributed/sharded.ipynb #5ec80fb9
 class _Meeting:
-    "Lets the processes find out whether all of them arrive within a time limit"
+    "Find out whether all processes arrive within a time limit"
     def __init__(self):                  # all processes create it together
         self.store = dist.distributed_c10d._get_default_store()
         self.name = f"cbnb/sharded/{(self.store.add('cbnb/sharded', 1) - 1)//n_processes()}"

@@ -84,7 +84,7 @@ def n_steps(
 _AT_ONCE = 2**18     # number of items per message
 
 class Dealt:
-    """A batch sampler for one of several processes. Process 0 runs the original sampler for all of them
+    """A batch sampler for one of several processes. Process 0 runs the original sampler for all processes
 
     Args:
         sampler: batch sampler; only process 0 iterates over it
@@ -108,7 +108,7 @@ class Dealt:
         return self._batches()
 
     def start(self) -> None:
-        "Fetch the first steps from process 0, unless they are already here"
+        "Fetch the first steps from process 0, unless this process already has them"
         if self.chunk is None: self._fetch()
 
     def _fetch(self) -> None:
@@ -214,7 +214,7 @@ class Share:
 
     @property
     def drop_last(self) -> bool:
-        "Whether a last step with too few batches is dropped. True if the loader drops incomplete batches"
+        "Whether a last step with too few batches is dropped, because the loader drops incomplete batches"
         return is_dealt(self.dl) and getattr(self.dl.batch_sampler, 'drop_last', False)
 
     def __getattr__(self, name: str) -> Any:
@@ -253,7 +253,7 @@ class Share:
     def steps_of(self,
         n: int,       # number of the loader's batches that are done
     ) -> int:
-        """Return the number of steps that `n` batches count as, so that the whole epoch keeps its number of steps
+        """Return the number of steps that correspond to the first `n` batches of the loader
 
         Args:
             n: number of the loader's batches that are done

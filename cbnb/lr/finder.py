@@ -163,13 +163,13 @@ class UpdateNorms:
 
     @torch.no_grad()
     def add(self) -> None:
-        "Record the norm of an update. Call it after the update"
+        "Record the norm of the update that was just made"
         torch._foreach_sub_(self.before, self.params)
         self.norms.append(total_norm(self.before))
         torch._foreach_copy_(local_parts(self.before), local_parts(self.params))
 
     def read(self) -> tuple[list[float], float]:
-        "Return the norms of all updates, and the norm of the weights before the first one. Waits for the device"
+        "Return the norms of all updates, and the norm of the weights before the first update. This method waits for the device"
         return [float(n) for n in self.norms], float(self.weight_norm)
 
 # %% ../../nbs/lr/finder.ipynb #a7c31e5d
@@ -426,7 +426,7 @@ class Sweep:
         self.update_norms, self.weight_norm = update_norms, weight_norm
 
     def middle(self) -> tuple[list[float], list[float]]:
-        "Return rates and losses without the first tenth and the last five points. The losses end before the first nan"
+        "Return rates and losses without the first tenth, up to the first loss that is not finite or to the last five points"
         infinite = [i for i, loss in enumerate(self.losses) if not math.isfinite(loss)]
         part = slice(self.num_it//10, infinite[0] if infinite else len(self.losses) - 5)
         return self.lrs[part], self.losses[part]
@@ -434,7 +434,7 @@ class Sweep:
     def recommend(self,
         steps: float,    # number of updates of the planned run
     ) -> Rate:
-        """Recommend a rate with `recommend_rate`. Raises `ValueError` if the curve supports none
+        """Recommend a rate with `recommend_rate`. Raises `ValueError` if the curve supports no rate
 
         Args:
             steps: number of updates of the planned run
@@ -530,7 +530,7 @@ class _Chosen(_Recommends):
 
     @property
     def outside(self) -> list[str]:
-        "Names of the rules whose suggestions are outside the band. The figure draws them faintly"
+        "Names of the rules whose suggestions are outside the band. The figure draws these suggestions faintly"
         low, high = self.band or (0., math.inf)
         return [name for name, lr in self.suggestions.items() if not low <= lr <= high]
 

@@ -98,7 +98,7 @@ def _rate_for(
     found: LRFind,     # result of `lr_find`
     steps: float,      # number of updates of the planned run
 ) -> tuple[str, Rate]:
-    "Recommend a rate for another length, with the name of the rule. Raises `ValueError` if the curve supports none"
+    "Recommend a rate for another length, with the name of the rule. Raises `ValueError` if the curve supports no rate"
     first = found.recommend(steps)
     if not found.trials: return 'balanced', first
     rate = choose(found.trial_plan._replace(planned_steps=steps), found.trials, found.start_loss)
@@ -315,7 +315,7 @@ class _KeepsEnd:
     ): self.show, self.text, self.cut, self.shown = show, '', False, 0.
 
     def take(self, text: str) -> None:
-        "Add to the text"
+        "Append to the text"
         self.text += text
         if len(self.text) > self.limit: self.text, self.cut = self.text[-self.limit:], True
         if time.monotonic() - self.shown > self.every: self.update()
@@ -410,7 +410,7 @@ def rule_button(
     found: LRFind,    # result of `lr_find`
     name: str,        # name of the rule
 ) -> Any:             # an ipywidgets button
-    """Create a button that chooses the suggestion of a rule. It is disabled if the suggestion is not a valid rate
+    """Create a button that chooses the suggestion of a rule. The button is disabled if the suggestion is not a valid rate
 
     Args:
         found: result of `lr_find`
@@ -555,7 +555,7 @@ class _Parts:
 
     @property
     def learn(self) -> Learner:
-        "The learner of the picker. Raises `RuntimeError` if it was deleted"
+        "The learner of the picker. Raises `RuntimeError` if the learner was deleted"
         learn = self._learn()
         if learn is None: raise RuntimeError('the learner of this picker is gone: sweep again')
         return learn
@@ -624,7 +624,7 @@ class _Chooses(_Draws):
     def choose(self,
         name: str,    # name of a rule that has made a suggestion
     ) -> None:
-        "Choose the rate that a rule suggests. Raises `ValueError` if the rule suggests none"
+        "Choose the rate that a rule suggests. Raises `ValueError` if the rule suggests no rate"
         if name not in self.rates:
             raise ValueError(f'{name!r} has suggested no rate; there are {", ".join(self.rates)}')
         self._take(self.rates[name])

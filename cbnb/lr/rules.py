@@ -246,7 +246,7 @@ def noise_left(
 def fall_over_noise(
     losses: Sequence[float],    # finite losses of the batches
 ) -> float:                     # size of the fall, in standard errors
-    """Return how far the mean of a tenth of the sweep lies below the mean of all earlier losses, at most
+    """Return the largest distance by which the mean of a tenth of the sweep is below the mean of all earlier losses
 
     Args:
         losses: finite losses of the batches
@@ -283,7 +283,7 @@ def last_before_rise(
     lrs: Sequence[float],       # rising rates
     losses: Sequence[float],    # losses of 10 or more batches, not smoothed
 ) -> int:
-    """Return the index of the last point before a curve that does not fall rises above its noise
+    """Return the index of the last point before the loss rises above its noise, on a curve that does not fall
 
     Args:
         lrs: rising rates
@@ -301,7 +301,7 @@ def landmarks(
     lrs: Sequence[float],      # rising rates
     losses: Sequence[float],   # losses of 10 or more batches, not smoothed
 ) -> tuple[int, int]:          # index where 65% of the fall is done, and the last index near the lowest loss
-    """Find two points on the curve that do not move with the noise. Without a fall, both are the last point before the rise
+    """Find two points on the curve that do not move with the noise. Without a fall, both points are the last point before the rise
 
     Args:
         lrs: rising rates

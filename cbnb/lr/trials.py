@@ -69,7 +69,7 @@ class Trial(NamedTuple):
 
     @property
     def loss(self) -> float:
-        "The validation loss, or the training loss without validation data. Infinite if the trial diverged"
+        "The validation loss, or the training loss without validation data. The loss is infinite if the trial diverged"
         loss = self.train_loss if self.valid_loss is None else self.valid_loss
         return loss if math.isfinite(loss) else math.inf
 
