@@ -358,15 +358,15 @@ class Distributed(_Stores):
     Args:
         sharded: each process holds a part of the weights; a tuple names the module classes to shard
         quiet: all processes except process 0 print nothing in a run
-        **options: for torch's DistributedDataParallel, such as find_unused_parameters; if sharded, for
-            `fully_shard`
+        **options: options for torch's DistributedDataParallel, such as find_unused_parameters; if
+            sharded, for `fully_shard`
     """
     name = 'data_parallel'          # not `distributed`, which is the method of the learner
     @hinted
     def __init__(self,
         sharded: bool | tuple[type[nn.Module], ...] = False,    # each process holds a part of the weights; a tuple names the module classes to shard
         quiet: bool = True,     # all processes except process 0 print nothing in a run
-        **options: Any,         # for torch's DistributedDataParallel, such as find_unused_parameters; if sharded, for `fully_shard`
+        **options: Any,         # options for torch's DistributedDataParallel, such as find_unused_parameters; if sharded, for `fully_shard`
     ):
         self.sharded, self.quiet, self.options, self.seeded = sharded, quiet, options, False
 
@@ -385,14 +385,14 @@ class Distributed(_Stores):
 def distributed(self: Learner,
     sharded: bool | tuple[type[nn.Module], ...] = False,    # each process holds a part of the weights; a tuple names the module classes to shard
     quiet: bool = True,     # all processes except process 0 print nothing in a run
-    **options: Any,         # for torch's DistributedDataParallel, such as find_unused_parameters; if sharded, for `fully_shard`
+    **options: Any,         # options for torch's DistributedDataParallel, such as find_unused_parameters; if sharded, for `fully_shard`
 ) -> AbstractContextManager[Learner]:
     """Train together with the other processes inside a `with` block
 
     Args:
         sharded: each process holds a part of the weights; a tuple names the module classes to shard
         quiet: all processes except process 0 print nothing in a run
-        **options: for torch's DistributedDataParallel, such as find_unused_parameters; if sharded, for
-            `fully_shard`
+        **options: options for torch's DistributedDataParallel, such as find_unused_parameters; if
+            sharded, for `fully_shard`
     """
     return self.added_cbs(Distributed(sharded, quiet, **options))

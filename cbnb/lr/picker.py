@@ -207,7 +207,7 @@ def _is_outside(found: LRFind, lr: float) -> bool:
 
 def _loss_words(found: LRFind, lr: float) -> str:
     if _is_outside(found, lr): return ', outside of the sweep'
-    loss = Line('', found.lrs, found.losses).at(lr)            # as the picture reads it
+    loss = Line('', found.lrs, found.losses).at(lr)            # interpolated as in the chart
     return f', loss there {value_text(loss)}' if loss is not None else ''
 
 # %% ../../nbs/lr/picker.ipynb #33f2909a
