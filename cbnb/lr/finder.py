@@ -341,7 +341,7 @@ def in_words(
     n: float,     # number of things
     unit: str,    # noun in the singular
 ) -> str:         # such as '1 epoch' or 'about 21 epochs'
-    """Format a number of things. Numbers that are rounded begin with 'about'
+    """Format a number with its unit. A rounded number begins with 'about'
 
     Args:
         n: number of things
