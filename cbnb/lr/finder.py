@@ -918,7 +918,7 @@ def lr_find(self: Learner,
     n_epoch: float | None = None,       # planned epochs; None: as many as the last fit had, or 5
     trials: bool | float | int = False,    # True: trials of a fifth of the run; a float: share of the run; an int: total batches
 ) -> LRFind:                    # the curve, the suggestions, and the recommended rate as `.lr`
-    """Recommend a learning rate from a short run with growing rates. The learner is restored afterwards
+    """Recommend a learning rate from a short run with growing rates. The learner is restored after the run
 
     Args:
         start_lr: first rate: a number, or a list or slice for parameter groups
