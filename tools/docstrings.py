@@ -21,7 +21,7 @@ from types import MappingProxyType
 
 from nbdev.doclinks import patch_name
 
-from notebooks import LIB, is_exported, notebook_paths, read
+from notebooks import LIB, ROOT, is_exported, notebook_paths, read
 
 _WIDTH, _LONGEST_VALUE = 100, 30
 _WRITTEN = re.compile(r"\n\n(Args|Returns|Raises|Example):\n.*", re.DOTALL)
@@ -228,6 +228,7 @@ def write_docs(folder: Path) -> None:
 
 def _examples() -> dict[str, Examples]:
     """The examples of the reference: module -> qualified name -> lines."""
+    sys.path.insert(0, str(ROOT))  # the names are those of this checkout, installed or not
     from docs_reference import Reference
 
     reference, found = Reference({path: read(path) for path in notebook_paths()}), defaultdict(dict)
