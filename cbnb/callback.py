@@ -136,6 +136,14 @@ class HandlesEvents(Events):
 
         Returns:
             the bound method; None if the callback does not define it
+
+        Example:
+            assert clip.method('before_batch') == clip.before_batch
+            assert clip.method('after_batch') is None                      # not overridden
+            assert clip.wants('before_batch', training=True, purpose='fit')
+            assert not clip.wants('before_batch', training=False, purpose='fit')   # `run_valid` is False,
+            assert clip.wants('before_epoch', training=False, purpose='fit')       # but this is no batch event
+            assert not clip.wants('before_epoch', training=True, purpose='preds')
         """
         own = name in self.__dict__ or getattr(type(self), name, None) is not getattr(Events, name, None)
         return getattr(self, name) if own else None
@@ -144,13 +152,22 @@ class HandlesEvents(Events):
         event_name: str,     # one of `EVENTS`
         training: bool,      # whether the loop is in the training phase
         purpose: str,        # one of `PURPOSES`
-    ) -> bool:
+    ) -> bool:  # True if the event is dispatched to this callback
         """Whether this callback handles an event in the given phase, in a run with the given purpose
 
         Args:
             event_name: one of `EVENTS`
             training: whether the loop is in the training phase
             purpose: one of `PURPOSES`
+
+        Returns:
+            True if the event is dispatched to this callback
+
+        Example:
+            assert clip.wants('before_batch', training=True, purpose='fit')
+            assert not clip.wants('before_batch', training=False, purpose='fit')   # `run_valid` is False,
+            assert clip.wants('before_epoch', training=False, purpose='fit')       # but this is no batch event
+            assert not clip.wants('before_epoch', training=True, purpose='preds')
         """
         if not self.run or purpose not in self.run_in or self.method(event_name) is None: return False
         return event_name not in BATCH_EVENTS or (self.run_train if training else self.run_valid)
@@ -197,8 +214,16 @@ class HasState:
     learn: Any
     no_state: tuple[str, ...] = ()     # names of attributes that a checkpoint does not store
 
-    def state_dict(self) -> dict[str, Any]:
-        "Return the attributes that are plain data, without unchanged constructor arguments; tensors are not copied"
+    def state_dict(self) -> dict[str, Any]:  # name of an attribute -> value
+        """Return the attributes that are plain data, without unchanged constructor arguments; tensors are not copied
+
+        Returns:
+            name of an attribute -> value
+
+        Example:
+            second.load_state_dict(first.state_dict())
+            assert first.state_dict() == {'n': 3, 'seen': []} and second.n == 3
+        """
         other = 'learn', '_made_with', '_shadows', 'wraps', *unchanged(self), *self.no_state
         return state_of(self, _theirs(self.learn), other)
 
@@ -209,6 +234,10 @@ class HasState:
 
         Args:
             state: from `state_dict` of a callback of this class, perhaps in another process
+
+        Example:
+            second.load_state_dict(first.state_dict())
+            assert first.state_dict() == {'n': 3, 'seen': []} and second.n == 3
         """
         put_state(self, state)
 
@@ -226,6 +255,11 @@ class Callback(Configured, Forwarding, HandlesEvents, HasState):
 
     Raises:
         TypeError: {type(self)}({name}=...): no event is called {name}...
+
+    Example:
+        class Greet(Callback):
+            def call_me(self): return f'hello {self.who}'
+            def before_fit(self): return 'off we go'
     """
     _switches = _SWITCHES
 
@@ -246,7 +280,14 @@ class Callback(Configured, Forwarding, HandlesEvents, HasState):
 
     @property
     def name(self) -> str:
-        "The name of this callback on the learner, where it is the attribute `learn.<name>`"
+        """The name of this callback on the learner, where it is the attribute `learn.<name>`
+
+        Example:
+            assert cb.name == 'greet'
+            assert cb('call_me') == 'hello world'
+            assert cb('before_fit') == 'off we go'
+            assert cb('after_fit') is None                                 # not defined: nothing happens
+        """
         return snake_name(type(self))
 
     def __call__(self, event_name: str) -> Any:

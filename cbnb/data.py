@@ -68,17 +68,31 @@ class HasLoaders:
 
     @property
     def train(self) -> Iterable:
-        "The loader for training"
+        """The loader for training
+
+        Example:
+            assert dls.train is dls.valid is triangles
+            assert len(dls) == 2
+            with raises(IndexError, 'there is no loader 2'): dls[2]
+            with raises(TypeError, 'passed as dl='): learn.validate(triangles)
+        """
         return self.loaders[0]
 
     @property
     def valid(self) -> Iterable | None:
-        "The loader for validation, or None"
+        """The loader for validation, or None
+
+        Example:
+            assert dls.train is dls.valid is triangles
+            assert len(dls) == 2
+            with raises(IndexError, 'there is no loader 2'): dls[2]
+            with raises(TypeError, 'passed as dl='): learn.validate(triangles)
+        """
         return self.loaders[1] if len(self) > 1 else None
 
     def __len__(self) -> int: return len(self.loaders)
     def __getitem__(self, i: int) -> Iterable:
-        if not hasattr(i, '__index__') or isinstance(i, Tensor):
+        if not hasattr(i, '__index__') or getattr(i, 'shape', ()) or isinstance(i, Tensor):    # arrays have an `__index__`, too
             raise TypeError(f'loaders have numbers, 0 for training and 1 for validation, and this is a '
                             f'{type(i).__name__}: data to go through are passed as dl=DataLoader(...)')
         if -len(self) <= i < len(self): return self.loaders[i]
@@ -86,8 +100,16 @@ class HasLoaders:
                          '(0 is for training, 1 for validation)')
 
 # %% ../nbs/02_data.ipynb #286e22cb
-def default_device() -> torch.device:
-    "Return the accelerator of the machine, or the CPU if there is none"
+def default_device() -> torch.device:  # such as torch.device('cuda')
+    """Return the accelerator of the machine, or the CPU if there is none
+
+    Returns:
+        such as torch.device('cuda')
+
+    Example:
+        has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
+        assert (default_device().type == 'cpu') == (not has_gpu)
+    """
     if torch.cuda.is_available():
         rank = int(os.environ.get('LOCAL_RANK') or -1)             # with several processes, each uses its own GPU
         return torch.device('cuda', rank if 0 <= rank < torch.cuda.device_count() else torch.cuda.current_device())
@@ -109,16 +131,36 @@ class HasDevice:
 
         Returns:
             the same object
+
+        Example:
+            assert dls.to('meta').one_batch()['base'].device.type == 'meta'
+            assert dls.cpu().device == torch.device('cpu')
         """
         self.device = torch.device(device)
         return self
 
-    def cuda(self) -> Self:
-        "Change the device to the current CUDA device"
+    def cuda(self) -> Self:  # the loaders themselves
+        """Change the device to the current CUDA device
+
+        Returns:
+            the loaders themselves
+
+        Example:
+            has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
+            assert (default_device().type == 'cpu') == (not has_gpu)
+        """
         return self.to(torch.device('cuda', torch.cuda.current_device()))
 
-    def cpu(self) -> Self:
-        "Change the device to the CPU"
+    def cpu(self) -> Self:  # the loaders themselves
+        """Change the device to the CPU
+
+        Returns:
+            the loaders themselves
+
+        Example:
+            assert dls.to('meta').one_batch()['base'].device.type == 'meta'
+            assert dls.cpu().device == torch.device('cpu')
+        """
         return self.to('cpu')
 
 # %% ../nbs/02_data.ipynb #df16ca23
@@ -138,6 +180,11 @@ class SplitsBatches(HasLoaders, HasDevice):
 
         Returns:
             the inputs (a tuple, or a dict passed as keyword arguments) and the targets
+
+        Example:
+            xb, yb = dls.split(dls.one_batch())           # the inputs as a dict, the targets as a tuple
+            assert list(xb) == ['base', 'height']
+            assert torch.equal(yb[0], xb['base']*xb['height']/2)
         """
         if self.n_inp is None and type(batch) in (tuple, list) and len(batch) == 2:
             xb, yb = (batch[0],), (batch[1],)      # the most common case, without function calls
@@ -145,8 +192,17 @@ class SplitsBatches(HasLoaders, HasDevice):
         if not self._shapes: self._shapes = _shapes_of(xb, yb)
         return xb, yb
 
-    def one_batch(self) -> Any:
-        "Return the first batch of the next training epoch, on the device"
+    def one_batch(self) -> Any:  # the batch, as the loader makes it
+        """Return the first batch of the next training epoch, on the device
+
+        Returns:
+            the batch, as the loader makes it
+
+        Example:
+            xb, yb = dls.split(dls.one_batch())           # the inputs as a dict, the targets as a tuple
+            assert list(xb) == ['base', 'height']
+            assert torch.equal(yb[0], xb['base']*xb['height']/2)
+        """
         batch = first_batch(self.train)
         with contextlib.suppress(KeyError): self.split(batch)
         return to_device(batch, self.device)
@@ -167,12 +223,22 @@ class HasDatasets(HasLoaders):
     "Gives access to the datasets behind the loaders"
     @property
     def train_ds(self) -> Any:
-        "The dataset for training"
+        """The dataset for training
+
+        Example:
+            assert tens.train_ds is tens.valid_ds is ds
+            assert tens.bs == 4
+        """
         return _dataset(self.train, 'training')
 
     @property
     def valid_ds(self) -> Any:
-        "The dataset for validation"
+        """The dataset for validation
+
+        Example:
+            assert tens.train_ds is tens.valid_ds is ds
+            assert tens.bs == 4
+        """
         return _dataset(self.valid, 'validation')
 
     @property
@@ -182,6 +248,9 @@ class HasDatasets(HasLoaders):
         Raises:
             AttributeError: the training loader, a ..., has no batch size: find_bs(dls.one_batch()) is that
                 of its first batch
+
+        Example:
+            assert tens.bs == 4
         """
         if (n := batch_size(self.train)) is not None: return n
         raise AttributeError(f'the training loader, a {type(self.train).__name__}, has no batch size: '
@@ -202,6 +271,13 @@ class HasClasses(HasDatasets):
 
         Raises:
             AttributeError: a ... has no vocab and no classes
+
+        Example:
+            ds.classes = ['small', 'large']
+            assert tens.vocab == ['small', 'large']
+            assert tens.c == 2
+            assert [len(b) for b in tens.test_dl(x)] == [8, 2]      # 10 items; for learn.get_preds(dl=tens.test_dl(x))
+            with raises(AttributeError, 'has no dataset'): print(dls.vocab)
         """
         for name in ('vocab', 'classes'):
             if (names := getattr(self.train_ds, name, None)) is not None: return names
@@ -209,20 +285,38 @@ class HasClasses(HasDatasets):
 
     @property
     def c(self) -> int:
-        "The number of classes: the attribute `c` of the training dataset, or the length of `vocab`"
+        """The number of classes: the attribute `c` of the training dataset, or the length of `vocab`
+
+        Example:
+            ds.classes = ['small', 'large']
+            assert tens.vocab == ['small', 'large']
+            assert tens.c == 2
+            assert [len(b) for b in tens.test_dl(x)] == [8, 2]      # 10 items; for learn.get_preds(dl=tens.test_dl(x))
+            with raises(AttributeError, 'has no dataset'): print(dls.vocab)
+        """
         return self.train_ds.c if hasattr(self.train_ds, 'c') else len(self.vocab)
 
     def test_dl(self,
         items: Any,                # a dataset, a tensor or a list of items
         bs: int | None = None,     # batch size; None: that of the validation loader, or 64
         **kwargs: Any,             # further arguments of torch's `DataLoader`
-    ) -> DataLoader:
+    ) -> DataLoader:  # a loader that does not shuffle
         """Make a loader for other items, not shuffled, with the settings of the validation loader
 
         Args:
             items: a dataset, a tensor or a list of items
             bs: batch size; None: that of the validation loader, or 64
             **kwargs: further arguments of torch's `DataLoader`
+
+        Returns:
+            a loader that does not shuffle
+
+        Example:
+            ds.classes = ['small', 'large']
+            assert tens.vocab == ['small', 'large']
+            assert tens.c == 2
+            assert [len(b) for b in tens.test_dl(x)] == [8, 2]      # 10 items; for learn.get_preds(dl=tens.test_dl(x))
+            with raises(AttributeError, 'has no dataset'): print(dls.vocab)
         """
         like = self.train if self.valid is None else self.valid
         same = ('num_workers', 'collate_fn', 'pin_memory') if isinstance(like, DataLoader) else ()
@@ -267,6 +361,14 @@ def _cells(i: int, dl: Any) -> list[Any]:
     n, size = n_batches(dl), batch_size(dl)
     return ['train' if i == 0 else 'valid' if i == 1 else i, '?' if n is None else f'{n:,}', size or '?', words]
 
+# %% ../nbs/02_data.ipynb #6e9d3187
+def _check_no_pair(train_ds: Any, valid_ds: Any) -> None:
+    "Raise if inputs and targets were passed, where datasets for training and for validation are expected"
+    shapes = [getattr(ds, 'shape', None) for ds in (train_ds, valid_ds)]
+    if None not in shapes and shapes[0][1:] != shapes[1][1:]:
+        raise TypeError(f'from_datasets takes a dataset for training and one for validation, and these arrays have items of shapes '
+                        f'{tuple(shapes[0][1:])} and {tuple(shapes[1][1:])}. For inputs x and targets y, pass TensorDataset(x, y)')
+
 # %% ../nbs/02_data.ipynb #b5e8ae62
 class DataLoaders(SplitsBatches, HasClasses):
     """Holds the loaders for training and validation, and splits their batches into inputs and targets
@@ -279,6 +381,13 @@ class DataLoaders(SplitsBatches, HasClasses):
         targets: names of the targets in batches that are dicts, dataclasses or objects
         device: device for the batches and the model; None: `default_device()`
         path: folder for files that the learner saves
+
+    Example:
+        tens = DataLoaders.from_datasets(ds, ds, bs=4, device='cpu')
+        assert [find_bs(b) for b in tens.train] == [4, 4, 2]
+        assert [find_bs(b) for b in tens.valid] == [8, 2]       # twice `bs`, see `val_bs`
+        assert repr(tens) == 'DataLoaders(3 batches of 4, 2 batches of 8; cpu)'
+        assert str(tens.train.chosen) == '0 workers: tensors in memory are indexed by batch'
     """
     def __init__(self,
         train: Any,                                # loader for training
@@ -304,12 +413,12 @@ class DataLoaders(SplitsBatches, HasClasses):
         drop_last: bool = False,     # drop the last training batch if it is incomplete; other loaders keep theirs
         val_bs: int | None = None,   # batch size of the other loaders; None: twice `bs`
         num_workers: int | None = None,   # worker processes of each loader; None: chosen by a trial
-        n_inp: int | None = None,                   # this and the next three: see `DataLoaders`
-        targets: str | tuple[str, ...] = (),
-        device: torch.device | str | None = None,
-        path: str = '.',
+        n_inp: int | None = None,    # number of inputs; None: all but the last element
+        targets: str | tuple[str, ...] = (),         # names of the targets, for batches that are dicts
+        device: torch.device | str | None = None,    # where to train; None: `default_device()`
+        path: str = '.',             # folder for files
         **kwargs: Any,               # further arguments of torch's `DataLoader`
-    ) -> Self:
+    ) -> Self:  # the loaders, for training first
         """Make a torch `DataLoader` for each dataset
 
         Args:
@@ -321,13 +430,24 @@ class DataLoaders(SplitsBatches, HasClasses):
             drop_last: drop the last training batch if it is incomplete; other loaders keep theirs
             val_bs: batch size of the other loaders; None: twice `bs`
             num_workers: worker processes of each loader; None: chosen by a trial
-            n_inp: this and the next three: see `DataLoaders`
-            targets
-            device
-            path
+            n_inp: number of inputs; None: all but the last element
+            targets: names of the targets, for batches that are dicts
+            device: where to train; None: `default_device()`
+            path: folder for files
             **kwargs: further arguments of torch's `DataLoader`
+
+        Returns:
+            the loaders, for training first
+
+        Example:
+            tens = DataLoaders.from_datasets(ds, ds, bs=4, device='cpu')
+            assert [find_bs(b) for b in tens.train] == [4, 4, 2]
+            assert [find_bs(b) for b in tens.valid] == [8, 2]       # twice `bs`, see `val_bs`
+            assert repr(tens) == 'DataLoaders(3 batches of 4, 2 batches of 8; cpu)'
+            assert str(tens.train.chosen) == '0 workers: tensors in memory are indexed by batch'
         """
         from cbnb.basics.workers import make_loader
+        _check_no_pair(train_ds, valid_ds)
         device = default_device() if device is None else torch.device(device)
         make = functools.partial(make_loader, num_workers=num_workers, device=device, **kwargs)
         train = make(train_ds, batch_size=bs, shuffle=shuffle, drop_last=drop_last)

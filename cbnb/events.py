@@ -137,42 +137,102 @@ def loop_lines(
 
 # %% ../nbs/00_events.ipynb #521f0ed8
 class CancelException(Exception):
-    "Base class of the seven exceptions that skip part of the loop"
+    """Base class of the seven exceptions that skip part of the loop
+
+    Example:
+        class CancelLunch(CancelException): level = lunch
+        assert CancelLunch.events() == ['before_lunch', 'after_soup', 'before_dish', 'after_cancel_dish', 'after_dish']
+    """
     level: Level                   # the level that this exception cancels
     raised_in: str | None = None   # the event in which it was raised, set by the dispatcher
 
     @classmethod
-    def events(cls) -> list[str]:
-        "Return the events in which you can raise this exception"
+    def events(cls) -> list[str]:  # names of events, such as 'before_batch'
+        """Return the events in which you can raise this exception
+
+        Returns:
+            names of events, such as 'before_batch'
+
+        Example:
+            class CancelLunch(CancelException): level = lunch
+            assert CancelLunch.events() == ['before_lunch', 'after_soup', 'before_dish', 'after_cancel_dish', 'after_dish']
+        """
         return [name for name in cls.level.events() if name not in (cls.level.cancelled, cls.level.after)]
 
 # %% ../nbs/00_events.ipynb #92171f0c
 class CancelStepException(CancelException):
-    "Skip the update of the weights; `after_step` follows, and the gradients are zeroed"
+    """Skip the update of the weights; `after_step` follows, and the gradients are zeroed
+
+    Example:
+        assert CancelStepException.events() == ['before_step']
+        assert CancelFitException.events() == list(FIT.events())[:-2]
+        assert CancelBackwardException.events() == ['before_backward']
+        print('Cancel a batch in', *CancelBatchException.events())
+    """
     level = STEP
 
 class CancelBackwardException(CancelException):
-    "Skip the backward pass; `after_backward` follows, and the update uses the gradients already stored"
+    """Skip the backward pass; `after_backward` follows, and the update uses the gradients already stored
+
+    Example:
+        assert CancelStepException.events() == ['before_step']
+        assert CancelFitException.events() == list(FIT.events())[:-2]
+        assert CancelBackwardException.events() == ['before_backward']
+        print('Cancel a batch in', *CancelBatchException.events())
+    """
     level = BACKWARD
 
 class CancelBatchException(CancelException):
-    "Skip the rest of this batch; the gradients are not zeroed, and `after_batch` follows"
+    """Skip the rest of this batch; the gradients are not zeroed, and `after_batch` follows
+
+    Example:
+        assert CancelStepException.events() == ['before_step']
+        assert CancelFitException.events() == list(FIT.events())[:-2]
+        assert CancelBackwardException.events() == ['before_backward']
+        print('Cancel a batch in', *CancelBatchException.events())
+    """
     level = BATCH
 
 class CancelTrainException(CancelException):
-    "Skip the rest of the training batches; `after_train` and then validation follow"
+    """Skip the rest of the training batches; `after_train` and then validation follow
+
+    Example:
+        from cbnb.events import CancelStepException, CancelTrainException, CancelValidException
+        from cbnb.learner import FitInterrupted
+        from cbnb.toy import close, line_learner, mae, raises
+    """
     level = TRAIN
 
 class CancelValidException(CancelException):
-    "Skip the rest of the validation batches; `after_validate` follows"
+    """Skip the rest of the validation batches; `after_validate` follows
+
+    Example:
+        from cbnb.events import CancelStepException, CancelTrainException, CancelValidException
+        from cbnb.learner import FitInterrupted
+        from cbnb.toy import close, line_learner, mae, raises
+    """
     level = VALIDATE
 
 class CancelEpochException(CancelException):
-    "Skip the rest of this epoch; `after_epoch` and then the next epoch follow"
+    """Skip the rest of this epoch; `after_epoch` and then the next epoch follow
+
+    Example:
+        import torch
+        from torch import nn
+        from cbnb.all import Callback, CancelBatchException, CancelEpochException, DataLoaders, GradientClip
+        from cbnb.toy import Line, close, line_learner, raises, wave_learner
+    """
     level = EPOCH
 
 class CancelFitException(CancelException):
-    "Stop the fit; `after_fit` follows"
+    """Stop the fit; `after_fit` follows
+
+    Example:
+        assert CancelStepException.events() == ['before_step']
+        assert CancelFitException.events() == list(FIT.events())[:-2]
+        assert CancelBackwardException.events() == ['before_backward']
+        print('Cancel a batch in', *CancelBatchException.events())
+    """
     level = FIT
 
 # %% ../nbs/00_events.ipynb #34962c56

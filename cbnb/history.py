@@ -12,6 +12,7 @@ import copy
 import csv
 import functools
 import io
+import itertools
 import json
 import math
 import operator
@@ -142,7 +143,9 @@ class SmoothedBuffer(ScalarBuffer):
         return self._smoothed(self.arrived())
 
     def _smoothed(self, numbers: array) -> array:
-        self._smooth.extend(map(self._smoother.add, numbers[len(self._smooth):]))
+        new, add = numbers[len(self._smooth):], self._smoother.add
+        finite = math.isfinite(sum(new))    # a single nan would stay in the mean for good, so it is shown and left out
+        self._smooth.extend(map(add, new) if finite else (add(x) if math.isfinite(x) else x for x in new))
         return self._smooth
 
     def fill(self, numbers: array) -> None:
@@ -158,38 +161,83 @@ class RunSteps:
 
     @property
     def n_steps(self) -> int:
-        "The number of training batches so far"
+        """The number of training batches so far
+
+        Example:
+            run = history[0]
+            assert run.n_steps == 2*32
+            assert run.hyper('lr') == [1e-2]*64
+            assert close(run.losses[1], (0.98*run.raw_losses[0] + run.raw_losses[1])/1.98)
+        """
         return len(self._raw)
 
     @property
     def raw_losses(self) -> array:
-        "The loss of each training batch; reading it waits for the device"
+        """The loss of each training batch; reading it waits for the device
+
+        Example:
+            run = history[0]
+            assert run.n_steps == 2*32
+            assert run.hyper('lr') == [1e-2]*64
+            assert close(run.losses[1], (0.98*run.raw_losses[0] + run.raw_losses[1])/1.98)
+        """
         return self._raw.read()
 
     @property
     def losses(self) -> array:
-        "The smoothed loss of each training batch; reading it waits for the device"
+        """The smoothed loss of each training batch; reading it waits for the device
+
+        Example:
+            run = history[0]
+            assert run.n_steps == 2*32
+            assert run.hyper('lr') == [1e-2]*64
+            assert close(run.losses[1], (0.98*run.raw_losses[0] + run.raw_losses[1])/1.98)
+        """
         return self._raw.smoothed()
 
-    def arrived(self) -> tuple[array, array]:
-        "Return the raw and the smoothed losses that have reached the CPU, without waiting for the device"
+    def arrived(self) -> tuple[array, array]:  # raw losses and smoothed losses, one for each training batch
+        """Return the raw and the smoothed losses that have reached the CPU, without waiting for the device
+
+        Returns:
+            raw losses and smoothed losses, one for each training batch
+
+        Example:
+            assert buffer.arrived() is buffer.read()         # nothing to copy on the CPU
+        """
         smooth = self._raw.arrived_smoothed()
         return self._raw.numbers, smooth
 
     def hyper(self,
         name: str,    # 'lr', 'mom', or another recorded hyper-parameter
-    ) -> list[float]:
+    ) -> list[float]:  # one value for each training batch
         """Return the values of a hyper-parameter, one per training batch; empty if it was not recorded
 
         Args:
             name: 'lr', 'mom', or another recorded hyper-parameter
+
+        Returns:
+            one value for each training batch
+
+        Example:
+            run = history[0]
+            assert run.n_steps == 2*32
+            assert run.hyper('lr') == [1e-2]*64
+            assert close(run.losses[1], (0.98*run.raw_losses[0] + run.raw_losses[1])/1.98)
         """
         values = self.hypers.get(name, ())
         return list(values.read() if isinstance(values, ScalarBuffer) else values)[:self.n_steps]
 
     @property
     def steps(self) -> 'StepColumns':
-        "The losses and hyper-parameters as a mapping from names to columns, such as `run.steps['lr']`"
+        """The losses and hyper-parameters as a mapping from names to columns, such as `run.steps['lr']`
+
+        Example:
+            assert list(run.steps) == ['loss', 'smooth_loss', 'lr', 'mom']
+            assert run.steps['mom'] == [0.9]*64
+            with raises(KeyError, "did you mean 'loss'?"): run.steps['los']
+            with raises(KeyError, 'has a value for each epoch'): run.steps['valid_loss']
+            run.steps
+        """
         return StepColumns(self)
 
 # %% ../nbs/08_history.ipynb #04301b25
@@ -231,7 +279,14 @@ class RunEpochs:
 
     @property
     def columns(self) -> list[str]:
-        "The column names that `run[name]` accepts"
+        """The column names that `run[name]` accepts
+
+        Example:
+            assert run.columns == ['run', 'epoch', 'train_loss', 'valid_loss', 'mae', 'time', 'step', 'complete']
+            assert run['step'] == [32, 64]
+            with raises(KeyError, "did you mean 'valid_loss'?"): run['valid_los']
+            with raises(KeyError, 'has a value for each batch'): run['lr']
+        """
         names = (name for row in self.epochs for name in row)
         return list(dict.fromkeys(['run', *self.metric_names, *names]))
 
@@ -254,22 +309,48 @@ class RunExtent(RunSteps, RunEpochs):
     "Relates the epochs of a run to its steps"
     def points(self,
         name: str,    # name of a column of the table of epochs
-    ) -> list[tuple[int, float]]:
+    ) -> list[tuple[int, float]]:  # (step, value) of each epoch
         """Return `(last step, value)` for each epoch that has a value; steps count from 0
 
         Args:
             name: name of a column of the table of epochs
+
+        Returns:
+            (step, value) of each epoch
+
+        Example:
+            assert run.points('mae') == [(31, run['mae'][0]), (63, run['mae'][1])]
+            assert run.ends() == [(31, 0), (63, 1)]
+            assert run.extent() == '2 of 2 epochs, 64 steps'
         """
         return [(max(row['step'] - 1, 0), row[name])
                 for row in self.epochs if row.get(name) is not None]
 
-    def ends(self) -> list[tuple[int, int]]:
-        "Return `(last step, epoch number)` for each complete epoch with training batches"
+    def ends(self) -> list[tuple[int, int]]:  # (last step, number) of each epoch
+        """Return `(last step, epoch number)` for each complete epoch with training batches
+
+        Returns:
+            (last step, number) of each epoch
+
+        Example:
+            assert run.points('mae') == [(31, run['mae'][0]), (63, run['mae'][1])]
+            assert run.ends() == [(31, 0), (63, 1)]
+            assert run.extent() == '2 of 2 epochs, 64 steps'
+        """
         return [(step, epoch) for (step, epoch), row in zip(self.points('epoch'), self.epochs)
                 if row['complete'] and row['step']]
 
-    def extent(self) -> str:
-        "Describe the length of the run: complete epochs and steps"
+    def extent(self) -> str:  # such as '2 of 5 epochs, 46 steps'
+        """Describe the length of the run: complete epochs and steps
+
+        Returns:
+            such as '2 of 5 epochs, 46 steps'
+
+        Example:
+            assert run.points('mae') == [(31, run['mae'][0]), (63, run['mae'][1])]
+            assert run.ends() == [(31, 0), (63, 1)]
+            assert run.extent() == '2 of 2 epochs, 64 steps'
+        """
         whole = [row['step'] for row in self.epochs if row['complete']]
         rest = self.n_steps - max([0, *whole])
         more, all_of_it = (f' and {plural(rest, "step")}', ' in all') if rest else ('', '')
@@ -292,6 +373,14 @@ class RunEvents(RunSteps):
             kind: interrupted, stopped, failed, lr, paused, resumed, restart, best or note
             text: a short description of the event
             step: index of the training batch; None: the latest batch
+
+        Example:
+            noted = RunEvents()
+            noted.events, noted._raw = [], [0.3, 0.2, 0.1]                 # three batches
+            noted.note('lr', 'lr 0.01, set by hand')
+            noted.note('best', 'lowest loss', step=1)
+            assert noted.events == [{'step': 2, 'kind': 'lr', 'text': 'lr 0.01, set by hand'},
+                                    {'step': 1, 'kind': 'best', 'text': 'lowest loss'}]
         """
         if step is None: step = max(self.n_steps - 1, 0)
         self.events.append(dict(step=int(step), kind=kind, text=text))
@@ -303,12 +392,30 @@ class RunOutcome(RunSteps):
 
     @property
     def diverged(self) -> int | None:
-        "Index of the first batch whose loss is not finite, or None; reading it waits for the device"
-        if not self.n_steps or math.isfinite(self.losses[-1]): return None      # the mean stays nan after the first nan
-        return next((i for i, loss in enumerate(self.raw_losses) if not math.isfinite(loss)), None)
+        """Index of the first batch of those at the end whose losses are not finite; None if the last loss is finite. Waits for the device
 
-    def outcome(self) -> str:
-        "Describe how the run ended; this waits for the device"
+        Example:
+            ended = RunOutcome()
+            ended.status, ended._raw = 'done', SmoothedBuffer()
+            for loss in (math.nan, 1., math.nan, math.inf): ended._raw.append(torch.tensor(loss))
+            assert ended.diverged == 2 and ended.outcome() == 'done, loss nan from step 2'
+        """
+        tail = itertools.takewhile(lambda loss: not math.isfinite(loss), reversed(self.raw_losses))
+        n = sum(1 for _ in tail)
+        return self.n_steps - n if n else None
+
+    def outcome(self) -> str:  # such as 'done' or 'interrupted'
+        """Describe how the run ended; this waits for the device
+
+        Returns:
+            such as 'done' or 'interrupted'
+
+        Example:
+            ended = RunOutcome()
+            ended.status, ended._raw = 'done', SmoothedBuffer()
+            for loss in (math.nan, 1., math.nan, math.inf): ended._raw.append(torch.tensor(loss))
+            assert ended.diverged == 2 and ended.outcome() == 'done, loss nan from step 2'
+        """
         word = 'stopped early' if self.status == 'cancelled' else self.status
         return word if self.diverged is None else f'{word}, loss {self.raw_losses[self.diverged]} from step {self.diverged}'
 
@@ -321,7 +428,15 @@ class RunSettings:
 
     @property
     def name(self) -> str:
-        "The name in tables and plots: 'run 3', or the name that you assign"
+        """The name in tables and plots: 'run 3', or the name that you assign
+
+        Example:
+            named = RunSettings()
+            named.number = 3
+            assert named.name == 'run 3'
+            named.name = 'wide'
+            assert named.name == 'wide'
+        """
         return f'run {self.number}' if self.given_name is None else self.given_name
 
     @name.setter
@@ -353,8 +468,18 @@ def _not_shared(lists: list[list[str] | None]) -> list[list[str]]:
 # %% ../nbs/08_history.ipynb #74dfe998
 class PlainRun(RunExtent, RunEvents, RunOutcome, RunSettings):
     "Converts a run to dicts, lists, strings and numbers, and back"
-    def to_dict(self) -> dict[str, Any]:
-        "Return the run as plain data"
+    def to_dict(self) -> dict[str, Any]:  # the data, for `from_dict`
+        """Return the run as plain data
+
+        Returns:
+            the data, for `from_dict`
+
+        Example:
+            again = type(run).from_dict(run.to_dict())
+            assert again.losses == run.losses
+            assert again.epochs == run.epochs
+            assert again.to_dict() == run.to_dict()
+        """
         names = ('status', 'n_epoch', 'start_epoch', 'beta', 'metric_names')
         return dict(run=self.number, name=self.given_name, **{name: getattr(self, name) for name in names},
                     settings=copy.deepcopy(self.settings),
@@ -365,11 +490,20 @@ class PlainRun(RunExtent, RunEvents, RunOutcome, RunSettings):
     @classmethod
     def from_dict(cls,
         data: Mapping[str, Any],    # the result of `to_dict`
-    ) -> Self:
+    ) -> Self:  # the run
         """Make a run from the result of `to_dict`
 
         Args:
             data: the result of `to_dict`
+
+        Returns:
+            the run
+
+        Example:
+            again = type(run).from_dict(run.to_dict())
+            assert again.losses == run.losses
+            assert again.epochs == run.epochs
+            assert again.to_dict() == run.to_dict()
         """
         run = cls(data['run'], data['metric_names'], data['n_epoch'], data['beta'])
         run.status, run.start_epoch = data['status'], data['start_epoch']
@@ -397,6 +531,14 @@ class Run(PlainRun):
         metric_names: column headings of the table of epochs
         n_epoch: planned epochs
         beta: weight of the past in the smoothed losses
+
+    Example:
+        run = Run(0, ['epoch', 'train_loss', 'time'], n_epoch=3)
+        for x in (1., 2., 3.): run._raw.append(torch.tensor(x))
+        run.epochs.append(dict(epoch=0, step=2, train_loss=1.5, complete=True))
+        assert run.steps['loss'] == [1, 2, 3]
+        assert run['train_loss'] == [1.5]
+        assert repr(run) == 'Run(0: 1 of 3 epochs and 1 step, 3 steps in all, running)'
     """
     def __init__(self,
         number: int,               # 0 for the first fit of a learner
@@ -447,14 +589,22 @@ class RunRows(IndexedRuns):
     "Yields the tables of a history row by row"
     def rows(self,
         what: str = 'epochs',   # which table: 'epochs' or 'steps'
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[dict[str, Any]]:  # one dict for each epoch, with the names of the columns
         """Yield one dict per row of a table
 
         Args:
             what: which table: 'epochs' or 'steps'
 
+        Returns:
+            one dict for each epoch, with the names of the columns
+
         Raises:
             ValueError: there is a table of 'epochs' and one of 'steps', not of {what}
+
+        Example:
+            assert [row['epoch'] for row in history.rows()] == [0, 1]*3
+            assert [row['epoch'] for row in history.rows('steps')][30:34] == [0, 0, 1, 1]
+            with raises(ValueError, "one of 'steps'"): list(history.rows('batches'))
         """
         if what not in ('epochs', 'steps'):
             raise ValueError(f"there is a table of 'epochs' and one of 'steps', not of {what!r}")
@@ -484,6 +634,9 @@ class RunTables(RunRows):
 
         Returns:
             the text
+
+        Example:
+            print(history.to_csv(what='steps')[:110])
         """
         rows, text = list(self.rows(what)), io.StringIO()
         columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -551,8 +704,18 @@ def _put_back(data: dict[str, Any]) -> None:
 # %% ../nbs/08_history.ipynb #e929e281
 class RunFiles(RunTables):
     "Converts a history to plain data and JSON, and back"
-    def to_dict(self) -> dict[str, Any]:
-        "Return the history as plain data: dicts, lists, strings and numbers"
+    def to_dict(self) -> dict[str, Any]:  # the data, for `json.dumps`
+        """Return the history as plain data: dicts, lists, strings and numbers
+
+        Returns:
+            the data, for `json.dumps`
+
+        Example:
+            text = history.to_json()
+            again = type(history).from_json(text)
+            assert json.loads(text) == history.to_dict() == again.to_dict()
+            with raises(ValueError, 'not written by History.to_json'): type(history).from_json('{}')
+        """
         return dict(runs=[run.to_dict() for run in self.runs])
 
     def to_json(self,
@@ -565,6 +728,12 @@ class RunFiles(RunTables):
 
         Returns:
             the text
+
+        Example:
+            text = history.to_json()
+            again = type(history).from_json(text)
+            assert json.loads(text) == history.to_dict() == again.to_dict()
+            with raises(ValueError, 'not written by History.to_json'): type(history).from_json('{}')
         """
         lost: list[tuple[list, str]] = []
         data = _finite(self.to_dict(), lost)
@@ -574,14 +743,23 @@ class RunFiles(RunTables):
     @classmethod
     def from_json(cls,
         source: str | Path,    # JSON text from `to_json`, or the path of a file
-    ) -> Self:
+    ) -> Self:  # the history
         """Read a history that `to_json` wrote; all numbers are restored exactly
 
         Args:
             source: JSON text from `to_json`, or the path of a file
 
+        Returns:
+            the history
+
         Raises:
             ValueError: this JSON was not written by History.to_json
+
+        Example:
+            text = history.to_json()
+            again = type(history).from_json(text)
+            assert json.loads(text) == history.to_dict() == again.to_dict()
+            with raises(ValueError, 'not written by History.to_json'): type(history).from_json('{}')
         """
         is_text = isinstance(source, str) and source.lstrip()[:1] == '{'
         data = json.loads(source if is_text else Path(source).read_text())
@@ -650,8 +828,17 @@ def _fill_run(run: Run, state: Mapping[str, Any]) -> Run:
 # %% ../nbs/08_history.ipynb #0a27a6ea
 class StoresRuns(IndexedRuns):
     "Saves and restores a history for checkpoints"
-    def state_dict(self) -> dict[str, Any]:
-        "Return all runs as arrays and plain data; this waits for the device"
+    def state_dict(self) -> dict[str, Any]:  # the state, for `load_state_dict` or `torch.save`
+        """Return all runs as arrays and plain data; this waits for the device
+
+        Returns:
+            the state, for `load_state_dict` or `torch.save`
+
+        Example:
+            taken_over = History()
+            taken_over.load_state_dict(history.state_dict())
+            assert taken_over.to_dict() == history.to_dict() and taken_over[0] is not history[0]
+        """
         return dict(runs=[_run_state(run) for run in self.runs])
 
     def load_state_dict(self,
@@ -663,6 +850,11 @@ class StoresRuns(IndexedRuns):
         Args:
             state: the result of `state_dict`
             current: run of the current fit, filled with the last run of `state`; None: a new run
+
+        Example:
+            taken_over = History()
+            taken_over.load_state_dict(history.state_dict())
+            assert taken_over.to_dict() == history.to_dict() and taken_over[0] is not history[0]
         """
         *earlier, last = state['runs'] or [None]
         runs = [_fill_run(_empty_run(r), r) for r in earlier]
@@ -673,7 +865,12 @@ def _empty_run(state: Mapping[str, Any]) -> Run: return Run(state['number'], [],
 
 # %% ../nbs/08_history.ipynb #193a4aa0
 class History(RunFiles, StoresRuns):
-    "The runs of a learner, which you can index, export and save"
+    """The runs of a learner, which you can index, export and save
+
+    Example:
+        print(history)
+        assert repr(History()) == 'History(no runs yet)'
+    """
     def __init__(self): self.runs: list[Run] = []
     def __repr__(self) -> str: return '\n'.join(map(repr, self.runs)) or 'History(no runs yet)'
     def _repr_html_(self) -> str: return _html_table(self.runs) if self.runs else repr(self)

@@ -78,6 +78,12 @@ class OneBatch:
         Args:
             i: index of the batch in this phase
             batch: the batch from the loader
+
+        Example:
+            def look(learn):
+                learn.dls.one_batch()
+                learn.lr_find(show_plot=False)
+                learn.profile(n_batch=2)
         """
         __tracebackhide__ = True
         on, fire = self.callbacks.table, self.callbacks.fire
@@ -231,15 +237,42 @@ class BatchViews:
     "Properties for reading the batch and the outputs in a convenient form"
     @property
     def x(self) -> Any:
-        "The input if there is only one, otherwise `xb`; to change it, assign `xb`"
+        """The input if there is only one, otherwise `xb`; to change it, assign `xb`
+
+        Example:
+            class Look(Callback):
+                def after_pred(self): seen.append((len(self.xb), self.x.shape, [o.shape for o in self.outputs]))
+
+            seen.clear()
+            line_learner(cbs=Look).validate()
+            assert seen == [(1, (8,), [(8,), (8,)])]              # one input; a prediction and a target for each of 8 items
+        """
         return self.xb[0] if isinstance(self.xb, tuple) and len(self.xb) == 1 else self.xb
     @property
     def y(self) -> Any:
-        "The target if there is only one, otherwise `yb`; to change it, assign `yb`"
+        """The target if there is only one, otherwise `yb`; to change it, assign `yb`
+
+        Example:
+            class Shapes(Callback):
+                def after_batch(self): self.seen = {name: tuple(value.shape) for name, value in self.xb.items()}, self.y.shape
+
+            with learn.no_bar(), learn.no_logging(): learn.fit(1, cbs=(shapes := Shapes()))
+            inputs, target = shapes.seen
+            assert list(inputs) == ['input_ids', 'attention_mask'] and len(target) == 1
+        """
         return self.yb[0] if len(self.yb) == 1 else self.yb
     @property
     def outputs(self) -> tuple:
-        "The outputs that metrics can choose from: the predictions, then the targets"
+        """The outputs that metrics can choose from: the predictions, then the targets
+
+        Example:
+            class Look(Callback):
+                def after_pred(self): seen.append((len(self.xb), self.x.shape, [o.shape for o in self.outputs]))
+
+            seen.clear()
+            line_learner(cbs=Look).validate()
+            assert seen == [(1, (8,), [(8,), (8,)])]              # one input; a prediction and a target for each of 8 items
+        """
         return (self._train_step if self.training else self._eval_step).outputs(self)
 
 # %% ../nbs/07_learner.ipynb #591ba46e
@@ -247,7 +280,13 @@ class LoopState(BatchViews):
     "The state of the loop, which a run stores on the learner for callbacks to read"
     @property
     def running(self) -> bool:
-        "Whether a run of this learner is in progress"
+        """Whether a run of this learner is in progress
+
+        Example:
+            class Look(Callback):
+                run_valid = False
+                def after_loss(self): seen.append((self.learn.running, self.learn.training, self.iter))
+        """
         return self.undo is not None
 
     def _set_training(self, on: bool) -> None: self.callbacks.select(on, self.purpose)
@@ -276,12 +315,22 @@ class TellsWhere:
 
     def where(self,
         event_name: str | None = None,   # the event to describe; a batch is named only for batch events; None: the current position
-    ) -> str:
+    ) -> str:  # such as 'epoch 0, training batch 3'
         """Describe the current position in the loop, such as 'epoch 0, training batch 1'
 
         Args:
             event_name: the event to describe; a batch is named only for batch events; None: the current
                 position
+
+        Returns:
+            such as 'epoch 0, training batch 3'
+
+        Example:
+            seen.clear()
+            learn = line_learner(cbs=Callback(after_loss=lambda self: seen.append(self.learn.where())))
+            learn.fit(1)
+            assert seen == ['epoch 0, training batch 0', 'epoch 0, training batch 1', 'epoch 0, validation batch 0']
+            assert learn.where() == 'outside a run'
         """
         if not self.running: return 'outside a run'
         name = self.run_name
@@ -293,8 +342,17 @@ class TellsWhere:
 # %% ../nbs/07_learner.ipynb #16e77185
 class TellsStopped(TellsWhere):
     "Describes where a run was stopped"
-    def stopped_where(self) -> str:
-        "Describe where a run was stopped; the batch is named only if the run was stopped inside a batch"
+    def stopped_where(self) -> str:  # such as 'stopped in epoch 1 at batch 3'
+        """Describe where a run was stopped; the batch is named only if the run was stopped inside a batch
+
+        Returns:
+            such as 'stopped in epoch 1 at batch 3'
+
+        Example:
+            learn = line_learner()
+            learn.fit(2)
+            assert learn.stopped_where() == 'stopped in epoch 1'
+        """
         name, n = self.run_name, self.train_iter
         if name == 'lr_find': return f'lr_find stopped after {n} batch{"es"*(n != 1)}'
         batch = f' at batch {self.iter}' if self._in_batch else ''
@@ -306,6 +364,14 @@ class TrainEvalCallback(Callback):
 
     Args:
         **events: functions to use as methods: `before_fit=f`
+
+    Example:
+        class Hello(Callback): pass
+
+        learn = line_learner(default_cbs=False).add_cb(Hello).add_cb(Hello)     # the second replaces the first
+        assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Recorder', 'Hello']
+        learn.remove_cb(Hello)
+        assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Recorder']
     """
     order, run_valid = -10, False
 
@@ -358,7 +424,14 @@ class HasData:
 class MovesToDevice(HasData):
     "Moves the model and the loss function to the device of the loaders"
     def to_dls_device(self) -> None:
-        "Move the model, and a loss function with buffers, to the device of the loaders"
+        """Move the model, and a loss function with buffers, to the device of the loaders
+
+        Example:
+            learn = line_learner()
+            learn.dls.device = 'meta'                              # available in every installation of PyTorch
+            learn.to_dls_device()
+            assert learn.model.a.is_meta
+        """
         if (device := getattr(self.dls, 'device', None)) is None: return
         self._choose_split()
         self.model.to(device)
@@ -374,8 +447,18 @@ class HasModel:
             raise TypeError(f'model={model!r} is not a model: pass an instance of nn.Module')
         self.model = model
 
-    def parameters(self) -> Iterator[nn.Parameter]:
-        "Return the parameters of the model, for fastai callbacks that call this method"
+    def parameters(self) -> Iterator[nn.Parameter]:  # the parameters, frozen ones included
+        """Return the parameters of the model, for fastai callbacks that call this method
+
+        Returns:
+            the parameters, frozen ones included
+
+        Example:
+            class Own:
+                "An object with its own optimizer and a method that computes the loss"
+                def __init__(self, model): self.model, self.opt = model, torch.optim.SGD(model.parameters(), lr=0.05)
+                def train(self, x, y): return nn.functional.mse_loss(self.model(x), y)
+        """
         return self.model.parameters()
 
     def _set_loss_func(self, f: Any) -> None:
@@ -410,7 +493,7 @@ class HasTrainStep(HasEvalStep):
             if self.running: raise RuntimeError('this train_step has an optimizer of its own: '
                                                 'give it to the learner between runs')
             self.opt = self.opt_func = step.opt
-            self.lr, self._known = checked_lr(1e-3, step.opt), (step.opt, step.opt)
+            self._lr, self._known = checked_lr(1e-3, step.opt), (step.opt, step.opt)
         if step.loss_func is not None: self.loss_func = step.loss_func
         self._train_step = step
         step.join(self)
@@ -463,26 +546,55 @@ class HasCallbacks:
     "Adds and removes callbacks"
     @property
     def cbs(self) -> CbList:
-        "The callbacks, in the order in which they were added"
+        """The callbacks, in the order in which they were added
+
+        Example:
+            class Hello(Callback): pass
+
+            learn = line_learner(default_cbs=False).add_cb(Hello).add_cb(Hello)     # the second replaces the first
+            assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Recorder', 'Hello']
+            learn.remove_cb(Hello)
+            assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Recorder']
+        """
         return CbList(self.callbacks.all)
 
     def add_cb(self,
         cb: Any,    # a callback, a callback class, or a callback of another library
-    ) -> Self:
+    ) -> Self:  # the learner, so that calls can be chained
         """Add a callback; it replaces a callback of the same class with the same settings
 
         Args:
             cb: a callback, a callback class, or a callback of another library
+
+        Returns:
+            the learner, so that calls can be chained
+
+        Example:
+            class Hello(Callback): pass
+
+            learn = line_learner(default_cbs=False).add_cb(Hello).add_cb(Hello)     # the second replaces the first
+            assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Recorder', 'Hello']
+            learn.remove_cb(Hello)
+            assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Recorder']
         """
         return self.add_cbs([cb])
 
     def add_cbs(self,
         cbs: Any,    # one callback, or several
-    ) -> Self:
+    ) -> Self:  # the learner, so that calls can be chained
         """Add one or several callbacks
 
         Args:
             cbs: one callback, or several
+
+        Returns:
+            the learner, so that calls can be chained
+
+        Example:
+            learn = line_learner()
+            learn.add_cbs([Adapter(V1()), Adapter(Spore())])
+            assert [str(cb) for cb in learn.cbs[-2:]] == ['V1', 'Spore']
+            assert [str(cb) for cb in learn.cbs[-1].peers] == ['V1', 'Spore']
         """
         with interrupts_wait():                  # never leave a callback half added
             for cb in as_list(cbs): self.callbacks.add(cb)
@@ -490,21 +602,39 @@ class HasCallbacks:
 
     def remove_cb(self,
         cb: Any,    # a callback, its name, or a class: all its instances
-    ) -> Self:
+    ) -> Self:  # the learner, so that calls can be chained
         """Remove a callback, or all callbacks of a class
 
         Args:
             cb: a callback, its name, or a class: all its instances
+
+        Returns:
+            the learner, so that calls can be chained
+
+        Example:
+            class Hello(Callback): pass
+
+            learn = line_learner(default_cbs=False).add_cb(Hello).add_cb(Hello)     # the second replaces the first
+            assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Recorder', 'Hello']
+            learn.remove_cb(Hello)
+            assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Recorder']
         """
         return self.remove_cbs([cb])
 
     def remove_cbs(self,
         cbs: Any,    # one callback or class, or several
-    ) -> Self:
+    ) -> Self:  # the learner, so that calls can be chained
         """Remove one or several callbacks, or all callbacks of a class
 
         Args:
             cbs: one callback or class, or several
+
+        Returns:
+            the learner, so that calls can be chained
+
+        Example:
+            learn.remove_cbs([V1, GradientClipping, Natives])
+            assert [cb.name for cb in learn.cbs] == ['train_eval', 'recorder']
         """
         with interrupts_wait():
             for cb in as_list(cbs): self.callbacks.remove(cb)
@@ -540,11 +670,20 @@ class LendsCallbacks:
 
     def added_cbs(self,
         cbs: Any,    # one callback, or several
-    ) -> AbstractContextManager[Self]:
+    ) -> AbstractContextManager[Self]:  # a context manager that gives the learner
         """Add callbacks for the duration of a `with` block
 
         Args:
             cbs: one callback, or several
+
+        Returns:
+            a context manager that gives the learner
+
+        Example:
+            recorder = learn.recorder
+            with learn.removed_cbs(recorder), learn.added_cbs(Hello):
+                assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Hello']
+            assert learn.cbs == [learn.train_eval, recorder]
         """
         before, new = self.cbs, [self.callbacks.as_callback(cb) for cb in as_list(cbs)]
         mine = [cb for cb in new if not any(cb is b for b in before)]
@@ -554,11 +693,20 @@ class LendsCallbacks:
 
     def removed_cbs(self,
         cbs: Any,    # one callback or class, or several
-    ) -> AbstractContextManager[Self]:
+    ) -> AbstractContextManager[Self]:  # a context manager that gives the learner
         """Remove callbacks for the duration of a `with` block
 
         Args:
             cbs: one callback or class, or several
+
+        Returns:
+            a context manager that gives the learner
+
+        Example:
+            recorder = learn.recorder
+            with learn.removed_cbs(recorder), learn.added_cbs(Hello):
+                assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Hello']
+            assert learn.cbs == [learn.train_eval, recorder]
         """
         leaving, gone = [cb for which in as_list(cbs) for cb in self.callbacks.find(which)], []
         def begin() -> None:
@@ -583,16 +731,30 @@ class ShowsLoop:
 
     def ordered_cbs(self,
         event_name: str,    # such as 'before_fit'
-    ) -> list[Callback]:
+    ) -> list[Callback]:  # the callbacks, the first one called first
         """Return the callbacks that handle an event, in the order in which they are called
 
         Args:
             event_name: such as 'before_fit'
+
+        Returns:
+            the callbacks, the first one called first
+
+        Example:
+            assert learn.ordered_cbs('before_train') == [learn.train_eval, recorder]
+            learn.model.eval()
+            learn('before_train')                                  # dispatches the event
+            assert learn.model.training
         """
         return self.callbacks.ordered(event_name)
 
     def show_training_loop(self) -> None:
-        "Show the loop with the callbacks of each event: as a figure in a notebook, otherwise as text"
+        """Show the loop with the callbacks of each event: as a figure in a notebook, otherwise as text
+
+        Example:
+            learn = line_learner(cbs=GradientClip)
+            learn.show_training_loop()
+        """
         self._show_loop('\n'.join(loop_lines(FIT, self.ordered_cbs)))
 
     def _show_loop(self, text: str) -> None:
@@ -656,14 +818,39 @@ class HasRates:
         if len(moms) != 3: raise ValueError(f'moms={moms!r} should be three numbers: start, top, end')
         if opt_func not in (torch.optim.AdamW, self.opt_func):
             _warn('opt_func is not used, for train_step has an optimizer of its own')
-        self.lr, self.wd = checked_lr(lr, self.opt_func), wd
+        self._lr, self.wd = checked_lr(lr, self.opt_func), wd
         self.moms: tuple[float, ...] = tuple(as_positive(m, 'moms') for m in moms)
+
+    @property
+    def lr(self) -> Any:
+        """The learning rate of the next fit; a list or a slice if layer groups have different rates
+
+        Example:
+            learn = line_learner(opt_func=functools.partial(torch.optim.SGD, lr=0.5), lr=1e-3)
+            assert learn.lr == 0.5                                 # the rate of `opt_func` replaces the default
+            with raises(ValueError, 'should be three numbers'): line_learner(moms=(0.9, 0.8))
+        """
+        return self._lr
+
+    @lr.setter
+    def lr(self, lr: Any) -> None:
+        if self.running: _warn('learn.lr is the rate of the next fit, and this one goes on with its own. To change that, use '
+                               "set_hyper(learn.opt, 'lr', rate) of cbnb.basics.param_groups, or learn.steering.scale_lr(factor)")
+        self._lr = lr
 
 # %% ../nbs/07_learner.ipynb #5c28b80a
 class HasOptimizer(HasRates):
     "Makes the optimizer, and accepts one that you assign"
     def create_opt(self) -> None:
-        "Make a new optimizer with `opt_func`, and assign it to `learn.opt`"
+        """Make a new optimizer with `opt_func`, and assign it to `learn.opt`
+
+        Example:
+            learn = line_learner()
+            learn.create_opt()
+            learn.model.a.grad = torch.ones(())                    # left by a `backward` of your own
+            learn._forget_grads()
+            assert learn.model.a.grad is None
+        """
         self.opt = self._new_opt()
         self._known = self.opt, self.opt_func
 
@@ -676,10 +863,10 @@ class HasOptimizer(HasRates):
         "Use an optimizer or `opt_func` that was assigned since the last fit, and print a message"
         opt, opt_func = self._known
         if self.opt not in (None, opt, self.opt_func):
-            self.lr = checked_lr(1e-3, self.opt)
+            self._lr = checked_lr(1e-3, self.opt)
             print(f'learn.opt was assigned: it keeps its own rate, so learn.lr is {self.lr} now')
         elif self.opt_func is not opt_func:
-            self.lr = checked_lr(self.lr, self.opt_func)
+            self._lr = checked_lr(self.lr, self.opt_func)
             if self.opt is not None: print('learn.opt_func was assigned: made a new optimizer')
             self.opt = None
 
@@ -743,7 +930,12 @@ class PreparesOptimizer(SetsHypers):
 
 # %% ../nbs/07_learner.ipynb #9f6989c5
 class FitInterrupted(KeyboardInterrupt):
-    "Raised after a run was stopped by the user; the learner remains usable"
+    """Raised after a run was stopped by the user; the learner remains usable
+
+    Example:
+        stopped = FitInterrupted('stopped in epoch 2 at batch 130; learn is usable')
+        assert stopped._render_traceback_() == ['stopped in epoch 2 at batch 130; learn is usable']
+    """
     def _render_traceback_(self) -> list[str]:
         return [str(self)]                       # IPython shows this instead of a traceback
 
@@ -826,6 +1018,11 @@ class Fits(TakesBack, FitLevel):
 
         Raises:
             ValueError: start_epoch={start_epoch} is after n_epoch={n_epoch}
+
+        Example:
+            learn.fit(1)
+            assert close(learn.model.a.item(), 1.28)             # 0 -> 0.8 -> 1.28: two fifths of the way
+            learn.fit(3, start_epoch=1, valid_every=[2])
         """
         __tracebackhide__ = True
         n_epoch, start_epoch = as_count(n_epoch, 'n_epoch', 1), as_count(start_epoch, 'start_epoch', 0)
@@ -851,12 +1048,36 @@ class Silences:
             undo.set(self, name, value)
             yield self
 
-    def no_logging(self) -> Any:
-        "Show no table of epochs for the duration of a `with` block"
+    def no_logging(self) -> Any:  # a context manager that gives the learner
+        """Show no table of epochs for the duration of a `with` block
+
+        Returns:
+            a context manager that gives the learner
+
+        Example:
+            rows, learn = [], line_learner()
+            learn.logger = rows.append
+            with learn.no_logging(): learn.fit(1)
+            assert rows == []
+            with learn.no_mbar(): assert not learn.create_mbar
+            assert learn.create_mbar
+        """
         return self._for_now('logger', _log_nothing)
 
-    def no_mbar(self) -> Any:
-        "Show no progress bar over epochs for the duration of a `with` block"
+    def no_mbar(self) -> Any:  # a context manager that gives the learner
+        """Show no progress bar over epochs for the duration of a `with` block
+
+        Returns:
+            a context manager that gives the learner
+
+        Example:
+            rows, learn = [], line_learner()
+            learn.logger = rows.append
+            with learn.no_logging(): learn.fit(1)
+            assert rows == []
+            with learn.no_mbar(): assert not learn.create_mbar
+            assert learn.create_mbar
+        """
         return self._for_now('create_mbar', False)
 
 def _log_nothing(row: list) -> None: pass
@@ -902,6 +1123,13 @@ class Evaluates(RunsEvaluation):
 
         Returns:
             the loss and the metrics; None without a `Recorder`
+
+        Example:
+            learn = line_learner()
+            assert close(learn.validate(), [2**2 + 3**2])
+            learn.fit(1)
+            assert close(learn.validate(), [(0.72 - 2)**2 + (1.08 - 3)**2])
+            assert close(learn.validate(dl=[(torch.zeros(2), torch.full((2,), 1.08))]), [0.])      # at x = 0 the line is at b
         """
         __tracebackhide__ = True
         with self._evaluating('validate', cbs) as evaluate:
@@ -921,6 +1149,11 @@ class Freezes:
         Args:
             n: index of the first group to train; negative indices count from the end
             train_bn: whether to keep training normalization layers in frozen groups
+
+        Example:
+            learn = digits_learner(splitter=body_and_head)
+            learn.freeze_to(1)
+            learn.summary()
         """
         if self.opt is None: self.create_opt()
         if len(self.opt.param_groups) == 1 and n != 0:
@@ -930,11 +1163,26 @@ class Freezes:
         freeze_groups(self.opt, n, norm_params(self.model) if train_bn else ())
 
     def freeze(self) -> None:
-        "Freeze all parameter groups except the last"
+        """Freeze all parameter groups except the last
+
+        Example:
+            learn.freeze()
+            learn.fit(1)
+            assert close([learn.model.a.item(), learn.model.b.item()], [0, 1.08])
+            learn.unfreeze()
+            learn.fit(1)
+            assert close(learn.model.a.item(), 0.72)
+        """
         self.freeze_to(-1)
 
     def unfreeze(self) -> None:
-        "Unfreeze all parameter groups"
+        """Unfreeze all parameter groups
+
+        Example:
+            learn.unfreeze()
+            learn.fit(1)
+            assert close(learn.model.a.item(), 0.72)
+        """
         self.freeze_to(0)
 
 # %% ../nbs/07_learner.ipynb #b12caa72
@@ -1002,6 +1250,13 @@ class Learner(Loop, OneBatch, Phases, LoopState, TellsStopped, MovesToDevice, Ha
         default_cbs: whether to add the default callbacks, which record and display
         train_step: a `Step` or a function for training batches; None: `Step()`
         eval_step: the same for validation batches; None: chosen by `train_step` and `loss_func`
+
+    Example:
+        batches = [(torch.ones(4), torch.ones(4))]
+        learn = Learner(DataLoaders(batches, device='cpu'), Line(), nn.MSELoss())
+        assert learn.opt is None and learn.cbs == [learn.train_eval]
+        learn.fit(1)
+        assert type(learn.opt) is torch.optim.AdamW
     """
     @hinted
     def __init__(self,

@@ -73,7 +73,16 @@ class HasName:
     _name: str | None = None
     @property
     def name(self) -> str:
-        "Heading of the metric's column; by default the class name in snake case, without 'Metric' at the end"
+        """Heading of the metric's column; by default the class name in snake case, without 'Metric' at the end
+
+        Example:
+            class LargestScoreMetric(HasName): pass
+
+            m = LargestScoreMetric()
+            assert m.name == 'largest_score'
+            m.name = 'top'
+            assert repr(m) == 'LargestScoreMetric(top)'
+        """
         return self._name or _snake_case(type(self).__name__.removesuffix('Metric') or 'Metric')
     @name.setter
     def name(self, name: str) -> None: self._name = name
@@ -96,22 +105,43 @@ def _own(value: Any) -> Any:
 
 # %% ../nbs/03_metrics.ipynb #d29cdb44
 class Metric(HasName, HasCopies):
-    "Base class of metrics, with `reset` before a phase, `accumulate` after each batch, and `value` for the result"
+    """Base class of metrics, with `reset` before a phase, `accumulate` after each batch, and `value` for the result
+
+    Example:
+        class Slow(Metric):
+            name = 'slow'
+            def reset(self): pass
+            def accumulate(self, learn): clock.sleep(3)
+            @property
+            def value(self): clock.sleep(4)
+    """
     adapt: Callable[[Any], Any] | None = None    # adapts metrics of other libraries, set by `cbnb.all`
     chosen_outputs: tuple = ()                   # see `set_indexes`; empty: prediction and targets
     def reset(self) -> None:
-        "Discard all accumulated batches"
+        """Discard all accumulated batches
+
+        Example:
+            m.reset()
+            assert m.value is None
+        """
         raise NotImplementedError
     def accumulate(self, learn: Any) -> None:
         """Add the batch that the learner has just evaluated, in `learn.pred` and `learn.yb`
 
         Args:
             learn
+
+        Example:
+            m.accumulate(SimpleNamespace(pred=torch.tensor([1., 3.])))
         """
         raise NotImplementedError
     @property
     def value(self) -> Any:
-        "The result as a number or a scalar tensor, or None without batches"
+        """The result as a number or a scalar tensor, or None without batches
+
+        Example:
+            assert m.value is None
+        """
         raise NotImplementedError
     def set_indexes(self,
         indexes: Iterable[int | str | tuple],    # entries of `learn.outputs`; empty: prediction and targets
@@ -123,6 +153,12 @@ class Metric(HasName, HasCopies):
 
         Returns:
             the metric itself
+
+        Example:
+            assert metric_on(mae, 0, (1, 'boxes')).chosen_outputs == (0, (1, 'boxes'))
+            assert AvgMetric(mae).set_indexes([0, 2]).chosen_outputs == (0, 2)
+            with raises(TypeError, 'cannot be chosen by 1.5'): metric_on(mae, 1.5)
+            with raises(TypeError, 'pass a list'): AvgMetric(mae).set_indexes('logits')
         """
         self.chosen_outputs = checked_outputs(indexes)
         return self
@@ -217,6 +253,10 @@ class AvgMetric(MeanMetric):
     Raises:
         TypeError: ... of scikit-learn takes the targets first, and is seldom a mean over items: use
             SklearnMetric(...)
+
+    Example:
+        assert close(run(AvgMetric(hits)), hits(pred, y), 1e-7)        # equal to the value on all items at once
+        assert run(LargestScoreMetric()) == pred.max()
     """
     def __init__(self,
         func: Callable[..., Any],    # called with the prediction and the targets of a batch; returns a mean over its items
@@ -247,6 +287,12 @@ def accuracy(
 
     Returns:
         a scalar between 0 and 1
+
+    Example:
+        scores, classes = torch.tensor([[.9, .1], [.2, .8], [.6, .4]]), torch.tensor([0, 1, 1])
+        assert close(accuracy(scores, classes), 2/3)
+        assert close(error_rate(scores, classes), 1/3)
+        with raises(ValueError, 'targets should be (3,), not (3, 1)'): accuracy(scores, classes[:, None])
     """
     return _hits(pred, y, axis).float().mean()
 
@@ -264,6 +310,12 @@ def error_rate(
 
     Returns:
         a scalar between 0 and 1
+
+    Example:
+        scores, classes = torch.tensor([[.9, .1], [.2, .8], [.6, .4]]), torch.tensor([0, 1, 1])
+        assert close(accuracy(scores, classes), 2/3)
+        assert close(error_rate(scores, classes), 1/3)
+        with raises(ValueError, 'targets should be (3,), not (3, 1)'): accuracy(scores, classes[:, None])
     """
     return 1 - accuracy(pred, y, axis)
 
@@ -441,6 +493,9 @@ class AccumMetric(CollectMetric):
 
     Raises:
         ValueError: activation {activation} is not one of ...
+
+    Example:
+        recall = AccumMetric(share_of_ones, dim_argmax=-1)
     """
     def __init__(self,
         func: Callable[..., Any],         # called with all predictions and all targets
@@ -471,6 +526,14 @@ class AccumMetric(CollectMetric):
         Args:
             pred: predictions of a batch
             targ: targets of the batch
+
+        Example:
+            mean = RunningMean()
+            assert mean.value is None
+            mean.add(torch.tensor(25.), 16)
+            mean.add(torch.tensor(1.), 8)
+            mean.add(torch.tensor(math.nan), 0)                # an empty batch
+            assert mean.value == (16*25 + 8*1)/24 == 17
         """
         pred, targ = pred.detach(), targ.detach()
         if self.activation != 'no': pred = _ACTIVATIONS[self.activation](_not_half(pred))
@@ -507,6 +570,14 @@ class SklearnMetric(AccumMetric):
     Raises:
         ValueError: takes={takes} should be one of ...
         ValueError: thresh={thresh} makes labels: it goes with takes='labels', not with {takes}
+
+    Example:
+        from sklearn.metrics import roc_auc_score
+
+        f1 = SklearnMetric(f1_score, average='macro')
+        assert run(f1) == f1_score(y, pred.argmax(-1), average='macro')
+        auc = SklearnMetric('roc_auc_score', multi_class='ovr')
+        assert run(auc) == roc_auc_score(y, pred.softmax(1), multi_class='ovr')
     """
     def __init__(self,
         func: Callable[..., float] | str,   # `func(y_true, y_pred)`, or the name of a function in `sklearn.metrics`
@@ -658,6 +729,12 @@ def metric_on(
     Raises:
         TypeError: metric_on(metric, ...): say which outputs, such as metric_on(metric, 0, 2)
         TypeError: metric_on() takes one metric: call it for each member of the collection
+
+    Example:
+        assert metric_on(mae, 0, (1, 'boxes')).chosen_outputs == (0, (1, 'boxes'))
+        assert AvgMetric(mae).set_indexes([0, 2]).chosen_outputs == (0, 2)
+        with raises(TypeError, 'cannot be chosen by 1.5'): metric_on(mae, 1.5)
+        with raises(TypeError, 'pass a list'): AvgMetric(mae).set_indexes('logits')
     """
     if not which: raise TypeError('metric_on(metric, ...): say which outputs, such as metric_on(metric, 0, 2)')
     [one, *more] = as_metrics([metric])
@@ -746,6 +823,12 @@ class MAE(ErrorMetric):
     Args:
         average: 'elements': mean over all elements; 'rows': mean over the items of the batch
         name: heading of its column; None: derived from the class name
+
+    Example:
+        off_by_one = SimpleNamespace(pred=torch.zeros(2, 2), yb=(torch.ones(2, 2),))
+        assert seen(MAE(), off_by_one) == 1
+        assert seen(MAE(average='rows'), off_by_one) == seen(MSE('rows'), off_by_one) == 2
+        with raises(ValueError, 'should have the same shape'): run(MAE())
     """
     def error(self, pred: Tensor, y: Tensor) -> Tensor: return _difference('MAE', pred, y).abs()
 
@@ -792,6 +875,9 @@ class ValueMetric(Metric):
     Args:
         func: called without arguments at the end of a phase
         metric_name: heading of its column; None: the function's name
+
+    Example:
+        assert run(ValueMetric(lambda: 2.5, 'two_and_a_half')) == 2.5
     """
     def __init__(self,
         func: Callable[[], Any],           # called without arguments at the end of a phase

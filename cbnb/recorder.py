@@ -194,6 +194,14 @@ class TracksHypers(Callback):
 
         Args:
             name: common name of a hyper-parameter
+
+        Example:
+            class WatchWeightDecay(Callback):
+                order = 51                                       # after the recorder, which begins the run
+                def before_fit(self): self.recorder.track('wd')
+            learn = line_learner(cbs=WatchWeightDecay)
+            learn.fit(1)
+            assert learn.recorder.history[0].steps['wd'] == [0, 0]
         """
         run, opt = self.history[-1], self.learn.opt
         if name in run.hypers or (place := hyper_key(opt, name)) is None: return
@@ -223,9 +231,9 @@ class TracksEarly(TracksHypers):
         """Whether to handle an event; `before_step` only if a callback may change the rate before `after_batch`
 
         Args:
-            event_name
-            training
-            purpose
+            event_name: one of `EVENTS`
+            training: whether the loop is in the training phase
+            purpose: one of `PURPOSES`
         """
         wanted = super().wants(event_name, training, purpose)
         if wanted and event_name == 'before_step': wanted = self.notes_early = self._may_change()
@@ -556,33 +564,76 @@ class LastRun(Callback):
     Args:
         **events: functions to use as methods: `before_fit=f`
     """
-    def last(self) -> Run:
+    def last(self) -> Run:  # the latest run, the one under way included
         """Return the latest run; raise `AttributeError` before the first fit
+
+        Returns:
+            the latest run, the one under way included
 
         Raises:
             AttributeError: nothing has been recorded yet: fit first
+
+        Example:
+            torch.manual_seed(7)
+            learn = line_learner(cbs=GradientClip(1.))
+            learn.fit(2, lr=0.05)
+            assert learn.recorder.last().settings == dict(
+                method='fit', n_epoch=2, lr=0.05, wd=0.0, mom=0.0, moms=[0.95, 0.85, 0.95], batches=2, optimizer='SGD',
+                loss='MSELoss', model='Line', parameters=2, callbacks=['GradientClip(max_norm=1.0)'], seed=7)
         """
         if not self.history.runs: raise AttributeError('nothing has been recorded yet: fit first')
         return self.history[-1]
 
     @property
     def losses(self) -> list[float]:
-        "Smoothed training losses of the last run"
+        """Smoothed training losses of the last run
+
+        Example:
+            learn = line_learner()
+            with raises(AttributeError, 'nothing has been recorded yet'): learn.recorder.losses
+            learn.fit(1)
+            assert close(learn.recorder.losses, (13, (0.98*13 + 8.32)/1.98))
+            assert learn.recorder.lrs == [0.1, 0.1]
+            assert learn.recorder.hps == dict(lr=[0.1, 0.1], mom=[0, 0])
+        """
         return list(self.last().losses)
 
     @property
     def lrs(self) -> list[float]:
-        "Learning rate of the last group, for each training batch of the last run"
+        """Learning rate of the last group, for each training batch of the last run
+
+        Example:
+            learn = line_learner()
+            with raises(AttributeError, 'nothing has been recorded yet'): learn.recorder.losses
+            learn.fit(1)
+            assert close(learn.recorder.losses, (13, (0.98*13 + 8.32)/1.98))
+            assert learn.recorder.lrs == [0.1, 0.1]
+            assert learn.recorder.hps == dict(lr=[0.1, 0.1], mom=[0, 0])
+        """
         return self.last().hyper('lr')
 
     @property
     def moms(self) -> list[float]:
-        "Momentum of the last group, for each training batch of the last run"
+        """Momentum of the last group, for each training batch of the last run
+
+        Example:
+            lrs, moms = learn.recorder.lrs, learn.recorder.moms
+            assert close([lrs[0], max(lrs)], [0.1/25, 0.1]) and close([moms[0], min(moms)], [0.95, 0.85])
+        """
         return self.last().hyper('mom')
 
     @property
     def hps(self) -> dict[str, list[float]]:
-        "All recorded hyper-parameters of the last run"
+        """All recorded hyper-parameters of the last run
+
+        Example:
+            learn = line_learner()
+            with raises(AttributeError, 'nothing has been recorded yet'): learn.recorder.losses
+            learn.fit(1)
+            assert close(learn.recorder.losses, (13, (0.98*13 + 8.32)/1.98))
+            assert learn.recorder.lrs == [0.1, 0.1]
+            assert learn.recorder.hps == dict(lr=[0.1, 0.1], mom=[0, 0])
+        """
         return {name: self.last().hyper(name) for name in self.last().hypers}
 
 # %% ../nbs/09_recorder.ipynb #af7db9ed
@@ -594,24 +645,50 @@ class LastTable(LastRun):
     """
     @property
     def iters(self) -> list[int]:
-        "Number of training batches at the end of each epoch of the last run"
+        """Number of training batches at the end of each epoch of the last run
+
+        Example:
+            learn.fit(2)
+            assert learn.recorder.iters == [2, 4]
+            assert learn.recorder.log[:-1] == [1, *learn.recorder.values[1]]         # the last entry is the time
+        """
         return [row['step'] for row in self.last().epochs]
 
     @property
     def metric_names(self) -> list[str]:
-        "Headings of the table of epochs of the last run"
+        """Headings of the table of epochs of the last run
+
+        Example:
+            recorder = learn.recorder
+            assert recorder.nb_batches == [2, 2]
+            assert recorder.metrics == []                    # the learner has no metrics
+            assert recorder.val_losses == recorder.history[-1, 'valid_loss']
+            assert recorder.names == recorder.metric_names == ['epoch', 'train_loss', 'valid_loss', 'time']
+        """
         return self.last().metric_names
 
     names = metric_names                  # the name in fastai v1
 
     @property
     def values(self) -> list[list[float | None]]:
-        "Losses and metrics of each epoch of the last run"
+        """Losses and metrics of each epoch of the last run
+
+        Example:
+            learn.fit(2)
+            assert learn.recorder.iters == [2, 4]
+            assert learn.recorder.log[:-1] == [1, *learn.recorder.values[1]]         # the last entry is the time
+        """
         return self.last().values
 
     @property
     def log(self) -> list[Any]:
-        "The row of the current epoch, with None for values not known yet, and the time only after the epoch"
+        """The row of the current epoch, with None for values not known yet, and the time only after the epoch
+
+        Example:
+            learn.fit(2)
+            assert learn.recorder.iters == [2, 4]
+            assert learn.recorder.log[:-1] == [1, *learn.recorder.values[1]]         # the last entry is the time
+        """
         self.last()
         if self.row is None: return self.last_log
         names = (*self.train_columns, *self.valid_columns)
@@ -629,19 +706,43 @@ class LastTableV1(LastTable):
 
     @property
     def val_losses(self) -> list[float | None]:
-        "Validation loss of each epoch of the last run, or None without validation"
+        """Validation loss of each epoch of the last run, or None without validation
+
+        Example:
+            recorder = learn.recorder
+            assert recorder.nb_batches == [2, 2]
+            assert recorder.metrics == []                    # the learner has no metrics
+            assert recorder.val_losses == recorder.history[-1, 'valid_loss']
+            assert recorder.names == recorder.metric_names == ['epoch', 'train_loss', 'valid_loss', 'time']
+        """
         return [row.get('valid_loss') for row in self._whole()]
 
     @property
     def metrics(self) -> list[list[float | None]]:
-        "Metrics of each validated epoch of the last run"
+        """Metrics of each validated epoch of the last run
+
+        Example:
+            recorder = learn.recorder
+            assert recorder.nb_batches == [2, 2]
+            assert recorder.metrics == []                    # the learner has no metrics
+            assert recorder.val_losses == recorder.history[-1, 'valid_loss']
+            assert recorder.names == recorder.metric_names == ['epoch', 'train_loss', 'valid_loss', 'time']
+        """
         names = self.valid_columns[1:]
         rows = [row for row in self._whole() if names and row['valid_loss'] is not None]
         return [[row[name] for name in names] for row in rows]
 
     @property
     def nb_batches(self) -> list[int]:
-        "Number of training batches in each epoch of the last run"
+        """Number of training batches in each epoch of the last run
+
+        Example:
+            recorder = learn.recorder
+            assert recorder.nb_batches == [2, 2]
+            assert recorder.metrics == []                    # the learner has no metrics
+            assert recorder.val_losses == recorder.history[-1, 'valid_loss']
+            assert recorder.names == recorder.metric_names == ['epoch', 'train_loss', 'valid_loss', 'time']
+        """
         ends = [row['step'] for row in self._whole()]
         return [end - start for start, end in zip([0, *ends], ends)]
 
@@ -674,8 +775,19 @@ class StoresHistory(RecordsFits):
         say(f'{len(phases)} processes had computed metrics on training batches, and there are {n_processes()}: '
             'in this epoch they are those of the batches from here on')
 
-    def log_rows(self) -> list[list[Any]]:
-        "Return the rows of the last run, in the form that `learn.logger` receives"
+    def log_rows(self) -> list[list[Any]]:  # one list for each epoch, with a value for each column
+        """Return the rows of the last run, in the form that `learn.logger` receives
+
+        Returns:
+            one list for each epoch, with a value for each column
+
+        Example:
+            other = line_learner()
+            other.recorder.load_state_dict(learn.recorder.state_dict())
+            assert other.recorder.losses == learn.recorder.losses
+            [[epoch, train_loss, valid_loss, _]] = other.recorder.log_rows()
+            assert epoch == 0 and valid_loss == run['valid_loss'][0]
+        """
         run, time_column = self.history[-1], lambda row: [clock(row['time'])] if self.add_time else []
         return [[row['epoch'], *values, *time_column(row)] for row, values in zip(run.epochs, run.values)]
 
@@ -688,6 +800,13 @@ class Recorder(StoresHistory, LastTableV1):
         train_metrics: whether to compute the metrics on training batches
         valid_metrics: whether to record the validation loss and the metrics of validation
         beta: weight of the past in the smoothed training loss; 0.98 averages over about 50 batches
+
+    Example:
+        weights = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
+        opt = torch.optim.SGD([{'params': weights[:1], 'lr': 0.1}, {'params': weights[1:]}], lr=0.2, weight_decay=0.5)
+        assert _hyper_values(opt, 'lr') == [0.1, 0.2] and _hyper_values(opt, 'wd') == 0.5
+        assert _hyper_values(opt, 'eps') is None
+        assert _described([Recorder(), GradientClip(1.)]) == ['GradientClip(max_norm=1.0)']
     """
     order, run_in = 50, ('fit', 'validate')
 

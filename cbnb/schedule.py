@@ -27,6 +27,13 @@ class ParamScheduler(Callback):
 
     Args:
         scheds: common name -> schedule, a function of the share of training done, from 0 to 1
+
+    Example:
+        learn = wave_learner(n=5, bs=8, opt_func=torch.optim.SGD)
+        learn.fit(2, lr=0.1, cbs=ParamScheduler({'lr': half_way_down, 'wd': lambda pos: 0.01*pos}))
+        assert close(learn.recorder.lrs, [0.1 - i*0.005 for i in range(10)])
+        assert close(learn.recorder.hps['wd'], [0.001*i for i in range(10)])
+        assert learn.opt.param_groups[0]['weight_decay'] == 0            # restored after the fit
     """
     order, run_valid, run_in = 60, False, ('fit',)
 
@@ -71,6 +78,14 @@ class Sched:
     Args:
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
+
+    Example:
+        class SchedSquare(Sched):
+            def between(self, start, end, pos): return start + (end - start)*pos**2
+        assert SchedSquare(0., 1.)(.5) == .25
+        assert SchedSquare([0., 1.], [1., 5.])(.5) == [.25, 2.]         # two parameter groups
+        assert SchedSquare(0., [1., 8.])(.5) == [.25, 2.]               # two groups with the same start
+        assert repr(SchedSquare(0.1, 0.01)) == 'SchedSquare(0.1, 0.01)'
     """
     def __init__(self,
         start: Any,   # value at position 0: a number, or a list with one per parameter group
@@ -83,13 +98,16 @@ class Sched:
         start: float,    # value at position 0
         end: float,      # value at position 1
         pos: float,      # position, from 0 to 1
-    ) -> float:
+    ) -> float:  # the value at `pos`
         """Return the value at `pos` for one parameter group
 
         Args:
             start: value at position 0
             end: value at position 1
             pos: position, from 0 to 1
+
+        Returns:
+            the value at `pos`
         """
         raise NotImplementedError
 
@@ -113,6 +131,9 @@ class SchedNo(Sched):
     Args:
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
+
+    Example:
+        scheds = [SchedNo(2, 1), SchedLin(2, 1), SchedCos(2, 1), SchedExp(2, 1), SchedPoly(2, 1, 3)]
     """
     def between(self, start, end, pos): return start
 
@@ -122,6 +143,11 @@ class SchedLin(Sched):
     Args:
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
+
+    Example:
+        assert [SchedLin(2, 1)(p) for p in (0, .25, .5, 1)] == [2, 1.75, 1.5, 1]
+        assert close([SchedCos(2, 1)(p) for p in (0, .5, 1)], [2, 1.5, 1])
+        assert close(SchedCos(2, 1)(.25), 1.5 + 0.5**0.5/2)             # the cosine of 45 degrees
     """
     def between(self, start, end, pos): return start + pos*(end - start)
 
@@ -131,6 +157,11 @@ class SchedCos(Sched):
     Args:
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
+
+    Example:
+        assert [SchedLin(2, 1)(p) for p in (0, .25, .5, 1)] == [2, 1.75, 1.5, 1]
+        assert close([SchedCos(2, 1)(p) for p in (0, .5, 1)], [2, 1.5, 1])
+        assert close(SchedCos(2, 1)(.25), 1.5 + 0.5**0.5/2)             # the cosine of 45 degrees
     """
     def between(self, start, end, pos):
         return start + (end - start)*(1 - math.cos(math.pi*pos))/2
@@ -142,6 +173,12 @@ class SchedExp(Sched):
     Args:
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
+
+    Example:
+        assert close([SchedExp(16, 1)(p) for p in (0, .25, .5, .75, 1)], [16, 8, 4, 2, 1])
+        assert SchedPoly(2, 1, 3)(.5) == 2 - 0.5**3
+        assert repr(SchedPoly(2, 1, 3)) == 'SchedPoly(2, 1, power=3)'
+        with raises(ValueError, 'cannot go from 0 to 1'): SchedExp(0, 1)(.5)
     """
     def between(self, start, end, pos):
         if start*end <= 0:
@@ -156,6 +193,12 @@ class SchedPoly(Sched):
         start: value at position 0: a number, or a list with one per parameter group
         end: value at position 1: a number, or a list with one per parameter group
         power: 1: linear; above 1: slower at first
+
+    Example:
+        assert close([SchedExp(16, 1)(p) for p in (0, .25, .5, .75, 1)], [16, 8, 4, 2, 1])
+        assert SchedPoly(2, 1, 3)(.5) == 2 - 0.5**3
+        assert repr(SchedPoly(2, 1, 3)) == 'SchedPoly(2, 1, power=3)'
+        with raises(ValueError, 'cannot go from 0 to 1'): SchedExp(0, 1)(.5)
     """
     def __init__(self,
         start: Any,     # value at position 0: a number, or a list with one per parameter group
@@ -209,12 +252,20 @@ class SchedCombined:
 def combine_scheds(
     pcts: Sequence[float],                      # share of the training for each schedule; they add up to 1
     scheds: Sequence[Callable[[float], Any]],   # schedules, one per share
-) -> SchedCombined:
+) -> SchedCombined:  # one schedule, a function of the position from 0 to 1
     """Join schedules that run one after another
 
     Args:
         pcts: share of the training for each schedule; they add up to 1
         scheds: schedules, one per share
+
+    Returns:
+        one schedule, a function of the position from 0 to 1
+
+    Example:
+        warm_cosine = combine_scheds([0.1, 0.9], [SchedLin(0., 0.01), SchedCos(0.01, 0.)])
+        assert warm_cosine(0.05) == 0.005 and close(warm_cosine(0.55), 0.005)
+        ParamScheduler({'lr': warm_cosine}).plot()
     """
     return SchedCombined(pcts, scheds)
 
@@ -223,7 +274,7 @@ def combined_cos(
     start: Any,    # value at position 0: a number, or a list with one per parameter group
     middle: Any,   # value at position `pct`, in the same form
     end: Any,      # value at position 1, in the same form
-) -> SchedCombined:
+) -> SchedCombined:  # one schedule, a function of the position from 0 to 1
     """Make a cosine schedule from `start` to `middle`, followed by one from `middle` to `end`
 
     Args:
@@ -231,6 +282,13 @@ def combined_cos(
         start: value at position 0: a number, or a list with one per parameter group
         middle: value at position `pct`, in the same form
         end: value at position 1, in the same form
+
+    Returns:
+        one schedule, a function of the position from 0 to 1
+
+    Example:
+        up_down = combined_cos(.3, .3, .6, .2)
+        assert close([up_down(p) for p in (0, .15, .3, .65, 1)], [.3, .45, .6, .4, .2])
     """
     return SchedCombined([pct, 1 - pct], [SchedCos(start, middle), SchedCos(middle, end)])
 
@@ -276,6 +334,12 @@ class OneCycle(ParamScheduler):
         div_final: the rate ends at `lr_max/div_final`
         pct_start: share of the training for the warm-up, from 0 to 1
         mom: momentum at start, peak and end; None: `learn.moms`
+
+    Example:
+        assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
+        assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
+        with raises(ValueError, 'not known before training'): OneCycle().planned()
+        with raises(ValueError, 'three numbers'): OneCycle(mom=[0.9])
     """
     def __init__(self,
         lr_max: Any = None,         # highest rate: number, list or slice; None: `learn.lr`
@@ -299,19 +363,38 @@ class OneCycle(ParamScheduler):
             del self.scheds['mom']
         super().before_fit()
 
-    def top(self) -> float:
+    def top(self) -> float:  # the rate at the top of the cycle
         """Return the highest rate of the last group; raise `ValueError` if you did not pass `lr_max`
+
+        Returns:
+            the rate at the top of the cycle
 
         Raises:
             ValueError: lr_max is not known before training: OneCycle(lr_max=...).plot()
+
+        Example:
+            assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
+            assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
+            with raises(ValueError, 'not known before training'): OneCycle().planned()
+            with raises(ValueError, 'three numbers'): OneCycle(mom=[0.9])
         """
         if self.lr_max is None:
             raise ValueError('lr_max is not known before training: OneCycle(lr_max=...).plot()')
         listed = isinstance(self.lr_max, (list, tuple))
         return (list(self.lr_max) if listed else spread_lrs(self.lr_max, 1))[-1]
 
-    def planned(self) -> dict[str, Callable[[float], float]]:
-        "Return the schedules of the last group; raise `ValueError` if you did not pass `lr_max`"
+    def planned(self) -> dict[str, Callable[[float], float]]:  # schedules of the rate and of the momentum, by their names
+        """Return the schedules of the last group; raise `ValueError` if you did not pass `lr_max`
+
+        Returns:
+            schedules of the rate and of the momentum, by their names
+
+        Example:
+            assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
+            assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
+            with raises(ValueError, 'not known before training'): OneCycle().planned()
+            with raises(ValueError, 'three numbers'): OneCycle(mom=[0.9])
+        """
         return self.make([self.top()], self.mom or (0.95, 0.85, 0.95))
 
     def make(self,
@@ -360,6 +443,9 @@ def fit_one_cycle(self: Learner,
         reset_opt: whether to start with a new optimizer
         start_epoch: first epoch to train; the schedule continues from there
         resume: True or the path of a checkpoint to continue from, as in `fit`
+
+    Example:
+        learn.fit_one_cycle(4, lr_max=0.1)
     """
     found = getattr(self, 'lr_finder_result', None)
     if lr_max is None and found is not None and found.lr is None:      # the caller may have passed `found.lr`
@@ -395,6 +481,12 @@ def fit_flat_cos(self: Learner,
         reset_opt: whether to start with a new optimizer
         start_epoch: first epoch to train; the schedule continues from there
         resume: True or the path of a checkpoint to continue from, as in `fit`
+
+    Example:
+        learn.fit_flat_cos(4, lr=0.1)
+        flat = learn.recorder.lrs
+        assert flat[:16] == [0.1]*16                                    # three quarters of 20 batches
+        assert close(flat[16:], [SchedCos(0.1, 1e-6)(i/5) for i in range(1, 5)])
     """
     lrs = _lrs(self, lr)
     sched = combined_cos(pct_start, lrs, lrs, [lr/div_final for lr in lrs])
@@ -433,6 +525,9 @@ def fit_sgdr(self: Learner,
         wd: weight decay; None: `learn.wd`
         start_epoch: first epoch to train; the schedule continues from there
         resume: True or the path of a checkpoint to continue from, as in `fit`
+
+    Example:
+        learn.fit_sgdr(2, 1, lr_max=0.1)                                # one epoch, then two
     """
     n_cycles = as_count(n_cycles, 'n_cycles', 1)
     first, mult = as_count(cycle_len, 'cycle_len', 1), as_count(cycle_mult, 'cycle_mult', 1)
@@ -470,6 +565,13 @@ def fine_tune(self: Learner,
         cbs: callbacks for the second phase
         freeze_cbs: callbacks for the first phase; add a tracker of the best value to one phase only
         **kwargs: passed to `fit_one_cycle` in both phases
+
+    Example:
+        learn = wave_learner(splitter=lambda m: [m[0], m[2]])
+        learn.fine_tune(2)
+        assert [run.n_epoch for run in learn.recorder.history] == [1, 2]
+        assert close(max(learn.recorder.lrs), 2e-3/2)
+        learn.recorder.plot_lr()
     """
     base_lr = spread_lrs(base_lr, 1, 'base_lr')[0]
     self.freeze()

@@ -251,6 +251,12 @@ def snapshot(
 
     Returns:
         a function that restores everything; you can call it more than once
+
+    Example:
+        restore = snapshot(learn)
+        learn.fit(1)
+        learn.add_cb(CountBatches)
+        assert learn.opt is not None
     """
     parts, kept = _save_parts(learn, exclude, purpose, on_cpu), ('callbacks', 'undo')
     attributes = {k: v for k, v in vars(learn).items() if k not in kept}

@@ -15,6 +15,7 @@ from typing import Any
 
 # %% ../nbs/06_step.ipynb #1ad343f9
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 # %% ../nbs/06_step.ipynb #025688d6
@@ -60,6 +61,10 @@ class ForwardPass:
 
         Args:
             learn: the learner, with the batch in `xb` and `yb`
+
+        Example:
+            ForwardPass().predict(loop)
+            assert loop.pred.tolist() == [0, 0]                    # a = b = 0
         """
         __tracebackhide__ = True
         xb = learn.xb
@@ -76,23 +81,51 @@ class ForwardPass:
 
         Raises:
             ValueError: loss_func is missing: assign learn.loss_func, or pass a step that computes the loss
+
+        Example:
+            ForwardPass().loss(loop)
+            assert loop.loss == loop.loss_grad == (1**2 + 5**2)/2 == 13
+            assert loop.loss_grad.requires_grad and not loop.loss.requires_grad
         """
         if not learn.yb: return
         if learn.loss_func is None: raise ValueError(
             'loss_func is missing: assign learn.loss_func, or pass a step that computes the loss')
+        if not learn.iter: _check_shapes(learn.loss_func, learn.pred, learn.yb[0])    # once in an epoch
         loss = learn.loss_func(learn.pred, *learn.yb)
         if type(loss) is not Tensor or loss.ndim: loss = as_loss(loss, learn.training)
         learn.loss_grad, learn.loss = loss, loss.detach()
         on = learn.callbacks.table
         if on['after_loss'] or on['before_backward']: learn.loss = learn.loss.clone()  # a callback may scale `loss_grad`
-    def outputs(self, learn: Any) -> tuple:
+    def outputs(self, learn: Any) -> tuple:  # predictions and targets, each nested as the model and the loader make them
         """Return the outputs for metrics: the predictions, then the targets
 
         Args:
             learn
+
+        Returns:
+            predictions and targets, each nested as the model and the loader make them
+
+        Example:
+            class Evaluated:
+                "The attributes of a learner that a metric reads after a batch"
+                loss, xb = None, (torch.zeros(2, 3),)                # two items
+                def __init__(self, *outputs): self.outputs, self.pred, self.yb = outputs, None, ()
         """
         pred = learn.pred
         return (*(pred if isinstance(pred, (tuple, list)) else (pred,)), *learn.yb)
+
+# %% ../nbs/06_step.ipynb #92c9f5e9
+_ELEMENTWISE = nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss
+_ELEMENTWISE_FUNCS = F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss
+
+def _check_shapes(loss_func: Any, pred: Any, y: Any) -> None:
+    "Raise if an element-wise loss would broadcast a row of targets against a column of predictions"
+    if not isinstance(loss_func, _ELEMENTWISE) and loss_func not in _ELEMENTWISE_FUNCS: return
+    if not isinstance(pred, Tensor) or not isinstance(y, Tensor): return
+    if pred.shape == y.shape or not pred.numel() == y.numel() > 1: return
+    name = getattr(loss_func, '__name__', type(loss_func).__name__)
+    raise ValueError(f'{name} got predictions of shape {tuple(pred.shape)} and targets of shape {tuple(y.shape)}: it would compare '
+                     'each prediction with every target. Give both one shape, such as y[:, None] or pred.squeeze(1)')
 
 # %% ../nbs/06_step.ipynb #4e9ee6df
 def modules_of(model: Any) -> list[nn.Module]:
@@ -105,7 +138,14 @@ def modules_of(model: Any) -> list[nn.Module]:
 
 # %% ../nbs/06_step.ipynb #739fb3a6
 class Step(ForwardPass):
-    "The work on one batch, in five methods that you can override"
+    """The work on one batch, in five methods that you can override
+
+    Example:
+        loop, step = line_loop(), Step()
+        for part in (step.predict, step.loss, step.backward, step.step, step.zero_grad): part(loop)
+        assert close(loop.model.a.item(), 0.4)
+        assert loop.model.a.grad is None
+    """
     model = loss_func = opt = None     # if set, these become the learner's; None: those of the learner
     own_update = False    # whether it computes gradients itself, where callbacks cannot change them
     own_loss = False      # whether its loss is not computed from `learn.pred` and `learn.yb`
@@ -124,11 +164,18 @@ class Step(ForwardPass):
 
         Args:
             learn
+
+        Example:
+            print(f'accuracy {score((best, settings)):.3f} with', ', '.join(f'{name}={value:.3g}' for name, value in settings.items()))
         """
         theirs = set(modules_of(learn.model))
         self.own = [m for m in modules_of(self.model) if m not in theirs]
-    def evaluator(self) -> 'Step':
-        "Return the step for evaluation, used if the learner has neither an `eval_step` nor a `loss_func`"
+    def evaluator(self) -> 'Step':  # the step for evaluation
+        """Return the step for evaluation, used if the learner has neither an `eval_step` nor a `loss_func`
+
+        Returns:
+            the step for evaluation
+        """
         return self
 
 # %% ../nbs/06_step.ipynb #bfa568ec

@@ -57,7 +57,7 @@ def line_learner(
     valid: bool = True,    # whether to validate, on the first training batch
     quiet: bool = True,    # whether to print no table
     **kwargs: Any,         # further arguments of `Learner`
-) -> Learner:
+) -> Learner:  # a learner that is ready to fit
     """Make a learner that fits y = 2x + 3 with SGD at 0.1; each update multiplies both errors by 0.8
 
     Args:
@@ -66,6 +66,16 @@ def line_learner(
         valid: whether to validate, on the first training batch
         quiet: whether to print no table
         **kwargs: further arguments of `Learner`
+
+    Returns:
+        a learner that is ready to fit
+
+    Example:
+        learn = line_learner(n=3)
+        learn.fit(1)
+        a, b = learn.model.a.item(), learn.model.b.item()
+        assert abs(a - 2*(1 - 0.8**3)) < 1e-6 and abs(b - 3*(1 - 0.8**3)) < 1e-6
+        assert len(line_learner(cbs=Recorder(train_metrics=True)).cbs) == len(learn.cbs)    # your recorder replaces the default
     """
     x = torch.tensor([-1., 1.]).repeat(n*bs//2)
     batches = list(zip(x.split(bs), (2*x + 3).split(bs)))
@@ -90,7 +100,7 @@ def wave_learner(
     quiet: bool = True,    # whether to print no table
     seed: int = 0,         # random seed of the data and the weights
     **kwargs: Any,         # further arguments of `Learner`
-) -> Learner:
+) -> Learner:  # a learner that is ready to fit
     """Make a learner whose network of 32 hidden units learns a noisy sine wave with AdamW at 0.01
 
     Args:
@@ -99,6 +109,16 @@ def wave_learner(
         quiet: whether to print no table
         seed: random seed of the data and the weights
         **kwargs: further arguments of `Learner`
+
+    Returns:
+        a learner that is ready to fit
+
+    Example:
+        learn = wave_learner()
+        learn.fit(5)
+        first, *_, last = learn.recorder.last().epochs
+        assert last['valid_loss'] < first['valid_loss']/4
+        print({k: round(v, 3) for k, v in last.items() if k != 'time'})
     """
     torch.manual_seed(seed)
     x = torch.rand((n + 8)*bs, 1)*6 - 3
@@ -115,7 +135,7 @@ def digits_learner(
     quiet: bool = True,    # whether to print no table
     seed: int = 0,         # random seed of the order of the items and the weights
     **kwargs: Any,         # further arguments of `Learner`
-) -> Learner:
+) -> Learner:  # a learner that is ready to fit
     """Make a learner whose network of two layers classifies scikit-learn's digits with AdamW at 0.01
 
     Args:
@@ -124,6 +144,15 @@ def digits_learner(
         quiet: whether to print no table
         seed: random seed of the order of the items and the weights
         **kwargs: further arguments of `Learner`
+
+    Returns:
+        a learner that is ready to fit
+
+    Example:
+        learn = digits_learner()
+        learn.fit(5)
+        print([round(row['accuracy'], 2) for row in learn.recorder.last().epochs])
+        assert learn.recorder.last().epochs[-1]['accuracy'] > 0.85
     """
     from sklearn.datasets import load_digits
     torch.manual_seed(seed)
@@ -140,13 +169,20 @@ def close(
     a: Any,               # a number, a tensor, or an iterable of numbers
     b: Any,               # a number, a tensor, or an iterable of numbers
     tol: float = 1e-4,    # largest difference that is accepted
-) -> bool:
+) -> bool:  # True if they agree
     """Whether `a` and `b` have the same length, and each pair of numbers differs by at most `tol`
 
     Args:
         a: a number, a tensor, or an iterable of numbers
         b: a number, a tensor, or an iterable of numbers
         tol: largest difference that is accepted
+
+    Returns:
+        True if they agree
+
+    Example:
+        assert close([0.1 + 0.2, 1], (0.3, 1)) and close(torch.tensor(2.), 2.00005)
+        assert not close([1, 2], [1]) and not close(1, 1.001)
     """
     xs, ys = (_numbers(values) for values in (a, b))
     return len(xs) == len(ys) and all(abs(x - y) <= tol for x, y in zip(xs, ys))
@@ -161,15 +197,23 @@ def _numbers(values: Any) -> list[float]:
 def raises(
     kind: type[BaseException],    # expected class of the error; subclasses are accepted
     words: str,                   # text that the message must contain
-) -> Iterator[None]:
+) -> Iterator[None]:  # a context manager
     """Context manager that prints the error of its block, and checks its type and message
 
     Args:
         kind: expected class of the error; subclasses are accepted
         words: text that the message must contain
 
+    Returns:
+        a context manager
+
     Raises:
         AssertionError: no {kind} was raised
+
+    Example:
+        with raises(ValueError, 'n_epoch=0'): line_learner().fit(0)
+        with raises(AssertionError, 'no ValueError'):
+            with raises(ValueError, 'anything'): pass
     """
     try: yield
     except kind as e:
@@ -194,6 +238,9 @@ def in_processes(
 
     Returns:
         the printed output of each process
+
+    Example:
+        assert in_processes('import os; print(os.environ["RANK"])', n=2) == ['0\\n', '1\\n']
     """
     with socket.socket() as s:
         s.bind(('127.0.0.1', 0))

@@ -103,14 +103,23 @@ class _SetsHypers(LentNames):
         name: str,     # common name: lr, mom, sqr_mom, wd, ...
         value: Any,    # a number for all groups, a list with one number per group, or a slice
     ) -> None:
-        "Set a hyper-parameter in each parameter group, or raise `ValueError` for an unknown name"
+        """Set a hyper-parameter in each parameter group, or raise `ValueError` for an unknown name
+
+        Args:
+            name: common name: lr, mom, sqr_mom, wd, ...
+            value: a number for all groups, a list with one number per group, or a slice
+        """
         if isinstance(value, slice): value = spread_lrs(value, len(self.param_groups), name)
         set_hyper(self, name, value)
 
     def set_hypers(self,
         **values: Any,    # values by common name, as for `set_hyper`
     ) -> None:
-        "Set several hyper-parameters, each as `set_hyper` does"
+        """Set several hyper-parameters, each as `set_hyper` does
+
+        Args:
+            **values: values by common name, as for `set_hyper`
+        """
         for name, value in values.items(): self.set_hyper(name, value)
 
 # %% ../../nbs/basics/lent_names.ipynb #a27043b6

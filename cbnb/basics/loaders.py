@@ -23,6 +23,10 @@ class Batches:
     Args:
         make: called at the start of each epoch
         n_iter: number of batches per epoch, which schedules need; None: unknown
+
+    Example:
+        assert len(Batches(stream, n_iter=3)) == 3
+        with raises(TypeError, 'does not know its length'): len(Batches(stream))
     """
     def __init__(self,
         make: Callable[[], Iterable],   # called at the start of each epoch

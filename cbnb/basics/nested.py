@@ -111,6 +111,14 @@ def to_device(
 
     Returns:
         the same nesting on the device
+
+    Example:
+        from torch.nn.utils.rnn import pack_sequence
+
+        packed = pack_sequence([torch.ones(3, 2), torch.ones(2, 2)])
+        moved = to_device({'w': torch.ones(3), 'words': packed}, 'meta')
+        assert moved['w'].device.type == moved['words'].data.device.type == 'meta'
+        assert moved['words'].batch_sizes.device.type == 'cpu'
     """
     device = torch.device(device)
     return map_tensors(lambda t: t.to(device, non_blocking=device.type == 'cuda'), batch,

@@ -195,6 +195,9 @@ def generator_state(value: Any) -> Any:    # plain data; None: `value` is not a 
 
     Args:
         value
+
+    Returns:
+        plain data; None: `value` is not a random generator
     """
     if type(value) is random.Random: return value.getstate()
     if isinstance(value, torch.Generator): return value.get_state()

@@ -116,6 +116,9 @@ def set_seed(
 
     Args:
         seed: any integer from 0 up; NumPy gets it modulo 2**32
+
+    Example:
+        set_seed(42)
     """
     seed = as_count(seed, 'seed', 0)
     torch.manual_seed(seed)                            # the generator of the CPU, and those of all devices

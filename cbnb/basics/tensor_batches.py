@@ -109,6 +109,7 @@ class TensorLoader(DataLoader):
     "torch `DataLoader` that indexes in-memory tensors by batch where possible"
     def _get_iterator(self) -> Any:
         return TensorBatches(self) if can_index(self) else super()._get_iterator()
+    def __repr__(self) -> str: return f'{type(self).__name__}({len(self.dataset)} items, batch size {self.batch_size})'
 
 # %% ../../nbs/basics/tensor_batches.ipynb #a1cb2ae5
 def batches_of(

@@ -92,7 +92,12 @@ class _Swaps(Callback):
 
     @torch.no_grad()
     def swap_in(self) -> None:
-        "Put the average into the model, unless the model has it already or there is no average yet"
+        """Put the average into the model, unless the model has it already or there is no average yet
+
+        Example:
+            cb.swap_in()
+            assert a == 5 and a.data_ptr() == place
+        """
         if self.weights is not None or not (self.means and self.n_updates): return
         with interrupts_wait():
             self.weights = [t.detach().clone() for t in self._tensors()]
@@ -100,7 +105,12 @@ class _Swaps(Callback):
 
     @torch.no_grad()
     def swap_out(self) -> None:
-        "Restore the current weights, unless the model has them already"
+        """Restore the current weights, unless the model has them already
+
+        Example:
+            cb.swap_out()
+            assert a == 0 and cb.weights is None and cb.means[0] == 5
+        """
         if self.weights is None or self.learn is None: return
         with interrupts_wait():
             torch._foreach_copy_(local_parts(self._tensors()), local_parts(self.weights))
@@ -142,8 +152,18 @@ class _Validates(_Updates):
         if self.learn.purpose == 'fit': self.swap_out()
 
     @contextmanager
-    def swapped(self) -> Iterator[Learner]:
-        "Return a context manager that puts the average into the model for a `with` block"
+    def swapped(self) -> Iterator[Learner]:  # a context manager that gives the learner
+        """Return a context manager that puts the average into the model for a `with` block
+
+        Returns:
+            a context manager that gives the learner
+
+        Example:
+            with cb.swapped():
+                with cb.swapped(): pass
+                assert learn.model.a == 5                         # the inner block leaves it to the outer one
+            assert learn.model.a == 0
+        """
         was_in = self.weights is not None
         self.swap_in()
         try: yield self.learn
@@ -172,6 +192,12 @@ class EMA(_Resumes):
 
     Raises:
         ValueError: decay={decay} should be at least 0 and below 1
+
+    Example:
+        learn, valid = line_learner(cbs=EMA(0.5, warmup=False)), []
+        learn.fit(1, cbs=Callback(after_pred=lambda cb: valid.append(cb.model.a.item()) if not cb.training else None))
+        assert close(valid, [0.46]) and close(learn.model.a, 0.46)
+        assert close(learn.validate()[0], 1.54**2 + (0.69 - 3)**2, 1e-3)
     """
     @hinted
     def __init__(self,

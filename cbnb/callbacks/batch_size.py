@@ -331,6 +331,10 @@ def find_batch_size(self: Learner,
 
     Raises:
         RuntimeError: this learner is running (...): find_batch_size is for between fits
+
+    Example:
+        found = learn.find_batch_size()
+        assert found.bs == 168 and '192 items fit into memory and 208 do not' in found.why
     """
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): find_batch_size is for between fits')
     n_items = len(_dataset_of(self.dls.train))

@@ -141,13 +141,32 @@ class _Saves(Callback):
 
     @property
     def folder(self) -> Path:
-        "The folder for the checkpoints of this fit"
+        """The folder for the checkpoints of this fit
+
+        Example:
+            learn = new_learner('named', cbs=Checkpoint(every_steps=3, every_epochs=2, keep=9))
+            with learn.no_bar(), learn.no_logging(): learn.fit(2)
+            assert learn.checkpoint.folder == Path('named/models/checkpoints/fit_0')
+            assert [f.name for f in learn.checkpoint.saved()] == [
+                '00001_epoch_0_batch_3', '00002_epoch_1_batch_2', '00003_epoch_2']
+        """
         top = Path(self.learn.path)/self.learn.model_dir/'checkpoints' if self.path is None else self.path
         recorder = getattr(self.learn, 'recorder', None)
         return top/f'fit_{recorder.history[-1].number if recorder and len(recorder.history) else 0}'
 
-    def saved(self) -> list[Path]:
-        "Return the checkpoints of the last fit, oldest first"
+    def saved(self) -> list[Path]:  # the paths of the files
+        """Return the checkpoints of the last fit, oldest first
+
+        Returns:
+            the paths of the files
+
+        Example:
+            learn = new_learner('named', cbs=Checkpoint(every_steps=3, every_epochs=2, keep=9))
+            with learn.no_bar(), learn.no_logging(): learn.fit(2)
+            assert learn.checkpoint.folder == Path('named/models/checkpoints/fit_0')
+            assert [f.name for f in learn.checkpoint.saved()] == [
+                '00001_epoch_0_batch_3', '00002_epoch_1_batch_2', '00003_epoch_2']
+        """
         return checkpoints(self.folder)
 
     def after_batch(self):
@@ -259,6 +278,10 @@ class Resume:
 
     Raises:
         ValueError: allow={allow}: ... is none of ...
+
+    Example:
+        assert as_resume('models/checkpoints').path == Path('models/checkpoints')
+        with raises(ValueError, 'is none of model, loss'): Resume(allow='epochs')
     """
     def __init__(self,
         path: str | Path | None = None,   # a checkpoint, or a folder of checkpoints; None: the folder of this fit
@@ -436,6 +459,9 @@ class Checkpoint(_Resumes):
         path: folder for the checkpoints; None: `checkpoints` in the learner's model folder
         monitor: column of the table of epochs that decides which is best; None: keep no best
         background: write in a thread, with a copy of the state in CPU memory
+
+    Example:
+        learn = new_learner('epochs', cbs=Checkpoint(every_epochs=3))
     """
     @hinted
     def __init__(self,
@@ -474,8 +500,15 @@ class Checkpoint(_Resumes):
     def state_dict(self) -> dict[str, Any]: return {}           # a checkpoint does not contain this callback
     def load_state_dict(self, state: dict[str, Any]) -> None: pass
 
-    def best(self) -> Path | None:
-        "Return the best checkpoint of the last fit, or None if no checkpoint has a value of `monitor`"
+    def best(self) -> Path | None:  # the path of the file, or None
+        """Return the best checkpoint of the last fit, or None if no checkpoint has a value of `monitor`
+
+        Returns:
+            the path of the file, or None
+
+        Example:
+            assert learn.checkpoint.best() in learn.checkpoint.saved()
+        """
         return _best(self.saved())
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #551b4822

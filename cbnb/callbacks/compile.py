@@ -457,8 +457,15 @@ class _Tells(_Compiles):
     "Reports the compilations after the first epoch of a fit"
     verbose, said, kept = True, 0, _Kept()
 
-    def report(self) -> CompileReport:
-        "Return the report of all compilations and graph breaks so far, with places and reasons"
+    def report(self) -> CompileReport:  # what was compiled, as a table
+        """Return the report of all compilations and graph breaks so far, with places and reasons
+
+        Returns:
+            what was compiled, as a table
+
+        Example:
+            assert repr(_Tells().report()) == 'nothing was compiled'
+        """
         return self.kept.call.report() if self.kept.call else _ShownReport([], {}, None)
 
     def after_epoch(self):
@@ -484,6 +491,11 @@ class Compile(_Tells):
 
     Raises:
         ValueError: what={what} should be 'model' or 'step'
+
+    Example:
+        learn = digits_learner(cbs=Compile(backend='aot_eager'))
+        learn.fit(2, cbs=(waits := Waits()))
+        learn.compile.report()
     """
     def __init__(self,
         what: str = 'model',            # part to compile: 'model', or 'step' for the model and the loss

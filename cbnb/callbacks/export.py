@@ -195,6 +195,10 @@ def export(self: Learner,
 
     Returns:
         path of the written file
+
+    Example:
+        def export_now(cb): cb.learn.export()
+        with raises(RuntimeError, 'this learner is running'): line_learner().fit(1, cbs=Callback(after_epoch=export_now))
     """
     self.__getstate__()                                  # raises RuntimeError during a run
     path = Path(self.path)/fname
@@ -289,6 +293,11 @@ def load_learner(
 
     Returns:
         a learner without optimizer state
+
+    Example:
+        with contextlib.chdir(folder):                      # so that the messages are short
+            with raises(ValueError, 'pass a model, or a function'): load_learner('digits.cbnb')
+            with raises(ValueError, 'does not fit the weights'): load_learner('digits.cbnb', model=nn.Linear(64, 10))
     """
     if Path(fname).suffix != '.cbnb': learn = _load_pickle(fname, cpu, trust, model, parts)
     else:

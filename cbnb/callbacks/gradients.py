@@ -67,6 +67,12 @@ class GradientClip(Callback):
     Raises:
         ValueError: kind={kind} should be 'global', 'tensor' or 'value'
         ValueError: {name}={value} should be above 0
+
+    Example:
+        learn = line_learner(n=1, cbs=GradientClip(1.))
+        learn.fit(1)
+        assert close(learn.model.a, 0.05547) and close(learn.model.b, 0.083205)
+        assert close(learn.gradient_clip.norm, 52**0.5)             # before clipping
     """
     order, run_valid, run_in = 11, False, ('fit', 'lr_find')    # after mixed precision has unscaled the gradients
     norm: Any = None            # norm of the last gradient before clipping; a list of norms for kind='tensor'
@@ -97,6 +103,9 @@ class GradientClip(Callback):
 
         Args:
             params: parameters whose gradients are changed in place
+
+        Example:
+            assert learn.train_iter == 6 and learn.gradient_clipping.clip == 3
         """
         if self.kind == 'value': return clip_grad_value_(params, self.max_norm)
         how = self.max_norm, self.norm_type
@@ -158,6 +167,13 @@ class GradientAccumulation(_UpdatesWhenFull):
 
     Args:
         n_acc: minimum number of items per update; the last update of an epoch may have fewer
+
+    Example:
+        data = line_learner(n=4).dls.train
+        learn = line_learner(cbs=[GradientAccumulation(24), GradientClip(1.)])
+        learn.dls = DataLoaders(Batches(lambda: iter(data)), device='cpu')
+        learn.fit(1)
+        assert close(learn.model.a, 2*0.05547, 1e-3)
     """
     order, run_valid, run_in = 6, False, ('fit', 'lr_find')
 
@@ -204,6 +220,14 @@ class BnFreeze(Callback):
 
     Args:
         **events: functions to use as methods: `before_fit=f`
+
+    Example:
+        batch = torch.randn(8, 2) + 5, torch.zeros(8, 2)
+        learn = Learner(DataLoaders([batch]*2, device='cpu'), net, nn.MSELoss(), default_cbs=False, cbs=BnFreeze)
+        learn.fit(1)
+        assert net[1].running_mean.tolist() == [0, 0] and net[1].num_batches_tracked == 0
+        assert net[2].num_batches_tracked == 2             # this layer was not frozen
+        assert net[1].training == net.training             # back in the mode of the model
     """
     run_in = ('fit', 'lr_find')
 

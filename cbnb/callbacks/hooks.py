@@ -47,6 +47,11 @@ class Hook(_Registered):
         detach: detach input and output from the graph first
         cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
         when: called first; if it returns False, the call is skipped; None: never skip
+
+    Example:
+        with Hook(net[1], lambda m, inp, out: (out > 0).sum()) as hook: net(x)
+        assert hook.stored == (net[:2](x) > 0).sum()
+        assert not net[1]._forward_hooks                # removed at the end of the block
     """
     hook_func = None                   # hooks in a copy of a model have no function, and do nothing
 
@@ -69,7 +74,15 @@ class Hook(_Registered):
         self.stored = self.hook_func(m, inp, out)
 
     def remove(self) -> None:
-        "Remove the hook, and keep `stored`. Calling `remove` again has no effect"
+        """Remove the hook, and keep `stored`. Calling `remove` again has no effect
+
+        Example:
+            with raises(RuntimeError, 'mat1 and mat2'):
+                net(torch.zeros(1, 5))
+                handle.remove()
+            assert len(net[0]._forward_hooks) == 1
+            handle.remove()
+        """
         self.handle.remove()
 
     def __reduce__(self) -> tuple: return Hook.__new__, (Hook,)
@@ -91,6 +104,12 @@ def hook_output(
 
     Returns:
         the hook, with the latest output in `stored`
+
+    Example:
+        with hook_output(net[0]) as out, hook_output(net[2], grad=True) as grad:
+            net(x).sum().backward()
+        assert torch.equal(out.stored, net[0](x)) and not out.stored.requires_grad
+        assert torch.equal(grad.stored[0], torch.ones(2, 1))      # the gradient of a sum
     """
     return Hook(module, _output, not grad, detach, cpu)
 
@@ -108,6 +127,12 @@ class Hooks(_Registered):
         detach: detach input and output from the graph first
         cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
         when: called first; if it returns False, the call is skipped; None: never skip
+
+    Example:
+        with Hooks(net, lambda m, inp, out: tuple(out.shape)) as hooks: net(x)
+        assert hooks.stored == [(2, 3), (2, 3), (2, 1)] and len(hooks) == 3
+        with raises(AttributeError, "'str' object"): Hooks([net[0], 'not a module'], print)
+        assert not net[0]._forward_hooks
     """
     def __init__(self,
         ms: Sequence[nn.Module],       # modules to hook
@@ -124,11 +149,26 @@ class Hooks(_Registered):
 
     @property
     def stored(self) -> list[Any]:
-        "Latest result of each hook, in the order of the modules; None for a module that has not run"
+        """Latest result of each hook, in the order of the modules; None for a module that has not run
+
+        Example:
+            with Hooks(net, lambda m, inp, out: tuple(out.shape)) as hooks: net(x)
+            assert hooks.stored == [(2, 3), (2, 3), (2, 1)] and len(hooks) == 3
+            with raises(AttributeError, "'str' object"): Hooks([net[0], 'not a module'], print)
+            assert not net[0]._forward_hooks
+        """
         return [hook.stored for hook in self.hooks]
 
     def remove(self) -> None:
-        "Remove all hooks, and keep `stored`"
+        """Remove all hooks, and keep `stored`
+
+        Example:
+            with raises(RuntimeError, 'mat1 and mat2'):
+                net(torch.zeros(1, 5))
+                handle.remove()
+            assert len(net[0]._forward_hooks) == 1
+            handle.remove()
+        """
         for hook in self.hooks: hook.remove()
 
     def __getitem__(self, i: int) -> Hook: return self.hooks[i]
@@ -152,6 +192,13 @@ def hook_outputs(
 
     Returns:
         the hooks, with the latest outputs in `stored`
+
+    Example:
+        unused = nn.Linear(2, 2)
+        with hook_outputs([*net, unused]) as hooks: net(x)
+        assert [None if out is None else tuple(out.shape) for out in hooks.stored] == [
+            (2, 3), (2, 3), (2, 1), None]                        # the last one has not run
+        assert hooks[2].stored is hooks.stored[2]
     """
     return Hooks(modules, _output, not grad, detach, cpu)
 
@@ -307,6 +354,13 @@ class HookCallback(_HooksInAFit):
     Raises:
         TypeError: remove_end=False: the hooks of a callback are removed when the fit ends. To look
             longer, use Hooks(modules, f), and remove() it yourself
+
+    Example:
+        means = HookCallback('3', every=8, hook=first_mean, before_fit=lambda cb: setattr(cb, 'means', []))
+        learn = deep_learner()
+        learn.fit(1, cbs=means)
+        assert len(means.means) == 3                            # batches 0, 8 and 16 of 20
+        assert not any(m._forward_hooks for m in learn.model)
     """
     def __init__(self,
         modules: Any = None,              # names, classes or modules to hook; None: leaves with parameters
@@ -485,6 +539,14 @@ class LayerStats(_ReadsRows):
 
         Returns:
             one list each, with nan where the layer has not run
+
+        Example:
+            learn, first = deep_learner(), deep_learner().model[1]     # a copy of the untrained layer
+            learn.fit(1, cbs=(found := LayerStats()))
+            means, stds, nears = found.layer_stats(0)
+            images, _ = next(iter(learn.dls.valid))
+            assert len(means) == 20 and abs(stds[0] - first(images.flatten(1)).std().item()) < 0.05
+            assert len(found.stats) == 20 and found.stats[5][0] == dict(mean=means[5], std=stds[5], near_zero=nears[5])
         """
         table = self._table(i)
         if table.shape[1] == 1: table = table.expand(-1, 3)
@@ -492,7 +554,16 @@ class LayerStats(_ReadsRows):
 
     @property
     def stats(self) -> list[list[dict[str, float]]]:
-        "List of batches, each a list of layers, each a dict with `mean`, `std` and `near_zero` (waits for the device)"
+        """List of batches, each a list of layers, each a dict with `mean`, `std` and `near_zero` (waits for the device)
+
+        Example:
+            learn, first = deep_learner(), deep_learner().model[1]     # a copy of the untrained layer
+            learn.fit(1, cbs=(found := LayerStats()))
+            means, stds, nears = found.layer_stats(0)
+            images, _ = next(iter(learn.dls.valid))
+            assert len(means) == 20 and abs(stds[0] - first(images.flatten(1)).std().item()) < 0.05
+            assert len(found.stats) == 20 and found.stats[5][0] == dict(mean=means[5], std=stds[5], near_zero=nears[5])
+        """
         names = 'mean', 'std', 'near_zero'
         layers = [[dict(zip(names, values)) for values in zip(*self.layer_stats(i))]
                   for i in range(len(self.layers))]
@@ -504,7 +575,18 @@ class _Limits(LayerStats):
     def limits(self,
         i: int | str,    # number or name of a layer
     ) -> tuple[float, float]:    # lowest and highest value, rounded outwards
-        "Return the range that contains almost all outputs of a layer"
+        """Return the range that contains almost all outputs of a layer
+
+        Args:
+            i: number or name of a layer
+
+        Returns:
+            lowest and highest value, rounded outwards
+
+        Example:
+            learn.fit(1, cbs=(relu := _Limits(nn.ReLU)))
+            assert close(relu.limits(0), [0, 1.4])                    # the outputs of a ReLU are not negative
+        """
         table = self._table(i)
         table = table[table.isfinite().all(1)] if table.shape[1] > 1 else table[:0]
         if not len(table): return 0., 1.
@@ -545,6 +627,12 @@ class LayerHistograms(_Limits):
         Raises:
             ValueError: no histograms were recorded: with_hist=True
             ValueError: limits={limits} should be (low, high), with low below high
+
+        Example:
+            learn.fit(1, cbs=(found := LayerHistograms()))
+            assert found.hist(0).shape == (40, 20)                       # bins, batches
+            assert close(found.hist(0).expm1().sum(0), [64*100]*20, 1)   # the outputs of 100 units for 64 items
+            with raises(ValueError, 'should be (low, high)'): found.hist(0, limits=(1, 0))
         """
         if not self.with_hist: raise ValueError('no histograms were recorded: with_hist=True')
         table, limits = self._table(i), limits or self.limits(i)
@@ -602,6 +690,11 @@ class LayerFigures(LayerHistograms):
 
         Returns:
             the figure with `return_fig=True`, otherwise None
+
+        Example:
+            learn = deep_learner()
+            learn.fit(3, cbs=(healthy := LayerFigures()))
+            healthy.color_dim(0)
         """
         shown = list(range(len(self.layers))) if i is None else [i]
         hists = [(self.hist(k, limits), limits or self.limits(k)) for k in shown or [0]]
@@ -653,6 +746,11 @@ class LayerCurves(LayerFigures):
 
         Returns:
             the figure with `return_fig=True`, otherwise None
+
+        Example:
+            learn = deep_learner()
+            learn.fit(3, cbs=(curves := LayerCurves()))
+            curves.plot_layer_stats()
         """
         shown = list(range(len(self.layers))) if i is None else [i]
         stats = [self.layer_stats(k) for k in shown or [0]]
@@ -680,6 +778,11 @@ class ActivationStats(LayerCurves):
         include_paramless: with `modules=None`, also record leaves without parameters
         near_zero: largest absolute value that counts as near zero
         bins: number of bins of each histogram
+
+    Example:
+        learn = deep_learner()
+        learn.fit(3, cbs=(healthy := ActivationStats()))
+        healthy.color_dim()
     """
     def __init__(self,
         with_hist: bool = True,           # also record histograms

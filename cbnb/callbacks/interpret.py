@@ -69,8 +69,20 @@ class CountsClasses(HoldsPredictions):
     Args:
         found: the result of `predictions`
     """
-    def confusion_matrix(self) -> Tensor:
-        "Return the number of items for each actual class (row) and each predicted class (column)"
+    def confusion_matrix(self) -> Tensor:  # counts, one row for each actual class
+        """Return the number of items for each actual class (row) and each predicted class (column)
+
+        Returns:
+            counts, one row for each actual class
+
+        Example:
+            from sklearn import metrics as sk
+
+            theirs = sk.confusion_matrix(interp.targets, interp.decoded)
+            assert interp.confusion_matrix().tolist() == theirs.tolist()
+            assert close(interp.report()['accuracy']['f1'], sk.accuracy_score(interp.targets, interp.decoded))
+            interp.report()
+        """
         self._need('confusion_matrix', 'classes')
         return confusion_matrix(self.targets, self.decoded, len(self.classes))
 
@@ -84,12 +96,28 @@ class CountsClasses(HoldsPredictions):
 
         Returns:
             (actual, predicted, count), the most frequent first
+
+        Example:
+            assert interp.confusion_matrix().shape == (10, 10) and int(interp.confusion_matrix().sum()) == 360
+            interp.most_confused(min_val=2)
         """
         self._need('most_confused', 'classes')
         return confused_pairs(self.confusion_matrix(), self.classes, min_val)
 
-    def report(self) -> Scores:
-        "Return precision, recall and F1 of each class or label, or the errors of predicted values"
+    def report(self) -> Scores:  # one row for each class, or for each value
+        """Return precision, recall and F1 of each class or label, or the errors of predicted values
+
+        Returns:
+            one row for each class, or for each value
+
+        Example:
+            from sklearn import metrics as sk
+
+            theirs = sk.confusion_matrix(interp.targets, interp.decoded)
+            assert interp.confusion_matrix().tolist() == theirs.tolist()
+            assert close(interp.report()['accuracy']['f1'], sk.accuracy_score(interp.targets, interp.decoded))
+            interp.report()
+        """
         self._need('report', 'classes', 'labels', 'values')
         if self.task == 'classes': return class_scores(self.confusion_matrix(), self.classes)
         return (label_scores if self.task == 'labels' else value_scores)(self.targets, self.decoded, self.classes)
@@ -126,6 +154,12 @@ class HasLosses(HoldsPredictions):
 
         Raises:
             ValueError: there is no loss for each item: {found.note}
+
+        Example:
+            values_, indices = interp.top_losses(3)
+            assert close(values_[0], interp.losses.max()) and close(interp.losses[indices], values_)
+            image, digit = learn.dls.valid_ds[int(indices[0])]
+            assert digit == interp.targets[indices[0]]
         """
         if self.losses is None: raise ValueError(f'there is no loss for each item: {self.found.note}')
         n = len(self) if k is None else min(as_count(k, 'k', 1), len(self))
@@ -154,16 +188,23 @@ class Calibrates(HoldsPredictions):
     def calibration(self,
         n_bins: int = 10,        # number of bins of equal width
         of: Any = None,          # class name or number; None: the predicted class, or the second of two classes
-    ) -> Calibration:
+    ) -> Calibration:  # for each bin: mean probability, share that is right, number of items
         """Return the calibration curve. If the predictions are not probabilities, raise `ValueError`
 
         Args:
             n_bins: number of bins of equal width
             of: class name or number; None: the predicted class, or the second of two classes
 
+        Returns:
+            for each bin: mean probability, share that is right, number of items
+
         Raises:
             ValueError: the predictions are no probabilities, because the loss does not say how to make
                 them: pass act=..., such as learn.interpret(act=lambda x: x.softmax(1))
+
+        Example:
+            for ours, theirs in zip(interp.calibration(5, of='3'), calibration_curve(interp.targets == 3, interp.preds[:, 3], n_bins=5)):
+                assert close(ours, theirs)
         """
         self._need('calibration', 'classes')
         if not _are_probabilities(self.preds): raise ValueError(
@@ -180,7 +221,16 @@ class HasResiduals(HoldsPredictions):
         found: the result of `predictions`
     """
     def residuals(self) -> Tensor:    # residuals, one row per item
-        "Return the predicted minus the actual values"
+        """Return the predicted minus the actual values
+
+        Returns:
+            residuals, one row per item
+
+        Example:
+            assert close(values.residuals()[0], values.preds[0] - values.targets[0])
+            assert close(values.report()['value']['mean abs. error'], values.residuals().abs().mean())
+            values.report()
+        """
         self._need('residuals', 'values')
         return self.preds - self.targets
 
@@ -223,6 +273,9 @@ class DrawsMatrix(CountsClasses):
 
         Returns:
             the figure with `return_fig=True` or `ax`, otherwise None
+
+        Example:
+            interp.plot_confusion_matrix(normalize=True, max_classes=5)
         """
         matrix, kept = _most(self.confusion_matrix(), max_classes)
         if len(kept) < len(self.classes): title = f'{title}\n{len(kept)} of {len(self.classes)} classes, those with most errors'
@@ -252,6 +305,9 @@ class DrawsCalibration(Calibrates):
 
         Returns:
             the figure with `return_fig=True` or `ax`, otherwise None
+
+        Example:
+            interp.plot_calibration()
         """
         curve, two = self.calibration(n_bins, of), len(self.classes) == 2
         what = 'prediction' if of is None and not two else f'class {self.classes[self._class_number(1 if of is None else of)]}'
@@ -279,6 +335,10 @@ class DrawsValues(HasResiduals):
 
         Returns:
             the figure with `return_fig=True` or `ax`, otherwise None
+
+        Example:
+            values.plot_predictions()
+            values.plot_residuals()
         """
         fig = predictions_figure(*self._column('plot_predictions', output), ax)
         return show(fig, 'predicted against actual values', return_fig) if ax is None else fig
@@ -297,6 +357,10 @@ class DrawsValues(HasResiduals):
 
         Returns:
             the figure with `return_fig=True` or `ax`, otherwise None
+
+        Example:
+            values.plot_predictions()
+            values.plot_residuals()
         """
         fig = residuals_figure(*self._column('plot_residuals', output), ax)
         return show(fig, 'residuals over predicted values', return_fig) if ax is None else fig
@@ -322,6 +386,9 @@ class DrawsItems(HasLosses):
 
         Returns:
             the figure with `return_fig=True`, otherwise None
+
+        Example:
+            interp.plot_top_losses(6)
         """
         cards = [self.found.card(i) for i in self.top_losses(k, largest).indices.tolist()]
         return show_cards(cards, f'the {len(cards)} items with the {"highest" if largest else "lowest"} losses', return_fig)
@@ -338,6 +405,10 @@ class DrawsItems(HasLosses):
 
         Returns:
             the figure with `return_fig=True`, otherwise None
+
+        Example:
+            pair = (interp.targets == 8) & (interp.decoded == 1)
+            interp.show_items(pair.nonzero().flatten()[:4])
         """
         return show_cards([self.found.card(int(i)) for i in indices], f'{len(indices)} items', return_fig)
 
@@ -445,8 +516,16 @@ class Summarizes(CarriesItems, DrawsMatrix, DrawsCalibration, DrawsValues):
     Args:
         found: the result of `predictions`
     """
-    def summary(self) -> str:
-        "Return one line with the number of items, the most important scores and the mean loss"
+    def summary(self) -> str:  # such as '360 items, 10 classes, 305 right (84.7%), mean loss 0.5092'
+        """Return one line with the number of items, the most important scores and the mean loss
+
+        Returns:
+            such as '360 items, 10 classes, 305 right (84.7%), mean loss 0.5092'
+
+        Example:
+            assert Summarizes(interp.found).summary().startswith('360 items, 10 classes, ')
+            assert Summarizes(values.found).summary().startswith('128 items, mean abs. error ')
+        """
         words = [plural(len(self), 'item'), *self._task_words()]
         if self.losses is not None: words.append(f'mean loss {number(float(self.losses.mean()))}')
         return ', '.join(words)
@@ -509,6 +588,11 @@ class MakesPage(StillPage):
 
         Returns:
             HTML of the page
+
+        Example:
+            page = interp.page(live=True)
+            assert '<script>' in page and '<script>' not in interp.page()
+            assert len(page) < 150_000
         """
         matrix, kept = _most(self.confusion_matrix(), _PAGE_CLASSES) if self.task == 'classes' else (None, [])
         still = self._still(matrix, kept)
@@ -533,6 +617,14 @@ class Interpretation(MakesPage):
 
     Args:
         found: the result of `predictions`
+
+    Example:
+        import torch
+        from torch import nn
+        from torch.utils.data import TensorDataset
+        from cbnb.all import DataLoaders, Learner
+        from cbnb.callbacks.interpret import Interpretation
+        from cbnb.toy import close, digits_learner, raises, wave_learner
     """
     @classmethod
     def from_learner(cls,
@@ -540,7 +632,7 @@ class Interpretation(MakesPage):
         ds_idx: int = 1,       # index of the loader in `learn.dls`; 0: training, 1: validation
         dl: Any = None,        # loader to use instead; None: the one with index `ds_idx`
         **kwargs: Any,         # other arguments of `predictions`, such as `classes`
-    ) -> Self:
+    ) -> Self:  # the interpretation
         """Return the same as `learn.interpret()`, under the name that fastai uses
 
         Args:
@@ -548,6 +640,12 @@ class Interpretation(MakesPage):
             ds_idx: index of the loader in `learn.dls`; 0: training, 1: validation
             dl: loader to use instead; None: the one with index `ds_idx`
             **kwargs: other arguments of `predictions`, such as `classes`
+
+        Returns:
+            the interpretation
+
+        Example:
+            interp = ClassificationInterpretation.from_learner(learn)
         """
         return cls(predictions(learn, (ds_idx if ds_idx != 1 else None) if dl is None else dl, **kwargs))
 
@@ -570,7 +668,7 @@ def interpret(self: Learner,
     columns: Sequence[str] | None = None,       # names of the numbers in a row; None: names from the dataset
     act: Callable[[Any], Any] | None = None,    # function from model outputs to probabilities or values; None: chosen by the loss
     task: str | None = None,     # 'classes', 'labels' or 'values'; None: detect the task from the shapes
-) -> Interpretation:
+) -> Interpretation:  # predictions, targets, losses and items, with their tables and plots
     """Compare the predictions for a loader with the targets, item by item
 
     Args:
@@ -582,5 +680,14 @@ def interpret(self: Learner,
         columns: names of the numbers in a row; None: names from the dataset
         act: function from model outputs to probabilities or values; None: chosen by the loss
         task: 'classes', 'labels' or 'values'; None: detect the task from the shapes
+
+    Returns:
+        predictions, targets, losses and items, with their tables and plots
+
+    Example:
+        before, rows = torch.get_rng_state(), len(learn.recorder.history)
+        learn.model.train()
+        learn.interpret(dl='train')
+        assert torch.equal(torch.get_rng_state(), before) and len(learn.recorder.history) == rows and learn.model.training
     """
     return Interpretation(predictions(self, dl, classes, act, task, how=show, decode=decode, columns=columns))

@@ -98,6 +98,10 @@ class Service(Callback):
 
         Raises:
             NotImplementedError: {type(self)} needs a method start(self, settings)
+
+        Example:
+            with raises(NotImplementedError, 'PrintNothing needs a method start'):
+                type('PrintNothing', (Logger,), {})().start({})
         """
         raise NotImplementedError(f'{type(self).__name__} needs a method start(self, settings)')
 
@@ -113,6 +117,13 @@ class Service(Callback):
 
         Raises:
             NotImplementedError: {type(self)} needs a method log(self, values, step)
+
+        Example:
+            class Flaky(Listed):
+                def log(self, values, step):
+                    if self.learn.epoch == 0: raise OSError('no connection')
+                    super().log(values, step)
+            learn = line_learner(cbs=Flaky)
         """
         raise NotImplementedError(f'{type(self).__name__} needs a method log(self, values, step)')
 
@@ -126,6 +137,13 @@ class Service(Callback):
 
         Raises:
             NotImplementedError: {type(self)} needs a method finish(self, status)
+
+        Example:
+            log = LogDisplay()
+            log.start(names)
+            log.row(rows[0])
+            log.progress(half_way)       # nothing
+            log.finish('stopped in epoch 1 at batch 3', as_planned=False)
         """
         raise NotImplementedError(f'{type(self).__name__} needs a method finish(self, status)')
 
@@ -145,6 +163,14 @@ class Notes(Service):
         Args:
             text: description of the event, such as 'resumed: resumed at epoch 3'
             step: number of training batches so far
+
+        Example:
+            noted = RunEvents()
+            noted.events, noted._raw = [], [0.3, 0.2, 0.1]                 # three batches
+            noted.note('lr', 'lr 0.01, set by hand')
+            noted.note('best', 'lowest loss', step=1)
+            assert noted.events == [{'step': 2, 'kind': 'lr', 'text': 'lr 0.01, set by hand'},
+                                    {'step': 1, 'kind': 'best', 'text': 'lowest loss'}]
         """
 
     def attach(self,
@@ -165,11 +191,23 @@ class Notes(Service):
 
         Args:
             rows: values and step of each row
+
+        Example:
+            other = line_learner()
+            other.recorder.load_state_dict(learn.recorder.state_dict())
+            assert other.recorder.losses == learn.recorder.losses
+            [[epoch, train_loss, valid_loss, _]] = other.recorder.log_rows()
+            assert epoch == 0 and valid_loss == run['valid_loss'][0]
         """
         for values, step in rows: self.log(values, step)
 
     def flush(self) -> None:
-        "Flush the service. `Logger` calls `flush` after it has sent rows"
+        """Flush the service. `Logger` calls `flush` after it has sent rows
+
+        Example:
+            live.flush()
+            assert not live.here          # these docs were run without a page, so no page has answered
+        """
 
 # %% ../../nbs/callbacks/loggers.ipynb #909e14f4
 class Sends(Notes):
@@ -229,6 +267,14 @@ class Logger(Sends):
     Args:
         every: also send loss and learning rate of one batch in `every`; None or 0: only epochs
         artifacts: send the figure of the losses and checkpoints, if the service supports them
+
+    Example:
+        class Listed(Logger):
+            def start(self, settings): self.rows, self.status = [], None
+            def log(self, values, step): self.rows.append((step, list(values)[0]))
+            def finish(self, status): self.status = status
+        learn = line_learner(cbs=Listed(every=1))
+        learn.fit(2)
     """
     order, run_in, run_valid = 60, ('fit',), False        # after the recorder
     no_state = 'service', 'opened', 'due', 'told', 'off'
@@ -242,9 +288,9 @@ class Logger(Sends):
         """Return whether the logger handles an event. A logger handles `after_batch` only if `every` is set
 
         Args:
-            event_name
-            training
-            purpose
+            event_name: one of `EVENTS`
+            training: whether the loop is in the training phase
+            purpose: one of `PURPOSES`
         """
         return super().wants(event_name, training, purpose) and (event_name != 'after_batch' or bool(self.every))
 
@@ -269,7 +315,7 @@ class Logger(Sends):
         """Restore the state from a checkpoint, and continue the run of the service
 
         Args:
-            state
+            state: from `state_dict` of a callback of this class, perhaps in another process
         """
         super().load_state_dict(state)
         fits = self.learn is not None and self.learn.running and self.learn.purpose == 'fit'
@@ -302,6 +348,11 @@ class JSONLLogger(Logger):
         fname: file name, relative to the learner's `path`
         append: True: append to an existing file; False: replace it
         every: also write loss and learning rate of one batch in `every`; None or 0: only epochs
+
+    Example:
+        learn = line_learner(path=tempfile.mkdtemp(), cbs=JSONLLogger(append=True, every=1))
+        learn.recorder.add_time = False
+        learn.fit(1)
     """
     no_state = (*Logger.no_state, 'lines')
 
@@ -315,7 +366,13 @@ class JSONLLogger(Logger):
 
     @property
     def file(self) -> Path:
-        "Path of the file, which exists when the fit has begun"
+        """Path of the file, which exists when the fit has begun
+
+        Example:
+            class Stopper(Configured):
+                def __init__(self, monitor='valid_loss', patience=1, path='log.csv', **more):
+                    self.patience, self.file = patience, path
+        """
         return Path(self.learn.path)/self.fname
 
     def start(self, settings: dict[str, Any]) -> None:
@@ -340,8 +397,18 @@ class JSONLLogger(Logger):
 
     def _add(self, **values: Any) -> None: self.lines.append(json.dumps(_finite(dict(run=self.run_id) | values)))
 
-    def read_log(self) -> list[dict[str, Any]]:
-        "Return the lines of the file as dicts, without lines that a killed process has left incomplete"
+    def read_log(self) -> list[dict[str, Any]]:  # one dict for each whole line
+        """Return the lines of the file as dicts, without lines that a killed process has left incomplete
+
+        Returns:
+            one dict for each whole line
+
+        Example:
+            lines = learn.jsonl_logger.read_log()
+            assert len({line['run'] for line in lines}) == 2
+            assert [line['finish'] for line in lines if 'finish' in line] == ['done', 'failed']
+            assert [line['lr'] for line in lines if 'lr' in line] == [0.1]*4
+        """
         found = []
         for line in self.file.read_text(encoding='utf-8').splitlines():
             with contextlib.suppress(ValueError): found.append(json.loads(line))
@@ -429,6 +496,10 @@ class TensorBoardLogger(Logger):
         folder: folder of all runs, relative to the learner's `path`
         every: also write loss and learning rate of one batch in `every`; None or 0: only epochs
         artifacts: add the figure of the losses at the end of the fit
+
+    Example:
+        learn = line_learner(metrics=mae, path=tempfile.mkdtemp(), cbs=TensorBoardLogger(every=1))
+        learn.fit(3)
     """
     def __init__(self,
         folder: str | Path = 'runs',   # folder of all runs, relative to the learner's `path`
@@ -440,7 +511,15 @@ class TensorBoardLogger(Logger):
 
     @property
     def run_folder(self) -> Path | None:
-        "Folder of the last run, or None before the first run"
+        """Folder of the last run, or None before the first run
+
+        Example:
+            found = EventAccumulator(str(learn.tensor_board_logger.run_folder)).Reload()
+            print(*found.Tags()['scalars'])
+            assert [event.step for event in found.Scalars('valid_loss')] == [2, 4, 6]
+            assert close([event.value for event in found.Scalars('mae')], learn.recorder.history['mae'])
+            assert close([event.value for event in found.Scalars('loss')], learn.recorder.last().raw_losses)
+        """
         return None if self.run_id is None else Path(self.learn.path)/self.folder/self.run_id
 
     def start(self, settings: dict[str, Any]) -> None:
@@ -503,6 +582,11 @@ class MLflowLogger(Logger):
         uri: address of the store; None: MLFLOW_TRACKING_URI, or `mlflow.db` in the learner's `path`
         every: also log loss and learning rate of one batch in `every`; None or 0: only epochs
         artifacts: log the figure of the losses and the checkpoints
+
+    Example:
+        assert _for_mlflow({'mae, all': 1., 'a/b': 2., '/a': 3., 'a//b': 4.}) == {'mae_ all': 1., 'a/b': 2., '_a': 3., 'a__b': 4.}
+        with mock.patch.dict(sys.modules, mlflow=None), raises(ImportError, 'MLflowLogger needs mlflow'):
+            line_learner(path=tempfile.mkdtemp(), cbs=MLflowLogger).fit(1)
     """
     no_state = (*Logger.no_state, 'last')
 
@@ -517,7 +601,15 @@ class MLflowLogger(Logger):
 
     @property
     def store(self) -> str:
-        "Address of the MLflow store that the logger writes to"
+        """Address of the MLflow store that the logger writes to
+
+        Example:
+            assert _Meeting().all_come(1) and _Meeting().all_come(1)
+
+            late = _Meeting()
+            late.store.set(late.name, 'no')            # another process waited for this one, and gave up
+            assert not late.all_come(1)
+        """
         found = self.uri or os.environ.get('MLFLOW_TRACKING_URI')
         return found or f'sqlite:///{(Path(self.learn.path)/"mlflow.db").absolute().as_posix()}'
 
@@ -576,6 +668,10 @@ class WandbLogger(Logger):
         artifacts: log the figure of the losses and the checkpoints
         reuse: log to `wandb.run`, which stays open; False: start a new run for each fit
         **init: arguments of `wandb.init`: name, tags, group, mode, ...
+
+    Example:
+        with mock.patch.dict(sys.modules, wandb=None), raises(ImportError, 'WandbLogger needs wandb'):
+            line_learner(cbs=WandbLogger).fit(1)
     """
     no_state = (*Logger.no_state, 'first')
 

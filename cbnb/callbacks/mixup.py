@@ -68,8 +68,20 @@ class Mix(_MixesLoss):
         self.weights = Beta(*both, validate_args=False)     # of `lam`
         self.drawn, self.lam, self.partners = [], 1., ()
 
-    def draw(self) -> float:
-        "Draw a random weight for the whole batch, from 0 to 1"
+    def draw(self) -> float:  # a weight from 0 to 1
+        """Draw a random weight for the whole batch, from 0 to 1
+
+        Returns:
+            a weight from 0 to 1
+
+        Example:
+            even = Mix(1.)
+            drawn = [even.draw() for _ in range(1000)]
+            assert 0 <= min(drawn) < 0.01 and 0.99 < max(drawn) <= 1 and close(sum(drawn)/1000, 0.5, 0.05)
+            near_ends = [Mix(0.1).draw() for _ in range(100)]
+            assert sum(0.1 < lam < 0.9 for lam in near_ends) < 50
+            with raises(ValueError, 'alpha=0 would mix nothing'): Mix(0)
+        """
         if not self.drawn: self.drawn = self.weights.sample((100,)).tolist()
         return self.drawn.pop()
 
@@ -104,6 +116,11 @@ class MixUp(Mix):
     Args:
         alpha: parameter of the Beta distribution; small: mostly one of the two items; 1: uniform
             weights
+
+    Example:
+        mix = MixUp()
+        mix.lam = 0.75
+        assert mix.mix(torch.tensor([[0., 8.], [4., 0.]]), torch.tensor([1, 0])).tolist() == [[1., 6.], [3., 2.]]
     """
     def __init__(self,
         alpha: float = 0.4,    # parameter of the Beta distribution; small: mostly one of the two items; 1: uniform weights
@@ -146,6 +163,9 @@ class CutMix(Mix):
 
     Args:
         alpha: parameter of the Beta distribution; small: mostly one of the two images; 1: uniform areas
+
+    Example:
+        cut, black_white = CutMix(), torch.stack([torch.zeros(1, 8, 8), torch.ones(1, 8, 8)])
     """
     def __init__(self,
         alpha: float = 1.,    # parameter of the Beta distribution; small: mostly one of the two images; 1: uniform areas

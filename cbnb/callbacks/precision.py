@@ -315,7 +315,13 @@ class _Resumes(_Begins):
         self.scaler.unscale_(self.learn.opt)
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        "Return whether the callback handles this event: `before_batch` and `before_step` only in training with fp16"
+        """Return whether the callback handles this event: `before_batch` and `before_step` only in training with fp16
+
+        Args:
+            event_name: one of `EVENTS`
+            training: whether the loop is in the training phase
+            purpose: one of `PURPOSES`
+        """
         if event_name in ('before_batch', 'before_step') and (self.amp_mode == 'bf16' or not training): return False
         return super().wants(event_name, training, purpose)
 
@@ -335,6 +341,13 @@ class MixedPrecision(_Resumes):
         ValueError: amp_mode={amp_mode} should be 'bf16' or 'fp16'
         ValueError: growth_factor={growth_factor} should be above 1, and backoff_factor={backoff_factor}
             between 0 and 1
+
+    Example:
+        learn = line_learner(n=3, cbs=[MixedPrecision('fp16'), Overflow([0])])
+        learn.fit(1)
+        assert close(learn.model.a, 0.72)                           # two updates of a fifth remain
+        assert learn.recorder.last().raw_losses[0] == 13            # the true loss of the batch
+        assert (learn.mixed_precision.skipped, learn.mixed_precision.scale) == (1, 2**15)
     """
     @hinted
     def __init__(self,
@@ -358,23 +371,49 @@ class MixedPrecision(_Resumes):
 
 # %% ../../nbs/callbacks/precision.ipynb #123612c9
 @patch
-def to_fp32(self: Learner) -> Learner:
-    "Train and predict in float32 again, by removing `MixedPrecision`"
+def to_fp32(self: Learner) -> Learner:  # the learner, so that calls can be chained
+    """Train and predict in float32 again, by removing `MixedPrecision`
+
+    Returns:
+        the learner, so that calls can be chained
+
+    Example:
+        learn = line_learner().to_bf16().to_fp16(init_scale=1024).to_fp16(init_scale=1024)
+        assert [repr(cb.init_scale) for cb in learn.cbs if isinstance(cb, MixedPrecision)] == ['1024.0']
+        assert not any(isinstance(cb, MixedPrecision) for cb in learn.to_fp32().cbs)
+    """
     return self.remove_cb(MixedPrecision)
 
 @patch
-def to_bf16(self: Learner) -> Learner:
-    "Train and predict in bfloat16, with the weights in float32"
+def to_bf16(self: Learner) -> Learner:  # the learner, so that calls can be chained
+    """Train and predict in bfloat16, with the weights in float32
+
+    Returns:
+        the learner, so that calls can be chained
+
+    Example:
+        learn = line_learner().to_bf16().to_fp16(init_scale=1024).to_fp16(init_scale=1024)
+        assert [repr(cb.init_scale) for cb in learn.cbs if isinstance(cb, MixedPrecision)] == ['1024.0']
+        assert not any(isinstance(cb, MixedPrecision) for cb in learn.to_fp32().cbs)
+    """
     return self.to_fp32().add_cb(MixedPrecision('bf16'))
 
 @patch
 def to_fp16(self: Learner,
     **options: Any,    # options of `MixedPrecision`: `init_scale`, `growth_interval`, ...
-) -> Learner:
+) -> Learner:  # the learner, so that calls can be chained
     """Train and predict in float16, with the weights in float32 and a loss scale
 
     Args:
         **options: options of `MixedPrecision`: `init_scale`, `growth_interval`, ...
+
+    Returns:
+        the learner, so that calls can be chained
+
+    Example:
+        learn = line_learner().to_bf16().to_fp16(init_scale=1024).to_fp16(init_scale=1024)
+        assert [repr(cb.init_scale) for cb in learn.cbs if isinstance(cb, MixedPrecision)] == ['1024.0']
+        assert not any(isinstance(cb, MixedPrecision) for cb in learn.to_fp32().cbs)
     """
     return self.to_fp32().add_cb(MixedPrecision('fp16', **options))
 
@@ -429,6 +468,14 @@ class ChannelsLast(Callback):
 
     Args:
         **events: functions to use as methods: `before_fit=f`
+
+    Example:
+        conv = nn.Conv2d(3, 4, 3)
+        net, batch = nn.Sequential(conv, nn.Flatten(), nn.Linear(144, 2)), (torch.randn(8, 3, 8, 8), torch.zeros(8, 2))
+        learn, seen = Learner(DataLoaders([batch]*2, device='cpu'), net, nn.MSELoss(), default_cbs=False, cbs=ChannelsLast), []
+        learn.fit(1, cbs=Callback(after_step=lambda cb: seen.append((conv.weight.stride(), cb.x.stride()))))
+        assert seen == [((27, 1, 9, 3), (192, 1, 24, 3))]*2
+        assert conv.weight.stride() == (27, 9, 3, 1)             # as before
     """
     order, no_state = -1, ('laid',)
     laid, fresh = (), False    # weights with their strides before and during the run; True before the first batch of an epoch

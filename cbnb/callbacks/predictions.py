@@ -301,8 +301,19 @@ class OfOneRun(Callback):
 
     def before_fit(self): self.at_home()
 
-    def at_home(self) -> bool:
-        "Return whether the current run is the one in which this callback was first called"
+    def at_home(self) -> bool:  # False in a run within the run of the callback
+        """Return whether the current run is the one in which this callback was first called
+
+        Returns:
+            False in a run within the run of the callback
+
+        Example:
+            class CountItems(OfOneRun):
+                def before_validate(self):
+                    if self.at_home(): self.n = 0
+                def after_batch(self):
+                    if self.at_home() and not self.training: self.n += len(self.x)
+        """
         undo = self.learn.undo
         if self._home is None and undo is not None:
             self._home = undo
@@ -361,7 +372,14 @@ class _JoinsBatches(_TakesBatches):
     def gathered(self,
         parts: list[Any],   # the list `inputs`, `preds`, `targets` or `losses` of this callback
     ) -> Any:               # the joined values; None if the list is empty or holds only None
-        "Join one list of batches, on the CPU"
+        """Join one list of batches, on the CPU
+
+        Args:
+            parts: the list `inputs`, `preds`, `targets` or `losses` of this callback
+
+        Returns:
+            the joined values; None if the list is empty or holds only None
+        """
         if self.share is not None: parts = self.share.from_all([detached(part) for part in parts])
         if not parts or all(part is None for part in parts): return None
         return detached(joined(parts, self.concat_dim))
@@ -513,6 +531,9 @@ def get_preds(self: Learner,
 
     Raises:
         ValueError: with_decoded needs the predictions in memory: with_preds=True
+
+    Example:
+        probs, targets, decided, losses = learn.get_preds(ds_idx=0, with_decoded=True, with_loss=True)
     """
     if with_decoded and not with_preds:
         raise ValueError('with_decoded needs the predictions in memory: with_preds=True')
@@ -588,6 +609,12 @@ def predict(self: Learner,
 
     Returns:
         (the item,) the decision, and the prediction after activation
+
+    Example:
+        decision, prob = learn.predict(x[0])
+        assert decision == decided[0] and torch.allclose(prob, probs[0], atol=1e-6)
+        assert torch.allclose(wrapped.predict(x[0])[1].logits, by_hand[0], atol=1e-6)
+        with raises(ValueError, 'predict takes one item'): learn.predict(x[:3])
     """
     by_name = isinstance(item, Mapping) and getattr(self.dls, 'targets', ())
     if by_name: item = {k: v for k, v in item.items() if k not in self.dls.targets}
@@ -609,6 +636,12 @@ class FetchPredsCallback(OfOneRun):
         with_decoded: also keep decisions
         cbs: callbacks or callback classes to remove while predicting; None: remove no callback
         reorder: use the order of the dataset, even if the loader shuffles
+
+    Example:
+        fetch = FetchPredsCallback(with_decoded=True)
+        with learn.no_logging(): learn.fit(2, cbs=fetch)
+        probs, targets, decided = fetch.preds
+        assert torch.allclose(probs, learn.model(x).softmax(1), atol=1e-6) and torch.equal(targets, y)
     """
     run_in = ('fit', 'validate')
 
@@ -652,6 +685,9 @@ class MCDropoutCallback(Callback):
 
     Args:
         **events: functions to use as methods: `before_fit=f`
+
+    Example:
+        def drawn(): return side.get_preds(dl=wide.split(40), cbs=MCDropoutCallback)[0]
     """
     run_in = ('fit', 'validate', 'preds')
 
@@ -718,8 +754,17 @@ class CollectData(Callback):
 # %% ../../nbs/callbacks/predictions.ipynb #f2bd50f5
 @patch
 @contextmanager
-def loss_not_reduced(self: Learner) -> Iterator[Learner]:
-    "Turn off the averaging of the learner's loss function for the duration of a `with` block"
+def loss_not_reduced(self: Learner) -> Iterator[Learner]:  # a context manager that gives the learner
+    """Turn off the averaging of the learner's loss function for the duration of a `with` block
+
+    Returns:
+        a context manager that gives the learner
+
+    Example:
+        learn = points_learner(F.cross_entropy)
+        with learn.loss_not_reduced(): assert learn.loss_func(learn.model(x), y).shape == (40,)
+        assert learn.loss_func is F.cross_entropy
+    """
     with unreduced(self.loss_func) as f, self._for_now('loss_func', f): yield self
 
 # %% ../../nbs/callbacks/predictions.ipynb #1b3c3502
@@ -736,6 +781,11 @@ def validation_context(self: Learner,
 
     Returns:
         a context manager whose value is a function that evaluates a loader
+
+    Example:
+        gather = GatherPredsCallback(with_loss=True)
+        with learn.validation_context(cbs=gather) as evaluate: evaluate([(x[:4], y[:4])])
+        assert gather.n_batches == 1 and gather.gathered(gather.losses).shape == (4,)
     """
     return self._evaluating('validate', cbs, inner)
 
@@ -753,5 +803,8 @@ def to_detach(self: Learner,
 
     Returns:
         the batch with the same nesting
+
+    Example:
+        assert learn.model(x).requires_grad and not learn.to_detach(learn.model(x)).requires_grad
     """
     return detached(batch, cpu)

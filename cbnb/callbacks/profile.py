@@ -95,7 +95,16 @@ class _TimesCalls(_Parts):
         parts: Sequence[Part],    # the parts for validation and for training
         loop: Any,                # object whose attribute `training` chooses the part
     ) -> Callable[..., Any]:      # a timed function that does the same
-        "Wrap a function so that its time counts for a part"
+        """Wrap a function so that its time counts for a part
+
+        Args:
+            f: the function to time
+            parts: the parts for validation and for training
+            loop: object whose attribute `training` chooses the part
+
+        Returns:
+            a timed function that does the same
+        """
         clock = self.clock
         def call(*args: Any, **kwargs: Any) -> Any:      # inlined instead of calling `switch`, as it runs a dozen times per batch
             __tracebackhide__ = True
@@ -398,7 +407,11 @@ class _Events:
     def drain(self,
         wait: bool = False,    # wait for all events; False: read only the events that have passed
     ) -> None:
-        "Read events and add their times to the parts, without the time of nested parts"
+        """Read events and add their times to the parts, without the time of nested parts
+
+        Args:
+            wait: wait for all events; False: read only the events that have passed
+        """
         while self.waiting and (wait or self.waiting[0][-1].query()):
             part, outer, start, end = self.waiting.popleft()
             if wait: end.synchronize()
@@ -685,6 +698,12 @@ def profiling(self: Learner,
     Raises:
         RuntimeError: this learner is being profiled already
         RuntimeError: this learner is running (...): profile it from outside
+
+    Example:
+        learn = line_learner(n=20, metrics=mae)
+        with learn.profiling() as p: learn.fit(3)
+        assert p.batches == dict(train=60, valid=3) and {'forward', 'metric mae', 'Recorder.after_batch'} <= set(p.names())
+        assert len(learn.recorder.history) == 1
     """
     if hasattr(type(self), '_measured'): raise RuntimeError('this learner is being profiled already')
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): profile it from outside')
@@ -738,6 +757,11 @@ def profile(self: Learner,
         RuntimeError: this learner is running (...): profile it from outside
         RuntimeError: the profiled fit could not be taken back: {point.why}. To measure one that you
             keep, put it into a block, with learn.profiling() as p:
+
+    Example:
+        learn = line_learner(n=100)
+        p = learn.profile(n_batch=10)
+        assert p.batches == dict(train=10, valid=1) and learn.model.a == 0
     """
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): profile it from outside')
     ends = [] if n_batch is None else [_FirstBatches(as_count(n_batch, 'n_batch', 1))]

@@ -304,6 +304,10 @@ class Predictions:
         items: the inputs of the items, by index
         names: names of classes, labels or values
         numbers: indices of the items in the dataset; None: 0, 1, 2 and so on
+
+    Example:
+        found = Predictions('labels', torch.tensor([[0.2, 0.7]]), None, None, '', None)
+        assert found.decoded.tolist() == [[False, True]] and len(found) == 1
     """
     def __init__(self,
         task: str,                      # task of the model, one of `TASKS`
@@ -550,6 +554,11 @@ def show_results(self: Learner,
 
     Returns:
         the figure with `return_fig=True`, else None
+
+    Example:
+        wave = wave_learner()
+        wave.fit(2)
+        wave.show_results(max_n=4)
     """
     source = loader_of(self, dl)
     order = _order(in_order(source))

@@ -105,7 +105,11 @@ def point_size(
 
 # %% ../../nbs/callbacks/rewind.ipynb #6d1ebc17
 def free_memory() -> float:    # free memory in bytes
-    "Estimate the free main memory"
+    """Estimate the free main memory
+
+    Returns:
+        free memory in bytes
+    """
     found = []
     with contextlib.suppress(OSError):
         lines = Path('/proc/meminfo').read_text()
@@ -223,7 +227,15 @@ class _Takes(_Room):
         learn: Learner,      # the learner to save
         called: str,         # the call that begins the fit, as text
     ) -> RestorePoint:       # the new point; its `restore` is None if the state could not be kept
-        "Save the state of a learner before a fit"
+        """Save the state of a learner before a fit
+
+        Args:
+            learn: the learner to save
+            called: the call that begins the fit, as text
+
+        Returns:
+            the new point; its `restore` is None if the state could not be kept
+        """
         point = RestorePoint(called)
         self.trim(self.keep - 1)
         try:
@@ -240,7 +252,14 @@ class _Finds(_Takes):
     learn: Any       # a weak reference to the learner
 
     def find(self, n: int) -> RestorePoint:
-        "Return the restore point before the last `n` fits. If there is no such point, raise an error with the reason"
+        """Return the restore point before the last `n` fits. If there is no such point, raise an error with the reason
+
+        Raises:
+            RuntimeError: this learner is running (...): rewind it when the run has ended
+            ValueError: rewind({n}): only ... can be taken back, see learn.runs. Before a fit,
+                learn.keep_restore_points = ... would keep more than {keep}
+            RuntimeError: {point.called} left no restore point: {point.why}
+        """
         learn, points = self.learn(), self.points
         if learn.running: raise RuntimeError(
             f'this learner is running ({learn.where()}): rewind it when the run has ended')
@@ -344,5 +363,12 @@ def rewind(self: Learner,
 
     Args:
         n: number of fits to undo
+
+    Example:
+        learn = line_learner()
+        for rate in 0.1, 0.2, 0.3: learn.fit(1, rate)
+        learn.rewind(2)
+        assert [point.called for point in learn.runs] == ['fit(1, 0.1)']
+        with raises(ValueError, 'only 1 fit can be taken back'): learn.rewind(5)
     """
     print(self.runs.take_back(as_count(n, 'n', 1)))

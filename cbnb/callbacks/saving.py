@@ -171,6 +171,9 @@ def model_file(self: Learner,
 
     Returns:
         `path/model_dir/file.pth`, or `file.pth` itself if `file` is absolute
+
+    Example:
+        assert digits_learner(path='runs').model_file('a/b') == Path('runs/models/a/b.pth')
     """
     return Path(self.path)/self.model_dir/f'{str(file).removesuffix(".pth")}.pth'
 
@@ -205,6 +208,10 @@ def save(self: Learner,
 
     Returns:
         path of the file
+
+    Example:
+        assert learn.save('best/line', note={'loss': 0.5}) == folder/'models'/'best'/'line.pth'
+        assert read_note(learn.model_file('best/line')) == {'loss': 0.5}
     """
     state = as_loadable(renamed(self.model.state_dict(), plain_name), "the model's state")
     if note: state.note = as_loadable(note, 'note')
@@ -228,6 +235,9 @@ def read_note(
 # %% ../../nbs/callbacks/saving.ipynb #4294aa9b
 def _parts(path: Path, device: Any, with_opt: bool) -> tuple[dict, dict | None]:
     "Read the states of model and optimizer from a file. Raise `ValueError` if the file holds no such states"
+    if not path.exists():
+        there = ', '.join(sorted(p.stem for p in path.parent.glob(f'*{path.suffix}'))) or 'no model'
+        raise FileNotFoundError(f'there is no file {path}; in {path.parent}: {there}')
     state = read_file(path, device)
     has_opt = isinstance(state, dict) and set(state) == {'model', 'opt'}
     weights, opt_state = (state['model'], state['opt']) if has_opt else (state, None)
@@ -345,6 +355,12 @@ def load(self: Learner,
 
     Returns:
         this learner
+
+    Example:
+        other = line_learner().load('best/line')
+        assert torch.equal(other.model.weight, learn.model.weight)
+        learn.fit(1); other.fit(1)
+        assert torch.equal(other.model.weight, learn.model.weight)          # the optimizer went along
     """
     path, had, why_not = self.model_file(file), self.opt, None
     weights, opt_state = _parts(path, 'cpu' if device is None else device, with_opt)
@@ -458,6 +474,11 @@ class SaveModel(_SavesBest):
     Raises:
         ValueError: every_epoch={every_epoch} and at_end=True contradict each other: each epoch is
             saved, the last one included; or only the end is; or, without both, the best
+
+    Example:
+        with warnings.catch_warnings(record=True) as seen, learn.no_logging():
+            learn.fit(2, cbs=SaveModel(fname='runs/error'))
+        print(seen[0].message)
     """
     order = 61
 

@@ -97,6 +97,9 @@ class TorchScheduler(Callback):
         TypeError: {type(make)} belongs to one optimizer: pass a function that makes it, such as lambda
             opt: StepLR(opt, 10)
         ValueError: every={every} should be 'batch' or 'epoch'
+
+    Example:
+        TorchScheduler(lambda opt: torch_schedulers.CosineAnnealingWarmRestarts(opt, 30, T_mult=2)).plot(90, lr=0.1)
     """
     order, run_valid, run_in = 63, False, ('fit',)    # after `Steering` has removed its factor
     schedules = True               # included in planned schedules: see display/schedules
@@ -130,6 +133,9 @@ class TorchScheduler(Callback):
 
         Returns:
             `ax` if you passed it, the figure with `return_fig=True`, else None
+
+        Example:
+            TorchScheduler(lambda opt: torch_schedulers.CosineAnnealingWarmRestarts(opt, 30, T_mult=2)).plot(90, lr=0.1)
         """
         return plot_schedule(self, n, return_fig, ax, lr)
 

@@ -255,8 +255,15 @@ def loaders_of(learn: Learner) -> list[Any]:
     return [dl for dl in getattr(learn.dls, 'loaders', None) or [learn.dls.train, learn.dls.valid] if dl is not None]
 
 @patch
-def state_dict(self: Learner) -> dict[str, Any]:
-    "Return the state of models, optimizers, steps, callbacks, random generators and loop, without copying tensors"
+def state_dict(self: Learner) -> dict[str, Any]:  # the state, for `load_state_dict` or `torch.save`
+    """Return the state of models, optimizers, steps, callbacks, random generators and loop, without copying tensors
+
+    Returns:
+        the state, for `load_state_dict` or `torch.save`
+
+    Example:
+        def weights(learn): return torch.cat([t.flatten() for t in learn.model.state_dict().values()])
+    """
     owners, models, opts = owned_by_steps(self)
     shared, loaders = [self, *vars(self).values(), *models, *opts], loaders_of(self)
     steps = [state_of(o, shared) if not isinstance(o, nn.Module) else {} for o in owners]
@@ -300,6 +307,12 @@ def load_state_dict(self: Learner,
 
     Raises:
         ValueError: {why}; nothing was changed
+
+    Example:
+        wide = digits_learner(256, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+        with raises(ValueError, 'nothing was changed'): wide.load_state_dict(state)
+        assert state_differs(second, state) is None
+        assert 'it has also' in state_differs(wide, state)
     """
     if self.opt is None and state['opts']: self.create_opt()
     if together := getattr(self, 'data_parallel', None): state = together.parted(state)

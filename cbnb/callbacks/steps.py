@@ -65,11 +65,14 @@ class ModelStep(Step):
         super().join(learn)
         self.follows = self.model is None or self.model is learn.model
 
-    def model_for(self, learn: Any) -> Any:
+    def model_for(self, learn: Any) -> Any:  # the module to call
         """Return the model to call, in the training or evaluation mode of the learner
 
         Args:
             learn
+
+        Returns:
+            the module to call
         """
         for m in self.own: m.training = learn.training
         return learn.model if self.follows else self.model
@@ -78,14 +81,27 @@ class ModelStep(Step):
         model, xb = self.model_for(learn), learn.xb
         learn.pred = model(**xb) if isinstance(xb, dict) else model(*xb)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        "Return the model's state, with the model's own names"
+    def state_dict(self) -> dict[str, Tensor]:  # name of a parameter or buffer -> tensor
+        """Return the model's state, with the model's own names
+
+        Returns:
+            name of a parameter or buffer -> tensor
+
+        Example:
+            step = ModelStep()
+            step.model = nn.Linear(1, 1)
+            assert list(step.state_dict()) == ['weight', 'bias']
+        """
         return self.model.state_dict()
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Load the model's state
 
         Args:
             state
+
+        Example:
+            other.model.load_state_dict(state)
+            print(*state)
         """
         self.model.load_state_dict(state)
 
@@ -192,6 +208,13 @@ class TrainStep(_CalledByHand):
         opt: optimizer, whose parameters alone are updated; None: the learner's optimizer
         loss_scale: factor of the loss in the backward pass, by which gradients are divided again
         n_inp: number of inputs in a batch when called by hand; None: all elements but the last
+
+    Example:
+        net, opt = line()
+        step = TrainStep(net, nn.MSELoss(), opt, loss_scale=1024.)
+        by_hand = [step(x, y).item() for _ in range(3)]
+        print(by_hand)
+        assert torch.allclose(torch.tensor(by_hand), torch.tensor([69.0, 58.071091, 40.654315]))
     """
     def __init__(self,
         model: Any = None,             # model that returns predictions; None: the learner's model
@@ -208,11 +231,14 @@ class TrainStep(_CalledByHand):
         if not self.model_is_loss(learn): return super().predict(learn)
         learn.pred = call_on_batch(self.model_for(learn), learn)
 
-    def model_is_loss(self, learn: Any) -> bool:
+    def model_is_loss(self, learn: Any) -> bool:  # True if there is no loss function
         """Return whether the model returns the loss, because there is no loss function
 
         Args:
             learn
+
+        Returns:
+            True if there is no loss function
         """
         return self.loss_func is None and (learn.loss_func is None or not self.follows)
 
@@ -340,6 +366,12 @@ class MultiLossStep(TrainStep):
         losses: function of (pred, *yb) that returns the losses; None: the model does
         loss_scale: factor of the losses in the backward pass, by which gradients are divided again
         n_inp: number of inputs in a batch when called by hand; None: all elements but the last
+
+    Example:
+        def wide_and_deep(**kwargs):
+            net = WideDeep()
+            opts = [torch.optim.SGD([p], lr=0.1) for p in (net.wide, net.deep)]
+            return net, MultiLossStep(net, opts, **kwargs)
     """
     def __init__(self,
         model: Any,                       # model that gets the whole batch and returns losses(, prediction), or a dict of losses
@@ -422,6 +454,14 @@ class EvalStep(ModelStep):
         model: model that returns predictions; None: the learner's model
         loss_func: loss function; None: compute no loss
         n_inp: number of inputs in a batch when called by hand; None: all elements but the last
+
+    Example:
+        net = nn.Sequential(nn.Dropout(0.9), nn.Linear(1, 1), nn.BatchNorm1d(1).eval())
+        modes, evaluate = [m.training for m in net.modules()], EvalStep(net, nn.MSELoss())
+        loss, pred, target = evaluate(x, y)
+        assert loss.ndim == 0 and target is y and torch.equal(pred, evaluate((x, y))[1])     # no dropout
+        assert [m.training for m in net.modules()] == modes == [True, True, True, False]
+        pred, target = EvalStep(net)(x, y)                            # without a loss
     """
     def __init__(self,
         model: Any = None,             # model that returns predictions; None: the learner's model

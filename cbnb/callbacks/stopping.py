@@ -205,6 +205,9 @@ class TerminateOnNaN(_WatchesForNaN):
 
     Args:
         check_grads: also check the gradients before each update
+
+    Example:
+        learn, good = (noisy_learner(4, cbs=[Recorder, cb]) for cb in (TerminateOnNaN, Callback()))
     """
     name = 'terminate_on_nan'
     reason: str | None = None      # why this callback stopped the last fit; None: it did not
@@ -302,6 +305,10 @@ class StopAfter(_Limits):
 
     Raises:
         ValueError: say when: StopAfter(seconds=600), (steps=500) or (at='18:30')
+
+    Example:
+        learn = line_learner(n=4, cbs=StopAfter(steps=6))
+        learn.fit(5)
     """
     order, run_valid, run_in = 90, False, ('fit',)
     reason: str | None = None      # why this callback ended the last fit; None: it did not
@@ -349,6 +356,13 @@ class ShortEpoch(Callback):
 
     Raises:
         ValueError: pct={pct} should be above 0 and not above 1: 0.01 is a hundredth
+
+    Example:
+        learn = line_learner(n=10, cbs=ShortEpoch(.3))
+        learn.fit(2)
+        assert learn.recorder.iters == [3, 6]
+        learn.fit(1, cbs=ShortEpoch(.01))
+        assert learn.recorder.iters == [1]                        # at least one batch
     """
     order, run_in = 90, ('fit',)
 

@@ -176,6 +176,14 @@ class Tracker(_Tracks):
         TypeError: monitor={monitor} should be the heading of a column, as text
         ValueError: min_delta={min_delta} needs a comp for which lower, or higher, is always better:
             {comp} is neither, so let it judge the difference itself
+
+    Example:
+        tracker, learn = Tracker(), forced_learner([5, 4, 3, 3.5, 3.4, 2])
+        learn.fit(6, cbs=tracker)
+        assert tracker.values == [(0, 5), (1, 4), (2, 3), (3, 3.5), (4, 3.4), (5, 2)]
+        assert (tracker.best, tracker.best_epoch, tracker.new_best, tracker.wait) == (2, 5, True, 0)
+        learn.fit(5, cbs=tracker)                                          # a new fit
+        assert (tracker.best, tracker.best_epoch, tracker.new_best, tracker.wait) == (3, 2, False, 2)
     """
     @hinted
     def __init__(self,
@@ -197,8 +205,12 @@ class Tracker(_Tracks):
         self.new_best, self.wait = False, 0           # new best in this epoch; epochs since the best
         self.values: list[tuple[int, float]] = []     # (epoch, value) of this fit
 
-    def current(self) -> float | None:
-        "Return the value of this epoch, or None if the epoch has no value"
+    def current(self) -> float | None:  # the value, a float, or None
+        """Return the value of this epoch, or None if the epoch has no value
+
+        Returns:
+            the value, a float, or None
+        """
         rows = self.learn.recorder.last().epochs
         of_this = rows and rows[-1]['epoch'] == self.learn.epoch
         return rows[-1].get(self.monitor) if of_this else None
@@ -229,6 +241,9 @@ class Tracker(_Tracks):
 
         Returns:
             `ax` if you passed it, the figure with `return_fig=True`, else None
+
+        Example:
+            stop.plot()
         """
         return _plot_values(self, return_fig, ax)
 
@@ -262,6 +277,13 @@ class EarlyStopping(Tracker):
         patience: number of epochs without a new best value after which the fit ends; 1 or more
         reset_on_fit: forget the best value when a fit begins
         restore: restore the weights of the best epoch when the fit ends
+
+    Example:
+        def n_epochs(patience):
+            learn = forced_learner([5, 4, 3, 3.5, 3.4, 2])
+            learn.fit(6, cbs=EarlyStopping(patience=patience))
+            return len(learn.recorder.last().epochs)
+        assert [n_epochs(patience) for patience in (1, 2, 3)] == [4, 5, 6]
     """
     order = 63
 
@@ -337,7 +359,15 @@ class _Factor:
         lr: Any,           # learning rate, a number or a tensor with one element
         by: float,         # factor, at most 1
     ) -> Any:              # the reduced rate, of the same type
-        "Return `lr` times `by`, but not below `min_lr`"
+        """Return `lr` times `by`, but not below `min_lr`
+
+        Args:
+            lr: learning rate, a number or a tensor with one element
+            by: factor, at most 1
+
+        Returns:
+            the reduced rate, of the same type
+        """
         if type(lr) is float: return max(lr*by, min(lr, self.min_lr))
         if isinstance(lr, Tensor): return torch.maximum(lr*by, lr.clamp(max=self.min_lr))
         return self.lowered(float(lr), by)
@@ -448,6 +478,10 @@ class ReduceLROnPlateau(_Reduces):
     Raises:
         ValueError: factor={factor}: the rate is divided by it, so it should be above 1; 10 makes a
             tenth of the rate
+
+    Example:
+        planned, reduced = lrs_with(), lrs_with(ReduceLROnPlateau(patience=2, factor=10))
+        assert close(np.array(reduced)/planned, [1]*20 + [0.1]*10 + [0.01]*5, 1e-9)
     """
     order, run_valid = 62.5, False     # after `Steering`, whose factor is applied on top
 

@@ -93,9 +93,9 @@ class Adapter(Callback):
         """Return whether this adapter handles an event, which is possible only for the first active adapter of its dialect
 
         Args:
-            event_name
-            training
-            purpose
+            event_name: one of `EVENTS`
+            training: whether the loop is in the training phase
+            purpose: one of `PURPOSES`
         """
         on = (cb for cb in self.peers if Callback.wants(cb, event_name, training, purpose))
         return next(on, None) is self
@@ -131,5 +131,11 @@ def adapt_metric(
 
     Returns:
         the adapter; None: not a metric of fastai v1
+
+    Example:
+        CallbackList.adapt = staticmethod(wrap)               # `import cbnb` does this in your code
+
+        def ab(learn): return [learn.model.a.item(), learn.model.b.item()]
+        def temporary(n=2, **kwargs): return line_learner(n, path=tempfile.mkdtemp(), **kwargs)
     """
     return _module_of('fastai_v1').V1Metric(m) if dialect_of(m) == 'fastai_v1' else None

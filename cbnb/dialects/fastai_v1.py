@@ -43,7 +43,7 @@ class GradientClipping(LearnerCallback):
     """Clips the norm of all gradients
 
     Args:
-        learn
+        learn: the learner, which gets this callback as an attribute
         clip: maximum norm; 0 or None: no clipping
     """
     run_in = ('fit', 'lr_find')
@@ -89,7 +89,7 @@ class AccumulateScheduler(_CountsItems):
     """Updates the weights every `n_step` batches, for a loss that is a sum over items
 
     Args:
-        learn
+        learn: the learner, which gets this callback as an attribute
         n_step: number of batches per update
         drop_last: True: discard the remaining gradients at the end of an epoch
     """
@@ -175,7 +175,12 @@ class _Better(LearnerCallback):
         value: float | None,      # the value of this epoch; None: no value
         min_delta: float = 0.,    # smallest difference that counts as better
     ) -> bool:
-        "Return whether `value` is the best so far, and keep it if so"
+        """Return whether `value` is the best so far, and keep it if so
+
+        Args:
+            value: the value of this epoch; None: no value
+            min_delta: smallest difference that counts as better
+        """
         if value is None: return False
         margin = -min_delta if self.operator is operator.lt else min_delta
         if not self.operator(value, self.best + margin): return False
@@ -187,7 +192,7 @@ class TrackerCallback(_Better):
     """Base class of callbacks that monitor a value after each epoch
 
     Args:
-        learn
+        learn: the learner, which gets this callback as an attribute
         monitor: column of the recorder's table to monitor
         mode: 'min', 'max', or 'auto': 'min' for losses and errors, else 'max'
     """
@@ -205,9 +210,9 @@ class EarlyStoppingCallback(TrackerCallback):
     """Ends the fit when more than `patience` epochs in a row bring no improvement
 
     Args:
-        learn
+        learn: the learner, which gets this callback as an attribute
         monitor: column of the recorder's table to monitor
-        mode
+        mode: 'min', 'max', or 'auto': 'min' for losses and errors, else 'max'
         min_delta: smallest difference that counts as better
         patience: number of epochs in a row that may bring no improvement
     """
@@ -235,9 +240,9 @@ class ReduceLROnPlateauCallback(EarlyStoppingCallback):
     """Multiplies the learning rates by `factor` when more than `patience` epochs in a row bring no improvement
 
     Args:
-        learn
+        learn: the learner, which gets this callback as an attribute
         monitor: column of the recorder's table to monitor
-        mode
+        mode: 'min', 'max', or 'auto': 'min' for losses and errors, else 'max'
         patience: number of epochs in a row that may bring no improvement
         factor: multiplies the learning rates
         min_delta: smallest difference that counts as better
@@ -266,9 +271,9 @@ class SaveModelCallback(TrackerCallback):
     """Saves the model after each improvement or after each epoch
 
     Args:
-        learn
+        learn: the learner, which gets this callback as an attribute
         monitor: column of the recorder's table to monitor
-        mode
+        mode: 'min', 'max', or 'auto': 'min' for losses and errors, else 'max'
         every: when to save: 'improvement' or 'epoch'
         name: file name; with 'epoch', the epoch number is added
 
@@ -308,7 +313,7 @@ class CSVLogger(LearnerCallback):
     """Writes the table of epochs to a CSV file, row by row
 
     Args:
-        learn
+        learn: the learner, which gets this callback as an attribute
         filename: file name without .csv, relative to the learner's path
         append: True: continue an existing file
     """
@@ -370,7 +375,7 @@ class Recorder(LearnerCallback):
     """Base class for callbacks of fastai v1 that read the values of the learner's recorder
 
     Args:
-        learn
+        learn: the learner, which gets this callback as an attribute
         add_time: ignored: pass it to the learner's recorder instead
         silent: ignored: use `learn.no_logging()` instead
     """
@@ -399,7 +404,16 @@ class _Calls(NativeLearner):
         callbacks: Any = None,          # callbacks for this fit only
         *args: Any, **kwargs: Any,      # more arguments for cbnb's `fit`
     ) -> None:
-        "Train for `epochs` epochs with the arguments of fastai v1"
+        """Train for `epochs` epochs with the arguments of fastai v1
+
+        Args:
+            epochs: number of epochs
+            lr: learning rate: a number, or a slice or list for parameter groups
+            wd: weight decay; None: the learner's
+            callbacks: callbacks for this fit only
+            *args: more arguments for cbnb's `fit`
+            **kwargs: more arguments for cbnb's `fit`
+        """
         cbs = [*as_list(callbacks), *as_list(kwargs.pop('cbs', None))]
         NativeLearner.fit(self, epochs, lr, wd, cbs, *args, **kwargs)
 
@@ -408,7 +422,16 @@ class _Calls(NativeLearner):
         callbacks: Any = None,    # callbacks for this validation only
         metrics: Any = None,      # metrics; None: the learner's
     ) -> list[float] | None:      # the loss and the metrics
-        "Compute the loss and the metrics on a loader"
+        """Compute the loss and the metrics on a loader
+
+        Args:
+            dl: a loader; None: the validation set
+            callbacks: callbacks for this validation only
+            metrics: metrics; None: the learner's
+
+        Returns:
+            the loss and the metrics
+        """
         own = self.metrics
         try:
             if metrics is not None: self.metrics = metrics
@@ -421,7 +444,17 @@ class _Calls(NativeLearner):
         remove_module: bool = False,    # must be False: the names in a file are the model's
         **kwargs: Any,                  # arguments for cbnb's `load`, like `args`
     ) -> 'Learner':
-        "Load a file that `save` has written"
+        """Load a file that `save` has written
+
+        Args:
+            purge: ignored, because loading copies into the model
+            remove_module: must be False: the names in a file are the model's
+            **kwargs: arguments for cbnb's `load`, like `args`
+
+        Raises:
+            ValueError: remove_module=True: rename the keys of the file, {k.removeprefix('module.'): v},
+                with torch.load
+        """
         if remove_module: raise ValueError(
             "remove_module=True: rename the keys of the file, {k.removeprefix('module.'): v}, with torch.load")
         return NativeLearner.load(self, *args, **kwargs)
@@ -442,7 +475,7 @@ class Learner(_Calls):
 
     Args:
         data: `DataLoaders`, or one training loader
-        model
+        model: the model to train
         opt_func: optimizer class or function; comes before the loss here
         loss_func: loss function; None: the one of the dataset
         metrics: metric functions, or callbacks that compute a metric

@@ -459,7 +459,7 @@ class V1Slots(_Batches):
         """Restore the counters and the smoothed loss of a resumed fit
 
         Args:
-            state
+            state: from `state_dict` of a callback of this class, perhaps in another process
         """
         handler, smooth = self.handler, state['smooth']
         handler.state_dict.update(state['counts'])

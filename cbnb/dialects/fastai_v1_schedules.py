@@ -91,7 +91,7 @@ class OneCycleScheduler(_OneCycle):
     """The one-cycle schedule of fastai v1
 
     Args:
-        learn
+        learn: the learner, which gets this callback as an attribute
         lr_max: highest rate: a number, or a slice or list for parameter groups
         moms: momentum at both ends, and at the highest rate
         div_factor: the first rate is `lr_max/div_factor`
@@ -256,7 +256,7 @@ class GeneralScheduler(_Phases):
     """Runs phases with schedules for any hyper-parameters
 
     Args:
-        learn
+        learn: the learner, which gets this callback as an attribute
         phases: phases that follow one another
         start_epoch: epoch to continue from; None: the first
     """
@@ -298,7 +298,7 @@ class LRFinder(LearnerCallback):
     """Raises the learning rate with each batch, and restores the learner at the end
 
     Args:
-        learn
+        learn: the learner, which gets this callback as an attribute
         start_lr: first rate
         end_lr: last rate
         num_it: number of batches

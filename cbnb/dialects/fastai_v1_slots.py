@@ -210,7 +210,11 @@ class _State:
     def use(self,
         callbacks: Any,    # one callback or several
     ) -> None:
-        "Set the callbacks to call from now on"
+        """Set the callbacks to call from now on
+
+        Args:
+            callbacks: one callback or several
+        """
         self.callbacks = sorted(as_list(callbacks), key=lambda cb: getattr(cb, '_order', 0))
         self._own = {slot: self._of(self.callbacks, slot) for slot in SLOTS}
         self._all = {slot: [*self._of(self.metrics, slot), *self._own[slot]] for slot in SLOTS}
@@ -277,7 +281,19 @@ class _Begins(_Calls):
         metrics_names: Any = None,   # names of the metrics; None: names of the handler's own metrics
         epoch: int = 0,              # the epoch at which the loop begins
     ) -> None:
-        "Call `on_train_begin` with a new state"
+        """Call `on_train_begin` with a new state
+
+        Args:
+            epochs: number of planned epochs
+            pbar: the progress bar
+            metrics: the metrics for the state; None: the handler's own
+            metrics_names: names of the metrics; None: names of the handler's own metrics
+            epoch: the epoch at which the loop begins
+
+        Raises:
+            ValueError: on_train_begin returned epoch={epoch}: it should be a whole number from 0 to
+                {epochs}
+        """
         self.new_state()
         state, own = self.state_dict, [getattr(m, 'name', type(m).__name__) for m in self.metrics]
         state.update(epoch=epoch, n_epochs=epochs, pbar=pbar, metrics=metrics or self.metrics)
@@ -303,7 +319,16 @@ class _Batches(_Begins):
         yb: Any,               # the target
         train: bool = True,    # True for a training batch, False for a validation batch
     ) -> tuple[Any, Any]:      # the input and the target to use
-        "Call `on_batch_begin`, and return the input and the target"
+        """Call `on_batch_begin`, and return the input and the target
+
+        Args:
+            xb: the input
+            yb: the target
+            train: True for a training batch, False for a validation batch
+
+        Returns:
+            the input and the target to use
+        """
         state = self.state_dict
         state.update(last_input=xb, last_target=yb, train=train, stop_epoch=False, skip_step=False,
                      skip_zero=False, skip_bwd=False)
@@ -313,7 +338,14 @@ class _Batches(_Begins):
     def on_loss_begin(self,
         out: Any,    # the model's output
     ) -> Any:        # the output to use for the loss
-        "Call `on_loss_begin`, and return the output"
+        """Call `on_loss_begin`, and return the output
+
+        Args:
+            out: the model's output
+
+        Returns:
+            the output to use for the loss
+        """
         self.state_dict['last_output'] = out
         self('on_loss_begin', False)
         return self.state_dict['last_output']
@@ -324,7 +356,14 @@ class _Steps(_Batches):
     def on_backward_begin(self,
         loss: Tensor,                  # the loss with its graph
     ) -> tuple[Tensor, bool]:          # the loss to use, and whether to skip the backward pass
-        "Call `on_backward_begin` with the loss of a training batch"
+        """Call `on_backward_begin` with the loss of a training batch
+
+        Args:
+            loss: the loss with its graph
+
+        Returns:
+            the loss to use, and whether to skip the backward pass
+        """
         state, new = self.state_dict, loss.detach().float()       # stays on its device, without waiting
         if self.smooth is None: self.smooth = torch.zeros_like(new)
         self.smooth, self.past = self.smooth.lerp(new, 1 - self.beta), self.past*self.beta
@@ -348,7 +387,14 @@ class _BatchEnds(_Steps):
     def on_batch_end(self,
         loss: Any,    # the loss of this batch; None if there is no loss
     ) -> bool:        # whether to leave the loop over the batches
-        "Call `on_batch_end`, and return whether to leave the loop over the batches"
+        """Call `on_batch_end`, and return whether to leave the loop over the batches
+
+        Args:
+            loss: the loss of this batch; None if there is no loss
+
+        Returns:
+            whether to leave the loop over the batches
+        """
         state = self.state_dict
         if isinstance(loss, Tensor):
             loss = loss.detach().cpu() if self._to_cpu else loss.detach()     # `cpu()` waits for a GPU
@@ -375,7 +421,15 @@ class _Ends(_BatchEnds):
         val_loss: Any,         # the validation loss; None: there was no validation
         metrics: Any = None,   # metric values that were computed elsewhere
     ) -> bool:                 # whether to stop the fit
-        "Call `on_epoch_end`, and return whether to stop the fit"
+        """Call `on_epoch_end`, and return whether to stop the fit
+
+        Args:
+            val_loss: the validation loss; None: there was no validation
+            metrics: metric values that were computed elsewhere
+
+        Returns:
+            whether to stop the fit
+        """
         state, asked = self.state_dict, self.asked
         if asked is None: self.measured(val_loss, metrics)
         for entry in (self._own if val_loss is None else self._all)['on_epoch_end']:
@@ -392,7 +446,14 @@ class _Ends(_BatchEnds):
     def ask_early(self,
         below: float,    # callbacks whose `_order` is lower than this
     ) -> list[Any]:      # `last_metrics` with the added values
-        "Call `on_epoch_end` of some callbacks early, after `measured`"
+        """Call `on_epoch_end` of some callbacks early, after `measured`
+
+        Args:
+            below: callbacks whose `_order` is lower than this
+
+        Returns:
+            `last_metrics` with the added values
+        """
         self.asked = [entry for entry in self._own['on_epoch_end']
                       if getattr(entry[0], '_order', 0) < below]
         for entry in self.asked: self._tell(entry, 'on_epoch_end', {})
@@ -401,7 +462,11 @@ class _Ends(_BatchEnds):
     def on_train_end(self,
         exception: BaseException | bool = False,   # the error that ended the fit; False: no error
     ) -> None:
-        "Call `on_train_end` of all callbacks"
+        """Call `on_train_end` of all callbacks
+
+        Args:
+            exception: the error that ended the fit; False: no error
+        """
         entries, extra = self._all['on_train_end'], dict(exception=exception)
         with ExitStack() as each:                        # last in, first out
             for entry in reversed(entries): each.callback(self._tell, entry, 'on_train_end', extra)

@@ -274,8 +274,8 @@ class Columns(DataLoaders):
 
     Args:
         model
-        train
-        valid
+        train: loader for training
+        valid: loader for validation; None: no validation
     """
     def __init__(self, model: '_Built', train: Any, valid: Any = None):
         super().__init__(train, valid)
@@ -395,7 +395,19 @@ class _Fits(_Checks):
         sink_size: int = -1,               # ignored, as there is no sink mode
         initial_epoch: int = 0,            # number of epochs done before
     ) -> RunHistory:                       # the history of all runs of this model's learner
-        "Train without evaluation"
+        """Train without evaluation
+
+        Args:
+            epoch: number of the last epoch, counted from 1
+            train_dataset: any iterable of batches
+            callbacks: one callback or several, of any kind
+            dataset_sink_mode: True only warns: each batch is a step
+            sink_size: ignored, as there is no sink mode
+            initial_epoch: number of epochs done before
+
+        Returns:
+            the history of all runs of this model's learner
+        """
         return self.fit(epoch, train_dataset, None, 1, callbacks, dataset_sink_mode, False, sink_size,
                         initial_epoch)
 
@@ -410,7 +422,22 @@ class _Fits(_Checks):
         sink_size: int = -1,               # ignored, as there is no sink mode
         initial_epoch: int = 0,            # number of epochs done before
     ) -> RunHistory:                       # the history of all runs of this model's learner
-        "Train, and evaluate between epochs"
+        """Train, and evaluate between epochs
+
+        Args:
+            epoch: number of the last epoch, counted from 1
+            train_dataset: any iterable of batches
+            valid_dataset: iterable of batches to evaluate on; None: no evaluation
+            valid_frequency: evaluate every so many epochs, or after the listed epochs
+            callbacks: one callback or several, of any kind
+            dataset_sink_mode: True only warns: each batch is a step
+            valid_dataset_sink_mode: True only warns: each batch is a step
+            sink_size: ignored, as there is no sink mode
+            initial_epoch: number of epochs done before
+
+        Returns:
+            the history of all runs of this model's learner
+        """
         epoch, initial_epoch = as_count(epoch, 'epoch', 1), as_count(initial_epoch, 'initial_epoch', 0)
         check_sink(dataset_sink_mode or valid_dataset_sink_mode, sink_size)
         every = as_valid_every(valid_frequency)

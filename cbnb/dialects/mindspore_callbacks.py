@@ -428,7 +428,15 @@ class _Files(_Writes):
         p: Params,            # the context of the current step
         ending: str = '',     # suffix of the file name; files with a suffix are kept
     ) -> Path:                # the path of the file
-        "Save the network now"
+        """Save the network now
+
+        Args:
+            p: the context of the current step
+            ending: suffix of the file name; files with a suffix are kept
+
+        Returns:
+            the path of the file
+        """
         folder = self.directory
         if callable(folder): folder = Path(folder(p)).absolute()
         if callable(self.prefix): stem = self.prefix(p)

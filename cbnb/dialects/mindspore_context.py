@@ -603,11 +603,21 @@ class _HasSession(Adapter):
     def state_dict(self) -> dict[str, Any]: return dict(step=self.session.step) if self.session else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        "Continue counting steps in a resumed fit"
+        """Continue counting steps in a resumed fit
+
+        Args:
+            state: from `state_dict` of a callback of this class, perhaps in another process
+        """
         if self.session: self.session.step = self.session.params['cur_step_num'] = state.get('step', 0)
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        "Return whether this adapter handles an event, which needs an `on_train_loss` method for `after_loss`"
+        """Return whether this adapter handles an event, which needs an `on_train_loss` method for `after_loss`
+
+        Args:
+            event_name: one of `EVENTS`
+            training: whether the loop is in the training phase
+            purpose: one of `PURPOSES`
+        """
         if event_name == 'after_loss':
             asked = any(listener(cb.wraps, 'on_train_loss') for cb in self.peers)
             if not (training and asked): return False
@@ -626,7 +636,11 @@ class _Stores(_HasSession):
     def load_state_dict(self,
         state: dict[str, Any],    # the state from `state_dict`
     ) -> None:
-        "Restore the step and the context in the session of the running fit"
+        """Restore the step and the context in the session of the running fit
+
+        Args:
+            state: the state from `state_dict`
+        """
         if not (state and self.session): return
         self.session.step = state['step']
         self.session.params.update(state['params'])

@@ -117,7 +117,17 @@ class _Chooses(NativeMetric):
     def set_indexes(self,
         indexes: list[int],   # positions in the outputs; an empty list: all outputs
     ) -> Self:                # the metric itself
-        "Select the inputs of `update`"
+        """Select the inputs of `update`
+
+        Args:
+            indexes: positions in the outputs; an empty list: all outputs
+
+        Returns:
+            the metric itself
+
+        Raises:
+            ValueError: indexes={indexes} should be a list of whole numbers
+        """
         if not isinstance(indexes, list) or not all(isinstance(i, int) for i in indexes):
             raise ValueError(f'indexes={indexes!r} should be a list of whole numbers')
         self.indexes = indexes or None

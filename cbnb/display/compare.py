@@ -351,7 +351,11 @@ class RunsTable:
         return text_table([tuple(self.rows[0]), *(tuple(cell_text(*item) for item in row.items()) for row in self.rows)])
 
     def to_df(self) -> Any:    # a pandas DataFrame
-        "Return the table as a pandas DataFrame"
+        """Return the table as a pandas DataFrame
+
+        Returns:
+            a pandas DataFrame
+        """
         return as_dataframe(self.rows)
 
     def html(self,
@@ -693,7 +697,11 @@ class Comparison(DrawsRuns):
         return self.table.rows
 
     def to_df(self) -> Any:    # a pandas DataFrame
-        "Return the table as a pandas DataFrame"
+        """Return the table as a pandas DataFrame
+
+        Returns:
+            a pandas DataFrame
+        """
         return self.table.to_df()
 
     def __repr__(self) -> str: return '\n'.join([*self.table.lines(), *self.notes(self.metric)])
@@ -755,6 +763,10 @@ def compare(
 
     Returns:
         a `Comparison`; the figure with `return_fig=True`; `ax` if passed
+
+    Example:
+        fig = compare(low, high=high, small_batches=small, metric='train_loss', by='epoch', return_fig=True)
+        assert [text.get_text().split('  ')[0] for text in fig.axes[0].texts[1::2]] == ['learner 1, run 0', 'top 0.01', 'high', 'small_batches']
     """
     found = Comparison(runs_of(*sources, **named), metric, by, sort)
     if not return_fig and ax is None: return found

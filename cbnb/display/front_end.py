@@ -56,6 +56,12 @@ def set_display(
 
     Args:
         mode: one of `MODES`; None: the mode that suits the front end
+
+    Example:
+        set_display('plain')
+        assert display_mode() == 'plain'
+        set_display(None)
+        assert display_mode() == mode
     """
     global _chosen
     _chosen = _checked(mode) if mode is not None else None
@@ -64,11 +70,20 @@ def set_display(
 @contextmanager
 def display_as(
     mode: str | None,   # one of `MODES`; None: the mode that suits the front end
-) -> Iterator[None]:
+) -> Iterator[None]:  # a context manager
     """Set the display mode for the length of a `with` block
 
     Args:
         mode: one of `MODES`; None: the mode that suits the front end
+
+    Returns:
+        a context manager
+
+    Example:
+        with display_as('plain'):
+            with display_as(None): assert display_mode() == mode
+            assert display_mode() == 'plain'
+        assert display_mode() == mode
     """
     before = _chosen
     set_display(mode)

@@ -90,7 +90,12 @@ class _Growing(_Opens):
         raw: Sequence[float],       # losses of the steps since the last call
         smooth: Sequence[float],    # smoothed losses of the same steps
     ) -> None:
-        "Add the losses of new steps"
+        """Add the losses of new steps
+
+        Args:
+            raw: losses of the steps since the last call
+            smooth: smoothed losses of the same steps
+        """
         done = 0
         while done < len(raw):
             if self.filled == self.size or not self.lows: self._open()

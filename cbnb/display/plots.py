@@ -64,8 +64,21 @@ def plot_losses(self: Recorder,
 
     Returns:
         `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
+
+    Raises:
+        TypeError: {name}={skip} should be a number of batches. To save the figure:
+            plot_losses(return_fig=True).savefig('losses.png')
+
+    Example:
+        fig = learn.recorder.plot_losses(skip_start=20, return_fig=True)
+        train, _, valid = fig.axes[0].lines[:3]
+        assert train.get_xdata()[0] == 20 and list(valid.get_xdata()) == [23, 47, 71, 95, 119]
+        with raises(TypeError, 'savefig'): learn.recorder.plot_losses('losses.png')
     """
     self.last()
+    for name, skip in dict(skip_start=skip_start, skip_end=skip_end).items():
+        if not isinstance(skip, int): raise TypeError(f'{name}={skip!r} should be a number of batches. To save the figure: '
+                                                      "plot_losses(return_fig=True).savefig('losses.png')")
     runs = self.history.runs
     if answers_mouse(widget, return_fig, ax): return _page([losses_chart(runs, skip_start, skip_end, self.beta)], widget)
     raw, smooth, valid = _all_steps(runs, 'loss'), _all_steps(runs, 'smooth'), points_of(runs, 'valid_loss')
@@ -100,6 +113,9 @@ def plot_lr(self: Recorder,
 
     Raises:
         ValueError: ... has no momentum to show
+
+    Example:
+        learn.recorder.plot_lr(show_moms=True)
     """
     self.last()
     runs = self.history.runs
@@ -132,6 +148,9 @@ def plot_metrics(self: Recorder,
 
     Returns:
         `ax` if passed; the figure with `return_fig=True`; the charts with `widget=True`
+
+    Example:
+        learn.recorder.plot_metrics()
     """
     self.last()
     runs = self.history.runs
@@ -163,6 +182,10 @@ def plot_loss(self: Recorder,
 
     Returns:
         the axes
+
+    Example:
+        ax = learn.recorder.plot_loss(show_epochs=True)
+        assert len(ax.lines[0].get_xdata()) == 48 - 5 and list(ax.lines[1].get_xdata()) == [23, 47]
     """
     run, own = self.last(), ax is None
     points = [(step, loss) for step, loss in run.points('valid_loss') if step >= skip_start]
@@ -198,6 +221,9 @@ def plot_sched(self: Recorder,
 
     Raises:
         ValueError: {key} was not recorded; there are ...
+
+    Example:
+        learn.recorder.plot_sched()
     """
     hps, keys = self.hps, [keys] if isinstance(keys, str) else keys
     for key in keys or ():

@@ -63,7 +63,12 @@ class _Rows(_Equal):
 
     @property
     def wall(self) -> float:
-        "The total seconds of the fit"
+        """The total seconds of the fit
+
+        Example:
+            held = _Rows([Row('loss', 'compute', 'train', 1., 10), Row('forward', 'compute', 'train', 3., 10)])
+            assert [row.name for row in held.rows] == ['forward', 'loss'] and held.wall == 4
+        """
         return sum(row.seconds for row in self.rows)
 
 # %% ../../nbs/display/profile.ipynb #1c042e36
@@ -73,30 +78,87 @@ class _Sums(_Rows):
         name: str | None = None,     # name of the rows; None: any name
         group: str | None = None,    # group of the rows; None: any group
         phase: str | None = None,    # phase of the rows: 'train', 'valid' or ''; None: any phase
-    ) -> list[Row]:
-        "Return the rows with this name, group and phase"
+    ) -> list[Row]:  # the rows, in the order of the table
+        """Return the rows with this name, group and phase
+
+        Args:
+            name: name of the rows; None: any name
+            group: group of the rows; None: any group
+            phase: phase of the rows: 'train', 'valid' or ''; None: any phase
+
+        Returns:
+            the rows, in the order of the table
+
+        Example:
+            assert close(slow.seconds('forward'), 0.014) and close(slow.share('forward', phase='valid'), 0.04)
+            assert close(slow.share(group='compute'), 0.34)
+            assert close(slow.per_batch(slow.rows[0]), 0.006)                 # 60 ms in 10 batches
+            assert slow.per_batch(slow.chosen('set-up')[0]) is None
+        """
         wanted = dict(name=name, group=group, phase=phase)
         return [row for row in self.rows
                 if all(v is None or getattr(row, k) == v for k, v in wanted.items())]
 
-    def seconds(self, name: str | None = None, group: str | None = None, phase: str | None = None) -> float:
-        "Return the total seconds of the rows with this name, group and phase"
+    def seconds(self, name: str | None = None, group: str | None = None, phase: str | None = None) -> float:  # seconds, over all batches
+        """Return the total seconds of the rows with this name, group and phase
+
+        Returns:
+            seconds, over all batches
+
+        Example:
+            assert close(slow.seconds('forward'), 0.014) and close(slow.share('forward', phase='valid'), 0.04)
+            assert close(slow.share(group='compute'), 0.34)
+            assert close(slow.per_batch(slow.rows[0]), 0.006)                 # 60 ms in 10 batches
+            assert slow.per_batch(slow.chosen('set-up')[0]) is None
+        """
         return sum(row.seconds for row in self.chosen(name, group, phase))
 
-    def share(self, name: str | None = None, group: str | None = None, phase: str | None = None) -> float:
-        "Return the fraction of the total time, from 0 to 1, that these rows took"
+    def share(self, name: str | None = None, group: str | None = None, phase: str | None = None) -> float:  # a number from 0 to 1
+        """Return the fraction of the total time, from 0 to 1, that these rows took
+
+        Returns:
+            a number from 0 to 1
+
+        Example:
+            assert close(slow.seconds('forward'), 0.014) and close(slow.share('forward', phase='valid'), 0.04)
+            assert close(slow.share(group='compute'), 0.34)
+            assert close(slow.per_batch(slow.rows[0]), 0.006)                 # 60 ms in 10 batches
+            assert slow.per_batch(slow.chosen('set-up')[0]) is None
+        """
         return self.seconds(name, group, phase)/self.wall if self.wall else 0.
 
-    def per_batch(self, row: Row) -> float | None:
-        "Return the seconds of a row in each batch of its phase, or None for rows without a phase or of the group 'start'"
+    def per_batch(self, row: Row) -> float | None:  # seconds, or None
+        """Return the seconds of a row in each batch of its phase, or None for rows without a phase or of the group 'start'
+
+        Returns:
+            seconds, or None
+
+        Example:
+            assert close(slow.seconds('forward'), 0.014) and close(slow.share('forward', phase='valid'), 0.04)
+            assert close(slow.share(group='compute'), 0.34)
+            assert close(slow.per_batch(slow.rows[0]), 0.006)                 # 60 ms in 10 batches
+            assert slow.per_batch(slow.chosen('set-up')[0]) is None
+        """
         n = self.batches.get(row.phase) if row.group != 'start' else 0
         return row.seconds/n if n else None
 
 # %% ../../nbs/display/profile.ipynb #e049c860
 class _Indexed(_Sums):
     "Access to seconds by name, as in a dict"
-    def names(self) -> list[str]:
-        "Return the names of the rows, with the longest row first"
+    def names(self) -> list[str]:  # the names
+        """Return the names of the rows, with the longest row first
+
+        Returns:
+            the names
+
+        Example:
+            assert list(learn.cbs.names) == ['early']
+            assert not hasattr(learn, 'greet')
+            assert greet.learn is None
+            learn.cbs.insert(*place)
+            assert learn.cbs.all == [greet, learn.early]
+            assert learn.greet is greet
+        """
         return list(dict.fromkeys(row.name for row in self.rows))
 
     def __getitem__(self, name: str) -> float:
@@ -110,14 +172,27 @@ class _Indexed(_Sums):
 # %% ../../nbs/display/profile.ipynb #fe40f636
 class _Exports(_Indexed):
     "Export of a profile as plain data"
-    def to_dict(self) -> dict[str, Any]:
-        "Return the whole profile as a dict of numbers, texts, lists and dicts"
+    def to_dict(self) -> dict[str, Any]:  # the data, for `json.dumps`
+        """Return the whole profile as a dict of numbers, texts, lists and dicts
+
+        Returns:
+            the data, for `json.dumps`
+
+        Example:
+            import json
+            found = json.loads(json.dumps(slow.to_dict()))
+            assert found['rows'][0]['name'] == 'wait for data' and close(found['rows'][0]['share'], 0.6)
+        """
         rows = [vars(row) | dict(share=row.seconds/self.wall if self.wall else 0., per_batch=self.per_batch(row))
                 for row in self.rows]
         return dict(wall=self.wall, batches=dict(self.batches), rows=rows, about=dict(self.about))
 
-    def to_df(self) -> Any:
-        "Return the rows as a pandas DataFrame"
+    def to_df(self) -> Any:  # one row for each part of the fit
+        """Return the rows as a pandas DataFrame
+
+        Returns:
+            one row for each part of the fit
+        """
         import pandas
         return pandas.DataFrame(self.to_dict()['rows'])
 
@@ -319,7 +394,13 @@ class _Advises(_Exports):
     "Findings about the parts of a fit"
     @property
     def findings(self) -> list[str]:
-        "A sentence for each part that is above its limit"
+        """A sentence for each part that is above its limit
+
+        Example:
+            assert [text.split(',')[0] for text in slow.findings] == ['60% of the time waits for data']
+            fine = Profile([Row('forward', 'compute', 'train', 0.9, 10), Row('loop', 'loop', 'train', 0.1, 10)], dict(train=10))
+            assert not fine.findings and 'nothing stands out: 90% is forward' in str(fine)
+        """
         return [text for rule in RULES for text in rule(self)] if self.wall else []
 
     def _advice(self) -> list[str]:
@@ -377,7 +458,19 @@ class _Draws(_Advises):
         return_fig: bool | None = None,   # whether to return the figure instead of showing it
         ax: Any = None,                   # axes to draw into; None: a new figure
     ) -> Any:                             # the figure with `return_fig=True`, otherwise None
-        "Draw the groups as one stacked bar, and the longest rows below it"
+        """Draw the groups as one stacked bar, and the longest rows below it
+
+        Args:
+            most: largest number of rows to draw
+            return_fig: whether to return the figure instead of showing it
+            ax: axes to draw into; None: a new figure
+
+        Returns:
+            the figure with `return_fig=True`, otherwise None
+
+        Example:
+            assert len(slow.plot(most=2, return_fig=True).axes[0].get_yticklabels()) == 3
+        """
         fig = profile_figure(self, most, ax)
         if ax is None: return show(fig, str(self), return_fig)
 
@@ -434,6 +527,13 @@ class Profile(_Draws):
         rows: rows in any order; stored with the longest first
         batches: phase -> number of batches; None: no batches
         about: facts about device, loader and optimizer; None: none
+
+    Example:
+        assert repr(fast - slow).splitlines()[2].split() == ['wait', 'for', 'data', 'train', '6', 'ms', '500', 'µs', '-92%']
+        with raises(TypeError, 'with learn.profiling() as p'):
+            with fast: pass
+        assert repr(Profile()) == 'Profile(nothing was measured yet)'
+        assert slow._repr_html_().count('<tr>') == 7                        # headings, and six rows
     """
     def __sub__(self, before: 'Profile') -> Comparison: return Comparison(before, self)
     def __enter__(self) -> Any: raise TypeError(

@@ -410,7 +410,12 @@ class _Clock:
         training: bool,    # True for a training pass, False for a validation pass
         now: float,        # time in seconds, on any clock
     ) -> None:
-        "Begin a pass"
+        """Begin a pass
+
+        Args:
+            training: True for a training pass, False for a validation pass
+            now: time in seconds, on any clock
+        """
         self.phase = self.train if training else self.valid
         self.phase.begin(now if self.ended is None else self.ended)
 
@@ -418,7 +423,12 @@ class _Clock:
         done: int,         # number of complete batches in this pass
         now: float,        # time in seconds, on the same clock
     ) -> None:
-        "Record the number of complete batches"
+        """Record the number of complete batches
+
+        Args:
+            done: number of complete batches in this pass
+            now: time in seconds, on the same clock
+        """
         self.phase.reach(done, now)
 
     def end(self, done: int, now: float) -> None:
@@ -587,7 +597,11 @@ class _Display:
     def patience(self,
         seconds: float,            # seconds since the start of the run
     ) -> float:
-        "Return the smallest number of seconds until the next call of `progress`"
+        """Return the smallest number of seconds until the next call of `progress`
+
+        Args:
+            seconds: seconds since the start of the run
+        """
         return 0.
 
     def poll(self) -> None:
@@ -911,6 +925,9 @@ class ProgressCallback(_Ends):
 
     Args:
         **events: functions to use as methods: `before_fit=f`
+
+    Example:
+        learn, keep = wave_learner(quiet=False, cbs=ProgressCallback), Keep()
     """
     order, run_in = 60, PURPOSES
     place: Callable[[Any], None] | None = None    # function that displays the panel; None: below the cell
@@ -954,6 +971,14 @@ class ProgressCallback(_Ends):
 
 # %% ../../nbs/display/progress.ipynb #6dfa052b
 @patch
-def no_bar(self: Learner) -> AbstractContextManager[Learner]:
-    "Remove the `ProgressCallback` for the length of a `with` block"
+def no_bar(self: Learner) -> AbstractContextManager[Learner]:  # a context manager that gives the learner
+    """Remove the `ProgressCallback` for the length of a `with` block
+
+    Returns:
+        a context manager that gives the learner
+
+    Example:
+        with learn.no_bar(): learn.fit(1)
+        assert [str(cb) for cb in learn.cbs][-1] == 'ProgressCallback'
+    """
     return self.removed_cbs(ProgressCallback)

@@ -417,13 +417,19 @@ def planned_schedule(self: Learner,
     *args: Any,                      # positional arguments of the method, such as `n_epoch`
     method: str = 'fit_one_cycle',   # name of the method that will train: 'fit', 'fit_flat_cos', 'fine_tune', ...
     **kwargs: Any,                   # keyword arguments of the method
-) -> SchedulePlan:
+) -> SchedulePlan:  # the schedules, with a plot and a table
     """Compute the hyper-parameters that a fit would use, without training. Invalid arguments raise the same errors as the fit
 
     Args:
         *args: positional arguments of the method, such as `n_epoch`
         method: name of the method that will train: 'fit', 'fit_flat_cos', 'fine_tune', ...
         **kwargs: keyword arguments of the method
+
+    Returns:
+        the schedules, with a plot and a table
+
+    Example:
+        plan = two.planned_schedule(2, method='fine_tune')
     """
     made, said = _rehearsed(self, method, args, kwargs), [*map(repr, args), *(f'{k}={v!r}' for k, v in kwargs.items())]
     return _joined(made._noted, f'{method}({", ".join(said)})')
@@ -462,6 +468,9 @@ def plot_schedule(self: Learner,
 
     Returns:
         `ax` if passed; the figure with `return_fig=True`; otherwise None
+
+    Example:
+        two.plot_schedule(3, base_lr=0.01, method='fine_tune')
     """
     made, asked = _rehearsed(self, method, args, kwargs), return_fig or ax is not None
     plan = self.planned_schedule(*args, method=method, **kwargs)
@@ -507,6 +516,11 @@ def plot(self: Sched,
 
     Returns:
         `ax` if passed; the figure with `return_fig=True`; otherwise None
+
+    Example:
+        fig = ParamScheduler({'lr': SchedCos(0.1, 0.), 'mom': SchedLin(0.8, 0.95)}).plot(10, return_fig=True)
+        assert close(fig.axes[0].lines[0].get_ydata()[5], 0.05)
+        assert close(fig.axes[1].lines[0].get_ydata()[5], 0.875)
     """
     return plot_schedule(self, n, return_fig, ax)
 
@@ -543,6 +557,11 @@ def plot(self: ParamScheduler,
 
     Returns:
         `ax` if passed; the figure with `return_fig=True`; otherwise None
+
+    Example:
+        fig = ParamScheduler({'lr': SchedCos(0.1, 0.), 'mom': SchedLin(0.8, 0.95)}).plot(10, return_fig=True)
+        assert close(fig.axes[0].lines[0].get_ydata()[5], 0.05)
+        assert close(fig.axes[1].lines[0].get_ydata()[5], 0.875)
     """
     return plot_schedule(self, n, return_fig, ax)
 
@@ -674,7 +693,11 @@ class _FollowsMouse(_MakesCycle):
     def refresh(self,
         change: Any = None,    # change event of ipywidgets, which is ignored
     ) -> None:
-        "Draw the picture with the current values of the controls"
+        """Draw the picture with the current values of the controls
+
+        Args:
+            change: change event of ipywidgets, which is ignored
+        """
         self.one_cycle = cycle = self.cycle()
         self.words = [_cycle_words(cycle)]
         self.chart.value = f'{_cycle_still(cycle)}<div><code>{escape(self.call())}</code></div>'

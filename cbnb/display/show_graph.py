@@ -125,6 +125,10 @@ class ShowGraph(_Safely):
 
     Args:
         **events: functions to use as methods: `before_fit=f`
+
+    Example:
+        learn.fit(6, cbs=[StopEarly(), ShowGraph()])
+        assert learn.recorder.last().status == 'cancelled'
     """
     order, run_in = 65, ('fit',)
 

@@ -104,8 +104,20 @@ def _name(f: Any) -> str:
 
 # %% ../../nbs/display/summary.ipynb #88a1e2ce
 @patch
-def summary(self: Learner) -> Summary:
-    "List the layers with output shapes and parameter counts, using one training batch. The learner stays unchanged"
+def summary(self: Learner) -> Summary:  # one row for each layer, shown as a table
+    """List the layers with output shapes and parameter counts, using one training batch. The learner stays unchanged
+
+    Returns:
+        one row for each layer, shown as a table
+
+    Example:
+        learn = line_learner(model=nn.Sequential(nn.Flatten(0), nn.Dropout(0.5)))
+        before = torch.get_rng_state()
+        summary = learn.summary()
+        assert [row[0] for row in summary.rows] == ['0 Flatten', '1 Dropout']
+        assert torch.equal(torch.get_rng_state(), before)
+        assert learn.model[1].training
+    """
     modes = {m: m.training for m in self.model.modules()}
     with interrupts_wait(), torch.no_grad(), self._for_now('purpose', 'validate'):
         restore = save_rng()               # the model may draw random numbers

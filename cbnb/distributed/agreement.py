@@ -90,7 +90,11 @@ class _Talks:
     def from_main(self,
         value: Any,       # the value to send; only the value of process 0 is used
     ) -> Any:
-        "Return the value of process 0 in every process"
+        """Return the value of process 0 in every process
+
+        Args:
+            value: the value to send; only the value of process 0 is used
+        """
         if self.n == 1: return value
         values = [value]
         with self._naming_failures(): dist.broadcast_object_list(values, 0, group=self.control)
@@ -99,7 +103,11 @@ class _Talks:
     def dealt(self,
         values: list[Any],     # values of process 0, at most one for each process
     ) -> tuple[tuple | None, tuple | None]:
-        "Return the values dealt to this process and to process 0, each in a tuple of one, or `None` in place of a missing value"
+        """Return the values dealt to this process and to process 0, each in a tuple of one, or `None` in place of a missing value
+
+        Args:
+            values: values of process 0, at most one for each process
+        """
         if self.n == 1: return ((values[0],),)*2 if values else (None, None)
         each = [(v,) for v in values] + [None]*(self.n - len(values))
         mine: list[Any] = [None]

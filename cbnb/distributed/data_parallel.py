@@ -221,7 +221,13 @@ class _SetsUp(Callback):
 
     @property
     def together(self) -> bool:
-        "Whether a run with several processes is under way"
+        """Whether a run with several processes is under way
+
+        Example:
+            alone, learn = line_learner(n=5), line_learner(n=5, cbs=Distributed())
+            for each in alone, learn: each.fit(2)
+            assert learn.recorder.losses == alone.recorder.losses and not learn.data_parallel.together
+        """
         return self.group is not None
 
     def _set_up(self) -> None:
@@ -257,7 +263,14 @@ class _Averages(_SetsUp):
 
     @property
     def share(self) -> Share | None:
-        "The `Share` that the current phase reads from, or `None`"
+        """The `Share` that the current phase reads from, or `None`
+
+        Example:
+            assert p.share(group='data') > 0.3
+            assert p.share('LogImages.after_batch') > 0.1
+            assert len(p.findings) >= 2
+            assert not learn.recorder.history.runs               # nothing of this epoch is left
+        """
         dl = self.learn.dl
         while dl is not None and not isinstance(dl, Share): dl = vars(dl).get('dl') if hasattr(dl, '__dict__') else None
         return dl
@@ -334,19 +347,39 @@ class _Deals(_Averages):
 # %% ../../nbs/distributed/data_parallel.ipynb #8b026e18
 class _Stores(_Deals):
     "Convert states for checkpoints, and share flags between processes"
-    def flagged(self, flag: bool) -> bool:
-        "Return whether any process set this flag after its last batch. With this flag, one process can decide for all processes"
+    def flagged(self, flag: bool) -> bool:  # True on all processes, or False on all
+        """Return whether any process set this flag after its last batch. With this flag, one process can decide for all processes
+
+        Returns:
+            True on all processes, or False on all
+        """
         found, self.group.flag = self.group.flagged, flag and not self.group.flagged
         return found
 
-    def whole(self, state: dict[str, Any]) -> dict[str, Any]:
-        "Return a state of the learner with sharded tensors gathered. All processes must call this method together"
+    def whole(self, state: dict[str, Any]) -> dict[str, Any]:  # the whole state, the same on all processes
+        """Return a state of the learner with sharded tensors gathered. All processes must call this method together
+
+        Returns:
+            the whole state, the same on all processes
+
+        Example:
+            seen = _Passes()
+            for start in (0., 10.):                                   # 10 batches in one second, then 2 s for the metrics
+                seen.begin(start)
+                for done in range(1, 11): seen.reach(done, start + done/10)
+                seen.end(10, start + 3)
+            assert close(seen.batch, 0.1) and close(seen.whole, 0.3)
+        """
         if self.models is None: return state
         from cbnb.distributed.sharded import full_state
         return full_state(state)
 
-    def parted(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        "Return a whole state in which each tensor that the learner shards is replaced by the part of this process"
+    def parted(self, state: Mapping[str, Any]) -> Mapping[str, Any]:  # the state of this process
+        """Return a whole state in which each tensor that the learner shards is replaced by the part of this process
+
+        Returns:
+            the state of this process
+        """
         if self.models is None: return state
         from cbnb.distributed.sharded import sharded_state
         return sharded_state(self.learn, state)
@@ -360,6 +393,11 @@ class Distributed(_Stores):
         quiet: all processes except process 0 print nothing in a run
         **options: options for torch's DistributedDataParallel, such as find_unused_parameters; if
             sharded, for `fully_shard`
+
+    Example:
+        alone, learn = line_learner(n=5), line_learner(n=5, cbs=Distributed())
+        for each in alone, learn: each.fit(2)
+        assert learn.recorder.losses == alone.recorder.losses and not learn.data_parallel.together
     """
     name = 'data_parallel'          # not `distributed`, which is the method of the learner
     @hinted
@@ -386,7 +424,7 @@ def distributed(self: Learner,
     sharded: bool | tuple[type[nn.Module], ...] = False,    # each process holds a part of the weights; a tuple names the module classes to shard
     quiet: bool = True,     # all processes except process 0 print nothing in a run
     **options: Any,         # options for torch's DistributedDataParallel, such as find_unused_parameters; if sharded, for `fully_shard`
-) -> AbstractContextManager[Learner]:
+) -> AbstractContextManager[Learner]:  # a context manager that gives the learner
     """Train together with the other processes inside a `with` block
 
     Args:
@@ -394,5 +432,13 @@ def distributed(self: Learner,
         quiet: all processes except process 0 print nothing in a run
         **options: options for torch's DistributedDataParallel, such as find_unused_parameters; if
             sharded, for `fully_shard`
+
+    Returns:
+        a context manager that gives the learner
+
+    Example:
+        script = digits_learner()
+        with script.distributed(): script.fit(1)       # no torchrun here: one process
+        assert script.recorder.last().n_steps == 23
     """
     return self.added_cbs(Distributed(sharded, quiet, **options))

@@ -173,7 +173,7 @@ def do_job(
     return None
 
 # %% ../../nbs/distributed/worker.ipynb #a9ffbc46
-FITTED = 'n_epoch', 'start_epoch', 'valid_every', 'final_record', 'lr'
+FITTED = 'n_epoch', 'start_epoch', 'valid_every', 'final_record', '_lr'
 
 def _state(cb: Any) -> dict[str, Any]:
     "Return the state of a callback, or the attributes of a foreign callback"

@@ -219,7 +219,14 @@ class _RaisesRates:
     def rates_at(self,
         lr: float,           # rate of the last group
     ) -> list[float]:        # one rate for each group
-        "Return the rates of all groups at the point of the sweep where the last group has the rate `lr`"
+        """Return the rates of all groups at the point of the sweep where the last group has the rate `lr`
+
+        Args:
+            lr: rate of the last group
+
+        Returns:
+            one rate for each group
+        """
         start, end = self.ends[-1]
         pos = math.log(lr/start)/math.log(end/start)
         return [first*(last/first)**pos for first, last in self.ends[:-1]] + [lr]
@@ -410,6 +417,14 @@ class Sweep:
         update_norms: norm of each update; empty: not known
         weight_norm: norm of the weights before the sweep
         mom: momentum of the sweep; None: the optimizer has no momentum
+
+    Example:
+        curve_lrs = geometric(1e-7, 10, 100)
+        falling = [2 - math.tanh((i - 50)/10) for i in range(80)]
+        curve_losses = falling + [2 - math.tanh(3) + 0.2*i for i in range(20)]
+        sweep = Sweep(curve_lrs, curve_losses, curve_losses, num_it=100)
+        assert sweep.middle() == (curve_lrs[10:95], curve_losses[10:95])
+        print(sweep.recommend(200).reason)
     """
     def __init__(self,
         lrs: list[float],                      # rates of the updates
@@ -425,19 +440,42 @@ class Sweep:
         self.n_batches, self.mom = n_batches, mom
         self.update_norms, self.weight_norm = update_norms, weight_norm
 
-    def middle(self) -> tuple[list[float], list[float]]:
-        "Return rates and losses without the first tenth, up to the first loss that is not finite or to the last five points"
+    def middle(self) -> tuple[list[float], list[float]]:  # rates and losses, lists of one length
+        """Return rates and losses without the first tenth, up to the first loss that is not finite or to the last five points
+
+        Returns:
+            rates and losses, lists of one length
+
+        Example:
+            curve_lrs = geometric(1e-7, 10, 100)
+            falling = [2 - math.tanh((i - 50)/10) for i in range(80)]
+            curve_losses = falling + [2 - math.tanh(3) + 0.2*i for i in range(20)]
+            sweep = Sweep(curve_lrs, curve_losses, curve_losses, num_it=100)
+            assert sweep.middle() == (curve_lrs[10:95], curve_losses[10:95])
+            print(sweep.recommend(200).reason)
+        """
         infinite = [i for i, loss in enumerate(self.losses) if not math.isfinite(loss)]
         part = slice(self.num_it//10, infinite[0] if infinite else len(self.losses) - 5)
         return self.lrs[part], self.losses[part]
 
     def recommend(self,
         steps: float,    # number of updates of the planned run
-    ) -> Rate:
+    ) -> Rate:  # the rate, with its band and the reason
         """Recommend a rate with `recommend_rate`. Raises `ValueError` if the curve supports no rate
 
         Args:
             steps: number of updates of the planned run
+
+        Returns:
+            the rate, with its band and the reason
+
+        Example:
+            curve_lrs = geometric(1e-7, 10, 100)
+            falling = [2 - math.tanh((i - 50)/10) for i in range(80)]
+            curve_losses = falling + [2 - math.tanh(3) + 0.2*i for i in range(20)]
+            sweep = Sweep(curve_lrs, curve_losses, curve_losses, num_it=100)
+            assert sweep.middle() == (curve_lrs[10:95], curve_losses[10:95])
+            print(sweep.recommend(200).reason)
         """
         return recommend_rate(self.lrs, self.raw_losses or self.losses, self.update_norms,
                               self.weight_norm, steps, self.num_it)
@@ -508,7 +546,20 @@ class _Recommends:
         rule: str,     # source of the rate: 'balanced' or 'trials'
         rate: Rate,    # rate from a sweep or from trials
     ) -> None:
-        "Recommend a rate, unless it has a doubt and the model is fresh"
+        """Recommend a rate, unless it has a doubt and the model is fresh
+
+        Args:
+            rule: source of the rate: 'balanced' or 'trials'
+            rate: rate from a sweep or from trials
+
+        Example:
+            found = _Recommends()
+            found.suggestions, found.estimates = dict(valley=0.1, steep=0.5), {}
+            found.planned = planned_run(5, None, 32)
+            found.take('balanced', Rate(0.2, 0.05, 0.4, 'by example', {}))
+            assert found.lr == found.recommended == 0.2 and found.band == (0.05, 0.4)
+            found.reason
+        """
         if rate.doubt and not self.trained:
             self.reason = rate.doubt
             return
@@ -523,25 +574,57 @@ class _Chosen(_Recommends):
     def choose(self,
         lr: Any,    # rate of the last group: a number, or the name of a rule with a suggestion
     ) -> None:
-        "Set `lr` to another rate. `recommended` does not change"
+        """Set `lr` to another rate. `recommended` does not change
+
+        Args:
+            lr: rate of the last group: a number, or the name of a rule with a suggestion
+
+        Raises:
+            ValueError: {lr} has suggested no rate; there are ...
+
+        Example:
+            found = _Chosen()
+            found.suggestions, found.band, found.lr = dict(valley=0.1, steep=0.5), (0.05, 0.4), 0.2
+            found.choose('valley')
+            assert found.lr == 0.1 and found.outside == ['steep']
+            with raises(ValueError, "'slide' has suggested no rate"): found.choose('slide')
+        """
         if isinstance(lr, str) and lr not in self.suggestions: raise ValueError(
             f'{lr!r} has suggested no rate; there are {", ".join(self.suggestions) or "none"}')
         self.lr = as_positive(self.suggestions[lr] if isinstance(lr, str) else lr)
 
     @property
     def outside(self) -> list[str]:
-        "Names of the rules whose suggestions are outside the band. The figure draws these suggestions faintly"
+        """Names of the rules whose suggestions are outside the band. The figure draws these suggestions faintly
+
+        Example:
+            found = _Chosen()
+            found.suggestions, found.band, found.lr = dict(valley=0.1, steep=0.5), (0.05, 0.4), 0.2
+            found.choose('valley')
+            assert found.lr == 0.1 and found.outside == ['steep']
+            with raises(ValueError, "'slide' has suggested no rate"): found.choose('slide')
+        """
         low, high = self.band or (0., math.inf)
         return [name for name, lr in self.suggestions.items() if not low <= lr <= high]
 
     @property
     def planned_steps(self) -> float:
-        "Number of updates of the planned run"
+        """Number of updates of the planned run
+
+        Example:
+            assert found.n_epoch == 5 and found.planned_steps == 5*32
+            assert found.learn is learn and copy.deepcopy(found).learn is None
+        """
         return self.planned.steps
 
     @property
     def n_epoch(self) -> float | None:
-        "Number of epochs of the planned run; `None` if only the updates are known"
+        """Number of epochs of the planned run; `None` if only the updates are known
+
+        Example:
+            assert found.n_epoch == 5 and found.planned_steps == 5*32
+            assert found.learn is learn and copy.deepcopy(found).learn is None
+        """
         return self.planned.n_epoch
 
 # %% ../../nbs/lr/finder.ipynb #28aecb02
@@ -617,7 +700,21 @@ class _Plotted:
         ax: Any = None,                   # axes to draw into; None: a new figure
         widget: bool | None = None,       # True: return the picker; False: plot a figure; None: show the picker if widgets work
     ) -> Any:                             # `ax`, or with `return_fig` the figure, or with `widget` the picker
-        "Plot the curve with the suggestions. If widgets work, show the picker, where you can choose a rate"
+        """Plot the curve with the suggestions. If widgets work, show the picker, where you can choose a rate
+
+        Args:
+            return_fig: return the figure instead of showing it
+            ax: axes to draw into; None: a new figure
+            widget: True: return the picker; False: plot a figure; None: show the picker if widgets work
+
+        Returns:
+            `ax`, or with `return_fig` the figure, or with `widget` the picker
+
+        Example:
+            found = learn.lr_find(end_lr=1, show_plot=False)
+            learn.recorder.plot(suggestion=True)
+            assert found.lrs[10] <= learn.recorder.min_grad_lr <= found.lrs[-6]
+        """
         make = view_for('lr_find', widget, return_fig, ax)
         if make and (widget or self.learn is not None):
             return make(self) if widget else make(self).show()
@@ -628,12 +725,33 @@ class _Plotted:
     def widget(self,
         learn: Learner | None = None,     # learner whose rate the picker sets; None: the learner of the sweep
     ) -> Any:                             # an `LRPicker`
-        "Return the picker for this result. Raises `ValueError` if the learner is not known"
+        """Return the picker for this result. Raises `ValueError` if the learner is not known
+
+        Args:
+            learn: learner whose rate the picker sets; None: the learner of the sweep
+
+        Returns:
+            an `LRPicker`
+
+        Example:
+            picker = found.widget()
+            picker.choose('valley')
+            assert found.lr == found.valley != found.recommended
+            picker.epochs.value = 2
+            picker.fit.click()
+            assert max(learn.recorder.lrs) == found.valley
+        """
         return view_for('lr_find', True, None, None)(self, learn)
 
     @property
     def fig(self) -> Any:
-        "A figure of the curve with the suggestions"
+        """A figure of the curve with the suggestions
+
+        Example:
+            learn = line_learner(12, lr=0.02, cbs=ShowGraph)
+            learn.fit(3)
+            assert len(learn.show_graph.fig.axes[0].lines) >= 3
+        """
         return self.plot(return_fig=True)
 
 # %% ../../nbs/lr/finder.ipynb #bc4fa01d
@@ -661,7 +779,13 @@ class _KnowsLearner:
 
     @property
     def learn(self) -> Learner | None:
-        "The learner of the sweep; `None` if it was deleted, or if this result is a copy or was unpickled"
+        """The learner of the sweep; `None` if it was deleted, or if this result is a copy or was unpickled
+
+        Example:
+            knows, swept = _KnowsLearner(), line_learner()
+            knows._learn = weakref.ref(swept)
+            assert knows.learn is swept and copy.copy(knows).learn is None
+        """
         return self._learn() if self._learn is not None else None
 
     def __getstate__(self) -> dict[str, Any]: return {**vars(self), '_learn': None}
@@ -684,6 +808,12 @@ class LRFind(_KnowsLearner, _Described, _Unpacks, _Shown, Sweep):
         problem: why there is no rate; empty: decide from the curve
         mom: momentum of the sweep; None: the optimizer has no momentum
         remark: text to append to the reason
+
+    Example:
+        found = LRFind(curve_lrs, curve_losses, curve_losses, 100, ['valley', 'minimum'])
+        assert found.band[0] < found.lr < found.band[1]
+        assert list(found) == [found.valley, found.minimum]
+        found
     """
     def __init__(self,
         lrs: list[float],              # rates of the updates
@@ -936,6 +1066,13 @@ def lr_find(self: Learner,
 
     Raises:
         ValueError: n_epoch=0 should be above 0: how long do you mean to train?
+
+    Example:
+        found = learn.lr_find(show_plot=False)
+        assert all(torch.equal(a, b) for a, b in zip(before, learn.model.parameters()))
+        assert learn.opt is None and learn.train_iter == 0        # no optimizer before, so none now
+        assert found.n_epoch == 5 and found.planned_steps == 5*32
+        assert found.learn is learn and copy.deepcopy(found).learn is None
     """
     finder, rules = LRFinder(start_lr, end_lr, num_it, stop_div), as_rules(suggest_funcs)
     trials, cbs = checked_trials(trials, finder.num_it), as_list(cbs)
@@ -975,6 +1112,11 @@ def plot(self: Recorder,
 
     Returns:
         `ax`, or the figure with `return_fig`
+
+    Example:
+        found = learn.lr_find(end_lr=1, show_plot=False)
+        learn.recorder.plot(suggestion=True)
+        assert found.lrs[10] <= learn.recorder.min_grad_lr <= found.lrs[-6]
     """
     found = getattr(self.learn, 'lr_finder_result', None)
     lr = None if found is None else found.recommended

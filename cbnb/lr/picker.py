@@ -555,7 +555,11 @@ class _Parts:
 
     @property
     def learn(self) -> Learner:
-        "The learner of the picker. Raises `RuntimeError` if the learner was deleted"
+        """The learner of the picker. Raises `RuntimeError` if the learner was deleted
+
+        Raises:
+            RuntimeError: the learner of this picker is gone: sweep again
+        """
         learn = self._learn()
         if learn is None: raise RuntimeError('the learner of this picker is gone: sweep again')
         return learn
@@ -624,7 +628,14 @@ class _Chooses(_Draws):
     def choose(self,
         name: str,    # name of a rule that has made a suggestion
     ) -> None:
-        "Choose the rate that a rule suggests. Raises `ValueError` if the rule suggests no rate"
+        """Choose the rate that a rule suggests. Raises `ValueError` if the rule suggests no rate
+
+        Args:
+            name: name of a rule that has made a suggestion
+
+        Raises:
+            ValueError: {name} has suggested no rate; there are ...
+        """
         if name not in self.rates:
             raise ValueError(f'{name!r} has suggested no rate; there are {", ".join(self.rates)}')
         self._take(self.rates[name])

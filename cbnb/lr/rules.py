@@ -35,13 +35,21 @@ def steep(
     lrs: Sequence[float],      # rising rates
     losses: Sequence[float],   # smoothed losses
     num_it: int,               # planned number of iterations
-) -> Suggestion:
+) -> Suggestion:  # the rate, and the (rate, loss) that it comes from
     """Suggest the rate at which the loss falls fastest on a logarithmic scale of the rate
 
     Args:
         lrs: rising rates
         losses: smoothed losses
         num_it: planned number of iterations
+
+    Returns:
+        the rate, and the (rate, loss) that it comes from
+
+    Example:
+        assert steep([.1, .2, .4, .8], [3., 2.9, 1., .9], 4)[0] == .2            # the fall of 1.9 begins there
+        assert math.isclose(steep(*curve)[0], 8.31764e-4, rel_tol=1e-5)
+        assert math.isclose(steep(*torch.tensor(curve[:2], dtype=torch.float64), 100)[0], 8.31764e-4, rel_tol=1e-5)
     """
     lrs, losses = as_floats(lrs, losses)
     logs = [math.log(lr) for lr in lrs]
@@ -54,13 +62,20 @@ def minimum(
     lrs: Sequence[float],      # rising rates
     losses: Sequence[float],   # smoothed losses
     num_it: int,               # planned number of iterations
-) -> Suggestion:
+) -> Suggestion:  # the rate, and the (rate, loss) that it comes from
     """Suggest a tenth of the rate with the lowest loss
 
     Args:
         lrs: rising rates
         losses: smoothed losses
         num_it: planned number of iterations
+
+    Returns:
+        the rate, and the (rate, loss) that it comes from
+
+    Example:
+        assert minimum([.1, .2, .4, .8], [3., 1., 2., 9.], 4) == (.2/10, (.2, 1.))
+        assert math.isclose(minimum(*curve)[0], 2.51189e-2, rel_tol=1e-5)
     """
     lrs, losses = as_floats(lrs, losses)
     i = losses.index(min(losses))
@@ -71,13 +86,24 @@ def valley(
     lrs: Sequence[float],      # rising rates
     losses: Sequence[float],   # smoothed losses
     num_it: int,               # planned number of iterations
-) -> Suggestion:
+) -> Suggestion:  # the rate, and the (rate, loss) that it comes from
     """Suggest a rate about halfway along the longest subsequence of falling losses
 
     Args:
         lrs: rising rates
         losses: smoothed losses
         num_it: planned number of iterations
+
+    Returns:
+        the rate, and the (rate, loss) that it comes from
+
+    Example:
+        assert math.isclose(valley(*curve)[0], 2.75423e-4, rel_tol=1e-5)
+
+        def index_of(*losses): return valley(range(len(losses)), losses, 0)[0]
+        assert index_of(*range(20, 0, -1)) == 8
+        assert index_of(5, 4, 6, 3, 2, 7, 1) == 2 and index_of(4, 3, 2, 1, 5, .5) == 1
+        assert index_of(3, 2, 1) == 0 and index_of(1, 3, 2) == 0
     """
     lrs, losses = as_floats(lrs, losses)
     longest: list[int] = []
@@ -117,7 +143,7 @@ def slide(
     lr_diff: int = 15,            # width of the window, in points of the curve
     thresh: float = 0.005,        # slopes that differ by at most this count as equal
     adjust_value: float = 1.,     # factor on the suggested rate
-) -> Suggestion:
+) -> Suggestion:  # the rate, and the (rate, loss) that it comes from
     """Move a window left until the slopes at its ends are equal. Raises `ValueError` if the curve has no more than `lr_diff` points
 
     Args:
@@ -128,8 +154,16 @@ def slide(
         thresh: slopes that differ by at most this count as equal
         adjust_value: factor on the suggested rate
 
+    Returns:
+        the rate, and the (rate, loss) that it comes from
+
     Raises:
         ValueError: slide needs ... points, and there are {n}
+
+    Example:
+        assert slide(range(1, 21), range(20, 0, -1), 20)[0] == 5       # on a straight line at once: 20 - 15
+        assert math.isclose(slide(*curve)[0], 1.31826e-6, rel_tol=1e-5)
+        with raises(ValueError, 'slide needs 16 points'): slide([.1]*15, [1.]*15, 15)
     """
     lrs, losses = as_floats(lrs, losses)
     n = len(losses)
