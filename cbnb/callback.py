@@ -318,7 +318,7 @@ class KeepsLists:
     """Holds the callbacks of a learner, with a cached list of bound methods for each event, phase and purpose
 
     Args:
-        learn
+        learn: the learner
     """
     def __init__(self, learn: Any):
         self.learn, self.version = learn, 0
@@ -365,7 +365,7 @@ class DispatchesEvents(KeepsLists):
     """Calls the callbacks that handle an event, in order
 
     Args:
-        learn
+        learn: the learner
     """
     def fire(self, event_name: str) -> None:
         """Call all callbacks that handle an event, sorted by their `order`
@@ -437,7 +437,7 @@ class FindsCallbacks(KeepsLists):
     """Looks up callbacks by name, class or object, and converts arguments to callbacks
 
     Args:
-        learn
+        learn: the learner
     """
     adapt: Callable[[Any], Callback | None] | None = None    # returns an adapter for a foreign callback; set by `cbnb.all`
 
@@ -483,7 +483,7 @@ class NamesCallbacks(KeepsLists):
     """Chooses the names of the attributes under which a learner has its callbacks
 
     Args:
-        learn
+        learn: the learner
     """
     def _is_learners(self, name: str) -> bool:
         "Whether a name belongs to the learner, and not to a callback or a shown object"
@@ -525,7 +525,7 @@ class InsertsCallbacks(DispatchesEvents, NamesCallbacks):
     """Inserts callbacks into the list of a learner
 
     Args:
-        learn
+        learn: the learner
     """
     def insert(self,
         cb: Callback,     # a callback that is not in the list
@@ -561,7 +561,7 @@ class RemovesCallbacks(DispatchesEvents, FindsCallbacks):
     """Removes callbacks from the list of a learner
 
     Args:
-        learn
+        learn: the learner
     """
     def remove(self,
         which: Any,                               # a callback, its name, or a callback class
@@ -595,7 +595,7 @@ class AddsCallbacks(InsertsCallbacks, RemovesCallbacks):
     """Adds callbacks at the end of the list, or replaces a callback with the same settings
 
     Args:
-        learn
+        learn: the learner
     """
     def add(self,
         cb: Any,                  # a callback, a callback class, or a foreign callback
@@ -638,7 +638,7 @@ class CallbackList(AddsCallbacks):
     """The callbacks of a learner, with their order, their names, and the events they handle
 
     Args:
-        learn
+        learn: the learner
     """
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in vars(self).items() if k not in ('table', '_tables', '_settings', 'shown', 'blocks')}

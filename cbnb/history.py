@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Copy', 'ScalarBuffer', 'SmoothedBuffer', 'RunSteps', 'StepColumns', 'RunEpochs', 'RunExtent', 'RunEvents',
-           'RunOutcome', 'RunSettings', 'differences', 'PlainRun', 'Run', 'IndexedRuns', 'RunRows', 'RunTables',
-           'as_dataframe', 'RunFiles', 'StoresRuns', 'History', 'NamedLoss']
+           'nan_since', 'RunOutcome', 'RunSettings', 'differences', 'PlainRun', 'Run', 'IndexedRuns', 'RunRows',
+           'RunTables', 'as_dataframe', 'RunFiles', 'StoresRuns', 'History', 'NamedLoss']
 
 # %% ../nbs/08_history.ipynb #59b1584e
 import copy
@@ -18,7 +18,7 @@ import math
 import operator
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -386,6 +386,20 @@ class RunEvents(RunSteps):
         self.events.append(dict(step=int(step), kind=kind, text=text))
 
 # %% ../nbs/08_history.ipynb #2d0d0a28
+def nan_since(
+    losses: Sequence[float],    # raw losses, one for each step
+) -> int | None:                # index of the first step; None if the last loss is finite
+    """Return the step from which on no loss is finite
+
+    Args:
+        losses: raw losses, one for each step
+
+    Returns:
+        index of the first step; None if the last loss is finite
+    """
+    n = sum(1 for _ in itertools.takewhile(lambda loss: not math.isfinite(loss), reversed(losses)))
+    return len(losses) - n if n else None
+
 class RunOutcome(RunSteps):
     "The status of a run, and the step at which its loss diverged"
     status: str
@@ -398,11 +412,10 @@ class RunOutcome(RunSteps):
             ended = RunOutcome()
             ended.status, ended._raw = 'done', SmoothedBuffer()
             for loss in (math.nan, 1., math.nan, math.inf): ended._raw.append(torch.tensor(loss))
+            assert nan_since([math.nan, 1., math.nan]) == 2 and nan_since([math.nan, 1.]) is None
             assert ended.diverged == 2 and ended.outcome() == 'done, loss nan from step 2'
         """
-        tail = itertools.takewhile(lambda loss: not math.isfinite(loss), reversed(self.raw_losses))
-        n = sum(1 for _ in tail)
-        return self.n_steps - n if n else None
+        return nan_since(self.raw_losses)
 
     def outcome(self) -> str:  # such as 'done' or 'interrupted'
         """Describe how the run ended; this waits for the device
@@ -414,6 +427,7 @@ class RunOutcome(RunSteps):
             ended = RunOutcome()
             ended.status, ended._raw = 'done', SmoothedBuffer()
             for loss in (math.nan, 1., math.nan, math.inf): ended._raw.append(torch.tensor(loss))
+            assert nan_since([math.nan, 1., math.nan]) == 2 and nan_since([math.nan, 1.]) is None
             assert ended.diverged == 2 and ended.outcome() == 'done, loss nan from step 2'
         """
         word = 'stopped early' if self.status == 'cancelled' else self.status
@@ -655,6 +669,9 @@ class RunTables(RunRows):
 
         Returns:
             a pandas `DataFrame`
+
+        Example:
+            history.to_df('steps').plot(y=['loss', 'smooth_loss'])
         """
         return as_dataframe(list(self.rows(what)))
 

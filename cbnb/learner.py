@@ -178,7 +178,7 @@ class Modes:
         """Restore the recorded modes, and warn
 
         Args:
-            learn
+            learn: the learner
         """
         for m, training in self.each: m.training = training
         made, call = ('eval', 'train') if self.training else ('train', 'eval')
@@ -310,7 +310,15 @@ class TellsWhere:
 
     @property
     def run_name(self) -> str:
-        "The name of the method you called: fit, validate, get_preds, predict or lr_find"
+        """The name of the method you called: fit, validate, get_preds, predict or lr_find
+
+        Example:
+            seen.clear()
+            learn = line_learner(cbs=Callback(after_loss=lambda self: seen.append(self.learn.where())))
+            learn.fit(1)
+            assert seen == ['epoch 0, training batch 0', 'epoch 0, training batch 1', 'epoch 0, validation batch 0']
+            assert learn.where() == 'outside a run' and learn.run_name == 'fit'
+        """
         return self._called or ('get_preds' if self.purpose == 'preds' else self.purpose)
 
     def where(self,
@@ -330,7 +338,7 @@ class TellsWhere:
             learn = line_learner(cbs=Callback(after_loss=lambda self: seen.append(self.learn.where())))
             learn.fit(1)
             assert seen == ['epoch 0, training batch 0', 'epoch 0, training batch 1', 'epoch 0, validation batch 0']
-            assert learn.where() == 'outside a run'
+            assert learn.where() == 'outside a run' and learn.run_name == 'fit'
         """
         if not self.running: return 'outside a run'
         name = self.run_name
@@ -726,7 +734,12 @@ class ShowsLoop:
         for name in as_list(event_name): self.callbacks.fire(name)
 
     def cbs_changed(self) -> None:
-        "Clear the cached handlers of all events, because a callback has changed"
+        """Clear the cached handlers of all events, because a callback has changed
+
+        Example:
+            learn.cbs_changed()
+            assert learn.ordered_cbs('before_train') == [recorder, learn.train_eval]
+        """
         self.callbacks.changed()
 
     def ordered_cbs(self,
@@ -745,6 +758,8 @@ class ShowsLoop:
             learn.model.eval()
             learn('before_train')                                  # dispatches the event
             assert learn.model.training
+            learn.train_eval.order = recorder.order + 1            # sorted anew, once you say that a callback has changed
+            learn.cbs_changed()
         """
         return self.callbacks.ordered(event_name)
 

@@ -129,7 +129,7 @@ class Metric(HasName, HasCopies):
         """Add the batch that the learner has just evaluated, in `learn.pred` and `learn.yb`
 
         Args:
-            learn
+            learn: the learner
 
         Example:
             m.accumulate(SimpleNamespace(pred=torch.tensor([1., 3.])))
@@ -464,6 +464,9 @@ class CollectMetric(Metric):
 
         Returns:
             a number or a scalar tensor
+
+        Example:
+            assert Agreement().compute(torch.tensor([0, 1]), torch.tensor([0, 2])) == 1/2
         """
         both = (_as_array(pred), _as_array(targ)) if self.to_np else (pred, targ)
         if self.invert_arg: both = both[::-1]
@@ -802,12 +805,18 @@ class ErrorMetric(MeanMetric):
             raise ValueError(f"average={average!r} should be 'elements' or 'rows'")
         super().__init__()
         self.average, self._name = average, name
-    def error(self, pred: Tensor, y: Tensor) -> Tensor:
+    def error(self,
+        pred: Tensor,    # predictions of a batch
+        y: Tensor,       # targets of a batch
+    ) -> Tensor:         # errors, one for each element
         """Return the error of each element
 
         Args:
-            pred
-            y
+            pred: predictions of a batch
+            y: targets of a batch
+
+        Returns:
+            errors, one for each element
         """
         raise NotImplementedError
     def accumulate(self, learn: Any) -> None:
@@ -826,6 +835,7 @@ class MAE(ErrorMetric):
 
     Example:
         off_by_one = SimpleNamespace(pred=torch.zeros(2, 2), yb=(torch.ones(2, 2),))
+        assert MAE().error(torch.tensor([1., 3.]), torch.tensor([2., 1.])).tolist() == [1, 2]
         assert seen(MAE(), off_by_one) == 1
         assert seen(MAE(average='rows'), off_by_one) == seen(MSE('rows'), off_by_one) == 2
         with raises(ValueError, 'should have the same shape'): run(MAE())

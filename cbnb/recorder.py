@@ -10,7 +10,6 @@ __all__ = ['PhaseMetrics', 'fresh', 'NamesColumns', 'NamesLosses', 'TracksHypers
 
 # %% ../nbs/09_recorder.ipynb #4dabc00f
 import copy
-import math
 import re
 import sys
 import time
@@ -35,7 +34,7 @@ from .basics.processes import gather_over_processes, n_processes, process_number
 from .basics.text import clock, distinct
 from .callback import Callback
 from .events import EVENTS, CancelFitException
-from .history import History, NamedLoss, Run, ScalarBuffer
+from .history import History, NamedLoss, Run, ScalarBuffer, nan_since
 from .learner import Learner, as_one_fit
 from .metrics import RunningMean, view_for_metric
 from .basics.param_groups import hyper_key
@@ -330,13 +329,16 @@ class NoticesNan(Callback):
 
         Args:
             wait: whether to wait for the device; False: check only the losses that have reached the CPU
+
+        Example:
+            learn = line_learner(lr=1e30)
+            learn.fit(2)
+            learn.recorder.look_for_nan()           # prints no second line for the same fit
         """
         run = self.history[-1]
-        raw, smooth = (run.raw_losses, run.losses) if wait else run.arrived()
-        if self.told_of_nan or not smooth or math.isfinite(smooth[-1]): return   # the mean stays nan
-        bad = ((i, loss) for i, loss in enumerate(raw) if not math.isfinite(loss))
-        if (found := next(bad, None)) is None: return
-        self.told_of_nan, (step, loss) = True, found
+        raw = run.raw_losses if wait else run.arrived()[0]
+        if self.told_of_nan or (step := nan_since(raw)) is None: return
+        self.told_of_nan, loss = True, raw[step]
         say(f'the loss is {loss} since step {step} of this fit (epoch {self.learn.epoch}, training '
             f'batch {step - self.first_step}): {_why_nan(step)}. cbs=TerminateOnNaN() '
             'stops such a fit before the weights are changed, and finds the layer or the item')
@@ -830,7 +832,17 @@ class Recorder(StoresHistory, LastTableV1):
 
 # %% ../nbs/09_recorder.ipynb #49627c6e
 def _smooth_loss(learn: Learner) -> Tensor:
-    "The current smoothed training loss; reading it waits for the device"
+    """The current smoothed training loss; reading it waits for the device
+
+    Args:
+        learn: the learner
+
+    Raises:
+        AttributeError: smooth_loss is known after the first training batch
+
+    Example:
+        assert close(learn.smooth_loss, 10.63636)
+    """
     losses = learn.recorder.last().losses
     if not len(losses): raise AttributeError('smooth_loss is known after the first training batch')
     return torch.tensor(losses[-1])

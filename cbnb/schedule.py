@@ -82,7 +82,7 @@ class Sched:
     Example:
         class SchedSquare(Sched):
             def between(self, start, end, pos): return start + (end - start)*pos**2
-        assert SchedSquare(0., 1.)(.5) == .25
+        assert SchedSquare(0., 1.)(.5) == SchedSquare(0., 1.).between(0., 1., .5) == .25
         assert SchedSquare([0., 1.], [1., 5.])(.5) == [.25, 2.]         # two parameter groups
         assert SchedSquare(0., [1., 8.])(.5) == [.25, 2.]               # two groups with the same start
         assert repr(SchedSquare(0.1, 0.01)) == 'SchedSquare(0.1, 0.01)'
@@ -108,6 +108,12 @@ class Sched:
 
         Returns:
             the value at `pos`
+
+        Example:
+            assert SchedSquare(0., 1.)(.5) == SchedSquare(0., 1.).between(0., 1., .5) == .25
+            assert SchedSquare([0., 1.], [1., 5.])(.5) == [.25, 2.]         # two parameter groups
+            assert SchedSquare(0., [1., 8.])(.5) == [.25, 2.]               # two groups with the same start
+            assert repr(SchedSquare(0.1, 0.01)) == 'SchedSquare(0.1, 0.01)'
         """
         raise NotImplementedError
 
@@ -338,6 +344,7 @@ class OneCycle(ParamScheduler):
     Example:
         assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
         assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
+        assert OneCycle().make([0.4], (0.95, 0.85, 0.95))['lr'](0.25) == 0.4    # the peak
         with raises(ValueError, 'not known before training'): OneCycle().planned()
         with raises(ValueError, 'three numbers'): OneCycle(mom=[0.9])
     """
@@ -375,6 +382,7 @@ class OneCycle(ParamScheduler):
         Example:
             assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
             assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
+            assert OneCycle().make([0.4], (0.95, 0.85, 0.95))['lr'](0.25) == 0.4    # the peak
             with raises(ValueError, 'not known before training'): OneCycle().planned()
             with raises(ValueError, 'three numbers'): OneCycle(mom=[0.9])
         """
@@ -392,6 +400,7 @@ class OneCycle(ParamScheduler):
         Example:
             assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
             assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
+            assert OneCycle().make([0.4], (0.95, 0.85, 0.95))['lr'](0.25) == 0.4    # the peak
             with raises(ValueError, 'not known before training'): OneCycle().planned()
             with raises(ValueError, 'three numbers'): OneCycle(mom=[0.9])
         """
@@ -409,6 +418,13 @@ class OneCycle(ParamScheduler):
 
         Returns:
             common name -> schedule
+
+        Example:
+            assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
+            assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
+            assert OneCycle().make([0.4], (0.95, 0.85, 0.95))['lr'](0.25) == 0.4    # the peak
+            with raises(ValueError, 'not known before training'): OneCycle().planned()
+            with raises(ValueError, 'three numbers'): OneCycle(mom=[0.9])
         """
         return one_cycle_scheds(lr_max, mom, self.div, self.div_final, self.pct_start)
 

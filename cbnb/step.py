@@ -77,7 +77,7 @@ class ForwardPass:
         """Set `learn.loss_grad` and `learn.loss`; do nothing for a batch without targets
 
         Args:
-            learn
+            learn: the learner
 
         Raises:
             ValueError: loss_func is missing: assign learn.loss_func, or pass a step that computes the loss
@@ -100,7 +100,7 @@ class ForwardPass:
         """Return the outputs for metrics: the predictions, then the targets
 
         Args:
-            learn
+            learn: the learner
 
         Returns:
             predictions and targets, each nested as the model and the loader make them
@@ -145,6 +145,7 @@ class Step(ForwardPass):
         for part in (step.predict, step.loss, step.backward, step.step, step.zero_grad): part(loop)
         assert close(loop.model.a.item(), 0.4)
         assert loop.model.a.grad is None
+        assert step.evaluator() is step                        # the same step evaluates
     """
     model = loss_func = opt = None     # if set, these become the learner's; None: those of the learner
     own_update = False    # whether it computes gradients itself, where callbacks cannot change them
@@ -163,7 +164,7 @@ class Step(ForwardPass):
         """Called by a learner when you assign this step to it
 
         Args:
-            learn
+            learn: the learner
 
         Example:
             print(f'accuracy {score((best, settings)):.3f} with', ', '.join(f'{name}={value:.3g}' for name, value in settings.items()))
@@ -175,6 +176,13 @@ class Step(ForwardPass):
 
         Returns:
             the step for evaluation
+
+        Example:
+            loop, step = line_loop(), Step()
+            for part in (step.predict, step.loss, step.backward, step.step, step.zero_grad): part(loop)
+            assert close(loop.model.a.item(), 0.4)
+            assert loop.model.a.grad is None
+            assert step.evaluator() is step                        # the same step evaluates
         """
         return self
 

@@ -183,8 +183,8 @@ class Reference:
 
     def example(self, item: Item) -> str:
         """Lines that use the name: of the first cells after its definition, of any cell of its notebook, or of another page."""
-        last, is_method = item.name.rpartition(".")[2], "." in item.name
-        return next(filter(None, (using(source, last, is_method) for source in self._searched(item))), "")
+        is_method, names = "." in item.name, {item.name.rpartition(".")[2], item.code[1].rpartition(".")[2]}  # an alias has two
+        return next(filter(None, (using(source, name, is_method) for source in self._searched(item) for name in sorted(names))), "")
 
     def _searched(self, item: Item) -> Iterator[str]:
         """The cells that may hold an example, the most likely first."""

@@ -23,6 +23,7 @@ from nbdev.doclinks import patch_name
 
 from notebooks import LIB, ROOT, is_exported, notebook_paths, read
 
+_COMMON = {"learn": "the learner"}  # what parameters of this name mean, if nothing else is said
 _WIDTH, _LONGEST_VALUE = 100, 30
 _WRITTEN = re.compile(r"\n\n(Args|Returns|Raises|Example):\n.*", re.DOTALL)
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -60,7 +61,9 @@ class Module:
 def with_docs(module: Module, examples: Examples = MappingProxyType({})) -> str:
     """The source with complete docstrings: those of public functions, of public classes, and of the public methods of all classes."""
     lines = module.source.splitlines(keepends=True)
-    for node, owner in sorted(_public(module.tree), key=lambda found: -found[0].lineno):  # from the end: numbers of lines stay true
+    for node, owner in sorted(
+        _shown(module.tree, examples), key=lambda found: -found[0].lineno
+    ):  # from the end: numbers of lines stay true
         doc = node.body[0].value
         summary, more = _WRITTEN.sub("", inspect.cleandoc(doc.value)), list(_sections(node, owner, module))
         if example := examples.get(_qualname(node, owner)):
@@ -95,13 +98,16 @@ def _comments(source: str) -> dict[int, str]:
     return found
 
 
-def _public(module: ast.Module) -> Iterator[tuple[ast.ClassDef | _Function, ast.ClassDef | None]]:
-    """All that has a docstring and a name without underscore, methods with their classes. A private class can be a base of a public one."""
+def _shown(module: ast.Module, examples: Examples) -> Iterator[tuple[ast.ClassDef | _Function, ast.ClassDef | None]]:
+    """All that has a docstring and a name without underscore, methods with their classes; also the functions behind properties.
+
+    A private class can be a base of a public one, so the methods of all classes count.
+    """
     for node in module.body:
         if isinstance(node, ast.ClassDef | _Function):
             methods = [(f, node) for f in node.body if isinstance(f, _Function)] if isinstance(node, ast.ClassDef) else []
             for part, owner in ((node, None), *methods):
-                if part.name[0] != "_" and ast.get_docstring(part, clean=False):
+                if (part.name[0] != "_" or part.name in examples) and ast.get_docstring(part, clean=False):
                     yield part, owner
 
 
@@ -136,7 +142,7 @@ def _parameters(same: list[tuple[Module, _Function]], bare: bool = True) -> Iter
             if line > function.lineno and line in module.comments:
                 about.setdefault(name.lstrip("*"), module.comments[line])
     for name, _ in _named(same[0][1]):
-        text = about.get(name.lstrip("*"))
+        text = about.get(name.lstrip("*")) or _COMMON.get(name)
         if text or bare:
             yield f"{name}: {text}" if text else name
 

@@ -223,7 +223,7 @@ class BatchSizeSearch(_Doubles):
     """Finds the largest batch size, within limits of memory, time and dataset
 
     Args:
-        learn
+        learn: the learner
         most: largest batch size to try
         seconds: time limit for all tries together, in seconds
     """

@@ -102,6 +102,7 @@ class Service(Callback):
         Example:
             with raises(NotImplementedError, 'PrintNothing needs a method start'):
                 type('PrintNothing', (Logger,), {})().start({})
+            Logger().attach(None, [])                              # files and figures are optional: this sends nothing
         """
         raise NotImplementedError(f'{type(self).__name__} needs a method start(self, settings)')
 
@@ -182,6 +183,11 @@ class Notes(Service):
         Args:
             figure: matplotlib figure of the losses
             folders: folders of the best and the newest checkpoint; empty without checkpoints
+
+        Example:
+            with raises(NotImplementedError, 'PrintNothing needs a method start'):
+                type('PrintNothing', (Logger,), {})().start({})
+            Logger().attach(None, [])                              # files and figures are optional: this sends nothing
         """
 
     def log_rows(self,

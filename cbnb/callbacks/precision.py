@@ -126,7 +126,7 @@ def device_of(learn: Learner) -> torch.device:
     """Return the device of the learner's model, or of its data loaders if the model has no parameters
 
     Args:
-        learn
+        learn: the learner
     """
     params = (p for model in owned_by_steps(learn)[1] for p in model.parameters())
     return next((p.device for p in params), torch.device(getattr(learn.dls, 'device', None) or 'cpu'))
@@ -218,7 +218,7 @@ def check_fp16(learn: Learner) -> None:
     """Raise `TypeError` if the gradients of this learner cannot be scaled
 
     Args:
-        learn
+        learn: the learner
 
     Raises:
         TypeError: {type(step)} has an optimizer besides learn.opt, whose gradients would stay scaled:

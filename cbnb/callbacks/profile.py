@@ -271,7 +271,11 @@ _PHASE = dict(train='train', validate='valid')
 class _TimesValues(_TimesHandlers):
     "Time the metrics, and the call that splits a batch and moves it to the device"
     def split(self, learn: Learner, f: Callable) -> Callable:
-        "Time the function that splits a batch and moves it to the device"
+        """Time the function that splits a batch and moves it to the device
+
+        Args:
+            learn: the learner
+        """
         if f is not self._split[0]:
             device = torch.device(getattr(learn.dls, 'device', None) or 'cpu').type
             what = ('split', 'loop') if device == 'cpu' else ('to device', 'device')
@@ -279,7 +283,11 @@ class _TimesValues(_TimesHandlers):
         return self._split[1]
 
     def metrics(self, learn: Learner, metrics: list[Any]) -> list[Any]:
-        "Return the metrics of a learner, with timed methods until the end of the run"
+        """Return the metrics of a learner, with timed methods until the end of the run
+
+        Args:
+            learn: the learner
+        """
         for m in metrics if learn.running else ():
             if hasattr(type(m), '_measured'): continue
             learn.undo.callback(setattr, m, '__class__', type(m))
@@ -321,7 +329,11 @@ class _Profiler(_TimesSteps):
         with self.watch.during(self.starts[self.loop.training]): yield
 
     def batch(self, learn: Learner, one_batch: Callable, i: int, batch: Any) -> None:
-        "Time a batch, and switch the clock to the wait for the next batch"
+        """Time a batch, and switch the clock to the wait for the next batch
+
+        Args:
+            learn: the learner
+        """
         __tracebackhide__ = True
         watch, training, noted = self.watch, self.loop.training, None
         before, step = watch.now, learn._train_step if training else learn._eval_step

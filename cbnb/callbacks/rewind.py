@@ -295,7 +295,7 @@ class RestorePoints(_TakesBack):
     """The restore points of a learner, oldest first
 
     Args:
-        learn
+        learn: the learner
     """
     def __init__(self, learn: Learner | None = None):
         self.points, self.is_open = [], False
@@ -318,7 +318,17 @@ class RestorePoints(_TakesBack):
 
 # %% ../../nbs/callbacks/rewind.ipynb #433e8e7f
 def _points_of(learn: Learner) -> RestorePoints:
-    "The fits that `rewind` can undo, oldest first"
+    """The fits that `rewind` can undo, oldest first
+
+    Args:
+        learn: the learner
+
+    Example:
+        learn = line_learner()
+        learn.fit_one_cycle(1)
+        with raises(TypeError, 'n_epoch'): learn.fit('many')
+        assert [point.called for point in learn.runs] == ['fit_one_cycle(1)']
+    """
     points = vars(learn).get('_points')
     if points is None or points.learn() is not learn:          # the list belongs to the learner that was copied
         points = vars(learn)['_points'] = RestorePoints(learn)
@@ -330,7 +340,15 @@ def _set_keep(learn: Learner, n: int) -> None:
     points.trim(points.keep)
 
 def _get_keep(learn: Learner) -> int:
-    "The number of fits that `rewind` can undo. With 0, fits leave no restore point"
+    """The number of fits that `rewind` can undo. With 0, fits leave no restore point
+
+    Args:
+        learn: the learner
+
+    Example:
+        assert line_learner().keep_restore_points == 3
+        with raises(ValueError, 'keep_restore_points'): learn.keep_restore_points = -1
+    """
     return _points_of(learn).keep
 
 Learner.runs = property(_points_of)

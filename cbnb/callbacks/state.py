@@ -177,7 +177,7 @@ def callback_states(learn: Learner) -> list[dict[str, Any]]:
     """Return the class, arguments and state of each callback
 
     Args:
-        learn
+        learn: the learner
     """
     found = []
     for cb in learn.cbs:
@@ -250,7 +250,7 @@ def loaders_of(learn: Learner) -> list[Any]:
     """Return the loaders of a learner
 
     Args:
-        learn
+        learn: the learner
     """
     return [dl for dl in getattr(learn.dls, 'loaders', None) or [learn.dls.train, learn.dls.valid] if dl is not None]
 

@@ -60,7 +60,7 @@ class ModelStep(Step):
         """Connect the step to a learner, and check whether its model is the learner's
 
         Args:
-            learn
+            learn: the learner
         """
         super().join(learn)
         self.follows = self.model is None or self.model is learn.model
@@ -69,10 +69,13 @@ class ModelStep(Step):
         """Return the model to call, in the training or evaluation mode of the learner
 
         Args:
-            learn
+            learn: the learner
 
         Returns:
             the module to call
+
+        Example:
+            assert step.model_for(learn) is learn.model
         """
         for m in self.own: m.training = learn.training
         return learn.model if self.follows else self.model
@@ -88,16 +91,17 @@ class ModelStep(Step):
             name of a parameter or buffer -> tensor
 
         Example:
-            step = ModelStep()
-            step.model = nn.Linear(1, 1)
             assert list(step.state_dict()) == ['weight', 'bias']
+            learn, step = line_learner(), ModelStep()               # without a model of its own
         """
         return self.model.state_dict()
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+    def load_state_dict(self,
+        state: dict[str, Tensor],    # name of a parameter or buffer -> tensor
+    ) -> None:
         """Load the model's state
 
         Args:
-            state
+            state: name of a parameter or buffer -> tensor
 
         Example:
             other.model.load_state_dict(state)
@@ -215,6 +219,7 @@ class TrainStep(_CalledByHand):
         by_hand = [step(x, y).item() for _ in range(3)]
         print(by_hand)
         assert torch.allclose(torch.tensor(by_hand), torch.tensor([69.0, 58.071091, 40.654315]))
+        assert not step.model_is_loss(line_learner())           # the step has a loss function
     """
     def __init__(self,
         model: Any = None,             # model that returns predictions; None: the learner's model
@@ -235,10 +240,18 @@ class TrainStep(_CalledByHand):
         """Return whether the model returns the loss, because there is no loss function
 
         Args:
-            learn
+            learn: the learner
 
         Returns:
             True if there is no loss function
+
+        Example:
+            net, opt = line()
+            step = TrainStep(net, nn.MSELoss(), opt, loss_scale=1024.)
+            by_hand = [step(x, y).item() for _ in range(3)]
+            print(by_hand)
+            assert torch.allclose(torch.tensor(by_hand), torch.tensor([69.0, 58.071091, 40.654315]))
+            assert not step.model_is_loss(line_learner())           # the step has a loss function
         """
         return self.loss_func is None and (learn.loss_func is None or not self.follows)
 

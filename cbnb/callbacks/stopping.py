@@ -93,7 +93,7 @@ def has_updated(learn: Learner) -> bool:
     """Return whether the training step updates the weights before it returns its loss
 
     Args:
-        learn
+        learn: the learner
     """
     return isinstance(learn.train_step, CallStep) and learn.train_step.own_update
 

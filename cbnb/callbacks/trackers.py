@@ -210,6 +210,12 @@ class Tracker(_Tracks):
 
         Returns:
             the value, a float, or None
+
+        Example:
+            assert tracker.current() == 3.4
+            assert tracker.improves(2.9) and not tracker.improves(3)
+            learn.fit(4, cbs=tracker, valid_every=2)
+            assert tracker.values == [(1, 4), (3, 3.5)]                        # two epochs have no value
         """
         rows = self.learn.recorder.last().epochs
         of_this = rows and rows[-1]['epoch'] == self.learn.epoch
@@ -225,6 +231,11 @@ class Tracker(_Tracks):
 
         Returns:
             True if the value is a new best
+
+        Example:
+            assert tracker.improves(2.9) and not tracker.improves(3)
+            learn.fit(4, cbs=tracker, valid_every=2)
+            assert tracker.values == [(1, 4), (3, 3.5)]                        # two epochs have no value
         """
         if not math.isfinite(value): return False
         return self.best is None or self._better(value - self._sign*self.min_delta, self.best)

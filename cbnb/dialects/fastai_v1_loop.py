@@ -40,7 +40,7 @@ class Data:
     """The loaders of a learner under their fastai v1 names
 
     Args:
-        learn
+        learn: the learner
     """
     def __init__(self,
         learn: Learner,
@@ -141,7 +141,7 @@ def make(
 
     Args:
         factory: a class, or a partial of one
-        learn
+        learn: the learner
 
     Returns:
         `factory(learn)`, or `factory()` if it takes no argument
@@ -212,7 +212,7 @@ def listeners(
     """List the adapters of fastai v1 callbacks that are active in the current kind of run
 
     Args:
-        learn
+        learn: the learner
     """
     return [cb for cb in learn.cbs if type(cb) is V1Callback
             and Callback.wants(cb, 'before_fit', False, learn.purpose)]
@@ -223,7 +223,7 @@ def recorders(
     """List the recorders of a learner, of which there is usually one
 
     Args:
-        learn
+        learn: the learner
     """
     return [cb for cb in learn.cbs if isinstance(cb, Recorder)]
 

@@ -130,7 +130,7 @@ def fit_one_cycle(
     """Train with the one-cycle schedule of fastai v1
 
     Args:
-        learn
+        learn: the learner
         cyc_len: number of epochs
         max_lr: highest rate: a number, or a slice or list for parameter groups
         moms: momentum at both ends, and at the highest rate
@@ -349,7 +349,7 @@ def lr_find(
     """Sweep the learning rate as in fastai v1. The native `learn.lr_find()` has more options
 
     Args:
-        learn
+        learn: the learner
         start_lr: first rate
         end_lr: last rate
         num_it: number of batches

@@ -155,7 +155,7 @@ class Metric(_Chooses):
         """Return the inputs of the metric from a learner: prediction and targets, or all outputs
 
         Args:
-            learn
+            learn: the learner
         """
         return learn.outputs if self.indexes else Step.outputs(learn.eval_step, learn)
 

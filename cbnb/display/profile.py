@@ -99,8 +99,17 @@ class _Sums(_Rows):
         return [row for row in self.rows
                 if all(v is None or getattr(row, k) == v for k, v in wanted.items())]
 
-    def seconds(self, name: str | None = None, group: str | None = None, phase: str | None = None) -> float:  # seconds, over all batches
+    def seconds(self,
+        name: str | None = None,     # name of the rows; None: any name
+        group: str | None = None,    # group of the rows; None: any group
+        phase: str | None = None,    # phase of the rows: 'train', 'valid' or ''; None: any phase
+    ) -> float:                      # seconds, over all batches
         """Return the total seconds of the rows with this name, group and phase
+
+        Args:
+            name: name of the rows; None: any name
+            group: group of the rows; None: any group
+            phase: phase of the rows: 'train', 'valid' or ''; None: any phase
 
         Returns:
             seconds, over all batches
@@ -113,8 +122,17 @@ class _Sums(_Rows):
         """
         return sum(row.seconds for row in self.chosen(name, group, phase))
 
-    def share(self, name: str | None = None, group: str | None = None, phase: str | None = None) -> float:  # a number from 0 to 1
+    def share(self,
+        name: str | None = None,     # name of the rows; None: any name
+        group: str | None = None,    # group of the rows; None: any group
+        phase: str | None = None,    # phase of the rows: 'train', 'valid' or ''; None: any phase
+    ) -> float:                      # a number from 0 to 1
         """Return the fraction of the total time, from 0 to 1, that these rows took
+
+        Args:
+            name: name of the rows; None: any name
+            group: group of the rows; None: any group
+            phase: phase of the rows: 'train', 'valid' or ''; None: any phase
 
         Returns:
             a number from 0 to 1
@@ -127,8 +145,13 @@ class _Sums(_Rows):
         """
         return self.seconds(name, group, phase)/self.wall if self.wall else 0.
 
-    def per_batch(self, row: Row) -> float | None:  # seconds, or None
+    def per_batch(self,
+        row: Row,            # one of `rows`
+    ) -> float | None:       # seconds, or None
         """Return the seconds of a row in each batch of its phase, or None for rows without a phase or of the group 'start'
+
+        Args:
+            row: one of `rows`
 
         Returns:
             seconds, or None
@@ -192,6 +215,9 @@ class _Exports(_Indexed):
 
         Returns:
             one row for each part of the fit
+
+        Example:
+            slow.to_df().groupby('group').seconds.sum()
         """
         import pandas
         return pandas.DataFrame(self.to_dict()['rows'])

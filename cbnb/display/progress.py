@@ -803,7 +803,7 @@ def n_validated(
     """Return the number of epochs after this epoch that include validation
 
     Args:
-        learn
+        learn: the learner
         after: number of an epoch
     """
     if getattr(learn.dls, 'valid', None) is None: return 0

@@ -103,7 +103,7 @@ def average_after(
 
     Args:
         step: step whose `backward` is replaced
-        learn
+        learn: the learner
         undo
         weight: returns the weight of this batch; used only if the step updates by itself
     """
@@ -227,6 +227,7 @@ class _SetsUp(Callback):
             alone, learn = line_learner(n=5), line_learner(n=5, cbs=Distributed())
             for each in alone, learn: each.fit(2)
             assert learn.recorder.losses == alone.recorder.losses and not learn.data_parallel.together
+            assert learn.data_parallel.whole({'w': 1}) == learn.data_parallel.parted({'w': 1}) == {'w': 1}
         """
         return self.group is not None
 
@@ -347,38 +348,63 @@ class _Deals(_Averages):
 # %% ../../nbs/distributed/data_parallel.ipynb #8b026e18
 class _Stores(_Deals):
     "Convert states for checkpoints, and share flags between processes"
-    def flagged(self, flag: bool) -> bool:  # True on all processes, or False on all
+    def flagged(self,
+        flag: bool,    # the decision of this process
+    ) -> bool:         # True on all processes, or False on all
         """Return whether any process set this flag after its last batch. With this flag, one process can decide for all processes
+
+        Args:
+            flag: the decision of this process
 
         Returns:
             True on all processes, or False on all
+
+        Example:
+            class StopAtNoon(Callback):
+                run_valid = False
+                def before_batch(self):
+                    if self.learn.data_parallel.flagged(datetime.now().hour >= 12): raise CancelFitException()
         """
         found, self.group.flag = self.group.flagged, flag and not self.group.flagged
         return found
 
-    def whole(self, state: dict[str, Any]) -> dict[str, Any]:  # the whole state, the same on all processes
+    def whole(self,
+        state: dict[str, Any],    # a state of the learner, which may hold parts of tensors
+    ) -> dict[str, Any]:          # the whole state, the same on all processes
         """Return a state of the learner with sharded tensors gathered. All processes must call this method together
+
+        Args:
+            state: a state of the learner, which may hold parts of tensors
 
         Returns:
             the whole state, the same on all processes
 
         Example:
-            seen = _Passes()
-            for start in (0., 10.):                                   # 10 batches in one second, then 2 s for the metrics
-                seen.begin(start)
-                for done in range(1, 11): seen.reach(done, start + done/10)
-                seen.end(10, start + 3)
-            assert close(seen.batch, 0.1) and close(seen.whole, 0.3)
+            alone, learn = line_learner(n=5), line_learner(n=5, cbs=Distributed())
+            for each in alone, learn: each.fit(2)
+            assert learn.recorder.losses == alone.recorder.losses and not learn.data_parallel.together
+            assert learn.data_parallel.whole({'w': 1}) == learn.data_parallel.parted({'w': 1}) == {'w': 1}
         """
         if self.models is None: return state
         from cbnb.distributed.sharded import full_state
         return full_state(state)
 
-    def parted(self, state: Mapping[str, Any]) -> Mapping[str, Any]:  # the state of this process
+    def parted(self,
+        state: Mapping[str, Any],    # a whole state
+    ) -> Mapping[str, Any]:          # the state of this process
         """Return a whole state in which each tensor that the learner shards is replaced by the part of this process
+
+        Args:
+            state: a whole state
 
         Returns:
             the state of this process
+
+        Example:
+            alone, learn = line_learner(n=5), line_learner(n=5, cbs=Distributed())
+            for each in alone, learn: each.fit(2)
+            assert learn.recorder.losses == alone.recorder.losses and not learn.data_parallel.together
+            assert learn.data_parallel.whole({'w': 1}) == learn.data_parallel.parted({'w': 1}) == {'w': 1}
         """
         if self.models is None: return state
         from cbnb.distributed.sharded import sharded_state
@@ -398,6 +424,7 @@ class Distributed(_Stores):
         alone, learn = line_learner(n=5), line_learner(n=5, cbs=Distributed())
         for each in alone, learn: each.fit(2)
         assert learn.recorder.losses == alone.recorder.losses and not learn.data_parallel.together
+        assert learn.data_parallel.whole({'w': 1}) == learn.data_parallel.parted({'w': 1}) == {'w': 1}
     """
     name = 'data_parallel'          # not `distributed`, which is the method of the learner
     @hinted

@@ -40,7 +40,7 @@ def on_gpus(learn: Learner) -> bool:
     """Return whether a learner trains on GPUs
 
     Args:
-        learn
+        learn: the learner
     """
     return torch.device(getattr(learn.dls, 'device', None) or 'cpu').type == 'cuda'
 
@@ -51,7 +51,7 @@ def process_count(
     """Return the number of processes to start. Raises `ValueError` if there are too few batches or too few GPUs for `n`
 
     Args:
-        learn
+        learn: the learner
         n: number of processes; None: one per GPU, or two without GPUs
 
     Raises:

@@ -99,7 +99,7 @@ def send_displays(
     """Send the output of a learner as messages, from now on and for the whole process
 
     Args:
-        learn
+        learn: the learner
         send: called with the kind of a message, and its contents as keyword arguments
     """
     DISPLAYS['lines'] = lambda: MessageDisplay(send)
