@@ -4,7 +4,7 @@ PYTHON     ?= python3
 VENV       ?= .venv
 QUICKSTART ?= nbs/index.ipynb
 BENCH      ?= $(sort $(wildcard bench/*.py))
-JOBS       ?= 2# tests at a time, and notebooks: each has one thread
+JOBS       ?= 3# tests at a time, and notebooks: each has one thread, and often waits for a kernel or a browser
 
 BIN   := $(VENV)/bin
 USER  := $(VENV)/.user-ready

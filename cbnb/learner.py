@@ -849,8 +849,9 @@ class HasRates:
 
     @lr.setter
     def lr(self, lr: Any) -> None:
-        if self.running: _warn('learn.lr is the rate of the next fit, and this one goes on with its own. To change that, use '
-                               "set_hyper(learn.opt, 'lr', rate) of cbnb.basics.param_groups, or learn.steering.scale_lr(factor)")
+        if self.running and self.pct_train < 1:
+            _warn('learn.lr is the rate of the next fit, and this one goes on with its own. To change that, use '
+                  "set_hyper(learn.opt, 'lr', rate) of cbnb.basics.param_groups, or learn.steering.scale_lr(factor)")
         self._lr = lr
 
 # %% ../nbs/07_learner.ipynb #5c28b80a

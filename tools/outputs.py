@@ -1,7 +1,8 @@
 """Are the printed outputs of a notebook those that its cells print? What a reader sees cannot go stale.
 
 Text is compared, not figures: words and small counts must be equal, other numbers nearly so, for another processor rounds differently. Times, addresses, and
-the little curves of a terminal are left out, and so are cells with `#| varies`, which show something new each time.
+the little curves of a terminal are left out. So are cells with `#| varies`, or with the tag `varies` where the reader should not see a directive: these
+show something new each time, or train so fast at the start that another processor finds other losses.
 """
 
 import re
@@ -53,7 +54,8 @@ def differences(stored: NotebookNode, ran: NotebookNode) -> list[str]:
     """For each line that differs: the cell, and both versions."""
     found = []
     for number, (before, now) in enumerate(zip(stored.cells, ran.cells), 1):
-        if before.cell_type == "code" and not is_skipped(before) and "varies" not in directives(before):
+        marks = {*directives(before), *before.metadata.get("tags", [])}
+        if before.cell_type == "code" and not is_skipped(before) and "varies" not in marks:
             for line, other in zip_longest(printed(before), printed(now), fillvalue=""):
                 if not same(line, other):
                     found.append(f"cell {number}\n      stored: {line}\n      prints: {other}")

@@ -212,10 +212,10 @@ class Tracker(_Tracks):
             the value, a float, or None
 
         Example:
-            assert tracker.current() == 3.4
-            assert tracker.improves(2.9) and not tracker.improves(3)
-            learn.fit(4, cbs=tracker, valid_every=2)
-            assert tracker.values == [(1, 4), (3, 3.5)]                        # two epochs have no value
+            class ComparesWithThree(Tracker):
+                def after_epoch(self):
+                    super().after_epoch()
+                    seen.append((self.current(), self.improves(3)))
         """
         rows = self.learn.recorder.last().epochs
         of_this = rows and rows[-1]['epoch'] == self.learn.epoch
@@ -233,9 +233,10 @@ class Tracker(_Tracks):
             True if the value is a new best
 
         Example:
-            assert tracker.improves(2.9) and not tracker.improves(3)
-            learn.fit(4, cbs=tracker, valid_every=2)
-            assert tracker.values == [(1, 4), (3, 3.5)]                        # two epochs have no value
+            class ComparesWithThree(Tracker):
+                def after_epoch(self):
+                    super().after_epoch()
+                    seen.append((self.current(), self.improves(3)))
         """
         if not math.isfinite(value): return False
         return self.best is None or self._better(value - self._sign*self.min_delta, self.best)
