@@ -15,7 +15,8 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from .live_curve import sparkline
 from .figures import NAMED_COLORS
 from .front_end import by_name, display_mode
 from .look import COLORS, FONT, WIDEST, css_variables, value_text
-from .page_script import runs_scripts
+from .page_script import asset, runs_scripts
 from ..learner import Learner
 from ..history import Run
 
@@ -243,7 +244,7 @@ def live_table(
         rows: a value for each heading
         below: HTML to put under the table
     """
-    return as_html(names, rows, below, most=8)
+    return as_html(names, rows, below, most=_SHORT)
 
 # %% ../../nbs/display/progress.ipynb #d53e810b
 class Progress(NamedTuple):
@@ -506,24 +507,67 @@ def losses_layout(run: Run) -> dict[str, Any]:
     """
     return dict(xlabel='step', size=(WIDEST, 290), robust=True, epochs=run.ends(), events=run_events(run))
 
-def losses_chart(run: Run) -> str:
+def losses_chart(
+    run: Run,
+    more: Mapping[str, Any] = {},    # as for `charts_html`
+) -> str:                            # HTML
     """The losses of a fit as a chart; empty if there are too few to make a curve
 
     Args:
         run
+        more: as for `charts_html`
+
+    Returns:
+        HTML
     """
     if run.n_steps < 4: return ''
-    return chart(loss_lines(run), **losses_layout(run), points=50, smoothing=run.beta, tools=('smooth', 'log_y'))
+    return chart(loss_lines(run), **losses_layout(run), points=50, digits=4, smoothing=run.beta, tools=('smooth', 'log_y'),
+                 still_points=24 if runs_scripts() else 50, more=more)
 
 # %% ../../nbs/display/progress.ipynb #05433f20
 _USED = 'train', 'valid', 'raw', 'text', 'quiet', 'page', 'good', 'bad'      # a saved fit is small
-FIT_STYLE = f'''<style>{css_variables(".cbnb-fit", _USED)}
-.cbnb-fit{{display:flex;flex-flow:row wrap;align-items:flex-start;gap:0 24px;max-width:{WIDEST}px}}
+_LAYOUT = f'''.cbnb-fit{{display:flex;flex-flow:row wrap;align-items:flex-start;gap:0 24px;max-width:{WIDEST}px}}
 .cbnb-fit>.cbnb-main{{flex:1 1 520px;min-width:0}}
 .cbnb-fit>.cbnb-side{{flex:0 1 auto;min-width:min(340px,100%)}}
 .cbnb-fit>p{{flex:1 1 100%;margin:.5em 0}}
-</style>'''.replace('\n', '') + TABLE_STYLE
+'''.replace('\n', '')
+FIT_STYLE = f'<style>{css_variables(".cbnb-fit", _USED)}{_LAYOUT}</style>{TABLE_STYLE}'
 
+_BRIEF = {'</td>': '', '</th>': '', '</tr>': '', ' scope=row': '', ' class=better>': ' class=b>', '.better': '.b',
+          ' class=worse>': ' class=w>', '.worse': '.w'}
+
+def _brief(text: str) -> str:
+    "The same table or style, with short names of classes and without what HTML lets you omit"
+    for long, short in _BRIEF.items(): text = text.replace(long, short)
+    return text
+
+# %% ../../nbs/display/progress.ipynb #ec06e31f
+@cache
+def _page_css() -> str:
+    "The styles of a fit in a page that runs scripts: of the chart, of the table, and of their places"
+    table = _brief(TABLE_STYLE.removeprefix('<style>').removesuffix('</style>'))
+    return css_variables('.cbnb-fit', [*_USED, 'lr', 'mom', 'mark']) + _LAYOUT + table + asset('chart.css')
+
+def _page_data(
+    names: Sequence[str],             # the headings
+    rows: Sequence[Sequence[Any]],    # a value for each
+) -> dict[str, Any]:                  # for JSON
+    "What `chart.js` gets in addition to the chart: the styles, and all rows of a long table"
+    data: dict[str, Any] = dict(css=_page_css())
+    if len(rows) <= _SHORT: return data
+    columns = [[as_cell(value).replace('\t', ' ') for value in column] for column in zip(*rows)]
+    table = dict(names=names, columns=[_counted(cells) for cells in columns], n=len(rows), best=best_row(names, rows))
+    return data | dict(table=table)
+
+def _counted(cells: Sequence[str]) -> int | str:
+    "The first of whole numbers that follow each other; any other cells with tabs between them"
+    first = int(cells[0]) if cells[0].isdecimal() else None
+    if first is not None and list(cells) == [str(first + i) for i in range(len(cells))]: return first
+    return '\t'.join(cells)
+
+_SHORT = 8        # rows of a table that is shown again and again, or where no script runs
+
+# %% ../../nbs/display/progress.ipynb #18dac7b0
 def fit_page(
     names: Sequence[str],             # headings of the table
     rows: Sequence[Sequence[Any]],    # its rows
@@ -544,22 +588,17 @@ def fit_page(
         MIME type -> content
     """
     words = '; '.join(filter(None, [word, best_words(names, rows)]))
+    live, style, table = runs_scripts(), FIT_STYLE, as_html(names, rows)
+    if live: style, table = _brief(style), _brief(table)
+    if drawn is None and live and run is not None and run.n_steps > 3:
+        style, table = '', _brief(live_table(names, rows))           # the script of the chart brings both
+        drawn = losses_chart(run, _page_data(names, rows))
     if drawn is None: drawn = losses_chart(run) if run is not None else ''
     main = f'<div class="cbnb-main">{drawn}</div>' if drawn else ''
-    live, style, table = runs_scripts(), FIT_STYLE, as_html(names, rows)
-    if live: style, table = _brief(style), _brief(table)              # a script is in the same page
     page = (f'<div class="cbnb-fit">{style}{main}<div class="cbnb-side">'
             f'{table}</div><p>{escape(words)}</p></div>')
-    lines = _page_lines(names, rows, run, 20 if live else 60)
+    lines = _page_lines(names, rows, run, 8 if live else 60)
     return {'text/html': page, 'text/plain': '\n'.join([*lines, word])}
-
-_BRIEF = {'</td>': '', '</th>': '', '</tr>': '', ' scope=row': '', ' class=better>': ' class=b>', '.better': '.b',
-          ' class=worse>': ' class=w>', '.worse': '.w'}
-
-def _brief(text: str) -> str:
-    "The same table or style, with short names of classes and without what HTML lets you omit"
-    for long, short in _BRIEF.items(): text = text.replace(long, short)
-    return text
 
 # %% ../../nbs/display/progress.ipynb #8911a360
 def _page_lines(
