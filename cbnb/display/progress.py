@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['TABLE_STYLE', 'FIT_STYLE', 'DISPLAYS', 'as_cell', 'as_line', 'best_row', 'best_words', 'shortened', 'changes',
            'as_html', 'live_table', 'Progress', 'bar_html', 'seconds_per_batch', 'Pace', 'valid_points', 'run_events',
-           'loss_looks', 'loss_lines', 'losses_layout', 'losses_chart', 'fit_page', 'LogDisplay', 'TerminalDisplay',
-           'NotebookDisplay', 'make_display', 'n_validated', 'ProgressCallback']
+           'loss_looks', 'loss_lines', 'losses_layout', 'losses_chart', 'brief', 'fit_page', 'LogDisplay',
+           'TerminalDisplay', 'NotebookDisplay', 'make_display', 'n_validated', 'ProgressCallback']
 
 # %% ../../nbs/display/progress.ipynb #d051ae47
 import itertools
@@ -536,8 +536,14 @@ FIT_STYLE = f'<style>{css_variables(".cbnb-fit", _USED)}{_LAYOUT}</style>{TABLE_
 _BRIEF = {'</td>': '', '</th>': '', '</tr>': '', ' scope=row': '', ' class=better>': ' class=b>', '.better': '.b',
           ' class=worse>': ' class=w>', '.worse': '.w'}
 
-def _brief(text: str) -> str:
-    "The same table or style, with short names of classes and without what HTML lets you omit"
+def brief(
+    text: str,    # HTML of a table, or its style
+) -> str:
+    """The same table or style, with short names of classes and without what HTML lets you omit
+
+    Args:
+        text: HTML of a table, or its style
+    """
     for long, short in _BRIEF.items(): text = text.replace(long, short)
     return text
 
@@ -545,7 +551,7 @@ def _brief(text: str) -> str:
 @cache
 def _page_css() -> str:
     "The styles of a fit in a page that runs scripts: of the chart, of the table, and of their places"
-    table = _brief(TABLE_STYLE.removeprefix('<style>').removesuffix('</style>'))
+    table = brief(TABLE_STYLE.removeprefix('<style>').removesuffix('</style>'))
     return css_variables('.cbnb-fit', [*_USED, 'lr', 'mom', 'mark']) + _LAYOUT + table + asset('chart.css')
 
 def _page_data(
@@ -589,9 +595,9 @@ def fit_page(
     """
     words = '; '.join(filter(None, [word, best_words(names, rows)]))
     live, style, table = runs_scripts(), FIT_STYLE, as_html(names, rows)
-    if live: style, table = _brief(style), _brief(table)
+    if live: style, table = brief(style), brief(table)
     if drawn is None and live and run is not None and run.n_steps > 3:
-        style, table = '', _brief(live_table(names, rows))           # the script of the chart brings both
+        style, table = '', brief(live_table(names, rows))           # the script of the chart brings both
         drawn = losses_chart(run, _page_data(names, rows))
     if drawn is None: drawn = losses_chart(run) if run is not None else ''
     main = f'<div class="cbnb-main">{drawn}</div>' if drawn else ''
@@ -726,8 +732,12 @@ class NotebookDisplay(LogDisplay):
 
     def table(self) -> tuple[list[str], list[list[Any]]]:
         "Headings and rows; a value for each heading, None where there was none"
-        names = [*self.names[:-1], *self._late(), *self.names[-1:]]
+        names = self.headings()
         return names, [[row.get(name) for name in names] for row in self.rows]
+
+    def headings(self) -> list[str]:
+        "Names of the columns; the time stays the last"
+        return [*self.names[:-1], *self._late(), *self.names[-1:]]
 
     def finish(self, word: str, as_planned: bool) -> None:
         if self.names: self.send(fit_page(*self.table(), word, self.run))

@@ -563,13 +563,14 @@ function look(name, before, text) {
   return /loss/i.test(name) ? up ? 'w' : 'b' : up ? 'up' : 'down'
 }
 
-// `rows`: [place, texts], ascending; where places are left out, a row says how many
-export function epochTable(names, rows, best) {
-  const table = html('table', { 'aria-label': 'losses and metrics of each epoch' }), latest = []
+// `rows`: [place, texts], ascending; where places are left out, a row says how many. `above`: the texts of a place that is left out
+export function epochTable(names, rows, best, above) {
+  const table = html('table', { 'aria-label': 'losses and metrics of each epoch' })
   const head = table.appendChild(html('thead')).appendChild(html('tr')), body = table.appendChild(html('tbody'))
   for (const name of names) head.append(html('th', { scope: 'col' }, name))
-  let next = 0
+  let next = 0, latest = []
   for (const [place, texts] of rows) {
+    if (place > next) latest = [...above(place - 1) ?? []]
     if (place > next) body.appendChild(html('tr')).append(html('td', { colspan: names.length, style: 'text-align:left' }, `... ${place - next} more`))
     const tr = body.appendChild(html('tr', { class: place === best ? 'best' : null }))
     texts.forEach((text, i) => {
