@@ -1,5 +1,6 @@
 """The panel of a fit, used as a page does; how it looks in a real notebook is in test_live.py and browser/test_dashboard_page.py."""
 
+import json
 import re
 from types import SimpleNamespace
 
@@ -165,16 +166,16 @@ def test_a_small_curve_is_a_small_message():
 def test_a_panel():
     panel = Panel()
     main, table = panel.box.children
-    legend, curve, status, controls = main.children
-    assert dashboard.STYLE + dashboard.LEGEND == legend.value and panel.box._view_count == 0
+    style, legend, curve, status, controls = main.children
+    assert dashboard.STYLE == style.value and legend.value == "" and panel.box._view_count == 0
     assert (status, controls, curve, table) == (panel.status, panel.controls, panel.curve, panel.table)
     assert controls.children == (panel.stop, panel.pause, panel.scale, panel.planned)
     assert [widget.description for widget in controls.children] == ["Stop", "Pause", "lr ×", "lr × 1"]
     assert (panel.scale.value, panel.scale.min, panel.scale.max, panel.scale.base) == (1, -2, 1, 10)  # a hundredth to ten times
-    found = {name: getattr(panel, name)._dom_classes for name in "legend status stop pause scale planned controls curve main".split()}
+    found = {name: getattr(panel, name)._dom_classes for name in "style legend status stop pause scale planned controls curve main".split()}
     assert found == {name: (f"cbnb-{name}",) for name in found} and table._dom_classes == ("cbnb-table", "cbnb-side")
     assert panel.box._dom_classes == ("cbnb-dashboard", "cbnb-fit")  # as the page that the fit leaves
-    parts = (*controls.children, legend, status, controls, curve, table, main)
+    parts = (*controls.children, style, legend, status, controls, curve, table, main)
     assert all(part._trait_values.get(name) is None for part in parts for name in ("layout", "style"))  # each would be a message
     panel.replace_by("<p>done</p>")
     assert [child.value for child in panel.box.children[0].children] == ["<p>done</p>"] and panel.box.comm is not None
@@ -428,7 +429,61 @@ def test_time_and_polls_of_a_panel(page):
     assert seen == [(0.05, 0.0)]
 
 
-# the button under a fit
+# --- bytes: what is sent does not depend on the clock of the machine ---
+
+
+class Wire:
+    """The size of all that is sent: messages of widgets, and outputs."""
+
+    def __init__(self, page, monkeypatch):
+        import comm
+        import ipywidgets
+
+        self.opened, self.updates, self.outputs, self.closed, self.page = [], [], [], [], page
+        kind = type(ipywidgets.Widget().comm)
+        assert issubclass(kind, comm.base_comm.BaseComm)
+        monkeypatch.setattr(kind, "publish_msg", lambda comm, *args, **kwargs: self.publish(comm.comm_id, *args, **kwargs))
+
+    def publish(self, comm_id, msg_type, data=None, metadata=None, buffers=None, **keys):
+        content = dict(data=data or {}, comm_id=comm_id, **keys)
+        n = len(json.dumps(content, default=list)) + sum(map(len, buffers or ()))
+        if msg_type == "comm_msg" and data.get("method") != "echo_update":
+            self.updates.append((self.page.now, n))
+        elif msg_type != "comm_msg":
+            (self.opened if msg_type == "comm_open" else self.closed).append(n)
+
+    def total(self):
+        self.outputs = [len(json.dumps(bundle)) for output in self.page.outputs for bundle in output]
+        return sum(self.opened) + sum(n for _, n in self.updates) + sum(self.outputs) + sum(self.closed)
+
+
+@pytest.mark.parametrize("draws", [True, False])
+def test_how_many_bytes_a_long_fit_sends(page, monkeypatch, no_button, draws):
+    """4,050 steps in 90 epochs, with five updates: at most 40 kB and 1 kB for each, where the page draws the live chart."""
+    monkeypatch.setattr("cbnb.display.progress.runs_scripts", lambda: True)
+    monkeypatch.setattr("cbnb.display.chart.runs_scripts", lambda: True)
+    monkeypatch.setattr(Page, "tick", lambda self, cb: setattr(self, "now", self.now + 1.4 / (90 * 46)))
+    wire = Wire(page, monkeypatch)
+    learn = line_learner(45, progress=True, cbs=cbnb.Callback(before_batch=page.tick), lr=1e-5)
+    seen = []
+    here = cbnb.Callback(before_train=lambda cb: seen or (draws and say_here(page), seen.append(1)))
+    learn.fit(90, cbs=here)
+    total, times = wire.total(), {now for now, _ in wire.updates}
+    assert sum(wire.opened) < 15_000 and len(wire.opened) < 20
+    assert 24_000 < max(wire.outputs) < 30_000  # by so much the notebook grows
+    between = [(now, n) for now, n in wire.updates if min(times) < now < max(times)]
+    n = len({now for now, _ in between})
+    assert n == 5
+    assert total <= (40_000 if draws else 46_000) + 1000 * n
+    if draws:
+        assert len(between) == n and max(n for _, n in between) <= 1000  # an update is one message
+
+
+def say_here(page):
+    page.live.chart._receive(None, dict(type="here"), [])
+
+
+# --- the button under a fit ---
 
 
 def buttons(page):

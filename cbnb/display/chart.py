@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TOOLS', 'WIDTH', 'Line', 'Mark', 'Event', 'thinned', 'means', 'Chart', 'described', 'chart_spec', 'still_svg',
-           'chart_css', 'charts_html', 'chart']
+           'chart_css', 'charts_html', 'even_ends', 'chart']
 
 # %% ../../nbs/display/chart.ipynb #2c0c28ba
 import base64
@@ -546,11 +546,20 @@ def charts_html(
     """
     still = ''.join(still_image(still_svg(chart, still_points), chart.text) for chart in charts)
     if not (runs_scripts() if live is None else live): return f'<div>{still}</div>'
-    specs = [chart_spec(chart) | dict(epochs=_even_ends(chart.epochs)) for chart in charts]
+    specs = [chart_spec(chart) | dict(epochs=even_ends(chart.epochs)) for chart in charts]
     return scripted(still, asset('chart.js'), dict(css=chart_css(), charts=specs, columns=columns) | more, True)
 
-def _even_ends(ends: Sequence[tuple[int, int]]) -> Any:
-    "[first step, steps between, first number, how many] of epochs of one length; other epochs as they are"
+def even_ends(
+    ends: Sequence[tuple[int, int]],    # (its last step, number) of each epoch
+) -> list:                              # for JSON
+    """[first step, steps between, first number, how many] of epochs of one length; other epochs as they are
+
+    Args:
+        ends: (its last step, number) of each epoch
+
+    Returns:
+        for JSON
+    """
     n, (step, number), (last, _) = len(ends), *(ends[:1] or [(0, 0)]), *(ends[-1:] or [(0, 0)])
     every = (last - step)//max(n - 1, 1)
     even = n > 2 and all(tuple(end) == (step + i*every, number + i) for i, end in enumerate(ends))

@@ -17,7 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 # %% ../../nbs/display/live_chart.ipynb #60fbccb1
-from .chart import Chart, Line, chart_css, chart_spec, still_svg
+from .chart import Chart, Line, chart_css, chart_spec, even_ends, still_svg
 from .page_script import asset, packed, still_image
 
 # %% ../../nbs/display/live_chart.ipynb #040d2b1f
@@ -276,7 +276,7 @@ class LiveChart(_Grows):
     def _changed(self) -> dict[str, Any]:
         "What is new of the layout"
         message, self.news = dict(set=self.news) if self.news else {}, {}
-        if new := self.layout['epochs'][self.n_epochs:]: message['ends'] = dict(at=self.n_epochs, more=new)
+        if new := self.layout['epochs'][self.n_epochs:]: message['ends'] = dict(at=self.n_epochs, more=even_ends(new))
         self.n_epochs += len(new)
         return message
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TABLE_STYLE', 'FIT_STYLE', 'DISPLAYS', 'as_cell', 'as_line', 'best_row', 'best_words', 'shortened', 'changes',
            'as_html', 'live_table', 'Progress', 'bar_html', 'seconds_per_batch', 'Pace', 'valid_points', 'run_events',
-           'loss_looks', 'loss_lines', 'losses_layout', 'losses_chart', 'brief', 'fit_page', 'LogDisplay',
+           'loss_looks', 'loss_lines', 'losses_layout', 'losses_chart', 'brief', 'row_text', 'fit_page', 'LogDisplay',
            'TerminalDisplay', 'NotebookDisplay', 'make_display', 'n_validated', 'ProgressCallback']
 
 # %% ../../nbs/display/progress.ipynb #d051ae47
@@ -534,7 +534,7 @@ _LAYOUT = f'''.cbnb-fit{{display:flex;flex-flow:row wrap;align-items:flex-start;
 FIT_STYLE = f'<style>{css_variables(".cbnb-fit", _USED)}{_LAYOUT}</style>{TABLE_STYLE}'
 
 _BRIEF = {'</td>': '', '</th>': '', '</tr>': '', ' scope=row': '', ' class=better>': ' class=b>', '.better': '.b',
-          ' class=worse>': ' class=w>', '.worse': '.w'}
+          ' class=worse>': ' class=w>', '.worse': '.w', ' style="text-align:right;font-variant-numeric:tabular-nums"': ''}
 
 def brief(
     text: str,    # HTML of a table, or its style
@@ -561,15 +561,24 @@ def _page_data(
     "What `chart.js` gets in addition to the chart: the styles, and all rows of a long table"
     data: dict[str, Any] = dict(css=_page_css())
     if len(rows) <= _SHORT: return data
-    columns = [[as_cell(value).replace('\t', ' ') for value in column] for column in zip(*rows)]
-    table = dict(names=names, columns=[_counted(cells) for cells in columns], n=len(rows), best=best_row(names, rows))
+    table = dict(names=names, columns=[_counted(column) for column in zip(*rows)], n=len(rows), best=best_row(names, rows))
     return data | dict(table=table)
 
-def _counted(cells: Sequence[str]) -> int | str:
-    "The first of whole numbers that follow each other; any other cells with tabs between them"
-    first = int(cells[0]) if cells[0].isdecimal() else None
-    if first is not None and list(cells) == [str(first + i) for i in range(len(cells))]: return first
-    return '\t'.join(cells)
+def _counted(values: Sequence[Any]) -> int | str:
+    "The first of whole numbers that follow each other; any other values as texts"
+    first = values[0]
+    counted = type(first) is int and all(type(v) is int and v == first + i for i, v in enumerate(values))
+    return first if counted else row_text(values)
+
+def row_text(
+    values: Iterable[Any],    # of a row or of a column
+) -> str:
+    """Values as the table shows them, with tabs between them
+
+    Args:
+        values: of a row or of a column
+    """
+    return '\t'.join(as_cell(value).replace('\t', ' ') for value in values)
 
 _SHORT = 8        # rows of a table that is shown again and again, or where no script runs
 

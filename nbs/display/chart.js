@@ -549,10 +549,12 @@ function withPoints(spec) {
     line.points = line.recorded = new Points(xsOf(line.x), floatsOf(line.y))
     if (line.source) { const { x, y, k } = line.source; line.source = Object.assign(new Points(xsOf(x), floatsOf(y)), { k }) }
   }
-  const [first, every, number, n] = spec.epochs              // of epochs of one length
-  if (n) spec.epochs = Array.from({ length: n }, (_, i) => [first + i * every, number + i])
+  spec.epochs = endsOf(spec.epochs)
   return spec
 }
+
+// [last step, number] of each epoch, which come as [first step, steps between, first number, how many] if they are even
+const endsOf = ends => ends.length === 4 && !ends[0].length ? Array.from({ length: ends[3] }, (_, i) => [ends[0] + i * ends[1], ends[2] + i]) : ends
 
 // ---- the table of epochs, with the looks of display/progress. Values are texts, as they are shown.
 

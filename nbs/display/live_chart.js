@@ -49,7 +49,7 @@ class Store {
   }
   set(layout) { Object.assign(this.spec, layout); for (const view of this.views) view.redraw() }
   // epochs that have ended, after the first `at`
-  grow({ at, more }) { this.spec.epochs = [...this.spec.epochs.slice(0, at), ...more]; for (const view of this.views) view.redraw() }
+  grow({ at, more }) { this.spec.epochs = [...this.spec.epochs.slice(0, at), ...endsOf(more)]; for (const view of this.views) view.redraw() }
   view(el, model, signal) {
     const view = new Chart(el, this.spec, { send: message => tell(model, message), signal })
     this.views.add(view); signal?.addEventListener('abort', () => this.views.delete(view))
@@ -81,7 +81,7 @@ class Beside {
     if (!table) return
     if (table.names) { this.names = table.names; this.rows.clear() }
     this.n = table.n; this.best = table.best
-    for (const [place, texts] of table.rows) this.rows.set(place, texts)
+    for (const [place, texts] of table.rows) this.rows.set(place, texts.split('\t'))
   }
   // the first row, the best one and the latest, as display/progress shortens a table to eight
   places() {
