@@ -173,7 +173,7 @@ class LiveLosses:
     ):
         lines, self.run, self.events = loss_looks(run), run, run_events(run)[-20:]
         self.sent = {line.name: 0 for line in lines}
-        self.n_rows, self.n_events, self.lowest = 0, len(run.events), math.inf
+        self.n_rows, self.seen, self.lowest = 0, (), math.inf
         self.chart = LiveChart(lines, **losses_layout(run) | dict(epochs=[], events=self.events))
 
     def draw(self,
@@ -208,9 +208,9 @@ class LiveLosses:
         self.chart.add(name, xs[n:len(ys)], ys[n:])
 
     def _set_events(self, losses: Sequence[float]) -> None:
-        n, self.n_events = self.n_events, len(self.run.events)
+        seen, self.seen = self.seen, (len(self.run.events), *self.run.events[-1:])      # the latest may have been replaced
         low, self.lowest = self.lowest, min([self.lowest, *losses])
-        if n == self.n_events and low == self.lowest and self.n_rows > 2: return
+        if seen == self.seen and low == self.lowest and self.n_rows > 2: return
         if (events := run_events(self.run)[-20:]) == self.events: return
         self.events = events
         self.chart.set(events=events)

@@ -246,6 +246,8 @@ def live_table(
     """
     return as_html(names, rows, below, most=_SHORT)
 
+_SHORT = 8        # rows of a table that is shown again and again, or where no script runs
+
 # %% ../../nbs/display/progress.ipynb #d53e810b
 class Progress(NamedTuple):
     """How far a run is
@@ -579,8 +581,6 @@ def row_text(
         values: of a row or of a column
     """
     return '\t'.join(as_cell(value).replace('\t', ' ') for value in values)
-
-_SHORT = 8        # rows of a table that is shown again and again, or where no script runs
 
 # %% ../../nbs/display/progress.ipynb #18dac7b0
 def fit_page(
