@@ -31,11 +31,11 @@ from .events import (  # noqa: F401 (those that are not used here may be importe
 
 # %% ../nbs/01_callback.ipynb #0af8ec0a
 class Reading:
-    "Reads what it lacks from `self.learn`"
+    "Base class that reads missing attributes from `self.learn`"
     learn: Any = None
 
     def __getattr__(self, name: str) -> Any:
-        if hasattr(type(self), name):                   # a property failed: let its own error out
+        if hasattr(type(self), name):                   # a property failed: raise its own error
             return object.__getattribute__(self, name)
         if self.learn is None or name[:2] == '__': raise _missing(self, name)
         try: return getattr(self.learn, name)
@@ -56,25 +56,25 @@ def _missing(obj: Reading, name: str) -> AttributeError:
 
 # %% ../nbs/01_callback.ipynb #c0d6e9ab
 _SWITCHES = ('order', 'run', 'run_train', 'run_valid', 'run_in')
-_OWN = {'learn', 'name', *_SWITCHES}       # what a callback has by right, whatever its learner has
+_OWN = {'learn', 'name', *_SWITCHES}       # attributes that every callback has, so they hide nothing of the learner
 _LISTS = frozenset([*_OWN, *EVENTS])       # assigning one of these changes which callbacks are called
 
 class Forwarding(Reading):
-    "Reads what it lacks from `self.learn`; writes stay here, and warn if they hide a name there"
-    _special = _LISTS                      # assigning one of these does more than keep a value
+    "Reads missing attributes from `self.learn`, and warns if an assignment hides an attribute of the learner"
+    _special = _LISTS                      # assigning to one of these does more than store a value
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         known = [base for base in cls.__bases__ if issubclass(base, Forwarding)]
         new = set(cls.__mro__).difference(*(base.__mro__ for base in known))
         setters = (k for base in new for k, v in vars(base).items() if hasattr(type(v), '__set__'))
-        # properties see to their assignment themselves
+        # a property handles the assignment in its own setter
         cls._special = frozenset(setters).union(*(base._special for base in known))
 
     def __setattr__(self, name: str, value: Any) -> None:
         held = self.__dict__
-        if name in held and name not in self._special:   # not new: it was looked at when it was
-            held[name] = value                           # (quickly: many assign in each batch)
+        if name in held and name not in self._special:   # not new: it was checked at the first assignment
+            held[name] = value                           # (the fast path: many callbacks assign in each batch)
             return
         object.__setattr__(self, name, value)
         if self.learn is None: return
@@ -85,7 +85,7 @@ def _nothing() -> None: pass
 
 # %% ../nbs/01_callback.ipynb #e70c2807
 def shadows(cb: Reading, name: str) -> bool:
-    """Whether a value of `cb` under this name hides one of its learner's
+    """Whether the attribute `name` of `cb` hides an attribute of its learner
 
     Args:
         cb
@@ -93,20 +93,20 @@ def shadows(cb: Reading, name: str) -> bool:
     """
     if name in _OWN or name[:2] == '__': return False
     theirs = getattr(cb.learn, '__dict__', {})
-    if theirs.get(name) is cb: return False            # that is the callback itself
+    if theirs.get(name) is cb: return False            # the learner's attribute is the callback itself
     return name in theirs or hasattr(type(cb.learn), name)
 
 # %% ../nbs/01_callback.ipynb #aa997139
 def warn_shadow(
     cb: Reading, name: str,
-    stacklevel: int = 2,   # the caller whose line is shown; 2: the line that calls this function
+    stacklevel: int = 2,   # which caller's line the warning shows; 2: the line that calls this function
 ) -> None:
-    """Warn, once per callback and name, that `cb.name` hides the learner's
+    """Warn, once per callback and name, that this attribute of `cb` hides an attribute of the learner
 
     Args:
         cb
         name
-        stacklevel: the caller whose line is shown; 2: the line that calls this function
+        stacklevel: which caller's line the warning shows; 2: the line that calls this function
     """
     if sys._getframe(stacklevel - 1).f_globals.get('__name__', '').startswith('cbnb.'): return
     if name in cb.__dict__.setdefault('_shadows', set()): return
@@ -116,10 +116,10 @@ def warn_shadow(
                   f'`self.{name}` now gives its own value.)', stacklevel=stacklevel)
 
 # %% ../nbs/01_callback.ipynb #efc75533
-PURPOSES = ('fit', 'validate', 'preds', 'lr_find')   # what a run of the loop can be for
+PURPOSES = ('fit', 'validate', 'preds', 'lr_find')   # the purposes of a run of the loop
 
 class HandlesEvents(Events):
-    "Which events an object handles, and when"
+    "Base class that determines which events a callback handles, and when"
     order: float = 0
     run: bool = True
     run_train: bool = True
@@ -128,14 +128,22 @@ class HandlesEvents(Events):
 
     def method(self,
         name: str,           # the name of an event, or of another method
-    ) -> Callable | None:    # the bound method; None if this callback does not define it
-        """This callback's own method, never one of its learner or of `Events`
+    ) -> Callable | None:    # the bound method; None if the callback does not define it
+        """Return the method that this callback defines, never one of its learner or of `Events`
 
         Args:
             name: the name of an event, or of another method
 
         Returns:
-            the bound method; None if this callback does not define it
+            the bound method; None if the callback does not define it
+
+        Example:
+            assert clip.method('before_batch') == clip.before_batch
+            assert clip.method('after_batch') is None                      # not overridden
+            assert clip.wants('before_batch', training=True, purpose='fit')
+            assert not clip.wants('before_batch', training=False, purpose='fit')   # `run_valid` is False,
+            assert clip.wants('before_epoch', training=False, purpose='fit')       # but this is no batch event
+            assert not clip.wants('before_epoch', training=True, purpose='preds')
         """
         own = name in self.__dict__ or getattr(type(self), name, None) is not getattr(Events, name, None)
         return getattr(self, name) if own else None
@@ -143,21 +151,30 @@ class HandlesEvents(Events):
     def wants(self,
         event_name: str,     # one of `EVENTS`
         training: bool,      # whether the loop is in the training phase
-        purpose: str,        # one of `PURPOSES`: what the loop is running for
-    ) -> bool:
-        """Whether this callback handles an event, in this phase of a run for this purpose
+        purpose: str,        # one of `PURPOSES`
+    ) -> bool:  # True if the event is dispatched to this callback
+        """Whether this callback handles an event in the given phase, in a run with the given purpose
 
         Args:
             event_name: one of `EVENTS`
             training: whether the loop is in the training phase
-            purpose: one of `PURPOSES`: what the loop is running for
+            purpose: one of `PURPOSES`
+
+        Returns:
+            True if the event is dispatched to this callback
+
+        Example:
+            assert clip.wants('before_batch', training=True, purpose='fit')
+            assert not clip.wants('before_batch', training=False, purpose='fit')   # `run_valid` is False,
+            assert clip.wants('before_epoch', training=False, purpose='fit')       # but this is no batch event
+            assert not clip.wants('before_epoch', training=True, purpose='preds')
         """
         if not self.run or purpose not in self.run_in or self.method(event_name) is None: return False
         return event_name not in BATCH_EVENTS or (self.run_train if training else self.run_valid)
 
 # %% ../nbs/01_callback.ipynb #d2b4afed
 def _check_method_names(cls: type) -> None:
-    "Refuse public methods whose names are almost those of events, and events with arguments"
+    "Raise `TypeError` for public methods whose names are close to those of events, and for events with arguments"
     for name, value in vars(cls).items():
         if name in EVENTS: _check_event_method(value, f'{cls.__name__}.{name}')
         if not callable(value) or name.startswith('_') or name in EVENTS: continue
@@ -175,7 +192,7 @@ _FOREIGN = 'on_(train|eval|epoch|batch|loss|backward|step)(_epoch|_step)?_(begin
 
 # %% ../nbs/01_callback.ipynb #0151def1
 def _check_event_method(f: Any, what: str) -> None:
-    "Refuse a function that needs more arguments than the callback itself"
+    "Raise `TypeError` if a function needs more arguments than the callback itself"
     if not isinstance(f, types.FunctionType): return
     needed = [p.name for p in list(inspect.signature(f).parameters.values())[1:]
               if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
@@ -185,7 +202,7 @@ def _check_event_method(f: Any, what: str) -> None:
 
 # %% ../nbs/01_callback.ipynb #7f0feb5f
 def _take_events(cls: type) -> None:
-    "In `class Mine(Callback, Mixin)`, let the mixin's events go before the empty ones of `Events`"
+    "In `class Mine(Callback, Mixin)`, let the mixin's methods replace the empty ones of `Events`"
     for base in cls.__mro__[cls.__mro__.index(Events) + 1:]:
         for name in vars(base).keys() & EVENTS:
             if getattr(cls, name) is getattr(Events, name):
@@ -193,39 +210,56 @@ def _take_events(cls: type) -> None:
 
 # %% ../nbs/01_callback.ipynb #02d5bc94
 class HasState:
-    "What a checkpoint stores of a callback"
+    "Base class that saves and restores the state of a callback for a checkpoint"
     learn: Any
-    no_state: tuple[str, ...] = ()     # attributes that a checkpoint does not store
+    no_state: tuple[str, ...] = ()     # names of attributes that a checkpoint does not store
 
-    def state_dict(self) -> dict[str, Any]:
-        "The attributes that are plain data, without settings; tensors are not copied"
+    def state_dict(self) -> dict[str, Any]:  # name of an attribute -> value
+        """Return the attributes that are plain data, without unchanged constructor arguments; tensors are not copied
+
+        Returns:
+            name of an attribute -> value
+
+        Example:
+            second.load_state_dict(first.state_dict())
+            assert first.state_dict() == {'n': 3, 'seen': []} and second.n == 3
+        """
         other = 'learn', '_made_with', '_shadows', 'wraps', *unchanged(self), *self.no_state
         return state_of(self, _theirs(self.learn), other)
 
     def load_state_dict(self,
-        state: dict[str, Any],    # of `state_dict`, perhaps from another process
+        state: dict[str, Any],    # from `state_dict` of a callback of this class, perhaps in another process
     ) -> None:
-        """Take over what another callback of this class knew
+        """Set the attributes that `state_dict` returned
 
         Args:
-            state: of `state_dict`, perhaps from another process
+            state: from `state_dict` of a callback of this class, perhaps in another process
+
+        Example:
+            second.load_state_dict(first.state_dict())
+            assert first.state_dict() == {'n': 3, 'seen': []} and second.n == 3
         """
         put_state(self, state)
 
 def _theirs(learn: Any) -> list[Any]:
-    "Objects that callbacks refer to and do not own"
+    "List the objects that callbacks refer to and do not own"
     held = vars(learn).values() if hasattr(learn, '__dict__') else ()
     return [learn, *held, *getattr(learn, 'cbs', ())]
 
 # %% ../nbs/01_callback.ipynb #e235d401
 class Callback(Configured, Forwarding, HandlesEvents, HasState):
-    """Handles the events that it defines as methods, and reads what it lacks from its learner
+    """Base class of callbacks: calls the methods you override, and reads missing attributes from the learner
 
     Args:
         **events: functions to use as methods: `before_fit=f`
 
     Raises:
         TypeError: {type(self)}({name}=...): no event is called {name}...
+
+    Example:
+        class Greet(Callback):
+            def call_me(self): return f'hello {self.who}'
+            def before_fit(self): return 'off we go'
     """
     _switches = _SWITCHES
 
@@ -241,16 +275,23 @@ class Callback(Configured, Forwarding, HandlesEvents, HasState):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        if not cls.__module__.startswith('cbnb.'): _check_method_names(cls)     # a test has checked ours
+        if not cls.__module__.startswith('cbnb.'): _check_method_names(cls)     # a test checks the callbacks of cbnb
         _take_events(cls)
 
     @property
     def name(self) -> str:
-        "The name under which a learner shows this callback"
+        """The name of this callback on the learner, where it is the attribute `learn.<name>`
+
+        Example:
+            assert cb.name == 'greet'
+            assert cb('call_me') == 'hello world'
+            assert cb('before_fit') == 'off we go'
+            assert cb('after_fit') is None                                 # not defined: nothing happens
+        """
         return snake_name(type(self))
 
     def __call__(self, event_name: str) -> Any:
-        "Call the method `event_name` if there is one and this callback is switched on"
+        "Call the method `event_name`, if this callback defines it and is switched on"
         training = getattr(self.learn, 'training', True)
         purpose = getattr(self.learn, 'purpose', 'fit')
         return self.method(event_name)() if self.wants(event_name, training, purpose) else None
@@ -264,7 +305,7 @@ Callback.__doc__ = f'{_summary}\n\nThe events, in the order of the loop:\n{_glos
 
 # %% ../nbs/01_callback.ipynb #3be0aef9
 class _Table(dict):
-    "event name -> [(callback, method)], found when first asked for"
+    "Maps an event name to a list of `(callback, method)`, which it builds at the first lookup"
     def __init__(self, find: Callable[[str], list]): self.find = find
     def __missing__(self, event_name: str) -> list:
         if event_name not in EVENTS:
@@ -274,10 +315,10 @@ class _Table(dict):
 
 # %% ../nbs/01_callback.ipynb #23393a0b
 class KeepsLists:
-    """The callbacks of a learner, and a ready list of them for each event, phase and purpose
+    """Holds the callbacks of a learner, with a cached list of bound methods for each event, phase and purpose
 
     Args:
-        learn
+        learn: the learner
     """
     def __init__(self, learn: Any):
         self.learn, self.version = learn, 0
@@ -290,7 +331,7 @@ class KeepsLists:
         self.select(False, 'fit')
 
     def select(self, training: bool, purpose: str) -> None:
-        """Use the lists for this phase and this one of `PURPOSES` from now on
+        """Select the cached lists for a phase and a purpose, which is one of `PURPOSES`
 
         Args:
             training
@@ -302,12 +343,12 @@ class KeepsLists:
         self.table = self._tables[key]
 
     def changed(self) -> None:
-        "Forget the ready lists: a callback came, went or changed"
+        "Clear the cached lists, because a callback was added, removed or changed"
         self.version += 1
         for table in self._tables.values(): table.clear()   # the same objects: a loop may keep one
 
     def ordered(self, event_name: str) -> list[Callback]:
-        """The callbacks that define this event, in their order, also those that are switched off
+        """Return the callbacks that define this event, sorted by `order`, including those that are switched off
 
         Args:
             event_name
@@ -321,13 +362,13 @@ class KeepsLists:
 
 # %% ../nbs/01_callback.ipynb #8c1a53ca
 class DispatchesEvents(KeepsLists):
-    """Calls the callbacks that handle an event
+    """Calls the callbacks that handle an event, in order
 
     Args:
-        learn
+        learn: the learner
     """
     def fire(self, event_name: str) -> None:
-        """Call all callbacks that handle an event, in order
+        """Call all callbacks that handle an event, sorted by their `order`
 
         Args:
             event_name
@@ -336,7 +377,7 @@ class DispatchesEvents(KeepsLists):
         version, listeners = self.version, self.table[event_name]
         try:
             for cb, method in listeners:
-                if version != self.version and not (     # a callback came, went or changed
+                if version != self.version and not (     # a callback was added, removed or changed
                         cb.learn is self.learn and cb.wants(event_name, self.training, self.purpose)): continue
                 method()
         except CancelException as e:
@@ -348,7 +389,7 @@ class DispatchesEvents(KeepsLists):
 
 # %% ../nbs/01_callback.ipynb #60db7856
 def wrapped(cb: Any) -> Any:
-    """The foreign callback that an adapter stands for; a callback of our own is itself
+    """Return the foreign callback behind an adapter; any other callback is returned as it is
 
     Args:
         cb
@@ -356,7 +397,7 @@ def wrapped(cb: Any) -> Any:
     return getattr(cb, '__dict__', {}).get('wraps', cb)
 
 def made_by(cb: Any) -> Any:
-    """The class, or the partial of one, that makes a foreign callback anew for each fit; or the object
+    """Return the class or partial that creates the foreign callback for each fit; without one, return `wrapped(cb)`
 
     Args:
         cb
@@ -365,7 +406,7 @@ def made_by(cb: Any) -> Any:
 
 # %% ../nbs/01_callback.ipynb #9a9c4d4a
 def settings(cb: Any) -> Any:
-    """Class, arguments and switches of a callback: equal for callbacks that do the same
+    """Return the class, arguments and switches of a callback in a form that can be compared with `==`
 
     Args:
         cb
@@ -375,7 +416,7 @@ def settings(cb: Any) -> Any:
     return comparable(type(cb)), comparable(_configuration(cb))
 
 def _configuration(cb: Any) -> dict[str, Any]:
-    "Arguments and switches; of a foreign callback all attributes but its learner"
+    "Return the arguments and switches of a callback; for a foreign callback, all attributes except its learner"
     if not isinstance(cb, Configured): return {k: v for k, v in vars(cb).items() if k not in _LINKS}
     return configuration(cb)
 
@@ -383,7 +424,7 @@ _LINKS = ('learn', '_learn', '_shadows')
 
 # %% ../nbs/01_callback.ipynb #703614a9
 def class_of(given: Any) -> type:
-    """The class of an object, of its class, or of a partial of it
+    """Return `given` itself if it is a class, the class behind a partial, or otherwise the type of `given`
 
     Args:
         given
@@ -393,15 +434,15 @@ def class_of(given: Any) -> type:
 
 # %% ../nbs/01_callback.ipynb #3b36a525
 class FindsCallbacks(KeepsLists):
-    """Looks up callbacks
+    """Looks up callbacks by name, class or object, and converts arguments to callbacks
 
     Args:
-        learn
+        learn: the learner
     """
-    adapt: Callable[[Any], Callback | None] | None = None    # set by `all`
+    adapt: Callable[[Any], Callback | None] | None = None    # returns an adapter for a foreign callback; set by `cbnb.all`
 
     def find(self, which: Any) -> list[Callback]:
-        """A callback, by its name too; or all of a class, its subclasses, and the class as it was before
+        """Return a list of the callbacks that match an object, a name, or a class, including its subclasses and earlier versions
 
         Args:
             which
@@ -419,7 +460,7 @@ class FindsCallbacks(KeepsLists):
     def as_callback(self,
         given: Any,    # a callback, a callback class, or a foreign callback
     ) -> Callback:     # `given` itself, an instance of it, or its adapter
-        """The callback that is meant; `TypeError` if it is none
+        """Convert an argument to a callback; raise `TypeError` if it is not one
 
         Args:
             given: a callback, a callback class, or a foreign callback
@@ -439,19 +480,19 @@ class FindsCallbacks(KeepsLists):
 
 # %% ../nbs/01_callback.ipynb #1435736d
 class NamesCallbacks(KeepsLists):
-    """Chooses the names under which a learner shows its callbacks
+    """Chooses the names of the attributes under which a learner has its callbacks
 
     Args:
-        learn
+        learn: the learner
     """
     def _is_learners(self, name: str) -> bool:
-        "Whether the learner has something of its own under a name"
+        "Whether a name belongs to the learner, and not to a callback or a shown object"
         if name in self.names or name in self.shown: return False
         return name in vars(self.learn) or hasattr(type(self.learn), name)
 
     def _free_name(self, cb: Callback) -> str:
         name = cb.name
-        if self._is_learners(name) and wrapped(cb) is not cb: name += '_callback'    # its author could not know
+        if self._is_learners(name) and wrapped(cb) is not cb: name += '_callback'    # it was not written for this learner
         if self._is_learners(name):
             raise ValueError(f'{type(cb).__name__} would be shown as learn.{name}, '
                              'which the learner needs itself: rename the class')
@@ -459,7 +500,7 @@ class NamesCallbacks(KeepsLists):
         return next(n for n in candidates if n not in self.names)
 
     def show(self, name: str, obj: Any) -> None:
-        """Show an object as `learn.<name>` until a callback needs the name; nothing if it is taken
+        """Set `learn.<name>` to an object until a callback needs the name; do nothing if the name is taken
 
         Args:
             name
@@ -470,7 +511,7 @@ class NamesCallbacks(KeepsLists):
 
 # %% ../nbs/01_callback.ipynb #ad17198e
 def early_names(cb: Callback) -> list[str]:
-    """Names of values that a callback already has, apart from methods and properties
+    """Return the names of the attributes that a callback already has, without methods and properties
 
     Args:
         cb
@@ -481,24 +522,24 @@ def early_names(cb: Callback) -> list[str]:
 
 # %% ../nbs/01_callback.ipynb #0b2de410
 class InsertsCallbacks(DispatchesEvents, NamesCallbacks):
-    """Puts callbacks into the list
+    """Inserts callbacks into the list of a learner
 
     Args:
-        learn
+        learn: the learner
     """
     def insert(self,
-        cb: Callback,     # one that is not in
-        at: int,          # its place in the list
-        name: str,        # shown under this name; if it is taken by now, under a free one
-        mine: Any,        # its `settings`
+        cb: Callback,     # a callback that is not in the list
+        at: int,          # index in the list
+        name: str,        # name of the learner's attribute; if it is taken, a free name is used
+        mine: Any,        # the `settings` of `cb`
     ) -> Callback:        # `cb`
-        """Put a callback at a place in the list
+        """Insert a callback at an index of the list
 
         Args:
-            cb: one that is not in
-            at: its place in the list
-            name: shown under this name; if it is taken by now, under a free one
-            mine: its `settings`
+            cb: a callback that is not in the list
+            at: index in the list
+            name: name of the learner's attribute; if it is taken, a free name is used
+            mine: the `settings` of `cb`
 
         Returns:
             `cb`
@@ -508,8 +549,8 @@ class InsertsCallbacks(DispatchesEvents, NamesCallbacks):
         self.all = [*self.all[:at], cb, *self.all[at:]]
         self.names[name], self._settings[id(cb)] = cb, mine
         vars(self.learn)[name] = wrapped(cb)
-        cb.learn = self.learn                                # also makes new ready lists
-        ours = type(cb).__module__.startswith('cbnb.')       # such a name is of no concern to the user
+        cb.learn = self.learn                                # also clears the cached lists
+        ours = type(cb).__module__.startswith('cbnb.')       # do not warn about callbacks of cbnb
         for early in early_names(cb) if not ours else ():
             if shadows(cb, early): warn_shadow(cb, early, user_level() + 1)
         self.changed()
@@ -517,21 +558,21 @@ class InsertsCallbacks(DispatchesEvents, NamesCallbacks):
 
 # %% ../nbs/01_callback.ipynb #3967e721
 class RemovesCallbacks(DispatchesEvents, FindsCallbacks):
-    """Takes callbacks out of the list
+    """Removes callbacks from the list of a learner
 
     Args:
-        learn
+        learn: the learner
     """
     def remove(self,
         which: Any,                               # a callback, its name, or a callback class
-    ) -> list[tuple[Callback, int, str, Any]]:    # those that were in, as `insert` takes them
-        """Remove a callback, or all of a class
+    ) -> list[tuple[Callback, int, str, Any]]:    # the removed callbacks, as arguments of `insert`
+        """Remove a callback, or all callbacks of a class
 
         Args:
             which: a callback, its name, or a callback class
 
         Returns:
-            those that were in, as `insert` takes them
+            the removed callbacks, as arguments of `insert`
         """
         gone = []
         for cb in self.find(which):
@@ -551,23 +592,23 @@ class RemovesCallbacks(DispatchesEvents, FindsCallbacks):
 
 # %% ../nbs/01_callback.ipynb #3aaece80
 class AddsCallbacks(InsertsCallbacks, RemovesCallbacks):
-    """Adds callbacks to the end of the list, or in place of one with the same settings
+    """Adds callbacks at the end of the list, or replaces a callback with the same settings
 
     Args:
-        learn
+        learn: the learner
     """
     def add(self,
         cb: Any,                  # a callback, a callback class, or a foreign callback
-        replace: bool = True,     # the same class with the same settings replaces the one before
-    ) -> Callback:                # the callback that is in now
-        """Add a callback
+        replace: bool = True,     # whether to replace a callback of the same class with the same settings
+    ) -> Callback:                # the callback that is now in the list
+        """Add a callback, or replace the one with the same settings
 
         Args:
             cb: a callback, a callback class, or a foreign callback
-            replace: the same class with the same settings replaces the one before
+            replace: whether to replace a callback of the same class with the same settings
 
         Returns:
-            the callback that is in now
+            the callback that is now in the list
         """
         cb = self.as_callback(cb)
         if any(cb is c for c in self.all): return cb
@@ -580,7 +621,7 @@ class AddsCallbacks(InsertsCallbacks, RemovesCallbacks):
         return self.insert(cb, at, name, mine)
 
     def append(self, cb: Any) -> None:
-        """Add a callback
+        """Add a callback; the same as `add`, for code that expects a list
 
         Args:
             cb
@@ -594,10 +635,10 @@ def _take_away(cb: Callback) -> None:
 
 # %% ../nbs/01_callback.ipynb #8cc897d6
 class CallbackList(AddsCallbacks):
-    """The callbacks of a learner: their order, their names, and which are called for which event
+    """The callbacks of a learner, with their order, their names, and the events they handle
 
     Args:
-        learn
+        learn: the learner
     """
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in vars(self).items() if k not in ('table', '_tables', '_settings', 'shown', 'blocks')}
@@ -608,9 +649,9 @@ class CallbackList(AddsCallbacks):
 
 # %% ../nbs/01_callback.ipynb #d4e6d342
 class CbList(list):
-    "A list of callbacks, with `filter` and `sorted`"
+    "A list of callbacks with the methods `filter` and `sorted`"
     def filter(self, keep: Callable[[Any], Any]) -> 'CbList':
-        """Those for which `keep` is true, in a new list
+        """Return a new list of the callbacks for which `keep` returns true
 
         Args:
             keep
@@ -618,14 +659,14 @@ class CbList(list):
         return CbList(cb for cb in self if keep(cb))
 
     def sorted(self,
-        key: str | Callable[[Any], Any] | None = 'order',   # an attribute, or a function
-        reverse: bool = False,
+        key: str | Callable[[Any], Any] | None = 'order',   # name of an attribute, or a function of a callback; None: compare the callbacks themselves
+        reverse: bool = False,    # True: in descending order
     ) -> 'CbList':
-        """A sorted copy
+        """Return a new list, sorted by `key`
 
         Args:
-            key: an attribute, or a function
-            reverse
+            key: name of an attribute, or a function of a callback; None: compare the callbacks themselves
+            reverse: True: in descending order
         """
         by = (lambda cb: getattr(cb, key)) if isinstance(key, str) else key
         return CbList(sorted(self, key=by, reverse=reverse))

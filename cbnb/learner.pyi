@@ -124,7 +124,6 @@ class HasTrainStep(HasEvalStep):
     train_step: Any
     opt: Any
     opt_func: Any
-    lr: Any
     loss_func: Any
 class HasSteps(HasTrainStep):
     loss_func: Any
@@ -159,16 +158,18 @@ class Runs(EndsRuns):
     iter: Any
     training: Any
 class HasRates:
+    @property
+    def lr(self) -> Any: ...
+    @lr.setter
+    def lr(self, lr: Any) -> None: ...
     opt_func: Any
     splitter: Callable[[nn.Module], Any]
     opt: Any
-    lr: Any
     wd: float | None
     moms: tuple[float, ...]
 class HasOptimizer(HasRates):
     def create_opt(self) -> None: ...
     opt: Any
-    lr: Any
 class ForgetsGradients(HasOptimizer):
     ...
 class FitsOptimizer(ForgetsGradients):
@@ -247,6 +248,10 @@ class Learner:
     def ordered_cbs(self, event_name: str) -> list[Callback]: ...
     def show_training_loop(self) -> None: ...
     def create_opt(self) -> None: ...
+    @property
+    def lr(self) -> Any: ...
+    @lr.setter
+    def lr(self, lr: Any) -> None: ...
     def fit(self, n_epoch: int, lr: Any=None, wd: float | None=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, valid_every: int | list[int]=1, resume: Any=False) -> None: ...
     def validate(self, ds_idx: int=1, dl: Any=None, cbs: Any=None) -> list[float] | Any: ...
     def no_logging(self) -> Any: ...
@@ -321,7 +326,6 @@ class Learner:
     model: nn.Module
     opt: Any
     opt_func: Any
-    lr: Any
     splitter: Callable[[nn.Module], Any]
     wd: float | None
     moms: tuple[float, ...]

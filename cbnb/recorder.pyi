@@ -4,7 +4,6 @@ from typing import Any
 
 __all__ = ['PhaseMetrics', 'fresh', 'NamesColumns', 'NamesLosses', 'TracksHypers', 'TracksEarly', 'TracksCancelled', 'FillsRows', 'WritesRows', 'NoticesNan', 'settings_of', 'RecordsPhases', 'RecordsBatches', 'RecordsEpochs', 'how_it_ends', 'RecordsFits', 'LastRun', 'LastTable', 'LastTableV1', 'StoresHistory', 'Recorder', 'History', 'NamedLoss', 'Run', 'ScalarBuffer']
 import copy
-import math
 import re
 import sys
 import time
@@ -25,7 +24,7 @@ from .basics.processes import gather_over_processes as gather_over_processes, n_
 from .basics.text import clock as clock, distinct as distinct
 from .callback import Callback as Callback
 from .events import EVENTS as EVENTS, CancelFitException as CancelFitException
-from .history import History as History, NamedLoss as NamedLoss, Run as Run, ScalarBuffer as ScalarBuffer
+from .history import History as History, NamedLoss as NamedLoss, Run as Run, ScalarBuffer as ScalarBuffer, nan_since as nan_since
 from .learner import Learner as Learner, as_one_fit as as_one_fit
 from .metrics import RunningMean as RunningMean, view_for_metric as view_for_metric
 from .basics.param_groups import hyper_key as hyper_key

@@ -1,7 +1,9 @@
 """What the documentation is made of: sections, the reference, links for names, synonyms, alternative texts. tests/browser has the built site."""
 
 import inspect
+import re
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -39,11 +41,53 @@ def test_every_public_name_is_in_the_reference_once(site):
     assert len(targets) == len(set(targets))
 
 
-def test_every_public_name_has_a_description_and_most_an_example(site, reference):
-    tops = [item for items in site.reference.topics.values() for item in items if "." not in item.name]
-    assert not [item.name for item in tops if not docs_reference.first_sentence(item.found)]
-    without = [item.name for item in tops if item.code in site.reference.places and not site.reference.example(item)]
-    assert len(without) <= 5, without
+def parts(doc: str) -> dict[str, str]:
+    """The sections of a docstring, by their titles; what comes before them has the title ''."""
+    titles = ["", *re.findall(r"^(Args|Returns|Raises|Example):$", doc, re.MULTILINE)]
+    return dict(zip(titles, re.split(r"\n*^(?:Args|Returns|Raises|Example):\n", doc, flags=re.MULTILINE), strict=True))
+
+
+def signature(item: docs_reference.Item) -> inspect.Signature | None:
+    """How the name is called; None for what is not called, and for exceptions, which take what every exception takes."""
+    if not callable(item.found) or (isinstance(item.found, type) and issubclass(item.found, BaseException)):
+        return None
+    return inspect.signature(item.found)
+
+
+def test_every_public_name_has_a_description_its_parameters_a_result_and_an_example(site, reference):
+    """In the docstring, which `?` shows, and on the page of its topic."""
+    missing = []
+    for topic, items in site.reference.topics.items():
+        for item in items:
+            doc, page = parts(inspect.getdoc(item.found) or ""), reference[f"reference/{topic}"]
+            entry = page[re.search(rf"^`+{{py:\w+}} {re.escape(item.name)}(?=[(\n])", page, re.M).start() :].partition("`````\n")[0]
+            example = site.reference.example(item)
+            if not doc[""].strip():
+                missing.append(f"{item.name}: description")
+            if not example or f"```python\n{example}\n```" not in entry:
+                missing.append(f"{item.name}: example on the page")
+            if item.found.__doc__ and item is site.reference.by_code[item.code] and item.code in site.reference.defined:
+                if textwrap.dedent(doc.get("Example", "")).strip() != example.strip():  # without an own docstring, `?` shows the base's
+                    missing.append(f"{item.name}: example in `?`")
+            if call := signature(item):
+                missing += [f"{item.name}: {name} in `?`" for name in unexplained(call, doc.get("Args", ""))]
+                returned = call.return_annotation
+                if not isinstance(item.found, type) and returned not in (None, "None", inspect.Signature.empty, "NoReturn"):
+                    missing += [f"{item.name}: result in `?`"] * ("Returns" not in doc)
+                    missing += [f"{item.name}: result on the page"] * ("| **Returns** |" not in entry)
+    assert not missing
+
+
+def unexplained(call: inspect.Signature, args: str) -> list[str]:
+    """The parameters about which a docstring says nothing."""
+    return [name for name in call.parameters if name not in ("self", "cls") and not re.search(rf"^    \*{{0,2}}{name}: \S", args, re.M)]
+
+
+def test_errors_of_a_method_are_in_its_docstring_and_on_its_page(site, reference):
+    fit = next(item for item in site.reference.topics["learner"] if item.name == "Learner.fit")
+    assert "ValueError: start_epoch={start_epoch} " in parts(inspect.getdoc(fit.found))["Raises"]
+    page = reference["reference/learner"]
+    assert "start_epoch={start_epoch} " in page[page.index("} Learner.fit(") :].partition("`````\n")[0]
 
 
 def test_all_methods_of_the_learner_are_in_one_place(reference):

@@ -917,8 +917,8 @@ def test_the_colour_map_of_one_layer_over_a_given_range(monkeypatch):
     assert image.get_extent() == [0, 4, -1, 2] and (image.get_array() == stats.hist(1, (-1, 2)).numpy()).all()  # batches 0 and 2
     stats.color_dim()
     assert shown == [
-        ("colour map of the outputs of 1 Linear over 2 batches", None),
-        ("colour map of the outputs of 0 Linear, 1 Linear, 2 Linear over 2 batches", None),
+        ("color map of the outputs of 1 Linear over 2 batches", None),
+        ("color map of the outputs of 0 Linear, 1 Linear, 2 Linear over 2 batches", None),
     ]
 
 

@@ -7,7 +7,6 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from fastcore.docments import docments
 from nbdev.doclinks import patch_name
 
 Link = Callable[[str], str]
@@ -116,7 +115,7 @@ def _default(value: object) -> str:
 
 def _table(function: object, parameters: list[inspect.Parameter], returns: object, link: Link) -> list[str]:
     """Parameter, type, default, details; columns that would be empty are left out, and the whole table if no detail is given."""
-    details = {name: about.get("docment") or "" for name, about in docments(function, full=True, returns=True).items()}
+    details = _details(function)
     if not any(details.values()):
         return []
     rows = [
@@ -130,9 +129,21 @@ def _table(function: object, parameters: list[inspect.Parameter], returns: objec
     return [_row(*(row[i] for i in used)) for row in (head, [":--"] * len(head), *rows)]
 
 
+def _details(found: object) -> dict[str, str]:
+    """What the docstring says about each parameter, and about `return`."""
+    doc = f"{inspect.getdoc(found) or ''}\n"
+    entries = re.findall(r"^    \*{0,2}(\w+): (.*(?:\n {8,}.*)*)", _part(doc, "Args"), re.MULTILINE)
+    return {name: " ".join(about.split()) for name, about in [*entries, ("return", _part(doc, "Returns"))]}
+
+
+def _part(doc: str, title: str) -> str:
+    """The lines of a section that the export has written."""
+    return doc.partition(f"\n\n{title}:\n")[2].partition("\n\n")[0]
+
+
 def _summary(found: object) -> str:
     """The docstring without what the export has written into it, which the table shows."""
-    return re.split(r"\n\n(?:Args|Returns|Raises):\n", inspect.getdoc(found) or "")[0]
+    return re.split(r"\n\n(?:Args|Returns|Raises|Example):\n", inspect.getdoc(found) or "")[0]
 
 
 def first_sentence(found: object) -> str:
@@ -142,8 +153,7 @@ def first_sentence(found: object) -> str:
 
 def _errors(found: object, link: Link) -> list[str]:
     """The errors that the export has found, as a list."""
-    _, _, raised = (inspect.getdoc(found) or "").partition("\n\nRaises:\n")
-    entries = re.sub(r"\n {8,}", " ", raised).splitlines()
+    entries = re.sub(r"\n {8,}", " ", _part(inspect.getdoc(found) or "", "Raises")).splitlines()
     named = (entry.strip().partition(": ") for entry in entries if entry.strip())
     return ["", "**Raises**", "", *(f"- {link(_code(kind))}: {words}" for kind, _, words in named)] if entries else []
 

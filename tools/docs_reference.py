@@ -5,9 +5,11 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from nbdev.doclinks import patch_name
 from nbformat import NotebookNode
 
 from docs_api import documented, entry, first_sentence, kind_of
@@ -22,7 +24,7 @@ TOPICS = {
     "callback": (
         "Writing callbacks",
         "The base class, the events, and the exceptions that end a batch, an epoch or a fit early",
-        "Callback event TrainEvalCallback CancelStepException CancelBackwardException CancelBatchException CancelTrainException "
+        "Callback event TrainEvalCallback events.CancelException CancelStepException CancelBackwardException CancelBatchException CancelTrainException "
         "CancelValidException CancelEpochException CancelFitException",
     ),
     "metrics": (
@@ -39,7 +41,7 @@ TOPICS = {
     "schedules": (
         "Schedules",
         "Learning rates and other hyper-parameters that change during a fit",
-        "OneCycle ParamScheduler TorchScheduler SchedLin SchedCos SchedExp SchedPoly SchedNo combine_scheds combined_cos ReduceLROnPlateau",
+        "OneCycle ParamScheduler TorchScheduler schedule.Sched SchedLin SchedCos SchedExp SchedPoly SchedNo combine_scheds combined_cos ReduceLROnPlateau",
     ),
     "lr_find": (
         "Learning rate finder",
@@ -69,12 +71,13 @@ TOPICS = {
         "Collect predictions, and see where a model is wrong",
         "FetchPredsCallback MCDropoutCallback callbacks.interpret.Interpretation callbacks.results.Predictions",
     ),
-    "steps": ("Training steps", "Steps with several losses, models or optimizers", "TrainStep EvalStep MultiLossStep"),
+    "steps": ("Training steps", "Steps with several losses, models or optimizers", "step.Step TrainStep EvalStep MultiLossStep"),
     "distributed": ("Several processes", "Train on several GPUs or processes", "Distributed"),
     "loggers": (
         "Loggers",
         "Write rows, figures and checkpoints elsewhere",
-        "CSVLogger callbacks.loggers.JSONLLogger callbacks.loggers.TensorBoardLogger callbacks.loggers.MLflowLogger callbacks.loggers.WandbLogger",
+        "CSVLogger callbacks.loggers.Logger callbacks.loggers.JSONLLogger callbacks.loggers.TensorBoardLogger "
+        "callbacks.loggers.MLflowLogger callbacks.loggers.WandbLogger",
     ),
     "more": ("More callbacks", "What has no topic of its own", ""),
     "toys": (
@@ -93,6 +96,7 @@ LEARNER = {
     "Save and load": "save load export state_dict load_state_dict",
 }
 EXAMPLE_LINES, SEARCHED_CELLS = 6, 4
+PAGES_OF_EXAMPLES = ("how_to", "tutorials", "guides")  # searched before the other notebooks
 ROWS = 4  # a topic with fewer names has no table on top
 
 
@@ -126,10 +130,15 @@ class Reference:
 
     def __init__(self, notebooks: dict[Path, NotebookNode]):
         self.notebooks = notebooks
-        self.places: dict[tuple[str, str], Place] = {}
+        self.places: dict[tuple[str, str], Place] = {}  # of what has an entry on the page of its notebook
+        self.defined: dict[tuple[str, str], Place] = {}  # of all else, too: methods of private classes, and those without a docstring
+        self.shown = {path: _examples_in(nb) for path, nb in notebooks.items()}
         for path, nb in notebooks.items():
             module = default_module(nb)
             for number, cell in enumerate(nb.cells):
+                if module and "exporti" not in directives(cell) and not _is_example(cell) and cell.cell_type == "code":
+                    for name in _definitions(cell.source):
+                        self.defined.setdefault((module, name), Place(path, number))
                 if module and {"export", "exports"} & set(directives(cell)) and not is_hidden(cell):
                     for name in documented(cell.source):
                         self.places.setdefault((module, name), Place(path, number))
@@ -165,24 +174,29 @@ class Reference:
             yield f"reference/{topic}", "\n".join(lines)
 
     def _entry(self, item: Item, link: Callable[[str, str], str]) -> str:
-        place, tail = self.places.get(item.code), []
+        place, example = self.places.get(item.code), self.example(item)
+        tail = ["", "**Example**", "", "```python", example, "```"] if example else []
         if place:
-            example = self.example(item)
-            tail += ["", "**Example**", "", "```python", example, "```"] if example else []
             title, _ = title_and_about(self.notebooks[place.path])
             tail += ["", f"{{ref}}`Code and how it works: {title} <{place.label(*item.code)}>`"]
         return entry(item.module, item.name, lambda text: link(text, item.module), tail=tail)
 
     def example(self, item: Item) -> str:
-        """Lines of the first cells after the definition that use the name; of any cell of its notebook, if those do not."""
-        place, last = self.places[item.code], item.name.rpartition(".")[2]
-        cells = self.notebooks[place.path].cells
-        after = [cell for cell in cells[place.cell + 1 :] if _is_example(cell)]
-        before = [cell for cell in cells[: place.cell] if _is_example(cell)]
-        for cell in [*after[:SEARCHED_CELLS], *before, *after[SEARCHED_CELLS:]]:
-            if text := using(without_directives(cell.source), last, is_method="." in item.name):
-                return text
-        return ""
+        """Lines that use the name: of the first cells after its definition, of any cell of its notebook, or of another page."""
+        is_method, names = "." in item.name, {item.name.rpartition(".")[2], item.code[1].rpartition(".")[2]}  # an alias has two
+        return next(filter(None, (using(source, name, is_method) for source in self._searched(item) for name in sorted(names))), "")
+
+    def _searched(self, item: Item) -> Iterator[str]:
+        """The cells that may hold an example, the most likely first."""
+        place = self.defined.get(item.code)
+        if place:
+            cells = self.shown[place.path]
+            after = [source for number, source in cells.items() if number > place.cell]
+            before = [source for number, source in cells.items() if number < place.cell]
+            yield from (*after[:SEARCHED_CELLS], *before, *after[SEARCHED_CELLS:])
+        others = [path for path in self.notebooks if not place or path != place.path]
+        for path in sorted(others, key=lambda path: path.parent.name not in PAGES_OF_EXAMPLES):
+            yield from self.shown[path].values()
 
     def _items(self, name: str) -> Iterator[Item]:
         module, found = _resolve(name)
@@ -202,12 +216,14 @@ def using(source: str, name: str, is_method: bool) -> str:
     """The statements of `source` that call `name`, if they are few lines; a `.` comes before a method."""
     before = r"\." if is_method else r"(?<![\w.])"
     pattern = re.compile(rf"{before}{re.escape(name)}\b")
+    if not pattern.search(source):
+        return ""
     try:
         statements = ast.parse(source).body
     except SyntaxError:
         return ""
     lines = source.splitlines()
-    if len(lines) <= EXAMPLE_LINES and pattern.search(source):
+    if len(lines) <= EXAMPLE_LINES:
         return source
     texts = [
         "\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in statements if not isinstance(node, ast.Import | ast.ImportFrom)
@@ -221,6 +237,21 @@ def using(source: str, name: str, is_method: bool) -> str:
             break
         chosen.append(text)
     return "\n".join(chosen)
+
+
+def _definitions(source: str) -> Iterator[str]:
+    """The functions, the classes and the methods of a cell, private ones included."""
+    with suppress(SyntaxError):
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                names = patch_name(node)
+                yield from [names] if isinstance(names, str) else names
+                yield from (f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef))
+
+
+def _examples_in(nb: NotebookNode) -> dict[int, str]:
+    """The number and the source of each cell that is code for the reader of a page, and not for the module."""
+    return {number: without_directives(cell.source) for number, cell in enumerate(nb.cells) if _is_example(cell)}
 
 
 def _is_example(cell: NotebookNode) -> bool:
@@ -254,17 +285,21 @@ def _resolve(name: str) -> tuple[str, object] | None:
 
 
 def _members(cls: type) -> Iterator[str]:
-    """What is documented of a class: its public methods and properties, without events and what all callbacks have."""
-    from cbnb.callback import Callback
+    """What is documented of a class: its public methods and properties, but for events, and for those that a base has in the reference."""
     from cbnb.events import EVENTS
 
-    common = set(dir(Callback)) if issubclass(cls, Callback) and cls is not Callback else set()
+    common = {name for base in cls.__mro__[1:] if _has_entry(base) for name in dir(base)}
     for name in dir(cls):
         if name.startswith("_") or name in common or name in EVENTS:
             continue
         function = _function(inspect.getattr_static(cls, name))
         if function and (function.__module__ or "").startswith(LIB.name) and inspect.getdoc(function):
             yield name
+
+
+def _has_entry(base: type) -> bool:
+    """True for a class of the reference, and for those of other packages, which are documented there."""
+    return base is not object and (base.__name__ in PUBLIC or not base.__module__.startswith(LIB.name))
 
 
 def _function(stored: object) -> Callable | None:

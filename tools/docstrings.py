@@ -1,9 +1,10 @@
-"""Write what a person asks `?` for into the docstrings of cbnb/: parameters, what is returned, what is raised.
+"""Write what a person asks `?` for into the docstrings of cbnb/: parameters, what is returned, what is raised, and an example.
 
     python tools/docstrings.py          all exported modules, in place; `make export` does it after nbdev
 
-In a notebook, a parameter has its comment beside it, and an error its message where it is raised. `?`, Shift-Tab and an editor show
-docstrings only. So the export copies both there. Nothing but docstrings is changed, and a second run changes nothing.
+In a notebook, a parameter has its comment beside it, an error its message where it is raised, and the example is in the cells below.
+`?`, Shift-Tab and an editor show docstrings only. So the export copies all three there. A parameter without a comment has the one of the
+same method of a base class. Nothing but docstrings is changed, and a second run changes nothing.
 """
 
 import ast
@@ -13,14 +14,20 @@ import re
 import sys
 import textwrap
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
-from notebooks import LIB, is_exported
+from nbdev.doclinks import patch_name
 
+from notebooks import LIB, ROOT, is_exported, notebook_paths, read
+
+_COMMON = {"learn": "the learner"}  # what parameters of this name mean, if nothing else is said
 _WIDTH, _LONGEST_VALUE = 100, 30
-_WRITTEN = re.compile(r"\n\n(Args|Returns|Raises):\n.*", re.DOTALL)
+_WRITTEN = re.compile(r"\n\n(Args|Returns|Raises|Example):\n.*", re.DOTALL)
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+Examples = Mapping[str, str]  # qualified name of a definition -> lines that use it
 
 
 class Module:
@@ -32,10 +39,13 @@ class Module:
 
     def constructor(self, node: ast.ClassDef) -> "tuple[Module, _Function] | None":
         """The `__init__` of a class, its own or an inherited one, and the module it is in."""
-        if own := next((f for f in node.body if isinstance(f, _Function) and f.name == "__init__"), None):
-            return self, own
-        bases = filter(None, (self.find(ast.unparse(base)) for base in node.bases))
-        return next(filter(None, (module.constructor(base) for module, base in bases)), None)
+        return next(self.methods(node, "__init__"), None)
+
+    def methods(self, node: ast.ClassDef, name: str) -> "Iterator[tuple[Module, _Function]]":
+        """The method of a class, then those of its bases, each with the module it is in."""
+        yield from ((self, part) for part in node.body if isinstance(part, _Function) and part.name == name)
+        for module, base in filter(None, (self.find(ast.unparse(base)) for base in node.bases)):
+            yield from module.methods(base, name)
 
     def find(self, name: str) -> "tuple[Module, ast.ClassDef] | None":
         """A class of this package, and its module."""
@@ -48,16 +58,28 @@ class Module:
         return None
 
 
-def with_docs(module: Module) -> str:
-    """The source with complete docstrings: those of public functions, of public classes and of their public methods."""
+def with_docs(module: Module, examples: Examples = MappingProxyType({})) -> str:
+    """The source with complete docstrings: those of public functions, of public classes, and of the public methods of all classes."""
     lines = module.source.splitlines(keepends=True)
-    for node in sorted(_public(module.tree), key=lambda node: -node.lineno):  # from the end: numbers of lines stay true
+    for node, owner in sorted(
+        _shown(module.tree, examples), key=lambda found: -found[0].lineno
+    ):  # from the end: numbers of lines stay true
         doc = node.body[0].value
-        summary, more = _WRITTEN.sub("", inspect.cleandoc(doc.value)), list(_sections(node, module))
+        summary, more = _WRITTEN.sub("", inspect.cleandoc(doc.value)), list(_sections(node, owner, module))
+        if example := examples.get(_qualname(node, owner)):
+            more += ["", "Example:", *(f"    {line}".rstrip() for line in example.splitlines())]
         if more and doc.lineno > node.lineno:
-            text = "\n".join([summary, *more, ""]).replace("\\", "\\\\")
+            text = "\n".join([summary, *more, ""]).replace("\\", "\\\\").replace('"""', r"\"\"\"")
             lines[doc.lineno - 1 : doc.end_lineno] = [textwrap.indent(f'"""{text}"""\n', " " * doc.col_offset)]
     return "".join(lines)
+
+
+def _qualname(node: ast.ClassDef | _Function, owner: ast.ClassDef | None) -> str:
+    """As in `__qualname__`; a patched method is one of its class."""
+    if owner:
+        return f"{owner.name}.{node.name}"
+    name = patch_name(node)
+    return name if isinstance(name, str) else name[0]
 
 
 def _comments(source: str) -> dict[int, str]:
@@ -76,21 +98,28 @@ def _comments(source: str) -> dict[int, str]:
     return found
 
 
-def _public(module: ast.Module) -> Iterator[ast.ClassDef | _Function]:
-    """All that has a docstring and a name without underscore, methods included."""
+def _shown(module: ast.Module, examples: Examples) -> Iterator[tuple[ast.ClassDef | _Function, ast.ClassDef | None]]:
+    """All that has a docstring and a name without underscore, methods with their classes; also the functions behind properties.
+
+    A private class can be a base of a public one, so the methods of all classes count.
+    """
     for node in module.body:
-        if isinstance(node, ast.ClassDef | _Function) and node.name[0] != "_":
-            methods = [f for f in node.body if isinstance(f, _Function) and f.name[0] != "_"] if isinstance(node, ast.ClassDef) else []
-            yield from (part for part in (node, *methods) if ast.get_docstring(part, clean=False))
+        if isinstance(node, ast.ClassDef | _Function):
+            methods = [(f, node) for f in node.body if isinstance(f, _Function)] if isinstance(node, ast.ClassDef) else []
+            for part, owner in ((node, None), *methods):
+                if (part.name[0] != "_" or part.name in examples) and ast.get_docstring(part, clean=False):
+                    yield part, owner
 
 
-def _sections(node: ast.ClassDef | _Function, module: Module) -> Iterator[str]:
+def _sections(node: ast.ClassDef | _Function, owner: ast.ClassDef | None, module: Module) -> Iterator[str]:
     """Args, Returns and Raises, as lines."""
     found: dict[str, Iterable[str]] = {}
     if isinstance(node, _Function):
-        found = dict(Args=_parameters(node, module.comments), Returns=_returned(node, module.comments), Raises=_raised(node))
-    elif made := module.constructor(node):
-        found = dict(Args=_parameters(made[1], made[0].comments), Raises=_raised(made[1]) if made[1] in node.body else ())
+        same = list(module.methods(owner, node.name)) if owner else [(module, node)]
+        is_base = bool(owner) and owner.name[0] == "_"  # bare names would say nothing there
+        found = dict(Args=_parameters(same, bare=not is_base), Returns=_returned(node, module.comments), Raises=_raised(node))
+    elif made := list(module.methods(node, "__init__")):
+        found = dict(Args=_parameters(made), Raises=_raised(made[0][1]) if made[0][1] in node.body else ())
     else:
         found = dict(Args=_fields(node, module.comments))
     for title, entries in found.items():
@@ -102,8 +131,24 @@ def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, initial_indent="    ", subsequent_indent="        ", break_long_words=False)
 
 
-def _parameters(function: _Function, comments: dict[int, str]) -> Iterator[str]:
-    """Each parameter, with what is said about it; none if nothing is said about any."""
+def _parameters(same: list[tuple[Module, _Function]], bare: bool = True) -> Iterator[str]:
+    """Each parameter of the first function, with what is said about it there, or in the methods it overrides.
+
+    Parameters of which nothing is said are named if they are wanted `bare`.
+    """
+    about: dict[str, str] = {}
+    for module, function in same:
+        for name, line in _named(function):
+            if line > function.lineno and line in module.comments:
+                about.setdefault(name.lstrip("*"), module.comments[line])
+    for name, _ in _named(same[0][1]):
+        text = about.get(name.lstrip("*")) or _COMMON.get(name)
+        if text or bare:
+            yield f"{name}: {text}" if text else name
+
+
+def _named(function: _Function) -> Iterator[tuple[str, int]]:
+    """The parameters, but for `self`, each with the line that its comment is in."""
     a = function.args
     plain = [*a.posonlyargs, *a.args]
     if plain and plain[0].arg in ("self", "cls"):
@@ -112,10 +157,7 @@ def _parameters(function: _Function, comments: dict[int, str]) -> Iterator[str]:
     named += [(a.vararg, f"*{a.vararg.arg}")] if a.vararg else []
     named += [(p, p.arg) for p in a.kwonlyargs]
     named += [(a.kwarg, f"**{a.kwarg.arg}")] if a.kwarg else []
-    for p, name in named:
-        line = _last_line(p, a)
-        about = comments.get(line) if line > function.lineno else None
-        yield f"{name}: {about}" if about else name
+    yield from ((name, _last_line(p, a)) for p, name in named)
 
 
 def _last_line(p: ast.arg, a: ast.arguments) -> int:
@@ -135,9 +177,9 @@ def _fields(node: ast.ClassDef, comments: dict[int, str]) -> Iterator[str]:
 
 
 def _returned(function: _Function, comments: dict[int, str]) -> Iterator[str]:
-    """The comment after the type of what is returned, unless that is in the line of the name."""
+    """The comment after the type of what is returned, unless the body is in the same line."""
     line = function.returns.end_lineno if function.returns else 0
-    if line > function.lineno and line in comments:
+    if line in comments and line < function.body[0].lineno:
         yield comments[line]
 
 
@@ -179,14 +221,26 @@ def _value(value: ast.expr) -> str:
 
 def write_docs(folder: Path) -> None:
     """Complete the docstrings of all exported modules in a folder."""
+    examples = _examples()
     for path in sorted(folder.rglob("*.py")):
         if is_exported(path) and path.name[0] != "_":
-            module = Module(path)
-            done = with_docs(module)
+            module = Module(path, folder)
+            done = with_docs(module, examples.get(".".join((LIB.name, *path.relative_to(folder).with_suffix("").parts)), {}))
             if _code(done) != _code(module.source):
                 sys.exit(f"{path}: the code would not be the same")
             if done != module.source:
                 path.write_text(done, encoding="utf-8")
+
+
+def _examples() -> dict[str, Examples]:
+    """The examples of the reference: module -> qualified name -> lines."""
+    sys.path.insert(0, str(ROOT))  # the names are those of this checkout, installed or not
+    from docs_reference import Reference
+
+    reference, found = Reference({path: read(path) for path in notebook_paths()}), defaultdict(dict)
+    for (module, name), item in reference.by_code.items():
+        found[module][name] = reference.example(item)
+    return found
 
 
 def _code(source: str) -> str:

@@ -20,22 +20,22 @@ from torch.optim import Optimizer
 from .arguments import as_positive, as_python
 
 # %% ../../nbs/basics/param_groups.ipynb #46d6c55a
-_PLACES = dict(mom=[('momentum', None), ('betas', 0)],     # (key, index), the first that is there
+_PLACES = dict(mom=[('momentum', None), ('betas', 0)],     # (key, index); the first key found is used
                sqr_mom=[('alpha', None), ('betas', 1)],
                wd=[('weight_decay', None)])
 
 def hyper_key(
     opt: Optimizer,                   # any optimizer with `param_groups`
     name: str,                        # common name of a hyper-parameter
-) -> tuple[str, int | None] | None:   # key, and index if it is one of several; None: not there
-    """Where an optimizer keeps a hyper-parameter, in all of its groups
+) -> tuple[str, int | None] | None:   # the key, and the index if the key holds a tuple; None: no such key
+    """Find the key of a hyper-parameter in the parameter groups of an optimizer
 
     Args:
         opt: any optimizer with `param_groups`
         name: common name of a hyper-parameter
 
     Returns:
-        key, and index if it is one of several; None: not there
+        the key, and the index if the key holds a tuple; None: no such key
     """
     groups = opt.param_groups
     for key, i in _PLACES.get(name, [(name, None)]):
@@ -45,14 +45,14 @@ def hyper_key(
 # %% ../../nbs/basics/param_groups.ipynb #53926c11
 def known_hypers(
     opt: Optimizer,   # any optimizer with `param_groups`
-) -> list[str]:       # those that all groups have
+) -> list[str]:       # names that all groups have
     """Common names of an optimizer's hyper-parameters
 
     Args:
         opt: any optimizer with `param_groups`
 
     Returns:
-        those that all groups have
+        names that all groups have
     """
     first, *others = opt.param_groups
     keys = [k for k, v in first.items() if isinstance(v, (Real, Tensor))
@@ -65,7 +65,7 @@ def get_hyper(
     opt: Optimizer,     # any optimizer with `param_groups`
     name: str,          # common name
 ) -> list[Any]:         # one value per group
-    """The value of a hyper-parameter in each group; `ValueError` if there is none of that name
+    """Return the value of a hyper-parameter in each group, or raise `ValueError` for an unknown name
 
     Args:
         opt: any optimizer with `param_groups`
@@ -80,16 +80,16 @@ def get_hyper(
 
 def no_such_hyper(
     opt: Optimizer,     # any optimizer with `param_groups`
-    name: str,          # a name that it does not have
-) -> ValueError:        # to be raised
-    """The error for an unknown name, with the known ones
+    name: str,          # a name that the optimizer does not have
+) -> ValueError:        # the error to raise
+    """Create the error for an unknown hyper-parameter, which lists the known names
 
     Args:
         opt: any optimizer with `param_groups`
-        name: a name that it does not have
+        name: a name that the optimizer does not have
 
     Returns:
-        to be raised
+        the error to raise
     """
     known = ', '.join(sorted(known_hypers(opt)))
     return ValueError(f'{type(opt).__name__} has no hyper-parameter {name!r}; it has {known}')
@@ -98,14 +98,14 @@ def no_such_hyper(
 def set_hyper(
     opt: Optimizer,     # any optimizer with `param_groups`
     name: str,          # common name
-    value: Any,         # a number for all groups, or a list with one for each
+    value: Any,         # a number for all groups, or a list with one number per group
 ) -> None:
-    """Set a hyper-parameter in each group; `ValueError` for an unknown name or too few values
+    """Set a hyper-parameter in each group, or raise `ValueError` for an unknown name or a wrong number of values
 
     Args:
         opt: any optimizer with `param_groups`
         name: common name
-        value: a number for all groups, or a list with one for each
+        value: a number for all groups, or a list with one number per group
     """
     if isinstance(value, (list, tuple)): _check_length(name, value, len(opt.param_groups))
     if (place := hyper_key(opt, name)) is None: raise no_such_hyper(opt, name)
@@ -117,18 +117,18 @@ def _check_length(name: str, values: Any, n: int) -> None:
 
 # %% ../../nbs/basics/param_groups.ipynb #7b30c0df
 def write_hyper(
-    groups: list[dict],   # param groups of an optimizer
-    key: str,             # as `hyper_key` returns it
-    i: int | None,        # the same
-    value: Any,           # a number for all groups, or a list with one for each
+    groups: list[dict],   # parameter groups of an optimizer
+    key: str,             # the key from `hyper_key`
+    i: int | None,        # the index from `hyper_key`
+    value: Any,           # a number for all groups, or a list with one number per group
 ) -> None:
-    """`set_hyper` without the look-up, for use once a batch
+    """Set a hyper-parameter whose key is known, which is faster than `set_hyper`
 
     Args:
-        groups: param groups of an optimizer
-        key: as `hyper_key` returns it
-        i: the same
-        value: a number for all groups, or a list with one for each
+        groups: parameter groups of an optimizer
+        key: the key from `hyper_key`
+        i: the index from `hyper_key`
+        value: a number for all groups, or a list with one number per group
     """
     if type(value) is not float: value = as_python(value)
     values = value if isinstance(value, (list, tuple)) else [value]*len(groups)
@@ -143,7 +143,7 @@ def write_hyper(
 def noted_hypers(
     opt: Optimizer,             # any optimizer with `param_groups`
 ) -> list[dict[str, Any]]:      # one dict per group
-    """A copy of all hyper-parameters
+    """Return a copy of all hyper-parameters of an optimizer
 
     Args:
         opt: any optimizer with `param_groups`
@@ -156,14 +156,14 @@ def noted_hypers(
 
 def save_hypers(
     opt: Optimizer,             # any optimizer with `param_groups`
-) -> Callable[[], None]:        # restores them
-    """Note all hyper-parameters of all groups
+) -> Callable[[], None]:        # a function that restores the hyper-parameters
+    """Save all hyper-parameters of an optimizer, and return a function that restores them
 
     Args:
         opt: any optimizer with `param_groups`
 
     Returns:
-        restores them
+        a function that restores the hyper-parameters
     """
     saved = noted_hypers(opt)
     def restore() -> None:
@@ -177,18 +177,18 @@ def save_hypers(
 # %% ../../nbs/basics/param_groups.ipynb #d7fb4c30
 def spread_lrs(
     lr: Any,            # a number, a slice, or one number per group
-    n: int,             # number of groups
-    name: str = 'lr',   # what to call it in errors
-) -> list[float]:       # one for each group
-    """One learning rate per group; `ValueError` if the number of rates is not that of the groups
+    n: int,             # number of parameter groups
+    name: str = 'lr',   # the name of the argument in error messages
+) -> list[float]:       # one rate per group
+    """Return one learning rate per group, or raise `ValueError` if `lr` lists another number of rates
 
     Args:
         lr: a number, a slice, or one number per group
-        n: number of groups
-        name: what to call it in errors
+        n: number of parameter groups
+        name: the name of the argument in error messages
 
     Returns:
-        one for each group
+        one rate per group
     """
     if isinstance(lr, slice): return _spread_slice(lr, n, name)
     if isinstance(lr, Sequence) and not isinstance(lr, str) or getattr(lr, 'ndim', 0) == 1:
@@ -207,16 +207,16 @@ def _spread_slice(lr: slice, n: int, name: str) -> list[float]:
 
 # %% ../../nbs/basics/param_groups.ipynb #a365d0f1
 def freeze_groups(
-    opt: Optimizer,                  # its groups are frozen as a whole
+    opt: Optimizer,                  # the optimizer whose groups are frozen
     n: int,                          # the first trainable group; negative counts from the end
-    keep: Iterable[Tensor] = (),     # parameters that stay trainable in any case
+    keep: Iterable[Tensor] = (),     # parameters that always stay trainable
 ) -> int:                            # the first trainable group
-    """Freeze the groups before `n`, unfreeze the others, and forget the optimizer's momentum
+    """Freeze the groups before `n`, unfreeze the other groups, and clear the optimizer's state
 
     Args:
-        opt: its groups are frozen as a whole
+        opt: the optimizer whose groups are frozen
         n: the first trainable group; negative counts from the end
-        keep: parameters that stay trainable in any case
+        keep: parameters that always stay trainable
 
     Returns:
         the first trainable group
@@ -234,7 +234,7 @@ def freeze_groups(
     return first
 
 def norm_params(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters of the batch norm layers
+    """Return the parameters of the batch norm layers in a model
 
     Args:
         model
@@ -244,15 +244,15 @@ def norm_params(model: nn.Module) -> list[nn.Parameter]:
 
 # %% ../../nbs/basics/param_groups.ipynb #cc97af16
 def total_norm(
-    tensors: Sequence[Tensor],    # of any shapes; may be on several devices
-) -> Tensor:                      # a scalar
+    tensors: Sequence[Tensor],    # tensors of any shapes, on one or several devices
+) -> Tensor:                      # a tensor without dimensions
     """The norm over all elements of all tensors
 
     Args:
-        tensors: of any shapes; may be on several devices
+        tensors: tensors of any shapes, on one or several devices
 
     Returns:
-        a scalar
+        a tensor without dimensions
     """
     if not tensors: return torch.zeros(())
     norms = torch._foreach_norm(list(tensors))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 def patch(
     f: Callable,   # a function whose first parameter is annotated with a class
 ) -> Callable:     # `f` itself
-    """Make `f` a method of the class that its first parameter is annotated with
+    """Add `f` as a method to the class that annotates its first parameter
 
     Args:
         f: a function whose first parameter is annotated with a class

@@ -23,18 +23,18 @@ from .plain import generator_state, set_generator_state
 
 # %% ../../nbs/basics/random_state.ipynb #55f77148
 def _holders(dl: Any) -> list[Any]:
-    "A loader and its samplers"
+    "List a loader and its samplers"
     sampler, batch_sampler = getattr(dl, 'sampler', None), getattr(dl, 'batch_sampler', None)
     return [dl, sampler, batch_sampler, getattr(batch_sampler, 'sampler', None)]
 
 def _generators(dl: Any) -> Iterator[torch.Generator]:
-    "The generators of a loader and its samplers, each once"
+    "Yield the torch generators of a loader and its samplers, without duplicates"
     found = [getattr(holder, 'generator', None) for holder in _holders(dl)]
     yield from {id(g): g for g in found if isinstance(g, torch.Generator)}.values()
 
 # %% ../../nbs/basics/random_state.ipynb #9db8c17b
 def _own(dl: Any) -> list[Any]:
-    "The samplers of a loader that are no classes of torch; or the loader, if that is none"
+    "List the custom samplers of a loader, and the loader itself if its class is custom"
     ours = ('torch', 'cbnb', 'builtins')
     return [h for h in _holders(dl) if hasattr(h, '__dict__') and not isinstance(h, DataLoader)
             and type(h).__module__.partition('.')[0] not in ours]
@@ -58,15 +58,15 @@ def _put_memory(holder: Any, memory: Mapping[str, Any]) -> None:
 
 # %% ../../nbs/basics/random_state.ipynb #8bc3af70
 def rng_state(
-    loaders: Iterable[Any] = (),   # loaders whose own generators belong to it, too
-) -> dict[str, Any]:               # numbers and tensors
-    """The state of all random generators, as plain data
+    loaders: Iterable[Any] = (),   # loaders whose generators and custom samplers are included
+) -> dict[str, Any]:               # plain data: numbers and tensors
+    """Return the state of all random generators as plain data
 
     Args:
-        loaders: loaders whose own generators belong to it, too
+        loaders: loaders whose generators and custom samplers are included
 
     Returns:
-        numbers and tensors
+        plain data: numbers and tensors
     """
     numpy, state = sys.modules.get('numpy'), dict(python=random.getstate(), torch=torch.get_rng_state())
     if numpy: state['numpy'] = numpy.random.get_state()
@@ -75,14 +75,14 @@ def rng_state(
         generators=[g.get_state() for g in _generators(dl)], own=[_memory(h) for h in _own(dl)]) for dl in loaders])
 
 def set_rng_state(
-    state: Mapping[str, Any],      # of `rng_state`
-    loaders: Iterable[Any] = (),   # the same loaders, or others that are alike
+    state: Mapping[str, Any],      # the state from `rng_state`
+    loaders: Iterable[Any] = (),   # the same loaders as for `rng_state`, or similar ones
 ) -> None:
-    """Put all random generators into a state that was taken before
+    """Restore the saved state of all random generators
 
     Args:
-        state: of `rng_state`
-        loaders: the same loaders, or others that are alike
+        state: the state from `rng_state`
+        loaders: the same loaders as for `rng_state`, or similar ones
     """
     random.setstate(state['python'])
     torch.set_rng_state(state['torch'])
@@ -94,15 +94,15 @@ def set_rng_state(
 
 # %% ../../nbs/basics/random_state.ipynb #9f6b4989
 def save_rng(
-    loaders: Iterable[Any] = (),   # loaders whose own generators are saved, too
-) -> Callable[[], None]:           # restores the random state, as often as it is called
+    loaders: Iterable[Any] = (),   # loaders whose generators and custom samplers are also saved
+) -> Callable[[], None]:           # a function that restores the random state; you may call it several times
     """Save the state of all random generators
 
     Args:
-        loaders: loaders whose own generators are saved, too
+        loaders: loaders whose generators and custom samplers are also saved
 
     Returns:
-        restores the random state, as often as it is called
+        a function that restores the random state; you may call it several times
     """
     loaders = list(loaders)
     state = rng_state(loaders)
@@ -110,16 +110,19 @@ def save_rng(
 
 # %% ../../nbs/basics/random_state.ipynb #4d05817d
 def set_seed(
-    seed: int,    # any whole number from 0 on; NumPy gets it modulo 2**32
+    seed: int,    # any integer from 0 up; NumPy gets it modulo 2**32
 ) -> None:
     """Seed the generators of Python, NumPy and torch, on all devices
 
     Args:
-        seed: any whole number from 0 on; NumPy gets it modulo 2**32
+        seed: any integer from 0 up; NumPy gets it modulo 2**32
+
+    Example:
+        set_seed(42)
     """
     seed = as_count(seed, 'seed', 0)
     torch.manual_seed(seed)                            # the generator of the CPU, and those of all devices
     random.seed(seed)
-    with contextlib.suppress(ImportError):             # torch runs without NumPy, too
+    with contextlib.suppress(ImportError):             # torch also runs without NumPy
         import numpy
         numpy.random.seed(seed % 2**32)

@@ -18,42 +18,54 @@ from ..callback import Callback
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #0ce561c4
 def _columns(file: Path) -> list[str]:
-    "The header of a file"
+    "Return the column names in the header of a CSV file"
     with open(file, newline='') as f: return next(csv.reader(f))
 
 def _append(file: Path, rows: list[list[Any]], new: bool) -> None:
-    "Write rows at the end of a file, or to a new one"
+    "Append rows to a CSV file, or start a new file with them"
     file.parent.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
     csv.writer(text, lineterminator='\n').writerows(rows)
     with open(file, 'w' if new else 'a', newline='') as f:
         if not new and not _ends_line(file): f.write('\n')
-        f.write(text.getvalue())                # all at once, and it is on its way to the disk
+        f.write(text.getvalue())                # one write for all rows, and closing the file flushes it
 
 def _ends_line(file: Path) -> bool:
-    "False if the process was killed in the middle of a row"
+    "Return whether a file ends with a line break; False if the process was killed in the middle of a row"
     with open(file, 'rb') as f:
         f.seek(-1, 2)
         return f.read() == b'\n'
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #6ffe06eb
 class CSVLogger(Callback):
-    """Writes the table of epochs to a file, row by row
+    """Writes the table of epochs to a CSV file, one row at the end of each epoch
 
     Args:
-        fname: the file, below the learner's `path`
-        append: continue the file that is there; False: a new one
+        fname: file name, relative to the learner's `path`
+        append: True: continue an existing file; False: replace it
+
+    Example:
+        learn = logged_learner(cbs=CSVLogger)
+        learn.fit(3)
+        learn.fit(5, start_epoch=3, valid_every=2)
     """
     order, run_in = 60, ('fit',)        # after the recorder, whose rows it writes
 
     def __init__(self,
-        fname: str | Path = 'history.csv',   # the file, below the learner's `path`
-        append: bool = False,                # continue the file that is there; False: a new one
+        fname: str | Path = 'history.csv',   # file name, relative to the learner's `path`
+        append: bool = False,                # True: continue an existing file; False: replace it
     ): self.fname, self.append = fname, append
 
     @property
     def file(self) -> Path:
-        "The file; it is there after the first epoch"
+        """Path of the CSV file, which exists after the first epoch
+
+        Example:
+            header, *rows = learn.csv_logger.file.read_text().splitlines()
+            assert header == 'epoch,train_loss,valid_loss,mae,time'
+            assert [row[0] for row in rows] == ['0', '1', '2', '3', '4']
+            assert rows[-1].split(',')[2:4] == ['', '']                   # the last epoch was not validated
+        """
         return Path(self.learn.path)/self.fname
 
     def before_fit(self):
@@ -61,7 +73,7 @@ class CSVLogger(Callback):
             'CSVLogger writes what the Recorder records, and this learner has none: cbs=Recorder()')
         goes_on = self.append or self.learn.start_epoch > 0
         self.begun = goes_on and self.file.exists() and self.file.stat().st_size > 0
-        self.size = self.file.stat().st_size if self.begun else 0       # of the rows that are there
+        self.size = self.file.stat().st_size if self.begun else 0       # bytes already in the file
         if not self.begun or (there := _columns(self.file)) == self.learn.recorder.metric_names: return
         raise ValueError(
             f'{self.file} has the columns {", ".join(there)}, and this fit '
@@ -71,21 +83,31 @@ class CSVLogger(Callback):
     def after_epoch(self):
         recorder = self.learn.recorder
         rows = [recorder.log] if self.begun else [recorder.metric_names, recorder.log]
-        if process_number() > 0: return           # of several, the first writes
+        if process_number() > 0: return           # of several processes, only the first writes
         _append(self.file, rows, new=not self.begun)
         self.begun, self.size = True, self.file.stat().st_size
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on after the row that was the last; rows that a killed fit has written since are written again
+        """Restore the state, and remove rows written after the checkpoint, because the resumed fit writes them again
 
         Args:
-            state
+            state: from `state_dict` of a callback of this class, perhaps in another process
         """
         super().load_state_dict(state)
         if not self.begun or not self.file.exists(): self.begun = False
         elif self.size < self.file.stat().st_size: os.truncate(self.file, self.size)
 
-    def read_log(self) -> Any:
-        "The file as a pandas DataFrame"
+    def read_log(self) -> Any:  # one row for each epoch
+        """Return the contents of the file as a pandas DataFrame
+
+        Returns:
+            one row for each epoch
+
+        Example:
+            lines = learn.jsonl_logger.read_log()
+            assert [line['step'] for line in lines if 'loss' in line] == [16, 32, 48, 64]
+            assert [line['valid_loss'] for line in lines if 'epoch' in line] == learn.recorder.history['valid_loss']
+            assert lines[0]['settings']['optimizer'] == 'AdamW' and lines[-1]['finish'] == 'done'
+        """
         import pandas
         return pandas.read_csv(self.file)

@@ -20,13 +20,13 @@ from ..basics.arguments import as_positive
 
 # %% ../../nbs/callbacks/mixup.ipynb #a106cbec
 class _MixesLoss(Callback):
-    "Mixes the loss of the items with that of their partners"
-    lam: float           # weight of the items themselves
-    partners: Any        # the targets of the partners
+    "Mix the loss for the items' own targets with the loss for their partners' targets"
+    lam: float           # weight of the items' own loss, from 0 to 1
+    partners: Any        # targets of the partners, one for each item
 
     def after_loss(self):
         learn = self.learn
-        if learn.loss_grad is None: return                  # there are no targets
+        if learn.loss_grad is None: return                  # the batch has no targets
         yb, loss, loss_grad, result = learn.yb, learn.loss, learn.loss_grad, learn.step_result
         learn.yb = self.partners
         learn.train_step.loss(learn)                        # it may scale `loss_grad`
@@ -36,7 +36,7 @@ class _MixesLoss(Callback):
 
 # %% ../../nbs/callbacks/mixup.ipynb #9d4feab5
 def _check_mix(cb: Callback) -> None:
-    "`ValueError` if a step has no loss of prediction and targets, or if another callback mixes too"
+    "Raise `ValueError` if the step has no loss of prediction and targets, or if another callback mixes too"
     learn, step = cb.learn, cb.learn.train_step
     if learn.loss_func is None or step.own_update or step.own_loss: raise ValueError(
         f'{type(cb).__name__} needs the loss for the targets of the partners, too, and '
@@ -48,10 +48,11 @@ def _check_mix(cb: Callback) -> None:
 
 # %% ../../nbs/callbacks/mixup.ipynb #e399e2a0
 class Mix(_MixesLoss):
-    """Base of callbacks that train on pairs of items: `mix` says how the inputs are put together
+    """Base class of callbacks that train on pairs of items. A subclass has to define `mix`
 
     Args:
-        alpha: above 0; small: mostly one of the two; 1: all weights are equally likely
+        alpha: parameter of the Beta distribution, above 0; small: mostly one of the two items; 1:
+            uniform weights
 
     Raises:
         ValueError: alpha=0 would mix nothing: it should be above 0
@@ -59,7 +60,7 @@ class Mix(_MixesLoss):
     order, run_valid, run_in = -5, False, ('fit', 'lr_find')
 
     def __init__(self,
-        alpha: float,   # above 0; small: mostly one of the two; 1: all weights are equally likely
+        alpha: float,   # parameter of the Beta distribution, above 0; small: mostly one of the two items; 1: uniform weights
     ):
         self.alpha = as_positive(alpha, 'alpha')
         if not self.alpha: raise ValueError('alpha=0 would mix nothing: it should be above 0')
@@ -67,13 +68,25 @@ class Mix(_MixesLoss):
         self.weights = Beta(*both, validate_args=False)     # of `lam`
         self.drawn, self.lam, self.partners = [], 1., ()
 
-    def draw(self) -> float:
-        "A random weight, for the whole batch"
+    def draw(self) -> float:  # a weight from 0 to 1
+        """Draw a random weight for the whole batch, from 0 to 1
+
+        Returns:
+            a weight from 0 to 1
+
+        Example:
+            even = Mix(1.)
+            drawn = [even.draw() for _ in range(1000)]
+            assert 0 <= min(drawn) < 0.01 and 0.99 < max(drawn) <= 1 and close(sum(drawn)/1000, 0.5, 0.05)
+            near_ends = [Mix(0.1).draw() for _ in range(100)]
+            assert sum(0.1 < lam < 0.9 for lam in near_ends) < 50
+            with raises(ValueError, 'alpha=0 would mix nothing'): Mix(0)
+        """
         if not self.drawn: self.drawn = self.weights.sample((100,)).tolist()
         return self.drawn.pop()
 
     def before_fit(self):
-        self.drawn = []                        # so that the rest depends on the seed alone
+        self.drawn = []                        # leftovers of an earlier fit would make this one irreproducible
         self.learn.undo.set(self, 'partners', ())
         _check_mix(self)
 
@@ -85,26 +98,32 @@ class Mix(_MixesLoss):
         self.partners = map_tensors(itemgetter(order), learn.yb)
 
     def mix(self,
-        x: Tensor,        # inputs
-        order: Tensor,    # the number of each one's partner
+        x: Tensor,        # inputs of the batch, items first
+        order: Tensor,    # index of each item's partner in the batch
     ) -> Tensor:
-        """The inputs put together; may change `self.lam`
+        """Return the inputs combined with their partners. A subclass may also change `self.lam` in this method
 
         Args:
-            x: inputs
-            order: the number of each one's partner
+            x: inputs of the batch, items first
+            order: index of each item's partner in the batch
         """
         raise NotImplementedError
 
 # %% ../../nbs/callbacks/mixup.ipynb #2fdf727d
 class MixUp(Mix):
-    """Trains on weighted means of two items
+    """Train on weighted means of two items
 
     Args:
-        alpha: small: mostly one of the two; 1: all weights are equally likely
+        alpha: parameter of the Beta distribution; small: mostly one of the two items; 1: uniform
+            weights
+
+    Example:
+        mix = MixUp()
+        mix.lam = 0.75
+        assert mix.mix(torch.tensor([[0., 8.], [4., 0.]]), torch.tensor([1, 0])).tolist() == [[1., 6.], [3., 2.]]
     """
     def __init__(self,
-        alpha: float = 0.4,    # small: mostly one of the two; 1: all weights are equally likely
+        alpha: float = 0.4,    # parameter of the Beta distribution; small: mostly one of the two items; 1: uniform weights
     ): super().__init__(alpha)
 
     def mix(self, x, order):
@@ -114,21 +133,21 @@ class MixUp(Mix):
 
 # %% ../../nbs/callbacks/mixup.ipynb #30b680ba
 def window(
-    height: int,     # of the picture
-    width: int,
-    share: float,    # wanted share of its area, from 0 to 1
-    at: tuple[float, float],     # where its middle is: shares of height and width
-) -> tuple[slice, slice, float]:             # rows, columns, and the share that it really has
-    """A window of the form of the picture, cut off at the border
+    height: int,     # height of the image, in pixels
+    width: int,      # width of the image, in pixels
+    share: float,    # wanted share of the image's area, from 0 to 1
+    at: tuple[float, float],     # center of the window, as fractions of height and width
+) -> tuple[slice, slice, float]:             # rows, columns, and share of the area after clipping
+    """Return a window with the proportions of the image, clipped at the border
 
     Args:
-        height: of the picture
-        width
-        share: wanted share of its area, from 0 to 1
-        at: where its middle is: shares of height and width
+        height: height of the image, in pixels
+        width: width of the image, in pixels
+        share: wanted share of the image's area, from 0 to 1
+        at: center of the window, as fractions of height and width
 
     Returns:
-        rows, columns, and the share that it really has
+        rows, columns, and share of the area after clipping
     """
     spans = []
     for n, middle in zip((height, width), at):
@@ -140,13 +159,16 @@ def window(
 
 # %% ../../nbs/callbacks/mixup.ipynb #a5fd55fd
 class CutMix(Mix):
-    """Trains on pictures with a part of another one in them
+    """Train on images that contain a rectangle of another image
 
     Args:
-        alpha: small: mostly one of the two; 1: all areas are equally likely
+        alpha: parameter of the Beta distribution; small: mostly one of the two images; 1: uniform areas
+
+    Example:
+        cut, black_white = CutMix(), torch.stack([torch.zeros(1, 8, 8), torch.ones(1, 8, 8)])
     """
     def __init__(self,
-        alpha: float = 1.,    # small: mostly one of the two; 1: all areas are equally likely
+        alpha: float = 1.,    # parameter of the Beta distribution; small: mostly one of the two images; 1: uniform areas
     ): super().__init__(alpha)
 
     def draw(self):

@@ -37,14 +37,17 @@ from ..undo import interrupts_wait
 _PLAIN = {Tensor, nn.Parameter, type(None), bool, int, float, complex, str, bytes}
 
 def as_loadable(
-    value: Any,    # nested as you like
-    name: str,     # what to call it in the error
-) -> Any:
-    """`value` with Python's numbers for NumPy's; `TypeError` if it could not be loaded again
+    value: Any,    # the value to save, of any nesting
+    name: str,     # name of the value in error messages
+) -> Any:          # the value with Python numbers instead of NumPy numbers
+    """Convert NumPy numbers to Python numbers. Raise `TypeError` if a value could not be loaded again
 
     Args:
-        value: nested as you like
-        name: what to call it in the error
+        value: the value to save, of any nesting
+        name: name of the value in error messages
+
+    Returns:
+        the value with Python numbers instead of NumPy numbers
     """
     kind, numpy = type(value), sys.modules.get('numpy')
     if kind in _PLAIN: return value
@@ -56,7 +59,7 @@ def as_loadable(
 
 def _loadable_dict(value: dict, name: str) -> dict:
     new = type(value)((as_loadable(k, f'a key of {name}'), as_loadable(v, f'{name}[{k!r}]')) for k, v in value.items())
-    if type(value) is OrderedDict: vars(new).update(vars(value))      # the versions of the modules
+    if type(value) is OrderedDict: vars(new).update(vars(value))      # holds the versions of the modules
     return new
 
 # %% ../../nbs/callbacks/saving.ipynb #439ec79c
@@ -73,35 +76,38 @@ def _check_loadable(value: Any, name: str) -> None:
 
 # %% ../../nbs/callbacks/saving.ipynb #b8e66e52
 def _wrong_entry(path: str | Path) -> str | None:
-    "What is wrong with an archive; None if nothing is"
+    "Return what is wrong with an archive, or None if it is intact"
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
             if not any(e.filename.endswith('data.pkl') for e in entries): return 'it has no data.pkl'
-            if not any(e.CRC for e in entries): return None      # torch was told to write no sums
+            if not any(e.CRC for e in entries): return None      # torch was configured to write no checksums
             bad = archive.testzip()
     except Exception as e: return str(e)      # damaged archives raise almost anything
     return bad and f'the checksum of {bad} is wrong'
 
 # %% ../../nbs/callbacks/saving.ipynb #c37de916
 def read_file(
-    path: str | Path,
-    map_location: Any = 'cpu',        # as for torch.load
-    trust: bool = False,              # read any object, which can run any code
-    writer: str = 'Learner.save',     # what should have written it, for the errors
-) -> Any:
-    """What torch.save has written; ValueError if it is damaged, UnpicklingError if it needs trust
+    path: str | Path,                 # the file to read
+    map_location: Any = 'cpu',        # device to load tensors to, as for `torch.load`
+    trust: bool = False,              # True: read any object, which can run any code
+    writer: str = 'Learner.save',     # function that should have written the file, for error messages
+) -> Any:                             # the saved object
+    """Read a file of `torch.save`. Raise `ValueError` if the file is damaged, and `UnpicklingError` if it needs `trust`
 
     Args:
-        path
-        map_location: as for torch.load
-        trust: read any object, which can run any code
-        writer: what should have written it, for the errors
+        path: the file to read
+        map_location: device to load tensors to, as for `torch.load`
+        trust: True: read any object, which can run any code
+        writer: function that should have written the file, for error messages
+
+    Returns:
+        the saved object
 
     Raises:
         ValueError: {damaged}: {why}
     """
-    with open(path, 'rb'): pass       # if it cannot be opened, the system says why
+    with open(path, 'rb'): pass       # if the file cannot be opened, the system's error says why
     is_zip, damaged = _is_zip(path), f'{path} is damaged, or no file of {writer}'
     if is_zip and (why := _wrong_entry(path)): raise ValueError(f'{damaged}: {why}')
     try: return torch.load(path, map_location=map_location, weights_only=not trust)
@@ -124,27 +130,30 @@ def _is_zip(path: str | Path) -> bool:
 
 # %% ../../nbs/callbacks/saving.ipynb #f273dcf4
 def plain_name(
-    name: str,   # of a parameter, buffer or module
-) -> str:        # without the parts that torch.compile adds
-    """The name in the model as it was before it was compiled
+    name: str,   # name of a parameter, buffer or module
+) -> str:        # the name without the prefixes that `torch.compile` adds
+    """Return the name of a parameter or module in the model before compilation
 
     Args:
-        name: of a parameter, buffer or module
+        name: name of a parameter, buffer or module
 
     Returns:
-        without the parts that torch.compile adds
+        the name without the prefixes that `torch.compile` adds
     """
     return '.'.join(part for part in name.split('.') if part != '_orig_mod')
 
 def renamed(
-    state: Mapping[str, Any],      # of a model
-    name: Callable[[str], str],    # the new name of an old one
-) -> OrderedDict[str, Any]:
-    """The same state under other names, the versions of the modules included
+    state: Mapping[str, Any],      # state of a model
+    name: Callable[[str], str],    # function that returns the new name for an old name
+) -> OrderedDict[str, Any]:        # the state with new names
+    """Rename the entries of a model's state, including the versions of its modules
 
     Args:
-        state: of a model
-        name: the new name of an old one
+        state: state of a model
+        name: function that returns the new name for an old name
+
+    Returns:
+        the state with new names
     """
     new = OrderedDict((name(k), v) for k, v in state.items())
     new._metadata = {name(k): v for k, v in getattr(state, '_metadata', {}).items()}
@@ -153,22 +162,25 @@ def renamed(
 # %% ../../nbs/callbacks/saving.ipynb #213f02d9
 @patch
 def model_file(self: Learner,
-    file: str | Path,   # name, may contain folders
-) -> Path:              # `path/model_dir/file.pth`; an absolute path stays as it is
-    """Where `save` and `load` look for a file
+    file: str | Path,   # name of the file, which may contain folders
+) -> Path:              # `path/model_dir/file.pth`, or `file.pth` itself if `file` is absolute
+    """Return the path that `save` and `load` use for a file name
 
     Args:
-        file: name, may contain folders
+        file: name of the file, which may contain folders
 
     Returns:
-        `path/model_dir/file.pth`; an absolute path stays as it is
+        `path/model_dir/file.pth`, or `file.pth` itself if `file` is absolute
+
+    Example:
+        assert digits_learner(path='runs').model_file('a/b') == Path('runs/models/a/b.pth')
     """
     return Path(self.path)/self.model_dir/f'{str(file).removesuffix(".pth")}.pth'
 
 # %% ../../nbs/callbacks/saving.ipynb #2c6dd3bd
 @patch
 def _opt_state(self: Learner) -> dict[str, Any]:
-    "The optimizer's state, with the hyper-parameters that it has between fits"
+    "Return the optimizer's state, with the hyper-parameters that it has between fits"
     state, own = dict(self.opt.state_dict()), getattr(self, '_own_hypers', None) or []
     groups = [g | dict(params=old['params']) for g, old in zip(own, state['param_groups'])]
     state['param_groups'] = groups + state['param_groups'][len(groups):]
@@ -176,26 +188,30 @@ def _opt_state(self: Learner) -> dict[str, Any]:
 
 @patch
 def _param_names(self: Learner) -> list[list[str | None]]:
-    "The names of the optimizer's parameters, group by group; None if one is not of the model"
+    "Return the names of the optimizer's parameters in each group, with None for parameters outside the model"
     names = {id(p): plain_name(name) for name, p in self.model.named_parameters()}
     return [[names.get(id(p)) for p in g['params']] for g in self.opt.param_groups]
 
 # %% ../../nbs/callbacks/saving.ipynb #6198dd17
 @patch
 def save(self: Learner,
-    file: str | Path,       # name, may contain folders
-    with_opt: bool = True,  # the optimizer, too, if there is one
-    note: dict[str, Any] | None = None,    # plain values, for `read_note`
-) -> Path:                  # the file
-    """Save the model's state, and the optimizer's, as between fits; `TypeError` if it is not loadable
+    file: str | Path,       # name of the file, which may contain folders
+    with_opt: bool = True,  # also save the optimizer's state, if there is an optimizer
+    note: dict[str, Any] | None = None,    # plain values for `read_note`; None: no note
+) -> Path:                  # path of the file
+    """Save the state of the model and the optimizer. Raise `TypeError` if the file could not be loaded again
 
     Args:
-        file: name, may contain folders
-        with_opt: the optimizer, too, if there is one
-        note: plain values, for `read_note`
+        file: name of the file, which may contain folders
+        with_opt: also save the optimizer's state, if there is an optimizer
+        note: plain values for `read_note`; None: no note
 
     Returns:
-        the file
+        path of the file
+
+    Example:
+        assert learn.save('best/line', note={'loss': 0.5}) == folder/'models'/'best'/'line.pth'
+        assert read_note(learn.model_file('best/line')) == {'loss': 0.5}
     """
     state = as_loadable(renamed(self.model.state_dict(), plain_name), "the model's state")
     if note: state.note = as_loadable(note, 'note')
@@ -203,19 +219,25 @@ def save(self: Learner,
     return write_whole(self.model_file(file), lambda draft: torch.save(state, draft))
 
 def read_note(
-    path: str | Path,       # written by `Learner.save`
-) -> dict[str, Any] | None:
-    """The note in a file; None if there is none
+    path: str | Path,       # a file of `Learner.save`
+) -> dict[str, Any] | None:    # the note; None: the file has no note
+    """Return the note in a saved file
 
     Args:
-        path: written by `Learner.save`
+        path: a file of `Learner.save`
+
+    Returns:
+        the note; None: the file has no note
     """
     state = read_file(path)
     return getattr(state['model'] if set(state) == {'model', 'opt'} else state, 'note', None)
 
 # %% ../../nbs/callbacks/saving.ipynb #4294aa9b
 def _parts(path: Path, device: Any, with_opt: bool) -> tuple[dict, dict | None]:
-    "The states of model and optimizer in a file; `ValueError` if they are none"
+    "Read the states of model and optimizer from a file. Raise `ValueError` if the file holds no such states"
+    if not path.exists():
+        there = ', '.join(sorted(p.stem for p in path.parent.glob(f'*{path.suffix}'))) or 'no model'
+        raise FileNotFoundError(f'there is no file {path}; in {path.parent}: {there}')
     state = read_file(path, device)
     has_opt = isinstance(state, dict) and set(state) == {'model', 'opt'}
     weights, opt_state = (state['model'], state['opt']) if has_opt else (state, None)
@@ -226,7 +248,7 @@ def _parts(path: Path, device: Any, with_opt: bool) -> tuple[dict, dict | None]:
     return weights, opt_state
 
 def _is_opt_state(state: Any) -> bool:
-    "Whether it has the form of what an optimizer of torch gives as its `state_dict`"
+    "Return whether a value has the form of a torch optimizer's `state_dict`"
     if not isinstance(state, dict): return False
     groups, slots = state.get('param_groups'), state.get('state')
     if not isinstance(groups, list) or not isinstance(slots, dict): return False
@@ -237,18 +259,23 @@ def _malformed(what: str) -> str:
             'load(..., with_opt=False) loads the weights alone')
 
 # %% ../../nbs/callbacks/saving.ipynb #e661b909
-def name_in(model: nn.Module) -> Callable[[str], str]:
-    """How a parameter, buffer or module of a file is called in a model, which may be compiled
+def name_in(
+    model: nn.Module,          # the model, compiled or not
+) -> Callable[[str], str]:     # function that returns the model's name for a name in a file
+    """Return a function that translates names in a file to names in the model
 
     Args:
-        model
+        model: the model, compiled or not
+
+    Returns:
+        function that returns the model's name for a name in a file
     """
     names = [*model.state_dict(), *(name for name, _ in model.named_modules())]
     here = {plain_name(name): name for name in names}
     return lambda name: here.get(plain_name(name), plain_name(name))
 
 def _copied(value: Any) -> Any:
-    "A copy on the CPU; of extra state, and of a weight without a shape, just a copy"
+    "Copy a tensor to the CPU, and deep-copy extra state and lazy parameters"
     if not isinstance(value, Tensor) or nn.parameter.is_lazy(value): return copy.deepcopy(value)
     return value.to('cpu', copy=True)
 
@@ -267,7 +294,7 @@ def _warn(message: str) -> None: warnings.warn(message, stacklevel=user_level())
 # %% ../../nbs/callbacks/saving.ipynb #db7b193f
 @patch
 def _misfit(self: Learner, saved: dict[str, Any]) -> str | None:
-    "Why a saved state cannot be that of this optimizer; None if it can"
+    "Return why a saved state does not fit this optimizer, or None if it fits"
     theirs, mine = saved['param_groups'], self.opt.param_groups
     sizes = [[len(g['params']) for g in groups] for groups in (theirs, mine)]
     if sizes[0] != sizes[1]: return (f'its groups have {sizes[0]} parameters, '
@@ -284,7 +311,7 @@ def _misfit(self: Learner, saved: dict[str, Any]) -> str | None:
 
 # %% ../../nbs/callbacks/saving.ipynb #60e6aac9
 def _leave_schedule(saved: list[dict], mine: list[dict]) -> None:
-    "What torch's schedulers keep in the groups stays as it is: it is no state of the optimizer"
+    "Keep the entries that torch's schedulers store in the groups, as they are not part of the optimizer's state"
     for theirs, own in zip(saved, mine):
         for k in 'initial_lr', 'max_lr', 'min_lr', 'max_momentum', 'base_momentum', 'swa_lr':
             theirs.pop(k, None)
@@ -292,18 +319,18 @@ def _leave_schedule(saved: list[dict], mine: list[dict]) -> None:
 
 @patch
 def _load_opt(self: Learner,
-    saved: dict[str, Any],      # as `_opt_state` gives it
-) -> str | None:                # why not; None if it was loaded
-    "Load the optimizer's state if it is one of this optimizer"
+    saved: dict[str, Any],      # state from `_opt_state`
+) -> str | None:                # the reason why the state does not fit; None: the state was loaded
+    "Load the optimizer's state if it fits this optimizer"
     if self.opt is None: self.create_opt()
     _leave_schedule(saved['param_groups'], self.opt.param_groups)
     if why_not := self._misfit(saved): return why_not
-    put_back = save_hypers(self.opt) if self.running else None     # those of the fit stay
+    put_back = save_hypers(self.opt) if self.running else None     # keep the hyper-parameters of the running fit
     state = {k: v for k, v in saved.items() if k != 'param_names'}
     opt, had = self.opt, (self.opt.state, self.opt.param_groups)
     try: opt.load_state_dict(state)
     except BaseException as e:
-        opt.state, opt.param_groups = had          # torch has put in part of it
+        opt.state, opt.param_groups = had          # torch may have loaded a part of the state
         if not isinstance(e, Exception): raise
         raise ValueError(_malformed(f' ({e!r})')) from e
     if put_back: put_back()
@@ -313,21 +340,27 @@ def _load_opt(self: Learner,
 @patch
 @hinted
 def load(self: Learner,
-    file: str | Path,                           # as for `save`
-    device: torch.device | str | None = None,   # read to this device; the model stays on its own
-    with_opt: bool = True,                      # the optimizer's state, too, if it fits
-    strict: bool = True,                        # False: load the names that fit, and warn
+    file: str | Path,                           # name of the file, as for `save`
+    device: torch.device | str | None = None,   # device to read the file to; None: the CPU. The model stays on its device
+    with_opt: bool = True,                      # also load the optimizer's state, if it fits
+    strict: bool = True,                        # False: load only the names that match the model, and warn
 ) -> Learner:                                   # this learner
-    """Load model and optimizer, all or nothing; random state, data order and callbacks are not in the file
+    """Load the state of model and optimizer from a file. If an error occurs, model and optimizer do not change
 
     Args:
-        file: as for `save`
-        device: read to this device; the model stays on its own
-        with_opt: the optimizer's state, too, if it fits
-        strict: False: load the names that fit, and warn
+        file: name of the file, as for `save`
+        device: device to read the file to; None: the CPU. The model stays on its device
+        with_opt: also load the optimizer's state, if it fits
+        strict: False: load only the names that match the model, and warn
 
     Returns:
         this learner
+
+    Example:
+        other = line_learner().load('best/line')
+        assert torch.equal(other.model.weight, learn.model.weight)
+        learn.fit(1); other.fit(1)
+        assert torch.equal(other.model.weight, learn.model.weight)          # the optimizer went along
     """
     path, had, why_not = self.model_file(file), self.opt, None
     weights, opt_state = _parts(path, 'cpu' if device is None else device, with_opt)
@@ -342,7 +375,7 @@ def load(self: Learner,
             self.opt = had
             e.add_note(f'nothing was loaded from {path}')
             raise
-    if not self.running: self._loaded_from = path      # a fit with `start_epoch` will say so
+    if not self.running: self._loaded_from = path      # a fit with `start_epoch` mentions the file
     if not strict: _warn_of_misfit(path, weights, before, fit.unexpected_keys)
     if why_not: _warn(f'the optimizer was not loaded: {why_not}')
     elif with_opt and had is not None and opt_state is None:
@@ -351,18 +384,18 @@ def load(self: Learner,
 
 # %% ../../nbs/callbacks/saving.ipynb #7769080d
 def _mark(path: Path) -> Any:
-    "What changes when a file is written again; None if there is none"
+    "Return a value that changes when a file is written again, or None if there is no file"
     if not path.exists(): return None
     stat = path.stat()
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 # %% ../../nbs/callbacks/saving.ipynb #51103ae7
 class _LoadsBest(Tracker):
-    "Knows the file with the best weights, and loads it"
-    _best_file: tuple[Path, Any] | None     # where they are, and its mark
+    "Load the best weights at the end of a fit"
+    _best_file: tuple[Path, Any] | None     # path and mark of the file with the best weights
 
     def _load_best(self) -> None:
-        if self.learn is None: return                    # it was removed in the middle of the fit
+        if self.learn is None: return                    # this callback was removed during the fit
         kept = 'the weights stay as they were when the fit ended'
         if self._best_file is None and self.best is not None: return _warn(
             f'the weights of epoch {self.best_epoch}, the best, could not be saved: {kept}')
@@ -378,9 +411,9 @@ class _LoadsBest(Tracker):
 
 # %% ../../nbs/callbacks/saving.ipynb #5444d8b9
 class _GoesOn(_LoadsBest):
-    "Takes the best of an earlier fit from its file"
+    "Continue with the best value of an earlier fit"
     def _go_on(self) -> None:
-        "Take the best so far from the file, so that only a better epoch replaces it"
+        "Read the best value so far from the file, so that only a better epoch replaces the file"
         path = self.learn.model_file(self.fname)
         if not path.exists(): return
         try: note = read_note(path) or {}
@@ -395,7 +428,7 @@ class _GoesOn(_LoadsBest):
 
 # %% ../../nbs/callbacks/saving.ipynb #cac1f076
 class _SavesBest(_GoesOn):
-    "Saves what is due after an epoch, or at the end of a fit"
+    "Save the weights after an epoch, or at the end of a fit"
     fname: str
     every_epoch: int
     at_end: bool
@@ -405,13 +438,13 @@ class _SavesBest(_GoesOn):
     def after_epoch(self):
         if self.at_end: return
         if self.every_epoch: return self._save_epoch(self.learn.epoch)
-        with interrupts_wait():                  # `best` and the file go together
+        with interrupts_wait():                  # keep `best` and the file consistent
             super().after_epoch()
             if not self.new_best: return
-            self._best_file = None               # saving may fail, and then there is none
+            self._best_file = None               # stays None if saving fails
             path = self._save(self.fname, dict(monitor=self.monitor, best=self.best,
                                                epoch=self.best_epoch)).absolute()
-            wait_for_processes()                 # the first has written it
+            wait_for_processes()                 # only the first process writes the file
             self._best_file = path, _mark(path)
 
     def _save_epoch(self, epoch: int) -> None:
@@ -426,34 +459,39 @@ class _SavesBest(_GoesOn):
 
 # %% ../../nbs/callbacks/saving.ipynb #63ed4b64
 class SaveModel(_SavesBest):
-    """Saves the weights when there is a new best value, and loads the best when the fit ends
+    """Save the weights at each new best value, and load the best weights when the fit ends
 
     Args:
-        monitor: this and what follows as in `Tracker`
-        comp
-        min_delta
-        fname: as for `Learner.save`: may contain folders
-        every_epoch: save each as `<fname>_<epoch>`; or only 0, k, 2k, ...
-        at_end: save what there is when the fit ends
-        with_opt: the state of the optimizer, too
-        reset_on_fit
+        monitor: column of the table of epochs to watch
+        comp: 'min', 'max', or a function of (new, best); None: inferred from the column's name
+        min_delta: improvement that a new best value has to exceed
+        fname: name of the file, as for `Learner.save`; may contain folders
+        every_epoch: True: save each epoch as `<fname>_<epoch>`; k: only epochs 0, k, 2k, ...
+        at_end: save the last weights when the fit ends
+        with_opt: also save the optimizer's state
+        reset_on_fit: forget the best value when a fit begins
 
     Raises:
         ValueError: every_epoch={every_epoch} and at_end=True contradict each other: each epoch is
             saved, the last one included; or only the end is; or, without both, the best
+
+    Example:
+        with warnings.catch_warnings(record=True) as seen, learn.no_logging():
+            learn.fit(2, cbs=SaveModel(fname='runs/error'))
+        print(seen[0].message)
     """
     order = 61
 
     @hinted
     def __init__(self,
-        monitor: str = 'valid_loss',       # this and what follows as in `Tracker`
-        comp: Any = None,
-        min_delta: float = 0.,
-        fname: str | Path = 'model',       # as for `Learner.save`: may contain folders
-        every_epoch: bool | int = False,   # save each as `<fname>_<epoch>`; or only 0, k, 2k, ...
-        at_end: bool = False,              # save what there is when the fit ends
-        with_opt: bool = False,            # the state of the optimizer, too
-        reset_on_fit: bool = True,
+        monitor: str = 'valid_loss',       # column of the table of epochs to watch
+        comp: Any = None,                  # 'min', 'max', or a function of (new, best); None: inferred from the column's name
+        min_delta: float = 0.,             # improvement that a new best value has to exceed
+        fname: str | Path = 'model',       # name of the file, as for `Learner.save`; may contain folders
+        every_epoch: bool | int = False,   # True: save each epoch as `<fname>_<epoch>`; k: only epochs 0, k, 2k, ...
+        at_end: bool = False,              # save the last weights when the fit ends
+        with_opt: bool = False,            # also save the optimizer's state
+        reset_on_fit: bool = True,         # forget the best value when a fit begins
     ):
         super().__init__(monitor, comp, min_delta, reset_on_fit)
         if every_epoch and at_end: raise ValueError(

@@ -25,18 +25,18 @@ from ..schedule import ParamScheduler
 
 # %% ../../nbs/callbacks/schedulers.ipynb #92c2d434
 def _takes_steps(make: Callable[..., Any]) -> bool:
-    "Whether it is a plain function with two required parameters"
+    "Return whether `make` is a plain function with two required parameters"
     if not isinstance(make, (types.FunctionType, types.MethodType)): return False
     params = inspect.signature(make).parameters.values()
     return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
                for p in params) == 2
 
 def _n_steps(
-    learn: Learner,
-    every: str,        # 'batch' or 'epoch'
-    epochs: int,
-) -> int:
-    "How often the scheduler steps in so many epochs"
+    learn: Learner,    # the learner with the training loader
+    every: str,        # 'batch' or 'epoch': when the scheduler steps
+    epochs: int,       # number of epochs
+) -> int:              # number of steps
+    "Return how often the scheduler steps in a number of epochs"
     if every == 'epoch': return epochs
     if (n := learn._batches_in(learn.dls.train)) is not None: return epochs*n
     raise ValueError('the scheduler needs to know how many batches an epoch has, and the '
@@ -45,7 +45,7 @@ def _n_steps(
 # %% ../../nbs/callbacks/schedulers.ipynb #7491283f
 @contextmanager
 def _no_order_warning() -> Iterator[None]:
-    "Without torch's warning that the scheduler is stepped before the optimizer"
+    "Suppress torch's warning that the scheduler steps before the optimizer"
     with warnings.catch_warnings():
         warnings.filterwarnings('ignore', 'Detected call of `lr_scheduler.step')
         yield
@@ -60,11 +60,11 @@ def _check_alone(learn: Any) -> None:
 
 # %% ../../nbs/callbacks/schedulers.ipynb #08223c0a
 def _check_scheduler(
-    made: Any,                # what the function returned
-    monitor: str | None,
-    learn: Any,
+    made: Any,                # the object that `make` returned
+    monitor: str | None,      # column whose value the scheduler gets; None: no value
+    learn: Any,               # the learner, in a fit
 ) -> None:
-    "Raise `TypeError` if it is no scheduler, and `ValueError` if it cannot watch `monitor`"
+    "Raise `TypeError` if `made` is no scheduler, and `ValueError` if it does not match `monitor`"
     plateau = isinstance(made, ReduceLROnPlateau)
     if not hasattr(made, 'step'):
         raise TypeError(f'make returned {made!r}, which has no step: return the scheduler')
@@ -81,30 +81,33 @@ def _check_scheduler(
 
 # %% ../../nbs/callbacks/schedulers.ipynb #9476a2f7
 def _was_skipped(learn: Any) -> bool:
-    "Whether the update of this batch was skipped, because its gradients in fp16 were infinite"
+    "Return whether fp16 skipped the update of this batch because of infinite gradients"
     return any(vars(cb).get('overflowed') for cb in learn.cbs)
 
 # %% ../../nbs/callbacks/schedulers.ipynb #3f3ece83
 class TorchScheduler(Callback):
-    """Follows a scheduler of `torch.optim.lr_scheduler`, or anything else with a `step`
+    """Step a scheduler of `torch.optim.lr_scheduler`, or any other object with a method `step`
 
     Args:
-        make: `make(opt)` or `make(opt, n_steps)` returns the scheduler
-        every: or 'epoch': when to step it
-        monitor: column whose value it gets after each epoch: ReduceLROnPlateau
+        make: function that creates the scheduler, `make(opt)` or `make(opt, n_steps)`
+        every: when the scheduler steps: 'batch' or 'epoch'
+        monitor: column whose value `ReduceLROnPlateau` gets after each epoch; None: no value
 
     Raises:
         TypeError: {type(make)} belongs to one optimizer: pass a function that makes it, such as lambda
             opt: StepLR(opt, 10)
         ValueError: every={every} should be 'batch' or 'epoch'
+
+    Example:
+        TorchScheduler(lambda opt: torch_schedulers.CosineAnnealingWarmRestarts(opt, 30, T_mult=2)).plot(90, lr=0.1)
     """
-    order, run_valid, run_in = 63, False, ('fit',)    # after `Steering` has put its factor away
-    schedules = True               # part of a plan: see display/schedules
+    order, run_valid, run_in = 63, False, ('fit',)    # after `Steering` has removed its factor
+    schedules = True               # included in planned schedules: see display/schedules
 
     def __init__(self,
-        make: Callable[..., Any],      # `make(opt)` or `make(opt, n_steps)` returns the scheduler
-        every: str = 'batch',          # or 'epoch': when to step it
-        monitor: str | None = None,    # column whose value it gets after each epoch: ReduceLROnPlateau
+        make: Callable[..., Any],      # function that creates the scheduler, `make(opt)` or `make(opt, n_steps)`
+        every: str = 'batch',          # when the scheduler steps: 'batch' or 'epoch'
+        monitor: str | None = None,    # column whose value `ReduceLROnPlateau` gets after each epoch; None: no value
     ):
         if not callable(make) or hasattr(make, 'optimizer'):
             raise TypeError(f'{type(make).__name__} belongs to one optimizer: pass a function that '
@@ -112,24 +115,27 @@ class TorchScheduler(Callback):
         if every not in ('batch', 'epoch'):
             raise ValueError(f"every={every!r} should be 'batch' or 'epoch'")
         self.make, self.every, self.monitor = make, 'epoch' if monitor else every, monitor
-        self.scheduler: Any = None     # while a fit runs
+        self.scheduler: Any = None     # set while a fit runs
 
     def plot(self,
-        n: int = 100,                     # number of steps
-        lr: float = 1e-3,                 # of the optimizer that it gets
+        n: int = 100,                     # number of steps to plot
+        lr: float = 1e-3,                 # learning rate of the optimizer that the scheduler gets
         return_fig: bool | None = None,   # return the figure instead of showing a chart
-        ax: Any = None,                   # draw into these axes
-    ) -> Any:                             # `ax`; or the figure, if it was asked for
-        """The rates of a fit, before it runs; ValueError if they depend on a loss
+        ax: Any = None,                   # axes to draw into; None: create a new chart
+    ) -> Any:                             # `ax` if you passed it, the figure with `return_fig=True`, else None
+        """Plot the learning rates of a fit before it runs. Raise `ValueError` if the rates depend on a loss
 
         Args:
-            n: number of steps
-            lr: of the optimizer that it gets
+            n: number of steps to plot
+            lr: learning rate of the optimizer that the scheduler gets
             return_fig: return the figure instead of showing a chart
-            ax: draw into these axes
+            ax: axes to draw into; None: create a new chart
 
         Returns:
-            `ax`; or the figure, if it was asked for
+            `ax` if you passed it, the figure with `return_fig=True`, else None
+
+        Example:
+            TorchScheduler(lambda opt: torch_schedulers.CosineAnnealingWarmRestarts(opt, 30, T_mult=2)).plot(90, lr=0.1)
         """
         return plot_schedule(self, n, return_fig, ax, lr)
 
@@ -138,7 +144,7 @@ class TorchScheduler(Callback):
         _check_alone(learn)
         if 'step' not in vars(learn.opt): learn.undo.callback(vars(learn.opt).pop, 'step', None)
         if not any(isinstance(cb, TorchScheduler) and cb.scheduler for cb in learn.cbs):
-            for g in learn.opt.param_groups: g.pop('initial_lr', None)    # of a scheduler before
+            for g in learn.opt.param_groups: g.pop('initial_lr', None)    # left by an earlier scheduler
         n_steps = [_n_steps(learn, self.every, learn.n_epoch)] if _takes_steps(self.make) else []
         learn.undo.set(self, 'scheduler', self.make(learn.opt, *n_steps))   # it wraps `opt.step`
         _check_scheduler(self.scheduler, self.monitor, learn)
@@ -165,6 +171,6 @@ class TorchScheduler(Callback):
         with _no_order_warning(): self.scheduler.step()
 
     def _look(self) -> None:
-        "Step with the value of this epoch, if it has one"
+        "Step with the value of this epoch, if the epoch has one"
         value = self.learn.recorder.last().epochs[-1].get(self.monitor)
         if value is not None: self.scheduler.step(value)

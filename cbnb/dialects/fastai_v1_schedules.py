@@ -25,13 +25,13 @@ from ..snapshot import snapshot
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #b165b7fc
 def _at(
-    k: int,       # batches done
-    n: int,       # batches of the schedule
-    n_up: int,    # those that go up
+    k: int,       # number of batches done
+    n: int,       # number of batches in the schedule
+    n_up: int,    # number of batches in the rising part
 ) -> tuple[bool, float]:
-    "Whether the next batch is on the way up, and where in this part, from 0 to 1"
+    "Return whether the next batch is in the rising part, and the position in its part, from 0 to 1"
     k = min(k, n)
-    if k == 0: return True, 0.                    # also if there is no batch to go up in
+    if k == 0: return True, 0.                    # even without a rising part
     if k < n_up: return True, k/n_up
     return False, (k - n_up)/max(n - n_up, 1)
 
@@ -44,7 +44,7 @@ class _SetsBoth(LearnerCallback):
             if hyper_key(self.opt, name): set_hyper(self.opt, name, sched(pos))
 
     def jump_to_epoch(self, epoch: int) -> None:
-        "Go on from the start of this epoch"
+        "Continue the schedule from the start of this epoch"
         self.at = self.per_epoch*epoch
         self._set()
 
@@ -52,7 +52,7 @@ class _SetsBoth(LearnerCallback):
 class _Follows(_SetsBoth):
     "Follows a schedule of two parts, batch by batch"
     def on_batch_end(self, train, num_batch, **kwargs) -> Any:
-        "Set the values for the next batch; stop if the schedule is at its end"
+        "Set the values for the next batch, and stop the fit at the end of the schedule"
         if not train: return
         self.at += 1
         self._set()
@@ -60,23 +60,23 @@ class _Follows(_SetsBoth):
             return {'stop_epoch': True, 'stop_training': True}
 
     def on_epoch_end(self, epoch, n_epochs, **kwargs) -> Any:
-        "Stop if the schedule is at its end, and the fit is not"
+        "Stop the fit if the schedule ends before the last epoch"
         if self.at >= self.n and epoch + 1 < n_epochs: return {'stop_training': True}
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #a6719af7
 class _OneCycle(_Follows):
-    "The arguments of one cycle"
+    "Base class with the arguments of the one-cycle schedule"
     run_in = ('fit',)
 
     def __init__(self,
         learn: Learner,
-        lr_max: Any,                         # highest rate: a number; a slice or list for groups
-        moms: Sequence[float] = (0.95, 0.85),    # momentum at both ends, and at the top
-        div_factor: float = 25.,             # begin at `lr_max/div_factor`
-        pct_start: float = 0.3,              # share of the batches that warms up
-        final_div: float | None = None,      # end at `lr_max/final_div`; None: `div_factor*1e4`
-        tot_epochs: int | None = None,       # length of the schedule; None: of the fit
-        start_epoch: int | None = None,      # go on from here
+        lr_max: Any,                         # highest rate: a number, or a slice or list for parameter groups
+        moms: Sequence[float] = (0.95, 0.85),    # momentum at both ends, and at the highest rate
+        div_factor: float = 25.,             # the first rate is `lr_max/div_factor`
+        pct_start: float = 0.3,              # fraction of the batches in which the rate rises
+        final_div: float | None = None,      # the last rate is `lr_max/final_div`; None: `div_factor*1e4`
+        tot_epochs: int | None = None,       # number of epochs in the schedule; None: as many as in the fit
+        start_epoch: int | None = None,      # epoch to continue from; None: the first
     ):
         super().__init__(learn)
         if len(moms) != 2: raise ValueError(f'moms={moms!r} should be two numbers: ends and top')
@@ -91,14 +91,14 @@ class OneCycleScheduler(_OneCycle):
     """The one-cycle schedule of fastai v1
 
     Args:
-        learn
-        lr_max: highest rate: a number; a slice or list for groups
-        moms: momentum at both ends, and at the top
-        div_factor: begin at `lr_max/div_factor`
-        pct_start: share of the batches that warms up
-        final_div: end at `lr_max/final_div`; None: `div_factor*1e4`
-        tot_epochs: length of the schedule; None: of the fit
-        start_epoch: go on from here
+        learn: the learner, which gets this callback as an attribute
+        lr_max: highest rate: a number, or a slice or list for parameter groups
+        moms: momentum at both ends, and at the highest rate
+        div_factor: the first rate is `lr_max/div_factor`
+        pct_start: fraction of the batches in which the rate rises
+        final_div: the last rate is `lr_max/final_div`; None: `div_factor*1e4`
+        tot_epochs: number of epochs in the schedule; None: as many as in the fit
+        start_epoch: epoch to continue from; None: the first
     """
     def on_train_begin(self, n_epochs, **kwargs):
         self.per_epoch = n_batches(self.learn.dls.train)
@@ -117,30 +117,30 @@ class OneCycleScheduler(_OneCycle):
 def fit_one_cycle(
     learn: Learner,
     cyc_len: int,                        # number of epochs
-    max_lr: Any = 0.003,                 # highest rate: a number; a slice or list for groups
-    moms: Sequence[float] = (0.95, 0.85),    # this and what follows as in `OneCycleScheduler`
-    div_factor: float = 25.,
-    pct_start: float = 0.3,
-    final_div: float | None = None,
-    wd: float | None = None,             # weight decay; None: the learner's
-    callbacks: Any = None,               # for this fit only
-    tot_epochs: int | None = None,
-    start_epoch: int | None = None,
+    max_lr: Any = 0.003,                 # highest rate: a number, or a slice or list for parameter groups
+    moms: Sequence[float] = (0.95, 0.85),    # momentum at both ends, and at the highest rate
+    div_factor: float = 25.,             # the first rate is `max_lr/div_factor`
+    pct_start: float = 0.3,              # fraction of the batches in which the rate rises
+    final_div: float | None = None,      # the last rate is `max_lr/final_div`; None: `div_factor*1e4`
+    wd: float | None = None,             # weight decay; None: the learner's default
+    callbacks: Any = None,               # callbacks for this fit only
+    tot_epochs: int | None = None,       # number of epochs in the schedule; None: `cyc_len`
+    start_epoch: int | None = None,      # epoch to continue from; None: the first
 ) -> None:
     """Train with the one-cycle schedule of fastai v1
 
     Args:
-        learn
+        learn: the learner
         cyc_len: number of epochs
-        max_lr: highest rate: a number; a slice or list for groups
-        moms: this and what follows as in `OneCycleScheduler`
-        div_factor
-        pct_start
-        final_div
-        wd: weight decay; None: the learner's
-        callbacks: for this fit only
-        tot_epochs
-        start_epoch
+        max_lr: highest rate: a number, or a slice or list for parameter groups
+        moms: momentum at both ends, and at the highest rate
+        div_factor: the first rate is `max_lr/div_factor`
+        pct_start: fraction of the batches in which the rate rises
+        final_div: the last rate is `max_lr/final_div`; None: `div_factor*1e4`
+        wd: weight decay; None: the learner's default
+        callbacks: callbacks for this fit only
+        tot_epochs: number of epochs in the schedule; None: `cyc_len`
+        start_epoch: epoch to continue from; None: the first
     """
     one_cycle = OneCycleScheduler(learn, max_lr, moms, div_factor, pct_start, final_div,
                                   tot_epochs, start_epoch)
@@ -148,7 +148,7 @@ def fit_one_cycle(
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #6406d098
 def annealing_no(start: Any, end: Any, pct: float) -> Any:
-    """`start`, wherever
+    """Return `start` at every position
 
     Args:
         start
@@ -158,7 +158,7 @@ def annealing_no(start: Any, end: Any, pct: float) -> Any:
     return SchedNo(start, end)(pct)
 
 def annealing_linear(start: Any, end: Any, pct: float) -> Any:
-    """Along a straight line
+    """Interpolate linearly from `start` to `end`
 
     Args:
         start
@@ -168,7 +168,7 @@ def annealing_linear(start: Any, end: Any, pct: float) -> Any:
     return SchedLin(start, end)(pct)
 
 def annealing_exp(start: Any, end: Any, pct: float) -> Any:
-    """By equal factors
+    """Interpolate exponentially from `start` to `end`
 
     Args:
         start
@@ -178,7 +178,7 @@ def annealing_exp(start: Any, end: Any, pct: float) -> Any:
     return SchedExp(start, end)(pct)
 
 def annealing_cos(start: Any, end: Any, pct: float) -> Any:
-    """Along half a cosine
+    """Interpolate from `start` to `end` along half a cosine
 
     Args:
         start
@@ -188,7 +188,7 @@ def annealing_cos(start: Any, end: Any, pct: float) -> Any:
     return SchedCos(start, end)(pct)
 
 def annealing_poly(degree: float) -> Callable[[Any, Any, float], Any]:
-    """An annealing along `1 - (1 - pct)**degree`
+    """Create a function that interpolates along `1 - (1 - pct)**degree`
 
     Args:
         degree
@@ -197,29 +197,29 @@ def annealing_poly(degree: float) -> Callable[[Any, Any, float], Any]:
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #3647fa3c
 class TrainingPhase:
-    """So many batches, with a schedule for some hyper-parameters
+    """Phase of a fit, with a schedule for some hyper-parameters
 
     Args:
-        length: number of batches; 0: the phase is left out
+        length: number of batches; 0: the phase is skipped
     """
     def __init__(self,
-        length: int,    # number of batches; 0: the phase is left out
+        length: int,    # number of batches; 0: the phase is skipped
     ): self.length, self.scheds = as_count(length, 'length', 0), {}
 
     def schedule_hp(self,
         name: str,    # lr, mom, wd, beta, ...
-        vals: Any,    # a value, or a tuple (start, end); a value may be a list with one for each group
-        anneal: Callable[[Any, Any, float], Any] | None = None,    # None: a straight line, or constant
-    ) -> 'TrainingPhase':    # itself
-        """Add a schedule
+        vals: Any,    # a value or a tuple (start, end); a value may be a list with one number per group
+        anneal: Callable[[Any, Any, float], Any] | None = None,    # None: linear for a tuple, constant for a value
+    ) -> 'TrainingPhase':    # the phase itself
+        """Add the schedule of a hyper-parameter
 
         Args:
             name: lr, mom, wd, beta, ...
-            vals: a value, or a tuple (start, end); a value may be a list with one for each group
-            anneal: None: a straight line, or constant
+            vals: a value or a tuple (start, end); a value may be a list with one number per group
+            anneal: None: linear for a tuple, constant for a value
 
         Returns:
-            itself
+            the phase itself
         """
         start, end = vals if isinstance(vals, tuple) else (vals, 0)
         default = annealing_linear if isinstance(vals, tuple) else annealing_no
@@ -229,20 +229,20 @@ class TrainingPhase:
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #9731dad9
 class _Phases(LearnerCallback):
-    "Sets the values of phases"
+    "Base class that sets the values of phases"
     run_in = ('fit',)
 
     def __init__(self,
         learn: Learner,
-        phases: Sequence[TrainingPhase],
-        start_epoch: int | None = None,      # go on from here
+        phases: Sequence[TrainingPhase],     # phases that follow one another
+        start_epoch: int | None = None,      # epoch to continue from; None: the first
     ):
         super().__init__(learn)
         self.phases, self.start_epoch, self.at = [p for p in phases if p.length], start_epoch, 0
         if not self.phases: raise ValueError('phases: there is none with a length above 0')
 
     def _set_now(self) -> None:
-        "The values after `at` steps"
+        "Set the values after `at` steps"
         start = 0
         for phase in self.phases:
             if start < self.at <= start + phase.length: self._set(phase, (self.at - start)/phase.length)
@@ -253,12 +253,12 @@ class _Phases(LearnerCallback):
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #04c89caf
 class GeneralScheduler(_Phases):
-    """Schedules in phases, for any hyper-parameters
+    """Runs phases with schedules for any hyper-parameters
 
     Args:
-        learn
-        phases
-        start_epoch: go on from here
+        learn: the learner, which gets this callback as an attribute
+        phases: phases that follow one another
+        start_epoch: epoch to continue from; None: the first
     """
     def on_train_begin(self, **kwargs):
         self.n, self.per_epoch = sum(p.length for p in self.phases), n_batches(self.learn.dls.train)
@@ -283,22 +283,22 @@ class GeneralScheduler(_Phases):
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #fd5285d4
 def diverges(
-    losses: Sequence[float],    # smoothed
+    losses: Sequence[float],    # smoothed losses
 ) -> bool:
-    """Whether the last loss is four times the best, the rule of v1; for negative ones, as far above it
+    """Return whether the last loss is more than four times the best loss, or as far above a negative one
 
     Args:
-        losses: smoothed
+        losses: smoothed losses
     """
     best = min(losses)
     return losses[-1] > best + 3*(best if best > 0 else max(abs(best), losses[0] - best))
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #8ad34114
 class LRFinder(LearnerCallback):
-    """Raises the learning rate with each batch, and puts everything back in the end
+    """Raises the learning rate with each batch, and restores the learner at the end
 
     Args:
-        learn
+        learn: the learner, which gets this callback as an attribute
         start_lr: first rate
         end_lr: last rate
         num_it: number of batches
@@ -326,7 +326,7 @@ class LRFinder(LearnerCallback):
 
     def on_batch_end(self, train, smooth_loss, last_loss, **kwargs):
         if not train: return
-        self.losses.append(float(smooth_loss))           # waits for the device: it has to
+        self.losses.append(float(smooth_loss))           # waits for the device
         self.raw_losses.append(float(last_loss))
         bad = not math.isfinite(self.losses[-1]) or diverges(self.losses)
         if len(self.losses) == self.num_it or self.stop_div and bad:
@@ -344,20 +344,20 @@ def lr_find(
     end_lr: float = 10,          # last rate
     num_it: int = 100,           # number of batches
     stop_div: bool = True,       # stop when the loss diverges
-    wd: float | None = None,     # weight decay; None: the learner's
-) -> None:                       # `learn.recorder.plot()` shows what it found
-    """Sweep the learning rate, as fastai v1 does; `learn.lr_find()` does more
+    wd: float | None = None,     # weight decay; None: the learner's default
+) -> None:                       # `learn.recorder.plot()` plots the sweep
+    """Sweep the learning rate as in fastai v1. The native `learn.lr_find()` has more options
 
     Args:
-        learn
+        learn: the learner
         start_lr: first rate
         end_lr: last rate
         num_it: number of batches
         stop_div: stop when the loss diverges
-        wd: weight decay; None: the learner's
+        wd: weight decay; None: the learner's default
 
     Returns:
-        `learn.recorder.plot()` shows what it found
+        `learn.recorder.plot()` plots the sweep
     """
     finder = LRFinder(learn, start_lr, end_lr, num_it, stop_div)
     epochs = math.ceil(finder.num_it/max(n_batches(learn.dls.train) or finder.num_it, 1))

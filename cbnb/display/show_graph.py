@@ -26,17 +26,17 @@ from ..history import Run
 
 # %% ../../nbs/display/show_graph.ipynb #b713e831
 def grown(
-    bounds: tuple[float, float] | None,    # lowest and highest so far; None: there are none yet
-    values: Iterable[float],               # to have room for; values that are not finite are ignored
-) -> tuple[float, float] | None:           # `bounds` themselves if everything fits
-    """Bounds with room for all values, at round numbers
+    bounds: tuple[float, float] | None,    # lower and upper limit so far; None: no limits yet
+    values: Iterable[float],               # values that must fit; values that are not finite are ignored
+) -> tuple[float, float] | None:           # new limits, or `bounds` unchanged if all values fit
+    """Extend the limits of an axis to round numbers that include all values
 
     Args:
-        bounds: lowest and highest so far; None: there are none yet
-        values: to have room for; values that are not finite are ignored
+        bounds: lower and upper limit so far; None: no limits yet
+        values: values that must fit; values that are not finite are ignored
 
     Returns:
-        `bounds` themselves if everything fits
+        new limits, or `bounds` unchanged if all values fit
     """
     finite = [v for v in [*(bounds or ()), *values] if math.isfinite(v)]
     if not finite or bounds and bounds == (min(finite), max(finite)): return bounds
@@ -47,26 +47,26 @@ def grown(
 
 # %% ../../nbs/display/show_graph.ipynb #9bbd00da
 def run_figure(
-    run: Run,                                     # the record of a fit
-    total: int | None = None,                     # planned batches; None: not known
-    bounds: tuple[float, float] | None = None,    # lowest and highest loss of the frame so far
-) -> tuple[Any, tuple[float, float] | None]:      # the figure, and its bounds
-    """The losses of a run, in a frame for the whole run
+    run: Run,                                     # record of a fit
+    total: int | None = None,                     # planned number of batches; None: not known
+    bounds: tuple[float, float] | None = None,    # limits of the y axis so far; None: no limits yet
+) -> tuple[Any, tuple[float, float] | None]:      # the figure, and the limits of its y axis
+    """Draw the losses of a run, with axes that have room for the whole run
 
     Args:
-        run: the record of a fit
-        total: planned batches; None: not known
-        bounds: lowest and highest loss of the frame so far
+        run: record of a fit
+        total: planned number of batches; None: not known
+        bounds: limits of the y axis so far; None: no limits yet
 
     Returns:
-        the figure, and its bounds
+        the figure, and the limits of its y axis
     """
     raw, smooth, valid = list(run.raw_losses), list(run.losses), valid_points(run)
     late = len(raw)//10
     bounds = grown(bounds, [*raw[late:], *smooth[late:], *(loss for _, loss in valid)])
     fig = losses_figure(raw, smooth, valid)
     [ax] = fig.axes
-    if total: ax.set_xlim(0, 1.01*total)         # the last point is drawn whole
+    if total: ax.set_xlim(0, 1.01*total)         # keeps the last point inside the axes
     if bounds:
         room = 0.03*(bounds[1] - bounds[0])
         ax.set_ylim(bounds[0] - room, bounds[1] + room)
@@ -74,15 +74,15 @@ def run_figure(
 
 # %% ../../nbs/display/show_graph.ipynb #4ca97587
 class _Draws(Callback):
-    "Draws a run, and shows when to draw again"
-    graph: Run                               # the record of the fit
+    "Draw the losses of a run, and compute when to draw again"
+    graph: Run                               # record of the fit
 
     def _draw(self) -> None:
         from IPython.display import display
         begun = time.perf_counter()
         fig, self.bounds = run_figure(self.graph, self.total, self.bounds)
         text = _described(self.graph)
-        show(fig, text, return_fig=True)                 # so that pyplot forgets it
+        show(fig, text, return_fig=True)                 # removes the figure from pyplot
         shown = dict(raw=True, metadata=png_metadata(fig, text))
         if self.handle is None: self.handle = display(png_bundle(fig, text), display_id=True, **shown)
         else: self.handle.update(png_bundle(fig, text), **shown)
@@ -92,13 +92,13 @@ class _Draws(Callback):
     def _state(self) -> int: return self.graph.n_steps + len(self.graph.epochs)
 
 def _described(run: Run) -> str:
-    "The losses of a run in words"
+    "Describe the losses of a run for screen readers"
     curves = [('train, smoothed', run.losses), ('valid', [loss for _, loss in valid_points(run)])]
     return described(curves, f'losses over {run.n_steps} training batches')
 
 # %% ../../nbs/display/show_graph.ipynb #fa7da529
 class _Says(_Draws):
-    "Shows a run on one line"
+    "Print the losses of a run as one line of text"
     def _say(self) -> None:
         losses = self.graph.losses
         text = f'loss {sparkline(losses)} {losses[0]:.4g} to {losses[-1]:.4g}'
@@ -108,23 +108,27 @@ class _Says(_Draws):
 
 # %% ../../nbs/display/show_graph.ipynb #9b2b21d0
 class _Safely(_Says):
-    "Draws until it fails for the first time"
+    "Draw the losses, and stop drawing in this fit after the first error"
     def _safely(self,
         do: Callable[[], None],
     ) -> None:
         if self.failed: return
         try: do()
-        except Exception as e:                       # a picture is not worth a night's training
+        except Exception as e:                       # a failed drawing must not end the fit
             self.failed = True
             warnings.warn(f'{type(self).__name__} could not show the losses, and will not try '
                           f'again in this fit: {type(e).__name__}: {e}', stacklevel=user_level())
 
 # %% ../../nbs/display/show_graph.ipynb #62f79083
 class ShowGraph(_Safely):
-    """Draws the losses after each epoch, in the same place
+    """Draw the losses after each epoch in one output, which is replaced each time
 
     Args:
         **events: functions to use as methods: `before_fit=f`
+
+    Example:
+        learn.fit(6, cbs=[StopEarly(), ShowGraph()])
+        assert learn.recorder.last().status == 'cancelled'
     """
     order, run_in = 65, ('fit',)
 

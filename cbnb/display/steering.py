@@ -19,26 +19,33 @@ from ..basics.text import clock
 
 # %% ../../nbs/display/steering.ipynb #9fecbe4d
 class _Notes(Callback):
-    "Notes in the run what a hand does to it"
+    "Record changes to a running fit as events of its run"
     def _note_event(self,
-        kind: str,     # 'lr' or 'paused'
-        text: str,
-        step: int,     # training batch of this fit
+        kind: str,     # kind of the event: 'lr' or 'paused'
+        text: str,     # description for plots
+        step: int,     # number of the training batch in this fit
     ) -> None:
         recorder = getattr(self.learn, 'recorder', None)
         if recorder is not None and recorder.history.runs: recorder.last().note(kind, text, step)
 
 # %% ../../nbs/display/steering.ipynb #5d0eb73d
 class _Scales(_Notes):
-    "Multiplies the learning rate of the next batches"
+    "Multiply the learning rate of the next batches"
     lr_scale: float                       # factor on the planned rate
-    changes: list[tuple[int, float]]      # (first step, factor)
-    _put_back: Callable[[], None] | None  # restores the rate
+    changes: list[tuple[int, float]]      # (first step, factor) of each change in this fit
+    _put_back: Callable[[], None] | None  # function that restores the rate
 
     def scale_lr(self,
-        by: float,    # 1 for the planned rate, 0.5 for half of it
+        by: float,    # factor on the planned rate: 1 for the planned rate, 0.5 for half the planned rate
     ) -> None:
-        "Multiply the learning rate of the next batches; `ValueError` unless `by` is above 0"
+        """Multiply the learning rate of the next batches. If `by` is not above 0, raise `ValueError`
+
+        Args:
+            by: factor on the planned rate: 1 for the planned rate, 0.5 for half the planned rate
+
+        Raises:
+            ValueError: by=0 would train nothing: use pause()
+        """
         if as_positive(by, 'by') == 0: raise ValueError('by=0 would train nothing: use pause()')
         self.lr_scale = float(by)
 
@@ -55,9 +62,9 @@ class _Scales(_Notes):
 
 # %% ../../nbs/display/steering.ipynb #e5f52528
 class _NotesScale(_Scales):
-    "Remembers the factors of this fit"
+    "Store the factors of this fit and the steps at which they changed"
     def _note_scale(self) -> None:
-        "Remember the step from which a factor holds"
+        "Store the first step of a new factor"
         before, step = self.changes[-1][1] if self.changes else 1., self.learn.train_iter
         if self.lr_scale == before: return
         self.changes.append((step, self.lr_scale))
@@ -76,11 +83,11 @@ class _NotesScale(_Scales):
 
 # %% ../../nbs/display/steering.ipynb #9e11f50f
 class _Says(_NotesScale):
-    "What was done to this fit, in words"
+    "Describe the changes and pauses of this fit"
     n_pauses, seconds_paused = 0, 0.
 
     def said(self) -> str:
-        "What a hand did in this fit; empty if that was nothing"
+        "Return a description of the changes and pauses in this fit, or '' if there were none"
         words = [f'× {by:.2g} from step {step:,}' for step, by in self.changes]
         if len(words) > 4: words[2:-1] = [f'{len(words) - 3} more changes']
         return '; '.join([f'planned lr {", ".join(words)}']*bool(words) + self._paused())
@@ -95,19 +102,19 @@ def _for(seconds: float) -> str:
 
 # %% ../../nbs/display/steering.ipynb #acd79486
 class _Asks(_Says):
-    "Stops and pauses"
+    "Request a stop or a pause"
     def stop(self) -> None:
-        "End the fit after the current batch; `RuntimeError` if no fit is running"
+        "End the fit after the current batch. If no fit is running, raise `RuntimeError`"
         self._check_running('stop')
         self.stopping = True
 
     def pause(self) -> None:
-        "Hold the fit after the current batch; `RuntimeError` if no fit is running"
+        "Pause the fit after the current batch. If no fit is running, raise `RuntimeError`"
         self._check_running('pause')
         self.paused = True
 
     def resume(self) -> None:
-        "Go on after a pause"
+        "Continue the fit after a pause"
         self.paused = False
 
     def _check_running(self, what: str) -> None:
@@ -116,12 +123,12 @@ class _Asks(_Says):
 
 # %% ../../nbs/display/steering.ipynb #51698d77
 class Steering(_Asks):
-    "Stops, pauses or slows down a fit on request"
+    "Stop or pause a running fit, or multiply its learning rate"
     order, run_in = 62, ('fit',)
 
     def __init__(self):
         self._reset()
-        self.while_paused: Callable[[], None] | None = None    # called again and again in a pause
+        self.while_paused: Callable[[], None] | None = None    # called about 30 times a second during a pause
         self._put_back: Callable[[], None] | None = None
 
     def _reset(self) -> None:

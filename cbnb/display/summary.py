@@ -26,16 +26,16 @@ from ..undo import UndoStack, interrupts_act, interrupts_wait
 # %% ../../nbs/display/summary.ipynb #21a143ce
 def layer_rows(
     model: nn.Module,
-    run: Callable[[], Any],             # passes a batch through the model
-) -> list[tuple[str, str, str, str]]:   # name, output shape, number of parameters, trainable
-    """The output and the number of parameters of each layer without sublayers
+    run: Callable[[], Any],             # function that passes a batch through the model
+) -> list[tuple[str, str, str, str]]:   # (name, output shape, number of parameters, 'yes' if trainable) for each layer
+    """List the output shape and the number of parameters of each layer without sublayers
 
     Args:
         model
-        run: passes a batch through the model
+        run: function that passes a batch through the model
 
     Returns:
-        name, output shape, number of parameters, trainable
+        (name, output shape, number of parameters, 'yes' if trainable) for each layer
     """
     rows = []
     def note(name: str, layer: nn.Module, out: Any) -> None:
@@ -55,11 +55,11 @@ def layer_rows(
 class Summary(str):
     "The text of a summary, which a notebook shows as a table"
     headings = ('layer', 'output', 'parameters', 'trainable')
-    rows, notes = (), ()     # of the table, and the lines below it
+    rows, notes = (), ()     # rows of the table, and lines of text below the table
 
     def __new__(cls,
-        rows: list[tuple[str, ...]],   # as `layer_rows` gives them
-        notes: list[str],              # lines below the table
+        rows: list[tuple[str, ...]],   # rows as `layer_rows` returns them
+        notes: list[str],              # lines of text below the table
     ):
         self = super().__new__(cls, '\n'.join([*text_table([cls.headings, *rows]), '', *notes]))
         self.rows, self.notes = rows, notes
@@ -82,7 +82,7 @@ def _try_batch(learn: Learner) -> None:
 
 # %% ../../nbs/display/summary.ipynb #915fc9a6
 def _notes(learn: Learner) -> list[str]:
-    "The lines below the table"
+    "Return the lines of text below the table"
     sizes = [(p.numel(), p.requires_grad) for p in learn.model.parameters()]
     total, trainable = sum(n for n, _ in sizes), sum(n for n, on in sizes if on)
     by_order = sorted(learn.cbs, key=lambda cb: cb.order)
@@ -91,7 +91,7 @@ def _notes(learn: Learner) -> list[str]:
             f'callbacks {", ".join(map(str, by_order))}']
 
 def _opt_words(learn: Learner) -> str:
-    "The optimizer, and its form if that was chosen; a class is tried"
+    "Return the name of the optimizer, and whether it is fused. If there is no optimizer yet, make one to find out"
     opt = learn.opt
     if opt is None and isinstance(learn.opt_func, type) and _trains(learn): opt = learn._new_opt()
     return _name(learn.opt_func) + (' (fused)' if opt is not None and is_fused(opt) else '')
@@ -104,12 +104,24 @@ def _name(f: Any) -> str:
 
 # %% ../../nbs/display/summary.ipynb #88a1e2ce
 @patch
-def summary(self: Learner) -> Summary:
-    "The layers with output shapes and parameter counts, from one training batch; changes nothing"
+def summary(self: Learner) -> Summary:  # one row for each layer, shown as a table
+    """List the layers with output shapes and parameter counts, using one training batch. The learner stays unchanged
+
+    Returns:
+        one row for each layer, shown as a table
+
+    Example:
+        learn = line_learner(model=nn.Sequential(nn.Flatten(0), nn.Dropout(0.5)))
+        before = torch.get_rng_state()
+        summary = learn.summary()
+        assert [row[0] for row in summary.rows] == ['0 Flatten', '1 Dropout']
+        assert torch.equal(torch.get_rng_state(), before)
+        assert learn.model[1].training
+    """
     modes = {m: m.training for m in self.model.modules()}
     with interrupts_wait(), torch.no_grad(), self._for_now('purpose', 'validate'):
-        restore = save_rng()               # the model may draw, too
-        try:                               # hooks of a fit under way do not look at this
+        restore = save_rng()               # the model may draw random numbers
+        try:                               # hooks of a running fit ignore the purpose 'validate'
             self.to_dls_device()
             self.model.eval()
             rows = layer_rows(self.model, lambda: _try_batch(self))

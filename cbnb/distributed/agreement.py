@@ -24,23 +24,23 @@ from ..events import CancelEpochException, CancelFitException, CancelTrainExcept
 
 # %% ../../nbs/distributed/agreement.ipynb #c629d665
 class Request(enum.IntEnum):
-    "The part of a fit that all processes should leave"
+    "The part of a fit that a process asks all processes to leave"
     GO_ON = 0
     TRAIN = 1          # leave the training phase
     VALIDATE = 2       # leave the validation phase
     EPOCH = 3          # leave the epoch
     FIT = 4            # end the fit
-    INTERRUPT = 5      # end it as Ctrl-C does
+    INTERRUPT = 5      # end the fit as Ctrl-C does
 
 EXCEPTIONS: dict[Request, type[BaseException]] = {
     Request.TRAIN: CancelTrainException, Request.VALIDATE: CancelValidException, Request.EPOCH: CancelEpochException,
     Request.FIT: CancelFitException, Request.INTERRUPT: KeyboardInterrupt}
 
 # %% ../../nbs/distributed/agreement.ipynb #688f3e69
-_control: list[tuple[Any, Any]] = []      # (the group of all processes, the one for messages)
+_control: list[tuple[Any, Any]] = []      # (the group of all processes, the group for messages)
 
 def control_group() -> Any:
-    "The process group for messages; all processes must ask for the first time together"
+    "Return the process group for control messages. The first call creates the group, and all processes must make this call together"
     world = dist.group.WORLD
     if not any(known is world for known, _ in _control):
         _control[:] = [(world, dist.new_group(backend='gloo', timeout=datetime.timedelta(days=30)))]
@@ -48,7 +48,7 @@ def control_group() -> Any:
     return _control[0][1]
 
 def _leave(world: Any) -> None:
-    "At the end of the program: else torch warns of a group that was never closed"
+    "Close the process groups when the program ends, because torch warns about groups that were never closed"
     _control.clear()
     if dist.is_initialized() and dist.group.WORLD is world: dist.destroy_process_group()
 
@@ -56,21 +56,21 @@ def _leave(world: Any) -> None:
 _KEY = 'cbnb/failed'
 
 def tell_failure(
-    e: BaseException,    # what ended this process's run
-    run: int = 0,        # its number, the same in all processes
+    e: BaseException,    # the exception that ended the run of this process
+    run: int = 0,        # number of the run, the same in all processes
 ) -> None:
-    """Leave a word for the other processes; the first one stays
+    """Store an error message for the other processes. Only the first message of a run is kept
 
     Args:
-        e: what ended this process's run
-        run: its number, the same in all processes
+        e: the exception that ended the run of this process
+        run: number of the run, the same in all processes
     """
     with contextlib.suppress(Exception):           # the store may be gone
         store = dist.distributed_c10d._get_default_store()
         store.compare_set(f'{_KEY}/{run}', '', f'process {process_number()} failed first: {type(e).__name__}: {e}')
 
 def first_failure(run: int = 0) -> str:
-    """The word of the process that failed first in a run; empty if there is none
+    """Return the message of the process that failed first in a run, or an empty string if no process failed
 
     Args:
         run
@@ -82,24 +82,32 @@ def first_failure(run: int = 0) -> str:
 
 # %% ../../nbs/distributed/agreement.ipynb #c2239ea1
 class _Talks:
-    "Exchanges values with the other processes"
+    "Exchange values with the other processes"
     def __init__(self, run: int = 0):
         self.n, self.number, self.run = n_processes(), process_number(), run
         self.control = control_group() if self.n > 1 else None
 
     def from_main(self,
-        value: Any,       # of process 0; of the others it is ignored
+        value: Any,       # the value to send; only the value of process 0 is used
     ) -> Any:
-        "The value of process 0, in every process"
+        """Return the value of process 0 in every process
+
+        Args:
+            value: the value to send; only the value of process 0 is used
+        """
         if self.n == 1: return value
         values = [value]
         with self._naming_failures(): dist.broadcast_object_list(values, 0, group=self.control)
         return values[0]
 
     def dealt(self,
-        values: list[Any],     # of process 0, at most one for each process
+        values: list[Any],     # values of process 0, at most one for each process
     ) -> tuple[tuple | None, tuple | None]:
-        "The value for this process, and that of process 0, each in a tuple; None where there is none"
+        """Return the values dealt to this process and to process 0, each in a tuple of one, or `None` in place of a missing value
+
+        Args:
+            values: values of process 0, at most one for each process
+        """
         if self.n == 1: return ((values[0],),)*2 if values else (None, None)
         each = [(v,) for v in values] + [None]*(self.n - len(values))
         mine: list[Any] = [None]
@@ -108,7 +116,7 @@ class _Talks:
         return mine[0]
 
     def rows(self, *numbers: float) -> list[list[float]]:
-        "These numbers of each process"
+        "Return one list per process with the numbers that it passed"
         if self.n == 1: return [list(numbers)]
         mine = torch.tensor(numbers, dtype=torch.float64)
         each = [torch.empty_like(mine) for _ in range(self.n)]
@@ -123,28 +131,28 @@ class _Talks:
 
 # %% ../../nbs/distributed/agreement.ipynb #68477c16
 class Group(_Talks):
-    """The processes that train together: what they tell each other, and where they agree to stop
+    """A group of processes that train one model together, exchange values, and agree on the batch at which to stop
 
     Args:
         run
     """
-    told = Request.GO_ON      # the request of another process, until it is done
-    lr_scale = 1.             # factor on the planned learning rate; that of process 0 holds for all
-    flag = flagged = False    # of this process; and whether any had it at the last exchange
-    interrupted = 0.          # when Ctrl-C was pressed in this process; 0: it was not
+    told = Request.GO_ON      # the request received from another process, until this process has carried it out
+    lr_scale = 1.             # factor on the planned learning rate; all processes use the factor of process 0
+    flag = flagged = False    # `flag` is set in this process; `flagged`: any process had it set at the last exchange
+    interrupted = 0.          # time when Ctrl-C was pressed in this process; 0: not pressed
 
     def agree(self,
-        request: Request = Request.GO_ON,    # what this process asks of all
-        items: int = 0,                      # in its next batch
-    ) -> int:                                # the items of all processes
-        """Exchange requests; raises the exception of the highest one, unless this process has made it
+        request: Request = Request.GO_ON,    # the part of the fit that this process asks all to leave
+        items: int = 0,                      # items in the next batch of this process
+    ) -> int:                                # total number of items in the next batches of all processes
+        """Exchange requests. Raises the exception of the highest request if it is higher than this process's own
 
         Args:
-            request: what this process asks of all
-            items: in its next batch
+            request: the part of the fit that this process asks all to leave
+            items: items in the next batch of this process
 
         Returns:
-            the items of all processes
+            total number of items in the next batches of all processes
         """
         wish = max(request, Request.INTERRUPT if self.interrupted else Request.GO_ON)
         rows = self.rows(wish, items, self.lr_scale, self.flag)
@@ -156,7 +164,7 @@ class Group(_Talks):
         return int(sum(row[1] for row in rows))
 
     def left(self, request: Request) -> None:
-        """This process has left a part of the fit: say so, unless that was on another's request
+        """Tell the other processes that this process has left a part of the fit, unless one of them requested it
 
         Args:
             request
@@ -165,7 +173,7 @@ class Group(_Talks):
         if told < request: self.agree(request)
 
     def note_interrupt(self, signum: int, frame: Any) -> None:
-        """A handler for SIGINT: all processes will stop before the next batch; insist to stop this one at once
+        """Handle SIGINT: stop all processes before the next batch. A second SIGINT after two seconds stops this process at once
 
         Args:
             signum
@@ -173,4 +181,4 @@ class Group(_Talks):
         """
         now = time.monotonic()
         if self.interrupted and now - self.interrupted > 2: raise KeyboardInterrupt
-        self.interrupted = self.interrupted or now         # a launcher may send it a second time at once
+        self.interrupted = self.interrupted or now         # a launcher may send SIGINT twice in quick succession

@@ -34,36 +34,36 @@ from ..undo import UndoStack
 
 # %% ../../nbs/distributed/sharded.ipynb #53593373
 def is_sharded(
-    value: Any,    # anything
+    value: Any,    # any object
 ) -> bool:
-    """Whether it is a tensor of which each process holds a part
+    """Return whether `value` is a tensor of which each process holds a part
 
     Args:
-        value: anything
+        value: any object
     """
     return isinstance(value, Tensor) and hasattr(value, 'full_tensor')
 
 # %% ../../nbs/distributed/sharded.ipynb #f639c64f
 def _rows(
-    n: int,       # rows of the whole tensor
-    rank: int,    # of this process
-    of: int,      # processes
+    n: int,       # number of rows of the whole tensor
+    rank: int,    # rank of the process
+    of: int,      # number of processes
 ) -> tuple[int, int]:
-    "The first row of a process, and how many it has"
+    "Return the index of the first row of a process, and its number of rows"
     size = -(-n//of)
     start = min(size*rank, n)
     return start, min(size, n - start)
 
 # %% ../../nbs/distributed/sharded.ipynb #c900e083
 def shard_like(
-    value: Tensor,    # the same in each process
-    like: Tensor,     # a sharded tensor of its shape
+    value: Tensor,    # whole tensor, the same in each process
+    like: Tensor,     # sharded tensor with the shape of `value`
 ) -> Tensor:
-    """The value, sharded like another tensor
+    """Return a copy of `value` that is sharded like another tensor
 
     Args:
-        value: the same in each process
-        like: a sharded tensor of its shape
+        value: whole tensor, the same in each process
+        like: sharded tensor with the shape of `value`
     """
     from torch.distributed.tensor import DTensor
     mesh, part = like.device_mesh, value.detach()
@@ -76,16 +76,16 @@ def shard_like(
 
 # %% ../../nbs/distributed/sharded.ipynb #72ec0dc3
 def full_state(
-    state: Any,                 # tensors in nested lists, tuples and dicts
-    on_cpu: bool = False,       # copy the gathered tensors to main memory
-    only_main: bool = False,    # processes above 0 keep their parts
+    state: Any,                 # nested lists, tuples and dicts with tensors
+    on_cpu: bool = False,       # copy the gathered tensors to the CPU
+    only_main: bool = False,    # only process 0 keeps the whole tensors; the other processes keep their parts
 ) -> Any:                       # the same nesting; tensors that were not sharded are not copied
-    """A state with its sharded tensors gathered. All processes must call this
+    """Return a state with all sharded tensors gathered. All processes must call this function together
 
     Args:
-        state: tensors in nested lists, tuples and dicts
-        on_cpu: copy the gathered tensors to main memory
-        only_main: processes above 0 keep their parts
+        state: nested lists, tuples and dicts with tensors
+        on_cpu: copy the gathered tensors to the CPU
+        only_main: only process 0 keeps the whole tensors; the other processes keep their parts
 
     Returns:
         the same nesting; tensors that were not sharded are not copied
@@ -101,32 +101,33 @@ def full_state(
 _CONTAINERS = nn.ModuleList, nn.ModuleDict, nn.Sequential
 
 def _elements(model: nn.Module) -> Iterator[nn.Module]:
-    "The elements of all containers in a model, the inner ones first"
+    "Yield the elements of all containers in a model, inner elements first"
     for child in model.children():
         yield from _elements(child)
         if isinstance(model, _CONTAINERS) and not isinstance(child, _CONTAINERS): yield child
 
 # %% ../../nbs/distributed/sharded.ipynb #e93a29a2
 def _shares_outside(block: nn.Module, model: nn.Module) -> bool:
-    "Whether a parameter of a block is also one of a module outside of it"
+    "Return whether a block shares a parameter with a module outside the block"
     inside, params = set(block.modules()), set(block.parameters())
     return any(p in params for m in model.modules() if m not in inside for p in m.parameters(recurse=False))
 
 # %% ../../nbs/distributed/sharded.ipynb #12a8f455
 def blocks_of(
-    model: nn.Module,
-    classes: Iterable[type[nn.Module]] | None = None,   # of the blocks; None: elements of containers
-    least: int = 1_000_000,    # parameters of a block that are in no block inside of it; not for `classes`
-) -> list[nn.Module]:          # the inner ones first
-    """The parts of a model whose parameters are gathered together
+    model: nn.Module,          # model to divide into blocks
+    classes: Iterable[type[nn.Module]] | None = None,   # classes of the blocks; None: use large elements of containers
+    least: int = 1_000_000,    # minimum number of parameters of a block, without those of inner blocks; unused with `classes`
+) -> list[nn.Module]:          # the blocks, inner blocks first
+    """Find the parts of a model whose parameters are gathered together
 
     Args:
-        model
-        classes: of the blocks; None: elements of containers
-        least: parameters of a block that are in no block inside of it; not for `classes`
+        model: model to divide into blocks
+        classes: classes of the blocks; None: use large elements of containers
+        least: minimum number of parameters of a block, without those of inner blocks; unused with
+            `classes`
 
     Returns:
-        the inner ones first
+        the blocks, inner blocks first
     """
     if classes is None: found = list(_elements(model))
     else: found = [m for m in reversed(list(model.modules())) if m is not model and isinstance(m, tuple(classes))]
@@ -141,7 +142,7 @@ def blocks_of(
 
 # %% ../../nbs/distributed/sharded.ipynb #bac683de
 def _fully_shard() -> Callable[..., Any]:
-    "torch's `fully_shard`"
+    "Return torch's `fully_shard`. Raises `RuntimeError` with torch before 2.6"
     from torch.distributed import fsdp
     if hasattr(fsdp, 'fully_shard'): return fsdp.fully_shard
     raise RuntimeError(f'sharded models need torch 2.6 or later, and this is {torch.__version__}: '
@@ -149,7 +150,7 @@ def _fully_shard() -> Callable[..., Any]:
 
 # %% ../../nbs/distributed/sharded.ipynb #21e728f9
 def _remove_hooks(m: nn.Module) -> None:
-    "Remove the hooks of `fully_shard`"
+    "Remove the hooks that `fully_shard` added to a module"
     tables = [v for name, v in vars(m).items() if '_hooks' in name and isinstance(v, dict)]
     for number in [i for table in tables for i, hook in table.items() if _is_torchs(hook)]:
         for table in tables: table.pop(number, None)
@@ -160,7 +161,7 @@ def _is_torchs(hook: Any) -> bool:
 
 # %% ../../nbs/distributed/sharded.ipynb #51b306ae
 class _Sharded:
-    "A model that is sharded in place, and what it was before"
+    "Shard a model in place, and store its original classes and parameters"
     def __init__(self, model: nn.Module, blocks: list[nn.Module], **options: Any):
         self.before = [(m, type(m), set(vars(m)), dict(m._parameters)) for m in model.modules()]
         try:
@@ -182,15 +183,15 @@ class _Sharded:
             for name in added: vars(m).pop(name, None)
             m._parameters.update(params)
             _remove_hooks(m)
-            _composable_state._module_state_mapping.pop(m, None)     # where torch notes what it has sharded
+            _composable_state._module_state_mapping.pop(m, None)     # torch's table of sharded modules
 
 # %% ../../nbs/distributed/sharded.ipynb #fd8dc31a
 def _replace_params(
     opt: torch.optim.Optimizer,
-    new: Mapping[Tensor, Tensor],                    # for each parameter the one that replaces it
-    convert: Callable[[Tensor, Tensor], Tensor],     # of the state
+    new: Mapping[Tensor, Tensor],                    # maps each parameter to its replacement
+    convert: Callable[[Tensor, Tensor], Tensor],     # converts a tensor of the state for a new parameter
 ) -> None:
-    "Give an optimizer other parameters, with the state of the old ones"
+    "Replace the parameters of an optimizer, and convert its state"
     for params in (group['params'] for group in opt.param_groups):
         for i, p in enumerate(params):
             q = params[i] = new[p]
@@ -198,7 +199,7 @@ def _replace_params(
 
 # %% ../../nbs/distributed/sharded.ipynb #f5e1e29b
 def _unfuse(opt: torch.optim.Optimizer, undo: UndoStack) -> None:
-    "Give up the fused form where sharded parameters have none, until the run ends"
+    "Turn off the fused form of an optimizer other than Adam or AdamW until the run ends"
     if isinstance(opt, (torch.optim.Adam, torch.optim.AdamW)): return
     for group in opt.param_groups:
         if not group.get('fused'): continue
@@ -207,7 +208,7 @@ def _unfuse(opt: torch.optim.Optimizer, undo: UndoStack) -> None:
 
 # %% ../../nbs/distributed/sharded.ipynb #f5e0422b
 def _check_model(model: nn.Module) -> None:
-    "`ValueError` for a model that cannot be sharded"
+    "Raise `ValueError` if a model cannot be sharded"
     named, why = list(model.named_parameters()), None
     if isinstance(model, (DataParallel, DistributedDataParallel)): why = 'it is wrapped already: give the learner the plain model'
     elif hasattr(model, '_orig_mod'): why = 'it is compiled: give the learner the plain model'
@@ -227,7 +228,7 @@ _REFUSED = {
     ChannelsLast: 'parts of weights have no channels-last format'}
 
 def _check_callbacks(cbs: Iterable[Any]) -> None:
-    "`ValueError` for callbacks that need a model in one piece"
+    "Raise `ValueError` if a callback needs an unsharded model"
     for cb in cbs:
         for kind, why in _REFUSED.items():
             if isinstance(cb, kind) and cb.run: raise ValueError(
@@ -236,7 +237,7 @@ def _check_callbacks(cbs: Iterable[Any]) -> None:
 
 # %% ../../nbs/distributed/sharded.ipynb #280f877c
 def _check_params(models: list[nn.Module], held: set[Tensor]) -> None:
-    "`ValueError` if models share parameters, or if an optimizer has others"
+    "Raise `ValueError` if models share parameters, or if an optimizer has a parameter that is in no model"
     each = [set(m.parameters()) for m in models]
     if sum(map(len, each)) > len(set().union(*each)): raise ValueError(
         f'{" and ".join(type(m).__name__ for m in models)} share parameters, and each can only be sharded in one model')
@@ -245,12 +246,12 @@ def _check_params(models: list[nn.Module], held: set[Tensor]) -> None:
 
 # %% ../../nbs/distributed/sharded.ipynb #55ece1fd
 def check_sharding(
-    learn: Learner,    # within a fit
+    learn: Learner,    # learner during a fit
 ) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:    # the models that are trained, and the optimizers
-    """Which models of a learner are sharded; `TypeError` or `ValueError` if one cannot be
+    """Return the models to shard and their optimizers. Raises `TypeError` or `ValueError` if the learner cannot be sharded
 
     Args:
-        learn: within a fit
+        learn: learner during a fit
 
     Returns:
         the models that are trained, and the optimizers
@@ -276,7 +277,7 @@ def check_sharding(
 
 # %% ../../nbs/distributed/sharded.ipynb #0dc203a4
 def _shard_value(value: Any, like: Any) -> Any:
-    "A tensor sharded like another one, if that is sharded and has its shape"
+    "Shard a tensor like the tensor `like` if that is sharded and has the same shape. Return other values unchanged"
     fits = is_sharded(like) and isinstance(value, Tensor) and not is_sharded(value) and value.shape == like.shape
     return shard_like(value, like) if fits else value
 
@@ -290,16 +291,16 @@ def _before_loading(m: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -
         if prefix + name in state: state[prefix + name] = _shard_value(state[prefix + name], p)
 
 def _whole_module_states(m: nn.Module, undo: UndoStack) -> None:
-    "Let the state dict of a sharded module have whole tensors"
+    "Make the state dict of a sharded module return and accept whole tensors"
     undo.callback(m.register_state_dict_post_hook(_after_saving).remove)
     undo.callback(m.register_load_state_dict_pre_hook(_before_loading).remove)
 
 # %% ../../nbs/distributed/sharded.ipynb #ba8fdf94
 def _shard_opt_state(
-    opt: torch.optim.Optimizer,
-    state: Mapping[str, Any],     # of its `state_dict`
+    opt: torch.optim.Optimizer,   # optimizer with sharded parameters
+    state: Mapping[str, Any],     # state from its `state_dict`, with whole tensors
 ) -> dict[str, Any]:
-    "A state of an optimizer, sharded like its parameters"
+    "Return a state of an optimizer that is sharded like its parameters"
     params = dict(enumerate(p for group in opt.param_groups for p in group['params']))
     each = {i: map_tensors(lambda t: _shard_value(t, params.get(i)), s) for i, s in state['state'].items()}
     forms = [{'fused': group['fused']} if 'fused' in group else {} for group in opt.param_groups]
@@ -307,14 +308,14 @@ def _shard_opt_state(
     return {**state, 'state': each, 'param_groups': groups}
 
 def _whole_opt_states(opt: Any, undo: UndoStack) -> None:
-    "Let the state dict of an optimizer have whole tensors"
+    "Make the state dict of an optimizer return and accept whole tensors"
     if not hasattr(opt, 'register_state_dict_post_hook'): return
     undo.callback(opt.register_state_dict_post_hook(lambda opt, state: full_state(state, on_cpu=True)).remove)
     undo.callback(opt.register_load_state_dict_pre_hook(_shard_opt_state).remove)
 
 # %% ../../nbs/distributed/sharded.ipynb #cb2c6b1b
 class _Shards:
-    "Models with sharded parameters"
+    "Shard the parameters of models"
     models: list[nn.Module]
     opts: list[torch.optim.Optimizer]
 
@@ -329,7 +330,7 @@ class _Shards:
 
 # %% ../../nbs/distributed/sharded.ipynb #3cb10d85
 class _SwitchesOver(_Shards):
-    "Optimizers over the sharded parameters, and the same buffers in all processes"
+    "Let optimizers update the sharded parameters, and keep buffers equal in all processes"
     def _switch_over(self, undo: UndoStack) -> None:
         new = {p: q for q, p in self.plain.items()}
         for opt in self.opts:
@@ -345,21 +346,21 @@ class _SwitchesOver(_Shards):
         if model.training: self.share_buffers()
 
     def share_buffers(self) -> None:
-        "Give each process the buffers that process 0 has. All processes must call this"
+        "Copy the buffers of process 0 to all processes. All processes must call this method together"
         for b in (b for m in self.models for b in m.buffers()): dist.broadcast(b, 0)
 
 # %% ../../nbs/distributed/sharded.ipynb #a939aef1
 def _has_sharded(value: Any) -> bool:
-    "Whether there is a sharded tensor in nested lists, tuples and dicts"
+    "Return whether nested lists, tuples and dicts contain a sharded tensor"
     if isinstance(value, (list, tuple)): return any(map(_has_sharded, value))
     return any(map(_has_sharded, value.values())) if isinstance(value, dict) else is_sharded(value)
 
 # %% ../../nbs/distributed/sharded.ipynb #8a026224
 class _PutsBack(_SwitchesOver):
-    "Plain models and optimizers again, with the trained values"
+    "Restore plain models and optimizers with the trained values"
     def _put_back(self,
-        value: Callable[[Tensor], Tensor],    # of a sharded tensor
-        cbs: Iterable[Any] = (),              # callbacks, which may have noted sharded tensors
+        value: Callable[[Tensor], Tensor],    # returns the plain tensor for a sharded tensor
+        cbs: Iterable[Any] = (),              # callbacks, which may hold sharded tensors
     ) -> None:
         convert = lambda t: value(t) if is_sharded(t) else t
         for q, p in self.plain.items(): p.data = value(q)
@@ -371,15 +372,15 @@ class _PutsBack(_SwitchesOver):
 
 # %% ../../nbs/distributed/sharded.ipynb #5ec80fb9
 class _Meeting:
-    "A place where all processes come, or not all"
-    def __init__(self):                  # all processes make it together
+    "Find out whether all processes arrive within a time limit"
+    def __init__(self):                  # all processes create it together
         self.store = dist.distributed_c10d._get_default_store()
         self.name = f"cbnb/sharded/{(self.store.add('cbnb/sharded', 1) - 1)//n_processes()}"
 
     def all_come(self, seconds: float) -> bool:
-        "Whether all processes call this within some seconds; the answer is the same in each"
+        "Return whether all processes call this method within `seconds`. The result is the same in every process"
         places, found = [f'{self.name}/{r}' for r in range(n_processes())], 'yes'
-        with suppress(RuntimeError):                  # the process that has the store may have ended
+        with suppress(RuntimeError):                  # the process that holds the store may have ended
             self.store.set(places[dist.get_rank()], 'here')
             try: self.store.wait(places, timedelta(seconds=seconds))
             except RuntimeError: found = 'no'
@@ -388,8 +389,8 @@ class _Meeting:
 
 # %% ../../nbs/distributed/sharded.ipynb #ca46eacf
 class _Ends(_PutsBack):
-    "The end of a run, whether it was finished or failed"
-    seconds = 5.          # that the other processes have to come after an error
+    "Restore the models when a run finishes or fails"
+    seconds = 5.          # seconds to wait for the other processes after an error
     meeting: _Meeting
     learn: Learner
 
@@ -404,10 +405,10 @@ class _Ends(_PutsBack):
 
 # %% ../../nbs/distributed/sharded.ipynb #d7aa18aa
 class _Gathers(_Ends):
-    "Whole weights for a while"
+    "Keep the whole weights in memory inside a block"
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        "A block in which each process has the whole weights. All processes must enter it"
+        "Keep the whole weights in every process inside a `with` block. All processes must enter the block"
         self.share_buffers()
         parts = [m for model in self.models for m in model.modules() if hasattr(m, 'unshard')]
         for m in parts: m.unshard()
@@ -418,26 +419,28 @@ class _Gathers(_Ends):
             for m in parts: m.reshard()
 
     def _keep(self, parts: list[Any], whole: bool) -> None:
-        "Whether weights stay whole after a forward pass"
+        "Set whether the weights stay gathered after a forward pass"
         for m in parts: m.set_reshard_after_forward(not whole and self.frees, recurse=False)
 
 # %% ../../nbs/distributed/sharded.ipynb #81fecce4
 class ShardedModels(_Gathers):
-    """The models of a learner, sharded over all processes until the run ends
+    """Shard the models of a learner over all processes until the run ends
 
     Args:
-        learn: in `before_fit` of a run that trains; all processes must be there
-        blocks: classes of `blocks_of`; None: large elements of containers
-        least: parameters of a block
-        mesh: a `DeviceMesh` with one dimension, or two: replicated, then sharded; None: all processes
-        **options: of torch's `fully_shard`: `mp_policy`, `offload_policy`, ...
+        learn: learner in `before_fit` of a run that trains; all processes must create this object
+            together
+        blocks: module classes that become blocks; None: large elements of containers
+        least: minimum number of parameters of a block
+        mesh: a `DeviceMesh` with one dimension, or with two: replicated, then sharded; None: all
+            processes
+        **options: options for torch's `fully_shard`: `mp_policy`, `offload_policy`, ...
     """
     def __init__(self,
-        learn: Learner,     # in `before_fit` of a run that trains; all processes must be there
-        blocks: Iterable[type[nn.Module]] | None = None,    # classes of `blocks_of`; None: large elements of containers
-        least: int = 1_000_000,    # parameters of a block
-        mesh: Any = None,   # a `DeviceMesh` with one dimension, or two: replicated, then sharded; None: all processes
-        **options: Any,     # of torch's `fully_shard`: `mp_policy`, `offload_policy`, ...
+        learn: Learner,     # learner in `before_fit` of a run that trains; all processes must create this object together
+        blocks: Iterable[type[nn.Module]] | None = None,    # module classes that become blocks; None: large elements of containers
+        least: int = 1_000_000,    # minimum number of parameters of a block
+        mesh: Any = None,   # a `DeviceMesh` with one dimension, or with two: replicated, then sharded; None: all processes
+        **options: Any,     # options for torch's `fully_shard`: `mp_policy`, `offload_policy`, ...
     ):
         _fully_shard()
         self.learn, (self.models, self.opts) = learn, check_sharding(learn)
@@ -454,16 +457,16 @@ def _whole_mesh(models: list[nn.Module]) -> Any:
 
 # %% ../../nbs/distributed/sharded.ipynb #2bb62338
 def _shard_named(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
-    "Tensors by the names of parameters, sharded like these"
+    "Shard each tensor of a dict like the parameter of the same name"
     like = {plain_name(name): p for name, p in bare_model(model).named_parameters(remove_duplicate=False)}
     return {name: _shard_value(v, like.get(name)) for name, v in state.items()}
 
 # %% ../../nbs/distributed/sharded.ipynb #c480c583
 def _shard_nested(
-    value: Any,     # tensors in nested containers
-    like: Any,      # the same nesting, with tensors that may be sharded
+    value: Any,     # nested containers with whole tensors
+    like: Any,      # containers of the same structure, with tensors that may be sharded
 ) -> Any:
-    "What a callback has noted, sharded like what it has at present"
+    "Shard the tensors in nested containers like those in another structure"
     if isinstance(value, dict) and isinstance(like, dict): return rebuild(value, {k: _shard_nested(v, like.get(k)) for k, v in value.items()})
     if type(value) in (list, tuple) and type(like) is type(value) and len(like) == len(value):
         return type(value)(map(_shard_nested, value, like))
@@ -471,17 +474,17 @@ def _shard_nested(
 
 # %% ../../nbs/distributed/sharded.ipynb #901c4fb5
 def sharded_state(
-    learn: Learner,               # its models may be sharded
-    state: Mapping[str, Any],     # of `Learner.state_dict`, without sharded tensors, the same in each process
-) -> Mapping[str, Any]:           # to be given to `Learner.load_state_dict`
-    """A state with the tensors sharded as they are in a learner
+    learn: Learner,               # learner whose models may be sharded
+    state: Mapping[str, Any],     # state from `Learner.state_dict` with whole tensors, the same in each process
+) -> Mapping[str, Any]:           # state for `Learner.load_state_dict`
+    """Return a state whose tensors are sharded like those of a learner
 
     Args:
-        learn: its models may be sharded
-        state: of `Learner.state_dict`, without sharded tensors, the same in each process
+        learn: learner whose models may be sharded
+        state: state from `Learner.state_dict` with whole tensors, the same in each process
 
     Returns:
-        to be given to `Learner.load_state_dict`
+        state for `Learner.load_state_dict`
     """
     _, models, opts = owned_by_steps(learn)
     if not any(is_sharded(p) for m in models for p in m.parameters()): return state
