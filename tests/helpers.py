@@ -1,9 +1,11 @@
 """A model small enough to check by hand, learners around it, and the words of the specification."""
 
 import random
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import torch
@@ -29,6 +31,11 @@ CANCELS = dict(
 )
 TRAIN_ONLY = set("before_backward after_cancel_backward after_backward before_step after_cancel_step after_step".split())
 IN_BATCH = {"before_batch", "after_pred", "after_loss", "after_cancel_batch", "after_batch"} | TRAIN_ONLY
+
+
+def svg_of(page: str) -> str:
+    """The SVG of the picture in a page, with double quotes as it was drawn."""
+    return unquote(re.search(r'data:image/svg\+xml,([^"]*)"', page)[1]).replace("'", '"')
 
 
 class Line(nn.Module):

@@ -1,5 +1,6 @@
 """The panel of a fit, used as a page does; how it looks in a real notebook is in test_live.py and browser/test_dashboard_page.py."""
 
+import json
 import re
 from types import SimpleNamespace
 
@@ -166,27 +167,26 @@ def test_a_panel():
     panel = Panel()
     main, table = panel.box.children
     style, legend, curve, status, controls = main.children
-    assert dashboard.STYLE == style.value and dashboard.LEGEND == legend.value and panel.box._view_count == 0
+    assert dashboard.STYLE == style.value and legend.value == "" and panel.box._view_count == 0
     assert (status, controls, curve, table) == (panel.status, panel.controls, panel.curve, panel.table)
-    assert controls.children == (panel.stop, panel.pause, panel.scale, panel.planned) and controls.layout.flex_flow == "row wrap"
+    assert controls.children == (panel.stop, panel.pause, panel.scale, panel.planned)
     assert [widget.description for widget in controls.children] == ["Stop", "Pause", "lr ×", "lr × 1"]
     assert (panel.scale.value, panel.scale.min, panel.scale.max, panel.scale.base) == (1, -2, 1, 10)  # a hundredth to ten times
-    found = {name: getattr(panel, name)._dom_classes for name in "legend status stop pause scale planned controls curve main".split()}
+    found = {name: getattr(panel, name)._dom_classes for name in "style legend status stop pause scale planned controls curve main".split()}
     assert found == {name: (f"cbnb-{name}",) for name in found} and table._dom_classes == ("cbnb-table", "cbnb-side")
     assert panel.box._dom_classes == ("cbnb-dashboard", "cbnb-fit")  # as the page that the fit leaves
-    assert len({widget.layout.model_id for widget in (style, status, legend, curve, table)}) == 1  # one message for all
-    controls = controls.children
+    parts = (*controls.children, style, legend, status, controls, curve, table, main)
+    assert all(part._trait_values.get(name) is None for part in parts for name in ("layout", "style"))  # each would be a message
     panel.replace_by("<p>done</p>")
     assert [child.value for child in panel.box.children[0].children] == ["<p>done</p>"] and panel.box.comm is not None
-    for widget in (*controls, style, status, panel.controls, legend, curve, table, main):
-        assert widget.comm is None and widget.layout.comm is None and getattr(widget, "style", widget).comm is None
+    assert all(part.comm is None for part in parts)
 
 
 def test_a_panel_can_vanish():
     panel = Panel()
     parts = [panel.box, *panel.box.children, *panel.main.children, *panel.controls.children]
     panel.close()
-    assert all(part.comm is None and part.layout.comm is None for part in parts) and panel.stop.style.comm is None
+    assert all(part.comm is None for part in parts)
 
 
 def test_a_fit_with_a_panel(page):
@@ -328,11 +328,11 @@ def test_a_panel_in_a_place_of_its_own(page, monkeypatch, works):
     learn.progress.place = placed.append
 
     def look(cb):
-        seen.append((page.panel.controls.layout.display, page.panel.status.value, cb.learn.callbacks.find(Steering) != []))
+        seen.append(("cbnb-off" in page.panel.controls._dom_classes, page.panel.status.value, cb.learn.callbacks.find(Steering) != []))
 
     learn.fit(2, cbs=cbnb.Callback(before_train=look))
     assert placed == [page.panel.box] and page.outputs == [] and page.panel.box.comm is not None
-    assert seen[0] == ((None if works else "none"), waiting_html(), works)
+    assert seen[0] == (not works, waiting_html(), works)
     assert "done: 2 epochs" in page.panel.box.children[0].children[0].value and not Dashboard._ended
     assert words(seen[1][1])[0].startswith("0 of 2 epochs") and "planned lr" not in seen[1][1]
 
@@ -373,7 +373,7 @@ def test_losses_that_a_step_names_are_in_the_live_chart(page):
     assert [live.chart.widget.comm is None for live in page.lives] == [True, False]  # made again when the names were known
     assert list(page.live.sent) == ["train, each batch", "train, smoothed", "low", "high"]
     assert {name: len(points.ys) for name, points in page.live.chart.points.items()} == dict.fromkeys(page.live.sent, 8)
-    assert re.findall("<th scope=col>(.*?)</th>", tables[-1]) == ["epoch", "train_loss", "low", "high", "time"]
+    assert re.findall("<th scope=col>([^<]*)", tables[-1]) == ["epoch", "train_loss", "low", "high", "time"]
 
 
 def test_losses_that_a_step_names_late_are_there_from_then_on(page):
@@ -385,24 +385,29 @@ def test_losses_that_a_step_names_late_are_there_from_then_on(page):
     learn.fit(3, cbs=cbnb.Callback(after_batch=lambda cb: tables.append(page.panel.table.value)))
     assert list(page.live.sent)[2:] == ["low", "late"] and page.live.sent["late"] == 8
     for table in (tables[-1], page.outputs[0][-1]["text/html"]):
-        assert re.findall("<th scope=col>(.*?)</th>", table) == ["epoch", "train_loss", "low", "late", "time"]
+        assert re.findall("<th scope=col>([^<]*)", table) == ["epoch", "train_loss", "low", "late", "time"]
     rows = [row.split("<td")[3].partition(">")[2] for row in page.outputs[0][-1]["text/html"].split("<tr>")[2:]]
     assert [row.partition("<")[0] for row in rows] == ["", "1.000000", "1.000000"]
 
 
 def test_an_update_is_one_message(page):
-    """The live chart brings the status along; a page that is opened later gets it with the state of the widget."""
-    learn, sent = page.learner(), []
+    """The live chart brings numbers and new rows along; a page that is opened later gets both with the state of the widgets."""
+    learn, sent, state = page.learner(), [], []
     here = at_batch(page, 2, lambda: page.live.chart._receive(None, dict(type="here"), []))
 
     def look(cb):
         page.live.chart.widget.send = lambda message, buffers=None: sent.append(message)
-        page.panel.status.send_state = lambda **key: sent.append("status")
+        for name in ("status", "table", "curve"):
+            getattr(page.panel, name).send_state = lambda name=name, **key: sent.append(name)
+        if cb.learn.train_iter == 7 and cb.training:
+            state.extend(part.get_state()["value"] for part in (page.panel.status, page.panel.table))
 
     learn.fit(2, cbs=[here, cbnb.Callback(before_batch=look)])
-    late = [message for message in sent[4:] if message != "status"]
-    assert "status" not in sent[4:] and len(late) > 4 and all("status" in message for message in late[:-1])
-    assert "1 of 2 epochs" in late[-2]["status"]
+    late = [message for message in sent if isinstance(message, dict)]
+    assert sent[-len(late) :] == late and len(late) > 4 and all("beside" in message for message in late[:-1])
+    assert late[-2]["beside"]["at"][:4] == [1, 2, 1, 1] and "1 of 2 epochs" in state[0] and "<th>0<" in state[1]
+    tables = [message["beside"]["table"] for message in late[:-1] if "table" in message["beside"]]
+    assert [[place for place, _ in table["rows"]] for table in tables] == [[0]]  # each row once
 
 
 def test_what_a_page_that_is_opened_later_gets(page):
@@ -424,7 +429,61 @@ def test_time_and_polls_of_a_panel(page):
     assert seen == [(0.05, 0.0)]
 
 
-# the button under a fit
+# --- bytes: what is sent does not depend on the clock of the machine ---
+
+
+class Wire:
+    """The size of all that is sent: messages of widgets, and outputs."""
+
+    def __init__(self, page, monkeypatch):
+        import comm
+        import ipywidgets
+
+        self.opened, self.updates, self.outputs, self.closed, self.page = [], [], [], [], page
+        kind = type(ipywidgets.Widget().comm)
+        assert issubclass(kind, comm.base_comm.BaseComm)
+        monkeypatch.setattr(kind, "publish_msg", lambda comm, *args, **kwargs: self.publish(comm.comm_id, *args, **kwargs))
+
+    def publish(self, comm_id, msg_type, data=None, metadata=None, buffers=None, **keys):
+        content = dict(data=data or {}, comm_id=comm_id, **keys)
+        n = len(json.dumps(content, default=list)) + sum(map(len, buffers or ()))
+        if msg_type == "comm_msg" and data.get("method") != "echo_update":
+            self.updates.append((self.page.now, n))
+        elif msg_type != "comm_msg":
+            (self.opened if msg_type == "comm_open" else self.closed).append(n)
+
+    def total(self):
+        self.outputs = [len(json.dumps(bundle)) for output in self.page.outputs for bundle in output]
+        return sum(self.opened) + sum(n for _, n in self.updates) + sum(self.outputs) + sum(self.closed)
+
+
+@pytest.mark.parametrize("draws", [True, False])
+def test_how_many_bytes_a_long_fit_sends(page, monkeypatch, no_button, draws):
+    """4,050 steps in 90 epochs, with five updates: at most 40 kB and 1 kB for each, where the page draws the live chart."""
+    monkeypatch.setattr("cbnb.display.progress.runs_scripts", lambda: True)
+    monkeypatch.setattr("cbnb.display.chart.runs_scripts", lambda: True)
+    monkeypatch.setattr(Page, "tick", lambda self, cb: setattr(self, "now", self.now + 1.4 / (90 * 46)))
+    wire = Wire(page, monkeypatch)
+    learn = line_learner(45, progress=True, cbs=cbnb.Callback(before_batch=page.tick), lr=1e-5)
+    seen = []
+    here = cbnb.Callback(before_train=lambda cb: seen or (draws and say_here(page), seen.append(1)))
+    learn.fit(90, cbs=here)
+    total, times = wire.total(), {now for now, _ in wire.updates}
+    assert sum(wire.opened) < 15_000 and len(wire.opened) < 20
+    assert 24_000 < max(wire.outputs) < 30_000  # by so much the notebook grows
+    between = [(now, n) for now, n in wire.updates if min(times) < now < max(times)]
+    n = len({now for now, _ in between})
+    assert n == 5
+    assert total <= (40_000 if draws else 46_000) + 1000 * n
+    if draws:
+        assert len(between) == n and max(n for _, n in between) <= 1000  # an update is one message
+
+
+def say_here(page):
+    page.live.chart._receive(None, dict(type="here"), [])
+
+
+# --- the button under a fit ---
 
 
 def buttons(page):

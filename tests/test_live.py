@@ -104,7 +104,7 @@ def size(message: dict) -> int:
 
 
 def is_curve(message: dict) -> bool:
-    return message["msg_type"] == "comm_msg" and "cbnb-plot" in json.dumps(message["content"])
+    return message["msg_type"] == "comm_msg" and "class=cbnb-plot" in json.dumps(message["content"])
 
 
 def reacts(*steps):

@@ -198,16 +198,31 @@ def test_the_code_goes_to_a_page_that_has_none(live):
     assert [*sent[0]] == ["code"] and len(sent[0]["code"]) > 5000 and sent[1] == ["history", "spec"]  # what it missed meanwhile
 
 
+def test_before_a_page_draws_nothing_is_sent_and_then_everything_at_once(live):
+    sent = []
+    live.widget.send, live.widget.send_state = lambda *message: sent.append("points"), sent.append
+    live.add("loss", range(100), [1.0] * 100), live.add_epochs([(99, 0)])
+    live.hold()
+    assert sent == [] and len(live.history()) == 12 + 8 * 100 and live.spec()["epochs"] == [(99, 0)]
+    say(live, type="here")
+    assert sent == [["history", "spec"]]
+    say(live, type="here")  # another page, which got it all when it was opened
+    live.flush()
+    assert len(sent) == 1
+    live.beside = lambda: "new"
+    assert live.spec()["beside"] == "new"
+
+
 def test_epochs_come_one_by_one(live):
     messages = []
     live.widget.send = lambda message, buffers: messages.append(message)
     live.add_epochs([(3, 0), (7, 1)])
     live.flush()
     live.add_epochs([(11, 2)])
-    live.flush(status="<i>")
+    live.flush(beside=[1])
     live.flush()
     assert messages[0] == dict(ends=dict(at=0, more=[(3, 0), (7, 1)]))
-    assert messages[1:] == [dict(ends=dict(at=2, more=[(11, 2)]), status="<i>")]
+    assert messages[1:] == [dict(ends=dict(at=2, more=[(11, 2)]), beside=[1])]
     live.set(epochs=[(1, 0)])
     live.flush()
     assert messages[-1] == dict(set=dict(epochs=[(1, 0)])) and live.spec()["epochs"] == [(1, 0)]

@@ -1,6 +1,5 @@
 """The learning rate picker, driven from Python; what a notebook shows of it, in a real kernel. Clicks on a page are in tests/browser."""
 
-import base64
 import copy
 import gc
 import html
@@ -37,7 +36,7 @@ from cbnb.lr.picker import (
     rule_button,
     slider_range,
 )
-from helpers import RaiseIn, line_learner
+from helpers import RaiseIn, line_learner, svg_of
 from test_kernel import images, kernel  # noqa: F401
 from test_lr_finder import curve, made_result, regression, sweep
 
@@ -45,10 +44,6 @@ from test_lr_finder import curve, made_result, regression, sweep
 def drawn(picker):
     """The SVG of the picture that a picker has drawn last."""
     return svg_of(picker.chart.value)
-
-
-def svg_of(page):
-    return base64.b64decode(re.search(r"data:image/svg\+xml;base64,([\w+/=]+)", page)[1]).decode()
 
 
 def swept(learn=None, **kwargs):
@@ -473,7 +468,7 @@ def test_a_rate_is_written_in_one_way():
     rate = f"{lr_text(found.lr)}"
     assert picker.rules[found.rule].description == f"{found.rule}  {rate}" and not picker.slider.readout
     assert f"chosen: {rate}" in picker.chart.value and f"<b>{rate}</b>" in picker.advice.value
-    pages = re.sub('<style>.*?</style>|base64,[^"]*', "", picker.chart.value) + drawn(picker) + picker.advice.value + picker.said.value
+    pages = re.sub('<style>.*?</style>|svg[+]xml,[^"]*', "", picker.chart.value) + drawn(picker) + picker.advice.value + picker.said.value
     assert rate in picker.said.value and f"{found.lr:.3g}" not in pages and f"{found.lr:.1e}" not in pages
 
 

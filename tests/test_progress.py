@@ -1,6 +1,5 @@
 """What is shown outside of notebooks, and the parts of what is shown inside. The notebook itself is in test_kernel.py."""
 
-import base64
 import os
 import pty
 import re
@@ -37,7 +36,7 @@ from cbnb.display.progress import (
     shortened,
     valid_points,
 )
-from helpers import Line, RaiseIn, line_batches, line_learner
+from helpers import Line, RaiseIn, line_batches, line_learner, svg_of
 
 HERE = Path(__file__).resolve().parent
 SCRIPT = f"""
@@ -542,7 +541,7 @@ def test_how_wide_a_bar_is(share, width):
 
 def drawn(page):
     """The words of the picture, and its lines: color and number of points."""
-    svg = base64.b64decode(re.search('base64,(.*?)"', page)[1]).decode()
+    svg = svg_of(page)
     curves = re.search("<g .*?</g>", svg)[0]
     paths = re.findall('<path d="(.*?)" stroke="(.*?)"', curves)
     return re.findall(">([^<]+)</text>", svg), [(color, 1 + d.count("L")) for d, color in paths]

@@ -162,3 +162,21 @@ def test_a_pause_without_anything_to_do_meanwhile_ends_by_itself():
         patch.setattr("cbnb.display.steering.time", SimpleNamespace(perf_counter=lambda: 0.0, sleep=lambda seconds: steering.resume()))
         learn.fit(1, cbs=at_batch(0, steering.pause))
     assert learn.recorder.last().n_steps == 3
+
+
+def test_a_slider_that_is_dragged_leaves_one_mark(monkeypatch):
+    """It passes many factors on its way; what is done later, or after something else, has a mark of its own."""
+    now = [100.0]
+    monkeypatch.setattr("cbnb.display.steering.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    factors = {2: 0.9, 3: 0.8, 5: 0.7, 8: 0.5, 9: 0.4, 11: 2.0}
+
+    def move(cb):
+        now[0] += 0.6
+        if cb.learn.train_iter in factors:
+            cb.learn.steering.scale_lr(factors[cb.learn.train_iter])
+
+    learn, _ = steered(12)
+    learn.fit(1, cbs=cbnb.Callback(before_batch=move))
+    events = [(event["step"], event["text"]) for event in learn.recorder.last().events]
+    assert events == [(3, "lr × 0.8"), (5, "lr × 0.7"), (9, "lr × 0.4"), (11, "lr × 2")]
+    assert len(learn.recorder.lrs) == 12 and learn.recorder.lrs[9] == pytest.approx(0.4 * learn.recorder.lrs[0])

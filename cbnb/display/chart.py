@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TOOLS', 'WIDTH', 'Line', 'Mark', 'Event', 'thinned', 'means', 'Chart', 'described', 'chart_spec', 'still_svg',
-           'chart_css', 'charts_html', 'chart']
+           'chart_css', 'charts_html', 'even_ends', 'chart']
 
 # %% ../../nbs/display/chart.ipynb #2c0c28ba
 import base64
@@ -193,7 +193,8 @@ class Chart:
         tools: controls above the chart, from `TOOLS`
         runs: (name, first step, color) of each run, for the control `overlay`
         details: name of a line -> (setting, value, whether it differs)
-        robust: limit the height of the first tenth to the height of all later values
+        robust: the first tenth takes at most as much room as the rest
+        digits: significant digits of the values in the page; None: 32-bit floats
 
     Raises:
         ValueError: y_range={y_range} should be (low, high), with low below high
@@ -223,7 +224,8 @@ class Chart:
         tools: Sequence[str] = ('log_y',),              # controls above the chart, from `TOOLS`
         runs: Sequence[tuple[str, float, str]] = (),    # (name, first step, color) of each run, for the control `overlay`
         details: Mapping[str, Sequence[tuple[str, str, bool]]] | None = None,   # name of a line -> (setting, value, whether it differs)
-        robust: bool = False,                           # limit the height of the first tenth to the height of all later values
+        robust: bool = False,                           # the first tenth takes at most as much room as the rest
+        digits: int | None = None,                      # significant digits of the values in the page; None: 32-bit floats
     ):
         if y_range and not y_range[0] < y_range[1]:
             raise ValueError(f'y_range={y_range} should be (low, high), with low below high')
@@ -231,7 +233,7 @@ class Chart:
         self.borders, self.epochs, self.band = list(borders), list(epochs), band
         self.xlabel, self.ylabel, self.title, self.cursor = xlabel, ylabel, title, cursor
         self.log_x, self.log_y, self.x_range, self.y_range = log_x, log_y, x_range, y_range
-        self.size, self.points, self.say, self.robust = size, points, say, robust
+        self.size, self.points, self.say, self.robust, self.digits = size, points, say, robust, digits
         self.x_format = x_format or _FORMATS.get(say, 'number')
         self.smoothing, self.runs, self.details = smoothing, list(runs), dict(details or {})
         self.tools = [tool for tool in TOOLS if tool in tools or tool == 'smooth' and smoothing is not None]
@@ -274,6 +276,12 @@ def _floats(values: Iterable[float]) -> str:
 
 def _as_float32(value: float) -> float: return value if abs(value) < 3e38 or value != value else math.copysign(math.inf, value)
 
+def _values(values: Sequence[float], digits: int | None) -> Any:
+    "Numbers of so many significant digits, which pack better than floats; floats where one is not finite"
+    ys = listed(values)
+    if digits is None or not all(map(math.isfinite, ys)): return _floats(ys)
+    return [float(f'{y:.{digits}g}') for y in ys]
+
 def _places(xs: Sequence[float]) -> Any:
     "Encode x values: a range as [first, step, count], whole numbers as differences, and other numbers as base64"
     n = len(xs)
@@ -283,11 +291,11 @@ def _places(xs: Sequence[float]) -> Any:
     return _floats(xs)
 
 # %% ../../nbs/display/chart.ipynb #d9214012
-def _line_spec(line: Line, points: int, log_x: bool) -> dict[str, Any]:
-    "Convert a line to JSON data for `chart.js`"
+def _line_spec(line: Line, points: int, log_x: bool, digits: int | None = None) -> dict[str, Any]:
+    "A line for `chart.js`"
     xs, ys = thinned(line, points, log_x)
     if len(xs) == len(line.xs) and isinstance(line.xs, range): xs = line.xs
-    found = dict(name=line.of or line.name, color=in_page(line.color), x=_places(xs), y=_floats(ys),
+    found = dict(name=line.of or line.name, color=in_page(line.color), x=_places(xs), y=_values(ys, digits),
                  kind='faint' if line.faint else 'dots' if line.dots else 'line')
     if line.dash: found['dash'] = 'dot' if line.dash == 'dot' else 'dash'
     for name in ('held', 'beyond'):
@@ -295,22 +303,22 @@ def _line_spec(line: Line, points: int, log_x: bool) -> dict[str, Any]:
     if line.run is not None: found['run'] = line.run
     if line.smooths is not None and len(line.smooths):
         values, k = means(line.smooths, points)
-        found['source'] = dict(x=[line.xs[0] + (k - 1)/2, k, len(values)], y=_floats(values), k=k)
+        found['source'] = dict(x=[line.xs[0] + (k - 1)/2, k, len(values)], y=_values(values, digits), k=k)
     return found
 
 # %% ../../nbs/display/chart.ipynb #cc764a23
 def chart_spec(
     chart: Chart,
-) -> dict[str, Any]:    # data that can be written as JSON
-    """Convert a chart to the data that `chart.js` draws
+) -> dict[str, Any]:    # for JSON
+    """A chart as `chart.js` takes it
 
     Args:
         chart
 
     Returns:
-        data that can be written as JSON
+        for JSON
     """
-    lines = [_line_spec(line, chart.points, chart.log_x) for line in chart.lines]
+    lines = [_line_spec(line, chart.points, chart.log_x, chart.digits) for line in chart.lines]
     names = sorted((len(line.name) for line in chart.lines), reverse=True)
     whole = all(len(line.xs) == 0 or isinstance(line.xs[0], int) for line in chart.lines)
     return dict(
@@ -429,7 +437,7 @@ def _curves(plane: _Plane) -> str:
         width = 1 if line.faint else 1.5 if line.dots else 2
         more = _DASHES.get(line.dash, '') + ' opacity=".6"'*line.faint
         lines.append(_stroke(d, line.color, width, more))
-        if line.dots:
+        if line.dots and len(line.xs) <= 30:                    # more would touch each other
             inside = [(a, b) for a, b in zip(xs, ys) if plane.y.has(b) and -1e-9 <= plane.y.place(b) <= 1 + 1e-9]
             d = path(*zip(*inside), plane.x, plane.y, (w, h), dots=True) if inside else ''
             dots.append(_stroke(d, line.color, 7))
@@ -522,41 +530,64 @@ def chart_css() -> str:
 
 def charts_html(
     charts: Sequence[Chart],
-    columns: int = 1,           # number of charts side by side, if the page is wide enough
-    live: bool | None = None,   # whether to include the script; None: include it if `runs_scripts()`
-) -> str:                       # HTML of the output
-    """Return HTML for several charts that share one script and one crosshair
+    columns: int = 1,           # side by side where there is room
+    live: bool | None = None,   # as for `scripted`
+    still_points: int = 240,    # of each line in the picture
+    more: Mapping[str, Any] = {},    # for `mount` of `chart.js`: another `css`, or a `table` of epochs
+) -> str:                       # HTML
+    """Charts that are read together
 
     Args:
         charts
-        columns: number of charts side by side, if the page is wide enough
-        live: whether to include the script; None: include it if `runs_scripts()`
+        columns: side by side where there is room
+        live: as for `scripted`
+        still_points: of each line in the picture
+        more: for `mount` of `chart.js`: another `css`, or a `table` of epochs
 
     Returns:
-        HTML of the output
+        HTML
     """
-    still = ''.join(still_image(still_svg(chart), chart.text) for chart in charts)
+    still = ''.join(still_image(still_svg(chart, still_points), chart.text) for chart in charts)
     if not (runs_scripts() if live is None else live): return f'<div>{still}</div>'
-    data = dict(css=chart_css(), charts=[chart_spec(chart) for chart in charts], columns=columns)
-    return scripted(still, asset('chart.js'), data, True)
+    specs = [chart_spec(chart) | dict(epochs=even_ends(chart.epochs)) for chart in charts]
+    return scripted(still, asset('chart.js'), dict(css=chart_css(), charts=specs, columns=columns) | more, True)
+
+def even_ends(
+    ends: Sequence[tuple[int, int]],    # (its last step, number) of each epoch
+) -> list:                              # for JSON
+    """[first step, steps between, first number, how many] of epochs of one length; other epochs as they are
+
+    Args:
+        ends: (its last step, number) of each epoch
+
+    Returns:
+        for JSON
+    """
+    n, (step, number), (last, _) = len(ends), *(ends[:1] or [(0, 0)]), *(ends[-1:] or [(0, 0)])
+    every = (last - step)//max(n - 1, 1)
+    even = n > 2 and all(tuple(end) == (step + i*every, number + i) for i, end in enumerate(ends))
+    return [step, every, number, n] if even else [end for end in ends if math.isfinite(end[0])]
 
 def chart(
     lines: Iterable[Line],
-    live: bool | None = None,    # whether to include the script that makes the chart interactive; None: include it if `runs_scripts()`
-    **layout: Any,               # keyword arguments of `Chart`, such as title, marks, events and log_x
-) -> str:                        # HTML of the output
-    """Return HTML for a chart that adapts to the width of the page
+    live: bool | None = None,    # with the script that makes it interactive; None: unless the run is headless
+    still_points: int = 240,     # of each line in the picture
+    more: Mapping[str, Any] = {},    # as for `charts_html`
+    **layout: Any,               # of `Chart`: title, marks, events, log_x, ...
+) -> str:                        # HTML
+    """A chart that adapts to the width of its page
 
     Args:
         lines
-        live: whether to include the script that makes the chart interactive; None: include it if
-            `runs_scripts()`
-        **layout: keyword arguments of `Chart`, such as title, marks, events and log_x
+        live: with the script that makes it interactive; None: unless the run is headless
+        still_points: of each line in the picture
+        more: as for `charts_html`
+        **layout: of `Chart`: title, marks, events, log_x, ...
 
     Returns:
-        HTML of the output
+        HTML
     """
-    return charts_html([Chart(lines, **layout)], live=live)
+    return charts_html([Chart(lines, **layout)], live=live, still_points=still_points, more=more)
 
 # %% ../../nbs/display/chart.ipynb #c4260270
 WIDTH = WIDEST    # pixels: largest width of a chart over steps

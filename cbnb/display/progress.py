@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['TABLE_STYLE', 'FIT_STYLE', 'DISPLAYS', 'as_cell', 'as_line', 'best_row', 'best_words', 'shortened', 'changes',
            'as_html', 'live_table', 'Progress', 'bar_html', 'seconds_per_batch', 'Pace', 'valid_points', 'run_events',
-           'loss_looks', 'loss_lines', 'losses_layout', 'losses_chart', 'fit_page', 'LogDisplay', 'TerminalDisplay',
-           'NotebookDisplay', 'make_display', 'n_validated', 'ProgressCallback']
+           'loss_looks', 'loss_lines', 'losses_layout', 'losses_chart', 'brief', 'row_text', 'fit_page', 'LogDisplay',
+           'TerminalDisplay', 'NotebookDisplay', 'make_display', 'n_validated', 'ProgressCallback']
 
 # %% ../../nbs/display/progress.ipynb #d051ae47
 import itertools
@@ -15,7 +15,8 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from .live_curve import sparkline
 from .figures import NAMED_COLORS
 from .front_end import by_name, display_mode
 from .look import COLORS, FONT, WIDEST, css_variables, value_text
-from .page_script import runs_scripts
+from .page_script import asset, runs_scripts
 from ..learner import Learner
 from ..history import Run
 
@@ -236,14 +237,16 @@ def live_table(
     rows: Sequence[Sequence[Any]],    # rows with a value for each heading
     below: str = '',                  # HTML to put below the table
 ) -> str:
-    """Return the table of a running fit as HTML, with the first, the best and the latest rows
+    """The table of a fit under way as HTML: a few rows, the best among them
 
     Args:
         names: headings of the table; empty: no table
         rows: rows with a value for each heading
         below: HTML to put below the table
     """
-    return as_html(names, rows, below, most=8)
+    return as_html(names, rows, below, most=_SHORT)
+
+_SHORT = 8        # rows of a table that is shown again and again, or where no script runs
 
 # %% ../../nbs/display/progress.ipynb #d53e810b
 class Progress(NamedTuple):
@@ -516,60 +519,111 @@ def losses_layout(run: Run) -> dict[str, Any]:
     """
     return dict(xlabel='step', size=(WIDEST, 290), robust=True, epochs=run.ends(), events=run_events(run))
 
-def losses_chart(run: Run) -> str:
-    """Return the losses of a fit as an HTML chart, or '' if there are fewer than 4 steps
+def losses_chart(
+    run: Run,
+    more: Mapping[str, Any] = {},    # as for `charts_html`
+) -> str:                            # HTML
+    """The losses of a fit as a chart; empty if there are too few to make a curve
 
     Args:
         run
+        more: as for `charts_html`
+
+    Returns:
+        HTML
     """
     if run.n_steps < 4: return ''
-    return chart(loss_lines(run), **losses_layout(run), points=50, smoothing=run.beta, tools=('smooth', 'log_y'))
+    return chart(loss_lines(run), **losses_layout(run), points=50, digits=4, smoothing=run.beta, tools=('smooth', 'log_y'),
+                 still_points=24 if runs_scripts() else 50, more=more)
 
 # %% ../../nbs/display/progress.ipynb #05433f20
-_USED = 'train', 'valid', 'raw', 'text', 'quiet', 'page', 'good', 'bad'      # fewer colors make a smaller output
-FIT_STYLE = f'''<style>{css_variables(".cbnb-fit", _USED)}
-.cbnb-fit{{display:flex;flex-flow:row wrap;align-items:flex-start;gap:0 24px;max-width:{WIDEST}px}}
+_USED = 'train', 'valid', 'raw', 'text', 'quiet', 'page', 'good', 'bad'      # a saved fit is small
+_LAYOUT = f'''.cbnb-fit{{display:flex;flex-flow:row wrap;align-items:flex-start;gap:0 24px;max-width:{WIDEST}px}}
 .cbnb-fit>.cbnb-main{{flex:1 1 520px;min-width:0}}
 .cbnb-fit>.cbnb-side{{flex:0 1 auto;min-width:min(340px,100%)}}
 .cbnb-fit>p{{flex:1 1 100%;margin:.5em 0}}
-</style>'''.replace('\n', '') + TABLE_STYLE
+'''.replace('\n', '')
+FIT_STYLE = f'<style>{css_variables(".cbnb-fit", _USED)}{_LAYOUT}</style>{TABLE_STYLE}'
 
+_BRIEF = {'</td>': '', '</th>': '', '</tr>': '', ' scope=row': '', ' class=better>': ' class=b>', '.better': '.b',
+          ' class=worse>': ' class=w>', '.worse': '.w', ' style="text-align:right;font-variant-numeric:tabular-nums"': ''}
+
+def brief(
+    text: str,    # HTML of a table, or its style
+) -> str:
+    """The same table or style, with short names of classes and without what HTML lets you omit
+
+    Args:
+        text: HTML of a table, or its style
+    """
+    for long, short in _BRIEF.items(): text = text.replace(long, short)
+    return text
+
+# %% ../../nbs/display/progress.ipynb #ec06e31f
+@cache
+def _page_css() -> str:
+    "The styles of a fit in a page that runs scripts: of the chart, of the table, and of their places"
+    table = brief(TABLE_STYLE.removeprefix('<style>').removesuffix('</style>'))
+    return css_variables('.cbnb-fit', [*_USED, 'lr', 'mom', 'mark']) + _LAYOUT + table + asset('chart.css')
+
+def _page_data(
+    names: Sequence[str],             # the headings
+    rows: Sequence[Sequence[Any]],    # a value for each
+) -> dict[str, Any]:                  # for JSON
+    "What `chart.js` gets in addition to the chart: the styles, and all rows of a long table"
+    data: dict[str, Any] = dict(css=_page_css())
+    if len(rows) <= _SHORT: return data
+    table = dict(names=names, columns=[_counted(column) for column in zip(*rows)], n=len(rows), best=best_row(names, rows))
+    return data | dict(table=table)
+
+def _counted(values: Sequence[Any]) -> int | str:
+    "The first of whole numbers that follow each other; any other values as texts"
+    first = values[0]
+    counted = type(first) is int and all(type(v) is int and v == first + i for i, v in enumerate(values))
+    return first if counted else row_text(values)
+
+def row_text(
+    values: Iterable[Any],    # of a row or of a column
+) -> str:
+    """Values as the table shows them, with tabs between them
+
+    Args:
+        values: of a row or of a column
+    """
+    return '\t'.join(as_cell(value).replace('\t', ' ') for value in values)
+
+# %% ../../nbs/display/progress.ipynb #18dac7b0
 def fit_page(
     names: Sequence[str],             # headings of the table
-    rows: Sequence[Sequence[Any]],    # rows of the table
-    word: str,                        # sentence about how the fit ended
-    run: Run | None = None,           # record of the fit; None: no losses are drawn
-    drawn: str | None = None,         # losses as HTML; None: as `losses_chart` draws them
+    rows: Sequence[Sequence[Any]],    # its rows
+    word: str,                        # how the fit ended
+    run: Run | None = None,           # its record
+    drawn: str | None = None,         # its losses as HTML; None: as `losses_chart` draws them
 ) -> dict[str, str]:                  # MIME type -> content
-    """Return the output of a finished fit: the table, the losses and a sentence, as HTML and as text
+    """What a fit leaves in a notebook
 
     Args:
         names: headings of the table
-        rows: rows of the table
-        word: sentence about how the fit ended
-        run: record of the fit; None: no losses are drawn
-        drawn: losses as HTML; None: as `losses_chart` draws them
+        rows: its rows
+        word: how the fit ended
+        run: its record
+        drawn: its losses as HTML; None: as `losses_chart` draws them
 
     Returns:
         MIME type -> content
     """
     words = '; '.join(filter(None, [word, best_words(names, rows)]))
+    live, style, table = runs_scripts(), FIT_STYLE, as_html(names, rows)
+    if live: style, table = brief(style), brief(table)
+    if drawn is None and live and run is not None and run.n_steps > 3:
+        style, table = '', brief(live_table(names, rows))           # the script of the chart brings both
+        drawn = losses_chart(run, _page_data(names, rows))
     if drawn is None: drawn = losses_chart(run) if run is not None else ''
     main = f'<div class="cbnb-main">{drawn}</div>' if drawn else ''
-    live, style, table = runs_scripts(), FIT_STYLE, as_html(names, rows)
-    if live: style, table = _brief(style), _brief(table)              # the output also contains a script
     page = (f'<div class="cbnb-fit">{style}{main}<div class="cbnb-side">'
             f'{table}</div><p>{escape(words)}</p></div>')
-    lines = _page_lines(names, rows, run, 20 if live else 60)
+    lines = _page_lines(names, rows, run, 8 if live else 60)
     return {'text/html': page, 'text/plain': '\n'.join([*lines, word])}
-
-_BRIEF = {'</td>': '', '</th>': '', '</tr>': '', ' scope=row': '', ' class=better>': ' class=b>', '.better': '.b',
-          ' class=worse>': ' class=w>', '.worse': '.w'}
-
-def _brief(text: str) -> str:
-    "Shorten a table or style: short names of classes, and no closing tags that HTML makes optional"
-    for long, short in _BRIEF.items(): text = text.replace(long, short)
-    return text
 
 # %% ../../nbs/display/progress.ipynb #8911a360
 def _page_lines(
@@ -700,9 +754,13 @@ class NotebookDisplay(LogDisplay):
         return [name for name in self.run.named if name not in self.names] if self.run else []
 
     def table(self) -> tuple[list[str], list[list[Any]]]:
-        "Return headings and rows, with None for a missing value"
-        names = [*self.names[:-1], *self._late(), *self.names[-1:]]
+        "Headings and rows; a value for each heading, None where there was none"
+        names = self.headings()
         return names, [[row.get(name) for name in names] for row in self.rows]
+
+    def headings(self) -> list[str]:
+        "Names of the columns; the time stays the last"
+        return [*self.names[:-1], *self._late(), *self.names[-1:]]
 
     def finish(self, word: str, as_planned: bool) -> None:
         if self.names: self.send(fit_page(*self.table(), word, self.run))

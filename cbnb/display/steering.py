@@ -6,6 +6,7 @@
 __all__ = ['Steering']
 
 # %% ../../nbs/display/steering.ipynb #5e838a04
+import math
 import time
 from collections.abc import Callable
 
@@ -67,7 +68,18 @@ class _NotesScale(_Scales):
         before, step = self.changes[-1][1] if self.changes else 1., self.learn.train_iter
         if self.lr_scale == before: return
         self.changes.append((step, self.lr_scale))
+        (last, then), now = self._noted, time.perf_counter()
+        self._noted = step, now
+        if step <= last + 1 or now - then < 1: self._drop_mark()       # a slider passes many factors on its way
         self._note_event('lr', f'lr × {self.lr_scale:.2g}', step)
+
+    _noted = -math.inf, -math.inf          # step and time of the latest mark
+
+    def _drop_mark(self) -> None:
+        "Remove the latest mark of a factor, unless something else has happened since"
+        recorder = getattr(self.learn, 'recorder', None)
+        events = recorder.last().events if recorder is not None and recorder.history.runs else []
+        if events and events[-1]['kind'] == 'lr': events.pop()
 
 # %% ../../nbs/display/steering.ipynb #9e11f50f
 class _Says(_NotesScale):
@@ -122,6 +134,7 @@ class Steering(_Asks):
     def _reset(self) -> None:
         self.stopping, self.paused, self.lr_scale, self.seconds_paused = False, False, 1., 0.
         self.changes, self.n_pauses = [], 0
+        self._noted = _NotesScale._noted
 
     def before_fit(self):
         self._reset()

@@ -75,7 +75,7 @@ export function logTicks(lo, hi, n) {
 // ---- points
 
 const bytesOf = text => Uint8Array.from(atob(text), c => c.charCodeAt(0))
-const floatsOf = text => new Float32Array(bytesOf(text).buffer)
+const floatsOf = y => Array.isArray(y) ? Float32Array.from(y) : new Float32Array(bytesOf(y).buffer)
 
 // Points of one line, ascending in x. It grows by doubling.
 class Points {
@@ -549,7 +549,50 @@ function withPoints(spec) {
     line.points = line.recorded = new Points(xsOf(line.x), floatsOf(line.y))
     if (line.source) { const { x, y, k } = line.source; line.source = Object.assign(new Points(xsOf(x), floatsOf(y)), { k }) }
   }
+  spec.epochs = endsOf(spec.epochs)
   return spec
+}
+
+// [last step, number] of each epoch, which come as [first step, steps between, first number, how many] if they are even
+const endsOf = ends => ends.length === 4 && !ends[0].length ? Array.from({ length: ends[3] }, (_, i) => [ends[0] + i * ends[1], ends[2] + i]) : ends
+
+// ---- the table of epochs, with the looks of display/progress. Values are texts, as they are shown.
+
+const isNumber = text => text && Number.isFinite(+text)
+function look(name, before, text) {
+  if (/^(epoch|time)$/.test(name) || !isNumber(before) || !isNumber(text) || +before === +text) return null
+  const up = +text > +before
+  return /loss/i.test(name) ? up ? 'w' : 'b' : up ? 'up' : 'down'
+}
+
+// `rows`: [place, texts], ascending; where places are left out, a row says how many. `above`: the texts of a place that is left out
+export function epochTable(names, rows, best, above) {
+  const table = html('table', { 'aria-label': 'losses and metrics of each epoch' })
+  const head = table.appendChild(html('thead')).appendChild(html('tr')), body = table.appendChild(html('tbody'))
+  for (const name of names) head.append(html('th', { scope: 'col' }, name))
+  let next = 0, latest = []
+  for (const [place, texts] of rows) {
+    if (place > next) latest = [...above(place - 1) ?? []]
+    if (place > next) body.appendChild(html('tr')).append(html('td', { colspan: names.length, style: 'text-align:left' }, `... ${place - next} more`))
+    const tr = body.appendChild(html('tr', { class: place === best ? 'best' : null }))
+    texts.forEach((text, i) => {
+      const cell = tr.appendChild(html(i ? 'td' : 'th', i ? { class: look(names[i], latest[i], text) } : { scope: 'row' }))
+      if (place === best && !i) cell.append(html('span', { role: 'img', 'aria-label': 'lowest valid_loss' }, '★'), ' ')
+      cell.append(place === best ? html('b', {}, text) : text)
+      if (isNumber(text)) latest[i] = text
+    })
+    next = place + 1
+  }
+  const n = rows.length, box = html('div', { class: 'cbnb-epochs' })
+  if (n > 14) make(box, { class: 'cbnb-epochs long', style: 'max-height:300px;overflow:auto', tabindex: 0, role: 'region', 'aria-label': `all ${n} epochs` })
+  box.append(table)
+  return box
+}
+
+// `columns`: texts with tabs between them, or the first of numbers that follow each other
+function fullTable({ names, columns, n, best }) {
+  const cells = columns.map(c => c.split ? c.split('\t') : Array.from({ length: n }, (_, i) => `${c + i}`))
+  return epochTable(names, cells[0].map((_, i) => [i, cells.map(column => column[i])]), best)
 }
 
 function addStyle(css) {
@@ -557,7 +600,7 @@ function addStyle(css) {
   if (!document.getElementById(id)) document.head.append(html('style', { id }, css))
 }
 
-// `data`: { css, charts: specs, columns }. The crosshair of one is that of all with the same x.
+// `data`: { css, charts: specs, columns, and of a fit the table of all epochs, in whose place a short one stands }. The crosshair of one is that of all with the same x.
 export function mount(el, data) {
   addStyle(data.css)
   const box = el.appendChild(html('div', { class: 'cbnb-charts' })), charts = []
@@ -566,5 +609,6 @@ export function mount(el, data) {
     const cell = box.appendChild(html('div', data.columns > 1 ? { style: `flex:1 1 ${Math.floor(1000 / data.columns)}px` } : {}))
     charts.push(new Chart(cell, withPoints(spec), { others: data.charts.length > 1 ? follow : null }))
   }
+  if (data.table) el.closest('.cbnb-fit').querySelector('.cbnb-side').replaceChildren(fullTable(data.table))
   return charts
 }

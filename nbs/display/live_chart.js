@@ -49,7 +49,7 @@ class Store {
   }
   set(layout) { Object.assign(this.spec, layout); for (const view of this.views) view.redraw() }
   // epochs that have ended, after the first `at`
-  grow({ at, more }) { this.spec.epochs = [...this.spec.epochs.slice(0, at), ...more]; for (const view of this.views) view.redraw() }
+  grow({ at, more }) { this.spec.epochs = [...this.spec.epochs.slice(0, at), ...endsOf(more)]; for (const view of this.views) view.redraw() }
   view(el, model, signal) {
     const view = new Chart(el, this.spec, { send: message => tell(model, message), signal })
     this.views.add(view); signal?.addEventListener('abort', () => this.views.delete(view))
@@ -57,10 +57,50 @@ class Store {
   }
 }
 
+// ---- bars, numbers and table beside the chart of a fit. They come in its messages as numbers; display/dashboard writes the same as HTML.
+
+function statusOf([epochs, nEpoch, batches, n, training, share, left, perSecond, loss, lr, mom, scale, word]) {
+  const box = html('div', { class: 'cbnb-bars' }), now = html('div', { class: 'cbnb-now' })
+  const bar = (name, part, words) => {
+    const width = 100 * Math.min(part ?? 0, 1)
+    box.append(html('i', { role: 'progressbar', 'aria-label': name, 'aria-valuenow': width.toFixed(0), style: `--w:${width.toFixed(1)}%` }), html('span', {}, words.filter(w => w).join(' · ')))
+  }
+  const say = (text, name) => { const span = now.appendChild(html('span')); if (name) span.append(html('b', {}, name)); span.append(text) }
+  bar('epochs', share, [`${epochs} of ${nEpoch} epochs`, left != null && `${FORMATS.time(left)} left`, word])
+  bar('batches', n && batches / n, [`batch ${batches}${n ? ` of ${n}` : ''}`, !training && 'validation', perSecond && `${FORMATS.count(perSecond)} samples/s`])
+  for (const [name, v, how] of [['loss', loss, number], ['lr', lr, rate], ['momentum', mom, number]]) if (v != null) say(typeof v === 'string' ? v : how(v), name)
+  if (scale) say(`planned lr × ${scale}`)
+  box.append(now)
+  return box
+}
+
+class Beside {
+  rows = new Map(); names = []; n = 0; best = null; at = null
+  take({ at, table } = {}) {
+    this.at = at ?? this.at
+    if (!table) return
+    if (table.names) { this.names = table.names; this.rows.clear() }
+    this.n = table.n; this.best = table.best
+    for (const [place, texts] of table.rows) this.rows.set(place, texts.split('\t'))
+  }
+  // the first row, the best one and the latest, as display/progress shortens a table to eight
+  places() {
+    const { n, best } = this, inside = best >= 1 && best < n - 6, all = n <= 8
+    const found = [...Array(all ? n : inside ? 4 : 6)].map((_, i, { length }) => n - length + i)
+    return (all ? found : [0, ...(inside ? [best] : []), ...found]).filter(place => this.rows.has(place))
+  }
+  show(slot, { at, table } = { at: this.at, table: this.n }) {
+    const to = name => slot.closest('.cbnb-dashboard')?.querySelector(`.cbnb-${name} .widget-html-content`)
+    if (at) to('status')?.replaceChildren(statusOf(at))
+    if (table) to('table')?.replaceChildren(epochTable(this.names, this.places().map(place => [place, this.rows.get(place)]), this.best, place => this.rows.get(place)))
+  }
+}
+
 // The chart needs no output of its own: it moves into each element of this class, over the picture that is there.
 function moveIn(store, model, name) {
   const found = document.getElementsByClassName(name), homes = new Map()       // `found` is live: to look at it costs nothing
   const leave = (el, { home, gone }) => { gone.abort(); home.remove(); el.classList.remove('cbnb-moved-in'); homes.delete(el) }
+  const beside = new Beside(), say = news => { beside.take(news); for (const el of found) beside.show(el, news) }
   let frame = 0
   const look = () => {
     frame = 0
@@ -70,14 +110,14 @@ function moveIn(store, model, name) {
       el.closest('.cbnb-dashboard')?.querySelector('.cbnb-scale .noUi-handle:not([aria-label])')?.setAttribute('aria-label', 'learning rate, times the planned one')
       if (homes.has(el)) continue
       const home = el.appendChild(html('div', { class: 'cbnb-home' })), gone = new AbortController()
-      el.classList.add('cbnb-moved-in'); homes.set(el, { home, gone }); store.view(home, model, gone.signal)
+      el.classList.add('cbnb-moved-in'); homes.set(el, { home, gone }); store.view(home, model, gone.signal); beside.show(el)
     }
   }
   const watch = new MutationObserver(() => { frame ||= requestAnimationFrame(look) })
   watch.observe(document.body, { childList: true, subtree: true }); look()
-  // the bars and numbers beside it come in the same message
-  const say = status => { for (const el of found) { const to = el.closest('.cbnb-dashboard')?.querySelector('.cbnb-status .widget-html-content'); if (to) to.innerHTML = status } }
-  model.on('msg:custom', message => { if (message.status) say(message.status) })
+  const whole = () => { const { beside } = model.get('spec'); if (beside) say(beside) }
+  whole(); model.on('change:spec', whole)
+  model.on('msg:custom', message => { if (message.beside) say(message.beside) })
   return () => { watch.disconnect(); cancelAnimationFrame(frame); for (const [el, there] of homes) leave(el, there) }
 }
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from lab import Lab
-from notebook_page import NotebookPage, axe_violations, wait_until
+from notebook_page import NotebookPage, axe_violations, axe_violations_in, wait_until
 from waves import count_dots
 
 SETUP = """
@@ -208,6 +208,27 @@ def test_who_closes_the_page_and_comes_back_finds_the_whole_curve_and_the_contro
         assert page.value("[run.n_steps for run in learn.recorder.history]") == [trained]
         assert page.value("len(learn.recorder.lrs)") == trained
         check_quiet(page)
+
+
+def test_a_long_table_is_whole_in_the_page_and_short_without_scripts(lab: Lab):
+    """The file has the rows as data, from which the script of the chart makes the table that Python would make."""
+    setup = f"{SETUP}\nfrom cbnb.display.progress import as_cell, best_row, changes"
+    with lab.open(lab.write("table.ipynb", [setup, "learn.fit(20)"]), size=(1300, 900)) as page:
+        page.run_all()
+        rows = page.output(1).locator(".cbnb-side tbody tr")
+        rows.nth(19).wait_for()
+        cells = rows.evaluate_all("rows => rows.map(row => [...row.cells].map(c => [c.innerText.replace('★ ', ''), c.className]))")
+        names = page.output(1).locator(".cbnb-side thead th").all_inner_texts()
+        table = f"[[row.get(name) for name in {names}] for row in learn.recorder.last().epochs]"
+        wanted, looks = page.value(f"[[as_cell(v) for v in row] for row in {table}]"), page.value(f"changes({names}, {table})")
+        assert [[text for text, _ in row[:-1]] for row in cells] == [row[:-1] for row in wanted]  # the record has no time
+        short = {"better": "b", "worse": "w"}
+        assert [[look for _, look in row] for row in cells] == [[short.get(look, look) for look in row] for row in looks]
+        assert rows.nth(page.value(f"best_row({names}, {table})")).get_attribute("class") == "best"
+        assert page.output(1).locator("tr.best").count() == 1 and axe_violations_in(page, 1) == []
+        (saved,) = [output["data"]["text/html"] for output in page.save().cells[1].outputs if "text/html" in output.get("data", {})]
+        still = re.sub("<script>.*?</script>", "", saved, flags=re.S)
+        assert still.count("<tr") == 1 + 8 and re.search(r"\.\.\. \d+ more", still) and "lowest valid_loss" in still and "<img" in still
 
 
 def test_names_are_shown_as_they_are_written(lab: Lab):
