@@ -1,5 +1,11 @@
 """A person who looks into the errors of a model, with the mouse and with the keyboard, and a day later."""
 
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+
 from lab import Lab
 from notebook_page import NotebookPage, axe_violations_in
 
@@ -76,3 +82,58 @@ def test_the_page_needs_no_kernel_and_is_there_a_day_later(lab: Lab, kernel: str
             output.locator(".cbnb-matrix button").first.click()
             assert status(page).startswith("actual ")
         assert output.locator("img").count() > 5
+
+
+def saved(lab: Lab, name: str) -> tuple[Path, list[int]]:
+    """A notebook that was run and saved, and the numbers of its matrix."""
+    path = lab.write(f"{name}.ipynb", CELLS)
+    with lab.open(path, size=(1000, 1200)) as page:
+        page.run_all()
+        assert page.errors() == []
+        numbers = page.value("[int(n) for row in matrix for n in row if n]")
+        page.save()
+    return lab.notebooks / f"{name}.ipynb", numbers
+
+
+def test_a_notebook_that_is_not_trusted_shows_matrix_and_items(lab: Lab):
+    path, numbers = saved(lab, "results_strange")
+    nb = nbformat.read(path, as_version=4)
+    for cell in nb.cells:
+        cell.metadata.pop("trusted", None)
+    nb.cells[1].outputs[0].data["text/plain"] += "."  # so its signature is unknown
+    nbformat.write(nb, lab.notebooks / "results_elsewhere.ipynb")
+    with lab.open("results_elsewhere.ipynb", size=(1000, 1200)) as page:
+        matrix = page.output(1).locator("table").first
+        matrix.wait_for()
+        assert matrix.locator("button").count() == 0  # no script has run
+        assert shown(matrix.locator("td").all_inner_texts()) == numbers
+        for cell in (1, 2):
+            assert page.output(cell).locator("img").count() > 5
+            assert page.output(cell).locator("img").first.evaluate("image => image.naturalWidth") > 0
+        page.output(3).scroll_into_view_if_needed()
+        page.output(3).locator("img, table").first.wait_for()
+        assert not page.errors()
+
+
+def test_a_page_made_by_nbconvert_answers_or_shows_the_still_form(lab: Lab):
+    path, numbers = saved(lab, "results_converted")
+    subprocess.run([sys.executable, "-m", "nbconvert", "--to", "html", path.name], cwd=lab.notebooks, check=True, capture_output=True)
+    for scripts in (True, False):
+        context = lab.browser.new_context(java_script_enabled=scripts)
+        tab, errors = context.new_page(), []
+        tab.on("pageerror", lambda error, errors=errors: errors.append(error))
+        tab.goto(path.with_suffix(".html").as_uri())
+        matrix = tab.locator("table:visible").first
+        matrix.wait_for()
+        if scripts:
+            tab.locator(".cbnb-matrix button").first.click()
+            assert tab.locator("[role=status]").first.inner_text().startswith("actual ")
+        else:
+            assert shown(matrix.locator("td").all_inner_texts()) == numbers
+        assert tab.locator("img:visible").count() > 5 and not errors
+        context.close()
+
+
+def shown(texts: list[str]) -> list[int]:
+    """The numbers of the cells that are not empty."""
+    return [int(text.replace(",", "")) for text in texts if text.strip().replace(",", "").isdigit()]
