@@ -194,7 +194,7 @@ class Chart:
         runs: (name, first step, color) of each run, for the control `overlay`
         details: name of a line -> (setting, value, whether it differs)
         robust: limit the height of the first tenth to the height of all later values
-        digits: significant digits of the values in the page; None: values are stored as 32-bit floats
+        digits: significant digits of the values in the page; None: stored as 32-bit floats
 
     Raises:
         ValueError: y_range={y_range} should be (low, high), with low below high
@@ -225,7 +225,7 @@ class Chart:
         runs: Sequence[tuple[str, float, str]] = (),    # (name, first step, color) of each run, for the control `overlay`
         details: Mapping[str, Sequence[tuple[str, str, bool]]] | None = None,   # name of a line -> (setting, value, whether it differs)
         robust: bool = False,                           # limit the height of the first tenth to the height of all later values
-        digits: int | None = None,                      # significant digits of the values in the page; None: values are stored as 32-bit floats
+        digits: int | None = None,                      # significant digits of the values in the page; None: stored as 32-bit floats
     ):
         if y_range and not y_range[0] < y_range[1]:
             raise ValueError(f'y_range={y_range} should be (low, high), with low below high')
@@ -555,7 +555,7 @@ def charts_html(
 def even_ends(
     ends: Sequence[tuple[int, int]],    # (last step, number) of each epoch
 ) -> list:                              # data that can be written as JSON
-    """Encode epochs of equal length as [first step, steps between, first number, count], and other epochs as a list
+    """Return the ends of equally long epochs as [first step, steps between, first number, count], and other ends as a list
 
     Args:
         ends: (last step, number) of each epoch

@@ -197,7 +197,7 @@ class LiveLosses:
         self._add('train, each batch', range(len(raw)), raw)
         self._add('train, smoothed', range(len(smooth)), smooth)
         for name, loss in self.run.named.items():
-            if name in self.sent: self._add(name, loss.steps, loss.series.arrived_smoothed())    # not a loss that a step named late
+            if name in self.sent: self._add(name, loss.steps, loss.series.arrived_smoothed())    # the chart has no line for later losses
         if valid and 'valid' in self.sent:
             self.chart.add('valid', *zip(*valid))
             self.sent['valid'] += len(valid)
@@ -236,7 +236,7 @@ def page_numbers(
             at.rate and round(at.rate), *map(_rounded, (at.loss, at.lr, at.mom)), '' if scale == '1' else scale, word]
 
 def _rounded(value: float | None) -> float | str | None:
-    "Round to six digits. For a value that is not finite, which JSON cannot contain, return a word"
+    "Round to six digits. For a value that is not finite, which JSON cannot contain, return a text"
     if value is None: return None
     return float(f'{value:.6g}') if math.isfinite(value) else value_text(value)
 
@@ -249,7 +249,7 @@ class _TableNews:
         self.best, self.lowest, self.looked = None, math.inf, 0
 
     def rows(self, whole: bool = False) -> dict[str, Any] | None:
-        "Return new rows among the eight that are shown, with the index of the best row; None: there are none"
+        "Return new rows among the eight that are shown, and the index of the best row, or None if there are no new rows"
         display = self.display
         names, n = display.headings(), len(display.rows)
         if names != self.names: self.names, self.told = names, set()
