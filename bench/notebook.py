@@ -3,10 +3,10 @@
     python bench/notebook.py                 about three minutes
     python bench/notebook.py --rounds 5      less exact
 
-A small model (64-32-10, batches of 32 digits) is trained by a loop written by hand and by a Learner with its default
-callbacks, in turns, in one kernel. The CPU time is that of the whole kernel, so it has the threads that send messages in it.
-`widgets` is the dashboard as a page sees it that draws the live chart and has the charts' code already, `html` as a page sees it that
-has widgets and not anywidget, and `plain` is what a front end without widgets gets. No limit is set for `html`.
+The benchmark trains a small model (64-32-10, batches of 32 digits) alternately with a plain loop and with a Learner that has its
+default callbacks, in one kernel. The CPU time is the time of the whole kernel, including the threads that send messages.
+`widgets` is the dashboard in a page that draws the live chart and already has the code of the charts. `html` is the dashboard in a
+page that shows widgets but does not have anywidget. `plain` is the display for front ends without widgets. `html` has no limits.
 """
 
 import argparse
@@ -54,7 +54,7 @@ DISPLAYS = dict(widgets="widgets", html="widgets", plain="plain")
 
 
 class Kernel:
-    """Runs code, and keeps all that is sent meanwhile; as a page that draws live charts, if it `draws`."""
+    """Run code and collect the messages that the kernel sends. With `draws`, act as a page that draws live charts."""
 
     def __init__(self, draws: bool = False):
         self.draws = draws
@@ -78,7 +78,7 @@ class Kernel:
                 self.send(content["comm_id"], {"type": "here"})
 
     def send(self, comm_id: str, content: dict) -> None:
-        """What a page sends to a widget."""
+        """Send a message to a widget, as a page does."""
         message = {"comm_id": comm_id, "data": {"method": "custom", "content": content}}
         self.client.shell_channel.send(self.client.session.msg("comm_msg", message))
 
@@ -92,13 +92,13 @@ def size(message: dict) -> int:
 
 
 def is_update(message: dict) -> bool:
-    """A message of the live chart, or a curve as HTML."""
+    """Return whether a message updates the live chart, or the curve as HTML."""
     data = message["content"].get("data", {})
     return message["msg_type"] == "comm_msg" and ("beside" in data.get("content", {}) or "preserveAspectRatio" in json.dumps(data))
 
 
 def costs(kernel: Kernel, mode: str, epochs: int) -> dict:
-    """One training by hand and one by us, in either order; ratios of CPU time, and what was sent."""
+    """Train with the plain loop and with a Learner, in both orders, and return the costs: CPU time, messages and bytes."""
     kernel.draws = mode == "widgets"
     ours = f"set_display({DISPLAYS[mode]!r}); print('OURS', *cost(ours, {epochs}))"
     bare = f"print('BARE', *cost(bare, {epochs}))"
@@ -126,7 +126,7 @@ def costs(kernel: Kernel, mode: str, epochs: int) -> dict:
 
 
 def seconds_to_stop(kernel: Kernel) -> float:
-    """From a click on Stop, as a page sends it, until the cell has ended."""
+    """Return the seconds from a click on Stop, as a page sends it, to the end of the cell."""
     request, stop, updates, clicked = kernel.client.execute("set_display('widgets'); ours(10**6)"), None, 0, 0.0
     while True:
         message = kernel.client.get_iopub_msg(timeout=600)
@@ -142,7 +142,7 @@ def seconds_to_stop(kernel: Kernel) -> float:
 
 
 def saved_size(mode: str, epochs: int) -> int:
-    """Bytes that a fit adds to the saved notebook."""
+    """Return the bytes that a fit adds to the saved notebook."""
     cells = [new_code_cell(SETUP), new_code_cell(f"set_display({DISPLAYS[mode]!r}); ours({epochs})")]
     nb = NotebookClient(new_notebook(cells=cells), timeout=600, store_widget_state=False).execute()
     return len(json.dumps(nb.cells[1].outputs))

@@ -34,7 +34,7 @@ IN_BATCH = {"before_batch", "after_pred", "after_loss", "after_cancel_batch", "a
 
 
 def svg_of(page: str) -> str:
-    """The SVG of the picture in a page, with double quotes as it was drawn."""
+    """Return the SVG of the image in a page, with the original double quotes."""
     return unquote(re.search(r'data:image/svg\+xml,([^"]*)"', page)[1]).replace("'", '"')
 
 

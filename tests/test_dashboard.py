@@ -391,7 +391,7 @@ def test_losses_that_a_step_names_late_are_there_from_then_on(page):
 
 
 def test_an_update_is_one_message(page):
-    """The live chart brings numbers and new rows along; a page that is opened later gets both with the state of the widgets."""
+    """The messages of the live chart contain numbers and new rows. A page that is opened later gets both in the widgets' state."""
     learn, sent, state = page.learner(), [], []
     here = at_batch(page, 2, lambda: page.live.chart._receive(None, dict(type="here"), []))
 
@@ -429,11 +429,11 @@ def test_time_and_polls_of_a_panel(page):
     assert seen == [(0.05, 0.0)]
 
 
-# --- bytes: what is sent does not depend on the clock of the machine ---
+# --- bytes that are sent, independently of the speed of the machine ---
 
 
 class Wire:
-    """The size of all that is sent: messages of widgets, and outputs."""
+    """Count the bytes of all messages of widgets and of all outputs."""
 
     def __init__(self, page, monkeypatch):
         import comm
@@ -459,7 +459,7 @@ class Wire:
 
 @pytest.mark.parametrize("draws", [True, False])
 def test_how_many_bytes_a_long_fit_sends(page, monkeypatch, no_button, draws):
-    """4,050 steps in 90 epochs, with five updates: at most 40 kB and 1 kB for each, where the page draws the live chart."""
+    """A fit of 4,050 steps in 90 epochs has five updates. If the page draws the live chart, it sends at most 40 kB, and 1 kB an update."""
     monkeypatch.setattr("cbnb.display.progress.runs_scripts", lambda: True)
     monkeypatch.setattr("cbnb.display.chart.runs_scripts", lambda: True)
     monkeypatch.setattr(Page, "tick", lambda self, cb: setattr(self, "now", self.now + 1.4 / (90 * 46)))
@@ -470,7 +470,7 @@ def test_how_many_bytes_a_long_fit_sends(page, monkeypatch, no_button, draws):
     learn.fit(90, cbs=here)
     total, times = wire.total(), {now for now, _ in wire.updates}
     assert sum(wire.opened) < 15_000 and len(wire.opened) < 20
-    assert 24_000 < max(wire.outputs) < 30_000  # by so much the notebook grows
+    assert 24_000 < max(wire.outputs) < 30_000  # the size that the saved notebook grows by
     between = [(now, n) for now, n in wire.updates if min(times) < now < max(times)]
     n = len({now for now, _ in between})
     assert n == 5

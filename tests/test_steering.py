@@ -165,7 +165,7 @@ def test_a_pause_without_anything_to_do_meanwhile_ends_by_itself():
 
 
 def test_a_slider_that_is_dragged_leaves_one_mark(monkeypatch):
-    """It passes many factors on its way; what is done later, or after something else, has a mark of its own."""
+    """Changes of the factor in quick succession share one mark. A change after a second has its own mark."""
     now = [100.0]
     monkeypatch.setattr("cbnb.display.steering.time", SimpleNamespace(perf_counter=lambda: now[0]))
     factors = {2: 0.9, 3: 0.8, 5: 0.7, 8: 0.5, 9: 0.4, 11: 2.0}

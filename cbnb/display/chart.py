@@ -193,8 +193,8 @@ class Chart:
         tools: controls above the chart, from `TOOLS`
         runs: (name, first step, color) of each run, for the control `overlay`
         details: name of a line -> (setting, value, whether it differs)
-        robust: the first tenth takes at most as much room as the rest
-        digits: significant digits of the values in the page; None: 32-bit floats
+        robust: limit the height of the first tenth to the height of all later values
+        digits: significant digits of the values in the page; None: stored as 32-bit floats
 
     Raises:
         ValueError: y_range={y_range} should be (low, high), with low below high
@@ -224,8 +224,8 @@ class Chart:
         tools: Sequence[str] = ('log_y',),              # controls above the chart, from `TOOLS`
         runs: Sequence[tuple[str, float, str]] = (),    # (name, first step, color) of each run, for the control `overlay`
         details: Mapping[str, Sequence[tuple[str, str, bool]]] | None = None,   # name of a line -> (setting, value, whether it differs)
-        robust: bool = False,                           # the first tenth takes at most as much room as the rest
-        digits: int | None = None,                      # significant digits of the values in the page; None: 32-bit floats
+        robust: bool = False,                           # limit the height of the first tenth to the height of all later values
+        digits: int | None = None,                      # significant digits of the values in the page; None: stored as 32-bit floats
     ):
         if y_range and not y_range[0] < y_range[1]:
             raise ValueError(f'y_range={y_range} should be (low, high), with low below high')
@@ -277,7 +277,7 @@ def _floats(values: Iterable[float]) -> str:
 def _as_float32(value: float) -> float: return value if abs(value) < 3e38 or value != value else math.copysign(math.inf, value)
 
 def _values(values: Sequence[float], digits: int | None) -> Any:
-    "Numbers of so many significant digits, which pack better than floats; floats where one is not finite"
+    "Round values to significant digits, which compress better than floats. If a value is not finite, return floats"
     ys = listed(values)
     if digits is None or not all(map(math.isfinite, ys)): return _floats(ys)
     return [float(f'{y:.{digits}g}') for y in ys]
@@ -292,7 +292,7 @@ def _places(xs: Sequence[float]) -> Any:
 
 # %% ../../nbs/display/chart.ipynb #d9214012
 def _line_spec(line: Line, points: int, log_x: bool, digits: int | None = None) -> dict[str, Any]:
-    "A line for `chart.js`"
+    "Convert a line to JSON data for `chart.js`"
     xs, ys = thinned(line, points, log_x)
     if len(xs) == len(line.xs) and isinstance(line.xs, range): xs = line.xs
     found = dict(name=line.of or line.name, color=in_page(line.color), x=_places(xs), y=_values(ys, digits),
@@ -309,14 +309,14 @@ def _line_spec(line: Line, points: int, log_x: bool, digits: int | None = None) 
 # %% ../../nbs/display/chart.ipynb #cc764a23
 def chart_spec(
     chart: Chart,
-) -> dict[str, Any]:    # for JSON
-    """A chart as `chart.js` takes it
+) -> dict[str, Any]:    # data that can be written as JSON
+    """Convert a chart to the data that `chart.js` draws
 
     Args:
         chart
 
     Returns:
-        for JSON
+        data that can be written as JSON
     """
     lines = [_line_spec(line, chart.points, chart.log_x, chart.digits) for line in chart.lines]
     names = sorted((len(line.name) for line in chart.lines), reverse=True)
@@ -437,7 +437,7 @@ def _curves(plane: _Plane) -> str:
         width = 1 if line.faint else 1.5 if line.dots else 2
         more = _DASHES.get(line.dash, '') + ' opacity=".6"'*line.faint
         lines.append(_stroke(d, line.color, width, more))
-        if line.dots and len(line.xs) <= 30:                    # more would touch each other
+        if line.dots and len(line.xs) <= 30:                    # more than 30 dots would touch each other
             inside = [(a, b) for a, b in zip(xs, ys) if plane.y.has(b) and -1e-9 <= plane.y.place(b) <= 1 + 1e-9]
             d = path(*zip(*inside), plane.x, plane.y, (w, h), dots=True) if inside else ''
             dots.append(_stroke(d, line.color, 7))
@@ -530,22 +530,22 @@ def chart_css() -> str:
 
 def charts_html(
     charts: Sequence[Chart],
-    columns: int = 1,           # side by side where there is room
-    live: bool | None = None,   # as for `scripted`
-    still_points: int = 240,    # of each line in the picture
-    more: Mapping[str, Any] = {},    # for `mount` of `chart.js`: another `css`, or a `table` of epochs
-) -> str:                       # HTML
-    """Charts that are read together
+    columns: int = 1,           # number of charts side by side, if the page is wide enough
+    live: bool | None = None,   # whether to include the script; None: include it if `runs_scripts()`
+    still_points: int = 240,    # approximate number of points to draw of each line in the still image
+    more: Mapping[str, Any] = {},    # additional data for `chart.js`: `css` replaces the styles, `table` has the epochs of a fit
+) -> str:                       # HTML of the output
+    """Return HTML for several charts that share one script and one crosshair
 
     Args:
         charts
-        columns: side by side where there is room
-        live: as for `scripted`
-        still_points: of each line in the picture
-        more: for `mount` of `chart.js`: another `css`, or a `table` of epochs
+        columns: number of charts side by side, if the page is wide enough
+        live: whether to include the script; None: include it if `runs_scripts()`
+        still_points: approximate number of points to draw of each line in the still image
+        more: additional data for `chart.js`: `css` replaces the styles, `table` has the epochs of a fit
 
     Returns:
-        HTML
+        HTML of the output
     """
     still = ''.join(still_image(still_svg(chart, still_points), chart.text) for chart in charts)
     if not (runs_scripts() if live is None else live): return f'<div>{still}</div>'
@@ -553,15 +553,15 @@ def charts_html(
     return scripted(still, asset('chart.js'), dict(css=chart_css(), charts=specs, columns=columns) | more, True)
 
 def even_ends(
-    ends: Sequence[tuple[int, int]],    # (its last step, number) of each epoch
-) -> list:                              # for JSON
-    """[first step, steps between, first number, how many] of epochs of one length; other epochs as they are
+    ends: Sequence[tuple[int, int]],    # (last step, number) of each epoch
+) -> list:                              # data that can be written as JSON
+    """Return the ends of equally long epochs as [first step, steps between, first number, count], and other ends as a list
 
     Args:
-        ends: (its last step, number) of each epoch
+        ends: (last step, number) of each epoch
 
     Returns:
-        for JSON
+        data that can be written as JSON
     """
     n, (step, number), (last, _) = len(ends), *(ends[:1] or [(0, 0)]), *(ends[-1:] or [(0, 0)])
     every = (last - step)//max(n - 1, 1)
@@ -570,22 +570,23 @@ def even_ends(
 
 def chart(
     lines: Iterable[Line],
-    live: bool | None = None,    # with the script that makes it interactive; None: unless the run is headless
-    still_points: int = 240,     # of each line in the picture
-    more: Mapping[str, Any] = {},    # as for `charts_html`
-    **layout: Any,               # of `Chart`: title, marks, events, log_x, ...
-) -> str:                        # HTML
-    """A chart that adapts to the width of its page
+    live: bool | None = None,    # whether to include the script that makes the chart interactive; None: include it if `runs_scripts()`
+    still_points: int = 240,     # approximate number of points to draw of each line in the still image
+    more: Mapping[str, Any] = {},    # additional data for the script, as in `charts_html`
+    **layout: Any,               # keyword arguments of `Chart`, such as title, marks, events and log_x
+) -> str:                        # HTML of the output
+    """Return HTML for a chart that adapts to the width of the page
 
     Args:
         lines
-        live: with the script that makes it interactive; None: unless the run is headless
-        still_points: of each line in the picture
-        more: as for `charts_html`
-        **layout: of `Chart`: title, marks, events, log_x, ...
+        live: whether to include the script that makes the chart interactive; None: include it if
+            `runs_scripts()`
+        still_points: approximate number of points to draw of each line in the still image
+        more: additional data for the script, as in `charts_html`
+        **layout: keyword arguments of `Chart`, such as title, marks, events and log_x
 
     Returns:
-        HTML
+        HTML of the output
     """
     return charts_html([Chart(lines, **layout)], live=live, still_points=still_points, more=more)
 

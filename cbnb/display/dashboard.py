@@ -83,7 +83,7 @@ _KEY_STYLE = '''
 '''
 
 STYLE = brief(f'{FIT_STYLE}<style>{_STATUS_STYLE}</style>').replace('\n', '')
-CURVE_STYLE = f'{LIVE_STYLE}<style>{_CURVE_STYLE}{_KEY_STYLE}</style>'.replace('\n', '')    # until the page draws the chart
+CURVE_STYLE = f'{LIVE_STYLE}<style>{_CURVE_STYLE}{_KEY_STYLE}</style>'.replace('\n', '')    # needed until the page draws the live chart
 
 LEGEND = ('<div class=cbnb-keys><span class="cbnb-key r">train, each batch</span> '
           '<span class="cbnb-key">train, smoothed</span> <span class="cbnb-key v">valid</span></div>')
@@ -177,12 +177,12 @@ class LiveLosses:
         self.chart = LiveChart(lines, **losses_layout(run) | dict(epochs=[], events=self.events))
 
     def draw(self,
-        beside: Any = None,    # what is new beside the chart; see `LiveChart.flush`
+        beside: Any = None,    # new numbers and rows for the dashboard around the chart, as in `LiveChart.flush`
     ) -> None:
-        """Send what is new, or keep it until a page draws the chart
+        """Send new points and events to the page, or store them until a page draws the chart
 
         Args:
-            beside: what is new beside the chart; see `LiveChart.flush`
+            beside: new numbers and rows for the dashboard around the chart, as in `LiveChart.flush`
         """
         new, self.n_rows = self.run.epochs[self.n_rows:], len(self.run.epochs)
         points = [(max(row['step'] - 1, 0), row['valid_loss']) for row in new if row.get('valid_loss') is not None]
@@ -197,18 +197,18 @@ class LiveLosses:
         self._add('train, each batch', range(len(raw)), raw)
         self._add('train, smoothed', range(len(smooth)), smooth)
         for name, loss in self.run.named.items():
-            if name in self.sent: self._add(name, loss.steps, loss.series.arrived_smoothed())    # else a step named it late
+            if name in self.sent: self._add(name, loss.steps, loss.series.arrived_smoothed())    # the chart has no line for later losses
         if valid and 'valid' in self.sent:
             self.chart.add('valid', *zip(*valid))
             self.sent['valid'] += len(valid)
 
     def _add(self, name: str, xs: Sequence[float], ys: Sequence[float]) -> None:
-        "Add the points that have reached the CPU since the last time"
+        "Add the points that have reached the CPU since the last call"
         n, self.sent[name] = self.sent[name], len(ys)
         self.chart.add(name, xs[n:len(ys)], ys[n:])
 
     def _set_events(self, losses: Sequence[float]) -> None:
-        seen, self.seen = self.seen, (len(self.run.events), *self.run.events[-1:])      # the latest may have been replaced
+        seen, self.seen = self.seen, (len(self.run.events), *self.run.events[-1:])      # the latest event may have been replaced
         low, self.lowest = self.lowest, min([self.lowest, *losses])
         if seen == self.seen and low == self.lowest and self.n_rows > 2: return
         if (events := run_events(self.run)[-20:]) == self.events: return
@@ -219,37 +219,37 @@ class LiveLosses:
 def page_numbers(
     at: Progress,
     lr_scale: float = 1.,    # factor on the planned learning rate
-    word: str = '',          # 'paused', for example
-) -> list[Any]:              # for JSON
-    """What `status_html` shows, for the code of the page
+    word: str = '',          # status such as 'paused'
+) -> list[Any]:              # values that can be written as JSON
+    """Return the values that `status_html` shows, for `live_chart.js`
 
     Args:
         at
         lr_scale: factor on the planned learning rate
-        word: 'paused', for example
+        word: status such as 'paused'
 
     Returns:
-        for JSON
+        values that can be written as JSON
     """
     scale = f'{lr_scale:.2g}'
     return [at.epochs, at.n_epoch, at.batches, at.n_batches, int(at.training), _rounded(at.share), _rounded(at.left),
             at.rate and round(at.rate), *map(_rounded, (at.loss, at.lr, at.mom)), '' if scale == '1' else scale, word]
 
 def _rounded(value: float | None) -> float | str | None:
-    "With six digits; a word if it is not finite, which JSON does not have"
+    "Round to six digits. For a value that is not finite, which JSON cannot contain, return a text"
     if value is None: return None
     return float(f'{value:.6g}') if math.isfinite(value) else value_text(value)
 
 # %% ../../nbs/display/dashboard.ipynb #c930300c
 class _TableNews:
-    "The rows of a table that a page shows and has not got"
+    "The rows of a table that a page has not received yet"
     def __init__(self, display: NotebookDisplay):
-        self.display, self.told = display, set()      # places of rows
+        self.display, self.told = display, set()      # indices of the rows that were sent
         self.names: list[str] = []
         self.best, self.lowest, self.looked = None, math.inf, 0
 
     def rows(self, whole: bool = False) -> dict[str, Any] | None:
-        "The new ones of the eight that are shown, with the place of the best; None if there are none"
+        "Return new rows among the eight that are shown, and the index of the best row, or None if there are no new rows"
         display = self.display
         names, n = display.headings(), len(display.rows)
         if names != self.names: self.names, self.told = names, set()
@@ -263,7 +263,7 @@ class _TableNews:
         return dict(n=n, best=self.best if n > 1 else None, rows=rows) | (dict(names=names) if first else {})
 
     def _look(self) -> None:
-        "Find the lowest validation loss of the rows that came since the last time"
+        "Update the lowest validation loss with the rows that were added since the last call"
         for i, row in enumerate(self.display.rows[self.looked:], self.looked):
             loss = row.get('valid_loss')
             if isinstance(loss, (int, float)) and loss < self.lowest: self.best, self.lowest = i, loss
@@ -271,7 +271,7 @@ class _TableNews:
 
 # %% ../../nbs/display/dashboard.ipynb #4f1c9870
 def _controls() -> dict[str, Any]:
-    "Stop, pause, the slider for the learning rate, and back to the planned rate"
+    "Make the controls: Stop, Pause, the slider for the learning rate, and the button for the planned rate"
     import ipywidgets as w
     button, toggle, slider = map(small, (w.Button, w.ToggleButton, w.FloatLogSlider))
     return dict(
@@ -287,7 +287,7 @@ def _controls() -> dict[str, Any]:
 # %% ../../nbs/display/dashboard.ipynb #b1b10da9
 def _close(widget: Any) -> None:
     for part in (widget, *map(widget._trait_values.get, ('layout', 'style'))):
-        if part is not None: part.close()                    # each is a widget of its own
+        if part is not None: part.close()                    # layout and style are separate widgets
 
 # %% ../../nbs/display/dashboard.ipynb #0917f11d
 @cache
@@ -295,8 +295,8 @@ def _quiet_class() -> type:
     import ipywidgets
 
     class QuietHTML(small(ipywidgets.HTML)):
-        quiet, n_read = False, 0           # n_read: how often a page got the whole state
-        make: Callable[[], str] | None = None    # the HTML as it would be now
+        quiet, n_read = False, 0           # n_read: number of times that the whole state was read
+        make: Callable[[], str] | None = None    # returns the current HTML; None: the value stays as it is
 
         def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, Any]:
             if key is None and self.make: self.keep(self.make())
@@ -403,7 +403,7 @@ def rewind_button(
     button.on_click(lambda _: _take_back(points, point, button, said))
     return small(w.HBox)([button, said], _dom_classes=('cbnb-rewind',))
 
-# without its kernel the button goes; in its place JupyterLab writes an error, without an element; not below a fit
+# hide the button when its kernel is gone, and the error that JupyterLab shows in its place below a fit
 _NO_KERNEL = ('<style>.cbnb-rewind{align-items:center}.cbnb-rewind>button{width:9em}.cbnb-rewind.jupyter-widgets-disconnected{display:none}.jp-OutputArea-child:has(.cbnb-fit)+'
               '.jp-OutputArea-child:has(>.jupyter-widgets):not(:has(>.jupyter-widgets>*)){display:none}</style>')
 
@@ -467,7 +467,7 @@ class _Connected(_Controlled):
 class _Falls(_Connected):
     "Show the panel, or a plain display instead"
     wait_for_page = 5.                     # seconds
-    wait_for_chart = 0.9                   # seconds until a curve is sent to a page that has not drawn the live chart
+    wait_for_chart = 0.9                   # seconds until the curve is sent as HTML, if no page has drawn the live chart
 
     def _show(self) -> None:
         view = dict(version_major=2, version_minor=0, model_id=self.panel.box.model_id)
@@ -517,7 +517,7 @@ class _Begins(_Falls):
     def _table(self) -> str: return brief(live_table(*self.table()))
 
     def _curve(self) -> str:
-        "The curve as HTML, in the place for the live chart"
+        "Return the curve as HTML, inside the placeholder of the live chart if there is one"
         run, n = self.run, self.n_drawn
         raw, smooth = run.arrived()
         self.n_drawn = len(raw)
@@ -535,7 +535,7 @@ class _Begins(_Falls):
         self.pump.route(self.growing.chart.widget)
 
     def _beside(self, whole: bool = False) -> dict[str, Any]:
-        "Numbers and rows for the page that draws the live chart; `whole`: not only the new rows"
+        "Return numbers and new rows for a page that draws the live chart; with `whole`, return all rows that are shown"
         table = self.news.rows(whole)
         numbers = page_numbers(self.at, self._lr_scale(), self.word) if self.at else None
         return dict(at=numbers) | (dict(table=table) if table else {})

@@ -43,7 +43,7 @@ def extremes(
     return short_x, short_y
 
 def _lowest_and_highest(ys: Sequence[float]) -> list[int]:
-    "Where they are; nan is neither"
+    "Return the indices of the lowest and the highest value, ignoring nan"
     total = sum(ys)
     known = ys if total == total else [y for y in ys if y == y]
     return sorted({ys.index(min(known)), ys.index(max(known))}) if known else [0]
@@ -73,7 +73,7 @@ class Points:
     def news(self,
         most: int = 200,      # approximate number of points to return; more points are thinned
     ) -> tuple[array, array]:
-        """The points since the last call; then makes room
+        """Return the points that were added since the last call, and thin the stored points if there are too many
 
         Args:
             most: approximate number of points to return; more points are thinned
@@ -83,7 +83,7 @@ class Points:
         return news
 
     def keep(self) -> None:
-        "Count all points as sent, and make room"
+        "Count all points as sent, and thin the stored points if there are too many"
         if len(self.xs) > 2*self.limit: self.xs, self.ys = extremes(self.xs, self.ys, self.limit)
         self.sent = len(self.xs)
 
@@ -100,12 +100,12 @@ async render(it){(await ready).render(it)}}}'''
 
 @cache
 def _code() -> str:
-    "The code of the charts and their style, packed"
+    "Return the JavaScript and CSS of the charts, compressed"
     style = f'\nexport const css={json.dumps(chart_css())}'
     return packed(asset('chart.js') + asset('live_chart.js') + style)
 
 def _module() -> str:
-    "The JavaScript of the widget"
+    "Return the JavaScript of the loader"
     return _LOADER.replace('__HASH__', sha256(_code().encode()).hexdigest()[:12]).replace('\n', '')
 
 # %% ../../nbs/display/live_chart.ipynb #b39fdedd
@@ -133,7 +133,7 @@ def _widget_class() -> type:
 
     return ChartWidget
 
-_UNUSED = 'layout', 'tabbable', 'tooltip', '_dom_classes', '_view_count'     # a page has defaults for them
+_UNUSED = 'layout', 'tabbable', 'tooltip', '_dom_classes', '_view_count'     # the page has defaults for these traits
 
 def has_live_charts() -> bool:
     "Return whether anywidget is installed in the kernel's environment"
@@ -142,12 +142,15 @@ def has_live_charts() -> bool:
 # %% ../../nbs/display/live_chart.ipynb #af9b164e
 @cache
 def small(
-    kind: type,    # of `ipywidgets`
-) -> type:
-    """The same kind of widget with short messages: no layout, no style, and no defaults
+    kind: type,    # widget class of `ipywidgets`, such as `Button`
+) -> type:      # subclass of `kind`
+    """Return a subclass of a widget class with short messages, which contain no layout, style or default values
 
     Args:
-        kind: of `ipywidgets`
+        kind: widget class of `ipywidgets`, such as `Button`
+
+    Returns:
+        subclass of `kind`
     """
     class Small(kind):
         def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, Any]:
@@ -156,8 +159,8 @@ def small(
     return Small
 
 def _unusual(widget: Any) -> list[str]:
-    "Names of the traits that differ from their defaults, and those that say what the widget is"
-    seen, traits = widget._trait_values, widget.traits()      # a layout is made when it is read for the first time
+    "Return the names of the traits that differ from their defaults, and of those that name the model class"
+    seen, traits = widget._trait_values, widget.traits()      # reading `widget.layout` would create a layout
     def is_usual(name: str) -> bool:
         value = seen.get(name)
         return value is None or value is False or value in ('', ()) or value == traits[name].default_value
@@ -174,8 +177,8 @@ class _Grows:
         self.lines, self.layout, self.on_pick = list(lines), layout, on_pick
         self.points = {line.name: Points() for line in self.lines}
         self.name, self.here, self.n_sent = uuid4().hex[:12], False, 0
-        self.behind = False                               # whether there are points that no page has got
-        self.beside: Callable[[], Any] | None = None      # what stands beside the chart, for a page that is opened later
+        self.behind = False                               # whether there are points that no page has received
+        self.beside: Callable[[], Any] | None = None      # returns the data beside the chart, for a page that is opened later
         self.layout['epochs'] = list(layout.get('epochs', ()))
         self.n_epochs = len(self.layout['epochs'])        # epochs that the page has
         for line in self.lines: self.points[line.name].add(line.xs, line.ys)
@@ -250,14 +253,14 @@ class LiveChart(_Grows):
         self.layout['epochs'] = [*self.layout['epochs'], *ends]
 
     def flush(self,
-        most: int = 200,          # more points of a line are thinned
-        beside: Any = None,       # for JSON: what is new in the dashboard around the chart
+        most: int = 200,          # approximate number of new points to send for each line; more points are thinned
+        beside: Any = None,       # JSON data for the dashboard around the chart, such as new rows of its table
     ) -> None:
-        """Send what is new
+        """Send new points and changes of the layout to the page
 
         Args:
-            most: more points of a line are thinned
-            beside: for JSON: what is new in the dashboard around the chart
+            most: approximate number of new points to send for each line; more points are thinned
+            beside: JSON data for the dashboard around the chart, such as new rows of its table
         """
         message, buffers = self._changed() | (dict(beside=beside) if beside else {}), []
         news = [points.news(most) for points in self.points.values()]
@@ -268,7 +271,7 @@ class LiveChart(_Grows):
         if message: self.widget.send(message, buffers)
 
     def hold(self) -> None:
-        "Send nothing as long as no page draws the chart; the first one gets everything"
+        "Store new points and changes without a message. The first page that draws the chart gets everything"
         for points in self.points.values(): points.keep()
         self._changed()
         self.behind = True

@@ -97,24 +97,24 @@ _STILL_STYLE = ('<style>.cbnb-still{max-width:100%;height:auto;border-radius:6px
                 'body[data-theme=dark] .cbnb-still{filter:invert(.93) hue-rotate(180deg)}</style>')
 
 def still_image(
-    svg: str,     # with `xmlns`, width and height
-    text: str,    # what it shows, for those who cannot see it
-) -> str:         # HTML
-    """An SVG as an image that any page shows
+    svg: str,     # SVG text with `xmlns`, width and height
+    text: str,    # alternative text for screen readers
+) -> str:         # HTML of the image
+    """Return an SVG as an `<img>` element, which untrusted notebooks also show
 
     Args:
-        svg: with `xmlns`, width and height
-        text: what it shows, for those who cannot see it
+        svg: SVG text with `xmlns`, width and height
+        text: alternative text for screen readers
 
     Returns:
-        HTML
+        HTML of the image
     """
     return (f'{_STILL_STYLE}<img class="cbnb-still" alt="{escape(text)}" '
             f'src="data:image/svg+xml,{_quoted(svg)}">')
 
 def _quoted(svg: str) -> str:
-    "An SVG for an address; a quarter shorter than base64"
-    text = svg if "'" in svg else svg.replace('"', "'")       # a double quote would be three characters
+    "Encode an SVG for a data URL, a quarter shorter than base64"
+    text = svg if "'" in svg else svg.replace('"', "'")       # a double quote would take three characters
     return quote(text, safe=" !'()*+,/:;=?@")
 
 # %% ../../nbs/display/page_script.ipynb #7c3b62b0

@@ -237,7 +237,7 @@ def live_table(
     rows: Sequence[Sequence[Any]],    # rows with a value for each heading
     below: str = '',                  # HTML to put below the table
 ) -> str:
-    """The table of a fit under way as HTML: a few rows, the best among them
+    """Return the table of a running fit as HTML, with the first, the best and the latest rows
 
     Args:
         names: headings of the table; empty: no table
@@ -246,7 +246,7 @@ def live_table(
     """
     return as_html(names, rows, below, most=_SHORT)
 
-_SHORT = 8        # rows of a table that is shown again and again, or where no script runs
+_SHORT = 8        # rows of a shortened table, for repeated updates and for pages that run no scripts
 
 # %% ../../nbs/display/progress.ipynb #d53e810b
 class Progress(NamedTuple):
@@ -521,23 +521,23 @@ def losses_layout(run: Run) -> dict[str, Any]:
 
 def losses_chart(
     run: Run,
-    more: Mapping[str, Any] = {},    # as for `charts_html`
-) -> str:                            # HTML
-    """The losses of a fit as a chart; empty if there are too few to make a curve
+    more: Mapping[str, Any] = {},    # additional data for the script, as in `charts_html`
+) -> str:                            # HTML of the chart, or ''
+    """Return the losses of a fit as an HTML chart, or '' if there are fewer than 4 steps
 
     Args:
         run
-        more: as for `charts_html`
+        more: additional data for the script, as in `charts_html`
 
     Returns:
-        HTML
+        HTML of the chart, or ''
     """
     if run.n_steps < 4: return ''
     return chart(loss_lines(run), **losses_layout(run), points=50, digits=4, smoothing=run.beta, tools=('smooth', 'log_y'),
                  still_points=24 if runs_scripts() else 50, more=more)
 
 # %% ../../nbs/display/progress.ipynb #05433f20
-_USED = 'train', 'valid', 'raw', 'text', 'quiet', 'page', 'good', 'bad'      # a saved fit is small
+_USED = 'train', 'valid', 'raw', 'text', 'quiet', 'page', 'good', 'bad'      # fewer colors make a smaller output
 _LAYOUT = f'''.cbnb-fit{{display:flex;flex-flow:row wrap;align-items:flex-start;gap:0 24px;max-width:{WIDEST}px}}
 .cbnb-fit>.cbnb-main{{flex:1 1 520px;min-width:0}}
 .cbnb-fit>.cbnb-side{{flex:0 1 auto;min-width:min(340px,100%)}}
@@ -550,11 +550,14 @@ _BRIEF = {'</td>': '', '</th>': '', '</tr>': '', ' scope=row': '', ' class=bette
 
 def brief(
     text: str,    # HTML of a table, or its style
-) -> str:
-    """The same table or style, with short names of classes and without what HTML lets you omit
+) -> str:         # shorter text for the same table or style
+    """Shorten a table or style: use short class names, and omit closing tags and attributes that are not needed
 
     Args:
         text: HTML of a table, or its style
+
+    Returns:
+        shorter text for the same table or style
     """
     for long, short in _BRIEF.items(): text = text.replace(long, short)
     return text
@@ -562,52 +565,55 @@ def brief(
 # %% ../../nbs/display/progress.ipynb #ec06e31f
 @cache
 def _page_css() -> str:
-    "The styles of a fit in a page that runs scripts: of the chart, of the table, and of their places"
+    "Return the CSS for a fit in a page that runs scripts: the chart, the table, and the layout of both"
     table = brief(TABLE_STYLE.removeprefix('<style>').removesuffix('</style>'))
     return css_variables('.cbnb-fit', [*_USED, 'lr', 'mom', 'mark']) + _LAYOUT + table + asset('chart.css')
 
 def _page_data(
-    names: Sequence[str],             # the headings
-    rows: Sequence[Sequence[Any]],    # a value for each
-) -> dict[str, Any]:                  # for JSON
-    "What `chart.js` gets in addition to the chart: the styles, and all rows of a long table"
+    names: Sequence[str],             # headings of the table
+    rows: Sequence[Sequence[Any]],    # rows of the table
+) -> dict[str, Any]:                  # data that can be written as JSON
+    "Return the data that `chart.js` needs in addition to the chart: the styles, and all rows of a long table"
     data: dict[str, Any] = dict(css=_page_css())
     if len(rows) <= _SHORT: return data
     table = dict(names=names, columns=[_counted(column) for column in zip(*rows)], n=len(rows), best=best_row(names, rows))
     return data | dict(table=table)
 
 def _counted(values: Sequence[Any]) -> int | str:
-    "The first of whole numbers that follow each other; any other values as texts"
+    "Return the first value if the values are consecutive integers, and otherwise all values as one text"
     first = values[0]
     counted = type(first) is int and all(type(v) is int and v == first + i for i, v in enumerate(values))
     return first if counted else row_text(values)
 
 def row_text(
-    values: Iterable[Any],    # of a row or of a column
-) -> str:
-    """Values as the table shows them, with tabs between them
+    values: Iterable[Any],    # values of a row or of a column
+) -> str:                     # texts of the values, with tabs between them
+    """Return values as the table shows them, separated by tabs
 
     Args:
-        values: of a row or of a column
+        values: values of a row or of a column
+
+    Returns:
+        texts of the values, with tabs between them
     """
     return '\t'.join(as_cell(value).replace('\t', ' ') for value in values)
 
 # %% ../../nbs/display/progress.ipynb #18dac7b0
 def fit_page(
     names: Sequence[str],             # headings of the table
-    rows: Sequence[Sequence[Any]],    # its rows
-    word: str,                        # how the fit ended
-    run: Run | None = None,           # its record
-    drawn: str | None = None,         # its losses as HTML; None: as `losses_chart` draws them
+    rows: Sequence[Sequence[Any]],    # rows of the table
+    word: str,                        # sentence about how the fit ended
+    run: Run | None = None,           # record of the fit; None: no losses are drawn
+    drawn: str | None = None,         # losses as HTML; None: as `losses_chart` draws them
 ) -> dict[str, str]:                  # MIME type -> content
-    """What a fit leaves in a notebook
+    """Return the output of a finished fit: the table, the losses and a sentence, as HTML and as text
 
     Args:
         names: headings of the table
-        rows: its rows
-        word: how the fit ended
-        run: its record
-        drawn: its losses as HTML; None: as `losses_chart` draws them
+        rows: rows of the table
+        word: sentence about how the fit ended
+        run: record of the fit; None: no losses are drawn
+        drawn: losses as HTML; None: as `losses_chart` draws them
 
     Returns:
         MIME type -> content
@@ -616,7 +622,7 @@ def fit_page(
     live, style, table = runs_scripts(), FIT_STYLE, as_html(names, rows)
     if live: style, table = brief(style), brief(table)
     if drawn is None and live and run is not None and run.n_steps > 3:
-        style, table = '', brief(live_table(names, rows))           # the script of the chart brings both
+        style, table = '', brief(live_table(names, rows))           # the script adds the styles, and all rows of a long table
         drawn = losses_chart(run, _page_data(names, rows))
     if drawn is None: drawn = losses_chart(run) if run is not None else ''
     main = f'<div class="cbnb-main">{drawn}</div>' if drawn else ''
@@ -754,12 +760,12 @@ class NotebookDisplay(LogDisplay):
         return [name for name in self.run.named if name not in self.names] if self.run else []
 
     def table(self) -> tuple[list[str], list[list[Any]]]:
-        "Headings and rows; a value for each heading, None where there was none"
+        "Return headings and rows, with None for a missing value"
         names = self.headings()
         return names, [[row.get(name) for name in names] for row in self.rows]
 
     def headings(self) -> list[str]:
-        "Names of the columns; the time stays the last"
+        "Return the names of the columns, with the time as the last one"
         return [*self.names[:-1], *self._late(), *self.names[-1:]]
 
     def finish(self, word: str, as_planned: bool) -> None:

@@ -70,13 +70,13 @@ class _NotesScale(_Scales):
         self.changes.append((step, self.lr_scale))
         (last, then), now = self._noted, time.perf_counter()
         self._noted = step, now
-        if step <= last + 1 or now - then < 1: self._drop_mark()       # a slider passes many factors on its way
+        if step <= last + 1 or now - then < 1: self._drop_mark()       # dragging the slider changes the factor many times
         self._note_event('lr', f'lr × {self.lr_scale:.2g}', step)
 
     _noted = -math.inf, -math.inf          # step and time of the latest mark
 
     def _drop_mark(self) -> None:
-        "Remove the latest mark of a factor, unless something else has happened since"
+        "Remove the latest event if it is a change of the factor"
         recorder = getattr(self.learn, 'recorder', None)
         events = recorder.last().events if recorder is not None and recorder.history.runs else []
         if events and events[-1]['kind'] == 'lr': events.pop()

@@ -553,10 +553,10 @@ function withPoints(spec) {
   return spec
 }
 
-// [last step, number] of each epoch, which come as [first step, steps between, first number, how many] if they are even
+// Return [last step, number] of each epoch. Epochs of equal length come as [first step, steps between, first number, count]
 const endsOf = ends => ends.length === 4 && !ends[0].length ? Array.from({ length: ends[3] }, (_, i) => [ends[0] + i * ends[1], ends[2] + i]) : ends
 
-// ---- the table of epochs, with the looks of display/progress. Values are texts, as they are shown.
+// ---- the table of epochs, with the same styles as in display/progress. All values are texts, as the table shows them.
 
 const isNumber = text => text && Number.isFinite(+text)
 function look(name, before, text) {
@@ -565,7 +565,7 @@ function look(name, before, text) {
   return /loss/i.test(name) ? up ? 'w' : 'b' : up ? 'up' : 'down'
 }
 
-// `rows`: [place, texts], ascending; where places are left out, a row says how many. `above`: the texts of a place that is left out
+// `rows`: [index, texts], ascending. A row of its own counts the omitted rows. `above(index)` returns the texts of an omitted row
 export function epochTable(names, rows, best, above) {
   const table = html('table', { 'aria-label': 'losses and metrics of each epoch' })
   const head = table.appendChild(html('thead')).appendChild(html('tr')), body = table.appendChild(html('tbody'))
@@ -589,7 +589,7 @@ export function epochTable(names, rows, best, above) {
   return box
 }
 
-// `columns`: texts with tabs between them, or the first of numbers that follow each other
+// `columns`: for each column, its texts separated by tabs, or the first of consecutive integers
 function fullTable({ names, columns, n, best }) {
   const cells = columns.map(c => c.split ? c.split('\t') : Array.from({ length: n }, (_, i) => `${c + i}`))
   return epochTable(names, cells[0].map((_, i) => [i, cells.map(column => column[i])]), best)
@@ -600,7 +600,7 @@ function addStyle(css) {
   if (!document.getElementById(id)) document.head.append(html('style', { id }, css))
 }
 
-// `data`: { css, charts: specs, columns, and of a fit the table of all epochs, in whose place a short one stands }. The crosshair of one is that of all with the same x.
+// `data`: { css, charts: specs, columns, table }. The table has all epochs of a fit, and replaces a short one. Charts with the same x share a crosshair.
 export function mount(el, data) {
   addStyle(data.css)
   const box = el.appendChild(html('div', { class: 'cbnb-charts' })), charts = []

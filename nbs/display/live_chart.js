@@ -57,7 +57,7 @@ class Store {
   }
 }
 
-// ---- bars, numbers and table beside the chart of a fit. They come in its messages as numbers; display/dashboard writes the same as HTML.
+// ---- bars, numbers and table beside the chart of a fit. The messages to the chart contain their values, and display/dashboard writes the same HTML.
 
 function statusOf([epochs, nEpoch, batches, n, training, share, left, perSecond, loss, lr, mom, scale, word]) {
   const box = html('div', { class: 'cbnb-bars' }), now = html('div', { class: 'cbnb-now' })
@@ -83,7 +83,7 @@ class Beside {
     this.n = table.n; this.best = table.best
     for (const [place, texts] of table.rows) this.rows.set(place, texts.split('\t'))
   }
-  // the first row, the best one and the latest, as display/progress shortens a table to eight
+  // indices of the first, the best and the latest rows, eight at most, as in display/progress
   places() {
     const { n, best } = this, inside = best >= 1 && best < n - 6, all = n <= 8
     const found = [...Array(all ? n : inside ? 4 : 6)].map((_, i, { length }) => n - length + i)

@@ -211,7 +211,7 @@ def test_who_closes_the_page_and_comes_back_finds_the_whole_curve_and_the_contro
 
 
 def test_a_long_table_is_whole_in_the_page_and_short_without_scripts(lab: Lab):
-    """The file has the rows as data, from which the script of the chart makes the table that Python would make."""
+    """The file stores the rows as data, and the script of the chart creates the same table from them as Python."""
     setup = f"{SETUP}\nfrom cbnb.display.progress import as_cell, best_row, changes"
     with lab.open(lab.write("table.ipynb", [setup, "learn.fit(20)"]), size=(1300, 900)) as page:
         page.run_all()
