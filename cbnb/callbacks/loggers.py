@@ -556,7 +556,7 @@ class TensorBoardLogger(Logger):
 
 # %% ../../nbs/callbacks/loggers.ipynb #f17a5b5e
 def _add_settings(writer: Any, settings: dict[str, Any], columns: list[str]) -> None:
-    "Write the settings as a text, and for the tab HParams of TensorBoard"
+    "Write the settings as text, and for the tab HParams of TensorBoard"
     rows = [f'| {name} | {str(value).replace("|", chr(92) + "|")} |' for name, value in settings.items()]
     writer.add_text('settings', '\n'.join(['| setting | value |', '|---|---|', *rows]))
     summaries = needed('torch.utils.tensorboard.summary', 'TensorBoardLogger').hparams(settings, dict.fromkeys(columns))
