@@ -394,7 +394,7 @@ class _KeepsFiles(StepInEpoch):
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #66e6024b
 class _Writes(_KeepsFiles):
-    "Writes a checkpoint file at once or in a thread"
+    "Writes a checkpoint file, either immediately or in a thread"
     _thread: threading.Thread | None = None
     _error: Exception | None = None
 
