@@ -215,7 +215,7 @@ class HasState:
     no_state: tuple[str, ...] = ()     # names of attributes that a checkpoint does not store
 
     def state_dict(self) -> dict[str, Any]:  # name of an attribute -> value
-        """Return the attributes that are plain data, without unchanged constructor arguments; tensors are not copied
+        """Return the attributes that are plain data, without unchanged constructor arguments. Tensors are not copied
 
         Returns:
             name of an attribute -> value
@@ -389,7 +389,7 @@ class DispatchesEvents(KeepsLists):
 
 # %% ../nbs/01_callback.ipynb #60db7856
 def wrapped(cb: Any) -> Any:
-    """Return the foreign callback behind an adapter; any other callback is returned as it is
+    """Return the foreign callback behind an adapter. Any other callback is returned as it is
 
     Args:
         cb
@@ -397,7 +397,7 @@ def wrapped(cb: Any) -> Any:
     return getattr(cb, '__dict__', {}).get('wraps', cb)
 
 def made_by(cb: Any) -> Any:
-    """Return the class or partial that creates the foreign callback for each fit; without one, return `wrapped(cb)`
+    """Return the class or partial that creates the foreign callback for each fit. Without one, return `wrapped(cb)`
 
     Args:
         cb
@@ -416,7 +416,7 @@ def settings(cb: Any) -> Any:
     return comparable(type(cb)), comparable(_configuration(cb))
 
 def _configuration(cb: Any) -> dict[str, Any]:
-    "Return the arguments and switches of a callback; for a foreign callback, all attributes except its learner"
+    "Return the arguments and switches of a callback. For a foreign callback, return all attributes except its learner"
     if not isinstance(cb, Configured): return {k: v for k, v in vars(cb).items() if k not in _LINKS}
     return configuration(cb)
 
@@ -460,7 +460,7 @@ class FindsCallbacks(KeepsLists):
     def as_callback(self,
         given: Any,    # a callback, a callback class, or a foreign callback
     ) -> Callback:     # `given` itself, an instance of it, or its adapter
-        """Convert an argument to a callback; raise `TypeError` if it is not one
+        """Convert an argument to a callback. Raise `TypeError` if it is not one
 
         Args:
             given: a callback, a callback class, or a foreign callback
@@ -500,7 +500,7 @@ class NamesCallbacks(KeepsLists):
         return next(n for n in candidates if n not in self.names)
 
     def show(self, name: str, obj: Any) -> None:
-        """Set `learn.<name>` to an object until a callback needs the name; do nothing if the name is taken
+        """Set `learn.<name>` to an object until a callback needs the name. Do nothing if the name is taken
 
         Args:
             name
@@ -621,7 +621,7 @@ class AddsCallbacks(InsertsCallbacks, RemovesCallbacks):
         return self.insert(cb, at, name, mine)
 
     def append(self, cb: Any) -> None:
-        """Add a callback; the same as `add`, for code that expects a list
+        """Add a callback in the same way as `add`, for code that expects a list
 
         Args:
             cb

@@ -33,7 +33,7 @@ def split_batch(
     n_inp: int | None = None,        # number of inputs; None: all elements but the last, or the only element
     targets: tuple[str, ...] = (),   # names of the targets in dicts, dataclasses and objects
 ) -> tuple[Any, tuple]:              # the inputs (a tuple, or a dict passed as keyword arguments) and the targets
-    """Split a batch into inputs and targets; raise `KeyError` if a target is missing
+    """Split a batch into inputs and targets. Raise `KeyError` if a target is missing
 
     Args:
         batch: one batch from a loader
@@ -339,14 +339,14 @@ def _batches(n: int | None, size: int | None) -> str:
 def _of(size: int | None) -> str: return '' if size is None else f' of {size:,}'
 
 def _workers(loaders: list[Any]) -> str:
-    "Describe the number of worker processes, such as `3 and 1 workers`; empty without workers"
+    "Describe the number of worker processes, such as `3 and 1 workers`. Without workers, return an empty text"
     n = [getattr(dl, 'num_workers', 0) for dl in loaders]
     if not any(n): return ''
     return plural(n[0], 'worker') if len(set(n)) == 1 else f'{" and ".join(map(str, n))} workers'
 
 # %% ../nbs/02_data.ipynb #82909e51
 def _table(loaders: list[Any], below: str) -> str:
-    "Return an HTML table of the loaders; it sets no colors, so it is readable on light and dark backgrounds"
+    "Return an HTML table of the loaders. It sets no colors, so it is readable on light and dark backgrounds"
     def row(tag: str, cells: Iterable[Any]) -> str:
         return f'<tr>{"".join(f"<{tag}>{escape(str(c))}</{tag}>" for c in cells)}</tr>'
     body = ''.join(row('td', _cells(i, dl)) for i, dl in enumerate(loaders))
@@ -465,7 +465,7 @@ class DataLoaders(SplitsBatches, HasClasses):
 def as_dls(
     dls: Any,    # `DataLoaders`, an object with a `train` loader, or one loader
 ) -> Any:        # `dls` itself if it has a `train` loader
-    """Return `DataLoaders` for a learner; a single loader is for training, and any other object raises `TypeError`
+    """Return `DataLoaders` for a learner. A single loader is for training, and any other object raises `TypeError`
 
     Args:
         dls: `DataLoaders`, an object with a `train` loader, or one loader

@@ -65,7 +65,7 @@ event = EventNames()
 
 # %% ../nbs/00_events.ipynb #55287afd
 class Action(str):
-    "A line of the loop that does work, such as `opt.step()`; shown when you print the loop"
+    "A line of the loop that does work, such as `opt.step()`. It is shown when you print the loop"
 
 # %% ../nbs/00_events.ipynb #0bd0a254
 class Level:
@@ -161,7 +161,7 @@ class CancelException(Exception):
 
 # %% ../nbs/00_events.ipynb #92171f0c
 class CancelStepException(CancelException):
-    """Skip the update of the weights; `after_step` follows, and the gradients are zeroed
+    """Skip the update of the weights. `after_step` follows, and the gradients are zeroed
 
     Example:
         assert CancelStepException.events() == ['before_step']
@@ -172,7 +172,7 @@ class CancelStepException(CancelException):
     level = STEP
 
 class CancelBackwardException(CancelException):
-    """Skip the backward pass; `after_backward` follows, and the update uses the gradients already stored
+    """Skip the backward pass. `after_backward` follows, and the update uses the gradients already stored
 
     Example:
         assert CancelStepException.events() == ['before_step']
@@ -183,7 +183,7 @@ class CancelBackwardException(CancelException):
     level = BACKWARD
 
 class CancelBatchException(CancelException):
-    """Skip the rest of this batch; the gradients are not zeroed, and `after_batch` follows
+    """Skip the rest of this batch. The gradients are not zeroed, and `after_batch` follows
 
     Example:
         assert CancelStepException.events() == ['before_step']
@@ -194,7 +194,7 @@ class CancelBatchException(CancelException):
     level = BATCH
 
 class CancelTrainException(CancelException):
-    """Skip the rest of the training batches; `after_train` and then validation follow
+    """Skip the rest of the training batches. `after_train` and then validation follow
 
     Example:
         from cbnb.events import CancelStepException, CancelTrainException, CancelValidException
@@ -204,7 +204,7 @@ class CancelTrainException(CancelException):
     level = TRAIN
 
 class CancelValidException(CancelException):
-    """Skip the rest of the validation batches; `after_validate` follows
+    """Skip the rest of the validation batches. `after_validate` follows
 
     Example:
         from cbnb.events import CancelStepException, CancelTrainException, CancelValidException
@@ -214,7 +214,7 @@ class CancelValidException(CancelException):
     level = VALIDATE
 
 class CancelEpochException(CancelException):
-    """Skip the rest of this epoch; `after_epoch` and then the next epoch follow
+    """Skip the rest of this epoch. `after_epoch` and then the next epoch follow
 
     Example:
         import torch
@@ -225,7 +225,7 @@ class CancelEpochException(CancelException):
     level = EPOCH
 
 class CancelFitException(CancelException):
-    """Stop the fit; `after_fit` follows
+    """Stop the fit. `after_fit` follows
 
     Example:
         assert CancelStepException.events() == ['before_step']

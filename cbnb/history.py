@@ -86,7 +86,7 @@ class ScalarBuffer:
         else: self.chunks.append(chunk)
 
     def read(self) -> array:
-        "Return all numbers so far; this waits for the device"
+        "Return all numbers so far. This waits for the device"
         if self.waiting: self.stack()
         self._receive(wait=True)
         if self.chunks: self.numbers.extend(torch.cat(self.chunks).tolist())
@@ -135,7 +135,7 @@ class SmoothedBuffer(ScalarBuffer):
         self._smooth, self._smoother = array('f'), Smoother(beta)
 
     def smoothed(self) -> array:
-        "Return the running mean at each number so far; this waits for the device"
+        "Return the running mean at each number so far. This waits for the device"
         return self._smoothed(self.read())
 
     def arrived_smoothed(self) -> array:
@@ -173,7 +173,7 @@ class RunSteps:
 
     @property
     def raw_losses(self) -> array:
-        """The loss of each training batch; reading it waits for the device
+        """The loss of each training batch. Reading it waits for the device
 
         Example:
             run = history[0]
@@ -185,7 +185,7 @@ class RunSteps:
 
     @property
     def losses(self) -> array:
-        """The smoothed loss of each training batch; reading it waits for the device
+        """The smoothed loss of each training batch. Reading it waits for the device
 
         Example:
             run = history[0]
@@ -210,7 +210,7 @@ class RunSteps:
     def hyper(self,
         name: str,    # 'lr', 'mom', or another recorded hyper-parameter
     ) -> list[float]:  # one value for each training batch
-        """Return the values of a hyper-parameter, one per training batch; empty if it was not recorded
+        """Return the values of a hyper-parameter, one per training batch. The list is empty if the hyper-parameter was not recorded
 
         Args:
             name: 'lr', 'mom', or another recorded hyper-parameter
@@ -310,7 +310,7 @@ class RunExtent(RunSteps, RunEpochs):
     def points(self,
         name: str,    # name of a column of the table of epochs
     ) -> list[tuple[int, float]]:  # (step, value) of each epoch
-        """Return `(last step, value)` for each epoch that has a value; steps count from 0
+        """Return `(last step, value)` for each epoch that has a value. Steps count from 0
 
         Args:
             name: name of a column of the table of epochs
@@ -406,7 +406,7 @@ class RunOutcome(RunSteps):
 
     @property
     def diverged(self) -> int | None:
-        """Index of the first batch of those at the end whose losses are not finite; None if the last loss is finite. Waits for the device
+        """Index of the first batch of those at the end whose losses are not finite, or None if the last loss is finite. Reading it waits for the device
 
         Example:
             ended = RunOutcome()
@@ -418,7 +418,7 @@ class RunOutcome(RunSteps):
         return nan_since(self.raw_losses)
 
     def outcome(self) -> str:  # such as 'done' or 'interrupted'
-        """Describe how the run ended; this waits for the device
+        """Describe how the run ended. This waits for the device
 
         Returns:
             such as 'done' or 'interrupted'
@@ -678,7 +678,7 @@ class RunTables(RunRows):
 def as_dataframe(
     rows: list[dict[str, Any]],    # one dict per row
 ) -> Any:                   # a pandas `DataFrame`
-    """Convert rows to a pandas `DataFrame`; raise `ImportError` if pandas is missing
+    """Convert rows to a pandas `DataFrame`. Raise `ImportError` if pandas is missing
 
     Args:
         rows: one dict per row
@@ -761,7 +761,7 @@ class RunFiles(RunTables):
     def from_json(cls,
         source: str | Path,    # JSON text from `to_json`, or the path of a file
     ) -> Self:  # the history
-        """Read a history that `to_json` wrote; all numbers are restored exactly
+        """Read a history that `to_json` wrote. All numbers are restored exactly
 
         Args:
             source: JSON text from `to_json`, or the path of a file
@@ -827,7 +827,7 @@ _ADDED = dict(given_name=None, settings={}, events=[])     # with their defaults
 
 # %% ../nbs/08_history.ipynb #db816645
 def _fill_run(run: Run, state: Mapping[str, Any]) -> Run:
-    "Fill a run with the state of another; the columns stay the same objects"
+    "Fill a run with the state of another. The columns stay the same objects"
     now, state = run.settings, {**_ADDED, **state}
     for name in (*_OF_RUN, *_ADDED): setattr(run, name, copy.copy(state[name]))
     run.settings |= now                              # the arguments of a resumed fit may differ
@@ -846,7 +846,7 @@ def _fill_run(run: Run, state: Mapping[str, Any]) -> Run:
 class StoresRuns(IndexedRuns):
     "Saves and restores a history for checkpoints"
     def state_dict(self) -> dict[str, Any]:  # the state, for `load_state_dict` or `torch.save`
-        """Return all runs as arrays and plain data; this waits for the device
+        """Return all runs as arrays and plain data. This waits for the device
 
         Returns:
             the state, for `load_state_dict` or `torch.save`
@@ -918,7 +918,7 @@ class NamedLoss:
 
     @property
     def losses(self) -> array:
-        "The smoothed loss for each batch that has one; reading it waits for the device"
+        "The smoothed loss for each batch that has one. Reading it waits for the device"
         return self.series.smoothed()
 
     def column(self,

@@ -73,7 +73,7 @@ class OneBatch:
         i: int,        # index of the batch in this phase
         batch: Any,    # the batch from the loader
     ) -> None:
-        """Run one batch with its events; update the weights if `training` is set
+        """Run one batch with its events. Update the weights if `training` is set
 
         Args:
             i: index of the batch in this phase
@@ -125,7 +125,7 @@ class ValidatesSome:
         return epoch in every if isinstance(every, Iterable) else (epoch + 1) % every == 0
 
 def check_valid_every(every: Any) -> None:
-    """Check that `every` is a whole number above 0 or a list of epochs; raise an error if not
+    """Check that `every` is a whole number above 0 or a list of epochs. Raise an error if not
 
     Args:
         every
@@ -198,7 +198,7 @@ class Notes:
         if not any(note.endswith(self.where()) for note in said): e.add_note(f'in {self.where()}')
 
     def _note_memory(self, e: Exception, batch: Any) -> None:
-        "Add a note about a batch that did not fit into memory; overridden by `callbacks/batch_size`"
+        "Add a note about a batch that did not fit into memory. `callbacks/batch_size` overrides this method"
 
     def _say_miscounted(self, said: int, gave: int) -> None:
         "Warn, once per loader, that it yielded `gave` batches instead of `said`"
@@ -237,7 +237,7 @@ class BatchViews:
     "Properties for reading the batch and the outputs in a convenient form"
     @property
     def x(self) -> Any:
-        """The input if there is only one, otherwise `xb`; to change it, assign `xb`
+        """The input if there is only one, otherwise `xb`. To change it, assign `xb`
 
         Example:
             class Look(Callback):
@@ -250,7 +250,7 @@ class BatchViews:
         return self.xb[0] if isinstance(self.xb, tuple) and len(self.xb) == 1 else self.xb
     @property
     def y(self) -> Any:
-        """The target if there is only one, otherwise `yb`; to change it, assign `yb`
+        """The target if there is only one, otherwise `yb`. To change it, assign `yb`
 
         Example:
             class Shapes(Callback):
@@ -351,7 +351,7 @@ class TellsWhere:
 class TellsStopped(TellsWhere):
     "Describes where a run was stopped"
     def stopped_where(self) -> str:  # such as 'stopped in epoch 1 at batch 3'
-        """Describe where a run was stopped; the batch is named only if the run was stopped inside a batch
+        """Describe where a run was stopped. The batch is named only if the run was stopped inside a batch
 
         Returns:
             such as 'stopped in epoch 1 at batch 3'
@@ -569,7 +569,7 @@ class HasCallbacks:
     def add_cb(self,
         cb: Any,    # a callback, a callback class, or a callback of another library
     ) -> Self:  # the learner, so that calls can be chained
-        """Add a callback; it replaces a callback of the same class with the same settings
+        """Add a callback. The new callback replaces a callback of the same class with the same settings
 
         Args:
             cb: a callback, a callback class, or a callback of another library
@@ -773,7 +773,7 @@ class ShowsLoop:
         self._show_loop('\n'.join(loop_lines(FIT, self.ordered_cbs)))
 
     def _show_loop(self, text: str) -> None:
-        "Print the loop as text; `display/loop` overrides this to show a figure in notebooks"
+        "Print the loop as text. `display/loop` overrides this to show a figure in notebooks"
         print(text)
 
 # %% ../nbs/07_learner.ipynb #f7b32fd2
@@ -803,7 +803,7 @@ class Runs(EndsRuns):
         purpose: str,       # one of `PURPOSES`
         cbs: Any = None,    # callbacks for this run only
     ) -> Iterator[None]:
-        "Context manager for a run; at its end, call the functions on `self.undo`, even after an error"
+        "Context manager for a run. At its end, call the functions on `self.undo`, even after an error"
         outer, state = self.undo, {name: getattr(self, name) for name in LOOP_STATE}
         if outer is not None and purpose in ('fit', 'lr_find'):
             raise RuntimeError(f'this learner is already running ({self.where()}): '
@@ -838,7 +838,7 @@ class HasRates:
 
     @property
     def lr(self) -> Any:
-        """The learning rate of the next fit; a list or a slice if layer groups have different rates
+        """The learning rate of the next fit. This is a list or a slice if layer groups have different rates
 
         Example:
             learn = line_learner(opt_func=functools.partial(torch.optim.SGD, lr=0.5), lr=1e-3)
@@ -946,7 +946,7 @@ class PreparesOptimizer(SetsHypers):
 
 # %% ../nbs/07_learner.ipynb #9f6989c5
 class FitInterrupted(KeyboardInterrupt):
-    """Raised after a run was stopped by the user; the learner remains usable
+    """Raised after a run was stopped by the user. The learner remains usable
 
     Example:
         stopped = FitInterrupted('stopped in epoch 2 at batch 130; learn is usable')
@@ -959,7 +959,7 @@ class FitInterrupted(KeyboardInterrupt):
 class FitLevel:
     "Runs the outermost level of a fit"
     def _fit_level(self) -> None:
-        "Run the epochs of a fit; an interrupt cancels the fit, and is raised again after `after_fit`"
+        "Run the epochs of a fit. An interrupt cancels the fit, and is raised again after `after_fit`"
         __tracebackhide__ = True
         interrupted = False
         try:
@@ -983,7 +983,7 @@ class FitLevel:
 class TakesBack:
     "Marks methods whose changes `learn.rewind` can undo"
     def _as_one_fit(self, name: str, args: tuple, kwargs: dict[str, Any]) -> AbstractContextManager[None]:
-        "Return a context manager around the method `name`; `callbacks/rewind` overrides it to record changes"
+        "Return a context manager around the method `name`. `callbacks/rewind` overrides it to record changes"
         return nullcontext()
 
 _Method = TypeVar('_Method', bound=Callable[..., Any])
@@ -1107,7 +1107,7 @@ class RunsEvaluation(Silences):
         cbs: Any,               # callbacks for this run only
         inner: bool = False,    # fire only the events of the validation phase, as inside another run
     ) -> Iterator[Callable[[Iterable], None]]:
-        "Context manager for a run without training; yields a function that evaluates a loader"
+        "Context manager for a run without training. It yields a function that evaluates a loader"
         nested, parts = inner or self.running, (self, self.train_step, self.eval_step)
         modes = {m: m.training for part in parts for m in modules_of(part.model)}
         if inner: self.to_dls_device()                     # otherwise `before_fit` does this

@@ -63,7 +63,7 @@ class RunningMean:
         return self.total/self.count if self.count else None
     @property
     def everywhere(self) -> Tensor | float | None:
-        "The mean over the values of all processes, or None without values; every process must read it"
+        "The mean over the values of all processes, or None without values. Every process must read it"
         total, count = sum_over_processes(self.total, self.count)
         return total/count if count else None
 
@@ -73,7 +73,7 @@ class HasName:
     _name: str | None = None
     @property
     def name(self) -> str:
-        """Heading of the metric's column; by default the class name in snake case, without 'Metric' at the end
+        """Heading of the metric's column. The default is the class name in snake case, without 'Metric' at the end
 
         Example:
             class LargestScoreMetric(HasName): pass
@@ -99,7 +99,7 @@ class HasCopies:
         return new
 
 def _own(value: Any) -> Any:
-    "Copy an accumulator of a metric; return any other object as it is"
+    "Copy an accumulator of a metric. Return any other object as it is"
     if isinstance(value, Tensor): return value.detach().clone()
     return copy.copy(value) if isinstance(value, (list, dict, set, RunningMean)) else value
 
@@ -167,7 +167,7 @@ class Metric(HasName, HasCopies):
 def name_of(
     f: Callable,   # a function, or a partial of one
 ) -> str:
-    """Return the name of a function, or of the function inside a partial; raise `ValueError` if it has none
+    """Return the name of a function, or of the function inside a partial. Raise `ValueError` if it has none
 
     Args:
         f: a function, or a partial of one
@@ -188,7 +188,7 @@ def one_number(
     value: Any,    # the value that the metric returned
     hint: str = 'take a mean, or use AccumMetric',    # advice in the error if `value` is a vector
 ) -> Any:          # `value` as a number, or as a tensor without dimensions
-    """Check that `value` is a single number; raise `TypeError` if it is not
+    """Check that `value` is a single number. Raise `TypeError` if it is not
 
     Args:
         name: name of the metric, for the error
@@ -236,7 +236,7 @@ def _note_inputs(
 
 # %% ../nbs/03_metrics.ipynb #31d7a0dd
 class MeanMetric(Metric):
-    "Base class of metrics that are a weighted mean; a subclass defines `accumulate`, which adds to `self.mean`"
+    "Base class of metrics that are a weighted mean. A subclass defines `accumulate`, which adds to `self.mean`"
     def __init__(self): self.reset()
     def reset(self) -> None: self.mean = RunningMean()
     @property
@@ -391,7 +391,7 @@ def _not_half(t: Tensor) -> Tensor:
     return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
 
 def _flat(pred: Tensor, targ: Tensor) -> tuple[Tensor, Tensor]:
-    "Flatten to one value per item; if `pred` has classes in dimension 1, keep this dimension last"
+    "Flatten to one value per item. If `pred` has classes in dimension 1, keep this dimension last"
     if pred.numel() == targ.numel(): return pred.reshape(-1), targ.reshape(-1)
     if pred.ndim > 2: pred = pred.movedim(1, -1).flatten(0, -2)
     return pred, targ.reshape(-1)
@@ -401,7 +401,7 @@ def a_pair(
     name: str,                   # name of the metric, for the error
     learn: Any,                  # the learner, with `pred` and `yb`
 ) -> tuple[Tensor, Tensor]:      # the prediction and the target
-    """Return the two tensors to compare; raise `TypeError` if there are not exactly two, or if they are no tensors
+    """Return the two tensors to compare. Raise `TypeError` if there are not exactly two, or if they are no tensors
 
     Args:
         name: name of the metric, for the error
@@ -433,7 +433,7 @@ def _as_array(t: Tensor) -> Any:
 
 # %% ../nbs/03_metrics.ipynb #777b4570
 class CollectMetric(Metric):
-    "Base class of metrics that collect the prediction and target of each batch; `add` prepares and stores them"
+    "Base class of metrics that collect the prediction and target of each batch. `add` prepares and stores them"
     func: Callable[..., Any]
     kwargs: dict[str, Any]      # passed to `func`
     to_np = invert_arg = False  # whether `func` takes numpy arrays, and the targets first
@@ -473,7 +473,7 @@ class CollectMetric(Metric):
         with _Noting(self.name, pred, targ):
             return one_number(self.name, self.func(*both, **self.kwargs), 'choose an average, or another function')
     def __call__(self, pred: Tensor, targ: Tensor) -> Any:
-        "Return the value on a single batch; the collected batches stay unchanged"
+        "Return the value on a single batch. The collected batches stay unchanged"
         once = copy.copy(self)
         once.reset()                # gives the copy its own lists
         once.add(pred, targ)
@@ -662,7 +662,7 @@ class UpdateMetric(Metric):
 def as_metric(
     m: Any,   # a function, a `Metric`, an object with `reset`, `update` and `compute`, or a class of such objects
 ) -> Any:     # an object with `reset`, `accumulate`, `value` and `name`
-    """Convert `m` to a metric object; raise `TypeError` if `m` is not a metric
+    """Convert `m` to a metric object. Raise `TypeError` if `m` is not a metric
 
     Args:
         m: a function, a `Metric`, an object with `reset`, `update` and `compute`, or a class of such
@@ -749,7 +749,7 @@ def metric_on(
 
 # %% ../nbs/03_metrics.ipynb #664dacd1
 class Chosen:
-    """View of a learner in which `pred` and `yb` are the chosen outputs; other attributes are read from the learner
+    """View of a learner in which `pred` and `yb` are the chosen outputs. Other attributes are read from the learner
 
     Args:
         learn: the learner
@@ -859,7 +859,7 @@ def _difference(name: str, pred: Tensor, y: Tensor) -> Tensor:
 
 # %% ../nbs/03_metrics.ipynb #ff0cb819
 class Accuracy(MeanMetric):
-    """Share of targets whose class has the highest score; every target counts the same
+    """Share of targets whose class has the highest score. Every target counts the same
 
     Args:
         axis: dimension of the classes
@@ -876,7 +876,7 @@ class Accuracy(MeanMetric):
         if hits.numel(): self.mean.add(hits.float().mean(), hits.numel())
 
 class Loss(AvgLoss):
-    "Mean of the loss over items; another name for `AvgLoss`"
+    "Mean of the loss over items. This is another name for `AvgLoss`"
 
 # %% ../nbs/03_metrics.ipynb #4ad5dc7e
 class ValueMetric(Metric):

@@ -26,7 +26,7 @@ from .basics.arguments import as_positive, recommended
 def one_group(
     model: nn.Module,               # any model
 ) -> list[list[nn.Parameter]]:      # all parameters, as one group
-    """Return all parameters as one group; this is the default splitter
+    """Return all parameters as one group. This is the default splitter
 
     Args:
         model: any model
@@ -40,7 +40,7 @@ def param_groups(
     model: nn.Module,                                   # any model
     splitter: Callable[[nn.Module], Any] = one_group,   # returns a list of parameters, or a list of groups
 ) -> list[list[nn.Parameter]]:                          # groups of parameters, without empty ones
-    """Return the parameters of a model in groups; raise `ValueError` if no parameter is trainable
+    """Return the parameters of a model in groups. Raise `ValueError` if no parameter is trainable
 
     Args:
         model: any model
@@ -88,7 +88,7 @@ def fuse(
 
 # %% ../nbs/04_optim.ipynb #c9632e94
 def _leaves_form_open(group: dict[str, Any]) -> bool:
-    "Whether `fuse` may choose the form of a group; SGD without momentum would gain nothing from it"
+    "Whether `fuse` may choose the form of a group. SGD without momentum would gain nothing from it"
     if 'fused' not in group or group.get('momentum') == 0: return False
     if group.get('capturable') or group.get('differentiable'): return False
     return group['fused'] is None and group.get('foreach') is None
@@ -116,7 +116,7 @@ def make_opt(
     splitter: Callable[[nn.Module], Any] = one_group,   # as in `param_groups`
     device: torch.device | str | None = None,           # device of the training; None: the device of the model
 ) -> Optimizer:        # a new optimizer, or `opt_func` itself if it is an optimizer
-    """Make an optimizer for the groups of a model; raise `TypeError` if `opt_func` returns something else
+    """Make an optimizer for the groups of a model. Raise `TypeError` if `opt_func` returns something else
 
     Args:
         opt_func: a torch optimizer class, a function `(groups, lr=...)`, or an optimizer
@@ -159,7 +159,7 @@ def update(
 
 @functools.cache
 def _inside(step: Callable[..., Any]) -> Callable[..., Any] | None:
-    "Return the function inside the wrapper that torch adds for hooks; None if `step` has another form"
+    "Return the function inside the wrapper that torch adds for hooks, or None if `step` has a different form"
     inner = getattr(step, '__wrapped__', None)
     return inner if getattr(step, 'hooked', False) and not getattr(inner, 'hooked', False) else None
 
@@ -173,7 +173,7 @@ def checked_lr(
     lr: Any,         # the learning rate passed to the learner
     opt_func: Any,   # may have a rate: `partial(SGD, lr=0.1)`, or an optimizer
 ) -> Any:            # the rate to use
-    """Return the learning rate to use; raise `ValueError` if the learner and `opt_func` have different rates
+    """Return the learning rate to use. Raise `ValueError` if the learner and `opt_func` have different rates
 
     Args:
         lr: the learning rate passed to the learner

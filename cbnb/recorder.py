@@ -60,7 +60,7 @@ class _MeanLoss:
         self.losses, self.sizes = [], []
 
     def value(self) -> float | None:
-        "Return the mean over all processes, each of which must call this; this waits for the device"
+        "Return the mean over all processes, each of which must call this method. The call waits for the device"
         if self.losses: self._sum_up()
         return as_number(self.mean.everywhere)
 
@@ -92,11 +92,11 @@ class PhaseMetrics:
         for m in self.metrics: m.accumulate(view_for_metric(m, learn))
 
     def values(self) -> list[float | None]:
-        "Return the mean loss and then the metrics; this waits for the device"
+        "Return the mean loss and then the metrics. This waits for the device"
         return [self.loss.value(), *self.metric_values()]
 
     def metric_values(self) -> list[float | None]:
-        "Return the values of the metrics; this waits for the device"
+        "Return the values of the metrics. This waits for the device"
         return [as_number(m.value) for m in self.metrics]
 
     def state_dict(self) -> dict[str, Any]:
@@ -189,7 +189,7 @@ class TracksHypers(Callback):
     def track(self,
         name: str,   # common name of a hyper-parameter
     ) -> None:
-        """Record a hyper-parameter in this run; do nothing if the optimizer does not have it
+        """Record a hyper-parameter in this run. Do nothing if the optimizer does not have it
 
         Args:
             name: common name of a hyper-parameter
@@ -227,7 +227,7 @@ class TracksEarly(TracksHypers):
         if self.row is not None: self._note_hypers()
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        """Whether to handle an event; `before_step` only if a callback may change the rate before `after_batch`
+        """Whether to handle an event. The recorder handles `before_step` only if a callback may change the rate before `after_batch`
 
         Args:
             event_name: one of `EVENTS`
@@ -359,7 +359,7 @@ def _method(learn: Learner) -> str:
 
 # %% ../nbs/09_recorder.ipynb #c6d35f28
 def _hyper_values(opt: Any, name: str) -> float | list[float] | None:
-    "Return a hyper-parameter as one number, or as one per group if they differ; None if it does not exist"
+    "Return a hyper-parameter as one number, as one number per group if the groups differ, or None if it does not exist"
     if (place := hyper_key(opt, name)) is None: return None
     key, i = place
     values = [float(group[key] if i is None else group[key][i]) for group in opt.param_groups]
@@ -567,7 +567,7 @@ class LastRun(Callback):
         **events: functions to use as methods: `before_fit=f`
     """
     def last(self) -> Run:  # the latest run, the one under way included
-        """Return the latest run; raise `AttributeError` before the first fit
+        """Return the latest run. Raise `AttributeError` before the first fit
 
         Returns:
             the latest run, the one under way included
@@ -832,7 +832,7 @@ class Recorder(StoresHistory, LastTableV1):
 
 # %% ../nbs/09_recorder.ipynb #49627c6e
 def _smooth_loss(learn: Learner) -> Tensor:
-    """The current smoothed training loss; reading it waits for the device
+    """The current smoothed training loss. Reading it waits for the device
 
     Args:
         learn: the learner

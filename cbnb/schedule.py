@@ -371,7 +371,7 @@ class OneCycle(ParamScheduler):
         super().before_fit()
 
     def top(self) -> float:  # the rate at the top of the cycle
-        """Return the highest rate of the last group; raise `ValueError` if you did not pass `lr_max`
+        """Return the highest rate of the last group. Raise `ValueError` if you did not pass `lr_max`
 
         Returns:
             the rate at the top of the cycle
@@ -392,7 +392,7 @@ class OneCycle(ParamScheduler):
         return (list(self.lr_max) if listed else spread_lrs(self.lr_max, 1))[-1]
 
     def planned(self) -> dict[str, Callable[[float], float]]:  # schedules of the rate and of the momentum, by their names
-        """Return the schedules of the last group; raise `ValueError` if you did not pass `lr_max`
+        """Return the schedules of the last group. Raise `ValueError` if you did not pass `lr_max`
 
         Returns:
             schedules of the rate and of the momentum, by their names

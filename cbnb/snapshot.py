@@ -137,7 +137,7 @@ def save_opt(
 
 # %% ../nbs/11_snapshot.ipynb #d51de6e7
 def _own_group(group: dict[str, Any]) -> dict[str, Any]:
-    "Copy a parameter group; the copy holds the same parameters"
+    "Copy a parameter group. The copy holds the same parameters"
     return {k: list(v) if k == 'params' else copy.deepcopy(v) for k, v in group.items()}
 
 def _own_state(state: Any, on_cpu: bool) -> Any:

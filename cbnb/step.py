@@ -74,7 +74,7 @@ class ForwardPass:
             raise
 
     def loss(self, learn: Any) -> None:
-        """Set `learn.loss_grad` and `learn.loss`; do nothing for a batch without targets
+        """Set `learn.loss_grad` and `learn.loss`. Do nothing for a batch without targets
 
         Args:
             learn: the learner
@@ -129,7 +129,7 @@ def _check_shapes(loss_func: Any, pred: Any, y: Any) -> None:
 
 # %% ../nbs/06_step.ipynb #4e9ee6df
 def modules_of(model: Any) -> list[nn.Module]:
-    """Return a model and all its submodules; an empty list if it is a plain function
+    """Return a model and all its submodules, or an empty list for a plain function
 
     Args:
         model
@@ -219,7 +219,7 @@ def _split_step_result(
     out: Any,                     # the value that a function returned for a batch
     training: bool,               # whether this is a training batch
 ) -> tuple[list[Any], list[Any]]:   # the losses; the predictions and then the targets
-    "Split the result of a function into losses and other values; raise `TypeError` if training has no loss"
+    "Split the result of a function into losses and other values. Raise `TypeError` if training has no loss"
     values = list(out) if isinstance(out, (tuple, list)) else [out]
     if not training:
         if out is None or not values: raise TypeError(
@@ -443,7 +443,7 @@ def as_step(
     step: Any,    # a `Step`, or a function of the whole batch
     name: str,    # name of the argument, for errors
 ) -> Step:        # `step` itself, or a `CallStep` of the function
-    """Convert an argument to a step; raise `TypeError` if it is neither a step nor a function
+    """Convert an argument to a step. Raise `TypeError` if it is neither a step nor a function
 
     Args:
         step: a `Step`, or a function of the whole batch

@@ -58,7 +58,7 @@ def line_learner(
     quiet: bool = True,    # whether to print no table
     **kwargs: Any,         # further arguments of `Learner`
 ) -> Learner:  # a learner that is ready to fit
-    """Make a learner that fits y = 2x + 3 with SGD at 0.1; each update multiplies both errors by 0.8
+    """Make a learner that fits y = 2x + 3 with SGD at 0.1. Each update multiplies both errors by 0.8
 
     Args:
         n: training batches per epoch
@@ -228,7 +228,7 @@ def in_processes(
     meet: bool = False,      # whether to call `torch.distributed.init_process_group` first
     timeout: float = 120.,   # seconds to wait for each process before all are killed
 ) -> list[str]:              # the printed output of each process
-    """Run a program in several processes at once; if one fails, raise `RuntimeError` with its traceback
+    """Run a program in several processes at once. If one fails, raise `RuntimeError` with its traceback
 
     Args:
         program: Python source code

@@ -35,7 +35,7 @@ class UndoStack(ExitStack):
             setattr(obj, name, value)
 
     def callback(self, f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Callable[..., Any]:
-        """Call `f` with these arguments at the end of the block; return `f`
+        """Call `f` with these arguments at the end of the block, and return `f`
 
         Args:
             f
@@ -45,7 +45,7 @@ class UndoStack(ExitStack):
         with interrupts_wait(): return super().callback(f, *args, **kwargs)
 
     def push(self, exit: Any) -> Any:
-        """Call `exit(exc_type, exc, traceback)` at the end of the block; return `exit`
+        """Call `exit(exc_type, exc, traceback)` at the end of the block, and return `exit`
 
         Args:
             exit
@@ -53,7 +53,7 @@ class UndoStack(ExitStack):
         with interrupts_wait(): return super().push(exit)
 
     def enter_context(self, cm: Any) -> Any:
-        """Enter a context manager until the end of the block; return the value of its `__enter__`
+        """Enter a context manager until the end of the block, and return the value of its `__enter__`
 
         Args:
             cm
@@ -72,7 +72,7 @@ def _forget(obj: Any, name: str) -> None: vars(obj).pop(name, None)
 
 # %% ../nbs/05_undo.ipynb #5fe2abc4
 class _Passes:
-    "Signal handler that records signals while closed; while open, it closes and passes the signal on"
+    "Signal handler that records signals while closed. While open, the handler closes and passes the signal on"
     def __init__(self):
         self.old: dict[int, Any] = {}         # signal -> the previous handler
         self.open = False
@@ -88,7 +88,7 @@ class _Passes:
         else: self.waiting.append(signum)
 
     def act(self, signum: int, frame: FrameType | None = None) -> None:
-        "Pass a signal on to the previous handler; reopen only if it raises nothing"
+        "Pass a signal on to the previous handler. Reopen only if this handler raises nothing"
         was_open, self.open = self.open, False
         try: self.pass_on(signum, frame)
         except BaseException as e:
@@ -195,7 +195,7 @@ def interrupts_call(
     handler: Callable[[int, FrameType | None], None],    # called with the signal number and the frame, as in `signal.signal`
     undo: UndoStack,                                     # the undo stack of the run
 ) -> None:
-    """During a run, let Ctrl-C call `handler` instead of raising `KeyboardInterrupt`; outside a run, do nothing
+    """During a run, let Ctrl-C call `handler` instead of raising `KeyboardInterrupt`. Outside a run, do nothing
 
     Args:
         handler: called with the signal number and the frame, as in `signal.signal`

@@ -844,6 +844,6 @@ def test_a_fit_does_not_continue_over_another_split(tmp_path):
         return cbnb.Learner(dls, torch.nn.Linear(1, 1), torch.nn.MSELoss(), lr=1e-4, path=tmp_path, default_cbs=False, cbs=cbnb.Recorder)
 
     learner(0).fit(1, resume=True)
-    with pytest.raises(ValueError, match="so these are other items: call set_seed before you split the data"):
+    with pytest.raises(ValueError, match="so these are different items: call set_seed before you split the data"):
         learner(1).fit(1, resume=True)
     learner(0).fit(1, resume=True)

@@ -115,7 +115,7 @@ def as_python(value: Any) -> Any:
 def as_number(
     value: Any,       # a number, a tensor or an array with one element, or None
 ) -> float | None:    # the number; None if `value` is None
-    """Convert `value` to a Python number, which waits for the device
+    """Convert `value` to a Python number. The conversion of a tensor waits for its device
 
     Args:
         value: a number, a tensor or an array with one element, or None

@@ -56,7 +56,7 @@ class Pace:
     def begin(self,
         computing: Any,       # the stream that computes the batches
     ) -> None:
-        """Start a batch, after waiting until the stream has started the batch two before it
+        """Wait until the stream has started the second-to-last batch, and then start a new batch
 
         Args:
             computing: the stream that computes the batches

@@ -180,7 +180,7 @@ def spread_lrs(
     n: int,             # number of parameter groups
     name: str = 'lr',   # the name of the argument in error messages
 ) -> list[float]:       # one rate per group
-    """Return one learning rate per group, or raise `ValueError` if `lr` lists another number of rates
+    """Return one learning rate per group, or raise `ValueError` if `lr` lists a different number of rates
 
     Args:
         lr: a number, a slice, or one number per group

@@ -128,7 +128,7 @@ class Try(NamedTuple):
 
     @property
     def speed(self) -> float:
-        "Items per second; 0 if the batch did not fit into memory"
+        "Items per second, or 0 if the batch did not fit into memory"
         return self.bs/self.seconds if self.fits else 0.
 
 class _Watch(Callback):
@@ -318,7 +318,7 @@ def find_batch_size(self: Learner,
     seconds: float = 60,          # approximate time limit for the whole search, in seconds
     show_plot: bool = False,      # also show the figure of speed and memory, in a notebook
 ) -> BatchSizes:                  # `.bs` is the largest size that fits, `.enough` the smallest that is nearly as fast
-    """Find the largest batch size that fits into memory, by training batches of growing size; afterwards restore the learner
+    """Find the largest batch size that fits into memory, by training batches of growing size. Afterwards restore the learner
 
     Args:
         start: batch size of the first try

@@ -358,7 +358,7 @@ def _check_alike(path: Path, was: dict[str, str], now: dict[str, str], allow: se
     if not differs - allow: return differs
     words = [f'{name} was {was.get(name)}, and is {now[name]}' for name in now if name in differs - allow]
     if 'data' in differs - allow and _sizes(was.get('data', '')) == _sizes(now['data']):
-        words.append('so these are other items: call set_seed before you split the data')
+        words.append('so these are different items: call set_seed before you split the data')
     way = f', pass resume=Resume(allow={sorted(differs)})' if differs <= set(_MAY_DIFFER) else ' is not possible'
     raise ValueError(
         f'{path} belongs to another fit: {"; ".join(words)}. To continue that one, call fit as it was called. '

@@ -221,7 +221,7 @@ def _export_pickle(learn: Learner, path: Path) -> Path:
 
 # %% ../../nbs/callbacks/export.ipynb #a581c9bd
 def _read(path: str | Path) -> dict[str, Any]:
-    "Return the content of a .cbnb file. If the file is damaged or of another kind, raise `ValueError`"
+    "Return the content of a .cbnb file. If the file is damaged or of a different kind, raise `ValueError`"
     content, bad = read_file(path, writer='Learner.export'), f'{path} is damaged, or no file of Learner.export'
     if not isinstance(content, dict) or 'cbnb' not in content: raise ValueError(f'{bad}: it has no learner')
     if content['cbnb'] != FORMAT: raise ValueError(

@@ -68,7 +68,7 @@ def sweep_drafts(
     folder: Path,    # folder that contains the targets
     names: str,      # glob pattern for the names of the targets
 ) -> None:
-    """Remove the drafts in a folder that no running process is writing
+    """Remove the drafts of killed processes from a folder
 
     Args:
         folder: folder that contains the targets

@@ -149,7 +149,7 @@ class Hooks(_Registered):
 
     @property
     def stored(self) -> list[Any]:
-        """Latest result of each hook, in the order of the modules; None for a module that has not run
+        """Latest result of each hook, in the order of the modules, with None for a module that has not run
 
         Example:
             with Hooks(net, lambda m, inp, out: tuple(out.shape)) as hooks: net(x)

@@ -36,7 +36,7 @@ from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/loggers.ipynb #3d0fbb4f
 def _numbers(values: Any, wait: bool) -> Any:
-    "Return the values of a column; with `wait=False`, only those that have reached the CPU"
+    "Return the values of a column. With `wait=False`, return only the values that have reached the CPU"
     if not isinstance(values, ScalarBuffer): return values
     return values.read() if wait else values.arrived()
 
@@ -268,7 +268,7 @@ class Sends(Notes):
 
 # %% ../../nbs/callbacks/loggers.ipynb #cf897ce4
 class Logger(Sends):
-    """Base class for loggers, which sends the rows of the recorder; a subclass defines `start`, `log` and `finish`
+    """Base class for loggers, which sends the rows of the recorder. A subclass defines `start`, `log` and `finish`
 
     Args:
         every: also send loss and learning rate of one batch in `every`; None or 0: only epochs
@@ -556,7 +556,7 @@ class TensorBoardLogger(Logger):
 
 # %% ../../nbs/callbacks/loggers.ipynb #f17a5b5e
 def _add_settings(writer: Any, settings: dict[str, Any], columns: list[str]) -> None:
-    "Write the settings as a text, and for the tab HParams of TensorBoard"
+    "Write the settings as text, and for the tab HParams of TensorBoard"
     rows = [f'| {name} | {str(value).replace("|", chr(92) + "|")} |' for name, value in settings.items()]
     writer.add_text('settings', '\n'.join(['| setting | value |', '|---|---|', *rows]))
     summaries = needed('torch.utils.tensorboard.summary', 'TensorBoardLogger').hparams(settings, dict.fromkeys(columns))

@@ -600,7 +600,7 @@ def waiting_with(
     rest: float,           # seconds that the fit takes for a batch, without the wait for data
     limit: float = 3.,     # seconds after which the trial stops
 ) -> float | None:         # mean wait for a batch in seconds; None: the limit came before enough batches
-    """Measure the wait for a batch with another number of workers
+    """Measure the wait for a batch with a different number of workers
 
     Args:
         dl: the loader to copy
@@ -631,7 +631,7 @@ def _try_workers(
     dl: Any,                  # the training loader
     workers: Sequence[int],   # numbers of workers to try if above the present number; 0 is tried as well
 ) -> None:
-    "Measure the effect of other numbers of workers, if the fit waits for a `DataLoader`"
+    "Measure the effect of different numbers of workers, if the fit waits for a `DataLoader`"
     n, wait = p.batches['train'], p.seconds(group='data', phase='train')
     if not isinstance(dl, DataLoader) or isinstance(dl.dataset, IterableDataset): return
     p.about['num_workers'] = dl.num_workers

@@ -301,7 +301,7 @@ class StopAfter(_Limits):
         seconds: time limit in seconds from the start of the fit; None: no limit
         steps: limit of training batches; None: no limit
         at: time of day, 'HH:MM', or a `datetime`; None: no limit
-        validate: validate the last epoch; False: end the fit at once
+        validate: validate the last epoch; False: end the fit immediately
 
     Raises:
         ValueError: say when: StopAfter(seconds=600), (steps=500) or (at='18:30')
@@ -317,7 +317,7 @@ class StopAfter(_Limits):
         seconds: float | None = None,   # time limit in seconds from the start of the fit; None: no limit
         steps: int | None = None,       # limit of training batches; None: no limit
         at: Any = None,                 # time of day, 'HH:MM', or a `datetime`; None: no limit
-        validate: bool = True,          # validate the last epoch; False: end the fit at once
+        validate: bool = True,          # validate the last epoch; False: end the fit immediately
     ):
         if seconds is None and steps is None and at is None:
             raise ValueError("say when: StopAfter(seconds=600), (steps=500) or (at='18:30')")

@@ -29,7 +29,7 @@ from ..basics.param_groups import get_hyper, set_hyper
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #369414b0
 class StepInEpoch(Callback):
-    "Counts the steps within an epoch, even if earlier epochs had other numbers of batches"
+    "Counts the steps within an epoch, even if earlier epochs had different numbers of batches"
     _epoch = _start = None
     def on_train_epoch_begin(self, run_context):
         p = run_context.original_args()
@@ -394,7 +394,7 @@ class _KeepsFiles(StepInEpoch):
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #66e6024b
 class _Writes(_KeepsFiles):
-    "Writes a checkpoint file at once or in a thread"
+    "Writes a checkpoint file, either immediately or in a thread"
     _thread: threading.Thread | None = None
     _error: Exception | None = None
 

@@ -699,7 +699,7 @@ class MindSporeAdapter(_Trains):
         if self.session and self.session.training: self.session.epoch_end()
 
     def after_cancel_fit(self) -> None:
-        "Note whether the fit was interrupted, after a stop, another cancel or Ctrl-C"
+        "Called after a stop, another cancel or Ctrl-C. Note whether Ctrl-C has interrupted the fit"
         if self.session: self.session.cancelled()
 
     def after_fit(self) -> None:

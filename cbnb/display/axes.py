@@ -20,7 +20,7 @@ class _Scale:
         log: bool = False,                             # whether the axis is logarithmic
         limits: tuple[float, float] | None = None,     # first and last value of the axis; None: the range of `values`
         pad: float = 0.,                               # empty space at both ends, as a fraction of the range
-        whole: bool = False,                           # whether ticks stand at whole numbers only
+        whole: bool = False,                           # whether the ticks are at whole numbers only
     ):
         self.log, self.whole = log, whole
         fit = [v for v in limits or values if self.has(v)]
@@ -52,7 +52,7 @@ class _Places(_Scale):
     def places(self,
         values: Iterable[float],
     ) -> list[float | None]:
-        "Return the positions of many values; None for values that the axis cannot show"
+        "Return the positions of many values, with None for values that the axis cannot show"
         if self.log: return [self.place(v) if self.has(v) else None for v in values]
         lo, scale = self.lo, 1/(self.hi - self.lo)
         return [(v - lo)*scale if -1e300 < v < 1e300 else None for v in values]
@@ -142,7 +142,7 @@ class Axis(_Places):
         log: whether the axis is logarithmic
         limits: first and last value of the axis; None: the range of `values`
         pad: empty space at both ends, as a fraction of the range
-        whole: whether ticks stand at whole numbers only
+        whole: whether the ticks are at whole numbers only
     """
     def ticks(self,
         n: int,    # approximate limit on the number of ticks
@@ -220,7 +220,7 @@ def free_place(
     wide: float,                               # width of the name in pixels
     box: tuple[float, float, float, float],    # left, top, right and bottom of the plot
     taken: list[tuple[float, float, float]],   # (left, right, middle) of the names so far; the new name is appended
-) -> tuple[bool, int]:                         # whether the name stands left of the point, and its offset downwards in pixels
+) -> tuple[bool, int]:                         # whether the name is to the left of the point, and its offset downwards in pixels
     """Choose a position for the name of a point, and add it to `taken`
 
     Args:
@@ -230,7 +230,7 @@ def free_place(
         taken: (left, right, middle) of the names so far; the new name is appended
 
     Returns:
-        whether the name stands left of the point, and its offset downwards in pixels
+        whether the name is to the left of the point, and its offset downwards in pixels
     """
     (x, y), (left_end, top, right_end, bottom) = point, box
     def span(left: bool, dy: int) -> tuple[float, float, float]: return x - wide*left, x + wide*(not left), y + dy

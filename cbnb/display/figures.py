@@ -90,7 +90,7 @@ def png_bundle(
     fig: Any,           # a matplotlib figure
     text: str,          # description of the figure
 ) -> dict[str, str]:    # MIME type -> content
-    """Return a figure as notebook output: a PNG image, and a text for front ends without images
+    """Return a figure as notebook output: a PNG image, and text for front ends without images
 
     Args:
         fig: a matplotlib figure
@@ -145,13 +145,13 @@ def show(
 
 # %% ../../nbs/display/figures.ipynb #599c1702
 def legend(
-    ax: Any,             # axes with labelled curves
+    ax: Any,             # axes with labeled curves
     own: bool = True,    # whether cbnb made the figure, with room for names at the right
 ) -> None:
     """Write names and last values of curves to the right of the axes. For other axes and for areas, add a matplotlib legend
 
     Args:
-        ax: axes with labelled curves
+        ax: axes with labeled curves
         own: whether cbnb made the figure, with room for names at the right
     """
     handles, labels = ax.get_legend_handles_labels()

@@ -126,7 +126,7 @@ def rounded_limits(
 
 # %% ../../nbs/display/live_curve.ipynb #a34b9967
 class _Labelled(_Growing):
-    "Buckets with the limits and labels of their axes"
+    "Buckets with the limits and labels of the axes of the figure"
     @property
     def y_limits(self) -> tuple[float, float]:
         "The rounded limits of the y axis, with the validation losses of the latest `svg` call"

@@ -28,7 +28,7 @@ _ROW, _PAD, _RAIL = 20, 7, 10          # pixels: height of a line, space inside 
 _SIZE, _SMALL = 12, 11                 # pixels: letters of events, and of everything else
 
 def _wide(text: str, size: float = _SMALL) -> float:
-    "Return the width of a text in pixels"
+    "Return the width of some text in pixels"
     return 0.6*size*len(text)
 
 def _shortened(text: str, width: float) -> str:

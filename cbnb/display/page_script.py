@@ -37,7 +37,7 @@ def asset(
 def packed(
     text: str,
 ) -> str:    # base64 of the gzipped text, which browsers can unpack
-    """Compress a text into a string for a script
+    """Compress text into a string for a script
 
     Args:
         text

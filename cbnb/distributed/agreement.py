@@ -173,7 +173,7 @@ class Group(_Talks):
         if told < request: self.agree(request)
 
     def note_interrupt(self, signum: int, frame: Any) -> None:
-        """Handle SIGINT: stop all processes before the next batch. A second SIGINT after two seconds stops this process at once
+        """Handle SIGINT: stop all processes before the next batch. A second SIGINT after two seconds stops this process immediately
 
         Args:
             signum

@@ -574,7 +574,7 @@ class _Chosen(_Recommends):
     def choose(self,
         lr: Any,    # rate of the last group: a number, or the name of a rule with a suggestion
     ) -> None:
-        """Set `lr` to another rate. `recommended` does not change
+        """Set `lr` to a different rate. `recommended` does not change
 
         Args:
             lr: rate of the last group: a number, or the name of a rule with a suggestion
@@ -619,7 +619,7 @@ class _Chosen(_Recommends):
 
     @property
     def n_epoch(self) -> float | None:
-        """Number of epochs of the planned run; `None` if only the updates are known
+        """Number of epochs of the planned run, or `None` if only the updates are known
 
         Example:
             assert found.n_epoch == 5 and found.planned_steps == 5*32
@@ -779,7 +779,7 @@ class _KnowsLearner:
 
     @property
     def learn(self) -> Learner | None:
-        """The learner of the sweep; `None` if it was deleted, or if this result is a copy or was unpickled
+        """The learner of the sweep, or `None` if it was deleted, or if this result is a copy or was unpickled
 
         Example:
             knows, swept = _KnowsLearner(), line_learner()

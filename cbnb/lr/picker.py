@@ -109,7 +109,7 @@ def recommend_for(
     found: LRFind,      # result of `lr_find`, which is updated
     n_epoch: float,     # number of planned epochs
 ) -> bool:              # False: no change, because the sweep gave no rate or the length of an epoch is unknown
-    """Update the recommendation for another number of epochs
+    """Update the recommendation for a different number of epochs
 
     Args:
         found: result of `lr_find`, which is updated
