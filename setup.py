@@ -12,6 +12,7 @@ config = ConfigParser()
 config.read(ROOT / "settings.ini", encoding="utf-8")
 settings = config["DEFAULT"]
 readme = ROOT / "README.md"
+documentation = settings["doc_host"] + settings["doc_baseurl"]
 
 setup(
     name=settings["lib_name"],
@@ -19,6 +20,7 @@ setup(
     description=settings["description"],
     long_description=readme.read_text(encoding="utf-8") if readme.exists() else "",
     long_description_content_type="text/markdown",
+    project_urls={} if "//example." in documentation else {"Documentation": documentation},  # errors refer to it
     license_expression="Apache-2.0",
     license_files=["LICENSE"],
     keywords=settings["keywords"].split(),

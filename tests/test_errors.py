@@ -3,8 +3,10 @@
 import copy
 import inspect
 import io
+import json
 import re
 import traceback
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import cbnb
+from cbnb.basics import error_help
+from cbnb.basics.error_help import errors_page, explained
 from helpers import IN_BATCH, RUN_EVENTS, TRAIN_ONLY, Line, RaiseIn, ab, line_batches, line_learner, noting
 
 
@@ -847,3 +851,64 @@ def test_a_model_that_computes_its_loss_and_a_loss_func_exclude_each_other():
 def test_trackers_say_what_their_arguments_are_called(call, name, hint):
     with pytest.raises(TypeError, match=f"has no argument '{name}': " + (f"did you mean {hint}=" if hint else "there are monitor")):
         call()
+
+
+# --- the page of common errors: the errors of a run that it explains lead to it ---
+
+SAID_OUTSIDE = ("did you mean", "the learning rate is given twice", "different to the input size", "recommends no rate", "pip install")
+
+
+def headings(page: Path) -> list[str]:
+    sources = ("".join(cell["source"]) for cell in json.loads(page.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "markdown")
+    return [line.removeprefix("## ") for source in sources for line in source.splitlines() if line.startswith("## ")]
+
+
+def test_each_error_on_the_page_of_errors_leads_to_it():
+    page = Path(__file__).parents[1] / "nbs/how_to/errors.ipynb"
+    assert errors_page() == str(page)  # settings.ini has no real address
+    for heading in headings(page):
+        if not heading.startswith(("Errors of", "See also")):
+            error = explained(RuntimeError(heading))
+            led = getattr(error, "__notes__", []) == [f"explained in {page}"]
+            assert led is not any(words in heading for words in SAID_OUTSIDE), heading
+
+
+def test_an_error_of_a_run_leads_to_the_page_once_and_others_do_not():
+    learn = line_learner()
+    again = cbnb.Callback(after_epoch=lambda self: self.learn.validate(cbs=cbnb.Callback(after_pred=stops)))
+    for error, n in (
+        (RuntimeError("a tensor does not require grad"), 1),
+        (RuntimeError("x"), 0),
+        (Structured("forward() takes", detail=0), 0),
+    ):
+        stops.error = error
+        with pytest.raises(type(error)) as caught:
+            learn.fit(1, cbs=again)
+        assert sum(note.startswith("explained in ") for note in caught.value.__notes__) == n
+
+
+def stops(self):
+    raise stops.error
+
+
+def test_the_page_of_errors_is_on_the_site_that_the_metadata_names_or_in_a_clone_or_nowhere(monkeypatch):
+    def page(**changed):
+        with monkeypatch.context() as patch:
+            for name, found in changed.items():
+                patch.setattr(error_help, name, found)
+            return errors_page.__wrapped__()
+
+    class Fields:
+        def get_all(self, name, default):
+            return ["Source, https://a.org", "Documentation, https://b.org/cbnb"]
+
+    assert page(metadata=lambda name: Fields()) == "https://b.org/cbnb/how_to/errors.html"
+
+    def missing(name):
+        raise error_help.PackageNotFoundError(name)
+
+    assert page(metadata=missing).endswith("errors.ipynb")
+    assert page(find_spec=lambda name: None) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(error_help, "errors_page", lambda: None)
+        assert not hasattr(explained(RuntimeError("does not require grad")), "__notes__")

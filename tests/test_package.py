@@ -343,6 +343,14 @@ def test_the_page_of_all_pages_links_to_them_and_the_first_page_to_it():
     assert set(NOTEBOOKS) - {index, contents} == linked(contents)
 
 
+def test_the_page_of_all_pages_describes_each_as_the_page_itself():
+    contents = NBS / "guides" / "contents.ipynb"
+    rows = [row for cell in cells(contents) for row in re.findall(r"^\| \[.*\]\((\S+)\) \| (.*) \|$", cell["source"], re.M)]
+    assert len(rows) == len(linked(contents))
+    subtitles = {page: re.findall(r"^> (.*)$", cells(contents.parent / page)[0]["source"], re.M)[0] for page, _ in rows}
+    assert dict(rows) == subtitles
+
+
 def public(module: str) -> list[tuple[str, object]]:
     """Names and objects: the public functions and classes of a module, and the functions it adds to classes with `@patch`."""
     loaded = importlib.import_module(module)

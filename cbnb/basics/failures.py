@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 # %% ../../nbs/basics/failures.ipynb #b953587f
+from .error_help import explained
 from .nested import find_bs, kind_of
 
 # %% ../../nbs/basics/failures.ipynb #5ccc0f12
@@ -91,7 +92,7 @@ def _release_soon(e: BaseException, until: BaseException | None) -> None:
 
 # %% ../../nbs/basics/failures.ipynb #06891f51
 class releases_batches:
-    "Context manager around a run that releases the local variables of failed runs"
+    "Context manager around a run that releases the local variables of failed runs, and links their errors to help"
     failed = 0      # id of the exception that ended the last failed run
 
     def __enter__(self) -> None:
@@ -102,5 +103,5 @@ class releases_batches:
 
     def __exit__(self, kind: Any, e: BaseException | None, tb: Any) -> None:
         if e is None: return
-        releases_batches.failed = id(e)
+        releases_batches.failed = id(explained(e))
         if not isinstance(e, Exception) or is_out_of_memory(e): _release_soon(e, self.handled)

@@ -671,8 +671,10 @@ def _curve(found: 'LRFind', ax: Any = None) -> Any:
     "Plot the sweep with its suggestions in a new figure or in `ax`"
     def place(lr: float) -> tuple[float, float]: return lr, loss_at(found.lrs, found.losses, lr)
     marks = {name: place(lr) for name, lr in found.suggestions.items()}
-    return lr_find_figure(found.lrs, found.losses, marks, found.recommended, _title(found), ax,
+    return lr_find_figure(found.lrs, found.losses, marks, found.recommended, _in_lines(_title(found)), ax,
                           found.band, found.outside)
+
+def _in_lines(title: str) -> str: return title if len(title) <= 80 else title.replace(', measured', ',\nmeasured')
 
 def _title(found: 'LRFind') -> str:
     if found.recommended is None: return textwrap.fill(f'No suggestion: {found.reason}', 70)

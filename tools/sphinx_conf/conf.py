@@ -17,6 +17,7 @@ language = "en"
 
 extensions = ["myst_nb", "sphinx_copybutton", "mathml", "site_pages"]
 root_doc = "index"
+smartquotes = False  # quotes are as in the code and in the messages that readers search for
 nitpicky = True  # a reference that leads nowhere is a warning, and warnings are errors
 nitpick_ignore_regex = [("py:class", ".*")]  # types in signatures are often of other libraries
 

@@ -118,7 +118,7 @@ Search.query = query => {
   Search.status.textContent = results.length ? '' : 'Try fewer or other words, such as the name that another library has for it.';
   for (const result of results) {
     const item = document.createElement('li');
-    const link = element('a', result.part ? `${result.title}: ${result.part}` : result.title);
+    const link = element('a', result.part ? `${result.title}${result.title.endsWith('?') ? '' : ':'} ${result.part}` : result.title);
     link.href = `${root}${result.page.name}.html${result.anchor ? `#${result.anchor}` : ''}`;
     item.append(link, element('span', result.page.section, 'section-name'), element('p', result.about, 'about'));
     Search.output.append(item);
