@@ -181,7 +181,8 @@ def _check_method_names(cls: type) -> None:
         if re.fullmatch(_FOREIGN, name): raise TypeError(
             f'{cls.__name__}.{name} is no event of this Callback, and would never be called. '
             'A class written for fastai v1 or MindSpore needs no base class here; '
-            'or derive it from the Callback of cbnb.dialects.fastai_v1 or .mindspore')
+            'or derive it from the Callback of cbnb.dialects.fastai_v1 or .mindspore. '
+            'One for Keras or Lightning becomes methods such as before_fit and after_epoch, which read the state from self')
         near = nearest(name, EVENTS, cutoff=0.85)
         if near: raise TypeError(
             f'{cls.__name__}.{name} is not an event and would never be called: '

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 # %% ../nbs/07_learner.ipynb #1b68a96b
 from .basics.arguments import as_count, as_positive, hinted
 from .basics.configured import brief
-from .basics.failures import note_batch, releases_batches
+from .basics.failures import note_batch, note_fix, releases_batches
 from .basics.processes import n_processes
 from .basics.text import html_row, number, plural
 from .events import (
@@ -229,6 +229,7 @@ class Phases(Notes):
         except Exception as e:
             self._say_where(e, i if batch is not None else i + 1)
             note_batch(e, batch)
+            note_fix(e, batch)
             self._note_memory(e, batch)
             raise
 
@@ -1150,7 +1151,7 @@ class Evaluates(RunsEvaluation):
         __tracebackhide__ = True
         with self._evaluating('validate', cbs) as evaluate:
             self.undo.set(self, 'final_record', None)
-            evaluate(self.dls[ds_idx] if dl is None else as_loader(dl))
+            evaluate(self.dls[ds_idx] if dl is None else as_loader(dl, single=True))
             return self.final_record
 
 # %% ../nbs/07_learner.ipynb #00ec46dc

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from .basics.arguments import as_count as as_count, as_positive as as_positive, hinted as hinted
 from .basics.configured import brief as brief
-from .basics.failures import note_batch as note_batch, releases_batches as releases_batches
+from .basics.failures import note_batch as note_batch, note_fix as note_fix, releases_batches as releases_batches
 from .basics.processes import n_processes as n_processes
 from .basics.text import html_row as html_row, number as number, plural as plural
 from .events import BATCH_EVENTS as BATCH_EVENTS, CancelBackwardException as CancelBackwardException, CancelBatchException as CancelBatchException, CancelEpochException as CancelEpochException, CancelException as CancelException, CancelFitException as CancelFitException, CancelStepException as CancelStepException, CancelTrainException as CancelTrainException, CancelValidException as CancelValidException, EPOCH as EPOCH, FIT as FIT, Level as Level, TRAIN as TRAIN, VALIDATE as VALIDATE, event as event, loop_lines as loop_lines, not_honoured as not_honoured

@@ -322,8 +322,10 @@ def error_rate(
 def _hits(pred: Tensor, y: Tensor, axis: int) -> Tensor:
     labels = pred.argmax(axis)
     if labels.shape == y.shape: return labels == y
+    one = ('. With one score for each item, pass your own: lambda pred, y: ((pred > 0) == y).float().mean()'
+           if pred.shape == y.shape else '')
     raise ValueError(f'scores of shape {tuple(pred.shape)} have classes in dimension {axis}, so '
-                     f'targets should be {tuple(labels.shape)}, not {tuple(y.shape)}')
+                     f'targets should be {tuple(labels.shape)}, not {tuple(y.shape)}{one}')
 
 # %% ../nbs/03_metrics.ipynb #5f4d93c1
 class AvgLoss(MeanMetric):

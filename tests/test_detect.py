@@ -115,3 +115,17 @@ def test_the_first_that_is_on_calls_all_of_its_dialect():
         ],
     )
     assert calls == ["a", "b", "spore"] and sorted(peers) == [["Note", "Note"], ["Note", "Note"], ["Spore"]]
+
+
+@pytest.mark.parametrize("method, library", [
+    ("on_epoch_end(self, epoch, logs=None)", "Keras"),
+    ("on_train_begin(self, logs=None)", "Keras"),
+    ("on_train_epoch_end(self, trainer, pl_module)", "Lightning"),
+    ("on_step_end(self, args, state, control, **kwargs)", "transformers"),
+])  # fmt: skip
+def test_a_callback_of_another_library_is_refused_by_its_name(method, library):
+    space = {}
+    exec(f"class Cb:\n    def {method}: pass", space)
+    for cb in (space["Cb"], space["Cb"]()):
+        with pytest.raises(TypeError, match=f"Cb is a callback of {library}"):
+            dialect_of(cb)

@@ -233,6 +233,20 @@ def test_wheel_holds_the_package_only(wheel: Path):
     assert {f"{module.replace('.', '/')}.py" for module in EXPORTED} <= set(names)
 
 
+def test_the_sdist_holds_what_a_wheel_is_built_from(tmp_path: Path):
+    for name in ("settings.ini", "setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE", "README.md", "CHANGELOG.md", "constraints.txt"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    (tmp_path / "cbnb").mkdir()
+    (tmp_path / "cbnb" / "__init__.py").touch()
+    done = subprocess.run([sys.executable, "setup.py", "-q", "sdist", "--formats=zip"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(next((tmp_path / "dist").glob("*.zip"))) as sdist:
+        sdist.extractall(tmp_path)
+    source = next(path for path in tmp_path.glob("cbnb-*") if path.is_dir())
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path), str(source))
+    assert len(list(tmp_path.glob("*.whl"))) == 1
+
+
 def test_wheel_says_what_settings_say(wheel: Path):
     package = zipfile.ZipFile(wheel)
     metadata = package.read(next(name for name in package.namelist() if name.endswith(".dist-info/METADATA"))).decode()

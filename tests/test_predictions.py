@@ -1074,3 +1074,17 @@ def test_an_error_says_what_was_called(name, call):
     with pytest.raises(ZeroDivisionError) as caught:
         call(learn)
     assert any(f", {name}, batch 0" in note for note in caught.value.__notes__), caught.value.__notes__
+
+
+@pytest.mark.parametrize("data, words", [
+    (torch.rand(4, 3).numpy(), "the batch holds a ndarray"),
+    (torch.rand(4, 3).double(), "convert the data, as x.float()"),
+])  # fmt: skip
+def test_the_error_for_unconverted_inputs_says_how_to_convert_them(data, words):
+    batches = [(torch.rand(4, 3), torch.rand(4, 1))]
+    learn = cbnb.Learner(cbnb.DataLoaders(batches, device="cpu"), torch.nn.Linear(3, 1), torch.nn.MSELoss())
+    with pytest.raises((TypeError, RuntimeError)) as error:
+        learn.get_preds(dl=[(data,)])
+    assert any(words in note for note in error.value.__notes__)
+    with pytest.raises(TypeError, match=r"dl=\[\(x,\)\] without targets"):
+        learn.get_preds(dl=torch.rand(4, 3))

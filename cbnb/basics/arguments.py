@@ -11,6 +11,7 @@ import difflib
 import functools
 import inspect
 import operator
+import reprlib
 from collections.abc import Callable, Iterable
 from numbers import Real
 from typing import Any, TypeVar
@@ -35,12 +36,13 @@ def as_count(
         least: the smallest number allowed
 
     Raises:
-        TypeError: {name}={n} should be a whole number
+        TypeError: {name}={shown} should be a whole number
         ValueError: {name}={n} should be {least} or more
     """
     try: count = operator.index(n) if not isinstance(n, bool) else None
     except TypeError: count = None
-    if count is None: raise TypeError(f'{name}={n!r} should be a whole number')
+    shown = reprlib.repr(n)                  # an array would fill the screen
+    if count is None: raise TypeError(f'{name}={shown} should be a whole number')
     if count < least: raise ValueError(f'{name}={n!r} should be {least} or more')
     return count
 

@@ -80,30 +80,37 @@ def _are_columns(parts: tuple | list) -> bool:
     return len({look(p) for p in parts}) > 1
 
 # %% ../../nbs/basics/loaders.ipynb #4d37c64a
-def _items_remedy(dl: Any) -> str | None:
+def _items_remedy(
+    dl: Any,                # what was passed as a loader
+    single: bool = False,   # one loader is wanted, as for `get_preds(dl=...)`, and not a `DataLoaders`
+) -> str | None:
     "Return a message that says what to pass instead of `dl`, or None if `dl` may hold batches"
     kind = type(dl).__name__
     if isinstance(dl, Dataset):
         make = (f'DataLoader({kind}(...), batch_size=64)' if isinstance(dl, IterableDataset)
+                else 'DataLoader(dataset, batch_size=64)' if single
                 else 'DataLoaders.from_datasets(train_ds, valid_ds, bs=64)')
         return (f'a {kind} is a dataset, which gives one item at a time, and no loader: use {make}; '
                 'or, if its items are whole batches, DataLoader(..., batch_size=None)')
-    if hasattr(dl, 'shape'): return f'a {kind} holds items, and is no loader of batches: use {_OF_TENSORS}'
+    if hasattr(dl, 'shape'): return f'a {kind} holds items, and is no loader of batches: use {_ONE_BATCH if single else _OF_TENSORS}'
     if isinstance(dl, (tuple, list)) and _are_columns(dl):
         return (f'a {kind} of tensors with different shapes or types holds inputs and targets, '
-                f'not batches: use {_OF_TENSORS}; or [(x, y)] for a single batch')
+                + (f'not batches: use {_ONE_BATCH}' if single else f'not batches: use {_OF_TENSORS}; or [(x, y)] for a single batch'))
     return None
 
+_ONE_BATCH = 'dl=[(x, y)] for a single batch of tensors, or dl=[(x,)] without targets; DataLoader(TensorDataset(x, y), batch_size=64) for many'
 _OF_TENSORS = 'DataLoaders.from_datasets(TensorDataset(x, y), bs=64)'
 
 # %% ../../nbs/basics/loaders.ipynb #6a2c9e93
 def as_loader(
-    dl: Any,         # a loader, or a function that returns an iterator over batches
-) -> Iterable:       # `dl` itself, or `Batches` of the function
+    dl: Any,                # a loader, or a function that returns an iterator over batches
+    single: bool = False,   # the error for data that are no loader names a `DataLoader`, and not a `DataLoaders`
+) -> Iterable:              # `dl` itself, or `Batches` of the function
     """Return `dl` as a loader that can be iterated once per epoch, any number of times
 
     Args:
         dl: a loader, or a function that returns an iterator over batches
+        single: the error for data that are no loader names a `DataLoader`, and not a `DataLoaders`
 
     Returns:
         `dl` itself, or `Batches` of the function
@@ -114,7 +121,7 @@ def as_loader(
         TypeError: a {kind} is no data loader: pass something that can be iterated over batches
     """
     kind, iterable = type(dl).__name__, hasattr(dl, '__iter__') or hasattr(dl, '__getitem__')
-    if (remedy := _items_remedy(dl)) is not None: raise TypeError(remedy)
+    if (remedy := _items_remedy(dl, single)) is not None: raise TypeError(remedy)
     if callable(dl) and not iterable: return Batches(dl)
     if isinstance(dl, Iterator):
         raise TypeError(f'a {kind} can be iterated only once, and an epoch needs it anew: '

@@ -537,7 +537,7 @@ def get_preds(self: Learner,
     """
     if with_decoded and not with_preds:
         raise ValueError('with_decoded needs the predictions in memory: with_preds=True')
-    dl = self.dls[ds_idx] if dl is None else as_loader(dl)
+    dl = self.dls[ds_idx] if dl is None else as_loader(dl, single=True)
     gather = GatherPredsCallback(
         with_input, with_loss, save_preds, save_targs, with_preds, with_targs, concat_dim,
         act or _activation(self.loss_func), pickle_protocol)

@@ -415,7 +415,7 @@ def loader_of(
         return learn.dls.valid
     if isinstance(dl, str) and dl == 'train': return learn.dls.train
     if isinstance(dl, str): raise ValueError(f"dl={dl!r} should be 'valid', 'train' or a loader")
-    return learn.dls[dl] if isinstance(dl, int) else as_loader(dl)
+    return learn.dls[dl] if isinstance(dl, int) else as_loader(dl, single=True)
 
 # %% ../../nbs/callbacks/results.ipynb #5ff470a1
 @contextmanager

@@ -43,6 +43,20 @@ def _takes_one(cb: Any, name: str) -> bool:
     except (TypeError, ValueError): return False        # another number of arguments, or no signature
     return True
 
+# %% ../../nbs/dialects/detect.ipynb #71bb4156
+_ELSEWHERE = {'logs': 'Keras', 'pl_module': 'Lightning', 'control': 'transformers'}     # an argument of its methods
+
+def _check_origin(cb: Any, names: list[str]) -> None:
+    "Raise `TypeError` for a callback whose methods take the arguments of a library that is not adapted"
+    for name in names:
+        try: params = inspect.signature(getattr(cb, name)).parameters
+        except (TypeError, ValueError): continue
+        library = next((_ELSEWHERE[p] for p in params if p in _ELSEWHERE), None)
+        cls = cb if isinstance(cb, type) else type(cb)
+        if library: raise TypeError(
+            f'{cls.__name__} is a callback of {library}: {name} would get other arguments here. Derive it from Callback, '
+            'define methods such as before_fit and after_epoch, and read the state from self')
+
 # %% ../../nbs/dialects/detect.ipynb #f4fafdf5
 def dialect_of(
     cb: Any,        # an object, a class, or a partial of a class
@@ -62,6 +76,7 @@ def dialect_of(
     if isinstance(cb, functools.partial): return dialect_of(cb.func)
     if (declared := getattr(cb, 'dialect', None)) in ('fastai_v1', 'mindspore'): return declared
     v1, mindspore = _methods(cb, _V1), _methods(cb, _MINDSPORE)
+    _check_origin(cb, [*v1, *mindspore, *_methods(cb, _BOTH)])
     if v1 and mindspore: raise TypeError(
         f'{cb!r} has methods of fastai v1 ({v1[0]}) and of MindSpore ({mindspore[0]}): '
         'derive it from the Callback of one of the two in cbnb.dialects')
