@@ -25,13 +25,13 @@ def errors_page() -> str | None:  # an address or a path; None if there is neith
     for label, _, address in (url.partition(', ') for url in urls):
         if label == 'Documentation': return f'{address}/how_to/errors.html'
     spec = find_spec('cbnb')
-    page = Path(spec.origin).parents[1]/'nbs'/'how_to'/'errors.ipynb' if spec and spec.origin else None
-    return str(page) if page and page.exists() else None
+    page = Path('nbs/how_to/errors.ipynb')      # from the root of the clone: outputs hold no path of a machine
+    return str(page) if spec and spec.origin and (Path(spec.origin).parents[1]/page).exists() else None
 
 # %% ../../nbs/basics/error_help.ipynb #0e285b62
 _EXPLAINED = (
     'forward() takes', 'loss_func returned a tensor of shape', 'has no trainable parameters',
-    'the training loader is empty', ' cannot watch ', 'must have the same dtype',
+    'the training loader is empty', 'each prediction with every target', ' cannot watch ', 'must have the same dtype',
     'does not require grad', 'Expected all tensors to be on the same device',
     ' belongs to another fit: ', 'this learner is already running', 'DataLoader worker')
 
