@@ -850,7 +850,7 @@ class HasRates:
 
     @lr.setter
     def lr(self, lr: Any) -> None:
-        if self.running and self.pct_train < 1:
+        if self.running and self.pct_train < 1 and lr is not self._lr:
             _warn('learn.lr is the rate of the next fit, and this one goes on with its own. To change that, use '
                   "set_hyper(learn.opt, 'lr', rate) of cbnb.basics.param_groups, or learn.steering.scale_lr(factor)")
         self._lr = lr
