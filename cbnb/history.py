@@ -77,7 +77,7 @@ class ScalarBuffer:
         if len(self.waiting) == 256: self.stack()
 
     def stack(self) -> None:
-        "Stack the tensors appended since the last call into one"
+        "Stack the tensors that have not been stacked yet into one tensor"
         chunk = torch.stack(self.waiting)
         self.waiting.clear()
         if chunk.dtype == torch.float64 and self.numbers.typecode == 'f':
@@ -406,7 +406,7 @@ class RunOutcome(RunSteps):
 
     @property
     def diverged(self) -> int | None:
-        """Index of the first batch of those at the end whose losses are not finite, or None if the last loss is finite. Reading it waits for the device
+        """Index of the batch from which on no loss is finite, or None if the last loss is finite. Reading it waits for the device
 
         Example:
             ended = RunOutcome()
@@ -788,7 +788,7 @@ class RunFiles(RunTables):
 
 # %% ../nbs/08_history.ipynb #03f25be1
 def _html_table(runs: list[Run], most: int = 20) -> str:
-    "Return an HTML table of the epochs of runs, with at most about `most` rows"
+    "Return an HTML table of the epochs of runs, with the middle left out if there are more than `most` rows"
     names = list(dict.fromkeys(name for run in runs for name in run.metric_names))
     rows = [row for run in runs for row in _shown_rows(run, names)]
     left_out, head = len(rows) - most, ['run', *names, 'status']
@@ -827,7 +827,7 @@ _ADDED = dict(given_name=None, settings={}, events=[])     # with their defaults
 
 # %% ../nbs/08_history.ipynb #db816645
 def _fill_run(run: Run, state: Mapping[str, Any]) -> Run:
-    "Fill a run with the state of another. The columns stay the same objects"
+    "Fill a run with the state of another. The columns of losses and hyper-parameters are filled in place"
     now, state = run.settings, {**_ADDED, **state}
     for name in (*_OF_RUN, *_ADDED): setattr(run, name, copy.copy(state[name]))
     run.settings |= now                              # the arguments of a resumed fit may differ

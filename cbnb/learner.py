@@ -125,7 +125,7 @@ class ValidatesSome:
         return epoch in every if isinstance(every, Iterable) else (epoch + 1) % every == 0
 
 def check_valid_every(every: Any) -> None:
-    """Check that `every` is a whole number above 0 or a list of epochs. Raise an error if not
+    """Check that `every` is a whole number above 0 or a list of epochs. Raise `TypeError` for other types, and `ValueError` for numbers that are too small
 
     Args:
         every
@@ -175,7 +175,7 @@ class Modes:
         self.each = [(m, m.training) for m in self.model.modules()]
 
     def put_back(self, learn: 'Learner') -> None:
-        """Restore the recorded modes, and warn
+        """Restore the recorded modes, and warn that a callback or the model has changed them
 
         Args:
             learn: the learner
@@ -758,7 +758,7 @@ class ShowsLoop:
             learn.model.eval()
             learn('before_train')                                  # dispatches the event
             assert learn.model.training
-            learn.train_eval.order = recorder.order + 1            # sorted anew, once you say that a callback has changed
+            learn.train_eval.order = recorder.order + 1            # `cbs_changed` makes the learner sort its callbacks again
             learn.cbs_changed()
         """
         return self.callbacks.ordered(event_name)

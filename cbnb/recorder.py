@@ -366,7 +366,7 @@ def _hyper_values(opt: Any, name: str) -> float | list[float] | None:
     return values[0] if len(set(values)) == 1 else values
 
 def _described(cbs: Iterable[Callback]) -> list[str]:
-    "Describe the callbacks that may affect the training, with their settings and without addresses"
+    "Describe the callbacks that may affect the training, with their settings and without memory addresses"
     only_show = 'cbnb.display.', 'cbnb.learner', 'cbnb.recorder'
     return [re.sub(' at 0x[0-9a-f]+', '', repr(cb))[:200] for cb in cbs
             if not type(cb).__module__.startswith(only_show)]
