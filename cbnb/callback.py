@@ -242,7 +242,7 @@ class HasState:
         put_state(self, state)
 
 def _theirs(learn: Any) -> list[Any]:
-    "List the objects that callbacks refer to and do not own"
+    "List the learner, its attributes and its callbacks, which callbacks refer to but do not own"
     held = vars(learn).values() if hasattr(learn, '__dict__') else ()
     return [learn, *held, *getattr(learn, 'cbs', ())]
 
@@ -389,7 +389,7 @@ class DispatchesEvents(KeepsLists):
 
 # %% ../nbs/01_callback.ipynb #60db7856
 def wrapped(cb: Any) -> Any:
-    """Return the foreign callback behind an adapter. Any other callback is returned as it is
+    """Return the foreign callback behind an adapter. Return any other callback unchanged
 
     Args:
         cb
@@ -500,7 +500,7 @@ class NamesCallbacks(KeepsLists):
         return next(n for n in candidates if n not in self.names)
 
     def show(self, name: str, obj: Any) -> None:
-        """Set `learn.<name>` to an object until a callback needs the name. Do nothing if the name is taken
+        """Set `learn.<name>` to an object until a callback needs the name. If the name is already taken, do nothing
 
         Args:
             name

@@ -339,14 +339,14 @@ def _batches(n: int | None, size: int | None) -> str:
 def _of(size: int | None) -> str: return '' if size is None else f' of {size:,}'
 
 def _workers(loaders: list[Any]) -> str:
-    "Describe the number of worker processes, such as `3 and 1 workers`. Without workers, return an empty text"
+    "Describe the number of worker processes, such as `3 and 1 workers`. Without workers, return an empty string"
     n = [getattr(dl, 'num_workers', 0) for dl in loaders]
     if not any(n): return ''
     return plural(n[0], 'worker') if len(set(n)) == 1 else f'{" and ".join(map(str, n))} workers'
 
 # %% ../nbs/02_data.ipynb #82909e51
 def _table(loaders: list[Any], below: str) -> str:
-    "Return an HTML table of the loaders. It sets no colors, so it is readable on light and dark backgrounds"
+    "Return an HTML table of the loaders. The table sets no colors, so it is readable on light and dark backgrounds"
     def row(tag: str, cells: Iterable[Any]) -> str:
         return f'<tr>{"".join(f"<{tag}>{escape(str(c))}</{tag}>" for c in cells)}</tr>'
     body = ''.join(row('td', _cells(i, dl)) for i, dl in enumerate(loaders))

@@ -188,7 +188,7 @@ class Modes:
 
 # %% ../nbs/07_learner.ipynb #40f9e53a
 class Notes:
-    "Adds the position in the loop to errors, and warns about wrong lengths of loaders"
+    "Adds the position in the loop to errors, and warns about loaders whose length is wrong"
     def _say_where(self, e: Exception, i: int) -> None:
         self.iter, self._in_batch = i, True
         for name in ('xb', 'yb'):
@@ -237,7 +237,7 @@ class BatchViews:
     "Properties for reading the batch and the outputs in a convenient form"
     @property
     def x(self) -> Any:
-        """The input if there is only one, otherwise `xb`. To change it, assign `xb`
+        """The input if there is only one, otherwise `xb`. To change the inputs, assign `xb`
 
         Example:
             class Look(Callback):
@@ -250,7 +250,7 @@ class BatchViews:
         return self.xb[0] if isinstance(self.xb, tuple) and len(self.xb) == 1 else self.xb
     @property
     def y(self) -> Any:
-        """The target if there is only one, otherwise `yb`. To change it, assign `yb`
+        """The target if there is only one, otherwise `yb`. To change the targets, assign `yb`
 
         Example:
             class Shapes(Callback):
@@ -991,7 +991,7 @@ _Method = TypeVar('_Method', bound=Callable[..., Any])
 def as_one_fit(
     method: _Method,    # a method of a learner that trains
 ) -> _Method:           # the decorated method
-    """Decorate a method so that `learn.rewind` undoes all its changes at once
+    """Decorate a method so that `learn.rewind` undoes all changes of a call in one step
 
     Args:
         method: a method of a learner that trains

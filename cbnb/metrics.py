@@ -167,7 +167,7 @@ class Metric(HasName, HasCopies):
 def name_of(
     f: Callable,   # a function, or a partial of one
 ) -> str:
-    """Return the name of a function, or of the function inside a partial. Raise `ValueError` if it has none
+    """Return the name of a function, or of the function inside a partial. Raise `ValueError` if the function has no name
 
     Args:
         f: a function, or a partial of one
@@ -188,7 +188,7 @@ def one_number(
     value: Any,    # the value that the metric returned
     hint: str = 'take a mean, or use AccumMetric',    # advice in the error if `value` is a vector
 ) -> Any:          # `value` as a number, or as a tensor without dimensions
-    """Check that `value` is a single number. Raise `TypeError` if it is not
+    """Check that `value` is a single number. Raise `TypeError` if `value` is anything else
 
     Args:
         name: name of the metric, for the error
@@ -278,7 +278,7 @@ def accuracy(
     y: Tensor,        # class indices, in the shape of `pred` without the dimension of the classes
     axis: int = -1,   # dimension of the classes
 ) -> Tensor:          # a scalar between 0 and 1
-    """Return the share of items whose class has the highest score
+    """Return the share of items whose correct class has the highest score
 
     Args:
         pred: scores, for example of shape (items, classes)
@@ -401,7 +401,7 @@ def a_pair(
     name: str,                   # name of the metric, for the error
     learn: Any,                  # the learner, with `pred` and `yb`
 ) -> tuple[Tensor, Tensor]:      # the prediction and the target
-    """Return the two tensors to compare. Raise `TypeError` if there are not exactly two, or if one of the two is not a tensor
+    """Return the prediction and the target that a metric compares. Raise `TypeError` if there are not exactly two, or if one of the two is not a tensor
 
     Args:
         name: name of the metric, for the error
@@ -859,7 +859,7 @@ def _difference(name: str, pred: Tensor, y: Tensor) -> Tensor:
 
 # %% ../nbs/03_metrics.ipynb #ff0cb819
 class Accuracy(MeanMetric):
-    """Share of targets whose class has the highest score. Every target has the same weight
+    """Share of targets whose correct class has the highest score. Every target has the same weight
 
     Args:
         axis: dimension of the classes

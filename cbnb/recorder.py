@@ -92,11 +92,11 @@ class PhaseMetrics:
         for m in self.metrics: m.accumulate(view_for_metric(m, learn))
 
     def values(self) -> list[float | None]:
-        "Return the mean loss and then the metrics. This waits for the device"
+        "Return the mean loss and then the metrics. The call waits for the device"
         return [self.loss.value(), *self.metric_values()]
 
     def metric_values(self) -> list[float | None]:
-        "Return the values of the metrics. This waits for the device"
+        "Return the values of the metrics. The call waits for the device"
         return [as_number(m.value) for m in self.metrics]
 
     def state_dict(self) -> dict[str, Any]:
@@ -684,7 +684,7 @@ class LastTable(LastRun):
 
     @property
     def log(self) -> list[Any]:
-        """The row of the current epoch, with None for values not known yet, and the time only after the epoch
+        """The row of the current epoch. Values are None until they are known, and the time is added after the epoch
 
         Example:
             learn.fit(2)
@@ -832,7 +832,7 @@ class Recorder(StoresHistory, LastTableV1):
 
 # %% ../nbs/09_recorder.ipynb #49627c6e
 def _smooth_loss(learn: Learner) -> Tensor:
-    """The current smoothed training loss. Reading it waits for the device
+    """The current smoothed training loss. Reading the property waits for the device
 
     Args:
         learn: the learner
