@@ -129,7 +129,7 @@ class HandlesEvents(Events):
     def method(self,
         name: str,           # the name of an event, or of another method
     ) -> Callable | None:    # the bound method; None if the callback does not define it
-        """Return the method that this callback defines, never one of its learner or of `Events`
+        """Return the method `name` if this callback defines it. Ignore methods of the learner and of `Events`
 
         Args:
             name: the name of an event, or of another method
@@ -193,7 +193,7 @@ _FOREIGN = 'on_(train|eval|epoch|batch|loss|backward|step)(_epoch|_step)?_(begin
 
 # %% ../nbs/01_callback.ipynb #0151def1
 def _check_event_method(f: Any, what: str) -> None:
-    "Raise `TypeError` if a function needs more arguments than the callback itself"
+    "Raise `TypeError` if a function has required parameters besides the callback"
     if not isinstance(f, types.FunctionType): return
     needed = [p.name for p in list(inspect.signature(f).parameters.values())[1:]
               if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
@@ -243,13 +243,13 @@ class HasState:
         put_state(self, state)
 
 def _theirs(learn: Any) -> list[Any]:
-    "List the objects that callbacks refer to and do not own"
+    "List the learner, its attributes and its callbacks, which callbacks refer to but do not own"
     held = vars(learn).values() if hasattr(learn, '__dict__') else ()
     return [learn, *held, *getattr(learn, 'cbs', ())]
 
 # %% ../nbs/01_callback.ipynb #e235d401
 class Callback(Configured, Forwarding, HandlesEvents, HasState):
-    """Base class of callbacks: calls the methods you override, and reads missing attributes from the learner
+    """Base class of callbacks. Override event methods to handle events. Missing attributes are read from the learner
 
     Args:
         **events: functions to use as methods: `before_fit=f`
@@ -281,7 +281,7 @@ class Callback(Configured, Forwarding, HandlesEvents, HasState):
 
     @property
     def name(self) -> str:
-        """The name of this callback on the learner, where it is the attribute `learn.<name>`
+        """The name of the learner's attribute that holds this callback, as in `learn.<name>`
 
         Example:
             assert cb.name == 'greet'
@@ -390,7 +390,7 @@ class DispatchesEvents(KeepsLists):
 
 # %% ../nbs/01_callback.ipynb #60db7856
 def wrapped(cb: Any) -> Any:
-    """Return the foreign callback behind an adapter. Any other callback is returned as it is
+    """Return the foreign callback behind an adapter. Return any other callback unchanged
 
     Args:
         cb
@@ -461,7 +461,7 @@ class FindsCallbacks(KeepsLists):
     def as_callback(self,
         given: Any,    # a callback, a callback class, or a foreign callback
     ) -> Callback:     # `given` itself, an instance of it, or its adapter
-        """Convert an argument to a callback. Raise `TypeError` if it is not one
+        """Convert an argument to a callback. Raise `TypeError` for an object that is neither a callback nor a foreign callback
 
         Args:
             given: a callback, a callback class, or a foreign callback
@@ -501,7 +501,7 @@ class NamesCallbacks(KeepsLists):
         return next(n for n in candidates if n not in self.names)
 
     def show(self, name: str, obj: Any) -> None:
-        """Set `learn.<name>` to an object until a callback needs the name. Do nothing if the name is taken
+        """Set `learn.<name>` to an object until a callback needs the name. If the name is already taken, do nothing
 
         Args:
             name

@@ -339,14 +339,14 @@ def _batches(n: int | None, size: int | None) -> str:
 def _of(size: int | None) -> str: return '' if size is None else f' of {size:,}'
 
 def _workers(loaders: list[Any]) -> str:
-    "Describe the number of worker processes, such as `3 and 1 workers`. Without workers, return an empty text"
+    "Describe the number of worker processes, such as `3 and 1 workers`. Without workers, return an empty string"
     n = [getattr(dl, 'num_workers', 0) for dl in loaders]
     if not any(n): return ''
     return plural(n[0], 'worker') if len(set(n)) == 1 else f'{" and ".join(map(str, n))} workers'
 
 # %% ../nbs/02_data.ipynb #82909e51
 def _table(loaders: list[Any], below: str) -> str:
-    "Return an HTML table of the loaders. It sets no colors, so it is readable on light and dark backgrounds"
+    "Return an HTML table of the loaders. The table sets no colors, so it is readable on light and dark backgrounds"
     def row(tag: str, cells: Iterable[Any]) -> str:
         return f'<tr>{"".join(f"<{tag}>{escape(str(c))}</{tag}>" for c in cells)}</tr>'
     body = ''.join(row('td', _cells(i, dl)) for i, dl in enumerate(loaders))
@@ -363,7 +363,7 @@ def _cells(i: int, dl: Any) -> list[Any]:
 
 # %% ../nbs/02_data.ipynb #6e9d3187
 def _check_no_pair(train_ds: Any, valid_ds: Any) -> None:
-    "Raise if inputs and targets were passed, where datasets for training and for validation are expected"
+    "Raise `TypeError` if the items of two arrays differ in shape, as inputs and targets often do"
     shapes = [getattr(ds, 'shape', None) for ds in (train_ds, valid_ds)]
     if None not in shapes and shapes[0][1:] != shapes[1][1:]:
         raise TypeError(f'from_datasets takes a dataset for training and one for validation, and these arrays have items of shapes '
@@ -465,7 +465,7 @@ class DataLoaders(SplitsBatches, HasClasses):
 def as_dls(
     dls: Any,    # `DataLoaders`, an object with a `train` loader, or one loader
 ) -> Any:        # `dls` itself if it has a `train` loader
-    """Return `DataLoaders` for a learner. A single loader is for training, and any other object raises `TypeError`
+    """Return `DataLoaders` for a learner. Use a single loader for training. Raise `TypeError` if `dls` is not a loader
 
     Args:
         dls: `DataLoaders`, an object with a `train` loader, or one loader

@@ -17,7 +17,7 @@ from .basics.arguments import nearest
 
 # %% ../nbs/00_events.ipynb #b56b493d
 class Events:
-    "The events a callback can handle: one method for each, in the order of the loop"
+    "Defines each event that a callback can handle as a method, in the order of the loop"
     def after_create(self) -> None: "The learner is complete. This event fires once, before the first run."
     def before_fit(self) -> None: "A run begins. Reset the values that you collect during a run."
     def before_epoch(self) -> None: "An epoch begins, and `epoch` is its index, counted from 0."

@@ -77,7 +77,7 @@ class ScalarBuffer:
         if len(self.waiting) == 256: self.stack()
 
     def stack(self) -> None:
-        "Stack the tensors appended since the last call into one"
+        "Stack the tensors that have not been stacked yet into one tensor"
         chunk = torch.stack(self.waiting)
         self.waiting.clear()
         if chunk.dtype == torch.float64 and self.numbers.typecode == 'f':
@@ -86,7 +86,7 @@ class ScalarBuffer:
         else: self.chunks.append(chunk)
 
     def read(self) -> array:
-        "Return all numbers so far. This waits for the device"
+        "Return all numbers so far. The call waits for the device"
         if self.waiting: self.stack()
         self._receive(wait=True)
         if self.chunks: self.numbers.extend(torch.cat(self.chunks).tolist())
@@ -135,7 +135,7 @@ class SmoothedBuffer(ScalarBuffer):
         self._smooth, self._smoother = array('f'), Smoother(beta)
 
     def smoothed(self) -> array:
-        "Return the running mean at each number so far. This waits for the device"
+        "Return the running mean at each number so far. The call waits for the device"
         return self._smoothed(self.read())
 
     def arrived_smoothed(self) -> array:
@@ -173,7 +173,7 @@ class RunSteps:
 
     @property
     def raw_losses(self) -> array:
-        """The loss of each training batch. Reading it waits for the device
+        """The loss of each training batch. Reading the property waits for the device
 
         Example:
             run = history[0]
@@ -185,7 +185,7 @@ class RunSteps:
 
     @property
     def losses(self) -> array:
-        """The smoothed loss of each training batch. Reading it waits for the device
+        """The smoothed loss of each training batch. Reading the property waits for the device
 
         Example:
             run = history[0]
@@ -310,7 +310,7 @@ class RunExtent(RunSteps, RunEpochs):
     def points(self,
         name: str,    # name of a column of the table of epochs
     ) -> list[tuple[int, float]]:  # (step, value) of each epoch
-        """Return `(last step, value)` for each epoch that has a value. Steps count from 0
+        """Return `(last step, value)` for each epoch that has a value. Steps are counted from 0
 
         Args:
             name: name of a column of the table of epochs
@@ -406,7 +406,7 @@ class RunOutcome(RunSteps):
 
     @property
     def diverged(self) -> int | None:
-        """Index of the first batch of those at the end whose losses are not finite, or None if the last loss is finite. Reading it waits for the device
+        """Index of the batch from which on no loss is finite, or None if the last loss is finite. Reading the property waits for the device
 
         Example:
             ended = RunOutcome()
@@ -418,7 +418,7 @@ class RunOutcome(RunSteps):
         return nan_since(self.raw_losses)
 
     def outcome(self) -> str:  # such as 'done' or 'interrupted'
-        """Describe how the run ended. This waits for the device
+        """Describe how the run ended. The call waits for the device
 
         Returns:
             such as 'done' or 'interrupted'
@@ -788,7 +788,7 @@ class RunFiles(RunTables):
 
 # %% ../nbs/08_history.ipynb #03f25be1
 def _html_table(runs: list[Run], most: int = 20) -> str:
-    "Return an HTML table of the epochs of runs, with at most about `most` rows"
+    "Return an HTML table of the epochs of runs, with the middle left out if there are more than `most` rows"
     names = list(dict.fromkeys(name for run in runs for name in run.metric_names))
     rows = [row for run in runs for row in _shown_rows(run, names)]
     left_out, head = len(rows) - most, ['run', *names, 'status']
@@ -827,7 +827,7 @@ _ADDED = dict(given_name=None, settings={}, events=[])     # with their defaults
 
 # %% ../nbs/08_history.ipynb #db816645
 def _fill_run(run: Run, state: Mapping[str, Any]) -> Run:
-    "Fill a run with the state of another. The columns stay the same objects"
+    "Fill a run with the state of another. The columns of losses and hyper-parameters are filled in place"
     now, state = run.settings, {**_ADDED, **state}
     for name in (*_OF_RUN, *_ADDED): setattr(run, name, copy.copy(state[name]))
     run.settings |= now                              # the arguments of a resumed fit may differ
@@ -846,7 +846,7 @@ def _fill_run(run: Run, state: Mapping[str, Any]) -> Run:
 class StoresRuns(IndexedRuns):
     "Saves and restores a history for checkpoints"
     def state_dict(self) -> dict[str, Any]:  # the state, for `load_state_dict` or `torch.save`
-        """Return all runs as arrays and plain data. This waits for the device
+        """Return all runs as arrays and plain data. The call waits for the device
 
         Returns:
             the state, for `load_state_dict` or `torch.save`
@@ -918,7 +918,7 @@ class NamedLoss:
 
     @property
     def losses(self) -> array:
-        "The smoothed loss for each batch that has one. Reading it waits for the device"
+        "The smoothed loss for each batch that has one. Reading the property waits for the device"
         return self.series.smoothed()
 
     def column(self,

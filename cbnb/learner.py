@@ -125,7 +125,7 @@ class ValidatesSome:
         return epoch in every if isinstance(every, Iterable) else (epoch + 1) % every == 0
 
 def check_valid_every(every: Any) -> None:
-    """Check that `every` is a whole number above 0 or a list of epochs. Raise an error if not
+    """Check that `every` is a whole number above 0 or a list of epochs. Raise `TypeError` for other types, and `ValueError` for numbers that are too small
 
     Args:
         every
@@ -175,7 +175,7 @@ class Modes:
         self.each = [(m, m.training) for m in self.model.modules()]
 
     def put_back(self, learn: 'Learner') -> None:
-        """Restore the recorded modes, and warn
+        """Restore the recorded modes, and warn that a callback or the model has changed them
 
         Args:
             learn: the learner
@@ -188,7 +188,7 @@ class Modes:
 
 # %% ../nbs/07_learner.ipynb #40f9e53a
 class Notes:
-    "Adds the position in the loop to errors, and warns about wrong lengths of loaders"
+    "Adds the position in the loop to errors, and warns about loaders whose length is wrong"
     def _say_where(self, e: Exception, i: int) -> None:
         self.iter, self._in_batch = i, True
         for name in ('xb', 'yb'):
@@ -238,7 +238,7 @@ class BatchViews:
     "Properties for reading the batch and the outputs in a convenient form"
     @property
     def x(self) -> Any:
-        """The input if there is only one, otherwise `xb`. To change it, assign `xb`
+        """The input if there is only one, otherwise `xb`. To change the inputs, assign `xb`
 
         Example:
             class Look(Callback):
@@ -251,7 +251,7 @@ class BatchViews:
         return self.xb[0] if isinstance(self.xb, tuple) and len(self.xb) == 1 else self.xb
     @property
     def y(self) -> Any:
-        """The target if there is only one, otherwise `yb`. To change it, assign `yb`
+        """The target if there is only one, otherwise `yb`. To change the targets, assign `yb`
 
         Example:
             class Shapes(Callback):
@@ -759,7 +759,7 @@ class ShowsLoop:
             learn.model.eval()
             learn('before_train')                                  # dispatches the event
             assert learn.model.training
-            learn.train_eval.order = recorder.order + 1            # sorted anew, once you say that a callback has changed
+            learn.train_eval.order = recorder.order + 1            # `cbs_changed` makes the learner sort its callbacks again
             learn.cbs_changed()
         """
         return self.callbacks.ordered(event_name)
@@ -992,7 +992,7 @@ _Method = TypeVar('_Method', bound=Callable[..., Any])
 def as_one_fit(
     method: _Method,    # a method of a learner that trains
 ) -> _Method:           # the decorated method
-    """Decorate a method so that `learn.rewind` undoes all its changes at once
+    """Decorate a method so that `learn.rewind` undoes all changes of a call in one step
 
     Args:
         method: a method of a learner that trains

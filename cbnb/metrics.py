@@ -167,7 +167,7 @@ class Metric(HasName, HasCopies):
 def name_of(
     f: Callable,   # a function, or a partial of one
 ) -> str:
-    """Return the name of a function, or of the function inside a partial. Raise `ValueError` if it has none
+    """Return the name of a function, or of the function inside a partial. Raise `ValueError` if the function has no name
 
     Args:
         f: a function, or a partial of one
@@ -188,7 +188,7 @@ def one_number(
     value: Any,    # the value that the metric returned
     hint: str = 'take a mean, or use AccumMetric',    # advice in the error if `value` is a vector
 ) -> Any:          # `value` as a number, or as a tensor without dimensions
-    """Check that `value` is a single number. Raise `TypeError` if it is not
+    """Check that `value` is a single number. Raise `TypeError` if `value` is anything else
 
     Args:
         name: name of the metric, for the error
@@ -278,7 +278,7 @@ def accuracy(
     y: Tensor,        # class indices, in the shape of `pred` without the dimension of the classes
     axis: int = -1,   # dimension of the classes
 ) -> Tensor:          # a scalar between 0 and 1
-    """Return the share of items whose class has the highest score
+    """Return the share of items whose correct class has the highest score
 
     Args:
         pred: scores, for example of shape (items, classes)
@@ -393,7 +393,7 @@ def _not_half(t: Tensor) -> Tensor:
     return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
 
 def _flat(pred: Tensor, targ: Tensor) -> tuple[Tensor, Tensor]:
-    "Flatten to one value per item. If `pred` has classes in dimension 1, keep this dimension last"
+    "Flatten predictions and targets to one dimension. If `pred` has classes in dimension 1, keep them as the last dimension"
     if pred.numel() == targ.numel(): return pred.reshape(-1), targ.reshape(-1)
     if pred.ndim > 2: pred = pred.movedim(1, -1).flatten(0, -2)
     return pred, targ.reshape(-1)
@@ -403,7 +403,7 @@ def a_pair(
     name: str,                   # name of the metric, for the error
     learn: Any,                  # the learner, with `pred` and `yb`
 ) -> tuple[Tensor, Tensor]:      # the prediction and the target
-    """Return the two tensors to compare. Raise `TypeError` if there are not exactly two, or if they are no tensors
+    """Return the prediction and the target that a metric compares. Raise `TypeError` if there are not exactly two, or if one of the two is not a tensor
 
     Args:
         name: name of the metric, for the error
@@ -491,7 +491,7 @@ class AccumMetric(CollectMetric):
         activation: 'no', 'sigmoid', 'softmax', or 'binary' (the last column of the softmax)
         thresh: replace each value by `value >= thresh` after the activation; None: no threshold
         to_np: whether to pass numpy arrays to the function
-        invert_arg: whether to pass targets first; None: only for functions of scikit-learn
+        invert_arg: whether to pass targets first; None: only for scikit-learn functions
         flatten: whether to flatten the tensors; the classes keep a dimension of their own
         name: heading of its column; None: the function's name
         **kwargs: passed to the function
@@ -508,7 +508,7 @@ class AccumMetric(CollectMetric):
         activation: str = 'no',           # 'no', 'sigmoid', 'softmax', or 'binary' (the last column of the softmax)
         thresh: float | None = None,      # replace each value by `value >= thresh` after the activation; None: no threshold
         to_np: bool = False,              # whether to pass numpy arrays to the function
-        invert_arg: bool | None = None,   # whether to pass targets first; None: only for functions of scikit-learn
+        invert_arg: bool | None = None,   # whether to pass targets first; None: only for scikit-learn functions
         flatten: bool = True,             # whether to flatten the tensors; the classes keep a dimension of their own
         name: str | None = None,          # heading of its column; None: the function's name
         **kwargs: Any,                    # passed to the function
@@ -562,7 +562,7 @@ def _taken(metric: Any, pred: Tensor, targ: Tensor) -> tuple[Tensor, Tensor]:
 
 # %% ../nbs/03_metrics.ipynb #849449c9
 class SklearnMetric(AccumMetric):
-    """Calls a function of scikit-learn once per phase, with all predictions and targets
+    """Calls a scikit-learn function once per phase, with all predictions and targets
 
     Args:
         func: `func(y_true, y_pred)`, or the name of a function in `sklearn.metrics`
@@ -624,7 +624,7 @@ def _device_of(batch: Any) -> torch.device | None:
 
 # %% ../nbs/03_metrics.ipynb #135ef6a9
 class UpdateMetric(Metric):
-    """Wraps an object with `reset`, `update(pred, *yb)` and `compute`, such as a metric of torchmetrics
+    """Wraps an object with `reset`, `update(pred, *yb)` and `compute`, such as a torchmetrics metric
 
     Args:
         metric: the object to wrap
@@ -690,12 +690,12 @@ def as_metric(
 
 # %% ../nbs/03_metrics.ipynb #51e62fd5
 def as_metrics(
-    ms: Any,         # None, one metric or several; a MetricCollection of torchmetrics counts as several
+    ms: Any,         # None, one metric or several; a torchmetrics MetricCollection counts as several
 ) -> list[Any]:      # objects with `reset`, `accumulate`, `value` and `name`
     """Convert one metric or several to a list of metric objects
 
     Args:
-        ms: None, one metric or several; a MetricCollection of torchmetrics counts as several
+        ms: None, one metric or several; a torchmetrics MetricCollection counts as several
 
     Returns:
         objects with `reset`, `accumulate`, `value` and `name`
@@ -717,14 +717,14 @@ def _members(m: Any) -> list[Any]:
 
 # %% ../nbs/03_metrics.ipynb #c41aab61
 def metric_on(
-    metric: Any,                     # a function, a `Metric`, or an object of torchmetrics
+    metric: Any,                     # a function, a `Metric`, or a torchmetrics metric
     *which: int | str | tuple,       # indices into `learn.outputs`, names, or paths
     name: str | None = None,         # heading of its column; None: the name of the metric
 ) -> Any:                            # a copy of the metric, for the chosen outputs
     """Make a metric compare chosen outputs: the first replaces the prediction, the others replace the targets
 
     Args:
-        metric: a function, a `Metric`, or an object of torchmetrics
+        metric: a function, a `Metric`, or a torchmetrics metric
         *which: indices into `learn.outputs`, names, or paths
         name: heading of its column; None: the name of the metric
 
@@ -861,7 +861,7 @@ def _difference(name: str, pred: Tensor, y: Tensor) -> Tensor:
 
 # %% ../nbs/03_metrics.ipynb #ff0cb819
 class Accuracy(MeanMetric):
-    """Share of targets whose class has the highest score. Every target counts the same
+    """Share of targets whose correct class has the highest score. Every target has the same weight
 
     Args:
         axis: dimension of the classes

@@ -76,7 +76,7 @@ def fuse(
     opt: Optimizer,                              # a new optimizer
     device: torch.device | str | None = None,    # device of the training; None: the device of the parameters
 ) -> None:
-    """Choose torch's fused form, if it works here and you have not chosen a form yourself
+    """Choose torch's fused form, if it supports the parameters and you have not chosen a form yourself
 
     Args:
         opt: a new optimizer
@@ -88,7 +88,7 @@ def fuse(
 
 # %% ../nbs/04_optim.ipynb #c9632e94
 def _leaves_form_open(group: dict[str, Any]) -> bool:
-    "Whether `fuse` may choose the form of a group. SGD without momentum would gain nothing from it"
+    "Whether `fuse` may choose the fused form for a group. For SGD without momentum, the fused form would not be faster"
     if 'fused' not in group or group.get('momentum') == 0: return False
     if group.get('capturable') or group.get('differentiable'): return False
     return group['fused'] is None and group.get('foreach') is None
@@ -116,7 +116,7 @@ def make_opt(
     splitter: Callable[[nn.Module], Any] = one_group,   # as in `param_groups`
     device: torch.device | str | None = None,           # device of the training; None: the device of the model
 ) -> Optimizer:        # a new optimizer, or `opt_func` itself if it is an optimizer
-    """Make an optimizer for the groups of a model. Raise `TypeError` if `opt_func` returns something else
+    """Make an optimizer for the groups of a model. Raise `TypeError` if `opt_func` is not an optimizer and returns none
 
     Args:
         opt_func: a torch optimizer class, a function `(groups, lr=...)`, or an optimizer

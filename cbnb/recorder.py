@@ -92,11 +92,11 @@ class PhaseMetrics:
         for m in self.metrics: m.accumulate(view_for_metric(m, learn))
 
     def values(self) -> list[float | None]:
-        "Return the mean loss and then the metrics. This waits for the device"
+        "Return the mean loss and then the metrics. The call waits for the device"
         return [self.loss.value(), *self.metric_values()]
 
     def metric_values(self) -> list[float | None]:
-        "Return the values of the metrics. This waits for the device"
+        "Return the values of the metrics. The call waits for the device"
         return [as_number(m.value) for m in self.metrics]
 
     def state_dict(self) -> dict[str, Any]:
@@ -366,7 +366,7 @@ def _hyper_values(opt: Any, name: str) -> float | list[float] | None:
     return values[0] if len(set(values)) == 1 else values
 
 def _described(cbs: Iterable[Callback]) -> list[str]:
-    "Describe the callbacks that may affect the training, with their settings and without addresses"
+    "Describe the callbacks that may affect the training, with their settings and without memory addresses"
     only_show = 'cbnb.display.', 'cbnb.learner', 'cbnb.recorder'
     return [re.sub(' at 0x[0-9a-f]+', '', repr(cb))[:200] for cb in cbs
             if not type(cb).__module__.startswith(only_show)]
@@ -684,7 +684,7 @@ class LastTable(LastRun):
 
     @property
     def log(self) -> list[Any]:
-        """The row of the current epoch, with None for values not known yet, and the time only after the epoch
+        """The row of the current epoch. Values are None until they are known, and the time is added after the epoch
 
         Example:
             learn.fit(2)
@@ -832,7 +832,7 @@ class Recorder(StoresHistory, LastTableV1):
 
 # %% ../nbs/09_recorder.ipynb #49627c6e
 def _smooth_loss(learn: Learner) -> Tensor:
-    """The current smoothed training loss. Reading it waits for the device
+    """The current smoothed training loss. Reading the property waits for the device
 
     Args:
         learn: the learner

@@ -55,7 +55,7 @@ class ParamScheduler(Callback):
 _Place = tuple[str, int | None, Callable[[float], Any]]    # key, index, schedule
 
 def _place(learn: Learner, name: str, sched: Callable[[float], Any]) -> _Place:
-    "Check a schedule, let the recorder track its hyper-parameter, and return where it writes its values"
+    "Check a schedule, let the recorder track its hyper-parameter, and return the key, index and schedule with which to set it"
     if (place := hyper_key(learn.opt, name)) is None: raise no_such_hyper(learn.opt, name)
     _check_values(name, sched(0.), len(learn.opt.param_groups))
     if hasattr(learn, 'recorder'): learn.recorder.track(name)
@@ -529,7 +529,7 @@ def fit_sgdr(self: Learner,
     start_epoch: int = 0,       # first epoch to train; the schedule continues from there
     resume: Any = False,        # True or the path of a checkpoint to continue from, as in `fit`
 ) -> None:
-    """Train in cycles: in each, the rate falls along a cosine from `lr_max` to 0
+    """Train in cycles. In each cycle, the rate falls along a cosine from `lr_max` to 0
 
     Args:
         n_cycles: number of cycles

@@ -119,7 +119,7 @@ _ELEMENTWISE = nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss
 _ELEMENTWISE_FUNCS = F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss
 
 def _check_shapes(loss_func: Any, pred: Any, y: Any) -> None:
-    "Raise if an element-wise loss would broadcast a row of targets against a column of predictions"
+    "Raise `ValueError` if an element-wise loss would broadcast a row of targets against a column of predictions"
     if not isinstance(loss_func, _ELEMENTWISE) and loss_func not in _ELEMENTWISE_FUNCS: return
     if not isinstance(pred, Tensor) or not isinstance(y, Tensor): return
     if pred.shape == y.shape or not pred.numel() == y.numel() > 1: return
@@ -161,7 +161,7 @@ class Step(ForwardPass):
             for p in group['params']: p.grad = None
 
     def join(self, learn: Any) -> None:
-        """Called by a learner when you assign this step to it
+        """Prepare this step for a learner, which calls this method when you assign the step
 
         Args:
             learn: the learner
@@ -219,7 +219,7 @@ def _split_step_result(
     out: Any,                     # the value that a function returned for a batch
     training: bool,               # whether this is a training batch
 ) -> tuple[list[Any], list[Any]]:   # the losses; the predictions and then the targets
-    "Split the result of a function into losses and other values. Raise `TypeError` if training has no loss"
+    "Split the result of a function into losses and other values. Raise `TypeError` if a training function returned no loss, or an evaluation function returned nothing"
     values = list(out) if isinstance(out, (tuple, list)) else [out]
     if not training:
         if out is None or not values: raise TypeError(

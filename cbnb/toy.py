@@ -228,7 +228,7 @@ def in_processes(
     meet: bool = False,      # whether to call `torch.distributed.init_process_group` first
     timeout: float = 120.,   # seconds to wait for each process before all are killed
 ) -> list[str]:              # the printed output of each process
-    """Run a program in several processes at once. If one fails, raise `RuntimeError` with its traceback
+    """Run a program in several parallel processes. If a process fails, raise `RuntimeError` with its traceback
 
     Args:
         program: Python source code

@@ -133,7 +133,7 @@ _SIGNALS = signal.SIGTERM, signal.SIGINT
 def _installed() -> bool: return any(signal.getsignal(s) is _handler for s in _SIGNALS)
 
 def _replaceable() -> dict[int, Any]:
-    "Return the signal handlers that a run may replace, which are Python functions and the default of SIGTERM"
+    "Return the signal handlers that a run may replace: Python functions, and the default handler of SIGTERM"
     found = {s: signal.getsignal(s) for s in _SIGNALS}
     return {s: h for s, h in found.items() if callable(h) or (s, h) == (signal.SIGTERM, signal.SIG_DFL)}
 
