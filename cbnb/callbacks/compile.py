@@ -323,7 +323,7 @@ def _call(model: nn.Module, plain: Callable[..., Any], settings: dict[str, Any])
 
 # %% ../../nbs/callbacks/compile.ipynb #78c7b1c0
 class _Kept:
-    "Keeps the compiled call of the last fit for the next one"
+    "Keeps the compiled call of the last fit for the next fit"
     call: _Call | None = None
     hooks: set[tuple[str, int]] = set()      # hooks that the model had when it was compiled
     key: Any = None                          # anything else that the compiled code depends on

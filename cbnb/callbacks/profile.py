@@ -146,7 +146,7 @@ def _measuring(
     *mixins: type,     # base classes that precede `cls`
     **members: Any,    # members that replace those of `cls`
 ) -> type:             # a subclass with the same name
-    "Create a subclass of `cls` with measuring members"
+    "Create a subclass of `cls` with timed methods"
     named = dict(__module__=cls.__module__, __qualname__=cls.__qualname__, __doc__=cls.__doc__)
     return type(cls)(cls.__name__, (*mixins, cls), named | members | dict(_measured=cls))
 

@@ -365,7 +365,7 @@ class CardMaker(Predictions):
         return shown_parts(self.items[i], **self.looks)
 
     def is_wrong(self, i: int) -> bool | None:
-        """Return whether the prediction differs from the target, or None if this does not apply
+        """Return whether the prediction is wrong, or None without a target or for tasks other than 'classes' and 'labels'
 
         Args:
             i

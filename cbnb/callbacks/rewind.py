@@ -205,7 +205,7 @@ class _Room:
     points: list[RestorePoint]
 
     def _no_room(self, n_bytes: int) -> str:
-        "Return why a point cannot be kept, or an empty text after removing old points to make room"
+        "Return why a point cannot be kept. If it can, remove old points to make room, and return an empty string"
         if n_bytes < self.ask_from: return ''
         held = sum(p.n_bytes for p in self.points)
         most = self.share*(free_memory() + held)
@@ -252,7 +252,7 @@ class _Finds(_Takes):
     learn: Any       # a weak reference to the learner
 
     def find(self, n: int) -> RestorePoint:
-        """Return the restore point before the last `n` fits. If there is no such point, raise an error with the reason
+        """Return the restore point before the last `n` fits. If there is none, raise `RuntimeError` or `ValueError`
 
         Raises:
             RuntimeError: this learner is running (...): rewind it when the run has ended
