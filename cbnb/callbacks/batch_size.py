@@ -256,7 +256,7 @@ class _Sizes:
         return next(t.bs for t in fitting if t.speed >= 0.9*max(f.speed for f in fitting))
 
     def rows(self) -> list[tuple[str, ...]]:
-        "Return one table row per try: batch size, items per second, milliseconds per batch, memory"
+        "Return one table row per measured size: batch size, items per second, milliseconds per batch, memory"
         return [(f'{t.bs:,}', number(round(t.speed)), number(1000*t.seconds), size_words(max(t.memory, 0)) if t.memory is not None else '')
                 if t.fits else (f'{t.bs:,}', '', '', 'out of memory') for t in self.tries]
 
@@ -286,7 +286,7 @@ class BatchSizes(_Sizes):
     def plot(self,
         return_fig: bool | None = None,    # True: return the figure instead of showing it
     ) -> Any:                              # the figure with `return_fig=True`, otherwise None
-        """Plot speed and memory over the batch size
+        """Plot speed and memory against the batch size
 
         Args:
             return_fig: True: return the figure instead of showing it
@@ -318,7 +318,7 @@ def find_batch_size(self: Learner,
     seconds: float = 60,          # approximate time limit for the whole search, in seconds
     show_plot: bool = False,      # also show the figure of speed and memory, in a notebook
 ) -> BatchSizes:                  # `.bs` is the largest size that fits, `.enough` the smallest that is nearly as fast
-    """Find the largest batch size that fits into memory, by training batches of growing size. Then restore the learner
+    """Find the largest batch size that fits into memory, by training batches of growing size. At the end, restore the learner
 
     Args:
         start: batch size of the first try

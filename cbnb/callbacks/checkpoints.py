@@ -297,7 +297,7 @@ _MAY_DIFFER = 'model', 'loss', 'optimizer', 'data', 'n_epoch', 'schedule'
 def as_resume(
     resume: Any,           # the argument of `fit`: True, a path, or `Resume`
 ) -> Resume:
-    """Convert the argument `resume` of a fit to a `Resume`. Arguments of other types raise `TypeError`
+    """Convert the argument `resume` of a fit to a `Resume`. If `resume` has another type, raise `TypeError`
 
     Args:
         resume: the argument of `fit`: True, a path, or `Resume`
@@ -344,7 +344,7 @@ class _Finds(_EndsWell):
         return None
 
 def _state_in(path: Path) -> dict[str, Any]:
-    "Return the state in a checkpoint. If a fit of this version of cbnb did not write it, raise `ValueError`"
+    "Return the state in a checkpoint. If it was not written by a fit of this version of cbnb, raise `ValueError`"
     state = read_checkpoint(path)
     if isinstance(state, dict) and {'models', 'callbacks', 'rng', 'run_id', 'batch'} <= state.keys(): return state
     raise ValueError(f'{path} was not written by a fit, or by another version of cbnb')

@@ -47,7 +47,7 @@ def _n_graphs() -> int:
     return torch._dynamo.utils.counters['stats']['unique_graphs']
 
 def _circumstances(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-    "Describe the conditions that torch compiles a call for, as a dict from names such as 'mode' to words"
+    "Return the conditions for which torch compiles a call, as a dict from names such as 'mode' to descriptions"
     found: list[Tensor] = []
     map_tensors(lambda t: found.append(t), (args, kwargs))
     first = found[0] if found else torch.empty(0)

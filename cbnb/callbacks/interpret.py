@@ -180,7 +180,7 @@ class Calibrates(HoldsPredictions):
         raise ValueError(f'there is no class {of!r}: these are {", ".join(self.classes)}')
 
     def _true_and_prob(self, of: Any) -> tuple[Tensor, Tensor]:
-        "Return whether each item is of class `of`, and the predicted probability. For None: whether the prediction is right"
+        "Return whether each item is of class `of`, or for None is predicted correctly, and the predicted probability of this"
         if of is None and len(self.classes) == 2: of = 1
         if of is not None: return self.targets == (i := self._class_number(of)), self.preds[:, i]
         return self.decoded == self.targets, self.preds.max(1).values

@@ -372,7 +372,7 @@ class JSONLLogger(Logger):
 
     @property
     def file(self) -> Path:
-        """Path of the file, which exists when the fit has begun
+        """Path of the file, which is created when a fit begins
 
         Example:
             class Stopper(Configured):
