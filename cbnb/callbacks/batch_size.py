@@ -132,7 +132,7 @@ class Try(NamedTuple):
         return self.bs/self.seconds if self.fits else 0.
 
 class _Watch(Callback):
-    "Notes when each batch ends, and ends the run after 3 to 20 batches"
+    "Records the time at the end of each batch, and ends the run after 3 to 20 batches"
     order, run_valid, run_in = 2000, False, ('lr_find',)
     least, most, enough = 3, 20, 0.15      # fewest batches, most batches, and seconds after which no more are trained
     def __init__(self): self.times = []
@@ -145,7 +145,7 @@ class _Watch(Callback):
 
 # %% ../../nbs/callbacks/batch_size.ipynb #a54f9fab
 def _run(learn: Learner, batch: Any, watch: _Watch) -> None:
-    "Train the same batch several times, in a run of its own"
+    "Train the same batch several times, in a separate run"
     with UndoStack() as undo:
         dls = copy.copy(learn.dls)
         dls.loaders = [Batches(lambda: itertools.repeat(batch, watch.most), watch.most)]
@@ -171,7 +171,7 @@ class _Search:
         self.room: int | None = None       # free bytes after the warm-up; None: not known
 
     def warm_up(self, n: int) -> None:
-        "Run a first try that does not count, because some costs occur only once"
+        "Train a few batches without recording the result, because some costs occur only once"
         self.attempt(n)
         self.tries.clear()
         if now := memory_of(self.device): self.base, self.room = now.used, now.free
@@ -220,7 +220,7 @@ class _Doubles(_Search):
 
 # %% ../../nbs/callbacks/batch_size.ipynb #c2f92231
 class BatchSizeSearch(_Doubles):
-    """Finds the largest batch size, within limits of memory, time and dataset
+    """Finds the largest batch size, within limits of memory, time and dataset size
 
     Args:
         learn: the learner
@@ -228,7 +228,7 @@ class BatchSizeSearch(_Doubles):
         seconds: time limit for all tries together, in seconds
     """
     def _end(self, n: int) -> str | None:
-        "Return why the search stops after `n` items, or None if it tries the next size"
+        "Return the reason to stop the search at batch size `n`, or None to try the next size"
         last, times = self.tries[-1], min(2*n, self.most)/n
         if n >= self.most: return 'these are all items of the dataset' if n == self.n_items else f'max={n}'
         spent = time.perf_counter() - self.began
@@ -256,7 +256,7 @@ class _Sizes:
         return next(t.bs for t in fitting if t.speed >= 0.9*max(f.speed for f in fitting))
 
     def rows(self) -> list[tuple[str, ...]]:
-        "Return one table row per try: batch size, items per second, milliseconds per batch, memory"
+        "Return one table row per measured size: batch size, items per second, milliseconds per batch, memory"
         return [(f'{t.bs:,}', number(round(t.speed)), number(1000*t.seconds), size_words(max(t.memory, 0)) if t.memory is not None else '')
                 if t.fits else (f'{t.bs:,}', '', '', 'out of memory') for t in self.tries]
 
@@ -286,7 +286,7 @@ class BatchSizes(_Sizes):
     def plot(self,
         return_fig: bool | None = None,    # True: return the figure instead of showing it
     ) -> Any:                              # the figure with `return_fig=True`, otherwise None
-        """Plot speed and memory over the batch size
+        """Plot speed and memory against the batch size
 
         Args:
             return_fig: True: return the figure instead of showing it
@@ -318,7 +318,7 @@ def find_batch_size(self: Learner,
     seconds: float = 60,          # approximate time limit for the whole search, in seconds
     show_plot: bool = False,      # also show the figure of speed and memory, in a notebook
 ) -> BatchSizes:                  # `.bs` is the largest size that fits, `.enough` the smallest that is nearly as fast
-    """Find the largest batch size that fits into memory, by training batches of growing size. Afterwards restore the learner
+    """Find the largest batch size that fits into memory, by training batches of growing size. At the end, restore the learner
 
     Args:
         start: batch size of the first try

@@ -98,7 +98,7 @@ class _Writer:
         self.thread.start()
 
     def write(self, job: Callable[[list[Tensor]], None], tensors: list[Tensor]) -> None:
-        "Run `job` with the tensors now, or with copies of them in a thread"
+        "Run `job` with the tensors now, or run it in a thread with copies of the tensors"
         self.wait()
         if not self.background: return self._try(job, tensors)
         copies = [self._memory(i, t).copy_(t.detach()) for i, t in enumerate(tensors)]
@@ -154,11 +154,11 @@ class _Saves(Callback):
         recorder = getattr(self.learn, 'recorder', None)
         return top/f'fit_{recorder.history[-1].number if recorder and len(recorder.history) else 0}'
 
-    def saved(self) -> list[Path]:  # the paths of the files
+    def saved(self) -> list[Path]:  # folders of the checkpoints
         """Return the checkpoints of the last fit, oldest first
 
         Returns:
-            the paths of the files
+            folders of the checkpoints
 
         Example:
             learn = new_learner('named', cbs=Checkpoint(every_steps=3, every_epochs=2, keep=9))
@@ -297,7 +297,7 @@ _MAY_DIFFER = 'model', 'loss', 'optimizer', 'data', 'n_epoch', 'schedule'
 def as_resume(
     resume: Any,           # the argument of `fit`: True, a path, or `Resume`
 ) -> Resume:
-    """Convert the argument `resume` of a fit to a `Resume`. Arguments of other types raise `TypeError`
+    """Convert the argument `resume` of a fit to a `Resume`. If `resume` has another type, raise `TypeError`
 
     Args:
         resume: the argument of `fit`: True, a path, or `Resume`
@@ -344,7 +344,7 @@ class _Finds(_EndsWell):
         return None
 
 def _state_in(path: Path) -> dict[str, Any]:
-    "Return the state in a checkpoint. If a fit of this version of cbnb did not write it, raise `ValueError`"
+    "Return the state in a checkpoint. If it was not written by a fit of this version of cbnb, raise `ValueError`"
     state = read_checkpoint(path)
     if isinstance(state, dict) and {'models', 'callbacks', 'rng', 'run_id', 'batch'} <= state.keys(): return state
     raise ValueError(f'{path} was not written by a fit, or by another version of cbnb')
@@ -449,7 +449,7 @@ def _warn_of_workers(dl: Any) -> None:
         stacklevel=user_level())
 
 class Checkpoint(_Resumes):
-    """Saves the whole state of a fit while it runs, so that you can resume it exactly
+    """Saves the whole state of a fit while it runs, so that you can resume the fit exactly
 
     Args:
         every_steps: number of training batches between checkpoints; None: do not count batches
@@ -500,11 +500,11 @@ class Checkpoint(_Resumes):
     def state_dict(self) -> dict[str, Any]: return {}           # a checkpoint does not contain this callback
     def load_state_dict(self, state: dict[str, Any]) -> None: pass
 
-    def best(self) -> Path | None:  # the path of the file, or None
+    def best(self) -> Path | None:  # folder of the checkpoint, or None
         """Return the best checkpoint of the last fit, or None if no checkpoint has a value of `monitor`
 
         Returns:
-            the path of the file, or None
+            folder of the checkpoint, or None
 
         Example:
             assert learn.checkpoint.best() in learn.checkpoint.saved()

@@ -47,7 +47,7 @@ def _n_graphs() -> int:
     return torch._dynamo.utils.counters['stats']['unique_graphs']
 
 def _circumstances(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-    "Describe the conditions that torch compiles a call for, as a dict from names such as 'mode' to words"
+    "Return the conditions for which torch compiles a call, as a dict from names such as 'mode' to descriptions"
     found: list[Tensor] = []
     map_tensors(lambda t: found.append(t), (args, kwargs))
     first = found[0] if found else torch.empty(0)
@@ -323,7 +323,7 @@ def _call(model: nn.Module, plain: Callable[..., Any], settings: dict[str, Any])
 
 # %% ../../nbs/callbacks/compile.ipynb #78c7b1c0
 class _Kept:
-    "Keeps the compiled call of the last fit for the next one"
+    "Keeps the compiled call of the last fit for the next fit"
     call: _Call | None = None
     hooks: set[tuple[str, int]] = set()      # hooks that the model had when it was compiled
     key: Any = None                          # anything else that the compiled code depends on

@@ -58,7 +58,7 @@ class CSVLogger(Callback):
 
     @property
     def file(self) -> Path:
-        """Path of the CSV file, which exists after the first epoch
+        """Path of the CSV file, which is created at the end of the first epoch
 
         Example:
             header, *rows = learn.csv_logger.file.read_text().splitlines()

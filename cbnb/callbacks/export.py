@@ -120,7 +120,7 @@ def _is_known(path: str, part: str) -> bool:
     except ValueError: return False
 
 def _lacks(recipe: Any, part: str, trust: bool) -> str | None:
-    "Return why a part cannot be made from its recipe, or None if it can"
+    "Return why a part of a learner cannot be made from its recipe, or None if it can"
     if isinstance(recipe, list): return next((why for r in recipe if (why := _lacks(r, part, trust))), None)
     if not isinstance(recipe, Held): return None
     path, words = recipe['path'], recipe['words']
@@ -280,7 +280,7 @@ def load_learner(
     dls: Any = None,        # data to train and validate with; None: no data
     **parts: Any,           # for '.cbnb': other arguments of `Learner`, which replace those in the file
 ) -> Learner:               # a learner without optimizer state
-    """Load a learner from a file of `Learner.export`. If the file needs `model=` or `trust=True`, raise `ValueError`
+    """Load a learner from a file that `Learner.export` wrote. If the file needs `model=` or `trust=True`, raise `ValueError`
 
     Args:
         fname: path of the file

@@ -122,7 +122,7 @@ class _Sum:
     new: int        # number of items in this batch
 
 class _ScalesLosses(Callback):
-    "Scales each loss, so that the gradients of a sum add up to the mean gradient"
+    "Scales each loss, so that the accumulated gradients add up to the mean gradient"
     n_acc: int
     sum: _Sum
 
@@ -199,7 +199,7 @@ class GradientAccumulation(_UpdatesWhenFull):
     def after_cancel_epoch(self): self._drop()
 
     def _drop(self) -> None:
-        "Reset the sum, and zero its gradients"
+        "Start a new sum, and zero the accumulated gradients"
         learn, self.sum = self.learn, _Sum()
         learn.train_step.zero_grad(learn)
 

@@ -270,7 +270,7 @@ def _no_input_warning() -> Iterator[None]:
 
 # %% ../../nbs/callbacks/hooks.ipynb #958372bc
 class _HooksInAFit(_HasHooks):
-    "Registers hooks during a fit, for all batches or for one training batch in `every`"
+    "Registers hooks during a fit, for all batches or for every `every`-th training batch"
     def before_fit(self):
         self.layers = find_layers(self.learn.model, self.modules, self.include_paramless)
         self.learn.undo.callback(self._unhook)
@@ -283,7 +283,7 @@ class _HooksInAFit(_HasHooks):
         if self.every is not None: self._choose()
 
     def _choose(self) -> None:
-        "Register or remove the hooks, depending on whether the next training batch is one in `every`"
+        "Register the hooks if the index of the next training batch is a multiple of `every`. Otherwise remove them"
         if self.learn.train_iter % self.every: self._unhook()
         elif not self.hooked: self._hook()
 
@@ -343,7 +343,8 @@ class HookCallback(_HooksInAFit):
 
     Args:
         modules: names, classes or modules to hook; None: leaves with parameters
-        every: run the hooks for one training batch in `every`; None: all batches, validation included
+        every: run the hooks for every `every`-th training batch; None: for all batches, validation
+            included
         is_forward: call the hook after the forward pass; False: in the backward pass, with gradients
         detach: detach input and output from the graph first
         cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
@@ -364,7 +365,7 @@ class HookCallback(_HooksInAFit):
     """
     def __init__(self,
         modules: Any = None,              # names, classes or modules to hook; None: leaves with parameters
-        every: int | None = None,         # run the hooks for one training batch in `every`; None: all batches, validation included
+        every: int | None = None,         # run the hooks for every `every`-th training batch; None: for all batches, validation included
         is_forward: bool = True,          # call the hook after the forward pass; False: in the backward pass, with gradients
         detach: bool = True,              # detach input and output from the graph first
         cpu: bool = False,                # also copy input and output to the CPU, if `detach` (waits for a GPU)
@@ -505,7 +506,7 @@ class _RecordsActivations(_KeepsRows):
 class _ReadsRows(_RecordsActivations):
     "Reads the recorded rows by layer"
     def _table(self, i: int | str) -> Tensor:
-        "Return all rows of a layer, by number or name"
+        "Return all rows of the layer with this number or name"
         if not self.layers: raise ValueError('nothing has been recorded yet: fit first, '
                                              'with this callback among the cbs')
         if self.waiting: self._stack()
@@ -521,7 +522,8 @@ class LayerStats(_ReadsRows):
 
     Args:
         modules: names, classes or modules to hook; None: leaves with parameters
-        every: run the hooks for one training batch in `every`; None: all batches, validation included
+        every: run the hooks for every `every`-th training batch; None: for all batches, validation
+            included
         is_forward: call the hook after the forward pass; False: in the backward pass, with gradients
         detach: detach input and output from the graph first
         cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
@@ -603,7 +605,8 @@ class LayerHistograms(_Limits):
 
     Args:
         modules: names, classes or modules to hook; None: leaves with parameters
-        every: run the hooks for one training batch in `every`; None: all batches, validation included
+        every: run the hooks for every `every`-th training batch; None: for all batches, validation
+            included
         is_forward: call the hook after the forward pass; False: in the backward pass, with gradients
         detach: detach input and output from the graph first
         cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
@@ -668,7 +671,8 @@ class LayerFigures(LayerHistograms):
 
     Args:
         modules: names, classes or modules to hook; None: leaves with parameters
-        every: run the hooks for one training batch in `every`; None: all batches, validation included
+        every: run the hooks for every `every`-th training batch; None: for all batches, validation
+            included
         is_forward: call the hook after the forward pass; False: in the backward pass, with gradients
         detach: detach input and output from the graph first
         cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
@@ -726,7 +730,8 @@ class LayerCurves(LayerFigures):
 
     Args:
         modules: names, classes or modules to hook; None: leaves with parameters
-        every: run the hooks for one training batch in `every`; None: all batches, validation included
+        every: run the hooks for every `every`-th training batch; None: for all batches, validation
+            included
         is_forward: call the hook after the forward pass; False: in the backward pass, with gradients
         detach: detach input and output from the graph first
         cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
@@ -774,7 +779,7 @@ class ActivationStats(LayerCurves):
     Args:
         with_hist: also record histograms
         modules: names, classes or modules to record; None: leaves with parameters
-        every: record one training batch in `every`; None: all training batches
+        every: record every `every`-th training batch; None: all training batches
         include_paramless: with `modules=None`, also record leaves without parameters
         near_zero: largest absolute value that counts as near zero
         bins: number of bins of each histogram
@@ -787,7 +792,7 @@ class ActivationStats(LayerCurves):
     def __init__(self,
         with_hist: bool = True,           # also record histograms
         modules: Any = None,              # names, classes or modules to record; None: leaves with parameters
-        every: int | None = None,         # record one training batch in `every`; None: all training batches
+        every: int | None = None,         # record every `every`-th training batch; None: all training batches
         include_paramless: bool = False,  # with `modules=None`, also record leaves without parameters
         near_zero: float = 0.05,          # largest absolute value that counts as near zero
         bins: int = 40,                   # number of bins of each histogram

@@ -180,7 +180,7 @@ class Calibrates(HoldsPredictions):
         raise ValueError(f'there is no class {of!r}: these are {", ".join(self.classes)}')
 
     def _true_and_prob(self, of: Any) -> tuple[Tensor, Tensor]:
-        "Return for each item whether the event occurred, and its predicted probability"
+        "Return whether each item is of class `of`, or for None is predicted correctly, and the predicted probability of this"
         if of is None and len(self.classes) == 2: of = 1
         if of is not None: return self.targets == (i := self._class_number(of)), self.preds[:, i]
         return self.decoded == self.targets, self.preds.max(1).values
@@ -580,7 +580,7 @@ class MakesPage(StillPage):
         max_items: int = 200,         # largest number of items on the page
         live: bool | None = None,     # include the script; None: unless the notebook runs headless
     ) -> str:                         # HTML of the page
-        """Return the page as HTML, interactive or still
+        """Return the page as HTML, with or without the script
 
         Args:
             max_items: largest number of items on the page

@@ -43,7 +43,7 @@ def _numbers(values: Any, wait: bool) -> Any:
 def batch_rows(
     run: Run,            # run of the recorder
     after: int,          # number of batches to skip, because they were sent before
-    every: int,          # return one batch in `every`
+    every: int,          # return every `every`-th batch
     wait: bool = True,   # wait for the device; False: return only batches whose loss has reached the CPU
 ) -> list[tuple[dict[str, float], int]]:    # values, and the number of training batches so far
     """Return the loss and the learning rate of the batches after the first `after`
@@ -51,7 +51,7 @@ def batch_rows(
     Args:
         run: run of the recorder
         after: number of batches to skip, because they were sent before
-        every: return one batch in `every`
+        every: return every `every`-th batch
         wait: wait for the device; False: return only batches whose loss has reached the CPU
 
     Returns:
@@ -102,7 +102,7 @@ class Service(Callback):
         Example:
             with raises(NotImplementedError, 'PrintNothing needs a method start'):
                 type('PrintNothing', (Logger,), {})().start({})
-            Logger().attach(None, [])                              # files and figures are optional: this sends nothing
+            Logger().attach(None, [])                              # does nothing, because this class does not override `attach`
         """
         raise NotImplementedError(f'{type(self).__name__} needs a method start(self, settings)')
 
@@ -187,7 +187,7 @@ class Notes(Service):
         Example:
             with raises(NotImplementedError, 'PrintNothing needs a method start'):
                 type('PrintNothing', (Logger,), {})().start({})
-            Logger().attach(None, [])                              # files and figures are optional: this sends nothing
+            Logger().attach(None, [])                              # does nothing, because this class does not override `attach`
         """
 
     def log_rows(self,
@@ -208,7 +208,7 @@ class Notes(Service):
         for values, step in rows: self.log(values, step)
 
     def flush(self) -> None:
-        """Flush the service. `Logger` calls `flush` after it has sent rows
+        """Make the service write or upload its buffered rows. `Logger` calls `flush` after it has sent rows
 
         Example:
             live.flush()
@@ -217,7 +217,7 @@ class Notes(Service):
 
 # %% ../../nbs/callbacks/loggers.ipynb #909e14f4
 class Sends(Notes):
-    """Sends the rows and notes that are new since the last transfer
+    """Sends the rows and notes that were added since the last transfer
 
     Args:
         **events: functions to use as methods: `before_fit=f`
@@ -271,7 +271,7 @@ class Logger(Sends):
     """Base class for loggers, which sends the rows of the recorder. A subclass defines `start`, `log` and `finish`
 
     Args:
-        every: also send loss and learning rate of one batch in `every`; None or 0: only epochs
+        every: also send loss and learning rate of every `every`-th batch; None or 0: only epochs
         artifacts: send the figure of the losses and checkpoints, if the service supports them
 
     Example:
@@ -286,7 +286,7 @@ class Logger(Sends):
     no_state = 'service', 'opened', 'due', 'told', 'off'
 
     def __init__(self,
-        every: int | None = None,    # also send loss and learning rate of one batch in `every`; None or 0: only epochs
+        every: int | None = None,    # also send loss and learning rate of every `every`-th batch; None or 0: only epochs
         artifacts: bool = False,     # send the figure of the losses and checkpoints, if the service supports them
     ): self.every, self.artifacts = as_count(every or 0, 'every', 0), artifacts
 
@@ -353,7 +353,7 @@ class JSONLLogger(Logger):
     Args:
         fname: file name, relative to the learner's `path`
         append: True: append to an existing file; False: replace it
-        every: also write loss and learning rate of one batch in `every`; None or 0: only epochs
+        every: also write loss and learning rate of every `every`-th batch; None or 0: only epochs
 
     Example:
         learn = line_learner(path=tempfile.mkdtemp(), cbs=JSONLLogger(append=True, every=1))
@@ -365,14 +365,14 @@ class JSONLLogger(Logger):
     def __init__(self,
         fname: str | Path = 'history.jsonl',   # file name, relative to the learner's `path`
         append: bool = False,                  # True: append to an existing file; False: replace it
-        every: int | None = None,              # also write loss and learning rate of one batch in `every`; None or 0: only epochs
+        every: int | None = None,              # also write loss and learning rate of every `every`-th batch; None or 0: only epochs
     ):
         super().__init__(every)
         self.fname, self.append, self.lines = fname, append, []
 
     @property
     def file(self) -> Path:
-        """Path of the file, which exists when the fit has begun
+        """Path of the file, which is created when a fit begins
 
         Example:
             class Stopper(Configured):
@@ -500,7 +500,7 @@ class TensorBoardLogger(Logger):
 
     Args:
         folder: folder of all runs, relative to the learner's `path`
-        every: also write loss and learning rate of one batch in `every`; None or 0: only epochs
+        every: also write loss and learning rate of every `every`-th batch; None or 0: only epochs
         artifacts: add the figure of the losses at the end of the fit
 
     Example:
@@ -509,7 +509,7 @@ class TensorBoardLogger(Logger):
     """
     def __init__(self,
         folder: str | Path = 'runs',   # folder of all runs, relative to the learner's `path`
-        every: int | None = None,      # also write loss and learning rate of one batch in `every`; None or 0: only epochs
+        every: int | None = None,      # also write loss and learning rate of every `every`-th batch; None or 0: only epochs
         artifacts: bool = False,       # add the figure of the losses at the end of the fit
     ):
         super().__init__(every, artifacts)
@@ -586,7 +586,7 @@ class MLflowLogger(Logger):
     Args:
         experiment: name of the experiment, which is created if it does not exist
         uri: address of the store; None: MLFLOW_TRACKING_URI, or `mlflow.db` in the learner's `path`
-        every: also log loss and learning rate of one batch in `every`; None or 0: only epochs
+        every: also log loss and learning rate of every `every`-th batch; None or 0: only epochs
         artifacts: log the figure of the losses and the checkpoints
 
     Example:
@@ -599,7 +599,7 @@ class MLflowLogger(Logger):
     def __init__(self,
         experiment: str = 'cbnb',     # name of the experiment, which is created if it does not exist
         uri: str | None = None,       # address of the store; None: MLFLOW_TRACKING_URI, or `mlflow.db` in the learner's `path`
-        every: int | None = None,     # also log loss and learning rate of one batch in `every`; None or 0: only epochs
+        every: int | None = None,     # also log loss and learning rate of every `every`-th batch; None or 0: only epochs
         artifacts: bool = False,      # log the figure of the losses and the checkpoints
     ):
         super().__init__(every, artifacts)
@@ -670,7 +670,7 @@ class WandbLogger(Logger):
 
     Args:
         project: name of the project; None: the default of `wandb.init`
-        every: also log loss and learning rate of one batch in `every`; None or 0: only epochs
+        every: also log loss and learning rate of every `every`-th batch; None or 0: only epochs
         artifacts: log the figure of the losses and the checkpoints
         reuse: log to `wandb.run`, which stays open; False: start a new run for each fit
         **init: arguments of `wandb.init`: name, tags, group, mode, ...
@@ -683,7 +683,7 @@ class WandbLogger(Logger):
 
     def __init__(self,
         project: str | None = None,   # name of the project; None: the default of `wandb.init`
-        every: int | None = None,     # also log loss and learning rate of one batch in `every`; None or 0: only epochs
+        every: int | None = None,     # also log loss and learning rate of every `every`-th batch; None or 0: only epochs
         artifacts: bool = False,      # log the figure of the losses and the checkpoints
         reuse: bool = False,          # log to `wandb.run`, which stays open; False: start a new run for each fit
         **init: Any,                  # arguments of `wandb.init`: name, tags, group, mode, ...

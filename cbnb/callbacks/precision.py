@@ -315,7 +315,7 @@ class _Resumes(_Begins):
         self.scaler.unscale_(self.learn.opt)
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        """Return whether the callback handles this event: `before_batch` and `before_step` only in training with fp16
+        """Return whether the callback handles this event. It handles `before_batch` and `before_step` only in fp16 training
 
         Args:
             event_name: one of `EVENTS`

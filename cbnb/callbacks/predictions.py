@@ -227,7 +227,7 @@ def save_batch(
 def forget_batches(
     folder: str | Path,    # folder with saved batches; it need not exist
 ) -> None:
-    """Remove the saved batches of an earlier run. Other files in the folder stay
+    """Remove the saved batches of an earlier run, and keep other files in the folder
 
     Args:
         folder: folder with saved batches; it need not exist
@@ -275,7 +275,7 @@ class SavedBatches(_BatchFiles):
     def load(self,
         dim: int = 0,    # dimension to join the batches along
     ) -> Any:            # all batches in memory, with the nesting of one batch
-        """Read and join all batches. Raise `ValueError` if the folder holds none
+        """Read and join all batches. Raise `ValueError` if the folder holds no batches
 
         Args:
             dim: dimension to join the batches along
@@ -456,7 +456,7 @@ def in_order(
     return DataLoader(dl.dataset, sampler=None if _is_whole(dl) else sorted(dl.sampler), **kept)
 
 def _is_whole(dl: DataLoader) -> bool:
-    "Return whether a loader draws from its whole dataset, rather than from a part set by its sampler"
+    "Return whether a loader draws from its whole dataset, rather than from a part that its sampler selects"
     drawing = SequentialSampler, RandomSampler, WeightedRandomSampler
     return isinstance(dl.dataset, IterableDataset) or isinstance(dl.sampler, drawing)
 

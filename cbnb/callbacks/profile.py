@@ -58,12 +58,12 @@ class Part:
         self.seconds, self.count, self.device, self.syncs = 0., 0, None, 0
 
     def row(self) -> Row:
-        "Return the part as a row of a profile"
+        "Return the measurements as a row of a profile"
         return Row(*(getattr(self, name) for name in self.__slots__))
 
 # %% ../../nbs/callbacks/profile.ipynb #48f0b890
 class _Parts:
-    "The parts by name, and the part that the clock counts for"
+    "The parts of a fit by name, and the part for which the clock counts"
     def __init__(self,
         clock: Callable[[], float] = time.perf_counter,    # function that returns the time in seconds
     ):
@@ -82,7 +82,7 @@ class _Parts:
         return self.part(name, group, 'valid'), self.part(name, group, 'train')
 
     def switch(self, part: Part) -> None:
-        "Count the time from now on for `part`"
+        "Switch the clock to `part`"
         now = self.clock()
         self.now.seconds += now - self.since
         self.now, self.since = part, now
@@ -95,7 +95,7 @@ class _TimesCalls(_Parts):
         parts: Sequence[Part],    # the parts for validation and for training
         loop: Any,                # object whose attribute `training` chooses the part
     ) -> Callable[..., Any]:      # a timed function that does the same
-        """Wrap a function so that its time counts for a part
+        """Wrap a function so that its time counts for a part of the fit
 
         Args:
             f: the function to time
@@ -122,14 +122,14 @@ class _TimesCalls(_Parts):
 
 # %% ../../nbs/callbacks/profile.ipynb #3f475ec9
 class Stopwatch(_TimesCalls):
-    """A stopwatch that divides the elapsed time among parts, and counts for one part at each moment
+    """A stopwatch that divides the elapsed time among the parts of a fit
 
     Args:
         clock: function that returns the time in seconds
     """
     @contextmanager
     def during(self, part: Part) -> Iterator[None]:
-        """Count the time of a `with` block for a part
+        """Count the time of a `with` block for a part of the fit
 
         Args:
             part
@@ -146,7 +146,7 @@ def _measuring(
     *mixins: type,     # base classes that precede `cls`
     **members: Any,    # members that replace those of `cls`
 ) -> type:             # a subclass with the same name
-    "Create a subclass of `cls` with measuring members"
+    "Create a subclass of `cls` with timed methods"
     named = dict(__module__=cls.__module__, __qualname__=cls.__qualname__, __doc__=cls.__doc__)
     return type(cls)(cls.__name__, (*mixins, cls), named | members | dict(_measured=cls))
 
@@ -229,7 +229,7 @@ class _FirstBatches(Callback):
 
 # %% ../../nbs/callbacks/profile.ipynb #5e28b026
 class _FitParts:
-    "The stopwatch, and the parts that every fit has"
+    "The stopwatch, and the parts into which each fit is divided"
     def __init__(self,
         learn: Learner,                # the learner to measure
         clock: Callable[[], float],    # function that returns the time in seconds
@@ -244,7 +244,7 @@ class _FitParts:
         self._steps, self._own, self._split = {}, {}, (None, None)
 
     def time(self, f: Callable, name: str, group: str) -> Callable:
-        "Time a function for the phase in which it is called, on the device too if one is measured"
+        "Time a function for the phase in which it is called. If GPU time is measured, also time it on the GPU"
         parts = self.watch.both(name, group)
         f = self.watch.timed(f, parts, self.loop)
         return self.device.timed(f, parts, self.loop) if self.device else f
@@ -298,7 +298,7 @@ class _TimesValues(_TimesHandlers):
 class _TimesSteps(_TimesValues):
     "Time the steps and the first batch of each phase"
     def step_class(self, step: Any) -> type:
-        "Return the measuring class of a step, the same for each batch, or its own class if that cannot be changed"
+        "Return the timed class of a step, the same for each batch, or the step's own class if it cannot be changed"
         found = self._steps.get(id(step))
         if found is None: found = self._steps[id(step)] = step, self._new_class(step)
         return found[1]
@@ -406,7 +406,7 @@ class _TimedLearner(_TimesRuns):
 
 # %% ../../nbs/callbacks/profile.ipynb #70613739
 class _Events:
-    "Pairs of device events, and the parts that they measure"
+    "Pairs of device events, and the parts of a fit that they measure"
     def __init__(self,
         event: Callable[[], Any],    # function that creates an event with the methods of `torch.cuda.Event`
         stream: Callable[[], Any] = lambda: None,    # function that returns the stream to record in, or None for the current stream
@@ -535,7 +535,7 @@ def _without_cost(
     around: float,             # overhead of a call around its part, from `measuring_cost`
     batch: float = 0.,         # overhead of a batch, from `_batch_cost`
 ) -> Row:                      # the row of the profiler
-    "Subtract the overhead of measuring from the parts"
+    "Subtract the overhead of measuring from the parts of a profile"
     costs = [(at, cost*part.count) for part in parts for at, cost in ((part, inside), (loops[part.phase], around))]
     costs += [(loop, batch*loop.count) for loop in loops.values() if loop.phase]
     taken = 0.
@@ -552,7 +552,7 @@ def _slow_first(
     times: _Profiler,    # the profiler whose parts are corrected
     training: bool,      # True: the first training batch; False: the first validation batch
 ) -> Row | None:         # the row of the extra time; None: the first batch was not slow
-    "Subtract the extra time of a slow first batch from the parts, and return it as a row"
+    "Subtract the extra time of a slow first batch from the parts of a profile, and return it as a row"
     first, n = times.first[training] or {}, times.batches[training] - 1
     mean = {part: max(part.seconds - spent, 0.)/max(n, 1) for part, spent in first.items()}
     if n < 2 or sum(first.values()) < SLOW_START*sum(mean.values()): return None
@@ -629,7 +629,7 @@ def waiting_with(
 def _try_workers(
     p: Profile,               # the profile, whose `about` is updated
     dl: Any,                  # the training loader
-    workers: Sequence[int],   # numbers of workers to try if above the present number; 0 is tried as well
+    workers: Sequence[int],   # numbers of workers to try if above the current number; 0 is tried as well
 ) -> None:
     "Measure the effect of different numbers of workers, if the fit waits for a `DataLoader`"
     n, wait = p.batches['train'], p.seconds(group='data', phase='train')
@@ -697,7 +697,7 @@ def profiling(self: Learner,
     device: bool | None = None,            # also measure GPU time; None: only if the loaders use a GPU
     clock: Callable[[], float] = time.perf_counter,    # function that returns the time in seconds
 ) -> Iterator[Profile]:                    # the profile, complete when the block ends
-    """Measure where the time of a `with` block goes, and keep the results of its fits
+    """Measure where the time of a `with` block goes, and keep the results of the fits in the block
 
     Args:
         workers: numbers of workers to try if fits wait for a DataLoader; (): do not try

@@ -138,7 +138,7 @@ def nth_item(
 
 # %% ../../nbs/callbacks/results.ipynb #557edeab
 class _GathersLosses(GatherPredsCallback):
-    "Keep a loss for each item, or the reason why there is none"
+    "Keep a loss for each item, or the reason why the loss function gives none"
     note = ''
     def add_losses(self) -> None:
         learn = self.learn
@@ -365,7 +365,7 @@ class CardMaker(Predictions):
         return shown_parts(self.items[i], **self.looks)
 
     def is_wrong(self, i: int) -> bool | None:
-        """Return whether the prediction differs from the target, or None if this does not apply
+        """Return whether the prediction is wrong, or None without a target or for tasks other than 'classes' and 'labels'
 
         Args:
             i
@@ -428,7 +428,7 @@ def _check_task(task: str | None) -> None:
     if task is not None and task not in TASKS: raise ValueError(f'task={task!r} is none of {", ".join(TASKS)}')
 
 def _run(learn: Learner, dl: Any, act: Any, task: str | None) -> tuple[_GatherItems, Items]:
-    "Predict all items of a loader that is `in_order`"
+    "Predict all items of a loader that `in_order` returned"
     def inputs_of(item: Any) -> Any: return split_batch(item, learn.dls.n_inp, learn.dls.targets)[0]
     items = Items(dl, inputs_of)
     gather = _GatherItems(act, task, 0 if items.can_fetch else _KEPT_BYTES)

@@ -40,7 +40,7 @@ def _note_history(learn: Learner) -> Any:
 
 # %% ../../nbs/callbacks/rewind.ipynb #3668ac5e
 def _note_workers(learn: Learner) -> Any:
-    "Note which loaders have no workers, and return a function that ends workers started since"
+    "Note which loaders have no workers, and return a function that ends workers that these loaders have started since"
     without = [dl for dl in loaders_of(learn) if not has_workers(dl)]
     def restore() -> None:
         for dl in without:
@@ -61,7 +61,7 @@ def _note_blocks(learn: Learner) -> Any:
 
 # %% ../../nbs/callbacks/rewind.ipynb #e7948112
 def _note_all(learn: Learner) -> Any:
-    "Note everything that a fit may change, and return a function that restores it"
+    "Save everything that a fit may change, and return a function that restores it"
     displays = [cb for cb in learn.cbs if isinstance(cb, ProgressCallback)]
     parts = [snapshot(learn, displays, purpose=None, on_cpu=True), _note_history(learn),
              _note_workers(learn), _note_blocks(learn)]
@@ -143,7 +143,7 @@ def _call_words(name: str, args: tuple, kwargs: dict[str, Any]) -> str:
 
 # %% ../../nbs/callbacks/rewind.ipynb #572625fc
 class RestorePoint:
-    """The state of a learner before a fit, and the status of the fit
+    """The restore point of a fit: the state of the learner before the fit, and the status of the fit
 
     Args:
         called: the call that began the fit, as text
@@ -185,7 +185,7 @@ def _loss_words(rows: list[dict[str, Any]], name: str) -> str:
 # %% ../../nbs/callbacks/rewind.ipynb #cfd52fc7
 @contextmanager
 def _followed(point: RestorePoint, learn: Learner) -> Iterator[None]:
-    "Store in the point which runs the `with` block adds to the history, and how the fit ends"
+    "Store in the restore point the runs that the `with` block adds to the history, and the status of the fit"
     n, status = len(learn._runs()), 'failed'
     try:
         yield
@@ -205,7 +205,7 @@ class _Room:
     points: list[RestorePoint]
 
     def _no_room(self, n_bytes: int) -> str:
-        "Return why a point cannot be kept, or an empty text after removing old points to make room"
+        "Return why a point cannot be kept. If the point fits, remove old points to make room, and return an empty string"
         if n_bytes < self.ask_from: return ''
         held = sum(p.n_bytes for p in self.points)
         most = self.share*(free_memory() + held)
@@ -215,7 +215,7 @@ class _Room:
         return ''
 
     def trim(self, keep: int) -> None:
-        "Remove all but the last `keep` points"
+        "Remove all but the last `keep` restore points"
         del self.points[:max(len(self.points) - keep, 0)]
 
 # %% ../../nbs/callbacks/rewind.ipynb #dfa4ad2b
@@ -252,7 +252,7 @@ class _Finds(_Takes):
     learn: Any       # a weak reference to the learner
 
     def find(self, n: int) -> RestorePoint:
-        """Return the restore point before the last `n` fits. If there is no such point, raise an error with the reason
+        """Return the restore point before the last `n` fits. If there is none, raise `RuntimeError` or `ValueError`
 
         Raises:
             RuntimeError: this learner is running (...): rewind it when the run has ended

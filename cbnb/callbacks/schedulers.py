@@ -151,7 +151,7 @@ class TorchScheduler(Callback):
         self._skip_to_start()
 
     def _skip_to_start(self) -> None:
-        "Step through the epochs before `start_epoch`"
+        "Step the scheduler through the epochs before `start_epoch`"
         learn, replay = self.learn, self.learn.start_epoch and not self.monitor
         done = _n_steps(learn, self.every, learn.start_epoch) if replay else 0
         with _no_order_warning():
@@ -171,6 +171,6 @@ class TorchScheduler(Callback):
         with _no_order_warning(): self.scheduler.step()
 
     def _look(self) -> None:
-        "Step with the value of this epoch, if the epoch has one"
+        "Step the scheduler with the value of this epoch, if the epoch has one"
         value = self.learn.recorder.last().epochs[-1].get(self.monitor)
         if value is not None: self.scheduler.step(value)

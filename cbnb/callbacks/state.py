@@ -114,7 +114,7 @@ def opt_state(
     opt: Any,             # an optimizer of torch, or an object with the same interface
     model: nn.Module,     # the model, for the names of the parameters
 ) -> dict[str, Any]:      # a dict with `kind`, `state`, `groups` and `names`
-    """Return the state of an optimizer, with its present hyper-parameters
+    """Return the state of an optimizer, with its current hyper-parameters
 
     Args:
         opt: an optimizer of torch, or an object with the same interface

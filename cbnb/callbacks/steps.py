@@ -204,7 +204,7 @@ class _CalledByHand(ModelStep):
 
 # %% ../../nbs/callbacks/steps.ipynb #7432331e
 class TrainStep(_CalledByHand):
-    """One update of the weights, in a learner or called with a batch
+    """A training step that updates the weights once, in a learner or when you call it with a batch
 
     Args:
         model: model that returns predictions; None: the learner's model
@@ -348,7 +348,7 @@ def n_losses(
     found: Any,    # losses in a tuple or a dict, possibly followed by predictions
     n: int,        # number of optimizers
 ) -> tuple:        # the losses and the following values
-    """Return losses and predictions as a tuple. Raise `ValueError` if there are fewer than `n` losses
+    """Return losses and predictions as one flat tuple. Raise `ValueError` if there are fewer than `n` losses
 
     Args:
         found: losses in a tuple or a dict, possibly followed by predictions

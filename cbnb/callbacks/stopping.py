@@ -79,7 +79,7 @@ def first_bad_layer(
 
 # %% ../../nbs/callbacks/stopping.ipynb #a1af190f
 def _look_again(learn: Learner) -> str | None:
-    "Run the present batch again, and return its first bad layer"
+    "Run the current batch again, and return its first bad layer"
     step = learn.train_step if learn.training else learn.eval_step
     if isinstance(step, CallStep) and not learn.yb: step = Step()   # the step has consumed the targets
     with torch.no_grad(), ExitStack() as undo:
@@ -119,7 +119,7 @@ def _from_the_loss(pred: Any) -> str:
 def explain_nan(
     learn: Learner,   # the learner, in the middle of a batch
 ) -> str:             # the explanation as text
-    """Explain where the bad loss of the present batch comes from
+    """Explain where the bad loss of the current batch comes from
 
     Args:
         learn: the learner, in the middle of a batch
@@ -159,7 +159,7 @@ class RunningAverages:
 
     @torch.no_grad()
     def note(self) -> None:
-        "Copy the present averages, with one call per dtype and device"
+        "Copy the current averages, with one call per dtype and device"
         for own, copies in self.kept: torch._foreach_copy_(copies, own)
 
     @torch.no_grad()

@@ -156,7 +156,7 @@ class _Tracks(Callback):
     def after_fit(self): pass       # for subclasses that call `super().after_fit()`
 
     def _warn_of_none(self) -> None:
-        "Warn once in a fit that the validation gave no value"
+        "Warn once per fit that the validation returned no value for the column"
         if self.values or self._warned or not _is_missing(self.monitor, self.learn): return
         self._warned = True
         warnings.warn(f'{type(self).__name__} waits for a {self.monitor}: the validation of epoch '
@@ -361,7 +361,7 @@ def _of_torch(cb: Callback) -> list[LRScheduler]:
 
 # %% ../../nbs/callbacks/trackers.ipynb #1e0283c4
 class _Factor:
-    "Multiply the learning rates of an optimizer, and restore them"
+    "Multiply the learning rates of an optimizer by a factor, and restore them later"
     def __init__(self,
         opt: Any,          # optimizer with `lr` in its groups
         min_lr: float,     # lower limit of reduced rates; rates already below it stay
