@@ -198,7 +198,7 @@ def envelope(
     ys: Sequence[float],    # as many as `xs`; nan is a gap
     n: int = 2000,          # approximate number of points to keep, at least 2
 ) -> tuple[list[float], list[float]]:    # x and y values
-    """Thin a curve to about `n` points: the smallest and the largest value of each of `n/2` pieces
+    """Thin a curve to about `n` points: the smallest and the largest value of each of `n/2` groups of consecutive points
 
     Args:
         xs

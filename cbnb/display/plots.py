@@ -27,7 +27,7 @@ from ..recorder import Recorder
 
 # %% ../../nbs/display/plots.ipynb #0ab4760f
 def _all_steps(runs: Sequence[Run], name: str) -> Tensor:
-    "Join one column over all runs, with a value for each step"
+    "Return the values of one column at each step of all runs, joined in order"
     return torch.cat([as_doubles(column_of(run, name)) for run in runs])
 
 # %% ../../nbs/display/plots.ipynb #e33e13f6
