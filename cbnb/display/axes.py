@@ -34,7 +34,7 @@ class _Scale:
 
 # %% ../../nbs/display/axes.ipynb #dde9f4ed
 class _Places(_Scale):
-    "Conversion of values to positions along an axis"
+    "Convert values to positions along an axis"
     def has(self,
         value: float,
     ) -> bool:

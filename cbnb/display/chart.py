@@ -32,7 +32,7 @@ def _nearest(xs: Sequence[float], x: float) -> int:
 
 # %% ../../nbs/display/chart.ipynb #4e1fc06c
 class Line(NamedTuple):
-    """One curve of a chart
+    """The points, the name and the style of one curve of a chart
 
     Args:
         name: name, written at the end of the line

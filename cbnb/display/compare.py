@@ -503,7 +503,7 @@ def details_of(
     return {name: one(i, run) for i, (name, run) in enumerate(runs.items())}
 
 def _reason(run: Run) -> str:
-    "Return how a run ended, with the reason if it was recorded"
+    "Return text about how a run ended, with the reason if the run recorded it"
     texts = [event['text'] for event in run.events if event['kind'] in ('interrupted', 'stopped', 'failed')]
     return ': '.join([run.outcome(), *texts[-1:]])
 

@@ -148,7 +148,7 @@ def legend(
     ax: Any,             # axes with labeled curves
     own: bool = True,    # whether cbnb made the figure, with room for names at the right
 ) -> None:
-    """Write names and last values of curves to the right of the axes. For other axes and for areas, add a matplotlib legend
+    """Write names and last values of curves to the right of the axes. For areas, or if `own` is false, add a matplotlib legend
 
     Args:
         ax: axes with labeled curves

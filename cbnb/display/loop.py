@@ -87,7 +87,7 @@ _TINTS = dict(train=' lp-train', validate=' lp-valid')       # levels with a sep
 class _Frames(_Lines):
     "Draw the titles, the borders and the red lines of boxes"
     def begin(self, level: Level, left: float) -> tuple[float, int]:
-        "Write the title of a box. Return its upper edge, and the index among the parts where the border belongs"
+        "Write the title of a box. Return the upper edge of the box, and the index in `parts` at which `end` inserts the border"
         self.y += 3
         top, at = self.y, len(self.parts)
         self.y += 3

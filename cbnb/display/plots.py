@@ -40,7 +40,7 @@ def _page(charts: Sequence[Chart], widget: bool | None, columns: int = 1) -> Htm
     display({'text/html': page.html, 'text/plain': text}, raw=True)
 
 def _shown(fig: Any, text: str, return_fig: bool | None, ax: Any) -> Any:
-    "Show or return a new figure. If you passed axes, return the axes"
+    "Show the figure, or return it if `return_fig` is true. If `ax` is not None, return `ax`"
     return show(fig, text, return_fig) if ax is None else ax
 
 # %% ../../nbs/display/plots.ipynb #dd5bf1cd

@@ -24,7 +24,7 @@ class _Equal:
     def __eq__(self, other: object) -> bool: return type(other) is type(self) and vars(other) == vars(self)
 
 class Row(_Equal):
-    """A part of the time of a fit
+    """One row of a profile: the time that one part of a fit takes
 
     Args:
         name: name of the part, such as 'forward' or 'Recorder.after_batch'
@@ -167,7 +167,7 @@ class _Sums(_Rows):
 
 # %% ../../nbs/display/profile.ipynb #e049c860
 class _Indexed(_Sums):
-    "Access to seconds by name, as in a dict"
+    "Give access to the seconds of rows by name, as in a dict"
     def names(self) -> list[str]:  # the names
         """Return the names of the rows, with the longest row first
 
@@ -306,7 +306,7 @@ def share_if(
     share: float,    # current share of the part, from 0 to 1
     every: float,    # factor by which the time of the part falls
 ) -> float:
-    """Return the share of a part after its time falls by a factor, if all other parts take as long as before
+    """Return the share of the time that a part would take if its time fell by a factor, and all other times stayed the same
 
     Args:
         share: current share of the part, from 0 to 1

@@ -404,7 +404,7 @@ class _Passes(_Batches):
 
 # %% ../../nbs/display/progress.ipynb #870961a9
 class _Clock:
-    "The passes of a fit, one after another"
+    "Record the passes of a fit, one after another"
     def __init__(self):
         self.train, self.valid = _Passes(), _Passes()
         self.ended: float | None = None                # time at which the latest pass ended
@@ -665,7 +665,7 @@ class _Display:
         return 0.
 
     def poll(self) -> None:
-        "Handle clicks on controls"
+        "Handle the clicks that have arrived, if the display has controls"
 
 # %% ../../nbs/display/progress.ipynb #354c162f
 class LogDisplay(_Display):

@@ -170,7 +170,7 @@ def value_scores(
 
 # %% ../../nbs/display/scores.ipynb #d4a22042
 class Calibration(NamedTuple):
-    """Predicted probabilities and observed frequencies in bins
+    """A calibration curve: predicted probabilities and observed frequencies in bins
 
     Args:
         prob_true: fraction of correct predictions in each bin that is not empty

@@ -102,7 +102,7 @@ def _for(seconds: float) -> str:
 
 # %% ../../nbs/display/steering.ipynb #acd79486
 class _Asks(_Says):
-    "Request a stop or a pause"
+    "Methods that stop, pause or resume the running fit"
     def stop(self) -> None:
         "End the fit after the current batch. If no fit is running, raise `RuntimeError`"
         self._check_running('stop')

@@ -929,7 +929,7 @@ def checked_trials(
     trials: Any,      # argument of `lr_find`
     num_it: int,      # number of updates of the sweep
 ) -> float | int | None:    # share of the run as a float, or budget of batches as an int; None: no trials
-    """Check the argument `trials` of `lr_find`. Raises `ValueError` or `TypeError` for other values and too small budgets
+    """Check the argument `trials` of `lr_find`. Raises `ValueError` or `TypeError` if the value is not valid or the budget is too small
 
     Args:
         trials: argument of `lr_find`

@@ -646,7 +646,7 @@ class _Chooses(_Draws):
         else: self.slider.value = lr
 
     def _moved(self) -> None:
-        "Set the rate of the result after the slider moved"
+        "Set `lr` of the result to the rate of the slider"
         self.found.choose(self.lr)
         if not self.dragging: self._draw()
 
@@ -670,12 +670,12 @@ class _Picks(_Chooses):
         return live
 
     def _hear(self, _: Any, message: dict, buffers: list) -> None:
-        "Hide the slider when a page draws the live chart, which replaces it"
+        "Hide the slider when a page draws the live chart, because the chart replaces the slider"
         if message.get('type') == 'here': self.slider.layout.display = 'none'
 
 # %% ../../nbs/lr/picker.ipynb #7e084a0e
 class _HasRules(_Picks):
-    "The buttons of the rules and their rates"
+    "Create a button for each rule, and list the rates that the slider uses exactly"
     def _exact(self) -> list[float]:
         "Return the rates of the rules and the rate of the learner"
         learn = self._learn()
