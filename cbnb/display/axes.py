@@ -34,7 +34,7 @@ class _Scale:
 
 # %% ../../nbs/display/axes.ipynb #dde9f4ed
 class _Places(_Scale):
-    "Conversion of values to positions along an axis"
+    "Convert values to positions along an axis"
     def has(self,
         value: float,
     ) -> bool:
@@ -46,7 +46,7 @@ class _Places(_Scale):
     def place(self,
         value: float,
     ) -> float:
-        "Return the position of a value: 0 at the start of the axis, 1 at its end"
+        "Return the position of a value, from 0 at the start of the axis to 1 at its end"
         return (self.scale(value) - self.lo)/(self.hi - self.lo)
 
     def places(self,
@@ -113,7 +113,7 @@ def tick_labels(
     ticks: Sequence[float],
     log: bool = False,    # whether the axis is logarithmic
 ) -> list[str]:
-    """Write all ticks in one format: with as many decimals as the step needs, or with exponents
+    """Return tick labels in one format: with as many decimals as the distance between ticks needs, or with exponents
 
     Args:
         ticks
@@ -196,7 +196,7 @@ def spread(
     gap: float,                 # smallest distance between two positions
     most: float,                # largest position allowed
 ) -> list[float]:               # adjusted positions, in the order of `places`
-    """Move positions of labels apart so that the labels do not overlap
+    """Return positions of labels, moved apart so that the labels do not overlap
 
     Args:
         places: preferred positions, in any order

@@ -32,7 +32,7 @@ def _nearest(xs: Sequence[float], x: float) -> int:
 
 # %% ../../nbs/display/chart.ipynb #4e1fc06c
 class Line(NamedTuple):
-    """One curve of a chart
+    """The points, the name and the style of one curve of a chart
 
     Args:
         name: name, written at the end of the line
@@ -114,7 +114,7 @@ def thinned(
     points: int,           # approximate number of points to draw
     log_x: bool = False,   # whether the x axis is logarithmic
 ) -> tuple[Sequence[float], Sequence[float]]:    # x and y values
-    """Reduce a line to about `points` points for drawing
+    """Return a line with about `points` points for drawing
 
     Args:
         line
@@ -148,7 +148,7 @@ def means(
     values: Sequence[float],    # value of each step
     n: int,                     # largest number of means
 ) -> tuple[list[float], int]:   # the means, and the number of steps in each mean
-    """Return the means of equally long pieces, ignoring values that are not finite
+    """Return the mean of each group of consecutive values, ignoring values that are not finite
 
     Args:
         values: value of each step
@@ -167,7 +167,7 @@ def means(
 TOOLS = 'smooth', 'log_x', 'log_y', 'overlay'
 
 class Chart:
-    """Lines, marks and events, with the settings of their chart
+    """The data of a chart, which are lines, marks and events, and its settings
 
     Args:
         lines
@@ -283,7 +283,7 @@ def _values(values: Sequence[float], digits: int | None) -> Any:
     return [float(f'{y:.{digits}g}') for y in ys]
 
 def _places(xs: Sequence[float]) -> Any:
-    "Encode x values: a range as [first, step, count], whole numbers as differences, and other numbers as base64"
+    "Encode x values: a range as `[first, step, count]`, other whole numbers as differences, and all other values as base64"
     n = len(xs)
     if n and isinstance(xs, range): return [xs[0], xs.step, n]
     if all(float(x).is_integer() for x in xs):
@@ -338,7 +338,7 @@ def _finite(value: float | None) -> float | None: return value if value is not N
 _STILL_WIDTH, _LEFT, _TOP = 760, 52, 34     # pixels
 
 class _Plane:
-    "Conversion of values to pixel positions in the picture"
+    "Convert values to pixel positions in the static picture"
     def __init__(self, chart: Chart, shown: Sequence[tuple]):
         self.chart, self.shown = chart, shown
         self.width = min(_STILL_WIDTH, chart.size[0])
@@ -359,7 +359,7 @@ class _Plane:
         return _TOP + self.size[1]*(1 - min(max(self.y.place(y), -1.), 2.))
 
     def has(self, x: float) -> bool:
-        "Return whether the plot shows this x"
+        "Return whether `x` lies within the range of the x axis"
         return self.x.has(x) and -1e-9 <= self.x.place(x) <= 1 + 1e-9
 
 # %% ../../nbs/display/chart.ipynb #72a97041
@@ -404,7 +404,7 @@ def _stroke(d: str, color: str = _INK, width: float = 1, more: str = '') -> str:
 def _short(v: float) -> str: return f'{round(v, 1):g}'
 
 def _grid(plane: _Plane) -> str:
-    "Draw the ticks, their labels and the grid"
+    "Return SVG with the ticks, their labels and the grid"
     chart, (w, h), parts = plane.chart, plane.size, []
     for place, label in plane.y.ticks(max(2, int(h/36))):
         y = _TOP + h*(1 - place)
@@ -429,7 +429,7 @@ def _epoch_row(plane: _Plane) -> str:
 _DASHES = {True: ' stroke-dasharray="6 4"', 'dash': ' stroke-dasharray="6 4"', 'dot': ' stroke-dasharray="1.5 4"'}
 
 def _curves(plane: _Plane) -> str:
-    "Draw the lines, clipped at the edges of the plot, and their dots"
+    "Return SVG with the lines, clipped at the edges of the plot, and their dots"
     w, h = plane.size
     lines, dots = [], []
     for line, (xs, ys) in zip(plane.chart.lines, plane.shown):
@@ -444,7 +444,7 @@ def _curves(plane: _Plane) -> str:
     return f'<svg width="{_short(w)}" height="{_short(h)}">{"".join(lines)}</svg>{"".join(dots)}'
 
 def _verticals(plane: _Plane) -> str:
-    "Draw the shaded band and all vertical lines: borders, events, emphasized marks and the cursor"
+    "Return SVG with the shaded band and all vertical lines: borders, events, emphasized marks and the cursor"
     chart, (w, h) = plane.chart, plane.size
     def at(x: float) -> str: return f'M{w*plane.x.place(x):.1f},0v{h}'
     parts = []
@@ -459,7 +459,7 @@ def _verticals(plane: _Plane) -> str:
 
 # %% ../../nbs/display/chart.ipynb #fd09df72
 def _end_names(plane: _Plane) -> str:
-    "Write the name and the last value of each line at its right end"
+    "Return SVG with the name and the last value of each line, at the right end of the line"
     lines = list({line.name: line for line in plane.chart.lines if not line.of}.values())    # the latest of a name
     lasts = [_last(line) for line in lines]
     wanted = [plane.down(last) if last is not None and plane.y.has(last) else plane.bottom for last in lasts]
@@ -481,7 +481,7 @@ def _end_name(plane: _Plane, line: Line, last: float | None, y: float) -> str:
 _GLYPHS = dict(interrupted='■', stopped='■', failed='✕', lr='×', paused='‖', resumed='↻', restart='↻', best='★')
 
 def _named_points(plane: _Plane) -> str:
-    "Draw marks with their names, and the signs of events"
+    "Return SVG with the marks, their names, and the signs of events"
     parts, taken = [], []
     for mark in sorted(plane.chart.marks, key=lambda mark: not mark.strong):
         if not plane.has(mark.x) or not plane.y.has(mark.y): continue
@@ -503,7 +503,7 @@ def still_svg(
     chart: Chart,
     points: int = 240,    # approximate number of points to draw for each line
 ) -> str:
-    """Draw a static picture of a chart, as SVG with a white background
+    """Return a static picture of a chart as SVG with a white background
 
     Args:
         chart
@@ -555,7 +555,7 @@ def charts_html(
 def even_ends(
     ends: Sequence[tuple[int, int]],    # (last step, number) of each epoch
 ) -> list:                              # data that can be written as JSON
-    """Return the ends of equally long epochs as [first step, steps between, first number, count], and other ends as a list
+    """Return the ends of epochs for the page. Three or more evenly spaced ends become `[first end, distance, first number, count]`
 
     Args:
         ends: (last step, number) of each epoch

@@ -64,7 +64,7 @@ def runs_of(
     return dict(zip(distinct(names), runs))
 
 def _name(run: Run, given: str, i: int, n: int) -> str:
-    "Return the name for one of the `n` runs of source number `i`, which is 0 if there is only one source"
+    "Return the name of a run from source number `i`, which has `n` runs. With a single source, `i` is 0"
     if not given and (run.given_name is not None or not i): return run.name
     group = given or f'learner {i}'
     return f'{group}, {run.name}' if n > 1 else group
@@ -165,7 +165,7 @@ def _between(done: int, found: Sequence[tuple[int, float]], i: int) -> float:
 
 # %% ../../nbs/display/compare.ipynb #3fc9d2f4
 def _late_range(values: Sequence[float]) -> tuple[float, float, float] | None:
-    "Return the lowest and the highest finite value after the first tenth, and the first finite value"
+    "Return the lowest and the highest finite value of a curve after its first tenth, and its first finite value"
     finite = [v for v in values if math.isfinite(v)]
     late = [v for v in values[len(values)//10:] if math.isfinite(v)]
     return (min(late), max(late), finite[0]) if late else None
@@ -468,7 +468,7 @@ def best_figure(
 def run_looks(
     names: Iterable[str],
 ) -> dict[str, tuple[str, str]]:    # name -> (color, line style), with the style '', 'dash' or 'dot'
-    """Choose a color and a line style for each run
+    """Return a color and a line style for each run
 
     Args:
         names
@@ -503,7 +503,7 @@ def details_of(
     return {name: one(i, run) for i, (name, run) in enumerate(runs.items())}
 
 def _reason(run: Run) -> str:
-    "Return how a run ended, with the reason if it was recorded"
+    "Return text about how a run ended, with the reason if the run recorded it"
     texts = [event['text'] for event in run.events if event['kind'] in ('interrupted', 'stopped', 'failed')]
     return ': '.join([run.outcome(), *texts[-1:]])
 
@@ -541,7 +541,7 @@ class RunCurves:
         self.diverged = {name: run.outcome() for name, run in runs.items() if run.diverged is not None}
 
     def xs(self, name: str, steps: Sequence[int], by: str) -> Sequence[float]:
-        """Convert steps of a run to positions on an x axis
+        """Convert the steps of the run `name` to positions on the x axis `by`
 
         Args:
             name

@@ -203,7 +203,7 @@ class LiveLosses:
             self.sent['valid'] += len(valid)
 
     def _add(self, name: str, xs: Sequence[float], ys: Sequence[float]) -> None:
-        "Add the points that have reached the CPU since the last call"
+        "Add to the chart the losses that have reached the CPU since the last call of this method"
         n, self.sent[name] = self.sent[name], len(ys)
         self.chart.add(name, xs[n:len(ys)], ys[n:])
 
@@ -236,7 +236,7 @@ def page_numbers(
             at.rate and round(at.rate), *map(_rounded, (at.loss, at.lr, at.mom)), '' if scale == '1' else scale, word]
 
 def _rounded(value: float | None) -> float | str | None:
-    "Round to six digits. For a value that is not finite, which JSON cannot contain, return a text"
+    "Round a number to six digits. If the number is not finite, return a text, because JSON cannot contain the number"
     if value is None: return None
     return float(f'{value:.6g}') if math.isfinite(value) else value_text(value)
 
@@ -249,7 +249,7 @@ class _TableNews:
         self.best, self.lowest, self.looked = None, math.inf, 0
 
     def rows(self, whole: bool = False) -> dict[str, Any] | None:
-        "Return new rows among the eight that are shown, and the index of the best row, or None if there are no new rows"
+        "Return the rows to show that were not sent yet, and the index of the best row. If there are no such rows, return None"
         display = self.display
         names, n = display.headings(), len(display.rows)
         if names != self.names: self.names, self.told = names, set()
@@ -263,7 +263,7 @@ class _TableNews:
         return dict(n=n, best=self.best if n > 1 else None, rows=rows) | (dict(names=names) if first else {})
 
     def _look(self) -> None:
-        "Update the lowest validation loss with the rows that were added since the last call"
+        "Update the best row with the rows that were added since the last call of this method"
         for i, row in enumerate(self.display.rows[self.looked:], self.looked):
             loss = row.get('valid_loss')
             if isinstance(loss, (int, float)) and loss < self.lowest: self.best, self.lowest = i, loss
@@ -318,7 +318,7 @@ def quiet_html(
     value: str = '',
     **settings: Any,    # keyword arguments of `ipywidgets.HTML`
 ) -> Any:
-    """Make an HTML widget whose value can be changed without a message
+    """Return an HTML widget with a method `keep`, which changes the value without a message to open pages
 
     Args:
         value
@@ -448,7 +448,7 @@ class _Controlled(_Says):
 
 # %% ../../nbs/display/dashboard.ipynb #e0d39b01
 class _Connected(_Controlled):
-    "Connect the controls to the `Steering` callback"
+    "Connect the controls of the panel to the `Steering` callback of the learner"
     def _connect(self) -> None:
         panel, learn = self.panel, self.callback.learn
         if not self.pump:
@@ -542,7 +542,7 @@ class _Begins(_Falls):
 
 # %% ../../nbs/display/dashboard.ipynb #f0e7817c
 class _Follows(_Begins):
-    "Draw the changes since the last update"
+    "Send the changes since the previous update to the page"
     def progress(self, at: Progress) -> None:
         self.at = at
         if self.panel is None: return super().progress(at)

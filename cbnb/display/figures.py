@@ -148,7 +148,7 @@ def legend(
     ax: Any,             # axes with labeled curves
     own: bool = True,    # whether cbnb made the figure, with room for names at the right
 ) -> None:
-    """Write names and last values of curves to the right of the axes. For other axes and for areas, add a matplotlib legend
+    """Write names and last values of curves to the right of the axes. For areas, or if `own` is false, add a matplotlib legend
 
     Args:
         ax: axes with labeled curves
@@ -198,7 +198,7 @@ def envelope(
     ys: Sequence[float],    # as many as `xs`; nan is a gap
     n: int = 2000,          # approximate number of points to keep, at least 2
 ) -> tuple[list[float], list[float]]:    # x and y values
-    """Thin a curve to about `n` points: the smallest and the largest value of each of `n/2` pieces
+    """Thin a curve to about `n` points: the smallest and the largest value of each of `n/2` groups of consecutive points
 
     Args:
         xs

@@ -276,7 +276,7 @@ class Card(NamedTuple):
 def prediction_text(
     card: Card,
 ) -> str:
-    """Return sign, prediction and probability of a card, such as `✗ 9 (0.71)`
+    """Return the sign, the prediction and the probability of a card as text, such as `✗ 9 (0.71)`
 
     Args:
         card
@@ -364,7 +364,7 @@ def _in_grid(card: Card) -> str:
 
 # %% ../../nbs/display/items.ipynb #ced633cc
 def _headings(cards: Sequence[Card]) -> list[str] | None:
-    "Return the columns of the items if all items are rows with the same columns, otherwise None"
+    "Return the column names of the items. If the items are not all rows with the same columns, return None"
     rows = [list(c.parts[0].value) for c in cards if len(c.parts) == 1 and c.parts[0].kind == 'row']
     return rows[0] if rows and len(rows) == len(cards) and all(row == rows[0] for row in rows) else None
 
@@ -374,7 +374,7 @@ def _own_cell(card: Card, name: str, f: Callable[[Card], str]) -> str:
     return f'<td class="{look}">{text}</td>'
 
 def _in_table(card: Card, columns: list[tuple[str, Callable[[Card], str]]], own: bool) -> str:
-    "Return a card as a table row, with a cell for each value of the item if `own` is true"
+    "Return a card as an HTML table row. If `own` is true, each value of the item has a separate cell"
     cells = [f'<td class="number">{"" if card.item is None else f"{card.item:,}"}</td>', *(_own_cell(card, *column) for column in columns)]
     if own: cells += [f'<td class="number">{escape(v)}</td>' for v in card.parts[0].value.values()]
     else: cells.append(f'<td>{"<br>".join(_part_html(p, card.item) for p in card.parts)}</td>')

@@ -61,7 +61,7 @@ class Points:
         self.xs, self.ys, self.limit, self.sent = array('f'), array('f'), limit, 0
 
     def add(self, xs: Iterable[float], ys: Iterable[float]) -> None:
-        """Append points whose `xs` are larger than the `xs` of the points so far
+        """Append points. Their `xs` must ascend, and be larger than all `xs` so far
 
         Args:
             xs
@@ -73,7 +73,7 @@ class Points:
     def news(self,
         most: int = 200,      # approximate number of points to return; more points are thinned
     ) -> tuple[array, array]:
-        """Return the points that were added since the last call, and thin the stored points if there are too many
+        """Return the points that were not sent yet, count them as sent, and thin the stored points if there are too many
 
         Args:
             most: approximate number of points to return; more points are thinned
@@ -144,7 +144,7 @@ def has_live_charts() -> bool:
 def small(
     kind: type,    # widget class of `ipywidgets`, such as `Button`
 ) -> type:      # subclass of `kind`
-    """Return a subclass of a widget class with short messages, which contain no layout, style or default values
+    """Return a subclass of a widget class whose messages contain no layout, style or default values
 
     Args:
         kind: widget class of `ipywidgets`, such as `Button`
@@ -159,7 +159,7 @@ def small(
     return Small
 
 def _unusual(widget: Any) -> list[str]:
-    "Return the names of the traits that differ from their defaults, and of those that name the model class"
+    "Return the names of the traits that differ from their defaults, and of all traits that start with `_model_`"
     seen, traits = widget._trait_values, widget.traits()      # reading `widget.layout` would create a layout
     def is_usual(name: str) -> bool:
         value = seen.get(name)
@@ -168,7 +168,7 @@ def _unusual(widget: Any) -> list[str]:
 
 # %% ../../nbs/display/live_chart.ipynb #ee02053f
 class _Grows:
-    "Lines that grow, and the layout of their chart"
+    "The lines of a growing chart, and its layout"
     def __init__(self,
         lines: Iterable[Line],                            # names and styles of the lines, with points so far if there are any
         on_pick: Callable[[float, bool], None] | None = None,    # called with x, and False during a drag or True at its end
@@ -277,7 +277,7 @@ class LiveChart(_Grows):
         self.behind = True
 
     def _changed(self) -> dict[str, Any]:
-        "Return the changes of the layout since the last message"
+        "Return the changes of the layout that were not sent yet"
         message, self.news = dict(set=self.news) if self.news else {}, {}
         if new := self.layout['epochs'][self.n_epochs:]: message['ends'] = dict(at=self.n_epochs, more=even_ends(new))
         self.n_epochs += len(new)

@@ -30,7 +30,7 @@ def sparkline(
     values: Sequence[float],    # values of the curve; values that are not finite are ignored
     width: int = 24,            # largest number of characters
 ) -> str:
-    """Draw a curve as a line of text such as `▇▅▃▂▁`, in which each character is a mean of values
+    """Return a curve as a line of text such as `▇▅▃▂▁`. Each character shows the mean of one or more consecutive values
 
     Args:
         values: values of the curve; values that are not finite are ignored
@@ -50,7 +50,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 # %% ../../nbs/display/live_curve.ipynb #17f24ff4
 class _Buckets:
-    "The losses so far, in at most `n_buckets` ranges"
+    "The losses of all steps so far, summarized in at most `n_buckets` buckets"
     n_buckets = 54
 
     def __init__(self):
@@ -72,7 +72,7 @@ def _most(values: Iterable[float | None]) -> float | None:
 
 # %% ../../nbs/display/live_curve.ipynb #3cb62284
 class _Opens(_Buckets):
-    "Make room for more steps, with a further bucket or with buckets of twice the size"
+    "Make room for more steps: add a bucket, or merge pairs of buckets if there are `n_buckets` already"
     def _open(self) -> None:
         if len(self.lows) == self.n_buckets: self._merge()
         for values in (self.lows, self.highs, self.smooth): values.append(None)
@@ -111,7 +111,7 @@ def rounded_limits(
     lo: float | None,    # lowest value; None: there are no values
     hi: float | None,    # highest value; None: there are no values
 ) -> tuple[float, float]:
-    """Return the nearest round limits of an axis that includes both values
+    """Return round axis limits, at or just outside `lo` and `hi`
 
     Args:
         lo: lowest value; None: there are no values
@@ -126,10 +126,10 @@ def rounded_limits(
 
 # %% ../../nbs/display/live_curve.ipynb #a34b9967
 class _Labelled(_Growing):
-    "Buckets with the limits and labels of the axes of the figure"
+    "Limits and tick labels of the axes of a curve in buckets"
     @property
     def y_limits(self) -> tuple[float, float]:
-        "The rounded limits of the y axis, with the validation losses of the latest `svg` call"
+        "The rounded limits of the y axis, which also include the validation losses of the latest `svg` call"
         late, shown = len(self.lows)//10, [v for _, v in self.valid]
         lo = _least([*self.lows, *self.smooth, *shown])
         hi = _most([*self.highs[late:], *self.smooth[late:], *shown])
@@ -150,7 +150,7 @@ class _Labelled(_Growing):
 
 # %% ../../nbs/display/live_curve.ipynb #8a4d1695
 def _trace(values: Sequence[int | None], moves: Sequence[float]) -> str:
-    "Return an SVG path through values with the horizontal distances `moves`. The value None makes a gap"
+    "Return an SVG path through the values, which are `moves` apart horizontally. The value None makes a gap"
     text, here, dx, command = '', 0, 0., 'M'
     for down, move in zip(values, moves):
         dx += move
@@ -202,7 +202,7 @@ def _valid_paths(points: Sequence[tuple[float, int]]) -> str:
 
 # %% ../../nbs/display/live_curve.ipynb #e7ed0e4f
 class _Placed(_Labelled):
-    "Positions of the losses in the drawing"
+    "Convert losses and steps to positions in the drawing"
     def _down(self) -> Callable[[float], int]:
         "Return a function that converts a loss to its distance from the top, from 0 to 99"
         lo, hi = self.y_limits
@@ -217,9 +217,9 @@ class _Placed(_Labelled):
 
 # %% ../../nbs/display/live_curve.ipynb #9d424ec2
 class _DrawsLosses(_Placed):
-    "SVG paths of the losses"
+    "Draw the raw and the smoothed losses as SVG paths"
     def _losses_svg(self, width: float, down: Callable[[float], int]) -> str:
-        "Draw the raw and the smoothed losses as SVG without the closing tag"
+        "Return the raw and the smoothed losses as SVG without the closing tag"
         raw = [None if a is None else (down(a), down(b)) for a, b in zip(self.lows, self.highs)]
         smooth = [None if v is None else down(v) for v in self.smooth]
         d_raw, d_smooth = (_trace(values, moves)
@@ -236,7 +236,7 @@ class LiveCurve(_DrawsLosses):
     def svg(self,
         valid: Sequence[tuple[int, float]] = (),    # (last step of the epoch, validation loss) of each epoch
     ) -> str:                                       # SVG of at most `limit` characters
-        """Draw the raw losses, the smoothed losses and the latest validation losses
+        """Return the raw losses, the smoothed losses and the latest validation losses as SVG
 
         Args:
             valid: (last step of the epoch, validation loss) of each epoch

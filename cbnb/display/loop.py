@@ -85,9 +85,9 @@ class _Lines(_Pen):
 _TINTS = dict(train=' lp-train', validate=' lp-valid')       # levels with a separate color
 
 class _Frames(_Lines):
-    "Titles, borders and red lines of boxes"
+    "Draw the titles, the borders and the red lines of boxes"
     def begin(self, level: Level, left: float) -> tuple[float, int]:
-        "Write the title of a box. Return its upper edge, and the index among the parts where the border belongs"
+        "Write the title of a box. Return the upper edge of the box, and the index in `parts` at which `end` inserts the border"
         self.y += 3
         top, at = self.y, len(self.parts)
         self.y += 3
@@ -141,7 +141,7 @@ class _Loop(_Frames):
         else: self.box(part, left, right)
 
     def again(self, level: Level, left: float, right: float) -> None:
-        "Draw a level whose events have been drawn already"
+        "Draw the box of a level whose events another box has shown already"
         top, at = self.begin(level, left)
         for part in level.body:
             if isinstance(part, Action): self.code(part, left + _PAD, right - _PAD)

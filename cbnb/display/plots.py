@@ -27,7 +27,7 @@ from ..recorder import Recorder
 
 # %% ../../nbs/display/plots.ipynb #0ab4760f
 def _all_steps(runs: Sequence[Run], name: str) -> Tensor:
-    "Join one column over all runs, with a value for each step"
+    "Return the values of one column at each step of all runs, joined in order"
     return torch.cat([as_doubles(column_of(run, name)) for run in runs])
 
 # %% ../../nbs/display/plots.ipynb #e33e13f6
@@ -40,7 +40,7 @@ def _page(charts: Sequence[Chart], widget: bool | None, columns: int = 1) -> Htm
     display({'text/html': page.html, 'text/plain': text}, raw=True)
 
 def _shown(fig: Any, text: str, return_fig: bool | None, ax: Any) -> Any:
-    "Show or return a new figure. If you passed axes, return the axes"
+    "Show the figure, or return it if `return_fig` is true. If `ax` is not None, return `ax`"
     return show(fig, text, return_fig) if ax is None else ax
 
 # %% ../../nbs/display/plots.ipynb #dd5bf1cd

@@ -24,7 +24,7 @@ class _Equal:
     def __eq__(self, other: object) -> bool: return type(other) is type(self) and vars(other) == vars(self)
 
 class Row(_Equal):
-    """A part of the time of a fit
+    """One row of a profile: the time that one part of a fit takes
 
     Args:
         name: name of the part, such as 'forward' or 'Recorder.after_batch'
@@ -73,7 +73,7 @@ class _Rows(_Equal):
 
 # %% ../../nbs/display/profile.ipynb #1c042e36
 class _Sums(_Rows):
-    "Sums of rows by name, group and phase"
+    "Sum the times of rows by name, group and phase"
     def chosen(self,
         name: str | None = None,     # name of the rows; None: any name
         group: str | None = None,    # group of the rows; None: any group
@@ -148,7 +148,7 @@ class _Sums(_Rows):
     def per_batch(self,
         row: Row,            # one of `rows`
     ) -> float | None:       # seconds, or None
-        """Return the seconds of a row in each batch of its phase, or None for rows without a phase or of the group 'start'
+        """Return the mean seconds of a row per batch of its phase. Return None if the row has no phase or belongs to the group 'start'
 
         Args:
             row: one of `rows`
@@ -167,7 +167,7 @@ class _Sums(_Rows):
 
 # %% ../../nbs/display/profile.ipynb #e049c860
 class _Indexed(_Sums):
-    "Access to seconds by name, as in a dict"
+    "Give access to the seconds of rows by name, as in a dict"
     def names(self) -> list[str]:  # the names
         """Return the names of the rows, with the longest row first
 
@@ -306,7 +306,7 @@ def share_if(
     share: float,    # current share of the part, from 0 to 1
     every: float,    # factor by which the time of the part falls
 ) -> float:
-    """Return the share of a part after its time falls by a factor, if all other parts take as long as before
+    """Return the share of the time that a part would take if its time fell by a factor, and all other times stayed the same
 
     Args:
         share: current share of the part, from 0 to 1
@@ -316,7 +316,7 @@ def share_if(
 
 # %% ../../nbs/display/profile.ipynb #74bff19f
 def _on_data(p: _Sums) -> Iterator[str]:
-    "Report a long wait for data"
+    "Yield a finding if the fit spends too much time waiting for data"
     if (share := p.share(group='data')) < LIMITS['data']: return
     waits = {phase: p.seconds(group='data', phase=phase) for phase in _PHASES}
     phase = 'valid' if waits['valid'] > 2*waits['train'] else 'train'
@@ -327,7 +327,7 @@ def _on_data(p: _Sums) -> Iterator[str]:
 _PHASES = dict(train='training', valid='validation')
 
 def _on_workers(p: _Sums, wait: float, rest: float) -> str:
-    "Describe the effect of more workers, with measured times if `learn.profile` tried them"
+    "Return advice on the number of workers, with measured times if `learn.profile` tried several numbers"
     tried, now = p.about.get('workers') or {}, p.about.get('num_workers')
     if tried:
         best = min(tried, key=lambda n: tried[n])
@@ -340,7 +340,7 @@ def _on_workers(p: _Sums, wait: float, rest: float) -> str:
 
 # %% ../../nbs/display/profile.ipynb #4058bb4e
 def _on_callbacks(p: _Sums) -> Iterator[str]:
-    "Report slow events of callbacks"
+    "Yield a finding for each slow event of a callback"
     for row in p.chosen(group='callbacks'):
         if (share := row.seconds/p.wall) < LIMITS['callback']: continue
         text = f'{row.name} takes {share:.0%}, {time_words(row.seconds/max(row.count, 1))}'
@@ -350,7 +350,7 @@ def _on_callbacks(p: _Sums) -> Iterator[str]:
 
 # %% ../../nbs/display/profile.ipynb #c453bc4a
 def _on_validation(p: _Sums) -> Iterator[str]:
-    "Report slow metrics and long validation"
+    "Yield a finding for each slow metric, and for a validation that takes too long"
     for name in dict.fromkeys(row.name for row in p.chosen(group='metrics')):
         if (share := p.share(name)) >= LIMITS['metric']: yield (
             f'{name} takes {share:.0%}, {time_words(p.seconds(name))} in all: compute it on tensors of the device, or '
@@ -366,13 +366,13 @@ _ADVICE = dict(
     profiler='the measuring itself took {share}, which is in a row of its own')
 
 def _on_groups(p: _Sums) -> Iterator[str]:
-    "Report groups that are above their limits"
+    "Yield a finding for each group of rows that is above its limit"
     for group, text in _ADVICE.items():
         seconds = sum(_spent(row) for row in p.chosen(group=group))
         if seconds >= LIMITS[group]*p.wall: yield text.format(share=f'{seconds/p.wall:.0%}', time=time_words(seconds))
 
 def _spent(row: Row) -> float:
-    "Return the seconds of a row. For copies, prefer the time on the device, because the CPU may wait for other reasons"
+    "Return the seconds of a row. For copies, return the time on the device if it was measured, because the CPU may wait for other reasons"
     return row.seconds if row.device is None or row.group != 'device' else row.device
 
 # %% ../../nbs/display/profile.ipynb #757b2eb5
@@ -389,7 +389,7 @@ def _on_start(p: _Sums) -> Iterator[str]:
 
 # %% ../../nbs/display/profile.ipynb #395a866e
 def _on_compute(p: _Sums) -> Iterator[str]:
-    "Report an optimizer that is not fused, and small batches"
+    "Yield findings for an optimizer that is not fused and for small batches"
     share, words = p.share('optimizer step'), p.about
     if share >= LIMITS['optimizer'] and words.get('fused') is False: yield (
         f'the optimizer takes {share:.0%}: {words.get("optimizer")} is not fused, and '
@@ -401,7 +401,7 @@ def _on_compute(p: _Sums) -> Iterator[str]:
 
 # %% ../../nbs/display/profile.ipynb #3194231d
 def _on_device(p: _Sums) -> Iterator[str]:
-    "Report an idle device, and parts that make the CPU wait for the device"
+    "Yield findings for an idle device, and for parts that make the CPU wait for the device"
     for row in p.rows:
         n = p.batches.get(row.phase)
         if n and row.syncs >= LIMITS['syncs']*n: yield (
@@ -417,10 +417,10 @@ RULES: list[Callable[[Any], Iterable[str]]] = [    # functions from a profile to
     _on_data, _on_callbacks, _on_validation, _on_groups, _on_start, _on_compute, _on_device]
 
 class _Advises(_Exports):
-    "Findings about the parts of a fit"
+    "Collect the findings about the parts of a fit"
     @property
     def findings(self) -> list[str]:
-        """A sentence for each part that is above its limit
+        """A list with a sentence for each part of the fit that takes more time than its limit allows
 
         Example:
             assert [text.split(',')[0] for text in slow.findings] == ['60% of the time waits for data']
@@ -478,7 +478,7 @@ def _stack(ax: Any, profile: _Sums) -> None:
 
 # %% ../../nbs/display/profile.ipynb #04ad9123
 class _Draws(_Advises):
-    "Drawing of a profile"
+    "Add the method `plot`, which draws a profile"
     def plot(self,
         most: int = 12,                   # largest number of rows to draw
         return_fig: bool | None = None,   # whether to return the figure instead of showing it
@@ -507,14 +507,14 @@ class _Pair(_Equal):
 
     @property
     def rows(self) -> list[tuple[str, str, float, float]]:
-        "The rows (name, phase, seconds before, seconds after), per batch or for parts without a phase per fit"
+        "A list of (name, phase, seconds before, seconds after). The seconds are per batch, or per fit for parts without a phase"
         both = [_times(self.before), _times(self.after)]
         keys = dict.fromkeys(key for times in both for key in times)
         found = [(*key, *(times.get(key, 0.) for times in both)) for key in keys]
         return sorted(found, key=lambda row: (not row[1], -abs(row[3] - row[2])))
 
 def _times(p: _Sums) -> dict[tuple[str, str], float]:
-    "Map (name, phase) to the seconds in a batch, or in the whole fit for parts without a phase"
+    "Return a dict from (name, phase) to the seconds per batch, or per fit for parts without a phase"
     each = ((row, p.per_batch(row)) for row in p.rows)
     return {(row.name, row.phase): row.seconds if per is None else per for row, per in each}
 

@@ -109,7 +109,7 @@ def shortened(
     most: int,                       # number of rows to keep, at least 5
     keep: int | None = None,         # index of a row to keep in any case
 ) -> list[Sequence[Any]]:
-    """Keep the first and the last rows, and replace the rows between them by a line with their number
+    """Keep the first and the last rows, and replace the rows in the middle with one line that tells how many were omitted
 
     Args:
         rows: rows of the table
@@ -404,7 +404,7 @@ class _Passes(_Batches):
 
 # %% ../../nbs/display/progress.ipynb #870961a9
 class _Clock:
-    "The passes of a fit, one after another"
+    "Record the passes of a fit, one after another"
     def __init__(self):
         self.train, self.valid = _Passes(), _Passes()
         self.ended: float | None = None                # time at which the latest pass ended
@@ -665,7 +665,7 @@ class _Display:
         return 0.
 
     def poll(self) -> None:
-        "Handle clicks on controls"
+        "Handle the clicks that have arrived, if the display has controls"
 
 # %% ../../nbs/display/progress.ipynb #354c162f
 class LogDisplay(_Display):
@@ -756,11 +756,11 @@ class NotebookDisplay(LogDisplay):
         self.rows.append(dict(zip(self.names, values)) | late)
 
     def _late(self) -> list[str]:
-        "Return the losses that a step named after the first epoch, for which the record has no columns"
+        "Return the names of losses that are not in the headings, because a step named them after the first epoch"
         return [name for name in self.run.named if name not in self.names] if self.run else []
 
     def table(self) -> tuple[list[str], list[list[Any]]]:
-        "Return headings and rows, with None for a missing value"
+        "Return the headings and rows of the table, with None for each missing value"
         names = self.headings()
         return names, [[row.get(name) for name in names] for row in self.rows]
 
@@ -836,7 +836,7 @@ class _Draws(Callback):
 
 # %% ../../nbs/display/progress.ipynb #cb68a56d
 class _Shares(_Draws):
-    "The complete fraction of a fit, and its rate in samples per second"
+    "Compute the completed fraction of a fit, and its rate in samples per second"
     def _share(self) -> float | None:
         learn = self.learn
         if n_batches(learn.dls.train) is not None: return learn.pct_train
@@ -886,7 +886,7 @@ class _Measures(_Shares):
         return self.pace.left(max(here - learn.iter - 1, 0), train, valid)
 
     def _expected(self, training: bool) -> float:
-        "Return the expected number of batches in a future pass"
+        "Return the expected number of batches in a future pass of the training or validation phase"
         lengths = self.lengths[training]
         if lengths: return sum(lengths)/len(lengths)
         dl = self.learn.dls.train if training else getattr(self.learn.dls, 'valid', None)
@@ -894,7 +894,7 @@ class _Measures(_Shares):
 
 # %% ../../nbs/display/progress.ipynb #e36103c9
 class _Reports(_Measures):
-    "The progress of a run as a `Progress` object"
+    "Describe the progress of a run as a `Progress` object"
     def _progress(self, now: float) -> Progress:
         learn = self.learn
         if learn.purpose == 'lr_find': return _sweep_progress(learn)
@@ -1015,7 +1015,7 @@ class ProgressCallback(_Ends):
         self._set_times()
 
     def _choose(self, with_table: Any) -> None:
-        "Make the display for this place, with widgets only if the run has a table"
+        "Make the display for the current display mode, with widgets only if the run has a table"
         mode = 'widgets' if self.place else display_mode()
         if mode == 'widgets' and not (with_table and self.learn.create_mbar): mode = 'plain'
         self.shown = make_display(mode)

@@ -100,7 +100,7 @@ def _at_work_on(kernel: Any, sender: list, message: dict) -> Iterator[None]:
 # %% ../../nbs/display/pump.ipynb #a38f72c3
 @contextmanager
 def _no_events(events: Any) -> Iterator[None]:
-    "Remove the listeners to the start and the end of an execution for the length of a `with` block"
+    "Remove the listeners to `pre_execute` and `post_execute` for the length of a `with` block"
     names = [name for name in ('pre_execute', 'post_execute') if name in events.callbacks]
     told = {name: events.callbacks[name] for name in names}
     for name in names: events.callbacks[name] = []

@@ -56,7 +56,7 @@ class _Kept:
         self.first, self.last = skip_start, n - skip_end
 
     def of(self, start: int, n: int) -> slice:
-        "Return the part to draw of a run that begins at `start` and has `n` steps"
+        "Return a slice of the steps to draw, for a run that begins at `start` and has `n` steps"
         return slice(min(max(self.first - start, 0), n), max(min(self.last - start, n), 0))
 
     def has(self, step: float) -> bool: return self.first <= step < self.last

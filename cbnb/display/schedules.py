@@ -84,7 +84,7 @@ def _panels(plan: SchedulePlan) -> dict[str, dict[str, list[float]]]:
 
 # %% ../../nbs/display/schedules.ipynb #d569b0fb
 def _color(name: str, i: int) -> str:
-    "Return the color of line number `i` in the panel with this name"
+    "Return the color of line number `i` in the panel `name`"
     first = dict(zip(('learning rate', 'momentum'), (COLORS['lr'], COLORS['mom']))).get(name, COLORS['train'])
     return [first, *(color for color in RUN_COLORS if color != first)][i % len(RUN_COLORS)]
 
@@ -226,7 +226,7 @@ def is_scheduler(
 
 # %% ../../nbs/display/schedules.ipynb #a08a0995
 class _Notes:
-    "A record of the hyper-parameters in an optimizer at each step"
+    "Record the hyper-parameters in an optimizer at each step"
     def __init__(self,
         opt: Any,                  # the optimizer
         names: Sequence[str],      # common names of the hyper-parameters
@@ -236,7 +236,7 @@ class _Notes:
         self.values: dict[str, list[list[float]]] = {name: [[] for _ in self.groups] for name in self.places}
 
     def note(self) -> None:
-        "Record the current values"
+        "Record the current hyper-parameters"
         for name, (key, i) in self.places.items():
             for values, group in zip(self.values[name], self.groups):
                 values.append(float(group[key] if i is None else group[key][i]))
@@ -347,7 +347,7 @@ class _Rehearses:
 
     @contextmanager
     def _lent_opt(self, lr: Any, wd: float | None, reset_opt: bool) -> Iterator[None]:
-        "Use a copy of the optimizer's hyper-parameters in a `with` block, with the rates of this fit"
+        "Replace the optimizer in a `with` block by a copy of its hyper-parameters, with the rates of this fit"
         kept = self.opt
         self.opt = _Rates(self._new_opt() if kept is None or reset_opt else kept)
         set_hyper(self.opt, 'lr', spread_lrs(self.lr if lr is None else lr, len(self.opt.param_groups)))

@@ -170,7 +170,7 @@ def value_scores(
 
 # %% ../../nbs/display/scores.ipynb #d4a22042
 class Calibration(NamedTuple):
-    """Predicted probabilities and observed frequencies in bins
+    """A calibration curve: predicted probabilities and observed frequencies in bins
 
     Args:
         prob_true: fraction of correct predictions in each bin that is not empty
@@ -237,7 +237,7 @@ def cell_colors(
 def _shares(
     matrix: Tensor,    # counts, or fractions of rows
 ) -> Tensor:           # fractions from 0 to 1
-    "Divide the diagonal by its highest value, and the errors by the highest error"
+    "Divide the diagonal of a matrix by its highest value, and all other cells by their highest value"
     values = matrix.double()
     diagonal = torch.eye(len(values), dtype=torch.bool)
     def top(which: Tensor) -> Tensor: return values[which].max().clamp(min=1e-12) if which.any() else torch.tensor(1.)
@@ -246,7 +246,7 @@ def _shares(
 def by_row(
     matrix: Tensor,    # counts of a confusion matrix
 ) -> Tensor:           # fractions from 0 to 1
-    """Divide each row by its sum. A row without items stays 0
+    """Divide each row of a matrix by its sum. A row without items stays 0
 
     Args:
         matrix: counts of a confusion matrix

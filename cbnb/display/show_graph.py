@@ -74,7 +74,7 @@ def run_figure(
 
 # %% ../../nbs/display/show_graph.ipynb #4ca97587
 class _Draws(Callback):
-    "Draw the losses of a run, and compute when to draw again"
+    "Draw the losses of a run, and compute the earliest time of the next figure"
     graph: Run                               # record of the fit
 
     def _draw(self) -> None:

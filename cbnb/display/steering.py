@@ -64,7 +64,7 @@ class _Scales(_Notes):
 class _NotesScale(_Scales):
     "Store the factors of this fit and the steps at which they changed"
     def _note_scale(self) -> None:
-        "Store the first step of a new factor"
+        "Store the step at which a new factor first applies, and record an event"
         before, step = self.changes[-1][1] if self.changes else 1., self.learn.train_iter
         if self.lr_scale == before: return
         self.changes.append((step, self.lr_scale))
@@ -76,7 +76,7 @@ class _NotesScale(_Scales):
     _noted = -math.inf, -math.inf          # step and time of the latest mark
 
     def _drop_mark(self) -> None:
-        "Remove the latest event if it is a change of the factor"
+        "Remove the latest event of the run if the event is a change of the learning rate"
         recorder = getattr(self.learn, 'recorder', None)
         events = recorder.last().events if recorder is not None and recorder.history.runs else []
         if events and events[-1]['kind'] == 'lr': events.pop()
@@ -102,7 +102,7 @@ def _for(seconds: float) -> str:
 
 # %% ../../nbs/display/steering.ipynb #acd79486
 class _Asks(_Says):
-    "Request a stop or a pause"
+    "Methods that stop, pause or resume the running fit"
     def stop(self) -> None:
         "End the fit after the current batch. If no fit is running, raise `RuntimeError`"
         self._check_running('stop')

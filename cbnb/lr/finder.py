@@ -107,7 +107,7 @@ class _Notes(Callback):
 
 # %% ../../nbs/lr/finder.ipynb #439ae7c6
 class _Counts(_Notes):
-    "End the run after the planned updates, at a `nan` loss, or if there are no updates"
+    "End the run after the planned updates, at a loss that is not finite, or after 1000 batches without an update"
     def check(self) -> None:
         "Stop if the loss is not finite or the planned updates are done"
         if not math.isfinite(self.raw_losses[-1] if self.raw_losses else 0.): self.stop('nan')
@@ -163,7 +163,7 @@ class UpdateNorms:
 
     @torch.no_grad()
     def add(self) -> None:
-        "Record the norm of the update that was just made"
+        "Record the norm of the latest update. Call `add` once after each update"
         torch._foreach_sub_(self.before, self.params)
         self.norms.append(total_norm(self.before))
         torch._foreach_copy_(local_parts(self.before), local_parts(self.params))
@@ -233,13 +233,13 @@ class _RaisesRates:
 
 # %% ../../nbs/lr/finder.ipynb #10d31603
 class _SetsMomentum:
-    "Set the momentum of a sweep to the middle of a one-cycle run"
+    "Set the momentum of a sweep to the mean of the highest and the lowest momentum of a one-cycle run"
     learn: Learner
     mom: float | None = None                     # momentum of the sweep; None: the optimizer has no momentum
     own_mom: float | None = None                 # momentum of the optimizer before the sweep
 
     def momentum(self) -> float:
-        "Return the middle between the highest and the lowest momentum of a one-cycle run"
+        "Return the mean of the highest and the lowest momentum of a one-cycle run"
         start, top, _ = self.learn.moms
         return (start + top)/2
 
@@ -332,7 +332,7 @@ def _mock_run(self: Learner,
     counter: UpdateCounter,   # callback that records losses and ends the run
     cbs: Any = None,          # further callbacks; None: no others
 ) -> None:
-    "Train with the purpose `lr_find`, then restore the learner. Only the records of `counter` remain"
+    "Train with the purpose `lr_find`, then restore the learner. Only `counter` keeps its records of the run"
     with interrupts_wait(), UndoStack() as undo:
         undo.callback(snapshot(self))
         with self.no_logging(), self._run('lr_find', cbs), self.added_cbs(counter):
@@ -348,7 +348,7 @@ def in_words(
     n: float,     # number of things
     unit: str,    # noun in the singular
 ) -> str:         # such as '1 epoch' or 'about 21 epochs'
-    """Format a number with its unit. A rounded number begins with 'about'
+    """Format a number with its unit. If the number has to be rounded, the text begins with 'about'
 
     Args:
         n: number of things
@@ -441,7 +441,7 @@ class Sweep:
         self.update_norms, self.weight_norm = update_norms, weight_norm
 
     def middle(self) -> tuple[list[float], list[float]]:  # rates and losses, lists of one length
-        """Return rates and losses without the first tenth, up to the first loss that is not finite or to the last five points
+        """Return the curve without its first tenth and its last five points. If a loss is not finite, the curve ends before this loss
 
         Returns:
             rates and losses, lists of one length
@@ -546,7 +546,7 @@ class _Recommends:
         rule: str,     # source of the rate: 'balanced' or 'trials'
         rate: Rate,    # rate from a sweep or from trials
     ) -> None:
-        """Recommend a rate, unless it has a doubt and the model is fresh
+        """Store `rate` as the recommendation. If the rate has a doubt and the model is fresh, store only the reason
 
         Args:
             rule: source of the rate: 'balanced' or 'trials'
@@ -629,7 +629,7 @@ class _Chosen(_Recommends):
 
 # %% ../../nbs/lr/finder.ipynb #28aecb02
 class _Unpacks:
-    "Access to the suggestions by position and by name"
+    "Give access to the suggestions by position and by name"
     lr: float | None
     reason: str
     suggestions: dict[str, float]
@@ -747,7 +747,7 @@ class _Plotted:
 
     @property
     def fig(self) -> Any:
-        """A figure of the curve with the suggestions
+        """A matplotlib figure of the curve with the suggestions
 
         Example:
             learn = line_learner(12, lr=0.02, cbs=ShowGraph)
@@ -929,7 +929,7 @@ def checked_trials(
     trials: Any,      # argument of `lr_find`
     num_it: int,      # number of updates of the sweep
 ) -> float | int | None:    # share of the run as a float, or budget of batches as an int; None: no trials
-    """Check the argument `trials` of `lr_find`. Raises `ValueError` or `TypeError` for other values and too small budgets
+    """Check the argument `trials` of `lr_find`. Raises `ValueError` or `TypeError` if the value is not valid or the budget is too small
 
     Args:
         trials: argument of `lr_find`
@@ -1136,7 +1136,7 @@ def _of_last_fit(recorder: Recorder) -> tuple[list[float], list[float]]:
 
 # %% ../../nbs/lr/finder.ipynb #e43eee4f
 def _steepest(recorder: Recorder, lrs: list, losses: list) -> dict[str, tuple[float, float]]:
-    "Print fastai's two old suggestions, and store the first one as `recorder.min_grad_lr`"
+    "Print the two suggestions of old fastai versions, and store the rate with the steepest descent as `recorder.min_grad_lr`"
     if len(losses) < 2:
         print('too few points for a suggestion: sweep over more batches')
         return {}

@@ -142,7 +142,7 @@ def _loss_range(losses: list[float], more: Sequence[float] = ()) -> tuple[float,
 
 # %% ../../nbs/lr/picker.ipynb #d132dd9a
 def _lines(found: LRFind) -> list[Line]:
-    "Return the curves of a sweep, and its trials as points"
+    "Return the measured and the smoothed losses of a sweep as lines, and the trials as points"
     lines = [Line('measured', found.lrs, found.raw_losses, COLORS['raw'], faint=True),
              Line('smoothed', found.lrs, found.losses)] if found.lrs else []
     ended = sorted((t.lr, t.loss) for t in found.trials if math.isfinite(t.loss))
@@ -184,7 +184,7 @@ def picker_chart(
     found: LRFind,    # result of `lr_find`
     lr: float,        # chosen rate
 ) -> str:             # HTML of the image
-    """Draw the chart of the picker as a static image
+    """Return HTML with the chart of the picker as a static image
 
     Args:
         found: result of `lr_find`
@@ -234,7 +234,7 @@ def picker_text(
 def advice_html(
     found: LRFind,    # result of `lr_find`
 ) -> str:             # HTML
-    """Show the recommended rate with its reason, or the reason why there is no rate
+    """Return HTML with the recommended rate and its reason, or with the reason why there is no rate
 
     Args:
         found: result of `lr_find`
@@ -253,7 +253,7 @@ def boxed(
     page: str,     # HTML of the content
     color: str,    # color of the bar at the left, a key of `COLORS`
 ) -> str:          # HTML
-    """Put HTML into a box with a colored bar at its left
+    """Return HTML that puts `page` into a box with a colored bar at its left
 
     Args:
         page: HTML of the content
@@ -267,7 +267,7 @@ def boxed(
 
 # %% ../../nbs/lr/picker.ipynb #96e24757
 class Tee:
-    """A stream that passes the text of the current thread to a function, until `end` is called
+    """A stream that passes text from the thread that created it to the function `take`, until you call `end`
 
     Args:
         stream: original stream
@@ -307,7 +307,7 @@ def _printed_html(text: str) -> str:
 
 # %% ../../nbs/lr/picker.ipynb #5efea35f
 class _KeepsEnd:
-    "Show the end of a growing text a few times a second"
+    "Collect text, and show its last 4000 characters at most five times a second"
     limit, every = 4000, 0.2             # number of characters to keep; seconds between updates
 
     def __init__(self,
@@ -315,7 +315,7 @@ class _KeepsEnd:
     ): self.show, self.text, self.cut, self.shown = show, '', False, 0.
 
     def take(self, text: str) -> None:
-        "Append to the text"
+        "Append text, and show the result if the last update is more than 0.2 seconds old"
         self.text += text
         if len(self.text) > self.limit: self.text, self.cut = self.text[-self.limit:], True
         if time.monotonic() - self.shown > self.every: self.update()
@@ -368,7 +368,7 @@ def placed(
     learn: Learner,               # learner whose fit shows its progress
     put: Callable[[Any], None],   # function that places the widget of the progress display
 ) -> Iterator[None]:
-    """Place the progress display of fits with `put` inside a `with` block
+    """Pass the progress display of each fit in a `with` block to the function `put`
 
     Args:
         learn: learner whose fit shows its progress
@@ -646,7 +646,7 @@ class _Chooses(_Draws):
         else: self.slider.value = lr
 
     def _moved(self) -> None:
-        "Set the rate of the result after the slider moved"
+        "Set `lr` of the result to the rate of the slider"
         self.found.choose(self.lr)
         if not self.dragging: self._draw()
 
@@ -670,12 +670,12 @@ class _Picks(_Chooses):
         return live
 
     def _hear(self, _: Any, message: dict, buffers: list) -> None:
-        "Hide the slider when a page draws the live chart, which replaces it"
+        "Hide the slider when a page draws the live chart, because the chart replaces the slider"
         if message.get('type') == 'here': self.slider.layout.display = 'none'
 
 # %% ../../nbs/lr/picker.ipynb #7e084a0e
 class _HasRules(_Picks):
-    "The buttons of the rules and their rates"
+    "Create a button for each rule, and list the rates that the slider uses exactly"
     def _exact(self) -> list[float]:
         "Return the rates of the rules and the rate of the learner"
         learn = self._learn()
@@ -683,7 +683,7 @@ class _HasRules(_Picks):
         return [*self.rates.values(), *own]
 
     def _add_rules(self) -> None:
-        "Add a button for each rule without a button"
+        "Add a button for each rule that has no button yet"
         for name in dict.fromkeys([*list(self.rates)[:1], *self.found.suggestions, *self.rates]):
             if name in self.rules: continue
             self.rules[name] = button = rule_button(self.found, name)
@@ -723,9 +723,9 @@ def _short(lr: Any) -> str:
 
 # %% ../../nbs/lr/picker.ipynb #b48aea6b
 class _Switches(_Parts):
-    "Disable the controls during a fit, and show the output of the fit below them"
+    "Disable the controls during a fit, and show the output of the fit below the controls"
     def _switch(self, on: bool) -> None:
-        "Enable or disable the controls"
+        "Enable the controls if `on` is true, and otherwise disable them"
         self.busy = not on
         for control in (self.slider, self.use, self.fit, self.epochs): control.disabled = not on
         for name, button in self.rules.items(): button.disabled = not on or name not in self.rates
@@ -777,7 +777,7 @@ class _Trains(_Switches, _Uses):
 def _hide_later(
     box: Any,    # an ipywidgets box
 ) -> None:
-    "Hide the output that follows the box as long as the box is alive"
+    "Add CSS to a box that hides the next output of the cell as long as the box is alive"
     from ipywidgets import HTML
     name = f'cbnb-live-{box.model_id}'
     if name in box._dom_classes: return
@@ -795,7 +795,7 @@ def _later_html(found: LRFind, name: str) -> str:
 _alive: dict[str, Any] = {}    # model id -> shown box
 
 def _keep(box: Any) -> None:
-    "Close this box when the kernel exits"
+    "Register a box, which is closed when the kernel exits"
     if not _alive: atexit.register(_close_all)
     _alive[box.model_id] = box
 

@@ -303,7 +303,7 @@ SURE = 3.5           # a fall or rise of more standard errors than this is not n
 def falls_surely(
     losses: Sequence[float],   # losses of 15 or more batches
 ) -> bool:
-    """Return whether the loss falls by more than noise explains
+    """Return whether the loss falls by more than its noise can explain
 
     Args:
         losses: losses of 15 or more batches
@@ -335,7 +335,7 @@ def landmarks(
     lrs: Sequence[float],      # rising rates
     losses: Sequence[float],   # losses of 10 or more batches, not smoothed
 ) -> tuple[int, int]:          # index where 65% of the fall is done, and the last index near the lowest loss
-    """Find two points on the curve that do not move with the noise. Without a fall, both points are the last point before the rise
+    """Find two landmarks on the curve. If the loss does not fall, both landmarks are the last point before the loss rises
 
     Args:
         lrs: rising rates
