@@ -45,7 +45,7 @@ def _there(outputs: tuple, names: Iterable[str] = ()) -> str:
 
 # %% ../../nbs/basics/outputs.ipynb #59256c43
 def _by_name(learn: Any, name: str) -> Any:
-    "Return the only part of a prediction or a target with the given name"
+    "Return the part of a prediction or a target with the given name, or raise `KeyError` unless there is exactly one"
     outputs = learn.outputs
     found = [named_parts(v)[name] for v in (outputs, learn.pred) if name in _tuple_names(v)][:1]
     found += [parts[name] for parts in map(named_parts, outputs) if name in parts]

@@ -116,7 +116,7 @@ class _Talks:
         return mine[0]
 
     def rows(self, *numbers: float) -> list[list[float]]:
-        "Return one list per process with the numbers that it passed"
+        "Return one list per process, with the numbers that this process passed"
         if self.n == 1: return [list(numbers)]
         mine = torch.tensor(numbers, dtype=torch.float64)
         each = [torch.empty_like(mine) for _ in range(self.n)]
@@ -145,7 +145,7 @@ class Group(_Talks):
         request: Request = Request.GO_ON,    # the part of the fit that this process asks all to leave
         items: int = 0,                      # items in the next batch of this process
     ) -> int:                                # total number of items in the next batches of all processes
-        """Exchange requests. Raises the exception of the highest request if it is higher than this process's own
+        """Exchange requests. Raises the exception of the highest request if it is higher than this process's own request
 
         Args:
             request: the part of the fit that this process asks all to leave

@@ -192,7 +192,7 @@ def make_accelerator(
     device: Any,               # device of the loaders; only 'cpu' is kept, otherwise accelerate chooses
     options: dict[str, Any],   # keyword arguments for `DistributedDataParallel`
 ) -> Any:
-    """Create an `Accelerator` of accelerate, which connects to the other processes. Raises `ImportError` if accelerate is not installed
+    """Create an `Accelerator` from accelerate, which connects to the other processes. Raises `ImportError` if accelerate is not installed
 
     Args:
         device: device of the loaders; only 'cpu' is kept, otherwise accelerate chooses

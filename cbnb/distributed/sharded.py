@@ -372,7 +372,7 @@ class _PutsBack(_SwitchesOver):
 
 # %% ../../nbs/distributed/sharded.ipynb #5ec80fb9
 class _Meeting:
-    "Find out whether all processes arrive within a time limit"
+    "Meeting point that reports whether all processes reach it within a time limit"
     def __init__(self):                  # all processes create it together
         self.store = dist.distributed_c10d._get_default_store()
         self.name = f"cbnb/sharded/{(self.store.add('cbnb/sharded', 1) - 1)//n_processes()}"
@@ -405,7 +405,7 @@ class _Ends(_PutsBack):
 
 # %% ../../nbs/distributed/sharded.ipynb #d7aa18aa
 class _Gathers(_Ends):
-    "Keep the whole weights in memory inside a block"
+    "Base class with a method that keeps the whole weights in memory inside a `with` block"
     @contextmanager
     def gathered(self) -> Iterator[None]:
         "Keep the whole weights in every process inside a `with` block. All processes must enter the block"
