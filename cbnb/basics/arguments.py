@@ -48,7 +48,7 @@ def as_count(
 def recommended(
     value: Any,    # a result of `lr_find`, or a rate
 ) -> Any:          # the recommended rate, or `value` itself if it is a rate
-    """Return the learning rate that a result of `lr_find` recommends, or `value` itself
+    """Return the rate that a result of `lr_find` recommends, or raise `ValueError` if there is none. A rate is returned unchanged
 
     Args:
         value: a result of `lr_find`, or a rate

@@ -210,7 +210,7 @@ class _State:
     def use(self,
         callbacks: Any,    # one callback or several
     ) -> None:
-        """Set the callbacks to call from now on
+        """Replace the callbacks that the handler calls
 
         Args:
             callbacks: one callback or several

@@ -422,7 +422,7 @@ class _Fits(_Checks):
         sink_size: int = -1,               # ignored, as there is no sink mode
         initial_epoch: int = 0,            # number of epochs done before
     ) -> RunHistory:                       # the history of all runs of this model's learner
-        """Train, and evaluate between epochs
+        """Train, and evaluate after the epochs that `valid_frequency` selects
 
         Args:
             epoch: number of the last epoch, counted from 1

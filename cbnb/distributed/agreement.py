@@ -82,7 +82,7 @@ def first_failure(run: int = 0) -> str:
 
 # %% ../../nbs/distributed/agreement.ipynb #c2239ea1
 class _Talks:
-    "Exchange values with the other processes"
+    "Base class that exchanges values with the other processes"
     def __init__(self, run: int = 0):
         self.n, self.number, self.run = n_processes(), process_number(), run
         self.control = control_group() if self.n > 1 else None

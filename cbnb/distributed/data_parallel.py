@@ -412,7 +412,7 @@ class _Stores(_Deals):
 
 # %% ../../nbs/distributed/data_parallel.ipynb #db02aadf
 class Distributed(_Stores):
-    """Train one model together with the other processes that torchrun or accelerate started. A single process trains as without this callback
+    """Train one model together with the other processes that torchrun or accelerate started. With a single process, the callback changes nothing
 
     Args:
         sharded: each process holds a part of the weights; a tuple names the module classes to shard

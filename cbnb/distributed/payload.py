@@ -62,7 +62,7 @@ def load(
     path: Path,                # path of a file that `dump` wrote
     gpu: int | None = None,    # number of the GPU for all tensors that were on a GPU; None: the same GPU as before
 ) -> Any:
-    """Read an object that `dump` wrote
+    """Read an object from a file that `dump` wrote
 
     Args:
         path: path of a file that `dump` wrote

@@ -142,7 +142,7 @@ def blocks_of(
 
 # %% ../../nbs/distributed/sharded.ipynb #bac683de
 def _fully_shard() -> Callable[..., Any]:
-    "Return torch's `fully_shard`. Raises `RuntimeError` with torch before 2.6"
+    "Return torch's `fully_shard`, or raise `RuntimeError` if torch is older than 2.6"
     from torch.distributed import fsdp
     if hasattr(fsdp, 'fully_shard'): return fsdp.fully_shard
     raise RuntimeError(f'sharded models need torch 2.6 or later, and this is {torch.__version__}: '
@@ -277,7 +277,7 @@ def check_sharding(
 
 # %% ../../nbs/distributed/sharded.ipynb #0dc203a4
 def _shard_value(value: Any, like: Any) -> Any:
-    "Shard a tensor like the tensor `like` if that is sharded and has the same shape. Return other values unchanged"
+    "Shard a tensor like the tensor `like` if `like` is sharded and has the same shape. Return other values unchanged"
     fits = is_sharded(like) and isinstance(value, Tensor) and not is_sharded(value) and value.shape == like.shape
     return shard_like(value, like) if fits else value
 

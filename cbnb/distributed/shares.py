@@ -136,7 +136,7 @@ def _chunk(steps: Iterator[list[list[Any]]]) -> tuple[deque[list[list[Any]]], bo
 
 # %% ../../nbs/distributed/shares.ipynb #73f4f475
 class _Sent:
-    "The batches of a loader for one process. Process 0 loads all batches and sends them"
+    "Iterable over the batches of one process. Process 0 loads all batches and sends them"
     def __init__(self, dl: Iterable, group: Group, borrows: bool):
         self.dl, self.group, self.borrows, self.borrowed = dl, group, borrows, None
 
