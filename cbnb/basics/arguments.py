@@ -50,7 +50,7 @@ def as_count(
 def recommended(
     value: Any,    # a result of `lr_find`, or a rate
 ) -> Any:          # the recommended rate, or `value` itself if it is a rate
-    """Return the learning rate that a result of `lr_find` recommends, or `value` itself
+    """Return the rate that a result of `lr_find` recommends, or raise `ValueError` if there is none. A rate is returned unchanged
 
     Args:
         value: a result of `lr_find`, or a rate
@@ -70,7 +70,7 @@ def as_positive(
     value: Any,          # a number, a tensor with one element, or a result of `lr_find`
     name: str = 'lr',    # the name of the parameter, for the error message
 ) -> float:              # a finite number, 0 or more
-    """Convert a rate to a finite `float` of 0 or more
+    """Convert a rate to a finite `float` of 0 or more, or raise `TypeError` or `ValueError`
 
     Args:
         value: a number, a tensor with one element, or a result of `lr_find`
@@ -117,7 +117,7 @@ def as_python(value: Any) -> Any:
 def as_number(
     value: Any,       # a number, a tensor or an array with one element, or None
 ) -> float | None:    # the number; None if `value` is None
-    """Convert `value` to a Python number. The conversion of a tensor waits for its device
+    """Convert `value` to a Python number. Converting a tensor waits for its device
 
     Args:
         value: a number, a tensor or an array with one element, or None
@@ -134,7 +134,7 @@ def nearest(
     known: Iterable[str],    # the names to choose from
     cutoff: float = 0.6,     # the least similarity, from 0 to 1
 ) -> str | None:             # the closest name; None: no name is similar
-    """Find the known name that is most similar to `name`
+    """Return the known name that is most similar to `name`, or None if no name is similar
 
     Args:
         name: the name that may be misspelled
@@ -164,7 +164,7 @@ def columns_hint(
 def without_partial(
     f: Any,    # a function, or a partial of one
 ) -> Any:
-    """Return the function inside a `functools.partial`, or `f` itself
+    """Return the function inside a `functools.partial`, or `f` itself if it is not a partial
 
     Args:
         f: a function, or a partial of one
@@ -226,7 +226,7 @@ def unknown_argument(
     name: str,           # the argument that `func` does not have
     known: list[str],    # the arguments of `func`
 ) -> str:
-    """Return the error message for an unknown argument, with the argument that you may have meant
+    """Return the error message for an unknown argument, with a hint at the right argument
 
     Args:
         func: the name of the function

@@ -55,7 +55,7 @@ def arguments(obj: Configured) -> dict[str, Any]:
 _PLAIN = (types.NoneType, bool, int, float, complex, str, bytes, slice)   # types whose `repr` is complete
 
 def brief(value: Any) -> str:
-    """Return a short text for `value`, without memory addresses and without waiting for a device
+    """Return a short description of `value`, without memory addresses and without waiting for a device
 
     Args:
         value
@@ -119,7 +119,7 @@ def _without_lines(code: types.CodeType) -> types.CodeType:
 
 # %% ../../nbs/basics/configured.ipynb #26b043ee
 def _parts(value: Any) -> list | None:
-    "Return the parts of `value` to compare, or None if `value` cannot be taken apart"
+    "Return the parts of `value` to compare, or None if `value` equals only itself"
     if isinstance(value, types.FunctionType): return _function_parts(value)
     if isinstance(value, (list, tuple, set, frozenset)): return list(value)
     if isinstance(value, dict): return [*value, *value.values()]

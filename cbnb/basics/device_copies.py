@@ -19,7 +19,7 @@ from .nested import first_tensor, map_tensors, to_device
 
 # %% ../../nbs/basics/device_copies.ipynb #a6d45830
 class OnDevice:
-    """Callable that moves a batch to a device and then calls a function with it
+    """Callable that moves a batch to a device and then calls a function with the moved batch
 
     Args:
         device: the device to move batches to
@@ -56,7 +56,7 @@ class Pace:
     def begin(self,
         computing: Any,       # the stream that computes the batches
     ) -> None:
-        """Wait until the stream has started the second-to-last batch, and then start a new batch
+        """Wait for the event that was recorded two batches earlier, and record an event for the new batch
 
         Args:
             computing: the stream that computes the batches
@@ -79,7 +79,7 @@ def _copied(batch: Any, device: torch.device, computing: Any) -> Any:
 
 # %% ../../nbs/basics/device_copies.ipynb #9bd07c08
 class CopiesAhead(OnDevice):
-    """Callable that first copies a batch to a GPU on a separate stream
+    """Callable that copies a batch to a GPU on a separate stream, and then calls a function with the copy
 
     Args:
         device: the device to move batches to
@@ -103,7 +103,7 @@ def on_device(
     device: torch.device | str,     # the device to move batches to
     then: Callable[[Any], Any],     # called with the batch on the device
 ) -> OnDevice:
-    """Return a callable that moves a batch and calls `then`. On a CUDA device, the copy overlaps with earlier steps
+    """Return a callable that moves a batch to a device and calls `then` with it. On a CUDA device, the copy overlaps with earlier steps
 
     Args:
         device: the device to move batches to

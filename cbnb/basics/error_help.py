@@ -15,7 +15,7 @@ from typing import TypeVar
 # %% ../../nbs/basics/error_help.ipynb #87c46b62
 @functools.cache
 def errors_page() -> str | None:  # an address or a path; None if there is neither
-    """Return where the page of common errors is: on the documentation site, or in a clone of the repository
+    """Return the address of the page of common errors, or its path in a clone of the repository
 
     Returns:
         an address or a path; None if there is neither
@@ -40,7 +40,7 @@ _E = TypeVar('_E', bound=BaseException)
 def explained(
     e: _E,
 ) -> _E:  # the same error
-    """Add a note to an error that the page of common errors explains; other errors stay as they are
+    """Add a note with the address of the page of common errors to an error that the page explains
 
     Args:
         e

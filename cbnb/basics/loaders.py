@@ -18,7 +18,7 @@ from .random_state import save_rng
 
 # %% ../../nbs/basics/loaders.ipynb #5164e125
 class Batches:
-    """Loader that calls a function for a fresh iterator over batches in each epoch
+    """Loader that calls a function in each epoch to get a new iterator over batches
 
     Args:
         make: called at the start of each epoch
@@ -43,7 +43,7 @@ class Batches:
 def n_batches(
     dl: Any,         # a loader
 ) -> int | None:     # None if the loader has no length
-    """The number of batches of a loader
+    """Return the number of batches of a loader, or None if the loader has no length
 
     Args:
         dl: a loader
@@ -58,7 +58,7 @@ def n_batches(
 def batch_size(
     dl: Any,         # a loader
 ) -> int | None:     # None if the loader has no `batch_size`
-    """The number of items per batch that a loader or its batch sampler was created with
+    """Return the `batch_size` of a loader or of its batch sampler, or None if neither has one
 
     Args:
         dl: a loader
@@ -106,7 +106,7 @@ def as_loader(
     dl: Any,                # a loader, or a function that returns an iterator over batches
     single: bool = False,   # the error for data that are no loader names a `DataLoader`, and not a `DataLoaders`
 ) -> Iterable:              # `dl` itself, or `Batches` of the function
-    """Return `dl` as a loader that can be iterated once per epoch, any number of times
+    """Return `dl` as a loader that can be iterated in each epoch, or raise `TypeError` if it cannot
 
     Args:
         dl: a loader, or a function that returns an iterator over batches

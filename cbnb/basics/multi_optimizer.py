@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 # %% ../../nbs/basics/multi_optimizer.ipynb #e3aba710
 class _States(MutableMapping):
-    "The states of several optimizers as one mapping from parameters"
+    "The states of several optimizers as one mapping, with parameters as keys"
     def __init__(self, optimizers: list[Optimizer]): self.optimizers = optimizers
     def _of(self, p: Tensor) -> Any:
         for opt in self.optimizers:
@@ -49,7 +49,7 @@ class _LooksLikeOne:
         return [group for opt in self.optimizers for group in opt.param_groups]
     @property
     def state(self) -> _States:
-        """The states of all members as one mapping from parameters
+        """The states of all members as one mapping, with parameters as keys
 
         Example:
             states = _States(members)
@@ -82,7 +82,7 @@ def _part_of(
     state: dict[int, Any],      # the saved states of all members, by parameter number
     first: int,                 # the number of the first parameter of `opt`
 ) -> dict[str, Any]:
-    "Extract the saved state of one member"
+    "Extract the saved state of one member, or raise `ValueError` if the state lacks settings of the member"
     needed = [k for k in getattr(opt, 'defaults', {}) if all(k in g for g in opt.param_groups)]
     lacking = [k for k in needed if any(k not in g for g in groups)]
     if lacking: raise ValueError(f'the saved state is not that of {type(opt).__name__}: '

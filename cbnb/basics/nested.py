@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import PackedSequence
 def entries(
     batch: Any,              # anything
 ) -> dict[str, Any] | None:  # None if `batch` is neither a mapping nor a dataclass
-    """The entries of a mapping or a dataclass, as a dict
+    """Return the entries of a mapping or a dataclass as a dict
 
     Args:
         batch: anything
@@ -151,7 +151,7 @@ def _parts(batch: Any) -> Iterator[Any]:
     elif can_move(batch): yield batch
 
 def _n_items(part: Any) -> int | None:
-    "The number of items in one part of a batch, or None if the part has no size"
+    "Return the number of items in one part of a batch, or None if the part has no size"
     if isinstance(part, Tensor): return part.size(0) if part.ndim else None
     if isinstance(part, PackedSequence): return int(part.batch_sizes[0])
     for name in ('num_graphs', 'batch_size'):
@@ -162,7 +162,7 @@ def _n_items(part: Any) -> int | None:
 def find_bs(
     batch: Any,   # nested tensors, as in a batch
 ) -> int:         # the number of items
-    """Find the batch size: the first dimension of the first tensor, or the size of an object
+    """Return the number of items in a batch, or raise `ValueError` if no part of the batch has a size
 
     Args:
         batch: nested tensors, as in a batch
@@ -194,7 +194,7 @@ def _why_sizeless(part: Any) -> str:
 def first_tensor(
     batch: Any,      # nested tensors
 ) -> Tensor | None:  # None if the batch has no tensor
-    """The first tensor of a nested batch
+    """Return the first tensor of a nested batch, or None if the batch has no tensor
 
     Args:
         batch: nested tensors
@@ -223,7 +223,7 @@ def is_empty(
 def named_parts(
     value: Any,            # anything
 ) -> dict[Any, Any]:       # empty if `value` has no named parts
-    """The parts of a mapping, a dataclass or a named tuple, by name
+    """Return the parts of a mapping, a dataclass or a named tuple, by name
 
     Args:
         value: anything
@@ -236,7 +236,7 @@ def named_parts(
 def kind_of(
     value: Any,    # a tensor or anything else
 ) -> str:
-    """The type and shape of a value, for an error message
+    """Describe the type and shape of a value, for an error message
 
     Args:
         value: a tensor or anything else
@@ -248,7 +248,7 @@ def kind_of(
 def shape_text(
     t: Tensor,
 ) -> str:
-    """The shape of a tensor as text, such as `64x1x8x8`, or `scalar` for a tensor without dimensions
+    """Return the shape of a tensor as text, such as `64x1x8x8`, or `scalar` for a tensor without dimensions
 
     Args:
         t

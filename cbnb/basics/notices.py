@@ -28,7 +28,7 @@ def say(text: str) -> None:
 
 # %% ../../nbs/basics/notices.ipynb #27dc99c0
 def user_level() -> int:
-    "The `stacklevel` that shows a warning at the first line outside this package"
+    "Return the `stacklevel` that makes a warning point at the first line outside this package"
     frame, level, ours = sys._getframe(1), 1, ('cbnb.', 'contextlib')
     while frame.f_back is not None and frame.f_globals.get('__name__', '').startswith(ours):
         frame, level = frame.f_back, level + 1

@@ -16,7 +16,7 @@ from .nested import kind_of, named_parts
 def checked_outputs(
     indexes: Any,    # a list of numbers, names and paths
 ) -> tuple:
-    """Return `indexes` as a tuple of numbers, names and paths
+    """Return `indexes` as a tuple of numbers, names and paths, or raise `TypeError` for a wrong index
 
     Args:
         indexes: a list of numbers, names and paths
@@ -45,7 +45,7 @@ def _there(outputs: tuple, names: Iterable[str] = ()) -> str:
 
 # %% ../../nbs/basics/outputs.ipynb #59256c43
 def _by_name(learn: Any, name: str) -> Any:
-    "Return the only part of a prediction or a target with the given name"
+    "Return the part of a prediction or a target with the given name, or raise `KeyError` unless there is exactly one"
     outputs = learn.outputs
     found = [named_parts(v)[name] for v in (outputs, learn.pred) if name in _tuple_names(v)][:1]
     found += [parts[name] for parts in map(named_parts, outputs) if name in parts]

@@ -46,7 +46,7 @@ def hyper_key(
 def known_hypers(
     opt: Optimizer,   # any optimizer with `param_groups`
 ) -> list[str]:       # names that all groups have
-    """Common names of an optimizer's hyper-parameters
+    """List the common names of an optimizer's hyper-parameters
 
     Args:
         opt: any optimizer with `param_groups`
@@ -246,7 +246,7 @@ def norm_params(model: nn.Module) -> list[nn.Parameter]:
 def total_norm(
     tensors: Sequence[Tensor],    # tensors of any shapes, on one or several devices
 ) -> Tensor:                      # a tensor without dimensions
-    """The norm over all elements of all tensors
+    """Return the L2 norm over all elements of all tensors
 
     Args:
         tensors: tensors of any shapes, on one or several devices

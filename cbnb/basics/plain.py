@@ -56,7 +56,7 @@ class _Tensors(list):
     "List of tensors without duplicates"
     def __init__(self): self.places: dict[int, int] = {}
     def place(self, t: Tensor) -> int:
-        "Return the index of a tensor in the list, after adding a new tensor"
+        "Return the index of a tensor in the list, and add the tensor if the list does not contain it"
         if id(t) not in self.places:
             self.places[id(t)] = len(self)
             self.append(t)
@@ -67,7 +67,7 @@ _NUMBERS = (type(None), bool, int, str)
 _GROUPS = {'tuple': tuple, 'set': set, 'frozenset': frozenset}
 
 def _encoded(value: Any, tensors: _Tensors, name: str) -> Any:
-    "Convert `value` to JSON data, and add its tensors to `tensors`"
+    "Convert `value` to JSON data and add its tensors to `tensors`, or raise `TypeError` if `value` is not plain data"
     kind = type(value)
     if kind in _NUMBERS: return value
     if kind is float: return value if math.isfinite(value) else {'!float': str(value)}

@@ -57,7 +57,7 @@ def whole_tensor(
 def sum_over_processes(
     *numbers: Any,     # numbers or scalar tensors, the same count in each process
 ) -> list[Any]:        # the sums as Python floats; with one process, `numbers` unchanged
-    """Sum each number over all processes, which must all call `sum_over_processes`
+    """Sum each number over all processes. All processes must call `sum_over_processes`
 
     Args:
         *numbers: numbers or scalar tensors, the same count in each process
@@ -134,7 +134,7 @@ def agreed_value(
     name: str,                    # the name of the metric, for the error message
     compute: Callable[[], Any],   # computes the value in this process
 ) -> float:
-    """Compute a value that must be the same in all processes
+    """Compute a value in each process and return it. If the values differ, raise `TypeError` in all processes
 
     Args:
         name: the name of the metric, for the error message

@@ -24,7 +24,7 @@ TAKES = ('labels', 'probabilities', 'values')
 def takes_of(
     func: Callable,   # a function of scikit-learn, or one with the same signature
 ) -> str:
-    """Return the predictions that a function of `(y_true, y_pred)` expects: 'labels', 'probabilities' or 'values'
+    """Return the kind of predictions that a function of `(y_true, y_pred)` expects: 'labels', 'probabilities' or 'values'
 
     Args:
         func: a function of scikit-learn, or one with the same signature
@@ -44,7 +44,7 @@ def as_labels(
     thresh: float | None,     # label 1 for scores at or above this; None: the class with the highest score
     name: str,                # the name of the metric, for the error message
 ) -> Tensor:
-    """Convert scores to labels
+    """Convert scores to labels, or raise `ValueError` if single scores need a threshold
 
     Args:
         pred: scores, or labels already
@@ -103,7 +103,7 @@ def is_of_sklearn(
 def sklearn_function(
     name: str,    # the name of a function, such as 'f1_score'
 ) -> Callable[..., float]:
-    """Look up a function of sklearn.metrics by name
+    """Return the function of `sklearn.metrics` with the given name, or raise `ValueError` if there is none
 
     Args:
         name: the name of a function, such as 'f1_score'

@@ -23,7 +23,7 @@ _READS = '__getitem__', '__getitems__'
 _KEPT = {base: [getattr(base, name, None) for name in _READS] for base in (TensorDataset, Subset)}
 
 def _reads_like(base: type, dataset: Any) -> bool:
-    "Return whether a dataset is a `base` that inherits the methods for reading items"
+    "Return whether a dataset is an instance of `base` that inherits `__getitem__` and `__getitems__`"
     return (isinstance(dataset, base) and not vars(dataset).keys() & set(_READS)
             and [getattr(type(dataset), name, None) for name in _READS] == _KEPT[base])
 

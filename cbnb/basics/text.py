@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 def number(
     value: float,    # any number, including nan and infinity
 ) -> str:
-    """Format a number with four significant digits and its whole part: `12,346`, `0.25`, `1.2e-5`
+    """Format a number as short text, such as `12,346`, `0.25` or `1.2e-5`
 
     Args:
         value: any number, including nan and infinity
@@ -72,7 +72,7 @@ def snake_name(
 def distinct(
     names: Iterable[str],    # names, of which some may be equal
 ) -> list[str]:
-    """Append a number to each name that occurred before
+    """Append a number to each name that repeats an earlier name
 
     Args:
         names: names, of which some may be equal

@@ -93,7 +93,7 @@ def _alone() -> str | None:
     return None if how == 'fork' else f'by {how}, workers need importable classes and a guarded main script'
 
 def cores() -> int:
-    "Return the number of cores for this process, which shares them with the other local processes of torchrun"
+    "Return the number of cores that this process may use. The local processes of torchrun share the cores equally"
     n = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
     return n // int(os.environ.get('LOCAL_WORLD_SIZE', 1))
 
@@ -193,7 +193,7 @@ def _trial(dl: DataLoader, answer: Any) -> None:
         except Exception as e: answer.send(f'in a worker, an item raises {type(e).__name__}')
 
 def _tried(dl: DataLoader, seconds: float = 3.) -> Trial | str:
-    "Call `measured` in a forked process, and return its result or the reason why there is none"
+    "Call `measured` in a forked process, and return its result, or the reason why it returned none"
     fork = multiprocessing.get_context('fork')
     ask, answer = fork.Pipe(duplex=False)
     process = fork.Process(target=_trial, args=(dl, answer), daemon=True)
@@ -213,7 +213,7 @@ def _lacks_room(
     n: int,            # number of workers
     folder: str = '/dev/shm',    # where shared memory is mounted
 ) -> str | None:       # the reason; None: the memory is enough, or its size is unknown
-    "Return a reason if shared memory is too small for the waiting batches of two loaders"
+    "Return an explanation if shared memory is too small for the batches that the workers of two loaders prefetch"
     if not os.path.isdir(folder): return None
     room = os.statvfs(folder)
     free = room.f_bavail*room.f_frsize
@@ -297,7 +297,7 @@ def make_loader(
     device: torch.device | str = 'cpu',         # the device that batches move to; for a GPU, batches may be pinned
     **kwargs: Any,                              # further arguments of torch's DataLoader
 ) -> DataLoader:
-    """Create a torch `DataLoader` whose `chosen` states how many workers were chosen and why
+    """Create a torch `DataLoader` whose attribute `chosen` states how many workers were chosen and why
 
     Args:
         dataset: the dataset to load

@@ -61,7 +61,7 @@ def _check_origin(cb: Any, names: list[str]) -> None:
 def dialect_of(
     cb: Any,        # an object, a class, or a partial of a class
 ) -> str | None:    # 'fastai_v1' or 'mindspore'; None for any other object
-    """Detect the dialect of a callback from its methods
+    """Detect the dialect of a callback from its methods, or raise `TypeError` if it has methods of both libraries
 
     Args:
         cb: an object, a class, or a partial of a class

@@ -372,7 +372,7 @@ class ShowGraph(LearnerCallback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #6413792c
 class Recorder(LearnerCallback):
-    """Base class for callbacks of fastai v1 that read the values of the learner's recorder
+    """Base class for fastai v1 callbacks that read the values of the learner's recorder
 
     Args:
         learn: the learner, which gets this callback as an attribute
@@ -531,7 +531,7 @@ class Learner(_Calls):
         n: int,                          # index of the first group to train
         train_bn: bool | None = None,    # None: the `train_bn` of the constructor
     ) -> None:
-        """Freeze the groups before `n`
+        """Freeze the parameter groups before group `n`
 
         Args:
             n: index of the first group to train
@@ -542,7 +542,7 @@ class Learner(_Calls):
     def clip_grad(self,
         clip: float = 0.1,    # maximum norm
     ) -> 'Learner':
-        """Clip the norm of all gradients from now on
+        """Add a callback that clips the norm of all gradients
 
         Args:
             clip: maximum norm

@@ -66,12 +66,12 @@ class Data:
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #b589e2e1
 def lend_data(
-    learn: Learner,    # the learner, after a callback of fastai v1 was added or removed
+    learn: Learner,    # the learner, after a fastai v1 callback was added or removed
 ) -> None:
-    """Add `learn.data` if the learner has callbacks of fastai v1, else remove it
+    """Add `learn.data` if the learner has fastai v1 callbacks, else remove it
 
     Args:
-        learn: the learner, after a callback of fastai v1 was added or removed
+        learn: the learner, after a fastai v1 callback was added or removed
     """
     if any(type(cb) is V1Callback for cb in learn.cbs): vars(learn)['data'] = Data(learn)
     else: vars(learn).pop('data', None)
@@ -178,7 +178,7 @@ class _Holds(Adapter):
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #1c54c5cd
 class V1Callback(_Holds):
-    """Adapter of a callback of fastai v1
+    """Adapter of a fastai v1 callback
 
     Args:
         given: a callback, or a class or partial that creates one for each fit
@@ -196,12 +196,12 @@ class V1Callback(_Holds):
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #453c3c2a
 def wrap(
-    cb: Any,           # a callback of fastai v1, its class, or a partial of the class
+    cb: Any,           # a fastai v1 callback, its class, or a partial of the class
 ) -> Callback:
-    """Wrap a callback of fastai v1 in an adapter, for `cbnb.dialects.detect.adapt`
+    """Wrap a fastai v1 callback in an adapter, for `cbnb.dialects.detect.adapt`
 
     Args:
-        cb: a callback of fastai v1, its class, or a partial of the class
+        cb: a fastai v1 callback, its class, or a partial of the class
     """
     return V1Callback(cb)
 
@@ -220,7 +220,7 @@ def listeners(
 def recorders(
     learn: Learner,
 ) -> list[Recorder]:
-    """List the recorders of a learner, of which there is usually one
+    """List the recorders of a learner, which usually has one
 
     Args:
         learn: the learner
@@ -275,13 +275,13 @@ class Now:
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #363178f6
 class _Runs(Callback):
-    "Keep track of the run and of the active callbacks of fastai v1"
+    "Keep track of the run and of the active fastai v1 callbacks"
     order = 55
     nested: tuple = ()   # this run, and evaluations inside it
 
     @property
     def now(self) -> Now:
-        "The innermost run, with the current callbacks"
+        "The `Now` of the innermost run, with the current callbacks"
         if self.version != self.learn.callbacks.version: self._look_again()
         return self.nested[-1]
 
@@ -378,7 +378,7 @@ def _added(recorder: Recorder) -> Sequence[str]:
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #f0566264
 class V1Columns(Callback):
-    """Fills the columns that callbacks of fastai v1 have added, before the recorder shows its row
+    """Fills the columns that fastai v1 callbacks have added, before the recorder shows its row
 
     Args:
         **events: functions to use as methods: `before_fit=f`
@@ -399,7 +399,7 @@ def _as_tuple(values: Any) -> tuple:
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #d2656397
 class _Batches(_Validates):
-    "Call the slots before the loss"
+    "Call `on_batch_begin` and `on_loss_begin`"
     def before_batch(self) -> None:
         "Call `on_batch_begin`"
         learn, now = self.learn, self.now
@@ -510,7 +510,7 @@ def _value_of(
     cb: Any,                      # the metric
     last_metrics: list[Any],      # the values after `on_epoch_end`; the first is the validation loss
 ) -> Any:
-    "Return the single value that a metric has added"
+    "Return the value that a metric has added, or raise `TypeError` unless it has added exactly one"
     values = last_metrics[1:]
     if not values and getattr(cb, 'metric', None) is not None: values = [cb.metric]    # early v1
     if len(values) == 1: return values[0]
@@ -549,7 +549,7 @@ class _MetricRun(Metric):
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #b6330c3f
 class V1Metric(_MetricRun):
-    """Native metric that calls a metric callback of fastai v1
+    """Native metric that calls a fastai v1 metric callback
 
     Args:
         cb: a metric with `on_epoch_begin`, `on_batch_end` and `on_epoch_end`

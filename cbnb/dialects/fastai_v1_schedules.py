@@ -29,7 +29,7 @@ def _at(
     n: int,       # number of batches in the schedule
     n_up: int,    # number of batches in the rising part
 ) -> tuple[bool, float]:
-    "Return whether the next batch is in the rising part, and the position in its part, from 0 to 1"
+    "Return whether the next batch is in the rising part, and the position of the batch in its part, from 0 to 1"
     k = min(k, n)
     if k == 0: return True, 0.                    # even without a rising part
     if k < n_up: return True, k/n_up
@@ -37,7 +37,7 @@ def _at(
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #0b865be5
 class _SetsBoth(LearnerCallback):
-    "Sets the values of a schedule of two parts"
+    "Sets the hyper-parameters to the values of a schedule with two parts"
     def _set(self) -> None:
         going_up, pos = _at(self.at, self.n, self.n_up)
         for name, sched in (self.up if going_up else self.down).items():
@@ -50,7 +50,7 @@ class _SetsBoth(LearnerCallback):
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #fc119f49
 class _Follows(_SetsBoth):
-    "Follows a schedule of two parts, batch by batch"
+    "Follows a schedule with two parts, batch by batch"
     def on_batch_end(self, train, num_batch, **kwargs) -> Any:
         "Set the values for the next batch, and stop the fit at the end of the schedule"
         if not train: return
@@ -242,7 +242,7 @@ class _Phases(LearnerCallback):
         if not self.phases: raise ValueError('phases: there is none with a length above 0')
 
     def _set_now(self) -> None:
-        "Set the values after `at` steps"
+        "Set the hyper-parameters to their values after `at` steps"
         start = 0
         for phase in self.phases:
             if start < self.at <= start + phase.length: self._set(phase, (self.at - start)/phase.length)
@@ -285,7 +285,7 @@ class GeneralScheduler(_Phases):
 def diverges(
     losses: Sequence[float],    # smoothed losses
 ) -> bool:
-    """Return whether the last loss is more than four times the best loss, or as far above a negative one
+    """Return whether the last loss is so far above the best loss that the sweep should end
 
     Args:
         losses: smoothed losses

@@ -121,11 +121,11 @@ class _OfLearner(Callback):
         raise AttributeError(why, name=name, obj=self)
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #12fe69e0
-# names that callbacks of fastai v1 read from their learner; fastai v1 did not have cbnb's other names
+# names that fastai v1 callbacks read from their learner; fastai v1 did not have cbnb's other names
 _LEARNERS = {'data', 'model', 'opt', 'opt_func', 'loss_func', 'callbacks', 'recorder'}
 
 class LearnerCallback(_OfLearner):
-    """Callback that reads missing attributes from its learner, and warns if an assignment hides one
+    """Callback that reads missing attributes from its learner, and warns if an assignment hides an attribute of the learner
 
     Args:
         learn: the learner, which gets this callback as an attribute
@@ -185,7 +185,7 @@ def add_metrics(
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #e8461eec
 class AverageMetric(Callback):
-    """The mean of a function over the items of the validation set
+    """Metric callback: the mean of a function over the items of the validation set
 
     Args:
         func: a function of (output, *targets)
@@ -210,7 +210,7 @@ class _State:
     def use(self,
         callbacks: Any,    # one callback or several
     ) -> None:
-        """Set the callbacks to call from now on
+        """Replace the callbacks that the handler calls
 
         Args:
             callbacks: one callback or several
@@ -228,7 +228,7 @@ class _State:
                 if method is not None and getattr(method, '__func__', None) is not idle]
 
     def new_state(self) -> None:
-        "Reset the state for a new fit"
+        "Create a new state for a fit"
         self.state_dict = dict(epoch=0, iteration=0, num_batch=0, skip_validate=False)
         self.smooth, self.past, self.said_by, self.warned = None, 1., {}, False
         self.asked = None                         # callbacks whose `on_epoch_end` was called early
@@ -240,13 +240,13 @@ class _State:
 _DOCUMENTED = {'end_epoch': 'stop_epoch', 'end_training': 'stop_training'}
 
 class _Calls(_State):
-    "Call the slots of all callbacks"
+    "Callable that calls one slot of all callbacks, and updates the state"
     def __call__(self,
         slot: str,                   # one of `SLOTS`
         call_mets: bool = True,      # True: also call the metrics
         **extra: Any,                # arguments for this slot only
     ) -> None:
-        "Call a slot of all callbacks"
+        "Call a slot of all callbacks, or raise an error if a returned value is wrong"
         for entry in (self._all if call_mets else self._own)[slot]: self._tell(entry, slot, extra)
 
     def _tell(self, entry: tuple, slot: str, extra: dict[str, Any]) -> None:
@@ -446,7 +446,7 @@ class _Ends(_BatchEnds):
     def ask_early(self,
         below: float,    # callbacks whose `_order` is lower than this
     ) -> list[Any]:      # `last_metrics` with the added values
-        """Call `on_epoch_end` of some callbacks early, after `measured`
+        """Call `on_epoch_end` early, after `measured`, for callbacks whose `_order` is lower than `below`
 
         Args:
             below: callbacks whose `_order` is lower than this

@@ -161,7 +161,7 @@ class WithEvalCell(Cell):
 
 # %% ../../nbs/dialects/mindspore.ipynb #3bae3f29
 def check_eval_indexes(indexes: Any) -> None:
-    """Check the positions of the loss, the prediction and the label in a network's outputs
+    """Raise `ValueError` unless `indexes` is a list with the positions of the loss, the prediction and the label
 
     Args:
         indexes
@@ -318,7 +318,7 @@ def groups_of(
 
 # %% ../../nbs/dialects/mindspore.ipynb #3cae2498
 class _HasLearner(_Built):
-    "Base class that creates the learner"
+    "Base class that creates the learner of a `Model`"
     def _learner(self, train: Any, valid: Any = None) -> Learner:
         "Return the learner of the model, with new data"
         dls = Columns(self, train, valid)
@@ -348,7 +348,7 @@ def check_sink(
     wanted: bool,      # whether sink mode was requested
     sink_size: int,    # -1, or above 0
 ) -> None:
-    """Check `sink_size`, and warn that there is no sink mode
+    """Check `sink_size`, and issue a warning if sink mode was requested
 
     Args:
         wanted: whether sink mode was requested
@@ -422,7 +422,7 @@ class _Fits(_Checks):
         sink_size: int = -1,               # ignored, as there is no sink mode
         initial_epoch: int = 0,            # number of epochs done before
     ) -> RunHistory:                       # the history of all runs of this model's learner
-        """Train, and evaluate between epochs
+        """Train, and evaluate after the epochs that `valid_frequency` selects
 
         Args:
             epoch: number of the last epoch, counted from 1

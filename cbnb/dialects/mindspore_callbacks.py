@@ -262,7 +262,7 @@ def one_of(
     least: int = 0,             # replaces a first argument of 0; 0: raise `ValueError`
     **choices: int | None,      # two arguments by name
 ) -> list[int | None]:          # the chosen number, and None for the other argument
-    """Choose one of two arguments that exclude each other
+    """Choose one of two arguments, or raise `ValueError` if both are passed
 
     Args:
         default: value of the first argument if neither is passed
@@ -290,7 +290,7 @@ def one_of(
 def checked_info(
     append_info: Any,       # the `append_info` of `CheckpointConfig`
 ) -> list[str | dict]:
-    """Check the entries of `append_info`, and return them as a list
+    """Return the entries of `append_info`, or raise `TypeError` or `ValueError` for a wrong entry
 
     Args:
         append_info: the `append_info` of `CheckpointConfig`
@@ -562,7 +562,7 @@ def monitored(
     p: Params,        # the context at the end of an epoch
     name: str,        # 'loss', 'eval_loss' or the name of a metric
 ) -> float | None:    # None: no complete evaluation in this epoch
-    """Look up a monitored value by name
+    """Return the monitored value with the given name, or raise `ValueError` for an unknown name
 
     Args:
         p: the context at the end of an epoch

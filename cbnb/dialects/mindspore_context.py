@@ -228,7 +228,7 @@ class _OldPlaces:
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #032d5adf
 class Callback(_OldPlaces):
-    "Base class of callbacks in MindSpore's style, which a callback may omit"
+    "Optional base class of callbacks in MindSpore's style"
     dialect = 'mindspore'     # for `dialect_of`
     eval_in_fit = True        # False: no `on_eval_*` calls for evaluations within a fit
     def __enter__(self) -> 'Callback': return self
@@ -301,7 +301,7 @@ def length(
     dl: Any,              # a loader
     n: int = 1,           # number of processes that share its batches
 ) -> dict[str, int]:      # `batch_num`; empty if the length is unknown
-    """Return the number of batches of a loader, or of steps for several processes
+    """Return a dict with `batch_num`, the number of steps per epoch, or an empty dict if the loader has no length
 
     Args:
         dl: a loader
@@ -414,9 +414,9 @@ class _State:
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #fd15bb0f
 class _Leaving(_State):
-    "Part of a session that enters and leaves the callbacks"
+    "Part of a session that calls `__enter__` and `__exit__` of the callbacks"
     def _entered(self, cb: Any) -> Any:
-        "Enter a callback, and return the callback to use in the run"
+        "Call `__enter__` of a callback, and return the callback to use in the run"
         entered = cb.__enter__() if hasattr(type(cb), '__enter__') else cb
         if hasattr(type(cb), '__exit__'): self.entered.append(cb)
         if entered is cb or isinstance(entered, Callback): return entered
@@ -426,7 +426,7 @@ class _Leaving(_State):
         return cb
 
     def exit(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
-        "Leave all entered callbacks in reverse order"
+        "Call `__exit__` of all entered callbacks, in reverse order"
         failed = []
         self.give_back()                                          # the run may end in an evaluation
         for cb in reversed(self.entered):

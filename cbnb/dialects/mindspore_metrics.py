@@ -44,7 +44,7 @@ def feed(
     metric: Any,      # a metric with `update`, and optionally `indexes`
     inputs: tuple,    # the outputs of a batch
 ) -> None:
-    """Update a metric with the inputs that it has selected
+    """Update a metric with its selected inputs
 
     Args:
         metric: a metric with `update`, and optionally `indexes`
@@ -60,7 +60,7 @@ def one_number(
     value: Any,      # the result of `eval`
     name: str,       # the name of the metric
 ) -> Any:            # `value` unchanged
-    """Check that the result of a metric is a single number, for the table of epochs
+    """Return the result of a metric, or raise `TypeError` if it is not a single number
 
     Args:
         value: the result of `eval`
@@ -164,7 +164,7 @@ def pair_of(
     inputs: tuple,     # the inputs of `update`
     where: str,        # the name of the method, for the error message
 ) -> list[Tensor]:     # prediction and label
-    """Check that there are two inputs, and convert them to tensors
+    """Convert two inputs to tensors, or raise `ValueError` if there are more or fewer inputs
 
     Args:
         inputs: the inputs of `update`

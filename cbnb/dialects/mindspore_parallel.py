@@ -58,7 +58,7 @@ _MODES = ParallelMode.STAND_ALONE, ParallelMode.DATA_PARALLEL
 _settings: dict[str, Any] = {}
 
 def reset_auto_parallel_context() -> None:
-    "Reset the settings to training on one device"
+    "Reset the parallel mode to `stand_alone`, and `gradients_mean` to False"
     _settings.clear()
     _settings.update(parallel_mode=ParallelMode.STAND_ALONE, gradients_mean=False)
 
@@ -72,7 +72,7 @@ def set_auto_parallel_context(*,
     global_rank: int | None = None,         # must be the rank of this process, which torchrun decides
     parameter_broadcast: bool = True,       # ignored: training always begins with the weights of process 0
 ) -> None:
-    """Set the parallel mode for all models from now on
+    """Set the parallel mode for all models, or raise `ValueError` for an unsupported setting
 
     Args:
         parallel_mode: 'stand_alone' or 'data_parallel'
@@ -95,7 +95,7 @@ def set_auto_parallel_context(*,
 def get_auto_parallel_context(
     name: str,     # 'parallel_mode', 'gradients_mean', 'device_num', 'global_rank' or 'parameter_broadcast'
 ) -> Any:
-    """Return the value of a setting
+    """Return the value of a setting, or raise `ValueError` for an unknown name
 
     Args:
         name: 'parallel_mode', 'gradients_mean', 'device_num', 'global_rank' or 'parameter_broadcast'
@@ -152,7 +152,7 @@ class SumOfGradients(Callback):
 def in_parallel(
     learn: Learner,       # the learner of a model
 ) -> AbstractContextManager:    # for a `with` block
-    """Apply the parallel mode to a learner in a `with` block
+    """Return a context manager that applies the parallel mode to a learner
 
     Args:
         learn: the learner of a model

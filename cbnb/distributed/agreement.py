@@ -82,7 +82,7 @@ def first_failure(run: int = 0) -> str:
 
 # %% ../../nbs/distributed/agreement.ipynb #c2239ea1
 class _Talks:
-    "Exchange values with the other processes"
+    "Base class that exchanges values with the other processes"
     def __init__(self, run: int = 0):
         self.n, self.number, self.run = n_processes(), process_number(), run
         self.control = control_group() if self.n > 1 else None
@@ -116,7 +116,7 @@ class _Talks:
         return mine[0]
 
     def rows(self, *numbers: float) -> list[list[float]]:
-        "Return one list per process with the numbers that it passed"
+        "Return one list per process, with the numbers that this process passed"
         if self.n == 1: return [list(numbers)]
         mine = torch.tensor(numbers, dtype=torch.float64)
         each = [torch.empty_like(mine) for _ in range(self.n)]
@@ -145,7 +145,7 @@ class Group(_Talks):
         request: Request = Request.GO_ON,    # the part of the fit that this process asks all to leave
         items: int = 0,                      # items in the next batch of this process
     ) -> int:                                # total number of items in the next batches of all processes
-        """Exchange requests. Raises the exception of the highest request if it is higher than this process's own
+        """Exchange requests. Raises the exception of the highest request if it is higher than this process's own request
 
         Args:
             request: the part of the fit that this process asks all to leave

@@ -192,7 +192,7 @@ def make_accelerator(
     device: Any,               # device of the loaders; only 'cpu' is kept, otherwise accelerate chooses
     options: dict[str, Any],   # keyword arguments for `DistributedDataParallel`
 ) -> Any:
-    """Create an `Accelerator` of accelerate, which connects to the other processes. Raises `ImportError` if accelerate is not installed
+    """Create an `Accelerator` from accelerate, which connects to the other processes. Raises `ImportError` if accelerate is not installed
 
     Args:
         device: device of the loaders; only 'cpu' is kept, otherwise accelerate chooses
@@ -412,7 +412,7 @@ class _Stores(_Deals):
 
 # %% ../../nbs/distributed/data_parallel.ipynb #db02aadf
 class Distributed(_Stores):
-    """Train one model together with the other processes that torchrun or accelerate started. A single process trains as without this callback
+    """Train one model together with the other processes that torchrun or accelerate started. With a single process, the callback changes nothing
 
     Args:
         sharded: each process holds a part of the weights; a tuple names the module classes to shard

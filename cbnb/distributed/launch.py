@@ -153,7 +153,7 @@ class _Speaks:
 
 # %% ../../nbs/distributed/launch.ipynb #7a51ac0f
 class Crew(_Speaks):
-    """Training processes that receive commands and can be ended
+    """The training processes, with methods to send commands and to kill the processes
 
     Args:
         n: number of processes
@@ -231,7 +231,7 @@ class Trouble:
         else: self.errors.append((report['time'], rank, report))
 
     def is_known(self) -> bool:
-        "Return whether a process has failed more than `patience` seconds ago"
+        "Return whether a process failed more than `patience` seconds ago"
         return self.since is not None and time.monotonic() - self.since > self.patience
 
     def first(self, crew: Crew) -> BaseException:
@@ -247,7 +247,7 @@ class Trouble:
 
 # %% ../../nbs/distributed/launch.ipynb #b12db397
 class _Hears:
-    "Handle the messages of a crew"
+    "Handle the messages of the training processes"
     quiet = 0.5            # seconds to wait for the last messages of a process that has ended
 
     def __init__(self, crew: Crew, mirror: Any):
@@ -271,7 +271,7 @@ class _Hears:
 
 # %% ../../nbs/distributed/launch.ipynb #d62f1a4f
 class _Watch(_Hears):
-    "Handle messages and poll the display until the fit of a crew has ended"
+    "Handle messages and poll the display until all training processes have ended"
     def run(self) -> None:
         "Run until all processes have ended, or until the first failure is known"
         while len(self.ended) < len(self.crew.processes) and not self.trouble.is_known():

@@ -20,7 +20,7 @@ from ..learner import Learner
 
 # %% ../../nbs/distributed/mirror.ipynb #5532b9e6
 class RunFeed:
-    """Return the new entries of a run at each call
+    """Callable that returns the entries added to a run since the previous call
 
     Args:
         run: the record of the fit; None: nothing is recorded
@@ -31,7 +31,7 @@ class RunFeed:
         self.run, self.n_losses, self.n_rows, self.n_named = run, 0, 0, {}
 
     def __call__(self) -> dict[str, Any]:
-        "Return the losses, table rows and named losses added since the last call"
+        "Return the losses, table rows and named losses added to the run since the previous call"
         run = self.run
         if run is None: return {}
         losses, rows = run.arrived()[0][self.n_losses:], run.epochs[self.n_rows:]

@@ -47,7 +47,7 @@ def dump(
     obj: Any,        # object to write, such as a learner or a dict
     path: Path,      # path of the file to write
 ) -> None:
-    """Write an object for another process. Raises `TypeError` with the name of the part that cannot be pickled
+    """Write an object to a file for another process. Raises `TypeError` with the name of the part that cannot be pickled
 
     Args:
         obj: object to write, such as a learner or a dict
@@ -62,7 +62,7 @@ def load(
     path: Path,                # path of a file that `dump` wrote
     gpu: int | None = None,    # number of the GPU for all tensors that were on a GPU; None: the same GPU as before
 ) -> Any:
-    """Read an object that `dump` wrote
+    """Read an object from a file that `dump` wrote
 
     Args:
         path: path of a file that `dump` wrote
@@ -109,7 +109,7 @@ def _refusal(
     part: Any,          # the object to pickle
     above: set[int],    # ids of the objects that contain the part
 ) -> Exception | None:  # the error; None: the part can be pickled
-    "Return the error that pickling a part raises"
+    "Return the error that pickling a part raises, or None if pickling succeeds"
     class Pickler(_pickling().Pickler):
         def persistent_id(self, obj: Any) -> Any:
             return 'there' if id(obj) in above or isinstance(obj, (TypedStorage, UntypedStorage)) else None

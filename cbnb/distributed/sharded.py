@@ -142,7 +142,7 @@ def blocks_of(
 
 # %% ../../nbs/distributed/sharded.ipynb #bac683de
 def _fully_shard() -> Callable[..., Any]:
-    "Return torch's `fully_shard`. Raises `RuntimeError` with torch before 2.6"
+    "Return torch's `fully_shard`, or raise `RuntimeError` if torch is older than 2.6"
     from torch.distributed import fsdp
     if hasattr(fsdp, 'fully_shard'): return fsdp.fully_shard
     raise RuntimeError(f'sharded models need torch 2.6 or later, and this is {torch.__version__}: '
@@ -277,7 +277,7 @@ def check_sharding(
 
 # %% ../../nbs/distributed/sharded.ipynb #0dc203a4
 def _shard_value(value: Any, like: Any) -> Any:
-    "Shard a tensor like the tensor `like` if that is sharded and has the same shape. Return other values unchanged"
+    "Shard a tensor like the tensor `like` if `like` is sharded and has the same shape. Return other values unchanged"
     fits = is_sharded(like) and isinstance(value, Tensor) and not is_sharded(value) and value.shape == like.shape
     return shard_like(value, like) if fits else value
 
@@ -372,7 +372,7 @@ class _PutsBack(_SwitchesOver):
 
 # %% ../../nbs/distributed/sharded.ipynb #5ec80fb9
 class _Meeting:
-    "Find out whether all processes arrive within a time limit"
+    "Meeting point that reports whether all processes reach it within a time limit"
     def __init__(self):                  # all processes create it together
         self.store = dist.distributed_c10d._get_default_store()
         self.name = f"cbnb/sharded/{(self.store.add('cbnb/sharded', 1) - 1)//n_processes()}"
@@ -405,7 +405,7 @@ class _Ends(_PutsBack):
 
 # %% ../../nbs/distributed/sharded.ipynb #d7aa18aa
 class _Gathers(_Ends):
-    "Keep the whole weights in memory inside a block"
+    "Base class with a method that keeps the whole weights in memory inside a `with` block"
     @contextmanager
     def gathered(self) -> Iterator[None]:
         "Keep the whole weights in every process inside a `with` block. All processes must enter the block"

@@ -136,7 +136,7 @@ def _chunk(steps: Iterator[list[list[Any]]]) -> tuple[deque[list[list[Any]]], bo
 
 # %% ../../nbs/distributed/shares.ipynb #73f4f475
 class _Sent:
-    "The batches of a loader for one process. Process 0 loads all batches and sends them"
+    "Iterable over the batches of one process. Process 0 loads all batches and sends them"
     def __init__(self, dl: Iterable, group: Group, borrows: bool):
         self.dl, self.group, self.borrows, self.borrowed = dl, group, borrows, None
 
@@ -170,7 +170,7 @@ def _items_in(batch: Any) -> int:
 def dealt_already(
     dl: Any,           # a loader
 ) -> str | None:       # the reason as text; None: the loader has all items
-    """Return why a loader yields only the part of one process
+    """Return the reason why a loader yields only the part of one process, or None if it yields all items
 
     Args:
         dl: a loader
@@ -274,7 +274,7 @@ class Share:
     def from_all(self,
         parts: list[Any],     # one for each batch of this process
     ) -> list[Any]:
-        """Return the parts of all processes, in the order of the loader
+        """Collect the parts for all batches from all processes, in the order of the loader
 
         Args:
             parts: one for each batch of this process
