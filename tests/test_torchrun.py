@@ -81,12 +81,19 @@ def alone(tmp_path_factory) -> Done:
     return done
 
 
+def assert_same_rows(done: Done, alone: Done) -> None:
+    """The tables agree; two processes add in another order, so the last digit may differ."""
+    assert [row[0] for row in done.rows] == [row[0] for row in alone.rows]
+    for row, other in zip(done.rows, alone.rows, strict=True):
+        assert list(map(float, row)) == pytest.approx(list(map(float, other)), abs=2e-6)
+
+
 @pytest.mark.parametrize("launcher", [TORCHRUN, ACCELERATE], ids=["torchrun", "accelerate"])
 def test_the_script_trains_in_two_processes_as_in_one(tmp_path, alone, launcher):
     write_scripts(tmp_path)
     done = run(tmp_path, *launcher, "train.py")
     assert done.status == 0, done.said
-    assert done.rows == alone.rows  # once, not by each process
+    assert_same_rows(done, alone)  # once, not by each process
     assert all(torch.allclose(done.weights[name], weights, atol=1e-5) for name, weights in alone.weights.items())
 
 
@@ -96,7 +103,7 @@ def test_a_killed_process_ends_the_job_which_then_goes_on(tmp_path, alone):
     assert done.status != 0 and re.search(r"rank +: 1 .*\n +exitcode +: -9", done.said), done.said
     again = run(tmp_path, *TORCHRUN, "train.py")
     assert again.status == 0 and "continuing at epoch 1" in again.said, again.said
-    assert again.rows == alone.rows
+    assert_same_rows(again, alone)
     assert all(torch.allclose(again.weights[name], weights, atol=1e-5) for name, weights in alone.weights.items())
 
 
