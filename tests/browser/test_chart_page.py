@@ -177,6 +177,7 @@ def test_zoom_names_axes_smoothing_keys_and_table_need_no_kernel(lab: Lab):
         assert page.output(1).locator(".said").inner_text().startswith("step 1")
         # table
         page.output(1).locator(".tools button", has_text="table").click()
+        page.output(1).locator(".rows tr").first.wait_for()  # drawn with the next frame
         assert page.output(1).locator(".rows tr").count() > 10
         assert page.tab.evaluate("() => window.sent") == 0  # the fit after it changes nothing, and nothing was asked of the kernel
         assert page.value("learn.recorder.last().number") == 1 and not page.console_errors()
