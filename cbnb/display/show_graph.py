@@ -78,6 +78,7 @@ class _Draws(Callback):
     graph: Run                               # record of the fit
 
     def _draw(self) -> None:
+        import matplotlib.pyplot            # noqa: F401 imported first, as it takes longer than a figure
         from IPython.display import display
         begun = time.perf_counter()
         fig, self.bounds = run_figure(self.graph, self.total, self.bounds)
