@@ -85,7 +85,7 @@ def _nothing() -> None: pass
 
 # %% ../nbs/01_callback.ipynb #e70c2807
 def shadows(cb: Reading, name: str) -> bool:
-    """Whether the attribute `name` of `cb` hides an attribute of its learner
+    """Return whether the attribute `name` of `cb` hides an attribute of its learner
 
     Args:
         cb
@@ -101,7 +101,7 @@ def warn_shadow(
     cb: Reading, name: str,
     stacklevel: int = 2,   # which caller's line the warning shows; 2: the line that calls this function
 ) -> None:
-    """Warn, once per callback and name, that this attribute of `cb` hides an attribute of the learner
+    """Warn, once per callback and name, that this attribute of `cb` hides an attribute of the learner. Do nothing if the warning would point at code of cbnb
 
     Args:
         cb
@@ -153,7 +153,7 @@ class HandlesEvents(Events):
         training: bool,      # whether the loop is in the training phase
         purpose: str,        # one of `PURPOSES`
     ) -> bool:  # True if the event is dispatched to this callback
-        """Whether this callback handles an event in the given phase, in a run with the given purpose
+        """Return whether this callback handles an event in the given phase, in a run with the given purpose
 
         Args:
             event_name: one of `EVENTS`
@@ -174,7 +174,7 @@ class HandlesEvents(Events):
 
 # %% ../nbs/01_callback.ipynb #d2b4afed
 def _check_method_names(cls: type) -> None:
-    "Raise `TypeError` for public methods whose names are close to those of events, and for events with arguments"
+    "Raise `TypeError` for public methods whose names are close to those of events, and for event methods with required arguments"
     for name, value in vars(cls).items():
         if name in EVENTS: _check_event_method(value, f'{cls.__name__}.{name}')
         if not callable(value) or name.startswith('_') or name in EVENTS: continue
@@ -243,7 +243,7 @@ class HasState:
         put_state(self, state)
 
 def _theirs(learn: Any) -> list[Any]:
-    "List the learner, its attributes and its callbacks, which callbacks refer to but do not own"
+    "Return the learner, the values of its attributes, and its callbacks. The state of a callback does not include these objects"
     held = vars(learn).values() if hasattr(learn, '__dict__') else ()
     return [learn, *held, *getattr(learn, 'cbs', ())]
 
@@ -487,7 +487,7 @@ class NamesCallbacks(KeepsLists):
         learn: the learner
     """
     def _is_learners(self, name: str) -> bool:
-        "Whether a name belongs to the learner, and not to a callback or a shown object"
+        "Return whether a name belongs to the learner, and not to a callback or a shown object"
         if name in self.names or name in self.shown: return False
         return name in vars(self.learn) or hasattr(type(self.learn), name)
 
@@ -501,7 +501,7 @@ class NamesCallbacks(KeepsLists):
         return next(n for n in candidates if n not in self.names)
 
     def show(self, name: str, obj: Any) -> None:
-        """Set `learn.<name>` to an object until a callback needs the name. If the name is already taken, do nothing
+        """Set `learn.<name>` to an object until a callback needs the name. Do nothing if the name belongs to a callback or to the learner
 
         Args:
             name

@@ -36,10 +36,10 @@ class Copy:
     """An asynchronous copy of a tensor from a GPU to the CPU
 
     Args:
-        t: a tensor on the GPU, which may still be being computed
+        t: a tensor on the GPU, which the GPU may not have computed yet
     """
     def __init__(self,
-        t: Tensor,    # a tensor on the GPU, which may still be being computed
+        t: Tensor,    # a tensor on the GPU, which the GPU may not have computed yet
     ):
         self.numbers = torch.empty(t.shape, dtype=t.dtype, pin_memory=True)
         self.numbers.copy_(t, non_blocking=True)
@@ -51,7 +51,7 @@ class Copy:
     def is_here(self,
         wait: bool,    # whether to wait until the copy is complete
     ) -> bool:
-        """Whether the copy is complete
+        """Return whether the copy is complete
 
         Args:
             wait: whether to wait until the copy is complete
@@ -94,7 +94,7 @@ class ScalarBuffer:
         return self.numbers
 
     def arrived(self) -> array:
-        "Return the numbers that have reached the CPU, without waiting, and start copying the others"
+        "Return the numbers that have reached the CPU, and start copying the others. The call waits only on devices other than CUDA and the CPU"
         if self.waiting: self.stack()
         if not all(chunk.is_cuda for chunk in self.chunks): return self.read()
         self.coming += map(Copy, self.chunks)
@@ -531,7 +531,7 @@ class PlainRun(RunExtent, RunEvents, RunOutcome, RunSettings):
 
 # %% ../nbs/08_history.ipynb #020cfc4a
 def _packed(values: list[float]) -> array:
-    "Pack numbers into 32 bits if they are exact, otherwise into 64 bits"
+    "Return an array of 32-bit numbers if these represent `values` exactly, otherwise of 64-bit numbers"
     small = array('f', values)
     same = all(a == b or math.isnan(b) for a, b in zip(small, values))
     return small if same else array('d', values)
@@ -603,14 +603,14 @@ class RunRows(IndexedRuns):
     "Yields the tables of a history row by row"
     def rows(self,
         what: str = 'epochs',   # which table: 'epochs' or 'steps'
-    ) -> Iterator[dict[str, Any]]:  # one dict for each epoch, with the names of the columns
+    ) -> Iterator[dict[str, Any]]:  # one dict for each epoch or step, with the names of the columns as keys
         """Yield one dict per row of a table
 
         Args:
             what: which table: 'epochs' or 'steps'
 
         Returns:
-            one dict for each epoch, with the names of the columns
+            one dict for each epoch or step, with the names of the columns as keys
 
         Raises:
             ValueError: there is a table of 'epochs' and one of 'steps', not of {what}

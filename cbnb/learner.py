@@ -55,7 +55,7 @@ class Guards:
     "Runs a level of the loop so that its exception can cancel it"
     def _guard(self, level: Level, cancel: type[CancelException],
                body: Callable[..., Any], *args: Any) -> None:
-        "Run `before_<level>` and the body until they end or raise `cancel`, and then `after_<level>`"
+        "Fire `before_<level>` and run the body. If one of them raises `cancel`, fire `after_cancel_<level>`. Then fire `after_<level>`"
         __tracebackhide__ = True
         fire = self.callbacks.fire
         try:
@@ -281,7 +281,7 @@ class LoopState(BatchViews):
     "The state of the loop, which a run stores on the learner for callbacks to read"
     @property
     def running(self) -> bool:
-        """Whether a run of this learner is in progress
+        """True while a run of this learner is in progress
 
         Example:
             class Look(Callback):
@@ -311,7 +311,7 @@ class TellsWhere:
 
     @property
     def run_name(self) -> str:
-        """The name of the method you called: fit, validate, get_preds, predict or lr_find
+        """The name of the current or last run in messages: fit, validate, get_preds, predict or lr_find
 
         Example:
             seen.clear()
@@ -433,7 +433,7 @@ class HasData:
 class MovesToDevice(HasData):
     "Moves the model and the loss function to the device of the loaders"
     def to_dls_device(self) -> None:
-        """Move the model, and a loss function with buffers, to the device of the loaders
+        """Move the model, the loss functions, and the models of the steps to the device of the loaders
 
         Example:
             learn = line_learner()
@@ -542,7 +542,7 @@ def is_a(
     cb: Any,                # a callback, or a callback class
     cls: type[Callback],    # the class to check for
 ) -> bool:
-    """Whether `cb` is an instance or a subclass of `cls`
+    """Return whether `cb` is an instance or a subclass of `cls`
 
     Args:
         cb: a callback, or a callback class
@@ -746,7 +746,7 @@ class ShowsLoop:
     def ordered_cbs(self,
         event_name: str,    # such as 'before_fit'
     ) -> list[Callback]:  # the callbacks, the first one called first
-        """Return the callbacks that handle an event, in the order in which they are called
+        """Return the callbacks that define an event, in the order in which they are called, including those that are switched off
 
         Args:
             event_name: such as 'before_fit'
@@ -839,7 +839,7 @@ class HasRates:
 
     @property
     def lr(self) -> Any:
-        """The learning rate of the next fit. This is a list or a slice if layer groups have different rates
+        """The learning rate of the next fit. This is a list or a slice if parameter groups have different rates
 
         Example:
             learn = line_learner(opt_func=functools.partial(torch.optim.SGD, lr=0.5), lr=1e-3)
@@ -947,7 +947,7 @@ class PreparesOptimizer(SetsHypers):
 
 # %% ../nbs/07_learner.ipynb #9f6989c5
 class FitInterrupted(KeyboardInterrupt):
-    """Raised after a run was stopped by the user. The learner remains usable
+    """Raised after you stopped a run with Ctrl-C. The learner remains usable
 
     Example:
         stopped = FitInterrupted('stopped in epoch 2 at batch 130; learn is usable')
@@ -1159,13 +1159,13 @@ class Freezes:
     "Freezes and unfreezes parameter groups"
     def freeze_to(self,
         n: int,                  # index of the first group to train; negative indices count from the end
-        train_bn: bool = True,   # whether to keep training normalization layers in frozen groups
+        train_bn: bool = True,   # whether to keep training batch norm layers in frozen groups
     ) -> None:
-        """Freeze the parameter groups before group `n`, and unfreeze all others
+        """Freeze the parameter groups before group `n`, and unfreeze all others. With one group, warn and do nothing, unless `n` is 0
 
         Args:
             n: index of the first group to train; negative indices count from the end
-            train_bn: whether to keep training normalization layers in frozen groups
+            train_bn: whether to keep training batch norm layers in frozen groups
 
         Example:
             learn = digits_learner(splitter=body_and_head)
@@ -1180,7 +1180,7 @@ class Freezes:
         freeze_groups(self.opt, n, norm_params(self.model) if train_bn else ())
 
     def freeze(self) -> None:
-        """Freeze all parameter groups except the last
+        """Freeze all parameter groups except the last. Batch norm layers stay trainable
 
         Example:
             learn.freeze()

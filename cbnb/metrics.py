@@ -63,7 +63,7 @@ class RunningMean:
         return self.total/self.count if self.count else None
     @property
     def everywhere(self) -> Tensor | float | None:
-        "The mean over the values of all processes, or None without values. Every process must read it"
+        "The mean over the values of all processes, or None without values. Every process must read this property"
         total, count = sum_over_processes(self.total, self.count)
         return total/count if count else None
 
@@ -228,7 +228,7 @@ def _note_inputs(
     name: str,         # name of the metric
     *given: Any,       # arguments of the metric
 ) -> None:
-    "Add a note to an error that names the metric and describes its inputs"
+    "Add a note to an error. The note names the metric and describes its inputs"
     parts = list(named_parts(given[0])) if given else []
     part = 'logits' if 'logits' in parts else next(iter(parts), None)
     hint = f': choose a part of it, such as metric_on(metric, {part!r}, 1)' if parts else ''

@@ -65,7 +65,7 @@ def param_groups(
 def is_fused(
     opt: Optimizer,    # any optimizer
 ) -> bool:
-    """Whether the optimizer uses torch's fused form for all groups
+    """Return whether the optimizer uses torch's fused form for all groups
 
     Args:
         opt: any optimizer
@@ -88,13 +88,13 @@ def fuse(
 
 # %% ../nbs/04_optim.ipynb #c9632e94
 def _leaves_form_open(group: dict[str, Any]) -> bool:
-    "Whether `fuse` may choose the fused form for a group. For SGD without momentum, the fused form would not be faster"
+    "Return whether `fuse` may choose the fused form for a group. For SGD without momentum, the fused form would not be faster"
     if 'fused' not in group or group.get('momentum') == 0: return False
     if group.get('capturable') or group.get('differentiable'): return False
     return group['fused'] is None and group.get('foreach') is None
 
 def _can_fuse(opt: Optimizer, device: torch.device | str | None) -> bool:
-    "Try the fused form with the settings of each group, on a parameter of the same device and type"
+    "Return whether the fused form works. Try the settings of each group on a parameter with the same device and type"
     try:
         for group in opt.param_groups:
             for where, dtype in {(device or p.device, p.dtype) for p in group['params'] if p.requires_grad}:
@@ -105,7 +105,7 @@ def _can_fuse(opt: Optimizer, device: torch.device | str | None) -> bool:
     return True
 
 def _has_sparse(model: nn.Module) -> bool:
-    "Whether a layer has sparse gradients, which the fused forms do not support"
+    "Return whether a layer has sparse gradients, which the fused forms do not support"
     return isinstance(model, nn.Module) and any(getattr(m, 'sparse', False) is True for m in model.modules())
 
 # %% ../nbs/04_optim.ipynb #2e722968
@@ -116,7 +116,7 @@ def make_opt(
     splitter: Callable[[nn.Module], Any] = one_group,   # as in `param_groups`
     device: torch.device | str | None = None,           # device of the training; None: the device of the model
 ) -> Optimizer:        # a new optimizer, or `opt_func` itself if it is an optimizer
-    """Make an optimizer for the groups of a model. Raise `TypeError` if `opt_func` is not an optimizer and returns none
+    """Make an optimizer for the groups of a model. Raise `TypeError` if `opt_func` is not an optimizer and does not return one
 
     Args:
         opt_func: a torch optimizer class, a function `(groups, lr=...)`, or an optimizer
@@ -164,7 +164,7 @@ def _inside(step: Callable[..., Any]) -> Callable[..., Any] | None:
     return inner if getattr(step, 'hooked', False) and not getattr(inner, 'hooked', False) else None
 
 def _is_watched(opt: Optimizer) -> bool:
-    "Whether a hook or a profiler observes the steps of an optimizer"
+    "Return whether a hook or a profiler observes the steps of an optimizer"
     hooks = opt._optimizer_step_pre_hooks or opt._optimizer_step_post_hooks or _BEFORE_ALL or _AFTER_ALL
     return bool(hooks) or torch.autograd._profiler_enabled()
 
@@ -203,7 +203,7 @@ def belongs_to(
     model: nn.Module,                                   # the current model
     splitter: Callable[[nn.Module], Any] = one_group,   # as in `param_groups`
 ) -> bool:
-    """Whether an optimizer holds exactly the parameters that the splitter finds in the model
+    """Return whether an optimizer holds exactly the parameters that the splitter finds in the model
 
     Args:
         opt: an optimizer of this model or of another
@@ -216,7 +216,7 @@ def shares_params(
     opt: Optimizer,      # an optimizer of this model or of another
     model: nn.Module,    # the current model
 ) -> bool:
-    """Whether an optimizer holds any parameter of the model
+    """Return whether an optimizer holds any parameter of the model
 
     Args:
         opt: an optimizer of this model or of another
@@ -230,7 +230,7 @@ def _held(opt: Optimizer) -> set[int]: return {id(p) for g in opt.param_groups f
 def needs_closure(
     opt: Optimizer,   # any optimizer with `step`
 ) -> bool:
-    """Whether `opt.step` requires a function that computes the loss, as `LBFGS` does
+    """Return whether `opt.step` requires a function that computes the loss, as `LBFGS` does
 
     Args:
         opt: any optimizer with `step`

@@ -227,7 +227,7 @@ class TracksEarly(TracksHypers):
         if self.row is not None: self._note_hypers()
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        """Whether to handle an event. The recorder handles `before_step` only if a callback may change the rate before `after_batch`
+        """Return whether to handle an event. The recorder handles `before_step` only if a callback may change the rate before `after_batch`
 
         Args:
             event_name: one of `EVENTS`

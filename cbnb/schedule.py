@@ -55,7 +55,7 @@ class ParamScheduler(Callback):
 _Place = tuple[str, int | None, Callable[[float], Any]]    # key, index, schedule
 
 def _place(learn: Learner, name: str, sched: Callable[[float], Any]) -> _Place:
-    "Check a schedule, let the recorder track its hyper-parameter, and return the key, index and schedule with which to set it"
+    "Check a schedule, and tell the recorder to record its hyper-parameter. Return the schedule with the key and the index of the hyper-parameter"
     if (place := hyper_key(learn.opt, name)) is None: raise no_such_hyper(learn.opt, name)
     _check_values(name, sched(0.), len(learn.opt.param_groups))
     if hasattr(learn, 'recorder'): learn.recorder.track(name)

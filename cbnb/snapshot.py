@@ -40,7 +40,7 @@ def _put_back(
     old: Any,      # the original object
     value: Any,    # an earlier copy of it
 ) -> Any:          # `old` if it is a container that can be refilled, otherwise `value`
-    "Refill the container `old` with the contents of `value`"
+    "Refill the container `old` with the contents of `value`. Return `value` if `old` cannot be refilled"
     if old is value or type(old) is not type(value): return value
     if isinstance(old, (list, deque)): refill = old.extend
     elif isinstance(old, (dict, set)): refill = old.update
@@ -194,7 +194,7 @@ def _held_by(owner: Any) -> Iterator[Any]:
 def owned_by_steps(
     learn: Learner,    # a learner
 ) -> tuple[list[Any], list[nn.Module], list[Any]]:    # the steps and their owners; networks; optimizers
-    """Find the steps of a learner and their owners, and all networks and optimizers of these and of the learner
+    """Return the steps of a learner with the objects whose methods they call, and all networks and optimizers that the learner or these steps and objects hold
 
     Args:
         learn: a learner

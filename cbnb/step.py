@@ -147,7 +147,7 @@ class Step(ForwardPass):
         assert loop.model.a.grad is None
         assert step.evaluator() is step                        # the same step evaluates
     """
-    model = loss_func = opt = None     # if set, these become the learner's; None: those of the learner
+    model = loss_func = opt = None     # its own model; its own loss function and optimizer, which become the learner's; None: those of the learner
     own_update = False    # whether it computes gradients itself, where callbacks cannot change them
     own_loss = False      # whether its loss is not computed from `learn.pred` and `learn.yb`
     own = ()              # modules outside `learn.model`, which `learn.model.eval()` does not reach
@@ -258,7 +258,7 @@ def depends_on(
     loss: Tensor,                # with or without its graph
     params: Iterable[Tensor],    # parameters of an optimizer
 ) -> bool:
-    """Whether the graph of a loss contains one of the parameters
+    """Return whether the graph of a loss contains one of the parameters
 
     Args:
         loss: with or without its graph
@@ -285,7 +285,7 @@ class _CountsUpdates(Step):
 
     @property
     def alone(self) -> bool:
-        "Whether this run computed gradients, but the learner's optimizer did no step"
+        "True if this run computed gradients, but the learner's optimizer did no step"
         return self.steps == []
 
     def _count_steps(self, learn):
@@ -431,7 +431,7 @@ def loss_and_pred(
 
 # %% ../nbs/06_step.ipynb #7b022799
 def computes_loss(model: Any) -> bool:
-    """Whether the `forward` method of a model takes `labels`, as in Hugging Face Transformers
+    """Return whether the `forward` method of a model takes `labels`, as in Hugging Face Transformers
 
     Args:
         model

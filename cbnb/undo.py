@@ -88,7 +88,7 @@ class _Passes:
         else: self.waiting.append(signum)
 
     def act(self, signum: int, frame: FrameType | None = None) -> None:
-        "Pass a signal on to the previous handler. Reopen only if this handler raises nothing"
+        "Pass a signal on to the previous handler. Reopen only if the previous handler raises nothing"
         was_open, self.open = self.open, False
         try: self.pass_on(signum, frame)
         except BaseException as e:
@@ -105,14 +105,14 @@ class _Passes:
 class _Handler(_Passes):
     "The signal handler of a run"
     def was_swallowed(self) -> bool:
-        "Whether your code caught the last interrupt and continued"
+        "Return whether your code caught the last interrupt and continued"
         if self.raised is None: return False
         e = sys.exception()
         while e is not None and id(e) != self.raised: e = e.__context__
         return e is None
 
     def lost(self, unraisable: Any) -> None:
-        "Replacement for `sys.unraisablehook` that sends an interrupt lost in a finalizer again"
+        "Replacement for `sys.unraisablehook` during a run. If an interrupt was lost in a finalizer, send the interrupt again"
         if id(unraisable.exc_value) != self.raised: return self.hook(unraisable)
         self.waiting.append(self.signum)      # it acts at the end of the run at the latest
         _thread.start_new_thread(self.again, ())

@@ -43,7 +43,7 @@ def _is_worth_it(batch: Any) -> bool:
 
 # %% ../../nbs/basics/device_copies.ipynb #55273fc7
 class Pace:
-    """Keep Python at most two batches ahead of a CUDA stream
+    """Keeps Python at most two batches ahead of a CUDA stream
 
     Args:
         make: creates an event

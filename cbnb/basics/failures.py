@@ -128,7 +128,7 @@ def _release_soon(e: BaseException, until: BaseException | None) -> None:
 
 # %% ../../nbs/basics/failures.ipynb #06891f51
 class releases_batches:
-    "Context manager around a run that releases the local variables of failed runs, and links their errors to help"
+    "Context manager around a run that releases the local variables of failed runs, and adds the address of the page of common errors to their errors"
     failed = 0      # id of the exception that ended the last failed run
 
     def __enter__(self) -> None:

@@ -77,14 +77,14 @@ def _make(cls: type, *args: Any) -> Any: return cls.__new__(cls, *args)
 # %% ../../nbs/basics/lent_names.ipynb #99976328
 def lend_names(
     opt: Optimizer,            # the optimizer, whose groups, state and `step` stay the same
-    names: type[LentNames],    # class with the methods and properties to lend
+    names: type[LentNames],    # class with the methods and properties to add
     undo: ExitStack,           # undo stack that restores the class
 ) -> None:
     """Add methods and properties to an optimizer until `undo` is unwound
 
     Args:
         opt: the optimizer, whose groups, state and `step` stay the same
-        names: class with the methods and properties to lend
+        names: class with the methods and properties to add
         undo: undo stack that restores the class
     """
     cls = type(opt)
@@ -146,7 +146,7 @@ class HyperNames(_SetsHypers):
     def freeze_to(self,
         n: int,   # the first group to train; negative counts from the end
     ) -> None:
-        """Freeze the groups before `n`, including batch norm layers, which `learn.freeze_to` keeps trainable
+        """Freeze the groups before `n`, including batch norm layers, which `learn.freeze_to` keeps trainable by default. Unfreeze the other groups
 
         Args:
             n: the first group to train; negative counts from the end

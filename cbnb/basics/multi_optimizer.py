@@ -95,7 +95,7 @@ def _part_of(
 class _SavedAsOne(_LooksLikeOne):
     "Methods that save and load all members as one state"
     def state_dict(self) -> dict[str, Any]:
-        "The states and groups of all members, with the parameters numbered consecutively"
+        "Return the states and groups of all members, with the parameters numbered consecutively"
         state, groups, first = {}, [], 0
         for saved in (opt.state_dict() for opt in self.optimizers):
             state |= {i + first: s for i, s in saved['state'].items()}

@@ -162,7 +162,7 @@ def _n_items(part: Any) -> int | None:
 def find_bs(
     batch: Any,   # nested tensors, as in a batch
 ) -> int:         # the number of items
-    """Return the number of items in a batch, or raise `ValueError` if no part of the batch has a size
+    """Return the number of items in a batch, or raise `ValueError` if its first tensor is a scalar or no part of the batch has a size
 
     Args:
         batch: nested tensors, as in a batch

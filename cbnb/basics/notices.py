@@ -11,7 +11,7 @@ from typing import Any
 
 # %% ../../nbs/basics/notices.ipynb #086a50e4
 def shell() -> Any:
-    "The IPython shell in a notebook kernel, or None elsewhere"
+    "Return the IPython shell in a notebook kernel, or None elsewhere"
     ipython = sys.modules.get('IPython')        # a kernel has already imported it
     found = ipython.get_ipython() if ipython else None
     return found if hasattr(found, 'kernel') else None

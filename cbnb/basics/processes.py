@@ -71,7 +71,7 @@ def sum_over_processes(
     return total.tolist()
 
 def _shared_device() -> torch.device:
-    "The device on which the processes exchange tensors"
+    "Return the device on which the processes exchange tensors"
     on_gpu = 'nccl' in dist.get_backend()
     return torch.device('cuda', torch.cuda.current_device()) if on_gpu else torch.device('cpu')
 

@@ -60,7 +60,7 @@ def _put_memory(holder: Any, memory: Mapping[str, Any]) -> None:
 def rng_state(
     loaders: Iterable[Any] = (),   # loaders whose generators and custom samplers are included
 ) -> dict[str, Any]:               # plain data: numbers and tensors
-    """Return the state of all random generators as plain data
+    """Return the random state of Python, NumPy and torch (CPU and CUDA), and of the loaders, as plain data
 
     Args:
         loaders: loaders whose generators and custom samplers are included
@@ -78,7 +78,7 @@ def set_rng_state(
     state: Mapping[str, Any],      # the state from `rng_state`
     loaders: Iterable[Any] = (),   # the same loaders as for `rng_state`, or similar ones
 ) -> None:
-    """Restore the saved state of all random generators
+    """Restore the random state that `rng_state` returned
 
     Args:
         state: the state from `rng_state`
@@ -96,7 +96,7 @@ def set_rng_state(
 def save_rng(
     loaders: Iterable[Any] = (),   # loaders whose generators and custom samplers are also saved
 ) -> Callable[[], None]:           # a function that restores the random state; you may call it several times
-    """Save the state of all random generators
+    """Save the random state in memory, and return a function that restores it
 
     Args:
         loaders: loaders whose generators and custom samplers are also saved

@@ -115,7 +115,7 @@ class TensorLoader(DataLoader):
 def batches_of(
     dl: Iterable,     # a loader
 ) -> Iterable:        # `dl` itself, or an iterator over the same batches
-    """Return an iterable over the batches of a loader that indexes in-memory tensors by batch
+    """Return an iterable over the batches of a loader that indexes in-memory tensors by batch where possible
 
     Args:
         dl: a loader
