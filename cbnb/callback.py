@@ -443,7 +443,7 @@ class FindsCallbacks(KeepsLists):
     adapt: Callable[[Any], Callback | None] | None = None    # returns an adapter for a foreign callback; set by `cbnb.all`
 
     def find(self, which: Any) -> list[Callback]:
-        """Return a list of the callbacks that match an object, a name, or a class, including its subclasses and earlier versions
+        """Return a list of the callbacks that match an object, a name, or a class. A class also matches its subclasses and its earlier versions
 
         Args:
             which
@@ -481,7 +481,7 @@ class FindsCallbacks(KeepsLists):
 
 # %% ../nbs/01_callback.ipynb #1435736d
 class NamesCallbacks(KeepsLists):
-    """Chooses the names of the attributes under which a learner has its callbacks
+    """Chooses the name of the learner's attribute for each callback
 
     Args:
         learn: the learner

@@ -894,7 +894,7 @@ class History(RunFiles, StoresRuns):
 
 # %% ../nbs/08_history.ipynb #027ba147
 class NamedLoss:
-    """One of several named losses of a step, for the batches that have it
+    """One of several named losses of a step, with a number for each batch that has this loss
 
     Args:
         beta: weight of the past in the smoothed loss
@@ -925,7 +925,7 @@ class NamedLoss:
         n: int,                   # number of training batches of the run
         smooth: bool = False,     # whether to smooth, and repeat the last value for batches without one
     ) -> list[float]:
-        """Return one number per batch, with nan for batches without a value
+        """Return one number per batch. For a batch without this loss, the number is nan, or the previous number if `smooth` is set
 
         Args:
             n: number of training batches of the run

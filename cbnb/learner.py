@@ -369,7 +369,7 @@ class TellsStopped(TellsWhere):
 
 # %% ../nbs/07_learner.ipynb #6752ceb4
 class TrainEvalCallback(Callback):
-    """Switches between training and evaluation mode, and begins the count of batches
+    """Switches between training and evaluation mode, and resets the counters at the start of a run
 
     Args:
         **events: functions to use as methods: `before_fit=f`
@@ -418,7 +418,7 @@ class HasData:
         self.path: Path = Path(path if path is not None else getattr(self.dls, 'path', '.'))
 
     def _batches_in(self, dl: Any) -> int | None:
-        "Return the number of batches of a loader that this process gets in an epoch"
+        "Return the number of batches that this process takes from a loader in an epoch"
         return n_batches(dl)
 
     def _choose_split(self) -> None:

@@ -126,7 +126,7 @@ class Metric(HasName, HasCopies):
         """
         raise NotImplementedError
     def accumulate(self, learn: Any) -> None:
-        """Add the batch that the learner has just evaluated, in `learn.pred` and `learn.yb`
+        """Add the current batch, whose predictions are `learn.pred` and whose targets are `learn.yb`
 
         Args:
             learn: the learner
@@ -403,7 +403,7 @@ def a_pair(
     name: str,                   # name of the metric, for the error
     learn: Any,                  # the learner, with `pred` and `yb`
 ) -> tuple[Tensor, Tensor]:      # the prediction and the target
-    """Return the prediction and the target that a metric compares. Raise `TypeError` if there are not exactly two, or if one of the two is not a tensor
+    """Return the prediction and the target that a metric compares. Raise `TypeError` unless the predictions and targets of the learner are exactly two tensors
 
     Args:
         name: name of the metric, for the error
@@ -549,7 +549,7 @@ class AccumMetric(CollectMetric):
 
 # %% ../nbs/03_metrics.ipynb #9c3cf274
 def _taken(metric: Any, pred: Tensor, targ: Tensor) -> tuple[Tensor, Tensor]:
-    "Convert scores to the input that the function of a `SklearnMetric` expects, with matching targets"
+    "Convert scores to the input that the function of a `SklearnMetric` expects, and return them with the targets in a matching shape"
     pred = _not_half(pred)
     if pred.ndim == targ.ndim + 1: pred = pred.movedim(metric.axis, 1)                  # classes to dimension 1
     if pred.ndim == targ.ndim + 1 and pred.shape[1] == 1: pred = pred.squeeze(1)        # a single score
@@ -721,7 +721,7 @@ def metric_on(
     *which: int | str | tuple,       # indices into `learn.outputs`, names, or paths
     name: str | None = None,         # heading of its column; None: the name of the metric
 ) -> Any:                            # a copy of the metric, for the chosen outputs
-    """Make a metric compare chosen outputs: the first replaces the prediction, the others replace the targets
+    """Return a copy of a metric that compares chosen outputs: the first replaces the prediction, and the others replace the targets
 
     Args:
         metric: a function, a `Metric`, or a torchmetrics metric
@@ -773,7 +773,7 @@ def view_for_metric(
     metric: Any,    # a metric, which may have `chosen_outputs`
     learn: Any,     # the learner, after a batch
 ) -> Any:           # a `Chosen` view, or the learner itself if no outputs are chosen
-    """Return a view of the learner with the chosen outputs of a metric, to pass to its `accumulate`
+    """Return a view of the learner with the chosen outputs of a metric, for `metric.accumulate`
 
     Args:
         metric: a metric, which may have `chosen_outputs`
@@ -882,7 +882,7 @@ class Loss(AvgLoss):
 
 # %% ../nbs/03_metrics.ipynb #4ad5dc7e
 class ValueMetric(Metric):
-    """Shows a number that other code computes, by calling `func()` at the end of a phase
+    """Shows the number that `func()` returns at the end of a phase
 
     Args:
         func: called without arguments at the end of a phase

@@ -76,7 +76,7 @@ def fuse(
     opt: Optimizer,                              # a new optimizer
     device: torch.device | str | None = None,    # device of the training; None: the device of the parameters
 ) -> None:
-    """Choose torch's fused form, if it supports the parameters and you have not chosen a form yourself
+    """Choose torch's fused form, unless you have chosen a form yourself, or the fused form would fail or would not be faster
 
     Args:
         opt: a new optimizer

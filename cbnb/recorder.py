@@ -325,7 +325,7 @@ class NoticesNan(Callback):
     def look_for_nan(self,
         wait: bool = True,    # whether to wait for the device; False: check only the losses that have reached the CPU
     ) -> None:
-        """Print, once per fit, that the loss is no longer finite, with the first such step
+        """Print, once per fit, that the loss is no longer finite, and the step at which this began
 
         Args:
             wait: whether to wait for the device; False: check only the losses that have reached the CPU
@@ -458,7 +458,7 @@ class RecordsBatches(WritesRows, NamesLosses, RecordsPhases):
 
 # %% ../nbs/09_recorder.ipynb #2dada942
 class RecordsEpochs(RecordsBatches):
-    """Opens the row of each epoch, and writes it at the end
+    """Opens the row of each epoch, and writes the row at the end of the epoch
 
     Args:
         **events: functions to use as methods: `before_fit=f`

@@ -30,7 +30,7 @@ def as_loss(
     value: Any,       # the value that a loss function returned
     training: bool,   # whether the loss will be differentiated
 ) -> Tensor:          # the loss; in training, without dimensions
-    """Check that a loss is a tensor, and in training a single number
+    """Return a loss, after checking that it is a tensor, and in training a single number
 
     Args:
         value: the value that a loss function returned
@@ -278,7 +278,7 @@ HOW_KNOWN = ('pass its optimizer as opt_func=..., or make it a method of an obje
              '`opt`, or several as `opts`')
 
 class _CountsUpdates(Step):
-    "Detects whether the learner's optimizer does a step during a run"
+    "Detects whether the learner's optimizer updates the weights during a run"
     by_learner: bool | None = None     # whether the learner does the update; None: not known yet
     steps: list | None = None    # grows with each step of `learn.opt`, if gradients are computed
     told = False                 # whether the warning was shown
@@ -364,7 +364,7 @@ class PredictStep(Step):
 
 # %% ../nbs/06_step.ipynb #035eb7c2
 class CallStep(_Calls):
-    """Wraps a function as a step, which computes the loss and may also update the weights
+    """Step that calls a function. The function computes the loss, and may also update the weights
 
     Args:
         func: called with inputs and targets; the learner uses the optimizer in its attribute `opt`
@@ -443,7 +443,7 @@ def as_step(
     step: Any,    # a `Step`, or a function of the whole batch
     name: str,    # name of the argument, for errors
 ) -> Step:        # `step` itself, or a `CallStep` of the function
-    """Convert an argument to a step. Raise `TypeError` if it is neither a step nor a function
+    """Convert an argument to a step. Raise `TypeError` for a class, and for an object that is neither a step nor callable
 
     Args:
         step: a `Step`, or a function of the whole batch

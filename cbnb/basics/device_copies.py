@@ -103,7 +103,7 @@ def on_device(
     device: torch.device | str,     # the device to move batches to
     then: Callable[[Any], Any],     # called with the batch on the device
 ) -> OnDevice:
-    """Return a callable that moves a batch to a device and calls `then` with it. On a CUDA device, the copy overlaps with earlier steps
+    """Return a callable that moves a batch to a device and calls `then` with it. On a CUDA device, the copy of a large batch can overlap with earlier steps
 
     Args:
         device: the device to move batches to

@@ -106,7 +106,7 @@ class _SavedAsOne(_LooksLikeOne):
     def load_state_dict(self,
         state_dict: dict[str, Any],   # a state that `state_dict` returned
     ) -> None:
-        """Load the states of all members, or raise `ValueError` and load nothing if the optimizers differ
+        """Load the states of all members, or raise `ValueError` and load nothing if the saved optimizers differ from the members
 
         Args:
             state_dict: a state that `state_dict` returned

@@ -81,7 +81,7 @@ def skipping(
 def draws(
     dl: DataLoader,    # the loader, whose first item is loaded
 ) -> bool:
-    """Return whether the items of a loader depend on random numbers
+    """Return whether the items of a loader may depend on random numbers
 
     Args:
         dl: the loader, whose first item is loaded
