@@ -51,7 +51,7 @@ def plural(n: int, word: str) -> str:
 def clock(
     seconds: float,
 ) -> str:
-    """Format seconds as MM:SS or H:MM:SS
+    """Format seconds as MM:SS, and as H:MM:SS from one hour on
 
     Args:
         seconds
@@ -101,7 +101,7 @@ _ENTITIES = str.maketrans({'&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;'
 def escape(
     text: str,
 ) -> str:
-    """Escape text for HTML like `html.escape`, without the 2 ms that importing `html` takes
+    """Escape text for HTML as `html.escape` does, but without importing `html`, which takes 2 ms
 
     Args:
         text
@@ -130,7 +130,7 @@ def html_table(
     rows: Iterable[Iterable[str]],   # cell texts, which the function escapes
     sides: Sequence[str],            # the alignment of each column: 'left' or 'right'
 ) -> str:
-    """Format an HTML table that takes its colors, light or dark, from the page
+    """Format an HTML table. The table sets no colors, so it is readable on light and dark backgrounds
 
     Args:
         headings: column headings

@@ -72,7 +72,7 @@ def decide(
 
 # %% ../../nbs/basics/workers.ipynb #db96b403
 def _stays(dl: DataLoader) -> str | None:
-    "Return the reason why a loader gets no workers, or None if a trial has to decide"
+    "Return the reason why a loader gets no workers, however long an item takes, or None if there is no such reason"
     if holds_tensors(dl.dataset): return 'tensors in memory are indexed by batch'
     if isinstance(dl.dataset, (list, tuple, range, Tensor)): return 'the items are in memory'
     if isinstance(dl.dataset, IterableDataset): return 'each worker would read the whole stream'
@@ -103,7 +103,7 @@ _PLAIN = int, float, str, bytes, bool, type(None)
 def held(
     obj: Any,               # any object
 ) -> Iterator[Any]:
-    """Yield an object and the contents of its attributes and small containers, up to 10,000 objects
+    """Yield an object, the contents of its attributes, and the first 100 elements of each container in them
 
     Args:
         obj: any object
@@ -131,7 +131,7 @@ def _open_file(dataset: Any) -> str | None:
 
 # %% ../../nbs/basics/workers.ipynb #8367bbe9
 def next_numbers() -> list[float]:
-    "Return the next random numbers of Python, torch and NumPy, without changing the generators"
+    "Return the next random numbers of Python, of torch, and of NumPy if it is imported, without changing the generators"
     numpy, restore = sys.modules.get('numpy'), save_rng()
     numbers = [random.random(), torch.rand(()).item(), *([numpy.random.random()] if numpy else [])]
     restore()
@@ -193,7 +193,7 @@ def _trial(dl: DataLoader, answer: Any) -> None:
         except Exception as e: answer.send(f'in a worker, an item raises {type(e).__name__}')
 
 def _tried(dl: DataLoader, seconds: float = 3.) -> Trial | str:
-    "Call `measured` in a forked process, and return its result, or the reason why it returned none"
+    "Call `measured` in a forked process, and return its result, or the reason why there is no result"
     fork = multiprocessing.get_context('fork')
     ask, answer = fork.Pipe(duplex=False)
     process = fork.Process(target=_trial, args=(dl, answer), daemon=True)
@@ -213,7 +213,7 @@ def _lacks_room(
     n: int,            # number of workers
     folder: str = '/dev/shm',    # where shared memory is mounted
 ) -> str | None:       # the reason; None: the memory is enough, or its size is unknown
-    "Return an explanation if shared memory is too small for the batches that the workers of two loaders prefetch"
+    "Return an explanation if shared memory is too small for the batches that the workers of two loaders prefetch, otherwise None"
     if not os.path.isdir(folder): return None
     room = os.statvfs(folder)
     free = room.f_bavail*room.f_frsize
@@ -239,7 +239,7 @@ def choose_workers(
 
 # %% ../../nbs/basics/workers.ipynb #68010c8e
 class KeptWorkers(_MultiProcessingDataLoaderIter):
-    """torch's iterator with persistent workers that draws the same random numbers as without workers
+    """torch's iterator over persistent workers. The iterator draws the same random numbers as a loader without workers
 
     Args:
         loader
@@ -263,7 +263,7 @@ class KeptWorkers(_MultiProcessingDataLoaderIter):
         return not alive or state_of_data(loader.dataset) != self.data_was
 
 def _end(pid: int, done: Any, queues: list[Any], processes: list[Any]) -> None:
-    "End the workers, once and only in the process that started them"
+    "End the workers. In another process, or if the workers have ended already, do nothing"
     if os.getpid() != pid or done.is_set(): return
     done.set()
     for queue in queues: queue.put(None)
@@ -284,7 +284,7 @@ def state_of_data(dataset: Any) -> list[Any]:
 
 # %% ../../nbs/basics/workers.ipynb #b5fc2161
 class WorkerLoader(DataLoader):
-    "torch `DataLoader` with a chosen number of workers, which stay alive between epochs"
+    "torch `DataLoader` that loads with `KeptWorkers`. With `persistent_workers=True`, the workers stay alive between epochs"
     def _get_iterator(self) -> Any: return KeptWorkers(self)
     def __getstate__(self) -> dict[str, Any]: return vars(self) | dict(_iterator=None)     # a copy starts its own workers
 
@@ -297,7 +297,7 @@ def make_loader(
     device: torch.device | str = 'cpu',         # the device that batches move to; for a GPU, batches may be pinned
     **kwargs: Any,                              # further arguments of torch's DataLoader
 ) -> DataLoader:
-    """Create a torch `DataLoader` whose attribute `chosen` states how many workers were chosen and why
+    """Create a torch `DataLoader`. Without `num_workers`, choose the number, and store it with the reason in the attribute `chosen`
 
     Args:
         dataset: the dataset to load

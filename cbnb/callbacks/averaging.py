@@ -186,7 +186,8 @@ class EMA(_Resumes):
     """Keeps an exponential moving average of the weights, and validates with it
 
     Args:
-        decay: share of the old average that an update keeps; it spans about 1/(1 - decay) updates
+        decay: share of the old average that an update keeps; the average spans about 1/(1 - decay)
+            updates
         warmup: use a lower decay in the first updates, which helps in short fits
         apply: leave the average in the model after the fit; False: leave the current weights
 
@@ -201,7 +202,7 @@ class EMA(_Resumes):
     """
     @hinted
     def __init__(self,
-        decay: float = 0.999,      # share of the old average that an update keeps; it spans about 1/(1 - decay) updates
+        decay: float = 0.999,      # share of the old average that an update keeps; the average spans about 1/(1 - decay) updates
         warmup: bool = True,       # use a lower decay in the first updates, which helps in short fits
         apply: bool = True,        # leave the average in the model after the fit; False: leave the current weights
     ):

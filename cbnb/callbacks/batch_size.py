@@ -79,7 +79,7 @@ def forget_peak(device: torch.device | str) -> None:
 
 # %% ../../nbs/callbacks/batch_size.ipynb #c378e33b
 def _free_on_gpu(device: torch.device | str, reserved: int) -> int:
-    "Return the bytes torch may still allocate on a GPU, within the limit of `torch.cuda.set_per_process_memory_fraction`"
+    "Return how many bytes torch may still allocate on a GPU, within the limit of `torch.cuda.set_per_process_memory_fraction`"
     free, total = torch.cuda.mem_get_info(device)
     share = getattr(torch.cuda, 'get_per_process_memory_fraction', lambda device: 1.)(device)
     return min(free, max(int(share*total) - reserved, 0))
@@ -198,7 +198,7 @@ def _with_headroom(n: float) -> int:
     return n - n % 8 if n >= 8 else n
 
 class _Doubles(_Search):
-    "Doubles the batch size until a limit is reached, and then narrows the size down"
+    "Doubles the batch size until a limit is reached. If memory runs out, halves the gap to the largest size that fits"
     def run(self, n: int) -> tuple[int, str]:
         "Start the search at `n` items, and return the largest size that fits and the reason for stopping there"
         self.warm_up(n)
@@ -271,7 +271,7 @@ class _Sizes:
 
 # %% ../../nbs/callbacks/batch_size.ipynb #28792783
 class BatchSizes(_Sizes):
-    """Result of `find_batch_size`, shown as a table and as a figure
+    """Result of `find_batch_size`, shown as a table. `plot` draws a figure
 
     Args:
         bs: largest size that fits, with headroom
@@ -348,7 +348,7 @@ def find_batch_size(self: Learner,
 
 # %% ../../nbs/callbacks/batch_size.ipynb #6044128d
 def _held(learn: Learner) -> tuple[int, int]:
-    "Return the bytes of weights, buffers, optimizer state and gradients: the current ones, and those once all gradients exist"
+    "Return the bytes of weights, buffers, optimizer state and gradients: the bytes now, and the bytes once all gradients exist"
     _, models, opts = owned_by_steps(learn)
     params = list({id(p): p for m in models for p in m.parameters()}.values())
     buffers = [b for m in models for b in m.buffers()]

@@ -92,13 +92,13 @@ class _Writer:
         self.failed: list[Exception] = []
 
     def prepare(self, tensors: list[Tensor]) -> None:
-        "Allocate memory for the copies while the fit begins, because allocation takes longer than copying"
+        "With `background`, allocate memory for the copies while the fit begins, because allocation takes longer than copying"
         if not self.background: return
         self.thread = threading.Thread(target=lambda: [self._memory(i, t).fill_(0) for i, t in enumerate(tensors)])
         self.thread.start()
 
     def write(self, job: Callable[[list[Tensor]], None], tensors: list[Tensor]) -> None:
-        "Run `job` with the tensors now, or run it in a thread with copies of the tensors"
+        "Run `job` with the tensors now. With `background`, run `job` in a thread with copies of the tensors"
         self.wait()
         if not self.background: return self._try(job, tensors)
         copies = [self._memory(i, t).copy_(t.detach()) for i, t in enumerate(tensors)]
@@ -344,7 +344,7 @@ class _Finds(_EndsWell):
         return None
 
 def _state_in(path: Path) -> dict[str, Any]:
-    "Return the state in a checkpoint. If it was not written by a fit of this version of cbnb, raise `ValueError`"
+    "Return the state in a checkpoint. If no fit of this version of cbnb has written the checkpoint, raise `ValueError`"
     state = read_checkpoint(path)
     if isinstance(state, dict) and {'models', 'callbacks', 'rng', 'run_id', 'batch'} <= state.keys(): return state
     raise ValueError(f'{path} was not written by a fit, or by another version of cbnb')

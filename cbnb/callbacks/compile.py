@@ -217,7 +217,7 @@ class _Counts:
 
 # %% ../../nbs/callbacks/compile.ipynb #b7d9b5cb
 class _Careful(_Counts):
-    "Calls compiled code for the first time, and the plain function if that fails"
+    "Makes the first call of compiled code, and calls the plain function if the first call fails"
     compiled: Callable[..., Any]
     copies = False     # whether to copy the results, because the next call overwrites their memory
 
@@ -356,7 +356,7 @@ def _check_model(model: Any) -> None:
 
 # %% ../../nbs/callbacks/compile.ipynb #38b091d3
 def _watched(learn: Learner, before: set[tuple[str, int]]) -> str:
-    "Describe which callbacks or layers got new hooks after compiling, or return an empty string without new hooks"
+    "Name the callbacks that use hooks, or the layers with new hooks, or return an empty string if there are neither"
     watching = [str(cb) for cb in learn.cbs if isinstance(cb, HookCallback) and cb.run]
     names = sorted({name or 'the model itself' for name, _ in _hooks(learn.model) - before})
     if watching: return f'{" and ".join(watching)} looks at its layers with hooks'

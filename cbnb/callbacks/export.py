@@ -280,7 +280,7 @@ def load_learner(
     dls: Any = None,        # data to train and validate with; None: no data
     **parts: Any,           # for '.cbnb': other arguments of `Learner`, which replace those in the file
 ) -> Learner:               # a learner without optimizer state
-    """Load a learner from a file that `Learner.export` wrote. If the file needs `model=` or `trust=True`, raise `ValueError`
+    """Load a learner from a file that `Learner.export` wrote. Without a `model=` or `trust=True` that the file needs, raise `ValueError`
 
     Args:
         fname: path of the file

@@ -25,7 +25,7 @@ from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/files.ipynb #0a1a58bb
 def _lock(folder: Path, wait: bool) -> int | None:
-    "Lock a draft and return the open file, or None if another process has the lock. If the draft was removed, raise `FileNotFoundError`"
+    "Lock a draft and return its open lock file, or None if another process has the lock. If the draft is gone, raise `FileNotFoundError`"
     lock = os.open(folder/'.lock', os.O_CREAT | os.O_RDWR, 0o666)
     try: fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -35,7 +35,7 @@ def _lock(folder: Path, wait: bool) -> int | None:
     return lock
 
 def _locked_folder(target: Path) -> tuple[int | None, Path]:
-    "Make a folder for a draft, and return it with the open file that locks it"
+    "Make a folder for a draft, and return its open lock file, or None on systems without locks, and the folder"
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f'.{target.name}.', suffix='.part', dir=target.parent))
         if fcntl is None: return None, folder

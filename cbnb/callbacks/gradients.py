@@ -57,7 +57,7 @@ def warn_own_update(
 
 # %% ../../nbs/callbacks/gradients.ipynb #7852fc69
 class GradientClip(Callback):
-    """Scales gradients down to a norm of at most `max_norm` before each update
+    """Limits the norm of the gradients, or with `kind='value'` each element, before each update
 
     Args:
         max_norm: largest allowed norm, or largest absolute value for kind='value'; inf: only measure
@@ -99,7 +99,7 @@ class GradientClip(Callback):
     def clip(self,
         params: list[Tensor],    # parameters whose gradients are changed in place
     ) -> None:
-        """Clip the gradients of `params`, and store their norm in `norm`
+        """Clip the gradients of `params`. Unless `kind` is 'value', also store their norm in `norm`
 
         Args:
             params: parameters whose gradients are changed in place
@@ -205,7 +205,7 @@ class GradientAccumulation(_UpdatesWhenFull):
 
 # %% ../../nbs/callbacks/gradients.ipynb #47aef052
 def frozen_norms(model: nn.Module) -> list[nn.Module]:
-    """Return the batch norm layers of a model whose parameters are all frozen
+    """Return the batch norm layers of a model that have parameters and whose parameters are all frozen
 
     Args:
         model

@@ -180,7 +180,7 @@ class Calibrates(HoldsPredictions):
         raise ValueError(f'there is no class {of!r}: these are {", ".join(self.classes)}')
 
     def _true_and_prob(self, of: Any) -> tuple[Tensor, Tensor]:
-        "Return whether each item is of class `of`, or for None is predicted correctly, and the predicted probability of this"
+        "Return whether each item belongs to class `of`, and its probability. For None, use the second of two classes, or the predicted class"
         if of is None and len(self.classes) == 2: of = 1
         if of is not None: return self.targets == (i := self._class_number(of)), self.preds[:, i]
         return self.decoded == self.targets, self.preds.max(1).values
@@ -430,7 +430,7 @@ def items_for_page(
     losses: Tensor | None,    # loss of each item; None: unknown
     n: int,                   # largest number of items to choose
 ) -> list[int]:               # indices of the chosen items, the most informative first
-    """Choose the items for a page, from all cells of the confusion matrix
+    """Choose the items for the interactive page, from all cells of the confusion matrix
 
     Args:
         cells: number of the matrix cell of each item
@@ -447,7 +447,7 @@ def items_for_page(
 
 # %% ../../nbs/callbacks/interpret.ipynb #cefcc5fd
 class ChoosesItems(CountsClasses, DrawsItems):
-    """Chooses the items for a page
+    """Chooses the items for the interactive page
 
     Args:
         found: the result of `predictions`
@@ -461,7 +461,7 @@ class ChoosesItems(CountsClasses, DrawsItems):
         return torch.zeros(len(self), dtype=torch.long), torch.zeros(len(self), dtype=torch.bool)
 
     def _page_item(self, i: int, html: str) -> dict[str, Any]:
-        "Return the data of an item for the script of the page"
+        "Return the data of an item for the script of the interactive page"
         loss = None if self.losses is None else float(self.losses[i].nan_to_num(1e38, 1e38, -1e38))
         classes = self.task == 'classes'
         return dict(h=html, n=i, a=int(self.targets[i]) if classes else None, p=int(self.decoded[i]) if classes else None,
@@ -471,7 +471,7 @@ class ChoosesItems(CountsClasses, DrawsItems):
 _PAGE_BYTES = 400_000
 
 class CarriesItems(ChoosesItems):
-    """Renders the items of a page as HTML
+    """Renders the items of the interactive page as HTML
 
     Args:
         found: the result of `predictions`
@@ -542,7 +542,7 @@ class Summarizes(CarriesItems, DrawsMatrix, DrawsCalibration, DrawsValues):
 _PAGE_CLASSES = 25
 
 class StillPage(Summarizes):
-    """Makes the version of the page for viewers that run no scripts
+    """Makes the version of the interactive page for viewers that run no scripts
 
     Args:
         found: the result of `predictions`
@@ -553,7 +553,7 @@ class StillPage(Summarizes):
         return still_image(values_svg(actual, predicted), f'predicted against actual {name or "values"}')
 
     def _notes(self, n_items: int, n_classes: int) -> str:
-        "Return sentences about classes, items and losses that the page does not show"
+        "Return sentences about classes, items and losses that the interactive page does not show"
         words = []
         if n_classes < len(self.classes) and self.task == 'classes':
             words.append(f'The matrix has {n_classes} of {len(self.classes)} classes, those with most errors.')
@@ -580,7 +580,7 @@ class MakesPage(StillPage):
         max_items: int = 200,         # largest number of items on the page
         live: bool | None = None,     # include the script; None: unless the notebook runs headless
     ) -> str:                         # HTML of the page
-        """Return the page as HTML, with or without the script
+        """Return the interactive page as HTML, with or without its script
 
         Args:
             max_items: largest number of items on the page

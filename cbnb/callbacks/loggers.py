@@ -46,7 +46,7 @@ def batch_rows(
     every: int,          # return every `every`-th batch
     wait: bool = True,   # wait for the device; False: return only batches whose loss has reached the CPU
 ) -> list[tuple[dict[str, float], int]]:    # values, and the number of training batches so far
-    """Return the loss and the learning rate of the batches after the first `after`
+    """Return the loss and the learning rate of every `every`-th batch, without the first `after` batches
 
     Args:
         run: run of the recorder
@@ -318,7 +318,7 @@ class Logger(Sends):
         if not self.off: self._send()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state from a checkpoint, and continue the run of the service
+        """Restore the state from a checkpoint. If a fit is running, also continue the run of the service
 
         Args:
             state: from `state_dict` of a callback of this class, perhaps in another process

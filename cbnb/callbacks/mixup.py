@@ -20,7 +20,7 @@ from ..basics.arguments import as_positive
 
 # %% ../../nbs/callbacks/mixup.ipynb #a106cbec
 class _MixesLoss(Callback):
-    "Mix the loss for the items' own targets with the loss for their partners' targets"
+    "Mixes the loss for the items' own targets with the loss for their partners' targets"
     lam: float           # weight of the items' own loss, from 0 to 1
     partners: Any        # targets of the partners, one for each item
 

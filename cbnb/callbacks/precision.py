@@ -103,7 +103,7 @@ def check_autocast(
     device_type: str,      # device type to check: 'cpu', 'cuda', ...
     dtype: torch.dtype,    # type of matrix products and convolutions under autocast
 ) -> None:
-    """Raise `ValueError` if the device has no autocast to `dtype`
+    """Raise `ValueError` if the device has no autocast to `dtype`, and warn if a GPU only emulates bfloat16
 
     Args:
         device_type: device type to check: 'cpu', 'cuda', ...
@@ -315,7 +315,7 @@ class _Resumes(_Begins):
         self.scaler.unscale_(self.learn.opt)
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        """Return whether the callback handles this event. It handles `before_batch` and `before_step` only in fp16 training
+        """Return whether the callback handles this event. `before_batch` and `before_step` are handled only in fp16 training
 
         Args:
             event_name: one of `EVENTS`
@@ -452,7 +452,7 @@ def lay_out(
 
 # %% ../../nbs/callbacks/precision.ipynb #5f902b63
 def _four_d(model: nn.Module) -> list[nn.Parameter]:
-    "Return the weights with four dimensions, as those of `nn.Conv2d`"
+    "Return the weights with four dimensions, such as those of `nn.Conv2d`"
     return [p for p in model.parameters() if not nn.parameter.is_lazy(p) and p.ndim == 4]
 
 def _channels_last(t: Tensor) -> tuple[int, ...]:

@@ -372,7 +372,7 @@ class _JoinsBatches(_TakesBatches):
     def gathered(self,
         parts: list[Any],   # the list `inputs`, `preds`, `targets` or `losses` of this callback
     ) -> Any:               # the joined values; None if the list is empty or holds only None
-        """Join one list of batches, on the CPU
+        """Join one list of batches, and copy the result to the CPU
 
         Args:
             parts: the list `inputs`, `preds`, `targets` or `losses` of this callback
@@ -385,7 +385,7 @@ class _JoinsBatches(_TakesBatches):
         return detached(joined(parts, self.concat_dim))
 
     def all_tensors(self) -> list[Any]:
-        "Return (inputs,) predictions, targets(, losses), with None for values that were not kept"
+        "Return a list of predictions and targets, with the inputs first if `with_input` is set, and the losses last if `with_loss` is set"
         inputs = [self.gathered(self.inputs)] if self.with_input else []
         losses = [self.gathered(self.losses)] if self.with_loss else []
         return [*inputs, self._result(self.preds, self.save_preds),
@@ -505,7 +505,7 @@ def get_preds(self: Learner,
     save_targs: str | Path | None = None,    # write targets to this folder; None: do not write them
     concat_dim: int = 0,          # dimension to join the batches along
     pickle_protocol: int = 2,     # pickle protocol of the files; torch reads protocols above 3 only with `trust=True`
-) -> tuple[Any, ...]:             # (inputs,) predictions, targets or None(, decisions)(, losses)
+) -> tuple[Any, ...]:             # predictions, and targets or None; inputs come first if requested, decisions and losses last
     """Return the predictions and targets for all items of a loader
 
     Args:
@@ -527,7 +527,7 @@ def get_preds(self: Learner,
             `trust=True`
 
     Returns:
-        (inputs,) predictions, targets or None(, decisions)(, losses)
+        predictions, and targets or None; inputs come first if requested, decisions and losses last
 
     Raises:
         ValueError: with_decoded needs the predictions in memory: with_preds=True
@@ -581,7 +581,7 @@ def _check_item(
 
 # %% ../../nbs/callbacks/predictions.ipynb #d3f8f9cf
 class _Unwrap(Callback):
-    "Unpack the only input of a loader, which is a tuple or a dict of all inputs"
+    "Replaces the only input of each batch, which is a tuple or a dict of several inputs, by these inputs"
     order, run_in = -100, ('fit', 'validate', 'preds')
     def __init__(self, dl: list): self.of = dl
     def before_batch(self):
@@ -600,7 +600,7 @@ def _first(batch: Any) -> Any:
 def predict(self: Learner,
     item: Any,                   # one item as the dataset returns it, without its target
     with_input: bool = False,    # also return the item
-) -> tuple[Any, ...]:            # (the item,) the decision, and the prediction after activation
+) -> tuple[Any, ...]:            # the decision, and the prediction after activation; with `with_input`, the item comes first
     """Return the decision and the prediction for one item
 
     Args:
@@ -608,7 +608,7 @@ def predict(self: Learner,
         with_input: also return the item
 
     Returns:
-        (the item,) the decision, and the prediction after activation
+        the decision, and the prediction after activation; with `with_input`, the item comes first
 
     Example:
         decision, prob = learn.predict(x[0])

@@ -565,7 +565,7 @@ def _slow_loader(
     start: Part,             # the wait for the first batch of each phase
     wait: Part,              # the wait for the other batches, to which the ordinary share of `start` is added
 ) -> Row | None:             # the row of the extra time; None: the start was not slow
-    "Return the extra wait for the first batches as a row"
+    "Return the extra wait for the first batches as a row, and add their ordinary wait to `wait`"
     mean, n = wait.seconds/max(wait.count - start.count, 1), start.count
     slow = wait.count - n >= 2 and start.seconds > SLOW_START*n*mean
     longer = start.seconds - n*mean if slow else 0.
@@ -631,7 +631,7 @@ def _try_workers(
     dl: Any,                  # the training loader
     workers: Sequence[int],   # numbers of workers to try if above the current number; 0 is tried as well
 ) -> None:
-    "Measure the effect of different numbers of workers, if the fit waits for a `DataLoader`"
+    "Measure the effect of different numbers of workers, if the fit waits long for a `DataLoader` whose dataset has items by index"
     n, wait = p.batches['train'], p.seconds(group='data', phase='train')
     if not isinstance(dl, DataLoader) or isinstance(dl.dataset, IterableDataset): return
     p.about['num_workers'] = dl.num_workers

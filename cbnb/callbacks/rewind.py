@@ -49,7 +49,7 @@ def _note_workers(learn: Learner) -> Any:
 
 # %% ../../nbs/callbacks/rewind.ipynb #d1cda2d1
 def _note_blocks(learn: Learner) -> Any:
-    "Note which `with` blocks are open, and return a function that ends or begins the blocks that differ"
+    "Note the open `with` blocks. Return a function that undoes blocks that have ended since, and applies newer blocks again"
     before = list(learn.callbacks.blocks)
     def restore() -> None:
         now = learn.callbacks.blocks
@@ -358,7 +358,7 @@ Learner.keep_restore_points = property(_get_keep, _set_keep)
 @patch
 @contextmanager
 def _as_one_fit(self: Learner, name: str, args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
-    "Create a restore point before a fit"
+    "Context manager that creates a restore point before a fit. Inside another fit, or with `keep_restore_points = 0`, it creates no point"
     points = self.runs
     if self.running or points.is_open or not points.keep:
         yield
@@ -377,7 +377,7 @@ def _as_one_fit(self: Learner, name: str, args: tuple, kwargs: dict[str, Any]) -
 def rewind(self: Learner,
     n: int = 1,    # number of fits to undo
 ) -> None:
-    """Undo the last fits, and restore weights, optimizer, history and random state
+    """Undo the last `n` fits, and restore weights, optimizer, history and random state
 
     Args:
         n: number of fits to undo

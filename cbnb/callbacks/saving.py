@@ -93,7 +93,7 @@ def read_file(
     trust: bool = False,              # True: read any object, which can run any code
     writer: str = 'Learner.save',     # function that should have written the file, for error messages
 ) -> Any:                             # the saved object
-    """Read a file of `torch.save`. Raise `ValueError` if the file is damaged, and `UnpicklingError` if it needs `trust`
+    """Read a file that `torch.save` has written. Raise `ValueError` if the file is damaged, and `UnpicklingError` if it needs `trust`
 
     Args:
         path: the file to read

@@ -92,7 +92,7 @@ def model_differs(
     model: nn.Module,            # the model to compare
     state: Mapping[str, Any],    # state from `model_state`
 ) -> str | None:                 # the reason as text; None: the state fits
-    """Return why a state does not fit a model
+    """Return why a state does not fit a model, or None if it fits
 
     Args:
         model: the model to compare
@@ -152,7 +152,7 @@ def opt_differs(
     model: nn.Module,            # the model, for the names of the parameters
     state: Mapping[str, Any],    # state from `opt_state`
 ) -> str | None:                 # the reason as text; None: the state fits
-    """Return why a state does not fit an optimizer
+    """Return why a state does not fit an optimizer, or None if it fits
 
     Args:
         opt: the optimizer to compare
@@ -278,7 +278,7 @@ def state_differs(
     learn: Learner,                # the learner to compare
     state: Mapping[str, Any],      # state from `Learner.state_dict`
 ) -> str | None:                   # the reason as text; None: the state fits
-    """Return why a state does not fit a learner
+    """Return why a state does not fit a learner, or None if it fits
 
     Args:
         learn: the learner to compare

@@ -66,7 +66,7 @@ class ModelStep(Step):
         self.follows = self.model is None or self.model is learn.model
 
     def model_for(self, learn: Any) -> Any:  # the module to call
-        """Return the model to call, in the training or evaluation mode of the learner
+        """Return the model to call, after setting the step's own modules to the training or evaluation mode of the learner
 
         Args:
             learn: the learner
@@ -374,7 +374,8 @@ class MultiLossStep(TrainStep):
     """A training step with several losses from one forward pass, each for its own optimizer's parameters
 
     Args:
-        model: model that gets the whole batch and returns losses(, prediction), or a dict of losses
+        model: model that takes the whole batch and returns the losses, perhaps in a dict, and perhaps
+            the prediction
         opts: one optimizer for each loss
         losses: function of (pred, *yb) that returns the losses; None: the model does
         loss_scale: factor of the losses in the backward pass, by which gradients are divided again
@@ -387,7 +388,7 @@ class MultiLossStep(TrainStep):
             return net, MultiLossStep(net, opts, **kwargs)
     """
     def __init__(self,
-        model: Any,                       # model that gets the whole batch and returns losses(, prediction), or a dict of losses
+        model: Any,                       # model that takes the whole batch and returns the losses, perhaps in a dict, and perhaps the prediction
         opts: Iterable[Optimizer],        # one optimizer for each loss
         losses: Callable[..., Any] | None = None,     # function of (pred, *yb) that returns the losses; None: the model does
         loss_scale: float = 1.0,          # factor of the losses in the backward pass, by which gradients are divided again
