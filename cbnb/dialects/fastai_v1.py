@@ -349,7 +349,7 @@ class CSVLogger(LearnerCallback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #aaf26f2b
 class ShowGraph(LearnerCallback):
-    """Plots the losses after each epoch
+    """Plots the losses after each epoch with a validation
 
     Args:
         learn: the learner, which gets this callback as an attribute
@@ -485,7 +485,7 @@ class Learner(_Calls):
         train_bn: keep batch norm layers of frozen groups trainable
         path: folder for files; None: the current folder
         model_dir: folder for models, below `path`
-        callback_fns: classes and partials, called at the start of each fit
+        callback_fns: classes and partials, called at the start of each run
         callbacks: callback objects
         layer_groups: modules, or lists of parameters; None: a single group
         add_time: True: the table has a column with the time of each epoch
@@ -506,7 +506,7 @@ class Learner(_Calls):
         train_bn: bool = True,                 # keep batch norm layers of frozen groups trainable
         path: Any = None,                      # folder for files; None: the current folder
         model_dir: str = 'models',             # folder for models, below `path`
-        callback_fns: Any = None,              # classes and partials, called at the start of each fit
+        callback_fns: Any = None,              # classes and partials, called at the start of each run
         callbacks: Any = None,                 # callback objects
         layer_groups: Any = None,              # modules, or lists of parameters; None: a single group
         add_time: bool = True,                 # True: the table has a column with the time of each epoch

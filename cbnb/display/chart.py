@@ -555,7 +555,7 @@ def charts_html(
 def even_ends(
     ends: Sequence[tuple[int, int]],    # (last step, number) of each epoch
 ) -> list:                              # data that can be written as JSON
-    """Return the ends of epochs for the page. Three or more evenly spaced ends become `[first end, distance, first number, count]`
+    """Return the ends of epochs for `chart.js`. Three or more evenly spaced ends become `[first end, distance, first number, count]`
 
     Args:
         ends: (last step, number) of each epoch
