@@ -342,7 +342,7 @@ class EarlyStopping(Tracker):
 def sets_lr(
     cb: Callback,    # callback of a learner
 ) -> bool:           # True if the callback schedules the learning rate
-    """Return whether a callback sets the learning rate during a fit
+    """Return whether a callback schedules the learning rate of a fit
 
     Args:
         cb: callback of a learner

@@ -175,7 +175,7 @@ class _Better(LearnerCallback):
         value: float | None,      # the value of this epoch; None: no value
         min_delta: float = 0.,    # smallest difference that counts as better
     ) -> bool:
-        """Return whether `value` is the best so far, and keep it if so
+        """Return whether `value` is the best so far, and store it in `best` if so
 
         Args:
             value: the value of this epoch; None: no value
@@ -197,7 +197,7 @@ class TrackerCallback(_Better):
         mode: 'min', 'max', or 'auto': 'min' for losses and errors, else 'max'
     """
     def get_monitor_value(self) -> float | None:
-        "The monitored value in the last epoch, or None if the column has no value"
+        "Return the monitored value of the last epoch, or None if the column has no value"
         rows = self.learn.recorder.last().epochs
         name = {'val_loss': 'valid_loss', 'trn_loss': 'train_loss'}.get(self.monitor, self.monitor)
         if rows and name not in rows[-1]: warnings.warn(

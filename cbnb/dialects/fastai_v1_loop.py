@@ -450,7 +450,7 @@ class V1Slots(_Batches):
         now.stop_batches = now.handler.on_batch_end(now.last_loss)
 
     def state_dict(self) -> dict[str, Any]:
-        "The counters and the smoothed loss, for a checkpoint"
+        "Return the counters and the smoothed loss for a checkpoint"
         handler = self.handler
         counts = {k: v for k, v in handler.state_dict.items() if type(v) in (int, bool) and k != 'n_epochs'}
         return dict(counts=counts, smooth=handler.smooth, past=handler.past)

@@ -535,7 +535,7 @@ def charts_html(
     still_points: int = 240,    # approximate number of points to draw of each line in the still image
     more: Mapping[str, Any] = {},    # additional data for `chart.js`: `css` replaces the styles, `table` has the epochs of a fit
 ) -> str:                       # HTML of the output
-    """Return HTML for several charts that share one script and one crosshair
+    """Return HTML for several charts that share one script. Charts with the same x label also share a crosshair
 
     Args:
         charts
