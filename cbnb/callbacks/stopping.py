@@ -79,7 +79,7 @@ def first_bad_layer(
 
 # %% ../../nbs/callbacks/stopping.ipynb #a1af190f
 def _look_again(learn: Learner) -> str | None:
-    "Run the current batch again, and return its first bad layer"
+    "Run the current batch again, and return the first layer with a bad output"
     step = learn.train_step if learn.training else learn.eval_step
     if isinstance(step, CallStep) and not learn.yb: step = Step()   # the step has consumed the targets
     with torch.no_grad(), ExitStack() as undo:
@@ -99,7 +99,7 @@ def has_updated(learn: Learner) -> bool:
 
 # %% ../../nbs/callbacks/stopping.ipynb #d0e766d0
 def _where(batch: Any) -> str:
-    "Describe which items of the first tensor are bad, with '' if it has no items or no bad items"
+    "Describe which items of the first tensor hold nan or infinity. If there are no such items, return ''"
     first = batch[0] if isinstance(batch, tuple) and batch else None
     if not isinstance(first, Tensor) or first.ndim == 0 or all_finite(first): return ''
     bad = (~torch.isfinite(first)).reshape(len(first), -1).any(1).nonzero().flatten().tolist()
@@ -246,7 +246,7 @@ def next_time(
     at: Any,                      # time of day, 'HH:MM', 'HH:MM:SS' or a `time`; or a `datetime`, which is returned unchanged
     now: datetime | None = None,  # the present moment; None: read the clock
 ) -> datetime:                    # the next moment with this time of day
-    """Return the next moment at which the clock shows a time of day. Raise `ValueError` if `at` is no time, or a `datetime` in the past
+    """Return the next moment at which the clock shows a time of day. Raise `ValueError` if a string is no time, or if a `datetime` is in the past
 
     Args:
         at: time of day, 'HH:MM', 'HH:MM:SS' or a `time`; or a `datetime`, which is returned unchanged

@@ -128,7 +128,7 @@ def _warn_if_never_validated(monitor: str, learn: Any, who: str) -> None:
                       f'validated (valid_every={learn.valid_every!r})', stacklevel=user_level())
 
 def _is_missing(monitor: str, learn: Any) -> bool:
-    "Return whether this epoch has a completed validation without a value for the column"
+    "Return whether the column belongs to the validation, and the validation of this epoch is complete"
     rows, of_valid = learn.recorder.last().epochs, monitor in learn.recorder.valid_columns
     if not (of_valid and learn._is_validated(learn.epoch)): return False
     return bool(rows) and rows[-1]['epoch'] == learn.epoch and not learn.training   # or it was cancelled
@@ -245,7 +245,7 @@ class Tracker(_Tracks):
         return_fig: bool | None = None,   # return the figure instead of showing it
         ax: Any = None,                   # axes to draw into; None: create a new figure
     ) -> Any:                             # `ax` if you passed it, the figure with `return_fig=True`, else None
-        """Plot the values of the last fit, with the best value and the epoch in which the fit was stopped
+        """Plot the values of the last fit, and mark the best value and the epoch in which `EarlyStopping` stopped the fit
 
         Args:
             return_fig: return the figure instead of showing it
@@ -342,7 +342,7 @@ class EarlyStopping(Tracker):
 def sets_lr(
     cb: Callback,    # callback of a learner
 ) -> bool:           # True if the callback schedules the learning rate
-    """Return whether a callback sets the learning rate during a fit
+    """Return whether a callback schedules the learning rate of a fit
 
     Args:
         cb: callback of a learner
@@ -416,7 +416,7 @@ class RateFactor(_Factor):
     def hide_from(self,
         scheduler: LRScheduler,     # scheduler of this optimizer
     ) -> Callable[[], None]:        # function that restores the scheduler's class
-        """Restore the planned rates whenever the scheduler steps
+        """Restore the planned rates while the scheduler steps
 
         Args:
             scheduler: scheduler of this optimizer

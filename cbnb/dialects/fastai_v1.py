@@ -175,7 +175,7 @@ class _Better(LearnerCallback):
         value: float | None,      # the value of this epoch; None: no value
         min_delta: float = 0.,    # smallest difference that counts as better
     ) -> bool:
-        """Return whether `value` is the best so far, and keep it if so
+        """Return whether `value` is the best so far, and store it in `best` if so
 
         Args:
             value: the value of this epoch; None: no value
@@ -197,7 +197,7 @@ class TrackerCallback(_Better):
         mode: 'min', 'max', or 'auto': 'min' for losses and errors, else 'max'
     """
     def get_monitor_value(self) -> float | None:
-        "The monitored value in the last epoch, or None if the column has no value"
+        "Return the monitored value of the last epoch, or None if the column has no value"
         rows = self.learn.recorder.last().epochs
         name = {'val_loss': 'valid_loss', 'trn_loss': 'train_loss'}.get(self.monitor, self.monitor)
         if rows and name not in rows[-1]: warnings.warn(
@@ -349,7 +349,7 @@ class CSVLogger(LearnerCallback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #aaf26f2b
 class ShowGraph(LearnerCallback):
-    """Plots the losses after each epoch
+    """Plots the losses after each epoch with a validation
 
     Args:
         learn: the learner, which gets this callback as an attribute
@@ -485,7 +485,7 @@ class Learner(_Calls):
         train_bn: keep batch norm layers of frozen groups trainable
         path: folder for files; None: the current folder
         model_dir: folder for models, below `path`
-        callback_fns: classes and partials, called at the start of each fit
+        callback_fns: classes and partials, called at the start of each run
         callbacks: callback objects
         layer_groups: modules, or lists of parameters; None: a single group
         add_time: True: the table has a column with the time of each epoch
@@ -506,7 +506,7 @@ class Learner(_Calls):
         train_bn: bool = True,                 # keep batch norm layers of frozen groups trainable
         path: Any = None,                      # folder for files; None: the current folder
         model_dir: str = 'models',             # folder for models, below `path`
-        callback_fns: Any = None,              # classes and partials, called at the start of each fit
+        callback_fns: Any = None,              # classes and partials, called at the start of each run
         callbacks: Any = None,                 # callback objects
         layer_groups: Any = None,              # modules, or lists of parameters; None: a single group
         add_time: bool = True,                 # True: the table has a column with the time of each epoch

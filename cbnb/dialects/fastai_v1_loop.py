@@ -159,7 +159,7 @@ class _Holds(Adapter):
     order = 55           # after the recorder, as in v1
 
     def __init__(self,
-        given: Any,      # a callback, or a class or partial that creates one for each fit
+        given: Any,      # a callback, or a class or partial that creates one for each run
     ):
         super().__init__(given)
         self.factory = given if isinstance(given, (type, functools.partial)) else None
@@ -181,10 +181,10 @@ class V1Callback(_Holds):
     """Adapter of a fastai v1 callback
 
     Args:
-        given: a callback, or a class or partial that creates one for each fit
+        given: a callback, or a class or partial that creates one for each run
     """
     def begin(self) -> Any:
-        "Return the callback for a fit, after calling its factory if it has one"
+        "Return the callback for a run. If it has a factory, call the factory first"
         learn = self.learn
         if isinstance(self.wraps, LearnerCallback): self.wraps.learn = learn
         if self.factory is None: return self.wraps
@@ -450,7 +450,7 @@ class V1Slots(_Batches):
         now.stop_batches = now.handler.on_batch_end(now.last_loss)
 
     def state_dict(self) -> dict[str, Any]:
-        "The counters and the smoothed loss, for a checkpoint"
+        "Return the counters and the smoothed loss for a checkpoint"
         handler = self.handler
         counts = {k: v for k, v in handler.state_dict.items() if type(v) in (int, bool) and k != 'n_epochs'}
         return dict(counts=counts, smooth=handler.smooth, past=handler.past)

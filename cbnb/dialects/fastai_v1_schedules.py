@@ -50,7 +50,7 @@ class _SetsBoth(LearnerCallback):
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #fc119f49
 class _Follows(_SetsBoth):
-    "Follows a schedule with two parts, batch by batch"
+    "Sets the values of a schedule with two parts after each batch, and stops the fit at the end of the schedule"
     def on_batch_end(self, train, num_batch, **kwargs) -> Any:
         "Set the values for the next batch, and stop the fit at the end of the schedule"
         if not train: return

@@ -140,7 +140,7 @@ class LearnerCallback(_OfLearner):
 def accepted(
     method: Callable[..., Any],    # a slot method
 ) -> tuple[str, ...] | None:       # None: all keyword arguments
-    """The names of the keyword arguments that a method takes
+    """Return the names of the keyword arguments that a method takes, or None if it has `**kwargs`
 
     Args:
         method: a slot method

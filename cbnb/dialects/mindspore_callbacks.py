@@ -37,7 +37,7 @@ class StepInEpoch(Callback):
     def step_in_epoch(self,
         p: Params,     # the context of a step
     ) -> int:          # 1 for the first step
-        """The number of the current step in its epoch
+        """Return the number of the current step in its epoch
 
         Args:
             p: the context of a step
@@ -360,7 +360,7 @@ class CheckpointConfig:
         self.append_info = checked_info(append_info)
 
     def get_checkpoint_policy(self) -> dict[str, Any]:
-        "The settings in effect by name, with None for settings that do not apply"
+        "Return the settings in effect by name, with None for settings that do not apply"
         names = ('save_checkpoint_steps', 'save_checkpoint_seconds', 'keep_checkpoint_max',
                  'keep_checkpoint_per_n_minutes', 'saved_network')
         return {name: getattr(self, name) for name in names}
@@ -518,7 +518,7 @@ class ModelCheckpoint(_Named):
         if due: self.save(p)
 
     def on_train_end(self, run_context: RunContext) -> None:
-        """Save the network after the last step
+        """Save the network after the last step, unless this step was saved already
 
         Args:
             run_context

@@ -535,7 +535,7 @@ def charts_html(
     still_points: int = 240,    # approximate number of points to draw of each line in the still image
     more: Mapping[str, Any] = {},    # additional data for `chart.js`: `css` replaces the styles, `table` has the epochs of a fit
 ) -> str:                       # HTML of the output
-    """Return HTML for several charts that share one script and one crosshair
+    """Return HTML for several charts that share one script. Charts with the same x label also share a crosshair
 
     Args:
         charts
@@ -555,7 +555,7 @@ def charts_html(
 def even_ends(
     ends: Sequence[tuple[int, int]],    # (last step, number) of each epoch
 ) -> list:                              # data that can be written as JSON
-    """Return the ends of epochs for the page. Three or more evenly spaced ends become `[first end, distance, first number, count]`
+    """Return the ends of epochs for `chart.js`. Three or more evenly spaced ends become `[first end, distance, first number, count]`
 
     Args:
         ends: (last step, number) of each epoch

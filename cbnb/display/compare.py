@@ -239,7 +239,7 @@ def _largest_first(column: str, columns: Iterable[str]) -> bool:
     return f'best {name}' in columns and not _lower(name)
 
 def _key(value: Any) -> tuple:
-    "Return a sort key that orders numbers by size and puts them before texts"
+    "Return a sort key that orders numbers by size and puts them before strings"
     return (0, value, '') if isinstance(value, (int, float)) else (1, 0, str(value))
 
 def _missing(value: Any) -> bool: return value is None or isinstance(value, float) and math.isnan(value)
@@ -486,7 +486,7 @@ _WORDS = dict(n_epoch='epochs', batch_size='batch size')
 def details_of(
     runs: Mapping[str, Run],    # runs as `runs_of` returns them
 ) -> dict[str, list[tuple[str, str, bool]]]:    # name -> (setting, value, whether it differs) for each setting
-    """List the settings of each run as text
+    """List the settings of each run as strings, and note for each setting whether it differs between the runs
 
     Args:
         runs: runs as `runs_of` returns them
@@ -503,7 +503,7 @@ def details_of(
     return {name: one(i, run) for i, (name, run) in enumerate(runs.items())}
 
 def _reason(run: Run) -> str:
-    "Return text about how a run ended, with the reason if the run recorded it"
+    "Describe how a run ended, with the reason if the run recorded it"
     texts = [event['text'] for event in run.events if event['kind'] in ('interrupted', 'stopped', 'failed')]
     return ': '.join([run.outcome(), *texts[-1:]])
 

@@ -236,7 +236,7 @@ def page_numbers(
             at.rate and round(at.rate), *map(_rounded, (at.loss, at.lr, at.mom)), '' if scale == '1' else scale, word]
 
 def _rounded(value: float | None) -> float | str | None:
-    "Round a number to six digits. If the number is not finite, return a text, because JSON cannot contain the number"
+    "Round a number to six digits. If the number is not finite, return a string, because JSON cannot contain such a number"
     if value is None: return None
     return float(f'{value:.6g}') if math.isfinite(value) else value_text(value)
 

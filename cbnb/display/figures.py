@@ -450,7 +450,7 @@ def _loss_limits(losses: Sequence[float]) -> tuple[float, float]:
 def rule_colors(
     names: Iterable[str],    # names of rules of the learning rate finder
 ) -> dict[str, str]:         # name -> color
-    """Return a color for each rule, the same in figures and widgets. A rule of your own gets an unused color
+    """Return a color for each rule, the same in figures and widgets. A rule of your own has one of the last run colors
 
     Args:
         names: names of rules of the learning rate finder

@@ -98,13 +98,13 @@ class Shown(NamedTuple):
 
     Args:
         kind: 'image', 'text', 'row' or 'plain'
-        value: data URL of an image, `data:image/png;base64,...`; or a text; or a dict of texts for a
-            row
+        value: data URL of an image, `data:image/png;base64,...`; or a string; or a dict of strings for
+            a row
         name: name of the input, if the item has several inputs
         size: width and height in pixels, for an image
     """
     kind: str          # 'image', 'text', 'row' or 'plain'
-    value: Any         # data URL of an image, `data:image/png;base64,...`; or a text; or a dict of texts for a row
+    value: Any         # data URL of an image, `data:image/png;base64,...`; or a string; or a dict of strings for a row
     name: str = ''     # name of the input, if the item has several inputs
     size: tuple[int, int] = (0, 0)    # width and height in pixels, for an image
 
@@ -293,7 +293,7 @@ def _part_text(part: Shown) -> str:
 def _shortened(text: str, n: int = 60) -> str: return text if len(text) <= n else text[:n - 1] + '…'
 
 def _columns(cards: Sequence[Card]) -> list[tuple[str, Callable[[Card], str]]]:
-    "Return heading and text function of each column beside the items"
+    "Return the heading of each column beside the items, and the function that formats its cells"
     found: list[tuple[str, Callable[[Card], str]]] = [('predicted', prediction_text)]
     if any(c.actual is not None for c in cards): found.append(('actual', lambda c: c.actual or ''))
     if any(c.loss is not None for c in cards): found.append(('loss', lambda c: '' if c.loss is None else number(c.loss)))
@@ -406,7 +406,7 @@ def card_pieces(
 def cards_html(
     cards: Sequence[Card],
 ) -> str:
-    """Format cards as HTML, with images in a grid, and texts and rows in a table
+    """Format cards as HTML: as a grid if there are images, otherwise as a table
 
     Args:
         cards

@@ -196,7 +196,7 @@ class _Indexed(_Sums):
 class _Exports(_Indexed):
     "Export of a profile as plain data"
     def to_dict(self) -> dict[str, Any]:  # the data, for `json.dumps`
-        """Return the whole profile as a dict of numbers, texts, lists and dicts
+        """Return the whole profile as a dict of numbers, strings, lists and dicts
 
         Returns:
             the data, for `json.dumps`
@@ -254,7 +254,7 @@ def _headings(profile: _Sums) -> tuple[str, ...]:
     return HEADINGS + ('on device',)*any(row.device is not None for row in profile.rows)
 
 def _cells(profile: _Sums, row: Row) -> tuple[str, ...]:
-    "Return the texts of a table row, one for each heading"
+    "Return the strings of a table row, one for each heading"
     share = f'{row.seconds/profile.wall:.1%}' if profile.wall else ''
     cells = (row.name, row.phase, time_words(row.seconds), share, time_words(profile.per_batch(row)),
              f'{row.count:,}' if row.count else '', time_words(row.device))
@@ -381,7 +381,7 @@ _STARTS = {'first batch': 'it allocates memory and compiles, which a longer fit 
            'prepare the optimizer': 'the first fit of a process loads parts of torch'}
 
 def _on_start(p: _Sums) -> Iterator[str]:
-    "Report slow starts"
+    "Yield a finding for each slow start"
     for row in p.chosen(group='start'):
         if row.seconds < max(LIMITS['start']*p.wall, LIMITS['start_seconds']): continue
         longer, of = ' longer than later ones'*bool(row.phase), f' of {_PHASES[row.phase]}' if row.phase else ''
@@ -507,14 +507,14 @@ class _Pair(_Equal):
 
     @property
     def rows(self) -> list[tuple[str, str, float, float]]:
-        "A list of (name, phase, seconds before, seconds after). The seconds are per batch, or per fit for parts without a phase"
+        "A list of (name, phase, seconds before, seconds after). The seconds are per batch, or per fit for slow starts and for parts without a phase"
         both = [_times(self.before), _times(self.after)]
         keys = dict.fromkeys(key for times in both for key in times)
         found = [(*key, *(times.get(key, 0.) for times in both)) for key in keys]
         return sorted(found, key=lambda row: (not row[1], -abs(row[3] - row[2])))
 
 def _times(p: _Sums) -> dict[tuple[str, str], float]:
-    "Return a dict from (name, phase) to the seconds per batch, or per fit for parts without a phase"
+    "Return a dict from (name, phase) to the seconds per batch, or per fit for slow starts and for parts without a phase"
     each = ((row, p.per_batch(row)) for row in p.rows)
     return {(row.name, row.phase): row.seconds if per is None else per for row, per in each}
 
