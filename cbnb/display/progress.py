@@ -39,7 +39,7 @@ from ..history import Run
 def as_cell(
     value: Any,    # a number, a string or None
 ) -> str:
-    """Format a value for the table: floats with six decimals or four digits, None as an empty string
+    """Format a value for the table: floats with six decimals, very small and very large floats with four digits, None as an empty string
 
     Args:
         value: a number, a string or None
@@ -70,7 +70,7 @@ def best_row(
     names: Sequence[str],             # headings of the table
     rows: Sequence[Sequence[Any]],    # rows with a value for each heading
 ) -> int | None:                      # index of the row; None if there are no validation losses to compare
-    """Find the row with the lowest validation loss. If several rows have this loss, return the first
+    """Return the index of the row with the lowest validation loss. If several rows have this loss, return the first
 
     Args:
         names: headings of the table
@@ -109,7 +109,7 @@ def shortened(
     most: int,                       # number of rows to keep, at least 5
     keep: int | None = None,         # index of a row to keep in any case
 ) -> list[Sequence[Any]]:
-    """Keep the first and the last rows, and replace the rows in the middle with one line that tells how many were omitted
+    """Return at most `most` rows: the first, the last and the row to keep. A line in each gap gives the number of omitted rows
 
     Args:
         rows: rows of the table
@@ -237,7 +237,7 @@ def live_table(
     rows: Sequence[Sequence[Any]],    # rows with a value for each heading
     below: str = '',                  # HTML to put below the table
 ) -> str:
-    """Return the table of a running fit as HTML, with the first, the best and the latest rows
+    """Return the table of a running fit as HTML. A table of more than 8 rows is shortened to the first, the best and the latest rows
 
     Args:
         names: headings of the table; empty: no table
@@ -337,7 +337,7 @@ def bar_html(
 def seconds_per_batch(
     parts: Sequence[Sequence[float]],    # measurements (batches, seconds), the oldest first
 ) -> float:
-    """Return the mean seconds per batch, robust against one or two delays, with more weight on later measurements
+    """Return the mean seconds per batch, with more weight on later measurements and less influence of single delays
 
     Args:
         parts: measurements (batches, seconds), the oldest first
@@ -360,7 +360,7 @@ def _halved(parts: list) -> list:
 
 # %% ../../nbs/display/progress.ipynb #725f29b1
 class _Batches:
-    "Measurements within the passes of one phase"
+    "Measure the time of batches within the passes of one phase"
     def __init__(self):
         self.before, self.parts = [], []       # measurements of the previous pass, and of this pass
         self.first: float | None = None        # seconds of the first batch of the fit
@@ -382,7 +382,7 @@ class _Batches:
 
 # %% ../../nbs/display/progress.ipynb #d37c3621
 class _Passes(_Batches):
-    "Measurements of the passes of one phase, training or validation"
+    "Measure the time of batches and of whole passes in one phase, training or validation"
     began = False          # whether the first pass is over
 
     def end(self, done: int, now: float) -> None:
@@ -474,7 +474,7 @@ def valid_points(run: Run) -> list[tuple[int, float]]:
     return run.points('valid_loss')
 
 def run_events(run: Run) -> list[Event]:
-    """Return the events of a run for a chart, and its best epoch as a further event
+    """Return the events of a run for a chart. If at least two epochs have a validation loss, the best epoch is a further event
 
     Args:
         run
@@ -487,7 +487,7 @@ def run_events(run: Run) -> list[Event]:
 
 # %% ../../nbs/display/progress.ipynb #c58bc6a2
 def loss_looks(run: Run) -> list[Line]:
-    """Return the lines for the losses of a run, without points
+    """Return a named and colored line for each loss of a run. The lines have no points yet
 
     Args:
         run
@@ -565,7 +565,7 @@ def brief(
 # %% ../../nbs/display/progress.ipynb #ec06e31f
 @cache
 def _page_css() -> str:
-    "Return the CSS for a fit in a page that runs scripts: the chart, the table, and the layout of both"
+    "Return the CSS that the script of a finished fit adds: for the chart, for the table, and for their layout"
     table = brief(TABLE_STYLE.removeprefix('<style>').removesuffix('</style>'))
     return css_variables('.cbnb-fit', [*_USED, 'lr', 'mom', 'mark']) + _LAYOUT + table + asset('chart.css')
 
@@ -580,21 +580,21 @@ def _page_data(
     return data | dict(table=table)
 
 def _counted(values: Sequence[Any]) -> int | str:
-    "Return the first value if the values are consecutive integers, and otherwise all values as one text"
+    "Return the first value if the values are consecutive integers, and otherwise all values as one string"
     first = values[0]
     counted = type(first) is int and all(type(v) is int and v == first + i for i, v in enumerate(values))
     return first if counted else row_text(values)
 
 def row_text(
     values: Iterable[Any],    # values of a row or of a column
-) -> str:                     # texts of the values, with tabs between them
-    """Return values as the table shows them, separated by tabs
+) -> str:                     # formatted values, with tabs between them
+    """Format values as in the table, and join them with tabs
 
     Args:
         values: values of a row or of a column
 
     Returns:
-        texts of the values, with tabs between them
+        formatted values, with tabs between them
     """
     return '\t'.join(as_cell(value).replace('\t', ' ') for value in values)
 
@@ -636,7 +636,7 @@ def _page_lines(
     names: Sequence[str], rows: Sequence[Sequence[Any]], run: Run | None,
     most: int = 60,     # largest number of rows
 ) -> list[str]:
-    "Return the table as lines of text, followed by the best epoch and a sparkline of the losses"
+    "Return the table as lines of text, followed by the best epoch if it is known, and by a sparkline if there are more than 3 steps"
     best, words = best_row(names, rows), best_words(names, rows)
     lines = [as_line(row, names) for row in [names, *shortened(rows, most, best)]] + [words]*bool(words)
     if run is not None and run.n_steps > 3:
@@ -702,7 +702,7 @@ class LogDisplay(_Display):
         word: str,                 # sentence about how the fit ended
         as_planned: bool,          # False if the fit was cancelled, interrupted or failed
     ) -> None:
-        """Show how the fit ended, after the last row
+        """Print how the fit ended, if it was cancelled, interrupted or failed
 
         Args:
             word: sentence about how the fit ended
@@ -864,7 +864,7 @@ def n_validated(
     learn: Learner,
     after: int,        # number of an epoch
 ) -> int:
-    """Return the number of epochs after this epoch that include validation
+    """Return the number of epochs after epoch `after` that include validation
 
     Args:
         learn: the learner

@@ -214,7 +214,7 @@ class Pump(_Calls):
                 _route(comm, self._token, self._line.subshell)
 
     def close(self) -> None:
-        "Restore the previous routes of the widgets' messages. A closed pump is false"
+        "Remove this pump's routes from the comms of its widgets. A closed pump is false"
         self._line = None
         _unroute(self._routed, self._token)
         self._routed.clear()

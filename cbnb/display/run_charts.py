@@ -70,7 +70,7 @@ def column_of(
     run: Run,
     name: str,    # 'loss', 'smooth', or the name of a named loss or a hyper-parameter
 ) -> Sequence[float]:
-    """Return the value at each step of a run, or nan if the run did not record the column
+    """Return the value at each step of a run. If the run did not record the hyper-parameter `name`, all values are nan
 
     Args:
         run
@@ -165,7 +165,7 @@ def events_of(
 
 # %% ../../nbs/display/run_charts.ipynb #d1ab4a70
 def _layout(runs: Sequence[Run], kept: _Kept) -> dict[str, Any]:
-    "Return the arguments that all charts over steps share"
+    "Return the arguments of `Chart` that are the same for all charts over steps"
     starts, names = starts_of(runs), distinct(run.name for run in runs)
     return dict(
         xlabel='step', say=count_text, borders=[step for step in starts[1:] if kept.first < step < kept.last],
@@ -183,7 +183,7 @@ def losses_chart(
     beta: float = 0.98,     # weight of the past in the smoothed losses of the runs
     **layout: Any,          # further keyword arguments of `Chart`
 ) -> Chart:
-    """Make a chart of the training loss of each batch, the smoothed training loss and the validation loss
+    """Make a chart of the training loss of each batch, the smoothed training loss, the named losses and the validation loss
 
     Args:
         runs

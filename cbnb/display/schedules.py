@@ -102,7 +102,7 @@ def schedule_figure(
     plan: SchedulePlan,    # plan to draw
     ax: Any = None,        # axes to draw a single panel into; None: a new figure
 ) -> Any:                  # the matplotlib figure
-    """Draw a panel for each hyper-parameter that changes. If several panels would have to fit into `ax`, raise `ValueError`
+    """Draw a panel for the learning rate and for each other hyper-parameter that changes. If `ax` is passed and there are several panels, raise `ValueError`
 
     Args:
         plan: plan to draw
@@ -128,7 +128,7 @@ def schedule_figure(
 def schedule_charts(
     plan: SchedulePlan,    # plan to draw
 ) -> list[Chart]:          # the charts
-    """Make a chart for each hyper-parameter that changes
+    """Make a chart for the learning rate and for each other hyper-parameter that changes
 
     Args:
         plan: plan to draw
@@ -246,7 +246,7 @@ def _rehearse(
     learn: Any,                  # object with `opt`, `cbs`, `n_epoch` and `start_epoch`
     n: int,                      # number of batches in an epoch
 ) -> _Notes:                     # record of the hyper-parameters
-    "Dispatch the events of a fit to the callbacks, and record the hyper-parameters they set"
+    "Dispatch the events of epochs and batches to the callbacks, and record the hyper-parameters they set"
     cbs = sorted(learn.cbs, key=lambda cb: cb.order)
     names = dict.fromkeys(['lr', 'mom', *(name for cb in cbs for name in getattr(cb, 'scheds', ()))])
     def fire(event: str) -> None:
@@ -417,7 +417,7 @@ def planned_schedule(self: Learner,
     *args: Any,                      # positional arguments of the method, such as `n_epoch`
     method: str = 'fit_one_cycle',   # name of the method that will train: 'fit', 'fit_flat_cos', 'fine_tune', ...
     **kwargs: Any,                   # keyword arguments of the method
-) -> SchedulePlan:  # the schedules, with a plot and a table
+) -> SchedulePlan:  # the hyper-parameters of each step, as plain data
     """Compute the hyper-parameters that a fit would use, without training. Invalid arguments raise the same errors as the fit
 
     Args:
@@ -426,7 +426,7 @@ def planned_schedule(self: Learner,
         **kwargs: keyword arguments of the method
 
     Returns:
-        the schedules, with a plot and a table
+        the hyper-parameters of each step, as plain data
 
     Example:
         plan = two.planned_schedule(2, method='fine_tune')
@@ -438,7 +438,7 @@ def planned_schedule(self: Learner,
 _OF_CYCLE = {'lr_max', 'div', 'div_final', 'pct_start', 'moms'}
 
 def _draggable(made: Any, plan: SchedulePlan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OneCycle | None:
-    "Return the one-cycle schedule of a rehearsal, or None if the fit has other schedules or arguments"
+    "Return the one-cycle schedule of a rehearsal, or None if the fit has other schedules or arguments, or groups with different rates"
     [cbs, *more] = made._ran
     alone = not more and len(cbs) == 1 and type(cbs[0]) is OneCycle and len(args) <= 5
     if not alone or set(kwargs) - _OF_CYCLE or 'mom' not in plan.values: return None
@@ -548,7 +548,7 @@ def plot(self: ParamScheduler,
     return_fig: bool | None = None,   # whether to return the figure instead of showing a chart
     ax: Any = None,                   # axes to draw into, if only one hyper-parameter changes; None: a chart
 ) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; otherwise None
-    """Plot a chart of each hyper-parameter
+    """Plot the learning rate, and each other hyper-parameter that changes
 
     Args:
         n: number of steps
@@ -591,7 +591,7 @@ def _cycle_words(cycle: OneCycle) -> str:
 
 # %% ../../nbs/display/schedules.ipynb #96eb2e91
 def _cycle_still(cycle: OneCycle) -> str:
-    "Draw the static picture of a schedule: the rate with its points, and the momentum below it"
+    "Draw a schedule as two static images: the learning rate with its points, and the momentum below it"
     scheds, shares = cycle.planned(), [i/200 for i in range(201)]
     marks = [Mark(f'{name} {lr_text(lr)}', share, lr, COLORS['lr']) for name, share, lr in _points(cycle)]
     look, words = dict(xlabel='share done', size=(760, 260)), _cycle_words(cycle)
@@ -661,7 +661,7 @@ def _log_slider(name: str, tip: str, value: float, low: float, high: float, step
 
 # %% ../../nbs/display/schedules.ipynb #ee349f9d
 class _MakesCycle:
-    "A one-cycle schedule from four controls"
+    "Make a one-cycle schedule from the values of four sliders"
     one_cycle: OneCycle      # the current schedule
     n: int                   # number of points of the curves
     lr_max: Any              # sliders of the four parameters
@@ -670,7 +670,7 @@ class _MakesCycle:
     div_final: Any
 
     def cycle(self) -> OneCycle:
-        "Return the schedule with the values of the controls"
+        "Return the schedule with the values of the sliders"
         controls = self.lr_max, self.div, self.div_final, self.pct_start
         return OneCycle(*(control.value for control in controls), self.one_cycle.mom)
 
@@ -684,16 +684,16 @@ class _MakesCycle:
 
 # %% ../../nbs/display/schedules.ipynb #653c9db4
 class _FollowsMouse(_MakesCycle):
-    "Controls that follow the page, and a page that follows the controls"
-    slot: str             # name by which the page and the relay find each other
+    "Set the sliders when you drag a point, and redraw the curve when a slider changes"
+    slot: str             # id that the curve in the browser and the invisible widget share
     relay: Any            # the invisible widget; None: anywidget is not installed
-    chart: Any            # HTML widget with the picture
-    words: list[str]      # description of the picture for screen readers
+    chart: Any            # HTML widget with the images of the schedule
+    words: list[str]      # description of the schedule for screen readers
 
     def refresh(self,
         change: Any = None,    # change event of ipywidgets, which is ignored
     ) -> None:
-        """Draw the picture with the current values of the controls
+        """Redraw the schedule with the current values of the sliders
 
         Args:
             change: change event of ipywidgets, which is ignored
@@ -704,7 +704,7 @@ class _FollowsMouse(_MakesCycle):
         if self.relay is not None: self.relay.cycle = self.numbers()
 
     def _hear(self, change: Any) -> None:
-        "Set the controls to the values that the page has sent"
+        "Set the sliders to the values that the browser has sent"
         for name, value in change['new'].items():
             if name in self.numbers() and getattr(self, name).value != value: getattr(self, name).value = value
 
@@ -753,17 +753,17 @@ class OneCycleView(_ShowsCycle):
 @patch
 def plot(self: OneCycle,
     n: int = 200,                     # number of steps
-    return_fig: bool | None = None,   # whether to return the figure instead of showing a page
-    ax: Any = None,                   # axes to draw the learning rate into; None: a page
-    widget: bool | None = None,       # True: return the view; False: show a figure; None: show the page
+    return_fig: bool | None = None,   # whether to return the figure instead of showing the points to drag
+    ax: Any = None,                   # axes to draw the learning rate into; None: show the points to drag
+    widget: bool | None = None,       # True: return the view; False: show a figure; None: show the points to drag
 ) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the view with `widget=True`
-    """Plot the schedule with points to drag. If `lr_max` is None, raise `ValueError`
+    """Plot the schedule, by default with points to drag. If `lr_max` is None, raise `ValueError`
 
     Args:
         n: number of steps
-        return_fig: whether to return the figure instead of showing a page
-        ax: axes to draw the learning rate into; None: a page
-        widget: True: return the view; False: show a figure; None: show the page
+        return_fig: whether to return the figure instead of showing the points to drag
+        ax: axes to draw the learning rate into; None: show the points to drag
+        widget: True: return the view; False: show a figure; None: show the points to drag
 
     Returns:
         `ax` if passed; the figure with `return_fig=True`; the view with `widget=True`

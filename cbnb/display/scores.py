@@ -66,7 +66,7 @@ def most_in_error(
     matrix: Tensor,    # matrix as `confusion_matrix` returns it
     n: int,            # number of classes to select
 ) -> list[int]:        # numbers of the classes, in ascending order
-    """Select the classes with most errors, counted as actual or as predicted class
+    """Select the classes with the most errors. An error counts for its actual class and for its predicted class
 
     Args:
         matrix: matrix as `confusion_matrix` returns it
@@ -472,7 +472,7 @@ def values_svg(
     actual: Tensor,       # actual values of one quantity
     predicted: Tensor,    # predicted values
 ) -> str:                 # SVG text
-    """Draw predicted against actual values as SVG for a light page
+    """Draw predicted against actual values as SVG on a white background
 
     Args:
         actual: actual values of one quantity

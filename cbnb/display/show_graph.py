@@ -51,7 +51,7 @@ def run_figure(
     total: int | None = None,                     # planned number of batches; None: not known
     bounds: tuple[float, float] | None = None,    # limits of the y axis so far; None: no limits yet
 ) -> tuple[Any, tuple[float, float] | None]:      # the figure, and the limits of its y axis
-    """Draw the losses of a run, with axes that have room for the whole run
+    """Draw the losses of a run, with an x axis up to the last planned batch and a y axis that seldom changes
 
     Args:
         run: record of a fit
@@ -122,7 +122,7 @@ class _Safely(_Says):
 
 # %% ../../nbs/display/show_graph.ipynb #62f79083
 class ShowGraph(_Safely):
-    """Draw the losses after each epoch in one output, which is replaced each time
+    """In a notebook, redraw the losses after each epoch that is not too short. In other places, print the losses as one line at the end
 
     Args:
         **events: functions to use as methods: `before_fit=f`

@@ -64,7 +64,7 @@ class _Scales(_Notes):
 class _NotesScale(_Scales):
     "Store the factors of this fit and the steps at which they changed"
     def _note_scale(self) -> None:
-        "Store the step at which a new factor first applies, and record an event"
+        "If the factor has changed, store the step from which it applies, and record an event"
         before, step = self.changes[-1][1] if self.changes else 1., self.learn.train_iter
         if self.lr_scale == before: return
         self.changes.append((step, self.lr_scale))

@@ -91,7 +91,7 @@ def _notes(learn: Learner) -> list[str]:
             f'callbacks {", ".join(map(str, by_order))}']
 
 def _opt_words(learn: Learner) -> str:
-    "Return the name of the optimizer, and whether it is fused. If the learner has no optimizer yet, create one for this purpose"
+    "Return the name of the optimizer, and whether it is fused. If the learner has no optimizer yet, try one made by `opt_func`"
     opt = learn.opt
     if opt is None and isinstance(learn.opt_func, type) and _trains(learn): opt = learn._new_opt()
     return _name(learn.opt_func) + (' (fused)' if opt is not None and is_fused(opt) else '')
@@ -105,7 +105,7 @@ def _name(f: Any) -> str:
 # %% ../../nbs/display/summary.ipynb #88a1e2ce
 @patch
 def summary(self: Learner) -> Summary:  # one row for each layer, shown as a table
-    """List the layers with output shapes and parameter counts, using one training batch. The learner stays unchanged
+    """List the layers with output shapes and parameter counts, using one training batch. The modes of the layers and the random state stay unchanged
 
     Returns:
         one row for each layer, shown as a table

@@ -103,7 +103,7 @@ class _Talks:
     def dealt(self,
         values: list[Any],     # values of process 0, at most one for each process
     ) -> tuple[tuple | None, tuple | None]:
-        """Return the values dealt to this process and to process 0, each in a tuple of one, or `None` in place of a missing value
+        """Return (own, used), each a tuple of one value or None. `own` is for this process, and `used` is the same value, or that of process 0 if `own` is None
 
         Args:
             values: values of process 0, at most one for each process
@@ -116,7 +116,7 @@ class _Talks:
         return mine[0]
 
     def rows(self, *numbers: float) -> list[list[float]]:
-        "Return one list per process, with the numbers that this process passed"
+        "Return one list for each process, with the numbers that were passed in that process"
         if self.n == 1: return [list(numbers)]
         mine = torch.tensor(numbers, dtype=torch.float64)
         each = [torch.empty_like(mine) for _ in range(self.n)]

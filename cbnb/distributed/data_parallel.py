@@ -351,7 +351,7 @@ class _Stores(_Deals):
     def flagged(self,
         flag: bool,    # the decision of this process
     ) -> bool:         # True on all processes, or False on all
-        """Return whether any process set this flag after its last batch. With this flag, one process can decide for all processes
+        """Return whether any process passed True before the latest exchange between the processes. The result is the same in all processes
 
         Args:
             flag: the decision of this process

@@ -96,7 +96,7 @@ def send_displays(
     learn: Learner,
     send: Callable[..., None],    # called with the kind of a message, and its contents as keyword arguments
 ) -> None:
-    """Send the output of a learner as messages, from now on and for the whole process
+    """Send the progress and the table of all further runs as messages. The display mode of the whole process changes
 
     Args:
         learn: the learner

@@ -372,7 +372,7 @@ class _PutsBack(_SwitchesOver):
 
 # %% ../../nbs/distributed/sharded.ipynb #5ec80fb9
 class _Meeting:
-    "Meeting point that reports whether all processes reach it within a time limit"
+    "Find out whether all processes still respond within a time limit"
     def __init__(self):                  # all processes create it together
         self.store = dist.distributed_c10d._get_default_store()
         self.name = f"cbnb/sharded/{(self.store.add('cbnb/sharded', 1) - 1)//n_processes()}"
