@@ -170,7 +170,7 @@ def close(
     b: Any,               # a number, a tensor, or an iterable of numbers
     tol: float = 1e-4,    # largest difference that is accepted
 ) -> bool:  # True if they agree
-    """Whether `a` and `b` have the same length, and each pair of numbers differs by at most `tol`
+    """Return whether `a` and `b` have the same length, and each pair of numbers differs by at most `tol`
 
     Args:
         a: a number, a tensor, or an iterable of numbers

@@ -100,7 +100,7 @@ class _Notes(Callback):
     def set_rates(self, i: int) -> None: "Set the learning rate of update `i`"
 
     def note(self, loss: float) -> None:
-        "Record the loss of an update, which is the mean over its batches"
+        "Record the current rate, and `loss`, the mean loss of the batches of this update"
         self.idle, self.n_used = 0, self.n_seen
         self.lrs.append(float(self.learn.opt.param_groups[-1]['lr']))
         self.raw_losses.append(loss)
@@ -181,7 +181,7 @@ def _bad_rows(t: Tensor) -> list[int]:
 def bad_items(
     learn: Learner,   # learner with a current batch
 ) -> str:             # message; empty if all values are finite
-    """Describe which inputs or targets of the current batch are nan or infinite
+    """Describe which items of the current batch contain nan or infinite values
 
     Args:
         learn: learner with a current batch
@@ -441,7 +441,7 @@ class Sweep:
         self.update_norms, self.weight_norm = update_norms, weight_norm
 
     def middle(self) -> tuple[list[float], list[float]]:  # rates and losses, lists of one length
-        """Return the curve without its first tenth and its last five points. If a loss is not finite, the curve ends before this loss
+        """Return the curve from a tenth of the planned updates on, without its last five points or up to the first loss that is not finite
 
         Returns:
             rates and losses, lists of one length
@@ -503,7 +503,7 @@ def ask_rules(
     rules: Sequence[Callable[..., Suggestion]],  # functions of `(lrs, losses, num_it)`
     doubt: bool = False,                         # the loss may not fall, so do not call the rules in `RULES`
 ) -> Asked:
-    """Call each rule with the curve, and collect the suggestions by the names of the rules
+    """Call each rule with the curve, and collect the suggestions, or the reasons why a rule suggests no rate
 
     Args:
         sweep: curve of the sweep
@@ -764,7 +764,7 @@ def _cell() -> int | None:
 class _Shown(_Plotted):
     "The display of a result in a notebook"
     def _ipython_display_(self) -> None:
-        "Show the picker. Without widgets, raise `NotImplementedError`, so that IPython uses `_repr_mimebundle_`"
+        "Show the picker, or raise `NotImplementedError` so that IPython uses `_repr_mimebundle_`"
         live = self.learn is not None and view_for('lr_find', None, None, None) is not None
         if not live or self._shown_in == _cell(): raise NotImplementedError
         self.plot()
@@ -963,7 +963,7 @@ def trial_plan(
     steps: float,            # number of updates of the planned run
     left: float,             # number of updates left in the budget
 ) -> Plan | None:            # the plan; None: the budget has too few updates left
-    """Decide how many trials to run and how long they are
+    """Decide how long the trials are, and how many there are at most
 
     Args:
         lr: rate that the sweep recommends
@@ -1005,7 +1005,7 @@ def _try_rates(self: Learner,
     trials: float | int,       # share of the run for each trial, or total number of batches
     cbs: list[Callback],       # callbacks for the trials
 ) -> None:
-    "Try a few rates around the rate of the sweep, and recommend a rate from their losses"
+    "Try a few rates around the rate of the sweep, and recommend a rate from their losses, unless the budget is too small"
     valid, runs = self.dls.valid, []
     n_valid = 0 if valid is None else min(n_batches(valid) or VALID_BATCHES, VALID_BATCHES)
     plan = _affordable(found, finder, trials, n_valid)

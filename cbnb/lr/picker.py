@@ -79,7 +79,7 @@ def slider_range(
 def first_choice(
     found: LRFind,     # result of `lr_find`
     lr: Any = None,    # rate of the learner; ignored unless it is a number
-) -> float:            # the recommended rate, otherwise the learner's rate, otherwise the middle of the sweep
+) -> float:            # `found.lr`, otherwise the learner's rate, otherwise the middle of the slider
     """Return the rate at which the slider starts
 
     Args:
@@ -87,7 +87,7 @@ def first_choice(
         lr: rate of the learner; ignored unless it is a number
 
     Returns:
-        the recommended rate, otherwise the learner's rate, otherwise the middle of the sweep
+        `found.lr`, otherwise the learner's rate, otherwise the middle of the slider
     """
     if _is_rate(found.lr): return float(found.lr)
     if _is_rate(lr): return float(lr)
@@ -98,7 +98,7 @@ def _rate_for(
     found: LRFind,     # result of `lr_find`
     steps: float,      # number of updates of the planned run
 ) -> tuple[str, Rate]:
-    "Recommend a rate for another length, with the name of the rule. Raises `ValueError` if the curve supports no rate"
+    "Return the rule and the rate that it recommends for a run of `steps` updates. Raises `ValueError` if the curve supports no rate"
     first = found.recommend(steps)
     if not found.trials: return 'balanced', first
     rate = choose(found.trial_plan._replace(planned_steps=steps), found.trials, found.start_loss)
@@ -132,7 +132,7 @@ as_rate = lr_text    # format of learning rates in the picker
 
 # %% ../../nbs/lr/picker.ipynb #46e243b9
 def _loss_range(losses: list[float], more: Sequence[float] = ()) -> tuple[float, float] | None:
-    "Return the range of the loss axis, from below the lowest loss to above the first loss and the median"
+    "Return the limits of the loss axis: below the lowest loss, and above the first and the median loss. Return None if no loss is finite"
     finite = sorted(filter(math.isfinite, losses))
     if not finite: return None
     high = max([losses[0]]*math.isfinite(losses[0]) + [finite[len(finite)//2]])
@@ -267,7 +267,7 @@ def boxed(
 
 # %% ../../nbs/lr/picker.ipynb #96e24757
 class Tee:
-    """A stream that passes text from the thread that created it to the function `take`, until you call `end`
+    """A stream that passes the text written by one thread to `take`, and the text of other threads to the original stream
 
     Args:
         stream: original stream
@@ -282,7 +282,7 @@ class Tee:
     def end(self,
         name: str,                     # name of the stream in `sys`: 'stdout' or 'stderr'
     ) -> None:
-        """Restore the original stream
+        """Stop passing text to `take`, and restore the original stream in `sys`
 
         Args:
             name: name of the stream in `sys`: 'stdout' or 'stderr'
@@ -368,7 +368,7 @@ def placed(
     learn: Learner,               # learner whose fit shows its progress
     put: Callable[[Any], None],   # function that places the widget of the progress display
 ) -> Iterator[None]:
-    """Pass the progress display of each fit in a `with` block to the function `put`
+    """Pass the progress widget of each fit in a `with` block to `put`, if the learner has a progress display that can be placed
 
     Args:
         learn: learner whose fit shows its progress
@@ -527,7 +527,7 @@ def epochs_box(
 def row(
     *parts: Any,    # widgets for the row
 ) -> Any:           # an `HBox` of ipywidgets
-    """Arrange widgets in a row that wraps on narrow pages
+    """Arrange widgets in a row that wraps if it does not fit into the width of the output
 
     Args:
         *parts: widgets for the row
@@ -670,14 +670,14 @@ class _Picks(_Chooses):
         return live
 
     def _hear(self, _: Any, message: dict, buffers: list) -> None:
-        "Hide the slider when a page draws the live chart, because the chart replaces the slider"
+        "Hide the slider when a browser draws the live chart, because the chart replaces the slider"
         if message.get('type') == 'here': self.slider.layout.display = 'none'
 
 # %% ../../nbs/lr/picker.ipynb #7e084a0e
 class _HasRules(_Picks):
-    "Create a button for each rule, and list the rates that the slider uses exactly"
+    "Create a button for each rule, and collect the rates that the picker does not round to a step of the slider"
     def _exact(self) -> list[float]:
-        "Return the rates of the rules and the rate of the learner"
+        "Return the rates of the rules, and the rate of the learner if it is a single number"
         learn = self._learn()
         own = [float(learn.lr)] if learn is not None and _is_rate(learn.lr) else []
         return [*self.rates.values(), *own]
@@ -786,7 +786,7 @@ def _hide_later(
     box.add_class(name)
 
 def _later_html(found: LRFind, name: str) -> str:
-    "Return HTML that shows the result on a page without a kernel"
+    "Return HTML that shows the result in a notebook without a kernel"
     lost = f'.jp-OutputArea-child:not(:has(.cbnb-picker)):has(+.jp-OutputArea-child .{name}){{display:none}}'
     return (f'<style>{lost}{css_variables("." + name)}</style><div class="{name}">{advice_html(found)}'
             f'{charts_html([picker_curve(found)])}</div>')

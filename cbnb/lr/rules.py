@@ -144,7 +144,7 @@ def slide(
     thresh: float = 0.005,        # slopes that differ by at most this count as equal
     adjust_value: float = 1.,     # factor on the suggested rate
 ) -> Suggestion:  # the rate, and the (rate, loss) that it comes from
-    """Move a window left until the slopes at its ends are equal. Raises `ValueError` if the curve has no more than `lr_diff` points
+    """Move a window left until the slopes at its ends agree, and suggest the rate at its left end. Raises `ValueError` if the curve is too short
 
     Args:
         lrs: rising rates
@@ -280,7 +280,7 @@ def noise_left(
 def fall_over_noise(
     losses: Sequence[float],    # finite losses of the batches
 ) -> float:                     # size of the fall, in standard errors
-    """Return the largest distance by which the mean of a tenth of the sweep is below the mean of all earlier losses
+    """Return the largest distance, in standard errors, by which the mean of a tenth of the sweep is below the mean of all earlier losses
 
     Args:
         losses: finite losses of the batches
@@ -392,7 +392,7 @@ def sweep_problem(
     num_it: int | None = None, # planned number of updates; None: not known
     least: int = 15,           # minimum number of points
 ) -> str | None:               # the reason; None: a rate can be recommended
-    """Return the reason why no learning rate should be recommended from a sweep
+    """Return the reason why a sweep supports no recommendation, or None if it supports one
 
     Args:
         lrs: rising rates
@@ -474,7 +474,7 @@ def estimates(
     weight_norm: float,               # norm of the weights at the start
     planned_steps: float,             # number of updates of the planned run
 ) -> dict[str, float]:                # name -> rate; without `step` if the norms are unknown or 0
-    """Return the three estimates of a good rate from a sweep
+    """Return the three estimates of a good rate from a sweep, or two if the norms are not known
 
     Args:
         lrs: rising rates
@@ -551,7 +551,7 @@ def recommend_rate(
     planned_steps: float,            # number of updates of the planned run
     num_it: int | None = None,       # planned number of updates of the sweep; None: not known
 ) -> Rate:
-    """Recommend the median of three estimates from a sweep. Raises `ValueError` with the reason if the sweep supports no rate
+    """Recommend the median of three estimates, but at most `CAP` times the estimate from the edge. Raises `ValueError` if the sweep supports none
 
     Args:
         lrs: rising rates

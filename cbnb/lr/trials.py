@@ -80,7 +80,7 @@ def next_rate(
     plan: Plan,                # plan from `plan_trials`
     trials: Sequence[Trial],   # trials so far, in any order
 ) -> float | None:             # rate of the next trial; None: no more trials
-    """Return the rate of the next trial: first the neighbors of the first rate, then rates on the side with the lower loss
+    """Return a rate next to that of the best trial so far, the lower one first. Without any trials, return the first rate of the plan
 
     Args:
         plan: plan from `plan_trials`
@@ -155,7 +155,7 @@ def choose(
     trials: Sequence[Trial],   # one or more trials
     start_loss: float,         # loss before any training, on the same data as the losses of the trials
 ) -> Rate:
-    """Recommend the middle rate of the equally good trials, scaled to the length of the planned run
+    """Recommend the middle rate of the equally good trials, scaled to the planned run, or the rate of the sweep if no trial lowered the loss
 
     Args:
         plan: plan of the trials
