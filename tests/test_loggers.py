@@ -117,6 +117,9 @@ def test_batches_that_were_not_waited_for_come_with_the_next_ones():
     learn.fit(1)
     run = learn.recorder.last()
     assert batch_rows(run, 0, 1, wait=False) == batch_rows(run, 0, 1) and batch_rows(run, 4, 1) == []
+    run.hypers["lr"] = run.hypers["lr"][:3]  # the rate of the last batch is still on its way
+    assert [step for _, step in batch_rows(run, 0, 1, wait=False)] == [1, 2, 3]
+    assert [(step, list(values)) for values, step in batch_rows(run, 2, 1)] == [(3, ["loss", "lr"]), (4, ["loss"])]
     with pytest.raises(ValueError, match="every=-1"):
         Listed(every=-1)
 
@@ -264,13 +267,14 @@ def killed_at(epoch):
     return RaiseIn("after_epoch", ZeroDivisionError, order=70, when=lambda learn: learn.epoch == epoch)
 
 
-def resumed(make, path, **checkpoint):
-    """A fit of 4 epochs that dies at the end of the third, and goes on in a new learner; its logger."""
+def resumed(make, path, pause=0, **checkpoint):
+    """A fit of 4 epochs that dies at the end of the third, and goes on in a new learner, after `pause` seconds; its logger."""
     with contextlib.chdir(path):
         learn = line_learner(4, cbs=make())
         with contextlib.suppress(ZeroDivisionError):
             learn.fit(4, cbs=[cbnb.Checkpoint(**checkpoint), killed_at(2)], resume=True)
         first = next(cb for cb in learn.cbs if isinstance(cb, Logger)).run_id
+        time.sleep(pause)
         learn = line_learner(4, cbs=make())
         learn.fit(4, cbs=cbnb.Checkpoint(**checkpoint), resume=True)
         logger = next(cb for cb in learn.cbs if isinstance(cb, Logger))
@@ -358,6 +362,37 @@ def test_json_has_no_nan(tmp_path):
     assert [line["loss"] for line in learn.jsonl_logger.read_log() if "loss" in line][-1] is None
 
 
+def test_json_lines_of_a_block_are_those_of_single_rows(tmp_path):
+    """A name may have every character, also those that end a line, and a block with nan has null for it."""
+    name = 'a"}, {"run": "b\n'
+    learn = line_learner(40, cbs=JSONLLogger(every=1), path=tmp_path, metrics=odd_metric(name))
+    learn.add_cb(cbnb.Callback(after_loss=lambda cb: setattr(cb.learn, "loss", cb.loss * (math.nan if cb.iter == 7 else 1))))
+    learn.fit(2)
+    run, lines = learn.recorder.last(), learn.jsonl_logger.read_log()[1:-1]
+    rows = [({"loss": a, "lr": b}, i) for i, (a, b) in enumerate(zip(run.raw_losses, run.steps["lr"]), start=1)]
+    rows = sorted(rows + [(values, step) for step, values in table(run)], key=lambda row: row[1])
+    run_id = learn.jsonl_logger.run_id
+    expected = [{"run": run_id, "step": step} | {k: v if math.isfinite(v) else None for k, v in row.items()} for row, step in rows]
+    assert lines == expected and [line["step"] for line in lines if line.get("loss", 0) is None][0] == 8
+
+
+@pytest.mark.parametrize("error,status,text", ENDS)
+def test_files_have_every_batch_of_a_fit_that_ends_early(tmp_path, error, status, text):
+    learn = line_learner(150, cbs=[JSONLLogger(every=1), TensorBoardLogger(every=1)], path=tmp_path)
+    stop = RaiseIn("after_batch", error, order=70, when=lambda learn: learn.epoch == 1 and learn.iter == 49)
+    with contextlib.suppress(KeyboardInterrupt, ZeroDivisionError):
+        learn.fit(3, cbs=stop)
+    learn.lr_find(num_it=5, show_plot=False)
+    learn.validate()
+    *rows, end = learn.jsonl_logger.read_log()
+    losses = learn.recorder.last().raw_losses
+    assert [(row["step"], row["loss"]) for row in rows if "loss" in row] == list(enumerate(losses, start=1)) and len(losses) == 200
+    assert [row["step"] for row in rows if "epoch" in row] == [150] and end["finish"] == status
+    found = tensorboard(learn.tensor_board_logger.run_folder)
+    assert [(e.step, e.value) for e in found.Scalars("loss")] == list(enumerate(losses, start=1))
+    assert [e.step for e in found.Scalars("epoch")] == [150]
+
+
 # --- TensorBoard ---
 
 
@@ -387,6 +422,27 @@ def test_tensorboard_reads_the_table_back(tmp_path):
     assert "| optimizer | SGD |" in texts(found, "settings")[0]
 
 
+@pytest.mark.parametrize("in_blocks", [True, False])
+def test_tensorboard_reads_blocks_of_rows_among_the_events_of_its_writer(tmp_path, in_blocks):
+    """Steps of one to three bytes; with and without the file of the writer, which is not public."""
+
+    def adds(cb):
+        writer = cb.learn.tensor_board_logger.service
+        writer.add_scalar("mine", cb.epoch, cb.train_iter)
+        if not in_blocks:
+            vars(writer.file_writer.event_writer).pop("_general_file_writer", None)
+
+    learn = line_learner(9000, cbs=[TensorBoardLogger(every=1), cbnb.Callback(before_epoch=adds)], path=tmp_path, lr=1e-4)
+    learn.fit(2)
+    found, run = tensorboard(learn.tensor_board_logger.run_folder), learn.recorder.last()
+    assert [(e.step, e.value) for e in found.Scalars("loss")] == list(enumerate(run.raw_losses, start=1))
+    assert {e.value for e in found.Scalars("lr")} == {torch.tensor(1e-4).item()} and len(found.Scalars("lr")) == 18000
+    assert [(e.step, e.value) for e in found.Scalars("mine")] == [(0, 0), (9000, 1)]
+    assert [e.value for e in found.Scalars("valid_loss")] == pytest.approx(run["valid_loss"], rel=1e-6)
+    times = [e.wall_time for e in found.Scalars("loss")]
+    assert times == sorted(times)
+
+
 def test_tensorboard_has_a_folder_for_each_fit_and_says_how_it_ended(tmp_path):
     from tensorboard.plugins.hparams import metadata
 
@@ -408,7 +464,8 @@ def test_tensorboard_has_a_folder_for_each_fit_and_says_how_it_ended(tmp_path):
 
 
 def test_tensorboard_hides_what_a_killed_fit_had_written_since_its_checkpoint(tmp_path):
-    learn, logger = resumed(lambda: TensorBoardLogger(every=1), tmp_path, every_epochs=2)
+    learn, logger = resumed(lambda: TensorBoardLogger(every=1), tmp_path, pause=1, every_epochs=2)
+    # TensorBoard reads the files by name: second, machine, process, and a number in the process, where 10 comes before 9
     [folder] = (tmp_path / "runs").iterdir()
     found = tensorboard(folder)
     assert [e.step for e in found.Scalars("loss")] == list(range(1, 17))
@@ -530,6 +587,25 @@ def test_wandb_logs_into_a_run_that_is_open(tmp_path):
     assert [row.get("epoch") for row in rows] == [0, 0, None] and rows[-1]["mine"] == 1
     with pytest.raises(ValueError, match="needs a run that is open: call wandb.init first"):
         learn.fit(1)
+
+
+def test_wandb_reads_the_event_files_of_tensorboard(tmp_path):
+    """The way for a row for each batch, which the page describes; in a process of its own, because wandb changes tensorboard in it."""
+    program = f"""
+import wandb
+from cbnb.callbacks.loggers import TensorBoardLogger
+from cbnb.toy import line_learner
+with wandb.init(project='waves', dir={str(tmp_path)!r}, sync_tensorboard=True, settings=wandb.Settings(console='off')):
+    learn = line_learner(40, cbs=TensorBoardLogger(every=1), path={str(tmp_path)!r})
+    learn.fit(2)
+learn.recorder.history.to_json({str(tmp_path / "history.json")!r})
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+    [file] = wandb_files(tmp_path)
+    rows, run = wandb_run(file)["rows"], cbnb.History.from_json(tmp_path / "history.json")[0]
+    assert [row["global_step"] for row in rows] == list(range(1, 81))
+    assert [row["loss"] for row in rows] == pytest.approx(list(run.raw_losses), rel=1e-6)
+    assert [row["valid_loss"] for row in rows if "valid_loss" in row] == pytest.approx(run["valid_loss"], rel=1e-6)
 
 
 # --- MLflow ---

@@ -8,6 +8,8 @@ __all__ = ['batch_rows', 'epoch_rows', 'Service', 'Notes', 'Sends', 'Logger', 'J
 
 # %% ../../nbs/callbacks/loggers.ipynb #87ebb89a
 import contextlib
+import functools
+import itertools
 import json
 import math
 import os
@@ -16,11 +18,13 @@ import re
 import time
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 # %% ../../nbs/callbacks/loggers.ipynb #3a186089
 from ..basics.arguments import as_count, is_number
@@ -44,7 +48,7 @@ def batch_rows(
     run: Run,            # run of the recorder
     after: int,          # number of batches to skip, because they were sent before
     every: int,          # return every `every`-th batch
-    wait: bool = True,   # wait for the device; False: return only batches whose loss has reached the CPU
+    wait: bool = True,   # wait for the device; False: return only batches whose numbers have reached the CPU
 ) -> list[tuple[dict[str, float], int]]:    # values, and the number of training batches so far
     """Return the loss and the learning rate of every `every`-th batch, without the first `after` batches
 
@@ -52,14 +56,17 @@ def batch_rows(
         run: run of the recorder
         after: number of batches to skip, because they were sent before
         every: return every `every`-th batch
-        wait: wait for the device; False: return only batches whose loss has reached the CPU
+        wait: wait for the device; False: return only batches whose numbers have reached the CPU
 
     Returns:
         values, and the number of training batches so far
     """
     losses, lrs = run.raw_losses if wait else run.arrived()[0], _numbers(run.hypers.get('lr', ()), wait)
-    steps = range(after - after % every + every, len(losses) + 1, every)
-    return [({'loss': losses[i - 1]} | ({'lr': lrs[i - 1]} if i <= len(lrs) else {}), i) for i in steps]
+    n = len(losses) if wait or 'lr' not in run.hypers else min(len(losses), len(lrs))
+    steps = range(after - after % every + every, n + 1, every)
+    chosen = slice(steps.start - 1, n, every)
+    both = [({'loss': loss, 'lr': lr}, i) for loss, lr, i in zip(losses[chosen], lrs[chosen], steps)]
+    return both + [({'loss': losses[i - 1]}, i) for i in steps[len(both):]]     # batches without a learning rate
 
 # %% ../../nbs/callbacks/loggers.ipynb #c9182012
 def epoch_rows(
@@ -390,7 +397,13 @@ class JSONLLogger(Logger):
         self._add(start=datetime.now().astimezone().isoformat(timespec='seconds'), settings=settings)
         self.flush()
 
-    def log(self, values: dict[str, float], step: int) -> None: self._add(step=step, **values)
+    def log(self, values: dict[str, float], step: int) -> None: self.log_rows([(values, step)])
+
+    def log_rows(self, rows: list[tuple[dict[str, float], int]]) -> None:
+        found = [{'run': self.run_id, 'step': step, **values} for values, step in rows]
+        text = _as_json(found)[1:-1]        # one call for all rows, because a call takes longer than a row
+        self.lines += text.replace('}, {"run": ', '}\n{"run": ').split('\n')
+
     def note(self, text: str, step: int) -> None: self._add(step=step, note=text)
 
     def finish(self, status: str) -> None:
@@ -401,7 +414,7 @@ class JSONLLogger(Logger):
         _append_lines(self.file, self.lines)
         self.n_lines, self.lines = self.n_lines + len(self.lines), []
 
-    def _add(self, **values: Any) -> None: self.lines.append(json.dumps(_finite(dict(run=self.run_id) | values)))
+    def _add(self, **values: Any) -> None: self.lines.append(_as_json({'run': self.run_id, **values}))
 
     def read_log(self) -> list[dict[str, Any]]:  # one dict for each whole line
         """Return the lines of the file as dicts, without lines that a killed process has left incomplete
@@ -421,6 +434,10 @@ class JSONLLogger(Logger):
         return found
 
 # %% ../../nbs/callbacks/loggers.ipynb #e051cc86
+def _as_json(value: Any) -> str:
+    try: return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError): return json.dumps(_finite(value))
+
 def _finite(value: Any) -> Any:
     if isinstance(value, dict): return {str(k): _finite(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)): return [_finite(v) for v in value]
@@ -478,7 +495,11 @@ def cleaned(
     Returns:
         the same values with cleaned names
     """
-    return dict(zip(distinct(re.sub(unfit, '_', name) for name in values), values.values()))
+    return dict(zip(_cleaned_names(tuple(values), unfit), values.values()))
+
+@functools.lru_cache
+def _cleaned_names(names: tuple[str, ...], unfit: str) -> list[str]:
+    return distinct(re.sub(unfit, '_', name) for name in names)
 
 def as_text(
     value: Any,        # value of a setting
@@ -493,6 +514,52 @@ def as_text(
     """
     if isinstance(value, (list, tuple)): return ', '.join(map(str, value))
     return value if isinstance(value, (bool, int, float, str)) else str(value)
+
+# %% ../../nbs/callbacks/loggers.ipynb #c11f42c5
+def _new_event(names: tuple[str, ...]) -> tuple[Any, list[Any]]:
+    "Return an event of TensorBoard for rows with these columns, and its fields for the values"
+    from tensorboard.compat.proto.event_pb2 import Event
+    event = Event(wall_time=time.time())
+    return event, [event.summary.value.add(tag=name) for name in cleaned(dict.fromkeys(names, 0.), r'[^\w./-]')]
+
+def _events(
+    rows: Iterable[tuple[dict[str, float], int]],    # values and step of each row
+) -> Iterator[Any]:    # an event, which changes when the next one is taken if both rows have the same columns
+    "Yield a TensorBoard event for each row"
+    known: dict[tuple[str, ...], tuple[Any, list[Any]]] = {}
+    for values, step in rows:
+        if (names := tuple(values)) not in known: known[names] = _new_event(names)
+        event, fields = known[names]
+        event.step = step
+        for field, value in zip(fields, values.values()): field.simple_value = float(value)
+        yield event
+
+# %% ../../nbs/callbacks/loggers.ipynb #5a1bd27a
+@functools.cache
+def _crc_table() -> np.ndarray:
+    table: np.ndarray = np.arange(256, dtype=np.uint32)
+    for _ in range(8): table = table >> 1 ^ (table & 1)*np.uint32(0x82f63b78)
+    return table
+
+def _with_checksum(
+    data: np.ndarray,    # bytes, one row for each record
+) -> np.ndarray:
+    "Append its checksum to each row of bytes"
+    table, crc = _crc_table(), np.full(len(data), 0xffffffff, np.uint32)
+    for column in data.T: crc = table[(crc ^ column) & 255] ^ crc >> 8
+    masked = (~crc >> 15 | ~crc << 17) + np.uint32(0xa282ead8)       # the file format stores checksums in this form
+    return np.hstack([data, masked.astype('<u4').view(np.uint8).reshape(-1, 4)])
+
+def _as_records(
+    events: Iterable[bytes],    # serialized events
+) -> bytes:
+    "Return the events as records of an event file"
+    found = []
+    for n, same in itertools.groupby(events, len):
+        data = np.frombuffer(b''.join(same), np.uint8).reshape(-1, n)
+        length = np.full(len(data), n, '<u8').view(np.uint8).reshape(-1, 8)
+        found.append(np.hstack([_with_checksum(length), _with_checksum(data)]).tobytes())
+    return b''.join(found)
 
 # %% ../../nbs/callbacks/loggers.ipynb #7a35dd14
 class TensorBoardLogger(Logger):
@@ -539,10 +606,13 @@ class TensorBoardLogger(Logger):
             self.service, {name: as_text(value) for name, value in settings.items()}, self.learn.recorder.metric_names)
 
     def log(self, values: dict[str, float], step: int) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        curves = cleaned(values, r'[^\w./-]').items()
-        self.service.file_writer.add_summary(
-            Summary(value=[Summary.Value(tag=name, simple_value=float(value)) for name, value in curves]), step)
+        self.service.file_writer.event_writer.add_event(next(_events([(values, step)])))
+
+    def log_rows(self, rows: list[tuple[dict[str, float], int]]) -> None:
+        file = getattr(self.service.file_writer.event_writer, '_general_file_writer', None)
+        if file is None or len(rows) < 8: return super().log_rows(rows)     # a few rows are as fast with `add_event`
+        self.service.flush()        # the queue of `add_event` comes first in the file
+        file.write(_as_records(event.SerializeToString() for event in _events(rows)))
 
     def note(self, text: str, step: int) -> None: self.service.add_text('events', text, step)
     def attach(self, figure: Any, folders: list[Path]) -> None:
@@ -660,9 +730,12 @@ class MLflowLogger(Logger):
 
 def _for_mlflow(values: dict[str, float]) -> dict[str, float]:
     "Return the values with names that MLflow accepts"
+    return dict(zip(_mlflow_names(tuple(values)), values.values()))
+
+@functools.lru_cache
+def _mlflow_names(names: tuple[str, ...]) -> list[str]:
     def as_path(name: str) -> str: return name if posixpath.normpath(name) == name and name[:1] not in '/.' else name.replace('/', '_')
-    named = cleaned(values, r'[^\w. :/-]')
-    return dict(zip(distinct(as_path(name)[:200] for name in named), named.values()))
+    return distinct(as_path(name)[:200] for name in _cleaned_names(names, r'[^\w. :/-]'))
 
 # %% ../../nbs/callbacks/loggers.ipynb #fd433965
 class WandbLogger(Logger):
