@@ -495,10 +495,11 @@ class RecordsEpochs(RecordsBatches):
     def _note_skipped(self) -> None:
         "Record the last batch if a callback that runs before the recorder has cancelled in `after_batch`"
         stop, learn = sys.exception(), self.learn
-        if not isinstance(stop, CancelException) or stop.raised_in != 'after_batch' or not learn.training or self.row is None: return
-        called = [frame.f_locals['cb'] for frame, _ in traceback.walk_tb(stop.__traceback__) if frame.f_code is CallbackList.fire.__code__]
-        before = itertools.takewhile(lambda cb: cb is not self, learn.ordered_cbs('after_batch'))
-        if called and any(cb is called[-1] for cb in before): self.after_batch()
+        if not isinstance(stop, CancelException) or not learn.training or self.row is None: return
+        calls = (frame.f_locals for frame, _ in traceback.walk_tb(stop.__traceback__) if frame.f_code is CallbackList.fire.__code__)
+        call = next(calls, {})                       # the outermost one: a callback may have started a nested run
+        earlier = itertools.takewhile(lambda cb: cb is not self, learn.ordered_cbs('after_batch'))
+        if call.get('event_name') == 'after_batch' and any(cb is call['cb'] for cb in earlier): self.after_batch()
 
 # %% ../nbs/09_recorder.ipynb #08e7a057
 def _why_stopped(stop: CancelFitException, learn: Learner) -> str:

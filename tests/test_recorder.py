@@ -153,6 +153,17 @@ def test_a_batch_whose_update_is_done_is_recorded_whoever_cancels_after_it(cance
     assert len(set(run.raw_losses)) == n and run.epochs[0]["step"] == n
 
 
+def test_a_batch_is_recorded_once_if_a_nested_run_is_cancelled_after_it():
+    learn = line_learner(4)
+    inner = cbnb.Callback(after_batch=lambda self: _cancel_fit() if self.learn.purpose == "validate" else None)
+    learn.fit(1, cbs=[cbnb.Callback(after_batch=lambda self: self.learn.validate() if self.purpose == "fit" else None), inner])
+    assert learn.recorder.last().n_steps == learn.train_iter == 1
+
+
+def _cancel_fit():
+    raise cbnb.CancelFitException
+
+
 @pytest.mark.parametrize("phase", ["train", "validate"])
 @pytest.mark.parametrize("name", ["before_batch", "after_pred"])
 def test_a_batch_cancelled_before_its_loss_is_not_counted(name, phase):
