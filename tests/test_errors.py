@@ -856,7 +856,7 @@ def test_trackers_say_what_their_arguments_are_called(call, name, hint):
 
 # --- the page of common errors: the errors of a run that it explains lead to it ---
 
-SAID_OUTSIDE = ("did you mean", "the learning rate is given twice", "recommends no rate", "pip install")
+SAID_OUTSIDE = ("did you mean", "the learning rate is given twice", "recommends no rate", "pip install", "applies a", "is no dataset")
 
 
 def headings(page: Path) -> list[str]:
