@@ -125,6 +125,7 @@ class HandlesEvents(Events):
     run_train: bool = True
     run_valid: bool = True
     run_in: tuple[str, ...] = PURPOSES
+    distinct_by: tuple[str, ...] | None = None    # two callbacks of a class should differ in these attributes; None: they need not
 
     def method(self,
         name: str,           # the name of an event, or of another method
@@ -616,7 +617,9 @@ class AddsCallbacks(InsertsCallbacks, RemovesCallbacks):
         if cb.learn is not None and hasattr(cb.learn, 'remove_cb'): _take_away(cb)
         mine, twin = settings(cb), None
         if replace: twin = next((c for c in self.all if self._settings[id(c)] == mine), None)
-        if twin is None: return self.insert(cb, len(self.all), self._free_name(cb), mine)
+        if twin is None:
+            self._warn_of_rival(cb)
+            return self.insert(cb, len(self.all), self._free_name(cb), mine)
         ((_, at, name, _),) = self.remove(twin)
         print(f'learn.{name}: replaced, it was added before with the same settings')
         return self.insert(cb, at, name, mine)
@@ -628,6 +631,14 @@ class AddsCallbacks(InsertsCallbacks, RemovesCallbacks):
             cb
         """
         self.add(cb)
+
+    def _warn_of_rival(self, cb: Callback) -> None:
+        "Warn if the list has a callback of the same class that is equal in the attributes `distinct_by`"
+        if cb.distinct_by is None: return
+        for name, old in self.names.items():
+            if type(old) is not type(cb) or any(getattr(old, a) != getattr(cb, a) for a in cb.distinct_by): continue
+            warnings.warn(f'the learner has {old!r}, and now also {cb!r}: both are active. '
+                          f'To keep only the new one, call learn.remove_cb({name!r})', stacklevel=user_level())
 
 def _take_away(cb: Callback) -> None:
     warnings.warn(f'{cb} was on another learner, which does without it from now on: '

@@ -10,7 +10,7 @@ __all__ = ['split_batch', 'HasLoaders', 'default_device', 'HasDevice', 'SplitsBa
 import contextlib
 import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 # %% ../nbs/02_data.ipynb #cefb52f8
@@ -369,6 +369,20 @@ def _check_no_pair(train_ds: Any, valid_ds: Any) -> None:
         raise TypeError(f'from_datasets takes a dataset for training and one for validation, and these arrays have items of shapes '
                         f'{tuple(shapes[0][1:])} and {tuple(shapes[1][1:])}. For inputs x and targets y, pass TensorDataset(x, y)')
 
+def _check_no_columns(ds: Any) -> None:
+    "Raise `TypeError` if a tuple, list or dict holds whole arrays, as `(x, y)` does, and not items"
+    if isinstance(ds, Mapping): parts, kind = list(ds.values()), f'dict with {", ".join(map(str, ds))}'
+    elif isinstance(ds, (tuple, list)): parts, kind = ds, type(ds).__name__
+    else: return
+    if len(parts) < 2 or not all(getattr(part, 'shape', ()) for part in parts): return
+    lengths = {len(part) for part in parts}
+    same = len(lengths) == 1 and max(lengths) > len(parts)       # columns of one table, which has more items than columns
+    differ = len({(str(part.dtype), len(part.shape)) for part in parts}) > 1
+    if not same or isinstance(ds, list) and not differ: return
+    shapes = ' and '.join(str(tuple(part.shape)) for part in parts)
+    raise TypeError(f'a {kind} of arrays of shapes {shapes} holds inputs and targets, and is no dataset of items: '
+                    'pass TensorDataset(x, y), with tensors x and y')
+
 # %% ../nbs/02_data.ipynb #b5e8ae62
 class DataLoaders(SplitsBatches, HasClasses):
     """Holds the loaders for training and validation, and splits their batches into inputs and targets
@@ -448,6 +462,7 @@ class DataLoaders(SplitsBatches, HasClasses):
         """
         from cbnb.basics.workers import make_loader
         _check_no_pair(train_ds, valid_ds)
+        for ds in (train_ds, valid_ds, *more): _check_no_columns(ds)
         device = default_device() if device is None else torch.device(device)
         make = functools.partial(make_loader, num_workers=num_workers, device=device, **kwargs)
         train = make(train_ds, batch_size=bs, shuffle=shuffle, drop_last=drop_last)

@@ -36,7 +36,7 @@ from .events import (
     CancelValidException, EPOCH, FIT, Level, TRAIN, VALIDATE, event, loop_lines, not_honoured)
 from .callback import Callback, CallbackList, CbList
 from .basics.loaders import as_loader, independent_loader, n_batches
-from .basics.tensor_batches import batches_of
+from .basics.tensor_batches import batches_of, quiet_batches_of
 from .data import as_dls, split_batch
 from .basics.device_copies import on_device
 from .basics.nested import is_empty
@@ -84,6 +84,8 @@ class OneBatch:
                 learn.dls.one_batch()
                 learn.lr_find(show_plot=False)
                 learn.profile(n_batch=2)
+                learn.validate()
+                learn.get_preds()
         """
         __tracebackhide__ = True
         on, fire = self.callbacks.table, self.callbacks.fire
@@ -212,12 +214,14 @@ class Notes:
 # %% ../nbs/07_learner.ipynb #9600744f
 class Phases(Notes):
     "Runs all batches of a loader"
+    _load = staticmethod(batches_of)      # runs that do not train use `quiet_batches_of`
+
     def _all_batches(self) -> None:
         __tracebackhide__ = True
         n = self.n_iter = n_batches(self.dl)
         i, batch, modes = -1, None, Modes(self.model)
         try:
-            for i, batch in enumerate(batches_of(self.dl)):
+            for i, batch in enumerate(self._load(self.dl)):
                 if is_empty(batch): continue
                 if i == n: self.n_iter = None        # its length is unknown from here on
                 if modes.model.training is not modes.training: modes.put_back(self)
@@ -452,8 +456,8 @@ class MovesToDevice(HasData):
 class HasModel:
     "Holds the model, the loss function and the metrics"
     def _set_up_model(self, model: nn.Module) -> None:
-        if not isinstance(model, nn.Module) and not callable(model) or isinstance(model, type):
-            raise TypeError(f'model={model!r} is not a model: pass an instance of nn.Module')
+        if not isinstance(model, nn.Module) and (not callable(model) or _library_of(model)) or isinstance(model, type):
+            raise TypeError(f'model={model!r} is not a model: pass an instance of nn.Module{_library_of(model)}')
         self.model = model
 
     def parameters(self) -> Iterator[nn.Parameter]:  # the parameters, frozen ones included
@@ -463,10 +467,9 @@ class HasModel:
             the parameters, frozen ones included
 
         Example:
-            class Own:
-                "An object with its own optimizer and a method that computes the loss"
-                def __init__(self, model): self.model, self.opt = model, torch.optim.SGD(model.parameters(), lr=0.05)
-                def train(self, x, y): return nn.functional.mse_loss(self.model(x), y)
+            def line_parts():
+                model, dls = Line(), line_learner().dls
+                return model, nn.MSELoss(), torch.optim.SGD(model.parameters(), 0.1), dls.train, dls.valid
         """
         return self.model.parameters()
 
@@ -479,6 +482,14 @@ class HasModel:
 
     def _set_metrics(self, metrics: Any) -> None: self._metrics = as_metrics(metrics)
     metrics = property(operator.attrgetter('_metrics'), _set_metrics)
+
+def _library_of(model: Any) -> str:
+    "Return a remark about an object of another library that looks like a model, or an empty string"
+    of = {cls.__module__.partition('.')[0] for cls in type(model).__mro__}
+    if of & {'keras', 'tf_keras', 'tensorflow'}: return '. A model of Keras has to be written in torch'
+    if hasattr(model, 'get_params') and hasattr(model, 'fit'): return '. An estimator has its own training, model.fit(X, y)'
+    inner = None if hasattr(model, 'parameters') else getattr(model, 'model', None)
+    return f'. The module inside it is its attribute `model`, a {type(inner).__name__}' if isinstance(inner, nn.Module) else ''
 
 # %% ../nbs/07_learner.ipynb #97218b28
 class HasEvalStep:
@@ -516,6 +527,7 @@ class HasSteps(HasTrainStep):
         dataset = getattr(self.dls.train, 'dataset', None)
         self.loss_func = loss_func or getattr(dataset, 'loss_func', None)
         if self.loss_func is None and train_step is None:
+            if _is_lightning(self.model): raise ValueError(_OF_LIGHTNING.format(type(self.model).__name__))
             if not computes_loss(self.model): raise ValueError(
                 'loss_func is missing, and the training dataset has none either. If the model '
                 'returns its loss: Learner(dls, model, train_step=ModelLossStep())')
@@ -523,6 +535,12 @@ class HasSteps(HasTrainStep):
         self._eval_by_default = eval_step is None
         self.train_step = train_step           # it may have an optimizer and a loss function
         self.eval_step = eval_step
+
+def _is_lightning(model: Any) -> bool: return any(cls.__name__ == 'LightningModule' for cls in type(model).__mro__)
+
+_OF_LIGHTNING = ('loss_func is missing, and {} is a LightningModule, whose training_step and configure_optimizers a learner does not call. '
+                 'Pass the module inside it: Learner(dls, module.model, loss_func, opt_func, lr=...). Or pass its step: '
+                 'train_step=lambda x, y: module.training_step((x, y), 0). See the page Moving from Lightning')
 
 # %% ../nbs/07_learner.ipynb #3f23807c
 def as_list(
@@ -732,7 +750,11 @@ class ShowsLoop:
         event_name: str | Iterable[str],    # one event, or several
     ) -> None:
         "Dispatch one event, or several in the order given"
-        for name in as_list(event_name): self.callbacks.fire(name)
+        names = [event_name] if isinstance(event_name, dict) or hasattr(event_name, 'shape') else as_list(event_name)
+        if wrong := [name for name in names if not isinstance(name, str)]: raise TypeError(
+            f'learn(...) dispatches events by their names, and this is a {type(wrong[0]).__name__}. For the output of the model, '
+            'call learn.model(x). For predictions: learn.predict(item), or learn.get_preds(dl=[(x,)])')
+        for name in names: self.callbacks.fire(name)
 
     def cbs_changed(self) -> None:
         """Clear the cached handlers of all events, because a callback has changed
@@ -1119,6 +1141,7 @@ class RunsEvaluation(Silences):
                 else: self._guard(FIT, CancelFitException,
                                   self._guard, EPOCH, CancelEpochException, self._do_validate, dl)
         with self._run(purpose, cbs), self.no_logging():
+            self.undo.set(self, '_load', quiet_batches_of)
             self.undo.callback(lambda: [setattr(m, 'training', on) for m, on in modes.items()])
             yield evaluate
 
@@ -1220,14 +1243,46 @@ class ShowsLine:
         return [] if recorder is None else recorder.history.runs
     def _n_trained(self) -> int: return sum(row['complete'] for run in self._runs() for row in run.epochs)
 
+# %% ../nbs/07_learner.ipynb #ea1e672e
+class _Elsewhere:
+    "An attribute that a learner does not have. Reading it raises `AttributeError`, with the name to use instead"
+    def __init__(self, name: str, instead: str): self.name, self.instead = name, instead
+    def __get__(self, obj: Any, cls: type) -> Any:
+        raise AttributeError(f'a {cls.__name__} has no attribute {self.name!r}: {self.instead}')
+
+_ELSEWHERE = {name: instead for names, instead in {           # names in other libraries -> what to use instead
+    'history': 'all runs are in learn.recorder.history, and learn.recorder.plot_losses() plots their losses',
+    'evaluate score': 'learn.validate() returns the loss and the metrics, and takes other data as dl=',
+    'test': 'learn.validate(dl=test_dl) returns the loss and the metrics',
+    'train': 'learn.fit(n_epoch) trains, and learn.model.train() switches the model to training mode',
+    'eval': 'learn.validate() evaluates, and learn.model.eval() switches the model to evaluation mode',
+    'compile': 'pass the loss, optimizer and metrics to Learner(...). For torch.compile, add the callback Compile',
+    'partial_fit': 'a second learn.fit(n_epoch) continues with the same weights and optimizer',
+    'transform predict_proba predict_on_batch': 'learn.get_preds(dl=dl) predicts for all items, and learn.predict(item) for one',
+    'forward': 'learn.model(x) calls the model',
+    'optimizer optim': 'it is learn.opt, and learn.opt_func makes it',
+    'criterion loss_fn loss_function': 'it is learn.loss_func',
+    'dataloaders data train_dl valid_dl train_dataloader val_dataloader': 'the loaders are learn.dls, learn.dls.train and learn.dls.valid',
+    'device': 'it is learn.dls.device',
+    'to cuda cpu': 'learn.dls.to(device) moves the batches, and the model follows in the next run',
+    'add_callback': 'learn.add_cb(callback) adds a callback',
+    'remove_callback pop_callback': 'learn.remove_cb(callback) removes a callback',
+    'save_model save_checkpoint save_weights': 'learn.save(name) writes a file, and the callback SaveModel saves the best weights',
+    'load_model load_weights load_from_checkpoint': 'learn.load(name) reads a file of learn.save',
+}.items() for name in names.split()}
+
 # %% ../nbs/07_learner.ipynb #30d4f86d
 class Completes(ShowsLine):
     "Lists the names that a prompt completes"
     def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if name[:1] != '_' and name not in _INNER]
+        return [name for name in super().__dir__() if name[:1] != '_' and name not in _INNER
+                and (name not in _ELSEWHERE or hasattr(self, name))]
 
 _INNER = frozenset(['callbacks', 'cbs_changed', 'default_callbacks', 'stopped_where', 'where',
                     'to_dls_device', 'undo'])       # names that you would not use at a prompt
+
+# %% ../nbs/07_learner.ipynb #e370aeed
+for _name, _instead in _ELSEWHERE.items(): setattr(Completes, _name, _Elsewhere(_name, _instead))
 
 # %% ../nbs/07_learner.ipynb #db9c2e9b
 class Shows(Completes):

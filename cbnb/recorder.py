@@ -10,6 +10,7 @@ __all__ = ['PhaseMetrics', 'fresh', 'NamesColumns', 'NamesLosses', 'TracksHypers
 
 # %% ../nbs/09_recorder.ipynb #4dabc00f
 import copy
+import itertools
 import re
 import sys
 import time
@@ -32,8 +33,8 @@ from .basics.notices import say
 from .basics.plain import put_state, state_of
 from .basics.processes import gather_over_processes, n_processes, process_number
 from .basics.text import clock, distinct
-from .callback import Callback
-from .events import EVENTS, CancelFitException
+from .callback import Callback, CallbackList
+from .events import EVENTS, CancelException, CancelFitException
 from .history import History, NamedLoss, Run, ScalarBuffer, nan_since
 from .learner import Learner, as_one_fit
 from .metrics import RunningMean, view_for_metric
@@ -469,6 +470,9 @@ class RecordsEpochs(RecordsBatches):
     def before_train(self):
         if self.train_metrics: self.train_phase = PhaseMetrics([fresh(m) for m in self.learn.metrics])
 
+    def after_cancel_train(self): self._note_skipped()
+    def after_cancel_epoch(self): self._note_skipped()
+
     def after_train(self): self._train_values()
 
     def after_epoch(self):
@@ -477,6 +481,7 @@ class RecordsEpochs(RecordsBatches):
         self._write_row(complete=True)
 
     def after_cancel_fit(self):
+        self._note_skipped()
         self._note_stop()
         if self.row is None: return
         self._train_values(whole=False)
@@ -486,6 +491,15 @@ class RecordsEpochs(RecordsBatches):
         runs, stop = self.history.runs, sys.exception()
         begun = self.learn.purpose == 'fit' and bool(runs) and runs[-1].status == 'running'    # False: cancelled before the recorder began
         if begun and isinstance(stop, CancelFitException): runs[-1].note('stopped', _why_stopped(stop, self.learn))
+
+    def _note_skipped(self) -> None:
+        "Record the last batch if a callback that runs before the recorder has cancelled in `after_batch`"
+        stop, learn = sys.exception(), self.learn
+        if not isinstance(stop, CancelException) or not learn.training or self.row is None: return
+        calls = (frame.f_locals for frame, _ in traceback.walk_tb(stop.__traceback__) if frame.f_code is CallbackList.fire.__code__)
+        call = next(calls, {})                       # the outermost one: a callback may have started a nested run
+        earlier = itertools.takewhile(lambda cb: cb is not self, learn.ordered_cbs('after_batch'))
+        if call.get('event_name') == 'after_batch' and any(cb is call['cb'] for cb in earlier): self.after_batch()
 
 # %% ../nbs/09_recorder.ipynb #08e7a057
 def _why_stopped(stop: CancelFitException, learn: Learner) -> str:

@@ -7,6 +7,7 @@ __all__ = ['ALONE', 'HOW_KNOWN', 'as_loss', 'ForwardPass', 'modules_of', 'Step',
            'depends_on', 'PredictStep', 'CallStep', 'ModelLossStep', 'loss_and_pred', 'computes_loss', 'as_step']
 
 # %% ../nbs/06_step.ipynb #f4930116
+import functools
 import inspect
 import itertools
 import warnings
@@ -17,9 +18,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 # %% ../nbs/06_step.ipynb #025688d6
-from .basics.arguments import is_number
+from .basics.arguments import is_number, without_partial
 from .basics.notices import user_level
 from .basics.multi_optimizer import MultiOptimizer
 from .optim import update
@@ -50,6 +52,92 @@ def as_loss(
     if value.numel() == 1: return value.reshape(())
     raise ValueError(f'loss_func returned a tensor of shape {tuple(value.shape)}; '
                      'training needs one number: take the mean over the batch')
+
+# %% ../nbs/06_step.ipynb #92c9f5e9
+_ELEMENTWISE = nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss
+_ELEMENTWISE_FUNCS = F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss
+
+def _check_shapes(loss_func: Any, pred: Any, y: Any) -> None:
+    "Raise `ValueError` if an element-wise loss would broadcast a row of targets against a column of predictions"
+    if not isinstance(loss_func, _ELEMENTWISE) and loss_func not in _ELEMENTWISE_FUNCS: return
+    if not isinstance(pred, Tensor) or not isinstance(y, Tensor): return
+    if pred.shape == y.shape or not pred.numel() == y.numel() > 1: return
+    raise ValueError(f'{_name_of(loss_func)} got predictions of shape {tuple(pred.shape)} and targets of shape {tuple(y.shape)}: it would '
+                     'compare each prediction with every target. Give both one shape, such as y[:, None] or pred.squeeze(1)')
+
+def _name_of(loss_func: Any) -> str: return getattr(loss_func, '__name__', type(loss_func).__name__)
+
+# %% ../nbs/06_step.ipynb #e8dd1367
+def _is_column_and_row(pred: Any, y: Any) -> bool:
+    "Return whether one value has the shape (n, 1), the other has the shape (n,), and n is above 1"
+    if not isinstance(pred, Tensor) or not isinstance(y, Tensor) or pred.ndim + y.ndim != 3: return False
+    column, row = (pred, y) if pred.ndim == 2 else (y, pred)
+    return row.ndim == 1 and column.shape == (len(row), 1) and len(row) > 1
+
+class _Broadcasts(TorchFunctionMode):
+    "Detects an operation that broadcasts a column against a row of `n` numbers"
+    found = False
+    def __init__(self, n: int):
+        super().__init__()
+        self.n = n
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        shapes = [v.shape for v in (*args, *(kwargs or {}).values()) if type(v) is Tensor]    # not those of torch.compile
+        square = func in _BROADCASTING or type(out) is Tensor and out.shape == (self.n, self.n)
+        if square and (self.n, 1) in shapes and (self.n,) in shapes: self.found = True
+        return out
+
+_BROADCASTING = *_ELEMENTWISE_FUNCS, F.poisson_nll_loss, F.kl_div, F.hinge_embedding_loss    # they may return a single number
+
+# %% ../nbs/06_step.ipynb #b967d0b6
+def _watched(loss_func: Callable[..., Any], pred: Tensor, *yb: Any) -> Any:
+    "Call a loss function, and warn if it compares each prediction with every target"
+    if hasattr(loss_func, '_torchdynamo_orig_callable'): return loss_func(pred, *yb)       # compiled code is not observed
+    with _Broadcasts(len(pred)) as watch: loss = loss_func(pred, *yb)
+    if watch.found: _warn(
+        f'the loss function {_name_of(loss_func)} got predictions of shape {tuple(pred.shape)} and targets of shape {tuple(yb[0].shape)}, and '
+        'compares each prediction with every target. Give both one shape, such as y[:, None] or pred.squeeze(1). If you want all pairs: y[None, :]')
+    return loss
+
+# %% ../nbs/06_step.ipynb #fed50ab6
+_APPLIED_BY_LOSS = (    # loss, as a class and a function; the activation it applies; its node in the autograd graph
+    (nn.CrossEntropyLoss, F.cross_entropy, nn.Softmax, 'SoftmaxBackward0'),
+    (nn.BCEWithLogitsLoss, F.binary_cross_entropy_with_logits, nn.Sigmoid, 'SigmoidBackward0'))
+_RESHAPES = {f'{name}Backward0' for name in ('Squeeze', 'Unsqueeze', 'View', 'UnsafeView', 'Reshape', 'ReshapeAlias',
+                                             'Select', 'Slice', 'T', 'Transpose', 'Permute', 'ToCopy', 'Clone', 'Alias')}
+
+def _last_node(t: Tensor) -> str:
+    "Return the name of the last operation in the autograd graph of a tensor that is not a change of shape or type"
+    node = t.grad_fn
+    while node is not None and node.name() in _RESHAPES: node = node.next_functions[0][0]
+    return '' if node is None else node.name()
+
+def _last_layer(model: Any) -> Any:
+    "Return the last layer of a model, in nested `nn.Sequential` containers the last layer of the last container"
+    while isinstance(model, nn.Sequential) and len(model): model = model[-1]
+    return model
+
+def _warn_of_activation(loss_func: Any, model: Any, pred: Any) -> None:
+    "Warn if the model ends with the activation function that the loss applies itself"
+    if not isinstance(pred, Tensor): return
+    f = without_partial(loss_func)
+    for cls, func, activation, node in _APPLIED_BY_LOSS:
+        if not isinstance(f, cls) and f is not func: continue
+        if not isinstance(_last_layer(model), activation) and _last_node(pred) != node: return
+        name, layers = activation.__name__.lower(), [(n, m) for n, m in getattr(model, 'named_modules', list)() if isinstance(m, activation)]
+        where = f'its layer {layers[-1][0]!r}, {layers[-1][1]}' if layers else f'a {name} in {type(model).__name__}.forward'
+        _warn(f'the model ends with {where}, and {_name_of(f)} applies a {name} itself, so the {name} is applied twice and the model '
+              f'learns slowly. Remove it from the model: get_preds and predict apply a {name} to the outputs')
+
+# %% ../nbs/06_step.ipynb #6b627d1f
+def _checked(learn: Any) -> Callable[..., Any]:
+    "Return the loss function for the first batch of a phase. Raise `ValueError`, or warn once per fit, if it does not fit the predictions"
+    f, pred, y = learn.loss_func, learn.pred, learn.yb[0]
+    _check_shapes(f, pred, y)
+    if not learn.training or getattr(learn, 'train_iter', 0): return f
+    _warn_of_activation(f, learn.model, pred)
+    return functools.partial(_watched, f) if _is_column_and_row(pred, y) else f
 
 # %% ../nbs/06_step.ipynb #596136c4
 class ForwardPass:
@@ -90,8 +178,8 @@ class ForwardPass:
         if not learn.yb: return
         if learn.loss_func is None: raise ValueError(
             'loss_func is missing: assign learn.loss_func, or pass a step that computes the loss')
-        if not learn.iter: _check_shapes(learn.loss_func, learn.pred, learn.yb[0])    # once in an epoch
-        loss = learn.loss_func(learn.pred, *learn.yb)
+        loss_func = learn.loss_func if learn.iter else _checked(learn)        # the first batch of a phase is checked
+        loss = loss_func(learn.pred, *learn.yb)
         if type(loss) is not Tensor or loss.ndim: loss = as_loss(loss, learn.training)
         learn.loss_grad, learn.loss = loss, loss.detach()
         on = learn.callbacks.table
@@ -113,19 +201,6 @@ class ForwardPass:
         """
         pred = learn.pred
         return (*(pred if isinstance(pred, (tuple, list)) else (pred,)), *learn.yb)
-
-# %% ../nbs/06_step.ipynb #92c9f5e9
-_ELEMENTWISE = nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss
-_ELEMENTWISE_FUNCS = F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss
-
-def _check_shapes(loss_func: Any, pred: Any, y: Any) -> None:
-    "Raise `ValueError` if an element-wise loss would broadcast a row of targets against a column of predictions"
-    if not isinstance(loss_func, _ELEMENTWISE) and loss_func not in _ELEMENTWISE_FUNCS: return
-    if not isinstance(pred, Tensor) or not isinstance(y, Tensor): return
-    if pred.shape == y.shape or not pred.numel() == y.numel() > 1: return
-    name = getattr(loss_func, '__name__', type(loss_func).__name__)
-    raise ValueError(f'{name} got predictions of shape {tuple(pred.shape)} and targets of shape {tuple(y.shape)}: it would compare '
-                     'each prediction with every target. Give both one shape, such as y[:, None] or pred.squeeze(1)')
 
 # %% ../nbs/06_step.ipynb #4e9ee6df
 def modules_of(model: Any) -> list[nn.Module]:

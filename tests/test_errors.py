@@ -6,6 +6,7 @@ import io
 import json
 import re
 import traceback
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -855,7 +856,7 @@ def test_trackers_say_what_their_arguments_are_called(call, name, hint):
 
 # --- the page of common errors: the errors of a run that it explains lead to it ---
 
-SAID_OUTSIDE = ("did you mean", "the learning rate is given twice", "recommends no rate", "pip install")
+SAID_OUTSIDE = ("did you mean", "the learning rate is given twice", "recommends no rate", "pip install", "applies a", "is no dataset")
 
 
 def headings(page: Path) -> list[str]:
@@ -912,3 +913,193 @@ def test_the_page_of_errors_is_on_the_site_that_the_metadata_names_or_in_a_clone
     with monkeypatch.context() as patch:
         patch.setattr(error_help, "errors_page", lambda: None)
         assert not hasattr(explained(RuntimeError("does not require grad")), "__notes__")
+
+
+# Mistakes that would train silently
+
+
+def warnings_of(run):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        run()
+    return [str(w.message) for w in seen if "Using a target size" not in str(w.message)]
+
+
+def own_loss(pred, y):
+    return ((pred - y) ** 2).mean()
+
+
+def own_loss_by_torch(pred, y):
+    return nn.functional.mse_loss(pred, y)
+
+
+def flat_loss(pred, y):
+    return nn.functional.mse_loss(pred.squeeze(1) if pred.ndim == 2 else pred, y.flatten())
+
+
+def net_learner(x, y, model, loss_func, **kwargs):
+    data = TensorDataset(x, y)
+    learn = cbnb.Learner(cbnb.DataLoaders.from_datasets(data, data, bs=4, device="cpu"), model, loss_func, **kwargs)
+    learn.logger = lambda row: None
+    return learn
+
+
+X = torch.rand(12, 3)
+
+
+@pytest.mark.parametrize(
+    "loss_func, y, flat, warns",
+    [
+        (own_loss, X[:, 0], False, True),
+        (own_loss, X[:, 0] > 0.5, False, True),
+        (own_loss, X[:, :1], True, True),
+        (own_loss_by_torch, X[:, 0], False, True),
+        (nn.PoissonNLLLoss(), X[:, 0], False, True),
+        (own_loss, X[:, :1], False, False),
+        (own_loss, X[:, 0], True, False),
+        (flat_loss, X[:, 0], False, False),
+        (flat_loss, X[:, :1], True, False),
+    ],
+)
+def test_a_loss_that_compares_each_prediction_with_every_target_warns_once_a_fit(loss_func, y, flat, warns):
+    net = nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)) if flat else nn.Linear(3, 1)
+    learn = net_learner(X, y.float(), net, loss_func)
+    for _ in range(2):
+        said = warnings_of(lambda: learn.fit(2))
+        assert len(said) == warns and all("compares each prediction with every target" in text for text in said)
+    assert warnings_of(learn.validate) == []
+
+
+def test_the_check_of_a_loss_does_not_change_it():
+    runs = []
+    for first in (True, False):
+        torch.manual_seed(0)
+        learn = net_learner(X, X[:, 0], nn.Linear(3, 1), own_loss)
+        if not first:
+            learn.add_cb(cbnb.Callback(before_train=lambda self: setattr(self.learn, "train_iter", self.train_iter + 1)))  # no check
+        warnings_of(lambda: learn.fit(1))
+        runs.append(list(learn.recorder.last().raw_losses))
+    assert runs[0] == runs[1]
+
+
+class EndsWith(nn.Module):
+    def __init__(self, f, n=2):
+        super().__init__()
+        self.layer, self.f = nn.Linear(3, n), f
+
+    def forward(self, x):
+        return self.f(self.layer(x))
+
+
+@pytest.mark.parametrize(
+    "loss_func, model, words",
+    [
+        (nn.CrossEntropyLoss(), nn.Sequential(nn.Linear(3, 2), nn.Softmax(1)), "layer '1', Softmax"),
+        (nn.functional.cross_entropy, nn.Sequential(nn.Sequential(nn.Linear(3, 2)), nn.Sequential(nn.Softmax(1))), "layer '1.0', Softmax"),
+        (nn.CrossEntropyLoss(), EndsWith(lambda out: out.softmax(1)), "softmax in EndsWith.forward"),
+        (nn.CrossEntropyLoss(), EndsWith(nn.LogSoftmax(1)), None),
+        (nn.CrossEntropyLoss(), EndsWith(nn.Sigmoid()), None),
+        (nn.CrossEntropyLoss(), nn.Sequential(nn.Linear(3, 2), nn.Softmax(1), nn.Linear(2, 2)), None),
+        (nn.NLLLoss(), EndsWith(nn.LogSoftmax(1)), None),
+        (nn.BCEWithLogitsLoss(), nn.Sequential(nn.Linear(3, 1), nn.Sigmoid(), nn.Flatten(0)), "layer '1', Sigmoid"),
+        (nn.BCEWithLogitsLoss(), EndsWith(nn.Flatten(0), 1), None),
+        (nn.BCELoss(), EndsWith(lambda out: out.sigmoid()[:, 0], 1), None),
+    ],
+)
+def test_an_activation_that_the_loss_applies_itself_is_named_once_a_fit(loss_func, model, words):
+    y = (X[:, 0] > 0.5).long()
+    learn = net_learner(X, y.float() if "BCE" in type(loss_func).__name__ else y, model, loss_func)
+    said = warnings_of(lambda: learn.fit(2))
+    assert len(said) == (words is not None) and all(words in text for text in said)
+    assert warnings_of(learn.validate) == []
+
+
+@pytest.mark.parametrize("kind", [tuple, list, lambda parts: dict(zip("xyz", parts))])
+def test_columns_are_no_dataset(kind):
+    x, y = torch.rand(20, 3), torch.rand(20)
+    for parts in ((x, y), (x.numpy(), y.numpy()), (x, x, y)):
+        with pytest.raises(TypeError, match=r"\(20, 3\) and.*\(20,\).*TensorDataset\(x, y\)"):
+            cbnb.DataLoaders.from_datasets(kind(parts), device="cpu")
+    with pytest.raises(TypeError, match="TensorDataset"):
+        cbnb.DataLoaders.from_datasets(TensorDataset(x, y), (x, y), device="cpu")
+    with pytest.raises(TypeError, match="TensorDataset"):
+        cbnb.DataLoaders.from_datasets((x, x), device="cpu")
+    items = [torch.rand(3) for _ in range(5)], [(x[i], y[i]) for i in range(5)], tuple(zip(x, y)), [torch.rand(n + 1) for n in range(3)]
+    for data in items:
+        assert len(cbnb.DataLoaders.from_datasets(data, device="cpu").train.dataset) == len(data)
+
+
+def test_names_of_other_libraries_say_what_to_use():
+    from cbnb.learner import _ELSEWHERE
+
+    learn = line_learner()
+    for name in _ELSEWHERE:
+        assert not hasattr(learn, name) and not hasattr(type(learn), name) and name not in dir(learn)
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'.*learn|callback Compile"):
+            getattr(learn, name)
+    learn.history = 3
+    assert learn.history == 3 and "history" in dir(learn)
+    assert copy.deepcopy(learn).history == 3
+
+    class Compile(cbnb.Callback):
+        def before_fit(self):
+            self.found = hasattr(self, "device"), self.compile is self
+
+    learn.add_cb(Compile)
+    learn.fit(1)
+    assert learn.compile.found == (False, True)
+
+
+@pytest.mark.parametrize("what", [torch.ones(2), np.ones(2), [torch.ones(2)], 3, dict(x=1)])
+def test_a_learner_is_no_model(what):
+    with pytest.raises(TypeError, match="learn.model.x.*learn.predict"):
+        line_learner()(what)
+    line_learner()(["before_train", "before_validate"])
+
+
+def test_objects_of_other_libraries_are_no_models():
+    class Keras:
+        def __call__(self, x):
+            return x
+
+    Keras.__module__ = "keras.src.models.model"
+    with pytest.raises(TypeError, match="Keras.*written in torch"):
+        line_learner(model=Keras())
+
+    class Pipeline:
+        def __init__(self):
+            self.model = Line()
+
+        def __call__(self, x):
+            return self.model(x)
+
+    with pytest.raises(TypeError, match="module inside it is its attribute `model`, a Line"):
+        line_learner(model=Pipeline())
+
+
+def test_an_item_may_come_with_its_target():
+    x, y = torch.rand(12, 3), torch.rand(12, 1)
+    learn = net_learner(x, y, nn.Linear(3, 1), nn.MSELoss())
+    expected = learn.model(x[0])
+    for item in (x[0], (x[0],), (x[0], y[0]), learn.dls.train.dataset[0]):
+        assert torch.allclose(learn.predict(item)[1], expected)
+    assert torch.equal(learn.predict((x[0], y[0]), with_input=True)[0], x[0])
+
+
+@pytest.mark.parametrize("default", [True, False])
+@pytest.mark.parametrize("look", ["validate", "get_preds", "predict"])
+def test_looking_between_fits_does_not_change_the_next(look, default):
+    def trained(look):
+        torch.manual_seed(0)
+        learn = net_learner(X, X[:, :1], nn.Linear(3, 1), nn.MSELoss())
+        if not default:
+            learn.dls = cbnb.DataLoaders(*(DataLoader(TensorDataset(X, X[:, :1]), 4, shuffle=on) for on in (True, False)), device="cpu")
+        for _ in range(2):
+            learn.fit(1)
+            look(learn)
+        return learn.model.weight
+
+    quiet = trained(lambda learn: None)
+    args = (X[0],) if look == "predict" else ()
+    assert torch.equal(trained(lambda learn: getattr(learn, look)(*args)), quiet)
+    assert not torch.equal(trained(lambda learn: learn.validate(0)), quiet)  # the loader shuffles

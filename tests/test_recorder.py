@@ -133,14 +133,35 @@ def test_cancelled_phases_leave_gaps_not_shifts(name, cancel, train, valid, orde
     assert [row["epoch"] for row in run.epochs] == [0, 1, 2] and len(learn.recorder.values) == 3
     assert learn.recorder.metric_names == ["epoch", "train_loss", "valid_loss", "mae", "time"]
     row = run.epochs[which_epoch]
-    if order < 50 and name == "after_batch":  # the cancel came before the recorder saw the batch
-        train = False
     assert (row["train_loss"] is not None) == train
     if order < 50 or name != "before_validate" or cancel is cbnb.CancelEpochException:
         assert (row["valid_loss"] is not None, row["mae"] is not None) == (valid, valid)
     others = [run.epochs[i] for i in range(3) if i != which_epoch]
     assert all(None not in (row["train_loss"], row["valid_loss"], row["mae"]) for row in others)
     assert run.n_steps == run.epochs[-1]["step"] and all(len(values) == 3 for values in learn.recorder.values)
+
+
+@pytest.mark.parametrize("cancel", [cbnb.CancelTrainException, cbnb.CancelEpochException, cbnb.CancelFitException])
+@pytest.mark.parametrize("order", [-50, 0, 49, 50, 70])
+@pytest.mark.parametrize("event", ["after_batch", "before_step"])
+def test_a_batch_whose_update_is_done_is_recorded_whoever_cancels_after_it(cancel, order, event):
+    """A callback with an order below 50 that cancelled in `after_batch` lost the batch."""
+    learn = line_learner(4, metrics=mae)
+    learn.fit(1, cbs=RaiseIn(event, cancel, order, when=lambda learn: learn.iter == 2))
+    run, n = learn.recorder.last(), 3 if event == "after_batch" else 2
+    assert run.n_steps == learn.train_iter == n == len(run.raw_losses) == len(learn.recorder.lrs)
+    assert len(set(run.raw_losses)) == n and run.epochs[0]["step"] == n
+
+
+def test_a_batch_is_recorded_once_if_a_nested_run_is_cancelled_after_it():
+    learn = line_learner(4)
+    inner = cbnb.Callback(after_batch=lambda self: _cancel_fit() if self.learn.purpose == "validate" else None)
+    learn.fit(1, cbs=[cbnb.Callback(after_batch=lambda self: self.learn.validate() if self.purpose == "fit" else None), inner])
+    assert learn.recorder.last().n_steps == learn.train_iter == 1
+
+
+def _cancel_fit():
+    raise cbnb.CancelFitException
 
 
 @pytest.mark.parametrize("phase", ["train", "validate"])

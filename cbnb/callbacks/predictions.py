@@ -547,8 +547,8 @@ def get_preds(self: Learner,
     return tuple(found)
 
 # %% ../../nbs/callbacks/predictions.ipynb #84589b3a
-def _usual_inputs(learn: Learner) -> Any:
-    "Return the inputs of a training batch, or None if reading one requires iterating over the loader"
+def _usual_batch(learn: Learner) -> tuple[Any, tuple] | None:
+    "Return the inputs and targets of a training batch, or None if reading one requires iterating over the loader"
     train, restore = learn.dls.train, save_rng()   # a dataset may transform its items at random
     try:
         if isinstance(train, (list, tuple)): batch = train[0]
@@ -556,17 +556,16 @@ def _usual_inputs(learn: Learner) -> Any:
             item = train.dataset[0]
             batch = train.collate_fn(item if train.batch_sampler is None else [item])
         else: return None
-        return learn._split(batch)[0]
+        return learn._split(batch)
     except Exception: return None                 # predicting does not depend on the training set
     finally: restore()
 
 # %% ../../nbs/callbacks/predictions.ipynb #85fdb078
 def _check_item(
-    learn: Learner, # the learner with the training set to compare with
+    usual: Any,     # inputs of a training batch; None: unknown
     inputs: Any,    # inputs of a batch of one item: a list or a dict
 ) -> None:
     "Raise `ValueError` if an input has more or fewer dimensions than in a training batch"
-    usual = _usual_inputs(learn)
     if usual is None or isinstance(inputs, dict) != isinstance(usual, dict): return
     by_name = isinstance(usual, dict)
     names = usual.keys() & inputs.keys() if by_name else range(min(len(inputs), len(usual)))
@@ -578,6 +577,17 @@ def _check_item(
         raise ValueError(
             f'predict takes one item, in which {what} has shape {tuple(many.shape[1:])} as in the '
             f'training set, and got {tuple(one.shape[1:])}; for several: learn.get_preds(dl=[(x,)])')
+
+# %% ../../nbs/callbacks/predictions.ipynb #ccb33fbc
+def _without_targets(
+    item: Any,                # one item, with or without its targets
+    inputs: tuple | dict,     # inputs of a training batch
+    targets: tuple,           # targets of a training batch
+) -> Any:                     # the only input, or a tuple of the inputs
+    "Drop the targets of an item that is a tuple of inputs and targets"
+    if not targets or not isinstance(item, tuple) or isinstance(inputs, dict): return item
+    if len(item) != len(inputs) + len(targets): return item
+    return item[0] if len(inputs) == 1 else item[:len(inputs)]
 
 # %% ../../nbs/callbacks/predictions.ipynb #d3f8f9cf
 class _Unwrap(Callback):
@@ -598,14 +608,14 @@ def _first(batch: Any) -> Any:
 @patch
 @hinted
 def predict(self: Learner,
-    item: Any,                   # one item as the dataset returns it, without its target
-    with_input: bool = False,    # also return the item
+    item: Any,                   # one item as the dataset returns it, with or without its target
+    with_input: bool = False,    # also return the item, without its target
 ) -> tuple[Any, ...]:            # the decision, and the prediction after activation; with `with_input`, the item comes first
     """Return the decision and the prediction for one item
 
     Args:
-        item: one item as the dataset returns it, without its target
-        with_input: also return the item
+        item: one item as the dataset returns it, with or without its target
+        with_input: also return the item, without its target
 
     Returns:
         the decision, and the prediction after activation; with `with_input`, the item comes first
@@ -615,11 +625,14 @@ def predict(self: Learner,
         assert decision == decided[0] and torch.allclose(prob, probs[0], atol=1e-6)
         assert torch.allclose(wrapped.predict(x[0])[1].logits, by_hand[0], atol=1e-6)
         with raises(ValueError, 'predict takes one item'): learn.predict(x[:3])
+        assert torch.equal(learn.predict((x[0], y[0]))[1], prob)          # an item with its target, as `dataset[0]` returns it
     """
     by_name = isinstance(item, Mapping) and getattr(self.dls, 'targets', ())
     if by_name: item = {k: v for k, v in item.items() if k not in self.dls.targets}
+    usual, targets = _usual_batch(self) or (None, ())
+    if usual is not None: item = _without_targets(item, usual, targets)
     inputs = default_collate([item if by_name or isinstance(item, tuple) else (item,)])
-    _check_item(self, inputs)
+    _check_item(usual, inputs)
     dl = [(inputs,)]
     with self._for_now('_called', 'predict'):
         preds, _, decoded = self.get_preds(dl=dl, with_decoded=True, cbs=_Unwrap(dl))

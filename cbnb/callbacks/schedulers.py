@@ -122,7 +122,8 @@ class TorchScheduler(Callback):
         lr: float = 1e-3,                 # learning rate of the optimizer that the scheduler gets
         return_fig: bool | None = None,   # return the figure instead of showing a chart
         ax: Any = None,                   # axes to draw into; None: create a new chart
-    ) -> Any:                             # `ax` if you passed it, the figure with `return_fig=True`, else None
+        widget: bool | None = None,       # True: return a chart; False: draw a figure; None: show a chart
+    ) -> Any:                             # `ax` if you passed it, the figure with `return_fig=True`, the chart with `widget=True`
         """Plot the learning rates of a fit before it runs. Raise `ValueError` if the rates depend on a loss
 
         Args:
@@ -130,14 +131,15 @@ class TorchScheduler(Callback):
             lr: learning rate of the optimizer that the scheduler gets
             return_fig: return the figure instead of showing a chart
             ax: axes to draw into; None: create a new chart
+            widget: True: return a chart; False: draw a figure; None: show a chart
 
         Returns:
-            `ax` if you passed it, the figure with `return_fig=True`, else None
+            `ax` if you passed it, the figure with `return_fig=True`, the chart with `widget=True`
 
         Example:
             TorchScheduler(lambda opt: torch_schedulers.CosineAnnealingWarmRestarts(opt, 30, T_mult=2)).plot(90, lr=0.1)
         """
-        return plot_schedule(self, n, return_fig, ax, lr)
+        return plot_schedule(self, n, return_fig, ax, lr, widget)
 
     def before_fit(self):
         learn = self.learn

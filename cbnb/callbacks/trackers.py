@@ -297,7 +297,7 @@ class EarlyStopping(Tracker):
             return len(learn.recorder.last().epochs)
         assert [n_epochs(patience) for patience in (1, 2, 3)] == [4, 5, 6]
     """
-    order = 63
+    order, distinct_by = 63, ('monitor',)
 
     @hinted
     def __init__(self,

@@ -34,7 +34,7 @@ from ..undo import UndoStack
 from .chart import WIDTH, Chart, Line, Mark, charts_html, described, still_svg
 from .figures import envelope, figure, legend, show, view_for
 from .look import COLORS, RUN_COLORS, css_variables, lr_text
-from .page_script import asset, scripted, still_image
+from .page_script import Html, asset, scripted, still_image
 
 # %% ../../nbs/display/schedules.ipynb #a9f29470
 class SchedulePlan(NamedTuple):
@@ -162,14 +162,17 @@ def _shown(
     plan: SchedulePlan,
     return_fig: bool | None,
     ax: Any,
-    widget: bool | None = None,      # False: draw a figure
+    widget: bool | None = None,      # True: return a chart; False: draw a figure
 ) -> Any:
+    if widget and (return_fig or ax is not None):
+        raise ValueError('widget=True does not go with return_fig or ax: those ask for a figure')
     if ax is not None:
         schedule_figure(plan, ax)
         return ax
     words = described([(f'{name}, {line}' if line != name else name, values)
                        for name, lines in _panels(plan).items() for line, values in lines.items()], plan.title)
     if return_fig or widget is False: return show(schedule_figure(plan), words, return_fig)
+    if widget: return Html(schedule_chart(plan), words)
     _display(schedule_chart(plan), words)
 
 def _display(page: str, words: str) -> None:
@@ -455,8 +458,9 @@ def plot_schedule(self: Learner,
     method: str = 'fit_one_cycle',    # name of the method that will train: 'fit', 'fit_flat_cos', 'fine_tune', ...
     return_fig: bool | None = None,   # whether to return the figure instead of showing a chart
     ax: Any = None,                   # axes to draw into, if only the learning rate changes; None: a chart
+    widget: bool | None = None,       # True: return a chart; False: draw a figure; None: show a chart
     **kwargs: Any,                    # keyword arguments of the method
-) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; otherwise None
+) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
     """Plot the learning rates and momenta that a fit would use, without training
 
     Args:
@@ -464,18 +468,22 @@ def plot_schedule(self: Learner,
         method: name of the method that will train: 'fit', 'fit_flat_cos', 'fine_tune', ...
         return_fig: whether to return the figure instead of showing a chart
         ax: axes to draw into, if only the learning rate changes; None: a chart
+        widget: True: return a chart; False: draw a figure; None: show a chart
         **kwargs: keyword arguments of the method
 
     Returns:
-        `ax` if passed; the figure with `return_fig=True`; otherwise None
+        `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
 
     Example:
         two.plot_schedule(3, base_lr=0.01, method='fine_tune')
+        chart = two.plot_schedule(3, base_lr=0.01, method='fine_tune', widget=True)        # a chart that you can show later
+        assert repr(chart).startswith('fine_tune(3, ')
+        assert two.plot_schedule(3, widget=False) is None                                  # draws a figure
     """
-    made, asked = _rehearsed(self, method, args, kwargs), return_fig or ax is not None
+    made, asked = _rehearsed(self, method, args, kwargs), return_fig or ax is not None or widget is not None
     plan = self.planned_schedule(*args, method=method, **kwargs)
     cycle = None if asked or method != 'fit_one_cycle' else _draggable(made, plan, args, kwargs)
-    if cycle is None: return _shown(plan, return_fig, ax)
+    if cycle is None: return _shown(plan, return_fig, ax, widget)
     _display(cycle_page(cycle, (plan.n_steps, made.n_epoch)), _cycle_words(cycle))
 
 # %% ../../nbs/display/schedules.ipynb #69633f86
@@ -485,7 +493,8 @@ def plot_schedule(
     return_fig: bool | None = None,   # whether to return the figure instead of showing a chart
     ax: Any = None,                   # axes to draw into; None: a chart
     lr: float = 1e-3,                 # learning rate of the optimizer, for a `TorchScheduler`
-) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; otherwise None
+    widget: bool | None = None,       # True: return a chart; False: draw a figure; None: show a chart
+) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
     """Plot a schedule without a learner
 
     Args:
@@ -494,11 +503,12 @@ def plot_schedule(
         return_fig: whether to return the figure instead of showing a chart
         ax: axes to draw into; None: a chart
         lr: learning rate of the optimizer, for a `TorchScheduler`
+        widget: True: return a chart; False: draw a figure; None: show a chart
 
     Returns:
-        `ax` if passed; the figure with `return_fig=True`; otherwise None
+        `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
     """
-    return _shown(schedule_plan(what, n, lr), return_fig, ax)
+    return _shown(schedule_plan(what, n, lr), return_fig, ax, widget)
 
 # %% ../../nbs/display/schedules.ipynb #0c2fca04
 @patch
@@ -506,64 +516,70 @@ def plot(self: Sched,
     n: int = 200,                     # number of steps
     return_fig: bool | None = None,   # whether to return the figure instead of showing a chart
     ax: Any = None,                   # axes to draw into; None: a chart
-) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; otherwise None
+    widget: bool | None = None,       # True: return a chart; False: draw a figure; None: show a chart
+) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
     """Plot the schedule
 
     Args:
         n: number of steps
         return_fig: whether to return the figure instead of showing a chart
         ax: axes to draw into; None: a chart
+        widget: True: return a chart; False: draw a figure; None: show a chart
 
     Returns:
-        `ax` if passed; the figure with `return_fig=True`; otherwise None
+        `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
 
     Example:
         fig = ParamScheduler({'lr': SchedCos(0.1, 0.), 'mom': SchedLin(0.8, 0.95)}).plot(10, return_fig=True)
         assert close(fig.axes[0].lines[0].get_ydata()[5], 0.05)
         assert close(fig.axes[1].lines[0].get_ydata()[5], 0.875)
     """
-    return plot_schedule(self, n, return_fig, ax)
+    return plot_schedule(self, n, return_fig, ax, widget=widget)
 
 @patch
 def plot(self: SchedCombined,
     n: int = 200,                     # number of steps
     return_fig: bool | None = None,   # whether to return the figure instead of showing a chart
     ax: Any = None,                   # axes to draw into; None: a chart
-) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; otherwise None
+    widget: bool | None = None,       # True: return a chart; False: draw a figure; None: show a chart
+) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
     """Plot the combined schedules, one after another
 
     Args:
         n: number of steps
         return_fig: whether to return the figure instead of showing a chart
         ax: axes to draw into; None: a chart
+        widget: True: return a chart; False: draw a figure; None: show a chart
 
     Returns:
-        `ax` if passed; the figure with `return_fig=True`; otherwise None
+        `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
     """
-    return plot_schedule(self, n, return_fig, ax)
+    return plot_schedule(self, n, return_fig, ax, widget=widget)
 
 @patch
 def plot(self: ParamScheduler,
     n: int = 200,                     # number of steps
     return_fig: bool | None = None,   # whether to return the figure instead of showing a chart
     ax: Any = None,                   # axes to draw into, if only one hyper-parameter changes; None: a chart
-) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; otherwise None
+    widget: bool | None = None,       # True: return a chart; False: draw a figure; None: show a chart
+) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
     """Plot the learning rate, and each other hyper-parameter that changes
 
     Args:
         n: number of steps
         return_fig: whether to return the figure instead of showing a chart
         ax: axes to draw into, if only one hyper-parameter changes; None: a chart
+        widget: True: return a chart; False: draw a figure; None: show a chart
 
     Returns:
-        `ax` if passed; the figure with `return_fig=True`; otherwise None
+        `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
 
     Example:
         fig = ParamScheduler({'lr': SchedCos(0.1, 0.), 'mom': SchedLin(0.8, 0.95)}).plot(10, return_fig=True)
         assert close(fig.axes[0].lines[0].get_ydata()[5], 0.05)
         assert close(fig.axes[1].lines[0].get_ydata()[5], 0.875)
     """
-    return plot_schedule(self, n, return_fig, ax)
+    return plot_schedule(self, n, return_fig, ax, widget=widget)
 
 # %% ../../nbs/display/schedules.ipynb #643a352e
 def _plain(value: float) -> str: return f'{value:.4g}'.replace('e-0', 'e-').replace('e+0', 'e')
