@@ -462,7 +462,7 @@ class ClosureStep(TrainStep):
 
 # %% ../../nbs/callbacks/steps.ipynb #e682dbd5
 class EvalStep(ModelStep):
-    """A step that computes the loss, the prediction and the targets of a batch, without training
+    """A step that returns the loss, the prediction and the targets of a batch, without training
 
     Args:
         model: model that returns predictions; None: the learner's model

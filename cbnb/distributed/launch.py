@@ -75,7 +75,7 @@ _IS_FIT = as_one_fit(lambda self: None).__code__
 
 def fit_methods() -> list[str]:
     "Return the names of the methods of `Learner` that train, such as `fit_one_cycle`, without `fit_distributed`"
-    methods = {name: getattr(Learner, name) for name in dir(Learner) if name != 'fit_distributed'}
+    methods = {name: getattr(Learner, name, None) for name in dir(Learner) if name != 'fit_distributed'}
     return [name for name, f in methods.items() if getattr(f, '__code__', None) is _IS_FIT]
 
 def _check_call(method: str, n_epoch: int, kwargs: dict[str, Any]) -> None:
