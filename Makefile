@@ -86,7 +86,7 @@ $(USER): setup.py settings.ini constraints.txt | $(BIN)/python
 	@touch $@
 
 $(DEV): $(USER) | $(OLD)
-	@$(PIP) --editable '.[notebook,dev]'
+	@$(PIP) --editable '.[notebook,docs,dev]'
 	@$(BIN)/python -m pip check > /dev/null || $(BIN)/python -m pip check
 	@touch $@
 
