@@ -41,6 +41,8 @@ QUESTIONS = {
     "hyperparameter search": ("how_to/tune_with_optuna",),
     "huggingface": ("how_to/dict_batches", "moving/hf_trainer"),
     "gan": ("how_to/two_optimizers", "tutorials/steps"),
+    "train on a folder of images": ("how_to/image_folder",),
+    "pandas dataframe": ("how_to/dataframe",),
     "multiple inputs": ("how_to/several_inputs_outputs",),
     "run as script": ("how_to/run_as_a_script",),
     "widgets not showing vscode": ("how_to/no_widgets",),
@@ -50,7 +52,7 @@ QUESTIONS = {
     "confusion matrix": ("guides/results", "callbacks/interpret", "reference/predictions"),
     "torch.compile": ("how_to/compile",),
 }
-AMONG, AT_LEAST = 3, 38
+AMONG, AT_LEAST = 3, 40
 RESULTS = "() => [...document.querySelectorAll('ul.search li a')].map(a => new URL(a.href).pathname.slice(1).replace('.html', ''))"
 
 
@@ -75,7 +77,7 @@ def test_the_search_answers_questions_as_people_type_them(site: str):
             first = found(page, site, question)[:AMONG]
             if not set(first) & set(pages):
                 wrong[question] = first
-    assert len(QUESTIONS) == 40
+    assert len(QUESTIONS) == 42
     assert len(QUESTIONS) - len(wrong) >= AT_LEAST, wrong
 
 
