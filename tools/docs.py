@@ -12,10 +12,12 @@ source folded below (open for `#| exports`), names in backticks become links, hi
 
 import argparse
 import ast
+import base64
 import contextlib
 import copy
 import hashlib
 import html
+import io
 import json
 import re
 import shutil
@@ -28,6 +30,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell
+from PIL import Image
 
 from docs_api import documented, entry, first_sentence
 from docs_nav import ALSO, Page, contents, listing, page_name, rank, sections
@@ -218,7 +221,10 @@ class Site:
 
 
 def describe_images(nb: NotebookNode) -> None:
-    """An alternative text for the images of each cell: what the figure says of itself, or else the sentence before the cell."""
+    """An alternative text for the images of each cell: what the figure says of itself, or else the sentence before the cell.
+
+    Charts are marked, because they are shown on a dark ground on dark pages.
+    """
     before = ""
     for cell in nb.cells:
         if cell.cell_type == "markdown":
@@ -234,7 +240,19 @@ def describe_images(nb: NotebookNode) -> None:
             sentences = [line for line in before.splitlines() if line.strip() and line[0].isalpha()]
             said = plain(_ROLE.sub(r"\1", sentences[-1])) if sentences else ""
             found = own or f"Figure: {said}"
-            cell.metadata.setdefault("mystnb", {})["image"] = {"alt": re.sub(r"\s+", " ", found)[:600]}
+            about = {"alt": re.sub(r"\s+", " ", found)[:600]}
+            if all(map(is_chart, cell.outputs)):
+                about["classes"] = "chart"
+            cell.metadata.setdefault("mystnb", {})["image"] = about
+
+
+def is_chart(output: NotebookNode) -> bool:
+    """False for a figure with photos, digits or a map of colors: one that is not mostly white, or has black areas."""
+    if "image/png" not in output.get("data", {}):
+        return True
+    with Image.open(io.BytesIO(base64.b64decode(output.data["image/png"]))) as image:
+        counts = image.convert("L").histogram()
+    return sum(counts[250:]) > 0.55 * sum(counts) and sum(counts[:40]) < 0.02 * sum(counts)
 
 
 def imported_names(nb: NotebookNode, module: str) -> dict[str, str]:

@@ -80,7 +80,9 @@ def mouse(page: NotebookPage, part, what: str):
         if what == "matrix":
             buttons = part.locator("td button")
             wrong = [i for i in range(buttons.count()) if buttons.nth(i).inner_text() in ("1", "2", "3")]
-            buttons.nth(wrong[0] if wrong else 0).click()
+            cell = buttons.nth(wrong[0] if wrong else 0)
+            if cell.get_attribute("aria-pressed") == "false":  # a second click would take the choice back
+                cell.click()
 
     return act
 
