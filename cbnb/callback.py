@@ -183,14 +183,18 @@ def _check_method_names(cls: type) -> None:
             f'{cls.__name__}.{name} is no event of this Callback, and would never be called. '
             'A class written for fastai v1 or MindSpore needs no base class here; '
             'or derive it from the Callback of cbnb.dialects.fastai_v1 or .mindspore. '
-            'One for Keras or Lightning becomes methods such as before_fit and after_epoch, which read the state from self')
+            'One for Keras, Lightning or transformers becomes methods such as before_fit, after_batch and after_epoch, which read the state from self. '
+            'A training_step is the argument train_step of Learner, and configure_optimizers is opt_func')
         near = nearest(name, EVENTS, cutoff=0.85)
         if near: raise TypeError(
             f'{cls.__name__}.{name} is not an event and would never be called: '
             f'did you mean {near!r}? '
             '(A helper method may keep such a name with a leading underscore.)')
 
-_FOREIGN = 'on_(train|eval|epoch|batch|loss|backward|step)(_epoch|_step)?_(begin|end)'
+_FOREIGN = (r'on_(fit|train|eval|validation|test|predict|sanity_check|epoch|batch|loss|backward|step|substep|init)'
+            r'(_epoch|_batch|_step)?_(begin|start|end)|on_before_(backward|zero_grad|optimizer_step)|on_after_backward|'
+            r'on_(log|evaluate|exception|prediction_step|optimizer_step|pre_optimizer_step|save_checkpoint|load_checkpoint)|'
+            r'training_step|validation_step|test_step|configure_optimizers')
 
 # %% ../nbs/01_callback.ipynb #0151def1
 def _check_event_method(f: Any, what: str) -> None:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 # %% ../nbs/07_learner.ipynb #1b68a96b
-from .basics.arguments import as_count, as_positive, hinted
+from .basics.arguments import as_count, as_number, as_positive, hinted
 from .basics.configured import brief
 from .basics.failures import note_batch, note_fix, releases_batches
 from .basics.processes import n_processes
@@ -45,7 +45,7 @@ from .basics.lent_names import HyperNames, lend_names
 from .basics.param_groups import (
     freeze_groups, norm_params, noted_hypers, save_hypers, set_hyper, spread_lrs)
 from .optim import (
-    belongs_to, checked_lr, make_opt, needs_closure, one_group, shares_params)
+    belongs_to, check_opt_func, checked_lr, make_opt, needs_closure, one_group, shares_params)
 from .step import (
     CallStep, ModelLossStep, Step, _warn, as_step, computes_loss, modules_of)
 from .undo import UndoStack, interrupts_act, interrupts_wait
@@ -514,6 +514,7 @@ class HasTrainStep(HasEvalStep):
                                                 'give it to the learner between runs')
             self.opt = self.opt_func = step.opt
             self._lr, self._known = checked_lr(1e-3, step.opt), (step.opt, step.opt)
+            self._note_rates()
         if step.loss_func is not None: self.loss_func = step.loss_func
         self._train_step = step
         step.join(self)
@@ -849,8 +850,10 @@ class Runs(EndsRuns):
 class HasRates:
     "Holds `opt_func`, which makes the optimizer, and the default rates"
     def _set_up_opt(self, opt_func: Any, splitter: Callable[[nn.Module], Any]) -> None:
+        check_opt_func(opt_func)
         self.opt_func, self.splitter = opt_func, splitter
         self.opt, self._known = None, (None, opt_func)     # the optimizer and `opt_func` of the last fit
+        self._seen_lrs: set[tuple] = set()    # rates that the groups had before a fit, or in a file
 
     def _set_up_rates(self, lr: Any, wd: float | None, moms: tuple[float, ...], opt_func: Any) -> None:
         if len(moms) != 3: raise ValueError(f'moms={moms!r} should be three numbers: start, top, end')
@@ -892,6 +895,21 @@ class HasOptimizer(HasRates):
         """
         self.opt = self._new_opt()
         self._known = self.opt, self.opt_func
+        self._note_rates()
+
+    def _rates(self) -> tuple: return tuple(as_number(g.get('lr')) for g in self.opt.param_groups)
+    def _note_rates(self) -> None:
+        "Note that the rates in `learn.opt` are not written by the user"
+        if self.opt is not None: self._seen_lrs.add(self._rates())
+
+    def _warn_of_written(self, lr: Any) -> None:
+        "Warn of rates that you wrote into `learn.opt.param_groups` since the last fit, because the next fit replaces them"
+        if lr is not None or self.opt is None or self.opt is not self._known[0] or not self._seen_lrs: return
+        scheduled = any('initial_lr' in g for g in self.opt.param_groups)     # written by a scheduler of torch
+        if scheduled or (rates := self._rates()) in self._seen_lrs: return
+        own = rates[0] if len(set(rates)) == 1 else list(rates)
+        _warn(f'learn.opt.param_groups has the learning rate {own}, which was written after the last fit, and this fit uses '
+              f'learn.lr={self.lr} instead: set learn.lr = {own}, or pass the rate to the fit')
 
     def _new_opt(self) -> Any:
         last = self.lr[-1] if isinstance(self.lr, (list, tuple)) else self.lr    # a fit sets the rate of every group
@@ -942,6 +960,7 @@ class FitsOptimizer(ForgetsGradients):
 class SetsHypers(FitsOptimizer):
     "Sets the hyper-parameters of a fit, and restores them at its end"
     def _set_hypers(self, lr: Any, wd: float | None) -> None:
+        self._note_rates()
         self.undo.callback(save_hypers(self.opt))
         lend_names(self.opt, HyperNames, self.undo)     # `opt.hypers` and `opt.set_hyper`, as in fastai
         self.undo.set(self, '_own_hypers', noted_hypers(self.opt))     # for `save` within the fit
@@ -1029,6 +1048,12 @@ def as_one_fit(
     return call
 
 # %% ../nbs/07_learner.ipynb #c85f7b37
+def _check_no_data(n_epoch: Any) -> None:
+    "Raise `TypeError` if data were passed as the number of epochs"
+    if isinstance(n_epoch, str) or not hasattr(n_epoch, '__getitem__') or getattr(n_epoch, 'ndim', 1) == 0: return
+    raise TypeError(f'n_epoch is a {type(n_epoch).__name__}, and a fit takes a number of epochs, as learn.fit(3). The data are passed to '
+                    'Learner(dls, model, loss_func), with dls = DataLoaders.from_datasets(TensorDataset(x, y), bs=64)')
+
 class Fits(TakesBack, FitLevel):
     "Trains the model"
     @as_one_fit
@@ -1064,6 +1089,7 @@ class Fits(TakesBack, FitLevel):
             learn.fit(3, start_epoch=1, valid_every=[2])
         """
         __tracebackhide__ = True
+        _check_no_data(n_epoch)
         n_epoch, start_epoch = as_count(n_epoch, 'n_epoch', 1), as_count(start_epoch, 'start_epoch', 0)
         if start_epoch > n_epoch: raise ValueError(f'start_epoch={start_epoch} is after n_epoch={n_epoch}')
         check_valid_every(valid_every)
@@ -1072,6 +1098,7 @@ class Fits(TakesBack, FitLevel):
         if file and start_epoch: print(
             f'going on from epoch {start_epoch} with {file}: random state and data order are not in the file, so '
             'the numbers will differ slightly from those of a fit without a break. resume=True continues exactly')
+        self._warn_of_written(lr)
         with self._run('fit', cbs):
             self.n_epoch, self.start_epoch, self.valid_every = n_epoch, start_epoch, valid_every
             self.epoch = start_epoch

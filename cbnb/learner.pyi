@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor, nn
-from .basics.arguments import as_count as as_count, as_positive as as_positive, hinted as hinted
+from .basics.arguments import as_count as as_count, as_number as as_number, as_positive as as_positive, hinted as hinted
 from .basics.configured import brief as brief
 from .basics.failures import note_batch as note_batch, note_fix as note_fix, releases_batches as releases_batches
 from .basics.processes import n_processes as n_processes
@@ -36,7 +36,7 @@ from .basics.nested import is_empty as is_empty
 from .metrics import as_metrics as as_metrics
 from .basics.lent_names import HyperNames as HyperNames, lend_names as lend_names
 from .basics.param_groups import freeze_groups as freeze_groups, norm_params as norm_params, noted_hypers as noted_hypers, save_hypers as save_hypers, set_hyper as set_hyper, spread_lrs as spread_lrs
-from .optim import belongs_to as belongs_to, checked_lr as checked_lr, make_opt as make_opt, needs_closure as needs_closure, one_group as one_group, shares_params as shares_params
+from .optim import belongs_to as belongs_to, check_opt_func as check_opt_func, checked_lr as checked_lr, make_opt as make_opt, needs_closure as needs_closure, one_group as one_group, shares_params as shares_params
 from .step import CallStep as CallStep, ModelLossStep as ModelLossStep, Step as Step, _warn as _warn, as_step as as_step, computes_loss as computes_loss, modules_of as modules_of
 from .undo import UndoStack as UndoStack, interrupts_act as interrupts_act, interrupts_wait as interrupts_wait
 class Guards:
@@ -189,6 +189,7 @@ class TakesBack:
     ...
 _Method = TypeVar('_Method', bound=Callable[..., Any])
 def as_one_fit(method: _Method) -> _Method: ...
+def _check_no_data(n_epoch: Any) -> None: ...
 class Fits:
     def fit(self, n_epoch: int, lr: Any=None, wd: float | None=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, valid_every: int | list[int]=1, resume: Any=False) -> None: ...
     n_epoch: Any

@@ -27,7 +27,7 @@ from .basics.outputs import checked_outputs, pick_output
 from .basics.processes import (
     agreed_value, gather_over_processes, merged_metric, n_processes, sum_over_processes)
 from .basics.sklearn_functions import (
-    TAKES, as_labels, as_probabilities, is_of_sklearn, sklearn_function, takes_of)
+    TAKES, as_labels, as_probabilities, is_of_sklearn, sklearn_function, takes_of, targets_first)
 from .basics.text import snake_name
 
 # %% ../nbs/03_metrics.ipynb #3b7d4eac
@@ -244,7 +244,7 @@ class MeanMetric(Metric):
 
 # %% ../nbs/03_metrics.ipynb #ebdd8e30
 class AvgMetric(MeanMetric):
-    """Averages `func(pred, *yb)` over the items of a phase
+    """Averages `func(pred, *yb)` over the items of a phase. A function of `(y_true, y_pred)` gets the targets first
 
     Args:
         func: called with the prediction and the targets of a batch; returns a mean over its items
@@ -266,11 +266,13 @@ class AvgMetric(MeanMetric):
         if is_of_sklearn(func): raise TypeError(
             f'{name_of(func)} of scikit-learn takes the targets first, and is seldom a mean over '
             f'items: use SklearnMetric({name_of(func)})')
-        self.func, self._name = func, name or name_of(func)
+        self.func, self._name, self.targets_first = func, name or name_of(func), targets_first(func)
     def accumulate(self, learn: Any) -> None:
         with _Noting(self.name, learn.pred, *learn.yb), torch.no_grad():
-            value = one_number(self.name, self.func(learn.pred, *learn.yb))
+            value = one_number(self.name, self._call(learn.pred, *learn.yb))
         self.mean.add(value, find_bs((learn.yb, learn.xb)))
+    def _call(self, pred: Any, *yb: Any) -> Any:
+        return self.func(yb[0], pred, *yb[1:]) if self.targets_first and yb else self.func(pred, *yb)
 
 # %% ../nbs/03_metrics.ipynb #5995742f
 def accuracy(
@@ -293,6 +295,8 @@ def accuracy(
         assert close(accuracy(scores, classes), 2/3)
         assert close(error_rate(scores, classes), 1/3)
         with raises(ValueError, 'targets should be (3,), not (3, 1)'): accuracy(scores, classes[:, None])
+        with raises(ValueError, 'got one score for each item'): accuracy(scores[:, 0], classes)
+        with raises(ValueError, 'y.argmax(-1)'): accuracy(scores, scores > 0.5)
     """
     return _hits(pred, y, axis).float().mean()
 
@@ -316,16 +320,20 @@ def error_rate(
         assert close(accuracy(scores, classes), 2/3)
         assert close(error_rate(scores, classes), 1/3)
         with raises(ValueError, 'targets should be (3,), not (3, 1)'): accuracy(scores, classes[:, None])
+        with raises(ValueError, 'got one score for each item'): accuracy(scores[:, 0], classes)
+        with raises(ValueError, 'y.argmax(-1)'): accuracy(scores, scores > 0.5)
     """
     return 1 - accuracy(pred, y, axis)
 
 def _hits(pred: Tensor, y: Tensor, axis: int) -> Tensor:
     labels = pred.argmax(axis)
     if labels.shape == y.shape: return labels == y
-    one = ('. With one score for each item, pass your own: lambda pred, y: ((pred > 0) == y).float().mean()'
-           if pred.shape == y.shape else '')
+    if pred.shape == y.shape and (pred.ndim < 2 or pred.shape[axis] == 1): raise ValueError(
+        f'accuracy takes a score for each class, and got one score for each item: predictions and targets have the shape {tuple(y.shape)}. '
+        'Pass your own metric, such as lambda pred, y: ((pred > 0) == y).float().mean(), with 0.5 instead of 0 for probabilities')
     raise ValueError(f'scores of shape {tuple(pred.shape)} have classes in dimension {axis}, so '
-                     f'targets should be {tuple(labels.shape)}, not {tuple(y.shape)}{one}')
+                     f'targets should be {tuple(labels.shape)}, not {tuple(y.shape)}'
+                     + (f'. One-hot targets become class numbers with y.argmax({axis})' if pred.shape == y.shape else ''))
 
 # %% ../nbs/03_metrics.ipynb #5f4d93c1
 class AvgLoss(MeanMetric):
@@ -491,7 +499,8 @@ class AccumMetric(CollectMetric):
         activation: 'no', 'sigmoid', 'softmax', or 'binary' (the last column of the softmax)
         thresh: replace each value by `value >= thresh` after the activation; None: no threshold
         to_np: whether to pass numpy arrays to the function
-        invert_arg: whether to pass targets first; None: only for scikit-learn functions
+        invert_arg: whether to pass targets first; None: only for functions of scikit-learn and of
+            (y_true, y_pred)
         flatten: whether to flatten the tensors; the classes keep a dimension of their own
         name: heading of its column; None: the function's name
         **kwargs: passed to the function
@@ -508,7 +517,7 @@ class AccumMetric(CollectMetric):
         activation: str = 'no',           # 'no', 'sigmoid', 'softmax', or 'binary' (the last column of the softmax)
         thresh: float | None = None,      # replace each value by `value >= thresh` after the activation; None: no threshold
         to_np: bool = False,              # whether to pass numpy arrays to the function
-        invert_arg: bool | None = None,   # whether to pass targets first; None: only for scikit-learn functions
+        invert_arg: bool | None = None,   # whether to pass targets first; None: only for functions of scikit-learn and of (y_true, y_pred)
         flatten: bool = True,             # whether to flatten the tensors; the classes keep a dimension of their own
         name: str | None = None,          # heading of its column; None: the function's name
         **kwargs: Any,                    # passed to the function
@@ -518,7 +527,7 @@ class AccumMetric(CollectMetric):
         check_arguments(func, kwargs)
         self.func, self._name, self.kwargs = func, name or name_of(func), kwargs
         self.dim_argmax, self.activation, self.thresh = dim_argmax, activation, thresh
-        self.invert_arg = is_of_sklearn(func) if invert_arg is None else invert_arg
+        self.invert_arg = is_of_sklearn(func) or targets_first(func) if invert_arg is None else invert_arg
         self.to_np, self.flatten = to_np, flatten
         self.reset()
 

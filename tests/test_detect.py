@@ -73,6 +73,16 @@ def test_a_callback_of_two_dialects_is_refused():
         dialect_of(Both)
 
 
+def test_a_base_class_decides_between_two_dialects():
+    for base, dialect in ((v1.Callback, "fastai_v1"), (v1.LearnerCallback, "fastai_v1"), (ms.Callback, "mindspore")):
+
+        class Both(base):
+            def on_batch_end(self, **kwargs): ...
+            def step_end(self, run_context): ...
+
+        assert dialect_of(Both) == dialect
+
+
 def test_what_is_adopted():
     class V1:
         def on_epoch_end(self, **kwargs): ...

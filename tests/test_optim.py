@@ -4,6 +4,7 @@ import copy
 import functools
 import math
 import pickle
+import warnings
 from contextlib import ExitStack
 from functools import partial
 from types import SimpleNamespace
@@ -689,3 +690,36 @@ def test_update_computes_no_gradients_and_takes_any_optimizer():
     update(plain)
     update(SimpleNamespace(step=lambda: calls.append(1)))
     assert plain.n == 1 and calls == [1]
+
+
+def test_a_rate_written_between_fits_warns_once_and_nothing_else_does(tmp_path):
+    learn = line_learner(path=tmp_path, lr=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn.fit(1)
+        learn.fit(1, 0.02)
+        learn.fit_one_cycle(1, 0.3)
+        learn.lr = 0.2
+        learn.fit(1)
+        learn.save("a")
+        other = line_learner(path=tmp_path, lr=0.5)
+        other.fit(1)
+        other.load("a")
+        other.fit(1)
+        other.rewind()
+        other.rewind()
+        other.fit(1)
+        learn.load_state_dict(other.state_dict())
+        learn.fit(1)
+        learn.create_opt()
+        learn.opt.param_groups[0]["lr"] = 7
+        learn.fit(1, 0.1)  # the fit has a rate of its own
+        torch.optim.lr_scheduler.StepLR(learn.opt, 1)
+        learn.fit(1)
+    learn.create_opt()
+    learn.opt.param_groups[0]["lr"] = 1e-5
+    with pytest.warns(UserWarning, match=r"has the learning rate 1e-05.*uses learn.lr=0.2 instead: set learn.lr = 1e-05"):
+        learn.fit(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn.fit(1)

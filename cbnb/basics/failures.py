@@ -90,6 +90,10 @@ _FIXES = (   # a pattern in an error of torch, and what to do
      'this loss takes class numbers as int64: convert the targets, as y.long()'),
     ('multi-target not supported',
      'this loss takes one class number for each item, in a tensor of shape (n,): y.squeeze(1)'),
+    ('[Tt]arget size .* (must be the same as|is different to the) input size',
+     'give predictions and targets one shape, such as y[:, None] or pred.squeeze(1)'),
+    ("Float can't be cast to the desired output type (Long|Int|Bool|Byte|Char|Short)|Found dtype (Long|Int|Bool|Byte|Char|Short) but expected Float",
+     'this loss takes the targets as floating-point numbers, like the predictions: y.float()'),
     (r'Target \d+ is out of bounds',
      'class numbers begin at 0, and the model needs an output for each class'),
 )
@@ -99,6 +103,12 @@ def _array_of(batch: Any) -> str | None:
     if isinstance(batch, (tuple, list)): return next(filter(None, map(_array_of, batch)), None)
     is_array = type(batch).__module__.partition('.')[0] in ('numpy', 'pandas') and getattr(batch, 'ndim', 0)
     return type(batch).__name__ if is_array else None
+
+def _text_labels(batch: Any) -> str | None:
+    "Return the first target of a batch if the targets are texts"
+    target = batch[-1] if isinstance(batch, (tuple, list)) and len(batch) > 1 else None
+    if isinstance(target, (tuple, list)) and target: target = target[0]
+    return target if isinstance(target, str) else None
 
 def note_fix(
     e: BaseException,    # the error that the note is added to
@@ -110,7 +120,9 @@ def note_fix(
         e: the error that the note is added to
         batch: the batch as the loader returned it; None: there was none
     """
-    if not isinstance(e, (TypeError, RuntimeError, IndexError, AttributeError)): return
+    if not isinstance(e, (TypeError, ValueError, RuntimeError, IndexError, AttributeError)): return
+    if (text := _text_labels(batch)) is not None and isinstance(e, (TypeError, AttributeError)): return e.add_note(
+        f'the targets are texts, such as {text!r}: the dataset should give numbers, as classes.index(label) with a list of all classes')
     if (kind := _array_of(batch)) is not None: return e.add_note(
         f'the batch holds a {kind}, and most models take tensors: convert it, as torch.as_tensor(x, dtype=torch.float32)')
     for pattern, fix in _FIXES:

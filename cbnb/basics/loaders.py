@@ -96,6 +96,8 @@ def _items_remedy(
     if isinstance(dl, (tuple, list)) and _are_columns(dl):
         return (f'a {kind} of tensors with different shapes or types holds inputs and targets, '
                 + (f'not batches: use {_ONE_BATCH}' if single else f'not batches: use {_OF_TENSORS}; or [(x, y)] for a single batch'))
+    if single and type(dl) is tuple and len(dl) > 1 and all(hasattr(t, 'shape') and hasattr(t, 'dtype') for t in dl): return (
+        f'a tuple of tensors may be inputs and targets, or several batches of inputs: use {_ONE_BATCH}; or dl=[x1, x2] for batches of inputs')
     return None
 
 _ONE_BATCH = 'dl=[(x, y)] for a single batch of tensors, or dl=[(x,)] without targets; DataLoader(TensorDataset(x, y), batch_size=64) for many'

@@ -352,11 +352,21 @@ def _state_in(path: Path) -> dict[str, Any]:
 # %% ../../nbs/callbacks/checkpoints.ipynb #3b7d9476
 def _sizes(data: str) -> str: return re.sub(', checksum [0-9a-f]+', '', data)
 
+_DETAILS = dict(layers='model', loss_settings='loss')     # a detail -> the setting it belongs to; earlier versions did not store it
+
+def _changed_words(name: str, was: str | None, now: str) -> str:
+    "Describe how a setting differs, by the first line that differs if it has several"
+    if was and '\n' in was + now: was, now = next(((a.strip(), b.strip()) for a, b in itertools.zip_longest(
+        was.splitlines(), now.splitlines(), fillvalue='missing') if a != b), (was, now))
+    if name in _DETAILS: return f'{name.replace("_", " ")} were {was}, and are {now}'
+    return f'{name} was {was}, and is {now}'
+
 def _check_alike(path: Path, was: dict[str, str], now: dict[str, str], allow: set[str]) -> set[str]:
     "Return the names of settings that differ between two fits. If a setting differs and is not in `allow`, raise `ValueError`"
-    differs = {name for name in now if was.get(name) != now[name]}
+    changed = [name for name in now if was.get(name, now[name] if name in _DETAILS else None) != now[name]]
+    differs = {_DETAILS.get(name, name) for name in changed}
     if not differs - allow: return differs
-    words = [f'{name} was {was.get(name)}, and is {now[name]}' for name in now if name in differs - allow]
+    words = [_changed_words(name, was.get(name), now[name]) for name in changed if _DETAILS.get(name, name) not in allow]
     if 'data' in differs - allow and _sizes(was.get('data', '')) == _sizes(now['data']):
         words.append('so these are different items: call set_seed before you split the data')
     way = f', pass resume=Resume(allow={sorted(differs)})' if differs <= set(_MAY_DIFFER) else ' is not possible'
@@ -388,11 +398,12 @@ class _Resumes(_Finds):
 
     def _say_where(self, path: Path, state: dict[str, Any]) -> None:
         batch = f', batch {state["batch"]}' if state['batch'] else ''
-        what = ('this fit is finished, loaded its end' if state['epoch'] >= self.learn.n_epoch else
-                f'continuing at epoch {state["epoch"]}{batch}')
+        done = state['epoch'] >= self.learn.n_epoch
+        what = 'this fit is finished, loaded its end' if done else f'continuing at epoch {state["epoch"]}{batch}'
         saved = datetime.fromisoformat(read_manifest(path)['saved'])
         today = saved.date() == datetime.now().astimezone().date()
-        print(f'{what}, from {path} of {saved:%H:%M:%S}' + (f' on {saved:%Y-%m-%d}' if not today else ''))
+        print(f'{what}, from {path} of {saved:%H:%M:%S}' + (f' on {saved:%Y-%m-%d}' if done or not today else '')
+              + ('. If your code or data changed since then, pass resume=False to train anew' if done else ''))
 
     def _load(self, state: dict[str, Any], differs: set[str]) -> None:
         learn = self.learn

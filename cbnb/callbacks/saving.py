@@ -163,19 +163,22 @@ def renamed(
 @patch
 def model_file(self: Learner,
     file: str | Path,   # name of the file, which may contain folders
-) -> Path:              # `path/model_dir/file.pth`, or `file.pth` itself if `file` is absolute
+) -> Path:              # `path/model_dir/file.pth`, or `file.pth` itself if `file` is absolute; the endings .pth and .pt are kept
     """Return the path that `save` and `load` use for a file name
 
     Args:
         file: name of the file, which may contain folders
 
     Returns:
-        `path/model_dir/file.pth`, or `file.pth` itself if `file` is absolute
+        `path/model_dir/file.pth`, or `file.pth` itself if `file` is absolute; the endings .pth and .pt
+            are kept
 
     Example:
-        assert digits_learner(path='runs').model_file('a/b') == Path('runs/models/a/b.pth')
+        learn = digits_learner(path='runs')
+        assert learn.model_file('a/b') == learn.model_file('a/b.pth') == Path('runs/models/a/b.pth')
+        assert learn.model_file('a/b.pt') == Path('runs/models/a/b.pt')
     """
-    return Path(self.path)/self.model_dir/f'{str(file).removesuffix(".pth")}.pth'
+    return Path(self.path)/self.model_dir/(f'{file}' if str(file).endswith(('.pth', '.pt')) else f'{file}.pth')
 
 # %% ../../nbs/callbacks/saving.ipynb #2c6dd3bd
 @patch
@@ -236,7 +239,7 @@ def read_note(
 def _parts(path: Path, device: Any, with_opt: bool) -> tuple[dict, dict | None]:
     "Read the states of model and optimizer from a file. Raise `ValueError` if the file holds no such states"
     if not path.exists():
-        there = ', '.join(sorted(p.stem for p in path.parent.glob(f'*{path.suffix}'))) or 'no model'
+        there = ', '.join(sorted(p.stem if path.suffix == '.pth' else p.name for p in path.parent.glob(f'*{path.suffix}'))) or 'no model'
         raise FileNotFoundError(f'there is no file {path}; in {path.parent}: {there}')
     state = read_file(path, device)
     has_opt = isinstance(state, dict) and set(state) == {'model', 'opt'}
@@ -333,6 +336,7 @@ def _load_opt(self: Learner,
         opt.state, opt.param_groups = had          # torch may have loaded a part of the state
         if not isinstance(e, Exception): raise
         raise ValueError(_malformed(f' ({e!r})')) from e
+    self._note_rates()
     if put_back: put_back()
     return None
 

@@ -9,6 +9,8 @@ __all__ = ['PLACE', 'bare_model', 'model_state', 'load_model_state', 'model_diff
 
 # %% ../../nbs/callbacks/state.ipynb #eb47fac8
 import math
+import functools
+import re
 import zlib
 from array import array
 from collections.abc import Mapping
@@ -320,6 +322,7 @@ def load_state_dict(self: Learner,
     owners, models, opts = owned_by_steps(self)
     for m, s in zip(models, state['models']): load_model_state(m, s)
     for o, s in zip(opts, state['opts']): load_opt_state(o, s)
+    self._note_rates()
     for o, s in zip(owners, state['steps']): put_state(o, s)
     load_callback_states(self, state['callbacks'])
     for name, value in state['place'].items(): setattr(self, name, value)
@@ -346,10 +349,17 @@ def described(
     return dict(
         model=f'{type(bare_model(learn.model)).__name__} with {n:,} numbers in {len(params)} parameters, '
               f'{trained} of them trained',
-        loss=brief(learn.loss_func), optimizer=f'{type(learn.opt).__name__} with rate and weight decay {lrs}',
+        layers=re.sub(' at 0x[0-9a-f]+', '', repr(bare_model(learn.model))),
+        loss=brief(learn.loss_func), loss_settings=_loss_settings(learn.loss_func), optimizer=f'{type(learn.opt).__name__} with rate and weight decay {lrs}',
         data=' and '.join(map(_data_words, loaders_of(learn))), n_epoch=str(learn.n_epoch),
         metrics=', '.join(m.name for m in learn.metrics) or 'none',
         schedule=', '.join(repr(cb) for cb in learn.cbs if _schedules(cb)) or 'none')
+
+def _loss_settings(f: Any) -> str:
+    "Return the plain attributes of a loss function, or the keywords of a partial, such as label_smoothing=0.1"
+    held = f.keywords if isinstance(f, functools.partial) else getattr(f, '__dict__', {})
+    return ', '.join(f'{k}={v!r}' for k, v in held.items()
+                     if isinstance(v, (bool, int, float, str)) and k[0] != '_' and k != 'training') or 'none'
 
 def _data_words(dl: Any) -> str:
     dataset = getattr(dl, 'dataset', None)

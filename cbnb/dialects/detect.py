@@ -74,9 +74,9 @@ def dialect_of(
             Callback of one of the two in cbnb.dialects
     """
     if isinstance(cb, functools.partial): return dialect_of(cb.func)
-    if (declared := getattr(cb, 'dialect', None)) in ('fastai_v1', 'mindspore'): return declared
     v1, mindspore = _methods(cb, _V1), _methods(cb, _MINDSPORE)
     _check_origin(cb, [*v1, *mindspore, *_methods(cb, _BOTH)])
+    if (declared := getattr(cb, 'dialect', None)) in ('fastai_v1', 'mindspore'): return declared
     if v1 and mindspore: raise TypeError(
         f'{cb!r} has methods of fastai v1 ({v1[0]}) and of MindSpore ({mindspore[0]}): '
         'derive it from the Callback of one of the two in cbnb.dialects')

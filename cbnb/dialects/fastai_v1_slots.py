@@ -51,6 +51,7 @@ class _Slots:
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #f98bae8a
 class Callback(_Slots):
     "Base class of callbacks in the style of fastai v1, with ten slots that do nothing"
+    dialect = 'fastai_v1'                      # for `dialect_of`
     def __new__(cls, *args, **kwargs):         # works without `super().__init__()`
         self = super().__new__(cls)
         self.exclude, self.not_min = [], []    # names that `get_state` leaves out
