@@ -154,7 +154,8 @@ class Chart {
   // -- structure
   build(el) {
     const { spec } = this
-    this.root = html('div', { class: 'cbnb-lc', style: spec.width ? `max-width:${+spec.width}px` : null })
+    // Notebook 7 takes the keys of its commands before an element gets them, but not inside this attribute
+    this.root = html('div', { class: 'cbnb-lc', 'data-lm-suppress-shortcuts': '', style: spec.width ? `max-width:${+spec.width}px` : null })
     const head = this.root.appendChild(html('div', { class: 'head' }))
     this.title = head.appendChild(html('b', {}, spec.title))
     this.where = head.appendChild(html('span', { class: 'where' }))
@@ -584,7 +585,7 @@ export function epochTable(names, rows, best, above) {
     next = place + 1
   }
   const n = rows.length, box = html('div', { class: 'cbnb-epochs' })
-  if (n > 14) make(box, { class: 'cbnb-epochs long', style: 'max-height:300px;overflow:auto', tabindex: 0, role: 'region', 'aria-label': `all ${n} epochs` })
+  if (n > 14) make(box, { class: 'cbnb-epochs long', style: 'max-height:300px;overflow:auto', 'data-lm-suppress-shortcuts': '', tabindex: 0, role: 'region', 'aria-label': `all ${n} epochs` })
   box.append(table)
   return box
 }

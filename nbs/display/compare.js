@@ -37,7 +37,7 @@ class Runs {
   hidden = new Set(); near = null; chart = null
   constructor(el, data) {
     Object.assign(this, { data, metric: data.metric, by: data.by, sort: { ...data.table.sort } })
-    this.root = el.appendChild(html('div', { class: 'cbnb-runs' }))
+    this.root = el.appendChild(html('div', { class: 'cbnb-runs', 'data-lm-suppress-shortcuts': '' }))
     if (data.specs) this.controls()
     this.tableIn(this.root)
     if (data.specs) this.load(el)

@@ -71,7 +71,7 @@ class Cycle {
 
   build(el) {
     const { data } = this
-    this.root = el.appendChild(html('div', { class: 'cbnb-lc cbnb-cycle', 'data-slot': data.slot }))
+    this.root = el.appendChild(html('div', { class: 'cbnb-lc cbnb-cycle', 'data-lm-suppress-shortcuts': '', 'data-slot': data.slot }))
     const head = this.root.appendChild(html('div', { class: 'head' }))
     head.append(html('b', {}, 'One cycle'))
     this.where = head.appendChild(html('span', { class: 'where' }))
