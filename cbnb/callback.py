@@ -217,7 +217,7 @@ class HasState:
     no_state: tuple[str, ...] = ()     # names of attributes that a checkpoint does not store
 
     def state_dict(self) -> dict[str, Any]:  # name of an attribute -> value
-        """Return the attributes that are plain data, without unchanged constructor arguments. Tensors are not copied
+        """Return the attributes with plain data or a state of their own, without unchanged constructor arguments. Tensors are not copied
 
         Returns:
             name of an attribute -> value
@@ -426,7 +426,7 @@ _LINKS = ('learn', '_learn', '_shadows')
 
 # %% ../nbs/01_callback.ipynb #703614a9
 def class_of(given: Any) -> type:
-    """Return `given` itself if it is a class, the class behind a partial, or otherwise the type of `given`
+    """If `given` is a class, return it. For a partial, return the class behind it. Otherwise return the type of `given`
 
     Args:
         given

@@ -255,7 +255,7 @@ class TracksCancelled(TracksEarly):
     def _note_missing(self,
         n: int = 0,   # number of losses of this batch that are already recorded
     ) -> None:
-        "Record the hyper-parameters for a batch that did not reach its step"
+        "Record the hyper-parameters for a batch that did not reach its update"
         learn = self.learn
         if not self.notes_early or self.row is None or not learn.training or learn.loss is None: return
         run = self.history[-1]
@@ -360,7 +360,7 @@ def _method(learn: Learner) -> str:
 
 # %% ../nbs/09_recorder.ipynb #c6d35f28
 def _hyper_values(opt: Any, name: str) -> float | list[float] | None:
-    "Return a hyper-parameter as one number, as one number per group if the groups differ, or None if it does not exist"
+    "Return a hyper-parameter as one number. If the groups differ, return one number per group. If the optimizer does not have it, return None"
     if (place := hyper_key(opt, name)) is None: return None
     key, i = place
     values = [float(group[key] if i is None else group[key][i]) for group in opt.param_groups]

@@ -132,7 +132,7 @@ def _warn_of_activation(loss_func: Any, model: Any, pred: Any) -> None:
 
 # %% ../nbs/06_step.ipynb #6b627d1f
 def _checked(learn: Any) -> Callable[..., Any]:
-    "Return the loss function for the first batch of a phase. Raise `ValueError`, or warn once per fit, if it does not fit the predictions"
+    "Return the loss function for the first batch of a phase. If it does not suit the predictions, raise `ValueError`, or warn once per fit"
     f, pred, y = learn.loss_func, learn.pred, learn.yb[0]
     _check_shapes(f, pred, y)
     if not learn.training or getattr(learn, 'train_iter', 0): return f

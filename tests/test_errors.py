@@ -1037,6 +1037,9 @@ def test_names_of_other_libraries_say_what_to_use():
         assert not hasattr(learn, name) and not hasattr(type(learn), name) and name not in dir(learn)
         with pytest.raises(AttributeError, match=f"no attribute '{name}'.*learn|callback Compile"):
             getattr(learn, name)
+    from cbnb.distributed.launch import fit_methods
+
+    assert "fit_one_cycle" in fit_methods()  # it reads all attributes of the class
     learn.history = 3
     assert learn.history == 3 and "history" in dir(learn)
     assert copy.deepcopy(learn).history == 3

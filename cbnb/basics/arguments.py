@@ -50,7 +50,7 @@ def as_count(
 def recommended(
     value: Any,    # a result of `lr_find`, or a rate
 ) -> Any:          # the recommended rate, or `value` itself if it is a rate
-    """Return the rate that a result of `lr_find` recommends, or raise `ValueError` if there is none. A rate is returned unchanged
+    """Return the rate of a result of `lr_find`, recommended or chosen with `choose`. If there is none, raise `ValueError`. A rate is returned unchanged
 
     Args:
         value: a result of `lr_find`, or a rate

@@ -184,7 +184,7 @@ def find_bs(
     raise ValueError(f'cannot tell how many items are in this batch: {_why_sizeless(last)}')
 
 def _why_sizeless(part: Any) -> str:
-    "Explain why a part of a batch has no size, where `part` is None if the batch has no tensor"
+    "Explain why a part of a batch has no size. If the batch has no tensor, `part` is None"
     if part is None: return 'it has no tensor'
     if isinstance(part, Tensor): return 'its first tensor is a scalar'
     return (f'a {type(part).__name__} does not say: '

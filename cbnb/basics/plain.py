@@ -146,7 +146,7 @@ def state_of(
     shared: Iterable[Any] = (),   # objects that `obj` refers to but does not own
     exclude: Iterable[str] = (),  # names of attributes that do not belong to the state
 ) -> dict[str, Any]:              # plain data, and `Held` for objects with a state of their own
-    """Collect the attributes of an object that are plain data
+    """Collect the attributes of an object that are plain data or have a state of their own
 
     Args:
         obj: an object with attributes

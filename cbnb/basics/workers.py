@@ -213,7 +213,7 @@ def _lacks_room(
     n: int,            # number of workers
     folder: str = '/dev/shm',    # where shared memory is mounted
 ) -> str | None:       # the reason; None: the memory is enough, or its size is unknown
-    "Return an explanation if shared memory is too small for the batches that the workers of two loaders prefetch, otherwise None"
+    "If shared memory is too small for the batches that the workers of two loaders prefetch, return an explanation. Otherwise return None"
     if not os.path.isdir(folder): return None
     room = os.statvfs(folder)
     free = room.f_bavail*room.f_frsize

@@ -94,7 +94,7 @@ def _of_process() -> Memory | None:
 
 # %% ../../nbs/callbacks/batch_size.ipynb #62bb7a9c
 def _dataset_of(dl: Any) -> Any:
-    "Return the dataset of a loader. If the loader has no dataset with a length and an index, raise `ValueError`"
+    "Return the dataset of a loader. If it is not a map-style dataset (with `__len__` and `__getitem__`), raise `ValueError`"
     dataset = getattr(dl, 'dataset', None)
     if dataset is None or not hasattr(dataset, '__len__') or not hasattr(dataset, '__getitem__'): raise ValueError(
         f'the training loader is a {type(dl).__name__} without a dataset that can be indexed, so there is nothing to make '

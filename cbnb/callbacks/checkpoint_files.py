@@ -129,7 +129,7 @@ def _compact(t: Tensor) -> Tensor:
     return t if t.untyped_storage().nbytes() <= 2*t.nbytes else t.clone()
 
 def _named(draft: Path, folder: Path, number: int, name: str) -> Path:
-    "Rename the draft to its final name, and increase its number if another process has taken that name"
+    "Rename the draft to its final name. If another process has taken this name, increase the number in the name"
     while True:
         path = folder/f'{number:05d}_{name}'
         try: os.rename(draft, path)

@@ -218,7 +218,7 @@ def _prune(folder: Path, keep: int) -> None:
         if path != best: remove_checkpoint(path)
 
 def _best(paths: list[Path]) -> Path | None:
-    "Return the best checkpoint of the fit that wrote the newest one, or None if no checkpoint has a value"
+    "Return the best checkpoint of the fit that wrote the newest one, or None if no checkpoint has a value of `monitor`"
     manifests = {}
     for path in reversed(paths):
         with contextlib.suppress(ValueError): manifests[path] = read_manifest(path)
@@ -322,7 +322,7 @@ class _Finds(_EndsWell):
         raise FileNotFoundError(f'there is no checkpoint in {path}')
 
     def _folder_to_resume(self) -> Path:
-        "Return the folder of this fit, or, if the last fit did not finish, of the newest earlier fit with the same settings"
+        "If the last fit did not finish, return the folder of the newest earlier fit with the same settings. Otherwise return the folder of this fit"
         folder, recorder = self.folder, getattr(self.learn, 'recorder', None)
         runs = recorder.history.runs[:-1] if recorder else []
         if not runs or runs[-1].status == 'done': return folder

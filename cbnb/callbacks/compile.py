@@ -330,7 +330,7 @@ class _Kept:
     def __reduce__(self) -> Any: return _Kept, ()
 
     def of(self, model: nn.Module, key: Any, make: Callable[[], _Call]) -> _Call:
-        "Return the kept call, or a new one from `make` if the model, its hooks or the key have changed"
+        "If the model, its hooks or the key have changed, return a new call from `make`. Otherwise return the kept call"
         hooks = _hooks(model)
         same = self.call is not None and self.call.model is model and self.key is key
         if not same or self.hooks != hooks: self.call, self.hooks, self.key = make(), hooks, key
@@ -356,7 +356,7 @@ def _check_model(model: Any) -> None:
 
 # %% ../../nbs/callbacks/compile.ipynb #38b091d3
 def _watched(learn: Learner, before: set[tuple[str, int]]) -> str:
-    "Name the callbacks that use hooks, or the layers with new hooks, or return an empty string if there are neither"
+    "Name the callbacks that use hooks, or else the layers with new hooks. If there are neither, return an empty string"
     watching = [str(cb) for cb in learn.cbs if isinstance(cb, HookCallback) and cb.run]
     names = sorted({name or 'the model itself' for name, _ in _hooks(learn.model) - before})
     if watching: return f'{" and ".join(watching)} looks at its layers with hooks'

@@ -35,7 +35,7 @@ def _lock(folder: Path, wait: bool) -> int | None:
     return lock
 
 def _locked_folder(target: Path) -> tuple[int | None, Path]:
-    "Make a folder for a draft, and return its open lock file, or None on systems without locks, and the folder"
+    "Make a folder for a draft. Return its open lock file and the folder. On systems without locks, return None instead of the lock file"
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f'.{target.name}.', suffix='.part', dir=target.parent))
         if fcntl is None: return None, folder

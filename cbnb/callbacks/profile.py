@@ -260,7 +260,7 @@ class _TimesHandlers(_FitParts):
         return self.watch.timed(method, (part, part), self.loop)
 
     def logger(self, f: Callable) -> Callable:
-        "Time `learn.logger`. The built-in `print` is returned unchanged, because displays check for it"
+        "Return a timed `learn.logger`. If the logger is the built-in `print`, return `print` itself, because displays check for it"
         if f is print: return f
         part = self.watch.part('table of epochs', 'display')
         return self.watch.timed(f, (part, part), self.loop)
@@ -298,7 +298,7 @@ class _TimesValues(_TimesHandlers):
 class _TimesSteps(_TimesValues):
     "Time the steps and the first batch of each phase"
     def step_class(self, step: Any) -> type:
-        "Return the timed class of a step, the same for each batch, or the step's own class if it cannot be changed"
+        "Return the timed class of a step. If the class of the step cannot be changed, return the step's own class"
         found = self._steps.get(id(step))
         if found is None: found = self._steps[id(step)] = step, self._new_class(step)
         return found[1]
@@ -631,7 +631,7 @@ def _try_workers(
     dl: Any,                  # the training loader
     workers: Sequence[int],   # numbers of workers to try if above the current number; 0 is tried as well
 ) -> None:
-    "Measure the effect of different numbers of workers, if the fit waits long for a `DataLoader` whose dataset has items by index"
+    "Measure the effect of different numbers of workers, if the fit waits long for a `DataLoader` with a map-style dataset"
     n, wait = p.batches['train'], p.seconds(group='data', phase='train')
     if not isinstance(dl, DataLoader) or isinstance(dl.dataset, IterableDataset): return
     p.about['num_workers'] = dl.num_workers

@@ -190,7 +190,7 @@ class _GatherItems(_GathersLosses, _GathersInputs):
 _KEPT_BYTES = 64_000_000
 
 def _order(dl: Any) -> Sequence[int] | None:
-    "Return the dataset indices of the items of a loader `in_order`, or None if they are unknown"
+    "Return the dataset indices of the items of a loader that `in_order` has returned. If the indices are unknown, return None"
     if not isinstance(dl, DataLoader) or isinstance(dl.dataset, IterableDataset): return None
     if type(dl.batch_sampler) is not BatchSampler or dl.batch_size is None or dl.drop_last: return None    # custom batches
     if type(dl).__iter__ is not DataLoader.__iter__: return None
@@ -256,7 +256,7 @@ def _names_found(learn: Learner, dl: Any) -> Iterator[Any]:
         if isinstance(holder, Subset): holders.insert(0, holder.dataset)
 
 def _as_names(names: Any, n: int) -> list[str] | None:
-    "Return `names` as a list of `n` strings, or None if they do not name `n` classes"
+    "If `names` holds the names of `n` classes, return them as a list of strings. Otherwise return None"
     try: names = [names[i] for i in range(n)] if isinstance(names, Mapping) else list(names)
     except (TypeError, KeyError): return None
     return list(map(str, names)) if len(names) == n else None
@@ -365,7 +365,7 @@ class CardMaker(Predictions):
         return shown_parts(self.items[i], **self.looks)
 
     def is_wrong(self, i: int) -> bool | None:
-        """Return whether the prediction is wrong, or None without a target or for tasks other than 'classes' and 'labels'
+        """Return whether the prediction is wrong. Without a target, and for tasks other than 'classes' and 'labels', return None
 
         Args:
             i
@@ -471,7 +471,7 @@ def predictions(
     return found
 
 def _only(dl: Any, numbers: Sequence[int]) -> Any:
-    "Return a loader over the items `numbers`, or over the first batch if there is no dataset"
+    "Return a loader over the items `numbers`. If their order in the dataset is unknown, return a list with the first batch"
     if (order := _order(dl)) is None: return [first_batch(dl)]
     return DataLoader(Subset(dl.dataset, [order[i] for i in numbers]), dl.batch_size, collate_fn=dl.collate_fn)
 

@@ -81,7 +81,7 @@ def _check_scheduler(
 
 # %% ../../nbs/callbacks/schedulers.ipynb #9476a2f7
 def _was_skipped(learn: Any) -> bool:
-    "Return whether fp16 skipped the update of this batch because of infinite gradients"
+    "Return whether fp16 skipped the update of this batch because of nan or infinite gradients"
     return any(vars(cb).get('overflowed') for cb in learn.cbs)
 
 # %% ../../nbs/callbacks/schedulers.ipynb #3f3ece83

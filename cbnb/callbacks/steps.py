@@ -57,7 +57,7 @@ class ModelStep(Step):
     "A step with a model, usually the learner's model"
     follows, n_inp = True, None
     def join(self, learn: Learner) -> None:
-        """Connect the step to a learner, and check whether its model is the learner's
+        """Connect the step to a learner, and store in `follows` whether the step uses the learner's model
 
         Args:
             learn: the learner
@@ -237,7 +237,7 @@ class TrainStep(_CalledByHand):
         learn.pred = call_on_batch(self.model_for(learn), learn)
 
     def model_is_loss(self, learn: Any) -> bool:  # True if there is no loss function
-        """Return whether the model returns the loss, because there is no loss function
+        """Return whether there is no loss function, in which case the model has to return the loss
 
         Args:
             learn: the learner
@@ -311,7 +311,7 @@ def with_params(
     losses: list[Tensor],          # the losses of one batch
     optimizers: list[Optimizer],   # one optimizer for each loss
 ) -> list[tuple[Tensor, list[Tensor]]]:   # pairs (loss, parameters), without losses whose parameters are all frozen
-    """Pair each loss with its optimizer's parameters. Raise `ValueError` if a loss depends on no trained parameter
+    """Pair each loss with its optimizer's parameters. Raise `ValueError` if a loss depends on no trained parameter although its optimizer has some
 
     Args:
         losses: the losses of one batch
@@ -462,7 +462,7 @@ class ClosureStep(TrainStep):
 
 # %% ../../nbs/callbacks/steps.ipynb #e682dbd5
 class EvalStep(ModelStep):
-    """A step that computes the loss, the prediction and the targets of a batch, without training
+    """A step that returns the loss, the prediction and the targets of a batch, without training
 
     Args:
         model: model that returns predictions; None: the learner's model

@@ -108,7 +108,7 @@ def _where(batch: Any) -> str:
 
 # %% ../../nbs/callbacks/stopping.ipynb #6f0848c8
 def _from_the_loss(pred: Any) -> str:
-    "Explain a bad loss if outputs, data and weights are finite"
+    "Explain a loss that is not finite although outputs, data and weights are finite"
     sizes = [0.]
     def look(part: Tensor) -> None:
         if part.is_floating_point() and part.numel(): sizes.append(float(part.detach().abs().max()))
@@ -201,7 +201,7 @@ class _WatchesForNaN(Callback):
 
 # %% ../../nbs/callbacks/stopping.ipynb #528c40db
 class TerminateOnNaN(_WatchesForNaN):
-    """End a fit if the loss is nan or infinite, before the weights are updated
+    """End a fit if the loss is nan or infinite, if possible before the weights are updated
 
     Args:
         check_grads: also check the gradients before each update

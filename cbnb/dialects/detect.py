@@ -47,7 +47,7 @@ def _takes_one(cb: Any, name: str) -> bool:
 _ELSEWHERE = {'logs': 'Keras', 'pl_module': 'Lightning', 'control': 'transformers'}     # an argument of its methods
 
 def _check_origin(cb: Any, names: list[str]) -> None:
-    "Raise `TypeError` for a callback whose methods take the arguments of a library that is not adapted"
+    "Raise `TypeError` if a method has an argument of Keras, Lightning or transformers callbacks, such as `logs`"
     for name in names:
         try: params = inspect.signature(getattr(cb, name)).parameters
         except (TypeError, ValueError): continue
@@ -61,7 +61,7 @@ def _check_origin(cb: Any, names: list[str]) -> None:
 def dialect_of(
     cb: Any,        # an object, a class, or a partial of a class
 ) -> str | None:    # 'fastai_v1' or 'mindspore'; None for any other object
-    """Detect the dialect of a callback from its methods, or raise `TypeError` if it has methods of both libraries
+    """Return the dialect of a callback, detected from its methods. If the callback has methods of both libraries and declares no dialect, raise `TypeError`
 
     Args:
         cb: an object, a class, or a partial of a class
@@ -105,7 +105,7 @@ class Adapter(Callback):
         return [cb for cb in self.learn.cbs if type(cb) is type(self)]
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        """Return whether this adapter handles an event, which is possible only for the first active adapter of its dialect
+        """Return whether this adapter is the first adapter of its dialect that is active for an event, and therefore handles the event
 
         Args:
             event_name: one of `EVENTS`

@@ -510,7 +510,7 @@ def _value_of(
     cb: Any,                      # the metric
     last_metrics: list[Any],      # the values after `on_epoch_end`; the first is the validation loss
 ) -> Any:
-    "Return the value that a metric has added, or raise `TypeError` unless it has added exactly one"
+    "Return the value that a metric has added. If the metric has not added exactly one value, raise `TypeError`"
     values = last_metrics[1:]
     if not values and getattr(cb, 'metric', None) is not None: values = [cb.metric]    # early v1
     if len(values) == 1: return values[0]

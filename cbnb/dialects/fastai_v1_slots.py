@@ -246,7 +246,7 @@ class _Calls(_State):
         call_mets: bool = True,      # True: also call the metrics
         **extra: Any,                # arguments for this slot only
     ) -> None:
-        "Call a slot of all callbacks, or raise an error if a returned value is wrong"
+        "Call a slot of all callbacks. If a returned value is wrong, raise an error"
         for entry in (self._all if call_mets else self._own)[slot]: self._tell(entry, slot, extra)
 
     def _tell(self, entry: tuple, slot: str, extra: dict[str, Any]) -> None:

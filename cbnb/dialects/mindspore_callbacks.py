@@ -201,7 +201,7 @@ def load_param_into_net(
     net: nn.Module,                    # the network, whose parameters and buffers change in place
     parameter_dict: dict[str, Any],    # tensors by name
 ) -> tuple[list[str], list[str]]:      # names in the net not loaded, names in the dict not used
-    """Load tensors by name, or raise `RuntimeError` and load nothing if a shape differs
+    """Load tensors by name. If a shape differs, raise `RuntimeError` and load nothing
 
     Args:
         net: the network, whose parameters and buffers change in place
@@ -262,7 +262,7 @@ def one_of(
     least: int = 0,             # replaces a first argument of 0; 0: raise `ValueError`
     **choices: int | None,      # two arguments by name
 ) -> list[int | None]:          # the chosen number, and None for the other argument
-    """Choose one of two arguments, or raise `ValueError` if both are passed
+    """Choose one of two arguments. If both are passed, raise `ValueError`
 
     Args:
         default: value of the first argument if neither is passed
@@ -290,7 +290,7 @@ def one_of(
 def checked_info(
     append_info: Any,       # the `append_info` of `CheckpointConfig`
 ) -> list[str | dict]:
-    """Return the entries of `append_info`, or raise `TypeError` or `ValueError` for a wrong entry
+    """Return the entries of `append_info`. If an entry is wrong, raise `TypeError` or `ValueError`
 
     Args:
         append_info: the `append_info` of `CheckpointConfig`
@@ -562,7 +562,7 @@ def monitored(
     p: Params,        # the context at the end of an epoch
     name: str,        # 'loss', 'eval_loss' or the name of a metric
 ) -> float | None:    # None: no complete evaluation in this epoch
-    """Return the monitored value with the given name, or raise `ValueError` for an unknown name
+    """Return the monitored value with the given name. If the name is unknown, raise `ValueError`
 
     Args:
         p: the context at the end of an epoch

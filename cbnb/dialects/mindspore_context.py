@@ -301,7 +301,7 @@ def length(
     dl: Any,              # a loader
     n: int = 1,           # number of processes that share its batches
 ) -> dict[str, int]:      # `batch_num`; empty if the length is unknown
-    """Return a dict with `batch_num`, the number of steps per epoch, or an empty dict if the loader has no length
+    """Return a dict with `batch_num`, the number of steps per epoch. If the loader has no length, return an empty dict
 
     Args:
         dl: a loader
@@ -611,7 +611,7 @@ class _HasSession(Adapter):
         if self.session: self.session.step = self.session.params['cur_step_num'] = state.get('step', 0)
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        """Return whether this adapter handles an event, which needs an `on_train_loss` method for `after_loss`
+        """Return whether this adapter handles an event. An adapter handles `after_loss` only in training, and only if a callback defines `on_train_loss`
 
         Args:
             event_name: one of `EVENTS`

@@ -60,7 +60,7 @@ def one_number(
     value: Any,      # the result of `eval`
     name: str,       # the name of the metric
 ) -> Any:            # `value` unchanged
-    """Return the result of a metric, or raise `TypeError` if it is not a single number
+    """Return the result of a metric. If the result is not a single number, raise `TypeError`
 
     Args:
         value: the result of `eval`
@@ -111,7 +111,7 @@ class _Chooses(NativeMetric):
         "Update the metric with one batch"
         raise NotImplementedError
     def eval(self) -> Any:
-        "Return the result, or raise `RuntimeError` if `update` was not called"
+        "Return the result. If `update` was not called, raise `RuntimeError`"
         raise NotImplementedError
 
     def set_indexes(self,
@@ -164,7 +164,7 @@ def pair_of(
     inputs: tuple,     # the inputs of `update`
     where: str,        # the name of the method, for the error message
 ) -> list[Tensor]:     # prediction and label
-    """Convert two inputs to tensors, or raise `ValueError` if there are more or fewer inputs
+    """Convert two inputs to tensors. If there are more or fewer inputs, raise `ValueError`
 
     Args:
         inputs: the inputs of `update`

@@ -72,7 +72,7 @@ def set_auto_parallel_context(*,
     global_rank: int | None = None,         # must be the rank of this process, which torchrun decides
     parameter_broadcast: bool = True,       # ignored: training always begins with the weights of process 0
 ) -> None:
-    """Set the parallel mode for all models, or raise `ValueError` for an unsupported setting
+    """Set the parallel mode for all models. If a setting is not supported, raise `ValueError`
 
     Args:
         parallel_mode: 'stand_alone' or 'data_parallel'
@@ -95,7 +95,7 @@ def set_auto_parallel_context(*,
 def get_auto_parallel_context(
     name: str,     # 'parallel_mode', 'gradients_mean', 'device_num', 'global_rank' or 'parameter_broadcast'
 ) -> Any:
-    """Return the value of a setting, or raise `ValueError` for an unknown name
+    """Return the value of a setting. If the name is unknown, raise `ValueError`
 
     Args:
         name: 'parallel_mode', 'gradients_mean', 'device_num', 'global_rank' or 'parameter_broadcast'

@@ -167,7 +167,7 @@ def means(
 TOOLS = 'smooth', 'log_x', 'log_y', 'overlay'
 
 class Chart:
-    """The data of a chart, which are lines, marks and events, and its settings
+    """The lines, marks and events of a chart, and its settings
 
     Args:
         lines
@@ -277,7 +277,7 @@ def _floats(values: Iterable[float]) -> str:
 def _as_float32(value: float) -> float: return value if abs(value) < 3e38 or value != value else math.copysign(math.inf, value)
 
 def _values(values: Sequence[float], digits: int | None) -> Any:
-    "Round values to significant digits, which compress better than floats. If a value is not finite, return floats"
+    "Round values to `digits` significant digits, because short numbers compress well. If a value is not finite, or if `digits` is None, return 32-bit floats as base64"
     ys = listed(values)
     if digits is None or not all(map(math.isfinite, ys)): return _floats(ys)
     return [float(f'{y:.{digits}g}') for y in ys]

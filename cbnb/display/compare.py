@@ -197,7 +197,7 @@ def _metrics(runs: Iterable[Run]) -> list[str]:
 def _lower(metric: str) -> bool: return by_name('cbnb.callbacks.trackers:lower_is_better')(metric)
 
 def _best(values: Iterable[Any], metric: str) -> float | None:
-    "Return the lowest or the highest value, whichever is better for this metric, or None if no value is finite"
+    "Return the best finite value of a metric, which is the lowest or the highest. If no value is finite, return None"
     finite = [v for v in values if isinstance(v, (int, float)) and math.isfinite(v)]
     return (min if _lower(metric) else max)(finite, default=None)
 

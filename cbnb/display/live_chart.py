@@ -61,7 +61,7 @@ class Points:
         self.xs, self.ys, self.limit, self.sent = array('f'), array('f'), limit, 0
 
     def add(self, xs: Iterable[float], ys: Iterable[float]) -> None:
-        """Append points. Their `xs` must ascend, and be larger than all `xs` so far
+        """Append points. The new `xs` must ascend, and must be larger than the `xs` so far
 
         Args:
             xs

@@ -91,7 +91,7 @@ def _notes(learn: Learner) -> list[str]:
             f'callbacks {", ".join(map(str, by_order))}']
 
 def _opt_words(learn: Learner) -> str:
-    "Return the name of the optimizer, and whether it is fused. If the learner has no optimizer yet, try one made by `opt_func`"
+    "Return the name of the optimizer, and whether it is fused. If the learner has no optimizer yet, `opt_func` makes one for this check"
     opt = learn.opt
     if opt is None and isinstance(learn.opt_func, type) and _trains(learn): opt = learn._new_opt()
     return _name(learn.opt_func) + (' (fused)' if opt is not None and is_fused(opt) else '')

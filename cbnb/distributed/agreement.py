@@ -103,7 +103,7 @@ class _Talks:
     def dealt(self,
         values: list[Any],     # values of process 0, at most one for each process
     ) -> tuple[tuple | None, tuple | None]:
-        """Return (own, used), each a tuple of one value or None. `own` is for this process, and `used` is the same value, or that of process 0 if `own` is None
+        """Send each process its value from the list `values` of process 0. Return two results: a tuple with the value of this process, or None if the list is too short, and a tuple with the value to use. If this process has no value, it uses the value of process 0
 
         Args:
             values: values of process 0, at most one for each process

@@ -99,7 +99,7 @@ def average_after(
     undo: UndoStack,
     weight: Callable[[], float],   # returns the weight of this batch; used only if the step updates by itself
 ) -> None:
-    """Average the gradients of a step after its backward pass, or before each update if the step updates the weights itself
+    """Average the gradients of a step after its backward pass. If the step updates the weights itself, average them before each update instead
 
     Args:
         step: step whose `backward` is replaced
@@ -301,13 +301,13 @@ class _Averages(_SetsUp):
 
 # %% ../../nbs/distributed/data_parallel.ipynb #a1bc2a57
 def mean_losses(
-    learn: Learner,       # learner with a loss; `step_result` may hold more losses by name
+    learn: Learner,       # learner with a loss; `learn.step_result` may be a dict with more losses
     weight: float,        # share of this process in the mean
 ) -> None:
     """Replace the losses of a batch by their weighted mean over all processes
 
     Args:
-        learn: learner with a loss; `step_result` may hold more losses by name
+        learn: learner with a loss; `learn.step_result` may be a dict with more losses
         weight: share of this process in the mean
     """
     named = learn.step_result if type(learn.step_result) is dict else {}
@@ -392,7 +392,7 @@ class _Stores(_Deals):
     def parted(self,
         state: Mapping[str, Any],    # a whole state
     ) -> Mapping[str, Any]:          # the state of this process
-        """Return a whole state in which each tensor that the learner shards is replaced by the part of this process
+        """Return the state for this process. If the learner is sharded, each whole tensor of a sharded parameter or optimizer state is replaced by the part of this process
 
         Args:
             state: a whole state

@@ -74,8 +74,8 @@ def process_count(
 _IS_FIT = as_one_fit(lambda self: None).__code__
 
 def fit_methods() -> list[str]:
-    "Return the names of the learner's methods that train in this process"
-    methods = {name: getattr(Learner, name) for name in dir(Learner) if name != 'fit_distributed'}
+    "Return the names of the methods of `Learner` that train, such as `fit_one_cycle`, without `fit_distributed`"
+    methods = {name: getattr(Learner, name, None) for name in dir(Learner) if name != 'fit_distributed'}
     return [name for name, f in methods.items() if getattr(f, '__code__', None) is _IS_FIT]
 
 def _check_call(method: str, n_epoch: int, kwargs: dict[str, Any]) -> None:
@@ -312,7 +312,7 @@ def _write_job(learn: Learner, folder: Path, **call: Any) -> None:
     dump(dict(learn=learn, rng=rng_state(loaders_of(learn)), **call), folder/'job')
 
 def _follow(learn: Learner, n: int, folder: Path) -> str | None:
-    "Train in new processes and show the fit here. Returns where the fit was interrupted, or `None`"
+    "Train in new processes, and show the fit in this process. Return the place where the fit was interrupted, or `None` if it was not interrupted"
     __tracebackhide__ = True
     from cbnb.distributed.mirror import Mirror
     runs = list(learn._runs())

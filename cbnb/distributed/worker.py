@@ -143,7 +143,7 @@ def _helpers(
     tell: Callable[..., None],   # sends a message to the notebook
     n: int,                      # number of processes
 ) -> list[Callback]:
-    "Return the callbacks to add to a job: a `Begins`, and if the job has none, a `Steering` and with several processes a `Distributed`"
+    "Return the callbacks to add to a job. `Begins` is always added. `Steering` and, with several processes, `Distributed` are added if the job has no such callback"
     there = [*job['learn'].cbs, *as_list(job['kwargs'].get('cbs'))]
     wanted = [Steering] if n == 1 else [Steering, Distributed]
     for cb in there:

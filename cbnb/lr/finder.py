@@ -441,7 +441,7 @@ class Sweep:
         self.update_norms, self.weight_norm = update_norms, weight_norm
 
     def middle(self) -> tuple[list[float], list[float]]:  # rates and losses, lists of one length
-        """Return the curve from a tenth of the planned updates on, without its last five points or up to the first loss that is not finite
+        """Return the curve without its beginning, a tenth of the planned updates, and without its end. The end begins at the first loss that is not finite. If all losses are finite, the end is the last five points
 
         Returns:
             rates and losses, lists of one length
@@ -503,7 +503,7 @@ def ask_rules(
     rules: Sequence[Callable[..., Suggestion]],  # functions of `(lrs, losses, num_it)`
     doubt: bool = False,                         # the loss may not fall, so do not call the rules in `RULES`
 ) -> Asked:
-    """Call each rule with the curve, and collect the suggestions, or the reasons why a rule suggests no rate
+    """Call each rule with the curve. Return the suggestions, and the reasons of the rules that suggest no rate
 
     Args:
         sweep: curve of the sweep
@@ -764,7 +764,7 @@ def _cell() -> int | None:
 class _Shown(_Plotted):
     "The display of a result in a notebook"
     def _ipython_display_(self) -> None:
-        "Show the picker, or raise `NotImplementedError` so that IPython uses `_repr_mimebundle_`"
+        "If widgets work and this cell has not shown the result yet, show the picker. Otherwise raise `NotImplementedError`, so that IPython calls `_repr_mimebundle_`"
         live = self.learn is not None and view_for('lr_find', None, None, None) is not None
         if not live or self._shown_in == _cell(): raise NotImplementedError
         self.plot()
@@ -844,7 +844,7 @@ class LRFind(_KnowsLearner, _Described, _Unpacks, _Shown, Sweep):
         self._read(problem, rules)
 
     def _read(self, problem: str, rules: Any) -> None:
-        "Recommend a rate and call the rules, unless there is a problem with the curve"
+        "Recommend a rate, and call the rules. If the curve supports no rate, store only the reason"
         try:
             if problem: raise ValueError(problem)
             self.first = self.recommend(self.planned.steps)
@@ -1005,7 +1005,7 @@ def _try_rates(self: Learner,
     trials: float | int,       # share of the run for each trial, or total number of batches
     cbs: list[Callback],       # callbacks for the trials
 ) -> None:
-    "Try a few rates around the rate of the sweep, and recommend a rate from their losses, unless the budget is too small"
+    "Train short trials at a few rates around the rate of the sweep, and recommend a rate from their losses. If the budget is too small, do nothing"
     valid, runs = self.dls.valid, []
     n_valid = 0 if valid is None else min(n_batches(valid) or VALID_BATCHES, VALID_BATCHES)
     plan = _affordable(found, finder, trials, n_valid)
@@ -1103,7 +1103,7 @@ def plot(self: Recorder,
     return_fig: bool | None = None,   # return the figure instead of showing it
     ax: Any = None,                   # axes to draw into; None: a new figure
 ) -> Any:                             # `ax`, or the figure with `return_fig`
-    """Plot the loss over the learning rate, from the last `lr_find` or, without one, from the last fit
+    """Plot the loss over the learning rate of the last `lr_find`. If there was no `lr_find`, plot the last fit
 
     Args:
         skip_start: number of points to omit at the start

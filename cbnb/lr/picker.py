@@ -368,7 +368,7 @@ def placed(
     learn: Learner,               # learner whose fit shows its progress
     put: Callable[[Any], None],   # function that places the widget of the progress display
 ) -> Iterator[None]:
-    """Pass the progress widget of each fit in a `with` block to `put`, if the learner has a progress display that can be placed
+    """Call `put` with the progress widget of each fit in a `with` block. If `learn.progress` has no attribute `place`, do nothing
 
     Args:
         learn: learner whose fit shows its progress
@@ -737,7 +737,7 @@ class _Switches(_Parts):
         with placed(learn, put), printed.collect(): learn.fit_one_cycle(n, lr)
 
 def _how(learn: Learner) -> str:
-    "Describe how the last fit ended, if the learner has a recorder"
+    "Return the start of a message that tells how the last fit ended. If the learner has no recorder, the message does not tell whether the fit finished"
     if not hasattr(learn, 'recorder') or not learn.recorder.history.runs: return 'ended: '
     if learn.recorder.history[-1].status == 'done': return 'done: '
     return f'{escape(learn.stopped_where())}; planned were '

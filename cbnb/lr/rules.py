@@ -474,7 +474,7 @@ def estimates(
     weight_norm: float,               # norm of the weights at the start
     planned_steps: float,             # number of updates of the planned run
 ) -> dict[str, float]:                # name -> rate; without `step` if the norms are unknown or 0
-    """Return the three estimates of a good rate from a sweep, or two if the norms are not known
+    """Return three estimates of a good rate from a sweep. If the norms are unknown or 0, return only two estimates
 
     Args:
         lrs: rising rates
@@ -551,7 +551,7 @@ def recommend_rate(
     planned_steps: float,            # number of updates of the planned run
     num_it: int | None = None,       # planned number of updates of the sweep; None: not known
 ) -> Rate:
-    """Recommend the median of three estimates, but at most `CAP` times the estimate from the edge. Raises `ValueError` if the sweep supports none
+    """Recommend the median of three estimates, but at most `CAP` times the estimate from the edge. Raises `ValueError` if the sweep supports no rate
 
     Args:
         lrs: rising rates

@@ -80,7 +80,7 @@ def next_rate(
     plan: Plan,                # plan from `plan_trials`
     trials: Sequence[Trial],   # trials so far, in any order
 ) -> float | None:             # rate of the next trial; None: no more trials
-    """Return a rate next to that of the best trial so far, the lower one first. Without any trials, return the first rate of the plan
+    """Return an untried rate next to the rate of the best trial so far, the lower one first. If both were tried or the plan has no trials left, return `None`. If there are no trials yet, return the first rate of the plan
 
     Args:
         plan: plan from `plan_trials`
@@ -155,7 +155,7 @@ def choose(
     trials: Sequence[Trial],   # one or more trials
     start_loss: float,         # loss before any training, on the same data as the losses of the trials
 ) -> Rate:
-    """Recommend the middle rate of the equally good trials, scaled to the planned run, or the rate of the sweep if no trial lowered the loss
+    """Take the middle rate of the equally good trials, and recommend this rate scaled to the planned run. If no trial lowered the loss, recommend the rate of the sweep
 
     Args:
         plan: plan of the trials
