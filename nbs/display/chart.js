@@ -131,6 +131,8 @@ function make(node, attrs, text) {
 }
 const svg = (tag, attrs, text) => make(document.createElementNS(XMLNS, tag), attrs, text)
 const html = (tag, attrs, text) => make(document.createElement(tag), attrs, text)
+// Notebook 7 runs the commands of keys before an element gets them, except if the element with the focus has this attribute
+const keepsKeys = el => { el.addEventListener('focusin', e => { e.target.dataset.lmSuppressShortcuts = '' }); return el }
 const safe = color => /^[\w#(),.%\s-]+$/.test(color ?? '') ? color : 'currentColor'
 
 const LEFT = 52, TOP = 20, NARROW = 560           // pixels: room for labels, for marks of events; below this width names stand below
@@ -154,7 +156,7 @@ class Chart {
   // -- structure
   build(el) {
     const { spec } = this
-    this.root = html('div', { class: 'cbnb-lc', style: spec.width ? `max-width:${+spec.width}px` : null })
+    this.root = keepsKeys(html('div', { class: 'cbnb-lc', style: spec.width ? `max-width:${+spec.width}px` : null }))
     const head = this.root.appendChild(html('div', { class: 'head' }))
     this.title = head.appendChild(html('b', {}, spec.title))
     this.where = head.appendChild(html('span', { class: 'where' }))
@@ -583,7 +585,7 @@ export function epochTable(names, rows, best, above) {
     })
     next = place + 1
   }
-  const n = rows.length, box = html('div', { class: 'cbnb-epochs' })
+  const n = rows.length, box = keepsKeys(html('div', { class: 'cbnb-epochs' }))
   if (n > 14) make(box, { class: 'cbnb-epochs long', style: 'max-height:300px;overflow:auto', tabindex: 0, role: 'region', 'aria-label': `all ${n} epochs` })
   box.append(table)
   return box

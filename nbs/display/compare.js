@@ -38,6 +38,8 @@ class Runs {
   constructor(el, data) {
     Object.assign(this, { data, metric: data.metric, by: data.by, sort: { ...data.table.sort } })
     this.root = el.appendChild(html('div', { class: 'cbnb-runs' }))
+    // Notebook 7 runs the commands of keys first, except if the element with the focus has this attribute
+    this.root.addEventListener('focusin', e => { e.target.dataset.lmSuppressShortcuts = '' })
     if (data.specs) this.controls()
     this.tableIn(this.root)
     if (data.specs) this.load(el)

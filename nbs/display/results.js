@@ -155,6 +155,8 @@ export function mount(element, data) {
     const root = make('div', { className: 'cbnb-results' }, side, list)
     if (data.note) root.append(make('div', { className: 'note', textContent: data.note }))
     root.onkeydown = event => event.stopPropagation()    // keys are not JupyterLab's commands
+    // nor those of Notebook 7, which takes its keys earlier, except on an element with this attribute
+    root.addEventListener('focusin', event => { event.target.dataset.lmSuppressShortcuts = '' })
     element.insertAdjacentHTML('beforeend', data.style)
     if (data.summary) element.append(make('div', { className: 'cbnb-results summary', textContent: data.summary }))
     element.append(root)

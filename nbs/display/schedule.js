@@ -72,6 +72,8 @@ class Cycle {
   build(el) {
     const { data } = this
     this.root = el.appendChild(html('div', { class: 'cbnb-lc cbnb-cycle', 'data-slot': data.slot }))
+    // Notebook 7 runs the commands of keys first, except if the element with the focus has this attribute
+    this.root.addEventListener('focusin', e => { e.target.dataset.lmSuppressShortcuts = '' })
     const head = this.root.appendChild(html('div', { class: 'head' }))
     head.append(html('b', {}, 'One cycle'))
     this.where = head.appendChild(html('span', { class: 'where' }))

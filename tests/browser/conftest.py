@@ -1,4 +1,4 @@
-"""One JupyterLab for all browser tests, one Chromium for each of their files, and a word when there is none.
+"""One JupyterLab for all browser tests but those of Notebook 7, one Chromium for each of their files, and a word when there is none.
 
 Without Chromium or Playwright nothing in this folder is collected, and the summary says so in one line. With CBNB_REQUIRE_BROWSER=1,
 as `.ci/run` sets it, all are collected, and each that is skipped counts as failed.
@@ -32,11 +32,12 @@ def pytest_runtest_makereport(item, call):
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory) -> Iterator[Lab]:
-    """A JupyterLab with a kernel for every version of ipykernel; the installed one is the default."""
+def server(request, tmp_path_factory) -> Iterator[Lab]:
+    """A JupyterLab with a kernel for every version of ipykernel; the installed one is the default. With the parameter "notebook", Notebook 7."""
     if MISSING:
         pytest.skip(MISSING)
-    with Lab(tmp_path_factory.mktemp("lab"), kernel_versions()) as running:
+    app = getattr(request, "param", "lab")
+    with Lab(tmp_path_factory.mktemp(app), kernel_versions(), app=app) as running:
         yield running
 
 

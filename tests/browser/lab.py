@@ -1,4 +1,4 @@
-"""A JupyterLab of the tests' own, and Chromium to open its notebooks in.
+"""A JupyterLab or a Notebook 7 of the tests' own, and Chromium to open its notebooks in.
 
     with Lab(folder) as lab:
         notebook = lab.write("fit.ipynb", ["from cbnb.all import *", "..."])
@@ -116,8 +116,9 @@ class Lab:
         folder: Path,
         versions: dict[str, str] | None = None,  # name of a kernel -> what comes first on its PYTHONPATH; the first is the default
         browser: "Browser | None" = None,
+        app: str = "lab",  # or "notebook": Notebook 7, which has the parts of JupyterLab and a page of its own
     ):
-        self.folder, self.browser, self.versions = Path(folder), browser, versions or {"installed": ""}
+        self.folder, self.browser, self.versions, self.app = Path(folder), browser, versions or {"installed": ""}, app
         self.notebooks, self.log = self.folder / "notebooks", self.folder / "server.log"
         self.token, self.port = secrets.token_hex(16), free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -126,7 +127,8 @@ class Lab:
         self.notebooks.mkdir(parents=True)
         self._write_settings()
         self._write_kernels()
-        command = [sys.executable, "-m", "jupyterlab", *SERVER_OPTIONS, f"--port={self.port}", f"--ServerApp.root_dir={self.notebooks}"]
+        module = {"lab": "jupyterlab", "notebook": "notebook"}[self.app]
+        command = [sys.executable, "-m", module, *SERVER_OPTIONS, f"--port={self.port}", f"--ServerApp.root_dir={self.notebooks}"]
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
                 command, env=self._environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -163,13 +165,28 @@ class Lab:
             shutil.copytree(images, self.notebooks / "images", dirs_exist_ok=True)
         return self._save(path.name, nb, kernel)
 
+    def untrusted(self, notebook: str) -> str:
+        """A copy of a saved notebook as if it came from elsewhere: its signature is unknown. Returns its name, for `open`."""
+        nb = nbformat.read(self.notebooks / notebook, as_version=4)
+        for cell in nb.cells:
+            cell.metadata.pop("trusted", None)
+        nb.metadata["changed"] = "elsewhere"
+        nbformat.write(nb, self.notebooks / f"untrusted_{notebook}")
+        return f"untrusted_{notebook}"
+
+    def to_html(self, notebook: str) -> str:
+        """The address of the page that nbconvert makes of a saved notebook."""
+        subprocess.run([sys.executable, "-m", "nbconvert", "--to", "html", notebook], cwd=self.notebooks, check=True, capture_output=True)
+        return (self.notebooks / notebook).with_suffix(".html").as_uri()
+
     @contextmanager
     def open(self, notebook: str, size: tuple[int, int] = (1200, 900), scale: float = 1) -> Iterator[NotebookPage]:
         """The notebook in a browser, its kernel ready; afterwards the tab is closed and the kernel ended.
 
         An exception inside gets a note that names a folder with a screenshot, what the page's console said and the server's log.
         """
-        page = NotebookPage(self.browser, f"{self.url}/lab/tree/{notebook}", self.token, self.notebooks / notebook, size, scale)
+        folder = {"lab": "lab/tree", "notebook": "notebooks"}[self.app]
+        page = NotebookPage(self.browser, f"{self.url}/{folder}/{notebook}", self.token, self.notebooks / notebook, size, scale)
         try:
             page.open()
             yield page

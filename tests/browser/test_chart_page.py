@@ -1,11 +1,8 @@
 """A person with a mouse on a chart: while a cell runs, after it, without a kernel, in a saved page."""
 
 import base64
-import subprocess
-import sys
 from pathlib import Path
 
-import nbformat
 import pytest
 
 from lab import Lab
@@ -57,7 +54,9 @@ def plot(page: NotebookPage, cell: int):
 
 def point(page: NotebookPage, cell: int, share: float, down: float = 0.4) -> None:
     """Put the mouse on the plane of a chart, at a share of its width."""
-    box = plot(page, cell).locator(".hit").bounding_box()
+    boxes = []  # a chart that is just being drawn again has no place
+    wait_until(lambda: boxes.append(plot(page, cell).locator(".hit").bounding_box()) or boxes[-1])
+    box = boxes[-1]
     page.tab.mouse.move(box["x"] + share * box["width"], box["y"] + down * box["height"])
 
 
@@ -215,14 +214,7 @@ def test_a_saved_chart_answers_without_its_kernel(lab: Lab):
 
 def test_a_notebook_that_is_not_trusted_shows_a_picture(lab: Lab):
     path = saved(lab, "strange")
-    nb = nbformat.read(path, as_version=4)
-    for cell in nb.cells:
-        cell.metadata.pop("trusted", None)
-    nb.cells[1].source += "  # from elsewhere"
-    other = lab.notebooks / "elsewhere.ipynb"
-    nb.cells[1].outputs[0].data["text/plain"] += "."  # so its signature is unknown
-    nbformat.write(nb, other)
-    with lab.open(other.name) as page:
+    with lab.open(lab.untrusted(path.name)) as page:
         page.output(1).locator("img.cbnb-still, img[alt]").wait_for()
         assert page.output(1).locator(".cbnb-lc").count() == 0 and not page.errors()
         assert page.output(1).locator("img").evaluate("image => image.naturalWidth") > 600
@@ -230,9 +222,9 @@ def test_a_notebook_that_is_not_trusted_shows_a_picture(lab: Lab):
 
 def test_a_page_made_by_nbconvert_answers_too(lab: Lab):
     path = saved(lab, "converted")
-    subprocess.run([sys.executable, "-m", "nbconvert", "--to", "html", path.name], cwd=lab.notebooks, check=True, capture_output=True)
+    address = lab.to_html(path.name)
     tab = lab.browser.new_page()
-    tab.goto(path.with_suffix(".html").as_uri())
+    tab.goto(address)
     hit = tab.locator(".cbnb-lc .hit").last  # the plot, below the fit
     hit.wait_for()
     hit.scroll_into_view_if_needed()
@@ -245,14 +237,14 @@ def test_a_page_made_by_nbconvert_answers_too(lab: Lab):
 def test_a_browser_that_cannot_run_the_script_shows_the_picture(lab: Lab):
     """Such as one that cannot unpack it, or one with scripts off."""
     path = saved(lab, "old_browser")
-    subprocess.run([sys.executable, "-m", "nbconvert", "--to", "html", path.name], cwd=lab.notebooks, check=True, capture_output=True)
+    address = lab.to_html(path.name)
     for settings in ({}, dict(java_script_enabled=False)):
         context = lab.browser.new_context(**settings)
         context.add_init_script("delete window.DecompressionStream")
         tab, said, errors = context.new_page(), [], []
         tab.on("console", lambda message, said=said: said.append((message.type, message.text)))
         tab.on("pageerror", lambda error, errors=errors: errors.append(error))
-        tab.goto(path.with_suffix(".html").as_uri())
+        tab.goto(address)
         image = tab.locator("img.cbnb-still").last
         image.wait_for()
         assert image.bounding_box()["width"] > 500 and tab.locator(".cbnb-lc").count() == 0

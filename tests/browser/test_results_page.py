@@ -1,10 +1,6 @@
 """A person who looks into the errors of a model, with the mouse and with the keyboard, and a day later."""
 
-import subprocess
-import sys
 from pathlib import Path
-
-import nbformat
 
 from lab import Lab
 from notebook_page import NotebookPage, axe_violations_in
@@ -97,12 +93,7 @@ def saved(lab: Lab, name: str) -> tuple[Path, list[int]]:
 
 def test_a_notebook_that_is_not_trusted_shows_matrix_and_items(lab: Lab):
     path, numbers = saved(lab, "results_strange")
-    nb = nbformat.read(path, as_version=4)
-    for cell in nb.cells:
-        cell.metadata.pop("trusted", None)
-    nb.cells[1].outputs[0].data["text/plain"] += "."  # so its signature is unknown
-    nbformat.write(nb, lab.notebooks / "results_elsewhere.ipynb")
-    with lab.open("results_elsewhere.ipynb", size=(1000, 1200)) as page:
+    with lab.open(lab.untrusted(path.name), size=(1000, 1200)) as page:
         matrix = page.output(1).locator("table").first
         matrix.wait_for()
         assert matrix.locator("button").count() == 0  # no script has run
@@ -117,12 +108,12 @@ def test_a_notebook_that_is_not_trusted_shows_matrix_and_items(lab: Lab):
 
 def test_a_page_made_by_nbconvert_answers_or_shows_the_still_form(lab: Lab):
     path, numbers = saved(lab, "results_converted")
-    subprocess.run([sys.executable, "-m", "nbconvert", "--to", "html", path.name], cwd=lab.notebooks, check=True, capture_output=True)
+    address = lab.to_html(path.name)
     for scripts in (True, False):
         context = lab.browser.new_context(java_script_enabled=scripts)
         tab, errors = context.new_page(), []
         tab.on("pageerror", lambda error, errors=errors: errors.append(error))
-        tab.goto(path.with_suffix(".html").as_uri())
+        tab.goto(address)
         matrix = tab.locator("table:visible").first
         matrix.wait_for()
         if scripts:
