@@ -31,7 +31,18 @@ def environment(version: str) -> Path:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     constraints = folder / "constraints.txt"
     constraints.write_text("\n".join(line for line in lines if not line.startswith(("torch==", "triton", "nvidia", "cuda"))))
-    command = [python, "-m", "pip", "install", "--quiet", "--constraint", constraints, f"torch=={version}", "--editable", ".[notebook,docs,dev]"]
+    command = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--constraint",
+        constraints,
+        f"torch=={version}",
+        "--editable",
+        ".[notebook,docs,dev]",
+    ]
     subprocess.run(command, cwd=ROOT, check=True)
     return python
 

@@ -353,7 +353,7 @@ class _Batches(_Begins):
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #29c17770
 class _Steps(_Batches):
-    "Handle the loss, the gradients and the update"
+    "Call the slots of the backward pass and of the update, and compute `smooth_loss`"
     def on_backward_begin(self,
         loss: Tensor,                  # the loss with its graph
     ) -> tuple[Tensor, bool]:          # the loss to use, and whether to skip the backward pass

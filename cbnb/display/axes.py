@@ -93,7 +93,7 @@ def log_ticks(
     hi: float,    # above `lo`
     n: int,       # approximate limit on the number of ticks
 ) -> list[float]:
-    """Return the powers of ten between `lo` and `hi`, and 2 and 5 times these powers if there are few
+    """Return about `n` ticks between `lo` and `hi`: powers of ten, and 2 and 5 times these powers if there is room. For a small range, return evenly spaced ticks
 
     Args:
         lo: above 0

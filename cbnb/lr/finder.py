@@ -1025,7 +1025,7 @@ def _try_rates(self: Learner,
 
 # %% ../../nbs/lr/finder.ipynb #fac86524
 def _remark(learn: Learner, finder: LRFinder) -> str:
-    "Describe unusual properties of a sweep for the reason of its rate"
+    "Return a description of the unusual properties of a sweep, which `lr_find` adds to `reason`, or an empty string"
     said = ''
     if finder.mom is not None and abs(finder.mom - finder.own_mom) > 0.02:
         said = (f'; swept with momentum {finder.mom:.2g}, as in fit_one_cycle: a plain fit has '
