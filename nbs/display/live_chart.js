@@ -121,6 +121,9 @@ function moveIn(store, model, name) {
   return () => { watch.disconnect(); cancelAnimationFrame(frame); for (const [el, there] of homes) leave(el, there) }
 }
 
+// Keys on the sliders and buttons around a chart are not commands of Notebook 7 either
+const keepKeys = ({ target }) => { if (target.closest('.cbnb-dashboard, .cbnb-picker')) target.dataset.lmSuppressShortcuts = '' }
+
 // Called once for each model, so the store is the model's. It must not wait: anywidget gives it two seconds.
 // `css` comes from the loader in front of this module, see display/live_chart.
 export default css => {
@@ -128,6 +131,7 @@ export default css => {
   return {
     initialize({ model }) {
       addStyle(css)
+      document.addEventListener('focusin', keepKeys)    // once for a page, however often it is called
       store = new Store(model.get('spec'))
       const load = () => store.load(model.get('history') ?? new DataView(new ArrayBuffer(0)))
       load()
