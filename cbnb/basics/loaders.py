@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 # %% ../../nbs/basics/loaders.ipynb #ba6adf56
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 # %% ../../nbs/basics/loaders.ipynb #34b3ecbf
@@ -96,9 +97,15 @@ def _items_remedy(
     if isinstance(dl, (tuple, list)) and _are_columns(dl):
         return (f'a {kind} of tensors with different shapes or types holds inputs and targets, '
                 + (f'not batches: use {_ONE_BATCH}' if single else f'not batches: use {_OF_TENSORS}; or [(x, y)] for a single batch'))
-    if single and type(dl) is tuple and len(dl) > 1 and all(hasattr(t, 'shape') and hasattr(t, 'dtype') for t in dl): return (
-        f'a tuple of tensors may be inputs and targets, or several batches of inputs: use {_ONE_BATCH}; or dl=[x1, x2] for batches of inputs')
+    if single and type(dl) is tuple and len(dl) == 2 and _are_unrelated(*dl): return (
+        f'a tuple of two tensors may be inputs and targets, or two batches of inputs: use {_ONE_BATCH}; or dl=[x1, x2] for batches of inputs')
     return None
+
+def _are_unrelated(x: Any, y: Any) -> bool:
+    "Return whether `x` and `y` are arrays or tensors, but not parts of one tensor such as `x.split(64)` returns"
+    if not all(hasattr(t, 'shape') and hasattr(t, 'dtype') for t in (x, y)): return False
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor)): return True
+    return x.untyped_storage().data_ptr() != y.untyped_storage().data_ptr()
 
 _ONE_BATCH = 'dl=[(x, y)] for a single batch of tensors, or dl=[(x,)] without targets; DataLoader(TensorDataset(x, y), batch_size=64) for many'
 _OF_TENSORS = 'DataLoaders.from_datasets(TensorDataset(x, y), bs=64)'
