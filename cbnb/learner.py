@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 # %% ../nbs/07_learner.ipynb #1ad343f9
 import torch
@@ -853,7 +854,6 @@ class HasRates:
         check_opt_func(opt_func)
         self.opt_func, self.splitter = opt_func, splitter
         self.opt, self._known = None, (None, opt_func)     # the optimizer and `opt_func` of the last fit
-        self._seen_lrs: set[tuple] = set()    # rates that the groups had before a fit, or in a file
 
     def _set_up_rates(self, lr: Any, wd: float | None, moms: tuple[float, ...], opt_func: Any) -> None:
         if len(moms) != 3: raise ValueError(f'moms={moms!r} should be three numbers: start, top, end')
@@ -881,6 +881,8 @@ class HasRates:
         self._lr = lr
 
 # %% ../nbs/07_learner.ipynb #5c28b80a
+_seen_rates: WeakKeyDictionary[Any, set[tuple]] = WeakKeyDictionary()    # optimizer -> rates of its groups before its fits, or in a file
+
 class HasOptimizer(HasRates):
     "Makes the optimizer, and accepts one that you assign"
     def create_opt(self) -> None:
@@ -900,13 +902,14 @@ class HasOptimizer(HasRates):
     def _rates(self) -> tuple: return tuple(as_number(g.get('lr')) for g in self.opt.param_groups)
     def _note_rates(self) -> None:
         "Note that the rates in `learn.opt` are not written by the user"
-        if self.opt is not None: self._seen_lrs.add(self._rates())
+        if isinstance(self.opt, torch.optim.Optimizer): _seen_rates.setdefault(self.opt, set()).add(self._rates())
 
     def _warn_of_written(self, lr: Any) -> None:
         "Warn of rates that you wrote into `learn.opt.param_groups` since the last fit, because the next fit replaces them"
-        if lr is not None or self.opt is None or self.opt is not self._known[0] or not self._seen_lrs: return
+        if lr is not None or not isinstance(self.opt, torch.optim.Optimizer) or self.opt is not self._known[0]: return
         scheduled = any('initial_lr' in g for g in self.opt.param_groups)     # written by a scheduler of torch
-        if scheduled or (rates := self._rates()) in self._seen_lrs: return
+        rates = self._rates()
+        if scheduled or rates in _seen_rates.get(self.opt, {rates}): return
         own = rates[0] if len(set(rates)) == 1 else list(rates)
         _warn(f'learn.opt.param_groups has the learning rate {own}, which was written after the last fit, and this fit uses '
               f'learn.lr={self.lr} instead: set learn.lr = {own}, or pass the rate to the fit')

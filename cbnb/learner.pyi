@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self, TypeVar
+from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from .basics.arguments import as_count as as_count, as_number as as_number, as_positive as as_positive, hinted as hinted
@@ -170,6 +171,7 @@ class HasRates:
     opt: Any
     wd: float | None
     moms: tuple[float, ...]
+_seen_rates: WeakKeyDictionary[Any, set[tuple]]
 class HasOptimizer(HasRates):
     def create_opt(self) -> None: ...
     opt: Any

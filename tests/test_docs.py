@@ -143,9 +143,13 @@ def test_pages_say_what_they_are_also_called():
     assert docs.synonyms(new_notebook(cells=[new_markdown_cell("# A")])) == []
 
 
+# a white picture of one pixel
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg=="
+
+
 def test_images_have_the_words_of_their_figure_or_of_the_sentence_before():
     def figure(text: str):
-        return new_code_cell(outputs=[new_output("display_data", data={"image/png": "", "text/plain": text})])
+        return new_code_cell(outputs=[new_output("display_data", data={"image/png": PNG, "text/plain": text})])
 
     cells = [new_markdown_cell("# A\n\nThe loss of {py:obj}`fit <a.b>`:"), figure("<Figure size 1x1>"), figure("loss from 2 to 1")]
     docs.describe_images(nb := new_notebook(cells=cells))
