@@ -4,7 +4,6 @@ import copy
 import gc
 import itertools
 import random
-import warnings
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from cbnb.basics.random_state import rng_state
 from cbnb.callbacks import batch_size
 from cbnb.callbacks.batch_size import BatchSizes, Memory, Try, asked_for, memory_advice
 from cbnb.callbacks.compile import Compile
-from helpers import line_learner, same_bits, seed
+from helpers import line_learner, live, same_bits, seed
 
 GB = 10**9
 
@@ -222,22 +221,16 @@ def test_the_next_fit_is_as_without():
     assert same_bits(plain.model, searched.model)
 
 
-def tensors() -> list[torch.Tensor]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return [o for o in gc.get_objects() if isinstance(o, torch.Tensor)]
-
-
 def test_a_failed_try_keeps_no_memory():
     net = Net(40)
     gc.collect()
     gc.disable()
     try:
         learn = learner(net=net)
-        before = tensors()  # those of other tests, too; held here, so that no new tensor gets the id of an old one
+        before = live()  # those of other tests, too; held here, so that no new tensor gets the id of an old one
         known = {id(o) for o in before}
         learn.find_batch_size()
-        left = [tuple(o.shape) for o in tensors() if id(o) not in known and o.ndim == 2 and len(o) in (64, 48, 44, 42)]
+        left = [tuple(o.shape) for o in live(known) if o.ndim == 2 and len(o) in (64, 48, 44, 42)]
     finally:
         gc.enable()
     assert left == []

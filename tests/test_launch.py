@@ -313,14 +313,13 @@ def test_the_first_trouble_ends_all_and_the_learner_is_as_before(how, where, kin
     assert vars(learn) == attributes and len(learn.recorder.history) == 0 and len(learn.runs) == 0
 
 
-def press_when(condition: Callable[[], object], times: int = 1, pause: float = 0.5) -> None:
-    """Ctrl-C in this process, once something is true."""
+def press_when(*conditions: Callable[[], object]) -> None:
+    """Ctrl-C in this process for each of these, once it is true; none may come late, for it would hit the next test."""
 
     def press() -> None:
-        wait_until(condition)
-        for _ in range(times):
+        for condition in conditions:
+            wait_until(condition)
             os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(pause)
 
     threading.Thread(target=press, daemon=True).start()
 
@@ -345,16 +344,20 @@ def test_an_interrupt_of_one_process_ends_all(tmp_path):
     assert learn.recorder.last().status == "interrupted" and learn.recorder.last().n_steps == 4
 
 
-def test_a_second_interrupt_kills(tmp_path, started):
-    learn, before = new_learner(16), None
+def test_a_second_interrupt_kills(tmp_path, started, monkeypatch):
+    learn, watches, run = new_learner(16), [], launch._Watch.run
     before = weights(learn)
+    monkeypatch.setattr(launch._Watch, "run", lambda self: watches.append(self) or run(self))
 
     class Hangs(cbnb.Callback):
         def after_step(self):
             (tmp_path / f"hangs {rank()}").touch()
             time.sleep(1000)
 
-    press_when(lambda: (tmp_path / "hangs 0").exists(), times=2)
+    press_when(
+        lambda: (tmp_path / "hangs 0").exists() and watches[0].began,
+        lambda: watches[0].interrupted,
+    )
     begun = time.monotonic()
     with pytest.raises(cbnb.FitInterrupted, match="the processes were killed; learn is as it was before"):
         learn.fit_distributed(1, n_process=2, cbs=Hangs)

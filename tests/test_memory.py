@@ -5,7 +5,6 @@ import re
 import signal
 import sys
 import traceback
-import warnings
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ import cbnb.all as cbnb
 from cbnb.basics import failures
 from cbnb.callbacks.hooks import ActivationStats
 from cbnb.step import Step
-from helpers import line_learner
+from helpers import line_learner, live
 
 PLACES = ("forward", "loss", "backward", "callback", "loader", "validation")
 
@@ -92,13 +91,6 @@ class BreaksToo(cbnb.Callback):
         mine = self.learn.pred * 2
         self.breaks.at("callback")
         del mine
-
-
-def live(known=()):
-    """Tensors that exist, but for those known."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return [o for o in gc.get_objects() if isinstance(o, torch.Tensor) and id(o) not in known]
 
 
 def no_difference(pred, y):
