@@ -175,7 +175,7 @@ class HandlesEvents(Events):
 
 # %% ../nbs/01_callback.ipynb #d2b4afed
 def _check_method_names(cls: type) -> None:
-    "Raise `TypeError` for public methods whose names are close to those of events, and for event methods with required arguments"
+    "Raise `TypeError` for public methods with names that are close to event names or belong to other libraries, and for event methods with required arguments"
     for name, value in vars(cls).items():
         if name in EVENTS: _check_event_method(value, f'{cls.__name__}.{name}')
         if not callable(value) or name.startswith('_') or name in EVENTS: continue
@@ -286,7 +286,7 @@ class Callback(Configured, Forwarding, HandlesEvents, HasState):
 
     @property
     def name(self) -> str:
-        """The name of the learner's attribute that holds this callback, as in `learn.<name>`
+        """The preferred name of the learner's attribute for this callback, as in `learn.<name>`
 
         Example:
             assert cb.name == 'greet'
@@ -448,7 +448,7 @@ class FindsCallbacks(KeepsLists):
     adapt: Callable[[Any], Callback | None] | None = None    # returns an adapter for a foreign callback; set by `cbnb.all`
 
     def find(self, which: Any) -> list[Callback]:
-        """Return a list of the callbacks that match an object, a name, or a class. A class also matches its subclasses and its earlier versions
+        """Return a list of the callbacks that match an object, a name, or a class. A class matches instances of itself, of its subclasses, and of classes with the same module and name
 
         Args:
             which
@@ -517,7 +517,7 @@ class NamesCallbacks(KeepsLists):
 
 # %% ../nbs/01_callback.ipynb #ad17198e
 def early_names(cb: Callback) -> list[str]:
-    """Return the names of the attributes that a callback already has, without methods and properties
+    """Return the names of the public attributes that a callback already has, without methods and properties
 
     Args:
         cb
@@ -607,7 +607,7 @@ class AddsCallbacks(InsertsCallbacks, RemovesCallbacks):
         cb: Any,                  # a callback, a callback class, or a foreign callback
         replace: bool = True,     # whether to replace a callback of the same class with the same settings
     ) -> Callback:                # the callback that is now in the list
-        """Add a callback, or replace the one with the same settings
+        """Add a callback. If the list has a callback with the same settings, replace that callback, unless `replace` is False
 
         Args:
             cb: a callback, a callback class, or a foreign callback

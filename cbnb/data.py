@@ -101,7 +101,7 @@ class HasLoaders:
 
 # %% ../nbs/02_data.ipynb #286e22cb
 def default_device() -> torch.device:  # such as torch.device('cuda')
-    """Return the accelerator of the machine, or the CPU if there is none
+    """Return the CUDA device of this process. Without CUDA, return the MPS device, or the CPU if there is none
 
     Returns:
         such as torch.device('cuda')
@@ -301,7 +301,7 @@ class HasClasses(HasDatasets):
         bs: int | None = None,     # batch size; None: that of the validation loader, or 64
         **kwargs: Any,             # further arguments of torch's `DataLoader`
     ) -> DataLoader:  # a loader that does not shuffle
-        """Make a loader for other items, not shuffled, with the settings of the validation loader
+        """Make a loader for other items, not shuffled, with the workers, `collate_fn` and `pin_memory` of the validation loader, or without one, of the training loader
 
         Args:
             items: a dataset, a tensor or a list of items
@@ -391,7 +391,7 @@ class DataLoaders(SplitsBatches, HasClasses):
         train: loader for training
         valid: loader for validation; None: no validation
         *more: further loaders, for `ds_idx=2` and up
-        n_inp: number of inputs in a tuple; None: all elements but the last
+        n_inp: number of inputs in a tuple; None: all elements but the last, or the only element
         targets: names of the targets in batches that are dicts, dataclasses or objects
         device: device for the batches and the model; None: `default_device()`
         path: folder for files that the learner saves
@@ -407,7 +407,7 @@ class DataLoaders(SplitsBatches, HasClasses):
         train: Any,                                # loader for training
         valid: Any = None,                         # loader for validation; None: no validation
         *more: Any,                                # further loaders, for `ds_idx=2` and up
-        n_inp: int | None = None,                  # number of inputs in a tuple; None: all elements but the last
+        n_inp: int | None = None,                  # number of inputs in a tuple; None: all elements but the last, or the only element
         targets: str | tuple[str, ...] = (),       # names of the targets in batches that are dicts, dataclasses or objects
         device: torch.device | str | None = None,  # device for the batches and the model; None: `default_device()`
         path: str = '.',                           # folder for files that the learner saves
@@ -426,7 +426,7 @@ class DataLoaders(SplitsBatches, HasClasses):
         shuffle: bool = True,        # shuffle the training set in each epoch
         drop_last: bool = False,     # drop the last training batch if it is incomplete; other loaders keep theirs
         val_bs: int | None = None,   # batch size of the other loaders; None: twice `bs`
-        num_workers: int | None = None,   # worker processes of each loader; None: chosen by a trial
+        num_workers: int | None = None,   # worker processes of each loader; None: chosen, if necessary by a trial
         n_inp: int | None = None,    # number of inputs; None: all but the last element
         targets: str | tuple[str, ...] = (),         # names of the targets, for batches that are dicts
         device: torch.device | str | None = None,    # where to train; None: `default_device()`
@@ -443,7 +443,7 @@ class DataLoaders(SplitsBatches, HasClasses):
             shuffle: shuffle the training set in each epoch
             drop_last: drop the last training batch if it is incomplete; other loaders keep theirs
             val_bs: batch size of the other loaders; None: twice `bs`
-            num_workers: worker processes of each loader; None: chosen by a trial
+            num_workers: worker processes of each loader; None: chosen, if necessary by a trial
             n_inp: number of inputs; None: all but the last element
             targets: names of the targets, for batches that are dicts
             device: where to train; None: `default_device()`

@@ -139,7 +139,7 @@ class SmoothedBuffer(ScalarBuffer):
         return self._smoothed(self.read())
 
     def arrived_smoothed(self) -> array:
-        "Return the running mean at each number that has reached the CPU, without waiting"
+        "Return the running mean at each number that has reached the CPU. The call waits only if `arrived` waits"
         return self._smoothed(self.arrived())
 
     def _smoothed(self, numbers: array) -> array:
@@ -196,7 +196,7 @@ class RunSteps:
         return self._raw.smoothed()
 
     def arrived(self) -> tuple[array, array]:  # raw losses and smoothed losses, one for each training batch
-        """Return the raw and the smoothed losses that have reached the CPU, without waiting for the device
+        """Return the raw and the smoothed losses that have reached the CPU. The call waits only on devices other than CUDA and the CPU
 
         Returns:
             raw losses and smoothed losses, one for each training batch

@@ -76,7 +76,7 @@ def fuse(
     opt: Optimizer,                              # a new optimizer
     device: torch.device | str | None = None,    # device of the training; None: the device of the parameters
 ) -> None:
-    """Choose torch's fused form, unless you have chosen a form yourself, or the fused form would fail or would not be faster
+    """Choose the fused form of an optimizer of torch, unless you have chosen a form yourself, or the fused form would fail or would not be faster
 
     Args:
         opt: a new optimizer
@@ -137,7 +137,7 @@ def check_opt_func(
 _NO_METRIC = '. A metric is passed as metrics=...'
 
 def _class_like(name: Any) -> str:
-    "Return the name of the optimizer of torch that is written like `name`, or AdamW"
+    "Return the class name of the torch optimizer that equals `name` apart from upper and lower case. Without one, return 'AdamW'"
     return next((n for n in dir(torch.optim) if n.lower() == str(name).lower() and n != n.lower()), 'AdamW')
 
 # %% ../nbs/04_optim.ipynb #2e722968

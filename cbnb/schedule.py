@@ -510,7 +510,7 @@ def fit_flat_cos(self: Learner,
     self.fit(n_epoch, lr, wd, cbs, reset_opt, start_epoch, resume=resume)
 
 def _lrs(learn: Learner, lr: Any) -> list[float]:
-    "Return the learning rate of each parameter group"
+    "Return the learning rate of each parameter group. If the learner has no optimizer yet, make one"
     if learn.opt is None: learn.create_opt()
     return spread_lrs(learn.lr if lr is None else lr, len(learn.opt.param_groups))
 
@@ -561,7 +561,7 @@ def fit_sgdr(self: Learner,
 def fine_tune(self: Learner,
     epochs: int,               # epochs of the second phase, with all groups unfrozen
     base_lr: Any = 2e-3,       # learning rate of the head in the first phase; the second phase uses half of it
-    freeze_epochs: int = 1,    # epochs of the first phase, which trains only the head
+    freeze_epochs: int = 1,    # epochs of the first phase, with the body frozen
     lr_mult: float = 100,      # ratio of the head's rate to that of the first group in the second phase
     pct_start: float = 0.3,    # share of the second phase for the warm-up
     div: float = 5.0,          # the second phase begins at its highest rate divided by `div`
@@ -574,7 +574,7 @@ def fine_tune(self: Learner,
     Args:
         epochs: epochs of the second phase, with all groups unfrozen
         base_lr: learning rate of the head in the first phase; the second phase uses half of it
-        freeze_epochs: epochs of the first phase, which trains only the head
+        freeze_epochs: epochs of the first phase, with the body frozen
         lr_mult: ratio of the head's rate to that of the first group in the second phase
         pct_start: share of the second phase for the warm-up
         div: the second phase begins at its highest rate divided by `div`

@@ -58,7 +58,7 @@ _ELEMENTWISE = nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss
 _ELEMENTWISE_FUNCS = F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss
 
 def _check_shapes(loss_func: Any, pred: Any, y: Any) -> None:
-    "Raise `ValueError` if an element-wise loss would broadcast a row of targets against a column of predictions"
+    "Raise `ValueError` if an element-wise loss gets predictions and targets with the same number of elements in different shapes"
     if not isinstance(loss_func, _ELEMENTWISE) and loss_func not in _ELEMENTWISE_FUNCS: return
     if not isinstance(pred, Tensor) or not isinstance(y, Tensor): return
     if pred.shape == y.shape or not pred.numel() == y.numel() > 1: return
@@ -114,7 +114,7 @@ def _last_node(t: Tensor) -> str:
     return '' if node is None else node.name()
 
 def _last_layer(model: Any) -> Any:
-    "Return the last layer of a model, in nested `nn.Sequential` containers the last layer of the last container"
+    "Return the last layer of an `nn.Sequential`, which may be nested. Return any other model unchanged"
     while isinstance(model, nn.Sequential) and len(model): model = model[-1]
     return model
 
@@ -132,7 +132,7 @@ def _warn_of_activation(loss_func: Any, model: Any, pred: Any) -> None:
 
 # %% ../nbs/06_step.ipynb #6b627d1f
 def _checked(learn: Any) -> Callable[..., Any]:
-    "Return the loss function for the first batch of a phase. If it does not suit the predictions, raise `ValueError`, or warn once per fit"
+    "Return the loss function for the first batch of a phase. If the loss function does not suit the predictions, raise `ValueError` or warn"
     f, pred, y = learn.loss_func, learn.pred, learn.yb[0]
     _check_shapes(f, pred, y)
     if not learn.training or getattr(learn, 'train_iter', 0): return f
@@ -405,7 +405,7 @@ class _FindsUpdates(_CountsUpdates):
 class _Calls(_FindsUpdates):
     "Calls a function with the inputs and targets of a batch"
     def __init__(self,
-        func: Callable[..., Any],   # called with inputs and targets; the learner uses the optimizer in its attribute `opt`
+        func: Callable[..., Any],   # called with inputs and targets; may be a method of an object with optimizers in `opt` or `opts`
     ):
         self.func, self.owner = func, getattr(func, '__self__', func)
         self.model = self.owner if isinstance(self.owner, nn.Module) else None
@@ -442,7 +442,8 @@ class CallStep(_Calls):
     """Step that calls a function. The function computes the loss, and may also update the weights
 
     Args:
-        func: called with inputs and targets; the learner uses the optimizer in its attribute `opt`
+        func: called with inputs and targets; may be a method of an object with optimizers in `opt` or
+            `opts`
     """
     own_loss = True
 
