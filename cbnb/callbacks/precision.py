@@ -123,7 +123,7 @@ def check_autocast(
 
 # %% ../../nbs/callbacks/precision.ipynb #4d9d05b4
 def device_of(learn: Learner) -> torch.device:
-    """Return the device of the learner's model, or of its data loaders if the model has no parameters
+    """Return the device of the learner's model. If the model has no parameters, return the device of the data loaders, or else the CPU
 
     Args:
         learn: the learner
@@ -215,7 +215,7 @@ class _Scales(_Watches):
 
 # %% ../../nbs/callbacks/precision.ipynb #524955e4
 def check_fp16(learn: Learner) -> None:
-    """Raise `TypeError` if the gradients of this learner cannot be scaled
+    """Raise `TypeError` if the step, its optimizers or the type of the weights rule out a loss scale
 
     Args:
         learn: the learner

@@ -302,7 +302,7 @@ def state_differs(
 def load_state_dict(self: Learner,
     state: Mapping[str, Any],      # state from `Learner.state_dict`
 ) -> None:
-    """Load the state of a similar learner. Raise `ValueError` before any change if the state does not fit
+    """Load the state of a similar learner. If the state does not fit, raise `ValueError` and load nothing
 
     Args:
         state: state from `Learner.state_dict`
