@@ -215,7 +215,7 @@ class Notes(Service):
         for values, step in rows: self.log(values, step)
 
     def flush(self) -> None:
-        """Make the service write or upload its buffered rows. `Logger` calls `flush` after it has sent rows
+        """Make the service write or upload its buffered rows. `Logger` calls `flush` at the end of each transfer
 
         Example:
             live.flush()

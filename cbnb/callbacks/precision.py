@@ -455,7 +455,7 @@ def _four_d(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in model.parameters() if not nn.parameter.is_lazy(p) and p.ndim == 4]
 
 def _channels_last(t: Tensor) -> tuple[int, ...]:
-    "Return the strides of a tensor of this shape in channels-last format"
+    "Return the strides that a tensor has after conversion to the channels-last format"
     return torch.empty(t.shape, device='meta').to(memory_format=torch.channels_last).stride()
 
 def _as_channels_last(t: Tensor) -> Tensor:

@@ -507,7 +507,7 @@ def show_cards(
     title: str,                          # alternative text of the figure
     return_fig: bool | None = None,      # return a matplotlib figure instead of showing the cards
 ) -> Any:                                # the figure with `return_fig=True`, else None
-    """Show cards as HTML in a notebook, and as text elsewhere
+    """Show cards as HTML in a notebook, and as text elsewhere. With `return_fig=True`, return a figure instead
 
     Args:
         cards: the cards to show

@@ -40,7 +40,7 @@ from ..snapshot import owned_by_steps
 def bare_model(
     model: nn.Module,     # a model, which may be in a `DataParallel` or `DistributedDataParallel`
 ) -> nn.Module:           # the model without the wrapper
-    """Return the model inside a wrapper for several devices
+    """Return the model without its `DataParallel` or `DistributedDataParallel` wrapper
 
     Args:
         model: a model, which may be in a `DataParallel` or `DistributedDataParallel`
