@@ -89,7 +89,7 @@ class CountsClasses(HoldsPredictions):
     def most_confused(self,
         min_val: int = 1,                     # smallest count to include
     ) -> list[tuple[str, str, int]]:          # (actual, predicted, count), the most frequent first
-        """Return the pairs of classes that the model confuses most often
+        """Return the pairs of classes that the model has confused at least `min_val` times, the most frequent first
 
         Args:
             min_val: smallest count to include
@@ -104,11 +104,11 @@ class CountsClasses(HoldsPredictions):
         self._need('most_confused', 'classes')
         return confused_pairs(self.confusion_matrix(), self.classes, min_val)
 
-    def report(self) -> Scores:  # one row for each class, or for each value
-        """Return precision, recall and F1 of each class or label, or the errors of predicted values
+    def report(self) -> Scores:  # one row for each class, label or value; for classes and labels also their means
+        """Return precision, recall and F1 of each class or label. For predicted values, return errors and R²
 
         Returns:
-            one row for each class, or for each value
+            one row for each class, label or value; for classes and labels also their means
 
         Example:
             from sklearn import metrics as sk
@@ -180,7 +180,7 @@ class Calibrates(HoldsPredictions):
         raise ValueError(f'there is no class {of!r}: these are {", ".join(self.classes)}')
 
     def _true_and_prob(self, of: Any) -> tuple[Tensor, Tensor]:
-        "Return whether each item belongs to class `of`, and its probability. For None, use the second of two classes, or the predicted class"
+        "Return whether each item belongs to class `of`, and the probability of this class. For None, choose the class like `calibration`"
         if of is None and len(self.classes) == 2: of = 1
         if of is not None: return self.targets == (i := self._class_number(of)), self.preds[:, i]
         return self.decoded == self.targets, self.preds.max(1).values
@@ -453,7 +453,7 @@ class ChoosesItems(CountsClasses, DrawsItems):
         found: the result of `predictions`
     """
     def _cells(self) -> tuple[Tensor, Tensor]:
-        "Return for each item the number of its matrix cell, and whether its prediction is wrong"
+        "Return each item's matrix cell, and whether its prediction is wrong. Without a matrix, wrong items are in cell 1, others in 0"
         if self.task == 'classes':
             actual, n = self.targets.clamp(min=0), len(self.classes)
             return actual*n + self.decoded, (self.decoded != self.targets) & (self.targets >= 0)
@@ -517,7 +517,7 @@ class Summarizes(CarriesItems, DrawsMatrix, DrawsCalibration, DrawsValues):
         found: the result of `predictions`
     """
     def summary(self) -> str:  # such as '360 items, 10 classes, 305 right (84.7%), mean loss 0.5092'
-        """Return one line with the number of items, the most important scores and the mean loss
+        """Return one line with the number of items, the most important scores and, if there are losses, their mean
 
         Returns:
             such as '360 items, 10 classes, 305 right (84.7%), mean loss 0.5092'
@@ -553,7 +553,7 @@ class StillPage(Summarizes):
         return still_image(values_svg(actual, predicted), f'predicted against actual {name or "values"}')
 
     def _notes(self, n_items: int, n_classes: int) -> str:
-        "Return sentences about classes, items and losses that the interactive page does not show"
+        "Return sentences about classes, items and losses that are missing on the page"
         words = []
         if n_classes < len(self.classes) and self.task == 'classes':
             words.append(f'The matrix has {n_classes} of {len(self.classes)} classes, those with most errors.')
@@ -580,7 +580,7 @@ class MakesPage(StillPage):
         max_items: int = 200,         # largest number of items on the page
         live: bool | None = None,     # include the script; None: unless the notebook runs headless
     ) -> str:                         # HTML of the page
-        """Return the interactive page as HTML, with or without its script
+        """Return the interactive page as HTML. Without the script, return the version for viewers that run no scripts
 
         Args:
             max_items: largest number of items on the page
@@ -667,7 +667,7 @@ def interpret(self: Learner,
     decode: Any = None,          # for token ids: a function, an object with `decode`, or the list of tokens; None: from the dataset
     columns: Sequence[str] | None = None,       # names of the numbers in a row; None: names from the dataset
     act: Callable[[Any], Any] | None = None,    # function from model outputs to probabilities or values; None: chosen by the loss
-    task: str | None = None,     # 'classes', 'labels' or 'values'; None: detect the task from the shapes
+    task: str | None = None,     # 'classes', 'labels' or 'values'; None: infer the task from the loss and the shapes
 ) -> Interpretation:  # predictions, targets, losses and items, with their tables and plots
     """Compare the predictions for a loader with the targets, item by item
 
@@ -679,7 +679,7 @@ def interpret(self: Learner,
             the dataset
         columns: names of the numbers in a row; None: names from the dataset
         act: function from model outputs to probabilities or values; None: chosen by the loss
-        task: 'classes', 'labels' or 'values'; None: detect the task from the shapes
+        task: 'classes', 'labels' or 'values'; None: infer the task from the loss and the shapes
 
     Returns:
         predictions, targets, losses and items, with their tables and plots

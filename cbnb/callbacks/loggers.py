@@ -73,7 +73,7 @@ def epoch_rows(
     run: Run,            # run of the recorder
     after: int = 0,      # number of rows to skip, because they were sent before
 ) -> list[tuple[dict[str, float], int]]:    # values, and the number of training batches so far
-    """Return the losses and metrics of the complete epochs after the first `after` rows
+    """Return the rows of the table of epochs, without incomplete epochs and without the first `after` rows
 
     Args:
         run: run of the recorder
@@ -215,7 +215,7 @@ class Notes(Service):
         for values, step in rows: self.log(values, step)
 
     def flush(self) -> None:
-        """Make the service write or upload its buffered rows. `Logger` calls `flush` after it has sent rows
+        """Make the service write or upload its buffered rows. `Logger` calls `flush` at the end of each transfer
 
         Example:
             live.flush()
@@ -450,7 +450,7 @@ def _append_lines(file: Path, lines: list[str]) -> None:
         f.write('\n'*cut_off + ''.join(f'{line}\n' for line in lines))
 
 def _keep_lines(file: Path, run_id: str, n: int) -> None:
-    "Keep only the first `n` lines of a run, because the resumed fit writes the later lines again"
+    "Remove the lines of a run after its first `n`, because the resumed fit writes them again. Keep the lines of other runs"
     kept, mine = [], 0
     for line in file.read_text(encoding='utf-8').splitlines() if file.exists() else ():
         is_mine = line.startswith(f'{{"run": "{run_id}"')
@@ -725,7 +725,7 @@ class MLflowLogger(Logger):
         self.service.set_terminated(self.run_id, dict(failed='FAILED', interrupted='KILLED').get(status, 'FINISHED'))
 
     def _files(self) -> str | None:
-        "Return the address for the files of a local store, or None for a server"
+        "Return the address of the folder for the files of an SQLite store. For other stores, return None"
         return (Path(self.learn.path)/'mlartifacts').absolute().as_uri() if self.store.startswith('sqlite') else None
 
 def _for_mlflow(values: dict[str, float]) -> dict[str, float]:

@@ -123,7 +123,7 @@ def check_autocast(
 
 # %% ../../nbs/callbacks/precision.ipynb #4d9d05b4
 def device_of(learn: Learner) -> torch.device:
-    """Return the device of the learner's model, or of its data loaders if the model has no parameters
+    """Return the device of the learner's model. If the model has no parameters, return the device of the data loaders, or else the CPU
 
     Args:
         learn: the learner
@@ -215,7 +215,7 @@ class _Scales(_Watches):
 
 # %% ../../nbs/callbacks/precision.ipynb #524955e4
 def check_fp16(learn: Learner) -> None:
-    """Raise `TypeError` if the gradients of this learner cannot be scaled
+    """Raise `TypeError` if the step, its optimizers or the type of the weights rule out a loss scale
 
     Args:
         learn: the learner
@@ -455,7 +455,7 @@ def _four_d(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in model.parameters() if not nn.parameter.is_lazy(p) and p.ndim == 4]
 
 def _channels_last(t: Tensor) -> tuple[int, ...]:
-    "Return the strides of a tensor of this shape in channels-last format"
+    "Return the strides that a tensor has after conversion to the channels-last format"
     return torch.empty(t.shape, device='meta').to(memory_format=torch.channels_last).stride()
 
 def _as_channels_last(t: Tensor) -> Tensor:

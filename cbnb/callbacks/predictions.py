@@ -348,7 +348,7 @@ class _KeepsBatches(OfOneRun):
 
 # %% ../../nbs/callbacks/predictions.ipynb #22b0ef97
 class _TakesBatches(_KeepsBatches):
-    "Keep the predictions of each batch, and the targets, inputs and losses on request"
+    "Keep the predictions and targets of each batch, and on request the inputs and losses"
     with_input, with_loss, with_preds, with_targs = False, False, True, True
     act: Callable[[Any], Any] | None = None
 
@@ -366,7 +366,7 @@ class _TakesBatches(_KeepsBatches):
 
 # %% ../../nbs/callbacks/predictions.ipynb #d83b1c21
 class _JoinsBatches(_TakesBatches):
-    "Join the gathered batches at the end of the run"
+    "Join the batches that were gathered in a run"
     concat_dim = 0
 
     def gathered(self,
@@ -439,7 +439,7 @@ def _check_two_folders(save_preds: str | Path | None, save_targs: str | Path | N
 def in_order(
     dl: Any,       # any loader
 ) -> Any:          # `dl` itself if it is already in order, or is no torch `DataLoader` with standard batches
-    """Return a loader over the same items in the order of the dataset
+    """Return a loader that yields the items in the order of the dataset, and drops none of them
 
     Args:
         dl: any loader
@@ -548,7 +548,7 @@ def get_preds(self: Learner,
 
 # %% ../../nbs/callbacks/predictions.ipynb #84589b3a
 def _usual_batch(learn: Learner) -> tuple[Any, tuple] | None:
-    "Return the inputs and targets of a training batch, or None if reading one requires iterating over the loader"
+    "Return the inputs and targets of a training batch, without iterating over the loader. If this is impossible, return None"
     train, restore = learn.dls.train, save_rng()   # a dataset may transform its items at random
     try:
         if isinstance(train, (list, tuple)): batch = train[0]
@@ -591,7 +591,7 @@ def _without_targets(
 
 # %% ../../nbs/callbacks/predictions.ipynb #d3f8f9cf
 class _Unwrap(Callback):
-    "Replaces the only input of each batch, which is a tuple or a dict of several inputs, by these inputs"
+    "Replaces the only input of each batch, which is a list or a dict, by the inputs in this list or dict"
     order, run_in = -100, ('fit', 'validate', 'preds')
     def __init__(self, dl: list): self.of = dl
     def before_batch(self):

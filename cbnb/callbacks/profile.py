@@ -208,7 +208,7 @@ def _calls_foreign(cb: Callback) -> bool:
     return wrapped(cb) is cb and type(cb).__module__.startswith('cbnb.dialects.')
 
 def _name_of(cb: Callback, method: Callable, event: str) -> str:
-    "Return the row name of a callback method: class and event, or function and event for `Callback(event=function)`"
+    "Return the row name of a callback method, such as 'Recorder.after_fit', 'greet, after_fit' or 'foreign callbacks, after_fit'"
     given = getattr(method, '__func__', method)
     if type(cb) is Callback and event in vars(cb): return f'{getattr(given, "__name__", "function")}, {event}'
     return f'foreign callbacks, {event}' if _calls_foreign(cb) else f'{class_of(wrapped(cb)).__name__}.{event}'
@@ -599,7 +599,7 @@ def waiting_with(
     n: int,                # number of workers to try
     rest: float,           # seconds that the fit takes for a batch, without the wait for data
     limit: float = 3.,     # seconds after which the trial stops
-) -> float | None:         # mean wait for a batch in seconds; None: the limit came before enough batches
+) -> float | None:         # mean wait for a batch in seconds; None: too few batches before the limit
     """Measure the wait for a batch with a different number of workers
 
     Args:
@@ -609,7 +609,7 @@ def waiting_with(
         limit: seconds after which the trial stops
 
     Returns:
-        mean wait for a batch in seconds; None: the limit came before enough batches
+        mean wait for a batch in seconds; None: too few batches before the limit
     """
     trial, restore, waits, begun = _with_workers(dl, n), save_rng([dl]), [], time.perf_counter()
     ready = n*(trial.prefetch_factor or 0) + 1                 # batches that may be prefetched before the first request
@@ -629,7 +629,7 @@ def waiting_with(
 def _try_workers(
     p: Profile,               # the profile, whose `about` is updated
     dl: Any,                  # the training loader
-    workers: Sequence[int],   # numbers of workers to try if above the current number; 0 is tried as well
+    workers: Sequence[int],   # numbers of workers to try if above the current number; if there are any, 0 is tried as well
 ) -> None:
     "Measure the effect of different numbers of workers, if the fit waits long for a `DataLoader` with a map-style dataset"
     n, wait = p.batches['train'], p.seconds(group='data', phase='train')

@@ -138,7 +138,7 @@ def nth_item(
 
 # %% ../../nbs/callbacks/results.ipynb #557edeab
 class _GathersLosses(GatherPredsCallback):
-    "Keep a loss for each item, or the reason why the loss function gives none"
+    "Keep a loss for each item, or the reason why there are no losses"
     note = ''
     def add_losses(self) -> None:
         learn = self.learn
@@ -183,7 +183,7 @@ class _GatherItems(_GathersLosses, _GathersInputs):
         self.add_inputs()
 
     def _single(self, pred: Any) -> Any:
-        "Apply your function `act` to an output that is not a single tensor"
+        "If you passed `act`, and the output is not a single tensor, return `act(pred)`. Otherwise return the output unchanged"
         return pred if isinstance(pred, Tensor) or self.my_act is None else self.my_act(pred)
 
 # %% ../../nbs/callbacks/results.ipynb #427d383b
@@ -199,7 +199,7 @@ def _order(dl: Any) -> Sequence[int] | None:
 
 # %% ../../nbs/callbacks/results.ipynb #3e81fccc
 class Items:
-    """The inputs of a loader's items, in order, each fetched when you index it
+    """The inputs of a loader's items, in order. Indexing fetches an item, or returns its kept inputs
 
     Args:
         dl: the loader, `in_order`
@@ -365,7 +365,7 @@ class CardMaker(Predictions):
         return shown_parts(self.items[i], **self.looks)
 
     def is_wrong(self, i: int) -> bool | None:
-        """Return whether the prediction is wrong. Without a target, and for tasks other than 'classes' and 'labels', return None
+        """Return whether the prediction is wrong. If the target is missing or below 0, or the task has no classes or labels, return None
 
         Args:
             i
@@ -396,7 +396,7 @@ def loader_of(
     learn: Learner,   # the learner with the loaders
     dl: Any,          # 'valid', 'train', an index of `learn.dls`, or a loader; None: 'valid'
 ) -> Any:             # the loader
-    """Return the loader that `dl` names. Raise `ValueError` if the learner has no such loader
+    """Return the loader for `dl`. Raise `ValueError` for an unknown name, or if there is no validation loader
 
     Args:
         learn: the learner with the loaders
@@ -428,7 +428,7 @@ def _check_task(task: str | None) -> None:
     if task is not None and task not in TASKS: raise ValueError(f'task={task!r} is none of {", ".join(TASKS)}')
 
 def _run(learn: Learner, dl: Any, act: Any, task: str | None) -> tuple[_GatherItems, Items]:
-    "Predict all items of a loader that `in_order` returned"
+    "Predict the items of a loader. Return the callback that has gathered the predictions, and the items"
     def inputs_of(item: Any) -> Any: return split_batch(item, learn.dls.n_inp, learn.dls.targets)[0]
     items = Items(dl, inputs_of)
     gather = _GatherItems(act, task, 0 if items.can_fetch else _KEPT_BYTES)
@@ -507,7 +507,7 @@ def show_cards(
     title: str,                          # alternative text of the figure
     return_fig: bool | None = None,      # return a matplotlib figure instead of showing the cards
 ) -> Any:                                # the figure with `return_fig=True`, else None
-    """Show cards as HTML in a notebook, and as text elsewhere
+    """Show cards as HTML in a notebook, and as text elsewhere. With `return_fig=True`, return a figure instead
 
     Args:
         cards: the cards to show

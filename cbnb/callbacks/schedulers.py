@@ -25,7 +25,7 @@ from ..schedule import ParamScheduler
 
 # %% ../../nbs/callbacks/schedulers.ipynb #92c2d434
 def _takes_steps(make: Callable[..., Any]) -> bool:
-    "Return whether `make` is a plain function with two required parameters"
+    "Return whether `make` is a function or a method with two required parameters"
     if not isinstance(make, (types.FunctionType, types.MethodType)): return False
     params = inspect.signature(make).parameters.values()
     return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
@@ -52,7 +52,7 @@ def _no_order_warning() -> Iterator[None]:
 
 # %% ../../nbs/callbacks/schedulers.ipynb #93bbf765
 def _check_alone(learn: Any) -> None:
-    "Raise `ValueError` if another callback of the learner schedules the rate"
+    "Raise `ValueError` if a `ParamScheduler` of the learner also sets the learning rate"
     for cb in learn.cbs:
         if isinstance(cb, ParamScheduler) and cb.run and 'lr' in getattr(cb, 'scheds', ()):
             raise ValueError(f'{cb} sets the learning rate, too, and one of them would overwrite '

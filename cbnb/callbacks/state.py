@@ -40,7 +40,7 @@ from ..snapshot import owned_by_steps
 def bare_model(
     model: nn.Module,     # a model, which may be in a `DataParallel` or `DistributedDataParallel`
 ) -> nn.Module:           # the model without the wrapper
-    """Return the model inside a wrapper for several devices
+    """Return the model without its `DataParallel` or `DistributedDataParallel` wrapper
 
     Args:
         model: a model, which may be in a `DataParallel` or `DistributedDataParallel`
@@ -302,7 +302,7 @@ def state_differs(
 def load_state_dict(self: Learner,
     state: Mapping[str, Any],      # state from `Learner.state_dict`
 ) -> None:
-    """Load the state of a similar learner. Raise `ValueError` before any change if the state does not fit
+    """Load the state of a similar learner. If the state does not fit, raise `ValueError` and load nothing
 
     Args:
         state: state from `Learner.state_dict`

@@ -189,7 +189,7 @@ def unscaled(
 class _CalledByHand(ModelStep):
     "A training step that you can call with a batch"
     def __call__(self, *batch: Any) -> Any:
-        "Train on one batch, passed as a whole or by its elements, and return the loss before the update"
+        "Train on one batch, passed as a whole or by its elements. Return the loss or the losses from before the update"
         state = StepState(self, batch, training=True)
         if isinstance(self.model, nn.Module): self.model.train()
         self.zero_grad(state)            # earlier gradients belong to another batch
@@ -348,7 +348,7 @@ def n_losses(
     found: Any,    # losses in a tuple or a dict, possibly followed by predictions
     n: int,        # number of optimizers
 ) -> tuple:        # the losses and the following values
-    """Return losses and predictions as one flat tuple. Raise `ValueError` if there are fewer than `n` losses
+    """Return losses and predictions as a flat tuple. Raise `ValueError` if a tuple has fewer than `n` values, or a dict not exactly `n`
 
     Args:
         found: losses in a tuple or a dict, possibly followed by predictions

@@ -348,7 +348,7 @@ class StopAfter(_Limits):
 
 # %% ../../nbs/callbacks/stopping.ipynb #df4af130
 class ShortEpoch(Callback):
-    """Train on only a share of each epoch
+    """Train on only a share of each epoch, and by default also validate on only this share
 
     Args:
         pct: share of the batches to use, above 0 and up to 1; at least one batch is used
