@@ -101,8 +101,8 @@ def _column(
     monitor: str,     # heading of the column
     learn: Any,       # the learner, in a fit
     who: str,         # name of the watching callback, for error messages
-) -> int:             # index of the column after `epoch`
-    "Return the index of a column. Raise `ValueError` if there is no such column"
+) -> int:             # index of the column, without counting `epoch`
+    "Return the index of a column. If there is no such column, or no recorder, raise `ValueError`"
     recorder = getattr(learn, 'recorder', None)
     if recorder is None: raise ValueError(
         f'{who} watches what the Recorder writes, and this learner has none: add cbs=Recorder')
@@ -128,10 +128,10 @@ def _warn_if_never_validated(monitor: str, learn: Any, who: str) -> None:
                       f'validated (valid_every={learn.valid_every!r})', stacklevel=user_level())
 
 def _is_missing(monitor: str, learn: Any) -> bool:
-    "Return whether the column belongs to the validation, and the validation of this epoch is complete"
+    "Return whether `monitor` is a validation column, and this epoch has reached its validation"
     rows, of_valid = learn.recorder.last().epochs, monitor in learn.recorder.valid_columns
     if not (of_valid and learn._is_validated(learn.epoch)): return False
-    return bool(rows) and rows[-1]['epoch'] == learn.epoch and not learn.training   # or it was cancelled
+    return bool(rows) and rows[-1]['epoch'] == learn.epoch and not learn.training   # otherwise it was cancelled
 
 # %% ../../nbs/callbacks/trackers.ipynb #9a80fa16
 class _Tracks(Callback):
@@ -370,22 +370,22 @@ class _Factor:
     def lowered(self,
         lr: Any,           # learning rate, a number or a tensor with one element
         by: float,         # factor, at most 1
-    ) -> Any:              # the reduced rate, of the same type
-        """Return `lr` times `by`, but not below `min_lr`
+    ) -> Any:              # the reduced rate: a tensor if `lr` is a tensor, otherwise a float
+        """Return `lr` times `by`, but not below `min_lr`. A rate that is already below `min_lr` stays
 
         Args:
             lr: learning rate, a number or a tensor with one element
             by: factor, at most 1
 
         Returns:
-            the reduced rate, of the same type
+            the reduced rate: a tensor if `lr` is a tensor, otherwise a float
         """
         if type(lr) is float: return max(lr*by, min(lr, self.min_lr))
         if isinstance(lr, Tensor): return torch.maximum(lr*by, lr.clamp(max=self.min_lr))
         return self.lowered(float(lr), by)
 
     def on(self) -> None:
-        "Multiply the rates by `by`"
+        "Multiply the learning rates by the attribute `by`"
         if self.planned is not None: self.off()
         by, planned, written = self.by, [], []
         for g in self.opt.param_groups:
@@ -396,7 +396,7 @@ class _Factor:
         self.planned, self.written = planned, written
 
     def off(self) -> None:
-        "Restore the planned rates, except rates that were set since"
+        "Restore the learning rates. A rate that was set to another value since the call of `on` stays"
         planned, self.planned = self.planned, None
         for g, lr, was in zip(self.opt.param_groups, planned, self.written):
             if g['lr'] == was: _write(g, lr)                              # a tensor waits for the device here
@@ -407,7 +407,7 @@ def _write(group: dict[str, Any], lr: Any) -> None:
 
 # %% ../../nbs/callbacks/trackers.ipynb #587a5fbf
 class RateFactor(_Factor):
-    """Multiply the learning rates of an optimizer, and hide the change from its schedulers
+    """Multiply the learning rates of an optimizer. `hide_from` hides the change from a torch scheduler
 
     Args:
         opt: optimizer with `lr` in its groups

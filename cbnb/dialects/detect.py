@@ -44,7 +44,7 @@ def _takes_one(cb: Any, name: str) -> bool:
     return True
 
 # %% ../../nbs/dialects/detect.ipynb #71bb4156
-_ELSEWHERE = {'logs': 'Keras', 'pl_module': 'Lightning', 'control': 'transformers'}     # an argument of its methods
+_ELSEWHERE = {'logs': 'Keras', 'pl_module': 'Lightning', 'control': 'transformers'}     # argument of its methods -> library
 
 def _check_origin(cb: Any, names: list[str]) -> None:
     "Raise `TypeError` if a method has an argument of Keras, Lightning or transformers callbacks, such as `logs`"
@@ -61,7 +61,8 @@ def _check_origin(cb: Any, names: list[str]) -> None:
 def dialect_of(
     cb: Any,        # an object, a class, or a partial of a class
 ) -> str | None:    # 'fastai_v1' or 'mindspore'; None for any other object
-    """Return the dialect of a callback, detected from its methods. If the callback has methods of both libraries and declares no dialect, raise `TypeError`
+    """Return the dialect that a callback declares, or the one detected from its methods. Raise `TypeError` if the callback
+    has methods of both libraries and declares no dialect, or if it is a callback of Keras, Lightning or transformers
 
     Args:
         cb: an object, a class, or a partial of a class
@@ -101,7 +102,7 @@ class Adapter(Callback):
 
     @property
     def peers(self) -> 'list[Adapter]':
-        "All adapters of this dialect on the learner, in the order of the list"
+        "All adapters of this dialect on the learner, in the order of `learn.cbs`"
         return [cb for cb in self.learn.cbs if type(cb) is type(self)]
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:

@@ -173,13 +173,13 @@ class _Better(LearnerCallback):
 
     def is_better(self,
         value: float | None,      # the value of this epoch; None: no value
-        min_delta: float = 0.,    # smallest difference that counts as better
+        min_delta: float = 0.,    # difference from the best value that an improvement has to exceed
     ) -> bool:
         """Return whether `value` is the best so far, and store it in `best` if so
 
         Args:
             value: the value of this epoch; None: no value
-            min_delta: smallest difference that counts as better
+            min_delta: difference from the best value that an improvement has to exceed
         """
         if value is None: return False
         margin = -min_delta if self.operator is operator.lt else min_delta
@@ -213,14 +213,14 @@ class EarlyStoppingCallback(TrackerCallback):
         learn: the learner, which gets this callback as an attribute
         monitor: column of the recorder's table to monitor
         mode: 'min', 'max', or 'auto': 'min' for losses and errors, else 'max'
-        min_delta: smallest difference that counts as better
+        min_delta: difference from the best value that an improvement has to exceed
         patience: number of epochs in a row that may bring no improvement
     """
     def __init__(self,
         learn: NativeLearner,
         monitor: str = 'valid_loss',    # column of the recorder's table to monitor
         mode: str = 'auto',
-        min_delta: float = 0.,          # smallest difference that counts as better
+        min_delta: float = 0.,          # difference from the best value that an improvement has to exceed
         patience: int = 0,              # number of epochs in a row that may bring no improvement
     ):
         super().__init__(learn, monitor, mode)
@@ -245,7 +245,7 @@ class ReduceLROnPlateauCallback(EarlyStoppingCallback):
         mode: 'min', 'max', or 'auto': 'min' for losses and errors, else 'max'
         patience: number of epochs in a row that may bring no improvement
         factor: multiplies the learning rates
-        min_delta: smallest difference that counts as better
+        min_delta: difference from the best value that an improvement has to exceed
         min_lr: lower limit of the learning rates
     """
     def __init__(self,
@@ -254,7 +254,7 @@ class ReduceLROnPlateauCallback(EarlyStoppingCallback):
         mode: str = 'auto',
         patience: int = 0,              # number of epochs in a row that may bring no improvement
         factor: float = 0.2,            # multiplies the learning rates
-        min_delta: float = 0.,          # smallest difference that counts as better
+        min_delta: float = 0.,          # difference from the best value that an improvement has to exceed
         min_lr: float = 0.001,          # lower limit of the learning rates
     ):
         super().__init__(learn, monitor, mode, min_delta, patience)
@@ -441,14 +441,14 @@ class _Calls(NativeLearner):
     def load(self,
         *args: Any,
         purge: bool = True,             # ignored, because loading copies into the model
-        remove_module: bool = False,    # must be False: the names in a file are the model's
+        remove_module: bool = False,    # must be False: the file must use the parameter names of the model
         **kwargs: Any,                  # arguments for cbnb's `load`, like `args`
     ) -> 'Learner':
         """Load a file that `save` has written
 
         Args:
             purge: ignored, because loading copies into the model
-            remove_module: must be False: the names in a file are the model's
+            remove_module: must be False: the file must use the parameter names of the model
             **kwargs: arguments for cbnb's `load`, like `args`
 
         Raises:
@@ -476,7 +476,7 @@ class Learner(_Calls):
     Args:
         data: `DataLoaders`, or one training loader
         model: the model to train
-        opt_func: optimizer class or function; comes before the loss here
+        opt_func: optimizer class or function; comes before `loss_func`, as in fastai v1
         loss_func: loss function; None: the one of the dataset
         metrics: metric functions, or callbacks that compute a metric
         true_wd: must be True: for False, choose another optimizer
@@ -497,7 +497,7 @@ class Learner(_Calls):
     def __init__(self,
         data: Any,                             # `DataLoaders`, or one training loader
         model: nn.Module,
-        opt_func: Any = torch.optim.AdamW,     # optimizer class or function; comes before the loss here
+        opt_func: Any = torch.optim.AdamW,     # optimizer class or function; comes before `loss_func`, as in fastai v1
         loss_func: Any = None,                 # loss function; None: the one of the dataset
         metrics: Any = None,                   # metric functions, or callbacks that compute a metric
         true_wd: bool = True,                  # must be True: for False, choose another optimizer

@@ -106,7 +106,7 @@ class OptNames(LentNames):
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #b3983a60
 class RecorderNames(LentNames):
-    "Names of a fastai v1 recorder for cbnb's recorder: the losses as tensors, and added columns"
+    "Names of a fastai v1 recorder for cbnb's recorder: `losses` as tensors, and `add_metric_names`"
     added_names: Sequence[str] = ()
 
     @property
@@ -184,7 +184,7 @@ class V1Callback(_Holds):
         given: a callback, or a class or partial that creates one for each run
     """
     def begin(self) -> Any:
-        "Return the callback for a run. If it has a factory, call the factory first"
+        "Return the callback for a run. If the adapter has a factory, call the factory to create the callback"
         learn = self.learn
         if isinstance(self.wraps, LearnerCallback): self.wraps.learn = learn
         if self.factory is None: return self.wraps
@@ -198,7 +198,7 @@ class V1Callback(_Holds):
 def wrap(
     cb: Any,           # a fastai v1 callback, its class, or a partial of the class
 ) -> Callback:
-    """Wrap a fastai v1 callback in an adapter, for `cbnb.dialects.detect.adapt`
+    """Wrap a fastai v1 callback in an adapter. `cbnb.dialects.detect.adapt` calls this function
 
     Args:
         cb: a fastai v1 callback, its class, or a partial of the class
@@ -346,7 +346,7 @@ class _Epochs(_BeginsAndEnds):
 class _Validates(_Epochs):
     "Collect the values of a validation"
     def before_validate(self) -> None:
-        "Prepare to collect the values of a validation, or of an evaluation inside a run"
+        "Prepare to collect the values of a validation. For an evaluation inside the run, create a handler with a copy of the state"
         learn, now = self.learn, self.now
         if learn.undo is not self.own_undo:
             inner = CallbackHandler(now.handler.callbacks)

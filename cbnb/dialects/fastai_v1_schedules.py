@@ -52,7 +52,7 @@ class _SetsBoth(LearnerCallback):
 class _Follows(_SetsBoth):
     "Sets the values of a schedule with two parts after each batch, and stops the fit at the end of the schedule"
     def on_batch_end(self, train, num_batch, **kwargs) -> Any:
-        "Set the values for the next batch, and stop the fit at the end of the schedule"
+        "Set the values for the next batch, and stop the fit if the schedule ends within an epoch"
         if not train: return
         self.at += 1
         self._set()
@@ -242,7 +242,7 @@ class _Phases(LearnerCallback):
         if not self.phases: raise ValueError('phases: there is none with a length above 0')
 
     def _set_now(self) -> None:
-        "Set the hyper-parameters to their values after `at` steps"
+        "Set the hyper-parameters to their values after `at` batches"
         start = 0
         for phase in self.phases:
             if start < self.at <= start + phase.length: self._set(phase, (self.at - start)/phase.length)

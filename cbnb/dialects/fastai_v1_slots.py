@@ -69,7 +69,7 @@ class Callback(_Slots):
         return {k: v for k, v in vars(self).items() if k not in without}
 
     def __getstate__(self) -> dict[str, Any]:
-        "Return the attributes for a pickle, without those named in `exclude`"
+        "Return the attributes for a pickle: `_learn`, and those that are not named in `exclude`"
         return {k: v for k, v in vars(self).items() if k not in self.exclude or k == '_learn'}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> 'Callback':    # a copy keeps all attributes
@@ -126,7 +126,7 @@ class _OfLearner(Callback):
 _LEARNERS = {'data', 'model', 'opt', 'opt_func', 'loss_func', 'callbacks', 'recorder'}
 
 class LearnerCallback(_OfLearner):
-    """Callback that reads missing attributes from its learner, and warns if an assignment hides an attribute of the learner
+    """Callback that reads missing attributes from its learner, and warns if an assignment hides one such as `model`
 
     Args:
         learn: the learner, which gets this callback as an attribute

@@ -164,7 +164,7 @@ class CastToTensor(Callback):
     Args:
         **events: functions to use as methods: `before_fit=f`
     """
-    order = 9       # runs last before the model
+    order = 9       # as in fastai
 
     def before_batch(self):
         learn = self.learn

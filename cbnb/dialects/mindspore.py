@@ -184,7 +184,7 @@ class _Built:
         optimizer: Optimizer | None = None,       # optimizer of the network's parameters
         metrics: set | dict | None = None,        # a set of names, or a dict of metrics by name
         eval_network: nn.Module | None = None,    # called with all columns; None: `network` and `loss_fn`
-        eval_indexes: list[int] | None = None,    # positions of loss, prediction and label in its outputs
+        eval_indexes: list[int] | None = None,    # positions of loss, prediction and label in the outputs of `eval_network`
         amp_level: str = 'O0',                    # only 'O0' is supported
         boost_level: str = 'O0',                  # only 'O0' is supported
     ):
@@ -246,7 +246,7 @@ class ModelMetric(NativeMetric):
 
 # %% ../../nbs/dialects/mindspore.ipynb #ae92eac9
 class EvalNetwork(CallStep):
-    """Evaluation step that calls an evaluation network and reads the loss at `indexes`
+    """Evaluation step that calls an evaluation network, and reads the loss and the prediction at `indexes`
 
     Args:
         network
@@ -392,7 +392,7 @@ class _Fits(_Checks):
         train_dataset: Any,                # any iterable of batches
         callbacks: Any = None,             # one callback or several, of any kind
         dataset_sink_mode: bool = False,   # True only warns: each batch is a step
-        sink_size: int = -1,               # ignored, as there is no sink mode
+        sink_size: int = -1,               # checked, but without effect, as there is no sink mode
         initial_epoch: int = 0,            # number of epochs done before
     ) -> RunHistory:                       # the history of all runs of this model's learner
         """Train without evaluation
@@ -402,7 +402,7 @@ class _Fits(_Checks):
             train_dataset: any iterable of batches
             callbacks: one callback or several, of any kind
             dataset_sink_mode: True only warns: each batch is a step
-            sink_size: ignored, as there is no sink mode
+            sink_size: checked, but without effect, as there is no sink mode
             initial_epoch: number of epochs done before
 
         Returns:
@@ -419,7 +419,7 @@ class _Fits(_Checks):
         callbacks: Any = None,             # one callback or several, of any kind
         dataset_sink_mode: bool = False,   # True only warns: each batch is a step
         valid_dataset_sink_mode: bool = False,  # True only warns: each batch is a step
-        sink_size: int = -1,               # ignored, as there is no sink mode
+        sink_size: int = -1,               # checked, but without effect, as there is no sink mode
         initial_epoch: int = 0,            # number of epochs done before
     ) -> RunHistory:                       # the history of all runs of this model's learner
         """Train, and evaluate after the epochs that `valid_frequency` selects
@@ -432,7 +432,7 @@ class _Fits(_Checks):
             callbacks: one callback or several, of any kind
             dataset_sink_mode: True only warns: each batch is a step
             valid_dataset_sink_mode: True only warns: each batch is a step
-            sink_size: ignored, as there is no sink mode
+            sink_size: checked, but without effect, as there is no sink mode
             initial_epoch: number of epochs done before
 
         Returns:
@@ -459,7 +459,7 @@ class Model(_Fits):
         optimizer: optimizer of the network's parameters
         metrics: a set of names, or a dict of metrics by name
         eval_network: called with all columns; None: `network` and `loss_fn`
-        eval_indexes: positions of loss, prediction and label in its outputs
+        eval_indexes: positions of loss, prediction and label in the outputs of `eval_network`
         amp_level: only 'O0' is supported
         boost_level: only 'O0' is supported
     """

@@ -53,7 +53,7 @@ class StepInEpoch(Callback):
 def shown_loss(
     outputs: Any,          # the outputs of a step
 ) -> float | Tensor:       # the loss; for several losses, the first one as a tensor
-    """Return the loss as MindSpore prints it, which waits for the device
+    """Return the loss as MindSpore prints it. Converting the loss to a number waits for the device
 
     Args:
         outputs: the outputs of a step
@@ -229,7 +229,7 @@ def load_checkpoint(
     ckpt_file_name: str | Path,            # a file that `save_checkpoint` has written
     net: nn.Module | None = None,          # network to load into; None: only read the file
     filter_prefix: str | tuple[str, ...] | None = None,    # skip names that begin with this
-) -> dict[str, Any]:                       # tensors by name, on the CPU
+) -> dict[str, Any]:                       # values by name, with the tensors on the CPU
     """Read a checkpoint file, and load it into a network if you pass one
 
     Args:
@@ -238,7 +238,7 @@ def load_checkpoint(
         filter_prefix: skip names that begin with this
 
     Returns:
-        tensors by name, on the CPU
+        values by name, with the tensors on the CPU
 
     Raises:
         ValueError: there is no checkpoint file ...
@@ -259,14 +259,14 @@ def load_checkpoint(
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #0bc4b772
 def one_of(
     default: int,               # value of the first argument if neither is passed
-    least: int = 0,             # replaces a first argument of 0; 0: raise `ValueError`
+    least: int = 0,             # number to choose if the first argument is 0; 0: raise `ValueError` instead
     **choices: int | None,      # two arguments by name
 ) -> list[int | None]:          # the chosen number, and None for the other argument
-    """Choose one of two arguments. If both are passed, raise `ValueError`
+    """Choose one of two arguments. If both are above 0, raise `ValueError`
 
     Args:
         default: value of the first argument if neither is passed
-        least: replaces a first argument of 0; 0: raise `ValueError`
+        least: number to choose if the first argument is 0; 0: raise `ValueError` instead
         **choices: two arguments by name
 
     Returns:
@@ -360,7 +360,7 @@ class CheckpointConfig:
         self.append_info = checked_info(append_info)
 
     def get_checkpoint_policy(self) -> dict[str, Any]:
-        "Return the settings in effect by name, with None for settings that do not apply"
+        "Return the settings for saving and keeping files by name, with None for settings that do not apply"
         names = ('save_checkpoint_steps', 'save_checkpoint_seconds', 'keep_checkpoint_max',
                  'keep_checkpoint_per_n_minutes', 'saved_network')
         return {name: getattr(self, name) for name in names}
@@ -493,7 +493,7 @@ class ModelCheckpoint(_Named):
     """
     eval_in_fit = False
     def on_train_begin(self, run_context: RunContext) -> None:
-        """Reset the counters for a new fit
+        """Reset the counters for a new fit. If an earlier callback of the fit has the same prefix, choose another
 
         Args:
             run_context
@@ -587,7 +587,7 @@ class _Patience(Callback):
     no_state = 'monitor', 'min_delta', 'patience', 'verbose', 'sign', 'baseline', 'restore_best_weights'
     def __init__(self,
         monitor: str = 'eval_loss',   # 'eval_loss', a metric, or 'loss' of the last training batch
-        min_delta: float = 0.,        # smallest change that counts as an improvement
+        min_delta: float = 0.,        # change that an improvement has to exceed
         patience: int = 0,            # stop after so many evaluations without improvement; 0: as 1
         verbose: bool = False,        # True: print a line for each improvement
         mode: str = 'auto',           # 'min', 'max', or 'auto': 'max' for names with 'acc'
@@ -612,7 +612,7 @@ class EarlyStopping(_Patience):
 
     Args:
         monitor: 'eval_loss', a metric, or 'loss' of the last training batch
-        min_delta: smallest change that counts as an improvement
+        min_delta: change that an improvement has to exceed
         patience: stop after so many evaluations without improvement; 0: as 1
         verbose: True: print a line for each improvement
         mode: 'min', 'max', or 'auto': 'max' for names with 'acc'

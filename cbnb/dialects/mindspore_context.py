@@ -268,14 +268,14 @@ def listener(
 # %% ../../nbs/dialects/mindspore_context.ipynb #33c77ace
 def old_names(
     cb: Any,         # a callback
-) -> list[str]:      # sorted; empty if the callback also overrides the new names
+) -> list[str]:      # sorted; empty if no method is called under an old name
     """List the old names under which a callback is called
 
     Args:
         cb: a callback
 
     Returns:
-        sorted; empty if the callback also overrides the new names
+        sorted; empty if no method is called under an old name
     """
     used = {place for name, place in OLD_NAMES.items()
             if (method := listener(cb, name)) is not None and method == getattr(cb, place, None)
@@ -318,7 +318,7 @@ def length(
 def train_params(
     learn: Learner,    # a learner at the start of a fit
 ) -> dict[str, Any]:
-    """Return the entries of the context that stay the same in a fit
+    """Return the entries of the context at the start of a fit, most of which stay the same
 
     Args:
         learn: a learner at the start of a fit
@@ -381,7 +381,7 @@ class _State:
     "State of a session, with a method that calls the callbacks"
     def __init__(self,
         learn: Learner,                      # a running learner
-        members: 'list[MindSporeAdapter]',   # adapters of the callbacks, in the order of the list
+        members: 'list[MindSporeAdapter]',   # adapters of the callbacks, in the order of `learn.cbs`
         outer: 'Session | None',             # session of the enclosing run; None: not nested
     ):
         self.learn, self.members, self.outer = learn, members, outer
@@ -397,7 +397,7 @@ class _State:
         self.listeners = {}
 
     def fire(self, name: str, context: RunContext) -> None:
-        "Call the method of each callback for an event, in the order of the list"
+        "Call the method of each callback for an event, in the order of `learn.cbs`"
         for member, method in self.listeners[name]:
             if member.learn is None: continue                 # removed during the run
             try: method(context)
@@ -565,7 +565,7 @@ class Session(_Evaluating):
 
     Args:
         learn: a running learner
-        members: adapters of the callbacks, in the order of the list
+        members: adapters of the callbacks, in the order of `learn.cbs`
         outer: session of the enclosing run; None: not nested
     """
     def eval_cancelled(self) -> None:

@@ -111,7 +111,7 @@ class _Chooses(NativeMetric):
         "Update the metric with one batch"
         raise NotImplementedError
     def eval(self) -> Any:
-        "Return the result. If `update` was not called, raise `RuntimeError`"
+        "Return the result for the batches since `clear`"
         raise NotImplementedError
 
     def set_indexes(self,
@@ -152,7 +152,7 @@ class Metric(_Chooses):
     def value(self) -> Any: return one_number(self.eval(), self.name) if self._seen else None
 
     def inputs(self, learn: Learner) -> tuple:
-        """Return the inputs of the metric from a learner: prediction and targets, or all outputs
+        """Return the inputs of the metric from a learner: prediction and targets, or all outputs if `indexes` is set
 
         Args:
             learn: the learner

@@ -66,8 +66,8 @@ reset_auto_parallel_context()
 
 # %% ../../nbs/dialects/mindspore_parallel.ipynb #9a738622
 def set_auto_parallel_context(*,
-    parallel_mode: str | None = None,       # 'stand_alone' or 'data_parallel'
-    gradients_mean: bool | None = None,     # True: the mean of the gradients of all devices; False: their sum
+    parallel_mode: str | None = None,       # 'stand_alone' or 'data_parallel'; None: unchanged
+    gradients_mean: bool | None = None,     # True: the mean of the gradients of all devices; False: their sum; None: unchanged
     device_num: int | None = None,          # must be the number of processes, which torchrun decides
     global_rank: int | None = None,         # must be the rank of this process, which torchrun decides
     parameter_broadcast: bool = True,       # ignored: training always begins with the weights of process 0
@@ -75,8 +75,9 @@ def set_auto_parallel_context(*,
     """Set the parallel mode for all models. If a setting is not supported, raise `ValueError`
 
     Args:
-        parallel_mode: 'stand_alone' or 'data_parallel'
-        gradients_mean: True: the mean of the gradients of all devices; False: their sum
+        parallel_mode: 'stand_alone' or 'data_parallel'; None: unchanged
+        gradients_mean: True: the mean of the gradients of all devices; False: their sum; None:
+            unchanged
         device_num: must be the number of processes, which torchrun decides
         global_rank: must be the rank of this process, which torchrun decides
         parameter_broadcast: ignored: training always begins with the weights of process 0
@@ -141,7 +142,7 @@ class DistributedGradReducer:
 
 # %% ../../nbs/dialects/mindspore_parallel.ipynb #304fea2b
 class SumOfGradients(Callback):
-    """Adds the gradients of all processes instead of averaging them
+    """Multiplies the training loss by the number of processes, so that the averaged gradient becomes the sum
 
     Args:
         **events: functions to use as methods: `before_fit=f`

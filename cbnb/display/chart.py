@@ -46,7 +46,7 @@ class Line(NamedTuple):
         of: name of another line, under which this line is listed
         beyond: exclude the line from the range of the y axis, as for a diverged run
         run: index of the line's run in the `runs` of the chart
-        smooths: raw values of a smoothed line, so that the page can smooth them again
+        smooths: raw values of a smoothed line, so that `chart.js` can smooth them again
     """
     name: str                      # name, written at the end of the line
     xs: Sequence[float]            # x values in ascending order
@@ -59,12 +59,12 @@ class Line(NamedTuple):
     of: str = ''                   # name of another line, under which this line is listed
     beyond: bool = False           # exclude the line from the range of the y axis, as for a diverged run
     run: int | None = None         # index of the line's run in the `runs` of the chart
-    smooths: Sequence[float] | None = None    # raw values of a smoothed line, so that the page can smooth them again
+    smooths: Sequence[float] | None = None    # raw values of a smoothed line, so that `chart.js` can smooth them again
 
     def at(self,
         x: float,
     ) -> float | None:   # None: the line has no value there
-        """Return the value at the nearest point, or for a line with dots the latest value up to `x`
+        """Return the value at the nearest point. For a line with dots, return the latest value up to `x`
 
         Args:
             x
@@ -114,7 +114,7 @@ def thinned(
     points: int,           # approximate number of points to draw
     log_x: bool = False,   # whether the x axis is logarithmic
 ) -> tuple[Sequence[float], Sequence[float]]:    # x and y values
-    """Return a line with about `points` points for drawing
+    """Return the points to draw for a line: about `points`, or up to twice as many on a logarithmic axis
 
     Args:
         line
@@ -188,13 +188,13 @@ class Chart:
         epochs: (last step, number) of each epoch, for a second row of ticks
         band: first and last x of a shaded range
         say: function that formats a value of x
-        x_format: format of x in the page: 'number', 'rate', 'count', 'epoch', 'time'; '': as `say`
+        x_format: format in `chart.js`: 'number', 'rate', 'count', 'epoch', 'time'; '': as `say`
         smoothing: initial weight of the past for lines with `smooths`; None: no smoothing control
         tools: controls above the chart, from `TOOLS`
         runs: (name, first step, color) of each run, for the control `overlay`
         details: name of a line -> (setting, value, whether it differs)
-        robust: limit the height of the first tenth to the height of all later values
-        digits: significant digits of the values in the page; None: stored as 32-bit floats
+        robust: keep high values in the first tenth of the steps from flattening the later values
+        digits: significant digits of the values for `chart.js`; None: stored as 32-bit floats
 
     Raises:
         ValueError: y_range={y_range} should be (low, high), with low below high
@@ -219,13 +219,13 @@ class Chart:
         epochs: Sequence[tuple[int, int]] = (),         # (last step, number) of each epoch, for a second row of ticks
         band: tuple[float, float] | None = None,        # first and last x of a shaded range
         say: Callable[[float], str] = number,           # function that formats a value of x
-        x_format: str = '',                             # format of x in the page: 'number', 'rate', 'count', 'epoch', 'time'; '': as `say`
+        x_format: str = '',                             # format in `chart.js`: 'number', 'rate', 'count', 'epoch', 'time'; '': as `say`
         smoothing: float | None = None,                 # initial weight of the past for lines with `smooths`; None: no smoothing control
         tools: Sequence[str] = ('log_y',),              # controls above the chart, from `TOOLS`
         runs: Sequence[tuple[str, float, str]] = (),    # (name, first step, color) of each run, for the control `overlay`
         details: Mapping[str, Sequence[tuple[str, str, bool]]] | None = None,   # name of a line -> (setting, value, whether it differs)
-        robust: bool = False,                           # limit the height of the first tenth to the height of all later values
-        digits: int | None = None,                      # significant digits of the values in the page; None: stored as 32-bit floats
+        robust: bool = False,                           # keep high values in the first tenth of the steps from flattening the later values
+        digits: int | None = None,                      # significant digits of the values for `chart.js`; None: stored as 32-bit floats
     ):
         if y_range and not y_range[0] < y_range[1]:
             raise ValueError(f'y_range={y_range} should be (low, high), with low below high')
@@ -240,7 +240,7 @@ class Chart:
         self.text = text or described(_values_by_name(self.lines), title)
 
 # %% ../../nbs/display/chart.ipynb #a7015afd
-from .look import count_text, lr_text    # formats for `say`, with their names in the page
+from .look import count_text, lr_text    # formats for `say`, with their names in `chart.js`
 
 _FORMATS: dict[Any, str] = {number: 'number', lr_text: 'rate', count_text: 'count'}
 
@@ -364,7 +364,7 @@ class _Plane:
 
 # %% ../../nbs/display/chart.ipynb #72a97041
 def _axes(chart: Chart, shown: Sequence[tuple]) -> tuple[Axis, Axis]:
-    "Return axes that include all lines and marks, except lines with `beyond=True`"
+    "Return the axes of a chart. By default, the y axis includes all marks, and all lines except those with `beyond=True`"
     whole = all(len(xs) and isinstance(xs[0], int) for xs, _ in shown)
     ends = [v for line in chart.lines for v in (*line.xs[:1], *line.xs[-1:])]     # also if thinned
     x = Axis([*ends, *(m.x for m in chart.marks)], chart.log_x, chart.x_range, whole=whole)
@@ -444,7 +444,7 @@ def _curves(plane: _Plane) -> str:
     return f'<svg width="{_short(w)}" height="{_short(h)}">{"".join(lines)}</svg>{"".join(dots)}'
 
 def _verticals(plane: _Plane) -> str:
-    "Return SVG with the shaded band and all vertical lines: borders, events, emphasized marks and the cursor"
+    "Return SVG with the shaded band and the vertical lines: borders, events, emphasized marks and the cursor"
     chart, (w, h) = plane.chart, plane.size
     def at(x: float) -> str: return f'M{w*plane.x.place(x):.1f},0v{h}'
     parts = []

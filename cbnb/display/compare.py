@@ -37,7 +37,7 @@ def _runs_in(source: Any) -> list[Run]:
     raise TypeError(f'a {type(source).__name__} has no recorded runs: pass learners with a recorder, histories or runs')
 
 def _groups(sources: tuple, named: Mapping[str, Any]) -> list[tuple[str, list[Run]]]:
-    "Return (name or '', runs) for each source"
+    "Return a name and a list of runs for each source. The name is '' if you passed none"
     dicts = [source if isinstance(source, Mapping) else {_own_name(source): source} for source in sources]
     return [(name, _runs_in(source)) for group in (*dicts, named) for name, source in group.items()]
 
@@ -203,7 +203,7 @@ def _best(values: Iterable[Any], metric: str) -> float | None:
 
 # %% ../../nbs/display/compare.ipynb #c2b1178d
 def _row(name: str, run: Run, metrics: Iterable[str]) -> dict[str, Any]:
-    "Return the row of a run, without its settings"
+    "Return the row of a run, without its length and its settings"
     row: dict[str, Any] = dict(run=name, status=run.outcome())
     for metric in metrics:
         values = [each[metric] for each in run.epochs if each.get(metric) is not None]
@@ -724,7 +724,7 @@ class Comparison(DrawsRuns):
 def comparison_data(
     found: Comparison,
 ) -> dict[str, Any]:    # data that can be written as JSON
-    """Return the data for `compare.js`: a chart of each metric over steps, and the positions of steps on the other axes
+    """Return the data for `compare.js`: a chart of each metric over steps, and the positions of the ends of epochs on the other axes
 
     Args:
         found
