@@ -139,7 +139,7 @@ _STARTING = 'waiting for the first batch'
 
 # %% ../../nbs/display/dashboard.ipynb #d8c65787
 def small_curve() -> LiveCurve:
-    "Make a live curve whose messages have at most 1,000 bytes, headers included"
+    "Make a live curve with at most 36 buckets, whose SVG has at most 630 characters"
     line = LiveCurve()
     line.n_buckets, line.limit = 36, 630
     return line
@@ -249,7 +249,7 @@ class _TableNews:
         self.best, self.lowest, self.looked = None, math.inf, 0
 
     def rows(self, whole: bool = False) -> dict[str, Any] | None:
-        "Return the rows to show that were not sent yet, and the index of the best row. If there are no such rows, return None"
+        "Return the visible rows that were not sent yet, or all visible rows if `whole` is true. If there are no such rows, return None"
         display = self.display
         names, n = display.headings(), len(display.rows)
         if names != self.names: self.names, self.told = names, set()
@@ -354,14 +354,14 @@ class Panel(_Parts):
     def replace_by(self,
         page: str,            # HTML to show in place of the panel
         *below: Any,          # widgets to show below the HTML
-        later: bool = False,  # whether to change only pages that are opened from now on
+        later: bool = False,  # True: send the HTML to open pages only if one of them was opened during the fit
     ) -> None:
-        """Close all controls, and show HTML and other widgets in place of the panel
+        """Close the widgets of the panel, and show HTML and other widgets in their place
 
         Args:
             page: HTML to show in place of the panel
             *below: widgets to show below the HTML
-            later: whether to change only pages that are opened from now on
+            later: True: send the HTML to open pages only if one of them was opened during the fit
         """
         import ipywidgets as w
         html = quiet_html()
@@ -386,14 +386,14 @@ def _take_back(points: Any, point: Any, button: Any, said: Any) -> None:
 # %% ../../nbs/display/dashboard.ipynb #5832d8d7
 def rewind_button(
     points: Any,    # restore points of a learner: `learn.runs`
-) -> Any:           # a box of widgets; None if the last fit has no restore point
+) -> Any:           # a box of widgets; None if there is no fit, or the last fit cannot be undone
     """Make a button that undoes the last fit
 
     Args:
         points: restore points of a learner: `learn.runs`
 
     Returns:
-        a box of widgets; None if the last fit has no restore point
+        a box of widgets; None if there is no fit, or the last fit cannot be undone
     """
     import ipywidgets as w
     if not points or points[-1].restore is None: return None
@@ -535,7 +535,7 @@ class _Begins(_Falls):
         self.pump.route(self.growing.chart.widget)
 
     def _beside(self, whole: bool = False) -> dict[str, Any]:
-        "Return numbers and new rows for a page that draws the live chart; with `whole`, return all rows that are shown"
+        "Return the numbers and the new rows for a page that draws the live chart. If `whole` is true, return all visible rows"
         table = self.news.rows(whole)
         numbers = page_numbers(self.at, self._lr_scale(), self.word) if self.at else None
         return dict(at=numbers) | (dict(table=table) if table else {})
@@ -571,7 +571,7 @@ class _Follows(_Begins):
 _offered: list[tuple[Any, Any]] = []       # (button of the last fit, its output)
 
 class _Offers(_Follows):
-    "Show the button in a separate output, so that a saved page shows the table without the button"
+    "Show the button that undoes the fit in a separate output, so that a saved page shows the table without the button"
     def _offer(self, button: Any) -> None:
         from IPython.display import display
         self._withdraw()

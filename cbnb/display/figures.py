@@ -53,7 +53,7 @@ def figure(
     size: tuple[float, float] = (6.4, 3.4),   # width and height in inches
     cols: int = 1,                            # number of panels side by side
     rows: int = 1,                            # number of rows of panels
-) -> Iterator[tuple[Any, list[Any]]]:         # the figure, and the list of its axes
+) -> Iterator[tuple[Any, list[Any]]]:         # the figure, and a list of the axes to draw into
     """Make a figure in the style of cbnb. A notebook does not show the figure automatically. In a script, call `plt.show()`
 
     Args:
@@ -63,7 +63,7 @@ def figure(
         rows: number of rows of panels
 
     Returns:
-        the figure, and the list of its axes
+        the figure, and a list of the axes to draw into
     """
     import matplotlib
     with matplotlib.rc_context(STYLE):
@@ -125,7 +125,7 @@ def show(
     text: str,                        # description for readers who cannot see the figure
     return_fig: bool | None = None,   # whether to return the figure instead of showing it
 ) -> Any:                             # the figure with `return_fig=True`, otherwise None
-    """Show a figure once in a notebook. Outside of notebooks, do nothing
+    """Show a figure once in a notebook. Outside of notebooks, show nothing
 
     Args:
         fig: a matplotlib figure
@@ -148,7 +148,7 @@ def legend(
     ax: Any,             # axes with labeled curves
     own: bool = True,    # whether cbnb made the figure, with room for names at the right
 ) -> None:
-    """Write names and last values of curves to the right of the axes. For areas, or if `own` is false, add a matplotlib legend
+    """Write names and last values of curves to the right of the axes. If there are areas, or `own` is false, add a matplotlib legend instead
 
     Args:
         ax: axes with labeled curves
@@ -237,13 +237,13 @@ def _whole_steps(ax: Any) -> None:
 # %% ../../nbs/display/figures.ipynb #c3e9a1b4
 def epoch_ticks(
     ends: Sequence[tuple[int, int]],    # (last step, number) of each epoch
-    n: int = 12,                        # largest number of labels
+    n: int = 12,                        # number of epochs up to which all epochs are labeled
 ) -> list[tuple[int, str]]:             # (step, label) of each label
-    """Choose the epochs to label below an axis of steps. If there are many epochs, the labels are evenly spaced
+    """Choose the epochs to label below an axis of steps. If there are more than `n`, choose the multiples of 2, 5, 10 or a larger number
 
     Args:
         ends: (last step, number) of each epoch
-        n: largest number of labels
+        n: number of epochs up to which all epochs are labeled
 
     Returns:
         (step, label) of each label
@@ -420,7 +420,7 @@ def sched_figure(
     hps: Mapping[str, Sequence[float]],           # name -> value for each batch
     figsize: tuple[float, float] | None = None,   # width and height in inches; None: 4.2 by 2.8 for each panel
 ) -> Any:                                         # the figure
-    """Draw hyper-parameters over steps, with two panels in a row
+    """Draw hyper-parameters over steps, with up to two panels in a row
 
     Args:
         hps: name -> value for each batch
@@ -450,7 +450,7 @@ def _loss_limits(losses: Sequence[float]) -> tuple[float, float]:
 def rule_colors(
     names: Iterable[str],    # names of rules of the learning rate finder
 ) -> dict[str, str]:         # name -> color
-    """Return a color for each rule, the same in figures and widgets. A rule of your own has one of the last run colors
+    """Return a color for each rule, the same in figures and widgets. A rule of your own gets one of the last colors of `RUN_COLORS`
 
     Args:
         names: names of rules of the learning rate finder
@@ -489,7 +489,7 @@ def lr_find_figure(
     lrs: Sequence[float],               # learning rates of the sweep
     losses: Sequence[float],            # smoothed loss at each rate
     marks: Mapping[str, tuple[float, float]] | None = None,   # name of a suggestion -> (rate, loss)
-    recommended: float | None = None,   # recommended rate
+    recommended: float | None = None,   # recommended rate; None: no line
     title: str = 'Learning rate finder',
     ax: Any = None,                     # axes to draw into; None: a new figure
     band: tuple[float, float] | None = None,   # lowest and highest rate that may do about as well
@@ -501,7 +501,7 @@ def lr_find_figure(
         lrs: learning rates of the sweep
         losses: smoothed loss at each rate
         marks: name of a suggestion -> (rate, loss)
-        recommended: recommended rate
+        recommended: recommended rate; None: no line
         title
         ax: axes to draw into; None: a new figure
         band: lowest and highest rate that may do about as well
@@ -529,7 +529,7 @@ def lr_find_figure(
 
 # %% ../../nbs/display/figures.ipynb #a6106835
 def _trial_numbers(ax: Any, lrs: Sequence[float], losses: Sequence[float], others: Sequence[float] = ()) -> None:
-    "Write the number of each trial above its point and its rate below the axis, which also includes the rates `others`"
+    "Write the number of each trial above its point, and its rate below the axis. Extend the axis to include the rates `others`"
     over = dict(xycoords=('data', 'axes fraction'), ha='center', color=COLORS['text'])
     for i, (lr, loss) in enumerate(zip(lrs, losses), 1):
         if math.isfinite(loss):

@@ -50,12 +50,12 @@ def _has_widgets() -> bool:
 
 # %% ../../nbs/display/front_end.ipynb #8faad6c0
 def set_display(
-    mode: str | None,   # one of `MODES`; None: the mode that suits the front end
+    mode: str | None,   # one of `MODES`; None: the mode of CBNB_DISPLAY, or the one that suits the front end
 ) -> None:
     """Set the display mode for all later output. An unknown mode raises `ValueError`
 
     Args:
-        mode: one of `MODES`; None: the mode that suits the front end
+        mode: one of `MODES`; None: the mode of CBNB_DISPLAY, or the one that suits the front end
 
     Example:
         set_display('plain')
@@ -69,12 +69,12 @@ def set_display(
 # %% ../../nbs/display/front_end.ipynb #4aecf356
 @contextmanager
 def display_as(
-    mode: str | None,   # one of `MODES`; None: the mode that suits the front end
+    mode: str | None,   # one of `MODES`; None: the mode of CBNB_DISPLAY, or the one that suits the front end
 ) -> Iterator[None]:  # a context manager
     """Set the display mode for the length of a `with` block
 
     Args:
-        mode: one of `MODES`; None: the mode that suits the front end
+        mode: one of `MODES`; None: the mode of CBNB_DISPLAY, or the one that suits the front end
 
     Returns:
         a context manager

@@ -43,20 +43,20 @@ def png(
 
 # %% ../../nbs/display/items.ipynb #cffd8f2e
 def _channels_last(image: Tensor) -> Tensor:
-    "Return an image with its channels last. If the shape is ambiguous, treat the first dimension as channels"
+    "Return an image of shape HxW, HxWx3 or HxWx4. If the shape is ambiguous, treat the first dimension as channels"
     if image.ndim == 3 and image.shape[0] in (1, 3, 4): image = image.permute(1, 2, 0)
     return image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image
 
 def as_pixels(
     image: Any,    # tensor or array of shape HxW, or with 1, 3 or 4 channels, first or last
-) -> Tensor:       # uint8 tensor with channels last
+) -> Tensor:       # uint8 tensor of shape HxW, HxWx3 or HxWx4
     """Convert an image to pixel values from 0 to 255
 
     Args:
         image: tensor or array of shape HxW, or with 1, 3 or 4 channels, first or last
 
     Returns:
-        uint8 tensor with channels last
+        uint8 tensor of shape HxW, HxWx3 or HxWx4
     """
     image = _channels_last(torch.as_tensor(image).detach().cpu())
     if image.dtype == torch.uint8: return image
@@ -221,7 +221,7 @@ def shown_parts(
     decode: Any = None,    # as for `shown`
     columns: Sequence[str] | None = None,    # as for `shown`
 ) -> list[Shown]:
-    """Convert all inputs of an item for display
+    """Convert the inputs of an item for display
 
     Args:
         inputs: a single input, or a tuple or dict of inputs
@@ -269,7 +269,7 @@ class Card(NamedTuple):
 
     @property
     def sign(self) -> str:
-        "The sign ✗ of a wrong prediction or ✓ of a right one, for readers who cannot see colors"
+        "The sign ✗ for a wrong prediction, ✓ for a right one, or '' if `wrong` is None"
         return '' if self.wrong is None else '✗' if self.wrong else '✓'
 
 # %% ../../nbs/display/items.ipynb #5c8cf7a1
@@ -293,7 +293,7 @@ def _part_text(part: Shown) -> str:
 def _shortened(text: str, n: int = 60) -> str: return text if len(text) <= n else text[:n - 1] + '…'
 
 def _columns(cards: Sequence[Card]) -> list[tuple[str, Callable[[Card], str]]]:
-    "Return the heading of each column beside the items, and the function that formats its cells"
+    "Return the columns for predictions, targets and losses, each as its heading and the function that formats a cell"
     found: list[tuple[str, Callable[[Card], str]]] = [('predicted', prediction_text)]
     if any(c.actual is not None for c in cards): found.append(('actual', lambda c: c.actual or ''))
     if any(c.loss is not None for c in cards): found.append(('loss', lambda c: '' if c.loss is None else number(c.loss)))
@@ -349,7 +349,7 @@ def _part_html(part: Shown, item: int | None) -> str:
 
 # %% ../../nbs/display/items.ipynb #b682bf39
 def _caption_html(card: Card) -> str:
-    "Return the caption of an image"
+    "Return the prediction, the item number and the loss of a card as HTML, with the target unless the prediction is right"
     tag = 'b class="no"' if card.wrong else 'b'
     lines = [f'<{tag}>{escape(prediction_text(card))}</b>']
     if card.actual is not None and card.wrong is not False: lines.append(f'actual {escape(card.actual)}')

@@ -43,7 +43,7 @@ def extremes(
     return short_x, short_y
 
 def _lowest_and_highest(ys: Sequence[float]) -> list[int]:
-    "Return the indices of the lowest and the highest value, ignoring nan"
+    "Return the indices of the lowest and the highest value, ignoring nan. If all values are nan, return [0]"
     total = sum(ys)
     known = ys if total == total else [y for y in ys if y == y]
     return sorted({ys.index(min(known)), ys.index(max(known))}) if known else [0]
@@ -199,7 +199,7 @@ class _Grows:
         return chart_spec(Chart(lines, **self.layout)) | dict(picks=self.on_pick is not None, whole=whole, beside=beside)
 
     def history(self) -> bytes:
-        "Return all points that were sent, and the number of messages, as bytes"
+        "Return all points that were sent, and the number of messages with points, as bytes"
         sent = [(p.xs[:p.sent], p.ys[:p.sent]) for p in self.points.values()]
         head = struct.pack(f'<{1 + len(sent)}I', self.n_sent, *(len(xs) for xs, _ in sent))
         return head + b''.join(xs.tobytes() + ys.tobytes() for xs, ys in sent)
@@ -284,7 +284,7 @@ class LiveChart(_Grows):
         return message
 
     def _receive(self, _: Any, message: dict, buffers: list) -> None:
-        "Handle a message of a page: it requests code or data, reports that it draws, or reports a click"
+        "Handle a message of a page: a request for code or points, the report that it draws the chart, or a click"
         kind = message.get('type')
         if kind == 'code': self.widget.send(dict(code=_code()))
         if kind == 'here': self.here = True

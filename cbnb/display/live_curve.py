@@ -72,7 +72,7 @@ def _most(values: Iterable[float | None]) -> float | None:
 
 # %% ../../nbs/display/live_curve.ipynb #3cb62284
 class _Opens(_Buckets):
-    "Make room for more steps: add a bucket, or merge pairs of buckets if there are `n_buckets` already"
+    "Make room for more steps: add a bucket. If there are `n_buckets` already, merge pairs of buckets first"
     def _open(self) -> None:
         if len(self.lows) == self.n_buckets: self._merge()
         for values in (self.lows, self.highs, self.smooth): values.append(None)

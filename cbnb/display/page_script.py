@@ -113,7 +113,7 @@ def still_image(
             f'src="data:image/svg+xml,{_quoted(svg)}">')
 
 def _quoted(svg: str) -> str:
-    "Encode an SVG for a data URL, a quarter shorter than base64"
+    "Encode an SVG for a data URL. The result is about a quarter shorter than base64"
     text = svg if "'" in svg else svg.replace('"', "'")       # a double quote would take three characters
     return quote(text, safe=" !'()*+,/:;=?@")
 

@@ -40,7 +40,7 @@ def _page(charts: Sequence[Chart], widget: bool | None, columns: int = 1) -> Htm
     display({'text/html': page.html, 'text/plain': text}, raw=True)
 
 def _shown(fig: Any, text: str, return_fig: bool | None, ax: Any) -> Any:
-    "Show the figure, or return it if `return_fig` is true. If `ax` is not None, return `ax`"
+    "If `ax` is not None, return `ax`. Otherwise show the figure, or return it if `return_fig` is true"
     return show(fig, text, return_fig) if ax is None else ax
 
 # %% ../../nbs/display/plots.ipynb #dd5bf1cd
@@ -97,7 +97,7 @@ def plot_lr(self: Recorder,
     ax: Any = None,                   # axes to draw into, which requires `show_moms=False`; None: a new figure
     widget: bool | None = None,       # True: return a chart; False: draw a figure; None: show a chart if the page may run scripts
 ) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
-    """Plot the learning rate over steps. If `show_moms` is true and the optimizer has no momentum, raise `ValueError`
+    """Plot the learning rate over steps. If `show_moms` is true and no run has recorded a momentum, raise `ValueError`
 
     Args:
         show_moms: whether to plot the momentum, too

@@ -195,7 +195,7 @@ def _row_html(values: Sequence[Any], looks: Sequence[str], best: bool) -> str:
     return f'<tr{" class=best"*best}><th scope=row>{cells[0]}</th>{rest}</tr>'
 
 def _gap_html(text: str, n: int) -> str:
-    "Return a row with one cell over all columns, which does not change the widths of the columns"
+    "Return a table row with one cell over all columns"
     return f'<tr><td colspan={n} style="text-align:left">{escape(text)}</td></tr>'
 
 # %% ../../nbs/display/progress.ipynb #8bb0d582
@@ -646,7 +646,7 @@ def _page_lines(
 
 # %% ../../nbs/display/progress.ipynb #6f69672b
 class _Display:
-    "The methods that every display has. The methods of this base class show nothing"
+    "Default methods of a display, which show nothing"
     live = False             # whether `progress` shows anything
     poll_every = math.inf    # seconds between calls of `poll`
     callback: Any = None     # the `ProgressCallback` that uses this display
@@ -756,7 +756,7 @@ class NotebookDisplay(LogDisplay):
         self.rows.append(dict(zip(self.names, values)) | late)
 
     def _late(self) -> list[str]:
-        "Return the names of losses that are not in the headings, because a step named them after the first epoch"
+        "Return the names of losses that are not in the headings, because a training step named them after the first epoch"
         return [name for name in self.run.named if name not in self.names] if self.run else []
 
     def table(self) -> tuple[list[str], list[list[Any]]]:
@@ -907,7 +907,7 @@ class _Reports(_Measures):
         return Progress(**seen, **self._fit_progress(now))
 
     def _fit_progress(self, now: float) -> dict[str, float | None]:
-        "Return the values of `Progress` that only a fit has"
+        "Return the complete fraction, the remaining time, the rate, the loss and the hyper-parameters of a fit"
         learn, share = self.learn, self._share()
         run = learn.recorder.last() if hasattr(learn, 'recorder') else None
         _, smooth = run.arrived() if run else ((), ())              # without waiting for the device
@@ -1015,7 +1015,7 @@ class ProgressCallback(_Ends):
         self._set_times()
 
     def _choose(self, with_table: Any) -> None:
-        "Make the display for the current display mode, with widgets only if the run has a table"
+        "Make the display for the current display mode, or for 'widgets' if `place` is set. Without a table or `learn.create_mbar`, use 'plain' instead of 'widgets'"
         mode = 'widgets' if self.place else display_mode()
         if mode == 'widgets' and not (with_table and self.learn.create_mbar): mode = 'plain'
         self.shown = make_display(mode)

@@ -72,7 +72,7 @@ def _read(session: Any, frames: list) -> tuple[list, dict]:
 
 # %% ../../nbs/display/pump.ipynb #0aa3f221
 def _put_back(line: _Line, frames: list) -> None:
-    "Return a message to the kernel, which handles it after the running cell"
+    "Pass a message back to the kernel, which handles it after the running cell"
     line.stream._run_callback(line.stream._recv_callback, frames)
 
 # %% ../../nbs/display/pump.ipynb #3ac6d118

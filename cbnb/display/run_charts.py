@@ -39,7 +39,7 @@ def starts_of(
 def ends_of(
     runs: Sequence[Run],
 ) -> list[tuple[int, int]]:
-    """Return (last step, counted over all runs, epoch number) for each complete training epoch
+    """Return the pair (last step, epoch number) for each complete training epoch. Steps are counted over all runs
 
     Args:
         runs
@@ -104,7 +104,7 @@ def points_of(
     runs: Sequence[Run],
     key: str,     # name of a column in the table of epochs, such as 'valid_loss'
 ) -> list[tuple[int, float]]:
-    """Return (last step, counted over all runs, value) for each epoch with a value in this column
+    """Return the pair (last step, value) for each epoch with a value in this column. Steps are counted over all runs
 
     Args:
         runs

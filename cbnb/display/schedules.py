@@ -76,7 +76,7 @@ def _told_apart(
 WORDS = dict(lr='learning rate', mom='momentum', wd='weight decay')     # names of hyper-parameters in words
 
 def _panels(plan: SchedulePlan) -> dict[str, dict[str, list[float]]]:
-    "Return the lines of each panel by heading"
+    "Return a dict from the heading of each panel to the lines of the panel"
     def moves(name: str) -> bool: return any(v != values[0] for values in plan.values[name] for v in values)
     shown = [name for name in plan.values if name == 'lr' or moves(name)] or list(plan.values)
     words = {name: WORDS.get(name, name) for name in shown}
@@ -229,7 +229,7 @@ def is_scheduler(
 
 # %% ../../nbs/display/schedules.ipynb #a08a0995
 class _Notes:
-    "Record the hyper-parameters in an optimizer at each step"
+    "Record the hyper-parameters of an optimizer at each step"
     def __init__(self,
         opt: Any,                  # the optimizer
         names: Sequence[str],      # common names of the hyper-parameters
@@ -313,7 +313,7 @@ def schedule_plan(
     n: int = 200,        # number of steps
     lr: float = 1e-3,    # learning rate of the optimizer, for a `TorchScheduler`
 ) -> SchedulePlan:
-    """Compute the values of a schedule over `n` steps. If `what` is no schedule, raise `TypeError`
+    """Compute the values of a schedule over `n` steps. If `what` is no schedule, raise `TypeError`. If it depends on a metric, raise `ValueError`
 
     Args:
         what: a function of the completed fraction, a dict of such functions, or a scheduling callback
@@ -350,7 +350,7 @@ class _Rehearses:
 
     @contextmanager
     def _lent_opt(self, lr: Any, wd: float | None, reset_opt: bool) -> Iterator[None]:
-        "Replace the optimizer in a `with` block by a copy of its hyper-parameters, with the rates of this fit"
+        "In a `with` block, replace the optimizer by a copy of its hyper-parameters, with the learning rates and weight decay of this fit"
         kept = self.opt
         self.opt = _Rates(self._new_opt() if kept is None or reset_opt else kept)
         set_hyper(self.opt, 'lr', spread_lrs(self.lr if lr is None else lr, len(self.opt.param_groups)))

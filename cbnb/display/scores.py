@@ -47,7 +47,7 @@ def confused_pairs(
     names: Sequence[str],     # names of the classes
     min_val: int = 1,         # smallest count to include
 ) -> list[tuple[str, str, int]]:    # (actual class, predicted class, count), the most frequent first
-    """List the pairs of classes that are confused
+    """List the pairs of classes that were confused at least `min_val` times
 
     Args:
         matrix: matrix as `confusion_matrix` returns it

@@ -122,7 +122,7 @@ class _Safely(_Says):
 
 # %% ../../nbs/display/show_graph.ipynb #62f79083
 class ShowGraph(_Safely):
-    """In a notebook, redraw the losses after each epoch that is not too short. In other places, print the losses as one line at the end
+    """In a notebook, redraw the losses after an epoch, unless the previous figure is too recent. Elsewhere, print the losses as one line at the end
 
     Args:
         **events: functions to use as methods: `before_fit=f`

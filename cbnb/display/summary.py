@@ -28,7 +28,7 @@ def layer_rows(
     model: nn.Module,
     run: Callable[[], Any],             # function that passes a batch through the model
 ) -> list[tuple[str, str, str, str]]:   # (name, output shape, number of parameters, 'yes' if trainable) for each layer
-    """List the output shape and the number of parameters of each layer without sublayers
+    """List the output shape and the number of parameters of each layer without sublayers, in the order in which `run` calls the layers
 
     Args:
         model
@@ -91,7 +91,7 @@ def _notes(learn: Learner) -> list[str]:
             f'callbacks {", ".join(map(str, by_order))}']
 
 def _opt_words(learn: Learner) -> str:
-    "Return the name of the optimizer, and whether it is fused. If the learner has no optimizer yet, `opt_func` makes one for this check"
+    "Return the name of the optimizer, and whether it is fused. If the learner has no optimizer yet, and `opt_func` is a class, make an optimizer for this check"
     opt = learn.opt
     if opt is None and isinstance(learn.opt_func, type) and _trains(learn): opt = learn._new_opt()
     return _name(learn.opt_func) + (' (fused)' if opt is not None and is_fused(opt) else '')

@@ -103,7 +103,7 @@ class _Talks:
     def dealt(self,
         values: list[Any],     # values of process 0, at most one for each process
     ) -> tuple[tuple | None, tuple | None]:
-        """Send each process its value from the list `values` of process 0. Return two results: a tuple with the value of this process, or None if the list is too short, and a tuple with the value to use. If this process has no value, it uses the value of process 0
+        """Send each process its value from the list `values` of process 0. Return two tuples of one element: the value of this process, and the value to use. If `values` is too short for this process, the first result is None, and the value to use is that of process 0
 
         Args:
             values: values of process 0, at most one for each process
@@ -145,7 +145,7 @@ class Group(_Talks):
         request: Request = Request.GO_ON,    # the part of the fit that this process asks all to leave
         items: int = 0,                      # items in the next batch of this process
     ) -> int:                                # total number of items in the next batches of all processes
-        """Exchange requests. Raises the exception of the highest request if it is higher than this process's own request
+        """Exchange requests. If the highest request is higher than `request`, raise its exception
 
         Args:
             request: the part of the fit that this process asks all to leave
@@ -173,7 +173,7 @@ class Group(_Talks):
         if told < request: self.agree(request)
 
     def note_interrupt(self, signum: int, frame: Any) -> None:
-        """Handle SIGINT: stop all processes before the next batch. A second SIGINT after two seconds stops this process immediately
+        """Handle SIGINT: stop all processes before the next batch. A further SIGINT more than two seconds later stops this process immediately
 
         Args:
             signum
