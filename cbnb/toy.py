@@ -58,7 +58,7 @@ def line_learner(
     quiet: bool = True,    # whether to print no table
     **kwargs: Any,         # further arguments of `Learner`
 ) -> Learner:  # a learner that is ready to fit
-    """Make a learner that fits y = 2x + 3 with SGD at 0.1. Each update multiplies both errors by 0.8
+    """Make a learner that fits y = 2x + 3 by SGD with a learning rate of 0.1. Each update multiplies the errors of `a` and `b` by 0.8
 
     Args:
         n: training batches per epoch
@@ -101,7 +101,7 @@ def wave_learner(
     seed: int = 0,         # random seed of the data and the weights
     **kwargs: Any,         # further arguments of `Learner`
 ) -> Learner:  # a learner that is ready to fit
-    """Make a learner whose network of 32 hidden units learns a noisy sine wave with AdamW at 0.01
+    """Make a learner whose network of 32 hidden units learns a noisy sine wave with AdamW and a learning rate of 0.01
 
     Args:
         n: training batches per epoch
@@ -136,7 +136,7 @@ def digits_learner(
     seed: int = 0,         # random seed of the order of the items and the weights
     **kwargs: Any,         # further arguments of `Learner`
 ) -> Learner:  # a learner that is ready to fit
-    """Make a learner whose network of two layers classifies scikit-learn's digits with AdamW at 0.01
+    """Make a learner whose network of two layers classifies scikit-learn's digits with AdamW and a learning rate of 0.01
 
     Args:
         n: number of training items; the remaining items are for validation

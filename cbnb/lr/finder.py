@@ -181,7 +181,7 @@ def _bad_rows(t: Tensor) -> list[int]:
 def bad_items(
     learn: Learner,   # learner with a current batch
 ) -> str:             # message; empty if all values are finite
-    """Describe which items of the current batch contain nan or infinite values
+    """Describe which items of the current batch contain nan or infinite values, for the first tensor that has such items
 
     Args:
         learn: learner with a current batch
@@ -300,7 +300,7 @@ class LRFinder(_Measures):
     Args:
         start_lr: first rate: a number, or a list or slice for parameter groups
         end_lr: last rate: a number, or a list or slice for parameter groups
-        num_it: number of updates
+        num_it: maximum number of updates
         stop_div: stop when the loss diverges
         beta: weight of the past in the smoothed losses
     """
@@ -309,7 +309,7 @@ class LRFinder(_Measures):
     def __init__(self,
         start_lr: Any = 1e-7,       # first rate: a number, or a list or slice for parameter groups
         end_lr: Any = 10,           # last rate: a number, or a list or slice for parameter groups
-        num_it: int = 100,          # number of updates
+        num_it: int = 100,          # maximum number of updates
         stop_div: bool = True,      # stop when the loss diverges
         beta: float = 0.98,         # weight of the past in the smoothed losses
     ):
@@ -1005,7 +1005,7 @@ def _try_rates(self: Learner,
     trials: float | int,       # share of the run for each trial, or total number of batches
     cbs: list[Callback],       # callbacks for the trials
 ) -> None:
-    "Train short trials at a few rates around the rate of the sweep, and recommend a rate from their losses. If the budget is too small, do nothing"
+    "Train short trials at a few rates around the rate of the sweep, and recommend a rate from their losses. If the budget is too small, train no trials"
     valid, runs = self.dls.valid, []
     n_valid = 0 if valid is None else min(n_batches(valid) or VALID_BATCHES, VALID_BATCHES)
     plan = _affordable(found, finder, trials, n_valid)
@@ -1042,7 +1042,7 @@ def _remark(learn: Learner, finder: LRFinder) -> str:
 def lr_find(self: Learner,
     start_lr: Any = 1e-7,       # first rate: a number, or a list or slice for parameter groups
     end_lr: Any = 10,           # last rate: a number, or a list or slice for parameter groups
-    num_it: int = 100,          # number of updates
+    num_it: int = 100,          # maximum number of updates
     stop_div: bool = True,      # stop when the loss diverges
     show_plot: bool = True,     # show the picker or the figure
     suggest_funcs: Any = ('valley', 'slide', 'minimum', 'steep'),   # rules: names or functions, one or several; None: no rules
@@ -1055,7 +1055,7 @@ def lr_find(self: Learner,
     Args:
         start_lr: first rate: a number, or a list or slice for parameter groups
         end_lr: last rate: a number, or a list or slice for parameter groups
-        num_it: number of updates
+        num_it: maximum number of updates
         stop_div: stop when the loss diverges
         show_plot: show the picker or the figure
         suggest_funcs: rules: names or functions, one or several; None: no rules

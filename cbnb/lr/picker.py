@@ -108,7 +108,7 @@ def _rate_for(
 def recommend_for(
     found: LRFind,      # result of `lr_find`, which is updated
     n_epoch: float,     # number of planned epochs
-) -> bool:              # False: no change, because the sweep gave no rate or the length of an epoch is unknown
+) -> bool:              # False: no change, because the sweep gave no rate or `found.n_epoch` is unknown
     """Update the recommendation for a different number of epochs
 
     Args:
@@ -116,7 +116,7 @@ def recommend_for(
         n_epoch: number of planned epochs
 
     Returns:
-        False: no change, because the sweep gave no rate or the length of an epoch is unknown
+        False: no change, because the sweep gave no rate or `found.n_epoch` is unknown
     """
     old, chosen = found.planned, found.lr if found.lr != found.recommended else None
     if not old.n_epoch or found.first is None: return False

@@ -34,14 +34,14 @@ def as_floats(
 def steep(
     lrs: Sequence[float],      # rising rates
     losses: Sequence[float],   # smoothed losses
-    num_it: int,               # planned number of iterations
+    num_it: int,               # planned number of updates
 ) -> Suggestion:  # the rate, and the (rate, loss) that it comes from
     """Suggest the rate at which the loss falls fastest on a logarithmic scale of the rate
 
     Args:
         lrs: rising rates
         losses: smoothed losses
-        num_it: planned number of iterations
+        num_it: planned number of updates
 
     Returns:
         the rate, and the (rate, loss) that it comes from
@@ -61,14 +61,14 @@ def steep(
 def minimum(
     lrs: Sequence[float],      # rising rates
     losses: Sequence[float],   # smoothed losses
-    num_it: int,               # planned number of iterations
+    num_it: int,               # planned number of updates
 ) -> Suggestion:  # the rate, and the (rate, loss) that it comes from
     """Suggest a tenth of the rate with the lowest loss
 
     Args:
         lrs: rising rates
         losses: smoothed losses
-        num_it: planned number of iterations
+        num_it: planned number of updates
 
     Returns:
         the rate, and the (rate, loss) that it comes from
@@ -85,14 +85,14 @@ def minimum(
 def valley(
     lrs: Sequence[float],      # rising rates
     losses: Sequence[float],   # smoothed losses
-    num_it: int,               # planned number of iterations
+    num_it: int,               # planned number of updates
 ) -> Suggestion:  # the rate, and the (rate, loss) that it comes from
     """Suggest a rate about halfway along the longest subsequence of falling losses
 
     Args:
         lrs: rising rates
         losses: smoothed losses
-        num_it: planned number of iterations
+        num_it: planned number of updates
 
     Returns:
         the rate, and the (rate, loss) that it comes from
@@ -139,17 +139,17 @@ def loss_at(
 def slide(
     lrs: Sequence[float],         # rising rates
     losses: Sequence[float],      # smoothed losses
-    num_it: int,                  # planned number of iterations
+    num_it: int,                  # planned number of updates
     lr_diff: int = 15,            # width of the window, in points of the curve
     thresh: float = 0.005,        # slopes that differ by at most this count as equal
     adjust_value: float = 1.,     # factor on the suggested rate
 ) -> Suggestion:  # the rate, and the (rate, loss) that it comes from
-    """Move a window left until the slopes at its ends agree, and suggest the rate at its left end. Raises `ValueError` if the curve is too short
+    """Move a window left while the slopes at its ends differ, and suggest the rate at the left end of the last such window. Raises `ValueError` if the curve is too short
 
     Args:
         lrs: rising rates
         losses: smoothed losses
-        num_it: planned number of iterations
+        num_it: planned number of updates
         lr_diff: width of the window, in points of the curve
         thresh: slopes that differ by at most this count as equal
         adjust_value: factor on the suggested rate
@@ -493,7 +493,7 @@ def estimates(
     return dict(step=STEP*scale*step_rate(lrs, update_norms, weight_norm), **found)
 
 # %% ../../nbs/lr/rules.ipynb #377755de
-BAND = 3.5           # factor to either side of the rate; the good rates of most tasks span as much
+BAND = 3.5           # factor to either side of the rate; the good rates of most tasks span about as much as this band
 
 def band_around(
     lr: float,    # recommended rate
@@ -551,7 +551,7 @@ def recommend_rate(
     planned_steps: float,            # number of updates of the planned run
     num_it: int | None = None,       # planned number of updates of the sweep; None: not known
 ) -> Rate:
-    """Recommend the median of three estimates, but at most `CAP` times the estimate from the edge. Raises `ValueError` if the sweep supports no rate
+    """Recommend the middle of the estimates, but at most `CAP` times the estimate from the edge. If the loss only rises, recommend the highest safe rate, with a doubt. Raises `ValueError` if the sweep supports no rate
 
     Args:
         lrs: rising rates

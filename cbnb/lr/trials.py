@@ -134,7 +134,7 @@ def _about_as_good(
     best: int,                 # index of the lowest loss
     start_loss: float,         # loss before any training
 ) -> tuple[int, int]:          # indices of the first and the last of these trials
-    "Find the trials around the best one whose losses are within 5% of the fall"
+    "Find the trials next to the best one whose losses exceed its loss by at most 5% of the fall"
     near = losses[best] + 0.05*(start_loss - losses[best])
     low = high = best
     while low > 0 and losses[low - 1] <= near: low -= 1
@@ -148,7 +148,7 @@ def _keep_first(plan: Plan) -> Rate:
     return Rate(lr, *band_around(lr), f'the rate of the sweep, since {why}', {}, why)
 
 # %% ../../nbs/lr/trials.ipynb #091b242f
-TRIAL_BIAS = 1.5     # the middle of the good rates is lower by this factor in a trial than in a run
+TRIAL_BIAS = 1.5     # scaled to the same length, the good rates of a trial are lower by this factor than those of a run
 
 def choose(
     plan: Plan,                # plan of the trials
