@@ -68,7 +68,7 @@ def _save_tensors(model: nn.Module, on_cpu: bool = False) -> Callable[[], None]:
 
 # %% ../nbs/11_snapshot.ipynb #034cbded
 def _save_modules(model: nn.Module) -> Callable[[], None]:
-    "Copy the attributes of all modules, with their tables of parameters, and return a function that restores them"
+    "Save the attributes of all modules, including the dicts of parameters, buffers and submodules, and return a function that restores them"
     attributes = [(m, _with_own_tables(vars(m))) for m in model.modules()]
     lists = [(v, copy.copy(v)) for m, _ in attributes for v in vars(m).values()
              if type(v) in (list, dict, set, deque)]
@@ -80,7 +80,7 @@ def _save_modules(model: nn.Module) -> Callable[[], None]:
     return restore
 
 def _with_own_tables(attributes: dict[str, Any]) -> dict[str, Any]:
-    "Copy a module's attributes, with its tables of parameters, buffers and modules"
+    "Copy the dict of a module's attributes, and the dicts of parameters, buffers and submodules in it"
     tables = ('_parameters', '_buffers', '_modules')
     return {k: dict(v) if k in tables else v for k, v in attributes.items()}
 
@@ -146,7 +146,7 @@ def _own_state(state: Any, on_cpu: bool) -> Any:
     return {k: _Copy(v, on_cpu) if type(v) is Tensor else copy.deepcopy(v) for k, v in state.items()}
 
 def _again(state: Any) -> Any:
-    "Return the state that `_own_state` copied, with new tensors"
+    "Return a new copy of the state that `_own_state` copied"
     if type(state) is not dict: return copy.deepcopy(state)
     return {k: v.again() if isinstance(v, _Copy) else copy.deepcopy(v) for k, v in state.items()}
 
@@ -181,7 +181,7 @@ _NOT_COPIED = (int, float, str, type(None), MethodType, Dataset, DataLoader,
 
 # %% ../nbs/11_snapshot.ipynb #8509f4ec
 def _held_by(owner: Any) -> Iterator[Any]:
-    "Yield the attributes of an object, and the variables that a function refers to"
+    "Yield an object, its attributes and, for a function, the variables that it refers to. A list, tuple or dict among them is replaced by its values"
     values = [owner, *vars(owner).values()]
     if isinstance(owner, FunctionType):
         seen = inspect.getclosurevars(owner)
@@ -194,7 +194,7 @@ def _held_by(owner: Any) -> Iterator[Any]:
 def owned_by_steps(
     learn: Learner,    # a learner
 ) -> tuple[list[Any], list[nn.Module], list[Any]]:    # the steps and their owners; networks; optimizers
-    """Return the steps of a learner and the objects whose methods they call, all networks, and all optimizers. The networks and optimizers are those of the learner, of the steps, and of these objects
+    """Return the steps of a learner with their owners, the networks, and the optimizers. If you passed a bound method as a step, its owner is the object of the method. The networks and optimizers are those of the learner, of the steps and of the owners
 
     Args:
         learn: a learner
@@ -239,18 +239,18 @@ def snapshot(
     learn: Learner,                # the learner, which must not be running
     exclude: Iterable[Any] = (),   # callbacks that are neither saved nor restored
     purpose: str | None = 'lr_find',   # save only callbacks that run for this purpose; None: all callbacks
-    on_cpu: bool = False,          # keep the copies of tensors in main memory
-) -> Callable[[], None]:           # a function that restores everything; you can call it more than once
-    """Copy everything that a run may change in a learner and its callbacks, and return a function that restores it
+    on_cpu: bool = False,          # keep the tensors of models and optimizers in main memory
+) -> Callable[[], None]:           # a function that restores the state; you can call it more than once
+    """Copy the state of a learner and of its callbacks, and return a function that restores it
 
     Args:
         learn: the learner, which must not be running
         exclude: callbacks that are neither saved nor restored
         purpose: save only callbacks that run for this purpose; None: all callbacks
-        on_cpu: keep the copies of tensors in main memory
+        on_cpu: keep the tensors of models and optimizers in main memory
 
     Returns:
-        a function that restores everything; you can call it more than once
+        a function that restores the state; you can call it more than once
 
     Example:
         restore = snapshot(learn)

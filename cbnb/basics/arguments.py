@@ -50,7 +50,7 @@ def as_count(
 def recommended(
     value: Any,    # a result of `lr_find`, or a rate
 ) -> Any:          # the recommended rate, or `value` itself if it is a rate
-    """Return the rate of a result of `lr_find`, recommended or chosen with `choose`. If there is none, raise `ValueError`. A rate is returned unchanged
+    """Return the learning rate of a result of `lr_find`: the recommended one, or the one that you chose with `choose`. If the result has none, raise `ValueError`. Return any other value unchanged
 
     Args:
         value: a result of `lr_find`, or a rate
@@ -104,7 +104,7 @@ def is_number(value: Any) -> bool:
 
 # %% ../../nbs/basics/arguments.ipynb #e5835e22
 def as_python(value: Any) -> Any:
-    """Convert NumPy numbers and arrays to Python numbers and lists, and return other values unchanged
+    """Convert NumPy numbers and arrays to Python numbers and lists. Convert a list or tuple to a list of converted values, and return other values unchanged
 
     Args:
         value
@@ -151,7 +151,7 @@ def columns_hint(
     name: str,           # a column name that the table lacks
     there: list[str],    # the column names of the table
 ) -> str:
-    """Return a hint for an error message: the closest column name, and all column names
+    """Return a hint for an error message: the closest column name, if one is similar, and all column names
 
     Args:
         name: a column name that the table lacks
@@ -226,7 +226,7 @@ def unknown_argument(
     name: str,           # the argument that `func` does not have
     known: list[str],    # the arguments of `func`
 ) -> str:
-    """Return the error message for an unknown argument, with a hint at the right argument
+    """Return the error message for an unknown argument, with a hint at what to pass instead
 
     Args:
         func: the name of the function

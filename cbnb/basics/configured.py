@@ -16,7 +16,7 @@ from typing import Any, Self
 
 # %% ../../nbs/basics/configured.ipynb #611c0fb6
 class _Made(tuple):
-    "Positional and keyword arguments of a constructor, which copies of an object share with the original"
+    "Positional and keyword arguments of a constructor call. A deep copy of an object shares them with the original"
     def __deepcopy__(self, memo: dict) -> Self: return self
 
 class Configured:
@@ -139,7 +139,7 @@ def comparable(
     value: Any,        # an argument of a callback
     depth: int = 4,    # how many levels of containers and objects to convert
 ) -> Any:
-    """Convert `value` to data that is equal for equal values, even after their cell has run again
+    """Convert `value` to data for a comparison with `==`. An unchanged function or class gives equal data after its cell has run again
 
     Args:
         value: an argument of a callback

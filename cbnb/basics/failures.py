@@ -21,7 +21,7 @@ def _chained(
     e: BaseException,
     until: BaseException | None,    # the exception where the chain ends; None: follow the whole chain
 ) -> list[BaseException]:
-    "Return an exception and all exceptions that it was raised from or during"
+    "Return an exception, the exceptions that it was raised from or during, and the members of exception groups"
     found: list[BaseException] = []
     waiting: list[BaseException | None] = [e]
     while waiting:
@@ -42,7 +42,7 @@ def release_locals(
     e: BaseException,
     until: BaseException | None = None,    # an exception from before the failure, which keeps its variables
 ) -> None:
-    """Release the local variables of all finished calls in the traceback of an exception
+    """Release the local variables of all finished calls in the traceback of an exception, and in the tracebacks of the exceptions in its chain
 
     Args:
         e
@@ -99,13 +99,13 @@ _FIXES = (   # a pattern in an error of torch, and what to do
 )
 
 def _array_of(batch: Any) -> str | None:
-    "Return the type of the first array of NumPy or pandas in a batch"
+    "Return the type name of the first NumPy or pandas array in a batch, or None if the batch has no array"
     if isinstance(batch, (tuple, list)): return next(filter(None, map(_array_of, batch)), None)
     is_array = type(batch).__module__.partition('.')[0] in ('numpy', 'pandas') and getattr(batch, 'ndim', 0)
     return type(batch).__name__ if is_array else None
 
 def _text_labels(batch: Any) -> str | None:
-    "Return the first target of a batch if the targets are texts"
+    "Return the first target of a batch if the target is a string, or None"
     target = batch[-1] if isinstance(batch, (tuple, list)) and len(batch) > 1 else None
     if isinstance(target, (tuple, list)) and target: target = target[0]
     return target if isinstance(target, str) else None
@@ -140,7 +140,7 @@ def _release_soon(e: BaseException, until: BaseException | None) -> None:
 
 # %% ../../nbs/basics/failures.ipynb #06891f51
 class releases_batches:
-    "Context manager around a run that releases the local variables of failed runs, and adds the address of the page of common errors to their errors"
+    "Context manager around a run. It releases the local variables of failed runs, and calls `explained` with the error that ends the run"
     failed = 0      # id of the exception that ended the last failed run
 
     def __enter__(self) -> None:

@@ -146,7 +146,7 @@ class HyperNames(_SetsHypers):
     def freeze_to(self,
         n: int,   # the first group to train; negative counts from the end
     ) -> None:
-        """Freeze the groups before `n`, including batch norm layers, which `learn.freeze_to` keeps trainable by default. Unfreeze the other groups
+        """Freeze the groups before `n`, and unfreeze the other groups. Batch norm layers are frozen too, while `learn.freeze_to` keeps them trainable by default
 
         Args:
             n: the first group to train; negative counts from the end

@@ -102,7 +102,7 @@ def _items_remedy(
     return None
 
 def _are_unrelated(x: Any, y: Any) -> bool:
-    "Return whether `x` and `y` are arrays or tensors, but not parts of one tensor such as `x.split(64)` returns"
+    "Return True if `x` and `y` are arrays or tensors. Return False for two tensors that share their memory, such as two parts from `x.split(64)`"
     if not all(hasattr(t, 'shape') and hasattr(t, 'dtype') for t in (x, y)): return False
     if not (isinstance(x, Tensor) and isinstance(y, Tensor)): return True
     return x.untyped_storage().data_ptr() != y.untyped_storage().data_ptr()
@@ -113,13 +113,14 @@ _OF_TENSORS = 'DataLoaders.from_datasets(TensorDataset(x, y), bs=64)'
 # %% ../../nbs/basics/loaders.ipynb #6a2c9e93
 def as_loader(
     dl: Any,                # a loader, or a function that returns an iterator over batches
-    single: bool = False,   # the error for data that are no loader names a `DataLoader`, and not a `DataLoaders`
+    single: bool = False,   # one loader is wanted, as for `get_preds(dl=...)`; two unrelated tensors are then an error, too
 ) -> Iterable:              # `dl` itself, or `Batches` of the function
     """Return `dl` as a loader that can be iterated in each epoch, or raise `TypeError` if it cannot
 
     Args:
         dl: a loader, or a function that returns an iterator over batches
-        single: the error for data that are no loader names a `DataLoader`, and not a `DataLoaders`
+        single: one loader is wanted, as for `get_preds(dl=...)`; two unrelated tensors are then an
+            error, too
 
     Returns:
         `dl` itself, or `Batches` of the function

@@ -63,14 +63,14 @@ def rebuild(
 def map_tensors(
     f: Callable[[Tensor], Any],   # called with each tensor
     batch: Any,                   # tensors in nested tuples, lists, dicts and dataclasses
-    others: Callable[[Any], Any] | None = None,   # called with objects that have a method `to`; None: keep them
+    others: Callable[[Any], Any] | None = None,   # called with objects that have a method `to`; None: treat them like other values
 ) -> Any:                         # the same nesting with the results; other values stay as they are
     """Apply `f` to every tensor of a nested batch
 
     Args:
         f: called with each tensor
         batch: tensors in nested tuples, lists, dicts and dataclasses
-        others: called with objects that have a method `to`; None: keep them
+        others: called with objects that have a method `to`; None: treat them like other values
 
     Returns:
         the same nesting with the results; other values stay as they are
@@ -236,7 +236,7 @@ def named_parts(
 def kind_of(
     value: Any,    # a tensor or anything else
 ) -> str:
-    """Describe the type and shape of a value, for an error message
+    """Describe a tensor by its shape, and another value by its type and the names of its parts, for an error message
 
     Args:
         value: a tensor or anything else

@@ -16,7 +16,7 @@ from .nested import kind_of, named_parts
 def checked_outputs(
     indexes: Any,    # a list of numbers, names and paths
 ) -> tuple:
-    """Return `indexes` as a tuple of numbers, names and paths, or raise `TypeError` for a wrong index
+    """Return `indexes` as a tuple of numbers, names and paths, or raise `TypeError` if an item is none of these
 
     Args:
         indexes: a list of numbers, names and paths

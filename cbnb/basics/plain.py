@@ -241,7 +241,7 @@ def put_state(
     obj: Any,                      # an object of the same class as the saved one
     state: Mapping[str, Any],      # the state from `state_of`
 ) -> None:
-    """Restore the attributes of an object, changing existing lists, dicts, arrays and tensors in place
+    """Restore the attributes of an object. Change lists, dicts, sets and tensors of matching type and shape in place
 
     Args:
         obj: an object of the same class as the saved one

@@ -34,7 +34,7 @@ def _generators(dl: Any) -> Iterator[torch.Generator]:
 
 # %% ../../nbs/basics/random_state.ipynb #9db8c17b
 def _own(dl: Any) -> list[Any]:
-    "List the custom samplers of a loader, and the loader itself if its class is custom"
+    "List the custom samplers of a loader, and the loader itself if its class is custom and does not inherit from `DataLoader`"
     ours = ('torch', 'cbnb', 'builtins')
     return [h for h in _holders(dl) if hasattr(h, '__dict__') and not isinstance(h, DataLoader)
             and type(h).__module__.partition('.')[0] not in ours]
@@ -59,14 +59,14 @@ def _put_memory(holder: Any, memory: Mapping[str, Any]) -> None:
 # %% ../../nbs/basics/random_state.ipynb #8bc3af70
 def rng_state(
     loaders: Iterable[Any] = (),   # loaders whose generators and custom samplers are included
-) -> dict[str, Any]:               # plain data: numbers and tensors
+) -> dict[str, Any]:               # plain data, such as numbers, arrays and tensors
     """Return the random state of Python, NumPy and torch (CPU and CUDA), and of the loaders, as plain data
 
     Args:
         loaders: loaders whose generators and custom samplers are included
 
     Returns:
-        plain data: numbers and tensors
+        plain data, such as numbers, arrays and tensors
     """
     numpy, state = sys.modules.get('numpy'), dict(python=random.getstate(), torch=torch.get_rng_state())
     if numpy: state['numpy'] = numpy.random.get_state()
@@ -110,12 +110,12 @@ def save_rng(
 
 # %% ../../nbs/basics/random_state.ipynb #4d05817d
 def set_seed(
-    seed: int,    # any integer from 0 up; NumPy gets it modulo 2**32
+    seed: int,    # an integer of 0 or more; NumPy gets it modulo 2**32
 ) -> None:
     """Seed the generators of Python, NumPy and torch, on all devices
 
     Args:
-        seed: any integer from 0 up; NumPy gets it modulo 2**32
+        seed: an integer of 0 or more; NumPy gets it modulo 2**32
 
     Example:
         set_seed(42)

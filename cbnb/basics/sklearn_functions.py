@@ -85,7 +85,7 @@ def as_probabilities(
 def is_of_sklearn(
     f: Any,    # a function, or a partial of one
 ) -> bool:
-    """Return whether scikit-learn defines `f`
+    """Return whether `f` is a function of scikit-learn. Raise `TypeError` if `f` is another object of scikit-learn, such as a scorer
 
     Args:
         f: a function, or a partial of one

@@ -128,7 +128,7 @@ def batches_of(
 def quiet_batches_of(
     dl: Iterable,     # a loader
 ) -> Iterable:        # `dl` itself, or an iterator over the same batches
-    """Return an iterable like `batches_of`. A loader that neither shuffles nor has workers leaves the random state unchanged
+    """Return an iterable like `batches_of`. If the loader neither shuffles nor has workers, restore the random state after torch has drawn its seed
 
     Args:
         dl: a loader

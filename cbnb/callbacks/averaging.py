@@ -37,7 +37,7 @@ def warm_decay(
 
 # %% ../../nbs/callbacks/averaging.ipynb #9e5da73a
 class Averaged:
-    """Parameters and floating-point buffers of one or more models. If a model has lazy layers, raise `ValueError`
+    """List of the parameters and floating-point buffers of one or more models. If a model has lazy layers, the constructor raises `ValueError`
 
     Args:
         models: models to average; a tensor in two of them counts once

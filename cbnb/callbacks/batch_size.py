@@ -200,7 +200,7 @@ def _with_headroom(n: float) -> int:
 class _Doubles(_Search):
     "Doubles the batch size until a limit is reached. If memory runs out, halves the gap to the largest size that fits"
     def run(self, n: int) -> tuple[int, str]:
-        "Start the search at `n` items, and return the largest size that fits and the reason for stopping there"
+        "Start the search at `n` items. Return the largest size that fits, with headroom if memory ran out, and the reason for stopping there"
         self.warm_up(n)
         while not self.attempt(n).fits:
             if n == 1: raise torch.OutOfMemoryError('not even a batch of one item fits into memory')
@@ -317,7 +317,7 @@ def find_batch_size(self: Learner,
     max: int | None = None,       # largest batch size to try; None: the size of the training dataset
     seconds: float = 60,          # approximate time limit for the whole search, in seconds
     show_plot: bool = False,      # also show the figure of speed and memory, in a notebook
-) -> BatchSizes:                  # `.bs` is the largest size that fits, `.enough` the smallest that is nearly as fast
+) -> BatchSizes:                  # `.bs` is the largest size that fits, `.enough` the smallest with at least 0.9 of the highest speed
     """Find the largest batch size that fits into memory, by training batches of growing size. At the end, restore the learner
 
     Args:
@@ -327,7 +327,8 @@ def find_batch_size(self: Learner,
         show_plot: also show the figure of speed and memory, in a notebook
 
     Returns:
-        `.bs` is the largest size that fits, `.enough` the smallest that is nearly as fast
+        `.bs` is the largest size that fits, `.enough` the smallest with at least 0.9 of the highest
+            speed
 
     Raises:
         RuntimeError: this learner is running (...): find_batch_size is for between fits

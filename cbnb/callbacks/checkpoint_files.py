@@ -45,7 +45,7 @@ def _sum_of(file: Path) -> str:
 def read_manifest(
     path: str | Path,      # folder of a checkpoint
 ) -> dict[str, Any]:       # `files`, `saved`, `number`, `format`, and the keyword arguments of `write_checkpoint`
-    """Return the manifest of a checkpoint. If the manifest is missing or damaged, raise `ValueError`
+    """Return the manifest of a checkpoint. If the manifest is missing, damaged, or of another format, raise `ValueError`
 
     Args:
         path: folder of a checkpoint

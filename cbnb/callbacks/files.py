@@ -122,7 +122,7 @@ def explains_refusal(
     path: str | Path,      # file that is being written, for the message
     draft: Path,           # draft of the file
 ) -> Iterator[None]:
-    """Context manager that adds the cause to errors in writing a draft, and a note that the old file is unchanged
+    """Context manager for writing a draft. If writing fails, add a note that the old file is unchanged. If the disk accepts no more data, raise the error of the operating system
 
     Args:
         path: file that is being written, for the message

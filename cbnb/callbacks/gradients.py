@@ -46,7 +46,7 @@ def values_of_sparse(
 def warn_own_update(
     cb: Callback,    # callback of a learner that changes gradients
 ) -> None:
-    """Warn that a callback has no effect if the learner's step updates the weights by itself
+    """Warn that a callback has little or no effect if the learner's step updates the weights by itself
 
     Args:
         cb: callback of a learner that changes gradients

@@ -301,7 +301,7 @@ def as_hook(
     f: Callable[..., Any],   # function of module, input, output; or of callback, module, input, output
     cb: Callback,            # callback to pass if `f` takes four arguments
 ) -> Callable[..., Any]:     # function of module, input, output
-    """Adapt a hook function that takes three arguments, or four with a callback. Functions with other signatures raise `TypeError`
+    """Adapt a hook function that takes three arguments, or four with a callback. For other signatures, raise `TypeError`
 
     Args:
         f: function of module, input, output; or of callback, module, input, output
