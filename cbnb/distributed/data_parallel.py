@@ -44,7 +44,7 @@ def average_gradients(
     params: list[Tensor],     # parameters of the model, the same in all processes
     weight: float = 1.,       # weight of this process's gradients; the weights of all processes have a mean of 1
 ) -> None:
-    """Replace gradients by their weighted mean over all processes, with one message for each dtype
+    """Replace gradients by their weighted mean over all processes, with one `all_reduce` for each dtype
 
     Args:
         params: parameters of the model, the same in all processes
@@ -184,7 +184,7 @@ class Agrees(Callback):
 
 # %% ../../nbs/distributed/data_parallel.ipynb #3c014d46
 def is_one_of_several() -> bool:
-    "Return whether torchrun, accelerate or MPI started this process as one of several"
+    "Return whether this process is connected to others, or torchrun, accelerate or MPI started it as one of several"
     names = 'WORLD_SIZE', 'PMI_SIZE', 'OMPI_COMM_WORLD_SIZE', 'MV2_COMM_WORLD_SIZE'
     return n_processes() > 1 or any(int(os.environ.get(name) or 1) > 1 for name in names)
 
@@ -264,7 +264,7 @@ class _Averages(_SetsUp):
 
     @property
     def share(self) -> Share | None:
-        """The `Share` that the current phase reads from, or `None`
+        """The `Share` of the current phase. `None` if the batches of this phase are not divided, as in a single process
 
         Example:
             assert p.share(group='data') > 0.3
@@ -412,7 +412,7 @@ class _Stores(_Deals):
 
 # %% ../../nbs/distributed/data_parallel.ipynb #db02aadf
 class Distributed(_Stores):
-    """Train one model together with the other processes that torchrun or accelerate started. With a single process, the callback changes nothing
+    """Train one model together with other processes, for example those that torchrun started. With a single process, the callback changes nothing
 
     Args:
         sharded: each process holds a part of the weights; a tuple names the module classes to shard

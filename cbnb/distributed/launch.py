@@ -271,7 +271,7 @@ class _Hears:
 
 # %% ../../nbs/distributed/launch.ipynb #d62f1a4f
 class _Watch(_Hears):
-    "Handle messages and poll the display until all training processes have ended"
+    "Handle messages and poll the display until all training processes have ended, or one has failed"
     def run(self) -> None:
         "Run until all processes have ended, or until the first failure is known"
         while len(self.ended) < len(self.crew.processes) and not self.trouble.is_known():
@@ -290,7 +290,7 @@ class _Watch(_Hears):
 # %% ../../nbs/distributed/launch.ipynb #03c3e1f3
 @contextlib.contextmanager
 def _unless_done(learn: Learner) -> Iterator[None]:
-    "Restore a learner if the block fails"
+    "Restore the attributes and the history of a learner if the block fails"
     attributes, runs = dict(vars(learn)), list(learn._runs())
     try: yield
     except BaseException:
@@ -337,7 +337,7 @@ def fit_distributed(self: Learner,
     method: str = 'fit',             # name of the method that trains: 'fit_one_cycle', 'fine_tune', ...
     **kwargs: Any,                   # further arguments of that method: `lr`, `cbs`, ...
 ) -> None:
-    """Train in several new processes at once, then copy weights, optimizer state, history and callbacks back to this learner
+    """Train in several new processes at once, then copy weights, optimizer state, history and the states of callbacks back to this learner
 
     Args:
         n_epoch: number of epochs, passed as the first argument of `method`

@@ -175,7 +175,7 @@ class _Draws(_Follows):
         self.at, self.draw_at = None, now + max(self.every, self.shown.patience(now - self.begun))
 
     def abandon(self) -> None:
-        "Close the display if the other process ended without a message"
+        "Close the display if the fit has not sent the message `finish`"
         if self.shown: self.finish('the processes have ended before the fit', False, {})
 
 # %% ../../nbs/distributed/mirror.ipynb #ac93bf30

@@ -58,7 +58,7 @@ class Messages:
 
 # %% ../../nbs/distributed/worker.ipynb #db5d905d
 class Printed(io.TextIOBase):
-    """A replacement for `sys.stdout` that sends each printed line as a message
+    """A replacement for `sys.stdout` or `sys.stderr` that sends the printed text as messages, at each newline
 
     Args:
         tell: sends the messages
@@ -121,7 +121,7 @@ class Orders:
         self.learn: Any = None
 
     def listen(self) -> None:
-        "Execute commands until the stream ends"
+        "Execute commands until the stream ends, then end this process"
         while True:
             try: kind, content = pickle.load(self.source)
             except (EOFError, OSError): return self.leave()
@@ -176,7 +176,7 @@ def do_job(
 FITTED = 'n_epoch', 'start_epoch', 'valid_every', 'final_record', '_lr'
 
 def _state(cb: Any) -> dict[str, Any]:
-    "Return the state of a callback, or the attributes of a foreign callback"
+    "Return the state of a callback. For a foreign callback, return its attributes"
     if isinstance(cb, Callback): return cb.state_dict()
     return state_of(cb, (), getattr(cb, 'no_state', ())) if hasattr(cb, '__dict__') and not isinstance(cb, type) else {}
 
@@ -184,7 +184,7 @@ def result_of(
     learn: Learner,            # learner that has been trained
     kwargs: dict[str, Any],    # keyword arguments of the fit
 ) -> dict[str, Any]:           # dict with the keys `state`, `fitted`, `trained` and `cbs`
-    """Return everything that a fit changed in a learner and its callbacks
+    """Return the state of a trained learner, and of the callbacks in `kwargs`, for `take_result`
 
     Args:
         learn: learner that has been trained
@@ -203,7 +203,7 @@ def take_result(
     kwargs: dict[str, Any],     # keyword arguments of the fit
     result: dict[str, Any],     # result from `result_of`
 ) -> None:
-    """Load the result of a fit into a learner. Runs of earlier fits stay the same objects
+    """Load the result of a fit into a learner. The `Run` objects of earlier fits stay in its history
 
     Args:
         learn: learner in the notebook, whose copy was trained
