@@ -815,7 +815,7 @@ display(p)
 """
     printed, shown = page.run(code)
     assert printed.splitlines()[-1] == "True True {'train': 40, 'valid': 20} 0 Learner"
-    assert any("forward" in m["content"].get("data", {}).get("text/html", "") for m in shown)
+    assert any("40 training batches" in m["content"].get("data", {}).get("text/html", "") for m in shown)
 
 
 # the result

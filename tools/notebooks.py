@@ -151,7 +151,7 @@ def clean_kernels(workers: int = 1) -> Iterator[None]:
                     os.environ[name] = value
 
 
-def execute(path: Path, flags: frozenset[str] = SKIP_FLAGS, timeout: int = 600) -> NotebookNode:
+def execute(path: Path, flags: frozenset[str] = SKIP_FLAGS, timeout: int = 600, kernel: str = "python3") -> NotebookNode:
     """Run the notebook at `path` top to bottom in a fresh kernel and return it with its new outputs.
 
     Skipped cells keep the outputs they have. Call it inside `clean_kernels`. Raises `CellFailed`.
@@ -185,7 +185,7 @@ def execute(path: Path, flags: frozenset[str] = SKIP_FLAGS, timeout: int = 600) 
     client = NotebookClient(
         run,
         timeout=timeout,
-        kernel_name="python3",
+        kernel_name=kernel,
         record_timing=False,
         coalesce_streams=True,  # otherwise the same text comes in more or fewer pieces each time
         on_cell_start=remember,

@@ -9,12 +9,14 @@ python tools/run_notebooks.py --save             keep the new outputs, cleaned, 
 import argparse
 import os
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import nbformat
 
+from forked_kernel import forked_kernels
 from notebooks import ROOT, SKIP_FLAGS, CellFailed, clean_kernels, execute, notebook_paths, show
 from outputs import differences
 from static_widgets import freeze
@@ -46,10 +48,10 @@ class Stale(Exception):
         super().__init__("\n  ".join([f"{show(path)}: look at what changed, and store it with --save", *found[:_SHOWN], *more]))
 
 
-def timed_run(path: Path, flags: frozenset[str], timeout: int, keep: bool) -> tuple[str, nbformat.NotebookNode, float]:
+def timed_run(path: Path, flags: frozenset[str], timeout: int, keep: bool, kernel: str) -> tuple[str, nbformat.NotebookNode, float]:
     """The notebook's text, its run result and the seconds it took; `Stale` if outputs are not to be kept, and differ."""
     source, start = path.read_text(encoding="utf-8"), time.monotonic()
-    ran = execute(path, flags, timeout)
+    ran = execute(path, flags, timeout, kernel)
     if not keep and (found := differences(nbformat.reads(source, as_version=4), ran)):
         raise Stale(path, found)
     return source, ran, time.monotonic() - start
@@ -58,8 +60,9 @@ def timed_run(path: Path, flags: frozenset[str], timeout: int, keep: bool) -> tu
 def run_all(paths: list[Path], workers: int, flags: frozenset[str], timeout: int, keep: bool) -> list[Exception]:
     """Run `paths`, print a line for each as it ends, and return the failures."""
     failures, width = [], max(len(show(path)) for path in paths)
-    with clean_kernels(workers), ThreadPoolExecutor(workers) as pool:
-        jobs = {pool.submit(timed_run, path, flags, timeout, keep): path for path in paths}
+    folder = tempfile.TemporaryDirectory(prefix="nb")
+    with clean_kernels(workers), folder as name, forked_kernels(Path(name)) as kernel, ThreadPoolExecutor(workers) as pool:
+        jobs = {pool.submit(timed_run, path, flags, timeout, keep, kernel): path for path in paths}
         for job in as_completed(jobs):
             path = jobs[job]
             try:
