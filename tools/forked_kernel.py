@@ -19,7 +19,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 NAME = "forked"  # of the kernel
-IMPORTED = "ipykernel.kernelapp", "torch", "matplotlib.pyplot", "ipywidgets"  # not the package: a notebook may look at its imports
+IMPORTED = (
+    "ipykernel.kernelapp",
+    "torch",
+    "matplotlib.figure",
+    "ipywidgets",
+)  # neither the package nor pyplot: what has been imported decides
+BACKEND = "module://matplotlib_inline.backend_inline"  # matplotlib reads it when it is imported; a kernel sets it later
 
 
 @contextlib.contextmanager
@@ -38,7 +44,8 @@ def forked_kernels(folder: Path) -> Iterator[str]:
     (spec / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": NAME, "language": "python"}))
     before = os.environ.get("JUPYTER_PATH")
     os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, [str(folder / "share"), before]))
-    server = subprocess.Popen([sys.executable, __file__, "--serve", str(address)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    command = [sys.executable, __file__, "--serve", str(address)]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={"MPLBACKEND": BACKEND} | os.environ)
     try:
         if not server.stdout.readline():
             raise RuntimeError("the server of kernels did not start")

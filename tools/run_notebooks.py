@@ -58,11 +58,14 @@ def timed_run(path: Path, flags: frozenset[str], timeout: int, keep: bool, kerne
 
 
 def run_all(paths: list[Path], workers: int, flags: frozenset[str], timeout: int, keep: bool) -> list[Exception]:
-    """Run `paths`, print a line for each as it ends, and return the failures."""
+    """Run `paths`, the last ones first, print a line for each as it ends, and return the failures.
+
+    The guides at the end take longest: should they begin last, a core would have nothing to do meanwhile.
+    """
     failures, width = [], max(len(show(path)) for path in paths)
     folder = tempfile.TemporaryDirectory(prefix="nb")
     with clean_kernels(workers), folder as name, forked_kernels(Path(name)) as kernel, ThreadPoolExecutor(workers) as pool:
-        jobs = {pool.submit(timed_run, path, flags, timeout, keep, kernel): path for path in paths}
+        jobs = {pool.submit(timed_run, path, flags, timeout, keep, kernel): path for path in reversed(paths)}
         for job in as_completed(jobs):
             path = jobs[job]
             try:
