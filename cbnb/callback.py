@@ -517,7 +517,7 @@ class NamesCallbacks(KeepsLists):
 
 # %% ../nbs/01_callback.ipynb #ad17198e
 def early_names(cb: Callback) -> list[str]:
-    """Return the names of the public attributes that a callback already has, without methods and properties
+    """Return the names of the public data attributes that a callback has now, without those that `Callback` defines
 
     Args:
         cb

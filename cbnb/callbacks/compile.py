@@ -356,7 +356,7 @@ def _check_model(model: Any) -> None:
 
 # %% ../../nbs/callbacks/compile.ipynb #38b091d3
 def _watched(learn: Learner, before: set[tuple[str, int]]) -> str:
-    "Return words that name the callbacks that use hooks or, if there are none, the layers with new hooks. If there are neither, return an empty string"
+    "Return which callbacks use hooks, as text. If none do, return which layers have new hooks. If there are no new hooks either, return an empty string"
     watching = [str(cb) for cb in learn.cbs if isinstance(cb, HookCallback) and cb.run]
     names = sorted({name or 'the model itself' for name, _ in _hooks(learn.model) - before})
     if watching: return f'{" and ".join(watching)} looks at its layers with hooks'

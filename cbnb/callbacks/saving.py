@@ -314,7 +314,7 @@ def _misfit(self: Learner, saved: dict[str, Any]) -> str | None:
 
 # %% ../../nbs/callbacks/saving.ipynb #60e6aac9
 def _leave_schedule(saved: list[dict], mine: list[dict]) -> None:
-    "In the saved groups, replace the entries of torch's schedulers by those of this optimizer, or remove them"
+    "Remove the entries of torch's schedulers from the saved groups. If this optimizer has such an entry, store its value instead"
     for theirs, own in zip(saved, mine):
         for k in 'initial_lr', 'max_lr', 'min_lr', 'max_momentum', 'base_momentum', 'swa_lr':
             theirs.pop(k, None)

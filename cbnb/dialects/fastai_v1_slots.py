@@ -447,7 +447,7 @@ class _Ends(_BatchEnds):
     def ask_early(self,
         below: float,    # callbacks whose `_order` is lower than this
     ) -> list[Any]:      # `last_metrics` with the added values
-        """Call `on_epoch_end` early, after `measured`, for callbacks whose `_order` is lower than `below`
+        """Call `on_epoch_end` of the callbacks whose `_order` is lower than `below`, before the other callbacks. Call `measured` first
 
         Args:
             below: callbacks whose `_order` is lower than this

@@ -585,14 +585,14 @@ def lr_trials_figure(
 
 # %% ../../nbs/display/figures.ipynb #18f5b34d
 def answers_mouse(
-    widget: bool | None,        # True: always a chart; False: never; None: if the page may run scripts
+    widget: bool | None,        # True: always a chart; False: never; None: in a notebook front end, unless it is headless
     return_fig: bool | None,    # whether the plot returns a figure
     ax: Any,                    # axes that the plot draws into; None: a new figure
 ) -> bool:
     """Return whether a plot should show an interactive chart instead of a figure
 
     Args:
-        widget: True: always a chart; False: never; None: if the page may run scripts
+        widget: True: always a chart; False: never; None: in a notebook front end, unless it is headless
         return_fig: whether the plot returns a figure
         ax: axes that the plot draws into; None: a new figure
 

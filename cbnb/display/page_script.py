@@ -88,7 +88,7 @@ def scripted(
 
 # %% ../../nbs/display/page_script.ipynb #ce7a8105
 def runs_scripts() -> bool:
-    "Return whether outputs go to a page that may run scripts: to a notebook front end, in a run that is not headless"
+    "Return whether a notebook front end shows the outputs, which may run scripts. In a headless run, return False"
     return front_end() not in (None, 'headless')
 
 # %% ../../nbs/display/page_script.ipynb #43150f55

@@ -50,7 +50,7 @@ def plot_losses(self: Recorder,
     skip_end: int = 0,                # number of batches to leave out at the end
     return_fig: bool | None = None,   # whether to return the figure instead of showing it
     ax: Any = None,                   # axes to draw into; None: a new figure
-    widget: bool | None = None,       # True: return a chart; False: draw a figure; None: show a chart if the page may run scripts
+    widget: bool | None = None,       # True: return a chart; False: draw a figure; None: a chart in a notebook front end
 ) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
     """Plot the training loss of each batch, the smoothed training loss and the validation loss
 
@@ -59,8 +59,7 @@ def plot_losses(self: Recorder,
         skip_end: number of batches to leave out at the end
         return_fig: whether to return the figure instead of showing it
         ax: axes to draw into; None: a new figure
-        widget: True: return a chart; False: draw a figure; None: show a chart if the page may run
-            scripts
+        widget: True: return a chart; False: draw a figure; None: a chart in a notebook front end
 
     Returns:
         `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
@@ -95,7 +94,7 @@ def plot_lr(self: Recorder,
     skip_end: int = 0,                # number of batches to leave out at the end
     return_fig: bool | None = None,   # whether to return the figure instead of showing it
     ax: Any = None,                   # axes to draw into, which requires `show_moms=False`; None: a new figure
-    widget: bool | None = None,       # True: return a chart; False: draw a figure; None: show a chart if the page may run scripts
+    widget: bool | None = None,       # True: return a chart; False: draw a figure; None: a chart in a notebook front end
 ) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
     """Plot the learning rate over steps. If `show_moms` is true and no run has recorded a momentum, raise `ValueError`
 
@@ -105,8 +104,7 @@ def plot_lr(self: Recorder,
         skip_end: number of batches to leave out at the end
         return_fig: whether to return the figure instead of showing it
         ax: axes to draw into, which requires `show_moms=False`; None: a new figure
-        widget: True: return a chart; False: draw a figure; None: show a chart if the page may run
-            scripts
+        widget: True: return a chart; False: draw a figure; None: a chart in a notebook front end
 
     Returns:
         `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
@@ -135,7 +133,7 @@ def plot_metrics(self: Recorder,
     skip_end: int = 0,                # number of epochs to leave out at the end
     return_fig: bool | None = None,   # whether to return the figure instead of showing it
     ax: Any = None,                   # axes to draw into, for a single metric
-    widget: bool | None = None,       # True: return charts; False: draw a figure; None: show charts if the page may run scripts
+    widget: bool | None = None,       # True: return charts; False: draw a figure; None: charts in a notebook front end
 ) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the charts with `widget=True`
     """Plot each metric over steps. If the runs have no metrics, raise `ValueError`
 
@@ -144,7 +142,7 @@ def plot_metrics(self: Recorder,
         skip_end: number of epochs to leave out at the end
         return_fig: whether to return the figure instead of showing it
         ax: axes to draw into, for a single metric
-        widget: True: return charts; False: draw a figure; None: show charts if the page may run scripts
+        widget: True: return charts; False: draw a figure; None: charts in a notebook front end
 
     Returns:
         `ax` if passed; the figure with `return_fig=True`; the charts with `widget=True`

@@ -756,7 +756,7 @@ class NotebookDisplay(LogDisplay):
         self.rows.append(dict(zip(self.names, values)) | late)
 
     def _late(self) -> list[str]:
-        "Return the names of losses that are not in the headings, because a training step named them after the first epoch"
+        "Return the names of losses that are missing in `self.names`. A training step named them after the first epoch"
         return [name for name in self.run.named if name not in self.names] if self.run else []
 
     def table(self) -> tuple[list[str], list[list[Any]]]:

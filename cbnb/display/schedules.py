@@ -38,7 +38,7 @@ from .page_script import Html, asset, scripted, still_image
 
 # %% ../../nbs/display/schedules.ipynb #a9f29470
 class SchedulePlan(NamedTuple):
-    """The planned hyper-parameters of each step of a fit
+    """The planned hyper-parameters for each update of a fit, or for each point of a schedule
 
     Args:
         title: title of the chart

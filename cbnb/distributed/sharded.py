@@ -357,7 +357,7 @@ def _has_sharded(value: Any) -> bool:
 
 # %% ../../nbs/distributed/sharded.ipynb #8a026224
 class _PutsBack(_SwitchesOver):
-    "Restore plain models and optimizers with the trained values"
+    "Copy the trained values back into the plain models and optimizers"
     def _put_back(self,
         value: Callable[[Tensor], Tensor],    # returns the plain tensor for a sharded tensor
         cbs: Iterable[Any] = (),              # callbacks, which may hold sharded tensors
