@@ -1,4 +1,6 @@
-"""MindSpore's data-parallel mode: the same script, in one process and in two."""
+"""MindSpore's data-parallel mode: the same scripts, in one process and in two."""
+
+import json
 
 import pytest
 
@@ -66,6 +68,7 @@ class TrainStep(nn.Module):
         self.optimizer.step()
         return loss
 """
+STEPS = "TrainStep", "ms.TrainOneStepCell"
 LOOP = """
 step = {step}
 items = x[:40].view(-1, get_group_size(), bs, 3)[:, get_rank()]
@@ -74,9 +77,49 @@ for batch in zip(items, labels): step(*batch)
 """
 
 
-def both(program: str, mean: bool = True, lr: tuple[float, float] = (0.05, 0.05)) -> tuple[list[str], list[str]]:
-    """What one process and two print; with a rate for each."""
-    return tuple(in_processes(BEGIN.format(mean=mean, lr=lr[n - 1]) + program + SHOW, n=n, timeout=240) for n in (1, 2))
+REDUCES_TWICE = """
+data = TensorDataset(*data[:40])
+model = Model(TrainStep(ms.WithLossCell(net, nn.MSELoss()), opt))
+model.train(2, DataLoader(data, bs))
+"""
+
+
+def script(program: str, mean: bool = True, lr: tuple[float, float] = (0.05, 0.05)) -> tuple[str, str]:
+    """A program as one process runs it, and as two do; with a rate for each."""
+    return tuple(BEGIN.format(mean=mean, lr=rate) + program + SHOW for rate in lr)
+
+
+SCRIPTS = {
+    **{network: script(MODEL.format(network=code)) for network, code in NETWORKS.items()},
+    "sum": script(MODEL.format(network=NETWORKS["network, loss_fn, optimizer"]), mean=False, lr=(0.04, 0.02)),
+    **{step: script(BY_HAND + LOOP.format(step=f"{step}(ms.WithLossCell(net, nn.MSELoss()), opt)")) for step in STEPS},
+    "reduces twice": script(BY_HAND + REDUCES_TWICE),
+}
+RUN_ALL = """
+import contextlib, io, json
+
+said = {{}}
+for name, program in json.loads({programs!r}).items():
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out): exec(program, {{}})
+    said[name] = out.getvalue()
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module")
+def said() -> dict[int, list[dict[str, str]]]:
+    """Number of processes -> what each prints, by script. Each number of processes is started once, for most of the time is their start."""
+    found = {}
+    for n in (1, 2):
+        programs = json.dumps({name: versions[n - 1] for name, versions in SCRIPTS.items()})
+        found[n] = [json.loads(out.splitlines()[-1]) for out in in_processes(RUN_ALL.format(programs=programs), n=n, timeout=240)]
+    return found
+
+
+def both(said: dict[int, list[dict[str, str]]], name: str) -> tuple[str, list[str]]:
+    """What one process prints, and what two do."""
+    return said[1][0][name], [printed[name] for printed in said[2]]
 
 
 def numbers(said: str) -> list[float]:
@@ -95,30 +138,28 @@ def agree(one: str, two: str) -> bool:
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_a_model_trains_in_two_processes_as_in_one(network):
+def test_a_model_trains_in_two_processes_as_in_one(said, network):
     """42 items in batches of 8: the last one is short. Losses, metrics, counts and weights."""
-    (one,), two = both(MODEL.format(network=NETWORKS[network]))
+    one, two = both(said, network)
     assert one.split()[:4] == ["6", "18", "3", "18"] and agree(one, mean(two))
 
 
-def test_gradients_are_added_unless_the_mean_is_wanted():
+def test_gradients_are_added_unless_the_mean_is_wanted(said):
     """That is MindSpore's default: with two devices it is as a rate of twice the size."""
-    (one,), two = both(MODEL.format(network=NETWORKS["network, loss_fn, optimizer"]), mean=False, lr=(0.04, 0.02))
+    one, two = both(said, "sum")
     assert agree(one, mean(two))
 
 
-@pytest.mark.parametrize("step", ["TrainStep", "ms.TrainOneStepCell"])
-def test_a_loop_by_hand_reduces_its_gradients(step):
+@pytest.mark.parametrize("step", STEPS)
+def test_a_loop_by_hand_reduces_its_gradients(said, step):
     """The step of MindSpore's guide, and the one that is here, each process with its own items."""
-    (one,), two = both(BY_HAND + LOOP.format(step=f"{step}(ms.WithLossCell(net, nn.MSELoss()), opt)"))
+    one, two = both(said, step)
     assert len(one.split()) == 21 and agree(one, two[0]) and agree(one, two[1])
 
 
-def test_a_step_with_a_reducer_of_its_own_in_a_model():
+def test_a_step_with_a_reducer_of_its_own_in_a_model(said):
     """Its gradients are averaged twice, which changes nothing."""
-    program = BY_HAND + "model = Model(TrainStep(ms.WithLossCell(net, nn.MSELoss()), opt))\nmodel.train(2, DataLoader(data, bs))"
-    program = program.replace("data, bs", "TensorDataset(*data[:40]), bs")
-    (one,), two = both(program)
+    one, two = both(said, "reduces twice")
     assert agree(one, two[0]) and agree(one, two[1])
 
 
