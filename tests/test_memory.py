@@ -136,15 +136,23 @@ def of_the_learner(learn):
     return {id(t) for t in [*learn.model.parameters(), *learn.model.buffers(), *opt]}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def frozen():
+    """What earlier tests have left is not looked at again by each `gc.collect` and `live` of this file."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture
 def no_gc():
-    """No garbage collection, and `live` looks only at what comes from here on: many objects are left of earlier tests."""
+    """No garbage collection, and `live` looks only at what comes from here on."""
     gc.collect()
     gc.freeze()
     gc.disable()
     yield
     gc.enable()
-    gc.unfreeze()
 
 
 def left_by(learn, before):

@@ -1,7 +1,11 @@
-"""Notebook 7 is JupyterLab with another page around the notebook: the tests of what people do most, run there, too."""
+"""Notebook 7 is JupyterLab with another page around the notebook: the tests of what people do most, run there, too.
+
+With the installed ipykernel only: what another version changes, JupyterLab shows.
+"""
 
 import pytest
 
+from kernels import INSTALLED
 from test_chart_page import (
     test_values_under_the_mouse_while_a_cell_runs_and_a_click_that_python_hears as test_values_under_the_mouse,
 )
@@ -24,3 +28,8 @@ __all__ = [
     "test_results",
 ]
 __all__ += ["test_stop", "test_values_under_the_mouse"]
+
+
+@pytest.fixture
+def kernel() -> str:
+    return INSTALLED
