@@ -198,7 +198,7 @@ _FOREIGN = (r'on_(fit|train|eval|validation|test|predict|sanity_check|epoch|batc
 
 # %% ../nbs/01_callback.ipynb #0151def1
 def _check_event_method(f: Any, what: str) -> None:
-    "Raise `TypeError` if a function has required parameters besides the callback"
+    "Raise `TypeError` if an event method has required parameters besides `self`"
     if not isinstance(f, types.FunctionType): return
     needed = [p.name for p in list(inspect.signature(f).parameters.values())[1:]
               if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
@@ -337,7 +337,7 @@ class KeepsLists:
         self.select(False, 'fit')
 
     def select(self, training: bool, purpose: str) -> None:
-        """Select the cached lists for a phase and a purpose, which is one of `PURPOSES`
+        """Select the cached lists for a phase (training or not) and a purpose (one of `PURPOSES`)
 
         Args:
             training
@@ -572,7 +572,7 @@ class RemovesCallbacks(DispatchesEvents, FindsCallbacks):
     def remove(self,
         which: Any,                               # a callback, its name, or a callback class
     ) -> list[tuple[Callback, int, str, Any]]:    # the removed callbacks, as arguments of `insert`
-        """Remove a callback, or all callbacks of a class
+        """Remove the callbacks that `find` returns for `which`, and the shown objects that match `which`
 
         Args:
             which: a callback, its name, or a callback class

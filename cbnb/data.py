@@ -301,7 +301,7 @@ class HasClasses(HasDatasets):
         bs: int | None = None,     # batch size; None: that of the validation loader, or 64
         **kwargs: Any,             # further arguments of torch's `DataLoader`
     ) -> DataLoader:  # a loader that does not shuffle
-        """Make a loader for other items, not shuffled, with the workers, `collate_fn` and `pin_memory` of the validation loader, or without one, of the training loader
+        """Make a loader for other items with the settings of the validation loader. Without a validation loader, use those of the training loader
 
         Args:
             items: a dataset, a tensor or a list of items
@@ -480,7 +480,7 @@ class DataLoaders(SplitsBatches, HasClasses):
 def as_dls(
     dls: Any,    # `DataLoaders`, an object with a `train` loader, or one loader
 ) -> Any:        # `dls` itself if it has a `train` loader
-    """Return `DataLoaders` for a learner. Use a single loader for training. Raise `TypeError` if `dls` is not a loader
+    """Return `dls` if it has a `train` loader. Otherwise return `DataLoaders` that train with `dls`. Raise `TypeError` if `dls` is not a loader
 
     Args:
         dls: `DataLoaders`, an object with a `train` loader, or one loader

@@ -86,7 +86,7 @@ class Level:
         self.cancelled = f'after_cancel_{name}'
 
     def events(self) -> Iterator[str]:
-        "Yield the events of this level and of all its inner levels, in the order in which they fire"
+        "Yield the event names of this level and of its inner levels, in the order of the loop"
         yield self.before
         for part in self.body:
             if isinstance(part, Level): yield from part.events()
@@ -148,7 +148,7 @@ class CancelException(Exception):
 
     @classmethod
     def events(cls) -> list[str]:  # names of events, such as 'before_batch'
-        """Return the events in which you can raise this exception
+        """Return the names of the events in which you can raise this exception
 
         Returns:
             names of events, such as 'before_batch'
@@ -225,7 +225,7 @@ class CancelEpochException(CancelException):
     level = EPOCH
 
 class CancelFitException(CancelException):
-    """Stop the fit. `after_fit` follows
+    """Skip the rest of the fit. `after_fit` follows
 
     Example:
         assert CancelStepException.events() == ['before_step']

@@ -139,7 +139,7 @@ def check_valid_every(every: Any) -> None:
 
 # %% ../nbs/07_learner.ipynb #d92c5911
 class Loop(Guards, ValidatesSome):
-    "The training loop over epochs, with training and validation in each epoch"
+    "The loop over epochs. An epoch has a training phase, and a validation phase if the epoch is validated"
     def _do_epochs(self) -> None:
         __tracebackhide__ = True
         for self.epoch in range(max(self.epoch, self.start_epoch), self.n_epoch):
@@ -201,7 +201,7 @@ class Notes:
         if not any(note.endswith(self.where()) for note in said): e.add_note(f'in {self.where()}')
 
     def _note_memory(self, e: Exception, batch: Any) -> None:
-        "Add a note about a batch that did not fit into memory. `callbacks/batch_size` overrides this method"
+        "Do nothing. `callbacks/batch_size` overrides this method, to add a note about a batch that did not fit into memory"
 
     def _say_miscounted(self, said: int, gave: int) -> None:
         "Warn, once per loader, that it yielded `gave` batches instead of `said`"
@@ -357,7 +357,7 @@ class TellsWhere:
 class TellsStopped(TellsWhere):
     "Describes where a run was stopped"
     def stopped_where(self) -> str:  # such as 'stopped in epoch 1 at batch 3'
-        """Describe where a run was stopped. The batch is named only if the run was stopped inside a batch
+        """Describe where a run was stopped. For `lr_find`, count the batches. For other runs, name the batch if the run was stopped inside one
 
         Returns:
             such as 'stopped in epoch 1 at batch 3'
@@ -905,7 +905,7 @@ class HasOptimizer(HasRates):
         if isinstance(self.opt, torch.optim.Optimizer): _seen_rates.setdefault(self.opt, set()).add(self._rates())
 
     def _warn_of_written(self, lr: Any) -> None:
-        "Warn of rates that you wrote into `learn.opt.param_groups` since the last fit, because the next fit replaces them"
+        "Warn of rates that you wrote into `learn.opt.param_groups` since the last fit, because the fit that begins replaces them"
         if lr is not None or not isinstance(self.opt, torch.optim.Optimizer) or self.opt is not self._known[0]: return
         scheduled = any('initial_lr' in g for g in self.opt.param_groups)     # written by a scheduler of torch
         rates = self._rates()
@@ -920,7 +920,7 @@ class HasOptimizer(HasRates):
         return make_opt(self.opt_func, self.model, spread_lrs(last, 1)[0], self.splitter, device)
 
     def _take_assigned(self) -> None:
-        "Use an optimizer or `opt_func` that was assigned since the last fit, and print a message"
+        "Use an optimizer or `opt_func` that you assigned since the last fit. Print a message if this changes the optimizer"
         opt, opt_func = self._known
         if self.opt not in (None, opt, self.opt_func):
             self._lr = checked_lr(1e-3, self.opt)
@@ -934,7 +934,7 @@ class HasOptimizer(HasRates):
 class ForgetsGradients(HasOptimizer):
     "Discards gradients before and after a fit"
     def _forget_grads(self) -> None:
-        "Set the gradients of the model, the step and the optimizer to None"
+        "Set the gradients of all parameters of the model, the step's model and the optimizer to None"
         if self.iter is not None: self.train_step.zero_grad(self)      # a step may override it
         if self.opt is not None: Step.zero_grad(self.train_step, self)
         for part in (self, self.train_step):
@@ -1004,7 +1004,7 @@ class FitInterrupted(KeyboardInterrupt):
 class FitLevel:
     "Runs the outermost level of a fit"
     def _fit_level(self) -> None:
-        "Run the epochs of a fit. An interrupt cancels the fit, and is raised again after `after_fit`"
+        "Run the epochs of a fit. An interrupt cancels the fit, and `FitInterrupted` is raised after `after_fit`"
         __tracebackhide__ = True
         interrupted = False
         try:
@@ -1026,7 +1026,7 @@ class FitLevel:
 
 # %% ../nbs/07_learner.ipynb #807c3cde
 class TakesBack:
-    "Marks methods whose changes `learn.rewind` can undo"
+    "Defines a hook around the training methods, for `learn.rewind`"
     def _as_one_fit(self, name: str, args: tuple, kwargs: dict[str, Any]) -> AbstractContextManager[None]:
         "Return a context manager around the method `name`. `callbacks/rewind` overrides it to record changes"
         return nullcontext()

@@ -76,7 +76,7 @@ def fuse(
     opt: Optimizer,                              # a new optimizer
     device: torch.device | str | None = None,    # device of the training; None: the device of the parameters
 ) -> None:
-    """Choose the fused form of an optimizer of torch, unless you have chosen a form yourself, or the fused form would fail or would not be faster
+    """Choose the fused form of an optimizer of torch. Keep a form that you chose, and the default form where the fused form fails or is not faster
 
     Args:
         opt: a new optimizer
@@ -203,7 +203,7 @@ def checked_lr(
     lr: Any,         # the learning rate passed to the learner
     opt_func: Any,   # may have a rate: `partial(SGD, lr=0.1)`, or an optimizer
 ) -> Any:            # the rate to use
-    """Return the learning rate to use. Raise `ValueError` if the learner and `opt_func` have different rates
+    """Return the learning rate to use. Raise `ValueError` if `lr` is not the default, and `opt_func` has a different rate
 
     Args:
         lr: the learning rate passed to the learner

@@ -190,7 +190,7 @@ class TracksHypers(Callback):
     def track(self,
         name: str,   # common name of a hyper-parameter
     ) -> None:
-        """Record a hyper-parameter in this run. Do nothing if the optimizer does not have it
+        """Record a hyper-parameter in the current run. Do nothing if the optimizer does not have it
 
         Args:
             name: common name of a hyper-parameter
@@ -326,7 +326,7 @@ class NoticesNan(Callback):
     def look_for_nan(self,
         wait: bool = True,    # whether to wait for the device; False: check only the losses that have reached the CPU
     ) -> None:
-        """Print, once per fit, that the loss is no longer finite, and the step at which this began
+        """If the latest losses are not finite, print this and the step at which it began, once per fit
 
         Args:
             wait: whether to wait for the device; False: check only the losses that have reached the CPU
@@ -698,7 +698,7 @@ class LastTable(LastRun):
 
     @property
     def log(self) -> list[Any]:
-        """The row of the current epoch. Values are None until they are known, and the time is added after the epoch
+        """The row of the current epoch. Between epochs, the row of the last epoch. Values are None until their phase has ended
 
         Example:
             learn.fit(2)
@@ -735,7 +735,7 @@ class LastTableV1(LastTable):
 
     @property
     def metrics(self) -> list[list[float | None]]:
-        """Metrics of each complete epoch of the last run that was validated
+        """Metrics of each epoch of the last run that is complete and was validated
 
         Example:
             recorder = learn.recorder

@@ -485,7 +485,7 @@ def fit_flat_cos(self: Learner,
     start_epoch: int = 0,       # first epoch to train; the schedule continues from there
     resume: Any = False,        # True or the path of a checkpoint to continue from, as in `fit`
 ) -> None:
-    """Train at a constant rate, which then falls along a cosine to almost 0
+    """Train at a constant rate first, and then at a rate that falls along a cosine to almost 0
 
     Args:
         n_epoch: number of epochs

@@ -40,7 +40,7 @@ def _put_back(
     old: Any,      # the original object
     value: Any,    # an earlier copy of it
 ) -> Any:          # `old` if it is a container that can be refilled, otherwise `value`
-    "Refill the container `old` with the contents of `value`. Return `value` if `old` cannot be refilled"
+    "Refill `old` in place if `old` and `value` are lists, deques, dicts or sets of the same type. Otherwise return `value`"
     if old is value or type(old) is not type(value): return value
     if isinstance(old, (list, deque)): refill = old.extend
     elif isinstance(old, (dict, set)): refill = old.update
@@ -194,7 +194,7 @@ def _held_by(owner: Any) -> Iterator[Any]:
 def owned_by_steps(
     learn: Learner,    # a learner
 ) -> tuple[list[Any], list[nn.Module], list[Any]]:    # the steps and their owners; networks; optimizers
-    """Return the steps of a learner with their owners, the networks, and the optimizers. If you passed a bound method as a step, its owner is the object of the method. The networks and optimizers are those of the learner, of the steps and of the owners
+    """Return three lists: the steps of a learner with their owners, the networks, and the optimizers. If you passed a bound method as a step, its owner is the object of the method. The networks and optimizers are those of the learner, of the steps and of the owners
 
     Args:
         learn: a learner

@@ -32,7 +32,7 @@ def as_loss(
     value: Any,       # the value that a loss function returned
     training: bool,   # whether the loss will be differentiated
 ) -> Tensor:          # the loss; in training, without dimensions
-    """Return a loss, after checking that it is a tensor, and in training a single number
+    """Return `value` as a loss. Raise `TypeError` unless it is a tensor, and in training `ValueError` unless it is a single number
 
     Args:
         value: the value that a loss function returned
@@ -108,7 +108,7 @@ _RESHAPES = {f'{name}Backward0' for name in ('Squeeze', 'Unsqueeze', 'View', 'Un
                                              'Select', 'Slice', 'T', 'Transpose', 'Permute', 'ToCopy', 'Clone', 'Alias')}
 
 def _last_node(t: Tensor) -> str:
-    "Return the name of the last operation in the autograd graph of a tensor that is not a change of shape or type"
+    "Return the name of the last operation in the autograd graph of a tensor. Skip changes of shape and type"
     node = t.grad_fn
     while node is not None and node.name() in _RESHAPES: node = node.next_functions[0][0]
     return '' if node is None else node.name()

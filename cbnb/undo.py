@@ -19,7 +19,7 @@ from typing import Any
 
 # %% ../nbs/05_undo.ipynb #ea2d68d2
 class UndoStack(ExitStack):
-    "A stack of functions that restore changes at the end of a block, even after an error"
+    "A stack of functions that undo changes at the end of a block, even after an error"
     def set(self, obj: Any, name: str, value: Any) -> None:
         """Set `obj.name` to `value` until the end of the block, and then restore it
 
@@ -88,7 +88,7 @@ class _Passes:
         else: self.waiting.append(signum)
 
     def act(self, signum: int, frame: FrameType | None = None) -> None:
-        "Pass a signal on to the previous handler. Reopen only if the previous handler raises nothing"
+        "Pass a signal on to the previous handler. If the previous handler raises an error, stay closed"
         was_open, self.open = self.open, False
         try: self.pass_on(signum, frame)
         except BaseException as e:

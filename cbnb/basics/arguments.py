@@ -117,7 +117,7 @@ def as_python(value: Any) -> Any:
 def as_number(
     value: Any,       # a number, a tensor or an array with one element, or None
 ) -> float | None:    # the number; None if `value` is None
-    """Convert `value` to a Python number. Converting a tensor waits for its device
+    """Convert `value` to a Python number, and return None for None. Converting a tensor waits for its device
 
     Args:
         value: a number, a tensor or an array with one element, or None
@@ -243,7 +243,7 @@ def unknown_argument(
 _F = TypeVar('_F', bound=Callable[..., Any])
 
 def hinted(f: _F) -> _F:
-    """Decorate `f` so that its `TypeError` for an unknown keyword suggests the right argument
+    """Decorate `f` so that its `TypeError` for an unknown keyword has a hint at what to pass instead
 
     Args:
         f

@@ -71,7 +71,7 @@ def brief(value: Any) -> str:
 def unchanged(
     obj: Any,         # a `Configured` object
 ) -> list[str]:       # attribute names; only those of plain values, because a container may have changed inside
-    """List the attributes that still have the value of the constructor argument of the same name
+    """List the attributes with an immutable value that still equals the constructor argument of the same name
 
     Args:
         obj: a `Configured` object

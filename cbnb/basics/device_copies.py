@@ -67,7 +67,7 @@ class Pace:
 
 # %% ../../nbs/basics/device_copies.ipynb #56160c90
 def _copied(batch: Any, device: torch.device, computing: Any) -> Any:
-    "Return the batch on the device, with CPU tensors copied on the current stream"
+    "Copy the dense CPU tensors of a batch to the device on the current stream, and move the other values on the stream `computing`"
     def elsewhere(value: Any) -> Any:
         with torch.cuda.stream(computing): return to_device(value, device)
     def copied(t: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ _OUT_OF_MEMORY = ('out of memory', 'not enough memory', "can't allocate memory",
 def is_out_of_memory(
     e: BaseException,
 ) -> bool:
-    """Return whether `e`, or an exception that `e` was raised from, is an out-of-memory error
+    """Return whether `e` or another exception in its chain is an out-of-memory error
 
     Args:
         e
@@ -105,7 +105,7 @@ def _array_of(batch: Any) -> str | None:
     return type(batch).__name__ if is_array else None
 
 def _text_labels(batch: Any) -> str | None:
-    "Return the first target of a batch if the target is a string, or None"
+    "Return the first target of a batch if it is a string, otherwise None"
     target = batch[-1] if isinstance(batch, (tuple, list)) and len(batch) > 1 else None
     if isinstance(target, (tuple, list)) and target: target = target[0]
     return target if isinstance(target, str) else None

@@ -153,10 +153,10 @@ class HyperNames(_SetsHypers):
         """
         freeze_groups(self, n)
     def freeze(self) -> None:
-        "Train only the last group"
+        "Freeze all groups except the last"
         self.freeze_to(-1)
     def unfreeze(self) -> None:
-        "Train all groups"
+        "Unfreeze all groups"
         self.freeze_to(0)
     def clear_state(self) -> None:
         "Clear the optimizer's state, such as momentum and averages"

@@ -102,7 +102,7 @@ def _items_remedy(
     return None
 
 def _are_unrelated(x: Any, y: Any) -> bool:
-    "Return True if `x` and `y` are arrays or tensors. Return False for two tensors that share their memory, such as two parts from `x.split(64)`"
+    "Return False if `x` or `y` is neither array nor tensor, or if two tensors share their memory, as parts from `x.split(64)` do. Otherwise return True"
     if not all(hasattr(t, 'shape') and hasattr(t, 'dtype') for t in (x, y)): return False
     if not (isinstance(x, Tensor) and isinstance(y, Tensor)): return True
     return x.untyped_storage().data_ptr() != y.untyped_storage().data_ptr()

@@ -61,7 +61,7 @@ class _LooksLikeOne:
         return _States(self.optimizers)
     @property
     def defaults(self) -> dict[str, Any]:
-        """The default settings that all members share, with the values of the first member
+        """The default settings whose names occur in all members, with the values of the first member
 
         Example:
             bn, adam = nn.BatchNorm1d(1), torch.optim.Adam([torch.zeros(1)])
@@ -106,7 +106,7 @@ class _SavedAsOne(_LooksLikeOne):
     def load_state_dict(self,
         state_dict: dict[str, Any],   # a state that `state_dict` returned
     ) -> None:
-        """Load the states of all members, or raise `ValueError` and load nothing if the saved optimizers differ from the members
+        """Load the states of all members, or raise `ValueError` and load nothing if the saved groups do not fit the members
 
         Args:
             state_dict: a state that `state_dict` returned

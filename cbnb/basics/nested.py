@@ -209,7 +209,7 @@ def first_tensor(
 def is_empty(
     batch: Any,     # one batch of a loader
 ) -> bool:
-    """Return whether a batch has tensors but none of them contains an item
+    """Return whether at least one part of a batch has a size, and all these sizes are 0
 
     Args:
         batch: one batch of a loader

@@ -63,7 +63,7 @@ def pick_output(
     learn: Any,                  # a learner with `outputs`, `pred` and `yb`
     which: int | str | tuple,    # a number, a name, or a path such as `(1, 'boxes')`
 ) -> Any:
-    """Return one output of the learner, selected by number, name or path
+    """Return an output of the learner by its number, or a part of an output by its name or path
 
     Args:
         learn: a learner with `outputs`, `pred` and `yb`

@@ -82,7 +82,7 @@ def no_such_hyper(
     opt: Optimizer,     # any optimizer with `param_groups`
     name: str,          # a name that the optimizer does not have
 ) -> ValueError:        # the error to raise
-    """Create the error for an unknown hyper-parameter, which lists the known names
+    """Create a `ValueError` that names an unknown hyper-parameter and lists the known names
 
     Args:
         opt: any optimizer with `param_groups`
@@ -122,7 +122,7 @@ def write_hyper(
     i: int | None,        # the index from `hyper_key`
     value: Any,           # a number for all groups, or a list with one number per group
 ) -> None:
-    """Set a hyper-parameter whose key is known, which is faster than `set_hyper`
+    """Set a hyper-parameter whose key is known. `set_hyper` is slower, because it looks up the key
 
     Args:
         groups: parameter groups of an optimizer

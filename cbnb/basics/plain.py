@@ -191,7 +191,7 @@ def left_out(
 
 # %% ../../nbs/basics/plain.ipynb #621c4d8c
 def generator_state(value: Any) -> Any:    # plain data; None: `value` is not a random generator
-    """Return the state of a random generator of Python, torch or NumPy
+    """Return the state of a random generator of Python, torch or NumPy, or None for any other value
 
     Args:
         value
@@ -226,7 +226,7 @@ def _is_plain(value: Any) -> bool:
     return True
 
 def _held(value: Any, known: set[int]) -> Held | None:
-    "Return the state of an object as `Held`, or None if the object has no state"
+    "Return the state of an object as `Held`, or None if the object is shared or has no state"
     if isinstance(value, type) or id(value) in known: return None
     if hasattr(value, 'metric_state'): return Held(state=dict(value.metric_state), count=value._update_count)
     if callable(getattr(value, 'load_state_dict', None)):

@@ -49,7 +49,7 @@ def iterator_over(
     dl: DataLoader,                    # the loader to iterate over
     replaced: Callable[[Any], Any],    # takes the loader's sampler, returns a sampler with a method `start`
 ) -> Iterator[Any]:
-    """Iterate over the batches of a loader once with another sampler
+    """Return an iterator over the batches of a loader, with another sampler for this iteration
 
     Args:
         dl: the loader to iterate over
@@ -101,7 +101,7 @@ def batches_from(
     dl: Any,     # a loader; set the random state of the beginning of the epoch first
     n: int,      # number of batches to skip
 ) -> Iterator[Any]:
-    """Iterate over the batches of an epoch, starting with batch `n`
+    """Return an iterator over the batches of an epoch, starting with batch `n`
 
     Args:
         dl: a loader; set the random state of the beginning of the epoch first
@@ -120,7 +120,7 @@ def batches_from(
 def has_workers(
     dl: Any,     # a loader
 ) -> bool:
-    """Return whether a loader keeps workers from an earlier epoch
+    """Return whether a loader has persistent workers that have been started
 
     Args:
         dl: a loader

@@ -64,7 +64,7 @@ def batch_by_index(
     dataset: Any,       # a dataset that passes `holds_tensors`
     chosen: Any,        # a batch of item numbers from a sampler
 ) -> list[Tensor] | None:    # None: torch must load this batch
-    """Load the batch of the chosen items with one indexing call per tensor
+    """Load the batch of the chosen items with one indexing call per tensor, or return None if torch must load the batch
 
     Args:
         dataset: a dataset that passes `holds_tensors`
@@ -83,7 +83,7 @@ def batch_by_index(
 
 # %% ../../nbs/basics/tensor_batches.ipynb #c6e73f3b
 class TensorBatches(_SingleProcessDataLoaderIter):
-    "torch's iterator over the batches of a loader, with one indexing call per tensor"
+    "torch's iterator over the batches of a loader, with one indexing call per tensor where possible"
     def __next__(self) -> Any:
         chosen = next(self._sampler_iter)
         batch = batch_by_index(self._dataset, chosen)

@@ -57,7 +57,7 @@ class Averaged:
         self.places = [(m._buffers, name) for m in modules for name, b in m._buffers.items() if _is_real(b)]
 
     def tensors(self) -> list[Tensor]:
-        "Return the tensors that the models hold now"
+        "Return the parameters, and the buffers that the models hold now"
         return [*self.params, *(buffers[name] for buffers, name in self.places)]
 
 def _each_once(things: list[Any]) -> list[Any]: return list({id(t): t for t in things}.values())
@@ -70,7 +70,7 @@ def move_average(
     tensors: list[Tensor],    # current values, in the same order
     decay: float,             # share of the old mean
 ) -> None:
-    """Move each average towards the current value of the averaged tensor
+    """Move each average towards the current value of its tensor
 
     Args:
         means: averages, updated in place

@@ -198,7 +198,7 @@ def _with_headroom(n: float) -> int:
     return n - n % 8 if n >= 8 else n
 
 class _Doubles(_Search):
-    "Doubles the batch size until a limit is reached. If memory runs out, halves the gap to the largest size that fits"
+    "Doubles the batch size until a limit is reached. If memory runs out, searches between the largest size that fits and the smallest that does not"
     def run(self, n: int) -> tuple[int, str]:
         "Start the search at `n` items. Return the largest size that fits, with headroom if memory ran out, and the reason for stopping there"
         self.warm_up(n)

@@ -118,7 +118,7 @@ class _Writer:
         except (OSError, RuntimeError) as e: self.failed.append(e)     # torch raises RuntimeError if a disk is full
 
     def wait(self) -> None:
-        "Wait until the last checkpoint is written, and warn if that failed"
+        "Wait until the last checkpoint is written, and warn if a checkpoint could not be written"
         thread, self.thread = self.thread, None
         if thread is not None: thread.join()
         while self.failed: warnings.warn(
@@ -334,7 +334,7 @@ class _Finds(_EndsWell):
         except ValueError: return False
 
     def _newest_whole(self, path: Path | None) -> tuple[Path, Any] | None:
-        "Return the newest readable checkpoint and its state, and warn about each newer one that is damaged"
+        "Return the newest readable checkpoint and its state, or None if there is none. Warn about each newer checkpoint that is damaged"
         candidates = self._candidates(path)
         for found in reversed(candidates):
             try: return found, _state_in(found)
@@ -344,7 +344,7 @@ class _Finds(_EndsWell):
         return None
 
 def _state_in(path: Path) -> dict[str, Any]:
-    "Return the state in a checkpoint. If no fit of this version of cbnb has written the checkpoint, raise `ValueError`"
+    "Return the state in a checkpoint. If the state lacks an entry that fits of this version of cbnb store, raise `ValueError`"
     state = read_checkpoint(path)
     if isinstance(state, dict) and {'models', 'callbacks', 'rng', 'run_id', 'batch'} <= state.keys(): return state
     raise ValueError(f'{path} was not written by a fit, or by another version of cbnb')

@@ -92,7 +92,7 @@ def _break_words(reason: str) -> str:
 
 # %% ../../nbs/callbacks/compile.ipynb #efb08449
 class Compilation(NamedTuple):
-    """One batch in which torch compiled code: place, reason, duration and number of graphs
+    """One call of a model in which torch compiled code: place, reason, duration and number of graphs
 
     Args:
         where: position in the loop, such as 'epoch 0, training batch 0'

@@ -31,7 +31,7 @@ def _append(file: Path, rows: list[list[Any]], new: bool) -> None:
         f.write(text.getvalue())                # one write for all rows, and closing the file flushes it
 
 def _ends_line(file: Path) -> bool:
-    "Return whether a file ends with a line break. If not, the process was killed in the middle of a row"
+    "Return whether a file ends with a line break. The line break is missing if the process was killed in the middle of a row"
     with open(file, 'rb') as f:
         f.seek(-1, 2)
         return f.read() == b'\n'

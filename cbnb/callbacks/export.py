@@ -41,7 +41,7 @@ from ..undo import UndoStack, interrupts_wait
 def import_path(
     obj: Any,         # a function or class; other objects have no path
 ) -> str | None:      # path such as 'torch.optim.adam:Adam'; None: the object cannot be imported
-    """Return the import path of a function or class, as 'module:name'
+    """Return the import path of a function or class, as 'module:name', or None if there is no such path
 
     Args:
         obj: a function or class; other objects have no path
@@ -88,7 +88,7 @@ def _arguments(obj: Any) -> dict[str, Any]:
 def as_recipe(
     value: Any,      # a function, a class, a loss, a metric, or plain data
 ) -> Any:            # `Held` with the import path, and the arguments of an object or a partial; plain data as it is
-    """Describe a part of a learner as plain data from which `load_learner` can make it again
+    """Describe a part of a learner as plain data. If its import path is known, `load_learner` can make the part again
 
     Args:
         value: a function, a class, a loss, a metric, or plain data

@@ -25,7 +25,7 @@ from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/files.ipynb #0a1a58bb
 def _lock(folder: Path, wait: bool) -> int | None:
-    "Lock a draft and return its open lock file, or None if another process has the lock. If the draft is gone, raise `FileNotFoundError`"
+    "Lock a draft and return its open lock file. If another process has the lock, wait for it, or return None if `wait` is False"
     lock = os.open(folder/'.lock', os.O_CREAT | os.O_RDWR, 0o666)
     try: fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

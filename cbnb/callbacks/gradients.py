@@ -27,7 +27,7 @@ from ..basics.nested import find_bs, map_tensors
 def values_of_sparse(
     p: Tensor,    # parameter with a dense or a sparse gradient, or none
 ) -> Tensor:      # `p` itself, unless its gradient is sparse
-    """Return a tensor whose dense gradient shares memory with the values of the sparse gradient of `p`
+    """Return a tensor whose dense gradient shares memory with the values of the sparse gradient of `p`, or `p` if its gradient is not sparse
 
     Args:
         p: parameter with a dense or a sparse gradient, or none
@@ -46,7 +46,7 @@ def values_of_sparse(
 def warn_own_update(
     cb: Callback,    # callback of a learner that changes gradients
 ) -> None:
-    """Warn that a callback has little or no effect if the learner's step updates the weights by itself
+    """If the learner's step updates the weights by itself, warn that the callback has little or no effect
 
     Args:
         cb: callback of a learner that changes gradients
@@ -99,7 +99,7 @@ class GradientClip(Callback):
     def clip(self,
         params: list[Tensor],    # parameters whose gradients are changed in place
     ) -> None:
-        """Clip the gradients of `params`. Unless `kind` is 'value', also store their norm in `norm`
+        """Clip the gradients of `params`. Unless `kind` is 'value', store the norm before clipping in `norm`
 
         Args:
             params: parameters whose gradients are changed in place
@@ -163,7 +163,7 @@ def _scale_grads(opt: Any, by: float) -> None:
 
 # %% ../../nbs/callbacks/gradients.ipynb #d00eb7b2
 class GradientAccumulation(_UpdatesWhenFull):
-    """Accumulates gradients over batches, and updates the weights with the mean gradient of at least `n_acc` items
+    """Accumulates gradients over batches, and updates the weights with the mean gradient of `n_acc` or more items, or of the rest of an epoch
 
     Args:
         n_acc: minimum number of items per update; the last update of an epoch may have fewer

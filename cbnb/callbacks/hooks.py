@@ -94,7 +94,7 @@ def hook_output(
     cpu: bool = False,      # copy the output to the CPU, if `detach` (waits for a GPU)
     grad: bool = False,     # store the gradients of the output as a tuple, instead of the output
 ) -> Hook:                  # the hook, with the latest output in `stored`
-    """Return a hook that stores the output of a module
+    """Return a hook that stores the output of a module, or with `grad` the gradients of the output
 
     Args:
         module: module to hook
@@ -182,7 +182,7 @@ def hook_outputs(
     cpu: bool = False,               # copy the outputs to the CPU, if `detach` (waits for a GPU)
     grad: bool = False,              # store the gradients of the outputs as tuples, instead of the outputs
 ) -> Hooks:                          # the hooks, with the latest outputs in `stored`
-    """Return hooks that store the outputs of several modules
+    """Return hooks that store the outputs of several modules, or with `grad` the gradients of the outputs
 
     Args:
         modules: modules to hook
@@ -208,7 +208,7 @@ def find_layers(
     which: Any = None,                  # one or several names, classes or modules; None: leaves
     include_paramless: bool = False,    # with `which=None`, also return leaves without parameters
 ) -> dict[str, nn.Module]:              # name -> module, in the order of the model
-    """Find layers of a model by name, class or module. If the model has no such layer, raise `ValueError`
+    """Find layers of a model by name, class or module. The default is the leaves with parameters. If `which` matches no layer, raise `ValueError`
 
     Args:
         model: model to search
@@ -506,7 +506,7 @@ class _RecordsActivations(_KeepsRows):
 class _ReadsRows(_RecordsActivations):
     "Reads the recorded rows by layer"
     def _table(self, i: int | str) -> Tensor:
-        "Return all rows of the layer with this number or name"
+        "Return all rows of the layer with number or name `i`"
         if not self.layers: raise ValueError('nothing has been recorded yet: fit first, '
                                              'with this callback among the cbs')
         if self.waiting: self._stack()

@@ -180,7 +180,7 @@ class Calibrates(HoldsPredictions):
         raise ValueError(f'there is no class {of!r}: these are {", ".join(self.classes)}')
 
     def _true_and_prob(self, of: Any) -> tuple[Tensor, Tensor]:
-        "Return whether each item belongs to class `of`, and the probability of this class. For None, choose the class like `calibration`"
+        "Return whether each item belongs to class `of`, and the probability of this class. None: the second of two classes, or each item's predicted class"
         if of is None and len(self.classes) == 2: of = 1
         if of is not None: return self.targets == (i := self._class_number(of)), self.preds[:, i]
         return self.decoded == self.targets, self.preds.max(1).values
@@ -414,7 +414,7 @@ class DrawsItems(HasLosses):
 
 # %% ../../nbs/callbacks/interpret.ipynb #dd0d4c90
 def _ranks(cells: Tensor, losses: Tensor) -> Tensor:
-    "Rank the items within each cell, alternately from the highest and the lowest loss"
+    "Return each item's rank in its matrix cell. The order is highest loss, lowest loss, second highest loss, and so on"
     order = losses.argsort(descending=True, stable=True)
     order = order[cells[order].argsort(stable=True)]
     sizes = torch.bincount(cells)
@@ -430,7 +430,7 @@ def items_for_page(
     losses: Tensor | None,    # loss of each item; None: unknown
     n: int,                   # largest number of items to choose
 ) -> list[int]:               # indices of the chosen items, the most informative first
-    """Choose the items for the interactive page, from all cells of the confusion matrix
+    """Choose up to `n` items for the interactive page, in rounds over the cells of the confusion matrix
 
     Args:
         cells: number of the matrix cell of each item
@@ -453,7 +453,7 @@ class ChoosesItems(CountsClasses, DrawsItems):
         found: the result of `predictions`
     """
     def _cells(self) -> tuple[Tensor, Tensor]:
-        "Return each item's matrix cell, and whether its prediction is wrong. Without a matrix, wrong items are in cell 1, others in 0"
+        "Return the matrix cell of each item, and whether its prediction is wrong. Without a matrix, the cell is 1 for wrong labels and otherwise 0"
         if self.task == 'classes':
             actual, n = self.targets.clamp(min=0), len(self.classes)
             return actual*n + self.decoded, (self.decoded != self.targets) & (self.targets >= 0)
@@ -580,7 +580,7 @@ class MakesPage(StillPage):
         max_items: int = 200,         # largest number of items on the page
         live: bool | None = None,     # include the script; None: unless the notebook runs headless
     ) -> str:                         # HTML of the page
-        """Return the interactive page as HTML. Without the script, return the version for viewers that run no scripts
+        """Return the interactive page as HTML. With `live=False`, return the version for viewers that run no scripts
 
         Args:
             max_items: largest number of items on the page
@@ -606,7 +606,7 @@ class MakesPage(StillPage):
         return data if matrix is None else data | dict(classes=self.classes, ids=kept, cells=matrix_cells(matrix), counts=self._counts())
 
     def _counts(self) -> dict[int, dict[int, int]]:
-        "Return the nonempty matrix cells, as actual class -> predicted class -> count"
+        "Return the counts of the nonempty matrix cells as nested dicts, {actual class: {predicted class: count}}"
         matrix, found = self.confusion_matrix(), {}
         for i, j in matrix.nonzero().tolist(): found.setdefault(i, {})[j] = int(matrix[i, j])
         return found
@@ -633,7 +633,7 @@ class Interpretation(MakesPage):
         dl: Any = None,        # loader to use instead; None: the one with index `ds_idx`
         **kwargs: Any,         # other arguments of `predictions`, such as `classes`
     ) -> Self:  # the interpretation
-        """Return the same as `learn.interpret()`, under the name that fastai uses
+        """Create an interpretation, as `learn.interpret()` does. fastai has a method of the same name
 
         Args:
             learn: learner whose model predicts

@@ -98,7 +98,7 @@ class Service(Callback):
     def start(self,
         settings: dict[str, Any],   # settings of the run: learning rate, callbacks, ...
     ) -> None:
-        """Start a run of the service and set `run_id`. If `run_id` is set already, continue that run
+        """Continue the run `run_id` of the service. If `run_id` is None, start a new run and set `run_id`
 
         Args:
             settings: settings of the run: learning rate, callbacks, ...
@@ -444,7 +444,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 def _append_lines(file: Path, lines: list[str]) -> None:
-    "Append lines to a file, in one write"
+    "Append lines to a file, in one write. If the last line of the file is incomplete, begin a new line first"
     cut_off = file.exists() and file.stat().st_size > 0 and not _ends_line(file)
     with open(file, 'a', encoding='utf-8', newline='') as f:
         f.write('\n'*cut_off + ''.join(f'{line}\n' for line in lines))
@@ -517,7 +517,7 @@ def as_text(
 
 # %% ../../nbs/callbacks/loggers.ipynb #c11f42c5
 def _new_event(names: tuple[str, ...]) -> tuple[Any, list[Any]]:
-    "Return an event of TensorBoard for rows with these columns, and its fields for the values"
+    "Return a TensorBoard event for rows with the columns `names`, and the list of its fields for the values"
     from tensorboard.compat.proto.event_pb2 import Event
     event = Event(wall_time=time.time())
     return event, [event.summary.value.add(tag=name) for name in cleaned(dict.fromkeys(names, 0.), r'[^\w./-]')]

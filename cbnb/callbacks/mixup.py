@@ -36,7 +36,7 @@ class _MixesLoss(Callback):
 
 # %% ../../nbs/callbacks/mixup.ipynb #9d4feab5
 def _check_mix(cb: Callback) -> None:
-    "Raise `ValueError` if the step computes no loss from predictions and targets, or if another callback also mixes"
+    "Raise `ValueError` if the step computes no loss from predictions and targets, or if two `Mix` callbacks are active"
     learn, step = cb.learn, cb.learn.train_step
     if learn.loss_func is None or step.own_update or step.own_loss: raise ValueError(
         f'{type(cb).__name__} needs the loss for the targets of the partners, too, and '

@@ -51,7 +51,7 @@ def cast_step(
     dtype: torch.dtype,     # type of matrix products and convolutions
     undo: UndoStack,        # restores the two methods at the end of the run
 ) -> None:
-    """Run `predict` and `loss` of a step under autocast
+    """Make `predict` and `loss` of a step run under autocast, and convert their results to float32
 
     Args:
         step: the step whose `predict` and `loss` are replaced
@@ -90,7 +90,7 @@ class AutocastState:
                 torch.is_autocast_cache_enabled(), torch.autocast_decrement_nesting())
 
     def restore(self) -> None:
-        "Restore the saved autocast state, if the state has changed since"
+        "Restore the saved autocast state"
         enabled, dtype, cached, depth = self.noted
         for _ in range(depth, self.now()[-1]): torch.autocast_decrement_nesting()
         if self.now() == self.noted: return
@@ -160,7 +160,7 @@ class _Casts(Callback):
 def gradients(
     opt: Any,            # an optimizer of torch, or one with the same `param_groups`
 ) -> list[Tensor]:       # the gradients; for a sparse gradient, the tensor of its values
-    """Return the gradients of all parameters that have one
+    """Return the gradients of the parameters in `opt`. Parameters without a gradient are left out
 
     Args:
         opt: an optimizer of torch, or one with the same `param_groups`
@@ -249,7 +249,7 @@ class _SetsBack(_Scales):
 
 # %% ../../nbs/callbacks/precision.ipynb #14ed4b33
 class _TellsOfScale(_SetsBack):
-    "Warn about a loss scale below 1, and report many skipped updates after the fit"
+    "Warn about a loss scale below 1. After a fit with many skipped updates, print their number"
     skipped = updated = 0      # number of skipped and of completed updates in this fit
     told = False               # the warning has been given in this fit
 
@@ -463,7 +463,7 @@ def _as_channels_last(t: Tensor) -> Tensor:
 
 # %% ../../nbs/callbacks/precision.ipynb #a559c3af
 class ChannelsLast(Callback):
-    """Keep the weights and inputs of convolutions in channels-last memory format
+    """Convert weights and inputs with four dimensions to the channels-last memory format for the duration of a run
 
     Args:
         **events: functions to use as methods: `before_fit=f`

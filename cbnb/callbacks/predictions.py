@@ -207,7 +207,7 @@ def save_batch(
     batch: Any,            # the batch, nested tensors
     pickle_protocol: int = 2,    # pickle protocol that `torch.save` uses
 ) -> Path:                 # path of the file
-    """Write a batch to a separate file, after waiting for the device
+    """Copy a batch to the CPU, which waits for the device, and write it to a separate file
 
     Args:
         folder: folder of the file, created if it does not exist
@@ -348,7 +348,7 @@ class _KeepsBatches(OfOneRun):
 
 # %% ../../nbs/callbacks/predictions.ipynb #22b0ef97
 class _TakesBatches(_KeepsBatches):
-    "Keep the predictions and targets of each batch, and on request the inputs and losses"
+    "Keep the predictions and targets of each validation batch, and on request the inputs and losses"
     with_input, with_loss, with_preds, with_targs = False, False, True, True
     act: Callable[[Any], Any] | None = None
 
@@ -439,7 +439,7 @@ def _check_two_folders(save_preds: str | Path | None, save_targs: str | Path | N
 def in_order(
     dl: Any,       # any loader
 ) -> Any:          # `dl` itself if it is already in order, or is no torch `DataLoader` with standard batches
-    """Return a loader that yields the items in the order of the dataset, and drops none of them
+    """Return a loader that yields all items in the order of the dataset. For custom loaders and batch samplers, return `dl`
 
     Args:
         dl: any loader
@@ -786,7 +786,7 @@ def validation_context(self: Learner,
     cbs: Any = None,        # callbacks for this run only; None: no further callbacks
     inner: bool = False,    # dispatch only the events of validation, as part of another run
 ) -> Any:                   # a context manager whose value is a function that evaluates a loader
-    """Begin a run without training, as a `with` block that restores the learner's state at its end
+    """Return a context manager for a run without training. At its end, it restores the learner's state
 
     Args:
         cbs: callbacks for this run only; None: no further callbacks
@@ -808,7 +808,7 @@ def to_detach(self: Learner,
     batch: Any,         # the batch, nested tensors
     cpu: bool = True,   # also copy the tensors to the CPU, which waits for a GPU
 ) -> Any:               # the batch with the same nesting
-    """Detach the tensors of a nested batch from the autograd graph
+    """Detach the tensors of a nested batch from the autograd graph, and by default copy them to the CPU
 
     Args:
         batch: the batch, nested tensors

@@ -82,7 +82,7 @@ class _Parts:
         return self.part(name, group, 'valid'), self.part(name, group, 'train')
 
     def switch(self, part: Part) -> None:
-        "Switch the clock to `part`"
+        "Count the time from now on for `part`"
         now = self.clock()
         self.now.seconds += now - self.since
         self.now, self.since = part, now
@@ -244,7 +244,7 @@ class _FitParts:
         self._steps, self._own, self._split = {}, {}, (None, None)
 
     def time(self, f: Callable, name: str, group: str) -> Callable:
-        "Time a function for the phase in which it is called. If GPU time is measured, also time it on the GPU"
+        "Return a timed function. Its time counts for the phase in which it is called. If GPU time is measured, it is also timed on the GPU"
         parts = self.watch.both(name, group)
         f = self.watch.timed(f, parts, self.loop)
         return self.device.timed(f, parts, self.loop) if self.device else f
@@ -253,7 +253,7 @@ class _FitParts:
 class _TimesHandlers(_FitParts):
     "Time the callbacks' event handlers and the logger that writes the table of epochs"
     def handler(self, cb: Callback, method: Callable, event: str, training: bool) -> Callable:
-        "Time a callback method, with separate rows for training and validation batches"
+        "Return a timed callback method. Training and validation batches have separate rows"
         if isinstance(cb, _FirstBatches): return method
         phase = ('valid', 'train')[training] if event in BATCH_EVENTS else _PHASE.get(event.split('_')[-1], '')
         part = self.watch.part(_name_of(cb, method, event), _group_of(cb), phase)
@@ -271,7 +271,7 @@ _PHASE = dict(train='train', validate='valid')
 class _TimesValues(_TimesHandlers):
     "Time the metrics, and the call that splits a batch and moves it to the device"
     def split(self, learn: Learner, f: Callable) -> Callable:
-        """Time the function that splits a batch and moves it to the device
+        """Return a timed version of the function that splits a batch and moves it to the device
 
         Args:
             learn: the learner
@@ -475,7 +475,7 @@ def _count_syncs(watch: Stopwatch, undo: UndoStack) -> None:
     warnings.showwarning = note
 
 def _use_device(times: _Profiler, device: Any, undo: UndoStack) -> None:
-    "Also measure the time of each part on the GPU"
+    "Measure the GPU time of the parts besides their CPU time, until `undo` is unwound"
     stream = functools.partial(torch.cuda.current_stream, device)
     times.device = DeviceTimes(functools.partial(torch.cuda.Event, enable_timing=True), stream)
     undo.callback(times.device.drain, wait=True)

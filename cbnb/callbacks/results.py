@@ -49,7 +49,7 @@ def task_of(
     yb: tuple,         # the targets of the batch
     loss_func: Any,    # the learner's loss function
 ) -> str:              # one of `TASKS`
-    """Return the task of a model
+    """Return the task of a model, inferred from its outputs, the targets and the loss function
 
     Args:
         pred: the model's output for a batch
@@ -365,7 +365,7 @@ class CardMaker(Predictions):
         return shown_parts(self.items[i], **self.looks)
 
     def is_wrong(self, i: int) -> bool | None:
-        """Return whether the prediction is wrong. If the target is missing or below 0, or the task has no classes or labels, return None
+        """Return whether the prediction for item `i` is wrong. If the target is missing or below 0, or the task has no classes or labels, return None
 
         Args:
             i
@@ -471,7 +471,7 @@ def predictions(
     return found
 
 def _only(dl: Any, numbers: Sequence[int]) -> Any:
-    "Return a loader over the items `numbers`. If their order in the dataset is unknown, return a list with the first batch"
+    "Return a loader over the items `numbers`. If the loader has no dataset with known indices, return a list with its first batch"
     if (order := _order(dl)) is None: return [first_batch(dl)]
     return DataLoader(Subset(dl.dataset, [order[i] for i in numbers]), dl.batch_size, collate_fn=dl.collate_fn)
 
@@ -537,7 +537,7 @@ def show_results(self: Learner,
     task: str | None = None,     # one of 'classes', 'labels', 'values', 'maps', 'other'; None: inferred from loss and shapes
     return_fig: bool | None = None,             # return a matplotlib figure instead of showing the items
 ) -> Any:                        # the figure with `return_fig=True`, else None
-    """Show some items with their predictions and targets
+    """Show up to `max_n` items with their predictions and targets
 
     Args:
         max_n: number of items to show

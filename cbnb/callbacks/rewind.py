@@ -90,7 +90,7 @@ def _n_bytes(values: Iterable[Any]) -> int:
 def point_size(
     learn: Learner,    # the learner to measure
 ) -> int:              # size in bytes
-    """Return the memory that a restore point would need
+    """Return the memory in bytes that a restore point would need
 
     Args:
         learn: the learner to measure
@@ -252,7 +252,7 @@ class _Finds(_Takes):
     learn: Any       # a weak reference to the learner
 
     def find(self, n: int) -> RestorePoint:
-        """Return the restore point before the last `n` fits. If there is none, raise `RuntimeError` or `ValueError`
+        """Return the restore point before the last `n` fits. If there is none, or if the learner is running, raise `RuntimeError` or `ValueError`
 
         Raises:
             RuntimeError: this learner is running (...): rewind it when the run has ended
@@ -318,7 +318,7 @@ class RestorePoints(_TakesBack):
 
 # %% ../../nbs/callbacks/rewind.ipynb #433e8e7f
 def _points_of(learn: Learner) -> RestorePoints:
-    """The fits that `rewind` can undo, oldest first
+    """The restore points of the last fits, oldest first
 
     Args:
         learn: the learner

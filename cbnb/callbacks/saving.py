@@ -297,7 +297,7 @@ def _warn(message: str) -> None: warnings.warn(message, stacklevel=user_level())
 # %% ../../nbs/callbacks/saving.ipynb #db7b193f
 @patch
 def _misfit(self: Learner, saved: dict[str, Any]) -> str | None:
-    "Return why a saved state does not fit this optimizer, or None if it fits"
+    "Return why a saved state does not fit the learner's optimizer, or None if it fits"
     theirs, mine = saved['param_groups'], self.opt.param_groups
     sizes = [[len(g['params']) for g in groups] for groups in (theirs, mine)]
     if sizes[0] != sizes[1]: return (f'its groups have {sizes[0]} parameters, '
@@ -314,7 +314,7 @@ def _misfit(self: Learner, saved: dict[str, Any]) -> str | None:
 
 # %% ../../nbs/callbacks/saving.ipynb #60e6aac9
 def _leave_schedule(saved: list[dict], mine: list[dict]) -> None:
-    "Remove the entries of torch's schedulers from the saved groups. If this optimizer has such an entry, store its value instead"
+    "Remove the entries of torch's schedulers from the groups in `saved`, and copy the entries that the groups in `mine` have"
     for theirs, own in zip(saved, mine):
         for k in 'initial_lr', 'max_lr', 'min_lr', 'max_momentum', 'base_momentum', 'swa_lr':
             theirs.pop(k, None)
@@ -324,7 +324,7 @@ def _leave_schedule(saved: list[dict], mine: list[dict]) -> None:
 def _load_opt(self: Learner,
     saved: dict[str, Any],      # state from `_opt_state`
 ) -> str | None:                # the reason why the state does not fit; None: the state was loaded
-    "Load the optimizer's state if it fits this optimizer"
+    "Load a saved state into the learner's optimizer if it fits. Otherwise return the reason"
     if self.opt is None: self.create_opt()
     _leave_schedule(saved['param_groups'], self.opt.param_groups)
     if why_not := self._misfit(saved): return why_not

@@ -52,7 +52,7 @@ def _no_order_warning() -> Iterator[None]:
 
 # %% ../../nbs/callbacks/schedulers.ipynb #93bbf765
 def _check_alone(learn: Any) -> None:
-    "Raise `ValueError` if a `ParamScheduler` of the learner also sets the learning rate"
+    "Raise `ValueError` if an active `ParamScheduler` of the learner sets the learning rate"
     for cb in learn.cbs:
         if isinstance(cb, ParamScheduler) and cb.run and 'lr' in getattr(cb, 'scheds', ()):
             raise ValueError(f'{cb} sets the learning rate, too, and one of them would overwrite '
@@ -173,6 +173,6 @@ class TorchScheduler(Callback):
         with _no_order_warning(): self.scheduler.step()
 
     def _look(self) -> None:
-        "Step the scheduler with the value of this epoch, if the epoch has one"
+        "Step the scheduler with this epoch's value in the column `monitor`, if there is one"
         value = self.learn.recorder.last().epochs[-1].get(self.monitor)
         if value is not None: self.scheduler.step(value)

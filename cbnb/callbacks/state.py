@@ -196,7 +196,7 @@ def load_callback_states(
     learn: Learner,                  # the learner whose callbacks are changed
     states: list[dict[str, Any]],    # states from `callback_states`
 ) -> list[str]:                      # class names of the callbacks without a state
-    """Load the states of the callbacks
+    """Load states into the callbacks of a learner. Return the class names of the callbacks without a state
 
     Args:
         learn: the learner whose callbacks are changed
@@ -302,7 +302,7 @@ def state_differs(
 def load_state_dict(self: Learner,
     state: Mapping[str, Any],      # state from `Learner.state_dict`
 ) -> None:
-    """Load the state of a similar learner. If the state does not fit, raise `ValueError` and load nothing
+    """Load a state that `state_dict` of this or another learner returned. If the state does not fit, raise `ValueError` and load nothing
 
     Args:
         state: state from `Learner.state_dict`

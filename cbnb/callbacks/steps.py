@@ -204,7 +204,7 @@ class _CalledByHand(ModelStep):
 
 # %% ../../nbs/callbacks/steps.ipynb #7432331e
 class TrainStep(_CalledByHand):
-    """A training step that updates the weights once, in a learner or when you call it with a batch
+    """A training step that updates the weights once per batch, in a learner or when you call it
 
     Args:
         model: model that returns predictions; None: the learner's model
@@ -237,7 +237,7 @@ class TrainStep(_CalledByHand):
         learn.pred = call_on_batch(self.model_for(learn), learn)
 
     def model_is_loss(self, learn: Any) -> bool:  # True if there is no loss function
-        """Return whether there is no loss function, in which case the model has to return the loss
+        """Return whether the model returns the loss. The step then has no loss function, and the learner has no loss function or a different model
 
         Args:
             learn: the learner
@@ -333,7 +333,7 @@ def with_params(
 def names_of(
     found: Any,    # losses in a dict, or a tuple that begins with such a dict, or losses without names
 ) -> tuple:        # the names; empty if the losses have no names
-    """Return the names of losses
+    """Return the names of losses. If the losses have no names, return an empty tuple
 
     Args:
         found: losses in a dict, or a tuple that begins with such a dict, or losses without names
@@ -348,7 +348,7 @@ def n_losses(
     found: Any,    # losses in a tuple or a dict, possibly followed by predictions
     n: int,        # number of optimizers
 ) -> tuple:        # the losses and the following values
-    """Return losses and predictions as a flat tuple. Raise `ValueError` if a tuple has fewer than `n` values, or a dict not exactly `n`
+    """Return losses and predictions as a flat tuple. Raise `ValueError` if a dict does not hold `n` losses, or if other losses are not in a tuple of at least `n` values
 
     Args:
         found: losses in a tuple or a dict, possibly followed by predictions
@@ -540,7 +540,7 @@ class FTRL(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """Update the weights
+        """Update the weights. If you pass `closure`, call it first and return its result
 
         Args:
             closure

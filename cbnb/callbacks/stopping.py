@@ -79,7 +79,7 @@ def first_bad_layer(
 
 # %% ../../nbs/callbacks/stopping.ipynb #a1af190f
 def _look_again(learn: Learner) -> str | None:
-    "Run the current batch again, and return the first layer with a bad output"
+    "Run the current batch again. Return the first layer with a nan or an infinity in its output, or None if all outputs are finite"
     step = learn.train_step if learn.training else learn.eval_step
     if isinstance(step, CallStep) and not learn.yb: step = Step()   # the step has consumed the targets
     with torch.no_grad(), ExitStack() as undo:
@@ -348,7 +348,7 @@ class StopAfter(_Limits):
 
 # %% ../../nbs/callbacks/stopping.ipynb #df4af130
 class ShortEpoch(Callback):
-    """Train on only a share of each epoch, and by default also validate on only this share
+    """Train on a share of each epoch. By default, also shorten validation to this share
 
     Args:
         pct: share of the batches to use, above 0 and up to 1; at least one batch is used

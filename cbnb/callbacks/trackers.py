@@ -121,14 +121,14 @@ def _why_not(monitor: str, learn: Any) -> str:
 
 # %% ../../nbs/callbacks/trackers.ipynb #2db86141
 def _warn_if_never_validated(monitor: str, learn: Any, who: str) -> None:
-    "Warn if no epoch of the fit will fill the column"
+    "Warn if `monitor` is a validation column and no epoch of the fit will be validated"
     epochs = range(learn.start_epoch, learn.n_epoch)
     if monitor in learn.recorder.valid_columns and not any(map(learn._is_validated, epochs)):
         warnings.warn(f'{who} will see no {monitor}: none of the epochs of this fit is '
                       f'validated (valid_every={learn.valid_every!r})', stacklevel=user_level())
 
 def _is_missing(monitor: str, learn: Any) -> bool:
-    "Return whether `monitor` is a validation column, and this epoch has reached its validation"
+    "Return whether the validation of this epoch should have filled the column `monitor`"
     rows, of_valid = learn.recorder.last().epochs, monitor in learn.recorder.valid_columns
     if not (of_valid and learn._is_validated(learn.epoch)): return False
     return bool(rows) and rows[-1]['epoch'] == learn.epoch and not learn.training   # otherwise it was cancelled
@@ -156,7 +156,7 @@ class _Tracks(Callback):
     def after_fit(self): pass       # for subclasses that call `super().after_fit()`
 
     def _warn_of_none(self) -> None:
-        "Warn once per fit that the validation returned no value for the column"
+        "Warn once per fit if the column has had no value so far, although this epoch was validated"
         if self.values or self._warned or not _is_missing(self.monitor, self.learn): return
         self._warned = True
         warnings.warn(f'{type(self).__name__} waits for a {self.monitor}: the validation of epoch '
@@ -224,7 +224,7 @@ class Tracker(_Tracks):
     def improves(self,
         value: float,     # the new value
     ) -> bool:            # True if the value is a new best
-        """Return whether a value is better than the best so far by more than `min_delta`
+        """Return whether a value is better than the best so far by more than `min_delta`, or is the first finite value
 
         Args:
             value: the new value
@@ -245,7 +245,7 @@ class Tracker(_Tracks):
         return_fig: bool | None = None,   # return the figure instead of showing it
         ax: Any = None,                   # axes to draw into; None: create a new figure
     ) -> Any:                             # `ax` if you passed it, the figure with `return_fig=True`, else None
-        """Plot the values of the last fit, and mark the best value and the epoch in which `EarlyStopping` stopped the fit
+        """Plot the values of the last fit, and mark the best value. If `EarlyStopping` has stopped the fit, also mark the epoch of the stop
 
         Args:
             return_fig: return the figure instead of showing it
@@ -280,7 +280,7 @@ def _plot_values(tracker: Tracker, return_fig: bool | None, ax: Any) -> Any:
 
 # %% ../../nbs/callbacks/trackers.ipynb #4bdd8609
 class EarlyStopping(Tracker):
-    """End a fit that has not improved for some epochs
+    """End a fit when the watched column has not improved for some epochs
 
     Args:
         monitor: column of the table of epochs to watch
@@ -354,7 +354,7 @@ def sets_lr(
     return vars(cb).get('scheduler') is not None or bool(_of_torch(cb))   # `scheduler` may be of any type
 
 def _of_torch(cb: Callback) -> list[LRScheduler]:
-    "Return the torch schedulers that a callback holds"
+    "Return the torch schedulers in the attributes of a callback, including those in lists and tuples"
     held = [part for value in vars(cb).values()
             for part in (value if isinstance(value, (list, tuple)) else [value])]
     return [part for part in held if isinstance(part, LRScheduler)]
@@ -371,7 +371,7 @@ class _Factor:
         lr: Any,           # learning rate, a number or a tensor with one element
         by: float,         # factor, at most 1
     ) -> Any:              # the reduced rate: a tensor if `lr` is a tensor, otherwise a float
-        """Return `lr` times `by`, but not below `min_lr`. A rate that is already below `min_lr` stays
+        """Return `lr` times `by`, but not below `min_lr`. If `lr` is below `min_lr`, return `lr`
 
         Args:
             lr: learning rate, a number or a tensor with one element
@@ -416,7 +416,7 @@ class RateFactor(_Factor):
     def hide_from(self,
         scheduler: LRScheduler,     # scheduler of this optimizer
     ) -> Callable[[], None]:        # function that restores the scheduler's class
-        """Restore the planned rates while the scheduler steps
+        """Make the scheduler compute its next rates from the planned rates instead of the reduced rates
 
         Args:
             scheduler: scheduler of this optimizer
@@ -476,7 +476,7 @@ class _Reduces(Tracker):
 
 # %% ../../nbs/callbacks/trackers.ipynb #e2f88f39
 class ReduceLROnPlateau(_Reduces):
-    """Divide the learning rate after some epochs without improvement
+    """Divide the learning rate when the watched column has not improved for some epochs
 
     Args:
         monitor: column of the table of epochs to watch

@@ -88,7 +88,7 @@ def dialect_of(
 
 # %% ../../nbs/dialects/detect.ipynb #9125bebf
 class Adapter(Callback):
-    """Native callback that wraps a foreign callback. The first adapter of a dialect calls all callbacks of that dialect
+    """Native callback that wraps a foreign callback. The first active adapter of a dialect calls all callbacks of that dialect
 
     Args:
         wraps: the foreign callback
@@ -123,7 +123,7 @@ class Adapter(Callback):
 def adapt(
     cb: Any,               # an object that is not a native callback
 ) -> Callback | None:      # the adapter; None: the dialect is unknown
-    """Wrap a foreign callback in an adapter
+    """Wrap a foreign callback in an adapter. If its dialect is unknown, return None
 
     Args:
         cb: an object that is not a native callback
@@ -140,7 +140,7 @@ def _module_of(dialect: str) -> Any: return importlib.import_module(f'cbnb.diale
 def adapt_metric(
     m: Any,          # an object that is not a native metric
 ) -> Any | None:     # the adapter; None: not a metric of fastai v1
-    """Wrap a foreign metric in an adapter
+    """Wrap a metric of fastai v1 in an adapter. For any other object, return None
 
     Args:
         m: an object that is not a native metric

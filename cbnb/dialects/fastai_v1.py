@@ -136,7 +136,7 @@ class TerminateOnNaNCallback(Callback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #0bd228a6
 class StopAfterNBatches(Callback):
-    """Ends the fit after `n_batches` batches, without validation
+    """Ends the fit after `n_batches` training batches, without validating the last epoch
 
     Args:
         n_batches: number of training batches
@@ -175,7 +175,7 @@ class _Better(LearnerCallback):
         value: float | None,      # the value of this epoch; None: no value
         min_delta: float = 0.,    # difference from the best value that an improvement has to exceed
     ) -> bool:
-        """Return whether `value` is the best so far, and store it in `best` if so
+        """Return whether `value` is better than `best` by more than `min_delta`. If it is, store it in `best`
 
         Args:
             value: the value of this epoch; None: no value

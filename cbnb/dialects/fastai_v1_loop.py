@@ -117,7 +117,7 @@ class RecorderNames(LentNames):
     def add_metric_names(self,
         names: Any,    # one column name or several
     ) -> None:
-        """Add columns to the table of epochs of this fit
+        """Add columns to the table of epochs of this fit. In a run that is not a fit, do nothing
 
         Args:
             names: one column name or several
@@ -262,7 +262,7 @@ def begin_run(
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #a6035cf9
 class Now:
-    """The current position in a run, with the handler that keeps its state
+    """The current position in a run, with the handler that keeps the state of the callbacks
 
     Args:
         handler
@@ -303,7 +303,7 @@ class _Runs(Callback):
 class _BeginsAndEnds(_Runs):
     "Call the first and the last slot of a run"
     def begin(self) -> None:
-        "Call `on_train_begin`"
+        "Create the handler of the run, and call `on_train_begin`"
         learn = self.learn
         self.own_undo, self.version = learn.undo, learn.callbacks.version
         self.listening = listeners(learn)
@@ -422,7 +422,7 @@ class V1Slots(_Batches):
         **events: functions to use as methods: `before_fit=f`
     """
     def after_loss(self) -> None:
-        "Call `on_backward_begin`"
+        "Store the loss. In training, call `on_backward_begin`"
         learn, now = self.learn, self.now
         now.last_loss = learn.loss
         if not learn.training or learn.loss_grad is None: return
@@ -450,13 +450,13 @@ class V1Slots(_Batches):
         now.stop_batches = now.handler.on_batch_end(now.last_loss)
 
     def state_dict(self) -> dict[str, Any]:
-        "Return the counters and the smoothed loss for a checkpoint"
+        "Return the counters, the flags and the smoothed loss for a checkpoint"
         handler = self.handler
         counts = {k: v for k, v in handler.state_dict.items() if type(v) in (int, bool) and k != 'n_epochs'}
         return dict(counts=counts, smooth=handler.smooth, past=handler.past)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the counters and the smoothed loss of a resumed fit
+        """Restore the counters, the flags and the smoothed loss from a checkpoint
 
         Args:
             state: from `state_dict` of a callback of this class, perhaps in another process
@@ -468,7 +468,7 @@ class V1Slots(_Batches):
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #719742c4
 class _CancelsSteps(Callback):
-    "Skips the backward pass, the step, or the zeroing of the gradients"
+    "Skips the backward pass, the step, or the zeroing of the gradients if a flag in the state requests it"
     order = 2000         # after all other callbacks, including those of MindSpore
 
     def before_backward(self):
@@ -510,7 +510,7 @@ def _value_of(
     cb: Any,                      # the metric
     last_metrics: list[Any],      # the values after `on_epoch_end`; the first is the validation loss
 ) -> Any:
-    "Return the value that a metric has added. If the metric has not added exactly one value, raise `TypeError`"
+    "Return the result of a metric. If the metric does not have exactly one result, raise `TypeError`"
     values = last_metrics[1:]
     if not values and getattr(cb, 'metric', None) is not None: values = [cb.metric]    # early v1
     if len(values) == 1: return values[0]

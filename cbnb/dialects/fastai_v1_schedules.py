@@ -44,7 +44,7 @@ class _SetsBoth(LearnerCallback):
             if hyper_key(self.opt, name): set_hyper(self.opt, name, sched(pos))
 
     def jump_to_epoch(self, epoch: int) -> None:
-        "Continue the schedule from the start of this epoch"
+        "Continue the schedule from the start of `epoch`"
         self.at = self.per_epoch*epoch
         self._set()
 

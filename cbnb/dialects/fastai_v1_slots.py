@@ -44,9 +44,9 @@ class _Slots:
     def on_backward_end(self, **kwargs): "Called after the backward pass, and may return skip_step"
     def on_step_end(self, **kwargs): "Called after the update of the weights, and may return skip_zero"
     def on_batch_end(self, **kwargs): "Called at the end of a batch, and may return stop_epoch and stop_training"
-    def on_epoch_end(self, **kwargs): "Called after the validation of an epoch, and may return stop_training"
+    def on_epoch_end(self, **kwargs): "Called at the end of an epoch, after its validation if there is one, and may return stop_training"
     def on_train_end(self, **kwargs): "Called when the fit ends, even after an error, which is in `exception`"
-    def jump_to_epoch(self, epoch: int): "Called if the fit begins at a later epoch, which is passed as `epoch`"
+    def jump_to_epoch(self, epoch: int): "Called if the fit begins after epoch 0. The first epoch of the fit is passed as `epoch`"
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #f98bae8a
 class Callback(_Slots):
@@ -60,7 +60,7 @@ class Callback(_Slots):
     def get_state(self,
         minimal: bool = True,    # True: also leave out the attributes named in `not_min`
     ) -> dict[str, Any]:
-        """Return the attributes of the callback, without those named in `exclude`
+        """Return the attributes of the callback, without those named in `exclude` and, with `minimal=True`, in `not_min`
 
         Args:
             minimal: True: also leave out the attributes named in `not_min`
@@ -126,7 +126,7 @@ class _OfLearner(Callback):
 _LEARNERS = {'data', 'model', 'opt', 'opt_func', 'loss_func', 'callbacks', 'recorder'}
 
 class LearnerCallback(_OfLearner):
-    """Callback that reads missing attributes from its learner, and warns if an assignment hides one such as `model`
+    """Callback that reads missing attributes from its learner. Hiding an attribute of the learner, such as `model`, causes a warning
 
     Args:
         learn: the learner, which gets this callback as an attribute
@@ -282,7 +282,7 @@ class _Begins(_Calls):
         metrics_names: Any = None,   # names of the metrics; None: names of the handler's own metrics
         epoch: int = 0,              # the epoch at which the loop begins
     ) -> None:
-        """Call `on_train_begin` with a new state
+        """Call `on_train_begin` with a new state. If the fit begins after epoch 0, also call `jump_to_epoch`
 
         Args:
             epochs: number of planned epochs
@@ -463,7 +463,7 @@ class _Ends(_BatchEnds):
     def on_train_end(self,
         exception: BaseException | bool = False,   # the error that ended the fit; False: no error
     ) -> None:
-        """Call `on_train_end` of all callbacks
+        """Call `on_train_end` of all metrics and callbacks
 
         Args:
             exception: the error that ended the fit; False: no error

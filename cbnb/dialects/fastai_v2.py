@@ -109,7 +109,7 @@ def set_bn_eval(
     m: nn.Module,
     use_eval: bool = True,    # False: switch to training mode
 ) -> None:
-    """Switch the frozen batch norm layers of a module to evaluation mode
+    """Switch the frozen batch norm layers of a module to evaluation mode, or to training mode with `use_eval=False`
 
     Args:
         m
@@ -187,7 +187,7 @@ class ModelResetter(Callback):
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #046885a0
 class RNNCallback(Callback):
-    """Keeps the activations that a model returns with its output, and passes only the output to the loss
+    """Stores the activations of the last layer, and passes only the output of the model to the loss
 
     Args:
         **events: functions to use as methods: `before_fit=f`

@@ -59,7 +59,7 @@ _all_ = ['Callback', 'RunContext', 'Params', 'Output', 'MissingName', 'wrap',
 
 # %% ../../nbs/dialects/mindspore.ipynb #e8976140
 class Cell(nn.Module):
-    """Module that wraps a network, and saves and loads under the parameter names of that network
+    """Module that wraps a network, and saves and loads the parameters under their names in that network
 
     Args:
         inner: the network to wrap

@@ -360,7 +360,7 @@ class CheckpointConfig:
         self.append_info = checked_info(append_info)
 
     def get_checkpoint_policy(self) -> dict[str, Any]:
-        "Return the settings for saving and keeping files by name, with None for settings that do not apply"
+        "Return a dict with the settings for saving and keeping files. A setting that does not apply is None"
         names = ('save_checkpoint_steps', 'save_checkpoint_seconds', 'keep_checkpoint_max',
                  'keep_checkpoint_per_n_minutes', 'saved_network')
         return {name: getattr(self, name) for name in names}
@@ -415,7 +415,7 @@ class _Writes(_KeepsFiles):
         except Exception as e: self._error = e
 
     def _wait(self) -> None:
-        "Wait until the last file is written, and raise its error if there was one"
+        "Wait for the thread that writes the last file. If the thread failed, raise its error"
         thread, self._thread = self._thread, None
         if thread is not None: thread.join()
         error, self._error = self._error, None
@@ -428,7 +428,7 @@ class _Files(_Writes):
         p: Params,            # the context of the current step
         ending: str = '',     # suffix of the file name; files with a suffix are kept
     ) -> Path:                # the path of the file
-        """Save the network now
+        """Save the network, and store the path of the file and the number of the step in the context
 
         Args:
             p: the context of the current step
@@ -493,7 +493,7 @@ class ModelCheckpoint(_Named):
     """
     eval_in_fit = False
     def on_train_begin(self, run_context: RunContext) -> None:
-        """Reset the counters for a new fit. If an earlier callback of the fit has the same prefix, choose another
+        """Reset the counters for a new fit. If an earlier callback of the fit has the same prefix and folder, choose another prefix
 
         Args:
             run_context
@@ -518,7 +518,7 @@ class ModelCheckpoint(_Named):
         if due: self.save(p)
 
     def on_train_end(self, run_context: RunContext) -> None:
-        """Save the network after the last step, unless this step was saved already
+        """Save the network after the last step, unless `on_train_step_end` has saved that step
 
         Args:
             run_context
@@ -620,7 +620,7 @@ class EarlyStopping(_Patience):
         restore_best_weights: True: load the best weights at the end
     """
     def on_train_epoch_end(self, run_context: RunContext) -> None:
-        """Check whether the monitored value has improved
+        """Check whether the monitored value has improved. After `patience` evaluations without improvement, request a stop
 
         Args:
             run_context

@@ -286,7 +286,7 @@ def old_names(
 def warn_old_names(
     cbs: list[Any],   # the callbacks of a run
 ) -> None:
-    """Issue one warning about all old names in a run
+    """If methods are called under old names in a run, issue one warning that lists them
 
     Args:
         cbs: the callbacks of a run
@@ -318,7 +318,7 @@ def length(
 def train_params(
     learn: Learner,    # a learner at the start of a fit
 ) -> dict[str, Any]:
-    """Return the entries of the context at the start of a fit, most of which stay the same
+    """Return the entries that the context has at the start of a fit
 
     Args:
         learn: a learner at the start of a fit
@@ -569,7 +569,7 @@ class Session(_Evaluating):
         outer: session of the enclosing run; None: not nested
     """
     def eval_cancelled(self) -> None:
-        "Note that the evaluation was stopped, unless it was in its last batch"
+        "Note whether the evaluation was stopped before its last batch"
         complete = self.params.get('batch_num') == self.eval_step       # stopped in the last batch
         self.was_cancelled = not complete
 
@@ -682,16 +682,16 @@ class MindSporeAdapter(_Trains):
         wraps: the foreign callback
     """
     def before_validate(self) -> None:
-        "Call `on_eval_begin`, in a new session if there is no fit"
+        "Call `on_eval_begin` and `on_eval_epoch_begin`. For a call of `validate`, open a session first"
         if self.learn.purpose == 'validate': self._open()
         if self.session: self.session.eval_begin()
 
     def after_cancel_validate(self) -> None:
-        "Note that the evaluation was stopped"
+        "Note whether the evaluation was stopped before its last batch"
         if self.session and self.session.evaluation: self.session.eval_cancelled()
 
     def after_validate(self) -> None:
-        "Call `on_eval_end`"
+        "Call `on_eval_epoch_end` and `on_eval_end`"
         if self.session and self.session.evaluation: self.session.eval_end()
 
     def after_epoch(self) -> None:

@@ -30,7 +30,7 @@ from ..learner import Learner
 def init(
     backend_name: str | None = None,     # 'nccl' or 'gloo'; None: 'nccl' for GPUs, else 'gloo'
 ) -> None:
-    """Connect the processes that torchrun has started
+    """Connect the processes that torchrun has started. Without torchrun, do nothing
 
     Args:
         backend_name: 'nccl' or 'gloo'; None: 'nccl' for GPUs, else 'gloo'
@@ -72,7 +72,7 @@ def set_auto_parallel_context(*,
     global_rank: int | None = None,         # must be the rank of this process, which torchrun decides
     parameter_broadcast: bool = True,       # ignored: training always begins with the weights of process 0
 ) -> None:
-    """Set the parallel mode for all models. If a setting is not supported, raise `ValueError`
+    """Set the parallel mode and `gradients_mean` for all models. If a setting is not supported, raise `ValueError`
 
     Args:
         parallel_mode: 'stand_alone' or 'data_parallel'; None: unchanged
@@ -133,7 +133,7 @@ class DistributedGradReducer:
     def __call__(self,
         grads: Iterable[Tensor],          # gradients of this process, which do not change
     ) -> tuple[Tensor, ...]:              # the reduced gradients
-        "Reduce the gradients of all processes"
+        "Return the mean or the sum of the gradients over all processes"
         found = tuple(grad.clone() for grad in grads)
         for grad in found:
             if n_processes() > 1: dist.all_reduce(grad)

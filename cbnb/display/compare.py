@@ -37,7 +37,7 @@ def _runs_in(source: Any) -> list[Run]:
     raise TypeError(f'a {type(source).__name__} has no recorded runs: pass learners with a recorder, histories or runs')
 
 def _groups(sources: tuple, named: Mapping[str, Any]) -> list[tuple[str, list[Run]]]:
-    "Return a name and a list of runs for each source. The name is '' if you passed none"
+    "Return a name and a list of runs for each source. A single run has its own name. Any other source without a name gets the name ''"
     dicts = [source if isinstance(source, Mapping) else {_own_name(source): source} for source in sources]
     return [(name, _runs_in(source)) for group in (*dicts, named) for name, source in group.items()]
 
@@ -114,7 +114,7 @@ def knots(
     run: Run,
     by: str,    # x axis: 'epoch' or 'time'
 ) -> list[tuple[int, float]]:    # (number of finished batches, position on the axis) in ascending order
-    """Return the positions of the ends of epochs on the x axis
+    """Return the positions of the start of a run and of the ends of its epochs on the x axis
 
     Args:
         run
@@ -418,7 +418,7 @@ def runs_table(
     ax: Any = None,                   # axes to draw the figure into; None: a new figure
     **named: Any,                     # further sources by name
 ) -> Any:                             # a `RunsTable`; the figure with `return_fig=True`; `ax` if passed
-    """Make a table of runs with their status, their metrics and the settings that differ
+    """Make a table of runs with their status, their metrics and the settings that differ. With `return_fig=True`, return a figure
 
     Args:
         *sources: learners, recorders, histories, runs, lists of them, or dicts from names to them
@@ -750,7 +750,7 @@ def compare(
     ax: Any = None,                   # axes to draw the figure into; None: a new figure
     **named: Any,                     # further sources by name
 ) -> Any:                             # a `Comparison`; the figure with `return_fig=True`; `ax` if passed
-    """Compare runs of several learners in one chart and one table
+    """Compare runs of several learners in one chart and one table. With `return_fig=True`, return a figure
 
     Args:
         *sources: learners, recorders, histories, runs, lists of them, or dicts from names to them

@@ -236,7 +236,7 @@ def page_numbers(
             at.rate and round(at.rate), *map(_rounded, (at.loss, at.lr, at.mom)), '' if scale == '1' else scale, word]
 
 def _rounded(value: float | None) -> float | str | None:
-    "Round a number to six digits. If the number is not finite, return a string, because JSON cannot contain such a number"
+    "Round a number to six significant digits. If the number is not finite, return a string, because JSON cannot contain such a number"
     if value is None: return None
     return float(f'{value:.6g}') if math.isfinite(value) else value_text(value)
 
@@ -376,7 +376,7 @@ class Panel(_Parts):
 
 # %% ../../nbs/display/dashboard.ipynb #76871736
 def _take_back(points: Any, point: Any, button: Any, said: Any) -> None:
-    "Undo the fit of a restore point, and all fits after it"
+    "Undo the fit of a restore point and all later fits, and show the result or the error beside the button"
     n = next((len(points) - i for i, p in enumerate(points) if p is point), None)
     try: text = points.take_back(n) if n else 'this fit cannot be taken back any more'
     except (RuntimeError, ValueError) as e: text = str(e)

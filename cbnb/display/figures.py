@@ -54,7 +54,7 @@ def figure(
     cols: int = 1,                            # number of panels side by side
     rows: int = 1,                            # number of rows of panels
 ) -> Iterator[tuple[Any, list[Any]]]:         # the figure, and a list of the axes to draw into
-    """Make a figure in the style of cbnb. A notebook does not show the figure automatically. In a script, call `plt.show()`
+    """Make a figure in the style of cbnb, or use the figure of `ax`. `show` shows a new figure in a notebook, and `plt.show()` in a script
 
     Args:
         ax: axes to draw into; None: a new figure
@@ -125,7 +125,7 @@ def show(
     text: str,                        # description for readers who cannot see the figure
     return_fig: bool | None = None,   # whether to return the figure instead of showing it
 ) -> Any:                             # the figure with `return_fig=True`, otherwise None
-    """Show a figure once in a notebook. Outside of notebooks, show nothing
+    """Show a figure once in a notebook, or return it if `return_fig` is true. Outside of notebooks, show nothing
 
     Args:
         fig: a matplotlib figure
@@ -179,14 +179,14 @@ def _within(share: float) -> float: return min(max(share, 0.), 1.)
 # %% ../../nbs/display/figures.ipynb #e53d4bc6
 def as_doubles(
     values: Sequence[float],    # a tensor, an array or a list
-) -> Tensor:                    # an independent copy; a float64 tensor or NumPy array shares its memory
+) -> Tensor:                    # shares memory with `values` if these are a float64 tensor or NumPy array
     """Convert values to a float64 tensor
 
     Args:
         values: a tensor, an array or a list
 
     Returns:
-        an independent copy; a float64 tensor or NumPy array shares its memory
+        shares memory with `values` if these are a float64 tensor or NumPy array
     """
     if hasattr(values, 'shape'): return torch.as_tensor(values, dtype=torch.float64)
     doubles = array('d', values)
@@ -257,7 +257,7 @@ def _borders(ax: Any, steps: Sequence[int]) -> None:
     for step in steps: ax.axvline(step, color=COLORS['text'], lw=1, ls=':')
 
 def _epochs(ax: Any, ends: Sequence[tuple[int, int]], n: int = 12) -> None:
-    "Label the epochs below the steps, each epoch at its last step"
+    "Label epochs at their last steps, in a second row below the labels of the steps"
     if not ends or ax.get_xscale() != 'linear': return
     steps, labels = zip(*epoch_ticks(ends, n))
     below = ax.secondary_xaxis('bottom')
@@ -614,7 +614,7 @@ def view_for(
     return_fig: bool | None,    # whether the plot returns a figure
     ax: Any,                    # axes that the plot draws into; None: a new figure
 ) -> Callable[..., Any] | None:
-    """Return the function that makes the widget of a plot, or None if the plot should draw a figure instead
+    """Return the function that makes the widget of a plot, or None if the plot should show no widget
 
     Args:
         name: name of a plot: a key of `VIEWS`

@@ -29,7 +29,7 @@ from .look import COLORS, css_variables
 def png(
     pixels: Tensor,    # uint8 tensor of shape HxW, HxWx3, or HxWx4 with opacity
 ) -> bytes:
-    """Encode pixels as a PNG file
+    """Encode pixels as the bytes of a PNG file
 
     Args:
         pixels: uint8 tensor of shape HxW, HxWx3, or HxWx4 with opacity
@@ -293,7 +293,7 @@ def _part_text(part: Shown) -> str:
 def _shortened(text: str, n: int = 60) -> str: return text if len(text) <= n else text[:n - 1] + '…'
 
 def _columns(cards: Sequence[Card]) -> list[tuple[str, Callable[[Card], str]]]:
-    "Return the columns for predictions, targets and losses, each as its heading and the function that formats a cell"
+    "Return (heading, function that formats a cell) for the predictions, and for targets and losses if a card has them"
     found: list[tuple[str, Callable[[Card], str]]] = [('predicted', prediction_text)]
     if any(c.actual is not None for c in cards): found.append(('actual', lambda c: c.actual or ''))
     if any(c.loss is not None for c in cards): found.append(('loss', lambda c: '' if c.loss is None else number(c.loss)))

@@ -144,7 +144,7 @@ def has_live_charts() -> bool:
 def small(
     kind: type,    # widget class of `ipywidgets`, such as `Button`
 ) -> type:      # subclass of `kind`
-    """Return a subclass of a widget class whose messages contain no layout, style or default values
+    """Return a subclass of a widget class. The state of its widgets omits properties that have their default values
 
     Args:
         kind: widget class of `ipywidgets`, such as `Button`
@@ -159,7 +159,7 @@ def small(
     return Small
 
 def _unusual(widget: Any) -> list[str]:
-    "Return the names of the traits that differ from their defaults, and of all traits that start with `_model_`"
+    "Return the names of the traits that start with `_model_`, and of the traits that are neither empty, False nor at their default"
     seen, traits = widget._trait_values, widget.traits()      # reading `widget.layout` would create a layout
     def is_usual(name: str) -> bool:
         value = seen.get(name)
@@ -220,7 +220,7 @@ class LiveChart(_Grows):
         xs: Iterable[float],      # ascending values, larger than those of the line so far
         ys: Iterable[float],      # as many values as `xs`
     ) -> None:
-        """Append points to a line, which the next `flush` sends to the page
+        """Append points to a line. The next `flush` sends them to the page
 
         Args:
             name: name of the line
@@ -232,7 +232,7 @@ class LiveChart(_Grows):
     def set(self,
         **layout: Any,            # `Chart` arguments: marks, events, epochs, borders, band, cursor, title, y_range
     ) -> None:
-        """Change the layout, which the next `flush` sends to the page
+        """Change the layout. The next `flush` sends the changes to the page
 
         Args:
             **layout: `Chart` arguments: marks, events, epochs, borders, band, cursor, title, y_range
@@ -245,7 +245,7 @@ class LiveChart(_Grows):
     def add_epochs(self,
         ends: Iterable[tuple[int, int]],    # (last step of the epoch, number of the epoch), after the epochs so far
     ) -> None:
-        """Append finished epochs to the axis, which the next `flush` sends to the page
+        """Append finished epochs to the axis. The next `flush` sends them to the page
 
         Args:
             ends: (last step of the epoch, number of the epoch), after the epochs so far
@@ -277,7 +277,7 @@ class LiveChart(_Grows):
         self.behind = True
 
     def _changed(self) -> dict[str, Any]:
-        "Return the changes of the layout that were not sent yet"
+        "Return the changes of the layout that were not sent yet, and count them as sent"
         message, self.news = dict(set=self.news) if self.news else {}, {}
         if new := self.layout['epochs'][self.n_epochs:]: message['ends'] = dict(at=self.n_epochs, more=even_ends(new))
         self.n_epochs += len(new)

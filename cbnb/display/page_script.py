@@ -88,7 +88,7 @@ def scripted(
 
 # %% ../../nbs/display/page_script.ipynb #ce7a8105
 def runs_scripts() -> bool:
-    "Return whether a notebook front end shows the outputs, which may run scripts. In a headless run, return False"
+    "Return whether a notebook front end shows the outputs and can run their scripts. In a headless run or outside of notebooks, return False"
     return front_end() not in (None, 'headless')
 
 # %% ../../nbs/display/page_script.ipynb #43150f55

@@ -127,7 +127,7 @@ class _Sums(_Rows):
         group: str | None = None,    # group of the rows; None: any group
         phase: str | None = None,    # phase of the rows: 'train', 'valid' or ''; None: any phase
     ) -> float:                      # a number from 0 to 1
-        """Return the fraction of the total time, from 0 to 1, that these rows took
+        """Return the fraction of the total time, from 0 to 1, that the rows with this name, group and phase took
 
         Args:
             name: name of the rows; None: any name
@@ -262,7 +262,7 @@ def _cells(profile: _Sums, row: Row) -> tuple[str, ...]:
 
 # %% ../../nbs/display/profile.ipynb #d7b0a916
 def _aligned(rows: list[tuple[str, ...]], sides: tuple[str, ...]) -> list[str]:
-    "Return the lines of a text table, with numbers right-aligned"
+    "Return the lines of a text table, with the columns aligned to the given sides"
     columns = [[cell.rjust(max(map(len, column))) for cell in column] if side == 'right' else list(column)
                for column, side in zip(zip(*rows), sides)]
     return text_table(list(zip(*columns)))

@@ -109,7 +109,7 @@ def shortened(
     most: int,                       # number of rows to keep, at least 5
     keep: int | None = None,         # index of a row to keep in any case
 ) -> list[Sequence[Any]]:
-    """Return at most `most` rows: the first, the last and the row to keep. A line in each gap gives the number of omitted rows
+    """Return at most `most` lines of a table: the first and the latest rows, the row `keep`, and the number of omitted rows for each gap
 
     Args:
         rows: rows of the table
@@ -393,13 +393,13 @@ class _Passes(_Batches):
 
     @property
     def batch(self) -> float | None:
-        "The seconds for each remaining batch of the current pass, or None if they are not known"
+        "The estimated seconds per batch for the rest of the current pass, or None if there is no measurement yet"
         parts = self.before + self.parts
         return seconds_per_batch(parts) if parts else self.whole if self.passes else None
 
     @property
     def whole(self) -> float | None:
-        "The seconds for each batch of future passes, or None if they are not known"
+        "The estimated seconds per batch for future passes, or None if there is no measurement yet"
         return seconds_per_batch(self.passes) if self.passes else self.batch
 
 # %% ../../nbs/display/progress.ipynb #870961a9
@@ -652,7 +652,7 @@ class _Display:
     callback: Any = None     # the `ProgressCallback` that uses this display
 
     def progress(self, at: Progress) -> None:
-        "Show the progress of the run"
+        "Show the progress of the run. By default, show nothing"
 
     def patience(self,
         seconds: float,            # seconds since the start of the run
@@ -665,7 +665,7 @@ class _Display:
         return 0.
 
     def poll(self) -> None:
-        "Handle the clicks that have arrived, if the display has controls"
+        "Handle the clicks that have arrived. By default, do nothing"
 
 # %% ../../nbs/display/progress.ipynb #354c162f
 class LogDisplay(_Display):

@@ -133,7 +133,7 @@ class _Takes:
 
 # %% ../../nbs/display/pump.ipynb #aab56124
 class _Calls(_Takes):
-    "A callable that handles the waiting messages, and is false if messages do not reach this thread"
+    "A callable that handles the waiting messages, and is false if messages do not reach the calling thread"
     _thread: int
 
     def __bool__(self) -> bool:
@@ -185,7 +185,7 @@ def _unroute(comms: list, token: object) -> None:
 
 # %% ../../nbs/display/pump.ipynb #e7191039
 class Pump(_Calls):
-    """Handle clicks on widgets while Python code runs. A pump is false if messages do not reach this thread
+    """Handle clicks on widgets while Python code runs. A pump is false if it is closed, or if messages do not reach the calling thread
 
     Args:
         *widgets: ipywidgets, or lists of ipywidgets, whose messages this thread will handle

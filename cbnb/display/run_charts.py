@@ -82,7 +82,7 @@ def column_of(
     return run.hyper(name) if name in run.hypers else [math.nan]*run.n_steps
 
 def _step_lines(runs: Sequence[Run], column: str, kept: _Kept, name: str, color: str, **look: Any) -> list[Line]:
-    "Return a line for each run, with a value at each step"
+    "Return a line for each run that has steps in the chart, with a value at each of these steps"
     found = []
     for i, (start, run) in enumerate(zip(starts_of(runs), runs)):
         part = kept.of(start, run.n_steps)
@@ -92,7 +92,7 @@ def _step_lines(runs: Sequence[Run], column: str, kept: _Kept, name: str, color:
 
 # %% ../../nbs/display/run_charts.ipynb #799c85ea
 def _epoch_lines(runs: Sequence[Run], key: str, kept: _Kept, name: str, color: str) -> list[Line]:
-    "Return a line for each run, with a value at the last step of each epoch"
+    "Return a line for each run that has values in the chart. The value of an epoch is at the last step of the epoch"
     found = []
     for i, (start, run) in enumerate(zip(starts_of(runs), runs)):
         points = [(start + step, value) for step, value in run.points(key) if kept.has(start + step)]
@@ -254,7 +254,7 @@ def metric_charts(
     skip_start: int = 0,    # number of epochs to leave out at the start
     skip_end: int = 0,      # number of epochs to leave out at the end
 ) -> list[Chart]:
-    """Make a chart for each metric, with a value for each epoch
+    """Make a chart for each metric. The value of an epoch is at the last step of the epoch
 
     Args:
         runs

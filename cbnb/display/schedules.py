@@ -192,7 +192,7 @@ def _called(
 
 # %% ../../nbs/display/schedules.ipynb #a458bdaf
 def _scheds_of(what: Any) -> dict[str, Callable[[float], Any]]:
-    "Map the common name of each hyper-parameter to its function of the completed fraction"
+    "Return a dict from the common names of hyper-parameters to functions of the completed fraction. A single function gets the name 'value'"
     if isinstance(what, OneCycle): return what.planned()
     if isinstance(what, ParamScheduler): return what.scheds
     if isinstance(what, Mapping): return dict(what)
@@ -421,7 +421,7 @@ def planned_schedule(self: Learner,
     method: str = 'fit_one_cycle',   # name of the method that will train: 'fit', 'fit_flat_cos', 'fine_tune', ...
     **kwargs: Any,                   # keyword arguments of the method
 ) -> SchedulePlan:  # the hyper-parameters of each step, as plain data
-    """Compute the hyper-parameters that a fit would use, without training. Invalid arguments raise the same errors as the fit
+    """Compute the hyper-parameters that a fit would use, without training. Invalid arguments raise the same errors as in the fit
 
     Args:
         *args: positional arguments of the method, such as `n_epoch`

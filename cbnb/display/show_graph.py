@@ -51,7 +51,7 @@ def run_figure(
     total: int | None = None,                     # planned number of batches; None: not known
     bounds: tuple[float, float] | None = None,    # limits of the y axis so far; None: no limits yet
 ) -> tuple[Any, tuple[float, float] | None]:      # the figure, and the limits of its y axis
-    """Draw the losses of a run, with an x axis up to the last planned batch and a y axis that seldom changes
+    """Draw the losses of a run. The x axis ends at the last planned batch if `total` is known, and the y axis seldom changes
 
     Args:
         run: record of a fit

@@ -28,7 +28,7 @@ def layer_rows(
     model: nn.Module,
     run: Callable[[], Any],             # function that passes a batch through the model
 ) -> list[tuple[str, str, str, str]]:   # (name, output shape, number of parameters, 'yes' if trainable) for each layer
-    """List the output shape and the number of parameters of each layer without sublayers, in the order in which `run` calls the layers
+    """List the layers without sublayers in the order in which `run` calls them, with output shapes and parameter counts
 
     Args:
         model

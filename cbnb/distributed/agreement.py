@@ -145,7 +145,7 @@ class Group(_Talks):
         request: Request = Request.GO_ON,    # the part of the fit that this process asks all to leave
         items: int = 0,                      # items in the next batch of this process
     ) -> int:                                # total number of items in the next batches of all processes
-        """Exchange requests. If the highest request is higher than `request`, raise its exception
+        """Exchange requests and item counts. If the highest request is higher than `request`, raise the exception of the highest request
 
         Args:
             request: the part of the fit that this process asks all to leave

@@ -184,7 +184,7 @@ class Agrees(Callback):
 
 # %% ../../nbs/distributed/data_parallel.ipynb #3c014d46
 def is_one_of_several() -> bool:
-    "Return whether this process is connected to others, or torchrun, accelerate or MPI started it as one of several"
+    "Return whether this process is one of several: it is connected to others, or torchrun, accelerate or MPI started several processes"
     names = 'WORLD_SIZE', 'PMI_SIZE', 'OMPI_COMM_WORLD_SIZE', 'MV2_COMM_WORLD_SIZE'
     return n_processes() > 1 or any(int(os.environ.get(name) or 1) > 1 for name in names)
 

@@ -48,7 +48,7 @@ def process_count(
     learn: Learner,
     n: int | None,     # number of processes; None: one per GPU, or two without GPUs
 ) -> int:
-    """Return the number of processes to start. Raises `ValueError` if there are too few batches or too few GPUs for `n`
+    """Return the number of processes to start. Raises `ValueError` if `n` is below 1 or exceeds the batches or GPUs there are, and `OSError` on Windows
 
     Args:
         learn: the learner
@@ -79,7 +79,7 @@ def fit_methods() -> list[str]:
     return [name for name, f in methods.items() if getattr(f, '__code__', None) is _IS_FIT]
 
 def _check_call(method: str, n_epoch: int, kwargs: dict[str, Any]) -> None:
-    "Raise `ValueError` if `method` is not a training method, and `TypeError` if it does not accept these arguments"
+    "Raise `ValueError` if `method` is not a training method or `n_epoch` is below 1, and `TypeError` if the method does not accept `kwargs`"
     if method not in fit_methods(): raise ValueError(
         f'method={method!r} is no method that trains: there are {", ".join(fit_methods())}')
     as_count(n_epoch, 'n_epoch', 1)
@@ -116,7 +116,7 @@ def _start(folder: Path, rank: int, env: dict[str, str]) -> subprocess.Popen:
                                 stderr=errors, env=env, start_new_session=True)
 
 def _end(process: subprocess.Popen) -> None:
-    "Kill a process and all processes that it started"
+    "Kill a process and the other processes in its process group, such as loader workers"
     with contextlib.suppress(ProcessLookupError, PermissionError): os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     for pipe in process.stdin, process.stdout:
@@ -192,7 +192,7 @@ def _as_raised(
     n: int,                       # number of processes
     report: dict[str, Any],       # report from `error_report`
 ) -> BaseException:
-    "Return the exception of another process, with its traceback as a note"
+    "Return the exception of another process, with its traceback as a note. If it cannot be unpickled or is no `Exception`, return a `RuntimeError`"
     try: e = pickle.loads(report['exception'])
     except Exception: e = RuntimeError(report['words'].strip().splitlines()[-1])
     if not isinstance(e, Exception): e = RuntimeError(f'{type(e).__name__}: {e}')
@@ -273,7 +273,7 @@ class _Hears:
 class _Watch(_Hears):
     "Handle messages and poll the display until all training processes have ended, or one has failed"
     def run(self) -> None:
-        "Run until all processes have ended, or until the first failure is known"
+        "Handle messages until all processes have ended or the first failure is known. Raises `FitInterrupted` if Ctrl-C kills the processes"
         while len(self.ended) < len(self.crew.processes) and not self.trouble.is_known():
             try:
                 with interrupts_act(): self.crew.arrived.wait(0.05)
@@ -290,7 +290,7 @@ class _Watch(_Hears):
 # %% ../../nbs/distributed/launch.ipynb #03c3e1f3
 @contextlib.contextmanager
 def _unless_done(learn: Learner) -> Iterator[None]:
-    "Restore the attributes and the history of a learner if the block fails"
+    "Restore the attributes and the history of a learner if the `with` block fails"
     attributes, runs = dict(vars(learn)), list(learn._runs())
     try: yield
     except BaseException:
@@ -302,11 +302,11 @@ def _unless_done(learn: Learner) -> Iterator[None]:
 # %% ../../nbs/distributed/launch.ipynb #65da15f7
 @contextlib.contextmanager
 def _temporary_folder() -> Iterator[Path]:
-    "Create a folder that exists only inside the block"
+    "Create a folder that exists only inside the `with` block"
     with tempfile.TemporaryDirectory(prefix='cbnb-', ignore_cleanup_errors=True) as name: yield Path(name)
 
 def _write_job(learn: Learner, folder: Path, **call: Any) -> None:
-    "Write the learner, the random state and the method call to the job file"
+    "Prepare the optimizer, then write the learner, the random state and the method call to the job file"
     with learn._run('fit'): learn._prepare_opt(None, None, False)
     from cbnb.distributed.payload import dump        # imported here, so that `import cbnb` stays fast
     dump(dict(learn=learn, rng=rng_state(loaders_of(learn)), **call), folder/'job')

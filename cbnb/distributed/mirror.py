@@ -31,7 +31,7 @@ class RunFeed:
         self.run, self.n_losses, self.n_rows, self.n_named = run, 0, 0, {}
 
     def __call__(self) -> dict[str, Any]:
-        "Return the losses, table rows and named losses added to the run since the previous call"
+        "Return a dict with the entries added to the run since the previous call. Losses that are still on a GPU follow in a later call"
         run = self.run
         if run is None: return {}
         losses, rows = run.arrived()[0][self.n_losses:], run.epochs[self.n_rows:]
@@ -120,7 +120,7 @@ class _Shows:
         self.run: Run | None = None
 
     def start(self, names: list[str], run: dict[str, Any] | None) -> None:
-        "Start the display when a fit begins"
+        "Start the display when a fit begins. If the fit is recorded, append a run to the history of the learner"
         self.names, self.at, self.run = names, None, None
         if run: self.learn.recorder.history.runs.append(run := Run(metric_names=names, **run))
         self.run, progress = run, self._progress_callback()
@@ -150,7 +150,7 @@ class _Follows(_Shows):
         self.shown.row(values)
 
     def finish(self, word: str, as_planned: bool, news: dict[str, Any]) -> None:
-        "Close the display when the fit has ended"
+        "When the fit has ended, append the last entries to the run, and close the display"
         add_news(self.run, news)
         shown, self.shown = self.shown, None
         shown.finish(word, as_planned)

@@ -49,7 +49,7 @@ def _rows(
     rank: int,    # rank of the process
     of: int,      # number of processes
 ) -> tuple[int, int]:
-    "Return the index of the first row of a process, and its number of rows"
+    "Return the index of the first row that a process holds, and the number of rows that it holds"
     size = -(-n//of)
     start = min(size*rank, n)
     return start, min(size, n - start)
@@ -101,7 +101,7 @@ def full_state(
 _CONTAINERS = nn.ModuleList, nn.ModuleDict, nn.Sequential
 
 def _elements(model: nn.Module) -> Iterator[nn.Module]:
-    "Yield the elements of all containers in a model that are not containers themselves, inner elements first"
+    "Yield the elements of all containers in a model, inner elements first. Skip an element that is a container"
     for child in model.children():
         yield from _elements(child)
         if isinstance(model, _CONTAINERS) and not isinstance(child, _CONTAINERS): yield child
@@ -300,7 +300,7 @@ def _shard_opt_state(
     opt: torch.optim.Optimizer,   # optimizer with sharded parameters
     state: Mapping[str, Any],     # state from its `state_dict`, with whole tensors
 ) -> dict[str, Any]:
-    "Return a state of an optimizer that is sharded like its parameters"
+    "Return `state` with its tensors sharded like the parameters of `opt`, and with the `fused` settings of `opt`"
     params = dict(enumerate(p for group in opt.param_groups for p in group['params']))
     each = {i: map_tensors(lambda t: _shard_value(t, params.get(i)), s) for i, s in state['state'].items()}
     forms = [{'fused': group['fused']} if 'fused' in group else {} for group in opt.param_groups]
@@ -477,7 +477,7 @@ def sharded_state(
     learn: Learner,               # learner whose models may be sharded
     state: Mapping[str, Any],     # state from `Learner.state_dict` with whole tensors, the same in each process
 ) -> Mapping[str, Any]:           # state for `Learner.load_state_dict`
-    """Return a state whose tensors are sharded like those of a learner
+    """Return a state whose tensors are sharded like those of `learn`. If `learn` is not sharded, return `state` unchanged
 
     Args:
         learn: learner whose models may be sharded

@@ -102,7 +102,7 @@ class Dealt:
         self.borrowed: int | None = None      # number of the batch with a weight of zero; None: no such batch
 
     def __iter__(self) -> Iterator[list[Any]]:
-        "Iterate over the batches of this process. If one of them is a borrowed item, `borrowed` is set to its number"
+        "Iterate over the batches of this process. If a batch is a borrowed item, set `borrowed` to the number of this batch"
         self.steps = steps_of(self.sampler, self.group.n, self.drop_last) if self.group.number == 0 else None
         self.chunk, self.borrowed = None, None
         return self._batches()
@@ -214,7 +214,7 @@ class Share:
 
     @property
     def drop_last(self) -> bool:
-        "Whether the batch sampler of the loader drops an incomplete batch. If so, a last step with too few batches is also dropped"
+        "Whether the batch sampler of the loader drops an incomplete batch. If so, `Share` drops a last step that has too few batches"
         return is_dealt(self.dl) and getattr(self.dl.batch_sampler, 'drop_last', False)
 
     def __getattr__(self, name: str) -> Any:
@@ -264,7 +264,7 @@ class Share:
     def place(self,
         i: int,      # number of a batch of this process
     ) -> int:
-        """Return the number of a batch among the batches of all processes
+        """Return the number of batch `i` of this process among the batches of all processes
 
         Args:
             i: number of a batch of this process
@@ -274,7 +274,7 @@ class Share:
     def from_all(self,
         parts: list[Any],     # one for each batch of this process
     ) -> list[Any]:
-        """Collect the parts for all batches from all processes, in the order of the loader
+        """Collect the parts from all processes, and return them in the order of the batches of the loader
 
         Args:
             parts: one for each batch of this process

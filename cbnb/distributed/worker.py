@@ -49,7 +49,7 @@ class Messages:
     ): self.out, self.lock, self.pid = out, threading.Lock(), os.getpid()
 
     def __call__(self, kind: str, **content: Any) -> None:
-        "Send a message"
+        "Send a message. In a forked loader worker, do nothing"
         if os.getpid() != self.pid: return             # this is a loader worker, forked from the process that sends
         data = pickle.dumps((kind, content))
         with interrupts_wait(), self.lock:             # an interrupt must not cut a message in two
@@ -82,7 +82,7 @@ class Printed(io.TextIOBase):
 
 # %% ../../nbs/distributed/worker.ipynb #dbfb5b57
 def _take_over(rank: int) -> tuple[BinaryIO, Messages]:
-    "Return a stream with the commands of the notebook, and the object that sends messages to the notebook"
+    "Redirect the standard input and output. Return a stream with the commands of the notebook, and an object that sends messages to it"
     orders, out = os.fdopen(os.dup(0), 'rb'), os.fdopen(os.dup(1), 'wb')
     with open(os.devnull, 'rb') as nothing: os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
@@ -184,7 +184,7 @@ def result_of(
     learn: Learner,            # learner that has been trained
     kwargs: dict[str, Any],    # keyword arguments of the fit
 ) -> dict[str, Any]:           # dict with the keys `state`, `fitted`, `trained` and `cbs`
-    """Return the state of a trained learner, and of the callbacks in `kwargs`, for `take_result`
+    """Collect the state of a trained learner and the states of the callbacks in `kwargs`, for `take_result`
 
     Args:
         learn: learner that has been trained

@@ -97,7 +97,7 @@ class _Notes(Callback):
         self.n_seen = self.n_used = self.idle = 0        # batches; batches up to the last update; batches since then
         self.mean, self.stopped = RunningMean(), 'done'
 
-    def set_rates(self, i: int) -> None: "Set the learning rate of update `i`"
+    def set_rates(self, i: int) -> None: "Set the learning rate of update `i`. Does nothing unless a subclass overrides it"
 
     def note(self, loss: float) -> None:
         "Record the current rate, and `loss`, the mean loss of the batches of this update"
@@ -109,7 +109,7 @@ class _Notes(Callback):
 class _Counts(_Notes):
     "End the run after the planned updates, at a loss that is not finite, or after 1000 batches without an update"
     def check(self) -> None:
-        "Stop if the loss is not finite or the planned updates are done"
+        "Stop the run if the latest loss is not finite, or if the planned updates are done"
         if not math.isfinite(self.raw_losses[-1] if self.raw_losses else 0.): self.stop('nan')
         if len(self.lrs) >= self.num_it: self.stop('done')
 
@@ -181,7 +181,7 @@ def _bad_rows(t: Tensor) -> list[int]:
 def bad_items(
     learn: Learner,   # learner with a current batch
 ) -> str:             # message; empty if all values are finite
-    """Describe which items of the current batch contain nan or infinite values, for the first tensor that has such items
+    """Name up to five items with nan or infinite values in the current batch. Covers only the first tensor that has such values
 
     Args:
         learn: learner with a current batch
@@ -252,7 +252,7 @@ class _SetsMomentum:
 
 # %% ../../nbs/lr/finder.ipynb #19441ef8
 class _Sweeps(_RaisesRates, _SetsMomentum, UpdateCounter):
-    "Record the rates and the smoothed losses of a sweep"
+    "Record the rates and the smoothed losses of a sweep. With `stop_div`, end the sweep when the loss diverges"
     losses, stop_div, beta = (), True, 0.98
 
     def before_fit(self):
@@ -494,7 +494,7 @@ class Asked(NamedTuple):
     refusals: dict[str, str]                     # rule -> why it suggests no rate
 
 def _plain(value: Any) -> Any:
-    "Convert a tensor or an array with one element to a Python number"
+    "Convert a tensor or an array with one element to a Python number. Return other values unchanged"
     return value.item() if hasattr(value, 'item') else value
 
 # %% ../../nbs/lr/finder.ipynb #88e41b1d
@@ -503,7 +503,7 @@ def ask_rules(
     rules: Sequence[Callable[..., Suggestion]],  # functions of `(lrs, losses, num_it)`
     doubt: bool = False,                         # the loss may not fall, so do not call the rules in `RULES`
 ) -> Asked:
-    """Call each rule with the curve. Return the suggestions, and the reasons of the rules that suggest no rate
+    """Ask rules for a rate, with `sweep.middle()` as the curve. Return the suggestions, and the reasons of the rules without one
 
     Args:
         sweep: curve of the sweep
@@ -546,7 +546,7 @@ class _Recommends:
         rule: str,     # source of the rate: 'balanced' or 'trials'
         rate: Rate,    # rate from a sweep or from trials
     ) -> None:
-        """Store `rate` as the recommendation. If the rate has a doubt and the model is fresh, store only the reason
+        """Store `rate` as the recommendation. If the rate has a doubt and the model is not trained, store only the doubt, as `reason`
 
         Args:
             rule: source of the rate: 'balanced' or 'trials'
@@ -702,7 +702,7 @@ class _Plotted:
         ax: Any = None,                   # axes to draw into; None: a new figure
         widget: bool | None = None,       # True: return the picker; False: plot a figure; None: show the picker if widgets work
     ) -> Any:                             # `ax`, or with `return_fig` the figure, or with `widget` the picker
-        """Plot the curve with the suggestions. If widgets work, show the picker, where you can choose a rate
+        """If widgets work, show the picker, where you can choose a rate. Otherwise plot the sweep, and the trials if there are any
 
         Args:
             return_fig: return the figure instead of showing it
@@ -844,7 +844,7 @@ class LRFind(_KnowsLearner, _Described, _Unpacks, _Shown, Sweep):
         self._read(problem, rules)
 
     def _read(self, problem: str, rules: Any) -> None:
-        "Recommend a rate, and call the rules. If the curve supports no rate, store only the reason"
+        "Recommend a rate, and ask the rules. If no rate can be recommended, store the reason and do not ask the rules"
         try:
             if problem: raise ValueError(problem)
             self.first = self.recommend(self.planned.steps)
@@ -916,7 +916,7 @@ class TrialRun(_ThenValidates):
             set_hyper(self.learn.opt, name, sched(i/self.num_it))
 
     def result(self) -> Trial:
-        "Return the rate and the losses of the trial"
+        "Return the rate and the losses of the trial. If the trial did not finish, the losses are nan"
         if self.stopped != 'done': return Trial(self.rates[-1], math.nan, math.nan)
         last = self.raw_losses[-max(self.num_it//4, 1):]
         train, valid = (sum(last)/len(last) if last else math.nan), self.valid.value
@@ -929,7 +929,7 @@ def checked_trials(
     trials: Any,      # argument of `lr_find`
     num_it: int,      # number of updates of the sweep
 ) -> float | int | None:    # share of the run as a float, or budget of batches as an int; None: no trials
-    """Check the argument `trials` of `lr_find`. Raises `ValueError` or `TypeError` if the value is not valid or the budget is too small
+    """Convert the argument `trials` of `lr_find`. Raises `ValueError` or `TypeError` if the value is not valid or the budget is too small
 
     Args:
         trials: argument of `lr_find`
@@ -983,7 +983,7 @@ def trial_plan(
 
 # %% ../../nbs/lr/finder.ipynb #4c2f4410
 def _affordable(found: LRFind, finder: LRFinder, trials: float | int, n_valid: int) -> Plan | None:
-    "Plan the trials and print their cost. Returns `None` if the budget is too small"
+    "Plan the trials and print their cost. If the budget is too small, print this, add it to `found.reason`, and return `None`"
     per_update, checks = finder.n_used/len(finder.lrs), n_valid*(MOST_TRIALS + 1)
     left = (trials - finder.n_seen - checks)/per_update
     plan = trial_plan(found.first.lr, trials, found.planned_steps, left)
@@ -1025,7 +1025,7 @@ def _try_rates(self: Learner,
 
 # %% ../../nbs/lr/finder.ipynb #fac86524
 def _remark(learn: Learner, finder: LRFinder) -> str:
-    "Return a description of the unusual properties of a sweep, which `lr_find` adds to `reason`, or an empty string"
+    "Return a text about the unusual properties of a sweep, for the reason of its rate. The text is empty if there are none"
     said = ''
     if finder.mom is not None and abs(finder.mom - finder.own_mom) > 0.02:
         said = (f'; swept with momentum {finder.mom:.2g}, as in fit_one_cycle: a plain fit has '

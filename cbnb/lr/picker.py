@@ -150,7 +150,7 @@ def _lines(found: LRFind) -> list[Line]:
     return lines
 
 def _marks(found: LRFind) -> list[Mark]:
-    "Return the marks of the suggestions on the smoothed curve"
+    "Return a mark on the smoothed curve for the recommended rate and for each valid suggestion"
     colors, faint = rule_colors(found.suggestions), found.outside
     def mark(name: str, lr: float) -> Mark:
         best = name == found.rule
@@ -267,7 +267,7 @@ def boxed(
 
 # %% ../../nbs/lr/picker.ipynb #96e24757
 class Tee:
-    """A stream that passes the text written by one thread to `take`, and the text of other threads to the original stream
+    """A stream that passes the text of the thread that created it to `take`, and the text of other threads to the original stream
 
     Args:
         stream: original stream
@@ -282,7 +282,7 @@ class Tee:
     def end(self,
         name: str,                     # name of the stream in `sys`: 'stdout' or 'stderr'
     ) -> None:
-        """Stop passing text to `take`, and restore the original stream in `sys`
+        """Stop passing text to `take`. If `sys` still has this stream, restore the original stream there
 
         Args:
             name: name of the stream in `sys`: 'stdout' or 'stderr'
@@ -328,7 +328,7 @@ class _KeepsEnd:
 
 # %% ../../nbs/lr/picker.ipynb #5001edc0
 class Printed(_KeepsEnd):
-    """Collect the output of this thread, and show it a few times a second
+    """Collect what the current thread prints in a `with` block, and show it at most five times a second
 
     Args:
         show: function that displays HTML
@@ -410,7 +410,7 @@ def rule_button(
     found: LRFind,    # result of `lr_find`
     name: str,        # name of the rule
 ) -> Any:             # an ipywidgets button
-    """Create a button that chooses the suggestion of a rule. The button is disabled if the suggestion is not a valid rate
+    """Create the button of a rule, without a click handler. The button is disabled if the suggestion is not a valid rate
 
     Args:
         found: result of `lr_find`
@@ -455,7 +455,7 @@ def nearby(
     value: float,           # value of the slider
     exact: list[float],     # exact rates to choose from, above 0
 ) -> float:
-    """Return the rate in `exact` that is within half a step of the slider, or else the value of the slider
+    """Return the rate in `exact` nearest to the slider if it is within half a step. Otherwise return the value of the slider
 
     Args:
         value: value of the slider
@@ -551,7 +551,7 @@ class _Parts:
     live: LiveChart | None       # the live chart; None: anywidget is not installed, or the sweep is empty
     scope: str                   # CSS class of this picker
     busy: bool                   # a fit that the picker started is running
-    ended: float                 # when the last such fit ended, on the monotonic clock
+    ended: float                 # when the last fit that the picker started ended, on the monotonic clock
 
     @property
     def learn(self) -> Learner:
@@ -612,7 +612,7 @@ class _Draws(_Arranges):
     def _draw(self,
         *changed: str,      # keys of the layout that have changed, besides the chosen rate
     ) -> None:
-        "Move the line to the chosen rate, and highlight the button of its rule"
+        "Move the line to the chosen rate, and highlight the button of the rule that suggested this rate"
         if self.live:
             layout = _layout(self.found, self.lr)
             self.live.set(**{name: layout[name] for name in ('cursor', *changed)})
@@ -646,7 +646,7 @@ class _Chooses(_Draws):
         else: self.slider.value = lr
 
     def _moved(self) -> None:
-        "Set `lr` of the result to the rate of the slider"
+        "Set `lr` of the result to the chosen rate. Redraw the chart, except while the mouse drags the line"
         self.found.choose(self.lr)
         if not self.dragging: self._draw()
 
@@ -694,7 +694,7 @@ class _HasRules(_Picks):
 class _Plans(_HasRules):
     "Update the recommendation when the number of epochs changes"
     def _plan(self) -> None:
-        "Recommend a rate for the number of epochs in the box"
+        "Update the recommendation for the number of epochs in the box, and redraw the picker"
         follows = not self.found.lr or self.found.lr == self.found.recommended
         if not recommend_for(self.found, self.epochs.value): return
         self.rates = choices(self.found)
@@ -710,7 +710,7 @@ class _Plans(_HasRules):
 class _Uses(_Parts):
     "Set the rate of the learner"
     def use_lr(self) -> None:
-        "Set `learn.lr` and the `lr` of the result to the chosen rate, and show a message"
+        "Set `learn.lr` and the `lr` of the result to the chosen rate, and show a message. If the learner was deleted, only show an error"
         try: before, self.learn.lr = self.learn.lr, self.lr
         except RuntimeError as e: return self._say(problem_html(e))
         self._say(boxed(f'<code>learn.lr</code> is now <b>{as_rate(self.lr)}</b> (before: {_short(before)})', 'lr'))
@@ -725,7 +725,7 @@ def _short(lr: Any) -> str:
 class _Switches(_Parts):
     "Disable the controls during a fit, and show the output of the fit below the controls"
     def _switch(self, on: bool) -> None:
-        "Enable the controls if `on` is true, and otherwise disable them"
+        "Disable the controls, or enable them if `on` is true. A rule without a valid rate keeps its button disabled"
         self.busy = not on
         for control in (self.slider, self.use, self.fit, self.epochs): control.disabled = not on
         for name, button in self.rules.items(): button.disabled = not on or name not in self.rates
@@ -752,7 +752,7 @@ def from_page() -> bool:
 class _Trains(_Switches, _Uses):
     "Train with the chosen rate"
     def start_fit(self) -> None:
-        "Call `fit_one_cycle` with the chosen number of epochs and the chosen rate as the highest rate"
+        "Call `fit_one_cycle` with the chosen epochs, and the chosen rate as the highest rate. If the learner is running, only show a message"
         try: learn, lr, n = self.learn, self.lr, self.epochs.value
         except RuntimeError as e: return self._say(problem_html(e))
         if from_page() and time.monotonic() - self.ended < 0.5: return     # second click of a double click
@@ -806,7 +806,7 @@ def _close_all() -> None:
 class _Shows(_Parts):
     "Show the picker in a notebook"
     def show(self) -> None:
-        "Show the widgets, and store a static chart for the saved notebook. Without widgets, show a figure"
+        "Show the widgets, and store a static chart for the saved notebook. Without widgets, show a figure. Outside IPython, do nothing"
         if not shell(): return
         text = f'{self.found!r}\n{picker_text(self.found)}'
         if display_mode() == 'widgets' or front_end() != 'headless': self._show_widgets(text)

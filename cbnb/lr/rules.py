@@ -144,7 +144,7 @@ def slide(
     thresh: float = 0.005,        # slopes that differ by at most this count as equal
     adjust_value: float = 1.,     # factor on the suggested rate
 ) -> Suggestion:  # the rate, and the (rate, loss) that it comes from
-    """Move a window left while the slopes at its ends differ, and suggest the rate at the left end of the last such window. Raises `ValueError` if the curve is too short
+    """Move a window left while the slopes at its ends differ. Suggest the left end of the last window whose slopes differ, or of the first window if its slopes agree. Raises `ValueError` if the curve is too short
 
     Args:
         lrs: rising rates
@@ -445,7 +445,7 @@ def step_rate(
     weight_norm: float,              # norm of these weights at the start, above 0
     share: float = 0.01,             # size of the update, as a share of the norm of the weights
 ) -> float:                          # the last rate if no update is this large
-    """Find the first rate at which a single update moves the weights by `share` of their norm
+    """Find the first rate at which a single update moves the weights by more than `share` of their norm
 
     Args:
         lrs: rising rates
@@ -551,7 +551,7 @@ def recommend_rate(
     planned_steps: float,            # number of updates of the planned run
     num_it: int | None = None,       # planned number of updates of the sweep; None: not known
 ) -> Rate:
-    """Recommend the middle of the estimates, but at most `CAP` times the estimate from the edge. If the loss only rises, recommend the highest safe rate, with a doubt. Raises `ValueError` if the sweep supports no rate
+    """Recommend the middle of the estimates, but at most `CAP` times the estimate from the edge. If the loss rises without falling first, the rate has a doubt. Raises `ValueError` if the sweep supports no rate
 
     Args:
         lrs: rising rates
@@ -579,7 +579,7 @@ def recommend_rate(
 
 # %% ../../nbs/lr/rules.ipynb #eb2a08f6
 def _from_rise(lrs: Sequence[float], losses: Sequence[float], found: dict[str, float]) -> Rate:
-    "Recommend the highest safe rate on a curve that only rises, with a doubt"
+    "Recommend a rate with a doubt for a curve that does not fall: `CAP` times the estimate from the edge, or the estimate `step` if that is lower"
     found = {name: rate for name, rate in found.items() if name != 'need'}
     lr = min(CAP*found['edge'], found.get('step', math.inf))
     doubt = (f'the loss does not fall by more than noise, until it rises from {lrs[landmarks(lrs, losses)[1]]:.2g} on: '

@@ -42,7 +42,7 @@ def plan_trials(
     most: int = 4,             # maximum number of trials
     longest: float = 0.4,      # maximum length of a trial, as a share of the planned run
 ) -> Plan:
-    """Plan trials as long as the budget allows, but at most `longest` of the planned run
+    """Plan trials as long as the budget allows, but at most the share `longest` of the planned run
 
     Args:
         first_lr: rate that the sweep recommends for the planned run
