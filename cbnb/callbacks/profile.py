@@ -316,7 +316,7 @@ class _TimesSteps(_TimesValues):
         return {name: self._own[id(f)] for name, f in found.items()}
 
     def note_first(self, training: bool, before: dict[Part, float]) -> None:
-        "Store the time of each part in the first batch of a phase"
+        "Store the time that each part took in the first batch of a phase"
         parts = [part for part in self.watch.parts.values() if part.phase == self.loops[training].phase]
         self.first[training] = {part: spent for part in parts if (spent := part.seconds - before.get(part, 0.))}
 
