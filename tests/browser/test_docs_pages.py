@@ -8,7 +8,7 @@ from docs_site import build, served
 from lab import chromium
 from notebook_page import axe_violations
 
-# At least one of each kind; axe takes long on the last ones, which have nothing that the others lack
+# At least one of each kind; the last ones take axe longest, and are long pages of kinds that are among the first
 PAGES = [
     "index",
     "search",
