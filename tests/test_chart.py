@@ -156,6 +156,8 @@ def test_dots_are_read_at_the_latest():
     """The loss of an epoch holds until there is the next."""
     dots = Line("valid", [4, 8], [1.0, 2.0], dots=True)
     assert [dots.at(x) for x in (3, 4, 7.9, 8, 9)] == [None, 1, 1, 2, 2]
+    held = dots._replace(dots=False, held=True)  # as a curve of `compare`, where chart.js shows the latest value, too
+    assert [held.at(x) for x in (3, 4, 7.9, 8, 9)] == [None, 1, 1, 2, 2]
 
 
 def test_few_points_are_drawn_as_they_are_and_many_with_their_extremes():

@@ -4,7 +4,6 @@ import os
 import pickle
 import random
 import subprocess
-import sys
 import textwrap
 import warnings
 from functools import partial
@@ -14,6 +13,7 @@ import torch
 from torch import nn
 
 import cbnb.all as cbnb
+import processes
 from cbnb.basics.plain import Held, from_json, to_json
 from cbnb.callbacks import export
 from cbnb.metrics import Accuracy
@@ -103,7 +103,7 @@ folder = Path(sys.argv[1])
 def in_a_process(code, folder):
     env = os.environ | dict(PYTHONPATH=os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
     code = textwrap.dedent(IN_A_NEW_PROCESS) + textwrap.dedent(code)
-    return subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, env=env)
+    return subprocess.run([*processes.python(), "-c", code, str(folder)], capture_output=True, text=True, env=env)
 
 
 MODULE = """

@@ -284,6 +284,11 @@ def test_which_epochs_are_written_below(n, most, epochs):
     assert most != 12 or plot.epoch_ticks(ends) == plot.epoch_ticks(ends, 12)
 
 
+def test_many_short_fits_have_few_labels():
+    ends = [(i, i % 2) for i in range(100)]  # 50 fits of two epochs
+    assert plot.epoch_ticks(ends) == [(i, "0") for i in range(0, 100, 10)]
+
+
 def test_epochs_stand_below_the_steps_and_have_no_frame():
     fig = plot.losses_figure([1.0] * 30, epochs=[(i, i) for i in range(30)])
     [ax] = fig.axes

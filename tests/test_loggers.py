@@ -680,3 +680,20 @@ def test_nothing_is_written_to_the_current_folder(tmp_path):
         learn = line_learner(cbs=[TensorBoardLogger, WandbLogger, JSONLLogger], path=tmp_path / "there")
         learn.fit(1)
     assert not list(here.iterdir()) and {p.name for p in (tmp_path / "there").iterdir()} == {"runs", "wandb", "history.jsonl"}
+
+
+@pytest.mark.parametrize(
+    "kind, name", [(JSONLLogger, "fname"), (TensorBoardLogger, "folder"), (MLflowLogger, "experiment"), (WandbLogger, "project")]
+)
+def test_a_number_is_no_name(kind, name):
+    with pytest.raises(TypeError, match=rf"^{name}=1 should be a string\. To log every batch, pass every=1$"):
+        kind(1)
+
+
+@pytest.mark.parametrize(
+    "kind, name, hint",
+    [(JSONLLogger, "filename", "fname"), (TensorBoardLogger, "log_dir", "folder"), (MLflowLogger, "tracking_uri", "uri")],
+)
+def test_an_unknown_argument_of_a_logger_has_a_hint(kind, name, hint):
+    with pytest.raises(TypeError, match=rf"^{kind.__name__} has no argument '{name}': did you mean {hint}=\?"):
+        kind(**{name: "here"})

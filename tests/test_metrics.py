@@ -31,6 +31,7 @@ from cbnb.basics.sklearn_functions import takes_of
 from cbnb.basics.text import distinct
 from cbnb.metrics import RunningMean, as_metrics, one_number, view_for_metric
 from helpers import line_learner, seed
+from processes import python
 
 SIZES = (16, 16, 5)
 
@@ -509,7 +510,7 @@ def said_by(n: int, program: str, *args: str) -> list[str]:
     """What `n` processes of a program print; their numbers are its first arguments."""
     here = Path(__file__).parent
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(here.parent), str(here)]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", program]
+    command = [*python(), "-c", program]
     started = [subprocess.Popen([*command, str(rank), *args], env=env, text=True, stdout=-1, stderr=-1) for rank in range(n)]
     try:
         said = [p.communicate(timeout=120) for p in started]

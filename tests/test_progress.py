@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import cbnb
+import processes
 from cbnb.display.figures import COLORS, NAMED_COLORS
 from cbnb.display.progress import (
     DISPLAYS,
@@ -63,7 +64,7 @@ def same_rows(lines):
 
 
 def in_pipe(source: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-c", SCRIPT + source], capture_output=True, text=True, timeout=100)
+    return subprocess.run([*processes.python(), "-c", SCRIPT + source], capture_output=True, text=True, timeout=100)
 
 
 def in_terminal(source: str, columns: int = 100) -> str:

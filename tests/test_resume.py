@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import warnings
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 import torch
 
 import cbnb
+import processes
 from cbnb.basics.plain import put_state, state_of
 from cbnb.callbacks.checkpoint_files import read_manifest
 from cbnb.callbacks.stopping import StopAfter
@@ -34,7 +34,7 @@ def script(folder):
 
 def run(folder, signal_name=""):
     env = os.environ | dict(FOLDER="out", SIGNAL=signal_name, OMP_NUM_THREADS="1")
-    return subprocess.run([sys.executable, "train.py"], cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+    return subprocess.run([*processes.python(), "train.py"], cwd=folder, env=env, capture_output=True, text=True, timeout=300)
 
 
 def rows(process):
@@ -97,6 +97,18 @@ def test_new_settings_hold_and_what_was_learnt_is_kept():
     new = wave_learner(cbs=cbnb.EarlyStopping(patience=10))
     new.load_state_dict(copy.deepcopy(old.state_dict()))
     assert new.early_stopping.patience == 10 and new.early_stopping.best == old.early_stopping.best
+
+
+def test_a_state_that_does_not_fit_leaves_no_optimizer():
+    old = wave_learner()
+    old.fit(1)
+    state, new = copy.deepcopy(old.state_dict()), line_learner()
+    with pytest.raises(ValueError, match="nothing was changed"):
+        new.load_state_dict(state)
+    assert new.opt is None
+    fresh = wave_learner()
+    fresh.load_state_dict(state)
+    assert fresh.opt.state_dict()["param_groups"] == old.opt.state_dict()["param_groups"]
 
 
 def test_an_argument_that_a_callback_changes_is_state():

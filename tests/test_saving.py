@@ -24,6 +24,7 @@ import torch
 from torch import nn
 
 import cbnb
+import processes
 from cbnb.callbacks.files import write_whole
 from cbnb.callbacks.predictions import SavedBatches, forget_batches, save_batch
 from cbnb.dialects import mindspore as ms
@@ -696,7 +697,9 @@ learn = cbnb.Learner(cbnb.DataLoaders([(torch.ones(4, 6), torch.ones(4, 2))], de
 
 
 def in_a_process(code, *args):
-    return subprocess.run([sys.executable, "-c", IN_A_PROCESS + textwrap.dedent(code), *map(str, args)], capture_output=True, text=True)
+    return subprocess.run(
+        [*processes.python(), "-c", IN_A_PROCESS + textwrap.dedent(code), *map(str, args)], capture_output=True, text=True
+    )
 
 
 @pytest.mark.parametrize("call", ["learn.save('a')", "learn.export()"])

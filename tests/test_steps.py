@@ -360,7 +360,7 @@ def test_accumulated_gradients_are_not_scaled_twice(loss_scale):
 def test_wrong_numbers_of_losses_are_sentences():
     net = zero_line()
     opts = [SGD([net.weight], 0.1), SGD([net.bias], 0.1)]
-    with pytest.raises(ValueError, match="2 optimizers need 2 losses in a tuple, not Tensor"):
+    with pytest.raises(ValueError, match="2 optimizers need 2 losses in a tuple or a dict, not Tensor"):
         MultiLossStep(net, opts, nn.MSELoss())(X, Y)
     with pytest.raises(ValueError, match="not 1 in a tuple"):
         MultiLossStep(net, opts, lambda p, y: (p.mean(),))(X, Y)
@@ -1383,8 +1383,8 @@ def test_several_losses_may_be_vectors():
     [
         ((1, 2, 3), 2, None),
         ([1, 2], 2, None),
-        ((1,), 2, "2 optimizers need 2 losses in a tuple, not 1 in a tuple"),
-        ([], 1, "1 optimizers need 1 losses in a tuple, not 0 in a list"),
+        ((1,), 2, "2 optimizers need 2 losses in a tuple or a dict, not 1 in a tuple"),
+        ([], 1, "1 optimizers need 1 losses in a tuple or a dict, not 0 in a list"),
         (3.0, 1, "not float"),
     ],
 )
@@ -1424,7 +1424,7 @@ def test_losses_with_names_have_columns(by_function):
 def test_names_are_as_many_as_optimizers():
     net = Parts()
     step = MultiLossStep(lambda x, y: dict(a=net.wide * x.sum()), [SGD([net.wide], 0.1), SGD([net.deep], 0.1)])
-    with pytest.raises(ValueError, match="2 optimizers need 2 losses in a tuple, not 1 in a dict"):
+    with pytest.raises(ValueError, match="2 optimizers need 2 losses in a tuple or a dict, not 1 in a dict"):
         step(*PARTS_BATCH)
 
 

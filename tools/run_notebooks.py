@@ -16,7 +16,7 @@ from pathlib import Path
 
 import nbformat
 
-from forked_kernel import forked_kernels
+from forked import forked_kernels
 from notebooks import ROOT, SKIP_FLAGS, CellFailed, clean_kernels, execute, notebook_paths, show
 from outputs import differences
 from static_widgets import freeze

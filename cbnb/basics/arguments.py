@@ -206,7 +206,8 @@ _SYNONYMS = dict(                    # name in another library -> names in cbnb
     criterion=['loss_func'], opt=['opt_func'], optim=['opt_func'], optimizer=['opt_func'],
     metric=['metrics'], data=['dls', 'dl'], dataloaders=['dls'], dataloader=['dl'],
     test_dl=['dl'], suggestions=['suggest_funcs'], plot=['show_plot'], mode=['comp'],
-    restore_best_weights=['restore'], filepath=['fname'], filename=['fname'])
+    restore_best_weights=['restore'], filepath=['fname'], filename=['fname'], log_dir=['folder', 'fname'],
+    save_dir=['folder', 'fname'], experiment_name=['experiment'], tracking_uri=['uri'])
 
 # %% ../../nbs/basics/arguments.ipynb #794f017c
 _ELSEWHERE = dict(                   # argument -> where to pass it instead

@@ -32,6 +32,7 @@ def errors_page() -> str | None:  # an address or a path; None if there is neith
 _EXPLAINED = (
     'forward() takes', 'loss_func returned a tensor of shape', 'has no trainable parameters',
     'the training loader is empty', 'each prediction with every target', ' cannot watch ', 'must have the same dtype',
+    'Input type (', ' channels, but got ',
     'does not require grad', 'Expected all tensors to be on the same device',
     ' belongs to another fit: ', 'this learner is already running', 'DataLoader worker')
 

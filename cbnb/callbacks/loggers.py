@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 # %% ../../nbs/callbacks/loggers.ipynb #3a186089
-from ..basics.arguments import as_count, is_number
+from ..basics.arguments import as_count, hinted, is_number
 from ..basics.notices import user_level
 from ..basics.processes import process_number
 from ..basics.text import distinct
@@ -353,6 +353,12 @@ class Logger(Sends):
         folders = [checkpoint.best(), *checkpoint.saved()[-1:]] if checkpoint else []
         self.attach(figure, list(dict.fromkeys(filter(None, folders))))
 
+def _as_name(value: Any, parameter: str) -> Any:
+    "Return a name or a path. If the value is something else, such as a number, raise `TypeError`"
+    if isinstance(value, (str, os.PathLike)): return value
+    more = '. To log every batch, pass every=1' if type(value) is int else ''
+    raise TypeError(f'{parameter}={value!r} should be a string{more}')
+
 # %% ../../nbs/callbacks/loggers.ipynb #e0d26b0b
 class JSONLLogger(Logger):
     """Writes the rows of a fit to a file, one JSON object per line
@@ -369,13 +375,14 @@ class JSONLLogger(Logger):
     """
     no_state = (*Logger.no_state, 'lines')
 
+    @hinted
     def __init__(self,
         fname: str | Path = 'history.jsonl',   # file name, relative to the learner's `path`
         append: bool = False,                  # True: append to an existing file; False: replace it
         every: int | None = None,              # also write loss and learning rate of every `every`-th batch; None or 0: only epochs
     ):
         super().__init__(every)
-        self.fname, self.append, self.lines = fname, append, []
+        self.fname, self.append, self.lines = _as_name(fname, 'fname'), append, []
 
     @property
     def file(self) -> Path:
@@ -574,13 +581,14 @@ class TensorBoardLogger(Logger):
         learn = line_learner(metrics=mae, path=tempfile.mkdtemp(), cbs=TensorBoardLogger(every=1))
         learn.fit(3)
     """
+    @hinted
     def __init__(self,
         folder: str | Path = 'runs',   # folder of all runs, relative to the learner's `path`
         every: int | None = None,      # also write loss and learning rate of every `every`-th batch; None or 0: only epochs
         artifacts: bool = False,       # add the figure of the losses at the end of the fit
     ):
         super().__init__(every, artifacts)
-        self.folder = folder
+        self.folder = _as_name(folder, 'folder')
 
     @property
     def run_folder(self) -> Path | None:
@@ -666,6 +674,7 @@ class MLflowLogger(Logger):
     """
     no_state = (*Logger.no_state, 'last')
 
+    @hinted
     def __init__(self,
         experiment: str = 'cbnb',     # name of the experiment, which is created if it does not exist
         uri: str | None = None,       # address of the store; None: MLFLOW_TRACKING_URI, or `mlflow.db` in the learner's `path`
@@ -673,7 +682,7 @@ class MLflowLogger(Logger):
         artifacts: bool = False,      # log the figure of the losses and the checkpoints
     ):
         super().__init__(every, artifacts)
-        self.experiment, self.uri = experiment, uri
+        self.experiment, self.uri = _as_name(experiment, 'experiment'), uri
 
     @property
     def store(self) -> str:
@@ -762,7 +771,8 @@ class WandbLogger(Logger):
         **init: Any,                  # arguments of `wandb.init`: name, tags, group, mode, ...
     ):
         super().__init__(every, artifacts)
-        self.project, self.reuse, self.init = project, reuse, init
+        self.project = None if project is None else _as_name(project, 'project')
+        self.reuse, self.init = reuse, init
 
     def start(self, settings: dict[str, Any]) -> None:
         wandb = needed('wandb', 'WandbLogger')

@@ -314,11 +314,15 @@ def load_state_dict(self: Learner,
         wide = digits_learner(256, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
         with raises(ValueError, 'nothing was changed'): wide.load_state_dict(state)
         assert state_differs(second, state) is None
+        wide.create_opt()
         assert 'it has also' in state_differs(wide, state)
     """
-    if self.opt is None and state['opts']: self.create_opt()
+    made = self.opt is None and bool(state['opts'])
+    if made: self.create_opt()
     if together := getattr(self, 'data_parallel', None): state = together.parted(state)
-    if why := state_differs(self, state): raise ValueError(f'{why}; nothing was changed')
+    if why := state_differs(self, state):
+        if made: self.opt = None
+        raise ValueError(f'{why}; nothing was changed')
     owners, models, opts = owned_by_steps(self)
     for m, s in zip(models, state['models']): load_model_state(m, s)
     for o, s in zip(opts, state['opts']): load_opt_state(o, s)

@@ -358,7 +358,7 @@ def n_losses(
         the losses and the following values
 
     Raises:
-        ValueError: {n} optimizers need {n} losses in a tuple, not {what}
+        ValueError: {n} optimizers need {n} losses in a tuple or a dict, not {what}
     """
     several = isinstance(found, (tuple, list))
     if names := names_of(found):
@@ -367,7 +367,7 @@ def n_losses(
         found, several = first, True
     elif several and len(found) >= n: return tuple(found)
     what = f'{len(found)} in a {type(found).__name__}' if several else type(found).__name__
-    raise ValueError(f'{n} optimizers need {n} losses in a tuple, not {what}')
+    raise ValueError(f'{n} optimizers need {n} losses in a tuple or a dict, not {what}')
 
 # %% ../../nbs/callbacks/steps.ipynb #bcfe0433
 class MultiLossStep(TrainStep):

@@ -64,7 +64,7 @@ class Line(NamedTuple):
     def at(self,
         x: float,
     ) -> float | None:   # None: the line has no value there
-        """Return the value at the nearest point. For a line with dots, return the latest value up to `x`
+        """Return the value at the nearest point. For a line with dots or with `held=True`, return the latest value up to `x`
 
         Args:
             x
@@ -74,7 +74,7 @@ class Line(NamedTuple):
         """
         if not len(self.xs) or x < self.xs[0]: return None
         if x > self.xs[len(self.xs) - 1] and not (self.dots or self.held): return None
-        i = (_latest if self.dots else _nearest)(self.xs, x)
+        i = (_latest if self.dots or self.held else _nearest)(self.xs, x)
         return float(self.ys[i]) if math.isfinite(self.ys[i]) else None
 
 # %% ../../nbs/display/chart.ipynb #c6769ac7

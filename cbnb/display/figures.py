@@ -250,7 +250,8 @@ def epoch_ticks(
     """
     every = next(k*10**power for power in itertools.count() for k in (1, 2, 5)
                  if len(ends) <= n*k*10**power)
-    return [(step, str(epoch)) for step, epoch in ends if every == 1 or epoch % every == 0]
+    chosen = [(step, str(epoch)) for step, epoch in ends if every == 1 or epoch % every == 0]
+    return chosen[::max(math.ceil(len(chosen)/n), 1)]      # many short fits have many epochs 0
 
 # %% ../../nbs/display/figures.ipynb #2f5d868c
 def _borders(ax: Any, steps: Sequence[int]) -> None:

@@ -26,13 +26,14 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import nbformat
 from nbformat.v4 import new_code_cell, new_notebook
 
+import forked
 from notebook_page import NotebookPage
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ class Lab:
     def __enter__(self) -> Self:
         self.notebooks.mkdir(parents=True)
         self._write_settings()
+        self._until_the_end = ExitStack()
         self._write_kernels()
         module = {"lab": "jupyterlab", "notebook": "notebook"}[self.app]
         command = [sys.executable, "-m", module, *SERVER_OPTIONS, f"--port={self.port}", f"--ServerApp.root_dir={self.notebooks}"]
@@ -223,16 +225,23 @@ class Lab:
             path.write_text(json.dumps(settings))
 
     def _write_kernels(self) -> None:
-        """A kernelspec per version: this checkout, the words of the tests' helpers, and one thread, as in the other tests."""
+        """A kernelspec per version: this checkout, the words of the tests' helpers, and one thread, as in the other tests.
+
+        Kernels of the default version are forked, where that works: each starts three seconds earlier.
+        """
         for name, first in self.versions.items():
-            path = os.pathsep.join(filter(None, [first, str(ROOT), str(TESTS)]))
+            env = {"PYTHONPATH": os.pathsep.join(filter(None, [first, str(ROOT), str(TESTS)])), "OMP_NUM_THREADS": "1"}
+            command = [sys.executable, "-m", "ipykernel_launcher"]
+            if not first and sys.platform == "linux":
+                server = forked.server(self.folder / "forks", forked.KERNEL, MPLBACKEND=forked.BACKEND, **env)
+                command = [*self._until_the_end.enter_context(server), "kernel"]
             spec = {
-                "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+                "argv": [*command, "-f", "{connection_file}"],
                 "display_name": f"ipykernel {name}",
                 "language": "python",
                 "interrupt_mode": "signal",
                 "metadata": {"debugger": False},
-                "env": {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+                "env": env,
             }
             folder = self.folder / "data" / "kernels" / name
             folder.mkdir(parents=True)
@@ -272,3 +281,4 @@ class Lab:
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+        self._until_the_end.close()

@@ -19,9 +19,9 @@ def names(page: NotebookPage, cell: int) -> list[str]:
     return page.output(cell).locator(".cbnb-runs tbody th").all_inner_texts()
 
 
-def test_runs_are_chosen_sorted_and_named_without_a_kernel(lab: Lab, kernel: str):
+def test_runs_are_chosen_sorted_and_named_without_a_kernel(lab: Lab):
     cells = [SETUP, COMPARED, "b.fit(1, 0.02); b.recorder.history"]
-    with lab.open(lab.write("compared.ipynb", cells, kernel), size=(1200, 1200)) as page:
+    with lab.open(lab.write("compared.ipynb", cells), size=(1200, 1200)) as page:
         page.run_all()
         out = page.output(1)
         out.locator(".cbnb-lc svg").wait_for()
@@ -48,10 +48,11 @@ def test_runs_are_chosen_sorted_and_named_without_a_kernel(lab: Lab, kernel: str
         # the mouse on a line names its run, with what differs in bold
         plot = out.locator(".cbnb-lc .plot")
         box = plot.bounding_box()
-        found = []  # a chart that is drawn again has no place for a moment
-        wait_until(lambda: found.append(out.locator(".cbnb-lc circle.dot").last.bounding_box()) or found[-1])
-        dot = found[-1]
-        page.tab.mouse.move(dot["x"] + 3, dot["y"] + 3)
+        # in one go: a dot that was found may be gone when its place is asked for, as the chart is drawn again
+        x, y = out.locator(".cbnb-lc").evaluate(
+            "chart => { const box = [...chart.querySelectorAll('circle.dot')].at(-1).getBoundingClientRect(); return [box.x, box.y] }"
+        )
+        page.tab.mouse.move(x + 3, y + 3)
         out.locator(".cbnb-lc .detail b").nth(1).wait_for()
         wait_until(lambda: out.locator("tr.near").count() == 1)
         assert out.locator("tr.near th").inner_text() in out.locator(".cbnb-lc .detail").inner_text()

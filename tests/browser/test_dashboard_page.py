@@ -130,9 +130,9 @@ def test_pause_holds_the_fit_and_the_slider_slows_down_what_follows(lab: Lab, ke
         check_quiet(page)
 
 
-def test_the_keyboard_reaches_every_control(lab: Lab, kernel: str):
+def test_the_keyboard_reaches_every_control(lab: Lab):
     cells = [SETUP, "learn.fit(10**4, cbs=Slowly())", "learn.fit(10**4, cbs=Slowly())"]
-    with lab.open(lab.write("keys.ipynb", cells, kernel)) as page:
+    with lab.open(lab.write("keys.ipynb", cells)) as page:
         press = page.tab.keyboard.press
         page.run_cell(0)
         page.run_cell(1, wait=False)

@@ -20,8 +20,8 @@ def pictures(page: NotebookPage, cell: int) -> int:
     return sum(part.is_visible() for part in page.output(cell).locator(f"{CHART}, img").all())
 
 
-def test_each_plot_is_one_chart_that_says_what_it_shows(lab: Lab, kernel: str):
-    with lab.open(lab.write("plots.ipynb", [SETUP, *PLOTS[:3]], kernel), size=(1100, 1300)) as page:
+def test_each_plot_is_one_chart_that_says_what_it_shows(lab: Lab):
+    with lab.open(lab.write("plots.ipynb", [SETUP, *PLOTS[:3]]), size=(1100, 1300)) as page:
         page.run_all()
         for cell, words in ((1, "Losses: train, each batch"), (2, "Learning rate: learning rate"), (3, "mae: mae")):
             page.output(cell).locator(f"{CHART} .hit").wait_for()

@@ -28,8 +28,8 @@ def status(page: NotebookPage) -> str:
     return page.output(1).locator("[role=status]").inner_text()
 
 
-def test_items_behind_a_cell_of_the_matrix(lab: Lab, kernel: str):
-    with lab.open(lab.write("results.ipynb", CELLS, kernel), size=(1300, 1300)) as page:
+def test_items_behind_a_cell_of_the_matrix(lab: Lab):
+    with lab.open(lab.write("results.ipynb", CELLS), size=(1300, 1300)) as page:
         page.run_all()
         assert page.errors() == []
         buttons = page.output(1).locator(".cbnb-matrix button")
@@ -65,8 +65,8 @@ def test_items_behind_a_cell_of_the_matrix(lab: Lab, kernel: str):
             assert [axe_violations_in(page, cell) for cell in (1, 2, 3)] == [[], [], []]
 
 
-def test_the_page_needs_no_kernel_and_is_there_a_day_later(lab: Lab, kernel: str):
-    path = lab.write("results_later.ipynb", CELLS, kernel)
+def test_the_page_needs_no_kernel_and_is_there_a_day_later(lab: Lab):
+    path = lab.write("results_later.ipynb", CELLS)
     with lab.open(path, size=(1000, 1200)) as page:
         page.run_all()
         page.save()
