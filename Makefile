@@ -11,7 +11,10 @@ USER  := $(VENV)/.user-ready
 DEV   := $(VENV)/.dev-ready
 OLD   := $(VENV)/other/ipykernel-6.31# the tests of widgets run in an older kernel too
 TORCH := $(shell grep '^torch==' constraints.txt)
-PIP   := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --root-user-action=ignore --constraint constraints.txt $(TORCH)
+PIP   := $(BIN)/python -m pip install --no-compile --quiet --quiet --disable-pip-version-check --root-user-action=ignore --constraint constraints.txt $(TORCH)
+
+# the byte code of all packages, on all cores and without their tests: pip takes a minute longer
+COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || true
 
 LAB   := $(if $(filter 0,$(shell id -u)),--allow-root)# JupyterLab refuses to run as root, in a container too, unless asked
 
@@ -83,10 +86,12 @@ $(BIN)/python:
 
 $(USER): setup.py settings.ini constraints.txt | $(BIN)/python
 	@$(PIP) --editable '.[notebook]'
+	@$(COMPILE)
 	@touch $@
 
 $(DEV): $(USER) | $(OLD)
 	@$(PIP) --editable '.[notebook,docs,dev]'
+	@$(COMPILE)
 	@$(BIN)/python -m pip check > /dev/null || $(BIN)/python -m pip check
 	@touch $@
 

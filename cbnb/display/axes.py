@@ -220,6 +220,7 @@ def free_place(
     wide: float,                               # width of the name in pixels
     box: tuple[float, float, float, float],    # left, top, right and bottom of the plot
     taken: list[tuple[float, float, float]],   # (left, right, middle) of the names so far; the new name is appended
+    drawn: Iterable[tuple[float, float]] = (),    # pixels of curves that the name should not cover
 ) -> tuple[bool, int]:                         # whether the name is to the left of the point, and its offset downwards in pixels
     """Choose a position for the name of a point, and add it to `taken`
 
@@ -228,6 +229,7 @@ def free_place(
         wide: width of the name in pixels
         box: left, top, right and bottom of the plot
         taken: (left, right, middle) of the names so far; the new name is appended
+        drawn: pixels of curves that the name should not cover
 
     Returns:
         whether the name is to the left of the point, and its offset downwards in pixels
@@ -238,7 +240,8 @@ def free_place(
         a, b, middle = span(*place)
         out = a < left_end or b > right_end or not top + 4 <= middle <= bottom - 4
         hits = sum(c < b and a < d and abs(e - middle) < 15 for c, d, e in taken)
-        return 99*out + 50*hits + abs(place[1])/20
+        covers = any(a < x < b and abs(y - middle) < 9 for x, y in drawn)
+        return 99*out + 50*hits + 20*covers + abs(place[1])/20
     best = min(((left, dy) for dy in (-12, 14, -28, 30, -44, 46) for left in (False, True)), key=cost)
     taken.append(span(*best))
     return best

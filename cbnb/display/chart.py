@@ -480,16 +480,25 @@ def _end_name(plane: _Plane, line: Line, last: float | None, y: float) -> str:
 # %% ../../nbs/display/chart.ipynb #d95153e1
 _GLYPHS = dict(interrupted='■', stopped='■', failed='✕', lr='×', paused='‖', resumed='↻', restart='↻', best='★')
 
+_HALO = ' paint-order="stroke" stroke="#fff" stroke-width="3"'     # so that you can read names over lines
+
+def _drawn(plane: _Plane) -> list[tuple[float, float]]:
+    "Return pixels that names should not cover: those of the curves, and of the dashed line at a strong mark"
+    found = [plane.at(x, y) for line, (xs, ys) in zip(plane.chart.lines, plane.shown) if not line.faint
+             for x, y in zip(xs, ys) if plane.has(x) and plane.y.has(y)]
+    strong = [mark.x for mark in plane.chart.marks if mark.strong and plane.has(mark.x)]
+    return found + [(_LEFT + plane.size[0]*plane.x.place(x), y) for x in strong for y in range(_TOP, int(plane.bottom), 8)]
+
 def _named_points(plane: _Plane) -> str:
     "Return SVG with the marks, their names, and the signs of events"
-    parts, taken = [], []
+    parts, taken, drawn = [], [], _drawn(plane) if plane.chart.marks else []
     for mark in sorted(plane.chart.marks, key=lambda mark: not mark.strong):
         if not plane.has(mark.x) or not plane.y.has(mark.y): continue
         x, y = plane.at(mark.x, mark.y)
         color = _QUIET if mark.faint else mark.color
-        left, dy = free_place((x, y), 6.6*len(mark.name) + 14, (_LEFT, _TOP, plane.right, plane.bottom), taken)
+        left, dy = free_place((x, y), 6.6*len(mark.name) + 14, (_LEFT, _TOP, plane.right, plane.bottom), taken, drawn)
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{5.5 if mark.strong else 4.5}" fill="{escape(color)}" stroke="#fff"/>')
-        bold = ' font-weight="700"'*mark.strong
+        bold = _HALO + ' font-weight="700"'*mark.strong
         parts.append(_words(x - 9 if left else x + 9, y + dy + 4, mark.name, 'end' if left else 'start', _QUIET if mark.faint else _INK, bold))
     for event in plane.chart.events:
         if not plane.has(event.x): continue

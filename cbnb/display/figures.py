@@ -462,9 +462,14 @@ def rule_colors(
     free = itertools.cycle(RUN_COLORS[6:])
     return {name: RULE_COLORS.get(name) or next(free) for name in names}
 
+def _halo() -> list[Any]:
+    "Return a white edge around letters, so that you can read them over lines"
+    from matplotlib.patheffects import withStroke
+    return [withStroke(linewidth=3, foreground='white', alpha=0.8)]
+
 def _take(ax: Any, lr: float | None, band: tuple[float, float] | None, named: bool = False) -> None:
     "Mark the recommended rate and its band, with a label for the rate unless `named` is true"
-    over = dict(xycoords=('data', 'axes fraction'), fontsize=8, color=COLORS['quiet'])
+    over = dict(xycoords=('data', 'axes fraction'), fontsize=8, color=COLORS['quiet'], path_effects=_halo())
     if lr is not None:
         ax.axvline(lr, color=COLORS['mark'], lw=1.3, ls='--')
         if not named: ax.annotate(f'recommended {lr_text(lr)}', (lr, 0.03), (4, 0), textcoords='offset points', **over)
@@ -478,12 +483,20 @@ def _name_points(ax: Any, points: Mapping[str, tuple[float, float]], faint: Sequ
     ax.figure.draw_without_rendering()                          # computes the pixel positions of the points
     box, taken = ax.bbox, []
     edges = box.x0, -box.y1, box.x1, -box.y0                    # down from the top
+    drawn = [(x, -y) for line in ax.lines for x, y in _pixels(line, box)]
     for name, point in sorted(points.items(), key=lambda item: item[0] != strong):
         x, y = ax.transData.transform(point)
-        left, down = free_place((x, -y), 7*len(name) + 14, edges, taken)
+        left, down = free_place((x, -y), 7*len(name) + 14, edges, taken, drawn)
         ax.annotate(name, point, (-7 if left else 7, -0.72*down), textcoords='offset points', va='center', fontsize=9,
                     ha='right' if left else 'left', color=COLORS['quiet' if name in faint else 'text'],
-                    fontweight='bold' if name == strong else 'normal')
+                    fontweight='bold' if name == strong else 'normal', path_effects=_halo())
+
+def _pixels(line: Any, box: Any) -> Iterable[tuple[float, float]]:
+    "Return points along a line of a plot, in pixels"
+    points = line.get_transform().transform(line.get_xydata())
+    (x, _), *more = points
+    upright = len(points) == 2 and more[0][0] == x
+    return [(x, y) for y in range(int(box.y0), int(box.y1), 8)] if upright else points
 
 # %% ../../nbs/display/figures.ipynb #3016e5a4
 def lr_find_figure(

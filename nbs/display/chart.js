@@ -328,9 +328,10 @@ class Chart {
     if (spec.y_label) g.append(svg('text', { class: 'axis', x: LEFT - 8, y: 10, 'text-anchor': 'start' }, spec.y_label))
     if (!epochs.length) return
     const inside = epochs.filter(([x]) => this.fx(x) >= x0 - 1e-9 && this.fx(x) <= x1 + 1e-9), every = inside.length <= many ? 1 : niceStep(inside.length / many)
-    for (const [x, n] of inside) {
-      const at = Math.round(s.px(x)) + 0.5
-      if (n % every) continue
+    // many fits of few epochs have many epochs of the same number
+    const labeled = inside.filter(([, n]) => n % every === 0), stride = Math.max(1, Math.ceil(labeled.length / many))
+    for (let i = 0; i < labeled.length; i += stride) {
+      const [x, n] = labeled[i], at = Math.round(s.px(x)) + 0.5
       g.append(svg('path', { class: 'grid', d: `M${at},${TOP}V${h}` }), svg('text', { x: at, y: h + 34, 'text-anchor': 'middle' }, String(n)))
     }
     g.append(svg('text', { class: 'axis', x: LEFT - 8, y: h + 34, 'text-anchor': 'end' }, 'epoch'))
@@ -345,9 +346,17 @@ class Chart {
     const x = s.px(line.points.x[i] - this.shift(line)), y = s.py(line.points.y[i])
     if (Number.isFinite(x) && Number.isFinite(y)) curves.append(svg('circle', { class: `dot${dim}`, cx: x, cy: y, r: 4, style: `fill:${this.color(line)}` }))
   }
+  // Pixels that names should not cover: those of the curves, and of the dashed line at a strong mark
+  drawn(s) {
+    const found = [], { spec } = this
+    for (const line of this.shown()) if (line.kind !== 'faint' && line.points.n <= 2000) for (let i = 0; i < line.points.n; i++) found.push([s.px(line.points.x[i] - this.shift(line)), s.py(line.points.y[i])])
+    for (const m of spec.marks) if (m.strong) for (let y = TOP; y < s.h; y += 8) found.push([s.px(m.x), y])
+    return found
+  }
   // Suggestions have a point and a name, events a line from the top
   marks(g, curves, s) {
     const taken = [], inside = x => this.fx(x) >= s.x0 - 1e-9 && this.fx(x) <= s.x1 + 1e-9
+    const drawn = this.spec.marks.length ? this.drawn(s) : []
     for (const m of [...this.spec.marks].sort((a, b) => !!b.strong - !!a.strong)) {
       if (!inside(m.x) || !Number.isFinite(s.py(m.y))) continue
       const x = s.px(m.x), y = Math.min(Math.max(s.py(m.y), TOP), s.h), color = m.faint ? 'var(--cbnb-quiet)' : safe(m.color), wide = 6.6 * m.name.length + 14
@@ -355,7 +364,7 @@ class Chart {
       curves.append(svg('circle', { class: 'dot', cx: x, cy: y, r: m.strong ? 5.5 : 4.5, style: `fill:${color}` }))
       const cost = ([left, dy]) => {
         const a = left ? x - wide : x, b = a + wide, at = y + dy
-        return (a < LEFT || b > s.right || at < TOP + 4 || at > s.h - 4) * 99 + taken.filter(([c, d, e]) => c < b && a < d && Math.abs(e - at) < 15).length * 50 + Math.abs(dy) / 20
+        return (a < LEFT || b > s.right || at < TOP + 4 || at > s.h - 4) * 99 + taken.filter(([c, d, e]) => c < b && a < d && Math.abs(e - at) < 15).length * 50 + drawn.some(([c, d]) => a < c && c < b && Math.abs(d - at) < 9) * 20 + Math.abs(dy) / 20
       }
       const [left, dy] = [-12, 14, -28, 30, -44, 46].flatMap(dy => [[false, dy], [true, dy]]).reduce((best, place) => cost(place) < cost(best) ? place : best)
       taken.push([left ? x - wide : x, (left ? x - wide : x) + wide, y + dy])
