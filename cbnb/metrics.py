@@ -18,7 +18,8 @@ from typing import Any, Self
 
 # %% ../nbs/03_metrics.ipynb #238cb218
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 # %% ../nbs/03_metrics.ipynb #52cab884
 from .basics.arguments import as_number, check_arguments, without_partial  # noqa: F401
@@ -557,14 +558,26 @@ class AccumMetric(CollectMetric):
         self.preds.append(pred); self.targs.append(targ)
 
 # %% ../nbs/03_metrics.ipynb #9c3cf274
+def _kind_of_loss(loss_func: Any) -> str:
+    "Return 'classes' for a cross-entropy, 'probabilities' for a loss that takes probabilities, otherwise ''"
+    if isinstance(loss_func, nn.CrossEntropyLoss) or loss_func is F.cross_entropy: return 'classes'
+    return 'probabilities' if isinstance(loss_func, nn.BCELoss) or loss_func is F.binary_cross_entropy else ''
+
+def _class_numbers(name: str, targ: Tensor, axis: int) -> Tensor:
+    "Convert one-hot targets to class numbers. If the targets are other probabilities of classes, raise `ValueError`"
+    if ((targ == 0) | (targ == 1)).all() and (targ.sum(axis) == 1).all(): return targ.argmax(axis)
+    raise ValueError(f'{name} compares with class numbers, and the targets are probabilities of the classes: give it y.argmax({axis})')
+
 def _taken(metric: Any, pred: Tensor, targ: Tensor) -> tuple[Tensor, Tensor]:
     "Convert scores to the input that the function of a `SklearnMetric` expects, and return them with the targets in a matching shape"
     pred = _not_half(pred)
+    if metric.loss == 'classes' and metric.takes != 'values' and pred.ndim > 1 and pred.shape == targ.shape:
+        targ = _class_numbers(metric.name, targ, metric.axis)
     if pred.ndim == targ.ndim + 1: pred = pred.movedim(metric.axis, 1)                  # classes to dimension 1
     if pred.ndim == targ.ndim + 1 and pred.shape[1] == 1: pred = pred.squeeze(1)        # a single score
     has_classes = pred.ndim == targ.ndim + 1
     if metric.takes == 'labels': pred = as_labels(pred, has_classes, metric.thresh, metric.name)
-    if metric.takes == 'probabilities': pred = as_probabilities(pred, has_classes)
+    if metric.takes == 'probabilities' and metric.loss != 'probabilities': pred = as_probabilities(pred, has_classes)
     if pred.ndim > targ.ndim: return _flat(pred, targ)
     if metric.takes == 'values' or not has_classes and targ.ndim <= 2: return pred, targ    # several labels stay together
     return pred.flatten(), targ.flatten()
@@ -609,7 +622,11 @@ class SklearnMetric(AccumMetric):
             raise ValueError(f"thresh={thresh} makes labels: it goes with takes='labels', "
                              f'not with {takes!r}')
         super().__init__(func, thresh=thresh, to_np=True, invert_arg=True, name=name, **kwargs)
-        self.takes, self.axis = takes, axis
+        self.takes, self.axis, self.loss = takes, axis, ''
+
+    def accumulate(self, learn: Any) -> None:
+        self.loss = '' if self.chosen_outputs else _kind_of_loss(getattr(learn, 'loss_func', None))
+        super().accumulate(learn)
 
     def add(self,
         pred: Tensor,    # scores of a batch

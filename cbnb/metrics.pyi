@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from numbers import Real
 from typing import Any, Self
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 from .basics.arguments import as_number as as_number, check_arguments as check_arguments, without_partial as without_partial
 from .basics.nested import find_bs as find_bs, kind_of as kind_of, map_tensors as map_tensors, named_parts as named_parts, to_detach as to_detach
 from .basics.outputs import checked_outputs as checked_outputs, pick_output as pick_output
@@ -125,12 +126,16 @@ class AccumMetric(CollectMetric):
     invert_arg: Any
     to_np: bool
     flatten: bool
+def _kind_of_loss(loss_func: Any) -> str: ...
+def _class_numbers(name: str, targ: Tensor, axis: int) -> Tensor: ...
 def _taken(metric: Any, pred: Tensor, targ: Tensor) -> tuple[Tensor, Tensor]: ...
 class SklearnMetric(AccumMetric):
     def __init__(self, func: Callable[..., float] | str, takes: str | None=None, thresh: float | None=None, axis: int=1, name: str | None=None, **kwargs: Any) -> None: ...
+    def accumulate(self, learn: Any) -> None: ...
     def add(self, pred: Tensor, targ: Tensor) -> None: ...
     takes: str | None
     axis: int
+    loss: str
 def _device_of(batch: Any) -> torch.device | None: ...
 class UpdateMetric(Metric):
     def __init__(self, metric: Any, name: str | None=None) -> None: ...

@@ -15,6 +15,7 @@ import re
 import sys
 import time
 import traceback
+import warnings
 from array import array
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -29,7 +30,7 @@ from .basics.arguments import is_number, as_number
 from .basics.configured import brief
 from .basics.loaders import batch_size, n_batches
 from .basics.nested import find_bs
-from .basics.notices import say
+from .basics.notices import say, user_level
 from .basics.plain import put_state, state_of
 from .basics.processes import gather_over_processes, n_processes, process_number
 from .basics.text import clock, distinct
@@ -311,6 +312,7 @@ class WritesRows(FillsRows):
 
     def _write_row(self, complete: bool) -> None:
         learn, row = self.learn, self._add_row(complete)
+        if getattr(learn, 'recorder', self) is not self: return       # a second recorder only records
         learn.final_record = self.history[-1].values[-1]
         time_column = [clock(row['time'])] if self.add_time else []
         self.last_log = [learn.epoch, *learn.final_record, *time_column]
@@ -546,6 +548,9 @@ class RecordsFits(RecordsEpochs, NoticesNan):
         learn = self.learn
         learn.metrics = learn.metrics               # convert metrics appended to the list
         if learn.purpose != 'fit': return
+        if getattr(learn, 'recorder', self) is not self: warnings.warn(
+            'learn.recorder writes the table of this fit, and this second Recorder only records. To change the table, make '
+            'the learner with Learner(..., cbs=Recorder(...)), or call learn.remove_cb(Recorder) first', stacklevel=user_level())
         self._name_columns()
         self.headings: dict[Any, str] = {}          # headings of the named losses of a step
         time_column = ['time'] if self.add_time else []

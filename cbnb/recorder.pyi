@@ -9,6 +9,7 @@ import re
 import sys
 import time
 import traceback
+import warnings
 from array import array
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -19,7 +20,7 @@ from .basics.arguments import is_number as is_number, as_number as as_number
 from .basics.configured import brief as brief
 from .basics.loaders import batch_size as batch_size, n_batches as n_batches
 from .basics.nested import find_bs as find_bs
-from .basics.notices import say as say
+from .basics.notices import say as say, user_level as user_level
 from .basics.plain import put_state as put_state, state_of as state_of
 from .basics.processes import gather_over_processes as gather_over_processes, n_processes as n_processes, process_number as process_number
 from .basics.text import clock as clock, distinct as distinct

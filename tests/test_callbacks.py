@@ -386,8 +386,12 @@ def test_a_temporary_recorder_leaves_the_permanent_one():
     """D17: the learner was left without a recorder attribute."""
     learn = line_learner()
     mine = learn.recorder
-    learn.fit(1, cbs=cbnb.Recorder(add_time=False))
+    rows, second = [], cbnb.Recorder(train_metrics=True, add_time=False)
+    learn.logger = rows.append
+    with pytest.warns(UserWarning, match="second Recorder only records"):
+        learn.fit(1, cbs=second)
     assert learn.recorder is mine and mine in learn.cbs
+    assert len(rows) == 1 == len(second.history[0].epochs)  # each row was shown twice, the second time under the headings of the first
     learn.fit(1)
     assert len(mine.history) == 2
 
@@ -396,7 +400,8 @@ def test_a_temporary_recorder_leaves_the_permanent_one():
 def test_a_temporary_callback_with_the_settings_of_a_permanent_one_is_one_more(settings):
     learn = line_learner(cbs=cbnb.Recorder(**settings))
     mine = learn.recorder
-    learn.fit(1, cbs=cbnb.Recorder(**settings))
+    with pytest.warns(UserWarning, match="second Recorder only records"):
+        learn.fit(1, cbs=cbnb.Recorder(**settings))
     assert learn.recorder is mine and learn.cbs.count(mine) == 1 and len(learn.cbs) == 2
 
 

@@ -1394,3 +1394,20 @@ def test_a_value_of_ones_own():
     assert metric.reset() is metric.accumulate(None) is None and metric.value == 2.5 and metric.name == "mine"
     with pytest.raises(TypeError, match="metric 'mine' returned None"):
         cbnb.ValueMetric(lambda: None, "mine").value
+
+
+def test_scores_of_scikit_learn_go_by_the_loss():
+    """A second sigmoid was applied to the probabilities of a model with BCELoss, and a sigmoid to the classes of one-hot targets."""
+    torch.manual_seed(0)
+    x, classes = torch.randn(40, 5), torch.arange(40) % 3
+    one_hot, is_one = torch.eye(3)[classes], (classes == 1).float()[:, None]
+    for y, net, loss, names in (
+        (one_hot, nn.Linear(5, 3), nn.CrossEntropyLoss(), ["log_loss"]),
+        (is_one, nn.Sequential(nn.Linear(5, 1), nn.Sigmoid()), nn.BCELoss(), ["log_loss", "brier_score_loss"]),
+    ):
+        data = [(x[:16], y[:16]), (x[16:], y[16:])]
+        learn = cbnb.Learner(cbnb.DataLoaders(data, data, device="cpu"), net, loss, metrics=[metrics.SklearnMetric(name) for name in names])
+        valid_loss, *found = learn.validate()
+        assert found[0] == pytest.approx(valid_loss, rel=1e-5)
+        if len(found) == 2:
+            assert found[1] == pytest.approx(((net(x) - y) ** 2).mean().item(), rel=1e-5)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/display/scores.ipynb #f35fbe98
-from ..basics.text import escape, html_table, number, text_table
+from ..basics.text import distinct, escape, html_table, number, text_table
 from .figures import figure
 from .look import COLORS, contrast, css_variables
 
@@ -110,10 +110,13 @@ def _scores_of(right: Tensor, predicted: Tensor, actual: Tensor) -> Tensor:
     right, predicted, actual = right.double(), predicted.double(), actual.double()
     return torch.stack([right/predicted.clamp(min=1), right/actual.clamp(min=1), 2*right/(predicted + actual).clamp(min=1)], 1)
 
+_MEANS = 'mean', 'weighted mean', 'accuracy'
+
 def _rows(each: Tensor, items: Tensor, names: Sequence[str]) -> Scores:
     "Make a row for each class, and two rows with means"
     headings, share = ('precision', 'recall', 'f1'), items.double()/max(int(items.sum()), 1)
     def row(values: Tensor, n: float) -> dict[str, float]: return dict(zip(headings, values.tolist()), items=n)
+    names = distinct([*_MEANS, *names])[len(_MEANS):]           # a class may be called 'mean', and two may have one name
     found = {name: row(values, int(n)) for name, values, n in zip(names, each, items)}
     return Scores(found | {'mean': row(each.mean(0), int(items.sum())), 'weighted mean': row(share @ each, int(items.sum()))})
 
@@ -329,8 +332,9 @@ def calibration_figure(
         share = curve.counts.double()/max(int(curve.counts.max()), 1) if len(curve.counts) else curve.counts
         ax.plot(curve.prob_pred.tolist(), curve.prob_true.tolist(), color=COLORS['train'])
         ax.scatter(curve.prob_pred.tolist(), curve.prob_true.tolist(), (20 + 130*share).tolist(), color=COLORS['train'], zorder=3, clip_on=False)
-        ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect='equal', xlabel=f'probability of the {of}', ylabel='share that is right',
+        ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect='equal', ylabel='share that is right',
                title=f'Calibration, error {number(curve.error)}')
+        ax.set_xlabel(f'probability of the {of}', parse_math=False)
         return fig
 
 # %% ../../nbs/display/scores.ipynb #54e46e89
