@@ -478,12 +478,16 @@ def _take(ax: Any, lr: float | None, band: tuple[float, float] | None, named: bo
     ax.annotate('perhaps {} to {}'.format(*map(lr_text, band)), (math.sqrt(band[0]*band[1]), 0.985),
                 ha='center', va='top', **over)
 
-def _name_points(ax: Any, points: Mapping[str, tuple[float, float]], faint: Sequence[str] = (), strong: str = '') -> None:
-    "Write names beside points, in positions that cover no other name"
+def _name_points(ax: Any, points: Mapping[str, tuple[float, float]], faint: Sequence[str] = (), strong: str = '',
+                 recommended: float | None = None) -> None:
+    "Write names beside points, in positions that cover no other name, nor the label of the recommended rate"
     ax.figure.draw_without_rendering()                          # computes the pixel positions of the points
     box, taken = ax.bbox, []
     edges = box.x0, -box.y1, box.x1, -box.y0                    # down from the top
     drawn = [(x, -y) for line in ax.lines for x, y in _pixels(line, box)]
+    if recommended is not None and not strong:
+        x, y = ax.get_xaxis_transform().transform((recommended, 0.03))
+        taken.append((x, x + 120, -y - 5))
     for name, point in sorted(points.items(), key=lambda item: item[0] != strong):
         x, y = ax.transData.transform(point)
         left, down = free_place((x, -y), 7*len(name) + 14, edges, taken, drawn)
@@ -536,7 +540,7 @@ def lr_find_figure(
             ax.plot([lr], [loss], 'o', ms=7, color=color, mec='white', label=f'{name}: {lr_text(lr)}')
         if any(map(math.isfinite, losses)): ax.set_ylim(*_loss_limits(losses))
         _name_points(ax, {text: point for text, point in named.items() if all(map(math.isfinite, point))},
-                     [f'{name} {lr_text(marks[name][0])}' for name in faint if name in marks], strong)
+                     [f'{name} {lr_text(marks[name][0])}' for name in faint if name in marks], strong, recommended)
         ax.set(xlabel='learning rate', ylabel='loss')
         ax.set_title(title, loc='left')
         return fig
