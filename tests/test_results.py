@@ -18,7 +18,16 @@ from cbnb.all import Batches, Callback, DataLoaders, Learner, MixedPrecision
 from cbnb.callbacks.interpret import Interpretation, items_for_page
 from cbnb.callbacks.results import Items, class_names, nth_item, predictions, spread, task_of
 from cbnb.display.items import Card, as_pixels, brief, cards_figure, cards_html, cards_text, is_image, png, shown, shown_parts
-from cbnb.display.scores import calibration, class_scores, confused_pairs, confusion_matrix, label_scores, most_in_error, value_scores
+from cbnb.display.scores import (
+    calibration,
+    calibration_figure,
+    class_scores,
+    confused_pairs,
+    confusion_matrix,
+    label_scores,
+    most_in_error,
+    value_scores,
+)
 from cbnb.names.fastai import ClassificationInterpretation
 from cbnb.toy import close, digits_learner, line_learner, wave_learner
 
@@ -249,6 +258,12 @@ def test_calibration_equals_that_of_scikit_learn(n_bins):
     ours = calibration(true, prob, n_bins)
     assert ours.prob_true.tolist() == pytest.approx(share.tolist()) and ours.prob_pred.tolist() == pytest.approx(mean.tolist())
     assert int(ours.counts.sum()) == len(prob)
+
+
+def test_dollars_in_a_class_name_are_no_math():
+    fig = calibration_figure(calibration(torch.ones(4), torch.full((4,), 0.9)), r"class $\frac{$ of 5%")
+    fig.draw_without_rendering()
+    assert fig.axes[0].get_xlabel() == r"probability of the class $\frac{$ of 5%"
 
 
 def test_the_calibration_error_of_sure_and_wrong_is_one():
