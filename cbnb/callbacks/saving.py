@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from ..basics.arguments import hinted, as_count
 from ..basics.patch import patch
 from ..basics.notices import user_level
-from ..basics.processes import wait_for_processes
-from .files import write_whole
+from ..basics.processes import any_over_processes, process_number
+from .files import check_writable, write_whole
 from ..learner import Learner
 from ..basics.param_groups import SCHEDULER_KEYS, save_hypers, state_keys
 from .trackers import Tracker
@@ -40,7 +40,15 @@ def as_loadable(
     value: Any,    # the value to save, of any nesting
     name: str,     # name of the value in error messages
 ) -> Any:          # the value with Python numbers instead of NumPy numbers
-    "Convert NumPy numbers to Python numbers. Raise `TypeError` if a value could not be loaded again"
+    """Convert NumPy numbers to Python numbers. Raise `TypeError` if a value could not be loaded again
+
+    Args:
+        value: the value to save, of any nesting
+        name: name of the value in error messages
+
+    Returns:
+        the value with Python numbers instead of NumPy numbers
+    """
     kind, numpy = type(value), sys.modules.get('numpy')
     if kind in _PLAIN: return value
     if kind in (list, tuple): return kind(as_loadable(v, f'{name}[{i}]') for i, v in enumerate(value))
@@ -72,6 +80,8 @@ def _wrong_entry(path: str | Path) -> str | None:
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
+            if any(e.compress_type != zipfile.ZIP_STORED for e in entries): return 'it is compressed, which torch.save never does'
+            if sum(e.file_size for e in entries) > Path(path).stat().st_size: return 'its entries are larger than the file'
             if not any(e.filename.endswith('data.pkl') for e in entries): return 'it has no data.pkl'
             if not any(e.CRC for e in entries): return None      # torch was configured to write no checksums
             bad = archive.testzip()
@@ -85,7 +95,20 @@ def read_file(
     trust: bool = False,              # True: read any object, which can run any code
     writer: str = 'Learner.save',     # function that should have written the file, for error messages
 ) -> Any:                             # the saved object
-    "Read a file that `torch.save` has written. Raise `ValueError` if the file is damaged, and `UnpicklingError` if it needs `trust`"
+    """Read a file that `torch.save` has written. Raise `ValueError` if the file is damaged, and `UnpicklingError` if it needs `trust`
+
+    Args:
+        path: the file to read
+        map_location: device to load tensors to, as for `torch.load`
+        trust: True: read any object, which can run any code
+        writer: function that should have written the file, for error messages
+
+    Returns:
+        the saved object
+
+    Raises:
+        ValueError: {damaged}: {why}
+    """
     with open(path, 'rb'): pass       # if the file cannot be opened, the system's error says why
     is_zip, damaged = _is_zip(path), f'{path} is damaged, or no file of {writer}'
     if is_zip and (why := _wrong_entry(path)): raise ValueError(f'{damaged}: {why}')
@@ -111,14 +134,29 @@ def _is_zip(path: str | Path) -> bool:
 def plain_name(
     name: str,   # name of a parameter, buffer or module
 ) -> str:        # the name without the prefixes that `torch.compile` adds
-    "Return the name of a parameter or module in the model before compilation"
+    """Return the name of a parameter or module in the model before compilation
+
+    Args:
+        name: name of a parameter, buffer or module
+
+    Returns:
+        the name without the prefixes that `torch.compile` adds
+    """
     return '.'.join(part for part in name.split('.') if part != '_orig_mod')
 
 def renamed(
     state: Mapping[str, Any],      # state of a model
     name: Callable[[str], str],    # function that returns the new name for an old name
 ) -> OrderedDict[str, Any]:        # the state with new names
-    "Rename the entries of a model's state, including the versions of its modules"
+    """Rename the entries of a model's state, including the versions of its modules
+
+    Args:
+        state: state of a model
+        name: function that returns the new name for an old name
+
+    Returns:
+        the state with new names
+    """
     new = OrderedDict((name(k), v) for k, v in state.items())
     new._metadata = {name(k): v for k, v in getattr(state, '_metadata', {}).items()}
     return new
@@ -128,7 +166,20 @@ def renamed(
 def model_file(self: Learner,
     file: str | Path,   # name of the file, which may contain folders
 ) -> Path:              # `path/model_dir/file.pth`, or `file.pth` itself if `file` is absolute; the endings .pth and .pt are kept
-    "Return the path that `save` and `load` use for a file name"
+    """Return the path that `save` and `load` use for a file name
+
+    Args:
+        file: name of the file, which may contain folders
+
+    Returns:
+        `path/model_dir/file.pth`, or `file.pth` itself if `file` is absolute; the endings .pth and .pt
+            are kept
+
+    Example:
+        learn = digits_learner(path='runs')
+        assert learn.model_file('a/b') == learn.model_file('a/b.pth') == Path('runs/models/a/b.pth')
+        assert learn.model_file('a/b.pt') == Path('runs/models/a/b.pt')
+    """
     return Path(self.path)/self.model_dir/(f'{file}' if str(file).endswith(('.pth', '.pt')) else f'{file}.pth')
 
 # %% ../../nbs/callbacks/saving.ipynb #2c6dd3bd
@@ -154,7 +205,20 @@ def save(self: Learner,
     with_opt: bool = True,  # also save the optimizer's state, if there is an optimizer
     note: dict[str, Any] | None = None,    # plain values for `read_note`; None: no note
 ) -> Path:                  # path of the file
-    "Save the state of the model and the optimizer. Raise `TypeError` if the file could not be loaded again"
+    """Save the state of the model and the optimizer. Raise `TypeError` if the file could not be loaded again
+
+    Args:
+        file: name of the file, which may contain folders
+        with_opt: also save the optimizer's state, if there is an optimizer
+        note: plain values for `read_note`; None: no note
+
+    Returns:
+        path of the file
+
+    Example:
+        assert learn.save('best/line', note={'loss': 0.5}) == folder/'models'/'best'/'line.pth'
+        assert read_note(learn.model_file('best/line')) == {'loss': 0.5}
+    """
     state = as_loadable(renamed(self.model.state_dict(), plain_name), "the model's state")
     if note: state.note = as_loadable(note, 'note')
     if with_opt and self.opt is not None: state = dict(model=state, opt=self._opt_state())
@@ -163,17 +227,24 @@ def save(self: Learner,
 def read_note(
     path: str | Path,       # a file of `Learner.save`
 ) -> dict[str, Any] | None:    # the note; None: the file has no note
-    "Return the note in a saved file"
+    """Return the note in a saved file
+
+    Args:
+        path: a file of `Learner.save`
+
+    Returns:
+        the note; None: the file has no note
+    """
     state = read_file(path)
     return getattr(state['model'] if set(state) == {'model', 'opt'} else state, 'note', None)
 
 # %% ../../nbs/callbacks/saving.ipynb #4294aa9b
-def _parts(path: Path, device: Any, with_opt: bool) -> tuple[dict, dict | None]:
+def _parts(path: Path, device: Any, with_opt: bool, trust: bool = False) -> tuple[dict, dict | None]:
     "Read the states of model and optimizer from a file. Raise `ValueError` if the file holds no such states"
     if not path.exists():
         there = ', '.join(sorted(p.stem if path.suffix == '.pth' else p.name for p in path.parent.glob(f'*{path.suffix}'))) or 'no model'
         raise FileNotFoundError(f'there is no file {path}; in {path.parent}: {there}')
-    state = read_file(path, device)
+    state = read_file(path, device, trust)
     has_opt = isinstance(state, dict) and set(state) == {'model', 'opt'}
     weights, opt_state = (state['model'], state['opt']) if has_opt else (state, None)
     if not isinstance(weights, dict): raise ValueError(
@@ -197,7 +268,14 @@ def _malformed(what: str) -> str:
 def name_in(
     model: nn.Module,          # the model, compiled or not
 ) -> Callable[[str], str]:     # function that returns the model's name for a name in a file
-    "Return a function that translates names in a file to names in the model"
+    """Return a function that translates names in a file to names in the model
+
+    Args:
+        model: the model, compiled or not
+
+    Returns:
+        function that returns the model's name for a name in a file
+    """
     names = [*model.state_dict(), *(name for name, _ in model.named_modules())]
     here = {plain_name(name): name for name in names}
     return lambda name: here.get(plain_name(name), plain_name(name))
@@ -273,10 +351,28 @@ def load(self: Learner,
     device: torch.device | str | None = None,   # device to read the file to; None: the CPU. The model stays on its device
     with_opt: bool = True,                      # also load the optimizer's state, if it fits
     strict: bool = True,                        # False: load only the names that match the model, and warn
+    weights_only: bool = True,                  # False: read any object, as `torch.load` does, which can run any code
 ) -> Learner:                                   # this learner
-    "Load the state of model and optimizer from a file. If an error occurs, model and optimizer do not change"
+    """Load the state of model and optimizer from a file. If an error occurs, model and optimizer do not change
+
+    Args:
+        file: name of the file, as for `save`
+        device: device to read the file to; None: the CPU. The model stays on its device
+        with_opt: also load the optimizer's state, if it fits
+        strict: False: load only the names that match the model, and warn
+        weights_only: False: read any object, as `torch.load` does, which can run any code
+
+    Returns:
+        this learner
+
+    Example:
+        other = line_learner().load('best/line')
+        assert torch.equal(other.model.weight, learn.model.weight)
+        learn.fit(1); other.fit(1)
+        assert torch.equal(other.model.weight, learn.model.weight)          # the optimizer went along
+    """
     path, had, why_not = self.model_file(file), self.opt, None
-    weights, opt_state = _parts(path, 'cpu' if device is None else device, with_opt)
+    weights, opt_state = _parts(path, 'cpu' if device is None else device, with_opt, trust=not weights_only)
     weights = renamed(weights, name_in(self.model))
     with interrupts_wait():
         before = {k: _copied(v) for k, v in self.model.state_dict().items()}
@@ -310,8 +406,7 @@ class _LoadsBest(Tracker):
     def _load_best(self) -> None:
         if self.learn is None: return                    # this callback was removed during the fit
         kept = 'the weights stay as they were when the fit ended'
-        if self._best_file is None and self.best is not None: return _warn(
-            f'the weights of epoch {self.best_epoch}, the best, could not be saved: {kept}')
+        if self._best_file is None and self.not_saved: return _warn(f'no weights could be saved in this fit: {kept}')
         if self._best_file is None:
             if self.learn.train_iter: _warn(f'{self.monitor} has not improved in this fit, so nothing was saved: {kept}')
             return
@@ -347,18 +442,20 @@ class _SavesBest(_GoesOn):
     at_end: bool
     with_opt: bool
     last_saved_path: Path | None = None
+    not_saved = False                            # whether a file could not be written in this fit
 
     def after_epoch(self):
         if self.at_end: return
         if self.every_epoch: return self._save_epoch(self.learn.epoch)
         with interrupts_wait():                  # keep `best` and the file consistent
+            filed = self.best, self.best_epoch
             super().after_epoch()
             if not self.new_best: return
-            self._best_file = None               # stays None if saving fails
-            path = self._save(self.fname, dict(monitor=self.monitor, best=self.best,
-                                               epoch=self.best_epoch)).absolute()
-            wait_for_processes()                 # only the first process writes the file
-            self._best_file = path, _mark(path)
+            new, (self.best, self.best_epoch) = (self.best, self.best_epoch), filed    # as long as the file has these weights
+            saved = self._save(self.fname, dict(monitor=self.monitor, best=new[0], epoch=new[1]))
+            if any_over_processes(not saved): return
+            self.best, self.best_epoch = new
+            self._best_file = (path := self.last_saved_path.absolute()), _mark(path)
 
     def _save_epoch(self, epoch: int) -> None:
         if epoch % self.every_epoch == 0: self._save(f'{self.fname}_{epoch}')
@@ -366,13 +463,40 @@ class _SavesBest(_GoesOn):
     def _save_end(self) -> None:
         if self.learn is not None and self.learn.train_iter: self._save(self.fname)
 
-    def _save(self, fname: str, note: dict[str, Any] | None = None) -> Path:
-        self.last_saved_path = self.learn.save(fname, self.with_opt, note)
-        return self.last_saved_path
+    def _save(self, fname: str, note: dict[str, Any] | None = None) -> bool:
+        "Save the weights, and return whether they were saved. Warn once in a fit if the file cannot be written"
+        told, self.not_saved = self.not_saved, True
+        try: self.last_saved_path = self.learn.save(fname, self.with_opt, note)
+        except OSError as e:
+            if not told: _warn(f'the weights could not be saved ({e}): the fit goes on, and {self.learn.model_file(fname)} '
+                               'stays as it is until they can')
+            return False
+        self.not_saved = told
+        return True
 
 # %% ../../nbs/callbacks/saving.ipynb #63ed4b64
 class SaveModel(_SavesBest):
-    "Save the weights at each new best value, and load the best weights when the fit ends"
+    """Save the weights at each new best value, and load the best weights when the fit ends
+
+    Args:
+        monitor: column of the table of epochs to watch
+        comp: 'min', 'max', or a function of (new, best); None: inferred from the column's name
+        min_delta: improvement that a new best value has to exceed
+        fname: name of the file, as for `Learner.save`; may contain folders
+        every_epoch: True: save each epoch as `<fname>_<epoch>`; k: only epochs 0, k, 2k, ...
+        at_end: save the last weights when the fit ends
+        with_opt: also save the optimizer's state
+        reset_on_fit: forget the best value when a fit begins
+
+    Raises:
+        ValueError: every_epoch={every_epoch} and at_end=True contradict each other: each epoch is
+            saved, the last one included; or only the end is; or, without both, the best
+
+    Example:
+        with warnings.catch_warnings(record=True) as seen, learn.no_logging():
+            learn.fit(2, cbs=SaveModel(fname='runs/error'))
+        print(seen[0].message)
+    """
     order = 61
 
     @hinted
@@ -397,6 +521,8 @@ class SaveModel(_SavesBest):
         self._best_file = None
 
     def before_fit(self):
+        self.not_saved = False
+        if process_number() == 0: check_writable(self.learn.model_file(self.fname), 'the weights')
         if self.at_end: self.learn.undo.callback(self._save_end)
         elif not self.every_epoch:
             super().before_fit()
