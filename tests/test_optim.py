@@ -33,7 +33,7 @@ from cbnb.basics.param_groups import (
     write_hyper,
 )
 from cbnb.optim import belongs_to, fuse, is_fused, make_opt, needs_closure, param_groups, shares_params, update
-from helpers import line_learner
+from helpers import ab, line_learner
 
 
 def two_groups(model):
