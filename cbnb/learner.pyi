@@ -37,8 +37,8 @@ from .basics.nested import is_empty as is_empty
 from .metrics import as_metrics as as_metrics
 from .basics.lent_names import HyperNames as HyperNames, lend_names as lend_names
 from .basics.param_groups import freeze_groups as freeze_groups, norm_params as norm_params, noted_hypers as noted_hypers, save_hypers as save_hypers, set_hyper as set_hyper, spread_lrs as spread_lrs
-from .optim import belongs_to as belongs_to, check_opt_func as check_opt_func, checked_lr as checked_lr, make_opt as make_opt, needs_closure as needs_closure, one_group as one_group, shares_params as shares_params
-from .step import CallStep as CallStep, ModelLossStep as ModelLossStep, Step as Step, _warn as _warn, as_step as as_step, computes_loss as computes_loss, modules_of as modules_of
+from .optim import belongs_to as belongs_to, check_opt_func as check_opt_func, checked_lr as checked_lr, lacks_params as lacks_params, make_opt as make_opt, needs_closure as needs_closure, one_group as one_group, shares_params as shares_params
+from .step import CallStep as CallStep, ModelLossStep as ModelLossStep, Step as Step, _warn as _warn, as_step as as_step, computes_loss as computes_loss, in_eval_mode as in_eval_mode, modules_of as modules_of, params_outside as params_outside, trained_modules as trained_modules
 from .undo import UndoStack as UndoStack, interrupts_act as interrupts_act, interrupts_wait as interrupts_wait
 class Guards:
     ...
