@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from ..basics.arguments import hinted, as_count
 from ..basics.patch import patch
 from ..basics.notices import user_level
-from ..basics.processes import wait_for_processes
-from .files import write_whole
+from ..basics.processes import any_over_processes, process_number
+from .files import check_writable, write_whole
 from ..learner import Learner
 from ..basics.param_groups import save_hypers
 from .trackers import Tracker
@@ -80,6 +80,8 @@ def _wrong_entry(path: str | Path) -> str | None:
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
+            if any(e.compress_type != zipfile.ZIP_STORED for e in entries): return 'it is compressed, which torch.save never does'
+            if sum(e.file_size for e in entries) > Path(path).stat().st_size: return 'its entries are larger than the file'
             if not any(e.filename.endswith('data.pkl') for e in entries): return 'it has no data.pkl'
             if not any(e.CRC for e in entries): return None      # torch was configured to write no checksums
             bad = archive.testzip()
@@ -236,12 +238,12 @@ def read_note(
     return getattr(state['model'] if set(state) == {'model', 'opt'} else state, 'note', None)
 
 # %% ../../nbs/callbacks/saving.ipynb #4294aa9b
-def _parts(path: Path, device: Any, with_opt: bool) -> tuple[dict, dict | None]:
+def _parts(path: Path, device: Any, with_opt: bool, trust: bool = False) -> tuple[dict, dict | None]:
     "Read the states of model and optimizer from a file. Raise `ValueError` if the file holds no such states"
     if not path.exists():
         there = ', '.join(sorted(p.stem if path.suffix == '.pth' else p.name for p in path.parent.glob(f'*{path.suffix}'))) or 'no model'
         raise FileNotFoundError(f'there is no file {path}; in {path.parent}: {there}')
-    state = read_file(path, device)
+    state = read_file(path, device, trust)
     has_opt = isinstance(state, dict) and set(state) == {'model', 'opt'}
     weights, opt_state = (state['model'], state['opt']) if has_opt else (state, None)
     if not isinstance(weights, dict): raise ValueError(
@@ -348,6 +350,7 @@ def load(self: Learner,
     device: torch.device | str | None = None,   # device to read the file to; None: the CPU. The model stays on its device
     with_opt: bool = True,                      # also load the optimizer's state, if it fits
     strict: bool = True,                        # False: load only the names that match the model, and warn
+    weights_only: bool = True,                  # False: read any object, as `torch.load` does, which can run any code
 ) -> Learner:                                   # this learner
     """Load the state of model and optimizer from a file. If an error occurs, model and optimizer do not change
 
@@ -356,6 +359,7 @@ def load(self: Learner,
         device: device to read the file to; None: the CPU. The model stays on its device
         with_opt: also load the optimizer's state, if it fits
         strict: False: load only the names that match the model, and warn
+        weights_only: False: read any object, as `torch.load` does, which can run any code
 
     Returns:
         this learner
@@ -367,7 +371,7 @@ def load(self: Learner,
         assert torch.equal(other.model.weight, learn.model.weight)          # the optimizer went along
     """
     path, had, why_not = self.model_file(file), self.opt, None
-    weights, opt_state = _parts(path, 'cpu' if device is None else device, with_opt)
+    weights, opt_state = _parts(path, 'cpu' if device is None else device, with_opt, trust=not weights_only)
     weights = renamed(weights, name_in(self.model))
     with interrupts_wait():
         before = {k: _copied(v) for k, v in self.model.state_dict().items()}
@@ -401,8 +405,7 @@ class _LoadsBest(Tracker):
     def _load_best(self) -> None:
         if self.learn is None: return                    # this callback was removed during the fit
         kept = 'the weights stay as they were when the fit ended'
-        if self._best_file is None and self.best is not None: return _warn(
-            f'the weights of epoch {self.best_epoch}, the best, could not be saved: {kept}')
+        if self._best_file is None and self.not_saved: return _warn(f'no weights could be saved in this fit: {kept}')
         if self._best_file is None:
             if self.learn.train_iter: _warn(f'{self.monitor} has not improved in this fit, so nothing was saved: {kept}')
             return
@@ -438,18 +441,20 @@ class _SavesBest(_GoesOn):
     at_end: bool
     with_opt: bool
     last_saved_path: Path | None = None
+    not_saved = False                            # whether a file could not be written in this fit
 
     def after_epoch(self):
         if self.at_end: return
         if self.every_epoch: return self._save_epoch(self.learn.epoch)
         with interrupts_wait():                  # keep `best` and the file consistent
+            filed = self.best, self.best_epoch
             super().after_epoch()
             if not self.new_best: return
-            self._best_file = None               # stays None if saving fails
-            path = self._save(self.fname, dict(monitor=self.monitor, best=self.best,
-                                               epoch=self.best_epoch)).absolute()
-            wait_for_processes()                 # only the first process writes the file
-            self._best_file = path, _mark(path)
+            new, (self.best, self.best_epoch) = (self.best, self.best_epoch), filed    # as long as the file has these weights
+            saved = self._save(self.fname, dict(monitor=self.monitor, best=new[0], epoch=new[1]))
+            if any_over_processes(not saved): return
+            self.best, self.best_epoch = new
+            self._best_file = (path := self.last_saved_path.absolute()), _mark(path)
 
     def _save_epoch(self, epoch: int) -> None:
         if epoch % self.every_epoch == 0: self._save(f'{self.fname}_{epoch}')
@@ -457,9 +462,16 @@ class _SavesBest(_GoesOn):
     def _save_end(self) -> None:
         if self.learn is not None and self.learn.train_iter: self._save(self.fname)
 
-    def _save(self, fname: str, note: dict[str, Any] | None = None) -> Path:
-        self.last_saved_path = self.learn.save(fname, self.with_opt, note)
-        return self.last_saved_path
+    def _save(self, fname: str, note: dict[str, Any] | None = None) -> bool:
+        "Save the weights, and return whether they were saved. Warn once in a fit if the file cannot be written"
+        told, self.not_saved = self.not_saved, True
+        try: self.last_saved_path = self.learn.save(fname, self.with_opt, note)
+        except OSError as e:
+            if not told: _warn(f'the weights could not be saved ({e}): the fit goes on, and {self.learn.model_file(fname)} '
+                               'stays as it is until they can')
+            return False
+        self.not_saved = told
+        return True
 
 # %% ../../nbs/callbacks/saving.ipynb #63ed4b64
 class SaveModel(_SavesBest):
@@ -508,6 +520,8 @@ class SaveModel(_SavesBest):
         self._best_file = None
 
     def before_fit(self):
+        self.not_saved = False
+        if process_number() == 0: check_writable(self.learn.model_file(self.fname), 'the weights')
         if self.at_end: self.learn.undo.callback(self._save_end)
         elif not self.every_epoch:
             super().before_fit()
