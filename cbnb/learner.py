@@ -48,9 +48,9 @@ from .basics.lent_names import HyperNames, lend_names
 from .basics.param_groups import (
     freeze_groups, norm_params, noted_hypers, save_hypers, set_hyper, spread_lrs)
 from .optim import (
-    belongs_to, check_opt_func, checked_lr, make_opt, needs_closure, one_group, shares_params)
+    belongs_to, check_opt_func, checked_lr, lacks_params, make_opt, needs_closure, one_group, shares_params)
 from .step import (
-    CallStep, ModelLossStep, Step, _warn, as_step, computes_loss, modules_of)
+    CallStep, ModelLossStep, Step, _warn, as_step, computes_loss, in_eval_mode, modules_of, params_outside, trained_modules)
 from .undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../nbs/07_learner.ipynb #620cb96d
@@ -205,7 +205,7 @@ class Loop(Guards, CountsLength, ValidatesSome):
     def _do_validate(self, dl: Iterable) -> None:
         __tracebackhide__ = True
         self.dl = dl
-        with torch.no_grad(): self._guard(VALIDATE, CancelValidException, self._all_batches)
+        with torch.no_grad(), in_eval_mode(self): self._guard(VALIDATE, CancelValidException, self._all_batches)
 
 # %% ../nbs/07_learner.ipynb #fcfe7dff
 class Modes:
@@ -486,9 +486,9 @@ class HasData:
 
 # %% ../nbs/07_learner.ipynb #41124c1f
 class MovesToDevice(HasData):
-    "Moves the model and the loss function to the device of the loaders"
+    "Moves everything that is trained to the device of the loaders"
     def to_dls_device(self) -> None:
-        """Move the model, the loss functions, and the models of the steps to the device of the loaders
+        """Move the model, the loss function, and the modules of the steps to the device of the loaders
 
         Example:
             learn = line_learner()
@@ -498,10 +498,7 @@ class MovesToDevice(HasData):
         """
         if (device := getattr(self.dls, 'device', None)) is None: return
         self._choose_split()
-        self.model.to(device)
-        train, evaluate = self.train_step, self.eval_step
-        for part in (self.loss_func, train.model, train.loss_func, evaluate.model, evaluate.loss_func):
-            if isinstance(part, nn.Module): part.to(device)
+        for part in trained_modules(self).values(): part.to(device)
 
 # %% ../nbs/07_learner.ipynb #4d00bbbf
 class HasModel:
@@ -968,7 +965,8 @@ class HasOptimizer(HasRates):
     def _new_opt(self) -> Any:
         last = self.lr[-1] if isinstance(self.lr, (list, tuple)) else self.lr    # a fit sets the rate of every group
         device = getattr(self.dls, 'device', None)
-        return make_opt(self.opt_func, self.model, spread_lrs(last, 1)[0], self.splitter, device)
+        others = [p for p in params_outside(self).values() if p.requires_grad]
+        return make_opt(self.opt_func, self.model, spread_lrs(last, 1)[0], self.splitter, device, others)
 
     def _take_assigned(self) -> None:
         "Use an optimizer or `opt_func` that you assigned since the last fit. Print a message if this changes the optimizer"
@@ -985,12 +983,11 @@ class HasOptimizer(HasRates):
 class ForgetsGradients(HasOptimizer):
     "Discards gradients before and after a fit"
     def _forget_grads(self) -> None:
-        "Set the gradients of all parameters of the model, the step's model and the optimizer to None"
+        "Set the gradients of all parameters of `trained_modules` and the optimizer to None"
         if self.iter is not None: self.train_step.zero_grad(self)      # a step may override it
         if self.opt is not None: Step.zero_grad(self.train_step, self)
-        for part in (self, self.train_step):
-            for m in modules_of(part.model):
-                for p in m.parameters(recurse=False): p.grad = None
+        for m in trained_modules(self).values():
+            for p in m.parameters(): p.grad = None
 
 # %% ../nbs/07_learner.ipynb #aea07661
 def count_updates(
@@ -1019,18 +1016,28 @@ class FitsOptimizer(ForgetsGradients):
     "Checks that the optimizer belongs to the model, and makes a new one if needed"
     def _fit_opt_to_model(self, reset_opt: bool) -> None:
         given = self.opt is self.opt_func         # you have chosen the parameters it holds
-        if self.opt is not None and not given and not belongs_to(self.opt, self.model, self.splitter):
+        outside = params_outside(self)
+        if self.opt is not None and not given and not belongs_to(self.opt, self.model, self.splitter, outside.values()):
             print('learn.model has other parameters than learn.opt: made a new optimizer')
             reset_opt = True
         if given and reset_opt: self.opt.state.clear()
         if self.opt is None or reset_opt: self.create_opt()
+        if lacking := lacks_params(self.opt, outside.values()): self._add_to_opt(lacking, outside)
         step = self.train_step                    # unless the step trains a model of its own
         if self.opt is self.opt_func and getattr(step, 'follows', step.opt is None) \
-                and not shares_params(self.opt, self.model):
+                and not shares_params(self.opt, self.model, outside.values()):
             raise ValueError('the optimizer holds no parameter of learn.model: make it for this model')
         if needs_closure(self.opt) and type(step).step is Step.step: raise TypeError(
             f'{type(self.opt).__name__} evaluates the loss several times in a step: '
             'pass train_step=ClosureStep() to the learner')
+
+    def _add_to_opt(self, lacking: list[nn.Parameter], outside: dict[str, nn.Parameter]) -> None:
+        "Add parameters outside the model to the optimizer. If you made the optimizer yourself, warn instead"
+        if self.opt is not self.opt_func: return self.opt.param_groups[-1]['params'].extend(lacking)
+        names = [name for name, p in outside.items() if any(p is q for q in lacking)]
+        _warn(f'{", ".join(names[:3])}{", ..."*(len(names) > 3)} will not be trained, because the optimizer that you passed does not hold '
+              f'{"it" if len(names) == 1 else "them"}: make the optimizer with {"this parameter" if len(names) == 1 else "these parameters"} too, '
+              'or call requires_grad_(False)')
 
 # %% ../nbs/07_learner.ipynb #7cc1aff6
 class SetsHypers(FitsOptimizer):

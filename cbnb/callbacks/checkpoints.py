@@ -209,6 +209,8 @@ class _Saves(Callback):
         return value if isinstance(value, float) and math.isfinite(value) else None
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #f672008a
+_WRITTEN = 'of', 'run_id'      # what a fit writes into the manifest of each checkpoint
+
 def _prune(folder: Path, keep: int) -> None:
     "Remove all checkpoints except for the newest `keep` and the best"
     found = checkpoints(folder)
@@ -222,7 +224,7 @@ def _best(paths: list[Path]) -> Path | None:
     "Return the best checkpoint of the fit that wrote the newest one, or None if no checkpoint has a value of `monitor`"
     manifests = {}
     for path in reversed(paths):
-        with contextlib.suppress(ValueError): manifests[path] = read_manifest(path)
+        with contextlib.suppress(ValueError): manifests[path] = read_manifest(path, ('run_id', 'value'))
     newest = next(iter(manifests.values()), {})
     values = {path: m['value'] for path, m in manifests.items()
               if m['run_id'] == newest['run_id'] and m['value'] is not None}
@@ -331,7 +333,7 @@ class _Finds(_EndsWell):
         return next((f for f in earlier if self._is_like_this(f)), folder)
 
     def _is_like_this(self, folder: Path) -> bool:
-        try: return any(read_manifest(path)['of'] == self.described for path in checkpoints(folder)[-1:])
+        try: return any(read_manifest(path, _WRITTEN)['of'] == self.described for path in checkpoints(folder)[-1:])
         except ValueError: return False
 
     def _newest_whole(self, path: Path | None) -> tuple[Path, Any] | None:
@@ -346,8 +348,9 @@ class _Finds(_EndsWell):
 
 def _state_in(path: Path) -> dict[str, Any]:
     "Return the state in a checkpoint. If the state lacks an entry that fits of this version of cbnb store, raise `ValueError`"
+    read_manifest(path, _WRITTEN)
     state = read_checkpoint(path)
-    if isinstance(state, dict) and {'models', 'callbacks', 'rng', 'run_id', 'batch'} <= state.keys(): return state
+    if isinstance(state, dict) and {'models', 'callbacks', 'rng', 'run_id', 'epoch', 'batch'} <= state.keys(): return state
     raise ValueError(f'{path} was not written by a fit, or by another version of cbnb')
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #3b7d9476
