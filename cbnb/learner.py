@@ -866,7 +866,7 @@ class ShowsLoop:
 
 # %% ../nbs/07_learner.ipynb #f7b32fd2
 LOOP_STATE = ('purpose', 'training', 'dl', 'n_iter', 'iter', 'xb', 'yb', 'pred', 'loss',
-              'loss_grad', 'step_result', 'start_epoch', 'n_epoch', 'fit_length', 'epoch', 'train_iter',
+              'loss_grad', 'step_result', 'divisor', '_weight', 'start_epoch', 'n_epoch', 'fit_length', 'epoch', 'train_iter',
               'train_updates', '_per_step', 'pct_train', 'valid_every', '_in_batch')
 
 class EndsRuns:
