@@ -16,6 +16,8 @@ import itertools
 import json
 import math
 import operator
+import os
+import tempfile
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -695,8 +697,17 @@ def as_dataframe(
     return pandas.DataFrame(rows)
 
 def _write(text: str, path: str | Path | None) -> str:
-    if path is not None: Path(path).write_text(text)
+    if path is not None: _replace(Path(os.path.realpath(path)), text)
     return text
+
+def _replace(file: Path, text: str) -> None:
+    "Write a file and rename it when it is complete, so that a full disk does not cost the old file"
+    if file.exists() and not file.is_file():                # a device cannot be replaced
+        file.write_text(text)
+        return
+    with tempfile.TemporaryDirectory(prefix=f'.{file.name}.', dir=file.parent) as folder:
+        (draft := Path(folder)/file.name).write_text(text)
+        os.replace(draft, file)
 
 # %% ../nbs/08_history.ipynb #cd93699a
 def _finite(

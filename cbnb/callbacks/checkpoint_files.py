@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -44,26 +44,32 @@ def _sum_of(file: Path) -> str:
 # %% ../../nbs/callbacks/checkpoint_files.ipynb #86d1ac39
 def read_manifest(
     path: str | Path,      # folder of a checkpoint
+    needs: Iterable[str] = (),   # names that the caller reads, beside those of `write_checkpoint`
 ) -> dict[str, Any]:       # `files`, `saved`, `number`, `format`, and the keyword arguments of `write_checkpoint`
     """Return the manifest of a checkpoint. If the manifest is missing, damaged, or of another format, raise `ValueError`
 
     Args:
         path: folder of a checkpoint
+        needs: names that the caller reads, beside those of `write_checkpoint`
 
     Returns:
         `files`, `saved`, `number`, `format`, and the keyword arguments of `write_checkpoint`
 
     Raises:
-        ValueError: {path} has format ..., and this cbnb reads format {FORMAT}: install the version that
-            wrote it
+        ValueError: {path} has format {format}, and this cbnb reads format {FORMAT}: install the version
+            that wrote it
     """
     file = Path(path)/'manifest.json'
     if not file.is_file(): raise _damaged(path, 'it has no manifest.json')
-    try: content = json.loads(data := file.read_bytes())['content']
-    except (ValueError, KeyError, TypeError) as e: raise _damaged(path, 'manifest.json is not readable') from e
-    if _canonical(content) != data: raise _damaged(path, 'the checksum of manifest.json is wrong')
-    if content['format'] != FORMAT: raise ValueError(
-        f"{path} has format {content['format']}, and this cbnb reads format {FORMAT}: install the version that wrote it")
+    try:
+        content = json.loads(data := file.read_bytes())['content']
+        intact, format = _canonical(content) == data, content['format']
+    except (ValueError, KeyError, TypeError, RecursionError) as e: raise _damaged(path, 'manifest.json is not readable') from e
+    if not intact: raise _damaged(path, 'the checksum of manifest.json is wrong')
+    if format == FORMAT and (missing := [k for k in ('files', 'saved', 'number', *needs) if k not in content]):
+        raise _damaged(path, f'manifest.json has no {", ".join(missing)}')
+    if format != FORMAT: raise ValueError(
+        f"{path} has format {format}, and this cbnb reads format {FORMAT}: install the version that wrote it")
     return content
 
 def _damaged(path: str | Path, why: str) -> ValueError:
@@ -157,7 +163,7 @@ def checkpoints(
 
 def _number(path: Path) -> int:
     head = path.name.partition('_')[0]
-    return int(head) if head.isdigit() else 0
+    return int(head) if head.isdecimal() else 0
 
 def remove_checkpoint(
     path: Path,              # folder of a checkpoint

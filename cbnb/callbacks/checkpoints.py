@@ -26,6 +26,7 @@ from torch import Tensor
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #529adc6b
 from ..basics.arguments import as_count, as_positive, hinted
+from ..basics.durations import COUNTERS
 from ..basics.loaders import n_batches
 from ..basics.notices import user_level
 from ..basics.param_groups import save_hypers
@@ -208,6 +209,8 @@ class _Saves(Callback):
         return value if isinstance(value, float) and math.isfinite(value) else None
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #f672008a
+_WRITTEN = 'of', 'run_id'      # what a fit writes into the manifest of each checkpoint
+
 def _prune(folder: Path, keep: int) -> None:
     "Remove all checkpoints except for the newest `keep` and the best"
     found = checkpoints(folder)
@@ -221,7 +224,7 @@ def _best(paths: list[Path]) -> Path | None:
     "Return the best checkpoint of the fit that wrote the newest one, or None if no checkpoint has a value of `monitor`"
     manifests = {}
     for path in reversed(paths):
-        with contextlib.suppress(ValueError): manifests[path] = read_manifest(path)
+        with contextlib.suppress(ValueError): manifests[path] = read_manifest(path, ('run_id', 'value'))
     newest = next(iter(manifests.values()), {})
     values = {path: m['value'] for path, m in manifests.items()
               if m['run_id'] == newest['run_id'] and m['value'] is not None}
@@ -330,7 +333,7 @@ class _Finds(_EndsWell):
         return next((f for f in earlier if self._is_like_this(f)), folder)
 
     def _is_like_this(self, folder: Path) -> bool:
-        try: return any(read_manifest(path)['of'] == self.described for path in checkpoints(folder)[-1:])
+        try: return any(read_manifest(path, _WRITTEN)['of'] == self.described for path in checkpoints(folder)[-1:])
         except ValueError: return False
 
     def _newest_whole(self, path: Path | None) -> tuple[Path, Any] | None:
@@ -345,8 +348,9 @@ class _Finds(_EndsWell):
 
 def _state_in(path: Path) -> dict[str, Any]:
     "Return the state in a checkpoint. If the state lacks an entry that fits of this version of cbnb store, raise `ValueError`"
+    read_manifest(path, _WRITTEN)
     state = read_checkpoint(path)
-    if isinstance(state, dict) and {'models', 'callbacks', 'rng', 'run_id', 'batch'} <= state.keys(): return state
+    if isinstance(state, dict) and {'models', 'callbacks', 'rng', 'run_id', 'epoch', 'batch'} <= state.keys(): return state
     raise ValueError(f'{path} was not written by a fit, or by another version of cbnb')
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #3b7d9476
@@ -393,12 +397,14 @@ class _Resumes(_Finds):
         if why := state_differs(self.learn, state): raise ValueError(f'{path} belongs to another fit: {why}')
         self._say_where(path, state)
         self.learn.epoch = state['epoch']
-        if state['batch']: self.rest = state, differs
+        if state['batch']: self.rest, self.learn.train_iter = (state, differs), state['began'].get('train_iter', 0)
         else: self._load(state, differs)
+        if self.learn.fit_length: self.learn.n_epoch = max(self.learn.n_epoch, state['epoch'] + 1) if not self.learn._is_over() else state['epoch']
 
     def _say_where(self, path: Path, state: dict[str, Any]) -> None:
         batch = f', batch {state["batch"]}' if state['batch'] else ''
-        done = state['epoch'] >= self.learn.n_epoch
+        length, place = self.learn.fit_length, state['place']
+        done = place[COUNTERS[length.unit]] >= length.n if length else state['epoch'] >= self.learn.n_epoch
         what = 'this fit is finished, loaded its end' if done else f'continuing at epoch {state["epoch"]}{batch}'
         saved = datetime.fromisoformat(read_manifest(path)['saved'])
         today = saved.date() == datetime.now().astimezone().date()
@@ -424,12 +430,12 @@ class _Resumes(_Finds):
     def _plan(self, state: dict[str, Any]) -> None:
         "Adjust the progress of the fit to a new number of epochs"
         learn, n = self.learn, n_batches(self.learn.dls.train)
-        learn.pct_train = (state['epoch'] + (state['batch']/n if n else 0))/learn.n_epoch
+        learn.pct_train = learn.fit_length.share(learn) if learn.fit_length else (state['epoch'] + (state['batch']/n if n else 0))/learn.n_epoch
         if getattr(learn, 'recorder', None): learn.recorder.last().n_epoch = learn.n_epoch
 
     def before_train(self):
         learn, loaders = self.learn, loaders_of(self.learn)
-        self.began = dict(rng=rng_states(loaders), workers=[has_workers(dl) for dl in loaders])
+        self.began = dict(rng=rng_states(loaders), workers=[has_workers(dl) for dl in loaders], train_iter=learn.train_iter)
         if self.rest is not None: learn.dl = _Rest(learn.dl, *_done(learn.dl, self.rest[0]), self._start)
 
     def _start(self, dl: Any, n: int) -> Iterator[Any]:

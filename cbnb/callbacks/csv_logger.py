@@ -6,15 +6,19 @@
 __all__ = ['CSVLogger']
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #bf1f532f
+import contextlib
 import csv
 import io
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #d93ae9ee
+from ..basics.notices import user_level
 from ..basics.processes import process_number
 from ..callback import Callback
+from .files import check_writable
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #0ce561c4
 def _columns(file: Path) -> list[str]:
@@ -26,9 +30,14 @@ def _append(file: Path, rows: list[list[Any]], new: bool) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
     csv.writer(text, lineterminator='\n').writerows(rows)
-    with open(file, 'w' if new else 'a', newline='') as f:
-        if not new and not _ends_line(file): f.write('\n')
-        f.write(text.getvalue())                # one write for all rows, and closing the file flushes it
+    size = 0 if new else file.stat().st_size
+    try:
+        with open(file, 'w' if new else 'a', newline='') as f:
+            if not new and not _ends_line(file): f.write('\n')
+            f.write(text.getvalue())            # one write for all rows, and closing the file flushes it
+    except OSError:
+        with contextlib.suppress(OSError): os.truncate(file, size)       # a part of a row may have been written
+        raise
 
 def _ends_line(file: Path) -> bool:
     "Return whether a file ends with a line break. The line break is missing if the process was killed in the middle of a row"
@@ -50,6 +59,7 @@ class CSVLogger(Callback):
         learn.fit(5, start_epoch=3, valid_every=2)
     """
     order, run_in = 60, ('fit',)        # after the recorder, whose rows it writes
+    no_state = ('told',)
 
     def __init__(self,
         fname: str | Path = 'history.csv',   # file name, relative to the learner's `path`
@@ -74,18 +84,31 @@ class CSVLogger(Callback):
         goes_on = self.append or self.learn.start_epoch > 0
         self.begun = goes_on and self.file.exists() and self.file.stat().st_size > 0
         self.size = self.file.stat().st_size if self.begun else 0       # bytes already in the file
+        self.waiting: list[list[Any]] = []                              # rows that could not be written yet
+        self.told = False
+        if process_number() == 0: self._check_file()
         if not self.begun or (there := _columns(self.file)) == self.learn.recorder.metric_names: return
         raise ValueError(
             f'{self.file} has the columns {", ".join(there)}, and this fit '
             f'{", ".join(self.learn.recorder.metric_names)}: '
             'give another fname, or append=False for a new file')
 
+    def _check_file(self) -> None:
+        "Raise `OSError` if the file cannot be written"
+        if self.file.exists(): open(self.file, 'a').close()
+        else: check_writable(self.file, 'the rows')
+
     def after_epoch(self):
-        recorder = self.learn.recorder
-        rows = [recorder.log] if self.begun else [recorder.metric_names, recorder.log]
         if process_number() > 0: return           # of several processes, only the first writes
-        _append(self.file, rows, new=not self.begun)
-        self.begun, self.size = True, self.file.stat().st_size
+        self.waiting = [*self.waiting, list(self.learn.recorder.log)]
+        head = [] if self.begun else [self.learn.recorder.metric_names]
+        try:
+            _append(self.file, head + self.waiting, new=not self.begun)
+            self.begun, self.size, self.waiting = True, self.file.stat().st_size, []
+        except OSError as e:
+            if not self.told: warnings.warn(f'{self.file} could not be written ({e.strerror}): the fit goes on, and the rows are written '
+                                            'with the next ones', stacklevel=user_level())
+            self.told = True
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state, and remove rows written after the checkpoint, because the resumed fit writes them again

@@ -35,7 +35,7 @@ from .saving import read_file
 from ..basics.loaders import as_loader
 from ..basics.nested import entries, map_tensors, rebuild, to_detach as detached
 from ..basics.random_state import save_rng
-from ..learner import Learner
+from ..learner import Learner, as_list
 from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/predictions.ipynb #757697af
@@ -407,9 +407,9 @@ class GatherPredsCallback(_JoinsBatches):
         with_preds: keep the predictions in memory
         with_targs: keep the targets in memory
         concat_dim: dimension to join the batches along
-        act: function applied to the model output of each batch; None: no change
         pickle_protocol: pickle protocol of the files; torch reads protocols above 3 only with
             `trust=True`
+        act: function applied to the model output of each batch; None: no change
     """
     def __init__(self,
         with_input: bool = False,    # also keep the inputs
@@ -419,8 +419,8 @@ class GatherPredsCallback(_JoinsBatches):
         with_preds: bool = True,     # keep the predictions in memory
         with_targs: bool = True,     # keep the targets in memory
         concat_dim: int = 0,         # dimension to join the batches along
-        act: Callable[[Any], Any] | None = None,    # function applied to the model output of each batch; None: no change
         pickle_protocol: int = 2,    # pickle protocol of the files; torch reads protocols above 3 only with `trust=True`
+        act: Callable[[Any], Any] | None = None,    # function applied to the model output of each batch; None: no change
     ):
         _check_two_folders(save_preds, save_targs)
         self.with_input, self.with_loss, self.concat_dim = with_input, with_loss, concat_dim
@@ -540,7 +540,7 @@ def get_preds(self: Learner,
     dl = self.dls[ds_idx] if dl is None else as_loader(dl, single=True)
     gather = GatherPredsCallback(
         with_input, with_loss, save_preds, save_targs, with_preds, with_targs, concat_dim,
-        act or _activation(self.loss_func), pickle_protocol)
+        pickle_protocol, act or _activation(self.loss_func))
     _run_to_gather(self, in_order(dl) if reorder else dl, gather, cbs, inner)
     found = gather.all_tensors()
     if with_decoded: found.insert(2 + with_input, _decoded(self.loss_func, found[with_input]))
@@ -647,7 +647,8 @@ class FetchPredsCallback(OfOneRun):
         dl: loader to use instead; None: the loader of `ds_idx`
         with_input: also keep the inputs
         with_decoded: also keep decisions
-        cbs: callbacks or callback classes to remove while predicting; None: remove no callback
+        cbs: callbacks or callback classes to remove while predicting, beside those with
+            `remove_on_fetch=True`
         reorder: use the order of the dataset, even if the loader shuffles
 
     Example:
@@ -663,7 +664,7 @@ class FetchPredsCallback(OfOneRun):
         dl: Any = None,               # loader to use instead; None: the loader of `ds_idx`
         with_input: bool = False,     # also keep the inputs
         with_decoded: bool = False,   # also keep decisions
-        cbs: Any = None,              # callbacks or callback classes to remove while predicting; None: remove no callback
+        cbs: Any = None,              # callbacks or callback classes to remove while predicting, beside those with `remove_on_fetch=True`
         reorder: bool = True,         # use the order of the dataset, even if the loader shuffles
     ):
         self.ds_idx, self.with_input, self.with_decoded = ds_idx, with_input, with_decoded
@@ -673,7 +674,8 @@ class FetchPredsCallback(OfOneRun):
 
     def after_validate(self):
         if not self.at_home(): return
-        with self.learn.removed_cbs(self._without):
+        others = [cb for cb in self.learn.cbs if cb is not self and getattr(cb, 'remove_on_fetch', False)]
+        with self.learn.removed_cbs([*as_list(self._without), *others]):
             self.preds = self.learn.get_preds(
                 self.ds_idx, self._dl, self.with_input, self.with_decoded, reorder=self.reorder)
 
