@@ -259,14 +259,14 @@ class FillsRows(TracksCancelled):
         run = self.history[-1]
         run.start_epoch = self.learn.start_epoch     # a callback may have moved it in `before_fit`
         self.start, self.first_step = time.perf_counter(), run.n_steps
-        self.train_phase = None
+        self.train_phase, self.train_mean = None, MeanLoss()
         self.row = dict.fromkeys(['epoch', 'step', *self.train_columns, *self.valid_columns])
 
     def _train_values(self, whole: bool = True) -> None:
         if self.row is None: self._open_row()        # the epoch was cancelled before `before_epoch` of the recorder
         run, row = self.history[-1], self.row
         if run.n_steps == self.first_step: return    # no batch was trained in this epoch
-        row['train_loss'] = run.losses[-1]           # waits for the device, once per epoch
+        row['train_loss'] = self.train_mean.value(everywhere=False)      # waits for the device, once per epoch
         row.update({name: loss.losses[-1] for name, loss in run.named.items() if name in row})
         self.look_for_nan()
         phase, self.train_phase = self.train_phase, None
@@ -419,6 +419,7 @@ class RecordsBatches(WritesRows, NamesLosses, RecordsPhases):
         series, group = self.series, learn.opt.param_groups[-1]
         series.waiting.append(loss)
         if len(series.waiting) == 256: series.stack()
+        self.train_mean.add(loss, learn.loss_weight)
         if self.notes_early: self._note_missing(1)
         else:
             for note, key, i in self.places: note(group[key] if i is None else group[key][i])
@@ -820,7 +821,7 @@ class Recorder(StoresHistory, LastTableV1):
         self.valid_metrics, self.beta = valid_metrics, beta
         self.history, self.row, self.phases = History(), None, []
         self.last_log: list[Any] = []
-        self.notes_early = False
+        self.train_mean, self.notes_early = MeanLoss(), False
 
     def __dir__(self) -> list[str]:        # completes its own attributes, not the learner's
         own = {name for cls in type(self).__mro__ for name in vars(cls)

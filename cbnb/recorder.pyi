@@ -64,6 +64,7 @@ class FillsRows(TracksCancelled):
     start: Any
     first_step: Any
     train_phase: Any
+    train_mean: Any
     row: Any
 class WritesRows(FillsRows):
     row: Any
@@ -95,6 +96,7 @@ class RecordsBatches:
     start: Any
     first_step: Any
     train_phase: Any
+    train_mean: Any
     notes_early: Any
     places: Any
     train_columns: Any
@@ -139,6 +141,7 @@ class RecordsFits:
     last_log: Any
     start: Any
     first_step: Any
+    train_mean: Any
     notes_early: Any
     train_columns: Any
     valid_columns: Any
@@ -239,6 +242,7 @@ class Recorder:
     row: Any
     phases: Any
     last_log: list[Any]
+    train_mean: Any
     notes_early: bool
     start: Any
     headings: dict[Any, str]

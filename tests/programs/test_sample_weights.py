@@ -24,7 +24,6 @@ def weighted_mse(pred, y, w):
 
 
 class TestSampleWeights(Program):
-    faults = "N3"
 
     def by_hand(self):
         (train, valid), model = loaders(), net()

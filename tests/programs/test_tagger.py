@@ -42,7 +42,6 @@ class Tagger(nn.Module):
 
 
 class TestTagger(Program):
-    faults = dict(table="N3", saved="N3", resumed="N3")
 
     def by_hand(self):
         (train, valid), model, loss_func = loaders(), Tagger(), nn.CrossEntropyLoss(ignore_index=PAD)
