@@ -359,7 +359,7 @@ class _Validates(_Epochs):
     def after_validate(self) -> None:
         "Store the validation loss and the metrics"
         learn, now, recorder = self.learn, self.now, self._recorder()
-        if learn.undo is not self.own_undo: return
+        if learn.undo is not self.own_undo or learn.mid_epoch: return
         if now.phase: now.values = now.phase.values()            # waits for the device, once an epoch
         elif recorder is None: now.values = None
         elif learn.purpose == 'validate': now.values = learn.final_record
