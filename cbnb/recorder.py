@@ -150,6 +150,8 @@ class NamesColumns(Callback):
         validates = self.valid_metrics and getattr(learn.dls, 'valid', None) is not None
         if validates:
             valid = [('valid_' if self.train_metrics else '') + m.name for m in learn.metrics]
+            for name in [*getattr(learn.dls, 'valid_sets', ())][1:]:
+                valid += [f'{name}_{column}' for column in ('loss', *(m.name for m in learn.metrics))]
         named = distinct([*_TAKEN, *train, *valid])[len(_TAKEN):]    # a metric may have the name `time`
         self.train_columns = ['train_loss', *named[:len(train)]]
         self.valid_columns = ['valid_loss', *named[len(train):]] if validates else []
@@ -424,8 +426,8 @@ class RecordsPhases(Callback):
             return                                      # cancelled before `before_validate` of the recorder
         values = self.phases.pop().values()
         if self.learn.purpose != 'fit': self.learn.final_record = values
-        elif self.valid_columns: self.row.update(zip(self.valid_columns, values))
-        if self.learn.purpose == 'fit' and self.learn.mid_epoch: self._end_row_in_mid_epoch()
+        elif self.valid_columns: self.row.update(zip(self.valid_columns[self.learn.valid_set*len(values):], values))
+        if self.learn.purpose == 'fit' and self.learn.ends_row: self._end_row_in_mid_epoch()
 
     def _drop(self, phase: PhaseMetrics) -> None:
         if phase in self.phases: self.phases.remove(phase)

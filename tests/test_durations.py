@@ -314,7 +314,9 @@ def test_the_state_of_the_training_phase_is_restored():
         order, run_valid = 1e10, False
 
         def after_batch(self):
-            found.append((self.iter, self.n_iter, self.training, self.model.training, self.dl is self.dls.train, self.mid_epoch, len(self.xb[0])))
+            found.append(
+                (self.iter, self.n_iter, self.training, self.model.training, self.dl is self.dls.train, self.mid_epoch, len(self.xb[0]))
+            )
 
     batches = line_batches(5)
     dls = cbnb.DataLoaders(batches, [tuple(torch.cat(part) for part in zip(*batches))], device="cpu")
@@ -479,3 +481,48 @@ def test_torch_plateau_gets_the_value_of_each_validation():
     got = []
     learn = fitted(learner(), 2, valid_every="3 steps", cbs=cbnb.TorchScheduler(Plateau, monitor="valid_loss"))
     assert got == [row[2] for row in valid_rows(learn)] and len(got) == 6
+
+
+# several validation sets
+
+
+def named_sets(**kwargs):
+    dls = cbnb.DataLoaders(train_loader(), dict(val=[(X, Y)], ood=[(X + 2, Y), (X + 3, Y)]), device="cpu")
+    settings = dict(loss_func=nn.MSELoss(), opt_func=torch.optim.SGD, lr=0.05, metrics=mae) | kwargs
+    return cbnb.Learner(dls, net(), **settings).remove_cb(cbnb.ProgressCallback)
+
+
+@pytest.mark.parametrize("every", [1, "5 steps"])
+def test_several_validation_sets_have_columns_with_their_names(every):
+    learn = fitted(named_sets(), 2, valid_every=every)
+    assert learn.recorder.metric_names[1:] == ["train_loss", "valid_loss", "mae", "ood_loss", "ood_mae", "time"]
+    row, model = learn.recorder.last().epochs[-1], learn.model.eval()
+    with torch.no_grad():
+        assert row["valid_loss"] == pytest.approx(nn.functional.mse_loss(model(X), Y).item())
+        far, target = model(torch.cat([X + 2, X + 3])), torch.cat([Y, Y])
+        assert row["ood_loss"] == pytest.approx(nn.functional.mse_loss(far, target).item())
+        assert row["ood_mae"] == pytest.approx((far - target).abs().mean().item())
+    assert learn.validate("ood") == pytest.approx([row["ood_loss"], row["ood_mae"]])
+    assert learn.validate("val") == learn.validate() == pytest.approx([row["valid_loss"], row["mae"]])
+    assert len(learn.recorder.last().epochs) == (2 if every == 1 else 4)
+    with pytest.raises(KeyError, match="there are train, val, ood"):
+        learn.validate("test")
+
+
+def test_the_weights_do_not_depend_on_the_validation_sets():
+    assert torch.equal(weights(fitted(named_sets(), 2, valid_every="3 steps").model), weights(by_hand(20)))
+
+
+def test_a_tracker_watches_a_named_set():
+    tracker = cbnb.Tracker("ood_loss")
+    learn = fitted(named_sets(), 2, valid_every="4 steps", cbs=tracker)
+    assert [value for _, value in tracker.values] == [row["ood_loss"] for row in learn.recorder.last().epochs if row["ood_loss"]]
+    assert [step for step, _ in tracker.values] == [4, 8, 12, 16, 20]
+
+
+def test_named_sets_are_made_from_datasets():
+    ds = TensorDataset(X, Y)
+    dls = cbnb.DataLoaders.from_datasets(ds, dict(val=ds, ood=ds), bs=8, device="cpu")
+    assert list(dls.valid_sets) == ["val", "ood"] and dls.valid is dls["val"] is dls[1] and dls["ood"] is dls[2]
+    with pytest.raises(ValueError, match="need names other than 'train'"):
+        cbnb.DataLoaders(ds, dict(train=ds), device="cpu")

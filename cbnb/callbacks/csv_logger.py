@@ -99,7 +99,7 @@ class CSVLogger(Callback):
         else: check_writable(self.file, 'the rows')
 
     def after_validate(self):
-        if self.learn.mid_epoch: self._write()
+        if self.learn.ends_row: self._write()
 
     def after_epoch(self):
         if self.learn.recorder.new_row: self._write()

@@ -323,7 +323,7 @@ class Logger(Sends):
         if time.monotonic() >= self.due: self._send(wait=False)
 
     def after_validate(self):
-        if self.learn.mid_epoch: self.after_epoch()
+        if self.learn.ends_row: self.after_epoch()
 
     def after_epoch(self):
         if not self.off: self._send()

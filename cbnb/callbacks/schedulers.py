@@ -191,7 +191,7 @@ class TorchScheduler(Callback):
             self._step()
 
     def after_validate(self):
-        if self.learn.mid_epoch and self.monitor: self._look()
+        if self.learn.ends_row and self.monitor: self._look()
 
     def after_epoch(self):
         if self.monitor and self.learn.recorder.new_row: self._look()

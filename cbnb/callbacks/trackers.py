@@ -150,7 +150,7 @@ class _Tracks(Callback):
         if self.reset_on_fit: self.best = self.best_epoch = self.best_step = None
 
     def after_validate(self):
-        if self.learn.mid_epoch: self.after_epoch()                      # the row ends in the middle of the epoch
+        if self.learn.ends_row: self.after_epoch()                      # the row ends in the middle of the epoch
 
     def after_epoch(self):
         self.new_best, value = False, self.current()
