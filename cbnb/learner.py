@@ -40,6 +40,7 @@ from .events import (
     CancelValidException, EPOCH, FIT, Level, TRAIN, VALIDATE, event, loop_lines, not_honoured)
 from .callback import Callback, CallbackList, CbList
 from .basics.loaders import as_loader, independent_loader, n_batches
+from .basics.loss_weights import UNKNOWN, weigher
 from .basics.tensor_batches import batches_of, quiet_batches_of
 from .data import as_dls, split_batch
 from .basics.device_copies import on_device
@@ -95,6 +96,7 @@ class OneBatch:
         on, fire = self.callbacks.table, self.callbacks.fire
         self._in_batch = True
         self.iter, self.pred, self.loss, self.loss_grad, self.step_result = i, None, None, None, None
+        self.divisor = self._weight = UNKNOWN
         self.xb, self.yb = self._split(batch)
         try:
             if on['before_batch']: fire('before_batch')
@@ -358,6 +360,19 @@ class BatchViews:
             assert seen == [(1, (8,), [(8,), (8,)])]              # one input; a prediction and a target for each of 8 items
         """
         return (self._train_step if self.training else self._eval_step).outputs(self)
+    @property
+    def loss_weight(self) -> Any:
+        """How much `loss` counts in averages, a number or a scalar tensor. None: the losses of batches add up. See `Step.batch_weight`
+
+        Example:
+            note = Callback(after_batch=lambda self: weights.append((self.loss_weight, learn.eval_step.batch_weight(learn))))
+            learn.validate(dl=batches, cbs=note)
+            assert weights == [(3, 3), (2, 2)]                                       # tokens of the two batches
+        """
+        if self._weight is UNKNOWN: self._weight = (self._train_step if self.training else self._eval_step).batch_weight(self)
+        return self._weight
+    @loss_weight.setter
+    def loss_weight(self, weight: Any) -> None: self._weight = weight
 
 # %% ../nbs/07_learner.ipynb #591ba46e
 class LoopState(BatchViews):
@@ -392,6 +407,7 @@ class LoopState(BatchViews):
 
     def _forget_batch(self) -> None:
         self.dl = self.pred = self.loss = self.loss_grad = self.step_result = None
+        self.divisor = self._weight = UNKNOWN
         self.xb = self.yb = (None,)
 
 # %% ../nbs/07_learner.ipynb #15f71912
@@ -597,7 +613,7 @@ class HasModel:
         if isinstance(f, type): raise TypeError(f'loss_func is the class {f.__name__}: pass {f.__name__}()')
         if f is not None and not callable(f): raise TypeError(
             f'loss_func={f!r} cannot be called: pass a function, or a module as nn.CrossEntropyLoss()')
-        self._loss_func = f
+        self._loss_func, self._weigh = f, weigher(f)
     loss_func = property(operator.attrgetter('_loss_func'), _set_loss_func)
 
     def _set_metrics(self, metrics: Any) -> None: self._metrics = as_metrics(metrics)
@@ -921,7 +937,8 @@ class ShowsLoop:
         print(text)
 
 # %% ../nbs/07_learner.ipynb #f7b32fd2
-PHASE_STATE = ('training', 'dl', 'n_iter', 'iter', 'xb', 'yb', 'pred', 'loss', 'loss_grad', 'step_result', '_in_batch')
+PHASE_STATE = ('training', 'dl', 'n_iter', 'iter', 'xb', 'yb', 'pred', 'loss', 'loss_grad', 'step_result',
+               'divisor', '_weight', '_in_batch')
 LOOP_STATE = ('purpose', *PHASE_STATE, 'start_epoch', 'n_epoch', 'fit_length', 'epoch', 'train_iter',
               'train_updates', '_per_step', 'pct_train', 'valid_every', 'mid_epoch')
 
@@ -1521,6 +1538,8 @@ class Learner(Loop, OneBatch, Phases, LoopState, TellsStopped, MovesToDevice, Ha
         default_cbs: whether to add the default callbacks, which record and display
         train_step: a `Step` or a function for training batches; None: `Step()`
         eval_step: the same for validation batches; None: chosen by `train_step` and `loss_func`
+        batch_weight: called as `batch_weight(pred, *yb)`: how much the loss of a batch counts in
+            averages and in accumulated gradients; None: derived from the loss, items otherwise
 
     Example:
         batches = [(torch.ones(4), torch.ones(4))]
@@ -1546,11 +1565,13 @@ class Learner(Loop, OneBatch, Phases, LoopState, TellsStopped, MovesToDevice, Ha
         default_cbs: bool = True,                        # whether to add the default callbacks, which record and display
         train_step: Any = None,    # a `Step` or a function for training batches; None: `Step()`
         eval_step: Any = None,     # the same for validation batches; None: chosen by `train_step` and `loss_func`
+        batch_weight: Callable[..., Any] | None = None,   # called as `batch_weight(pred, *yb)`: how much the loss of a batch counts in averages and in accumulated gradients; None: derived from the loss, items otherwise
     ):
         self.callbacks, self.undo, self.logger, self.create_mbar = CallbackList(self), None, print, True
         self._set_up_model(model)
         self._set_up_data(dls, path, model_dir)
         self._set_up_opt(opt_func, splitter)
+        self.batch_weight = batch_weight
         self._set_up_steps(loss_func, train_step, eval_step)
         self._set_up_rates(lr, wd, moms, opt_func)
         self._set_up_state()

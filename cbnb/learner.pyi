@@ -32,6 +32,7 @@ from .basics.text import html_row as html_row, number as number, plural as plura
 from .events import BATCH_EVENTS as BATCH_EVENTS, CancelBackwardException as CancelBackwardException, CancelBatchException as CancelBatchException, CancelEpochException as CancelEpochException, CancelException as CancelException, CancelFitException as CancelFitException, CancelStepException as CancelStepException, CancelTrainException as CancelTrainException, CancelValidException as CancelValidException, EPOCH as EPOCH, FIT as FIT, Level as Level, TRAIN as TRAIN, VALIDATE as VALIDATE, event as event, loop_lines as loop_lines, not_honoured as not_honoured
 from .callback import Callback as Callback, CallbackList as CallbackList, CbList as CbList
 from .basics.loaders import as_loader as as_loader, independent_loader as independent_loader, n_batches as n_batches
+from .basics.loss_weights import UNKNOWN as UNKNOWN, weigher as weigher
 from .basics.tensor_batches import batches_of as batches_of, quiet_batches_of as quiet_batches_of
 from .data import as_dls as as_dls, split_batch as split_batch
 from .basics.device_copies import on_device as on_device
@@ -51,6 +52,7 @@ class OneBatch:
     loss: Any
     loss_grad: Any
     step_result: Any
+    divisor: Any
     xb: Any
     yb: Any
     pct_train: Any
@@ -84,6 +86,10 @@ class BatchViews:
     def y(self) -> Any: ...
     @property
     def outputs(self) -> tuple: ...
+    @property
+    def loss_weight(self) -> Any: ...
+    @loss_weight.setter
+    def loss_weight(self, weight: Any) -> None: ...
 class LoopState(BatchViews):
     @property
     def running(self) -> bool: ...
@@ -109,6 +115,7 @@ class LoopState(BatchViews):
     loss: Any
     loss_grad: Any
     step_result: Any
+    divisor: Any
     xb: Any
     yb: Any
 class TellsWhere:
@@ -255,7 +262,7 @@ _INNER: Any
 class Shows(Completes):
     ...
 class Learner:
-    def __init__(self, dls: Any, model: nn.Module, loss_func: Callable[..., Tensor] | None=None, opt_func: Any=..., lr: Any=0.001, splitter: Callable[[nn.Module], Any]=..., cbs: Any=None, metrics: Any=None, path: str | Path | None=None, model_dir: str='models', wd: float | None=None, moms: tuple[float, ...]=..., default_cbs: bool=True, train_step: Any=None, eval_step: Any=None) -> None: ...
+    def __init__(self, dls: Any, model: nn.Module, loss_func: Callable[..., Tensor] | None=None, opt_func: Any=..., lr: Any=0.001, splitter: Callable[[nn.Module], Any]=..., cbs: Any=None, metrics: Any=None, path: str | Path | None=None, model_dir: str='models', wd: float | None=None, moms: tuple[float, ...]=..., default_cbs: bool=True, train_step: Any=None, eval_step: Any=None, batch_weight: Callable[..., Any] | None=None) -> None: ...
     fit_length: Duration | None
     valid_every: int | Iterable[int] | Every
     def one_batch(self, i: int, batch: Any) -> None: ...
@@ -270,6 +277,10 @@ class Learner:
     def y(self) -> Any: ...
     @property
     def outputs(self) -> tuple: ...
+    @property
+    def loss_weight(self) -> Any: ...
+    @loss_weight.setter
+    def loss_weight(self, weight: Any) -> None: ...
     def stopped_where(self) -> str: ...
     @property
     def run_name(self) -> str: ...
@@ -351,6 +362,7 @@ class Learner:
     undo: Any
     logger: Any
     create_mbar: bool
+    batch_weight: Callable[..., Any] | None
     mid_epoch: Any
     dl: Any
     n_epoch: Any
@@ -359,6 +371,7 @@ class Learner:
     loss: Any
     loss_grad: Any
     step_result: Any
+    divisor: Any
     xb: Any
     yb: Any
     pct_train: Any

@@ -32,7 +32,7 @@ from .files import check_writable, write_whole
 from ..learner import Learner
 from ..snapshot import load_module_states, module_states
 from ..step import trained_modules
-from ..basics.param_groups import save_hypers
+from ..basics.param_groups import SCHEDULER_KEYS, save_hypers, state_keys
 from .trackers import Tracker
 from ..undo import interrupts_wait
 
@@ -190,7 +190,8 @@ def model_file(self: Learner,
 def _opt_state(self: Learner) -> dict[str, Any]:
     "Return the optimizer's state, with the hyper-parameters that it has between fits"
     state, own = dict(self.opt.state_dict()), getattr(self, '_own_hypers', None) or []
-    groups = [g | dict(params=old['params']) for g, old in zip(own, state['param_groups'])]
+    kept = {'params', *state_keys(self.opt)}
+    groups = [hypers | {k: v for k, v in g.items() if k in kept} for hypers, g in zip(own, state['param_groups'])]
     state['param_groups'] = groups + state['param_groups'][len(groups):]
     return as_loadable(state | dict(param_names=self._param_names()), "the optimizer's state")
 
@@ -323,8 +324,8 @@ def _misfit(self: Learner, saved: dict[str, Any]) -> str | None:
                                      f'and those of this optimizer {sizes[1]}')
     for old, new in zip(theirs, mine):
         only = {where: ', '.join(sorted(names)) for where, names in
-                (('the file has', set(old) - set(new)), ('this one has', set(new) - set(old))) if names}
-        if only: return 'it is of another kind: only ' + '; only '.join(map(' '.join, only.items()))
+                (('the file has', set(old) - set(new)), ('this one has', set(new) - set(old) - state_keys(self.opt))) if names}
+        if 'this one has' in only: return 'it is of another kind: only ' + '; only '.join(map(' '.join, only.items()))
     here = self._param_names()
     for i, (old, new) in enumerate(zip(saved.get('param_names', here), here)):
         for a, b in zip(old, new):
@@ -335,7 +336,7 @@ def _misfit(self: Learner, saved: dict[str, Any]) -> str | None:
 def _leave_schedule(saved: list[dict], mine: list[dict]) -> None:
     "Remove the entries of torch's schedulers from the groups in `saved`, and copy the entries that the groups in `mine` have"
     for theirs, own in zip(saved, mine):
-        for k in 'initial_lr', 'max_lr', 'min_lr', 'max_momentum', 'base_momentum', 'swa_lr':
+        for k in SCHEDULER_KEYS:
             theirs.pop(k, None)
             if k in own: theirs[k] = own[k]
 
