@@ -11,8 +11,9 @@ from cbnb.callbacks.rewind import RestorePoints
 from cbnb.display.schedules import SchedulePlan
 from collections.abc import Sequence
 from cbnb.display.summary import Summary
-__all__ = ['LOOP_STATE', 'Guards', 'OneBatch', 'ValidatesSome', 'check_valid_every', 'Loop', 'Modes', 'Notes', 'Phases', 'BatchViews', 'LoopState', 'TellsWhere', 'TellsStopped', 'TrainEvalCallback', 'HasData', 'MovesToDevice', 'HasModel', 'HasEvalStep', 'HasTrainStep', 'HasSteps', 'as_list', 'is_a', 'HasCallbacks', 'StartsWithCallbacks', 'LendsCallbacks', 'ShowsLoop', 'EndsRuns', 'Runs', 'HasRates', 'HasOptimizer', 'ForgetsGradients', 'FitsOptimizer', 'SetsHypers', 'PreparesOptimizer', 'FitInterrupted', 'FitLevel', 'TakesBack', 'as_one_fit', 'Fits', 'Silences', 'RunsEvaluation', 'Evaluates', 'Freezes', 'ShowsLine', 'Completes', 'Shows', 'Learner']
+__all__ = ['LOOP_STATE', 'Guards', 'OneBatch', 'ValidatesSome', 'check_valid_every', 'CountsLength', 'Loop', 'Modes', 'Notes', 'Phases', 'BatchViews', 'LoopState', 'TellsWhere', 'TellsStopped', 'reset_state', 'TrainEvalCallback', 'HasData', 'MovesToDevice', 'HasModel', 'HasEvalStep', 'HasTrainStep', 'HasSteps', 'as_list', 'is_a', 'HasCallbacks', 'StartsWithCallbacks', 'LendsCallbacks', 'ShowsLoop', 'EndsRuns', 'Runs', 'HasRates', 'HasOptimizer', 'ForgetsGradients', 'count_updates', 'FitsOptimizer', 'SetsHypers', 'PreparesOptimizer', 'FitInterrupted', 'FitLevel', 'TakesBack', 'as_one_fit', 'Fits', 'Silences', 'RunsEvaluation', 'Evaluates', 'Freezes', 'ShowsLine', 'Completes', 'Shows', 'Learner']
 import functools
+import itertools
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -22,23 +23,26 @@ from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from .basics.arguments import as_count as as_count, as_number as as_number, as_positive as as_positive, hinted as hinted
 from .basics.configured import brief as brief
+from .basics.durations import Duration as Duration, as_duration as as_duration
 from .basics.failures import note_batch as note_batch, note_fix as note_fix, releases_batches as releases_batches
 from .basics.processes import n_processes as n_processes
 from .basics.text import html_row as html_row, number as number, plural as plural
 from .events import BATCH_EVENTS as BATCH_EVENTS, CancelBackwardException as CancelBackwardException, CancelBatchException as CancelBatchException, CancelEpochException as CancelEpochException, CancelException as CancelException, CancelFitException as CancelFitException, CancelStepException as CancelStepException, CancelTrainException as CancelTrainException, CancelValidException as CancelValidException, EPOCH as EPOCH, FIT as FIT, Level as Level, TRAIN as TRAIN, VALIDATE as VALIDATE, event as event, loop_lines as loop_lines, not_honoured as not_honoured
 from .callback import Callback as Callback, CallbackList as CallbackList, CbList as CbList
 from .basics.loaders import as_loader as as_loader, independent_loader as independent_loader, n_batches as n_batches
+from .basics.loss_weights import UNKNOWN as UNKNOWN, weigher as weigher
 from .basics.tensor_batches import batches_of as batches_of, quiet_batches_of as quiet_batches_of
 from .data import as_dls as as_dls, split_batch as split_batch
 from .basics.device_copies import on_device as on_device
 from .basics.nested import is_empty as is_empty
 from .metrics import as_metrics as as_metrics
-from .basics.lent_names import HyperNames as HyperNames, lend_names as lend_names
-from .basics.param_groups import freeze_groups as freeze_groups, norm_params as norm_params, noted_hypers as noted_hypers, save_hypers as save_hypers, set_hyper as set_hyper, spread_lrs as spread_lrs
-from .optim import belongs_to as belongs_to, check_opt_func as check_opt_func, checked_lr as checked_lr, make_opt as make_opt, needs_closure as needs_closure, one_group as one_group, shares_params as shares_params
-from .step import CallStep as CallStep, ModelLossStep as ModelLossStep, Step as Step, _warn as _warn, as_step as as_step, computes_loss as computes_loss, modules_of as modules_of
+from .basics.lent_names import lend_hypers as lend_hypers
+from .basics.param_groups import freeze_groups as freeze_groups, hyper_key as hyper_key, norm_params as norm_params, noted_hypers as noted_hypers, save_hypers as save_hypers, set_hyper as set_hyper, set_wd as set_wd, spread_lrs as spread_lrs
+from .optim import belongs_to as belongs_to, check_opt_func as check_opt_func, checked_lr as checked_lr, lacks_params as lacks_params, make_opt as make_opt, needs_closure as needs_closure, one_group as one_group, shares_params as shares_params
+from .step import CallStep as CallStep, ModelLossStep as ModelLossStep, Step as Step, _warn as _warn, as_step as as_step, computes_loss as computes_loss, in_eval_mode as in_eval_mode, modules_of as modules_of, params_outside as params_outside, trained_modules as trained_modules
 from .undo import UndoStack as UndoStack, interrupts_act as interrupts_act, interrupts_wait as interrupts_wait
 class Guards:
     ...
@@ -49,14 +53,20 @@ class OneBatch:
     loss: Any
     loss_grad: Any
     step_result: Any
+    divisor: Any
     xb: Any
     yb: Any
     pct_train: Any
 class ValidatesSome:
     ...
 def check_valid_every(every: Any) -> None: ...
+class CountsLength:
+    fit_length: Duration | None
+    n_epoch: Any
 class Loop:
+    fit_length: Duration | None
     dl: Any
+    n_epoch: Any
 class Modes:
     def __init__(self, model: Any) -> None: ...
     def put_back(self, learn: 'Learner') -> None: ...
@@ -74,6 +84,10 @@ class BatchViews:
     def y(self) -> Any: ...
     @property
     def outputs(self) -> tuple: ...
+    @property
+    def loss_weight(self) -> Any: ...
+    @loss_weight.setter
+    def loss_weight(self, weight: Any) -> None: ...
 class LoopState(BatchViews):
     @property
     def running(self) -> bool: ...
@@ -83,6 +97,8 @@ class LoopState(BatchViews):
     epoch: int
     train_iter: int
     pct_train: float
+    train_updates: int
+    fit_length: Any
     purpose: str
     valid_every: int
     final_record: Any
@@ -93,6 +109,7 @@ class LoopState(BatchViews):
     loss: Any
     loss_grad: Any
     step_result: Any
+    divisor: Any
     xb: Any
     yb: Any
 class TellsWhere:
@@ -101,12 +118,15 @@ class TellsWhere:
     def where(self, event_name: str | None=None) -> str: ...
 class TellsStopped(TellsWhere):
     def stopped_where(self) -> str: ...
+def reset_state(model: Any) -> None: ...
 class TrainEvalCallback(Callback):
     order: Any
     run_valid: Any
     def after_create(self) -> None: ...
     def before_fit(self) -> None: ...
     def before_train(self) -> None: ...
+    def after_train(self) -> None: ...
+    def after_cancel_epoch(self) -> None: ...
     def before_validate(self) -> None: ...
 class HasData:
     dls: Any
@@ -161,6 +181,7 @@ class Runs(EndsRuns):
     purpose: Any
     iter: Any
     training: Any
+    fit_length: Any
 class HasRates:
     @property
     def lr(self) -> Any: ...
@@ -169,7 +190,7 @@ class HasRates:
     opt_func: Any
     splitter: Callable[[nn.Module], Any]
     opt: Any
-    wd: float | None
+    wd: Any
     moms: tuple[float, ...]
 _seen_rates: WeakKeyDictionary[Any, set[tuple]]
 class HasOptimizer(HasRates):
@@ -177,6 +198,7 @@ class HasOptimizer(HasRates):
     opt: Any
 class ForgetsGradients(HasOptimizer):
     ...
+def count_updates(learn: Any, opts: list[Any], undo: UndoStack) -> bool: ...
 class FitsOptimizer(ForgetsGradients):
     ...
 class SetsHypers(FitsOptimizer):
@@ -193,11 +215,10 @@ _Method = TypeVar('_Method', bound=Callable[..., Any])
 def as_one_fit(method: _Method) -> _Method: ...
 def _check_no_data(n_epoch: Any) -> None: ...
 class Fits:
-    def fit(self, n_epoch: int, lr: Any=None, wd: float | None=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, valid_every: int | list[int]=1, resume: Any=False) -> None: ...
-    n_epoch: Any
+    def fit(self, n_epoch: int | str, lr: Any=None, wd: Any=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, valid_every: int | list[int]=1, resume: Any=False) -> None: ...
     start_epoch: Any
-    valid_every: Any
     epoch: Any
+    valid_every: Any
 class Silences:
     def no_logging(self) -> Any: ...
     def no_mbar(self) -> Any: ...
@@ -224,7 +245,8 @@ _INNER: Any
 class Shows(Completes):
     ...
 class Learner:
-    def __init__(self, dls: Any, model: nn.Module, loss_func: Callable[..., Tensor] | None=None, opt_func: Any=..., lr: Any=0.001, splitter: Callable[[nn.Module], Any]=..., cbs: Any=None, metrics: Any=None, path: str | Path | None=None, model_dir: str='models', wd: float | None=None, moms: tuple[float, ...]=..., default_cbs: bool=True, train_step: Any=None, eval_step: Any=None) -> None: ...
+    def __init__(self, dls: Any, model: nn.Module, loss_func: Callable[..., Tensor] | None=None, opt_func: Any=..., lr: Any=0.001, splitter: Callable[[nn.Module], Any]=..., cbs: Any=None, metrics: Any=None, path: str | Path | None=None, model_dir: str='models', wd: Any=None, moms: tuple[float, ...]=..., default_cbs: bool=True, train_step: Any=None, eval_step: Any=None, batch_weight: Callable[..., Any] | None=None) -> None: ...
+    fit_length: Duration | None
     def one_batch(self, i: int, batch: Any) -> None: ...
     @property
     def running(self) -> bool: ...
@@ -235,6 +257,10 @@ class Learner:
     def y(self) -> Any: ...
     @property
     def outputs(self) -> tuple: ...
+    @property
+    def loss_weight(self) -> Any: ...
+    @loss_weight.setter
+    def loss_weight(self, weight: Any) -> None: ...
     def stopped_where(self) -> str: ...
     @property
     def run_name(self) -> str: ...
@@ -264,7 +290,7 @@ class Learner:
     def lr(self) -> Any: ...
     @lr.setter
     def lr(self, lr: Any) -> None: ...
-    def fit(self, n_epoch: int, lr: Any=None, wd: float | None=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, valid_every: int | list[int]=1, resume: Any=False) -> None: ...
+    def fit(self, n_epoch: int | str, lr: Any=None, wd: Any=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, valid_every: int | list[int]=1, resume: Any=False) -> None: ...
     def validate(self, ds_idx: int=1, dl: Any=None, cbs: Any=None) -> list[float] | Any: ...
     def no_logging(self) -> Any: ...
     def no_mbar(self) -> Any: ...
@@ -304,32 +330,35 @@ class Learner:
     def plot_schedule(self, *args: Any, method: str='fit_one_cycle', return_fig: bool | None=None, ax: Any=None, widget: bool | None=None, **kwargs: Any) -> Any: ...
     def summary(self) -> Summary: ...
     def distributed(self, sharded: bool | tuple[type[nn.Module], ...]=False, quiet: bool=True, **options: Any) -> AbstractContextManager[Learner]: ...
-    def fit_distributed(self, n_epoch: int, n_process: int | None=None, method: str='fit', **kwargs: Any) -> None: ...
+    def fit_distributed(self, n_epoch: int | str, n_process: int | None=None, method: str='fit', **kwargs: Any) -> None: ...
     def lr_find(self, start_lr: Any=1e-07, end_lr: Any=10, num_it: int=100, stop_div: bool=True, show_plot: bool=True, suggest_funcs: Any=..., cbs: Any=None, n_epoch: float | None=None, trials: bool | float | int=False) -> LRFind: ...
     smooth_loss: Tensor
     recorder: Recorder
-    def fit_one_cycle(self, n_epoch: int, lr_max: Any=None, div: float=25.0, div_final: float=100000.0, pct_start: float=0.25, wd: float | None=None, moms: Sequence[float] | None=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, resume: Any=False) -> None: ...
-    def fit_flat_cos(self, n_epoch: int, lr: Any=None, div_final: float=100000.0, pct_start: float=0.75, wd: float | None=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, resume: Any=False) -> None: ...
-    def fit_sgdr(self, n_cycles: int, cycle_len: int, lr_max: Any=None, cycle_mult: int=2, cbs: Any=None, reset_opt: bool=False, wd: float | None=None, start_epoch: int=0, resume: Any=False) -> None: ...
-    def fine_tune(self, epochs: int, base_lr: Any=0.002, freeze_epochs: int=1, lr_mult: float=100, pct_start: float=0.3, div: float=5.0, cbs: Any=None, freeze_cbs: Any=None, **kwargs: Any) -> None: ...
+    def fit_one_cycle(self, n_epoch: int | str, lr_max: Any=None, div: float=25.0, div_final: float=100000.0, pct_start: float=0.25, wd: Any=None, moms: Sequence[float] | None=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, resume: Any=False) -> None: ...
+    def fit_flat_cos(self, n_epoch: int | str, lr: Any=None, div_final: float=100000.0, pct_start: float=0.75, wd: Any=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, resume: Any=False) -> None: ...
+    def fit_sgdr(self, n_cycles: int, cycle_len: int | str, lr_max: Any=None, cycle_mult: int=2, cbs: Any=None, reset_opt: bool=False, wd: Any=None, start_epoch: int=0, resume: Any=False) -> None: ...
+    def fine_tune(self, epochs: int | str, base_lr: Any=0.002, freeze_epochs: int | str=1, lr_mult: float=100, pct_start: float=0.3, div: float=5.0, cbs: Any=None, freeze_cbs: Any=None, **kwargs: Any) -> None: ...
     callbacks: Any
     undo: Any
     logger: Any
     create_mbar: bool
+    batch_weight: Callable[..., Any] | None
     dl: Any
+    n_epoch: Any
     iter: Any
     pred: Any
     loss: Any
     loss_grad: Any
     step_result: Any
+    divisor: Any
     xb: Any
     yb: Any
     pct_train: Any
     n_iter: Any
     start_epoch: int
-    n_epoch: int
     epoch: int
     train_iter: int
+    train_updates: int
     purpose: str
     valid_every: int
     final_record: Any
@@ -339,5 +368,5 @@ class Learner:
     opt: Any
     opt_func: Any
     splitter: Callable[[nn.Module], Any]
-    wd: float | None
+    wd: Any
     moms: tuple[float, ...]

@@ -29,6 +29,7 @@ from torch.nn.parameter import is_lazy
 from .basics.arguments import is_number, as_number
 from .basics.configured import brief
 from .basics.loaders import batch_size, n_batches
+from .basics.loss_weights import MeanLoss
 from .basics.nested import find_bs
 from .basics.notices import say, user_level
 from .basics.plain import put_state, state_of
@@ -38,33 +39,11 @@ from .callback import Callback, CallbackList
 from .events import EVENTS, CancelException, CancelFitException
 from .history import History, NamedLoss, Run, ScalarBuffer, nan_since
 from .learner import Learner, as_one_fit
-from .metrics import RunningMean, view_for_metric
+from .metrics import view_for_metric
 from .basics.param_groups import hyper_key
 from .undo import interrupts_wait
 
 _all_ = ['History', 'NamedLoss', 'Run', 'ScalarBuffer']
-
-# %% ../nbs/09_recorder.ipynb #80ee765c
-class _MeanLoss:
-    "The mean of a loss over items, accumulated without waiting for the device"
-    def __init__(self): self.mean, self.losses, self.sizes = RunningMean(), [], []
-
-    def add(self, loss: Tensor, n: int) -> None:
-        self.losses.append(loss if loss.ndim == 0 else loss.mean())
-        self.sizes.append(n)
-        if len(self.losses) >= 256: self._sum_up()
-
-    def _sum_up(self) -> None:
-        losses, sizes = torch.stack(self.losses), torch.tensor(self.sizes)
-        items = sum(self.sizes)
-        exact = torch.float32 if losses.device.type == 'mps' else torch.float64
-        self.mean.add((losses.to(exact)*sizes.to(losses.device)).sum()/items, items)
-        self.losses, self.sizes = [], []
-
-    def value(self) -> float | None:
-        "Return the mean over all processes, each of which must call this method. The call waits for the device"
-        if self.losses: self._sum_up()
-        return as_number(self.mean.everywhere)
 
 # %% ../nbs/09_recorder.ipynb #cc896c98
 class PhaseMetrics:
@@ -78,7 +57,7 @@ class PhaseMetrics:
         metrics: list[Any],   # objects with `reset`, `accumulate(learn)` and `value`
         run: Any = None,      # the undo stack of the run, which identifies the run
     ):
-        self.metrics, self.run, self.loss, self.cancelled = metrics, run, _MeanLoss(), False
+        self.metrics, self.run, self.loss, self.cancelled = metrics, run, MeanLoss(), False
         for m in metrics: m.reset()
 
     def add(self,
@@ -89,8 +68,7 @@ class PhaseMetrics:
         Args:
             learn: the learner, after a batch
         """
-        if (loss := learn.loss) is not None and (n := find_bs((learn.yb, learn.xb))):
-            self.loss.add(loss, n)                      # the number of targets, if they are tensors
+        if (loss := learn.loss) is not None and find_bs((learn.yb, learn.xb)): self.loss.add(loss, learn.loss_weight)
         for m in self.metrics: m.accumulate(view_for_metric(m, learn))
 
     def values(self) -> list[float | None]:
@@ -103,7 +81,7 @@ class PhaseMetrics:
 
     def state_dict(self) -> dict[str, Any]:
         "Return the accumulated loss and metrics, for a checkpoint"
-        return dict(loss=state_of(self.loss), metrics=[state_of(m) for m in self.metrics])
+        return dict(loss=self.loss.state_dict(), metrics=[state_of(m) for m in self.metrics])
 
     def load_state_dict(self,
         state: Mapping[str, Any],    # the result of `state_dict`
@@ -113,7 +91,7 @@ class PhaseMetrics:
         Args:
             state: the result of `state_dict`
         """
-        put_state(self.loss, state['loss'])
+        self.loss.load_state_dict(state['loss'])
         for m, values in zip(self.metrics, state['metrics']): put_state(m, values)
 
 # %% ../nbs/09_recorder.ipynb #3bc5a842
@@ -305,6 +283,7 @@ class WritesRows(FillsRows):
     def _add_row(self, complete: bool) -> dict[str, Any]:
         run, row, seconds = self.history[-1], self.row, time.perf_counter() - self.start
         row.update(epoch=self.learn.epoch, step=run.n_steps, time=seconds, complete=complete)
+        run.n_epoch = self.learn.n_epoch         # a fit of n steps may need more epochs than estimated
         run.epochs.append(row)
         run.values.append([row[name] for name in (*self.train_columns, *self.valid_columns)])
         self.row = None
@@ -391,7 +370,7 @@ def settings_of(
     sizes = [p.numel() for p in learn.parameters() if not is_lazy(p)]
     loss, seed = learn.loss_func, torch.initial_seed()
     found = dict(
-        method=_method(learn), n_epoch=learn.n_epoch, **{name: _hyper_values(learn.opt, name) for name in ('lr', 'wd', 'mom')},
+        method=_method(learn), n_epoch=learn.n_epoch, length=str(learn.fit_length or '') or None, **{name: _hyper_values(learn.opt, name) for name in ('lr', 'wd', 'mom')},
         moms=list(learn.moms), batch_size=batch_size(learn.dls.train), batches=n_batches(learn.dls.train),
         optimizer=type(learn.opt).__name__, loss=brief(learn.train_step if loss is None else loss),
         model=type(learn.model).__name__, parameters=sum(sizes), callbacks=_described(learn.cbs),

@@ -28,7 +28,10 @@ from ..basics.arguments import hinted, as_count, as_positive, columns_hint
 from ..basics.notices import user_level
 from ..basics.param_groups import hyper_key, no_such_hyper
 from ..display.figures import COLORS, figure, legend, show
+from ..basics.patch import patch
+from ..learner import Learner
 from ..schedule import ParamScheduler
+from ..snapshot import load_module_states, module_states
 from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/trackers.ipynb #51d6f1fe
@@ -321,7 +324,7 @@ class EarlyStopping(Tracker):
         with interrupts_wait():               # keep `best` and the weights consistent
             super().after_epoch()
             if self.new_best and self.restore:
-                self._weights = copy.deepcopy(self.learn.model.state_dict())
+                self._weights = copy.deepcopy(module_states(self.learn))
         if self.current() is None or self.wait < self.patience: return
         self.stopped_epoch = self.learn.epoch
         print(f'stopped after epoch {self.learn.epoch}: {self._record()}')
@@ -334,7 +337,7 @@ class EarlyStopping(Tracker):
     def _put_back(self) -> None:
         weights, self._weights = self._weights, None
         if self.learn is None: return                   # this callback was removed during the fit
-        if weights is not None: self.learn.model.load_state_dict(weights)
+        if weights is not None: load_module_states(self.learn, weights)
         elif self.learn.train_iter: warnings.warn(      # else no batch was trained
             f'{self.monitor} has not improved in this fit: the weights are those of its end', stacklevel=user_level())
 
@@ -358,6 +361,12 @@ def _of_torch(cb: Callback) -> list[LRScheduler]:
     held = [part for value in vars(cb).values()
             for part in (value if isinstance(value, (list, tuple)) else [value])]
     return [part for part in held if isinstance(part, LRScheduler)]
+
+# %% ../../nbs/callbacks/trackers.ipynb #af401225
+@patch
+def _schedules_lr(self: Learner) -> bool:
+    "Return whether a callback may set the learning rate"
+    return any(sets_lr(cb) or type(cb) is Callback or not type(cb).__module__.startswith('cbnb.') for cb in self.cbs)
 
 # %% ../../nbs/callbacks/trackers.ipynb #1e0283c4
 class _Factor:

@@ -31,6 +31,7 @@ from ..basics.arguments import hinted, as_count, as_positive
 from ..basics.patch import patch
 from ..basics.nested import find_bs, map_tensors
 from ..basics.loaders import n_batches
+from ..basics.loss_weights import MeanLoss
 from ..basics.notices import shell
 from ..step import ALONE, HOW_KNOWN, CallStep
 from ..learner import Learner, as_list
@@ -961,7 +962,7 @@ class _ThenValidates(UpdateCounter):
 
     def before_fit(self):
         super().before_fit()
-        self.valid, self.ended = RunningMean(), False
+        self.valid, self.ended = MeanLoss(), False
 
     def before_batch(self):
         if self.learn.training: super().before_batch()
@@ -970,7 +971,7 @@ class _ThenValidates(UpdateCounter):
         if self.learn.training: return super().after_batch()
         self.n_seen += 1
         if (loss := self.learn.loss) is not None:                # a step may set no loss
-            self.valid.add(loss.mean(), find_bs((self.learn.yb, self.learn.xb)))
+            self.valid.add(loss, self.learn.loss_weight)
         if self.learn.iter + 1 >= self.n_valid: raise CancelValidException()
 
     def after_epoch(self):
@@ -1018,7 +1019,7 @@ class TrialRun(_ThenValidates):
         "Return the rate and the losses of the trial. If the trial did not finish, the losses are nan"
         if self.stopped != 'done': return Trial(self.rates[-1], math.nan, math.nan)
         last = self.raw_losses[-max(self.num_it//4, 1):]
-        train, valid = (sum(last)/len(last) if last else math.nan), self.valid.value
+        train, valid = (sum(last)/len(last) if last else math.nan), self.valid.value()
         return Trial(self.rates[-1], train, None if valid is None else float(valid))
 
 # %% ../../nbs/lr/finder.ipynb #3c78f1f8
