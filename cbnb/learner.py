@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PHASE_STATE', 'LOOP_STATE', 'Guards', 'OneBatch', 'ValidatesSome', 'valid_loaders', 'as_valid_every', 'CountsLength',
-           'Loop', 'Modes', 'Notes', 'Phases', 'BatchViews', 'LoopState', 'TellsWhere', 'TellsStopped',
+           'Loop', 'Modes', 'Notes', 'Phases', 'BatchViews', 'LoopState', 'TellsWhere', 'TellsStopped', 'reset_state',
            'TrainEvalCallback', 'MidEpochValidation', 'HasData', 'MovesToDevice', 'HasModel', 'HasEvalStep',
            'HasTrainStep', 'HasSteps', 'as_list', 'is_a', 'HasCallbacks', 'StartsWithCallbacks', 'LendsCallbacks',
            'ShowsLoop', 'training_modes', 'EndsRuns', 'Runs', 'HasRates', 'HasOptimizer', 'ForgetsGradients',
@@ -26,6 +26,7 @@ from weakref import WeakKeyDictionary
 # %% ../nbs/07_learner.ipynb #1ad343f9
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 # %% ../nbs/07_learner.ipynb #1b68a96b
 from .basics.arguments import as_count, as_number, as_positive, hinted
@@ -46,9 +47,9 @@ from .data import as_dls, split_batch
 from .basics.device_copies import on_device
 from .basics.nested import is_empty
 from .metrics import as_metrics
-from .basics.lent_names import HyperNames, lend_names
+from .basics.lent_names import lend_hypers
 from .basics.param_groups import (
-    freeze_groups, norm_params, noted_hypers, save_hypers, set_hyper, spread_lrs)
+    freeze_groups, hyper_key, norm_params, noted_hypers, save_hypers, set_hyper, set_wd, spread_lrs)
 from .optim import (
     belongs_to, check_opt_func, checked_lr, lacks_params, make_opt, needs_closure, one_group, shares_params)
 from .step import (
@@ -473,6 +474,26 @@ class TellsStopped(TellsWhere):
         batch = f' at batch {self.iter}' if self._in_batch else ''
         return f'stopped in epoch {self.epoch}{batch}' if name == 'fit' else f'{name} stopped{batch}'
 
+# %% ../nbs/07_learner.ipynb #23c8c5e6
+@torch.no_grad()
+def reset_state(
+    model: Any,    # a model with a method `reset`
+) -> None:
+    """Call `model.reset()`. If this changes parameters, put them back and warn
+
+    Args:
+        model: a model with a method `reset`
+    """
+    before = [(m, name, p, p.clone()) for m in modules_of(model) for name, p in m._parameters.items()
+              if p is not None and not is_lazy(p)]
+    model.reset()
+    changed = [(m, name, p, old) for m, name, p, old in before if m._parameters.get(name) is not p or not torch.equal(p, old)]
+    for m, name, p, old in changed: m._parameters[name] = p.copy_(old)
+    if changed: _warn(
+        f'{type(model).__name__}.reset() changed the parameter{"s"*(len(changed) > 1)} {", ".join(dict.fromkeys(name for _, name, *_ in changed))}, which '
+        'would undo the training: the learner calls reset() before each run, for the state of recurrent models. The parameters were put back. '
+        'If your method is for something else, give it another name')
+
 # %% ../nbs/07_learner.ipynb #6752ceb4
 class TrainEvalCallback(Callback):
     """Switches between training and evaluation mode, and resets the counters at the start of a run
@@ -500,7 +521,7 @@ class TrainEvalCallback(Callback):
         if n_processes() == 1 and int(os.environ.get('WORLD_SIZE') or 1) > 1: _warn(
             f"{os.environ['WORLD_SIZE']} processes were started, and each trains a model of its own: "
             'to train one together, put the fit into `with learn.distributed():`')
-        if hasattr(learn.model, 'reset'): learn.model.reset()      # for recurrent models
+        if hasattr(learn.model, 'reset'): reset_state(learn.model)
 
     def before_train(self):
         if self.learn.fit_length is None: self.learn.pct_train = self.learn.epoch/self.learn.n_epoch
@@ -1001,7 +1022,7 @@ class HasRates:
         self.opt_func, self.splitter = opt_func, splitter
         self.opt, self._known = None, (None, opt_func)     # the optimizer and `opt_func` of the last fit
 
-    def _set_up_rates(self, lr: Any, wd: float | None, moms: tuple[float, ...], opt_func: Any) -> None:
+    def _set_up_rates(self, lr: Any, wd: Any, moms: tuple[float, ...], opt_func: Any) -> None:
         if len(moms) != 3: raise ValueError(f'moms={moms!r} should be three numbers: start, top, end')
         if opt_func not in (torch.optim.AdamW, self.opt_func):
             _warn('opt_func is not used, for train_step has an optimizer of its own')
@@ -1140,20 +1161,25 @@ class FitsOptimizer(ForgetsGradients):
 # %% ../nbs/07_learner.ipynb #7cc1aff6
 class SetsHypers(FitsOptimizer):
     "Sets the hyper-parameters of a fit, and restores them at its end"
-    def _set_hypers(self, lr: Any, wd: float | None) -> None:
+    def _set_hypers(self, lr: Any, wd: Any) -> None:
         self._note_rates()
         self.undo.callback(save_hypers(self.opt))
-        lend_names(self.opt, HyperNames, self.undo)     # `opt.hypers` and `opt.set_hyper`, as in fastai
+        lend_hypers(self.opt, self.undo)     # `opt.hypers` and `opt.set_hyper`, as in fastai
         self.undo.set(self, '_own_hypers', noted_hypers(self.opt))     # for `save` within the fit
         lrs = spread_lrs(self.lr if lr is None else lr, len(self.opt.param_groups))
         wd = self.wd if wd is None else wd
-        set_hyper(self.opt, 'lr', lrs)
-        if wd is not None: set_hyper(self.opt, 'wd', as_positive(wd, 'wd'))
+        if lr is not None or hyper_key(self.opt, 'lr'): set_hyper(self.opt, 'lr', lrs)     # some optimizers have no rate
+        if wd is not None: set_wd(self.opt, wd)
+        if self.purpose == 'fit' and not any(lrs) and not self._schedules_lr(): _warn('the learning rate is 0, so this fit will train nothing')
+
+    def _schedules_lr(self) -> bool:
+        "Return whether a callback may set the learning rate. `callbacks/trackers` overrides this method"
+        return False
 
 # %% ../nbs/07_learner.ipynb #a6f3d626
 class PreparesOptimizer(SetsHypers):
     "Prepares the optimizer for a fit"
-    def _prepare_opt(self, lr: Any, wd: float | None, reset_opt: bool) -> None:
+    def _prepare_opt(self, lr: Any, wd: Any, reset_opt: bool) -> None:
         if n_batches(self.dls.train) == 0:
             raise ValueError('the training loader is empty (with drop_last=True, '
                              'a set smaller than one batch gives none)')
@@ -1245,7 +1271,7 @@ class Fits(TakesBack, FitLevel):
     def fit(self,
         n_epoch: int | str,                 # total number of epochs, including those before `start_epoch`; or '2000 steps', '100 updates'
         lr: Any = None,                     # learning rate, as in the constructor; None: `learn.lr`
-        wd: float | None = None,            # weight decay; None: `learn.wd`
+        wd: Any = None,                     # weight decay, for all groups except those at 0; a list for each group; None: `learn.wd`
         cbs: Any = None,                    # callbacks for this fit only
         reset_opt: bool = False,            # whether to start with a new optimizer
         start_epoch: int = 0,               # first epoch to train, as if the earlier epochs had been trained
@@ -1258,7 +1284,7 @@ class Fits(TakesBack, FitLevel):
             n_epoch: total number of epochs, including those before `start_epoch`; or '2000 steps', '100
                 updates'
             lr: learning rate, as in the constructor; None: `learn.lr`
-            wd: weight decay; None: `learn.wd`
+            wd: weight decay, for all groups except those at 0; a list for each group; None: `learn.wd`
             cbs: callbacks for this fit only
             reset_opt: whether to start with a new optimizer
             start_epoch: first epoch to train, as if the earlier epochs had been trained
@@ -1533,7 +1559,8 @@ class Learner(Loop, OneBatch, Phases, LoopState, TellsStopped, MovesToDevice, Ha
         metrics: functions or objects, one or several
         path: folder for files; None: the path of the loaders
         model_dir: folder for models, inside `path`
-        wd: weight decay; None: that of the optimizer
+        wd: weight decay, for all groups except those at 0; a list for each group; None: that of the
+            optimizer
         moms: momentum at the start, peak and end of a one-cycle fit
         default_cbs: whether to add the default callbacks, which record and display
         train_step: a `Step` or a function for training batches; None: `Step()`
@@ -1560,7 +1587,7 @@ class Learner(Loop, OneBatch, Phases, LoopState, TellsStopped, MovesToDevice, Ha
         metrics: Any = None,                             # functions or objects, one or several
         path: str | Path | None = None,                  # folder for files; None: the path of the loaders
         model_dir: str = 'models',                       # folder for models, inside `path`
-        wd: float | None = None,                         # weight decay; None: that of the optimizer
+        wd: Any = None,                                  # weight decay, for all groups except those at 0; a list for each group; None: that of the optimizer
         moms: tuple[float, ...] = (0.95, 0.85, 0.95),    # momentum at the start, peak and end of a one-cycle fit
         default_cbs: bool = True,                        # whether to add the default callbacks, which record and display
         train_step: Any = None,    # a `Step` or a function for training batches; None: `Step()`

@@ -11,7 +11,7 @@ from cbnb.callbacks.rewind import RestorePoints
 from cbnb.display.schedules import SchedulePlan
 from collections.abc import Sequence
 from cbnb.display.summary import Summary
-__all__ = ['PHASE_STATE', 'LOOP_STATE', 'Guards', 'OneBatch', 'ValidatesSome', 'valid_loaders', 'as_valid_every', 'CountsLength', 'Loop', 'Modes', 'Notes', 'Phases', 'BatchViews', 'LoopState', 'TellsWhere', 'TellsStopped', 'TrainEvalCallback', 'MidEpochValidation', 'HasData', 'MovesToDevice', 'HasModel', 'HasEvalStep', 'HasTrainStep', 'HasSteps', 'as_list', 'is_a', 'HasCallbacks', 'StartsWithCallbacks', 'LendsCallbacks', 'ShowsLoop', 'training_modes', 'EndsRuns', 'Runs', 'HasRates', 'HasOptimizer', 'ForgetsGradients', 'count_updates', 'FitsOptimizer', 'SetsHypers', 'PreparesOptimizer', 'FitInterrupted', 'FitLevel', 'TakesBack', 'as_one_fit', 'Fits', 'Silences', 'RunsEvaluation', 'Evaluates', 'Freezes', 'ShowsLine', 'Completes', 'Shows', 'Learner']
+__all__ = ['PHASE_STATE', 'LOOP_STATE', 'Guards', 'OneBatch', 'ValidatesSome', 'valid_loaders', 'as_valid_every', 'CountsLength', 'Loop', 'Modes', 'Notes', 'Phases', 'BatchViews', 'LoopState', 'TellsWhere', 'TellsStopped', 'reset_state', 'TrainEvalCallback', 'MidEpochValidation', 'HasData', 'MovesToDevice', 'HasModel', 'HasEvalStep', 'HasTrainStep', 'HasSteps', 'as_list', 'is_a', 'HasCallbacks', 'StartsWithCallbacks', 'LendsCallbacks', 'ShowsLoop', 'training_modes', 'EndsRuns', 'Runs', 'HasRates', 'HasOptimizer', 'ForgetsGradients', 'count_updates', 'FitsOptimizer', 'SetsHypers', 'PreparesOptimizer', 'FitInterrupted', 'FitLevel', 'TakesBack', 'as_one_fit', 'Fits', 'Silences', 'RunsEvaluation', 'Evaluates', 'Freezes', 'ShowsLine', 'Completes', 'Shows', 'Learner']
 import functools
 import itertools
 import operator
@@ -23,6 +23,7 @@ from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from .basics.arguments import as_count as as_count, as_number as as_number, as_positive as as_positive, hinted as hinted
 from .basics.configured import brief as brief
 from .basics.durations import Duration as Duration, Every as Every, as_duration as as_duration
@@ -38,8 +39,8 @@ from .data import as_dls as as_dls, split_batch as split_batch
 from .basics.device_copies import on_device as on_device
 from .basics.nested import is_empty as is_empty
 from .metrics import as_metrics as as_metrics
-from .basics.lent_names import HyperNames as HyperNames, lend_names as lend_names
-from .basics.param_groups import freeze_groups as freeze_groups, norm_params as norm_params, noted_hypers as noted_hypers, save_hypers as save_hypers, set_hyper as set_hyper, spread_lrs as spread_lrs
+from .basics.lent_names import lend_hypers as lend_hypers
+from .basics.param_groups import freeze_groups as freeze_groups, hyper_key as hyper_key, norm_params as norm_params, noted_hypers as noted_hypers, save_hypers as save_hypers, set_hyper as set_hyper, set_wd as set_wd, spread_lrs as spread_lrs
 from .optim import belongs_to as belongs_to, check_opt_func as check_opt_func, checked_lr as checked_lr, lacks_params as lacks_params, make_opt as make_opt, needs_closure as needs_closure, one_group as one_group, shares_params as shares_params
 from .step import CallStep as CallStep, ModelLossStep as ModelLossStep, Step as Step, _warn as _warn, as_step as as_step, computes_loss as computes_loss, in_eval_mode as in_eval_mode, modules_of as modules_of, params_outside as params_outside, trained_modules as trained_modules
 from .undo import UndoStack as UndoStack, interrupts_act as interrupts_act, interrupts_wait as interrupts_wait
@@ -124,6 +125,7 @@ class TellsWhere:
     def where(self, event_name: str | None=None) -> str: ...
 class TellsStopped(TellsWhere):
     def stopped_where(self) -> str: ...
+def reset_state(model: Any) -> None: ...
 class TrainEvalCallback(Callback):
     order: Any
     run_valid: Any
@@ -207,7 +209,7 @@ class HasRates:
     opt_func: Any
     splitter: Callable[[nn.Module], Any]
     opt: Any
-    wd: float | None
+    wd: Any
     moms: tuple[float, ...]
 _seen_rates: WeakKeyDictionary[Any, set[tuple]]
 class HasOptimizer(HasRates):
@@ -232,7 +234,7 @@ _Method = TypeVar('_Method', bound=Callable[..., Any])
 def as_one_fit(method: _Method) -> _Method: ...
 def _check_no_data(n_epoch: Any) -> None: ...
 class Fits:
-    def fit(self, n_epoch: int | str, lr: Any=None, wd: float | None=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, valid_every: int | str | list[int]=1, resume: Any=False) -> None: ...
+    def fit(self, n_epoch: int | str, lr: Any=None, wd: Any=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, valid_every: int | str | list[int]=1, resume: Any=False) -> None: ...
     start_epoch: Any
     epoch: Any
     valid_every: Any
@@ -262,7 +264,7 @@ _INNER: Any
 class Shows(Completes):
     ...
 class Learner:
-    def __init__(self, dls: Any, model: nn.Module, loss_func: Callable[..., Tensor] | None=None, opt_func: Any=..., lr: Any=0.001, splitter: Callable[[nn.Module], Any]=..., cbs: Any=None, metrics: Any=None, path: str | Path | None=None, model_dir: str='models', wd: float | None=None, moms: tuple[float, ...]=..., default_cbs: bool=True, train_step: Any=None, eval_step: Any=None, batch_weight: Callable[..., Any] | None=None) -> None: ...
+    def __init__(self, dls: Any, model: nn.Module, loss_func: Callable[..., Tensor] | None=None, opt_func: Any=..., lr: Any=0.001, splitter: Callable[[nn.Module], Any]=..., cbs: Any=None, metrics: Any=None, path: str | Path | None=None, model_dir: str='models', wd: Any=None, moms: tuple[float, ...]=..., default_cbs: bool=True, train_step: Any=None, eval_step: Any=None, batch_weight: Callable[..., Any] | None=None) -> None: ...
     fit_length: Duration | None
     valid_every: int | Iterable[int] | Every
     def one_batch(self, i: int, batch: Any) -> None: ...
@@ -310,7 +312,7 @@ class Learner:
     def lr(self) -> Any: ...
     @lr.setter
     def lr(self, lr: Any) -> None: ...
-    def fit(self, n_epoch: int | str, lr: Any=None, wd: float | None=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, valid_every: int | str | list[int]=1, resume: Any=False) -> None: ...
+    def fit(self, n_epoch: int | str, lr: Any=None, wd: Any=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, valid_every: int | str | list[int]=1, resume: Any=False) -> None: ...
     def validate(self, ds_idx: int | str=1, dl: Any=None, cbs: Any=None) -> list[float] | Any: ...
     def no_logging(self) -> Any: ...
     def no_mbar(self) -> Any: ...
@@ -354,9 +356,9 @@ class Learner:
     def lr_find(self, start_lr: Any=1e-07, end_lr: Any=10, num_it: int=100, stop_div: bool=True, show_plot: bool=True, suggest_funcs: Any=..., cbs: Any=None, n_epoch: float | None=None, trials: bool | float | int=False) -> LRFind: ...
     smooth_loss: Tensor
     recorder: Recorder
-    def fit_one_cycle(self, n_epoch: int | str, lr_max: Any=None, div: float=25.0, div_final: float=100000.0, pct_start: float=0.25, wd: float | None=None, moms: Sequence[float] | None=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, resume: Any=False) -> None: ...
-    def fit_flat_cos(self, n_epoch: int | str, lr: Any=None, div_final: float=100000.0, pct_start: float=0.75, wd: float | None=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, resume: Any=False) -> None: ...
-    def fit_sgdr(self, n_cycles: int, cycle_len: int | str, lr_max: Any=None, cycle_mult: int=2, cbs: Any=None, reset_opt: bool=False, wd: float | None=None, start_epoch: int=0, resume: Any=False) -> None: ...
+    def fit_one_cycle(self, n_epoch: int | str, lr_max: Any=None, div: float=25.0, div_final: float=100000.0, pct_start: float=0.25, wd: Any=None, moms: Sequence[float] | None=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, resume: Any=False) -> None: ...
+    def fit_flat_cos(self, n_epoch: int | str, lr: Any=None, div_final: float=100000.0, pct_start: float=0.75, wd: Any=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, resume: Any=False) -> None: ...
+    def fit_sgdr(self, n_cycles: int, cycle_len: int | str, lr_max: Any=None, cycle_mult: int=2, cbs: Any=None, reset_opt: bool=False, wd: Any=None, start_epoch: int=0, resume: Any=False) -> None: ...
     def fine_tune(self, epochs: int | str, base_lr: Any=0.002, freeze_epochs: int | str=1, lr_mult: float=100, pct_start: float=0.3, div: float=5.0, cbs: Any=None, freeze_cbs: Any=None, **kwargs: Any) -> None: ...
     callbacks: Any
     undo: Any
@@ -389,5 +391,5 @@ class Learner:
     opt: Any
     opt_func: Any
     splitter: Callable[[nn.Module], Any]
-    wd: float | None
+    wd: Any
     moms: tuple[float, ...]

@@ -795,3 +795,45 @@ def test_the_table_of_a_learner_is_escaped_and_has_the_last_epoch():
     assert "words [1, &#x27;&lt;b&gt;&#x27;]" in learn._repr_html_()
     learn.loss_func = None
     assert "loss</td>" not in learn._repr_html_()
+
+
+class Restarts(Line):
+    """Its reset is for something else than recurrent state."""
+
+    def __init__(self):
+        super().__init__()
+        self.state = 0
+
+    def reset(self):
+        self.state += 1
+        nn.init.constant_(self.a, 7.0)
+
+
+class Replaces(Line):
+    def reset(self):
+        self.a = nn.Parameter(torch.zeros(()))
+
+
+@pytest.mark.parametrize("model", [Restarts, Replaces])
+def test_a_reset_that_changes_parameters_does_not_undo_the_training(model):
+    plain, learn = line_learner(), line_learner(model=model())
+    plain.fit(2)
+    with pytest.warns(UserWarning, match="reset\\(\\) changed the parameter a"):
+        learn.fit(2)
+    with pytest.warns(UserWarning, match="were put back"):
+        valid = learn.validate()
+    assert torch.equal(learn.model.a, plain.model.a) and valid == plain.validate()
+
+
+def test_recurrent_state_is_reset_without_a_word():
+    class Recurrent(Line):
+        h = None
+
+        def reset(self):
+            self.h = torch.zeros(1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn = line_learner(model=Recurrent())
+        learn.fit(1)
+    assert learn.model.h == 0

@@ -29,6 +29,8 @@ from ..basics.durations import Every
 from ..basics.notices import user_level
 from ..basics.param_groups import hyper_key, no_such_hyper
 from ..display.figures import COLORS, figure, legend, show
+from ..basics.patch import patch
+from ..learner import Learner
 from ..schedule import ParamScheduler
 from ..snapshot import load_module_states, module_states
 from ..undo import interrupts_wait
@@ -379,6 +381,12 @@ def _of_torch(cb: Callback) -> list[LRScheduler]:
     held = [part for value in vars(cb).values()
             for part in (value if isinstance(value, (list, tuple)) else [value])]
     return [part for part in held if isinstance(part, LRScheduler)]
+
+# %% ../../nbs/callbacks/trackers.ipynb #af401225
+@patch
+def _schedules_lr(self: Learner) -> bool:
+    "Return whether a callback may set the learning rate"
+    return any(sets_lr(cb) or type(cb) is Callback or not type(cb).__module__.startswith('cbnb.') for cb in self.cbs)
 
 # %% ../../nbs/callbacks/trackers.ipynb #1e0283c4
 class _Factor:

@@ -112,7 +112,7 @@ class RecorderNames(LentNames):
     @property
     def losses(self) -> list[Tensor]:
         "Smoothed training losses, as tensors, so `.item()` and `torch.isnan` work"
-        return list(torch.tensor(super().losses))
+        return list(torch.tensor(type(self)._plain_class.losses.__get__(self)))
 
     def add_metric_names(self,
         names: Any,    # one column name or several
