@@ -12,7 +12,7 @@ from torch import nn
 import cbnb
 from cbnb import callback as base
 from cbnb.basics.arguments import as_count
-from cbnb.learner import as_list, check_valid_every, is_a
+from cbnb.learner import as_list, as_valid_every, is_a
 from cbnb.optim import checked_lr
 from cbnb.step import _split_step_result, as_loss, as_step, computes_loss, depends_on, loss_and_pred
 from helpers import Line, ab, line_batches, line_learner
@@ -472,7 +472,7 @@ def test_epochs_with_a_validation():
         assert seen == want
     for wrong in (0, "1", [-1], [0.5], 1.5):
         with pytest.raises((ValueError, TypeError), match="valid_every"):
-            check_valid_every(wrong)
+            as_valid_every(wrong)
 
 
 def test_a_fit_that_begins_later_counts_as_if_it_had_begun_before():
