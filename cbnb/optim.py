@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['one_group', 'param_groups', 'is_fused', 'fuse', 'check_opt_func', 'make_opt', 'update', 'checked_lr', 'belongs_to',
-           'shares_params', 'needs_closure']
+           'lacks_params', 'shares_params', 'needs_closure']
 
 # %% ../nbs/04_optim.ipynb #e6b0b2ea
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 # %% ../nbs/04_optim.ipynb #b86dcc80
@@ -39,12 +39,14 @@ def one_group(
 def param_groups(
     model: nn.Module,                                   # any model
     splitter: Callable[[nn.Module], Any] = one_group,   # returns a list of parameters, or a list of groups
+    others: Iterable[nn.Parameter] = (),                # parameters outside the model, for the last group unless they are in a group
 ) -> list[list[nn.Parameter]]:                          # groups of parameters, without empty ones
     """Return the parameters of a model in groups. Raise `ValueError` if no parameter is trainable
 
     Args:
         model: any model
         splitter: returns a list of parameters, or a list of groups
+        others: parameters outside the model, for the last group unless they are in a group
 
     Returns:
         groups of parameters, without empty ones
@@ -55,6 +57,8 @@ def param_groups(
     groups = list(splitter(model))
     if groups and isinstance(groups[0], Tensor): groups = [groups]
     groups = [list(g.parameters() if isinstance(g, nn.Module) else g) for g in groups]
+    held = {id(p) for g in groups for p in g}
+    if more := [p for p in others if id(p) not in held]: groups = [*groups[:-1], [*(groups[-1] if groups else ()), *more]]
     if not any(p.requires_grad for g in groups for p in g):
         why = 'all are frozen (requires_grad is False)'
         if not any(groups): why = 'the splitter found none'
@@ -147,6 +151,7 @@ def make_opt(
     lr: float,                                          # learning rate of all groups
     splitter: Callable[[nn.Module], Any] = one_group,   # as in `param_groups`
     device: torch.device | str | None = None,           # device of the training; None: the device of the model
+    others: Iterable[nn.Parameter] = (),                # parameters outside the model, as in `param_groups`
 ) -> Optimizer:        # a new optimizer, or `opt_func` itself if it is an optimizer
     """Make an optimizer for the groups of a model. Raise `TypeError` if `opt_func` is not an optimizer and does not return one
 
@@ -156,6 +161,7 @@ def make_opt(
         lr: learning rate of all groups
         splitter: as in `param_groups`
         device: device of the training; None: the device of the model
+        others: parameters outside the model, as in `param_groups`
 
     Returns:
         a new optimizer, or `opt_func` itself if it is an optimizer
@@ -164,7 +170,7 @@ def make_opt(
         TypeError: opt_func returned {opt}, which is no optimizer (it lacks param_groups, state, step or
             zero_grad)
     """
-    groups = param_groups(model, splitter)
+    groups = param_groups(model, splitter, others)
     if hasattr(opt_func, 'param_groups'): return opt_func
     check_opt_func(opt_func)
     opt = opt_func([dict(params=g) for g in groups], lr=lr)
@@ -232,27 +238,49 @@ def belongs_to(
     opt: Optimizer,                                     # an optimizer of this model or of another
     model: nn.Module,                                   # the current model
     splitter: Callable[[nn.Module], Any] = one_group,   # as in `param_groups`
+    others: Iterable[nn.Parameter] = (),                # parameters outside the model, which it may hold
 ) -> bool:
-    """Return whether an optimizer holds exactly the parameters that the splitter finds in the model
+    """Return whether an optimizer holds exactly the parameters that the splitter finds in the model, apart from parameters in `others`
 
     Args:
         opt: an optimizer of this model or of another
         model: the current model
         splitter: as in `param_groups`
+        others: parameters outside the model, which it may hold
     """
-    return _held(opt) == {id(p) for g in param_groups(model, splitter) for p in g}
+    others = list(others)
+    may = set(map(id, others))
+    return _held(opt) | may == {id(p) for g in param_groups(model, splitter, others) for p in g} | may
+
+def lacks_params(
+    opt: Optimizer,                     # any optimizer
+    params: Iterable[nn.Parameter],     # parameters outside the model
+) -> list[nn.Parameter]:                # the trainable ones that the optimizer does not hold
+    """Return the trainable parameters that an optimizer does not hold
+
+    Args:
+        opt: any optimizer
+        params: parameters outside the model
+
+    Returns:
+        the trainable ones that the optimizer does not hold
+    """
+    held = _held(opt)
+    return [p for p in params if p.requires_grad and id(p) not in held]
 
 def shares_params(
-    opt: Optimizer,      # an optimizer of this model or of another
-    model: nn.Module,    # the current model
+    opt: Optimizer,                     # an optimizer of this model or of another
+    model: nn.Module,                   # the current model
+    others: Iterable[nn.Parameter] = (),     # parameters outside the model
 ) -> bool:
-    """Return whether an optimizer holds any parameter of the model
+    """Return whether an optimizer holds any parameter of the model, or any in `others`
 
     Args:
         opt: an optimizer of this model or of another
         model: the current model
+        others: parameters outside the model
     """
-    return not _held(opt).isdisjoint(map(id, model.parameters()))
+    return not _held(opt).isdisjoint(map(id, [*model.parameters(), *others]))
 
 def _held(opt: Optimizer) -> set[int]: return {id(p) for g in opt.param_groups for p in g['params']}
 

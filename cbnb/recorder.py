@@ -305,6 +305,7 @@ class WritesRows(FillsRows):
     def _add_row(self, complete: bool) -> dict[str, Any]:
         run, row, seconds = self.history[-1], self.row, time.perf_counter() - self.start
         row.update(epoch=self.learn.epoch, step=run.n_steps, time=seconds, complete=complete)
+        run.n_epoch = self.learn.n_epoch         # a fit of n steps may need more epochs than estimated
         run.epochs.append(row)
         run.values.append([row[name] for name in (*self.train_columns, *self.valid_columns)])
         self.row = None
@@ -391,7 +392,7 @@ def settings_of(
     sizes = [p.numel() for p in learn.parameters() if not is_lazy(p)]
     loss, seed = learn.loss_func, torch.initial_seed()
     found = dict(
-        method=_method(learn), n_epoch=learn.n_epoch, **{name: _hyper_values(learn.opt, name) for name in ('lr', 'wd', 'mom')},
+        method=_method(learn), n_epoch=learn.n_epoch, length=str(learn.fit_length or '') or None, **{name: _hyper_values(learn.opt, name) for name in ('lr', 'wd', 'mom')},
         moms=list(learn.moms), batch_size=batch_size(learn.dls.train), batches=n_batches(learn.dls.train),
         optimizer=type(learn.opt).__name__, loss=brief(learn.train_step if loss is None else loss),
         model=type(learn.model).__name__, parameters=sum(sizes), callbacks=_described(learn.cbs),

@@ -15,6 +15,7 @@ from typing import Any
 # %% ../nbs/10_schedule.ipynb #2f764a2e
 from .callback import Callback
 from .basics.arguments import hinted, as_count, as_positive, as_python
+from .basics.durations import Duration, as_duration
 from .basics.patch import patch
 from .basics.notices import user_level
 from .basics.loaders import n_batches
@@ -42,9 +43,9 @@ class ParamScheduler(Callback):
     ): self.scheds = dict(scheds)
 
     def before_fit(self):
-        if n_batches(self.learn.dls.train) is None: raise ValueError(
-            'a schedule needs to know how many batches an epoch has, and the '
-            'training loader has no length: wrap it in Batches(make, n_iter=...)')
+        if n_batches(self.learn.dls.train) is None and self.learn.fit_length is None: raise ValueError(
+            'a schedule needs to know how many batches an epoch has, and the training loader has no '
+            "length: wrap it in Batches(make, n_iter=...), or fit a number of steps, such as fit('2000 steps')")
         self.places = [_place(self.learn, name, sched) for name, sched in self.scheds.items()]
 
     def before_batch(self):
@@ -433,7 +434,7 @@ class OneCycle(ParamScheduler):
 @as_one_fit
 @hinted
 def fit_one_cycle(self: Learner,
-    n_epoch: int,                         # number of epochs
+    n_epoch: int | str,                    # number of epochs, or such as '2000 steps'
     lr_max: Any = None,                   # highest learning rate; None: `learn.lr`
     div: float = 25.,                     # the rate begins at `lr_max/div`
     div_final: float = 1e5,               # the rate ends at `lr_max/div_final`
@@ -448,7 +449,7 @@ def fit_one_cycle(self: Learner,
     """Train with the one-cycle schedule of learning rate and momentum
 
     Args:
-        n_epoch: number of epochs
+        n_epoch: number of epochs, or such as '2000 steps'
         lr_max: highest learning rate; None: `learn.lr`
         div: the rate begins at `lr_max/div`
         div_final: the rate ends at `lr_max/div_final`
@@ -475,7 +476,7 @@ def fit_one_cycle(self: Learner,
 @as_one_fit
 @hinted
 def fit_flat_cos(self: Learner,
-    n_epoch: int,               # number of epochs
+    n_epoch: int | str,          # number of epochs, or such as '2000 steps'
     lr: Any = None,             # learning rate of the constant part; None: `learn.lr`
     div_final: float = 1e5,     # the rate ends at `lr/div_final`
     pct_start: float = 0.75,    # share of the training at the constant rate, from 0 to 1
@@ -488,7 +489,7 @@ def fit_flat_cos(self: Learner,
     """Train at a constant rate first, and then at a rate that falls along a cosine to almost 0
 
     Args:
-        n_epoch: number of epochs
+        n_epoch: number of epochs, or such as '2000 steps'
         lr: learning rate of the constant part; None: `learn.lr`
         div_final: the rate ends at `lr/div_final`
         pct_start: share of the training at the constant rate, from 0 to 1
@@ -520,7 +521,7 @@ def _lrs(learn: Learner, lr: Any) -> list[float]:
 @hinted
 def fit_sgdr(self: Learner,
     n_cycles: int,              # number of cycles
-    cycle_len: int,             # epochs in the first cycle
+    cycle_len: int | str,       # epochs in the first cycle, or its length such as '500 steps'
     lr_max: Any = None,         # learning rate at the start of each cycle; None: `learn.lr`
     cycle_mult: int = 2,        # factor by which each cycle is longer than the previous one
     cbs: Any = None,            # callbacks for this fit only
@@ -533,7 +534,7 @@ def fit_sgdr(self: Learner,
 
     Args:
         n_cycles: number of cycles
-        cycle_len: epochs in the first cycle
+        cycle_len: epochs in the first cycle, or its length such as '500 steps'
         lr_max: learning rate at the start of each cycle; None: `learn.lr`
         cycle_mult: factor by which each cycle is longer than the previous one
         cbs: callbacks for this fit only
@@ -546,22 +547,22 @@ def fit_sgdr(self: Learner,
         learn.fit_sgdr(2, 1, lr_max=0.1)                                # one epoch, then two
     """
     n_cycles = as_count(n_cycles, 'n_cycles', 1)
-    first, mult = as_count(cycle_len, 'cycle_len', 1), as_count(cycle_mult, 'cycle_mult', 1)
-    lengths = [first*mult**i for i in range(n_cycles)]
+    first, mult = as_duration(cycle_len, 'cycle_len'), as_count(cycle_mult, 'cycle_mult', 1)
+    lengths = [first.n*mult**i for i in range(n_cycles)]
     lrs = _lrs(self, lr_max)
     cycles = [SchedCos(lrs, [0.]*len(lrs))]*n_cycles
     sched = combine_scheds([n/sum(lengths) for n in lengths], cycles)
     cbs = [ParamScheduler({'lr': sched}), *as_list(cbs)]
-    self.fit(sum(lengths), lr_max, wd, cbs, reset_opt, start_epoch, resume=resume)
+    self.fit(Duration(sum(lengths), first.unit), lr_max, wd, cbs, reset_opt, start_epoch, resume=resume)
 
 # %% ../nbs/10_schedule.ipynb #57ee0721
 @patch
 @as_one_fit
 @hinted
 def fine_tune(self: Learner,
-    epochs: int,               # epochs of the second phase, with all groups unfrozen
+    epochs: int | str,         # epochs of the second phase, with all groups unfrozen, or such as '500 steps'
     base_lr: Any = 2e-3,       # learning rate of the head in the first phase; the second phase uses half of it
-    freeze_epochs: int = 1,    # epochs of the first phase, with the body frozen
+    freeze_epochs: int | str = 1,    # epochs of the first phase, with the body frozen, or such as '100 steps'
     lr_mult: float = 100,      # ratio of the head's rate to that of the first group in the second phase
     pct_start: float = 0.3,    # share of the second phase for the warm-up
     div: float = 5.0,          # the second phase begins at its highest rate divided by `div`
@@ -572,9 +573,9 @@ def fine_tune(self: Learner,
     """Train the last group for `freeze_epochs` epochs, then all groups for `epochs` epochs
 
     Args:
-        epochs: epochs of the second phase, with all groups unfrozen
+        epochs: epochs of the second phase, with all groups unfrozen, or such as '500 steps'
         base_lr: learning rate of the head in the first phase; the second phase uses half of it
-        freeze_epochs: epochs of the first phase, with the body frozen
+        freeze_epochs: epochs of the first phase, with the body frozen, or such as '100 steps'
         lr_mult: ratio of the head's rate to that of the first group in the second phase
         pct_start: share of the second phase for the warm-up
         div: the second phase begins at its highest rate divided by `div`

@@ -26,6 +26,7 @@ from torch import Tensor
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #529adc6b
 from ..basics.arguments import as_count, as_positive, hinted
+from ..basics.durations import COUNTERS
 from ..basics.loaders import n_batches
 from ..basics.notices import user_level
 from ..basics.param_groups import save_hypers
@@ -396,12 +397,14 @@ class _Resumes(_Finds):
         if why := state_differs(self.learn, state): raise ValueError(f'{path} belongs to another fit: {why}')
         self._say_where(path, state)
         self.learn.epoch = state['epoch']
-        if state['batch']: self.rest = state, differs
+        if state['batch']: self.rest, self.learn.train_iter = (state, differs), state['began'].get('train_iter', 0)
         else: self._load(state, differs)
+        if self.learn.fit_length: self.learn.n_epoch = max(self.learn.n_epoch, state['epoch'] + 1) if not self.learn._is_over() else state['epoch']
 
     def _say_where(self, path: Path, state: dict[str, Any]) -> None:
         batch = f', batch {state["batch"]}' if state['batch'] else ''
-        done = state['epoch'] >= self.learn.n_epoch
+        length, place = self.learn.fit_length, state['place']
+        done = place[COUNTERS[length.unit]] >= length.n if length else state['epoch'] >= self.learn.n_epoch
         what = 'this fit is finished, loaded its end' if done else f'continuing at epoch {state["epoch"]}{batch}'
         saved = datetime.fromisoformat(read_manifest(path)['saved'])
         today = saved.date() == datetime.now().astimezone().date()
@@ -427,12 +430,12 @@ class _Resumes(_Finds):
     def _plan(self, state: dict[str, Any]) -> None:
         "Adjust the progress of the fit to a new number of epochs"
         learn, n = self.learn, n_batches(self.learn.dls.train)
-        learn.pct_train = (state['epoch'] + (state['batch']/n if n else 0))/learn.n_epoch
+        learn.pct_train = learn.fit_length.share(learn) if learn.fit_length else (state['epoch'] + (state['batch']/n if n else 0))/learn.n_epoch
         if getattr(learn, 'recorder', None): learn.recorder.last().n_epoch = learn.n_epoch
 
     def before_train(self):
         learn, loaders = self.learn, loaders_of(self.learn)
-        self.began = dict(rng=rng_states(loaders), workers=[has_workers(dl) for dl in loaders])
+        self.began = dict(rng=rng_states(loaders), workers=[has_workers(dl) for dl in loaders], train_iter=learn.train_iter)
         if self.rest is not None: learn.dl = _Rest(learn.dl, *_done(learn.dl, self.rest[0]), self._start)
 
     def _start(self, dl: Any, n: int) -> Iterator[Any]:

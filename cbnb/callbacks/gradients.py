@@ -192,7 +192,7 @@ class GradientAccumulation(_UpdatesWhenFull):
         learn, held = self.learn, self.sum
         if not held.items or learn.purpose == 'lr_find': return
         held.ending = True
-        try: learn._guard(STEP, CancelStepException, learn.train_step.step, learn)
+        try: learn._guard(STEP, CancelStepException, learn._update)
         except CancelBatchException: pass              # a callback has cancelled this update
         finally: self._drop()
 

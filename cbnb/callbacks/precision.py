@@ -244,8 +244,10 @@ class _SetsBack(_Scales):
 
     def before_batch(self):
         self.since, self.overflowed, learn = self.since + 1, False, self.learn
-        if self.behind and learn.n_iter:
-            learn.pct_train = (learn.epoch + (learn.iter - self.behind)/learn.n_iter)/learn.n_epoch
+        if not self.behind: return
+        if length := learn.fit_length:       # the share of updates leaves skipped ones out already
+            if length.unit == 'step': learn.pct_train = (learn.train_iter - self.behind)/length.n
+        elif learn.n_iter: learn.pct_train = (learn.epoch + (learn.iter - self.behind)/learn.n_iter)/learn.n_epoch
 
 # %% ../../nbs/callbacks/precision.ipynb #14ed4b33
 class _TellsOfScale(_SetsBack):

@@ -29,7 +29,9 @@ from ..basics.notices import user_level
 from ..basics.processes import any_over_processes, process_number
 from .files import check_writable, write_whole
 from ..learner import Learner
-from ..basics.param_groups import save_hypers
+from ..snapshot import load_module_states, module_states
+from ..step import trained_modules
+from ..basics.param_groups import SCHEDULER_KEYS, save_hypers, state_keys
 from .trackers import Tracker
 from ..undo import interrupts_wait
 
@@ -187,14 +189,18 @@ def model_file(self: Learner,
 def _opt_state(self: Learner) -> dict[str, Any]:
     "Return the optimizer's state, with the hyper-parameters that it has between fits"
     state, own = dict(self.opt.state_dict()), getattr(self, '_own_hypers', None) or []
-    groups = [g | dict(params=old['params']) for g, old in zip(own, state['param_groups'])]
+    kept = {'params', *state_keys(self.opt)}
+    groups = [hypers | {k: v for k, v in g.items() if k in kept} for hypers, g in zip(own, state['param_groups'])]
     state['param_groups'] = groups + state['param_groups'][len(groups):]
     return as_loadable(state | dict(param_names=self._param_names()), "the optimizer's state")
 
 @patch
 def _param_names(self: Learner) -> list[list[str | None]]:
-    "Return the names of the optimizer's parameters in each group, with None for parameters outside the model"
-    names = {id(p): plain_name(name) for name, p in self.model.named_parameters()}
+    "Return the names of the optimizer's parameters in each group, with None for parameters outside `trained_modules`"
+    names = {}
+    for part, m in reversed(trained_modules(self).items()):       # a parameter that two modules share has the name of the first
+        prefix = '' if part == 'model' else f'{part}.'
+        names |= {id(p): prefix + plain_name(name) for name, p in m.named_parameters()}
     return [[names.get(id(p)) for p in g['params']] for g in self.opt.param_groups]
 
 # %% ../../nbs/callbacks/saving.ipynb #6198dd17
@@ -204,7 +210,7 @@ def save(self: Learner,
     with_opt: bool = True,  # also save the optimizer's state, if there is an optimizer
     note: dict[str, Any] | None = None,    # plain values for `read_note`; None: no note
 ) -> Path:                  # path of the file
-    """Save the state of the model and the optimizer. Raise `TypeError` if the file could not be loaded again
+    """Save the states of the model, of a loss function and of steps with parameters, and of the optimizer. Raise `TypeError` if the file could not be loaded again
 
     Args:
         file: name of the file, which may contain folders
@@ -218,10 +224,17 @@ def save(self: Learner,
         assert learn.save('best/line', note={'loss': 0.5}) == folder/'models'/'best'/'line.pth'
         assert read_note(learn.model_file('best/line')) == {'loss': 0.5}
     """
-    state = as_loadable(renamed(self.model.state_dict(), plain_name), "the model's state")
-    if note: state.note = as_loadable(note, 'note')
-    if with_opt and self.opt is not None: state = dict(model=state, opt=self._opt_state())
+    parts = {name: as_loadable(renamed(state, plain_name), "the model's state" if name == 'model' else f'the state of {name}')
+             for name, state in module_states(self).items()}
+    if note: parts['model'].note = as_loadable(note, 'note')
+    if with_opt and self.opt is not None: parts['opt'] = self._opt_state()
+    state = parts if len(parts) > 1 else parts['model']
     return write_whole(self.model_file(file), lambda draft: torch.save(state, draft))
+
+def _split_file(state: Any) -> dict[str, Any]:
+    "Return the parts of a file: 'model', 'opt' and the names of other modules. A file with the state of the model alone has one part"
+    several = isinstance(state, dict) and isinstance(state.get('model'), dict) and all(isinstance(v, dict) or k == 'opt' for k, v in state.items())
+    return dict(state) if several else dict(model=state)
 
 def read_note(
     path: str | Path,       # a file of `Learner.save`
@@ -234,23 +247,21 @@ def read_note(
     Returns:
         the note; None: the file has no note
     """
-    state = read_file(path)
-    return getattr(state['model'] if set(state) == {'model', 'opt'} else state, 'note', None)
+    return getattr(_split_file(read_file(path))['model'], 'note', None)
 
 # %% ../../nbs/callbacks/saving.ipynb #4294aa9b
 def _parts(path: Path, device: Any, with_opt: bool, trust: bool = False) -> tuple[dict, dict | None]:
-    "Read the states of model and optimizer from a file. Raise `ValueError` if the file holds no such states"
+    "Read the states of the modules, by name, and of the optimizer from a file. Raise `ValueError` if the file holds no such states"
     if not path.exists():
         there = ', '.join(sorted(p.stem if path.suffix == '.pth' else p.name for p in path.parent.glob(f'*{path.suffix}'))) or 'no model'
         raise FileNotFoundError(f'there is no file {path}; in {path.parent}: {there}')
-    state = read_file(path, device, trust)
-    has_opt = isinstance(state, dict) and set(state) == {'model', 'opt'}
-    weights, opt_state = (state['model'], state['opt']) if has_opt else (state, None)
-    if not isinstance(weights, dict): raise ValueError(
+    states = _split_file(read_file(path, device, trust))
+    opt_state = states.pop('opt', None)
+    if not isinstance(weights := states['model'], dict): raise ValueError(
         f"{path} holds a {type(weights).__name__}, not a model's state: is it a file of Learner.save?")
-    if not with_opt or opt_state is None: return weights, None
+    if not with_opt or opt_state is None: return states, None
     if not _is_opt_state(opt_state): raise ValueError(_malformed(f' in {path}'))
-    return weights, opt_state
+    return states, opt_state
 
 def _is_opt_state(state: Any) -> bool:
     "Return whether a value has the form of a torch optimizer's `state_dict`"
@@ -294,6 +305,12 @@ def _warn_of_misfit(path: Path, theirs: dict, mine: dict, unexpected: list[str])
     _warn(f'{n or "none"} of the {len(theirs)} names in {path} fit the model, which has {len(mine)}'
           f'{"" if n else ", so no weight was loaded"}; {"; ".join(only)}')
 
+def _one_sided(theirs: dict, mine: dict) -> str:
+    "Return which modules besides the model are only in the file or only in the learner, or an empty text"
+    more, missing = (', '.join(sorted(a.keys() - b.keys())) for a, b in ((theirs, mine), (mine, theirs)))
+    return '; '.join([f'has also the state of {more}, which this learner does not have']*bool(more)
+                     + [f'has no state of {missing}, which is as it was']*bool(missing))
+
 def _warn(message: str) -> None: warnings.warn(message, stacklevel=user_level())
 
 # %% ../../nbs/callbacks/saving.ipynb #db7b193f
@@ -306,19 +323,19 @@ def _misfit(self: Learner, saved: dict[str, Any]) -> str | None:
                                      f'and those of this optimizer {sizes[1]}')
     for old, new in zip(theirs, mine):
         only = {where: ', '.join(sorted(names)) for where, names in
-                (('the file has', set(old) - set(new)), ('this one has', set(new) - set(old))) if names}
-        if only: return 'it is of another kind: only ' + '; only '.join(map(' '.join, only.items()))
+                (('the file has', set(old) - set(new)), ('this one has', set(new) - set(old) - state_keys(self.opt))) if names}
+        if 'this one has' in only: return 'it is of another kind: only ' + '; only '.join(map(' '.join, only.items()))
     here = self._param_names()
     for i, (old, new) in enumerate(zip(saved.get('param_names', here), here)):
         for a, b in zip(old, new):
-            if a != b: return f'in group {i} it has {a!r} where this optimizer has {b!r}'
+            if a not in (b, None): return f'in group {i} it has {a!r} where this optimizer has {b!r}'
     return None
 
 # %% ../../nbs/callbacks/saving.ipynb #60e6aac9
 def _leave_schedule(saved: list[dict], mine: list[dict]) -> None:
     "Remove the entries of torch's schedulers from the groups in `saved`, and copy the entries that the groups in `mine` have"
     for theirs, own in zip(saved, mine):
-        for k in 'initial_lr', 'max_lr', 'min_lr', 'max_momentum', 'base_momentum', 'swa_lr':
+        for k in SCHEDULER_KEYS:
             theirs.pop(k, None)
             if k in own: theirs[k] = own[k]
 
@@ -371,20 +388,21 @@ def load(self: Learner,
         assert torch.equal(other.model.weight, learn.model.weight)          # the optimizer went along
     """
     path, had, why_not = self.model_file(file), self.opt, None
-    weights, opt_state = _parts(path, 'cpu' if device is None else device, with_opt, trust=not weights_only)
-    weights = renamed(weights, name_in(self.model))
+    states, opt_state = _parts(path, 'cpu' if device is None else device, with_opt, trust=not weights_only)
+    states |= {name: renamed(states[name], name_in(m)) for name, m in trained_modules(self).items() if name in states}
     with interrupts_wait():
-        before = {k: _copied(v) for k, v in self.model.state_dict().items()}
+        before = {name: {k: _copied(v) for k, v in state.items()} for name, state in module_states(self).items()}
         try:
-            fit = self.model.load_state_dict(weights, strict=strict)
+            fit = load_module_states(self, states, strict)
             if opt_state: why_not = self._load_opt(opt_state)
         except BaseException as e:
-            self.model.load_state_dict(before)
+            load_module_states(self, before)
             self.opt = had
             e.add_note(f'nothing was loaded from {path}')
             raise
     if not self.running: self._loaded_from = path      # a fit with `start_epoch` mentions the file
-    if not strict: _warn_of_misfit(path, weights, before, fit.unexpected_keys)
+    if not strict: _warn_of_misfit(path, states['model'], before['model'], fit['model'].unexpected_keys)
+    if one_sided := _one_sided(states, before): _warn(f'{path} {one_sided}')
     if why_not: _warn(f'the optimizer was not loaded: {why_not}')
     elif with_opt and had is not None and opt_state is None:
         _warn(f'{file} has no optimizer state: the optimizer is as it was')

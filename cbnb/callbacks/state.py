@@ -246,7 +246,7 @@ def set_rng_states(
     if process_number() < len(each): set_rng_state(each[process_number()], loaders)
 
 # %% ../../nbs/callbacks/state.ipynb #7c121704
-PLACE = ('epoch', 'train_iter', 'pct_train')
+PLACE = ('epoch', 'train_iter', 'train_updates', 'pct_train')
 
 def loaders_of(learn: Learner) -> list[Any]:
     """Return the loaders of a learner
@@ -355,7 +355,7 @@ def described(
               f'{trained} of them trained',
         layers=re.sub(' at 0x[0-9a-f]+', '', repr(bare_model(learn.model))),
         loss=brief(learn.loss_func), loss_settings=_loss_settings(learn.loss_func), optimizer=f'{type(learn.opt).__name__} with rate and weight decay {lrs}',
-        data=' and '.join(map(_data_words, loaders_of(learn))), n_epoch=str(learn.n_epoch),
+        data=' and '.join(map(_data_words, loaders_of(learn))), n_epoch=str(learn.fit_length or learn.n_epoch),
         metrics=', '.join(m.name for m in learn.metrics) or 'none',
         schedule=', '.join(repr(cb) for cb in learn.cbs if _schedules(cb)) or 'none')
 

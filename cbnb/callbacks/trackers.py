@@ -29,6 +29,7 @@ from ..basics.notices import user_level
 from ..basics.param_groups import hyper_key, no_such_hyper
 from ..display.figures import COLORS, figure, legend, show
 from ..schedule import ParamScheduler
+from ..snapshot import load_module_states, module_states
 from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/trackers.ipynb #51d6f1fe
@@ -321,7 +322,7 @@ class EarlyStopping(Tracker):
         with interrupts_wait():               # keep `best` and the weights consistent
             super().after_epoch()
             if self.new_best and self.restore:
-                self._weights = copy.deepcopy(self.learn.model.state_dict())
+                self._weights = copy.deepcopy(module_states(self.learn))
         if self.current() is None or self.wait < self.patience: return
         self.stopped_epoch = self.learn.epoch
         print(f'stopped after epoch {self.learn.epoch}: {self._record()}')
@@ -334,7 +335,7 @@ class EarlyStopping(Tracker):
     def _put_back(self) -> None:
         weights, self._weights = self._weights, None
         if self.learn is None: return                   # this callback was removed during the fit
-        if weights is not None: self.learn.model.load_state_dict(weights)
+        if weights is not None: load_module_states(self.learn, weights)
         elif self.learn.train_iter: warnings.warn(      # else no batch was trained
             f'{self.monitor} has not improved in this fit: the weights are those of its end', stacklevel=user_level())
 

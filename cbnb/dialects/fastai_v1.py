@@ -106,7 +106,7 @@ class AccumulateScheduler(_CountsItems):
         if self.acc_samples == 0: return                 # no items are left
         step, learn = self.learn.train_step, self.learn
         self._divide()
-        if not self.drop_last: step.step(learn)
+        if not self.drop_last: learn._update()
         step.zero_grad(learn)
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #0881cfa6

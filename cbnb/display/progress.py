@@ -839,7 +839,7 @@ class _Shares(_Draws):
     "Compute the completed fraction of a fit, and its rate in samples per second"
     def _share(self) -> float | None:
         learn = self.learn
-        if n_batches(learn.dls.train) is not None: return learn.pct_train
+        if n_batches(learn.dls.train) is not None or learn.fit_length: return learn.pct_train
         if (n := self._length(True)) is None: return None
         done = min((learn.iter + 1)/n, 1.) if learn.training else 1.
         return (learn.epoch + done)/learn.n_epoch
@@ -881,9 +881,16 @@ class _Measures(_Shares):
     def _left(self) -> float | None:
         learn = self.learn
         here = learn.n_iter or self._length(learn.training) or 0
-        train = (learn.n_epoch - learn.epoch - 1)*self._expected(True)
+        train = self._train_left(here)
         valid = n_validated(learn, learn.epoch - learn.training)*self._expected(False)
         return self.pace.left(max(here - learn.iter - 1, 0), train, valid)
+
+    def _train_left(self, here: int) -> float:
+        "Return the expected number of training batches in future passes, after the `here` batches of this pass"
+        learn = self.learn
+        if not learn.fit_length: return (learn.n_epoch - learn.epoch - 1)*self._expected(True)
+        left = learn.train_iter*(1/max(learn.pct_train, 1e-9) - 1)        # as many batches for each update as so far
+        return max(left - (here - learn.iter - 1 if learn.training else 0), 0)
 
     def _expected(self, training: bool) -> float:
         "Return the expected number of batches in a future pass of the training or validation phase"

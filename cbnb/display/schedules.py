@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 # %% ../../nbs/display/schedules.ipynb #1ff80f49
+from ..basics.durations import as_duration
 from ..basics.arguments import as_count, as_positive
 from ..basics.notices import shell
 from ..basics.param_groups import get_hyper, hyper_key, set_hyper, spread_lrs
@@ -255,7 +256,7 @@ def _rehearse(
     def fire(event: str) -> None:
         for cb in cbs: cb(event)
     with UndoStack() as learn.undo:
-        learn.train_iter, learn.pct_train, learn.n_iter = 0, learn.start_epoch/learn.n_epoch, n
+        learn.train_iter, learn.train_updates, learn.pct_train, learn.n_iter = 0, 0, learn.start_epoch/learn.n_epoch, n
         fire('before_fit')
         notes = _Notes(learn.opt, names)
         for learn.epoch in range(learn.start_epoch, learn.n_epoch):
@@ -264,22 +265,24 @@ def _rehearse(
 
 # %% ../../nbs/display/schedules.ipynb #9f6dc1d1
 def _one_epoch(learn: Any, n: int, fire: Callable[[str], None], note: Callable[[], None]) -> None:
-    learn.pct_train = learn.epoch/learn.n_epoch
+    if learn.fit_length is None: learn.pct_train = learn.epoch/learn.n_epoch
     fire('before_epoch')
     fire('before_train')
     for learn.iter in range(n):
         fire('before_batch')
         note()
-        learn.train_iter += 1
-        learn.pct_train = (learn.epoch + (learn.iter + 1)/n)/learn.n_epoch
+        learn.train_iter, learn.train_updates = learn.train_iter + 1, learn.train_updates + 1
+        if learn.fit_length: learn.pct_train = learn.fit_length.share(learn)
+        else: learn.pct_train = (learn.epoch + (learn.iter + 1)/n)/learn.n_epoch
         fire('after_batch')
+        if learn._is_over(): break
     fire('after_train')
     fire('after_epoch')
 
 # %% ../../nbs/display/schedules.ipynb #4ba918e7
 class _Alone:
     "A minimal learner for a scheduler, with one epoch of `n` batches or `n` epochs of one batch"
-    purpose, training, start_epoch = 'fit', True, 0
+    purpose, training, start_epoch, fit_length = 'fit', True, 0, None
 
     def __init__(self,
         cb: Callback,     # the scheduler
@@ -293,6 +296,7 @@ class _Alone:
         self.cbs, self.moms, self.lr = [_twin(cb, self)], (0.95, 0.85, 0.95), lr
 
     def _batches_in(self, dl: Any) -> int: return len(dl)
+    def _is_over(self) -> bool: return False
 
 class _Loaders(NamedTuple):
     train: list
@@ -337,7 +341,8 @@ class _Rehearses:
     training = True
 
     def fit(self, n_epoch, lr=None, wd=None, cbs=None, reset_opt=False, start_epoch=0, valid_every=1, resume=False):
-        self.n_epoch, self.start_epoch = as_count(n_epoch, 'n_epoch', 1), as_count(start_epoch, 'start_epoch', 0)
+        self._set_length(as_duration(n_epoch))
+        self.start_epoch = as_count(start_epoch, 'start_epoch', 0)
         given = (cb() if isinstance(cb, type) else cb for cb in as_list(cbs))
         with self._lent_opt(lr, wd, reset_opt), self.added_cbs(given):
             self._noted.append((_rehearse(self, self._batches()), range(self.start_epoch, self.n_epoch)))

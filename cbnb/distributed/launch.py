@@ -27,6 +27,7 @@ from torch.distributed import TCPStore
 
 # %% ../../nbs/distributed/launch.ipynb #420cb87a
 from ..basics.arguments import as_count, unknown_argument
+from ..basics.durations import as_duration
 from ..basics.loaders import n_batches
 from ..basics.patch import patch
 from ..basics.random_state import rng_state
@@ -78,11 +79,11 @@ def fit_methods() -> list[str]:
     methods = {name: getattr(Learner, name, None) for name in dir(Learner) if name != 'fit_distributed'}
     return [name for name, f in methods.items() if getattr(f, '__code__', None) is _IS_FIT]
 
-def _check_call(method: str, n_epoch: int, kwargs: dict[str, Any]) -> None:
+def _check_call(method: str, n_epoch: int | str, kwargs: dict[str, Any]) -> None:
     "Raise `ValueError` if `method` is not a training method or `n_epoch` is below 1, and `TypeError` if the method does not accept `kwargs`"
     if method not in fit_methods(): raise ValueError(
         f'method={method!r} is no method that trains: there are {", ".join(fit_methods())}')
-    as_count(n_epoch, 'n_epoch', 1)
+    as_duration(n_epoch)
     signature = inspect.signature(getattr(Learner, method))
     known = [*signature.parameters, *(inspect.signature(Learner.fit_one_cycle).parameters if method == 'fine_tune' else ())]
     for name in kwargs:
@@ -332,7 +333,7 @@ def _follow(learn: Learner, n: int, folder: Path) -> str | None:
 @patch
 @as_one_fit
 def fit_distributed(self: Learner,
-    n_epoch: int,                    # number of epochs, passed as the first argument of `method`
+    n_epoch: int | str,              # number of epochs or such as '2000 steps', passed as the first argument of `method`
     n_process: int | None = None,    # number of processes on this machine; None: one per GPU, or two without GPUs
     method: str = 'fit',             # name of the method that trains: 'fit_one_cycle', 'fine_tune', ...
     **kwargs: Any,                   # further arguments of that method: `lr`, `cbs`, ...
@@ -340,7 +341,7 @@ def fit_distributed(self: Learner,
     """Train in several new processes at once, then copy weights, optimizer state, history and the states of callbacks back to this learner
 
     Args:
-        n_epoch: number of epochs, passed as the first argument of `method`
+        n_epoch: number of epochs or such as '2000 steps', passed as the first argument of `method`
         n_process: number of processes on this machine; None: one per GPU, or two without GPUs
         method: name of the method that trains: 'fit_one_cycle', 'fine_tune', ...
         **kwargs: further arguments of that method: `lr`, `cbs`, ...
