@@ -120,6 +120,7 @@ def _try_batch(learn: Learner, batch: Any) -> None:
     learn.xb, learn.yb = learn._split(batch)
     learn.eval_step.predict(learn)
     learn.eval_step.loss(learn)
+    if learn.loss is None and not learn.yb and learn.step_result is None: return        # metrics do not see a batch without targets
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')              # a warning about one batch may not be true of the whole set
         for metric in learn.metrics: _try_metric(metric, learn)
@@ -154,6 +155,7 @@ def _validates(learn: Learner) -> bool:
     if learn.dls.valid is None or not learn.metrics: return False
     if not any(isinstance(cb, Recorder) for cb in learn.cbs): return False
     every = learn.valid_every
+    if learn.fit_length is not None: return True         # a fit of steps has as many epochs as it needs
     if isinstance(every, int): return every <= learn.n_epoch
     return isinstance(every, str) or not isinstance(every, Iterable) or any(epoch < learn.n_epoch for epoch in every)
 
