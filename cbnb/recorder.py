@@ -28,7 +28,9 @@ from torch.nn.parameter import is_lazy
 # %% ../nbs/09_recorder.ipynb #25a5a0a4
 from .basics.arguments import is_number, as_number
 from .basics.configured import brief
+from .basics.durations import Every
 from .basics.loaders import batch_size, n_batches
+from .basics.loss_weights import MeanLoss
 from .basics.nested import find_bs
 from .basics.notices import say, user_level
 from .basics.plain import put_state, state_of
@@ -38,33 +40,11 @@ from .callback import Callback, CallbackList
 from .events import EVENTS, CancelException, CancelFitException
 from .history import History, NamedLoss, Run, ScalarBuffer, nan_since
 from .learner import Learner, as_one_fit
-from .metrics import RunningMean, view_for_metric
+from .metrics import view_for_metric
 from .basics.param_groups import hyper_key
 from .undo import interrupts_wait
 
 _all_ = ['History', 'NamedLoss', 'Run', 'ScalarBuffer']
-
-# %% ../nbs/09_recorder.ipynb #80ee765c
-class _MeanLoss:
-    "The mean of a loss over items, accumulated without waiting for the device"
-    def __init__(self): self.mean, self.losses, self.sizes = RunningMean(), [], []
-
-    def add(self, loss: Tensor, n: int) -> None:
-        self.losses.append(loss if loss.ndim == 0 else loss.mean())
-        self.sizes.append(n)
-        if len(self.losses) >= 256: self._sum_up()
-
-    def _sum_up(self) -> None:
-        losses, sizes = torch.stack(self.losses), torch.tensor(self.sizes)
-        items = sum(self.sizes)
-        exact = torch.float32 if losses.device.type == 'mps' else torch.float64
-        self.mean.add((losses.to(exact)*sizes.to(losses.device)).sum()/items, items)
-        self.losses, self.sizes = [], []
-
-    def value(self) -> float | None:
-        "Return the mean over all processes, each of which must call this method. The call waits for the device"
-        if self.losses: self._sum_up()
-        return as_number(self.mean.everywhere)
 
 # %% ../nbs/09_recorder.ipynb #cc896c98
 class PhaseMetrics:
@@ -78,7 +58,7 @@ class PhaseMetrics:
         metrics: list[Any],   # objects with `reset`, `accumulate(learn)` and `value`
         run: Any = None,      # the undo stack of the run, which identifies the run
     ):
-        self.metrics, self.run, self.loss, self.cancelled = metrics, run, _MeanLoss(), False
+        self.metrics, self.run, self.loss, self.cancelled = metrics, run, MeanLoss(), False
         for m in metrics: m.reset()
 
     def add(self,
@@ -89,8 +69,7 @@ class PhaseMetrics:
         Args:
             learn: the learner, after a batch
         """
-        if (loss := learn.loss) is not None and (n := find_bs((learn.yb, learn.xb))):
-            self.loss.add(loss, n)                      # the number of targets, if they are tensors
+        if (loss := learn.loss) is not None and find_bs((learn.yb, learn.xb)): self.loss.add(loss, learn.loss_weight)
         for m in self.metrics: m.accumulate(view_for_metric(m, learn))
 
     def values(self) -> list[float | None]:
@@ -103,7 +82,7 @@ class PhaseMetrics:
 
     def state_dict(self) -> dict[str, Any]:
         "Return the accumulated loss and metrics, for a checkpoint"
-        return dict(loss=state_of(self.loss), metrics=[state_of(m) for m in self.metrics])
+        return dict(loss=self.loss.state_dict(), metrics=[state_of(m) for m in self.metrics])
 
     def load_state_dict(self,
         state: Mapping[str, Any],    # the result of `state_dict`
@@ -113,7 +92,7 @@ class PhaseMetrics:
         Args:
             state: the result of `state_dict`
         """
-        put_state(self.loss, state['loss'])
+        self.loss.load_state_dict(state['loss'])
         for m, values in zip(self.metrics, state['metrics']): put_state(m, values)
 
 # %% ../nbs/09_recorder.ipynb #3bc5a842
@@ -149,6 +128,8 @@ class NamesColumns(Callback):
         validates = self.valid_metrics and getattr(learn.dls, 'valid', None) is not None
         if validates:
             valid = [('valid_' if self.train_metrics else '') + m.name for m in learn.metrics]
+            for name in [*getattr(learn.dls, 'valid_sets', ())][1:]:
+                valid += [f'{name}_{column}' for column in ('loss', *(m.name for m in learn.metrics))]
         named = distinct([*_TAKEN, *train, *valid])[len(_TAKEN):]    # a metric may have the name `time`
         self.train_columns = ['train_loss', *named[:len(train)]]
         self.valid_columns = ['valid_loss', *named[len(train):]] if validates else []
@@ -276,18 +257,21 @@ class FillsRows(TracksCancelled):
     Args:
         **events: functions to use as methods: `before_fit=f`
     """
-    def _open_row(self) -> None:
+    def _open_row(self,
+        mid_epoch: bool = False,      # whether the epoch goes on after a validation
+    ) -> None:
         self._drop_hypers()
         run = self.history[-1]
         run.start_epoch = self.learn.start_epoch     # a callback may have moved it in `before_fit`
-        self.start, self.first_step = time.perf_counter(), run.n_steps
+        self.start, self.row_start = time.perf_counter(), run.n_steps
+        if not mid_epoch: self.first_step = run.n_steps
         self.train_phase = None
         self.row = dict.fromkeys(['epoch', 'step', *self.train_columns, *self.valid_columns])
 
     def _train_values(self, whole: bool = True) -> None:
         if self.row is None: self._open_row()        # the epoch was cancelled before `before_epoch` of the recorder
         run, row = self.history[-1], self.row
-        if run.n_steps == self.first_step: return    # no batch was trained in this epoch
+        if run.n_steps == self.row_start: return     # no batch was trained since the last row
         row['train_loss'] = run.losses[-1]           # waits for the device, once per epoch
         row.update({name: loss.losses[-1] for name, loss in run.named.items() if name in row})
         self.look_for_nan()
@@ -305,6 +289,7 @@ class WritesRows(FillsRows):
     def _add_row(self, complete: bool) -> dict[str, Any]:
         run, row, seconds = self.history[-1], self.row, time.perf_counter() - self.start
         row.update(epoch=self.learn.epoch, step=run.n_steps, time=seconds, complete=complete)
+        if self.learn.mid_epoch: row['mid_epoch'] = True
         run.n_epoch = self.learn.n_epoch         # a fit of n steps may need more epochs than estimated
         run.epochs.append(row)
         run.values.append([row[name] for name in (*self.train_columns, *self.valid_columns)])
@@ -312,11 +297,11 @@ class WritesRows(FillsRows):
         return row
 
     def _write_row(self, complete: bool) -> None:
-        learn, row = self.learn, self._add_row(complete)
+        learn, row, self.new_row = self.learn, self._add_row(complete), True
         if getattr(learn, 'recorder', self) is not self: return       # a second recorder only records
         learn.final_record = self.history[-1].values[-1]
         time_column = [clock(row['time'])] if self.add_time else []
-        self.last_log = [learn.epoch, *learn.final_record, *time_column]
+        self.last_log = [row[self.history[-1].metric_names[0]], *learn.final_record, *time_column]
         learn.logger(self.last_log)
 
 # %% ../nbs/09_recorder.ipynb #e19385bd
@@ -414,12 +399,13 @@ class RecordsPhases(Callback):
         if nested: self.learn.undo.callback(self._drop, phase)
 
     def after_validate(self) -> None:
-        "End the phase: write its values into the row, or set them as the result of `validate`"
+        "End the phase: write its values into the row, or set them as the result of `validate`. In the middle of an epoch, also write the row"
         if not self.phases or self.phases[-1].run is not self.learn.undo:
             return                                      # cancelled before `before_validate` of the recorder
         values = self.phases.pop().values()
         if self.learn.purpose != 'fit': self.learn.final_record = values
-        elif self.valid_columns: self.row.update(zip(self.valid_columns, values))
+        elif self.valid_columns: self.row.update(zip(self.valid_columns[self.learn.valid_set*len(values):], values))
+        if self.learn.purpose == 'fit' and self.learn.ends_row: self._end_row_in_mid_epoch()
 
     def _drop(self, phase: PhaseMetrics) -> None:
         if phase in self.phases: self.phases.remove(phase)
@@ -470,6 +456,19 @@ class RecordsEpochs(RecordsBatches):
     def before_epoch(self):
         if self.learn.purpose == 'fit': self._open_row()
 
+    def _end_row_in_mid_epoch(self) -> None:
+        self._train_values()
+        self._write_row(complete=False)
+        self._open_row(mid_epoch=True)
+        self.before_train()
+
+    def _is_written(self) -> bool:
+        "Return whether the row in the middle of an epoch, which was written last, has all batches of this epoch"
+        run, row, learn = self.history[-1], self.row, self.learn
+        last = run.epochs[-1] if run.epochs else {}
+        no_values = row is None or all(row[name] is None for name in self.valid_columns)
+        return bool(last.get('mid_epoch')) and no_values and (last['epoch'], last['step']) == (learn.epoch, run.n_steps)
+
     def before_train(self):
         if self.train_metrics: self.train_phase = PhaseMetrics([fresh(m) for m in self.learn.metrics])
 
@@ -481,14 +480,16 @@ class RecordsEpochs(RecordsBatches):
     def after_epoch(self):
         if self.learn.purpose != 'fit': return
         self._train_values()
-        self._write_row(complete=True)
+        if not self._is_written(): return self._write_row(complete=True)
+        self.row, self.new_row, self.history[-1].epochs[-1]['complete'] = None, False, True     # its last batch was validated
 
     def after_cancel_fit(self):
         self._note_skipped()
         self._note_stop()
         if self.row is None: return
         self._train_values(whole=False)
-        self._write_row(complete=False)
+        if self._is_written(): self.row = None
+        else: self._write_row(complete=False)
 
     def _note_stop(self) -> None:
         runs, stop = self.history.runs, sys.exception()
@@ -535,8 +536,8 @@ def how_it_ends(
     if isinstance(exc, (KeyboardInterrupt, SystemExit)):
         return 'interrupted', (str(exc) or type(exc).__name__).removesuffix('; learn is usable')
     if exc is not None: return 'failed', _first_line(exc)
-    whole = all(row['complete'] for row in run.epochs)
-    return 'done' if whole and len(run.epochs) == run.n_epoch - start_epoch else 'cancelled', ''
+    n_whole = sum(row['complete'] for row in run.epochs)
+    return 'done' if n_whole == run.n_epoch - start_epoch else 'cancelled', ''
 
 # %% ../nbs/09_recorder.ipynb #8349dd24
 class RecordsFits(RecordsEpochs, NoticesNan):
@@ -555,7 +556,8 @@ class RecordsFits(RecordsEpochs, NoticesNan):
         self._name_columns()
         self.headings: dict[Any, str] = {}          # headings of the named losses of a step
         time_column = ['time'] if self.add_time else []
-        names = ['epoch', *self.train_columns, *self.valid_columns, *time_column]
+        place = 'step' if isinstance(learn.valid_every, Every) else 'epoch'
+        names = [place, *self.train_columns, *self.valid_columns, *time_column]
         run = Run(len(self.history), names, learn.n_epoch, self.beta)
         run.settings = settings_of(learn)
         self.series, self.places, self.row = run._raw, [], None
@@ -570,7 +572,7 @@ class RecordsFits(RecordsEpochs, NoticesNan):
         self._drop_hypers()
         if self.row is not None:                    # an error or an interrupt during an epoch
             self._train_values(whole=False)
-            self._add_row(complete=False)
+            if not self._is_written(): self._add_row(complete=False)
         self.phases, self.train_phase = [], None
         if exc is not None and self.learn is not None:
             for m in self.learn.metrics: m.reset()      # frees collected predictions
@@ -713,8 +715,9 @@ class LastTable(LastRun):
         """
         self.last()
         if self.row is None: return self.last_log
-        names = (*self.train_columns, *self.valid_columns)
-        return [self.learn.epoch, *(self.row[name] for name in names)]
+        names, run = (*self.train_columns, *self.valid_columns), self.last()
+        place = run.n_steps if run.metric_names[0] == 'step' else self.learn.epoch
+        return [place, *(self.row[name] for name in names)]
 
 # %% ../nbs/09_recorder.ipynb #87fe912a
 class LastTableV1(LastTable):
@@ -811,7 +814,7 @@ class StoresHistory(RecordsFits):
             assert epoch == 0 and valid_loss == run['valid_loss'][0]
         """
         run, time_column = self.history[-1], lambda row: [clock(row['time'])] if self.add_time else []
-        return [[row['epoch'], *values, *time_column(row)] for row, values in zip(run.epochs, run.values)]
+        return [[row[run.metric_names[0]], *values, *time_column(row)] for row, values in zip(run.epochs, run.values)]
 
 # %% ../nbs/09_recorder.ipynb #ca8b32fb
 class Recorder(StoresHistory, LastTableV1):
@@ -842,7 +845,7 @@ class Recorder(StoresHistory, LastTableV1):
         self.valid_metrics, self.beta = valid_metrics, beta
         self.history, self.row, self.phases = History(), None, []
         self.last_log: list[Any] = []
-        self.notes_early = False
+        self.notes_early, self.new_row = False, False      # `new_row`: whether the epoch has written a row of its own
 
     def __dir__(self) -> list[str]:        # completes its own attributes, not the learner's
         own = {name for cls in type(self).__mro__ for name in vars(cls)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ALONE', 'HOW_KNOWN', 'as_loss', 'ForwardPass', 'modules_of', 'held_by', 'trained_modules', 'params_outside',
-           'in_eval_mode', 'Step', 'call_on_batch', 'noting_gradients', 'depends_on', 'PredictStep', 'CallStep',
-           'ModelLossStep', 'loss_and_pred', 'computes_loss', 'as_step']
+           'in_eval_mode', 'Step', 'n_items', 'call_on_batch', 'noting_gradients', 'depends_on', 'PredictStep',
+           'CallStep', 'ModelLossStep', 'loss_and_pred', 'computes_loss', 'as_step']
 
 # %% ../nbs/06_step.ipynb #f4930116
 import functools
@@ -25,6 +25,8 @@ from torch.overrides import TorchFunctionMode
 
 # %% ../nbs/06_step.ipynb #025688d6
 from .basics.arguments import is_number, without_partial
+from .basics.loss_weights import UNKNOWN, divisor, seen, weigher
+from .basics.nested import find_bs
 from .basics.notices import user_level
 from .basics.multi_optimizer import MultiOptimizer
 from .optim import update
@@ -142,9 +144,16 @@ def _checked(learn: Any) -> Callable[..., Any]:
     _warn_of_activation(f, learn.model, pred)
     return functools.partial(_watched, f) if _is_column_and_row(pred, y) else f
 
+def _is_observed(learn: Any) -> bool:
+    "Return whether the weight of a batch is known only from the calls of the loss function"
+    if getattr(learn, '_weigh', True) is not None or learn.batch_weight is not None: return False
+    return not hasattr(learn.loss_func, '_torchdynamo_orig_callable')             # compiled code is not observed
+
 # %% ../nbs/06_step.ipynb #596136c4
 class ForwardPass:
     "Computes the predictions and the loss of a batch"
+    observes = False      # whether it observes which losses of torch the loss function calls; see `seen`
+
     def predict(self,
         learn: Any,    # the learner, with the batch in `xb` and `yb`
     ) -> None:
@@ -181,9 +190,13 @@ class ForwardPass:
         if not learn.yb: return
         if learn.loss_func is None: raise ValueError(
             'loss_func is missing: assign learn.loss_func, or pass a step that computes the loss')
-        loss_func = learn.loss_func if learn.iter else _checked(learn)        # the first batch of a phase is checked
-        loss = loss_func(learn.pred, *learn.yb)
+        if learn.iter: loss_func = learn.loss_func
+        else: loss_func, self.observes = _checked(learn), _is_observed(learn)          # the first batch of a phase
+        if self.observes: loss, learn.divisor = seen(loss_func, learn.pred, *learn.yb)
+        else: loss = loss_func(learn.pred, *learn.yb)
         if type(loss) is not Tensor or loss.ndim: loss = as_loss(loss, learn.training)
+        if self.observes: self.observes = learn.divisor is not UNKNOWN
+        elif learn.training: learn.divisor = divisor(loss)
         learn.loss_grad, learn.loss = loss, loss.detach()
         on = learn.callbacks.table
         if on['after_loss'] or on['before_backward']: learn.loss = learn.loss.clone()  # a callback may scale `loss_grad`
@@ -359,6 +372,43 @@ class Step(ForwardPass):
             assert step.evaluator() is step                        # the same step evaluates
         """
         return self
+
+    def batch_weight(self,
+        learn: Any,       # the learner, after the loss of the batch
+    ) -> Any:             # a number or a scalar tensor; None: the losses of batches add up
+        """Return how much the loss of the batch counts in averages and in accumulated gradients
+
+        Args:
+            learn: the learner, after the loss of the batch
+
+        Returns:
+            a number or a scalar tensor; None: the losses of batches add up
+
+        Example:
+            note = Callback(after_batch=lambda self: weights.append((self.loss_weight, learn.eval_step.batch_weight(learn))))
+            learn.validate(dl=batches, cbs=note)
+            assert weights == [(3, 3), (2, 2)]                                       # tokens of the two batches
+        """
+        if learn.batch_weight is not None: return learn.batch_weight(learn.pred, *learn.yb)
+        if learn.divisor is not UNKNOWN: return learn.divisor
+        if learn.loss.ndim: return learn.loss.numel()
+        weigh = self._weigher(learn) if self._calls_loss_func(learn) else None
+        weight = UNKNOWN if weigh is None else weigh(learn.pred, *learn.yb)
+        return n_items(learn) if weight is UNKNOWN else weight
+
+    def _weigher(self, learn: Any) -> Any:
+        return learn._weigh if self.loss_func in (None, learn.loss_func) else weigher(self.loss_func)
+    def _calls_loss_func(self, learn: Any) -> bool:
+        return not self.own_loss and type(self).loss.__module__.startswith('cbnb.')       # False: you have overridden `loss`
+
+def n_items(learn: Any) -> int:
+    """Return the number of items of the current batch, or 1 if its values have no length
+
+    Args:
+        learn: the learner
+    """
+    try: return find_bs((learn.yb, learn.xb))
+    except ValueError: return 1
 
 # %% ../nbs/06_step.ipynb #bfa568ec
 def _note_whole_dict(
@@ -582,6 +632,28 @@ class ModelLossStep(Step):
             raise ValueError(f'{type(learn.model).__name__} returned no loss: has the batch labels?')
         learn.loss_grad = loss = as_loss(loss, learn.training)
         learn.loss = loss.detach().clone()
+        if learn.training: learn.divisor = divisor(loss)
+
+    def batch_weight(self, learn):
+        known = learn.batch_weight is not None or learn.divisor is not UNKNOWN or learn.loss.ndim
+        weight = UNKNOWN if known or not learn.yb else _n_labels(learn.model, learn.yb[0])
+        return super().batch_weight(learn) if weight is UNKNOWN else weight
+
+# %% ../nbs/06_step.ipynb #712211b8
+def _n_labels(
+    model: Any,      # the model that has computed the loss
+    labels: Any,     # the labels of a batch
+) -> Any:            # the number of labels that count; UNKNOWN: not a model of Transformers
+    is_known = any(cls.__module__.partition('.')[0] == 'transformers' for cls in type(model).__mro__)
+    if not is_known or not isinstance(labels, Tensor): return UNKNOWN
+    if labels.is_floating_point(): return labels.numel()
+    return ((labels[..., 1:] if _is_shifted(model) else labels) != -100).sum()
+
+def _is_shifted(model: Any) -> bool:
+    "Return whether a model of Transformers compares each token with the next one"
+    if getattr(getattr(model, 'config', None), 'is_encoder_decoder', False): return False
+    names = getattr(model, 'loss_type', None) or '', type(model).__name__
+    return any(part in name for name in names for part in ('ForCausalLM', 'LMHeadModel', 'ForConditionalGeneration'))
 
 # %% ../nbs/06_step.ipynb #e2caf4db
 def loss_and_pred(

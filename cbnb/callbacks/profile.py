@@ -375,7 +375,7 @@ class _TimesRuns(_TimesPhases):
     def _run(self, purpose: str, cbs: Any = None) -> Iterator[None]:
         with self._times.watch.during(self._times.setup), super()._run(purpose, cbs): yield
 
-    def _prepare_opt(self, lr: Any, wd: float | None, reset_opt: bool) -> None:
+    def _prepare_opt(self, lr: Any, wd: Any, reset_opt: bool) -> None:
         with self._times.watch.during(self._times.opt): super()._prepare_opt(lr, wd, reset_opt)
 
     @contextmanager

@@ -446,19 +446,39 @@ class ClosureStep(TrainStep):
         n_inp: number of inputs in a batch when called by hand; None: all elements but the last
     """
     own_update = True
+    made: tuple = ()      # the prediction and the loss that this step computed, with their versions
+
+    def predict(self, learn):
+        super().predict(learn)
+        self.made = _versions(learn.pred)
+
+    def loss(self, learn):
+        super().loss(learn)
+        self.made = *self.made[:1], *_versions(learn.loss_grad)
+
     def step(self, learn):
+        changed = _differ(self.made, _versions(learn.pred, learn.loss_grad))      # by a callback
         before = learn.pred, learn.loss, learn.loss_grad, learn.step_result
         def value() -> Tensor: return learn.loss_grad.detach()/self.loss_scale    # the loss that is differentiated
-        first = [value()]
+        held, first = _gradients(learn.opt), [value()]
         def closure() -> Tensor:
-            if first: return first.pop()          # its gradients are already computed
+            if first:
+                loss = first.pop()
+                if not _differ(held, _gradients(learn.opt)): return loss     # weights and gradients are as they were
             self.zero_grad(learn)
             self.predict(learn)
+            if changed: learn('after_pred')
             self.loss(learn)
+            if changed: learn(['after_loss', 'before_backward'])
             self.backward(learn)
             return value()
         learn.opt.step(closure)
+        self.made = ()
         learn.pred, learn.loss, learn.loss_grad, learn.step_result = before
+
+def _gradients(opt: Optimizer) -> tuple: return _versions(*(t for p in trainable(opt) for t in (p, p.grad)))
+def _versions(*values: Any) -> tuple: return tuple((v, getattr(v, '_version', 0)) for v in values)
+def _differ(a: tuple, b: tuple) -> bool: return any(v is not w or i != k for (v, i), (w, k) in zip(a, b))
 
 # %% ../../nbs/callbacks/steps.ipynb #e682dbd5
 class EvalStep(ModelStep):

@@ -275,7 +275,7 @@ class Columns(DataLoaders):
     Args:
         model
         train: loader for training
-        valid: loader for validation; None: no validation
+        valid: loader for validation, or a dict of several with their names; None: no validation
     """
     def __init__(self, model: '_Built', train: Any, valid: Any = None):
         super().__init__(train, valid)

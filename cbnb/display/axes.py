@@ -185,7 +185,7 @@ def path(
             continue
         if gap and parts and parts[-1][0] == 'M': parts[-1] += 'h0'
         down = -h if b > 2 else 2*h if b < -1 else h*(1 - b)    # clip values far outside
-        parts.append(f'{"M" if gap else "L"}{w*a:.1f},{down:.1f}')
+        parts.append(f'{"M" if gap else "L"}{round(w*a, 1):g},{round(down, 1):g}')
         gap = dots
     if parts and parts[-1][0] == 'M': parts[-1] += 'h0'
     return ''.join(parts)

@@ -17,11 +17,12 @@ from typing import Any
 
 # %% ../../nbs/display/dashboard.ipynb #dc80816b
 from ..basics.text import clock, escape
+from .chart import Chart, Line, kept_points
 from .live_curve import LIVE_STYLE, LiveCurve
 from .look import lr_text, value_text
 from .live_chart import LiveChart, has_live_charts, small
-from .progress import (FIT_STYLE, NotebookDisplay, Progress, brief, fit_page, live_table, loss_looks,
-                                   losses_layout, row_text, run_events, valid_points)
+from .progress import (FIT_STYLE, KEPT_STEPS, NotebookDisplay, Progress, brief, fit_page, live_table, loss_lines,
+                                   loss_looks, losses_layout, row_text, run_events, valid_points)
 from .pump import Pump
 from .steering import Steering
 from ..history import Run
@@ -174,7 +175,7 @@ class LiveLosses:
         lines, self.run, self.events = loss_looks(run), run, run_events(run)[-20:]
         self.sent = {line.name: 0 for line in lines}
         self.n_rows, self.seen, self.lowest = 0, (), math.inf
-        self.chart = LiveChart(lines, **losses_layout(run) | dict(epochs=[], events=self.events))
+        self.chart = LiveChart(lines, whole=self.whole, **losses_layout(run) | dict(epochs=[], events=self.events))
 
     def draw(self,
         beside: Any = None,    # new numbers and rows for the dashboard around the chart, as in `LiveChart.flush`
@@ -206,6 +207,31 @@ class LiveLosses:
         "Add to the chart the losses that have reached the CPU since the last call of this method"
         n, self.sent[name] = self.sent[name], len(ys)
         self.chart.add(name, xs[n:len(ys)], ys[n:])
+
+    def whole(self) -> list[Line]:
+        "Return the lines with all losses that have reached the CPU"
+        run = self.run
+        raw, smooth = run.arrived()
+        found = dict(zip(self.sent, [(raw, None), (smooth, raw)]))
+        lines = [Line(name, range(len(ys)), ys, smooths=smooths) for name, (ys, smooths) in found.items()]
+        for name in [*self.sent][2:]:
+            loss = run.named.get(name)
+            ys = loss.series.arrived_smoothed() if loss else ()
+            lines.append(Line(name, loss.steps[:len(ys)] if loss else (), ys, dots=loss is None))
+        return lines
+
+    def end(self,
+        send: bool,    # whether to send the points to open pages
+    ) -> None:
+        """Keep the steps that the output of the finished fit keeps, for pages that still draw this chart
+
+        Args:
+            send: whether to send the points to open pages
+        """
+        self.draw()
+        chart = Chart(loss_lines(self.run), points=KEPT_STEPS)
+        self.chart.replace(line._replace(xs=xs, ys=ys) for line, (xs, ys) in zip(chart.lines, kept_points(chart)))
+        if send: self.chart.widget.send_state('history')
 
     def _set_events(self, losses: Sequence[float]) -> None:
         seen, self.seen = self.seen, (len(self.run.events), *self.run.events[-1:])      # the latest event may have been replaced
@@ -596,14 +622,14 @@ class Dashboard(_Offers):
 
     def finish(self, word: str, as_planned: bool) -> None:
         if self.panel is None: return super().finish(word, as_planned)
-        if self.growing: self.growing.draw()
         self.pump.close()
         placed = self.handle is None                  # the panel is inside another widget
+        if self.growing: self.growing.end(send=placed or self.panel.status.n_read > 1)
         button = rewind_button(getattr(self.callback.learn, 'runs', None))
         page, lost = fit_page(*self.table(), word, self.run, CURVE_STYLE + self._curve()), _NO_KERNEL*bool(button)
         self.panel.replace_by(page['text/html'] + lost, *([button] if placed and button else []), later=not placed)
         if placed: return
-        page = fit_page(*self.table(), word, self.run)
+        page = fit_page(*self.table(), word, self.run, asks=self.growing.chart.name if self.growing else '')
         page['text/html'] += lost
         self.send(page)
         self._offer(button)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['RULE_COLORS', 'STYLE', 'NAMED_COLORS', 'WIDE', 'VIEWS', 'figure', 'png_bundle', 'png_metadata', 'show', 'legend',
-           'as_doubles', 'envelope', 'epoch_ticks', 'losses_figure', 'lr_figure', 'metrics_figure', 'sched_figure',
-           'rule_colors', 'lr_find_figure', 'lr_trials_figure', 'answers_mouse', 'view_for']
+           'as_doubles', 'envelope', 'envelope_places', 'epoch_ticks', 'losses_figure', 'lr_figure', 'metrics_figure',
+           'sched_figure', 'rule_colors', 'lr_find_figure', 'lr_trials_figure', 'answers_mouse', 'view_for']
 
 # %% ../../nbs/display/figures.ipynb #d53ef3a8
 import base64
@@ -209,13 +209,31 @@ def envelope(
         x and y values
     """
     if len(ys) <= n: return list(xs), ys.tolist() if hasattr(ys, 'tolist') else list(ys)
-    size, y = math.ceil(len(ys)/(n//2)), as_doubles(ys)
+    y = as_doubles(ys)
+    at = _extreme_places(y, n)
+    return [xs[i] for i in at.tolist()], y[at].tolist()
+
+def _extreme_places(y: Tensor, n: int) -> Tensor:
+    "Return the indices of the smallest and the largest of `n/2` groups of consecutive values"
+    size = math.ceil(len(y)/(n//2))
     pieces = torch.nn.functional.pad(y, (0, -len(y) % size), value=float('nan')).view(-1, size)
     where_low = torch.nan_to_num(pieces, nan=math.inf).argmin(1)
     where_high = torch.nan_to_num(pieces, nan=-math.inf, posinf=math.inf).argmax(1)
     where = torch.stack([where_low, where_high], 1).sort(1).values      # keep their order
-    at = (where + torch.arange(len(pieces))[:, None]*size).flatten().clamp(max=len(y) - 1)
-    return [xs[i] for i in at.tolist()], y[at].tolist()
+    return (where + torch.arange(len(pieces))[:, None]*size).flatten().clamp(max=len(y) - 1)
+
+def envelope_places(
+    ys: Sequence[float],    # nan is a gap
+    n: int,                 # approximate number of indices to return, at least 2
+) -> list[int]:
+    """Return the indices of about `n` points of a curve: those of `envelope`, the first and the last
+
+    Args:
+        ys: nan is a gap
+        n: approximate number of indices to return, at least 2
+    """
+    if len(ys) <= n: return list(range(len(ys)))
+    return sorted({0, *_extreme_places(as_doubles(ys), n).tolist(), len(ys) - 1})
 
 # %% ../../nbs/display/figures.ipynb #33bcd4ac
 def _span(n: int, skip_start: int, skip_end: int) -> tuple[int, int]:
