@@ -37,8 +37,8 @@ from .basics.nested import is_empty as is_empty
 from .metrics import as_metrics as as_metrics
 from .basics.lent_names import HyperNames as HyperNames, lend_names as lend_names
 from .basics.param_groups import freeze_groups as freeze_groups, norm_params as norm_params, noted_hypers as noted_hypers, save_hypers as save_hypers, set_hyper as set_hyper, spread_lrs as spread_lrs
-from .optim import belongs_to as belongs_to, check_opt_func as check_opt_func, checked_lr as checked_lr, make_opt as make_opt, needs_closure as needs_closure, one_group as one_group, shares_params as shares_params
-from .step import CallStep as CallStep, ModelLossStep as ModelLossStep, Step as Step, _warn as _warn, as_step as as_step, computes_loss as computes_loss, modules_of as modules_of
+from .optim import belongs_to as belongs_to, check_opt_func as check_opt_func, checked_lr as checked_lr, lacks_params as lacks_params, make_opt as make_opt, needs_closure as needs_closure, one_group as one_group, shares_params as shares_params
+from .step import CallStep as CallStep, ModelLossStep as ModelLossStep, Step as Step, _warn as _warn, as_step as as_step, computes_loss as computes_loss, in_eval_mode as in_eval_mode, modules_of as modules_of, params_outside as params_outside, trained_modules as trained_modules
 from .undo import UndoStack as UndoStack, interrupts_act as interrupts_act, interrupts_wait as interrupts_wait
 class Guards:
     ...
@@ -48,6 +48,7 @@ class OneBatch:
     pred: Any
     loss: Any
     loss_grad: Any
+    loss_parts: Any
     step_result: Any
     xb: Any
     yb: Any
@@ -92,6 +93,7 @@ class LoopState(BatchViews):
     pred: Any
     loss: Any
     loss_grad: Any
+    loss_parts: Any
     step_result: Any
     xb: Any
     yb: Any
@@ -295,7 +297,7 @@ class Learner:
     def rewind(self, n: int=1) -> None: ...
     def model_file(self, file: str | Path) -> Path: ...
     def save(self, file: str | Path, with_opt: bool=True, note: dict[str, Any] | None=None) -> Path: ...
-    def load(self, file: str | Path, device: torch.device | str | None=None, with_opt: bool=True, strict: bool=True) -> Learner: ...
+    def load(self, file: str | Path, device: torch.device | str | None=None, with_opt: bool=True, strict: bool=True, weights_only: bool=True) -> Learner: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
     nan_batch: Any
@@ -321,6 +323,7 @@ class Learner:
     pred: Any
     loss: Any
     loss_grad: Any
+    loss_parts: Any
     step_result: Any
     xb: Any
     yb: Any

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
-from .basics.arguments import is_number as is_number, as_number as as_number
+from .basics.arguments import as_number as as_number
 from .basics.configured import brief as brief
 from .basics.loaders import batch_size as batch_size, n_batches as n_batches
 from .basics.nested import find_bs as find_bs
@@ -39,6 +39,12 @@ class _MeanLoss:
     mean: Any
     losses: Any
     sizes: Any
+class _MeanParts:
+    def __init__(self) -> None: ...
+    def add(self, name: str, value: Tensor, n: int) -> None: ...
+    def values(self, everywhere: bool) -> dict[str, float | None]: ...
+    totals: Any
+    counts: Any
 class PhaseMetrics:
     def __init__(self, metrics: list[Any], run: Any=None) -> None: ...
     def add(self, learn: Learner) -> None: ...
@@ -50,6 +56,7 @@ class PhaseMetrics:
     run: Any
     loss: Any
     cancelled: bool
+    parts: Any
 def fresh(metric: Any) -> Any: ...
 _TAKEN: Any
 class NamesColumns(Callback):
@@ -70,6 +77,7 @@ class FillsRows(TracksCancelled):
     start: Any
     first_step: Any
     train_phase: Any
+    train_parts: Any
     row: Any
 class WritesRows(FillsRows):
     row: Any
@@ -101,6 +109,7 @@ class RecordsBatches:
     start: Any
     first_step: Any
     train_phase: Any
+    train_parts: Any
     notes_early: Any
     places: Any
     train_columns: Any
@@ -145,6 +154,7 @@ class RecordsFits:
     last_log: Any
     start: Any
     first_step: Any
+    train_parts: Any
     notes_early: Any
     train_columns: Any
     valid_columns: Any
@@ -253,6 +263,7 @@ class Recorder:
     told_of_nan: Any
     train_phase: Any
     first_step: Any
+    train_parts: Any
     train_columns: Any
     valid_columns: Any
 def _smooth_loss(learn: Learner) -> Tensor: ...

@@ -34,6 +34,7 @@ import resumed
 import training
 from cbnb.callbacks import checkpoint_files as files
 from cbnb.callbacks import files as whole_files
+from helpers import ab, line_learner
 from test_kernel import Kernel
 
 KILLS = int(os.environ.get("CBNB_KILLS", 0))
@@ -847,3 +848,36 @@ def test_a_fit_does_not_continue_over_another_split(tmp_path):
     with pytest.raises(ValueError, match="so these are different items: call set_seed before you split the data"):
         learner(1).fit(1, resume=True)
     learner(0).fit(1, resume=True)
+
+
+def deep(content):
+    return b'{"content": ' + b"[" * 200_000
+
+
+def without(*names):
+    return lambda content: files._canonical({k: v for k, v in content.items() if k not in names})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [deep, without("format"), without("of"), without("saved"), without("files"), without("run_id"), lambda content: files._canonical([1])],
+    ids=["deep JSON", "no format", "no of", "no saved", "no files", "no run_id", "a list"],
+)
+def test_resume_passes_over_a_bad_manifest(tmp_path, damage):
+    """The fit continues from the checkpoint before it, and its weights are those of a fit that was not interrupted."""
+    whole, learn = cbnb_line(tmp_path / "whole"), cbnb_line(tmp_path)
+    whole.fit(3)
+    learn.fit(2)
+    (tmp_path / "checkpoints/fit_0/0²_x").mkdir()
+    last = sorted((tmp_path / "checkpoints/fit_0").glob("0000*"))[-1]
+    manifest = last / "manifest.json"
+    manifest.write_bytes(damage(json.loads(manifest.read_bytes())["content"]))
+    learn = cbnb_line(tmp_path)
+    with pytest.warns(UserWarning, match="passed over"):
+        learn.fit(3, resume=cbnb.Resume(allow="n_epoch"))
+    assert ab(learn) == ab(whole)
+    assert learn.checkpoint.best() is not None
+
+
+def cbnb_line(path):
+    return line_learner(path=path, cbs=cbnb.Checkpoint(path=path / "checkpoints", keep=9))

@@ -1,14 +1,18 @@
 """The table of epochs in a file: each row as it happens, whole whatever ends the process, and no file spoilt."""
 
 import csv
+import errno
+import os
 import signal
 import subprocess
 import sys
 import types
+import warnings
 
 import pytest
 
 import cbnb.all as cbnb
+from cbnb.callbacks import csv_logger
 from helpers import RaiseIn, line_learner
 
 
@@ -43,6 +47,7 @@ def test_a_killed_process_leaves_its_rows(tmp_path):
 import os, signal, sys
 sys.path.insert(0, 'tests')
 import cbnb.all as cbnb
+from cbnb.callbacks import csv_logger
 from helpers import line_learner
 def die(cb):
     if cb.epoch == 2: os.kill(os.getpid(), signal.SIGKILL)
@@ -138,3 +143,43 @@ def test_a_line_of_the_file_ends_as_text_does_everywhere(tmp_path):
     learn.fit(2)
     data = learn.csv_logger.file.read_bytes()
     assert b"\r" not in data and data.endswith(b"\n") and data.count(b"\n") == 3 and b"\n\n" not in data
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+def test_a_full_disk_does_not_end_the_fit(tmp_path):
+    learn = line_learner(cbs=cbnb.CSVLogger("/dev/full"), path=tmp_path)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        learn.fit(3)
+    assert learn.train_iter == 6
+    assert [str(w.message) for w in seen] == [
+        "/dev/full could not be written (No space left on device): the fit goes on, and the rows are written with the next ones"
+    ]
+
+
+def test_rows_of_a_full_disk_are_written_later_and_once(tmp_path, monkeypatch):
+    """The part of a row that still fitted on the disk is taken back."""
+    learn = line_learner(cbs=cbnb.CSVLogger, path=tmp_path)
+
+    def half_full(file, mode="r", **kwargs):
+        opened = open(file, mode, **kwargs)
+        if mode == "a" and learn.epoch in (1, 2):
+            opened.write("1,0.")
+            opened.close()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opened
+
+    monkeypatch.setattr(csv_logger, "open", half_full, raising=False)
+    with pytest.warns(UserWarning, match="the fit goes on"):
+        learn.fit(4)
+    assert [row["epoch"] for row in logged(learn)] == ["0", "1", "2", "3"]
+    assert [float(row["valid_loss"]) for row in logged(learn)] == learn.recorder.history["valid_loss"]
+
+
+def test_a_file_that_cannot_be_written_is_an_error_before_the_first_batch(tmp_path):
+    (tmp_path / "a").write_text("a file")
+    for name in ("a/b.csv", tmp_path):
+        learn = line_learner(cbs=cbnb.CSVLogger(name), path=tmp_path)
+        with pytest.raises(OSError):
+            learn.fit(1)
+        assert learn.train_iter == 0

@@ -30,6 +30,7 @@ from cbnb.basics import processes
 from cbnb.basics.sklearn_functions import takes_of
 from cbnb.basics.text import distinct
 from cbnb.metrics import RunningMean, as_metrics, one_number, view_for_metric
+from cbnb.step import Step
 from helpers import line_learner, seed
 from processes import python
 
@@ -221,7 +222,7 @@ def test_indexes_over_a_learner_with_two_outputs():
     with pytest.raises(IndexError, match="'mae' is on output 4, but learn.outputs has 0 .tensor 3x1., 1 .tensor 3x1., 2"):
         learn.validate()
     learn.metrics = cbnb.MAE()
-    with pytest.raises(TypeError, match="compares one prediction and one target.*on\\(metric, 0, 1\\)"):
+    with pytest.raises(TypeError, match="compares one prediction and one target.*on\\(metric, 0, -1\\)"):
         learn.validate()
 
 
@@ -923,12 +924,13 @@ def test_one_number_is_kept_as_it_is():
     "given, note",
     [
         ((torch.zeros(2, 3), torch.zeros(())), "metric 'm' was given tensor 2x3, tensor scalar"),
-        ((), "metric 'm' was given "),
+        ((), "metric 'm' failed in compute()"),
+        (((1, 2), 3), "metric 'm' was given tuple, int: choose a part of it, such as metric_on(metric, 0, -1)"),
         (
             ({"a": 1, "logits": 2}, 3),
-            "metric 'm' was given dict with 'a', 'logits', int: choose a part of it, such as metric_on(metric, 'logits', 1)",
+            "metric 'm' was given dict with 'a', 'logits', int: choose a part of it, such as metric_on(metric, 'logits', -1)",
         ),
-        ((Pair(1, 2),), "metric 'm' was given Pair with 'first', 'second': choose a part of it, such as metric_on(metric, 'first', 1)"),
+        ((Pair(1, 2),), "metric 'm' was given Pair with 'first', 'second': choose a part of it, such as metric_on(metric, 'first', -1)"),
     ],
 )
 def test_the_note_of_a_metric_that_failed(given, note):
@@ -1330,9 +1332,9 @@ def test_accuracy_along_an_axis():
     scores = torch.tensor([[[0.0, 3.0], [1.0, 0.0]]])  # of an item, two classes, two places
     y = torch.tensor([[1, 0]])
     assert cbnb.accuracy(scores, y, axis=1) == 1 and cbnb.error_rate(scores, y, axis=1) == 0
-    assert cbnb.accuracy(scores, y) == 1 and cbnb.accuracy(scores, torch.tensor([[0, 0]])) == 0.5 == cbnb.error_rate(
-        scores, torch.tensor([[0, 0]])
-    )
+    assert cbnb.accuracy(scores, y, axis=-1) == 1 and cbnb.accuracy(scores, torch.tensor([[0, 0]]), axis=2) == 0.5
+    with pytest.raises(ValueError, match=r"\(axis=1\), or classes in dimension 2 \(axis=2\)"):
+        cbnb.accuracy(scores, y)
     assert cbnb.error_rate(torch.eye(4), torch.tensor([0, 1, 2, 2])) == 0.25
     assert value(cbnb.metrics.Accuracy(axis=1), outputs_of(scores, torch.tensor([[1, 1]]))) == 0.5
     with pytest.raises(
@@ -1411,3 +1413,226 @@ def test_scores_of_scikit_learn_go_by_the_loss():
         assert found[0] == pytest.approx(valid_loss, rel=1e-5)
         if len(found) == 2:
             assert found[1] == pytest.approx(((net(x) - y) ** 2).mean().item(), rel=1e-5)
+
+
+# The layout of scores and targets
+
+
+def sentences(n_classes: int, length: int, last: bool, ignored: int | None = None):
+    """Batches of 3, 3 and 1 sentences, whose scores are mostly right; with `ignored`, the ends of the sentences are padding."""
+    g = torch.Generator().manual_seed(n_classes + length)
+    found = []
+    for n in (3, 3, 1):
+        y = torch.randint(1, n_classes, (n, length), generator=g)
+        scores = torch.randn(n, length, n_classes, generator=g) + 1.5 * nn.functional.one_hot(y, n_classes)
+        if ignored is not None:
+            y[torch.arange(length) >= torch.randint(1, length + 1, (n, 1), generator=g)] = ignored
+        found.append((scores if last else scores.transpose(1, 2), y))
+    return found
+
+
+class Same(nn.Module):
+    def forward(self, x):
+        return x
+
+
+def values_of(made, batches, loss_func, **kwargs) -> list:
+    learn = cbnb.Learner(cbnb.DataLoaders(batches, batches, device="cpu"), Same(), loss_func, metrics=made, **kwargs)
+    return learn.remove_cb(cbnb.ProgressCallback).validate()[1:]
+
+
+def by_token(pred, y):
+    """A loss of somebody's own, for classes in the last dimension."""
+    return nn.functional.cross_entropy(pred.flatten(0, 1), y.flatten())
+
+
+def every_metric() -> list:
+    return [
+        cbnb.accuracy,
+        cbnb.error_rate,
+        metrics.Accuracy(name="object"),
+        cbnb.AvgMetric(cbnb.accuracy, name="wrapped"),
+        cbnb.SklearnMetric("accuracy_score"),
+        cbnb.SklearnMetric("f1_score", average="macro"),
+        cbnb.AccumMetric(lambda pred, y: (pred.argmax(-1) == y).float().mean(), name="accumulated"),
+        cbnb.AccumMetric(lambda pred, y: (pred.argmax(-1) == y).float().mean(), name="softmax", activation="softmax"),
+        cbnb.SklearnMetric("log_loss", labels=list(range(5))),
+    ]
+
+
+def by_hand(batches, last: bool, ignored: int | None = None) -> list:
+    """Every token on its own, in a loop."""
+    right, rows, labels = 0, [], []
+    for scores, y in batches:
+        for i in range(len(y)):
+            for t in range(y.shape[1]):
+                row = scores[i, t] if last else scores[i, :, t]
+                if y[i, t] == ignored:
+                    continue
+                right += int(row.argmax() == y[i, t])
+                rows.append(row)
+                labels.append(y[i, t])
+    rows, labels = torch.stack(rows), torch.stack(labels)
+    share = right / len(labels)
+    f1 = f1_score(labels, rows.argmax(1), average="macro")
+    log_loss = nn.functional.cross_entropy(rows.double(), labels).item()
+    return [share, 1 - share, share, share, share, f1, share, share, log_loss]
+
+
+@pytest.mark.parametrize("length", [4, 7])
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("ignored", [None, -100, 0])
+def test_every_metric_finds_the_classes_and_leaves_out_what_the_loss_ignores(length, last, ignored):
+    batches = sentences(5, length, last, ignored)
+    if last:
+        loss = by_token if ignored in (None, -100) else nn.CrossEntropyLoss(ignore_index=0)
+        kwargs = {} if ignored in (None, -100) else dict(eval_step=Flat())
+    else:
+        loss, kwargs = nn.CrossEntropyLoss(ignore_index=-100 if ignored is None else ignored), {}
+    found = values_of(every_metric(), batches, loss, **kwargs)
+    assert found == pytest.approx(by_hand(batches, last, ignored), abs=1e-6)
+
+
+class Flat(Step):
+    """Classes last, with a loss of torch."""
+
+    def loss(self, learn):
+        learn.loss_grad = learn.loss = learn.loss_func(learn.pred.flatten(0, 1), learn.y.flatten())
+
+
+def test_as_many_words_as_classes():
+    """The shapes do not say; torch's loss does, unless the step gives it another form of the predictions."""
+    first, last = sentences(5, 5, last=False), sentences(5, 5, last=True)
+    assert values_of(every_metric(), first, nn.CrossEntropyLoss()) == pytest.approx(by_hand(first, False), abs=1e-6)
+    assert values_of(cbnb.accuracy, first, functools.partial(nn.functional.cross_entropy, label_smoothing=0.1)) == pytest.approx(
+        by_hand(first, False)[:1]
+    )
+    ways = [functools.partial(cbnb.accuracy, axis=-1), metrics.Accuracy(axis=-1), cbnb.SklearnMetric("accuracy_score", axis=2)]
+    ways += [cbnb.AccumMetric(lambda p, y: (p == y).float().mean(), dim_argmax=-1, name="argmax")]
+    assert values_of(ways, last, by_token) == pytest.approx(by_hand(last, True)[:1] * 4)
+    for metric in every_metric():
+        for kwargs in (dict(loss_func=by_token), dict(loss_func=nn.CrossEntropyLoss(), eval_step=Flat())):
+            with pytest.raises(ValueError, match=r"in 2 ways: classes in dimension 1 \(axis=1\), or classes in dimension 2 \(axis=2\)"):
+                values_of(metric, last, **kwargs)
+
+
+def test_a_batch_that_could_be_read_in_two_ways_is_read_as_the_one_before():
+    batches = [batch for length in (4, 5, 7) for batch in sentences(5, length, last=True)]
+    assert values_of([cbnb.accuracy, metrics.Accuracy(name="object")], batches, by_token) == pytest.approx(by_hand(batches, True)[:1] * 2)
+
+
+def test_segmentation_is_scored_pixel_by_pixel():
+    g = torch.Generator().manual_seed(0)
+    y = torch.randint(0, 3, (5, 4, 3), generator=g)  # as many columns as classes
+    scores = torch.randn(5, 3, 4, 3, generator=g)
+    y[0, 2:] = 255
+    batches = [(scores[:2], y[:2]), (scores[2:], y[2:])]
+    kept = y.flatten() != 255
+    pred, targ = scores.movedim(1, -1).reshape(-1, 3).argmax(1)[kept], y.flatten()[kept]
+    made = [cbnb.accuracy, cbnb.SklearnMetric("jaccard_score", average="macro"), cbnb.SklearnMetric("cohen_kappa_score")]
+    want = [(pred == targ).float().mean().item(), sklearn.metrics.jaccard_score(targ, pred, average="macro")]
+    want += [sklearn.metrics.cohen_kappa_score(targ, pred)]
+    assert values_of(made, batches, nn.CrossEntropyLoss(ignore_index=255)) == pytest.approx(want, abs=1e-6)
+
+
+def test_a_function_of_ones_own_is_weighted_by_the_targets_that_count():
+    batches = sentences(5, 7, True, 0)
+
+    def share(pred, y, ignore_index=-100):
+        return (pred.argmax(-1) == y)[y != ignore_index].float().mean()
+
+    def whole(pred, y):
+        return (pred.argmax(-1) == y).all(1).float().mean()
+
+    made = [share, cbnb.AvgMetric(whole, batch_weight=lambda pred, y: len(y)), cbnb.AvgMetric(share, "bound")]
+    found = values_of(made, batches, nn.CrossEntropyLoss(ignore_index=0), eval_step=Flat())
+    right = torch.cat([(scores.argmax(-1) == y).all(1) for scores, y in batches])
+    want = by_hand(batches, True, 0)[0]
+    assert found == pytest.approx([want, right.float().mean().item(), want])
+
+
+def test_a_batch_that_is_all_padding_counts_for_nothing():
+    batches = sentences(5, 7, True, -100)
+    empty = (batches[0][0], torch.full_like(batches[0][1], -100))
+    kinds = every_metric()
+    assert values_of(kinds, [empty, *batches, empty], by_token) == pytest.approx(by_hand(batches, True, -100), abs=1e-6)
+    assert values_of([cbnb.accuracy, metrics.Accuracy(name="object")], [empty], by_token) == [None, None]
+
+
+def test_numbers_that_are_no_classes_are_not_left_out():
+    """-100 is a temperature here."""
+    y = torch.tensor([-100, 3, 5, 7])
+    batches = [(y[:3].float()[:, None], y[:3]), (y[3:].float()[:, None], y[3:])]
+
+    def worst(pred, y):
+        return (pred.flatten() - y - 1).abs().mean()
+
+    def lowest(pred, y):
+        return y.min().float()
+
+    loss = lambda pred, y: (pred.flatten() - y).square().mean()  # noqa: E731
+    found = values_of([worst, cbnb.AccumMetric(lowest), cbnb.SklearnMetric("max_error", name="max")], batches, loss)
+    assert found == [1, -100, 0]
+
+
+def test_one_score_is_no_class():
+    """The share of class 0 was shown as the accuracy of a model with one output."""
+    for y in (torch.tensor([0, 1, 1]), torch.tensor([0.0, 1.0, 1.0])):
+        with pytest.raises(ValueError, match="got one score for each item"):
+            cbnb.accuracy(torch.randn(3, 1), y)
+
+
+def test_functions_of_torchmetrics_are_refused_with_their_class():
+    from torchmetrics.functional import structural_similarity_index_measure as ssim
+    from torchmetrics.functional.classification import binary_f1_score
+
+    for func in (binary_f1_score, functools.partial(binary_f1_score, threshold=0.3)):
+        for make in (as_metrics, cbnb.AvgMetric):
+            with pytest.raises(TypeError, match=r"use torchmetrics.classification.BinaryF1Score\(\), or AccumMetric\(binary_f1_score\)"):
+                make(func)
+    with pytest.raises(TypeError, match="StructuralSimilarityIndexMeasure"):
+        as_metrics(ssim)
+    g = torch.Generator().manual_seed(0)
+    pred, y = torch.rand(40, generator=g), torch.randint(0, 2, (40,), generator=g)
+    batches = [(pred[:25], y[:25]), (pred[25:], y[25:])]
+    found = values_of(cbnb.AccumMetric(binary_f1_score), batches, lambda pred, y: (pred - y).abs().mean())
+    assert found == pytest.approx([binary_f1_score(pred, y).item()])
+
+
+def test_an_error_in_compute_names_the_metric():
+    class Broken:
+        def reset(self): ...
+        def update(self, pred, y): ...
+        def compute(self):
+            return 1 / 0
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        classifier(Broken()).validate()
+    assert "metric 'broken' failed in compute()" in caught.value.__notes__
+
+
+def test_log_loss_of_one_class_names_the_argument():
+    batches = [(torch.randn(4, 2), torch.zeros(4, dtype=torch.long))]
+    with pytest.raises(ValueError) as caught:
+        values_of(sklearn.metrics.log_loss, batches, nn.CrossEntropyLoss())
+    assert "pass all class numbers, such as SklearnMetric('log_loss', labels=[0, 1])" in caught.value.__notes__
+
+
+def test_the_layout_of_chosen_outputs_is_not_that_of_the_loss():
+    batches = sentences(5, 4, True, -100)
+
+    class Two(nn.Module):
+        def forward(self, x):
+            return x.transpose(1, 2), x
+
+    learn = cbnb.Learner(
+        cbnb.DataLoaders(batches, batches, device="cpu"),
+        Two(),
+        lambda pred, y: nn.functional.cross_entropy(pred[0], y),
+        metrics=[cbnb.metric_on(cbnb.accuracy, 0, -1, name="first"), cbnb.metric_on(cbnb.accuracy, 1, -1, name="second")],
+    ).remove_cb(cbnb.ProgressCallback)
+    assert learn.validate()[1:] == pytest.approx(by_hand(batches, True, -100)[:1] * 2)
+    learn.metrics = cbnb.accuracy
+    with pytest.raises(Exception) as caught:
+        learn.validate()
+    assert "choose a part of it, such as metric_on(metric, 0, -1)" in str(caught.value.__notes__)

@@ -1088,3 +1088,28 @@ def test_the_error_for_unconverted_inputs_says_how_to_convert_them(data, words):
     assert any(words in note for note in error.value.__notes__)
     with pytest.raises(TypeError, match=r"dl=\[\(x,\)\] without targets"):
         learn.get_preds(dl=torch.rand(4, 3))
+
+
+def test_fetch_removes_callbacks_that_are_flagged_remove_on_fetch():
+    """As in fastai; callbacks of its dialect carry the flag as they are."""
+
+    class Counts(cbnb.Callback):
+        n = 0
+
+        def before_validate(self):
+            self.n += 1
+
+    class Flagged(Counts):
+        remove_on_fetch = True
+
+    learn, both = line_learner(3), [Counts(), Flagged()]
+    learn.fit(2, cbs=[cbnb.FetchPredsCallback(), *both])
+    assert [cb.n for cb in both] == [4, 2] and learn.cbs == [learn.train_eval, learn.recorder, *learn.cbs[2:]]
+    learn.add_cbs([cbnb.FetchPredsCallback(), *both])
+    learn.validate()
+    assert [cb.n for cb in both] == [6, 3] and all(cb in learn.cbs for cb in both)
+
+
+def test_the_arguments_of_gather_preds_have_the_order_of_fastai(tmp_path):
+    gather = cbnb.callbacks.predictions.GatherPredsCallback(True, True, tmp_path / "p", tmp_path / "t", False, False, 1, 3)
+    assert (gather.concat_dim, gather.pickle_protocol, gather.act) == (1, 3, None)

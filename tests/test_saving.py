@@ -14,6 +14,7 @@ import sys
 import tempfile
 import textwrap
 import warnings
+import zipfile
 from collections import OrderedDict
 from functools import partial
 from pathlib import Path
@@ -1036,3 +1037,107 @@ def test_a_fit_that_goes_on_takes_the_best_from_the_file(tmp_path, capsys):
     learn.save("model", with_opt=False)
     with pytest.warns(UserWarning, match="does not say its valid_loss: the first epoch of this fit with a valid_loss will replace it"):
         line_learner(path=tmp_path, cbs=cbnb.SaveModel()).fit(3, start_epoch=2)
+
+
+def test_save_model_goes_on_when_the_disk_is_full_and_keeps_the_best_that_it_could_save(tmp_path, monkeypatch):
+    """One warning, the other epochs are trained, and the file, `best` and the model agree at the end."""
+    learn, weights, save = line_learner(path=tmp_path, lr=0.05), {}, cbnb.SaveModel()
+    real = learn.save
+
+    def full(*args):
+        weights[learn.epoch] = ab(learn)
+        if learn.epoch in (2, 3):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*args)
+
+    monkeypatch.setattr(learn, "save", full)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        learn.fit(4, cbs=save)
+    said = [str(w.message) for w in seen if "could not be saved" in str(w.message)]
+    assert len(said) == 1 and "the fit goes on" in said[0] and list(weights) == [0, 1, 2, 3]
+    assert save.best_epoch == 1 and ab(learn) == weights[1] and save.best == pytest.approx(learn.recorder.history["valid_loss"][1])
+    monkeypatch.setattr(learn, "save", lambda *args: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+    with (
+        pytest.warns(UserWarning, match="no weights could be saved in this fit"),
+        pytest.warns(UserWarning, match="could not be saved .*the fit"),
+    ):
+        learn.fit(2, cbs=cbnb.SaveModel(fname="other"))
+
+
+@pytest.mark.parametrize("how", [{}, {"every_epoch": True}, {"at_end": True}])
+def test_save_model_says_before_the_first_batch_that_its_folder_cannot_be_written(tmp_path, how):
+    (tmp_path / "models").write_bytes(b"a file")
+    learn = line_learner(path=tmp_path, cbs=cbnb.SaveModel(**how))
+    with pytest.raises(OSError, match="so the weights could not be written there"):
+        learn.fit(2)
+    assert learn.train_iter == 0 and files(tmp_path) == ["models"]
+
+
+def test_an_existing_history_file_survives_a_failed_write(tmp_path, monkeypatch):
+    learn, file = line_learner(), tmp_path / "history"
+    learn.fit(1)
+    file.write_text("the old one")
+
+    def half(path, text, *args, **kwargs):
+        with open(path, "w") as f:
+            f.write(text[: len(text) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as m:
+        m.setattr(Path, "write_text", half)
+        for write in (learn.recorder.history.to_json, learn.recorder.history.to_csv):
+            with pytest.raises(OSError, match="No space"):
+                write(file)
+            assert file.read_text() == "the old one" and files(tmp_path) == ["history"]
+    assert learn.recorder.history.to_json(file) == file.read_text()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX")
+def test_a_pipe_is_written_and_not_replaced(tmp_path):
+    os.mkfifo(pipe := tmp_path / "pipe")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_whole(pipe, lambda path: path.write_bytes(b"text"))
+    assert os.read(reader, 9) == b"text" and pipe.is_fifo()
+    os.close(reader)
+
+
+def test_compressed_weights_are_refused_unread(tmp_path):
+    """300 KB that unpack to 300 MB took the checker seconds, and 1.5 MB more than a minute."""
+    learn = line_learner(path=tmp_path)
+    file = learn.save("a", with_opt=False)
+    with zipfile.ZipFile(file) as old:
+        parts = {name: old.read(name) for name in old.namelist()}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as new:
+        for name, content in parts.items():
+            new.writestr(name, content)
+        new.writestr("a/data/99", bytes(10**7))
+    with pytest.raises(ValueError, match="it is compressed, which torch.save never does"):
+        learn.load("a")
+
+
+def test_entries_that_share_their_bytes_are_refused(tmp_path):
+    """The other way to a file that is larger inside than outside: many names for one stored entry."""
+    with zipfile.ZipFile(tmp_path / "a.pth", "w") as new:
+        new.writestr("a/data.pkl", bytes(10**5))
+        for i in range(9):
+            twin = copy.copy(new.filelist[0])
+            twin.filename = f"a/data/{i}"
+            new.filelist.append(twin)
+            new.NameToInfo[twin.filename] = twin
+        new._didModify = True
+    with pytest.raises(ValueError, match="its entries are larger than the file"):
+        cbnb.callbacks.saving.read_file(tmp_path / "a.pth")
+
+
+def test_load_takes_weights_only_as_fastai_passes_it(tmp_path):
+    learn = line_learner(path=tmp_path)
+    learn.fit(1)
+    at_save, _ = ab(learn), learn.save("a")
+    learn.fit(1)
+    assert ab(learn.load("a", weights_only=False)) == at_save
+    torch.save(dict(learn.model.state_dict(), more=datetime.date(2026, 1, 1)), tmp_path / "models" / "b.pth")
+    with pytest.raises(pickle.UnpicklingError, match="could run any code"):
+        learn.load("b", strict=False)
+    with pytest.warns(UserWarning, match="only in the file: more"):
+        learn.load("b", strict=False, with_opt=False, weights_only=False)

@@ -192,7 +192,7 @@ def test_ctrl_c_waits_until_the_best_value_and_its_weights_are_both_kept(monkeyp
         copied.append(state)
         if len(copied) == 2:
             signal.raise_signal(signal.SIGINT)
-        return {name: value.clone() for name, value in state.items()}
+        return {part: {name: value.clone() for name, value in each.items()} for part, each in state.items()}
 
     monkeypatch.setattr("cbnb.callbacks.trackers.copy.deepcopy", interrupting)
     learn, stop, weights = forced_learner([3, 2, 9]), cbnb.EarlyStopping(restore=True), Weights()

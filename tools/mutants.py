@@ -68,6 +68,7 @@ TESTS = {
     "basics/random_state": "data snapshot",
     "basics/processes": "metrics",
     "basics/outputs": "metrics",
+    "basics/layout": "metrics",
     "basics/sklearn_functions": "metrics",
     "dialects/detect": "detect fastai_v1",
 } | {f"dialects/fastai_v1{name}": "fastai_v1" for name in ("", "_loop", "_schedules", "_slots")}

@@ -6,15 +6,19 @@
 __all__ = ['CSVLogger']
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #bf1f532f
+import contextlib
 import csv
 import io
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #d93ae9ee
+from ..basics.notices import user_level
 from ..basics.processes import process_number
 from ..callback import Callback
+from .files import check_writable
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #0ce561c4
 def _columns(file: Path) -> list[str]:
@@ -26,9 +30,14 @@ def _append(file: Path, rows: list[list[Any]], new: bool) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
     csv.writer(text, lineterminator='\n').writerows(rows)
-    with open(file, 'w' if new else 'a', newline='') as f:
-        if not new and not _ends_line(file): f.write('\n')
-        f.write(text.getvalue())                # one write for all rows, and closing the file flushes it
+    size = 0 if new else file.stat().st_size
+    try:
+        with open(file, 'w' if new else 'a', newline='') as f:
+            if not new and not _ends_line(file): f.write('\n')
+            f.write(text.getvalue())            # one write for all rows, and closing the file flushes it
+    except OSError:
+        with contextlib.suppress(OSError): os.truncate(file, size)       # a part of a row may have been written
+        raise
 
 def _ends_line(file: Path) -> bool:
     "Return whether a file ends with a line break. The line break is missing if the process was killed in the middle of a row"
@@ -38,8 +47,19 @@ def _ends_line(file: Path) -> bool:
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #6ffe06eb
 class CSVLogger(Callback):
-    "Writes the table of epochs to a CSV file, one row at the end of each epoch"
+    """Writes the table of epochs to a CSV file, one row at the end of each epoch
+
+    Args:
+        fname: file name, relative to the learner's `path`
+        append: True: continue an existing file; False: replace it
+
+    Example:
+        learn = logged_learner(cbs=CSVLogger)
+        learn.fit(3)
+        learn.fit(5, start_epoch=3, valid_every=2)
+    """
     order, run_in = 60, ('fit',)        # after the recorder, whose rows it writes
+    no_state = ('told',)
 
     def __init__(self,
         fname: str | Path = 'history.csv',   # file name, relative to the learner's `path`
@@ -48,7 +68,14 @@ class CSVLogger(Callback):
 
     @property
     def file(self) -> Path:
-        "Path of the CSV file, which is created at the end of the first epoch"
+        """Path of the CSV file, which is created at the end of the first epoch
+
+        Example:
+            header, *rows = learn.csv_logger.file.read_text().splitlines()
+            assert header == 'epoch,train_loss,valid_loss,mae,time'
+            assert [row[0] for row in rows] == ['0', '1', '2', '3', '4']
+            assert rows[-1].split(',')[2:4] == ['', '']                   # the last epoch was not validated
+        """
         return Path(self.learn.path)/self.fname
 
     def before_fit(self):
@@ -57,26 +84,53 @@ class CSVLogger(Callback):
         goes_on = self.append or self.learn.start_epoch > 0
         self.begun = goes_on and self.file.exists() and self.file.stat().st_size > 0
         self.size = self.file.stat().st_size if self.begun else 0       # bytes already in the file
+        self.waiting: list[list[Any]] = []                              # rows that could not be written yet
+        self.told = False
+        if process_number() == 0: self._check_file()
         if not self.begun or (there := _columns(self.file)) == self.learn.recorder.metric_names: return
         raise ValueError(
             f'{self.file} has the columns {", ".join(there)}, and this fit '
             f'{", ".join(self.learn.recorder.metric_names)}: '
             'give another fname, or append=False for a new file')
 
+    def _check_file(self) -> None:
+        "Raise `OSError` if the file cannot be written"
+        if self.file.exists(): open(self.file, 'a').close()
+        else: check_writable(self.file, 'the rows')
+
     def after_epoch(self):
-        recorder = self.learn.recorder
-        rows = [recorder.log] if self.begun else [recorder.metric_names, recorder.log]
         if process_number() > 0: return           # of several processes, only the first writes
-        _append(self.file, rows, new=not self.begun)
-        self.begun, self.size = True, self.file.stat().st_size
+        self.waiting = [*self.waiting, list(self.learn.recorder.log)]
+        head = [] if self.begun else [self.learn.recorder.metric_names]
+        try:
+            _append(self.file, head + self.waiting, new=not self.begun)
+            self.begun, self.size, self.waiting = True, self.file.stat().st_size, []
+        except OSError as e:
+            if not self.told: warnings.warn(f'{self.file} could not be written ({e.strerror}): the fit goes on, and the rows are written '
+                                            'with the next ones', stacklevel=user_level())
+            self.told = True
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        "Restore the state, and remove rows written after the checkpoint, because the resumed fit writes them again"
+        """Restore the state, and remove rows written after the checkpoint, because the resumed fit writes them again
+
+        Args:
+            state: from `state_dict` of a callback of this class, perhaps in another process
+        """
         super().load_state_dict(state)
         if not self.begun or not self.file.exists(): self.begun = False
         elif self.size < self.file.stat().st_size: os.truncate(self.file, self.size)
 
     def read_log(self) -> Any:  # one row for each epoch
-        "Return the contents of the file as a pandas DataFrame"
+        """Return the contents of the file as a pandas DataFrame
+
+        Returns:
+            one row for each epoch
+
+        Example:
+            lines = learn.jsonl_logger.read_log()
+            assert [line['step'] for line in lines if 'loss' in line] == [16, 32, 48, 64]
+            assert [line['valid_loss'] for line in lines if 'epoch' in line] == learn.recorder.history['valid_loss']
+            assert lines[0]['settings']['optimizer'] == 'AdamW' and lines[-1]['finish'] == 'done'
+        """
         import pandas
         return pandas.read_csv(self.file)

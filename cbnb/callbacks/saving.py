@@ -26,9 +26,11 @@ from torch import Tensor, nn
 from ..basics.arguments import hinted, as_count
 from ..basics.patch import patch
 from ..basics.notices import user_level
-from ..basics.processes import wait_for_processes
-from .files import write_whole
+from ..basics.processes import any_over_processes, process_number
+from .files import check_writable, write_whole
 from ..learner import Learner
+from ..snapshot import load_module_states, module_states
+from ..step import trained_modules
 from ..basics.param_groups import save_hypers
 from .trackers import Tracker
 from ..undo import interrupts_wait
@@ -40,7 +42,15 @@ def as_loadable(
     value: Any,    # the value to save, of any nesting
     name: str,     # name of the value in error messages
 ) -> Any:          # the value with Python numbers instead of NumPy numbers
-    "Convert NumPy numbers to Python numbers. Raise `TypeError` if a value could not be loaded again"
+    """Convert NumPy numbers to Python numbers. Raise `TypeError` if a value could not be loaded again
+
+    Args:
+        value: the value to save, of any nesting
+        name: name of the value in error messages
+
+    Returns:
+        the value with Python numbers instead of NumPy numbers
+    """
     kind, numpy = type(value), sys.modules.get('numpy')
     if kind in _PLAIN: return value
     if kind in (list, tuple): return kind(as_loadable(v, f'{name}[{i}]') for i, v in enumerate(value))
@@ -72,6 +82,8 @@ def _wrong_entry(path: str | Path) -> str | None:
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
+            if any(e.compress_type != zipfile.ZIP_STORED for e in entries): return 'it is compressed, which torch.save never does'
+            if sum(e.file_size for e in entries) > Path(path).stat().st_size: return 'its entries are larger than the file'
             if not any(e.filename.endswith('data.pkl') for e in entries): return 'it has no data.pkl'
             if not any(e.CRC for e in entries): return None      # torch was configured to write no checksums
             bad = archive.testzip()
@@ -85,7 +97,20 @@ def read_file(
     trust: bool = False,              # True: read any object, which can run any code
     writer: str = 'Learner.save',     # function that should have written the file, for error messages
 ) -> Any:                             # the saved object
-    "Read a file that `torch.save` has written. Raise `ValueError` if the file is damaged, and `UnpicklingError` if it needs `trust`"
+    """Read a file that `torch.save` has written. Raise `ValueError` if the file is damaged, and `UnpicklingError` if it needs `trust`
+
+    Args:
+        path: the file to read
+        map_location: device to load tensors to, as for `torch.load`
+        trust: True: read any object, which can run any code
+        writer: function that should have written the file, for error messages
+
+    Returns:
+        the saved object
+
+    Raises:
+        ValueError: {damaged}: {why}
+    """
     with open(path, 'rb'): pass       # if the file cannot be opened, the system's error says why
     is_zip, damaged = _is_zip(path), f'{path} is damaged, or no file of {writer}'
     if is_zip and (why := _wrong_entry(path)): raise ValueError(f'{damaged}: {why}')
@@ -111,14 +136,29 @@ def _is_zip(path: str | Path) -> bool:
 def plain_name(
     name: str,   # name of a parameter, buffer or module
 ) -> str:        # the name without the prefixes that `torch.compile` adds
-    "Return the name of a parameter or module in the model before compilation"
+    """Return the name of a parameter or module in the model before compilation
+
+    Args:
+        name: name of a parameter, buffer or module
+
+    Returns:
+        the name without the prefixes that `torch.compile` adds
+    """
     return '.'.join(part for part in name.split('.') if part != '_orig_mod')
 
 def renamed(
     state: Mapping[str, Any],      # state of a model
     name: Callable[[str], str],    # function that returns the new name for an old name
 ) -> OrderedDict[str, Any]:        # the state with new names
-    "Rename the entries of a model's state, including the versions of its modules"
+    """Rename the entries of a model's state, including the versions of its modules
+
+    Args:
+        state: state of a model
+        name: function that returns the new name for an old name
+
+    Returns:
+        the state with new names
+    """
     new = OrderedDict((name(k), v) for k, v in state.items())
     new._metadata = {name(k): v for k, v in getattr(state, '_metadata', {}).items()}
     return new
@@ -128,7 +168,20 @@ def renamed(
 def model_file(self: Learner,
     file: str | Path,   # name of the file, which may contain folders
 ) -> Path:              # `path/model_dir/file.pth`, or `file.pth` itself if `file` is absolute; the endings .pth and .pt are kept
-    "Return the path that `save` and `load` use for a file name"
+    """Return the path that `save` and `load` use for a file name
+
+    Args:
+        file: name of the file, which may contain folders
+
+    Returns:
+        `path/model_dir/file.pth`, or `file.pth` itself if `file` is absolute; the endings .pth and .pt
+            are kept
+
+    Example:
+        learn = digits_learner(path='runs')
+        assert learn.model_file('a/b') == learn.model_file('a/b.pth') == Path('runs/models/a/b.pth')
+        assert learn.model_file('a/b.pt') == Path('runs/models/a/b.pt')
+    """
     return Path(self.path)/self.model_dir/(f'{file}' if str(file).endswith(('.pth', '.pt')) else f'{file}.pth')
 
 # %% ../../nbs/callbacks/saving.ipynb #2c6dd3bd
@@ -142,8 +195,11 @@ def _opt_state(self: Learner) -> dict[str, Any]:
 
 @patch
 def _param_names(self: Learner) -> list[list[str | None]]:
-    "Return the names of the optimizer's parameters in each group, with None for parameters outside the model"
-    names = {id(p): plain_name(name) for name, p in self.model.named_parameters()}
+    "Return the names of the optimizer's parameters in each group, with None for parameters outside `trained_modules`"
+    names = {}
+    for part, m in reversed(trained_modules(self).items()):       # a parameter that two modules share has the name of the first
+        prefix = '' if part == 'model' else f'{part}.'
+        names |= {id(p): prefix + plain_name(name) for name, p in m.named_parameters()}
     return [[names.get(id(p)) for p in g['params']] for g in self.opt.param_groups]
 
 # %% ../../nbs/callbacks/saving.ipynb #6198dd17
@@ -153,33 +209,58 @@ def save(self: Learner,
     with_opt: bool = True,  # also save the optimizer's state, if there is an optimizer
     note: dict[str, Any] | None = None,    # plain values for `read_note`; None: no note
 ) -> Path:                  # path of the file
-    "Save the state of the model and the optimizer. Raise `TypeError` if the file could not be loaded again"
-    state = as_loadable(renamed(self.model.state_dict(), plain_name), "the model's state")
-    if note: state.note = as_loadable(note, 'note')
-    if with_opt and self.opt is not None: state = dict(model=state, opt=self._opt_state())
+    """Save the states of the model, of a loss function and of steps with parameters, and of the optimizer. Raise `TypeError` if the file could not be loaded again
+
+    Args:
+        file: name of the file, which may contain folders
+        with_opt: also save the optimizer's state, if there is an optimizer
+        note: plain values for `read_note`; None: no note
+
+    Returns:
+        path of the file
+
+    Example:
+        assert learn.save('best/line', note={'loss': 0.5}) == folder/'models'/'best'/'line.pth'
+        assert read_note(learn.model_file('best/line')) == {'loss': 0.5}
+    """
+    parts = {name: as_loadable(renamed(state, plain_name), "the model's state" if name == 'model' else f'the state of {name}')
+             for name, state in module_states(self).items()}
+    if note: parts['model'].note = as_loadable(note, 'note')
+    if with_opt and self.opt is not None: parts['opt'] = self._opt_state()
+    state = parts if len(parts) > 1 else parts['model']
     return write_whole(self.model_file(file), lambda draft: torch.save(state, draft))
+
+def _split_file(state: Any) -> dict[str, Any]:
+    "Return the parts of a file: 'model', 'opt' and the names of other modules. A file with the state of the model alone has one part"
+    several = isinstance(state, dict) and isinstance(state.get('model'), dict) and all(isinstance(v, dict) or k == 'opt' for k, v in state.items())
+    return dict(state) if several else dict(model=state)
 
 def read_note(
     path: str | Path,       # a file of `Learner.save`
 ) -> dict[str, Any] | None:    # the note; None: the file has no note
-    "Return the note in a saved file"
-    state = read_file(path)
-    return getattr(state['model'] if set(state) == {'model', 'opt'} else state, 'note', None)
+    """Return the note in a saved file
+
+    Args:
+        path: a file of `Learner.save`
+
+    Returns:
+        the note; None: the file has no note
+    """
+    return getattr(_split_file(read_file(path))['model'], 'note', None)
 
 # %% ../../nbs/callbacks/saving.ipynb #4294aa9b
-def _parts(path: Path, device: Any, with_opt: bool) -> tuple[dict, dict | None]:
-    "Read the states of model and optimizer from a file. Raise `ValueError` if the file holds no such states"
+def _parts(path: Path, device: Any, with_opt: bool, trust: bool = False) -> tuple[dict, dict | None]:
+    "Read the states of the modules, by name, and of the optimizer from a file. Raise `ValueError` if the file holds no such states"
     if not path.exists():
         there = ', '.join(sorted(p.stem if path.suffix == '.pth' else p.name for p in path.parent.glob(f'*{path.suffix}'))) or 'no model'
         raise FileNotFoundError(f'there is no file {path}; in {path.parent}: {there}')
-    state = read_file(path, device)
-    has_opt = isinstance(state, dict) and set(state) == {'model', 'opt'}
-    weights, opt_state = (state['model'], state['opt']) if has_opt else (state, None)
-    if not isinstance(weights, dict): raise ValueError(
+    states = _split_file(read_file(path, device, trust))
+    opt_state = states.pop('opt', None)
+    if not isinstance(weights := states['model'], dict): raise ValueError(
         f"{path} holds a {type(weights).__name__}, not a model's state: is it a file of Learner.save?")
-    if not with_opt or opt_state is None: return weights, None
+    if not with_opt or opt_state is None: return states, None
     if not _is_opt_state(opt_state): raise ValueError(_malformed(f' in {path}'))
-    return weights, opt_state
+    return states, opt_state
 
 def _is_opt_state(state: Any) -> bool:
     "Return whether a value has the form of a torch optimizer's `state_dict`"
@@ -196,7 +277,14 @@ def _malformed(what: str) -> str:
 def name_in(
     model: nn.Module,          # the model, compiled or not
 ) -> Callable[[str], str]:     # function that returns the model's name for a name in a file
-    "Return a function that translates names in a file to names in the model"
+    """Return a function that translates names in a file to names in the model
+
+    Args:
+        model: the model, compiled or not
+
+    Returns:
+        function that returns the model's name for a name in a file
+    """
     names = [*model.state_dict(), *(name for name, _ in model.named_modules())]
     here = {plain_name(name): name for name in names}
     return lambda name: here.get(plain_name(name), plain_name(name))
@@ -216,6 +304,12 @@ def _warn_of_misfit(path: Path, theirs: dict, mine: dict, unexpected: list[str])
     _warn(f'{n or "none"} of the {len(theirs)} names in {path} fit the model, which has {len(mine)}'
           f'{"" if n else ", so no weight was loaded"}; {"; ".join(only)}')
 
+def _one_sided(theirs: dict, mine: dict) -> str:
+    "Return which modules besides the model are only in the file or only in the learner, or an empty text"
+    more, missing = (', '.join(sorted(a.keys() - b.keys())) for a, b in ((theirs, mine), (mine, theirs)))
+    return '; '.join([f'has also the state of {more}, which this learner does not have']*bool(more)
+                     + [f'has no state of {missing}, which is as it was']*bool(missing))
+
 def _warn(message: str) -> None: warnings.warn(message, stacklevel=user_level())
 
 # %% ../../nbs/callbacks/saving.ipynb #db7b193f
@@ -233,7 +327,7 @@ def _misfit(self: Learner, saved: dict[str, Any]) -> str | None:
     here = self._param_names()
     for i, (old, new) in enumerate(zip(saved.get('param_names', here), here)):
         for a, b in zip(old, new):
-            if a != b: return f'in group {i} it has {a!r} where this optimizer has {b!r}'
+            if a not in (b, None): return f'in group {i} it has {a!r} where this optimizer has {b!r}'
     return None
 
 # %% ../../nbs/callbacks/saving.ipynb #60e6aac9
@@ -272,23 +366,42 @@ def load(self: Learner,
     device: torch.device | str | None = None,   # device to read the file to; None: the CPU. The model stays on its device
     with_opt: bool = True,                      # also load the optimizer's state, if it fits
     strict: bool = True,                        # False: load only the names that match the model, and warn
+    weights_only: bool = True,                  # False: read any object, as `torch.load` does, which can run any code
 ) -> Learner:                                   # this learner
-    "Load the state of model and optimizer from a file. If an error occurs, model and optimizer do not change"
+    """Load the state of model and optimizer from a file. If an error occurs, model and optimizer do not change
+
+    Args:
+        file: name of the file, as for `save`
+        device: device to read the file to; None: the CPU. The model stays on its device
+        with_opt: also load the optimizer's state, if it fits
+        strict: False: load only the names that match the model, and warn
+        weights_only: False: read any object, as `torch.load` does, which can run any code
+
+    Returns:
+        this learner
+
+    Example:
+        other = line_learner().load('best/line')
+        assert torch.equal(other.model.weight, learn.model.weight)
+        learn.fit(1); other.fit(1)
+        assert torch.equal(other.model.weight, learn.model.weight)          # the optimizer went along
+    """
     path, had, why_not = self.model_file(file), self.opt, None
-    weights, opt_state = _parts(path, 'cpu' if device is None else device, with_opt)
-    weights = renamed(weights, name_in(self.model))
+    states, opt_state = _parts(path, 'cpu' if device is None else device, with_opt, trust=not weights_only)
+    states |= {name: renamed(states[name], name_in(m)) for name, m in trained_modules(self).items() if name in states}
     with interrupts_wait():
-        before = {k: _copied(v) for k, v in self.model.state_dict().items()}
+        before = {name: {k: _copied(v) for k, v in state.items()} for name, state in module_states(self).items()}
         try:
-            fit = self.model.load_state_dict(weights, strict=strict)
+            fit = load_module_states(self, states, strict)
             if opt_state: why_not = self._load_opt(opt_state)
         except BaseException as e:
-            self.model.load_state_dict(before)
+            load_module_states(self, before)
             self.opt = had
             e.add_note(f'nothing was loaded from {path}')
             raise
     if not self.running: self._loaded_from = path      # a fit with `start_epoch` mentions the file
-    if not strict: _warn_of_misfit(path, weights, before, fit.unexpected_keys)
+    if not strict: _warn_of_misfit(path, states['model'], before['model'], fit['model'].unexpected_keys)
+    if one_sided := _one_sided(states, before): _warn(f'{path} {one_sided}')
     if why_not: _warn(f'the optimizer was not loaded: {why_not}')
     elif with_opt and had is not None and opt_state is None:
         _warn(f'{file} has no optimizer state: the optimizer is as it was')
@@ -309,8 +422,7 @@ class _LoadsBest(Tracker):
     def _load_best(self) -> None:
         if self.learn is None: return                    # this callback was removed during the fit
         kept = 'the weights stay as they were when the fit ended'
-        if self._best_file is None and self.best is not None: return _warn(
-            f'the weights of epoch {self.best_epoch}, the best, could not be saved: {kept}')
+        if self._best_file is None and self.not_saved: return _warn(f'no weights could be saved in this fit: {kept}')
         if self._best_file is None:
             if self.learn.train_iter: _warn(f'{self.monitor} has not improved in this fit, so nothing was saved: {kept}')
             return
@@ -346,18 +458,20 @@ class _SavesBest(_GoesOn):
     at_end: bool
     with_opt: bool
     last_saved_path: Path | None = None
+    not_saved = False                            # whether a file could not be written in this fit
 
     def after_epoch(self):
         if self.at_end: return
         if self.every_epoch: return self._save_epoch(self.learn.epoch)
         with interrupts_wait():                  # keep `best` and the file consistent
+            filed = self.best, self.best_epoch
             super().after_epoch()
             if not self.new_best: return
-            self._best_file = None               # stays None if saving fails
-            path = self._save(self.fname, dict(monitor=self.monitor, best=self.best,
-                                               epoch=self.best_epoch)).absolute()
-            wait_for_processes()                 # only the first process writes the file
-            self._best_file = path, _mark(path)
+            new, (self.best, self.best_epoch) = (self.best, self.best_epoch), filed    # as long as the file has these weights
+            saved = self._save(self.fname, dict(monitor=self.monitor, best=new[0], epoch=new[1]))
+            if any_over_processes(not saved): return
+            self.best, self.best_epoch = new
+            self._best_file = (path := self.last_saved_path.absolute()), _mark(path)
 
     def _save_epoch(self, epoch: int) -> None:
         if epoch % self.every_epoch == 0: self._save(f'{self.fname}_{epoch}')
@@ -365,13 +479,40 @@ class _SavesBest(_GoesOn):
     def _save_end(self) -> None:
         if self.learn is not None and self.learn.train_iter: self._save(self.fname)
 
-    def _save(self, fname: str, note: dict[str, Any] | None = None) -> Path:
-        self.last_saved_path = self.learn.save(fname, self.with_opt, note)
-        return self.last_saved_path
+    def _save(self, fname: str, note: dict[str, Any] | None = None) -> bool:
+        "Save the weights, and return whether they were saved. Warn once in a fit if the file cannot be written"
+        told, self.not_saved = self.not_saved, True
+        try: self.last_saved_path = self.learn.save(fname, self.with_opt, note)
+        except OSError as e:
+            if not told: _warn(f'the weights could not be saved ({e}): the fit goes on, and {self.learn.model_file(fname)} '
+                               'stays as it is until they can')
+            return False
+        self.not_saved = told
+        return True
 
 # %% ../../nbs/callbacks/saving.ipynb #63ed4b64
 class SaveModel(_SavesBest):
-    "Save the weights at each new best value, and load the best weights when the fit ends"
+    """Save the weights at each new best value, and load the best weights when the fit ends
+
+    Args:
+        monitor: column of the table of epochs to watch
+        comp: 'min', 'max', or a function of (new, best); None: inferred from the column's name
+        min_delta: improvement that a new best value has to exceed
+        fname: name of the file, as for `Learner.save`; may contain folders
+        every_epoch: True: save each epoch as `<fname>_<epoch>`; k: only epochs 0, k, 2k, ...
+        at_end: save the last weights when the fit ends
+        with_opt: also save the optimizer's state
+        reset_on_fit: forget the best value when a fit begins
+
+    Raises:
+        ValueError: every_epoch={every_epoch} and at_end=True contradict each other: each epoch is
+            saved, the last one included; or only the end is; or, without both, the best
+
+    Example:
+        with warnings.catch_warnings(record=True) as seen, learn.no_logging():
+            learn.fit(2, cbs=SaveModel(fname='runs/error'))
+        print(seen[0].message)
+    """
     order = 61
 
     @hinted
@@ -396,6 +537,8 @@ class SaveModel(_SavesBest):
         self._best_file = None
 
     def before_fit(self):
+        self.not_saved = False
+        if process_number() == 0: check_writable(self.learn.model_file(self.fname), 'the weights')
         if self.at_end: self.learn.undo.callback(self._save_end)
         elif not self.every_epoch:
             super().before_fit()
