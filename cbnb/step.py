@@ -700,14 +700,10 @@ class EvalCall(Step):
         return self.pure
 
     def _try(self, learn):
-        from cbnb.snapshot import snapshot                # imported here because it needs the learner
-        restore = snapshot(learn, exclude=learn.cbs)
-        try:
+        with learn.without_trace(), torch.enable_grad():       # defined in `cbnb.snapshot`
             if learn.opt is None: learn.create_opt()
-            with torch.enable_grad(): self.trains._first_call(learn)
-            pure = bool(self.trains.by_learner)
-        finally: restore()
-        return pure
+            self.trains._first_call(learn)
+            return bool(self.trains.by_learner)
 
 # %% ../nbs/06_step.ipynb #83c9631d
 class ModelLossStep(Step):
