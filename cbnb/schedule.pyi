@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from .callback import Callback as Callback
 from .basics.arguments import hinted as hinted, as_count as as_count, as_positive as as_positive, as_python as as_python
+from .basics.durations import Duration as Duration, as_duration as as_duration
 from .basics.patch import patch as patch
 from .basics.notices import user_level as user_level
 from .basics.loaders import n_batches as n_batches

@@ -29,10 +29,11 @@ from cbnb.basics.param_groups import (
     save_hypers,
     set_hyper,
     spread_lrs,
+    state_keys,
     write_hyper,
 )
 from cbnb.optim import belongs_to, fuse, is_fused, make_opt, needs_closure, param_groups, shares_params, update
-from helpers import line_learner
+from helpers import ab, line_learner
 
 
 def two_groups(model):
@@ -272,6 +273,36 @@ def test_hypers_are_put_back_with_those_that_came_and_went():
     )
     assert "added" not in first and first["params"] is parameters
     assert copies[0]["lr"] == pytest.approx(0.1) and copies[0].keys() == {"lr", "eps", "wd"} and copies[1] == dict(lr=2.0)
+
+
+class Counting(torch.optim.SGD):
+    """Keeps the number of its steps in its groups, as those of pytorch_optimizer do, and goes slower and slower."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+            for p in group["params"]:
+                p.sub_(p.grad, alpha=group["lr"] / group["step"])
+
+
+def test_what_an_optimizer_counts_in_its_groups_outlives_a_fit(tmp_path):
+    one, two, loaded = (line_learner(opt_func=Counting, path=tmp_path) for _ in range(3))
+    one.fit(2)
+    two.fit(1)
+    two.save("half")
+    two.fit(1, cbs=cbnb.Callback(after_batch=lambda cb: two.save("within")))
+    loaded.load("half")
+    loaded.fit(1)
+    assert ab(one) == ab(two) == ab(loaded)
+    assert two.opt.param_groups[0]["step"] == loaded.opt.param_groups[0]["step"] == 4
+    assert torch.load(tmp_path / "models/within.pth")["opt"]["param_groups"][0]["step"] == 4
+
+
+def test_state_in_groups_is_what_no_constructor_takes():
+    opt = Counting([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    opt.param_groups[0].update(step=1, initial_lr=0.1, momentum=0.5)
+    assert state_keys(opt) == {"step"} and not state_keys(SimpleNamespace(param_groups=[dict(step=1)]))
 
 
 # --- numbers ---

@@ -19,6 +19,9 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 # %% ../../nbs/callbacks/schedulers.ipynb #b327652d
 from ..callback import Callback
 from ..basics.arguments import columns_hint
+from ..basics.loaders import batch_size, first_batch
+from ..basics.nested import find_bs
+from ..basics.processes import n_processes
 from ..learner import Learner
 from ..display.schedules import plot_schedule
 from ..schedule import ParamScheduler
@@ -31,16 +34,30 @@ def _takes_steps(make: Callable[..., Any]) -> bool:
     return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
                for p in params) == 2
 
+def _batches_per_update(learn: Learner) -> int:
+    "Return the number of batches over which `GradientAccumulation` accumulates gradients, or 1 without it"
+    items = max([cb.n_acc for cb in learn.cbs if cb.run and 'n_acc' in vars(cb)], default=1)
+    if items == 1: return 1
+    size = batch_size(learn.dls.train) or find_bs(first_batch(learn.dls.train))
+    return -(-items//(size*n_processes()))
+
 def _n_steps(
-    learn: Learner,    # the learner with the training loader
-    every: str,        # 'batch' or 'epoch': when the scheduler steps
-    epochs: int,       # number of epochs
-) -> int:              # number of steps
-    "Return how often the scheduler steps in a number of epochs"
-    if every == 'epoch': return epochs
-    if (n := learn._batches_in(learn.dls.train)) is not None: return epochs*n
-    raise ValueError('the scheduler needs to know how many batches an epoch has, and the '
-                     'training loader has no length: wrap it in Batches(make, n_iter=...)')
+    learn: Learner,              # the learner with the training loader
+    every: str,                  # 'update', 'batch' or 'epoch': when the scheduler steps
+    epochs: int | None = None,   # number of epochs; None: the whole fit
+) -> int:                        # number of steps
+    "Return how often the scheduler steps in a number of epochs, or in the whole fit"
+    length, n = learn.fit_length if epochs is None else None, learn.n_epoch if epochs is None else epochs
+    if every == 'epoch': return n
+    window, in_epoch = _batches_per_update(learn), learn._batches_in(learn.dls.train)
+    if length and length.unit == 'update': return length.n*(1 if every == 'update' else window)
+    if length is None and in_epoch is None: raise ValueError(
+        'the scheduler needs to know how many batches an epoch has, and the training loader has no '
+        "length: wrap it in Batches(make, n_iter=...), or fit a number of steps, such as fit('2000 steps')")
+    n = length.n if length else n*in_epoch
+    if every == 'batch' or window == 1: return n
+    whole, rest = divmod(n, in_epoch or n)
+    return whole*-(-(in_epoch or n)//window) + -(-rest//window)      # the last update of an epoch may have fewer batches
 
 # %% ../../nbs/callbacks/schedulers.ipynb #7491283f
 @contextmanager
@@ -86,34 +103,20 @@ def _was_skipped(learn: Any) -> bool:
 
 # %% ../../nbs/callbacks/schedulers.ipynb #3f3ece83
 class TorchScheduler(Callback):
-    """Step a scheduler of `torch.optim.lr_scheduler`, or any other object with a method `step`
-
-    Args:
-        make: function that creates the scheduler, `make(opt)` or `make(opt, n_steps)`
-        every: when the scheduler steps: 'batch' or 'epoch'
-        monitor: column whose value `ReduceLROnPlateau` gets after each epoch; None: no value
-
-    Raises:
-        TypeError: {type(make)} belongs to one optimizer: pass a function that makes it, such as lambda
-            opt: StepLR(opt, 10)
-        ValueError: every={every} should be 'batch' or 'epoch'
-
-    Example:
-        TorchScheduler(lambda opt: torch_schedulers.CosineAnnealingWarmRestarts(opt, 30, T_mult=2)).plot(90, lr=0.1)
-    """
+    "Step a scheduler of `torch.optim.lr_scheduler`, or any other object with a method `step`"
     order, run_valid, run_in = 63, False, ('fit',)    # after `Steering` has removed its factor
     schedules = True               # included in planned schedules: see display/schedules
 
     def __init__(self,
         make: Callable[..., Any],      # function that creates the scheduler, `make(opt)` or `make(opt, n_steps)`
-        every: str = 'batch',          # when the scheduler steps: 'batch' or 'epoch'
+        every: str = 'update',         # when the scheduler steps: after each 'update' of the weights, training 'batch' or 'epoch'
         monitor: str | None = None,    # column whose value `ReduceLROnPlateau` gets after each epoch; None: no value
     ):
         if not callable(make) or hasattr(make, 'optimizer'):
             raise TypeError(f'{type(make).__name__} belongs to one optimizer: pass a function that '
                             'makes it, such as lambda opt: StepLR(opt, 10)')
-        if every not in ('batch', 'epoch'):
-            raise ValueError(f"every={every!r} should be 'batch' or 'epoch'")
+        if every not in ('update', 'batch', 'epoch'):
+            raise ValueError(f"every={every!r} should be 'update', 'batch' or 'epoch'")
         self.make, self.every, self.monitor = make, 'epoch' if monitor else every, monitor
         self.scheduler: Any = None     # set while a fit runs
 
@@ -124,21 +127,7 @@ class TorchScheduler(Callback):
         ax: Any = None,                   # axes to draw into; None: create a new chart
         widget: bool | None = None,       # True: return a chart; False: draw a figure; None: show a chart
     ) -> Any:                             # `ax` if you passed it, the figure with `return_fig=True`, the chart with `widget=True`
-        """Plot the learning rates of a fit before it runs. Raise `ValueError` if the rates depend on a loss
-
-        Args:
-            n: number of steps to plot
-            lr: learning rate of the optimizer that the scheduler gets
-            return_fig: return the figure instead of showing a chart
-            ax: axes to draw into; None: create a new chart
-            widget: True: return a chart; False: draw a figure; None: show a chart
-
-        Returns:
-            `ax` if you passed it, the figure with `return_fig=True`, the chart with `widget=True`
-
-        Example:
-            TorchScheduler(lambda opt: torch_schedulers.CosineAnnealingWarmRestarts(opt, 30, T_mult=2)).plot(90, lr=0.1)
-        """
+        "Plot the learning rates of a fit before it runs. Raise `ValueError` if the rates depend on a loss"
         return plot_schedule(self, n, return_fig, ax, lr, widget)
 
     def before_fit(self):
@@ -147,7 +136,7 @@ class TorchScheduler(Callback):
         if 'step' not in vars(learn.opt): learn.undo.callback(vars(learn.opt).pop, 'step', None)
         if not any(isinstance(cb, TorchScheduler) and cb.scheduler for cb in learn.cbs):
             for g in learn.opt.param_groups: g.pop('initial_lr', None)    # left by an earlier scheduler
-        n_steps = [_n_steps(learn, self.every, learn.n_epoch)] if _takes_steps(self.make) else []
+        n_steps = [_n_steps(learn, self.every)] if _takes_steps(self.make) else []
         learn.undo.set(self, 'scheduler', self.make(learn.opt, *n_steps))   # it wraps `opt.step`
         _check_scheduler(self.scheduler, self.monitor, learn)
         self._skip_to_start()
@@ -158,10 +147,19 @@ class TorchScheduler(Callback):
         done = _n_steps(learn, self.every, learn.start_epoch) if replay else 0
         with _no_order_warning():
             for _ in range(done): self.scheduler.step()
-        self.begun = done > 0
+        self.begun, self.n_followed = done > 0, 0         # updates of this fit after which the scheduler has stepped
 
     def after_batch(self):
-        if self.every == 'batch' and not _was_skipped(self.learn): self._step()
+        if self.every == 'update': self._follow_updates()
+        elif self.every == 'batch' and not _was_skipped(self.learn): self._step()
+
+    def after_train(self):         # accumulated gradients may have made the last update of the epoch
+        if self.every == 'update': self._follow_updates()
+
+    def _follow_updates(self) -> None:
+        while self.n_followed < self.learn.train_updates:
+            self.n_followed += 1
+            self._step()
 
     def after_epoch(self):
         if self.monitor: self._look()

@@ -26,13 +26,7 @@ def extremes(
     ys: Sequence[float],    # as many values as `xs`
     n: int,                 # approximate number of points to keep
 ) -> tuple[array, array]:
-    """Reduce a curve to about `n` points: the lowest and the highest of each group of neighbors
-
-    Args:
-        xs
-        ys: as many values as `xs`
-        n: approximate number of points to keep
-    """
+    "Reduce a curve to about `n` points: the lowest and the highest of each group of neighbors"
     if len(xs) <= n: return array('f', xs), array('f', ys)
     size, short_x, short_y = -(-2*len(xs)//n), array('f'), array('f')
     for a in range(0, len(xs), size):
@@ -50,34 +44,21 @@ def _lowest_and_highest(ys: Sequence[float]) -> list[int]:
 
 # %% ../../nbs/display/live_chart.ipynb #d0aa5f78
 class Points:
-    """The points of one line, and the number of points that the page has
-
-    Args:
-        limit: thin the points to this number when there are more than twice as many
-    """
+    "The points of one line, and the number of points that the page has"
     def __init__(self,
         limit: int = 4000,    # thin the points to this number when there are more than twice as many
     ):
         self.xs, self.ys, self.limit, self.sent = array('f'), array('f'), limit, 0
 
     def add(self, xs: Iterable[float], ys: Iterable[float]) -> None:
-        """Append points. The new `xs` must ascend, and must be larger than the `xs` so far
-
-        Args:
-            xs
-            ys
-        """
+        "Append points. The new `xs` must ascend, and must be larger than the `xs` so far"
         self.xs.extend(xs)
         self.ys.extend(ys)
 
     def news(self,
         most: int = 200,      # approximate number of points to return; more points are thinned
     ) -> tuple[array, array]:
-        """Return the points that were not sent yet, count them as sent, and thin the stored points if there are too many
-
-        Args:
-            most: approximate number of points to return; more points are thinned
-        """
+        "Return the points that were not sent yet, count them as sent, and thin the stored points if there are too many"
         news = extremes(self.xs[self.sent:], self.ys[self.sent:].tolist(), most)    # a list is read faster than an array
         self.keep()
         return news
@@ -144,14 +125,7 @@ def has_live_charts() -> bool:
 def small(
     kind: type,    # widget class of `ipywidgets`, such as `Button`
 ) -> type:      # subclass of `kind`
-    """Return a subclass of a widget class. The state of its widgets omits properties that have their default values
-
-    Args:
-        kind: widget class of `ipywidgets`, such as `Button`
-
-    Returns:
-        subclass of `kind`
-    """
+    "Return a subclass of a widget class. The state of its widgets omits properties that have their default values"
     class Small(kind):
         def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, Any]:
             return super().get_state(_unusual(self) if key is None else key, drop_defaults)
@@ -208,35 +182,19 @@ class _Grows:
 _NAMES = dict(cursor='chosen', xlabel='x_label', ylabel='y_label')      # layout -> spec, where they differ
 
 class LiveChart(_Grows):
-    """A chart that grows while a cell runs, and reports clicks to Python
-
-    Args:
-        lines: names and styles of the lines, with points so far if there are any
-        on_pick: called with x, and False during a drag or True at its end
-        **layout: keyword arguments of `Chart`
-    """
+    "A chart that grows while a cell runs, and reports clicks to Python"
     def add(self,
         name: str,                # name of the line
         xs: Iterable[float],      # ascending values, larger than those of the line so far
         ys: Iterable[float],      # as many values as `xs`
     ) -> None:
-        """Append points to a line. The next `flush` sends them to the page
-
-        Args:
-            name: name of the line
-            xs: ascending values, larger than those of the line so far
-            ys: as many values as `xs`
-        """
+        "Append points to a line. The next `flush` sends them to the page"
         self.points[name].add(xs, ys)
 
     def set(self,
         **layout: Any,            # `Chart` arguments: marks, events, epochs, borders, band, cursor, title, y_range
     ) -> None:
-        """Change the layout. The next `flush` sends the changes to the page
-
-        Args:
-            **layout: `Chart` arguments: marks, events, epochs, borders, band, cursor, title, y_range
-        """
+        "Change the layout. The next `flush` sends the changes to the page"
         self.layout |= layout
         spec = chart_spec(Chart([], **layout))
         self.news |= {_NAMES.get(name, name): spec[_NAMES.get(name, name)] for name in layout}
@@ -245,23 +203,14 @@ class LiveChart(_Grows):
     def add_epochs(self,
         ends: Iterable[tuple[int, int]],    # (last step of the epoch, number of the epoch), after the epochs so far
     ) -> None:
-        """Append finished epochs to the axis. The next `flush` sends them to the page
-
-        Args:
-            ends: (last step of the epoch, number of the epoch), after the epochs so far
-        """
+        "Append finished epochs to the axis. The next `flush` sends them to the page"
         self.layout['epochs'] = [*self.layout['epochs'], *ends]
 
     def flush(self,
         most: int = 200,          # approximate number of new points to send for each line; more points are thinned
         beside: Any = None,       # JSON data for the dashboard around the chart, such as new rows of its table
     ) -> None:
-        """Send new points and changes of the layout to the page
-
-        Args:
-            most: approximate number of new points to send for each line; more points are thinned
-            beside: JSON data for the dashboard around the chart, such as new rows of its table
-        """
+        "Send new points and changes of the layout to the page"
         message, buffers = self._changed() | (dict(beside=beside) if beside else {}), []
         news = [points.news(most) for points in self.points.values()]
         if any(len(xs) for xs, _ in news):
@@ -298,14 +247,7 @@ class LiveChart(_Grows):
     def slot_html(self,
         inner: str = '',          # HTML for pages that cannot show the live chart; '': a picture of the chart
     ) -> str:                     # HTML of the placeholder
-        """Return HTML for a placeholder that the live chart replaces, in an output or in an HTML widget
-
-        Args:
-            inner: HTML for pages that cannot show the live chart; '': a picture of the chart
-
-        Returns:
-            HTML of the placeholder
-        """
+        "Return HTML for a placeholder that the live chart replaces, in an output or in an HTML widget"
         chart = self.chart()
         return f'<div class="cbnb-slot-{self.name}">{inner or still_image(still_svg(chart), chart.text)}</div>'
 

@@ -42,8 +42,6 @@ class Distillation(nn.Module):
 
 
 class TestDistillation(Program):
-    faults = "N1 N2 N14"
-
     def by_hand(self):
         (train, valid), model, loss_func = loaders(), Student(), Distillation()
         params = [p for p in [*model.parameters(), *loss_func.parameters()] if p.requires_grad]

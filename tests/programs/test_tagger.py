@@ -42,7 +42,7 @@ class Tagger(nn.Module):
 
 
 class TestTagger(Program):
-    faults = "N5 N6 N3"
+    faults = dict(table="N3", saved="N3", resumed="N3")
 
     def by_hand(self):
         (train, valid), model, loss_func = loaders(), Tagger(), nn.CrossEntropyLoss(ignore_index=PAD)
