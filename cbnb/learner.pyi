@@ -32,6 +32,7 @@ from .basics.text import html_row as html_row, number as number, plural as plura
 from .events import BATCH_EVENTS as BATCH_EVENTS, CancelBackwardException as CancelBackwardException, CancelBatchException as CancelBatchException, CancelEpochException as CancelEpochException, CancelException as CancelException, CancelFitException as CancelFitException, CancelStepException as CancelStepException, CancelTrainException as CancelTrainException, CancelValidException as CancelValidException, EPOCH as EPOCH, FIT as FIT, Level as Level, TRAIN as TRAIN, VALIDATE as VALIDATE, event as event, loop_lines as loop_lines, not_honoured as not_honoured
 from .callback import Callback as Callback, CallbackList as CallbackList, CbList as CbList
 from .basics.loaders import as_loader as as_loader, independent_loader as independent_loader, n_batches as n_batches
+from .basics.loss_weights import UNKNOWN as UNKNOWN, weigher as weigher
 from .basics.tensor_batches import batches_of as batches_of, quiet_batches_of as quiet_batches_of
 from .data import as_dls as as_dls, split_batch as split_batch
 from .basics.device_copies import on_device as on_device
@@ -52,6 +53,7 @@ class OneBatch:
     loss_grad: Any
     loss_parts: Any
     step_result: Any
+    divisor: Any
     xb: Any
     yb: Any
     pct_train: Any
@@ -82,6 +84,10 @@ class BatchViews:
     def y(self) -> Any: ...
     @property
     def outputs(self) -> tuple: ...
+    @property
+    def loss_weight(self) -> Any: ...
+    @loss_weight.setter
+    def loss_weight(self, weight: Any) -> None: ...
 class LoopState(BatchViews):
     @property
     def running(self) -> bool: ...
@@ -104,6 +110,7 @@ class LoopState(BatchViews):
     loss_grad: Any
     loss_parts: Any
     step_result: Any
+    divisor: Any
     xb: Any
     yb: Any
 class TellsWhere:
@@ -238,7 +245,7 @@ _INNER: Any
 class Shows(Completes):
     ...
 class Learner:
-    def __init__(self, dls: Any, model: nn.Module, loss_func: Callable[..., Tensor] | None=None, opt_func: Any=..., lr: Any=0.001, splitter: Callable[[nn.Module], Any]=..., cbs: Any=None, metrics: Any=None, path: str | Path | None=None, model_dir: str='models', wd: float | None=None, moms: tuple[float, ...]=..., default_cbs: bool=True, train_step: Any=None, eval_step: Any=None) -> None: ...
+    def __init__(self, dls: Any, model: nn.Module, loss_func: Callable[..., Tensor] | None=None, opt_func: Any=..., lr: Any=0.001, splitter: Callable[[nn.Module], Any]=..., cbs: Any=None, metrics: Any=None, path: str | Path | None=None, model_dir: str='models', wd: float | None=None, moms: tuple[float, ...]=..., default_cbs: bool=True, train_step: Any=None, eval_step: Any=None, batch_weight: Callable[..., Any] | None=None) -> None: ...
     fit_length: Duration | None
     def one_batch(self, i: int, batch: Any) -> None: ...
     @property
@@ -250,6 +257,10 @@ class Learner:
     def y(self) -> Any: ...
     @property
     def outputs(self) -> tuple: ...
+    @property
+    def loss_weight(self) -> Any: ...
+    @loss_weight.setter
+    def loss_weight(self, weight: Any) -> None: ...
     def stopped_where(self) -> str: ...
     @property
     def run_name(self) -> str: ...
@@ -323,23 +334,17 @@ class Learner:
     def lr_find(self, start_lr: Any=1e-07, end_lr: Any=10, num_it: int=100, stop_div: bool=True, show_plot: bool=True, suggest_funcs: Any=..., cbs: Any=None, n_epoch: float | None=None, trials: bool | float | int=False) -> LRFind: ...
     smooth_loss: Tensor
     recorder: Recorder
-<<<<<<< HEAD
-    def fit_one_cycle(self, n_epoch: int, lr_max: Any=None, div: float=25.0, div_final: float=100000.0, pct_start: float=0.25, wd: float | None=None, moms: Sequence[float] | None=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, resume: Any=False) -> None: ...
-    def fit_flat_cos(self, n_epoch: int, lr: Any=None, div_final: float=100000.0, pct_start: float=0.75, wd: float | None=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, resume: Any=False) -> None: ...
-    def fit_sgdr(self, n_cycles: int, cycle_len: int, lr_max: Any=None, cycle_mult: int=2, cbs: Any=None, reset_opt: bool=False, wd: float | None=None, start_epoch: int=0, resume: Any=False) -> None: ...
-    def fine_tune(self, epochs: int, base_lr: Any=0.002, freeze_epochs: int=1, lr_mult: float=100, pct_start: float=0.3, div: float=5.0, cbs: Any=None, freeze_cbs: Any=None, **kwargs: Any) -> None: ...
-    @contextmanager
-    def without_trace(self) -> Iterator[None]: ...
-=======
     def fit_one_cycle(self, n_epoch: int | str, lr_max: Any=None, div: float=25.0, div_final: float=100000.0, pct_start: float=0.25, wd: float | None=None, moms: Sequence[float] | None=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, resume: Any=False) -> None: ...
     def fit_flat_cos(self, n_epoch: int | str, lr: Any=None, div_final: float=100000.0, pct_start: float=0.75, wd: float | None=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, resume: Any=False) -> None: ...
     def fit_sgdr(self, n_cycles: int, cycle_len: int | str, lr_max: Any=None, cycle_mult: int=2, cbs: Any=None, reset_opt: bool=False, wd: float | None=None, start_epoch: int=0, resume: Any=False) -> None: ...
     def fine_tune(self, epochs: int | str, base_lr: Any=0.002, freeze_epochs: int | str=1, lr_mult: float=100, pct_start: float=0.3, div: float=5.0, cbs: Any=None, freeze_cbs: Any=None, **kwargs: Any) -> None: ...
->>>>>>> main
+    @contextmanager
+    def without_trace(self) -> Iterator[None]: ...
     callbacks: Any
     undo: Any
     logger: Any
     create_mbar: bool
+    batch_weight: Callable[..., Any] | None
     dl: Any
     n_epoch: Any
     iter: Any
@@ -348,6 +353,7 @@ class Learner:
     loss_grad: Any
     loss_parts: Any
     step_result: Any
+    divisor: Any
     xb: Any
     yb: Any
     pct_train: Any

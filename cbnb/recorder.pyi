@@ -2,7 +2,7 @@
 # mypy: disable-error-code=override
 from typing import Any
 
-__all__ = ['PhaseMetrics', 'fresh', 'NamesColumns', 'NamesLosses', 'TracksHypers', 'TracksEarly', 'TracksCancelled', 'FillsRows', 'WritesRows', 'NoticesNan', 'settings_of', 'RecordsPhases', 'RecordsBatches', 'RecordsEpochs', 'how_it_ends', 'RecordsFits', 'LastRun', 'LastTable', 'LastTableV1', 'StoresHistory', 'Recorder', 'History', 'NamedLoss', 'Run', 'ScalarBuffer']
+__all__ = ['MeanParts', 'PhaseMetrics', 'fresh', 'NamesColumns', 'NamesLosses', 'TracksHypers', 'TracksEarly', 'TracksCancelled', 'FillsRows', 'WritesRows', 'NoticesNan', 'settings_of', 'RecordsPhases', 'RecordsBatches', 'RecordsEpochs', 'how_it_ends', 'RecordsFits', 'LastRun', 'LastTable', 'LastTableV1', 'StoresHistory', 'Recorder', 'History', 'NamedLoss', 'Run', 'ScalarBuffer']
 import copy
 import itertools
 import re
@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 from .basics.arguments import as_number as as_number
 from .basics.configured import brief as brief
 from .basics.loaders import batch_size as batch_size, n_batches as n_batches
+from .basics.loss_weights import MeanLoss as MeanLoss
 from .basics.nested import find_bs as find_bs
 from .basics.notices import say as say, user_level as user_level
 from .basics.plain import put_state as put_state, state_of as state_of
@@ -28,23 +29,17 @@ from .callback import Callback as Callback, CallbackList as CallbackList
 from .events import EVENTS as EVENTS, CancelException as CancelException, CancelFitException as CancelFitException
 from .history import History as History, NamedLoss as NamedLoss, Run as Run, ScalarBuffer as ScalarBuffer, nan_since as nan_since
 from .learner import Learner as Learner, as_one_fit as as_one_fit
-from .metrics import RunningMean as RunningMean, view_for_metric as view_for_metric
+from .metrics import view_for_metric as view_for_metric
 from .basics.param_groups import hyper_key as hyper_key
 from .undo import interrupts_wait as interrupts_wait
 _all_: Any
-class _MeanLoss:
+class MeanParts:
     def __init__(self) -> None: ...
-    def add(self, loss: Tensor, n: int) -> None: ...
-    def value(self) -> float | None: ...
-    mean: Any
-    losses: Any
-    sizes: Any
-class _MeanParts:
-    def __init__(self) -> None: ...
-    def add(self, name: str, value: Tensor, n: int) -> None: ...
-    def values(self, everywhere: bool) -> dict[str, float | None]: ...
-    totals: Any
-    counts: Any
+    def add(self, learn: Any) -> None: ...
+    def values(self, everywhere: bool=True) -> dict[str, float | None]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    means: dict[str, MeanLoss]
 class PhaseMetrics:
     def __init__(self, metrics: list[Any], run: Any=None) -> None: ...
     def add(self, learn: Learner) -> None: ...

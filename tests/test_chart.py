@@ -181,16 +181,16 @@ def test_on_a_logarithmic_axis_each_doubling_gets_its_points():
 
 def test_a_path_breaks_at_gaps():
     x, y = Axis([0, 4]), Axis([0, 1])
-    assert path([0, 2, 4], [0, 1, 0.5], x, y, (100, 10)) == "M0.0,10.0L50.0,0.0L100.0,5.0"
-    assert path([0, 1, 2, 3, 4], [0, nan, 1, nan, nan], x, y, (100, 10)) == "M0.0,10.0h0M50.0,0.0h0"  # points alone are dots
-    assert path([0, 1, 2, 3], [0, 1, nan, 1], x, y, (100, 10)) == "M0.0,10.0L25.0,0.0M75.0,0.0h0"
-    assert path([0, 2], [0, 1], x, y, (100, 10), dots=True) == "M0.0,10.0h0M50.0,0.0h0"
+    assert path([0, 2, 4], [0, 1, 0.5], x, y, (100, 10)) == "M0,10L50,0L100,5"
+    assert path([0, 1, 2, 3, 4], [0, nan, 1, nan, nan], x, y, (100, 10)) == "M0,10h0M50,0h0"  # points alone are dots
+    assert path([0, 1, 2, 3], [0, 1, nan, 1], x, y, (100, 10)) == "M0,10L25,0M75,0h0"
+    assert path([0, 2], [0, 1], x, y, (100, 10), dots=True) == "M0,10h0M50,0h0"
     assert path([], [], x, y, (100, 10)) == "" == path([0], [nan], x, y, (100, 10))
 
 
 def test_far_outside_is_just_outside():
     x, y = Axis([0, 4]), Axis([0, 1])
-    assert path([0, 1, 2, 3], [1e9, 2, -1, -1e9], x, y, (100, 10)) == "M0.0,-10.0L25.0,-10.0L50.0,20.0L75.0,20.0"
+    assert path([0, 1, 2, 3], [1e9, 2, -1, -1e9], x, y, (100, 10)) == "M0,-10L25,-10L50,20L75,20"
 
 
 def test_words_that_do_not_overlap():
@@ -207,6 +207,9 @@ class Picture:
     def __init__(self, lines, **layout):
         layout.setdefault("size", (640, 280))
         self.root = ElementTree.fromstring(still_svg(Chart(lines, **layout)))
+        for group in self.root.iter("{http://www.w3.org/2000/svg}g"):
+            for node in group:
+                node.attrib |= {name: group.get(name) for name in ("text-anchor",) if group.get(name)}
         for node in self.root.iter():  # what need not be written
             if node.tag.endswith("text"):
                 node.attrib.setdefault("text-anchor", "start"), node.attrib.setdefault("fill", self.root.get("fill"))
@@ -547,7 +550,7 @@ def test_the_source_of_a_smoothed_line_is_means_of_neighbors(n, most, k):
     ys = [float(i) for i in range(n)]
     found, size = means(ys, most)
     assert size == k and len(found) == n // k and found[0] == (k - 1) / 2 and means(torch.tensor(ys), most) == (found, k)
-    line = chart_spec(Chart([Line("a", range(5, 5 + n), ys, smooths=ys)], smoothing=0.9, points=most))["lines"][0]
+    line = chart_spec(Chart([Line("a", range(5, 5 + n), ys, smooths=list(ys))], smoothing=0.9, points=most))["lines"][0]
     xs, values = points_of(line["source"])
     assert values == pytest.approx(found) and xs == [5 + i * k + (k - 1) / 2 for i in range(len(found))] and line["source"]["k"] == k
 

@@ -11,7 +11,7 @@ pytest.importorskip("anywidget")
 
 from cbnb.display import live_chart
 from cbnb.display.chart import Chart, Event, Line, Mark, chart_spec
-from cbnb.display.live_chart import LiveChart, Points, extremes, has_live_charts
+from cbnb.display.live_chart import LiveChart, Points, extreme_places, has_live_charts, news
 from cbnb.display.look import COLORS
 
 LINES = [Line("loss", [], []), Line("valid", [], [], COLORS["valid"], dots=True)]
@@ -65,34 +65,46 @@ def say(live, **message):
 
 
 def test_few_points_stay_as_they_are_and_many_keep_their_extremes():
-    xs, ys = array("f", range(100)), array("f", [0.0] * 100)
+    ys = [0.0] * 100
     ys[33], ys[66] = 5.0, -5.0
-    assert extremes(xs, ys, 100) == (xs, ys)
-    short_x, short_y = extremes(xs, ys, 20)
-    assert len(short_x) == len(short_y) <= 22 and short_y[list(short_x).index(33)] == 5 and short_y[list(short_x).index(66)] == -5
-    assert list(short_x) == sorted(short_x) and extremes(array("f"), array("f"), 5) == (array("f"), array("f"))
+    assert list(extreme_places(ys, 100)) == list(range(100)) and list(extreme_places([], 5)) == []
+    places = extreme_places(ys, 20)
+    assert len(places) <= 22 and {33, 66, 99} <= set(places) and places == sorted(places)
 
 
 def test_points_that_are_not_finite_hide_no_others():
     """min and max of nan depend on the order."""
-    ys = array("f", [math.nan if i % 3 == 0 else float(i) for i in range(90)])
-    _, short = extremes(array("f", range(90)), ys, 20)
+    ys = [math.nan if i % 3 == 0 else float(i) for i in range(90)]
+    short = [ys[i] for i in extreme_places(ys, 20)]
     assert max(y for y in short if y == y) == 89 and min(y for y in short if y == y) == 1
 
 
 def test_news_are_what_came_since():
     points = Points()
     points.add([1, 2], [10, 20])
-    assert [list(part) for part in points.news()] == [[1, 2], [10, 20]] and [list(part) for part in points.news()] == [[], []]
+    assert [list(part) for part in news([points])[0]] == [[1, 2], [10, 20]] and [list(part) for part in news([points])[0]] == [[], []]
     points.add([3], [30])
-    assert [list(part) for part in points.news()] == [[3], [30]] and points.sent == 3
+    assert [list(part) for part in news([points])[0]] == [[3], [30]] and points.sent == 3
+
+
+def test_lines_over_the_same_steps_keep_the_same_steps():
+    """Each value beside a step is that of the step: in what is sent, and in what is kept."""
+    raw, smooth, other = Points(), Points(), Points()
+    for i in range(0, 9000, 500):
+        steps = range(i, i + 500)
+        raw.add(steps, [float(step * 7919 % 1000) for step in steps]), smooth.add(steps, [float(step) for step in steps])
+        other.add(steps[::2], [1.0] * 250)
+        (xs, _), (same, ys), (_, ones) = news([raw, smooth, other], most=16, limit=1000)
+        assert xs == same == ys and xs[-1] == i + 499 and len(xs) <= 18 and set(ones) == {1}
+        assert raw.xs == smooth.xs == smooth.ys and len(raw.xs) <= 2500
+    assert list(raw.ys) == [step * 7919 % 1000 for step in raw.xs]
 
 
 def test_of_many_points_a_bounded_number_is_kept():
-    points = Points(limit=100)
+    points = Points()
     for i in range(0, 5000, 50):
         points.add(range(i, i + 50), [float(j == 2500) for j in range(i, i + 50)])
-        points.news()
+        news([points], limit=100)
         assert len(points.xs) <= 250 and points.sent == len(points.xs)
     assert max(points.ys) == 1 and points.xs[list(points.ys).index(1)] == 2500 and list(points.xs) == sorted(points.xs)
 
@@ -188,6 +200,33 @@ def test_what_a_page_says(live):
     live.on_pick = None
     say(live, type="pick", x=1.0, done=True)  # nothing hears it
     assert not live.spec()["picks"] and len(picks) == 2
+
+
+def test_a_page_gets_the_exact_steps_that_it_asks_for():
+    """All of a short range, the same steps for all lines, none after the last that was sent; with another weight as the recorder smooths."""
+    ys, sent = [float(i * 7919 % 1000) for i in range(5000)], []
+    lines = [Line("raw", range(5000), ys), Line("smooth", range(5000), ys, smooths=ys), Line("valid", [4999], [1.0], dots=True)]
+    chart = LiveChart([line._replace(xs=(), ys=()) for line in lines], whole=lambda: lines)
+    chart.widget.send = lambda message, buffers: sent.append((message["steps"], array("f", buffers[0])))
+    for name in ("raw", "smooth"):
+        chart.add(name, range(4900), ys[:4900])
+    chart.hold()
+    say(chart, type="steps", range=[10, 265], beta=None)
+    say(chart, type="steps", range=[4800, 4999], beta=0.0)
+    say(chart, type="steps", range=[0, 4899], beta=0.5)
+    (few, first), (late, last), (many, wide) = sent
+    assert (
+        few == [256, 256, -1] and list(first[:256]) == list(range(10, 266)) == list(first[512:768]) and list(first[256:512]) == ys[10:266]
+    )
+    assert late == [100, 100, -1] and last[99] == 4899 and list(last[300:]) == ys[4800:4900] == list(last[100:200])
+    n = many[0]
+    assert many == [n, n, -1] and n <= 2002 and wide[:n] == wide[2 * n : 3 * n] and (wide[0], wide[n - 1]) == (0, 4899)
+    assert all(wide[n + i] == ys[int(wide[i])] for i in range(n))
+    mean, weight = 0.0, 0.0
+    for y in ys[:4900]:
+        mean, weight = 0.5 * mean + 0.5 * y, 0.5 * weight + 0.5
+    assert wide[-1] == pytest.approx(mean / weight)
+    chart.close()
 
 
 def test_the_code_goes_to_a_page_that_has_none(live):

@@ -543,7 +543,7 @@ def test_how_wide_a_bar_is(share, width):
 def drawn(page):
     """The words of the picture, and its lines: color and number of points."""
     svg = svg_of(page)
-    curves = re.search("<g .*?</g>", svg)[0]
+    curves = re.search("<g fill.*?</g>", svg)[0]
     paths = re.findall('<path d="(.*?)" stroke="(.*?)"', curves)
     return re.findall(">([^<]+)</text>", svg), [(color, 1 + d.count("L")) for d, color in paths]
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 # %% ../../nbs/callbacks/gradients.ipynb #961beb05
-from ..basics.processes import whole_tensor
+from ..basics.processes import local_parts, whole_tensor
 from ..callback import Callback, STEP
 from ..events import CancelBatchException, CancelStepException
 from ..basics.arguments import as_count, as_positive
@@ -27,7 +27,14 @@ from ..basics.nested import find_bs, map_tensors
 def values_of_sparse(
     p: Tensor,    # parameter with a dense or a sparse gradient, or none
 ) -> Tensor:      # `p` itself, unless its gradient is sparse
-    "Return a tensor whose dense gradient shares memory with the values of the sparse gradient of `p`, or `p` if its gradient is not sparse"
+    """Return a tensor whose dense gradient shares memory with the values of the sparse gradient of `p`, or `p` if its gradient is not sparse
+
+    Args:
+        p: parameter with a dense or a sparse gradient, or none
+
+    Returns:
+        `p` itself, unless its gradient is sparse
+    """
     if p.grad is None or not p.grad.is_sparse: return p
     p.grad = p.grad.coalesce()
     values = p.grad._values()
@@ -39,14 +46,34 @@ def values_of_sparse(
 def warn_own_update(
     cb: Callback,    # callback of a learner that changes gradients
 ) -> None:
-    "If the learner's step updates the weights by itself, warn that the callback has little or no effect"
+    """If the learner's step updates the weights by itself, warn that the callback has little or no effect
+
+    Args:
+        cb: callback of a learner that changes gradients
+    """
     if cb.learn.train_step.own_update: warnings.warn(
         f'{cb} has little or no effect: this train_step finds gradients by itself, where '
         'callbacks cannot change them', stacklevel=user_level())
 
 # %% ../../nbs/callbacks/gradients.ipynb #7852fc69
 class GradientClip(Callback):
-    "Limits the norm of the gradients, or with `kind='value'` each element, before each update"
+    """Limits the norm of the gradients, or with `kind='value'` each element, before each update
+
+    Args:
+        max_norm: largest allowed norm, or largest absolute value for kind='value'; inf: only measure
+        norm_type: order of the norm; 2: Euclidean norm, math.inf: largest absolute element
+        kind: 'global': one norm over all parameters; 'tensor': one norm each; 'value': each element
+
+    Raises:
+        ValueError: kind={kind} should be 'global', 'tensor' or 'value'
+        ValueError: {name}={value} should be above 0
+
+    Example:
+        learn = line_learner(n=1, cbs=GradientClip(1.))
+        learn.fit(1)
+        assert close(learn.model.a, 0.05547) and close(learn.model.b, 0.083205)
+        assert close(learn.gradient_clip.norm, 52**0.5)             # before clipping
+    """
     order, run_valid, run_in = 11, False, ('fit', 'lr_find')    # after mixed precision has unscaled the gradients
     norm: Any = None            # norm of the last gradient before clipping; a list of norms for kind='tensor'
 
@@ -72,23 +99,44 @@ class GradientClip(Callback):
     def clip(self,
         params: list[Tensor],    # parameters whose gradients are changed in place
     ) -> None:
-        "Clip the gradients of `params`. Unless `kind` is 'value', store the norm before clipping in `norm`"
+        """Clip the gradients of `params`. Unless `kind` is 'value', store the norm before clipping in `norm`
+
+        Args:
+            params: parameters whose gradients are changed in place
+
+        Example:
+            assert learn.train_iter == 6 and learn.gradient_clipping.clip == 3
+        """
         if self.kind == 'value': return clip_grad_value_(params, self.max_norm)
         how = self.max_norm, self.norm_type
         each = self.kind == 'tensor'
         norm = [whole_tensor(clip_grad_norm_(p, *how)) for p in params] if each else whole_tensor(clip_grad_norm_(params, *how))
         self.norm = norm
 
+# %% ../../nbs/callbacks/gradients.ipynb #ca6af354
+def _exactly(weight: Any) -> Any:
+    "Return a weight that is a tensor in the most precise type of its device"
+    if not isinstance(weight, Tensor): return weight
+    return weight.detach().to(torch.float32 if weight.device.type == 'mps' else torch.float64)
+
+def _planned(weight: Any, n: int) -> Any:
+    "Return the weight of `n` batches, if all are like the first. A batch without weight is replaced by one of weight 1"
+    if weight is None: return None
+    return n*(weight.where(weight > 0, 1) if isinstance(weight, Tensor) else weight or 1)
+
+def _times(t: Tensor, by: Any) -> Tensor: return t*(by.to(t.dtype) if isinstance(by, Tensor) else by)
+
 # %% ../../nbs/callbacks/gradients.ipynb #eee4b9f0
 class _Sum:
-    "Counts the items whose gradients are summed"
+    "Counts the items whose gradients are summed, and how much their losses count"
     # a separate object, because assigning attributes of a callback takes longer
-    items, ending = 0, False
-    planned: int    # estimated number of items in this sum
+    items, weight, ending = 0, 0., False
+    planned: Any    # estimated weight of this sum; None: losses add up, and stay as they are
     new: int        # number of items in this batch
+    weighs: Any     # how much the loss of this batch counts
 
 class _ScalesLosses(Callback):
-    "Scales each loss, so that the accumulated gradients add up to the mean gradient"
+    "Scales each loss, so that the accumulated gradients add up to the gradient of one large batch"
     n_acc: int
     sum: _Sum
 
@@ -96,16 +144,18 @@ class _ScalesLosses(Callback):
         learn, held = self.learn, self.sum
         try: n = held.new = getattr(learn.dl, 'items_in_step', 0) or find_bs(learn.yb) or 1     # of all processes
         except ValueError: n = held.new = find_bs(learn.xb) or 1   # the targets have no size
-        if not held.items: held.planned = -(-self.n_acc//n)*n
-        if n == held.planned: return
-        loss, by = learn.loss_grad, n/held.planned
-        if type(loss) is Tensor: learn.loss_grad = loss*by
-        else: learn.loss_grad = map_tensors(lambda t: t*by, loss)     # several losses, in a custom step
+        weight = held.weighs = _exactly(learn.loss_weight)
+        if not held.items: held.planned = _planned(weight, -(-self.n_acc//n))
+        if weight is None or type(weight) is not Tensor and weight == held.planned: return
+        loss, by = learn.loss_grad, weight/held.planned
+        if type(loss) is Tensor: learn.loss_grad = _times(loss, by)
+        else: learn.loss_grad = map_tensors(lambda t: _times(t, by), loss)     # several losses, in a custom step
 
-    def after_cancel_backward(self): self.sum.new = 0
+    def after_cancel_backward(self): self.sum.new, self.sum.weighs = 0, None
     def after_backward(self):
         held = self.sum
         held.items += held.new
+        if held.weighs is not None: held.weight = held.weight + held.weighs
 
 # %% ../../nbs/callbacks/gradients.ipynb #7b924008
 class _UpdatesWhenFull(_ScalesLosses):
@@ -116,20 +166,35 @@ class _UpdatesWhenFull(_ScalesLosses):
         if not held.items: return                  # the backward pass was cancelled, so there is no sum
         if held.items < self.n_acc and not held.ending and learn.iter + 1 != learn.n_iter:
             raise CancelBatchException()
-        if held.items != held.planned: _scale_grads(learn.opt, held.planned/held.items)
-        held.items = 0
+        _rescale(learn.opt, held.planned, held.weight)
+        held.items, held.weight = 0, 0.
 
     def after_cancel_step(self):
-        self.sum.items = 0                         # the loop zeroes the gradients
+        self.sum.items, self.sum.weight = 0, 0.    # the loop zeroes the gradients
 
-def _scale_grads(opt: Any, by: float) -> None:
+def _rescale(opt: Any, planned: Any, weight: Any) -> None:
+    "Multiply the gradients by the planned weight of their sum, divided by its weight. A sum without weight has no gradients"
+    on_device = isinstance(weight, Tensor)         # it is not compared, which would wait for the device
+    if planned is None or not on_device and weight in (0, planned): return
+    by = torch.where(weight > 0, planned/weight, 0) if on_device else planned/weight
     for group in opt.param_groups:
         for p in group['params']:
-            if p.grad is not None: p.grad.mul_(by)
+            if p.grad is not None: local_parts([p.grad])[0].mul_(by)
 
 # %% ../../nbs/callbacks/gradients.ipynb #d00eb7b2
 class GradientAccumulation(_UpdatesWhenFull):
-    "Accumulates gradients over batches, and updates the weights with the mean gradient of `n_acc` or more items, or of the rest of an epoch"
+    """Accumulates gradients over batches, and updates the weights with the mean gradient of `n_acc` or more items, or of the rest of an epoch
+
+    Args:
+        n_acc: minimum number of items per update; the last update of an epoch may have fewer
+
+    Example:
+        data = line_learner(n=4).dls.train
+        learn = line_learner(cbs=[GradientAccumulation(24), GradientClip(1.)])
+        learn.dls = DataLoaders(Batches(lambda: iter(data)), device='cpu')
+        learn.fit(1)
+        assert close(learn.model.a, 2*0.05547, 1e-3)
+    """
     order, run_valid, run_in = 6, False, ('fit', 'lr_find')
 
     def __init__(self,
@@ -160,14 +225,30 @@ class GradientAccumulation(_UpdatesWhenFull):
 
 # %% ../../nbs/callbacks/gradients.ipynb #47aef052
 def frozen_norms(model: nn.Module) -> list[nn.Module]:
-    "Return the batch norm layers of a model that have parameters and whose parameters are all frozen"
+    """Return the batch norm layers of a model that have parameters and whose parameters are all frozen
+
+    Args:
+        model
+    """
     layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     return [m for m in layers if m.weight is not None
             and not any(p.requires_grad for p in m.parameters(recurse=False))]
 
 # %% ../../nbs/callbacks/gradients.ipynb #eef01fac
 class BnFreeze(Callback):
-    "Keeps batch norm layers with frozen parameters in evaluation mode during training"
+    """Keeps batch norm layers with frozen parameters in evaluation mode during training
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+
+    Example:
+        batch = torch.randn(8, 2) + 5, torch.zeros(8, 2)
+        learn = Learner(DataLoaders([batch]*2, device='cpu'), net, nn.MSELoss(), default_cbs=False, cbs=BnFreeze)
+        learn.fit(1)
+        assert net[1].running_mean.tolist() == [0, 0] and net[1].num_batches_tracked == 0
+        assert net[2].num_batches_tracked == 2             # this layer was not frozen
+        assert net[1].training == net.training             # back in the mode of the model
+    """
     run_in = ('fit', 'lr_find')
 
     def before_train(self):

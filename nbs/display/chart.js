@@ -89,6 +89,9 @@ class Points {
     for (const k of ['x', 'y']) if (need > this[k].length) { const more = new this[k].constructor(2 * need); more.set(this[k].subarray(0, this.n)); this[k] = more }
     this.x.set(xs, this.n); this.y.set(ys, this.n); this.n = need
   }
+  has(x) { const i = this.first(x); return i < this.n && this.x[i] === x }
+  // whether there is a point at each whole number between the first and the last
+  whole() { return this.n && this.x[this.n - 1] - this.x[0] + 1 === this.n }
   // the first with this x or more
   first(x) { let a = 0, b = this.n; while (a < b) { const m = (a + b) >> 1; this.x[m] < x ? a = m + 1 : b = m } return a }
   // index of the nearest point, or of the latest of a line that holds its values; -1: none
@@ -190,8 +193,26 @@ class Chart {
     const b = this.tools.appendChild(html('button', { type: 'button', title, 'aria-pressed': !!get() }, text))
     b.onclick = () => { set(!get()); b.setAttribute('aria-pressed', !!get()); this.redraw() }
   }
+  // Exact if all steps are there, else about right until Python has answered
   smooth() {
-    for (const line of this.spec.lines) if (line.source) line.points = this.beta === this.spec.smoothing ? line.recorded : smoothed(line.source, this.beta, line.source.k)
+    for (const line of this.spec.lines) if (line.source) {
+      const { source } = line, raw = this.spec.lines[source.of]?.points, recorded = this.beta === this.spec.smoothing, all = raw?.whole()
+      line.points = recorded ? line.recorded : smoothed(all ? raw : source, this.beta, all ? 1 : source.k)
+      line.about = !recorded && !all && source.k > 1
+    }
+  }
+
+  steps() { return this.shown().filter(line => line.kind !== 'dots' && line.points.n) }
+  // The values beside a step are those of this step, so the crosshair stands at the nearest step that is here
+  snap(x) {
+    if (x === null || !this.spec.whole || this.spec.overlay) return x
+    let best = null
+    for (const { points: p, held } of this.steps()) {
+      if (held) return x
+      const i = p.first(x)
+      for (const k of [i - 1, i]) if (k >= 0 && k < p.n && (best === null || Math.abs(p.x[k] - x) < Math.abs(best - x))) best = p.x[k]
+    }
+    return best ?? x
   }
 
   // -- what is shown: lines of one group share a name
@@ -213,10 +234,18 @@ class Chart {
     const { points: p } = line, i = x === null ? p.n - 1 : p.at(x + this.shift(line), line.kind === 'dots' || line.held)
     return i < 0 ? null : p.y[i]
   }
-  valueOf(lines, x) {
-    if (x === null) return this.value(lines[lines.length - 1], null)
-    for (let i = lines.length - 1; i >= 0; i--) { const v = this.value(lines[i], x); if (v !== null) return v }
-    return null
+  // the line of a group that has a value there, and the value
+  find(lines, x) {
+    if (x === null) { const line = lines[lines.length - 1]; return [line, this.value(line, null)] }
+    for (let i = lines.length - 1; i >= 0; i--) { const v = this.value(lines[i], x); if (v !== null) return [lines[i], v] }
+    return [null, null]
+  }
+  valueOf(lines, x) { return this.find(lines, x)[1] }
+  // "≈" before a value that may be another in Python: of a neighboring step, or of means
+  text(lines, x) {
+    const [line, v] = this.find(lines, x), at = x === null || !line ? null : x + this.shift(line)
+    const near = at !== null && this.spec.whole && !line.held && (line.some || line.kind !== 'dots') && !line.points.has(Math.round(at))
+    return (near || line?.about ? '≈ ' : '') + number(v)
   }
 
   // -- scales
@@ -305,6 +334,7 @@ class Chart {
     this.crosshair(g, curves, s, epochs)
     g.append(svg('rect', { class: spec.picks ? 'hit picks' : 'hit', x: LEFT, y: 0, width: Math.max(right - LEFT, 0), height: h }))
     this.plot.querySelector('svg')?.remove(); this.plot.prepend(g)
+    globalThis.cbnbLive?.get(spec.asks)?.want(this)    // steps that are not here, see live_chart.js
     this.place(s); this.reset.hidden = !this.range; this.title.textContent = spec.title
     if (!this.table.hidden) this.fill()
   }
@@ -377,7 +407,7 @@ class Chart {
     }
   }
   flagAt(s) {
-    const x = this.cursor ?? this.spec.chosen
+    const x = this.snap(this.cursor) ?? this.spec.chosen
     if (x == null || !(s.px(x) >= LEFT - 1 && s.px(x) <= s.right + 1)) return { x: -1e4, half: 0 }
     const text = this.format(this.spec.whole ? Math.round(x) : x)
     return { x: Math.round(s.px(x)) + 0.5, half: 3.4 * text.length + 7, text, value: x }
@@ -398,7 +428,7 @@ class Chart {
     this.where.textContent = this.placeWords(flag.value, epochs)
   }
   placeWords(x, epochs = this.spec.epochs) {
-    const words = [`${this.cursor === null && this.spec.chosen != null ? 'chosen: ' : ''}${this.spec.x_label} ${this.format(this.spec.whole ? Math.round(x) : x)}`]
+    const words = [`${this.cursor === null && this.spec.chosen != null ? 'chosen: ' : ''}${this.spec.x_label} ${this.format(this.spec.whole ? Math.round(x) : x)}${this.cursor !== null && x !== this.cursor ? `, nearest of the ${this.steps()[0].points.n} here` : ''}`]
     const next = epochs.find(([end]) => end >= x)
     if (next) words.push(`epoch ${next[1]}`)
     const reach = this.scale ? 8 / (this.scale.right - LEFT) * (this.scale.x1 - this.scale.x0) : 0
@@ -438,7 +468,7 @@ class Chart {
     }))
   }
   place(s) {
-    const x = this.cursor ?? this.spec.chosen ?? null, groups = this.groups(), spots = groups.map(([name, lines], i) => {
+    const x = this.snap(this.cursor) ?? this.spec.chosen ?? null, groups = this.groups(), spots = groups.map(([name, lines], i) => {
       const last = this.valueOf(lines, null), y = last === null || !Number.isFinite(last) || this.hidden.has(name) ? s.h : Math.min(Math.max(s.py(last), TOP + 8), s.h - 4)
       return { i, y: Number.isFinite(y) ? y : s.h }
     }).sort((a, b) => a.y - b.y)
@@ -450,14 +480,14 @@ class Chart {
     for (const { i, y } of spots) {
       const [name, lines] = groups[i], b = this.list.children[i]
       if (!b) continue
-      b.style.top = `${y - 9}px`; b.lastChild.textContent = lines.every(l => !l.points.n) ? '' : number(this.valueOf(lines, x))
+      b.style.top = `${y - 9}px`; b.lastChild.textContent = lines.every(l => !l.points.n) ? '' : this.text(lines, x)
       b.setAttribute('aria-pressed', !this.hidden.has(name)); b.classList.toggle('near', this.near === name)
     }
     const keys = `Arrow keys read values, plus and minus zoom, 0 shows the whole range${this.spec.picks ? ', Enter chooses' : ''}.`
     this.plot.setAttribute('aria-label', `${this.spec.title || 'chart'}: ${this.words(null)}. ${keys}`)
   }
   words(x) {
-    const values = this.groups().filter(([name]) => !this.hidden.has(name)).map(([name, lines]) => `${name} ${number(this.valueOf(lines, x))}`).join(', ')
+    const values = this.groups().filter(([name]) => !this.hidden.has(name)).map(([name, lines]) => `${name} ${this.text(lines, x)}`).join(', ')
     return x === null ? values : `${this.placeWords(x)}: ${values}`
   }
   fill() {
@@ -467,9 +497,9 @@ class Chart {
     const seen = new Set()
     for (let k = 0; k <= n; k++) {
       let x = this.back(x0 + (x1 - x0) * k / n)
-      if (this.spec.whole) x = Math.round(x)
+      if (this.spec.whole) x = this.snap(Math.round(x))
       if (seen.has(x)) continue
-      seen.add(x); row([this.format(x), ...groups.map(([, lines]) => number(this.valueOf(lines, x)))], 'td')
+      seen.add(x); row([this.format(x), ...groups.map(([, lines]) => this.text(lines, x))], 'td')
     }
     this.table.replaceChildren(table)
   }
@@ -542,7 +572,7 @@ class Chart {
     const [x0, x1] = this.range ?? this.extent(), here = this.fx(this.cursor ?? this.spec.chosen ?? this.back(x1))
     const step = this.spec.whole && !this.spec.log_x ? Math.max(1, Math.round((x1 - x0) / 200)) : (x1 - x0) / 200
     const to = { ArrowLeft: here - step * (e.shiftKey ? 10 : 1), ArrowRight: here + step * (e.shiftKey ? 10 : 1), Home: x0, End: x1 }[e.key]
-    if (to !== undefined) { this.point(this.back(Math.min(Math.max(to, x0), x1))); this.said.textContent = this.words(this.cursor) }
+    if (to !== undefined) { this.point(this.back(Math.min(Math.max(to, x0), x1))); this.said.textContent = this.words(this.snap(this.cursor)) }
     else if ('+=-'.includes(e.key)) this.zoomAt(here, e.key === '-' ? 1.5 : 1 / 1.5)
     else if (e.key === '0') { this.range = null; this.redraw() }
     else if (e.key === 'Enter' && this.spec.picks) this.choose(this.back(here), true)
@@ -558,7 +588,7 @@ class Chart {
 function withPoints(spec) {
   for (const line of spec.lines) {
     line.points = line.recorded = new Points(xsOf(line.x), floatsOf(line.y))
-    if (line.source) { const { x, y, k } = line.source; line.source = Object.assign(new Points(xsOf(x), floatsOf(y)), { k }) }
+    if (line.source) { const { x, y, k = 1, of } = line.source; line.source = Object.assign(x ? new Points(xsOf(x), floatsOf(y)) : new Points(), { k, of }) }
   }
   spec.epochs = endsOf(spec.epochs)
   return spec

@@ -1,21 +1,20 @@
 // A chart that grows while a cell runs. This stands behind `chart.js` in one module:
 // the default export is an anywidget module (anywidget.dev/en/afm).
 
-const floatsAt = (view, at, n) => new Float32Array(view.buffer.slice(view.byteOffset + at, view.byteOffset + at + 4 * n))    // may lie unaligned
-
 // Without its kernel a page shows the chart, and no one hears of a click
 const tell = (model, message) => { try { model.send(message) } catch (e) { console.debug('cbnb: no kernel', e) } }
 
-// About `n` points with the same outline: the lowest and the highest of each few, as in display/live_chart
-function thinned(p, n) {
-  const out = new Points(), size = Math.ceil(2 * p.n / n), xs = [], ys = []
+const floatsAt = (view, at, n) => new Float32Array(view.buffer.slice(view.byteOffset + at, view.byteOffset + at + 4 * n))    // may lie unaligned
+
+// Indices of about `n` points with the same outline: the lowest and the highest of each few, as in display/live_chart
+function outer(p, n) {
+  const size = Math.ceil(2 * p.n / n), found = []
   for (let a = 0; a < p.n; a += size) {
     let low = a, high = a
     for (let i = a; i < Math.min(a + size, p.n); i++) { if (!(p.y[i] >= p.y[low])) low = i; if (!(p.y[i] <= p.y[high])) high = i }
-    for (const i of low < high ? [low, high] : low > high ? [high, low] : [low]) { xs.push(p.x[i]); ys.push(p.y[i]) }
+    found.push(...new Set([Math.min(low, high), Math.max(low, high)]))
   }
-  out.add(xs, ys)
-  return out
+  return found
 }
 
 // One for each model, however many views there are. Messages are counted, so a gap is noticed, and the whole asked for once.
@@ -39,8 +38,15 @@ class Store {
     counts.forEach((n, i) => {
       const line = this.spec.lines[i]
       line.points.add(floatsAt(view, at, n), floatsAt(view, at + 4 * n, n)); at += 8 * n
-      if (line.points.n > 16000) line.points = line.recorded = thinned(line.points, 8000)
     })
+    // lines over the same steps keep the same steps
+    let before = null, places
+    for (const line of this.spec.lines) {
+      const p = line.points
+      if (p.n <= 16000) continue
+      if (!before || before.n !== p.n || before.x.some((x, i) => i < p.n && x !== p.x[i])) { before = p; places = outer(p, 8000) }
+      line.points = line.recorded = new Points(Float64Array.from(places, i => p.x[i]), Float32Array.from(places, i => p.y[i]))
+    }
     for (const view of this.views) view.redraw()
   }
   heard(message, [view], model) {
@@ -54,6 +60,59 @@ class Store {
     const view = new Chart(el, this.spec, { send: message => tell(model, message), signal })
     this.views.add(view); signal?.addEventListener('abort', () => this.views.delete(view))
     return view
+  }
+}
+
+// ---- steps that a page does not have. Python has them all, and answers while its kernel runs. The charts of a finished fit ask, too.
+
+// Add points that may lie between others, or replace others
+function merge(p, xs, ys) {
+  const x = new Float64Array(p.n + xs.length), y = new Float32Array(x.length)
+  let i = 0, j = 0, k = 0
+  for (; i < p.n || j < xs.length; k++) {
+    const old = i < p.n ? p.x[i] : Infinity, now = j < xs.length ? xs[j] : Infinity
+    if (old === now) i++
+    if (now <= old) { x[k] = now; y[k] = ys[j++] } else { x[k] = old; y[k] = p.y[i++] }
+  }
+  Object.assign(p, { x, y, n: k })
+}
+
+// The charts of one model, and what they have asked for
+class Asks {
+  charts = new Map()
+  constructor(model) { this.model = model }
+  // the range whose steps a chart needs: all for another smoothing, those around the mouse, or those that are shown
+  range(chart) {
+    const { spec, scale: { x0, x1 }, cursor } = chart, lines = chart.steps(), about = spec.lines.find(line => line.about)
+    if (!lines.length || !spec.whole || spec.overlay) return null
+    if (about) return [about.points.x[0] - about.source.k, 1e15]
+    if (cursor !== null && chart.snap(cursor) !== cursor) { const from = 256 * Math.floor(cursor / 256); return [from, from + 255] }
+    const a = Math.ceil(x0), b = Math.floor(x1), few = ({ points: p }) => p.first(b + 1) - p.first(a) < Math.min(b - a + 1, 1000)
+    return chart.range && !spec.log_x && lines.every(few) ? [a, b] : null
+  }
+  // One question at a time. The same one again after three seconds, as the fit may have gone on
+  want(chart) {
+    const range = this.range(chart), now = performance.now(), beta = chart.spec.lines.some(line => line.source) ? chart.beta : null
+    if (!this.charts.has(chart)) this.charts.set(chart, { asked: new Map(), until: 0 })
+    const mine = this.charts.get(chart), key = `${range} ${beta}`
+    if (!range || now < mine.until || now < mine.asked.get(key)) return
+    mine.asked.set(key, now + 3000); mine.until = now + 1000
+    tell(this.model, { type: 'steps', range, beta })
+  }
+  heard({ steps, beta }, view) {
+    for (const [chart, mine] of this.charts) {
+      if (!chart.root.isConnected) { this.charts.delete(chart); continue }
+      let at = 0
+      steps.forEach((n, i) => {
+        if (n < 0) return
+        const line = chart.spec.lines[i], xs = floatsAt(view, at, n), ys = floatsAt(view, at + 4 * n, n)
+        at += 8 * n
+        if (!line.source || beta === chart.spec.smoothing) merge(line.recorded, xs, ys)
+        else if (beta === chart.beta && !line.about) merge(line.points, xs, ys)
+        else if (beta === chart.beta) { line.points = new Points(Float64Array.from(xs), ys); line.about = false }
+      })
+      mine.until = 0; chart.redraw()
+    }
   }
 }
 
@@ -138,9 +197,13 @@ export default css => {
       model.on('change:history', load)
       model.on('change:spec', () => store.take(model.get('spec')))
       model.on('msg:custom', (message, buffers) => { if (message.set) store.set(message.set); if (message.ends) store.grow(message.ends); if (message.n) store.heard(message, buffers, model) })
+      const all = globalThis.cbnbLive ??= new Map(), name = model.get('slot'), asks = new Asks(model)
+      all.set(name, asks)
+      model.on('msg:custom', (message, [view] = []) => { if (message.steps) asks.heard(message, view) })
       // Python shows something else until a page has said that it can draw
       tell(model, { type: 'here' })
-      return moveIn(store, model, `cbnb-slot-${model.get('slot')}`)
+      const leave = moveIn(store, model, `cbnb-slot-${name}`)
+      return () => { all.delete(name); leave() }
     },
     render({ model, el, signal }) { store.view(el, model, signal) },
   }
