@@ -28,6 +28,7 @@ from torch.nn.parameter import is_lazy
 # %% ../nbs/09_recorder.ipynb #25a5a0a4
 from .basics.arguments import as_number
 from .basics.configured import brief
+from .basics.durations import Every
 from .basics.loaders import batch_size, n_batches
 from .basics.loss_weights import MeanLoss
 from .basics.nested import find_bs
@@ -53,11 +54,7 @@ class MeanParts:
     def add(self,
         learn: Any,    # the learner, after a batch
     ) -> None:
-        """Add the parts of the current batch
-
-        Args:
-            learn: the learner, after a batch
-        """
+        "Add the parts of the current batch"
         for name, value in (getattr(learn, 'loss_parts', None) or {}).items():
             weight = find_bs((learn.yb, learn.xb)) if learn.loss is None else learn.loss_weight
             self.means.setdefault(name, MeanLoss()).add(value, weight)
@@ -65,11 +62,7 @@ class MeanParts:
     def values(self,
         everywhere: bool = True,    # over the batches of all processes, each of which must then call this method
     ) -> dict[str, float | None]:
-        """Return the means. The call waits for the device
-
-        Args:
-            everywhere: over the batches of all processes, each of which must then call this method
-        """
+        "Return the means. The call waits for the device"
         names = list(self.means)
         if everywhere and n_processes() > 1: names = list(dict.fromkeys(itertools.chain(*gather_over_processes(names))))
         return {name: self.means.get(name, MeanLoss()).value(everywhere) for name in names}
@@ -81,12 +74,7 @@ class MeanParts:
 
 # %% ../nbs/09_recorder.ipynb #cc896c98
 class PhaseMetrics:
-    """Accumulates the loss and the metrics of one pass over a loader
-
-    Args:
-        metrics: objects with `reset`, `accumulate(learn)` and `value`
-        run: the undo stack of the run, which identifies the run
-    """
+    "Accumulates the loss and the metrics of one pass over a loader"
     def __init__(self,
         metrics: list[Any],   # objects with `reset`, `accumulate(learn)` and `value`
         run: Any = None,      # the undo stack of the run, which identifies the run
@@ -97,11 +85,7 @@ class PhaseMetrics:
     def add(self,
         learn: Learner,    # the learner, after a batch
     ) -> None:
-        """Add the current batch
-
-        Args:
-            learn: the learner, after a batch
-        """
+        "Add the current batch"
         if (loss := learn.loss) is not None and find_bs((learn.yb, learn.xb)):
             self.loss.add(loss, learn.loss_weight)
         self.parts.add(learn)
@@ -122,11 +106,7 @@ class PhaseMetrics:
     def load_state_dict(self,
         state: Mapping[str, Any],    # the result of `state_dict`
     ) -> None:
-        """Restore the accumulated loss and metrics from a saved state
-
-        Args:
-            state: the result of `state_dict`
-        """
+        "Restore the accumulated loss and metrics from a saved state"
         self.loss.load_state_dict(state['loss'])
         for m, values in zip(self.metrics, state['metrics']): put_state(m, values)
 
@@ -134,14 +114,7 @@ class PhaseMetrics:
 def fresh(
     metric: Any,    # an object with `reset`, `accumulate` and `value`
 ) -> Any:           # the copy
-    """Copy a metric and reset the copy, which has its own accumulator
-
-    Args:
-        metric: an object with `reset`, `accumulate` and `value`
-
-    Returns:
-        the copy
-    """
+    "Copy a metric and reset the copy, which has its own accumulator"
     own = hasattr(type(metric), '__copy__')       # otherwise two copies could share a list
     new = copy.copy(metric) if own else copy.deepcopy(metric)
     new.reset()
@@ -151,11 +124,7 @@ def fresh(
 _TAKEN = ['run', 'epoch', 'step', 'time', 'complete', 'train_loss', 'valid_loss']
 
 class NamesColumns(Callback):
-    """Chooses the headings of the table of epochs
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Chooses the headings of the table of epochs"
     def _name_columns(self) -> None:
         learn, train, valid = self.learn, [], []
         if self.train_metrics:
@@ -163,17 +132,15 @@ class NamesColumns(Callback):
         validates = self.valid_metrics and getattr(learn.dls, 'valid', None) is not None
         if validates:
             valid = [('valid_' if self.train_metrics else '') + m.name for m in learn.metrics]
+            for name in [*getattr(learn.dls, 'valid_sets', ())][1:]:
+                valid += [f'{name}_{column}' for column in ('loss', *(m.name for m in learn.metrics))]
         named = distinct([*_TAKEN, *train, *valid])[len(_TAKEN):]    # a metric may have the name `time`
         self.train_columns = ['train_loss', *named[:len(train)]]
         self.valid_columns = ['valid_loss', *named[len(train):]] if validates else []
 
 # %% ../nbs/09_recorder.ipynb #4ae9130a
 class NamesLosses(NamesColumns):
-    """Adds columns for the parts of the loss, in training and in validation
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Adds columns for the parts of the loss, in training and in validation"
     def _note_parts(self, learn: Learner) -> None:
         "Record the parts of the loss of a training batch"
         run = self.history[-1]
@@ -186,10 +153,13 @@ class NamesLosses(NamesColumns):
 
     def _fill_valid(self, values: list[float | None], parts: dict[str, float | None]) -> None:
         "Write the loss, the metrics and the parts of a validation phase into the row"
-        for name in parts:
-            if ('valid', name) not in self.headings: self.headings['valid', name] = self._new_heading(f'valid_{name}', self.valid_columns)
-        self.row.update(zip(self.valid_columns, values))
-        self.row.update({self.headings['valid', name]: value for name, value in parts.items()})
+        number, names = self.learn.valid_set, [*getattr(self.learn.dls, 'valid_sets', ())]
+        self.row.update(zip(self.valid_columns[number*len(values):], values))
+        for name, value in parts.items():
+            if (heading := self.headings.get((number, name))) is None:
+                prefix = names[number] if number else 'valid'
+                self.headings[number, name] = heading = self._new_heading(f'{prefix}_{name}', self.valid_columns)
+            self.row[heading] = value
 
     def _new_heading(self, name: str, columns: list[str]) -> str:
         run = self.history[-1]
@@ -204,27 +174,11 @@ class NamesLosses(NamesColumns):
 
 # %% ../nbs/09_recorder.ipynb #f8204372
 class TracksHypers(Callback):
-    """Records the hyper-parameters that the optimizer used in each batch
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Records the hyper-parameters that the optimizer used in each batch"
     def track(self,
         name: str,   # common name of a hyper-parameter
     ) -> None:
-        """Record a hyper-parameter in the current run. Do nothing if the optimizer does not have it
-
-        Args:
-            name: common name of a hyper-parameter
-
-        Example:
-            class WatchWeightDecay(Callback):
-                order = 51                                       # after the recorder, which begins the run
-                def before_fit(self): self.recorder.track('wd')
-            learn = line_learner(cbs=WatchWeightDecay)
-            learn.fit(1)
-            assert learn.recorder.history[0].steps['wd'] == [0, 0]
-        """
+        "Record a hyper-parameter in the current run. Do nothing if the optimizer does not have it"
         run, opt = self.history[-1], self.learn.opt
         if name in run.hypers or (place := hyper_key(opt, name)) is None: return
         key, i = place
@@ -241,22 +195,12 @@ class TracksHypers(Callback):
 
 # %% ../nbs/09_recorder.ipynb #a1c7e5d2
 class TracksEarly(TracksHypers):
-    """Records hyper-parameters in `before_step` if a callback may change them before `after_batch`
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Records hyper-parameters in `before_step` if a callback may change them before `after_batch`"
     def before_step(self):                          # see `wants`
         if self.row is not None: self._note_hypers()
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        """Return whether to handle an event. The recorder handles `before_step` only if a callback may change the rate before `after_batch`
-
-        Args:
-            event_name: one of `EVENTS`
-            training: whether the loop is in the training phase
-            purpose: one of `PURPOSES`
-        """
+        "Return whether to handle an event. The recorder handles `before_step` only if a callback may change the rate before `after_batch`"
         wanted = super().wants(event_name, training, purpose)
         if wanted and event_name == 'before_step': wanted = self.notes_early = self._may_change()
         return wanted
@@ -267,11 +211,7 @@ class TracksEarly(TracksHypers):
 
 # %% ../nbs/09_recorder.ipynb #33b5a55d
 class TracksCancelled(TracksEarly):
-    """Records hyper-parameters for batches that were cancelled
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Records hyper-parameters for batches that were cancelled"
     def after_cancel_step(self): self._note_missing()
 
     def _note_missing(self,
@@ -292,23 +232,22 @@ class TracksCancelled(TracksEarly):
 
 # %% ../nbs/09_recorder.ipynb #423d638d
 class FillsRows(TracksCancelled):
-    """Opens the row of an epoch, and fills its training columns
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
-    def _open_row(self) -> None:
+    "Opens the row of an epoch, and fills its training columns"
+    def _open_row(self,
+        mid_epoch: bool = False,      # whether the epoch goes on after a validation
+    ) -> None:
         self._drop_hypers()
         run = self.history[-1]
         run.start_epoch = self.learn.start_epoch     # a callback may have moved it in `before_fit`
-        self.start, self.first_step = time.perf_counter(), run.n_steps
+        self.start, self.row_start = time.perf_counter(), run.n_steps
+        if not mid_epoch: self.first_step = run.n_steps
         self.train_phase, self.train_parts = None, MeanParts()
         self.row = dict.fromkeys(['epoch', 'step', *self.train_columns, *self.valid_columns])
 
     def _train_values(self, whole: bool = True) -> None:
         if self.row is None: self._open_row()        # the epoch was cancelled before `before_epoch` of the recorder
         run, row = self.history[-1], self.row
-        if run.n_steps == self.first_step: return    # no batch was trained in this epoch
+        if run.n_steps == self.row_start: return     # no batch was trained since the last row
         row['train_loss'] = run.losses[-1]           # waits for the device, once per epoch
         parts = ((self.headings[name], mean) for name, mean in self.train_parts.values(everywhere=False).items())
         row.update({heading: mean for heading, mean in parts if heading in row})
@@ -319,14 +258,11 @@ class FillsRows(TracksCancelled):
 
 # %% ../nbs/09_recorder.ipynb #a9b4be61
 class WritesRows(FillsRows):
-    """Adds the finished row to the run, and passes its values to `learn.logger`
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Adds the finished row to the run, and passes its values to `learn.logger`"
     def _add_row(self, complete: bool) -> dict[str, Any]:
         run, row, seconds = self.history[-1], self.row, time.perf_counter() - self.start
         row.update(epoch=self.learn.epoch, step=run.n_steps, time=seconds, complete=complete)
+        if self.learn.mid_epoch: row['mid_epoch'] = True
         run.n_epoch = self.learn.n_epoch         # a fit of n steps may need more epochs than estimated
         run.epochs.append(row)
         run.values.append([row[name] for name in (*self.train_columns, *self.valid_columns)])
@@ -334,33 +270,20 @@ class WritesRows(FillsRows):
         return row
 
     def _write_row(self, complete: bool) -> None:
-        learn, row = self.learn, self._add_row(complete)
+        learn, row, self.new_row = self.learn, self._add_row(complete), True
         if getattr(learn, 'recorder', self) is not self: return       # a second recorder only records
         learn.final_record = self.history[-1].values[-1]
         time_column = [clock(row['time'])] if self.add_time else []
-        self.last_log = [learn.epoch, *learn.final_record, *time_column]
+        self.last_log = [row[self.history[-1].metric_names[0]], *learn.final_record, *time_column]
         learn.logger(self.last_log)
 
 # %% ../nbs/09_recorder.ipynb #e19385bd
 class NoticesNan(Callback):
-    """Prints a line when the loss is no longer finite
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Prints a line when the loss is no longer finite"
     def look_for_nan(self,
         wait: bool = True,    # whether to wait for the device; False: check only the losses that have reached the CPU
     ) -> None:
-        """If the latest losses are not finite, print this and the step at which it began, once per fit
-
-        Args:
-            wait: whether to wait for the device; False: check only the losses that have reached the CPU
-
-        Example:
-            learn = line_learner(lr=1e30)
-            learn.fit(2)
-            learn.recorder.look_for_nan()           # prints no second line for the same fit
-        """
+        "If the latest losses are not finite, print this and the step at which it began, once per fit"
         run = self.history[-1]
         raw = run.raw_losses if wait else run.arrived()[0]
         if self.told_of_nan or (step := nan_since(raw)) is None: return
@@ -403,14 +326,7 @@ _NO_SEED = 67280421310721       # torch's default seed
 def settings_of(
     learn: Learner,    # the learner, at the beginning of a fit
 ) -> dict[str, Any]:   # plain data, without None
-    """Return the settings of a fit: its arguments, and a description of model, data and optimizer
-
-    Args:
-        learn: the learner, at the beginning of a fit
-
-    Returns:
-        plain data, without None
-    """
+    "Return the settings of a fit: its arguments, and a description of model, data and optimizer"
     sizes = [p.numel() for p in learn.parameters() if not is_lazy(p)]
     loss, seed = learn.loss_func, torch.initial_seed()
     found = dict(
@@ -423,11 +339,7 @@ def settings_of(
 
 # %% ../nbs/09_recorder.ipynb #48e801a2
 class RecordsPhases(Callback):
-    """Records the loss and the metrics of validation phases, which may be nested
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Records the loss and the metrics of validation phases, which may be nested"
     def before_validate(self) -> None:
         "Begin a validation phase"
         nested = self.phases or self.learn.purpose != 'fit'
@@ -436,24 +348,21 @@ class RecordsPhases(Callback):
         if nested: self.learn.undo.callback(self._drop, phase)
 
     def after_validate(self) -> None:
-        "End the phase: write its values into the row, or set them as the result of `validate`"
+        "End the phase: write its values into the row, or set them as the result of `validate`. In the middle of an epoch, also write the row"
         if not self.phases or self.phases[-1].run is not self.learn.undo:
             return                                      # cancelled before `before_validate` of the recorder
         phase = self.phases.pop()
         values, parts = phase.values(), phase.parts.values()
         if self.learn.purpose != 'fit': self.learn.final_record = [*values, *parts.values()]
         elif self.valid_columns: self._fill_valid(values, parts)
+        if self.learn.purpose == 'fit' and self.learn.ends_row: self._end_row_in_mid_epoch()
 
     def _drop(self, phase: PhaseMetrics) -> None:
         if phase in self.phases: self.phases.remove(phase)
 
 # %% ../nbs/09_recorder.ipynb #30c9af6c
 class RecordsBatches(WritesRows, NamesLosses, RecordsPhases):
-    """Records the loss and the hyper-parameters of each batch
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Records the loss and the hyper-parameters of each batch"
     def after_batch(self):
         learn = self.learn
         if (loss := learn.loss) is None: return self._without_loss()
@@ -485,13 +394,22 @@ class RecordsBatches(WritesRows, NamesLosses, RecordsPhases):
 
 # %% ../nbs/09_recorder.ipynb #2dada942
 class RecordsEpochs(RecordsBatches):
-    """Opens the row of each epoch, and writes the row at the end of the epoch
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Opens the row of each epoch, and writes the row at the end of the epoch"
     def before_epoch(self):
         if self.learn.purpose == 'fit': self._open_row()
+
+    def _end_row_in_mid_epoch(self) -> None:
+        self._train_values()
+        self._write_row(complete=False)
+        self._open_row(mid_epoch=True)
+        self.before_train()
+
+    def _is_written(self) -> bool:
+        "Return whether the row in the middle of an epoch, which was written last, has all batches of this epoch"
+        run, row, learn = self.history[-1], self.row, self.learn
+        last = run.epochs[-1] if run.epochs else {}
+        no_values = row is None or all(row[name] is None for name in self.valid_columns)
+        return bool(last.get('mid_epoch')) and no_values and (last['epoch'], last['step']) == (learn.epoch, run.n_steps)
 
     def before_train(self):
         if self.train_metrics: self.train_phase = PhaseMetrics([fresh(m) for m in self.learn.metrics])
@@ -504,14 +422,16 @@ class RecordsEpochs(RecordsBatches):
     def after_epoch(self):
         if self.learn.purpose != 'fit': return
         self._train_values()
-        self._write_row(complete=True)
+        if not self._is_written(): return self._write_row(complete=True)
+        self.row, self.new_row, self.history[-1].epochs[-1]['complete'] = None, False, True     # its last batch was validated
 
     def after_cancel_fit(self):
         self._note_skipped()
         self._note_stop()
         if self.row is None: return
         self._train_values(whole=False)
-        self._write_row(complete=False)
+        if self._is_written(): self.row = None
+        else: self._write_row(complete=False)
 
     def _note_stop(self) -> None:
         runs, stop = self.history.runs, sys.exception()
@@ -545,29 +465,16 @@ def how_it_ends(
     exc: BaseException | None,     # the exception that ended the fit; None: no exception
     start_epoch: int = 0,          # the first epoch of the fit
 ) -> tuple[str, str]:              # the status, and the reason if it is 'interrupted' or 'failed'
-    """Return the status of a run at the end of its fit. If the fit was interrupted or failed, also return the reason
-
-    Args:
-        run: the run whose fit ends
-        exc: the exception that ended the fit; None: no exception
-        start_epoch: the first epoch of the fit
-
-    Returns:
-        the status, and the reason if it is 'interrupted' or 'failed'
-    """
+    "Return the status of a run at the end of its fit. If the fit was interrupted or failed, also return the reason"
     if isinstance(exc, (KeyboardInterrupt, SystemExit)):
         return 'interrupted', (str(exc) or type(exc).__name__).removesuffix('; learn is usable')
     if exc is not None: return 'failed', _first_line(exc)
-    whole = all(row['complete'] for row in run.epochs)
-    return 'done' if whole and len(run.epochs) == run.n_epoch - start_epoch else 'cancelled', ''
+    n_whole = sum(row['complete'] for row in run.epochs)
+    return 'done' if n_whole == run.n_epoch - start_epoch else 'cancelled', ''
 
 # %% ../nbs/09_recorder.ipynb #8349dd24
 class RecordsFits(RecordsEpochs, NoticesNan):
-    """Opens the run of a fit, and closes it at the end
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Opens the run of a fit, and closes it at the end"
     def before_fit(self):
         learn = self.learn
         learn.metrics = learn.metrics               # convert metrics appended to the list
@@ -578,7 +485,8 @@ class RecordsFits(RecordsEpochs, NoticesNan):
         self._name_columns()
         self.headings: dict[Any, str] = {}          # headings of the parts of the loss
         time_column = ['time'] if self.add_time else []
-        names = ['epoch', *self.train_columns, *self.valid_columns, *time_column]
+        place = 'step' if isinstance(learn.valid_every, Every) else 'epoch'
+        names = [place, *self.train_columns, *self.valid_columns, *time_column]
         run = Run(len(self.history), names, learn.n_epoch, self.beta)
         run.settings = settings_of(learn)
         self.series, self.places, self.row = run._raw, [], None
@@ -593,7 +501,7 @@ class RecordsFits(RecordsEpochs, NoticesNan):
         self._drop_hypers()
         if self.row is not None:                    # an error or an interrupt during an epoch
             self._train_values(whole=False)
-            self._add_row(complete=False)
+            if not self._is_written(): self._add_row(complete=False)
         self.phases, self.train_phase = [], None
         if exc is not None and self.learn is not None:
             for m in self.learn.metrics: m.reset()      # frees collected predictions
@@ -604,200 +512,88 @@ class RecordsFits(RecordsEpochs, NoticesNan):
 
 # %% ../nbs/09_recorder.ipynb #593666a6
 class LastRun(Callback):
-    """The columns of the last run, under fastai's names
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "The columns of the last run, under fastai's names"
     def last(self) -> Run:  # the latest run, the one under way included
-        """Return the latest run. Raise `AttributeError` before the first fit
-
-        Returns:
-            the latest run, the one under way included
-
-        Raises:
-            AttributeError: nothing has been recorded yet: fit first
-
-        Example:
-            torch.manual_seed(7)
-            learn = line_learner(cbs=GradientClip(1.))
-            learn.fit(2, lr=0.05)
-            assert learn.recorder.last().settings == dict(
-                method='fit', n_epoch=2, lr=0.05, wd=0.0, mom=0.0, moms=[0.95, 0.85, 0.95], batches=2, optimizer='SGD',
-                loss='MSELoss', model='Line', parameters=2, callbacks=['GradientClip(max_norm=1.0)'], seed=7)
-        """
+        "Return the latest run. Raise `AttributeError` before the first fit"
         if not self.history.runs: raise AttributeError('nothing has been recorded yet: fit first')
         return self.history[-1]
 
     @property
     def losses(self) -> list[float]:
-        """Smoothed training losses of the last run
-
-        Example:
-            learn = line_learner()
-            with raises(AttributeError, 'nothing has been recorded yet'): learn.recorder.losses
-            learn.fit(1)
-            assert close(learn.recorder.losses, (13, (0.98*13 + 8.32)/1.98))
-            assert learn.recorder.lrs == [0.1, 0.1]
-            assert learn.recorder.hps == dict(lr=[0.1, 0.1], mom=[0, 0])
-        """
+        "Smoothed training losses of the last run"
         return list(self.last().losses)
 
     @property
     def lrs(self) -> list[float]:
-        """Learning rate of the last group, for each training batch of the last run
-
-        Example:
-            learn = line_learner()
-            with raises(AttributeError, 'nothing has been recorded yet'): learn.recorder.losses
-            learn.fit(1)
-            assert close(learn.recorder.losses, (13, (0.98*13 + 8.32)/1.98))
-            assert learn.recorder.lrs == [0.1, 0.1]
-            assert learn.recorder.hps == dict(lr=[0.1, 0.1], mom=[0, 0])
-        """
+        "Learning rate of the last group, for each training batch of the last run"
         return self.last().hyper('lr')
 
     @property
     def moms(self) -> list[float]:
-        """Momentum of the last group, for each training batch of the last run
-
-        Example:
-            lrs, moms = learn.recorder.lrs, learn.recorder.moms
-            assert close([lrs[0], max(lrs)], [0.1/25, 0.1]) and close([moms[0], min(moms)], [0.95, 0.85])
-        """
+        "Momentum of the last group, for each training batch of the last run"
         return self.last().hyper('mom')
 
     @property
     def hps(self) -> dict[str, list[float]]:
-        """All recorded hyper-parameters of the last run
-
-        Example:
-            learn = line_learner()
-            with raises(AttributeError, 'nothing has been recorded yet'): learn.recorder.losses
-            learn.fit(1)
-            assert close(learn.recorder.losses, (13, (0.98*13 + 8.32)/1.98))
-            assert learn.recorder.lrs == [0.1, 0.1]
-            assert learn.recorder.hps == dict(lr=[0.1, 0.1], mom=[0, 0])
-        """
+        "All recorded hyper-parameters of the last run"
         return {name: self.last().hyper(name) for name in self.last().hypers}
 
 # %% ../nbs/09_recorder.ipynb #af7db9ed
 class LastTable(LastRun):
-    """The table of epochs of the last run, under fastai's names
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "The table of epochs of the last run, under fastai's names"
     @property
     def iters(self) -> list[int]:
-        """Number of training batches at the end of each epoch of the last run
-
-        Example:
-            learn.fit(2)
-            assert learn.recorder.iters == [2, 4]
-            assert learn.recorder.log[:-1] == [1, *learn.recorder.values[1]]         # the last entry is the time
-        """
+        "Number of training batches at the end of each epoch of the last run"
         return [row['step'] for row in self.last().epochs]
 
     @property
     def metric_names(self) -> list[str]:
-        """Headings of the table of epochs of the last run
-
-        Example:
-            recorder = learn.recorder
-            assert recorder.nb_batches == [2, 2]
-            assert recorder.metrics == []                    # the learner has no metrics
-            assert recorder.val_losses == recorder.history[-1, 'valid_loss']
-            assert recorder.names == recorder.metric_names == ['epoch', 'train_loss', 'valid_loss', 'time']
-        """
+        "Headings of the table of epochs of the last run"
         return self.last().metric_names
 
     names = metric_names                  # the name in fastai v1
 
     @property
     def values(self) -> list[list[float | None]]:
-        """Losses and metrics of each epoch of the last run
-
-        Example:
-            learn.fit(2)
-            assert learn.recorder.iters == [2, 4]
-            assert learn.recorder.log[:-1] == [1, *learn.recorder.values[1]]         # the last entry is the time
-        """
+        "Losses and metrics of each epoch of the last run"
         return self.last().values
 
     @property
     def log(self) -> list[Any]:
-        """The row of the current epoch. Between epochs, the row of the last epoch. Values are None until their phase has ended
-
-        Example:
-            learn.fit(2)
-            assert learn.recorder.iters == [2, 4]
-            assert learn.recorder.log[:-1] == [1, *learn.recorder.values[1]]         # the last entry is the time
-        """
+        "The row of the current epoch. Between epochs, the row of the last epoch. Values are None until their phase has ended"
         self.last()
         if self.row is None: return self.last_log
-        names = (*self.train_columns, *self.valid_columns)
-        return [self.learn.epoch, *(self.row[name] for name in names)]
+        names, run = (*self.train_columns, *self.valid_columns), self.last()
+        place = run.n_steps if run.metric_names[0] == 'step' else self.learn.epoch
+        return [place, *(self.row[name] for name in names)]
 
 # %% ../nbs/09_recorder.ipynb #87fe912a
 class LastTableV1(LastTable):
-    """The complete epochs of the last run, under the names of fastai v1
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "The complete epochs of the last run, under the names of fastai v1"
     def _whole(self) -> list[dict[str, Any]]:
         return [row for row in self.last().epochs if row['complete']]
 
     @property
     def val_losses(self) -> list[float | None]:
-        """Validation loss of each complete epoch of the last run, or None without validation
-
-        Example:
-            recorder = learn.recorder
-            assert recorder.nb_batches == [2, 2]
-            assert recorder.metrics == []                    # the learner has no metrics
-            assert recorder.val_losses == recorder.history[-1, 'valid_loss']
-            assert recorder.names == recorder.metric_names == ['epoch', 'train_loss', 'valid_loss', 'time']
-        """
+        "Validation loss of each complete epoch of the last run, or None without validation"
         return [row.get('valid_loss') for row in self._whole()]
 
     @property
     def metrics(self) -> list[list[float | None]]:
-        """Metrics of each epoch of the last run that is complete and was validated
-
-        Example:
-            recorder = learn.recorder
-            assert recorder.nb_batches == [2, 2]
-            assert recorder.metrics == []                    # the learner has no metrics
-            assert recorder.val_losses == recorder.history[-1, 'valid_loss']
-            assert recorder.names == recorder.metric_names == ['epoch', 'train_loss', 'valid_loss', 'time']
-        """
+        "Metrics of each epoch of the last run that is complete and was validated"
         names = self.valid_columns[1:1 + len(self.learn.metrics)]
         rows = [row for row in self._whole() if names and row['valid_loss'] is not None]
         return [[row[name] for name in names] for row in rows]
 
     @property
     def nb_batches(self) -> list[int]:
-        """Number of training batches in each complete epoch of the last run
-
-        Example:
-            recorder = learn.recorder
-            assert recorder.nb_batches == [2, 2]
-            assert recorder.metrics == []                    # the learner has no metrics
-            assert recorder.val_losses == recorder.history[-1, 'valid_loss']
-            assert recorder.names == recorder.metric_names == ['epoch', 'train_loss', 'valid_loss', 'time']
-        """
+        "Number of training batches in each complete epoch of the last run"
         ends = [row['step'] for row in self._whole()]
         return [end - start for start, end in zip([0, *ends], ends)]
 
 # %% ../nbs/09_recorder.ipynb #4fdc2ae4
 class StoresHistory(RecordsFits):
-    """Saves and restores a recorder for checkpoints
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Saves and restores a recorder for checkpoints"
     no_state = ('series', 'places', 'phases', 'start', 'history', 'train_phase')
 
     def state_dict(self) -> dict[str, Any]:
@@ -821,38 +617,13 @@ class StoresHistory(RecordsFits):
             'in this epoch they are those of the batches from here on')
 
     def log_rows(self) -> list[list[Any]]:  # one list for each epoch, with a value for each column
-        """Return the rows of the last run, in the form that `learn.logger` receives
-
-        Returns:
-            one list for each epoch, with a value for each column
-
-        Example:
-            other = line_learner()
-            other.recorder.load_state_dict(learn.recorder.state_dict())
-            assert other.recorder.losses == learn.recorder.losses
-            [[epoch, train_loss, valid_loss, _]] = other.recorder.log_rows()
-            assert epoch == 0 and valid_loss == run['valid_loss'][0]
-        """
+        "Return the rows of the last run, in the form that `learn.logger` receives"
         run, time_column = self.history[-1], lambda row: [clock(row['time'])] if self.add_time else []
-        return [[row['epoch'], *values, *time_column(row)] for row, values in zip(run.epochs, run.values)]
+        return [[row[run.metric_names[0]], *values, *time_column(row)] for row, values in zip(run.epochs, run.values)]
 
 # %% ../nbs/09_recorder.ipynb #ca8b32fb
 class Recorder(StoresHistory, LastTableV1):
-    """Records the losses and hyper-parameters of each training batch, and a row for each epoch, in a history
-
-    Args:
-        add_time: whether to add a column with the duration of each epoch
-        train_metrics: whether to compute the metrics on training batches
-        valid_metrics: whether to record the validation loss and the metrics of validation
-        beta: weight of the past in the smoothed training loss; 0.98 averages over about 50 batches
-
-    Example:
-        weights = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
-        opt = torch.optim.SGD([{'params': weights[:1], 'lr': 0.1}, {'params': weights[1:]}], lr=0.2, weight_decay=0.5)
-        assert _hyper_values(opt, 'lr') == [0.1, 0.2] and _hyper_values(opt, 'wd') == 0.5
-        assert _hyper_values(opt, 'eps') is None
-        assert _described([Recorder(), GradientClip(1.)]) == ['GradientClip(max_norm=1.0)']
-    """
+    "Records the losses and hyper-parameters of each training batch, and a row for each epoch, in a history"
     order, run_in = 50, ('fit', 'validate')
 
     def __init__(self,
@@ -865,7 +636,7 @@ class Recorder(StoresHistory, LastTableV1):
         self.valid_metrics, self.beta = valid_metrics, beta
         self.history, self.row, self.phases = History(), None, []
         self.last_log: list[Any] = []
-        self.notes_early = False
+        self.notes_early, self.new_row = False, False      # `new_row`: whether the epoch has written a row of its own
 
     def __dir__(self) -> list[str]:        # completes its own attributes, not the learner's
         own = {name for cls in type(self).__mro__ for name in vars(cls)
@@ -875,17 +646,7 @@ class Recorder(StoresHistory, LastTableV1):
 
 # %% ../nbs/09_recorder.ipynb #49627c6e
 def _smooth_loss(learn: Learner) -> Tensor:
-    """The current smoothed training loss. Reading the property waits for the device
-
-    Args:
-        learn: the learner
-
-    Raises:
-        AttributeError: smooth_loss is known after the first training batch
-
-    Example:
-        assert close(learn.smooth_loss, 10.63636)
-    """
+    "The current smoothed training loss. Reading the property waits for the device"
     losses = learn.recorder.last().losses
     if not len(losses): raise AttributeError('smooth_loss is known after the first training batch')
     return torch.tensor(losses[-1])

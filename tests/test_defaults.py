@@ -52,7 +52,7 @@ DEFAULTS = """
     Learner.fine_tune: base_lr=0.002, freeze_epochs=1, lr_mult=100, pct_start=0.3, div=5.0
     Learner.lr_find: start_lr=1e-07, end_lr=10, num_it=100, stop_div=True, show_plot=True
     LRFinder: start_lr=1e-07, end_lr=10, num_it=100, stop_div=True, beta=0.98
-    LRFind: n_batches=0, weight_norm=0.0, trained=False, problem="", remark=""
+    LRFind: n_batches=0, weight_norm=0.0, problem="", remark=""
     planned_run: per_update=1.0
     TrialRun: n_valid=0, stage=""
     plan_trials: most=4, longest=0.4

@@ -13,7 +13,7 @@ from torch import nn
 import cbnb
 from cbnb import callback as base
 from cbnb.basics.arguments import as_count
-from cbnb.learner import as_list, check_valid_every, is_a
+from cbnb.learner import as_list, as_valid_every, is_a
 from cbnb.optim import checked_lr
 from cbnb.step import as_loss, as_step, computes_loss, depends_on, pred_of, split_result
 from helpers import Line, ab, line_batches, line_learner
@@ -496,7 +496,7 @@ def test_epochs_with_a_validation():
         assert seen == want
     for wrong in (0, "1", [-1], [0.5], 1.5):
         with pytest.raises((ValueError, TypeError), match="valid_every"):
-            check_valid_every(wrong)
+            as_valid_every(wrong)
 
 
 def test_a_fit_that_begins_later_counts_as_if_it_had_begun_before():
@@ -819,3 +819,45 @@ def test_the_table_of_a_learner_is_escaped_and_has_the_last_epoch():
     assert "words [1, &#x27;&lt;b&gt;&#x27;]" in learn._repr_html_()
     learn.loss_func = None
     assert "loss</td>" not in learn._repr_html_()
+
+
+class Restarts(Line):
+    """Its reset is for something else than recurrent state."""
+
+    def __init__(self):
+        super().__init__()
+        self.state = 0
+
+    def reset(self):
+        self.state += 1
+        nn.init.constant_(self.a, 7.0)
+
+
+class Replaces(Line):
+    def reset(self):
+        self.a = nn.Parameter(torch.zeros(()))
+
+
+@pytest.mark.parametrize("model", [Restarts, Replaces])
+def test_a_reset_that_changes_parameters_does_not_undo_the_training(model):
+    plain, learn = line_learner(), line_learner(model=model())
+    plain.fit(2)
+    with pytest.warns(UserWarning, match="reset\\(\\) changed the parameter a"):
+        learn.fit(2)
+    with pytest.warns(UserWarning, match="were put back"):
+        valid = learn.validate()
+    assert torch.equal(learn.model.a, plain.model.a) and valid == plain.validate()
+
+
+def test_recurrent_state_is_reset_without_a_word():
+    class Recurrent(Line):
+        h = None
+
+        def reset(self):
+            self.h = torch.zeros(1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn = line_learner(model=Recurrent())
+        learn.fit(1)
+    assert learn.model.h == 0

@@ -9,6 +9,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import cbnb
 from cbnb.basics.multi_optimizer import MultiOptimizer
@@ -1541,3 +1542,75 @@ def test_a_loss_of_several_is_mixed_by_nobody():
     learn = parts_learner(2, cbs=cbnb.Callback(before_backward=lambda cb: (_ for _ in ()).throw(cbnb.CancelBatchException())))
     learn.fit(1)
     assert weights(learn.model) == [1, 2]
+
+
+# --- a penalty in each evaluation of a closure ---
+
+
+def curve_data():
+    torch.manual_seed(0)
+    x = torch.randn(12, 2)
+    return [(x, (x**3).sum(1, keepdim=True))]
+
+
+def curve_net():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def penalty(model):
+    return 0.05 * sum(p.square().sum() for p in model.parameters())
+
+
+def add(cb, value):
+    cb.learn.loss_grad = cb.learn.loss_grad + value
+
+
+def add_in_place(cb, value):
+    cb.learn.loss_grad.add_(value)
+
+
+def scale_pred(cb):
+    cb.learn.pred = cb.learn.pred * 0.5
+
+
+PENALTIES = dict(
+    after_loss=(lambda cb: add(cb, penalty(cb.learn.model)), lambda m, x, y: F.mse_loss(m(x), y) + penalty(m)),
+    before_backward=(lambda cb: add_in_place(cb, penalty(cb.learn.model)), lambda m, x, y: F.mse_loss(m(x), y) + penalty(m)),
+    after_pred=(scale_pred, lambda m, x, y: F.mse_loss(m(x) * 0.5, y)),
+)
+
+
+@pytest.mark.parametrize("event", PENALTIES)
+def test_what_a_callback_does_to_the_loss_is_in_each_evaluation_of_a_closure(event):
+    change, loss = PENALTIES[event]
+    model, net = curve_net(), curve_net()
+    opt = torch.optim.LBFGS(net.parameters(), lr=0.5)
+    for x, y in curve_data() * 3:
+
+        def closure(x=x, y=y):
+            opt.zero_grad()
+            value = loss(net, x, y)
+            value.backward()
+            return value
+
+        opt.step(closure)
+    cb = cbnb.Callback(**{event: lambda cb: change(cb) if cb.training else None})
+    learn = cbnb.Learner(cbnb.DataLoaders(curve_data(), None), model, F.mse_loss, torch.optim.LBFGS, 0.5, train_step=ClosureStep(), cbs=cb)
+    learn.fit(3)
+    assert all(map(torch.equal, model.parameters(), net.parameters()))
+
+
+def test_callbacks_that_only_look_see_the_first_evaluation():
+    seen = []
+    learn = cbnb.Learner(
+        cbnb.DataLoaders(curve_data(), None),
+        curve_net(),
+        F.mse_loss,
+        torch.optim.LBFGS,
+        0.5,
+        train_step=ClosureStep(),
+        cbs=cbnb.Callback(after_loss=lambda cb: seen.append(cb.loss.item())),
+    )
+    learn.fit(3)
+    assert len(seen) == 3 and learn.train_step.made == ()

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 # %% ../../nbs/callbacks/saving.ipynb #ebaca54e
 from ..basics.arguments import hinted, as_count
+from ..basics.durations import Every, as_duration
 from ..basics.patch import patch
 from ..basics.notices import user_level
 from ..basics.processes import any_over_processes, process_number
@@ -42,15 +43,7 @@ def as_loadable(
     value: Any,    # the value to save, of any nesting
     name: str,     # name of the value in error messages
 ) -> Any:          # the value with Python numbers instead of NumPy numbers
-    """Convert NumPy numbers to Python numbers. Raise `TypeError` if a value could not be loaded again
-
-    Args:
-        value: the value to save, of any nesting
-        name: name of the value in error messages
-
-    Returns:
-        the value with Python numbers instead of NumPy numbers
-    """
+    "Convert NumPy numbers to Python numbers. Raise `TypeError` if a value could not be loaded again"
     kind, numpy = type(value), sys.modules.get('numpy')
     if kind in _PLAIN: return value
     if kind in (list, tuple): return kind(as_loadable(v, f'{name}[{i}]') for i, v in enumerate(value))
@@ -97,20 +90,7 @@ def read_file(
     trust: bool = False,              # True: read any object, which can run any code
     writer: str = 'Learner.save',     # function that should have written the file, for error messages
 ) -> Any:                             # the saved object
-    """Read a file that `torch.save` has written. Raise `ValueError` if the file is damaged, and `UnpicklingError` if it needs `trust`
-
-    Args:
-        path: the file to read
-        map_location: device to load tensors to, as for `torch.load`
-        trust: True: read any object, which can run any code
-        writer: function that should have written the file, for error messages
-
-    Returns:
-        the saved object
-
-    Raises:
-        ValueError: {damaged}: {why}
-    """
+    "Read a file that `torch.save` has written. Raise `ValueError` if the file is damaged, and `UnpicklingError` if it needs `trust`"
     with open(path, 'rb'): pass       # if the file cannot be opened, the system's error says why
     is_zip, damaged = _is_zip(path), f'{path} is damaged, or no file of {writer}'
     if is_zip and (why := _wrong_entry(path)): raise ValueError(f'{damaged}: {why}')
@@ -136,29 +116,14 @@ def _is_zip(path: str | Path) -> bool:
 def plain_name(
     name: str,   # name of a parameter, buffer or module
 ) -> str:        # the name without the prefixes that `torch.compile` adds
-    """Return the name of a parameter or module in the model before compilation
-
-    Args:
-        name: name of a parameter, buffer or module
-
-    Returns:
-        the name without the prefixes that `torch.compile` adds
-    """
+    "Return the name of a parameter or module in the model before compilation"
     return '.'.join(part for part in name.split('.') if part != '_orig_mod')
 
 def renamed(
     state: Mapping[str, Any],      # state of a model
     name: Callable[[str], str],    # function that returns the new name for an old name
 ) -> OrderedDict[str, Any]:        # the state with new names
-    """Rename the entries of a model's state, including the versions of its modules
-
-    Args:
-        state: state of a model
-        name: function that returns the new name for an old name
-
-    Returns:
-        the state with new names
-    """
+    "Rename the entries of a model's state, including the versions of its modules"
     new = OrderedDict((name(k), v) for k, v in state.items())
     new._metadata = {name(k): v for k, v in getattr(state, '_metadata', {}).items()}
     return new
@@ -168,20 +133,7 @@ def renamed(
 def model_file(self: Learner,
     file: str | Path,   # name of the file, which may contain folders
 ) -> Path:              # `path/model_dir/file.pth`, or `file.pth` itself if `file` is absolute; the endings .pth and .pt are kept
-    """Return the path that `save` and `load` use for a file name
-
-    Args:
-        file: name of the file, which may contain folders
-
-    Returns:
-        `path/model_dir/file.pth`, or `file.pth` itself if `file` is absolute; the endings .pth and .pt
-            are kept
-
-    Example:
-        learn = digits_learner(path='runs')
-        assert learn.model_file('a/b') == learn.model_file('a/b.pth') == Path('runs/models/a/b.pth')
-        assert learn.model_file('a/b.pt') == Path('runs/models/a/b.pt')
-    """
+    "Return the path that `save` and `load` use for a file name"
     return Path(self.path)/self.model_dir/(f'{file}' if str(file).endswith(('.pth', '.pt')) else f'{file}.pth')
 
 # %% ../../nbs/callbacks/saving.ipynb #2c6dd3bd
@@ -210,20 +162,7 @@ def save(self: Learner,
     with_opt: bool = True,  # also save the optimizer's state, if there is an optimizer
     note: dict[str, Any] | None = None,    # plain values for `read_note`; None: no note
 ) -> Path:                  # path of the file
-    """Save the states of the model, of a loss function and of steps with parameters, and of the optimizer. Raise `TypeError` if the file could not be loaded again
-
-    Args:
-        file: name of the file, which may contain folders
-        with_opt: also save the optimizer's state, if there is an optimizer
-        note: plain values for `read_note`; None: no note
-
-    Returns:
-        path of the file
-
-    Example:
-        assert learn.save('best/line', note={'loss': 0.5}) == folder/'models'/'best'/'line.pth'
-        assert read_note(learn.model_file('best/line')) == {'loss': 0.5}
-    """
+    "Save the states of the model, of a loss function and of steps with parameters, and of the optimizer. Raise `TypeError` if the file could not be loaded again"
     parts = {name: as_loadable(renamed(state, plain_name), "the model's state" if name == 'model' else f'the state of {name}')
              for name, state in module_states(self).items()}
     if note: parts['model'].note = as_loadable(note, 'note')
@@ -239,14 +178,7 @@ def _split_file(state: Any) -> dict[str, Any]:
 def read_note(
     path: str | Path,       # a file of `Learner.save`
 ) -> dict[str, Any] | None:    # the note; None: the file has no note
-    """Return the note in a saved file
-
-    Args:
-        path: a file of `Learner.save`
-
-    Returns:
-        the note; None: the file has no note
-    """
+    "Return the note in a saved file"
     return getattr(_split_file(read_file(path))['model'], 'note', None)
 
 # %% ../../nbs/callbacks/saving.ipynb #4294aa9b
@@ -278,14 +210,7 @@ def _malformed(what: str) -> str:
 def name_in(
     model: nn.Module,          # the model, compiled or not
 ) -> Callable[[str], str]:     # function that returns the model's name for a name in a file
-    """Return a function that translates names in a file to names in the model
-
-    Args:
-        model: the model, compiled or not
-
-    Returns:
-        function that returns the model's name for a name in a file
-    """
+    "Return a function that translates names in a file to names in the model"
     names = [*model.state_dict(), *(name for name, _ in model.named_modules())]
     here = {plain_name(name): name for name in names}
     return lambda name: here.get(plain_name(name), plain_name(name))
@@ -369,24 +294,7 @@ def load(self: Learner,
     strict: bool = True,                        # False: load only the names that match the model, and warn
     weights_only: bool = True,                  # False: read any object, as `torch.load` does, which can run any code
 ) -> Learner:                                   # this learner
-    """Load the state of model and optimizer from a file. If an error occurs, model and optimizer do not change
-
-    Args:
-        file: name of the file, as for `save`
-        device: device to read the file to; None: the CPU. The model stays on its device
-        with_opt: also load the optimizer's state, if it fits
-        strict: False: load only the names that match the model, and warn
-        weights_only: False: read any object, as `torch.load` does, which can run any code
-
-    Returns:
-        this learner
-
-    Example:
-        other = line_learner().load('best/line')
-        assert torch.equal(other.model.weight, learn.model.weight)
-        learn.fit(1); other.fit(1)
-        assert torch.equal(other.model.weight, learn.model.weight)          # the optimizer went along
-    """
+    "Load the state of model and optimizer from a file. If an error occurs, model and optimizer do not change"
     path, had, why_not = self.model_file(file), self.opt, None
     states, opt_state = _parts(path, 'cpu' if device is None else device, with_opt, trust=not weights_only)
     states |= {name: renamed(states[name], name_in(m)) for name, m in trained_modules(self).items() if name in states}
@@ -431,7 +339,7 @@ class _LoadsBest(Tracker):
         if _mark(path) != mark: return _warn(
             f'{path} was written or removed by something else since it got the best weights: {kept}')
         self.learn.load(path, with_opt=self.with_opt)
-        print(f'weights are those of epoch {self.best_epoch}, with {self.monitor} {self.best:.6g}; '
+        print(f'weights are those of {self._best_place()}, with {self.monitor} {self.best:.6g}; '
               f'learn.load({self.fname!r}) gets them again')
 
 # %% ../../nbs/callbacks/saving.ipynb #5444d8b9
@@ -446,7 +354,7 @@ class _GoesOn(_LoadsBest):
         else: why = f'{path} does not say its {self.monitor}'
         if note.get('monitor') != self.monitor: return _warn(
             f'{why}: the first epoch of this fit with a {self.monitor} will replace it')
-        self.best, self.best_epoch = note['best'], note['epoch']
+        self.best, self.best_epoch, self.best_step = note['best'], note['epoch'], note.get('step')
         self._best_file = path.absolute(), _mark(path)
         print(f'the best so far is {self.monitor} {self.best:.6g}, of epoch {self.best_epoch}, '
               f'in {path}')
@@ -455,6 +363,7 @@ class _GoesOn(_LoadsBest):
 class _SavesBest(_GoesOn):
     "Save the weights after an epoch, or at the end of a fit"
     fname: str
+    every: Every | None
     every_epoch: int
     at_end: bool
     with_opt: bool
@@ -463,19 +372,32 @@ class _SavesBest(_GoesOn):
 
     def after_epoch(self):
         if self.at_end: return
-        if self.every_epoch: return self._save_epoch(self.learn.epoch)
+        if self.every: return self._save_interval('epoch', self.learn.epoch + 1)
+        if self.every_epoch: return None if self.learn.mid_epoch else self._save_epoch(self.learn.epoch)
         with interrupts_wait():                  # keep `best` and the file consistent
-            filed = self.best, self.best_epoch
+            filed = self.best, self.best_epoch, self.best_step
             super().after_epoch()
             if not self.new_best: return
-            new, (self.best, self.best_epoch) = (self.best, self.best_epoch), filed    # as long as the file has these weights
-            saved = self._save(self.fname, dict(monitor=self.monitor, best=new[0], epoch=new[1]))
+            new = self.best, self.best_epoch, self.best_step
+            self.best, self.best_epoch, self.best_step = filed       # as long as the file has these weights
+            saved = self._save(self.fname, dict(monitor=self.monitor, best=new[0], epoch=new[1], step=new[2]))
             if any_over_processes(not saved): return
-            self.best, self.best_epoch = new
+            self.best, self.best_epoch, self.best_step = new
             self._best_file = (path := self.last_saved_path.absolute()), _mark(path)
 
     def _save_epoch(self, epoch: int) -> None:
         if epoch % self.every_epoch == 0: self._save(f'{self.fname}_{epoch}')
+
+    def after_batch(self):                       # see `wants`
+        duration = self.every.duration
+        self._save_interval(duration.unit, duration.count(self.learn))
+
+    def _save_interval(self, unit: str, count: int) -> None:
+        "Save the weights if `count` completes an interval of `every`"
+        every = self.every
+        if self.learn.mid_epoch or every.duration.unit != unit or not every.is_due(count): return
+        every.mark(count)
+        self._save(f'{self.fname}_{unit}_{count}')
 
     def _save_end(self) -> None:
         if self.learn is not None and self.learn.train_iter: self._save(self.fname)
@@ -493,27 +415,7 @@ class _SavesBest(_GoesOn):
 
 # %% ../../nbs/callbacks/saving.ipynb #63ed4b64
 class SaveModel(_SavesBest):
-    """Save the weights at each new best value, and load the best weights when the fit ends
-
-    Args:
-        monitor: column of the table of epochs to watch
-        comp: 'min', 'max', or a function of (new, best); None: inferred from the column's name
-        min_delta: improvement that a new best value has to exceed
-        fname: name of the file, as for `Learner.save`; may contain folders
-        every_epoch: True: save each epoch as `<fname>_<epoch>`; k: only epochs 0, k, 2k, ...
-        at_end: save the last weights when the fit ends
-        with_opt: also save the optimizer's state
-        reset_on_fit: forget the best value when a fit begins
-
-    Raises:
-        ValueError: every_epoch={every_epoch} and at_end=True contradict each other: each epoch is
-            saved, the last one included; or only the end is; or, without both, the best
-
-    Example:
-        with warnings.catch_warnings(record=True) as seen, learn.no_logging():
-            learn.fit(2, cbs=SaveModel(fname='runs/error'))
-        print(seen[0].message)
-    """
+    "Save the weights at each new best value, and load the best weights when the fit ends"
     order = 61
 
     @hinted
@@ -526,8 +428,13 @@ class SaveModel(_SavesBest):
         at_end: bool = False,              # save the last weights when the fit ends
         with_opt: bool = False,            # also save the optimizer's state
         reset_on_fit: bool = True,         # forget the best value when a fit begins
+        every: str | int | None = None,    # such as '500 steps': save as `<fname>_step_500`, `<fname>_step_1000`, ...; None: see above
     ):
         super().__init__(monitor, comp, min_delta, reset_on_fit)
+        self.duration = None if every is None else as_duration(every, 'every')
+        self.every = None
+        if every is not None and (every_epoch or at_end): raise ValueError(
+            f'every={every!r} saves at these places only: leave out every_epoch and at_end')
         if every_epoch and at_end: raise ValueError(
             f'every_epoch={every_epoch!r} and at_end=True contradict each other: each epoch is '
             'saved, the last one included; or only the end is; or, without both, the best')
@@ -540,9 +447,15 @@ class SaveModel(_SavesBest):
     def before_fit(self):
         self.not_saved = False
         if process_number() == 0: check_writable(self.learn.model_file(self.fname), 'the weights')
+        self.every = self.duration and Every(self.duration)
         if self.at_end: self.learn.undo.callback(self._save_end)
-        elif not self.every_epoch:
+        elif not self.every and not self.every_epoch:
             super().before_fit()
             if self.best is None: self._best_file = None
             if self.best is None and self.learn.start_epoch: self._go_on()
             self.learn.undo.callback(self._load_best)
+
+    def wants(self, event_name: str, training: bool, purpose: str) -> bool:
+        "Return whether to handle an event. `after_batch` is handled in training, if `every` is a number of steps or updates"
+        if event_name == 'after_batch' and not (training and self.duration and self.duration.unit != 'epoch'): return False
+        return super().wants(event_name, training, purpose)

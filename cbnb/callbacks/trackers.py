@@ -25,9 +25,12 @@ from torch.optim.lr_scheduler import LRScheduler
 from ..callback import Callback
 from ..events import CancelFitException
 from ..basics.arguments import hinted, as_count, as_positive, columns_hint
+from ..basics.durations import Every
 from ..basics.notices import user_level
 from ..basics.param_groups import hyper_key, no_such_hyper
 from ..display.figures import COLORS, figure, legend, show
+from ..basics.patch import patch
+from ..learner import Learner
 from ..schedule import ParamScheduler
 from ..snapshot import load_module_states, module_states
 from ..undo import interrupts_wait
@@ -39,14 +42,7 @@ _LOWER = set('mae mse rmse mape smape rmsle rmspe msle mde nll bce ce err perple
 def lower_is_better(
     name: str,    # name of a loss or metric, such as `valid_loss`
 ) -> bool:        # True if lower values are better
-    """Return whether a loss or metric with this name should fall
-
-    Args:
-        name: name of a loss or metric, such as `valid_loss`
-
-    Returns:
-        True if lower values are better
-    """
+    "Return whether a loss or metric with this name should fall"
     words = re.split('[^a-z]+', name.lower())
     return 'loss' in name.lower() or 'error' in name.lower() or not _LOWER.isdisjoint(words)
 
@@ -55,18 +51,7 @@ def as_comparison(
     comp: Any,     # 'min', 'max', or a function of (new, best); None: inferred from `name`
     name: str,     # name of the loss or metric
 ) -> Callable[[float, float], bool]:    # function that returns whether its first argument is better than its second
-    """Return the comparison function for `comp`
-
-    Args:
-        comp: 'min', 'max', or a function of (new, best); None: inferred from `name`
-        name: name of the loss or metric
-
-    Returns:
-        function that returns whether its first argument is better than its second
-
-    Raises:
-        ValueError: comp={comp} should be 'min', 'max', or a function such as operator.lt
-    """
+    "Return the comparison function for `comp`"
     if comp is None: comp = 'min' if lower_is_better(name) else 'max'
     if comp in ('min', min): return operator.lt
     if comp in ('max', max): return operator.gt
@@ -84,14 +69,7 @@ def _called(comp: Callable[[Any, Any], Any], new: float, best: float) -> bool:
 def direction(
     better: Callable[[float, float], bool],    # function that returns whether its first argument is better than its second
 ) -> int:    # -1 if lower is better, 1 if higher is better, 0 if it depends on the values
-    """Return the direction of a comparison function
-
-    Args:
-        better: function that returns whether its first argument is better than its second
-
-    Returns:
-        -1 if lower is better, 1 if higher is better, 0 if it depends on the values
-    """
+    "Return the direction of a comparison function"
     pairs = [(0., 1.), (-2., -1.), (0.5, 2.)]
     if all(better(low, high) and not better(high, low) for low, high in pairs): return -1
     if all(better(high, low) and not better(low, high) for low, high in pairs): return 1
@@ -107,13 +85,13 @@ def _column(
     recorder = getattr(learn, 'recorder', None)
     if recorder is None: raise ValueError(
         f'{who} watches what the Recorder writes, and this learner has none: add cbs=Recorder')
-    there = [name for name in recorder.last().metric_names if name not in ('epoch', 'time')]
+    there = [name for name in recorder.last().metric_names if name not in ('epoch', 'step', 'time')]
     if monitor in there: return there.index(monitor)
     raise ValueError(f'{who} cannot watch {monitor!r}{_why_not(monitor, learn)}; '
                      f'{columns_hint(monitor, there)}')
 
 def _why_not(monitor: str, learn: Any) -> str:
-    if monitor in ('epoch', 'time'): return ', which is no result'
+    if monitor in ('epoch', 'step', 'time'): return ', which is no result'
     if getattr(learn.dls, 'valid', None) is None and not monitor.startswith('train_'):
         return ': the learner has no validation loader, DataLoaders(train, valid)'
     if monitor == 'valid_loss' and not learn.recorder.valid_metrics:
@@ -123,6 +101,7 @@ def _why_not(monitor: str, learn: Any) -> str:
 # %% ../../nbs/callbacks/trackers.ipynb #2db86141
 def _warn_if_never_validated(monitor: str, learn: Any, who: str) -> None:
     "Warn if `monitor` is a validation column and no epoch of the fit will be validated"
+    if isinstance(learn.valid_every, Every): return            # `MidEpochValidation` warns
     epochs = range(learn.start_epoch, learn.n_epoch)
     if monitor in learn.recorder.valid_columns and not any(map(learn._is_validated, epochs)):
         warnings.warn(f'{who} will see no {monitor}: none of the epochs of this fit is '
@@ -136,7 +115,7 @@ def _is_missing(monitor: str, learn: Any) -> bool:
 
 # %% ../../nbs/callbacks/trackers.ipynb #9a80fa16
 class _Tracks(Callback):
-    "Compare the value of each epoch with the best value so far"
+    "Compare the value of each epoch, or of each validation in the middle of an epoch, with the best value so far"
     order, run_in = 60, ('fit',)
 
     def before_fit(self):
@@ -144,15 +123,28 @@ class _Tracks(Callback):
         self.idx = _column(self.monitor, self.learn, who)
         _warn_if_never_validated(self.monitor, self.learn, who)
         self.new_best, self.wait, self.values, self._warned = False, 0, [], False
-        if self.reset_on_fit: self.best = self.best_epoch = None
+        self.unit = self.learn.recorder.last().metric_names[0]            # 'epoch' or 'step'
+        if self.reset_on_fit: self.best = self.best_epoch = self.best_step = None
+
+    def after_validate(self):
+        if self.learn.ends_row: self.after_epoch()                      # the row ends in the middle of the epoch
 
     def after_epoch(self):
         self.new_best, value = False, self.current()
         if value is None: return self._warn_of_none()
-        self.values.append((self.learn.epoch, value))
+        step = self.learn.recorder.last().epochs[-1]['step']
+        self.values.append((step if self.unit == 'step' else self.learn.epoch, value))
         self.new_best = self.improves(value)
         self.wait = 0 if self.new_best else self.wait + 1
-        if self.new_best: self.best, self.best_epoch = value, self.learn.epoch
+        if self.new_best: self.best, self.best_epoch, self.best_step = value, self.learn.epoch, step
+
+    def _place(self) -> str:
+        "Return the current epoch as text, or the current step"
+        return f'epoch {self.learn.epoch}' if self.unit == 'epoch' else f'step {self.learn.train_iter:,}'
+
+    def _best_place(self) -> str:
+        "Return the epoch of the best value as text, or the step if the table has a row for each validation"
+        return f'epoch {self.best_epoch}' if self.unit == 'epoch' else f'step {self.best_step:,}'
 
     def after_fit(self): pass       # for subclasses that call `super().after_fit()`
 
@@ -165,27 +157,7 @@ class _Tracks(Callback):
 
 # %% ../../nbs/callbacks/trackers.ipynb #7afae61a
 class Tracker(_Tracks):
-    """Check after each epoch whether a column of the table of epochs has a new best value
-
-    Args:
-        monitor: column of the table of epochs to watch
-        comp: 'min', 'max', or a function of (new, best); None: inferred from the column's name
-        min_delta: improvement that a new best value has to exceed
-        reset_on_fit: forget the best value when a fit begins
-
-    Raises:
-        TypeError: monitor={monitor} should be the heading of a column, as text
-        ValueError: min_delta={min_delta} needs a comp for which lower, or higher, is always better:
-            {comp} is neither, so let it judge the difference itself
-
-    Example:
-        tracker, learn = Tracker(), forced_learner([5, 4, 3, 3.5, 3.4, 2])
-        learn.fit(6, cbs=tracker)
-        assert tracker.values == [(0, 5), (1, 4), (2, 3), (3, 3.5), (4, 3.4), (5, 2)]
-        assert (tracker.best, tracker.best_epoch, tracker.new_best, tracker.wait) == (2, 5, True, 0)
-        learn.fit(5, cbs=tracker)                                          # a new fit
-        assert (tracker.best, tracker.best_epoch, tracker.new_best, tracker.wait) == (3, 2, False, 2)
-    """
+    "Check after each epoch whether a column of the table of epochs has a new best value"
     @hinted
     def __init__(self,
         monitor: str = 'valid_loss',    # column of the table of epochs to watch
@@ -201,44 +173,23 @@ class Tracker(_Tracks):
         if min_delta and not self._sign: raise ValueError(
             f'min_delta={min_delta!r} needs a comp for which lower, or higher, is always better: '
             f'{comp!r} is neither, so let it judge the difference itself')
-        self.best, self.best_epoch = None, None       # the best value so far, and its epoch
+        self.best, self.best_epoch, self.best_step = None, None, None    # the best value so far, its epoch, and the training batches until then
+        self.unit = 'epoch'                           # 'step' in a fit with `valid_every='500 steps'`
         self.idx: int | None = None                   # index of the column in `final_record`, set by a fit
         self.new_best, self.wait = False, 0           # new best in this epoch; epochs since the best
-        self.values: list[tuple[int, float]] = []     # (epoch, value) of this fit
+        self.values: list[tuple[int, float]] = []     # (epoch or step, value) of this fit
 
     def current(self) -> float | None:  # the value, a float, or None
-        """Return the value of this epoch, or None if the epoch has no value
-
-        Returns:
-            the value, a float, or None
-
-        Example:
-            class ComparesWithThree(Tracker):
-                def after_epoch(self):
-                    super().after_epoch()
-                    seen.append((self.current(), self.improves(3)))
-        """
-        rows = self.learn.recorder.last().epochs
-        of_this = rows and rows[-1]['epoch'] == self.learn.epoch
+        "Return the value of this epoch, or None if the epoch has no value"
+        recorder = self.learn.recorder
+        rows = recorder.last().epochs
+        of_this = rows and rows[-1]['epoch'] == self.learn.epoch and recorder.new_row
         return rows[-1].get(self.monitor) if of_this else None
 
     def improves(self,
         value: float,     # the new value
     ) -> bool:            # True if the value is a new best
-        """Return whether a value is better than the best so far by more than `min_delta`, or is the first finite value
-
-        Args:
-            value: the new value
-
-        Returns:
-            True if the value is a new best
-
-        Example:
-            class ComparesWithThree(Tracker):
-                def after_epoch(self):
-                    super().after_epoch()
-                    seen.append((self.current(), self.improves(3)))
-        """
+        "Return whether a value is better than the best so far by more than `min_delta`, or is the first finite value"
         if not math.isfinite(value): return False
         return self.best is None or self._better(value - self._sign*self.min_delta, self.best)
 
@@ -246,58 +197,33 @@ class Tracker(_Tracks):
         return_fig: bool | None = None,   # return the figure instead of showing it
         ax: Any = None,                   # axes to draw into; None: create a new figure
     ) -> Any:                             # `ax` if you passed it, the figure with `return_fig=True`, else None
-        """Plot the values of the last fit, and mark the best value. If `EarlyStopping` has stopped the fit, also mark the epoch of the stop
-
-        Args:
-            return_fig: return the figure instead of showing it
-            ax: axes to draw into; None: create a new figure
-
-        Returns:
-            `ax` if you passed it, the figure with `return_fig=True`, else None
-
-        Example:
-            stop.plot()
-        """
+        "Plot the values of the last fit, and mark the best value. If `EarlyStopping` has stopped the fit, also mark the epoch of the stop"
         return _plot_values(self, return_fig, ax)
 
 # %% ../../nbs/callbacks/trackers.ipynb #96f1cb21
 def _plot_values(tracker: Tracker, return_fig: bool | None, ax: Any) -> Any:
     "Draw the figure of `Tracker.plot`"
     if not tracker.values: raise ValueError(f'no {tracker.monitor} was seen yet: fit first')
-    stop = getattr(tracker, 'stopped_epoch', None)
+    by_step = tracker.unit == 'step'
+    best = tracker.best_step if by_step else tracker.best_epoch
+    stop = getattr(tracker, 'stopped_step' if by_step else 'stopped_epoch', None)
     with figure(ax, size=(6.4, 3)) as (fig, [axes]):
         axes.plot(*zip(*tracker.values), color=COLORS['valid'], marker='o', ms=4, label=tracker.monitor)
-        if (tracker.best_epoch, tracker.best) in tracker.values:       # the best may be from an earlier fit
-            axes.plot([tracker.best_epoch], [tracker.best], color=COLORS['mark'], marker='o', ms=10,
+        if (best, tracker.best) in tracker.values:       # the best may be from an earlier fit
+            axes.plot([best], [tracker.best], color=COLORS['mark'], marker='o', ms=10,
                       mfc='none', mew=2, ls='', label=f'best: {tracker.best:.4g}')
         if stop is not None:
             axes.axvline(stop, color=COLORS['text'], lw=1, ls='--', label='stopped')
         axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set(xlabel='epoch', ylabel=tracker.monitor)
+        axes.set(xlabel=tracker.unit, ylabel=tracker.monitor)
         legend(axes, ax is None)
-    text = (f'{tracker.monitor} over {len(tracker.values)} epochs, '
-            f'best in epoch {tracker.best_epoch}')
+    text = (f'{tracker.monitor} over {len(tracker.values)} {"validations" if by_step else "epochs"}, '
+            f'best {"at" if by_step else "in"} {tracker._best_place()}')
     return show(fig, text, return_fig) if ax is None else ax
 
 # %% ../../nbs/callbacks/trackers.ipynb #4bdd8609
 class EarlyStopping(Tracker):
-    """End a fit when the watched column has not improved for some epochs
-
-    Args:
-        monitor: column of the table of epochs to watch
-        comp: 'min', 'max', or a function of (new, best); None: inferred from the column's name
-        min_delta: improvement that a new best value has to exceed
-        patience: number of epochs without a new best value after which the fit ends; 1 or more
-        reset_on_fit: forget the best value when a fit begins
-        restore: restore the weights of the best epoch when the fit ends
-
-    Example:
-        def n_epochs(patience):
-            learn = forced_learner([5, 4, 3, 3.5, 3.4, 2])
-            learn.fit(6, cbs=EarlyStopping(patience=patience))
-            return len(learn.recorder.last().epochs)
-        assert [n_epochs(patience) for patience in (1, 2, 3)] == [4, 5, 6]
-    """
+    "End a fit when the watched column has not improved for some epochs"
     order, distinct_by = 63, ('monitor',)
 
     @hinted
@@ -305,17 +231,17 @@ class EarlyStopping(Tracker):
         monitor: str = 'valid_loss',    # column of the table of epochs to watch
         comp: Any = None,               # 'min', 'max', or a function of (new, best); None: inferred from the column's name
         min_delta: float = 0.,          # improvement that a new best value has to exceed
-        patience: int = 1,              # number of epochs without a new best value after which the fit ends; 1 or more
+        patience: int = 1,              # number of epochs, or of validations within epochs, without a new best value after which the fit ends
         reset_on_fit: bool = True,      # forget the best value when a fit begins
         restore: bool = False,          # restore the weights of the best epoch when the fit ends
     ):
         super().__init__(monitor, comp, min_delta, reset_on_fit)
         self.patience, self.restore = as_count(patience, 'patience', 1), restore
-        self.stopped_epoch, self._weights = None, None     # the last epoch, if this callback ended the fit
+        self.stopped_epoch, self.stopped_step, self._weights = None, None, None     # the last epoch and step, if this callback ended the fit
 
     def before_fit(self):
         super().before_fit()
-        self.stopped_epoch = self._weights = None
+        self.stopped_epoch = self.stopped_step = self._weights = None
         if self.restore: self.learn.undo.callback(self._put_back)
 
     def after_epoch(self):
@@ -324,13 +250,13 @@ class EarlyStopping(Tracker):
             if self.new_best and self.restore:
                 self._weights = copy.deepcopy(module_states(self.learn))
         if self.current() is None or self.wait < self.patience: return
-        self.stopped_epoch = self.learn.epoch
-        print(f'stopped after epoch {self.learn.epoch}: {self._record()}')
+        self.stopped_epoch, self.stopped_step = self.learn.epoch, self.learn.recorder.last().epochs[-1]['step']
+        print(f'stopped after {self._place()}: {self._record()}')
         raise CancelFitException(self._record())         # the run's record shows the reason
 
     def _record(self) -> str:
         if self.best is None: return f'{self.monitor} was never a finite number'
-        return f'{self.monitor} was best in epoch {self.best_epoch}, with {self.best:.6g}'
+        return f'{self.monitor} was best {"in" if self.unit == "epoch" else "at"} {self._best_place()}, with {self.best:.6g}'
 
     def _put_back(self) -> None:
         weights, self._weights = self._weights, None
@@ -343,14 +269,7 @@ class EarlyStopping(Tracker):
 def sets_lr(
     cb: Callback,    # callback of a learner
 ) -> bool:           # True if the callback schedules the learning rate
-    """Return whether a callback schedules the learning rate of a fit
-
-    Args:
-        cb: callback of a learner
-
-    Returns:
-        True if the callback schedules the learning rate
-    """
+    "Return whether a callback schedules the learning rate of a fit"
     if isinstance(cb, ParamScheduler): return 'lr' in cb.scheds
     return vars(cb).get('scheduler') is not None or bool(_of_torch(cb))   # `scheduler` may be of any type
 
@@ -359,6 +278,12 @@ def _of_torch(cb: Callback) -> list[LRScheduler]:
     held = [part for value in vars(cb).values()
             for part in (value if isinstance(value, (list, tuple)) else [value])]
     return [part for part in held if isinstance(part, LRScheduler)]
+
+# %% ../../nbs/callbacks/trackers.ipynb #af401225
+@patch
+def _schedules_lr(self: Learner) -> bool:
+    "Return whether a callback may set the learning rate"
+    return any(sets_lr(cb) or type(cb) is Callback or not type(cb).__module__.startswith('cbnb.') for cb in self.cbs)
 
 # %% ../../nbs/callbacks/trackers.ipynb #1e0283c4
 class _Factor:
@@ -372,15 +297,7 @@ class _Factor:
         lr: Any,           # learning rate, a number or a tensor with one element
         by: float,         # factor, at most 1
     ) -> Any:              # the reduced rate: a tensor if `lr` is a tensor, otherwise a float
-        """Return `lr` times `by`, but not below `min_lr`. If `lr` is below `min_lr`, return `lr`
-
-        Args:
-            lr: learning rate, a number or a tensor with one element
-            by: factor, at most 1
-
-        Returns:
-            the reduced rate: a tensor if `lr` is a tensor, otherwise a float
-        """
+        "Return `lr` times `by`, but not below `min_lr`. If `lr` is below `min_lr`, return `lr`"
         if type(lr) is float: return max(lr*by, min(lr, self.min_lr))
         if isinstance(lr, Tensor): return torch.maximum(lr*by, lr.clamp(max=self.min_lr))
         return self.lowered(float(lr), by)
@@ -408,23 +325,11 @@ def _write(group: dict[str, Any], lr: Any) -> None:
 
 # %% ../../nbs/callbacks/trackers.ipynb #587a5fbf
 class RateFactor(_Factor):
-    """Multiply the learning rates of an optimizer. `hide_from` hides the change from a torch scheduler
-
-    Args:
-        opt: optimizer with `lr` in its groups
-        min_lr: lower limit of reduced rates; rates already below it stay
-    """
+    "Multiply the learning rates of an optimizer. `hide_from` hides the change from a torch scheduler"
     def hide_from(self,
         scheduler: LRScheduler,     # scheduler of this optimizer
     ) -> Callable[[], None]:        # function that restores the scheduler's class
-        """Make the scheduler compute its next rates from the planned rates instead of the reduced rates
-
-        Args:
-            scheduler: scheduler of this optimizer
-
-        Returns:
-            function that restores the scheduler's class
-        """
+        "Make the scheduler compute its next rates from the planned rates instead of the reduced rates"
         rates, kind = self, type(scheduler)
         def step(self: LRScheduler, *args: Any, **kwargs: Any) -> None:
             at_work = rates.planned is not None
@@ -446,8 +351,8 @@ class _Reduces(Tracker):
         self.wait = 0
         if any(map(sets_lr, self.learn.cbs)): now = self._reduce_schedule()
         elif (now := self._reduce_rate()) is None: return        # the rate is at its lower limit
-        self.reductions.append(self.learn.epoch)
-        print(f'after epoch {self.learn.epoch}: no better {self.monitor}, learning rate now {now}')
+        self.reductions.append(self.learn.epoch if self.unit == 'epoch' else self.learn.train_iter)
+        print(f'after {self._place()}: no better {self.monitor}, learning rate now {now}')
 
     def _reduce_schedule(self) -> str:
         self._hide_schedulers()
@@ -477,25 +382,7 @@ class _Reduces(Tracker):
 
 # %% ../../nbs/callbacks/trackers.ipynb #e2f88f39
 class ReduceLROnPlateau(_Reduces):
-    """Divide the learning rate when the watched column has not improved for some epochs
-
-    Args:
-        monitor: column of the table of epochs to watch
-        comp: 'min', 'max', or a function of (new, best); None: inferred from the column's name
-        min_delta: improvement that a new best value has to exceed
-        patience: number of epochs without a new best value before the rate is reduced; 1 or more
-        factor: the rate is divided by this factor; above 1
-        min_lr: lower limit of the reduced rate
-        reset_on_fit: forget the best value when a fit begins
-
-    Raises:
-        ValueError: factor={factor}: the rate is divided by it, so it should be above 1; 10 makes a
-            tenth of the rate
-
-    Example:
-        planned, reduced = lrs_with(), lrs_with(ReduceLROnPlateau(patience=2, factor=10))
-        assert close(np.array(reduced)/planned, [1]*20 + [0.1]*10 + [0.01]*5, 1e-9)
-    """
+    "Divide the learning rate when the watched column has not improved for some epochs"
     order, run_valid = 62.5, False     # after `Steering`, whose factor is applied on top
 
     @hinted
@@ -503,7 +390,7 @@ class ReduceLROnPlateau(_Reduces):
         monitor: str = 'valid_loss',    # column of the table of epochs to watch
         comp: Any = None,               # 'min', 'max', or a function of (new, best); None: inferred from the column's name
         min_delta: float = 0.,          # improvement that a new best value has to exceed
-        patience: int = 1,              # number of epochs without a new best value before the rate is reduced; 1 or more
+        patience: int = 1,              # number of epochs, or of validations within epochs, without a new best value before the rate is reduced
         factor: float = 10.,            # the rate is divided by this factor; above 1
         min_lr: float = 0.,             # lower limit of the reduced rate
         reset_on_fit: bool = True,      # forget the best value when a fit begins
@@ -514,7 +401,7 @@ class ReduceLROnPlateau(_Reduces):
         if self.factor <= 1: raise ValueError(
             f'factor={factor!r}: the rate is divided by it, so it should be above 1; '
             '10 makes a tenth of the rate')
-        self.reductions: list[int] = []               # epochs of the last fit after which the rate was reduced
+        self.reductions: list[int] = []               # epochs or steps of the last fit after which the rate was reduced
         self._rates, self._set = None, None           # while a fit runs
 
     def before_fit(self):
