@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 from .basics.arguments import as_number as as_number
 from .basics.configured import brief as brief
+from .basics.durations import Every as Every
 from .basics.loaders import batch_size as batch_size, n_batches as n_batches
 from .basics.loss_weights import MeanLoss as MeanLoss
 from .basics.nested import find_bs as find_bs
@@ -70,12 +71,14 @@ class TracksCancelled(TracksEarly):
     def after_cancel_step(self) -> None: ...
 class FillsRows(TracksCancelled):
     start: Any
-    first_step: Any
+    row_start: Any
     train_phase: Any
     train_parts: Any
     row: Any
+    first_step: Any
 class WritesRows(FillsRows):
     row: Any
+    new_row: Any
     last_log: Any
 class NoticesNan(Callback):
     def look_for_nan(self, wait: bool=True) -> None: ...
@@ -100,11 +103,13 @@ class RecordsBatches:
     def before_validate(self) -> None: ...
     def after_validate(self) -> None: ...
     row: Any
+    new_row: Any
     last_log: Any
     start: Any
-    first_step: Any
+    row_start: Any
     train_phase: Any
     train_parts: Any
+    first_step: Any
     notes_early: Any
     places: Any
     train_columns: Any
@@ -115,9 +120,11 @@ class RecordsEpochs(RecordsBatches):
     def after_cancel_train(self) -> None: ...
     def after_cancel_epoch(self) -> None: ...
     def after_train(self) -> None: ...
-    def after_epoch(self) -> None: ...
+    def after_epoch(self): ...
     def after_cancel_fit(self) -> None: ...
     train_phase: Any
+    row: Any
+    new_row: Any
 def _why_stopped(stop: CancelFitException, learn: Learner) -> str: ...
 def _first_line(e: BaseException) -> str: ...
 def how_it_ends(run: Run, exc: BaseException | None, start_epoch: int=0) -> tuple[str, str]: ...
@@ -128,7 +135,7 @@ class RecordsFits:
     def after_cancel_train(self) -> None: ...
     def after_cancel_epoch(self) -> None: ...
     def after_train(self) -> None: ...
-    def after_epoch(self) -> None: ...
+    def after_epoch(self): ...
     def after_cancel_fit(self) -> None: ...
     def after_batch(self): ...
     def after_cancel_batch(self) -> None: ...
@@ -146,10 +153,12 @@ class RecordsFits:
     told_of_nan: Any
     phases: Any
     train_phase: Any
+    new_row: Any
     last_log: Any
     start: Any
-    first_step: Any
+    row_start: Any
     train_parts: Any
+    first_step: Any
     notes_early: Any
     train_columns: Any
     valid_columns: Any
@@ -201,7 +210,7 @@ class Recorder:
     def after_cancel_train(self) -> None: ...
     def after_cancel_epoch(self) -> None: ...
     def after_train(self) -> None: ...
-    def after_epoch(self) -> None: ...
+    def after_epoch(self): ...
     def after_cancel_fit(self) -> None: ...
     def after_batch(self): ...
     def after_cancel_batch(self) -> None: ...
@@ -251,14 +260,16 @@ class Recorder:
     phases: Any
     last_log: list[Any]
     notes_early: bool
+    new_row: bool
     start: Any
     headings: dict[Any, str]
     series: Any
     places: Any
     told_of_nan: Any
     train_phase: Any
-    first_step: Any
+    row_start: Any
     train_parts: Any
+    first_step: Any
     train_columns: Any
     valid_columns: Any
 def _smooth_loss(learn: Learner) -> Tensor: ...
