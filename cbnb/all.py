@@ -13,7 +13,7 @@ __all__ = ['Learner', 'DataLoaders', 'Batches', 'default_device', 'to_device', '
            'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 'ShortEpoch', 'BnFreeze', 'Tracker', 'EarlyStopping',
            'ReduceLROnPlateau', 'SaveModel', 'load_learner', 'Checkpoint', 'Resume', 'MixedPrecision', 'ChannelsLast',
            'EMA', 'Compile', 'CSVLogger', 'MixUp', 'CutMix', 'Hook', 'Hooks', 'HookCallback', 'ActivationStats',
-           'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback', 'TrainStep', 'EvalStep',
+           'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback', 'Step', 'TrainStep', 'EvalStep',
            'MultiLossStep', 'MultiOptimizer', 'Distributed']
 
 # %% ../nbs/all.ipynb #c81c06d7
@@ -99,11 +99,12 @@ _all_ = ['GradientClip', 'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 
          'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback']
 
 # %% ../nbs/all.ipynb #671b2bc9
+from .step import Step
 from .callbacks.steps import EvalStep, MultiLossStep, TrainStep
 from .basics.multi_optimizer import MultiOptimizer
 
 # %% ../nbs/all.ipynb #1d9e5d65
-_all_ = ['TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer']
+_all_ = ['Step', 'TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer']
 
 # %% ../nbs/all.ipynb #a9eb63b2
 from .distributed import data_parallel, launch      # add `learn.distributed` and `learn.fit_distributed`

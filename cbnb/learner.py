@@ -96,7 +96,7 @@ class OneBatch:
         __tracebackhide__ = True
         on, fire = self.callbacks.table, self.callbacks.fire
         self._in_batch = True
-        self.iter, self.pred, self.loss, self.loss_grad, self.step_result = i, None, None, None, None
+        self.iter, self.pred, self.loss, self.loss_grad, self.loss_parts, self.step_result = i, None, None, None, None, None
         self.divisor = self._weight = UNKNOWN
         self.xb, self.yb = self._split(batch)
         try:
@@ -407,7 +407,7 @@ class LoopState(BatchViews):
         self._forget_batch()
 
     def _forget_batch(self) -> None:
-        self.dl = self.pred = self.loss = self.loss_grad = self.step_result = None
+        self.dl = self.pred = self.loss = self.loss_grad = self.loss_parts = self.step_result = None
         self.divisor = self._weight = UNKNOWN
         self.xb = self.yb = (None,)
 
@@ -515,8 +515,10 @@ class TrainEvalCallback(Callback):
 
     def before_fit(self):
         learn = self.learn
-        learn.epoch, learn.train_iter, learn.train_updates, learn._counted = learn.start_epoch, 0, 0, 0
-        learn.pct_train, learn.loss = learn.start_epoch/learn.n_epoch, torch.tensor(0.)
+        learn.loss = torch.tensor(0.)
+        if learn.purpose in ('fit', 'lr_find'):           # after a fit, other runs see its counters
+            learn.epoch, learn.train_iter, learn.train_updates, learn._counted = learn.start_epoch, 0, 0, 0
+            learn.pct_train = learn.start_epoch/learn.n_epoch
         learn.to_dls_device()
         if n_processes() == 1 and int(os.environ.get('WORLD_SIZE') or 1) > 1: _warn(
             f"{os.environ['WORLD_SIZE']} processes were started, and each trains a model of its own: "
@@ -958,7 +960,7 @@ class ShowsLoop:
         print(text)
 
 # %% ../nbs/07_learner.ipynb #f7b32fd2
-PHASE_STATE = ('training', 'dl', 'n_iter', 'iter', 'xb', 'yb', 'pred', 'loss', 'loss_grad', 'step_result',
+PHASE_STATE = ('training', 'dl', 'n_iter', 'iter', 'xb', 'yb', 'pred', 'loss', 'loss_grad', 'loss_parts', 'step_result',
                'divisor', '_weight', '_in_batch')
 LOOP_STATE = ('purpose', *PHASE_STATE, 'start_epoch', 'n_epoch', 'fit_length', 'epoch', 'train_iter',
               'train_updates', '_per_step', 'pct_train', 'valid_every', 'mid_epoch')

@@ -52,6 +52,7 @@ class OneBatch:
     pred: Any
     loss: Any
     loss_grad: Any
+    loss_parts: Any
     step_result: Any
     divisor: Any
     xb: Any
@@ -115,6 +116,7 @@ class LoopState(BatchViews):
     pred: Any
     loss: Any
     loss_grad: Any
+    loss_parts: Any
     step_result: Any
     divisor: Any
     xb: Any
@@ -362,6 +364,8 @@ class Learner:
     def fit_flat_cos(self, n_epoch: int | str, lr: Any=None, div_final: float=100000.0, pct_start: float=0.75, wd: Any=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, resume: Any=False) -> None: ...
     def fit_sgdr(self, n_cycles: int, cycle_len: int | str, lr_max: Any=None, cycle_mult: int=2, cbs: Any=None, reset_opt: bool=False, wd: Any=None, start_epoch: int=0, resume: Any=False) -> None: ...
     def fine_tune(self, epochs: int | str, base_lr: Any=0.002, freeze_epochs: int | str=1, lr_mult: float=100, pct_start: float=0.3, div: float=5.0, cbs: Any=None, freeze_cbs: Any=None, **kwargs: Any) -> None: ...
+    @contextmanager
+    def without_trace(self) -> Iterator[None]: ...
     callbacks: Any
     undo: Any
     logger: Any
@@ -375,6 +379,7 @@ class Learner:
     pred: Any
     loss: Any
     loss_grad: Any
+    loss_parts: Any
     step_result: Any
     divisor: Any
     xb: Any
