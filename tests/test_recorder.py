@@ -613,11 +613,6 @@ def critic_and_generator(valid=True, **kwargs):
     return learn.remove_cb(cbnb.ProgressCallback), seen
 
 
-def smoothed(values, beta=0.98):
-    smoother = Smoother(beta)
-    return [smoother.add(v) for v in values][-1]
-
-
 def test_several_losses_of_a_step_have_a_column_each(capsys):
     """Table and chart showed their sum alone."""
     learn, seen = critic_and_generator()
