@@ -96,7 +96,7 @@ class OneBatch:
         __tracebackhide__ = True
         on, fire = self.callbacks.table, self.callbacks.fire
         self._in_batch = True
-        self.iter, self.pred, self.loss, self.loss_grad, self.step_result = i, None, None, None, None
+        self.iter, self.pred, self.loss, self.loss_grad, self.loss_parts, self.step_result = i, None, None, None, None, None
         self.divisor = self._weight = UNKNOWN
         self.xb, self.yb = self._split(batch)
         try:
@@ -412,7 +412,7 @@ class LoopState(BatchViews):
         self._forget_batch()
 
     def _forget_batch(self) -> None:
-        self.dl = self.pred = self.loss = self.loss_grad = self.step_result = None
+        self.dl = self.pred = self.loss = self.loss_grad = self.loss_parts = self.step_result = None
         self.divisor = self._weight = UNKNOWN
         self.xb = self.yb = (None,)
 
@@ -520,8 +520,10 @@ class TrainEvalCallback(Callback):
 
     def before_fit(self):
         learn = self.learn
-        learn.epoch, learn.train_iter, learn.train_updates, learn._counted = learn.start_epoch, 0, 0, 0
-        learn.pct_train, learn.loss = learn.start_epoch/learn.n_epoch, torch.tensor(0.)
+        learn.loss = torch.tensor(0.)
+        if learn.purpose in ('fit', 'lr_find'):           # after a fit, other runs see its counters
+            learn.epoch, learn.train_iter, learn.train_updates, learn._counted = learn.start_epoch, 0, 0, 0
+            learn.pct_train = learn.start_epoch/learn.n_epoch
         learn.to_dls_device()
         if n_processes() == 1 and int(os.environ.get('WORLD_SIZE') or 1) > 1: _warn(
             f"{os.environ['WORLD_SIZE']} processes were started, and each trains a model of its own: "
@@ -963,7 +965,7 @@ class ShowsLoop:
         print(text)
 
 # %% ../nbs/07_learner.ipynb #f7b32fd2
-PHASE_STATE = ('training', 'dl', 'n_iter', 'iter', 'xb', 'yb', 'pred', 'loss', 'loss_grad', 'step_result',
+PHASE_STATE = ('training', 'dl', 'n_iter', 'iter', 'xb', 'yb', 'pred', 'loss', 'loss_grad', 'loss_parts', 'step_result',
                'divisor', '_weight', '_in_batch')
 LOOP_STATE = ('purpose', *PHASE_STATE, 'start_epoch', 'n_epoch', 'fit_length', 'epoch', 'train_iter',
               'train_updates', '_per_step', 'pct_train', 'valid_every', 'mid_epoch')
@@ -1215,6 +1217,7 @@ class FitInterrupted(KeyboardInterrupt):
 # %% ../nbs/07_learner.ipynb #e63713a9
 class FitLevel:
     "Runs the outermost level of a fit"
+    before_epochs: tuple[Callable[[Any], None], ...] = ()    # called with the learner before the first epoch; `cbnb.all` adds to these
     def _fit_level(self) -> None:
         "Run the epochs of a fit. An interrupt cancels the fit, and `FitInterrupted` is raised after `after_fit`"
         __tracebackhide__ = True
@@ -1223,6 +1226,7 @@ class FitLevel:
             try:
                 with interrupts_act():
                     self(event.before_fit)
+                    for check in self.before_epochs: check(self)
                     self._do_epochs()
             except CancelFitException: self._ended(event.after_cancel_fit)
             except KeyboardInterrupt:
@@ -1572,6 +1576,7 @@ class Learner(Loop, OneBatch, Phases, LoopState, TellsStopped, MovesToDevice, Ha
         eval_step: the same for validation batches; None: chosen by `train_step` and `loss_func`
         batch_weight: called as `batch_weight(pred, *yb)`: how much the loss of a batch counts in
             averages and in accumulated gradients; None: derived from the loss, items otherwise
+        sanity_check: whether a fit tries one validation batch and its metrics before the first epoch
 
     Example:
         batches = [(torch.ones(4), torch.ones(4))]
@@ -1598,6 +1603,7 @@ class Learner(Loop, OneBatch, Phases, LoopState, TellsStopped, MovesToDevice, Ha
         train_step: Any = None,    # a `Step` or a function for training batches; None: `Step()`
         eval_step: Any = None,     # the same for validation batches; None: chosen by `train_step` and `loss_func`
         batch_weight: Callable[..., Any] | None = None,   # called as `batch_weight(pred, *yb)`: how much the loss of a batch counts in averages and in accumulated gradients; None: derived from the loss, items otherwise
+        sanity_check: bool = True,   # whether a fit tries one validation batch and its metrics before the first epoch
     ):
         self.callbacks, self.undo, self.logger, self.create_mbar = CallbackList(self), None, print, True
         self._set_up_model(model)
@@ -1607,5 +1613,5 @@ class Learner(Loop, OneBatch, Phases, LoopState, TellsStopped, MovesToDevice, Ha
         self._set_up_steps(loss_func, train_step, eval_step)
         self._set_up_rates(lr, wd, moms, opt_func)
         self._set_up_state()
-        self.metrics = metrics
+        self.metrics, self.sanity_check = metrics, sanity_check
         self._set_up_callbacks(cbs, default_cbs)

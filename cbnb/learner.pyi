@@ -52,6 +52,7 @@ class OneBatch:
     pred: Any
     loss: Any
     loss_grad: Any
+    loss_parts: Any
     step_result: Any
     divisor: Any
     xb: Any
@@ -115,6 +116,7 @@ class LoopState(BatchViews):
     pred: Any
     loss: Any
     loss_grad: Any
+    loss_parts: Any
     step_result: Any
     divisor: Any
     xb: Any
@@ -227,7 +229,7 @@ class PreparesOptimizer(SetsHypers):
 class FitInterrupted(KeyboardInterrupt):
     ...
 class FitLevel:
-    ...
+    before_epochs: tuple[Callable[[Any], None], ...]
 class TakesBack:
     ...
 _Method = TypeVar('_Method', bound=Callable[..., Any])
@@ -235,6 +237,7 @@ def as_one_fit(method: _Method) -> _Method: ...
 def _check_no_data(n_epoch: Any) -> None: ...
 class Fits:
     def fit(self, n_epoch: int | str, lr: Any=None, wd: Any=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, valid_every: int | str | list[int]=1, resume: Any=False) -> None: ...
+    before_epochs: tuple[Callable[[Any], None], ...]
     start_epoch: Any
     epoch: Any
     valid_every: Any
@@ -264,7 +267,7 @@ _INNER: Any
 class Shows(Completes):
     ...
 class Learner:
-    def __init__(self, dls: Any, model: nn.Module, loss_func: Callable[..., Tensor] | None=None, opt_func: Any=..., lr: Any=0.001, splitter: Callable[[nn.Module], Any]=..., cbs: Any=None, metrics: Any=None, path: str | Path | None=None, model_dir: str='models', wd: Any=None, moms: tuple[float, ...]=..., default_cbs: bool=True, train_step: Any=None, eval_step: Any=None, batch_weight: Callable[..., Any] | None=None) -> None: ...
+    def __init__(self, dls: Any, model: nn.Module, loss_func: Callable[..., Tensor] | None=None, opt_func: Any=..., lr: Any=0.001, splitter: Callable[[nn.Module], Any]=..., cbs: Any=None, metrics: Any=None, path: str | Path | None=None, model_dir: str='models', wd: Any=None, moms: tuple[float, ...]=..., default_cbs: bool=True, train_step: Any=None, eval_step: Any=None, batch_weight: Callable[..., Any] | None=None, sanity_check: bool=True) -> None: ...
     fit_length: Duration | None
     valid_every: int | Iterable[int] | Every
     def one_batch(self, i: int, batch: Any) -> None: ...
@@ -313,6 +316,7 @@ class Learner:
     @lr.setter
     def lr(self, lr: Any) -> None: ...
     def fit(self, n_epoch: int | str, lr: Any=None, wd: Any=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, valid_every: int | str | list[int]=1, resume: Any=False) -> None: ...
+    before_epochs: Any
     def validate(self, ds_idx: int | str=1, dl: Any=None, cbs: Any=None) -> list[float] | Any: ...
     def no_logging(self) -> Any: ...
     def no_mbar(self) -> Any: ...
@@ -360,11 +364,14 @@ class Learner:
     def fit_flat_cos(self, n_epoch: int | str, lr: Any=None, div_final: float=100000.0, pct_start: float=0.75, wd: Any=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, resume: Any=False) -> None: ...
     def fit_sgdr(self, n_cycles: int, cycle_len: int | str, lr_max: Any=None, cycle_mult: int=2, cbs: Any=None, reset_opt: bool=False, wd: Any=None, start_epoch: int=0, resume: Any=False) -> None: ...
     def fine_tune(self, epochs: int | str, base_lr: Any=0.002, freeze_epochs: int | str=1, lr_mult: float=100, pct_start: float=0.3, div: float=5.0, cbs: Any=None, freeze_cbs: Any=None, **kwargs: Any) -> None: ...
+    @contextmanager
+    def without_trace(self) -> Iterator[None]: ...
     callbacks: Any
     undo: Any
     logger: Any
     create_mbar: bool
     batch_weight: Callable[..., Any] | None
+    sanity_check: bool
     mid_epoch: Any
     dl: Any
     n_epoch: Any
@@ -372,6 +379,7 @@ class Learner:
     pred: Any
     loss: Any
     loss_grad: Any
+    loss_parts: Any
     step_result: Any
     divisor: Any
     xb: Any

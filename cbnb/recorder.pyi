@@ -2,7 +2,7 @@
 # mypy: disable-error-code=override
 from typing import Any
 
-__all__ = ['PhaseMetrics', 'fresh', 'NamesColumns', 'NamesLosses', 'TracksHypers', 'TracksEarly', 'TracksCancelled', 'FillsRows', 'WritesRows', 'NoticesNan', 'settings_of', 'RecordsPhases', 'RecordsBatches', 'RecordsEpochs', 'how_it_ends', 'RecordsFits', 'LastRun', 'LastTable', 'LastTableV1', 'StoresHistory', 'Recorder', 'History', 'NamedLoss', 'Run', 'ScalarBuffer']
+__all__ = ['MeanParts', 'PhaseMetrics', 'fresh', 'NamesColumns', 'NamesLosses', 'TracksHypers', 'TracksEarly', 'TracksCancelled', 'FillsRows', 'WritesRows', 'NoticesNan', 'settings_of', 'RecordsPhases', 'RecordsBatches', 'RecordsEpochs', 'how_it_ends', 'RecordsFits', 'LastRun', 'LastTable', 'LastTableV1', 'StoresHistory', 'Recorder', 'History', 'NamedLoss', 'Run', 'ScalarBuffer']
 import copy
 import itertools
 import re
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
-from .basics.arguments import is_number as is_number, as_number as as_number
+from .basics.arguments import as_number as as_number
 from .basics.configured import brief as brief
 from .basics.durations import Every as Every
 from .basics.loaders import batch_size as batch_size, n_batches as n_batches
@@ -34,6 +34,13 @@ from .metrics import view_for_metric as view_for_metric
 from .basics.param_groups import hyper_key as hyper_key
 from .undo import interrupts_wait as interrupts_wait
 _all_: Any
+class MeanParts:
+    def __init__(self) -> None: ...
+    def add(self, learn: Any) -> None: ...
+    def values(self, everywhere: bool=True) -> dict[str, float | None]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    means: dict[str, MeanLoss]
 class PhaseMetrics:
     def __init__(self, metrics: list[Any], run: Any=None) -> None: ...
     def add(self, learn: Learner) -> None: ...
@@ -45,6 +52,7 @@ class PhaseMetrics:
     run: Any
     loss: Any
     cancelled: bool
+    parts: Any
 def fresh(metric: Any) -> Any: ...
 _TAKEN: Any
 class NamesColumns(Callback):
@@ -65,6 +73,7 @@ class FillsRows(TracksCancelled):
     start: Any
     row_start: Any
     train_phase: Any
+    train_parts: Any
     row: Any
     first_step: Any
 class WritesRows(FillsRows):
@@ -99,6 +108,7 @@ class RecordsBatches:
     start: Any
     row_start: Any
     train_phase: Any
+    train_parts: Any
     first_step: Any
     notes_early: Any
     places: Any
@@ -147,6 +157,7 @@ class RecordsFits:
     last_log: Any
     start: Any
     row_start: Any
+    train_parts: Any
     first_step: Any
     notes_early: Any
     train_columns: Any
@@ -257,6 +268,7 @@ class Recorder:
     told_of_nan: Any
     train_phase: Any
     row_start: Any
+    train_parts: Any
     first_step: Any
     train_columns: Any
     valid_columns: Any
