@@ -507,9 +507,54 @@ def test_a_button_takes_the_fit_back(page, no_button):
     view = dict(version_major=2, version_minor=0, model_id=box.model_id)
     assert page.outputs[3] == [{VIEW: view, "text/plain": ""}] and "fit(2): back to the state" in box.children[0].tooltip
     box.children[0].click()
-    assert said.value == "took back fit(2): 1 epoch trained" and box.children[0].disabled
+    assert said.value == "took back fit(2): 1 epoch trained" and box.children[0].description == "Redo"
     assert learn.model.a.item() == weight and len(learn.recorder.history) == 1
     assert "done: 2 epochs" in page.outputs[2][-1]["text/html"]  # the table of that fit stays
+
+
+def test_a_fit_that_was_taken_back_can_be_redone(page, no_button):
+    """The weights, the optimizer, the history and what follows are as without the two clicks."""
+    (learn, other), found = (page.learner(metrics=[]), page.learner(metrics=[])), []
+    for each in (learn, other):
+        each.fit(1)
+        each.fit(2)
+        if each is learn:
+            (button,), said = buttons(page), dashboard._offered[0][0].children[1]
+            after = each.model.a.item()
+            button.click()
+            assert each.model.a.item() != after and len(each.recorder.history) == 1
+            button.click()
+            assert said.value == "redid fit(2): 3 epochs trained" and button.description == "Take back"
+            assert each.model.a.item() == after and [point.called for point in each.runs] == ["fit(1)", "fit(2)"]
+            button.click(), button.click()
+        each.fit(1)
+        found.append(([list(run.raw_losses) for run in each.recorder.history], each.model.a.item()))
+    assert found[0] == found[1]
+    button.click()
+    assert said.value.startswith("took back fit(1), fit(2)") or button.comm is None
+
+
+def test_a_fit_cannot_be_redone_once_another_has_begun(page, no_button):
+    learn = page.learner()
+    learn.fit(1)
+    learn.runs.take_back(1, redo=True)
+    with learn.no_bar():
+        learn.fit(1)
+    with pytest.raises(RuntimeError, match="there is no fit to redo"):
+        learn.runs.redo()
+
+
+def test_a_profile_has_no_button_and_leaves_that_of_the_last_fit(page, no_button):
+    """Its button took back the last real fit, whose own button was gone."""
+    learn = page.learner()
+    learn.fit(2)
+    (button,), n = buttons(page), len(page.outputs)
+    weight = learn.model.a.item()
+    learn.profile(workers=())
+    assert buttons(page) == [button] and button.comm is not None and len(page.outputs) == n + 1  # the panel alone
+    assert learn.model.a.item() == weight and len(learn.recorder.history) == 1
+    learn.fit(1)
+    assert buttons(page) != [button] and button.comm is None
 
 
 def test_only_the_last_fit_has_a_button(page, no_button):
