@@ -35,7 +35,20 @@ def as_loss(
     value: Any,       # the value that a loss function returned
     training: bool,   # whether the loss will be differentiated
 ) -> Tensor:          # the loss; in training, without dimensions
-    "Return `value` as a loss. Raise `TypeError` unless it is a tensor, and in training `ValueError` unless it is a single number"
+    """Return `value` as a loss. Raise `TypeError` unless it is a tensor, and in training `ValueError` unless it is a single number
+
+    Args:
+        value: the value that a loss function returned
+        training: whether the loss will be differentiated
+
+    Returns:
+        the loss; in training, without dimensions
+
+    Raises:
+        TypeError: loss_func returned a {type(value)} ({value}), not a tensor
+        ValueError: loss_func returned a tensor of shape ...; training needs one number: take the mean
+            over the batch
+    """
     if not isinstance(value, Tensor):
         raise TypeError(f'loss_func returned a {type(value).__name__} ({value!r}), not a tensor')
     if value.ndim == 0 or not training: return value
@@ -135,7 +148,15 @@ class ForwardPass:
     def predict(self,
         learn: Any,    # the learner, with the batch in `xb` and `yb`
     ) -> None:
-        "Call the model on the inputs and set `learn.pred`"
+        """Call the model on the inputs and set `learn.pred`
+
+        Args:
+            learn: the learner, with the batch in `xb` and `yb`
+
+        Example:
+            ForwardPass().predict(loop)
+            assert loop.pred.tolist() == [0, 0]                    # a = b = 0
+        """
         __tracebackhide__ = True
         xb = learn.xb
         try: learn.pred = learn.model(**xb) if isinstance(xb, dict) else learn.model(*xb)
@@ -144,7 +165,19 @@ class ForwardPass:
             raise
 
     def loss(self, learn: Any) -> None:
-        "Set `learn.loss_grad` and `learn.loss`. Do nothing for a batch without targets"
+        """Set `learn.loss_grad` and `learn.loss`. Do nothing for a batch without targets
+
+        Args:
+            learn: the learner
+
+        Raises:
+            ValueError: loss_func is missing: assign learn.loss_func, or pass a step that computes the loss
+
+        Example:
+            ForwardPass().loss(loop)
+            assert loop.loss == loop.loss_grad == (1**2 + 5**2)/2 == 13
+            assert loop.loss_grad.requires_grad and not loop.loss.requires_grad
+        """
         if not learn.yb: return
         if learn.loss_func is None: raise ValueError(
             'loss_func is missing: assign learn.loss_func, or pass a step that computes the loss')
@@ -155,20 +188,44 @@ class ForwardPass:
         on = learn.callbacks.table
         if on['after_loss'] or on['before_backward']: learn.loss = learn.loss.clone()  # a callback may scale `loss_grad`
     def outputs(self, learn: Any) -> tuple:  # predictions and targets, each nested as the model and the loader make them
-        "Return the outputs for metrics: the predictions, then the targets"
+        """Return the outputs for metrics: the predictions, then the targets
+
+        Args:
+            learn: the learner
+
+        Returns:
+            predictions and targets, each nested as the model and the loader make them
+
+        Example:
+            class Evaluated:
+                "The attributes of a learner that a metric reads after a batch"
+                loss, xb = None, (torch.zeros(2, 3),)                # two items
+                def __init__(self, *outputs): self.outputs, self.pred, self.yb = outputs, None, ()
+        """
         pred = learn.pred
         return (*(pred if isinstance(pred, (tuple, list)) else (pred,)), *learn.yb)
 
 # %% ../nbs/06_step.ipynb #4e9ee6df
 def modules_of(model: Any) -> list[nn.Module]:
-    "Return a model and all its submodules, or an empty list for a plain function"
+    """Return a model and all its submodules, or an empty list for a plain function
+
+    Args:
+        model
+    """
     return list(model.modules()) if isinstance(model, nn.Module) else []
 
 # %% ../nbs/06_step.ipynb #8ec58bed
 def held_by(
     owner: Any,    # an object with attributes
 ) -> dict[str, Any]:    # attribute -> value; 'name.0' or 'name.key' for values in a list, tuple or dict
-    "Return the attributes of an object. A list, tuple or dict among them is replaced by its values"
+    """Return the attributes of an object. A list, tuple or dict among them is replaced by its values
+
+    Args:
+        owner: an object with attributes
+
+    Returns:
+        attribute -> value; 'name.0' or 'name.key' for values in a list, tuple or dict
+    """
     found = {}
     for name, v in getattr(owner, '__dict__', {}).items():
         several = v.items() if isinstance(v, dict) else enumerate(v) if isinstance(v, (list, tuple)) else None
@@ -190,7 +247,14 @@ def _modules_in(
 def trained_modules(
     learn: Any,    # a learner
 ) -> dict[str, nn.Module]:    # 'model', 'loss_func', 'train_step.proj' and the like -> module
-    "Return everything that is trained and saved: the model, the loss function and the modules of the steps. Leave out modules inside another one of the list"
+    """Return everything that is trained and saved: the model, the loss function and the modules of the steps. Leave out modules inside another one of the list
+
+    Args:
+        learn: a learner
+
+    Returns:
+        'model', 'loss_func', 'train_step.proj' and the like -> module
+    """
     parts = [('model', learn.model), ('loss_func', learn.loss_func)]
     for name in 'train_step', 'eval_step':
         step = getattr(learn, name)
@@ -206,7 +270,14 @@ def trained_modules(
 def params_outside(
     learn: Any,    # a learner
 ) -> dict[str, nn.Parameter]:    # 'loss_func.s' and the like -> parameter, frozen ones included
-    "Return the parameters of the loss function and the training step that are not in the model and not in another optimizer"
+    """Return the parameters of the loss function and the training step that are not in the model and not in another optimizer
+
+    Args:
+        learn: a learner
+
+    Returns:
+        'loss_func.s' and the like -> parameter, frozen ones included
+    """
     step, found = learn.train_step, {}
     names = ('loss_func', 'train_step') if step.shares_opt and step.opt is None else ('loss_func',)
     modules = {name: m for name, m in trained_modules(learn).items() if name.partition('.')[0] in names}
@@ -225,7 +296,11 @@ def params_outside(
 def in_eval_mode(
     learn: Any,    # a learner
 ) -> Iterator[None]:
-    "Switch the modules of the loss function and the steps to evaluation mode for the duration of a `with` block"
+    """Switch the modules of the loss function and the steps to evaluation mode for the duration of a `with` block
+
+    Args:
+        learn: a learner
+    """
     own = set(modules_of(learn.model))
     others = [m for part in trained_modules(learn).values() if part is not learn.model for m in part.modules()]
     training = [m for m in others if m.training and m not in own]
@@ -236,7 +311,15 @@ def in_eval_mode(
 
 # %% ../nbs/06_step.ipynb #739fb3a6
 class Step(ForwardPass):
-    "The work on one batch, in five methods that you can override"
+    """The work on one batch, in five methods that you can override
+
+    Example:
+        loop, step = line_loop(), Step()
+        for part in (step.predict, step.loss, step.backward, step.step, step.zero_grad): part(loop)
+        assert close(loop.model.a.item(), 0.4)
+        assert loop.model.a.grad is None
+        assert step.evaluator() is step                        # the same step evaluates
+    """
     model = loss_func = opt = None     # its own model; its own loss function and optimizer, which become the learner's; None: those of the learner
     own_update = False    # whether it computes gradients itself, where callbacks cannot change them
     own_loss = False      # whether its loss is not computed from `learn.pred` and `learn.yb`
@@ -252,11 +335,29 @@ class Step(ForwardPass):
             for p in group['params']: p.grad = None
 
     def join(self, learn: Any) -> None:
-        "Prepare this step for a learner, which calls this method when you assign the step"
+        """Prepare this step for a learner, which calls this method when you assign the step
+
+        Args:
+            learn: the learner
+
+        Example:
+            print(f'accuracy {score((best, settings)):.3f} with', ', '.join(f'{name}={value:.3g}' for name, value in settings.items()))
+        """
         theirs = set(modules_of(learn.model))
         self.own = [m for m in modules_of(self.model) if m not in theirs]
     def evaluator(self) -> 'Step':  # the step for evaluation
-        "Return the step for evaluation, used if the learner has neither an `eval_step` nor a `loss_func`"
+        """Return the step for evaluation, used if the learner has neither an `eval_step` nor a `loss_func`
+
+        Returns:
+            the step for evaluation
+
+        Example:
+            loop, step = line_loop(), Step()
+            for part in (step.predict, step.loss, step.backward, step.step, step.zero_grad): part(loop)
+            assert close(loop.model.a.item(), 0.4)
+            assert loop.model.a.grad is None
+            assert step.evaluator() is step                        # the same step evaluates
+        """
         return self
 
 # %% ../nbs/06_step.ipynb #bfa568ec
@@ -278,7 +379,12 @@ def call_on_batch(
     f: Callable[..., Any],    # called with the inputs and targets
     learn: Any,               # a learner, whose `xb` and `yb` are the batch
 ) -> Any:
-    "Call `f` with inputs and targets, as keyword arguments if the batch is a dict with targets"
+    """Call `f` with inputs and targets, as keyword arguments if the batch is a dict with targets
+
+    Args:
+        f: called with the inputs and targets
+        learn: a learner, whose `xb` and `yb` are the batch
+    """
     if not isinstance(learn.xb, dict): return f(*learn.xb, *learn.yb)
     return f(**learn.xb, **dict(zip(learn.dls.targets, learn.yb)))
 
@@ -306,7 +412,15 @@ def noting_gradients(
     params: Iterable[Tensor],    # parameters of an optimizer
     f: Callable[[], Any],        # called without arguments
 ) -> tuple[Any, list[Tensor]]:   # the result of `f`, and the parameters that received a gradient
-    "Call `f` and record the parameters whose gradients it computes"
+    """Call `f` and record the parameters whose gradients it computes
+
+    Args:
+        params: parameters of an optimizer
+        f: called without arguments
+
+    Returns:
+        the result of `f`, and the parameters that received a gradient
+    """
     noted: list[Tensor] = []
     with interrupts_wait(), UndoStack() as undo:
         for p in params:
@@ -318,7 +432,12 @@ def depends_on(
     loss: Tensor,                # with or without its graph
     params: Iterable[Tensor],    # parameters of an optimizer
 ) -> bool:
-    "Return whether the graph of a loss contains one of the parameters"
+    """Return whether the graph of a loss contains one of the parameters
+
+    Args:
+        loss: with or without its graph
+        params: parameters of an optimizer
+    """
     wanted, seen, waiting = set(map(id, params)), set(), [loss.grad_fn]
     while waiting:
         if (node := waiting.pop()) is None or node in seen: continue
@@ -419,7 +538,12 @@ class PredictStep(Step):
 
 # %% ../nbs/06_step.ipynb #035eb7c2
 class CallStep(_Calls):
-    "Step that calls a function. The function computes the loss, and may also update the weights"
+    """Step that calls a function. The function computes the loss, and may also update the weights
+
+    Args:
+        func: called with inputs and targets; may be a method of an object with optimizers in `opt` or
+            `opts`
+    """
     own_loss, shares_opt = True, False
 
     def loss(self, learn):
@@ -463,7 +587,14 @@ class ModelLossStep(Step):
 def loss_and_pred(
     out: Any,    # output of a model: a mapping or an object with `loss`, or a tuple
 ) -> tuple[Tensor | None, Any]:    # the loss, or None; the prediction, or None
-    "Split the output of a model into the loss and the prediction"
+    """Split the output of a model into the loss and the prediction
+
+    Args:
+        out: output of a model: a mapping or an object with `loss`, or a tuple
+
+    Returns:
+        the loss, or None; the prediction, or None
+    """
     if isinstance(out, Mapping):
         rest = {k: v for k, v in out.items() if k != 'loss'}
         pred = next(iter(rest.values())) if len(rest) == 1 else rest or None
@@ -475,7 +606,11 @@ def loss_and_pred(
 
 # %% ../nbs/06_step.ipynb #7b022799
 def computes_loss(model: Any) -> bool:
-    "Return whether the `forward` method of a model takes `labels`, as in Hugging Face Transformers"
+    """Return whether the `forward` method of a model takes `labels`, as in Hugging Face Transformers
+
+    Args:
+        model
+    """
     try: return 'labels' in inspect.signature(model.forward).parameters
     except (AttributeError, TypeError, ValueError): return False
 
@@ -483,7 +618,20 @@ def as_step(
     step: Any,    # a `Step`, or a function of the whole batch
     name: str,    # name of the argument, for errors
 ) -> Step:        # `step` itself, or a `CallStep` of the function
-    "Convert an argument to a step. Raise `TypeError` for a class, and for an object that is neither a step nor callable"
+    """Convert an argument to a step. Raise `TypeError` for a class, and for an object that is neither a step nor callable
+
+    Args:
+        step: a `Step`, or a function of the whole batch
+        name: name of the argument, for errors
+
+    Returns:
+        `step` itself, or a `CallStep` of the function
+
+    Raises:
+        TypeError: {name} is the class {step}: pass an instance, {step}(...)
+        TypeError: {name}={step} has the parts of a step: make its class a subclass of Step
+        TypeError: {name}={step} is no step: pass a Step, or a function of the whole batch
+    """
     if isinstance(step, Step): return step
     if isinstance(step, type): raise TypeError(
         f'{name} is the class {step.__name__}: pass an instance, {step.__name__}(...)')

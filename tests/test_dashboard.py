@@ -84,6 +84,7 @@ def page(monkeypatch):
     monkeypatch.setattr("cbnb.display.progress.display_mode", lambda: "widgets")
     monkeypatch.setattr("IPython.display.display", page.display)
     monkeypatch.setattr(dashboard, "Pump", Hands)
+    monkeypatch.setattr(Dashboard, "keep_first", 1e9)  # rows so far have tests of their own
 
     class Live(LiveLosses):
         def __init__(self, run):
@@ -174,7 +175,7 @@ def test_a_panel():
     assert (panel.scale.value, panel.scale.min, panel.scale.max, panel.scale.base) == (1, -2, 1, 10)  # a hundredth to ten times
     found = {name: getattr(panel, name)._dom_classes for name in "style legend status stop pause scale planned controls curve main".split()}
     assert found == {name: (f"cbnb-{name}",) for name in found} and table._dom_classes == ("cbnb-table", "cbnb-side")
-    assert panel.box._dom_classes == ("cbnb-dashboard", "cbnb-fit")  # as the page that the fit leaves
+    assert panel.box._dom_classes == ("cbnb-dashboard", "cbnb-fit", f"cbnb-at-{panel.name}")  # as the page that the fit leaves
     parts = (*controls.children, style, legend, status, controls, curve, table, main)
     assert all(part._trait_values.get(name) is None for part in parts for name in ("layout", "style"))  # each would be a message
     panel.replace_by("<p>done</p>")
@@ -194,7 +195,7 @@ def test_a_fit_with_a_panel(page):
     learn.fit(2)
     panel, (output, _) = page.panel, page.outputs  # the other one is the button that takes the fit back
     view = dict(version_major=2, version_minor=0, model_id=panel.box.model_id)
-    assert output[0] == {VIEW: view, "text/plain": "waiting for the first batch"} and len(output) == 2
+    assert output[0] == {VIEW: view, "text/plain": "a running fit"} and len(output) == 2
     assert Hands.last.widgets == (panel.box, page.live.chart.widget) and not Hands.last.open
     final = output[1]
     assert final["text/plain"].splitlines()[-1] == "done: 2 epochs, 8 batches in 00:10"
@@ -555,6 +556,23 @@ def test_a_profile_has_no_button_and_leaves_that_of_the_last_fit(page, no_button
     assert learn.model.a.item() == weight and len(learn.recorder.history) == 1
     learn.fit(1)
     assert buttons(page) != [button] and button.comm is None
+
+
+def test_the_stored_output_of_a_running_fit_has_the_rows_and_a_picture(page, no_button, monkeypatch):
+    """In an output of its own, hidden while the panel is there; it becomes that of the button."""
+    monkeypatch.setattr(Dashboard, "keep_first", 2.0)
+    learn = page.learner()
+    learn.fit(4)  # 20 s
+    panel, so_far = page.outputs
+    *stored, last = so_far
+    assert len(panel) == 2 and len(stored) == 2 and VIEW in last  # after 2 and 12 seconds
+    text = stored[1]["text/html"]
+    assert text.count("<tr") == 1 + 2 and "<img" in text and "a fit that was running" in text and "2 of 4 epochs" in text
+    assert f".cbnb-at-{page.panel.name})" in text and stored[1]["text/plain"].count("\n") == 4
+    assert len(text) < 5000
+    learn.keep_restore_points = 0
+    learn.fit(4)
+    assert page.outputs[-1][-1] == {}
 
 
 def test_only_the_last_fit_has_a_button(page, no_button):
