@@ -33,7 +33,7 @@ import numpy as np
 FOLDER = Path(__file__).with_suffix("")
 sys.path.insert(0, str(FOLDER))  # lr_tasks and lr_training
 
-from cbnb.lr.finder import diverged
+from cbnb.lr.finder import diverged, for_few_items
 from cbnb.lr.rules import Rate, minimum, recommend_rate, slide, steep, valley
 from cbnb.lr.trials import Trial, choose, next_rate, plan_trials
 from cbnb.metrics import Smoother
@@ -136,6 +136,7 @@ class Recorded:
     sweeps: list[Sweep]
     tables: dict[int, Outcomes]  # updates -> what trials that long gave
     groups: set[str]
+    epoch_size: tuple[float, float] | None = None  # updates and items of an epoch; None: not known
 
     def trial_steps(self, share: float) -> int:
         """The length of trials, of those that were measured, that is nearest to a number of updates."""
@@ -164,7 +165,8 @@ def own_task(task: Any, arrays: Any, lrs: np.ndarray) -> Recorded:
     tables = {n: Outcomes(get(run, "few"), get(run, "train"), get(run, "start")) for run, n in lengths.items()}
     sweeps = [Sweep(list(lrs), list(a), list(b), c) for a, b, c in zip(*(get("sweep", key) for key in ("loss", "update", "weights")))]
     groups = {"new kinds" if task.new else "kinds tuned on", *task.tags}
-    return Recorded(task.name, task.opt, task.steps, truths, sweeps, tables, groups)
+    n = len(task.data().x)
+    return Recorded(task.name, task.opt, task.steps, truths, sweeps, tables, groups, (math.ceil(n / task.bs), n))
 
 
 def read_given(folder: Path) -> list[Recorded]:
@@ -204,7 +206,8 @@ def from_sweep(task: Recorded, j: int, planned: int) -> float:
 
 def rate_of_sweep(task: Recorded, j: int, planned: int) -> Rate:
     sweep = task.sweeps[j]
-    return recommend_rate(sweep.lrs, sweep.losses, sweep.updates, sweep.weight_norm, planned, len(sweep.all_lrs))
+    rate = recommend_rate(sweep.lrs, sweep.losses, sweep.updates, sweep.weight_norm, planned, len(sweep.all_lrs))
+    return for_few_items(rate, planned, task.epoch_size)
 
 
 def from_trials(task: Recorded, j: int, planned: int, steps: int, train: Callable[[float], Trial] | None = None) -> float:
@@ -223,6 +226,19 @@ def trials_short(task: Recorded, j: int, planned: int) -> float:
 
 def trials_fifth(task: Recorded, j: int, planned: int) -> float:
     return from_trials(task, j, planned, task.trial_steps(planned / 5))
+
+
+def costs(tasks: Sequence[Recorded], times: int, share: float | None = 0.2) -> float:
+    """Updates of a sweep and its trials, as a share of the run that they are for, on average; `share`: of the run, for each trial; None: `SHORT_TRIAL`."""
+    found = []
+    for task in tasks:
+        planned = times * task.steps
+        steps = SHORT_TRIAL if share is None else task.trial_steps(planned * share)
+        for j, sweep in enumerate(task.sweeps):
+            seen: list[float] = []
+            from_trials(task, j, planned, steps, lambda rate: seen.append(rate) or task.tables[steps].trial(rate, j))
+            found.append((len(sweep.lrs) + steps * len(seen)) / planned)
+    return float(np.mean(found))
 
 
 def classical(rule: Callable[..., Any]) -> Contestant:
@@ -309,7 +325,7 @@ def our_contestants(tasks: Sequence[Recorded]) -> dict[str, Contestant]:
     return {
         "cbnb, one sweep": from_sweep,
         "cbnb, trials, 260 batches": trials_short,
-        "cbnb, trials of 20%": trials_fifth,
+        "cbnb, trials of 20% each": trials_fifth,
         "best constant per optimizer": BestConstant(tasks),
         MINIMUM: classical(minimum),
         VALLEY: classical(valley),
@@ -468,7 +484,7 @@ def without_twins(
 def longer_runs(tasks: Sequence[Recorded], asked: dict[str, Contestant]) -> dict[str, Any]:
     """Runs twenty times as long, which few tasks have."""
     few = [task for task in tasks if 20 in task.truths]
-    names = [name for name in asked if name != "cbnb, trials of 20%"] if few else []  # no trials that long were recorded
+    names = [name for name in asked if name != "cbnb, trials of 20% each"] if few else []  # no trials that long were recorded
     scores = {name: score(asked[name], few, [20]) for name in names}
     return dict(
         tasks=len(few), rules={k: dict(in_band=mean_of_lengths(v.in_band), regret=float(np.median(v.regrets))) for k, v in scores.items()}
@@ -581,7 +597,7 @@ def live(task: Recorded, n_sweeps: int = 2) -> None:
 
     for times in LENGTHS:
         planned, truth = times * task.steps, task.truths[times]
-        for name, steps in (("one sweep", 0), ("trials, 260 batches", SHORT_TRIAL), ("trials of 20%", task.trial_steps(planned / 5))):
+        for name, steps in (("one sweep", 0), ("trials, 260 batches", SHORT_TRIAL), ("trials of 20% each", task.trial_steps(planned / 5))):
             for j in range(n_sweeps):
 
                 def one_trial(rate: float) -> Trial:

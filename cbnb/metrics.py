@@ -26,6 +26,7 @@ from torch import Tensor, nn
 # %% ../nbs/03_metrics.ipynb #52cab884
 from .basics.arguments import as_number, check_arguments, without_partial  # noqa: F401
 from .basics.layout import IGNORED, Layout, class_axis
+from .basics.loss_weights import MeanLoss
 from .basics.nested import find_bs, kind_of, map_tensors, named_parts, to_detach
 from .basics.outputs import checked_outputs, pick_output
 from .basics.processes import (
@@ -116,7 +117,7 @@ class HasCopies:
 def _own(value: Any) -> Any:
     "Copy an accumulator of a metric. Return any other object as it is"
     if isinstance(value, Tensor): return value.detach().clone()
-    return copy.copy(value) if isinstance(value, (list, dict, set, RunningMean)) else value
+    return copy.copy(value) if isinstance(value, (list, dict, set, RunningMean, MeanLoss)) else value
 
 # %% ../nbs/03_metrics.ipynb #d29cdb44
 class Metric(HasName, HasCopies):
@@ -437,15 +438,20 @@ def _takes_layout(func: Callable[..., Any]) -> set[str]:
 def _keywords(func: Callable[..., Any]) -> dict[str, Any]: return func.keywords if isinstance(func, functools.partial) else {}
 
 # %% ../nbs/03_metrics.ipynb #5f4d93c1
-class AvgLoss(MeanMetric):
-    "Averages the loss over the items of a phase"
+class AvgLoss(Metric):
+    "The loss over the items of a phase, like `valid_loss`"
     _name = 'loss'
+    def __init__(self): self.reset()
+    def reset(self) -> None: self.mean = MeanLoss()
     def accumulate(self, learn: Any) -> None:
         loss = learn.pred if self.chosen_outputs else learn.loss
         if loss is None: raise ValueError(
             'there is no loss in this step: choose an output with AvgLoss().set_indexes([...])')
-        loss = loss.mean() if isinstance(loss, Tensor) else one_number(self.name, loss)
-        self.mean.add(loss, find_bs((learn.yb, learn.xb)))
+        if not (n := find_bs((learn.yb, learn.xb))): return
+        loss = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(one_number(self.name, loss)))
+        self.mean.add(loss, n if self.chosen_outputs else getattr(learn, 'loss_weight', n))
+    @property
+    def value(self) -> Any: return self.mean.value()
 
 # %% ../nbs/03_metrics.ipynb #a35ae895
 class Smoother:

@@ -439,7 +439,7 @@ def fit_one_cycle(self: Learner,
     div: float = 25.,                     # the rate begins at `lr_max/div`
     div_final: float = 1e5,               # the rate ends at `lr_max/div_final`
     pct_start: float = 0.25,              # share of the training for the warm-up, from 0 to 1
-    wd: float | None = None,              # weight decay; None: `learn.wd`
+    wd: Any = None,                       # weight decay, as in `fit`; None: `learn.wd`
     moms: Sequence[float] | None = None,  # momentum at start, peak and end; None: `learn.moms`
     cbs: Any = None,                      # callbacks for this fit only
     reset_opt: bool = False,              # whether to start with a new optimizer
@@ -454,7 +454,7 @@ def fit_one_cycle(self: Learner,
         div: the rate begins at `lr_max/div`
         div_final: the rate ends at `lr_max/div_final`
         pct_start: share of the training for the warm-up, from 0 to 1
-        wd: weight decay; None: `learn.wd`
+        wd: weight decay, as in `fit`; None: `learn.wd`
         moms: momentum at start, peak and end; None: `learn.moms`
         cbs: callbacks for this fit only
         reset_opt: whether to start with a new optimizer
@@ -480,7 +480,7 @@ def fit_flat_cos(self: Learner,
     lr: Any = None,             # learning rate of the constant part; None: `learn.lr`
     div_final: float = 1e5,     # the rate ends at `lr/div_final`
     pct_start: float = 0.75,    # share of the training at the constant rate, from 0 to 1
-    wd: float | None = None,    # weight decay; None: `learn.wd`
+    wd: Any = None,             # weight decay, as in `fit`; None: `learn.wd`
     cbs: Any = None,            # callbacks for this fit only
     reset_opt: bool = False,    # whether to start with a new optimizer
     start_epoch: int = 0,       # first epoch to train; the schedule continues from there
@@ -493,7 +493,7 @@ def fit_flat_cos(self: Learner,
         lr: learning rate of the constant part; None: `learn.lr`
         div_final: the rate ends at `lr/div_final`
         pct_start: share of the training at the constant rate, from 0 to 1
-        wd: weight decay; None: `learn.wd`
+        wd: weight decay, as in `fit`; None: `learn.wd`
         cbs: callbacks for this fit only
         reset_opt: whether to start with a new optimizer
         start_epoch: first epoch to train; the schedule continues from there
@@ -526,7 +526,7 @@ def fit_sgdr(self: Learner,
     cycle_mult: int = 2,        # factor by which each cycle is longer than the previous one
     cbs: Any = None,            # callbacks for this fit only
     reset_opt: bool = False,    # whether to start with a new optimizer
-    wd: float | None = None,    # weight decay; None: `learn.wd`
+    wd: Any = None,             # weight decay, as in `fit`; None: `learn.wd`
     start_epoch: int = 0,       # first epoch to train; the schedule continues from there
     resume: Any = False,        # True or the path of a checkpoint to continue from, as in `fit`
 ) -> None:
@@ -539,7 +539,7 @@ def fit_sgdr(self: Learner,
         cycle_mult: factor by which each cycle is longer than the previous one
         cbs: callbacks for this fit only
         reset_opt: whether to start with a new optimizer
-        wd: weight decay; None: `learn.wd`
+        wd: weight decay, as in `fit`; None: `learn.wd`
         start_epoch: first epoch to train; the schedule continues from there
         resume: True or the path of a checkpoint to continue from, as in `fit`
 

@@ -42,7 +42,7 @@ PLACES = [
 ]
 
 DEFAULTS = """
-    Learner: lr=0.001, moms=(0.95, 0.85, 0.95), default_cbs=True
+    Learner: lr=0.001, moms=(0.95, 0.85, 0.95), default_cbs=True, sanity_check=True
     Learner.fit: reset_opt=False, start_epoch=0, valid_every=1
     Learner.validate: ds_idx=1
     Learner.freeze_to: train_bn=True
@@ -52,7 +52,7 @@ DEFAULTS = """
     Learner.fine_tune: base_lr=0.002, freeze_epochs=1, lr_mult=100, pct_start=0.3, div=5.0
     Learner.lr_find: start_lr=1e-07, end_lr=10, num_it=100, stop_div=True, show_plot=True
     LRFinder: start_lr=1e-07, end_lr=10, num_it=100, stop_div=True, beta=0.98
-    LRFind: n_batches=0, weight_norm=0.0, trained=False, problem="", remark=""
+    LRFind: n_batches=0, weight_norm=0.0, problem="", remark=""
     planned_run: per_update=1.0
     TrialRun: n_valid=0, stage=""
     plan_trials: most=4, longest=0.4
@@ -70,10 +70,8 @@ DEFAULTS = """
     DataLoaders.from_datasets: bs=64, shuffle=True, num_workers=None, path='.'
     load_learner: cpu=True, trust=False, model=None, dls=None
     AccumMetric: to_np=False, flatten=True
-    SklearnMetric: axis=1
-    accuracy: axis=-1
-    error_rate: axis=-1
-    Accuracy: axis=-1
+    accuracy: ignore_index=-100
+    error_rate: ignore_index=-100
     AvgSmoothLoss: beta=0.98
     Smoother: beta=0.98
     Recorder: add_time=True, train_metrics=False, valid_metrics=True, beta=0.98

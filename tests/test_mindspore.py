@@ -1803,3 +1803,36 @@ class Evaluates(nn.Module):
 
     def forward(self, x, y, z):
         return self.net(x), y + z
+
+
+@pytest.mark.parametrize(
+    ("change", "rate"),
+    [
+        (lambda lr: lr.fill_(0.001), 0.001),
+        (lambda lr: lr.copy_(torch.tensor(0.02)), 0.02),
+        (lambda lr: lr.__imul__(0.5), 0.05),
+        (lambda lr: lr.__setitem__(..., 0.3), 0.3),
+        (lambda lr: setattr(lr, "data", torch.tensor(0.4)), 0.4),
+        (lambda lr: lr * 0.5 + lr.exp(), 0.1),  # a calculation changes nothing
+        (lambda lr: (lr * 0.5).fill_(7), 0.1),
+        (lambda lr: (int(lr), float(lr), lr.item()), 0.1),
+    ],
+    ids=["fill_", "copy_", "*=", "[...]", "data", "a calculation", "its result", "read"],
+)
+def test_a_rate_that_is_changed_in_place_is_the_rate_of_the_next_update(change, rate):
+    """It changed a copy, silently; the loop by hand moves the weights by the new rate."""
+
+    def set_once(run_context):
+        if run_context.original_args().cur_step_num == 1:
+            change(run_context.original_args().optimizer.learning_rate)
+
+    learn, by_hand = learner(n_valid=1), learner(n_valid=1)
+    learn.fit(1, cbs=ms.LambdaCallback(on_train_step_end=set_once))
+    assert learn.recorder.lrs == [0.1, rate, rate]
+    opt = torch.optim.SGD(by_hand.model.parameters(), 0.1)
+    for i, (x, y) in enumerate(by_hand.dls.train):
+        opt.param_groups[0]["lr"] = rate if i else 0.1
+        opt.zero_grad()
+        by_hand.loss_func(by_hand.model(x), y).backward()
+        opt.step()
+    assert [p.tolist() for p in learn.model.parameters()] == [p.tolist() for p in by_hand.model.parameters()]

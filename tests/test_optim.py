@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 import cbnb.all as cbnb
 from cbnb.basics.arguments import as_positive, as_python
-from cbnb.basics.lent_names import HyperNames, Hypers, lend_names, with_names
+from cbnb.basics.lent_names import Hypers, LentNames, lend_hypers, lend_names, with_names
 from cbnb.basics.multi_optimizer import MultiOptimizer
 from cbnb.basics.param_groups import (
     freeze_groups,
@@ -433,7 +433,7 @@ def test_to_which_model_an_optimizer_belongs():
     )
 
 
-def test_freezing_keeps_some_counts_from_the_end_and_forgets_momentum():
+def test_freezing_keeps_some_counts_from_the_end_and_keeps_momentum():
     model = net()
     opt = torch.optim.Adam([dict(params=list(m.parameters())) for m in model])
     sum(p.sum() for p in model.parameters()).backward()
@@ -442,7 +442,8 @@ def test_freezing_keeps_some_counts_from_the_end_and_forgets_momentum():
     def trained():
         return [all(p.requires_grad for p in m.parameters()) for m in model]
 
-    assert len(opt.state) == 6 and freeze_groups(opt, -1) == 2 and trained() == [False, False, True] and not opt.state
+    assert len(opt.state) == 6 and freeze_groups(opt, -1) == 2 and trained() == [False, False, True] and len(opt.state) == 6
+    assert [p.grad is None for p in model.parameters()] == [True] * 4 + [False] * 2
     assert freeze_groups(opt, 2, keep=norm_params(model)) == 2 and trained() == [False, True, True]
     assert freeze_groups(opt, 3) == 3 and trained() == [False] * 3
     assert freeze_groups(opt, -3) == freeze_groups(opt, 0) == 0 and trained() == [True] * 3
@@ -542,19 +543,32 @@ def test_hypers_are_a_mapping_that_cannot_become_smaller():
         del hypers["lr"]
 
 
-def test_names_are_lent_once_and_for_a_while():
-    opt = torch.optim.SGD([nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1), requires_grad=False)], lr=0.1)
+class Rate(LentNames):
+    @property
+    def rate(self):
+        return self.param_groups[0]["lr"]
+
+
+def test_properties_are_lent_once_and_for_a_while():
+    opt = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
     with ExitStack() as outer:
-        lend_names(opt, HyperNames, outer)
+        lend_names(opt, Rate, outer)
         lent = type(opt)
         with ExitStack() as inner:
-            lend_names(opt, HyperNames, inner)
-            assert (
-                type(opt) is lent is with_names(HyperNames, torch.optim.SGD)
-                and lent.__name__ == "SGD"
-                and lent.__module__ == torch.optim.SGD.__module__
-            )
-        assert type(opt) is lent and opt.hypers[0]["lr"] == 0.1
+            lend_names(opt, Rate, inner)
+            assert type(opt) is lent is with_names(Rate, torch.optim.SGD)
+            assert lent.__name__ == "SGD" and lent.__module__ == torch.optim.SGD.__module__
+        assert type(opt) is lent and opt.rate == 0.1
+    assert type(opt) is torch.optim.SGD
+
+
+def test_names_are_lent_for_a_while():
+    opt = torch.optim.SGD([nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1), requires_grad=False)], lr=0.1)
+    with ExitStack() as outer:
+        lend_hypers(opt, outer)
+        with ExitStack() as inner:
+            lend_hypers(opt, inner)
+        assert type(opt) is torch.optim.SGD and opt.hypers[0]["lr"] == 0.1
         opt.param_groups[0]["params"][0].grad = torch.ones(1)
         assert [len(opt.all_params(with_grad=grad)) for grad in (False, True)] == [2, 1]
         opt.state[opt.param_groups[0]["params"][0]] = dict(step=3)
@@ -565,13 +579,15 @@ def test_names_are_lent_once_and_for_a_while():
         assert not any(p.requires_grad for p in opt.param_groups[0]["params"])
         opt.unfreeze()
         assert all(p.requires_grad for p in opt.param_groups[0]["params"])
-    assert type(opt) is torch.optim.SGD
+        opt.add_param_group(dict(params=[torch.ones(1)], lr=0.5))
+        assert [h["lr"] for h in opt.hypers] == [0.1, 0.5] and opt.hypers[-1]["lr"] == 0.5
+    assert not hasattr(opt, "hypers") and not hasattr(opt, "freeze")
 
 
 def test_all_but_the_last_group_are_frozen():
     opt = torch.optim.SGD([dict(params=[nn.Parameter(torch.zeros(1))]) for _ in range(3)], lr=0.1)
     with ExitStack() as undo:
-        lend_names(opt, HyperNames, undo)
+        lend_hypers(opt, undo)
         opt.freeze()
     assert [g["params"][0].requires_grad for g in opt.param_groups] == [False, False, True]
 
@@ -754,3 +770,63 @@ def test_a_rate_written_between_fits_warns_once_and_nothing_else_does(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         learn.fit(1)
+
+
+# --- freezing, weight decay, and a rate of 0 ---
+
+
+def gradual(freeze, fit, model, opt_of):
+    """Three phases: the head, then all, then the head again."""
+    for n in (-1, 0, -1):
+        freeze(n)
+        fit()
+    return [p.detach().clone() for p in model.parameters()], opt_of()
+
+
+def test_gradual_unfreezing_keeps_the_moments_as_a_loop_that_sets_requires_grad():
+    torch.manual_seed(0)
+    x = torch.randn(20, 3)
+    data = [(x[i : i + 5], x[i : i + 5].sum(1, keepdim=True)) for i in range(0, 20, 5)]
+    make = lambda: (torch.manual_seed(1), nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)))[1]
+    body_and_head = lambda m: [m[0], m[2]]
+    model = make()
+    learn = cbnb.Learner(cbnb.DataLoaders(data), model, nn.MSELoss(), functools.partial(torch.optim.Adam, fused=False), 0.01, body_and_head)
+    mine = gradual(learn.freeze_to, lambda: learn.fit(2), model, lambda: learn.opt)[0]
+    net = make()
+    opt = torch.optim.Adam([dict(params=list(m.parameters())) for m in body_and_head(net)], lr=0.01)
+
+    def loop():
+        for x, y in data * 2:
+            nn.functional.mse_loss(net(x), y).backward()
+            opt.step()
+            opt.zero_grad()
+
+    theirs = gradual(lambda n: net[0].requires_grad_(n == 0), loop, net, lambda: opt)[0]
+    assert all(map(torch.equal, mine, theirs))
+    assert [int(s["step"]) for s in learn.opt.state.values()] == [int(s["step"]) for s in opt.state.values()]
+
+
+@pytest.mark.parametrize("decays, wd, expected", [((0.1, 0), 0.2, [0.2, 0]), ((0, 0), 0.2, [0.2, 0.2]), ((0.1, 0), [0.3, 0.4], [0.3, 0.4])])
+def test_a_weight_decay_leaves_groups_without_one(decays, wd, expected):
+    seen = []
+    make = lambda groups, lr: torch.optim.AdamW([g | dict(weight_decay=d) for g, d in zip(groups, decays)], lr=lr)
+    learn = line_learner(splitter=two_groups, opt_func=make)
+    learn.fit(1, wd=wd, cbs=cbnb.Callback(before_fit=lambda cb: seen.extend(get_hyper(cb.opt, "wd"))))
+    assert seen == expected and get_hyper(learn.opt, "wd") == list(decays)
+
+
+def test_a_weight_decay_for_a_wrong_number_of_groups_is_an_error():
+    with pytest.raises(ValueError, match="wd has 3 values, but the optimizer has 2 parameter groups"):
+        line_learner(splitter=two_groups).fit(1, wd=[0.1, 0, 0])
+    with pytest.raises(ValueError, match="wd=-1"):
+        line_learner(splitter=two_groups).fit(1, wd=[0.1, -1])
+
+
+def test_a_learning_rate_of_0_is_said():
+    with pytest.warns(UserWarning, match="the learning rate is 0, so this fit will train nothing"):
+        line_learner().fit(1, lr=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        line_learner(splitter=two_groups).fit(1, lr=[0, 0.1])
+        line_learner().fit(1, lr=0, cbs=cbnb.Callback(before_batch=lambda cb: cb.opt.set_hyper("lr", 0.1)))
+        line_learner().fit(1, lr=0, cbs=cbnb.ParamScheduler({"lr": lambda pct: 0.1}))

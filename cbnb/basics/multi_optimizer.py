@@ -13,6 +13,9 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+# %% ../../nbs/basics/multi_optimizer.ipynb #0c202267
+from .lent_names import LENT
+
 # %% ../../nbs/basics/multi_optimizer.ipynb #e3aba710
 class _States(MutableMapping):
     "The states of several optimizers as one mapping, with parameters as keys"
@@ -174,6 +177,7 @@ class MultiOptimizer(_SavedAsOne, Optimizer):
 
     def __repr__(self) -> str:
         return f'MultiOptimizer({", ".join(type(opt).__name__ for opt in self.optimizers)})'
-    def __getstate__(self) -> dict[str, Any]: return vars(self)      # torch's methods drop attributes
-    def __setstate__(self, state: dict[str, Any]) -> None:           # such as `optimizers`
+    def __getstate__(self) -> dict[str, Any]:                        # torch's methods drop attributes
+        return {k: v for k, v in vars(self).items() if k not in LENT}    # such as `optimizers`
+    def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 # %% ../../nbs/callbacks/gradients.ipynb #961beb05
-from ..basics.processes import whole_tensor
+from ..basics.processes import local_parts, whole_tensor
 from ..callback import Callback, STEP
 from ..events import CancelBatchException, CancelStepException
 from ..basics.arguments import as_count, as_positive
@@ -113,16 +113,30 @@ class GradientClip(Callback):
         norm = [whole_tensor(clip_grad_norm_(p, *how)) for p in params] if each else whole_tensor(clip_grad_norm_(params, *how))
         self.norm = norm
 
+# %% ../../nbs/callbacks/gradients.ipynb #ca6af354
+def _exactly(weight: Any) -> Any:
+    "Return a weight that is a tensor in the most precise type of its device"
+    if not isinstance(weight, Tensor): return weight
+    return weight.detach().to(torch.float32 if weight.device.type == 'mps' else torch.float64)
+
+def _planned(weight: Any, n: int) -> Any:
+    "Return the weight of `n` batches, if all are like the first. A batch without weight is replaced by one of weight 1"
+    if weight is None: return None
+    return n*(weight.where(weight > 0, 1) if isinstance(weight, Tensor) else weight or 1)
+
+def _times(t: Tensor, by: Any) -> Tensor: return t*(by.to(t.dtype) if isinstance(by, Tensor) else by)
+
 # %% ../../nbs/callbacks/gradients.ipynb #eee4b9f0
 class _Sum:
-    "Counts the items whose gradients are summed"
+    "Counts the items whose gradients are summed, and how much their losses count"
     # a separate object, because assigning attributes of a callback takes longer
-    items, ending = 0, False
-    planned: int    # estimated number of items in this sum
+    items, weight, ending = 0, 0., False
+    planned: Any    # estimated weight of this sum; None: losses add up, and stay as they are
     new: int        # number of items in this batch
+    weighs: Any     # how much the loss of this batch counts
 
 class _ScalesLosses(Callback):
-    "Scales each loss, so that the accumulated gradients add up to the mean gradient"
+    "Scales each loss, so that the accumulated gradients add up to the gradient of one large batch"
     n_acc: int
     sum: _Sum
 
@@ -130,16 +144,18 @@ class _ScalesLosses(Callback):
         learn, held = self.learn, self.sum
         try: n = held.new = getattr(learn.dl, 'items_in_step', 0) or find_bs(learn.yb) or 1     # of all processes
         except ValueError: n = held.new = find_bs(learn.xb) or 1   # the targets have no size
-        if not held.items: held.planned = -(-self.n_acc//n)*n
-        if n == held.planned: return
-        loss, by = learn.loss_grad, n/held.planned
-        if type(loss) is Tensor: learn.loss_grad = loss*by
-        else: learn.loss_grad = map_tensors(lambda t: t*by, loss)     # several losses, in a custom step
+        weight = held.weighs = _exactly(learn.loss_weight)
+        if not held.items: held.planned = _planned(weight, -(-self.n_acc//n))
+        if weight is None or type(weight) is not Tensor and weight == held.planned: return
+        loss, by = learn.loss_grad, weight/held.planned
+        if type(loss) is Tensor: learn.loss_grad = _times(loss, by)
+        else: learn.loss_grad = map_tensors(lambda t: _times(t, by), loss)     # several losses, in a custom step
 
-    def after_cancel_backward(self): self.sum.new = 0
+    def after_cancel_backward(self): self.sum.new, self.sum.weighs = 0, None
     def after_backward(self):
         held = self.sum
         held.items += held.new
+        if held.weighs is not None: held.weight = held.weight + held.weighs
 
 # %% ../../nbs/callbacks/gradients.ipynb #7b924008
 class _UpdatesWhenFull(_ScalesLosses):
@@ -150,16 +166,20 @@ class _UpdatesWhenFull(_ScalesLosses):
         if not held.items: return                  # the backward pass was cancelled, so there is no sum
         if held.items < self.n_acc and not held.ending and learn.iter + 1 != learn.n_iter:
             raise CancelBatchException()
-        if held.items != held.planned: _scale_grads(learn.opt, held.planned/held.items)
-        held.items = 0
+        _rescale(learn.opt, held.planned, held.weight)
+        held.items, held.weight = 0, 0.
 
     def after_cancel_step(self):
-        self.sum.items = 0                         # the loop zeroes the gradients
+        self.sum.items, self.sum.weight = 0, 0.    # the loop zeroes the gradients
 
-def _scale_grads(opt: Any, by: float) -> None:
+def _rescale(opt: Any, planned: Any, weight: Any) -> None:
+    "Multiply the gradients by the planned weight of their sum, divided by its weight. A sum without weight has no gradients"
+    on_device = isinstance(weight, Tensor)         # it is not compared, which would wait for the device
+    if planned is None or not on_device and weight in (0, planned): return
+    by = torch.where(weight > 0, planned/weight, 0) if on_device else planned/weight
     for group in opt.param_groups:
         for p in group['params']:
-            if p.grad is not None: p.grad.mul_(by)
+            if p.grad is not None: local_parts([p.grad])[0].mul_(by)
 
 # %% ../../nbs/callbacks/gradients.ipynb #d00eb7b2
 class GradientAccumulation(_UpdatesWhenFull):

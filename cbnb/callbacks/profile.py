@@ -375,7 +375,7 @@ class _TimesRuns(_TimesPhases):
     def _run(self, purpose: str, cbs: Any = None) -> Iterator[None]:
         with self._times.watch.during(self._times.setup), super()._run(purpose, cbs): yield
 
-    def _prepare_opt(self, lr: Any, wd: float | None, reset_opt: bool) -> None:
+    def _prepare_opt(self, lr: Any, wd: Any, reset_opt: bool) -> None:
         with self._times.watch.during(self._times.opt): super()._prepare_opt(lr, wd, reset_opt)
 
     @contextmanager
@@ -655,6 +655,7 @@ def _install(
 ) -> None:
     "Instrument a learner for a profiler"
     callbacks, cls = learn.callbacks, type(learn)
+    undo.set(learn, 'sanity_check', False)       # the batch that is tried before a fit is not part of it
     undo.callback(_put_tables, callbacks, callbacks._tables)
     undo.callback(setattr, learn, '__class__', cls)
     callbacks._tables = _TimedTables(times.handler)

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 # %% ../../nbs/callbacks/saving.ipynb #ebaca54e
 from ..basics.arguments import hinted, as_count
+from ..basics.durations import Every, as_duration
 from ..basics.patch import patch
 from ..basics.notices import user_level
 from ..basics.processes import any_over_processes, process_number
@@ -431,7 +432,7 @@ class _LoadsBest(Tracker):
         if _mark(path) != mark: return _warn(
             f'{path} was written or removed by something else since it got the best weights: {kept}')
         self.learn.load(path, with_opt=self.with_opt)
-        print(f'weights are those of epoch {self.best_epoch}, with {self.monitor} {self.best:.6g}; '
+        print(f'weights are those of {self._best_place()}, with {self.monitor} {self.best:.6g}; '
               f'learn.load({self.fname!r}) gets them again')
 
 # %% ../../nbs/callbacks/saving.ipynb #5444d8b9
@@ -446,7 +447,7 @@ class _GoesOn(_LoadsBest):
         else: why = f'{path} does not say its {self.monitor}'
         if note.get('monitor') != self.monitor: return _warn(
             f'{why}: the first epoch of this fit with a {self.monitor} will replace it')
-        self.best, self.best_epoch = note['best'], note['epoch']
+        self.best, self.best_epoch, self.best_step = note['best'], note['epoch'], note.get('step')
         self._best_file = path.absolute(), _mark(path)
         print(f'the best so far is {self.monitor} {self.best:.6g}, of epoch {self.best_epoch}, '
               f'in {path}')
@@ -455,6 +456,7 @@ class _GoesOn(_LoadsBest):
 class _SavesBest(_GoesOn):
     "Save the weights after an epoch, or at the end of a fit"
     fname: str
+    every: Every | None
     every_epoch: int
     at_end: bool
     with_opt: bool
@@ -463,19 +465,32 @@ class _SavesBest(_GoesOn):
 
     def after_epoch(self):
         if self.at_end: return
-        if self.every_epoch: return self._save_epoch(self.learn.epoch)
+        if self.every: return self._save_interval('epoch', self.learn.epoch + 1)
+        if self.every_epoch: return None if self.learn.mid_epoch else self._save_epoch(self.learn.epoch)
         with interrupts_wait():                  # keep `best` and the file consistent
-            filed = self.best, self.best_epoch
+            filed = self.best, self.best_epoch, self.best_step
             super().after_epoch()
             if not self.new_best: return
-            new, (self.best, self.best_epoch) = (self.best, self.best_epoch), filed    # as long as the file has these weights
-            saved = self._save(self.fname, dict(monitor=self.monitor, best=new[0], epoch=new[1]))
+            new = self.best, self.best_epoch, self.best_step
+            self.best, self.best_epoch, self.best_step = filed       # as long as the file has these weights
+            saved = self._save(self.fname, dict(monitor=self.monitor, best=new[0], epoch=new[1], step=new[2]))
             if any_over_processes(not saved): return
-            self.best, self.best_epoch = new
+            self.best, self.best_epoch, self.best_step = new
             self._best_file = (path := self.last_saved_path.absolute()), _mark(path)
 
     def _save_epoch(self, epoch: int) -> None:
         if epoch % self.every_epoch == 0: self._save(f'{self.fname}_{epoch}')
+
+    def after_batch(self):                       # see `wants`
+        duration = self.every.duration
+        self._save_interval(duration.unit, duration.count(self.learn))
+
+    def _save_interval(self, unit: str, count: int) -> None:
+        "Save the weights if `count` completes an interval of `every`"
+        every = self.every
+        if self.learn.mid_epoch or every.duration.unit != unit or not every.is_due(count): return
+        every.mark(count)
+        self._save(f'{self.fname}_{unit}_{count}')
 
     def _save_end(self) -> None:
         if self.learn is not None and self.learn.train_iter: self._save(self.fname)
@@ -504,8 +519,11 @@ class SaveModel(_SavesBest):
         at_end: save the last weights when the fit ends
         with_opt: also save the optimizer's state
         reset_on_fit: forget the best value when a fit begins
+        every: such as '500 steps': save as `<fname>_step_500`, `<fname>_step_1000`, ...; None: see
+            above
 
     Raises:
+        ValueError: every={every} saves at these places only: leave out every_epoch and at_end
         ValueError: every_epoch={every_epoch} and at_end=True contradict each other: each epoch is
             saved, the last one included; or only the end is; or, without both, the best
 
@@ -526,8 +544,13 @@ class SaveModel(_SavesBest):
         at_end: bool = False,              # save the last weights when the fit ends
         with_opt: bool = False,            # also save the optimizer's state
         reset_on_fit: bool = True,         # forget the best value when a fit begins
+        every: str | int | None = None,    # such as '500 steps': save as `<fname>_step_500`, `<fname>_step_1000`, ...; None: see above
     ):
         super().__init__(monitor, comp, min_delta, reset_on_fit)
+        self.duration = None if every is None else as_duration(every, 'every')
+        self.every = None
+        if every is not None and (every_epoch or at_end): raise ValueError(
+            f'every={every!r} saves at these places only: leave out every_epoch and at_end')
         if every_epoch and at_end: raise ValueError(
             f'every_epoch={every_epoch!r} and at_end=True contradict each other: each epoch is '
             'saved, the last one included; or only the end is; or, without both, the best')
@@ -540,9 +563,21 @@ class SaveModel(_SavesBest):
     def before_fit(self):
         self.not_saved = False
         if process_number() == 0: check_writable(self.learn.model_file(self.fname), 'the weights')
+        self.every = self.duration and Every(self.duration)
         if self.at_end: self.learn.undo.callback(self._save_end)
-        elif not self.every_epoch:
+        elif not self.every and not self.every_epoch:
             super().before_fit()
             if self.best is None: self._best_file = None
             if self.best is None and self.learn.start_epoch: self._go_on()
             self.learn.undo.callback(self._load_best)
+
+    def wants(self, event_name: str, training: bool, purpose: str) -> bool:
+        """Return whether to handle an event. `after_batch` is handled in training, if `every` is a number of steps or updates
+
+        Args:
+            event_name: one of `EVENTS`
+            training: whether the loop is in the training phase
+            purpose: one of `PURPOSES`
+        """
+        if event_name == 'after_batch' and not (training and self.duration and self.duration.unit != 'epoch'): return False
+        return super().wants(event_name, training, purpose)

@@ -151,13 +151,14 @@ class RunContext:
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #3bfd31a4
 class Rate(Output):
-    "Learning rate whose value can be set, like a MindSpore parameter"
-    opt = None        # the optimizer with this rate
+    "Learning rate whose value can be set, like a MindSpore parameter. Changes in place also set the rate of the optimizer"
+    opt = None        # the optimizer with this rate; None: the result of a calculation
+    group = None      # index of the parameter group; None: all groups have this rate
     def value(self) -> 'Rate': return self
     def set_data(self,
         data: Any,    # a number, or a tensor with one element
     ) -> 'Rate':      # the new rate
-        """Set the learning rate of all groups
+        """Set the learning rate of the groups that have this rate
 
         Args:
             data: a number, or a tensor with one element
@@ -165,9 +166,23 @@ class Rate(Output):
         Returns:
             the new rate
         """
-        self.opt.learning_rate = data
-        return self.opt.learning_rate
+        if self.group is None: self.opt.learning_rate = data
+        else: self.opt.learning_rate = [data if i == self.group else lr for i, lr in enumerate(get_hyper(self.opt, 'lr'))]
+        now = self.opt.learning_rate
+        return now[self.group] if isinstance(now, list) and self.group is not None else now
     assign_value = set_data
+
+    @classmethod
+    def __torch_function__(cls, func: Function, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        result, rate = super().__torch_function__(func, types, args, kwargs or {}), args[0]
+        if isinstance(rate, Rate) and rate.opt is not None and _is_in_place(func.__name__):
+            rate.set_data(float(str(rate.asnumpy())))          # 0.001, and not the nearest float32, which is 0.0010000000475
+        return result
+
+def _is_in_place(name: str) -> bool:
+    "Return whether a function of torch with this name changes its first argument, such as `fill_`, `__imul__` or `__setitem__`"
+    if name[-2:] != '__': return name[-1:] == '_'
+    return name in ('__setitem__', '__set__') or name[:3] == '__i' and name not in ('__index__', '__int__', '__invert__', '__iter__')
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #49a87ac1
 class SporeNames(LentNames):
@@ -176,8 +191,9 @@ class SporeNames(LentNames):
     def learning_rate(self) -> Any:
         "The learning rate, or a list with one rate per group if they differ. Assigning a rate sets all groups"
         rates = [torch.tensor(float(lr)).as_subclass(Rate) for lr in get_hyper(self, 'lr')]
-        for rate in rates: rate.opt = self
-        return rates[0] if len({float(rate) for rate in rates}) == 1 else rates
+        several = len({float(rate) for rate in rates}) > 1
+        for i, rate in enumerate(rates): rate.group, rate.opt = i if several else None, self
+        return rates if several else rates[0]
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
         set_hyper(self, 'lr', [float(v) for v in value] if isinstance(value, (list, tuple)) else float(value))

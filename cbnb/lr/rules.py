@@ -6,7 +6,8 @@
 __all__ = ['Suggestion', 'RULES', 'WINDOW', 'SURE', 'STEP', 'NEED', 'EDGE', 'REFERENCE', 'HORIZON', 'BAND', 'WHY', 'CAP',
            'as_floats', 'steep', 'minimum', 'valley', 'loss_at', 'slide', 'as_rule', 'as_rules', 'window_beta',
            'smoothed', 'batch_noise', 'noise_left', 'fall_over_noise', 'falls_surely', 'last_before_rise', 'landmarks',
-           'until_nan', 'sweep_problem', 'still_low', 'step_rate', 'estimates', 'band_around', 'Rate', 'recommend_rate']
+           'until_nan', 'no_bound', 'sweep_problem', 'still_low', 'step_rate', 'estimates', 'band_around', 'Rate',
+           'recommend_rate']
 
 # %% ../../nbs/lr/rules.ipynb #58474361
 import math
@@ -385,6 +386,21 @@ def _too_short(lrs: Sequence[float], losses: Sequence[float], num_it: int | None
                 f'start_lr={lrs[0]:.2g} is too high already')
     return f'{len(losses)} points are too few for a curve: raise num_it'
 
+# %% ../../nbs/lr/rules.ipynb #08106537
+def no_bound(
+    lrs: Sequence[float],       # rising rates
+    losses: Sequence[float],    # finite losses of the batches, not smoothed
+) -> bool:
+    """Return whether the loss ends at its lowest value, below zero, and does at least half of its fall above a third of the last rate
+
+    Args:
+        lrs: rising rates
+        losses: finite losses of the batches, not smoothed
+    """
+    lowest, before = min(losses), loss_at(lrs[:len(losses)], losses, lrs[len(losses) - 1]/3)
+    ends_lowest = lowest < 0 and min(losses[-3:]) == lowest
+    return ends_lowest and before - lowest > (sum(losses[:10])/10 - lowest)/2
+
 # %% ../../nbs/lr/rules.ipynb #9c123903
 def sweep_problem(
     lrs: Sequence[float],      # rising rates
@@ -409,6 +425,9 @@ def sweep_problem(
         return 'the loss is not a number from the start: look at the data and the loss function'
     finite = _finite(losses)
     if len(losses) < least: return _too_short(lrs, losses, num_it)
+    if no_bound(lrs, finite): return (
+        f'the loss falls below zero ever faster, to {finite[-1]:.2g} at lr {lrs[len(finite) - 1]:.2g}: it seems to have no lower bound, '
+        'so no rate is too high for it, and none can be recommended. Give the loss a lower bound, or choose a rate by hand')
     edge = landmarks(lrs, losses)[1]
     if not falls_surely(losses) and edge >= len(finite) - 1:
         if len(finite) < len(losses): return _sudden_nan(lrs, losses)
@@ -515,14 +534,14 @@ class Rate(NamedTuple):
         high
         reason
         estimates: the estimates behind the rate: name -> rate
-        doubt: why the rate is uncertain unless the model is already trained
+        doubt: why the curve may not support the rate
     """
     lr: float
     low: float
     high: float
     reason: str
     estimates: dict[str, float]       # the estimates behind the rate: name -> rate
-    doubt: str = ''                   # why the rate is uncertain unless the model is already trained
+    doubt: str = ''                   # why the curve may not support the rate
 
 # %% ../../nbs/lr/rules.ipynb #0d960c95
 WHY = dict(step='the size of the updates next to that of the weights',
@@ -584,6 +603,6 @@ def _from_rise(lrs: Sequence[float], losses: Sequence[float], found: dict[str, f
     lr = min(CAP*found['edge'], found.get('step', math.inf))
     doubt = (f'the loss does not fall by more than noise, until it rises from {lrs[landmarks(lrs, losses)[1]]:.2g} on: '
              'there is nothing to be learnt, or more updates are needed to see it (num_it). '
-             f'If the model is trained already, {lr:.2g} is safe')
+             'If the model is trained already, take a third of the rate that it was trained with, or less')
     reason = f'the most that is safe, by {WHY["edge"]}: before, it does not fall by more than noise'
     return Rate(lr, *band_around(lr), reason, found, doubt)

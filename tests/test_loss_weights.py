@@ -1,0 +1,56 @@
+"""However a set is cut into batches, windows of accumulation or processes: its losses and weights are those of the whole."""
+
+import json
+
+import loss_cases
+import pytest
+import torch
+from loss_cases import CASES, CUTS, N, by_hand, learner, losses, weights
+from torch import nn
+
+import cbnb.all as cbnb
+from cbnb.basics.loss_weights import UNKNOWN, MeanLoss, weigher  # noqa: F401
+
+SAME = dict(rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("size", CUTS)
+@pytest.mark.parametrize("name", CASES)
+def test_the_losses_are_those_of_the_whole(name, size):
+    loss, _ = by_hand(CASES[name])
+    learn = learner(CASES[name], CUTS[size])
+    assert learn.validate() == pytest.approx([loss], **SAME)
+    assert losses(learn)[1:] == pytest.approx([loss], **SAME)
+
+
+@pytest.mark.parametrize("size", CUTS)
+@pytest.mark.parametrize("name", CASES)
+def test_accumulated_gradients_are_those_of_the_large_batch(name, size):
+    _, moved = by_hand(CASES[name])
+    learn = learner(CASES[name], CUTS[size], 0.1, cbnb.GradientAccumulation(N))
+    learn.fit(1)
+    assert weights(learn) == pytest.approx(moved, **SAME)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """What two processes have found, which are started once"""
+    processes = pytest.importorskip("processes")
+    pytest.importorskip("accelerate")
+    path = tmp_path_factory.mktemp("shared") / "found"
+    processes.run_all(2, str(processes.TESTS / "loss_cases.py"), str(path))
+    return [json.loads(path.with_name(f"found.{rank}").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize("size", ("7", "ragged"))
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_find_the_losses_and_weights_of_the_whole(shared, name, size):
+    loss, moved = by_hand(CASES[name])
+    sizes = [7] * 9 + [4] if size == "7" else CUTS[size]
+    steps = [sum(sizes[i : i + 2]) for i in range(0, len(sizes), 2)]
+    alone = learner(CASES[name], steps, 0.1)
+    alone.fit(1)
+    for found in (one[name][size] for one in shared):
+        assert found["losses"][1:] == pytest.approx([loss], **SAME)
+        assert found["accumulated"] == pytest.approx(moved, **SAME)
+        assert found["updates"] == pytest.approx(weights(alone), **SAME)
