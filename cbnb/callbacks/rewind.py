@@ -364,7 +364,7 @@ def _points_of(learn: Learner) -> RestorePoints:
     Example:
         learn = line_learner()
         learn.fit_one_cycle(1)
-        with raises(TypeError, 'n_epoch'): learn.fit('many')
+        with raises(ValueError, 'n_epoch'): learn.fit('many')
         assert [point.called for point in learn.runs] == ['fit_one_cycle(1)']
     """
     points = vars(learn).get('_points')
