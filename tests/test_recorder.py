@@ -22,7 +22,6 @@ from cbnb.basics import arguments, text
 from cbnb.display.figures import COLORS, RULE_COLORS, RUN_COLORS
 from cbnb.display.look import PALETTE, RUN_SHADES
 from cbnb.history import ScalarBuffer, SmoothedBuffer
-from cbnb.metrics import Smoother
 from helpers import Line, RaiseIn, ab, line_batches, line_learner, seed
 
 
