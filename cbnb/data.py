@@ -9,6 +9,7 @@ __all__ = ['split_batch', 'HasLoaders', 'default_device', 'HasDevice', 'SplitsBa
 # %% ../nbs/02_data.ipynb #a3f9f165
 import contextlib
 import functools
+import inspect
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 # %% ../nbs/02_data.ipynb #07ed69df
+from .basics.arguments import nearest
 from .basics.loaders import (  # noqa: F401
     Batches, as_loader, batch_size, first_batch, independent_loader, n_batches)
 from .basics.nested import (  # noqa: F401
@@ -33,16 +35,7 @@ def split_batch(
     n_inp: int | None = None,        # number of inputs; None: all elements but the last, or the only element
     targets: tuple[str, ...] = (),   # names of the targets in dicts, dataclasses and objects
 ) -> tuple[Any, tuple]:              # the inputs (a tuple, or a dict passed as keyword arguments) and the targets
-    """Split a batch into inputs and targets. Raise `KeyError` if a target is missing
-
-    Args:
-        batch: one batch from a loader
-        n_inp: number of inputs; None: all elements but the last, or the only element
-        targets: names of the targets in dicts, dataclasses and objects
-
-    Returns:
-        the inputs (a tuple, or a dict passed as keyword arguments) and the targets
-    """
+    "Split a batch into inputs and targets. Raise `KeyError` if a target is missing"
     if isinstance(batch, (tuple, list)):
         n = n_inp if n_inp is not None else max(len(batch) - 1, 1)
         return tuple(batch[:n]), tuple(batch[n:])
@@ -69,38 +62,17 @@ class HasLoaders:
 
     @property
     def train(self) -> Iterable:
-        """The loader for training
-
-        Example:
-            assert dls.train is dls.valid is triangles
-            assert len(dls) == 2
-            with raises(IndexError, 'there is no loader 2'): dls[2]
-            with raises(TypeError, 'passed as dl='): learn.validate(triangles)
-        """
+        "The loader for training"
         return self.loaders[0]
 
     @property
     def valid(self) -> Iterable | None:
-        """The loader for validation, or None
-
-        Example:
-            assert dls.train is dls.valid is triangles
-            assert len(dls) == 2
-            with raises(IndexError, 'there is no loader 2'): dls[2]
-            with raises(TypeError, 'passed as dl='): learn.validate(triangles)
-        """
+        "The loader for validation, or None"
         return self.loaders[1] if len(self) > 1 else None
 
     @property
     def valid_sets(self) -> dict[str, Iterable]:
-        """The loaders that a fit validates, by their names
-
-        Example:
-            batches = [(torch.ones(4), torch.ones(4))]
-            sets = DataLoaders(batches, dict(val=batches, ood=batches*2), device='cpu')
-            assert list(sets.valid_sets) == ['val', 'ood'] and sets.valid is sets['val'] and len(sets['ood']) == 2
-            with raises(KeyError, "no loader 'test': there are train, val, ood"): sets['test']
-        """
+        "The loaders that a fit validates, by their names"
         return dict(zip(self.valid_names or ('valid',), self.loaders[1:]))
 
     def __len__(self) -> int: return len(self.loaders)
@@ -117,15 +89,7 @@ class HasLoaders:
 
 # %% ../nbs/02_data.ipynb #286e22cb
 def default_device() -> torch.device:  # such as torch.device('cuda')
-    """Return the CUDA device of this process. Without CUDA, return the MPS device, or the CPU if there is none
-
-    Returns:
-        such as torch.device('cuda')
-
-    Example:
-        has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
-        assert (default_device().type == 'cpu') == (not has_gpu)
-    """
+    "Return the CUDA device of this process. Without CUDA, return the MPS device, or the CPU if there is none"
     if torch.cuda.is_available():
         rank = int(os.environ.get('LOCAL_RANK') or -1)             # with several processes, each uses its own GPU
         return torch.device('cuda', rank if 0 <= rank < torch.cuda.device_count() else torch.cuda.current_device())
@@ -140,43 +104,16 @@ class HasDevice:
     def to(self,
         device: torch.device | str,    # device for the batches and the model
     ) -> Self:                         # the same object
-        """Change the device of the batches
-
-        Args:
-            device: device for the batches and the model
-
-        Returns:
-            the same object
-
-        Example:
-            assert dls.to('meta').one_batch()['base'].device.type == 'meta'
-            assert dls.cpu().device == torch.device('cpu')
-        """
+        "Change the device of the batches"
         self.device = torch.device(device)
         return self
 
     def cuda(self) -> Self:  # the loaders themselves
-        """Change the device to the current CUDA device
-
-        Returns:
-            the loaders themselves
-
-        Example:
-            has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
-            assert (default_device().type == 'cpu') == (not has_gpu)
-        """
+        "Change the device to the current CUDA device"
         return self.to(torch.device('cuda', torch.cuda.current_device()))
 
     def cpu(self) -> Self:  # the loaders themselves
-        """Change the device to the CPU
-
-        Returns:
-            the loaders themselves
-
-        Example:
-            assert dls.to('meta').one_batch()['base'].device.type == 'meta'
-            assert dls.cpu().device == torch.device('cpu')
-        """
+        "Change the device to the CPU"
         return self.to('cpu')
 
 # %% ../nbs/02_data.ipynb #df16ca23
@@ -189,19 +126,7 @@ class SplitsBatches(HasLoaders, HasDevice):
     def split(self,
         batch: Any,              # one batch from a loader
     ) -> tuple[Any, tuple]:      # the inputs (a tuple, or a dict passed as keyword arguments) and the targets
-        """Split a batch into inputs and targets, according to `n_inp` and `targets`
-
-        Args:
-            batch: one batch from a loader
-
-        Returns:
-            the inputs (a tuple, or a dict passed as keyword arguments) and the targets
-
-        Example:
-            xb, yb = dls.split(dls.one_batch())           # the inputs as a dict, the targets as a tuple
-            assert list(xb) == ['base', 'height']
-            assert torch.equal(yb[0], xb['base']*xb['height']/2)
-        """
+        "Split a batch into inputs and targets, according to `n_inp` and `targets`"
         if self.n_inp is None and type(batch) in (tuple, list) and len(batch) == 2:
             xb, yb = (batch[0],), (batch[1],)      # the most common case, without function calls
         else: xb, yb = split_batch(batch, self.n_inp, self.targets)
@@ -209,16 +134,7 @@ class SplitsBatches(HasLoaders, HasDevice):
         return xb, yb
 
     def one_batch(self) -> Any:  # the batch, as the loader makes it
-        """Return the first batch of the next training epoch, on the device
-
-        Returns:
-            the batch, as the loader makes it
-
-        Example:
-            xb, yb = dls.split(dls.one_batch())           # the inputs as a dict, the targets as a tuple
-            assert list(xb) == ['base', 'height']
-            assert torch.equal(yb[0], xb['base']*xb['height']/2)
-        """
+        "Return the first batch of the next training epoch, on the device"
         batch = first_batch(self.train)
         with contextlib.suppress(KeyError): self.split(batch)
         return to_device(batch, self.device)
@@ -239,35 +155,17 @@ class HasDatasets(HasLoaders):
     "Gives access to the datasets behind the loaders"
     @property
     def train_ds(self) -> Any:
-        """The dataset for training
-
-        Example:
-            assert tens.train_ds is tens.valid_ds is ds
-            assert tens.bs == 4
-        """
+        "The dataset for training"
         return _dataset(self.train, 'training')
 
     @property
     def valid_ds(self) -> Any:
-        """The dataset for validation
-
-        Example:
-            assert tens.train_ds is tens.valid_ds is ds
-            assert tens.bs == 4
-        """
+        "The dataset for validation"
         return _dataset(self.valid, 'validation')
 
     @property
     def bs(self) -> int:
-        """The batch size of the training loader
-
-        Raises:
-            AttributeError: the training loader, a ..., has no batch size: find_bs(dls.one_batch()) is that
-                of its first batch
-
-        Example:
-            assert tens.bs == 4
-        """
+        "The batch size of the training loader"
         if (n := batch_size(self.train)) is not None: return n
         raise AttributeError(f'the training loader, a {type(self.train).__name__}, has no batch size: '
                              'find_bs(dls.one_batch()) is that of its first batch')
@@ -283,33 +181,14 @@ class HasClasses(HasDatasets):
     "Gives access to the class names of the training dataset, and makes loaders for other items"
     @property
     def vocab(self) -> Any:
-        """The class names: the attribute `vocab` or `classes` of the training dataset
-
-        Raises:
-            AttributeError: a ... has no vocab and no classes
-
-        Example:
-            ds.classes = ['small', 'large']
-            assert tens.vocab == ['small', 'large']
-            assert tens.c == 2
-            assert [len(b) for b in tens.test_dl(x)] == [8, 2]      # 10 items; for learn.get_preds(dl=tens.test_dl(x))
-            with raises(AttributeError, 'has no dataset'): print(dls.vocab)
-        """
+        "The class names: the attribute `vocab` or `classes` of the training dataset"
         for name in ('vocab', 'classes'):
             if (names := getattr(self.train_ds, name, None)) is not None: return names
         raise AttributeError(f'a {type(self.train_ds).__name__} has no vocab and no classes')
 
     @property
     def c(self) -> int:
-        """The number of classes: the attribute `c` of the training dataset, or the length of `vocab`
-
-        Example:
-            ds.classes = ['small', 'large']
-            assert tens.vocab == ['small', 'large']
-            assert tens.c == 2
-            assert [len(b) for b in tens.test_dl(x)] == [8, 2]      # 10 items; for learn.get_preds(dl=tens.test_dl(x))
-            with raises(AttributeError, 'has no dataset'): print(dls.vocab)
-        """
+        "The number of classes: the attribute `c` of the training dataset, or the length of `vocab`"
         return self.train_ds.c if hasattr(self.train_ds, 'c') else len(self.vocab)
 
     def test_dl(self,
@@ -317,23 +196,7 @@ class HasClasses(HasDatasets):
         bs: int | None = None,     # batch size; None: that of the validation loader, or 64
         **kwargs: Any,             # further arguments of torch's `DataLoader`
     ) -> DataLoader:  # a loader that does not shuffle
-        """Make a loader for other items with the settings of the validation loader. Without a validation loader, use those of the training loader
-
-        Args:
-            items: a dataset, a tensor or a list of items
-            bs: batch size; None: that of the validation loader, or 64
-            **kwargs: further arguments of torch's `DataLoader`
-
-        Returns:
-            a loader that does not shuffle
-
-        Example:
-            ds.classes = ['small', 'large']
-            assert tens.vocab == ['small', 'large']
-            assert tens.c == 2
-            assert [len(b) for b in tens.test_dl(x)] == [8, 2]      # 10 items; for learn.get_preds(dl=tens.test_dl(x))
-            with raises(AttributeError, 'has no dataset'): print(dls.vocab)
-        """
+        "Make a loader for other items with the settings of the validation loader. Without a validation loader, use those of the training loader"
         like = self.train if self.valid is None else self.valid
         same = ('num_workers', 'collate_fn', 'pin_memory') if isinstance(like, DataLoader) else ()
         settings = {name: getattr(like, name) for name in same} | kwargs
@@ -399,6 +262,18 @@ def _check_no_columns(ds: Any) -> None:
     raise TypeError(f'a {kind} of arrays of shapes {shapes} holds inputs and targets, and is no dataset of items: '
                     'pass TensorDataset(x, y), with tensors x and y')
 
+# %% ../nbs/02_data.ipynb #212c3e19
+_SIZES = dict(batch_size='bs', batchsize='bs', train_bs='bs', workers='num_workers', n_workers='num_workers') | dict.fromkeys(
+    ('val_batch_size', 'valid_batch_size', 'eval_batch_size', 'test_batch_size', 'valid_bs', 'eval_bs', 'test_bs'), 'val_bs')
+
+def _check_loader_arguments(kwargs: dict[str, Any]) -> None:
+    "Raise `TypeError` for a size of batches under another name, and for an argument that torch's `DataLoader` does not have"
+    known = inspect.signature(DataLoader.__init__).parameters.keys() - {'self', 'dataset', 'batch_size'}
+    for name in kwargs.keys() - known:
+        near = _SIZES.get(name) or nearest(name, [*known, 'bs', 'val_bs', 'drop_last', 'n_inp', 'targets', 'device', 'path'])
+        hint = f'did you mean {near}=?' if near else 'it is no argument of DataLoader either'
+        raise TypeError(f'from_datasets has no argument {name!r}: {hint}')
+
 # %% ../nbs/02_data.ipynb #ca58dc12
 def _named(valid: Any) -> dict[str, Any]:
     "Return the named validation sets, or an empty dict if `valid` is a single one"
@@ -410,23 +285,7 @@ def _named(valid: Any) -> dict[str, Any]:
 
 # %% ../nbs/02_data.ipynb #b5e8ae62
 class DataLoaders(SplitsBatches, HasClasses):
-    """Holds the loaders for training and validation, and splits their batches into inputs and targets
-
-    Args:
-        train: loader for training
-        valid: loader for validation, or a dict of several with their names; None: no validation
-        *more: further loaders, for `ds_idx=2` and up
-        n_inp: number of inputs in a tuple; None: all elements but the last, or the only element
-        targets: names of the targets in batches that are dicts, dataclasses or objects
-        device: device for the batches and the model; None: `default_device()`
-        path: folder for files that the learner saves
-
-    Example:
-        batches = [(torch.ones(4), torch.ones(4))]
-        sets = DataLoaders(batches, dict(val=batches, ood=batches*2), device='cpu')
-        assert list(sets.valid_sets) == ['val', 'ood'] and sets.valid is sets['val'] and len(sets['ood']) == 2
-        with raises(KeyError, "no loader 'test': there are train, val, ood"): sets['test']
-    """
+    "Holds the loaders for training and validation, and splits their batches into inputs and targets"
     def __init__(self,
         train: Any,                                # loader for training
         valid: Any = None,                         # loader for validation, or a dict of several with their names; None: no validation
@@ -459,36 +318,11 @@ class DataLoaders(SplitsBatches, HasClasses):
         path: str = '.',             # folder for files
         **kwargs: Any,               # further arguments of torch's `DataLoader`
     ) -> Self:  # the loaders, for training first
-        """Make a torch `DataLoader` for each dataset
-
-        Args:
-            train_ds: dataset for training
-            valid_ds: dataset for validation, or a dict of several with their names; None: no validation
-            *more: further datasets, not shuffled
-            bs: batch size of the training loader
-            shuffle: shuffle the training set in each epoch
-            drop_last: drop the last training batch if it is incomplete; other loaders keep theirs
-            val_bs: batch size of the other loaders; None: twice `bs`
-            num_workers: worker processes of each loader; None: chosen, if necessary by a trial
-            n_inp: number of inputs; None: all but the last element
-            targets: names of the targets, for batches that are dicts
-            device: where to train; None: `default_device()`
-            path: folder for files
-            **kwargs: further arguments of torch's `DataLoader`
-
-        Returns:
-            the loaders, for training first
-
-        Example:
-            tens = DataLoaders.from_datasets(ds, ds, bs=4, device='cpu')
-            assert [find_bs(b) for b in tens.train] == [4, 4, 2]
-            assert [find_bs(b) for b in tens.valid] == [8, 2]       # twice `bs`, see `val_bs`
-            assert repr(tens) == 'DataLoaders(3 batches of 4, 2 batches of 8; cpu)'
-            assert str(tens.train.chosen) == '0 workers: tensors in memory are indexed by batch'
-        """
+        "Make a torch `DataLoader` for each dataset"
         from cbnb.basics.workers import make_loader
         named = _named(valid_ds)
         if named: valid_ds, *more = *named.values(), *more
+        _check_loader_arguments(kwargs)
         _check_no_pair(train_ds, valid_ds)
         for ds in (train_ds, valid_ds, *more): _check_no_columns(ds)
         device = default_device() if device is None else torch.device(device)
@@ -509,18 +343,7 @@ class DataLoaders(SplitsBatches, HasClasses):
 def as_dls(
     dls: Any,    # `DataLoaders`, an object with a `train` loader, or one loader
 ) -> Any:        # `dls` itself if it has a `train` loader
-    """Return `dls` if it has a `train` loader. Otherwise return `DataLoaders` that train with `dls`. Raise `TypeError` if `dls` is not a loader
-
-    Args:
-        dls: `DataLoaders`, an object with a `train` loader, or one loader
-
-    Returns:
-        `dls` itself if it has a `train` loader
-
-    Raises:
-        TypeError: dls is None: pass DataLoaders(train, valid), or one loader
-        TypeError: a {type(dls)} of loaders is not a loader: DataLoaders(train, valid)
-    """
+    "Return `dls` if it has a `train` loader. Otherwise return `DataLoaders` that train with `dls`. Raise `TypeError` if `dls` is not a loader"
     if not isinstance(dls, Dataset) and hasattr(dls, 'train') and hasattr(dls, '__getitem__'): return dls
     if dls is None: raise TypeError('dls is None: pass DataLoaders(train, valid), or one loader')
     if isinstance(dls, (tuple, list)) and any(isinstance(dl, DataLoader) for dl in dls):

@@ -18,11 +18,7 @@ def shell() -> Any:
 
 # %% ../../nbs/basics/notices.ipynb #639d9e49
 def say(text: str) -> None:
-    """Print a line, above the progress bar if a terminal shows one
-
-    Args:
-        text
-    """
+    "Print a line, above the progress bar if a terminal shows one"
     tqdm = sys.modules.get('tqdm')
     tqdm.tqdm.write(text) if tqdm else print(text)
 

@@ -44,13 +44,7 @@ from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #2a1367d2
 class Due:
-    """Computes when the next checkpoint is due
-
-    Args:
-        every_steps: number of training batches between checkpoints; None: do not count batches
-        every_seconds: seconds between checkpoints; None: ignore the time
-        every_epochs: number of epochs between checkpoints; None: do not count epochs
-    """
+    "Computes when the next checkpoint is due"
     def __init__(self,
         every_steps: int | None,       # number of training batches between checkpoints; None: do not count batches
         every_seconds: float | None,   # seconds between checkpoints; None: ignore the time
@@ -60,28 +54,16 @@ class Due:
         self.step, self.time = math.inf, math.inf
 
     def begin(self, step: int) -> None:
-        """Start counting at training batch `step` and at the current time
-
-        Args:
-            step
-        """
+        "Start counting at training batch `step` and at the current time"
         if self.every_steps: self.step = step + self.every_steps - step % self.every_steps
         if self.every_seconds: self.time = time.perf_counter() + self.every_seconds
 
     def now(self, step: int) -> bool:
-        """Return whether a checkpoint is due after training batch `step`
-
-        Args:
-            step
-        """
+        "Return whether a checkpoint is due after training batch `step`"
         return step >= self.step or self.every_seconds is not None and time.perf_counter() >= self.time
 
     def after_epoch(self, epoch: int) -> bool:
-        """Return whether a checkpoint is due after epoch `epoch`
-
-        Args:
-            epoch
-        """
+        "Return whether a checkpoint is due after epoch `epoch`"
         return bool(self.every_epochs) and (epoch + 1) % self.every_epochs == 0 or self.now(-1)
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #a69bef46
@@ -142,32 +124,13 @@ class _Saves(Callback):
 
     @property
     def folder(self) -> Path:
-        """The folder for the checkpoints of this fit
-
-        Example:
-            learn = new_learner('named', cbs=Checkpoint(every_steps=3, every_epochs=2, keep=9))
-            with learn.no_bar(), learn.no_logging(): learn.fit(2)
-            assert learn.checkpoint.folder == Path('named/models/checkpoints/fit_0')
-            assert [f.name for f in learn.checkpoint.saved()] == [
-                '00001_epoch_0_batch_3', '00002_epoch_1_batch_2', '00003_epoch_2']
-        """
+        "The folder for the checkpoints of this fit"
         top = Path(self.learn.path)/self.learn.model_dir/'checkpoints' if self.path is None else self.path
         recorder = getattr(self.learn, 'recorder', None)
         return top/f'fit_{recorder.history[-1].number if recorder and len(recorder.history) else 0}'
 
     def saved(self) -> list[Path]:  # folders of the checkpoints
-        """Return the checkpoints of the last fit, oldest first
-
-        Returns:
-            folders of the checkpoints
-
-        Example:
-            learn = new_learner('named', cbs=Checkpoint(every_steps=3, every_epochs=2, keep=9))
-            with learn.no_bar(), learn.no_logging(): learn.fit(2)
-            assert learn.checkpoint.folder == Path('named/models/checkpoints/fit_0')
-            assert [f.name for f in learn.checkpoint.saved()] == [
-                '00001_epoch_0_batch_3', '00002_epoch_1_batch_2', '00003_epoch_2']
-        """
+        "Return the checkpoints of the last fit, oldest first"
         return checkpoints(self.folder)
 
     def after_batch(self):
@@ -273,19 +236,7 @@ def _done(dl: Any, state: dict[str, Any]) -> tuple[int, int]:
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #1d3c52db
 class Resume:
-    """The checkpoint to continue from, and the settings that may differ, for `fit(..., resume=Resume(...))`
-
-    Args:
-        path: a checkpoint, or a folder of checkpoints; None: the folder of this fit
-        allow: settings that may differ: model, loss, optimizer, data, n_epoch, schedule
-
-    Raises:
-        ValueError: allow={allow}: ... is none of ...
-
-    Example:
-        assert as_resume('models/checkpoints').path == Path('models/checkpoints')
-        with raises(ValueError, 'is none of model, loss'): Resume(allow='epochs')
-    """
+    "The checkpoint to continue from, and the settings that may differ, for `fit(..., resume=Resume(...))`"
     def __init__(self,
         path: str | Path | None = None,   # a checkpoint, or a folder of checkpoints; None: the folder of this fit
         allow: str | Iterable[str] = (),  # settings that may differ: model, loss, optimizer, data, n_epoch, schedule
@@ -300,14 +251,7 @@ _MAY_DIFFER = 'model', 'loss', 'optimizer', 'data', 'n_epoch', 'schedule'
 def as_resume(
     resume: Any,           # the argument of `fit`: True, a path, or `Resume`
 ) -> Resume:
-    """Convert the argument `resume` of a fit to a `Resume`. If `resume` is not True, a path or a `Resume`, raise `TypeError`
-
-    Args:
-        resume: the argument of `fit`: True, a path, or `Resume`
-
-    Raises:
-        TypeError: resume={resume} should be True, False, the path of a checkpoint, or Resume(...)
-    """
+    "Convert the argument `resume` of a fit to a `Resume`. If `resume` is not True, a path or a `Resume`, raise `TypeError`"
     if isinstance(resume, Resume): return resume
     if resume is True: return Resume()
     if isinstance(resume, (str, Path)): return Resume(resume)
@@ -466,20 +410,7 @@ def _warn_of_workers(dl: Any) -> None:
         stacklevel=user_level())
 
 class Checkpoint(_Resumes):
-    """Saves the state of a fit while it runs, so that you can resume the fit exactly
-
-    Args:
-        every_steps: number of training batches between checkpoints; None: do not count batches
-        every_seconds: seconds between checkpoints; None: ignore the time
-        every_epochs: number of epochs between checkpoints; None: 1 if the other two are None, too
-        keep: number of newest checkpoints to keep, in addition to the best one
-        path: folder for the checkpoints; None: `checkpoints` in the learner's model folder
-        monitor: column of the table of epochs that decides which is best; None: keep no best
-        background: write in a thread, with a copy of the state in CPU memory
-
-    Example:
-        learn = new_learner('epochs', cbs=Checkpoint(every_epochs=3))
-    """
+    "Saves the state of a fit while it runs, so that you can resume the fit exactly"
     @hinted
     def __init__(self,
         every_steps: int | None = None,       # number of training batches between checkpoints; None: do not count batches
@@ -518,14 +449,7 @@ class Checkpoint(_Resumes):
     def load_state_dict(self, state: dict[str, Any]) -> None: pass
 
     def best(self) -> Path | None:  # folder of the checkpoint, or None
-        """Return the best checkpoint of the last fit, or None if no checkpoint has a value of `monitor`
-
-        Returns:
-            folder of the checkpoint, or None
-
-        Example:
-            assert learn.checkpoint.best() in learn.checkpoint.saved()
-        """
+        "Return the best checkpoint of the last fit, or None if no checkpoint has a value of `monitor`"
         return _best(self.saved())
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #551b4822

@@ -37,11 +37,7 @@ from ..recorder import PhaseMetrics, Recorder
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #ab6485fa
 class Data:
-    """The loaders of a learner under their fastai v1 names
-
-    Args:
-        learn: the learner
-    """
+    "The loaders of a learner under their fastai v1 names"
     def __init__(self,
         learn: Learner,
     ): self.learn = learn
@@ -68,11 +64,7 @@ class Data:
 def lend_data(
     learn: Learner,    # the learner, after a fastai v1 callback was added or removed
 ) -> None:
-    """Add `learn.data` if the learner has fastai v1 callbacks, else remove it
-
-    Args:
-        learn: the learner, after a fastai v1 callback was added or removed
-    """
+    "Add `learn.data` if the learner has fastai v1 callbacks, else remove it"
     if any(type(cb) is V1Callback for cb in learn.cbs): vars(learn)['data'] = Data(learn)
     else: vars(learn).pop('data', None)
 
@@ -95,12 +87,7 @@ class OptNames(LentNames):
         name: str,     # lr, mom, beta or wd, or the name in torch
         value: Any,    # a number for all groups, or a list with one number per group
     ) -> None:
-        """Set a hyper-parameter in each parameter group
-
-        Args:
-            name: lr, mom, beta or wd, or the name in torch
-            value: a number for all groups, or a list with one number per group
-        """
+        "Set a hyper-parameter in each parameter group"
         own = dict(beta='sqr_mom', momentum='mom', weight_decay='wd')
         set_hyper(self, own.get(name, name), value.tolist() if hasattr(value, 'tolist') else value)
 
@@ -117,11 +104,7 @@ class RecorderNames(LentNames):
     def add_metric_names(self,
         names: Any,    # one column name or several
     ) -> None:
-        """Add columns to the table of epochs of this fit. In a run that is not a fit, do nothing
-
-        Args:
-            names: one column name or several
-        """
+        "Add columns to the table of epochs of this fit. In a run that is not a fit, do nothing"
         if self.learn.purpose != 'fit': return                     # only a fit has a table
         run = self.history[-1]
         if not self.valid_columns: self.valid_columns = ['valid_loss']
@@ -137,15 +120,7 @@ def make(
     factory: Any,      # a class, or a partial of one
     learn: Learner,
 ) -> Any:              # `factory(learn)`, or `factory()` if it takes no argument
-    """Call a factory for a learner, and return the callback
-
-    Args:
-        factory: a class, or a partial of one
-        learn: the learner
-
-    Returns:
-        `factory(learn)`, or `factory()` if it takes no argument
-    """
+    "Call a factory for a learner, and return the callback"
     return factory() if not _takes(factory, learn) and _takes(factory) else factory(learn)
 
 def _takes(factory: Any, *args: Any) -> bool:
@@ -178,11 +153,7 @@ class _Holds(Adapter):
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #1c54c5cd
 class V1Callback(_Holds):
-    """Adapter of a fastai v1 callback
-
-    Args:
-        given: a callback, or a class or partial that creates one for each run
-    """
+    "Adapter of a fastai v1 callback"
     def begin(self) -> Any:
         "Return the callback for a run. If the adapter has a factory, call the factory to create the callback"
         learn = self.learn
@@ -198,33 +169,21 @@ class V1Callback(_Holds):
 def wrap(
     cb: Any,           # a fastai v1 callback, its class, or a partial of the class
 ) -> Callback:
-    """Wrap a fastai v1 callback in an adapter. `cbnb.dialects.detect.adapt` calls this function
-
-    Args:
-        cb: a fastai v1 callback, its class, or a partial of the class
-    """
+    "Wrap a fastai v1 callback in an adapter. `cbnb.dialects.detect.adapt` calls this function"
     return V1Callback(cb)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #7391e8a6
 def listeners(
     learn: Learner,
 ) -> list[V1Callback]:
-    """List the adapters of fastai v1 callbacks that are active in the current kind of run
-
-    Args:
-        learn: the learner
-    """
+    "List the adapters of fastai v1 callbacks that are active in the current kind of run"
     return [cb for cb in learn.cbs if type(cb) is V1Callback
             and Callback.wants(cb, 'before_fit', False, learn.purpose)]
 
 def recorders(
     learn: Learner,
 ) -> list[Recorder]:
-    """List the recorders of a learner, which usually has one
-
-    Args:
-        learn: the learner
-    """
+    "List the recorders of a learner, which usually has one"
     return [cb for cb in learn.cbs if isinstance(cb, Recorder)]
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #1ee425e2
@@ -234,23 +193,14 @@ class Pbar:
         line: Any,              # text, or a row of a table
         table: bool = False,    # a row of a table
     ) -> None:
-        """Print a line
-
-        Args:
-            line: text, or a row of a table
-            table: a row of a table
-        """
+        "Print a line"
         print(*line, sep='\t') if table else print(line)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #63cc4130
 def begin_run(
     learn: Learner,    # the learner, in `before_fit`
 ) -> None:
-    """Set up the learner so that the slots are called until the run ends
-
-    Args:
-        learn: the learner, in `before_fit`
-    """
+    "Set up the learner so that the slots are called until the run ends"
     slots, columns, cancels, undo = V1Slots(), V1Columns(), V1Cancels(), learn.undo
     if learn.opt is not None: lend_names(learn.opt, OptNames, undo)
     for recorder in recorders(learn): lend_names(recorder, RecorderNames, undo)
@@ -262,11 +212,7 @@ def begin_run(
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #a6035cf9
 class Now:
-    """The current position in a run, with the handler that keeps the state of the callbacks
-
-    Args:
-        handler
-    """
+    "The current position in a run, with the handler that keeps the state of the callbacks"
     in_epoch = in_batch = step_due = stop_batches = False
     last_loss = values = phase = None
     def __init__(self,
@@ -378,11 +324,7 @@ def _added(recorder: Recorder) -> Sequence[str]:
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #f0566264
 class V1Columns(Callback):
-    """Fills the columns that fastai v1 callbacks have added, before the recorder shows its row
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Fills the columns that fastai v1 callbacks have added, before the recorder shows its row"
     order = 45
 
     def after_epoch(self):
@@ -416,11 +358,7 @@ class _Batches(_Validates):
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #3ff07934
 class V1Slots(_Batches):
-    """Calls the slots of fastai v1 callbacks, and applies the values that they return
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Calls the slots of fastai v1 callbacks, and applies the values that they return"
     def after_loss(self) -> None:
         "Store the loss. In training, call `on_backward_begin`"
         learn, now = self.learn, self.now
@@ -456,11 +394,7 @@ class V1Slots(_Batches):
         return dict(counts=counts, smooth=handler.smooth, past=handler.past)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the counters, the flags and the smoothed loss from a checkpoint
-
-        Args:
-            state: from `state_dict` of a callback of this class, perhaps in another process
-        """
+        "Restore the counters, the flags and the smoothed loss from a checkpoint"
         handler, smooth = self.handler, state['smooth']
         handler.state_dict.update(state['counts'])
         device = next((p.device for p in self.learn.parameters()), 'cpu')
@@ -491,11 +425,7 @@ class _CancelsSteps(Callback):
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #d7f40d6e
 class V1Cancels(_CancelsSteps):
-    """Raises the cancel exceptions for the flags in the state
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
+    "Raises the cancel exceptions for the flags in the state"
     def after_batch(self):
         if not self.slots.now.stop_batches: return
         raise CancelTrainException() if self.learn.training else CancelValidException()
@@ -549,11 +479,7 @@ class _MetricRun(Metric):
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #b6330c3f
 class V1Metric(_MetricRun):
-    """Native metric that calls a fastai v1 metric callback
-
-    Args:
-        cb: a metric with `on_epoch_begin`, `on_batch_end` and `on_epoch_end`
-    """
+    "Native metric that calls a fastai v1 metric callback"
     def accumulate(self, learn: Any) -> None:
         if not self.begun: self._begin(learn)
         handler = self.handler
