@@ -86,6 +86,7 @@ from .callbacks.hooks import (
 from .callbacks.mixup import CutMix, MixUp
 from .callbacks.predictions import FetchPredsCallback, MCDropoutCallback
 from .callbacks.precision import ChannelsLast, MixedPrecision
+from .callbacks.sanity_check import sanity_check
 from .callbacks.saving import SaveModel
 from .callbacks.stopping import ShortEpoch, StopAfter, TerminateOnNaN
 from .callbacks.trackers import EarlyStopping, ReduceLROnPlateau, Tracker
@@ -117,5 +118,6 @@ from .dialects.detect import adapt, adapt_metric
 
 # %% ../nbs/all.ipynb #e0e37a7d
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
+Learner.before_epochs = (sanity_check,)
 CallbackList.adapt = staticmethod(adapt)      # for callbacks of other libraries
 Metric.adapt = staticmethod(adapt_metric)

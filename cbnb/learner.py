@@ -937,6 +937,7 @@ class FitInterrupted(KeyboardInterrupt):
 # %% ../nbs/07_learner.ipynb #e63713a9
 class FitLevel:
     "Runs the outermost level of a fit"
+    before_epochs: tuple[Callable[[Any], None], ...] = ()    # called with the learner before the first epoch; `cbnb.all` adds to these
     def _fit_level(self) -> None:
         "Run the epochs of a fit. An interrupt cancels the fit, and `FitInterrupted` is raised after `after_fit`"
         __tracebackhide__ = True
@@ -945,6 +946,7 @@ class FitLevel:
             try:
                 with interrupts_act():
                     self(event.before_fit)
+                    for check in self.before_epochs: check(self)
                     self._do_epochs()
             except CancelFitException: self._ended(event.after_cancel_fit)
             except KeyboardInterrupt:
@@ -1198,6 +1200,7 @@ class Learner(Loop, OneBatch, Phases, LoopState, TellsStopped, MovesToDevice, Ha
         train_step: Any = None,    # a `Step` or a function for training batches; None: `Step()`
         eval_step: Any = None,     # the same for validation batches; None: chosen by `train_step` and `loss_func`
         batch_weight: Callable[..., Any] | None = None,   # called as `batch_weight(pred, *yb)`: how much the loss of a batch counts in averages and in accumulated gradients; None: derived from the loss, items otherwise
+        sanity_check: bool = True,   # whether a fit tries one validation batch and its metrics before the first epoch
     ):
         self.callbacks, self.undo, self.logger, self.create_mbar = CallbackList(self), None, print, True
         self._set_up_model(model)
@@ -1207,5 +1210,5 @@ class Learner(Loop, OneBatch, Phases, LoopState, TellsStopped, MovesToDevice, Ha
         self._set_up_steps(loss_func, train_step, eval_step)
         self._set_up_rates(lr, wd, moms, opt_func)
         self._set_up_state()
-        self.metrics = metrics
+        self.metrics, self.sanity_check = metrics, sanity_check
         self._set_up_callbacks(cbs, default_cbs)

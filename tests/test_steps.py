@@ -1195,7 +1195,7 @@ def test_metrics_on_a_dict_name_the_part_to_choose():
     dls = cbnb.DataLoaders([(b["ids"], b["labels"]) for b in dls.train], [(b["ids"], b["labels"]) for b in dls.valid], device="cpu")
     with pytest.raises(AttributeError) as caught:
         cbnb.Learner(dls, Dict(3, 2), loss, metrics=cbnb.accuracy).fit(1)
-    assert any("on(metric, 'logits', 1)" in note for note in caught.value.__notes__)
+    assert any("on(metric, 'logits', -1)" in note for note in caught.value.__notes__)
     learn = cbnb.Learner(dls, Dict(3, 2), loss, metrics=cbnb.metric_on(cbnb.accuracy, "logits", 1))
     learn.fit(1)
     assert 0 <= learn.recorder.values[0][2] <= 1
