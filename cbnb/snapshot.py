@@ -53,9 +53,11 @@ def _put_back(
 
 # %% ../nbs/11_snapshot.ipynb #6abc4bfe
 def _save_tensors(model: nn.Module, on_cpu: bool = False) -> Callable[[], None]:
-    "Copy parameters, buffers and gradients, and return a function that restores them"
+    "Copy parameters, buffers, tensors in other attributes, and gradients. Return a function that restores them"
     params = list(model.parameters())
-    tensors = [(t, _Copy(t, on_cpu), t.requires_grad) for t in (*params, *model.buffers())]
+    known = {*params, *model.buffers()}
+    held = [t for m in model.modules() for t in held_by(m).values() if isinstance(t, Tensor) and t.is_leaf and t not in known]
+    tensors = [(t, _Copy(t, on_cpu), t.requires_grad) for t in (*params, *model.buffers(), *held)]
     grads = [(p, p.grad, None if p.grad is None else _Copy(p.grad, on_cpu)) for p in params]
     def restore() -> None:
         for t, noted, requires_grad in tensors:
