@@ -13,7 +13,7 @@ __all__ = ['Learner', 'DataLoaders', 'Batches', 'default_device', 'to_device', '
            'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 'ShortEpoch', 'BnFreeze', 'Tracker', 'EarlyStopping',
            'ReduceLROnPlateau', 'SaveModel', 'load_learner', 'Checkpoint', 'Resume', 'MixedPrecision', 'ChannelsLast',
            'EMA', 'Compile', 'CSVLogger', 'MixUp', 'CutMix', 'Hook', 'Hooks', 'HookCallback', 'ActivationStats',
-           'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback', 'TrainStep', 'EvalStep',
+           'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback', 'Step', 'TrainStep', 'EvalStep',
            'MultiLossStep', 'MultiOptimizer', 'Distributed']
 
 # %% ../nbs/all.ipynb #c81c06d7
@@ -86,6 +86,7 @@ from .callbacks.hooks import (
 from .callbacks.mixup import CutMix, MixUp
 from .callbacks.predictions import FetchPredsCallback, MCDropoutCallback
 from .callbacks.precision import ChannelsLast, MixedPrecision
+from .callbacks.sanity_check import sanity_check
 from .callbacks.saving import SaveModel
 from .callbacks.stopping import ShortEpoch, StopAfter, TerminateOnNaN
 from .callbacks.trackers import EarlyStopping, ReduceLROnPlateau, Tracker
@@ -98,11 +99,12 @@ _all_ = ['GradientClip', 'GradientAccumulation', 'StopAfter', 'TerminateOnNaN', 
          'hook_output', 'hook_outputs', 'FetchPredsCallback', 'MCDropoutCallback']
 
 # %% ../nbs/all.ipynb #671b2bc9
+from .step import Step
 from .callbacks.steps import EvalStep, MultiLossStep, TrainStep
 from .basics.multi_optimizer import MultiOptimizer
 
 # %% ../nbs/all.ipynb #1d9e5d65
-_all_ = ['TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer']
+_all_ = ['Step', 'TrainStep', 'EvalStep', 'MultiLossStep', 'MultiOptimizer']
 
 # %% ../nbs/all.ipynb #a9eb63b2
 from .distributed import data_parallel, launch      # add `learn.distributed` and `learn.fit_distributed`
@@ -116,5 +118,6 @@ from .dialects.detect import adapt, adapt_metric
 
 # %% ../nbs/all.ipynb #e0e37a7d
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
+Learner.before_epochs = (sanity_check,)
 CallbackList.adapt = staticmethod(adapt)      # for callbacks of other libraries
 Metric.adapt = staticmethod(adapt_metric)

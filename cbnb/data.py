@@ -65,6 +65,7 @@ def _attributes(batch: Any, targets: tuple[str, ...]) -> tuple:
 class HasLoaders:
     "A list of loaders: the first for training, the second for validation"
     loaders: list[Any]
+    valid_names: tuple[str, ...] = ()      # names of the validation sets; empty: only the second loader is validated in a fit
 
     @property
     def train(self) -> Iterable:
@@ -90,8 +91,23 @@ class HasLoaders:
         """
         return self.loaders[1] if len(self) > 1 else None
 
+    @property
+    def valid_sets(self) -> dict[str, Iterable]:
+        """The loaders that a fit validates, by their names
+
+        Example:
+            batches = [(torch.ones(4), torch.ones(4))]
+            sets = DataLoaders(batches, dict(val=batches, ood=batches*2), device='cpu')
+            assert list(sets.valid_sets) == ['val', 'ood'] and sets.valid is sets['val'] and len(sets['ood']) == 2
+            with raises(KeyError, "no loader 'test': there are train, val, ood"): sets['test']
+        """
+        return dict(zip(self.valid_names or ('valid',), self.loaders[1:]))
+
     def __len__(self) -> int: return len(self.loaders)
-    def __getitem__(self, i: int) -> Iterable:
+    def __getitem__(self, i: int | str) -> Iterable:
+        if isinstance(i, str):
+            if i in (there := dict(train=self.train) | self.valid_sets): return there[i]
+            raise KeyError(f'there is no loader {i!r}: there are {", ".join(there)}')
         if not hasattr(i, '__index__') or getattr(i, 'shape', ()) or isinstance(i, Tensor):    # arrays have an `__index__`, too
             raise TypeError(f'loaders have numbers, 0 for training and 1 for validation, and this is a '
                             f'{type(i).__name__}: data to go through are passed as dl=DataLoader(...)')
@@ -383,13 +399,22 @@ def _check_no_columns(ds: Any) -> None:
     raise TypeError(f'a {kind} of arrays of shapes {shapes} holds inputs and targets, and is no dataset of items: '
                     'pass TensorDataset(x, y), with tensors x and y')
 
+# %% ../nbs/02_data.ipynb #ca58dc12
+def _named(valid: Any) -> dict[str, Any]:
+    "Return the named validation sets, or an empty dict if `valid` is a single one"
+    if not isinstance(valid, Mapping): return {}
+    wrong = [name for name in valid if not isinstance(name, str) or not name or name == 'train']
+    if wrong or not valid: raise ValueError(
+        f'the validation sets need names other than {wrong[0]!r}' if wrong else 'there are no validation sets in this dict: leave it out')
+    return dict(valid)
+
 # %% ../nbs/02_data.ipynb #b5e8ae62
 class DataLoaders(SplitsBatches, HasClasses):
     """Holds the loaders for training and validation, and splits their batches into inputs and targets
 
     Args:
         train: loader for training
-        valid: loader for validation; None: no validation
+        valid: loader for validation, or a dict of several with their names; None: no validation
         *more: further loaders, for `ds_idx=2` and up
         n_inp: number of inputs in a tuple; None: all elements but the last, or the only element
         targets: names of the targets in batches that are dicts, dataclasses or objects
@@ -397,22 +422,23 @@ class DataLoaders(SplitsBatches, HasClasses):
         path: folder for files that the learner saves
 
     Example:
-        tens = DataLoaders.from_datasets(ds, ds, bs=4, device='cpu')
-        assert [find_bs(b) for b in tens.train] == [4, 4, 2]
-        assert [find_bs(b) for b in tens.valid] == [8, 2]       # twice `bs`, see `val_bs`
-        assert repr(tens) == 'DataLoaders(3 batches of 4, 2 batches of 8; cpu)'
-        assert str(tens.train.chosen) == '0 workers: tensors in memory are indexed by batch'
+        batches = [(torch.ones(4), torch.ones(4))]
+        sets = DataLoaders(batches, dict(val=batches, ood=batches*2), device='cpu')
+        assert list(sets.valid_sets) == ['val', 'ood'] and sets.valid is sets['val'] and len(sets['ood']) == 2
+        with raises(KeyError, "no loader 'test': there are train, val, ood"): sets['test']
     """
     def __init__(self,
         train: Any,                                # loader for training
-        valid: Any = None,                         # loader for validation; None: no validation
+        valid: Any = None,                         # loader for validation, or a dict of several with their names; None: no validation
         *more: Any,                                # further loaders, for `ds_idx=2` and up
         n_inp: int | None = None,                  # number of inputs in a tuple; None: all elements but the last, or the only element
         targets: str | tuple[str, ...] = (),       # names of the targets in batches that are dicts, dataclasses or objects
         device: torch.device | str | None = None,  # device for the batches and the model; None: `default_device()`
         path: str = '.',                           # folder for files that the learner saves
     ):
-        self.loaders = [as_loader(dl) for dl in (train, valid, *more) if dl is not None]
+        named = _named(valid)
+        self.valid_names = tuple(named)
+        self.loaders = [as_loader(dl) for dl in (train, *(named.values() if named else [valid]), *more) if dl is not None]
         self.n_inp, self.path = n_inp, path
         self.targets = (targets,) if isinstance(targets, str) else tuple(targets)
         self.device = default_device() if device is None else torch.device(device)
@@ -420,7 +446,7 @@ class DataLoaders(SplitsBatches, HasClasses):
     @classmethod
     def from_datasets(cls,
         train_ds: Any,               # dataset for training
-        valid_ds: Any = None,        # dataset for validation; None: no validation
+        valid_ds: Any = None,        # dataset for validation, or a dict of several with their names; None: no validation
         *more: Any,                  # further datasets, not shuffled
         bs: int = 64,                # batch size of the training loader
         shuffle: bool = True,        # shuffle the training set in each epoch
@@ -437,7 +463,7 @@ class DataLoaders(SplitsBatches, HasClasses):
 
         Args:
             train_ds: dataset for training
-            valid_ds: dataset for validation; None: no validation
+            valid_ds: dataset for validation, or a dict of several with their names; None: no validation
             *more: further datasets, not shuffled
             bs: batch size of the training loader
             shuffle: shuffle the training set in each epoch
@@ -461,6 +487,8 @@ class DataLoaders(SplitsBatches, HasClasses):
             assert str(tens.train.chosen) == '0 workers: tensors in memory are indexed by batch'
         """
         from cbnb.basics.workers import make_loader
+        named = _named(valid_ds)
+        if named: valid_ds, *more = *named.values(), *more
         _check_no_pair(train_ds, valid_ds)
         for ds in (train_ds, valid_ds, *more): _check_no_columns(ds)
         device = default_device() if device is None else torch.device(device)
@@ -468,6 +496,7 @@ class DataLoaders(SplitsBatches, HasClasses):
         train = make(train_ds, batch_size=bs, shuffle=shuffle, drop_last=drop_last)
         others = [make(ds, batch_size=val_bs or 2*bs, shuffle=False)
                   for ds in (valid_ds, *more) if ds is not None]
+        if named: others = [dict(zip(named, others)), *others[len(named):]]
         return cls(train, *others, n_inp=n_inp, targets=targets, device=device, path=path)
     from_dsets = from_datasets
 

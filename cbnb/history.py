@@ -526,7 +526,7 @@ class PlainRun(RunExtent, RunEvents, RunOutcome, RunSettings):
         run.epochs = [dict(row) for row in data['epochs']]
         run.given_name, run.settings = data.get('name'), dict(data.get('settings', {}))    # older files lack these
         run.events = [dict(event) for event in data.get('events', ())]
-        names = [name for name in run.metric_names if name not in ('epoch', 'time')]
+        names = [name for name in run.metric_names if name not in ('epoch', 'step', 'time')]
         run.values = [[row.get(name) for name in names] for row in run.epochs]
         _read_steps(run, data['steps'], data['named'])
         return run
@@ -629,7 +629,7 @@ class RunRows(IndexedRuns):
             for run in self.runs: yield from _step_rows(run)
 
 def _step_rows(run: Run) -> Iterator[dict[str, Any]]:
-    columns, ends = dict(run.steps), [row['step'] for row in run.epochs]
+    columns, ends = dict(run.steps), [row['step'] for row in run.epochs if row['complete'] or not row.get('mid_epoch')]
     for i in range(run.n_steps):
         values = {name: column[i] for name, column in columns.items()}
         epoch = run.start_epoch + bisect_right(ends, i)

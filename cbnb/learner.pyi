@@ -11,7 +11,7 @@ from cbnb.callbacks.rewind import RestorePoints
 from cbnb.display.schedules import SchedulePlan
 from collections.abc import Sequence
 from cbnb.display.summary import Summary
-__all__ = ['LOOP_STATE', 'Guards', 'OneBatch', 'ValidatesSome', 'check_valid_every', 'CountsLength', 'Loop', 'Modes', 'Notes', 'Phases', 'BatchViews', 'LoopState', 'TellsWhere', 'TellsStopped', 'reset_state', 'TrainEvalCallback', 'HasData', 'MovesToDevice', 'HasModel', 'HasEvalStep', 'HasTrainStep', 'HasSteps', 'as_list', 'is_a', 'HasCallbacks', 'StartsWithCallbacks', 'LendsCallbacks', 'ShowsLoop', 'EndsRuns', 'Runs', 'HasRates', 'HasOptimizer', 'ForgetsGradients', 'count_updates', 'FitsOptimizer', 'SetsHypers', 'PreparesOptimizer', 'FitInterrupted', 'FitLevel', 'TakesBack', 'as_one_fit', 'Fits', 'Silences', 'RunsEvaluation', 'Evaluates', 'Freezes', 'ShowsLine', 'Completes', 'Shows', 'Learner']
+__all__ = ['PHASE_STATE', 'LOOP_STATE', 'Guards', 'OneBatch', 'ValidatesSome', 'valid_loaders', 'as_valid_every', 'CountsLength', 'Loop', 'Modes', 'Notes', 'Phases', 'BatchViews', 'LoopState', 'TellsWhere', 'TellsStopped', 'reset_state', 'TrainEvalCallback', 'MidEpochValidation', 'HasData', 'MovesToDevice', 'HasModel', 'HasEvalStep', 'HasTrainStep', 'HasSteps', 'as_list', 'is_a', 'HasCallbacks', 'StartsWithCallbacks', 'LendsCallbacks', 'ShowsLoop', 'training_modes', 'EndsRuns', 'Runs', 'HasRates', 'HasOptimizer', 'ForgetsGradients', 'count_updates', 'FitsOptimizer', 'SetsHypers', 'PreparesOptimizer', 'FitInterrupted', 'FitLevel', 'TakesBack', 'as_one_fit', 'Fits', 'Silences', 'RunsEvaluation', 'Evaluates', 'Freezes', 'ShowsLine', 'Completes', 'Shows', 'Learner']
 import functools
 import itertools
 import operator
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from .basics.arguments import as_count as as_count, as_number as as_number, as_positive as as_positive, hinted as hinted
 from .basics.configured import brief as brief
-from .basics.durations import Duration as Duration, as_duration as as_duration
+from .basics.durations import Duration as Duration, Every as Every, as_duration as as_duration
 from .basics.failures import note_batch as note_batch, note_fix as note_fix, releases_batches as releases_batches
 from .basics.processes import n_processes as n_processes
 from .basics.text import html_row as html_row, number as number, plural as plural
@@ -52,19 +52,23 @@ class OneBatch:
     pred: Any
     loss: Any
     loss_grad: Any
+    loss_parts: Any
     step_result: Any
     divisor: Any
     xb: Any
     yb: Any
     pct_train: Any
 class ValidatesSome:
-    ...
-def check_valid_every(every: Any) -> None: ...
+    valid_every: int | Iterable[int] | Every
+def valid_loaders(dls: Any) -> list[Iterable]: ...
+def as_valid_every(every: Any) -> int | Iterable[int] | Every: ...
 class CountsLength:
     fit_length: Duration | None
     n_epoch: Any
 class Loop:
     fit_length: Duration | None
+    valid_every: int | Iterable[int] | Every
+    mid_epoch: Any
     dl: Any
     n_epoch: Any
 class Modes:
@@ -91,6 +95,8 @@ class BatchViews:
 class LoopState(BatchViews):
     @property
     def running(self) -> bool: ...
+    @property
+    def ends_row(self) -> bool: ...
     training: Any
     start_epoch: int
     n_epoch: int
@@ -104,10 +110,13 @@ class LoopState(BatchViews):
     final_record: Any
     n_iter: Any
     iter: Any
+    mid_epoch: bool
+    valid_set: int
     dl: Any
     pred: Any
     loss: Any
     loss_grad: Any
+    loss_parts: Any
     step_result: Any
     divisor: Any
     xb: Any
@@ -128,6 +137,15 @@ class TrainEvalCallback(Callback):
     def after_train(self) -> None: ...
     def after_cancel_epoch(self) -> None: ...
     def before_validate(self) -> None: ...
+class MidEpochValidation(Callback):
+    order: Any
+    run_valid: Any
+    run_in: Any
+    def before_fit(self) -> None: ...
+    def after_batch(self) -> None: ...
+    def before_validate(self) -> None: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 class HasData:
     dls: Any
     model_dir: str
@@ -172,7 +190,9 @@ class ShowsLoop:
     def cbs_changed(self) -> None: ...
     def ordered_cbs(self, event_name: str) -> list[Callback]: ...
     def show_training_loop(self) -> None: ...
+PHASE_STATE: Any
 LOOP_STATE: Any
+def training_modes(learn: Any) -> dict[nn.Module, bool]: ...
 class EndsRuns:
     undo: Any
     training: Any
@@ -180,6 +200,7 @@ class Runs(EndsRuns):
     undo: Any
     purpose: Any
     iter: Any
+    mid_epoch: Any
     training: Any
     fit_length: Any
 class HasRates:
@@ -208,14 +229,15 @@ class PreparesOptimizer(SetsHypers):
 class FitInterrupted(KeyboardInterrupt):
     ...
 class FitLevel:
-    ...
+    before_epochs: tuple[Callable[[Any], None], ...]
 class TakesBack:
     ...
 _Method = TypeVar('_Method', bound=Callable[..., Any])
 def as_one_fit(method: _Method) -> _Method: ...
 def _check_no_data(n_epoch: Any) -> None: ...
 class Fits:
-    def fit(self, n_epoch: int | str, lr: Any=None, wd: Any=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, valid_every: int | list[int]=1, resume: Any=False) -> None: ...
+    def fit(self, n_epoch: int | str, lr: Any=None, wd: Any=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, valid_every: int | str | list[int]=1, resume: Any=False) -> None: ...
+    before_epochs: tuple[Callable[[Any], None], ...]
     start_epoch: Any
     epoch: Any
     valid_every: Any
@@ -226,7 +248,7 @@ def _log_nothing(row: list) -> None: ...
 class RunsEvaluation(Silences):
     ...
 class Evaluates(RunsEvaluation):
-    def validate(self, ds_idx: int=1, dl: Any=None, cbs: Any=None) -> list[float] | Any: ...
+    def validate(self, ds_idx: int | str=1, dl: Any=None, cbs: Any=None) -> list[float] | Any: ...
 class Freezes:
     def freeze_to(self, n: int, train_bn: bool=True) -> None: ...
     def freeze(self) -> None: ...
@@ -245,11 +267,14 @@ _INNER: Any
 class Shows(Completes):
     ...
 class Learner:
-    def __init__(self, dls: Any, model: nn.Module, loss_func: Callable[..., Tensor] | None=None, opt_func: Any=..., lr: Any=0.001, splitter: Callable[[nn.Module], Any]=..., cbs: Any=None, metrics: Any=None, path: str | Path | None=None, model_dir: str='models', wd: Any=None, moms: tuple[float, ...]=..., default_cbs: bool=True, train_step: Any=None, eval_step: Any=None, batch_weight: Callable[..., Any] | None=None) -> None: ...
+    def __init__(self, dls: Any, model: nn.Module, loss_func: Callable[..., Tensor] | None=None, opt_func: Any=..., lr: Any=0.001, splitter: Callable[[nn.Module], Any]=..., cbs: Any=None, metrics: Any=None, path: str | Path | None=None, model_dir: str='models', wd: Any=None, moms: tuple[float, ...]=..., default_cbs: bool=True, train_step: Any=None, eval_step: Any=None, batch_weight: Callable[..., Any] | None=None, sanity_check: bool=True) -> None: ...
     fit_length: Duration | None
+    valid_every: int | Iterable[int] | Every
     def one_batch(self, i: int, batch: Any) -> None: ...
     @property
     def running(self) -> bool: ...
+    @property
+    def ends_row(self) -> bool: ...
     training: Any
     @property
     def x(self) -> Any: ...
@@ -290,8 +315,9 @@ class Learner:
     def lr(self) -> Any: ...
     @lr.setter
     def lr(self, lr: Any) -> None: ...
-    def fit(self, n_epoch: int | str, lr: Any=None, wd: Any=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, valid_every: int | list[int]=1, resume: Any=False) -> None: ...
-    def validate(self, ds_idx: int=1, dl: Any=None, cbs: Any=None) -> list[float] | Any: ...
+    def fit(self, n_epoch: int | str, lr: Any=None, wd: Any=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, valid_every: int | str | list[int]=1, resume: Any=False) -> None: ...
+    before_epochs: Any
+    def validate(self, ds_idx: int | str=1, dl: Any=None, cbs: Any=None) -> list[float] | Any: ...
     def no_logging(self) -> Any: ...
     def no_mbar(self) -> Any: ...
     def freeze_to(self, n: int, train_bn: bool=True) -> None: ...
@@ -338,17 +364,22 @@ class Learner:
     def fit_flat_cos(self, n_epoch: int | str, lr: Any=None, div_final: float=100000.0, pct_start: float=0.75, wd: Any=None, cbs: Any=None, reset_opt: bool=False, start_epoch: int=0, resume: Any=False) -> None: ...
     def fit_sgdr(self, n_cycles: int, cycle_len: int | str, lr_max: Any=None, cycle_mult: int=2, cbs: Any=None, reset_opt: bool=False, wd: Any=None, start_epoch: int=0, resume: Any=False) -> None: ...
     def fine_tune(self, epochs: int | str, base_lr: Any=0.002, freeze_epochs: int | str=1, lr_mult: float=100, pct_start: float=0.3, div: float=5.0, cbs: Any=None, freeze_cbs: Any=None, **kwargs: Any) -> None: ...
+    @contextmanager
+    def without_trace(self) -> Iterator[None]: ...
     callbacks: Any
     undo: Any
     logger: Any
     create_mbar: bool
     batch_weight: Callable[..., Any] | None
+    sanity_check: bool
+    mid_epoch: Any
     dl: Any
     n_epoch: Any
     iter: Any
     pred: Any
     loss: Any
     loss_grad: Any
+    loss_parts: Any
     step_result: Any
     divisor: Any
     xb: Any
@@ -360,8 +391,8 @@ class Learner:
     train_iter: int
     train_updates: int
     purpose: str
-    valid_every: int
     final_record: Any
+    valid_set: int
     model_dir: str
     path: Path
     model: nn.Module

@@ -2,7 +2,7 @@
 # mypy: disable-error-code=override
 from typing import Any
 
-__all__ = ['PhaseMetrics', 'fresh', 'NamesColumns', 'NamesLosses', 'TracksHypers', 'TracksEarly', 'TracksCancelled', 'FillsRows', 'WritesRows', 'NoticesNan', 'settings_of', 'RecordsPhases', 'RecordsBatches', 'RecordsEpochs', 'how_it_ends', 'RecordsFits', 'LastRun', 'LastTable', 'LastTableV1', 'StoresHistory', 'Recorder', 'History', 'NamedLoss', 'Run', 'ScalarBuffer']
+__all__ = ['MeanParts', 'PhaseMetrics', 'fresh', 'NamesColumns', 'NamesLosses', 'TracksHypers', 'TracksEarly', 'TracksCancelled', 'FillsRows', 'WritesRows', 'NoticesNan', 'settings_of', 'RecordsPhases', 'RecordsBatches', 'RecordsEpochs', 'how_it_ends', 'RecordsFits', 'LastRun', 'LastTable', 'LastTableV1', 'StoresHistory', 'Recorder', 'History', 'NamedLoss', 'Run', 'ScalarBuffer']
 import copy
 import itertools
 import re
@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
-from .basics.arguments import is_number as is_number, as_number as as_number
+from .basics.arguments import as_number as as_number
 from .basics.configured import brief as brief
+from .basics.durations import Every as Every
 from .basics.loaders import batch_size as batch_size, n_batches as n_batches
 from .basics.loss_weights import MeanLoss as MeanLoss
 from .basics.nested import find_bs as find_bs
@@ -33,6 +34,13 @@ from .metrics import view_for_metric as view_for_metric
 from .basics.param_groups import hyper_key as hyper_key
 from .undo import interrupts_wait as interrupts_wait
 _all_: Any
+class MeanParts:
+    def __init__(self) -> None: ...
+    def add(self, learn: Any) -> None: ...
+    def values(self, everywhere: bool=True) -> dict[str, float | None]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    means: dict[str, MeanLoss]
 class PhaseMetrics:
     def __init__(self, metrics: list[Any], run: Any=None) -> None: ...
     def add(self, learn: Learner) -> None: ...
@@ -44,6 +52,7 @@ class PhaseMetrics:
     run: Any
     loss: Any
     cancelled: bool
+    parts: Any
 def fresh(metric: Any) -> Any: ...
 _TAKEN: Any
 class NamesColumns(Callback):
@@ -62,11 +71,14 @@ class TracksCancelled(TracksEarly):
     def after_cancel_step(self) -> None: ...
 class FillsRows(TracksCancelled):
     start: Any
-    first_step: Any
+    row_start: Any
     train_phase: Any
+    train_parts: Any
     row: Any
+    first_step: Any
 class WritesRows(FillsRows):
     row: Any
+    new_row: Any
     last_log: Any
 class NoticesNan(Callback):
     def look_for_nan(self, wait: bool=True) -> None: ...
@@ -91,10 +103,13 @@ class RecordsBatches:
     def before_validate(self) -> None: ...
     def after_validate(self) -> None: ...
     row: Any
+    new_row: Any
     last_log: Any
     start: Any
-    first_step: Any
+    row_start: Any
     train_phase: Any
+    train_parts: Any
+    first_step: Any
     notes_early: Any
     places: Any
     train_columns: Any
@@ -105,9 +120,11 @@ class RecordsEpochs(RecordsBatches):
     def after_cancel_train(self) -> None: ...
     def after_cancel_epoch(self) -> None: ...
     def after_train(self) -> None: ...
-    def after_epoch(self) -> None: ...
+    def after_epoch(self): ...
     def after_cancel_fit(self) -> None: ...
     train_phase: Any
+    row: Any
+    new_row: Any
 def _why_stopped(stop: CancelFitException, learn: Learner) -> str: ...
 def _first_line(e: BaseException) -> str: ...
 def how_it_ends(run: Run, exc: BaseException | None, start_epoch: int=0) -> tuple[str, str]: ...
@@ -118,7 +135,7 @@ class RecordsFits:
     def after_cancel_train(self) -> None: ...
     def after_cancel_epoch(self) -> None: ...
     def after_train(self) -> None: ...
-    def after_epoch(self) -> None: ...
+    def after_epoch(self): ...
     def after_cancel_fit(self) -> None: ...
     def after_batch(self): ...
     def after_cancel_batch(self) -> None: ...
@@ -136,8 +153,11 @@ class RecordsFits:
     told_of_nan: Any
     phases: Any
     train_phase: Any
+    new_row: Any
     last_log: Any
     start: Any
+    row_start: Any
+    train_parts: Any
     first_step: Any
     notes_early: Any
     train_columns: Any
@@ -190,7 +210,7 @@ class Recorder:
     def after_cancel_train(self) -> None: ...
     def after_cancel_epoch(self) -> None: ...
     def after_train(self) -> None: ...
-    def after_epoch(self) -> None: ...
+    def after_epoch(self): ...
     def after_cancel_fit(self) -> None: ...
     def after_batch(self): ...
     def after_cancel_batch(self) -> None: ...
@@ -240,12 +260,15 @@ class Recorder:
     phases: Any
     last_log: list[Any]
     notes_early: bool
+    new_row: bool
     start: Any
     headings: dict[Any, str]
     series: Any
     places: Any
     told_of_nan: Any
     train_phase: Any
+    row_start: Any
+    train_parts: Any
     first_step: Any
     train_columns: Any
     valid_columns: Any

@@ -9,8 +9,8 @@ __all__ = ['save_model', 'save_opt', 'save_attributes', 'module_states', 'load_m
 import copy
 import inspect
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 # %% ../nbs/11_snapshot.ipynb #8521adbf
 from .callback import Callback, wrapped
+from .basics.patch import patch
 from .basics.random_state import save_rng
 from .learner import Learner
 from .step import held_by, modules_of, trained_modules
@@ -52,9 +53,11 @@ def _put_back(
 
 # %% ../nbs/11_snapshot.ipynb #6abc4bfe
 def _save_tensors(model: nn.Module, on_cpu: bool = False) -> Callable[[], None]:
-    "Copy parameters, buffers and gradients, and return a function that restores them"
+    "Copy parameters, buffers, tensors in other attributes, and gradients. Return a function that restores them"
     params = list(model.parameters())
-    tensors = [(t, _Copy(t, on_cpu), t.requires_grad) for t in (*params, *model.buffers())]
+    known = {*params, *model.buffers()}
+    held = [t for m in model.modules() for t in held_by(m).values() if isinstance(t, Tensor) and t.is_leaf and t not in known]
+    tensors = [(t, _Copy(t, on_cpu), t.requires_grad) for t in (*params, *model.buffers(), *held)]
     grads = [(p, p.grad, None if p.grad is None else _Copy(p.grad, on_cpu)) for p in params]
     def restore() -> None:
         for t, noted, requires_grad in tensors:
@@ -282,7 +285,7 @@ def _not_state(cbs: Iterable[Callback]) -> list[Any]:
 
 # %% ../nbs/11_snapshot.ipynb #0d432703
 def snapshot(
-    learn: Learner,                # the learner, which must not be running
+    learn: Learner,                # the learner; if it is running, its callbacks are to be excluded
     exclude: Iterable[Any] = (),   # callbacks that are neither saved nor restored
     purpose: str | None = 'lr_find',   # save only callbacks that run for this purpose; None: all callbacks
     on_cpu: bool = False,          # keep the tensors of models and optimizers in main memory
@@ -290,7 +293,7 @@ def snapshot(
     """Copy the state of a learner and of its callbacks, and return a function that restores it
 
     Args:
-        learn: the learner, which must not be running
+        learn: the learner; if it is running, its callbacks are to be excluded
         exclude: callbacks that are neither saved nor restored
         purpose: save only callbacks that run for this purpose; None: all callbacks
         on_cpu: keep the tensors of models and optimizers in main memory
@@ -320,3 +323,18 @@ def snapshot(
         for cb in learn.cbs: cb.__dict__['learn'] = learn
         learn.cbs_changed()
     return restore
+
+# %% ../nbs/11_snapshot.ipynb #ba97fd38
+@patch
+@contextmanager
+def without_trace(self: Learner) -> Iterator[None]:
+    """Restore models, optimizers, steps and the random state at the end of a `with` block
+
+    Example:
+        learn = line_learner()
+        with learn.without_trace(): learn.one_batch(0, next(iter(learn.dls.train)))
+        assert learn.opt is None and learn.pred is None
+    """
+    restore = snapshot(self, exclude=self.cbs)
+    try: yield
+    finally: restore()

@@ -71,6 +71,25 @@ def outcome(learn: cbnb.Learner) -> dict:
     )
 
 
+class Tempered(nn.Module):
+    """A loss with a temperature and a bias for each class, which are trained"""
+
+    def __init__(self):
+        super().__init__()
+        self.temperature, self.bias = nn.Parameter(torch.ones(())), nn.Parameter(torch.zeros(10))
+
+    def forward(self, pred, y):
+        return nn.functional.cross_entropy(pred * self.temperature + self.bias, y)
+
+
+@case
+def parameters_of_the_loss(folder):
+    learn = learner(loss_func=Tempered())
+    found = fitted(learn, 2)
+    found["weights"] += [p for part in learn.loss_func.parameters() for p in part.detach().flatten().tolist()]
+    return found
+
+
 @case
 def plain(folder):
     f1 = cbnb.SklearnMetric(f1_score, average="macro")

@@ -392,7 +392,28 @@ def clip(kind):
     return lambda n: [GradientClip(0.01 if kind == "value" else 0.1, kind=kind)]
 
 
+class Weighted(nn.Module):
+    """An error with a learnt weight"""
+
+    def __init__(self):
+        super().__init__()
+        self.s = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+
+    def forward(self, pred, y):
+        return ((-self.s).exp() * nn.functional.mse_loss(pred, y) + self.s).sum()
+
+
+def loss_parameters():
+    alone, sharded = learner(split=False), learner()
+    alone.loss_func, sharded.loss_func = Weighted(), Weighted()
+    alone.fit(2)
+    sharded.fit(2, cbs=[Shards(least=1)])
+    assert alone.loss_func.s.abs().min() > 0.01
+    return max(distance(alone, sharded), (alone.loss_func.s - sharded.loss_func.s).abs().max().item())
+
+
 CASES = dict(
+    loss_parameters=loss_parameters,
     plain=lambda: both(),
     one_group=lambda: both(options=dict(least=1_000_000)),
     classes=lambda: both(options=dict(blocks=[nn.TransformerEncoderLayer])),

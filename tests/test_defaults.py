@@ -42,7 +42,7 @@ PLACES = [
 ]
 
 DEFAULTS = """
-    Learner: lr=0.001, moms=(0.95, 0.85, 0.95), default_cbs=True
+    Learner: lr=0.001, moms=(0.95, 0.85, 0.95), default_cbs=True, sanity_check=True
     Learner.fit: reset_opt=False, start_epoch=0, valid_every=1
     Learner.validate: ds_idx=1
     Learner.freeze_to: train_bn=True
@@ -70,10 +70,8 @@ DEFAULTS = """
     DataLoaders.from_datasets: bs=64, shuffle=True, num_workers=None, path='.'
     load_learner: cpu=True, trust=False, model=None, dls=None
     AccumMetric: to_np=False, flatten=True
-    SklearnMetric: axis=1
-    accuracy: axis=-1
-    error_rate: axis=-1
-    Accuracy: axis=-1
+    accuracy: ignore_index=-100
+    error_rate: ignore_index=-100
     AvgSmoothLoss: beta=0.98
     Smoother: beta=0.98
     Recorder: add_time=True, train_metrics=False, valid_metrics=True, beta=0.98

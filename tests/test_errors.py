@@ -290,7 +290,7 @@ def test_the_metric_that_fails_is_named_with_its_batch():
     with pytest.raises(LookupError) as caught:
         learner(metrics=picky)()
     notes = " ".join(caught.value.__notes__)
-    assert "Recorder.after_batch" in notes and "validation batch 0" in notes
+    assert "metric 'picky' was given" in notes and "validation batch 0" in notes
 
 
 # Freezing and optimizers

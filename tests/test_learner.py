@@ -3,6 +3,7 @@
 import types
 import warnings
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ from torch import nn
 import cbnb
 from cbnb import callback as base
 from cbnb.basics.arguments import as_count
-from cbnb.learner import as_list, check_valid_every, is_a
+from cbnb.learner import as_list, as_valid_every, is_a
 from cbnb.optim import checked_lr
-from cbnb.step import _split_step_result, as_loss, as_step, computes_loss, depends_on, loss_and_pred
+from cbnb.step import as_loss, as_step, computes_loss, depends_on, pred_of, split_result
 from helpers import Line, ab, line_batches, line_learner
 
 
@@ -174,71 +175,94 @@ def test_the_model_is_moved_to_the_device_of_the_loaders_before_the_first_batch(
 P, Y, N = torch.ones(2), torch.zeros(2), torch.tensor(0.5)
 
 
-def told(results) -> list:
-    """Numbers as they are, and the names of P and Y."""
-    return ["P" if v is P else "Y" if v is Y else float(v) for v in results]
+class Terms(NamedTuple):
+    total: torch.Tensor
+    kl: torch.Tensor
+    pred: torch.Tensor | None = None
+
+
+class Mixed(NamedTuple):
+    kl: torch.Tensor
+    loss: torch.Tensor
 
 
 @pytest.mark.parametrize(
-    "out, training, losses, rest",
+    "out, needs_loss, loss, parts, rest",
     [
-        (0.5, True, [0.5], []),
-        (N, True, [0.5], []),
-        ((1, N, P, Y), True, [1, 0.5], ["P", "Y"]),
-        ([N, P], True, [0.5], ["P"]),
-        (dict(loss=N, other=2), True, [0.5], []),
-        (dict(a=1, b=N, pred=P), True, [1, 0.5], []),
-        (dict(loss=P, a=1), True, [1], []),
-        ((N, P, Y), False, [0.5], ["P", "Y"]),
-        ((0.5, P), False, [0.5], ["P"]),
-        ((P, Y), False, [], ["P", "Y"]),
-        (P, False, [], ["P"]),
-        (N, False, [], [0.5]),
+        (0.5, True, 0.5, {}, []),
+        (N, True, N, {}, []),
+        (P, True, P, {}, []),  # `as_loss` refuses it in training
+        ((1, N, P, Y), True, 1, dict(loss_1=0.5), ["P", "Y"]),
+        ((N, P, 2, Y), True, N, dict(loss_2=2), ["P", "Y"]),
+        ([N, P], True, N, {}, ["P"]),
+        (Terms(N, torch.tensor(2.0)), True, N, dict(kl=2), [None]),
+        (Terms(N, torch.tensor(2.0), P), True, N, dict(kl=2), ["P"]),
+        (Mixed(torch.tensor(2.0), N), True, N, dict(kl=2), {}),
+        (dict(loss=N, other=2), True, N, dict(other=2), {}),
+        (dict(other=2, loss=N, pred=P), True, N, dict(other=2), dict(pred="P")),
+        (dict(mse=N, pred=P), True, N, {}, dict(pred="P")),
+        (dict(loss=P, a=1), True, P, dict(a=1), {}),
+        (types.SimpleNamespace(loss=N, aux=2.0, logits=P), True, N, dict(aux=2), dict(logits="P")),
+        ((N, P, Y), False, N, {}, ["P", "Y"]),
+        ((0.5, P), False, 0.5, {}, ["P"]),
+        ((P, Y), False, None, {}, ["P", "Y"]),
+        ((P, 3), False, None, {}, ["P", 3]),  # without a loss there are no parts: 3 is a target
+        (P, False, None, {}, ["P"]),
+        (N, False, N, {}, []),
+        (dict(accuracy=0.5, f1=1, pred=P), False, None, dict(accuracy=0.5, f1=1), dict(pred="P")),
+        (dict(loss=None, logits=P), False, None, {}, dict(logits="P")),
+        (None, True, None, {}, [None]),
+        ({}, True, None, {}, {}),
+        ((P, 3), True, P, dict(loss_1=3), []),
+        (("no", 3), True, None, {}, ["no", 3]),
     ],
 )
-def test_losses_are_told_from_predictions(out, training, losses, rest):
-    found = _split_step_result(out, training)
-    assert (told(found[0]), told(found[1])) == (losses, rest) and all(isinstance(v, torch.Tensor) for v in found[0])
+def test_loss_parts_and_predictions_are_told_apart(out, needs_loss, loss, parts, rest):
+    found = split_result(out, needs_loss)
+    names = {id(P): "P", id(Y): "Y"}
+    values = found[2]
+    named = {k: names.get(id(v), v) for k, v in values.items()} if isinstance(values, dict) else [names.get(id(v), v) for v in values]
+    assert found[0] is loss and {k: v.item() for k, v in found[1].items()} == parts and named == rest
+
+
+def test_several_numbers_without_a_loss_are_refused_with_the_fix():
+    for out in (dict(policy=N, value=N), dict(a=1, b=2, pred=P)):
+        with pytest.raises(TypeError, match='has no entry "loss": add the number to train, such as dict.loss=total'):
+            split_result(out, needs_loss=True)
 
 
 @pytest.mark.parametrize(
     "out, training, words",
     [
-        (None, True, "returned None"),
-        (P, True, "train_step"),
+        (None, True, "train_step returned None"),
         ("no", True, "'no'"),
         ({}, True, "train_step"),
+        ((), True, "train_step"),
         (None, False, "eval_step returned nothing"),
         ((), False, "eval_step"),
     ],
 )
 def test_a_result_without_a_loss_or_a_prediction_is_refused(out, training, words):
+    learn = line_learner(**{"train_step" if training else "eval_step": lambda x, y: out})
     with pytest.raises(TypeError, match=words):
-        _split_step_result(out, training)
+        learn.fit(1) if training else learn.validate()
+
+
+def test_a_training_function_that_returns_a_loss_for_each_item_is_told_to_average():
+    with pytest.raises(ValueError, match=r"train_step returned a tensor of shape \(8,\); training needs one number: take the mean"):
+        line_learner(train_step=lambda x, y: y - 1).fit(1)
 
 
 @pytest.mark.parametrize(
-    "out, loss, pred",
+    "rest, pred",
     [
-        (dict(loss=N, logits=P, more=Y), N, P),
-        (dict(loss=N, one=P), N, P),
-        (dict(one=P), None, P),
-        (dict(loss=N), N, None),
-        (types.SimpleNamespace(loss=N, logits=P), N, P),
-        (types.SimpleNamespace(loss=N), N, None),
-        ((N, P), N, P),
-        ([P], None, P),
-        (P, None, P),
-        (N, N, None),
+        (dict(logits=P, more=Y), P),
+        (dict(one=P), P),
+        ({}, None),
     ],
 )
-def test_the_loss_and_the_prediction_of_a_model(out, loss, pred):
-    found = loss_and_pred(out)
-    assert found[0] is loss and found[1] is pred
-
-
-def test_several_predictions_of_a_model_stay_together():
-    assert loss_and_pred((N, P, Y)) == (N, (P, Y)) and loss_and_pred(dict(loss=N, a=P, b=Y)) == (N, dict(a=P, b=Y))
+def test_the_prediction_among_named_values(rest, pred):
+    assert pred_of(rest) is pred and pred_of(dict(a=P, b=Y)) == dict(a=P, b=Y)
 
 
 def test_a_loss_in_training_is_one_number():
@@ -472,7 +496,7 @@ def test_epochs_with_a_validation():
         assert seen == want
     for wrong in (0, "1", [-1], [0.5], 1.5):
         with pytest.raises((ValueError, TypeError), match="valid_every"):
-            check_valid_every(wrong)
+            as_valid_every(wrong)
 
 
 def test_a_fit_that_begins_later_counts_as_if_it_had_begun_before():

@@ -100,7 +100,7 @@ def no_difference(pred, y):
 class Named(Step):
     def loss(self, learn):
         super().loss(learn)
-        learn.step_result = dict(loss=learn.loss_grad, half=learn.loss_grad / 2)
+        self.set_loss(learn, dict(loss=learn.loss_grad, half=learn.loss_grad / 2))
 
 
 EXTRAS = {

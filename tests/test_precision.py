@@ -482,7 +482,7 @@ class Turns:
             loss.backward()
             opt.step()
             losses.append(loss.detach())
-        return dict(first=losses[0], second=losses[1])
+        return dict(loss=sum(losses), first=losses[0], second=losses[1])
 
 
 def test_two_networks_in_turn_see_new_weights():

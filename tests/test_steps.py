@@ -15,6 +15,7 @@ import cbnb
 from cbnb.basics.multi_optimizer import MultiOptimizer
 from cbnb.basics.param_groups import get_hyper, hyper_key, known_hypers
 from cbnb.callbacks.steps import FTRL, ClipStep, ClosureStep, EvalStep, MultiLossStep, TrainStep
+from cbnb.step import PredictStep
 from cbnb.undo import UndoStack
 from helpers import Line, ab, exact, line_batches, line_learner, noting, same_bits, seed
 
@@ -379,7 +380,7 @@ STEPS = dict(
     multi=lambda net: MultiLossStep(net, [SGD([net.a], 0.1), SGD([net.b], 0.1)], lambda p, y: (nn.L1Loss()(p, y), nn.MSELoss()(p, y))),
     closure=lambda net: ClosureStep(net, nn.MSELoss(), torch.optim.LBFGS(net.parameters(), lr=0.1)),
     call=lambda net: Opaque(net),
-    call_many=lambda net: Opaque(net, lambda loss: dict(real=loss, fake=loss.item())),
+    call_many=lambda net: Opaque(net, lambda loss: dict(loss=loss, fake=loss.item())),
 )
 
 
@@ -640,14 +641,14 @@ def test_two_networks_in_turn():
                 losses[name].backward()
                 self.opts[name].step()
                 self.turns.append(name)
-            return losses
+            return losses | dict(loss=sum(losses.values()))
 
     gan = Gan()
     learn = cbnb.Learner(cbnb.DataLoaders([(X,)] * 3, device="cpu"), nn.ModuleList([gen, critic]), train_step=gan.step)
     learn.remove_cb(cbnb.ProgressCallback).logger = lambda row: None
     assert [o.param_groups[0]["lr"] for o in learn.opt.optimizers] == learn.lr == [0.01, 0.02]
     sums = []
-    learn.fit(1, cbs=cbnb.Callback(after_batch=lambda self: sums.append(sum(v.item() for v in self.learn.step_result.values()))))
+    learn.fit(1, cbs=cbnb.Callback(after_batch=lambda self: sums.append(sum(v.item() for v in self.learn.loss_parts.values()))))
     assert gan.turns == ["critic", "gen"] * 3
     assert list(learn.recorder.history[0].raw_losses) == pytest.approx(sums, abs=1e-6)
     assert learn.recorder.history[0].hyper("lr") == [0.02] * 3
@@ -756,13 +757,13 @@ def test_evaluation_with_another_model():
 
 def test_a_function_may_need_no_loss_anywhere():
     def step(x, y):
-        return dict(real=torch.tensor(1.0), fake=2.0)
+        return dict(loss=torch.tensor(3.0), fake=2.0)
 
-    learn = line_learner(train_step=step, loss_func=None, metrics=mae)
+    learn = line_learner(train_step=step, loss_func=None, eval_step=PredictStep(), metrics=mae)
     learn.logger = lambda row: None
     learn.fit(1)
     row = learn.recorder.history[0].epochs[0]
-    assert row["train_loss"] == 3 and row["valid_loss"] is None and row["mae"] == 3
+    assert row["train_loss"] == 3 and row["fake"] == 2 and row["valid_loss"] is None and row["mae"] == 3
 
 
 def test_closures_train_where_a_plain_step_cannot():
@@ -1058,7 +1059,7 @@ def test_callbacks_work_on_a_loss_that_a_function_returned():
     learn = line_with()
     learn.fit(1, cbs=cbnb.GradientAccumulation(16))
     assert ab(learn) == (pytest.approx(0.4), pytest.approx(0.6))
-    learn = line_with(lambda learn: lambda x, y: dict(one=learn.model(x).mean() * 0, two=nn.functional.mse_loss(learn.model(x), y)))
+    learn = line_with(lambda learn: lambda x, y: dict(one=learn.model(x).mean() * 0, loss=nn.functional.mse_loss(learn.model(x), y)))
     learn.fit(1, cbs=cbnb.Callback(after_loss=lambda self: setattr(self.learn, "loss_grad", 2 * self.loss_grad)))
     assert ab(learn) == (pytest.approx(1.28), pytest.approx(1.92))
 
@@ -1194,7 +1195,7 @@ def test_metrics_on_a_dict_name_the_part_to_choose():
     dls = cbnb.DataLoaders([(b["ids"], b["labels"]) for b in dls.train], [(b["ids"], b["labels"]) for b in dls.valid], device="cpu")
     with pytest.raises(AttributeError) as caught:
         cbnb.Learner(dls, Dict(3, 2), loss, metrics=cbnb.accuracy).fit(1)
-    assert any("on(metric, 'logits', 1)" in note for note in caught.value.__notes__)
+    assert any("on(metric, 'logits', -1)" in note for note in caught.value.__notes__)
     learn = cbnb.Learner(dls, Dict(3, 2), loss, metrics=cbnb.metric_on(cbnb.accuracy, "logits", 1))
     learn.fit(1)
     assert 0 <= learn.recorder.values[0][2] <= 1

@@ -715,7 +715,7 @@ def test_a_file_with_its_value_is_an_ordinary_file(tmp_path):
         state = torch.load(tmp_path / "models/model.pth")
         assert set(state) == ({"model", "opt"} if with_opt else {"a", "b"})
         line_learner().model.load_state_dict(state["model"] if with_opt else state)
-        assert read_note(tmp_path / "models/model.pth") == dict(monitor="valid_loss", best=4, epoch=1)
+        assert read_note(tmp_path / "models/model.pth") == dict(monitor="valid_loss", best=4, epoch=1, step=6)
     learn.save("plain")
     assert read_note(tmp_path / "models/plain.pth") is None
 

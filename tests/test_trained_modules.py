@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cbnb.all import DataLoaders, EarlyStopping, GradientClip, Learner, SaveModel
+from cbnb.all import EMA, Callback, Checkpoint, DataLoaders, EarlyStopping, GradientClip, Learner, SaveModel, load_learner
+from cbnb.snapshot import snapshot
 from cbnb.step import Step
 
 
@@ -288,3 +289,149 @@ def test_the_best_epoch_comes_back_with_its_loss(tmp_path, cb):
     net, mine = best_in_a_loop("tasks", 6, 0.3)
     learner(model, loss, data, path=tmp_path, opt_func=plain_adamw, lr=0.3, cbs=cb()).fit(6)
     assert equal(model, net) and equal(loss, mine)
+
+
+# --- averages, snapshots, checkpoints and exports ---
+
+
+def test_ema_averages_the_parameters_of_the_loss():
+    data, (model, loss), (net, mine) = batches("tasks"), parts("tasks"), parts("tasks")
+    learner(model, loss, data, opt_func=plain_adamw, cbs=EMA(0.5, warmup=False)).fit(2)
+    means = [p.detach().clone() for p in (*net.parameters(), *mine.parameters())]
+
+    def average():
+        with torch.no_grad():
+            for m, p in zip(means, (*net.parameters(), *mine.parameters()), strict=True):
+                m.lerp_(p, 0.5)
+
+    loop(net, mine, data, 2, torch.optim.AdamW([*net.parameters(), *mine.parameters()], lr=0.01), each=average)
+    for p, m in zip((*model.parameters(), *loss.parameters()), means, strict=True):
+        assert torch.allclose(p, m, atol=1e-6)
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_at(step):
+    def stop(cb):
+        if cb.training and cb.learn.train_iter == step:
+            raise Stop
+
+    return Callback(after_batch=stop)
+
+
+def resumed(make, n_epoch, step, **fit):
+    "Fit without a break, and fit that breaks and is resumed by a new learner"
+    whole = make("whole")
+    whole.fit(n_epoch, **fit)
+    broken, again = make("broken"), make("broken")
+    with pytest.raises(Stop):
+        broken.fit(n_epoch, cbs=[Checkpoint(every_steps=1), stop_at(step)], **fit)
+    again.fit(n_epoch, resume=True, **fit)
+    return whole, again
+
+
+@pytest.mark.parametrize("step", [3, 4, 6])
+def test_a_resumed_fit_has_the_parameters_and_moments_of_the_loss(tmp_path, step):
+    data = batches("tasks")
+    whole, again = resumed(lambda name: learner(*parts("tasks"), data, path=tmp_path / name), 3, step)
+    assert equal(whole.model, again.model) and equal(whole.loss_func, again.loss_func)
+
+
+class Hidden(nn.Module):
+    "Truncated backpropagation: the hidden state of a batch is the first of the next"
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.rnn, self.out, self.h, self.n = nn.LSTM(4, 3, batch_first=True), nn.Linear(3, 1), None, 0
+
+    def reset(self):
+        self.h = None
+
+    def forward(self, x):
+        self.n += 1
+        y, h = self.rnn(x[:, None], self.h)
+        self.h = tuple(t.detach() for t in h)
+        return self.out(y[:, 0]) * (1 + 0.01 * self.n)
+
+
+@pytest.mark.parametrize("step", [2, 4, 7])
+def test_tensors_and_counters_in_attributes_of_the_model_are_in_checkpoints(tmp_path, step):
+    torch.manual_seed(1)
+    data = [(torch.randn(6, 4), torch.randn(6, 1)) for _ in range(4)]
+    make = lambda name: Learner(DataLoaders(data, data), Hidden(), F.mse_loss, lr=0.05, path=tmp_path / name)
+    whole, again = resumed(make, 3, step)
+    assert equal(whole.model, again.model) and whole.model.n == again.model.n
+    assert all(map(torch.equal, whole.model.h, again.model.h))
+
+
+def test_a_snapshot_restores_a_tensor_that_was_changed_in_place():
+    class Keeps(nn.Linear):
+        def forward(self, x):
+            self.seen += 1
+            return super().forward(x)
+
+    model = Keeps(4, 1)
+    model.seen = torch.zeros(())
+    learn = Learner(DataLoaders(batches("tasks")), model, F.mse_loss)
+    restore = snapshot(learn)
+    learn.fit(1)
+    assert model.seen == 4
+    restore()
+    assert model.seen == 0
+
+
+class Thaws(Callback):
+    "Gradual unfreezing in the middle of a fit"
+
+    def before_epoch(self):
+        self.learn.freeze_to(-1 if self.epoch < 1 else 0)
+
+
+@pytest.mark.parametrize("step", [3, 6, 9])
+def test_gradual_unfreezing_is_resumed(tmp_path, step):
+    data = batches("tasks")
+    make = lambda name: learner(*parts("tasks"), data, path=tmp_path / name, splitter=lambda m: [m[:2], m[2:]])
+    whole, again = resumed(lambda name: make(name).add_cb(Thaws), 3, step)
+    assert equal(whole.model, again.model) and equal(whole.loss_func, again.loss_func)
+
+
+def test_rewind_takes_the_loss_back():
+    data, (model, loss) = batches("tasks"), parts("tasks")
+    learn = learner(model, loss, data)
+    learn.fit(1)
+    before = copy.deepcopy(loss)
+    learn.fit(1)
+    learn.rewind()
+    assert equal(loss, before)
+
+
+@pytest.mark.parametrize("name", ["a.cbnb", "a.pkl"])
+def test_an_exported_learner_has_the_parameters_of_the_loss(tmp_path, name):
+    data, (model, loss) = batches("tasks"), parts("tasks")
+    learn = learner(model, loss, data, path=tmp_path)
+    learn.fit(1)
+    learn.export(name)
+    new = dict(model=parts("tasks", 7)[0], loss_func=TaskWeights()) if name == "a.cbnb" else {}
+    other = load_learner(tmp_path / name, trust=True, **new)
+    assert equal(other.loss_func, loss) and equal(other.model, model)
+    assert other.validate(dl=data) == learn.validate()
+
+
+def test_summary_counts_the_parameters_of_the_loss():
+    data, (model, loss) = batches("tasks"), parts("tasks")
+    summary = learner(model, loss, data).summary()
+    assert summary.rows[-1] == ("loss_func TaskWeights", "", "2", "yes")
+    n = sum(p.numel() for p in model.parameters()) + 2
+    assert f"{n} parameters, {n} of them trainable" in str(summary)
+
+
+def test_parameters_of_the_loss_are_counted_and_frozen_with_the_last_group():
+    data, (model, loss) = batches("tasks"), parts("tasks")
+    learn = learner(model, loss, data, splitter=lambda m: [m[:2], m[2:]])
+    learn.freeze_to(2)
+    assert not loss.s.requires_grad
+    learn.freeze()
+    assert loss.s.requires_grad and not model[0].weight.requires_grad

@@ -12,7 +12,7 @@ from notebooks import INDEX, NBS, SETTINGS, room
 # of the how-to pages, in the order of their list; a page that is not named comes last
 QUESTIONS = {
     "The loop": ["clip_gradients", "accumulate_gradients", "change_lr_while_training", "own_schedule", "freeze_layers", "two_optimizers"],
-    "Stop, keep, resume": ["stop_early", "keep_the_best", "resume_after_a_crash", "go_back"],
+    "Stop, keep, resume": ["validate_every_n_steps", "stop_early", "keep_the_best", "resume_after_a_crash", "go_back"],
     "Data and models": ["image_folder", "dataframe", "dict_batches", "several_inputs_outputs", "predict_new_data"],
     "Metrics and logs": ["own_metric", "sklearn_torchmetrics", "log_elsewhere"],
     "Speed and memory": ["mixed_precision", "compile", "several_gpus", "why_is_it_slow", "out_of_memory"],

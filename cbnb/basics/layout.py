@@ -104,7 +104,7 @@ class Layout:
     def __init__(self,
         axis: int | None = None,            # dimension of the classes; None: the one that the targets lack
         ignore_index: int | None = None,    # label of targets that are left out; None: the one that the loss function ignores, or -100
-    ): self.axis, self.ignore_index, self.of_loss, self.ignored, self.seen = axis, ignore_index, None, None, None
+    ): self.axis, self.ignore_index, self.of_loss, self.ignored, self.seen, self.n_classes = axis, ignore_index, None, None, None, None
 
     def read(self,
         learn: Any,             # the learner, after a batch
@@ -139,6 +139,7 @@ class Layout:
         n = scores.ndim
         known = self.seen[1] if self.of_loss is None and self.seen and self.seen[0] == n else self.of_loss
         axis = class_axis(scores.shape, targets.shape, self.axis, known, name)
+        self.n_classes = None if axis is None else scores.shape[axis]
         if axis is not None and n > 2: self.seen = (n, axis)
         return axis
 

@@ -165,19 +165,22 @@ class _Calls(TorchFunctionMode):
 def seen(
     loss_func: Callable[..., Any],    # a function that may call a loss of torch
     *data: Any,                       # its arguments
-) -> tuple[Any, Any]:                 # the loss and its weight, which may be `UNKNOWN`
-    """Call a loss function. If it returns the result of a loss of torch, return its weight, too
+    loss_of: Callable[[Any], Any] = lambda found: found,    # picks the loss from what the function returned
+) -> tuple[Any, Any]:                 # what the function returned, and the weight of the loss, which may be `UNKNOWN`
+    """Call a loss function. If its loss is the result of a loss of torch, return the weight of the loss, too
 
     Args:
         loss_func: a function that may call a loss of torch
         *data: its arguments
+        loss_of: picks the loss from what the function returned
 
     Returns:
-        the loss and its weight, which may be `UNKNOWN`
+        what the function returned, and the weight of the loss, which may be `UNKNOWN`
     """
     if hasattr(loss_func, '_torchdynamo_orig_callable'): return loss_func(*data), UNKNOWN       # compiled code is not observed
     with _Calls() as calls: loss = loss_func(*data)
-    call = next((call for out, *call in reversed(calls.noted) if out is loss), None)
+    picked = loss_of(loss)
+    call = next((call for out, *call in reversed(calls.noted) if out is picked), None)
     return loss, UNKNOWN if call is None else weight_of_call(*call)
 
 # %% ../../nbs/basics/loss_weights.ipynb #1d032f86

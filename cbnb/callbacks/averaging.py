@@ -148,6 +148,9 @@ class _Validates(_Updates):
         if self.learn.purpose != 'fit': self.learn.undo.callback(self.swap_out)     # a run inside the fit
         self.swap_in()
 
+    def after_validate(self):
+        if self.learn.mid_epoch: self.swap_out()           # the training goes on with the current weights
+
     def after_epoch(self):
         if self.learn.purpose == 'fit': self.swap_out()
 

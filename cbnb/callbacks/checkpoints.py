@@ -429,6 +429,7 @@ class _Resumes(_Finds):
         learn = self.learn
         keep_rates = save_hypers(learn.opt)
         if 'data' in differs: state = state | dict(rng=state['rng'] | dict(loaders=[]))
+        if 'model' in differs: state = state | dict(models=[m | dict(trained={}, attributes={}) for m in state['models']])
         learn.load_state_dict(state)
         if 'optimizer' in differs: keep_rates()
         learn.epoch, self.run_id = state['epoch'], state['run_id']

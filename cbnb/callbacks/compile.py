@@ -30,7 +30,7 @@ from ..basics.text import escape, html_table, plural, text_table
 from ..callback import Callback
 from .hooks import HookCallback
 from ..learner import Learner
-from ..step import ModelLossStep, Step, as_loss
+from ..step import ModelLossStep, Step
 
 # %% ../../nbs/callbacks/compile.ipynb #8d663346
 def _own_call(f: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -383,8 +383,8 @@ class CompiledStep(Step):
         value, known = self.value, self.pred is learn.pred and self.yb is learn.yb
         self.pred = self.yb = self.value = None
         if not known or value is None: return super().loss(learn)
-        learn.loss_grad = as_loss(value, learn.training)
-        learn.loss = learn.loss_grad.detach().clone()
+        self.set_loss(learn, value)
+        learn.loss = learn.loss.clone()              # the next call may overwrite the memory of its results
 
 def _pred_and_loss(model: nn.Module, loss_func: Callable[..., Tensor]) -> Callable[..., Any]:
     "Return a function that takes the number of targets, the inputs and the targets, and returns predictions and loss"

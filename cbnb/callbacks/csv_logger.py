@@ -98,9 +98,15 @@ class CSVLogger(Callback):
         if self.file.exists(): open(self.file, 'a').close()
         else: check_writable(self.file, 'the rows')
 
+    def after_validate(self):
+        if self.learn.ends_row: self._write()
+
     def after_epoch(self):
+        if self.learn.recorder.new_row: self._write()
+
+    def _write(self) -> None:
         if process_number() > 0: return           # of several processes, only the first writes
-        self.waiting = [*self.waiting, list(self.learn.recorder.log)]
+        self.waiting = [*self.waiting, list(self.learn.recorder.last_log)]
         head = [] if self.begun else [self.learn.recorder.metric_names]
         try:
             _append(self.file, head + self.waiting, new=not self.begun)

@@ -34,6 +34,7 @@ from ..learner import Learner
 from ..metrics import Metric
 from ..optim import one_group
 from ..recorder import fresh
+from ..snapshot import load_module_states, module_states
 from ..step import Step
 from ..undo import UndoStack, interrupts_wait
 
@@ -165,8 +166,9 @@ def _content(learn: Learner, factory: Any) -> dict[str, Any]:
     if not isinstance(model, nn.Module): raise TypeError(
         f'the model is {brief(model)}, which has no weights to export: make it a module')
     history = [s for s in callback_states(learn) if s['cb'] == 'Recorder']
-    state = model_state(model) | dict(grads={})
-    return dict(model=state, kind=type(model).__name__, factory=_factory_path(factory), history=history, **_settings(learn))
+    state = model_state(model) | dict(grads={}, trained={}, attributes={})
+    others = {name: dict(s) for name, s in module_states(learn).items() if name != 'model'}
+    return dict(model=state, others=others, kind=type(model).__name__, factory=_factory_path(factory), history=history, **_settings(learn))
 
 # %% ../../nbs/callbacks/export.ipynb #27611cd6
 def _factory_path(factory: Any) -> str | None:
@@ -305,6 +307,7 @@ def load_learner(
         made = _model_of(fname, state, model, trust)
         kwargs = dict(path=Path(fname).parent) | state['plain'] | _parts_of(fname, state, parts, trust)
         learn = Learner(_no_data(state['n_inp'], state['targets'], cpu) if dls is None else dls, made, **kwargs)
+        load_module_states(learn, state.get('others', {}))
         load_callback_states(learn, state['history'])
     if dls is not None: learn.dls = dls
     return learn

@@ -73,7 +73,7 @@ def epoch_rows(
     run: Run,            # run of the recorder
     after: int = 0,      # number of rows to skip, because they were sent before
 ) -> list[tuple[dict[str, float], int]]:    # values, and the number of training batches so far
-    """Return the rows of the table of epochs, without incomplete epochs and without the first `after` rows
+    """Return the rows of the table of epochs, without those of interrupted epochs and without the first `after` rows
 
     Args:
         run: run of the recorder
@@ -82,8 +82,9 @@ def epoch_rows(
     Returns:
         values, and the number of training batches so far
     """
-    found = [row for row in run.epochs[after:] if row['complete']]
-    return [({name: row[name] for name in run.metric_names if is_number(row.get(name))}, row['step']) for row in found]
+    found = [row for row in run.epochs[after:] if row['complete'] or row.get('mid_epoch')]
+    names = ['epoch', *run.metric_names[1:]]                     # the step is the axis of a service
+    return [({name: row[name] for name in names if is_number(row.get(name))}, row['step']) for row in found]
 
 # %% ../../nbs/callbacks/loggers.ipynb #4cd53e80
 class Service(Callback):
@@ -320,6 +321,9 @@ class Logger(Sends):
 
     def after_batch(self):
         if time.monotonic() >= self.due: self._send(wait=False)
+
+    def after_validate(self):
+        if self.learn.ends_row: self.after_epoch()
 
     def after_epoch(self):
         if not self.off: self._send()

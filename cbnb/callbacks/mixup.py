@@ -27,11 +27,12 @@ class _MixesLoss(Callback):
     def after_loss(self):
         learn = self.learn
         if learn.loss_grad is None: return                  # the batch has no targets
-        yb, loss, loss_grad, result = learn.yb, learn.loss, learn.loss_grad, learn.step_result
+        yb, loss, loss_grad, parts, result = learn.yb, learn.loss, learn.loss_grad, learn.loss_parts, learn.step_result
         learn.yb = self.partners
         learn.train_step.loss(learn)                        # it may scale `loss_grad`
         lam, learn.step_result = self.lam, result
         learn.loss, learn.loss_grad = learn.loss.lerp(loss, lam), learn.loss_grad.lerp(loss_grad, lam)
+        if parts: learn.loss_parts = {name: v.lerp(parts[name], lam) for name, v in learn.loss_parts.items()}
         if lam >= 0.5: learn.yb = yb
 
 # %% ../../nbs/callbacks/mixup.ipynb #9d4feab5

@@ -68,7 +68,7 @@ def cast_step(
         return call
     for name in ('predict', 'loss'): undo.set(step, name, casting(getattr(step, name)))
 
-_RESULTS = 'pred', 'loss', 'loss_grad', 'step_result'
+_RESULTS = 'pred', 'loss', 'loss_grad', 'loss_parts', 'step_result'
 
 # %% ../../nbs/callbacks/precision.ipynb #e7017823
 class AutocastState:

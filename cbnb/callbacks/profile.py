@@ -655,6 +655,7 @@ def _install(
 ) -> None:
     "Instrument a learner for a profiler"
     callbacks, cls = learn.callbacks, type(learn)
+    undo.set(learn, 'sanity_check', False)       # the batch that is tried before a fit is not part of it
     undo.callback(_put_tables, callbacks, callbacks._tables)
     undo.callback(setattr, learn, '__class__', cls)
     callbacks._tables = _TimedTables(times.handler)

@@ -92,7 +92,7 @@ def _check_scheduler(
         raise ValueError(f'{type(made).__name__} takes no value: no monitor={monitor!r} then')
     if not hasattr(learn, 'recorder'):
         raise ValueError(f'monitor={monitor!r} is a column of the Recorder, and there is none')
-    names = [n for n in learn.recorder.metric_names if n not in ('epoch', 'time')]
+    names = [n for n in learn.recorder.metric_names if n not in ('epoch', 'step', 'time')]
     if monitor not in names:
         raise ValueError(f'monitor={monitor!r} is not a column; {columns_hint(monitor, names)}')
 
@@ -108,7 +108,8 @@ class TorchScheduler(Callback):
     Args:
         make: function that creates the scheduler, `make(opt)` or `make(opt, n_steps)`
         every: when the scheduler steps: after each 'update' of the weights, training 'batch' or 'epoch'
-        monitor: column whose value `ReduceLROnPlateau` gets after each epoch; None: no value
+        monitor: column whose value `ReduceLROnPlateau` gets with each new row of the table; None: no
+            value
 
     Raises:
         TypeError: {type(make)} belongs to one optimizer: pass a function that makes it, such as lambda
@@ -124,7 +125,7 @@ class TorchScheduler(Callback):
     def __init__(self,
         make: Callable[..., Any],      # function that creates the scheduler, `make(opt)` or `make(opt, n_steps)`
         every: str = 'update',         # when the scheduler steps: after each 'update' of the weights, training 'batch' or 'epoch'
-        monitor: str | None = None,    # column whose value `ReduceLROnPlateau` gets after each epoch; None: no value
+        monitor: str | None = None,    # column whose value `ReduceLROnPlateau` gets with each new row of the table; None: no value
     ):
         if not callable(make) or hasattr(make, 'optimizer'):
             raise TypeError(f'{type(make).__name__} belongs to one optimizer: pass a function that '
@@ -189,8 +190,11 @@ class TorchScheduler(Callback):
             self.n_followed += 1
             self._step()
 
+    def after_validate(self):
+        if self.learn.ends_row and self.monitor: self._look()
+
     def after_epoch(self):
-        if self.monitor: self._look()
+        if self.monitor and self.learn.recorder.new_row: self._look()
         elif self.every == 'epoch': self._step()
 
     def _step(self) -> None:

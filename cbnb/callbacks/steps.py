@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 # %% ../../nbs/callbacks/steps.ipynb #660d0241
 from ..data import split_batch
 from ..learner import Learner
-from ..step import Step, as_loss, call_on_batch, modules_of
+from ..step import Step, as_loss, call_on_batch, loss_and_parts, modules_of
 from ..basics.multi_optimizer import MultiOptimizer
 from ..basics.arguments import as_positive
 
@@ -49,7 +49,7 @@ class StepState:
         self.model, self.loss_func, self.opt = step.model, step.loss_func, step.opt
         if len(batch) == 1 and isinstance(batch[0], (tuple, list)): batch = batch[0]
         self.xb, self.yb = split_batch(batch, step.n_inp)
-        self.pred = self.loss = self.loss_grad = self.step_result = None
+        self.pred = self.loss = self.loss_grad = self.loss_parts = self.step_result = None
         self.training, self.callbacks = training, SimpleNamespace(table=defaultdict(tuple))
 
 # %% ../../nbs/callbacks/steps.ipynb #808f4b86
@@ -253,13 +253,14 @@ class TrainStep(_CalledByHand):
             assert torch.allclose(torch.tensor(by_hand), torch.tensor([69.0, 58.071091, 40.654315]))
             assert not step.model_is_loss(line_learner())           # the step has a loss function
         """
-        return self.loss_func is None and (learn.loss_func is None or not self.follows)
+        own = type(self).loss is not TrainStep.loss         # a subclass computes the loss
+        return not own and self.loss_func is None and (learn.loss_func is None or not self.follows)
 
     def loss(self, learn):
         if self.model_is_loss(learn): found = learn.pred
         elif not learn.yb: return
         else: found = learn.loss_func(learn.pred, *learn.yb)
-        loss = as_loss(found, training=False)
+        loss, learn.loss_parts = loss_and_parts(found, training=False)
         learn.step_result = loss.detach()
         learn.loss, learn.loss_grad = learn.step_result.mean(), loss.sum()*self.loss_scale
 
@@ -415,7 +416,8 @@ class MultiLossStep(TrainStep):
         found = [as_loss(v, training=False) for v in found[:self.n]]
         values = tuple(v.detach() for v in found)
         learn.loss = learn.loss_grad = sum(v.mean() for v in values)
-        learn.step_result = dict(zip(self.names, (v.mean() for v in values))) if self.names else values
+        learn.loss_parts = dict(zip(self.names, (v.mean() for v in values)))
+        learn.step_result = learn.loss_parts or values
         if not learn.training: return
         if self.graph: raise ValueError('several losses cannot be mixed with those for other targets')
         self.graph = [v.sum() for v in found]         # one tensor for each loss that no other code uses
@@ -458,7 +460,7 @@ class ClosureStep(TrainStep):
 
     def step(self, learn):
         changed = _differ(self.made, _versions(learn.pred, learn.loss_grad))      # by a callback
-        before = learn.pred, learn.loss, learn.loss_grad, learn.step_result
+        before = learn.pred, learn.loss, learn.loss_grad, learn.loss_parts, learn.step_result
         def value() -> Tensor: return learn.loss_grad.detach()/self.loss_scale    # the loss that is differentiated
         held, first = _gradients(learn.opt), [value()]
         def closure() -> Tensor:
@@ -474,7 +476,7 @@ class ClosureStep(TrainStep):
             return value()
         learn.opt.step(closure)
         self.made = ()
-        learn.pred, learn.loss, learn.loss_grad, learn.step_result = before
+        learn.pred, learn.loss, learn.loss_grad, learn.loss_parts, learn.step_result = before
 
 def _gradients(opt: Optimizer) -> tuple: return _versions(*(t for p in trainable(opt) for t in (p, p.grad)))
 def _versions(*values: Any) -> tuple: return tuple((v, getattr(v, '_version', 0)) for v in values)
@@ -523,8 +525,8 @@ class EvalStep(ModelStep):
 
     def loss(self, learn):
         if self.loss_func is None or not learn.yb: return
-        loss = as_loss(self.loss_func(learn.pred, *learn.yb), training=False).detach()
-        learn.loss = learn.loss_grad = loss.mean()
+        loss, learn.loss_parts = loss_and_parts(self.loss_func(learn.pred, *learn.yb), training=False)
+        learn.loss = learn.loss_grad = loss.detach().mean()
 
     def outputs(self, learn):
         return *(() if learn.loss is None else (learn.loss,)), learn.pred, *learn.yb

@@ -84,7 +84,7 @@ def _look_again(learn: Learner) -> str | None:
     if isinstance(step, CallStep) and not learn.yb: step = Step()   # the step has consumed the targets
     with torch.no_grad(), ExitStack() as undo:
         undo.callback(save_rng())
-        for name in ('pred', 'yb', 'loss_grad', 'step_result'):     # attributes that `predict` may set
+        for name in ('pred', 'yb', 'loss_grad', 'loss_parts', 'step_result'):     # attributes that `predict` may set
             undo.callback(setattr, learn, name, getattr(learn, name))
         for b in learn.model.buffers(): undo.callback(b.copy_, b.clone())
         return first_bad_layer(learn.model, lambda: step.predict(learn))

@@ -25,6 +25,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ..callback import Callback
 from ..events import CancelFitException
 from ..basics.arguments import hinted, as_count, as_positive, columns_hint
+from ..basics.durations import Every
 from ..basics.notices import user_level
 from ..basics.param_groups import hyper_key, no_such_hyper
 from ..display.figures import COLORS, figure, legend, show
@@ -109,13 +110,13 @@ def _column(
     recorder = getattr(learn, 'recorder', None)
     if recorder is None: raise ValueError(
         f'{who} watches what the Recorder writes, and this learner has none: add cbs=Recorder')
-    there = [name for name in recorder.last().metric_names if name not in ('epoch', 'time')]
+    there = [name for name in recorder.last().metric_names if name not in ('epoch', 'step', 'time')]
     if monitor in there: return there.index(monitor)
     raise ValueError(f'{who} cannot watch {monitor!r}{_why_not(monitor, learn)}; '
                      f'{columns_hint(monitor, there)}')
 
 def _why_not(monitor: str, learn: Any) -> str:
-    if monitor in ('epoch', 'time'): return ', which is no result'
+    if monitor in ('epoch', 'step', 'time'): return ', which is no result'
     if getattr(learn.dls, 'valid', None) is None and not monitor.startswith('train_'):
         return ': the learner has no validation loader, DataLoaders(train, valid)'
     if monitor == 'valid_loss' and not learn.recorder.valid_metrics:
@@ -125,6 +126,7 @@ def _why_not(monitor: str, learn: Any) -> str:
 # %% ../../nbs/callbacks/trackers.ipynb #2db86141
 def _warn_if_never_validated(monitor: str, learn: Any, who: str) -> None:
     "Warn if `monitor` is a validation column and no epoch of the fit will be validated"
+    if isinstance(learn.valid_every, Every): return            # `MidEpochValidation` warns
     epochs = range(learn.start_epoch, learn.n_epoch)
     if monitor in learn.recorder.valid_columns and not any(map(learn._is_validated, epochs)):
         warnings.warn(f'{who} will see no {monitor}: none of the epochs of this fit is '
@@ -138,7 +140,7 @@ def _is_missing(monitor: str, learn: Any) -> bool:
 
 # %% ../../nbs/callbacks/trackers.ipynb #9a80fa16
 class _Tracks(Callback):
-    "Compare the value of each epoch with the best value so far"
+    "Compare the value of each epoch, or of each validation in the middle of an epoch, with the best value so far"
     order, run_in = 60, ('fit',)
 
     def before_fit(self):
@@ -146,15 +148,28 @@ class _Tracks(Callback):
         self.idx = _column(self.monitor, self.learn, who)
         _warn_if_never_validated(self.monitor, self.learn, who)
         self.new_best, self.wait, self.values, self._warned = False, 0, [], False
-        if self.reset_on_fit: self.best = self.best_epoch = None
+        self.unit = self.learn.recorder.last().metric_names[0]            # 'epoch' or 'step'
+        if self.reset_on_fit: self.best = self.best_epoch = self.best_step = None
+
+    def after_validate(self):
+        if self.learn.ends_row: self.after_epoch()                      # the row ends in the middle of the epoch
 
     def after_epoch(self):
         self.new_best, value = False, self.current()
         if value is None: return self._warn_of_none()
-        self.values.append((self.learn.epoch, value))
+        step = self.learn.recorder.last().epochs[-1]['step']
+        self.values.append((step if self.unit == 'step' else self.learn.epoch, value))
         self.new_best = self.improves(value)
         self.wait = 0 if self.new_best else self.wait + 1
-        if self.new_best: self.best, self.best_epoch = value, self.learn.epoch
+        if self.new_best: self.best, self.best_epoch, self.best_step = value, self.learn.epoch, step
+
+    def _place(self) -> str:
+        "Return the current epoch as text, or the current step"
+        return f'epoch {self.learn.epoch}' if self.unit == 'epoch' else f'step {self.learn.train_iter:,}'
+
+    def _best_place(self) -> str:
+        "Return the epoch of the best value as text, or the step if the table has a row for each validation"
+        return f'epoch {self.best_epoch}' if self.unit == 'epoch' else f'step {self.best_step:,}'
 
     def after_fit(self): pass       # for subclasses that call `super().after_fit()`
 
@@ -203,10 +218,11 @@ class Tracker(_Tracks):
         if min_delta and not self._sign: raise ValueError(
             f'min_delta={min_delta!r} needs a comp for which lower, or higher, is always better: '
             f'{comp!r} is neither, so let it judge the difference itself')
-        self.best, self.best_epoch = None, None       # the best value so far, and its epoch
+        self.best, self.best_epoch, self.best_step = None, None, None    # the best value so far, its epoch, and the training batches until then
+        self.unit = 'epoch'                           # 'step' in a fit with `valid_every='500 steps'`
         self.idx: int | None = None                   # index of the column in `final_record`, set by a fit
         self.new_best, self.wait = False, 0           # new best in this epoch; epochs since the best
-        self.values: list[tuple[int, float]] = []     # (epoch, value) of this fit
+        self.values: list[tuple[int, float]] = []     # (epoch or step, value) of this fit
 
     def current(self) -> float | None:  # the value, a float, or None
         """Return the value of this epoch, or None if the epoch has no value
@@ -220,8 +236,9 @@ class Tracker(_Tracks):
                     super().after_epoch()
                     seen.append((self.current(), self.improves(3)))
         """
-        rows = self.learn.recorder.last().epochs
-        of_this = rows and rows[-1]['epoch'] == self.learn.epoch
+        recorder = self.learn.recorder
+        rows = recorder.last().epochs
+        of_this = rows and rows[-1]['epoch'] == self.learn.epoch and recorder.new_row
         return rows[-1].get(self.monitor) if of_this else None
 
     def improves(self,
@@ -266,19 +283,21 @@ class Tracker(_Tracks):
 def _plot_values(tracker: Tracker, return_fig: bool | None, ax: Any) -> Any:
     "Draw the figure of `Tracker.plot`"
     if not tracker.values: raise ValueError(f'no {tracker.monitor} was seen yet: fit first')
-    stop = getattr(tracker, 'stopped_epoch', None)
+    by_step = tracker.unit == 'step'
+    best = tracker.best_step if by_step else tracker.best_epoch
+    stop = getattr(tracker, 'stopped_step' if by_step else 'stopped_epoch', None)
     with figure(ax, size=(6.4, 3)) as (fig, [axes]):
         axes.plot(*zip(*tracker.values), color=COLORS['valid'], marker='o', ms=4, label=tracker.monitor)
-        if (tracker.best_epoch, tracker.best) in tracker.values:       # the best may be from an earlier fit
-            axes.plot([tracker.best_epoch], [tracker.best], color=COLORS['mark'], marker='o', ms=10,
+        if (best, tracker.best) in tracker.values:       # the best may be from an earlier fit
+            axes.plot([best], [tracker.best], color=COLORS['mark'], marker='o', ms=10,
                       mfc='none', mew=2, ls='', label=f'best: {tracker.best:.4g}')
         if stop is not None:
             axes.axvline(stop, color=COLORS['text'], lw=1, ls='--', label='stopped')
         axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set(xlabel='epoch', ylabel=tracker.monitor)
+        axes.set(xlabel=tracker.unit, ylabel=tracker.monitor)
         legend(axes, ax is None)
-    text = (f'{tracker.monitor} over {len(tracker.values)} epochs, '
-            f'best in epoch {tracker.best_epoch}')
+    text = (f'{tracker.monitor} over {len(tracker.values)} {"validations" if by_step else "epochs"}, '
+            f'best {"at" if by_step else "in"} {tracker._best_place()}')
     return show(fig, text, return_fig) if ax is None else ax
 
 # %% ../../nbs/callbacks/trackers.ipynb #4bdd8609
@@ -289,7 +308,8 @@ class EarlyStopping(Tracker):
         monitor: column of the table of epochs to watch
         comp: 'min', 'max', or a function of (new, best); None: inferred from the column's name
         min_delta: improvement that a new best value has to exceed
-        patience: number of epochs without a new best value after which the fit ends; 1 or more
+        patience: number of epochs, or of validations within epochs, without a new best value after
+            which the fit ends
         reset_on_fit: forget the best value when a fit begins
         restore: restore the weights of the best epoch when the fit ends
 
@@ -307,17 +327,17 @@ class EarlyStopping(Tracker):
         monitor: str = 'valid_loss',    # column of the table of epochs to watch
         comp: Any = None,               # 'min', 'max', or a function of (new, best); None: inferred from the column's name
         min_delta: float = 0.,          # improvement that a new best value has to exceed
-        patience: int = 1,              # number of epochs without a new best value after which the fit ends; 1 or more
+        patience: int = 1,              # number of epochs, or of validations within epochs, without a new best value after which the fit ends
         reset_on_fit: bool = True,      # forget the best value when a fit begins
         restore: bool = False,          # restore the weights of the best epoch when the fit ends
     ):
         super().__init__(monitor, comp, min_delta, reset_on_fit)
         self.patience, self.restore = as_count(patience, 'patience', 1), restore
-        self.stopped_epoch, self._weights = None, None     # the last epoch, if this callback ended the fit
+        self.stopped_epoch, self.stopped_step, self._weights = None, None, None     # the last epoch and step, if this callback ended the fit
 
     def before_fit(self):
         super().before_fit()
-        self.stopped_epoch = self._weights = None
+        self.stopped_epoch = self.stopped_step = self._weights = None
         if self.restore: self.learn.undo.callback(self._put_back)
 
     def after_epoch(self):
@@ -326,13 +346,13 @@ class EarlyStopping(Tracker):
             if self.new_best and self.restore:
                 self._weights = copy.deepcopy(module_states(self.learn))
         if self.current() is None or self.wait < self.patience: return
-        self.stopped_epoch = self.learn.epoch
-        print(f'stopped after epoch {self.learn.epoch}: {self._record()}')
+        self.stopped_epoch, self.stopped_step = self.learn.epoch, self.learn.recorder.last().epochs[-1]['step']
+        print(f'stopped after {self._place()}: {self._record()}')
         raise CancelFitException(self._record())         # the run's record shows the reason
 
     def _record(self) -> str:
         if self.best is None: return f'{self.monitor} was never a finite number'
-        return f'{self.monitor} was best in epoch {self.best_epoch}, with {self.best:.6g}'
+        return f'{self.monitor} was best {"in" if self.unit == "epoch" else "at"} {self._best_place()}, with {self.best:.6g}'
 
     def _put_back(self) -> None:
         weights, self._weights = self._weights, None
@@ -454,8 +474,8 @@ class _Reduces(Tracker):
         self.wait = 0
         if any(map(sets_lr, self.learn.cbs)): now = self._reduce_schedule()
         elif (now := self._reduce_rate()) is None: return        # the rate is at its lower limit
-        self.reductions.append(self.learn.epoch)
-        print(f'after epoch {self.learn.epoch}: no better {self.monitor}, learning rate now {now}')
+        self.reductions.append(self.learn.epoch if self.unit == 'epoch' else self.learn.train_iter)
+        print(f'after {self._place()}: no better {self.monitor}, learning rate now {now}')
 
     def _reduce_schedule(self) -> str:
         self._hide_schedulers()
@@ -491,7 +511,8 @@ class ReduceLROnPlateau(_Reduces):
         monitor: column of the table of epochs to watch
         comp: 'min', 'max', or a function of (new, best); None: inferred from the column's name
         min_delta: improvement that a new best value has to exceed
-        patience: number of epochs without a new best value before the rate is reduced; 1 or more
+        patience: number of epochs, or of validations within epochs, without a new best value before the
+            rate is reduced
         factor: the rate is divided by this factor; above 1
         min_lr: lower limit of the reduced rate
         reset_on_fit: forget the best value when a fit begins
@@ -511,7 +532,7 @@ class ReduceLROnPlateau(_Reduces):
         monitor: str = 'valid_loss',    # column of the table of epochs to watch
         comp: Any = None,               # 'min', 'max', or a function of (new, best); None: inferred from the column's name
         min_delta: float = 0.,          # improvement that a new best value has to exceed
-        patience: int = 1,              # number of epochs without a new best value before the rate is reduced; 1 or more
+        patience: int = 1,              # number of epochs, or of validations within epochs, without a new best value before the rate is reduced
         factor: float = 10.,            # the rate is divided by this factor; above 1
         min_lr: float = 0.,             # lower limit of the reduced rate
         reset_on_fit: bool = True,      # forget the best value when a fit begins
@@ -522,7 +543,7 @@ class ReduceLROnPlateau(_Reduces):
         if self.factor <= 1: raise ValueError(
             f'factor={factor!r}: the rate is divided by it, so it should be above 1; '
             '10 makes a tenth of the rate')
-        self.reductions: list[int] = []               # epochs of the last fit after which the rate was reduced
+        self.reductions: list[int] = []               # epochs or steps of the last fit after which the rate was reduced
         self._rates, self._set = None, None           # while a fit runs
 
     def before_fit(self):

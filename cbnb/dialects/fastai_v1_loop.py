@@ -129,7 +129,7 @@ class RecorderNames(LentNames):
         new = distinct([*taken, *as_list(names)])[len(taken):]
         self.learn.undo.set(self, 'added_names', [*self.added_names, *new])
         self.valid_columns = [*self.valid_columns, *new]
-        run.metric_names[:] = ['epoch', *self.train_columns, *self.valid_columns,
+        run.metric_names[:] = [run.metric_names[0], *self.train_columns, *self.valid_columns,
                                *(['time'] if self.add_time else [])]
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #29a0ad97
@@ -359,7 +359,7 @@ class _Validates(_Epochs):
     def after_validate(self) -> None:
         "Store the validation loss and the metrics"
         learn, now, recorder = self.learn, self.now, self._recorder()
-        if learn.undo is not self.own_undo: return
+        if learn.undo is not self.own_undo or learn.mid_epoch or learn.valid_set and learn.purpose == 'fit': return
         if now.phase: now.values = now.phase.values()            # waits for the device, once an epoch
         elif recorder is None: now.values = None
         elif learn.purpose == 'validate': now.values = learn.final_record

@@ -102,6 +102,7 @@ class SensStep(TrainStep):
     def __init__(self, network: nn.Module, optimizer: Optimizer, sens: Any):
         super().__init__(network, None, optimizer)
         self.factor = 1. if sens is None else above_zero(sens, 'sens')
+    def model_is_loss(self, learn: Any) -> bool: return learn.loss_func is None or not self.follows
     def loss(self, learn: Any) -> None:
         super().loss(learn)
         if learn.loss_grad is not None: learn.loss_grad = learn.loss_grad*self.factor
@@ -275,7 +276,7 @@ class Columns(DataLoaders):
     Args:
         model
         train: loader for training
-        valid: loader for validation; None: no validation
+        valid: loader for validation, or a dict of several with their names; None: no validation
     """
     def __init__(self, model: '_Built', train: Any, valid: Any = None):
         super().__init__(train, valid)

@@ -192,7 +192,7 @@ def leaves_range(
 def _metrics(runs: Iterable[Run]) -> list[str]:
     "Return the names of all losses and metrics in the tables of epochs"
     names = dict.fromkeys(name for run in runs for name in run.metric_names)
-    return [name for name in names if name not in ('epoch', 'time')]
+    return [name for name in names if name not in ('epoch', 'step', 'time')]
 
 def _lower(metric: str) -> bool: return by_name('cbnb.callbacks.trackers:lower_is_better')(metric)
 

@@ -25,6 +25,7 @@ from ..basics.patch import patch
 from ..basics.text import clock, escape
 from ..callback import PURPOSES, Callback
 from ..basics.nested import find_bs
+from ..basics.durations import Every
 from ..basics.loaders import n_batches
 from .chart import Event, Line, chart
 from .live_curve import sparkline
@@ -60,7 +61,7 @@ def as_line(
         values: values of a row, or the headings
         names: headings, which determine the widths of the columns
     """
-    widths = [max(len(name), 5 if name in ('epoch', 'time') else 10) for name in names]
+    widths = [max(len(name), 5 if name in ('epoch', 'step', 'time') else 10) for name in names]
     if len(values) == 1 < len(names): return f'  {values[0]}'
     cells = [as_cell(value).rjust(width) for value, width in zip(values, widths)]
     return '  '.join(cells).rstrip()
@@ -101,7 +102,7 @@ def best_words(
     """
     if (i := best_row(names, rows)) is None: return ''
     row = dict(zip(names, rows[i]))
-    return f'lowest valid_loss: {as_cell(row["valid_loss"])}, in epoch {row["epoch"]}'
+    return f'lowest valid_loss: {as_cell(row["valid_loss"])}, {"at step" if names[0] == "step" else "in epoch"} {row[names[0]]}'
 
 # %% ../../nbs/display/progress.ipynb #8c9cd455
 def shortened(
@@ -134,7 +135,7 @@ def _change(
     value: Any,    # value in this row
 ) -> str:          # CSS class: better or worse for a loss, otherwise up or down; empty if the value did not change
     "Return the CSS class for the change of a value"
-    if name in ('epoch', 'time') or not (_is_finite(before) and _is_finite(value)): return ''
+    if name in ('epoch', 'step', 'time') or not (_is_finite(before) and _is_finite(value)): return ''
     if as_cell(float(before)) == as_cell(float(value)): return ''
     down, up = ('better', 'worse') if 'loss' in name.lower() else ('down', 'up')
     return up if value > before else down
@@ -380,6 +381,11 @@ class _Batches:
         if len(self.parts) > 64: self.parts = _halved(self.parts)
         self.done, self.at = done, now
 
+    def shift(self, seconds: float) -> None:
+        "Leave out a time in which the pass was interrupted"
+        self.start += seconds
+        if self.base is not None: self.at += seconds
+
 # %% ../../nbs/display/progress.ipynb #d37c3621
 class _Passes(_Batches):
     "Measure the time of batches and of whole passes in one phase, training or validation"
@@ -438,6 +444,15 @@ class _Clock:
         "End the pass after `done` batches"
         self.phase.end(done, now)
         self.ended = now
+
+    def pause(self, now: float) -> None:
+        "Interrupt a training pass for a validation"
+        self.paused_at = self.ended = now
+
+    def go_on(self, now: float) -> None:
+        "Continue the training pass, without counting the time of the validation"
+        self.phase = self.train
+        self.phase.shift(now - self.paused_at)
 
 # %% ../../nbs/display/progress.ipynb #a87c62c7
 class Pace(_Clock):
@@ -878,6 +893,9 @@ def n_validated(
     """
     if getattr(learn.dls, 'valid', None) is None: return 0
     every, n = learn.valid_every, learn.n_epoch
+    if isinstance(every, Every):
+        total = every.duration.count(learn)/learn.pct_train if learn.pct_train else 0     # steps or updates in the fit
+        return max(int(total)//every.duration.n - every.n_done, 0)
     if isinstance(every, Iterable): return sum(after < epoch < n for epoch in set(every))
     return n//every - (after + 1)//every
 
@@ -894,7 +912,7 @@ class _Measures(_Shares):
     def _train_left(self, here: int) -> float:
         "Return the expected number of training batches in future passes, after the `here` batches of this pass"
         learn = self.learn
-        if not learn.fit_length: return (learn.n_epoch - learn.epoch - 1)*self._expected(True)
+        if not learn.fit_length and not learn.mid_epoch: return (learn.n_epoch - learn.epoch - 1)*self._expected(True)
         left = learn.train_iter*(1/max(learn.pct_train, 1e-9) - 1)        # as many batches for each update as so far
         return max(left - (here - learn.iter - 1 if learn.training else 0), 0)
 
@@ -959,6 +977,7 @@ class _CountsEpochs(_Reports):
         now = self._worked(time.perf_counter())
         if learn.training: self.last = now, learn.train_iter       # start of the measurement of samples per second
         if self.pace:
+            if learn.mid_epoch: self.pace.pause(now)
             self.pace.begin(learn.training, now)
             self.next = -math.inf                                  # measure the first batch
         self.under_way = True
@@ -966,9 +985,11 @@ class _CountsEpochs(_Reports):
     def _end(self) -> None:
         learn = self.learn
         if learn.purpose != 'fit' or learn.iter is None or not self.under_way: return
-        self.under_way = False
+        self.under_way = learn.mid_epoch          # the training pass goes on
         self.lengths[learn.training].append(learn.iter + 1)
-        if self.pace: self.pace.end(learn.iter + 1, self._worked(time.perf_counter()))
+        if not self.pace: return
+        self.pace.end(learn.iter + 1, now := self._worked(time.perf_counter()))
+        if learn.mid_epoch: self.pace.go_on(now)
 
 # %% ../../nbs/display/progress.ipynb #8e32f0bc
 class _Ends(_CountsEpochs):

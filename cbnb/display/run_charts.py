@@ -245,7 +245,7 @@ def metric_names(
     Args:
         runs
     """
-    others = ('epoch', 'train_loss', 'valid_loss', 'time')
+    others = ('epoch', 'step', 'train_loss', 'valid_loss', 'time')
     names = dict.fromkeys(name for run in runs for name in run.metric_names)
     return [name for name in names if name not in others]
 

@@ -20,7 +20,7 @@ from ..basics.random_state import save_rng
 from ..basics.text import escape, html_table, text_table
 from ..learner import Learner
 from ..optim import is_fused
-from ..step import ModelLossStep
+from ..step import ModelLossStep, trained_modules
 from ..undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../../nbs/display/summary.ipynb #21a143ce
@@ -83,7 +83,8 @@ def _try_batch(learn: Learner) -> None:
 # %% ../../nbs/display/summary.ipynb #915fc9a6
 def _notes(learn: Learner) -> list[str]:
     "Return the lines of text below the table"
-    sizes = [(p.numel(), p.requires_grad) for p in learn.model.parameters()]
+    each = {id(p): p for m in trained_modules(learn).values() for p in m.parameters()}.values()
+    sizes = [(p.numel(), p.requires_grad) for p in each]
     total, trainable = sum(n for n, _ in sizes), sum(n for n, on in sizes if on)
     by_order = sorted(learn.cbs, key=lambda cb: cb.order)
     return [f'{total:,} parameters, {trainable:,} of them trainable',
@@ -96,7 +97,15 @@ def _opt_words(learn: Learner) -> str:
     if opt is None and isinstance(learn.opt_func, type) and _trains(learn): opt = learn._new_opt()
     return _name(learn.opt_func) + (' (fused)' if opt is not None and is_fused(opt) else '')
 
-def _trains(learn: Learner) -> bool: return any(p.requires_grad for p in learn.model.parameters())
+def _trains(learn: Learner) -> bool: return any(p.requires_grad for m in trained_modules(learn).values() for p in m.parameters())
+
+def _other_rows(learn: Learner) -> list[tuple[str, str, str, str]]:
+    "Return a row for each module outside the model that has parameters, such as a loss function"
+    own, rows = set(learn.parameters()), []
+    for name, m in trained_modules(learn).items():
+        if m is learn.model or not (params := [p for p in m.parameters() if p not in own]): continue
+        rows.append((f'{name} {type(m).__name__}', '', f'{sum(p.numel() for p in params):,}', 'yes'*any(p.requires_grad for p in params)))
+    return rows
 
 def _name(f: Any) -> str:
     if isinstance(f, torch.optim.Optimizer): return type(f).__name__
@@ -128,4 +137,4 @@ def summary(self: Learner) -> Summary:  # one row for each layer, shown as a tab
         finally:
             for m, on in modes.items(): m.training = on
             restore()
-    return Summary(rows, _notes(self))
+    return Summary(rows + _other_rows(self), _notes(self))

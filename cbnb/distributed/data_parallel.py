@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 # %% ../../nbs/distributed/data_parallel.ipynb #bb520d8a
-from ..basics.arguments import hinted, is_number
+from ..basics.arguments import hinted
 from ..basics.loaders import n_batches
 from ..basics.nested import map_tensors
 from ..basics.patch import patch
@@ -309,30 +309,29 @@ class _Averages(_SetsUp):
 
 # %% ../../nbs/distributed/data_parallel.ipynb #a1bc2a57
 def mean_losses(
-    learn: Learner,       # learner with a loss; `learn.step_result` may be a dict with more losses
+    learn: Learner,       # learner with a loss, which may have parts
     weight: Any,          # how much the batch of this process counts; None: the losses of the processes add up
     left_out: bool = False,    # the batch of this process does not count
 ) -> Any:                 # the weight of the batches of all processes; None: the losses add up
-    """Replace the losses of a batch by their mean over all processes, by weight, or by their sum
+    """Replace the loss of a batch and its parts by their mean over all processes, by weight, or by their sum
 
     Args:
-        learn: learner with a loss; `learn.step_result` may be a dict with more losses
+        learn: learner with a loss, which may have parts
         weight: how much the batch of this process counts; None: the losses of the processes add up
         left_out: the batch of this process does not count
 
     Returns:
         the weight of the batches of all processes; None: the losses add up
     """
-    named = learn.step_result if type(learn.step_result) is dict else {}
-    names, like = [k for k, v in named.items() if is_number(v)], learn.loss
-    values = [torch.as_tensor(v, dtype=torch.float64, device=like.device).detach().reshape(()) for v in (like, *(named[k] for k in names))]
+    parts, like = learn.loss_parts or {}, learn.loss
+    values = [v.detach().to(like.device, torch.float64).reshape(()) for v in (like, *parts.values())]
     mine = torch.as_tensor(float(not left_out) if weight is None else weight, dtype=torch.float64, device=like.device).detach()
     sums = torch.stack([torch.where(mine == 0, 0, v*mine) for v in values] + [mine])
     dist.all_reduce(sums)
     total = sums[-1]
     found = (sums[:-1] if weight is None else sums[:-1]/total).to(torch.promote_types(like.dtype, torch.float32))
     learn.loss = found[0]
-    if names: learn.step_result = named | dict(zip(names, found[1:]))
+    if parts: learn.loss_parts = dict(zip(parts, found[1:]))
     return None if weight is None else total
 
 # %% ../../nbs/distributed/data_parallel.ipynb #b67aa763

@@ -38,8 +38,6 @@ class Weighted(nn.Module):
 
 
 class TestMultiTask(Program):
-    faults = "N24 N1"
-
     def by_hand(self):
         (train, valid), model, loss_func = loaders(), TwoHeads(), Weighted()
         opt = torch.optim.AdamW([*model.parameters(), *loss_func.parameters()], lr=1e-2, fused=True)
@@ -59,7 +57,7 @@ class TestMultiTask(Program):
             hand.losses += [p[0] for p in parts]
             n, *columns = zip(*found)
             hand.rows.append(
-                dict(zip(["train_loss", "train_kind", "train_size"], (mean(c, sizes) for c in zip(*parts))))
+                dict(zip(["train_loss", "kind", "size"], (mean(c, sizes) for c in zip(*parts))))
                 | dict(zip(["valid_loss", "valid_kind", "valid_size"], (mean(c, n) for c in columns)))
             )
         return hand
