@@ -204,13 +204,17 @@ class _Room:
     ask_from = 2**23           # bytes; smaller points are always kept
     points: list[RestorePoint]
 
-    def _no_room(self, n_bytes: int) -> str:
+    def _no_room(self,
+        n_bytes: int,
+        keep: bool = False,    # whether to keep all old points
+    ) -> str:
         "Return why a point cannot be kept. If the point fits, remove old points to make room, and return an empty string"
         if n_bytes < self.ask_from: return ''
         held = sum(p.n_bytes for p in self.points)
         most = self.share*(free_memory() + held)
         if n_bytes > most: return (f'it would take {size_words(n_bytes)}, and all points together may take '
                                    f'{size_words(most)}, {self.share:.0%} of the free memory')
+        if keep and held + n_bytes > most: return 'the other points need the room'
         while held + n_bytes > most: held -= self.points.pop(0).n_bytes
         return ''
 
@@ -222,6 +226,7 @@ class _Room:
 class _Takes(_Room):
     "Create restore points"
     keep = 3
+    undone: tuple[Any, list[RestorePoint]] | None = None    # how to redo the last `take_back`, and its points
 
     def take(self,
         learn: Learner,      # the learner to save
@@ -236,7 +241,7 @@ class _Takes(_Room):
         Returns:
             the new point; its `restore` is None if the state could not be kept
         """
-        point = RestorePoint(called)
+        point, self.undone = RestorePoint(called), None
         self.trim(self.keep - 1)
         try:
             size = point_size(learn)
@@ -280,15 +285,48 @@ class _Finds(_Takes):
 # %% ../../nbs/callbacks/rewind.ipynb #2de73518
 class _TakesBack(_Finds):
     "Undo fits"
-    def take_back(self, n: int) -> str:
-        "Restore the state before the last `n` fits, and return a sentence about what was undone"
+    def take_back(self,
+        n: int,
+        redo: bool = False,    # whether to save the current state for `redo` first, if there is room
+    ) -> str:
+        """Restore the state before the last `n` fits, and return a sentence about what was undone
+
+        Args:
+            redo: whether to save the current state for `redo` first, if there is room
+        """
         point, learn = self.find(n), self.learn()
         lr, back = learn.lr, [p.called for p in reversed(self.points[-n:])]
         with interrupts_wait():
+            after = self._note_now(learn) if redo else None
             point.restore()
+            self.undone = (after, self.points[-n:]) if after else None
             del self.points[-n:]
         trained = f'took back {", ".join(back)}: {plural(learn._n_trained(), "epoch")} trained'
         return trained + (f', and learn.lr is {learn.lr} again' if learn.lr != lr else '')
+
+    def _note_now(self, learn: Learner) -> Any:
+        "Save the current state for `redo`, and return the function that restores it, or None if there is no room or the state cannot be copied"
+        try: return None if self._no_room(point_size(learn), keep=True) else _note_all(learn)
+        except Exception: return None
+
+    def redo(self) -> str:
+        """Restore the state before the last `take_back` with `redo=True`, if no fit has begun since. Return a sentence about the fits that are done again
+
+        Raises:
+            RuntimeError: this learner is running (...): redo the fit when the run has ended
+            RuntimeError: there is no fit to redo: after take_back(n, redo=True), or a click on Take back, a
+                fit can be redone until the next fit begins
+        """
+        learn = self.learn()
+        if learn.running: raise RuntimeError(f'this learner is running ({learn.where()}): redo the fit when the run has ended')
+        if self.undone is None: raise RuntimeError(
+            'there is no fit to redo: after take_back(n, redo=True), or a click on Take back, a fit can be redone until the next fit begins')
+        (restore, points), self.undone = self.undone, None
+        with interrupts_wait():
+            restore()
+            self.points += points
+        return f'redid {", ".join(p.called for p in points)}: {plural(learn._n_trained(), "epoch")} trained'
+
 
 # %% ../../nbs/callbacks/rewind.ipynb #76c827d4
 class RestorePoints(_TakesBack):
@@ -326,7 +364,7 @@ def _points_of(learn: Learner) -> RestorePoints:
     Example:
         learn = line_learner()
         learn.fit_one_cycle(1)
-        with raises(TypeError, 'n_epoch'): learn.fit('many')
+        with raises(ValueError, 'n_epoch'): learn.fit('many')
         assert [point.called for point in learn.runs] == ['fit_one_cycle(1)']
     """
     points = vars(learn).get('_points')

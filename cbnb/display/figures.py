@@ -82,8 +82,15 @@ def _closed_figure(size: tuple[float, float]) -> Any:
     return Figure(figsize=size, layout='constrained')
 
 def _open_figure(size: tuple[float, float]) -> Any:
+    "Make a figure that `plt.show()` shows in a window. Without windows, as with the backend agg, nothing would ever close it, so it is not registered in pyplot"
     from matplotlib import pyplot
-    return pyplot.figure(figsize=size, layout='constrained')
+    from matplotlib.backend_bases import FigureManagerBase
+    fig = pyplot.figure(figsize=size, layout='constrained')
+    if type(fig.canvas.manager) is FigureManagerBase:
+        canvas = type(fig.canvas)
+        pyplot.close(fig)
+        canvas(fig)                              # matplotlib 3.11 replaces the canvas of a closed figure by one that draws nothing
+    return fig
 
 # %% ../../nbs/display/figures.ipynb #c0201922
 def png_bundle(

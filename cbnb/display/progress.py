@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['TABLE_STYLE', 'KEPT_STEPS', 'FIT_STYLE', 'DISPLAYS', 'as_cell', 'as_line', 'best_row', 'best_words', 'shortened',
            'changes', 'as_html', 'live_table', 'Progress', 'bar_html', 'seconds_per_batch', 'Pace', 'valid_points',
-           'run_events', 'loss_looks', 'loss_lines', 'losses_layout', 'losses_chart', 'brief', 'row_text', 'fit_page',
-           'LogDisplay', 'TerminalDisplay', 'NotebookDisplay', 'make_display', 'n_validated', 'ProgressCallback']
+           'run_events', 'loss_looks', 'loss_lines', 'losses_layout', 'losses_chart', 'picture_so_far', 'page_so_far',
+           'brief', 'row_text', 'fit_page', 'LogDisplay', 'TerminalDisplay', 'NotebookDisplay', 'make_display',
+           'n_validated', 'ProgressCallback']
 
 # %% ../../nbs/display/progress.ipynb #d051ae47
 import itertools
@@ -27,12 +28,12 @@ from ..callback import PURPOSES, Callback
 from ..basics.nested import find_bs
 from ..basics.durations import Every
 from ..basics.loaders import n_batches
-from .chart import Event, Line, chart
+from .chart import Chart, Event, Line, chart, still_svg
 from .live_curve import sparkline
 from .figures import NAMED_COLORS
 from .front_end import by_name, display_mode
 from .look import COLORS, FONT, WIDEST, css_variables, value_text
-from .page_script import asset, runs_scripts
+from .page_script import asset, runs_scripts, still_image
 from ..learner import Learner
 from ..history import Run
 
@@ -512,15 +513,21 @@ def loss_looks(run: Run) -> list[Line]:
     if 'valid_loss' in run.metric_names: lines.append(Line('valid', (), (), COLORS['valid'], dots=True))
     return lines
 
-def loss_lines(run: Run) -> list[Line]:
+def loss_lines(
+    run: Run,
+    wait: bool = True,    # whether to wait for the device; False: the losses that have reached the CPU
+) -> list[Line]:
     """Return the lines for the losses of a run, with their points
 
     Args:
         run
+        wait: whether to wait for the device; False: the losses that have reached the CPU
     """
-    n, raw = run.n_steps, run.raw_losses
-    points = [(range(n), raw), (range(n), run.losses)]
-    points += [(range(n), loss.column(n, smooth=True)) for loss in run.named.values()]
+    raw, smooth = (run.raw_losses, run.losses) if wait else run.arrived()
+    n = len(raw)
+    points = [(range(n), raw), (range(n), smooth)]
+    if wait: points += [(range(n), loss.column(n, smooth=True)) for loss in run.named.values()]
+    else: points += [(loss.steps[:len(ys)], ys) for loss in run.named.values() for ys in [loss.series.arrived_smoothed()]]
     points += [tuple(zip(*found))] if (found := valid_points(run)) else []
     first, smooth, *others = [line._replace(xs=xs, ys=ys) for line, (xs, ys) in zip(loss_looks(run), points)]
     return [first, smooth._replace(smooths=raw), *others]
@@ -554,6 +561,48 @@ def losses_chart(
                  still_points=20 if runs_scripts() else 50, more=more, asks=asks)
 
 KEPT_STEPS = 300      # steps of a finished fit that its output keeps
+
+# %% ../../nbs/display/progress.ipynb #425816a6
+def picture_so_far(run: Run) -> str:    # HTML, or ''
+    """Return a small picture of the losses that have reached the CPU, or '' if there are fewer than 4 steps
+
+    Args:
+        run
+
+    Returns:
+        HTML, or ''
+    """
+    lines = loss_lines(run, wait=False)
+    if len(lines[0].ys) < 4: return ''
+    chart = Chart(lines, **losses_layout(run))
+    return still_image(still_svg(chart, 20), chart.text)
+
+def page_so_far(
+    name: str,                        # name of the panel, in whose place this page is shown when its kernel is gone
+    names: Sequence[str],             # headings of the table
+    rows: Sequence[Sequence[Any]],    # rows so far
+    run: Run,
+    words: str,                       # the progress of the fit
+) -> dict[str, str]:                  # MIME type -> content
+    """Return the rows and a picture of a running fit, for a notebook that is saved meanwhile. A page that shows the panel does not show this output
+
+    Args:
+        name: name of the panel, in whose place this page is shown when its kernel is gone
+        names: headings of the table
+        rows: rows so far
+        run
+        words: the progress of the fit
+
+    Returns:
+        MIME type -> content
+    """
+    here, output = f'.cbnb-so-far-{name}', '.jp-OutputArea-child'
+    style = (f'<style>body:has(.cbnb-at-{name}) :is({here},{output}:has({here})),'
+             f'{output}:has(>.jupyter-widgets):not(:has(>.jupyter-widgets>*)):has(+{output} {here}){{display:none}}</style>')
+    words = f'a fit that was running when this was stored: {words}'
+    page = f'<div class="{here[1:]}">{style}{picture_so_far(run)}{brief(live_table(names, rows))}<p>{escape(words)}</p></div>'
+    return {'text/html': page, 'text/plain': '\n'.join([*_page_lines(names, rows, None, 8), words])}
+
 
 # %% ../../nbs/display/progress.ipynb #05433f20
 _USED = 'train', 'valid', 'raw', 'text', 'quiet', 'page', 'good', 'bad'      # fewer colors make a smaller output
@@ -759,10 +808,10 @@ class TerminalDisplay(LogDisplay):
 # %% ../../nbs/display/progress.ipynb #efb07e25
 class NotebookDisplay(LogDisplay):
     "The display for notebooks without widgets: one output that is updated, and shows table and losses at the end"
-    live = True
+    live, begun = True, math.inf      # begun: when the display started, as `time.perf_counter()`
 
     def start(self, names: Sequence[str], run: Run | None = None) -> None:
-        self.names, self.run, self.rows, self.handle = names, run, [], None
+        self.names, self.run, self.rows, self.handle, self.begun = names, run, [], None, time.perf_counter()
         self.bar = f'<p>{_STARTING}</p>'
         if names: self._update(_STARTING)       # the first batch may take a while
 
@@ -796,7 +845,8 @@ class NotebookDisplay(LogDisplay):
 
     def _update(self, text: str) -> None:
         page = live_table(*self.table(), self.bar)                # the style adds arrows at the end
-        self.send({'text/html': page, 'text/plain': text})
+        long = self.run and time.perf_counter() - self.begun > 2
+        self.send({'text/html': page + (picture_so_far(self.run) if long else ''), 'text/plain': text})
 
     def send(self,
         bundle: dict[str, Any],    # MIME type -> content
