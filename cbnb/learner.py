@@ -391,7 +391,12 @@ class LoopState(BatchViews):
 
     @property
     def ends_row(self) -> bool:
-        "True during a validation that ends a row of the table in the middle of an epoch. With several validation sets, this is the last one"
+        """True during a validation that ends a row of the table in the middle of an epoch. With several validation sets, this is the last one
+
+        Example:
+            learn.fit(1, valid_every='2 steps', cbs=Callback(after_validate=lambda self: seen.append(self.learn.ends_row)))
+            assert seen == [True, False]                          # the second validation is at the end of the epoch, where `after_epoch` follows
+        """
         return self.mid_epoch and self.valid_set + 1 == len(valid_loaders(self.dls))
 
     def _set_training(self, on: bool) -> None: self.callbacks.select(on, self.purpose)
