@@ -35,7 +35,16 @@ def split_batch(
     n_inp: int | None = None,        # number of inputs; None: all elements but the last, or the only element
     targets: tuple[str, ...] = (),   # names of the targets in dicts, dataclasses and objects
 ) -> tuple[Any, tuple]:              # the inputs (a tuple, or a dict passed as keyword arguments) and the targets
-    "Split a batch into inputs and targets. Raise `KeyError` if a target is missing"
+    """Split a batch into inputs and targets. Raise `KeyError` if a target is missing
+
+    Args:
+        batch: one batch from a loader
+        n_inp: number of inputs; None: all elements but the last, or the only element
+        targets: names of the targets in dicts, dataclasses and objects
+
+    Returns:
+        the inputs (a tuple, or a dict passed as keyword arguments) and the targets
+    """
     if isinstance(batch, (tuple, list)):
         n = n_inp if n_inp is not None else max(len(batch) - 1, 1)
         return tuple(batch[:n]), tuple(batch[n:])
@@ -62,17 +71,38 @@ class HasLoaders:
 
     @property
     def train(self) -> Iterable:
-        "The loader for training"
+        """The loader for training
+
+        Example:
+            assert dls.train is dls.valid is triangles
+            assert len(dls) == 2
+            with raises(IndexError, 'there is no loader 2'): dls[2]
+            with raises(TypeError, 'passed as dl='): learn.validate(triangles)
+        """
         return self.loaders[0]
 
     @property
     def valid(self) -> Iterable | None:
-        "The loader for validation, or None"
+        """The loader for validation, or None
+
+        Example:
+            assert dls.train is dls.valid is triangles
+            assert len(dls) == 2
+            with raises(IndexError, 'there is no loader 2'): dls[2]
+            with raises(TypeError, 'passed as dl='): learn.validate(triangles)
+        """
         return self.loaders[1] if len(self) > 1 else None
 
     @property
     def valid_sets(self) -> dict[str, Iterable]:
-        "The loaders that a fit validates, by their names"
+        """The loaders that a fit validates, by their names
+
+        Example:
+            batches = [(torch.ones(4), torch.ones(4))]
+            sets = DataLoaders(batches, dict(val=batches, ood=batches*2), device='cpu')
+            assert list(sets.valid_sets) == ['val', 'ood'] and sets.valid is sets['val'] and len(sets['ood']) == 2
+            with raises(KeyError, "no loader 'test': there are train, val, ood"): sets['test']
+        """
         return dict(zip(self.valid_names or ('valid',), self.loaders[1:]))
 
     def __len__(self) -> int: return len(self.loaders)
@@ -89,7 +119,15 @@ class HasLoaders:
 
 # %% ../nbs/02_data.ipynb #286e22cb
 def default_device() -> torch.device:  # such as torch.device('cuda')
-    "Return the CUDA device of this process. Without CUDA, return the MPS device, or the CPU if there is none"
+    """Return the CUDA device of this process. Without CUDA, return the MPS device, or the CPU if there is none
+
+    Returns:
+        such as torch.device('cuda')
+
+    Example:
+        has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
+        assert (default_device().type == 'cpu') == (not has_gpu)
+    """
     if torch.cuda.is_available():
         rank = int(os.environ.get('LOCAL_RANK') or -1)             # with several processes, each uses its own GPU
         return torch.device('cuda', rank if 0 <= rank < torch.cuda.device_count() else torch.cuda.current_device())
@@ -104,16 +142,43 @@ class HasDevice:
     def to(self,
         device: torch.device | str,    # device for the batches and the model
     ) -> Self:                         # the same object
-        "Change the device of the batches"
+        """Change the device of the batches
+
+        Args:
+            device: device for the batches and the model
+
+        Returns:
+            the same object
+
+        Example:
+            assert dls.to('meta').one_batch()['base'].device.type == 'meta'
+            assert dls.cpu().device == torch.device('cpu')
+        """
         self.device = torch.device(device)
         return self
 
     def cuda(self) -> Self:  # the loaders themselves
-        "Change the device to the current CUDA device"
+        """Change the device to the current CUDA device
+
+        Returns:
+            the loaders themselves
+
+        Example:
+            has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
+            assert (default_device().type == 'cpu') == (not has_gpu)
+        """
         return self.to(torch.device('cuda', torch.cuda.current_device()))
 
     def cpu(self) -> Self:  # the loaders themselves
-        "Change the device to the CPU"
+        """Change the device to the CPU
+
+        Returns:
+            the loaders themselves
+
+        Example:
+            assert dls.to('meta').one_batch()['base'].device.type == 'meta'
+            assert dls.cpu().device == torch.device('cpu')
+        """
         return self.to('cpu')
 
 # %% ../nbs/02_data.ipynb #df16ca23
@@ -126,7 +191,19 @@ class SplitsBatches(HasLoaders, HasDevice):
     def split(self,
         batch: Any,              # one batch from a loader
     ) -> tuple[Any, tuple]:      # the inputs (a tuple, or a dict passed as keyword arguments) and the targets
-        "Split a batch into inputs and targets, according to `n_inp` and `targets`"
+        """Split a batch into inputs and targets, according to `n_inp` and `targets`
+
+        Args:
+            batch: one batch from a loader
+
+        Returns:
+            the inputs (a tuple, or a dict passed as keyword arguments) and the targets
+
+        Example:
+            xb, yb = dls.split(dls.one_batch())           # the inputs as a dict, the targets as a tuple
+            assert list(xb) == ['base', 'height']
+            assert torch.equal(yb[0], xb['base']*xb['height']/2)
+        """
         if self.n_inp is None and type(batch) in (tuple, list) and len(batch) == 2:
             xb, yb = (batch[0],), (batch[1],)      # the most common case, without function calls
         else: xb, yb = split_batch(batch, self.n_inp, self.targets)
@@ -134,7 +211,16 @@ class SplitsBatches(HasLoaders, HasDevice):
         return xb, yb
 
     def one_batch(self) -> Any:  # the batch, as the loader makes it
-        "Return the first batch of the next training epoch, on the device"
+        """Return the first batch of the next training epoch, on the device
+
+        Returns:
+            the batch, as the loader makes it
+
+        Example:
+            xb, yb = dls.split(dls.one_batch())           # the inputs as a dict, the targets as a tuple
+            assert list(xb) == ['base', 'height']
+            assert torch.equal(yb[0], xb['base']*xb['height']/2)
+        """
         batch = first_batch(self.train)
         with contextlib.suppress(KeyError): self.split(batch)
         return to_device(batch, self.device)
@@ -155,17 +241,35 @@ class HasDatasets(HasLoaders):
     "Gives access to the datasets behind the loaders"
     @property
     def train_ds(self) -> Any:
-        "The dataset for training"
+        """The dataset for training
+
+        Example:
+            assert tens.train_ds is tens.valid_ds is ds
+            assert tens.bs == 4
+        """
         return _dataset(self.train, 'training')
 
     @property
     def valid_ds(self) -> Any:
-        "The dataset for validation"
+        """The dataset for validation
+
+        Example:
+            assert tens.train_ds is tens.valid_ds is ds
+            assert tens.bs == 4
+        """
         return _dataset(self.valid, 'validation')
 
     @property
     def bs(self) -> int:
-        "The batch size of the training loader"
+        """The batch size of the training loader
+
+        Raises:
+            AttributeError: the training loader, a ..., has no batch size: find_bs(dls.one_batch()) is that
+                of its first batch
+
+        Example:
+            assert tens.bs == 4
+        """
         if (n := batch_size(self.train)) is not None: return n
         raise AttributeError(f'the training loader, a {type(self.train).__name__}, has no batch size: '
                              'find_bs(dls.one_batch()) is that of its first batch')
@@ -181,14 +285,33 @@ class HasClasses(HasDatasets):
     "Gives access to the class names of the training dataset, and makes loaders for other items"
     @property
     def vocab(self) -> Any:
-        "The class names: the attribute `vocab` or `classes` of the training dataset"
+        """The class names: the attribute `vocab` or `classes` of the training dataset
+
+        Raises:
+            AttributeError: a ... has no vocab and no classes
+
+        Example:
+            ds.classes = ['small', 'large']
+            assert tens.vocab == ['small', 'large']
+            assert tens.c == 2
+            assert [len(b) for b in tens.test_dl(x)] == [8, 2]      # 10 items; for learn.get_preds(dl=tens.test_dl(x))
+            with raises(AttributeError, 'has no dataset'): print(dls.vocab)
+        """
         for name in ('vocab', 'classes'):
             if (names := getattr(self.train_ds, name, None)) is not None: return names
         raise AttributeError(f'a {type(self.train_ds).__name__} has no vocab and no classes')
 
     @property
     def c(self) -> int:
-        "The number of classes: the attribute `c` of the training dataset, or the length of `vocab`"
+        """The number of classes: the attribute `c` of the training dataset, or the length of `vocab`
+
+        Example:
+            ds.classes = ['small', 'large']
+            assert tens.vocab == ['small', 'large']
+            assert tens.c == 2
+            assert [len(b) for b in tens.test_dl(x)] == [8, 2]      # 10 items; for learn.get_preds(dl=tens.test_dl(x))
+            with raises(AttributeError, 'has no dataset'): print(dls.vocab)
+        """
         return self.train_ds.c if hasattr(self.train_ds, 'c') else len(self.vocab)
 
     def test_dl(self,
@@ -196,7 +319,23 @@ class HasClasses(HasDatasets):
         bs: int | None = None,     # batch size; None: that of the validation loader, or 64
         **kwargs: Any,             # further arguments of torch's `DataLoader`
     ) -> DataLoader:  # a loader that does not shuffle
-        "Make a loader for other items with the settings of the validation loader. Without a validation loader, use those of the training loader"
+        """Make a loader for other items with the settings of the validation loader. Without a validation loader, use those of the training loader
+
+        Args:
+            items: a dataset, a tensor or a list of items
+            bs: batch size; None: that of the validation loader, or 64
+            **kwargs: further arguments of torch's `DataLoader`
+
+        Returns:
+            a loader that does not shuffle
+
+        Example:
+            ds.classes = ['small', 'large']
+            assert tens.vocab == ['small', 'large']
+            assert tens.c == 2
+            assert [len(b) for b in tens.test_dl(x)] == [8, 2]      # 10 items; for learn.get_preds(dl=tens.test_dl(x))
+            with raises(AttributeError, 'has no dataset'): print(dls.vocab)
+        """
         like = self.train if self.valid is None else self.valid
         same = ('num_workers', 'collate_fn', 'pin_memory') if isinstance(like, DataLoader) else ()
         settings = {name: getattr(like, name) for name in same} | kwargs
@@ -285,7 +424,23 @@ def _named(valid: Any) -> dict[str, Any]:
 
 # %% ../nbs/02_data.ipynb #b5e8ae62
 class DataLoaders(SplitsBatches, HasClasses):
-    "Holds the loaders for training and validation, and splits their batches into inputs and targets"
+    """Holds the loaders for training and validation, and splits their batches into inputs and targets
+
+    Args:
+        train: loader for training
+        valid: loader for validation, or a dict of several with their names; None: no validation
+        *more: further loaders, for `ds_idx=2` and up
+        n_inp: number of inputs in a tuple; None: all elements but the last, or the only element
+        targets: names of the targets in batches that are dicts, dataclasses or objects
+        device: device for the batches and the model; None: `default_device()`
+        path: folder for files that the learner saves
+
+    Example:
+        batches = [(torch.ones(4), torch.ones(4))]
+        sets = DataLoaders(batches, dict(val=batches, ood=batches*2), device='cpu')
+        assert list(sets.valid_sets) == ['val', 'ood'] and sets.valid is sets['val'] and len(sets['ood']) == 2
+        with raises(KeyError, "no loader 'test': there are train, val, ood"): sets['test']
+    """
     def __init__(self,
         train: Any,                                # loader for training
         valid: Any = None,                         # loader for validation, or a dict of several with their names; None: no validation
@@ -318,7 +473,33 @@ class DataLoaders(SplitsBatches, HasClasses):
         path: str = '.',             # folder for files
         **kwargs: Any,               # further arguments of torch's `DataLoader`
     ) -> Self:  # the loaders, for training first
-        "Make a torch `DataLoader` for each dataset"
+        """Make a torch `DataLoader` for each dataset
+
+        Args:
+            train_ds: dataset for training
+            valid_ds: dataset for validation, or a dict of several with their names; None: no validation
+            *more: further datasets, not shuffled
+            bs: batch size of the training loader
+            shuffle: shuffle the training set in each epoch
+            drop_last: drop the last training batch if it is incomplete; other loaders keep theirs
+            val_bs: batch size of the other loaders; None: twice `bs`
+            num_workers: worker processes of each loader; None: chosen, if necessary by a trial
+            n_inp: number of inputs; None: all but the last element
+            targets: names of the targets, for batches that are dicts
+            device: where to train; None: `default_device()`
+            path: folder for files
+            **kwargs: further arguments of torch's `DataLoader`
+
+        Returns:
+            the loaders, for training first
+
+        Example:
+            tens = DataLoaders.from_datasets(ds, ds, bs=4, device='cpu')
+            assert [find_bs(b) for b in tens.train] == [4, 4, 2]
+            assert [find_bs(b) for b in tens.valid] == [8, 2]       # twice `bs`, see `val_bs`
+            assert repr(tens) == 'DataLoaders(3 batches of 4, 2 batches of 8; cpu)'
+            assert str(tens.train.chosen) == '0 workers: tensors in memory are indexed by batch'
+        """
         from cbnb.basics.workers import make_loader
         named = _named(valid_ds)
         if named: valid_ds, *more = *named.values(), *more
@@ -343,7 +524,18 @@ class DataLoaders(SplitsBatches, HasClasses):
 def as_dls(
     dls: Any,    # `DataLoaders`, an object with a `train` loader, or one loader
 ) -> Any:        # `dls` itself if it has a `train` loader
-    "Return `dls` if it has a `train` loader. Otherwise return `DataLoaders` that train with `dls`. Raise `TypeError` if `dls` is not a loader"
+    """Return `dls` if it has a `train` loader. Otherwise return `DataLoaders` that train with `dls`. Raise `TypeError` if `dls` is not a loader
+
+    Args:
+        dls: `DataLoaders`, an object with a `train` loader, or one loader
+
+    Returns:
+        `dls` itself if it has a `train` loader
+
+    Raises:
+        TypeError: dls is None: pass DataLoaders(train, valid), or one loader
+        TypeError: a {type(dls)} of loaders is not a loader: DataLoaders(train, valid)
+    """
     if not isinstance(dls, Dataset) and hasattr(dls, 'train') and hasattr(dls, '__getitem__'): return dls
     if dls is None: raise TypeError('dls is None: pass DataLoaders(train, valid), or one loader')
     if isinstance(dls, (tuple, list)) and any(isinstance(dl, DataLoader) for dl in dls):

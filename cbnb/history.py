@@ -35,7 +35,11 @@ from .metrics import Smoother
 
 # %% ../nbs/08_history.ipynb #138d5505
 class Copy:
-    "An asynchronous copy of a tensor from a GPU to the CPU"
+    """An asynchronous copy of a tensor from a GPU to the CPU
+
+    Args:
+        t: a tensor on the GPU, which the GPU may not have computed yet
+    """
     def __init__(self,
         t: Tensor,    # a tensor on the GPU, which the GPU may not have computed yet
     ):
@@ -49,7 +53,11 @@ class Copy:
     def is_here(self,
         wait: bool,    # whether to wait until the copy is complete
     ) -> bool:
-        "Return whether the copy is complete"
+        """Return whether the copy is complete
+
+        Args:
+            wait: whether to wait until the copy is complete
+        """
         if wait: self.event.synchronize()
         return wait or self.event.query()
 
@@ -62,7 +70,11 @@ class ScalarBuffer:
     def append(self,
         t: Tensor,    # a tensor without dimensions
     ) -> None:
-        "Append a scalar tensor without waiting for the device"
+        """Append a scalar tensor without waiting for the device
+
+        Args:
+            t: a tensor without dimensions
+        """
         self.waiting.append(t)
         if len(self.waiting) == 256: self.stack()
 
@@ -104,12 +116,20 @@ class ScalarBuffer:
     def fill(self,
         numbers: array,    # the new numbers
     ) -> None:
-        "Replace all numbers of the buffer"
+        """Replace all numbers of the buffer
+
+        Args:
+            numbers: the new numbers
+        """
         self.numbers, self.coming, self.chunks, self.waiting[:] = numbers[:], [], [], []
 
 # %% ../nbs/08_history.ipynb #4a601964
 class SmoothedBuffer(ScalarBuffer):
-    "A `ScalarBuffer` that can also return smoothed numbers"
+    """A `ScalarBuffer` that can also return smoothed numbers
+
+    Args:
+        beta: weight of the past in the running mean
+    """
     def __init__(self,
         beta: float = 0.98,   # weight of the past in the running mean
     ):
@@ -143,39 +163,92 @@ class RunSteps:
 
     @property
     def n_steps(self) -> int:
-        "The number of training batches so far"
+        """The number of training batches so far
+
+        Example:
+            run = history[0]
+            assert run.n_steps == 2*32
+            assert run.hyper('lr') == [1e-2]*64
+            assert close(run.losses[1], (0.98*run.raw_losses[0] + run.raw_losses[1])/1.98)
+        """
         return len(self._raw)
 
     @property
     def raw_losses(self) -> array:
-        "The loss of each training batch. Reading the property waits for the device"
+        """The loss of each training batch. Reading the property waits for the device
+
+        Example:
+            run = history[0]
+            assert run.n_steps == 2*32
+            assert run.hyper('lr') == [1e-2]*64
+            assert close(run.losses[1], (0.98*run.raw_losses[0] + run.raw_losses[1])/1.98)
+        """
         return self._raw.read()
 
     @property
     def losses(self) -> array:
-        "The smoothed loss of each training batch. Reading the property waits for the device"
+        """The smoothed loss of each training batch. Reading the property waits for the device
+
+        Example:
+            run = history[0]
+            assert run.n_steps == 2*32
+            assert run.hyper('lr') == [1e-2]*64
+            assert close(run.losses[1], (0.98*run.raw_losses[0] + run.raw_losses[1])/1.98)
+        """
         return self._raw.smoothed()
 
     def arrived(self) -> tuple[array, array]:  # raw losses and smoothed losses, one for each training batch
-        "Return the raw and the smoothed losses that have reached the CPU. The call waits only on devices other than CUDA and the CPU"
+        """Return the raw and the smoothed losses that have reached the CPU. The call waits only on devices other than CUDA and the CPU
+
+        Returns:
+            raw losses and smoothed losses, one for each training batch
+
+        Example:
+            assert buffer.arrived() is buffer.read()         # nothing to copy on the CPU
+        """
         smooth = self._raw.arrived_smoothed()
         return self._raw.numbers, smooth
 
     def hyper(self,
         name: str,    # 'lr', 'mom', or another recorded hyper-parameter
     ) -> list[float]:  # one value for each training batch
-        "Return the values of a hyper-parameter, one per training batch. The list is empty if the hyper-parameter was not recorded"
+        """Return the values of a hyper-parameter, one per training batch. The list is empty if the hyper-parameter was not recorded
+
+        Args:
+            name: 'lr', 'mom', or another recorded hyper-parameter
+
+        Returns:
+            one value for each training batch
+
+        Example:
+            run = history[0]
+            assert run.n_steps == 2*32
+            assert run.hyper('lr') == [1e-2]*64
+            assert close(run.losses[1], (0.98*run.raw_losses[0] + run.raw_losses[1])/1.98)
+        """
         values = self.hypers.get(name, ())
         return list(values.read() if isinstance(values, ScalarBuffer) else values)[:self.n_steps]
 
     @property
     def steps(self) -> 'StepColumns':
-        "The losses and hyper-parameters as a mapping from names to columns, such as `run.steps['lr']`"
+        """The losses and hyper-parameters as a mapping from names to columns, such as `run.steps['lr']`
+
+        Example:
+            assert list(run.steps) == ['loss', 'smooth_loss', 'lr', 'mom']
+            assert run.steps['mom'] == [0.9]*64
+            with raises(KeyError, "did you mean 'loss'?"): run.steps['los']
+            with raises(KeyError, 'has a value for each epoch'): run.steps['valid_loss']
+            run.steps
+        """
         return StepColumns(self)
 
 # %% ../nbs/08_history.ipynb #04301b25
 class StepColumns(Mapping):
-    "A mapping from names to columns with one number per training batch"
+    """A mapping from names to columns with one number per training batch
+
+    Args:
+        run: the run to read
+    """
     def __init__(self,
         run: RunSteps,    # the run to read
     ): self.run = run
@@ -208,7 +281,14 @@ class RunEpochs:
 
     @property
     def columns(self) -> list[str]:
-        "The column names that `run[name]` accepts"
+        """The column names that `run[name]` accepts
+
+        Example:
+            assert run.columns == ['run', 'epoch', 'train_loss', 'valid_loss', 'mae', 'time', 'step', 'complete']
+            assert run['step'] == [32, 64]
+            with raises(KeyError, "did you mean 'valid_loss'?"): run['valid_los']
+            with raises(KeyError, 'has a value for each batch'): run['lr']
+        """
         names = (name for row in self.epochs for name in row)
         return list(dict.fromkeys(['run', *self.metric_names, *names]))
 
@@ -232,17 +312,47 @@ class RunExtent(RunSteps, RunEpochs):
     def points(self,
         name: str,    # name of a column of the table of epochs
     ) -> list[tuple[int, float]]:  # (step, value) of each epoch
-        "Return `(last step, value)` for each epoch that has a value. Steps are counted from 0"
+        """Return `(last step, value)` for each epoch that has a value. Steps are counted from 0
+
+        Args:
+            name: name of a column of the table of epochs
+
+        Returns:
+            (step, value) of each epoch
+
+        Example:
+            assert run.points('mae') == [(31, run['mae'][0]), (63, run['mae'][1])]
+            assert run.ends() == [(31, 0), (63, 1)]
+            assert run.extent() == '2 of 2 epochs, 64 steps'
+        """
         return [(max(row['step'] - 1, 0), row[name])
                 for row in self.epochs if row.get(name) is not None]
 
     def ends(self) -> list[tuple[int, int]]:  # (last step, number) of each epoch
-        "Return `(last step, epoch number)` for each complete epoch with training batches"
+        """Return `(last step, epoch number)` for each complete epoch with training batches
+
+        Returns:
+            (last step, number) of each epoch
+
+        Example:
+            assert run.points('mae') == [(31, run['mae'][0]), (63, run['mae'][1])]
+            assert run.ends() == [(31, 0), (63, 1)]
+            assert run.extent() == '2 of 2 epochs, 64 steps'
+        """
         return [(step, epoch) for (step, epoch), row in zip(self.points('epoch'), self.epochs)
                 if row['complete'] and row['step']]
 
     def extent(self) -> str:  # such as '2 of 5 epochs, 46 steps'
-        "Describe the length of the run: complete epochs and steps"
+        """Describe the length of the run: complete epochs and steps
+
+        Returns:
+            such as '2 of 5 epochs, 46 steps'
+
+        Example:
+            assert run.points('mae') == [(31, run['mae'][0]), (63, run['mae'][1])]
+            assert run.ends() == [(31, 0), (63, 1)]
+            assert run.extent() == '2 of 2 epochs, 64 steps'
+        """
         whole = [row['step'] for row in self.epochs if row['complete']]
         rest = self.n_steps - max([0, *whole])
         more, all_of_it = (f' and {plural(rest, "step")}', ' in all') if rest else ('', '')
@@ -259,7 +369,21 @@ class RunEvents(RunSteps):
         text: str,                  # a short description of the event
         step: int | None = None,    # index of the training batch; None: the latest batch
     ) -> None:
-        "Add an event to the run"
+        """Add an event to the run
+
+        Args:
+            kind: interrupted, stopped, failed, lr, paused, resumed, restart, best or note
+            text: a short description of the event
+            step: index of the training batch; None: the latest batch
+
+        Example:
+            noted = RunEvents()
+            noted.events, noted._raw = [], [0.3, 0.2, 0.1]                 # three batches
+            noted.note('lr', 'lr 0.01, set by hand')
+            noted.note('best', 'lowest loss', step=1)
+            assert noted.events == [{'step': 2, 'kind': 'lr', 'text': 'lr 0.01, set by hand'},
+                                    {'step': 1, 'kind': 'best', 'text': 'lowest loss'}]
+        """
         if step is None: step = max(self.n_steps - 1, 0)
         self.events.append(dict(step=int(step), kind=kind, text=text))
 
@@ -267,7 +391,14 @@ class RunEvents(RunSteps):
 def nan_since(
     losses: Sequence[float],    # raw losses, one for each step
 ) -> int | None:                # index of the first step; None if the last loss is finite
-    "Return the step from which on no loss is finite"
+    """Return the step from which on no loss is finite
+
+    Args:
+        losses: raw losses, one for each step
+
+    Returns:
+        index of the first step; None if the last loss is finite
+    """
     n = sum(1 for _ in itertools.takewhile(lambda loss: not math.isfinite(loss), reversed(losses)))
     return len(losses) - n if n else None
 
@@ -277,11 +408,30 @@ class RunOutcome(RunSteps):
 
     @property
     def diverged(self) -> int | None:
-        "Index of the batch from which on no loss is finite, or None if the last loss is finite. Reading the property waits for the device"
+        """Index of the batch from which on no loss is finite, or None if the last loss is finite. Reading the property waits for the device
+
+        Example:
+            ended = RunOutcome()
+            ended.status, ended._raw = 'done', SmoothedBuffer()
+            for loss in (math.nan, 1., math.nan, math.inf): ended._raw.append(torch.tensor(loss))
+            assert nan_since([math.nan, 1., math.nan]) == 2 and nan_since([math.nan, 1.]) is None
+            assert ended.diverged == 2 and ended.outcome() == 'done, loss nan from step 2'
+        """
         return nan_since(self.raw_losses)
 
     def outcome(self) -> str:  # such as 'done' or 'interrupted'
-        "Describe how the run ended. The call waits for the device"
+        """Describe how the run ended. The call waits for the device
+
+        Returns:
+            such as 'done' or 'interrupted'
+
+        Example:
+            ended = RunOutcome()
+            ended.status, ended._raw = 'done', SmoothedBuffer()
+            for loss in (math.nan, 1., math.nan, math.inf): ended._raw.append(torch.tensor(loss))
+            assert nan_since([math.nan, 1., math.nan]) == 2 and nan_since([math.nan, 1.]) is None
+            assert ended.diverged == 2 and ended.outcome() == 'done, loss nan from step 2'
+        """
         word = 'stopped early' if self.status == 'cancelled' else self.status
         return word if self.diverged is None else f'{word}, loss {self.raw_losses[self.diverged]} from step {self.diverged}'
 
@@ -294,7 +444,15 @@ class RunSettings:
 
     @property
     def name(self) -> str:
-        "The name in tables and plots: 'run 3', or the name that you assign"
+        """The name in tables and plots: 'run 3', or the name that you assign
+
+        Example:
+            named = RunSettings()
+            named.number = 3
+            assert named.name == 'run 3'
+            named.name = 'wide'
+            assert named.name == 'wide'
+        """
         return f'run {self.number}' if self.given_name is None else self.given_name
 
     @name.setter
@@ -304,7 +462,14 @@ class RunSettings:
 def differences(
     runs: Iterable[RunSettings],    # the runs to compare
 ) -> dict[str, list[Any]]:    # setting -> its value in each run; None where it was not recorded
-    "Return the settings that differ between runs"
+    """Return the settings that differ between runs
+
+    Args:
+        runs: the runs to compare
+
+    Returns:
+        setting -> its value in each run; None where it was not recorded
+    """
     found = [run.settings for run in runs]
     names = dict.fromkeys(name for settings in found for name in settings)
     columns = {name: [settings.get(name) for settings in found] for name in names}
@@ -320,7 +485,17 @@ def _not_shared(lists: list[list[str] | None]) -> list[list[str]]:
 class PlainRun(RunExtent, RunEvents, RunOutcome, RunSettings):
     "Converts a run to dicts, lists, strings and numbers, and back"
     def to_dict(self) -> dict[str, Any]:  # the data, for `from_dict`
-        "Return the run as plain data"
+        """Return the run as plain data
+
+        Returns:
+            the data, for `from_dict`
+
+        Example:
+            again = type(run).from_dict(run.to_dict())
+            assert again.losses == run.losses
+            assert again.epochs == run.epochs
+            assert again.to_dict() == run.to_dict()
+        """
         names = ('status', 'n_epoch', 'start_epoch', 'beta', 'metric_names')
         return dict(run=self.number, name=self.given_name, **{name: getattr(self, name) for name in names},
                     settings=copy.deepcopy(self.settings),
@@ -332,7 +507,20 @@ class PlainRun(RunExtent, RunEvents, RunOutcome, RunSettings):
     def from_dict(cls,
         data: Mapping[str, Any],    # the result of `to_dict`
     ) -> Self:  # the run
-        "Make a run from the result of `to_dict`"
+        """Make a run from the result of `to_dict`
+
+        Args:
+            data: the result of `to_dict`
+
+        Returns:
+            the run
+
+        Example:
+            again = type(run).from_dict(run.to_dict())
+            assert again.losses == run.losses
+            assert again.epochs == run.epochs
+            assert again.to_dict() == run.to_dict()
+        """
         run = cls(data['run'], data['metric_names'], data['n_epoch'], data['beta'])
         run.status, run.start_epoch = data['status'], data['start_epoch']
         run.epochs = [dict(row) for row in data['epochs']]
@@ -352,7 +540,22 @@ def _packed(values: list[float]) -> array:
 
 # %% ../nbs/08_history.ipynb #44cc3aff
 class Run(PlainRun):
-    "The record of one fit: losses, hyper-parameters, epochs, settings and events"
+    """The record of one fit: losses, hyper-parameters, epochs, settings and events
+
+    Args:
+        number: 0 for the first fit of a learner
+        metric_names: column headings of the table of epochs
+        n_epoch: planned epochs
+        beta: weight of the past in the smoothed losses
+
+    Example:
+        run = Run(0, ['epoch', 'train_loss', 'time'], n_epoch=3)
+        for x in (1., 2., 3.): run._raw.append(torch.tensor(x))
+        run.epochs.append(dict(epoch=0, step=2, train_loss=1.5, complete=True))
+        assert run.steps['loss'] == [1, 2, 3]
+        assert run['train_loss'] == [1.5]
+        assert repr(run) == 'Run(0: 1 of 3 epochs and 1 step, 3 steps in all, running)'
+    """
     def __init__(self,
         number: int,               # 0 for the first fit of a learner
         metric_names: list[str],   # column headings of the table of epochs
@@ -403,7 +606,22 @@ class RunRows(IndexedRuns):
     def rows(self,
         what: str = 'epochs',   # which table: 'epochs' or 'steps'
     ) -> Iterator[dict[str, Any]]:  # one dict for each epoch or step, with the names of the columns as keys
-        "Yield one dict per row of a table"
+        """Yield one dict per row of a table
+
+        Args:
+            what: which table: 'epochs' or 'steps'
+
+        Returns:
+            one dict for each epoch or step, with the names of the columns as keys
+
+        Raises:
+            ValueError: there is a table of 'epochs' and one of 'steps', not of {what}
+
+        Example:
+            assert [row['epoch'] for row in history.rows()] == [0, 1]*3
+            assert [row['epoch'] for row in history.rows('steps')][30:34] == [0, 0, 1, 1]
+            with raises(ValueError, "one of 'steps'"): list(history.rows('batches'))
+        """
         if what not in ('epochs', 'steps'):
             raise ValueError(f"there is a table of 'epochs' and one of 'steps', not of {what!r}")
         if what == 'epochs': yield from _epoch_rows(self.runs)
@@ -424,7 +642,18 @@ class RunTables(RunRows):
         path: str | Path | None = None,   # file to write; None: only return the text
         what: str = 'epochs',             # which table: 'epochs' or 'steps'
     ) -> str:                             # the text
-        "Return a table as CSV text, and optionally write it to a file"
+        """Return a table as CSV text, and optionally write it to a file
+
+        Args:
+            path: file to write; None: only return the text
+            what: which table: 'epochs' or 'steps'
+
+        Returns:
+            the text
+
+        Example:
+            print(history.to_csv(what='steps')[:110])
+        """
         rows, text = list(self.rows(what)), io.StringIO()
         columns = list(dict.fromkeys(name for row in rows for name in row))
         writer = csv.DictWriter(text, columns, lineterminator='\n')
@@ -435,13 +664,33 @@ class RunTables(RunRows):
     def to_df(self,
         what: str = 'epochs',   # which table: 'epochs' or 'steps'
     ) -> Any:                   # a pandas `DataFrame`
-        "Return a table as a pandas `DataFrame`"
+        """Return a table as a pandas `DataFrame`
+
+        Args:
+            what: which table: 'epochs' or 'steps'
+
+        Returns:
+            a pandas `DataFrame`
+
+        Example:
+            history.to_df('steps').plot(y=['loss', 'smooth_loss'])
+        """
         return as_dataframe(list(self.rows(what)))
 
 def as_dataframe(
     rows: list[dict[str, Any]],    # one dict per row
 ) -> Any:                   # a pandas `DataFrame`
-    "Convert rows to a pandas `DataFrame`. Raise `ImportError` if pandas is missing"
+    """Convert rows to a pandas `DataFrame`. Raise `ImportError` if pandas is missing
+
+    Args:
+        rows: one dict per row
+
+    Returns:
+        a pandas `DataFrame`
+
+    Raises:
+        ImportError: to_df needs pandas: pip install "cbnb[data]"
+    """
     try: import pandas
     except ImportError as e:
         raise ImportError('to_df needs pandas: pip install "cbnb[data]"') from e
@@ -484,13 +733,36 @@ def _put_back(data: dict[str, Any]) -> None:
 class RunFiles(RunTables):
     "Converts a history to plain data and JSON, and back"
     def to_dict(self) -> dict[str, Any]:  # the data, for `json.dumps`
-        "Return the history as plain data: dicts, lists, strings and numbers"
+        """Return the history as plain data: dicts, lists, strings and numbers
+
+        Returns:
+            the data, for `json.dumps`
+
+        Example:
+            text = history.to_json()
+            again = type(history).from_json(text)
+            assert json.loads(text) == history.to_dict() == again.to_dict()
+            with raises(ValueError, 'not written by History.to_json'): type(history).from_json('{}')
+        """
         return dict(runs=[run.to_dict() for run in self.runs])
 
     def to_json(self,
         path: str | Path | None = None,   # file to write; None: only return the text
     ) -> str:                             # the text
-        "Return the history as JSON text, and optionally write it to a file"
+        """Return the history as JSON text, and optionally write it to a file
+
+        Args:
+            path: file to write; None: only return the text
+
+        Returns:
+            the text
+
+        Example:
+            text = history.to_json()
+            again = type(history).from_json(text)
+            assert json.loads(text) == history.to_dict() == again.to_dict()
+            with raises(ValueError, 'not written by History.to_json'): type(history).from_json('{}')
+        """
         lost: list[tuple[list, str]] = []
         data = _finite(self.to_dict(), lost)
         if lost: data['not_finite'] = lost
@@ -500,7 +772,23 @@ class RunFiles(RunTables):
     def from_json(cls,
         source: str | Path,    # JSON text from `to_json`, or the path of a file
     ) -> Self:  # the history
-        "Read a history that `to_json` wrote. All numbers are restored exactly"
+        """Read a history that `to_json` wrote. All numbers are restored exactly
+
+        Args:
+            source: JSON text from `to_json`, or the path of a file
+
+        Returns:
+            the history
+
+        Raises:
+            ValueError: this JSON was not written by History.to_json
+
+        Example:
+            text = history.to_json()
+            again = type(history).from_json(text)
+            assert json.loads(text) == history.to_dict() == again.to_dict()
+            with raises(ValueError, 'not written by History.to_json'): type(history).from_json('{}')
+        """
         is_text = isinstance(source, str) and source.lstrip()[:1] == '{'
         data = json.loads(source if is_text else Path(source).read_text())
         if 'runs' not in data: raise ValueError('this JSON was not written by History.to_json')
@@ -569,14 +857,33 @@ def _fill_run(run: Run, state: Mapping[str, Any]) -> Run:
 class StoresRuns(IndexedRuns):
     "Saves and restores a history for checkpoints"
     def state_dict(self) -> dict[str, Any]:  # the state, for `load_state_dict` or `torch.save`
-        "Return all runs as arrays and plain data. The call waits for the device"
+        """Return all runs as arrays and plain data. The call waits for the device
+
+        Returns:
+            the state, for `load_state_dict` or `torch.save`
+
+        Example:
+            taken_over = History()
+            taken_over.load_state_dict(history.state_dict())
+            assert taken_over.to_dict() == history.to_dict() and taken_over[0] is not history[0]
+        """
         return dict(runs=[_run_state(run) for run in self.runs])
 
     def load_state_dict(self,
         state: Mapping[str, Any],      # the result of `state_dict`
         current: Run | None = None,    # run of the current fit, filled with the last run of `state`; None: a new run
     ) -> None:
-        "Replace all runs by those of a saved state"
+        """Replace all runs by those of a saved state
+
+        Args:
+            state: the result of `state_dict`
+            current: run of the current fit, filled with the last run of `state`; None: a new run
+
+        Example:
+            taken_over = History()
+            taken_over.load_state_dict(history.state_dict())
+            assert taken_over.to_dict() == history.to_dict() and taken_over[0] is not history[0]
+        """
         *earlier, last = state['runs'] or [None]
         runs = [_fill_run(_empty_run(r), r) for r in earlier]
         if last is not None: runs.append(_fill_run(current or _empty_run(last), last))
@@ -586,14 +893,23 @@ def _empty_run(state: Mapping[str, Any]) -> Run: return Run(state['number'], [],
 
 # %% ../nbs/08_history.ipynb #193a4aa0
 class History(RunFiles, StoresRuns):
-    "The runs of a learner, which you can index, export and save"
+    """The runs of a learner, which you can index, export and save
+
+    Example:
+        print(history)
+        assert repr(History()) == 'History(no runs yet)'
+    """
     def __init__(self): self.runs: list[Run] = []
     def __repr__(self) -> str: return '\n'.join(map(repr, self.runs)) or 'History(no runs yet)'
     def _repr_html_(self) -> str: return _html_table(self.runs) if self.runs else repr(self)
 
 # %% ../nbs/08_history.ipynb #027ba147
 class NamedLoss:
-    "One of several named losses of a step, with a number for each batch that has this loss"
+    """One of several named losses of a step, with a number for each batch that has this loss
+
+    Args:
+        beta: weight of the past in the smoothed loss
+    """
     def __init__(self,
         beta: float = 0.98,   # weight of the past in the smoothed loss
     ): self.series, self.steps = SmoothedBuffer(beta), []
@@ -602,7 +918,12 @@ class NamedLoss:
         step: int,                # index of the training batch
         value: Tensor | float,    # the loss of this batch
     ) -> None:
-        "Add the loss of a batch without waiting for the device"
+        """Add the loss of a batch without waiting for the device
+
+        Args:
+            step: index of the training batch
+            value: the loss of this batch
+        """
         self.steps.append(step)
         self.series.append(torch.as_tensor(value).detach().clone())
 
@@ -615,7 +936,12 @@ class NamedLoss:
         n: int,                   # number of training batches of the run
         smooth: bool = False,     # whether to smooth, and repeat the last value for batches without one
     ) -> list[float]:
-        "Return one number per batch. For a batch without this loss, the number is nan, or the previous number if `smooth` is set"
+        """Return one number per batch. For a batch without this loss, the number is nan, or the previous number if `smooth` is set
+
+        Args:
+            n: number of training batches of the run
+            smooth: whether to smooth, and repeat the last value for batches without one
+        """
         values, found = dict(zip(self.steps, self.losses if smooth else self.series.read())), []
         for step in range(n):
             carried = found[-1] if smooth and found else math.nan

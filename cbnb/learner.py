@@ -79,7 +79,20 @@ class OneBatch:
         i: int,        # index of the batch in this phase
         batch: Any,    # the batch from the loader
     ) -> None:
-        "Run one batch with its events. Update the weights if `training` is set"
+        """Run one batch with its events. Update the weights if `training` is set
+
+        Args:
+            i: index of the batch in this phase
+            batch: the batch from the loader
+
+        Example:
+            def look(learn):
+                learn.dls.one_batch()
+                learn.lr_find(show_plot=False)
+                learn.profile(n_batch=2)
+                learn.validate()
+                learn.get_preds()
+        """
         __tracebackhide__ = True
         on, fire = self.callbacks.table, self.callbacks.fire
         self._in_batch = True
@@ -131,13 +144,21 @@ class ValidatesSome:
         return epoch in every if isinstance(every, Iterable) else (epoch + 1) % every == 0
 
 def valid_loaders(dls: Any) -> list[Iterable]:
-    "Return the loaders that a fit validates"
+    """Return the loaders that a fit validates
+
+    Args:
+        dls
+    """
     return list(getattr(dls, 'valid_sets', {}).values()) or [dls.valid]
 
 def as_valid_every(
     every: Any,    # a number of epochs, a list of epochs, or text such as '500 steps'
 ) -> int | Iterable[int] | Every:
-    "Convert the argument `valid_every`. Raise `TypeError` for other types, and `ValueError` for numbers that are too small"
+    """Convert the argument `valid_every`. Raise `TypeError` for other types, and `ValueError` for numbers that are too small
+
+    Args:
+        every: a number of epochs, a list of epochs, or text such as '500 steps'
+    """
     if isinstance(every, Iterable) and not isinstance(every, str):
         for n in every: as_count(n, 'an epoch in valid_every', 0)
         return every
@@ -224,7 +245,11 @@ class Loop(Guards, CountsLength, ValidatesSome):
 
 # %% ../nbs/07_learner.ipynb #fcfe7dff
 class Modes:
-    "Records which modules of a model are in training mode at the start of a phase"
+    """Records which modules of a model are in training mode at the start of a phase
+
+    Args:
+        model: a module; for a plain function, nothing is recorded
+    """
     def __init__(self,
         model: Any,    # a module; for a plain function, nothing is recorded
     ):
@@ -233,7 +258,11 @@ class Modes:
         self.each = [(m, m.training) for m in self.model.modules()]
 
     def put_back(self, learn: 'Learner') -> None:
-        "Restore the recorded modes, and warn that a callback or the model has changed them"
+        """Restore the recorded modes, and warn that a callback or the model has changed them
+
+        Args:
+            learn: the learner
+        """
         for m, training in self.each: m.training = training
         made, call = ('eval', 'train') if self.training else ('train', 'eval')
         _warn(f'a callback, or the model itself, called model.{made}() in the middle of '
@@ -296,19 +325,52 @@ class BatchViews:
     "Properties for reading the batch and the outputs in a convenient form"
     @property
     def x(self) -> Any:
-        "The input if there is only one, otherwise `xb`. To change the inputs, assign `xb`"
+        """The input if there is only one, otherwise `xb`. To change the inputs, assign `xb`
+
+        Example:
+            class Look(Callback):
+                def after_pred(self): seen.append((len(self.xb), self.x.shape, [o.shape for o in self.outputs]))
+
+            seen.clear()
+            line_learner(cbs=Look).validate()
+            assert seen == [(1, (8,), [(8,), (8,)])]              # one input; a prediction and a target for each of 8 items
+        """
         return self.xb[0] if isinstance(self.xb, tuple) and len(self.xb) == 1 else self.xb
     @property
     def y(self) -> Any:
-        "The target if there is only one, otherwise `yb`. To change the targets, assign `yb`"
+        """The target if there is only one, otherwise `yb`. To change the targets, assign `yb`
+
+        Example:
+            class Shapes(Callback):
+                def after_batch(self): self.seen = {name: tuple(value.shape) for name, value in self.xb.items()}, self.y.shape
+
+            with learn.no_bar(), learn.no_logging(): learn.fit(1, cbs=(shapes := Shapes()))
+            inputs, target = shapes.seen
+            assert list(inputs) == ['input_ids', 'attention_mask'] and len(target) == 1
+        """
         return self.yb[0] if len(self.yb) == 1 else self.yb
     @property
     def outputs(self) -> tuple:
-        "The outputs that metrics can choose from: the predictions, then the targets"
+        """The outputs that metrics can choose from: the predictions, then the targets
+
+        Example:
+            class Look(Callback):
+                def after_pred(self): seen.append((len(self.xb), self.x.shape, [o.shape for o in self.outputs]))
+
+            seen.clear()
+            line_learner(cbs=Look).validate()
+            assert seen == [(1, (8,), [(8,), (8,)])]              # one input; a prediction and a target for each of 8 items
+        """
         return (self._train_step if self.training else self._eval_step).outputs(self)
     @property
     def loss_weight(self) -> Any:
-        "How much `loss` counts in averages, a number or a scalar tensor. None: the losses of batches add up. See `Step.batch_weight`"
+        """How much `loss` counts in averages, a number or a scalar tensor. None: the losses of batches add up. See `Step.batch_weight`
+
+        Example:
+            note = Callback(after_batch=lambda self: weights.append((self.loss_weight, learn.eval_step.batch_weight(learn))))
+            learn.validate(dl=batches, cbs=note)
+            assert weights == [(3, 3), (2, 2)]                                       # tokens of the two batches
+        """
         if self._weight is UNKNOWN: self._weight = (self._train_step if self.training else self._eval_step).batch_weight(self)
         return self._weight
     @loss_weight.setter
@@ -319,12 +381,23 @@ class LoopState(BatchViews):
     "The state of the loop, which a run stores on the learner for callbacks to read"
     @property
     def running(self) -> bool:
-        "True while a run of this learner is in progress"
+        """True while a run of this learner is in progress
+
+        Example:
+            class Look(Callback):
+                run_valid = False
+                def after_loss(self): seen.append((self.learn.running, self.learn.training, self.iter))
+        """
         return self.undo is not None
 
     @property
     def ends_row(self) -> bool:
-        "True during a validation that ends a row of the table in the middle of an epoch. With several validation sets, this is the last one"
+        """True during a validation that ends a row of the table in the middle of an epoch. With several validation sets, this is the last one
+
+        Example:
+            learn.fit(1, valid_every='2 steps', cbs=Callback(after_validate=lambda self: seen.append(self.learn.ends_row)))
+            assert seen == [True, False]                          # the second validation is at the end of the epoch, where `after_epoch` follows
+        """
         return self.mid_epoch and self.valid_set + 1 == len(valid_loaders(self.dls))
 
     def _set_training(self, on: bool) -> None: self.callbacks.select(on, self.purpose)
@@ -351,13 +424,36 @@ class TellsWhere:
 
     @property
     def run_name(self) -> str:
-        "The name of the current or last run in messages, such as fit, get_preds or lr_find"
+        """The name of the current or last run in messages, such as fit, get_preds or lr_find
+
+        Example:
+            seen.clear()
+            learn = line_learner(cbs=Callback(after_loss=lambda self: seen.append(self.learn.where())))
+            learn.fit(1)
+            assert seen == ['epoch 0, training batch 0', 'epoch 0, training batch 1', 'epoch 0, validation batch 0']
+            assert learn.where() == 'outside a run' and learn.run_name == 'fit'
+        """
         return self._called or ('get_preds' if self.purpose == 'preds' else self.purpose)
 
     def where(self,
         event_name: str | None = None,   # the event to describe; a batch is named only for batch events; None: the current position
     ) -> str:  # such as 'epoch 0, training batch 3'
-        "Describe the current position in the loop, such as 'epoch 0, training batch 1'"
+        """Describe the current position in the loop, such as 'epoch 0, training batch 1'
+
+        Args:
+            event_name: the event to describe; a batch is named only for batch events; None: the current
+                position
+
+        Returns:
+            such as 'epoch 0, training batch 3'
+
+        Example:
+            seen.clear()
+            learn = line_learner(cbs=Callback(after_loss=lambda self: seen.append(self.learn.where())))
+            learn.fit(1)
+            assert seen == ['epoch 0, training batch 0', 'epoch 0, training batch 1', 'epoch 0, validation batch 0']
+            assert learn.where() == 'outside a run' and learn.run_name == 'fit'
+        """
         if not self.running: return 'outside a run'
         name = self.run_name
         place = f'epoch {self.epoch}' if name == 'fit' else name
@@ -369,7 +465,16 @@ class TellsWhere:
 class TellsStopped(TellsWhere):
     "Describes where a run was stopped"
     def stopped_where(self) -> str:  # such as 'stopped in epoch 1 at batch 3'
-        "Describe where a run was stopped. For `lr_find`, count the batches. For other runs, name the batch if the run was stopped inside one"
+        """Describe where a run was stopped. For `lr_find`, count the batches. For other runs, name the batch if the run was stopped inside one
+
+        Returns:
+            such as 'stopped in epoch 1 at batch 3'
+
+        Example:
+            learn = line_learner()
+            learn.fit(2)
+            assert learn.stopped_where() == 'stopped in epoch 1'
+        """
         name, n = self.run_name, self.train_iter
         if name == 'lr_find': return f'lr_find stopped after {n} batch{"es"*(n != 1)}'
         batch = f' at batch {self.iter}' if self._in_batch else ''
@@ -380,7 +485,11 @@ class TellsStopped(TellsWhere):
 def reset_state(
     model: Any,    # a model with a method `reset`
 ) -> None:
-    "Call `model.reset()`. If this changes parameters, put them back and warn"
+    """Call `model.reset()`. If this changes parameters, put them back and warn
+
+    Args:
+        model: a model with a method `reset`
+    """
     before = [(m, name, p, p.clone()) for m in modules_of(model) for name, p in m._parameters.items()
               if p is not None and not is_lazy(p)]
     model.reset()
@@ -393,7 +502,19 @@ def reset_state(
 
 # %% ../nbs/07_learner.ipynb #6752ceb4
 class TrainEvalCallback(Callback):
-    "Switches between training and evaluation mode, and resets the counters at the start of a run"
+    """Switches between training and evaluation mode, and resets the counters at the start of a run
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+
+    Example:
+        class Hello(Callback): pass
+
+        learn = line_learner(default_cbs=False).add_cb(Hello).add_cb(Hello)     # the second replaces the first
+        assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Recorder', 'Hello']
+        learn.remove_cb(Hello)
+        assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Recorder']
+    """
     order, run_valid = -10, False
 
     def after_create(self): self.learn.n_epoch = 1
@@ -436,7 +557,11 @@ def _warn_of_pct_train(
 
 # %% ../nbs/07_learner.ipynb #d35b7356
 class MidEpochValidation(Callback):
-    "Validates in the middle of an epoch, after a number of steps or updates. `fit(valid_every='500 steps')` adds this callback"
+    """Validates in the middle of an epoch, after a number of steps or updates. `fit(valid_every='500 steps')` adds this callback
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     order, run_valid, run_in = 1e9, False, ('fit',)      # after other callbacks, but before `Checkpoint`
 
     def before_fit(self):
@@ -492,7 +617,14 @@ class HasData:
 class MovesToDevice(HasData):
     "Moves everything that is trained to the device of the loaders"
     def to_dls_device(self) -> None:
-        "Move the model, the loss function, and the modules of the steps to the device of the loaders"
+        """Move the model, the loss function, and the modules of the steps to the device of the loaders
+
+        Example:
+            learn = line_learner()
+            learn.dls.device = 'meta'                              # available in every installation of PyTorch
+            learn.to_dls_device()
+            assert learn.model.a.is_meta
+        """
         if (device := getattr(self.dls, 'device', None)) is None: return
         self._choose_split()
         for part in trained_modules(self).values(): part.to(device)
@@ -506,7 +638,16 @@ class HasModel:
         self.model = model
 
     def parameters(self) -> Iterator[nn.Parameter]:  # the parameters, frozen ones included
-        "Return the parameters of the model, for fastai callbacks that call this method"
+        """Return the parameters of the model, for fastai callbacks that call this method
+
+        Returns:
+            the parameters, frozen ones included
+
+        Example:
+            def line_parts():
+                model, dls = Line(), line_learner().dls
+                return model, nn.MSELoss(), torch.optim.SGD(model.parameters(), 0.1), dls.train, dls.valid
+        """
         return self.model.parameters()
 
     def _set_loss_func(self, f: Any) -> None:
@@ -583,7 +724,11 @@ _OF_LIGHTNING = ('loss_func is missing, and {} is a LightningModule, whose train
 def as_list(
     values: Any,   # None, a single value, or any iterable of values
 ) -> list[Any]:
-    "Convert a single value, an iterable of values, or None to a list"
+    """Convert a single value, an iterable of values, or None to a list
+
+    Args:
+        values: None, a single value, or any iterable of values
+    """
     if values is None: return []
     one = isinstance(values, (str, Callback, type)) or not isinstance(values, Iterable)
     if getattr(values, 'ndim', 1) == 0: one = True       # a tensor without dimensions has `__iter__`
@@ -593,7 +738,12 @@ def is_a(
     cb: Any,                # a callback, or a callback class
     cls: type[Callback],    # the class to check for
 ) -> bool:
-    "Return whether `cb` is an instance or a subclass of `cls`"
+    """Return whether `cb` is an instance or a subclass of `cls`
+
+    Args:
+        cb: a callback, or a callback class
+        cls: the class to check for
+    """
     return issubclass(cb, cls) if isinstance(cb, type) else isinstance(cb, cls)
 
 # %% ../nbs/07_learner.ipynb #27e9564c
@@ -601,19 +751,56 @@ class HasCallbacks:
     "Adds and removes callbacks"
     @property
     def cbs(self) -> CbList:
-        "The callbacks, in the order in which they were added"
+        """The callbacks, in the order in which they were added
+
+        Example:
+            class Hello(Callback): pass
+
+            learn = line_learner(default_cbs=False).add_cb(Hello).add_cb(Hello)     # the second replaces the first
+            assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Recorder', 'Hello']
+            learn.remove_cb(Hello)
+            assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Recorder']
+        """
         return CbList(self.callbacks.all)
 
     def add_cb(self,
         cb: Any,    # a callback, a callback class, or a callback of another library
     ) -> Self:  # the learner, so that calls can be chained
-        "Add a callback. The new callback replaces a callback of the same class with the same settings"
+        """Add a callback. The new callback replaces a callback of the same class with the same settings
+
+        Args:
+            cb: a callback, a callback class, or a callback of another library
+
+        Returns:
+            the learner, so that calls can be chained
+
+        Example:
+            class Hello(Callback): pass
+
+            learn = line_learner(default_cbs=False).add_cb(Hello).add_cb(Hello)     # the second replaces the first
+            assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Recorder', 'Hello']
+            learn.remove_cb(Hello)
+            assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Recorder']
+        """
         return self.add_cbs([cb])
 
     def add_cbs(self,
         cbs: Any,    # one callback, or several
     ) -> Self:  # the learner, so that calls can be chained
-        "Add one or several callbacks"
+        """Add one or several callbacks
+
+        Args:
+            cbs: one callback, or several
+
+        Returns:
+            the learner, so that calls can be chained
+
+        Example:
+            learn = line_learner()
+            learn.add_cbs([Adapter(V1()), Adapter(Spore())])
+            assert [str(cb) for cb in learn.cbs[-2:]] == ['V1', 'Spore']
+            assert [str(cb) for cb in learn.cbs[-1].peers] == ['V1', 'Spore']
+        """
         with interrupts_wait():                  # never leave a callback half added
             for cb in as_list(cbs): self.callbacks.add(cb)
         return self
@@ -621,13 +808,39 @@ class HasCallbacks:
     def remove_cb(self,
         cb: Any,    # a callback, its name, or a class: all its instances
     ) -> Self:  # the learner, so that calls can be chained
-        "Remove a callback, or all callbacks of a class"
+        """Remove a callback, or all callbacks of a class
+
+        Args:
+            cb: a callback, its name, or a class: all its instances
+
+        Returns:
+            the learner, so that calls can be chained
+
+        Example:
+            class Hello(Callback): pass
+
+            learn = line_learner(default_cbs=False).add_cb(Hello).add_cb(Hello)     # the second replaces the first
+            assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Recorder', 'Hello']
+            learn.remove_cb(Hello)
+            assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Recorder']
+        """
         return self.remove_cbs([cb])
 
     def remove_cbs(self,
         cbs: Any,    # one callback or class, or several
     ) -> Self:  # the learner, so that calls can be chained
-        "Remove one or several callbacks, or all callbacks of a class"
+        """Remove one or several callbacks, or all callbacks of a class
+
+        Args:
+            cbs: one callback or class, or several
+
+        Returns:
+            the learner, so that calls can be chained
+
+        Example:
+            learn.remove_cbs([V1, GradientClipping, Natives])
+            assert [cb.name for cb in learn.cbs] == ['train_eval', 'recorder']
+        """
         with interrupts_wait():
             for cb in as_list(cbs): self.callbacks.remove(cb)
         return self
@@ -663,7 +876,20 @@ class LendsCallbacks:
     def added_cbs(self,
         cbs: Any,    # one callback, or several
     ) -> AbstractContextManager[Self]:  # a context manager that gives the learner
-        "Add callbacks for the duration of a `with` block"
+        """Add callbacks for the duration of a `with` block
+
+        Args:
+            cbs: one callback, or several
+
+        Returns:
+            a context manager that gives the learner
+
+        Example:
+            recorder = learn.recorder
+            with learn.removed_cbs(recorder), learn.added_cbs(Hello):
+                assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Hello']
+            assert learn.cbs == [learn.train_eval, recorder]
+        """
         before, new = self.cbs, [self.callbacks.as_callback(cb) for cb in as_list(cbs)]
         mine = [cb for cb in new if not any(cb is b for b in before)]
         def begin() -> None:
@@ -673,7 +899,20 @@ class LendsCallbacks:
     def removed_cbs(self,
         cbs: Any,    # one callback or class, or several
     ) -> AbstractContextManager[Self]:  # a context manager that gives the learner
-        "Remove callbacks for the duration of a `with` block"
+        """Remove callbacks for the duration of a `with` block
+
+        Args:
+            cbs: one callback or class, or several
+
+        Returns:
+            a context manager that gives the learner
+
+        Example:
+            recorder = learn.recorder
+            with learn.removed_cbs(recorder), learn.added_cbs(Hello):
+                assert [str(cb) for cb in learn.cbs] == ['TrainEvalCallback', 'Hello']
+            assert learn.cbs == [learn.train_eval, recorder]
+        """
         leaving, gone = [cb for which in as_list(cbs) for cb in self.callbacks.find(which)], []
         def begin() -> None:
             gone.clear()
@@ -696,17 +935,42 @@ class ShowsLoop:
         for name in names: self.callbacks.fire(name)
 
     def cbs_changed(self) -> None:
-        "Clear the cached handlers of all events, because a callback has changed"
+        """Clear the cached handlers of all events, because a callback has changed
+
+        Example:
+            learn.cbs_changed()
+            assert learn.ordered_cbs('before_train') == [recorder, learn.train_eval]
+        """
         self.callbacks.changed()
 
     def ordered_cbs(self,
         event_name: str,    # such as 'before_fit'
     ) -> list[Callback]:  # the callbacks, the first one called first
-        "Return the callbacks that define an event, in the order in which they are called, including those that are switched off"
+        """Return the callbacks that define an event, in the order in which they are called, including those that are switched off
+
+        Args:
+            event_name: such as 'before_fit'
+
+        Returns:
+            the callbacks, the first one called first
+
+        Example:
+            assert learn.ordered_cbs('before_train') == [learn.train_eval, recorder]
+            learn.model.eval()
+            learn('before_train')                                  # dispatches the event
+            assert learn.model.training
+            learn.train_eval.order = recorder.order + 1            # `cbs_changed` makes the learner sort its callbacks again
+            learn.cbs_changed()
+        """
         return self.callbacks.ordered(event_name)
 
     def show_training_loop(self) -> None:
-        "Show the loop with the callbacks of each event: as a figure in a notebook, otherwise as text"
+        """Show the loop with the callbacks of each event: as a figure in a notebook, otherwise as text
+
+        Example:
+            learn = line_learner(cbs=GradientClip)
+            learn.show_training_loop()
+        """
         self._show_loop('\n'.join(loop_lines(FIT, self.ordered_cbs)))
 
     def _show_loop(self, text: str) -> None:
@@ -720,7 +984,11 @@ LOOP_STATE = ('purpose', *PHASE_STATE, 'start_epoch', 'n_epoch', 'fit_length', '
               'train_updates', '_per_step', 'pct_train', 'valid_every', 'mid_epoch')
 
 def training_modes(learn: Any) -> dict[nn.Module, bool]:
-    "Return which modules of the model and of the steps are in training mode"
+    """Return which modules of the model and of the steps are in training mode
+
+    Args:
+        learn: the learner
+    """
     return {m: m.training for part in (learn, learn.train_step, learn.eval_step) for m in modules_of(part.model)}
 
 class EndsRuns:
@@ -783,7 +1051,13 @@ class HasRates:
 
     @property
     def lr(self) -> Any:
-        "The learning rate of the next fit. This is a list or a slice if parameter groups have different rates"
+        """The learning rate of the next fit. This is a list or a slice if parameter groups have different rates
+
+        Example:
+            learn = line_learner(opt_func=functools.partial(torch.optim.SGD, lr=0.5), lr=1e-3)
+            assert learn.lr == 0.5                                 # the rate of `opt_func` replaces the default
+            with raises(ValueError, 'should be three numbers'): line_learner(moms=(0.9, 0.8))
+        """
         return self._lr
 
     @lr.setter
@@ -799,7 +1073,15 @@ _seen_rates: WeakKeyDictionary[Any, set[tuple]] = WeakKeyDictionary()    # optim
 class HasOptimizer(HasRates):
     "Makes the optimizer, and accepts one that you assign"
     def create_opt(self) -> None:
-        "Make a new optimizer with `opt_func`, and assign it to `learn.opt`"
+        """Make a new optimizer with `opt_func`, and assign it to `learn.opt`
+
+        Example:
+            learn = line_learner()
+            learn.create_opt()
+            learn.model.a.grad = torch.ones(())                    # left by a `backward` of your own
+            learn._forget_grads()
+            assert learn.model.a.grad is None
+        """
         self.opt = self._new_opt()
         self._known = self.opt, self.opt_func
         self._note_rates()
@@ -852,7 +1134,13 @@ def count_updates(
     opts: list[Any],      # the optimizers
     undo: UndoStack,      # undo stack that removes the hooks
 ) -> bool:
-    "Count the calls of `opt.step()` with hooks. Return False if an optimizer has no hooks"
+    """Count the calls of `opt.step()` with hooks. Return False if an optimizer has no hooks
+
+    Args:
+        learn: the learner, whose `train_updates` is raised
+        opts: the optimizers
+        undo: undo stack that removes the hooks
+    """
     if not all(hasattr(opt, 'register_step_post_hook') for opt in opts): return False
     counts = dict.fromkeys(map(id, opts), 0)
     def count(opt: Any, *_: Any) -> None:
@@ -930,7 +1218,12 @@ class PreparesOptimizer(SetsHypers):
 
 # %% ../nbs/07_learner.ipynb #9f6989c5
 class FitInterrupted(KeyboardInterrupt):
-    "Raised at the end of a fit that you stopped with Ctrl-C. The learner remains usable"
+    """Raised at the end of a fit that you stopped with Ctrl-C. The learner remains usable
+
+    Example:
+        stopped = FitInterrupted('stopped in epoch 2 at batch 130; learn is usable')
+        assert stopped._render_traceback_() == ['stopped in epoch 2 at batch 130; learn is usable']
+    """
     def _render_traceback_(self) -> list[str]:
         return [str(self)]                       # IPython shows this instead of a traceback
 
@@ -972,7 +1265,14 @@ _Method = TypeVar('_Method', bound=Callable[..., Any])
 def as_one_fit(
     method: _Method,    # a method of a learner that trains
 ) -> _Method:           # the decorated method
-    "Decorate a training method so that `learn.rewind` counts each of its calls as one fit"
+    """Decorate a training method so that `learn.rewind` counts each of its calls as one fit
+
+    Args:
+        method: a method of a learner that trains
+
+    Returns:
+        the decorated method
+    """
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True                      # IPython leaves this frame out
@@ -1000,7 +1300,29 @@ class Fits(TakesBack, FitLevel):
         valid_every: int | str | list[int] = 1,   # validate after every n-th epoch, after the listed epochs, or such as '500 steps'
         resume: Any = False,                # True: continue from the newest checkpoint; or the path of a checkpoint
     ) -> None:
-        "Train the model for `n_epoch` epochs, or for a number of training batches or updates"
+        """Train the model for `n_epoch` epochs, or for a number of training batches or updates
+
+        Args:
+            n_epoch: total number of epochs, including those before `start_epoch`; or '2000 steps', '100
+                updates'
+            lr: learning rate, as in the constructor; None: `learn.lr`
+            wd: weight decay, for all groups except those at 0; a list for each group; None: `learn.wd`
+            cbs: callbacks for this fit only
+            reset_opt: whether to start with a new optimizer
+            start_epoch: first epoch to train, as if the earlier epochs had been trained
+            valid_every: validate after every n-th epoch, after the listed epochs, or such as '500 steps'
+            resume: True: continue from the newest checkpoint; or the path of a checkpoint
+
+        Raises:
+            ValueError: start_epoch={start_epoch} counts epochs, and this fit has {length}: resume=True
+                continues such a fit
+            ValueError: start_epoch={start_epoch} is after n_epoch={length.n}
+
+        Example:
+            learn.fit(1)
+            assert close(learn.model.a.item(), 1.28)             # 0 -> 0.8 -> 1.28: two fifths of the way
+            learn.fit(3, start_epoch=1, valid_every=[2])
+        """
         __tracebackhide__ = True
         _check_no_data(n_epoch)
         length, start_epoch = as_duration(n_epoch, 'n_epoch'), as_count(start_epoch, 'start_epoch', 0)
@@ -1031,11 +1353,35 @@ class Silences:
             yield self
 
     def no_logging(self) -> Any:  # a context manager that gives the learner
-        "Show no table of epochs for the duration of a `with` block"
+        """Show no table of epochs for the duration of a `with` block
+
+        Returns:
+            a context manager that gives the learner
+
+        Example:
+            rows, learn = [], line_learner()
+            learn.logger = rows.append
+            with learn.no_logging(): learn.fit(1)
+            assert rows == []
+            with learn.no_mbar(): assert not learn.create_mbar
+            assert learn.create_mbar
+        """
         return self._for_now('logger', _log_nothing)
 
     def no_mbar(self) -> Any:  # a context manager that gives the learner
-        "Show no progress bar over epochs for the duration of a `with` block"
+        """Show no progress bar over epochs for the duration of a `with` block
+
+        Returns:
+            a context manager that gives the learner
+
+        Example:
+            rows, learn = [], line_learner()
+            learn.logger = rows.append
+            with learn.no_logging(): learn.fit(1)
+            assert rows == []
+            with learn.no_mbar(): assert not learn.create_mbar
+            assert learn.create_mbar
+        """
         return self._for_now('create_mbar', False)
 
 def _log_nothing(row: list) -> None: pass
@@ -1072,7 +1418,23 @@ class Evaluates(RunsEvaluation):
         dl: Any = None,      # a loader to use instead; None: loader `ds_idx`
         cbs: Any = None,     # callbacks for this run only
     ) -> list[float] | Any:   # the loss and the metrics; None without a `Recorder`
-        "Compute the loss and the metrics on a loader"
+        """Compute the loss and the metrics on a loader
+
+        Args:
+            ds_idx: index of the loader in `learn.dls`, or the name of a validation set
+            dl: a loader to use instead; None: loader `ds_idx`
+            cbs: callbacks for this run only
+
+        Returns:
+            the loss and the metrics; None without a `Recorder`
+
+        Example:
+            learn = line_learner()
+            assert close(learn.validate(), [2**2 + 3**2])
+            learn.fit(1)
+            assert close(learn.validate(), [(0.72 - 2)**2 + (1.08 - 3)**2])
+            assert close(learn.validate(dl=[(torch.zeros(2), torch.full((2,), 1.08))]), [0.])      # at x = 0 the line is at b
+        """
         __tracebackhide__ = True
         with self._evaluating('validate', cbs) as evaluate:
             self.undo.set(self, 'final_record', None)
@@ -1086,7 +1448,17 @@ class Freezes:
         n: int,                  # index of the first group to train; negative indices count from the end
         train_bn: bool = True,   # whether to keep training batch norm layers in frozen groups
     ) -> None:
-        "Freeze the parameter groups before group `n`, and unfreeze all others. With one group, warn and do nothing, unless `n` is 0"
+        """Freeze the parameter groups before group `n`, and unfreeze all others. With one group, warn and do nothing, unless `n` is 0
+
+        Args:
+            n: index of the first group to train; negative indices count from the end
+            train_bn: whether to keep training batch norm layers in frozen groups
+
+        Example:
+            learn = digits_learner(splitter=body_and_head)
+            learn.freeze_to(1)
+            learn.summary()
+        """
         if self.opt is None: self.create_opt()
         if len(self.opt.param_groups) == 1 and n != 0:
             _warn('freezing has no effect with one parameter group: pass a `splitter` to the learner')
@@ -1095,11 +1467,26 @@ class Freezes:
         freeze_groups(self.opt, n, norm_params(self.model) if train_bn else ())
 
     def freeze(self) -> None:
-        "Freeze all parameter groups except the last. Batch norm layers stay trainable"
+        """Freeze all parameter groups except the last. Batch norm layers stay trainable
+
+        Example:
+            learn.freeze()
+            learn.fit(1)
+            assert close([learn.model.a.item(), learn.model.b.item()], [0, 1.08])
+            learn.unfreeze()
+            learn.fit(1)
+            assert close(learn.model.a.item(), 0.72)
+        """
         self.freeze_to(-1)
 
     def unfreeze(self) -> None:
-        "Unfreeze all parameter groups"
+        """Unfreeze all parameter groups
+
+        Example:
+            learn.unfreeze()
+            learn.fit(1)
+            assert close(learn.model.a.item(), 0.72)
+        """
         self.freeze_to(0)
 
 # %% ../nbs/07_learner.ipynb #b12caa72
@@ -1181,7 +1568,36 @@ class Shows(Completes):
 class Learner(Loop, OneBatch, Phases, LoopState, TellsStopped, MovesToDevice, HasModel, HasSteps,
               StartsWithCallbacks, LendsCallbacks, ShowsLoop, Runs, PreparesOptimizer, Fits,
               Evaluates, Freezes, Shows):
-    "Trains a model on data, with a loss function, an optimizer, and callbacks"
+    """Trains a model on data, with a loss function, an optimizer, and callbacks
+
+    Args:
+        dls: `DataLoaders`, or one training loader
+        model: the model to train
+        loss_func: called as `loss_func(pred, *yb)`; None: that of the training dataset
+        opt_func: an optimizer class, a function, or an optimizer
+        lr: learning rate; a list or a slice for parameter groups
+        splitter: divides the parameters into groups
+        cbs: callbacks or classes, one or several
+        metrics: functions or objects, one or several
+        path: folder for files; None: the path of the loaders
+        model_dir: folder for models, inside `path`
+        wd: weight decay, for all groups except those at 0; a list for each group; None: that of the
+            optimizer
+        moms: momentum at the start, peak and end of a one-cycle fit
+        default_cbs: whether to add the default callbacks, which record and display
+        train_step: a `Step` or a function for training batches; None: `Step()`
+        eval_step: the same for validation batches; None: chosen by `train_step` and `loss_func`
+        batch_weight: called as `batch_weight(pred, *yb)`: how much the loss of a batch counts in
+            averages and in accumulated gradients; None: derived from the loss, items otherwise
+        sanity_check: whether a fit tries one validation batch and its metrics before the first epoch
+
+    Example:
+        batches = [(torch.ones(4), torch.ones(4))]
+        learn = Learner(DataLoaders(batches, device='cpu'), Line(), nn.MSELoss())
+        assert learn.opt is None and learn.cbs == [learn.train_eval]
+        learn.fit(1)
+        assert type(learn.opt) is torch.optim.AdamW
+    """
     @hinted
     def __init__(self,
         dls: Any,                                        # `DataLoaders`, or one training loader

@@ -53,7 +53,12 @@ class RunningMean:
         value: Tensor | Real,   # the mean over `n` items
         n: int | Tensor,        # number of items, or their weight; 0: the value is ignored
     ) -> None:
-        "Add the mean of a batch of `n` items"
+        """Add the mean of a batch of `n` items
+
+        Args:
+            value: the mean over `n` items
+            n: number of items, or their weight; 0: the value is ignored
+        """
         if isinstance(value, Tensor): value = value.detach().to(_exact_dtype(value))
         if isinstance(n, Tensor): self.add_total(torch.where(n > 0, value*n, 0.), n)     # `n` may be on a GPU: do not wait for it
         elif n: self.add_total(value*n, n)
@@ -61,7 +66,12 @@ class RunningMean:
         total: Tensor | Real,   # the sum over `n` items
         n: int | Tensor,        # number of items, or their weight
     ) -> None:
-        "Add the sum of a batch of `n` items"
+        """Add the sum of a batch of `n` items
+
+        Args:
+            total: the sum over `n` items
+            n: number of items, or their weight
+        """
         self.total, self.count = self.total + total, self.count + n
     @property
     def value(self) -> Tensor | float | None:
@@ -79,7 +89,16 @@ class HasName:
     _name: str | None = None
     @property
     def name(self) -> str:
-        "Heading of the metric's column. The default is the class name in snake case, without 'Metric' at the end"
+        """Heading of the metric's column. The default is the class name in snake case, without 'Metric' at the end
+
+        Example:
+            class LargestScoreMetric(HasName): pass
+
+            m = LargestScoreMetric()
+            assert m.name == 'largest_score'
+            m.name = 'top'
+            assert repr(m) == 'LargestScoreMetric(top)'
+        """
         return self._name or _snake_case(type(self).__name__.removesuffix('Metric') or 'Metric')
     @name.setter
     def name(self, name: str) -> None: self._name = name
@@ -102,23 +121,61 @@ def _own(value: Any) -> Any:
 
 # %% ../nbs/03_metrics.ipynb #d29cdb44
 class Metric(HasName, HasCopies):
-    "Base class of metrics, with `reset` before a phase, `accumulate` after each batch, and `value` for the result"
+    """Base class of metrics, with `reset` before a phase, `accumulate` after each batch, and `value` for the result
+
+    Example:
+        class Slow(Metric):
+            name = 'slow'
+            def reset(self): pass
+            def accumulate(self, learn): clock.sleep(3)
+            @property
+            def value(self): clock.sleep(4)
+    """
     adapt: Callable[[Any], Any] | None = None    # adapts metrics of other libraries, set by `cbnb.all`
     chosen_outputs: tuple = ()                   # see `set_indexes`; empty: prediction and targets
     def reset(self) -> None:
-        "Discard all accumulated batches"
+        """Discard all accumulated batches
+
+        Example:
+            m.reset()
+            assert m.value is None
+        """
         raise NotImplementedError
     def accumulate(self, learn: Any) -> None:
-        "Add the current batch, whose predictions are `learn.pred` and whose targets are `learn.yb`"
+        """Add the current batch, whose predictions are `learn.pred` and whose targets are `learn.yb`
+
+        Args:
+            learn: the learner
+
+        Example:
+            m.accumulate(SimpleNamespace(pred=torch.tensor([1., 3.])))
+        """
         raise NotImplementedError
     @property
     def value(self) -> Any:
-        "The result as a number or a scalar tensor, or None without batches"
+        """The result as a number or a scalar tensor, or None without batches
+
+        Example:
+            assert m.value is None
+        """
         raise NotImplementedError
     def set_indexes(self,
         indexes: Iterable[int | str | tuple],    # entries of `learn.outputs`; empty: prediction and targets
     ) -> Self:                                   # the metric itself
-        "Choose the outputs that the metric compares, by number, name or path, as in `metric_on`"
+        """Choose the outputs that the metric compares, by number, name or path, as in `metric_on`
+
+        Args:
+            indexes: entries of `learn.outputs`; empty: prediction and targets
+
+        Returns:
+            the metric itself
+
+        Example:
+            assert metric_on(mae, 0, (1, 'boxes')).chosen_outputs == (0, (1, 'boxes'))
+            assert AvgMetric(mae).set_indexes([0, 2]).chosen_outputs == (0, 2)
+            with raises(TypeError, 'cannot be chosen by 1.5'): metric_on(mae, 1.5)
+            with raises(TypeError, 'pass a list'): AvgMetric(mae).set_indexes('logits')
+        """
         self.chosen_outputs = checked_outputs(indexes)
         return self
 
@@ -129,7 +186,25 @@ def accuracy(
     axis: int | None = None,        # dimension of the classes; None: the one that the targets lack
     ignore_index: int = IGNORED,    # label of targets that are left out
 ) -> Tensor:                        # a scalar between 0 and 1; nan if no target is left
-    "Return the share of targets whose correct class has the highest score"
+    """Return the share of targets whose correct class has the highest score
+
+    Args:
+        pred: scores, for example of shape (items, classes)
+        y: class indices, in the shape of `pred` without the dimension of the classes
+        axis: dimension of the classes; None: the one that the targets lack
+        ignore_index: label of targets that are left out
+
+    Returns:
+        a scalar between 0 and 1; nan if no target is left
+
+    Example:
+        scores, classes = torch.tensor([[.9, .1], [.2, .8], [.6, .4]]), torch.tensor([0, 1, 1])
+        assert close(accuracy(scores, classes), 2/3)
+        assert close(error_rate(scores, classes), 1/3)
+        with raises(ValueError, 'targets should be (3,), not (3, 1)'): accuracy(scores, classes[:, None])
+        with raises(ValueError, 'got one score for each item'): accuracy(scores[:, 0], classes)
+        with raises(ValueError, 'y.argmax(1)'): accuracy(scores, scores > 0.5)
+    """
     hits, n = _hits(pred, y, axis, ignore_index)
     return hits.sum()/n
 
@@ -139,7 +214,25 @@ def error_rate(
     axis: int | None = None,        # dimension of the classes; None: the one that the targets lack
     ignore_index: int = IGNORED,    # label of targets that are left out
 ) -> Tensor:                        # a scalar between 0 and 1; nan if no target is left
-    "Return the share of wrong predictions, which is one minus `accuracy`"
+    """Return the share of wrong predictions, which is one minus `accuracy`
+
+    Args:
+        pred: scores, as in `accuracy`
+        y: class indices, as in `accuracy`
+        axis: dimension of the classes; None: the one that the targets lack
+        ignore_index: label of targets that are left out
+
+    Returns:
+        a scalar between 0 and 1; nan if no target is left
+
+    Example:
+        scores, classes = torch.tensor([[.9, .1], [.2, .8], [.6, .4]]), torch.tensor([0, 1, 1])
+        assert close(accuracy(scores, classes), 2/3)
+        assert close(error_rate(scores, classes), 1/3)
+        with raises(ValueError, 'targets should be (3,), not (3, 1)'): accuracy(scores, classes[:, None])
+        with raises(ValueError, 'got one score for each item'): accuracy(scores[:, 0], classes)
+        with raises(ValueError, 'y.argmax(1)'): accuracy(scores, scores > 0.5)
+    """
     return 1 - accuracy(pred, y, axis, ignore_index)
 
 def _hits(pred: Tensor, y: Tensor, axis: int | None, ignore_index: int | None) -> tuple[Tensor, Any]:
@@ -166,7 +259,15 @@ def _why_no_accuracy(pred: Tensor, y: Tensor, axis: int | None) -> str:
 def name_of(
     f: Callable,   # a function, or a partial of one
 ) -> str:
-    "Return the name of a function, or of the function inside a partial. Raise `ValueError` if the function has no name"
+    """Return the name of a function, or of the function inside a partial. Raise `ValueError` if the function has no name
+
+    Args:
+        f: a function, or a partial of one
+
+    Raises:
+        ValueError: a {type(f)} has no name that could head its column: wrap it as AvgMetric(f,
+            name="...")
+    """
     f = without_partial(f)
     name = getattr(f, '__name__', None)
     if isinstance(name, str): return name
@@ -179,7 +280,19 @@ def one_number(
     value: Any,    # the value that the metric returned
     hint: str = 'take a mean, or use AccumMetric',    # advice in the error if `value` is a vector
 ) -> Any:          # `value` as a number, or as a tensor without dimensions
-    "Check that `value` is a single number. Raise `TypeError` if `value` is anything else"
+    """Check that `value` is a single number. Raise `TypeError` if `value` is anything else
+
+    Args:
+        name: name of the metric, for the error
+        value: the value that the metric returned
+        hint: advice in the error if `value` is a vector
+
+    Returns:
+        `value` as a number, or as a tensor without dimensions
+
+    Raises:
+        TypeError: metric {name} returned ...; it should return one number: {hint}
+    """
     if isinstance(value, Real): return value
     if hasattr(value, 'item') and getattr(value, 'size', None) == 1: return value.item()    # numpy numbers and arrays
     if isinstance(value, Tensor) and value.numel() == 1: return value.reshape(())
@@ -231,13 +344,24 @@ class MeanMetric(Metric):
 def is_of_torchmetrics(
     f: Callable,    # a function, or a partial of one
 ) -> bool:
-    "Return whether `f` is a function of `torchmetrics.functional`"
+    """Return whether `f` is a function of `torchmetrics.functional`
+
+    Args:
+        f: a function, or a partial of one
+    """
     return str(getattr(without_partial(f), '__module__', '')).startswith('torchmetrics.functional')
 
 def torchmetrics_class(
     f: Callable,    # a function of `torchmetrics.functional`, or a partial of one
 ) -> str:           # such as 'torchmetrics.classification.BinaryF1Score()'
-    "Return the class of torchmetrics that computes what a function of `torchmetrics.functional` computes, as text"
+    """Return the class of torchmetrics that computes what a function of `torchmetrics.functional` computes, as text
+
+    Args:
+        f: a function of `torchmetrics.functional`, or a partial of one
+
+    Returns:
+        such as 'torchmetrics.classification.BinaryF1Score()'
+    """
     f = without_partial(f)
     library = '.'.join(['torchmetrics', *f.__module__.split('.')[2:3]])
     plain = f.__name__.replace('_', '')
@@ -246,7 +370,24 @@ def torchmetrics_class(
 
 # %% ../nbs/03_metrics.ipynb #ebdd8e30
 class AvgMetric(MeanMetric):
-    "Averages `func(pred, *yb)` over the items of a phase. A function of `(y_true, y_pred)` gets the targets first"
+    """Averages `func(pred, *yb)` over the items of a phase. A function of `(y_true, y_pred)` gets the targets first
+
+    Args:
+        func: called with the prediction and the targets of a batch; returns a mean
+        name: heading of its column; None: the function's name
+        batch_weight: `batch_weight(pred, *yb)`: how much the value of a batch counts; None: its class
+            numbers that are not ignored, otherwise its items
+
+    Raises:
+        TypeError: ... of scikit-learn takes the targets first, and is seldom a mean over items: use
+            SklearnMetric(...)
+        TypeError: ... of torchmetrics.functional is seldom a mean over items: use ..., or
+            AccumMetric(...), which calls it once with all items
+
+    Example:
+        assert close(run(AvgMetric(hits)), hits(pred, y), 1e-7)        # equal to the value on all items at once
+        assert run(LargestScoreMetric()) == pred.max()
+    """
     def __init__(self,
         func: Callable[..., Any],    # called with the prediction and the targets of a batch; returns a mean
         name: str | None = None,     # heading of its column; None: the function's name
@@ -314,14 +455,25 @@ class AvgLoss(Metric):
 
 # %% ../nbs/03_metrics.ipynb #a35ae895
 class Smoother:
-    "An exponentially weighted mean with bias correction"
+    """An exponentially weighted mean with bias correction
+
+    Args:
+        beta: weight of the past; 0.98 averages over about 50 numbers
+    """
     def __init__(self,
         beta: float = 0.98,   # weight of the past; 0.98 averages over about 50 numbers
     ): self.beta, self.v, self.weight = beta, 0., 0.
     def add(self,
         x: Any,     # a number or a scalar tensor
     ) -> Any:       # the weighted mean so far
-        "Add a number and return the weighted mean"
+        """Add a number and return the weighted mean
+
+        Args:
+            x: a number or a scalar tensor
+
+        Returns:
+            the weighted mean so far
+        """
         beta = self.beta
         self.v, self.weight = beta*self.v + (1 - beta)*x, beta*self.weight + 1 - beta
         return self.v/self.weight
@@ -332,7 +484,11 @@ class Smoother:
 
 # %% ../nbs/03_metrics.ipynb #87a1f2d9
 class AvgSmoothLoss(Metric):
-    "The smoothed loss over recent batches, of this process only"
+    """The smoothed loss over recent batches, of this process only
+
+    Args:
+        beta: weight of the past; 0.98 averages over about 50 batches
+    """
     _name = 'smooth_loss'
     def __init__(self,
         beta: float = 0.98,   # weight of the past; 0.98 averages over about 50 batches
@@ -362,7 +518,18 @@ def a_pair(
     name: str,                   # name of the metric, for the error
     learn: Any,                  # the learner, with `pred` and `yb`
 ) -> tuple[Tensor, Tensor]:      # the prediction and the target
-    "Return the prediction and the target that a metric compares. Raise `TypeError` unless the predictions and targets of the learner are exactly two tensors"
+    """Return the prediction and the target that a metric compares. Raise `TypeError` unless the predictions and targets of the learner are exactly two tensors
+
+    Args:
+        name: name of the metric, for the error
+        learn: the learner, with `pred` and `yb`
+
+    Returns:
+        the prediction and the target
+
+    Raises:
+        TypeError: metric {name} compares one prediction and one target, and got {kinds}: ...
+    """
     got = (*(learn.pred if isinstance(learn.pred, (tuple, list)) else (learn.pred,)), *learn.yb)
     if len(got) == 2 and all(isinstance(t, Tensor) for t in got): return got
     kinds = ', '.join(map(kind_of, got))
@@ -389,7 +556,12 @@ class CollectMetric(Metric):
     def reset(self) -> None: self.preds, self.targs = [], []
     def accumulate(self, learn: Any) -> None: self.add(*a_pair(self.name, learn))
     def add(self, pred: Tensor, targ: Tensor) -> None:
-        "Store the prediction and target of one batch"
+        """Store the prediction and target of one batch
+
+        Args:
+            pred
+            targ
+        """
         raise NotImplementedError
     @property
     def value(self) -> Any:
@@ -400,7 +572,15 @@ class CollectMetric(Metric):
         pred: Tensor,    # all predictions, on the CPU
         targ: Tensor,    # all targets, on the CPU
     ) -> Any:            # a number or a scalar tensor
-        "Call the function on all predictions and targets"
+        """Call the function on all predictions and targets
+
+        Args:
+            pred: all predictions, on the CPU
+            targ: all targets, on the CPU
+
+        Returns:
+            a number or a scalar tensor
+        """
         both = (_as_array(pred), _as_array(targ)) if self.to_np else (pred, targ)
         if self.invert_arg: both = both[::-1]
         with _Noting(self.name, pred, targ):
@@ -414,7 +594,28 @@ class CollectMetric(Metric):
 
 # %% ../nbs/03_metrics.ipynb #7cb6a7db
 class AccumMetric(CollectMetric):
-    "Calls a function once per phase, with all predictions and targets"
+    """Calls a function once per phase, with all predictions and targets
+
+    Args:
+        func: called with all predictions and all targets
+        dim_argmax: dimension over which to take the argmax; None: no argmax
+        activation: 'no', 'sigmoid', 'softmax', or 'binary' (the last column of the softmax)
+        thresh: replace each value by `value >= thresh` after the activation; None: no threshold
+        to_np: whether to pass numpy arrays to the function
+        invert_arg: whether to pass targets first; None: only for functions of scikit-learn and of
+            (y_true, y_pred)
+        flatten: whether to flatten the tensors; the classes keep a dimension of their own
+        name: heading of its column; None: the function's name
+        axis: dimension of the classes; None: the one that the targets lack
+        ignore_index: label of targets that are left out; None: the one that the loss ignores, or -100
+        **kwargs: passed to the function
+
+    Raises:
+        ValueError: activation {activation} is not one of ...
+
+    Example:
+        recall = AccumMetric(share_of_ones, dim_argmax=-1)
+    """
     def __init__(self,
         func: Callable[..., Any],         # called with all predictions and all targets
         dim_argmax: int | None = None,    # dimension over which to take the argmax; None: no argmax
@@ -442,7 +643,15 @@ class AccumMetric(CollectMetric):
         pred: Tensor,    # predictions of a batch
         targ: Tensor,    # targets of the batch
     ) -> None:
-        "Store one batch, after activation, argmax, threshold and flattening"
+        """Store one batch, after activation, argmax, threshold and flattening
+
+        Args:
+            pred: predictions of a batch
+            targ: targets of the batch
+
+        Example:
+            mean.add(torch.tensor(25.), 16)
+        """
         pred, targ = pred.detach(), targ.detach()
         self.ignored = self.layout.label(pred, targ)
         if self.activation != 'no': pred = self._activated(_not_half(pred), targ)
@@ -506,7 +715,29 @@ def _fitting_axis(metric: Any, pred: Tensor, targ: Tensor) -> int:
 
 # %% ../nbs/03_metrics.ipynb #849449c9
 class SklearnMetric(AccumMetric):
-    "Calls a scikit-learn function once per phase, with all predictions and targets"
+    """Calls a scikit-learn function once per phase, with all predictions and targets
+
+    Args:
+        func: `func(y_true, y_pred)`, or the name of a function in `sklearn.metrics`
+        takes: 'labels', 'probabilities', 'values'; None: `takes_of`
+        thresh: lowest score with label 1; None: the label is the class with the highest score
+        axis: dimension of the classes; None: the one that the targets lack
+        name: heading of its column; None: the function's name
+        ignore_index: label of targets that are left out; None: the one that the loss ignores, or -100
+        **kwargs: passed to the function, such as average='macro'
+
+    Raises:
+        ValueError: takes={takes} should be one of ...
+        ValueError: thresh={thresh} makes labels: it goes with takes='labels', not with {takes}
+
+    Example:
+        from sklearn.metrics import roc_auc_score
+
+        f1 = SklearnMetric(f1_score, average='macro')
+        assert run(f1) == f1_score(y, pred.argmax(-1), average='macro')
+        auc = SklearnMetric('roc_auc_score', multi_class='ovr')
+        assert run(auc) == roc_auc_score(y, pred.softmax(1), multi_class='ovr')
+    """
     def __init__(self,
         func: Callable[..., float] | str,   # `func(y_true, y_pred)`, or the name of a function in `sklearn.metrics`
         takes: str | None = None,           # 'labels', 'probabilities', 'values'; None: `takes_of`
@@ -534,7 +765,12 @@ class SklearnMetric(AccumMetric):
         pred: Tensor,    # scores of a batch
         targ: Tensor,    # targets of the batch
     ) -> None:
-        "Store one batch, converted to the input that the function expects"
+        """Store one batch, converted to the input that the function expects
+
+        Args:
+            pred: scores of a batch
+            targ: targets of the batch
+        """
         pred, targ = pred.detach(), targ.detach()
         self.ignored = self.layout.label(pred, targ)
         pred, targ = _taken(self, pred, targ)
@@ -556,7 +792,12 @@ def _device_of(batch: Any) -> torch.device | None:
 
 # %% ../nbs/03_metrics.ipynb #135ef6a9
 class UpdateMetric(Metric):
-    "Wraps an object with `reset`, `update(pred, *yb)` and `compute`, such as a torchmetrics metric"
+    """Wraps an object with `reset`, `update(pred, *yb)` and `compute`, such as a torchmetrics metric
+
+    Args:
+        metric: the object to wrap
+        name: heading of its column; None: its attribute `name`, or its class in snake case
+    """
     def __init__(self,
         metric: Any,                # the object to wrap
         name: str | None = None,    # heading of its column; None: its attribute `name`, or its class in snake case
@@ -592,7 +833,19 @@ class UpdateMetric(Metric):
 def as_metric(
     m: Any,   # a function, a `Metric`, an object with `reset`, `update` and `compute`, or a class of such objects
 ) -> Any:     # an object with `reset`, `accumulate`, `value` and `name`
-    "Convert `m` to a metric object. Raise `TypeError` if `m` is not a metric"
+    """Convert `m` to a metric object. Raise `TypeError` if `m` is not a metric
+
+    Args:
+        m: a function, a `Metric`, an object with `reset`, `update` and `compute`, or a class of such
+            objects
+
+    Returns:
+        an object with `reset`, `accumulate`, `value` and `name`
+
+    Raises:
+        TypeError: {m} is not a metric: pass a function of (pred, *yb), a Metric, or an object with
+            reset, update and compute
+    """
     if isinstance(m, type): m = m()
     if all(hasattr(type(m), a) for a in ('reset', 'accumulate', 'value')):
         if not hasattr(m, 'name'): m.name = snake_name(type(m))
@@ -608,7 +861,14 @@ def as_metric(
 def as_metrics(
     ms: Any,         # None, one metric or several; a torchmetrics MetricCollection counts as several
 ) -> list[Any]:      # objects with `reset`, `accumulate`, `value` and `name`
-    "Convert one metric or several to a list of metric objects"
+    """Convert one metric or several to a list of metric objects
+
+    Args:
+        ms: None, one metric or several; a torchmetrics MetricCollection counts as several
+
+    Returns:
+        objects with `reset`, `accumulate`, `value` and `name`
+    """
     if ms is None: return []
     one = (not isinstance(ms, Iterable) or isinstance(ms, (type, str))
            or hasattr(ms, 'update') or hasattr(ms, 'accumulate'))     # a metric may be iterable
@@ -630,7 +890,26 @@ def metric_on(
     *which: int | str | tuple,       # indices into `learn.outputs`, names, or paths
     name: str | None = None,         # heading of its column; None: the name of the metric
 ) -> Any:                            # a copy of the metric, for the chosen outputs
-    "Return a copy of a metric that compares chosen outputs: the first replaces the prediction, and the others replace the targets"
+    """Return a copy of a metric that compares chosen outputs: the first replaces the prediction, and the others replace the targets
+
+    Args:
+        metric: a function, a `Metric`, or a torchmetrics metric
+        *which: indices into `learn.outputs`, names, or paths
+        name: heading of its column; None: the name of the metric
+
+    Returns:
+        a copy of the metric, for the chosen outputs
+
+    Raises:
+        TypeError: metric_on(metric, ...): say which outputs, such as metric_on(metric, 0, 2)
+        TypeError: metric_on() takes one metric: call it for each member of the collection
+
+    Example:
+        assert metric_on(mae, 0, (1, 'boxes')).chosen_outputs == (0, (1, 'boxes'))
+        assert AvgMetric(mae).set_indexes([0, 2]).chosen_outputs == (0, 2)
+        with raises(TypeError, 'cannot be chosen by 1.5'): metric_on(mae, 1.5)
+        with raises(TypeError, 'pass a list'): AvgMetric(mae).set_indexes('logits')
+    """
     if not which: raise TypeError('metric_on(metric, ...): say which outputs, such as metric_on(metric, 0, 2)')
     [one, *more] = as_metrics([metric])
     if more: raise TypeError('metric_on() takes one metric: call it for each member of the collection')
@@ -641,7 +920,13 @@ def metric_on(
 
 # %% ../nbs/03_metrics.ipynb #664dacd1
 class Chosen:
-    "View of a learner in which `pred` and `yb` are the chosen outputs. Other attributes are read from the learner"
+    """View of a learner in which `pred` and `yb` are the chosen outputs. Other attributes are read from the learner
+
+    Args:
+        learn: the learner
+        pred: replaces the prediction of the learner
+        yb: replaces the targets of the learner
+    """
     def __init__(self,
         learn: Any,      # the learner
         pred: Any,       # replaces the prediction of the learner
@@ -657,7 +942,15 @@ def view_for_metric(
     metric: Any,    # a metric, which may have `chosen_outputs`
     learn: Any,     # the learner, after a batch
 ) -> Any:           # a `Chosen` view, or the learner itself if no outputs are chosen
-    "Return a view of the learner with the chosen outputs of a metric, for `metric.accumulate`"
+    """Return a view of the learner with the chosen outputs of a metric, for `metric.accumulate`
+
+    Args:
+        metric: a metric, which may have `chosen_outputs`
+        learn: the learner, after a batch
+
+    Returns:
+        a `Chosen` view, or the learner itself if no outputs are chosen
+    """
     chosen = getattr(metric, 'chosen_outputs', None)
     if not chosen: return learn
     try: pred, *yb = (pick_output(learn, which) for which in chosen)
@@ -666,7 +959,15 @@ def view_for_metric(
 
 # %% ../nbs/03_metrics.ipynb #8db8a289
 class ErrorMetric(MeanMetric):
-    "Base class of metrics that average the errors of single elements"
+    """Base class of metrics that average the errors of single elements
+
+    Args:
+        average: 'elements': mean over all elements; 'rows': mean of the sums of the rows
+        name: heading of its column; None: derived from the class name
+
+    Raises:
+        ValueError: average={average} should be 'elements' or 'rows'
+    """
     def __init__(self,
         average: str = 'elements',    # 'elements': mean over all elements; 'rows': mean of the sums of the rows
         name: str | None = None,      # heading of its column; None: derived from the class name
@@ -679,7 +980,15 @@ class ErrorMetric(MeanMetric):
         pred: Tensor,    # predictions of a batch
         y: Tensor,       # targets of a batch
     ) -> Tensor:         # errors, one for each element
-        "Return the error of each element"
+        """Return the error of each element
+
+        Args:
+            pred: predictions of a batch
+            y: targets of a batch
+
+        Returns:
+            errors, one for each element
+        """
         raise NotImplementedError
     def accumulate(self, learn: Any) -> None:
         pred, y = a_pair(self.name, learn)
@@ -689,11 +998,28 @@ class ErrorMetric(MeanMetric):
 
 # %% ../nbs/03_metrics.ipynb #8f67149c
 class MAE(ErrorMetric):
-    "Mean absolute error over elements or rows"
+    """Mean absolute error over elements or rows
+
+    Args:
+        average: 'elements': mean over all elements; 'rows': mean of the sums of the rows
+        name: heading of its column; None: derived from the class name
+
+    Example:
+        off_by_one = SimpleNamespace(pred=torch.zeros(2, 2), yb=(torch.ones(2, 2),))
+        assert MAE().error(torch.tensor([1., 3.]), torch.tensor([2., 1.])).tolist() == [1, 2]
+        assert seen(MAE(), off_by_one) == 1
+        assert seen(MAE(average='rows'), off_by_one) == seen(MSE('rows'), off_by_one) == 2
+        with raises(ValueError, 'should have the same shape'): run(MAE())
+    """
     def error(self, pred: Tensor, y: Tensor) -> Tensor: return _difference('MAE', pred, y).abs()
 
 class MSE(ErrorMetric):
-    "Mean squared error over elements or rows"
+    """Mean squared error over elements or rows
+
+    Args:
+        average: 'elements': mean over all elements; 'rows': mean of the sums of the rows
+        name: heading of its column; None: derived from the class name
+    """
     def error(self, pred: Tensor, y: Tensor) -> Tensor: return _difference('MSE', pred, y).square()
 
 def _difference(name: str, pred: Tensor, y: Tensor) -> Tensor:
@@ -704,7 +1030,13 @@ def _difference(name: str, pred: Tensor, y: Tensor) -> Tensor:
 
 # %% ../nbs/03_metrics.ipynb #ff0cb819
 class Accuracy(MeanMetric):
-    "Share of targets whose correct class has the highest score. Every target has the same weight"
+    """Share of targets whose correct class has the highest score. Every target has the same weight
+
+    Args:
+        axis: dimension of the classes; None: the one that the targets lack
+        name: heading of its column; None: 'accuracy'
+        ignore_index: label of targets that are left out; None: the one that the loss ignores, or -100
+    """
     def __init__(self,
         axis: int | None = None,            # dimension of the classes; None: the one that the targets lack
         name: str | None = None,            # heading of its column; None: 'accuracy'
@@ -724,7 +1056,15 @@ class Loss(AvgLoss):
 
 # %% ../nbs/03_metrics.ipynb #4ad5dc7e
 class ValueMetric(Metric):
-    "Shows the number that `func()` returns at the end of a phase"
+    """Shows the number that `func()` returns at the end of a phase
+
+    Args:
+        func: called without arguments at the end of a phase
+        metric_name: heading of its column; None: the function's name
+
+    Example:
+        assert run(ValueMetric(lambda: 2.5, 'two_and_a_half')) == 2.5
+    """
     def __init__(self,
         func: Callable[[], Any],           # called without arguments at the end of a phase
         metric_name: str | None = None,    # heading of its column; None: the function's name

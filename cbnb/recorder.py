@@ -54,7 +54,11 @@ class MeanParts:
     def add(self,
         learn: Any,    # the learner, after a batch
     ) -> None:
-        "Add the parts of the current batch"
+        """Add the parts of the current batch
+
+        Args:
+            learn: the learner, after a batch
+        """
         for name, value in (getattr(learn, 'loss_parts', None) or {}).items():
             weight = find_bs((learn.yb, learn.xb)) if learn.loss is None else learn.loss_weight
             self.means.setdefault(name, MeanLoss()).add(value, weight)
@@ -62,7 +66,11 @@ class MeanParts:
     def values(self,
         everywhere: bool = True,    # over the batches of all processes, each of which must then call this method
     ) -> dict[str, float | None]:
-        "Return the means. The call waits for the device"
+        """Return the means. The call waits for the device
+
+        Args:
+            everywhere: over the batches of all processes, each of which must then call this method
+        """
         names = list(self.means)
         if everywhere and n_processes() > 1: names = list(dict.fromkeys(itertools.chain(*gather_over_processes(names))))
         return {name: self.means.get(name, MeanLoss()).value(everywhere) for name in names}
@@ -74,7 +82,12 @@ class MeanParts:
 
 # %% ../nbs/09_recorder.ipynb #cc896c98
 class PhaseMetrics:
-    "Accumulates the loss and the metrics of one pass over a loader"
+    """Accumulates the loss and the metrics of one pass over a loader
+
+    Args:
+        metrics: objects with `reset`, `accumulate(learn)` and `value`
+        run: the undo stack of the run, which identifies the run
+    """
     def __init__(self,
         metrics: list[Any],   # objects with `reset`, `accumulate(learn)` and `value`
         run: Any = None,      # the undo stack of the run, which identifies the run
@@ -85,7 +98,11 @@ class PhaseMetrics:
     def add(self,
         learn: Learner,    # the learner, after a batch
     ) -> None:
-        "Add the current batch"
+        """Add the current batch
+
+        Args:
+            learn: the learner, after a batch
+        """
         if (loss := learn.loss) is not None and find_bs((learn.yb, learn.xb)):
             self.loss.add(loss, learn.loss_weight)
         self.parts.add(learn)
@@ -106,7 +123,11 @@ class PhaseMetrics:
     def load_state_dict(self,
         state: Mapping[str, Any],    # the result of `state_dict`
     ) -> None:
-        "Restore the accumulated loss and metrics from a saved state"
+        """Restore the accumulated loss and metrics from a saved state
+
+        Args:
+            state: the result of `state_dict`
+        """
         self.loss.load_state_dict(state['loss'])
         for m, values in zip(self.metrics, state['metrics']): put_state(m, values)
 
@@ -114,7 +135,14 @@ class PhaseMetrics:
 def fresh(
     metric: Any,    # an object with `reset`, `accumulate` and `value`
 ) -> Any:           # the copy
-    "Copy a metric and reset the copy, which has its own accumulator"
+    """Copy a metric and reset the copy, which has its own accumulator
+
+    Args:
+        metric: an object with `reset`, `accumulate` and `value`
+
+    Returns:
+        the copy
+    """
     own = hasattr(type(metric), '__copy__')       # otherwise two copies could share a list
     new = copy.copy(metric) if own else copy.deepcopy(metric)
     new.reset()
@@ -124,7 +152,11 @@ def fresh(
 _TAKEN = ['run', 'epoch', 'step', 'time', 'complete', 'train_loss', 'valid_loss']
 
 class NamesColumns(Callback):
-    "Chooses the headings of the table of epochs"
+    """Chooses the headings of the table of epochs
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def _name_columns(self) -> None:
         learn, train, valid = self.learn, [], []
         if self.train_metrics:
@@ -140,7 +172,11 @@ class NamesColumns(Callback):
 
 # %% ../nbs/09_recorder.ipynb #4ae9130a
 class NamesLosses(NamesColumns):
-    "Adds columns for the parts of the loss, in training and in validation"
+    """Adds columns for the parts of the loss, in training and in validation
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def _note_parts(self, learn: Learner) -> None:
         "Record the parts of the loss of a training batch"
         run = self.history[-1]
@@ -174,11 +210,27 @@ class NamesLosses(NamesColumns):
 
 # %% ../nbs/09_recorder.ipynb #f8204372
 class TracksHypers(Callback):
-    "Records the hyper-parameters that the optimizer used in each batch"
+    """Records the hyper-parameters that the optimizer used in each batch
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def track(self,
         name: str,   # common name of a hyper-parameter
     ) -> None:
-        "Record a hyper-parameter in the current run. Do nothing if the optimizer does not have it"
+        """Record a hyper-parameter in the current run. Do nothing if the optimizer does not have it
+
+        Args:
+            name: common name of a hyper-parameter
+
+        Example:
+            class WatchWeightDecay(Callback):
+                order = 51                                       # after the recorder, which begins the run
+                def before_fit(self): self.recorder.track('wd')
+            learn = line_learner(cbs=WatchWeightDecay)
+            learn.fit(1)
+            assert learn.recorder.history[0].steps['wd'] == [0, 0]
+        """
         run, opt = self.history[-1], self.learn.opt
         if name in run.hypers or (place := hyper_key(opt, name)) is None: return
         key, i = place
@@ -195,12 +247,22 @@ class TracksHypers(Callback):
 
 # %% ../nbs/09_recorder.ipynb #a1c7e5d2
 class TracksEarly(TracksHypers):
-    "Records hyper-parameters in `before_step` if a callback may change them before `after_batch`"
+    """Records hyper-parameters in `before_step` if a callback may change them before `after_batch`
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def before_step(self):                          # see `wants`
         if self.row is not None: self._note_hypers()
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        "Return whether to handle an event. The recorder handles `before_step` only if a callback may change the rate before `after_batch`"
+        """Return whether to handle an event. The recorder handles `before_step` only if a callback may change the rate before `after_batch`
+
+        Args:
+            event_name: one of `EVENTS`
+            training: whether the loop is in the training phase
+            purpose: one of `PURPOSES`
+        """
         wanted = super().wants(event_name, training, purpose)
         if wanted and event_name == 'before_step': wanted = self.notes_early = self._may_change()
         return wanted
@@ -211,7 +273,11 @@ class TracksEarly(TracksHypers):
 
 # %% ../nbs/09_recorder.ipynb #33b5a55d
 class TracksCancelled(TracksEarly):
-    "Records hyper-parameters for batches that were cancelled"
+    """Records hyper-parameters for batches that were cancelled
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def after_cancel_step(self): self._note_missing()
 
     def _note_missing(self,
@@ -232,7 +298,11 @@ class TracksCancelled(TracksEarly):
 
 # %% ../nbs/09_recorder.ipynb #423d638d
 class FillsRows(TracksCancelled):
-    "Opens the row of an epoch, and fills its training columns"
+    """Opens the row of an epoch, and fills its training columns
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def _open_row(self,
         mid_epoch: bool = False,      # whether the epoch goes on after a validation
     ) -> None:
@@ -258,7 +328,11 @@ class FillsRows(TracksCancelled):
 
 # %% ../nbs/09_recorder.ipynb #a9b4be61
 class WritesRows(FillsRows):
-    "Adds the finished row to the run, and passes its values to `learn.logger`"
+    """Adds the finished row to the run, and passes its values to `learn.logger`
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def _add_row(self, complete: bool) -> dict[str, Any]:
         run, row, seconds = self.history[-1], self.row, time.perf_counter() - self.start
         row.update(epoch=self.learn.epoch, step=run.n_steps, time=seconds, complete=complete)
@@ -279,11 +353,24 @@ class WritesRows(FillsRows):
 
 # %% ../nbs/09_recorder.ipynb #e19385bd
 class NoticesNan(Callback):
-    "Prints a line when the loss is no longer finite"
+    """Prints a line when the loss is no longer finite
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def look_for_nan(self,
         wait: bool = True,    # whether to wait for the device; False: check only the losses that have reached the CPU
     ) -> None:
-        "If the latest losses are not finite, print this and the step at which it began, once per fit"
+        """If the latest losses are not finite, print this and the step at which it began, once per fit
+
+        Args:
+            wait: whether to wait for the device; False: check only the losses that have reached the CPU
+
+        Example:
+            learn = line_learner(lr=1e30)
+            learn.fit(2)
+            learn.recorder.look_for_nan()           # prints no second line for the same fit
+        """
         run = self.history[-1]
         raw = run.raw_losses if wait else run.arrived()[0]
         if self.told_of_nan or (step := nan_since(raw)) is None: return
@@ -291,6 +378,13 @@ class NoticesNan(Callback):
         say(f'the loss is {loss} since step {step} of this fit (epoch {self.learn.epoch}, training '
             f'batch {step - self.first_step}): {_why_nan(step)}. cbs=TerminateOnNaN() '
             'stops such a fit before the weights are changed, and finds the layer or the item')
+
+    def _look_for_nan_in_validation(self, loss: float | None) -> None:
+        "If the validation loss is not finite, although the training losses are, print this, once per fit"
+        if self.told_of_nan or loss is None or abs(loss) < float('inf'): return
+        self.told_of_nan = True
+        say(f'the validation loss of epoch {self.learn.epoch} is {loss}, and the training losses of this fit are finite: '
+            'look for nan and inf in the inputs and targets of the validation set')
 
 def _why_nan(step: int) -> str:
     if step: return 'try a lower learning rate, or look at that batch'
@@ -326,7 +420,14 @@ _NO_SEED = 67280421310721       # torch's default seed
 def settings_of(
     learn: Learner,    # the learner, at the beginning of a fit
 ) -> dict[str, Any]:   # plain data, without None
-    "Return the settings of a fit: its arguments, and a description of model, data and optimizer"
+    """Return the settings of a fit: its arguments, and a description of model, data and optimizer
+
+    Args:
+        learn: the learner, at the beginning of a fit
+
+    Returns:
+        plain data, without None
+    """
     sizes = [p.numel() for p in learn.parameters() if not is_lazy(p)]
     loss, seed = learn.loss_func, torch.initial_seed()
     found = dict(
@@ -339,7 +440,11 @@ def settings_of(
 
 # %% ../nbs/09_recorder.ipynb #48e801a2
 class RecordsPhases(Callback):
-    "Records the loss and the metrics of validation phases, which may be nested"
+    """Records the loss and the metrics of validation phases, which may be nested
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def before_validate(self) -> None:
         "Begin a validation phase"
         nested = self.phases or self.learn.purpose != 'fit'
@@ -354,7 +459,9 @@ class RecordsPhases(Callback):
         phase = self.phases.pop()
         values, parts = phase.values(), phase.parts.values()
         if self.learn.purpose != 'fit': self.learn.final_record = [*values, *parts.values()]
-        elif self.valid_columns: self._fill_valid(values, parts)
+        elif self.valid_columns:
+            self._fill_valid(values, parts)
+            self._look_for_nan_in_validation(values[0])
         if self.learn.purpose == 'fit' and self.learn.ends_row: self._end_row_in_mid_epoch()
 
     def _drop(self, phase: PhaseMetrics) -> None:
@@ -362,7 +469,11 @@ class RecordsPhases(Callback):
 
 # %% ../nbs/09_recorder.ipynb #30c9af6c
 class RecordsBatches(WritesRows, NamesLosses, RecordsPhases):
-    "Records the loss and the hyper-parameters of each batch"
+    """Records the loss and the hyper-parameters of each batch
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def after_batch(self):
         learn = self.learn
         if (loss := learn.loss) is None: return self._without_loss()
@@ -394,7 +505,11 @@ class RecordsBatches(WritesRows, NamesLosses, RecordsPhases):
 
 # %% ../nbs/09_recorder.ipynb #2dada942
 class RecordsEpochs(RecordsBatches):
-    "Opens the row of each epoch, and writes the row at the end of the epoch"
+    """Opens the row of each epoch, and writes the row at the end of the epoch
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def before_epoch(self):
         if self.learn.purpose == 'fit': self._open_row()
 
@@ -465,7 +580,16 @@ def how_it_ends(
     exc: BaseException | None,     # the exception that ended the fit; None: no exception
     start_epoch: int = 0,          # the first epoch of the fit
 ) -> tuple[str, str]:              # the status, and the reason if it is 'interrupted' or 'failed'
-    "Return the status of a run at the end of its fit. If the fit was interrupted or failed, also return the reason"
+    """Return the status of a run at the end of its fit. If the fit was interrupted or failed, also return the reason
+
+    Args:
+        run: the run whose fit ends
+        exc: the exception that ended the fit; None: no exception
+        start_epoch: the first epoch of the fit
+
+    Returns:
+        the status, and the reason if it is 'interrupted' or 'failed'
+    """
     if isinstance(exc, (KeyboardInterrupt, SystemExit)):
         return 'interrupted', (str(exc) or type(exc).__name__).removesuffix('; learn is usable')
     if exc is not None: return 'failed', _first_line(exc)
@@ -474,7 +598,11 @@ def how_it_ends(
 
 # %% ../nbs/09_recorder.ipynb #8349dd24
 class RecordsFits(RecordsEpochs, NoticesNan):
-    "Opens the run of a fit, and closes it at the end"
+    """Opens the run of a fit, and closes it at the end
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def before_fit(self):
         learn = self.learn
         learn.metrics = learn.metrics               # convert metrics appended to the list
@@ -512,55 +640,136 @@ class RecordsFits(RecordsEpochs, NoticesNan):
 
 # %% ../nbs/09_recorder.ipynb #593666a6
 class LastRun(Callback):
-    "The columns of the last run, under fastai's names"
+    """The columns of the last run, under fastai's names
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def last(self) -> Run:  # the latest run, the one under way included
-        "Return the latest run. Raise `AttributeError` before the first fit"
+        """Return the latest run. Raise `AttributeError` before the first fit
+
+        Returns:
+            the latest run, the one under way included
+
+        Raises:
+            AttributeError: nothing has been recorded yet: fit first
+
+        Example:
+            torch.manual_seed(7)
+            learn = line_learner(cbs=GradientClip(1.))
+            learn.fit(2, lr=0.05)
+            assert learn.recorder.last().settings == dict(
+                method='fit', n_epoch=2, lr=0.05, wd=0.0, mom=0.0, moms=[0.95, 0.85, 0.95], batches=2, optimizer='SGD',
+                loss='MSELoss', model='Line', parameters=2, callbacks=['GradientClip(max_norm=1.0)'], seed=7)
+        """
         if not self.history.runs: raise AttributeError('nothing has been recorded yet: fit first')
         return self.history[-1]
 
     @property
     def losses(self) -> list[float]:
-        "Smoothed training losses of the last run"
+        """Smoothed training losses of the last run
+
+        Example:
+            learn = line_learner()
+            with raises(AttributeError, 'nothing has been recorded yet'): learn.recorder.losses
+            learn.fit(1)
+            assert close(learn.recorder.losses, (13, (0.98*13 + 8.32)/1.98))
+            assert learn.recorder.lrs == [0.1, 0.1]
+            assert learn.recorder.hps == dict(lr=[0.1, 0.1], mom=[0, 0])
+        """
         return list(self.last().losses)
 
     @property
     def lrs(self) -> list[float]:
-        "Learning rate of the last group, for each training batch of the last run"
+        """Learning rate of the last group, for each training batch of the last run
+
+        Example:
+            learn = line_learner()
+            with raises(AttributeError, 'nothing has been recorded yet'): learn.recorder.losses
+            learn.fit(1)
+            assert close(learn.recorder.losses, (13, (0.98*13 + 8.32)/1.98))
+            assert learn.recorder.lrs == [0.1, 0.1]
+            assert learn.recorder.hps == dict(lr=[0.1, 0.1], mom=[0, 0])
+        """
         return self.last().hyper('lr')
 
     @property
     def moms(self) -> list[float]:
-        "Momentum of the last group, for each training batch of the last run"
+        """Momentum of the last group, for each training batch of the last run
+
+        Example:
+            lrs, moms = learn.recorder.lrs, learn.recorder.moms
+            assert close([lrs[0], max(lrs)], [0.1/25, 0.1]) and close([moms[0], min(moms)], [0.95, 0.85])
+        """
         return self.last().hyper('mom')
 
     @property
     def hps(self) -> dict[str, list[float]]:
-        "All recorded hyper-parameters of the last run"
+        """All recorded hyper-parameters of the last run
+
+        Example:
+            learn = line_learner()
+            with raises(AttributeError, 'nothing has been recorded yet'): learn.recorder.losses
+            learn.fit(1)
+            assert close(learn.recorder.losses, (13, (0.98*13 + 8.32)/1.98))
+            assert learn.recorder.lrs == [0.1, 0.1]
+            assert learn.recorder.hps == dict(lr=[0.1, 0.1], mom=[0, 0])
+        """
         return {name: self.last().hyper(name) for name in self.last().hypers}
 
 # %% ../nbs/09_recorder.ipynb #af7db9ed
 class LastTable(LastRun):
-    "The table of epochs of the last run, under fastai's names"
+    """The table of epochs of the last run, under fastai's names
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     @property
     def iters(self) -> list[int]:
-        "Number of training batches at the end of each epoch of the last run"
+        """Number of training batches at the end of each epoch of the last run
+
+        Example:
+            learn.fit(2)
+            assert learn.recorder.iters == [2, 4]
+            assert learn.recorder.log[:-1] == [1, *learn.recorder.values[1]]         # the last entry is the time
+        """
         return [row['step'] for row in self.last().epochs]
 
     @property
     def metric_names(self) -> list[str]:
-        "Headings of the table of epochs of the last run"
+        """Headings of the table of epochs of the last run
+
+        Example:
+            recorder = learn.recorder
+            assert recorder.nb_batches == [2, 2]
+            assert recorder.metrics == []                    # the learner has no metrics
+            assert recorder.val_losses == recorder.history[-1, 'valid_loss']
+            assert recorder.names == recorder.metric_names == ['epoch', 'train_loss', 'valid_loss', 'time']
+        """
         return self.last().metric_names
 
     names = metric_names                  # the name in fastai v1
 
     @property
     def values(self) -> list[list[float | None]]:
-        "Losses and metrics of each epoch of the last run"
+        """Losses and metrics of each epoch of the last run
+
+        Example:
+            learn.fit(2)
+            assert learn.recorder.iters == [2, 4]
+            assert learn.recorder.log[:-1] == [1, *learn.recorder.values[1]]         # the last entry is the time
+        """
         return self.last().values
 
     @property
     def log(self) -> list[Any]:
-        "The row of the current epoch. Between epochs, the row of the last epoch. Values are None until their phase has ended"
+        """The row of the current epoch. Between epochs, the row of the last epoch. Values are None until their phase has ended
+
+        Example:
+            learn.fit(2)
+            assert learn.recorder.iters == [2, 4]
+            assert learn.recorder.log[:-1] == [1, *learn.recorder.values[1]]         # the last entry is the time
+        """
         self.last()
         if self.row is None: return self.last_log
         names, run = (*self.train_columns, *self.valid_columns), self.last()
@@ -569,31 +778,63 @@ class LastTable(LastRun):
 
 # %% ../nbs/09_recorder.ipynb #87fe912a
 class LastTableV1(LastTable):
-    "The complete epochs of the last run, under the names of fastai v1"
+    """The complete epochs of the last run, under the names of fastai v1
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def _whole(self) -> list[dict[str, Any]]:
         return [row for row in self.last().epochs if row['complete']]
 
     @property
     def val_losses(self) -> list[float | None]:
-        "Validation loss of each complete epoch of the last run, or None without validation"
+        """Validation loss of each complete epoch of the last run, or None without validation
+
+        Example:
+            recorder = learn.recorder
+            assert recorder.nb_batches == [2, 2]
+            assert recorder.metrics == []                    # the learner has no metrics
+            assert recorder.val_losses == recorder.history[-1, 'valid_loss']
+            assert recorder.names == recorder.metric_names == ['epoch', 'train_loss', 'valid_loss', 'time']
+        """
         return [row.get('valid_loss') for row in self._whole()]
 
     @property
     def metrics(self) -> list[list[float | None]]:
-        "Metrics of each epoch of the last run that is complete and was validated"
+        """Metrics of each epoch of the last run that is complete and was validated
+
+        Example:
+            recorder = learn.recorder
+            assert recorder.nb_batches == [2, 2]
+            assert recorder.metrics == []                    # the learner has no metrics
+            assert recorder.val_losses == recorder.history[-1, 'valid_loss']
+            assert recorder.names == recorder.metric_names == ['epoch', 'train_loss', 'valid_loss', 'time']
+        """
         names = self.valid_columns[1:1 + len(self.learn.metrics)]
         rows = [row for row in self._whole() if names and row['valid_loss'] is not None]
         return [[row[name] for name in names] for row in rows]
 
     @property
     def nb_batches(self) -> list[int]:
-        "Number of training batches in each complete epoch of the last run"
+        """Number of training batches in each complete epoch of the last run
+
+        Example:
+            recorder = learn.recorder
+            assert recorder.nb_batches == [2, 2]
+            assert recorder.metrics == []                    # the learner has no metrics
+            assert recorder.val_losses == recorder.history[-1, 'valid_loss']
+            assert recorder.names == recorder.metric_names == ['epoch', 'train_loss', 'valid_loss', 'time']
+        """
         ends = [row['step'] for row in self._whole()]
         return [end - start for start, end in zip([0, *ends], ends)]
 
 # %% ../nbs/09_recorder.ipynb #4fdc2ae4
 class StoresHistory(RecordsFits):
-    "Saves and restores a recorder for checkpoints"
+    """Saves and restores a recorder for checkpoints
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     no_state = ('series', 'places', 'phases', 'start', 'history', 'train_phase')
 
     def state_dict(self) -> dict[str, Any]:
@@ -617,13 +858,38 @@ class StoresHistory(RecordsFits):
             'in this epoch they are those of the batches from here on')
 
     def log_rows(self) -> list[list[Any]]:  # one list for each epoch, with a value for each column
-        "Return the rows of the last run, in the form that `learn.logger` receives"
+        """Return the rows of the last run, in the form that `learn.logger` receives
+
+        Returns:
+            one list for each epoch, with a value for each column
+
+        Example:
+            other = line_learner()
+            other.recorder.load_state_dict(learn.recorder.state_dict())
+            assert other.recorder.losses == learn.recorder.losses
+            [[epoch, train_loss, valid_loss, _]] = other.recorder.log_rows()
+            assert epoch == 0 and valid_loss == run['valid_loss'][0]
+        """
         run, time_column = self.history[-1], lambda row: [clock(row['time'])] if self.add_time else []
         return [[row[run.metric_names[0]], *values, *time_column(row)] for row, values in zip(run.epochs, run.values)]
 
 # %% ../nbs/09_recorder.ipynb #ca8b32fb
 class Recorder(StoresHistory, LastTableV1):
-    "Records the losses and hyper-parameters of each training batch, and a row for each epoch, in a history"
+    """Records the losses and hyper-parameters of each training batch, and a row for each epoch, in a history
+
+    Args:
+        add_time: whether to add a column with the duration of each epoch
+        train_metrics: whether to compute the metrics on training batches
+        valid_metrics: whether to record the validation loss and the metrics of validation
+        beta: weight of the past in the smoothed training loss; 0.98 averages over about 50 batches
+
+    Example:
+        weights = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
+        opt = torch.optim.SGD([{'params': weights[:1], 'lr': 0.1}, {'params': weights[1:]}], lr=0.2, weight_decay=0.5)
+        assert _hyper_values(opt, 'lr') == [0.1, 0.2] and _hyper_values(opt, 'wd') == 0.5
+        assert _hyper_values(opt, 'eps') is None
+        assert _described([Recorder(), GradientClip(1.)]) == ['GradientClip(max_norm=1.0)']
+    """
     order, run_in = 50, ('fit', 'validate')
 
     def __init__(self,
@@ -646,7 +912,17 @@ class Recorder(StoresHistory, LastTableV1):
 
 # %% ../nbs/09_recorder.ipynb #49627c6e
 def _smooth_loss(learn: Learner) -> Tensor:
-    "The current smoothed training loss. Reading the property waits for the device"
+    """The current smoothed training loss. Reading the property waits for the device
+
+    Args:
+        learn: the learner
+
+    Raises:
+        AttributeError: smooth_loss is known after the first training batch
+
+    Example:
+        assert close(learn.smooth_loss, 10.63636)
+    """
     losses = learn.recorder.last().losses
     if not len(losses): raise AttributeError('smooth_loss is known after the first training batch')
     return torch.tensor(losses[-1])

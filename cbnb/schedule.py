@@ -24,7 +24,18 @@ from .basics.param_groups import hyper_key, no_such_hyper, spread_lrs, write_hyp
 
 # %% ../nbs/10_schedule.ipynb #2948ec89
 class ParamScheduler(Callback):
-    "Sets hyper-parameters from schedules before each training batch"
+    """Sets hyper-parameters from schedules before each training batch
+
+    Args:
+        scheds: common name -> schedule, a function of the share of training done, from 0 to 1
+
+    Example:
+        learn = wave_learner(n=5, bs=8, opt_func=torch.optim.SGD)
+        learn.fit(2, lr=0.1, cbs=ParamScheduler({'lr': half_way_down, 'wd': lambda pos: 0.01*pos}))
+        assert close(learn.recorder.lrs, [0.1 - i*0.005 for i in range(10)])
+        assert close(learn.recorder.hps['wd'], [0.001*i for i in range(10)])
+        assert learn.opt.param_groups[0]['weight_decay'] == 0            # restored after the fit
+    """
     order, run_valid, run_in = 60, False, ('fit',)
 
     def __init__(self,
@@ -63,7 +74,20 @@ def _check_values(name: str, value: Any, n: int) -> None:
 
 # %% ../nbs/10_schedule.ipynb #4c7c9805
 class Sched:
-    "Base class of schedules from `start` at position 0 to `end` at position 1"
+    """Base class of schedules from `start` at position 0 to `end` at position 1
+
+    Args:
+        start: value at position 0: a number, or a list with one per parameter group
+        end: value at position 1: a number, or a list with one per parameter group
+
+    Example:
+        class SchedSquare(Sched):
+            def between(self, start, end, pos): return start + (end - start)*pos**2
+        assert SchedSquare(0., 1.)(.5) == SchedSquare(0., 1.).between(0., 1., .5) == .25
+        assert SchedSquare([0., 1.], [1., 5.])(.5) == [.25, 2.]         # two parameter groups
+        assert SchedSquare(0., [1., 8.])(.5) == [.25, 2.]               # two groups with the same start
+        assert repr(SchedSquare(0.1, 0.01)) == 'SchedSquare(0.1, 0.01)'
+    """
     def __init__(self,
         start: Any,   # value at position 0: a number, or a list with one per parameter group
         end: Any,     # value at position 1: a number, or a list with one per parameter group
@@ -76,7 +100,22 @@ class Sched:
         end: float,      # value at position 1
         pos: float,      # position, from 0 to 1
     ) -> float:  # the value at `pos`
-        "Return the value at `pos` for one parameter group"
+        """Return the value at `pos` for one parameter group
+
+        Args:
+            start: value at position 0
+            end: value at position 1
+            pos: position, from 0 to 1
+
+        Returns:
+            the value at `pos`
+
+        Example:
+            assert SchedSquare(0., 1.)(.5) == SchedSquare(0., 1.).between(0., 1., .5) == .25
+            assert SchedSquare([0., 1.], [1., 5.])(.5) == [.25, 2.]         # two parameter groups
+            assert SchedSquare(0., [1., 8.])(.5) == [.25, 2.]               # two groups with the same start
+            assert repr(SchedSquare(0.1, 0.01)) == 'SchedSquare(0.1, 0.01)'
+        """
         raise NotImplementedError
 
     def __call__(self,
@@ -94,21 +133,60 @@ class Sched:
 
 # %% ../nbs/10_schedule.ipynb #fe1d6fcb
 class SchedNo(Sched):
-    "A constant schedule, which stays at `start`"
+    """A constant schedule, which stays at `start`
+
+    Args:
+        start: value at position 0: a number, or a list with one per parameter group
+        end: value at position 1: a number, or a list with one per parameter group
+
+    Example:
+        scheds = [SchedNo(2, 1), SchedLin(2, 1), SchedCos(2, 1), SchedExp(2, 1), SchedPoly(2, 1, 3)]
+    """
     def between(self, start, end, pos): return start
 
 class SchedLin(Sched):
-    "A linear schedule from `start` to `end`"
+    """A linear schedule from `start` to `end`
+
+    Args:
+        start: value at position 0: a number, or a list with one per parameter group
+        end: value at position 1: a number, or a list with one per parameter group
+
+    Example:
+        assert [SchedLin(2, 1)(p) for p in (0, .25, .5, 1)] == [2, 1.75, 1.5, 1]
+        assert close([SchedCos(2, 1)(p) for p in (0, .5, 1)], [2, 1.5, 1])
+        assert close(SchedCos(2, 1)(.25), 1.5 + 0.5**0.5/2)             # the cosine of 45 degrees
+    """
     def between(self, start, end, pos): return start + pos*(end - start)
 
 class SchedCos(Sched):
-    "A cosine schedule from `start` to `end`, flat at both ends"
+    """A cosine schedule from `start` to `end`, flat at both ends
+
+    Args:
+        start: value at position 0: a number, or a list with one per parameter group
+        end: value at position 1: a number, or a list with one per parameter group
+
+    Example:
+        assert [SchedLin(2, 1)(p) for p in (0, .25, .5, 1)] == [2, 1.75, 1.5, 1]
+        assert close([SchedCos(2, 1)(p) for p in (0, .5, 1)], [2, 1.5, 1])
+        assert close(SchedCos(2, 1)(.25), 1.5 + 0.5**0.5/2)             # the cosine of 45 degrees
+    """
     def between(self, start, end, pos):
         return start + (end - start)*(1 - math.cos(math.pi*pos))/2
 
 # %% ../nbs/10_schedule.ipynb #f29555bd
 class SchedExp(Sched):
-    "An exponential schedule: equal steps multiply the value by equal factors"
+    """An exponential schedule: equal steps multiply the value by equal factors
+
+    Args:
+        start: value at position 0: a number, or a list with one per parameter group
+        end: value at position 1: a number, or a list with one per parameter group
+
+    Example:
+        assert close([SchedExp(16, 1)(p) for p in (0, .25, .5, .75, 1)], [16, 8, 4, 2, 1])
+        assert SchedPoly(2, 1, 3)(.5) == 2 - 0.5**3
+        assert repr(SchedPoly(2, 1, 3)) == 'SchedPoly(2, 1, power=3)'
+        with raises(ValueError, 'cannot go from 0 to 1'): SchedExp(0, 1)(.5)
+    """
     def between(self, start, end, pos):
         if start*end <= 0:
             raise ValueError(f'an exponential schedule cannot go from {start} to {end}: '
@@ -116,7 +194,19 @@ class SchedExp(Sched):
         return start*(end/start)**pos
 
 class SchedPoly(Sched):
-    "A polynomial schedule: the change is proportional to a power of the position"
+    """A polynomial schedule: the change is proportional to a power of the position
+
+    Args:
+        start: value at position 0: a number, or a list with one per parameter group
+        end: value at position 1: a number, or a list with one per parameter group
+        power: 1: linear; above 1: slower at first
+
+    Example:
+        assert close([SchedExp(16, 1)(p) for p in (0, .25, .5, .75, 1)], [16, 8, 4, 2, 1])
+        assert SchedPoly(2, 1, 3)(.5) == 2 - 0.5**3
+        assert repr(SchedPoly(2, 1, 3)) == 'SchedPoly(2, 1, power=3)'
+        with raises(ValueError, 'cannot go from 0 to 1'): SchedExp(0, 1)(.5)
+    """
     def __init__(self,
         start: Any,     # value at position 0: a number, or a list with one per parameter group
         end: Any,       # value at position 1: a number, or a list with one per parameter group
@@ -129,7 +219,16 @@ class SchedPoly(Sched):
 
 # %% ../nbs/10_schedule.ipynb #020b8977
 class SchedCombined:
-    "Runs several schedules one after another, each for a share of the training"
+    """Runs several schedules one after another, each for a share of the training
+
+    Args:
+        pcts: share of the training for each schedule; they add up to 1
+        scheds: schedules, one per share
+
+    Raises:
+        ValueError: ... shares for ... schedules
+        ValueError: the shares {pcts} should be 0 or more and add up to 1, not ...
+    """
     def __init__(self,
         pcts: Sequence[float],                      # share of the training for each schedule; they add up to 1
         scheds: Sequence[Callable[[float], Any]],   # schedules, one per share
@@ -161,7 +260,20 @@ def combine_scheds(
     pcts: Sequence[float],                      # share of the training for each schedule; they add up to 1
     scheds: Sequence[Callable[[float], Any]],   # schedules, one per share
 ) -> SchedCombined:  # one schedule, a function of the position from 0 to 1
-    "Join schedules that run one after another"
+    """Join schedules that run one after another
+
+    Args:
+        pcts: share of the training for each schedule; they add up to 1
+        scheds: schedules, one per share
+
+    Returns:
+        one schedule, a function of the position from 0 to 1
+
+    Example:
+        warm_cosine = combine_scheds([0.1, 0.9], [SchedLin(0., 0.01), SchedCos(0.01, 0.)])
+        assert warm_cosine(0.05) == 0.005 and close(warm_cosine(0.55), 0.005)
+        ParamScheduler({'lr': warm_cosine}).plot()
+    """
     return SchedCombined(pcts, scheds)
 
 def combined_cos(
@@ -170,7 +282,21 @@ def combined_cos(
     middle: Any,   # value at position `pct`, in the same form
     end: Any,      # value at position 1, in the same form
 ) -> SchedCombined:  # one schedule, a function of the position from 0 to 1
-    "Make a cosine schedule from `start` to `middle`, followed by one from `middle` to `end`"
+    """Make a cosine schedule from `start` to `middle`, followed by one from `middle` to `end`
+
+    Args:
+        pct: position of the middle, between 0 and 1
+        start: value at position 0: a number, or a list with one per parameter group
+        middle: value at position `pct`, in the same form
+        end: value at position 1, in the same form
+
+    Returns:
+        one schedule, a function of the position from 0 to 1
+
+    Example:
+        up_down = combined_cos(.3, .3, .6, .2)
+        assert close([up_down(p) for p in (0, .15, .3, .65, 1)], [.3, .45, .6, .4, .2])
+    """
     return SchedCombined([pct, 1 - pct], [SchedCos(start, middle), SchedCos(middle, end)])
 
 # %% ../nbs/10_schedule.ipynb #7122164c
@@ -181,7 +307,18 @@ def one_cycle_scheds(
     div_final: float = 1e5,     # the rate ends at `lr_max/div_final`
     pct_start: float = 0.25,    # share of the training for the warm-up, from 0 to 1
 ) -> dict[str, SchedCombined]:  # common name -> schedule
-    "Return the one-cycle schedules of learning rate and momentum"
+    """Return the one-cycle schedules of learning rate and momentum
+
+    Args:
+        lr_max: highest rate of each parameter group
+        mom: momentum at the start, the peak and the end
+        div: the rate begins at `lr_max/div`
+        div_final: the rate ends at `lr_max/div_final`
+        pct_start: share of the training for the warm-up, from 0 to 1
+
+    Returns:
+        common name -> schedule
+    """
     ends = [lr/div for lr in lr_max], list(lr_max), [lr/div_final for lr in lr_max]
     if len(lr_max) == 1: ends = [lrs[0] for lrs in ends]       # plain numbers are faster
     return dict(lr=combined_cos(pct_start, *ends), mom=combined_cos(pct_start, *mom))
@@ -196,7 +333,22 @@ def _check_cycle(div: float, div_final: float, pct_start: float, mom: Any) -> No
 
 # %% ../nbs/10_schedule.ipynb #a4cdc3b7
 class OneCycle(ParamScheduler):
-    "Applies the one-cycle schedule to learning rate and momentum"
+    """Applies the one-cycle schedule to learning rate and momentum
+
+    Args:
+        lr_max: highest rate: number, list or slice; None: `learn.lr`
+        div: the rate begins at `lr_max/div`
+        div_final: the rate ends at `lr_max/div_final`
+        pct_start: share of the training for the warm-up, from 0 to 1
+        mom: momentum at start, peak and end; None: `learn.moms`
+
+    Example:
+        assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
+        assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
+        assert OneCycle().make([0.4], (0.95, 0.85, 0.95))['lr'](0.25) == 0.4    # the peak
+        with raises(ValueError, 'not known before training'): OneCycle().planned()
+        with raises(ValueError, 'three numbers'): OneCycle(mom=[0.9])
+    """
     def __init__(self,
         lr_max: Any = None,         # highest rate: number, list or slice; None: `learn.lr`
         div: float = 25.,           # the rate begins at `lr_max/div`
@@ -220,21 +372,61 @@ class OneCycle(ParamScheduler):
         super().before_fit()
 
     def top(self) -> float:  # the rate at the top of the cycle
-        "Return the highest rate of the last group. Raise `ValueError` if you did not pass `lr_max`"
+        """Return the highest rate of the last group. Raise `ValueError` if you did not pass `lr_max`
+
+        Returns:
+            the rate at the top of the cycle
+
+        Raises:
+            ValueError: lr_max is not known before training: OneCycle(lr_max=...).plot()
+
+        Example:
+            assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
+            assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
+            assert OneCycle().make([0.4], (0.95, 0.85, 0.95))['lr'](0.25) == 0.4    # the peak
+            with raises(ValueError, 'not known before training'): OneCycle().planned()
+            with raises(ValueError, 'three numbers'): OneCycle(mom=[0.9])
+        """
         if self.lr_max is None:
             raise ValueError('lr_max is not known before training: OneCycle(lr_max=...).plot()')
         listed = isinstance(self.lr_max, (list, tuple))
         return (list(self.lr_max) if listed else spread_lrs(self.lr_max, 1))[-1]
 
     def planned(self) -> dict[str, Callable[[float], float]]:  # schedules of the rate and of the momentum, by their names
-        "Return the schedules of the last group. Raise `ValueError` if you did not pass `lr_max`"
+        """Return the schedules of the last group. Raise `ValueError` if you did not pass `lr_max`
+
+        Returns:
+            schedules of the rate and of the momentum, by their names
+
+        Example:
+            assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
+            assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
+            assert OneCycle().make([0.4], (0.95, 0.85, 0.95))['lr'](0.25) == 0.4    # the peak
+            with raises(ValueError, 'not known before training'): OneCycle().planned()
+            with raises(ValueError, 'three numbers'): OneCycle(mom=[0.9])
+        """
         return self.make([self.top()], self.mom or (0.95, 0.85, 0.95))
 
     def make(self,
         lr_max: Sequence[float],      # highest rate of each parameter group
         mom: Sequence[float],         # momentum at the start, the peak and the end
     ) -> dict[str, SchedCombined]:    # common name -> schedule
-        "Return the schedules of learning rate and momentum"
+        """Return the schedules of learning rate and momentum
+
+        Args:
+            lr_max: highest rate of each parameter group
+            mom: momentum at the start, the peak and the end
+
+        Returns:
+            common name -> schedule
+
+        Example:
+            assert OneCycle(slice(0.1, 0.4)).top() == 0.4                   # the rate of the last group
+            assert OneCycle(0.4, div=2).planned()['lr'](0) == 0.2
+            assert OneCycle().make([0.4], (0.95, 0.85, 0.95))['lr'](0.25) == 0.4    # the peak
+            with raises(ValueError, 'not known before training'): OneCycle().planned()
+            with raises(ValueError, 'three numbers'): OneCycle(mom=[0.9])
+        """
         return one_cycle_scheds(lr_max, mom, self.div, self.div_final, self.pct_start)
 
 # %% ../nbs/10_schedule.ipynb #ecd51b85
@@ -254,7 +446,24 @@ def fit_one_cycle(self: Learner,
     start_epoch: int = 0,                 # first epoch to train; the schedule continues from there
     resume: Any = False,                  # True or the path of a checkpoint to continue from, as in `fit`
 ) -> None:
-    "Train with the one-cycle schedule of learning rate and momentum"
+    """Train with the one-cycle schedule of learning rate and momentum
+
+    Args:
+        n_epoch: number of epochs, or such as '2000 steps'
+        lr_max: highest learning rate; None: `learn.lr`
+        div: the rate begins at `lr_max/div`
+        div_final: the rate ends at `lr_max/div_final`
+        pct_start: share of the training for the warm-up, from 0 to 1
+        wd: weight decay, as in `fit`; None: `learn.wd`
+        moms: momentum at start, peak and end; None: `learn.moms`
+        cbs: callbacks for this fit only
+        reset_opt: whether to start with a new optimizer
+        start_epoch: first epoch to train; the schedule continues from there
+        resume: True or the path of a checkpoint to continue from, as in `fit`
+
+    Example:
+        learn.fit_one_cycle(4, lr_max=0.1)
+    """
     found = getattr(self, 'lr_finder_result', None)
     if lr_max is None and found is not None and found.lr is None:      # the caller may have passed `found.lr`
         warnings.warn(f'lr_find made no suggestion, so lr_max is learn.lr={self.lr!r}',
@@ -277,7 +486,25 @@ def fit_flat_cos(self: Learner,
     start_epoch: int = 0,       # first epoch to train; the schedule continues from there
     resume: Any = False,        # True or the path of a checkpoint to continue from, as in `fit`
 ) -> None:
-    "Train at a constant rate first, and then at a rate that falls along a cosine to almost 0"
+    """Train at a constant rate first, and then at a rate that falls along a cosine to almost 0
+
+    Args:
+        n_epoch: number of epochs, or such as '2000 steps'
+        lr: learning rate of the constant part; None: `learn.lr`
+        div_final: the rate ends at `lr/div_final`
+        pct_start: share of the training at the constant rate, from 0 to 1
+        wd: weight decay, as in `fit`; None: `learn.wd`
+        cbs: callbacks for this fit only
+        reset_opt: whether to start with a new optimizer
+        start_epoch: first epoch to train; the schedule continues from there
+        resume: True or the path of a checkpoint to continue from, as in `fit`
+
+    Example:
+        learn.fit_flat_cos(4, lr=0.1)
+        flat = learn.recorder.lrs
+        assert flat[:16] == [0.1]*16                                    # three quarters of 20 batches
+        assert close(flat[16:], [SchedCos(0.1, 1e-6)(i/5) for i in range(1, 5)])
+    """
     lrs = _lrs(self, lr)
     sched = combined_cos(pct_start, lrs, lrs, [lr/div_final for lr in lrs])
     cbs = [ParamScheduler({'lr': sched}), *as_list(cbs)]
@@ -303,7 +530,22 @@ def fit_sgdr(self: Learner,
     start_epoch: int = 0,       # first epoch to train; the schedule continues from there
     resume: Any = False,        # True or the path of a checkpoint to continue from, as in `fit`
 ) -> None:
-    "Train in cycles. In each cycle, the rate falls along a cosine from `lr_max` to 0"
+    """Train in cycles. In each cycle, the rate falls along a cosine from `lr_max` to 0
+
+    Args:
+        n_cycles: number of cycles
+        cycle_len: epochs in the first cycle, or its length such as '500 steps'
+        lr_max: learning rate at the start of each cycle; None: `learn.lr`
+        cycle_mult: factor by which each cycle is longer than the previous one
+        cbs: callbacks for this fit only
+        reset_opt: whether to start with a new optimizer
+        wd: weight decay, as in `fit`; None: `learn.wd`
+        start_epoch: first epoch to train; the schedule continues from there
+        resume: True or the path of a checkpoint to continue from, as in `fit`
+
+    Example:
+        learn.fit_sgdr(2, 1, lr_max=0.1)                                # one epoch, then two
+    """
     n_cycles = as_count(n_cycles, 'n_cycles', 1)
     first, mult = as_duration(cycle_len, 'cycle_len'), as_count(cycle_mult, 'cycle_mult', 1)
     lengths = [first.n*mult**i for i in range(n_cycles)]
@@ -328,7 +570,26 @@ def fine_tune(self: Learner,
     freeze_cbs: Any = None,    # callbacks for the first phase; add a tracker of the best value to one phase only
     **kwargs: Any,             # passed to `fit_one_cycle` in both phases
 ) -> None:
-    "Train the last group for `freeze_epochs` epochs, then all groups for `epochs` epochs"
+    """Train the last group for `freeze_epochs` epochs, then all groups for `epochs` epochs
+
+    Args:
+        epochs: epochs of the second phase, with all groups unfrozen, or such as '500 steps'
+        base_lr: learning rate of the head in the first phase; the second phase uses half of it
+        freeze_epochs: epochs of the first phase, with the body frozen, or such as '100 steps'
+        lr_mult: ratio of the head's rate to that of the first group in the second phase
+        pct_start: share of the second phase for the warm-up
+        div: the second phase begins at its highest rate divided by `div`
+        cbs: callbacks for the second phase
+        freeze_cbs: callbacks for the first phase; add a tracker of the best value to one phase only
+        **kwargs: passed to `fit_one_cycle` in both phases
+
+    Example:
+        learn = wave_learner(splitter=lambda m: [m[0], m[2]])
+        learn.fine_tune(2)
+        assert [run.n_epoch for run in learn.recorder.history] == [1, 2]
+        assert close(max(learn.recorder.lrs), 2e-3/2)
+        learn.recorder.plot_lr()
+    """
     base_lr = spread_lrs(base_lr, 1, 'base_lr')[0]
     self.freeze()
     try:

@@ -38,7 +38,21 @@ def as_loss(
     training: bool,   # whether the loss will be differentiated
     source: str = 'loss_func',   # what returned it, for error messages
 ) -> Tensor:          # the loss; in training, without dimensions
-    "Return `value` as a loss. Raise `TypeError` unless it is a tensor, and in training `ValueError` unless it is a single number"
+    """Return `value` as a loss. Raise `TypeError` unless it is a tensor, and in training `ValueError` unless it is a single number
+
+    Args:
+        value: the value that a loss function or a step returned
+        training: whether the loss will be differentiated
+        source: what returned it, for error messages
+
+    Returns:
+        the loss; in training, without dimensions
+
+    Raises:
+        TypeError: {source} returned a {type(value)} ({value}), not a tensor
+        ValueError: {source} returned a tensor of shape ...; training needs one number: take the mean
+            over the batch
+    """
     if not isinstance(value, Tensor):
         raise TypeError(f'{source} returned a {type(value).__name__} ({value!r}), not a tensor')
     if value.ndim == 0 or not training: return value
@@ -63,7 +77,21 @@ def split_result(
     out: Any,            # what a loss function, a function of the batch, or a model returned
     needs_loss: bool,    # True: a single entry of a dict is the loss whatever its name, and the first value of a tuple may be a tensor of losses
 ) -> tuple[Any, dict[str, Tensor], list[Any] | dict[str, Any]]:    # the loss, or None; the parts by name; the other values
-    "Split a result into the loss, the other numbers, and the values that are no numbers. The latter are in a dict if they have names"
+    """Split a result into the loss, the other numbers, and the values that are no numbers. The latter are in a dict if they have names
+
+    Args:
+        out: what a loss function, a function of the batch, or a model returned
+        needs_loss: True: a single entry of a dict is the loss whatever its name, and the first value of
+            a tuple may be a tensor of losses
+
+    Returns:
+        the loss, or None; the parts by name; the other values
+
+    Raises:
+        TypeError: a dict with the numbers ... has no entry "loss": add the number to train, such as
+            dict(loss=total, ...). The others become columns. For one optimizer per loss, see
+            MultiLossStep
+    """
     if (entries := _entries(out)) is None: return _split_sequence(out, needs_loss)
     numbers = {k: v for k, v in entries.items() if is_number(v)}
     rest = {k: v for k, v in entries.items() if k not in numbers and v is not None}
@@ -89,7 +117,16 @@ def loss_and_parts(
     training: bool,   # whether the loss will be differentiated
     source: str = 'loss_func',   # what returned it, for error messages
 ) -> tuple[Tensor, dict[str, Tensor]]:    # the loss; the parts by name
-    "Return the loss and its parts, after the checks of `as_loss`"
+    """Return the loss and its parts, after the checks of `as_loss`
+
+    Args:
+        found: what a loss function returned
+        training: whether the loss will be differentiated
+        source: what returned it, for error messages
+
+    Returns:
+        the loss; the parts by name
+    """
     if isinstance(found, Tensor): return as_loss(found, training, source), {}
     loss, parts, _ = split_result(found, needs_loss=True)
     return as_loss(found if loss is None else loss, training, source), parts
@@ -97,7 +134,14 @@ def loss_and_parts(
 def loss_of(
     found: Any,       # what a loss function returned
 ) -> Any:             # the loss; None: there is none
-    "Return the loss without its parts"
+    """Return the loss without its parts
+
+    Args:
+        found: what a loss function returned
+
+    Returns:
+        the loss; None: there is none
+    """
     return found if isinstance(found, Tensor) else split_result(found, needs_loss=True)[0]
 
 # %% ../nbs/06_step.ipynb #92c9f5e9
@@ -199,7 +243,15 @@ class ForwardPass:
     def predict(self,
         learn: Any,    # the learner, with the batch in `xb` and `yb`
     ) -> None:
-        "Call the model on the inputs and set `learn.pred`"
+        """Call the model on the inputs and set `learn.pred`
+
+        Args:
+            learn: the learner, with the batch in `xb` and `yb`
+
+        Example:
+            ForwardPass().predict(loop)
+            assert loop.pred.tolist() == [0, 0]                    # a = b = 0
+        """
         __tracebackhide__ = True
         xb = learn.xb
         try: learn.pred = learn.model(**xb) if isinstance(xb, dict) else learn.model(*xb)
@@ -208,7 +260,19 @@ class ForwardPass:
             raise
 
     def loss(self, learn: Any) -> None:
-        "Set `learn.loss_grad` and `learn.loss`. Do nothing for a batch without targets"
+        """Set `learn.loss_grad` and `learn.loss`. Do nothing for a batch without targets
+
+        Args:
+            learn: the learner
+
+        Raises:
+            ValueError: loss_func is missing: assign learn.loss_func, or pass a step that computes the loss
+
+        Example:
+            ForwardPass().loss(loop)
+            assert loop.loss == loop.loss_grad == (1**2 + 5**2)/2 == 13
+            assert loop.loss_grad.requires_grad and not loop.loss.requires_grad
+        """
         if not learn.yb: return
         if learn.loss_func is None: raise ValueError(
             'loss_func is missing: assign learn.loss_func, or pass a step that computes the loss')
@@ -224,7 +288,20 @@ class ForwardPass:
         learn: Any,     # the learner
         found: Any,     # a loss, or a loss with parts
     ) -> None:
-        "Set `learn.loss_grad`, `learn.loss` and `learn.loss_parts`. Call this method in a `loss` of your own"
+        """Set `learn.loss_grad`, `learn.loss` and `learn.loss_parts`. Call this method in a `loss` of your own
+
+        Args:
+            learn: the learner
+            found: a loss, or a loss with parts
+
+        Example:
+            class Penalized(Step):
+                def loss(self, learn):
+                    error, size = (learn.pred - learn.y).square().mean(), learn.model.a**2
+                    self.set_loss(learn, dict(loss=error + size, size=size))
+            learn = line_learner(loss_func=None, train_step=Penalized())
+            learn.fit(1)
+        """
         if type(found) is not Tensor or found.ndim: found, learn.loss_parts = loss_and_parts(found, learn.training)
         if learn.training and getattr(learn, 'divisor', UNKNOWN) is UNKNOWN: learn.divisor = divisor(found)
         learn.loss_grad, learn.loss = found, found.detach()
@@ -232,20 +309,44 @@ class ForwardPass:
         if on['after_loss'] or on['before_backward']: learn.loss = learn.loss.clone()  # a callback may scale `loss_grad`
 
     def outputs(self, learn: Any) -> tuple:  # predictions and targets, each nested as the model and the loader make them
-        "Return the outputs for metrics: the predictions, then the targets"
+        """Return the outputs for metrics: the predictions, then the targets
+
+        Args:
+            learn: the learner
+
+        Returns:
+            predictions and targets, each nested as the model and the loader make them
+
+        Example:
+            class Evaluated:
+                "The attributes of a learner that a metric reads after a batch"
+                loss, xb = None, (torch.zeros(2, 3),)                # two items
+                def __init__(self, *outputs): self.outputs, self.pred, self.yb = outputs, None, ()
+        """
         pred = learn.pred
         return (*(pred if isinstance(pred, (tuple, list)) else (pred,)), *learn.yb)
 
 # %% ../nbs/06_step.ipynb #4e9ee6df
 def modules_of(model: Any) -> list[nn.Module]:
-    "Return a model and all its submodules, or an empty list for a plain function"
+    """Return a model and all its submodules, or an empty list for a plain function
+
+    Args:
+        model
+    """
     return list(model.modules()) if isinstance(model, nn.Module) else []
 
 # %% ../nbs/06_step.ipynb #8ec58bed
 def held_by(
     owner: Any,    # an object with attributes
 ) -> dict[str, Any]:    # attribute -> value; 'name.0' or 'name.key' for values in a list, tuple or dict
-    "Return the attributes of an object. A list, tuple or dict among them is replaced by its values"
+    """Return the attributes of an object. A list, tuple or dict among them is replaced by its values
+
+    Args:
+        owner: an object with attributes
+
+    Returns:
+        attribute -> value; 'name.0' or 'name.key' for values in a list, tuple or dict
+    """
     found = {}
     for name, v in getattr(owner, '__dict__', {}).items():
         several = v.items() if isinstance(v, dict) else enumerate(v) if isinstance(v, (list, tuple)) else None
@@ -267,7 +368,14 @@ def _modules_in(
 def trained_modules(
     learn: Any,    # a learner
 ) -> dict[str, nn.Module]:    # 'model', 'loss_func', 'train_step.proj' and the like -> module
-    "Return everything that is trained and saved: the model, the loss function and the modules of the steps. Leave out modules inside another one of the list"
+    """Return everything that is trained and saved: the model, the loss function and the modules of the steps. Leave out modules inside another one of the list
+
+    Args:
+        learn: a learner
+
+    Returns:
+        'model', 'loss_func', 'train_step.proj' and the like -> module
+    """
     parts = [('model', learn.model), ('loss_func', learn.loss_func)]
     for name in 'train_step', 'eval_step':
         step = getattr(learn, name)
@@ -283,7 +391,14 @@ def trained_modules(
 def params_outside(
     learn: Any,    # a learner
 ) -> dict[str, nn.Parameter]:    # 'loss_func.s' and the like -> parameter, frozen ones included
-    "Return the parameters of the loss function and the training step that are not in the model and not in another optimizer"
+    """Return the parameters of the loss function and the training step that are not in the model and not in another optimizer
+
+    Args:
+        learn: a learner
+
+    Returns:
+        'loss_func.s' and the like -> parameter, frozen ones included
+    """
     step, found = learn.train_step, {}
     names = ('loss_func', 'train_step') if step.shares_opt and step.opt is None else ('loss_func',)
     modules = {name: m for name, m in trained_modules(learn).items() if name.partition('.')[0] in names}
@@ -302,7 +417,11 @@ def params_outside(
 def in_eval_mode(
     learn: Any,    # a learner
 ) -> Iterator[None]:
-    "Switch the modules of the loss function and the steps to evaluation mode for the duration of a `with` block"
+    """Switch the modules of the loss function and the steps to evaluation mode for the duration of a `with` block
+
+    Args:
+        learn: a learner
+    """
     own = set(modules_of(learn.model))
     others = [m for part in trained_modules(learn).values() if part is not learn.model for m in part.modules()]
     training = [m for m in others if m.training and m not in own]
@@ -313,7 +432,15 @@ def in_eval_mode(
 
 # %% ../nbs/06_step.ipynb #739fb3a6
 class Step(ForwardPass):
-    "The work on one batch, in five methods that you can override"
+    """The work on one batch, in five methods that you can override
+
+    Example:
+        loop, step = line_loop(), Step()
+        for part in (step.predict, step.loss, step.backward, step.step, step.zero_grad): part(loop)
+        assert close(loop.model.a.item(), 0.4)
+        assert loop.model.a.grad is None
+        assert step.evaluator() is step                        # the same step evaluates
+    """
     model = loss_func = opt = None     # its own model; its own loss function and optimizer, which become the learner's; None: those of the learner
     own_update = False    # whether it computes gradients itself, where callbacks cannot change them
     own_loss = False      # whether its loss is not computed from `learn.pred` and `learn.yb`
@@ -329,17 +456,47 @@ class Step(ForwardPass):
             for p in group['params']: p.grad = None
 
     def join(self, learn: Any) -> None:
-        "Prepare this step for a learner, which calls this method when you assign the step"
+        """Prepare this step for a learner, which calls this method when you assign the step
+
+        Args:
+            learn: the learner
+
+        Example:
+            print(f'accuracy {score((best, settings)):.3f} with', ', '.join(f'{name}={value:.3g}' for name, value in settings.items()))
+        """
         theirs = set(modules_of(learn.model))
         self.own = [m for m in modules_of(self.model) if m not in theirs]
     def evaluator(self) -> 'Step':  # the step for evaluation
-        "Return the step for evaluation, used if the learner has neither an `eval_step` nor a `loss_func`"
+        """Return the step for evaluation, used if the learner has neither an `eval_step` nor a `loss_func`
+
+        Returns:
+            the step for evaluation
+
+        Example:
+            loop, step = line_loop(), Step()
+            for part in (step.predict, step.loss, step.backward, step.step, step.zero_grad): part(loop)
+            assert close(loop.model.a.item(), 0.4)
+            assert loop.model.a.grad is None
+            assert step.evaluator() is step                        # the same step evaluates
+        """
         return self
 
     def batch_weight(self,
         learn: Any,       # the learner, after the loss of the batch
     ) -> Any:             # a number or a scalar tensor; None: the losses of batches add up
-        "Return how much the loss of the batch counts in averages and in accumulated gradients"
+        """Return how much the loss of the batch counts in averages and in accumulated gradients
+
+        Args:
+            learn: the learner, after the loss of the batch
+
+        Returns:
+            a number or a scalar tensor; None: the losses of batches add up
+
+        Example:
+            note = Callback(after_batch=lambda self: weights.append((self.loss_weight, learn.eval_step.batch_weight(learn))))
+            learn.validate(dl=batches, cbs=note)
+            assert weights == [(3, 3), (2, 2)]                                       # tokens of the two batches
+        """
         if learn.batch_weight is not None: return learn.batch_weight(learn.pred, *learn.yb)
         if learn.divisor is not UNKNOWN: return learn.divisor
         if learn.loss.ndim: return learn.loss.numel()
@@ -353,7 +510,11 @@ class Step(ForwardPass):
         return not self.own_loss and type(self).loss.__module__.startswith('cbnb.')       # False: you have overridden `loss`
 
 def n_items(learn: Any) -> int:
-    "Return the number of items of the current batch, or 1 if its values have no length"
+    """Return the number of items of the current batch, or 1 if its values have no length
+
+    Args:
+        learn: the learner
+    """
     try: return find_bs((learn.yb, learn.xb))
     except ValueError: return 1
 
@@ -376,7 +537,12 @@ def call_on_batch(
     f: Callable[..., Any],    # called with the inputs and targets
     learn: Any,               # a learner, whose `xb` and `yb` are the batch
 ) -> Any:
-    "Call `f` with inputs and targets, as keyword arguments if the batch is a dict with targets"
+    """Call `f` with inputs and targets, as keyword arguments if the batch is a dict with targets
+
+    Args:
+        f: called with the inputs and targets
+        learn: a learner, whose `xb` and `yb` are the batch
+    """
     if not isinstance(learn.xb, dict): return f(*learn.xb, *learn.yb)
     return f(**learn.xb, **dict(zip(learn.dls.targets, learn.yb)))
 
@@ -384,7 +550,14 @@ def call_on_batch(
 def pred_of(
     rest: dict[str, Any],    # the values of a result that are no numbers
 ) -> Any:                    # None if there are none
-    "Return the prediction among named values: the entry `logits`, or the only entry, or a dict of all"
+    """Return the prediction among named values: the entry `logits`, or the only entry, or a dict of all
+
+    Args:
+        rest: the values of a result that are no numbers
+
+    Returns:
+        None if there are none
+    """
     return rest.get('logits', next(iter(rest.values())) if len(rest) == 1 else rest or None)
 
 # %% ../nbs/06_step.ipynb #0fc45fee
@@ -392,7 +565,15 @@ def noting_gradients(
     params: Iterable[Tensor],    # parameters of an optimizer
     f: Callable[[], Any],        # called without arguments
 ) -> tuple[Any, list[Tensor]]:   # the result of `f`, and the parameters that received a gradient
-    "Call `f` and record the parameters whose gradients it computes"
+    """Call `f` and record the parameters whose gradients it computes
+
+    Args:
+        params: parameters of an optimizer
+        f: called without arguments
+
+    Returns:
+        the result of `f`, and the parameters that received a gradient
+    """
     noted: list[Tensor] = []
     with interrupts_wait(), UndoStack() as undo:
         for p in params:
@@ -404,7 +585,12 @@ def depends_on(
     loss: Tensor,                # with or without its graph
     params: Iterable[Tensor],    # parameters of an optimizer
 ) -> bool:
-    "Return whether the graph of a loss contains one of the parameters"
+    """Return whether the graph of a loss contains one of the parameters
+
+    Args:
+        loss: with or without its graph
+        params: parameters of an optimizer
+    """
     wanted, seen, waiting = set(map(id, params)), set(), [loss.grad_fn]
     while waiting:
         if (node := waiting.pop()) is None or node in seen: continue
@@ -422,7 +608,12 @@ def _warn(message: str) -> None: warnings.warn(message, stacklevel=user_level())
 
 # %% ../nbs/06_step.ipynb #b297f124
 class CallStep(Step):
-    "Step that calls a function. The function computes the loss, and may also update the weights"
+    """Step that calls a function. The function computes the loss, and may also update the weights
+
+    Args:
+        func: called with inputs and targets; may be a method of an object with optimizers in `opt` or
+            `opts`
+    """
     own_loss, shares_opt = True, False
     by_learner: bool | None = None     # whether the learner does the update; None: not known yet
     steps: list | None = None    # grows with each step of `learn.opt`, if gradients are computed
@@ -459,7 +650,13 @@ class CallStep(Step):
         out: Any,            # what the function returned
         needs_loss: bool,    # raise `TypeError` if there is no loss
     ) -> None:
-        "Set the loss, its parts, the prediction and the targets of the learner"
+        """Set the loss, its parts, the prediction and the targets of the learner
+
+        Args:
+            learn: the learner
+            out: what the function returned
+            needs_loss: raise `TypeError` if there is no loss
+        """
         learn.step_result = out
         loss, learn.loss_parts, rest = split_result(out, needs_loss)
         if loss is None and (needs_loss or out is None or isinstance(out, (tuple, list, Mapping)) and not out): raise TypeError(
@@ -471,7 +668,11 @@ class CallStep(Step):
         if len(made) > 1 or made is rest and made and not needs_loss: learn.yb = tuple(made[1:])
 
     def evaluate(self, learn: Any) -> Any:
-        "Call the function with its own modules in evaluation mode"
+        """Call the function with its own modules in evaluation mode
+
+        Args:
+            learn: the learner
+        """
         if not any(m.training for m in self.own): return call_on_batch(self.func, learn)
         with interrupts_wait(), UndoStack() as undo:
             for m in self.own: undo.set(m, 'training', False)
@@ -528,7 +729,11 @@ class PredictStep(Step):
 
 # %% ../nbs/06_step.ipynb #1ff0830b
 class EvalCall(Step):
-    "Evaluates a batch with a training function that only computes the loss. If the function updates the weights, `EvalCall` only predicts"
+    """Evaluates a batch with a training function that only computes the loss. If the function updates the weights, `EvalCall` only predicts
+
+    Args:
+        trains: the step for training
+    """
     own_loss, told = True, False
     pure: bool | None = None       # whether a trial found that the function only computes the loss; None: not tried
 
@@ -553,7 +758,11 @@ class EvalCall(Step):
     def is_pure(self,
         learn: Any,    # the learner, with a batch
     ) -> bool:
-        "Return whether the training function only computes the loss. Before the first training batch, try it on the current batch and restore the learner"
+        """Return whether the training function only computes the loss. Before the first training batch, try it on the current batch and restore the learner
+
+        Args:
+            learn: the learner, with a batch
+        """
         if (known := self.trains.by_learner) is not None: return known
         if self.pure is None: self.pure = self._try(learn)
         return self.pure
@@ -611,7 +820,11 @@ def _is_shifted(model: Any) -> bool:
 
 # %% ../nbs/06_step.ipynb #7b022799
 def computes_loss(model: Any) -> bool:
-    "Return whether the `forward` method of a model takes `labels`, as in Hugging Face Transformers"
+    """Return whether the `forward` method of a model takes `labels`, as in Hugging Face Transformers
+
+    Args:
+        model
+    """
     try: return 'labels' in inspect.signature(model.forward).parameters
     except (AttributeError, TypeError, ValueError): return False
 
@@ -619,7 +832,20 @@ def as_step(
     step: Any,    # a `Step`, or a function of the whole batch
     name: str,    # name of the argument, for errors
 ) -> Step:        # `step` itself, or a `CallStep` of the function
-    "Convert an argument to a step. Raise `TypeError` for a class, and for an object that is neither a step nor callable"
+    """Convert an argument to a step. Raise `TypeError` for a class, and for an object that is neither a step nor callable
+
+    Args:
+        step: a `Step`, or a function of the whole batch
+        name: name of the argument, for errors
+
+    Returns:
+        `step` itself, or a `CallStep` of the function
+
+    Raises:
+        TypeError: {name} is the class {step}: pass an instance, {step}(...)
+        TypeError: {name}={step} has the parts of a step: make its class a subclass of Step
+        TypeError: {name}={step} is no step: pass a Step, or a function of the whole batch
+    """
     if isinstance(step, Step): return step
     if isinstance(step, type): raise TypeError(
         f'{name} is the class {step.__name__}: pass an instance, {step.__name__}(...)')

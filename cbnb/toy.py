@@ -58,7 +58,25 @@ def line_learner(
     quiet: bool = True,    # whether to print no table
     **kwargs: Any,         # further arguments of `Learner`
 ) -> Learner:  # a learner that is ready to fit
-    "Make a learner that fits y = 2x + 3 by SGD with a learning rate of 0.1. Each update multiplies the errors of `a` and `b` by 0.8"
+    """Make a learner that fits y = 2x + 3 by SGD with a learning rate of 0.1. Each update multiplies the errors of `a` and `b` by 0.8
+
+    Args:
+        n: training batches per epoch
+        bs: batch size, an even number
+        valid: whether to validate, on the first training batch
+        quiet: whether to print no table
+        **kwargs: further arguments of `Learner`
+
+    Returns:
+        a learner that is ready to fit
+
+    Example:
+        learn = line_learner(n=3)
+        learn.fit(1)
+        a, b = learn.model.a.item(), learn.model.b.item()
+        assert abs(a - 2*(1 - 0.8**3)) < 1e-6 and abs(b - 3*(1 - 0.8**3)) < 1e-6
+        assert len(line_learner(cbs=Recorder(train_metrics=True)).cbs) == len(learn.cbs)    # your recorder replaces the default
+    """
     x = torch.tensor([-1., 1.]).repeat(n*bs//2)
     batches = list(zip(x.split(bs), (2*x + 3).split(bs)))
     dls = DataLoaders(batches, *([batches[:1]] if valid else []), device='cpu')
@@ -67,7 +85,12 @@ def line_learner(
 
 # %% ../nbs/toy.ipynb #ffdc4961
 def mae(pred: Tensor, y: Tensor) -> Tensor:
-    "Return the mean absolute error of a batch"
+    """Return the mean absolute error of a batch
+
+    Args:
+        pred
+        y
+    """
     return (pred - y).abs().mean()
 
 # %% ../nbs/toy.ipynb #a5bca751
@@ -78,7 +101,25 @@ def wave_learner(
     seed: int = 0,         # random seed of the data and the weights
     **kwargs: Any,         # further arguments of `Learner`
 ) -> Learner:  # a learner that is ready to fit
-    "Make a learner whose network of 32 hidden units learns a noisy sine wave with AdamW and a learning rate of 0.01"
+    """Make a learner whose network of 32 hidden units learns a noisy sine wave with AdamW and a learning rate of 0.01
+
+    Args:
+        n: training batches per epoch
+        bs: batch size
+        quiet: whether to print no table
+        seed: random seed of the data and the weights
+        **kwargs: further arguments of `Learner`
+
+    Returns:
+        a learner that is ready to fit
+
+    Example:
+        learn = wave_learner()
+        learn.fit(5)
+        first, *_, last = learn.recorder.last().epochs
+        assert last['valid_loss'] < first['valid_loss']/4
+        print({k: round(v, 3) for k, v in last.items() if k != 'time'})
+    """
     torch.manual_seed(seed)
     x = torch.rand((n + 8)*bs, 1)*6 - 3
     y = x.sin() + 0.1*torch.randn_like(x)
@@ -95,7 +136,24 @@ def digits_learner(
     seed: int = 0,         # random seed of the order of the items and the weights
     **kwargs: Any,         # further arguments of `Learner`
 ) -> Learner:  # a learner that is ready to fit
-    "Make a learner whose network of two layers classifies scikit-learn's digits with AdamW and a learning rate of 0.01"
+    """Make a learner whose network of two layers classifies scikit-learn's digits with AdamW and a learning rate of 0.01
+
+    Args:
+        n: number of training items; the remaining items are for validation
+        bs: batch size
+        quiet: whether to print no table
+        seed: random seed of the order of the items and the weights
+        **kwargs: further arguments of `Learner`
+
+    Returns:
+        a learner that is ready to fit
+
+    Example:
+        learn = digits_learner()
+        learn.fit(5)
+        print([round(row['accuracy'], 2) for row in learn.recorder.last().epochs])
+        assert learn.recorder.last().epochs[-1]['accuracy'] > 0.85
+    """
     from sklearn.datasets import load_digits
     torch.manual_seed(seed)
     digits = load_digits()
@@ -112,7 +170,20 @@ def close(
     b: Any,               # a number, a tensor, or an iterable of numbers
     tol: float = 1e-4,    # largest difference that is accepted
 ) -> bool:  # True if they agree
-    "Return whether `a` and `b` have the same length, and each pair of numbers differs by at most `tol`"
+    """Return whether `a` and `b` have the same length, and each pair of numbers differs by at most `tol`
+
+    Args:
+        a: a number, a tensor, or an iterable of numbers
+        b: a number, a tensor, or an iterable of numbers
+        tol: largest difference that is accepted
+
+    Returns:
+        True if they agree
+
+    Example:
+        assert close([0.1 + 0.2, 1], (0.3, 1)) and close(torch.tensor(2.), 2.00005)
+        assert not close([1, 2], [1]) and not close(1, 1.001)
+    """
     xs, ys = (_numbers(values) for values in (a, b))
     return len(xs) == len(ys) and all(abs(x - y) <= tol for x, y in zip(xs, ys))
 
@@ -127,7 +198,23 @@ def raises(
     kind: type[BaseException],    # expected class of the error; subclasses are accepted
     words: str,                   # text that the message must contain
 ) -> Iterator[None]:  # a context manager
-    "Context manager that prints the error of its block, and checks its type and message"
+    """Context manager that prints the error of its block, and checks its type and message
+
+    Args:
+        kind: expected class of the error; subclasses are accepted
+        words: text that the message must contain
+
+    Returns:
+        a context manager
+
+    Raises:
+        AssertionError: no {kind} was raised
+
+    Example:
+        with raises(ValueError, 'n_epoch=0'): line_learner().fit(0)
+        with raises(AssertionError, 'no ValueError'):
+            with raises(ValueError, 'anything'): pass
+    """
     try: yield
     except kind as e:
         assert words in str(e), f'{e!r} does not contain {words!r}'
@@ -141,7 +228,20 @@ def in_processes(
     meet: bool = False,      # whether to call `torch.distributed.init_process_group` first
     timeout: float = 120.,   # seconds to wait for each process before all are killed
 ) -> list[str]:              # the printed output of each process
-    "Run a program in several parallel processes. If a process fails, raise `RuntimeError` with its traceback"
+    """Run a program in several parallel processes. If a process fails, raise `RuntimeError` with its traceback
+
+    Args:
+        program: Python source code
+        n: number of processes
+        meet: whether to call `torch.distributed.init_process_group` first
+        timeout: seconds to wait for each process before all are killed
+
+    Returns:
+        the printed output of each process
+
+    Example:
+        assert in_processes('import os; print(os.environ["RANK"])', n=2) == ['0\\n', '1\\n']
+    """
     with socket.socket() as s:
         s.bind(('127.0.0.1', 0))
         port = s.getsockname()[1]

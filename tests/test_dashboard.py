@@ -84,6 +84,7 @@ def page(monkeypatch):
     monkeypatch.setattr("cbnb.display.progress.display_mode", lambda: "widgets")
     monkeypatch.setattr("IPython.display.display", page.display)
     monkeypatch.setattr(dashboard, "Pump", Hands)
+    monkeypatch.setattr(Dashboard, "keep_first", 1e9)  # rows so far have tests of their own
 
     class Live(LiveLosses):
         def __init__(self, run):
@@ -174,7 +175,7 @@ def test_a_panel():
     assert (panel.scale.value, panel.scale.min, panel.scale.max, panel.scale.base) == (1, -2, 1, 10)  # a hundredth to ten times
     found = {name: getattr(panel, name)._dom_classes for name in "style legend status stop pause scale planned controls curve main".split()}
     assert found == {name: (f"cbnb-{name}",) for name in found} and table._dom_classes == ("cbnb-table", "cbnb-side")
-    assert panel.box._dom_classes == ("cbnb-dashboard", "cbnb-fit")  # as the page that the fit leaves
+    assert panel.box._dom_classes == ("cbnb-dashboard", "cbnb-fit", f"cbnb-at-{panel.name}")  # as the page that the fit leaves
     parts = (*controls.children, style, legend, status, controls, curve, table, main)
     assert all(part._trait_values.get(name) is None for part in parts for name in ("layout", "style"))  # each would be a message
     panel.replace_by("<p>done</p>")
@@ -194,7 +195,7 @@ def test_a_fit_with_a_panel(page):
     learn.fit(2)
     panel, (output, _) = page.panel, page.outputs  # the other one is the button that takes the fit back
     view = dict(version_major=2, version_minor=0, model_id=panel.box.model_id)
-    assert output[0] == {VIEW: view, "text/plain": "waiting for the first batch"} and len(output) == 2
+    assert output[0] == {VIEW: view, "text/plain": "a running fit"} and len(output) == 2
     assert Hands.last.widgets == (panel.box, page.live.chart.widget) and not Hands.last.open
     final = output[1]
     assert final["text/plain"].splitlines()[-1] == "done: 2 epochs, 8 batches in 00:10"
@@ -507,9 +508,71 @@ def test_a_button_takes_the_fit_back(page, no_button):
     view = dict(version_major=2, version_minor=0, model_id=box.model_id)
     assert page.outputs[3] == [{VIEW: view, "text/plain": ""}] and "fit(2): back to the state" in box.children[0].tooltip
     box.children[0].click()
-    assert said.value == "took back fit(2): 1 epoch trained" and box.children[0].disabled
+    assert said.value == "took back fit(2): 1 epoch trained" and box.children[0].description == "Redo"
     assert learn.model.a.item() == weight and len(learn.recorder.history) == 1
     assert "done: 2 epochs" in page.outputs[2][-1]["text/html"]  # the table of that fit stays
+
+
+def test_a_fit_that_was_taken_back_can_be_redone(page, no_button):
+    """The weights, the optimizer, the history and what follows are as without the two clicks."""
+    (learn, other), found = (page.learner(metrics=[]), page.learner(metrics=[])), []
+    for each in (learn, other):
+        each.fit(1)
+        each.fit(2)
+        if each is learn:
+            (button,), said = buttons(page), dashboard._offered[0][0].children[1]
+            after = each.model.a.item()
+            button.click()
+            assert each.model.a.item() != after and len(each.recorder.history) == 1
+            button.click()
+            assert said.value == "redid fit(2): 3 epochs trained" and button.description == "Take back"
+            assert each.model.a.item() == after and [point.called for point in each.runs] == ["fit(1)", "fit(2)"]
+            button.click(), button.click()
+        each.fit(1)
+        found.append(([list(run.raw_losses) for run in each.recorder.history], each.model.a.item()))
+    assert found[0] == found[1]
+    button.click()
+    assert said.value.startswith("took back fit(1), fit(2)") or button.comm is None
+
+
+def test_a_fit_cannot_be_redone_once_another_has_begun(page, no_button):
+    learn = page.learner()
+    learn.fit(1)
+    learn.runs.take_back(1, redo=True)
+    with learn.no_bar():
+        learn.fit(1)
+    with pytest.raises(RuntimeError, match="there is no fit to redo"):
+        learn.runs.redo()
+
+
+def test_a_profile_has_no_button_and_leaves_that_of_the_last_fit(page, no_button):
+    """Its button took back the last real fit, whose own button was gone."""
+    learn = page.learner()
+    learn.fit(2)
+    (button,), n = buttons(page), len(page.outputs)
+    weight = learn.model.a.item()
+    learn.profile(workers=())
+    assert buttons(page) == [button] and button.comm is not None and len(page.outputs) == n + 1  # the panel alone
+    assert learn.model.a.item() == weight and len(learn.recorder.history) == 1
+    learn.fit(1)
+    assert buttons(page) != [button] and button.comm is None
+
+
+def test_the_stored_output_of_a_running_fit_has_the_rows_and_a_picture(page, no_button, monkeypatch):
+    """In an output of its own, hidden while the panel is there; it becomes that of the button."""
+    monkeypatch.setattr(Dashboard, "keep_first", 2.0)
+    learn = page.learner()
+    learn.fit(4)  # 20 s
+    panel, so_far = page.outputs
+    *stored, last = so_far
+    assert len(panel) == 2 and len(stored) == 2 and VIEW in last  # after 2 and 12 seconds
+    text = stored[1]["text/html"]
+    assert text.count("<tr") == 1 + 2 and "<img" in text and "a fit that was running" in text and "2 of 4 epochs" in text
+    assert f".cbnb-at-{page.panel.name})" in text and stored[1]["text/plain"].count("\n") == 4
+    assert len(text) < 5000
+    learn.keep_restore_points = 0
+    learn.fit(4)
+    assert page.outputs[-1][-1] == {}
 
 
 def test_only_the_last_fit_has_a_button(page, no_button):

@@ -19,7 +19,16 @@ from .random_state import save_rng
 
 # %% ../../nbs/basics/loaders.ipynb #5164e125
 class Batches:
-    "Loader that calls a function in each epoch to get a new iterator over batches"
+    """Loader that calls a function in each epoch to get a new iterator over batches
+
+    Args:
+        make: called at the start of each epoch
+        n_iter: number of batches per epoch, which schedules need; None: unknown
+
+    Example:
+        assert len(Batches(stream, n_iter=3)) == 3
+        with raises(TypeError, 'does not know its length'): len(Batches(stream))
+    """
     def __init__(self,
         make: Callable[[], Iterable],   # called at the start of each epoch
         n_iter: int | None = None,      # number of batches per epoch, which schedules need; None: unknown
@@ -35,7 +44,14 @@ class Batches:
 def n_batches(
     dl: Any,         # a loader
 ) -> int | None:     # None if the loader has no length
-    "Return the number of batches of a loader, or None if the loader has no length"
+    """Return the number of batches of a loader, or None if the loader has no length
+
+    Args:
+        dl: a loader
+
+    Returns:
+        None if the loader has no length
+    """
     try: return len(dl)
     except TypeError: return None
 
@@ -43,7 +59,14 @@ def n_batches(
 def batch_size(
     dl: Any,         # a loader
 ) -> int | None:     # None if the loader has no `batch_size`
-    "Return the `batch_size` of a loader or of its batch sampler, or None if neither has one"
+    """Return the `batch_size` of a loader or of its batch sampler, or None if neither has one
+
+    Args:
+        dl: a loader
+
+    Returns:
+        None if the loader has no `batch_size`
+    """
     for holder in (dl, getattr(dl, 'batch_sampler', None)):
         if isinstance(n := getattr(holder, 'batch_size', None), int): return n
     return None
@@ -92,7 +115,21 @@ def as_loader(
     dl: Any,                # a loader, or a function that returns an iterator over batches
     single: bool = False,   # one loader is wanted, as for `get_preds(dl=...)`; two unrelated tensors are then an error, too
 ) -> Iterable:              # `dl` itself, or `Batches` of the function
-    "Return `dl` as a loader that can be iterated in each epoch, or raise `TypeError` if it cannot"
+    """Return `dl` as a loader that can be iterated in each epoch, or raise `TypeError` if it cannot
+
+    Args:
+        dl: a loader, or a function that returns an iterator over batches
+        single: one loader is wanted, as for `get_preds(dl=...)`; two unrelated tensors are then an
+            error, too
+
+    Returns:
+        `dl` itself, or `Batches` of the function
+
+    Raises:
+        TypeError: a {kind} can be iterated only once, and an epoch needs it anew: pass a list, a
+            DataLoader, or a function that returns a fresh iterator
+        TypeError: a {kind} is no data loader: pass something that can be iterated over batches
+    """
     kind, iterable = type(dl).__name__, hasattr(dl, '__iter__') or hasattr(dl, '__getitem__')
     if (remedy := _items_remedy(dl, single)) is not None: raise TypeError(remedy)
     if callable(dl) and not iterable: return Batches(dl)
@@ -107,7 +144,14 @@ def as_loader(
 def independent_loader(
     dl: Any,    # a loader, perhaps in the middle of an iteration
 ) -> Any:       # `dl` itself, if it can be iterated twice at the same time
-    "Return a loader over the same batches that can be iterated independently of `dl`"
+    """Return a loader over the same batches that can be iterated independently of `dl`
+
+    Args:
+        dl: a loader, perhaps in the middle of an iteration
+
+    Returns:
+        `dl` itself, if it can be iterated twice at the same time
+    """
     running = getattr(dl, '_iterator', None)          # torch keeps the iterator if workers are persistent
     if not isinstance(dl, DataLoader) or running is None: return dl
     waiting = getattr(running, '_tasks_outstanding', 1) or getattr(running, '_task_info', None)   # requested, or arrived early
@@ -120,7 +164,17 @@ def independent_loader(
 def first_batch(
     dl: Any,       # a loader
 ) -> Any:          # the batch that the next epoch begins with
-    "Return the first batch of a loader, and restore the random state"
+    """Return the first batch of a loader, and restore the random state
+
+    Args:
+        dl: a loader
+
+    Returns:
+        the batch that the next epoch begins with
+
+    Raises:
+        ValueError: the loader gave no batches
+    """
     restore = save_rng([dl])
     try:
         for batch in independent_loader(dl): return batch
@@ -132,7 +186,12 @@ def set_epoch(
     dl: Any,       # a loader
     epoch: int,    # the number of the epoch that begins
 ) -> None:
-    "Call `set_epoch` of a loader, its samplers and its datasets, however they are nested"
+    """Call `set_epoch` of a loader, its samplers and its datasets, however they are nested
+
+    Args:
+        dl: a loader
+        epoch: the number of the epoch that begins
+    """
     waiting, seen = [dl], set()
     while waiting:
         if (o := waiting.pop()) is None or id(o) in seen: continue

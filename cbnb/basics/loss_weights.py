@@ -85,7 +85,16 @@ def weight_of_call(
     args: tuple,                 # its positional arguments
     kwargs: dict[str, Any],      # its keyword arguments
 ) -> Any:                        # a number, a scalar tensor, None: the losses add up, or `UNKNOWN`
-    "Return how much the loss of a call of a loss function of torch counts"
+    """Return how much the loss of a call of a loss function of torch counts
+
+    Args:
+        f: a loss function of torch
+        args: its positional arguments
+        kwargs: its keyword arguments
+
+    Returns:
+        a number, a scalar tensor, None: the losses add up, or `UNKNOWN`
+    """
     _, n, rule = _LOSSES[f]
     given = _signature(f).bind(*args, **kwargs)
     given.apply_defaults()
@@ -98,7 +107,14 @@ def weight_of_call(
 def weigher(
     loss_func: Any,                  # a loss, a function or a module
 ) -> Callable[..., Any] | None:      # called as `f(pred, *yb)`; None: the loss is not one of torch, or has been changed
-    "Return the function that computes how much the loss of a batch counts"
+    """Return the function that computes how much the loss of a batch counts
+
+    Args:
+        loss_func: a loss, a function or a module
+
+    Returns:
+        called as `f(pred, *yb)`; None: the loss is not one of torch, or has been changed
+    """
     f, keywords = getattr(loss_func, '_torchdynamo_orig_callable', None) or getattr(loss_func, '_orig_mod', loss_func), {}
     if isinstance(f, functools.partial):
         f, args, keywords = f.func, f.args, f.keywords
@@ -122,7 +138,14 @@ _COUNTS = 'NllLossBackward0', 'NllLoss2DBackward0'
 def divisor(
     loss: Tensor,    # a loss with its graph
 ) -> Any:            # a scalar tensor, or `UNKNOWN`
-    "Return the number that `F.nll_loss` has divided by, if this was the last operation of a loss"
+    """Return the number that `F.nll_loss` has divided by, if this was the last operation of a loss
+
+    Args:
+        loss: a loss with its graph
+
+    Returns:
+        a scalar tensor, or `UNKNOWN`
+    """
     if type(node := loss.grad_fn).__name__ not in _COUNTS or node._saved_reduction != 1: return UNKNOWN       # 1: the mean
     total = node._saved_total_weight
     return total if total.dtype in (torch.float32, torch.float64) else UNKNOWN
@@ -144,7 +167,16 @@ def seen(
     *data: Any,                       # its arguments
     loss_of: Callable[[Any], Any] = lambda found: found,    # picks the loss from what the function returned
 ) -> tuple[Any, Any]:                 # what the function returned, and the weight of the loss, which may be `UNKNOWN`
-    "Call a loss function. If its loss is the result of a loss of torch, return the weight of the loss, too"
+    """Call a loss function. If its loss is the result of a loss of torch, return the weight of the loss, too
+
+    Args:
+        loss_func: a function that may call a loss of torch
+        *data: its arguments
+        loss_of: picks the loss from what the function returned
+
+    Returns:
+        what the function returned, and the weight of the loss, which may be `UNKNOWN`
+    """
     if hasattr(loss_func, '_torchdynamo_orig_callable'): return loss_func(*data), UNKNOWN       # compiled code is not observed
     with _Calls() as calls: loss = loss_func(*data)
     picked = loss_of(loss)
@@ -162,7 +194,12 @@ class MeanLoss:
         loss: Tensor,             # the loss of a batch; several values: their mean
         weight: Any,              # how much it counts, a number or a scalar tensor; None: the losses add up
     ) -> None:
-        "Add the loss of a batch"
+        """Add the loss of a batch
+
+        Args:
+            loss: the loss of a batch; several values: their mean
+            weight: how much it counts, a number or a scalar tensor; None: the losses add up
+        """
         self.losses.append(loss if loss.ndim == 0 else loss.mean())
         self.weights.append(weight)
         self.n += 1
@@ -182,7 +219,14 @@ class MeanLoss:
     def value(self,
         everywhere: bool = True,    # over the batches of all processes, each of which must then call this method
     ) -> float | None:              # None without batches
-        "Return the loss. The call waits for the device"
+        """Return the loss. The call waits for the device
+
+        Args:
+            everywhere: over the batches of all processes, each of which must then call this method
+
+        Returns:
+            None without batches
+        """
         if self.losses: self._sum_up()
         numbers = self.total, self.weight, self.n, self.adds
         total, weight, n, adds = map(as_number, sum_over_processes(*numbers) if everywhere else numbers)
@@ -199,7 +243,11 @@ class MeanLoss:
         return {k: [_on_cpu(v) for v in value] if isinstance(value, list) else _on_cpu(value) for k, value in vars(self).items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        "Continue with the numbers of `state_dict`"
+        """Continue with the numbers of `state_dict`
+
+        Args:
+            state
+        """
         vars(self).update(state, losses=list(state['losses']), weights=list(state['weights']))
 
 def _on_cpu(value: Any) -> Any: return value.detach().cpu() if isinstance(value, Tensor) else value

@@ -41,15 +41,37 @@ class _LooksLikeOne:
 
     @property
     def param_groups(self) -> list[dict]:
-        "The parameter groups of all members in order. A change to a group changes the member's group"
+        """The parameter groups of all members in order. A change to a group changes the member's group
+
+        Example:
+            saved_group = dict(members[0].param_groups[0], params=[3])      # its only parameter is number 3 of all
+            part = _part_of(members[0], [saved_group], {2: 'of another', 3: 'its own'}, first=3)
+            assert part['state'] == {0: 'its own'}
+            assert part['param_groups'][0]['params'] == [0]
+        """
         return [group for opt in self.optimizers for group in opt.param_groups]
     @property
     def state(self) -> _States:
-        "The states of all members as one mapping, with parameters as keys"
+        """The states of all members as one mapping, with parameters as keys
+
+        Example:
+            states = _States(members)
+            states[u] = dict(step=1)
+            assert members[1].state == {u: dict(step=1)}                   # the member's state has changed
+            states.clear()
+            assert not members[1].state
+        """
         return _States(self.optimizers)
     @property
     def defaults(self) -> dict[str, Any]:
-        "The default settings whose names occur in all members, with the values of the first member"
+        """The default settings whose names occur in all members, with the values of the first member
+
+        Example:
+            bn, adam = nn.BatchNorm1d(1), torch.optim.Adam([torch.zeros(1)])
+            assert (bn.momentum, bn.eps, adam.defaults['eps']) == (0.1, 1e-5, 1e-8)
+            layer = nn.Linear(64, 1000)
+            assert all(0.12 < p.abs().max() <= 1/8 for p in (layer.weight, layer.bias))
+        """
         first, *others = [getattr(opt, 'defaults', {}) for opt in self.optimizers]
         return {k: v for k, v in first.items() if all(k in d for d in others)}
 
@@ -87,7 +109,14 @@ class _SavedAsOne(_LooksLikeOne):
     def load_state_dict(self,
         state_dict: dict[str, Any],   # a state that `state_dict` returned
     ) -> None:
-        "Load the states of all members, or raise `ValueError` and load nothing if the saved groups do not fit the members"
+        """Load the states of all members, or raise `ValueError` and load nothing if the saved groups do not fit the members
+
+        Args:
+            state_dict: a state that `state_dict` returned
+
+        Raises:
+            ValueError: saved were groups of ... parameters, and here are groups of ...
+        """
         mine, groups = self.param_groups, list(state_dict['param_groups'])
         sizes = [[len(g['params']) for g in some] for some in (groups, mine)]
         if sizes[0] != sizes[1]: raise ValueError(
@@ -101,7 +130,19 @@ class _SavedAsOne(_LooksLikeOne):
 
 # %% ../../nbs/basics/multi_optimizer.ipynb #7da368d8
 class MultiOptimizer(_SavedAsOne, Optimizer):
-    "Optimizer that combines several optimizers into one"
+    """Optimizer that combines several optimizers into one
+
+    Args:
+        opts: optimizers over different parameters
+
+    Raises:
+        ValueError: there are no optimizers: pass one or several
+        TypeError: {opt} is no optimizer
+        ValueError: two of the optimizers hold the same parameter: give it to one only
+
+    Example:
+        with raises(ValueError, 'not that of Adam'): MultiOptimizer(members[::-1]).load_state_dict(saved)
+    """
     def __init__(self,
         opts: Iterable[Optimizer],   # optimizers over different parameters
     ):
@@ -114,11 +155,22 @@ class MultiOptimizer(_SavedAsOne, Optimizer):
             raise ValueError('two of the optimizers hold the same parameter: give it to one only')
 
     def step(self, closure: None = None) -> None:
-        "Update the weights with each optimizer, or raise `TypeError` if `closure` is not None"
+        """Update the weights with each optimizer, or raise `TypeError` if `closure` is not None
+
+        Args:
+            closure
+
+        Raises:
+            TypeError: several optimizers cannot share a closure
+        """
         if closure is not None: raise TypeError('several optimizers cannot share a closure')
         for opt in self.optimizers: opt.step()
     def zero_grad(self, set_to_none: bool = True) -> None:
-        "Clear the gradients of all members"
+        """Clear the gradients of all members
+
+        Args:
+            set_to_none
+        """
         for opt in self.optimizers: opt.zero_grad(set_to_none)
     def add_param_group(self, param_group: dict) -> None:
         raise TypeError('which optimizer is the group for? add it to one of `optimizers`')

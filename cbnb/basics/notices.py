@@ -18,7 +18,11 @@ def shell() -> Any:
 
 # %% ../../nbs/basics/notices.ipynb #639d9e49
 def say(text: str) -> None:
-    "Print a line, above the progress bar if a terminal shows one"
+    """Print a line, above the progress bar if a terminal shows one
+
+    Args:
+        text
+    """
     tqdm = sys.modules.get('tqdm')
     tqdm.tqdm.write(text) if tqdm else print(text)
 

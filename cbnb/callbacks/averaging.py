@@ -27,12 +27,25 @@ def warm_decay(
     decay: float,     # decay after many updates
     t: int,           # number of updates so far, including this one
 ) -> float:
-    "Return the decay at update `t`. The decay is lower at first, so that the untrained weights soon drop out of the average"
+    """Return the decay at update `t`. The decay is lower at first, so that the untrained weights soon drop out of the average
+
+    Args:
+        decay: decay after many updates
+        t: number of updates so far, including this one
+    """
     return min(decay, (1 + t)/(10 + t))
 
 # %% ../../nbs/callbacks/averaging.ipynb #9e5da73a
 class Averaged:
-    "List of the parameters and floating-point buffers of one or more models. If a model has lazy layers, the constructor raises `ValueError`"
+    """List of the parameters and floating-point buffers of one or more models. If a model has lazy layers, the constructor raises `ValueError`
+
+    Args:
+        models: models to average; a tensor in two of them counts once
+
+    Raises:
+        ValueError: EMA needs the shapes of all weights, and the model has lazy layers: pass one batch
+            through it first
+    """
     def __init__(self,
         models: list[nn.Module],      # models to average; a tensor in two of them counts once
     ):
@@ -57,7 +70,13 @@ def move_average(
     tensors: list[Tensor],    # current values, in the same order
     decay: float,             # share of the old mean
 ) -> None:
-    "Move each average towards the current value of its tensor"
+    """Move each average towards the current value of its tensor
+
+    Args:
+        means: averages, updated in place
+        tensors: current values, in the same order
+        decay: share of the old mean
+    """
     get_ema_multi_avg_fn(decay)(local_parts(means), local_parts(tensors), None)
 
 # %% ../../nbs/callbacks/averaging.ipynb #1f4efae7
@@ -73,7 +92,12 @@ class _Swaps(Callback):
 
     @torch.no_grad()
     def swap_in(self) -> None:
-        "Put the average into the model, unless the model has it already or there is no average yet"
+        """Put the average into the model, unless the model has it already or there is no average yet
+
+        Example:
+            cb.swap_in()
+            assert a == 5 and a.data_ptr() == place
+        """
         if self.weights is not None or not (self.means and self.n_updates): return
         with interrupts_wait():
             self.weights = [t.detach().clone() for t in self._tensors()]
@@ -81,7 +105,12 @@ class _Swaps(Callback):
 
     @torch.no_grad()
     def swap_out(self) -> None:
-        "Restore the current weights, unless the model has them already"
+        """Restore the current weights, unless the model has them already
+
+        Example:
+            cb.swap_out()
+            assert a == 0 and cb.weights is None and cb.means[0] == 5
+        """
         if self.weights is None or self.learn is None: return
         with interrupts_wait():
             torch._foreach_copy_(local_parts(self._tensors()), local_parts(self.weights))
@@ -127,7 +156,17 @@ class _Validates(_Updates):
 
     @contextmanager
     def swapped(self) -> Iterator[Learner]:  # a context manager that gives the learner
-        "Return a context manager that puts the average into the model for a `with` block"
+        """Return a context manager that puts the average into the model for a `with` block
+
+        Returns:
+            a context manager that gives the learner
+
+        Example:
+            with cb.swapped():
+                with cb.swapped(): pass
+                assert learn.model.a == 5                         # the inner block leaves it to the outer one
+            assert learn.model.a == 0
+        """
         was_in = self.weights is not None
         self.swap_in()
         try: yield self.learn
@@ -147,7 +186,23 @@ class _Resumes(_Validates):
 
 # %% ../../nbs/callbacks/averaging.ipynb #8d4358d9
 class EMA(_Resumes):
-    "Keeps an exponential moving average of the weights, and validates with it"
+    """Keeps an exponential moving average of the weights, and validates with it
+
+    Args:
+        decay: share of the old average that an update keeps; the average spans about 1/(1 - decay)
+            updates
+        warmup: use a lower decay in the first updates, which helps in short fits
+        apply: leave the average in the model after the fit; False: leave the current weights
+
+    Raises:
+        ValueError: decay={decay} should be at least 0 and below 1
+
+    Example:
+        learn, valid = line_learner(cbs=EMA(0.5, warmup=False)), []
+        learn.fit(1, cbs=Callback(after_pred=lambda cb: valid.append(cb.model.a.item()) if not cb.training else None))
+        assert close(valid, [0.46]) and close(learn.model.a, 0.46)
+        assert close(learn.validate()[0], 1.54**2 + (0.69 - 3)**2, 1e-3)
+    """
     @hinted
     def __init__(self,
         decay: float = 0.999,      # share of the old average that an update keeps; the average spans about 1/(1 - decay) updates

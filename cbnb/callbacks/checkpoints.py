@@ -32,7 +32,7 @@ from ..basics.notices import user_level
 from ..basics.param_groups import save_hypers
 from ..basics.patch import patch
 from ..basics.plain import left_out, to_json
-from ..basics.position import batches_from, draws, has_workers, start_workers
+from ..basics.position import batches_from, continued, draws, has_workers, position_of, start_workers
 from ..basics.processes import any_over_processes, n_processes, process_number
 from ..callback import Callback
 from .checkpoint_files import (
@@ -44,7 +44,13 @@ from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #2a1367d2
 class Due:
-    "Computes when the next checkpoint is due"
+    """Computes when the next checkpoint is due
+
+    Args:
+        every_steps: number of training batches between checkpoints; None: do not count batches
+        every_seconds: seconds between checkpoints; None: ignore the time
+        every_epochs: number of epochs between checkpoints; None: do not count epochs
+    """
     def __init__(self,
         every_steps: int | None,       # number of training batches between checkpoints; None: do not count batches
         every_seconds: float | None,   # seconds between checkpoints; None: ignore the time
@@ -54,16 +60,28 @@ class Due:
         self.step, self.time = math.inf, math.inf
 
     def begin(self, step: int) -> None:
-        "Start counting at training batch `step` and at the current time"
+        """Start counting at training batch `step` and at the current time
+
+        Args:
+            step
+        """
         if self.every_steps: self.step = step + self.every_steps - step % self.every_steps
         if self.every_seconds: self.time = time.perf_counter() + self.every_seconds
 
     def now(self, step: int) -> bool:
-        "Return whether a checkpoint is due after training batch `step`"
+        """Return whether a checkpoint is due after training batch `step`
+
+        Args:
+            step
+        """
         return step >= self.step or self.every_seconds is not None and time.perf_counter() >= self.time
 
     def after_epoch(self, epoch: int) -> bool:
-        "Return whether a checkpoint is due after epoch `epoch`"
+        """Return whether a checkpoint is due after epoch `epoch`
+
+        Args:
+            epoch
+        """
         return bool(self.every_epochs) and (epoch + 1) % self.every_epochs == 0 or self.now(-1)
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #a69bef46
@@ -120,17 +138,37 @@ class _Saves(Callback):
     described: dict[str, str]
     began: dict[str, Any] | None = None     # random state and workers at the beginning of the epoch
     told: bool = False                      # whether the process received SIGTERM
+    told_of_loader = False                  # whether a warning said that the loader's position cannot be stored
     run_id: str                             # the same for all checkpoints of a fit, resumed ones included
 
     @property
     def folder(self) -> Path:
-        "The folder for the checkpoints of this fit"
+        """The folder for the checkpoints of this fit
+
+        Example:
+            learn = new_learner('named', cbs=Checkpoint(every_steps=3, every_epochs=2, keep=9))
+            with learn.no_bar(), learn.no_logging(): learn.fit(2)
+            assert learn.checkpoint.folder == Path('named/models/checkpoints/fit_0')
+            assert [f.name for f in learn.checkpoint.saved()] == [
+                '00001_epoch_0_batch_3', '00002_epoch_1_batch_2', '00003_epoch_2']
+        """
         top = Path(self.learn.path)/self.learn.model_dir/'checkpoints' if self.path is None else self.path
         recorder = getattr(self.learn, 'recorder', None)
         return top/f'fit_{recorder.history[-1].number if recorder and len(recorder.history) else 0}'
 
     def saved(self) -> list[Path]:  # folders of the checkpoints
-        "Return the checkpoints of the last fit, oldest first"
+        """Return the checkpoints of the last fit, oldest first
+
+        Returns:
+            folders of the checkpoints
+
+        Example:
+            learn = new_learner('named', cbs=Checkpoint(every_steps=3, every_epochs=2, keep=9))
+            with learn.no_bar(), learn.no_logging(): learn.fit(2)
+            assert learn.checkpoint.folder == Path('named/models/checkpoints/fit_0')
+            assert [f.name for f in learn.checkpoint.saved()] == [
+                '00001_epoch_0_batch_3', '00002_epoch_1_batch_2', '00003_epoch_2']
+        """
         return checkpoints(self.folder)
 
     def after_batch(self):
@@ -157,13 +195,25 @@ class _Saves(Callback):
                     value=None if batch else self._value())
         with interrupts_wait():
             text, tensors = to_json(learn.state_dict() | dict(
-                epoch=epoch, batch=batch, run_id=self.run_id, n_process=n_processes(), began=self.began if batch else None))
+                epoch=epoch, batch=batch, run_id=self.run_id, n_process=n_processes(), began=self.began if batch else None,
+                position=self._position()))
             def job(tensors: list[Tensor]) -> None:
                 write_encoded(folder, name, text, tensors, **info)
                 _prune(folder, self.keep)
             if process_number() == 0: self.writer.write(job, tensors)
             self.due.begin(learn.train_iter)
         self._leave_if_told()
+
+    def _position(self) -> dict[str, Any] | None:
+        "Return the position of a training loader that can save it, if the position is plain data"
+        try: to_json(position := position_of(self.learn.dls.train))
+        except TypeError as e:
+            if not self.told_of_loader: warnings.warn(
+                f'the position of the training loader cannot be stored ({e}): a fit resumed in an epoch will load the first batches and skip them',
+                stacklevel=user_level())
+            self.told_of_loader = True
+            return None
+        return position
 
     def _value(self) -> float | None:
         recorder = getattr(self.learn, 'recorder', None)
@@ -236,7 +286,19 @@ def _done(dl: Any, state: dict[str, Any]) -> tuple[int, int]:
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #1d3c52db
 class Resume:
-    "The checkpoint to continue from, and the settings that may differ, for `fit(..., resume=Resume(...))`"
+    """The checkpoint to continue from, and the settings that may differ, for `fit(..., resume=Resume(...))`
+
+    Args:
+        path: a checkpoint, or a folder of checkpoints; None: the folder of this fit
+        allow: settings that may differ: model, loss, optimizer, data, n_epoch, schedule
+
+    Raises:
+        ValueError: allow={allow}: ... is none of ...
+
+    Example:
+        assert as_resume('models/checkpoints').path == Path('models/checkpoints')
+        with raises(ValueError, 'is none of model, loss'): Resume(allow='epochs')
+    """
     def __init__(self,
         path: str | Path | None = None,   # a checkpoint, or a folder of checkpoints; None: the folder of this fit
         allow: str | Iterable[str] = (),  # settings that may differ: model, loss, optimizer, data, n_epoch, schedule
@@ -251,7 +313,14 @@ _MAY_DIFFER = 'model', 'loss', 'optimizer', 'data', 'n_epoch', 'schedule'
 def as_resume(
     resume: Any,           # the argument of `fit`: True, a path, or `Resume`
 ) -> Resume:
-    "Convert the argument `resume` of a fit to a `Resume`. If `resume` is not True, a path or a `Resume`, raise `TypeError`"
+    """Convert the argument `resume` of a fit to a `Resume`. If `resume` is not True, a path or a `Resume`, raise `TypeError`
+
+    Args:
+        resume: the argument of `fit`: True, a path, or `Resume`
+
+    Raises:
+        TypeError: resume={resume} should be True, False, the path of a checkpoint, or Resume(...)
+    """
     if isinstance(resume, Resume): return resume
     if resume is True: return Resume()
     if isinstance(resume, (str, Path)): return Resume(resume)
@@ -343,6 +412,7 @@ class _Resumes(_Finds):
         self.learn.epoch = state['epoch']
         if state['batch']: self.rest, self.learn.train_iter = (state, differs), state['began'].get('train_iter', 0)
         else: self._load(state, differs)
+        if not state['batch'] and 'data' not in differs: self.position = state.get('position')
         if self.learn.fit_length: self.learn.n_epoch = max(self.learn.n_epoch, state['epoch'] + 1) if not self.learn._is_over() else state['epoch']
 
     def _say_where(self, path: Path, state: dict[str, Any]) -> None:
@@ -382,6 +452,9 @@ class _Resumes(_Finds):
         learn, loaders = self.learn, loaders_of(self.learn)
         self.began = dict(rng=rng_states(loaders), workers=[has_workers(dl) for dl in loaders], train_iter=learn.train_iter)
         if self.rest is not None: learn.dl = _Rest(learn.dl, *_done(learn.dl, self.rest[0]), self._start)
+        elif self.position is not None:
+            position, self.position = self.position, None
+            learn.dl = _Rest(learn.dl, 0, 0, lambda dl, n: continued(dl, position, anew=True))
 
     def _start(self, dl: Any, n: int) -> Iterator[Any]:
         (state, differs), self.rest = self.rest, None
@@ -389,7 +462,9 @@ class _Resumes(_Finds):
         for each, kept in zip(loaders, self.began['workers']):
             if kept: start_workers(each)
         set_rng_states(self.began['rng'], loaders)
-        batches = batches_from(dl, n)
+        position = None if 'data' in differs else state.get('position')
+        if position is not None and n == n_batches(dl): batches, self.position = iter(()), position     # for the next epoch
+        else: batches = batches_from(dl, n) if position is None else continued(dl, position)
         self._load(state, differs)
         return batches
 
@@ -411,7 +486,20 @@ def _warn_of_workers(dl: Any) -> None:
         stacklevel=user_level())
 
 class Checkpoint(_Resumes):
-    "Saves the state of a fit while it runs, so that you can resume the fit exactly"
+    """Saves the state of a fit while it runs, so that you can resume the fit exactly
+
+    Args:
+        every_steps: number of training batches between checkpoints; None: do not count batches
+        every_seconds: seconds between checkpoints; None: ignore the time
+        every_epochs: number of epochs between checkpoints; None: 1 if the other two are None, too
+        keep: number of newest checkpoints to keep, in addition to the best one
+        path: folder for the checkpoints; None: `checkpoints` in the learner's model folder
+        monitor: column of the table of epochs that decides which is best; None: keep no best
+        background: write in a thread, with a copy of the state in CPU memory
+
+    Example:
+        learn = new_learner('epochs', cbs=Checkpoint(every_epochs=3))
+    """
     @hinted
     def __init__(self,
         every_steps: int | None = None,       # number of training batches between checkpoints; None: do not count batches
@@ -433,7 +521,7 @@ class Checkpoint(_Resumes):
         learn = self.learn
         self.due = Due(self.every_steps, self.every_seconds, self.every_epochs)
         self.due.begin(0)
-        self.writer, self.told, self.began, self.rest = _Writer(self.background), False, None, None
+        self.writer, self.told, self.began, self.rest, self.position = _Writer(self.background), False, None, None, None
         self.run_id = uuid.uuid4().hex[:8]
         self.described = described(learn)
         _, tensors = to_json(learn.state_dict())     # raises TypeError now if the state cannot be stored
@@ -450,7 +538,14 @@ class Checkpoint(_Resumes):
     def load_state_dict(self, state: dict[str, Any]) -> None: pass
 
     def best(self) -> Path | None:  # folder of the checkpoint, or None
-        "Return the best checkpoint of the last fit, or None if no checkpoint has a value of `monitor`"
+        """Return the best checkpoint of the last fit, or None if no checkpoint has a value of `monitor`
+
+        Returns:
+            folder of the checkpoint, or None
+
+        Example:
+            assert learn.checkpoint.best() in learn.checkpoint.saved()
+        """
         return _best(self.saved())
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #551b4822

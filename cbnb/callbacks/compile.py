@@ -92,7 +92,14 @@ def _break_words(reason: str) -> str:
 
 # %% ../../nbs/callbacks/compile.ipynb #efb08449
 class Compilation(NamedTuple):
-    "One call of a model in which torch compiled code: place, reason, duration and number of graphs"
+    """One call of a model in which torch compiled code: place, reason, duration and number of graphs
+
+    Args:
+        where: position in the loop, such as 'epoch 0, training batch 0'
+        why: condition that has changed, such as 'evaluation mode'
+        seconds: seconds of the call of the model, including the compilation
+        graphs: number of graphs compiled
+    """
     where: str         # position in the loop, such as 'epoch 0, training batch 0'
     why: str           # condition that has changed, such as 'evaluation mode'
     seconds: float     # seconds of the call of the model, including the compilation
@@ -101,7 +108,13 @@ class Compilation(NamedTuple):
 HEADINGS = ('where', 'why', 'seconds', 'graphs')
 
 class CompileReport:
-    "Compilations and graph breaks of a model, with places and reasons"
+    """Compilations and graph breaks of a model, with places and reasons
+
+    Args:
+        compilations: compilations in the order in which they happened
+        breaks: reason for a graph break -> number of times
+        failed: error that ended the use of compiled code; None: no error
+    """
     def __init__(self,
         compilations: list[Compilation],   # compilations in the order in which they happened
         breaks: dict[str, int],            # reason for a graph break -> number of times
@@ -351,7 +364,11 @@ def _watched(learn: Learner, before: set[tuple[str, int]]) -> str:
 
 # %% ../../nbs/callbacks/compile.ipynb #a31c344d
 class CompiledStep(Step):
-    "The plain step, with predictions and loss in one compiled function"
+    """The plain step, with predictions and loss in one compiled function
+
+    Args:
+        call
+    """
     pred = yb = value = None        # predictions, targets and loss of the last call
 
     def __init__(self, call: _Call): self.call = call
@@ -441,7 +458,14 @@ class _Tells(_Compiles):
     verbose, said, kept = True, 0, _Kept()
 
     def report(self) -> CompileReport:  # what was compiled, as a table
-        "Return the report of all compilations and graph breaks so far, with places and reasons"
+        """Return the report of all compilations and graph breaks so far, with places and reasons
+
+        Returns:
+            what was compiled, as a table
+
+        Example:
+            assert repr(_Tells().report()) == 'nothing was compiled'
+        """
         return self.kept.call.report() if self.kept.call else _ShownReport([], {}, None)
 
     def after_epoch(self):
@@ -453,7 +477,26 @@ class _Tells(_Compiles):
 
 # %% ../../nbs/callbacks/compile.ipynb #cbc287cb
 class Compile(_Tells):
-    "Compiles the model with torch.compile for the length of each fit"
+    """Compiles the model with torch.compile for the length of each fit
+
+    Args:
+        what: part to compile: 'model', or 'step' for the model and the loss
+        backend: backend of torch.compile; 'aot_eager' needs no compiler
+        mode: mode of torch.compile: 'reduce-overhead' or 'max-autotune'; None: its default
+        dynamic: True: code for all sizes at once; None: from the second size on; False: never
+        fullgraph: True: raise the error for a graph break or a failed compilation
+        graphs: record CUDA graphs, for a small model on a GPU
+        options: options of the backend for torch.compile; None: its defaults
+        verbose: print a summary of the compilations after the first epoch
+
+    Raises:
+        ValueError: what={what} should be 'model' or 'step'
+
+    Example:
+        learn = digits_learner(cbs=Compile(backend='aot_eager'))
+        learn.fit(2, cbs=(waits := Waits()))
+        learn.compile.report()
+    """
     def __init__(self,
         what: str = 'model',            # part to compile: 'model', or 'step' for the model and the loss
         *,

@@ -47,7 +47,17 @@ def _ends_line(file: Path) -> bool:
 
 # %% ../../nbs/callbacks/csv_logger.ipynb #6ffe06eb
 class CSVLogger(Callback):
-    "Writes the table of epochs to a CSV file, one row at the end of each epoch"
+    """Writes the table of epochs to a CSV file, one row at the end of each epoch
+
+    Args:
+        fname: file name, relative to the learner's `path`
+        append: True: continue an existing file; False: replace it
+
+    Example:
+        learn = logged_learner(cbs=CSVLogger)
+        learn.fit(3)
+        learn.fit(5, start_epoch=3, valid_every=2)
+    """
     order, run_in = 60, ('fit',)        # after the recorder, whose rows it writes
     no_state = ('told',)
 
@@ -58,7 +68,14 @@ class CSVLogger(Callback):
 
     @property
     def file(self) -> Path:
-        "Path of the CSV file, which is created at the end of the first epoch"
+        """Path of the CSV file, which is created at the end of the first epoch
+
+        Example:
+            header, *rows = learn.csv_logger.file.read_text().splitlines()
+            assert header == 'epoch,train_loss,valid_loss,mae,time'
+            assert [row[0] for row in rows] == ['0', '1', '2', '3', '4']
+            assert rows[-1].split(',')[2:4] == ['', '']                   # the last epoch was not validated
+        """
         return Path(self.learn.path)/self.fname
 
     def before_fit(self):
@@ -100,12 +117,26 @@ class CSVLogger(Callback):
             self.told = True
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        "Restore the state, and remove rows written after the checkpoint, because the resumed fit writes them again"
+        """Restore the state, and remove rows written after the checkpoint, because the resumed fit writes them again
+
+        Args:
+            state: from `state_dict` of a callback of this class, perhaps in another process
+        """
         super().load_state_dict(state)
         if not self.begun or not self.file.exists(): self.begun = False
         elif self.size < self.file.stat().st_size: os.truncate(self.file, self.size)
 
     def read_log(self) -> Any:  # one row for each epoch
-        "Return the contents of the file as a pandas DataFrame"
+        """Return the contents of the file as a pandas DataFrame
+
+        Returns:
+            one row for each epoch
+
+        Example:
+            lines = learn.jsonl_logger.read_log()
+            assert [line['step'] for line in lines if 'loss' in line] == [16, 32, 48, 64]
+            assert [line['valid_loss'] for line in lines if 'epoch' in line] == learn.recorder.history['valid_loss']
+            assert lines[0]['settings']['optimizer'] == 'AdamW' and lines[-1]['finish'] == 'done'
+        """
         import pandas
         return pandas.read_csv(self.file)

@@ -27,7 +27,14 @@ from ..basics.nested import find_bs, map_tensors
 def values_of_sparse(
     p: Tensor,    # parameter with a dense or a sparse gradient, or none
 ) -> Tensor:      # `p` itself, unless its gradient is sparse
-    "Return a tensor whose dense gradient shares memory with the values of the sparse gradient of `p`, or `p` if its gradient is not sparse"
+    """Return a tensor whose dense gradient shares memory with the values of the sparse gradient of `p`, or `p` if its gradient is not sparse
+
+    Args:
+        p: parameter with a dense or a sparse gradient, or none
+
+    Returns:
+        `p` itself, unless its gradient is sparse
+    """
     if p.grad is None or not p.grad.is_sparse: return p
     p.grad = p.grad.coalesce()
     values = p.grad._values()
@@ -39,14 +46,34 @@ def values_of_sparse(
 def warn_own_update(
     cb: Callback,    # callback of a learner that changes gradients
 ) -> None:
-    "If the learner's step updates the weights by itself, warn that the callback has little or no effect"
+    """If the learner's step updates the weights by itself, warn that the callback has little or no effect
+
+    Args:
+        cb: callback of a learner that changes gradients
+    """
     if cb.learn.train_step.own_update: warnings.warn(
         f'{cb} has little or no effect: this train_step finds gradients by itself, where '
         'callbacks cannot change them', stacklevel=user_level())
 
 # %% ../../nbs/callbacks/gradients.ipynb #7852fc69
 class GradientClip(Callback):
-    "Limits the norm of the gradients, or with `kind='value'` each element, before each update"
+    """Limits the norm of the gradients, or with `kind='value'` each element, before each update
+
+    Args:
+        max_norm: largest allowed norm, or largest absolute value for kind='value'; inf: only measure
+        norm_type: order of the norm; 2: Euclidean norm, math.inf: largest absolute element
+        kind: 'global': one norm over all parameters; 'tensor': one norm each; 'value': each element
+
+    Raises:
+        ValueError: kind={kind} should be 'global', 'tensor' or 'value'
+        ValueError: {name}={value} should be above 0
+
+    Example:
+        learn = line_learner(n=1, cbs=GradientClip(1.))
+        learn.fit(1)
+        assert close(learn.model.a, 0.05547) and close(learn.model.b, 0.083205)
+        assert close(learn.gradient_clip.norm, 52**0.5)             # before clipping
+    """
     order, run_valid, run_in = 11, False, ('fit', 'lr_find')    # after mixed precision has unscaled the gradients
     norm: Any = None            # norm of the last gradient before clipping; a list of norms for kind='tensor'
 
@@ -72,7 +99,14 @@ class GradientClip(Callback):
     def clip(self,
         params: list[Tensor],    # parameters whose gradients are changed in place
     ) -> None:
-        "Clip the gradients of `params`. Unless `kind` is 'value', store the norm before clipping in `norm`"
+        """Clip the gradients of `params`. Unless `kind` is 'value', store the norm before clipping in `norm`
+
+        Args:
+            params: parameters whose gradients are changed in place
+
+        Example:
+            assert learn.train_iter == 6 and learn.gradient_clipping.clip == 3
+        """
         if self.kind == 'value': return clip_grad_value_(params, self.max_norm)
         how = self.max_norm, self.norm_type
         each = self.kind == 'tensor'
@@ -149,7 +183,18 @@ def _rescale(opt: Any, planned: Any, weight: Any) -> None:
 
 # %% ../../nbs/callbacks/gradients.ipynb #d00eb7b2
 class GradientAccumulation(_UpdatesWhenFull):
-    "Accumulates gradients over batches, and updates the weights with the mean gradient of `n_acc` or more items, or of the rest of an epoch"
+    """Accumulates gradients over batches, and updates the weights with the mean gradient of `n_acc` or more items, or of the rest of an epoch
+
+    Args:
+        n_acc: minimum number of items per update; the last update of an epoch may have fewer
+
+    Example:
+        data = line_learner(n=4).dls.train
+        learn = line_learner(cbs=[GradientAccumulation(24), GradientClip(1.)])
+        learn.dls = DataLoaders(Batches(lambda: iter(data)), device='cpu')
+        learn.fit(1)
+        assert close(learn.model.a, 2*0.05547, 1e-3)
+    """
     order, run_valid, run_in = 6, False, ('fit', 'lr_find')
 
     def __init__(self,
@@ -180,14 +225,30 @@ class GradientAccumulation(_UpdatesWhenFull):
 
 # %% ../../nbs/callbacks/gradients.ipynb #47aef052
 def frozen_norms(model: nn.Module) -> list[nn.Module]:
-    "Return the batch norm layers of a model that have parameters and whose parameters are all frozen"
+    """Return the batch norm layers of a model that have parameters and whose parameters are all frozen
+
+    Args:
+        model
+    """
     layers = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     return [m for m in layers if m.weight is not None
             and not any(p.requires_grad for p in m.parameters(recurse=False))]
 
 # %% ../../nbs/callbacks/gradients.ipynb #eef01fac
 class BnFreeze(Callback):
-    "Keeps batch norm layers with frozen parameters in evaluation mode during training"
+    """Keeps batch norm layers with frozen parameters in evaluation mode during training
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+
+    Example:
+        batch = torch.randn(8, 2) + 5, torch.zeros(8, 2)
+        learn = Learner(DataLoaders([batch]*2, device='cpu'), net, nn.MSELoss(), default_cbs=False, cbs=BnFreeze)
+        learn.fit(1)
+        assert net[1].running_mean.tolist() == [0, 0] and net[1].num_batches_tracked == 0
+        assert net[2].num_batches_tracked == 2             # this layer was not frozen
+        assert net[1].training == net.training             # back in the mode of the model
+    """
     run_in = ('fit', 'lr_find')
 
     def before_train(self):

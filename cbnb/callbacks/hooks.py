@@ -37,7 +37,22 @@ class _Registered:
 
 # %% ../../nbs/callbacks/hooks.ipynb #581169dc
 class Hook(_Registered):
-    "Calls a function each time a module has run, and stores the latest result in `stored`"
+    """Calls a function each time a module has run, and stores the latest result in `stored`
+
+    Args:
+        m: module to hook
+        hook_func: function of module, input and output
+        is_forward: call the function after the forward pass; False: in the backward pass, with
+            gradients
+        detach: detach input and output from the graph first
+        cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
+        when: called first; if it returns False, the call is skipped; None: never skip
+
+    Example:
+        with Hook(net[1], lambda m, inp, out: (out > 0).sum()) as hook: net(x)
+        assert hook.stored == (net[:2](x) > 0).sum()
+        assert not net[1]._forward_hooks                # removed at the end of the block
+    """
     hook_func = None                   # hooks in a copy of a model have no function, and do nothing
 
     def __init__(self,
@@ -59,7 +74,15 @@ class Hook(_Registered):
         self.stored = self.hook_func(m, inp, out)
 
     def remove(self) -> None:
-        "Remove the hook, and keep `stored`. Calling `remove` again has no effect"
+        """Remove the hook, and keep `stored`. Calling `remove` again has no effect
+
+        Example:
+            with raises(RuntimeError, 'mat1 and mat2'):
+                net(torch.zeros(1, 5))
+                handle.remove()
+            assert len(net[0]._forward_hooks) == 1
+            handle.remove()
+        """
         self.handle.remove()
 
     def __reduce__(self) -> tuple: return Hook.__new__, (Hook,)
@@ -71,14 +94,46 @@ def hook_output(
     cpu: bool = False,      # copy the output to the CPU, if `detach` (waits for a GPU)
     grad: bool = False,     # store the gradients of the output as a tuple, instead of the output
 ) -> Hook:                  # the hook, with the latest output in `stored`
-    "Return a hook that stores the output of a module, or with `grad` the gradients of the output"
+    """Return a hook that stores the output of a module, or with `grad` the gradients of the output
+
+    Args:
+        module: module to hook
+        detach: detach the output from the graph
+        cpu: copy the output to the CPU, if `detach` (waits for a GPU)
+        grad: store the gradients of the output as a tuple, instead of the output
+
+    Returns:
+        the hook, with the latest output in `stored`
+
+    Example:
+        with hook_output(net[0]) as out, hook_output(net[2], grad=True) as grad:
+            net(x).sum().backward()
+        assert torch.equal(out.stored, net[0](x)) and not out.stored.requires_grad
+        assert torch.equal(grad.stored[0], torch.ones(2, 1))      # the gradient of a sum
+    """
     return Hook(module, _output, not grad, detach, cpu)
 
 def _output(m: nn.Module, inp: Any, out: Any) -> Any: return out
 
 # %% ../../nbs/callbacks/hooks.ipynb #b78d160b
 class Hooks(_Registered):
-    "Registers a hook for each of several modules"
+    """Registers a hook for each of several modules
+
+    Args:
+        ms: modules to hook
+        hook_func: function of module, input and output
+        is_forward: call the function after the forward pass; False: in the backward pass, with
+            gradients
+        detach: detach input and output from the graph first
+        cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
+        when: called first; if it returns False, the call is skipped; None: never skip
+
+    Example:
+        with Hooks(net, lambda m, inp, out: tuple(out.shape)) as hooks: net(x)
+        assert hooks.stored == [(2, 3), (2, 3), (2, 1)] and len(hooks) == 3
+        with raises(AttributeError, "'str' object"): Hooks([net[0], 'not a module'], print)
+        assert not net[0]._forward_hooks
+    """
     def __init__(self,
         ms: Sequence[nn.Module],       # modules to hook
         hook_func: Callable[..., Any], # function of module, input and output
@@ -94,11 +149,26 @@ class Hooks(_Registered):
 
     @property
     def stored(self) -> list[Any]:
-        "Latest result of each hook, in the order of the modules, with None for a module that has not run"
+        """Latest result of each hook, in the order of the modules, with None for a module that has not run
+
+        Example:
+            with Hooks(net, lambda m, inp, out: tuple(out.shape)) as hooks: net(x)
+            assert hooks.stored == [(2, 3), (2, 3), (2, 1)] and len(hooks) == 3
+            with raises(AttributeError, "'str' object"): Hooks([net[0], 'not a module'], print)
+            assert not net[0]._forward_hooks
+        """
         return [hook.stored for hook in self.hooks]
 
     def remove(self) -> None:
-        "Remove all hooks, and keep `stored`"
+        """Remove all hooks, and keep `stored`
+
+        Example:
+            with raises(RuntimeError, 'mat1 and mat2'):
+                net(torch.zeros(1, 5))
+                handle.remove()
+            assert len(net[0]._forward_hooks) == 1
+            handle.remove()
+        """
         for hook in self.hooks: hook.remove()
 
     def __getitem__(self, i: int) -> Hook: return self.hooks[i]
@@ -112,7 +182,24 @@ def hook_outputs(
     cpu: bool = False,               # copy the outputs to the CPU, if `detach` (waits for a GPU)
     grad: bool = False,              # store the gradients of the outputs as tuples, instead of the outputs
 ) -> Hooks:                          # the hooks, with the latest outputs in `stored`
-    "Return hooks that store the outputs of several modules, or with `grad` the gradients of the outputs"
+    """Return hooks that store the outputs of several modules, or with `grad` the gradients of the outputs
+
+    Args:
+        modules: modules to hook
+        detach: detach the outputs from the graph
+        cpu: copy the outputs to the CPU, if `detach` (waits for a GPU)
+        grad: store the gradients of the outputs as tuples, instead of the outputs
+
+    Returns:
+        the hooks, with the latest outputs in `stored`
+
+    Example:
+        unused = nn.Linear(2, 2)
+        with hook_outputs([*net, unused]) as hooks: net(x)
+        assert [None if out is None else tuple(out.shape) for out in hooks.stored] == [
+            (2, 3), (2, 3), (2, 1), None]                        # the last one has not run
+        assert hooks[2].stored is hooks.stored[2]
+    """
     return Hooks(modules, _output, not grad, detach, cpu)
 
 # %% ../../nbs/callbacks/hooks.ipynb #25b166b9
@@ -121,7 +208,19 @@ def find_layers(
     which: Any = None,                  # one or several names, classes or modules; None: leaves
     include_paramless: bool = False,    # with `which=None`, also return leaves without parameters
 ) -> dict[str, nn.Module]:              # name -> module, in the order of the model
-    "Find layers of a model by name, class or module. The default is the leaves with parameters. If `which` matches no layer, raise `ValueError`"
+    """Find layers of a model by name, class or module. The default is the leaves with parameters. If `which` matches no layer, raise `ValueError`
+
+    Args:
+        model: model to search
+        which: one or several names, classes or modules; None: leaves
+        include_paramless: with `which=None`, also return leaves without parameters
+
+    Returns:
+        name -> module, in the order of the model
+
+    Raises:
+        ValueError: modules: the model has no ...; its layers are ...
+    """
     named = dict(model.named_modules())
     if which is None:
         leaves = {name: m for name, m in named.items() if next(m.children(), None) is None}
@@ -202,7 +301,19 @@ def as_hook(
     f: Callable[..., Any],   # function of module, input, output; or of callback, module, input, output
     cb: Callback,            # callback to pass if `f` takes four arguments
 ) -> Callable[..., Any]:     # function of module, input, output
-    "Adapt a hook function that takes three arguments, or four with a callback. For other signatures, raise `TypeError`"
+    """Adapt a hook function that takes three arguments, or four with a callback. For other signatures, raise `TypeError`
+
+    Args:
+        f: function of module, input, output; or of callback, module, input, output
+        cb: callback to pass if `f` takes four arguments
+
+    Returns:
+        function of module, input, output
+
+    Raises:
+        TypeError: hook=... should take (module, input, output), or (callback, module, input, output),
+            and not ...
+    """
     if _takes(f, 3) and not _takes(f, 9): return f          # a function with `*args` gets the callback, too
     if _takes(f, 4): return MethodType(f, cb)
     raise TypeError(f'hook={getattr(f, "__name__", f)!r} should take (module, input, output), '
@@ -228,7 +339,30 @@ def _after_own(own: Callable | None, f: Callable) -> Callable:
 
 # %% ../../nbs/callbacks/hooks.ipynb #1622290c
 class HookCallback(_HooksInAFit):
-    "Calls `hook` each time a chosen layer of the model has run, for the length of a fit"
+    """Calls `hook` each time a chosen layer of the model has run, for the length of a fit
+
+    Args:
+        modules: names, classes or modules to hook; None: leaves with parameters
+        every: run the hooks for every `every`-th training batch; None: for all batches, validation
+            included
+        is_forward: call the hook after the forward pass; False: in the backward pass, with gradients
+        detach: detach input and output from the graph first
+        cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
+        include_paramless: with `modules=None`, also hook leaves without parameters
+        hook: function of [callback,] module, input, output; None: the method `hook`
+        **events: functions to use as methods, such as `after_fit=f`
+
+    Raises:
+        TypeError: remove_end=False: the hooks of a callback are removed when the fit ends. To look
+            longer, use Hooks(modules, f), and remove() it yourself
+
+    Example:
+        means = HookCallback('3', every=8, hook=first_mean, before_fit=lambda cb: setattr(cb, 'means', []))
+        learn = deep_learner()
+        learn.fit(1, cbs=means)
+        assert len(means.means) == 3                            # batches 0, 8 and 16 of 20
+        assert not any(m._forward_hooks for m in learn.model)
+    """
     def __init__(self,
         modules: Any = None,              # names, classes or modules to hook; None: leaves with parameters
         every: int | None = None,         # run the hooks for every `every`-th training batch; None: for all batches, validation included
@@ -257,7 +391,16 @@ def summarized(
     near_zero: float = 0.05,    # largest absolute value that counts as near zero
     bins: int = 40,             # number of bins of the histogram; 0: no histogram
 ) -> Tensor | None:             # mean, std, share near zero, lowest, highest, then the counts; None: no floating-point values
-    "Compute statistics and a histogram of a layer's output, as one tensor on the device of the output"
+    """Compute statistics and a histogram of a layer's output, as one tensor on the device of the output
+
+    Args:
+        out: output of a layer: a tensor, or tensors nested in tuples and dicts
+        near_zero: largest absolute value that counts as near zero
+        bins: number of bins of the histogram; 0: no histogram
+
+    Returns:
+        mean, std, share near zero, lowest, highest, then the counts; None: no floating-point values
+    """
     parts = []
     map_tensors(lambda t: parts.append(t.detach().flatten()) if t.is_floating_point() else t, out)
     parts = [part.float() for part in parts if part.numel()]
@@ -277,7 +420,17 @@ def rebinned(
     highs: Tensor,                   # upper end of each range, of shape (batches,)
     limits: tuple[float, float],     # lower and upper end of the common range
 ) -> Tensor:                         # histograms of the same shape; the sum of each row is unchanged
-    "Convert histograms over different ranges to histograms over a common range"
+    """Convert histograms over different ranges to histograms over a common range
+
+    Args:
+        counts: histograms of shape (batches, bins), each over its own range
+        lows: lower end of each range, of shape (batches,)
+        highs: upper end of each range, of shape (batches,)
+        limits: lower and upper end of the common range
+
+    Returns:
+        histograms of the same shape; the sum of each row is unchanged
+    """
     n, bins = counts.shape
     edges = torch.linspace(*limits, bins + 1, dtype=torch.float64)
     widths = ((highs - lows)/bins).double().clamp(min=1e-300)[:, None]
@@ -296,7 +449,11 @@ class Rows:
     def extend(self,
         rows: list[Tensor | None],    # rows of shape (columns,); None: the layer has not run in that batch
     ) -> None:
-        "Add several rows, without waiting for the device"
+        """Add several rows, without waiting for the device
+
+        Args:
+            rows: rows of shape (columns,); None: the layer has not run in that batch
+        """
         some = next((row for row in rows if row is not None), None)
         gap = torch.full((1,), math.nan) if some is None else torch.full_like(some, math.nan)
         self.chunks.append(torch.stack([gap if row is None else row for row in rows]))
@@ -361,18 +518,54 @@ class _ReadsRows(_RecordsActivations):
 
 # %% ../../nbs/callbacks/hooks.ipynb #e166282f
 class LayerStats(_ReadsRows):
-    "Returns mean, standard deviation and share near zero of each layer"
+    """Returns mean, standard deviation and share near zero of each layer
+
+    Args:
+        modules: names, classes or modules to hook; None: leaves with parameters
+        every: run the hooks for every `every`-th training batch; None: for all batches, validation
+            included
+        is_forward: call the hook after the forward pass; False: in the backward pass, with gradients
+        detach: detach input and output from the graph first
+        cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
+        include_paramless: with `modules=None`, also hook leaves without parameters
+        hook: function of [callback,] module, input, output; None: the method `hook`
+        **events: functions to use as methods, such as `after_fit=f`
+    """
     def layer_stats(self,
         i: int | str,    # number or name of a layer
     ) -> tuple[list[float], list[float], list[float]]:   # one list each, with nan where the layer has not run
-        "Return the means, standard deviations and shares near zero of a layer, one value per batch"
+        """Return the means, standard deviations and shares near zero of a layer, one value per batch
+
+        Args:
+            i: number or name of a layer
+
+        Returns:
+            one list each, with nan where the layer has not run
+
+        Example:
+            learn, first = deep_learner(), deep_learner().model[1]     # a copy of the untrained layer
+            learn.fit(1, cbs=(found := LayerStats()))
+            means, stds, nears = found.layer_stats(0)
+            images, _ = next(iter(learn.dls.valid))
+            assert len(means) == 20 and abs(stds[0] - first(images.flatten(1)).std().item()) < 0.05
+            assert len(found.stats) == 20 and found.stats[5][0] == dict(mean=means[5], std=stds[5], near_zero=nears[5])
+        """
         table = self._table(i)
         if table.shape[1] == 1: table = table.expand(-1, 3)
         return tuple(table[:, k].tolist() for k in range(3))
 
     @property
     def stats(self) -> list[list[dict[str, float]]]:
-        "List of batches, each a list of layers, each a dict with `mean`, `std` and `near_zero` (waits for the device)"
+        """List of batches, each a list of layers, each a dict with `mean`, `std` and `near_zero` (waits for the device)
+
+        Example:
+            learn, first = deep_learner(), deep_learner().model[1]     # a copy of the untrained layer
+            learn.fit(1, cbs=(found := LayerStats()))
+            means, stds, nears = found.layer_stats(0)
+            images, _ = next(iter(learn.dls.valid))
+            assert len(means) == 20 and abs(stds[0] - first(images.flatten(1)).std().item()) < 0.05
+            assert len(found.stats) == 20 and found.stats[5][0] == dict(mean=means[5], std=stds[5], near_zero=nears[5])
+        """
         names = 'mean', 'std', 'near_zero'
         layers = [[dict(zip(names, values)) for values in zip(*self.layer_stats(i))]
                   for i in range(len(self.layers))]
@@ -384,7 +577,18 @@ class _Limits(LayerStats):
     def limits(self,
         i: int | str,    # number or name of a layer
     ) -> tuple[float, float]:    # lowest and highest value, rounded outwards
-        "Return the range that contains almost all outputs of a layer"
+        """Return the range that contains almost all outputs of a layer
+
+        Args:
+            i: number or name of a layer
+
+        Returns:
+            lowest and highest value, rounded outwards
+
+        Example:
+            learn.fit(1, cbs=(relu := _Limits(nn.ReLU)))
+            assert close(relu.limits(0), [0, 1.4])                    # the outputs of a ReLU are not negative
+        """
         table = self._table(i)
         table = table[table.isfinite().all(1)] if table.shape[1] > 1 else table[:0]
         if not len(table): return 0., 1.
@@ -397,12 +601,42 @@ class _Limits(LayerStats):
 
 # %% ../../nbs/callbacks/hooks.ipynb #3a6b7c3f
 class LayerHistograms(_Limits):
-    "Returns the histograms of each layer"
+    """Returns the histograms of each layer
+
+    Args:
+        modules: names, classes or modules to hook; None: leaves with parameters
+        every: run the hooks for every `every`-th training batch; None: for all batches, validation
+            included
+        is_forward: call the hook after the forward pass; False: in the backward pass, with gradients
+        detach: detach input and output from the graph first
+        cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
+        include_paramless: with `modules=None`, also hook leaves without parameters
+        hook: function of [callback,] module, input, output; None: the method `hook`
+        **events: functions to use as methods, such as `after_fit=f`
+    """
     def hist(self,
         i: int | str,                                  # number or name of a layer
         limits: tuple[float, float] | None = None,     # range of the bins; None: the result of `limits`
     ) -> Tensor:                                       # log(1 + count), of shape (bins, batches)
-        "Return the histograms of a layer's outputs, one column per batch, with the lowest values first"
+        """Return the histograms of a layer's outputs, one column per batch, with the lowest values first
+
+        Args:
+            i: number or name of a layer
+            limits: range of the bins; None: the result of `limits`
+
+        Returns:
+            log(1 + count), of shape (bins, batches)
+
+        Raises:
+            ValueError: no histograms were recorded: with_hist=True
+            ValueError: limits={limits} should be (low, high), with low below high
+
+        Example:
+            learn.fit(1, cbs=(found := LayerHistograms()))
+            assert found.hist(0).shape == (40, 20)                       # bins, batches
+            assert close(found.hist(0).expm1().sum(0), [64*100]*20, 1)   # the outputs of 100 units for 64 items
+            with raises(ValueError, 'should be (low, high)'): found.hist(0, limits=(1, 0))
+        """
         if not self.with_hist: raise ValueError('no histograms were recorded: with_hist=True')
         table, limits = self._table(i), limits or self.limits(i)
         if not limits[0] < limits[1]:
@@ -433,13 +667,39 @@ def _label_outer(axes: Sequence[Any], n: int, cols: int) -> None:
 
 # %% ../../nbs/callbacks/hooks.ipynb #381732ec
 class LayerFigures(LayerHistograms):
-    "Draws the histograms of layers as color maps"
+    """Draws the histograms of layers as color maps
+
+    Args:
+        modules: names, classes or modules to hook; None: leaves with parameters
+        every: run the hooks for every `every`-th training batch; None: for all batches, validation
+            included
+        is_forward: call the hook after the forward pass; False: in the backward pass, with gradients
+        detach: detach input and output from the graph first
+        cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
+        include_paramless: with `modules=None`, also hook leaves without parameters
+        hook: function of [callback,] module, input, output; None: the method `hook`
+        **events: functions to use as methods, such as `after_fit=f`
+    """
     def color_dim(self,
         i: int | str | None = None,                    # number or name of a layer; None: all layers
         limits: tuple[float, float] | None = None,     # range of outputs; None: the result of `limits` for each layer
         return_fig: bool | None = None,                # True: return the figure instead of showing it
     ) -> Any:                                          # the figure with `return_fig=True`, otherwise None
-        "Draw the histograms of one layer or of all layers as color maps, with one column per batch"
+        """Draw the histograms of one layer or of all layers as color maps, with one column per batch
+
+        Args:
+            i: number or name of a layer; None: all layers
+            limits: range of outputs; None: the result of `limits` for each layer
+            return_fig: True: return the figure instead of showing it
+
+        Returns:
+            the figure with `return_fig=True`, otherwise None
+
+        Example:
+            learn = deep_learner()
+            learn.fit(3, cbs=(healthy := LayerFigures()))
+            healthy.color_dim(0)
+        """
         shown = list(range(len(self.layers))) if i is None else [i]
         hists = [(self.hist(k, limits), limits or self.limits(k)) for k in shown or [0]]
         one, cols = len(shown) == 1, min(len(shown), 4 if len(shown) > 9 else 3)
@@ -466,12 +726,37 @@ def _shade(n: int, of: int) -> Any:
 
 # %% ../../nbs/callbacks/hooks.ipynb #fd470dff
 class LayerCurves(LayerFigures):
-    "Draws mean, standard deviation and share near zero of layers as curves"
+    """Draws mean, standard deviation and share near zero of layers as curves
+
+    Args:
+        modules: names, classes or modules to hook; None: leaves with parameters
+        every: run the hooks for every `every`-th training batch; None: for all batches, validation
+            included
+        is_forward: call the hook after the forward pass; False: in the backward pass, with gradients
+        detach: detach input and output from the graph first
+        cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
+        include_paramless: with `modules=None`, also hook leaves without parameters
+        hook: function of [callback,] module, input, output; None: the method `hook`
+        **events: functions to use as methods, such as `after_fit=f`
+    """
     def plot_layer_stats(self,
         i: int | str | None = None,        # number or name of a layer; None: all layers
         return_fig: bool | None = None,    # True: return the figure instead of showing it
     ) -> Any:                              # the figure with `return_fig=True`, otherwise None
-        "Plot mean, standard deviation and share near zero of one layer or of all layers over the training batches"
+        """Plot mean, standard deviation and share near zero of one layer or of all layers over the training batches
+
+        Args:
+            i: number or name of a layer; None: all layers
+            return_fig: True: return the figure instead of showing it
+
+        Returns:
+            the figure with `return_fig=True`, otherwise None
+
+        Example:
+            learn = deep_learner()
+            learn.fit(3, cbs=(curves := LayerCurves()))
+            curves.plot_layer_stats()
+        """
         shown = list(range(len(self.layers))) if i is None else [i]
         stats = [self.layer_stats(k) for k in shown or [0]]
         headings = 'mean', 'standard deviation', f'share within {self.near_zero:g} of 0'
@@ -489,7 +774,21 @@ class LayerCurves(LayerFigures):
 
 # %% ../../nbs/callbacks/hooks.ipynb #e57e852a
 class ActivationStats(LayerCurves):
-    "Records mean, standard deviation, share near zero and a histogram of layer outputs, for each training batch"
+    """Records mean, standard deviation, share near zero and a histogram of layer outputs, for each training batch
+
+    Args:
+        with_hist: also record histograms
+        modules: names, classes or modules to record; None: leaves with parameters
+        every: record every `every`-th training batch; None: all training batches
+        include_paramless: with `modules=None`, also record leaves without parameters
+        near_zero: largest absolute value that counts as near zero
+        bins: number of bins of each histogram
+
+    Example:
+        learn = deep_learner()
+        learn.fit(3, cbs=(healthy := ActivationStats()))
+        healthy.color_dim()
+    """
     def __init__(self,
         with_hist: bool = True,           # also record histograms
         modules: Any = None,              # names, classes or modules to record; None: leaves with parameters

@@ -32,7 +32,15 @@ from ..learner import Learner
 
 # %% ../../nbs/callbacks/interpret.ipynb #0fa49f1c
 class HoldsPredictions:
-    "Holds the predictions, targets and losses of a loader"
+    """Holds the predictions, targets and losses of a loader
+
+    Args:
+        found: the result of `predictions`
+
+    Raises:
+        ValueError: an interpretation compares predictions with targets, and this loader has none:
+            learn.show_results() needs none
+    """
     def __init__(self,
         found: CardMaker,      # the result of `predictions`
     ):
@@ -56,38 +64,103 @@ _DOES = dict(classes='predicts classes: see plot_confusion_matrix', labels='pred
 
 # %% ../../nbs/callbacks/interpret.ipynb #d233fffe
 class CountsClasses(HoldsPredictions):
-    "Counts which classes the model confuses, in a confusion matrix"
+    """Counts which classes the model confuses, in a confusion matrix
+
+    Args:
+        found: the result of `predictions`
+    """
     def confusion_matrix(self) -> Tensor:  # counts, one row for each actual class
-        "Return the number of items for each actual class (row) and each predicted class (column)"
+        """Return the number of items for each actual class (row) and each predicted class (column)
+
+        Returns:
+            counts, one row for each actual class
+
+        Example:
+            from sklearn import metrics as sk
+
+            theirs = sk.confusion_matrix(interp.targets, interp.decoded)
+            assert interp.confusion_matrix().tolist() == theirs.tolist()
+            assert close(interp.report()['accuracy']['f1'], sk.accuracy_score(interp.targets, interp.decoded))
+            interp.report()
+        """
         self._need('confusion_matrix', 'classes')
         return confusion_matrix(self.targets, self.decoded, len(self.classes))
 
     def most_confused(self,
         min_val: int = 1,                     # smallest count to include
     ) -> list[tuple[str, str, int]]:          # (actual, predicted, count), the most frequent first
-        "Return the pairs of classes that the model has confused at least `min_val` times, the most frequent first"
+        """Return the pairs of classes that the model has confused at least `min_val` times, the most frequent first
+
+        Args:
+            min_val: smallest count to include
+
+        Returns:
+            (actual, predicted, count), the most frequent first
+
+        Example:
+            assert interp.confusion_matrix().shape == (10, 10) and int(interp.confusion_matrix().sum()) == 360
+            interp.most_confused(min_val=2)
+        """
         self._need('most_confused', 'classes')
         return confused_pairs(self.confusion_matrix(), self.classes, min_val)
 
     def report(self) -> Scores:  # one row for each class, label or value; for classes and labels also their means
-        "Return precision, recall and F1 of each class or label. For predicted values, return errors and R²"
+        """Return precision, recall and F1 of each class or label. For predicted values, return errors and R²
+
+        Returns:
+            one row for each class, label or value; for classes and labels also their means
+
+        Example:
+            from sklearn import metrics as sk
+
+            theirs = sk.confusion_matrix(interp.targets, interp.decoded)
+            assert interp.confusion_matrix().tolist() == theirs.tolist()
+            assert close(interp.report()['accuracy']['f1'], sk.accuracy_score(interp.targets, interp.decoded))
+            interp.report()
+        """
         self._need('report', 'classes', 'labels', 'values')
         if self.task == 'classes': return class_scores(self.confusion_matrix(), self.classes)
         return (label_scores if self.task == 'labels' else value_scores)(self.targets, self.decoded, self.classes)
 
 # %% ../../nbs/callbacks/interpret.ipynb #874481d3
 class TopLosses(NamedTuple):
-    "Highest or lowest losses with the indices of their items"
+    """Highest or lowest losses with the indices of their items
+
+    Args:
+        values: losses, in order
+        indices: indices of the items in the loader
+    """
     values: Tensor     # losses, in order
     indices: Tensor    # indices of the items in the loader
 
 class HasLosses(HoldsPredictions):
-    "Ranks the items of a loader by their losses"
+    """Ranks the items of a loader by their losses
+
+    Args:
+        found: the result of `predictions`
+    """
     def top_losses(self,
         k: int | None = None,       # number of items; None: all
         largest: bool = True,       # return the highest losses; False: the lowest
     ) -> TopLosses:                 # losses, and the indices of their items
-        "Return the `k` highest or lowest losses, in order, with the indices of their items"
+        """Return the `k` highest or lowest losses, in order, with the indices of their items
+
+        Args:
+            k: number of items; None: all
+            largest: return the highest losses; False: the lowest
+
+        Returns:
+            losses, and the indices of their items
+
+        Raises:
+            ValueError: there is no loss for each item: {found.note}
+
+        Example:
+            values_, indices = interp.top_losses(3)
+            assert close(values_[0], interp.losses.max()) and close(interp.losses[indices], values_)
+            image, digit = learn.dls.valid_ds[int(indices[0])]
+            assert digit == interp.targets[indices[0]]
+        """
         if self.losses is None: raise ValueError(f'there is no loss for each item: {self.found.note}')
         n = len(self) if k is None else min(as_count(k, 'k', 1), len(self))
         losses = self.losses.nan_to_num(float('inf') if largest else float('-inf'))     # nan counts as the worst loss
@@ -96,7 +169,11 @@ class HasLosses(HoldsPredictions):
 
 # %% ../../nbs/callbacks/interpret.ipynb #48d1ffdf
 class Calibrates(HoldsPredictions):
-    "Compares predicted probabilities with observed frequencies"
+    """Compares predicted probabilities with observed frequencies
+
+    Args:
+        found: the result of `predictions`
+    """
     def _class_number(self, of: Any) -> int:
         if of in self.classes: return self.classes.index(of)
         if isinstance(of, int) and -len(self.classes) <= of < len(self.classes): return of % len(self.classes)
@@ -112,7 +189,23 @@ class Calibrates(HoldsPredictions):
         n_bins: int = 10,        # number of bins of equal width
         of: Any = None,          # class name or number; None: the predicted class, or the second of two classes
     ) -> Calibration:  # for each bin: mean probability, share that is right, number of items
-        "Return the calibration curve. If the predictions are not probabilities, raise `ValueError`"
+        """Return the calibration curve. If the predictions are not probabilities, raise `ValueError`
+
+        Args:
+            n_bins: number of bins of equal width
+            of: class name or number; None: the predicted class, or the second of two classes
+
+        Returns:
+            for each bin: mean probability, share that is right, number of items
+
+        Raises:
+            ValueError: the predictions are no probabilities, because the loss does not say how to make
+                them: pass act=..., such as learn.interpret(act=lambda x: x.softmax(1))
+
+        Example:
+            for ours, theirs in zip(interp.calibration(5, of='3'), calibration_curve(interp.targets == 3, interp.preds[:, 3], n_bins=5)):
+                assert close(ours, theirs)
+        """
         self._need('calibration', 'classes')
         if not _are_probabilities(self.preds): raise ValueError(
             'the predictions are no probabilities, because the loss does not say how to make them: pass act=..., such as learn.interpret(act=lambda x: x.softmax(1))')
@@ -122,9 +215,22 @@ class Calibrates(HoldsPredictions):
 
 # %% ../../nbs/callbacks/interpret.ipynb #529c2a46
 class HasResiduals(HoldsPredictions):
-    "Computes the errors of predicted values"
+    """Computes the errors of predicted values
+
+    Args:
+        found: the result of `predictions`
+    """
     def residuals(self) -> Tensor:    # residuals, one row per item
-        "Return the predicted minus the actual values"
+        """Return the predicted minus the actual values
+
+        Returns:
+            residuals, one row per item
+
+        Example:
+            assert close(values.residuals()[0], values.preds[0] - values.targets[0])
+            assert close(values.report()['value']['mean abs. error'], values.residuals().abs().mean())
+            values.report()
+        """
         self._need('residuals', 'values')
         return self.preds - self.targets
 
@@ -144,7 +250,11 @@ def _most(matrix: Tensor, n: int) -> tuple[Tensor, list[int]]:
     return matrix[kept][:, kept], kept
 
 class DrawsMatrix(CountsClasses):
-    "Draws the confusion matrix as a figure"
+    """Draws the confusion matrix as a figure
+
+    Args:
+        found: the result of `predictions`
+    """
     def plot_confusion_matrix(self,
         normalize: bool = False,            # show each row as fractions of its sum
         max_classes: int = 40,              # largest number of classes to show; beyond it, those with the most errors
@@ -152,7 +262,21 @@ class DrawsMatrix(CountsClasses):
         ax: Any = None,                     # axes to draw into; None: a new figure
         return_fig: bool | None = None,     # True: return the figure instead of showing it
     ) -> Any:                               # the figure with `return_fig=True` or `ax`, otherwise None
-        "Plot how often each class is predicted for each actual class"
+        """Plot how often each class is predicted for each actual class
+
+        Args:
+            normalize: show each row as fractions of its sum
+            max_classes: largest number of classes to show; beyond it, those with the most errors
+            title: title of the figure
+            ax: axes to draw into; None: a new figure
+            return_fig: True: return the figure instead of showing it
+
+        Returns:
+            the figure with `return_fig=True` or `ax`, otherwise None
+
+        Example:
+            interp.plot_confusion_matrix(normalize=True, max_classes=5)
+        """
         matrix, kept = _most(self.confusion_matrix(), max_classes)
         if len(kept) < len(self.classes): title = f'{title}\n{len(kept)} of {len(self.classes)} classes, those with most errors'
         fig = confusion_figure(matrix, [self.classes[i] for i in kept], normalize, title, ax)
@@ -160,14 +284,31 @@ class DrawsMatrix(CountsClasses):
 
 # %% ../../nbs/callbacks/interpret.ipynb #2b4aee84
 class DrawsCalibration(Calibrates):
-    "Draws the calibration curve as a figure"
+    """Draws the calibration curve as a figure
+
+    Args:
+        found: the result of `predictions`
+    """
     def plot_calibration(self,
         n_bins: int = 10,                   # number of bins of equal width
         of: Any = None,                     # class name or number; None: the predicted class, or the second of two classes
         ax: Any = None,                     # axes to draw into; None: a new figure
         return_fig: bool | None = None,     # True: return the figure instead of showing it
     ) -> Any:                               # the figure with `return_fig=True` or `ax`, otherwise None
-        "Plot observed frequencies against predicted probabilities"
+        """Plot observed frequencies against predicted probabilities
+
+        Args:
+            n_bins: number of bins of equal width
+            of: class name or number; None: the predicted class, or the second of two classes
+            ax: axes to draw into; None: a new figure
+            return_fig: True: return the figure instead of showing it
+
+        Returns:
+            the figure with `return_fig=True` or `ax`, otherwise None
+
+        Example:
+            interp.plot_calibration()
+        """
         curve, two = self.calibration(n_bins, of), len(self.classes) == 2
         what = 'prediction' if of is None and not two else f'class {self.classes[self._class_number(1 if of is None else of)]}'
         fig = calibration_figure(curve, what, ax)
@@ -175,13 +316,30 @@ class DrawsCalibration(Calibrates):
 
 # %% ../../nbs/callbacks/interpret.ipynb #0789a888
 class DrawsValues(HasResiduals):
-    "Draws figures for models that predict values"
+    """Draws figures for models that predict values
+
+    Args:
+        found: the result of `predictions`
+    """
     def plot_predictions(self,
         output: int = 0,                    # index of the predicted value, from 0
         ax: Any = None,                     # axes to draw into; None: a new figure
         return_fig: bool | None = None,     # True: return the figure instead of showing it
     ) -> Any:                               # the figure with `return_fig=True` or `ax`, otherwise None
-        "Plot predicted against actual values"
+        """Plot predicted against actual values
+
+        Args:
+            output: index of the predicted value, from 0
+            ax: axes to draw into; None: a new figure
+            return_fig: True: return the figure instead of showing it
+
+        Returns:
+            the figure with `return_fig=True` or `ax`, otherwise None
+
+        Example:
+            values.plot_predictions()
+            values.plot_residuals()
+        """
         fig = predictions_figure(*self._column('plot_predictions', output), ax)
         return show(fig, 'predicted against actual values', return_fig) if ax is None else fig
 
@@ -190,19 +348,48 @@ class DrawsValues(HasResiduals):
         ax: Any = None,                     # axes to draw into; None: a new figure
         return_fig: bool | None = None,     # True: return the figure instead of showing it
     ) -> Any:                               # the figure with `return_fig=True` or `ax`, otherwise None
-        "Plot residuals over predicted values"
+        """Plot residuals over predicted values
+
+        Args:
+            output: index of the predicted value, from 0
+            ax: axes to draw into; None: a new figure
+            return_fig: True: return the figure instead of showing it
+
+        Returns:
+            the figure with `return_fig=True` or `ax`, otherwise None
+
+        Example:
+            values.plot_predictions()
+            values.plot_residuals()
+        """
         fig = residuals_figure(*self._column('plot_residuals', output), ax)
         return show(fig, 'residuals over predicted values', return_fig) if ax is None else fig
 
 # %% ../../nbs/callbacks/interpret.ipynb #7a6f7333
 class DrawsItems(HasLosses):
-    "Shows items with their predictions, targets and losses"
+    """Shows items with their predictions, targets and losses
+
+    Args:
+        found: the result of `predictions`
+    """
     def plot_top_losses(self,
         k: int = 9,                         # number of items to show
         largest: bool = True,               # show the highest losses; False: the lowest
         return_fig: bool | None = None,     # True: return a matplotlib figure instead of showing the items
     ) -> Any:                               # the figure with `return_fig=True`, otherwise None
-        "Show the items with the highest or lowest losses"
+        """Show the items with the highest or lowest losses
+
+        Args:
+            k: number of items to show
+            largest: show the highest losses; False: the lowest
+            return_fig: True: return a matplotlib figure instead of showing the items
+
+        Returns:
+            the figure with `return_fig=True`, otherwise None
+
+        Example:
+            interp.plot_top_losses(6)
+        """
         cards = [self.found.card(i) for i in self.top_losses(k, largest).indices.tolist()]
         return show_cards(cards, f'the {len(cards)} items with the {"highest" if largest else "lowest"} losses', return_fig)
 
@@ -210,7 +397,19 @@ class DrawsItems(HasLosses):
         indices: Sequence[int],             # indices of the items in the loader
         return_fig: bool | None = None,     # True: return a matplotlib figure instead of showing the items
     ) -> Any:                               # the figure with `return_fig=True`, otherwise None
-        "Show the items with the given indices, with their predictions and targets"
+        """Show the items with the given indices, with their predictions and targets
+
+        Args:
+            indices: indices of the items in the loader
+            return_fig: True: return a matplotlib figure instead of showing the items
+
+        Returns:
+            the figure with `return_fig=True`, otherwise None
+
+        Example:
+            pair = (interp.targets == 8) & (interp.decoded == 1)
+            interp.show_items(pair.nonzero().flatten()[:4])
+        """
         return show_cards([self.found.card(int(i)) for i in indices], f'{len(indices)} items', return_fig)
 
 # %% ../../nbs/callbacks/interpret.ipynb #dd0d4c90
@@ -231,14 +430,28 @@ def items_for_page(
     losses: Tensor | None,    # loss of each item; None: unknown
     n: int,                   # largest number of items to choose
 ) -> list[int]:               # indices of the chosen items, the most informative first
-    "Choose up to `n` items for the interactive page, in rounds over the cells of the confusion matrix"
+    """Choose up to `n` items for the interactive page, in rounds over the cells of the confusion matrix
+
+    Args:
+        cells: number of the matrix cell of each item
+        wrong: whether the prediction of each item is wrong
+        losses: loss of each item; None: unknown
+        n: largest number of items to choose
+
+    Returns:
+        indices of the chosen items, the most informative first
+    """
     losses = torch.zeros(len(cells)) if losses is None else losses.nan_to_num(float('inf'))
     order = (~wrong).long().argsort(stable=True)
     return order[_ranks(cells, losses)[order].argsort(stable=True)][:n].tolist()
 
 # %% ../../nbs/callbacks/interpret.ipynb #cefcc5fd
 class ChoosesItems(CountsClasses, DrawsItems):
-    "Chooses the items for the interactive page"
+    """Chooses the items for the interactive page
+
+    Args:
+        found: the result of `predictions`
+    """
     def _cells(self) -> tuple[Tensor, Tensor]:
         "Return the matrix cell of each item, and whether its prediction is wrong. Without a matrix, the cell is 1 for wrong labels and otherwise 0"
         if self.task == 'classes':
@@ -258,7 +471,11 @@ class ChoosesItems(CountsClasses, DrawsItems):
 _PAGE_BYTES = 400_000
 
 class CarriesItems(ChoosesItems):
-    "Renders the items of the interactive page as HTML"
+    """Renders the items of the interactive page as HTML
+
+    Args:
+        found: the result of `predictions`
+    """
     def _page_items(self,
         max_items: int,                                  # largest number of items
     ) -> tuple[str, list[dict[str, Any]], str]:          # HTML before the items, the items, HTML after the items
@@ -294,17 +511,30 @@ PAGE_STYLE = f'''<style>{css_variables('.cbnb-results')}
 
 # %% ../../nbs/callbacks/interpret.ipynb #e56c95c5
 class Summarizes(CarriesItems, DrawsMatrix, DrawsCalibration, DrawsValues):
-    "Summarizes the predictions for all items"
+    """Summarizes the predictions for all items
+
+    Args:
+        found: the result of `predictions`
+    """
     def summary(self) -> str:  # such as '360 items, 10 classes, 305 right (84.7%), mean loss 0.5092'
-        "Return one line with the number of items, the most important scores and, if there are losses, their mean"
+        """Return one line with the number of items, the most important scores and, if there are losses, their mean
+
+        Returns:
+            such as '360 items, 10 classes, 305 right (84.7%), mean loss 0.5092'
+
+        Example:
+            assert Summarizes(interp.found).summary().startswith('360 items, 10 classes, ')
+            assert Summarizes(values.found).summary().startswith('128 items, mean abs. error ')
+        """
         words = [plural(len(self), 'item'), *self._task_words()]
         if self.losses is not None: words.append(f'mean loss {number(float(self.losses.mean()))}')
         return ', '.join(words)
 
     def _task_words(self) -> list[str]:
         if self.task == 'classes':
-            right = int(self.confusion_matrix().diag().sum())
-            return [f'{len(self.classes):,} classes', f'{right:,} right ({right/max(len(self), 1):.1%})']
+            matrix = self.confusion_matrix()                 # without targets that the loss ignores
+            right = int(matrix.diag().sum())
+            return [f'{len(self.classes):,} classes', f'{right:,} right ({right/max(int(matrix.sum()), 1):.1%})']
         if self.task == 'labels': return [f'{int((~self._cells()[1]).sum()):,} with all labels right']
         first = next(iter(self.report().values())) if self.task == 'values' else {}
         return [f'{name} {number(v)}' for name, v in first.items() if name != 'items']
@@ -313,7 +543,11 @@ class Summarizes(CarriesItems, DrawsMatrix, DrawsCalibration, DrawsValues):
 _PAGE_CLASSES = 25
 
 class StillPage(Summarizes):
-    "Makes the version of the interactive page for viewers that run no scripts"
+    """Makes the version of the interactive page for viewers that run no scripts
+
+    Args:
+        found: the result of `predictions`
+    """
     def _picture(self) -> str:
         if self.task != 'values': return ''
         actual, predicted, name = self._column('picture', 0)
@@ -338,12 +572,29 @@ class StillPage(Summarizes):
 
 # %% ../../nbs/callbacks/interpret.ipynb #b3ffeca4
 class MakesPage(StillPage):
-    "Makes the interactive page"
+    """Makes the interactive page
+
+    Args:
+        found: the result of `predictions`
+    """
     def page(self,
         max_items: int = 200,         # largest number of items on the page
         live: bool | None = None,     # include the script; None: unless the notebook runs headless
     ) -> str:                         # HTML of the page
-        "Return the interactive page as HTML. With `live=False`, return the version for viewers that run no scripts"
+        """Return the interactive page as HTML. With `live=False`, return the version for viewers that run no scripts
+
+        Args:
+            max_items: largest number of items on the page
+            live: include the script; None: unless the notebook runs headless
+
+        Returns:
+            HTML of the page
+
+        Example:
+            page = interp.page(live=True)
+            assert '<script>' in page and '<script>' not in interp.page()
+            assert len(page) < 150_000
+        """
         matrix, kept = _most(self.confusion_matrix(), _PAGE_CLASSES) if self.task == 'classes' else (None, [])
         still = self._still(matrix, kept)
         if not (runs_scripts() if live is None else live): return still
@@ -363,7 +614,19 @@ class MakesPage(StillPage):
 
 # %% ../../nbs/callbacks/interpret.ipynb #51f44887
 class Interpretation(MakesPage):
-    "Comparison of predictions with targets, the result of `learn.interpret()`"
+    """Comparison of predictions with targets, the result of `learn.interpret()`
+
+    Args:
+        found: the result of `predictions`
+
+    Example:
+        import torch
+        from torch import nn
+        from torch.utils.data import TensorDataset
+        from cbnb.all import DataLoaders, Learner
+        from cbnb.callbacks.interpret import Interpretation
+        from cbnb.toy import close, digits_learner, raises, wave_learner
+    """
     @classmethod
     def from_learner(cls,
         learn: Learner,        # learner whose model predicts
@@ -371,7 +634,20 @@ class Interpretation(MakesPage):
         dl: Any = None,        # loader to use instead; None: the one with index `ds_idx`
         **kwargs: Any,         # other arguments of `predictions`, such as `classes`
     ) -> Self:  # the interpretation
-        "Create an interpretation, as `learn.interpret()` does. fastai has a method of the same name"
+        """Create an interpretation, as `learn.interpret()` does. fastai has a method of the same name
+
+        Args:
+            learn: learner whose model predicts
+            ds_idx: index of the loader in `learn.dls`; 0: training, 1: validation
+            dl: loader to use instead; None: the one with index `ds_idx`
+            **kwargs: other arguments of `predictions`, such as `classes`
+
+        Returns:
+            the interpretation
+
+        Example:
+            interp = ClassificationInterpretation.from_learner(learn)
+        """
         return cls(predictions(learn, (ds_idx if ds_idx != 1 else None) if dl is None else dl, **kwargs))
 
     def _repr_html_(self) -> str: return self.page()
@@ -394,5 +670,25 @@ def interpret(self: Learner,
     act: Callable[[Any], Any] | None = None,    # function from model outputs to probabilities or values; None: chosen by the loss
     task: str | None = None,     # 'classes', 'labels' or 'values'; None: infer the task from the loss and the shapes
 ) -> Interpretation:  # predictions, targets, losses and items, with their tables and plots
-    "Compare the predictions for a loader with the targets, item by item"
+    """Compare the predictions for a loader with the targets, item by item
+
+    Args:
+        dl: a loader, 'train' or 'valid'; None: the validation loader
+        classes: names of the classes, a list or a dict; None: names from the dataset, or numbers
+        show: how to show an item: 'image', 'text', 'row', 'plain', or a function; None: detect it
+        decode: for token ids: a function, an object with `decode`, or the list of tokens; None: from
+            the dataset
+        columns: names of the numbers in a row; None: names from the dataset
+        act: function from model outputs to probabilities or values; None: chosen by the loss
+        task: 'classes', 'labels' or 'values'; None: infer the task from the loss and the shapes
+
+    Returns:
+        predictions, targets, losses and items, with their tables and plots
+
+    Example:
+        before, rows = torch.get_rng_state(), len(learn.recorder.history)
+        learn.model.train()
+        learn.interpret(dl='train')
+        assert torch.equal(torch.get_rng_state(), before) and len(learn.recorder.history) == rows and learn.model.training
+    """
     return Interpretation(predictions(self, dl, classes, act, task, how=show, decode=decode, columns=columns))

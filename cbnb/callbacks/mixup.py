@@ -49,7 +49,15 @@ def _check_mix(cb: Callback) -> None:
 
 # %% ../../nbs/callbacks/mixup.ipynb #e399e2a0
 class Mix(_MixesLoss):
-    "Base class of callbacks that train on pairs of items. A subclass has to define `mix`"
+    """Base class of callbacks that train on pairs of items. A subclass has to define `mix`
+
+    Args:
+        alpha: parameter of the Beta distribution, above 0; small: mostly one of the two items; 1:
+            uniform weights
+
+    Raises:
+        ValueError: alpha=0 would mix nothing: it should be above 0
+    """
     order, run_valid, run_in = -5, False, ('fit', 'lr_find')
 
     def __init__(self,
@@ -62,7 +70,19 @@ class Mix(_MixesLoss):
         self.drawn, self.lam, self.partners = [], 1., ()
 
     def draw(self) -> float:  # a weight from 0 to 1
-        "Draw a random weight for the whole batch, from 0 to 1"
+        """Draw a random weight for the whole batch, from 0 to 1
+
+        Returns:
+            a weight from 0 to 1
+
+        Example:
+            even = Mix(1.)
+            drawn = [even.draw() for _ in range(1000)]
+            assert 0 <= min(drawn) < 0.01 and 0.99 < max(drawn) <= 1 and close(sum(drawn)/1000, 0.5, 0.05)
+            near_ends = [Mix(0.1).draw() for _ in range(100)]
+            assert sum(0.1 < lam < 0.9 for lam in near_ends) < 50
+            with raises(ValueError, 'alpha=0 would mix nothing'): Mix(0)
+        """
         if not self.drawn: self.drawn = self.weights.sample((100,)).tolist()
         return self.drawn.pop()
 
@@ -82,12 +102,27 @@ class Mix(_MixesLoss):
         x: Tensor,        # inputs of the batch, items first
         order: Tensor,    # index of each item's partner in the batch
     ) -> Tensor:
-        "Return the inputs combined with their partners. A subclass may also change `self.lam` in this method"
+        """Return the inputs combined with their partners. A subclass may also change `self.lam` in this method
+
+        Args:
+            x: inputs of the batch, items first
+            order: index of each item's partner in the batch
+        """
         raise NotImplementedError
 
 # %% ../../nbs/callbacks/mixup.ipynb #2fdf727d
 class MixUp(Mix):
-    "Train on weighted means of two items"
+    """Train on weighted means of two items
+
+    Args:
+        alpha: parameter of the Beta distribution; small: mostly one of the two items; 1: uniform
+            weights
+
+    Example:
+        mix = MixUp()
+        mix.lam = 0.75
+        assert mix.mix(torch.tensor([[0., 8.], [4., 0.]]), torch.tensor([1, 0])).tolist() == [[1., 6.], [3., 2.]]
+    """
     def __init__(self,
         alpha: float = 0.4,    # parameter of the Beta distribution; small: mostly one of the two items; 1: uniform weights
     ): super().__init__(alpha)
@@ -104,7 +139,17 @@ def window(
     share: float,    # wanted share of the image's area, from 0 to 1
     at: tuple[float, float],     # center of the window, as fractions of height and width
 ) -> tuple[slice, slice, float]:             # rows, columns, and share of the area after clipping
-    "Return a window with the proportions of the image, clipped at the border"
+    """Return a window with the proportions of the image, clipped at the border
+
+    Args:
+        height: height of the image, in pixels
+        width: width of the image, in pixels
+        share: wanted share of the image's area, from 0 to 1
+        at: center of the window, as fractions of height and width
+
+    Returns:
+        rows, columns, and share of the area after clipping
+    """
     spans = []
     for n, middle in zip((height, width), at):
         half, center = n*share**0.5/2, n*middle
@@ -115,7 +160,14 @@ def window(
 
 # %% ../../nbs/callbacks/mixup.ipynb #a5fd55fd
 class CutMix(Mix):
-    "Train on images that contain a rectangle of another image"
+    """Train on images that contain a rectangle of another image
+
+    Args:
+        alpha: parameter of the Beta distribution; small: mostly one of the two images; 1: uniform areas
+
+    Example:
+        cut, black_white = CutMix(), torch.stack([torch.zeros(1, 8, 8), torch.ones(1, 8, 8)])
+    """
     def __init__(self,
         alpha: float = 1.,    # parameter of the Beta distribution; small: mostly one of the two images; 1: uniform areas
     ): super().__init__(alpha)

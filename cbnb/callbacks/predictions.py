@@ -42,7 +42,14 @@ from ..undo import interrupts_wait
 def activation_of(
     loss_func: Any,                       # the loss, a function or a module
 ) -> Callable[[Tensor], Tensor]:          # the loss's own `activation` if it has one; else softmax, sigmoid or the identity
-    "Return the function that turns model output into predictions, such as scores into probabilities"
+    """Return the function that turns model output into predictions, such as scores into probabilities
+
+    Args:
+        loss_func: the loss, a function or a module
+
+    Returns:
+        the loss's own `activation` if it has one; else softmax, sigmoid or the identity
+    """
     if hasattr(loss_func, 'activation'): return loss_func.activation
     if _is_cross_entropy(loss_func): return lambda p: p.softmax(1)
     return torch.sigmoid if _is_bce(loss_func) else lambda p: p
@@ -58,7 +65,14 @@ def _is_bce(loss_func: Any) -> bool:
 def decodes_of(
     loss_func: Any,                       # the loss, a function or a module
 ) -> Callable[[Tensor], Tensor]:          # the loss's own `decodes` if it has one; else argmax, a threshold of 0.5 or the identity
-    "Return the function that turns probabilities into decisions"
+    """Return the function that turns probabilities into decisions
+
+    Args:
+        loss_func: the loss, a function or a module
+
+    Returns:
+        the loss's own `decodes` if it has one; else argmax, a threshold of 0.5 or the identity
+    """
     if hasattr(loss_func, 'decodes'): return loss_func.decodes
     if _is_cross_entropy(loss_func): return lambda p: p.argmax(1)
     return (lambda p: p > 0.5) if _is_bce(loss_func) else lambda p: p
@@ -75,7 +89,20 @@ def _takes_reduction(f: Callable[..., Any]) -> bool:
 def unreduced(
     loss_func: Any,    # a module with the attribute `reduction`, or a function with the argument `reduction`
 ) -> Iterator[Callable[..., Tensor]]:    # the loss function, which returns one loss for each item
-    "Turn off the averaging of a loss function for the duration of a `with` block"
+    """Turn off the averaging of a loss function for the duration of a `with` block
+
+    Args:
+        loss_func: a module with the attribute `reduction`, or a function with the argument `reduction`
+
+    Returns:
+        the loss function, which returns one loss for each item
+
+    Raises:
+        TypeError: the learner has no loss_func, so there is no loss for each item: what a model or a
+            step computes is one number for a batch
+        TypeError: {name} cannot give a loss for each item: it has neither an attribute nor an argument
+            `reduction` that could be 'none'
+    """
     if loss_func is None: raise TypeError('the learner has no loss_func, so there is no loss for each item: '
                                           'what a model or a step computes is one number for a batch')
     if hasattr(loss_func, 'reduction'):
@@ -94,7 +121,21 @@ def item_losses(
     pred: Any,         # the prediction of a batch
     yb: tuple,         # the targets of the batch
 ) -> Tensor:           # losses of shape (items,); the mean where an item has several losses
-    "Return one loss for each item of a batch. Raise `ValueError` if the batch has no targets"
+    """Return one loss for each item of a batch. Raise `ValueError` if the batch has no targets
+
+    Args:
+        loss_func: a module with the attribute `reduction`, or a function with the argument `reduction`
+        pred: the prediction of a batch
+        yb: the targets of the batch
+
+    Returns:
+        losses of shape (items,); the mean where an item has several losses
+
+    Raises:
+        ValueError: with_loss needs targets, and this loader has none
+        TypeError: with_loss needs a loss for each item, and loss_func has returned a single number in
+            spite of reduction='none'
+    """
     if not yb: raise ValueError('with_loss needs targets, and this loader has none')
     with interrupts_wait(), unreduced(loss_func) as f: losses = f(pred, *yb).detach()
     if losses.ndim == 0: raise TypeError('with_loss needs a loss for each item, and loss_func has '
@@ -114,7 +155,15 @@ def joined(
     parts: list[Any],   # batches, nested in the same way
     dim: int = 0,       # dimension to join along; tensors with fewer dimensions are joined along 0
 ) -> Any:               # one batch with the same nesting
-    "Join nested batches. Values that cannot be concatenated become a list of items"
+    """Join nested batches. Values that cannot be concatenated become a list of items
+
+    Args:
+        parts: batches, nested in the same way
+        dim: dimension to join along; tensors with fewer dimensions are joined along 0
+
+    Returns:
+        one batch with the same nesting
+    """
     first = parts[0]
     if isinstance(first, Tensor): return _joined_tensors(parts, dim)
     if (held := entries(first)) is not None:
@@ -158,7 +207,17 @@ def save_batch(
     batch: Any,            # the batch, nested tensors
     pickle_protocol: int = 2,    # pickle protocol that `torch.save` uses
 ) -> Path:                 # path of the file
-    "Copy a batch to the CPU, which waits for the device, and write it to a separate file"
+    """Copy a batch to the CPU, which waits for the device, and write it to a separate file
+
+    Args:
+        folder: folder of the file, created if it does not exist
+        i: number of the batch, from 0
+        batch: the batch, nested tensors
+        pickle_protocol: pickle protocol that `torch.save` uses
+
+    Returns:
+        path of the file
+    """
     content = _plain(map_tensors(_own_copy, batch))
     path = Path(folder)/f'{i:06d}.pt'          # `forget_batches` removes its drafts
     def write(draft: Path) -> None: torch.save(content, draft, pickle_protocol=pickle_protocol)
@@ -168,7 +227,11 @@ def save_batch(
 def forget_batches(
     folder: str | Path,    # folder with saved batches; it need not exist
 ) -> None:
-    "Remove the saved batches of an earlier run, and keep other files in the folder"
+    """Remove the saved batches of an earlier run, and keep other files in the folder
+
+    Args:
+        folder: folder with saved batches; it need not exist
+    """
     sweep_drafts(Path(folder), '*.pt')
     for path in Path(folder).glob('*.pt'):
         if re.fullmatch(_BATCH_FILE, path.name): path.unlink()
@@ -198,7 +261,12 @@ class _BatchFiles:
 
 # %% ../../nbs/callbacks/predictions.ipynb #4bfb7b0a
 class SavedBatches(_BatchFiles):
-    "A sequence of the saved batches in a folder, each read from its file when you index it"
+    """A sequence of the saved batches in a folder, each read from its file when you index it
+
+    Args:
+        folder: the folder passed as `save_preds` or `save_targs`
+        trust: True: also read objects other than tensors and plain values, which can run any code
+    """
     def __len__(self) -> int: return len(self.paths)
     def __getitem__(self, i: int) -> Any: return self._read(self.paths[i])
     def __iter__(self) -> Iterator[Any]: return map(self._read, self.paths)
@@ -207,20 +275,45 @@ class SavedBatches(_BatchFiles):
     def load(self,
         dim: int = 0,    # dimension to join the batches along
     ) -> Any:            # all batches in memory, with the nesting of one batch
-        "Read and join all batches. Raise `ValueError` if the folder holds no batches"
+        """Read and join all batches. Raise `ValueError` if the folder holds no batches
+
+        Args:
+            dim: dimension to join the batches along
+
+        Returns:
+            all batches in memory, with the nesting of one batch
+
+        Raises:
+            ValueError: there are no batches in {folder}
+        """
         if not len(self): raise ValueError(f'there are no batches in {self.folder}')
         return joined(list(self), dim)
 
 # %% ../../nbs/callbacks/predictions.ipynb #a595efe5
 class OfOneRun(Callback):
-    "Base class of callbacks that ignore nested runs"
+    """Base class of callbacks that ignore nested runs
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     run_in = ('fit', 'validate', 'preds')
     _home: Any = None
 
     def before_fit(self): self.at_home()
 
     def at_home(self) -> bool:  # False in a run within the run of the callback
-        "Return whether the current run is the one in which this callback was first called"
+        """Return whether the current run is the one in which this callback was first called
+
+        Returns:
+            False in a run within the run of the callback
+
+        Example:
+            class CountItems(OfOneRun):
+                def before_validate(self):
+                    if self.at_home(): self.n = 0
+                def after_batch(self):
+                    if self.at_home() and not self.training: self.n += len(self.x)
+        """
         undo = self.learn.undo
         if self._home is None and undo is not None:
             self._home = undo
@@ -279,7 +372,14 @@ class _JoinsBatches(_TakesBatches):
     def gathered(self,
         parts: list[Any],   # the list `inputs`, `preds`, `targets` or `losses` of this callback
     ) -> Any:               # the joined values; None if the list is empty or holds only None
-        "Join one list of batches, and copy the result to the CPU"
+        """Join one list of batches, and copy the result to the CPU
+
+        Args:
+            parts: the list `inputs`, `preds`, `targets` or `losses` of this callback
+
+        Returns:
+            the joined values; None if the list is empty or holds only None
+        """
         if self.share is not None: parts = self.share.from_all([detached(part) for part in parts])
         if not parts or all(part is None for part in parts): return None
         return detached(joined(parts, self.concat_dim))
@@ -297,7 +397,20 @@ class _JoinsBatches(_TakesBatches):
 
 # %% ../../nbs/callbacks/predictions.ipynb #06980feb
 class GatherPredsCallback(_JoinsBatches):
-    "Keep the predictions and targets of a validation phase, in memory or on disk"
+    """Keep the predictions and targets of a validation phase, in memory or on disk
+
+    Args:
+        with_input: also keep the inputs
+        with_loss: also keep a loss for each item
+        save_preds: write predictions to this folder; None: do not write them
+        save_targs: write targets to this folder; None: do not write them
+        with_preds: keep the predictions in memory
+        with_targs: keep the targets in memory
+        concat_dim: dimension to join the batches along
+        pickle_protocol: pickle protocol of the files; torch reads protocols above 3 only with
+            `trust=True`
+        act: function applied to the model output of each batch; None: no change
+    """
     def __init__(self,
         with_input: bool = False,    # also keep the inputs
         with_loss: bool = False,     # also keep a loss for each item
@@ -326,7 +439,14 @@ def _check_two_folders(save_preds: str | Path | None, save_targs: str | Path | N
 def in_order(
     dl: Any,       # any loader
 ) -> Any:          # `dl` itself if it is already in order, or is no torch `DataLoader` with standard batches
-    "Return a loader that yields all items in the order of the dataset. For custom loaders and batch samplers, return `dl`"
+    """Return a loader that yields all items in the order of the dataset. For custom loaders and batch samplers, return `dl`
+
+    Args:
+        dl: any loader
+
+    Returns:
+        `dl` itself if it is already in order, or is no torch `DataLoader` with standard batches
+    """
     if not isinstance(dl, DataLoader) or type(dl.batch_sampler) is not BatchSampler: return dl
     if isinstance(dl.sampler, SequentialSampler) and not dl.drop_last: return dl
     if type(dl).__iter__ is not DataLoader.__iter__: return dl      # custom batches
@@ -386,7 +506,35 @@ def get_preds(self: Learner,
     concat_dim: int = 0,          # dimension to join the batches along
     pickle_protocol: int = 2,     # pickle protocol of the files; torch reads protocols above 3 only with `trust=True`
 ) -> tuple[Any, ...]:             # predictions, and targets or None; inputs come first if requested, decisions and losses last
-    "Return the predictions and targets for all items of a loader"
+    """Return the predictions and targets for all items of a loader
+
+    Args:
+        ds_idx: index of the loader in `learn.dls`: 0 for training, 1 for validation
+        dl: loader to use instead; None: the loader of `ds_idx`
+        with_input: also return the inputs
+        with_decoded: also return decisions
+        with_loss: also return a loss for each item
+        act: function applied to the model output of each batch; None: the loss's activation
+        inner: dispatch only the events of validation, as part of another run
+        reorder: use the order of the dataset, even if the loader shuffles
+        cbs: callbacks for this run only; None: no further callbacks
+        with_preds: keep the predictions in memory
+        with_targs: keep the targets in memory
+        save_preds: write predictions to this folder; None: do not write them
+        save_targs: write targets to this folder; None: do not write them
+        concat_dim: dimension to join the batches along
+        pickle_protocol: pickle protocol of the files; torch reads protocols above 3 only with
+            `trust=True`
+
+    Returns:
+        predictions, and targets or None; inputs come first if requested, decisions and losses last
+
+    Raises:
+        ValueError: with_decoded needs the predictions in memory: with_preds=True
+
+    Example:
+        probs, targets, decided, losses = learn.get_preds(ds_idx=0, with_decoded=True, with_loss=True)
+    """
     if with_decoded and not with_preds:
         raise ValueError('with_decoded needs the predictions in memory: with_preds=True')
     dl = self.dls[ds_idx] if dl is None else as_loader(dl, single=True)
@@ -485,7 +633,22 @@ def predict(self: Learner,
     item: Any,                   # one item as the dataset returns it, with or without its target
     with_input: bool = False,    # also return the item, without its target
 ) -> tuple[Any, ...]:            # the decision, and the prediction after activation; with `with_input`, the item comes first
-    "Return the decision and the prediction for one item"
+    """Return the decision and the prediction for one item
+
+    Args:
+        item: one item as the dataset returns it, with or without its target
+        with_input: also return the item, without its target
+
+    Returns:
+        the decision, and the prediction after activation; with `with_input`, the item comes first
+
+    Example:
+        decision, prob = learn.predict(x[0])
+        assert decision == decided[0] and torch.allclose(prob, probs[0], atol=1e-6)
+        assert torch.allclose(wrapped.predict(x[0])[1].logits, by_hand[0], atol=1e-6)
+        with raises(ValueError, 'predict takes one item'): learn.predict(x[:3])
+        assert torch.equal(learn.predict((x[0], y[0]))[1], prob)          # an item with its target, as `dataset[0]` returns it
+    """
     by_name = isinstance(item, Mapping) and getattr(self.dls, 'targets', ())
     if by_name: item = {k: v for k, v in item.items() if k not in self.dls.targets}
     usual, targets = _usual_batch(self) or (None, ())
@@ -499,7 +662,23 @@ def predict(self: Learner,
 
 # %% ../../nbs/callbacks/predictions.ipynb #36dd9b70
 class FetchPredsCallback(OfOneRun):
-    "Call `get_preds` after each validation, and keep the latest result in `preds`"
+    """Call `get_preds` after each validation, and keep the latest result in `preds`
+
+    Args:
+        ds_idx: index of the loader in `learn.dls`: 0 for training, 1 for validation
+        dl: loader to use instead; None: the loader of `ds_idx`
+        with_input: also keep the inputs
+        with_decoded: also keep decisions
+        cbs: callbacks or callback classes to remove while predicting, beside those with
+            `remove_on_fetch=True`
+        reorder: use the order of the dataset, even if the loader shuffles
+
+    Example:
+        fetch = FetchPredsCallback(with_decoded=True)
+        with learn.no_logging(): learn.fit(2, cbs=fetch)
+        probs, targets, decided = fetch.preds
+        assert torch.allclose(probs, learn.model(x).softmax(1), atol=1e-6) and torch.equal(targets, y)
+    """
     run_in = ('fit', 'validate')
 
     def __init__(self,
@@ -526,13 +705,27 @@ class FetchPredsCallback(OfOneRun):
 def before_batch_cb(
     f: Callable[[Callback, tuple, tuple], tuple[tuple, tuple]],    # function that changes a batch, (cb, xb, yb) -> (xb, yb)
 ) -> Callback:    # a callback that applies `f` in `before_batch`
-    "Create a callback that passes each batch through a function"
+    """Create a callback that passes each batch through a function
+
+    Args:
+        f: function that changes a batch, (cb, xb, yb) -> (xb, yb)
+
+    Returns:
+        a callback that applies `f` in `before_batch`
+    """
     def before_batch(cb: Callback) -> None: cb.learn.xb, cb.learn.yb = f(cb, cb.xb, cb.yb)
     return Callback(before_batch=before_batch)
 
 # %% ../../nbs/callbacks/predictions.ipynb #ba635e12
 class MCDropoutCallback(Callback):
-    "Keep dropout active in validation and prediction"
+    """Keep dropout active in validation and prediction
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+
+    Example:
+        def drawn(): return side.get_preds(dl=wide.split(40), cbs=MCDropoutCallback)[0]
+    """
     run_in = ('fit', 'validate', 'preds')
 
     def before_validate(self):
@@ -552,7 +745,14 @@ class MCDropoutCallback(Callback):
 
 # %% ../../nbs/callbacks/predictions.ipynb #ae1524ae
 class Collected(NamedTuple):
-    "A batch with its prediction and its loss"
+    """A batch with its prediction and its loss
+
+    Args:
+        xb: inputs of the batch, a tuple
+        yb: targets of the batch, a tuple
+        pred: prediction; None if the batch was cancelled before the prediction
+        loss: loss; None if the batch was cancelled before the loss
+    """
     xb: Any       # inputs of the batch, a tuple
     yb: Any       # targets of the batch, a tuple
     pred: Any     # prediction; None if the batch was cancelled before the prediction
@@ -560,7 +760,13 @@ class Collected(NamedTuple):
 
 # %% ../../nbs/callbacks/predictions.ipynb #ea3c4b13
 class CollectData(Callback):
-    "Keep the inputs, targets, prediction and loss of each batch of a run, on the CPU"
+    """Keep the inputs, targets, prediction and loss of each batch of a run, on the CPU
+
+    Args:
+        train: keep training batches
+        valid: keep validation batches
+        last: number of latest batches to keep; None: all batches
+    """
     run_in = ('fit', 'validate', 'preds')
 
     def __init__(self,
@@ -586,7 +792,16 @@ class CollectData(Callback):
 @patch
 @contextmanager
 def loss_not_reduced(self: Learner) -> Iterator[Learner]:  # a context manager that gives the learner
-    "Turn off the averaging of the learner's loss function for the duration of a `with` block"
+    """Turn off the averaging of the learner's loss function for the duration of a `with` block
+
+    Returns:
+        a context manager that gives the learner
+
+    Example:
+        learn = points_learner(F.cross_entropy)
+        with learn.loss_not_reduced(): assert learn.loss_func(learn.model(x), y).shape == (40,)
+        assert learn.loss_func is F.cross_entropy
+    """
     with unreduced(self.loss_func) as f, self._for_now('loss_func', f): yield self
 
 # %% ../../nbs/callbacks/predictions.ipynb #1b3c3502
@@ -595,7 +810,20 @@ def validation_context(self: Learner,
     cbs: Any = None,        # callbacks for this run only; None: no further callbacks
     inner: bool = False,    # dispatch only the events of validation, as part of another run
 ) -> Any:                   # a context manager whose value is a function that evaluates a loader
-    "Return a context manager for a run without training. At its end, it restores the learner's state"
+    """Return a context manager for a run without training. At its end, it restores the learner's state
+
+    Args:
+        cbs: callbacks for this run only; None: no further callbacks
+        inner: dispatch only the events of validation, as part of another run
+
+    Returns:
+        a context manager whose value is a function that evaluates a loader
+
+    Example:
+        gather = GatherPredsCallback(with_loss=True)
+        with learn.validation_context(cbs=gather) as evaluate: evaluate([(x[:4], y[:4])])
+        assert gather.n_batches == 1 and gather.gathered(gather.losses).shape == (4,)
+    """
     return self._evaluating('validate', cbs, inner)
 
 # %% ../../nbs/callbacks/predictions.ipynb #c8a2d8d8
@@ -604,5 +832,16 @@ def to_detach(self: Learner,
     batch: Any,         # the batch, nested tensors
     cpu: bool = True,   # also copy the tensors to the CPU, which waits for a GPU
 ) -> Any:               # the batch with the same nesting
-    "Detach the tensors of a nested batch from the autograd graph, and by default copy them to the CPU"
+    """Detach the tensors of a nested batch from the autograd graph, and by default copy them to the CPU
+
+    Args:
+        batch: the batch, nested tensors
+        cpu: also copy the tensors to the CPU, which waits for a GPU
+
+    Returns:
+        the batch with the same nesting
+
+    Example:
+        assert learn.model(x).requires_grad and not learn.to_detach(learn.model(x)).requires_grad
+    """
     return detached(batch, cpu)

@@ -40,7 +40,13 @@ from ..undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../../nbs/callbacks/profile.ipynb #ff61a206
 class Part:
-    "The measurements of one part of a fit"
+    """The measurements of one part of a fit
+
+    Args:
+        name: name of the part, as in `Row`
+        group: group of the part, as in `Row`
+        phase: 'train', 'valid', or '' for neither phase
+    """
     __slots__ = ('name', 'group', 'phase', 'seconds', 'count', 'device', 'syncs')
 
     def __init__(self,
@@ -89,7 +95,16 @@ class _TimesCalls(_Parts):
         parts: Sequence[Part],    # the parts for validation and for training
         loop: Any,                # object whose attribute `training` chooses the part
     ) -> Callable[..., Any]:      # a timed function that does the same
-        "Wrap a function so that its time counts for a part of the fit"
+        """Wrap a function so that its time counts for a part of the fit
+
+        Args:
+            f: the function to time
+            parts: the parts for validation and for training
+            loop: object whose attribute `training` chooses the part
+
+        Returns:
+            a timed function that does the same
+        """
         clock = self.clock
         def call(*args: Any, **kwargs: Any) -> Any:      # inlined instead of calling `switch`, as it runs a dozen times per batch
             __tracebackhide__ = True
@@ -107,10 +122,18 @@ class _TimesCalls(_Parts):
 
 # %% ../../nbs/callbacks/profile.ipynb #3f475ec9
 class Stopwatch(_TimesCalls):
-    "A stopwatch that divides the elapsed time among the parts of a fit"
+    """A stopwatch that divides the elapsed time among the parts of a fit
+
+    Args:
+        clock: function that returns the time in seconds
+    """
     @contextmanager
     def during(self, part: Part) -> Iterator[None]:
-        "Count the time of a `with` block for a part of the fit"
+        """Count the time of a `with` block for a part of the fit
+
+        Args:
+            part
+        """
         before = self.now
         self.switch(part)
         part.count += 1
@@ -248,7 +271,11 @@ _PHASE = dict(train='train', validate='valid')
 class _TimesValues(_TimesHandlers):
     "Time the metrics, and the call that splits a batch and moves it to the device"
     def split(self, learn: Learner, f: Callable) -> Callable:
-        "Return a timed version of the function that splits a batch and moves it to the device"
+        """Return a timed version of the function that splits a batch and moves it to the device
+
+        Args:
+            learn: the learner
+        """
         if f is not self._split[0]:
             device = torch.device(getattr(learn.dls, 'device', None) or 'cpu').type
             what = ('split', 'loop') if device == 'cpu' else ('to device', 'device')
@@ -256,7 +283,11 @@ class _TimesValues(_TimesHandlers):
         return self._split[1]
 
     def metrics(self, learn: Learner, metrics: list[Any]) -> list[Any]:
-        "Return the metrics of a learner, with timed methods until the end of the run"
+        """Return the metrics of a learner, with timed methods until the end of the run
+
+        Args:
+            learn: the learner
+        """
         for m in metrics if learn.running else ():
             if hasattr(type(m), '_measured'): continue
             learn.undo.callback(setattr, m, '__class__', type(m))
@@ -298,7 +329,11 @@ class _Profiler(_TimesSteps):
         with self.watch.during(self.starts[self.loop.training]): yield
 
     def batch(self, learn: Learner, one_batch: Callable, i: int, batch: Any) -> None:
-        "Time a batch, and switch the clock to the wait for the next batch"
+        """Time a batch, and switch the clock to the wait for the next batch
+
+        Args:
+            learn: the learner
+        """
         __tracebackhide__ = True
         watch, training, noted = self.watch, self.loop.training, None
         before, step = watch.now, learn._train_step if training else learn._eval_step
@@ -384,7 +419,11 @@ class _Events:
     def drain(self,
         wait: bool = False,    # wait for all events; False: read only the events that have passed
     ) -> None:
-        "Read events and add their times to the parts, without the time of nested parts"
+        """Read events and add their times to the parts, without the time of nested parts
+
+        Args:
+            wait: wait for all events; False: read only the events that have passed
+        """
         while self.waiting and (wait or self.waiting[0][-1].query()):
             part, outer, start, end = self.waiting.popleft()
             if wait: end.synchronize()
@@ -395,9 +434,20 @@ class _Events:
 
 # %% ../../nbs/callbacks/profile.ipynb #f7b31ac1
 class DeviceTimes(_Events):
-    "Measure seconds on the device with pairs of events"
+    """Measure seconds on the device with pairs of events
+
+    Args:
+        event: function that creates an event with the methods of `torch.cuda.Event`
+        stream: function that returns the stream to record in, or None for the current stream
+    """
     def timed(self, f: Callable[..., Any], parts: Sequence[Part], loop: Any) -> Callable[..., Any]:
-        "Wrap a function so that an event is recorded before and after each call"
+        """Wrap a function so that an event is recorded before and after each call
+
+        Args:
+            f
+            parts
+            loop
+        """
         def call(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             outer, part = self.now, parts[loop.training]
@@ -438,7 +488,15 @@ def measuring_cost(
     clock: Callable[[], float] = time.perf_counter,    # function that returns the time in seconds
     n: int = 1000,                 # number of calls to measure
 ) -> tuple[float, float]:          # overhead of a call in seconds, inside its part and around it
-    "Measure the overhead of timing a call"
+    """Measure the overhead of timing a call
+
+    Args:
+        clock: function that returns the time in seconds
+        n: number of calls to measure
+
+    Returns:
+        overhead of a call in seconds, inside its part and around it
+    """
     watch, times = Stopwatch(clock), []
     part = watch.part('nothing', 'loop')
     f = watch.timed(_nothing, (part, part), _Training)
@@ -542,7 +600,17 @@ def waiting_with(
     rest: float,           # seconds that the fit takes for a batch, without the wait for data
     limit: float = 3.,     # seconds after which the trial stops
 ) -> float | None:         # mean wait for a batch in seconds; None: too few batches before the limit
-    "Measure the wait for a batch with a different number of workers"
+    """Measure the wait for a batch with a different number of workers
+
+    Args:
+        dl: the loader to copy
+        n: number of workers to try
+        rest: seconds that the fit takes for a batch, without the wait for data
+        limit: seconds after which the trial stops
+
+    Returns:
+        mean wait for a batch in seconds; None: too few batches before the limit
+    """
     trial, restore, waits, begun = _with_workers(dl, n), save_rng([dl]), [], time.perf_counter()
     ready = n*(trial.prefetch_factor or 0) + 1                 # batches that may be prefetched before the first request
     try:
@@ -630,7 +698,26 @@ def profiling(self: Learner,
     device: bool | None = None,            # also measure GPU time; None: only if the loaders use a GPU
     clock: Callable[[], float] = time.perf_counter,    # function that returns the time in seconds
 ) -> Iterator[Profile]:                    # the profile, complete when the block ends
-    "Measure where the time of a `with` block goes, and keep the results of the fits in the block"
+    """Measure where the time of a `with` block goes, and keep the results of the fits in the block
+
+    Args:
+        workers: numbers of workers to try if fits wait for a DataLoader; (): do not try
+        device: also measure GPU time; None: only if the loaders use a GPU
+        clock: function that returns the time in seconds
+
+    Returns:
+        the profile, complete when the block ends
+
+    Raises:
+        RuntimeError: this learner is being profiled already
+        RuntimeError: this learner is running (...): profile it from outside
+
+    Example:
+        learn = line_learner(n=20, metrics=mae)
+        with learn.profiling() as p: learn.fit(3)
+        assert p.batches == dict(train=60, valid=3) and {'forward', 'metric mae', 'Recorder.after_batch'} <= set(p.names())
+        assert len(learn.recorder.history) == 1
+    """
     if hasattr(type(self), '_measured'): raise RuntimeError('this learner is being profiled already')
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): profile it from outside')
     p, on = Profile(), torch.device(getattr(self.dls, 'device', None) or 'cpu')
@@ -665,7 +752,30 @@ def profile(self: Learner,
     device: bool | None = None,            # also measure GPU time; None: only if the loaders use a GPU
     clock: Callable[[], float] = time.perf_counter,    # function that returns the time in seconds
 ) -> Profile:                              # the profile of the fit
-    "Fit, undo the fit, and return a profile of where the time went. To keep a measured fit, use `profiling`"
+    """Fit, undo the fit, and return a profile of where the time went. To keep a measured fit, use `profiling`
+
+    Args:
+        n_epoch: number of epochs to fit
+        n_batch: number of batches in each phase; None: all batches
+        lr: learning rate; None: the learner's default applies
+        cbs: callbacks for this fit only; None: no further callbacks
+        workers: numbers of workers to try if the fit waits for a DataLoader; (): do not try
+        device: also measure GPU time; None: only if the loaders use a GPU
+        clock: function that returns the time in seconds
+
+    Returns:
+        the profile of the fit
+
+    Raises:
+        RuntimeError: this learner is running (...): profile it from outside
+        RuntimeError: the profiled fit could not be taken back: {point.why}. To measure one that you
+            keep, put it into a block, with learn.profiling() as p:
+
+    Example:
+        learn = line_learner(n=100)
+        p = learn.profile(n_batch=10)
+        assert p.batches == dict(train=10, valid=1) and learn.model.a == 0
+    """
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): profile it from outside')
     ends = [] if n_batch is None else [_FirstBatches(as_count(n_batch, 'n_batch', 1))]
     point = RestorePoints(self).take(self, 'profile()')

@@ -21,6 +21,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sequenti
 
 # %% ../../nbs/callbacks/results.ipynb #2565a313
 from ..basics.arguments import as_count, hinted
+from ..basics.layout import ignored_label
 from ..basics.loaders import as_loader, first_batch
 from ..basics.nested import entries, find_bs, map_tensors, shape_text, to_detach
 from ..basics.notices import shell
@@ -49,7 +50,16 @@ def task_of(
     yb: tuple,         # the targets of the batch
     loss_func: Any,    # the learner's loss function
 ) -> str:              # one of `TASKS`
-    "Return the task of a model, inferred from its outputs, the targets and the loss function"
+    """Return the task of a model, inferred from its outputs, the targets and the loss function
+
+    Args:
+        pred: the model's output for a batch
+        yb: the targets of the batch
+        loss_func: the learner's loss function
+
+    Returns:
+        one of `TASKS`
+    """
     if not isinstance(pred, Tensor) or len(yb) > 1 or not pred.ndim or any(not isinstance(y, Tensor) for y in yb): return 'other'
     if not yb: return _task_without_target(pred, loss_func)
     y, n = yb[0], len(pred)
@@ -74,25 +84,30 @@ def _act_of(loss_func: Any) -> Callable[[Any], Any]:
 
 def _two_columns(yes: Tensor) -> Tensor: return torch.stack([1 - yes, yes], 1)
 
-def _as_task(task: str, pred: Any, yb: tuple, act: Callable[[Any], Any]) -> tuple[Any, Any]:
+def _as_task(task: str, pred: Any, yb: tuple, act: Callable[[Any], Any],
+             ignored: int | None = None) -> tuple[Any, Any]:
     "Return the predictions and targets of a batch, with one row for each item"
     if task == 'other': return _in_words(pred, find_bs(pred)), _in_words(yb, find_bs(pred)) if yb else None
     pred, y = act(pred), yb[0] if yb else None
     n = len(pred)
-    if task == 'maps': return _agreement(pred, y), [f'{shape_text(t)} {str(t.dtype).removeprefix("torch.")}' for t in y]
+    if task == 'maps': return _agreement(pred, y, ignored), [f'{shape_text(t)} {str(t.dtype).removeprefix("torch.")}' for t in y]
     if task == 'values': return pred.reshape(n, -1).float(), None if y is None else y.reshape(n, -1).float()
     if task == 'labels': return pred.float(), None if y is None else y > 0.5
     classes = (_two_columns(pred.reshape(n)) if pred.numel() == n else pred).float()
-    return classes, None if y is None else _class_numbers(y, n)
+    if y is None: return classes, None
+    numbers = _class_numbers(y, n)
+    return classes, numbers if ignored is None or y.is_floating_point() else numbers.where(numbers != ignored, -1)    # below 0: it does not count
 
 def _class_numbers(y: Tensor, n: int) -> Tensor: return (y.reshape(n) if y.numel() == n else y.argmax(1)).round().long()
 
 # %% ../../nbs/callbacks/results.ipynb #3c0bca46
-def _agreement(pred: Tensor, y: Tensor) -> list[str]:
+def _agreement(pred: Tensor, y: Tensor, ignored: int | None = None) -> list[str]:
     "Describe how well each map is predicted: the share of correct pixels, or the mean error"
     size = shape_text(y[0])
     if y.ndim == pred.ndim - 1 and not y.is_floating_point():
-        return [f'{share:.1%} of {size} right' for share in (pred.argmax(1) == y).flatten(1).float().mean(1).tolist()]
+        right, kept = pred.argmax(1) == y, torch.ones_like(y, dtype=torch.bool) if ignored is None else y != ignored
+        shares = (right & kept).flatten(1).sum(1)/kept.flatten(1).sum(1)
+        return [f'{share:.1%} of {size} right' for share in shares.tolist()]
     if not y.is_floating_point() or y.dtype == torch.bool:
         return [f'{share:.1%} of {size} right' for share in ((pred > 0.5) == (y > 0.5)).flatten(1).float().mean(1).tolist()]
     return [f'mean error {number(e)} over {size}' for e in (pred - y).abs().flatten(1).mean(1).tolist()]
@@ -112,7 +127,16 @@ def nth_item(
     i: int,        # index of the item in the batch
     n: int,        # number of items in the batch
 ) -> Any:          # the item, with the nesting of the batch
-    "Return one item of a batch"
+    """Return one item of a batch
+
+    Args:
+        batch: nested tensors, arrays and lists
+        i: index of the item in the batch
+        n: number of items in the batch
+
+    Returns:
+        the item, with the nesting of the batch
+    """
     if isinstance(batch, Tensor) or hasattr(batch, 'shape'): return batch[i] if len(batch.shape) and batch.shape[0] == n else batch
     if (held := entries(batch)) is not None: return {k: nth_item(v, i, n) for k, v in held.items()}
     if isinstance(batch, list) and len(batch) == n and not all(isinstance(v, Tensor) for v in batch): return batch[i]
@@ -158,7 +182,7 @@ class _GatherItems(_GathersLosses, _GathersInputs):
         if learn.training or learn.pred is None or not self.at_home(): return
         pred, yb = to_detach((learn.pred, tuple(learn.yb)), cpu=False)
         if not self.task: self.task = self.wanted or task_of(self._single(pred), yb, learn.loss_func)
-        got, wanted = _as_task(self.task, pred, yb, self.my_act or _act_of(learn.loss_func))
+        got, wanted = _as_task(self.task, pred, yb, self.my_act or _act_of(learn.loss_func), ignored_label(learn.loss_func))
         self.preds.append(got)
         self.targets.append(wanted)
         self.add_losses()
@@ -181,7 +205,13 @@ def _order(dl: Any) -> Sequence[int] | None:
 
 # %% ../../nbs/callbacks/results.ipynb #3e81fccc
 class Items:
-    "The inputs of a loader's items, in order. Indexing fetches an item, or returns its kept inputs"
+    """The inputs of a loader's items, in order. Indexing fetches an item, or returns its kept inputs
+
+    Args:
+        dl: the loader, `in_order`
+        split: function that returns the inputs of an item
+        kept: kept inputs, for a loader that cannot return items again
+    """
     def __init__(self,
         dl: Any,                                         # the loader, `in_order`
         split: Callable[[Any], Any],                     # function that returns the inputs of an item
@@ -213,7 +243,11 @@ class Items:
         return self.split(nth_item(self.dl[b], i - self.starts[b], self.starts[b + 1] - self.starts[b]))
 
     def has(self, i: int) -> bool:
-        "Return whether item `i` can be shown"
+        """Return whether item `i` can be shown
+
+        Args:
+            i
+        """
         return self.can_fetch or i < len(self.kept)
 
 # %% ../../nbs/callbacks/results.ipynb #67378856
@@ -240,7 +274,22 @@ def class_names(
     n: int,           # number of classes of the model
     classes: Any,     # class names, a list, or a dict from numbers to names; None: found in the datasets, else numbers
 ) -> list[str]:       # one name for each class
-    "Return the names of the classes. Raise `ValueError` if `classes` does not have `n` names"
+    """Return the names of the classes. Raise `ValueError` if `classes` does not have `n` names
+
+    Args:
+        learn: the learner whose datasets may hold names
+        dl: the loader that is shown
+        n: number of classes of the model
+        classes: class names, a list, or a dict from numbers to names; None: found in the datasets, else
+            numbers
+
+    Returns:
+        one name for each class
+
+    Raises:
+        ValueError: classes has ... names, and the model has {n} outputs: one name for each, in their
+            order
+    """
     if classes is None:
         found = (_as_names(names, n) for names in _names_found(learn, dl))
         return next(filter(None, found), None) or [str(i) for i in range(n)]
@@ -250,7 +299,22 @@ def class_names(
 
 # %% ../../nbs/callbacks/results.ipynb #42b906c4
 class Predictions:
-    "The predictions, targets and losses for each item of a loader"
+    """The predictions, targets and losses for each item of a loader
+
+    Args:
+        task: task of the model, one of `TASKS`
+        preds: predictions, a tensor with a row for each item; a list of texts for 'maps' and 'other'
+        targets: targets in the same form; None: the loader has no targets
+        losses: a loss for each item; None: no such losses are available
+        note: the reason why there are no losses; else empty
+        items: the inputs of the items, by index
+        names: names of classes, labels or values
+        numbers: indices of the items in the dataset; None: 0, 1, 2 and so on
+
+    Example:
+        found = Predictions('labels', torch.tensor([[0.2, 0.7]]), None, None, '', None)
+        assert found.decoded.tolist() == [[False, True]] and len(found) == 1
+    """
     def __init__(self,
         task: str,                      # task of the model, one of `TASKS`
         preds: Any,                     # predictions, a tensor with a row for each item; a list of texts for 'maps' and 'other'
@@ -283,16 +347,35 @@ def _words(task: str, value: Any, names: Sequence[str]) -> str:
 
 # %% ../../nbs/callbacks/results.ipynb #22ede873
 class CardMaker(Predictions):
-    "Predictions whose items can be shown as cards"
+    """Predictions whose items can be shown as cards
+
+    Args:
+        task: task of the model, one of `TASKS`
+        preds: predictions, a tensor with a row for each item; a list of texts for 'maps' and 'other'
+        targets: targets in the same form; None: the loader has no targets
+        losses: a loss for each item; None: no such losses are available
+        note: the reason why there are no losses; else empty
+        items: the inputs of the items, by index
+        names: names of classes, labels or values
+        numbers: indices of the items in the dataset; None: 0, 1, 2 and so on
+    """
     looks: dict[str, Any] = {}       # arguments of `shown_parts`, which control how an item is shown
 
     def parts(self, i: int) -> list[Shown]:
-        "Return the inputs of an item in a form that can be displayed"
+        """Return the inputs of an item in a form that can be displayed
+
+        Args:
+            i
+        """
         if not self.items.has(i): return [Shown('plain', 'not kept')]
         return shown_parts(self.items[i], **self.looks)
 
     def is_wrong(self, i: int) -> bool | None:
-        "Return whether the prediction for item `i` is wrong. If the target is missing or below 0, or the task has no classes or labels, return None"
+        """Return whether the prediction for item `i` is wrong. If the target is missing or below 0, or the task has no classes or labels, return None
+
+        Args:
+            i
+        """
         if self.targets is None or self.task not in ('classes', 'labels'): return None
         if self.task == 'classes' and self.targets[i] < 0: return None        # a target that the loss ignores
         return not torch.equal(self.decoded[i], self.targets[i])
@@ -300,7 +383,14 @@ class CardMaker(Predictions):
     def card(self,
         i: int,                      # index of the item, from 0, in the order of the loader
     ) -> Card:                       # the card, with inputs, prediction, target and loss
-        "Return the card of an item with its prediction"
+        """Return the card of an item with its prediction
+
+        Args:
+            i: index of the item, from 0, in the order of the loader
+
+        Returns:
+            the card, with inputs, prediction, target and loss
+        """
         sure = float(self.preds[i].max()) if self.task == 'classes' and _are_probabilities(self.preds[i:i + 1]) else None
         actual = None if self.targets is None else _words(self.task, self.targets[i], self.names)
         loss = None if self.losses is None else float(self.losses[i])
@@ -312,7 +402,20 @@ def loader_of(
     learn: Learner,   # the learner with the loaders
     dl: Any,          # 'valid', 'train', an index of `learn.dls`, or a loader; None: 'valid'
 ) -> Any:             # the loader
-    "Return the loader for `dl`. Raise `ValueError` for an unknown name, or if there is no validation loader"
+    """Return the loader for `dl`. Raise `ValueError` for an unknown name, or if there is no validation loader
+
+    Args:
+        learn: the learner with the loaders
+        dl: 'valid', 'train', an index of `learn.dls`, or a loader; None: 'valid'
+
+    Returns:
+        the loader
+
+    Raises:
+        ValueError: there is no validation data to show: give the learner some, or pass dl='train' or a
+            loader
+        ValueError: dl={dl} should be 'valid', 'train' or a loader
+    """
     if dl is None or isinstance(dl, str) and dl == 'valid':
         if learn.dls.valid is None: raise ValueError("there is no validation data to show: give the learner some, or pass dl='train' or a loader")
         return learn.dls.valid
@@ -349,7 +452,20 @@ def predictions(
     numbers: Sequence[int] | None = None,       # indices of the items to predict, for loaders with a dataset; None: all items
     **looks: Any,                # options for showing an item: `how`, `decode`, `columns` as in `shown`
 ) -> CardMaker:                  # the predictions, whose items can be shown as cards
-    "Return predictions, targets and losses for each item of a loader"
+    """Return predictions, targets and losses for each item of a loader
+
+    Args:
+        learn: the learner that predicts
+        dl: 'valid', 'train', an index of `learn.dls`, or a loader; None: 'valid'
+        classes: class names, a list or a dict; None: found in the dataset, else numbers
+        act: turns model output into probabilities or values; None: inferred from the loss
+        task: one of `TASKS`; None: inferred from the loss and the shapes
+        numbers: indices of the items to predict, for loaders with a dataset; None: all items
+        **looks: options for showing an item: `how`, `decode`, `columns` as in `shown`
+
+    Returns:
+        the predictions, whose items can be shown as cards
+    """
     _check_task(task)
     source = loader_of(learn, dl)
     gather, items = _run(learn, in_order(source) if numbers is None else _only(in_order(source), numbers), act, task)
@@ -380,7 +496,15 @@ def spread(
     n: int,     # number of items
     k: int,     # number of indices to choose
 ) -> list[int]:    # the chosen indices, in ascending order
-    "Choose up to `k` evenly spaced indices below `n`"
+    """Choose up to `k` evenly spaced indices below `n`
+
+    Args:
+        n: number of items
+        k: number of indices to choose
+
+    Returns:
+        the chosen indices, in ascending order
+    """
     return [i*n//k for i in range(k)] if n > k else list(range(n))
 
 # %% ../../nbs/callbacks/results.ipynb #5dc5c1d2
@@ -389,7 +513,16 @@ def show_cards(
     title: str,                          # alternative text of the figure
     return_fig: bool | None = None,      # return a matplotlib figure instead of showing the cards
 ) -> Any:                                # the figure with `return_fig=True`, else None
-    "Show cards as HTML in a notebook, and as text elsewhere. With `return_fig=True`, return a figure instead"
+    """Show cards as HTML in a notebook, and as text elsewhere. With `return_fig=True`, return a figure instead
+
+    Args:
+        cards: the cards to show
+        title: alternative text of the figure
+        return_fig: return a matplotlib figure instead of showing the cards
+
+    Returns:
+        the figure with `return_fig=True`, else None
+    """
     if return_fig: return show_figure(cards_figure(cards), title, True)
     if shell():
         from IPython.display import display
@@ -410,7 +543,29 @@ def show_results(self: Learner,
     task: str | None = None,     # one of 'classes', 'labels', 'values', 'maps', 'other'; None: inferred from loss and shapes
     return_fig: bool | None = None,             # return a matplotlib figure instead of showing the items
 ) -> Any:                        # the figure with `return_fig=True`, else None
-    "Show up to `max_n` items with their predictions and targets"
+    """Show up to `max_n` items with their predictions and targets
+
+    Args:
+        max_n: number of items to show
+        dl: 'valid', 'train', an index of `learn.dls`, or a loader; None: 'valid'
+        show: form of an item: 'image', 'text', 'row', 'plain', or a function; None: inferred from its
+            shape
+        classes: class names, a list or a dict; None: found in the dataset, else numbers
+        decode: decoder of token ids: a function, an object with `decode`, or a list of tokens; None:
+            the dataset's
+        columns: names of the numbers in a row; None: found in the dataset
+        act: turns model output into probabilities or values; None: inferred from the loss
+        task: one of 'classes', 'labels', 'values', 'maps', 'other'; None: inferred from loss and shapes
+        return_fig: return a matplotlib figure instead of showing the items
+
+    Returns:
+        the figure with `return_fig=True`, else None
+
+    Example:
+        wave = wave_learner()
+        wave.fit(2)
+        wave.show_results(max_n=4)
+    """
     source = loader_of(self, dl)
     order = _order(in_order(source))
     numbers = range(as_count(max_n, 'max_n', 1)) if order is None else spread(len(order), as_count(max_n, 'max_n', 1))

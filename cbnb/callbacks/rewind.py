@@ -90,7 +90,14 @@ def _n_bytes(values: Iterable[Any]) -> int:
 def point_size(
     learn: Learner,    # the learner to measure
 ) -> int:              # size in bytes
-    "Return the memory in bytes that a restore point would need"
+    """Return the memory in bytes that a restore point would need
+
+    Args:
+        learn: the learner to measure
+
+    Returns:
+        size in bytes
+    """
     _, models, opts = owned_by_steps(learn)
     attributes = [v for cb in learn.cbs for k, v in vars(cb).items() if k not in cb.no_state]
     states = [s for opt in opts for s in opt.state.values()]
@@ -98,7 +105,11 @@ def point_size(
 
 # %% ../../nbs/callbacks/rewind.ipynb #6d1ebc17
 def free_memory() -> float:    # free memory in bytes
-    "Estimate the free main memory"
+    """Estimate the free main memory
+
+    Returns:
+        free memory in bytes
+    """
     found = []
     with contextlib.suppress(OSError):
         lines = Path('/proc/meminfo').read_text()
@@ -111,7 +122,11 @@ def free_memory() -> float:    # free memory in bytes
     return min(found, default=4e9)
 
 def size_words(n: float) -> str:
-    "Format a number of bytes, such as '2.5 MB'"
+    """Format a number of bytes, such as '2.5 MB'
+
+    Args:
+        n
+    """
     units = ['B', 'KB', 'MB', 'GB', 'TB']
     while n >= 999.5 and len(units) > 1: n, units = n/1000, units[1:]
     return f'{n:.3g} {units[0]}'
@@ -128,7 +143,11 @@ def _call_words(name: str, args: tuple, kwargs: dict[str, Any]) -> str:
 
 # %% ../../nbs/callbacks/rewind.ipynb #572625fc
 class RestorePoint:
-    "The restore point of a fit: the state of the learner before the fit, and the status of the fit"
+    """The restore point of a fit: the state of the learner before the fit, and the status of the fit
+
+    Args:
+        called: the call that began the fit, as text
+    """
     def __init__(self,
         called: str,    # the call that began the fit, as text
     ):
@@ -141,7 +160,14 @@ class RestorePoint:
     def row(self,
         n: int,    # argument of `rewind` that restores this point
     ) -> tuple[str, ...]:    # one text for each of `HEADINGS`
-        "Return the row of this point in the table of `learn.runs`"
+        """Return the row of this point in the table of `learn.runs`
+
+        Args:
+            n: argument of `rewind` that restores this point
+
+        Returns:
+            one text for each of `HEADINGS`
+        """
         rows = [row for run in self.runs for row in run.epochs]
         planned = sum(run.n_epoch - run.start_epoch for run in self.runs)
         epochs = f'{sum(row["complete"] for row in rows)} of {planned}' if self.runs else ''
@@ -178,13 +204,17 @@ class _Room:
     ask_from = 2**23           # bytes; smaller points are always kept
     points: list[RestorePoint]
 
-    def _no_room(self, n_bytes: int) -> str:
+    def _no_room(self,
+        n_bytes: int,
+        keep: bool = False,    # whether to keep all old points
+    ) -> str:
         "Return why a point cannot be kept. If the point fits, remove old points to make room, and return an empty string"
         if n_bytes < self.ask_from: return ''
         held = sum(p.n_bytes for p in self.points)
         most = self.share*(free_memory() + held)
         if n_bytes > most: return (f'it would take {size_words(n_bytes)}, and all points together may take '
                                    f'{size_words(most)}, {self.share:.0%} of the free memory')
+        if keep and held + n_bytes > most: return 'the other points need the room'
         while held + n_bytes > most: held -= self.points.pop(0).n_bytes
         return ''
 
@@ -196,13 +226,22 @@ class _Room:
 class _Takes(_Room):
     "Create restore points"
     keep = 3
+    undone: tuple[Any, list[RestorePoint]] | None = None    # how to redo the last `take_back`, and its points
 
     def take(self,
         learn: Learner,      # the learner to save
         called: str,         # the call that begins the fit, as text
     ) -> RestorePoint:       # the new point; its `restore` is None if the state could not be kept
-        "Save the state of a learner before a fit"
-        point = RestorePoint(called)
+        """Save the state of a learner before a fit
+
+        Args:
+            learn: the learner to save
+            called: the call that begins the fit, as text
+
+        Returns:
+            the new point; its `restore` is None if the state could not be kept
+        """
+        point, self.undone = RestorePoint(called), None
         self.trim(self.keep - 1)
         try:
             size = point_size(learn)
@@ -218,7 +257,14 @@ class _Finds(_Takes):
     learn: Any       # a weak reference to the learner
 
     def find(self, n: int) -> RestorePoint:
-        "Return the restore point before the last `n` fits. If there is none, or if the learner is running, raise `RuntimeError` or `ValueError`"
+        """Return the restore point before the last `n` fits. If there is none, or if the learner is running, raise `RuntimeError` or `ValueError`
+
+        Raises:
+            RuntimeError: this learner is running (...): rewind it when the run has ended
+            ValueError: rewind({n}): only ... can be taken back, see learn.runs. Before a fit,
+                learn.keep_restore_points = ... would keep more than {keep}
+            RuntimeError: {point.called} left no restore point: {point.why}
+        """
         learn, points = self.learn(), self.points
         if learn.running: raise RuntimeError(
             f'this learner is running ({learn.where()}): rewind it when the run has ended')
@@ -239,19 +285,56 @@ class _Finds(_Takes):
 # %% ../../nbs/callbacks/rewind.ipynb #2de73518
 class _TakesBack(_Finds):
     "Undo fits"
-    def take_back(self, n: int) -> str:
-        "Restore the state before the last `n` fits, and return a sentence about what was undone"
+    def take_back(self,
+        n: int,
+        redo: bool = False,    # whether to save the current state for `redo` first, if there is room
+    ) -> str:
+        """Restore the state before the last `n` fits, and return a sentence about what was undone
+
+        Args:
+            redo: whether to save the current state for `redo` first, if there is room
+        """
         point, learn = self.find(n), self.learn()
         lr, back = learn.lr, [p.called for p in reversed(self.points[-n:])]
         with interrupts_wait():
+            after = self._note_now(learn) if redo else None
             point.restore()
+            self.undone = (after, self.points[-n:]) if after else None
             del self.points[-n:]
         trained = f'took back {", ".join(back)}: {plural(learn._n_trained(), "epoch")} trained'
         return trained + (f', and learn.lr is {learn.lr} again' if learn.lr != lr else '')
 
+    def _note_now(self, learn: Learner) -> Any:
+        "Save the current state for `redo`, and return the function that restores it, or None if there is no room or the state cannot be copied"
+        try: return None if self._no_room(point_size(learn), keep=True) else _note_all(learn)
+        except Exception: return None
+
+    def redo(self) -> str:
+        """Restore the state before the last `take_back` with `redo=True`, if no fit has begun since. Return a sentence about the fits that are done again
+
+        Raises:
+            RuntimeError: this learner is running (...): redo the fit when the run has ended
+            RuntimeError: there is no fit to redo: after take_back(n, redo=True), or a click on Take back, a
+                fit can be redone until the next fit begins
+        """
+        learn = self.learn()
+        if learn.running: raise RuntimeError(f'this learner is running ({learn.where()}): redo the fit when the run has ended')
+        if self.undone is None: raise RuntimeError(
+            'there is no fit to redo: after take_back(n, redo=True), or a click on Take back, a fit can be redone until the next fit begins')
+        (restore, points), self.undone = self.undone, None
+        with interrupts_wait():
+            restore()
+            self.points += points
+        return f'redid {", ".join(p.called for p in points)}: {plural(learn._n_trained(), "epoch")} trained'
+
+
 # %% ../../nbs/callbacks/rewind.ipynb #76c827d4
 class RestorePoints(_TakesBack):
-    "The restore points of a learner, oldest first"
+    """The restore points of a learner, oldest first
+
+    Args:
+        learn: the learner
+    """
     def __init__(self, learn: Learner | None = None):
         self.points, self.is_open = [], False
         self.learn = (lambda: None) if learn is None else weakref.ref(learn)
@@ -273,7 +356,17 @@ class RestorePoints(_TakesBack):
 
 # %% ../../nbs/callbacks/rewind.ipynb #433e8e7f
 def _points_of(learn: Learner) -> RestorePoints:
-    "The restore points of the last fits, oldest first"
+    """The restore points of the last fits, oldest first
+
+    Args:
+        learn: the learner
+
+    Example:
+        learn = line_learner()
+        learn.fit_one_cycle(1)
+        with raises(ValueError, 'n_epoch'): learn.fit('many')
+        assert [point.called for point in learn.runs] == ['fit_one_cycle(1)']
+    """
     points = vars(learn).get('_points')
     if points is None or points.learn() is not learn:          # the list belongs to the learner that was copied
         points = vars(learn)['_points'] = RestorePoints(learn)
@@ -285,7 +378,15 @@ def _set_keep(learn: Learner, n: int) -> None:
     points.trim(points.keep)
 
 def _get_keep(learn: Learner) -> int:
-    "The largest number of fits that `rewind` can undo. With 0, fits leave no restore point"
+    """The largest number of fits that `rewind` can undo. With 0, fits leave no restore point
+
+    Args:
+        learn: the learner
+
+    Example:
+        assert line_learner().keep_restore_points == 3
+        with raises(ValueError, 'keep_restore_points'): learn.keep_restore_points = -1
+    """
     return _points_of(learn).keep
 
 Learner.runs = property(_points_of)
@@ -314,5 +415,16 @@ def _as_one_fit(self: Learner, name: str, args: tuple, kwargs: dict[str, Any]) -
 def rewind(self: Learner,
     n: int = 1,    # number of fits to undo
 ) -> None:
-    "Undo the last `n` fits, and restore weights, optimizer, history and random state"
+    """Undo the last `n` fits, and restore weights, optimizer, history and random state
+
+    Args:
+        n: number of fits to undo
+
+    Example:
+        learn = line_learner()
+        for rate in 0.1, 0.2, 0.3: learn.fit(1, rate)
+        learn.rewind(2)
+        assert [point.called for point in learn.runs] == ['fit(1, 0.1)']
+        with raises(ValueError, 'only 1 fit can be taken back'): learn.rewind(5)
+    """
     print(self.runs.take_back(as_count(n, 'n', 1)))

@@ -103,7 +103,22 @@ def _was_skipped(learn: Any) -> bool:
 
 # %% ../../nbs/callbacks/schedulers.ipynb #3f3ece83
 class TorchScheduler(Callback):
-    "Step a scheduler of `torch.optim.lr_scheduler`, or any other object with a method `step`"
+    """Step a scheduler of `torch.optim.lr_scheduler`, or any other object with a method `step`
+
+    Args:
+        make: function that creates the scheduler, `make(opt)` or `make(opt, n_steps)`
+        every: when the scheduler steps: after each 'update' of the weights, training 'batch' or 'epoch'
+        monitor: column whose value `ReduceLROnPlateau` gets with each new row of the table; None: no
+            value
+
+    Raises:
+        TypeError: {type(make)} belongs to one optimizer: pass a function that makes it, such as lambda
+            opt: StepLR(opt, 10)
+        ValueError: every={every} should be 'update', 'batch' or 'epoch'
+
+    Example:
+        TorchScheduler(lambda opt: torch_schedulers.CosineAnnealingWarmRestarts(opt, 30, T_mult=2)).plot(90, lr=0.1)
+    """
     order, run_valid, run_in = 63, False, ('fit',)    # after `Steering` has removed its factor
     schedules = True               # included in planned schedules: see display/schedules
 
@@ -127,7 +142,21 @@ class TorchScheduler(Callback):
         ax: Any = None,                   # axes to draw into; None: create a new chart
         widget: bool | None = None,       # True: return a chart; False: draw a figure; None: show a chart
     ) -> Any:                             # `ax` if you passed it, the figure with `return_fig=True`, the chart with `widget=True`
-        "Plot the learning rates of a fit before it runs. Raise `ValueError` if the rates depend on a loss"
+        """Plot the learning rates of a fit before it runs. Raise `ValueError` if the rates depend on a loss
+
+        Args:
+            n: number of steps to plot
+            lr: learning rate of the optimizer that the scheduler gets
+            return_fig: return the figure instead of showing a chart
+            ax: axes to draw into; None: create a new chart
+            widget: True: return a chart; False: draw a figure; None: show a chart
+
+        Returns:
+            `ax` if you passed it, the figure with `return_fig=True`, the chart with `widget=True`
+
+        Example:
+            TorchScheduler(lambda opt: torch_schedulers.CosineAnnealingWarmRestarts(opt, 30, T_mult=2)).plot(90, lr=0.1)
+        """
         return plot_schedule(self, n, return_fig, ax, lr, widget)
 
     def before_fit(self):

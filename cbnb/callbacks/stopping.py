@@ -35,7 +35,14 @@ from ..basics.param_groups import total_norm
 def all_finite(
     value: Any,   # tensors and floats in nested tuples, lists and dicts; other objects count as finite
 ) -> bool:        # False if there is a nan or an infinity
-    "Return whether all numbers in `value` are finite, which waits for the device"
+    """Return whether all numbers in `value` are finite, which waits for the device
+
+    Args:
+        value: tensors and floats in nested tuples, lists and dicts; other objects count as finite
+
+    Returns:
+        False if there is a nan or an infinity
+    """
     if isinstance(value, float): return math.isfinite(value)
     if isinstance(value, Tensor):
         if value.ndim == 0 and value.is_floating_point(): return math.isfinite(value.item())
@@ -49,7 +56,15 @@ def first_bad_layer(
     model: nn.Module,         # the model to check
     run: Callable[[], Any],   # function that passes a batch through the model
 ) -> str | None:              # name and class of the layer; None: all outputs are finite
-    "Find the first layer in the forward pass whose output has a nan or an infinity"
+    """Find the first layer in the forward pass whose output has a nan or an infinity
+
+    Args:
+        model: the model to check
+        run: function that passes a batch through the model
+
+    Returns:
+        name and class of the layer; None: all outputs are finite
+    """
     found = []
     def look(name: str, layer: nn.Module, out: Any) -> None:
         if found or all_finite(out): return
@@ -75,7 +90,11 @@ def _look_again(learn: Learner) -> str | None:
         return first_bad_layer(learn.model, lambda: step.predict(learn))
 
 def has_updated(learn: Learner) -> bool:
-    "Return whether the training step updates the weights before it returns its loss"
+    """Return whether the training step updates the weights before it returns its loss
+
+    Args:
+        learn: the learner
+    """
     return isinstance(learn.train_step, CallStep) and learn.train_step.own_update
 
 # %% ../../nbs/callbacks/stopping.ipynb #d0e766d0
@@ -100,7 +119,14 @@ def _from_the_loss(pred: Any) -> str:
 def explain_nan(
     learn: Learner,   # the learner, in the middle of a batch
 ) -> str:             # the explanation as text
-    "Explain where the bad loss of the current batch comes from"
+    """Explain where the bad loss of the current batch comes from
+
+    Args:
+        learn: the learner, in the middle of a batch
+
+    Returns:
+        the explanation as text
+    """
     late = learn.training and has_updated(learn)
     try: layer = None if late else _look_again(learn)
     except Exception as e: return f'The layer is not known: running it again failed with {e!r}.'
@@ -117,7 +143,11 @@ def explain_nan(
 
 # %% ../../nbs/callbacks/stopping.ipynb #0c41eec4
 class RunningAverages:
-    "Copy and restore the running averages of normalization layers"
+    """Copy and restore the running averages of normalization layers
+
+    Args:
+        model: the model with the layers
+    """
     def __init__(self,
         model: nn.Module,    # the model with the layers
     ):
@@ -171,7 +201,14 @@ class _WatchesForNaN(Callback):
 
 # %% ../../nbs/callbacks/stopping.ipynb #528c40db
 class TerminateOnNaN(_WatchesForNaN):
-    "End a fit if the loss is nan or infinite, if possible before the weights are updated"
+    """End a fit if the loss is nan or infinite, if possible before the weights are updated
+
+    Args:
+        check_grads: also check the gradients before each update
+
+    Example:
+        learn, good = (noisy_learner(4, cbs=[Recorder, cb]) for cb in (TerminateOnNaN, Callback()))
+    """
     name = 'terminate_on_nan'
     reason: str | None = None      # why this callback stopped the last fit; None: it did not
 
@@ -209,7 +246,20 @@ def next_time(
     at: Any,                      # time of day, 'HH:MM', 'HH:MM:SS' or a `time`; or a `datetime`, which is returned unchanged
     now: datetime | None = None,  # the present moment; None: read the clock
 ) -> datetime:                    # the next moment with this time of day
-    "Return the next moment at which the clock shows a time of day. Raise `ValueError` if a string is no time, or if a `datetime` is in the past"
+    """Return the next moment at which the clock shows a time of day. Raise `ValueError` if a string is no time, or if a `datetime` is in the past
+
+    Args:
+        at: time of day, 'HH:MM', 'HH:MM:SS' or a `time`; or a `datetime`, which is returned unchanged
+        now: the present moment; None: read the clock
+
+    Returns:
+        the next moment with this time of day
+
+    Raises:
+        ValueError: at={at} should be a time like '18:30'
+        TypeError: at={at} should be a time like '18:30', or a datetime
+        ValueError: at={at} is over
+    """
     if isinstance(at, str):
         try: at = day_time.fromisoformat(at)
         except ValueError as e: raise ValueError(f"at={at!r} should be a time like '18:30'") from e
@@ -245,7 +295,21 @@ class _Limits(Callback):
 
 # %% ../../nbs/callbacks/stopping.ipynb #22aea157
 class StopAfter(_Limits):
-    "End a fit after a number of seconds or batches, or at a time of day"
+    """End a fit after a number of seconds or batches, or at a time of day
+
+    Args:
+        seconds: time limit in seconds from the start of the fit; None: no limit
+        steps: limit of training batches; None: no limit
+        at: time of day, 'HH:MM', or a `datetime`; None: no limit
+        validate: validate the last epoch; False: end the fit immediately
+
+    Raises:
+        ValueError: say when: StopAfter(seconds=600), (steps=500) or (at='18:30')
+
+    Example:
+        learn = line_learner(n=4, cbs=StopAfter(steps=6))
+        learn.fit(5)
+    """
     order, run_valid, run_in = 90, False, ('fit',)
     reason: str | None = None      # why this callback ended the last fit; None: it did not
 
@@ -284,7 +348,22 @@ class StopAfter(_Limits):
 
 # %% ../../nbs/callbacks/stopping.ipynb #df4af130
 class ShortEpoch(Callback):
-    "Train on a share of each epoch. By default, also shorten validation to this share"
+    """Train on a share of each epoch. By default, also shorten validation to this share
+
+    Args:
+        pct: share of the batches to use, above 0 and up to 1; at least one batch is used
+        short_valid: also shorten validation to this share
+
+    Raises:
+        ValueError: pct={pct} should be above 0 and not above 1: 0.01 is a hundredth
+
+    Example:
+        learn = line_learner(n=10, cbs=ShortEpoch(.3))
+        learn.fit(2)
+        assert learn.recorder.iters == [3, 6]
+        learn.fit(1, cbs=ShortEpoch(.01))
+        assert learn.recorder.iters == [1]                        # at least one batch
+    """
     order, run_in = 90, ('fit',)
 
     def __init__(self,
@@ -312,7 +391,11 @@ class ShortEpoch(Callback):
 
 # %% ../../nbs/callbacks/stopping.ipynb #b1bdb382
 class SkipToEpoch(Callback):
-    "Begin a fit with a later epoch, like `fit(start_epoch=...)`"
+    """Begin a fit with a later epoch, like `fit(start_epoch=...)`
+
+    Args:
+        epoch: first epoch to train; earlier epochs count as completed
+    """
     order, run_in = -20, ('fit',)
 
     def __init__(self,

@@ -42,7 +42,14 @@ _LOWER = set('mae mse rmse mape smape rmsle rmspe msle mde nll bce ce err perple
 def lower_is_better(
     name: str,    # name of a loss or metric, such as `valid_loss`
 ) -> bool:        # True if lower values are better
-    "Return whether a loss or metric with this name should fall"
+    """Return whether a loss or metric with this name should fall
+
+    Args:
+        name: name of a loss or metric, such as `valid_loss`
+
+    Returns:
+        True if lower values are better
+    """
     words = re.split('[^a-z]+', name.lower())
     return 'loss' in name.lower() or 'error' in name.lower() or not _LOWER.isdisjoint(words)
 
@@ -51,7 +58,18 @@ def as_comparison(
     comp: Any,     # 'min', 'max', or a function of (new, best); None: inferred from `name`
     name: str,     # name of the loss or metric
 ) -> Callable[[float, float], bool]:    # function that returns whether its first argument is better than its second
-    "Return the comparison function for `comp`"
+    """Return the comparison function for `comp`
+
+    Args:
+        comp: 'min', 'max', or a function of (new, best); None: inferred from `name`
+        name: name of the loss or metric
+
+    Returns:
+        function that returns whether its first argument is better than its second
+
+    Raises:
+        ValueError: comp={comp} should be 'min', 'max', or a function such as operator.lt
+    """
     if comp is None: comp = 'min' if lower_is_better(name) else 'max'
     if comp in ('min', min): return operator.lt
     if comp in ('max', max): return operator.gt
@@ -69,7 +87,14 @@ def _called(comp: Callable[[Any, Any], Any], new: float, best: float) -> bool:
 def direction(
     better: Callable[[float, float], bool],    # function that returns whether its first argument is better than its second
 ) -> int:    # -1 if lower is better, 1 if higher is better, 0 if it depends on the values
-    "Return the direction of a comparison function"
+    """Return the direction of a comparison function
+
+    Args:
+        better: function that returns whether its first argument is better than its second
+
+    Returns:
+        -1 if lower is better, 1 if higher is better, 0 if it depends on the values
+    """
     pairs = [(0., 1.), (-2., -1.), (0.5, 2.)]
     if all(better(low, high) and not better(high, low) for low, high in pairs): return -1
     if all(better(high, low) and not better(low, high) for low, high in pairs): return 1
@@ -157,7 +182,27 @@ class _Tracks(Callback):
 
 # %% ../../nbs/callbacks/trackers.ipynb #7afae61a
 class Tracker(_Tracks):
-    "Check after each epoch whether a column of the table of epochs has a new best value"
+    """Check after each epoch whether a column of the table of epochs has a new best value
+
+    Args:
+        monitor: column of the table of epochs to watch
+        comp: 'min', 'max', or a function of (new, best); None: inferred from the column's name
+        min_delta: improvement that a new best value has to exceed
+        reset_on_fit: forget the best value when a fit begins
+
+    Raises:
+        TypeError: monitor={monitor} should be the heading of a column, as text
+        ValueError: min_delta={min_delta} needs a comp for which lower, or higher, is always better:
+            {comp} is neither, so let it judge the difference itself
+
+    Example:
+        tracker, learn = Tracker(), forced_learner([5, 4, 3, 3.5, 3.4, 2])
+        learn.fit(6, cbs=tracker)
+        assert tracker.values == [(0, 5), (1, 4), (2, 3), (3, 3.5), (4, 3.4), (5, 2)]
+        assert (tracker.best, tracker.best_epoch, tracker.new_best, tracker.wait) == (2, 5, True, 0)
+        learn.fit(5, cbs=tracker)                                          # a new fit
+        assert (tracker.best, tracker.best_epoch, tracker.new_best, tracker.wait) == (3, 2, False, 2)
+    """
     @hinted
     def __init__(self,
         monitor: str = 'valid_loss',    # column of the table of epochs to watch
@@ -180,7 +225,17 @@ class Tracker(_Tracks):
         self.values: list[tuple[int, float]] = []     # (epoch or step, value) of this fit
 
     def current(self) -> float | None:  # the value, a float, or None
-        "Return the value of this epoch, or None if the epoch has no value"
+        """Return the value of this epoch, or None if the epoch has no value
+
+        Returns:
+            the value, a float, or None
+
+        Example:
+            class ComparesWithThree(Tracker):
+                def after_epoch(self):
+                    super().after_epoch()
+                    seen.append((self.current(), self.improves(3)))
+        """
         recorder = self.learn.recorder
         rows = recorder.last().epochs
         of_this = rows and rows[-1]['epoch'] == self.learn.epoch and recorder.new_row
@@ -189,7 +244,20 @@ class Tracker(_Tracks):
     def improves(self,
         value: float,     # the new value
     ) -> bool:            # True if the value is a new best
-        "Return whether a value is better than the best so far by more than `min_delta`, or is the first finite value"
+        """Return whether a value is better than the best so far by more than `min_delta`, or is the first finite value
+
+        Args:
+            value: the new value
+
+        Returns:
+            True if the value is a new best
+
+        Example:
+            class ComparesWithThree(Tracker):
+                def after_epoch(self):
+                    super().after_epoch()
+                    seen.append((self.current(), self.improves(3)))
+        """
         if not math.isfinite(value): return False
         return self.best is None or self._better(value - self._sign*self.min_delta, self.best)
 
@@ -197,7 +265,18 @@ class Tracker(_Tracks):
         return_fig: bool | None = None,   # return the figure instead of showing it
         ax: Any = None,                   # axes to draw into; None: create a new figure
     ) -> Any:                             # `ax` if you passed it, the figure with `return_fig=True`, else None
-        "Plot the values of the last fit, and mark the best value. If `EarlyStopping` has stopped the fit, also mark the epoch of the stop"
+        """Plot the values of the last fit, and mark the best value. If `EarlyStopping` has stopped the fit, also mark the epoch of the stop
+
+        Args:
+            return_fig: return the figure instead of showing it
+            ax: axes to draw into; None: create a new figure
+
+        Returns:
+            `ax` if you passed it, the figure with `return_fig=True`, else None
+
+        Example:
+            stop.plot()
+        """
         return _plot_values(self, return_fig, ax)
 
 # %% ../../nbs/callbacks/trackers.ipynb #96f1cb21
@@ -223,7 +302,24 @@ def _plot_values(tracker: Tracker, return_fig: bool | None, ax: Any) -> Any:
 
 # %% ../../nbs/callbacks/trackers.ipynb #4bdd8609
 class EarlyStopping(Tracker):
-    "End a fit when the watched column has not improved for some epochs"
+    """End a fit when the watched column has not improved for some epochs
+
+    Args:
+        monitor: column of the table of epochs to watch
+        comp: 'min', 'max', or a function of (new, best); None: inferred from the column's name
+        min_delta: improvement that a new best value has to exceed
+        patience: number of epochs, or of validations within epochs, without a new best value after
+            which the fit ends
+        reset_on_fit: forget the best value when a fit begins
+        restore: restore the weights of the best epoch when the fit ends
+
+    Example:
+        def n_epochs(patience):
+            learn = forced_learner([5, 4, 3, 3.5, 3.4, 2])
+            learn.fit(6, cbs=EarlyStopping(patience=patience))
+            return len(learn.recorder.last().epochs)
+        assert [n_epochs(patience) for patience in (1, 2, 3)] == [4, 5, 6]
+    """
     order, distinct_by = 63, ('monitor',)
 
     @hinted
@@ -269,7 +365,14 @@ class EarlyStopping(Tracker):
 def sets_lr(
     cb: Callback,    # callback of a learner
 ) -> bool:           # True if the callback schedules the learning rate
-    "Return whether a callback schedules the learning rate of a fit"
+    """Return whether a callback schedules the learning rate of a fit
+
+    Args:
+        cb: callback of a learner
+
+    Returns:
+        True if the callback schedules the learning rate
+    """
     if isinstance(cb, ParamScheduler): return 'lr' in cb.scheds
     return vars(cb).get('scheduler') is not None or bool(_of_torch(cb))   # `scheduler` may be of any type
 
@@ -297,7 +400,15 @@ class _Factor:
         lr: Any,           # learning rate, a number or a tensor with one element
         by: float,         # factor, at most 1
     ) -> Any:              # the reduced rate: a tensor if `lr` is a tensor, otherwise a float
-        "Return `lr` times `by`, but not below `min_lr`. If `lr` is below `min_lr`, return `lr`"
+        """Return `lr` times `by`, but not below `min_lr`. If `lr` is below `min_lr`, return `lr`
+
+        Args:
+            lr: learning rate, a number or a tensor with one element
+            by: factor, at most 1
+
+        Returns:
+            the reduced rate: a tensor if `lr` is a tensor, otherwise a float
+        """
         if type(lr) is float: return max(lr*by, min(lr, self.min_lr))
         if isinstance(lr, Tensor): return torch.maximum(lr*by, lr.clamp(max=self.min_lr))
         return self.lowered(float(lr), by)
@@ -325,11 +436,23 @@ def _write(group: dict[str, Any], lr: Any) -> None:
 
 # %% ../../nbs/callbacks/trackers.ipynb #587a5fbf
 class RateFactor(_Factor):
-    "Multiply the learning rates of an optimizer. `hide_from` hides the change from a torch scheduler"
+    """Multiply the learning rates of an optimizer. `hide_from` hides the change from a torch scheduler
+
+    Args:
+        opt: optimizer with `lr` in its groups
+        min_lr: lower limit of reduced rates; rates already below it stay
+    """
     def hide_from(self,
         scheduler: LRScheduler,     # scheduler of this optimizer
     ) -> Callable[[], None]:        # function that restores the scheduler's class
-        "Make the scheduler compute its next rates from the planned rates instead of the reduced rates"
+        """Make the scheduler compute its next rates from the planned rates instead of the reduced rates
+
+        Args:
+            scheduler: scheduler of this optimizer
+
+        Returns:
+            function that restores the scheduler's class
+        """
         rates, kind = self, type(scheduler)
         def step(self: LRScheduler, *args: Any, **kwargs: Any) -> None:
             at_work = rates.planned is not None
@@ -382,7 +505,26 @@ class _Reduces(Tracker):
 
 # %% ../../nbs/callbacks/trackers.ipynb #e2f88f39
 class ReduceLROnPlateau(_Reduces):
-    "Divide the learning rate when the watched column has not improved for some epochs"
+    """Divide the learning rate when the watched column has not improved for some epochs
+
+    Args:
+        monitor: column of the table of epochs to watch
+        comp: 'min', 'max', or a function of (new, best); None: inferred from the column's name
+        min_delta: improvement that a new best value has to exceed
+        patience: number of epochs, or of validations within epochs, without a new best value before the
+            rate is reduced
+        factor: the rate is divided by this factor; above 1
+        min_lr: lower limit of the reduced rate
+        reset_on_fit: forget the best value when a fit begins
+
+    Raises:
+        ValueError: factor={factor}: the rate is divided by it, so it should be above 1; 10 makes a
+            tenth of the rate
+
+    Example:
+        planned, reduced = lrs_with(), lrs_with(ReduceLROnPlateau(patience=2, factor=10))
+        assert close(np.array(reduced)/planned, [1]*20 + [0.1]*10 + [0.01]*5, 1e-9)
+    """
     order, run_valid = 62.5, False     # after `Steering`, whose factor is applied on top
 
     @hinted

@@ -40,7 +40,12 @@ from ..recorder import Recorder as NativeRecorder
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #5a55a4fb
 class GradientClipping(LearnerCallback):
-    "Clips the norm of all gradients"
+    """Clips the norm of all gradients
+
+    Args:
+        learn: the learner, which gets this callback as an attribute
+        clip: maximum norm; 0 or None: no clipping
+    """
     run_in = ('fit', 'lr_find')
 
     def __init__(self,
@@ -81,7 +86,13 @@ class _CountsItems(LearnerCallback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #bdf74906
 class AccumulateScheduler(_CountsItems):
-    "Updates the weights every `n_step` batches, for a loss that is a sum over items"
+    """Updates the weights every `n_step` batches, for a loss that is a sum over items
+
+    Args:
+        learn: the learner, which gets this callback as an attribute
+        n_step: number of batches per update
+        drop_last: True: discard the remaining gradients at the end of an epoch
+    """
     def on_train_begin(self, **kwargs):
         if getattr(self.learn.loss_func, 'reduction', 'sum') != 'sum': warnings.warn(
             'AccumulateScheduler divides by the number of items: give the loss reduction="sum"',
@@ -100,7 +111,11 @@ class AccumulateScheduler(_CountsItems):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #0881cfa6
 class BnFreeze(LearnerCallback):
-    "Keeps the statistics of frozen batch norm layers unchanged"
+    """Keeps the statistics of frozen batch norm layers unchanged
+
+    Args:
+        learn: the learner, which gets this callback as an attribute
+    """
     run_in = ('fit', 'lr_find')
 
     def on_epoch_begin(self, **kwargs):
@@ -121,7 +136,11 @@ class TerminateOnNaNCallback(Callback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #0bd228a6
 class StopAfterNBatches(Callback):
-    "Ends the fit after `n_batches` training batches, without validating the last epoch"
+    """Ends the fit after `n_batches` training batches, without validating the last epoch
+
+    Args:
+        n_batches: number of training batches
+    """
     run_in = ('fit',)
 
     def __init__(self,
@@ -156,7 +175,12 @@ class _Better(LearnerCallback):
         value: float | None,      # the value of this epoch; None: no value
         min_delta: float = 0.,    # difference from the best value that an improvement has to exceed
     ) -> bool:
-        "Return whether `value` is better than `best` by more than `min_delta`. If it is, store it in `best`"
+        """Return whether `value` is better than `best` by more than `min_delta`. If it is, store it in `best`
+
+        Args:
+            value: the value of this epoch; None: no value
+            min_delta: difference from the best value that an improvement has to exceed
+        """
         if value is None: return False
         margin = -min_delta if self.operator is operator.lt else min_delta
         if not self.operator(value, self.best + margin): return False
@@ -165,7 +189,13 @@ class _Better(LearnerCallback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #8667b302
 class TrackerCallback(_Better):
-    "Base class of callbacks that monitor a value after each epoch"
+    """Base class of callbacks that monitor a value after each epoch
+
+    Args:
+        learn: the learner, which gets this callback as an attribute
+        monitor: column of the recorder's table to monitor
+        mode: 'min', 'max', or 'auto': 'min' for losses and errors, else 'max'
+    """
     def get_monitor_value(self) -> float | None:
         "Return the monitored value of the last epoch, or None if the column has no value"
         rows = self.learn.recorder.last().epochs
@@ -177,7 +207,15 @@ class TrackerCallback(_Better):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #4b9f3791
 class EarlyStoppingCallback(TrackerCallback):
-    "Ends the fit when more than `patience` epochs in a row bring no improvement"
+    """Ends the fit when more than `patience` epochs in a row bring no improvement
+
+    Args:
+        learn: the learner, which gets this callback as an attribute
+        monitor: column of the recorder's table to monitor
+        mode: 'min', 'max', or 'auto': 'min' for losses and errors, else 'max'
+        min_delta: difference from the best value that an improvement has to exceed
+        patience: number of epochs in a row that may bring no improvement
+    """
     def __init__(self,
         learn: NativeLearner,
         monitor: str = 'valid_loss',    # column of the recorder's table to monitor
@@ -199,7 +237,17 @@ class EarlyStoppingCallback(TrackerCallback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #97ff4d3f
 class ReduceLROnPlateauCallback(EarlyStoppingCallback):
-    "Multiplies the learning rates by `factor` when more than `patience` epochs in a row bring no improvement"
+    """Multiplies the learning rates by `factor` when more than `patience` epochs in a row bring no improvement
+
+    Args:
+        learn: the learner, which gets this callback as an attribute
+        monitor: column of the recorder's table to monitor
+        mode: 'min', 'max', or 'auto': 'min' for losses and errors, else 'max'
+        patience: number of epochs in a row that may bring no improvement
+        factor: multiplies the learning rates
+        min_delta: difference from the best value that an improvement has to exceed
+        min_lr: lower limit of the learning rates
+    """
     def __init__(self,
         learn: NativeLearner,
         monitor: str = 'valid_loss',    # column of the recorder's table to monitor
@@ -220,7 +268,18 @@ class ReduceLROnPlateauCallback(EarlyStoppingCallback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #a3ef4676
 class SaveModelCallback(TrackerCallback):
-    "Saves the model after each improvement or after each epoch"
+    """Saves the model after each improvement or after each epoch
+
+    Args:
+        learn: the learner, which gets this callback as an attribute
+        monitor: column of the recorder's table to monitor
+        mode: 'min', 'max', or 'auto': 'min' for losses and errors, else 'max'
+        every: when to save: 'improvement' or 'epoch'
+        name: file name; with 'epoch', the epoch number is added
+
+    Raises:
+        ValueError: every={every} should be 'improvement' or 'epoch'
+    """
     def __init__(self,
         learn: NativeLearner,
         monitor: str = 'valid_loss',    # column of the recorder's table to monitor
@@ -251,7 +310,13 @@ class SaveModelCallback(TrackerCallback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #fb7091d9
 class CSVLogger(LearnerCallback):
-    "Writes the table of epochs to a CSV file, row by row"
+    """Writes the table of epochs to a CSV file, row by row
+
+    Args:
+        learn: the learner, which gets this callback as an attribute
+        filename: file name without .csv, relative to the learner's path
+        append: True: continue an existing file
+    """
     run_in = ('fit',)
 
     def __init__(self,
@@ -284,7 +349,11 @@ class CSVLogger(LearnerCallback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #aaf26f2b
 class ShowGraph(LearnerCallback):
-    "Plots the losses after each epoch with a validation"
+    """Plots the losses after each epoch with a validation
+
+    Args:
+        learn: the learner, which gets this callback as an attribute
+    """
     run_in = ('fit',)
 
     def on_train_begin(self, **kwargs): self.shown, self.fig = None, None
@@ -303,7 +372,13 @@ class ShowGraph(LearnerCallback):
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #6413792c
 class Recorder(LearnerCallback):
-    "Base class for fastai v1 callbacks that read the values of the learner's recorder"
+    """Base class for fastai v1 callbacks that read the values of the learner's recorder
+
+    Args:
+        learn: the learner, which gets this callback as an attribute
+        add_time: ignored: pass it to the learner's recorder instead
+        silent: ignored: use `learn.no_logging()` instead
+    """
     _order = -10
 
     def __init__(self,
@@ -329,7 +404,16 @@ class _Calls(NativeLearner):
         callbacks: Any = None,          # callbacks for this fit only
         *args: Any, **kwargs: Any,      # more arguments for cbnb's `fit`
     ) -> None:
-        "Train for `epochs` epochs with the arguments of fastai v1"
+        """Train for `epochs` epochs with the arguments of fastai v1
+
+        Args:
+            epochs: number of epochs
+            lr: learning rate: a number, or a slice or list for parameter groups
+            wd: weight decay; None: the learner's
+            callbacks: callbacks for this fit only
+            *args: more arguments for cbnb's `fit`
+            **kwargs: more arguments for cbnb's `fit`
+        """
         cbs = [*as_list(callbacks), *as_list(kwargs.pop('cbs', None))]
         NativeLearner.fit(self, epochs, lr, wd, cbs, *args, **kwargs)
 
@@ -338,7 +422,16 @@ class _Calls(NativeLearner):
         callbacks: Any = None,    # callbacks for this validation only
         metrics: Any = None,      # metrics; None: the learner's
     ) -> list[float] | None:      # the loss and the metrics
-        "Compute the loss and the metrics on a loader"
+        """Compute the loss and the metrics on a loader
+
+        Args:
+            dl: a loader; None: the validation set
+            callbacks: callbacks for this validation only
+            metrics: metrics; None: the learner's
+
+        Returns:
+            the loss and the metrics
+        """
         own = self.metrics
         try:
             if metrics is not None: self.metrics = metrics
@@ -351,7 +444,17 @@ class _Calls(NativeLearner):
         remove_module: bool = False,    # must be False: the file must use the parameter names of the model
         **kwargs: Any,                  # arguments for cbnb's `load`, like `args`
     ) -> 'Learner':
-        "Load a file that `save` has written"
+        """Load a file that `save` has written
+
+        Args:
+            purge: ignored, because loading copies into the model
+            remove_module: must be False: the file must use the parameter names of the model
+            **kwargs: arguments for cbnb's `load`, like `args`
+
+        Raises:
+            ValueError: remove_module=True: rename the keys of the file, {k.removeprefix('module.'): v},
+                with torch.load
+        """
         if remove_module: raise ValueError(
             "remove_module=True: rename the keys of the file, {k.removeprefix('module.'): v}, with torch.load")
         return NativeLearner.load(self, *args, **kwargs)
@@ -368,7 +471,27 @@ def _no_row(row: list) -> None: "Ignore a row of the table of epochs"
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #9eb261e6
 class Learner(_Calls):
-    "Learner with the arguments and methods of fastai v1"
+    """Learner with the arguments and methods of fastai v1
+
+    Args:
+        data: `DataLoaders`, or one training loader
+        model: the model to train
+        opt_func: optimizer class or function; comes before `loss_func`, as in fastai v1
+        loss_func: loss function; None: the one of the dataset
+        metrics: metric functions, or callbacks that compute a metric
+        true_wd: must be True: for False, choose another optimizer
+        bn_wd: must be True: for False, create a separate parameter group
+        wd: weight decay; None: the optimizer's
+        train_bn: keep batch norm layers of frozen groups trainable
+        path: folder for files; None: the current folder
+        model_dir: folder for models, below `path`
+        callback_fns: classes and partials, called at the start of each run
+        callbacks: callback objects
+        layer_groups: modules, or lists of parameters; None: a single group
+        add_time: True: the table has a column with the time of each epoch
+        silent: True: print no table of epochs
+        **others: more arguments for cbnb's learner
+    """
     fit_one_cycle, lr_find = fit_one_cycle, lr_find          # the functions above
 
     def __init__(self,
@@ -408,13 +531,22 @@ class Learner(_Calls):
         n: int,                          # index of the first group to train
         train_bn: bool | None = None,    # None: the `train_bn` of the constructor
     ) -> None:
-        "Freeze the parameter groups before group `n`"
+        """Freeze the parameter groups before group `n`
+
+        Args:
+            n: index of the first group to train
+            train_bn: None: the `train_bn` of the constructor
+        """
         super().freeze_to(n, self.train_bn if train_bn is None else train_bn)
 
     def clip_grad(self,
         clip: float = 0.1,    # maximum norm
     ) -> 'Learner':
-        "Add a callback that clips the norm of all gradients"
+        """Add a callback that clips the norm of all gradients
+
+        Args:
+            clip: maximum norm
+        """
         return self.add_cb(functools.partial(GradientClipping, clip=clip))
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #224f54f1

@@ -37,7 +37,11 @@ from ..recorder import PhaseMetrics, Recorder
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #ab6485fa
 class Data:
-    "The loaders of a learner under their fastai v1 names"
+    """The loaders of a learner under their fastai v1 names
+
+    Args:
+        learn: the learner
+    """
     def __init__(self,
         learn: Learner,
     ): self.learn = learn
@@ -64,7 +68,11 @@ class Data:
 def lend_data(
     learn: Learner,    # the learner, after a fastai v1 callback was added or removed
 ) -> None:
-    "Add `learn.data` if the learner has fastai v1 callbacks, else remove it"
+    """Add `learn.data` if the learner has fastai v1 callbacks, else remove it
+
+    Args:
+        learn: the learner, after a fastai v1 callback was added or removed
+    """
     if any(type(cb) is V1Callback for cb in learn.cbs): vars(learn)['data'] = Data(learn)
     else: vars(learn).pop('data', None)
 
@@ -87,7 +95,12 @@ class OptNames(LentNames):
         name: str,     # lr, mom, beta or wd, or the name in torch
         value: Any,    # a number for all groups, or a list with one number per group
     ) -> None:
-        "Set a hyper-parameter in each parameter group"
+        """Set a hyper-parameter in each parameter group
+
+        Args:
+            name: lr, mom, beta or wd, or the name in torch
+            value: a number for all groups, or a list with one number per group
+        """
         own = dict(beta='sqr_mom', momentum='mom', weight_decay='wd')
         set_hyper(self, own.get(name, name), value.tolist() if hasattr(value, 'tolist') else value)
 
@@ -104,7 +117,11 @@ class RecorderNames(LentNames):
     def add_metric_names(self,
         names: Any,    # one column name or several
     ) -> None:
-        "Add columns to the table of epochs of this fit. In a run that is not a fit, do nothing"
+        """Add columns to the table of epochs of this fit. In a run that is not a fit, do nothing
+
+        Args:
+            names: one column name or several
+        """
         if self.learn.purpose != 'fit': return                     # only a fit has a table
         run = self.history[-1]
         if not self.valid_columns: self.valid_columns = ['valid_loss']
@@ -120,7 +137,15 @@ def make(
     factory: Any,      # a class, or a partial of one
     learn: Learner,
 ) -> Any:              # `factory(learn)`, or `factory()` if it takes no argument
-    "Call a factory for a learner, and return the callback"
+    """Call a factory for a learner, and return the callback
+
+    Args:
+        factory: a class, or a partial of one
+        learn: the learner
+
+    Returns:
+        `factory(learn)`, or `factory()` if it takes no argument
+    """
     return factory() if not _takes(factory, learn) and _takes(factory) else factory(learn)
 
 def _takes(factory: Any, *args: Any) -> bool:
@@ -153,7 +178,11 @@ class _Holds(Adapter):
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #1c54c5cd
 class V1Callback(_Holds):
-    "Adapter of a fastai v1 callback"
+    """Adapter of a fastai v1 callback
+
+    Args:
+        given: a callback, or a class or partial that creates one for each run
+    """
     def begin(self) -> Any:
         "Return the callback for a run. If the adapter has a factory, call the factory to create the callback"
         learn = self.learn
@@ -169,21 +198,33 @@ class V1Callback(_Holds):
 def wrap(
     cb: Any,           # a fastai v1 callback, its class, or a partial of the class
 ) -> Callback:
-    "Wrap a fastai v1 callback in an adapter. `cbnb.dialects.detect.adapt` calls this function"
+    """Wrap a fastai v1 callback in an adapter. `cbnb.dialects.detect.adapt` calls this function
+
+    Args:
+        cb: a fastai v1 callback, its class, or a partial of the class
+    """
     return V1Callback(cb)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #7391e8a6
 def listeners(
     learn: Learner,
 ) -> list[V1Callback]:
-    "List the adapters of fastai v1 callbacks that are active in the current kind of run"
+    """List the adapters of fastai v1 callbacks that are active in the current kind of run
+
+    Args:
+        learn: the learner
+    """
     return [cb for cb in learn.cbs if type(cb) is V1Callback
             and Callback.wants(cb, 'before_fit', False, learn.purpose)]
 
 def recorders(
     learn: Learner,
 ) -> list[Recorder]:
-    "List the recorders of a learner, which usually has one"
+    """List the recorders of a learner, which usually has one
+
+    Args:
+        learn: the learner
+    """
     return [cb for cb in learn.cbs if isinstance(cb, Recorder)]
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #1ee425e2
@@ -193,14 +234,23 @@ class Pbar:
         line: Any,              # text, or a row of a table
         table: bool = False,    # a row of a table
     ) -> None:
-        "Print a line"
+        """Print a line
+
+        Args:
+            line: text, or a row of a table
+            table: a row of a table
+        """
         print(*line, sep='\t') if table else print(line)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #63cc4130
 def begin_run(
     learn: Learner,    # the learner, in `before_fit`
 ) -> None:
-    "Set up the learner so that the slots are called until the run ends"
+    """Set up the learner so that the slots are called until the run ends
+
+    Args:
+        learn: the learner, in `before_fit`
+    """
     slots, columns, cancels, undo = V1Slots(), V1Columns(), V1Cancels(), learn.undo
     if learn.opt is not None: lend_names(learn.opt, OptNames, undo)
     for recorder in recorders(learn): lend_names(recorder, RecorderNames, undo)
@@ -212,7 +262,11 @@ def begin_run(
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #a6035cf9
 class Now:
-    "The current position in a run, with the handler that keeps the state of the callbacks"
+    """The current position in a run, with the handler that keeps the state of the callbacks
+
+    Args:
+        handler
+    """
     in_epoch = in_batch = step_due = stop_batches = False
     last_loss = values = phase = None
     def __init__(self,
@@ -324,7 +378,11 @@ def _added(recorder: Recorder) -> Sequence[str]:
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #f0566264
 class V1Columns(Callback):
-    "Fills the columns that fastai v1 callbacks have added, before the recorder shows its row"
+    """Fills the columns that fastai v1 callbacks have added, before the recorder shows its row
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     order = 45
 
     def after_epoch(self):
@@ -358,7 +416,11 @@ class _Batches(_Validates):
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #3ff07934
 class V1Slots(_Batches):
-    "Calls the slots of fastai v1 callbacks, and applies the values that they return"
+    """Calls the slots of fastai v1 callbacks, and applies the values that they return
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def after_loss(self) -> None:
         "Store the loss. In training, call `on_backward_begin`"
         learn, now = self.learn, self.now
@@ -394,7 +456,11 @@ class V1Slots(_Batches):
         return dict(counts=counts, smooth=handler.smooth, past=handler.past)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        "Restore the counters, the flags and the smoothed loss from a checkpoint"
+        """Restore the counters, the flags and the smoothed loss from a checkpoint
+
+        Args:
+            state: from `state_dict` of a callback of this class, perhaps in another process
+        """
         handler, smooth = self.handler, state['smooth']
         handler.state_dict.update(state['counts'])
         device = next((p.device for p in self.learn.parameters()), 'cpu')
@@ -425,7 +491,11 @@ class _CancelsSteps(Callback):
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #d7f40d6e
 class V1Cancels(_CancelsSteps):
-    "Raises the cancel exceptions for the flags in the state"
+    """Raises the cancel exceptions for the flags in the state
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def after_batch(self):
         if not self.slots.now.stop_batches: return
         raise CancelTrainException() if self.learn.training else CancelValidException()
@@ -479,7 +549,11 @@ class _MetricRun(Metric):
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #b6330c3f
 class V1Metric(_MetricRun):
-    "Native metric that calls a fastai v1 metric callback"
+    """Native metric that calls a fastai v1 metric callback
+
+    Args:
+        cb: a metric with `on_epoch_begin`, `on_batch_end` and `on_epoch_end`
+    """
     def accumulate(self, learn: Any) -> None:
         if not self.begun: self._begin(learn)
         handler = self.handler

@@ -88,7 +88,18 @@ class _OneCycle(_Follows):
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #df3ad9fc
 class OneCycleScheduler(_OneCycle):
-    "The one-cycle schedule of fastai v1"
+    """The one-cycle schedule of fastai v1
+
+    Args:
+        learn: the learner, which gets this callback as an attribute
+        lr_max: highest rate: a number, or a slice or list for parameter groups
+        moms: momentum at both ends, and at the highest rate
+        div_factor: the first rate is `lr_max/div_factor`
+        pct_start: fraction of the batches in which the rate rises
+        final_div: the last rate is `lr_max/final_div`; None: `div_factor*1e4`
+        tot_epochs: number of epochs in the schedule; None: as many as in the fit
+        start_epoch: epoch to continue from; None: the first
+    """
     def on_train_begin(self, n_epochs, **kwargs):
         self.per_epoch = n_batches(self.learn.dls.train)
         if self.per_epoch is None: raise ValueError(
@@ -116,35 +127,81 @@ def fit_one_cycle(
     tot_epochs: int | None = None,       # number of epochs in the schedule; None: `cyc_len`
     start_epoch: int | None = None,      # epoch to continue from; None: the first
 ) -> None:
-    "Train with the one-cycle schedule of fastai v1"
+    """Train with the one-cycle schedule of fastai v1
+
+    Args:
+        learn: the learner
+        cyc_len: number of epochs
+        max_lr: highest rate: a number, or a slice or list for parameter groups
+        moms: momentum at both ends, and at the highest rate
+        div_factor: the first rate is `max_lr/div_factor`
+        pct_start: fraction of the batches in which the rate rises
+        final_div: the last rate is `max_lr/final_div`; None: `div_factor*1e4`
+        wd: weight decay; None: the learner's default
+        callbacks: callbacks for this fit only
+        tot_epochs: number of epochs in the schedule; None: `cyc_len`
+        start_epoch: epoch to continue from; None: the first
+    """
     one_cycle = OneCycleScheduler(learn, max_lr, moms, div_factor, pct_start, final_div,
                                   tot_epochs, start_epoch)
     learn.fit(cyc_len, max_lr, wd, [*as_list(callbacks), one_cycle])
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #6406d098
 def annealing_no(start: Any, end: Any, pct: float) -> Any:
-    "Return `start` at every position"
+    """Return `start` at every position
+
+    Args:
+        start
+        end
+        pct
+    """
     return SchedNo(start, end)(pct)
 
 def annealing_linear(start: Any, end: Any, pct: float) -> Any:
-    "Interpolate linearly from `start` to `end`"
+    """Interpolate linearly from `start` to `end`
+
+    Args:
+        start
+        end
+        pct
+    """
     return SchedLin(start, end)(pct)
 
 def annealing_exp(start: Any, end: Any, pct: float) -> Any:
-    "Interpolate exponentially from `start` to `end`"
+    """Interpolate exponentially from `start` to `end`
+
+    Args:
+        start
+        end
+        pct
+    """
     return SchedExp(start, end)(pct)
 
 def annealing_cos(start: Any, end: Any, pct: float) -> Any:
-    "Interpolate from `start` to `end` along half a cosine"
+    """Interpolate from `start` to `end` along half a cosine
+
+    Args:
+        start
+        end
+        pct
+    """
     return SchedCos(start, end)(pct)
 
 def annealing_poly(degree: float) -> Callable[[Any, Any, float], Any]:
-    "Create a function that interpolates along `1 - (1 - pct)**degree`"
+    """Create a function that interpolates along `1 - (1 - pct)**degree`
+
+    Args:
+        degree
+    """
     return lambda start, end, pct: SchedPoly(end, start, degree)(1 - pct)
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #3647fa3c
 class TrainingPhase:
-    "Phase of a fit, with a schedule for some hyper-parameters"
+    """Phase of a fit, with a schedule for some hyper-parameters
+
+    Args:
+        length: number of batches; 0: the phase is skipped
+    """
     def __init__(self,
         length: int,    # number of batches; 0: the phase is skipped
     ): self.length, self.scheds = as_count(length, 'length', 0), {}
@@ -154,7 +211,16 @@ class TrainingPhase:
         vals: Any,    # a value or a tuple (start, end); a value may be a list with one number per group
         anneal: Callable[[Any, Any, float], Any] | None = None,    # None: linear for a tuple, constant for a value
     ) -> 'TrainingPhase':    # the phase itself
-        "Add the schedule of a hyper-parameter"
+        """Add the schedule of a hyper-parameter
+
+        Args:
+            name: lr, mom, wd, beta, ...
+            vals: a value or a tuple (start, end); a value may be a list with one number per group
+            anneal: None: linear for a tuple, constant for a value
+
+        Returns:
+            the phase itself
+        """
         start, end = vals if isinstance(vals, tuple) else (vals, 0)
         default = annealing_linear if isinstance(vals, tuple) else annealing_no
         start, end = (v.tolist() if hasattr(v, 'tolist') else v for v in (start, end))
@@ -187,7 +253,13 @@ class _Phases(LearnerCallback):
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #04c89caf
 class GeneralScheduler(_Phases):
-    "Runs phases with schedules for any hyper-parameters"
+    """Runs phases with schedules for any hyper-parameters
+
+    Args:
+        learn: the learner, which gets this callback as an attribute
+        phases: phases that follow one another
+        start_epoch: epoch to continue from; None: the first
+    """
     def on_train_begin(self, **kwargs):
         self.n, self.per_epoch = sum(p.length for p in self.phases), n_batches(self.learn.dls.train)
         self.at = 0
@@ -213,13 +285,25 @@ class GeneralScheduler(_Phases):
 def diverges(
     losses: Sequence[float],    # smoothed losses
 ) -> bool:
-    "Return whether the last loss is so far above the best loss that the sweep should end"
+    """Return whether the last loss is so far above the best loss that the sweep should end
+
+    Args:
+        losses: smoothed losses
+    """
     best = min(losses)
     return losses[-1] > best + 3*(best if best > 0 else max(abs(best), losses[0] - best))
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #8ad34114
 class LRFinder(LearnerCallback):
-    "Raises the learning rate with each batch, and restores the learner at the end"
+    """Raises the learning rate with each batch, and restores the learner at the end
+
+    Args:
+        learn: the learner, which gets this callback as an attribute
+        start_lr: first rate
+        end_lr: last rate
+        num_it: number of batches
+        stop_div: stop when the loss diverges
+    """
     run_in = ('fit',)
 
     def __init__(self,
@@ -262,7 +346,19 @@ def lr_find(
     stop_div: bool = True,       # stop when the loss diverges
     wd: float | None = None,     # weight decay; None: the learner's default
 ) -> None:                       # `learn.recorder.plot()` plots the sweep
-    "Sweep the learning rate as in fastai v1. The native `learn.lr_find()` has more options"
+    """Sweep the learning rate as in fastai v1. The native `learn.lr_find()` has more options
+
+    Args:
+        learn: the learner
+        start_lr: first rate
+        end_lr: last rate
+        num_it: number of batches
+        stop_div: stop when the loss diverges
+        wd: weight decay; None: the learner's default
+
+    Returns:
+        `learn.recorder.plot()` plots the sweep
+    """
     finder = LRFinder(learn, start_lr, end_lr, num_it, stop_div)
     epochs = math.ceil(finder.num_it/max(n_batches(learn.dls.train) or finder.num_it, 1))
     try:

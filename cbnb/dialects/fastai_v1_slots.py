@@ -60,7 +60,11 @@ class Callback(_Slots):
     def get_state(self,
         minimal: bool = True,    # True: also leave out the attributes named in `not_min`
     ) -> dict[str, Any]:
-        "Return the attributes of the callback, without those named in `exclude` and, with `minimal=True`, in `not_min`"
+        """Return the attributes of the callback, without those named in `exclude` and, with `minimal=True`, in `not_min`
+
+        Args:
+            minimal: True: also leave out the attributes named in `not_min`
+        """
         without = {'exclude', 'not_min', '_shadows', *self.exclude, *(self.not_min if minimal else ())}
         return {k: v for k, v in vars(self).items() if k not in without}
 
@@ -122,7 +126,11 @@ class _OfLearner(Callback):
 _LEARNERS = {'data', 'model', 'opt', 'opt_func', 'loss_func', 'callbacks', 'recorder'}
 
 class LearnerCallback(_OfLearner):
-    "Callback that reads missing attributes from its learner. Hiding an attribute of the learner, such as `model`, causes a warning"
+    """Callback that reads missing attributes from its learner. Hiding an attribute of the learner, such as `model`, causes a warning
+
+    Args:
+        learn: the learner, which gets this callback as an attribute
+    """
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name not in _LEARNERS or (learn := vars(self).get('_learn')) is None: return
@@ -133,7 +141,14 @@ class LearnerCallback(_OfLearner):
 def accepted(
     method: Callable[..., Any],    # a slot method
 ) -> tuple[str, ...] | None:       # None: all keyword arguments
-    "Return the names of the keyword arguments that a method takes, or None if it has `**kwargs`"
+    """Return the names of the keyword arguments that a method takes, or None if it has `**kwargs`
+
+    Args:
+        method: a slot method
+
+    Returns:
+        None: all keyword arguments
+    """
     params = inspect.signature(method).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in params): return None
     return tuple(p.name for p in params if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
@@ -143,7 +158,12 @@ def asks_for(
     method: Callable[..., Any],    # a slot method
     name: str,                     # an entry of the state
 ) -> bool:
-    "Return whether a method reads an entry, as a parameter or as in `kwargs['train']`"
+    """Return whether a method reads an entry, as a parameter or as in `kwargs['train']`
+
+    Args:
+        method: a slot method
+        name: an entry of the state
+    """
     func = inspect.unwrap(getattr(method, '__func__', method))       # look inside a decorator
     code = getattr(func, '__code__', None)
     return code is not None and name in (*code.co_varnames, *code.co_consts)
@@ -153,12 +173,24 @@ def add_metrics(
     last_metrics: list[Any],    # `last_metrics` from the state
     values: Any,                # one value or several to add
 ) -> dict[str, list[Any]]:      # a dict for `on_epoch_end` to return
-    "Append values to `last_metrics`"
+    """Append values to `last_metrics`
+
+    Args:
+        last_metrics: `last_metrics` from the state
+        values: one value or several to add
+
+    Returns:
+        a dict for `on_epoch_end` to return
+    """
     return {'last_metrics': [*last_metrics, *as_list(values)]}
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #e8461eec
 class AverageMetric(Callback):
-    "Metric callback: the mean of a function over the items of the validation set"
+    """Metric callback: the mean of a function over the items of the validation set
+
+    Args:
+        func: a function of (output, *targets)
+    """
     def __init__(self,
         func: Callable[..., Any],    # a function of (output, *targets)
     ): self.func, self.name, self.mean = func, name_of(func), RunningMean()
@@ -179,7 +211,11 @@ class _State:
     def use(self,
         callbacks: Any,    # one callback or several
     ) -> None:
-        "Replace the callbacks that the handler calls"
+        """Replace the callbacks that the handler calls
+
+        Args:
+            callbacks: one callback or several
+        """
         self.callbacks = sorted(as_list(callbacks), key=lambda cb: getattr(cb, '_order', 0))
         self._own = {slot: self._of(self.callbacks, slot) for slot in SLOTS}
         self._all = {slot: [*self._of(self.metrics, slot), *self._own[slot]] for slot in SLOTS}
@@ -246,7 +282,19 @@ class _Begins(_Calls):
         metrics_names: Any = None,   # names of the metrics; None: names of the handler's own metrics
         epoch: int = 0,              # the epoch at which the loop begins
     ) -> None:
-        "Call `on_train_begin` with a new state. If the fit begins after epoch 0, also call `jump_to_epoch`"
+        """Call `on_train_begin` with a new state. If the fit begins after epoch 0, also call `jump_to_epoch`
+
+        Args:
+            epochs: number of planned epochs
+            pbar: the progress bar
+            metrics: the metrics for the state; None: the handler's own
+            metrics_names: names of the metrics; None: names of the handler's own metrics
+            epoch: the epoch at which the loop begins
+
+        Raises:
+            ValueError: on_train_begin returned epoch={epoch}: it should be a whole number from 0 to
+                {epochs}
+        """
         self.new_state()
         state, own = self.state_dict, [getattr(m, 'name', type(m).__name__) for m in self.metrics]
         state.update(epoch=epoch, n_epochs=epochs, pbar=pbar, metrics=metrics or self.metrics)
@@ -272,7 +320,16 @@ class _Batches(_Begins):
         yb: Any,               # the target
         train: bool = True,    # True for a training batch, False for a validation batch
     ) -> tuple[Any, Any]:      # the input and the target to use
-        "Call `on_batch_begin`, and return the input and the target"
+        """Call `on_batch_begin`, and return the input and the target
+
+        Args:
+            xb: the input
+            yb: the target
+            train: True for a training batch, False for a validation batch
+
+        Returns:
+            the input and the target to use
+        """
         state = self.state_dict
         state.update(last_input=xb, last_target=yb, train=train, stop_epoch=False, skip_step=False,
                      skip_zero=False, skip_bwd=False)
@@ -282,7 +339,14 @@ class _Batches(_Begins):
     def on_loss_begin(self,
         out: Any,    # the model's output
     ) -> Any:        # the output to use for the loss
-        "Call `on_loss_begin`, and return the output"
+        """Call `on_loss_begin`, and return the output
+
+        Args:
+            out: the model's output
+
+        Returns:
+            the output to use for the loss
+        """
         self.state_dict['last_output'] = out
         self('on_loss_begin', False)
         return self.state_dict['last_output']
@@ -293,7 +357,14 @@ class _Steps(_Batches):
     def on_backward_begin(self,
         loss: Tensor,                  # the loss with its graph
     ) -> tuple[Tensor, bool]:          # the loss to use, and whether to skip the backward pass
-        "Call `on_backward_begin` with the loss of a training batch"
+        """Call `on_backward_begin` with the loss of a training batch
+
+        Args:
+            loss: the loss with its graph
+
+        Returns:
+            the loss to use, and whether to skip the backward pass
+        """
         state, new = self.state_dict, loss.detach().float()       # stays on its device, without waiting
         if self.smooth is None: self.smooth = torch.zeros_like(new)
         self.smooth, self.past = self.smooth.lerp(new, 1 - self.beta), self.past*self.beta
@@ -317,7 +388,14 @@ class _BatchEnds(_Steps):
     def on_batch_end(self,
         loss: Any,    # the loss of this batch; None if there is no loss
     ) -> bool:        # whether to leave the loop over the batches
-        "Call `on_batch_end`, and return whether to leave the loop over the batches"
+        """Call `on_batch_end`, and return whether to leave the loop over the batches
+
+        Args:
+            loss: the loss of this batch; None if there is no loss
+
+        Returns:
+            whether to leave the loop over the batches
+        """
         state = self.state_dict
         if isinstance(loss, Tensor):
             loss = loss.detach().cpu() if self._to_cpu else loss.detach()     # `cpu()` waits for a GPU
@@ -344,7 +422,15 @@ class _Ends(_BatchEnds):
         val_loss: Any,         # the validation loss; None: there was no validation
         metrics: Any = None,   # metric values that were computed elsewhere
     ) -> bool:                 # whether to stop the fit
-        "Call `on_epoch_end`, and return whether to stop the fit"
+        """Call `on_epoch_end`, and return whether to stop the fit
+
+        Args:
+            val_loss: the validation loss; None: there was no validation
+            metrics: metric values that were computed elsewhere
+
+        Returns:
+            whether to stop the fit
+        """
         state, asked = self.state_dict, self.asked
         if asked is None: self.measured(val_loss, metrics)
         for entry in (self._own if val_loss is None else self._all)['on_epoch_end']:
@@ -361,7 +447,14 @@ class _Ends(_BatchEnds):
     def ask_early(self,
         below: float,    # callbacks whose `_order` is lower than this
     ) -> list[Any]:      # `last_metrics` with the added values
-        "Call `on_epoch_end` of the callbacks whose `_order` is lower than `below`, before the other callbacks. Call `measured` first"
+        """Call `on_epoch_end` of the callbacks whose `_order` is lower than `below`, before the other callbacks. Call `measured` first
+
+        Args:
+            below: callbacks whose `_order` is lower than this
+
+        Returns:
+            `last_metrics` with the added values
+        """
         self.asked = [entry for entry in self._own['on_epoch_end']
                       if getattr(entry[0], '_order', 0) < below]
         for entry in self.asked: self._tell(entry, 'on_epoch_end', {})
@@ -370,14 +463,24 @@ class _Ends(_BatchEnds):
     def on_train_end(self,
         exception: BaseException | bool = False,   # the error that ended the fit; False: no error
     ) -> None:
-        "Call `on_train_end` of all metrics and callbacks"
+        """Call `on_train_end` of all metrics and callbacks
+
+        Args:
+            exception: the error that ended the fit; False: no error
+        """
         entries, extra = self._all['on_train_end'], dict(exception=exception)
         with ExitStack() as each:                        # last in, first out
             for entry in reversed(entries): each.callback(self._tell, entry, 'on_train_end', extra)
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #7ef74d37
 class CallbackHandler(_Ends):
-    "Keeps the state, and calls all callbacks in each slot"
+    """Keeps the state, and calls all callbacks in each slot
+
+    Args:
+        callbacks: one callback or several, to be sorted by `_order`
+        metrics: functions of (output, target), or callbacks; called before all callbacks
+        beta: smoothing of the loss
+    """
     def __init__(self,
         callbacks: Any = None,     # one callback or several, to be sorted by `_order`
         metrics: Any = None,       # functions of (output, target), or callbacks; called before all callbacks

@@ -26,26 +26,54 @@ from ..schedule import SchedCos, SchedExp, SchedLin, SchedNo
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #58142962
 def sched_no(start: Any, end: Any, pos: float) -> Any:
-    "Return `start` at every position"
+    """Return `start` at every position
+
+    Args:
+        start
+        end
+        pos
+    """
     return SchedNo(start, end)(pos)
 
 def sched_lin(start: Any, end: Any, pos: float) -> Any:
-    "Interpolate linearly from `start` to `end`"
+    """Interpolate linearly from `start` to `end`
+
+    Args:
+        start
+        end
+        pos
+    """
     return SchedLin(start, end)(pos)
 
 def sched_cos(start: Any, end: Any, pos: float) -> Any:
-    "Interpolate from `start` to `end` along half a cosine"
+    """Interpolate from `start` to `end` along half a cosine
+
+    Args:
+        start
+        end
+        pos
+    """
     return SchedCos(start, end)(pos)
 
 def sched_exp(start: Any, end: Any, pos: float) -> Any:
-    "Interpolate exponentially from `start` to `end`"
+    """Interpolate exponentially from `start` to `end`
+
+    Args:
+        start
+        end
+        pos
+    """
     return SchedExp(start, end)(pos)
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #0d148ed6
 def annealer(
     f: Callable[[Any, Any, float], Any],    # returns the value for a start, an end and a position
 ) -> Callable[[Any, Any], Callable[[float], Any]]:
-    "Convert `f` to a function of start and end that returns a schedule"
+    """Convert `f` to a function of start and end that returns a schedule
+
+    Args:
+        f: returns the value for a start, an end and a position
+    """
     def make(start: Any, end: Any) -> Callable[[float], Any]: return partial(f, start, end)
     return make
 
@@ -58,11 +86,19 @@ mk_metric = as_metric
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #13348257
 def has_params(m: nn.Module) -> bool:
-    "Return whether a module has parameters"
+    """Return whether a module has parameters
+
+    Args:
+        m
+    """
     return next(m.parameters(), None) is not None
 
 def total_params(m: nn.Module) -> tuple[int, bool]:
-    "Return the number of elements in a module's parameters, and whether any parameter is trainable"
+    """Return the number of elements in a module's parameters, and whether any parameter is trainable
+
+    Args:
+        m
+    """
     params = list(m.parameters())
     return sum(p.numel() for p in params), any(p.requires_grad for p in params)
 
@@ -73,7 +109,12 @@ def set_bn_eval(
     m: nn.Module,
     use_eval: bool = True,    # False: switch to training mode
 ) -> None:
-    "Switch the frozen batch norm layers of a module to evaluation mode, or to training mode with `use_eval=False`"
+    """Switch the frozen batch norm layers of a module to evaluation mode, or to training mode with `use_eval=False`
+
+    Args:
+        m
+        use_eval: False: switch to training mode
+    """
     for layer in m.modules():
         frozen = not any(p.requires_grad for p in layer.parameters())
         if isinstance(layer, bn_types) and has_params(layer) and frozen: layer.train(not use_eval)
@@ -83,7 +124,15 @@ def reduce_loss(
     loss: Tensor,
     reduction: str = 'mean',    # 'mean', 'sum', or 'none'
 ) -> Tensor:
-    "Return the mean or the sum of losses, or the losses unchanged"
+    """Return the mean or the sum of losses, or the losses unchanged
+
+    Args:
+        loss
+        reduction: 'mean', 'sum', or 'none'
+
+    Raises:
+        ValueError: reduction={reduction} should be 'mean', 'sum' or 'none'
+    """
     if reduction == 'none': return loss
     if reduction in ('mean', 'sum'): return getattr(loss, reduction)()
     raise ValueError(f"reduction={reduction!r} should be 'mean', 'sum' or 'none'")
@@ -95,7 +144,13 @@ def replacing_yield(
     attr: str,    # the name of the attribute
     val: Any,     # the value in the `with` block
 ) -> Iterator[None]:
-    "Change an attribute for the duration of a `with` block"
+    """Change an attribute for the duration of a `with` block
+
+    Args:
+        o: the object
+        attr: the name of the attribute
+        val: the value in the `with` block
+    """
     old = getattr(o, attr)
     try:
         setattr(o, attr, val)
@@ -104,7 +159,11 @@ def replacing_yield(
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #7228ff64
 class CastToTensor(Callback):
-    "Replaces tensor subclasses by plain tensors in each batch"
+    """Replaces tensor subclasses by plain tensors in each batch
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     order = 9       # as in fastai
 
     def before_batch(self):
@@ -115,7 +174,11 @@ def _plain(t: Tensor) -> Tensor: return t if type(t) is Tensor else t.as_subclas
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #96b2c51e
 class ModelResetter(Callback):
-    "Calls the model's `reset` before each phase and after the fit"
+    """Calls the model's `reset` before each phase and after the fit
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def before_train(self): self._reset()
     def before_validate(self): self._reset()
     def after_fit(self): self._reset()
@@ -124,7 +187,11 @@ class ModelResetter(Callback):
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #046885a0
 class RNNCallback(Callback):
-    "Stores the activations of the last layer, and passes only the output of the model to the loss"
+    """Stores the activations of the last layer, and passes only the output of the model to the loss
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def after_pred(self):
         output, raw, dropped = self.learn.pred
         self.learn.pred = _last(output)
@@ -134,7 +201,12 @@ def _last(values: Any) -> Any: return values[-1] if isinstance(values, (list, tu
 
 # %% ../../nbs/dialects/fastai_v2.ipynb #57abef09
 class RNNRegularizer(Callback):
-    "Adds penalties on the activations and their changes to the training loss"
+    """Adds penalties on the activations and their changes to the training loss
+
+    Args:
+        alpha: weight of the mean square of the activations after dropout
+        beta: weight of the mean square of the changes along dimension 1, before dropout
+    """
     order, run_valid = 1, False       # after `RNNCallback`
 
     def __init__(self,
@@ -154,5 +226,10 @@ def rnn_cbs(
     alpha: float = 0.,    # `alpha` of `RNNRegularizer`; 0 for both: no regularizer
     beta: float = 0.,     # `beta` of `RNNRegularizer`
 ) -> list[Callback]:
-    "Create the callbacks that a recurrent model needs"
+    """Create the callbacks that a recurrent model needs
+
+    Args:
+        alpha: `alpha` of `RNNRegularizer`; 0 for both: no regularizer
+        beta: `beta` of `RNNRegularizer`
+    """
     return [ModelResetter(), RNNCallback()] + [RNNRegularizer(alpha, beta)]*bool(alpha or beta)

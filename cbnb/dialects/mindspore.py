@@ -59,7 +59,11 @@ _all_ = ['Callback', 'RunContext', 'Params', 'Output', 'MissingName', 'wrap',
 
 # %% ../../nbs/dialects/mindspore.ipynb #e8976140
 class Cell(nn.Module):
-    "Module that wraps a network, and saves and loads the parameters under their names in that network"
+    """Module that wraps a network, and saves and loads the parameters under their names in that network
+
+    Args:
+        inner: the network to wrap
+    """
     def __init__(self,
         inner: nn.Module,    # the network to wrap
     ):
@@ -72,7 +76,12 @@ class Cell(nn.Module):
 
 # %% ../../nbs/dialects/mindspore.ipynb #6179a759
 class WithLossCell(Cell):
-    "Module that computes the loss of a network from data and label"
+    """Module that computes the loss of a network from data and label
+
+    Args:
+        backbone
+        loss_fn
+    """
     def __init__(self, backbone: nn.Module, loss_fn: Any):
         super().__init__(backbone)
         self.loss_fn = loss_fn
@@ -81,7 +90,13 @@ class WithLossCell(Cell):
 
 # %% ../../nbs/dialects/mindspore.ipynb #27493b2b
 class SensStep(TrainStep):
-    "Training step that multiplies the gradients by `sens` and does not divide them again"
+    """Training step that multiplies the gradients by `sens` and does not divide them again
+
+    Args:
+        network
+        optimizer
+        sens
+    """
     reducer: DistributedGradReducer | None = None      # for calls without a learner
 
     def __init__(self, network: nn.Module, optimizer: Optimizer, sens: Any):
@@ -99,7 +114,13 @@ class SensStep(TrainStep):
 
 # %% ../../nbs/dialects/mindspore.ipynb #4ac277f0
 class TrainOneStepCell(Cell):
-    "Module that performs a training step and returns the loss from before the update"
+    """Module that performs a training step and returns the loss from before the update
+
+    Args:
+        network: computes the loss from all inputs
+        optimizer: optimizer of the parameters to update
+        sens: factor for the gradients; None: 1
+    """
     def __init__(self,
         network: nn.Module,          # computes the loss from all inputs
         optimizer: Optimizer,        # optimizer of the parameters to update
@@ -115,7 +136,16 @@ class TrainOneStepCell(Cell):
 
 # %% ../../nbs/dialects/mindspore.ipynb #99c3d1d3
 class WithEvalCell(Cell):
-    "Module that returns the loss, the prediction and the label"
+    """Module that returns the loss, the prediction and the label
+
+    Args:
+        network
+        loss_fn
+        add_cast_fp32: True: convert prediction and label to float32
+
+    Raises:
+        TypeError: add_cast_fp32={add_cast_fp32} should be True or False
+    """
     def __init__(self,
         network: nn.Module,
         loss_fn: Any,
@@ -132,7 +162,15 @@ class WithEvalCell(Cell):
 
 # %% ../../nbs/dialects/mindspore.ipynb #3bae3f29
 def check_eval_indexes(indexes: Any) -> None:
-    "Raise `ValueError` unless `indexes` is a list with the positions of the loss, the prediction and the label"
+    """Raise `ValueError` unless `indexes` is a list with the positions of the loss, the prediction and the label
+
+    Args:
+        indexes
+
+    Raises:
+        ValueError: eval_indexes={indexes} should be a list of three whole numbers: where loss,
+            prediction and label are
+    """
     is_list = isinstance(indexes, list) and len(indexes) == 3
     if not is_list or not all(type(i) is int for i in indexes):
         raise ValueError(f'eval_indexes={indexes!r} should be a list of three whole numbers: '
@@ -168,7 +206,14 @@ class _Built:
 
 # %% ../../nbs/dialects/mindspore.ipynb #bdf873c1
 class ModelMetric(NativeMetric):
-    "Native metric that calls a metric of a `Model`"
+    """Native metric that calls a metric of a `Model`
+
+    Args:
+        name: the name of the metric
+        metric: a metric with clear, update and eval
+        indexes: positions of loss, prediction and label in the outputs
+        whole: True: the metric gets all outputs of an evaluation network
+    """
     name = None                     # set per object
     def __init__(self,
         name: str,                            # the name of the metric
@@ -202,7 +247,12 @@ class ModelMetric(NativeMetric):
 
 # %% ../../nbs/dialects/mindspore.ipynb #ae92eac9
 class EvalNetwork(CallStep):
-    "Evaluation step that calls an evaluation network, and reads the loss and the prediction at `indexes`"
+    """Evaluation step that calls an evaluation network, and reads the loss and the prediction at `indexes`
+
+    Args:
+        network
+        indexes: positions of loss, prediction and label; None: no loss
+    """
     def __init__(self,
         network: nn.Module,
         indexes: list[int] | None,    # positions of loss, prediction and label; None: no loss
@@ -221,7 +271,13 @@ class EvalNetwork(CallStep):
 
 # %% ../../nbs/dialects/mindspore.ipynb #23475900
 class Columns(DataLoaders):
-    "Loaders that check the number of columns in the batches of a `Model`"
+    """Loaders that check the number of columns in the batches of a `Model`
+
+    Args:
+        model
+        train: loader for training
+        valid: loader for validation, or a dict of several with their names; None: no validation
+    """
     def __init__(self, model: '_Built', train: Any, valid: Any = None):
         super().__init__(train, valid)
         self.model = model
@@ -238,7 +294,14 @@ class Columns(DataLoaders):
 def joined_optimizers(
     network: nn.Module,      # a network that performs the whole training step
 ) -> MultiOptimizer | None:    # None: the network has no optimizer
-    "Combine the optimizers that a network has as attributes"
+    """Combine the optimizers that a network has as attributes
+
+    Args:
+        network: a network that performs the whole training step
+
+    Returns:
+        None: the network has no optimizer
+    """
     found = [v for v in vars(network).values() if isinstance(v, Optimizer)]
     return MultiOptimizer(found) if found else None
 
@@ -246,7 +309,12 @@ def groups_of(
     opt: Optimizer,       # the optimizer
     model: nn.Module,     # ignored; a learner passes it to its splitter
 ) -> list[list[Tensor]]:
-    "Return the parameters of an optimizer by parameter group"
+    """Return the parameters of an optimizer by parameter group
+
+    Args:
+        opt: the optimizer
+        model: ignored; a learner passes it to its splitter
+    """
     return [group['params'] for group in opt.param_groups]
 
 # %% ../../nbs/dialects/mindspore.ipynb #3cae2498
@@ -281,7 +349,12 @@ def check_sink(
     wanted: bool,      # whether sink mode was requested
     sink_size: int,    # -1, or above 0
 ) -> None:
-    "Check `sink_size`, and issue a warning if sink mode was requested"
+    """Check `sink_size`, and issue a warning if sink mode was requested
+
+    Args:
+        wanted: whether sink mode was requested
+        sink_size: -1, or above 0
+    """
     if sink_size != -1: as_count(sink_size, 'sink_size', 1)
     if wanted: warnings.warn('there is no sink mode here: each batch is a step, and callbacks see '
                              'each of them', stacklevel=user_level())
@@ -289,7 +362,14 @@ def check_sink(
 def as_valid_every(
     frequency: Any,         # the `valid_frequency` of `Model.fit`
 ) -> int | list[int]:       # for `Learner.fit`, which counts epochs from 0
-    "Convert `valid_frequency`, a number of epochs or a list of epochs, for a learner"
+    """Convert `valid_frequency`, a number of epochs or a list of epochs, for a learner
+
+    Args:
+        frequency: the `valid_frequency` of `Model.fit`
+
+    Returns:
+        for `Learner.fit`, which counts epochs from 0
+    """
     if not isinstance(frequency, (list, tuple)): return as_count(frequency, 'valid_frequency', 1)
     return [as_count(n, 'an epoch in valid_frequency', 1) - 1 for n in frequency]
 
@@ -316,7 +396,19 @@ class _Fits(_Checks):
         sink_size: int = -1,               # checked, but without effect, as there is no sink mode
         initial_epoch: int = 0,            # number of epochs done before
     ) -> RunHistory:                       # the history of all runs of this model's learner
-        "Train without evaluation"
+        """Train without evaluation
+
+        Args:
+            epoch: number of the last epoch, counted from 1
+            train_dataset: any iterable of batches
+            callbacks: one callback or several, of any kind
+            dataset_sink_mode: True only warns: each batch is a step
+            sink_size: checked, but without effect, as there is no sink mode
+            initial_epoch: number of epochs done before
+
+        Returns:
+            the history of all runs of this model's learner
+        """
         return self.fit(epoch, train_dataset, None, 1, callbacks, dataset_sink_mode, False, sink_size,
                         initial_epoch)
 
@@ -331,7 +423,22 @@ class _Fits(_Checks):
         sink_size: int = -1,               # checked, but without effect, as there is no sink mode
         initial_epoch: int = 0,            # number of epochs done before
     ) -> RunHistory:                       # the history of all runs of this model's learner
-        "Train, and evaluate after the epochs that `valid_frequency` selects"
+        """Train, and evaluate after the epochs that `valid_frequency` selects
+
+        Args:
+            epoch: number of the last epoch, counted from 1
+            train_dataset: any iterable of batches
+            valid_dataset: iterable of batches to evaluate on; None: no evaluation
+            valid_frequency: evaluate every so many epochs, or after the listed epochs
+            callbacks: one callback or several, of any kind
+            dataset_sink_mode: True only warns: each batch is a step
+            valid_dataset_sink_mode: True only warns: each batch is a step
+            sink_size: checked, but without effect, as there is no sink mode
+            initial_epoch: number of epochs done before
+
+        Returns:
+            the history of all runs of this model's learner
+        """
         epoch, initial_epoch = as_count(epoch, 'epoch', 1), as_count(initial_epoch, 'initial_epoch', 0)
         check_sink(dataset_sink_mode or valid_dataset_sink_mode, sink_size)
         every = as_valid_every(valid_frequency)
@@ -345,13 +452,36 @@ class _Fits(_Checks):
 
 # %% ../../nbs/dialects/mindspore.ipynb #d6b60b94
 class Model(_Fits):
-    "MindSpore's `Model`, with `train`, `fit` and `eval` on top of a learner"
+    """MindSpore's `Model`, with `train`, `fit` and `eval` on top of a learner
+
+    Args:
+        network: the network to train, or a whole training step
+        loss_fn: loss function of prediction and label
+        optimizer: optimizer of the network's parameters
+        metrics: a set of names, or a dict of metrics by name
+        eval_network: called with all columns; None: `network` and `loss_fn`
+        eval_indexes: positions of loss, prediction and label in the outputs of `eval_network`
+        amp_level: only 'O0' is supported
+        boost_level: only 'O0' is supported
+    """
     def eval(self,
         valid_dataset: Any,                # any iterable of batches
         callbacks: Any = None,             # one callback or several, of any kind
         dataset_sink_mode: bool = False,   # True only warns: each batch is a step
     ) -> dict[str, float]:                 # the metrics by name
-        "Evaluate the model on a dataset"
+        """Evaluate the model on a dataset
+
+        Args:
+            valid_dataset: any iterable of batches
+            callbacks: one callback or several, of any kind
+            dataset_sink_mode: True only warns: each batch is a step
+
+        Returns:
+            the metrics by name
+
+        Raises:
+            ValueError: there are no metrics: Model(..., metrics={"loss"})
+        """
         if not self.metrics: raise ValueError('there are no metrics: Model(..., metrics={"loss"})')
         check_sink(dataset_sink_mode, -1)
         running = self.learn is not None and self.learn.running       # called from a callback

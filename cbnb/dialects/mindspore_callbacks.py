@@ -37,7 +37,14 @@ class StepInEpoch(Callback):
     def step_in_epoch(self,
         p: Params,     # the context of a step
     ) -> int:          # 1 for the first step
-        "Return the number of the current step in its epoch"
+        """Return the number of the current step in its epoch
+
+        Args:
+            p: the context of a step
+
+        Returns:
+            1 for the first step
+        """
         n, epoch = p.cur_step_num, p.get('cur_epoch_num')
         if epoch is not None and epoch == self._epoch and p.mode == 'train': return n - self._start
         return (n - 1)%(p.get('batch_num') or n) + 1
@@ -46,7 +53,14 @@ class StepInEpoch(Callback):
 def shown_loss(
     outputs: Any,          # the outputs of a step
 ) -> float | Tensor:       # the loss; for several losses, the first one as a tensor
-    "Return the loss as MindSpore prints it. Converting the loss to a number waits for the device"
+    """Return the loss as MindSpore prints it. Converting the loss to a number waits for the device
+
+    Args:
+        outputs: the outputs of a step
+
+    Returns:
+        the loss; for several losses, the first one as a tensor
+    """
     several = isinstance(outputs, (tuple, list))
     loss = outputs[0] if several else outputs
     if not isinstance(loss, Tensor) or several and loss.ndim == 0: return loss
@@ -65,7 +79,11 @@ class _WatchesLoss(StepInEpoch):
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #30629958
 class LossMonitor(_WatchesLoss):
-    "Prints the loss, and ends the training before the update if a loss is not finite"
+    """Prints the loss, and ends the training before the update if a loss is not finite
+
+    Args:
+        per_print_times: print every so many steps; 0: only check the loss
+    """
     no_state = ('per_print_times',)
     def __init__(self,
         per_print_times: int = 1,    # print every so many steps; 0: only check the loss
@@ -91,20 +109,36 @@ class LossMonitor(_WatchesLoss):
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #0c88e302
 class Timer:
-    "Timer of one phase, in milliseconds, with the number of steps"
+    """Timer of one phase, in milliseconds, with the number of steps
+
+    Args:
+        run_context
+    """
     def __init__(self, run_context: RunContext | None = None):
         self.start = self.last = time.perf_counter()
         self.steps, self.waited, self.total = 0, 0., None
     def fetched(self) -> None: self.waited += (time.perf_counter() - self.last)*1000
     def step_done(self) -> None: self.steps, self.last = self.steps + 1, time.perf_counter()
     def stop(self, run_context: RunContext | None = None) -> float:
-        "Stop the timer, and return the milliseconds until the first stop"
+        """Stop the timer, and return the milliseconds until the first stop
+
+        Args:
+            run_context
+        """
         if self.total is None: self.total = (time.perf_counter() - self.start)*1000
         return self.total
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #e788ef01
 class TimeMonitor(Callback):
-    "Prints the time of each epoch and the mean time of its steps"
+    """Prints the time of each epoch and the mean time of its steps
+
+    Args:
+        data_size: ignored: the steps that ran are counted
+        data_time: True: also print the mean time that a step waited for its batch
+
+    Raises:
+        TypeError: data_time={data_time} should be True or False
+    """
     no_state = 'data_size', 'data_time', 'train', 'eval'     # clocks differ between processes
     def __init__(self,
         data_size: int | None = None,    # ignored: the steps that ran are counted
@@ -140,7 +174,18 @@ def save_checkpoint(
     async_save: bool = False,      # ignored: the file is complete when the function returns
     append_dict: dict[str, Any] | None = None,    # more numbers and tensors to save
 ) -> None:
-    "Write a checkpoint file"
+    """Write a checkpoint file
+
+    Args:
+        save_obj: a network, a dict of tensors, or a list of `{'name', 'data'}`
+        ckpt_file_name: path of the file; `.ckpt` is added if missing
+        integrated_save: ignored
+        async_save: ignored: the file is complete when the function returns
+        append_dict: more numbers and tensors to save
+
+    Raises:
+        TypeError: {save_obj} cannot be saved: pass a network, or a dict of tensors
+    """
     if hasattr(save_obj, 'state_dict'): state = save_obj.state_dict()
     elif isinstance(save_obj, dict): state = save_obj
     elif isinstance(save_obj, list): state = {entry['name']: entry['data'] for entry in save_obj}
@@ -156,7 +201,18 @@ def load_param_into_net(
     net: nn.Module,                    # the network, whose parameters and buffers change in place
     parameter_dict: dict[str, Any],    # tensors by name
 ) -> tuple[list[str], list[str]]:      # names in the net not loaded, names in the dict not used
-    "Load tensors by name. If a shape differs, raise `RuntimeError` and load nothing"
+    """Load tensors by name. If a shape differs, raise `RuntimeError` and load nothing
+
+    Args:
+        net: the network, whose parameters and buffers change in place
+        parameter_dict: tensors by name
+
+    Returns:
+        names in the net not loaded, names in the dict not used
+
+    Raises:
+        RuntimeError: {name} is of shape ... in the net, and of shape ... in parameter_dict
+    """
     mine = net.state_dict()
     tensors = {name: v for name, v in parameter_dict.items() if isinstance(v, Tensor)}
     found = {name: v for name, v in tensors.items() if name in mine}
@@ -174,7 +230,21 @@ def load_checkpoint(
     net: nn.Module | None = None,          # network to load into; None: only read the file
     filter_prefix: str | tuple[str, ...] | None = None,    # skip names that begin with this
 ) -> dict[str, Any]:                       # values by name, with the tensors on the CPU
-    "Read a checkpoint file, and load it into a network if you pass one"
+    """Read a checkpoint file, and load it into a network if you pass one
+
+    Args:
+        ckpt_file_name: a file that `save_checkpoint` has written
+        net: network to load into; None: only read the file
+        filter_prefix: skip names that begin with this
+
+    Returns:
+        values by name, with the tensors on the CPU
+
+    Raises:
+        ValueError: there is no checkpoint file ...
+        ValueError: ... is no checkpoint file: {e}
+        ValueError: ... holds a {type(state)}, not a dict of tensors
+    """
     path = Path(ckpt_file_name)
     if not path.is_file(): raise ValueError(f'there is no checkpoint file {str(path)!r}')
     try: state = read_file(path, writer='save_checkpoint')
@@ -192,7 +262,20 @@ def one_of(
     least: int = 0,             # number to choose if the first argument is 0; 0: raise `ValueError` instead
     **choices: int | None,      # two arguments by name
 ) -> list[int | None]:          # the chosen number, and None for the other argument
-    "Choose one of two arguments. If both are above 0, raise `ValueError`"
+    """Choose one of two arguments. If both are above 0, raise `ValueError`
+
+    Args:
+        default: value of the first argument if neither is passed
+        least: number to choose if the first argument is 0; 0: raise `ValueError` instead
+        **choices: two arguments by name
+
+    Returns:
+        the chosen number, and None for the other argument
+
+    Raises:
+        ValueError: {first}={a} and {second}={b} exclude each other: give one of them
+        ValueError: {first}=0 alone would do nothing: give {second}, or leave {first} out
+    """
     (first, a), (second, b) = choices.items()
     given = [None if v is None else as_count(v, name, 0) for name, v in choices.items()]
     if all(given):
@@ -207,7 +290,15 @@ def one_of(
 def checked_info(
     append_info: Any,       # the `append_info` of `CheckpointConfig`
 ) -> list[str | dict]:
-    "Return the entries of `append_info`. If an entry is wrong, raise `TypeError` or `ValueError`"
+    """Return the entries of `append_info`. If an entry is wrong, raise `TypeError` or `ValueError`
+
+    Args:
+        append_info: the `append_info` of `CheckpointConfig`
+
+    Raises:
+        TypeError: append_info={append_info} should be a list
+        ValueError: append_info has {entry}; it may have 'epoch_num', 'step_num', dicts
+    """
     if append_info is None: return []
     if not isinstance(append_info, list):
         raise TypeError(f'append_info={append_info!r} should be a list')
@@ -218,7 +309,28 @@ def checked_info(
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #cddfb525
 class CheckpointConfig:
-    "Settings of `ModelCheckpoint`: when to save, which files to keep, and what to store"
+    """Settings of `ModelCheckpoint`: when to save, which files to keep, and what to store
+
+    Args:
+        save_checkpoint_steps: save every so many steps; None: 1, unless seconds are passed
+        save_checkpoint_seconds: save when so many seconds have passed
+        keep_checkpoint_max: number of files to keep; 0: one; None: 5
+        keep_checkpoint_per_n_minutes: keep one file per so many minutes
+        integrated_save: ignored
+        async_save: True: write in a thread, from a copy of the network
+        saved_network: the network to save; None: the trained network
+        append_info: more values: 'epoch_num', 'step_num', dicts of numbers
+        enc_key: must be None: files cannot be encrypted
+        enc_mode: ignored: files cannot be encrypted
+        exception_save: True: also save when an exception ends the training
+        crc_check: ignored: checksums are always checked
+        remove_redundancy: ignored
+        format: must be 'ckpt'
+
+    Raises:
+        ValueError: enc_key: checkpoint files cannot be encrypted here
+        ValueError: format={format}: the only one is 'ckpt'
+    """
     def __init__(self,
         save_checkpoint_steps: int | None = None,     # save every so many steps; None: 1, unless seconds are passed
         save_checkpoint_seconds: int | None = None,   # save when so many seconds have passed
@@ -257,7 +369,11 @@ class CheckpointConfig:
 def glob_safe(
     name: str,    # a file name, which may contain wildcard characters
 ) -> str:
-    "Return a pattern that matches only this name"
+    """Return a pattern that matches only this name
+
+    Args:
+        name: a file name, which may contain wildcard characters
+    """
     return ''.join(f'[{c}]' if c in '*?[' else c for c in name)
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #bbdfb56f
@@ -312,7 +428,15 @@ class _Files(_Writes):
         p: Params,            # the context of the current step
         ending: str = '',     # suffix of the file name; files with a suffix are kept
     ) -> Path:                # the path of the file
-        "Save the network, and store the path of the file and the number of the step in the context"
+        """Save the network, and store the path of the file and the number of the step in the context
+
+        Args:
+            p: the context of the current step
+            ending: suffix of the file name; files with a suffix are kept
+
+        Returns:
+            the path of the file
+        """
         folder = self.directory
         if callable(folder): folder = Path(folder(p)).absolute()
         if callable(self.prefix): stem = self.prefix(p)
@@ -360,10 +484,20 @@ class _Named(_Files):
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #69609c01
 class ModelCheckpoint(_Named):
-    "Saves the network during training"
+    """Saves the network during training
+
+    Args:
+        prefix: prefix of file names, or a function for the whole name
+        directory: folder; None: the current folder
+        config: None: save each step, keep five files
+    """
     eval_in_fit = False
     def on_train_begin(self, run_context: RunContext) -> None:
-        "Reset the counters for a new fit. If an earlier callback of the fit has the same prefix and folder, choose another prefix"
+        """Reset the counters for a new fit. If an earlier callback of the fit has the same prefix and folder, choose another prefix
+
+        Args:
+            run_context
+        """
         p = self._params = run_context.original_args()
         self._step, self._time, stem = 0, time.monotonic(), self.prefix
         for other in p.get('list_callback', ()):            # two callbacks may have the same prefix
@@ -373,14 +507,22 @@ class ModelCheckpoint(_Named):
                 self._next_prefix(stem)
 
     def on_train_step_end(self, run_context: RunContext) -> None:
-        "Save the network if a save is due"
+        """Save the network if a save is due
+
+        Args:
+            run_context
+        """
         p, steps = run_context.original_args(), self.config.save_checkpoint_steps
         if steps: due = p.cur_step_num >= self._step + steps
         else: due = time.monotonic() - self._time > self.config.save_checkpoint_seconds
         if due: self.save(p)
 
     def on_train_end(self, run_context: RunContext) -> None:
-        "Save the network after the last step, unless `on_train_step_end` has saved that step"
+        """Save the network after the last step, unless `on_train_step_end` has saved that step
+
+        Args:
+            run_context
+        """
         p = run_context.original_args()
         if p.cur_step_num > self._step: self.save(p)
 
@@ -392,7 +534,14 @@ class ModelCheckpoint(_Named):
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #7695fa87
 class LearningRateScheduler(Callback):
-    "Sets the learning rate with a function of the current rate and the step number"
+    """Sets the learning rate with a function of the current rate and the step number
+
+    Args:
+        learning_rate_function: a function of (rate, step), called after each step
+
+    Raises:
+        TypeError: {learning_rate_function} is no function of (learning rate, step)
+    """
     eval_in_fit = False
     def __init__(self,
         learning_rate_function: Function[[float, int], float],   # a function of (rate, step), called after each step
@@ -413,7 +562,18 @@ def monitored(
     p: Params,        # the context at the end of an epoch
     name: str,        # 'loss', 'eval_loss' or the name of a metric
 ) -> float | None:    # None: no complete evaluation in this epoch
-    "Return the monitored value with the given name. If the name is unknown, raise `ValueError`"
+    """Return the monitored value with the given name. If the name is unknown, raise `ValueError`
+
+    Args:
+        p: the context at the end of an epoch
+        name: 'loss', 'eval_loss' or the name of a metric
+
+    Returns:
+        None: no complete evaluation in this epoch
+
+    Raises:
+        ValueError: there is no {name} to monitor; there is ...
+    """
     results = p.get('eval_results', {})
     if name in results: return None if p.get('metrics_partial', False) else float(results[name])
     if name == 'loss': return float(shown_loss(p.net_outputs))
@@ -448,9 +608,23 @@ class _Patience(Callback):
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #ee2e1948
 class EarlyStopping(_Patience):
-    "Stops the training when a value no longer improves"
+    """Stops the training when a value no longer improves
+
+    Args:
+        monitor: 'eval_loss', a metric, or 'loss' of the last training batch
+        min_delta: change that an improvement has to exceed
+        patience: stop after so many evaluations without improvement; 0: as 1
+        verbose: True: print a line for each improvement
+        mode: 'min', 'max', or 'auto': 'max' for names with 'acc'
+        baseline: value that must be improved on; None: no such value
+        restore_best_weights: True: load the best weights at the end
+    """
     def on_train_epoch_end(self, run_context: RunContext) -> None:
-        "Check whether the monitored value has improved. After `patience` evaluations without improvement, request a stop"
+        """Check whether the monitored value has improved. After `patience` evaluations without improvement, request a stop
+
+        Args:
+            run_context
+        """
         p = run_context.original_args()
         if (value := monitored(p, self.monitor)) is None: return
         if self.sign*value - self.min_delta > self.best:
@@ -489,7 +663,22 @@ class History(Callback):
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #29767623
 class LambdaCallback(Callback):
-    "Callback made of functions of the run context, one for each event"
+    """Callback made of functions of the run context, one for each event
+
+    Args:
+        on_train_epoch_begin
+        on_train_epoch_end
+        on_train_step_begin
+        on_train_step_end
+        on_train_begin
+        on_train_end
+        on_eval_epoch_begin
+        on_eval_epoch_end
+        on_eval_step_begin
+        on_eval_step_end
+        on_eval_begin
+        on_eval_end
+    """
     def __init__(self,
         on_train_epoch_begin: Function[[RunContext], Any] | None = None,
         on_train_epoch_end: Function[[RunContext], Any] | None = None,

@@ -91,7 +91,14 @@ class Output(Tensor):
 def as_output(
     value: Any,    # nested tensors
 ) -> Any:          # the same nesting of `Output` tensors
-    "Convert each tensor to an `Output`"
+    """Convert each tensor to an `Output`
+
+    Args:
+        value: nested tensors
+
+    Returns:
+        the same nesting of `Output` tensors
+    """
     if type(value) is Tensor:                             # fast path for the usual case
         return (value.detach() if value.requires_grad else value).as_subclass(Output)
     if type(value) in (tuple, list): return type(value)([as_output(v) for v in value])
@@ -99,7 +106,16 @@ def as_output(
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #e4147a5d
 class RunContext:
-    "Argument of each callback method, which provides the dictionary and requests a stop"
+    """Argument of each callback method, which provides the dictionary and requests a stop
+
+    Args:
+        original_args: the dictionary that `original_args()` returns
+        training: the fit's context, for an evaluation within a fit
+
+    Raises:
+        TypeError: The argument 'original_args' of RunContext should be dict type, but got
+            {type(original_args)}.
+    """
     def __init__(self,
         original_args: dict,                    # the dictionary that `original_args()` returns
         training: 'RunContext | None' = None,   # the fit's context, for an evaluation within a fit
@@ -119,7 +135,12 @@ class RunContext:
         training: bool = False,    # in an evaluation, True: also stop the training
         validate: bool = True,     # in training, False: skip the evaluation of this epoch
     ) -> None:
-        "Request a stop after the current step or epoch, or after the current batch of an evaluation"
+        """Request a stop after the current step or epoch, or after the current batch of an evaluation
+
+        Args:
+            training: in an evaluation, True: also stop the training
+            validate: in training, False: skip the evaluation of this epoch
+        """
         self._stop = True
         self.validates = self.validates and validate
         if training and self._training: self._training.request_stop()
@@ -137,7 +158,14 @@ class Rate(Output):
     def set_data(self,
         data: Any,    # a number, or a tensor with one element
     ) -> 'Rate':      # the new rate
-        "Set the learning rate of the groups that have this rate"
+        """Set the learning rate of the groups that have this rate
+
+        Args:
+            data: a number, or a tensor with one element
+
+        Returns:
+            the new rate
+        """
         if self.group is None: self.opt.learning_rate = data
         else: self.opt.learning_rate = [data if i == self.group else lr for i, lr in enumerate(get_hyper(self.opt, 'lr'))]
         now = self.opt.learning_rate
@@ -188,7 +216,13 @@ def lend_spore_names(
     steps_done: Function[[], int],      # returns the number of steps done in this fit
     undo: UndoStack,                    # the undo stack of the run
 ) -> None:
-    "Add MindSpore's names to an optimizer until `undo` is unwound"
+    """Add MindSpore's names to an optimizer until `undo` is unwound
+
+    Args:
+        opt: an optimizer, a `MultiOptimizer`, or None
+        steps_done: returns the number of steps done in this fit
+        undo: the undo stack of the run
+    """
     for one in opt.optimizers if isinstance(opt, MultiOptimizer) else [opt]:
         if one is None: continue
         undo.set(one, '_steps_done', lambda: steps_done())      # unlike a method, not copied
@@ -233,7 +267,15 @@ def listener(
     cb: Any,                  # a callback, with or without the base class
     name: str,                # a method name, such as 'on_train_begin'
 ) -> Function | None:         # a bound method; None if the callback does not handle this event
-    "Find the method of a callback for an event"
+    """Find the method of a callback for an event
+
+    Args:
+        cb: a callback, with or without the base class
+        name: a method name, such as 'on_train_begin'
+
+    Returns:
+        a bound method; None if the callback does not handle this event
+    """
     for candidate in (name, OLD_NAMES.get(name)):
         method = getattr(cb, candidate, None) if candidate else None
         own = vars(Callback).get(candidate) or vars(_OldPlaces).get(candidate, cb)
@@ -243,7 +285,14 @@ def listener(
 def old_names(
     cb: Any,         # a callback
 ) -> list[str]:      # sorted; empty if no method is called under an old name
-    "List the old names under which a callback is called"
+    """List the old names under which a callback is called
+
+    Args:
+        cb: a callback
+
+    Returns:
+        sorted; empty if no method is called under an old name
+    """
     used = {place for name, place in OLD_NAMES.items()
             if (method := listener(cb, name)) is not None and method == getattr(cb, place, None)
             and method != getattr(cb, name, None)}
@@ -253,7 +302,11 @@ def old_names(
 def warn_old_names(
     cbs: list[Any],   # the callbacks of a run
 ) -> None:
-    "If methods are called under old names in a run, issue one warning that lists them"
+    """If methods are called under old names in a run, issue one warning that lists them
+
+    Args:
+        cbs: the callbacks of a run
+    """
     old = [f'{type(cb).__name__}.{name}' for cb in cbs for name in old_names(cb)]
     if old: warnings.warn(
         f'{", ".join(old)}: old names, which are called in training and in evaluation; '
@@ -264,7 +317,15 @@ def length(
     dl: Any,              # a loader
     n: int = 1,           # number of processes that share its batches
 ) -> dict[str, int]:      # `batch_num`; empty if the length is unknown
-    "Return a dict with `batch_num`, the number of steps per epoch. If the loader has no length, return an empty dict"
+    """Return a dict with `batch_num`, the number of steps per epoch. If the loader has no length, return an empty dict
+
+    Args:
+        dl: a loader
+        n: number of processes that share its batches
+
+    Returns:
+        `batch_num`; empty if the length is unknown
+    """
     drop_last = getattr(getattr(dl, 'batch_sampler', None), 'drop_last', False)
     found = n_steps(n_batches(dl), n, drop_last)
     return {} if found is None else dict(batch_num=found)
@@ -273,7 +334,11 @@ def length(
 def train_params(
     learn: Learner,    # a learner at the start of a fit
 ) -> dict[str, Any]:
-    "Return the entries that the context has at the start of a fit"
+    """Return the entries that the context has at the start of a fit
+
+    Args:
+        learn: a learner at the start of a fit
+    """
     opt, n = learn.opt, n_processes()
     return dict(
         train_network=learn.model, network=learn.model, train_dataset=learn.dls.train,
@@ -288,14 +353,26 @@ def same(
     a: Tensor,   # a tensor
     b: Any,      # a tensor or any other value
 ) -> bool:
-    "Return whether two tensors share their memory, as a tensor and its detached version do"
+    """Return whether two tensors share their memory, as a tensor and its detached version do
+
+    Args:
+        a: a tensor
+        b: a tensor or any other value
+    """
     return isinstance(b, Tensor) and a.shape == b.shape and a.data_ptr() == b.data_ptr()
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #fbe9b23a
 def net_outputs(
     learn: Learner,    # a learner after the loss of a batch
 ) -> Any:              # one `Output` or several
-    "Return the outputs of the step for the current batch"
+    """Return the outputs of the step for the current batch
+
+    Args:
+        learn: a learner after the loss of a batch
+
+    Returns:
+        one `Output` or several
+    """
     loss, result, step = learn.loss, learn.step_result, learn.eval_step
     if learn.training: return as_output(loss if result is None else result)
     plain = type(step).outputs is Step.outputs
@@ -307,7 +384,11 @@ def net_outputs(
 def element(
     learn: Learner,    # a learner in a batch
 ) -> list[Any]:
-    "Return the columns of the current batch"
+    """Return the columns of the current batch
+
+    Args:
+        learn: a learner in a batch
+    """
     xb = learn.xb.values() if isinstance(learn.xb, dict) else learn.xb
     return as_output([*xb, *learn.yb])
 
@@ -445,7 +526,14 @@ class _Ending(_Training):
 def recorded_phase(
     learn: Learner,            # a learner in an evaluation
 ) -> PhaseMetrics | None:      # None if no recorder computes the metrics
-    "Return the loss and metrics that the learner's `Recorder` computes for the evaluation"
+    """Return the loss and metrics that the learner's `Recorder` computes for the evaluation
+
+    Args:
+        learn: a learner in an evaluation
+
+    Returns:
+        None if no recorder computes the metrics
+    """
     recorder = next((cb for cb in learn.cbs if isinstance(cb, Recorder)), None)
     phases = recorder.phases if recorder else []
     return phases[-1] if phases and phases[-1].run is learn.undo else None
@@ -489,7 +577,13 @@ class _Evaluating(_EvalBegins):
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #4ba792fc
 class Session(_Evaluating):
-    "One `fit` or `validate` for the MindSpore callbacks in it"
+    """One `fit` or `validate` for the MindSpore callbacks in it
+
+    Args:
+        learn: a running learner
+        members: adapters of the callbacks, in the order of `learn.cbs`
+        outer: session of the enclosing run; None: not nested
+    """
     def eval_cancelled(self) -> None:
         "Note whether the evaluation was stopped before its last batch"
         complete = self.params.get('batch_num') == self.eval_step       # stopped in the last batch
@@ -525,11 +619,21 @@ class _HasSession(Adapter):
     def state_dict(self) -> dict[str, Any]: return dict(step=self.session.step) if self.session else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        "Continue counting steps in a resumed fit"
+        """Continue counting steps in a resumed fit
+
+        Args:
+            state: from `state_dict` of a callback of this class, perhaps in another process
+        """
         if self.session: self.session.step = self.session.params['cur_step_num'] = state.get('step', 0)
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        "Return whether this adapter handles an event. An adapter handles `after_loss` only in training, and only if a callback defines `on_train_loss`"
+        """Return whether this adapter handles an event. An adapter handles `after_loss` only in training, and only if a callback defines `on_train_loss`
+
+        Args:
+            event_name: one of `EVENTS`
+            training: whether the loop is in the training phase
+            purpose: one of `PURPOSES`
+        """
         if event_name == 'after_loss':
             asked = any(listener(cb.wraps, 'on_train_loss') for cb in self.peers)
             if not (training and asked): return False
@@ -548,7 +652,11 @@ class _Stores(_HasSession):
     def load_state_dict(self,
         state: dict[str, Any],    # the state from `state_dict`
     ) -> None:
-        "Restore the step and the context in the session of the running fit"
+        """Restore the step and the context in the session of the running fit
+
+        Args:
+            state: the state from `state_dict`
+        """
         if not (state and self.session): return
         self.session.step = state['step']
         self.session.params.update(state['params'])
@@ -584,7 +692,11 @@ class _Trains(_Stores):
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #50d8d010
 class MindSporeAdapter(_Trains):
-    "Adapter of a MindSpore callback"
+    """Adapter of a MindSpore callback
+
+    Args:
+        wraps: the foreign callback
+    """
     def before_validate(self) -> None:
         "Call `on_eval_begin` and `on_eval_epoch_begin`. For a call of `validate`, open a session first"
         if self.learn.purpose == 'validate': self._open()
@@ -614,5 +726,9 @@ class MindSporeAdapter(_Trains):
 def wrap(
     cb: Any,       # a callback, or a class or a partial of a class
 ) -> MindSporeAdapter:
-    "Wrap a MindSpore callback in an adapter"
+    """Wrap a MindSpore callback in an adapter
+
+    Args:
+        cb: a callback, or a class or a partial of a class
+    """
     return MindSporeAdapter(cb() if isinstance(cb, (type, functools.partial)) else cb)

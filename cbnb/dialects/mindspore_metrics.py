@@ -28,7 +28,11 @@ from ..basics.arguments import as_number
 def rearrange_inputs(
     update: Function[..., None],    # the `update` method of a metric
 ) -> Function[..., None]:
-    "Make `update` select the inputs that were chosen with `set_indexes`"
+    """Make `update` select the inputs that were chosen with `set_indexes`
+
+    Args:
+        update: the `update` method of a metric
+    """
     @functools.wraps(update)
     def chosen(self: Any, *inputs: Any) -> None:
         return update(self, *(inputs if not self.indexes else [inputs[i] for i in self.indexes]))
@@ -40,7 +44,12 @@ def feed(
     metric: Any,      # a metric with `update`, and optionally `indexes`
     inputs: tuple,    # the outputs of a batch
 ) -> None:
-    "Update a metric with its selected inputs"
+    """Update a metric with its selected inputs
+
+    Args:
+        metric: a metric with `update`, and optionally `indexes`
+        inputs: the outputs of a batch
+    """
     indexes = getattr(metric, 'indexes', None)
     if indexes and not getattr(metric.update, 'chooses', False):
         inputs = [inputs[i] for i in indexes]
@@ -51,7 +60,19 @@ def one_number(
     value: Any,      # the result of `eval`
     name: str,       # the name of the metric
 ) -> Any:            # `value` unchanged
-    "Return the result of a metric. If the result is not a single number, raise `TypeError`"
+    """Return the result of a metric. If the result is not a single number, raise `TypeError`
+
+    Args:
+        value: the result of `eval`
+        name: the name of the metric
+
+    Returns:
+        `value` unchanged
+
+    Raises:
+        TypeError: metric {name} gave {value}: its eval should return one number, such as the mean of
+            these
+    """
     try: as_number(value)
     except (TypeError, ValueError): raise TypeError(
         f'metric {name!r} gave {value!r}: its eval should return one number, '
@@ -63,7 +84,15 @@ def as_tensor(
     value: Any,     # a tensor, a list or an array
     where: str,     # the name of the method, for the error message
 ) -> Tensor:
-    "Convert a value to a tensor without a graph"
+    """Convert a value to a tensor without a graph
+
+    Args:
+        value: a tensor, a list or an array
+        where: the name of the method, for the error message
+
+    Raises:
+        TypeError: For '{where}', inputs should be tensors, lists or arrays, but got a {type(value)}.
+    """
     if isinstance(value, Tensor): return value.detach().as_subclass(Tensor)
     is_array = isinstance(value, (list, tuple)) or hasattr(value, '__array__')
     if is_array: return torch.as_tensor(value)
@@ -88,7 +117,17 @@ class _Chooses(NativeMetric):
     def set_indexes(self,
         indexes: list[int],   # positions in the outputs; an empty list: all outputs
     ) -> Self:                # the metric itself
-        "Select the inputs of `update`"
+        """Select the inputs of `update`
+
+        Args:
+            indexes: positions in the outputs; an empty list: all outputs
+
+        Returns:
+            the metric itself
+
+        Raises:
+            ValueError: indexes={indexes} should be a list of whole numbers
+        """
         if not isinstance(indexes, list) or not all(isinstance(i, int) for i in indexes):
             raise ValueError(f'indexes={indexes!r} should be a list of whole numbers')
         self.indexes = indexes or None
@@ -113,7 +152,11 @@ class Metric(_Chooses):
     def value(self) -> Any: return one_number(self.eval(), self.name) if self._seen else None
 
     def inputs(self, learn: Learner) -> tuple:
-        "Return the inputs of the metric from a learner: prediction and targets, or all outputs if `indexes` is set"
+        """Return the inputs of the metric from a learner: prediction and targets, or all outputs if `indexes` is set
+
+        Args:
+            learn: the learner
+        """
         return learn.outputs if self.indexes else Step.outputs(learn.eval_step, learn)
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #48d43062
@@ -121,20 +164,42 @@ def pair_of(
     inputs: tuple,     # the inputs of `update`
     where: str,        # the name of the method, for the error message
 ) -> list[Tensor]:     # prediction and label
-    "Convert two inputs to tensors. If there are more or fewer inputs, raise `ValueError`"
+    """Convert two inputs to tensors. If there are more or fewer inputs, raise `ValueError`
+
+    Args:
+        inputs: the inputs of `update`
+        where: the name of the method, for the error message
+
+    Returns:
+        prediction and label
+
+    Raises:
+        ValueError: For '{where}', it needs 2 inputs (predicted value, true value), but got ....
+    """
     if len(inputs) == 2: return [as_tensor(v, where) for v in inputs]
     raise ValueError(f"For '{where}', it needs 2 inputs (predicted value, true value), "
                      f'but got {len(inputs)}.')
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #3ccc5040
 def nothing_seen(metric: Metric) -> RuntimeError:
-    "Create the error that `eval` raises without a prior `update`"
+    """Create the error that `eval` raises without a prior `update`
+
+    Args:
+        metric
+    """
     return RuntimeError(f"For '{type(metric).__name__}.eval', there is nothing to average: "
                         'update was not called.')
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #fbe245ef
 class ErrorMetric(Metric):
-    "Base class of MAE and MSE: the sum of errors divided by the number of rows or elements"
+    """Base class of MAE and MSE: the sum of errors divided by the number of rows or elements
+
+    Args:
+        average: divide by the number of 'rows', as MindSpore, or 'elements'
+
+    Raises:
+        ValueError: average={average} should be 'rows' or 'elements'
+    """
     def __init__(self,
         average: str = 'rows',    # divide by the number of 'rows', as MindSpore, or 'elements'
     ):
@@ -147,7 +212,11 @@ class ErrorMetric(Metric):
 
     @rearrange_inputs
     def update(self, *inputs: Any) -> None:
-        "Update the metric with predictions and targets"
+        """Update the metric with predictions and targets
+
+        Args:
+            *inputs
+        """
         pred, y = pair_of(inputs, f'{type(self).__name__}.update')
         difference = (y.reshape(pred.shape) - pred).double()
         self.total = self.total + self.error(difference).sum()
@@ -159,16 +228,31 @@ class ErrorMetric(Metric):
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #39c367a5
 class MAE(ErrorMetric):
-    "Sum of absolute errors divided by the number of rows or elements"
+    """Sum of absolute errors divided by the number of rows or elements
+
+    Args:
+        average: divide by the number of 'rows', as MindSpore, or 'elements'
+    """
     def error(self, difference: Tensor) -> Tensor: return difference.abs()
 
 class MSE(ErrorMetric):
-    "Sum of squared errors divided by the number of rows or elements"
+    """Sum of squared errors divided by the number of rows or elements
+
+    Args:
+        average: divide by the number of 'rows', as MindSpore, or 'elements'
+    """
     def error(self, difference: Tensor) -> Tensor: return difference.square()
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #80c3a497
 class Loss(Metric):
-    "Mean of the loss over batches, or over items"
+    """Mean of the loss over batches, or over items
+
+    Args:
+        average: average over 'batches', as MindSpore, or 'items'
+
+    Raises:
+        ValueError: average={average} should be 'batches' or 'items'
+    """
     def __init__(self,
         average: str = 'batches',    # average over 'batches', as MindSpore, or 'items'
     ):
@@ -180,7 +264,15 @@ class Loss(Metric):
 
     @rearrange_inputs
     def update(self, *inputs: Any) -> None:
-        "Update the metric with the loss of a batch"
+        """Update the metric with the loss of a batch
+
+        Args:
+            *inputs
+
+        Raises:
+            ValueError: For 'Loss.update', it needs 1 input (the loss), but got ....
+            ValueError: For 'Loss.update', the loss should have 0 or 1 dimensions, but has {loss.ndim}.
+        """
         if len(inputs) != 1: raise ValueError(
             f"For 'Loss.update', it needs 1 input (the loss), but got {len(inputs)}.")
         value = inputs[0]
@@ -202,7 +294,14 @@ class Loss(Metric):
 
 # %% ../../nbs/dialects/mindspore_metrics.ipynb #c86ee34f
 class Accuracy(Metric):
-    "Fraction of items with the correct class"
+    """Fraction of items with the correct class
+
+    Args:
+        eval_type: 'classification', or 'multilabel': all labels of an item must be correct
+
+    Raises:
+        ValueError: eval_type={eval_type} should be 'classification' or 'multilabel'
+    """
     def __init__(self,
         eval_type: str = 'classification',   # 'classification', or 'multilabel': all labels of an item must be correct
     ):
@@ -214,7 +313,11 @@ class Accuracy(Metric):
 
     @rearrange_inputs
     def update(self, *inputs: Any) -> None:
-        "Update with scores of shape (items, classes, ...) and labels, as class numbers or one-hot rows"
+        """Update with scores of shape (items, classes, ...) and labels, as class numbers or one-hot rows
+
+        Args:
+            *inputs
+        """
         pred, y = pair_of(inputs, 'Accuracy.update')
         if self.eval_type == 'multilabel':
             right = (pred == y.reshape(pred.shape)).flatten(1).all(1)
@@ -234,7 +337,19 @@ METRICS = dict(mae=MAE, MAE=MAE, mse=MSE, MSE=MSE, loss=Loss, accuracy=Accuracy,
 def get_metrics(
     metrics: Any,         # None, a set of names, or a dict of metrics
 ) -> dict[str, Any]:      # metrics by name; those of a set in alphabetical order
-    "Convert the `metrics` argument of a `Model` to metrics by name"
+    """Convert the `metrics` argument of a `Model` to metrics by name
+
+    Args:
+        metrics: None, a set of names, or a dict of metrics
+
+    Returns:
+        metrics by name; those of a set in alphabetical order
+
+    Raises:
+        TypeError: metric {name} is {m}: it should have clear, update and eval
+        TypeError: metrics={metrics} should be a set of names, or a dict of metrics
+        KeyError: no metric is called {name}; there are ...
+    """
     if metrics is None: return {}
     if isinstance(metrics, dict):
         for name, m in metrics.items():

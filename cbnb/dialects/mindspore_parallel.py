@@ -30,7 +30,11 @@ from ..learner import Learner
 def init(
     backend_name: str | None = None,     # 'nccl' or 'gloo'; None: 'nccl' for GPUs, else 'gloo'
 ) -> None:
-    "Connect the processes that torchrun has started. Without torchrun, do nothing"
+    """Connect the processes that torchrun has started. Without torchrun, do nothing
+
+    Args:
+        backend_name: 'nccl' or 'gloo'; None: 'nccl' for GPUs, else 'gloo'
+    """
     if 'RANK' not in os.environ or dist.is_initialized(): return
     gpus = torch.cuda.is_available()
     if gpus: torch.cuda.set_device(int(os.environ.get('LOCAL_RANK', 0)))
@@ -68,7 +72,20 @@ def set_auto_parallel_context(*,
     global_rank: int | None = None,         # must be the rank of this process, which torchrun decides
     parameter_broadcast: bool = True,       # ignored: training always begins with the weights of process 0
 ) -> None:
-    "Set the parallel mode and `gradients_mean` for all models. If a setting is not supported, raise `ValueError`"
+    """Set the parallel mode and `gradients_mean` for all models. If a setting is not supported, raise `ValueError`
+
+    Args:
+        parallel_mode: 'stand_alone' or 'data_parallel'; None: unchanged
+        gradients_mean: True: the mean of the gradients of all devices; False: their sum; None:
+            unchanged
+        device_num: must be the number of processes, which torchrun decides
+        global_rank: must be the rank of this process, which torchrun decides
+        parameter_broadcast: ignored: training always begins with the weights of process 0
+
+    Raises:
+        ValueError: parallel_mode={parallel_mode} is not one of ...
+        ValueError: {name}={given}, and it is {is_so}: torchrun decides
+    """
     if parallel_mode is not None and parallel_mode not in _MODES:
         raise ValueError(f'parallel_mode={parallel_mode!r} is not one of {", ".join(_MODES)}')
     for name, given, is_so in (('device_num', device_num, n_processes()), ('global_rank', global_rank, process_number())):
@@ -79,7 +96,14 @@ def set_auto_parallel_context(*,
 def get_auto_parallel_context(
     name: str,     # 'parallel_mode', 'gradients_mean', 'device_num', 'global_rank' or 'parameter_broadcast'
 ) -> Any:
-    "Return the value of a setting. If the name is unknown, raise `ValueError`"
+    """Return the value of a setting. If the name is unknown, raise `ValueError`
+
+    Args:
+        name: 'parallel_mode', 'gradients_mean', 'device_num', 'global_rank' or 'parameter_broadcast'
+
+    Raises:
+        ValueError: {name} is not a setting here: there are ...
+    """
     found = dict(_settings, device_num=n_processes(), global_rank=process_number(), parameter_broadcast=True)
     if name not in found: raise ValueError(f'{name!r} is not a setting here: there are {", ".join(found)}')
     return found[name]
@@ -91,7 +115,13 @@ context = types.SimpleNamespace(
 
 # %% ../../nbs/dialects/mindspore_parallel.ipynb #2843dc6c
 class DistributedGradReducer:
-    "Callable that computes the mean or the sum of gradients over all processes"
+    """Callable that computes the mean or the sum of gradients over all processes
+
+    Args:
+        parameters: parameters of the optimizer; ignored
+        mean: True: mean, False: sum, None: the `gradients_mean` of the context
+        degree: divisor of the sum for the mean; None: the number of processes
+    """
     def __init__(self,
         parameters: Iterable[Tensor],     # parameters of the optimizer; ignored
         mean: bool | None = None,         # True: mean, False: sum, None: the `gradients_mean` of the context
@@ -112,14 +142,25 @@ class DistributedGradReducer:
 
 # %% ../../nbs/dialects/mindspore_parallel.ipynb #304fea2b
 class SumOfGradients(Callback):
-    "Multiplies the training loss by the number of processes, so that the averaged gradient becomes the sum"
+    """Multiplies the training loss by the number of processes, so that the averaged gradient becomes the sum
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     def after_loss(self):
         if self.training and self.learn.loss_grad is not None: self.learn.loss_grad = self.learn.loss_grad*n_processes()
 
 def in_parallel(
     learn: Learner,       # the learner of a model
 ) -> AbstractContextManager:    # for a `with` block
-    "Return a context manager that applies the parallel mode to a learner"
+    """Return a context manager that applies the parallel mode to a learner
+
+    Args:
+        learn: the learner of a model
+
+    Returns:
+        for a `with` block
+    """
     if _settings['parallel_mode'] != ParallelMode.DATA_PARALLEL: return contextlib.nullcontext()
     cbs = [Distributed()] + ([] if _settings['gradients_mean'] else [SumOfGradients()])
     return learn.added_cbs(cbs)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
+from uuid import uuid4
 
 # %% ../../nbs/display/dashboard.ipynb #dc80816b
 from ..basics.text import clock, escape
@@ -22,7 +23,7 @@ from .live_curve import LIVE_STYLE, LiveCurve
 from .look import lr_text, value_text
 from .live_chart import LiveChart, has_live_charts, small
 from .progress import (FIT_STYLE, KEPT_STEPS, NotebookDisplay, Progress, brief, fit_page, live_table, loss_lines,
-                                   loss_looks, losses_layout, row_text, run_events, valid_points)
+                                   loss_looks, losses_layout, page_so_far, row_text, run_events, valid_points)
 from .pump import Pump
 from .steering import Steering
 from ..history import Run
@@ -109,7 +110,13 @@ def status_html(
     lr_scale: float = 1.,    # factor on the planned learning rate
     word: str = '',          # status such as 'paused'
 ) -> str:
-    "Return the bars and numbers of the dashboard as HTML"
+    """Return the bars and numbers of the dashboard as HTML
+
+    Args:
+        at
+        lr_scale: factor on the planned learning rate
+        word: status such as 'paused'
+    """
     left = f'{clock(at.left)} left' if at.left is not None else ''
     rate = f'{at.rate:,.0f} samples/s' if at.rate else ''
     of = f' of {at.n_batches}' if at.n_batches else ''
@@ -122,11 +129,15 @@ def status_html(
 def waiting_html(
     word: str = '',          # status such as 'paused'
 ) -> str:
-    "Return the empty bars before the first batch as HTML"
+    """Return the empty bars before the first batch as HTML
+
+    Args:
+        word: status such as 'paused'
+    """
     bars = _bar('epochs', None, _STARTING, word) + _bar('batches', None)
     return f'<div class=cbnb-bars>{bars}<div class=cbnb-now></div></div>'
 
-_STARTING = 'waiting for the first batch'
+_STARTING, _RUNNING = 'waiting for the first batch', 'a running fit'
 
 # %% ../../nbs/display/dashboard.ipynb #d8c65787
 def small_curve() -> LiveCurve:
@@ -140,7 +151,12 @@ def curve_html(
     line: LiveCurve,
     valid: Sequence[tuple[int, float]] = (),    # (last step of the epoch, validation loss) of each epoch
 ) -> str:
-    "Return the loss curve so far as HTML, with a grid and its labels"
+    """Return the loss curve so far as HTML, with a grid and its labels
+
+    Args:
+        line
+        valid: (last step of the epoch, validation loss) of each epoch
+    """
     svg, (_, _, last), (ys, x, xs) = line.svg(valid), line.labels, line.ticks
     def labels(words: Sequence[str]) -> str: return ''.join(f'<i>{word}</i>' for word in words)
     size = f'--y:{100/max(len(ys) - 1, 1):.4g}%;--x:{100*x:.4g}%'
@@ -149,7 +165,11 @@ def curve_html(
 
 # %% ../../nbs/display/dashboard.ipynb #14b71af6
 class LiveLosses:
-    "The losses of a running fit, as a chart that grows"
+    """The losses of a running fit, as a chart that grows
+
+    Args:
+        run: record of the running fit
+    """
     def __init__(self,
         run: Run,    # record of the running fit
     ):
@@ -161,7 +181,11 @@ class LiveLosses:
     def draw(self,
         beside: Any = None,    # new numbers and rows for the dashboard around the chart, as in `LiveChart.flush`
     ) -> None:
-        "Send new points and events to the page, or store them until a page draws the chart"
+        """Send new points and events to the page, or store them until a page draws the chart
+
+        Args:
+            beside: new numbers and rows for the dashboard around the chart, as in `LiveChart.flush`
+        """
         new, self.n_rows = self.run.epochs[self.n_rows:], len(self.run.epochs)
         points = [(max(row['step'] - 1, 0), row['valid_loss']) for row in new if row.get('valid_loss') is not None]
         self._add_points(points)
@@ -187,20 +211,16 @@ class LiveLosses:
 
     def whole(self) -> list[Line]:
         "Return the lines with all losses that have reached the CPU"
-        run = self.run
-        raw, smooth = run.arrived()
-        found = dict(zip(self.sent, [(raw, None), (smooth, raw)]))
-        lines = [Line(name, range(len(ys)), ys, smooths=smooths) for name, (ys, smooths) in found.items()]
-        for name in [*self.sent][2:]:
-            loss = run.named.get(name)
-            ys = loss.series.arrived_smoothed() if loss else ()
-            lines.append(Line(name, loss.steps[:len(ys)] if loss else (), ys, dots=loss is None))
-        return lines
+        return [line for line in loss_lines(self.run, wait=False) if line.name in self.sent]
 
     def end(self,
         send: bool,    # whether to send the points to open pages
     ) -> None:
-        "Keep the steps that the output of the finished fit keeps, for pages that still draw this chart"
+        """Keep the steps that the output of the finished fit keeps, for pages that still draw this chart
+
+        Args:
+            send: whether to send the points to open pages
+        """
         self.draw()
         chart = Chart(loss_lines(self.run), points=KEPT_STEPS)
         self.chart.replace(line._replace(xs=xs, ys=ys) for line, (xs, ys) in zip(chart.lines, kept_points(chart)))
@@ -220,7 +240,16 @@ def page_numbers(
     lr_scale: float = 1.,    # factor on the planned learning rate
     word: str = '',          # status such as 'paused'
 ) -> list[Any]:              # values that can be written as JSON
-    "Return the values that `status_html` shows, for `live_chart.js`"
+    """Return the values that `status_html` shows, for `live_chart.js`
+
+    Args:
+        at
+        lr_scale: factor on the planned learning rate
+        word: status such as 'paused'
+
+    Returns:
+        values that can be written as JSON
+    """
     scale = f'{lr_scale:.2g}'
     return [at.epochs, at.n_epoch, at.batches, at.n_batches, int(at.training), _rounded(at.share), _rounded(at.left),
             at.rate and round(at.rate), *map(_rounded, (at.loss, at.lr, at.mom)), '' if scale == '1' else scale, word]
@@ -308,13 +337,19 @@ def quiet_html(
     value: str = '',
     **settings: Any,    # keyword arguments of `ipywidgets.HTML`
 ) -> Any:
-    "Return an HTML widget with a method `keep`, which changes the value without a message to open pages"
+    """Return an HTML widget with a method `keep`, which changes the value without a message to open pages
+
+    Args:
+        value
+        **settings: keyword arguments of `ipywidgets.HTML`
+    """
     return _quiet_class()(value, **settings)
 
 # %% ../../nbs/display/dashboard.ipynb #13401474
 class _Parts:
     "The widgets of a dashboard, with a CSS class for each"
     def __init__(self):
+        self.name = uuid4().hex[:8]
         self.style = quiet_html(STYLE, _dom_classes=('cbnb-style',))
         self.legend = quiet_html(_dom_classes=('cbnb-legend',))
         self.curve = quiet_html(_dom_classes=('cbnb-curve',))
@@ -328,7 +363,7 @@ class _Parts:
         self.stop, self.pause, self.scale, self.planned = controls.values()
         self.controls = row(list(controls.values()), _dom_classes=('cbnb-controls',))
         self.main = column([self.style, self.legend, self.curve, self.status, self.controls], _dom_classes=('cbnb-main',))
-        self.box = box([self.main, self.table], _view_count=0, _dom_classes=('cbnb-dashboard', 'cbnb-fit'))
+        self.box = box([self.main, self.table], _view_count=0, _dom_classes=('cbnb-dashboard', 'cbnb-fit', f'cbnb-at-{self.name}'))
 
 # %% ../../nbs/display/dashboard.ipynb #39cf0bac
 class Panel(_Parts):
@@ -341,7 +376,13 @@ class Panel(_Parts):
         *below: Any,          # widgets to show below the HTML
         later: bool = False,  # True: send the HTML to open pages only if one of them was opened during the fit
     ) -> None:
-        "Close the widgets of the panel, and show HTML and other widgets in their place"
+        """Close the widgets of the panel, and show HTML and other widgets in their place
+
+        Args:
+            page: HTML to show in place of the panel
+            *below: widgets to show below the HTML
+            later: True: send the HTML to open pages only if one of them was opened during the fit
+        """
         import ipywidgets as w
         html = quiet_html()
         html.keep(page)
@@ -355,22 +396,43 @@ class Panel(_Parts):
 
 # %% ../../nbs/display/dashboard.ipynb #76871736
 def _take_back(points: Any, point: Any, button: Any, said: Any) -> None:
-    "Undo the fit of a restore point and all later fits, and show the result or the error beside the button"
+    "Undo the fit of a restore point and all later fits, or redo them. Show the result or the error beside the button"
+    redo = button.description == _REDO
     n = next((len(points) - i for i, p in enumerate(points) if p is point), None)
-    try: text = points.take_back(n) if n else 'this fit cannot be taken back any more'
-    except (RuntimeError, ValueError) as e: text = str(e)
-    else: button.disabled = True
+    try:
+        if redo: text = points.redo()
+        else: text = points.take_back(n, redo=True) if n else 'this fit cannot be taken back any more'
+    except (RuntimeError, ValueError) as e: text, redo = str(e), not redo      # the button stays as it is
+    else:
+        button.disabled = not redo and not (points.undone and any(p is point for p in points.undone[1]))
+    if not button.disabled: button.description, button.icon = (_BACK, 'undo') if redo else (_REDO, 'repeat')
     said.value = escape(text)
+
+_BACK, _REDO = 'Take back', 'Redo'
+
+def _point_of_fit(points: Any) -> Any:
+    "Return the restore point of the fit that is running now, or None if it has none, as in `profile`"
+    return points[-1] if points and points[-1].status == 'running' else None
+
 
 # %% ../../nbs/display/dashboard.ipynb #5832d8d7
 def rewind_button(
     points: Any,    # restore points of a learner: `learn.runs`
-) -> Any:           # a box of widgets; None if there is no fit, or the last fit cannot be undone
-    "Make a button that undoes the last fit"
+    point: Any,     # the restore point of the fit above the button
+) -> Any:           # a box of widgets; None if there is no such point, or the fit cannot be undone
+    """Make a button that undoes a fit, and then redoes it
+
+    Args:
+        points: restore points of a learner: `learn.runs`
+        point: the restore point of the fit above the button
+
+    Returns:
+        a box of widgets; None if there is no such point, or the fit cannot be undone
+    """
     import ipywidgets as w
-    if not points or points[-1].restore is None: return None
-    point, said = points[-1], quiet_html()
-    button = small(w.Button)(description='Take back', icon='undo',
+    if point is None or point.restore is None: return None
+    said = quiet_html()
+    button = small(w.Button)(description=_BACK, icon='undo',
                              tooltip=f'{point.called}: back to the state before it, as learn.rewind() does')
     button.on_click(lambda _: _take_back(points, point, button, said))
     return small(w.HBox)([button, said], _dom_classes=('cbnb-rewind',))
@@ -439,11 +501,22 @@ class _Connected(_Controlled):
 class _Falls(_Connected):
     "Show the panel, or a plain display instead"
     wait_for_page = 5.                     # seconds
+    keep_first, keep_every = 2., 10.       # seconds until the rows so far are stored, and between such updates
     wait_for_chart = 0.9                   # seconds until the curve is sent as HTML, if no page has drawn the live chart
 
     def _show(self) -> None:
         view = dict(version_major=2, version_minor=0, model_id=self.panel.box.model_id)
-        self.send({'application/vnd.jupyter.widget-view+json': view, 'text/plain': _STARTING})
+        self.send({'application/vnd.jupyter.widget-view+json': view, 'text/plain': _RUNNING})
+
+    def _keep(self) -> None:
+        "Store the rows and the picture so far in an output of their own, which pages hide while they show the panel. To update the output of the panel would draw the panel anew"
+        from IPython.display import display
+        now = time.perf_counter()
+        if now < self.keep_at or not self.seen or self.handle is None: return
+        self.keep_at = now + self.keep_every
+        page = page_so_far(self.panel.name, *self.table(), self.run, self.at.words())
+        if self.so_far is None: self.so_far = display(page, raw=True, display_id=True)
+        else: self.so_far.update(page, raw=True)
 
     def _without_panel(self) -> None:
         "Close the panel, and act as a plain display from now on"
@@ -469,7 +542,9 @@ class _Begins(_Falls):
         if self.panel is None: return super().start(names, run)
         self.names, self.run, self.rows, self.handle = names, run, [], None
         self.line, self.n_drawn, self.shown_at = small_curve(), 0, time.perf_counter()
+        self.begun = self.shown_at
         self.seen, self.word, self.at, self.growing, self.table_of = False, '', None, None, (0, 0)
+        self.so_far, self.keep_at = None, self.shown_at + self.keep_first
         self.news = _TableNews(self)
         self.poll_every = 0.05
         self._connect()
@@ -519,6 +594,7 @@ class _Follows(_Begins):
         self.at = at
         if self.panel is None: return super().progress(at)
         if self.growing and not self.run.named.keys() <= self.growing.sent.keys(): self._make_live()
+        self._keep()
         if self._page_draws(): return self.growing.draw(self._beside())
         self._draw_table()
         self._draw_status()
@@ -547,11 +623,14 @@ class _Offers(_Follows):
     def _offer(self, button: Any) -> None:
         from IPython.display import display
         self._withdraw()
-        if button is None: return
+        if button is None:
+            if self.so_far: self.so_far.update({}, raw=True)
+            return
         atexit.register(self._withdraw)           # otherwise a page keeps a button without a kernel
         view = dict(version_major=2, version_minor=0, model_id=button.model_id)
         bundle = {'application/vnd.jupyter.widget-view+json': view, 'text/plain': ''}
-        _offered.append((button, display(bundle, raw=True, display_id=True)))
+        if self.so_far: self.so_far.update(bundle, raw=True)
+        _offered.append((button, self.so_far or display(bundle, raw=True, display_id=True)))
 
     @staticmethod
     def _withdraw() -> None:
@@ -571,14 +650,16 @@ class Dashboard(_Offers):
         self.pump.close()
         placed = self.handle is None                  # the panel is inside another widget
         if self.growing: self.growing.end(send=placed or self.panel.status.n_read > 1)
-        button = rewind_button(getattr(self.callback.learn, 'runs', None))
+        points = getattr(self.callback.learn, 'runs', None)
+        button = rewind_button(points, point := _point_of_fit(points))
         page, lost = fit_page(*self.table(), word, self.run, CURVE_STYLE + self._curve()), _NO_KERNEL*bool(button)
         self.panel.replace_by(page['text/html'] + lost, *([button] if placed and button else []), later=not placed)
         if placed: return
         page = fit_page(*self.table(), word, self.run, asks=self.growing.chart.name if self.growing else '')
         page['text/html'] += lost
         self.send(page)
-        self._offer(button)
+        if point or not getattr(points, 'is_open', False): self._offer(button)
+        elif self.so_far: self.so_far.update({}, raw=True)                         # a profile leaves the button of the last fit
         self._ended.append((self.panel, self.growing))
         if len(self._ended) > 3: _end(*self._ended.popleft())
 

@@ -189,7 +189,14 @@ _WIDTH = 478
 def loop_svg(
     callbacks: Callable[[str], Iterable[Any]] = lambda event_name: (),   # callbacks of an event, in order: `learn.ordered_cbs`
 ) -> str:                                                                # SVG for a page, or for a separate file
-    "Draw the training loop as SVG, with its events, cancel exceptions and callbacks"
+    """Draw the training loop as SVG, with its events, cancel exceptions and callbacks
+
+    Args:
+        callbacks: callbacks of an event, in order: `learn.ordered_cbs`
+
+    Returns:
+        SVG for a page, or for a separate file
+    """
     loop = _Loop(callbacks, 6)
     inside = set(FIT.events())
     for name in EVENTS:

@@ -52,7 +52,28 @@ def plot_losses(self: Recorder,
     ax: Any = None,                   # axes to draw into; None: a new figure
     widget: bool | None = None,       # True: return a chart; False: draw a figure; None: a chart in a notebook front end
 ) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
-    "Plot the training loss of each batch, the smoothed training loss and the validation loss"
+    """Plot the training loss of each batch, the smoothed training loss and the validation loss
+
+    Args:
+        skip_start: number of batches to leave out at the start
+        skip_end: number of batches to leave out at the end
+        return_fig: whether to return the figure instead of showing it
+        ax: axes to draw into; None: a new figure
+        widget: True: return a chart; False: draw a figure; None: a chart in a notebook front end
+
+    Returns:
+        `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
+
+    Raises:
+        TypeError: {name}={skip} should be a number of batches. To save the figure:
+            plot_losses(return_fig=True).savefig('losses.png')
+
+    Example:
+        fig = learn.recorder.plot_losses(skip_start=20, return_fig=True)
+        train, _, valid = fig.axes[0].lines[:3]
+        assert train.get_xdata()[0] == 20 and list(valid.get_xdata()) == [23, 47, 71, 95, 119]
+        with raises(TypeError, 'savefig'): learn.recorder.plot_losses('losses.png')
+    """
     self.last()
     for name, skip in dict(skip_start=skip_start, skip_end=skip_end).items():
         if not isinstance(skip, int): raise TypeError(f'{name}={skip!r} should be a number of batches. To save the figure: '
@@ -75,7 +96,25 @@ def plot_lr(self: Recorder,
     ax: Any = None,                   # axes to draw into, which requires `show_moms=False`; None: a new figure
     widget: bool | None = None,       # True: return a chart; False: draw a figure; None: a chart in a notebook front end
 ) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
-    "Plot the learning rate over steps. If `show_moms` is true and no run has recorded a momentum, raise `ValueError`"
+    """Plot the learning rate over steps. If `show_moms` is true and no run has recorded a momentum, raise `ValueError`
+
+    Args:
+        show_moms: whether to plot the momentum, too
+        skip_start: number of batches to leave out at the start
+        skip_end: number of batches to leave out at the end
+        return_fig: whether to return the figure instead of showing it
+        ax: axes to draw into, which requires `show_moms=False`; None: a new figure
+        widget: True: return a chart; False: draw a figure; None: a chart in a notebook front end
+
+    Returns:
+        `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
+
+    Raises:
+        ValueError: ... has no momentum to show
+
+    Example:
+        learn.recorder.plot_lr(show_moms=True)
+    """
     self.last()
     runs = self.history.runs
     if show_moms and not any('mom' in run.hypers for run in runs):
@@ -96,7 +135,21 @@ def plot_metrics(self: Recorder,
     ax: Any = None,                   # axes to draw into, for a single metric
     widget: bool | None = None,       # True: return charts; False: draw a figure; None: charts in a notebook front end
 ) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the charts with `widget=True`
-    "Plot each metric over steps. If the runs have no metrics, raise `ValueError`"
+    """Plot each metric over steps. If the runs have no metrics, raise `ValueError`
+
+    Args:
+        skip_start: number of epochs to leave out at the start
+        skip_end: number of epochs to leave out at the end
+        return_fig: whether to return the figure instead of showing it
+        ax: axes to draw into, for a single metric
+        widget: True: return charts; False: draw a figure; None: charts in a notebook front end
+
+    Returns:
+        `ax` if passed; the figure with `return_fig=True`; the charts with `widget=True`
+
+    Example:
+        learn.recorder.plot_metrics()
+    """
     self.last()
     runs = self.history.runs
     metrics = {name: points_of(runs, name) for name in metric_names(runs)}
@@ -116,7 +169,22 @@ def plot_loss(self: Recorder,
     show_epochs: bool = False,   # whether to draw a dotted line at the end of each epoch
     ax: Any = None,              # axes to draw into; None: a new figure
 ) -> Any:                        # the axes
-    "Plot the smoothed training loss and the validation losses of the last run"
+    """Plot the smoothed training loss and the validation losses of the last run
+
+    Args:
+        skip_start: number of batches to leave out at the start
+        with_valid: whether to plot the validation losses, too
+        log: whether both axes are logarithmic
+        show_epochs: whether to draw a dotted line at the end of each epoch
+        ax: axes to draw into; None: a new figure
+
+    Returns:
+        the axes
+
+    Example:
+        ax = learn.recorder.plot_loss(show_epochs=True)
+        assert len(ax.lines[0].get_xdata()) == 48 - 5 and list(ax.lines[1].get_xdata()) == [23, 47]
+    """
     run, own = self.last(), ax is None
     points = [(step, loss) for step, loss in run.points('valid_loss') if step >= skip_start]
     with figure(ax, size=(7.4, 3.4)) as (fig, [axes]):
@@ -139,7 +207,22 @@ def plot_sched(self: Recorder,
     figsize: tuple[float, float] | None = None,    # width and height in inches; None: 4.2 by 2.8 for each panel
     return_fig: bool | None = None,                # whether to return the figure instead of showing it
 ) -> Any:                                          # the figure with `return_fig=True`, otherwise None
-    "Plot the hyper-parameters of the last run. If a key was not recorded, raise `ValueError`"
+    """Plot the hyper-parameters of the last run. If a key was not recorded, raise `ValueError`
+
+    Args:
+        keys: names of hyper-parameters; None: all recorded hyper-parameters
+        figsize: width and height in inches; None: 4.2 by 2.8 for each panel
+        return_fig: whether to return the figure instead of showing it
+
+    Returns:
+        the figure with `return_fig=True`, otherwise None
+
+    Raises:
+        ValueError: {key} was not recorded; there are ...
+
+    Example:
+        learn.recorder.plot_sched()
+    """
     hps, keys = self.hps, [keys] if isinstance(keys, str) else keys
     for key in keys or ():
         if key not in hps: raise ValueError(f'{key!r} was not recorded; there are {", ".join(hps)}')

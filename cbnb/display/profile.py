@@ -24,7 +24,17 @@ class _Equal:
     def __eq__(self, other: object) -> bool: return type(other) is type(self) and vars(other) == vars(self)
 
 class Row(_Equal):
-    "One row of a profile: the time that one part of a fit takes"
+    """One row of a profile: the time that one part of a fit takes
+
+    Args:
+        name: name of the part, such as 'forward' or 'Recorder.after_batch'
+        group: group of the part: one of `GROUPS`
+        phase: 'train', 'valid', or '' if the part belongs to no phase
+        seconds: total time, without the time of other rows
+        count: number of calls
+        device: seconds on the device; None: not measured
+        syncs: number of times the CPU waited for the device; 0 if this is not measured
+    """
     def __init__(self,
         name: str,         # name of the part, such as 'forward' or 'Recorder.after_batch'
         group: str,        # group of the part: one of `GROUPS`
@@ -53,7 +63,12 @@ class _Rows(_Equal):
 
     @property
     def wall(self) -> float:
-        "The total seconds of the fit"
+        """The total seconds of the fit
+
+        Example:
+            held = _Rows([Row('loss', 'compute', 'train', 1., 10), Row('forward', 'compute', 'train', 3., 10)])
+            assert [row.name for row in held.rows] == ['forward', 'loss'] and held.wall == 4
+        """
         return sum(row.seconds for row in self.rows)
 
 # %% ../../nbs/display/profile.ipynb #1c042e36
@@ -64,7 +79,22 @@ class _Sums(_Rows):
         group: str | None = None,    # group of the rows; None: any group
         phase: str | None = None,    # phase of the rows: 'train', 'valid' or ''; None: any phase
     ) -> list[Row]:  # the rows, in the order of the table
-        "Return the rows with this name, group and phase"
+        """Return the rows with this name, group and phase
+
+        Args:
+            name: name of the rows; None: any name
+            group: group of the rows; None: any group
+            phase: phase of the rows: 'train', 'valid' or ''; None: any phase
+
+        Returns:
+            the rows, in the order of the table
+
+        Example:
+            assert close(slow.seconds('forward'), 0.014) and close(slow.share('forward', phase='valid'), 0.04)
+            assert close(slow.share(group='compute'), 0.34)
+            assert close(slow.per_batch(slow.rows[0]), 0.006)                 # 60 ms in 10 batches
+            assert slow.per_batch(slow.chosen('set-up')[0]) is None
+        """
         wanted = dict(name=name, group=group, phase=phase)
         return [row for row in self.rows
                 if all(v is None or getattr(row, k) == v for k, v in wanted.items())]
@@ -74,7 +104,22 @@ class _Sums(_Rows):
         group: str | None = None,    # group of the rows; None: any group
         phase: str | None = None,    # phase of the rows: 'train', 'valid' or ''; None: any phase
     ) -> float:                      # seconds, over all batches
-        "Return the total seconds of the rows with this name, group and phase"
+        """Return the total seconds of the rows with this name, group and phase
+
+        Args:
+            name: name of the rows; None: any name
+            group: group of the rows; None: any group
+            phase: phase of the rows: 'train', 'valid' or ''; None: any phase
+
+        Returns:
+            seconds, over all batches
+
+        Example:
+            assert close(slow.seconds('forward'), 0.014) and close(slow.share('forward', phase='valid'), 0.04)
+            assert close(slow.share(group='compute'), 0.34)
+            assert close(slow.per_batch(slow.rows[0]), 0.006)                 # 60 ms in 10 batches
+            assert slow.per_batch(slow.chosen('set-up')[0]) is None
+        """
         return sum(row.seconds for row in self.chosen(name, group, phase))
 
     def share(self,
@@ -82,13 +127,41 @@ class _Sums(_Rows):
         group: str | None = None,    # group of the rows; None: any group
         phase: str | None = None,    # phase of the rows: 'train', 'valid' or ''; None: any phase
     ) -> float:                      # a number from 0 to 1
-        "Return the fraction of the total time, from 0 to 1, that the rows with this name, group and phase took"
+        """Return the fraction of the total time, from 0 to 1, that the rows with this name, group and phase took
+
+        Args:
+            name: name of the rows; None: any name
+            group: group of the rows; None: any group
+            phase: phase of the rows: 'train', 'valid' or ''; None: any phase
+
+        Returns:
+            a number from 0 to 1
+
+        Example:
+            assert close(slow.seconds('forward'), 0.014) and close(slow.share('forward', phase='valid'), 0.04)
+            assert close(slow.share(group='compute'), 0.34)
+            assert close(slow.per_batch(slow.rows[0]), 0.006)                 # 60 ms in 10 batches
+            assert slow.per_batch(slow.chosen('set-up')[0]) is None
+        """
         return self.seconds(name, group, phase)/self.wall if self.wall else 0.
 
     def per_batch(self,
         row: Row,            # one of `rows`
     ) -> float | None:       # seconds, or None
-        "Return the mean seconds of a row per batch of its phase. Return None for the group 'start', and if there are no batches of this phase"
+        """Return the mean seconds of a row per batch of its phase. Return None for the group 'start', and if there are no batches of this phase
+
+        Args:
+            row: one of `rows`
+
+        Returns:
+            seconds, or None
+
+        Example:
+            assert close(slow.seconds('forward'), 0.014) and close(slow.share('forward', phase='valid'), 0.04)
+            assert close(slow.share(group='compute'), 0.34)
+            assert close(slow.per_batch(slow.rows[0]), 0.006)                 # 60 ms in 10 batches
+            assert slow.per_batch(slow.chosen('set-up')[0]) is None
+        """
         n = self.batches.get(row.phase) if row.group != 'start' else 0
         return row.seconds/n if n else None
 
@@ -96,7 +169,19 @@ class _Sums(_Rows):
 class _Indexed(_Sums):
     "Give access to the seconds of rows by name, as `profile[name]`"
     def names(self) -> list[str]:  # the names
-        "Return the names of the rows, with the longest row first"
+        """Return the names of the rows, with the longest row first
+
+        Returns:
+            the names
+
+        Example:
+            assert list(learn.cbs.names) == ['early']
+            assert not hasattr(learn, 'greet')
+            assert greet.learn is None
+            learn.cbs.insert(*place)
+            assert learn.cbs.all == [greet, learn.early]
+            assert learn.greet is greet
+        """
         return list(dict.fromkeys(row.name for row in self.rows))
 
     def __getitem__(self, name: str) -> float:
@@ -111,13 +196,29 @@ class _Indexed(_Sums):
 class _Exports(_Indexed):
     "Export of a profile as plain data"
     def to_dict(self) -> dict[str, Any]:  # the data, for `json.dumps`
-        "Return the whole profile as a dict of numbers, strings, lists and dicts"
+        """Return the whole profile as a dict of numbers, strings, lists and dicts
+
+        Returns:
+            the data, for `json.dumps`
+
+        Example:
+            import json
+            found = json.loads(json.dumps(slow.to_dict()))
+            assert found['rows'][0]['name'] == 'wait for data' and close(found['rows'][0]['share'], 0.6)
+        """
         rows = [vars(row) | dict(share=row.seconds/self.wall if self.wall else 0., per_batch=self.per_batch(row))
                 for row in self.rows]
         return dict(wall=self.wall, batches=dict(self.batches), rows=rows, about=dict(self.about))
 
     def to_df(self) -> Any:  # one row for each part of the fit
-        "Return the rows as a pandas DataFrame"
+        """Return the rows as a pandas DataFrame
+
+        Returns:
+            one row for each part of the fit
+
+        Example:
+            slow.to_df().groupby('group').seconds.sum()
+        """
         import pandas
         return pandas.DataFrame(self.to_dict()['rows'])
 
@@ -125,7 +226,11 @@ class _Exports(_Indexed):
 def time_words(
     seconds: float | None,    # time in seconds; None: return ''
 ) -> str:
-    "Format a time with at most three significant digits and a unit, such as `1.2 s`, `4.1 ms` or `62 µs`"
+    """Format a time with at most three significant digits and a unit, such as `1.2 s`, `4.1 ms` or `62 µs`
+
+    Args:
+        seconds: time in seconds; None: return ''
+    """
     if seconds is None: return ''
     size = abs(seconds)
     by, unit = (1, 's') if size >= 0.9995 else (1e3, 'ms') if size >= 0.9995e-3 else (1e6, 'µs')
@@ -201,7 +306,12 @@ def share_if(
     share: float,    # current share of the part, from 0 to 1
     every: float,    # factor by which the time of the part falls
 ) -> float:
-    "Return the share of the time that a part would take if its time fell by a factor, and all other times stayed the same"
+    """Return the share of the time that a part would take if its time fell by a factor, and all other times stayed the same
+
+    Args:
+        share: current share of the part, from 0 to 1
+        every: factor by which the time of the part falls
+    """
     return share/every/(1 - share + share/every)
 
 # %% ../../nbs/display/profile.ipynb #74bff19f
@@ -310,7 +420,13 @@ class _Advises(_Exports):
     "Collect the findings about the parts of a fit"
     @property
     def findings(self) -> list[str]:
-        "A list of sentences about what makes the fit slow, as the functions in `RULES` yield them"
+        """A list of sentences about what makes the fit slow, as the functions in `RULES` yield them
+
+        Example:
+            assert [text.split(',')[0] for text in slow.findings] == ['60% of the time waits for data']
+            fine = Profile([Row('forward', 'compute', 'train', 0.9, 10), Row('loop', 'loop', 'train', 0.1, 10)], dict(train=10))
+            assert not fine.findings and 'nothing stands out: 90% is forward' in str(fine)
+        """
         return [text for rule in RULES for text in rule(self)] if self.wall else []
 
     def _advice(self) -> list[str]:
@@ -324,7 +440,17 @@ def profile_figure(
     ax: Any = None,          # axes to draw into; None: a new figure
     title: str = '',         # title of the figure; '': the total time
 ) -> Any:                    # the matplotlib figure
-    "Draw the groups as one stacked bar, and the longest rows below it"
+    """Draw the groups as one stacked bar, and the longest rows below it
+
+    Args:
+        profile
+        most: largest number of rows to draw
+        ax: axes to draw into; None: a new figure
+        title: title of the figure; '': the total time
+
+    Returns:
+        the matplotlib figure
+    """
     rows = _shown(profile)[:most]
     with figure(ax, size=(7.2, 1.3 + 0.27*(len(rows) + 1))) as (fig, [ax]):
         _stack(ax, profile)
@@ -358,7 +484,19 @@ class _Draws(_Advises):
         return_fig: bool | None = None,   # whether to return the figure instead of showing it
         ax: Any = None,                   # axes to draw into; None: a new figure
     ) -> Any:                             # the figure with `return_fig=True`, otherwise None
-        "Draw the groups as one stacked bar, and the longest rows below it"
+        """Draw the groups as one stacked bar, and the longest rows below it
+
+        Args:
+            most: largest number of rows to draw
+            return_fig: whether to return the figure instead of showing it
+            ax: axes to draw into; None: a new figure
+
+        Returns:
+            the figure with `return_fig=True`, otherwise None
+
+        Example:
+            assert len(slow.plot(most=2, return_fig=True).axes[0].get_yticklabels()) == 3
+        """
         fig = profile_figure(self, most, ax)
         if ax is None: return show(fig, str(self), return_fig)
 
@@ -396,7 +534,12 @@ def _compared(c: _Pair) -> list[tuple[str, ...]]:
 
 # %% ../../nbs/display/profile.ipynb #5aa63edb
 class Comparison(_Pair):
-    "A comparison of two profiles, shown as a table"
+    """A comparison of two profiles, shown as a table
+
+    Args:
+        before
+        after
+    """
     def __repr__(self) -> str: return '\n'.join(_aligned(_compared(self), _SIDES))
     def _repr_html_(self) -> str:
         headings, *rows = _compared(self)
@@ -404,7 +547,20 @@ class Comparison(_Pair):
 
 # %% ../../nbs/display/profile.ipynb #7a704fbe
 class Profile(_Draws):
-    "The time of a fit by parts, with advice for slow parts"
+    """The time of a fit by parts, with advice for slow parts
+
+    Args:
+        rows: rows in any order; stored with the longest first
+        batches: phase -> number of batches; None: no batches
+        about: facts about device, loader and optimizer; None: none
+
+    Example:
+        assert repr(fast - slow).splitlines()[2].split() == ['wait', 'for', 'data', 'train', '6', 'ms', '500', 'µs', '-92%']
+        with raises(TypeError, 'with learn.profiling() as p'):
+            with fast: pass
+        assert repr(Profile()) == 'Profile(nothing was measured yet)'
+        assert slow._repr_html_().count('<tr>') == 7                        # headings, and six rows
+    """
     def __sub__(self, before: 'Profile') -> Comparison: return Comparison(before, self)
     def __enter__(self) -> Any: raise TypeError(
         'learn.profile() has measured a fit of its own, and took it back: to measure yours, with learn.profiling() as p:')

@@ -39,7 +39,14 @@ from .page_script import Html, asset, scripted, still_image
 
 # %% ../../nbs/display/schedules.ipynb #a9f29470
 class SchedulePlan(NamedTuple):
-    "The planned hyper-parameters for each update of a fit, or for each point of a schedule"
+    """The planned hyper-parameters for each update of a fit, or for each point of a schedule
+
+    Args:
+        title: title of the chart
+        values: common name -> for each parameter group, a value for each step
+        epochs: (last step, number) of each epoch; []: a schedule without a fit
+        borders: first step of each fit after the first fit
+    """
     title: str                                # title of the chart
     values: dict[str, list[list[float]]]      # common name -> for each parameter group, a value for each step
     epochs: list[tuple[int, int]] = []        # (last step, number) of each epoch; []: a schedule without a fit
@@ -96,7 +103,18 @@ def schedule_figure(
     plan: SchedulePlan,    # plan to draw
     ax: Any = None,        # axes to draw a single panel into; None: a new figure
 ) -> Any:                  # the matplotlib figure
-    "Draw a panel for the learning rate and for each other hyper-parameter that changes. If `ax` is passed and there are several panels, raise `ValueError`"
+    """Draw a panel for the learning rate and for each other hyper-parameter that changes. If `ax` is passed and there are several panels, raise `ValueError`
+
+    Args:
+        plan: plan to draw
+        ax: axes to draw a single panel into; None: a new figure
+
+    Returns:
+        the matplotlib figure
+
+    Raises:
+        ValueError: ... do not fit into one `ax`: leave it out
+    """
     panels = _panels(plan)
     if ax is not None and len(panels) > 1:
         raise ValueError(f'{" and ".join(panels)} do not fit into one `ax`: leave it out')
@@ -111,7 +129,14 @@ def schedule_figure(
 def schedule_charts(
     plan: SchedulePlan,    # plan to draw
 ) -> list[Chart]:          # the charts
-    "Make a chart for the learning rate and for each other hyper-parameter that changes"
+    """Make a chart for the learning rate and for each other hyper-parameter that changes
+
+    Args:
+        plan: plan to draw
+
+    Returns:
+        the charts
+    """
     charts, xlabel = [], 'step' if plan.epochs else 'share done'
     for name, lines in _panels(plan).items():
         drawn = [Line(label, plan.xs(), values, _color(name, i)) for i, (label, values) in enumerate(lines.items())]
@@ -123,7 +148,14 @@ def schedule_charts(
 def schedule_chart(
     plan: SchedulePlan,    # plan to draw
 ) -> str:                  # HTML of the charts
-    "Return HTML for the charts of a plan, with one crosshair for all charts"
+    """Return HTML for the charts of a plan, with one crosshair for all charts
+
+    Args:
+        plan: plan to draw
+
+    Returns:
+        HTML of the charts
+    """
     return charts_html(schedule_charts(plan))
 
 # %% ../../nbs/display/schedules.ipynb #ebfc4689
@@ -188,7 +220,11 @@ class _Rates(Optimizer):
 def is_scheduler(
     cb: Any,    # a callback
 ) -> bool:
-    "Return whether a callback sets hyper-parameters by a schedule that does not depend on losses or metrics"
+    """Return whether a callback sets hyper-parameters by a schedule that does not depend on losses or metrics
+
+    Args:
+        cb: a callback
+    """
     schedules = isinstance(cb, ParamScheduler) or getattr(type(cb), 'schedules', False)
     return bool(schedules) and not vars(cb).get('monitor')
 
@@ -281,7 +317,16 @@ def schedule_plan(
     n: int = 200,        # number of steps
     lr: float = 1e-3,    # learning rate of the optimizer, for a `TorchScheduler`
 ) -> SchedulePlan:
-    "Compute the values of a schedule over `n` steps. If `what` is no schedule, raise `TypeError`. If it depends on a metric, raise `ValueError`"
+    """Compute the values of a schedule over `n` steps. If `what` is no schedule, raise `TypeError`. If it depends on a metric, raise `ValueError`
+
+    Args:
+        what: a function of the completed fraction, a dict of such functions, or a scheduling callback
+        n: number of steps
+        lr: learning rate of the optimizer, for a `TorchScheduler`
+
+    Raises:
+        ValueError: {what} waits for {what.monitor}, so its rates are not known before the fit
+    """
     n = as_count(n, 'n', 1)
     if isinstance(what, Callback) and not isinstance(what, ParamScheduler) and is_scheduler(what):
         notes = _rehearse(alone := _Alone(what, n, as_positive(lr, 'lr')), alone.n_iter)
@@ -381,7 +426,19 @@ def planned_schedule(self: Learner,
     method: str = 'fit_one_cycle',   # name of the method that will train: 'fit', 'fit_flat_cos', 'fine_tune', ...
     **kwargs: Any,                   # keyword arguments of the method
 ) -> SchedulePlan:  # the hyper-parameters of each step, as plain data
-    "Compute the hyper-parameters that a fit would use, without training. Invalid arguments raise the same errors as in the fit"
+    """Compute the hyper-parameters that a fit would use, without training. Invalid arguments raise the same errors as in the fit
+
+    Args:
+        *args: positional arguments of the method, such as `n_epoch`
+        method: name of the method that will train: 'fit', 'fit_flat_cos', 'fine_tune', ...
+        **kwargs: keyword arguments of the method
+
+    Returns:
+        the hyper-parameters of each step, as plain data
+
+    Example:
+        plan = two.planned_schedule(2, method='fine_tune')
+    """
     made, said = _rehearsed(self, method, args, kwargs), [*map(repr, args), *(f'{k}={v!r}' for k, v in kwargs.items())]
     return _joined(made._noted, f'{method}({", ".join(said)})')
 
@@ -409,7 +466,25 @@ def plot_schedule(self: Learner,
     widget: bool | None = None,       # True: return a chart; False: draw a figure; None: show a chart
     **kwargs: Any,                    # keyword arguments of the method
 ) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
-    "Plot the learning rates and momenta that a fit would use, without training"
+    """Plot the learning rates and momenta that a fit would use, without training
+
+    Args:
+        *args: positional arguments of the method, such as `n_epoch`
+        method: name of the method that will train: 'fit', 'fit_flat_cos', 'fine_tune', ...
+        return_fig: whether to return the figure instead of showing a chart
+        ax: axes to draw into, if only the learning rate changes; None: a chart
+        widget: True: return a chart; False: draw a figure; None: show a chart
+        **kwargs: keyword arguments of the method
+
+    Returns:
+        `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
+
+    Example:
+        two.plot_schedule(3, base_lr=0.01, method='fine_tune')
+        chart = two.plot_schedule(3, base_lr=0.01, method='fine_tune', widget=True)        # a chart that you can show later
+        assert repr(chart).startswith('fine_tune(3, ')
+        assert two.plot_schedule(3, widget=False) is None                                  # draws a figure
+    """
     made, asked = _rehearsed(self, method, args, kwargs), return_fig or ax is not None or widget is not None
     plan = self.planned_schedule(*args, method=method, **kwargs)
     cycle = None if asked or method != 'fit_one_cycle' else _draggable(made, plan, args, kwargs)
@@ -425,7 +500,19 @@ def plot_schedule(
     lr: float = 1e-3,                 # learning rate of the optimizer, for a `TorchScheduler`
     widget: bool | None = None,       # True: return a chart; False: draw a figure; None: show a chart
 ) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
-    "Plot a schedule without a learner"
+    """Plot a schedule without a learner
+
+    Args:
+        what: a function of the completed fraction, a dict of such functions, or a scheduling callback
+        n: number of steps
+        return_fig: whether to return the figure instead of showing a chart
+        ax: axes to draw into; None: a chart
+        lr: learning rate of the optimizer, for a `TorchScheduler`
+        widget: True: return a chart; False: draw a figure; None: show a chart
+
+    Returns:
+        `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
+    """
     return _shown(schedule_plan(what, n, lr), return_fig, ax, widget)
 
 # %% ../../nbs/display/schedules.ipynb #0c2fca04
@@ -436,7 +523,22 @@ def plot(self: Sched,
     ax: Any = None,                   # axes to draw into; None: a chart
     widget: bool | None = None,       # True: return a chart; False: draw a figure; None: show a chart
 ) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
-    "Plot the schedule"
+    """Plot the schedule
+
+    Args:
+        n: number of steps
+        return_fig: whether to return the figure instead of showing a chart
+        ax: axes to draw into; None: a chart
+        widget: True: return a chart; False: draw a figure; None: show a chart
+
+    Returns:
+        `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
+
+    Example:
+        fig = ParamScheduler({'lr': SchedCos(0.1, 0.), 'mom': SchedLin(0.8, 0.95)}).plot(10, return_fig=True)
+        assert close(fig.axes[0].lines[0].get_ydata()[5], 0.05)
+        assert close(fig.axes[1].lines[0].get_ydata()[5], 0.875)
+    """
     return plot_schedule(self, n, return_fig, ax, widget=widget)
 
 @patch
@@ -446,7 +548,17 @@ def plot(self: SchedCombined,
     ax: Any = None,                   # axes to draw into; None: a chart
     widget: bool | None = None,       # True: return a chart; False: draw a figure; None: show a chart
 ) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
-    "Plot the combined schedules, one after another"
+    """Plot the combined schedules, one after another
+
+    Args:
+        n: number of steps
+        return_fig: whether to return the figure instead of showing a chart
+        ax: axes to draw into; None: a chart
+        widget: True: return a chart; False: draw a figure; None: show a chart
+
+    Returns:
+        `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
+    """
     return plot_schedule(self, n, return_fig, ax, widget=widget)
 
 @patch
@@ -456,7 +568,22 @@ def plot(self: ParamScheduler,
     ax: Any = None,                   # axes to draw into, if only one hyper-parameter changes; None: a chart
     widget: bool | None = None,       # True: return a chart; False: draw a figure; None: show a chart
 ) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
-    "Plot the learning rate, and each other hyper-parameter that changes"
+    """Plot the learning rate, and each other hyper-parameter that changes
+
+    Args:
+        n: number of steps
+        return_fig: whether to return the figure instead of showing a chart
+        ax: axes to draw into, if only one hyper-parameter changes; None: a chart
+        widget: True: return a chart; False: draw a figure; None: show a chart
+
+    Returns:
+        `ax` if passed; the figure with `return_fig=True`; the chart with `widget=True`
+
+    Example:
+        fig = ParamScheduler({'lr': SchedCos(0.1, 0.), 'mom': SchedLin(0.8, 0.95)}).plot(10, return_fig=True)
+        assert close(fig.axes[0].lines[0].get_ydata()[5], 0.05)
+        assert close(fig.axes[1].lines[0].get_ydata()[5], 0.875)
+    """
     return plot_schedule(self, n, return_fig, ax, widget=widget)
 
 # %% ../../nbs/display/schedules.ipynb #643a352e
@@ -500,7 +627,16 @@ def cycle_page(
     steps: tuple[int, int] | None = None,    # number of steps and epochs of the fit; None: not known
     slot: str = '',                          # name by which a widget finds the output; '': no widget
 ) -> str:                                    # HTML of the output
-    "Return HTML for a one-cycle schedule with points to drag, and the call that trains with it"
+    """Return HTML for a one-cycle schedule with points to drag, and the call that trains with it
+
+    Args:
+        cycle: a schedule with `lr_max`
+        steps: number of steps and epochs of the fit; None: not known
+        slot: name by which a widget finds the output; '': no widget
+
+    Returns:
+        HTML of the output
+    """
     now = {name: getattr(cycle, name) for name in ('div', 'div_final', 'pct_start')}
     moms = cycle.mom or [0.95, 0.85, 0.95]
     data = dict(css=css_variables('.cbnb-lc') + asset('chart.css') + asset('schedule.css'), slot=slot,
@@ -578,7 +714,11 @@ class _FollowsMouse(_MakesCycle):
     def refresh(self,
         change: Any = None,    # change event of ipywidgets, which is ignored
     ) -> None:
-        "Redraw the schedule with the current values of the sliders"
+        """Redraw the schedule with the current values of the sliders
+
+        Args:
+            change: change event of ipywidgets, which is ignored
+        """
         self.one_cycle = cycle = self.cycle()
         self.words = [_cycle_words(cycle)]
         self.chart.value = f'{_cycle_still(cycle)}<div><code>{escape(self.call())}</code></div>'
@@ -604,7 +744,12 @@ class _ShowsCycle(_FollowsMouse):
 
 # %% ../../nbs/display/schedules.ipynb #37cac9e7
 class OneCycleView(_ShowsCycle):
-    "A view of a one-cycle schedule with points to drag, and the call that trains with it"
+    """A view of a one-cycle schedule with points to drag, and the call that trains with it
+
+    Args:
+        one_cycle: a schedule with `lr_max`
+        n: number of points of the curves that `picture` draws
+    """
     def __init__(self,
         one_cycle: OneCycle,    # a schedule with `lr_max`
         n: int = 200,           # number of points of the curves that `picture` draws
@@ -633,7 +778,17 @@ def plot(self: OneCycle,
     ax: Any = None,                   # axes to draw the learning rate into; None: show the points to drag
     widget: bool | None = None,       # True: return the view; False: show a figure; None: show the points to drag
 ) -> Any:                             # `ax` if passed; the figure with `return_fig=True`; the view with `widget=True`
-    "Plot the schedule, by default with points to drag. If `lr_max` is None, raise `ValueError`"
+    """Plot the schedule, by default with points to drag. If `lr_max` is None, raise `ValueError`
+
+    Args:
+        n: number of steps
+        return_fig: whether to return the figure instead of showing the points to drag
+        ax: axes to draw the learning rate into; None: show the points to drag
+        widget: True: return the view; False: show a figure; None: show the points to drag
+
+    Returns:
+        `ax` if passed; the figure with `return_fig=True`; the view with `widget=True`
+    """
     plan = SchedulePlan(f'one cycle with a top of {lr_text(self.top())}', schedule_plan(self, n).values)
     if ax is not None: plan.values.pop('mom')
     make = view_for('one_cycle', widget, return_fig, ax)

@@ -20,7 +20,11 @@ from ..learner import Learner
 
 # %% ../../nbs/distributed/mirror.ipynb #5532b9e6
 class RunFeed:
-    "Callable that returns the entries added to a run since the previous call"
+    """Callable that returns the entries added to a run since the previous call
+
+    Args:
+        run: the record of the fit; None: nothing is recorded
+    """
     def __init__(self,
         run: Run | None,     # the record of the fit; None: nothing is recorded
     ):
@@ -45,7 +49,12 @@ def add_news(
     run: Run | None,          # run to extend; None: do nothing
     news: dict[str, Any],     # new entries from a `RunFeed`
 ) -> None:
-    "Append the entries from a `RunFeed` to a run"
+    """Append the entries from a `RunFeed` to a run
+
+    Args:
+        run: run to extend; None: do nothing
+        news: new entries from a `RunFeed`
+    """
     if run is None or not news: return
     run._raw.numbers.extend(news['losses'])
     run.epochs += news['rows']
@@ -57,7 +66,11 @@ def add_news(
 
 # %% ../../nbs/distributed/mirror.ipynb #f6ab5e6a
 class MessageDisplay(LogDisplay):
-    "A display that sends messages to another process in place of drawing"
+    """A display that sends messages to another process in place of drawing
+
+    Args:
+        send: called with the kind of a message, and its contents as keyword arguments
+    """
     live = True
 
     def __init__(self,
@@ -83,7 +96,12 @@ def send_displays(
     learn: Learner,
     send: Callable[..., None],    # called with the kind of a message, and its contents as keyword arguments
 ) -> None:
-    "Send the progress and the table of all further runs as messages. The display mode of the whole process changes"
+    """Send the progress and the table of all further runs as messages. The display mode of the whole process changes
+
+    Args:
+        learn: the learner
+        send: called with the kind of a message, and its contents as keyword arguments
+    """
     DISPLAYS['lines'] = lambda: MessageDisplay(send)
     set_display('lines')
     for progress in learn.callbacks.find(ProgressCallback): progress.every = 0.1
@@ -164,7 +182,12 @@ class _Draws(_Follows):
 ASKED = dict(stopping=False, paused=False, lr_scale=1.)      # settings of `Steering` at the start of a fit
 
 class Mirror(_Draws):
-    "Show the fit of another process, and send the settings of the controls to that process"
+    """Show the fit of another process, and send the settings of the controls to that process
+
+    Args:
+        learn: learner in a run
+        send: sends commands to the other process
+    """
     asked: dict[str, Any] = ASKED
 
     def start(self, names: list[str], run: dict[str, Any] | None) -> None:

@@ -32,7 +32,11 @@ class AMPMode:
 
 # %% ../../nbs/names/fastai.ipynb #7a26a27f
 class ClassificationInterpretation(Interpretation):
-    "An `Interpretation` with a method that prints the classification report"
+    """An `Interpretation` with a method that prints the classification report
+
+    Args:
+        found: the result of `predictions`
+    """
     def print_classification_report(self) -> None:
         "Print the precision, recall and F1 score of each class"
         print(self.report())

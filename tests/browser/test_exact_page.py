@@ -101,3 +101,29 @@ def test_without_its_kernel_a_chart_shows_the_steps_that_it_has(lab: Lab):
         page.output(1).locator(".tools input").evaluate("(e) => { e.value = 0.98; e.dispatchEvent(new Event('input')) }")
         wait_until(lambda: values(page, 1)[SMOOTH] == number(smooth[-1]))
         assert not page.errors()
+
+
+def test_a_notebook_that_is_saved_in_the_middle_of_a_fit_keeps_the_rows_so_far(lab: Lab):
+    """Opened without its kernel, and as nbconvert writes it; meanwhile the page shows the panel alone, and after the fit its own output."""
+    with lab.open(lab.write("middle.ipynb", [SETUP.format(n=20), "learn.fit(10**4, cbs=Slowly())"])) as page:
+        page.run_cell(0)
+        page.run_cell(1, wait=False)
+        so_far = page.output(1).locator("[class^=cbnb-so-far]")
+        wait_until(lambda: so_far.locator("tr").count() > 3)
+        assert so_far.is_hidden() and page.output(1).locator(".cbnb-stop").is_visible()
+        page.save()
+        page.tab.click(".cbnb-stop")
+        page.wait_until_idle()
+        page.wait_for_text("stopped in epoch", 1)
+        assert so_far.count() == 0 and page.output(1).locator(".cbnb-rewind button").is_visible()
+    with lab.open("middle.ipynb") as page:
+        so_far = page.output(1).locator("[class^=cbnb-so-far]")
+        so_far.wait_for()
+        assert so_far.locator("tr").count() >= 3 and "a fit that was running when this was stored" in so_far.inner_text()
+        assert so_far.locator("img").evaluate("image => image.naturalWidth") > 500
+        assert not page.errors()
+    tab = lab.browser.new_page()
+    tab.goto(lab.to_html("middle.ipynb"))
+    tab.locator("[class^=cbnb-so-far] tr").nth(2).wait_for()
+    assert "waiting for the first batch" not in tab.locator("body").inner_text()
+    tab.close()
