@@ -311,14 +311,14 @@ class FillsRows(TracksCancelled):
         run.start_epoch = self.learn.start_epoch     # a callback may have moved it in `before_fit`
         self.start, self.row_start = time.perf_counter(), run.n_steps
         if not mid_epoch: self.first_step = run.n_steps
-        self.train_phase, self.train_parts = None, MeanParts()
+        self.train_phase, self.train_parts, self.train_mean = None, MeanParts(), MeanLoss()
         self.row = dict.fromkeys(['epoch', 'step', *self.train_columns, *self.valid_columns])
 
     def _train_values(self, whole: bool = True) -> None:
         if self.row is None: self._open_row()        # the epoch was cancelled before `before_epoch` of the recorder
         run, row = self.history[-1], self.row
         if run.n_steps == self.row_start: return     # no batch was trained since the last row
-        row['train_loss'] = run.losses[-1]           # waits for the device, once per epoch
+        row['train_loss'] = self.train_mean.value(everywhere=False)      # waits for the device, once per row
         parts = ((self.headings[name], mean) for name, mean in self.train_parts.values(everywhere=False).items())
         row.update({heading: mean for heading, mean in parts if heading in row})
         self.look_for_nan()
@@ -378,6 +378,13 @@ class NoticesNan(Callback):
         say(f'the loss is {loss} since step {step} of this fit (epoch {self.learn.epoch}, training '
             f'batch {step - self.first_step}): {_why_nan(step)}. cbs=TerminateOnNaN() '
             'stops such a fit before the weights are changed, and finds the layer or the item')
+
+    def _look_for_nan_in_validation(self, loss: float | None) -> None:
+        "If the validation loss is not finite, although the training losses are, print this, once per fit"
+        if self.told_of_nan or loss is None or abs(loss) < float('inf'): return
+        self.told_of_nan = True
+        say(f'the validation loss of epoch {self.learn.epoch} is {loss}, and the training losses of this fit are finite: '
+            'look for nan and inf in the inputs and targets of the validation set')
 
 def _why_nan(step: int) -> str:
     if step: return 'try a lower learning rate, or look at that batch'
@@ -452,7 +459,9 @@ class RecordsPhases(Callback):
         phase = self.phases.pop()
         values, parts = phase.values(), phase.parts.values()
         if self.learn.purpose != 'fit': self.learn.final_record = [*values, *parts.values()]
-        elif self.valid_columns: self._fill_valid(values, parts)
+        elif self.valid_columns:
+            self._fill_valid(values, parts)
+            self._look_for_nan_in_validation(values[0])
         if self.learn.purpose == 'fit' and self.learn.ends_row: self._end_row_in_mid_epoch()
 
     def _drop(self, phase: PhaseMetrics) -> None:
@@ -475,6 +484,7 @@ class RecordsBatches(WritesRows, NamesLosses, RecordsPhases):
         series, group = self.series, learn.opt.param_groups[-1]
         series.waiting.append(loss)
         if len(series.waiting) == 256: series.stack()
+        self.train_mean.add(loss, learn.loss_weight)
         if self.notes_early: self._note_missing(1)
         else:
             for note, key, i in self.places: note(group[key] if i is None else group[key][i])
@@ -893,6 +903,7 @@ class Recorder(StoresHistory, LastTableV1):
         self.valid_metrics, self.beta = valid_metrics, beta
         self.history, self.row, self.phases = History(), None, []
         self.last_log: list[Any] = []
+        self.train_mean = MeanLoss()
         self.notes_early, self.new_row = False, False      # `new_row`: whether the epoch has written a row of its own
 
     def __dir__(self) -> list[str]:        # completes its own attributes, not the learner's
