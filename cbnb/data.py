@@ -9,6 +9,7 @@ __all__ = ['split_batch', 'HasLoaders', 'default_device', 'HasDevice', 'SplitsBa
 # %% ../nbs/02_data.ipynb #a3f9f165
 import contextlib
 import functools
+import inspect
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 # %% ../nbs/02_data.ipynb #07ed69df
+from .basics.arguments import nearest
 from .basics.loaders import (  # noqa: F401
     Batches, as_loader, batch_size, first_batch, independent_loader, n_batches)
 from .basics.nested import (  # noqa: F401
@@ -399,6 +401,18 @@ def _check_no_columns(ds: Any) -> None:
     raise TypeError(f'a {kind} of arrays of shapes {shapes} holds inputs and targets, and is no dataset of items: '
                     'pass TensorDataset(x, y), with tensors x and y')
 
+# %% ../nbs/02_data.ipynb #212c3e19
+_SIZES = dict(batch_size='bs', batchsize='bs', train_bs='bs', workers='num_workers', n_workers='num_workers') | dict.fromkeys(
+    ('val_batch_size', 'valid_batch_size', 'eval_batch_size', 'test_batch_size', 'valid_bs', 'eval_bs', 'test_bs'), 'val_bs')
+
+def _check_loader_arguments(kwargs: dict[str, Any]) -> None:
+    "Raise `TypeError` for a size of batches under another name, and for an argument that torch's `DataLoader` does not have"
+    known = inspect.signature(DataLoader.__init__).parameters.keys() - {'self', 'dataset', 'batch_size'}
+    for name in kwargs.keys() - known:
+        near = _SIZES.get(name) or nearest(name, [*known, 'bs', 'val_bs', 'drop_last', 'n_inp', 'targets', 'device', 'path'])
+        hint = f'did you mean {near}=?' if near else 'it is no argument of DataLoader either'
+        raise TypeError(f'from_datasets has no argument {name!r}: {hint}')
+
 # %% ../nbs/02_data.ipynb #ca58dc12
 def _named(valid: Any) -> dict[str, Any]:
     "Return the named validation sets, or an empty dict if `valid` is a single one"
@@ -489,6 +503,7 @@ class DataLoaders(SplitsBatches, HasClasses):
         from cbnb.basics.workers import make_loader
         named = _named(valid_ds)
         if named: valid_ds, *more = *named.values(), *more
+        _check_loader_arguments(kwargs)
         _check_no_pair(train_ds, valid_ds)
         for ds in (train_ds, valid_ds, *more): _check_no_columns(ds)
         device = default_device() if device is None else torch.device(device)

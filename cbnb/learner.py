@@ -38,9 +38,9 @@ from .basics.text import html_row, number, plural
 from .events import (
     BATCH_EVENTS, CancelBackwardException, CancelBatchException, CancelEpochException,
     CancelException, CancelFitException, CancelStepException, CancelTrainException,
-    CancelValidException, EPOCH, FIT, Level, TRAIN, VALIDATE, event, loop_lines, not_honoured)
+    CancelValidException, EPOCH, EVENTS, FIT, Level, TRAIN, VALIDATE, event, loop_lines, not_honoured)
 from .callback import Callback, CallbackList, CbList
-from .basics.loaders import as_loader, independent_loader, n_batches
+from .basics.loaders import as_loader, independent_loader, n_batches, set_epoch
 from .basics.loss_weights import UNKNOWN, weigher
 from .basics.tensor_batches import batches_of, quiet_batches_of
 from .data import as_dls, split_batch
@@ -232,6 +232,7 @@ class Loop(Guards, CountsLength, ValidatesSome):
     def _do_train(self) -> None:
         __tracebackhide__ = True
         self.dl = self.dls.train
+        if self.purpose == 'fit': set_epoch(self.dl, self.epoch)
         self._guard(TRAIN, CancelTrainException, self._all_batches)
         if self.iter is not None and not self.yb and self.loss_grad is None:
             _warn('the last batch had no targets, so nothing was learnt from it: '
@@ -391,7 +392,12 @@ class LoopState(BatchViews):
 
     @property
     def ends_row(self) -> bool:
-        "True during a validation that ends a row of the table in the middle of an epoch. With several validation sets, this is the last one"
+        """True during a validation that ends a row of the table in the middle of an epoch. With several validation sets, this is the last one
+
+        Example:
+            learn.fit(1, valid_every='2 steps', cbs=Callback(after_validate=lambda self: seen.append(self.learn.ends_row)))
+            assert seen == [True, False]                          # the second validation is at the end of the epoch, where `after_epoch` follows
+        """
         return self.mid_epoch and self.valid_set + 1 == len(valid_loaders(self.dls))
 
     def _set_training(self, on: bool) -> None: self.callbacks.select(on, self.purpose)
@@ -519,6 +525,7 @@ class TrainEvalCallback(Callback):
         if learn.purpose in ('fit', 'lr_find'):           # after a fit, other runs see its counters
             learn.epoch, learn.train_iter, learn.train_updates, learn._counted = learn.start_epoch, 0, 0, 0
             learn.pct_train = learn.start_epoch/learn.n_epoch
+        if learn.purpose == 'fit' and learn.fit_length is None and n_batches(learn.dls.train) is None: _warn_of_pct_train(learn.cbs)
         learn.to_dls_device()
         if n_processes() == 1 and int(os.environ.get('WORLD_SIZE') or 1) > 1: _warn(
             f"{os.environ['WORLD_SIZE']} processes were started, and each trains a model of its own: "
@@ -536,6 +543,17 @@ class TrainEvalCallback(Callback):
     def before_validate(self):
         self.learn.model.eval()
         self.learn.training = False
+
+# %% ../nbs/07_learner.ipynb #c1cfefdc
+def _warn_of_pct_train(
+    cbs: Iterable[Callback],   # the callbacks of a fit whose training loader has no length
+) -> None:
+    "Warn if a callback of yours reads `pct_train`, which then changes only between epochs"
+    for cb in cbs:
+        events = [] if type(cb).__module__.startswith('cbnb.') else filter(None, map(cb.method, EVENTS))
+        if any('pct_train' in getattr(getattr(f, '__code__', None), 'co_names', ()) for f in events): _warn(
+            f'{cb} reads pct_train, and the training loader has no length, so pct_train changes only between epochs: '
+            'wrap the loader in Batches(make, n_iter=...), or count learn.train_iter')
 
 # %% ../nbs/07_learner.ipynb #d35b7356
 class MidEpochValidation(Callback):

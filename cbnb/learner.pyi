@@ -30,9 +30,9 @@ from .basics.durations import Duration as Duration, Every as Every, as_duration 
 from .basics.failures import note_batch as note_batch, note_fix as note_fix, releases_batches as releases_batches
 from .basics.processes import n_processes as n_processes
 from .basics.text import html_row as html_row, number as number, plural as plural
-from .events import BATCH_EVENTS as BATCH_EVENTS, CancelBackwardException as CancelBackwardException, CancelBatchException as CancelBatchException, CancelEpochException as CancelEpochException, CancelException as CancelException, CancelFitException as CancelFitException, CancelStepException as CancelStepException, CancelTrainException as CancelTrainException, CancelValidException as CancelValidException, EPOCH as EPOCH, FIT as FIT, Level as Level, TRAIN as TRAIN, VALIDATE as VALIDATE, event as event, loop_lines as loop_lines, not_honoured as not_honoured
+from .events import BATCH_EVENTS as BATCH_EVENTS, CancelBackwardException as CancelBackwardException, CancelBatchException as CancelBatchException, CancelEpochException as CancelEpochException, CancelException as CancelException, CancelFitException as CancelFitException, CancelStepException as CancelStepException, CancelTrainException as CancelTrainException, CancelValidException as CancelValidException, EPOCH as EPOCH, EVENTS as EVENTS, FIT as FIT, Level as Level, TRAIN as TRAIN, VALIDATE as VALIDATE, event as event, loop_lines as loop_lines, not_honoured as not_honoured
 from .callback import Callback as Callback, CallbackList as CallbackList, CbList as CbList
-from .basics.loaders import as_loader as as_loader, independent_loader as independent_loader, n_batches as n_batches
+from .basics.loaders import as_loader as as_loader, independent_loader as independent_loader, n_batches as n_batches, set_epoch as set_epoch
 from .basics.loss_weights import UNKNOWN as UNKNOWN, weigher as weigher
 from .basics.tensor_batches import batches_of as batches_of, quiet_batches_of as quiet_batches_of
 from .data import as_dls as as_dls, split_batch as split_batch
@@ -137,6 +137,7 @@ class TrainEvalCallback(Callback):
     def after_train(self) -> None: ...
     def after_cancel_epoch(self) -> None: ...
     def before_validate(self) -> None: ...
+def _warn_of_pct_train(cbs: Iterable[Callback]) -> None: ...
 class MidEpochValidation(Callback):
     order: Any
     run_valid: Any

@@ -379,6 +379,13 @@ class NoticesNan(Callback):
             f'batch {step - self.first_step}): {_why_nan(step)}. cbs=TerminateOnNaN() '
             'stops such a fit before the weights are changed, and finds the layer or the item')
 
+    def _look_for_nan_in_validation(self, loss: float | None) -> None:
+        "If the validation loss is not finite, although the training losses are, print this, once per fit"
+        if self.told_of_nan or loss is None or abs(loss) < float('inf'): return
+        self.told_of_nan = True
+        say(f'the validation loss of epoch {self.learn.epoch} is {loss}, and the training losses of this fit are finite: '
+            'look for nan and inf in the inputs and targets of the validation set')
+
 def _why_nan(step: int) -> str:
     if step: return 'try a lower learning rate, or look at that batch'
     return 'no update came before it, so it is the data, the weights or the loss function'
@@ -452,7 +459,9 @@ class RecordsPhases(Callback):
         phase = self.phases.pop()
         values, parts = phase.values(), phase.parts.values()
         if self.learn.purpose != 'fit': self.learn.final_record = [*values, *parts.values()]
-        elif self.valid_columns: self._fill_valid(values, parts)
+        elif self.valid_columns:
+            self._fill_valid(values, parts)
+            self._look_for_nan_in_validation(values[0])
         if self.learn.purpose == 'fit' and self.learn.ends_row: self._end_row_in_mid_epoch()
 
     def _drop(self, phase: PhaseMetrics) -> None:

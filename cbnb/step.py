@@ -303,7 +303,7 @@ class ForwardPass:
             learn.fit(1)
         """
         if type(found) is not Tensor or found.ndim: found, learn.loss_parts = loss_and_parts(found, learn.training)
-        if learn.training and learn.divisor is UNKNOWN: learn.divisor = divisor(found)
+        if learn.training and getattr(learn, 'divisor', UNKNOWN) is UNKNOWN: learn.divisor = divisor(found)
         learn.loss_grad, learn.loss = found, found.detach()
         on = learn.callbacks.table
         if on['after_loss'] or on['before_backward']: learn.loss = learn.loss.clone()  # a callback may scale `loss_grad`

@@ -136,6 +136,12 @@ def scheduler_of_torch(folder):
 
 
 @case
+def steps(folder):
+    """The length of the fit and of the intervals between validations are steps of all processes together"""
+    return fitted(learner(opt_func=torch.optim.SGD), "7 steps", valid_every="2 steps")
+
+
+@case
 def fine_tune(folder):
     learn = learner(splitter=lambda m: [list(m[0].parameters()), list(m[2].parameters())])
     return fitted(learn, 2, method="fine_tune")

@@ -881,3 +881,75 @@ def test_resume_passes_over_a_bad_manifest(tmp_path, damage):
 
 def cbnb_line(path):
     return line_learner(path=path, cbs=cbnb.Checkpoint(path=path / "checkpoints", keep=9))
+
+
+class StatefulLoader:
+    """The protocol of torchdata's StatefulDataLoader; it notes the batches that it loads. `again`: an ended epoch ends once more after loading."""
+
+    def __init__(self, again=False):
+        self._place, self.again, self.loaded = {"epoch": 0, "at": 0, "order": None}, again, []
+
+    def __len__(self):
+        return 6
+
+    def state_dict(self):
+        return {"place": dict(self._place), "seed": torch.tensor([7])}
+
+    def load_state_dict(self, state):
+        assert state["seed"].item() == 7
+        self._place = dict(state["place"])
+        self.again = self.again and self._place["at"] == 6
+
+    def __iter__(self):
+        place = self._place
+        if place["at"] == 6:
+            self._place = {"epoch": place["epoch"] + 1, "at": 0}
+            if self.again:
+                self.again = False
+                return
+            place = self._place
+        order = torch.randperm(6, generator=torch.Generator().manual_seed(place["epoch"])).tolist()
+        while place["at"] < 6:
+            place["at"] += 1
+            batch = order[place["at"] - 1]
+            self.loaded.append(str(batch))  # not a number, which would be part of the loader's random state
+            x = torch.full((2, 1), batch / 3.0)
+            yield x, 2 * x + 3
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("stopped_in", [3, 6, 9, 14])
+def test_a_loader_that_knows_its_position_continues_there(tmp_path, stopped_in, again):
+    """Exactly, and without loading a batch twice: no worker, no network, only the methods `state_dict` and `load_state_dict`."""
+
+    def make(path, again=False):
+        dls = cbnb.DataLoaders(StatefulLoader(again), device="cpu")
+        return line_learner(dls=dls, path=path, lr=0.05, cbs=cbnb.Checkpoint(every_steps=1, every_epochs=1, path=path / "c", keep=9))
+
+    def stop(cb):
+        if cb.learn.train_iter == stopped_in:
+            raise ZeroDivisionError
+
+    whole = make(tmp_path / "whole")
+    whole.fit(3)
+    learn = make(tmp_path)
+    stopper = cbnb.Callback(after_batch=stop)
+    stopper.order = float("inf")
+    with pytest.raises(ZeroDivisionError):
+        learn.fit(3, cbs=stopper)
+    learn = make(tmp_path, again)
+    learn.fit(3, resume=True)
+    n = learn.dls.train.loaded
+    assert ab(learn) == ab(whole) and whole.dls.train.loaded[-len(n) :] == n and len(n) in (18 - stopped_in, 19 - stopped_in)
+
+
+def test_a_position_that_cannot_be_stored_is_said_once_and_skipped(tmp_path):
+    class Odd(StatefulLoader):
+        def state_dict(self):
+            return {"lock": object()}
+
+    learn = line_learner(dls=cbnb.DataLoaders(Odd(), device="cpu"), path=tmp_path, cbs=cbnb.Checkpoint(every_steps=2, path=tmp_path / "c"))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        learn.fit(2)
+    assert sum("position of the training loader cannot be stored" in str(w.message) for w in seen) == 1

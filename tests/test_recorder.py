@@ -1476,3 +1476,16 @@ def test_a_resumed_fit_notes_where_it_was_resumed(tmp_path):
     learn.fit(3, resume=True)
     run = learn.recorder.history[-1]
     assert run.events == [dict(step=1, kind="resumed", text="resumed at epoch 0, batch 2")] and run.n_steps == 6
+
+
+def test_a_validation_loss_that_is_not_finite_is_said_once(capsys):
+    """A missing value in the validation set gave rows of nan without a word."""
+    bad = [(x.clone(), y) for x, y in line_batches()]
+    bad[1][0][3] = float("nan")
+    learn = line_learner(dls=cbnb.DataLoaders(line_batches(), bad, device="cpu"))
+    learn.fit(2)
+    said = capsys.readouterr().out
+    assert said.count("the validation loss of epoch 0 is nan, and the training losses of this fit are finite") == 1
+    learn = line_learner(lr=1e30)
+    learn.fit(2)
+    assert "the validation loss" not in capsys.readouterr().out

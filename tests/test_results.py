@@ -811,3 +811,15 @@ def test_nth_item_of_odd_batches():
 
 def test_spread_covers_the_set():
     assert spread(10, 3) == [0, 3, 6] and spread(0, 3) == [] and spread(2, 2) == [0, 1]
+
+
+def test_items_that_the_loss_ignores_are_no_errors():
+    """With a positive `ignore_index`, they were counted in the confusion matrix and in `most_confused`."""
+    x, y = torch.eye(3)[[0, 1, 2, 2, 1]], torch.tensor([0, 1, 2, 1, 0])
+    for ignored, pairs, right in ((0, [("1", "2", 1)], 2), (-100, [("1", "2", 1), ("0", "1", 1)], 3)):
+        loss = torch.nn.CrossEntropyLoss(ignore_index=ignored)
+        learn = Learner(DataLoaders([(x, y)], [(x, y)], device="cpu"), torch.nn.Identity(), loss)
+        interp = learn.interpret()
+        assert sorted(interp.most_confused()) == sorted(pairs) and int(interp.confusion_matrix().diag().sum()) == right
+        assert int(interp.confusion_matrix().sum()) == len(pairs) + right
+        assert f"{right} right ({right / (len(pairs) + right):.1%})" in interp.summary()

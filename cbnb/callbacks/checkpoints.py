@@ -32,7 +32,7 @@ from ..basics.notices import user_level
 from ..basics.param_groups import save_hypers
 from ..basics.patch import patch
 from ..basics.plain import left_out, to_json
-from ..basics.position import batches_from, draws, has_workers, start_workers
+from ..basics.position import batches_from, continued, draws, has_workers, position_of, start_workers
 from ..basics.processes import any_over_processes, n_processes, process_number
 from ..callback import Callback
 from .checkpoint_files import (
@@ -138,6 +138,7 @@ class _Saves(Callback):
     described: dict[str, str]
     began: dict[str, Any] | None = None     # random state and workers at the beginning of the epoch
     told: bool = False                      # whether the process received SIGTERM
+    told_of_loader = False                  # whether a warning said that the loader's position cannot be stored
     run_id: str                             # the same for all checkpoints of a fit, resumed ones included
 
     @property
@@ -194,13 +195,25 @@ class _Saves(Callback):
                     value=None if batch else self._value())
         with interrupts_wait():
             text, tensors = to_json(learn.state_dict() | dict(
-                epoch=epoch, batch=batch, run_id=self.run_id, n_process=n_processes(), began=self.began if batch else None))
+                epoch=epoch, batch=batch, run_id=self.run_id, n_process=n_processes(), began=self.began if batch else None,
+                position=self._position()))
             def job(tensors: list[Tensor]) -> None:
                 write_encoded(folder, name, text, tensors, **info)
                 _prune(folder, self.keep)
             if process_number() == 0: self.writer.write(job, tensors)
             self.due.begin(learn.train_iter)
         self._leave_if_told()
+
+    def _position(self) -> dict[str, Any] | None:
+        "Return the position of a training loader that can save it, if the position is plain data"
+        try: to_json(position := position_of(self.learn.dls.train))
+        except TypeError as e:
+            if not self.told_of_loader: warnings.warn(
+                f'the position of the training loader cannot be stored ({e}): a fit resumed in an epoch will load the first batches and skip them',
+                stacklevel=user_level())
+            self.told_of_loader = True
+            return None
+        return position
 
     def _value(self) -> float | None:
         recorder = getattr(self.learn, 'recorder', None)
@@ -399,6 +412,7 @@ class _Resumes(_Finds):
         self.learn.epoch = state['epoch']
         if state['batch']: self.rest, self.learn.train_iter = (state, differs), state['began'].get('train_iter', 0)
         else: self._load(state, differs)
+        if not state['batch'] and 'data' not in differs: self.position = state.get('position')
         if self.learn.fit_length: self.learn.n_epoch = max(self.learn.n_epoch, state['epoch'] + 1) if not self.learn._is_over() else state['epoch']
 
     def _say_where(self, path: Path, state: dict[str, Any]) -> None:
@@ -438,6 +452,9 @@ class _Resumes(_Finds):
         learn, loaders = self.learn, loaders_of(self.learn)
         self.began = dict(rng=rng_states(loaders), workers=[has_workers(dl) for dl in loaders], train_iter=learn.train_iter)
         if self.rest is not None: learn.dl = _Rest(learn.dl, *_done(learn.dl, self.rest[0]), self._start)
+        elif self.position is not None:
+            position, self.position = self.position, None
+            learn.dl = _Rest(learn.dl, 0, 0, lambda dl, n: continued(dl, position, anew=True))
 
     def _start(self, dl: Any, n: int) -> Iterator[Any]:
         (state, differs), self.rest = self.rest, None
@@ -445,7 +462,9 @@ class _Resumes(_Finds):
         for each, kept in zip(loaders, self.began['workers']):
             if kept: start_workers(each)
         set_rng_states(self.began['rng'], loaders)
-        batches = batches_from(dl, n)
+        position = None if 'data' in differs else state.get('position')
+        if position is not None and n == n_batches(dl): batches, self.position = iter(()), position     # for the next epoch
+        else: batches = batches_from(dl, n) if position is None else continued(dl, position)
         self._load(state, differs)
         return batches
 
@@ -502,7 +521,7 @@ class Checkpoint(_Resumes):
         learn = self.learn
         self.due = Due(self.every_steps, self.every_seconds, self.every_epochs)
         self.due.begin(0)
-        self.writer, self.told, self.began, self.rest = _Writer(self.background), False, None, None
+        self.writer, self.told, self.began, self.rest, self.position = _Writer(self.background), False, None, None, None
         self.run_id = uuid.uuid4().hex[:8]
         self.described = described(learn)
         _, tensors = to_json(learn.state_dict())     # raises TypeError now if the state cannot be stored

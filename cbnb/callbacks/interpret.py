@@ -532,8 +532,9 @@ class Summarizes(CarriesItems, DrawsMatrix, DrawsCalibration, DrawsValues):
 
     def _task_words(self) -> list[str]:
         if self.task == 'classes':
-            right = int(self.confusion_matrix().diag().sum())
-            return [f'{len(self.classes):,} classes', f'{right:,} right ({right/max(len(self), 1):.1%})']
+            matrix = self.confusion_matrix()                 # without targets that the loss ignores
+            right = int(matrix.diag().sum())
+            return [f'{len(self.classes):,} classes', f'{right:,} right ({right/max(int(matrix.sum()), 1):.1%})']
         if self.task == 'labels': return [f'{int((~self._cells()[1]).sum()):,} with all labels right']
         first = next(iter(self.report().values())) if self.task == 'values' else {}
         return [f'{name} {number(v)}' for name, v in first.items() if name != 'items']

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import (
     BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler,
-    WeightedRandomSampler, default_collate)
+    WeightedRandomSampler, default_collate, default_convert)
 
 # %% ../../nbs/callbacks/predictions.ipynb #1e433ade
 from ..callback import Callback
@@ -589,6 +589,28 @@ def _without_targets(
     if len(item) != len(inputs) + len(targets): return item
     return item[0] if len(inputs) == 1 else item[:len(inputs)]
 
+# %% ../../nbs/callbacks/predictions.ipynb #22ff218b
+def _collated(
+    learn: Learner,
+    item: Any,         # one item, with or without its target
+) -> Any:              # the inputs of a batch of this item; None: the loaders have no collate function of their own, or it fails
+    "Make a batch of one item with the collate function of the loaders. If the item has no target, the function gets that of the first item of the dataset"
+    like = learn.dls.train if getattr(learn.dls, 'valid', None) is None else learn.dls.valid
+    collate, restore = getattr(like, 'collate_fn', default_collate), save_rng()
+    if collate in (default_collate, default_convert): return None
+    try:
+        usual = None if isinstance(like.dataset, IterableDataset) else like.dataset[0]
+        return learn._split(collate([_completed(item, usual)]))[0]
+    except Exception: return None
+    finally: restore()
+
+def _completed(item: Any, usual: Any) -> Any:
+    "Add the values that an item lacks, compared with an item of the dataset"
+    if isinstance(usual, Mapping) and isinstance(item, Mapping): return {**usual, **item}
+    if not isinstance(usual, tuple): return item
+    given = item if isinstance(item, tuple) else (item,)
+    return (*given, *usual[len(given):])
+
 # %% ../../nbs/callbacks/predictions.ipynb #d3f8f9cf
 class _Unwrap(Callback):
     "Replaces the only input of each batch, which is a list or a dict, by the inputs in this list or dict"
@@ -631,7 +653,7 @@ def predict(self: Learner,
     if by_name: item = {k: v for k, v in item.items() if k not in self.dls.targets}
     usual, targets = _usual_batch(self) or (None, ())
     if usual is not None: item = _without_targets(item, usual, targets)
-    inputs = default_collate([item if by_name or isinstance(item, tuple) else (item,)])
+    if (inputs := _collated(self, item)) is None: inputs = default_collate([item if by_name or isinstance(item, tuple) else (item,)])
     _check_item(usual, inputs)
     dl = [(inputs,)]
     with self._for_now('_called', 'predict'):

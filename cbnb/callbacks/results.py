@@ -21,6 +21,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sequenti
 
 # %% ../../nbs/callbacks/results.ipynb #2565a313
 from ..basics.arguments import as_count, hinted
+from ..basics.layout import ignored_label
 from ..basics.loaders import as_loader, first_batch
 from ..basics.nested import entries, find_bs, map_tensors, shape_text, to_detach
 from ..basics.notices import shell
@@ -83,25 +84,30 @@ def _act_of(loss_func: Any) -> Callable[[Any], Any]:
 
 def _two_columns(yes: Tensor) -> Tensor: return torch.stack([1 - yes, yes], 1)
 
-def _as_task(task: str, pred: Any, yb: tuple, act: Callable[[Any], Any]) -> tuple[Any, Any]:
+def _as_task(task: str, pred: Any, yb: tuple, act: Callable[[Any], Any],
+             ignored: int | None = None) -> tuple[Any, Any]:
     "Return the predictions and targets of a batch, with one row for each item"
     if task == 'other': return _in_words(pred, find_bs(pred)), _in_words(yb, find_bs(pred)) if yb else None
     pred, y = act(pred), yb[0] if yb else None
     n = len(pred)
-    if task == 'maps': return _agreement(pred, y), [f'{shape_text(t)} {str(t.dtype).removeprefix("torch.")}' for t in y]
+    if task == 'maps': return _agreement(pred, y, ignored), [f'{shape_text(t)} {str(t.dtype).removeprefix("torch.")}' for t in y]
     if task == 'values': return pred.reshape(n, -1).float(), None if y is None else y.reshape(n, -1).float()
     if task == 'labels': return pred.float(), None if y is None else y > 0.5
     classes = (_two_columns(pred.reshape(n)) if pred.numel() == n else pred).float()
-    return classes, None if y is None else _class_numbers(y, n)
+    if y is None: return classes, None
+    numbers = _class_numbers(y, n)
+    return classes, numbers if ignored is None or y.is_floating_point() else numbers.where(numbers != ignored, -1)    # below 0: it does not count
 
 def _class_numbers(y: Tensor, n: int) -> Tensor: return (y.reshape(n) if y.numel() == n else y.argmax(1)).round().long()
 
 # %% ../../nbs/callbacks/results.ipynb #3c0bca46
-def _agreement(pred: Tensor, y: Tensor) -> list[str]:
+def _agreement(pred: Tensor, y: Tensor, ignored: int | None = None) -> list[str]:
     "Describe how well each map is predicted: the share of correct pixels, or the mean error"
     size = shape_text(y[0])
     if y.ndim == pred.ndim - 1 and not y.is_floating_point():
-        return [f'{share:.1%} of {size} right' for share in (pred.argmax(1) == y).flatten(1).float().mean(1).tolist()]
+        right, kept = pred.argmax(1) == y, torch.ones_like(y, dtype=torch.bool) if ignored is None else y != ignored
+        shares = (right & kept).flatten(1).sum(1)/kept.flatten(1).sum(1)
+        return [f'{share:.1%} of {size} right' for share in shares.tolist()]
     if not y.is_floating_point() or y.dtype == torch.bool:
         return [f'{share:.1%} of {size} right' for share in ((pred > 0.5) == (y > 0.5)).flatten(1).float().mean(1).tolist()]
     return [f'mean error {number(e)} over {size}' for e in (pred - y).abs().flatten(1).mean(1).tolist()]
@@ -176,7 +182,7 @@ class _GatherItems(_GathersLosses, _GathersInputs):
         if learn.training or learn.pred is None or not self.at_home(): return
         pred, yb = to_detach((learn.pred, tuple(learn.yb)), cpu=False)
         if not self.task: self.task = self.wanted or task_of(self._single(pred), yb, learn.loss_func)
-        got, wanted = _as_task(self.task, pred, yb, self.my_act or _act_of(learn.loss_func))
+        got, wanted = _as_task(self.task, pred, yb, self.my_act or _act_of(learn.loss_func), ignored_label(learn.loss_func))
         self.preds.append(got)
         self.targets.append(wanted)
         self.add_losses()

@@ -21,7 +21,7 @@ import cbnb.all as cbnb
 from helpers import seed
 from resumed import Fails, PowerFailed
 
-LATER = {"train_loss"}
+LATER = {"train_loss"}  # still smoothed
 
 
 @dataclass

@@ -23,7 +23,7 @@ def net():
 class TestAccumulation(Program):
     """The gradient of a window is that of one large batch."""
 
-    fails_at, weights, faults = 16, 1e-6, "N4"
+    fails_at, weights = 16, 1e-6
 
     def by_hand(self):
         (train, valid), model = loaders(), net()

@@ -14,7 +14,6 @@ from helpers import exact
 from program import Hand, same_losses, same_weights
 
 others = pytest.importorskip("pytorch_optimizer")
-pytestmark = pytest.mark.xfail(reason="F1")
 
 # what these need beside parameters and a rate, or why they are left out
 SPECIAL = dict(
@@ -35,6 +34,7 @@ SPECIAL = dict(
     adammini="the model",
     lomo="the model",
     demo="another package",
+    magma="a state_dict without param_groups",
     a2grad="has no rate",
     asgd="sets its rate itself",
     grokfastadamw="changes the rate in its constructor",

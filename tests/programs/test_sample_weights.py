@@ -24,8 +24,6 @@ def weighted_mse(pred, y, w):
 
 
 class TestSampleWeights(Program):
-    faults = "N3"
-
     def by_hand(self):
         (train, valid), model = loaders(), net()
         opt = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)

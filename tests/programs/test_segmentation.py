@@ -31,8 +31,6 @@ class UNet(nn.Module):
 
 
 class TestSegmentation(Program):
-    faults = dict(table="N3", saved="N3", resumed="N3")
-
     def by_hand(self):
         (train, valid), model = loaders(), UNet()
         opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, fused=True)

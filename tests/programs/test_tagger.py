@@ -42,8 +42,6 @@ class Tagger(nn.Module):
 
 
 class TestTagger(Program):
-    faults = dict(table="N3", saved="N3", resumed="N3")
-
     def by_hand(self):
         (train, valid), model, loss_func = loaders(), Tagger(), nn.CrossEntropyLoss(ignore_index=PAD)
         opt = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)

@@ -41,7 +41,7 @@ DECAY = [0.1, 0.0] * 3
 class TestUnfreezing(Program):
     """Three fits of one epoch each. Adam keeps what it knows of the head."""
 
-    fails_at, faults = 3, "N11 N12"
+    fails_at = 3
 
     def by_hand(self):
         (train, valid), model = loaders(), Net()
@@ -83,8 +83,6 @@ class TestUnfreezing(Program):
 
 class TestNoDecay(Program):
     """The groups that `opt_func` makes without decay stay so when a fit sets the decay of the others."""
-
-    faults = dict(fit="N12", table="N12", saved="N12", resumed="N12")
 
     def by_hand(self):
         (train, valid), model = loaders(), Net()
