@@ -208,7 +208,8 @@ class MeanLoss:
     def _sum_up(self) -> None:
         device = self.losses[-1].device
         exact = torch.float32 if device.type == 'mps' else torch.float64
-        losses = torch.stack([t.to(device) for t in self.losses]).to(exact)
+        losses = [t.to(device, exact) for t in self.losses] if self.losses[0].device != device else self.losses    # of a checkpoint
+        losses = torch.stack(losses).to(exact)
         if self.weights[-1] is None: self.total, self.adds = self.total + losses.sum(), True
         else:
             weights = _stacked(self.weights, exact, device)
@@ -240,7 +241,8 @@ class MeanLoss:
 
     def state_dict(self) -> dict[str, Any]:
         "Return all numbers on the CPU, for a checkpoint. Those that are not yet added up stay apart, so that the sum has the same rounding"
-        return {k: [_on_cpu(v) for v in value] if isinstance(value, list) else _on_cpu(value) for k, value in vars(self).items()}
+        lists = dict(losses=_on_cpu(self.losses), weights=_on_cpu(self.weights))
+        return {k: v.cpu() if isinstance(v, Tensor) else v for k, v in vars(self).items()} | lists
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the numbers of `state_dict`
@@ -250,7 +252,10 @@ class MeanLoss:
         """
         vars(self).update(state, losses=list(state['losses']), weights=list(state['weights']))
 
-def _on_cpu(value: Any) -> Any: return value.detach().cpu() if isinstance(value, Tensor) else value
+def _on_cpu(values: list[Any]) -> Any:
+    "Return numbers as a list, and scalar tensors as one tensor on the CPU"
+    if not any(isinstance(v, Tensor) for v in values): return values[:]
+    return torch.stack([torch.as_tensor(v, device=values[-1].device if isinstance(values[-1], Tensor) else None) for v in values]).detach().cpu()
 
 def _stacked(weights: list[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
     "Return numbers and scalar tensors as one tensor on a device"
