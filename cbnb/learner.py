@@ -407,7 +407,7 @@ class LoopState(BatchViews):
         self.start_epoch, self.n_epoch, self.epoch, self.train_iter, self.pct_train = 0, 1, 0, 0, 0.
         self.train_updates, self._per_step, self.fit_length = 0, 1, None     # `_per_step`: updates that the loop counts for each step
         self.purpose, self.valid_every, self.final_record = 'fit', 1, None
-        self.n_iter = self.iter = self._points = None      # `callbacks/rewind` has restore points
+        self.n_iter, self.iter, self._points, self._counted = None, None, None, 0      # `callbacks/rewind` has restore points
         self.mid_epoch, self.valid_set = False, 0     # whether a validation runs in the middle of a training phase; index of its set
         self._in_batch = False     # whether `iter` is valid: from the first batch of a phase on
         self._forget_batch()

@@ -811,7 +811,7 @@ class LastTableV1(LastTable):
             assert recorder.val_losses == recorder.history[-1, 'valid_loss']
             assert recorder.names == recorder.metric_names == ['epoch', 'train_loss', 'valid_loss', 'time']
         """
-        names = self.valid_columns[1:1 + len(self.learn.metrics)]
+        names = self.valid_columns[1:]
         rows = [row for row in self._whole() if names and row['valid_loss'] is not None]
         return [[row[name] for name in names] for row in rows]
 

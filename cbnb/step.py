@@ -465,7 +465,7 @@ class Step(ForwardPass):
             print(f'accuracy {score((best, settings)):.3f} with', ', '.join(f'{name}={value:.3g}' for name, value in settings.items()))
         """
         theirs = set(modules_of(learn.model))
-        self.own = [m for m in modules_of(self.model) if m not in theirs]
+        self.own, self.observes = [m for m in modules_of(self.model) if m not in theirs], False
     def evaluator(self) -> 'Step':  # the step for evaluation
         """Return the step for evaluation, used if the learner has neither an `eval_step` nor a `loss_func`
 

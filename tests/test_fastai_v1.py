@@ -1732,7 +1732,6 @@ class Mine(v1.LearnerCallback):
         (lambda: line_learner().fit(1, callbacks=[Mine]), "did you mean cbs="),
         (lambda: line_learner().fit_one_cycle(1, max_lr=0.1), "did you mean lr_max="),
         (lambda: line_learner().load("a", purge=True), "nothing to purge"),
-        (lambda: line_learner().load("a", weights_only=True), "without running code"),
         (lambda: line_learner(wd_bn_bias=True), "group of their own"),
         (lambda: line_learner(train_bn=False), "freeze_to"),
         (lambda: line_learner(layer_groups=[]), "splitter="),
