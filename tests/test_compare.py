@@ -437,8 +437,7 @@ def test_learners_of_a_list_have_distinct_names():
 
 def test_a_short_run_is_shown_beside_a_long_one():
     """All of it lies in the first tenth of the chart, where high values may leave the range."""
-    from cbnb.display.chart import Chart, Line
-    from cbnb.display.chart import _robust_limits
+    from cbnb.display.chart import Chart, Line, _robust_limits
 
     short = Line("a", range(40), [0.88 - 0.02 * i for i in range(40)])
     long = Line("b", range(1000), [0.08 - 0.00007 * i for i in range(1000)])

@@ -650,7 +650,9 @@ def test_losses_by_names_that_are_taken_or_come_late():
 
     def step(x, y):
         n[0] += 1
-        return {"loss": torch.tensor(7.0), "valid_loss": torch.tensor(1.0), "lr": 2.0, 3: torch.tensor(4.0)} | ({"late": torch.tensor(5.0)} if n[0] > 2 else {})
+        return {"loss": torch.tensor(7.0), "valid_loss": torch.tensor(1.0), "lr": 2.0, 3: torch.tensor(4.0)} | (
+            {"late": torch.tensor(5.0)} if n[0] > 2 else {}
+        )
 
     learn = line_learner(train_step=step)
     learn.fit(2)

@@ -179,7 +179,9 @@ def test_it_leaves_no_trace(kind):
         learn.fit(2)
         state = {k: v.tolist() for k, v in learn.model.state_dict().items()}
         model = (learn.model.h.item(), learn.model.log, learn.model.sizes, state)
-        found.append((learn.recorder.values, learn.recorder.losses, told.told, model, torch.rand(3).tolist(), random.random(), np.random.rand()))
+        found.append(
+            (learn.recorder.values, learn.recorder.losses, told.told, model, torch.rand(3).tolist(), random.random(), np.random.rand())
+        )
         tried = len(calls)
     with_it, without = found
     assert with_it == without
