@@ -311,14 +311,14 @@ class FillsRows(TracksCancelled):
         run.start_epoch = self.learn.start_epoch     # a callback may have moved it in `before_fit`
         self.start, self.row_start = time.perf_counter(), run.n_steps
         if not mid_epoch: self.first_step = run.n_steps
-        self.train_phase, self.train_parts = None, MeanParts()
+        self.train_phase, self.train_parts, self.train_mean = None, MeanParts(), MeanLoss()
         self.row = dict.fromkeys(['epoch', 'step', *self.train_columns, *self.valid_columns])
 
     def _train_values(self, whole: bool = True) -> None:
         if self.row is None: self._open_row()        # the epoch was cancelled before `before_epoch` of the recorder
         run, row = self.history[-1], self.row
         if run.n_steps == self.row_start: return     # no batch was trained since the last row
-        row['train_loss'] = run.losses[-1]           # waits for the device, once per epoch
+        row['train_loss'] = self.train_mean.value(everywhere=False)      # waits for the device, once per row
         parts = ((self.headings[name], mean) for name, mean in self.train_parts.values(everywhere=False).items())
         row.update({heading: mean for heading, mean in parts if heading in row})
         self.look_for_nan()
@@ -484,6 +484,7 @@ class RecordsBatches(WritesRows, NamesLosses, RecordsPhases):
         series, group = self.series, learn.opt.param_groups[-1]
         series.waiting.append(loss)
         if len(series.waiting) == 256: series.stack()
+        self.train_mean.add(loss, learn.loss_weight)
         if self.notes_early: self._note_missing(1)
         else:
             for note, key, i in self.places: note(group[key] if i is None else group[key][i])
@@ -902,6 +903,7 @@ class Recorder(StoresHistory, LastTableV1):
         self.valid_metrics, self.beta = valid_metrics, beta
         self.history, self.row, self.phases = History(), None, []
         self.last_log: list[Any] = []
+        self.train_mean = MeanLoss()
         self.notes_early, self.new_row = False, False      # `new_row`: whether the epoch has written a row of its own
 
     def __dir__(self) -> list[str]:        # completes its own attributes, not the learner's

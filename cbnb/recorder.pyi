@@ -74,6 +74,7 @@ class FillsRows(TracksCancelled):
     row_start: Any
     train_phase: Any
     train_parts: Any
+    train_mean: Any
     row: Any
     first_step: Any
 class WritesRows(FillsRows):
@@ -109,6 +110,7 @@ class RecordsBatches:
     row_start: Any
     train_phase: Any
     train_parts: Any
+    train_mean: Any
     first_step: Any
     notes_early: Any
     places: Any
@@ -158,6 +160,7 @@ class RecordsFits:
     start: Any
     row_start: Any
     train_parts: Any
+    train_mean: Any
     first_step: Any
     notes_early: Any
     train_columns: Any
@@ -259,6 +262,7 @@ class Recorder:
     row: Any
     phases: Any
     last_log: list[Any]
+    train_mean: Any
     notes_early: bool
     new_row: bool
     start: Any

@@ -1097,7 +1097,7 @@ def test_the_table_in_a_file(tmp_path):
     assert log.path == tmp_path / "new" / "log.csv"
     learn.fit(2, cbs=log, valid_every=2)
     head, first, second = log.path.read_text().splitlines()
-    assert head == "epoch,train_loss,valid_loss,time" and re.fullmatch(r"0,10\.636\d{3},,00:00", first) and second.startswith("1,7.433")
+    assert head == "epoch,train_loss,valid_loss,time" and re.fullmatch(r"0,10\.66\d*,,00:00", first) and second.startswith("1,4.366336")
     learn.fit(1, cbs=v1.CSVLogger(learn, "log", append=True))
     assert log.path.read_text().splitlines()[:3] == [head, first, second] and len(log.path.read_text().splitlines()) == 4
     learn.fit(1, cbs=v1.CSVLogger(learn, "log"))

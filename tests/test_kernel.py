@@ -91,7 +91,7 @@ def test_a_fit_leaves_one_output(kernel):
     assert len(lines) == 7 and lines[0].split() == ["epoch", "train_loss", "valid_loss", "mae", "time"]
     assert lines[4].startswith("lowest valid_loss") and "epoch 2" in lines[4]
     assert lines[5].startswith("loss █") and lines[6] == "done: 3 epochs, 6 batches in 00:00" and lines[6] in page
-    assert lines[1].split()[:2] == ["0", "10.636363"] and "10.636363" in data["text/html"] and not re.search("[<>]|&", data["text/plain"])
+    assert lines[1].split()[:2] == ["0", "10.660000"] and "10.660000" in data["text/html"] and not re.search("[<>]|&", data["text/plain"])
 
 
 def test_names_are_escaped(kernel):

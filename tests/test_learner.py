@@ -813,7 +813,7 @@ def test_the_table_of_a_learner_is_escaped_and_has_the_last_epoch():
     assert '<td style="text-align:left">0 epochs</td>' in learn._repr_html_()
     learn.fit(1)
     page = learn._repr_html_()
-    assert "1 epoch, train_loss 10.64, valid_loss 5.325, &lt;lambda&gt; 1.92" in page and "<lambda>" not in page
+    assert "1 epoch, train_loss 10.66, valid_loss 5.325, &lt;lambda&gt; 1.92" in page and "<lambda>" not in page
     assert "color" not in page  # legible on light and on dark
     learn.recorder.history.runs[-1].epochs[-1]["words"] = [1, "<b>"]
     assert "words [1, &#x27;&lt;b&gt;&#x27;]" in learn._repr_html_()

@@ -49,8 +49,8 @@ learn = line_learner(progress=True, metrics=cbnb.AvgMetric(lambda p, y: (p - y).
 learn.progress.every = 0.
 """
 ROWS = """epoch  train_loss  valid_loss         mae   time
-    0   10.636363    5.324800    1.920000  00:00
-    1    7.433084    2.181038    1.228800  00:00
+    0   10.660000    5.324800    1.920000  00:00
+    1    4.366336    2.181038    1.228800  00:00
 """.splitlines()
 
 

@@ -22,7 +22,6 @@ from cbnb.basics import arguments, text
 from cbnb.display.figures import COLORS, RULE_COLORS, RUN_COLORS
 from cbnb.display.look import PALETTE, RUN_SHADES
 from cbnb.history import ScalarBuffer, SmoothedBuffer
-from cbnb.metrics import Smoother
 from helpers import Line, RaiseIn, ab, line_batches, line_learner, seed
 
 
@@ -39,7 +38,7 @@ def test_fixture_a():
     learn.fit(1)
     assert ab(learn) == (pytest.approx(0.72, abs=1e-6), pytest.approx(1.08, abs=1e-6))
     assert learn.recorder.losses == pytest.approx([13.0, 10.63636], abs=1e-5)
-    assert learn.recorder.values == [[pytest.approx(10.63636, abs=1e-5), pytest.approx(5.3248, abs=1e-5)]]
+    assert learn.recorder.values == [[pytest.approx((13 + 8.32) / 2), pytest.approx(5.3248, abs=1e-5)]]
     assert learn.recorder.metric_names == ["epoch", "train_loss", "valid_loss", "time"]
     assert learn.recorder.lrs == [0.1, 0.1] and learn.recorder.iters == [2]
     assert learn.smooth_loss.item() == pytest.approx(10.63636, abs=1e-5) and learn.final_record == learn.recorder.values[0]
@@ -78,9 +77,8 @@ def test_without_validation():
     """D35: a missing loader was an IndexError after the first training phase."""
     learn = line_learner(valid=False, metrics=mae)
     learn.fit(2)
-    assert learn.recorder.metric_names == ["epoch", "train_loss", "time"] and learn.recorder.values[0] == [
-        pytest.approx(10.63636, abs=1e-5)
-    ]
+    assert learn.recorder.metric_names == ["epoch", "train_loss", "time"]
+    assert learn.recorder.values[0] == [pytest.approx((13 + 8.32) / 2)]
     learn = cbnb.Learner(line_batches(), line_learner().model, nn.MSELoss(), torch.optim.SGD, lr=0.1)
     learn.fit(1)
     assert ab(learn)[0] == pytest.approx(0.72)
@@ -220,7 +218,8 @@ def test_status(error, status):
     run = learn.recorder.history[0]
     assert run.status == status and [(row["epoch"], row["complete"]) for row in run.epochs] == [(0, True), (1, False)]
     assert run.epochs[1]["valid_loss"] is None and run.n_steps == run.epochs[1]["step"] == 5
-    assert run.epochs[1]["train_loss"] == pytest.approx(run.losses[-1])
+    first = run.epochs[0]["step"]
+    assert run.epochs[1]["train_loss"] == pytest.approx(sum(run.raw_losses[first:]) / (run.n_steps - first))
 
 
 def test_to_dict_json_and_csv_round_trip(tmp_path):
@@ -448,7 +447,7 @@ def test_metrics_called_like_columns_get_a_number():
     names = learn.recorder.metric_names
     assert len(set(names)) == len(names) == 1 + 4 + 4 + 1
     row = dict(zip(names[1:-1], learn.recorder.values[-1]))
-    assert row["valid_time"] == 7 and row["valid_valid_loss"] == 8 and row["train_loss"] == pytest.approx(10.63636, abs=1e-4)
+    assert row["valid_time"] == 7 and row["valid_valid_loss"] == 8 and row["train_loss"] == pytest.approx((13 + 8.32) / 2)
 
 
 def test_one_batch_before_any_fit():
@@ -566,7 +565,7 @@ def test_what_is_written_into_values_stays():
     learn.fit(1)
     learn.recorder.values[-1][0] = 5.0
     assert learn.recorder.values[-1][0] == 5.0 == learn.final_record[0]
-    assert learn.recorder.history[0].epochs[0]["train_loss"] == pytest.approx(10.63636, abs=1e-5)
+    assert learn.recorder.history[0].epochs[0]["train_loss"] == pytest.approx((13 + 8.32) / 2)
 
 
 def test_the_colours_can_be_seen_on_white_and_on_black():
@@ -613,11 +612,6 @@ def critic_and_generator(valid=True, **kwargs):
     return learn.remove_cb(cbnb.ProgressCallback), seen
 
 
-def smoothed(values, beta=0.98):
-    smoother = Smoother(beta)
-    return [smoother.add(v) for v in values][-1]
-
-
 def test_several_losses_of_a_step_have_a_column_each(capsys):
     """Table and chart showed their sum alone."""
     learn, seen = critic_and_generator()
@@ -626,8 +620,8 @@ def test_several_losses_of_a_step_have_a_column_each(capsys):
         assert learn.recorder.metric_names == ["epoch", "train_loss", "critic", "generator", "time"]
         here = seen[16 * n :]
         for epoch, (total, critic, generator) in enumerate(learn.recorder.values):
-            assert total == pytest.approx(smoothed([sum(found.values()) for found in here[: 8 * (epoch + 1)]]), abs=1e-5)
             part = here[8 * epoch : 8 * (epoch + 1)]
+            assert total == pytest.approx(fmean(sum(found.values()) for found in part), abs=1e-6)
             assert critic == pytest.approx(fmean(found["critic"] for found in part), abs=1e-6)
             assert generator == pytest.approx(fmean(f["generator"] for f in part if "generator" in f), abs=1e-6)
     assert len(learn.recorder.log) == 5 and [len(row) for row in learn.recorder.values] == [3, 3]
