@@ -214,7 +214,8 @@ def a_function(folder):
 
     def step(x, y):
         pred = model(x)
-        return dict(ce=nn.functional.cross_entropy(pred, y), l2=1e-3 * pred.square().mean())
+        ce, l2 = nn.functional.cross_entropy(pred, y), 1e-3 * pred.square().mean()
+        return dict(loss=ce + l2, ce=ce, l2=l2)
 
     return fitted(learner(model=model, train_step=step, lr=1e-2, cbs=cbnb.GradientClip(0.5)), 1)
 

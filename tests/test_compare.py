@@ -143,7 +143,7 @@ def test_each_run_has_a_name_of_its_own():
     assert list(runs_of(a, b)) == ["learner 1", "learner 2, run 0", "learner 2, run 1"]
     assert list(runs_of(a, wide=b)) == ["learner 1", "wide, run 0", "wide, run 1"]
     assert list(runs_of({"x": a, "y": b.recorder.history[1]})) == ["x", "y"]
-    assert list(runs_of([a, b])) == ["run 0", "run 0_2", "run 1"]
+    assert list(runs_of([a, b])) == list(runs_of(a, b))
     b.recorder.history[1].name = "last"
     assert list(runs_of(a, b)) == ["learner 1", "learner 2, run 0", "last"]
     assert list(runs_of(a.recorder.history[0], b.recorder.history[0], b.recorder.history[1])) == ["run 0", "run 0_2", "last"]
@@ -424,3 +424,23 @@ def test_a_chart_of_runs_alone():
     assert "data:image/svg+xml" in html and "<table" not in html
     alt = re.search('alt="([^"]*)"', html)[1]
     assert "mae" in alt and "first" in alt and "second" in alt
+
+
+def test_learners_of_a_list_have_distinct_names():
+    """compare([a, b], c=d) called two learners "learner 1"."""
+    a, b, c = (line_learner(4) for _ in range(3))
+    for learn in (a, b, c):
+        with learn.no_logging():
+            learn.fit(1)
+    assert list(runs_of([a, b], own=c)) == ["learner 1", "learner 2", "own"]
+
+
+def test_a_short_run_is_shown_beside_a_long_one():
+    """All of it lies in the first tenth of the chart, where high values may leave the range."""
+    from cbnb.display.chart import Chart, Line
+    from cbnb.display.chart import _robust_limits
+
+    short = Line("a", range(40), [0.88 - 0.02 * i for i in range(40)])
+    long = Line("b", range(1000), [0.08 - 0.00007 * i for i in range(1000)])
+    lowest, highest = _robust_limits(Chart([short, long]), [(line.xs, line.ys) for line in (short, long)])
+    assert highest >= short.ys[4] and lowest <= long.ys[-1]

@@ -460,7 +460,8 @@ def _robust_limits(chart: Chart, shown: Sequence[tuple]) -> tuple[float, float] 
     if not ends: return None
     begin = min(xs[0] for _, (xs, _) in lines if len(xs))
     early = begin + 0.1*(max(ends) - begin)
-    points = [(x >= early or line.dots, y) for line, (xs, ys) in lines for x, y in zip(xs, ys) if math.isfinite(y)]
+    points = [(x >= early or line.dots or 10*i >= len(xs), y)                  # a short run beside a long one is shown, too
+              for line, (xs, ys) in lines for i, (x, y) in enumerate(zip(xs, ys)) if math.isfinite(y)]
     late = [y for is_late, y in points if is_late]
     if not late: return None
     low = min(y for _, y in points)

@@ -37,8 +37,9 @@ def _runs_in(source: Any) -> list[Run]:
     raise TypeError(f'a {type(source).__name__} has no recorded runs: pass learners with a recorder, histories or runs')
 
 def _groups(sources: tuple, named: Mapping[str, Any]) -> list[tuple[str, list[Run]]]:
-    "Return a name and a list of runs for each source. A single run has its own name. Any other source without a name gets the name ''"
-    dicts = [source if isinstance(source, Mapping) else {_own_name(source): source} for source in sources]
+    "Return a name and a list of runs for each source, and for each source of a list without a name. A single run has its own name. Any other source without a name gets the name ''"
+    single = [each for source in sources for each in (source if isinstance(source, (list, tuple)) else [source])]
+    dicts = [source if isinstance(source, Mapping) else {_own_name(source): source} for source in single]
     return [(name, _runs_in(source)) for group in (*dicts, named) for name, source in group.items()]
 
 def _own_name(source: Any) -> str: return source.name if isinstance(source, Run) else ''

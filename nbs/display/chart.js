@@ -275,7 +275,7 @@ class Chart {
         const v = p.y[i]
         if (!Number.isFinite(v) || spec.log_y && v <= 0) continue
         lo = Math.min(lo, this.fy(v))
-        if (this.fx(p.x[i] - by) < early && line.kind !== 'dots') { first = Math.max(first, v); continue }
+        if (this.fx(p.x[i] - by) < early && 10 * i < p.n && line.kind !== 'dots') { first = Math.max(first, v); continue }
         if (line.kind === 'faint') some.push(v); else most = Math.max(most, v)
       }
       if (some.length) { some.sort((p, q) => p - q); most = some[some.length - 1 - Math.floor(some.length / 100)] }

@@ -44,7 +44,6 @@ class Forget(Callback):
 
 class TestLanguageModel(Program):
     fails_at = 10
-    faults = dict(resumed="N10")
 
     def by_hand(self):
         train, valid, model = chunks(40), chunks(28), LM()
