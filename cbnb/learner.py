@@ -405,7 +405,7 @@ class LoopState(BatchViews):
 
     def _set_up_state(self) -> None:
         self.start_epoch, self.n_epoch, self.epoch, self.train_iter, self.pct_train = 0, 1, 0, 0, 0.
-        self.train_updates, self._per_step, self.fit_length = 0, 1, None     # `_per_step`: updates that the loop counts for each step
+        self.train_updates, self._per_step, self._counted, self.fit_length = 0, 1, 0, None     # `_per_step`: updates that the loop counts for each step
         self.purpose, self.valid_every, self.final_record = 'fit', 1, None
         self.n_iter, self.iter, self._points, self._counted = None, None, None, 0      # `callbacks/rewind` has restore points
         self.mid_epoch, self.valid_set = False, 0     # whether a validation runs in the middle of a training phase; index of its set
@@ -981,7 +981,7 @@ class ShowsLoop:
 PHASE_STATE = ('training', 'dl', 'n_iter', 'iter', 'xb', 'yb', 'pred', 'loss', 'loss_grad', 'loss_parts', 'step_result',
                'divisor', '_weight', '_in_batch')
 LOOP_STATE = ('purpose', *PHASE_STATE, 'start_epoch', 'n_epoch', 'fit_length', 'epoch', 'train_iter',
-              'train_updates', '_per_step', 'pct_train', 'valid_every', 'mid_epoch')
+              'train_updates', '_per_step', '_counted', 'pct_train', 'valid_every', 'mid_epoch')
 
 def training_modes(learn: Any) -> dict[nn.Module, bool]:
     """Return which modules of the model and of the steps are in training mode

@@ -140,12 +140,12 @@ def test_each_run_has_a_name_of_its_own():
     a, b = fitted(), fitted()
     b.fit(1)
     assert list(runs_of(a)) == ["run 0"] and list(runs_of(b.recorder)) == ["run 0", "run 1"]
-    assert list(runs_of(a, b)) == ["learner 1", "learner 2, run 0", "learner 2, run 1"]
-    assert list(runs_of(a, wide=b)) == ["learner 1", "wide, run 0", "wide, run 1"]
+    assert list(runs_of(a, b)) == ["a", "b, run 0", "b, run 1"]
+    assert list(runs_of(a, wide=b)) == ["a", "wide, run 0", "wide, run 1"]
     assert list(runs_of({"x": a, "y": b.recorder.history[1]})) == ["x", "y"]
     assert list(runs_of([a, b])) == list(runs_of(a, b))
     b.recorder.history[1].name = "last"
-    assert list(runs_of(a, b)) == ["learner 1", "learner 2, run 0", "last"]
+    assert list(runs_of(a, b)) == ["a", "b, run 0", "last"]
     assert list(runs_of(a.recorder.history[0], b.recorder.history[0], b.recorder.history[1])) == ["run 0", "run 0_2", "last"]
 
 
@@ -432,7 +432,8 @@ def test_learners_of_a_list_have_distinct_names():
     for learn in (a, b, c):
         with learn.no_logging():
             learn.fit(1)
-    assert list(runs_of([a, b], own=c)) == ["learner 1", "learner 2", "own"]
+    assert list(runs_of([a, b], own=c)) == ["a", "b", "own"]
+    assert list(runs_of([a.recorder, b], own=c)) == ["learner 1", "learner 2", "own"]
 
 
 def test_a_short_run_is_shown_beside_a_long_one():
@@ -443,3 +444,25 @@ def test_a_short_run_is_shown_beside_a_long_one():
     long = Line("b", range(1000), [0.08 - 0.00007 * i for i in range(1000)])
     lowest, highest = _robust_limits(Chart([short, long]), [(line.xs, line.ys) for line in (short, long)])
     assert highest >= short.ys[4] and lowest <= long.ys[-1]
+
+
+def test_learners_have_the_names_of_their_variables():
+    """compare(baseline, wide) called them "learner 1" and "learner 2"."""
+    baseline, wide = fitted(), fitted()
+    _hidden = fitted()
+    assert list(compare(baseline, wide).looks) == list(runs_of(baseline, wide)) == ["baseline", "wide"]
+    assert list(runs_of(baseline, fitted(), _hidden)) == ["baseline", "learner 2", "learner 3"]
+    several = [baseline, fitted()]
+    assert list(runs_of(several)) == ["learner 1", "learner 2"]
+    assert list(runs_of(baseline)) == ["run 0"]
+
+
+def test_a_run_that_learns_slowly_does_not_leave_the_range():
+    """0.88 -> 0.05 beside 0.08 -> 0.003 was cut off; a run that rises above its start still is."""
+    from cbnb.display.compare import leaves_range
+
+    fast = [0.08 * 0.97**i + 0.003 for i in range(100)]
+    slow = [0.85 * 0.97**i + 0.03 for i in range(100)]
+    stalls = [0.9 if i < 60 else 0.05 for i in range(100)]
+    assert leaves_range([slow, fast]) == leaves_range([stalls, fast]) == [False, False]
+    assert leaves_range([[0.5, *[9.0] * 99], fast]) == [True, False]

@@ -368,7 +368,7 @@ def chart_spec(
         events=[event._asdict() for event in chart.events if math.isfinite(event.x)],
         borders=[x for x in chart.borders if math.isfinite(x)], epochs=[end for end in chart.epochs if math.isfinite(end[0])],
         band=chart.band if chart.band and math.isfinite(sum(chart.band)) else None, x_format=chart.x_format, width=chart.size[0], height=chart.size[1] - 60,
-        names_width=min(max(130, 7*(names or [0])[0] + 90), 260), details=chart.details or None,
+        names_width=max(130, 7*(names or [0])[0] + 90), details=chart.details or None,
         overlay=False, runs=[dict(name=name, start=start, color=in_page(color)) for name, start, color in chart.runs],
         asks=chart.asks)
 

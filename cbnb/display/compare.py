@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 # %% ../../nbs/display/compare.ipynb #999316e4
 from ..basics.arguments import columns_hint
+from ..basics.notices import variable_name
 from ..basics.patch import patch
 from ..basics.text import clock, distinct, escape, plural, text_table
 from .chart import Chart, Line, chart_spec, charts_html, still_svg
@@ -36,13 +37,18 @@ def _runs_in(source: Any) -> list[Run]:
     if isinstance(history, History): return list(history)
     raise TypeError(f'a {type(source).__name__} has no recorded runs: pass learners with a recorder, histories or runs')
 
-def _groups(sources: tuple, named: Mapping[str, Any]) -> list[tuple[str, list[Run]]]:
-    "Return a name and a list of runs for each source, and for each source of a list without a name. A single run has its own name. Any other source without a name gets the name ''"
-    single = [each for source in sources for each in (source if isinstance(source, (list, tuple)) else [source])]
-    dicts = [source if isinstance(source, Mapping) else {_own_name(source): source} for source in single]
-    return [(name, _runs_in(source)) for group in (*dicts, named) for name, source in group.items()]
+def _groups(sources: tuple, named: Mapping[str, Any]) -> list[tuple[str, str, list[Run]]]:
+    "Return the name that was given to each source, the name of its variable, and its runs. A name that is missing is ''"
+    found = [each for source in sources for each in _own_names(source)]
+    return [(given, name, _runs_in(source)) for given, name, source in (*found, *((name, '', source) for name, source in named.items()))]
 
-def _own_name(source: Any) -> str: return source.name if isinstance(source, Run) else ''
+def _own_names(source: Any) -> list[tuple[str, str, Any]]:
+    "Return the sources in a source, with the names in a dict or of runs, and the names of variables. If one of a list has no variable, none is named so"
+    if isinstance(source, Mapping): return [(name, '', one) for name, one in source.items()]
+    each = source if isinstance(source, (list, tuple)) else [source]
+    given = [one.name if isinstance(one, Run) else '' for one in each]
+    variables = [name or variable_name(one) for name, one in zip(given, each)]
+    return [*zip(given, variables if all(variables) else ['']*len(each), each)]
 
 # %% ../../nbs/display/compare.ipynb #e3d24858
 def runs_of(
@@ -59,15 +65,16 @@ def runs_of(
         unique name -> run
     """
     groups, names, runs = _groups(sources, named), [], []
-    for i, (name, found) in enumerate(groups, 1):
-        names += [_name(run, name, i if len(groups) > 1 else 0, len(found)) for run in found]
+    for i, (given, variable, found) in enumerate(groups, 1):
+        other = (variable or f'learner {i}') if len(groups) > 1 else ''
+        names += [_name(run, given, other, len(found)) for run in found]
         runs += found
     return dict(zip(distinct(names), runs))
 
-def _name(run: Run, given: str, i: int, n: int) -> str:
-    "Return the name of a run from source number `i`, which has `n` runs. With a single source, `i` is 0"
-    if not given and (run.given_name is not None or not i): return run.name
-    group = given or f'learner {i}'
+def _name(run: Run, given: str, other: str, n: int) -> str:
+    "Return the name of a run of a source with `n` runs. `other`: name of the source if none was given, '' for a single source"
+    if not given and (run.given_name is not None or not other): return run.name
+    group = given or other
     return f'{group}, {run.name}' if n > 1 else group
 
 # %% ../../nbs/display/compare.ipynb #4aabc26f
@@ -187,7 +194,9 @@ def leaves_range(
     bottom = sorted((min(r[0], r[2]) for r in known), reverse=True)[middle]
     span = sorted(max(r[1:]) - min(r[0], r[2]) for r in known)[middle]
     room = 8*max(span, 0.5*max(abs(top), abs(bottom)))
-    return [r is not None and (r[1] > top + room or r[0] < bottom - room) for r in ranges]
+    # a run that falls from a high start into the range of the others is slow, and has not diverged
+    def ceiling(r: tuple[float, float, float]) -> float: return top + (3*room if r[1] <= r[2] and r[0] <= top else room)
+    return [r is not None and (r[1] > ceiling(r) or r[0] < bottom - room) for r in ranges]
 
 # %% ../../nbs/display/compare.ipynb #c8db413b
 def _metrics(runs: Iterable[Run]) -> list[str]:
@@ -766,8 +775,8 @@ def compare(
         a `Comparison`; the figure with `return_fig=True`; `ax` if passed
 
     Example:
-        fig = compare(low, high=high, small_batches=small, metric='train_loss', by='epoch', return_fig=True)
-        assert [text.get_text().split('  ')[0] for text in fig.axes[0].texts[1::2]] == ['learner 1, run 0', 'top 0.01', 'high', 'small_batches']
+        fig = compare(low=low, high=high, small_batches=small, metric='train_loss', by='epoch', return_fig=True)
+        assert [text.get_text().split('  ')[0] for text in fig.axes[0].texts[1::2]] == ['low, run 0', 'low, top 0.01', 'high', 'small_batches']
     """
     found = Comparison(runs_of(*sources, **named), metric, by, sort)
     if not return_fig and ax is None: return found

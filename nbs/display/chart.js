@@ -314,7 +314,7 @@ class Chart {
   draw() {
     const W = this.W = this.plot.clientWidth, { spec } = this
     if (W < 80) return
-    const narrow = W <= NARROW, h = (narrow ? 200 : spec.height) + TOP - 8, gap = narrow || !this.groups().length ? 14 : spec.names_width
+    const narrow = W <= NARROW, h = (narrow ? 200 : spec.height) + TOP - 8, gap = this.gap = narrow || !this.groups().length ? 14 : Math.min(spec.names_width, Math.max(260, 0.4 * W))
     const right = W - gap, [x0, x1] = this.range ?? this.extent(), [y0, y1] = this.heights(x0, x1)
     const px = v => LEFT + (this.fx(v) - x0) / (x1 - x0) * (right - LEFT), py = v => TOP + (y1 - this.fy(v)) / (y1 - y0) * (h - TOP)
     const s = this.scale = { x0, x1, y0, y1, right, h, px, py, narrow, inverse: p => this.back(x0 + (p - LEFT) / (right - LEFT) * (x1 - x0)) }
@@ -476,7 +476,7 @@ class Chart {
     for (let k = 1; k < spots.length; k++) spots[k].y = Math.max(spots[k].y, spots[k - 1].y + each)
     let below = s.h
     for (const spot of spots.reverse()) { spot.y = Math.min(spot.y, below); below = spot.y - each }
-    this.list.style.width = s.narrow ? '' : `${this.spec.names_width - 12}px`
+    this.list.style.width = s.narrow ? '' : `${this.gap - 12}px`
     for (const { i, y } of spots) {
       const [name, lines] = groups[i], b = this.list.children[i]
       if (!b) continue
