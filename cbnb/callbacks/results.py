@@ -21,7 +21,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sequenti
 
 # %% ../../nbs/callbacks/results.ipynb #2565a313
 from ..basics.arguments import as_count, hinted
-from ..basics.layout import ignored_label
+from ..basics.layout import IGNORED, class_axis, ignored_label, loss_axis
 from ..basics.loaders import as_loader, first_batch
 from ..basics.nested import entries, find_bs, map_tensors, shape_text, to_detach
 from ..basics.notices import shell
@@ -63,13 +63,18 @@ def task_of(
     if not isinstance(pred, Tensor) or len(yb) > 1 or not pred.ndim or any(not isinstance(y, Tensor) for y in yb): return 'other'
     if not yb: return _task_without_target(pred, loss_func)
     y, n = yb[0], len(pred)
-    if pred.ndim > 2: return 'maps' if y.shape in (pred.shape, pred.shape[:1] + pred.shape[2:]) else 'other'
+    if pred.ndim > 2: return 'maps' if y.shape == pred.shape or _class_dim(pred, y, loss_axis(loss_func)) is not None else 'other'
     one, whole = pred.numel() == n, not y.is_floating_point()
     if _is_binary(loss_func) and pred.numel() == y.numel(): return 'classes' if one else 'labels'
     if not one and y.numel() == n: return 'classes' if whole else 'other'
     if y.shape != pred.shape and y.numel() != pred.numel(): return 'other'
     if y.dtype == torch.bool and not one: return 'labels'
     return 'classes' if not one and isinstance(loss_func, nn.CrossEntropyLoss) or loss_func is F.cross_entropy else 'values'
+
+def _class_dim(pred: Tensor, y: Tensor, known: int | None) -> int | None:
+    "Return the dimension of the classes in scores with several positions. None: there is none, or the shapes fit several and `known` does not say which"
+    try: return class_axis(pred.shape, y.shape, known=known)
+    except ValueError: return None
 
 def _task_without_target(pred: Tensor, loss_func: Any) -> str:
     if pred.ndim > 2: return 'other'
@@ -82,15 +87,18 @@ def _act_of(loss_func: Any) -> Callable[[Any], Any]:
     "Return the function that turns model output into probabilities or values, inferred from the loss"
     return torch.exp if _is_log_probs(loss_func) else activation_of(loss_func)
 
+def _unchanged(pred: Any) -> Any: return pred
+
 def _two_columns(yes: Tensor) -> Tensor: return torch.stack([1 - yes, yes], 1)
 
 def _as_task(task: str, pred: Any, yb: tuple, act: Callable[[Any], Any],
-             ignored: int | None = None) -> tuple[Any, Any]:
+             ignored: int | None = None, axis: int | None = None) -> tuple[Any, Any]:
     "Return the predictions and targets of a batch, with one row for each item"
     if task == 'other': return _in_words(pred, find_bs(pred)), _in_words(yb, find_bs(pred)) if yb else None
-    pred, y = act(pred), yb[0] if yb else None
+    y = yb[0] if yb else None
+    pred = act(pred)
     n = len(pred)
-    if task == 'maps': return _agreement(pred, y, ignored), [f'{shape_text(t)} {str(t.dtype).removeprefix("torch.")}' for t in y]
+    if task == 'maps': return _agreement(pred, y, ignored, axis), [f'{shape_text(t)} {str(t.dtype).removeprefix("torch.")}' for t in y]
     if task == 'values': return pred.reshape(n, -1).float(), None if y is None else y.reshape(n, -1).float()
     if task == 'labels': return pred.float(), None if y is None else y > 0.5
     classes = (_two_columns(pred.reshape(n)) if pred.numel() == n else pred).float()
@@ -101,11 +109,11 @@ def _as_task(task: str, pred: Any, yb: tuple, act: Callable[[Any], Any],
 def _class_numbers(y: Tensor, n: int) -> Tensor: return (y.reshape(n) if y.numel() == n else y.argmax(1)).round().long()
 
 # %% ../../nbs/callbacks/results.ipynb #3c0bca46
-def _agreement(pred: Tensor, y: Tensor, ignored: int | None = None) -> list[str]:
+def _agreement(pred: Tensor, y: Tensor, ignored: int | None = None, axis: int | None = None) -> list[str]:
     "Describe how well each map is predicted: the share of correct pixels, or the mean error"
     size = shape_text(y[0])
     if y.ndim == pred.ndim - 1 and not y.is_floating_point():
-        right, kept = pred.argmax(1) == y, torch.ones_like(y, dtype=torch.bool) if ignored is None else y != ignored
+        right, kept = pred.argmax(1 if axis is None else axis) == y, y != (IGNORED if ignored is None else ignored)
         shares = (right & kept).flatten(1).sum(1)/kept.flatten(1).sum(1)
         return [f'{share:.1%} of {size} right' for share in shares.tolist()]
     if not y.is_floating_point() or y.dtype == torch.bool:
@@ -179,18 +187,25 @@ class _GatherItems(_GathersLosses, _GathersInputs):
         limit: int = 0,                            # memory limit for inputs, in bytes
     ):
         super().__init__()
-        self.wanted, self.my_act, self.limit, self.kept, self.weights = task, act, limit, [], []
+        self.wanted, self.my_act, self.limit, self.kept, self.weights, self.axis = task, act, limit, [], [], None
 
     def after_batch(self):
         learn = self.learn
         if learn.training or learn.pred is None or not self.at_home(): return
         pred, yb = to_detach((learn.pred, tuple(learn.yb)), cpu=False)
         if not self.task: self.task = self.wanted or task_of(self._single(pred), yb, learn.loss_func)
-        got, wanted = _as_task(self.task, pred, yb, self.my_act or _act_of(learn.loss_func), ignored_label(learn.loss_func))
+        if self.task == 'maps': self._find_axis(self._single(pred), yb[0])
+        act = self.my_act or (_act_of(learn.loss_func) if self.axis is None else _unchanged)    # a softmax may be over another dimension
+        got, wanted = _as_task(self.task, pred, yb, act, ignored_label(learn.loss_func), self.axis)
         self.preds.append(got)
         self.targets.append(wanted)
         self.add_losses()
         self.add_inputs()
+
+    def _find_axis(self, pred: Tensor, y: Tensor) -> None:
+        "Set the dimension of the classes. If several fit, it is that of the loss, or of the batch before"
+        known = loss_axis(self.learn.loss_func)
+        self.axis = _class_dim(pred, y, self.axis if known is None else known)
 
     def _single(self, pred: Any) -> Any:
         "If you passed `act`, and the output is not a single tensor, return `act(pred)`. Otherwise return the output unchanged"
