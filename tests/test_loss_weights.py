@@ -2,15 +2,12 @@
 
 import json
 
-import loss_cases
 import pytest
 import torch
-from loss_cases import CASES, CUTS, N, by_hand, learner, losses, weights
-from torch import nn
 
 import cbnb.all as cbnb
-from cbnb.basics.loss_weights import UNKNOWN, MeanLoss, weigher  # noqa: F401
 from helpers import line_learner
+from loss_cases import CASES, CUTS, N, X, by_hand, learner, losses, weights
 
 SAME = dict(rel=1e-6, abs=1e-9)
 
@@ -55,6 +52,27 @@ def test_two_processes_find_the_losses_and_weights_of_the_whole(shared, name, si
         assert found["losses"][1:] == pytest.approx([loss], **SAME)
         assert found["accumulated"] == pytest.approx(moved, **SAME)
         assert found["updates"] == pytest.approx(weights(alone), **SAME)
+
+
+UNREDUCED = [name for name in CASES if name not in ("lambda", "masked", "samples", "sum")]
+
+
+@pytest.mark.parametrize("name", UNREDUCED)
+def test_the_loss_of_an_item_is_that_of_the_item_alone(name):
+    case = CASES[name]
+    learn = learner(case, 8)
+    *_, found = learn.get_preds(with_loss=True)
+    net = case.net()
+    with torch.no_grad():
+        alone = [case.loss_func(net(X[i : i + 1]), *(t[i : i + 1] for t in case.targets)) for i in range(N)]
+    assert found.tolist() == pytest.approx(torch.stack(alone).nan_to_num(0.0).tolist(), **SAME)
+
+
+@pytest.mark.parametrize("name", ("classes", "smoothing", "log_probs", "mean_square", "flags"))
+def test_the_mean_loss_of_an_interpretation_is_that_of_validate(name):
+    learn = learner(CASES[name], 8)
+    interp = learn.interpret()
+    assert interp.mean_loss() == pytest.approx(learn.validate()[0], rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -160,12 +160,31 @@ class HasLosses(HoldsPredictions):
             assert close(values_[0], interp.losses.max()) and close(interp.losses[indices], values_)
             image, digit = learn.dls.valid_ds[int(indices[0])]
             assert digit == interp.targets[indices[0]]
+            assert close(interp.mean_loss(), learn.validate()[0])
         """
         if self.losses is None: raise ValueError(f'there is no loss for each item: {self.found.note}')
         n = len(self) if k is None else min(as_count(k, 'k', 1), len(self))
         losses = self.losses.nan_to_num(float('inf') if largest else float('-inf'))     # nan counts as the worst loss
         indices = losses.argsort(descending=largest, stable=True)[:n]
         return TopLosses(self.losses[indices], indices)
+
+    def mean_loss(self) -> float | None:    # None: there are no losses of items
+        """Return the mean of the losses of the items by their weights, which is the loss that `learn.validate()` returns
+
+        Returns:
+            None: there are no losses of items
+
+        Example:
+            values_, indices = interp.top_losses(3)
+            assert close(values_[0], interp.losses.max()) and close(interp.losses[indices], values_)
+            image, digit = learn.dls.valid_ds[int(indices[0])]
+            assert digit == interp.targets[indices[0]]
+            assert close(interp.mean_loss(), learn.validate()[0])
+        """
+        if self.losses is None: return None
+        weights = self.found.loss_weights
+        if weights is None: return float(self.losses.mean())
+        return float((self.losses*weights).double().sum()/weights.double().sum())
 
 # %% ../../nbs/callbacks/interpret.ipynb #48d1ffdf
 class Calibrates(HoldsPredictions):
@@ -527,7 +546,7 @@ class Summarizes(CarriesItems, DrawsMatrix, DrawsCalibration, DrawsValues):
             assert Summarizes(values.found).summary().startswith('128 items, mean abs. error ')
         """
         words = [plural(len(self), 'item'), *self._task_words()]
-        if self.losses is not None: words.append(f'mean loss {number(float(self.losses.mean()))}')
+        if self.losses is not None: words.append(f'mean loss {number(self.mean_loss())}')
         return ', '.join(words)
 
     def _task_words(self) -> list[str]:

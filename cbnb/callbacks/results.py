@@ -28,7 +28,7 @@ from ..basics.notices import shell
 from ..basics.patch import patch
 from ..basics.random_state import save_rng
 from ..basics.text import number
-from .predictions import GatherPredsCallback, activation_of, in_order, item_losses
+from .predictions import GatherPredsCallback, activation_of, in_order, losses_and_weights
 from ..data import split_batch
 from ..display.figures import show as show_figure
 from ..display.items import Card, Shown, brief, cards_figure, cards_html, cards_text, shown_parts
@@ -146,12 +146,16 @@ def nth_item(
 class _GathersLosses(GatherPredsCallback):
     "Keep a loss for each item, or the reason why there are no losses"
     note = ''
+    weights: list[Tensor] = []        # how much each loss counts in the mean of all
     def add_losses(self) -> None:
         learn = self.learn
         if not learn.yb: self.note = self.note or 'the loader has no targets'
         if self.note: return
-        try: self.losses.append(item_losses(learn.loss_func, learn.pred, learn.yb))
+        try: losses, weights = losses_and_weights(learn.loss_func, learn.pred, learn.yb)
         except (TypeError, ValueError, RuntimeError) as e: self.note = str(e)
+        else:
+            self.losses.append(losses)
+            self.weights.append(weights)
 
 class _GathersInputs(GatherPredsCallback):
     "Keep the inputs of items, up to a memory limit"
@@ -175,7 +179,7 @@ class _GatherItems(_GathersLosses, _GathersInputs):
         limit: int = 0,                            # memory limit for inputs, in bytes
     ):
         super().__init__()
-        self.wanted, self.my_act, self.limit, self.kept = task, act, limit, []
+        self.wanted, self.my_act, self.limit, self.kept, self.weights = task, act, limit, [], []
 
     def after_batch(self):
         learn = self.learn
@@ -360,6 +364,7 @@ class CardMaker(Predictions):
         numbers: indices of the items in the dataset; None: 0, 1, 2 and so on
     """
     looks: dict[str, Any] = {}       # arguments of `shown_parts`, which control how an item is shown
+    loss_weights: Tensor | None = None    # how much the loss of each item counts in the mean of all; None: equally
 
     def parts(self, i: int) -> list[Shown]:
         """Return the inputs of an item in a form that can be displayed
@@ -473,7 +478,7 @@ def predictions(
     n = preds.shape[1] if isinstance(preds, Tensor) else 0
     names = class_names(learn, source, n, classes) if gather.task in ('classes', 'labels') else list(map(str, classes or ()))
     found = CardMaker(gather.task, preds, targets, None if gather.note else losses, gather.note, items, names, numbers)
-    found.looks = _looks(source, **looks)
+    found.looks, found.loss_weights = _looks(source, **looks), None if gather.note else gather.gathered(gather.weights)
     return found
 
 def _only(dl: Any, numbers: Sequence[int]) -> Any:
