@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import cbnb.all as cbnb
+from helpers import line_learner
 from loss_cases import CASES, CUTS, N, X, by_hand, learner, losses, weights
 
 SAME = dict(rel=1e-6, abs=1e-9)
@@ -72,3 +73,28 @@ def test_the_mean_loss_of_an_interpretation_is_that_of_validate(name):
     learn = learner(CASES[name], 8)
     interp = learn.interpret()
     assert interp.mean_loss() == pytest.approx(learn.validate()[0], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "given, error, words",
+    [
+        (3, TypeError, r"batch_weight=3 should be a function"),
+        (lambda pred, y: y, ValueError, r"returned a tensor of shape \(8,\), and the weight of a batch is one number"),
+        (lambda pred, y: -1, ValueError, "returned -1, and"),
+        (lambda pred, y: float("nan"), ValueError, "returned nan, and"),
+        (lambda pred, y: "3", TypeError, "returned '3', and"),
+    ],
+)
+def test_a_weight_that_is_no_number_is_refused_at_the_first_batch(given, error, words):
+    learn = line_learner(batch_weight=given)
+    with pytest.raises(error, match=words) as raised:
+        learn.fit(1)
+    assert "training batch 0" in raised.value.__notes__[0]
+
+
+@pytest.mark.parametrize("weight", [2, 2.5, torch.tensor(3), torch.tensor([3.0])])
+def test_a_weight_is_a_number_or_a_tensor_of_one_number(weight):
+    learn = line_learner(batch_weight=lambda pred, y: weight)
+    same = line_learner()
+    learn.fit(1), same.fit(1)
+    assert learn.validate() == pytest.approx(same.validate())

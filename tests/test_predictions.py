@@ -1113,3 +1113,18 @@ def test_fetch_removes_callbacks_that_are_flagged_remove_on_fetch():
 def test_the_arguments_of_gather_preds_have_the_order_of_fastai(tmp_path):
     gather = cbnb.callbacks.predictions.GatherPredsCallback(True, True, tmp_path / "p", tmp_path / "t", False, False, 1, 3)
     assert (gather.concat_dim, gather.pickle_protocol, gather.act) == (1, 3, None)
+
+
+def test_a_module_without_the_argument_reduction_has_no_losses_of_items():
+    class Focal(nn.Module):
+        def forward(self, pred, y):
+            return nn.functional.mse_loss(pred, y) ** 2
+
+    class WithReduction(Focal):
+        def forward(self, pred, y, reduction="mean"):
+            return nn.functional.mse_loss(pred, y, reduction=reduction)
+
+    data = torch.zeros(2), (torch.ones(2),)
+    with pytest.raises(TypeError, match="Focal cannot give a loss for each item: it has neither an attribute nor an argument `reduction`"):
+        item_losses(Focal(), *data)
+    assert item_losses(WithReduction(), *data).tolist() == [1, 1]

@@ -80,8 +80,8 @@ def decodes_of(
 
 # %% ../../nbs/callbacks/predictions.ipynb #ae951e44
 def _takes_reduction(f: Callable[..., Any]) -> bool:
-    "Return whether a function accepts the argument `reduction`"
-    try: parameters = inspect.signature(f).parameters
+    "Return whether a function, or the `forward` method of a module, accepts the argument `reduction`"
+    try: parameters = inspect.signature(f.forward if isinstance(f, nn.Module) else f).parameters
     except (TypeError, ValueError): return False
     return 'reduction' in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
