@@ -362,6 +362,14 @@ class KeepsLists:
         by_order = sorted(self.all, key=lambda cb: cb.order)
         return [cb for cb in by_order if cb.method(event_name) is not None]
 
+    def is_shown(self, name: str) -> bool:
+        """Return whether `learn.<name>` is an object that `show` has set, and that nobody has replaced since then
+
+        Args:
+            name
+        """
+        return name in self.shown and vars(self.learn).get(name) is self.shown[name]
+
     def _find(self, training: bool, purpose: str, event_name: str) -> list:
         return [(cb, cb.method(event_name)) for cb in self.ordered(event_name)
                 if cb.wants(event_name, training, purpose)]
@@ -493,7 +501,7 @@ class NamesCallbacks(KeepsLists):
     """
     def _is_learners(self, name: str) -> bool:
         "Return whether a name belongs to the learner, and not to a callback or a shown object"
-        if name in self.names or name in self.shown: return False
+        if name in self.names or self.is_shown(name): return False
         return name in vars(self.learn) or hasattr(type(self.learn), name)
 
     def _free_name(self, cb: Callback) -> str:
@@ -592,7 +600,8 @@ class RemovesCallbacks(DispatchesEvents, FindsCallbacks):
             cb.learn = None
         for name, obj in list(self.shown.items()):
             if which is obj or which == name or isinstance(which, type) and isinstance(obj, which):
-                del self.shown[name], vars(self.learn)[name]
+                if self.is_shown(name): del vars(self.learn)[name]
+                del self.shown[name]
         if gone: self.changed()
         return gone
 

@@ -24,10 +24,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 # %% ../nbs/03_metrics.ipynb #52cab884
+from .basics.all_pairs import AllPairs
 from .basics.arguments import as_number, check_arguments, without_partial  # noqa: F401
 from .basics.layout import IGNORED, Layout, class_axis
 from .basics.loss_weights import MeanLoss
-from .basics.nested import find_bs, kind_of, map_tensors, named_parts, to_detach
+from .basics.nested import find_bs, kind_of, map_tensors, part_of, to_detach
 from .basics.outputs import checked_outputs, pick_output
 from .basics.processes import (
     agreed_value, gather_over_processes, merged_metric, n_processes, sum_over_processes)
@@ -326,11 +327,8 @@ def _note_inputs(
 
 def _choice(pred: Any) -> str:
     "Return advice on how to choose an output, for a prediction with several parts. For other predictions, return an empty string"
-    parts = list(named_parts(pred))
-    if parts: which = repr('logits' if 'logits' in parts else parts[0])
-    elif isinstance(pred, (tuple, list)): which = '0'
-    else: return ''
-    return f': choose a part of it, such as metric_on(metric, {which}, -1)'
+    which = part_of(pred)
+    return '' if which is None else f': choose a part of it, such as metric_on(metric, {which!r}, -1)'
 
 # %% ../nbs/03_metrics.ipynb #31d7a0dd
 class MeanMetric(Metric):
@@ -388,6 +386,7 @@ class AvgMetric(MeanMetric):
         assert close(run(AvgMetric(hits)), hits(pred, y), 1e-7)        # equal to the value on all items at once
         assert run(LargestScoreMetric()) == pred.max()
     """
+    is_first = True        # the next batch is the first one of a phase
     def __init__(self,
         func: Callable[..., Any],    # called with the prediction and the targets of a batch; returns a mean
         name: str | None = None,     # heading of its column; None: the function's name
@@ -402,13 +401,21 @@ class AvgMetric(MeanMetric):
             f'or AccumMetric({name_of(func)}), which calls it once with all items')
         self.func, self._name, self.targets_first = func, name or name_of(func), targets_first(func)
         self.batch_weight, self.takes = batch_weight, _takes_layout(func)
-        self.layout = Layout(ignore_index=_keywords(func).get('ignore_index'))
+        self.layout, self.pairs = Layout(ignore_index=_keywords(func).get('ignore_index')), AllPairs()
     def accumulate(self, learn: Any) -> None:
         pred, yb = learn.pred, learn.yb
         self.layout.read(learn, not self.chosen_outputs)
         with _Noting(self.name, pred, *yb), torch.no_grad():
-            value = one_number(self.name, self._call(pred, *yb, **self._layout_of(pred, *yb)))
+            value = one_number(self.name, self._checked()(pred, *yb, **self._layout_of(pred, *yb)))
         self.mean.add(value, self._weight(learn))
+    def reset(self) -> None:
+        super().reset()
+        self.is_first = True
+    def _checked(self) -> Callable[..., Any]:
+        "Return the function to call. In the first batch of a phase, it warns if the metric compares each prediction with every target"
+        first, self.is_first = self.is_first, False
+        if not first or hasattr(self.func, '_torchdynamo_orig_callable'): return self._call    # compiled code is not observed
+        return functools.partial(self.pairs.call, f'metric {self.name!r}', self._call)
     def _call(self, pred: Any, *yb: Any, **kwargs: Any) -> Any:
         return self.func(yb[0], pred, *yb[1:], **kwargs) if self.targets_first and yb else self.func(pred, *yb, **kwargs)
     def _layout_of(self, pred: Any, *yb: Any) -> dict[str, Any]:

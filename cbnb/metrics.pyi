@@ -14,10 +14,11 @@ from typing import Any, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from .basics.all_pairs import AllPairs as AllPairs
 from .basics.arguments import as_number as as_number, check_arguments as check_arguments, without_partial as without_partial
 from .basics.layout import IGNORED as IGNORED, Layout as Layout, class_axis as class_axis
 from .basics.loss_weights import MeanLoss as MeanLoss
-from .basics.nested import find_bs as find_bs, kind_of as kind_of, map_tensors as map_tensors, named_parts as named_parts, to_detach as to_detach
+from .basics.nested import find_bs as find_bs, kind_of as kind_of, map_tensors as map_tensors, part_of as part_of, to_detach as to_detach
 from .basics.outputs import checked_outputs as checked_outputs, pick_output as pick_output
 from .basics.processes import agreed_value as agreed_value, gather_over_processes as gather_over_processes, merged_metric as merged_metric, n_processes as n_processes, sum_over_processes as sum_over_processes
 from .basics.sklearn_functions import TAKES as TAKES, as_labels as as_labels, as_probabilities as as_probabilities, is_of_sklearn as is_of_sklearn, sklearn_function as sklearn_function, takes_of as takes_of, targets_first as targets_first
@@ -82,13 +83,16 @@ class MeanMetric(Metric):
 def is_of_torchmetrics(f: Callable) -> bool: ...
 def torchmetrics_class(f: Callable) -> str: ...
 class AvgMetric(MeanMetric):
+    is_first: Any
     def __init__(self, func: Callable[..., Any], name: str | None=None, batch_weight: Callable[..., Any] | None=None) -> None: ...
     def accumulate(self, learn: Any) -> None: ...
+    def reset(self) -> None: ...
     func: Callable[..., Any]
     targets_first: Any
     batch_weight: Callable[..., Any] | None
     takes: Any
     layout: Any
+    pairs: Any
 def _are_tensors(*values: Any) -> bool: ...
 def _takes_layout(func: Callable[..., Any]) -> set[str]: ...
 def _keywords(func: Callable[..., Any]) -> dict[str, Any]: ...

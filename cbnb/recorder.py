@@ -811,7 +811,9 @@ class LastTableV1(LastTable):
             assert recorder.val_losses == recorder.history[-1, 'valid_loss']
             assert recorder.names == recorder.metric_names == ['epoch', 'train_loss', 'valid_loss', 'time']
         """
-        names = self.valid_columns[1:1 + len(self.learn.metrics)]
+        n, sets = len(self.learn.metrics) + 1, getattr(self.learn.dls, 'valid_sets', ())
+        parts = self.headings.values()           # parts of the loss are no metrics; columns added by callbacks are
+        names = [*self.valid_columns[1:n], *(c for c in self.valid_columns[n*max(len(sets), 1):] if c not in parts)]
         rows = [row for row in self._whole() if names and row['valid_loss'] is not None]
         return [[row[name] for name in names] for row in rows]
 

@@ -21,12 +21,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 # %% ../nbs/06_step.ipynb #025688d6
+from .basics.all_pairs import AllPairs, check_shapes, is_column_and_row, title_of
 from .basics.arguments import is_number, without_partial
 from .basics.loss_weights import UNKNOWN, divisor, seen, weigher
-from .basics.nested import find_bs
+from .basics.nested import find_bs, kind_of, part_of
 from .basics.notices import user_level
 from .basics.multi_optimizer import MultiOptimizer
 from .optim import update
@@ -144,53 +144,6 @@ def loss_of(
     """
     return found if isinstance(found, Tensor) else split_result(found, needs_loss=True)[0]
 
-# %% ../nbs/06_step.ipynb #92c9f5e9
-_ELEMENTWISE = nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss
-_ELEMENTWISE_FUNCS = F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss
-
-def _check_shapes(loss_func: Any, pred: Any, y: Any) -> None:
-    "Raise `ValueError` if an element-wise loss gets predictions and targets with the same number of elements in different shapes"
-    if not isinstance(loss_func, _ELEMENTWISE) and loss_func not in _ELEMENTWISE_FUNCS: return
-    if not isinstance(pred, Tensor) or not isinstance(y, Tensor): return
-    if pred.shape == y.shape or not pred.numel() == y.numel() > 1: return
-    raise ValueError(f'{_name_of(loss_func)} got predictions of shape {tuple(pred.shape)} and targets of shape {tuple(y.shape)}: it would '
-                     'compare each prediction with every target. Give both one shape, such as y[:, None] or pred.squeeze(1)')
-
-def _name_of(loss_func: Any) -> str: return getattr(loss_func, '__name__', type(loss_func).__name__)
-
-# %% ../nbs/06_step.ipynb #e8dd1367
-def _is_column_and_row(pred: Any, y: Any) -> bool:
-    "Return whether one value has the shape (n, 1), the other has the shape (n,), and n is above 1"
-    if not isinstance(pred, Tensor) or not isinstance(y, Tensor) or pred.ndim + y.ndim != 3: return False
-    column, row = (pred, y) if pred.ndim == 2 else (y, pred)
-    return row.ndim == 1 and column.shape == (len(row), 1) and len(row) > 1
-
-class _Broadcasts(TorchFunctionMode):
-    "Detects an operation that broadcasts a column against a row of `n` numbers"
-    found = False
-    def __init__(self, n: int):
-        super().__init__()
-        self.n = n
-
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        shapes = [v.shape for v in (*args, *(kwargs or {}).values()) if type(v) is Tensor]    # not those of torch.compile
-        square = func in _BROADCASTING or type(out) is Tensor and out.shape == (self.n, self.n)
-        if square and (self.n, 1) in shapes and (self.n,) in shapes: self.found = True
-        return out
-
-_BROADCASTING = *_ELEMENTWISE_FUNCS, F.poisson_nll_loss, F.kl_div, F.hinge_embedding_loss    # they may return a single number
-
-# %% ../nbs/06_step.ipynb #b967d0b6
-def _watched(loss_func: Callable[..., Any], pred: Tensor, *yb: Any) -> Any:
-    "Call a loss function, and warn if it compares each prediction with every target"
-    if hasattr(loss_func, '_torchdynamo_orig_callable'): return loss_func(pred, *yb)       # compiled code is not observed
-    with _Broadcasts(len(pred)) as watch: loss = loss_func(pred, *yb)
-    if watch.found: _warn(
-        f'the loss function {_name_of(loss_func)} got predictions of shape {tuple(pred.shape)} and targets of shape {tuple(yb[0].shape)}, and '
-        'compares each prediction with every target. Give both one shape, such as y[:, None] or pred.squeeze(1). If you want all pairs: y[None, :]')
-    return loss
-
 # %% ../nbs/06_step.ipynb #fed50ab6
 _APPLIED_BY_LOSS = (    # loss, as a class and a function; the activation it applies; its node in the autograd graph
     (nn.CrossEntropyLoss, F.cross_entropy, nn.Softmax, 'SoftmaxBackward0'),
@@ -218,17 +171,17 @@ def _warn_of_activation(loss_func: Any, model: Any, pred: Any) -> None:
         if not isinstance(_last_layer(model), activation) and _last_node(pred) != node: return
         name, layers = activation.__name__.lower(), [(n, m) for n, m in getattr(model, 'named_modules', list)() if isinstance(m, activation)]
         where = f'its layer {layers[-1][0]!r}, {layers[-1][1]}' if layers else f'a {name} in {type(model).__name__}.forward'
-        _warn(f'the model ends with {where}, and {_name_of(f)} applies a {name} itself, so the {name} is applied twice and the model '
+        _warn(f'the model ends with {where}, and {title_of(f)} applies a {name} itself, so the {name} is applied twice and the model '
               f'learns slowly. Remove it from the model: get_preds and predict apply a {name} to the outputs')
 
 # %% ../nbs/06_step.ipynb #6b627d1f
 def _checked(learn: Any) -> Callable[..., Any]:
     "Return the loss function for the first batch of a phase. If the loss function does not suit the predictions, raise `ValueError` or warn"
     f, pred, y = learn.loss_func, learn.pred, learn.yb[0]
-    _check_shapes(f, pred, y)
+    check_shapes(f, pred, y)
     if not learn.training or getattr(learn, 'train_iter', 0): return f
     _warn_of_activation(f, learn.model, pred)
-    return functools.partial(_watched, f) if _is_column_and_row(pred, y) else f
+    return functools.partial(AllPairs().call, f'the loss function {title_of(f)}', f) if is_column_and_row(pred, y) else f
 
 def _is_observed(learn: Any) -> bool:
     "Return whether the weight of a batch is known only from the calls of the loss function"
@@ -278,10 +231,14 @@ class ForwardPass:
             'loss_func is missing: assign learn.loss_func, or pass a step that computes the loss')
         if learn.iter: loss_func = learn.loss_func
         else: loss_func, self.observes = _checked(learn), _is_observed(learn)          # the first batch of a phase
-        if not self.observes: found = loss_func(learn.pred, *learn.yb)
-        else:
-            found, learn.divisor = seen(loss_func, learn.pred, *learn.yb, loss_of=loss_of)
-            self.observes = learn.divisor is not UNKNOWN
+        try:
+            if not self.observes: found = loss_func(learn.pred, *learn.yb)
+            else:
+                found, learn.divisor = seen(loss_func, learn.pred, *learn.yb, loss_of=loss_of)
+                self.observes = learn.divisor is not UNKNOWN
+        except (TypeError, AttributeError) as e:
+            _note_parts(e, learn)
+            raise
         self.set_loss(learn, found)
 
     def set_loss(self,
@@ -519,6 +476,19 @@ def n_items(learn: Any) -> int:
     except ValueError: return 1
 
 # %% ../nbs/06_step.ipynb #bfa568ec
+def _note_parts(
+    e: Exception,    # raised by the loss function; may get a note
+    learn: Any,      # the learner, whose `pred` the loss function received
+) -> None:
+    if (which := part_of(learn.pred)) is None: return
+    f, got = learn.loss_func, kind_of(learn.pred)
+    part = f'.{which}' if hasattr(learn.pred, str(which)) else f'[{which!r}]'
+    library = {'torch.nn.functional': 'F.', 'torch.nn.modules.loss': 'nn.'}.get(getattr(f, '__module__', ''), '')
+    call = f'{library}{title_of(f)}{"()"*isinstance(f, nn.Module)}'
+    y = 'y' if len(learn.yb) == 1 else '*yb'
+    e.add_note(f'the loss function {title_of(f)} was given a {got}. If it takes one part of it, pass for example '
+               f'loss_func=lambda out, {y}: {call}(out{part}, {y})')
+
 def _note_whole_dict(
     e: Exception,    # raised by the model; may get a note
     learn: Any,      # the learner, whose `xb` the model received

@@ -7,6 +7,7 @@ import json
 import re
 import traceback
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import cbnb
 from cbnb.basics import error_help
+from cbnb.basics.all_pairs import AllPairsWarning
 from cbnb.basics.error_help import errors_page, explained
 from helpers import IN_BATCH, RUN_EVENTS, TRAIN_ONLY, Line, RaiseIn, ab, line_batches, line_learner, noting
 
@@ -968,6 +970,109 @@ def test_a_loss_that_compares_each_prediction_with_every_target_warns_once_a_fit
         said = warnings_of(lambda: learn.fit(2))
         assert len(said) == warns and all("compares each prediction with every target" in text for text in said)
     assert warnings_of(learn.validate) == []
+
+
+def mae_of_all_pairs(pred, y):
+    return (pred - y).abs().mean()
+
+
+def mape_of_keras(y_true, y_pred):
+    return ((y_true - y_pred) / y_true).abs().mean()
+
+
+def mae_of_rows(pred, y):
+    return (pred[:, 0] - y).abs().mean()
+
+
+@pytest.mark.parametrize(
+    "metric, warns",
+    [
+        (mae_of_all_pairs, True),
+        (mape_of_keras, True),
+        (cbnb.AvgMetric(lambda pred, y: ((pred > 0) == (y > 0)).float().mean(), "hits"), True),
+        (nn.functional.l1_loss, True),
+        (mae_of_rows, False),
+    ],
+)
+def test_a_metric_that_compares_each_prediction_with_every_target_warns_once(metric, warns):
+    learn = net_learner(X, X[:, 0], nn.Linear(3, 1), flat_loss, metrics=metric)
+    name = learn.metrics[0].name
+    said = warnings_of(lambda: learn.fit(2))
+    assert len(said) == warns and all(
+        f"metric {name!r} got predictions of shape (8, 1) and targets of shape (8,), and compares each prediction with every target" in text
+        for text in said
+    )
+
+
+def test_a_metric_of_all_pairs_is_heard_before_the_first_batch_is_trained():
+    trained = []
+    learn = net_learner(X, X[:, 0], nn.Linear(3, 1), flat_loss, metrics=mae_of_all_pairs)
+    learn.add_cb(cbnb.Callback(before_backward=lambda self: trained.append(self.training)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", AllPairsWarning)
+        with pytest.raises(AllPairsWarning):
+            learn.fit(1)
+    assert trained == []
+
+
+def test_a_metric_of_all_pairs_is_heard_without_the_sanity_check_too():
+    learn = net_learner(X, X[:, 0], nn.Linear(3, 1), flat_loss, metrics=mae_of_all_pairs, sanity_check=False)
+    assert len(warnings_of(learn.validate)) == 1
+    assert len(warnings_of(lambda: learn.fit(1))) == 0
+    model = learn.model
+    with torch.no_grad():
+        pred, y = model(X)[:, 0], X[:, 0]
+        parts = [(pred[part, None] - y[part]).abs().mean() for part in (slice(0, 8), slice(8, 12))]
+        by_hand = (8 * parts[0] + 4 * parts[1]) / 12
+    assert learn.validate()[1] == pytest.approx(float(by_hand))        # the value is the one of the function, only said
+
+
+@dataclass
+class Output:
+    logits: torch.Tensor
+    hidden: torch.Tensor
+
+
+class Parts(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.layer, self.kind = nn.Linear(3, 2), kind
+
+    def forward(self, x):
+        return self.kind(self.layer(x), x)
+
+
+Y = torch.arange(12) % 2
+
+
+@pytest.mark.parametrize(
+    "loss_func, kind, fix",
+    [
+        (nn.functional.cross_entropy, Output, "lambda out, y: F.cross_entropy(out.logits, y)"),
+        (nn.CrossEntropyLoss(), Output, "lambda out, y: nn.CrossEntropyLoss()(out.logits, y)"),
+        (nn.CrossEntropyLoss(), lambda a, b: (a, b), "lambda out, y: nn.CrossEntropyLoss()(out[0], y)"),
+        (nn.CrossEntropyLoss(), lambda a, b: dict(aux=b, logits=a), "lambda out, y: nn.CrossEntropyLoss()(out['logits'], y)"),
+        (own_loss, lambda a, b: (a[:, 0], b), "lambda out, y: own_loss(out[0], y)"),
+        (nn.MSELoss(), lambda a, b: (a[:, 0], b), "lambda out, y: nn.MSELoss()(out[0], y)"),
+    ],
+)
+def test_a_loss_that_gets_a_prediction_of_several_parts_is_told_how_to_take_one(loss_func, kind, fix):
+    y = Y if "ross" in fix else Y.float()
+    with pytest.raises((TypeError, AttributeError)) as e:
+        net_learner(X, y, Parts(kind), loss_func).fit(1)
+    [note] = [note for note in e.value.__notes__ if "loss_func=" in note]
+    assert fix in note and "was given a" in note
+    fixed = eval(fix, dict(F=nn.functional, nn=nn, own_loss=own_loss))
+    net_learner(X, y, Parts(kind), fixed).fit(1)
+
+
+def test_a_loss_that_takes_all_parts_gets_no_note_for_another_mistake():
+    def loss(out, y):
+        return nn.functional.cross_entropy(out[0], y[:3])
+
+    with pytest.raises(ValueError) as e:
+        net_learner(X, Y, Parts(lambda a, b: (a, b)), loss).fit(1)
+    assert not any("loss_func=" in note for note in e.value.__notes__)
 
 
 def test_the_check_of_a_loss_does_not_change_it():

@@ -488,7 +488,7 @@ def test_the_leader_may_leave():
 
 def test_mixed_with_native_callbacks_nothing_stays():
     seen, notes = [], Notes()
-    before = set(vars(line_learner()))
+    before = set(vars(fitted()))
     learn = line_learner()
     learn.fit(1, cbs=[noting(seen), notes, v1.OneCycleScheduler(learn, 0.1)])
     assert len(notes.slots) == 19 and seen.count("after_batch") == 3
@@ -1732,7 +1732,6 @@ class Mine(v1.LearnerCallback):
         (lambda: line_learner().fit(1, callbacks=[Mine]), "did you mean cbs="),
         (lambda: line_learner().fit_one_cycle(1, max_lr=0.1), "did you mean lr_max="),
         (lambda: line_learner().load("a", purge=True), "nothing to purge"),
-        (lambda: line_learner().load("a", weights_only=True), "without running code"),
         (lambda: line_learner(wd_bn_bias=True), "group of their own"),
         (lambda: line_learner(train_bn=False), "freeze_to"),
         (lambda: line_learner(layer_groups=[]), "splitter="),
@@ -1742,3 +1741,175 @@ def test_the_learner_names_what_to_use_for_arguments_of_other_versions(call, wor
     """An argument of fastai v1 or v2 that the learner does not have is an error that says which one does the same."""
     with pytest.raises(TypeError, match=words):
         call()
+
+
+# --- what old scripts also do ---
+
+
+class Shown(v1.LearnerCallback):
+    """Becomes learn.shown."""
+
+
+def test_a_new_callback_does_not_replace_what_you_assigned(tmp_path):
+    """`learn.shown = 5` stays, also in a copy, and also after an earlier callback was shown there."""
+    learn = line_learner()
+    Shown(learn)
+    learn.shown = 5
+    Shown(learn)
+    assert learn.shown == 5 and copy.deepcopy(learn).shown == 5
+    learn.remove_cb("shown")
+    assert learn.shown == 5
+
+
+def test_a_callback_of_another_class_replaces_a_shown_one_with_a_warning():
+    class Other(v1.LearnerCallback):
+        """Another class of the same snake name."""
+
+    Other.__name__ = "Shown"
+    learn = line_learner()
+    first = Shown(learn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = Shown(learn)
+    assert learn.shown is again is not first, "the same class, as in v1"
+    with pytest.warns(UserWarning, match=r"learn\.shown was a Shown, and is now a .*Other: to read both"):
+        other = Other(learn)
+    assert learn.shown is other
+
+
+def test_callback_fns_is_a_list_that_can_be_changed():
+    """`learn.callback_fns.append(f)` of a script of v1 adds a factory, and `+=`, `remove` and assignment work."""
+    clip, two = functools.partial(v1.GradientClipping, clip=0.5), functools.partial(Shown)
+    learn = v1_learner(callback_fns=[Shown], callbacks=[Notes()])
+    learn.callback_fns.append(clip)
+    assert list(learn.callback_fns) == [Shown, clip]
+    learn.fit(1, 0.1)
+    assert math.isclose(math.hypot(*ab(learn)), 2 * 0.1 * 0.5, rel_tol=1e-4), "two updates of norm 0.5, by hand"
+    learn.callback_fns.remove(Shown)
+    learn.callback_fns += [two]
+    assert list(learn.callback_fns) == [clip, two] and learn.callback_fns[-1] is two
+    learn.callback_fns.insert(0, Shown)
+    assert list(learn.callback_fns) == [Shown, clip, two]
+    learn.callback_fns = Shown
+    assert list(learn.callback_fns) == [Shown] and len([cb for cb in learn.callbacks if isinstance(cb, Notes)]) == 1
+
+
+class Added(v1.LearnerCallback):
+    """Adds a column in the second way of v1."""
+
+    _order = -20
+
+    def on_train_begin(self, **kwargs):
+        self.learn.recorder.add_metric_names(["twice", "thrice"])
+
+    def on_epoch_end(self, epoch, **kwargs):
+        self.learn.recorder.add_metrics([2 * epoch, 3 * epoch])
+
+
+def test_values_may_be_added_through_the_recorder():
+    def mae(out, y):
+        return (out - y).abs().mean()
+
+    learn = fitted(Added, n_epoch=3, metrics=mae)
+    assert learn.recorder.names == ["epoch", "train_loss", "valid_loss", "mae", "twice", "thrice", "time"]
+    assert [row[1:] for row in learn.recorder.metrics] == [[0, 0], [2, 3], [4, 6]], "mae, then the columns"
+
+
+def test_values_that_come_after_the_row_are_said():
+    class Late(Added):
+        _order = 0
+
+    with pytest.warns(UserWarning, match=r"add_metrics: \[0, 0\] came after the row of the epoch.*_order = -20"):
+        learn = fitted(Late)
+    assert learn.recorder.names[3:5] == ["twice", "thrice"] and learn.recorder.values[0][-2:] == [None, None]
+
+
+def test_values_without_a_column_are_an_error():
+    class NoColumn(v1.LearnerCallback):
+        def on_epoch_end(self, **kwargs):
+            self.learn.recorder.add_metrics([1])
+
+    with pytest.raises(ValueError, match=r"add_metrics\(\[1\]\): the table has no column for it; call recorder.add_metric_names"):
+        fitted(NoColumn)
+
+
+@pytest.mark.parametrize("slot", v1.SLOTS)
+def test_a_slot_that_returns_false_changes_nothing(slot):
+    cb = v1.Callback()
+    setattr(cb, slot, lambda **state: False)
+    assert near(ab(fitted(cb)), (0.72, 1.08))
+
+
+def test_types_and_small_functions_of_v1():
+    """A class that imports everything from v1 finds the names of its annotations."""
+    names = {}
+    exec("from cbnb.dialects.fastai_v1 import *", names)
+    exec(
+        "class Foreign(LearnerCallback):\n"
+        "    def __init__(self, learn, by: Floats = None, of: ListOrItem = None, path: PathOrStr = '.', f: LossFunction = None):\n"
+        "        super().__init__(learn)\n"
+        "        self.by = listify(ifnone(by, 2.))\n"
+        "    def on_backward_begin(self, last_loss: Rank0Tensor, smooth_loss: TensorOrNumber, **kwargs: Any):\n"
+        "        return {'last_loss': last_loss*self.by[0]}\n"
+        "    def on_epoch_end(self, last_metrics: MetricsList, **kwargs): assert is_listy(last_metrics)\n",
+        names | dict(Any=object),
+        names,
+    )
+    assert near(ab(fitted(names["Foreign"])), (1.28, 1.92)), "a doubled loss, as in fixture B of the facts"
+    listify = v1.listify
+    assert listify() == [] and listify("ab") == ["ab"] and listify((1, 2)) == [1, 2] and listify(torch.tensor(1.0)) == [1]
+    assert listify(1, 3) == listify([1], "abc") == [1, 1, 1]
+    with pytest.raises(ValueError, match=r"p=\[1, 2\] has 2 items, and q=3 asks for 3"):
+        listify([1, 2], 3)
+
+
+# --- files that cannot be written ---
+
+
+def test_rows_that_cannot_be_written_do_not_end_a_fit_of_v1(tmp_path, monkeypatch):
+    """The rows wait, one warning is issued, and they are written as soon as there is room."""
+    from cbnb.callbacks import csv_logger
+
+    learn, full, write = line_learner(path=tmp_path), [True], v1.append_rows
+
+    def append(file, rows, new):
+        if full[0]:
+            raise OSError(28, "No space left on device")
+        write(file, rows, new)
+
+    monkeypatch.setattr(v1, "append_rows", append)
+    room = cbnb.Callback(before_epoch=lambda cb: full.__setitem__(0, cb.epoch < 2))
+    with pytest.warns(UserWarning) as seen:
+        learn.fit(4, cbs=[functools.partial(v1.CSVLogger), room])
+    assert [str(w.message).partition(" (")[2][:23] for w in seen] == ["No space left on device"]
+    rows = (tmp_path / "history.csv").read_text().splitlines()
+    assert [row.partition(",")[0] for row in rows] == ["epoch", "0", "1", "2", "3"]
+    assert csv_logger.append_rows is write
+
+
+def test_weights_that_cannot_be_saved_do_not_end_a_fit_of_v1(tmp_path, monkeypatch):
+    """One warning; the weights loaded at the end are those of the file that was written."""
+    learn, save, weights = line_learner(path=tmp_path), cbnb.Learner.save, []
+
+    def fails(self, *args, **kwargs):
+        weights.append(ab(self))
+        if len(weights) != 2:
+            raise OSError(28, "No space left on device")
+        return save(self, *args, **kwargs)
+
+    monkeypatch.setattr(cbnb.Learner, "save", fails)
+    with pytest.warns(UserWarning, match="the weights could not be saved .*No space left.*the fit goes on") as seen:
+        learn.fit(4, cbs=functools.partial(v1.SaveModelCallback))
+    assert len(seen) == 1 and len(weights) == 4
+    assert ab(learn) == weights[1], "epoch 1 is the last that could be saved"
+    assert learn.save_model_callback.best == learn.recorder.val_losses[1]
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_of_v1_before_the_first_epoch(tmp_path):
+    (tmp_path / "models").write_text("a file")
+    (tmp_path / "history.csv").mkdir()
+    for cb in (v1.SaveModelCallback, v1.CSVLogger):
+        learn = line_learner(path=tmp_path)
+        with pytest.raises(OSError):
+            learn.fit(1, cbs=functools.partial(cb))
+        assert ab(learn) == (0, 0)

@@ -69,6 +69,7 @@ TESTS = {
     "basics/processes": "metrics",
     "basics/outputs": "metrics",
     "basics/layout": "metrics",
+    "basics/all_pairs": "errors",
     "basics/sklearn_functions": "metrics",
     "dialects/detect": "detect fastai_v1",
 } | {f"dialects/fastai_v1{name}": "fastai_v1" for name in ("", "_loop", "_schedules", "_slots")}

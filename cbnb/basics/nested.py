@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['entries', 'rebuild', 'map_tensors', 'can_move', 'to_device', 'to_detach', 'find_bs', 'first_tensor', 'is_empty',
-           'named_parts', 'kind_of', 'shape_text']
+           'named_parts', 'part_of', 'kind_of', 'shape_text']
 
 # %% ../../nbs/basics/nested.ipynb #ea554bf3
 import copy
@@ -232,6 +232,20 @@ def named_parts(
         empty if `value` has no named parts
     """
     return value._asdict() if hasattr(value, '_asdict') else entries(value) or {}
+
+def part_of(
+    value: Any,            # a prediction
+) -> Any:                  # a name, or 0; None: `value` has no parts
+    """Return the part of a prediction that holds the scores most likely: `logits`, or the first part
+
+    Args:
+        value: a prediction
+
+    Returns:
+        a name, or 0; None: `value` has no parts
+    """
+    if parts := list(named_parts(value)): return 'logits' if 'logits' in parts else parts[0]
+    return 0 if isinstance(value, (tuple, list)) else None
 
 def kind_of(
     value: Any,    # a tensor or anything else

@@ -144,8 +144,8 @@ def _made(recipe: Any) -> Any:
 @patch
 def __getstate__(self: Learner) -> dict[str, Any]:
     "Return the attributes to pickle or copy. If the learner is running, raise `RuntimeError`"
-    shown = self.callbacks.shown           # attributes for callbacks of an earlier fit, which are no longer in `cbs`
-    if not self.running: return {k: v for k, v in vars(self).items() if k not in shown}
+    shown = self.callbacks.is_shown        # attributes for callbacks of an earlier fit, which are no longer in `cbs`
+    if not self.running: return {k: v for k, v in vars(self).items() if not shown(k)}
     raise RuntimeError(f'this learner is running ({self.where(event.after_epoch)}), with hooks, rates and callbacks '
                        'that it takes back at the end: export or copy it between fits, or use '
                        'learn.save in a callback')

@@ -19,6 +19,7 @@ from torch.utils.data import (
     BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #ef48819b
+from ..basics.all_pairs import AllPairsWarning
 from ..basics.arguments import as_number
 from ..basics.failures import note_batch, note_fix
 from ..basics.nested import is_empty
@@ -121,9 +122,11 @@ def _try_batch(learn: Learner, batch: Any) -> None:
     learn.eval_step.predict(learn)
     learn.eval_step.loss(learn)
     if learn.loss is None and not learn.yb and learn.step_result is None: return        # metrics do not see a batch without targets
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')              # a warning about one batch may not be true of the whole set
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter('always')
         for metric in learn.metrics: _try_metric(metric, learn)
+    for w in said:                                   # other warnings about one batch may not be true of the whole set
+        if issubclass(w.category, AllPairsWarning): warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
 
 def _try_metric(metric: Any, learn: Learner) -> None:
     if isinstance(metric, ValueMetric): return       # it does not read the batch

@@ -6,17 +6,21 @@
 __all__ = ['TerminateOnNaN', 'EarlyStopping', 'SaveModel', 'ReduceLROnPlateau', 'Tracker', 'GradientClipping',
            'AccumulateScheduler', 'BnFreeze', 'TerminateOnNaNCallback', 'StopAfterNBatches', 'TrackerCallback',
            'EarlyStoppingCallback', 'ReduceLROnPlateauCallback', 'SaveModelCallback', 'CSVLogger', 'ShowGraph',
-           'Recorder', 'Learner', 'SLOTS', 'Callback', 'LearnerCallback', 'CallbackHandler', 'AverageMetric',
-           'add_metrics', 'LRFinder', 'OneCycleScheduler', 'fit_one_cycle', 'lr_find', 'V1Metric', 'wrap',
-           'GeneralScheduler', 'TrainingPhase', 'annealing_no', 'annealing_linear', 'annealing_cos', 'annealing_exp',
-           'annealing_poly']
+           'Recorder', 'Factories', 'Learner', 'SLOTS', 'Callback', 'LearnerCallback', 'CallbackHandler',
+           'AverageMetric', 'add_metrics', 'LRFinder', 'OneCycleScheduler', 'fit_one_cycle', 'lr_find', 'V1Metric',
+           'wrap', 'GeneralScheduler', 'TrainingPhase', 'annealing_no', 'annealing_linear', 'annealing_cos',
+           'annealing_exp', 'annealing_poly', 'AnnealFunc', 'BoolOrTensor', 'FloatOrTensor', 'Floats', 'HookFunc',
+           'IntOrTensor', 'IntsOrStrs', 'ItemsList', 'KWArgs', 'LayerFunc', 'ListOrItem', 'LossFunction', 'MetricFunc',
+           'MetricFuncList', 'MetricsList', 'ModuleList', 'NPArrayList', 'OptListOrItem', 'OptLossFunc', 'OptMetrics',
+           'OptOptimizer', 'OptSplitFunc', 'OptStrList', 'ParamList', 'PathOrStr', 'PBar', 'Rank0Tensor', 'StartOptEnd',
+           'StrList', 'TensorOrNumber', 'TensorOrNumList', 'Tensors', 'ifnone', 'is_listy', 'is_tuple', 'listify']
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #40ecceba
-import csv
 import functools
 import math
 import operator
 import warnings
+from collections.abc import MutableSequence
 from typing import Any
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #c661b1b9
@@ -27,10 +31,19 @@ from torch import nn
 from ..callbacks import saving        # gives learners `save` and `load`
 from ..basics.notices import user_level, shell
 from ..basics.nested import find_bs
+from ..basics.processes import any_over_processes, process_number
+from ..callback import made_by
+from ..callbacks.csv_logger import append_rows, check_rows
+from ..callbacks.files import check_writable
 from .fastai_v1_loop import Data, V1Metric, recorders, wrap
 from .fastai_v1_schedules import (
     GeneralScheduler, LRFinder, OneCycleScheduler, TrainingPhase, annealing_cos, annealing_exp,
     annealing_linear, annealing_no, annealing_poly, fit_one_cycle, lr_find)
+from .fastai_v1_names import (
+    AnnealFunc, BoolOrTensor, FloatOrTensor, Floats, HookFunc, IntOrTensor, IntsOrStrs, ItemsList, KWArgs, LayerFunc, ListOrItem,
+    LossFunction, MetricFunc, MetricFuncList, MetricsList, ModuleList, NPArrayList, OptListOrItem, OptLossFunc, OptMetrics,
+    OptOptimizer, OptSplitFunc, OptStrList, ParamList, PathOrStr, PBar, Rank0Tensor, StartOptEnd, StrList, TensorOrNumber,
+    TensorOrNumList, Tensors, ifnone, is_listy, is_tuple, listify)
 from .fastai_v1_slots import (
     SLOTS, AverageMetric, Callback, CallbackHandler, LearnerCallback, add_metrics)
 from ..learner import Learner as NativeLearner, as_list
@@ -290,20 +303,35 @@ class SaveModelCallback(TrackerCallback):
         super().__init__(learn, monitor, mode)
         if every not in ('improvement', 'epoch'):
             raise ValueError(f"every={every!r} should be 'improvement' or 'epoch'")
-        self.every, self.name, self.saved = every, name, False
+        self.every, self.name, self.saved, self.told = every, name, False, False
 
     def on_train_begin(self, **kwargs):
         super().on_train_begin(**kwargs)
-        self.saved = False
+        self.saved = self.told = False
+        if process_number() == 0: check_writable(self.learn.model_file(self.name), 'the weights')
 
     def jump_to_epoch(self, epoch):
         if self.every == 'epoch' and epoch: self.learn.load(f'{self.name}_{epoch - 1}')
 
     def on_epoch_end(self, epoch, **kwargs):
-        if self.every == 'epoch': self.learn.save(f'{self.name}_{epoch}')
-        elif self.is_better(self.get_monitor_value()):
-            self.learn.save(self.name)
-            self.saved = True
+        filed = self.best
+        if self.every == 'epoch': self._save(f'{self.name}_{epoch}')
+        elif self.is_better(self.get_monitor_value()): self._save_best(filed)
+
+    def _save_best(self, filed: float) -> None:
+        saved = not any_over_processes(not self._save(self.name))
+        if saved: self.saved = True
+        else: self.best = filed                         # the file still has the weights of the old best value
+
+    def _save(self, name: str) -> bool:
+        "Save the model, and return whether it was saved. Warn once in a fit if the file cannot be written"
+        try: self.learn.save(name)
+        except OSError as e:
+            if not self.told: warnings.warn(f'the weights could not be saved ({e}): the fit goes on, and '
+                                            f'{self.learn.model_file(name)} stays as it is until they can', stacklevel=user_level())
+            self.told = True
+            return False
+        return True
 
     def on_train_end(self, **kwargs):
         if self.saved: self.learn.load(self.name)
@@ -325,22 +353,31 @@ class CSVLogger(LearnerCallback):
         append: bool = False,         # True: continue an existing file
     ):
         super().__init__(learn)
-        self.filename, self.append, self.rows = filename, append, []
+        self.filename, self.append = filename, append
         self.path = learn.path/f'{filename}.csv'
 
     def on_train_begin(self, **kwargs):
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        new = not self.append or not self.path.exists()
-        if new: self._write([self.learn.recorder.metric_names], 'w')
+        self.told, self.begun = False, self.append and self.path.exists() and self.path.stat().st_size > 0
+        if process_number() > 0: return                # of several processes, only the first writes
+        check_rows(self.path)
+        self.rows = [] if self.begun else [self.learn.recorder.metric_names]
+        self._write()
 
     def on_epoch_end(self, **kwargs):
-        values = ['' if v is None else f'{v:.6f}' if isinstance(v, float) else v
-                  for v in self.learn.recorder.log]
-        self._write([values], 'a')
+        if process_number() > 0: return
+        self.rows.append(['' if v is None else f'{v:.6f}' if isinstance(v, float) else v
+                          for v in self.learn.recorder.log])
+        self._write()
 
-    def _write(self, rows: list[list[Any]], mode: str) -> None:
-        with open(self.path, mode, newline='') as f:
-            csv.writer(f, lineterminator='\n').writerows(rows)
+    def _write(self) -> None:
+        "Write the rows that wait. If they cannot be written, warn once, and try again with the next row"
+        try:
+            if self.rows: append_rows(self.path, self.rows, new=not self.begun)
+            self.begun, self.rows = True, []
+        except OSError as e:
+            if not self.told: warnings.warn(f'{self.path} could not be written ({e.strerror}): the fit goes on, and the rows are written '
+                                            'with the next ones', stacklevel=user_level())
+            self.told = True
 
     def read_logged_file(self) -> Any:
         "Read the file as a pandas DataFrame"
@@ -469,6 +506,41 @@ def _as_given(groups: list, model: nn.Module) -> list: return groups
 
 def _no_row(row: list) -> None: "Ignore a row of the table of epochs"
 
+# %% ../../nbs/dialects/fastai_v1.ipynb #e9b3ebb5
+class Factories(MutableSequence):
+    """The classes and partials among the callbacks of a learner, as a list
+
+    Args:
+        learn: the learner
+    """
+    def __init__(self,
+        learn: NativeLearner,
+    ): self.learn = learn
+
+    def _all(self) -> list[Any]: return [made_by(cb) for cb in self.learn.cbs if vars(cb).get('factory')]
+    def __len__(self) -> int: return len(self._all())
+    def __getitem__(self, i: Any) -> Any: return self._all()[i]
+    def __repr__(self) -> str: return repr(self._all())
+
+    def __setitem__(self, i: Any, value: Any) -> None:
+        old, new = self._all(), self._all()
+        new[i] = value
+        self.learn.remove_cbs(old).add_cbs(new)
+
+    def __delitem__(self, i: Any) -> None: self.learn.remove_cbs(as_list(self[i]))
+
+    def insert(self,
+        index: int,
+        value: Any,    # a class, or a partial of one
+    ) -> None:
+        """Add a factory before the factory at an index
+
+        Args:
+            index
+            value: a class, or a partial of one
+        """
+        self[index:index] = [value]
+
 # %% ../../nbs/dialects/fastai_v1.ipynb #9eb261e6
 class Learner(_Calls):
     """Learner with the arguments and methods of fastai v1
@@ -527,6 +599,13 @@ class Learner(_Calls):
         "The loaders, under their names in fastai v1"
         return Data(self)
 
+    @property
+    def callback_fns(self) -> 'Factories':
+        "The classes and partials among the callbacks, as a list that you can change"
+        return Factories(self)
+    @callback_fns.setter
+    def callback_fns(self, fns: Any) -> None: Factories(self)[:] = as_list(fns)
+
     def freeze_to(self,
         n: int,                          # index of the first group to train
         train_bn: bool | None = None,    # None: the `train_bn` of the constructor
@@ -556,4 +635,9 @@ Tracker = TrackerCallback
 
 _all_ = ['SLOTS', 'Callback', 'LearnerCallback', 'CallbackHandler', 'AverageMetric', 'add_metrics',
          'LRFinder', 'OneCycleScheduler', 'fit_one_cycle', 'lr_find', 'V1Metric', 'wrap', 'GeneralScheduler',
-         'TrainingPhase', 'annealing_no', 'annealing_linear', 'annealing_cos', 'annealing_exp', 'annealing_poly']
+         'TrainingPhase', 'annealing_no', 'annealing_linear', 'annealing_cos', 'annealing_exp', 'annealing_poly',
+         'AnnealFunc', 'BoolOrTensor', 'FloatOrTensor', 'Floats', 'HookFunc', 'IntOrTensor', 'IntsOrStrs', 'ItemsList',
+         'KWArgs', 'LayerFunc', 'ListOrItem', 'LossFunction', 'MetricFunc', 'MetricFuncList', 'MetricsList', 'ModuleList',
+         'NPArrayList', 'OptListOrItem', 'OptLossFunc', 'OptMetrics', 'OptOptimizer', 'OptSplitFunc', 'OptStrList',
+         'ParamList', 'PathOrStr', 'PBar', 'Rank0Tensor', 'StartOptEnd', 'StrList', 'TensorOrNumber', 'TensorOrNumList',
+         'Tensors', 'ifnone', 'is_listy', 'is_tuple', 'listify']

@@ -11,6 +11,7 @@ import copy
 import functools
 import inspect
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ from ..step import as_loss
 from ..metrics import Metric
 from ..basics.arguments import as_number
 from ..basics.text import distinct
+from ..basics.notices import user_level
 from ..basics.lent_names import LentNames, lend_names
 from ..basics.param_groups import get_hyper, set_hyper
 from ..recorder import PhaseMetrics, Recorder
@@ -106,8 +108,9 @@ class OptNames(LentNames):
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #b3983a60
 class RecorderNames(LentNames):
-    "Names of a fastai v1 recorder for cbnb's recorder: `losses` as tensors, and `add_metric_names`"
+    "Names of a fastai v1 recorder for cbnb's recorder: `losses` as tensors, `add_metric_names` and `add_metrics`"
     added_names: Sequence[str] = ()
+    added_values: list[Any] | None = None        # values for the next row; None: no column was added
 
     @property
     def losses(self) -> list[Tensor]:
@@ -128,9 +131,28 @@ class RecorderNames(LentNames):
         taken = list(dict.fromkeys(['run', 'step', 'time', 'complete', *run.metric_names]))
         new = distinct([*taken, *as_list(names)])[len(taken):]
         self.learn.undo.set(self, 'added_names', [*self.added_names, *new])
+        self.learn.undo.set(self, 'added_values', self.added_values or [])
         self.valid_columns = [*self.valid_columns, *new]
         run.metric_names[:] = [run.metric_names[0], *self.train_columns, *self.valid_columns,
                                *(['time'] if self.add_time else [])]
+
+    def add_metrics(self,
+        metrics: Any,    # one value or several, in the order of the added columns
+    ) -> None:
+        """Set values of the added columns for the row of this epoch. In a run that is not a fit, do nothing
+
+        Args:
+            metrics: one value or several, in the order of the added columns
+
+        Raises:
+            ValueError: recorder.add_metrics({metrics}): the table has no column for it; call
+                recorder.add_metric_names(['name']) in on_train_begin
+        """
+        if self.learn.purpose != 'fit': return
+        if self.added_values is None: raise ValueError(
+            f'recorder.add_metrics({metrics!r}): the table has no column for it; '
+            "call recorder.add_metric_names(['name']) in on_train_begin")
+        self.added_values += as_list(metrics)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #29a0ad97
 def make(
@@ -321,6 +343,12 @@ class _BeginsAndEnds(_Runs):
         if self.nested: self.handler.on_train_end(exc or False)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #9fe9609e
+def _warn_of_late_values(recorder: Recorder) -> None:
+    if not (late := getattr(recorder, 'added_values', None)): return
+    warnings.warn(f'recorder.add_metrics: {late} came after the row of the epoch, and is left out. '
+                  'Give the callback _order = -20, so that it is called before the recorder', stacklevel=user_level())
+    late.clear()
+
 class _Epochs(_BeginsAndEnds):
     "Call the slots of an epoch"
     def before_train(self) -> None:
@@ -341,6 +369,7 @@ class _Epochs(_BeginsAndEnds):
         if not now.in_epoch: return                       # cancelled before its slots began
         now.in_epoch, (loss, *metrics) = False, now.values or [None]
         now.handler.on_epoch_end(loss, metrics)
+        for recorder in recorders(self.learn): _warn_of_late_values(recorder)
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #a90d5713
 class _Validates(_Epochs):
@@ -390,7 +419,8 @@ class V1Columns(Callback):
         if not now.in_epoch or recorder is None or not _added(recorder): return
         loss, *metrics = now.values or [None]
         now.handler.measured(loss, metrics)
-        values = now.handler.ask_early(-10)[1 + (0 if loss is None else len(metrics)):]
+        values = now.handler.ask_early(-10)[1 + (0 if loss is None else len(metrics)):] + recorder.added_values
+        recorder.added_values.clear()
         recorder.row.update(zip(recorder.added_names, map(as_number, values)))
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #97952b32

@@ -88,6 +88,10 @@ def v1_name(
     return snake_name(cls) + suffix
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #a4e683a9
+def _is_rerun(old: type, new: type) -> bool:
+    "Return whether two classes are the same, or come from the same cell"
+    return (old.__module__, old.__qualname__) == (new.__module__, new.__qualname__)
+
 class _OfLearner(Callback):
     "Callback that reads missing attributes from its learner"
     def __new__(cls, *args, **kwargs):
@@ -100,8 +104,17 @@ class _OfLearner(Callback):
         learn: Any,    # the learner, which gets this callback as an attribute
     ):
         self._learn = learn
-        show = getattr(getattr(learn, 'callbacks', None), 'show', None)
-        if show: show(self.cb_name, self)
+        callbacks = getattr(learn, 'callbacks', None)
+        if hasattr(callbacks, 'show'): self._show(callbacks)
+
+    def _show(self, callbacks: Any) -> None:
+        "Become an attribute of the learner. Warn if a callback of another class was there"
+        name, cls = self.cb_name, type(self)
+        old = callbacks.shown[name] if callbacks.is_shown(name) else self
+        callbacks.show(name, self)
+        if not _is_rerun(type(old), cls): warnings.warn(
+            f'learn.{name} was a {type(old).__qualname__}, and is now a {cls.__qualname__}: to read both there, rename one of the classes',
+            stacklevel=user_level())
 
     @property
     def learn(self) -> Any: return self._learn
@@ -255,7 +268,7 @@ class _Calls(_State):
         given = {**self.state_dict, **extra} if extra else self.state_dict
         try:
             new = method(**(given if names is None else {k: given[k] for k in names if k in given}))
-            if new is not None: self._update(cb, slot, method, new)
+            if new is not None and new is not False: self._update(cb, slot, method, new)
         except Exception as e:
             e.add_note(f'in {type(cb).__name__}.{slot}')
             raise
