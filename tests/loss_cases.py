@@ -113,7 +113,7 @@ def cut(data: tuple, size: Any) -> list[tuple]:
     return list(zip(*(t.split(size) for t in data)))
 
 
-def learner(case: Case, size: Any, lr: float = 0.0, cbs: Any = None) -> cbnb.Learner:
+def learner(case: Case, size: Any, lr: float = 1e-30, cbs: Any = None) -> cbnb.Learner:
     batches = cut((X, *case.targets), size)
     learn = cbnb.Learner(
         cbnb.DataLoaders(batches, batches, n_inp=1, device="cpu"),
@@ -141,7 +141,7 @@ def weights(learn: cbnb.Learner) -> list[float]:
 
 
 def losses(learn: cbnb.Learner, **kwargs: Any) -> list[float]:
-    """The losses of the row of an epoch whose rate is 0"""
+    """The losses of the row of an epoch whose rate is next to 0"""
     learn.fit(1, **kwargs)
     row = learn.recorder.last().epochs[-1]
     return [row["train_loss"], row["valid_loss"]]
