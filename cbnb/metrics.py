@@ -688,10 +688,13 @@ class AccumMetric(CollectMetric):
 
 # %% ../nbs/03_metrics.ipynb #9c3cf274
 def _kind_of_loss(loss_func: Any) -> str:
-    "Return 'classes' for a cross-entropy, 'probabilities' for a loss that takes probabilities, otherwise ''"
+    "Return 'classes' for a cross-entropy, 'probabilities' or 'logits' for a binary cross-entropy of these, otherwise ''"
     loss_func = without_partial(loss_func)
     if isinstance(loss_func, nn.CrossEntropyLoss) or loss_func is F.cross_entropy: return 'classes'
+    if isinstance(loss_func, nn.BCEWithLogitsLoss) or loss_func is F.binary_cross_entropy_with_logits: return 'logits'
     return 'probabilities' if isinstance(loss_func, nn.BCELoss) or loss_func is F.binary_cross_entropy else ''
+
+_THRESH = dict(logits=0., probabilities=0.5)      # kind of loss -> threshold of a single score
 
 def _class_numbers(name: str, targ: Tensor, axis: int) -> Tensor:
     "Convert one-hot targets to class numbers. If the targets are other probabilities of classes, raise `ValueError`"
@@ -706,7 +709,9 @@ def _taken(metric: Any, pred: Tensor, targ: Tensor) -> tuple[Tensor, Tensor]:
     if pred.ndim == targ.ndim + 1: pred = pred.movedim(_fitting_axis(metric, pred, targ), 1)      # classes to dimension 1
     if pred.ndim == targ.ndim + 1 and pred.shape[1] == 1: pred = pred.squeeze(1)        # a single score
     has_classes = pred.ndim == targ.ndim + 1
-    if metric.takes == 'labels': pred = as_labels(pred, has_classes, metric.thresh, metric.name)
+    if metric.takes == 'labels':
+        own = _THRESH.get(metric.loss) if pred.is_floating_point() and not has_classes else None
+        pred = as_labels(pred, has_classes, own if metric.thresh is None else metric.thresh, metric.name)
     if metric.takes == 'probabilities' and metric.loss != 'probabilities': pred = as_probabilities(pred, has_classes)
     if pred.ndim > targ.ndim: return _flat(pred, targ)
     if metric.takes == 'values' or not has_classes and targ.ndim <= 2: return pred, targ    # several labels stay together
@@ -727,7 +732,8 @@ class SklearnMetric(AccumMetric):
     Args:
         func: `func(y_true, y_pred)`, or the name of a function in `sklearn.metrics`
         takes: 'labels', 'probabilities', 'values'; None: `takes_of`
-        thresh: lowest score with label 1; None: the label is the class with the highest score
+        thresh: lowest score with label 1; None: the class with the highest score, and for single scores
+            the threshold of the loss
         axis: dimension of the classes; None: the one that the targets lack
         name: heading of its column; None: the function's name
         ignore_index: label of targets that are left out; None: the one that the loss ignores, or -100
@@ -748,7 +754,7 @@ class SklearnMetric(AccumMetric):
     def __init__(self,
         func: Callable[..., float] | str,   # `func(y_true, y_pred)`, or the name of a function in `sklearn.metrics`
         takes: str | None = None,           # 'labels', 'probabilities', 'values'; None: `takes_of`
-        thresh: float | None = None,        # lowest score with label 1; None: the label is the class with the highest score
+        thresh: float | None = None,        # lowest score with label 1; None: the class with the highest score, and for single scores the threshold of the loss
         axis: int | None = None,            # dimension of the classes; None: the one that the targets lack
         name: str | None = None,            # heading of its column; None: the function's name
         ignore_index: int | None = None,    # label of targets that are left out; None: the one that the loss ignores, or -100
@@ -788,6 +794,9 @@ class SklearnMetric(AccumMetric):
         except ValueError as e:                # scikit-learn advises `labels`, of its own function
             if 'labels' in str(e) and self.takes == 'probabilities': e.add_note(
                 f'pass all class numbers, such as SklearnMetric({name_of(self.func)!r}, labels=[0, 1])')
+            for name, values in dict(predictions=pred, targets=targ).items():
+                if n := int(values.isnan().flatten(1).any(1).sum() if values.ndim > 1 else values.isnan().sum()): e.add_note(
+                    f'the {name} of {n} of {len(values)} items are NaN: has the validation set missing values?')
             raise
 
 # %% ../nbs/03_metrics.ipynb #eca3b4a3

@@ -108,8 +108,12 @@ def _split_sequence(out: Any, needs_loss: bool) -> tuple[Any, dict[str, Tensor],
     loss = values[0] if values else None
     if not is_number(loss) and not (needs_loss and isinstance(loss, Tensor)): return None, {}, values
     names = getattr(out, '_fields', None) or [f'loss_{i}' for i in range(len(values))]
-    numbers = {name: v for name, v in zip(names[1:], values[1:]) if is_number(v)}
-    return loss, _as_parts(numbers, loss), [v for v in values[1:] if not is_number(v)]
+    numbers, rest = {}, []
+    for name, v in zip(names[1:], values[1:]):
+        if is_number(v): numbers[name] = v
+        elif isinstance(v, Mapping) and v and all(map(is_number, v.values())): numbers |= v
+        else: rest.append(v)
+    return loss, _as_parts(numbers, loss), rest
 
 # %% ../nbs/06_step.ipynb #70ae21c8
 def loss_and_parts(

@@ -446,6 +446,28 @@ def test_batch_norm_stays_frozen_through_nested_validation_and_is_let_go():
     assert plain[0].num_batches_tracked == 1
 
 
+def test_a_bn_freeze_that_finds_nothing_frozen_says_so():
+    def learner(**kwargs):
+        model = nn.Sequential(nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1)), nn.Linear(1, 1))
+        x = torch.rand(8, 1)
+        splitter = [list(part.parameters()) for part in model]
+        dls = cbnb.DataLoaders([(x, x)], [(x, x)], device="cpu")
+        return line_learner(dls=dls, model=model, splitter=lambda model: splitter, cbs=cbnb.BnFreeze, **kwargs)
+
+    learn = learner()
+    learn.freeze()
+    with pytest.warns(UserWarning, match=r"BnFreeze has no effect.*freeze_to\(-1, train_bn=False\)"):
+        learn.fit(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn.freeze_to(-1, train_bn=False)
+        learn.fit(1)
+        learn.unfreeze()
+        learn.fit(1)
+        learner().fit(1)
+    assert learn.model[0][1].num_batches_tracked == 2  # not in the fit with frozen layers
+
+
 # schedules
 
 

@@ -195,6 +195,8 @@ class Mixed(NamedTuple):
         ((1, N, P, Y), True, 1, dict(loss_1=0.5), ["P", "Y"]),
         ((N, P, 2, Y), True, N, dict(loss_2=2), ["P", "Y"]),
         ([N, P], True, N, {}, ["P"]),
+        ((N, dict(kl=2, mse=1)), True, N, dict(kl=2, mse=1), []),
+        ((N, P, dict(kl=2)), False, N, dict(kl=2), ["P"]),
         (Terms(N, torch.tensor(2.0)), True, N, dict(kl=2), [None]),
         (Terms(N, torch.tensor(2.0), P), True, N, dict(kl=2), ["P"]),
         (Mixed(torch.tensor(2.0), N), True, N, dict(kl=2), {}),

@@ -1636,3 +1636,22 @@ def test_the_layout_of_chosen_outputs_is_not_that_of_the_loss():
     with pytest.raises(Exception) as caught:
         learn.validate()
     assert "choose a part of it, such as metric_on(metric, 0, -1)" in str(caught.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    "loss_func, scores",
+    [(nn.BCEWithLogitsLoss(), torch.tensor([0.1, -0.2, 3.0, -1.0])), (nn.BCELoss(), torch.tensor([0.6, 0.45, 0.9, 0.1]))],
+)
+def test_labels_of_single_scores_go_by_the_loss(loss_func, scores):
+    x, y = scores[:, None], torch.tensor([[1.0], [1.0], [0.0], [0.0]])
+    dls = cbnb.DataLoaders([(x, y)], [(x, y)], device="cpu")
+    learn = cbnb.Learner(dls, nn.Identity(), loss_func, metrics=[cbnb.SklearnMetric("precision_score"), cbnb.SklearnMetric("recall_score", thresh=-1.0)])
+    assert learn.validate()[1:] == [0.5, 1.0]
+
+
+def test_missing_values_are_named_when_scikit_learn_refuses_them():
+    metric = cbnb.SklearnMetric("r2_score")
+    pred = torch.tensor([[1.0], [math.nan], [2.0]])
+    with pytest.raises(ValueError) as error:
+        metric(pred, torch.ones(3, 1))
+    assert "the predictions of 1 of 3 items are NaN: has the validation set missing values?" in error.value.__notes__

@@ -22,6 +22,7 @@ from ..events import CancelBatchException, CancelStepException
 from ..basics.arguments import as_count, as_positive
 from ..basics.notices import user_level
 from ..basics.nested import find_bs, map_tensors
+from ..basics.param_groups import norm_params
 
 # %% ../../nbs/callbacks/gradients.ipynb #03e8362c
 def values_of_sparse(
@@ -235,6 +236,11 @@ def frozen_norms(model: nn.Module) -> list[nn.Module]:
             and not any(p.requires_grad for p in m.parameters(recurse=False))]
 
 # %% ../../nbs/callbacks/gradients.ipynb #eef01fac
+def _keeps_norms(params: list[nn.Parameter], norms: set[int]) -> bool:
+    "Return whether a group is frozen except for batch norm layers, whose parameters have the ids `norms`"
+    kept = [id(p) for p in params if p.requires_grad]
+    return 0 < len(kept) < len(params) and norms.issuperset(kept)
+
 class BnFreeze(Callback):
     """Keeps batch norm layers with frozen parameters in evaluation mode during training
 
@@ -250,6 +256,12 @@ class BnFreeze(Callback):
         assert net[1].training == net.training             # back in the mode of the model
     """
     run_in = ('fit', 'lr_find')
+
+    def before_fit(self):
+        norms, groups = set(map(id, norm_params(self.learn.model))), getattr(self.learn.opt, 'param_groups', ())
+        if not frozen_norms(self.learn.model) and any(_keeps_norms(g['params'], norms) for g in groups): warnings.warn(
+            f'{self} has no effect, because the batch norm layers in the frozen groups are trained: '
+            'learn.freeze_to(-1, train_bn=False) freezes them, too', stacklevel=user_level())
 
     def before_train(self):
         for layer in frozen_norms(self.learn.model):
