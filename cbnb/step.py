@@ -11,9 +11,11 @@ __all__ = ['ALONE', 'HOW_KNOWN', 'as_loss', 'split_result', 'loss_and_parts', 'l
 # %% ../nbs/06_step.ipynb #f4930116
 import functools
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Real
 from types import MethodType
 from typing import Any
 
@@ -458,7 +460,7 @@ class Step(ForwardPass):
             learn.validate(dl=batches, cbs=note)
             assert weights == [(3, 3), (2, 2)]                                       # tokens of the two batches
         """
-        if learn.batch_weight is not None: return learn.batch_weight(learn.pred, *learn.yb)
+        if learn.batch_weight is not None: return _given_weight(learn)
         if learn.divisor is not UNKNOWN: return learn.divisor
         if learn.loss.ndim: return learn.loss.numel()
         weigh = self._weigher(learn) if self._calls_loss_func(learn) else None
@@ -469,6 +471,16 @@ class Step(ForwardPass):
         return learn._weigh if self.loss_func in (None, learn.loss_func) else weigher(self.loss_func)
     def _calls_loss_func(self, learn: Any) -> bool:
         return not self.own_loss and type(self).loss.__module__.startswith('cbnb.')       # False: you have overridden `loss`
+
+def _given_weight(learn: Any) -> Any:
+    "Return what the argument `batch_weight` of a learner gives for the batch. Raise `TypeError` or `ValueError` unless it can be a weight"
+    if not callable(f := learn.batch_weight): raise TypeError(f'batch_weight={f!r} should be a function, such as lambda pred, y: (y != pad).sum()')
+    weight = f(learn.pred, *learn.yb)
+    if isinstance(weight, Tensor) and weight.numel() == 1: return weight.reshape(())     # its value is not read: that would wait for the device
+    if weight is None or isinstance(weight, Real) and 0 <= weight < math.inf: return weight
+    said = f'a tensor of shape {tuple(weight.shape)}' if isinstance(weight, Tensor) else repr(weight)
+    raise (ValueError if isinstance(weight, (Tensor, Real)) else TypeError)(
+        f'batch_weight returned {said}, and the weight of a batch is one number, 0 or more, such as the number of its tokens: (y != pad).sum()')
 
 def n_items(learn: Any) -> int:
     """Return the number of items of the current batch, or 1 if its values have no length

@@ -1024,7 +1024,7 @@ def test_a_metric_of_all_pairs_is_heard_without_the_sanity_check_too():
         pred, y = model(X)[:, 0], X[:, 0]
         parts = [(pred[part, None] - y[part]).abs().mean() for part in (slice(0, 8), slice(8, 12))]
         by_hand = (8 * parts[0] + 4 * parts[1]) / 12
-    assert learn.validate()[1] == pytest.approx(float(by_hand))        # the value is the one of the function, only said
+    assert learn.validate()[1] == pytest.approx(float(by_hand))  # the value is the one of the function, only said
 
 
 @dataclass

@@ -834,12 +834,14 @@ class WordsLoss(nn.CrossEntropyLoss):
         return nn.functional.cross_entropy(pred.mT, y, ignore_index=self.ignore_index, reduction=self.reduction)
 
 
-@pytest.mark.parametrize("loss, last, padding", [(words_loss, True, -100), (WordsLoss(ignore_index=0), True, 0), (nn.CrossEntropyLoss(), False, -100)])
+@pytest.mark.parametrize(
+    "loss, last, padding", [(words_loss, True, -100), (WordsLoss(ignore_index=0), True, 0), (nn.CrossEntropyLoss(), False, -100)]
+)
 def test_classes_in_the_last_dimension_are_compared_word_by_word_without_padding(loss, last, padding):
     """They were of no known form; with the same number of words and classes, the wrong dimension was compared."""
     torch.manual_seed(0)
     batches, shares = [], []
-    for n_words in (6, 5):                                         # as many words as classes in the second batch
+    for n_words in (6, 5):  # as many words as classes in the second batch
         y, pred = torch.randint(1, 5, (3, n_words)), torch.randn(3, n_words, 5)
         y[:, 4:] = padding
         shares += [f"{sum(int(p[t].argmax() == w[t]) for t in range(4)) / 4:.1%} of {n_words} right" for p, w in zip(pred, y)]
@@ -848,5 +850,5 @@ def test_classes_in_the_last_dimension_are_compared_word_by_word_without_padding
     found = predictions(learn)
     assert found.task == "maps" and found.preds == shares
     each = [nn.functional.cross_entropy(pred.mT if last else pred, y, ignore_index=padding, reduction="none") for pred, y in batches]
-    by_hand = torch.cat([words.mean(1) if last else words.sum(1) / 4 for words in each])       # of torch: as for the item alone
+    by_hand = torch.cat([words.mean(1) if last else words.sum(1) / 4 for words in each])  # of torch: as for the item alone
     assert close(found.losses, by_hand) and int(learn.interpret().top_losses(1).indices) == int(by_hand.argmax())
