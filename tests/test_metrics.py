@@ -1645,7 +1645,9 @@ def test_the_layout_of_chosen_outputs_is_not_that_of_the_loss():
 def test_labels_of_single_scores_go_by_the_loss(loss_func, scores):
     x, y = scores[:, None], torch.tensor([[1.0], [1.0], [0.0], [0.0]])
     dls = cbnb.DataLoaders([(x, y)], [(x, y)], device="cpu")
-    learn = cbnb.Learner(dls, nn.Identity(), loss_func, metrics=[cbnb.SklearnMetric("precision_score"), cbnb.SklearnMetric("recall_score", thresh=-1.0)])
+    learn = cbnb.Learner(
+        dls, nn.Identity(), loss_func, metrics=[cbnb.SklearnMetric("precision_score"), cbnb.SklearnMetric("recall_score", thresh=-1.0)]
+    )
     assert learn.validate()[1:] == [0.5, 1.0]
 
 
