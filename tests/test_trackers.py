@@ -613,14 +613,14 @@ def test_the_best_weights_stay_if_they_cannot_be_saved(tmp_path, monkeypatch):
 
     def full(*args, **kwargs):
         n.append(1)
-        if len(n) == 2:
+        if len(n) >= 2:
             raise OSError("the disk is full")
         return save(*args, **kwargs)
 
     monkeypatch.setattr(cbnb.Learner, "save", full)
-    with pytest.raises(OSError, match="full"), pytest.warns(UserWarning, match="epoch 1, the best, could not be saved"):
+    with pytest.warns(UserWarning, match="the weights could not be saved .the disk is full.: the fit goes on"):
         fit(learn, cbs=[weights, cbnb.SaveModel()])
-    assert ab(learn) == weights.seen[1]
+    assert len(n) == len(weights.seen) == 3
     learn.load("model", with_opt=False)
     assert ab(learn) == weights.seen[0]
 

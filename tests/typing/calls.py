@@ -33,7 +33,8 @@ learn.fit_one_cycle(1, 0.1, moms=(0.95, 0.85, 0.95))
 learn.fit_flat_cos(1, lr=0.1)
 learn.fit_sgdr(1, 1)
 learn.fine_tune(1, freeze_epochs=1)
-learn.fit("1")  # error: Argument 1 to "fit" of "Learner" has incompatible type "str"; expected "int"
+learn.fit("2000 steps", valid_every="500 steps")
+learn.fit(None)  # error: Argument 1 to "fit" of "Learner" has incompatible type "None"; expected "int | str"
 learn.fit(1, rate=0.1)  # error: Unexpected keyword argument "rate" for "fit" of "Learner"
 learn.fitt(1)  # error: "Learner" has no attribute "fitt"; maybe "fit"?
 
@@ -60,7 +61,8 @@ recorder.history.runs[0].n_steps
 values = learn.validate(dl=dls.valid)
 preds, targets = learn.get_preds()
 first, *_ = learn.predict(x[0])
-learn.validate(ds_idx="valid")  # error: Argument "ds_idx" to "validate" of "Learner" has incompatible type "str"; expected "int"
+learn.validate("valid")
+learn.get_preds(ds_idx="valid")  # error: Argument "ds_idx" to "get_preds" of "Learner" has incompatible type "str"; expected "int"
 
 # callbacks
 learn.add_cb(SaveModel()).add_cbs([CutMix(), GradientAccumulation(8)]).remove_cb(SaveModel)
