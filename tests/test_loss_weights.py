@@ -98,3 +98,20 @@ def test_a_weight_is_a_number_or_a_tensor_of_one_number(weight):
     same = line_learner()
     learn.fit(1), same.fit(1)
     assert learn.validate() == pytest.approx(same.validate())
+
+
+@pytest.mark.parametrize("observed", [True, False])
+def test_a_loss_that_flattens_its_batch_has_one_loss_for_each_item(observed):
+    def token_loss(pred, y, reduction="mean"):
+        kwargs = dict(reduction=reduction, ignore_index=-100 if observed else 0)
+        losses = torch.nn.functional.cross_entropy(pred.flatten(0, 1), y.flatten(), **kwargs)
+        return losses if observed else 1 * losses
+
+    x, y = torch.randn(10, 6, 4), torch.randint(1, 4, (10, 6))
+    if observed:
+        y[3:, 2:] = -100
+    batches = [(x[:8], y[:8]), (x[8:], y[8:])]
+    learn = cbnb.Learner(cbnb.DataLoaders(batches, batches, device="cpu"), torch.nn.Identity(), token_loss)
+    *_, found = learn.get_preds(with_loss=True)
+    assert found.tolist() == pytest.approx([token_loss(x[i : i + 1], y[i : i + 1]).item() for i in range(10)], **SAME)
+    assert learn.interpret().mean_loss() == pytest.approx(learn.validate()[0], **SAME)

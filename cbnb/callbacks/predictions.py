@@ -33,7 +33,7 @@ from ..basics.patch import patch
 from .files import sweep_drafts, write_whole
 from .saving import read_file
 from ..basics.loaders import as_loader
-from ..basics.loss_weights import per_item
+from ..basics.loss_weights import per_item, with_call
 from ..basics.nested import entries, map_tensors, rebuild, to_detach as detached
 from ..basics.random_state import save_rng
 from ..learner import Learner, as_list
@@ -155,10 +155,10 @@ def losses_and_weights(
             spite of reduction='none'
     """
     if not yb: raise ValueError('with_loss needs targets, and this loader has none')
-    with interrupts_wait(), unreduced(loss_func) as f: losses = f(pred, *yb).detach()
+    with interrupts_wait(), unreduced(loss_func) as f: losses, call = with_call(f, pred, *yb)
     if losses.ndim == 0: raise TypeError('with_loss needs a loss for each item, and loss_func has '
                                          "returned a single number in spite of reduction='none'")
-    return per_item(loss_func, losses, pred, *yb)
+    return per_item(loss_func, losses.detach(), pred, *yb, call=call)
 
 # %% ../../nbs/callbacks/predictions.ipynb #65986869
 def _one_each(parts: list[Any]) -> bool:
