@@ -632,6 +632,7 @@ class RecordsFits(RecordsEpochs, NoticesNan):
             self._train_values(whole=False)
             if not self._is_written(): self._add_row(complete=False)
         self.phases, self.train_phase = [], None
+        self.train_mean, self.train_parts = MeanLoss(), MeanParts()      # frees the losses
         if exc is not None and self.learn is not None:
             for m in self.learn.metrics: m.reset()      # frees collected predictions
         run.status, why = how_it_ends(run, exc, self.learn.start_epoch)
@@ -905,7 +906,7 @@ class Recorder(StoresHistory, LastTableV1):
         self.valid_metrics, self.beta = valid_metrics, beta
         self.history, self.row, self.phases = History(), None, []
         self.last_log: list[Any] = []
-        self.train_mean = MeanLoss()
+        self.train_mean, self.train_parts = MeanLoss(), MeanParts()
         self.notes_early, self.new_row = False, False      # `new_row`: whether the epoch has written a row of its own
 
     def __dir__(self) -> list[str]:        # completes its own attributes, not the learner's

@@ -155,12 +155,12 @@ class RecordsFits:
     told_of_nan: Any
     phases: Any
     train_phase: Any
+    train_mean: Any
+    train_parts: Any
     new_row: Any
     last_log: Any
     start: Any
     row_start: Any
-    train_parts: Any
-    train_mean: Any
     first_step: Any
     notes_early: Any
     train_columns: Any
@@ -263,6 +263,7 @@ class Recorder:
     phases: Any
     last_log: list[Any]
     train_mean: Any
+    train_parts: Any
     notes_early: bool
     new_row: bool
     start: Any
@@ -272,7 +273,6 @@ class Recorder:
     told_of_nan: Any
     train_phase: Any
     row_start: Any
-    train_parts: Any
     first_step: Any
     train_columns: Any
     valid_columns: Any

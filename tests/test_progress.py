@@ -565,7 +565,9 @@ def test_the_losses_of_a_fit_as_a_chart():
 
 
 def test_a_chart_has_the_losses_that_a_step_returns_by_name():
-    learn = cbnb.Learner(cbnb.DataLoaders(line_batches(4), device="cpu"), Line(), train_step=lambda x, y: dict(loss=41.0, low=1.0, high=40.0))
+    learn = cbnb.Learner(
+        cbnb.DataLoaders(line_batches(4), device="cpu"), Line(), train_step=lambda x, y: dict(loss=41.0, low=1.0, high=40.0)
+    )
     with learn.no_logging():
         learn.fit(1)
     words, lines = drawn(losses_chart(learn.recorder.last()))

@@ -271,8 +271,8 @@ class MeanLoss:
             loss: the loss of a batch; several values: their mean
             weight: how much it counts, a number or a scalar tensor; None: the losses add up
         """
+        self.weights.append(weight)              # first: an interrupt may come between these two lines
         self.losses.append(loss if loss.ndim == 0 else loss.mean())
-        self.weights.append(weight)
         self.n += 1
         if len(self.losses) >= 256: self._sum_up()
 
@@ -280,10 +280,10 @@ class MeanLoss:
         device = self.losses[-1].device
         exact = torch.float32 if device.type == 'mps' else torch.float64
         losses = [t.to(device, exact) for t in self.losses] if self.losses[0].device != device else self.losses    # of a checkpoint
-        losses = torch.stack(losses).to(exact)
-        if self.weights[-1] is None: self.total, self.adds = self.total + losses.sum(), True
+        losses, given = torch.stack(losses).to(exact), self.weights[:len(losses)]
+        if given[-1] is None: self.total, self.adds = self.total + losses.sum(), True
         else:
-            weights = _stacked(self.weights, exact, device)
+            weights = _stacked(given, exact, device)
             self.total = self.total + torch.where(weights == 0, 0, losses*weights).sum()
             self.weight = self.weight + weights.sum()
         self.losses, self.weights = [], []

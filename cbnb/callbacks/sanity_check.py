@@ -168,7 +168,8 @@ def _can_be_tried(learn: Learner) -> bool:
     if isinstance(learn.eval_step, CallStep) or isinstance(learn.train_step, CallStep) or _changes_batches(learn): return False
     networks = owned_by_steps(learn)[1]
     if any(is_lazy(p) for network in networks for p in (*network.parameters(), *network.buffers())): return False
-    return not any(m._forward_hooks for network in networks for m in network.modules())
+    # a compiled network would be compiled for this batch
+    return not any(m._forward_hooks or m._compiled_call_impl is not None for network in networks for m in network.modules())
 
 def sanity_check(
     learn: Learner,    # a learner whose fit has begun
@@ -189,5 +190,6 @@ def sanity_check(
             learn._say_where(e, 0)
             note_batch(e, batch)
             note_fix(e, batch)
+            learn._note_memory(e, batch)
             e.add_note('this validation batch was tried before the first epoch: Learner(..., sanity_check=False) leaves it out')
             raise

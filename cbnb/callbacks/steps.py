@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 # %% ../../nbs/callbacks/steps.ipynb #660d0241
 from ..data import split_batch
 from ..learner import Learner
-from ..step import Step, as_loss, call_on_batch, loss_and_parts, modules_of
+from ..step import Step, as_loss, call_on_batch, loss_and_parts, modules_of, n_items
 from ..basics.multi_optimizer import MultiOptimizer
 from ..basics.arguments import as_positive
 
@@ -398,6 +398,9 @@ class MultiLossStep(TrainStep):
         opts = opts if isinstance(opts, MultiOptimizer) else MultiOptimizer(opts)
         super().__init__(model, None, opts, loss_scale, n_inp)
         self.losses, self.n, self.graph, self.names = losses, len(opts.optimizers), (), ()
+
+    def batch_weight(self, learn):
+        return n_items(learn) if learn.batch_weight is None else super().batch_weight(learn)
 
     def predict(self, learn):
         self.graph = ()
