@@ -327,8 +327,11 @@ def snapshot(
 # %% ../nbs/11_snapshot.ipynb #ba97fd38
 @patch
 @contextmanager
-def without_trace(self: Learner) -> Iterator[None]:
+def without_trace(self: Learner) -> Iterator[None]:  # a context manager without a value
     """Restore models, optimizers, steps and the random state at the end of a `with` block
+
+    Returns:
+        a context manager without a value
 
     Example:
         learn = line_learner()
