@@ -97,6 +97,7 @@ NOT_HERE = {  # why a class does not take part
     "AdaLOMO": "updates in backward, and its step raises",
     "LOMO": "updates in backward, and its step raises",
     "DeMo": "needs einops",
+    "Kron": "draws from the random state of NumPy",
     "DistributedMuon": "needs several processes",
     "SafeFP16Optimizer": "has no param_groups",
     "ScheduleFreeWrapper": "needs its method train()",

@@ -17,6 +17,7 @@ others = pytest.importorskip("pytorch_optimizer")
 
 # what these need beside parameters and a rate, or why they are left out
 SPECIAL = dict(
+    kron="NumPy's random state",
     alig="has no rate",
     bsam="closure",
     lbfgs="closure",
