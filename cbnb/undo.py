@@ -70,9 +70,9 @@ class UndoStack(ExitStack):
 
 def _forget(obj: Any, name: str) -> None: vars(obj).pop(name, None)
 
-# %% ../nbs/05_undo.ipynb #5fe2abc4
-class _Passes:
-    "Signal handler that records signals while closed. While open, the handler closes and passes the signal on"
+# %% ../nbs/05_undo.ipynb #a854090d
+class _Handler:
+    "The signal handler of a run"
     def __init__(self):
         self.old: dict[int, Any] = {}         # signal -> the previous handler
         self.open = False
@@ -101,9 +101,6 @@ class _Passes:
         self.ends_process = True              # after the undo functions
         raise SystemExit(128 + signum)
 
-# %% ../nbs/05_undo.ipynb #a854090d
-class _Handler(_Passes):
-    "The signal handler of a run"
     def was_swallowed(self) -> bool:
         "Return whether your code caught the last interrupt and continued"
         if self.raised is None: return False

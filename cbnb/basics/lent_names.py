@@ -109,8 +109,13 @@ class AllHypers(Sequence):
     def __eq__(self, other: Any) -> bool: return list(self) == other
     def __repr__(self) -> str: return repr(list(self))
 
-class _SetsHypers:
-    "Methods of fastai's optimizers that read and set hyper-parameters"
+# %% ../../nbs/basics/lent_names.ipynb #a27043b6
+class HyperNames:
+    """Methods of a fastai v2 optimizer, for a torch optimizer
+
+    Args:
+        opt: any optimizer with `param_groups`
+    """
     def __init__(self,
         opt: Optimizer,   # any optimizer with `param_groups`
     ):
@@ -140,13 +145,6 @@ class _SetsHypers:
         """
         for name, value in values.items(): self.set_hyper(name, value)
 
-# %% ../../nbs/basics/lent_names.ipynb #a27043b6
-class HyperNames(_SetsHypers):
-    """Methods of a fastai v2 optimizer, for a torch optimizer
-
-    Args:
-        opt: any optimizer with `param_groups`
-    """
     def all_params(self,
         n: int | slice = slice(None),   # index of a group, or a slice of groups
         with_grad: bool = False,        # only parameters that have a gradient now

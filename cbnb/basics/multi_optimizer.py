@@ -34,9 +34,44 @@ class _States(MutableMapping):
     def clear(self) -> None:
         for opt in self.optimizers: opt.state.clear()
 
-# %% ../../nbs/basics/multi_optimizer.ipynb #f829863d
-class _LooksLikeOne:
-    "Properties that combine the groups, states and settings of all members"
+# %% ../../nbs/basics/multi_optimizer.ipynb #c58dc051
+def _renumbered(group: dict, by: int) -> dict:
+    return group | dict(params=[i + by for i in group['params']])
+
+def _part_of(
+    opt: Optimizer,
+    groups: list[dict],         # the saved groups of `opt`
+    state: dict[int, Any],      # the saved states of all members, by parameter number
+    first: int,                 # the number of the first parameter of `opt`
+) -> dict[str, Any]:
+    "Extract the saved state of one member, or raise `ValueError` if the state lacks settings of the member"
+    needed = [k for k in getattr(opt, 'defaults', {}) if all(k in g for g in opt.param_groups)]
+    lacking = [k for k in needed if any(k not in g for g in groups)]
+    if lacking: raise ValueError(f'the saved state is not that of {type(opt).__name__}: '
+                                 f'it has no {", ".join(lacking)}')
+    held = sum(len(g['params']) for g in groups)
+    own = {i - first: s for i, s in state.items() if 0 <= i - first < held}
+    return dict(state=own, param_groups=[_renumbered(g, -first) for g in groups])
+
+# %% ../../nbs/basics/multi_optimizer.ipynb #7da368d8
+class MultiOptimizer(Optimizer):
+    """Optimizer that combines several optimizers into one
+
+    Args:
+        opts: optimizers over different parameters
+
+    Raises:
+        ValueError: there are no optimizers: pass one or several
+        TypeError: {opt} is no optimizer
+        ValueError: two of the optimizers hold the same parameter: give it to one only
+
+    Example:
+        one = MultiOptimizer()
+        one.optimizers = members
+        assert get_hyper(one, 'lr') == [0.2, 0.02]
+        set_hyper(one, 'lr', 0.5)
+        assert get_hyper(members[1], 'lr') == [0.5]
+    """
     optimizers: list[Optimizer]
 
     @property
@@ -44,10 +79,11 @@ class _LooksLikeOne:
         """The parameter groups of all members in order. A change to a group changes the member's group
 
         Example:
-            saved_group = dict(members[0].param_groups[0], params=[3])      # its only parameter is number 3 of all
-            part = _part_of(members[0], [saved_group], {2: 'of another', 3: 'its own'}, first=3)
-            assert part['state'] == {0: 'its own'}
-            assert part['param_groups'][0]['params'] == [0]
+            import torch
+            from torch import nn
+            from cbnb.basics.multi_optimizer import MultiOptimizer
+            from cbnb.basics.param_groups import get_hyper, hyper_key, set_hyper
+            from cbnb.toy import close, raises
         """
         return [group for opt in self.optimizers for group in opt.param_groups]
     @property
@@ -75,28 +111,6 @@ class _LooksLikeOne:
         first, *others = [getattr(opt, 'defaults', {}) for opt in self.optimizers]
         return {k: v for k, v in first.items() if all(k in d for d in others)}
 
-# %% ../../nbs/basics/multi_optimizer.ipynb #c58dc051
-def _renumbered(group: dict, by: int) -> dict:
-    return group | dict(params=[i + by for i in group['params']])
-
-def _part_of(
-    opt: Optimizer,
-    groups: list[dict],         # the saved groups of `opt`
-    state: dict[int, Any],      # the saved states of all members, by parameter number
-    first: int,                 # the number of the first parameter of `opt`
-) -> dict[str, Any]:
-    "Extract the saved state of one member, or raise `ValueError` if the state lacks settings of the member"
-    needed = [k for k in getattr(opt, 'defaults', {}) if all(k in g for g in opt.param_groups)]
-    lacking = [k for k in needed if any(k not in g for g in groups)]
-    if lacking: raise ValueError(f'the saved state is not that of {type(opt).__name__}: '
-                                 f'it has no {", ".join(lacking)}')
-    held = sum(len(g['params']) for g in groups)
-    own = {i - first: s for i, s in state.items() if 0 <= i - first < held}
-    return dict(state=own, param_groups=[_renumbered(g, -first) for g in groups])
-
-# %% ../../nbs/basics/multi_optimizer.ipynb #5a1e95d4
-class _SavedAsOne(_LooksLikeOne):
-    "Methods that save and load all members as one state"
     def state_dict(self) -> dict[str, Any]:
         "Return the states and groups of all members, with the parameters numbered consecutively"
         state, groups, first = {}, [], 0
@@ -128,21 +142,6 @@ class _SavedAsOne(_LooksLikeOne):
             first += sum(len(g['params']) for g in own)
         for opt, part in zip(self.optimizers, parts): opt.load_state_dict(part)
 
-# %% ../../nbs/basics/multi_optimizer.ipynb #7da368d8
-class MultiOptimizer(_SavedAsOne, Optimizer):
-    """Optimizer that combines several optimizers into one
-
-    Args:
-        opts: optimizers over different parameters
-
-    Raises:
-        ValueError: there are no optimizers: pass one or several
-        TypeError: {opt} is no optimizer
-        ValueError: two of the optimizers hold the same parameter: give it to one only
-
-    Example:
-        with raises(ValueError, 'not that of Adam'): MultiOptimizer(members[::-1]).load_state_dict(saved)
-    """
     def __init__(self,
         opts: Iterable[Optimizer],   # optimizers over different parameters
     ):

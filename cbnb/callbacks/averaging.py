@@ -79,9 +79,23 @@ def move_average(
     """
     get_ema_multi_avg_fn(decay)(local_parts(means), local_parts(tensors), None)
 
-# %% ../../nbs/callbacks/averaging.ipynb #1f4efae7
-class _Swaps(Callback):
-    "Puts the average into the model, and restores the weights"
+# %% ../../nbs/callbacks/averaging.ipynb #8d4358d9
+class EMA(Callback):
+    """Keeps an exponential moving average of the weights, and validates with it
+
+    Args:
+        decay: share of the old average that an update keeps; the average spans about 1/(1 - decay)
+            updates
+        warmup: use a lower decay in the first updates, which helps in short fits
+        apply: leave the average in the model after the fit; False: leave the current weights
+
+    Raises:
+        ValueError: decay={decay} should be at least 0 and below 1
+
+    Example:
+        cb = EMA()
+        learn = line_learner(cbs=cb)
+    """
     means: list[Tensor] = []              # one average for each tensor; empty before the first fit
     weights: list[Tensor] | None = None   # the current weights, while the model has the average
     live: Averaged | None = None          # tensors to average, while a fit runs
@@ -115,10 +129,6 @@ class _Swaps(Callback):
         with interrupts_wait():
             torch._foreach_copy_(local_parts(self._tensors()), local_parts(self.weights))
             self.weights = None
-
-# %% ../../nbs/callbacks/averaging.ipynb #49afbd24
-class _Updates(_Swaps):
-    "Moves the average after each completed update of the weights"
     cancelled = False          # whether the update of this batch was cancelled
     decay: float
     warmup: bool
@@ -133,10 +143,6 @@ class _Updates(_Swaps):
         self.n_updates += 1
         decay = warm_decay(self.decay, self.n_updates) if self.warmup else self.decay
         move_average(self.means, self._tensors(), decay)
-
-# %% ../../nbs/callbacks/averaging.ipynb #bbabf7ab
-class _Validates(_Updates):
-    "Puts the average into the model for validation, and keeps it there until the epoch ends"
     order, run_in = 64, ('fit', 'validate', 'preds')
 
     def before_train(self): self.swap_out()
@@ -172,10 +178,6 @@ class _Validates(_Updates):
         try: yield self.learn
         finally:
             if not was_in: self.swap_out()
-
-# %% ../../nbs/callbacks/averaging.ipynb #24c721cd
-class _Resumes(_Validates):
-    "Restores the average from a checkpoint"
     no_state = ('live',)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -184,25 +186,6 @@ class _Resumes(_Validates):
         for name, values in tensors.items():
             setattr(self, name, values and [v.to(t.device, copy=True) for v, t in zip(values, self._tensors())])
 
-# %% ../../nbs/callbacks/averaging.ipynb #8d4358d9
-class EMA(_Resumes):
-    """Keeps an exponential moving average of the weights, and validates with it
-
-    Args:
-        decay: share of the old average that an update keeps; the average spans about 1/(1 - decay)
-            updates
-        warmup: use a lower decay in the first updates, which helps in short fits
-        apply: leave the average in the model after the fit; False: leave the current weights
-
-    Raises:
-        ValueError: decay={decay} should be at least 0 and below 1
-
-    Example:
-        learn, valid = line_learner(cbs=EMA(0.5, warmup=False)), []
-        learn.fit(1, cbs=Callback(after_pred=lambda cb: valid.append(cb.model.a.item()) if not cb.training else None))
-        assert close(valid, [0.46]) and close(learn.model.a, 0.46)
-        assert close(learn.validate()[0], 1.54**2 + (0.69 - 3)**2, 1e-3)
-    """
     @hinted
     def __init__(self,
         decay: float = 0.999,      # share of the old average that an update keeps; the average spans about 1/(1 - decay) updates

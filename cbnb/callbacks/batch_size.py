@@ -156,9 +156,21 @@ def _run(learn: Learner, batch: Any, watch: _Watch) -> None:
             learn._prepare_opt(None, None, reset_opt=False)
             learn._fit_level()
 
-# %% ../../nbs/callbacks/batch_size.ipynb #493828c0
-class _Search:
-    "Trains batches of given sizes, and records time and memory"
+# %% ../../nbs/callbacks/batch_size.ipynb #cca3ba72
+def _with_headroom(n: float) -> int:
+    "Return nine tenths of `n`, rounded down to a multiple of eight unless the result is below eight"
+    n = max(int(0.9*n), 1)
+    return n - n % 8 if n >= 8 else n
+
+# %% ../../nbs/callbacks/batch_size.ipynb #c2f92231
+class BatchSizeSearch:
+    """Finds the largest batch size, within limits of memory, time and dataset size
+
+    Args:
+        learn: the learner
+        most: largest batch size to try
+        seconds: time limit for all tries together, in seconds
+    """
     def __init__(self,
         learn: Learner,
         most: int,          # largest batch size to try
@@ -171,13 +183,21 @@ class _Search:
         self.room: int | None = None       # free bytes after the warm-up; None: not known
 
     def warm_up(self, n: int) -> None:
-        "Train a few batches without recording the result, because some costs occur only once"
+        """Train a few batches without recording the result, because some costs occur only once
+
+        Args:
+            n
+        """
         self.attempt(n)
         self.tries.clear()
         if now := memory_of(self.device): self.base, self.room = now.used, now.free
 
     def attempt(self, n: int) -> Try:
-        "Train batches of `n` items, and record their time and memory"
+        """Train batches of `n` items, and record their time and memory
+
+        Args:
+            n
+        """
         forget_peak(self.device)
         watch, fits = _Watch(), True
         try: _run(self.learn, _batch_of(self.learn.dls.train, n), watch)
@@ -191,16 +211,12 @@ class _Search:
         self.tries.append(Try(n, min(each, default=float('inf')), memory, fits))
         return self.tries[-1]
 
-# %% ../../nbs/callbacks/batch_size.ipynb #cca3ba72
-def _with_headroom(n: float) -> int:
-    "Return nine tenths of `n`, rounded down to a multiple of eight unless the result is below eight"
-    n = max(int(0.9*n), 1)
-    return n - n % 8 if n >= 8 else n
-
-class _Doubles(_Search):
-    "Doubles the batch size until a limit is reached. If memory runs out, searches between the largest size that fits and the smallest that does not"
     def run(self, n: int) -> tuple[int, str]:
-        "Start the search at `n` items. Return the largest size that fits, with headroom if memory ran out, and the reason for stopping there"
+        """Start the search at `n` items. Return the largest size that fits, with headroom if memory ran out, and the reason for stopping there
+
+        Args:
+            n
+        """
         self.warm_up(n)
         while not self.attempt(n).fits:
             if n == 1: raise torch.OutOfMemoryError('not even a batch of one item fits into memory')
@@ -218,15 +234,6 @@ class _Doubles(_Search):
             else: bad = middle
         return _with_headroom(good), f'{good} items fit into memory and {bad} do not; a tenth is left as headroom'
 
-# %% ../../nbs/callbacks/batch_size.ipynb #c2f92231
-class BatchSizeSearch(_Doubles):
-    """Finds the largest batch size, within limits of memory, time and dataset size
-
-    Args:
-        learn: the learner
-        most: largest batch size to try
-        seconds: time limit for all tries together, in seconds
-    """
     def _end(self, n: int) -> str | None:
         "Return the reason to stop the search at batch size `n`, or None to try the next size"
         last, times = self.tries[-1], min(2*n, self.most)/n
@@ -240,8 +247,15 @@ class BatchSizeSearch(_Doubles):
 # %% ../../nbs/callbacks/batch_size.ipynb #91712472
 HEADINGS = ('batch size', 'items/s', 'ms a batch', 'memory')
 
-class _Sizes:
-    "The largest batch size, and the measurements that led to it"
+# %% ../../nbs/callbacks/batch_size.ipynb #28792783
+class BatchSizes:
+    """Result of `find_batch_size`, shown as a table. `plot` draws a figure
+
+    Args:
+        bs: largest size that fits, with headroom
+        why: reason for not trying a larger size
+        tries: time and memory of each size, in any order
+    """
     def __init__(self,
         bs: int,                 # largest size that fits, with headroom
         why: str,                # reason for not trying a larger size
@@ -269,15 +283,6 @@ class _Sizes:
                 f'Next: learn.dls = DataLoaders.from_datasets(train_ds, valid_ds, bs={self.enough}), '
                 'and learn.lr_find(), since another size needs another rate.']
 
-# %% ../../nbs/callbacks/batch_size.ipynb #28792783
-class BatchSizes(_Sizes):
-    """Result of `find_batch_size`, shown as a table. `plot` draws a figure
-
-    Args:
-        bs: largest size that fits, with headroom
-        why: reason for not trying a larger size
-        tries: time and memory of each size, in any order
-    """
     def __repr__(self) -> str: return '\n'.join([*text_table([HEADINGS, *self.rows()]), *self.advice()])
     def _repr_html_(self) -> str:
         table = html_table(HEADINGS, self.rows(), ['right']*4)

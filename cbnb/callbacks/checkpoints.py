@@ -126,101 +126,6 @@ class _Writer:
             f'a checkpoint could not be written ({self.failed.pop()}): the fit goes on, the checkpoints '
             'before it are as they were, and the next is tried when it is due', stacklevel=user_level())
 
-# %% ../../nbs/callbacks/checkpoints.ipynb #2554529e
-class _Saves(Callback):
-    "Writes checkpoints when they are due"
-    order, run_valid, run_in = math.inf, False, ('fit',)     # runs last, because its files lack later changes
-    path: Path | None
-    due: Due
-    keep: int
-    monitor: str | None
-    writer: _Writer
-    described: dict[str, str]
-    began: dict[str, Any] | None = None     # random state and workers at the beginning of the epoch
-    told: bool = False                      # whether the process received SIGTERM
-    told_of_loader = False                  # whether a warning said that the loader's position cannot be stored
-    run_id: str                             # the same for all checkpoints of a fit, resumed ones included
-
-    @property
-    def folder(self) -> Path:
-        """The folder for the checkpoints of this fit
-
-        Example:
-            learn = new_learner('named', cbs=Checkpoint(every_steps=3, every_epochs=2, keep=9))
-            with learn.no_bar(), learn.no_logging(): learn.fit(2)
-            assert learn.checkpoint.folder == Path('named/models/checkpoints/fit_0')
-            assert [f.name for f in learn.checkpoint.saved()] == [
-                '00001_epoch_0_batch_3', '00002_epoch_1_batch_2', '00003_epoch_2']
-        """
-        top = Path(self.learn.path)/self.learn.model_dir/'checkpoints' if self.path is None else self.path
-        recorder = getattr(self.learn, 'recorder', None)
-        return top/f'fit_{recorder.history[-1].number if recorder and len(recorder.history) else 0}'
-
-    def saved(self) -> list[Path]:  # folders of the checkpoints
-        """Return the checkpoints of the last fit, oldest first
-
-        Returns:
-            folders of the checkpoints
-
-        Example:
-            learn = new_learner('named', cbs=Checkpoint(every_steps=3, every_epochs=2, keep=9))
-            with learn.no_bar(), learn.no_logging(): learn.fit(2)
-            assert learn.checkpoint.folder == Path('named/models/checkpoints/fit_0')
-            assert [f.name for f in learn.checkpoint.saved()] == [
-                '00001_epoch_0_batch_3', '00002_epoch_1_batch_2', '00003_epoch_2']
-        """
-        return checkpoints(self.folder)
-
-    def after_batch(self):
-        learn = self.learn
-        if self._all_agree(self.due.now(learn.train_iter)): self._save(learn.epoch, learn.iter + 1)
-
-    def after_epoch(self):
-        epoch = self.learn.epoch + 1
-        if epoch == self.learn.n_epoch or any_over_processes(self.due.after_epoch(epoch - 1)): self._save(epoch, 0)
-
-    def _all_agree(self, due: bool) -> bool:
-        "Return whether a checkpoint is due in any process, so that all processes save after the same batch"
-        together = getattr(self.learn, 'data_parallel', None)
-        return together.flagged(due) if together and together.together else due
-
-    def _save(self,
-        epoch: int,     # epoch in which a resumed fit continues
-        batch: int,     # number of batches of this epoch that are done
-    ) -> None:
-        learn, folder = self.learn, self.folder
-        name = f'epoch_{epoch}' + (f'_batch_{batch}' if batch else '')
-        info = dict(epoch=epoch, batch=batch, step=learn.train_iter, n_epoch=learn.n_epoch,
-                    run_id=self.run_id, of=self.described, monitor=self.monitor,
-                    value=None if batch else self._value())
-        with interrupts_wait():
-            text, tensors = to_json(learn.state_dict() | dict(
-                epoch=epoch, batch=batch, run_id=self.run_id, n_process=n_processes(), began=self.began if batch else None,
-                position=self._position()))
-            def job(tensors: list[Tensor]) -> None:
-                write_encoded(folder, name, text, tensors, **info)
-                _prune(folder, self.keep)
-            if process_number() == 0: self.writer.write(job, tensors)
-            self.due.begin(learn.train_iter)
-        self._leave_if_told()
-
-    def _position(self) -> dict[str, Any] | None:
-        "Return the position of a training loader that can save it, if the position is plain data"
-        try: to_json(position := position_of(self.learn.dls.train))
-        except TypeError as e:
-            if not self.told_of_loader: warnings.warn(
-                f'the position of the training loader cannot be stored ({e}): a fit resumed in an epoch will load the first batches and skip them',
-                stacklevel=user_level())
-            self.told_of_loader = True
-            return None
-        return position
-
-    def _value(self) -> float | None:
-        recorder = getattr(self.learn, 'recorder', None)
-        rows = recorder.last().epochs if recorder else []
-        value = rows[-1].get(self.monitor) if rows else None
-        return value if isinstance(value, float) and math.isfinite(value) else None
-
 # %% ../../nbs/callbacks/checkpoints.ipynb #f672008a
 _WRITTEN = 'of', 'run_id'      # what a fit writes into the manifest of each checkpoint
 
@@ -243,29 +148,6 @@ def _best(paths: list[Path]) -> Path | None:
               if m['run_id'] == newest['run_id'] and m['value'] is not None}
     better = min if lower_is_better(newest.get('monitor') or '') else max
     return better(values, key=values.__getitem__, default=None)
-
-# %% ../../nbs/callbacks/checkpoints.ipynb #491efe12
-class _EndsWell(_Saves):
-    "Saves a checkpoint when the process receives SIGTERM"
-    def _listen(self) -> None:
-        self._handler: Any = None
-        if threading.current_thread() is not threading.main_thread(): return
-        self._handler = signal.signal(signal.SIGTERM, self._tell)
-        self.learn.undo.callback(self._unlisten)
-
-    def _tell(self, signum: int, frame: Any) -> None: self.told, self.due.step = True, -1    # after this batch
-
-    def _unlisten(self) -> None:
-        handler, self._handler = self._handler, None
-        if handler is None: return
-        signal.signal(signal.SIGTERM, handler)
-        if self.told: signal.raise_signal(signal.SIGTERM)
-
-    def _leave_if_told(self) -> None:
-        if not self.told: return
-        self.writer.wait()
-        print(f'got SIGTERM: saved {self.saved()[-1]}, and the fit ends', flush=True)   # before the process ends
-        self._unlisten()
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #d1a28452
 class _Rest:
@@ -327,38 +209,6 @@ def as_resume(
     raise TypeError(f'resume={resume!r} should be True, False, the path of a checkpoint, or Resume(...)')
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #ace4849d
-class _Finds(_EndsWell):
-    "Finds the checkpoint to continue from"
-    def _candidates(self, path: Path | None) -> list[Path]:
-        "Return the checkpoints from which the fit may continue, newest last"
-        if path is None: return checkpoints(self._folder_to_resume())
-        if (path/'manifest.json').exists() or path.name[:1].isdigit(): return [path]
-        found = checkpoints(path) or checkpoints(path/'fit_0')
-        if found: return found
-        raise FileNotFoundError(f'there is no checkpoint in {path}')
-
-    def _folder_to_resume(self) -> Path:
-        "If the learner's last fit did not finish, return the folder of its newest fit with the same settings, if there is one. Otherwise return the folder of this fit"
-        folder, recorder = self.folder, getattr(self.learn, 'recorder', None)
-        runs = recorder.history.runs[:-1] if recorder else []
-        if not runs or runs[-1].status == 'done': return folder
-        earlier = [folder.with_name(f'fit_{run.number}') for run in reversed(runs)]
-        return next((f for f in earlier if self._is_like_this(f)), folder)
-
-    def _is_like_this(self, folder: Path) -> bool:
-        try: return any(read_manifest(path, _WRITTEN)['of'] == self.described for path in checkpoints(folder)[-1:])
-        except ValueError: return False
-
-    def _newest_whole(self, path: Path | None) -> tuple[Path, Any] | None:
-        "Return the newest readable checkpoint and its state, or None if there is none. Warn about each newer checkpoint that is damaged"
-        candidates = self._candidates(path)
-        for found in reversed(candidates):
-            try: return found, _state_in(found)
-            except (ValueError, OSError) as e:
-                if candidates == [path]: raise
-                warnings.warn(f'passed over: {e}', stacklevel=user_level())
-        return None
-
 def _state_in(path: Path) -> dict[str, Any]:
     "Return the state in a checkpoint. If the state lacks an entry that fits of this version of cbnb store, raise `ValueError`"
     read_manifest(path, _WRITTEN)
@@ -392,9 +242,176 @@ def _check_alike(path: Path, was: dict[str, str], now: dict[str, str], allow: se
         f'To begin anew, pass resume=False, or keep both with Checkpoint(path=...). To continue it with the '
         f'new settings{way}')
 
-# %% ../../nbs/callbacks/checkpoints.ipynb #f176eabf
-class _Resumes(_Finds):
-    "Continues a fit from a checkpoint"
+# %% ../../nbs/callbacks/checkpoints.ipynb #167fdb22
+def _warn_of_losses(learn: Learner) -> None:
+    for cb in learn.cbs:
+        if type(cb).__module__.startswith('cbnb.') or type(cb).state_dict is not Callback.state_dict: continue
+        owned = [learn, *vars(learn).values(), *learn.cbs]
+        if names := left_out(cb, owned, ('_made_with', '_shadows', *cb.no_state)): warnings.warn(
+            f'{type(cb).__name__}: checkpoints do not store {", ".join(names)}. If the rest of the fit depends on it, '
+            'write state_dict and load_state_dict; if not, name it in no_state', stacklevel=user_level())
+
+# %% ../../nbs/callbacks/checkpoints.ipynb #1f3fd7c6
+def _warn_of_workers(dl: Any) -> None:
+    "Warn if persistent workers draw random numbers, because checkpoints do not include their random state"
+    if getattr(dl, 'persistent_workers', False) and draws(dl): warnings.warn(
+        'the items of the training loader draw random numbers in workers that stay from epoch to epoch: a fit '
+        'resumed after its first epoch will draw others. With persistent_workers=False it will be exact',
+        stacklevel=user_level())
+
+class Checkpoint(Callback):
+    """Saves the state of a fit while it runs, so that you can resume the fit exactly
+
+    Args:
+        every_steps: number of training batches between checkpoints; None: do not count batches
+        every_seconds: seconds between checkpoints; None: ignore the time
+        every_epochs: number of epochs between checkpoints; None: 1 if the other two are None, too
+        keep: number of newest checkpoints to keep, in addition to the best one
+        path: folder for the checkpoints; None: `checkpoints` in the learner's model folder
+        monitor: column of the table of epochs that decides which is best; None: keep no best
+        background: write in a thread, with a copy of the state in CPU memory
+
+    Example:
+        learn = new_learner('epochs', cbs=Checkpoint(every_epochs=3))
+    """
+    order, run_valid, run_in = math.inf, False, ('fit',)     # runs last, because its files lack later changes
+    path: Path | None
+    due: Due
+    keep: int
+    monitor: str | None
+    writer: _Writer
+    described: dict[str, str]
+    began: dict[str, Any] | None = None     # random state and workers at the beginning of the epoch
+    told: bool = False                      # whether the process received SIGTERM
+    told_of_loader = False                  # whether a warning said that the loader's position cannot be stored
+    run_id: str                             # the same for all checkpoints of a fit, resumed ones included
+
+    @property
+    def folder(self) -> Path:
+        """The folder for the checkpoints of this fit
+
+        Example:
+            learn = new_learner('named', cbs=Checkpoint(every_steps=3, every_epochs=2, keep=9))
+            with learn.no_bar(), learn.no_logging(): learn.fit(2)
+            assert learn.checkpoint.folder == Path('named/models/checkpoints/fit_0')
+            assert [f.name for f in learn.checkpoint.saved()] == [
+                '00001_epoch_0_batch_3', '00002_epoch_1_batch_2', '00003_epoch_2']
+        """
+        top = Path(self.learn.path)/self.learn.model_dir/'checkpoints' if self.path is None else self.path
+        recorder = getattr(self.learn, 'recorder', None)
+        return top/f'fit_{recorder.history[-1].number if recorder and len(recorder.history) else 0}'
+
+    def saved(self) -> list[Path]:  # folders of the checkpoints
+        """Return the checkpoints of the last fit, oldest first
+
+        Returns:
+            folders of the checkpoints
+
+        Example:
+            assert [f.name for f in learn.checkpoint.saved()] == ['00001_epoch_3', '00002_epoch_4']   # the last one always
+            assert learn.checkpoint.best() in learn.checkpoint.saved()
+        """
+        return checkpoints(self.folder)
+
+    def after_batch(self):
+        learn = self.learn
+        if self._all_agree(self.due.now(learn.train_iter)): self._save(learn.epoch, learn.iter + 1)
+
+    def after_epoch(self):
+        epoch = self.learn.epoch + 1
+        if epoch == self.learn.n_epoch or any_over_processes(self.due.after_epoch(epoch - 1)): self._save(epoch, 0)
+
+    def _all_agree(self, due: bool) -> bool:
+        "Return whether a checkpoint is due in any process, so that all processes save after the same batch"
+        together = getattr(self.learn, 'data_parallel', None)
+        return together.flagged(due) if together and together.together else due
+
+    def _save(self,
+        epoch: int,     # epoch in which a resumed fit continues
+        batch: int,     # number of batches of this epoch that are done
+    ) -> None:
+        learn, folder = self.learn, self.folder
+        name = f'epoch_{epoch}' + (f'_batch_{batch}' if batch else '')
+        info = dict(epoch=epoch, batch=batch, step=learn.train_iter, n_epoch=learn.n_epoch,
+                    run_id=self.run_id, of=self.described, monitor=self.monitor,
+                    value=None if batch else self._value())
+        with interrupts_wait():
+            text, tensors = to_json(learn.state_dict() | dict(
+                epoch=epoch, batch=batch, run_id=self.run_id, n_process=n_processes(), began=self.began if batch else None,
+                position=self._position()))
+            def job(tensors: list[Tensor]) -> None:
+                write_encoded(folder, name, text, tensors, **info)
+                _prune(folder, self.keep)
+            if process_number() == 0: self.writer.write(job, tensors)
+            self.due.begin(learn.train_iter)
+        self._leave_if_told()
+
+    def _position(self) -> dict[str, Any] | None:
+        "Return the position of a training loader that can save it, if the position is plain data"
+        try: to_json(position := position_of(self.learn.dls.train))
+        except TypeError as e:
+            if not self.told_of_loader: warnings.warn(
+                f'the position of the training loader cannot be stored ({e}): a fit resumed in an epoch will load the first batches and skip them',
+                stacklevel=user_level())
+            self.told_of_loader = True
+            return None
+        return position
+
+    def _value(self) -> float | None:
+        recorder = getattr(self.learn, 'recorder', None)
+        rows = recorder.last().epochs if recorder else []
+        value = rows[-1].get(self.monitor) if rows else None
+        return value if isinstance(value, float) and math.isfinite(value) else None
+
+    def _listen(self) -> None:
+        self._handler: Any = None
+        if threading.current_thread() is not threading.main_thread(): return
+        self._handler = signal.signal(signal.SIGTERM, self._tell)
+        self.learn.undo.callback(self._unlisten)
+
+    def _tell(self, signum: int, frame: Any) -> None: self.told, self.due.step = True, -1    # after this batch
+
+    def _unlisten(self) -> None:
+        handler, self._handler = self._handler, None
+        if handler is None: return
+        signal.signal(signal.SIGTERM, handler)
+        if self.told: signal.raise_signal(signal.SIGTERM)
+
+    def _leave_if_told(self) -> None:
+        if not self.told: return
+        self.writer.wait()
+        print(f'got SIGTERM: saved {self.saved()[-1]}, and the fit ends', flush=True)   # before the process ends
+        self._unlisten()
+
+    def _candidates(self, path: Path | None) -> list[Path]:
+        "Return the checkpoints from which the fit may continue, newest last"
+        if path is None: return checkpoints(self._folder_to_resume())
+        if (path/'manifest.json').exists() or path.name[:1].isdigit(): return [path]
+        found = checkpoints(path) or checkpoints(path/'fit_0')
+        if found: return found
+        raise FileNotFoundError(f'there is no checkpoint in {path}')
+
+    def _folder_to_resume(self) -> Path:
+        "If the learner's last fit did not finish, return the folder of its newest fit with the same settings, if there is one. Otherwise return the folder of this fit"
+        folder, recorder = self.folder, getattr(self.learn, 'recorder', None)
+        runs = recorder.history.runs[:-1] if recorder else []
+        if not runs or runs[-1].status == 'done': return folder
+        earlier = [folder.with_name(f'fit_{run.number}') for run in reversed(runs)]
+        return next((f for f in earlier if self._is_like_this(f)), folder)
+
+    def _is_like_this(self, folder: Path) -> bool:
+        try: return any(read_manifest(path, _WRITTEN)['of'] == self.described for path in checkpoints(folder)[-1:])
+        except ValueError: return False
+
+    def _newest_whole(self, path: Path | None) -> tuple[Path, Any] | None:
+        "Return the newest readable checkpoint and its state, or None if there is none. Warn about each newer checkpoint that is damaged"
+        candidates = self._candidates(path)
+        for found in reversed(candidates):
+            try: return found, _state_in(found)
+            except (ValueError, OSError) as e:
+                if candidates == [path]: raise
+                warnings.warn(f'passed over: {e}', stacklevel=user_level())
+        return None
     resume: Any = False       # argument `resume` of the next fit
 
     def _go_on(self, resume: Resume) -> None:
@@ -468,38 +485,6 @@ class _Resumes(_Finds):
         self._load(state, differs)
         return batches
 
-# %% ../../nbs/callbacks/checkpoints.ipynb #167fdb22
-def _warn_of_losses(learn: Learner) -> None:
-    for cb in learn.cbs:
-        if type(cb).__module__.startswith('cbnb.') or type(cb).state_dict is not Callback.state_dict: continue
-        owned = [learn, *vars(learn).values(), *learn.cbs]
-        if names := left_out(cb, owned, ('_made_with', '_shadows', *cb.no_state)): warnings.warn(
-            f'{type(cb).__name__}: checkpoints do not store {", ".join(names)}. If the rest of the fit depends on it, '
-            'write state_dict and load_state_dict; if not, name it in no_state', stacklevel=user_level())
-
-# %% ../../nbs/callbacks/checkpoints.ipynb #1f3fd7c6
-def _warn_of_workers(dl: Any) -> None:
-    "Warn if persistent workers draw random numbers, because checkpoints do not include their random state"
-    if getattr(dl, 'persistent_workers', False) and draws(dl): warnings.warn(
-        'the items of the training loader draw random numbers in workers that stay from epoch to epoch: a fit '
-        'resumed after its first epoch will draw others. With persistent_workers=False it will be exact',
-        stacklevel=user_level())
-
-class Checkpoint(_Resumes):
-    """Saves the state of a fit while it runs, so that you can resume the fit exactly
-
-    Args:
-        every_steps: number of training batches between checkpoints; None: do not count batches
-        every_seconds: seconds between checkpoints; None: ignore the time
-        every_epochs: number of epochs between checkpoints; None: 1 if the other two are None, too
-        keep: number of newest checkpoints to keep, in addition to the best one
-        path: folder for the checkpoints; None: `checkpoints` in the learner's model folder
-        monitor: column of the table of epochs that decides which is best; None: keep no best
-        background: write in a thread, with a copy of the state in CPU memory
-
-    Example:
-        learn = new_learner('epochs', cbs=Checkpoint(every_epochs=3))
-    """
     @hinted
     def __init__(self,
         every_steps: int | None = None,       # number of training batches between checkpoints; None: do not count batches

@@ -406,9 +406,40 @@ def _check_step(learn: Learner) -> None:
         f"{type(step).__name__}: what='model' compiles the model that it calls")
     if learn.loss_func is None: raise ValueError("what='step' needs a loss_func")
 
-# %% ../../nbs/callbacks/compile.ipynb #f59d0f21
-class _Compiles(Callback):
-    "Makes the model call compiled code for the length of a fit"
+# %% ../../nbs/callbacks/compile.ipynb #44a56ef7
+def _check_graphs(learn: Learner) -> None:
+    "Raise `ValueError` for CUDA graphs if the batches are not on a GPU"
+    device = torch.device(getattr(learn.dls, 'device', None) or 'cpu').type
+    if device != 'cuda': raise ValueError(
+        f'graphs=True records CUDA graphs, and the batches are on the {device}: leave it out, or train on a GPU')
+
+def _with_graphs(settings: dict[str, Any]) -> dict[str, Any]:
+    "Return the settings with which torch.compile records CUDA graphs. If another backend or mode is set, raise `ValueError`"
+    if settings['backend'] != 'inductor' or settings['mode'] is not None: raise ValueError(
+        f"graphs=True is backend='inductor' with mode='reduce-overhead', and not "
+        f"backend={settings['backend']!r} with mode={settings['mode']!r}")
+    return settings | dict(mode='reduce-overhead')
+
+# %% ../../nbs/callbacks/compile.ipynb #cbc287cb
+class Compile(Callback):
+    """Compiles the model with torch.compile for the length of each fit
+
+    Args:
+        what: part to compile: 'model', or 'step' for the model and the loss
+        backend: backend of torch.compile; 'aot_eager' needs no compiler
+        mode: mode of torch.compile: 'reduce-overhead' or 'max-autotune'; None: its default
+        dynamic: True: code for all sizes at once; None: from the second size on; False: never
+        fullgraph: True: raise the error for a graph break or a failed compilation
+        graphs: record CUDA graphs, for a small model on a GPU
+        options: options of the backend for torch.compile; None: its defaults
+        verbose: print a summary of the compilations after the first epoch
+
+    Raises:
+        ValueError: what={what} should be 'model' or 'step'
+
+    Example:
+        assert repr(Compile().report()) == 'nothing was compiled'
+    """
     order, run_in, no_state = -9, ('fit', 'lr_find'), ('kept', 'settings', 'said')     # before callbacks that add hooks
     settings: dict[str, Any]
     what, graphs = 'model', False
@@ -437,24 +468,6 @@ class _Compiles(Callback):
         if call.off or not (why := _watched(self.learn, self.kept.hooks)): return
         call.off = True
         _warn(f'Compile: this fit runs without compiled code, which calls no new hooks, and {why}')
-
-# %% ../../nbs/callbacks/compile.ipynb #44a56ef7
-def _check_graphs(learn: Learner) -> None:
-    "Raise `ValueError` for CUDA graphs if the batches are not on a GPU"
-    device = torch.device(getattr(learn.dls, 'device', None) or 'cpu').type
-    if device != 'cuda': raise ValueError(
-        f'graphs=True records CUDA graphs, and the batches are on the {device}: leave it out, or train on a GPU')
-
-def _with_graphs(settings: dict[str, Any]) -> dict[str, Any]:
-    "Return the settings with which torch.compile records CUDA graphs. If another backend or mode is set, raise `ValueError`"
-    if settings['backend'] != 'inductor' or settings['mode'] is not None: raise ValueError(
-        f"graphs=True is backend='inductor' with mode='reduce-overhead', and not "
-        f"backend={settings['backend']!r} with mode={settings['mode']!r}")
-    return settings | dict(mode='reduce-overhead')
-
-# %% ../../nbs/callbacks/compile.ipynb #64e4c7af
-class _Tells(_Compiles):
-    "Reports the compilations after the first epoch of a fit"
     verbose, said, kept = True, 0, _Kept()
 
     def report(self) -> CompileReport:  # what was compiled, as a table
@@ -464,7 +477,7 @@ class _Tells(_Compiles):
             what was compiled, as a table
 
         Example:
-            assert repr(_Tells().report()) == 'nothing was compiled'
+            assert repr(Compile().report()) == 'nothing was compiled'
         """
         return self.kept.call.report() if self.kept.call else _ShownReport([], {}, None)
 
@@ -475,28 +488,6 @@ class _Tells(_Compiles):
         if self.verbose and len(call.compilations) > self.said:
             say(f'Compile: {call.report().summary()} (learn.compile.report() says where and why)')
 
-# %% ../../nbs/callbacks/compile.ipynb #cbc287cb
-class Compile(_Tells):
-    """Compiles the model with torch.compile for the length of each fit
-
-    Args:
-        what: part to compile: 'model', or 'step' for the model and the loss
-        backend: backend of torch.compile; 'aot_eager' needs no compiler
-        mode: mode of torch.compile: 'reduce-overhead' or 'max-autotune'; None: its default
-        dynamic: True: code for all sizes at once; None: from the second size on; False: never
-        fullgraph: True: raise the error for a graph break or a failed compilation
-        graphs: record CUDA graphs, for a small model on a GPU
-        options: options of the backend for torch.compile; None: its defaults
-        verbose: print a summary of the compilations after the first epoch
-
-    Raises:
-        ValueError: what={what} should be 'model' or 'step'
-
-    Example:
-        learn = digits_learner(cbs=Compile(backend='aot_eager'))
-        learn.fit(2, cbs=(waits := Waits()))
-        learn.compile.report()
-    """
     def __init__(self,
         what: str = 'model',            # part to compile: 'model', or 'step' for the model and the loss
         *,

@@ -136,8 +136,30 @@ class _Sum:
     new: int        # number of items in this batch
     weighs: Any     # how much the loss of this batch counts
 
-class _ScalesLosses(Callback):
-    "Scales each loss, so that the accumulated gradients add up to the gradient of one large batch"
+# %% ../../nbs/callbacks/gradients.ipynb #7b924008
+def _rescale(opt: Any, planned: Any, weight: Any) -> None:
+    "Multiply the gradients by the planned weight of their sum, divided by its weight. A sum without weight has no gradients"
+    on_device = isinstance(weight, Tensor)         # it is not compared, which would wait for the device
+    if planned is None or not on_device and weight in (0, planned): return
+    by = torch.where(weight > 0, planned/weight, 0) if on_device else planned/weight
+    for group in opt.param_groups:
+        for p in group['params']:
+            if p.grad is not None: local_parts([p.grad])[0].mul_(by)
+
+# %% ../../nbs/callbacks/gradients.ipynb #d00eb7b2
+class GradientAccumulation(Callback):
+    """Accumulates gradients over batches, and updates the weights with the mean gradient of `n_acc` or more items, or of the rest of an epoch
+
+    Args:
+        n_acc: minimum number of items per update; the last update of an epoch may have fewer
+
+    Example:
+        data = line_learner(n=4).dls.train
+        learn = line_learner(cbs=[GradientAccumulation(24), GradientClip(1.)])
+        learn.dls = DataLoaders(Batches(lambda: iter(data)), device='cpu')
+        learn.fit(1)
+        assert close(learn.model.a, 2*0.05547, 1e-3)
+    """
     n_acc: int
     sum: _Sum
 
@@ -158,9 +180,6 @@ class _ScalesLosses(Callback):
         held.items += held.new
         if held.weighs is not None: held.weight = held.weight + held.weighs
 
-# %% ../../nbs/callbacks/gradients.ipynb #7b924008
-class _UpdatesWhenFull(_ScalesLosses):
-    "Cancels updates until the sum has `n_acc` items or the epoch ends"
     def before_step(self):
         learn, held = self.learn, self.sum
         if not learn.train_iter: warn_own_update(self)
@@ -172,30 +191,6 @@ class _UpdatesWhenFull(_ScalesLosses):
 
     def after_cancel_step(self):
         self.sum.items, self.sum.weight = 0, 0.    # the loop zeroes the gradients
-
-def _rescale(opt: Any, planned: Any, weight: Any) -> None:
-    "Multiply the gradients by the planned weight of their sum, divided by its weight. A sum without weight has no gradients"
-    on_device = isinstance(weight, Tensor)         # it is not compared, which would wait for the device
-    if planned is None or not on_device and weight in (0, planned): return
-    by = torch.where(weight > 0, planned/weight, 0) if on_device else planned/weight
-    for group in opt.param_groups:
-        for p in group['params']:
-            if p.grad is not None: local_parts([p.grad])[0].mul_(by)
-
-# %% ../../nbs/callbacks/gradients.ipynb #d00eb7b2
-class GradientAccumulation(_UpdatesWhenFull):
-    """Accumulates gradients over batches, and updates the weights with the mean gradient of `n_acc` or more items, or of the rest of an epoch
-
-    Args:
-        n_acc: minimum number of items per update; the last update of an epoch may have fewer
-
-    Example:
-        data = line_learner(n=4).dls.train
-        learn = line_learner(cbs=[GradientAccumulation(24), GradientClip(1.)])
-        learn.dls = DataLoaders(Batches(lambda: iter(data)), device='cpu')
-        learn.fit(1)
-        assert close(learn.model.a, 2*0.05547, 1e-3)
-    """
     order, run_valid, run_in = 6, False, ('fit', 'lr_find')
 
     def __init__(self,

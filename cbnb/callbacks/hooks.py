@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Hook', 'hook_output', 'Hooks', 'hook_outputs', 'find_layers', 'as_hook', 'HookCallback', 'summarized', 'rebinned',
-           'Rows', 'LayerStats', 'LayerHistograms', 'LayerFigures', 'LayerCurves', 'ActivationStats']
+           'Rows', 'ActivationStats']
 
 # %% ../../nbs/callbacks/hooks.ipynb #434b5d4f
 import inspect
@@ -238,28 +238,6 @@ def _is_wanted(wanted: Any, name: str, m: nn.Module) -> bool:
     if isinstance(wanted, str): return name == wanted
     return isinstance(m, wanted) if isinstance(wanted, type) else m is wanted
 
-# %% ../../nbs/callbacks/hooks.ipynb #cf6d7537
-class _HasHooks(Callback):
-    "Registers hooks on the chosen layers, and removes them"
-    run_in = ('fit',)
-    modules: Any = None
-    every: int | None = None
-    include_paramless, is_forward, detach, cpu, hooked = False, True, True, False, False
-
-    def _hook(self) -> None:
-        self.hooks = Hooks(list(self.layers.values()), self.hook, self.is_forward, self.detach,
-                           self.cpu, self._looks)
-        self.hooked = True
-
-    def _looks(self) -> bool:      # False in nested runs, and after the callback was removed during the fit
-        learn = self.learn
-        if learn is None or not self.run or learn.purpose not in self.run_in: return False
-        return self.run_train if learn.training else self.run_valid and self.every is None
-
-    def _unhook(self) -> None:
-        if self.hooked: self.hooks.remove()
-        self.hooked = False
-
 # %% ../../nbs/callbacks/hooks.ipynb #75258c0f
 @contextmanager
 def _no_input_warning() -> Iterator[None]:
@@ -267,25 +245,6 @@ def _no_input_warning() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings('ignore', 'Full backward hook is firing')
         yield
-
-# %% ../../nbs/callbacks/hooks.ipynb #958372bc
-class _HooksInAFit(_HasHooks):
-    "Registers hooks during a fit, for all batches or for every `every`-th training batch"
-    def before_fit(self):
-        self.layers = find_layers(self.learn.model, self.modules, self.include_paramless)
-        self.learn.undo.callback(self._unhook)
-        if not self.is_forward: self.learn.undo.enter_context(_no_input_warning())
-        if self.every is None: self._hook()
-
-    def before_train(self):
-        if self.every is not None: self._choose()
-    def after_batch(self):
-        if self.every is not None: self._choose()
-
-    def _choose(self) -> None:
-        "Register the hooks if the index of the next training batch is a multiple of `every`. Otherwise remove them"
-        if self.learn.train_iter % self.every: self._unhook()
-        elif not self.hooked: self._hook()
 
 # %% ../../nbs/callbacks/hooks.ipynb #d6f56d83
 def _takes(f: Callable[..., Any], n: int) -> bool:
@@ -338,7 +297,7 @@ def _after_own(own: Callable | None, f: Callable) -> Callable:
     return both
 
 # %% ../../nbs/callbacks/hooks.ipynb #1622290c
-class HookCallback(_HooksInAFit):
+class HookCallback(Callback):
     """Calls `hook` each time a chosen layer of the model has run, for the length of a fit
 
     Args:
@@ -357,12 +316,45 @@ class HookCallback(_HooksInAFit):
             longer, use Hooks(modules, f), and remove() it yourself
 
     Example:
-        means = HookCallback('3', every=8, hook=first_mean, before_fit=lambda cb: setattr(cb, 'means', []))
-        learn = deep_learner()
-        learn.fit(1, cbs=means)
-        assert len(means.means) == 3                            # batches 0, 8 and 16 of 20
-        assert not any(m._forward_hooks for m in learn.model)
+        class NotInAFit(HookCallback):
+            n = 0
+            def hook(self, m, inp, out): self.n += 1
     """
+    run_in = ('fit',)
+    modules: Any = None
+    every: int | None = None
+    include_paramless, is_forward, detach, cpu, hooked = False, True, True, False, False
+
+    def _hook(self) -> None:
+        self.hooks = Hooks(list(self.layers.values()), self.hook, self.is_forward, self.detach,
+                           self.cpu, self._looks)
+        self.hooked = True
+
+    def _looks(self) -> bool:      # False in nested runs, and after the callback was removed during the fit
+        learn = self.learn
+        if learn is None or not self.run or learn.purpose not in self.run_in: return False
+        return self.run_train if learn.training else self.run_valid and self.every is None
+
+    def _unhook(self) -> None:
+        if self.hooked: self.hooks.remove()
+        self.hooked = False
+
+    def before_fit(self):
+        self.layers = find_layers(self.learn.model, self.modules, self.include_paramless)
+        self.learn.undo.callback(self._unhook)
+        if not self.is_forward: self.learn.undo.enter_context(_no_input_warning())
+        if self.every is None: self._hook()
+
+    def before_train(self):
+        if self.every is not None: self._choose()
+    def after_batch(self):
+        if self.every is not None: self._choose()
+
+    def _choose(self) -> None:
+        "Register the hooks if the index of the next training batch is a multiple of `every`. Otherwise remove them"
+        if self.learn.train_iter % self.every: self._unhook()
+        elif not self.hooked: self._hook()
+
     def __init__(self,
         modules: Any = None,              # names, classes or modules to hook; None: leaves with parameters
         every: int | None = None,         # run the hooks for every `every`-th training batch; None: for all batches, validation included
@@ -465,187 +457,6 @@ class Rows:
         self.chunks = [torch.cat([chunk.expand(-1, wide) for chunk in chunks])] if chunks else []
         return self.chunks[0] if chunks else torch.zeros(0, wide)
 
-# %% ../../nbs/callbacks/hooks.ipynb #18cb12c4
-class _KeepsRows(HookCallback):
-    "Keeps rows of statistics for each layer, from the beginning of the last fit"
-    run_valid, with_hist, bins, near_zero = False, True, 40, 0.05
-
-    def _begin(self) -> None:
-        self.steps, self.rows = [], {name: Rows() for name in self.layers}
-        self.waiting, self.found = [], {}        # rows of the latest batches; rows of this batch, by layer
-
-    def before_fit(self):
-        super().before_fit()
-        self._begin()
-
-    def _stack(self) -> None:
-        for name, m in self.layers.items():
-            self.rows[name].extend([found.get(m) for found in self.waiting])
-        self.waiting = []
-
-# %% ../../nbs/callbacks/hooks.ipynb #bc1cc897
-class _RecordsActivations(_KeepsRows):
-    "Records a row of statistics for each layer and training batch"
-    def before_train(self):
-        self.found = {}                          # drops the rows of a batch that was cancelled in the last epoch
-        super().before_train()
-
-    def hook(self, m, inp, out):
-        self.found[m] = summarized(out, self.near_zero, self.bins if self.with_hist else 0)
-
-    def after_batch(self):
-        found, waiting = self.found, self.waiting
-        if found:                                # empty if the batch was cancelled before the model ran
-            self.steps.append(self.learn.train_iter - 1)
-            waiting.append(found)
-            self.found = {}
-            if len(waiting) == 256: self._stack()
-        if self.every is not None: super().after_batch()
-
-# %% ../../nbs/callbacks/hooks.ipynb #5d8aac93
-class _ReadsRows(_RecordsActivations):
-    "Reads the recorded rows by layer"
-    def _table(self, i: int | str) -> Tensor:
-        "Return all rows of the layer with number or name `i`"
-        if not self.layers: raise ValueError('nothing has been recorded yet: fit first, '
-                                             'with this callback among the cbs')
-        if self.waiting: self._stack()
-        names = list(self.layers)
-        if i in names: return self.rows[i].read()
-        if isinstance(i, str) or not -len(names) <= i < len(names):
-            raise IndexError(f'there is no layer {i!r}: these are {len(names)}, {", ".join(names)}')
-        return self.rows[names[i]].read()
-
-# %% ../../nbs/callbacks/hooks.ipynb #e166282f
-class LayerStats(_ReadsRows):
-    """Returns mean, standard deviation and share near zero of each layer
-
-    Args:
-        modules: names, classes or modules to hook; None: leaves with parameters
-        every: run the hooks for every `every`-th training batch; None: for all batches, validation
-            included
-        is_forward: call the hook after the forward pass; False: in the backward pass, with gradients
-        detach: detach input and output from the graph first
-        cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
-        include_paramless: with `modules=None`, also hook leaves without parameters
-        hook: function of [callback,] module, input, output; None: the method `hook`
-        **events: functions to use as methods, such as `after_fit=f`
-    """
-    def layer_stats(self,
-        i: int | str,    # number or name of a layer
-    ) -> tuple[list[float], list[float], list[float]]:   # one list each, with nan where the layer has not run
-        """Return the means, standard deviations and shares near zero of a layer, one value per batch
-
-        Args:
-            i: number or name of a layer
-
-        Returns:
-            one list each, with nan where the layer has not run
-
-        Example:
-            learn, first = deep_learner(), deep_learner().model[1]     # a copy of the untrained layer
-            learn.fit(1, cbs=(found := LayerStats()))
-            means, stds, nears = found.layer_stats(0)
-            images, _ = next(iter(learn.dls.valid))
-            assert len(means) == 20 and abs(stds[0] - first(images.flatten(1)).std().item()) < 0.05
-            assert len(found.stats) == 20 and found.stats[5][0] == dict(mean=means[5], std=stds[5], near_zero=nears[5])
-        """
-        table = self._table(i)
-        if table.shape[1] == 1: table = table.expand(-1, 3)
-        return tuple(table[:, k].tolist() for k in range(3))
-
-    @property
-    def stats(self) -> list[list[dict[str, float]]]:
-        """List of batches, each a list of layers, each a dict with `mean`, `std` and `near_zero` (waits for the device)
-
-        Example:
-            learn, first = deep_learner(), deep_learner().model[1]     # a copy of the untrained layer
-            learn.fit(1, cbs=(found := LayerStats()))
-            means, stds, nears = found.layer_stats(0)
-            images, _ = next(iter(learn.dls.valid))
-            assert len(means) == 20 and abs(stds[0] - first(images.flatten(1)).std().item()) < 0.05
-            assert len(found.stats) == 20 and found.stats[5][0] == dict(mean=means[5], std=stds[5], near_zero=nears[5])
-        """
-        names = 'mean', 'std', 'near_zero'
-        layers = [[dict(zip(names, values)) for values in zip(*self.layer_stats(i))]
-                  for i in range(len(self.layers))]
-        return [list(row) for row in zip(*layers)]
-
-# %% ../../nbs/callbacks/hooks.ipynb #ed5c4e09
-class _Limits(LayerStats):
-    "Computes the range of outputs of each layer"
-    def limits(self,
-        i: int | str,    # number or name of a layer
-    ) -> tuple[float, float]:    # lowest and highest value, rounded outwards
-        """Return the range that contains almost all outputs of a layer
-
-        Args:
-            i: number or name of a layer
-
-        Returns:
-            lowest and highest value, rounded outwards
-
-        Example:
-            learn.fit(1, cbs=(relu := _Limits(nn.ReLU)))
-            assert close(relu.limits(0), [0, 1.4])                    # the outputs of a ReLU are not negative
-        """
-        table = self._table(i)
-        table = table[table.isfinite().all(1)] if table.shape[1] > 1 else table[:0]
-        if not len(table): return 0., 1.
-        mean, std, _, low, high = table[:, :5].double().T
-        lo = torch.maximum(low, mean - 5*std).quantile(0.02).item()
-        hi = torch.minimum(high, mean + 5*std).quantile(0.98).item()
-        if hi <= lo: lo, hi = (0., 1.) if lo == 0 else (lo - abs(lo)/2, lo + abs(lo)/2)
-        step = nice_step((hi - lo)/10)
-        return math.floor(lo/step + 1e-9)*step, math.ceil(hi/step - 1e-9)*step
-
-# %% ../../nbs/callbacks/hooks.ipynb #3a6b7c3f
-class LayerHistograms(_Limits):
-    """Returns the histograms of each layer
-
-    Args:
-        modules: names, classes or modules to hook; None: leaves with parameters
-        every: run the hooks for every `every`-th training batch; None: for all batches, validation
-            included
-        is_forward: call the hook after the forward pass; False: in the backward pass, with gradients
-        detach: detach input and output from the graph first
-        cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
-        include_paramless: with `modules=None`, also hook leaves without parameters
-        hook: function of [callback,] module, input, output; None: the method `hook`
-        **events: functions to use as methods, such as `after_fit=f`
-    """
-    def hist(self,
-        i: int | str,                                  # number or name of a layer
-        limits: tuple[float, float] | None = None,     # range of the bins; None: the result of `limits`
-    ) -> Tensor:                                       # log(1 + count), of shape (bins, batches)
-        """Return the histograms of a layer's outputs, one column per batch, with the lowest values first
-
-        Args:
-            i: number or name of a layer
-            limits: range of the bins; None: the result of `limits`
-
-        Returns:
-            log(1 + count), of shape (bins, batches)
-
-        Raises:
-            ValueError: no histograms were recorded: with_hist=True
-            ValueError: limits={limits} should be (low, high), with low below high
-
-        Example:
-            learn.fit(1, cbs=(found := LayerHistograms()))
-            assert found.hist(0).shape == (40, 20)                       # bins, batches
-            assert close(found.hist(0).expm1().sum(0), [64*100]*20, 1)   # the outputs of 100 units for 64 items
-            with raises(ValueError, 'should be (low, high)'): found.hist(0, limits=(1, 0))
-        """
-        if not self.with_hist: raise ValueError('no histograms were recorded: with_hist=True')
-        table, limits = self._table(i), limits or self.limits(i)
-        if not limits[0] < limits[1]:
-            raise ValueError(f'limits={limits} should be (low, high), with low below high')
-        if table.shape[1] == 1: return torch.zeros(self.bins, len(table))
-        ran = table[:, 5:].sum(1).nan_to_num() > 0           # False for nan and infinite outputs, too
-        table = table.where(ran[:, None], torch.zeros(()))
-        return rebinned(table[:, 5:], table[:, 3], table[:, 4], limits).T.log1p()
-
 # %% ../../nbs/callbacks/hooks.ipynb #9ebc3c7f
 def _draw_hist(
     ax: Any,                        # axes of matplotlib
@@ -665,21 +476,171 @@ def _label_outer(axes: Sequence[Any], n: int, cols: int) -> None:
         if k + cols >= n: ax.set_xlabel('step')
     for ax in axes[n:]: ax.remove()
 
-# %% ../../nbs/callbacks/hooks.ipynb #381732ec
-class LayerFigures(LayerHistograms):
-    """Draws the histograms of layers as color maps
+# %% ../../nbs/callbacks/hooks.ipynb #662e23b5
+def _shade(n: int, of: int) -> Any:
+    "Return a color for layer `n` that is legible on white and on black"
+    import matplotlib
+    return COLORS['train'] if of == 1 else matplotlib.colormaps['plasma'](0.36 + 0.48*n/(of - 1))
+
+# %% ../../nbs/callbacks/hooks.ipynb #e57e852a
+class ActivationStats(HookCallback):
+    """Records mean, standard deviation, share near zero and a histogram of layer outputs, for each training batch
 
     Args:
-        modules: names, classes or modules to hook; None: leaves with parameters
-        every: run the hooks for every `every`-th training batch; None: for all batches, validation
-            included
-        is_forward: call the hook after the forward pass; False: in the backward pass, with gradients
-        detach: detach input and output from the graph first
-        cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
-        include_paramless: with `modules=None`, also hook leaves without parameters
-        hook: function of [callback,] module, input, output; None: the method `hook`
-        **events: functions to use as methods, such as `after_fit=f`
+        with_hist: also record histograms
+        modules: names, classes or modules to record; None: leaves with parameters
+        every: record every `every`-th training batch; None: all training batches
+        include_paramless: with `modules=None`, also record leaves without parameters
+        near_zero: largest absolute value that counts as near zero
+        bins: number of bins of each histogram
+
+    Example:
+        keeps = ActivationStats(hook=print)
+        keeps.layers = {'0': net[0], '2': net[2]}
+        keeps._begin()
+        keeps.waiting = [{net[0]: torch.ones(3)}, {net[0]: torch.zeros(3)}]          # two batches
+        keeps._stack()
+        assert keeps.rows['0'].read().tolist() == [[1]*3, [0]*3] and keeps.rows['2'].read().isnan().all()
     """
+    run_valid, with_hist, bins, near_zero = False, True, 40, 0.05
+
+    def _begin(self) -> None:
+        self.steps, self.rows = [], {name: Rows() for name in self.layers}
+        self.waiting, self.found = [], {}        # rows of the latest batches; rows of this batch, by layer
+
+    def before_fit(self):
+        super().before_fit()
+        self._begin()
+
+    def _stack(self) -> None:
+        for name, m in self.layers.items():
+            self.rows[name].extend([found.get(m) for found in self.waiting])
+        self.waiting = []
+
+    def before_train(self):
+        self.found = {}                          # drops the rows of a batch that was cancelled in the last epoch
+        super().before_train()
+
+    def hook(self, m, inp, out):
+        self.found[m] = summarized(out, self.near_zero, self.bins if self.with_hist else 0)
+
+    def after_batch(self):
+        found, waiting = self.found, self.waiting
+        if found:                                # empty if the batch was cancelled before the model ran
+            self.steps.append(self.learn.train_iter - 1)
+            waiting.append(found)
+            self.found = {}
+            if len(waiting) == 256: self._stack()
+        if self.every is not None: super().after_batch()
+
+    def _table(self, i: int | str) -> Tensor:
+        "Return all rows of the layer with number or name `i`"
+        if not self.layers: raise ValueError('nothing has been recorded yet: fit first, '
+                                             'with this callback among the cbs')
+        if self.waiting: self._stack()
+        names = list(self.layers)
+        if i in names: return self.rows[i].read()
+        if isinstance(i, str) or not -len(names) <= i < len(names):
+            raise IndexError(f'there is no layer {i!r}: these are {len(names)}, {", ".join(names)}')
+        return self.rows[names[i]].read()
+
+    def layer_stats(self,
+        i: int | str,    # number or name of a layer
+    ) -> tuple[list[float], list[float], list[float]]:   # one list each, with nan where the layer has not run
+        """Return the means, standard deviations and shares near zero of a layer, one value per batch
+
+        Args:
+            i: number or name of a layer
+
+        Returns:
+            one list each, with nan where the layer has not run
+
+        Example:
+            learn, first = deep_learner(), deep_learner().model[1]     # a copy of the untrained layer
+            learn.fit(1, cbs=(found := ActivationStats()))
+            means, stds, nears = found.layer_stats(0)
+            images, _ = next(iter(learn.dls.valid))
+            assert len(means) == 20 and abs(stds[0] - first(images.flatten(1)).std().item()) < 0.05
+            assert len(found.stats) == 20 and found.stats[5][0] == dict(mean=means[5], std=stds[5], near_zero=nears[5])
+        """
+        table = self._table(i)
+        if table.shape[1] == 1: table = table.expand(-1, 3)
+        return tuple(table[:, k].tolist() for k in range(3))
+
+    @property
+    def stats(self) -> list[list[dict[str, float]]]:
+        """List of batches, each a list of layers, each a dict with `mean`, `std` and `near_zero` (waits for the device)
+
+        Example:
+            learn, first = deep_learner(), deep_learner().model[1]     # a copy of the untrained layer
+            learn.fit(1, cbs=(found := ActivationStats()))
+            means, stds, nears = found.layer_stats(0)
+            images, _ = next(iter(learn.dls.valid))
+            assert len(means) == 20 and abs(stds[0] - first(images.flatten(1)).std().item()) < 0.05
+            assert len(found.stats) == 20 and found.stats[5][0] == dict(mean=means[5], std=stds[5], near_zero=nears[5])
+        """
+        names = 'mean', 'std', 'near_zero'
+        layers = [[dict(zip(names, values)) for values in zip(*self.layer_stats(i))]
+                  for i in range(len(self.layers))]
+        return [list(row) for row in zip(*layers)]
+
+    def limits(self,
+        i: int | str,    # number or name of a layer
+    ) -> tuple[float, float]:    # lowest and highest value, rounded outwards
+        """Return the range that contains almost all outputs of a layer
+
+        Args:
+            i: number or name of a layer
+
+        Returns:
+            lowest and highest value, rounded outwards
+
+        Example:
+            learn.fit(1, cbs=(relu := ActivationStats(nn.ReLU)))
+            assert close(relu.limits(0), [0, 1.4])                    # the outputs of a ReLU are not negative
+        """
+        table = self._table(i)
+        table = table[table.isfinite().all(1)] if table.shape[1] > 1 else table[:0]
+        if not len(table): return 0., 1.
+        mean, std, _, low, high = table[:, :5].double().T
+        lo = torch.maximum(low, mean - 5*std).quantile(0.02).item()
+        hi = torch.minimum(high, mean + 5*std).quantile(0.98).item()
+        if hi <= lo: lo, hi = (0., 1.) if lo == 0 else (lo - abs(lo)/2, lo + abs(lo)/2)
+        step = nice_step((hi - lo)/10)
+        return math.floor(lo/step + 1e-9)*step, math.ceil(hi/step - 1e-9)*step
+
+    def hist(self,
+        i: int | str,                                  # number or name of a layer
+        limits: tuple[float, float] | None = None,     # range of the bins; None: the result of `limits`
+    ) -> Tensor:                                       # log(1 + count), of shape (bins, batches)
+        """Return the histograms of a layer's outputs, one column per batch, with the lowest values first
+
+        Args:
+            i: number or name of a layer
+            limits: range of the bins; None: the result of `limits`
+
+        Returns:
+            log(1 + count), of shape (bins, batches)
+
+        Raises:
+            ValueError: no histograms were recorded: with_hist=True
+            ValueError: limits={limits} should be (low, high), with low below high
+
+        Example:
+            learn.fit(1, cbs=(found := ActivationStats()))
+            assert found.hist(0).shape == (40, 20)                       # bins, batches
+            assert close(found.hist(0).expm1().sum(0), [64*100]*20, 1)   # the outputs of 100 units for 64 items
+            with raises(ValueError, 'should be (low, high)'): found.hist(0, limits=(1, 0))
+        """
+        if not self.with_hist: raise ValueError('no histograms were recorded: with_hist=True')
+        table, limits = self._table(i), limits or self.limits(i)
+        if not limits[0] < limits[1]:
+            raise ValueError(f'limits={limits} should be (low, high), with low below high')
+        if table.shape[1] == 1: return torch.zeros(self.bins, len(table))
+        ran = table[:, 5:].sum(1).nan_to_num() > 0           # False for nan and infinite outputs, too
+        table = table.where(ran[:, None], torch.zeros(()))
+        return rebinned(table[:, 5:], table[:, 3], table[:, 4], limits).T.log1p()
+
     def color_dim(self,
         i: int | str | None = None,                    # number or name of a layer; None: all layers
         limits: tuple[float, float] | None = None,     # range of outputs; None: the result of `limits` for each layer
@@ -696,9 +657,7 @@ class LayerFigures(LayerHistograms):
             the figure with `return_fig=True`, otherwise None
 
         Example:
-            learn = deep_learner()
-            learn.fit(3, cbs=(healthy := LayerFigures()))
-            healthy.color_dim(0)
+            faint.color_dim()
         """
         shown = list(range(len(self.layers))) if i is None else [i]
         hists = [(self.hist(k, limits), limits or self.limits(k)) for k in shown or [0]]
@@ -718,27 +677,6 @@ class LayerFigures(LayerHistograms):
         name = i if isinstance(i, str) else list(self.layers)[i]
         return f'{name} {type(self.layers[name]).__name__}'
 
-# %% ../../nbs/callbacks/hooks.ipynb #662e23b5
-def _shade(n: int, of: int) -> Any:
-    "Return a color for layer `n` that is legible on white and on black"
-    import matplotlib
-    return COLORS['train'] if of == 1 else matplotlib.colormaps['plasma'](0.36 + 0.48*n/(of - 1))
-
-# %% ../../nbs/callbacks/hooks.ipynb #fd470dff
-class LayerCurves(LayerFigures):
-    """Draws mean, standard deviation and share near zero of layers as curves
-
-    Args:
-        modules: names, classes or modules to hook; None: leaves with parameters
-        every: run the hooks for every `every`-th training batch; None: for all batches, validation
-            included
-        is_forward: call the hook after the forward pass; False: in the backward pass, with gradients
-        detach: detach input and output from the graph first
-        cpu: also copy input and output to the CPU, if `detach` (waits for a GPU)
-        include_paramless: with `modules=None`, also hook leaves without parameters
-        hook: function of [callback,] module, input, output; None: the method `hook`
-        **events: functions to use as methods, such as `after_fit=f`
-    """
     def plot_layer_stats(self,
         i: int | str | None = None,        # number or name of a layer; None: all layers
         return_fig: bool | None = None,    # True: return the figure instead of showing it
@@ -754,7 +692,7 @@ class LayerCurves(LayerFigures):
 
         Example:
             learn = deep_learner()
-            learn.fit(3, cbs=(curves := LayerCurves()))
+            learn.fit(3, cbs=(curves := ActivationStats()))
             curves.plot_layer_stats()
         """
         shown = list(range(len(self.layers))) if i is None else [i]
@@ -772,23 +710,6 @@ class LayerCurves(LayerFigures):
         curves = [(f'{self._title(k)}, std', stds) for k, (_, stds, _) in zip(shown, stats)]
         return show(fig, described(curves, f'{len(self.steps)} batches'), return_fig)
 
-# %% ../../nbs/callbacks/hooks.ipynb #e57e852a
-class ActivationStats(LayerCurves):
-    """Records mean, standard deviation, share near zero and a histogram of layer outputs, for each training batch
-
-    Args:
-        with_hist: also record histograms
-        modules: names, classes or modules to record; None: leaves with parameters
-        every: record every `every`-th training batch; None: all training batches
-        include_paramless: with `modules=None`, also record leaves without parameters
-        near_zero: largest absolute value that counts as near zero
-        bins: number of bins of each histogram
-
-    Example:
-        learn = deep_learner()
-        learn.fit(3, cbs=(healthy := ActivationStats()))
-        healthy.color_dim()
-    """
     def __init__(self,
         with_hist: bool = True,           # also record histograms
         modules: Any = None,              # names, classes or modules to record; None: leaves with parameters

@@ -18,23 +18,6 @@ from ..callback import Callback
 from ..basics.nested import find_bs, first_tensor, map_tensors
 from ..basics.arguments import as_positive
 
-# %% ../../nbs/callbacks/mixup.ipynb #a106cbec
-class _MixesLoss(Callback):
-    "Mixes the loss for the items' own targets with the loss for their partners' targets"
-    lam: float           # weight of the items' own loss, from 0 to 1
-    partners: Any        # targets of the partners, one for each item
-
-    def after_loss(self):
-        learn = self.learn
-        if learn.loss_grad is None: return                  # the batch has no targets
-        yb, loss, loss_grad, parts, result = learn.yb, learn.loss, learn.loss_grad, learn.loss_parts, learn.step_result
-        learn.yb = self.partners
-        learn.train_step.loss(learn)                        # it may scale `loss_grad`
-        lam, learn.step_result = self.lam, result
-        learn.loss, learn.loss_grad = learn.loss.lerp(loss, lam), learn.loss_grad.lerp(loss_grad, lam)
-        if parts: learn.loss_parts = {name: v.lerp(parts[name], lam) for name, v in learn.loss_parts.items()}
-        if lam >= 0.5: learn.yb = yb
-
 # %% ../../nbs/callbacks/mixup.ipynb #9d4feab5
 def _check_mix(cb: Callback) -> None:
     "Raise `ValueError` if the step computes no loss from predictions and targets, or if two `Mix` callbacks are active"
@@ -48,7 +31,7 @@ def _check_mix(cb: Callback) -> None:
         'keep one (learn.remove_cb), or give the other run = False')
 
 # %% ../../nbs/callbacks/mixup.ipynb #e399e2a0
-class Mix(_MixesLoss):
+class Mix(Callback):
     """Base class of callbacks that train on pairs of items. A subclass has to define `mix`
 
     Args:
@@ -58,6 +41,19 @@ class Mix(_MixesLoss):
     Raises:
         ValueError: alpha=0 would mix nothing: it should be above 0
     """
+    lam: float           # weight of the items' own loss, from 0 to 1
+    partners: Any        # targets of the partners, one for each item
+
+    def after_loss(self):
+        learn = self.learn
+        if learn.loss_grad is None: return                  # the batch has no targets
+        yb, loss, loss_grad, parts, result = learn.yb, learn.loss, learn.loss_grad, learn.loss_parts, learn.step_result
+        learn.yb = self.partners
+        learn.train_step.loss(learn)                        # it may scale `loss_grad`
+        lam, learn.step_result = self.lam, result
+        learn.loss, learn.loss_grad = learn.loss.lerp(loss, lam), learn.loss_grad.lerp(loss_grad, lam)
+        if parts: learn.loss_parts = {name: v.lerp(parts[name], lam) for name, v in learn.loss_parts.items()}
+        if lam >= 0.5: learn.yb = yb
     order, run_valid, run_in = -5, False, ('fit', 'lr_find')
 
     def __init__(self,

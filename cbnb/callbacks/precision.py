@@ -134,28 +134,6 @@ def device_of(learn: Learner) -> torch.device:
 # %% ../../nbs/callbacks/precision.ipynb #87fffe19
 AMP_MODES = dict(bf16=torch.bfloat16, fp16=torch.float16)
 
-class _Casts(Callback):
-    "Run the training and evaluation steps of the learner under autocast"
-    order, no_state = 10, ('cast_steps', 'scaled_steps')
-    amp_mode: str
-    device_type, cast_steps = 'cpu', ()
-
-    def before_fit(self): self._cast()
-    def before_train(self): self._cast()
-    def before_validate(self): self._cast()     # `predict` of a single item begins here
-
-    def _cast(self) -> None:
-        learn, dtype = self.learn, AMP_MODES[self.amp_mode]
-        if not self.cast_steps:                 # the run begins
-            self.device_type = device_of(learn).type
-            check_autocast(self.device_type, dtype)
-            learn.undo.callback(AutocastState(self.device_type).restore)
-            learn.undo.set(self, 'cast_steps', [])
-        for step in (learn.train_step, learn.eval_step):
-            if any(step is done for done in self.cast_steps): continue
-            self.cast_steps.append(step)
-            cast_step(step, self.device_type, dtype, learn.undo)
-
 # %% ../../nbs/callbacks/precision.ipynb #2e15832d
 def gradients(
     opt: Any,            # an optimizer of torch, or one with the same `param_groups`
@@ -175,15 +153,6 @@ def _has_gradients(opt: Any) -> bool:
     return any(p.grad is not None for group in opt.param_groups for p in group['params'])
 
 # %% ../../nbs/callbacks/precision.ipynb #310feff3
-class _Watches(_Casts):
-    "Detect whether the step differentiates the scaled loss"
-    honoured = False           # the step has differentiated the scaled loss in this fit
-
-    def _watch(self, loss: Tensor) -> None:
-        if loss.requires_grad: loss.register_hook(self._note)
-
-    def _note(self, grad: Tensor) -> None: self.honoured = True
-
 def _not_honoured(step: Step) -> TypeError:
     return TypeError(f'{type(step).__name__}.backward did not differentiate learn.loss_grad, so fp16 cannot scale '
                      'its loss: use learn.loss_grad there, or learn.to_bf16(), which needs no scale')
@@ -192,26 +161,6 @@ def _not_honoured(step: Step) -> TypeError:
 def _no_scale(step: Step) -> TypeError:
     return TypeError(f'{type(step).__name__} computes gradients by itself, where fp16 cannot scale its loss: '
                      'use learn.to_bf16(), which needs no scale, or a GradScaler in the step')
-
-class _Scales(_Watches):
-    "Scale the loss for the backward pass, and unscale the gradients after it"
-    scaler: torch.amp.GradScaler | None = None   # the scaler of the running fp16 fit; None outside of one
-    scale = 1.                 # factor of the loss in the backward pass
-    checked = False            # the scaler has unscaled gradients since the last update
-
-    def _backward(self, backward: Callable[[Any], None], learn: Any) -> None:
-        "Call `backward`, the original method of the step, with a scaled loss"
-        if learn.train_step.own_update: raise _no_scale(learn.train_step)
-        scaler, loss = self.scaler, learn.loss_grad
-        if self.checked: scaler.update(self.scale)         # the scaler may unscale only once between two updates
-        learn.loss_grad = map_tensors(scaler.scale, loss)
-        if not self.honoured: map_tensors(self._watch, learn.loss_grad)
-        if grads := gradients(learn.opt): torch._foreach_mul_(grads, self.scale)
-        try: backward(learn)
-        finally:
-            learn.loss_grad, self.checked = loss, _has_gradients(learn.opt)
-            if self.checked: scaler.unscale_(learn.opt)
-        if not self.honoured: raise _not_honoured(learn.train_step)
 
 # %% ../../nbs/callbacks/precision.ipynb #524955e4
 def check_fp16(learn: Learner) -> None:
@@ -236,9 +185,51 @@ def check_fp16(learn: Learner) -> None:
         'the weights are in float16, where small updates are lost: mixed precision keeps them in float32, '
         'model.float(), and casts them for each product')
 
-# %% ../../nbs/callbacks/precision.ipynb #81c6858d
-class _SetsBack(_Scales):
-    "Set `learn.pct_train` back after skipped updates, so that schedules ignore them"
+# %% ../../nbs/callbacks/precision.ipynb #14ed4b33
+class _Skips(Callback):
+    "Cancel updates with infinite or NaN gradients"
+    order, no_state = 10, ('cast_steps', 'scaled_steps')
+    amp_mode: str
+    device_type, cast_steps = 'cpu', ()
+
+    def before_fit(self): self._cast()
+    def before_train(self): self._cast()
+    def before_validate(self): self._cast()     # `predict` of a single item begins here
+
+    def _cast(self) -> None:
+        learn, dtype = self.learn, AMP_MODES[self.amp_mode]
+        if not self.cast_steps:                 # the run begins
+            self.device_type = device_of(learn).type
+            check_autocast(self.device_type, dtype)
+            learn.undo.callback(AutocastState(self.device_type).restore)
+            learn.undo.set(self, 'cast_steps', [])
+        for step in (learn.train_step, learn.eval_step):
+            if any(step is done for done in self.cast_steps): continue
+            self.cast_steps.append(step)
+            cast_step(step, self.device_type, dtype, learn.undo)
+    honoured = False           # the step has differentiated the scaled loss in this fit
+
+    def _watch(self, loss: Tensor) -> None:
+        if loss.requires_grad: loss.register_hook(self._note)
+
+    def _note(self, grad: Tensor) -> None: self.honoured = True
+    scaler: torch.amp.GradScaler | None = None   # the scaler of the running fp16 fit; None outside of one
+    scale = 1.                 # factor of the loss in the backward pass
+    checked = False            # the scaler has unscaled gradients since the last update
+
+    def _backward(self, backward: Callable[[Any], None], learn: Any) -> None:
+        "Call `backward`, the original method of the step, with a scaled loss"
+        if learn.train_step.own_update: raise _no_scale(learn.train_step)
+        scaler, loss = self.scaler, learn.loss_grad
+        if self.checked: scaler.update(self.scale)         # the scaler may unscale only once between two updates
+        learn.loss_grad = map_tensors(scaler.scale, loss)
+        if not self.honoured: map_tensors(self._watch, learn.loss_grad)
+        if grads := gradients(learn.opt): torch._foreach_mul_(grads, self.scale)
+        try: backward(learn)
+        finally:
+            learn.loss_grad, self.checked = loss, _has_gradients(learn.opt)
+            if self.checked: scaler.unscale_(learn.opt)
+        if not self.honoured: raise _not_honoured(learn.train_step)
     since = behind = 0         # batches since the last update; batches by which schedules are set back
     overflowed = False         # the update of this batch was skipped
 
@@ -248,10 +239,6 @@ class _SetsBack(_Scales):
         if length := learn.fit_length:       # the share of updates leaves skipped ones out already
             if length.unit == 'step': learn.pct_train = (learn.train_iter - self.behind)/length.n
         elif learn.n_iter: learn.pct_train = (learn.epoch + (learn.iter - self.behind)/learn.n_iter)/learn.n_epoch
-
-# %% ../../nbs/callbacks/precision.ipynb #14ed4b33
-class _TellsOfScale(_SetsBack):
-    "Warn about a loss scale below 1. After a fit with many skipped updates, print their number"
     skipped = updated = 0      # number of skipped and of completed updates in this fit
     told = False               # the warning has been given in this fit
 
@@ -266,8 +253,6 @@ class _TellsOfScale(_SetsBack):
             f'fp16: {self.skipped} of {self.skipped + self.updated} updates were skipped, because gradients were '
             f'infinite; the loss scale is {self.scale:g}')
 
-class _Skips(_TellsOfScale):
-    "Cancel updates with infinite or NaN gradients"
     def before_step(self):
         if not self.checked: return                # the backward pass was cancelled
         self.scaler.update()
@@ -281,9 +266,29 @@ class _Skips(_TellsOfScale):
         if self.scale < 1 and not self.told: self._warn()
         raise CancelStepException()
 
-# %% ../../nbs/callbacks/precision.ipynb #f69c3920
-class _Begins(_Skips):
-    "Start each fit with a new scaler and the initial loss scale"
+# %% ../../nbs/callbacks/precision.ipynb #45bb9922
+class MixedPrecision(_Skips):
+    """Compute in half precision, with the weights in float32. For fp16, also scale the loss
+
+    Args:
+        amp_mode: precision of matrix products and convolutions: 'bf16' or 'fp16'
+        init_scale: loss scale at the start of a fit; ignored for bf16
+        growth_factor: factor of the loss scale after `growth_interval` good updates; ignored for bf16
+        backoff_factor: factor of the loss scale after infinite or NaN gradients; ignored for bf16
+        growth_interval: updates in a row with finite gradients before the scale grows; ignored for bf16
+
+    Raises:
+        ValueError: amp_mode={amp_mode} should be 'bf16' or 'fp16'
+        ValueError: growth_factor={growth_factor} should be above 1, and backoff_factor={backoff_factor}
+            between 0 and 1
+
+    Example:
+        learn = line_learner(n=3, cbs=[MixedPrecision('fp16'), Overflow([0])])
+        learn.fit(1)
+        assert close(learn.model.a, 0.72)                           # two updates of a fifth remain
+        assert learn.recorder.last().raw_losses[0] == 13            # the true loss of the batch
+        assert (learn.mixed_precision.skipped, learn.mixed_precision.scale) == (1, 2**15)
+    """
     scaled_steps = ()
     init_scale: float
     growth: tuple[float, float, int]    # factor, backoff factor, interval
@@ -307,9 +312,6 @@ class _Begins(_Skips):
         backward = step.backward
         learn.undo.set(step, 'backward', lambda learn: self._backward(backward, learn))
 
-# %% ../../nbs/callbacks/precision.ipynb #90a76367
-class _Resumes(_Begins):
-    "Continue with the loss scale of a checkpoint"
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         if self.scaler is None or not self.checked: return
@@ -327,29 +329,6 @@ class _Resumes(_Begins):
         if event_name in ('before_batch', 'before_step') and (self.amp_mode == 'bf16' or not training): return False
         return super().wants(event_name, training, purpose)
 
-# %% ../../nbs/callbacks/precision.ipynb #45bb9922
-class MixedPrecision(_Resumes):
-    """Compute in half precision, with the weights in float32. For fp16, also scale the loss
-
-    Args:
-        amp_mode: precision of matrix products and convolutions: 'bf16' or 'fp16'
-        init_scale: loss scale at the start of a fit; ignored for bf16
-        growth_factor: factor of the loss scale after `growth_interval` good updates; ignored for bf16
-        backoff_factor: factor of the loss scale after infinite or NaN gradients; ignored for bf16
-        growth_interval: updates in a row with finite gradients before the scale grows; ignored for bf16
-
-    Raises:
-        ValueError: amp_mode={amp_mode} should be 'bf16' or 'fp16'
-        ValueError: growth_factor={growth_factor} should be above 1, and backoff_factor={backoff_factor}
-            between 0 and 1
-
-    Example:
-        learn = line_learner(n=3, cbs=[MixedPrecision('fp16'), Overflow([0])])
-        learn.fit(1)
-        assert close(learn.model.a, 0.72)                           # two updates of a fifth remain
-        assert learn.recorder.last().raw_losses[0] == 13            # the true loss of the batch
-        assert (learn.mixed_precision.skipped, learn.mixed_precision.scale) == (1, 2**15)
-    """
     @hinted
     def __init__(self,
         amp_mode: str = 'fp16',          # precision of matrix products and convolutions: 'bf16' or 'fp16'

@@ -254,9 +254,17 @@ def forget_batches(
     for path in Path(folder).glob('*.pt'):
         if re.fullmatch(_BATCH_FILE, path.name): path.unlink()
 
-# %% ../../nbs/callbacks/predictions.ipynb #69a67903
-class _BatchFiles:
-    "Find and read the batch files of a folder"
+# %% ../../nbs/callbacks/predictions.ipynb #4bfb7b0a
+class SavedBatches:
+    """A sequence of the saved batches in a folder, each read from its file when you index it
+
+    Args:
+        folder: the folder passed as `save_preds` or `save_targs`
+        trust: True: also read objects other than tensors and plain values, which can run any code
+
+    Raises:
+        FileNotFoundError: there is no folder {folder}
+    """
     def __init__(self,
         folder: str | Path,     # the folder passed as `save_preds` or `save_targs`
         trust: bool = False,    # True: also read objects other than tensors and plain values, which can run any code
@@ -277,14 +285,6 @@ class _BatchFiles:
                        'above 3: SavedBatches(folder, trust=True) if you trust its source')
             raise
 
-# %% ../../nbs/callbacks/predictions.ipynb #4bfb7b0a
-class SavedBatches(_BatchFiles):
-    """A sequence of the saved batches in a folder, each read from its file when you index it
-
-    Args:
-        folder: the folder passed as `save_preds` or `save_targs`
-        trust: True: also read objects other than tensors and plain values, which can run any code
-    """
     def __len__(self) -> int: return len(self.paths)
     def __getitem__(self, i: int) -> Any: return self._read(self.paths[i])
     def __iter__(self) -> Iterator[Any]: return map(self._read, self.paths)
@@ -340,9 +340,22 @@ class OfOneRun(Callback):
 
     def _leave(self) -> None: self._home = None
 
-# %% ../../nbs/callbacks/predictions.ipynb #6ea37c17
-class _KeepsBatches(OfOneRun):
-    "Keep the batches of a validation phase in lists or in folders"
+# %% ../../nbs/callbacks/predictions.ipynb #06980feb
+class GatherPredsCallback(OfOneRun):
+    """Keep the predictions and targets of a validation phase, in memory or on disk
+
+    Args:
+        with_input: also keep the inputs
+        with_loss: also keep a loss for each item
+        save_preds: write predictions to this folder; None: do not write them
+        save_targs: write targets to this folder; None: do not write them
+        with_preds: keep the predictions in memory
+        with_targs: keep the targets in memory
+        concat_dim: dimension to join the batches along
+        pickle_protocol: pickle protocol of the files; torch reads protocols above 3 only with
+            `trust=True`
+        act: function applied to the model output of each batch; None: no change
+    """
     save_preds: str | Path | None = None
     save_targs: str | Path | None = None
     pickle_protocol = 2
@@ -363,10 +376,6 @@ class _KeepsBatches(OfOneRun):
         if folder is not None and batch is not None:
             save_batch(folder, self.share.place(self.n_batches) if self.share else self.n_batches, batch, self.pickle_protocol)
         if kept: parts.append(batch)
-
-# %% ../../nbs/callbacks/predictions.ipynb #22b0ef97
-class _TakesBatches(_KeepsBatches):
-    "Keep the predictions and targets of each validation batch, and on request the inputs and losses"
     with_input, with_loss, with_preds, with_targs = False, False, True, True
     act: Callable[[Any], Any] | None = None
 
@@ -381,10 +390,6 @@ class _TakesBatches(_KeepsBatches):
         self._keep(self.preds, pred, self.with_preds, self.save_preds)
         self._keep(self.targets, target, self.with_targs, self.save_targs)
         self.n_batches += 1
-
-# %% ../../nbs/callbacks/predictions.ipynb #d83b1c21
-class _JoinsBatches(_TakesBatches):
-    "Join the batches that were gathered in a run"
     concat_dim = 0
 
     def gathered(self,
@@ -413,22 +418,6 @@ class _JoinsBatches(_TakesBatches):
         saved = not parts and folder is not None and Path(folder).is_dir()
         return SavedBatches(folder, trust=self.pickle_protocol > 3) if saved else self.gathered(parts)
 
-# %% ../../nbs/callbacks/predictions.ipynb #06980feb
-class GatherPredsCallback(_JoinsBatches):
-    """Keep the predictions and targets of a validation phase, in memory or on disk
-
-    Args:
-        with_input: also keep the inputs
-        with_loss: also keep a loss for each item
-        save_preds: write predictions to this folder; None: do not write them
-        save_targs: write targets to this folder; None: do not write them
-        with_preds: keep the predictions in memory
-        with_targs: keep the targets in memory
-        concat_dim: dimension to join the batches along
-        pickle_protocol: pickle protocol of the files; torch reads protocols above 3 only with
-            `trust=True`
-        act: function applied to the model output of each batch; None: no change
-    """
     def __init__(self,
         with_input: bool = False,    # also keep the inputs
         with_loss: bool = False,     # also keep a loss for each item

@@ -61,9 +61,13 @@ class Part:
         "Return the measurements as a row of a profile"
         return Row(*(getattr(self, name) for name in self.__slots__))
 
-# %% ../../nbs/callbacks/profile.ipynb #48f0b890
-class _Parts:
-    "The parts of a fit by name, and the part for which the clock counts"
+# %% ../../nbs/callbacks/profile.ipynb #3f475ec9
+class Stopwatch:
+    """A stopwatch that divides the elapsed time among the parts of a fit
+
+    Args:
+        clock: function that returns the time in seconds
+    """
     def __init__(self,
         clock: Callable[[], float] = time.perf_counter,    # function that returns the time in seconds
     ):
@@ -72,24 +76,36 @@ class _Parts:
         self.since = clock()
 
     def part(self, name: str, group: str, phase: str = '') -> Part:
-        "Return the part with this name and phase, and create it if necessary"
+        """Return the part with this name and phase, and create it if necessary
+
+        Args:
+            name
+            group
+            phase
+        """
         key = name, phase
         if key not in self.parts: self.parts[key] = Part(name, group, phase)
         return self.parts[key]
 
     def both(self, name: str, group: str) -> tuple[Part, Part]:
-        "Return the two parts with this name, for validation and for training"
+        """Return the two parts with this name, for validation and for training
+
+        Args:
+            name
+            group
+        """
         return self.part(name, group, 'valid'), self.part(name, group, 'train')
 
     def switch(self, part: Part) -> None:
-        "Count the time from now on for `part`"
+        """Count the time from now on for `part`
+
+        Args:
+            part
+        """
         now = self.clock()
         self.now.seconds += now - self.since
         self.now, self.since = part, now
 
-# %% ../../nbs/callbacks/profile.ipynb #2fa76ee2
-class _TimesCalls(_Parts):
-    "Measure the time of function calls"
     def timed(self,
         f: Callable[..., Any],    # the function to time
         parts: Sequence[Part],    # the parts for validation and for training
@@ -120,13 +136,6 @@ class _TimesCalls(_Parts):
         call.times = f
         return call
 
-# %% ../../nbs/callbacks/profile.ipynb #3f475ec9
-class Stopwatch(_TimesCalls):
-    """A stopwatch that divides the elapsed time among the parts of a fit
-
-    Args:
-        clock: function that returns the time in seconds
-    """
     @contextmanager
     def during(self, part: Part) -> Iterator[None]:
         """Count the time of a `with` block for a part of the fit
@@ -227,9 +236,12 @@ class _FirstBatches(Callback):
         if learn.iter + 1 < self.n or learn.iter + 1 == learn.n_iter: return
         raise CancelTrainException() if learn.training else CancelValidException()
 
-# %% ../../nbs/callbacks/profile.ipynb #5e28b026
-class _FitParts:
-    "The stopwatch, and the parts into which each fit is divided"
+# %% ../../nbs/callbacks/profile.ipynb #be997d12
+_PHASE = dict(train='train', validate='valid')
+
+# %% ../../nbs/callbacks/profile.ipynb #08d80ab5
+class _Profiler:
+    "Time batches, and the waits between them"
     def __init__(self,
         learn: Learner,                # the learner to measure
         clock: Callable[[], float],    # function that returns the time in seconds
@@ -249,9 +261,6 @@ class _FitParts:
         f = self.watch.timed(f, parts, self.loop)
         return self.device.timed(f, parts, self.loop) if self.device else f
 
-# %% ../../nbs/callbacks/profile.ipynb #be997d12
-class _TimesHandlers(_FitParts):
-    "Time the callbacks' event handlers and the logger that writes the table of epochs"
     def handler(self, cb: Callback, method: Callable, event: str, training: bool) -> Callable:
         "Return a timed callback method. Training and validation batches have separate rows"
         if isinstance(cb, _FirstBatches): return method
@@ -265,11 +274,6 @@ class _TimesHandlers(_FitParts):
         part = self.watch.part('table of epochs', 'display')
         return self.watch.timed(f, (part, part), self.loop)
 
-_PHASE = dict(train='train', validate='valid')
-
-# %% ../../nbs/callbacks/profile.ipynb #86d2e95e
-class _TimesValues(_TimesHandlers):
-    "Time the metrics, and the call that splits a batch and moves it to the device"
     def split(self, learn: Learner, f: Callable) -> Callable:
         """Return a timed version of the function that splits a batch and moves it to the device
 
@@ -294,9 +298,6 @@ class _TimesValues(_TimesHandlers):
             with contextlib.suppress(TypeError): m.__class__ = _metric_class(m, self.time)
         return metrics
 
-# %% ../../nbs/callbacks/profile.ipynb #9dcb0553
-class _TimesSteps(_TimesValues):
-    "Time the steps and the first batch of each phase"
     def step_class(self, step: Any) -> type:
         "Return the timed class of a step. If the class of the step cannot be changed, return the step's own class"
         found = self._steps.get(id(step))
@@ -320,9 +321,6 @@ class _TimesSteps(_TimesValues):
         parts = [part for part in self.watch.parts.values() if part.phase == self.loops[training].phase]
         self.first[training] = {part: spent for part in parts if (spent := part.seconds - before.get(part, 0.))}
 
-# %% ../../nbs/callbacks/profile.ipynb #08d80ab5
-class _Profiler(_TimesSteps):
-    "Time batches, and the waits between them"
     @contextmanager
     def phase(self) -> Iterator[None]:
         "Time a pass over a loader, beginning with the wait for its first batch"
@@ -355,9 +353,9 @@ class _Profiler(_TimesSteps):
             if noted is not None: self.note_first(training, noted)
             if self.device: self.device.drain()
 
-# %% ../../nbs/callbacks/profile.ipynb #5cb4d3b0
-class _TimesPhases:
-    "Time the phases and batches of a learner"
+# %% ../../nbs/callbacks/profile.ipynb #5fca3242
+class _TimedLearner:
+    "A learner whose split function, metrics and logger are timed"
     _times: Any
 
     def _all_batches(self) -> None:
@@ -368,9 +366,6 @@ class _TimesPhases:
         __tracebackhide__ = True
         self._times.batch(self, super().one_batch, i, batch)
 
-# %% ../../nbs/callbacks/profile.ipynb #cef78211
-class _TimesRuns(_TimesPhases):
-    "Time the preparation of runs: set-up, optimizer and restore point"
     @contextmanager
     def _run(self, purpose: str, cbs: Any = None) -> Iterator[None]:
         with self._times.watch.during(self._times.setup), super()._run(purpose, cbs): yield
@@ -385,9 +380,6 @@ class _TimesRuns(_TimesPhases):
                 stack.enter_context(super()._as_one_fit(name, args, kwargs))
             yield
 
-# %% ../../nbs/callbacks/profile.ipynb #5fca3242
-class _TimedLearner(_TimesRuns):
-    "A learner whose split function, metrics and logger are timed"
     def _get_split(self) -> Any: return self._times.split(self, vars(self)['_split'])
     def _put_split(self, f: Any) -> None: vars(self)['_split'] = f
     _split = property(_get_split, _put_split)
@@ -404,9 +396,14 @@ class _TimedLearner(_TimesRuns):
         _, (cls, *_), *state = super().__reduce_ex__(protocol)
         return copyreg._reconstructor, (cls._measured, object, None), *state
 
-# %% ../../nbs/callbacks/profile.ipynb #70613739
-class _Events:
-    "Pairs of device events, and the parts of a fit that they measure"
+# %% ../../nbs/callbacks/profile.ipynb #f7b31ac1
+class DeviceTimes:
+    """Measure seconds on the device with pairs of events
+
+    Args:
+        event: function that creates an event with the methods of `torch.cuda.Event`
+        stream: function that returns the stream to record in, or None for the current stream
+    """
     def __init__(self,
         event: Callable[[], Any],    # function that creates an event with the methods of `torch.cuda.Event`
         stream: Callable[[], Any] = lambda: None,    # function that returns the stream to record in, or None for the current stream
@@ -432,14 +429,6 @@ class _Events:
             if outer is not None: outer.device = (outer.device or 0.) - seconds
             self.free += [start, end]
 
-# %% ../../nbs/callbacks/profile.ipynb #f7b31ac1
-class DeviceTimes(_Events):
-    """Measure seconds on the device with pairs of events
-
-    Args:
-        event: function that creates an event with the methods of `torch.cuda.Event`
-        stream: function that returns the stream to record in, or None for the current stream
-    """
     def timed(self, f: Callable[..., Any], parts: Sequence[Part], loop: Any) -> Callable[..., Any]:
         """Wrap a function so that an event is recorded before and after each call
 

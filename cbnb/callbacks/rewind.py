@@ -197,9 +197,13 @@ def _followed(point: RestorePoint, learn: Learner) -> Iterator[None]:
         point.runs = learn._runs()[n:]
         point.status = point.runs[-1].status if point.runs else status
 
-# %% ../../nbs/callbacks/rewind.ipynb #429cbfeb
-class _Room:
-    "A list of restore points with a memory limit"
+# %% ../../nbs/callbacks/rewind.ipynb #76c827d4
+class RestorePoints:
+    """The restore points of a learner, oldest first
+
+    Args:
+        learn: the learner
+    """
     share = 0.25               # share of the free memory that all points together may use
     ask_from = 2**23           # bytes; smaller points are always kept
     points: list[RestorePoint]
@@ -219,12 +223,12 @@ class _Room:
         return ''
 
     def trim(self, keep: int) -> None:
-        "Remove all but the last `keep` restore points"
-        del self.points[:max(len(self.points) - keep, 0)]
+        """Remove all but the last `keep` restore points
 
-# %% ../../nbs/callbacks/rewind.ipynb #dfa4ad2b
-class _Takes(_Room):
-    "Create restore points"
+        Args:
+            keep
+        """
+        del self.points[:max(len(self.points) - keep, 0)]
     keep = 3
     undone: tuple[Any, list[RestorePoint]] | None = None    # how to redo the last `take_back`, and its points
 
@@ -250,14 +254,13 @@ class _Takes(_Room):
         except Exception as e: point.why = f'{type(e).__name__}: {e}'     # the fit can run without a restore point
         self.points.append(point)
         return point
-
-# %% ../../nbs/callbacks/rewind.ipynb #6768a459
-class _Finds(_Takes):
-    "Find the restore point for `rewind`"
     learn: Any       # a weak reference to the learner
 
     def find(self, n: int) -> RestorePoint:
         """Return the restore point before the last `n` fits. If there is none, or if the learner is running, raise `RuntimeError` or `ValueError`
+
+        Args:
+            n
 
         Raises:
             RuntimeError: this learner is running (...): rewind it when the run has ended
@@ -282,9 +285,6 @@ class _Finds(_Takes):
                                   'switches them on, for the fits that follow')
         return 'there is no fit to take back: each fit leaves a restore point, until it is taken back'
 
-# %% ../../nbs/callbacks/rewind.ipynb #2de73518
-class _TakesBack(_Finds):
-    "Undo fits"
     def take_back(self,
         n: int,
         redo: bool = False,    # whether to save the current state for `redo` first, if there is room
@@ -292,6 +292,7 @@ class _TakesBack(_Finds):
         """Restore the state before the last `n` fits, and return a sentence about what was undone
 
         Args:
+            n
             redo: whether to save the current state for `redo` first, if there is room
         """
         point, learn = self.find(n), self.learn()
@@ -327,14 +328,6 @@ class _TakesBack(_Finds):
             self.points += points
         return f'redid {", ".join(p.called for p in points)}: {plural(learn._n_trained(), "epoch")} trained'
 
-
-# %% ../../nbs/callbacks/rewind.ipynb #76c827d4
-class RestorePoints(_TakesBack):
-    """The restore points of a learner, oldest first
-
-    Args:
-        learn: the learner
-    """
     def __init__(self, learn: Learner | None = None):
         self.points, self.is_open = [], False
         self.learn = (lambda: None) if learn is None else weakref.ref(learn)

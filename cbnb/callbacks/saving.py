@@ -429,9 +429,32 @@ def _mark(path: Path) -> Any:
     stat = path.stat()
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
-# %% ../../nbs/callbacks/saving.ipynb #51103ae7
-class _LoadsBest(Tracker):
-    "Load the best weights at the end of a fit"
+# %% ../../nbs/callbacks/saving.ipynb #63ed4b64
+class SaveModel(Tracker):
+    """Save the weights at each new best value, and load the best weights when the fit ends
+
+    Args:
+        monitor: column of the table of epochs to watch
+        comp: 'min', 'max', or a function of (new, best); None: inferred from the column's name
+        min_delta: improvement that a new best value has to exceed
+        fname: name of the file, as for `Learner.save`; may contain folders
+        every_epoch: True: save each epoch as `<fname>_<epoch>`; k: only epochs 0, k, 2k, ...
+        at_end: save the last weights when the fit ends
+        with_opt: also save the optimizer's state
+        reset_on_fit: forget the best value when a fit begins
+        every: such as '500 steps': save as `<fname>_step_500`, `<fname>_step_1000`, ...; None: see
+            above
+
+    Raises:
+        ValueError: every={every} saves at these places only: leave out every_epoch and at_end
+        ValueError: every_epoch={every_epoch} and at_end=True contradict each other: each epoch is
+            saved, the last one included; or only the end is; or, without both, the best
+
+    Example:
+        with warnings.catch_warnings(record=True) as seen, learn.no_logging():
+            learn.fit(2, cbs=SaveModel(fname='runs/error'))
+        print(seen[0].message)
+    """
     _best_file: tuple[Path, Any] | None     # path and mark of the file with the best weights
 
     def _load_best(self) -> None:
@@ -448,9 +471,6 @@ class _LoadsBest(Tracker):
         print(f'weights are those of {self._best_place()}, with {self.monitor} {self.best:.6g}; '
               f'learn.load({self.fname!r}) gets them again')
 
-# %% ../../nbs/callbacks/saving.ipynb #5444d8b9
-class _GoesOn(_LoadsBest):
-    "Continue with the best value of an earlier fit"
     def _go_on(self) -> None:
         "Read the best value so far from the file, so that only a better epoch replaces the file"
         path = self.learn.model_file(self.fname)
@@ -464,10 +484,6 @@ class _GoesOn(_LoadsBest):
         self._best_file = path.absolute(), _mark(path)
         print(f'the best so far is {self.monitor} {self.best:.6g}, of epoch {self.best_epoch}, '
               f'in {path}')
-
-# %% ../../nbs/callbacks/saving.ipynb #cac1f076
-class _SavesBest(_GoesOn):
-    "Save the weights after an epoch, or at the end of a fit"
     fname: str
     every: Every | None
     every_epoch: int
@@ -518,33 +534,6 @@ class _SavesBest(_GoesOn):
             return False
         self.not_saved = told
         return True
-
-# %% ../../nbs/callbacks/saving.ipynb #63ed4b64
-class SaveModel(_SavesBest):
-    """Save the weights at each new best value, and load the best weights when the fit ends
-
-    Args:
-        monitor: column of the table of epochs to watch
-        comp: 'min', 'max', or a function of (new, best); None: inferred from the column's name
-        min_delta: improvement that a new best value has to exceed
-        fname: name of the file, as for `Learner.save`; may contain folders
-        every_epoch: True: save each epoch as `<fname>_<epoch>`; k: only epochs 0, k, 2k, ...
-        at_end: save the last weights when the fit ends
-        with_opt: also save the optimizer's state
-        reset_on_fit: forget the best value when a fit begins
-        every: such as '500 steps': save as `<fname>_step_500`, `<fname>_step_1000`, ...; None: see
-            above
-
-    Raises:
-        ValueError: every={every} saves at these places only: leave out every_epoch and at_end
-        ValueError: every_epoch={every_epoch} and at_end=True contradict each other: each epoch is
-            saved, the last one included; or only the end is; or, without both, the best
-
-    Example:
-        with warnings.catch_warnings(record=True) as seen, learn.no_logging():
-            learn.fit(2, cbs=SaveModel(fname='runs/error'))
-        print(seen[0].message)
-    """
     order = 61
 
     @hinted

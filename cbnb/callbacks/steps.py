@@ -185,25 +185,8 @@ def unscaled(
     for p in params:
         if p.grad is not None: p.grad.div_(loss_scale)
 
-# %% ../../nbs/callbacks/steps.ipynb #063c3719
-class _CalledByHand(ModelStep):
-    "A training step that you can call with a batch"
-    def __call__(self, *batch: Any) -> Any:
-        "Train on one batch, passed as a whole or by its elements. Return the loss or the losses from before the update"
-        state = StepState(self, batch, training=True)
-        if isinstance(self.model, nn.Module): self.model.train()
-        self.zero_grad(state)            # earlier gradients belong to another batch
-        with torch.enable_grad():
-            self.predict(state)
-            self.loss(state)
-            if state.loss_grad is None: raise ValueError('the batch has no targets: see n_inp')
-            self.backward(state)
-            self.step(state)
-        self.zero_grad(state)
-        return state.loss if state.step_result is None else state.step_result
-
 # %% ../../nbs/callbacks/steps.ipynb #7432331e
-class TrainStep(_CalledByHand):
+class TrainStep(ModelStep):
     """A training step that updates the weights once per batch, in a learner or when you call it
 
     Args:
@@ -221,6 +204,20 @@ class TrainStep(_CalledByHand):
         assert torch.allclose(torch.tensor(by_hand), torch.tensor([69.0, 58.071091, 40.654315]))
         assert not step.model_is_loss(line_learner())           # the step has a loss function
     """
+    def __call__(self, *batch: Any) -> Any:
+        "Train on one batch, passed as a whole or by its elements. Return the loss or the losses from before the update"
+        state = StepState(self, batch, training=True)
+        if isinstance(self.model, nn.Module): self.model.train()
+        self.zero_grad(state)            # earlier gradients belong to another batch
+        with torch.enable_grad():
+            self.predict(state)
+            self.loss(state)
+            if state.loss_grad is None: raise ValueError('the batch has no targets: see n_inp')
+            self.backward(state)
+            self.step(state)
+        self.zero_grad(state)
+        return state.loss if state.step_result is None else state.step_result
+
     def __init__(self,
         model: Any = None,             # model that returns predictions; None: the learner's model
         loss_func: Callable[..., Tensor] | None = None,   # loss; None: the learner's, or the model returns the loss

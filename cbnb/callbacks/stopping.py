@@ -272,9 +272,27 @@ def next_time(
     today = datetime.combine(now.date(), at)
     return today if today > now else today + timedelta(days=1)
 
-# %% ../../nbs/callbacks/stopping.ipynb #0237de58
-class _Limits(Callback):
-    "Check whether a fit has reached its limit of time or batches"
+# %% ../../nbs/callbacks/stopping.ipynb #22aea157
+class StopAfter(Callback):
+    """End a fit after a number of seconds or batches, or at a time of day
+
+    Args:
+        seconds: time limit in seconds from the start of the fit; None: no limit
+        steps: limit of training batches; None: no limit
+        at: time of day, 'HH:MM', or a `datetime`; None: no limit
+        validate: validate the last epoch; False: end the fit immediately
+
+    Raises:
+        ValueError: say when: StopAfter(seconds=600), (steps=500) or (at='18:30')
+
+    Example:
+        limits = StopAfter()
+        limits.seconds, limits.steps, limits.at, limits.learn = 600, 3, None, types.SimpleNamespace(train_iter=2)
+        limits._start()
+        assert limits._over() is None
+        limits.learn.train_iter = 3
+        assert limits._over() == 'after 3 steps'
+    """
     seconds: float | None
     steps: int | None
     at: Any
@@ -292,24 +310,6 @@ class _Limits(Callback):
         if self.steps and self.learn.train_iter >= self.steps: return f'after {self.steps:,} steps'
         if time.perf_counter() >= self.until: return f'after {self.seconds:g} seconds'
         return f'since it is {self.at}' if time.time() >= self.end else None
-
-# %% ../../nbs/callbacks/stopping.ipynb #22aea157
-class StopAfter(_Limits):
-    """End a fit after a number of seconds or batches, or at a time of day
-
-    Args:
-        seconds: time limit in seconds from the start of the fit; None: no limit
-        steps: limit of training batches; None: no limit
-        at: time of day, 'HH:MM', or a `datetime`; None: no limit
-        validate: validate the last epoch; False: end the fit immediately
-
-    Raises:
-        ValueError: say when: StopAfter(seconds=600), (steps=500) or (at='18:30')
-
-    Example:
-        learn = line_learner(n=4, cbs=StopAfter(steps=6))
-        learn.fit(5)
-    """
     order, run_valid, run_in = 90, False, ('fit',)
     reason: str | None = None      # why this callback ended the last fit; None: it did not
 

@@ -138,9 +138,29 @@ def _is_missing(monitor: str, learn: Any) -> bool:
     if not (of_valid and learn._is_validated(learn.epoch)): return False
     return bool(rows) and rows[-1]['epoch'] == learn.epoch and not learn.training   # otherwise it was cancelled
 
-# %% ../../nbs/callbacks/trackers.ipynb #9a80fa16
-class _Tracks(Callback):
-    "Compare the value of each epoch, or of each validation in the middle of an epoch, with the best value so far"
+# %% ../../nbs/callbacks/trackers.ipynb #7afae61a
+class Tracker(Callback):
+    """Check after each epoch whether a column of the table of epochs has a new best value
+
+    Args:
+        monitor: column of the table of epochs to watch
+        comp: 'min', 'max', or a function of (new, best); None: inferred from the column's name
+        min_delta: improvement that a new best value has to exceed
+        reset_on_fit: forget the best value when a fit begins
+
+    Raises:
+        TypeError: monitor={monitor} should be the heading of a column, as text
+        ValueError: min_delta={min_delta} needs a comp for which lower, or higher, is always better:
+            {comp} is neither, so let it judge the difference itself
+
+    Example:
+        tracker, learn = Tracker(), forced_learner([5, 4, 3, 3.5, 3.4, 2])
+        learn.fit(6, cbs=tracker)
+        assert tracker.values == [(0, 5), (1, 4), (2, 3), (3, 3.5), (4, 3.4), (5, 2)]
+        assert (tracker.best, tracker.best_epoch, tracker.new_best, tracker.wait) == (2, 5, True, 0)
+        learn.fit(5, cbs=tracker)                                          # a new fit
+        assert (tracker.best, tracker.best_epoch, tracker.new_best, tracker.wait) == (3, 2, False, 2)
+    """
     order, run_in = 60, ('fit',)
 
     def before_fit(self):
@@ -180,29 +200,6 @@ class _Tracks(Callback):
         warnings.warn(f'{type(self).__name__} waits for a {self.monitor}: the validation of epoch '
                       f'{self.learn.epoch} gave none', stacklevel=user_level())
 
-# %% ../../nbs/callbacks/trackers.ipynb #7afae61a
-class Tracker(_Tracks):
-    """Check after each epoch whether a column of the table of epochs has a new best value
-
-    Args:
-        monitor: column of the table of epochs to watch
-        comp: 'min', 'max', or a function of (new, best); None: inferred from the column's name
-        min_delta: improvement that a new best value has to exceed
-        reset_on_fit: forget the best value when a fit begins
-
-    Raises:
-        TypeError: monitor={monitor} should be the heading of a column, as text
-        ValueError: min_delta={min_delta} needs a comp for which lower, or higher, is always better:
-            {comp} is neither, so let it judge the difference itself
-
-    Example:
-        tracker, learn = Tracker(), forced_learner([5, 4, 3, 3.5, 3.4, 2])
-        learn.fit(6, cbs=tracker)
-        assert tracker.values == [(0, 5), (1, 4), (2, 3), (3, 3.5), (4, 3.4), (5, 2)]
-        assert (tracker.best, tracker.best_epoch, tracker.new_best, tracker.wait) == (2, 5, True, 0)
-        learn.fit(5, cbs=tracker)                                          # a new fit
-        assert (tracker.best, tracker.best_epoch, tracker.new_best, tracker.wait) == (3, 2, False, 2)
-    """
     @hinted
     def __init__(self,
         monitor: str = 'valid_loss',    # column of the table of epochs to watch
@@ -389,8 +386,18 @@ def _schedules_lr(self: Learner) -> bool:
     return any(sets_lr(cb) or type(cb) is Callback or not type(cb).__module__.startswith('cbnb.') for cb in self.cbs)
 
 # %% ../../nbs/callbacks/trackers.ipynb #1e0283c4
-class _Factor:
-    "Multiply the learning rates of an optimizer by a factor, and restore them later"
+def _write(group: dict[str, Any], lr: Any) -> None:
+    if isinstance(lr, Tensor): group['lr'].copy_(lr)
+    else: group['lr'] = lr
+
+# %% ../../nbs/callbacks/trackers.ipynb #587a5fbf
+class RateFactor:
+    """Multiply the learning rates of an optimizer. `hide_from` hides the change from a torch scheduler
+
+    Args:
+        opt: optimizer with `lr` in its groups
+        min_lr: lower limit of reduced rates; rates already below it stay
+    """
     def __init__(self,
         opt: Any,          # optimizer with `lr` in its groups
         min_lr: float,     # lower limit of reduced rates; rates already below it stay
@@ -430,18 +437,6 @@ class _Factor:
         for g, lr, was in zip(self.opt.param_groups, planned, self.written):
             if g['lr'] == was: _write(g, lr)                              # a tensor waits for the device here
 
-def _write(group: dict[str, Any], lr: Any) -> None:
-    if isinstance(lr, Tensor): group['lr'].copy_(lr)
-    else: group['lr'] = lr
-
-# %% ../../nbs/callbacks/trackers.ipynb #587a5fbf
-class RateFactor(_Factor):
-    """Multiply the learning rates of an optimizer. `hide_from` hides the change from a torch scheduler
-
-    Args:
-        opt: optimizer with `lr` in its groups
-        min_lr: lower limit of reduced rates; rates already below it stay
-    """
     def hide_from(self,
         scheduler: LRScheduler,     # scheduler of this optimizer
     ) -> Callable[[], None]:        # function that restores the scheduler's class
@@ -464,9 +459,28 @@ class RateFactor(_Factor):
             kind.__name__, (kind,), dict(step=step, sees_planned=True))
         return functools.partial(setattr, scheduler, '__class__', kind)
 
-# %% ../../nbs/callbacks/trackers.ipynb #a9631f15
-class _Reduces(Tracker):
-    "Lower the rate, and warn if another callback raises it again"
+# %% ../../nbs/callbacks/trackers.ipynb #e2f88f39
+class ReduceLROnPlateau(Tracker):
+    """Divide the learning rate when the watched column has not improved for some epochs
+
+    Args:
+        monitor: column of the table of epochs to watch
+        comp: 'min', 'max', or a function of (new, best); None: inferred from the column's name
+        min_delta: improvement that a new best value has to exceed
+        patience: number of epochs, or of validations within epochs, without a new best value before the
+            rate is reduced
+        factor: the rate is divided by this factor; above 1
+        min_lr: lower limit of the reduced rate
+        reset_on_fit: forget the best value when a fit begins
+
+    Raises:
+        ValueError: factor={factor}: the rate is divided by it, so it should be above 1; 10 makes a
+            tenth of the rate
+
+    Example:
+        planned, reduced = lrs_with(), lrs_with(ReduceLROnPlateau(patience=2, factor=10))
+        assert close(np.array(reduced)/planned, [1]*20 + [0.1]*10 + [0.01]*5, 1e-9)
+    """
     _rates: RateFactor | None
     _set: list[float] | None
 
@@ -502,29 +516,6 @@ class _Reduces(Tracker):
             f'{now[-1]:g}: ReduceLROnPlateau works together with ParamScheduler, with callbacks that '
             'hold a torch scheduler, and with nothing else that sets the rate', stacklevel=user_level())
         self._set = None
-
-# %% ../../nbs/callbacks/trackers.ipynb #e2f88f39
-class ReduceLROnPlateau(_Reduces):
-    """Divide the learning rate when the watched column has not improved for some epochs
-
-    Args:
-        monitor: column of the table of epochs to watch
-        comp: 'min', 'max', or a function of (new, best); None: inferred from the column's name
-        min_delta: improvement that a new best value has to exceed
-        patience: number of epochs, or of validations within epochs, without a new best value before the
-            rate is reduced
-        factor: the rate is divided by this factor; above 1
-        min_lr: lower limit of the reduced rate
-        reset_on_fit: forget the best value when a fit begins
-
-    Raises:
-        ValueError: factor={factor}: the rate is divided by it, so it should be above 1; 10 makes a
-            tenth of the rate
-
-    Example:
-        planned, reduced = lrs_with(), lrs_with(ReduceLROnPlateau(patience=2, factor=10))
-        assert close(np.array(reduced)/planned, [1]*20 + [0.1]*10 + [0.01]*5, 1e-9)
-    """
     order, run_valid = 62.5, False     # after `Steering`, whose factor is applied on top
 
     @hinted

@@ -71,9 +71,15 @@ class GradientClipping(LearnerCallback):
     def on_backward_end(self, **kwargs):
         if self.clip: nn.utils.clip_grad_norm_(self.learn.model.parameters(), self.clip)
 
-# %% ../../nbs/dialects/fastai_v1.ipynb #6141879d
-class _CountsItems(LearnerCallback):
-    "Counts the items since the last update"
+# %% ../../nbs/dialects/fastai_v1.ipynb #bdf74906
+class AccumulateScheduler(LearnerCallback):
+    """Updates the weights every `n_step` batches, for a loss that is a sum over items
+
+    Args:
+        learn: the learner, which gets this callback as an attribute
+        n_step: number of batches per update
+        drop_last: True: discard the remaining gradients at the end of an epoch
+    """
     run_in = ('fit', 'lr_find')
 
     def __init__(self,
@@ -97,15 +103,6 @@ class _CountsItems(LearnerCallback):
             if p.grad is not None: p.grad.div_(self.acc_samples)
         self.acc_samples = 0
 
-# %% ../../nbs/dialects/fastai_v1.ipynb #bdf74906
-class AccumulateScheduler(_CountsItems):
-    """Updates the weights every `n_step` batches, for a loss that is a sum over items
-
-    Args:
-        learn: the learner, which gets this callback as an attribute
-        n_step: number of batches per update
-        drop_last: True: discard the remaining gradients at the end of an epoch
-    """
     def on_train_begin(self, **kwargs):
         if getattr(self.learn.loss_func, 'reduction', 'sum') != 'sum': warnings.warn(
             'AccumulateScheduler divides by the number of items: give the loss reduction="sum"',
@@ -164,9 +161,18 @@ class StopAfterNBatches(Callback):
         if not train or iteration + 1 < self.n_batches: return
         return {'stop_epoch': True, 'stop_training': True, 'skip_validate': True}
 
-# %% ../../nbs/dialects/fastai_v1.ipynb #82887eb2
-class _Better(LearnerCallback):
-    "Keeps the best value so far"
+# %% ../../nbs/dialects/fastai_v1.ipynb #8667b302
+class TrackerCallback(LearnerCallback):
+    """Base class of callbacks that monitor a value after each epoch
+
+    Args:
+        learn: the learner, which gets this callback as an attribute
+        monitor: column of the recorder's table to monitor
+        mode: 'min', 'max', or 'auto': 'min' for losses and errors, else 'max'
+
+    Raises:
+        ValueError: mode={mode} should be 'auto', 'min' or 'max'
+    """
     run_in = ('fit',)
 
     def __init__(self,
@@ -200,15 +206,6 @@ class _Better(LearnerCallback):
         self.best = value
         return True
 
-# %% ../../nbs/dialects/fastai_v1.ipynb #8667b302
-class TrackerCallback(_Better):
-    """Base class of callbacks that monitor a value after each epoch
-
-    Args:
-        learn: the learner, which gets this callback as an attribute
-        monitor: column of the recorder's table to monitor
-        mode: 'min', 'max', or 'auto': 'min' for losses and errors, else 'max'
-    """
     def get_monitor_value(self) -> float | None:
         "Return the monitored value of the last epoch, or None if the column has no value"
         rows = self.learn.recorder.last().epochs
@@ -431,9 +428,74 @@ class Recorder(LearnerCallback):
         value = getattr(own[0], name)
         return list(torch.as_tensor(value)) if name == 'losses' else value
 
-# %% ../../nbs/dialects/fastai_v1.ipynb #95225350
-class _Calls(NativeLearner):
-    "Learner whose `fit`, `validate` and `load` take the arguments of fastai v1"
+# %% ../../nbs/dialects/fastai_v1.ipynb #113d725d
+def _refuse_wd(true_wd: bool, bn_wd: bool) -> None:
+    if not true_wd: raise ValueError('true_wd=False: that is torch.optim.Adam, as opt_func; AdamW has true decay')
+    if not bn_wd: raise ValueError('bn_wd=False: give batch norm layers a group of their own, '
+                                   'by layer_groups, and wd=0 for it in the optimizer')
+
+def _as_given(groups: list, model: nn.Module) -> list: return groups
+
+def _no_row(row: list) -> None: "Ignore a row of the table of epochs"
+
+# %% ../../nbs/dialects/fastai_v1.ipynb #e9b3ebb5
+class Factories(MutableSequence):
+    """The classes and partials among the callbacks of a learner, as a list
+
+    Args:
+        learn: the learner
+    """
+    def __init__(self,
+        learn: NativeLearner,
+    ): self.learn = learn
+
+    def _all(self) -> list[Any]: return [made_by(cb) for cb in self.learn.cbs if vars(cb).get('factory')]
+    def __len__(self) -> int: return len(self._all())
+    def __getitem__(self, i: Any) -> Any: return self._all()[i]
+    def __repr__(self) -> str: return repr(self._all())
+
+    def __setitem__(self, i: Any, value: Any) -> None:
+        old, new = self._all(), self._all()
+        new[i] = value
+        self.learn.remove_cbs(old).add_cbs(new)
+
+    def __delitem__(self, i: Any) -> None: self.learn.remove_cbs(as_list(self[i]))
+
+    def insert(self,
+        index: int,
+        value: Any,    # a class, or a partial of one
+    ) -> None:
+        """Add a factory before the factory at an index
+
+        Args:
+            index
+            value: a class, or a partial of one
+        """
+        self[index:index] = [value]
+
+# %% ../../nbs/dialects/fastai_v1.ipynb #9eb261e6
+class Learner(NativeLearner):
+    """Learner with the arguments and methods of fastai v1
+
+    Args:
+        data: `DataLoaders`, or one training loader
+        model: the model to train
+        opt_func: optimizer class or function; comes before `loss_func`, as in fastai v1
+        loss_func: loss function; None: the one of the dataset
+        metrics: metric functions, or callbacks that compute a metric
+        true_wd: must be True: for False, choose another optimizer
+        bn_wd: must be True: for False, create a separate parameter group
+        wd: weight decay; None: the optimizer's
+        train_bn: keep batch norm layers of frozen groups trainable
+        path: folder for files; None: the current folder
+        model_dir: folder for models, below `path`
+        callback_fns: classes and partials, called at the start of each run
+        callbacks: callback objects
+        layer_groups: modules, or lists of parameters; None: a single group
+        add_time: True: the table has a column with the time of each epoch
+        silent: True: print no table of epochs
+        **others: more arguments for cbnb's learner
+    """
     def fit(self,
         epochs: int,                    # number of epochs
         lr: Any = slice(0.003),         # learning rate: a number, or a slice or list for parameter groups
@@ -484,6 +546,7 @@ class _Calls(NativeLearner):
         """Load a file that `save` has written
 
         Args:
+            *args
             purge: ignored, because loading copies into the model
             remove_module: must be False: the file must use the parameter names of the model
             **kwargs: arguments for cbnb's `load`, like `args`
@@ -495,75 +558,6 @@ class _Calls(NativeLearner):
         if remove_module: raise ValueError(
             "remove_module=True: rename the keys of the file, {k.removeprefix('module.'): v}, with torch.load")
         return NativeLearner.load(self, *args, **kwargs)
-
-# %% ../../nbs/dialects/fastai_v1.ipynb #113d725d
-def _refuse_wd(true_wd: bool, bn_wd: bool) -> None:
-    if not true_wd: raise ValueError('true_wd=False: that is torch.optim.Adam, as opt_func; AdamW has true decay')
-    if not bn_wd: raise ValueError('bn_wd=False: give batch norm layers a group of their own, '
-                                   'by layer_groups, and wd=0 for it in the optimizer')
-
-def _as_given(groups: list, model: nn.Module) -> list: return groups
-
-def _no_row(row: list) -> None: "Ignore a row of the table of epochs"
-
-# %% ../../nbs/dialects/fastai_v1.ipynb #e9b3ebb5
-class Factories(MutableSequence):
-    """The classes and partials among the callbacks of a learner, as a list
-
-    Args:
-        learn: the learner
-    """
-    def __init__(self,
-        learn: NativeLearner,
-    ): self.learn = learn
-
-    def _all(self) -> list[Any]: return [made_by(cb) for cb in self.learn.cbs if vars(cb).get('factory')]
-    def __len__(self) -> int: return len(self._all())
-    def __getitem__(self, i: Any) -> Any: return self._all()[i]
-    def __repr__(self) -> str: return repr(self._all())
-
-    def __setitem__(self, i: Any, value: Any) -> None:
-        old, new = self._all(), self._all()
-        new[i] = value
-        self.learn.remove_cbs(old).add_cbs(new)
-
-    def __delitem__(self, i: Any) -> None: self.learn.remove_cbs(as_list(self[i]))
-
-    def insert(self,
-        index: int,
-        value: Any,    # a class, or a partial of one
-    ) -> None:
-        """Add a factory before the factory at an index
-
-        Args:
-            index
-            value: a class, or a partial of one
-        """
-        self[index:index] = [value]
-
-# %% ../../nbs/dialects/fastai_v1.ipynb #9eb261e6
-class Learner(_Calls):
-    """Learner with the arguments and methods of fastai v1
-
-    Args:
-        data: `DataLoaders`, or one training loader
-        model: the model to train
-        opt_func: optimizer class or function; comes before `loss_func`, as in fastai v1
-        loss_func: loss function; None: the one of the dataset
-        metrics: metric functions, or callbacks that compute a metric
-        true_wd: must be True: for False, choose another optimizer
-        bn_wd: must be True: for False, create a separate parameter group
-        wd: weight decay; None: the optimizer's
-        train_bn: keep batch norm layers of frozen groups trainable
-        path: folder for files; None: the current folder
-        model_dir: folder for models, below `path`
-        callback_fns: classes and partials, called at the start of each run
-        callbacks: callback objects
-        layer_groups: modules, or lists of parameters; None: a single group
-        add_time: True: the table has a column with the time of each epoch
-        silent: True: print no table of epochs
-        **others: more arguments for cbnb's learner
-    """
     fit_one_cycle, lr_find = fit_one_cycle, lr_find          # the functions above
 
     def __init__(self,

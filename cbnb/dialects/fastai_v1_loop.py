@@ -175,9 +175,13 @@ def _takes(factory: Any, *args: Any) -> bool:
     except TypeError: return False
     return True
 
-# %% ../../nbs/dialects/fastai_v1_loop.ipynb #18fae35f
-class _Holds(Adapter):
-    "Adapter that holds a callback or a factory of callbacks"
+# %% ../../nbs/dialects/fastai_v1_loop.ipynb #1c54c5cd
+class V1Callback(Adapter):
+    """Adapter of a fastai v1 callback
+
+    Args:
+        given: a callback, or a class or partial that creates one for each run
+    """
     order = 55           # after the recorder, as in v1
 
     def __init__(self,
@@ -198,13 +202,6 @@ class _Holds(Adapter):
     @property
     def name(self) -> str: return v1_name(class_of(self.wraps))
 
-# %% ../../nbs/dialects/fastai_v1_loop.ipynb #1c54c5cd
-class V1Callback(_Holds):
-    """Adapter of a fastai v1 callback
-
-    Args:
-        given: a callback, or a class or partial that creates one for each run
-    """
     def begin(self) -> Any:
         "Return the callback for a run. If the adapter has a factory, call the factory to create the callback"
         learn = self.learn
@@ -295,9 +292,46 @@ class Now:
         handler: CallbackHandler,
     ): self.handler = handler
 
-# %% ../../nbs/dialects/fastai_v1_loop.ipynb #363178f6
-class _Runs(Callback):
-    "Keep track of the run and of the active fastai v1 callbacks"
+# %% ../../nbs/dialects/fastai_v1_loop.ipynb #9fe9609e
+def _warn_of_late_values(recorder: Recorder) -> None:
+    if not (late := getattr(recorder, 'added_values', None)): return
+    warnings.warn(f'recorder.add_metrics: {late} came after the row of the epoch, and is left out. '
+                  'Give the callback _order = -20, so that it is called before the recorder', stacklevel=user_level())
+    late.clear()
+
+# %% ../../nbs/dialects/fastai_v1_loop.ipynb #a90d5713
+def _added(recorder: Recorder) -> Sequence[str]:
+    return getattr(recorder, 'added_names', ())         # a recorder added during the run has none
+
+# %% ../../nbs/dialects/fastai_v1_loop.ipynb #f0566264
+class V1Columns(Callback):
+    """Fills the columns that fastai v1 callbacks have added, before the recorder shows its row
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
+    order = 45
+
+    def after_epoch(self):
+        now, recorder = self.slots.now, self.slots._recorder()
+        if not now.in_epoch or recorder is None or not _added(recorder): return
+        loss, *metrics = now.values or [None]
+        now.handler.measured(loss, metrics)
+        values = now.handler.ask_early(-10)[1 + (0 if loss is None else len(metrics)):] + recorder.added_values
+        recorder.added_values.clear()
+        recorder.row.update(zip(recorder.added_names, map(as_number, values)))
+
+# %% ../../nbs/dialects/fastai_v1_loop.ipynb #97952b32
+def _as_tuple(values: Any) -> tuple:
+    return tuple(values) if isinstance(values, (tuple, list)) else (values,)
+
+# %% ../../nbs/dialects/fastai_v1_loop.ipynb #3ff07934
+class V1Slots(Callback):
+    """Calls the slots of fastai v1 callbacks, and applies the values that they return
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     order = 55
     nested: tuple = ()   # this run, and evaluations inside it
 
@@ -321,9 +355,6 @@ class _Runs(Callback):
         self.listening, self.version = new, self.learn.callbacks.version
         for run in self.nested: run.handler.use([cb.wraps for cb in new])
 
-# %% ../../nbs/dialects/fastai_v1_loop.ipynb #f500cb95
-class _BeginsAndEnds(_Runs):
-    "Call the first and the last slot of a run"
     def begin(self) -> None:
         "Create the handler of the run, and call `on_train_begin`"
         learn = self.learn
@@ -339,18 +370,15 @@ class _BeginsAndEnds(_Runs):
             learn.pct_train = epoch/n_epoch
 
     def end(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
-        "Call `on_train_end`, even after an error or an interrupt"
+        """Call `on_train_end`, even after an error or an interrupt
+
+        Args:
+            exc_type
+            exc
+            tb
+        """
         if self.nested: self.handler.on_train_end(exc or False)
 
-# %% ../../nbs/dialects/fastai_v1_loop.ipynb #9fe9609e
-def _warn_of_late_values(recorder: Recorder) -> None:
-    if not (late := getattr(recorder, 'added_values', None)): return
-    warnings.warn(f'recorder.add_metrics: {late} came after the row of the epoch, and is left out. '
-                  'Give the callback _order = -20, so that it is called before the recorder', stacklevel=user_level())
-    late.clear()
-
-class _Epochs(_BeginsAndEnds):
-    "Call the slots of an epoch"
     def before_train(self) -> None:
         "Call `on_epoch_begin`"
         self._begin_epoch()
@@ -371,9 +399,6 @@ class _Epochs(_BeginsAndEnds):
         now.handler.on_epoch_end(loss, metrics)
         for recorder in recorders(self.learn): _warn_of_late_values(recorder)
 
-# %% ../../nbs/dialects/fastai_v1_loop.ipynb #a90d5713
-class _Validates(_Epochs):
-    "Collect the values of a validation"
     def before_validate(self) -> None:
         "Prepare to collect the values of a validation. For an evaluation inside the run, create a handler with a copy of the state"
         learn, now = self.learn, self.now
@@ -402,34 +427,6 @@ class _Validates(_Epochs):
               and cb.wants('after_validate', False, self.learn.purpose)]
         return on[0] if on else None
 
-def _added(recorder: Recorder) -> Sequence[str]:
-    return getattr(recorder, 'added_names', ())         # a recorder added during the run has none
-
-# %% ../../nbs/dialects/fastai_v1_loop.ipynb #f0566264
-class V1Columns(Callback):
-    """Fills the columns that fastai v1 callbacks have added, before the recorder shows its row
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
-    order = 45
-
-    def after_epoch(self):
-        now, recorder = self.slots.now, self.slots._recorder()
-        if not now.in_epoch or recorder is None or not _added(recorder): return
-        loss, *metrics = now.values or [None]
-        now.handler.measured(loss, metrics)
-        values = now.handler.ask_early(-10)[1 + (0 if loss is None else len(metrics)):] + recorder.added_values
-        recorder.added_values.clear()
-        recorder.row.update(zip(recorder.added_names, map(as_number, values)))
-
-# %% ../../nbs/dialects/fastai_v1_loop.ipynb #97952b32
-def _as_tuple(values: Any) -> tuple:
-    return tuple(values) if isinstance(values, (tuple, list)) else (values,)
-
-# %% ../../nbs/dialects/fastai_v1_loop.ipynb #d2656397
-class _Batches(_Validates):
-    "Call `on_batch_begin` and `on_loss_begin`"
     def before_batch(self) -> None:
         "Call `on_batch_begin`"
         learn, now = self.learn, self.now
@@ -444,13 +441,6 @@ class _Batches(_Validates):
         out = self.handler.on_loss_begin(self.learn.pred)
         if out is not self.learn.pred: self.learn.pred = out
 
-# %% ../../nbs/dialects/fastai_v1_loop.ipynb #3ff07934
-class V1Slots(_Batches):
-    """Calls the slots of fastai v1 callbacks, and applies the values that they return
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
     def after_loss(self) -> None:
         "Store the loss. In training, call `on_backward_begin`"
         learn, now = self.learn, self.now
@@ -496,9 +486,13 @@ class V1Slots(_Batches):
         device = next((p.device for p in self.learn.parameters()), 'cpu')
         handler.smooth, handler.past = smooth if smooth is None else smooth.to(device), state['past']
 
-# %% ../../nbs/dialects/fastai_v1_loop.ipynb #719742c4
-class _CancelsSteps(Callback):
-    "Skips the backward pass, the step, or the zeroing of the gradients if a flag in the state requests it"
+# %% ../../nbs/dialects/fastai_v1_loop.ipynb #d7f40d6e
+class V1Cancels(Callback):
+    """Raises the cancel exceptions for the flags in the state
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     order = 2000         # after all other callbacks, including those of MindSpore
 
     def before_backward(self):
@@ -519,13 +513,6 @@ class _CancelsSteps(Callback):
     def after_step(self):
         if self.slots.state['skip_zero']: raise CancelBatchException()
 
-# %% ../../nbs/dialects/fastai_v1_loop.ipynb #d7f40d6e
-class V1Cancels(_CancelsSteps):
-    """Raises the cancel exceptions for the flags in the state
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
     def after_batch(self):
         if not self.slots.now.stop_batches: return
         raise CancelTrainException() if self.learn.training else CancelValidException()
@@ -547,9 +534,13 @@ def _value_of(
     raise TypeError(f'{type(cb).__name__}.on_epoch_end added {len(values)} values to last_metrics; '
                     'a metric has one: return add_metrics(last_metrics, value)')
 
-# %% ../../nbs/dialects/fastai_v1_loop.ipynb #094f8503
-class _MetricRun(Metric):
-    "Calls the first and the last slot of a metric in each run"
+# %% ../../nbs/dialects/fastai_v1_loop.ipynb #b6330c3f
+class V1Metric(Metric):
+    """Native metric that calls a fastai v1 metric callback
+
+    Args:
+        cb: a metric with `on_epoch_begin`, `on_batch_end` and `on_epoch_end`
+    """
     def __init__(self,
         cb: Any,    # a metric with `on_epoch_begin`, `on_batch_end` and `on_epoch_end`
     ):
@@ -577,13 +568,6 @@ class _MetricRun(Metric):
         self.run = None
         self.handler.on_train_end()
 
-# %% ../../nbs/dialects/fastai_v1_loop.ipynb #b6330c3f
-class V1Metric(_MetricRun):
-    """Native metric that calls a fastai v1 metric callback
-
-    Args:
-        cb: a metric with `on_epoch_begin`, `on_batch_end` and `on_epoch_end`
-    """
     def accumulate(self, learn: Any) -> None:
         if not self.begun: self._begin(learn)
         handler = self.handler

@@ -35,24 +35,46 @@ def _at(
     if k < n_up: return True, k/n_up
     return False, (k - n_up)/max(n - n_up, 1)
 
-# %% ../../nbs/dialects/fastai_v1_schedules.ipynb #0b865be5
-class _SetsBoth(LearnerCallback):
-    "Sets the hyper-parameters to the values of a schedule with two parts"
+# %% ../../nbs/dialects/fastai_v1_schedules.ipynb #df3ad9fc
+class OneCycleScheduler(LearnerCallback):
+    """The one-cycle schedule of fastai v1
+
+    Args:
+        learn: the learner, which gets this callback as an attribute
+        lr_max: highest rate: a number, or a slice or list for parameter groups
+        moms: momentum at both ends, and at the highest rate
+        div_factor: the first rate is `lr_max/div_factor`
+        pct_start: fraction of the batches in which the rate rises
+        final_div: the last rate is `lr_max/final_div`; None: `div_factor*1e4`
+        tot_epochs: number of epochs in the schedule; None: as many as in the fit
+        start_epoch: epoch to continue from; None: the first
+
+    Raises:
+        ValueError: moms={moms} should be two numbers: ends and top
+        ValueError: pct_start={pct_start} should be from 0 to 1
+    """
     def _set(self) -> None:
         going_up, pos = _at(self.at, self.n, self.n_up)
         for name, sched in (self.up if going_up else self.down).items():
             if hyper_key(self.opt, name): set_hyper(self.opt, name, sched(pos))
 
     def jump_to_epoch(self, epoch: int) -> None:
-        "Continue the schedule from the start of `epoch`"
+        """Continue the schedule from the start of `epoch`
+
+        Args:
+            epoch
+        """
         self.at = self.per_epoch*epoch
         self._set()
 
-# %% ../../nbs/dialects/fastai_v1_schedules.ipynb #fc119f49
-class _Follows(_SetsBoth):
-    "Sets the values of a schedule with two parts after each batch, and stops the fit at the end of the schedule"
     def on_batch_end(self, train, num_batch, **kwargs) -> Any:
-        "Set the values for the next batch, and stop the fit if the schedule ends within an epoch"
+        """Set the values for the next batch, and stop the fit if the schedule ends within an epoch
+
+        Args:
+            train
+            num_batch
+            **kwargs
+        """
         if not train: return
         self.at += 1
         self._set()
@@ -60,12 +82,14 @@ class _Follows(_SetsBoth):
             return {'stop_epoch': True, 'stop_training': True}
 
     def on_epoch_end(self, epoch, n_epochs, **kwargs) -> Any:
-        "Stop the fit if the schedule ends before the last epoch"
-        if self.at >= self.n and epoch + 1 < n_epochs: return {'stop_training': True}
+        """Stop the fit if the schedule ends before the last epoch
 
-# %% ../../nbs/dialects/fastai_v1_schedules.ipynb #a6719af7
-class _OneCycle(_Follows):
-    "Base class with the arguments of the one-cycle schedule"
+        Args:
+            epoch
+            n_epochs
+            **kwargs
+        """
+        if self.at >= self.n and epoch + 1 < n_epochs: return {'stop_training': True}
     run_in = ('fit',)
 
     def __init__(self,
@@ -86,20 +110,6 @@ class _OneCycle(_Follows):
         self.tot_epochs = None if tot_epochs is None else as_count(tot_epochs, 'tot_epochs', 1)
         self.start_epoch = start_epoch
 
-# %% ../../nbs/dialects/fastai_v1_schedules.ipynb #df3ad9fc
-class OneCycleScheduler(_OneCycle):
-    """The one-cycle schedule of fastai v1
-
-    Args:
-        learn: the learner, which gets this callback as an attribute
-        lr_max: highest rate: a number, or a slice or list for parameter groups
-        moms: momentum at both ends, and at the highest rate
-        div_factor: the first rate is `lr_max/div_factor`
-        pct_start: fraction of the batches in which the rate rises
-        final_div: the last rate is `lr_max/final_div`; None: `div_factor*1e4`
-        tot_epochs: number of epochs in the schedule; None: as many as in the fit
-        start_epoch: epoch to continue from; None: the first
-    """
     def on_train_begin(self, n_epochs, **kwargs):
         self.per_epoch = n_batches(self.learn.dls.train)
         if self.per_epoch is None: raise ValueError(
@@ -227,9 +237,18 @@ class TrainingPhase:
         self.scheds[name] = functools.partial(anneal or default, start, end)
         return self
 
-# %% ../../nbs/dialects/fastai_v1_schedules.ipynb #9731dad9
-class _Phases(LearnerCallback):
-    "Base class that sets the values of phases"
+# %% ../../nbs/dialects/fastai_v1_schedules.ipynb #04c89caf
+class GeneralScheduler(LearnerCallback):
+    """Runs phases with schedules for any hyper-parameters
+
+    Args:
+        learn: the learner, which gets this callback as an attribute
+        phases: phases that follow one another
+        start_epoch: epoch to continue from; None: the first
+
+    Raises:
+        ValueError: phases: there is none with a length above 0
+    """
     run_in = ('fit',)
 
     def __init__(self,
@@ -251,15 +270,6 @@ class _Phases(LearnerCallback):
     def _set(self, phase: TrainingPhase, pct: float) -> None:
         for name, sched in phase.scheds.items(): self.opt.set_stat(name, sched(pct))
 
-# %% ../../nbs/dialects/fastai_v1_schedules.ipynb #04c89caf
-class GeneralScheduler(_Phases):
-    """Runs phases with schedules for any hyper-parameters
-
-    Args:
-        learn: the learner, which gets this callback as an attribute
-        phases: phases that follow one another
-        start_epoch: epoch to continue from; None: the first
-    """
     def on_train_begin(self, **kwargs):
         self.n, self.per_epoch = sum(p.length for p in self.phases), n_batches(self.learn.dls.train)
         self.at = 0

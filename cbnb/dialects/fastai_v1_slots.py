@@ -32,9 +32,9 @@ SLOTS = ('on_train_begin', 'on_epoch_begin', 'on_batch_begin', 'on_loss_begin',
          'on_backward_begin', 'on_backward_end', 'on_step_end', 'on_batch_end', 'on_epoch_end',
          'on_train_end')
 
-# %% ../../nbs/dialects/fastai_v1_slots.ipynb #9d8b3f62
-class _Slots:
-    "The ten slots of a callback, which do nothing"
+# %% ../../nbs/dialects/fastai_v1_slots.ipynb #f98bae8a
+class Callback:
+    "Base class of callbacks in the style of fastai v1, with ten slots that do nothing"
     _order = 0            # lower is called earlier
     def on_train_begin(self, **kwargs): "Called when the fit begins"
     def on_epoch_begin(self, **kwargs): "Called when an epoch begins, with the model in training mode"
@@ -47,10 +47,6 @@ class _Slots:
     def on_epoch_end(self, **kwargs): "Called at the end of an epoch, after its validation if there is one, and may return stop_training"
     def on_train_end(self, **kwargs): "Called when the fit ends, even after an error, which is in `exception`"
     def jump_to_epoch(self, epoch: int): "Called if the fit begins after epoch 0. The first epoch of the fit is passed as `epoch`"
-
-# %% ../../nbs/dialects/fastai_v1_slots.ipynb #f98bae8a
-class Callback(_Slots):
-    "Base class of callbacks in the style of fastai v1, with ten slots that do nothing"
     dialect = 'fastai_v1'                      # for `dialect_of`
     def __new__(cls, *args, **kwargs):         # works without `super().__init__()`
         self = super().__new__(cls)
@@ -218,9 +214,18 @@ class AverageMetric(Callback):
     def on_epoch_end(self, last_metrics, **kwargs):
         return add_metrics(last_metrics, as_number(self.mean.value))
 
-# %% ../../nbs/dialects/fastai_v1_slots.ipynb #bbb502cf
-class _State:
-    "Keep the state, and the methods of all callbacks for each slot"
+# %% ../../nbs/dialects/fastai_v1_slots.ipynb #7635af1d
+_DOCUMENTED = {'end_epoch': 'stop_epoch', 'end_training': 'stop_training'}
+
+# %% ../../nbs/dialects/fastai_v1_slots.ipynb #7ef74d37
+class CallbackHandler:
+    """Keeps the state, and calls all callbacks in each slot
+
+    Args:
+        callbacks: one callback or several, to be sorted by `_order`
+        metrics: functions of (output, target), or callbacks; called before all callbacks
+        beta: smoothing of the loss
+    """
     def use(self,
         callbacks: Any,    # one callback or several
     ) -> None:
@@ -250,11 +255,6 @@ class _State:
     @property
     def skip_validate(self) -> bool: return self.state_dict['skip_validate']
 
-# %% ../../nbs/dialects/fastai_v1_slots.ipynb #7635af1d
-_DOCUMENTED = {'end_epoch': 'stop_epoch', 'end_training': 'stop_training'}
-
-class _Calls(_State):
-    "Callable that calls one slot of all callbacks, and updates the state"
     def __call__(self,
         slot: str,                   # one of `SLOTS`
         call_mets: bool = True,      # True: also call the metrics
@@ -285,9 +285,6 @@ class _Calls(_State):
                 f'it has {", ".join(state)}')
             state[key], self.said_by[key] = value, (cb, method)
 
-# %% ../../nbs/dialects/fastai_v1_slots.ipynb #820e7f25
-class _Begins(_Calls):
-    "Handle the start of a fit and of an epoch"
     def on_train_begin(self,
         epochs: int,                 # number of planned epochs
         pbar: Any = None,            # the progress bar
@@ -325,9 +322,6 @@ class _Begins(_Calls):
         self.state_dict.update(num_batch=0, stop_training=False)
         self('on_epoch_begin')
 
-# %% ../../nbs/dialects/fastai_v1_slots.ipynb #3efd67f2
-class _Batches(_Begins):
-    "Handle the start of a batch and the output of the model"
     def on_batch_begin(self,
         xb: Any,               # the input
         yb: Any,               # the target
@@ -364,9 +358,6 @@ class _Batches(_Begins):
         self('on_loss_begin', False)
         return self.state_dict['last_output']
 
-# %% ../../nbs/dialects/fastai_v1_slots.ipynb #29c17770
-class _Steps(_Batches):
-    "Call the slots of the backward pass and of the update, and compute `smooth_loss`"
     def on_backward_begin(self,
         loss: Tensor,                  # the loss with its graph
     ) -> tuple[Tensor, bool]:          # the loss to use, and whether to skip the backward pass
@@ -395,9 +386,6 @@ class _Steps(_Batches):
         self('on_step_end', False)
         return self.state_dict['skip_zero']
 
-# %% ../../nbs/dialects/fastai_v1_slots.ipynb #aa5b5de5
-class _BatchEnds(_Steps):
-    "Handle the end of a batch"
     def on_batch_end(self,
         loss: Any,    # the loss of this batch; None if there is no loss
     ) -> bool:        # whether to leave the loop over the batches
@@ -428,9 +416,6 @@ class _BatchEnds(_Steps):
         self.warned = True
         return False
 
-# %% ../../nbs/dialects/fastai_v1_slots.ipynb #1f7c0d74
-class _Ends(_BatchEnds):
-    "Handle the end of an epoch and of a fit"
     def on_epoch_end(self,
         val_loss: Any,         # the validation loss; None: there was no validation
         metrics: Any = None,   # metric values that were computed elsewhere
@@ -453,7 +438,12 @@ class _Ends(_BatchEnds):
         return state['stop_training']
 
     def measured(self, val_loss: Any, metrics: Any = None) -> None:
-        "Store the validation loss and metrics of an epoch for `on_epoch_end`"
+        """Store the validation loss and metrics of an epoch for `on_epoch_end`
+
+        Args:
+            val_loss
+            metrics
+        """
         values = () if val_loss is None else as_list(metrics)
         self.state_dict['last_metrics'] = [val_loss, *values]
 
@@ -485,15 +475,6 @@ class _Ends(_BatchEnds):
         with ExitStack() as each:                        # last in, first out
             for entry in reversed(entries): each.callback(self._tell, entry, 'on_train_end', extra)
 
-# %% ../../nbs/dialects/fastai_v1_slots.ipynb #7ef74d37
-class CallbackHandler(_Ends):
-    """Keeps the state, and calls all callbacks in each slot
-
-    Args:
-        callbacks: one callback or several, to be sorted by `_order`
-        metrics: functions of (output, target), or callbacks; called before all callbacks
-        beta: smoothing of the loss
-    """
     def __init__(self,
         callbacks: Any = None,     # one callback or several, to be sorted by `_order`
         metrics: Any = None,       # functions of (output, target), or callbacks; called before all callbacks

@@ -176,34 +176,6 @@ def check_eval_indexes(indexes: Any) -> None:
         raise ValueError(f'eval_indexes={indexes!r} should be a list of three whole numbers: '
                          'where loss, prediction and label are')
 
-# %% ../../nbs/dialects/mindspore.ipynb #a1edecac
-class _Built:
-    "Base class that checks and stores the arguments of a model"
-    def __init__(self,
-        network: nn.Module,                       # the network to train, or a whole training step
-        loss_fn: Any = None,                      # loss function of prediction and label
-        optimizer: Optimizer | None = None,       # optimizer of the network's parameters
-        metrics: set | dict | None = None,        # a set of names, or a dict of metrics by name
-        eval_network: nn.Module | None = None,    # called with all columns; None: `network` and `loss_fn`
-        eval_indexes: list[int] | None = None,    # positions of loss, prediction and label in the outputs of `eval_network`
-        amp_level: str = 'O0',                    # only 'O0' is supported
-        boost_level: str = 'O0',                  # only 'O0' is supported
-    ):
-        for name, level in dict(amp_level=amp_level, boost_level=boost_level).items():
-            if level != 'O0': raise ValueError(
-                f"{name}={level!r}: the only level here is 'O0', in float32. For bfloat16, pass "
-                "train(..., callbacks=[MixedPrecision('bf16')]) of cbnb.all, call learn.to_bf16() of this Model after its "
-                "first training, or decorate the network's forward with torch.autocast(device_type, torch.bfloat16)")
-        if optimizer is not None and not hasattr(optimizer, 'param_groups'):
-            raise TypeError(f'optimizer={optimizer!r} is no torch optimizer')
-        self.metrics = get_metrics(metrics)
-        if metrics is not None and loss_fn is None and eval_network is None:
-            raise ValueError('metrics need a loss_fn or an eval_network: without them '
-                             'there is no evaluation')
-        if eval_indexes is not None: check_eval_indexes(eval_indexes)
-        self.network, self.loss_fn, self.optimizer = network, loss_fn, optimizer
-        self.eval_network, self.eval_indexes, self.learn = eval_network, eval_indexes, None
-
 # %% ../../nbs/dialects/mindspore.ipynb #bdf873c1
 class ModelMetric(NativeMetric):
     """Native metric that calls a metric of a `Model`
@@ -278,7 +250,7 @@ class Columns(DataLoaders):
         train: loader for training
         valid: loader for validation, or a dict of several with their names; None: no validation
     """
-    def __init__(self, model: '_Built', train: Any, valid: Any = None):
+    def __init__(self, model: 'Model', train: Any, valid: Any = None):
         super().__init__(train, valid)
         self.model = model
     def split(self, batch: Any) -> tuple[Any, tuple]:
@@ -317,33 +289,6 @@ def groups_of(
     """
     return [group['params'] for group in opt.param_groups]
 
-# %% ../../nbs/dialects/mindspore.ipynb #3cae2498
-class _HasLearner(_Built):
-    "Base class that creates the learner of a `Model`"
-    def _learner(self, train: Any, valid: Any = None) -> Learner:
-        "Return the learner of the model, with new data"
-        dls = Columns(self, train, valid)
-        if self.learn is not None: self.learn.dls = dls
-        else: self.learn = self._new_learner(dls)
-        if isinstance(self.eval_network, nn.Module): self.eval_network.to(dls.device).eval()
-        return self.learn
-
-    def _new_learner(self, dls: Columns) -> Learner:
-        network, opt, step, eval_step = self.network, self.optimizer, None, None
-        if opt is not None: step = TrainStep(network, self.loss_fn)      # also takes a vector of losses
-        elif getattr(type(network), 'forward', None) is TrainOneStepCell.forward:
-            step, opt = network.step, network.optimizer       # callbacks see a NaN before the update
-        elif self.loss_fn is None:
-            step = CallStep(network)
-            opt = step.opt = step.opt or joined_optimizers(network)
-        own = self.eval_network is not None
-        if own: eval_step = EvalNetwork(self.eval_network, self.eval_indexes)
-        metrics = [ModelMetric(name, m, self.eval_indexes, own) for name, m in self.metrics.items()]
-        return Learner(dls, network, self.loss_fn, SGD if opt is None else opt,
-                       splitter=one_group if opt is None else functools.partial(groups_of, opt),
-                       cbs=[Recorder()], metrics=metrics, default_cbs=False, train_step=step,
-                       eval_step=eval_step)
-
 # %% ../../nbs/dialects/mindspore.ipynb #c58c548c
 def check_sink(
     wanted: bool,      # whether sink mode was requested
@@ -373,9 +318,77 @@ def as_valid_every(
     if not isinstance(frequency, (list, tuple)): return as_count(frequency, 'valid_frequency', 1)
     return [as_count(n, 'an epoch in valid_frequency', 1) - 1 for n in frequency]
 
-# %% ../../nbs/dialects/mindspore.ipynb #279105cd
-class _Checks(_HasLearner):
-    "Base class that checks arguments before the first step"
+# %% ../../nbs/dialects/mindspore.ipynb #d6b60b94
+class Model:
+    """MindSpore's `Model`, with `train`, `fit` and `eval` on top of a learner
+
+    Args:
+        network: the network to train, or a whole training step
+        loss_fn: loss function of prediction and label
+        optimizer: optimizer of the network's parameters
+        metrics: a set of names, or a dict of metrics by name
+        eval_network: called with all columns; None: `network` and `loss_fn`
+        eval_indexes: positions of loss, prediction and label in the outputs of `eval_network`
+        amp_level: only 'O0' is supported
+        boost_level: only 'O0' is supported
+
+    Raises:
+        ValueError: {name}={level}: the only level here is 'O0', in float32. For bfloat16, pass
+            train(..., callbacks=[MixedPrecision('bf16')]) of cbnb.all, call learn.to_bf16() of this
+            Model after its first training, or decorate the network's forward with
+            torch.autocast(device_type, torch.bfloat16)
+        TypeError: optimizer={optimizer} is no torch optimizer
+        ValueError: metrics need a loss_fn or an eval_network: without them there is no evaluation
+    """
+    def __init__(self,
+        network: nn.Module,                       # the network to train, or a whole training step
+        loss_fn: Any = None,                      # loss function of prediction and label
+        optimizer: Optimizer | None = None,       # optimizer of the network's parameters
+        metrics: set | dict | None = None,        # a set of names, or a dict of metrics by name
+        eval_network: nn.Module | None = None,    # called with all columns; None: `network` and `loss_fn`
+        eval_indexes: list[int] | None = None,    # positions of loss, prediction and label in the outputs of `eval_network`
+        amp_level: str = 'O0',                    # only 'O0' is supported
+        boost_level: str = 'O0',                  # only 'O0' is supported
+    ):
+        for name, level in dict(amp_level=amp_level, boost_level=boost_level).items():
+            if level != 'O0': raise ValueError(
+                f"{name}={level!r}: the only level here is 'O0', in float32. For bfloat16, pass "
+                "train(..., callbacks=[MixedPrecision('bf16')]) of cbnb.all, call learn.to_bf16() of this Model after its "
+                "first training, or decorate the network's forward with torch.autocast(device_type, torch.bfloat16)")
+        if optimizer is not None and not hasattr(optimizer, 'param_groups'):
+            raise TypeError(f'optimizer={optimizer!r} is no torch optimizer')
+        self.metrics = get_metrics(metrics)
+        if metrics is not None and loss_fn is None and eval_network is None:
+            raise ValueError('metrics need a loss_fn or an eval_network: without them '
+                             'there is no evaluation')
+        if eval_indexes is not None: check_eval_indexes(eval_indexes)
+        self.network, self.loss_fn, self.optimizer = network, loss_fn, optimizer
+        self.eval_network, self.eval_indexes, self.learn = eval_network, eval_indexes, None
+
+    def _learner(self, train: Any, valid: Any = None) -> Learner:
+        "Return the learner of the model, with new data"
+        dls = Columns(self, train, valid)
+        if self.learn is not None: self.learn.dls = dls
+        else: self.learn = self._new_learner(dls)
+        if isinstance(self.eval_network, nn.Module): self.eval_network.to(dls.device).eval()
+        return self.learn
+
+    def _new_learner(self, dls: Columns) -> Learner:
+        network, opt, step, eval_step = self.network, self.optimizer, None, None
+        if opt is not None: step = TrainStep(network, self.loss_fn)      # also takes a vector of losses
+        elif getattr(type(network), 'forward', None) is TrainOneStepCell.forward:
+            step, opt = network.step, network.optimizer       # callbacks see a NaN before the update
+        elif self.loss_fn is None:
+            step = CallStep(network)
+            opt = step.opt = step.opt or joined_optimizers(network)
+        own = self.eval_network is not None
+        if own: eval_step = EvalNetwork(self.eval_network, self.eval_indexes)
+        metrics = [ModelMetric(name, m, self.eval_indexes, own) for name, m in self.metrics.items()]
+        return Learner(dls, network, self.loss_fn, SGD if opt is None else opt,
+                       splitter=one_group if opt is None else functools.partial(groups_of, opt),
+                       cbs=[Recorder()], metrics=metrics, default_cbs=False, train_step=step,
+                       eval_step=eval_step)
+
     def _check(self, epoch: int, initial_epoch: int, train: Any, valid: Any) -> None:
         if initial_epoch >= epoch:
             raise ValueError(f'initial_epoch={initial_epoch} should be less than epoch={epoch}')
@@ -385,9 +398,6 @@ class _Checks(_HasLearner):
             'optimizer is missing: without one, training would change nothing')
         if n_batches(train) == 0: raise ValueError('train_dataset is empty')
 
-# %% ../../nbs/dialects/mindspore.ipynb #46ffd8fb
-class _Fits(_Checks):
-    "Base class that trains with and without evaluation"
     def train(self,
         epoch: int,                        # number of the last epoch, counted from 1
         train_dataset: Any,                # any iterable of batches
@@ -450,20 +460,6 @@ class _Fits(_Checks):
                       start_epoch=initial_epoch, valid_every=every)
         return learn.recorder.history
 
-# %% ../../nbs/dialects/mindspore.ipynb #d6b60b94
-class Model(_Fits):
-    """MindSpore's `Model`, with `train`, `fit` and `eval` on top of a learner
-
-    Args:
-        network: the network to train, or a whole training step
-        loss_fn: loss function of prediction and label
-        optimizer: optimizer of the network's parameters
-        metrics: a set of names, or a dict of metrics by name
-        eval_network: called with all columns; None: `network` and `loss_fn`
-        eval_indexes: positions of loss, prediction and label in the outputs of `eval_network`
-        amp_level: only 'O0' is supported
-        boost_level: only 'O0' is supported
-    """
     def eval(self,
         valid_dataset: Any,                # any iterable of batches
         callbacks: Any = None,             # one callback or several, of any kind

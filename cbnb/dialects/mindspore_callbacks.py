@@ -66,9 +66,13 @@ def shown_loss(
     if not isinstance(loss, Tensor) or several and loss.ndim == 0: return loss
     return loss.float().mean().item()
 
-# %% ../../nbs/dialects/mindspore_callbacks.ipynb #c288e278
-class _WatchesLoss(StepInEpoch):
-    "Ends the training before the update if a loss is not finite"
+# %% ../../nbs/dialects/mindspore_callbacks.ipynb #30629958
+class LossMonitor(StepInEpoch):
+    """Prints the loss, and ends the training before the update if a loss is not finite
+
+    Args:
+        per_print_times: print every so many steps; 0: only check the loss
+    """
     eval_in_fit = False
     def on_train_loss(self, run_context):
         p = run_context.original_args()
@@ -76,14 +80,6 @@ class _WatchesLoss(StepInEpoch):
         where = f'epoch: {p.cur_epoch_num} step: {self.step_in_epoch(p)}'
         raise ValueError(f'In {where}, loss is NAN or INF, training process cannot continue, '
                          'terminating training.')
-
-# %% ../../nbs/dialects/mindspore_callbacks.ipynb #30629958
-class LossMonitor(_WatchesLoss):
-    """Prints the loss, and ends the training before the update if a loss is not finite
-
-    Args:
-        per_print_times: print every so many steps; 0: only check the loss
-    """
     no_state = ('per_print_times',)
     def __init__(self,
         per_print_times: int = 1,    # print every so many steps; 0: only check the loss
@@ -376,9 +372,20 @@ def glob_safe(
     """
     return ''.join(f'[{c}]' if c in '*?[' else c for c in name)
 
-# %% ../../nbs/dialects/mindspore_callbacks.ipynb #bbdfb56f
-class _KeepsFiles(StepInEpoch):
-    "Removes old checkpoint files"
+# %% ../../nbs/dialects/mindspore_callbacks.ipynb #69609c01
+class ModelCheckpoint(StepInEpoch):
+    """Saves the network during training
+
+    Args:
+        prefix: prefix of file names, or a function for the whole name
+        directory: folder; None: the current folder
+        config: None: save each step, keep five files
+
+    Raises:
+        ValueError: prefix={prefix} should be a name without '/', or a function
+        TypeError: directory={directory} should be a path, or a function
+        TypeError: config={config} should be a CheckpointConfig
+    """
     config: CheckpointConfig
     _files: list[tuple[Path, float]]
 
@@ -391,10 +398,6 @@ class _KeepsFiles(StepInEpoch):
         else: gone = [f for f in files if now - f[1] < 60*config.keep_checkpoint_per_n_minutes][1:]
         for old, _ in gone: old.unlink(missing_ok=True)
         self._files = [*(f for f in files if f not in gone), (path, now)]
-
-# %% ../../nbs/dialects/mindspore_callbacks.ipynb #66e6024b
-class _Writes(_KeepsFiles):
-    "Writes a checkpoint file, either immediately or in a thread"
     _thread: threading.Thread | None = None
     _error: Exception | None = None
 
@@ -421,9 +424,6 @@ class _Writes(_KeepsFiles):
         error, self._error = self._error, None
         if error is not None: raise error
 
-# %% ../../nbs/dialects/mindspore_callbacks.ipynb #fb47b1f4
-class _Files(_Writes):
-    "Writes checkpoint files of the network"
     def save(self,
         p: Params,            # the context of the current step
         ending: str = '',     # suffix of the file name; files with a suffix are kept
@@ -450,10 +450,6 @@ class _Files(_Writes):
         self._step, self._time = p.cur_step_num, time.monotonic()
         p.latest_ckpt_file, p.last_save_ckpt_step = str(path), p.cur_step_num
         return path
-
-# %% ../../nbs/dialects/mindspore_callbacks.ipynb #9f323af8
-class _Named(_Files):
-    "Chooses the folder and the names of checkpoint files"
     no_state = 'config', 'directory', '_time', '_thread', '_error'     # clocks differ between processes
     def __init__(self,
         prefix: str | Function[[Params], str] = 'CKP',     # prefix of file names, or a function for the whole name
@@ -481,16 +477,6 @@ class _Named(_Files):
     def latest_ckpt_file_name(self) -> str:
         "The path of the last file written, or '' if there is none"
         return str(self._files[-1][0]) if self._files else ''
-
-# %% ../../nbs/dialects/mindspore_callbacks.ipynb #69609c01
-class ModelCheckpoint(_Named):
-    """Saves the network during training
-
-    Args:
-        prefix: prefix of file names, or a function for the whole name
-        directory: folder; None: the current folder
-        config: None: save each step, keep five files
-    """
     eval_in_fit = False
     def on_train_begin(self, run_context: RunContext) -> None:
         """Reset the counters for a new fit. If an earlier callback of the fit has the same prefix and folder, choose another prefix
@@ -580,9 +566,22 @@ def monitored(
     if 'eval_results' not in p: return None
     raise ValueError(f'there is no {name!r} to monitor; there is {", ".join(["loss", *results])}')
 
-# %% ../../nbs/dialects/mindspore_callbacks.ipynb #3954cef7
-class _Patience(Callback):
-    "Base class with the settings of early stopping"
+# %% ../../nbs/dialects/mindspore_callbacks.ipynb #ee2e1948
+class EarlyStopping(Callback):
+    """Stops the training when a value no longer improves
+
+    Args:
+        monitor: 'eval_loss', a metric, or 'loss' of the last training batch
+        min_delta: change that an improvement has to exceed
+        patience: stop after so many evaluations without improvement; 0: as 1
+        verbose: True: print a line for each improvement
+        mode: 'min', 'max', or 'auto': 'max' for names with 'acc'
+        baseline: value that must be improved on; None: no such value
+        restore_best_weights: True: load the best weights at the end
+
+    Raises:
+        ValueError: mode={mode} is not 'auto', 'min' or 'max'
+    """
     eval_in_fit = False
     no_state = 'monitor', 'min_delta', 'patience', 'verbose', 'sign', 'baseline', 'restore_best_weights'
     def __init__(self,
@@ -606,19 +605,6 @@ class _Patience(Callback):
         self.best = -math.inf if self.baseline is None else self.sign*self.baseline
         self.waited, self.stopped_epoch, self.best_weights = 0, None, None
 
-# %% ../../nbs/dialects/mindspore_callbacks.ipynb #ee2e1948
-class EarlyStopping(_Patience):
-    """Stops the training when a value no longer improves
-
-    Args:
-        monitor: 'eval_loss', a metric, or 'loss' of the last training batch
-        min_delta: change that an improvement has to exceed
-        patience: stop after so many evaluations without improvement; 0: as 1
-        verbose: True: print a line for each improvement
-        mode: 'min', 'max', or 'auto': 'max' for names with 'acc'
-        baseline: value that must be improved on; None: no such value
-        restore_best_weights: True: load the best weights at the end
-    """
     def on_train_epoch_end(self, run_context: RunContext) -> None:
         """Check whether the monitored value has improved. After `patience` evaluations without improvement, request a stop
 

@@ -43,9 +43,9 @@ class MissingName(AttributeError, KeyError):
     "Error for a name that the run context does not have at this point"
     def __str__(self) -> str: return str(self.args[0])      # a KeyError would add quotes
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #4db4f5fa
-class _Names(dict):
-    "Dict whose items are also attributes"
+# %% ../../nbs/dialects/mindspore_context.ipynb #8ef061e7
+class Params(dict):
+    "The state of a run for MindSpore callbacks, as attributes and as items"
     __slots__ = ()                      # all attributes are items
     def __missing__(self, name: Any) -> Any:
         raise MissingName(f'the context has no {name!r} at this point; '
@@ -56,10 +56,6 @@ class _Names(dict):
         if name not in self: self.__missing__(name)
         del self[name]
     def __dir__(self) -> list[str]: return sorted({*dir(dict), *map(str, self)})
-
-# %% ../../nbs/dialects/mindspore_context.ipynb #8ef061e7
-class Params(_Names):
-    "The state of a run for MindSpore callbacks, as attributes and as items"
     __slots__ = ()
     @property
     def metrics_partial(self) -> bool:
@@ -392,9 +388,31 @@ def element(
     xb = learn.xb.values() if isinstance(learn.xb, dict) else learn.xb
     return as_output([*xb, *learn.yb])
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #3c2a626e
-class _State:
-    "State of a session, with a method that calls the callbacks"
+# %% ../../nbs/dialects/mindspore_context.ipynb #c111db3d
+def recorded_phase(
+    learn: Learner,            # a learner in an evaluation
+) -> PhaseMetrics | None:      # None if no recorder computes the metrics
+    """Return the loss and metrics that the learner's `Recorder` computes for the evaluation
+
+    Args:
+        learn: a learner in an evaluation
+
+    Returns:
+        None if no recorder computes the metrics
+    """
+    recorder = next((cb for cb in learn.cbs if isinstance(cb, Recorder)), None)
+    phases = recorder.phases if recorder else []
+    return phases[-1] if phases and phases[-1].run is learn.undo else None
+
+# %% ../../nbs/dialects/mindspore_context.ipynb #4ba792fc
+class Session:
+    """One `fit` or `validate` for the MindSpore callbacks in it
+
+    Args:
+        learn: a running learner
+        members: adapters of the callbacks, in the order of `learn.cbs`
+        outer: session of the enclosing run; None: not nested
+    """
     def __init__(self,
         learn: Learner,                      # a running learner
         members: 'list[MindSporeAdapter]',   # adapters of the callbacks, in the order of `learn.cbs`
@@ -413,7 +431,12 @@ class _State:
         self.listeners = {}
 
     def fire(self, name: str, context: RunContext) -> None:
-        "Call the method of each callback for an event, in the order of `learn.cbs`"
+        """Call the method of each callback for an event, in the order of `learn.cbs`
+
+        Args:
+            name
+            context
+        """
         for member, method in self.listeners[name]:
             if member.learn is None: continue                 # removed during the run
             try: method(context)
@@ -428,9 +451,6 @@ class _State:
         self.params.update(self.borrowed)
         self.borrowed = {}
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #fd15bb0f
-class _Leaving(_State):
-    "Part of a session that calls `__enter__` and `__exit__` of the callbacks"
     def _entered(self, cb: Any) -> Any:
         "Call `__enter__` of a callback, and return the callback to use in the run"
         entered = cb.__enter__() if hasattr(type(cb), '__enter__') else cb
@@ -442,7 +462,13 @@ class _Leaving(_State):
         return cb
 
     def exit(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
-        "Call `__exit__` of all entered callbacks, in reverse order"
+        """Call `__exit__` of all entered callbacks, in reverse order
+
+        Args:
+            exc_type
+            exc
+            tb
+        """
         failed = []
         self.give_back()                                          # the run may end in an evaluation
         for cb in reversed(self.entered):
@@ -451,9 +477,6 @@ class _Leaving(_State):
         for e in failed[1:]: failed[0].add_note(f'another __exit__ failed, too: {e!r}')
         if failed: raise failed[0]
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #c5bea8df
-class _Entering(_Leaving):
-    "Part of a session that finds the methods of the callbacks"
     def enter(self) -> None:
         "Enter all callbacks, and find their methods for each event"
         undo = self.learn.undo
@@ -467,9 +490,6 @@ class _Entering(_Leaving):
                                     and not (quiet and not getattr(cb, 'eval_in_fit', True))]
         warn_old_names([cb for _, cb in used])
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #472c27a2
-class _Training(_Entering):
-    "Part of a session that handles the events of training"
     def train_begin(self) -> None:
         "Call `on_train_begin`"
         self.fire('on_train_begin', self.context)
@@ -503,9 +523,6 @@ class _Training(_Entering):
         if not context.validates: learn.undo.set(learn, 'valid_every', ())     # no evaluation
         raise CancelTrainException
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #de2eecdc
-class _Ending(_Training):
-    "Part of a session that handles the end of an epoch and of a fit"
     def epoch_end(self) -> None:
         "Call `on_train_epoch_end`, and end the fit if a stop was requested"
         begun, self.in_epoch = self.in_epoch, False
@@ -522,25 +539,6 @@ class _Ending(_Training):
         "Call `on_train_end`, unless the fit was interrupted"
         if not self.interrupted: self.fire('on_train_end', self.context)
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #c111db3d
-def recorded_phase(
-    learn: Learner,            # a learner in an evaluation
-) -> PhaseMetrics | None:      # None if no recorder computes the metrics
-    """Return the loss and metrics that the learner's `Recorder` computes for the evaluation
-
-    Args:
-        learn: a learner in an evaluation
-
-    Returns:
-        None if no recorder computes the metrics
-    """
-    recorder = next((cb for cb in learn.cbs if isinstance(cb, Recorder)), None)
-    phases = recorder.phases if recorder else []
-    return phases[-1] if phases and phases[-1].run is learn.undo else None
-
-# %% ../../nbs/dialects/mindspore_context.ipynb #65581777
-class _EvalBegins(_Ending):
-    "Part of a session that handles the start of an evaluation"
     def eval_begin(self) -> None:
         "Call `on_eval_begin` and `on_eval_epoch_begin`"
         p, learn = self.params, self.learn
@@ -556,9 +554,6 @@ class _EvalBegins(_Ending):
         self.fire('on_eval_begin', self.evaluation)
         self.fire('on_eval_epoch_begin', self.evaluation)
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #f0a22bee
-class _Evaluating(_EvalBegins):
-    "Part of a session that handles the batches of an evaluation"
     def eval_step_begin(self) -> None:
         "Call `on_eval_step_begin` with the new batch"
         self.eval_step += 1
@@ -575,15 +570,6 @@ class _Evaluating(_EvalBegins):
             if self.own_phase: self.phase.add(learn)
         if self.evaluation.get_stop_requested(): raise CancelValidException
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #4ba792fc
-class Session(_Evaluating):
-    """One `fit` or `validate` for the MindSpore callbacks in it
-
-    Args:
-        learn: a running learner
-        members: adapters of the callbacks, in the order of `learn.cbs`
-        outer: session of the enclosing run; None: not nested
-    """
     def eval_cancelled(self) -> None:
         "Note whether the evaluation was stopped before its last batch"
         complete = self.params.get('batch_num') == self.eval_step       # stopped in the last batch
@@ -640,8 +626,15 @@ class _HasSession(Adapter):
         return super().wants(event_name, training, purpose)
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #c44789cd
-class _Stores(_HasSession):
-    "Adapter that saves and restores the session in a checkpoint"
+_PASSING = 'net_outputs', 'eval_dataset_element', 'valid_dataset'      # they last for a batch or an evaluation
+
+# %% ../../nbs/dialects/mindspore_context.ipynb #50d8d010
+class MindSporeAdapter(_HasSession):
+    """Adapter of a MindSpore callback
+
+    Args:
+        wraps: the foreign callback
+    """
     def state_dict(self) -> dict[str, Any]:
         "Return the step and the plain data in the context, or an empty dict outside a fit"
         session = self.session
@@ -661,11 +654,6 @@ class _Stores(_HasSession):
         self.session.step = state['step']
         self.session.params.update(state['params'])
 
-_PASSING = 'net_outputs', 'eval_dataset_element', 'valid_dataset'      # they last for a batch or an evaluation
-
-# %% ../../nbs/dialects/mindspore_context.ipynb #00efb764
-class _Trains(_Stores):
-    "Adapter that passes the events of training to the session"
     def before_fit(self) -> None:
         "Open a session for a fit"
         if self.learn.purpose == 'fit': self._open().train_begin()
@@ -690,13 +678,6 @@ class _Trains(_Stores):
         if session and session.evaluation: session.eval_step_end()
         elif session and self.learn.training: session.step_end()
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #50d8d010
-class MindSporeAdapter(_Trains):
-    """Adapter of a MindSpore callback
-
-    Args:
-        wraps: the foreign callback
-    """
     def before_validate(self) -> None:
         "Call `on_eval_begin` and `on_eval_epoch_begin`. For a call of `validate`, open a session first"
         if self.learn.purpose == 'validate': self._open()

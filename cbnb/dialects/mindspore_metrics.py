@@ -99,16 +99,20 @@ def as_tensor(
     raise TypeError(f"For '{where}', inputs should be tensors, lists or arrays, "
                     f'but got a {type(value).__name__}.')
 
-# %% ../../nbs/dialects/mindspore_metrics.ipynb #07b380d3
-class _Chooses(NativeMetric):
-    "Base class with the three methods of a metric and the selection of inputs"
+# %% ../../nbs/dialects/mindspore_metrics.ipynb #57d32a66
+class Metric(NativeMetric):
+    "Base class of metrics in MindSpore's style"
     indexes: list[int] | None = None
     _seen = False
     def clear(self) -> None:
         "Reset the metric"
         raise NotImplementedError
     def update(self, *inputs: Any) -> None:
-        "Update the metric with one batch"
+        """Update the metric with one batch
+
+        Args:
+            *inputs
+        """
         raise NotImplementedError
     def eval(self) -> Any:
         "Return the result for the batches since `clear`"
@@ -133,9 +137,6 @@ class _Chooses(NativeMetric):
         self.indexes = indexes or None
         return self
 
-# %% ../../nbs/dialects/mindspore_metrics.ipynb #57d32a66
-class Metric(_Chooses):
-    "Base class of metrics in MindSpore's style"
     def _convert_data(self, data: Any) -> Any:        # custom metrics call it by this name
         return as_output(as_tensor(data, f'{type(self).__name__}.update')).asnumpy()
 

@@ -12,51 +12,6 @@ from collections.abc import Iterable, Sequence
 # %% ../../nbs/display/axes.ipynb #1f1331c9
 from ..basics.text import number, trim_zeros
 
-# %% ../../nbs/display/axes.ipynb #4de3cf73
-class _Scale:
-    "The range and the scale of an axis, linear or logarithmic"
-    def __init__(self,
-        values: Iterable[float],                       # values that the axis must include
-        log: bool = False,                             # whether the axis is logarithmic
-        limits: tuple[float, float] | None = None,     # first and last value of the axis; None: the range of `values`
-        pad: float = 0.,                               # empty space at both ends, as a fraction of the range
-        whole: bool = False,                           # whether the ticks are at whole numbers only
-    ):
-        self.log, self.whole = log, whole
-        fit = [v for v in limits or values if self.has(v)]
-        self.empty = not fit
-        lo, hi = (self.scale(v) for v in (min(fit), max(fit))) if fit else (0., 1.)
-        if hi - lo <= 1e-12*max(abs(lo), abs(hi)):     # one value: in the middle
-            room = 0.3 if log else 0.1*abs(lo) or 0.5
-            lo, hi = lo - room, hi + room
-        elif not limits: lo, hi = lo - pad*(hi - lo), hi + pad*(hi - lo)
-        self.lo, self.hi = lo, hi
-
-# %% ../../nbs/display/axes.ipynb #dde9f4ed
-class _Places(_Scale):
-    "Convert values to positions along an axis"
-    def has(self,
-        value: float,
-    ) -> bool:
-        "Return whether the axis can show a value"
-        return -1e300 < value < 1e300 and (value > 0 or not self.log)
-
-    def scale(self, value: float) -> float: return math.log10(value) if self.log else value
-
-    def place(self,
-        value: float,
-    ) -> float:
-        "Return the position of a value, from 0 at the start of the axis to 1 at its end"
-        return (self.scale(value) - self.lo)/(self.hi - self.lo)
-
-    def places(self,
-        values: Iterable[float],
-    ) -> list[float | None]:
-        "Return the positions of many values, with None for values that the axis cannot show"
-        if self.log: return [self.place(v) if self.has(v) else None for v in values]
-        lo, scale = self.lo, 1/(self.hi - self.lo)
-        return [(v - lo)*scale if -1e300 < v < 1e300 else None for v in values]
-
 # %% ../../nbs/display/axes.ipynb #b63cc9d5
 def nice_step(
     least: float,    # above 0
@@ -134,7 +89,7 @@ def _power(value: float) -> str:
     return f'{trim_zeros(digits)}e{int(exponent)}'
 
 # %% ../../nbs/display/axes.ipynb #992f73f6
-class Axis(_Places):
+class Axis:
     """An axis that converts values to positions from 0 to 1, and chooses ticks
 
     Args:
@@ -144,6 +99,57 @@ class Axis(_Places):
         pad: empty space at both ends, as a fraction of the range
         whole: whether the ticks are at whole numbers only
     """
+    def __init__(self,
+        values: Iterable[float],                       # values that the axis must include
+        log: bool = False,                             # whether the axis is logarithmic
+        limits: tuple[float, float] | None = None,     # first and last value of the axis; None: the range of `values`
+        pad: float = 0.,                               # empty space at both ends, as a fraction of the range
+        whole: bool = False,                           # whether the ticks are at whole numbers only
+    ):
+        self.log, self.whole = log, whole
+        fit = [v for v in limits or values if self.has(v)]
+        self.empty = not fit
+        lo, hi = (self.scale(v) for v in (min(fit), max(fit))) if fit else (0., 1.)
+        if hi - lo <= 1e-12*max(abs(lo), abs(hi)):     # one value: in the middle
+            room = 0.3 if log else 0.1*abs(lo) or 0.5
+            lo, hi = lo - room, hi + room
+        elif not limits: lo, hi = lo - pad*(hi - lo), hi + pad*(hi - lo)
+        self.lo, self.hi = lo, hi
+
+    def has(self,
+        value: float,
+    ) -> bool:
+        """Return whether the axis can show a value
+
+        Args:
+            value
+        """
+        return -1e300 < value < 1e300 and (value > 0 or not self.log)
+
+    def scale(self, value: float) -> float: return math.log10(value) if self.log else value
+
+    def place(self,
+        value: float,
+    ) -> float:
+        """Return the position of a value, from 0 at the start of the axis to 1 at its end
+
+        Args:
+            value
+        """
+        return (self.scale(value) - self.lo)/(self.hi - self.lo)
+
+    def places(self,
+        values: Iterable[float],
+    ) -> list[float | None]:
+        """Return the positions of many values, with None for values that the axis cannot show
+
+        Args:
+            values
+        """
+        if self.log: return [self.place(v) if self.has(v) else None for v in values]
+        lo, scale = self.lo, 1/(self.hi - self.lo)
+        return [(v - lo)*scale if -1e300 < v < 1e300 else None for v in values]
+
     def ticks(self,
         n: int,    # approximate limit on the number of ticks
     ) -> list[tuple[float, str]]:   # (position from 0 to 1, label)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['AXES', 'runs_of', 'Curve', 'run_curve', 'knots', 'places', 'leaves_range', 'runs_rows', 'sorted_rows', 'cell_text',
-           'table_html', 'RunsTable', 'table_data', 'runs_table', 'best_figure', 'run_looks', 'details_of', 'RunCurves',
-           'DrawsRuns', 'runs_figure', 'runs_chart', 'Comparison', 'comparison_data', 'compare']
+           'table_html', 'RunsTable', 'table_data', 'runs_table', 'best_figure', 'run_looks', 'details_of', 'DrawsRuns',
+           'runs_figure', 'runs_chart', 'Comparison', 'comparison_data', 'compare']
 
 # %% ../../nbs/display/compare.ipynb #933b394a
 import math
@@ -517,9 +517,9 @@ def _reason(run: Run) -> str:
     texts = [event['text'] for event in run.events if event['kind'] in ('interrupted', 'stopped', 'failed')]
     return ': '.join([run.outcome(), *texts[-1:]])
 
-# %% ../../nbs/display/compare.ipynb #ae3cd721
-class RunCurves:
-    """Copies of the curves of runs, by metric
+# %% ../../nbs/display/compare.ipynb #4bdedc57
+class DrawsRuns:
+    """Curves of runs that can be drawn as a chart of one metric
 
     Args:
         runs: runs as `runs_of` returns them
@@ -560,15 +560,6 @@ class RunCurves:
         """
         return steps if by == 'step' else places(steps, self.ends[by][name])
 
-# %% ../../nbs/display/compare.ipynb #4bdedc57
-class DrawsRuns(RunCurves):
-    """Curves of runs that can be drawn as a chart of one metric
-
-    Args:
-        runs: runs as `runs_of` returns them
-        metric: metric to draw; None: the validation loss if there is one
-        by: x axis: 'step', 'epoch' or 'time'
-    """
     def far(self, metric: str) -> list[str]:
         """Return the names of the runs whose curves go far beyond the other curves
 

@@ -345,9 +345,9 @@ def quiet_html(
     """
     return _quiet_class()(value, **settings)
 
-# %% ../../nbs/display/dashboard.ipynb #13401474
-class _Parts:
-    "The widgets of a dashboard, with a CSS class for each"
+# %% ../../nbs/display/dashboard.ipynb #39cf0bac
+class Panel:
+    "The widgets of a dashboard, which can be replaced by HTML or removed"
     def __init__(self):
         self.name = uuid4().hex[:8]
         self.style = quiet_html(STYLE, _dom_classes=('cbnb-style',))
@@ -365,9 +365,6 @@ class _Parts:
         self.main = column([self.style, self.legend, self.curve, self.status, self.controls], _dom_classes=('cbnb-main',))
         self.box = box([self.main, self.table], _view_count=0, _dom_classes=('cbnb-dashboard', 'cbnb-fit', f'cbnb-at-{self.name}'))
 
-# %% ../../nbs/display/dashboard.ipynb #39cf0bac
-class Panel(_Parts):
-    "The widgets of a dashboard, which can be replaced by HTML or removed"
     def _all(self) -> list[Any]:
         return [*self.controls.children, *self.main.children, self.main, self.table]
 
@@ -441,9 +438,9 @@ def rewind_button(
 _NO_KERNEL = ('<style>.cbnb-rewind{align-items:center}.cbnb-rewind>button{width:9em}.cbnb-rewind.jupyter-widgets-disconnected{display:none}.jp-OutputArea-child:has(.cbnb-fit)+'
               '.jp-OutputArea-child:has(>.jupyter-widgets):not(:has(>.jupyter-widgets>*)){display:none}</style>')
 
-# %% ../../nbs/display/dashboard.ipynb #fe27df37
-class _Says(NotebookDisplay):
-    "A display with a panel that shows the state of the fit"
+# %% ../../nbs/display/dashboard.ipynb #9a8791c2
+class _Begins(NotebookDisplay):
+    "Make the panel and show it"
     panel: Panel | None
     at: Progress | None      # progress of the fit; None before the first batch
     word: str                # status such as 'paused'
@@ -460,9 +457,6 @@ class _Says(NotebookDisplay):
     def _status(self) -> str:
         return status_html(self.at, self._lr_scale(), self.word) if self.at else waiting_html(self.word)
 
-# %% ../../nbs/display/dashboard.ipynb #5fb8d4b9
-class _Controlled(_Says):
-    "A display whose controls stop, pause or change the fit"
     def _on_stop(self, button: Any) -> None:
         self.steering.stop()
         self._say('stopping')
@@ -480,9 +474,6 @@ class _Controlled(_Says):
         self.steering.scale_lr(1. if math.isclose(by, 1, rel_tol=1e-6) else by)
         self._say(self.word)
 
-# %% ../../nbs/display/dashboard.ipynb #e0d39b01
-class _Connected(_Controlled):
-    "Connect the controls of the panel to the `Steering` callback of the learner"
     def _connect(self) -> None:
         panel, learn = self.panel, self.callback.learn
         if not self.pump:
@@ -496,10 +487,6 @@ class _Connected(_Controlled):
         panel.pause.observe(self._on_pause, 'value')
         panel.scale.observe(self._on_scale, 'value')
         panel.planned.on_click(lambda button: setattr(panel.scale, 'value', 1.))
-
-# %% ../../nbs/display/dashboard.ipynb #b24a4133
-class _Falls(_Connected):
-    "Show the panel, or a plain display instead"
     wait_for_page = 5.                     # seconds
     keep_first, keep_every = 2., 10.       # seconds until the rows so far are stored, and between such updates
     wait_for_chart = 0.9                   # seconds until the curve is sent as HTML, if no page has drawn the live chart
@@ -532,9 +519,6 @@ class _Falls(_Connected):
         too_long = time.perf_counter() - self.shown_at > self.wait_for_page
         if too_long and not self.seen and self.handle: self._without_panel()
 
-# %% ../../nbs/display/dashboard.ipynb #9a8791c2
-class _Begins(_Falls):
-    "Make the panel and show it"
     def start(self, names: Sequence[str], run: Run | None = None) -> None:
         self.panel, place = Panel(), self.callback.place
         self.pump = Pump(self.panel.box)
@@ -587,9 +571,12 @@ class _Begins(_Falls):
         numbers = page_numbers(self.at, self._lr_scale(), self.word) if self.at else None
         return dict(at=numbers) | (dict(table=table) if table else {})
 
-# %% ../../nbs/display/dashboard.ipynb #f0e7817c
-class _Follows(_Begins):
-    "Send the changes since the previous update to the page"
+# %% ../../nbs/display/dashboard.ipynb #7fa6ddb8
+_offered: list[tuple[Any, Any]] = []       # (button of the last fit, its output)
+
+# %% ../../nbs/display/dashboard.ipynb #418526ee
+class Dashboard(_Begins):
+    "The display for notebooks with widgets: a panel with controls during a fit, and its table and losses at the end"
     def progress(self, at: Progress) -> None:
         self.at = at
         if self.panel is None: return super().progress(at)
@@ -615,11 +602,6 @@ class _Follows(_Begins):
     def patience(self, seconds: float) -> float:
         return super().patience(seconds) if self.panel is None else 0.
 
-# %% ../../nbs/display/dashboard.ipynb #7fa6ddb8
-_offered: list[tuple[Any, Any]] = []       # (button of the last fit, its output)
-
-class _Offers(_Follows):
-    "Show the button that undoes the fit in a separate output, so that a saved page shows the table without the button"
     def _offer(self, button: Any) -> None:
         from IPython.display import display
         self._withdraw()
@@ -639,10 +621,6 @@ class _Offers(_Follows):
             button, output = _offered.pop()
             for widget in (*button.children, button): _close(widget)
             output.update({}, raw=True)
-
-# %% ../../nbs/display/dashboard.ipynb #418526ee
-class Dashboard(_Offers):
-    "The display for notebooks with widgets: a panel with controls during a fit, and its table and losses at the end"
     _ended: deque[tuple] = deque()     # latest panels and charts, for pages that are opened again
 
     def finish(self, word: str, as_planned: bool) -> None:

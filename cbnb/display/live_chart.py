@@ -179,9 +179,18 @@ def _unusual(widget: Any) -> list[str]:
         return value is None or value is False or value in ('', ()) or value == traits[name].default_value
     return [name for name in widget.keys if name.startswith('_model_') or not is_usual(name)]
 
-# %% ../../nbs/display/live_chart.ipynb #ee02053f
-class _Grows:
-    "The lines of a growing chart, and its layout"
+# %% ../../nbs/display/live_chart.ipynb #27e727b5
+_NAMES = dict(cursor='chosen', xlabel='x_label', ylabel='y_label')      # layout -> spec, where they differ
+
+class LiveChart:
+    """A chart that grows while a cell runs, and reports clicks to Python
+
+    Args:
+        lines: names and styles of the lines, with points so far if there are any
+        on_pick: called with x, and False during a drag or True at its end
+        whole: returns the lines with all steps, for pages that ask; None: the page has all points
+        **layout: keyword arguments of `Chart`
+    """
     def __init__(self,
         lines: Iterable[Line],                            # names and styles of the lines, with points so far if there are any
         on_pick: Callable[[float, bool], None] | None = None,    # called with x, and False during a drag or True at its end
@@ -218,18 +227,6 @@ class _Grows:
         head = struct.pack(f'<{1 + len(sent)}I', self.n_sent, *(len(xs) for xs, _ in sent))
         return head + b''.join(xs.tobytes() + ys.tobytes() for xs, ys in sent)
 
-# %% ../../nbs/display/live_chart.ipynb #27e727b5
-_NAMES = dict(cursor='chosen', xlabel='x_label', ylabel='y_label')      # layout -> spec, where they differ
-
-class LiveChart(_Grows):
-    """A chart that grows while a cell runs, and reports clicks to Python
-
-    Args:
-        lines: names and styles of the lines, with points so far if there are any
-        on_pick: called with x, and False during a drag or True at its end
-        whole: returns the lines with all steps, for pages that ask; None: the page has all points
-        **layout: keyword arguments of `Chart`
-    """
     def add(self,
         name: str,                # name of the line
         xs: Iterable[float],      # ascending values, larger than those of the line so far

@@ -48,63 +48,12 @@ def _mean(values: Sequence[float]) -> float | None:
     finite = [v for v in values if math.isfinite(v)]
     return sum(finite)/len(finite) if finite else None
 
-# %% ../../nbs/display/live_curve.ipynb #17f24ff4
-class _Buckets:
-    "The losses of all steps so far, summarized in at most `n_buckets` buckets"
-    n_buckets = 54
-
-    def __init__(self):
-        self.lows, self.highs, self.smooth = [], [], []    # values of each bucket; None: no finite value
-        self.size, self.filled = 1, 0                      # steps in a full bucket, and in the last bucket
-        self.valid: list[tuple[int, float]] = []           # validation losses of the latest drawing
-
-    @property
-    def n_steps(self) -> int:
-        "The number of steps so far"
-        return max(len(self.lows) - 1, 0)*self.size + self.filled
-
 # %% ../../nbs/display/live_curve.ipynb #53172dc2
 def _least(values: Iterable[float | None]) -> float | None:
     return min((v for v in values if v is not None), default=None)
 
 def _most(values: Iterable[float | None]) -> float | None:
     return max((v for v in values if v is not None), default=None)
-
-# %% ../../nbs/display/live_curve.ipynb #3cb62284
-class _Opens(_Buckets):
-    "Make room for more steps: add a bucket. If there are `n_buckets` already, merge pairs of buckets first"
-    def _open(self) -> None:
-        if len(self.lows) == self.n_buckets: self._merge()
-        for values in (self.lows, self.highs, self.smooth): values.append(None)
-        self.filled = 0
-
-    def _merge(self) -> None:
-        self.lows = [_least(pair) for pair in zip(self.lows[::2], self.lows[1::2])]
-        self.highs = [_most(pair) for pair in zip(self.highs[::2], self.highs[1::2])]
-        self.smooth, self.size = self.smooth[1::2], 2*self.size
-
-# %% ../../nbs/display/live_curve.ipynb #f3bb5f00
-class _Growing(_Opens):
-    "Buckets to which new losses can be added"
-    def add(self,
-        raw: Sequence[float],       # losses of the steps since the last call
-        smooth: Sequence[float],    # smoothed losses of the same steps
-    ) -> None:
-        """Add the losses of new steps
-
-        Args:
-            raw: losses of the steps since the last call
-            smooth: smoothed losses of the same steps
-        """
-        done = 0
-        while done < len(raw):
-            if self.filled == self.size or not self.lows: self._open()
-            some = raw[done:done + self.size - self.filled]
-            done, self.filled = done + len(some), self.filled + len(some)
-            finite = [v for v in some if math.isfinite(v)]
-            self.lows[-1] = _least([self.lows[-1], *finite])
-            self.highs[-1] = _most([self.highs[-1], *finite])
-            self.smooth[-1] = smooth[done - 1] if math.isfinite(smooth[done - 1]) else None
 
 # %% ../../nbs/display/live_curve.ipynb #3eadf1db
 def rounded_limits(
@@ -123,30 +72,6 @@ def rounded_limits(
         lo, hi = lo - room, lo + room
     step = nice_step((hi - lo)/5)
     return math.floor(lo/step + 1e-9)*step, math.ceil(hi/step - 1e-9)*step
-
-# %% ../../nbs/display/live_curve.ipynb #a34b9967
-class _Labelled(_Growing):
-    "Limits and tick labels of the axes of a curve in buckets"
-    @property
-    def y_limits(self) -> tuple[float, float]:
-        "The rounded limits of the y axis, which also include the validation losses of the latest `svg` call"
-        late, shown = len(self.lows)//10, [v for _, v in self.valid]
-        lo = _least([*self.lows, *self.smooth, *shown])
-        hi = _most([*self.highs[late:], *self.smooth[late:], *shown])
-        return rounded_limits(lo, hi)
-
-    @property
-    def labels(self) -> tuple[str, str, str]:
-        "The limits of the axes as text: top and bottom of the y axis, and the last step of the x axis"
-        lo, hi = self.y_limits
-        return number(hi), number(lo), number(max(self.n_steps - 1, 0))
-
-    @property
-    def ticks(self) -> tuple[list[str], float, list[str]]:
-        "The labels of the y axis from the top, the position (0 to 1) of the second x label, and the labels of the x axis"
-        (lo, hi), last = self.y_limits, max(self.n_steps - 1, 1)
-        ys, xs = linear_ticks(lo, hi, 7), linear_ticks(0, last, 5, whole=True)
-        return tick_labels(ys)[::-1], xs[1]/last if len(xs) > 1 else 1., tick_labels(xs)
 
 # %% ../../nbs/display/live_curve.ipynb #8a4d1695
 def _trace(values: Sequence[int | None], moves: Sequence[float]) -> str:
@@ -200,9 +125,72 @@ def _valid_paths(points: Sequence[tuple[float, int]]) -> str:
     line = ''.join([start, *(f'l{move}' for move in moves)])
     return f"<path class=w d='{line}'/><path class=v d='{dots}h0'/>"
 
-# %% ../../nbs/display/live_curve.ipynb #e7ed0e4f
-class _Placed(_Labelled):
-    "Convert losses and steps to positions in the drawing"
+# %% ../../nbs/display/live_curve.ipynb #6c766494
+class LiveCurve:
+    "The losses of a running fit, drawn as an SVG of at most 1,000 characters"
+    n_buckets = 54
+
+    def __init__(self):
+        self.lows, self.highs, self.smooth = [], [], []    # values of each bucket; None: no finite value
+        self.size, self.filled = 1, 0                      # steps in a full bucket, and in the last bucket
+        self.valid: list[tuple[int, float]] = []           # validation losses of the latest drawing
+
+    @property
+    def n_steps(self) -> int:
+        "The number of steps so far"
+        return max(len(self.lows) - 1, 0)*self.size + self.filled
+
+    def _open(self) -> None:
+        if len(self.lows) == self.n_buckets: self._merge()
+        for values in (self.lows, self.highs, self.smooth): values.append(None)
+        self.filled = 0
+
+    def _merge(self) -> None:
+        self.lows = [_least(pair) for pair in zip(self.lows[::2], self.lows[1::2])]
+        self.highs = [_most(pair) for pair in zip(self.highs[::2], self.highs[1::2])]
+        self.smooth, self.size = self.smooth[1::2], 2*self.size
+
+    def add(self,
+        raw: Sequence[float],       # losses of the steps since the last call
+        smooth: Sequence[float],    # smoothed losses of the same steps
+    ) -> None:
+        """Add the losses of new steps
+
+        Args:
+            raw: losses of the steps since the last call
+            smooth: smoothed losses of the same steps
+        """
+        done = 0
+        while done < len(raw):
+            if self.filled == self.size or not self.lows: self._open()
+            some = raw[done:done + self.size - self.filled]
+            done, self.filled = done + len(some), self.filled + len(some)
+            finite = [v for v in some if math.isfinite(v)]
+            self.lows[-1] = _least([self.lows[-1], *finite])
+            self.highs[-1] = _most([self.highs[-1], *finite])
+            self.smooth[-1] = smooth[done - 1] if math.isfinite(smooth[done - 1]) else None
+
+    @property
+    def y_limits(self) -> tuple[float, float]:
+        "The rounded limits of the y axis, which also include the validation losses of the latest `svg` call"
+        late, shown = len(self.lows)//10, [v for _, v in self.valid]
+        lo = _least([*self.lows, *self.smooth, *shown])
+        hi = _most([*self.highs[late:], *self.smooth[late:], *shown])
+        return rounded_limits(lo, hi)
+
+    @property
+    def labels(self) -> tuple[str, str, str]:
+        "The limits of the axes as text: top and bottom of the y axis, and the last step of the x axis"
+        lo, hi = self.y_limits
+        return number(hi), number(lo), number(max(self.n_steps - 1, 0))
+
+    @property
+    def ticks(self) -> tuple[list[str], float, list[str]]:
+        "The labels of the y axis from the top, the position (0 to 1) of the second x label, and the labels of the x axis"
+        (lo, hi), last = self.y_limits, max(self.n_steps - 1, 1)
+        ys, xs = linear_ticks(lo, hi, 7), linear_ticks(0, last, 5, whole=True)
+        return tick_labels(ys)[::-1], xs[1]/last if len(xs) > 1 else 1., tick_labels(xs)
+
     def _down(self) -> Callable[[float], int]:
         "Return a function that converts a loss to its distance from the top, from 0 to 99"
         lo, hi = self.y_limits
@@ -215,9 +203,6 @@ class _Placed(_Labelled):
         last = [part/2, part] if n == 1 else [0.5 + part/2, part]
         return [0.5, *[1.]*(2*n - 3), *last][-2*n:], [2.]*(n - 1) + [2*part]
 
-# %% ../../nbs/display/live_curve.ipynb #9d424ec2
-class _DrawsLosses(_Placed):
-    "Draw the raw and the smoothed losses as SVG paths"
     def _losses_svg(self, width: float, down: Callable[[float], int]) -> str:
         "Return the raw and the smoothed losses as SVG without the closing tag"
         raw = [None if a is None else (down(a), down(b)) for a, b in zip(self.lows, self.highs)]
@@ -227,10 +212,6 @@ class _DrawsLosses(_Placed):
         box = f'0 0 {round(2*width, 1):g} 99'
         return (f"<svg class=cbnb-live viewBox='{box}' preserveAspectRatio=none>"
                 f"<path class=r d='{d_raw}'/><path class=s d='{d_smooth}'/>")
-
-# %% ../../nbs/display/live_curve.ipynb #6c766494
-class LiveCurve(_DrawsLosses):
-    "The losses of a running fit, drawn as an SVG of at most 1,000 characters"
     limit = 1000
 
     def svg(self,

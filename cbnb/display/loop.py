@@ -59,9 +59,12 @@ class _Pen:
             self.text('name', x + 6, short, name if short != name else '')
             x += width + 5
 
-# %% ../../nbs/display/loop.ipynb #4049ea69
-class _Lines(_Pen):
-    "Lines of code and events in a box"
+# %% ../../nbs/display/loop.ipynb #c0838d19
+_TINTS = dict(train=' lp-train', validate=' lp-valid')       # levels with a separate color
+
+# %% ../../nbs/display/loop.ipynb #82831499
+class _Loop(_Pen):
+    "The training loop as nested boxes"
     def __init__(self, callbacks: Callable[[str], Iterable[Any]], y: float = 0.):
         super().__init__(y)
         self.callbacks = callbacks
@@ -81,11 +84,6 @@ class _Lines(_Pen):
         self.y += _ROW
         return end
 
-# %% ../../nbs/display/loop.ipynb #c0838d19
-_TINTS = dict(train=' lp-train', validate=' lp-valid')       # levels with a separate color
-
-class _Frames(_Lines):
-    "Draw the titles, the borders and the red lines of boxes"
     def begin(self, level: Level, left: float) -> tuple[float, int]:
         "Write the title of a box. Return the upper edge of the box, and the index in `parts` at which `end` inserts the border"
         self.y += 3
@@ -113,10 +111,6 @@ class _Frames(_Lines):
         self.y = end - _ROW/2
         self.text('cancel', tip + 20, name)
         self.y = y
-
-# %% ../../nbs/display/loop.ipynb #82831499
-class _Loop(_Frames):
-    "The training loop as nested boxes"
     drawn: dict[str, Level] = {}
 
     def box(self, level: Level, left: float, right: float) -> None:

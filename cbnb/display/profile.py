@@ -49,9 +49,9 @@ class Row(_Equal):
 
     def __repr__(self) -> str: return f'Row({", ".join(f"{k}={v!r}" for k, v in vars(self).items() if v is not None)})'
 
-# %% ../../nbs/display/profile.ipynb #ea8318a9
-class _Rows(_Equal):
-    "The rows of a profile, and the number of batches"
+# %% ../../nbs/display/profile.ipynb #1c042e36
+class _Sums(_Equal):
+    "Sum the times of rows by name, group and phase"
     def __init__(self,
         rows: Iterable[Row] = (),                  # rows in any order; stored with the longest first
         batches: dict[str, int] | None = None,     # phase -> number of batches; None: no batches
@@ -66,14 +66,11 @@ class _Rows(_Equal):
         """The total seconds of the fit
 
         Example:
-            held = _Rows([Row('loss', 'compute', 'train', 1., 10), Row('forward', 'compute', 'train', 3., 10)])
+            held = _Sums([Row('loss', 'compute', 'train', 1., 10), Row('forward', 'compute', 'train', 3., 10)])
             assert [row.name for row in held.rows] == ['forward', 'loss'] and held.wall == 4
         """
         return sum(row.seconds for row in self.rows)
 
-# %% ../../nbs/display/profile.ipynb #1c042e36
-class _Sums(_Rows):
-    "Sum the times of rows by name, group and phase"
     def chosen(self,
         name: str | None = None,     # name of the rows; None: any name
         group: str | None = None,    # group of the rows; None: any group
@@ -164,63 +161,6 @@ class _Sums(_Rows):
         """
         n = self.batches.get(row.phase) if row.group != 'start' else 0
         return row.seconds/n if n else None
-
-# %% ../../nbs/display/profile.ipynb #e049c860
-class _Indexed(_Sums):
-    "Give access to the seconds of rows by name, as `profile[name]`"
-    def names(self) -> list[str]:  # the names
-        """Return the names of the rows, with the longest row first
-
-        Returns:
-            the names
-
-        Example:
-            assert list(learn.cbs.names) == ['early']
-            assert not hasattr(learn, 'greet')
-            assert greet.learn is None
-            learn.cbs.insert(*place)
-            assert learn.cbs.all == [greet, learn.early]
-            assert learn.greet is greet
-        """
-        return list(dict.fromkeys(row.name for row in self.rows))
-
-    def __getitem__(self, name: str) -> float:
-        if name in self.names(): return self.seconds(name)
-        raise KeyError(f'no part is called {name!r}; there are {", ".join(self.names())}')
-
-    def __contains__(self, name: str) -> bool: return name in self.names()
-    def __iter__(self) -> Iterator[Row]: return iter(self.rows)
-    def __len__(self) -> int: return len(self.rows)
-
-# %% ../../nbs/display/profile.ipynb #fe40f636
-class _Exports(_Indexed):
-    "Export of a profile as plain data"
-    def to_dict(self) -> dict[str, Any]:  # the data, for `json.dumps`
-        """Return the whole profile as a dict of numbers, strings, lists and dicts
-
-        Returns:
-            the data, for `json.dumps`
-
-        Example:
-            import json
-            found = json.loads(json.dumps(slow.to_dict()))
-            assert found['rows'][0]['name'] == 'wait for data' and close(found['rows'][0]['share'], 0.6)
-        """
-        rows = [vars(row) | dict(share=row.seconds/self.wall if self.wall else 0., per_batch=self.per_batch(row))
-                for row in self.rows]
-        return dict(wall=self.wall, batches=dict(self.batches), rows=rows, about=dict(self.about))
-
-    def to_df(self) -> Any:  # one row for each part of the fit
-        """Return the rows as a pandas DataFrame
-
-        Returns:
-            one row for each part of the fit
-
-        Example:
-            slow.to_df().groupby('group').seconds.sum()
-        """
-        import pandas
-        return pandas.DataFrame(self.to_dict()['rows'])
 
 # %% ../../nbs/display/profile.ipynb #a4889e82
 def time_words(
@@ -416,23 +356,6 @@ def _on_device(p: _Sums) -> Iterator[str]:
 RULES: list[Callable[[Any], Iterable[str]]] = [    # functions from a profile to sentences
     _on_data, _on_callbacks, _on_validation, _on_groups, _on_start, _on_compute, _on_device]
 
-class _Advises(_Exports):
-    "Collect the findings about the parts of a fit"
-    @property
-    def findings(self) -> list[str]:
-        """A list of sentences about what makes the fit slow, as the functions in `RULES` yield them
-
-        Example:
-            assert [text.split(',')[0] for text in slow.findings] == ['60% of the time waits for data']
-            fine = Profile([Row('forward', 'compute', 'train', 0.9, 10), Row('loop', 'loop', 'train', 0.1, 10)], dict(train=10))
-            assert not fine.findings and 'nothing stands out: 90% is forward' in str(fine)
-        """
-        return [text for rule in RULES for text in rule(self)] if self.wall else []
-
-    def _advice(self) -> list[str]:
-        share = self.share(group='compute')
-        return self.findings or [f'nothing stands out: {share:.0%} is forward, backward and optimizer']
-
 # %% ../../nbs/display/profile.ipynb #c96ed906
 def profile_figure(
     profile: _Sums,
@@ -475,30 +398,6 @@ def _stack(ax: Any, profile: _Sums) -> None:
         ax.barh(0, share, left=left, color=color, height=0.75)
         if share >= 9: ax.text(left + share/2, 0, group, ha='center', va='center', color='white', fontsize=9)
         left += share
-
-# %% ../../nbs/display/profile.ipynb #04ad9123
-class _Draws(_Advises):
-    "Add the method `plot`, which draws a profile"
-    def plot(self,
-        most: int = 12,                   # largest number of rows to draw
-        return_fig: bool | None = None,   # whether to return the figure instead of showing it
-        ax: Any = None,                   # axes to draw into; None: a new figure
-    ) -> Any:                             # the figure with `return_fig=True`, otherwise None
-        """Draw the groups as one stacked bar, and the longest rows below it
-
-        Args:
-            most: largest number of rows to draw
-            return_fig: whether to return the figure instead of showing it
-            ax: axes to draw into; None: a new figure
-
-        Returns:
-            the figure with `return_fig=True`, otherwise None
-
-        Example:
-            assert len(slow.plot(most=2, return_fig=True).axes[0].get_yticklabels()) == 3
-        """
-        fig = profile_figure(self, most, ax)
-        if ax is None: return show(fig, str(self), return_fig)
 
 # %% ../../nbs/display/profile.ipynb #7178a9c8
 class _Pair(_Equal):
@@ -546,7 +445,7 @@ class Comparison(_Pair):
         return html_table(headings, rows, _SIDES)
 
 # %% ../../nbs/display/profile.ipynb #7a704fbe
-class Profile(_Draws):
+class Profile(_Sums):
     """The time of a fit by parts, with advice for slow parts
 
     Args:
@@ -561,6 +460,93 @@ class Profile(_Draws):
         assert repr(Profile()) == 'Profile(nothing was measured yet)'
         assert slow._repr_html_().count('<tr>') == 7                        # headings, and six rows
     """
+    def names(self) -> list[str]:  # the names
+        """Return the names of the rows, with the longest row first
+
+        Returns:
+            the names
+
+        Example:
+            assert list(learn.cbs.names) == ['early']
+            assert not hasattr(learn, 'greet')
+            assert greet.learn is None
+            learn.cbs.insert(*place)
+            assert learn.cbs.all == [greet, learn.early]
+            assert learn.greet is greet
+        """
+        return list(dict.fromkeys(row.name for row in self.rows))
+
+    def __getitem__(self, name: str) -> float:
+        if name in self.names(): return self.seconds(name)
+        raise KeyError(f'no part is called {name!r}; there are {", ".join(self.names())}')
+
+    def __contains__(self, name: str) -> bool: return name in self.names()
+    def __iter__(self) -> Iterator[Row]: return iter(self.rows)
+    def __len__(self) -> int: return len(self.rows)
+
+    def to_dict(self) -> dict[str, Any]:  # the data, for `json.dumps`
+        """Return the whole profile as a dict of numbers, strings, lists and dicts
+
+        Returns:
+            the data, for `json.dumps`
+
+        Example:
+            import json
+            found = json.loads(json.dumps(slow.to_dict()))
+            assert found['rows'][0]['name'] == 'wait for data' and close(found['rows'][0]['share'], 0.6)
+        """
+        rows = [vars(row) | dict(share=row.seconds/self.wall if self.wall else 0., per_batch=self.per_batch(row))
+                for row in self.rows]
+        return dict(wall=self.wall, batches=dict(self.batches), rows=rows, about=dict(self.about))
+
+    def to_df(self) -> Any:  # one row for each part of the fit
+        """Return the rows as a pandas DataFrame
+
+        Returns:
+            one row for each part of the fit
+
+        Example:
+            slow.to_df().groupby('group').seconds.sum()
+        """
+        import pandas
+        return pandas.DataFrame(self.to_dict()['rows'])
+
+    @property
+    def findings(self) -> list[str]:
+        """A list of sentences about what makes the fit slow, as the functions in `RULES` yield them
+
+        Example:
+            assert [text.split(',')[0] for text in slow.findings] == ['60% of the time waits for data']
+            fine = Profile([Row('forward', 'compute', 'train', 0.9, 10), Row('loop', 'loop', 'train', 0.1, 10)], dict(train=10))
+            assert not fine.findings and 'nothing stands out: 90% is forward' in str(fine)
+        """
+        return [text for rule in RULES for text in rule(self)] if self.wall else []
+
+    def _advice(self) -> list[str]:
+        share = self.share(group='compute')
+        return self.findings or [f'nothing stands out: {share:.0%} is forward, backward and optimizer']
+
+    def plot(self,
+        most: int = 12,                   # largest number of rows to draw
+        return_fig: bool | None = None,   # whether to return the figure instead of showing it
+        ax: Any = None,                   # axes to draw into; None: a new figure
+    ) -> Any:                             # the figure with `return_fig=True`, otherwise None
+        """Draw the groups as one stacked bar, and the longest rows below it
+
+        Args:
+            most: largest number of rows to draw
+            return_fig: whether to return the figure instead of showing it
+            ax: axes to draw into; None: a new figure
+
+        Returns:
+            the figure with `return_fig=True`, otherwise None
+
+        Example:
+            assert len(slow.plot(most=2, return_fig=True).axes[0].get_yticklabels()) == 3
+        """
+        fig = profile_figure(self, most, ax)
+        if ax is None: return show(fig, str(self), return_fig)
+
     def __sub__(self, before: 'Profile') -> Comparison: return Comparison(before, self)
     def __enter__(self) -> Any: raise TypeError(
         'learn.profile() has measured a fit of its own, and took it back: to measure yours, with learn.profiling() as p:')

@@ -360,9 +360,9 @@ def _halved(parts: list) -> list:
     pairs = itertools.zip_longest(parts[::2], parts[1::2], fillvalue=(0, 0.))
     return [[a + c, b + d] for (a, b), (c, d) in pairs]
 
-# %% ../../nbs/display/progress.ipynb #725f29b1
-class _Batches:
-    "Measure the time of batches within the passes of one phase"
+# %% ../../nbs/display/progress.ipynb #d37c3621
+class _Passes:
+    "Measure the time of batches and of whole passes in one phase, training or validation"
     def __init__(self):
         self.before, self.parts = [], []       # measurements of the previous pass, and of this pass
         self.first: float | None = None        # seconds of the first batch of the fit
@@ -386,10 +386,6 @@ class _Batches:
         "Leave out a time in which the pass was interrupted"
         self.start += seconds
         if self.base is not None: self.at += seconds
-
-# %% ../../nbs/display/progress.ipynb #d37c3621
-class _Passes(_Batches):
-    "Measure the time of batches and of whole passes in one phase, training or validation"
     began = False          # whether the first pass is over
 
     def end(self, done: int, now: float) -> None:
@@ -409,9 +405,9 @@ class _Passes(_Batches):
         "The estimated seconds per batch for future passes, or None if there is no measurement yet"
         return seconds_per_batch(self.passes) if self.passes else self.batch
 
-# %% ../../nbs/display/progress.ipynb #870961a9
-class _Clock:
-    "Record the passes of a fit, one after another"
+# %% ../../nbs/display/progress.ipynb #a87c62c7
+class Pace:
+    "An estimate of the remaining time of a fit, from the passes so far"
     def __init__(self):
         self.train, self.valid = _Passes(), _Passes()
         self.ended: float | None = None                # time at which the latest pass ended
@@ -442,22 +438,32 @@ class _Clock:
         self.phase.reach(done, now)
 
     def end(self, done: int, now: float) -> None:
-        "End the pass after `done` batches"
+        """End the pass after `done` batches
+
+        Args:
+            done
+            now
+        """
         self.phase.end(done, now)
         self.ended = now
 
     def pause(self, now: float) -> None:
-        "Interrupt a training pass for a validation"
+        """Interrupt a training pass for a validation
+
+        Args:
+            now
+        """
         self.paused_at = self.ended = now
 
     def go_on(self, now: float) -> None:
-        "Continue the training pass, without counting the time of the validation"
+        """Continue the training pass, without counting the time of the validation
+
+        Args:
+            now
+        """
         self.phase = self.train
         self.phase.shift(now - self.paused_at)
 
-# %% ../../nbs/display/progress.ipynb #a87c62c7
-class Pace(_Clock):
-    "An estimate of the remaining time of a fit, from the passes so far"
     def left(self,
         rest: float,     # number of remaining batches in this pass
         train: float,    # number of training batches in future passes
@@ -714,15 +720,19 @@ def _page_lines(
         lines.append(f'loss {sparkline(losses)} {value_text(losses[0])} to {value_text(losses[-1])}')
     return lines
 
-# %% ../../nbs/display/progress.ipynb #6f69672b
-class _Display:
-    "Default methods of a display, which show nothing"
+# %% ../../nbs/display/progress.ipynb #354c162f
+class LogDisplay:
+    "The display for pipes, files and logs: one line per epoch, without a progress bar"
     live = False             # whether `progress` shows anything
     poll_every = math.inf    # seconds between calls of `poll`
     callback: Any = None     # the `ProgressCallback` that uses this display
 
     def progress(self, at: Progress) -> None:
-        "Show the progress of the run. By default, show nothing"
+        """Show the progress of the run. By default, show nothing
+
+        Args:
+            at
+        """
 
     def patience(self,
         seconds: float,            # seconds since the start of the run
@@ -737,9 +747,6 @@ class _Display:
     def poll(self) -> None:
         "Handle the clicks that have arrived. By default, do nothing"
 
-# %% ../../nbs/display/progress.ipynb #354c162f
-class LogDisplay(_Display):
-    "The display for pipes, files and logs: one line per epoch, without a progress bar"
     def start(self,
         names: Sequence[str],      # headings of the table; empty: no table
         run: Run | None = None,    # record of the running fit
@@ -877,9 +884,49 @@ def make_display(
     """
     return by_name(DISPLAYS[mode])()
 
-# %% ../../nbs/display/progress.ipynb #8ce65d32
-class _Draws(Callback):
-    "Show the progress when an update is due"
+# %% ../../nbs/display/progress.ipynb #af1fb048
+def n_validated(
+    learn: Learner,
+    after: int,        # number of an epoch
+) -> int:
+    """Return the number of epochs after epoch `after` that include validation
+
+    Args:
+        learn: the learner
+        after: number of an epoch
+    """
+    if getattr(learn.dls, 'valid', None) is None: return 0
+    every, n = learn.valid_every, learn.n_epoch
+    if isinstance(every, Every):
+        total = every.duration.count(learn)/learn.pct_train if learn.pct_train else 0     # steps or updates in the fit
+        return max(int(total)//every.duration.n - every.n_done, 0)
+    if isinstance(every, Iterable): return sum(after < epoch < n for epoch in set(every))
+    return n//every - (after + 1)//every
+
+# %% ../../nbs/display/progress.ipynb #8158fe0b
+def _latest(run: Run | None, name: str) -> float | None:
+    values = run.hypers.get(name) if run else None
+    if values is None or not len(values): return None
+    here = values.arrived() if hasattr(values, 'arrived') else values
+    return float(here[-1]) if here else None
+
+def _sweep_progress(learn: Learner) -> Progress:
+    finder = learn.lr_finder
+    n, done = finder.num_it, len(finder.lrs)
+    lr = learn.opt.param_groups[-1]['lr']
+    return Progress('lr_find', 0, 1, done, n, share=done/n if n else None, lr=float(lr),
+                    stage=finder.stage)
+
+# %% ../../nbs/display/progress.ipynb #ae173a98
+class ProgressCallback(Callback):
+    """Show the progress of a run, with a table of epochs and a chart of the losses
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+
+    Example:
+        learn, keep = wave_learner(quiet=False, cbs=ProgressCallback), Keep()
+    """
     every = 0.25                         # smallest number of seconds between updates
     next = math.inf                      # time of the next action; infinite before a run
     drawn = 0                            # number of updates in this run
@@ -905,9 +952,6 @@ class _Draws(Callback):
         if self.drawn == 1: cost = min(cost, 1.)       # the first update may include imports
         self.draw_at = done + max(self.every, self.shown.patience(done - self.begun), cost)
 
-# %% ../../nbs/display/progress.ipynb #cb68a56d
-class _Shares(_Draws):
-    "Compute the completed fraction of a fit, and its rate in samples per second"
     def _share(self) -> float | None:
         learn = self.learn
         if n_batches(learn.dls.train) is not None or learn.fit_length: return learn.pct_train
@@ -930,28 +974,6 @@ class _Shares(_Draws):
         try: return (batches - before)*find_bs((self.learn.xb, self.learn.yb))/(now - then)
         except ValueError: return None              # the batch size cannot be determined
 
-# %% ../../nbs/display/progress.ipynb #af1fb048
-def n_validated(
-    learn: Learner,
-    after: int,        # number of an epoch
-) -> int:
-    """Return the number of epochs after epoch `after` that include validation
-
-    Args:
-        learn: the learner
-        after: number of an epoch
-    """
-    if getattr(learn.dls, 'valid', None) is None: return 0
-    every, n = learn.valid_every, learn.n_epoch
-    if isinstance(every, Every):
-        total = every.duration.count(learn)/learn.pct_train if learn.pct_train else 0     # steps or updates in the fit
-        return max(int(total)//every.duration.n - every.n_done, 0)
-    if isinstance(every, Iterable): return sum(after < epoch < n for epoch in set(every))
-    return n//every - (after + 1)//every
-
-# %% ../../nbs/display/progress.ipynb #ba46ce4e
-class _Measures(_Shares):
-    "An estimate of the remaining time of a fit"
     def _left(self) -> float | None:
         learn = self.learn
         here = learn.n_iter or self._length(learn.training) or 0
@@ -973,9 +995,6 @@ class _Measures(_Shares):
         dl = self.learn.dls.train if training else getattr(self.learn.dls, 'valid', None)
         return (dl is not None and n_batches(dl)) or self.learn.n_iter or 0
 
-# %% ../../nbs/display/progress.ipynb #e36103c9
-class _Reports(_Measures):
-    "Describe the progress of a run as a `Progress` object"
     def _progress(self, now: float) -> Progress:
         learn = self.learn
         if learn.purpose == 'lr_find': return _sweep_progress(learn)
@@ -998,23 +1017,6 @@ class _Reports(_Measures):
         return dict(share=share, left=left, rate=self._rate(now),
                     loss=smooth[-1] if smooth else None, lr=lr, mom=mom)
 
-# %% ../../nbs/display/progress.ipynb #8158fe0b
-def _latest(run: Run | None, name: str) -> float | None:
-    values = run.hypers.get(name) if run else None
-    if values is None or not len(values): return None
-    here = values.arrived() if hasattr(values, 'arrived') else values
-    return float(here[-1]) if here else None
-
-def _sweep_progress(learn: Learner) -> Progress:
-    finder = learn.lr_finder
-    n, done = finder.num_it, len(finder.lrs)
-    lr = learn.opt.param_groups[-1]['lr']
-    return Progress('lr_find', 0, 1, done, n, share=done/n if n else None, lr=float(lr),
-                    stage=finder.stage)
-
-# %% ../../nbs/display/progress.ipynb #661da667
-class _CountsEpochs(_Reports):
-    "Record the beginning, the end and the length of each pass of a fit"
     def before_train(self): self._begin()
     def before_validate(self): self._begin()
     def after_train(self): self._end()
@@ -1041,9 +1043,6 @@ class _CountsEpochs(_Reports):
         self.pace.end(learn.iter + 1, now := self._worked(time.perf_counter()))
         if learn.mid_epoch: self.pace.go_on(now)
 
-# %% ../../nbs/display/progress.ipynb #8e32f0bc
-class _Ends(_CountsEpochs):
-    "Show how a run ended"
     def after_cancel_fit(self): self.cancelled = self.learn.stopped_where()
 
     def _finish(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
@@ -1066,17 +1065,6 @@ class _Ends(_CountsEpochs):
         n = learn.n_epoch - learn.start_epoch
         return (f'done: {n} epoch{"s"*(n != 1)}, {learn.train_iter:,} batches '
                 f'in {clock(seconds)}')
-
-# %% ../../nbs/display/progress.ipynb #ae173a98
-class ProgressCallback(_Ends):
-    """Show the progress of a run, with a table of epochs and a chart of the losses
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-
-    Example:
-        learn, keep = wave_learner(quiet=False, cbs=ProgressCallback), Keep()
-    """
     order, run_in = 60, PURPOSES
     place: Callable[[Any], None] | None = None    # function that displays the panel; None: below the cell
 

@@ -110,47 +110,6 @@ def _no_events(events: Any) -> Iterator[None]:
             new = [f for f in events.callbacks[name] if f not in told[name]]
             events.callbacks[name] = told[name] + new
 
-# %% ../../nbs/display/pump.ipynb #c93bd12e
-class _Takes:
-    "Read messages from the stream of this thread"
-    _line: _Line | None
-
-    def _take_one(self) -> bool:
-        "Handle a comm message, or put another message back. Return whether the message was a comm message"
-        kernel, stream = self._line.kernel, self._line.stream
-        with interrupts_wait():
-            frames = stream.socket.recv_multipart(copy=False)
-            kind = _kind(kernel.session, frames)
-            if kind not in _COMM:
-                _put_back(self._line, frames)
-                return False
-            try:
-                sender, message = _read(kernel.session, frames)
-                with _at_work_on(kernel, sender, message), _no_events(shell().events):
-                    with interrupts_act(): kernel.shell_handlers[kind](stream, sender, message)
-            except Exception: kernel.log.error('a %s was not handled', kind, exc_info=True)
-            return True
-
-# %% ../../nbs/display/pump.ipynb #aab56124
-class _Calls(_Takes):
-    "A callable that handles the waiting messages, and is false if messages do not reach the calling thread"
-    _thread: int
-
-    def __bool__(self) -> bool:
-        "Return whether the pump can handle messages in the calling thread"
-        return self._line is not None and threading.get_ident() == self._thread
-
-    def __call__(self) -> int:
-        "Handle the messages that have arrived, and return the number of comm messages. Call the pump ten to twenty times a second"
-        if not self: return 0
-        count, stream = 0, self._line.stream
-        try:
-            while _waiting(self._line): count += self._take_one()
-        except BaseException:                # the other messages wait until the cell has ended
-            stream.io_loop.add_callback(stream.flush)
-            raise
-        return count
-
 # %% ../../nbs/display/pump.ipynb #f59eb3b6
 def _comms(widgets: Iterable) -> Iterator[Any]:
     "Yield the comms of widgets, of lists of widgets, and of the children of boxes"
@@ -184,12 +143,46 @@ def _unroute(comms: list, token: object) -> None:
         if not route.wanted: del comm._reply_subshell_for
 
 # %% ../../nbs/display/pump.ipynb #e7191039
-class Pump(_Calls):
+class Pump:
     """Handle clicks on widgets while Python code runs. A pump is false if it is closed, or if messages do not reach the calling thread
 
     Args:
         *widgets: ipywidgets, or lists of ipywidgets, whose messages this thread will handle
     """
+    _line: _Line | None
+
+    def _take_one(self) -> bool:
+        "Handle a comm message, or put another message back. Return whether the message was a comm message"
+        kernel, stream = self._line.kernel, self._line.stream
+        with interrupts_wait():
+            frames = stream.socket.recv_multipart(copy=False)
+            kind = _kind(kernel.session, frames)
+            if kind not in _COMM:
+                _put_back(self._line, frames)
+                return False
+            try:
+                sender, message = _read(kernel.session, frames)
+                with _at_work_on(kernel, sender, message), _no_events(shell().events):
+                    with interrupts_act(): kernel.shell_handlers[kind](stream, sender, message)
+            except Exception: kernel.log.error('a %s was not handled', kind, exc_info=True)
+            return True
+    _thread: int
+
+    def __bool__(self) -> bool:
+        "Return whether the pump can handle messages in the calling thread"
+        return self._line is not None and threading.get_ident() == self._thread
+
+    def __call__(self) -> int:
+        "Handle the messages that have arrived, and return the number of comm messages. Call the pump ten to twenty times a second"
+        if not self: return 0
+        count, stream = 0, self._line.stream
+        try:
+            while _waiting(self._line): count += self._take_one()
+        except BaseException:                # the other messages wait until the cell has ended
+            stream.io_loop.add_callback(stream.flush)
+            raise
+        return count
+
     def __init__(
         self,
         *widgets: Any,   # ipywidgets, or lists of ipywidgets, whose messages this thread will handle

@@ -335,9 +335,9 @@ def schedule_plan(
         raise ValueError(f'{what} waits for {what.monitor}, so its rates are not known before the fit')
     return SchedulePlan('', {name: group for name, sched in _scheds_of(what).items() if (group := _called(sched, n))})
 
-# %% ../../nbs/display/schedules.ipynb #cc7269e8
-class _Rehearses:
-    "A learner whose `fit` records the scheduled hyper-parameters without training"
+# %% ../../nbs/display/schedules.ipynb #5f34ba7c
+class _StandsIn:
+    "A stand-in for a learner, with copies of the scheduling callbacks"
     training = True
 
     def fit(self, n_epoch, lr=None, wd=None, cbs=None, reset_opt=False, start_epoch=0, valid_every=1, resume=False):
@@ -363,9 +363,6 @@ class _Rehearses:
         try: yield
         finally: self.opt = kept
 
-# %% ../../nbs/display/schedules.ipynb #5f34ba7c
-class _StandsIn(_Rehearses):
-    "A stand-in for a learner, with copies of the scheduling callbacks"
     @property
     def cbs(self) -> list[Callback]:
         "The copies of the scheduling callbacks"
@@ -680,9 +677,14 @@ def _log_slider(name: str, tip: str, value: float, low: float, high: float, step
     return _slider('FloatLogSlider', name, tip, value, base=10, min=min(low, own), max=max(high, own), step=step,
                    readout_format='.3g')
 
-# %% ../../nbs/display/schedules.ipynb #ee349f9d
-class _MakesCycle:
-    "Make a one-cycle schedule from the values of four sliders"
+# %% ../../nbs/display/schedules.ipynb #37cac9e7
+class OneCycleView:
+    """A view of a one-cycle schedule with points to drag, and the call that trains with it
+
+    Args:
+        one_cycle: a schedule with `lr_max`
+        n: number of points of the curves that `picture` draws
+    """
     one_cycle: OneCycle      # the current schedule
     n: int                   # number of points of the curves
     lr_max: Any              # sliders of the four parameters
@@ -702,10 +704,6 @@ class _MakesCycle:
     def numbers(self) -> dict[str, float]:
         "Return the four parameters by name"
         return {name: getattr(self, name).value for name in ('lr_max', 'pct_start', 'div', 'div_final')}
-
-# %% ../../nbs/display/schedules.ipynb #653c9db4
-class _FollowsMouse(_MakesCycle):
-    "Set the sliders when you drag a point, and redraw the curve when a slider changes"
     slot: str             # id that the curve in the browser and the invisible widget share
     relay: Any            # the invisible widget; None: anywidget is not installed
     chart: Any            # HTML widget with the images of the schedule
@@ -729,9 +727,6 @@ class _FollowsMouse(_MakesCycle):
         for name, value in change['new'].items():
             if name in self.numbers() and getattr(self, name).value != value: getattr(self, name).value = value
 
-# %% ../../nbs/display/schedules.ipynb #d1ad8972
-class _ShowsCycle(_FollowsMouse):
-    "The notebook display of a one-cycle schedule"
     def picture(self) -> tuple[Any, str]:
         "Return the schedule as a figure, and its description"
         return self.one_cycle.plot(self.n, return_fig=True), self.words[0]
@@ -742,14 +737,6 @@ class _ShowsCycle(_FollowsMouse):
 
     def _ipython_display_(self) -> None: self.show()
 
-# %% ../../nbs/display/schedules.ipynb #37cac9e7
-class OneCycleView(_ShowsCycle):
-    """A view of a one-cycle schedule with points to drag, and the call that trains with it
-
-    Args:
-        one_cycle: a schedule with `lr_max`
-        n: number of points of the curves that `picture` draws
-    """
     def __init__(self,
         one_cycle: OneCycle,    # a schedule with `lr_max`
         n: int = 200,           # number of points of the curves that `picture` draws

@@ -73,8 +73,22 @@ def run_figure(
     return fig, bounds
 
 # %% ../../nbs/display/show_graph.ipynb #4ca97587
-class _Draws(Callback):
-    "Draw the losses of a run, and compute the earliest time of the next figure"
+def _described(run: Run) -> str:
+    "Describe the losses of a run for screen readers"
+    curves = [('train, smoothed', run.losses), ('valid', [loss for _, loss in valid_points(run)])]
+    return described(curves, f'losses over {run.n_steps} training batches')
+
+# %% ../../nbs/display/show_graph.ipynb #62f79083
+class ShowGraph(Callback):
+    """In a notebook, redraw the losses after an epoch, unless the previous figure is too recent. Elsewhere, print the losses as one line at the end
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+
+    Example:
+        learn.fit(6, cbs=[StopEarly(), ShowGraph()])
+        assert learn.recorder.last().status == 'cancelled'
+    """
     graph: Run                               # record of the fit
 
     def _draw(self) -> None:
@@ -92,14 +106,6 @@ class _Draws(Callback):
 
     def _state(self) -> int: return self.graph.n_steps + len(self.graph.epochs)
 
-def _described(run: Run) -> str:
-    "Describe the losses of a run for screen readers"
-    curves = [('train, smoothed', run.losses), ('valid', [loss for _, loss in valid_points(run)])]
-    return described(curves, f'losses over {run.n_steps} training batches')
-
-# %% ../../nbs/display/show_graph.ipynb #fa7da529
-class _Says(_Draws):
-    "Print the losses of a run as one line of text"
     def _say(self) -> None:
         losses = self.graph.losses
         text = f'loss {sparkline(losses)} {losses[0]:.4g} to {losses[-1]:.4g}'
@@ -107,9 +113,6 @@ class _Says(_Draws):
         from tqdm import tqdm
         tqdm.write(text, file=sys.stdout)                # above a bar, if there is one
 
-# %% ../../nbs/display/show_graph.ipynb #9b2b21d0
-class _Safely(_Says):
-    "Draw the losses, and stop drawing in this fit after the first error"
     def _safely(self,
         do: Callable[[], None],
     ) -> None:
@@ -119,18 +122,6 @@ class _Safely(_Says):
             self.failed = True
             warnings.warn(f'{type(self).__name__} could not show the losses, and will not try '
                           f'again in this fit: {type(e).__name__}: {e}', stacklevel=user_level())
-
-# %% ../../nbs/display/show_graph.ipynb #62f79083
-class ShowGraph(_Safely):
-    """In a notebook, redraw the losses after an epoch, unless the previous figure is too recent. Elsewhere, print the losses as one line at the end
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-
-    Example:
-        learn.fit(6, cbs=[StopEarly(), ShowGraph()])
-        assert learn.recorder.last().status == 'cancelled'
-    """
     order, run_in = 65, ('fit',)
 
     def before_fit(self):

@@ -17,9 +17,9 @@ from ..events import CancelFitException
 from ..basics.param_groups import hyper_key, save_hypers, write_hyper
 from ..basics.text import clock
 
-# %% ../../nbs/display/steering.ipynb #9fecbe4d
-class _Notes(Callback):
-    "Record changes to a running fit as events of its run"
+# %% ../../nbs/display/steering.ipynb #e5f52528
+class _NotesScale(Callback):
+    "Store the factors of this fit and the steps at which they changed"
     def _note_event(self,
         kind: str,     # kind of the event: 'lr' or 'paused'
         text: str,     # description for plots
@@ -27,10 +27,6 @@ class _Notes(Callback):
     ) -> None:
         recorder = getattr(self.learn, 'recorder', None)
         if recorder is not None and recorder.history.runs: recorder.last().note(kind, text, step)
-
-# %% ../../nbs/display/steering.ipynb #5d0eb73d
-class _Scales(_Notes):
-    "Multiply the learning rate of the next batches"
     lr_scale: float                       # factor on the planned rate
     changes: list[tuple[int, float]]      # (first step, factor) of each change in this fit
     _put_back: Callable[[], None] | None  # function that restores the rate
@@ -60,9 +56,6 @@ class _Scales(_Notes):
         if self._put_back: self._put_back()
         self._put_back = None
 
-# %% ../../nbs/display/steering.ipynb #e5f52528
-class _NotesScale(_Scales):
-    "Store the factors of this fit and the steps at which they changed"
     def _note_scale(self) -> None:
         "If the factor has changed, store the step from which it applies, and record an event"
         before, step = self.changes[-1][1] if self.changes else 1., self.learn.train_iter
@@ -82,8 +75,12 @@ class _NotesScale(_Scales):
         if events and events[-1]['kind'] == 'lr': events.pop()
 
 # %% ../../nbs/display/steering.ipynb #9e11f50f
-class _Says(_NotesScale):
-    "Describe the changes and pauses of this fit"
+def _for(seconds: float) -> str:
+    return f'{seconds:.1f} s' if seconds < 9.95 else f'{seconds:.0f} s' if seconds < 90 else clock(seconds)
+
+# %% ../../nbs/display/steering.ipynb #51698d77
+class Steering(_NotesScale):
+    "Stop or pause a running fit, or multiply its learning rate"
     n_pauses, seconds_paused = 0, 0.
 
     def said(self) -> str:
@@ -97,12 +94,6 @@ class _Says(_NotesScale):
         times = f' {self.n_pauses} times, together' if self.n_pauses > 1 else ''
         return [f'paused{times} {_for(self.seconds_paused)}']
 
-def _for(seconds: float) -> str:
-    return f'{seconds:.1f} s' if seconds < 9.95 else f'{seconds:.0f} s' if seconds < 90 else clock(seconds)
-
-# %% ../../nbs/display/steering.ipynb #acd79486
-class _Asks(_Says):
-    "Methods that stop, pause or resume the running fit"
     def stop(self) -> None:
         "End the fit after the current batch. If no fit is running, raise `RuntimeError`"
         self._check_running('stop')
@@ -120,10 +111,6 @@ class _Asks(_Says):
     def _check_running(self, what: str) -> None:
         if self.learn is None or not self.learn.running:
             raise RuntimeError(f'there is nothing to {what}: this learner is not training')
-
-# %% ../../nbs/display/steering.ipynb #51698d77
-class Steering(_Asks):
-    "Stop or pause a running fit, or multiply its learning rate"
     order, run_in = 62, ('fit',)
 
     def __init__(self):

@@ -80,9 +80,13 @@ def first_failure(run: int = 0) -> str:
         if store.check([key := f'{_KEY}/{run}']): return store.get(key).decode()
     return ''
 
-# %% ../../nbs/distributed/agreement.ipynb #c2239ea1
-class _Talks:
-    "Base class that exchanges values with the other processes"
+# %% ../../nbs/distributed/agreement.ipynb #68477c16
+class Group:
+    """A group of processes that train one model together, exchange values, and agree on the batch at which to stop
+
+    Args:
+        run
+    """
     def __init__(self, run: int = 0):
         self.n, self.number, self.run = n_processes(), process_number(), run
         self.control = control_group() if self.n > 1 else None
@@ -116,7 +120,11 @@ class _Talks:
         return mine[0]
 
     def rows(self, *numbers: float) -> list[list[float]]:
-        "Return one list for each process, with the numbers that were passed in that process"
+        """Return one list for each process, with the numbers that were passed in that process
+
+        Args:
+            *numbers
+        """
         if self.n == 1: return [list(numbers)]
         mine = torch.tensor(numbers, dtype=torch.float64)
         each = [torch.empty_like(mine) for _ in range(self.n)]
@@ -128,14 +136,6 @@ class _Talks:
         try: yield
         except RuntimeError as e:
             raise RuntimeError(first_failure(self.run) or 'the connection to another process broke: it has ended or was killed') from e
-
-# %% ../../nbs/distributed/agreement.ipynb #68477c16
-class Group(_Talks):
-    """A group of processes that train one model together, exchange values, and agree on the batch at which to stop
-
-    Args:
-        run
-    """
     told = Request.GO_ON      # the request received from another process, until this process has carried it out
     lr_scale = 1.             # factor on the planned learning rate; all processes use the factor of process 0
     flag = flagged = False    # `flag` is set in this process; `flagged`: any process had it set at the last exchange

@@ -210,8 +210,49 @@ def make_accelerator(
 # %% ../../nbs/distributed/data_parallel.ipynb #5d8b129b
 _runs = itertools.count()       # run numbers, which advance in the same order in all processes
 
-class _SetsUp(Callback):
-    "Connect a run to the other processes"
+# %% ../../nbs/distributed/data_parallel.ipynb #a1bc2a57
+def mean_losses(
+    learn: Learner,       # learner with a loss, which may have parts
+    weight: Any,          # how much the batch of this process counts; None: the losses of the processes add up
+    left_out: bool = False,    # the batch of this process does not count
+) -> Any:                 # the weight of the batches of all processes; None: the losses add up
+    """Replace the loss of a batch and its parts by their mean over all processes, by weight, or by their sum
+
+    Args:
+        learn: learner with a loss, which may have parts
+        weight: how much the batch of this process counts; None: the losses of the processes add up
+        left_out: the batch of this process does not count
+
+    Returns:
+        the weight of the batches of all processes; None: the losses add up
+    """
+    parts, like = learn.loss_parts or {}, learn.loss
+    values = [v.detach().to(like.device, torch.float64).reshape(()) for v in (like, *parts.values())]
+    mine = torch.as_tensor(float(not left_out) if weight is None else weight, dtype=torch.float64, device=like.device).detach()
+    sums = torch.stack([torch.where(mine == 0, 0, v*mine) for v in values] + [mine])
+    dist.all_reduce(sums)
+    total = sums[-1]
+    found = (sums[:-1] if weight is None else sums[:-1]/total).to(torch.promote_types(like.dtype, torch.float32))
+    learn.loss = found[0]
+    if parts: learn.loss_parts = dict(zip(parts, found[1:]))
+    return None if weight is None else total
+
+# %% ../../nbs/distributed/data_parallel.ipynb #db02aadf
+class Distributed(Callback):
+    """Train one model together with other processes, for example those that torchrun started. With a single process, the callback changes nothing
+
+    Args:
+        sharded: each process holds a part of the weights; a tuple names the module classes to shard
+        quiet: all processes except process 0 print nothing in a run
+        **options: options for torch's DistributedDataParallel, such as find_unused_parameters; if
+            sharded, for `fully_shard`
+
+    Example:
+        alone, learn = line_learner(n=5), line_learner(n=5, cbs=Distributed())
+        for each in alone, learn: each.fit(2)
+        assert learn.recorder.losses == alone.recorder.losses and not learn.data_parallel.together
+        assert learn.data_parallel.whole({'w': 1}) == learn.data_parallel.parted({'w': 1}) == {'w': 1}
+    """
     order, no_state = -20, ('group', 'accelerator', 'models', 'seeded')      # runs before every callback that wraps the steps
     group: Group | None = None           # while a run is under way in several processes
     accelerator: Any = None              # also set only while a run is under way in several processes
@@ -256,10 +297,6 @@ class _SetsUp(Callback):
         first = first_failure(self.group.run)
         tell_failure(exc, self.group.run)
         if first and first not in str(exc): exc.add_note(first)
-
-# %% ../../nbs/distributed/data_parallel.ipynb #57bea75d
-class _Averages(_SetsUp):
-    "Average gradients and losses over all processes"
     models: Any = None                   # the `ShardedModels` of a sharded run
 
     @property
@@ -307,36 +344,6 @@ class _Averages(_SetsUp):
         learn.loss_grad = map_tensors(lambda t: t*(by.to(t.dtype) if isinstance(by, Tensor) else by), learn.loss_grad)
         learn.loss_weight = total
 
-# %% ../../nbs/distributed/data_parallel.ipynb #a1bc2a57
-def mean_losses(
-    learn: Learner,       # learner with a loss, which may have parts
-    weight: Any,          # how much the batch of this process counts; None: the losses of the processes add up
-    left_out: bool = False,    # the batch of this process does not count
-) -> Any:                 # the weight of the batches of all processes; None: the losses add up
-    """Replace the loss of a batch and its parts by their mean over all processes, by weight, or by their sum
-
-    Args:
-        learn: learner with a loss, which may have parts
-        weight: how much the batch of this process counts; None: the losses of the processes add up
-        left_out: the batch of this process does not count
-
-    Returns:
-        the weight of the batches of all processes; None: the losses add up
-    """
-    parts, like = learn.loss_parts or {}, learn.loss
-    values = [v.detach().to(like.device, torch.float64).reshape(()) for v in (like, *parts.values())]
-    mine = torch.as_tensor(float(not left_out) if weight is None else weight, dtype=torch.float64, device=like.device).detach()
-    sums = torch.stack([torch.where(mine == 0, 0, v*mine) for v in values] + [mine])
-    dist.all_reduce(sums)
-    total = sums[-1]
-    found = (sums[:-1] if weight is None else sums[:-1]/total).to(torch.promote_types(like.dtype, torch.float32))
-    learn.loss = found[0]
-    if parts: learn.loss_parts = dict(zip(parts, found[1:]))
-    return None if weight is None else total
-
-# %% ../../nbs/distributed/data_parallel.ipynb #b67aa763
-class _Deals(_Averages):
-    "Distribute the batches among the processes"
     def _deal(self, training: bool) -> None:
         learn = self.learn
         if not self.together or learn.run_name == 'predict': return
@@ -360,9 +367,6 @@ class _Deals(_Averages):
         for name in ('xb', 'yb', 'pred'):
             setattr(learn, name, map_tensors(lambda t: t[:0] if t.ndim else t, getattr(learn, name)))
 
-# %% ../../nbs/distributed/data_parallel.ipynb #8b026e18
-class _Stores(_Deals):
-    "Convert states for checkpoints, and share flags between processes"
     def flagged(self,
         flag: bool,    # the decision of this process
     ) -> bool:         # True on all processes, or False on all
@@ -424,23 +428,6 @@ class _Stores(_Deals):
         if self.models is None: return state
         from cbnb.distributed.sharded import sharded_state
         return sharded_state(self.learn, state)
-
-# %% ../../nbs/distributed/data_parallel.ipynb #db02aadf
-class Distributed(_Stores):
-    """Train one model together with other processes, for example those that torchrun started. With a single process, the callback changes nothing
-
-    Args:
-        sharded: each process holds a part of the weights; a tuple names the module classes to shard
-        quiet: all processes except process 0 print nothing in a run
-        **options: options for torch's DistributedDataParallel, such as find_unused_parameters; if
-            sharded, for `fully_shard`
-
-    Example:
-        alone, learn = line_learner(n=5), line_learner(n=5, cbs=Distributed())
-        for each in alone, learn: each.fit(2)
-        assert learn.recorder.losses == alone.recorder.losses and not learn.data_parallel.together
-        assert learn.data_parallel.whole({'w': 1}) == learn.data_parallel.parted({'w': 1}) == {'w': 1}
-    """
     name = 'data_parallel'          # not `distributed`, which is the method of the learner
     @hinted
     def __init__(self,

@@ -123,9 +123,15 @@ def _end(process: subprocess.Popen) -> None:
     for pipe in process.stdin, process.stdout:
         with contextlib.suppress(OSError): pipe.close()
 
-# %% ../../nbs/distributed/launch.ipynb #dd216725
-class _Speaks:
-    "Start the training processes and receive their messages"
+# %% ../../nbs/distributed/launch.ipynb #7a51ac0f
+class Crew:
+    """The training processes, with methods to send commands and to kill the processes
+
+    Args:
+        n: number of processes
+        folder: folder with the job file
+        gpus: True: train on GPUs, one for each process
+    """
     def __init__(self,
         n: int,            # number of processes
         folder: Path,      # folder with the job file
@@ -138,7 +144,12 @@ class _Speaks:
             threading.Thread(target=self._listen, args=[rank], daemon=True).start()
 
     def start(self, rank: int, env: dict[str, str]) -> subprocess.Popen:
-        "Start the process with this rank"
+        """Start the process with this rank
+
+        Args:
+            rank
+            env
+        """
         return _start(self.folder, rank, env)
 
     def _listen(self, rank: int) -> None:
@@ -152,15 +163,6 @@ class _Speaks:
         self.arrived.clear()
         while not self.messages.empty(): yield self.messages.get()
 
-# %% ../../nbs/distributed/launch.ipynb #7a51ac0f
-class Crew(_Speaks):
-    """The training processes, with methods to send commands and to kill the processes
-
-    Args:
-        n: number of processes
-        folder: folder with the job file
-        gpus: True: train on GPUs, one for each process
-    """
     def send(self, kind: str, **content: Any) -> None:
         """Send a command to process 0
 
@@ -246,9 +248,9 @@ class Trouble:
         _, rank, report = min(self.errors, key=lambda error: error[0])
         return _as_raised(rank, len(crew.processes), report)
 
-# %% ../../nbs/distributed/launch.ipynb #b12db397
-class _Hears:
-    "Handle the messages of the training processes"
+# %% ../../nbs/distributed/launch.ipynb #d62f1a4f
+class _Watch:
+    "Handle messages and poll the display until all training processes have ended, or one has failed"
     quiet = 0.5            # seconds to wait for the last messages of a process that has ended
 
     def __init__(self, crew: Crew, mirror: Any):
@@ -270,9 +272,6 @@ class _Hears:
         elif kind != 'began': getattr(self.mirror, kind)(**content)
         elif rank == 0: self.began = True
 
-# %% ../../nbs/distributed/launch.ipynb #d62f1a4f
-class _Watch(_Hears):
-    "Handle messages and poll the display until all training processes have ended, or one has failed"
     def run(self) -> None:
         "Handle messages until all processes have ended or the first failure is known. Raises `FitInterrupted` if Ctrl-C kills the processes"
         while len(self.ended) < len(self.crew.processes) and not self.trouble.is_known():

@@ -107,9 +107,9 @@ def send_displays(
     for progress in learn.callbacks.find(ProgressCallback): progress.every = 0.1
     if learn.logger is not print: learn.logger = lambda row: send('log', row=row)
 
-# %% ../../nbs/distributed/mirror.ipynb #cf604c39
-class _Shows:
-    "Call a display of this process with the messages of another process"
+# %% ../../nbs/distributed/mirror.ipynb #df6f4380
+class _Draws:
+    "Redraw the display when an update is due"
     def __init__(self,
         learn: Learner,               # learner in a run
         send: Callable[..., None],    # sends commands to the other process
@@ -135,9 +135,6 @@ class _Shows:
             self.learn.undo.enter_context(self.learn.added_cbs(ProgressCallback()))
         return self.learn.callbacks.find(ProgressCallback)[0]
 
-# %% ../../nbs/distributed/mirror.ipynb #ff421e0f
-class _Follows(_Shows):
-    "Handle the messages of a fit until it ends"
     def progress(self, at: Progress, news: dict[str, Any]) -> None:
         "Store the progress, and append the new entries to the run"
         self.at = at
@@ -163,9 +160,6 @@ class _Follows(_Shows):
         "Write printed text to `sys.stdout` or `sys.stderr`"
         getattr(sys, to).write(text)
 
-# %% ../../nbs/distributed/mirror.ipynb #df6f4380
-class _Draws(_Follows):
-    "Redraw the display when an update is due"
     def draw(self) -> None:
         "Process the clicks on the controls, and show the progress if a redraw is due"
         if self.shown is None: return

@@ -313,62 +313,11 @@ def _whole_opt_states(opt: Any, undo: UndoStack) -> None:
     undo.callback(opt.register_state_dict_post_hook(lambda opt, state: full_state(state, on_cpu=True)).remove)
     undo.callback(opt.register_load_state_dict_pre_hook(_shard_opt_state).remove)
 
-# %% ../../nbs/distributed/sharded.ipynb #cb2c6b1b
-class _Shards:
-    "Shard the parameters of models"
-    models: list[nn.Module]
-    opts: list[torch.optim.Optimizer]
-
-    def _shard(self, mesh: Any, blocks: Iterable[type[nn.Module]] | None, least: int, options: dict[str, Any]) -> None:
-        self.parts: list[_Sharded] = []
-        try:
-            for m in self.models: self.parts.append(_Sharded(m, blocks_of(m, blocks, least), mesh=mesh, **options))
-        except BaseException:
-            for part in self.parts: part.restore()
-            raise
-        self.plain = {q: p for part in self.parts for q, p in part.plain.items()}
-
-# %% ../../nbs/distributed/sharded.ipynb #3cb10d85
-class _SwitchesOver(_Shards):
-    "Let optimizers update the sharded parameters, and keep buffers equal in all processes"
-    def _switch_over(self, undo: UndoStack) -> None:
-        new = {p: q for q, p in self.plain.items()}
-        for opt in self.opts:
-            _replace_params(opt, new, lambda t, q: shard_like(t, q) if t.shape == q.shape else t)
-            _unfuse(opt, undo)
-            _whole_opt_states(opt, undo)
-        for p in new: p.data = p.data.new_empty(0)
-        for m in self.models:
-            for part in m.modules(): _whole_module_states(part, undo)
-            if any(True for _ in m.buffers()): undo.callback(m.register_forward_pre_hook(self._synchronize).remove)
-
-    def _synchronize(self, model: nn.Module, args: Any) -> None:
-        if model.training: self.share_buffers()
-
-    def share_buffers(self) -> None:
-        "Copy the buffers of process 0 to all processes. All processes must call this method together"
-        for b in (b for m in self.models for b in m.buffers()): dist.broadcast(b, 0)
-
 # %% ../../nbs/distributed/sharded.ipynb #a939aef1
 def _has_sharded(value: Any) -> bool:
     "Return whether nested lists, tuples and dicts contain a sharded tensor"
     if isinstance(value, (list, tuple)): return any(map(_has_sharded, value))
     return any(map(_has_sharded, value.values())) if isinstance(value, dict) else is_sharded(value)
-
-# %% ../../nbs/distributed/sharded.ipynb #8a026224
-class _PutsBack(_SwitchesOver):
-    "Copy the trained values back into the plain models and optimizers"
-    def _put_back(self,
-        value: Callable[[Tensor], Tensor],    # returns the plain tensor for a sharded tensor
-        cbs: Iterable[Any] = (),              # callbacks, which may hold sharded tensors
-    ) -> None:
-        convert = lambda t: value(t) if is_sharded(t) else t
-        for q, p in self.plain.items(): p.data = value(q)
-        for opt in self.opts: _replace_params(opt, self.plain, lambda t, _: convert(t))
-        for part in self.parts: part.restore()
-        for cb in {id(o): o for cb in cbs for o in (cb, wrapped(cb)) if hasattr(o, '__dict__')}.values():
-            for name, v in vars(cb).items():
-                if _has_sharded(v): vars(cb)[name] = map_tensors(convert, v)
 
 # %% ../../nbs/distributed/sharded.ipynb #5ec80fb9
 class _Meeting:
@@ -387,9 +336,60 @@ class _Meeting:
             return self.store.compare_set(self.name, '', found) == b'yes'
         return False
 
-# %% ../../nbs/distributed/sharded.ipynb #ca46eacf
-class _Ends(_PutsBack):
-    "Restore the models when a run finishes or fails"
+# %% ../../nbs/distributed/sharded.ipynb #81fecce4
+class ShardedModels:
+    """Shard the models of a learner over all processes until the run ends
+
+    Args:
+        learn: learner in `before_fit` of a run that trains; all processes must create this object
+            together
+        blocks: module classes that become blocks; None: large elements of containers
+        least: minimum number of parameters of a block
+        mesh: a `DeviceMesh` with one dimension, or with two: replicated, then sharded; None: all
+            processes
+        **options: options for torch's `fully_shard`: `mp_policy`, `offload_policy`, ...
+    """
+    models: list[nn.Module]
+    opts: list[torch.optim.Optimizer]
+
+    def _shard(self, mesh: Any, blocks: Iterable[type[nn.Module]] | None, least: int, options: dict[str, Any]) -> None:
+        self.parts: list[_Sharded] = []
+        try:
+            for m in self.models: self.parts.append(_Sharded(m, blocks_of(m, blocks, least), mesh=mesh, **options))
+        except BaseException:
+            for part in self.parts: part.restore()
+            raise
+        self.plain = {q: p for part in self.parts for q, p in part.plain.items()}
+
+    def _switch_over(self, undo: UndoStack) -> None:
+        new = {p: q for q, p in self.plain.items()}
+        for opt in self.opts:
+            _replace_params(opt, new, lambda t, q: shard_like(t, q) if t.shape == q.shape else t)
+            _unfuse(opt, undo)
+            _whole_opt_states(opt, undo)
+        for p in new: p.data = p.data.new_empty(0)
+        for m in self.models:
+            for part in m.modules(): _whole_module_states(part, undo)
+            if any(True for _ in m.buffers()): undo.callback(m.register_forward_pre_hook(self._synchronize).remove)
+
+    def _synchronize(self, model: nn.Module, args: Any) -> None:
+        if model.training: self.share_buffers()
+
+    def share_buffers(self) -> None:
+        "Copy the buffers of process 0 to all processes. All processes must call this method together"
+        for b in (b for m in self.models for b in m.buffers()): dist.broadcast(b, 0)
+
+    def _put_back(self,
+        value: Callable[[Tensor], Tensor],    # returns the plain tensor for a sharded tensor
+        cbs: Iterable[Any] = (),              # callbacks, which may hold sharded tensors
+    ) -> None:
+        convert = lambda t: value(t) if is_sharded(t) else t
+        for q, p in self.plain.items(): p.data = value(q)
+        for opt in self.opts: _replace_params(opt, self.plain, lambda t, _: convert(t))
+        for part in self.parts: part.restore()
+        for cb in {id(o): o for cb in cbs for o in (cb, wrapped(cb)) if hasattr(o, '__dict__')}.values():
+            for name, v in vars(cb).items():
+                if _has_sharded(v): vars(cb)[name] = map_tensors(convert, v)
     seconds = 5.          # seconds to wait for the other processes after an error
     meeting: _Meeting
     learn: Learner
@@ -403,9 +403,6 @@ class _Ends(_PutsBack):
                    'this error not all processes came to put them together. Resume from a checkpoint')
         self._put_back(lambda t: torch.full(t.shape, torch.nan, dtype=t.dtype, device=t.device), self.learn.cbs)
 
-# %% ../../nbs/distributed/sharded.ipynb #d7aa18aa
-class _Gathers(_Ends):
-    "Base class with a method that keeps the whole weights in memory inside a `with` block"
     @contextmanager
     def gathered(self) -> Iterator[None]:
         "Keep the whole weights in every process inside a `with` block. All processes must enter the block"
@@ -422,19 +419,6 @@ class _Gathers(_Ends):
         "Set whether the weights stay gathered after a forward pass"
         for m in parts: m.set_reshard_after_forward(not whole and self.frees, recurse=False)
 
-# %% ../../nbs/distributed/sharded.ipynb #81fecce4
-class ShardedModels(_Gathers):
-    """Shard the models of a learner over all processes until the run ends
-
-    Args:
-        learn: learner in `before_fit` of a run that trains; all processes must create this object
-            together
-        blocks: module classes that become blocks; None: large elements of containers
-        least: minimum number of parameters of a block
-        mesh: a `DeviceMesh` with one dimension, or with two: replicated, then sharded; None: all
-            processes
-        **options: options for torch's `fully_shard`: `mp_policy`, `offload_policy`, ...
-    """
     def __init__(self,
         learn: Learner,     # learner in `before_fit` of a run that trains; all processes must create this object together
         blocks: Iterable[type[nn.Module]] | None = None,    # module classes that become blocks; None: large elements of containers

@@ -86,9 +86,13 @@ def diverged(
     at = settled.index(best) + 20
     return min(raw_losses[-5:]) > max(raw_losses[max(at - 50, 0):at])
 
-# %% ../../nbs/lr/finder.ipynb #286fcb24
-class _Notes(Callback):
-    "Record the rate and the loss of each update of a sweep or a trial"
+# %% ../../nbs/lr/finder.ipynb #76f6502e
+class UpdateCounter(Callback):
+    """Record the loss of each update of the weights, and end the run after `num_it` updates
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
     order, run_valid, run_in = 61, False, ('lr_find', 'fit')
     num_it, stage = 100, ''           # number of updates; name of the run in the progress bar
     lrs = raw_losses = ()             # unchanged if the run does not begin
@@ -102,14 +106,15 @@ class _Notes(Callback):
     def set_rates(self, i: int) -> None: "Set the learning rate of update `i`. Does nothing unless a subclass overrides it"
 
     def note(self, loss: float) -> None:
-        "Record the current rate, and `loss`, the mean loss of the batches of this update"
+        """Record the current rate, and `loss`, the mean loss of the batches of this update
+
+        Args:
+            loss
+        """
         self.idle, self.n_used = 0, self.n_seen
         self.lrs.append(float(self.learn.opt.param_groups[-1]['lr']))
         self.raw_losses.append(loss)
 
-# %% ../../nbs/lr/finder.ipynb #439ae7c6
-class _Counts(_Notes):
-    "End the run after the planned updates, at a loss that is not finite, or after 1000 batches without an update"
     def check(self) -> None:
         "Stop the run if the latest loss is not finite, or if the planned updates are done"
         if not math.isfinite(self.raw_losses[-1] if self.raw_losses else 0.): self.stop('nan')
@@ -123,13 +128,6 @@ class _Counts(_Notes):
         self.idle += 1
         if self.idle > 1000: self.stop('stuck')       # a thousand batches without an update
 
-# %% ../../nbs/lr/finder.ipynb #76f6502e
-class UpdateCounter(_Counts):
-    """Record the loss of each update of the weights, and end the run after `num_it` updates
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
     def before_epoch(self): self._wait()
     def before_batch(self):
         self._wait()
@@ -200,9 +198,24 @@ def bad_items(
     return (f'the data is bad: the {name} of {items} of batch {n} are nan or infinite '
             '(counted from 0, in the order of this epoch)')
 
-# %% ../../nbs/lr/finder.ipynb #cf22ea9a
-class _RaisesRates:
-    "Set the rates of a sweep for each parameter group"
+# %% ../../nbs/lr/finder.ipynb #19441ef8
+class _Sweeps(UpdateCounter):
+    "Record the rates and the smoothed losses of a sweep. With `stop_div`, end the sweep when the loss diverges"
+    learn: Learner
+    mom: float | None = None                     # momentum of the sweep; None: the optimizer has no momentum
+    own_mom: float | None = None                 # momentum of the optimizer before the sweep
+
+    def momentum(self) -> float:
+        "Return the mean of the highest and the lowest momentum of a one-cycle run"
+        start, top, _ = self.learn.moms
+        return (start + top)/2
+
+    def set_momentum(self) -> None:
+        "Set the momentum of the sweep, if the optimizer has one"
+        opt = self.learn.opt
+        if not hyper_key(opt, 'mom'): return
+        self.mom, self.own_mom = self.momentum(), float(get_hyper(opt, 'mom')[-1])
+        set_hyper(opt, 'mom', self.mom)
     learn: Learner
     start_lr: Any
     end_lr: Any
@@ -232,29 +245,6 @@ class _RaisesRates:
         start, end = self.ends[-1]
         pos = math.log(lr/start)/math.log(end/start)
         return [first*(last/first)**pos for first, last in self.ends[:-1]] + [lr]
-
-# %% ../../nbs/lr/finder.ipynb #10d31603
-class _SetsMomentum:
-    "Set the momentum of a sweep to the mean of the highest and the lowest momentum of a one-cycle run"
-    learn: Learner
-    mom: float | None = None                     # momentum of the sweep; None: the optimizer has no momentum
-    own_mom: float | None = None                 # momentum of the optimizer before the sweep
-
-    def momentum(self) -> float:
-        "Return the mean of the highest and the lowest momentum of a one-cycle run"
-        start, top, _ = self.learn.moms
-        return (start + top)/2
-
-    def set_momentum(self) -> None:
-        "Set the momentum of the sweep, if the optimizer has one"
-        opt = self.learn.opt
-        if not hyper_key(opt, 'mom'): return
-        self.mom, self.own_mom = self.momentum(), float(get_hyper(opt, 'mom')[-1])
-        set_hyper(opt, 'mom', self.mom)
-
-# %% ../../nbs/lr/finder.ipynb #19441ef8
-class _Sweeps(_RaisesRates, _SetsMomentum, UpdateCounter):
-    "Record the rates and the smoothed losses of a sweep. With `stop_div`, end the sweep when the loss diverges"
     losses, stop_div, beta = (), True, 0.98
 
     def before_fit(self):
@@ -613,143 +603,6 @@ def for_few_items(
     reason = f'{rate.reason}, divided by {by:.2g}, because {why}'
     return rate._replace(lr=rate.lr/by, low=rate.low/by, high=rate.high/by, reason=reason)
 
-# %% ../../nbs/lr/finder.ipynb #48d1e628
-class _Recommends:
-    "The recommended rate and its reason, or the reason why there is no rate"
-    lr: float | None = None                       # rate to use for the last group; None: no rate
-    recommended: float | None = None              # the recommended rate, also after you choose another one
-    band: tuple[float, float] | None = None       # lowest and highest rate that may be as good
-    rule: str | None = None                       # source of the rate: 'balanced' or 'trials'
-    reason: str = ''                              # explanation of the rate; without `lr`: why there is none
-    suggestions: dict[str, float]                 # rule -> suggested rate
-    estimates: dict[str, float]                   # estimates from which the rate was derived: name -> rate
-    planned: Planned                              # length of the planned run
-    last_fit, remark = None, ''
-
-    def take(self,
-        rule: str,     # source of the rate: 'balanced' or 'trials'
-        rate: Rate,    # rate from a sweep or from trials
-    ) -> None:
-        """Store `rate` as the recommendation. If the rate has a doubt and no fit has trained the model, store only the doubt, as `reason`
-
-        Args:
-            rule: source of the rate: 'balanced' or 'trials'
-            rate: rate from a sweep or from trials
-
-        Example:
-            found = _Recommends()
-            found.suggestions, found.estimates = dict(valley=0.1, steep=0.5), {}
-            found.planned = planned_run(5, None, 32)
-            found.take('balanced', Rate(0.2, 0.05, 0.4, 'by example', {}))
-            assert found.lr == found.recommended == 0.2 and found.band == (0.05, 0.4)
-            found.reason
-        """
-        if rate.doubt and self.last_fit is None:
-            self.reason = rate.doubt
-            return
-        self.rule, self.band = rule, (rate.low, rate.high)
-        self.lr = self.recommended = rate.lr
-        self.estimates = rate.estimates or self.estimates
-        self.reason = f'{rate.reason}; for {self.planned.length}{self.planned.hint}{self.remark}'
-
-# %% ../../nbs/lr/finder.ipynb #9cf74323
-class _Chosen(_Recommends):
-    "A rate chosen by hand, and the length of the planned run"
-    def choose(self,
-        lr: Any,    # rate of the last group: a number, or the name of a rule with a suggestion
-    ) -> None:
-        """Set `lr` to a different rate. `recommended` does not change
-
-        Args:
-            lr: rate of the last group: a number, or the name of a rule with a suggestion
-
-        Raises:
-            ValueError: {lr} has suggested no rate; there are ...
-
-        Example:
-            found = _Chosen()
-            found.suggestions, found.band, found.lr = dict(valley=0.1, steep=0.5), (0.05, 0.4), 0.2
-            found.choose('valley')
-            assert found.lr == 0.1 and found.outside == ['steep']
-            with raises(ValueError, "'slide' has suggested no rate"): found.choose('slide')
-        """
-        if isinstance(lr, str) and lr not in self.suggestions: raise ValueError(
-            f'{lr!r} has suggested no rate; there are {", ".join(self.suggestions) or "none"}')
-        self.lr = as_positive(self.suggestions[lr] if isinstance(lr, str) else lr)
-
-    @property
-    def outside(self) -> list[str]:
-        """Names of the rules whose suggestions are outside the band. The figure draws these suggestions faintly
-
-        Example:
-            found = _Chosen()
-            found.suggestions, found.band, found.lr = dict(valley=0.1, steep=0.5), (0.05, 0.4), 0.2
-            found.choose('valley')
-            assert found.lr == 0.1 and found.outside == ['steep']
-            with raises(ValueError, "'slide' has suggested no rate"): found.choose('slide')
-        """
-        low, high = self.band or (0., math.inf)
-        return [name for name, lr in self.suggestions.items() if not low <= lr <= high]
-
-    @property
-    def planned_steps(self) -> float:
-        """Number of updates of the planned run
-
-        Example:
-            assert found.n_epoch == 5 and found.planned_steps == 5*32
-            assert found.learn is learn and copy.deepcopy(found).learn is None
-        """
-        return self.planned.steps
-
-    @property
-    def n_epoch(self) -> float | None:
-        """Number of epochs of the planned run, or `None` if only the updates are known
-
-        Example:
-            assert found.n_epoch == 5 and found.planned_steps == 5*32
-            assert found.learn is learn and copy.deepcopy(found).learn is None
-        """
-        return self.planned.n_epoch
-
-# %% ../../nbs/lr/finder.ipynb #28aecb02
-class _Unpacks:
-    "Give access to the suggestions by position and by name"
-    lr: float | None
-    reason: str
-    suggestions: dict[str, float]
-
-    def __iter__(self) -> Iterator[float]: return iter(self._given())
-    def __getitem__(self, i: int) -> float: return self._given()[i]
-    def __len__(self) -> int: return len(self.suggestions)
-
-    def _given(self) -> list[float]:
-        if self.lr is None: raise ValueError(f'lr_find made no suggestion: {self.reason}')
-        return list(self.suggestions.values())
-
-    def __getattr__(self, name: str) -> float:
-        if name[:1] != '_' and name in self.__dict__.get('suggestions', ()):
-            return self.suggestions[name]
-        known = f', and {name} made no suggestion' if name in RULES else ''
-        raise AttributeError(f'LRFind has no attribute {name!r}{known}')
-
-    def __dir__(self) -> list[str]: return [*super().__dir__(), *self.suggestions]
-
-# %% ../../nbs/lr/finder.ipynb #8ecd7dd2
-class _Described(_Chosen):
-    "The repr of a result"
-    n_batches: int
-    mom: float | None
-
-    def __repr__(self) -> str:
-        if self.lr is None: return f'LRFind(no suggestion: {self.reason})'
-        band = 'band=({:.2g}, {:.2g}), '.format(*self.band) if self.band else ''
-        mom = f', mom={self.mom:.2g}' if self.mom is not None else ''
-        named = ''.join(f', {name}={lr:.2g}' for name, lr in self.suggestions.items())
-        known = f', recommended={self.recommended:.2g}' if self.recommended is not None else ''
-        chosen = f'chosen by hand{known}, ' if self.lr != self.recommended else ''
-        return (f'LRFind(lr={self.lr:.2g}, {chosen}{band}rule={self.rule!r}, '
-                f'n_epoch={self.n_epoch}, n_batches={self.n_batches}{mom}{named})')
-
 # %% ../../nbs/lr/finder.ipynb #8bcb9a75
 def _curve(found: 'LRFind', ax: Any = None) -> Any:
     "Plot the sweep with its suggestions in a new figure or in `ax`"
@@ -778,9 +631,51 @@ def _with_trials(found: 'LRFind') -> Any:
         fig.suptitle(_title(found), color=COLORS['text'], fontsize=11)
         return fig
 
-# %% ../../nbs/lr/finder.ipynb #b0f064b8
-class _Plotted:
-    "Plots of a result"
+# %% ../../nbs/lr/finder.ipynb #bc4fa01d
+def _cell() -> int | None:
+    "Return the number of the running cell, or `None` outside notebooks"
+    return shell().execution_count if shell() else None
+
+# %% ../../nbs/lr/finder.ipynb #b09b2397
+class LRFind(Sweep):
+    """The result of `lr_find`: a curve, suggestions, and a recommended rate or the reason why there is none
+
+    Args:
+        lrs: rates of the updates
+        losses: smoothed losses
+        raw_losses: measured losses; empty: not known
+        num_it: planned number of updates
+        rules: names or functions, one or several; None: no rules
+        n_batches: number of batches that the sweep took
+        update_norms: norm of each update; empty: not known
+        weight_norm: norm of the weights before the sweep
+        planned: length of the planned run
+        last_fit: the fit that trained the model; None: the model is fresh, or the fit is not known
+        epoch_size: updates and items of an epoch; None: not known
+        problem: why there is no rate; empty: decide from the curve
+        mom: momentum of the sweep; None: the optimizer has no momentum
+        remark: text to append to the reason
+
+    Example:
+        found = LRFind()
+        found.lr, found.suggestions = 0.2, dict(valley=0.1, steep=0.5)
+        lr_valley, lr_steep = found
+        assert (lr_valley, lr_steep) == (found.valley, found.steep) == (0.1, 0.5)
+        with raises(AttributeError, 'slide made no suggestion'): found.slide
+    """
+    _learn: Any = None                # a weak reference
+
+    @property
+    def learn(self) -> Learner | None:
+        """The learner of the sweep, or `None` if it was deleted, or if this result is a copy or was unpickled
+
+        Example:
+            notes.learn = line_learner()
+        """
+        return self._learn() if self._learn is not None else None
+
+    def __getstate__(self) -> dict[str, Any]: return {**vars(self), '_learn': None}
+
     def plot(self,
         return_fig: bool | None = None,   # return the figure instead of showing it
         ax: Any = None,                   # axes to draw into; None: a new figure
@@ -840,13 +735,6 @@ class _Plotted:
         """
         return self.plot(return_fig=True)
 
-# %% ../../nbs/lr/finder.ipynb #bc4fa01d
-def _cell() -> int | None:
-    "Return the number of the running cell, or `None` outside notebooks"
-    return shell().execution_count if shell() else None
-
-class _Shown(_Plotted):
-    "The display of a result in a notebook"
     def _ipython_display_(self) -> None:
         "If widgets work and this cell has not shown the result yet, show the picker. Otherwise raise `NotImplementedError`, so that IPython calls `_repr_mimebundle_`"
         live = self.learn is not None and view_for('lr_find', None, None, None) is not None
@@ -857,51 +745,129 @@ class _Shown(_Plotted):
         if self._shown_in == _cell(): return {'text/plain': repr(self)}
         fig = self.fig
         return png_bundle(fig, repr(self)), png_metadata(fig, repr(self))
+    lr: float | None = None                       # rate to use for the last group; None: no rate
+    recommended: float | None = None              # the recommended rate, also after you choose another one
+    band: tuple[float, float] | None = None       # lowest and highest rate that may be as good
+    rule: str | None = None                       # source of the rate: 'balanced' or 'trials'
+    reason: str = ''                              # explanation of the rate; without `lr`: why there is none
+    suggestions: dict[str, float]                 # rule -> suggested rate
+    estimates: dict[str, float]                   # estimates from which the rate was derived: name -> rate
+    planned: Planned                              # length of the planned run
+    last_fit, remark = None, ''
 
-# %% ../../nbs/lr/finder.ipynb #a33691db
-class _KnowsLearner:
-    "A weak reference to the learner of the sweep"
-    _learn: Any = None                # a weak reference
+    def take(self,
+        rule: str,     # source of the rate: 'balanced' or 'trials'
+        rate: Rate,    # rate from a sweep or from trials
+    ) -> None:
+        """Store `rate` as the recommendation. If the rate has a doubt and no fit has trained the model, store only the doubt, as `reason`
 
-    @property
-    def learn(self) -> Learner | None:
-        """The learner of the sweep, or `None` if it was deleted, or if this result is a copy or was unpickled
+        Args:
+            rule: source of the rate: 'balanced' or 'trials'
+            rate: rate from a sweep or from trials
 
         Example:
-            knows, swept = _KnowsLearner(), line_learner()
-            knows._learn = weakref.ref(swept)
-            assert knows.learn is swept and copy.copy(knows).learn is None
+            found = LRFind()
+            found.suggestions, found.estimates = dict(valley=0.1, steep=0.5), {}
+            found.planned = planned_run(5, None, 32)
+            found.take('balanced', Rate(0.2, 0.05, 0.4, 'by example', {}))
+            assert found.lr == found.recommended == 0.2 and found.band == (0.05, 0.4)
+            found.reason
         """
-        return self._learn() if self._learn is not None else None
+        if rate.doubt and self.last_fit is None:
+            self.reason = rate.doubt
+            return
+        self.rule, self.band = rule, (rate.low, rate.high)
+        self.lr = self.recommended = rate.lr
+        self.estimates = rate.estimates or self.estimates
+        self.reason = f'{rate.reason}; for {self.planned.length}{self.planned.hint}{self.remark}'
 
-    def __getstate__(self) -> dict[str, Any]: return {**vars(self), '_learn': None}
+    def choose(self,
+        lr: Any,    # rate of the last group: a number, or the name of a rule with a suggestion
+    ) -> None:
+        """Set `lr` to a different rate. `recommended` does not change
 
-# %% ../../nbs/lr/finder.ipynb #b09b2397
-class LRFind(_KnowsLearner, _Described, _Unpacks, _Shown, Sweep):
-    """The result of `lr_find`: a curve, suggestions, and a recommended rate or the reason why there is none
+        Args:
+            lr: rate of the last group: a number, or the name of a rule with a suggestion
 
-    Args:
-        lrs: rates of the updates
-        losses: smoothed losses
-        raw_losses: measured losses; empty: not known
-        num_it: planned number of updates
-        rules: names or functions, one or several; None: no rules
-        n_batches: number of batches that the sweep took
-        update_norms: norm of each update; empty: not known
-        weight_norm: norm of the weights before the sweep
-        planned: length of the planned run
-        last_fit: the fit that trained the model; None: the model is fresh, or the fit is not known
-        epoch_size: updates and items of an epoch; None: not known
-        problem: why there is no rate; empty: decide from the curve
-        mom: momentum of the sweep; None: the optimizer has no momentum
-        remark: text to append to the reason
+        Raises:
+            ValueError: {lr} has suggested no rate; there are ...
 
-    Example:
-        found = LRFind(curve_lrs, curve_losses, curve_losses, 100, ['valley', 'minimum'])
-        assert found.band[0] < found.lr < found.band[1]
-        assert list(found) == [found.valley, found.minimum]
-        found
-    """
+        Example:
+            found = LRFind()
+            found.suggestions, found.band, found.lr = dict(valley=0.1, steep=0.5), (0.05, 0.4), 0.2
+            found.choose('valley')
+            assert found.lr == 0.1 and found.outside == ['steep']
+            with raises(ValueError, "'slide' has suggested no rate"): found.choose('slide')
+        """
+        if isinstance(lr, str) and lr not in self.suggestions: raise ValueError(
+            f'{lr!r} has suggested no rate; there are {", ".join(self.suggestions) or "none"}')
+        self.lr = as_positive(self.suggestions[lr] if isinstance(lr, str) else lr)
+
+    @property
+    def outside(self) -> list[str]:
+        """Names of the rules whose suggestions are outside the band. The figure draws these suggestions faintly
+
+        Example:
+            found = LRFind()
+            found.suggestions, found.band, found.lr = dict(valley=0.1, steep=0.5), (0.05, 0.4), 0.2
+            found.choose('valley')
+            assert found.lr == 0.1 and found.outside == ['steep']
+            with raises(ValueError, "'slide' has suggested no rate"): found.choose('slide')
+        """
+        low, high = self.band or (0., math.inf)
+        return [name for name, lr in self.suggestions.items() if not low <= lr <= high]
+
+    @property
+    def planned_steps(self) -> float:
+        """Number of updates of the planned run
+
+        Example:
+            assert found.n_epoch == 5 and found.planned_steps == 5*32
+            assert found.learn is learn and copy.deepcopy(found).learn is None
+        """
+        return self.planned.steps
+
+    @property
+    def n_epoch(self) -> float | None:
+        """Number of epochs of the planned run, or `None` if only the updates are known
+
+        Example:
+            assert found.n_epoch == 5 and found.planned_steps == 5*32
+            assert found.learn is learn and copy.deepcopy(found).learn is None
+        """
+        return self.planned.n_epoch
+    n_batches: int
+    mom: float | None
+
+    def __repr__(self) -> str:
+        if self.lr is None: return f'LRFind(no suggestion: {self.reason})'
+        band = 'band=({:.2g}, {:.2g}), '.format(*self.band) if self.band else ''
+        mom = f', mom={self.mom:.2g}' if self.mom is not None else ''
+        named = ''.join(f', {name}={lr:.2g}' for name, lr in self.suggestions.items())
+        known = f', recommended={self.recommended:.2g}' if self.recommended is not None else ''
+        chosen = f'chosen by hand{known}, ' if self.lr != self.recommended else ''
+        return (f'LRFind(lr={self.lr:.2g}, {chosen}{band}rule={self.rule!r}, '
+                f'n_epoch={self.n_epoch}, n_batches={self.n_batches}{mom}{named})')
+    lr: float | None
+    reason: str
+    suggestions: dict[str, float]
+
+    def __iter__(self) -> Iterator[float]: return iter(self._given())
+    def __getitem__(self, i: int) -> float: return self._given()[i]
+    def __len__(self) -> int: return len(self.suggestions)
+
+    def _given(self) -> list[float]:
+        if self.lr is None: raise ValueError(f'lr_find made no suggestion: {self.reason}')
+        return list(self.suggestions.values())
+
+    def __getattr__(self, name: str) -> float:
+        if name[:1] != '_' and name in self.__dict__.get('suggestions', ()):
+            return self.suggestions[name]
+        known = f', and {name} made no suggestion' if name in RULES else ''
+        raise AttributeError(f'LRFind has no attribute {name!r}{known}')
+
+    def __dir__(self) -> list[str]: return [*super().__dir__(), *self.suggestions]
+
     def __init__(self,
         lrs: list[float],              # rates of the updates
         losses: list[float],           # smoothed losses

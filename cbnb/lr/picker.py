@@ -305,9 +305,13 @@ def _printed_html(text: str) -> str:
     look = 'line-height:1.35;margin:.3em 0;white-space:pre-wrap'
     return f'<div style="{_SCROLLED}"><pre style="{look}">{escape(text)}</pre></div>'
 
-# %% ../../nbs/lr/picker.ipynb #5efea35f
-class _KeepsEnd:
-    "Collect text, and show its last 4000 characters at most five times a second"
+# %% ../../nbs/lr/picker.ipynb #5001edc0
+class Printed:
+    """Collect what the current thread prints in a `with` block, and show it at most five times a second
+
+    Args:
+        show: function that displays HTML
+    """
     limit, every = 4000, 0.2             # number of characters to keep; seconds between updates
 
     def __init__(self,
@@ -315,7 +319,11 @@ class _KeepsEnd:
     ): self.show, self.text, self.cut, self.shown = show, '', False, 0.
 
     def take(self, text: str) -> None:
-        "Append text, and show the result if the last update is more than 0.2 seconds old"
+        """Append text, and show the result if the last update is more than 0.2 seconds old
+
+        Args:
+            text
+        """
         self.text += text
         if len(self.text) > self.limit: self.text, self.cut = self.text[-self.limit:], True
         if time.monotonic() - self.shown > self.every: self.update()
@@ -326,13 +334,6 @@ class _KeepsEnd:
         if self.cut: text = '…\n' + text[text.find('\n') + 1:]           # whole lines
         self.show(_printed_html(text) if text else '')
 
-# %% ../../nbs/lr/picker.ipynb #5001edc0
-class Printed(_KeepsEnd):
-    """Collect what the current thread prints in a `with` block, and show it at most five times a second
-
-    Args:
-        show: function that displays HTML
-    """
     @contextmanager
     def collect(self) -> Iterator[None]:
         "Collect stdout and stderr inside a `with` block"
@@ -540,35 +541,6 @@ def row(
     box.layout.flex_flow, box.layout.align_items = 'row wrap', 'center'
     return box
 
-# %% ../../nbs/lr/picker.ipynb #98361956
-class _Parts:
-    "The result, the rates and the widgets of a picker"
-    found: LRFind                # result of `lr_find`
-    rates: dict[str, float]      # rule -> suggested rate
-    exact: list[float]           # exact rates to choose from
-    meant: float                 # rate that was last chosen with a button or a click
-    rules: dict[str, Any]        # rule -> button
-    live: LiveChart | None       # the live chart; None: anywidget is not installed, or the sweep is empty
-    scope: str                   # CSS class of this picker
-    busy: bool                   # a fit that the picker started is running
-    ended: float                 # when the last fit that the picker started ended, on the monotonic clock
-
-    @property
-    def learn(self) -> Learner:
-        """The learner of the picker. Raises `RuntimeError` if the learner was deleted
-
-        Raises:
-            RuntimeError: the learner of this picker is gone: sweep again
-        """
-        learn = self._learn()
-        if learn is None: raise RuntimeError('the learner of this picker is gone: sweep again')
-        return learn
-
-    @property
-    def lr(self) -> float:
-        "The chosen rate"
-        return nearby(self.slider.value, [*self.exact, self.meant])
-
 # %% ../../nbs/lr/picker.ipynb #6149c34d
 _STYLE = (css_variables('.cbnb-picker') +
           '.cbnb-picker .cbnb-faint:not(.mod-primary){color:var(--cbnb-quiet);font-style:italic}'
@@ -581,161 +553,11 @@ def _rule_style(found: LRFind, scope: str) -> str:
     return ''.join(bar(name, COLORS['quiet'] if mark.faint else mark.color)
                    for name, mark in zip(choices(found), _marks(found)))
 
-# %% ../../nbs/lr/picker.ipynb #456e707a
-class _Arranges(_Parts):
-    "Arrange the widgets of the picker"
-    def _arranged(self) -> Any:
-        from ipywidgets import VBox
-        self.said.add_class('cbnb-said')
-        self.below.layout.max_height, self.below.layout.flex = '46em', '0 0 auto'   # long output scrolls
-        self.rule_row = row(*self.rules.values())
-        view = VBox([self.advice, self.chart, self.rule_row, self.slider,
-                     row(self.use, self.epochs, self.fit), self.said, self.below, self.printed])
-        view.layout.width, view.layout.max_width = '100%', f'{WIDTH}px'
-        view.add_class('cbnb-picker')
-        view.add_class(self.scope)
-        return view
-
-    def _advise(self) -> None:
-        "Show the recommendation, and update the buttons of the rules"
-        self.advice.value = f'<style>{_STYLE}{_rule_style(self.found, self.scope)}</style>{advice_html(self.found)}'
-        for name, button in self.rules.items(): _dress(button, self.found, name)
-
-# %% ../../nbs/lr/picker.ipynb #71c5b923
-class _Draws(_Arranges):
-    "Draw the chart of the picker"
-    def _drawn(self) -> str:
-        "Return the static image, with a slot for the live chart if there is one"
-        still = picker_chart(self.found, self.lr)
-        return self.live.slot_html(still) if self.live else still
-
-    def _draw(self,
-        *changed: str,      # keys of the layout that have changed, besides the chosen rate
-    ) -> None:
-        "Move the line to the chosen rate, and highlight the button of the rule that suggested this rate"
-        if self.live:
-            layout = _layout(self.found, self.lr)
-            self.live.set(**{name: layout[name] for name in ('cursor', *changed)})
-            self.live.flush()
-        if not (self.live and self.live.here): self.chart.value = self._drawn()
-        for name, button in self.rules.items():
-            chosen = name in self.rates and math.isclose(self.rates[name], self.lr, rel_tol=1e-6)
-            button.button_style = 'primary' if chosen else ''
-
-# %% ../../nbs/lr/picker.ipynb #13bbb37b
-class _Chooses(_Draws):
-    "Choose a rate with a button, the slider, or the name of a rule"
-    def choose(self,
-        name: str,    # name of a rule that has made a suggestion
-    ) -> None:
-        """Choose the rate that a rule suggests. Raises `ValueError` if the rule suggests no rate
-
-        Args:
-            name: name of a rule that has made a suggestion
-
-        Raises:
-            ValueError: {name} has suggested no rate; there are ...
-        """
-        if name not in self.rates:
-            raise ValueError(f'{name!r} has suggested no rate; there are {", ".join(self.rates)}')
-        self._take(self.rates[name])
-
-    def _take(self, lr: float) -> None:
-        self.meant = lr
-        if self.slider.value == lr: self._moved()         # the slider does not move, but the rate is chosen
-        else: self.slider.value = lr
-
-    def _moved(self) -> None:
-        "Set `lr` of the result to the chosen rate. Redraw the chart, except while the mouse drags the line"
-        self.found.choose(self.lr)
-        if not self.dragging: self._draw()
-
-# %% ../../nbs/lr/picker.ipynb #437c2fee
-class _Picks(_Chooses):
-    "Choose a rate with the mouse"
-    def _picked(self,
-        x: float,      # rate at the position of the mouse
-        done: bool,    # False: the mouse button is still down
-    ) -> None:
-        "Choose the rate at the mouse, unless a fit of this picker runs"
-        if self.busy: return self._draw()
-        self.dragging = not done
-        try: self._take(clicked(x, self.exact))
-        finally: self.dragging = False
-
-    def _make_live(self) -> LiveChart | None:
-        if not has_live_charts() or not self.found.lrs: return None
-        live = LiveChart(_lines(self.found), on_pick=self._picked, **_layout(self.found, self.lr))
-        live.widget.on_msg(self._hear)
-        return live
-
-    def _hear(self, _: Any, message: dict, buffers: list) -> None:
-        "Hide the slider when a browser draws the live chart, because the chart replaces the slider"
-        if message.get('type') == 'here': self.slider.layout.display = 'none'
-
-# %% ../../nbs/lr/picker.ipynb #7e084a0e
-class _HasRules(_Picks):
-    "Create a button for each rule, and collect the rates that the picker does not round to a step of the slider"
-    def _exact(self) -> list[float]:
-        "Return the rates of the rules, and the rate of the learner if it is a single number"
-        learn = self._learn()
-        own = [float(learn.lr)] if learn is not None and _is_rate(learn.lr) else []
-        return [*self.rates.values(), *own]
-
-    def _add_rules(self) -> None:
-        "Add a button for each rule that has no button yet"
-        for name in dict.fromkeys([*list(self.rates)[:1], *self.found.suggestions, *self.rates]):
-            if name in self.rules: continue
-            self.rules[name] = button = rule_button(self.found, name)
-            button.on_click(lambda button, name=name: self.choose(name))
-        self.rule_row.children = tuple(self.rules.values())
-
-# %% ../../nbs/lr/picker.ipynb #b91e1e51
-class _Plans(_HasRules):
-    "Update the recommendation when the number of epochs changes"
-    def _plan(self) -> None:
-        "Update the recommendation for the number of epochs in the box, and redraw the picker"
-        follows = not self.found.lr or self.found.lr == self.found.recommended
-        if not recommend_for(self.found, self.epochs.value): return
-        self.rates = choices(self.found)
-        self.exact = self._exact()
-        self._add_rules()
-        self._advise()
-        low, high = slider_range(self.found, self.slider.value)
-        self.slider.min, self.slider.max = min(low, self.slider.min), max(high, self.slider.max)
-        if follows and self.found.recommended: self._take(self.found.recommended)
-        self._draw('marks', 'band')
-
 # %% ../../nbs/lr/picker.ipynb #5ade7d7c
-class _Uses(_Parts):
-    "Set the rate of the learner"
-    def use_lr(self) -> None:
-        "Set `learn.lr` and the `lr` of the result to the chosen rate, and show a message. If the learner was deleted, only show an error"
-        try: before, self.learn.lr = self.learn.lr, self.lr
-        except RuntimeError as e: return self._say(problem_html(e))
-        self._say(boxed(f'<code>learn.lr</code> is now <b>{as_rate(self.lr)}</b> (before: {_short(before)})', 'lr'))
-        self.found.choose(self.lr)
-
-    def _say(self, page: str) -> None: self.said.value = f'<div role="status">{page}</div>'
-
 def _short(lr: Any) -> str:
     return as_rate(lr) if _is_rate(lr) else escape(repr(lr)[:200])
 
 # %% ../../nbs/lr/picker.ipynb #b48aea6b
-class _Switches(_Parts):
-    "Disable the controls during a fit, and show the output of the fit below the controls"
-    def _switch(self, on: bool) -> None:
-        "Disable the controls, or enable them if `on` is true. A rule without a valid rate keeps its button disabled"
-        self.busy = not on
-        for control in (self.slider, self.use, self.fit, self.epochs): control.disabled = not on
-        for name, button in self.rules.items(): button.disabled = not on or name not in self.rates
-
-    def _train(self, learn: Learner, n: int, lr: float) -> None:
-        def put(widget: Any) -> None: self.below.children = (widget,)
-        self.below.children, self.printed.value = (), ''
-        printed = Printed(lambda page: setattr(self.printed, 'value', page))
-        with placed(learn, put), printed.collect(): learn.fit_one_cycle(n, lr)
-
 def _how(learn: Learner) -> str:
     "Return the start of a message that tells how the last fit ended. If the learner has no recorder, the message does not tell whether the fit finished"
     if not hasattr(learn, 'recorder') or not learn.recorder.history.runs: return 'ended: '
@@ -747,31 +569,6 @@ def from_page() -> bool:
     "Return whether the kernel is handling a message of a widget instead of running a cell"
     parent = getattr(shell(), 'get_parent', dict)() or {}
     return parent.get('header', {}).get('msg_type') == 'comm_msg'
-
-# %% ../../nbs/lr/picker.ipynb #953735fb
-class _Trains(_Switches, _Uses):
-    "Train with the chosen rate"
-    def start_fit(self) -> None:
-        "Call `fit_one_cycle` with the chosen epochs, and the chosen rate as the highest rate. If the learner is running, only show a message"
-        try: learn, lr, n = self.learn, self.lr, self.epochs.value
-        except RuntimeError as e: return self._say(problem_html(e))
-        if from_page() and time.monotonic() - self.ended < 0.5: return     # second click of a double click
-        if self.busy or learn.running:
-            return self._say(boxed(f'This learner is running already ({escape(learn.where())}): '
-                                   'wait for it, or stop it.', 'valid'))
-        plan = f'{n} epoch{"s"*(n != 1)}, one cycle with a top of <b>{as_rate(lr)}</b>'
-        self._switch(False)
-        try:
-            self._say(boxed(f'training: {plan}', 'train'))
-            self._train(learn, n, lr)
-            self._say(boxed(_how(learn) + plan, 'lr'))
-        except KeyboardInterrupt as e:
-            self._say(boxed(escape(str(e) or 'interrupted'), 'valid'))
-            if not from_page(): raise                                      # in a cell, the interrupt stops the cell
-        except Exception as e: self._say(problem_html(e))
-        finally:
-            self._switch(True)
-            self.ended = time.monotonic()
 
 # %% ../../nbs/lr/picker.ipynb #483e44df
 def _hide_later(
@@ -802,9 +599,40 @@ def _keep(box: Any) -> None:
 def _close_all() -> None:
     for box in _alive.values(): box.close()
 
-# %% ../../nbs/lr/picker.ipynb #36c1882e
-class _Shows(_Parts):
-    "Show the picker in a notebook"
+# %% ../../nbs/lr/picker.ipynb #c2d34ce8
+class LRPicker:
+    """Widgets to choose a learning rate on the curve of a sweep, to set it for the learner, and to train with it
+
+    Args:
+        learn: learner whose rate is set
+        found: result of `lr_find` for this learner
+    """
+    found: LRFind                # result of `lr_find`
+    rates: dict[str, float]      # rule -> suggested rate
+    exact: list[float]           # exact rates to choose from
+    meant: float                 # rate that was last chosen with a button or a click
+    rules: dict[str, Any]        # rule -> button
+    live: LiveChart | None       # the live chart; None: anywidget is not installed, or the sweep is empty
+    scope: str                   # CSS class of this picker
+    busy: bool                   # a fit that the picker started is running
+    ended: float                 # when the last fit that the picker started ended, on the monotonic clock
+
+    @property
+    def learn(self) -> Learner:
+        """The learner of the picker. Raises `RuntimeError` if the learner was deleted
+
+        Raises:
+            RuntimeError: the learner of this picker is gone: sweep again
+        """
+        learn = self._learn()
+        if learn is None: raise RuntimeError('the learner of this picker is gone: sweep again')
+        return learn
+
+    @property
+    def lr(self) -> float:
+        "The chosen rate"
+        return nearby(self.slider.value, [*self.exact, self.meant])
+
     def show(self) -> None:
         "Show the widgets, and store a static chart for the saved notebook. Without widgets, show a figure. Outside IPython, do nothing"
         if not shell(): return
@@ -828,14 +656,156 @@ class _Shows(_Parts):
 
     def _ipython_display_(self) -> None: self.show()
 
-# %% ../../nbs/lr/picker.ipynb #c2d34ce8
-class LRPicker(_Plans, _Trains, _Shows):
-    """Widgets to choose a learning rate on the curve of a sweep, to set it for the learner, and to train with it
+    def _switch(self, on: bool) -> None:
+        "Disable the controls, or enable them if `on` is true. A rule without a valid rate keeps its button disabled"
+        self.busy = not on
+        for control in (self.slider, self.use, self.fit, self.epochs): control.disabled = not on
+        for name, button in self.rules.items(): button.disabled = not on or name not in self.rates
 
-    Args:
-        learn: learner whose rate is set
-        found: result of `lr_find` for this learner
-    """
+    def _train(self, learn: Learner, n: int, lr: float) -> None:
+        def put(widget: Any) -> None: self.below.children = (widget,)
+        self.below.children, self.printed.value = (), ''
+        printed = Printed(lambda page: setattr(self.printed, 'value', page))
+        with placed(learn, put), printed.collect(): learn.fit_one_cycle(n, lr)
+
+    def use_lr(self) -> None:
+        "Set `learn.lr` and the `lr` of the result to the chosen rate, and show a message. If the learner was deleted, only show an error"
+        try: before, self.learn.lr = self.learn.lr, self.lr
+        except RuntimeError as e: return self._say(problem_html(e))
+        self._say(boxed(f'<code>learn.lr</code> is now <b>{as_rate(self.lr)}</b> (before: {_short(before)})', 'lr'))
+        self.found.choose(self.lr)
+
+    def _say(self, page: str) -> None: self.said.value = f'<div role="status">{page}</div>'
+
+    def start_fit(self) -> None:
+        "Call `fit_one_cycle` with the chosen epochs, and the chosen rate as the highest rate. If the learner is running, only show a message"
+        try: learn, lr, n = self.learn, self.lr, self.epochs.value
+        except RuntimeError as e: return self._say(problem_html(e))
+        if from_page() and time.monotonic() - self.ended < 0.5: return     # second click of a double click
+        if self.busy or learn.running:
+            return self._say(boxed(f'This learner is running already ({escape(learn.where())}): '
+                                   'wait for it, or stop it.', 'valid'))
+        plan = f'{n} epoch{"s"*(n != 1)}, one cycle with a top of <b>{as_rate(lr)}</b>'
+        self._switch(False)
+        try:
+            self._say(boxed(f'training: {plan}', 'train'))
+            self._train(learn, n, lr)
+            self._say(boxed(_how(learn) + plan, 'lr'))
+        except KeyboardInterrupt as e:
+            self._say(boxed(escape(str(e) or 'interrupted'), 'valid'))
+            if not from_page(): raise                                      # in a cell, the interrupt stops the cell
+        except Exception as e: self._say(problem_html(e))
+        finally:
+            self._switch(True)
+            self.ended = time.monotonic()
+
+    def _arranged(self) -> Any:
+        from ipywidgets import VBox
+        self.said.add_class('cbnb-said')
+        self.below.layout.max_height, self.below.layout.flex = '46em', '0 0 auto'   # long output scrolls
+        self.rule_row = row(*self.rules.values())
+        view = VBox([self.advice, self.chart, self.rule_row, self.slider,
+                     row(self.use, self.epochs, self.fit), self.said, self.below, self.printed])
+        view.layout.width, view.layout.max_width = '100%', f'{WIDTH}px'
+        view.add_class('cbnb-picker')
+        view.add_class(self.scope)
+        return view
+
+    def _advise(self) -> None:
+        "Show the recommendation, and update the buttons of the rules"
+        self.advice.value = f'<style>{_STYLE}{_rule_style(self.found, self.scope)}</style>{advice_html(self.found)}'
+        for name, button in self.rules.items(): _dress(button, self.found, name)
+
+    def _drawn(self) -> str:
+        "Return the static image, with a slot for the live chart if there is one"
+        still = picker_chart(self.found, self.lr)
+        return self.live.slot_html(still) if self.live else still
+
+    def _draw(self,
+        *changed: str,      # keys of the layout that have changed, besides the chosen rate
+    ) -> None:
+        "Move the line to the chosen rate, and highlight the button of the rule that suggested this rate"
+        if self.live:
+            layout = _layout(self.found, self.lr)
+            self.live.set(**{name: layout[name] for name in ('cursor', *changed)})
+            self.live.flush()
+        if not (self.live and self.live.here): self.chart.value = self._drawn()
+        for name, button in self.rules.items():
+            chosen = name in self.rates and math.isclose(self.rates[name], self.lr, rel_tol=1e-6)
+            button.button_style = 'primary' if chosen else ''
+
+    def choose(self,
+        name: str,    # name of a rule that has made a suggestion
+    ) -> None:
+        """Choose the rate that a rule suggests. Raises `ValueError` if the rule suggests no rate
+
+        Args:
+            name: name of a rule that has made a suggestion
+
+        Raises:
+            ValueError: {name} has suggested no rate; there are ...
+        """
+        if name not in self.rates:
+            raise ValueError(f'{name!r} has suggested no rate; there are {", ".join(self.rates)}')
+        self._take(self.rates[name])
+
+    def _take(self, lr: float) -> None:
+        self.meant = lr
+        if self.slider.value == lr: self._moved()         # the slider does not move, but the rate is chosen
+        else: self.slider.value = lr
+
+    def _moved(self) -> None:
+        "Set `lr` of the result to the chosen rate. Redraw the chart, except while the mouse drags the line"
+        self.found.choose(self.lr)
+        if not self.dragging: self._draw()
+
+    def _picked(self,
+        x: float,      # rate at the position of the mouse
+        done: bool,    # False: the mouse button is still down
+    ) -> None:
+        "Choose the rate at the mouse, unless a fit of this picker runs"
+        if self.busy: return self._draw()
+        self.dragging = not done
+        try: self._take(clicked(x, self.exact))
+        finally: self.dragging = False
+
+    def _make_live(self) -> LiveChart | None:
+        if not has_live_charts() or not self.found.lrs: return None
+        live = LiveChart(_lines(self.found), on_pick=self._picked, **_layout(self.found, self.lr))
+        live.widget.on_msg(self._hear)
+        return live
+
+    def _hear(self, _: Any, message: dict, buffers: list) -> None:
+        "Hide the slider when a browser draws the live chart, because the chart replaces the slider"
+        if message.get('type') == 'here': self.slider.layout.display = 'none'
+
+    def _exact(self) -> list[float]:
+        "Return the rates of the rules, and the rate of the learner if it is a single number"
+        learn = self._learn()
+        own = [float(learn.lr)] if learn is not None and _is_rate(learn.lr) else []
+        return [*self.rates.values(), *own]
+
+    def _add_rules(self) -> None:
+        "Add a button for each rule that has no button yet"
+        for name in dict.fromkeys([*list(self.rates)[:1], *self.found.suggestions, *self.rates]):
+            if name in self.rules: continue
+            self.rules[name] = button = rule_button(self.found, name)
+            button.on_click(lambda button, name=name: self.choose(name))
+        self.rule_row.children = tuple(self.rules.values())
+
+    def _plan(self) -> None:
+        "Update the recommendation for the number of epochs in the box, and redraw the picker"
+        follows = not self.found.lr or self.found.lr == self.found.recommended
+        if not recommend_for(self.found, self.epochs.value): return
+        self.rates = choices(self.found)
+        self.exact = self._exact()
+        self._add_rules()
+        self._advise()
+        low, high = slider_range(self.found, self.slider.value)
+        self.slider.min, self.slider.max = min(low, self.slider.min), max(high, self.slider.max)
+        if follows and self.found.recommended: self._take(self.found.recommended)
+        self._draw('marks', 'band')
+
     def __init__(self,
         learn: Learner,    # learner whose rate is set
         found: LRFind,     # result of `lr_find` for this learner
