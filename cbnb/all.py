@@ -21,7 +21,8 @@ from .basics.loaders import Batches
 from .basics.nested import to_device
 from .basics.random_state import set_seed
 from .data import DataLoaders, default_device
-from .learner import FitInterrupted, Learner
+from .learner import Learner
+from .loop import FitInterrupted
 
 # %% ../nbs/all.ipynb #17f38a13
 _all_ = ['Learner', 'DataLoaders', 'Batches', 'default_device', 'to_device', 'set_seed', 'FitInterrupted']
@@ -31,7 +32,7 @@ from .callback import Callback, CallbackList
 from .events import (
     CancelBackwardException, CancelBatchException, CancelEpochException, CancelFitException,
     CancelStepException, CancelTrainException, CancelValidException, event)
-from .learner import TrainEvalCallback
+from .loop import TrainEvalCallback
 
 # %% ../nbs/all.ipynb #7f0d99fb
 _all_ = ['Callback', 'event', 'TrainEvalCallback', 'CancelBackwardException', 'CancelBatchException',
@@ -114,10 +115,17 @@ from .distributed.data_parallel import Distributed
 _all_ = ['Distributed']
 
 # %% ../nbs/all.ipynb #cbcc64ff
+from . import hints
+from .basics.other_libraries import ELSEWHERE, say_instead
 from .dialects.detect import adapt, adapt_metric
 
 # %% ../nbs/all.ipynb #e0e37a7d
 Learner.default_callbacks = (TrainEvalCallback, Recorder, ProgressCallback)
-Learner.before_epochs = (sanity_check,)
+Learner.before_fits = (hints.warn_of_written,)
+Learner.before_epochs = (hints.warn_of_pct_train, hints.warn_of_processes, hints.warn_of_no_rate, sanity_check)
+Learner.batch_filters = (hints.check_length, hints.keep_modes)
+Learner.error_notes = (batch_size.note_memory,)
+Learner.around_fits = (rewind.restore_point,)
+say_instead(Learner, ELSEWHERE)
 CallbackList.adapt = staticmethod(adapt)      # for callbacks of other libraries
 Metric.adapt = staticmethod(adapt_metric)

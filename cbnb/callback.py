@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PURPOSES', 'Reading', 'Forwarding', 'shadows', 'warn_shadow', 'Callback', 'wrapped', 'made_by', 'settings',
-           'class_of', 'early_names', 'CallbackList', 'CbList']
+           'class_of', 'early_names', 'as_list', 'is_a', 'CallbackList', 'CbList']
 
 # %% ../nbs/01_callback.ipynb #86cd5eb9
 import functools
@@ -14,6 +14,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 # %% ../nbs/01_callback.ipynb #ebd17c7c
@@ -27,6 +28,7 @@ from .events import (  # noqa: F401 (those that are not used here may be importe
     CancelEpochException, CancelException, CancelFitException, CancelStepException,
     CancelTrainException, CancelValidException, EPOCH, EVALUATED, EVENTS, EventNames, Events,
     FIT, Level, STEP, TRAIN, VALIDATE, did_you_mean, event, loop_lines, not_honoured)
+from .undo import interrupts_wait
 
 # %% ../nbs/01_callback.ipynb #0af8ec0a
 class Reading:
@@ -374,6 +376,32 @@ def _take_away(cb: Callback) -> None:
                   f'make one for each, {cb}(...)', stacklevel=user_level())
     cb.learn.remove_cb(cb)
 
+# %% ../nbs/01_callback.ipynb #3f23807c
+def as_list(
+    values: Any,   # None, a single value, or any iterable of values
+) -> list[Any]:
+    """Convert a single value, an iterable of values, or None to a list
+
+    Args:
+        values: None, a single value, or any iterable of values
+    """
+    if values is None: return []
+    one = isinstance(values, (str, Callback, type)) or not isinstance(values, Iterable)
+    if getattr(values, 'ndim', 1) == 0: one = True       # a tensor without dimensions has `__iter__`
+    return [values] if one else list(values)
+
+def is_a(
+    cb: Any,                # a callback, or a callback class
+    cls: type[Callback],    # the class to check for
+) -> bool:
+    """Return whether `cb` is an instance or a subclass of `cls`
+
+    Args:
+        cb: a callback, or a callback class
+        cls: the class to check for
+    """
+    return issubclass(cb, cls) if isinstance(cb, type) else isinstance(cb, cls)
+
 # %% ../nbs/01_callback.ipynb #8cc897d6
 class CallbackList:
     """The callbacks of a learner, with their order, their names, and the events they handle
@@ -608,6 +636,75 @@ class CallbackList:
             if type(old) is not type(cb) or any(getattr(old, a) != getattr(cb, a) for a in cb.distinct_by): continue
             warnings.warn(f'the learner has {old!r}, and now also {cb!r}: both are active. '
                           f'To keep only the new one, call learn.remove_cb({name!r})', stacklevel=user_level())
+
+    def add_all(self,
+        cbs: list[Any],    # callbacks, callback classes, or foreign callbacks
+    ) -> None:
+        """Add callbacks. An interrupt never leaves a callback half added
+
+        Args:
+            cbs: callbacks, callback classes, or foreign callbacks
+        """
+        with interrupts_wait():
+            for cb in cbs: self.add(cb)
+
+    def remove_all(self,
+        cbs: list[Any],    # callbacks, names, or callback classes
+    ) -> None:
+        """Remove callbacks. An interrupt never leaves a callback half removed
+
+        Args:
+            cbs: callbacks, names, or callback classes
+        """
+        with interrupts_wait():
+            for cb in cbs: self.remove(cb)
+
+    def added(self,
+        cbs: Any,                         # one callback or class, or several
+    ) -> AbstractContextManager[None]:
+        """Return a context manager that adds callbacks for the duration of a `with` block
+
+        Args:
+            cbs: one callback or class, or several
+        """
+        before, new = list(self.all), [self.as_callback(cb) for cb in as_list(cbs)]
+        mine = [cb for cb in new if not any(cb is b for b in before)]
+        def begin() -> None:
+            for cb in new: self.add(cb, replace=False)
+        return self._block(begin, lambda: self.remove_all(mine))
+
+    def removed(self,
+        cbs: Any,                         # one callback, name or class, or several
+    ) -> AbstractContextManager[None]:
+        """Return a context manager that removes callbacks for the duration of a `with` block, and then puts them back at their places
+
+        Args:
+            cbs: one callback, name or class, or several
+        """
+        leaving, gone = [cb for which in as_list(cbs) for cb in self.find(which)], []
+        def begin() -> None:
+            gone.clear()
+            for cb in leaving: gone.extend(self.remove(cb))
+        def end() -> None:
+            for place in reversed(gone): self.insert(*place)
+        return self._block(begin, end)
+
+    @contextmanager
+    def _block(self, begin: Callable[[], Any], end: Callable[[], Any]) -> Iterator[None]:
+        block = begin, end
+        with interrupts_wait() as waiting:       # no interrupt between `try` and `finally`
+            try:
+                begin()
+                self.blocks.append(block)
+                with waiting.lifted(): yield
+            finally:
+                if block in self.blocks: self.blocks.remove(block)
+                end()
+
+    def switch_on(self) -> None:
+        "Set `run` of callbacks that were switched off"
+        for cb in self.all:
+            if not cb.run: cb.run = True
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in vars(self).items() if k not in ('table', '_tables', '_settings', 'shown', 'blocks')}

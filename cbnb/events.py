@@ -198,7 +198,7 @@ class CancelTrainException(CancelException):
 
     Example:
         from cbnb.events import CancelStepException, CancelTrainException, CancelValidException
-        from cbnb.learner import FitInterrupted
+        from cbnb.loop import FitInterrupted
         from cbnb.toy import close, line_learner, mae, raises
     """
     level = TRAIN
@@ -208,7 +208,7 @@ class CancelValidException(CancelException):
 
     Example:
         from cbnb.events import CancelStepException, CancelTrainException, CancelValidException
-        from cbnb.learner import FitInterrupted
+        from cbnb.loop import FitInterrupted
         from cbnb.toy import close, line_learner, mae, raises
     """
     level = VALIDATE
@@ -219,7 +219,7 @@ class CancelEpochException(CancelException):
     Example:
         import torch
         from torch import nn
-        from cbnb.all import Callback, CancelBatchException, CancelEpochException, DataLoaders, GradientClip
+        from cbnb.all import Callback, CancelBatchException, CancelEpochException, GradientClip
         from cbnb.toy import Line, close, line_learner, raises, wave_learner
     """
     level = EPOCH

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['one_group', 'param_groups', 'is_opt', 'is_fused', 'fuse', 'check_opt_func', 'make_opt', 'update', 'checked_lr',
-           'belongs_to', 'lacks_params', 'shares_params', 'needs_closure']
+           'belongs_to', 'lacks_params', 'shares_params', 'needs_closure', 'hold_hypers', 'count_updates']
 
 # %% ../nbs/04_optim.ipynb #e6b0b2ea
 import functools
@@ -21,6 +21,9 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks as _BEFORE_ALL
 
 # %% ../nbs/04_optim.ipynb #294b52b0
 from .basics.arguments import as_positive, recommended
+from .basics.lent_names import lend_hypers
+from .basics.param_groups import hyper_key, noted_hypers, save_hypers, set_hyper, set_wd, spread_lrs
+from .undo import UndoStack
 
 # %% ../nbs/04_optim.ipynb #9de6902f
 def one_group(
@@ -307,3 +310,56 @@ def needs_closure(
     try: closure = inspect.signature(opt.step).parameters.get('closure')
     except (TypeError, ValueError): return False
     return closure is not None and closure.default is closure.empty
+
+# %% ../nbs/04_optim.ipynb #8f1f216b
+def hold_hypers(
+    opt: Optimizer,           # the optimizer
+    undo: UndoStack,          # the undo stack of the run
+    lr: Any,                  # learning rate; a list or a slice for parameter groups
+    wd: Any = None,           # weight decay, for all groups except those at 0; a list for each group; None: as it is
+    has_lr: bool = False,     # whether you passed `lr` for this run: an optimizer without rates is then an error
+) -> list[dict[str, Any]]:    # the hyper-parameters of each group before
+    """Set the learning rate and the weight decay of an optimizer until the end of a run
+
+    Args:
+        opt: the optimizer
+        undo: the undo stack of the run
+        lr: learning rate; a list or a slice for parameter groups
+        wd: weight decay, for all groups except those at 0; a list for each group; None: as it is
+        has_lr: whether you passed `lr` for this run: an optimizer without rates is then an error
+
+    Returns:
+        the hyper-parameters of each group before
+    """
+    before = noted_hypers(opt)
+    undo.callback(save_hypers(opt))
+    lend_hypers(opt, undo)
+    lrs = spread_lrs(lr, len(opt.param_groups))
+    if has_lr or hyper_key(opt, 'lr'): set_hyper(opt, 'lr', lrs)
+    if wd is not None: set_wd(opt, wd)
+    return before
+
+# %% ../nbs/04_optim.ipynb #81b207f2
+def count_updates(
+    learn: Any,           # the learner, whose `train_updates` is raised
+    opts: list[Any],      # the optimizers
+    undo: UndoStack,      # undo stack that removes the hooks
+) -> bool:                # False: an optimizer has no hooks
+    """Count the calls of `opt.step()` with hooks until the end of a run
+
+    Args:
+        learn: the learner, whose `train_updates` is raised
+        opts: the optimizers
+        undo: undo stack that removes the hooks
+
+    Returns:
+        False: an optimizer has no hooks
+    """
+    if not all(hasattr(opt, 'register_step_post_hook') for opt in opts): return False
+    counts = dict.fromkeys(map(id, opts), 0)
+    def count(opt: Any, *_: Any) -> None:
+        leads = counts[id(opt)] == max(counts.values())
+        counts[id(opt)] += 1
+        learn.train_updates += leads
+    for opt in opts: undo.callback(opt.register_step_post_hook(count).remove)
+    return True

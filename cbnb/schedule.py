@@ -19,7 +19,8 @@ from .basics.durations import Duration, as_duration
 from .basics.patch import patch
 from .basics.notices import user_level
 from .basics.loaders import n_batches
-from .learner import Learner, as_list, as_one_fit
+from .callback import as_list
+from .learner import Learner, as_one_fit
 from .basics.param_groups import hyper_key, no_such_hyper, spread_lrs, write_hyper
 
 # %% ../nbs/10_schedule.ipynb #2948ec89

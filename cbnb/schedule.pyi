@@ -13,7 +13,8 @@ from .basics.durations import Duration as Duration, as_duration as as_duration
 from .basics.patch import patch as patch
 from .basics.notices import user_level as user_level
 from .basics.loaders import n_batches as n_batches
-from .learner import Learner as Learner, as_list as as_list, as_one_fit as as_one_fit
+from .callback import as_list as as_list
+from .learner import Learner as Learner, as_one_fit as as_one_fit
 from .basics.param_groups import hyper_key as hyper_key, no_such_hyper as no_such_hyper, spread_lrs as spread_lrs, write_hyper as write_hyper
 class ParamScheduler(Callback):
     order: Any

@@ -647,13 +647,13 @@ def test_an_error_in_the_copy_leaves_the_stream(streams, monkeypatch):
 def test_a_learner_copies_only_to_a_device():
     batches = [(torch.zeros(4, 2), torch.zeros(4, 1))]
     learn = cbnb.Learner(cbnb.DataLoaders(batches, device="cpu"), nn.Linear(2, 1), nn.MSELoss())
-    assert learn._split == learn.dls.split
+    assert learn.split_batch == learn.dls.split
     learn.dls.to("meta")
     learn.to_dls_device()
-    assert type(learn._split) is OnDevice and learn._split.then == learn.dls.split
-    (xb,), (yb,) = learn._split(batches[0])
+    assert type(learn.split_batch) is OnDevice and learn.split_batch.then == learn.dls.split
+    (xb,), (yb,) = learn.split_batch(batches[0])
     assert xb.device.type == yb.device.type == "meta"
-    pickle.dumps(learn._split.device)
+    pickle.dumps(learn.split_batch.device)
 
 
 # --- workers ---

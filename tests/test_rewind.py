@@ -277,7 +277,7 @@ def test_what_was_done_before_the_fit_stays(tmp_path, between):
     learn.unfreeze()
     learn.rewind()
     assert not differs(before, everything(learn))
-    assert learn._n_trained() == 2
+    assert learn.n_trained() == 2
 
 
 def test_a_resumed_fit_is_taken_back(tmp_path):
@@ -317,7 +317,7 @@ def test_only_the_last_points_are_kept():
     learn.fit(1)
     assert len(learn.runs) == 1 and learn.runs[0].runs[0].number == 5
     learn.rewind()
-    assert learn._n_trained() == 5 and learn.keep_restore_points == 1
+    assert learn.n_trained() == 5 and learn.keep_restore_points == 1
     for n in (-1, 1.5, "3", None):
         with pytest.raises((TypeError, ValueError), match="keep_restore_points"):
             learn.keep_restore_points = n
@@ -336,7 +336,7 @@ def test_switched_off_a_fit_leaves_no_point():
     learn.keep_restore_points = 2
     learn.fit(1)
     learn.rewind()
-    assert learn._n_trained() == 2
+    assert learn.n_trained() == 2
 
 
 def test_errors_say_what_can_be_done():
@@ -350,7 +350,7 @@ def test_errors_say_what_can_be_done():
     for n in (0, -1, 1.5, "2"):
         with pytest.raises((TypeError, ValueError), match="n="):
             learn.rewind(n)
-    assert len(learn.runs) == 2 and learn._n_trained() == 2
+    assert len(learn.runs) == 2 and learn.n_trained() == 2
     for purpose in ("fit", "validate", "get_preds", "lr_find"):
         run = getattr(learn, purpose)
         cb = cbnb.Callback(before_batch=lambda cb: learn.rewind())
@@ -654,7 +654,7 @@ def test_a_model_that_is_too_large_gets_no_point(monkeypatch):
     assert [p.n_bytes for p in learn.runs] == [8, 0]  # 32 bytes would be more than a quarter of 68
     with pytest.raises(RuntimeError, match=r"fit\(1\) left no restore point: it would take 32 B, .* may take 17 B, 25% of the free memory"):
         learn.rewind()
-    assert repr(learn.runs).splitlines()[2].rstrip().endswith("no point") and learn._n_trained() == 2
+    assert repr(learn.runs).splitlines()[2].rstrip().endswith("no point") and learn.n_trained() == 2
     learn.rewind(2)
     assert learn.opt is None
     monkeypatch.setattr(rewind, "free_memory", lambda: 200.0)

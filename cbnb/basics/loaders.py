@@ -51,6 +51,10 @@ def n_batches(
 
     Returns:
         None if the loader has no length
+
+    Example:
+        assert (keep.seen.epochs, keep.seen.batches, keep.seen.n_batches) == (0, 11, 32)
+        assert keep.seen.share == 11/64
     """
     try: return len(dl)
     except TypeError: return None

@@ -39,7 +39,9 @@ from .checkpoint_files import (
     checkpoints, read_checkpoint, read_manifest, remove_checkpoint, write_encoded)
 from .state import described, loaders_of, rng_states, set_rng_states, state_differs
 from .trackers import lower_is_better
-from ..learner import Learner, as_list
+from ..callback import as_list
+from ..learner import Learner
+from ..loop import is_over
 from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #2a1367d2
@@ -430,7 +432,7 @@ class Checkpoint(Callback):
         if state['batch']: self.rest, self.learn.train_iter = (state, differs), state['began'].get('train_iter', 0)
         else: self._load(state, differs)
         if not state['batch'] and 'data' not in differs: self.position = state.get('position')
-        if self.learn.fit_length: self.learn.n_epoch = max(self.learn.n_epoch, state['epoch'] + 1) if not self.learn._is_over() else state['epoch']
+        if self.learn.fit_length: self.learn.n_epoch = max(self.learn.n_epoch, state['epoch'] + 1) if not is_over(self.learn) else state['epoch']
 
     def _say_where(self, path: Path, state: dict[str, Any]) -> None:
         batch = f', batch {state["batch"]}' if state['batch'] else ''
@@ -535,11 +537,19 @@ class Checkpoint(Callback):
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #551b4822
 @patch
-def _resuming(self: Learner,
+def resuming(self: Learner,
     resume: Any,       # the argument of `fit`: True, a path, or `Resume`
     cbs: Any,          # callbacks for this fit
 ) -> list[Any]:        # `cbs`, and a `Checkpoint` if the learner and `cbs` have none
-    "Make the `Checkpoint` of the next fit resume, and add a `Checkpoint` if there is none"
+    """Make the `Checkpoint` of the next fit resume, and add a `Checkpoint` if there is none
+
+    Args:
+        resume: the argument of `fit`: True, a path, or `Resume`
+        cbs: callbacks for this fit
+
+    Returns:
+        `cbs`, and a `Checkpoint` if the learner and `cbs` have none
+    """
     as_resume(resume)
     cbs = [cb() if cb is Checkpoint else cb for cb in as_list(cbs)]
     given = [cb for cb in (*self.cbs, *cbs) if isinstance(cb, Checkpoint)]

@@ -154,7 +154,7 @@ def __getstate__(self: Learner) -> dict[str, Any]:
 def _settings(learn: Learner) -> dict[str, Any]:
     "Return the settings of a learner as plain data and recipes"
     steps = {name: step for name in ('train_step', 'eval_step') if type(step := getattr(learn, name)) is not Step}
-    if learn._eval_by_default: steps.pop('eval_step', None)
+    if learn.chooses_eval_step: steps.pop('eval_step', None)
     splitter = {} if learn.splitter is one_group else dict(splitter=learn.splitter)
     parts = dict(loss_func=learn.loss_func, opt_func=learn.opt_func, metrics=list(map(fresh, learn.metrics)), **splitter, **steps)
     recipes = {k: [as_recipe(m) for m in v] if isinstance(v, list) else as_recipe(v) for k, v in parts.items()}
@@ -216,8 +216,8 @@ def _export_pickle(learn: Learner, path: Path) -> Path:
     with interrupts_wait(), UndoStack() as undo:
         undo.callback(setattr, learn, 'dls', learn.dls)
         learn.dls = empty
-        undo.set(learn, 'opt', None)
-        undo.set(learn, '_known', (None, learn.opt_func))
+        undo.callback(learn.put_opt, learn.opt)
+        learn.put_opt(None)
         undo.set(learn, 'metrics', [fresh(m) for m in learn.metrics])     # because metrics may hold data
         return write_whole(path, lambda draft: torch.save(learn, draft))
 

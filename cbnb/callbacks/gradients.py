@@ -208,7 +208,7 @@ class GradientAccumulation(Callback):
         learn, held = self.learn, self.sum
         if not held.items or learn.purpose == 'lr_find': return
         held.ending = True
-        try: learn._guard(STEP, CancelStepException, learn._update)
+        try: learn.level(STEP, learn.update_weights)
         except CancelBatchException: pass              # a callback has cancelled this update
         finally: self._drop()
 

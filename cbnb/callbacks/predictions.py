@@ -36,7 +36,8 @@ from ..basics.loaders import as_loader
 from ..basics.loss_weights import per_item, with_call
 from ..basics.nested import entries, map_tensors, rebuild, to_detach as detached
 from ..basics.random_state import save_rng
-from ..learner import Learner, as_list
+from ..callback import as_list
+from ..learner import Learner
 from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/predictions.ipynb #757697af
@@ -487,7 +488,7 @@ def _run_to_gather(
     inner: bool,                    # dispatch only the events of validation
 ) -> None:
     "Run the loop over a loader to gather predictions. Raise `ValueError` if there are no predictions"
-    with learn._evaluating('preds', cbs, inner) as evaluate, learn.added_cbs(gather):
+    with learn.evaluating('preds', cbs, inner) as evaluate, learn.added_cbs(gather):
         gather.at_home()                     # bind the callback to this run before a nested run can
         evaluate(dl)
     if not gather.n_batches: raise ValueError(
@@ -563,7 +564,7 @@ def _usual_batch(learn: Learner) -> tuple[Any, tuple] | None:
             item = train.dataset[0]
             batch = train.collate_fn(item if train.batch_sampler is None else [item])
         else: return None
-        return learn._split(batch)
+        return learn.split_batch(batch)
     except Exception: return None                 # predicting does not depend on the training set
     finally: restore()
 
@@ -607,7 +608,7 @@ def _collated(
     if collate in (default_collate, default_convert): return None
     try:
         usual = None if isinstance(like.dataset, IterableDataset) else like.dataset[0]
-        return learn._split(collate([_completed(item, usual)]))[0]
+        return learn.split_batch(collate([_completed(item, usual)]))[0]
     except Exception: return None
     finally: restore()
 
@@ -663,7 +664,7 @@ def predict(self: Learner,
     if (inputs := _collated(self, item)) is None: inputs = default_collate([item if by_name or isinstance(item, tuple) else (item,)])
     _check_item(usual, inputs)
     dl = [(inputs,)]
-    with self._for_now('_called', 'predict'):
+    with self.for_now('_called', 'predict'):
         preds, _, decoded = self.get_preds(dl=dl, with_decoded=True, cbs=_Unwrap(dl))
     return (*([item] if with_input else []), _first(decoded), _first(preds))
 
@@ -809,7 +810,7 @@ def loss_not_reduced(self: Learner) -> Iterator[Learner]:  # a context manager t
         with learn.loss_not_reduced(): assert learn.loss_func(learn.model(x), y).shape == (40,)
         assert learn.loss_func is F.cross_entropy
     """
-    with unreduced(self.loss_func) as f, self._for_now('loss_func', f): yield self
+    with unreduced(self.loss_func) as f, self.for_now('loss_func', f): yield self
 
 # %% ../../nbs/callbacks/predictions.ipynb #1b3c3502
 @patch
@@ -831,7 +832,7 @@ def validation_context(self: Learner,
         with learn.validation_context(cbs=gather) as evaluate: evaluate([(x[:4], y[:4])])
         assert gather.n_batches == 1 and gather.gathered(gather.losses).shape == (4,)
     """
-    return self._evaluating('validate', cbs, inner)
+    return self.evaluating('validate', cbs, inner)
 
 # %% ../../nbs/callbacks/predictions.ipynb #c8a2d8d8
 @patch

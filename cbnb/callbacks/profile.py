@@ -34,7 +34,8 @@ from .checkpoints import Checkpoint
 from .rewind import RestorePoints
 from ..display.profile import LIMITS, Profile, Row
 from ..events import BATCH_EVENTS, CancelTrainException, CancelValidException
-from ..learner import Learner, as_list
+from ..callback import as_list
+from ..learner import Learner
 from ..step import Step
 from ..undo import UndoStack, interrupts_act, interrupts_wait
 

@@ -28,6 +28,7 @@ from ..basics.random_state import save_rng
 from ..basics.tensor_batches import TensorLoader
 from ..events import CancelException
 from ..learner import Learner
+from ..loop import note_place
 from ..metrics import MeanMetric, SklearnMetric, ValueMetric, view_for_metric
 from ..recorder import Recorder, fresh
 from ..snapshot import owned_by_steps
@@ -118,7 +119,7 @@ def _put(obj: Any, attributes: dict[str, Any]) -> None:
 def _try_batch(learn: Learner, batch: Any) -> None:
     "Evaluate a batch, its metrics and the values that go into the row of the table"
     learn.iter, learn.pred, learn.loss, learn.loss_grad, learn.step_result = 0, None, None, None, None
-    learn.xb, learn.yb = learn._split(batch)
+    learn.xb, learn.yb = learn.split_batch(batch)
     learn.eval_step.predict(learn)
     learn.eval_step.loss(learn)
     if learn.loss is None and not learn.yb and learn.step_result is None: return        # metrics do not see a batch without targets
@@ -187,9 +188,9 @@ def sanity_check(
             if (batch := sample_batch(learn.dls.valid)) is not None and not is_empty(batch): _try_batch(learn, batch)
         except CancelException: return
         except Exception as e:
-            learn._say_where(e, 0)
+            note_place(learn, e, 0)
             note_batch(e, batch)
             note_fix(e, batch)
-            learn._note_memory(e, batch)
+            for note in learn.error_notes: note(learn, e, batch)
             e.add_note('this validation batch was tried before the first epoch: Learner(..., sanity_check=False) leaves it out')
             raise

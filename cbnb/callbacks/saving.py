@@ -189,7 +189,7 @@ def model_file(self: Learner,
 @patch
 def _opt_state(self: Learner) -> dict[str, Any]:
     "Return the optimizer's state, with the hyper-parameters that it has between fits"
-    state, own = dict(self.opt.state_dict()), getattr(self, '_own_hypers', None) or []
+    state, own = dict(self.opt.state_dict()), getattr(self, 'own_hypers', None) or []
     kept = {'params', *state_keys(self.opt)}
     groups = [hypers | {k: v for k, v in g.items() if k in kept} for hypers, g in zip(own, state['param_groups'])]
     state['param_groups'] = groups + state['param_groups'][len(groups):]
@@ -369,7 +369,6 @@ def _load_opt(self: Learner,
         opt.state, opt.param_groups = had          # torch may have loaded a part of the state
         if not isinstance(e, Exception): raise
         raise ValueError(_malformed(f' ({e!r})')) from e
-    self._note_rates()
     if put_back: put_back()
     return None
 
@@ -411,10 +410,10 @@ def load(self: Learner,
             if opt_state: why_not = self._load_opt(opt_state)
         except BaseException as e:
             load_module_states(self, before)
-            self.opt = had
+            self.put_opt(had)
             e.add_note(f'nothing was loaded from {path}')
             raise
-    if not self.running: self._loaded_from = path      # a fit with `start_epoch` mentions the file
+    if not self.running: self.loaded_from = path      # a fit with `start_epoch` mentions the file
     if not strict: _warn_of_misfit(path, states['model'], before['model'], fit['model'].unexpected_keys)
     if one_sided := _one_sided(states, before): _warn(f'{path} {one_sided}')
     if why_not: _warn(f'the optimizer was not loaded: {why_not}')

@@ -49,7 +49,7 @@ def _n_steps(
     "Return how often the scheduler steps in a number of epochs, or in the whole fit"
     length, n = learn.fit_length if epochs is None else None, learn.n_epoch if epochs is None else epochs
     if every == 'epoch': return n
-    window, in_epoch = _batches_per_update(learn), learn._batches_in(learn.dls.train)
+    window, in_epoch = _batches_per_update(learn), learn.batches_in(learn.dls.train)
     if length and length.unit == 'update': return length.n*(1 if every == 'update' else window)
     if length is None and in_epoch is None: raise ValueError(
         'the scheduler needs to know how many batches an epoch has, and the training loader has no '

@@ -387,7 +387,6 @@ def load_state_dict(self: Learner,
     owners, models, opts = owned_by_steps(self)
     for m, s in zip(models, state['models']): load_model_state(m, s)
     for o, s in zip(opts, state['opts']): load_opt_state(o, s)
-    self._note_rates()
     for o, s in zip(owners, state['steps']): put_state(o, s)
     load_callback_states(self, state['callbacks'])
     for name, value in state['place'].items(): setattr(self, name, value)

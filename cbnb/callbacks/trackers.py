@@ -29,8 +29,7 @@ from ..basics.durations import Every
 from ..basics.notices import user_level
 from ..basics.param_groups import hyper_key, no_such_hyper
 from ..display.figures import COLORS, figure, legend, show
-from ..basics.patch import patch
-from ..learner import Learner
+from ..loop import is_validated
 from ..schedule import ParamScheduler
 from ..snapshot import load_module_states, module_states
 from ..undo import interrupts_wait
@@ -128,14 +127,14 @@ def _warn_if_never_validated(monitor: str, learn: Any, who: str) -> None:
     "Warn if `monitor` is a validation column and no epoch of the fit will be validated"
     if isinstance(learn.valid_every, Every): return            # `MidEpochValidation` warns
     epochs = range(learn.start_epoch, learn.n_epoch)
-    if monitor in learn.recorder.valid_columns and not any(map(learn._is_validated, epochs)):
+    if monitor in learn.recorder.valid_columns and not any(is_validated(learn, epoch) for epoch in epochs):
         warnings.warn(f'{who} will see no {monitor}: none of the epochs of this fit is '
                       f'validated (valid_every={learn.valid_every!r})', stacklevel=user_level())
 
 def _is_missing(monitor: str, learn: Any) -> bool:
     "Return whether the validation of this epoch should have filled the column `monitor`"
     rows, of_valid = learn.recorder.last().epochs, monitor in learn.recorder.valid_columns
-    if not (of_valid and learn._is_validated(learn.epoch)): return False
+    if not (of_valid and is_validated(learn, learn.epoch)): return False
     return bool(rows) and rows[-1]['epoch'] == learn.epoch and not learn.training   # otherwise it was cancelled
 
 # %% ../../nbs/callbacks/trackers.ipynb #7afae61a
@@ -378,12 +377,6 @@ def _of_torch(cb: Callback) -> list[LRScheduler]:
     held = [part for value in vars(cb).values()
             for part in (value if isinstance(value, (list, tuple)) else [value])]
     return [part for part in held if isinstance(part, LRScheduler)]
-
-# %% ../../nbs/callbacks/trackers.ipynb #af401225
-@patch
-def _schedules_lr(self: Learner) -> bool:
-    "Return whether a callback may set the learning rate"
-    return any(sets_lr(cb) or type(cb) is Callback or not type(cb).__module__.startswith('cbnb.') for cb in self.cbs)
 
 # %% ../../nbs/callbacks/trackers.ipynb #1e0283c4
 def _write(group: dict[str, Any], lr: Any) -> None:

@@ -46,7 +46,8 @@ from .fastai_v1_names import (
     TensorOrNumList, Tensors, ifnone, is_listy, is_tuple, listify)
 from .fastai_v1_slots import (
     SLOTS, AverageMetric, Callback, CallbackHandler, LearnerCallback, add_metrics)
-from ..learner import Learner as NativeLearner, as_list
+from ..callback import as_list
+from ..learner import Learner as NativeLearner
 from ..basics.arguments import as_count, as_positive
 from ..display.figures import losses_figure, png_bundle, png_metadata
 from ..recorder import Recorder as NativeRecorder
@@ -116,7 +117,7 @@ class AccumulateScheduler(LearnerCallback):
         if self.acc_samples == 0: return                 # no items are left
         step, learn = self.learn.train_step, self.learn
         self._divide()
-        if not self.drop_last: learn._update()
+        if not self.drop_last: learn.update_weights()
         step.zero_grad(learn)
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #0881cfa6

@@ -27,7 +27,8 @@ from ..events import (
     CancelTrainException, CancelValidException)
 from .detect import Adapter
 from .fastai_v1_slots import CallbackHandler, LearnerCallback, v1_name
-from ..learner import Learner, as_list
+from ..callback import as_list
+from ..learner import Learner
 from ..step import as_loss
 from ..metrics import Metric
 from ..basics.arguments import as_number

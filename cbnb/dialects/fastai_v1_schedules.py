@@ -16,7 +16,8 @@ from typing import Any
 from ..basics.loaders import n_batches
 from .fastai_v1_loop import listeners
 from .fastai_v1_slots import LearnerCallback
-from ..learner import Learner, as_list
+from ..callback import as_list
+from ..learner import Learner
 from ..basics.arguments import as_count
 from ..lr.finder import LRFind, geometric
 from ..basics.param_groups import hyper_key, set_hyper, spread_lrs

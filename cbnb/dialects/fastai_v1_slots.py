@@ -23,7 +23,7 @@ from ..basics.text import snake_name
 from ..basics.notices import user_level
 from ..callback import warn_shadow
 from ..basics.nested import find_bs
-from ..learner import as_list
+from ..callback import as_list
 from ..metrics import RunningMean, name_of
 from ..basics.arguments import as_number
 

@@ -15,7 +15,7 @@ from ..basics.patch import patch
 from ..basics.text import escape
 from .front_end import display_mode
 from .look import css_variables
-from ..events import EVENTS, FIT, Action, CancelException, Events, Level
+from ..events import Action, CancelException, EVENTS, Events, FIT, Level, loop_lines
 from ..learner import Learner
 
 # %% ../../nbs/display/loop.ipynb #da5c3f25
@@ -205,7 +205,16 @@ def loop_svg(
 
 # %% ../../nbs/display/loop.ipynb #944e1e3d
 @patch
-def _show_loop(self: Learner, text: str) -> None:
+def show_training_loop(self: Learner) -> None:
+    """Show the loop with the callbacks of each event: as a figure in a notebook, otherwise as text
+
+    Example:
+        class Noise(Callback):
+            def before_batch(self): pass
+
+        with display_as('lines'): line_learner(cbs=Noise).show_training_loop()
+    """
+    text = '\n'.join(loop_lines(FIT, self.ordered_cbs))
     if not shell() or display_mode() not in ('widgets', 'plain'): return print(text)
     from IPython.display import display
     page = f'{loop_svg(self.ordered_cbs)}<pre>{escape(text)}</pre>'

@@ -8,11 +8,10 @@ __all__ = ['WORDS', 'SchedulePlan', 'schedule_figure', 'schedule_charts', 'sched
 
 # %% ../../nbs/display/schedules.ipynb #6af2d0b7
 import copy
-import io
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -29,7 +28,9 @@ from ..basics.param_groups import get_hyper, hyper_key, set_hyper, spread_lrs
 from ..basics.patch import patch
 from ..basics.text import escape
 from ..callback import Callback
-from ..learner import Learner, as_list
+from ..callback import as_list
+from ..learner import Learner
+from ..loop import is_over, set_length
 from ..schedule import OneCycle, ParamScheduler, Sched, SchedCombined
 from ..undo import UndoStack
 from .chart import WIDTH, Chart, Line, Mark, charts_html, described, still_svg
@@ -275,7 +276,7 @@ def _one_epoch(learn: Any, n: int, fire: Callable[[str], None], note: Callable[[
         if learn.fit_length: learn.pct_train = learn.fit_length.share(learn)
         else: learn.pct_train = (learn.epoch + (learn.iter + 1)/n)/learn.n_epoch
         fire('after_batch')
-        if learn._is_over(): break
+        if is_over(learn): break
     fire('after_train')
     fire('after_epoch')
 
@@ -295,8 +296,7 @@ class _Alone:
         self.dls = _Loaders([None]*self.n_iter)
         self.cbs, self.moms, self.lr = [_twin(cb, self)], (0.95, 0.85, 0.95), lr
 
-    def _batches_in(self, dl: Any) -> int: return len(dl)
-    def _is_over(self) -> bool: return False
+    def batches_in(self, dl: Any) -> int: return len(dl)
 
 class _Loaders(NamedTuple):
     train: list
@@ -341,7 +341,7 @@ class _StandsIn:
     training = True
 
     def fit(self, n_epoch, lr=None, wd=None, cbs=None, reset_opt=False, start_epoch=0, valid_every=1, resume=False):
-        self._set_length(as_duration(n_epoch))
+        set_length(self, as_duration(n_epoch))
         self.start_epoch = as_count(start_epoch, 'start_epoch', 0)
         given = (cb() if isinstance(cb, type) else cb for cb in as_list(cbs))
         with self._lent_opt(lr, wd, reset_opt), self.added_cbs(given):
@@ -349,7 +349,7 @@ class _StandsIn:
             self._ran.append(self.cbs)
 
     def _batches(self) -> int:
-        if n := self._batches_in(self.dls.train): return n
+        if n := self.batches_in(self.dls.train): return n
         raise ValueError('a plan needs to know how many batches an epoch has, and the training loader has '
                          'no length or is empty: wrap it in Batches(make, n_iter=...)')
 
@@ -357,11 +357,11 @@ class _StandsIn:
     def _lent_opt(self, lr: Any, wd: float | None, reset_opt: bool) -> Iterator[None]:
         "In a `with` block, replace the optimizer by a copy of its hyper-parameters, with the learning rates and weight decay of this fit"
         kept = self.opt
-        self.opt = _Rates(self._new_opt() if kept is None or reset_opt else kept)
+        self.put_opt(_Rates(self.new_opt() if kept is None or reset_opt else kept))
         set_hyper(self.opt, 'lr', spread_lrs(self.lr if lr is None else lr, len(self.opt.param_groups)))
         if wd is not None or self.wd is not None: set_hyper(self.opt, 'wd', self.wd if wd is None else wd)
         try: yield
-        finally: self.opt = kept
+        finally: self.put_opt(kept)
 
     @property
     def cbs(self) -> list[Callback]:
@@ -376,7 +376,7 @@ class _StandsIn:
         finally: self._own_cbs = before
 
     def freeze_to(self, n: int, train_bn: bool = True) -> None: "Do nothing, because the parameters belong to the learner"
-    def _as_one_fit(self, *args: Any) -> Any: return nullcontext()
+    around_fits = ()
     def cbs_changed(self) -> None: "Do nothing, because the stand-in has no event dispatch"
 
 def _stand_in(learn: Learner) -> Any:
@@ -386,7 +386,6 @@ def _stand_in(learn: Learner) -> Any:
     vars(made).update({k: v for k, v in vars(learn).items() if k not in ('recorder', 'callbacks')})
     made.purpose, made._noted, made._ran = 'fit', [], []
     made._own_cbs = [_twin(cb, made) for cb in learn.cbs if is_scheduler(cb)]
-    with redirect_stdout(io.StringIO()): made._take_assigned()        # the fit itself prints these notes
     return made
 
 # %% ../../nbs/display/schedules.ipynb #c72ec9f7

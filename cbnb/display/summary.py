@@ -75,7 +75,7 @@ class Summary(str):
 
 # %% ../../nbs/display/summary.ipynb #c862c2c2
 def _try_batch(learn: Learner) -> None:
-    xb, _ = learn._split(first_batch(learn.dls.train))
+    xb, _ = learn.split_batch(first_batch(learn.dls.train))
     by_name = isinstance(learn.train_step, ModelLossStep) and not isinstance(xb, Mapping)
     if by_name and isinstance(xb[0], Mapping): [xb] = xb
     learn.model(**xb) if isinstance(xb, Mapping) else learn.model(*xb)
@@ -94,7 +94,7 @@ def _notes(learn: Learner) -> list[str]:
 def _opt_words(learn: Learner) -> str:
     "Return the name of the optimizer, and whether it is fused. If the learner has no optimizer yet, and `opt_func` is a class, make an optimizer for this check"
     opt = learn.opt
-    if opt is None and isinstance(learn.opt_func, type) and _trains(learn): opt = learn._new_opt()
+    if opt is None and isinstance(learn.opt_func, type) and _trains(learn): opt = learn.new_opt()
     return _name(learn.opt_func) + (' (fused)' if opt is not None and is_fused(opt) else '')
 
 def _trains(learn: Learner) -> bool: return any(p.requires_grad for m in trained_modules(learn).values() for p in m.parameters())
@@ -128,7 +128,7 @@ def summary(self: Learner) -> Summary:  # one row for each layer, shown as a tab
         assert learn.model[1].training
     """
     modes = {m: m.training for m in self.model.modules()}
-    with interrupts_wait(), torch.no_grad(), self._for_now('purpose', 'validate'):
+    with interrupts_wait(), torch.no_grad(), self.for_now('purpose', 'validate'):
         restore = save_rng()               # the model may draw random numbers
         try:                               # hooks of a running fit ignore the purpose 'validate'
             self.to_dls_device()

@@ -281,7 +281,7 @@ class Distributed(Callback):
         undo.set(self, 'group', group)
         undo.push(self._end)
         interrupts_call(group.note_interrupt, undo)
-        undo.set(learn, '_batches_in', lambda dl: n_batches(Share(dl, group)))
+        undo.set(learn, 'batches_in', lambda dl: n_batches(Share(dl, group)))
         if hasattr(learn.dls, 'device') and accelerator.device.type != 'cpu': undo.set(learn.dls, 'device', accelerator.device)
         undo.enter_context(learn.added_cbs(Agrees(group)))
         if group.number > 0: self._follow()

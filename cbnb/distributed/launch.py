@@ -33,7 +33,8 @@ from ..basics.patch import patch
 from ..basics.random_state import rng_state
 from ..basics.text import plural
 from ..callbacks.state import loaders_of
-from ..learner import FitInterrupted, Learner, as_one_fit
+from ..learner import Learner, as_one_fit
+from ..loop import FitInterrupted
 from ..undo import interrupts_act, interrupts_wait
 
 # %% ../../nbs/distributed/launch.ipynb #91bd26b1
@@ -291,10 +292,10 @@ class _Watch:
 @contextlib.contextmanager
 def _unless_done(learn: Learner) -> Iterator[None]:
     "Restore the attributes and the history of a learner if the `with` block fails"
-    attributes, runs = dict(vars(learn)), list(learn._runs())
+    attributes, runs = dict(vars(learn)), list(learn.recorded_runs())
     try: yield
     except BaseException:
-        learn._runs()[:] = runs
+        learn.recorded_runs()[:] = runs
         vars(learn).clear()
         vars(learn).update(attributes)
         raise
@@ -307,7 +308,7 @@ def _temporary_folder() -> Iterator[Path]:
 
 def _write_job(learn: Learner, folder: Path, **call: Any) -> None:
     "Prepare the optimizer, then write the learner, the random state and the method call to the job file"
-    with learn._run('fit'): learn._prepare_opt(None, None, False)
+    with learn.run_as('fit'): learn.prepare_opt(None, None, False)
     from cbnb.distributed.payload import dump        # imported here, so that `import cbnb` stays fast
     dump(dict(learn=learn, rng=rng_state(loaders_of(learn)), **call), folder/'job')
 
@@ -315,9 +316,9 @@ def _follow(learn: Learner, n: int, folder: Path) -> str | None:
     "Train in new processes, and show the fit in this process. Return the place where the fit was interrupted, or `None` if it was not interrupted"
     __tracebackhide__ = True
     from cbnb.distributed.mirror import Mirror
-    runs = list(learn._runs())
+    runs = list(learn.recorded_runs())
     if on_gpus(learn): torch.cuda.empty_cache()         # process 0 uses the same GPU
-    with learn._run('fit'), contextlib.ExitStack() as stack:
+    with learn.run_as('fit'), contextlib.ExitStack() as stack:
         crew = Crew(n, folder, on_gpus(learn))
         stack.callback(crew.end)
         watch = _Watch(crew, Mirror(learn, crew.send))
@@ -325,7 +326,7 @@ def _follow(learn: Learner, n: int, folder: Path) -> str | None:
         watch.run()
         if watch.trouble.since is not None: raise watch.trouble.first(crew)
         crew.end(patience=5.)
-    learn._runs()[:] = runs
+    learn.recorded_runs()[:] = runs
     return watch.ended[0]
 
 # %% ../../nbs/distributed/launch.ipynb #fb7f5ab1

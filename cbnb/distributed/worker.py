@@ -33,7 +33,8 @@ from ..display.steering import Steering
 from .data_parallel import Distributed
 from .mirror import send_displays
 from .payload import _cloudpickle, dump, load
-from ..learner import Learner, as_list, is_a
+from ..callback import as_list, is_a
+from ..learner import Learner
 from ..snapshot import owned_by_steps
 from ..undo import interrupts_wait
 
@@ -210,7 +211,7 @@ def take_result(
         kwargs: keyword arguments of the fit
         result: result from `result_of`
     """
-    runs = learn._runs()
+    runs = learn.recorded_runs()
     earlier = list(runs)
     learn.load_state_dict(result['state'])
     runs[:len(earlier)] = earlier

@@ -34,7 +34,8 @@ from ..basics.loaders import n_batches
 from ..basics.loss_weights import MeanLoss
 from ..basics.notices import shell
 from ..step import ALONE, HOW_KNOWN, CallStep
-from ..learner import Learner, as_list
+from ..callback import as_list
+from ..learner import Learner
 from .rules import BAND, REFERENCE, RULES, Rate, Suggestion, as_rules, loss_at, recommend_rate
 from .trials import Plan, Trial, choose, next_rate, plan_trials
 from ..metrics import RunningMean, Smoother, name_of
@@ -290,7 +291,7 @@ class _Measures(_Sweeps):
 
     def after_fit(self):
         if self.moved is None: return                          # the run was stopped before it began
-        if self.epoch_batches is None: self.epoch_batches = self.learn._batches_in(self.learn.dls.train)
+        if self.epoch_batches is None: self.epoch_batches = self.learn.batches_in(self.learn.dls.train)
         self.update_norms, self.weight_norm = self.moved.read()
         self.moved = None                                      # it holds a copy of the weights
 
@@ -336,11 +337,11 @@ def _mock_run(self: Learner,
     "Train with the purpose `lr_find`, then restore the learner. Only `counter` keeps its records of the run"
     with interrupts_wait(), UndoStack() as undo:
         undo.callback(snapshot(self))
-        with self.no_logging(), self._run('lr_find', cbs), self.added_cbs(counter):
+        with self.no_logging(), self.run_as('lr_find', cbs), self.added_cbs(counter):
             self.n_epoch, self.start_epoch = 1000*(counter.num_it + 1), 0    # more than the counter allows
             self.valid_every = []
-            self._prepare_opt(None, None, reset_opt=False)
-            self._fit_level()
+            self.prepare_opt(None, None, reset_opt=False)
+            self.run_epochs()
             if getattr(self.train_step, 'alone', False): raise ValueError(
                 f'{ALONE}, so there is no rate to sweep: {HOW_KNOWN}')
 
