@@ -456,9 +456,9 @@ class Step(ForwardPass):
             a number or a scalar tensor; None: the losses of batches add up
 
         Example:
-            note = Callback(after_batch=lambda self: weights.append((self.loss_weight, learn.eval_step.batch_weight(learn))))
+            note = Callback(after_batch=lambda self: weights.append((self.loss_weight, step.batch_weight(learn), step.derived_weight(learn))))
             learn.validate(dl=batches, cbs=note)
-            assert weights == [(3, 3), (2, 2)]                                       # tokens of the two batches
+            assert weights == [(3, 3, UNKNOWN), (2, 2, UNKNOWN)]                     # tokens of the two batches
         """
         if learn.batch_weight is not None: return _given_weight(learn)
         weight = self.derived_weight(learn)
@@ -474,6 +474,11 @@ class Step(ForwardPass):
 
         Returns:
             as for `batch_weight`; `UNKNOWN`: it cannot be derived
+
+        Example:
+            note = Callback(after_batch=lambda self: weights.append((self.loss_weight, step.batch_weight(learn), step.derived_weight(learn))))
+            learn.validate(dl=batches, cbs=note)
+            assert weights == [(3, 3, UNKNOWN), (2, 2, UNKNOWN)]                     # tokens of the two batches
         """
         if learn.divisor is not UNKNOWN: return learn.divisor
         if learn.loss.ndim: return learn.loss.numel()
