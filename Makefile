@@ -42,13 +42,7 @@ test: $(DEV) ## is the export up to date, do all notebooks run, do the tests pas
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses $(JOBS) --dist worksteal tests
 
 export: $(DEV) ## notebooks -> cbnb/ and README.md, and clean the notebooks
-	@$(BIN)/nbdev_export
-	@$(BIN)/python tools/docstrings.py
-	@$(BIN)/python tools/assets.py
-	@$(BIN)/python tools/stubs.py
-	@$(BIN)/nbdev_clean
-	@$(BIN)/python tools/readme.py
-	@$(BIN)/python tools/check.py
+	@$(BIN)/python tools/export.py
 
 outputs: $(DEV) ## run all notebooks and store their outputs in them
 	@$(BIN)/python tools/run_notebooks.py --save

@@ -1,14 +1,21 @@
 """The tools that turn notebooks into a README, a page and a site, on notebooks of a few cells."""
 
 import base64
+import shutil
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
 
 import nbformat
 import pytest
+import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 import check
 import docs
 import docs_api
+import export
 import mutants
 import notebooks
 import outputs
@@ -67,6 +74,58 @@ def test_an_export_without_its_last_steps_is_told_in_one_line(tmp_path, monkeypa
     (here / "a.py").write_text("edited")
     (found,) = check.export_differences(here, fresh, plain)
     assert found.startswith("here/a.py: differs") and "-edited" in found
+
+
+def test_a_second_export_does_nothing_until_a_file_changes(tmp_path, monkeypatch, capsys):
+    """A change of what goes in, of what comes out, and of the tools counts, a hidden file does not."""
+    for path in ("nbs/a.ipynb", "cbnb/a.py", "tools/export.py", "settings.ini"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text("one")
+    monkeypatch.setattr(export, "STAMP", tmp_path / ".exported")
+    monkeypatch.setattr(export, "digest", partial(export.digest, tmp_path))
+    monkeypatch.setattr(export, "export", lambda root: None)
+    monkeypatch.setattr(export.subprocess, "run", lambda *args, **kwargs: None)
+
+    def is_done() -> bool:
+        export.main()
+        return "nothing changed" not in capsys.readouterr().out
+
+    assert is_done() and not is_done()
+    for path in ("nbs/a.ipynb", "cbnb/a.py", "tools/export.py", "settings.ini", "nbs/b.ipynb"):
+        (tmp_path / path).write_text("two")
+        assert is_done() and not is_done()
+    (tmp_path / "nbs" / ".hidden").write_text("two")
+    assert not is_done()
+    (tmp_path / "nbs" / "b.ipynb").unlink()
+    assert is_done()
+
+
+def test_the_commit_hook_takes_an_exported_module_as_it_is_and_refuses_wrong_style(tmp_path):
+    """pre-commit names the staged files to ruff, which then forgets what pyproject.toml excludes."""
+    hooks = yaml.safe_load((notebooks.ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
+    entries = {hook["id"]: hook["entry"].removeprefix(".venv/bin/").split() for hook in hooks}
+    assert entries["made"] == ["python", "tools/check.py"] and (notebooks.ROOT / "tools" / "check.py").exists()
+    staged = ["cbnb/_modidx.py", "cbnb/callbacks/csv_logger.py", "nbs/callbacks/csv_logger.ipynb", "tools/check.py"]
+    for name in ("pyproject.toml", *staged):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(notebooks.ROOT / name, tmp_path / name)
+
+    def accepts(*names: str) -> bool:
+        said = []
+        for hook in ("ruff", "ruff-format"):
+            program, *arguments = entries[hook]
+            chosen = [name for name in names if hook == "ruff" or name.endswith(".py")]
+            done = subprocess.run([Path(sys.executable).with_name(program), *arguments, *chosen], cwd=tmp_path, capture_output=True)
+            said.append(done.returncode)
+        same = all((tmp_path / name).read_bytes() == (notebooks.ROOT / name).read_bytes() for name in names if name in staged)
+        return same and not any(said)
+
+    assert accepts(*staged)
+    (tmp_path / "tools" / "wrong.py").write_text("import os\n")
+    assert not accepts(*staged, "tools/wrong.py")
+    (tmp_path / "tools" / "wrong.py").write_text("x  =  1\n")
+    assert "--force-exclude" in entries["ruff-format"] and accepts("tools/wrong.py")
+    assert (tmp_path / "tools" / "wrong.py").read_text() == "x = 1\n"
 
 
 def test_readme_shows_figures_tables_and_text():

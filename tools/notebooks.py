@@ -81,6 +81,11 @@ def is_exported(path: Path) -> bool:
     return path.suffix in (".py", ".pyi") and any(mark in path.read_text(encoding="utf-8")[:2000] for mark in _MACHINE_MADE)
 
 
+def is_committed(relative: Path) -> bool:
+    """False for caches and for the hidden files that tools leave behind."""
+    return "__pycache__" not in relative.parts and not any(part.startswith(".") for part in relative.parts)
+
+
 def directives(cell: NotebookNode) -> list[str]:
     """The `#| ...` lines a code cell starts with, without their marker."""
     found = []
