@@ -16,14 +16,12 @@ import check
 import docs
 import docs_api
 import export
-import mutants
 import notebooks
 import outputs
 import reading
 import readme
 import render
 import run_notebooks
-import static_widgets
 
 TABLE = '<table class="c"><tr><td>1</td></tr></table>'
 PIXEL = base64.b64encode(b"a figure").decode()
@@ -156,24 +154,12 @@ def test_page_fetches_nothing():
     assert render.last_line_with("accuracy", nb) == "Accuracy: 0.9"
 
 
-def test_widgets_become_html():
-    state = {
-        "box": {"model_name": "VBoxModel", "state": {"children": ["IPY_MODEL_bar", "IPY_MODEL_gone"], "layout": "IPY_MODEL_free"}},
-        "bar": {
-            "model_name": "FloatLogSliderModel",
-            "state": {"description": "<lr>", "value": 0.01, "min": -4.0, "max": 0.0, "base": 10.0},
-        },
-        "gone": {"model_name": "ButtonModel", "state": {"description": "unseen", "layout": "IPY_MODEL_none"}},
-        "none": {"model_name": "LayoutModel", "state": {"display": "none"}},
-    }
-    view = {"model_id": "box"}
-    own = ran("dashboard", new_output("display_data", data={static_widgets.VIEW: view, "text/html": "its own picture"}))
-    nb = new_notebook(cells=[ran("box", new_output("display_data", data={static_widgets.VIEW: view, "text/plain": "VBox()"})), own])
-    nb.metadata["widgets"] = {static_widgets.STATE: {"state": state}}
-    static_widgets.freeze(nb)
-    page = nb.cells[0].outputs[0].data["text/html"]
-    assert "&lt;lr&gt;" in page and 'value="-2"' in page and "unseen" not in page
-    assert nb.cells[1].outputs[0].data == {"text/html": "its own picture"} and "widgets" not in nb.metadata
+def test_widgets_leave_the_picture_that_they_show_besides():
+    view = {"application/vnd.jupyter.widget-view+json": {"model_id": "box"}}
+    own, alone = new_output("display_data", data={**view, "text/html": "its own picture"}), new_output("display_data", data={**view})
+    nb = new_notebook(cells=[ran("dashboard", own, alone)], metadata={"widgets": {"state": {}}})
+    (left,) = notebooks.without_widgets(nb).cells[0].outputs
+    assert left.data == {"text/html": "its own picture"} and "widgets" not in nb.metadata
 
 
 def test_site_names_entries_and_links():
@@ -187,81 +173,6 @@ def test_site_names_entries_and_links():
     assert site.link("`learn.f()`") == "{py:obj}`learn.f() <cbnb.learner.A.f>`"
     assert site.link("# `A`\n```\n`A`\n```") == "# `A`\n```\n`A`\n```"
     assert docs.to_pages("[a](04_optim.ipynb#x) [b](../01_callback.ipynb)") == "[a](optim.ipynb#x) [b](../callback.ipynb)"
-
-
-MODULE = '''"""A module: 1 + 1."""
-from __future__ import annotations
-
-class A:
-    order = 60
-    def f(self, x: int | None = 3) -> int | None:
-        "Not this: 1 < 2"
-        with self.guard(), torch.no_grad() as mode:
-            self.undo.set(self, "x", 5)
-            if x: self.y = f"{x + 1}"
-        name = x
-        return not name
-
-@torch.no_grad()
-def g(a, b):
-    undo.callback(f)
-    if a < b: a += 0.5
-    return None
-'''
-
-
-def test_what_is_changed_in_a_module():
-    found = {(m.kind, m.function, *m.diff) for m in mutants.mutants_of(MODULE)}
-    assert found == {
-        ("constant", "", "order = 60", "order = 120"),
-        ("constant", "", *(f"def f(self, x: int | None = {n}) -> int | None:" for n in (3, 4))),
-        ("dropped with", "A.f", "with self.guard(), torch.no_grad() as mode:", "with torch.no_grad() as mode:"),
-        ("dropped undo", "A.f", 'self.undo.set(self, "x", 5)', "setattr(self, 'x', 5)"),
-        ("constant", "A.f", 'self.undo.set(self, "x", 5)', 'self.undo.set(self, "x", 6)'),
-        ("condition", "A.f", 'if x: self.y = f"{x + 1}"', 'if not (x): self.y = f"{x + 1}"'),
-        ("dropped statement", "A.f", 'if x: self.y = f"{x + 1}"', "if x: pass"),
-        ("dropped statement", "A.f", "return not name", "pass"),
-        ("operator", "A.f", "return not name", "return name"),
-        ("dropped with", "g", "@torch.no_grad()", "@(lambda f: f)"),
-        ("dropped undo", "g", "undo.callback(f)", "pass"),
-        ("operator", "g", "if a < b: a += 0.5", "if a <= b: a += 0.5"),
-        ("operator", "g", "if a < b: a += 0.5", "if a < b: a -= 0.5"),
-        ("dropped statement", "g", "if a < b: a += 0.5", "if a < b: pass"),
-        ("constant", "g", "if a < b: a += 0.5", "if a < b: a += 1.5"),
-    }
-
-
-def test_mutants_are_drawn_evenly_over_the_kinds_and_are_the_same_for_a_seed():
-    all_of_them = mutants.mutants_of(MODULE)
-    some = mutants.drawn(all_of_them, 6, 0)
-    assert len({m.kind for m in some}) == 6 and some == mutants.drawn(all_of_them, 6, 0) != mutants.drawn(all_of_them, 6, 1)
-    assert set(mutants.drawn(all_of_them, 99, 0)) == set(all_of_them)
-
-
-def test_the_list_of_mutants_that_change_nothing_is_true():
-    """Each is still a mutant of its module."""
-    text = "steps: it is the same\n- a < b\n+ a <= b\n\n# a comment\nhooks: so is this\n- c\n+ pass\n"
-    assert mutants.equivalents(text) == {("steps", "a < b", "a <= b"): "it is the same", ("hooks", "c", "pass"): "so is this"}
-    known = mutants.equivalents(mutants.EQUIVALENT.read_text(encoding="utf-8"))
-    for module in {module for module, *_ in known}:
-        possible = {m.diff for m in mutants.mutants_of((mutants.LIB / f"{module}.py").read_text(encoding="utf-8"))}
-        assert {tuple(diff) for name, *diff in known if name == module} <= possible
-
-
-def test_a_mutant_is_killed_by_the_test_that_fails(tmp_path):
-    """The mutant of a copy: the checkout stays as it is."""
-    module = "basics/notices"
-    before = (mutants.LIB / f"{module}.py").read_bytes()
-    project = mutants.Project(tmp_path, module)
-    project.files = ["tests/test_own.py"]
-    (tmp_path / "tests/test_own.py").write_text(
-        f"from cbnb.{module.replace('/', '.')} import shell\ndef test_one(): assert shell() is None\ndef test_two(): pass\n"
-    )
-    project.watch()
-    assert {name.split("::")[1]: calls for name, calls in project.calls.items()} == {"test_one": ["shell"], "test_two": []}
-    project.write(project.source.replace("def shell(", "def shell(): return 1\ndef other("))
-    assert project.failed_test("shell") == "tests/test_own.py::test_one"
-    assert project.failed_test("other").endswith("test_one") and (mutants.LIB / f"{module}.py").read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,17 @@ def is_hidden(cell: NotebookNode) -> bool:
     return "hide" in found or any(directive.startswith("default_exp") for directive in found)
 
 
+def without_widgets(nb: NotebookNode) -> NotebookNode:
+    """`nb`, changed in place, without live widgets: nothing moves them where no kernel runs. Their outputs keep what they show besides."""
+    nb.metadata.pop("widgets", None)
+    for cell in nb.cells:
+        for output in cell.get("outputs", []):
+            output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if output.get("data", True)]
+    return nb
+
+
 def is_skipped(cell: NotebookNode, flags: frozenset[str] = SKIP_FLAGS) -> bool:
     """True for a cell that an automatic run leaves out: `eval: false`, a flag such as `slow`, or the export itself."""
     found = set(directives(cell))
