@@ -570,21 +570,24 @@ def pred_of(
 def noting_gradients(
     params: Iterable[Tensor],    # parameters of an optimizer
     f: Callable[[], Any],        # called without arguments
-) -> tuple[Any, list[Tensor]]:   # the result of `f`, and the parameters that received a gradient
-    """Call `f` and record the parameters whose gradients it computes
+) -> tuple[Any, list[Tensor], list[Tensor]]:   # the result of `f`; the parameters whose gradient it computed; those to whose `grad` it added
+    """Call `f` and record the parameters whose gradients it computes. `backward` adds gradients to `grad`, and `torch.autograd.grad` only returns them
 
     Args:
         params: parameters of an optimizer
         f: called without arguments
 
     Returns:
-        the result of `f`, and the parameters that received a gradient
+        the result of `f`; the parameters whose gradient it computed; those to whose `grad` it added
     """
-    noted: list[Tensor] = []
+    computed: list[Tensor] = []
+    added: list[Tensor] = []
     with interrupts_wait(), UndoStack() as undo:
         for p in params:
-            if p.requires_grad: undo.callback(p.register_hook(lambda grad, p=p: noted.append(p)).remove)
-        with interrupts_act(): return f(), noted
+            if not p.requires_grad: continue
+            undo.callback(p.register_hook(lambda grad, p=p: computed.append(p)).remove)
+            undo.callback(p.register_post_accumulate_grad_hook(added.append).remove)
+        with interrupts_act(): return f(), computed, added
 
 # %% ../nbs/06_step.ipynb #3f8a374f
 def depends_on(
@@ -613,6 +616,10 @@ HOW_KNOWN = ('pass its optimizer as opt_func=..., or make it a method of an obje
 def _warn(message: str) -> None: warnings.warn(message, stacklevel=user_level())
 
 # %% ../nbs/06_step.ipynb #b297f124
+def _state_of(params: Iterable[Tensor]) -> list[tuple[int, bool]]:
+    "Return numbers that differ after an update of the parameters in place, or an assignment of their gradients"
+    return [(p._version, p.grad is None) for p in params]
+
 class CallStep(Step):
     """Step that calls a function. The function computes the loss, and may also update the weights
 
@@ -704,10 +711,12 @@ class CallStep(Step):
         "Call the function, and find out whether it updates the weights"
         params = [p for group in learn.opt.param_groups for p in group['params']]
         steps = self._count_steps(learn)
-        out, noted = noting_gradients(params, lambda: call_on_batch(self.func, learn))
+        before = _state_of(params)
+        out, computed, added = noting_gradients(params, lambda: call_on_batch(self.func, learn))
         loss, *_ = split_result(out, needs_loss=True)
-        if noted: self.steps = steps
-        self.by_learner = not noted and isinstance(loss, Tensor) and depends_on(loss, params)
+        updates = added or computed and _state_of(params) != before    # a loss may contain gradients, as in meta-learning
+        if updates: self.steps = steps
+        self.by_learner = not updates and isinstance(loss, Tensor) and depends_on(loss, params)
         return out
 
     def _count_steps(self, learn):
