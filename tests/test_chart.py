@@ -4,7 +4,6 @@ What the page does with the data is in browser/test_chart_page.py.
 """
 
 import base64
-import gzip
 import itertools
 import json
 import math
@@ -19,6 +18,7 @@ from cbnb.display.axes import Axis, linear_ticks, log_ticks, nice_step, path, sp
 from cbnb.display.chart import Chart, Event, Line, Mark, chart, chart_spec, charts_html, described, means, still_svg, thinned
 from cbnb.display.live_curve import LiveCurve, loss_limits, rounded_limits, sparkline
 from cbnb.display.look import COLORS, RUN_COLORS, count_text, lr_text
+from helpers import packed_texts
 
 nan, inf = math.nan, math.inf
 
@@ -596,8 +596,7 @@ def test_whole_steps_are_told_from_others():
 
 def data_of(page):
     """The data in the script of a page, which is the second of its packed texts."""
-    _, packed = re.findall(r"text\('([\w+/=]+)'\)", page)
-    return json.loads(gzip.decompress(base64.b64decode(packed)))
+    return json.loads(packed_texts(page)[1])
 
 
 def test_nothing_that_is_not_finite_stops_a_chart():
