@@ -736,3 +736,12 @@ def test_ticks_of_the_live_curve(n, ys, at, xs):
     """From the top; and where the second label below is."""
     found = live([float(i) for i in range(n)]).ticks
     assert (found[1], found[2]) == (pytest.approx(at), xs) and (ys is None or found[0] == ys)
+
+
+def test_labels_of_large_values_fit_beside_the_picture():
+    """A label like 3,000,000 was cut off at the left."""
+    page = still_svg(Chart([Line("loss", range(4), [0.0, 3e6, 1e6, 2e6])]))
+    assert ">3e6<" in page and ">0<" in page and ">1,000,000<" not in page
+    page = still_svg(Chart([Line("loss", range(4), [1.0, 3e6, 10.0, 2e6])], log_y=True))
+    assert ">1e6<" in page and ">100<" in page
+    assert ">200,000<" in still_svg(Chart([Line("loss", range(4), [0.0, 3e5, 1e5, 2e5])]))

@@ -167,7 +167,7 @@ def test_the_chart_of_a_fit_from_the_picker_has_every_step(lab: Lab):
 
 
 def test_a_notebook_that_is_saved_during_a_fit_of_the_picker_keeps_the_rows_so_far(lab: Lab):
-    setup = QUICK.replace("wave_learner()", "wave_learner(n=20, cbs=Slowly())")
+    setup = QUICK.replace("wave_learner()", "wave_learner(n=20)\nlearn.add_cb(Slowly())")
     with lab.open(lab.write("during.ipynb", [setup, "learn.lr_find(num_it=60)"]), size=(1100, 1300)) as page:
         page.run_cell(0)
         page.run_cell(1)
