@@ -1135,3 +1135,18 @@ def test_a_module_without_the_argument_reduction_has_no_losses_of_items():
     with pytest.raises(TypeError, match="Focal cannot give a loss for each item: it has neither an attribute nor an argument `reduction`"):
         item_losses(Focal(), *data)
     assert item_losses(WithReduction(), *data).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("form", ["dict", "tuple"])
+def test_the_loss_of_an_item_is_the_first_value_of_a_loss_with_parts(form):
+    def loss(pred, y, reduction="mean"):
+        error, size = nn.functional.cross_entropy(pred, y, reduction=reduction), pred.square().mean()
+        return dict(loss=error, size=size) if form == "dict" else (error, size)
+
+    x, y = torch.randn(20, 3), torch.randint(0, 4, (20,))
+    batches = list(zip(x.split(8), y.split(8)))
+    learn = cbnb.Learner(cbnb.DataLoaders(batches, batches, device="cpu"), nn.Linear(3, 4), loss)
+    *_, losses = learn.get_preds(with_loss=True)
+    with torch.no_grad():
+        assert torch.allclose(losses, nn.functional.cross_entropy(learn.model(x), y, reduction="none"))
+    assert learn.interpret().mean_loss() == pytest.approx(learn.validate()[0])

@@ -17,8 +17,8 @@ RAW, SMOOTH = "train, each batch", "train, smoothed"
 
 
 # What is read at some shares of the width: the words of the place, and the value of each name; once it is exact, if Python is asked
-HOVER = """async ([cell, shares, exact]) => {
-    const chart = document.querySelectorAll('.jp-Notebook .jp-Cell')[cell].querySelector('.cbnb-lc'), found = []
+HOVER = """async ([cell, shares, exact, part]) => {
+    const chart = document.querySelectorAll('.jp-Notebook .jp-Cell')[cell].querySelector(part), found = []
     const frame = () => new Promise(done => requestAnimationFrame(done)), where = () => chart.querySelector('.where').textContent
     for (const share of shares) {
         const box = chart.querySelector('.hit').getBoundingClientRect()
@@ -32,9 +32,11 @@ HOVER = """async ([cell, shares, exact]) => {
 }"""
 
 
-def hovered(page: NotebookPage, cell: int, shares: list[float], exact: bool) -> list[tuple[str, int, dict[str, str]]]:
+def hovered(
+    page: NotebookPage, cell: int, shares: list[float], exact: bool, chart: str = ".cbnb-lc"
+) -> list[tuple[str, int, dict[str, str]]]:
     """What the chart says of its place, the step, and the values."""
-    found = page.tab.evaluate(HOVER, [cell, shares, exact])
+    found = page.tab.evaluate(HOVER, [cell, shares, exact, chart])
     return [(said, int(re.match(r"step ([\d,]+?)(?:,(?!\d{3})|$)", said)[1].replace(",", "")), shown) for said, shown in found]
 
 
