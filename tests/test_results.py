@@ -1,7 +1,6 @@
 """Items, scores, `show_results` and `interpret`: what the pages leave out."""
 
 import base64
-import gzip
 import json
 import re
 import subprocess
@@ -31,6 +30,7 @@ from cbnb.display.scores import (
 )
 from cbnb.names.fastai import ClassificationInterpretation
 from cbnb.toy import close, digits_learner, line_learner, wave_learner
+from helpers import packed_texts
 
 EVIL = "<script>alert(1)</script>"
 
@@ -63,8 +63,7 @@ def title_of(ax) -> str:
 
 def page_data(page: str) -> dict:
     """The data that a page carries."""
-    found = [gzip.decompress(base64.b64decode(text)) for text in re.findall(r"text\('([\w+/=]+)'\)", page)]
-    return next(json.loads(text) for text in found if text[:1] == b"{")
+    return next(json.loads(text) for text in packed_texts(page) if text[:1] == "{")
 
 
 # -- items
