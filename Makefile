@@ -10,6 +10,7 @@ BIN   := $(VENV)/bin
 USER  := $(VENV)/.user-ready
 DEV   := $(VENV)/.dev-ready
 OLD   := $(VENV)/other/ipykernel-6.31# the tests of widgets run in an older kernel too
+MATRIX ?= $(shell sed -n "s/^tested_torch = //p" settings.ini)
 TORCH := $(shell grep '^torch==' constraints.txt)
 PIP   := $(BIN)/python -m pip install --no-compile --quiet --quiet --disable-pip-version-check --root-user-action=ignore --constraint constraints.txt $(TORCH)
 
@@ -42,13 +43,7 @@ test: $(DEV) ## is the export up to date, do all notebooks run, do the tests pas
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses $(JOBS) --dist worksteal tests
 
 export: $(DEV) ## notebooks -> cbnb/ and README.md, and clean the notebooks
-	@$(BIN)/nbdev_export
-	@$(BIN)/python tools/docstrings.py
-	@$(BIN)/python tools/assets.py
-	@$(BIN)/python tools/stubs.py
-	@$(BIN)/nbdev_clean
-	@$(BIN)/python tools/readme.py
-	@$(BIN)/python tools/check.py
+	@$(BIN)/python tools/export.py
 
 outputs: $(DEV) ## run all notebooks and store their outputs in them
 	@$(BIN)/python tools/run_notebooks.py --save
@@ -74,7 +69,13 @@ reading: $(DEV) ## how the notebooks read, in figures
 	@$(BIN)/python tools/reading.py
 
 matrix: ## the tests with the oldest and the newest torch that are supported (some 10 GB on the disk)
-	@$(PYTHON) tools/matrix.py
+	@set -e; for torch in $(MATRIX); do \
+		env=$(VENV)/matrix/$$torch; echo "torch $$torch"; \
+		test -x $$env/bin/python || $(PYTHON) -m venv $$env; \
+		grep -vE '^(torch==|triton|nvidia|cuda)' constraints.txt > $$env/constraints.txt; \
+		$$env/bin/python -m pip install --quiet --constraint $$env/constraints.txt torch==$$torch --editable '.[notebook,docs,dev]'; \
+		PATH=$(CURDIR)/$$env/bin:$$PATH OMP_NUM_THREADS=1 $$env/bin/python -m pytest -q --numprocesses 2 --dist worksteal --ignore tests/browser tests; \
+	done
 
 clean: ## remove what the other targets made, the environment excepted
 	@rm -rf _demo _docs _proc build cbnb.egg-info

@@ -4,6 +4,7 @@ from configparser import ConfigParser
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
 EXTRA = "_requirements"
@@ -14,7 +15,16 @@ settings = config["DEFAULT"]
 readme = ROOT / "README.md"
 documentation = settings["doc_host"] + settings["doc_baseurl"]
 
+
+class WithoutIndex(build_py):
+    """Leaves out `_modidx.py`: an index of the notebooks for nbdev, a quarter of the wheel."""
+
+    def find_package_modules(self, package, package_dir):
+        return [found for found in super().find_package_modules(package, package_dir) if found[1] != "_modidx"]
+
+
 setup(
+    cmdclass={"build_py": WithoutIndex},
     name=settings["lib_name"],
     version=settings["version"],
     description=settings["description"],

@@ -444,7 +444,7 @@ class Learner(Loop):
         self.freeze_to(-1)
 
     def unfreeze(self) -> None:
-        """Unfreeze all parameter groups
+        """Unfreeze all parameter groups, with the parameters that you froze yourself by `requires_grad=False`. To keep a part frozen, leave it out of the groups: `Learner(..., splitter=lambda model: [model.head])`
 
         Example:
             learn.unfreeze()

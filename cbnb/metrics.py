@@ -535,7 +535,7 @@ def a_pair(
     if len(got) == 2 and all(isinstance(t, Tensor) for t in got): return got
     kinds = ', '.join(map(kind_of, got))
     raise TypeError(f'metric {name!r} compares one prediction and one target, and got {kinds}: '
-                    f'{(_choice(learn.pred) or ": choose two, such as metric_on(metric, 0, 1)")[2:]}')
+                    f'{(_choice(learn.pred) or ": choose two, such as metric_on(metric, 0, 1), or give AccumMetric a function of all of them")[2:]}')
 
 # %% ../nbs/03_metrics.ipynb #fe599f5f
 def _joined(parts: list[Tensor]) -> Tensor | None: return torch.cat(parts).cpu() if parts else None
@@ -554,7 +554,7 @@ class CollectMetric(Metric):
     func: Callable[..., Any]
     kwargs: dict[str, Any]      # passed to `func`
     to_np = invert_arg = False  # whether `func` takes numpy arrays, and the targets first
-    def reset(self) -> None: self.preds, self.targs = [], []
+    def reset(self) -> None: self.preds, self.targs, self.others = [], [], []    # `others`: the further targets of each batch
     def accumulate(self, learn: Any) -> None: self.add(*a_pair(self.name, learn))
     def add(self, pred: Tensor, targ: Tensor) -> None:
         """Store the prediction and target of one batch
@@ -566,39 +566,43 @@ class CollectMetric(Metric):
         raise NotImplementedError
     @property
     def value(self) -> Any:
-        both = _joined(self.preds), _joined(self.targs)
-        if n_processes() > 1: both = _everywhere(both)
-        return self.compute(*both) if both[0] is not None else None
+        found = self._collected()
+        if n_processes() > 1: found = _everywhere(found)
+        return self.compute(*found) if found[0] is not None else None
+    def _collected(self) -> tuple[Any, ...]: return tuple(map(_joined, (self.preds, self.targs, *map(list, zip(*self.others)))))
     def compute(self,
         pred: Tensor,    # all predictions, on the CPU
         targ: Tensor,    # all targets, on the CPU
+        *others: Tensor,    # the same for further targets
     ) -> Any:            # a number or a scalar tensor
         """Call the function on all predictions and targets
 
         Args:
             pred: all predictions, on the CPU
             targ: all targets, on the CPU
+            *others: the same for further targets
 
         Returns:
             a number or a scalar tensor
         """
-        both = (_as_array(pred), _as_array(targ)) if self.to_np else (pred, targ)
-        if self.invert_arg: both = both[::-1]
-        with _Noting(self.name, pred, targ):
-            return one_number(self.name, self.func(*both, **self.kwargs), 'choose an average, or another function')
-    def __call__(self, pred: Tensor, targ: Tensor) -> Any:
+        first, second, *more = map(_as_array, (pred, targ, *others)) if self.to_np else (pred, targ, *others)
+        if self.invert_arg: first, second = second, first
+        with _Noting(self.name, pred, targ, *others):
+            return one_number(self.name, self.func(first, second, *more, **self.kwargs), 'choose an average, or another function')
+    def __call__(self, pred: Tensor, targ: Tensor, *others: Tensor) -> Any:
         "Return the value on a single batch. The collected batches stay unchanged"
         once = copy.copy(self)
         once.reset()                # gives the copy its own lists
-        once.add(pred, targ)
-        return once.compute(_joined(once.preds), _joined(once.targs))
+        once.add(pred, targ, *others)
+        return once.compute(*once._collected())
 
 # %% ../nbs/03_metrics.ipynb #7cb6a7db
 class AccumMetric(CollectMetric):
     """Calls a function once per phase, with all predictions and targets
 
     Args:
-        func: called with all predictions and all targets
+        func: called with all predictions and all targets; with several targets if it has an argument
+            for each
         dim_argmax: dimension over which to take the argmax; None: no argmax
         activation: 'no', 'sigmoid', 'softmax', or 'binary' (the last column of the softmax)
         thresh: replace each value by `value >= thresh` after the activation; None: no threshold
@@ -618,7 +622,7 @@ class AccumMetric(CollectMetric):
         recall = AccumMetric(share_of_ones, dim_argmax=-1)
     """
     def __init__(self,
-        func: Callable[..., Any],         # called with all predictions and all targets
+        func: Callable[..., Any],         # called with all predictions and all targets; with several targets if it has an argument for each
         dim_argmax: int | None = None,    # dimension over which to take the argmax; None: no argmax
         activation: str = 'no',           # 'no', 'sigmoid', 'softmax', or 'binary' (the last column of the softmax)
         thresh: float | None = None,      # replace each value by `value >= thresh` after the activation; None: no threshold
@@ -636,19 +640,21 @@ class AccumMetric(CollectMetric):
         self.func, self._name, self.kwargs = func, name or name_of(func), kwargs
         self.dim_argmax, self.activation, self.thresh = dim_argmax, activation, thresh
         self.invert_arg = is_of_sklearn(func) or targets_first(func) if invert_arg is None else invert_arg
-        self.to_np, self.flatten = to_np, flatten
+        self.to_np, self.flatten, self.n_args = to_np, flatten, _n_required(func)
         self.layout, self.ignored = Layout(axis if dim_argmax is None else dim_argmax, ignore_index), None
         self.reset()
 
     def add(self,
         pred: Tensor,    # predictions of a batch
         targ: Tensor,    # targets of the batch
+        *others: Tensor,    # further targets
     ) -> None:
         """Store one batch, after activation, argmax, threshold and flattening
 
         Args:
             pred: predictions of a batch
             targ: targets of the batch
+            *others: further targets
 
         Example:
             mean.add(torch.tensor(25.), 16)
@@ -660,10 +666,13 @@ class AccumMetric(CollectMetric):
         if self.thresh is not None: pred = pred >= self.thresh
         if self.flatten: pred, targ = _flat(pred, targ, self._axis(pred, targ) if pred.ndim > 2 else None)
         self.preds.append(pred); self.targs.append(targ)
+        if others: self.others.append([t.detach().reshape(-1) if self.flatten else t.detach() for t in others])
 
     def accumulate(self, learn: Any) -> None:
         self.layout.read(learn, not self.chosen_outputs)
-        super().accumulate(learn)
+        outputs = learn.pred, *learn.yb
+        if len(outputs) > 2 and len(outputs) == self.n_args and all(isinstance(t, Tensor) for t in outputs): self.add(*outputs)
+        else: super().accumulate(learn)
 
     def _axis(self, pred: Tensor, targ: Tensor) -> int | None: return self.layout.axis_of(f'metric {self.name!r}', pred, targ)
 
@@ -674,11 +683,17 @@ class AccumMetric(CollectMetric):
         pred = f(pred.movedim(axis, -1))
         return pred if self.activation == 'binary' else pred.movedim(-1, axis)
 
-    def compute(self, pred: Tensor, targ: Tensor) -> Any:
+    def compute(self, pred: Tensor, targ: Tensor, *others: Tensor) -> Any:
         if self.ignored is not None and targ.ndim == 1 and len(pred) == len(targ):
             kept = targ != self.ignored
-            pred, targ = pred[kept], targ[kept]
-        return super().compute(pred, targ)
+            pred, targ, *others = (t[kept] if len(t) == len(kept) else t for t in (pred, targ, *others))
+        return super().compute(pred, targ, *others)
+
+def _n_required(func: Callable[..., Any]) -> int:
+    "Return the number of positional arguments that a function needs, or 2 if this is not known"
+    try: params = inspect.signature(func).parameters.values()
+    except (TypeError, ValueError): return 2                  # some builtins have no signature
+    return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in params)
 
 # %% ../nbs/03_metrics.ipynb #9c3cf274
 def _kind_of_loss(loss_func: Any) -> str:
@@ -771,20 +786,23 @@ class SklearnMetric(AccumMetric):
     def add(self,
         pred: Tensor,    # scores of a batch
         targ: Tensor,    # targets of the batch
+        *others: Tensor,    # further targets
     ) -> None:
         """Store one batch, converted to the input that the function expects
 
         Args:
             pred: scores of a batch
             targ: targets of the batch
+            *others: further targets
         """
         pred, targ = pred.detach(), targ.detach()
         self.ignored = self.layout.label(pred, targ)
         pred, targ = _taken(self, pred, targ)
         self.preds.append(pred); self.targs.append(targ)
+        if others: self.others.append([t.detach() for t in others])
 
-    def compute(self, pred: Tensor, targ: Tensor) -> Any:
-        try: return super().compute(pred, targ)
+    def compute(self, pred: Tensor, targ: Tensor, *others: Tensor) -> Any:
+        try: return super().compute(pred, targ, *others)
         except ValueError as e:                # scikit-learn advises `labels`, of its own function
             if 'labels' in str(e) and self.takes == 'probabilities': e.add_note(
                 f'pass all class numbers, such as SklearnMetric({name_of(self.func)!r}, labels=[0, 1])')

@@ -546,6 +546,8 @@ def test_ctrl_c_while_parameters_are_watched_leaves_no_hook():
             press()
             return self
 
+        register_post_accumulate_grad_hook = register_hook
+
         def remove(self):
             self.hooked = False
 

@@ -230,6 +230,7 @@ def test_wheel_holds_the_package_only(wheel: Path):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"cbnb"}
     assert "cbnb/py.typed" in names
+    assert "cbnb/_modidx.py" not in names  # nbdev's index of the notebooks
     assert {f"{module.replace('.', '/')}.py" for module in EXPORTED} <= set(names)
 
 

@@ -1,22 +1,27 @@
 """The tools that turn notebooks into a README, a page and a site, on notebooks of a few cells."""
 
 import base64
+import shutil
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
 
 import nbformat
 import pytest
+import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 import check
 import docs
 import docs_api
-import mutants
+import export
 import notebooks
 import outputs
 import reading
 import readme
 import render
 import run_notebooks
-import static_widgets
 
 TABLE = '<table class="c"><tr><td>1</td></tr></table>'
 PIXEL = base64.b64encode(b"a figure").decode()
@@ -69,6 +74,58 @@ def test_an_export_without_its_last_steps_is_told_in_one_line(tmp_path, monkeypa
     assert found.startswith("here/a.py: differs") and "-edited" in found
 
 
+def test_a_second_export_does_nothing_until_a_file_changes(tmp_path, monkeypatch, capsys):
+    """A change of what goes in, of what comes out, and of the tools counts, a hidden file does not."""
+    for path in ("nbs/a.ipynb", "cbnb/a.py", "tools/export.py", "settings.ini"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text("one")
+    monkeypatch.setattr(export, "STAMP", tmp_path / ".exported")
+    monkeypatch.setattr(export, "digest", partial(export.digest, tmp_path))
+    monkeypatch.setattr(export, "export", lambda root: None)
+    monkeypatch.setattr(export.subprocess, "run", lambda *args, **kwargs: None)
+
+    def is_done() -> bool:
+        export.main()
+        return "nothing changed" not in capsys.readouterr().out
+
+    assert is_done() and not is_done()
+    for path in ("nbs/a.ipynb", "cbnb/a.py", "tools/export.py", "settings.ini", "nbs/b.ipynb"):
+        (tmp_path / path).write_text("two")
+        assert is_done() and not is_done()
+    (tmp_path / "nbs" / ".hidden").write_text("two")
+    assert not is_done()
+    (tmp_path / "nbs" / "b.ipynb").unlink()
+    assert is_done()
+
+
+def test_the_commit_hook_takes_an_exported_module_as_it_is_and_refuses_wrong_style(tmp_path):
+    """pre-commit names the staged files to ruff, which then forgets what pyproject.toml excludes."""
+    hooks = yaml.safe_load((notebooks.ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
+    entries = {hook["id"]: hook["entry"].removeprefix(".venv/bin/").split() for hook in hooks}
+    assert entries["made"] == ["python", "tools/check.py"] and (notebooks.ROOT / "tools" / "check.py").exists()
+    staged = ["cbnb/_modidx.py", "cbnb/callbacks/csv_logger.py", "nbs/callbacks/csv_logger.ipynb", "tools/check.py"]
+    for name in ("pyproject.toml", *staged):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(notebooks.ROOT / name, tmp_path / name)
+
+    def accepts(*names: str) -> bool:
+        said = []
+        for hook in ("ruff", "ruff-format"):
+            program, *arguments = entries[hook]
+            chosen = [name for name in names if hook == "ruff" or name.endswith(".py")]
+            done = subprocess.run([Path(sys.executable).with_name(program), *arguments, *chosen], cwd=tmp_path, capture_output=True)
+            said.append(done.returncode)
+        same = all((tmp_path / name).read_bytes() == (notebooks.ROOT / name).read_bytes() for name in names if name in staged)
+        return same and not any(said)
+
+    assert accepts(*staged)
+    (tmp_path / "tools" / "wrong.py").write_text("import os\n")
+    assert not accepts(*staged, "tools/wrong.py")
+    (tmp_path / "tools" / "wrong.py").write_text("x  =  1\n")
+    assert "--force-exclude" in entries["ruff-format"] and accepts("tools/wrong.py")
+    assert (tmp_path / "tools" / "wrong.py").read_text() == "x = 1\n"
+
+
 def test_readme_shows_figures_tables_and_text():
     page = readme.Readme(
         new_notebook(
@@ -97,24 +154,12 @@ def test_page_fetches_nothing():
     assert render.last_line_with("accuracy", nb) == "Accuracy: 0.9"
 
 
-def test_widgets_become_html():
-    state = {
-        "box": {"model_name": "VBoxModel", "state": {"children": ["IPY_MODEL_bar", "IPY_MODEL_gone"], "layout": "IPY_MODEL_free"}},
-        "bar": {
-            "model_name": "FloatLogSliderModel",
-            "state": {"description": "<lr>", "value": 0.01, "min": -4.0, "max": 0.0, "base": 10.0},
-        },
-        "gone": {"model_name": "ButtonModel", "state": {"description": "unseen", "layout": "IPY_MODEL_none"}},
-        "none": {"model_name": "LayoutModel", "state": {"display": "none"}},
-    }
-    view = {"model_id": "box"}
-    own = ran("dashboard", new_output("display_data", data={static_widgets.VIEW: view, "text/html": "its own picture"}))
-    nb = new_notebook(cells=[ran("box", new_output("display_data", data={static_widgets.VIEW: view, "text/plain": "VBox()"})), own])
-    nb.metadata["widgets"] = {static_widgets.STATE: {"state": state}}
-    static_widgets.freeze(nb)
-    page = nb.cells[0].outputs[0].data["text/html"]
-    assert "&lt;lr&gt;" in page and 'value="-2"' in page and "unseen" not in page
-    assert nb.cells[1].outputs[0].data == {"text/html": "its own picture"} and "widgets" not in nb.metadata
+def test_widgets_leave_the_picture_that_they_show_besides():
+    view = {"application/vnd.jupyter.widget-view+json": {"model_id": "box"}}
+    own, alone = new_output("display_data", data={**view, "text/html": "its own picture"}), new_output("display_data", data={**view})
+    nb = new_notebook(cells=[ran("dashboard", own, alone)], metadata={"widgets": {"state": {}}})
+    (left,) = notebooks.without_widgets(nb).cells[0].outputs
+    assert left.data == {"text/html": "its own picture"} and "widgets" not in nb.metadata
 
 
 def test_site_names_entries_and_links():
@@ -128,81 +173,6 @@ def test_site_names_entries_and_links():
     assert site.link("`learn.f()`") == "{py:obj}`learn.f() <cbnb.learner.A.f>`"
     assert site.link("# `A`\n```\n`A`\n```") == "# `A`\n```\n`A`\n```"
     assert docs.to_pages("[a](04_optim.ipynb#x) [b](../01_callback.ipynb)") == "[a](optim.ipynb#x) [b](../callback.ipynb)"
-
-
-MODULE = '''"""A module: 1 + 1."""
-from __future__ import annotations
-
-class A:
-    order = 60
-    def f(self, x: int | None = 3) -> int | None:
-        "Not this: 1 < 2"
-        with self.guard(), torch.no_grad() as mode:
-            self.undo.set(self, "x", 5)
-            if x: self.y = f"{x + 1}"
-        name = x
-        return not name
-
-@torch.no_grad()
-def g(a, b):
-    undo.callback(f)
-    if a < b: a += 0.5
-    return None
-'''
-
-
-def test_what_is_changed_in_a_module():
-    found = {(m.kind, m.function, *m.diff) for m in mutants.mutants_of(MODULE)}
-    assert found == {
-        ("constant", "", "order = 60", "order = 120"),
-        ("constant", "", *(f"def f(self, x: int | None = {n}) -> int | None:" for n in (3, 4))),
-        ("dropped with", "A.f", "with self.guard(), torch.no_grad() as mode:", "with torch.no_grad() as mode:"),
-        ("dropped undo", "A.f", 'self.undo.set(self, "x", 5)', "setattr(self, 'x', 5)"),
-        ("constant", "A.f", 'self.undo.set(self, "x", 5)', 'self.undo.set(self, "x", 6)'),
-        ("condition", "A.f", 'if x: self.y = f"{x + 1}"', 'if not (x): self.y = f"{x + 1}"'),
-        ("dropped statement", "A.f", 'if x: self.y = f"{x + 1}"', "if x: pass"),
-        ("dropped statement", "A.f", "return not name", "pass"),
-        ("operator", "A.f", "return not name", "return name"),
-        ("dropped with", "g", "@torch.no_grad()", "@(lambda f: f)"),
-        ("dropped undo", "g", "undo.callback(f)", "pass"),
-        ("operator", "g", "if a < b: a += 0.5", "if a <= b: a += 0.5"),
-        ("operator", "g", "if a < b: a += 0.5", "if a < b: a -= 0.5"),
-        ("dropped statement", "g", "if a < b: a += 0.5", "if a < b: pass"),
-        ("constant", "g", "if a < b: a += 0.5", "if a < b: a += 1.5"),
-    }
-
-
-def test_mutants_are_drawn_evenly_over_the_kinds_and_are_the_same_for_a_seed():
-    all_of_them = mutants.mutants_of(MODULE)
-    some = mutants.drawn(all_of_them, 6, 0)
-    assert len({m.kind for m in some}) == 6 and some == mutants.drawn(all_of_them, 6, 0) != mutants.drawn(all_of_them, 6, 1)
-    assert set(mutants.drawn(all_of_them, 99, 0)) == set(all_of_them)
-
-
-def test_the_list_of_mutants_that_change_nothing_is_true():
-    """Each is still a mutant of its module."""
-    text = "steps: it is the same\n- a < b\n+ a <= b\n\n# a comment\nhooks: so is this\n- c\n+ pass\n"
-    assert mutants.equivalents(text) == {("steps", "a < b", "a <= b"): "it is the same", ("hooks", "c", "pass"): "so is this"}
-    known = mutants.equivalents(mutants.EQUIVALENT.read_text(encoding="utf-8"))
-    for module in {module for module, *_ in known}:
-        possible = {m.diff for m in mutants.mutants_of((mutants.LIB / f"{module}.py").read_text(encoding="utf-8"))}
-        assert {tuple(diff) for name, *diff in known if name == module} <= possible
-
-
-def test_a_mutant_is_killed_by_the_test_that_fails(tmp_path):
-    """The mutant of a copy: the checkout stays as it is."""
-    module = "basics/notices"
-    before = (mutants.LIB / f"{module}.py").read_bytes()
-    project = mutants.Project(tmp_path, module)
-    project.files = ["tests/test_own.py"]
-    (tmp_path / "tests/test_own.py").write_text(
-        f"from cbnb.{module.replace('/', '.')} import shell\ndef test_one(): assert shell() is None\ndef test_two(): pass\n"
-    )
-    project.watch()
-    assert {name.split("::")[1]: calls for name, calls in project.calls.items()} == {"test_one": ["shell"], "test_two": []}
-    project.write(project.source.replace("def shell(", "def shell(): return 1\ndef other("))
-    assert project.failed_test("shell") == "tests/test_own.py::test_one"
-    assert project.failed_test("other").endswith("test_one") and (mutants.LIB / f"{module}.py").read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -4,41 +4,17 @@ python tools/check.py
 """
 
 import difflib
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from assets import write_assets
-from docstrings import write_docs
+from export import export, files_in, modules_in
 from notebooks import INDEX, LIB, NBS, ROOT, is_exported, notebook_paths, read, show
 from readme import Readme
-from stubs import write_stubs
 
 _SHOWN_LINES = 20
 PLAIN = f"{LIB.name}/ is as `nbdev_export` alone leaves it, without parameters in the docstrings: `make export` writes these, too"
-
-
-def is_committed(relative: Path) -> bool:
-    """False for caches and for the hidden files that tools leave behind."""
-    return "__pycache__" not in relative.parts and not any(part.startswith(".") for part in relative.parts)
-
-
-def files_in(folder: Path) -> dict[Path, bytes]:
-    """Relative path -> content of everything a checkout holds in `folder`."""
-    found = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
-    return {relative: path.read_bytes() for relative, path in found.items() if is_committed(relative)}
-
-
-def nbdev(command: str, folder: Path) -> None:
-    """Run an nbdev command in the project at `folder`."""
-    done = subprocess.run(
-        [Path(sys.executable).parent / command], cwd=folder, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ""}
-    )
-    if done.returncode:
-        sys.exit(f"{command} failed:\n{done.stdout}{done.stderr}")
 
 
 def copy_files(source: Path, target: Path) -> None:
@@ -50,23 +26,12 @@ def copy_files(source: Path, target: Path) -> None:
             path.write_bytes(content)
 
 
-def modules_in(folder: Path) -> dict[Path, bytes]:
-    """The files of `folder` that nbdev writes."""
-    return {relative: content for relative, content in files_in(folder).items() if relative.suffix == ".py"}
-
-
 def fresh_copy(folder: Path) -> dict[Path, bytes]:
     """A project in `folder` with the same notebooks, exported and cleaned from scratch; returns the modules without their last steps."""
     shutil.copy(ROOT / "settings.ini", folder)
     copy_files(NBS, folder / NBS.name)
     copy_files(LIB, folder / LIB.name)
-    nbdev("nbdev_export", folder)
-    plain = modules_in(folder / LIB.name)
-    write_docs(folder / LIB.name)
-    write_assets(folder / NBS.name, folder / LIB.name)
-    write_stubs(folder / LIB.name)
-    nbdev("nbdev_clean", folder)
-    return plain
+    return export(folder)
 
 
 def compare(name: Path, here: bytes | None, wanted: bytes | None) -> str:

@@ -1,13 +1,12 @@
 """The documentation site in _docs/, from the notebooks, with Sphinx; nothing is fetched.
 
     python tools/docs.py            with the outputs stored in the notebooks; a warning is an error
-    python tools/docs.py --run      run the notebooks whose code or library changed since the last such run
     python tools/docs.py --clean    start from nothing
 
 The outputs in the notebooks are those of a run: `make test` compares them, and `make outputs` stores new ones.
 
 Each notebook becomes a page: exported definitions turn into reference entries with a table of their parameters and the
-source folded below (open for `#| exports`), names in backticks become links, hidden cells go, widgets become plain HTML.
+source folded below (open for `#| exports`), names in backticks become links, hidden cells go, widgets go.
 """
 
 import argparse
@@ -15,7 +14,6 @@ import ast
 import base64
 import contextlib
 import copy
-import hashlib
 import html
 import io
 import json
@@ -24,7 +22,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
@@ -41,18 +38,15 @@ from notebooks import (
     NBS,
     ROOT,
     SETTINGS,
-    CellFailed,
-    clean_kernels,
     default_module,
     directives,
-    execute,
     is_hidden,
     notebook_paths,
     read,
     show,
     without_directives,
+    without_widgets,
 )
-from static_widgets import freeze
 
 WORK = ROOT / "_proc"
 HTML = WORK / "site" / "html"  # copied to OUT when it is right; a folder deep, because myst-nb writes beside it
@@ -73,37 +67,6 @@ TAGS = {
 INSTANCES = {"learn": "Learner", "recorder": "Recorder", "learn.recorder": "Recorder", "dls": "DataLoaders"}
 _ROLE = re.compile(r"\{py:obj\}`([^`<]*?) ?(?:<[^>]*>)?`")  # a name as a link
 _NAME = re.compile(r"(?<![`\w}\[])`([A-Za-z_][\w.]*)(\(\))?`(?!`)")
-
-
-# --- the outputs ---
-
-
-def code_hash(paths: Iterable[Path]) -> str:
-    return hashlib.sha256(b"\0".join(path.read_bytes() for path in sorted(paths))).hexdigest()
-
-
-def run(path: Path, library: str) -> NotebookNode:
-    """The notebook with fresh outputs; those of an earlier run if neither its code nor the library's changed since."""
-    nb = read(path)
-    code = "\0".join(cell.source for cell in nb.cells if cell.cell_type == "code")
-    key = hashlib.sha256(f"{library}{show(path)}\0{code}".encode()).hexdigest()[:24]
-    kept = WORK / "runs" / f"{key}.ipynb"
-    if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        ran = execute(path)
-        nbformat.write(ran, kept)
-    ran = read(kept)
-    for cell, done in zip(nb.cells, ran.cells):
-        if cell.cell_type == "code":
-            cell.outputs = done.outputs
-    nb.metadata["widgets"] = ran.metadata.get("widgets", {})
-    return nb
-
-
-def run_all(paths: list[Path], workers: int) -> dict[Path, NotebookNode]:
-    library = code_hash(LIB.rglob("*.py"))
-    with clean_kernels(workers), ThreadPoolExecutor(workers) as pool:
-        return dict(zip(paths, pool.map(lambda path: run(path, library), paths)))
 
 
 # --- the pages ---
@@ -192,7 +155,7 @@ class Site:
         describe_images(nb)
         for number, cell in enumerate(nb.cells):
             cell["id"] = f"cell-{number}"  # new cells get random ones, and a page must come out the same each time
-        return freeze(nb)
+        return without_widgets(nb)
 
     def cells(self, cell: NotebookNode, module: str | None) -> list[NotebookNode]:
         """What one cell becomes on the page: nothing, itself, or entries and source."""
@@ -375,22 +338,14 @@ def build(source: Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--stored", action="store_true", help="use the stored outputs: the default")
-    source.add_argument("--run", action="store_true", help="run notebooks that changed")
     parser.add_argument("--clean", action="store_true", help="start from nothing")
-    parser.add_argument("--workers", type=int, default=2, help="notebooks at a time")
     args = parser.parse_args()
 
     if args.clean:
         shutil.rmtree(WORK, ignore_errors=True)
     sys.path.insert(0, str(ROOT))  # entries come from this checkout's package
     paths = notebook_paths()
-    try:
-        site = Site(run_all(paths, args.workers) if args.run else {path: read(path) for path in paths})
-    except CellFailed as failure:
-        print(failure, file=sys.stderr)
-        return 1
+    site = Site({path: read(path) for path in paths})
     write_sources(site, WORK / "pages")
     write_about(site)
     code = build(WORK / "pages")

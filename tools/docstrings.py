@@ -16,6 +16,7 @@ import textwrap
 import tokenize
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
@@ -54,8 +55,14 @@ class Module:
                 return self, node
             if isinstance(node, ast.ImportFrom) and node.level and any((alias.asname or alias.name) == name for alias in node.names):
                 path = self.path.parents[node.level - 1].joinpath(*(node.module or "__init__").split(".")).with_suffix(".py")
-                return Module(path, self.root).find(next(alias.name for alias in node.names if (alias.asname or alias.name) == name))
+                return module_at(path, self.root).find(next(alias.name for alias in node.names if (alias.asname or alias.name) == name))
         return None
+
+
+@cache
+def module_at(path: Path, root: Path) -> Module:
+    """A module that others import from: read once."""
+    return Module(path, root)
 
 
 def with_docs(module: Module, examples: Examples = MappingProxyType({})) -> str:

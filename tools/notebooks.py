@@ -81,6 +81,11 @@ def is_exported(path: Path) -> bool:
     return path.suffix in (".py", ".pyi") and any(mark in path.read_text(encoding="utf-8")[:2000] for mark in _MACHINE_MADE)
 
 
+def is_committed(relative: Path) -> bool:
+    """False for caches and for the hidden files that tools leave behind."""
+    return "__pycache__" not in relative.parts and not any(part.startswith(".") for part in relative.parts)
+
+
 def directives(cell: NotebookNode) -> list[str]:
     """The `#| ...` lines a code cell starts with, without their marker."""
     found = []
@@ -111,6 +116,17 @@ def is_hidden(cell: NotebookNode) -> bool:
     """True for a code cell that no reader of a page should see."""
     found = directives(cell)
     return "hide" in found or any(directive.startswith("default_exp") for directive in found)
+
+
+def without_widgets(nb: NotebookNode) -> NotebookNode:
+    """`nb`, changed in place, without live widgets: nothing moves them where no kernel runs. Their outputs keep what they show besides."""
+    nb.metadata.pop("widgets", None)
+    for cell in nb.cells:
+        for output in cell.get("outputs", []):
+            output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if output.get("data", True)]
+    return nb
 
 
 def is_skipped(cell: NotebookNode, flags: frozenset[str] = SKIP_FLAGS) -> bool:

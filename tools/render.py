@@ -13,8 +13,7 @@ from pathlib import Path
 from bs4 import BeautifulSoup
 from nbformat import NotebookNode
 
-from notebooks import CellFailed, clean_kernels, execute, is_hidden, show, without_directives
-from static_widgets import freeze
+from notebooks import CellFailed, clean_kernels, execute, is_hidden, show, without_directives, without_widgets
 
 STYLE = """
 body.jp-Notebook main { max-width: 60rem; margin: 0 auto; }
@@ -29,12 +28,12 @@ _OUTSIDE_CSS = re.compile(r"@import[^;]*;|url\(\s*['\"]?(?:https?:)?//[^)]*\)")
 
 
 def reader_view(nb: NotebookNode) -> NotebookNode:
-    """`nb` without hidden cells and `#|` lines, widgets frozen (changed in place)."""
+    """`nb` without hidden cells and `#|` lines, without widgets (changed in place)."""
     nb.cells = [cell for cell in nb.cells if not is_hidden(cell)]
     for cell in nb.cells:
         if cell.cell_type == "code":
             cell.source = without_directives(cell.source)
-    return freeze(nb)
+    return without_widgets(nb)
 
 
 def to_html(nb: NotebookNode, title: str, notebook_folder: str) -> str:

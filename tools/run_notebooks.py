@@ -17,9 +17,8 @@ from pathlib import Path
 import nbformat
 
 from forked import forked_kernels
-from notebooks import ROOT, SKIP_FLAGS, CellFailed, clean_kernels, execute, notebook_paths, show
+from notebooks import ROOT, SKIP_FLAGS, CellFailed, clean_kernels, execute, notebook_paths, show, without_widgets
 from outputs import differences
-from static_widgets import freeze
 
 _SHOWN = 10
 
@@ -34,7 +33,7 @@ def save(path: Path, source: str, nb: nbformat.NotebookNode) -> bool:
     if path.read_text(encoding="utf-8") != source:
         print(f"  {show(path)} was edited during the run: its outputs are not saved")
         return False
-    nbformat.write(freeze(nb), path)
+    nbformat.write(without_widgets(nb), path)
     nbdev_clean(str(path))
     return path.read_text(encoding="utf-8") != source
 

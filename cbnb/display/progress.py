@@ -1067,6 +1067,7 @@ class ProgressCallback(Callback):
                 f'in {clock(seconds)}')
     order, run_in = 60, PURPOSES
     place: Callable[[Any], None] | None = None    # function that displays the panel; None: below the cell
+    keep: Callable[[dict[str, str]], None] | None = None    # function that stores the page of a fit with a `place`, for a saved notebook
 
     def state_dict(self) -> dict[str, Any]: return {}       # a resumed fit has a new display
     def load_state_dict(self, state: dict[str, Any]) -> None: pass

@@ -368,20 +368,23 @@ def problem_html(
 def placed(
     learn: Learner,               # learner whose fit shows its progress
     put: Callable[[Any], None],   # function that places the widget of the progress display
+    keep: Callable[[dict[str, str]], None] | None = None,    # function that stores the page of the fit so far, for a saved notebook
 ) -> Iterator[None]:
     """Call `put` with the progress widget of each fit in a `with` block. If `learn.progress` has no attribute `place`, do nothing
 
     Args:
         learn: learner whose fit shows its progress
         put: function that places the widget of the progress display
+        keep: function that stores the page of the fit so far, for a saved notebook
     """
     progress = getattr(learn, 'progress', None)
     if not hasattr(progress, 'place'):
         yield
         return
-    before, progress.place = progress.place, put
+    before = progress.place, getattr(progress, 'keep', None)
+    progress.place, progress.keep = put, keep
     try: yield
-    finally: progress.place = before
+    finally: progress.place, progress.keep = before
 
 # %% ../../nbs/lr/picker.ipynb #2c269788
 def _rule_class(name: str) -> str: return 'cbnb-rule-' + (re.sub(r'\W+', '-', name).strip('-') or 'own')
@@ -582,11 +585,14 @@ def _hide_later(
     box.children = (*box.children, HTML(f'<style>{rule}</style>', layout=dict(display='none')))
     box.add_class(name)
 
-def _later_html(found: LRFind, name: str) -> str:
-    "Return HTML that shows the result in a notebook without a kernel"
+def _later_page(picker: Any, fit: dict[str, str] = {}) -> dict[str, str]:
+    "Return the output that shows the result in a notebook without a kernel, and then the page of the last fit, by MIME type"
+    found, name = picker.found, f'cbnb-later-{picker.view.model_id}'
     lost = f'.jp-OutputArea-child:not(:has(.cbnb-picker)):has(+.jp-OutputArea-child .{name}){{display:none}}'
-    return (f'<style>{lost}{css_variables("." + name)}</style><div class="{name}">{advice_html(found)}'
+    page = (f'<style>{lost}{css_variables("." + name)}</style><div class="{name}">{advice_html(found)}'
             f'{charts_html([picker_curve(found)])}</div>')
+    texts = repr(found), picker_text(found), *filter(None, [fit.get('text/plain')])
+    return {'text/html': page + fit.get('text/html', ''), 'text/plain': '\n'.join(texts)}
 
 # %% ../../nbs/lr/picker.ipynb #ad8044e6
 _alive: dict[str, Any] = {}    # model id -> shown box
@@ -636,18 +642,16 @@ class LRPicker:
     def show(self) -> None:
         "Show the widgets, and store a static chart for the saved notebook. Without widgets, show a figure. Outside IPython, do nothing"
         if not shell(): return
-        text = f'{self.found!r}\n{picker_text(self.found)}'
-        if display_mode() == 'widgets' or front_end() != 'headless': self._show_widgets(text)
-        else: self._show_figure(text)
+        if display_mode() == 'widgets' or front_end() != 'headless': self._show_widgets()
+        else: self._show_figure(f'{self.found!r}\n{picker_text(self.found)}')
 
-    def _show_widgets(self, text: str) -> None:
+    def _show_widgets(self) -> None:
         from IPython.display import display
         _hide_later(self.view)
         _keep(self.view)
         view = dict(version_major=2, version_minor=0, model_id=self.view.model_id)
         display({'application/vnd.jupyter.widget-view+json': view, 'text/plain': ''}, raw=True)
-        page = _later_html(self.found, f'cbnb-later-{self.view.model_id}')
-        display({'text/html': page, 'text/plain': text}, raw=True)
+        self.later = display(_later_page(self), raw=True, display_id=True)
 
     def _show_figure(self, text: str) -> None:
         from IPython.display import display
@@ -655,6 +659,12 @@ class LRPicker:
         display(png_bundle(fig, text), raw=True, metadata=png_metadata(fig, text))
 
     def _ipython_display_(self) -> None: self.show()
+
+    later: Any = None    # handle of the output that a saved notebook shows in place of the picker; None: the picker was not shown
+
+    def _store(self, page: dict[str, str]) -> None:
+        "Add the page of a fit to the output that a saved notebook shows in place of the picker"
+        if self.later: self.later.update(_later_page(self, page), raw=True)
 
     def _switch(self, on: bool) -> None:
         "Disable the controls, or enable them if `on` is true. A rule without a valid rate keeps its button disabled"
@@ -666,7 +676,7 @@ class LRPicker:
         def put(widget: Any) -> None: self.below.children = (widget,)
         self.below.children, self.printed.value = (), ''
         printed = Printed(lambda page: setattr(self.printed, 'value', page))
-        with placed(learn, put), printed.collect(): learn.fit_one_cycle(n, lr)
+        with placed(learn, put, self._store), printed.collect(): learn.fit_one_cycle(n, lr)
 
     def use_lr(self) -> None:
         "Set `learn.lr` and the `lr` of the result to the chosen rate, and show a message. If the learner was deleted, only show an error"

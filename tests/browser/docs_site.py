@@ -24,7 +24,7 @@ def build() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if run and done.exists() and done.read_text() == run:
             return OUT
-        built = subprocess.run([sys.executable, ROOT / "tools" / "docs.py", "--stored"], capture_output=True, text=True)
+        built = subprocess.run([sys.executable, ROOT / "tools" / "docs.py"], capture_output=True, text=True)
         assert built.returncode == 0, built.stdout + built.stderr
         assert "WARNING" not in built.stderr, built.stderr
         done.write_text(run or "")

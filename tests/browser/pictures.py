@@ -1,7 +1,7 @@
 """The pictures of what cbnb shows, from a real page: nbs/images/gallery/, and the two of the quick start, dashboard.png and picker.png.
 
-    python tools/gallery.py            all of them
-    python tools/gallery.py --folder X  into another folder, to look at them
+    python tests/browser/pictures.py            all of them
+    python tests/browser/pictures.py --folder X  into another folder, to look at them
 
 Each part is taken wide and narrow, light and dark. Look at them afterwards.
 """
@@ -14,11 +14,10 @@ from pathlib import Path
 
 import nbformat
 
-from notebooks import NBS, ROOT
-
-sys.path[:0] = [str(ROOT / "tests" / "browser")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / folder) for folder in ("tools", "tests/browser")]
 from lab import Lab, chromium, what_is_missing
 from notebook_page import NotebookPage
+from notebooks import NBS, ROOT
 
 GALLERY = NBS / "images" / "gallery"
 HELD = f"""

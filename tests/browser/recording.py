@@ -1,7 +1,7 @@
 """The moving picture of the README, nbs/images/dashboard.gif: a fit in JupyterLab, recorded while it runs and is steered.
 
-    python tools/recording.py               record it; Chromium is needed, and a machine that is not too busy
-    python tools/recording.py --file X.gif  into another file, to look at it
+    python tests/browser/recording.py               record it; Chromium is needed, and a machine that is not too busy
+    python tests/browser/recording.py --file X.gif  into another file, to look at it
 
 The fit is that of the quick start, slowed down so that a person can follow. The first frame shows it half done, because that is what a
 reader sees who has switched off moving pictures.
@@ -16,12 +16,11 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-from gallery import quick_start
-from notebooks import NBS, ROOT
-
-sys.path[:0] = [str(ROOT / "tests" / "browser"), str(ROOT)]
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / folder) for folder in ("tools", "tests/browser", "")]
 from cbnb.display.look import PALETTE
 from lab import Lab, chromium, what_is_missing
+from notebooks import NBS, ROOT
+from pictures import quick_start
 
 GIF = NBS / "images" / "dashboard.gif"
 LIMIT = 600_000  # bytes
