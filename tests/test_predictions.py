@@ -130,16 +130,23 @@ def outcome(learn, tmp_path):
     return ab(learn), rows, trackers, files, gathered, fetched, log, counts
 
 
+@pytest.fixture(scope="module")
+def plain_outcome(tmp_path_factory):
+    """Of a fit without an evaluation inside."""
+    folder = tmp_path_factory.mktemp("plain")
+    plain = full_learner(folder)
+    in_time(lambda: plain.fit(2))
+    return outcome(plain, folder)
+
+
 @pytest.mark.parametrize("kind", WITHIN)
 @pytest.mark.parametrize("host", [e for e in RUN_EVENTS if not e.startswith("after_cancel")])
-def test_evaluation_inside_a_fit_touches_nothing(kind, host, tmp_path):
+def test_evaluation_inside_a_fit_touches_nothing(kind, host, tmp_path, plain_outcome):
     """D01, D02, D12, D13, D16: it hung, lost the rest of the epoch, wiped the history, or wrote files."""
-    plain = full_learner(tmp_path / "plain")
-    in_time(lambda: plain.fit(2))
     inner = Inner(host, WITHIN[kind])
     learn = full_learner(tmp_path / "nested", [inner])
     in_time(lambda: learn.fit(2))
-    assert inner.n > 0 and outcome(learn, tmp_path / "nested") == outcome(plain, tmp_path / "plain")
+    assert inner.n > 0 and outcome(learn, tmp_path / "nested") == plain_outcome
 
 
 @pytest.mark.parametrize("kind", WITHIN)
