@@ -369,9 +369,9 @@ class BatchViews:
         """How much `loss` counts in averages, a number or a scalar tensor. None: the losses of batches add up. See `Step.batch_weight`
 
         Example:
-            note = Callback(after_batch=lambda self: weights.append((self.loss_weight, learn.eval_step.batch_weight(learn))))
+            note = Callback(after_batch=lambda self: weights.append((self.loss_weight, step.batch_weight(learn), step.derived_weight(learn))))
             learn.validate(dl=batches, cbs=note)
-            assert weights == [(3, 3), (2, 2)]                                       # tokens of the two batches
+            assert weights == [(3, 3, UNKNOWN), (2, 2, UNKNOWN)]                     # tokens of the two batches
         """
         if self._weight is UNKNOWN: self._weight = (self._train_step if self.training else self._eval_step).batch_weight(self)
         return self._weight
@@ -1482,7 +1482,7 @@ class Freezes:
         self.freeze_to(-1)
 
     def unfreeze(self) -> None:
-        """Unfreeze all parameter groups
+        """Unfreeze all parameter groups, with the parameters that you froze yourself by `requires_grad=False`. To keep a part frozen, leave it out of the groups: `Learner(..., splitter=lambda model: [model.head])`
 
         Example:
             learn.unfreeze()

@@ -456,16 +456,34 @@ class Step(ForwardPass):
             a number or a scalar tensor; None: the losses of batches add up
 
         Example:
-            note = Callback(after_batch=lambda self: weights.append((self.loss_weight, learn.eval_step.batch_weight(learn))))
+            note = Callback(after_batch=lambda self: weights.append((self.loss_weight, step.batch_weight(learn), step.derived_weight(learn))))
             learn.validate(dl=batches, cbs=note)
-            assert weights == [(3, 3), (2, 2)]                                       # tokens of the two batches
+            assert weights == [(3, 3, UNKNOWN), (2, 2, UNKNOWN)]                     # tokens of the two batches
         """
         if learn.batch_weight is not None: return _given_weight(learn)
+        weight = self.derived_weight(learn)
+        return n_items(learn) if weight is UNKNOWN else weight
+
+    def derived_weight(self,
+        learn: Any,       # the learner, after the loss of the batch
+    ) -> Any:             # as for `batch_weight`; `UNKNOWN`: it cannot be derived
+        """Derive the weight of the batch from the loss
+
+        Args:
+            learn: the learner, after the loss of the batch
+
+        Returns:
+            as for `batch_weight`; `UNKNOWN`: it cannot be derived
+
+        Example:
+            note = Callback(after_batch=lambda self: weights.append((self.loss_weight, step.batch_weight(learn), step.derived_weight(learn))))
+            learn.validate(dl=batches, cbs=note)
+            assert weights == [(3, 3, UNKNOWN), (2, 2, UNKNOWN)]                     # tokens of the two batches
+        """
         if learn.divisor is not UNKNOWN: return learn.divisor
         if learn.loss.ndim: return learn.loss.numel()
         weigh = self._weigher(learn) if self._calls_loss_func(learn) else None
-        weight = UNKNOWN if weigh is None else weigh(learn.pred, *learn.yb)
-        return n_items(learn) if weight is UNKNOWN else weight
+        return UNKNOWN if weigh is None else weigh(learn.pred, *learn.yb)
 
     def _weigher(self, learn: Any) -> Any:
         return learn._weigh if self.loss_func in (None, learn.loss_func) else weigher(self.loss_func)
@@ -476,8 +494,10 @@ def _given_weight(learn: Any) -> Any:
     "Return what the argument `batch_weight` of a learner gives for the batch. Raise `TypeError` or `ValueError` unless it can be a weight"
     if not callable(f := learn.batch_weight): raise TypeError(f'batch_weight={f!r} should be a function, such as lambda pred, y: (y != pad).sum()')
     weight = f(learn.pred, *learn.yb)
-    if isinstance(weight, Tensor) and weight.numel() == 1: return weight.reshape(())     # its value is not read: that would wait for the device
-    if weight is None or isinstance(weight, Real) and 0 <= weight < math.inf: return weight
+    if isinstance(weight, Tensor) and weight.numel() == 1:
+        if learn.iter or 0 <= weight < math.inf: return weight.reshape(())     # read only in the first batch: this waits for the device
+        weight = weight.item()
+    if isinstance(weight, Real) and 0 <= weight < math.inf: return weight
     said = f'a tensor of shape {tuple(weight.shape)}' if isinstance(weight, Tensor) else repr(weight)
     raise (ValueError if isinstance(weight, (Tensor, Real)) else TypeError)(
         f'batch_weight returned {said}, and the weight of a batch is one number, 0 or more, such as the number of its tokens: (y != pad).sum()')
@@ -792,10 +812,9 @@ class ModelLossStep(Step):
         learn.loss = loss.detach().clone()
         if learn.training: learn.divisor = divisor(loss)
 
-    def batch_weight(self, learn):
-        known = learn.batch_weight is not None or learn.divisor is not UNKNOWN or learn.loss.ndim
-        weight = UNKNOWN if known or not learn.yb else _n_labels(learn.model, learn.yb[0])
-        return super().batch_weight(learn) if weight is UNKNOWN else weight
+    def derived_weight(self, learn):
+        weight = super().derived_weight(learn)
+        return _n_labels(learn.model, learn.yb[0]) if weight is UNKNOWN and learn.yb else weight
 
 # %% ../nbs/06_step.ipynb #712211b8
 def _n_labels(

@@ -1,6 +1,7 @@
 """A model small enough to check by hand, learners around it, and the words of the specification."""
 
 import gc
+import gzip
 import random
 import re
 import time
@@ -33,6 +34,24 @@ CANCELS = dict(
 )
 TRAIN_ONLY = set("before_backward after_cancel_backward after_backward before_step after_cancel_step after_step".split())
 IN_BATCH = {"before_batch", "after_pred", "after_loss", "after_cancel_batch", "after_batch"} | TRAIN_ONLY
+
+
+def packed_texts(page: str) -> list[str]:
+    """Return the code and the data in the script of a page, as a browser unpacks them."""
+    return [unpacked(text) for text in re.findall(r"text\('([(-~]+)'\)", page)]
+
+
+def unpacked(text: str) -> str:
+    """Return the text that `packed` was called with: groups of five digits, `(` to `~` without `<` and the backslash, are four bytes."""
+    digits = [chr(c) for c in range(40, 127) if c not in (60, 92)]
+    found = bytearray()
+    for i in range(0, len(text), 5):
+        group = text[i : i + 5]
+        value = 0
+        for digit in group.ljust(5, "~"):
+            value = 85 * value + digits.index(digit)
+        found += value.to_bytes(5, "big")[1 : len(group)]
+    return gzip.decompress(found).decode()
 
 
 def svg_of(page: str) -> str:

@@ -4,7 +4,6 @@ What the page does with the data is in browser/test_chart_page.py.
 """
 
 import base64
-import gzip
 import itertools
 import json
 import math
@@ -19,6 +18,7 @@ from cbnb.display.axes import Axis, linear_ticks, log_ticks, nice_step, path, sp
 from cbnb.display.chart import Chart, Event, Line, Mark, chart, chart_spec, charts_html, described, means, still_svg, thinned
 from cbnb.display.live_curve import LiveCurve, loss_limits, rounded_limits, sparkline
 from cbnb.display.look import COLORS, RUN_COLORS, count_text, lr_text
+from helpers import packed_texts
 
 nan, inf = math.nan, math.inf
 
@@ -596,8 +596,7 @@ def test_whole_steps_are_told_from_others():
 
 def data_of(page):
     """The data in the script of a page, which is the second of its packed texts."""
-    _, packed = re.findall(r"text\('([\w+/=]+)'\)", page)
-    return json.loads(gzip.decompress(base64.b64decode(packed)))
+    return json.loads(packed_texts(page)[1])
 
 
 def test_nothing_that_is_not_finite_stops_a_chart():
@@ -737,3 +736,12 @@ def test_ticks_of_the_live_curve(n, ys, at, xs):
     """From the top; and where the second label below is."""
     found = live([float(i) for i in range(n)]).ticks
     assert (found[1], found[2]) == (pytest.approx(at), xs) and (ys is None or found[0] == ys)
+
+
+def test_labels_of_large_values_fit_beside_the_picture():
+    """A label like 3,000,000 was cut off at the left."""
+    page = still_svg(Chart([Line("loss", range(4), [0.0, 3e6, 1e6, 2e6])]))
+    assert ">3e6<" in page and ">0<" in page and ">1,000,000<" not in page
+    page = still_svg(Chart([Line("loss", range(4), [1.0, 3e6, 10.0, 2e6])], log_y=True))
+    assert ">1e6<" in page and ">100<" in page
+    assert ">200,000<" in still_svg(Chart([Line("loss", range(4), [0.0, 3e5, 1e5, 2e5])]))

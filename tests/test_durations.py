@@ -71,7 +71,7 @@ def test_a_duration_is_a_number_and_a_unit(text):
 
 
 @pytest.mark.parametrize("wrong, kind", [("steps of 3", ValueError), ("500", ValueError), ("3 minutes", ValueError), ("0 steps", ValueError),
-                                         ("1.5 epochs", ValueError), ("", ValueError), (0, ValueError), (2.0, TypeError), (None, TypeError),
+                                         ("1.5 epochs", ValueError), ("", ValueError), ("steps", ValueError), ("updates", ValueError), ("epochs", ValueError), (0, ValueError), (2.0, TypeError), (None, TypeError),
                                          (True, TypeError)])  # fmt: skip
 def test_a_duration_that_cannot_be_read_is_an_error(wrong, kind):
     with pytest.raises(kind, match="valid_every="):

@@ -382,3 +382,20 @@ def test_a_pickle_has_no_other_parts(tmp_path):
         cbnb.load_learner(file, trust=True, model=Line, metrics=distance)
     loaded = cbnb.load_learner(file, trust=True, dls=cbnb.DataLoaders(line_batches(2), device="cpu"))
     loaded.fit(1)
+
+
+def n_words(pred, y):
+    return (y != 0).sum()
+
+
+def test_the_weight_of_a_batch_comes_back(tmp_path):
+    learn = line_learner(path=tmp_path, batch_weight=nn.functional.mse_loss)
+    path = learn.export("a.cbnb")
+    for given in (dict(trust=True), dict(batch_weight=nn.functional.mse_loss)):
+        assert cbnb.load_learner(path, model=Line, **given).batch_weight is nn.functional.mse_loss
+    learn.batch_weight = lambda pred, y: len(y)
+    path = learn.export("b.cbnb")
+    with pytest.warns(UserWarning, match="batch_weight is not loaded"):
+        assert cbnb.load_learner(path, model=Line).batch_weight is None
+    learn.batch_weight = n_words
+    assert cbnb.load_learner(learn.export("c.pkl"), trust=True).batch_weight is n_words

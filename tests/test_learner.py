@@ -1,5 +1,6 @@
 """The learner's own promises that no other file of tests is about."""
 
+import copy
 import types
 import warnings
 from functools import partial
@@ -863,3 +864,19 @@ def test_recurrent_state_is_reset_without_a_word():
         learn = line_learner(model=Recurrent())
         learn.fit(1)
     assert learn.model.h == 0
+
+
+@pytest.mark.parametrize("left_out", [False, True])
+def test_unfreezing_reaches_all_groups_and_only_them(left_out):
+    """As D33 wants it: a base that you froze is unfrozen, too, unless the splitter leaves it out."""
+    model = nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1))
+    model[0].requires_grad_(False)
+    base, head = (copy.deepcopy(m.state_dict()) for m in model)
+    splitter = dict(splitter=lambda m: [m[1]]) if left_out else {}
+    x = torch.randn(8, 1)
+    learn = cbnb.Learner(cbnb.DataLoaders([(x, x)], device="cpu"), model, nn.MSELoss(), lr=0.1, cbs=[], **splitter)
+    learn.unfreeze()
+    learn.fit(1)
+    assert all(torch.equal(base[k], v) for k, v in model[0].state_dict().items()) is left_out
+    assert not torch.equal(head["weight"], model[1].weight)
+    assert {p.requires_grad for p in model[0].parameters()} == {not left_out}

@@ -9,6 +9,7 @@ import os
 import pickle
 import random
 import signal
+import subprocess
 import sys
 import time
 import types
@@ -783,11 +784,71 @@ def test_the_trial_is_silent_and_touches_nothing(three_cores, capfd, ended):
 
 
 def test_why_not_on_this_machine(monkeypatch, three_cores):
-    assert workers._alone() is None or "by spawn" in workers._alone() or "by forkserver" in workers._alone()
-    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none: "spawn")
-    assert str(make_loader(Slow(400)).chosen) == "0 workers: by spawn, workers need importable classes and a guarded main script"
+    assert workers._alone() is None
     monkeypatch.setattr(workers, "cores", lambda: 1)
     assert str(make_loader(Slow(400)).chosen) == "0 workers: there is one core"
+
+
+SPAWNED = """
+import multiprocessing, threading, time
+import torch
+from cbnb.all import DataLoaders
+from cbnb.basics import workers
+
+class Slow:
+    lock = None
+    def __init__(self, n=200): self.n = n
+    def __len__(self): return self.n
+    def __getitem__(self, i):
+        time.sleep(self.n*0.0005 if self.lock is None else 0)
+        return torch.tensor([i, 2*i])
+
+class Fast(Slow):
+    def __getitem__(self, i): return torch.tensor([i, 2*i])
+
+class Dies(Slow):
+    def __getitem__(self, i): return multiprocessing.parent_process() and 1/0 or super().__getitem__(i)
+
+def made(data, **kwargs): return DataLoaders.from_datasets(data, bs=20, device="cpu", **kwargs).train
+
+def main():
+    multiprocessing.set_start_method("spawn")
+    workers.cores = lambda: 3
+    dl = made(Slow())
+    print(str(dl.chosen).split(" to load")[0][:25])
+    if not dl.num_workers: return
+    torch.manual_seed(0)
+    with_workers = [b.tolist() for b in dl]
+    dl._iterator = None
+    torch.manual_seed(0)
+    assert with_workers == [b.tolist() for b in made(Fast(), num_workers=0)]
+    if "__file__" in globals(): return
+    own = made(Slow(4), num_workers=1, collate_fn=lambda items: len(items))
+    assert list(own) == [4]
+    print(made(Dies()).chosen.why, "|", "cannot be sent to spawned workers (TypeError" in made(locked()).chosen.why)
+
+def locked():
+    data = Slow()
+    data.lock = threading.Lock()
+    return data
+"""
+
+
+@pytest.mark.parametrize("how", ["notebook", "guarded", "unguarded"])
+def test_spawned_workers_get_the_classes_of_a_notebook_or_script(how, tmp_path):
+    """Code of `python -c` is as that of a notebook: no other process can import it."""
+    code = SPAWNED + ('if __name__ == "__main__":\n    main()\n' if how == "guarded" else "main()\n")
+    (tmp_path / "script.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, *(["-c", code] if how == "notebook" else [tmp_path / "script.py"])], capture_output=True, text=True
+    )
+    assert not done.returncode, done.stderr
+    first, *rest = done.stdout.splitlines()
+    if how == "unguarded":
+        assert first == "0 workers: by spawn, a worker would run this script again"[: len(first)] and not rest
+    else:
+        assert first.startswith("2 workers: a batch takes")
+        assert rest == ["in a worker, an item raises ZeroDivisionError | True"] * (how == "notebook")
 
 
 def test_cores_are_shared_by_the_processes_of_torchrun(monkeypatch):

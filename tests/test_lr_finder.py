@@ -849,6 +849,49 @@ def test_bad_data_is_named(at, part):
     assert found.lr is None and f"the data is bad: the {part} of item 5 of batch {at} are nan or infinite" in found.reason
 
 
+@pytest.mark.parametrize("act, low", [(nn.Identity(), "BCELoss"), (nn.Sigmoid(), "assert")])
+def test_a_loss_that_raises_where_it_diverges_ends_the_sweep(act, low):
+    """BCELoss refuses predictions outside of 0 and 1, and an assert of yours those that are nan."""
+    seed()
+    x = torch.rand(64, 4)
+    dls = cbnb.DataLoaders(DataLoader(TensorDataset(x, x.mean(1, keepdim=True)), 8), device="cpu")
+    model = nn.Sequential(nn.Linear(4, 1), act)
+    nn.init.constant_(model[0].weight, 0.1)
+    nn.init.constant_(model[0].bias, 0.4)
+
+    def asserts(pred, y):
+        assert model[0].weight.abs().max() < 30
+        return nn.functional.mse_loss(pred, y)
+
+    learn = line_learner(dls=dls, model=model, loss_func=nn.BCELoss() if low == "BCELoss" else asserts, opt_func=torch.optim.SGD)
+    before = copy.deepcopy(model.state_dict())
+    found = sweep(learn, start_lr=1e-4, end_lr=1e4)
+    assert 3 < len(found.lrs) < 100 and math.isnan(found.raw_losses[-1]) and all(map(math.isfinite, found.raw_losses[:-1]))
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items()) and learn.opt is None
+
+
+@pytest.mark.parametrize("at, kind", [(1, RuntimeError), (20, KeyError)])
+def test_other_errors_of_a_sweep_stay_errors(at, kind):
+    """In the first updates, or for a batch whose loss cannot be computed with the old weights either."""
+    learn = regression()
+    usual, n = nn.functional.mse_loss, []
+
+    def loss(pred, y):
+        n.append(1)
+        if len(n) > at:
+            raise kind("mine")
+        return usual(pred, y)
+
+    learn.loss_func = loss
+    with pytest.raises(kind, match="mine"):
+        sweep(learn)
+
+
+def test_an_error_of_a_callback_in_a_sweep_stays_an_error():
+    with pytest.raises(ArithmeticError):
+        sweep(regression(cbs=RaiseIn("after_pred", ArithmeticError(), when=lambda learn: learn.train_iter == 7)))
+
+
 @pytest.mark.parametrize("at", [3, 14, 40])
 def test_a_nan_out_of_the_blue_is_not_called_a_divergence(at):
     learn = regression()

@@ -351,6 +351,27 @@ def words_in(widget):
     return str(getattr(widget, "value", "")) + "".join(map(words_in, getattr(widget, "children", ())))
 
 
+def test_a_saved_notebook_keeps_the_fit_of_a_picker(monkeypatch):
+    """The output in place of the picker has its rows: those so far in mid-fit, and all at the end. They were only in the widgets."""
+    from cbnb.display.dashboard import Dashboard
+
+    monkeypatch.setattr(Dashboard, "keep_first", 0.0)
+    monkeypatch.setattr(Dashboard, "keep_every", 0.0)
+    monkeypatch.setattr(cbnb.ProgressCallback, "every", 0.0)
+    learn, found, picker = picked(learn=regression(progress=True))
+    stored = []
+    picker.later = SimpleNamespace(update=lambda page, raw: stored.append(page))
+    seen = cbnb.Callback(before_train=lambda cb: setattr(cb.learn.progress.shown, "seen", True))
+    learn.add_cb(seen)
+    picker.epochs.value = 3
+    picker.fit.click()
+    *so_far, last = [page["text/html"] for page in stored]
+    assert all(f"cbnb-later-{picker.view.model_id}" in page for page in (*so_far, last))  # the curve stays
+    assert "a fit that was running when this was stored" in so_far[-1] and "train_loss" in so_far[-1]
+    assert "done: 3 epochs" in last and "cbnb-so-far" not in last and stored[-1]["text/plain"].splitlines()[-1].startswith("done: 3 epochs")
+    assert learn.progress.keep is None
+
+
 def test_what_a_fit_leaves_stays_inside(capsys):
     learn, found, picker = picked(learn=regression(progress=True))
     capsys.readouterr()
@@ -947,7 +968,7 @@ def test_a_picker_is_shown_with_a_picture(mode, front, live, monkeypatch):
     shown = []
     monkeypatch.setattr("cbnb.lr.picker.display_mode", lambda: mode)
     monkeypatch.setattr("cbnb.lr.picker.front_end", lambda: front)
-    monkeypatch.setattr("IPython.display.display", lambda bundle, raw, metadata=None: shown.append((bundle, metadata)))
+    monkeypatch.setattr("IPython.display.display", lambda bundle, raw, metadata=None, display_id=None: shown.append((bundle, metadata)))
     picker.show()
     assert shown == []  # outside of notebooks
     monkeypatch.setattr("cbnb.lr.picker.shell", lambda: SimpleNamespace())

@@ -1,10 +1,7 @@
 """What a plot shows, and where: a chart in a page that runs scripts, else a figure. The charts are in test_run_charts.py, and their use
 in browser/test_plots_page.py and browser/test_chart_page.py."""
 
-import base64
-import gzip
 import json
-import re
 import sys
 
 import pytest
@@ -16,7 +13,7 @@ from cbnb.basics.text import escape
 from cbnb.display import figures
 from cbnb.display.page_script import Html
 from cbnb.metrics import AvgMetric
-from helpers import line_learner
+from helpers import line_learner, packed_texts
 
 
 def evil(pred, y):
@@ -33,8 +30,7 @@ def fitted(*epochs: int, **kwargs) -> cbnb.Learner:
 
 def data_of(page: Html) -> list[dict]:
     """The charts in the data of a page."""
-    _, packed = re.findall(r"text\('([\w+/=]+)'\)", page.html)
-    return json.loads(gzip.decompress(base64.b64decode(packed)))["charts"]
+    return json.loads(packed_texts(page.html)[1])["charts"]
 
 
 @pytest.fixture

@@ -130,16 +130,23 @@ def outcome(learn, tmp_path):
     return ab(learn), rows, trackers, files, gathered, fetched, log, counts
 
 
+@pytest.fixture(scope="module")
+def plain_outcome(tmp_path_factory):
+    """Of a fit without an evaluation inside."""
+    folder = tmp_path_factory.mktemp("plain")
+    plain = full_learner(folder)
+    in_time(lambda: plain.fit(2))
+    return outcome(plain, folder)
+
+
 @pytest.mark.parametrize("kind", WITHIN)
 @pytest.mark.parametrize("host", [e for e in RUN_EVENTS if not e.startswith("after_cancel")])
-def test_evaluation_inside_a_fit_touches_nothing(kind, host, tmp_path):
+def test_evaluation_inside_a_fit_touches_nothing(kind, host, tmp_path, plain_outcome):
     """D01, D02, D12, D13, D16: it hung, lost the rest of the epoch, wiped the history, or wrote files."""
-    plain = full_learner(tmp_path / "plain")
-    in_time(lambda: plain.fit(2))
     inner = Inner(host, WITHIN[kind])
     learn = full_learner(tmp_path / "nested", [inner])
     in_time(lambda: learn.fit(2))
-    assert inner.n > 0 and outcome(learn, tmp_path / "nested") == outcome(plain, tmp_path / "plain")
+    assert inner.n > 0 and outcome(learn, tmp_path / "nested") == plain_outcome
 
 
 @pytest.mark.parametrize("kind", WITHIN)
@@ -1128,3 +1135,18 @@ def test_a_module_without_the_argument_reduction_has_no_losses_of_items():
     with pytest.raises(TypeError, match="Focal cannot give a loss for each item: it has neither an attribute nor an argument `reduction`"):
         item_losses(Focal(), *data)
     assert item_losses(WithReduction(), *data).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("form", ["dict", "tuple"])
+def test_the_loss_of_an_item_is_the_first_value_of_a_loss_with_parts(form):
+    def loss(pred, y, reduction="mean"):
+        error, size = nn.functional.cross_entropy(pred, y, reduction=reduction), pred.square().mean()
+        return dict(loss=error, size=size) if form == "dict" else (error, size)
+
+    x, y = torch.randn(20, 3), torch.randint(0, 4, (20,))
+    batches = list(zip(x.split(8), y.split(8)))
+    learn = cbnb.Learner(cbnb.DataLoaders(batches, batches, device="cpu"), nn.Linear(3, 4), loss)
+    *_, losses = learn.get_preds(with_loss=True)
+    with torch.no_grad():
+        assert torch.allclose(losses, nn.functional.cross_entropy(learn.model(x), y, reduction="none"))
+    assert learn.interpret().mean_loss() == pytest.approx(learn.validate()[0])

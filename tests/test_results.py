@@ -1,7 +1,6 @@
 """Items, scores, `show_results` and `interpret`: what the pages leave out."""
 
 import base64
-import gzip
 import json
 import re
 import subprocess
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from io import BytesIO
 
 import pytest
+import sklearn.metrics
 import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Subset, SubsetRandomSampler, TensorDataset
@@ -30,6 +30,7 @@ from cbnb.display.scores import (
 )
 from cbnb.names.fastai import ClassificationInterpretation
 from cbnb.toy import close, digits_learner, line_learner, wave_learner
+from helpers import packed_texts
 
 EVIL = "<script>alert(1)</script>"
 
@@ -62,8 +63,7 @@ def title_of(ax) -> str:
 
 def page_data(page: str) -> dict:
     """The data that a page carries."""
-    found = [gzip.decompress(base64.b64decode(text)) for text in re.findall(r"text\('([\w+/=]+)'\)", page)]
-    return next(json.loads(text) for text in found if text[:1] == b"{")
+    return next(json.loads(text) for text in packed_texts(page) if text[:1] == "{")
 
 
 # -- items
@@ -852,3 +852,55 @@ def test_classes_in_the_last_dimension_are_compared_word_by_word_without_padding
     each = [nn.functional.cross_entropy(pred.mT if last else pred, y, ignore_index=padding, reduction="none") for pred, y in batches]
     by_hand = torch.cat([words.sum(1) / 4 for words in each])  # as for the item alone, without padding
     assert close(found.losses, by_hand) and int(learn.interpret().top_losses(1).indices) == int(by_hand.argmax())
+
+
+@pytest.mark.parametrize(
+    "loss, last, padding", [(words_loss, True, -100), (WordsLoss(ignore_index=0), True, 0), (nn.CrossEntropyLoss(), False, -100)]
+)
+def test_positions_are_counted_in_the_confusion_matrix_without_padding(loss, last, padding):
+    torch.manual_seed(0)
+    batches, actual, predicted = [], [], []
+    for n_words in (6, 5):  # as many words as classes in the second batch
+        y, pred = torch.randint(1, 5, (3, n_words)), torch.randn(3, n_words, 5)
+        y[:, 4:] = padding
+        actual += [int(word) for row in y for word in row[:4]]
+        predicted += [int(scores.argmax()) for row in pred for scores in row[:4]]
+        batches.append((pred if last else pred.mT, y))
+    learn = Learner(DataLoaders(batches, batches, device="cpu"), nn.Identity(), loss, default_cbs=False)
+    found = learn.interpret(classes=list("abcde"))
+    theirs = sklearn.metrics.confusion_matrix(actual, predicted, labels=range(5))
+    assert found.confusion_matrix().tolist() == theirs.tolist()
+    report = sklearn.metrics.classification_report(
+        actual, predicted, labels=range(5), target_names=list("abcde"), output_dict=True, zero_division=0
+    )
+    for name in "bcde":
+        assert found.report()[name]["f1"] == pytest.approx(report[name]["f1-score"])
+        assert found.report()[name]["precision"] == pytest.approx(report[name]["precision"])
+        assert found.report()[name]["recall"] == pytest.approx(report[name]["recall"])
+    assert found.report()["accuracy"]["f1"] == pytest.approx(sklearn.metrics.accuracy_score(actual, predicted))
+    pairs = {("abcde"[i], "abcde"[j]): int(theirs[i, j]) for i in range(5) for j in range(5) if i != j and theirs[i, j]}
+    confused = found.most_confused()
+    assert {(a, p): n for a, p, n in confused} == pairs and [n for *_, n in confused] == sorted(pairs.values(), reverse=True)
+    assert f"5 classes, {theirs.trace()} of 24 positions right" in repr(found)
+    assert found.plot_confusion_matrix(return_fig=True) is not None
+    with pytest.raises(ValueError, match="calibration is for models that predict classes"):
+        found.calibration()
+
+
+def test_labels_that_are_no_class_are_not_counted():
+    """Such as 255, which a loss of one's own may ignore."""
+
+    def without_255(pred, y):
+        return nn.functional.cross_entropy(pred.mT, y, ignore_index=255)
+
+    y, pred = torch.tensor([[0, 255, 1, 2]]), torch.eye(3)[[0, 1, 2, 2]][None]
+    learn = Learner(DataLoaders([(pred, y)], [(pred, y)], device="cpu"), nn.Identity(), without_255, default_cbs=False)
+    assert learn.interpret().confusion_matrix().tolist() == [[1, 0, 0], [0, 0, 1], [0, 0, 1]]
+
+
+def test_maps_of_values_have_no_confusion_matrix():
+    x = torch.rand(4, 1, 6, 6)
+    learn = Learner(DataLoaders([(x, x)], [(x, x)], device="cpu"), nn.Identity(), nn.MSELoss(), default_cbs=False)
+    with pytest.raises(ValueError, match="this one predicts maps without classes"):
+        learn.interpret().confusion_matrix()
+    assert repr(learn.interpret())

@@ -2,11 +2,13 @@
 
 import copy
 import random
+import warnings
 
 import numpy as np
 import pytest
 import sklearn.metrics
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from torchmetrics.classification import MulticlassF1Score
@@ -359,3 +361,177 @@ def test_a_batch_without_an_iterator():
     assert sample_batch(DataLoader(ten, 2, num_workers=1))[0].tolist() == [0, 1]
     assert sample_batch(DataLoader(dict(a=1), 2, sampler=["a"])) is not None
     assert sample_batch(DataLoader(Stream(), 2)) is None and sample_batch([]) is None and sample_batch(Loader()) is None
+
+
+WORDS = torch.randint(1, 9, (32, 6), generator=torch.Generator().manual_seed(0))
+PADDED = WORDS.clone()
+for i in range(32):
+    PADDED[i, 1 + 5 * (i % 8) // 7 :] = 0
+
+
+def batches(x, y, bs: int = 8) -> cbnb.DataLoaders:
+    return cbnb.DataLoaders(list(zip(x.split(bs), y.split(bs))), list(zip(x.split(bs), y.split(bs))), device="cpu")
+
+
+def words(loss, **kwargs):
+    return learner(None, model=nn.Embedding(9, 9), dls=batches(WORDS, PADDED), loss_func=loss, **kwargs)
+
+
+def items(loss, **kwargs):
+    g = torch.Generator().manual_seed(0)
+    dls = batches(torch.randn(32, 4, generator=g), torch.arange(32) % 3)
+    return learner(None, dls=dls, loss_func=loss, **{"model": nn.Linear(4, 3)} | kwargs)
+
+
+def token_mean(pred, y):
+    return 1 * F.cross_entropy(pred.transpose(1, 2), y, ignore_index=0)
+
+
+def with_class_weights(pred, y, weight=torch.tensor([1.0, 9.0, 2.0])):
+    return F.cross_entropy(pred, y, weight=weight) + 0.1 * pred.square().mean()
+
+
+def info_nce(pred, y):
+    a, b = F.normalize(pred.unflatten(1, (2, -1)), dim=2).unbind(1)
+    return -(a @ b.T / 0.5).log_softmax(1).diag().mean()
+
+
+def of_neighbours(pred, y):
+    """Another loss than the mean of its halves, with a value between them. No weight can change this"""
+    z = F.normalize(pred, dim=1)
+    return -(z @ z.roll(1, 0).T / 0.1).log_softmax(1).diag().mean()
+
+
+class TokenStep(Step):
+    def loss(self, learn):
+        self.set_loss(learn, token_mean(learn.model(learn.x), learn.y))
+
+
+class GivesLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(9, 9)
+
+    def forward(self, x, labels):
+        pred = self.words(x)
+        return token_mean(pred, labels), pred
+
+
+def differences(learn, n: int = 2) -> list[str]:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(n):
+            learn.fit(1)
+    return [str(w.message) for w in said if "is no mean over items" in str(w.message)]
+
+
+WARNED = {
+    "tokens": lambda: words(token_mean),
+    "parts": lambda: words(lambda pred, y: dict(loss=token_mean(pred, y), size=pred.square().mean())),
+    "bfloat16": lambda: words(lambda pred, y: token_mean(4 * pred.bfloat16(), y).float(), lr=0.0),
+    "a step": lambda: words(None, train_step=TokenStep()),
+    "a model": lambda: learner(None, model=GivesLoss(), dls=batches(WORDS, PADDED), loss_func=None),
+    "class weights": lambda: items(lambda pred, y: with_class_weights(pred, y)),
+    "dropout": lambda: items(with_class_weights, model=nn.Sequential(nn.Linear(4, 3), nn.Dropout())),
+    "neighbours": lambda: items(of_neighbours),
+    "a root": lambda: items(lambda pred, y: F.mse_loss(pred, F.one_hot(y, 3).float()).sqrt()),
+}
+
+
+@pytest.mark.parametrize("name", WARNED)
+def test_a_loss_that_is_no_mean_over_items_is_named_once(name):
+    said = differences(learn := WARNED[name]())
+    assert len(said) == 1 and "batch_weight=lambda pred, y" in said[0]
+    learn.batch_weight = lambda pred, y: (y != 0).sum()
+    learn._compared_loss = None
+    assert not differences(learn)
+
+
+def test_another_loss_is_compared_again():
+    learn = words(token_mean)
+    assert len(differences(learn)) == 1
+    learn.loss_func = lambda pred, y: token_mean(pred, y)
+    assert len(differences(learn)) == 1
+
+
+def test_the_numbers_of_the_warning():
+    said = differences(learn := words(token_mean, lr=0.0), 1)[0]
+    with torch.no_grad():
+        pred = learn.model(WORDS[:8])
+        whole, first, last = (token_mean(pred[part], PADDED[part]) for part in (slice(0, 8), slice(4), slice(4, 8)))
+    assert f"it is {whole:.6g} for a validation batch of 8 items, and {first:.6g} and {last:.6g}" in said
+    assert f"whose mean is {(first + last) / 2:.6g}" in said
+
+
+def test_losses_that_add_up_are_named():
+    (said,) = differences(items(lambda pred, y: (pred - F.one_hot(y, 3)).square().sum()))
+    assert "The losses add up" in said and "return the mean over the items" in said
+
+
+SILENT = {
+    "a mean": lambda: items(lambda pred, y: (pred - F.one_hot(y, 3)).square().mean()),
+    "a mean with large terms": lambda: items(lambda pred, y: 100 + pred.mean() - 100),
+    "half precision": lambda: items(lambda pred, y: (pred - F.one_hot(y, 3)).bfloat16().square().mean().float()),
+    "a penalty": lambda: items(lambda pred, y: F.cross_entropy(pred, y) + 0.1),
+    "observed": lambda: words(lambda pred, y: F.cross_entropy(pred.transpose(1, 2), y, ignore_index=0)),
+    "the same padding": lambda: learner(None, model=nn.Embedding(9, 9), dls=batches(WORDS, WORDS), loss_func=token_mean),
+    "contrastive": lambda: items(info_nce, model=nn.Linear(4, 16)),
+    "random": lambda: items(lambda pred, y: (pred + torch.randn_like(pred)).square().mean()),
+    "batch statistics": lambda: items(lambda pred, y: pred.square().mean(), model=nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))),
+    "statistics of the batch in evaluation": lambda: items(
+        lambda pred, y: (pred - F.one_hot(y, 3)).square().mean(),
+        model=nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False)),
+    ),
+    "one item": lambda: learner(None, model=nn.Embedding(9, 9), dls=batches(WORDS, PADDED, 1), loss_func=token_mean),
+    "no rows of items": lambda: learner(
+        None, model=nn.Embedding(9, 9), dls=batches(WORDS, PADDED), loss_func=lambda pred, y, n=8: token_mean(pred.reshape(n, 6, 9), y)
+    ),
+    "off": lambda: words(token_mean, sanity_check=False),
+    "a given weight": lambda: words(token_mean, batch_weight=lambda pred, y: (y != 0).sum()),
+}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_which_losses_are_not_named(name):
+    assert not differences(SILENT[name]())
+
+
+def test_a_loss_of_torch_costs_nothing():
+    learn = items(nn.CrossEntropyLoss())
+    learn.model.forward = lambda x, forward=learn.model.forward: calls.append(len(x)) or forward(x)
+    calls = []
+    learn.fit(1)
+    assert calls == [8] * 8
+
+
+class Counted:
+    """A loss with a state of its own."""
+
+    def __init__(self):
+        self.n = 0
+
+    def __call__(self, pred, y):
+        self.n += 1
+        return token_mean(pred, y)
+
+
+def test_the_comparison_leaves_no_trace():
+    found = []
+    for check in (True, False):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(9, 9), nn.Dropout(), norm := nn.LayerNorm(9))
+        told = []
+        events = cbnb.Callback(after_batch=lambda self: told.append(self.training))
+        learn = learner(None, model=model, dls=batches(WORDS, PADDED), loss_func=(loss := Counted()), sanity_check=check, cbs=events)
+        said = differences(learn)
+        found.append((learn.recorder.values, learn.recorder.losses, norm.weight.tolist(), loss.n, len(told), torch.rand(2).tolist()))
+        assert len(said) == check
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("weight", [None, -1, torch.tensor(-1.0), torch.tensor(float("nan"))])
+def test_a_wrong_batch_weight_is_found_before_the_fit(weight):
+    learn = learner(cbnb.accuracy, batch_weight=lambda pred, y: weight, cbs=(seen := Trained()))
+    with pytest.raises((TypeError, ValueError), match="batch_weight returned (None|-1|nan)") as raised:
+        learn.fit(1)
+    assert seen.n == 0 and "sanity_check=False" in raised.value.__notes__[-1]

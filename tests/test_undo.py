@@ -190,7 +190,7 @@ def test_lr_find_puts_everything_back_after_an_error_in_any_event_of_any_step(er
     learn = experienced(own_generator=True)
     watch_files(tmp_path, monkeypatch)
     before = state_of(learn)
-    steps = range(20) if error in (ValueError, KeyboardInterrupt) else (0, 7)
+    steps = (0, 1, 2, 7, 12, 19) if error in (ValueError, KeyboardInterrupt) else (0, 7)
     for name in SWEEP_EVENTS:
         for step in steps:
             if step and (name == "before_fit" or name not in IN_BATCH and step % 2):

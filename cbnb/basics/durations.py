@@ -71,6 +71,7 @@ def as_duration(
 
     Raises:
         ValueError: {name}={value} ...
+        ValueError: {name}={value} has no number: write such as '500 {unit}s'
     """
     if isinstance(value, Duration): return value
     if not isinstance(value, str): return Duration(as_count(value, name, 1), 'epoch')
@@ -78,6 +79,7 @@ def as_duration(
     number, word = found.groups() if found else ('', '')
     unit = _UNITS.get(word.removesuffix('s'))
     if unit is None: raise ValueError(f'{name}={value!r} {_hint(number, word)}')
+    if not number and word.endswith('s'): raise ValueError(f"{name}={value!r} has no number: write such as '500 {unit}s'")
     return Duration(as_count(int(re.sub('[_,]', '', number) or 1), name, 1), unit)
 
 def _hint(number: str, word: str) -> str:

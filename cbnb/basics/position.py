@@ -88,7 +88,7 @@ def draws(
     """
     from cbnb.basics.workers import WorkerLoader, next_numbers
     if isinstance(dl.dataset, IterableDataset): return True
-    if isinstance(dl, WorkerLoader): return False       # `choose_workers` has checked it
+    if isinstance(dl, WorkerLoader) and getattr(dl, 'chosen', True): return False       # `choose_workers` has checked it
     restore = save_rng([dl])
     before = next_numbers()
     try: dl.dataset[0]

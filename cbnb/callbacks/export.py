@@ -156,7 +156,8 @@ def _settings(learn: Learner) -> dict[str, Any]:
     steps = {name: step for name in ('train_step', 'eval_step') if type(step := getattr(learn, name)) is not Step}
     if learn._eval_by_default: steps.pop('eval_step', None)
     splitter = {} if learn.splitter is one_group else dict(splitter=learn.splitter)
-    parts = dict(loss_func=learn.loss_func, opt_func=learn.opt_func, metrics=list(map(fresh, learn.metrics)), **splitter, **steps)
+    weight = {} if learn.batch_weight is None else dict(batch_weight=learn.batch_weight)
+    parts = dict(loss_func=learn.loss_func, opt_func=learn.opt_func, metrics=list(map(fresh, learn.metrics)), **splitter, **steps, **weight)
     recipes = {k: [as_recipe(m) for m in v] if isinstance(v, list) else as_recipe(v) for k, v in parts.items()}
     plain = {name: getattr(learn, name) for name in ('lr', 'wd', 'moms', 'model_dir')}
     return dict(parts=recipes, plain=plain, n_inp=getattr(learn.dls, 'n_inp', None), targets=getattr(learn.dls, 'targets', ()))

@@ -56,11 +56,11 @@ class HoldsPredictions:
 
     def _need(self, what: str, *tasks: str) -> None:
         "Raise `ValueError` if the task of the model is not one of `tasks`"
-        if self.task not in tasks: raise ValueError(
-            f'{what} is for models that predict {" or ".join(tasks)}, and this one {_DOES[self.task]}')
+        if self.task not in tasks or self.task == 'maps' and self.found.counts is None: raise ValueError(
+            f'{what} is for models that predict {" or ".join(t for t in tasks if t != "maps")}, and this one {_DOES[self.task]}')
 
 _DOES = dict(classes='predicts classes: see plot_confusion_matrix', labels='predicts several labels: see report()',
-             values='predicts values: see plot_predictions and plot_residuals', maps='predicts maps', other='has outputs of a form of its own')
+             values='predicts values: see plot_predictions and plot_residuals', maps='predicts maps without classes', other='has outputs of a form of its own')
 
 # %% ../../nbs/callbacks/interpret.ipynb #d233fffe
 class CountsClasses(HoldsPredictions):
@@ -70,7 +70,7 @@ class CountsClasses(HoldsPredictions):
         found: the result of `predictions`
     """
     def confusion_matrix(self) -> Tensor:  # counts, one row for each actual class
-        """Return the number of items for each actual class (row) and each predicted class (column)
+        """Return the number of items for each actual class (row) and each predicted class (column). For sequences and images of classes, count positions
 
         Returns:
             counts, one row for each actual class
@@ -83,7 +83,8 @@ class CountsClasses(HoldsPredictions):
             assert close(interp.report()['accuracy']['f1'], sk.accuracy_score(interp.targets, interp.decoded))
             interp.report()
         """
-        self._need('confusion_matrix', 'classes')
+        self._need('confusion_matrix', 'classes', 'maps')
+        if self.task == 'maps': return self.found.counts
         return confusion_matrix(self.targets, self.decoded, len(self.classes))
 
     def most_confused(self,
@@ -101,7 +102,7 @@ class CountsClasses(HoldsPredictions):
             assert interp.confusion_matrix().shape == (10, 10) and int(interp.confusion_matrix().sum()) == 360
             interp.most_confused(min_val=2)
         """
-        self._need('most_confused', 'classes')
+        self._need('most_confused', 'classes', 'maps')
         return confused_pairs(self.confusion_matrix(), self.classes, min_val)
 
     def report(self) -> Scores:  # one row for each class, label or value; for classes and labels also their means
@@ -118,8 +119,8 @@ class CountsClasses(HoldsPredictions):
             assert close(interp.report()['accuracy']['f1'], sk.accuracy_score(interp.targets, interp.decoded))
             interp.report()
         """
-        self._need('report', 'classes', 'labels', 'values')
-        if self.task == 'classes': return class_scores(self.confusion_matrix(), self.classes)
+        self._need('report', 'classes', 'labels', 'values', 'maps')
+        if self.task in ('classes', 'maps'): return class_scores(self.confusion_matrix(), self.classes)
         return (label_scores if self.task == 'labels' else value_scores)(self.targets, self.decoded, self.classes)
 
 # %% ../../nbs/callbacks/interpret.ipynb #874481d3
@@ -555,6 +556,8 @@ class Summarizes(CarriesItems, DrawsMatrix, DrawsCalibration, DrawsValues):
             right = int(matrix.diag().sum())
             return [f'{len(self.classes):,} classes', f'{right:,} right ({right/max(int(matrix.sum()), 1):.1%})']
         if self.task == 'labels': return [f'{int((~self._cells()[1]).sum()):,} with all labels right']
+        if self.task == 'maps' and (matrix := self.found.counts) is not None:
+            return [f'{len(matrix):,} classes', f'{int(matrix.diag().sum()):,} of {int(matrix.sum()):,} positions right']
         first = next(iter(self.report().values())) if self.task == 'values' else {}
         return [f'{name} {number(v)}' for name, v in first.items() if name != 'items']
 

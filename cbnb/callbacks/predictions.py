@@ -37,6 +37,7 @@ from ..basics.loss_weights import per_item, with_call
 from ..basics.nested import entries, map_tensors, rebuild, to_detach as detached
 from ..basics.random_state import save_rng
 from ..learner import Learner, as_list
+from ..step import loss_of
 from ..undo import interrupts_wait
 
 # %% ../../nbs/callbacks/predictions.ipynb #757697af
@@ -155,8 +156,9 @@ def losses_and_weights(
             spite of reduction='none'
     """
     if not yb: raise ValueError('with_loss needs targets, and this loader has none')
-    with interrupts_wait(), unreduced(loss_func) as f: losses, call = with_call(f, pred, *yb)
-    if losses.ndim == 0: raise TypeError('with_loss needs a loss for each item, and loss_func has '
+    with interrupts_wait(), unreduced(loss_func) as f: found, call = with_call(f, pred, *yb, loss_of=loss_of)
+    losses = loss_of(found)                     # the loss function may return parts, too
+    if not isinstance(losses, Tensor) or losses.ndim == 0: raise TypeError('with_loss needs a loss for each item, and loss_func has '
                                          "returned a single number in spite of reduction='none'")
     return per_item(loss_func, losses.detach(), pred, *yb, call=call)
 

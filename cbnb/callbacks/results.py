@@ -31,6 +31,7 @@ from ..basics.text import number
 from .predictions import GatherPredsCallback, activation_of, in_order, losses_and_weights
 from ..data import split_batch
 from ..display.figures import show as show_figure
+from ..display.scores import confusion_matrix
 from ..display.items import Card, Shown, brief, cards_figure, cards_html, cards_text, shown_parts
 from ..learner import Learner
 
@@ -187,7 +188,7 @@ class _GatherItems(_GathersLosses, _GathersInputs):
         limit: int = 0,                            # memory limit for inputs, in bytes
     ):
         super().__init__()
-        self.wanted, self.my_act, self.limit, self.kept, self.weights, self.axis = task, act, limit, [], [], None
+        self.wanted, self.my_act, self.limit, self.kept, self.weights, self.axis, self.counts = task, act, limit, [], [], None, None
 
     def after_batch(self):
         learn = self.learn
@@ -196,6 +197,7 @@ class _GatherItems(_GathersLosses, _GathersInputs):
         if not self.task: self.task = self.wanted or task_of(self._single(pred), yb, learn.loss_func)
         if self.task == 'maps': self._find_axis(self._single(pred), yb[0])
         act = self.my_act or (_act_of(learn.loss_func) if self.axis is None else _unchanged)    # a softmax may be over another dimension
+        if self.task == 'maps' and self.axis is not None: self._count(act(pred), yb[0])
         got, wanted = _as_task(self.task, pred, yb, act, ignored_label(learn.loss_func), self.axis)
         self.preds.append(got)
         self.targets.append(wanted)
@@ -206,6 +208,14 @@ class _GatherItems(_GathersLosses, _GathersInputs):
         "Set the dimension of the classes. If several fit, it is that of the loss, or of the batch before"
         known = loss_axis(self.learn.loss_func)
         self.axis = _class_dim(pred, y, self.axis if known is None else known)
+
+    def _count(self, pred: Tensor, y: Tensor) -> None:
+        "Add the positions of a batch to the confusion matrix. A label that the loss ignores, or that is no class, does not count"
+        if y.is_floating_point(): return
+        n, ignored = pred.shape[self.axis], ignored_label(self.learn.loss_func)
+        counts = (y >= 0) & (y < n) & (y != (IGNORED if ignored is None else ignored))
+        found = confusion_matrix(y[counts].long(), pred.argmax(self.axis)[counts], n)
+        self.counts = found if self.counts is None else self.counts + found
 
     def _single(self, pred: Any) -> Any:
         "If you passed `act`, and the output is not a single tensor, return `act(pred)`. Otherwise return the output unchanged"
@@ -380,6 +390,7 @@ class CardMaker(Predictions):
     """
     looks: dict[str, Any] = {}       # arguments of `shown_parts`, which control how an item is shown
     loss_weights: Tensor | None = None    # how much the loss of each item counts in the mean of all; None: equally
+    counts: Tensor | None = None     # for 'maps': the confusion matrix of all positions; None: they are no classes
 
     def parts(self, i: int) -> list[Shown]:
         """Return the inputs of an item in a form that can be displayed
@@ -490,10 +501,12 @@ def predictions(
     source = loader_of(learn, dl)
     gather, items = _run(learn, in_order(source) if numbers is None else _only(in_order(source), numbers), act, task)
     preds, targets, losses = map(gather.gathered, (gather.preds, gather.targets, gather.losses))
-    n = preds.shape[1] if isinstance(preds, Tensor) else 0
-    names = class_names(learn, source, n, classes) if gather.task in ('classes', 'labels') else list(map(str, classes or ()))
+    n = preds.shape[1] if isinstance(preds, Tensor) else 0 if gather.counts is None else len(gather.counts)
+    has_names = gather.task in ('classes', 'labels') or gather.counts is not None
+    names = class_names(learn, source, n, classes) if has_names else list(map(str, classes or ()))
     found = CardMaker(gather.task, preds, targets, None if gather.note else losses, gather.note, items, names, numbers)
     found.looks, found.loss_weights = _looks(source, **looks), None if gather.note else gather.gathered(gather.weights)
+    found.counts = None if gather.counts is None else gather.counts.cpu()
     return found
 
 def _only(dl: Any, numbers: Sequence[int]) -> Any:

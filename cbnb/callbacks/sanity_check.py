@@ -19,19 +19,21 @@ from torch.utils.data import (
     BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #ef48819b
-from ..basics.all_pairs import AllPairsWarning
+from ..basics.all_pairs import AllPairsWarning, title_of
 from ..basics.arguments import as_number
 from ..basics.failures import note_batch, note_fix
-from ..basics.nested import is_empty
+from ..basics.loss_weights import UNKNOWN
+from ..basics.nested import entries, is_empty, rebuild
 from ..basics.processes import n_processes
 from ..basics.random_state import save_rng
 from ..basics.tensor_batches import TensorLoader
+from ..basics.text import plural
 from ..events import CancelException
 from ..learner import Learner
 from ..metrics import MeanMetric, SklearnMetric, ValueMetric, view_for_metric
 from ..recorder import Recorder, fresh
 from ..snapshot import owned_by_steps
-from ..step import CallStep
+from ..step import CallStep, Step, _warn, n_items
 from ..undo import UndoStack, interrupts_act, interrupts_wait
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #e4e1d473
@@ -77,7 +79,8 @@ def _by_worker(dl: DataLoader, numbers: Any) -> Any:
                                 worker_init_fn=dl.worker_init_fn, multiprocessing_context=dl.multiprocessing_context)))
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #d0f43e3f
-_STATE = 'dl', 'xb', 'yb', 'pred', 'loss', 'loss_grad', 'step_result', 'iter', 'n_iter', '_in_batch', 'training'
+_STATE = ('dl', 'xb', 'yb', 'pred', 'loss', 'loss_grad', 'loss_parts', 'step_result', 'divisor', '_weight', 'iter', 'n_iter', '_in_batch',
+          'training')
 
 def _save_module(m: nn.Module, undo: UndoStack) -> None:
     "Restore the attributes of a module at the end, and its buffers and other tensors that were changed in place"
@@ -103,8 +106,8 @@ def _without_trace(learn: Learner) -> Iterator[None]:
     with interrupts_wait(), UndoStack() as undo:
         undo.callback(save_rng(learn.dls))
         for name in _STATE: undo.callback(setattr, learn, name, getattr(learn, name))
-        for step in steps:
-            if not isinstance(step, nn.Module): undo.callback(_put, step, dict(vars(step)))
+        for owner in (*steps, learn.loss_func):
+            if hasattr(owner, '__dict__') and not isinstance(owner, nn.Module): undo.callback(_put, owner, dict(vars(owner)))
         for m in {id(m): m for network in networks for m in network.modules()}.values(): _save_module(m, undo)
         learn.training = False
         for network in networks: network.eval()
@@ -117,10 +120,12 @@ def _put(obj: Any, attributes: dict[str, Any]) -> None:
 # %% ../../nbs/callbacks/sanity_check.ipynb #a8003993
 def _try_batch(learn: Learner, batch: Any) -> None:
     "Evaluate a batch, its metrics and the values that go into the row of the table"
-    learn.iter, learn.pred, learn.loss, learn.loss_grad, learn.step_result = 0, None, None, None, None
+    learn.iter, learn.pred, learn.loss, learn.loss_grad, learn.loss_parts, learn.step_result = 0, None, None, None, None, None
+    learn.divisor = learn._weight = UNKNOWN
     learn.xb, learn.yb = learn._split(batch)
     learn.eval_step.predict(learn)
     learn.eval_step.loss(learn)
+    if learn.loss is not None: learn.eval_step.batch_weight(learn)                      # an error of `batch_weight` comes here
     if learn.loss is None and not learn.yb and learn.step_result is None: return        # metrics do not see a batch without targets
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter('always')
@@ -144,6 +149,66 @@ def _has_every_class(metric: SklearnMetric) -> bool:
     if metric.ignored is not None: targets = targets[targets != metric.ignored]
     return len(targets.unique()) >= max(2, metric.layout.n_classes or 2)
 
+# %% ../../nbs/callbacks/sanity_check.ipynb #6d33e9c0
+def _computes(learn: Learner) -> Any:
+    "Return what computes the loss of validation batches"
+    return learn.eval_step if learn.loss_func is None else learn.loss_func
+
+def _is_new(learn: Learner) -> bool:
+    "Return whether the weights of batches may be unknown, and the loss was not yet compared with the losses of halves"
+    if learn.batch_weight is not None or learn._weigh is not None or learn.eval_step is None: return False
+    return type(learn.eval_step).batch_weight is Step.batch_weight and getattr(learn, '_compared_loss', None) is not _computes(learn)
+
+def _map_rows(f: Any, values: Any, n: int) -> Any:
+    "Apply `f` to the tensors of nested values. Raise `ValueError` unless all values are tensors with `n` rows"
+    if isinstance(values, Tensor) and values.ndim and len(values) == n: return f(values)
+    if type(values) in (tuple, list): return type(values)([_map_rows(f, v, n) for v in values])
+    if (held := entries(values)) is None: raise ValueError('not one row for each item')
+    return rebuild(values, {k: _map_rows(f, v, n) for k, v in held.items()})
+
+def _losses(learn: Learner, batch: Any, n: int, *parts: Any) -> list[Tensor]:
+    "Return the losses of parts of the tried batch, which functions of its tensors choose"
+    step, yb, pred, found = learn.eval_step, learn.yb, learn.pred, []
+    learn.iter = 1                          # the checks of the first batch of a phase are over
+    for f in parts:
+        if step._calls_loss_func(learn): learn.yb = _map_rows(f, yb, n)
+        else: learn.xb, learn.yb = learn._split(_map_rows(f, batch, n))
+        if step.own_loss: step.predict(learn)
+        else: learn.pred = _map_rows(f, pred, n)
+        step.loss(learn)
+        found.append(learn.loss)
+    return found
+
+def _compare_halves(learn: Learner, batch: Any) -> str | None:
+    "Return what to say if the loss of the tried batch is no mean over its items"
+    if learn.loss is None or learn.eval_step.derived_weight(learn) is not UNKNOWN: return None
+    whole, n, half = learn.loss, n_items(learn), n_items(learn)//2
+    if not half: return None
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        try: losses = torch.stack([whole, *_losses(learn, batch, n, lambda t: t.flip(0), lambda t: t[:half], lambda t: t[half:])])
+        except Exception: return None       # the batch cannot be divided
+    return _what_differs(learn, n, _precision(losses), *losses.tolist())
+
+def _precision(losses: Tensor) -> float:
+    "Return the relative size of rounding errors. A loss may have been computed in half precision, and converted"
+    halves = [dtype for dtype in (torch.bfloat16, torch.float16) if torch.equal(losses, losses.to(dtype).to(losses.dtype))]
+    return max([1e-5, *(4*torch.finfo(dtype).eps for dtype in halves)])
+
+def _what_differs(learn: Learner, n: int, precision: float, whole: float, reverse: float, first: float, last: float) -> str | None:
+    rounding = precision*max(abs(whole), abs(first), abs(last))
+    mean = (n//2*first + (n - n//2)*last)/n
+    adds_up, between = abs(whole - first - last) <= rounding, min(first, last) - rounding <= whole <= max(first, last) + rounding
+    if not (abs(whole - reverse) <= rounding < abs(whole - mean) and (adds_up or between)): return None
+    name = type(learn.model).__name__ if learn.loss_func is None else title_of(learn.loss_func)
+    found = (f'the loss that {name} computes is no mean over items: it is {whole:.6g} for a validation batch of {plural(n, "item")}, '
+             f'and {first:.6g} and {last:.6g} for its halves, whose mean is {mean:.6g}. ')
+    if adds_up: return found + 'The losses add up, so valid_loss depends on the size of the batches: return the mean over the items'
+    return found + ('So valid_loss and accumulated gradients depend on how the data are cut into batches. If the loss is a mean over something '
+                    'else, such as tokens or weighted items, pass a function that returns their number or the sum of the weights, such as '
+                    'Learner(..., batch_weight=lambda pred, y: (y != pad).sum()). If it compares items with each other, or takes the root of a mean, '
+                    'no weight can change this')
+
 # %% ../../nbs/callbacks/sanity_check.ipynb #6c7a0f84
 _IN_BATCH = 'before_batch', 'after_pred', 'after_loss'
 
@@ -154,8 +219,8 @@ def _changes_batches(learn: Learner) -> bool:
                for name in _IN_BATCH for cb in learn.ordered_cbs(name))
 
 def _validates(learn: Learner) -> bool:
-    "Return whether the fit computes metrics on a validation set"
-    if learn.dls.valid is None or not learn.metrics: return False
+    "Return whether the fit computes rows on a validation set"
+    if learn.dls.valid is None: return False
     if not any(isinstance(cb, Recorder) for cb in learn.cbs): return False
     every = learn.valid_every
     if learn.fit_length is not None: return True         # a fit of steps has as many epochs as it needs
@@ -180,11 +245,13 @@ def sanity_check(
         learn: a learner whose fit has begun
     """
     __tracebackhide__ = True
-    if not (learn.sanity_check and _validates(learn) and _can_be_tried(learn)): return
-    batch = None
+    if not (learn.sanity_check and (learn.metrics or _is_new(learn)) and _validates(learn) and _can_be_tried(learn)): return
+    batch, said = None, None
     with _without_trace(learn):
         try:
-            if (batch := sample_batch(learn.dls.valid)) is not None and not is_empty(batch): _try_batch(learn, batch)
+            if (batch := sample_batch(learn.dls.valid)) is not None and not is_empty(batch):
+                _try_batch(learn, batch)
+                if _is_new(learn): said = _compare_halves(learn, batch)
         except CancelException: return
         except Exception as e:
             learn._say_where(e, 0)
@@ -193,3 +260,5 @@ def sanity_check(
             learn._note_memory(e, batch)
             e.add_note('this validation batch was tried before the first epoch: Learner(..., sanity_check=False) leaves it out')
             raise
+    learn._compared_loss = _computes(learn)
+    if said: _warn(said)

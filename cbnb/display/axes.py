@@ -146,18 +146,24 @@ class Axis(_Places):
     """
     def ticks(self,
         n: int,    # approximate limit on the number of ticks
+        widest: int | None = None,    # if a label has more characters, write values of 10,000 and above with exponents; None: never
     ) -> list[tuple[float, str]]:   # (position from 0 to 1, label)
         """Return the positions of the ticks and their labels
 
         Args:
             n: approximate limit on the number of ticks
+            widest: if a label has more characters, write values of 10,000 and above with exponents; None:
+                never
 
         Returns:
             (position from 0 to 1, label)
         """
         if self.log: values = log_ticks(10**self.lo, 10**self.hi, n)
         else: values = linear_ticks(self.lo, self.hi, n, self.whole)
-        return [(self.place(v), label) for v, label in zip(values, tick_labels(values, self.log))]
+        labels = tick_labels(values, self.log)
+        if widest and max(map(len, labels), default=0) > widest:
+            labels = [_power(v) if abs(v) >= 1e4 else label for v, label in zip(values, labels)]
+        return [(self.place(v), label) for v, label in zip(values, labels)]
 
 # %% ../../nbs/display/axes.ipynb #bf9b3f0d
 def path(

@@ -488,7 +488,7 @@ def _grouped(anchor: str, texts: Sequence[str]) -> str: return f'<g text-anchor=
 def _grid(plane: _Plane) -> str:
     "Return SVG with the ticks, their labels and the grid"
     chart, (w, h) = plane.chart, plane.size
-    rows = [(_TOP + h*(1 - place), label) for place, label in plane.y.ticks(max(2, int(h/36))) if -1e-9 <= place <= 1 + 1e-9]
+    rows = [(_TOP + h*(1 - place), label) for place, label in plane.y.ticks(max(2, int(h/36)), widest=8) if -1e-9 <= place <= 1 + 1e-9]
     columns = [(_LEFT + w*place, label) for place, label in plane.x.ticks(max(2, int(w/90)))]
     parts = [_stroke(''.join(f'M{_LEFT},{_short(y)}h{_short(w)}' for y, _ in rows), more=' opacity=".12"'),
              _stroke(''.join(f'M{_short(x)},{plane.bottom}v4' for x, _ in columns)),

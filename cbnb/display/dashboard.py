@@ -9,6 +9,7 @@ __all__ = ['STYLE', 'CURVE_STYLE', 'LEGEND', 'status_html', 'waiting_html', 'sma
 # %% ../../nbs/display/dashboard.ipynb #72116d8f
 import atexit
 import math
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -84,8 +85,10 @@ _KEY_STYLE = '''
   background:var(--cbnb-valid)}
 '''
 
-STYLE = brief(f'{FIT_STYLE}<style>{_STATUS_STYLE}</style>').replace('\n', '')
-CURVE_STYLE = f'{LIVE_STYLE}<style>{_CURVE_STYLE}{_KEY_STYLE}</style>'.replace('\n', '')    # needed until the page draws the live chart
+def _tight(css: str) -> str: return re.sub(r'\s*([{;}\n])\s*', lambda found: found[1].strip(), css)
+
+STYLE = brief(FIT_STYLE) + _tight(f'<style>{_STATUS_STYLE}</style>')
+CURVE_STYLE = LIVE_STYLE.replace('\n', '') + _tight(f'<style>{_CURVE_STYLE}{_KEY_STYLE}</style>')    # needed until the page draws the live chart
 
 LEGEND = ('<div class=cbnb-keys><span class="cbnb-key r">train, each batch</span> '
           '<span class="cbnb-key">train, smoothed</span> <span class="cbnb-key v">valid</span></div>')
@@ -348,13 +351,15 @@ def quiet_html(
 # %% ../../nbs/display/dashboard.ipynb #13401474
 class _Parts:
     "The widgets of a dashboard, with a CSS class for each"
-    def __init__(self):
+    def __init__(self,
+        table: str = '',      # table before the first epoch, as HTML
+    ):
         self.name = uuid4().hex[:8]
         self.style = quiet_html(STYLE, _dom_classes=('cbnb-style',))
         self.legend = quiet_html(_dom_classes=('cbnb-legend',))
         self.curve = quiet_html(_dom_classes=('cbnb-curve',))
-        self.table = quiet_html(_dom_classes=('cbnb-table', 'cbnb-side'))
-        self.status = quiet_html(_dom_classes=('cbnb-status',))
+        self.table = quiet_html(table, _dom_classes=('cbnb-table', 'cbnb-side'))
+        self.status = quiet_html(waiting_html(), _dom_classes=('cbnb-status',))
         self._place(_controls())
 
     def _place(self, controls: dict[str, Any]) -> None:
@@ -367,7 +372,11 @@ class _Parts:
 
 # %% ../../nbs/display/dashboard.ipynb #39cf0bac
 class Panel(_Parts):
-    "The widgets of a dashboard, which can be replaced by HTML or removed"
+    """The widgets of a dashboard, which can be replaced by HTML or removed
+
+    Args:
+        table: table before the first epoch, as HTML
+    """
     def _all(self) -> list[Any]:
         return [*self.controls.children, *self.main.children, self.main, self.table]
 
@@ -384,10 +393,10 @@ class Panel(_Parts):
             later: True: send the HTML to open pages only if one of them was opened during the fit
         """
         import ipywidgets as w
-        html = quiet_html()
+        html = quiet_html(_dom_classes=('cbnb-main',))
         html.keep(page)
         if not later or self.status.n_read > 1: html.send_state('value')
-        self.box.children = small(w.VBox)([html, *below]),
+        self.box.children = (small(w.VBox)([html, *below]) if below else html),
         for widget in self._all(): _close(widget)
 
     def close(self) -> None:
@@ -512,10 +521,11 @@ class _Falls(_Connected):
         "Store the rows and the picture so far in an output of their own, which pages hide while they show the panel. To update the output of the panel would draw the panel anew"
         from IPython.display import display
         now = time.perf_counter()
-        if now < self.keep_at or not self.seen or self.handle is None: return
+        if now < self.keep_at or not self.seen or not (self.handle or self.callback.keep): return
         self.keep_at = now + self.keep_every
         page = page_so_far(self.panel.name, *self.table(), self.run, self.at.words())
-        if self.so_far is None: self.so_far = display(page, raw=True, display_id=True)
+        if self.handle is None: self.callback.keep(page)
+        elif self.so_far is None: self.so_far = display(page, raw=True, display_id=True)
         else: self.so_far.update(page, raw=True)
 
     def _without_panel(self) -> None:
@@ -536,11 +546,11 @@ class _Falls(_Connected):
 class _Begins(_Falls):
     "Make the panel and show it"
     def start(self, names: Sequence[str], run: Run | None = None) -> None:
-        self.panel, place = Panel(), self.callback.place
+        self.names, self.run, self.rows, self.handle = names, run, [], None
+        self.panel, place = Panel(self._table()), self.callback.place
         self.pump = Pump(self.panel.box)
         if not self.pump and place is None: self._without_panel()
         if self.panel is None: return super().start(names, run)
-        self.names, self.run, self.rows, self.handle = names, run, [], None
         self.line, self.n_drawn, self.shown_at = small_curve(), 0, time.perf_counter()
         self.begun = self.shown_at
         self.seen, self.word, self.at, self.growing, self.table_of = False, '', None, None, (0, 0)
@@ -557,7 +567,6 @@ class _Begins(_Falls):
         if has_live_charts(): self._make_live()
         panel = self.panel
         panel.status.make, panel.table.make = self._status, self._table
-        panel.status.value, panel.table.value = self._status(), self._table()
         if self.growing: panel.curve.value = self.growing.chart.slot_html('<i></i>')
         else: self._draw_curve()
 
@@ -654,8 +663,8 @@ class Dashboard(_Offers):
         button = rewind_button(points, point := _point_of_fit(points))
         page, lost = fit_page(*self.table(), word, self.run, CURVE_STYLE + self._curve()), _NO_KERNEL*bool(button)
         self.panel.replace_by(page['text/html'] + lost, *([button] if placed and button else []), later=not placed)
-        if placed: return
         page = fit_page(*self.table(), word, self.run, asks=self.growing.chart.name if self.growing else '')
+        if placed: return self.callback.keep(page) if self.callback.keep else None
         page['text/html'] += lost
         self.send(page)
         if point or not getattr(points, 'is_open', False): self._offer(button)

@@ -6,6 +6,7 @@
 __all__ = ['extreme_places', 'Points', 'thinned_together', 'news', 'has_live_charts', 'small', 'LiveChart']
 
 # %% ../../nbs/display/live_chart.ipynb #d82bc9fd
+import gzip
 import importlib.util
 import json
 import struct
@@ -18,7 +19,7 @@ from uuid import uuid4
 
 # %% ../../nbs/display/live_chart.ipynb #60fbccb1
 from .chart import Chart, Line, as_float32, chart_css, chart_spec, even_ends, steps_between, still_svg
-from .page_script import asset, packed, still_image
+from .page_script import asset, still_image
 
 # %% ../../nbs/display/live_chart.ipynb #040d2b1f
 def extreme_places(
@@ -101,25 +102,25 @@ def news(
 
 
 # %% ../../nbs/display/live_chart.ipynb #676ac6ba
-_LOADER = '''const text=async s=>await new Response(new Blob([Uint8Array.from(atob(s),c=>c.charCodeAt(0))]).stream().pipeThrough(new DecompressionStream('gzip'))).text();
+_LOADER = '''const text=async zip=>await new Response(new Blob([zip]).stream().pipeThrough(new DecompressionStream('gzip'))).text();
 export default()=>{let begun,ready=new Promise(done=>begun=done);return{
 initialize({model}){const all=globalThis.cbnbModules??={};let end,gone=false;
 const begin=async()=>{const code=await all['__HASH__'],inner=code.default(code.css);if(!gone){end=inner.initialize({model});begun(inner)}};
-const hear=m=>{if(!m.code)return;model.off('msg:custom',hear);
-all['__HASH__']??=text(m.code).then(code=>import(URL.createObjectURL(new Blob([code],{type:'text/javascript'}))));begin()};
+const hear=(m,[zip])=>{if(!m.code)return;model.off('msg:custom',hear);
+all['__HASH__']??=text(zip).then(code=>import(URL.createObjectURL(new Blob([code],{type:'text/javascript'}))));begin()};
 if(all['__HASH__'])begin();else{model.on('msg:custom',hear);model.send({type:'code'})}
 return()=>{gone=true;model.off('msg:custom',hear);end?.()}},
 async render(it){(await ready).render(it)}}}'''
 
 @cache
-def _code() -> str:
+def _code() -> bytes:
     "Return the JavaScript and CSS of the charts, compressed"
     style = f'\nexport const css={json.dumps(chart_css())}'
-    return packed(asset('chart.js') + asset('live_chart.js') + style)
+    return gzip.compress((asset('chart.js') + asset('live_chart.js') + style).encode(), 9, mtime=0)
 
 def _module() -> str:
     "Return the JavaScript of the loader"
-    return _LOADER.replace('__HASH__', sha256(_code().encode()).hexdigest()[:12]).replace('\n', '')
+    return _LOADER.replace('__HASH__', sha256(_code()).hexdigest()[:12]).replace('\n', '')
 
 # %% ../../nbs/display/live_chart.ipynb #b39fdedd
 @cache
@@ -312,7 +313,7 @@ class LiveChart(_Grows):
     def _receive(self, _: Any, message: dict, buffers: list) -> None:
         "Handle a message of a page: a request for code or points, the report that it draws the chart, or a click"
         kind = message.get('type')
-        if kind == 'code': self.widget.send(dict(code=_code()))
+        if kind == 'code': self.widget.send(dict(code=True), [_code()])
         if kind == 'here': self.here = True
         if kind in ('code', 'lost') or kind == 'here' and self.behind:
             self.behind = False

@@ -1079,6 +1079,7 @@ class ProgressCallback(_Ends):
     """
     order, run_in = 60, PURPOSES
     place: Callable[[Any], None] | None = None    # function that displays the panel; None: below the cell
+    keep: Callable[[dict[str, str]], None] | None = None    # function that stores the page of a fit with a `place`, for a saved notebook
 
     def state_dict(self) -> dict[str, Any]: return {}       # a resumed fit has a new display
     def load_state_dict(self, state: dict[str, Any]) -> None: pass

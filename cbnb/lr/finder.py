@@ -11,6 +11,7 @@ __all__ = ['TYPICAL_EPOCHS', 'UNKNOWN_EPOCH', 'LITTLE_LEFT', 'LOWER', 'FEW_UPDAT
 # %% ../../nbs/lr/finder.ipynb #2a622371
 import math
 import textwrap
+import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from numbers import Real
@@ -118,6 +119,19 @@ class _Counts(_Notes):
     def stop(self, why: str) -> None:
         self.stopped = why
         raise CancelFitException()
+
+    def ends_at(self, error: Exception) -> bool:
+        "If the loss function raised `error` after three finite losses or more, end the run as at a loss of nan. Otherwise return False"
+        loss = getattr(self.learn.train_step, 'loss', None)
+        code = getattr(getattr(loss, '__func__', loss), '__code__', None)
+        in_loss = any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))
+        if not in_loss or len(self.raw_losses) < 3 or not all(map(math.isfinite, self.raw_losses)): return False
+        self.stopped = 'nan'
+        self.note(math.nan)
+        self.after_fit()
+        return True
+
+    def after_fit(self): "Collect the records at the end of the run. Does nothing unless a subclass overrides it"
 
     def _wait(self) -> None:
         self.idle += 1
@@ -344,15 +358,30 @@ def _mock_run(self: Learner,
     cbs: Any = None,          # further callbacks; None: no others
 ) -> None:
     "Train with the purpose `lr_find`, then restore the learner. Only `counter` keeps its records of the run"
+    error = batch = None
     with interrupts_wait(), UndoStack() as undo:
         undo.callback(snapshot(self))
         with self.no_logging(), self._run('lr_find', cbs), self.added_cbs(counter):
             self.n_epoch, self.start_epoch = 1000*(counter.num_it + 1), 0    # more than the counter allows
             self.valid_every = []
             self._prepare_opt(None, None, reset_opt=False)
-            self._fit_level()
+            try: self._fit_level()
+            except Exception as e:
+                if not counter.ends_at(e): raise
+                error, batch = e, (self.xb, self.yb)
             if getattr(self.train_step, 'alone', False): raise ValueError(
                 f'{ALONE}, so there is no rate to sweep: {HOW_KNOWN}')
+    if error is not None: _try_again(self, batch, error)
+
+def _try_again(learn: Learner, batch: tuple[Any, Any], error: Exception) -> None:
+    "Raise the error of a loss function again, unless the loss of this batch can be computed with the restored weights. Then the rate was too high"
+    with learn.without_trace(), torch.no_grad():
+        learn.iter, learn.training, (learn.xb, learn.yb) = 0, True, batch
+        try:
+            learn.train_step.predict(learn)
+            learn.train_step.loss(learn)
+        except Exception: raise error from None
+
 
 # %% ../../nbs/lr/finder.ipynb #4262f991
 def in_words(

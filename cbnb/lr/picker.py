@@ -367,20 +367,23 @@ def problem_html(
 def placed(
     learn: Learner,               # learner whose fit shows its progress
     put: Callable[[Any], None],   # function that places the widget of the progress display
+    keep: Callable[[dict[str, str]], None] | None = None,    # function that stores the page of the fit so far, for a saved notebook
 ) -> Iterator[None]:
     """Call `put` with the progress widget of each fit in a `with` block. If `learn.progress` has no attribute `place`, do nothing
 
     Args:
         learn: learner whose fit shows its progress
         put: function that places the widget of the progress display
+        keep: function that stores the page of the fit so far, for a saved notebook
     """
     progress = getattr(learn, 'progress', None)
     if not hasattr(progress, 'place'):
         yield
         return
-    before, progress.place = progress.place, put
+    before = progress.place, getattr(progress, 'keep', None)
+    progress.place, progress.keep = put, keep
     try: yield
-    finally: progress.place = before
+    finally: progress.place, progress.keep = before
 
 # %% ../../nbs/lr/picker.ipynb #2c269788
 def _rule_class(name: str) -> str: return 'cbnb-rule-' + (re.sub(r'\W+', '-', name).strip('-') or 'own')
@@ -724,6 +727,12 @@ def _short(lr: Any) -> str:
 # %% ../../nbs/lr/picker.ipynb #b48aea6b
 class _Switches(_Parts):
     "Disable the controls during a fit, and show the output of the fit below the controls"
+    later: Any = None    # handle of the output that a saved notebook shows in place of the picker; None: the picker was not shown
+
+    def _store(self, page: dict[str, str]) -> None:
+        "Add the page of a fit to the output that a saved notebook shows in place of the picker"
+        if self.later: self.later.update(_later_page(self, page), raw=True)
+
     def _switch(self, on: bool) -> None:
         "Disable the controls, or enable them if `on` is true. A rule without a valid rate keeps its button disabled"
         self.busy = not on
@@ -734,7 +743,7 @@ class _Switches(_Parts):
         def put(widget: Any) -> None: self.below.children = (widget,)
         self.below.children, self.printed.value = (), ''
         printed = Printed(lambda page: setattr(self.printed, 'value', page))
-        with placed(learn, put), printed.collect(): learn.fit_one_cycle(n, lr)
+        with placed(learn, put, self._store), printed.collect(): learn.fit_one_cycle(n, lr)
 
 def _how(learn: Learner) -> str:
     "Return the start of a message that tells how the last fit ended. If the learner has no recorder, the message does not tell whether the fit finished"
@@ -785,11 +794,14 @@ def _hide_later(
     box.children = (*box.children, HTML(f'<style>{rule}</style>', layout=dict(display='none')))
     box.add_class(name)
 
-def _later_html(found: LRFind, name: str) -> str:
-    "Return HTML that shows the result in a notebook without a kernel"
+def _later_page(picker: Any, fit: dict[str, str] = {}) -> dict[str, str]:
+    "Return the output that shows the result in a notebook without a kernel, and then the page of the last fit, by MIME type"
+    found, name = picker.found, f'cbnb-later-{picker.view.model_id}'
     lost = f'.jp-OutputArea-child:not(:has(.cbnb-picker)):has(+.jp-OutputArea-child .{name}){{display:none}}'
-    return (f'<style>{lost}{css_variables("." + name)}</style><div class="{name}">{advice_html(found)}'
+    page = (f'<style>{lost}{css_variables("." + name)}</style><div class="{name}">{advice_html(found)}'
             f'{charts_html([picker_curve(found)])}</div>')
+    texts = repr(found), picker_text(found), *filter(None, [fit.get('text/plain')])
+    return {'text/html': page + fit.get('text/html', ''), 'text/plain': '\n'.join(texts)}
 
 # %% ../../nbs/lr/picker.ipynb #ad8044e6
 _alive: dict[str, Any] = {}    # model id -> shown box
@@ -808,18 +820,16 @@ class _Shows(_Parts):
     def show(self) -> None:
         "Show the widgets, and store a static chart for the saved notebook. Without widgets, show a figure. Outside IPython, do nothing"
         if not shell(): return
-        text = f'{self.found!r}\n{picker_text(self.found)}'
-        if display_mode() == 'widgets' or front_end() != 'headless': self._show_widgets(text)
-        else: self._show_figure(text)
+        if display_mode() == 'widgets' or front_end() != 'headless': self._show_widgets()
+        else: self._show_figure(f'{self.found!r}\n{picker_text(self.found)}')
 
-    def _show_widgets(self, text: str) -> None:
+    def _show_widgets(self) -> None:
         from IPython.display import display
         _hide_later(self.view)
         _keep(self.view)
         view = dict(version_major=2, version_minor=0, model_id=self.view.model_id)
         display({'application/vnd.jupyter.widget-view+json': view, 'text/plain': ''}, raw=True)
-        page = _later_html(self.found, f'cbnb-later-{self.view.model_id}')
-        display({'text/html': page, 'text/plain': text}, raw=True)
+        self.later = display(_later_page(self), raw=True, display_id=True)
 
     def _show_figure(self, text: str) -> None:
         from IPython.display import display

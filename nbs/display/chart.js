@@ -341,10 +341,11 @@ class Chart {
   axes(g, s, epochs) {
     const { spec } = this, many = Math.max(2, Math.floor((s.right - LEFT) / 90)), { x0, x1, y0, y1, h, right } = s
     const flag = this.flagAt(s)
-    for (const [v, text, strong] of spec.log_y ? logTicks(y0, y1, 5) : linearTicks(y0, y1, Math.max(3, h / 40))) {
+    const ys = spec.log_y ? logTicks(y0, y1, 5) : linearTicks(y0, y1, Math.max(3, h / 40)), wide = ys.some(([, text]) => text.length > 8)    // 3,000,000 would be cut off
+    for (const [v, text, strong] of ys) {
       const y = Math.round(s.py(v)) + 0.5
       if (strong) g.append(svg('path', { class: 'grid', d: `M${LEFT},${y}H${right}` }))
-      if (text) g.append(svg('text', { x: LEFT - 8, y: y + 4, 'text-anchor': 'end' }, text))
+      if (text) g.append(svg('text', { x: LEFT - 8, y: y + 4, 'text-anchor': 'end' }, wide && Math.abs(v) >= 1e4 ? short(v, 3) : text))
     }
     for (const [v, text, strong] of spec.log_x ? logTicks(x0, x1, many) : linearTicks(x0, x1, many, spec.whole)) {
       const x = Math.round(s.px(v)) + 0.5

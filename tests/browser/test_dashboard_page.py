@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from kernels import INSTALLED
 from lab import Lab
 from notebook_page import NotebookPage, axe_violations, axe_violations_in, wait_until
 from waves import count_dots
@@ -185,6 +186,7 @@ def test_axe_finds_nothing_in_a_running_dashboard(lab: Lab):
         page.wait_until_idle()
 
 
+@pytest.mark.parametrize("kernel", [INSTALLED])
 def test_who_closes_the_page_and_comes_back_finds_the_whole_curve_and_the_controls(lab: Lab, kernel: str):
     cells = [SETUP, "learn.fit(10**4, cbs=Slowly())"]
     with lab.open(lab.write("leave.ipynb", cells, kernel)) as page:
@@ -292,6 +294,7 @@ def test_validation_before_and_after_leaves_one_table_and_no_bars(lab: Lab):
         check_quiet(page)
 
 
+@pytest.mark.parametrize("kernel", [INSTALLED])
 def test_after_a_restart_of_the_kernel_nothing_looks_as_if_it_ran_on(lab: Lab, kernel: str):
     """The dashboard stayed, with Stop and Pause and a time left."""
     with lab.open(lab.write("restart.ipynb", [SETUP, "learn.fit(10**4, cbs=Slowly())"], kernel)) as page:
@@ -307,6 +310,7 @@ def test_after_a_restart_of_the_kernel_nothing_looks_as_if_it_ran_on(lab: Lab, k
         assert page.value("6*7") == 42  # the new kernel is there
 
 
+@pytest.mark.parametrize("kernel", [INSTALLED])
 def test_a_click_takes_the_last_fit_back(lab: Lab, kernel: str):
     cells = [SETUP, "learn.fit(1)", "learn.fit(2, 20.)", "learn.runs"]
     with lab.open(lab.write("rewind.ipynb", cells, kernel)) as page:

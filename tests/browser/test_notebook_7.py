@@ -11,23 +11,18 @@ from test_chart_page import (
 )
 from test_chart_page import test_zoom_names_axes_smoothing_keys_and_table_need_no_kernel as test_charts_need_no_kernel
 from test_dashboard_page import test_pause_holds_the_fit_and_the_slider_slows_down_what_follows as test_pause_and_slider
-from test_dashboard_page import test_stop_ends_the_fit_and_the_next_cells_fit_on as test_stop
 from test_dashboard_page import test_the_keyboard_reaches_every_control as test_keyboard
 from test_dashboard_page import test_who_closes_the_page_and_comes_back_finds_the_whole_curve_and_the_controls as test_reopening
-from test_picking import test_a_click_on_the_curve_sets_the_rate as test_a_click_on_the_curve
-from test_results_page import test_items_behind_a_cell_of_the_matrix as test_results
 
 pytestmark = pytest.mark.parametrize("server", ["notebook"], indirect=True, scope="session")
 
 __all__ = [
-    "test_a_click_on_the_curve",
     "test_charts_need_no_kernel",
     "test_keyboard",
     "test_pause_and_slider",
     "test_reopening",
-    "test_results",
 ]
-__all__ += ["test_stop", "test_values_under_the_mouse"]
+__all__ += ["test_values_under_the_mouse"]
 
 
 @pytest.fixture

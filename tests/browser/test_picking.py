@@ -1,11 +1,14 @@
 """A person who looks for a learning rate and a schedule: points at a rate, uses it, trains with it, and drags a cycle into shape."""
 
+import random
 import re
 
 import pytest
 
 from lab import Lab
 from notebook_page import NotebookPage, axe_violations_in, wait_until
+from test_chart_page import number
+from test_exact_page import RAW, SMOOTH, hovered
 
 SETUP = """
 from cbnb.all import *
@@ -24,6 +27,7 @@ from waves import *
 learn = wave_learner()
 """
 CHART = ".cbnb-picker .cbnb-lc"
+NAMES = "chart => [...chart.querySelectorAll('.names button')].map(b => [b.querySelector('em').textContent, b.lastChild.textContent])"
 
 
 def shown_rate(page: NotebookPage, cell: int) -> str:
@@ -131,6 +135,60 @@ def test_a_rate_is_chosen_used_and_trained_with(lab: Lab):
         page.run_cell(3)
         page.wait_for_text("still here", 3)
         assert is_quiet(page)
+
+
+def test_the_chart_of_a_fit_from_the_picker_has_every_step(lab: Lab):
+    """A fast fit: each step under the mouse has its own values, as below a cell. A saved notebook has the rows and the chart, too."""
+    setup = QUICK.replace("wave_learner()", "wave_learner(n=120)")
+    with lab.open(lab.write("fast.ipynb", [setup, "learn.lr_find(num_it=60)"]), size=(1100, 1300)) as page:
+        page.run_cell(0)
+        page.run_cell(1)
+        picker = page.output(1).locator(".cbnb-picker")
+        picker.locator(".cbnb-lc").wait_for()
+        epochs = picker.locator(".cbnb-epochs input")
+        epochs.fill("3")
+        epochs.press("Enter")
+        picker.locator(".cbnb-start").click()
+        picker.locator(".cbnb-said", has_text="done: 3 epochs").wait_for()
+        raw, smooth, valid = page.value("[list(v) for r in [learn.recorder.last()] for v in (r.raw_losses, r.losses, r['valid_loss'])]")
+        chart = ".cbnb-dashboard .cbnb-lc"
+        picker.locator(chart).wait_for()
+        last = dict(page.output(1).locator(chart).evaluate(NAMES))
+        assert len(raw) == 360 and last == {RAW: number(raw[-1]), SMOOTH: number(smooth[-1]), "valid": number(valid[-1])}
+        rng = random.Random(1)
+        for said, step, shown in hovered(page, 1, [rng.uniform(0.001, 0.999) for _ in range(50)], exact=True, chart=chart):
+            assert "nearest" not in said and (shown[RAW], shown[SMOOTH]) == (number(raw[step]), number(smooth[step]))
+        assert is_quiet(page)
+        page.save()
+    with lab.open("fast.ipynb") as page:  # without its kernel
+        page.output(1).locator(".cbnb-fit .cbnb-lc").wait_for()
+        assert "done: 3 epochs" in page.text(1) and page.output(1).locator(".cbnb-side tr").count() == 4
+        assert page.output(1).locator(".cbnb-lc").count() == 2 and not page.errors()
+
+
+def test_a_notebook_that_is_saved_during_a_fit_of_the_picker_keeps_the_rows_so_far(lab: Lab):
+    setup = QUICK.replace("wave_learner()", "wave_learner(n=20)\nlearn.add_cb(Slowly())")
+    with lab.open(lab.write("during.ipynb", [setup, "learn.lr_find(num_it=60)"]), size=(1100, 1300)) as page:
+        page.run_cell(0)
+        page.run_cell(1)
+        picker = page.output(1).locator(".cbnb-picker")
+        picker.locator(".cbnb-lc").wait_for()
+        epochs = picker.locator(".cbnb-epochs input")
+        epochs.fill("10000")
+        epochs.press("Enter")
+        picker.locator(".cbnb-start").click()
+        so_far = page.output(1).locator("[class^=cbnb-so-far]")
+        wait_until(lambda: so_far.locator("tr").count() > 2)
+        assert so_far.is_hidden()
+        page.save()
+        picker.locator(".cbnb-stop").click()
+        picker.locator(".cbnb-said", has_text="stopped in epoch").wait_for()
+        assert so_far.count() == 0
+    with lab.open("during.ipynb") as page:
+        so_far = page.output(1).locator("[class^=cbnb-so-far]")
+        so_far.wait_for()
+        assert so_far.locator("tr").count() >= 3 and "a fit that was running when this was stored" in so_far.inner_text()
+        assert not page.errors()
 
 
 def test_a_click_on_the_curve_sets_the_rate(lab: Lab):
