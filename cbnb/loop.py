@@ -741,7 +741,9 @@ def note_place(
     for name in ('xb', 'yb'):
         if isinstance(getattr(state, name), Tensor): e.add_note(
             f'learn.{name} is a tensor: assign a tuple, learn.{name} = ({name[0]},)')
-    said: Any = getattr(e, '__notes__', ())
+    if type(e) is RuntimeError and not state.training and 'does not require grad' in str(e): e.add_note(
+        'gradients are switched off in validation: put the lines that compute them into `with torch.enable_grad():`')
+    said: Any = getattr(e, '__notes__', ())                   # the note of a callback may name the place already
     if not any(note.endswith(state.where()) for note in said): e.add_note(f'in {state.where()}')
 
 class FitInterrupted(KeyboardInterrupt):
