@@ -277,6 +277,8 @@ class Notes:
         for name in ('xb', 'yb'):
             if isinstance(getattr(self, name), Tensor):
                 e.add_note(f'learn.{name} is a tensor: assign a tuple, learn.{name} = ({name[0]},)')
+        if type(e) is RuntimeError and not self.training and 'does not require grad' in str(e): e.add_note(
+            'gradients are switched off in validation: put the lines that compute them into `with torch.enable_grad():`')
         said = getattr(e, '__notes__', ())                   # the note of a callback may name the place already
         if not any(note.endswith(self.where()) for note in said): e.add_note(f'in {self.where()}')
 

@@ -219,6 +219,14 @@ _ELSEWHERE = dict(                   # argument -> where to pass it instead
     wd_bn_bias='put norm layers and biases into a group of their own, by splitter=, and set its wd to 0',
     train_bn='freeze_to(n, train_bn=...) has it',
     purge='leave it out, there is nothing to purge',
+    validation_data='the loaders have it, DataLoaders(train, valid)',
+    class_weight='the loss has it, nn.CrossEntropyLoss(weight=...)',
+    verbose='learn.no_bar() and learn.no_logging() are contexts without the bar and the rows',
+    lr_scheduler='add the callback TorchScheduler',
+    patience='add the callback EarlyStopping',
+    gradient_clip_val='add the callback GradientClip',
+    accumulate_grad_batches='add the callback GradientAccumulation',
+    precision='add the callback MixedPrecision',
     weights_only='leave it out, files are read without running code in any case')
 
 # %% ../../nbs/basics/arguments.ipynb #6026d6c0

@@ -126,6 +126,8 @@ def note_fix(
         e: the error that the note is added to
         batch: the batch as the loader returned it; None: there was none
     """
+    if type(e).__name__ == 'NoClosureError': return e.add_note(      # of pytorch_optimizer
+        'this optimizer computes the loss itself: pass train_step=ClosureStep() of cbnb.callbacks.steps to the learner')
     if not isinstance(e, (TypeError, ValueError, RuntimeError, IndexError, AttributeError)): return
     if (text := _text_labels(batch)) is not None and isinstance(e, (TypeError, AttributeError)): return e.add_note(
         f'the targets are texts, such as {text!r}: the dataset should give numbers, as classes.index(label) with a list of all classes')

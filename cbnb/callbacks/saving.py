@@ -190,6 +190,8 @@ def model_file(self: Learner,
 def _opt_state(self: Learner) -> dict[str, Any]:
     "Return the optimizer's state, with the hyper-parameters that it has between fits"
     state, own = dict(self.opt.state_dict()), getattr(self, '_own_hypers', None) or []
+    if 'param_groups' not in state: raise TypeError(f"the state_dict() of {type(self.opt).__name__} has no 'param_groups', "
+                                                    'so nothing was written: pass with_opt=False')
     kept = {'params', *state_keys(self.opt)}
     groups = [hypers | {k: v for k, v in g.items() if k in kept} for hypers, g in zip(own, state['param_groups'])]
     state['param_groups'] = groups + state['param_groups'][len(groups):]

@@ -186,9 +186,15 @@ def opt_state(
 
     Returns:
         a dict with `kind`, `state`, `groups` and `names`
+
+    Raises:
+        TypeError: the state_dict() of {type(opt)} has no 'param_groups', so a checkpoint cannot hold
+            it: fit without resume=True
     """
     modules = model if isinstance(model, Mapping) else dict(model=model)
     saved, modules = opt.state_dict(), {name: bare_model(m) for name, m in modules.items()}
+    if 'param_groups' not in saved: raise TypeError(
+        f"the state_dict() of {type(opt).__name__} has no 'param_groups', so a checkpoint cannot hold it: fit without resume=True")
     return dict(kind=type(opt).__name__, state=saved['state'], groups=list(saved['param_groups']), names=param_names(opt, modules))
 
 def load_opt_state(

@@ -873,6 +873,8 @@ def test_the_known_name_that_is_most_like_another():
         ("max_lr", ["end_lr", "lr"], "did you mean lr=?"),
         ("device", ["lr"], "the loaders have it, DataLoaders(train, valid, device=...)"),
         ("device", ["device_", "device"], "did you mean device=?"),
+        ("validation_data", ["lr"], "the loaders have it, DataLoaders(train, valid)"),
+        ("patience", ["lr"], "add the callback EarlyStopping"),
         ("callback_fns", ["cbs"], "give its classes and partials in cbs="),
         ("optimizer", ["opt_func", "optimized"], "did you mean opt_func=?"),
         ("momentums", ["lr", "momentum"], "did you mean momentum=?"),

@@ -1614,3 +1614,36 @@ def test_callbacks_that_only_look_see_the_first_evaluation():
     )
     learn.fit(3)
     assert len(seen) == 3 and learn.train_step.made == ()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_loss_that_needs_gradients_in_validation_is_told_how_to_get_them():
+    def loss_func(pred, y):
+        return torch.autograd.grad(pred.sum(), learn.x, create_graph=True)[0].square().mean()
+
+    def wants_gradients(cb):
+        for x in cb.learn.xb:
+            x.requires_grad_()
+
+    learn = line_learner(loss_func=loss_func, cbs=cbnb.Callback(before_batch=wants_gradients))
+    with pytest.raises(RuntimeError) as caught:
+        learn.validate()
+    assert any("torch.enable_grad()" in note for note in caught.value.__notes__)
+
+
+def test_a_function_that_steps_with_gradients_of_its_own_is_not_stepped_again():
+    model = Line()
+    opt = torch.optim.SGD(model.parameters(), 0.1)
+
+    def train(x, y):
+        loss = nn.functional.mse_loss(model(x), y)
+        for p, grad in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters()))):
+            p.grad = grad
+        opt.step()
+        opt.zero_grad()
+        return loss
+
+    learn = line_learner(n=1, valid=False, model=model, loss_func=None, opt_func=opt, train_step=train)
+    learn.fit(1)
+    assert learn.train_step.own_update
+    assert ab(learn) == pytest.approx((0.4, 0.6))

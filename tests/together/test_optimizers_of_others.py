@@ -200,3 +200,18 @@ def test_a_class_with_groups_as_a_property_is_not_taken_for_an_optimizer():
         with pytest.raises(Exception) as e:
             learnt(po.Lookahead)
     assert "property" not in str(e.value)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_optimizer_that_needs_a_closure_or_has_no_usual_state_says_what_to_do(tmp_path):
+    with pytest.raises(Exception, match="closure") as e:
+        learnt(po.AliG)
+    assert any("train_step=ClosureStep()" in note for note in e.value.__notes__)
+    data = batches()
+    learn = cbnb.Learner(cbnb.DataLoaders(data), net(), nn.functional.mse_loss, SPECIAL["Magma"], path=tmp_path)
+    learn.fit(1)
+    with pytest.raises(TypeError, match="state_dict.. of Magma has no 'param_groups', so nothing was written"):
+        learn.save("magma", with_opt=True)
+    learn.save("magma", with_opt=False)
+    with pytest.raises(TypeError, match="Magma has no 'param_groups', so a checkpoint cannot hold it"):
+        learn.state_dict()
