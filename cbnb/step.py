@@ -609,9 +609,10 @@ HOW_KNOWN = ('pass its optimizer as opt_func=..., or make it a method of an obje
 def _warn(message: str) -> None: warnings.warn(message, stacklevel=user_level())
 
 # %% ../nbs/06_step.ipynb #b297f124
-def _state_of(params: Iterable[Tensor]) -> list[tuple[int, bool]]:
-    "Return numbers that differ after an update of the parameters in place, or an assignment of their gradients"
-    return [(p._version, p.grad is None) for p in params]
+def _state_of(params: list[Tensor]) -> list[Any]:
+    "Return values that differ after an update of the parameters, also through `p.data`, or an assignment of their gradients"
+    norms = torch._foreach_norm([p.detach() for p in params]) if params else []
+    return [(p._version, p.grad is None, float(n)) for p, n in zip(params, norms)]
 
 class CallStep(Step):
     """Step that calls a function. The function computes the loss, and may also update the weights

@@ -1,6 +1,6 @@
 """Ctrl-C at every line, and at random moments: what is left of a learner, of its files and of the process.
 
-`pytest tests/test_interrupts.py` does a short run of both. By hand:
+`pytest tests/together/test_interrupts.py` does a short run of both. By hand:
 
     python tests/interrupts.py                     5,000 real signals at random moments, over all calls, models of 1 kB and 8 MB
     python tests/interrupts.py --n 300 --call save

@@ -19,7 +19,7 @@ from torch.utils.data import (
     BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 # %% ../../nbs/callbacks/sanity_check.ipynb #ef48819b
-from ..basics.all_pairs import AllPairsWarning, title_of
+from ..basics.all_pairs import AllPairsWarning, is_column_and_row, title_of
 from ..basics.arguments import as_number
 from ..basics.failures import note_batch, note_fix
 from ..basics.loss_weights import UNKNOWN
@@ -184,7 +184,7 @@ def _compare_halves(learn: Learner, batch: Any) -> str | None:
     "Return what to say if the loss of the tried batch is no mean over its items"
     if learn.loss is None or learn.eval_step.derived_weight(learn) is not UNKNOWN: return None
     whole, n, half = learn.loss, n_items(learn), n_items(learn)//2
-    if not half: return None
+    if not half or learn.yb and is_column_and_row(learn.pred, learn.yb[0]): return None      # all pairs have a warning of their own
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         try: losses = torch.stack([whole, *_losses(learn, batch, n, lambda t: t.flip(0), lambda t: t[:half], lambda t: t[half:])])

@@ -1,4 +1,4 @@
-"""What a user calls, for type checkers: `tests/test_typing.py` has mypy read this. Each line that is marked must be an error."""
+"""What a user calls, for type checkers: `tests/package/test_typing.py` has mypy read this. Each line that is marked must be an error."""
 
 from pathlib import Path
 

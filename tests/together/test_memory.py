@@ -343,7 +343,7 @@ def test_a_callback_that_catches_an_error_of_a_nested_run_goes_on():
 # in IPython
 
 CODE = """
-import sys; sys.path.insert(0, {tests!r})
+import sys; sys.path[:0] = [{tests!r}, {tests!r} + "/.."]
 import gc; gc.disable()
 from test_memory import *
 learn = make(Breaks("forward", lambda: {error}))

@@ -510,7 +510,7 @@ def part(rank: int, mode: str) -> list:
 def said_by(n: int, program: str, *args: str) -> list[str]:
     """What `n` processes of a program print; their numbers are its first arguments."""
     here = Path(__file__).parent
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(here.parent), str(here)]), "OMP_NUM_THREADS": "1"}
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [here.parents[1], here.parent, here])), "OMP_NUM_THREADS": "1"}
     command = [*python(), "-c", program]
     started = [subprocess.Popen([*command, str(rank), *args], env=env, text=True, stdout=-1, stderr=-1) for rank in range(n)]
     try:

@@ -22,7 +22,7 @@ from cbnb.dialects import mindspore
 from cbnb.display.front_end import display_as
 from cbnb.toy import line_learner, raises, wave_learner
 
-NOTEBOOK = Path(__file__).parent.parent / "nbs/tutorials/resume.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "nbs/tutorials/resume.ipynb"
 
 
 def script(folder):

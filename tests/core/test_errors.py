@@ -867,7 +867,7 @@ def headings(page: Path) -> list[str]:
 
 
 def test_each_error_on_the_page_of_errors_leads_to_it():
-    page = Path(__file__).parents[1] / "nbs/how_to/errors.ipynb"
+    page = Path(__file__).parents[2] / "nbs/how_to/errors.ipynb"
     assert errors_page() == "nbs/how_to/errors.ipynb"  # settings.ini has no real address
     for heading in headings(page):
         if not heading.startswith(("Errors of", "See also")):

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import cbnb
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "bench" / "lr_quality")]
 
 import lr_tasks

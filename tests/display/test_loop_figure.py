@@ -14,7 +14,7 @@ from cbnb.display.loop import loop_svg
 from cbnb.events import EVENTS, FIT, CancelException, Events, Level, loop_lines
 from helpers import CANCELS, line_learner
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
 
 

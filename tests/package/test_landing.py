@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 settings = ConfigParser()
 settings.read(ROOT / "settings.ini", encoding="utf-8")

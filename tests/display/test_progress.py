@@ -39,7 +39,7 @@ from cbnb.display.progress import (
 )
 from helpers import Line, RaiseIn, line_batches, line_learner, svg_of
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[1]
 SCRIPT = f"""
 import sys
 import termios

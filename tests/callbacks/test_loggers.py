@@ -19,7 +19,7 @@ from cbnb.callbacks.loggers import JSONLLogger, Logger, MLflowLogger, TensorBoar
 from cbnb.toy import in_processes
 from helpers import RaiseIn, line_learner
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from processes import run
 if not hasattr(fsdp, "fully_shard"):
     pytest.skip("this torch has no fully_shard", allow_module_level=True)
 
-SCRIPT = Path(__file__).parent / "sharded_cases.py"
+SCRIPT = Path(__file__).parents[1] / "sharded_cases.py"
 EQUAL = "plain loss_parameters one_group classes kept foreach single fused two_opts clip clip_tensor clip_value accumulation cancels ema ema_aside".split()
 OTHERS = "sgd bf16 clip_norm overflow held put_back checkpoint ends uneven buffers policy files finds norm_layers".split()
 IN_THREE = "plain clip sgd held put_back checkpoint uneven".split()

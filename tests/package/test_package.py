@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 NBS = ROOT / "nbs"
 LIB = ROOT / "cbnb"
 NOTEBOOKS = sorted(path for path in NBS.rglob("*.ipynb") if not any(part[0] in "._" for part in path.relative_to(NBS).parts))

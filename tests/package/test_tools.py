@@ -1,6 +1,7 @@
 """The tools that turn notebooks into a README, a page and a site, on notebooks of a few cells."""
 
 import base64
+import re
 import shutil
 import subprocess
 import sys
@@ -124,6 +125,13 @@ def test_the_commit_hook_takes_an_exported_module_as_it_is_and_refuses_wrong_sty
     (tmp_path / "tools" / "wrong.py").write_text("x  =  1\n")
     assert "--force-exclude" in entries["ruff-format"] and accepts("tools/wrong.py")
     assert (tmp_path / "tools" / "wrong.py").read_text() == "x = 1\n"
+
+
+def test_each_tool_is_in_the_table_of_contributing():
+    text = (notebooks.ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = [row for row in text.splitlines() if row.startswith("| `") and row.count("|") == 4]
+    named = {name for row in rows for name in re.findall(r"`(\w+\.py)`", row.split("|")[1])}
+    assert named == {path.name for path in (notebooks.ROOT / "tools").glob("*.py")}
 
 
 def test_readme_shows_figures_tables_and_text():

@@ -13,7 +13,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 import notebooks
 from kernels import of_the_fit
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[1]
 SETUP = f"""
 import sys
 sys.path[:0] = [{str(HERE.parent)!r}, {str(HERE)!r}]

@@ -2,7 +2,7 @@
 
 In an environment with all of them (fastai, lightning, keras, transformers with accelerate, skorch, pytorch-ignite), run
 
-KERAS_BACKEND=torch python -m pytest tests/test_moving.py
+KERAS_BACKEND=torch python -m pytest tests/together/test_moving.py
 """
 
 import ast

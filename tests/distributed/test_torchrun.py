@@ -15,7 +15,7 @@ import torch
 
 pytest.importorskip("accelerate", reason='training in several processes needs accelerate: pip install "cbnb[distributed]"')
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "nbs/guides/several_processes.ipynb"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 ACCELERATE = [
