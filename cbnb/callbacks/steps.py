@@ -55,7 +55,11 @@ class StepState:
 # %% ../../nbs/callbacks/steps.ipynb #808f4b86
 class ModelStep(Step):
     "A step with a model, usually the learner's model"
-    follows, n_inp = True, None
+    follows = True                 # whether the step uses the learner's model
+    model: Any = None              # None: the learner's model
+    loss_func: Any = None          # None: the learner's loss function, or none
+    opt: Any = None                # None: the learner's optimizer
+    n_inp: int | None = None       # number of inputs in a batch when called by hand; None: all elements but the last
     def join(self, learn: Learner) -> None:
         """Connect the step to a learner, and store in `follows` whether the step uses the learner's model
 
