@@ -834,7 +834,7 @@ class Learner(Loop):
         return [name for name in super().__dir__() if name[:1] != '_' and name not in _INNER
                 and (name not in ELSEWHERE or hasattr(self, name))]
 
-_INNER = frozenset('callbacks cbs_changed default_callbacks stopped_where where to_dls_device undo level run_epochs run_as evaluating '
+_INNER = frozenset('callbacks cbs_changed default_callbacks stopped_where where to_dls_device undo level run_epochs run_batches run_as evaluating '
                    'validate_sets validate_within update_weights forget_batch forget_grads prepare_opt put_opt new_opt split_batch load_batches '
                    'batches_in before_epochs before_fits around_fits batch_filters error_notes for_now recorded_runs n_trained '
                    'chooses_eval_step own_hypers'.split())

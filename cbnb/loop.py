@@ -179,7 +179,7 @@ class Loop(State):
         __tracebackhide__ = True
         self.dl = self.dls.train
         if self.purpose == 'fit': set_epoch(self.dl, self.epoch)
-        self.level(TRAIN, self._batches)
+        self.level(TRAIN, self.run_batches)
         if is_validated(self, self.epoch): self.validate_sets()
 
     def validate_sets(self) -> None:
@@ -191,9 +191,14 @@ class Loop(State):
     def _validate(self, dl: Iterable[Any]) -> None:
         __tracebackhide__ = True
         self.dl = dl
-        with torch.no_grad(), in_eval_mode(self): self.level(VALIDATE, self._batches)
+        with torch.no_grad(), in_eval_mode(self): self.level(VALIDATE, self.run_batches)
 
-    def _batches(self) -> None:
+    def run_batches(self) -> None:
+        """Run the batches of the loader `dl`
+
+        Raises:
+            ValueError: the training loader gave no batches
+        """
         __tracebackhide__ = True
         n = self.n_iter = batches_in_phase(self)
         i, batch = -1, None

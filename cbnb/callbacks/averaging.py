@@ -93,17 +93,46 @@ class EMA(Callback):
         ValueError: decay={decay} should be at least 0 and below 1
 
     Example:
-        cb = EMA()
-        learn = line_learner(cbs=cb)
+        learn, valid = line_learner(cbs=EMA(0.5, warmup=False)), []
+        learn.fit(1, cbs=Callback(after_pred=lambda cb: valid.append(cb.model.a.item()) if not cb.training else None))
+        assert close(valid, [0.46]) and close(learn.model.a, 0.46)
+        assert close(learn.validate()[0], 1.54**2 + (0.69 - 3)**2, 1e-3)
     """
+    order, run_in, no_state = 64, ('fit', 'validate', 'preds'), ('live',)
     means: list[Tensor] = []              # one average for each tensor; empty before the first fit
     weights: list[Tensor] | None = None   # the current weights, while the model has the average
     live: Averaged | None = None          # tensors to average, while a fit runs
     n_updates = 0
+    cancelled = False                     # whether the update of this batch was cancelled
 
-    def _tensors(self) -> list[Tensor]:
-        return (self.live or Averaged(owned_by_steps(self.learn)[1])).tensors()
+    @hinted
+    def __init__(self,
+        decay: float = 0.999,      # share of the old average that an update keeps; the average spans about 1/(1 - decay) updates
+        warmup: bool = True,       # use a lower decay in the first updates, which helps in short fits
+        apply: bool = True,        # leave the average in the model after the fit; False: leave the current weights
+    ):
+        if not 0 <= decay < 1: raise ValueError(f'decay={decay!r} should be at least 0 and below 1')
+        self.decay, self.warmup, self.apply = float(decay), warmup, apply
 
+    @contextmanager
+    def swapped(self) -> Iterator[Learner]:  # a context manager that gives the learner
+        """Return a context manager that puts the average into the model for a `with` block
+
+        Returns:
+            a context manager that gives the learner
+
+        Example:
+            learn = line_learner(cbs=EMA(0.5, warmup=False, apply=False))
+            learn.fit(1)
+            assert close(learn.model.a, 0.72)
+            with learn.ema.swapped(): assert close(learn.model.a, 0.46)
+            assert close(learn.model.a, 0.72)
+        """
+        was_in = self.weights is not None
+        self.swap_in()
+        try: yield self.learn
+        finally:
+            if not was_in: self.swap_out()
     @torch.no_grad()
     def swap_in(self) -> None:
         """Put the average into the model, unless the model has it already or there is no average yet
@@ -129,23 +158,25 @@ class EMA(Callback):
         with interrupts_wait():
             torch._foreach_copy_(local_parts(self._tensors()), local_parts(self.weights))
             self.weights = None
-    cancelled = False          # whether the update of this batch was cancelled
-    decay: float
-    warmup: bool
+
+    def before_fit(self):
+        learn = self.learn
+        if learn.purpose != 'fit': return
+        if sum(isinstance(cb, EMA) and cb.run for cb in learn.cbs) > 1: raise ValueError(
+            'two EMA would both swap the weights: keep one (learn.remove_cb), or give the other run = False')
+        averaged = Averaged(owned_by_steps(learn)[1])
+        self.means = [t.detach().clone() for t in averaged.tensors()]
+        self.n_updates, self.weights, self.cancelled = 0, None, False
+        learn.undo.callback(self._end)
+        learn.undo.set(self, 'live', averaged)
+
+    def before_train(self): self.swap_out()
 
     def after_cancel_step(self): self.cancelled = True
-
     def after_step(self):
         if self.cancelled: self.cancelled = False
         elif self.live: self._update()
 
-    def _update(self) -> None:
-        self.n_updates += 1
-        decay = warm_decay(self.decay, self.n_updates) if self.warmup else self.decay
-        move_average(self.means, self._tensors(), decay)
-    order, run_in = 64, ('fit', 'validate', 'preds')
-
-    def before_train(self): self.swap_out()
     def after_train(self):
         if self.live: self.swap_in()
 
@@ -160,51 +191,19 @@ class EMA(Callback):
     def after_epoch(self):
         if self.learn.purpose == 'fit': self.swap_out()
 
-    @contextmanager
-    def swapped(self) -> Iterator[Learner]:  # a context manager that gives the learner
-        """Return a context manager that puts the average into the model for a `with` block
-
-        Returns:
-            a context manager that gives the learner
-
-        Example:
-            with cb.swapped():
-                with cb.swapped(): pass
-                assert learn.model.a == 5                         # the inner block leaves it to the outer one
-            assert learn.model.a == 0
-        """
-        was_in = self.weights is not None
-        self.swap_in()
-        try: yield self.learn
-        finally:
-            if not was_in: self.swap_out()
-    no_state = ('live',)
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         tensors = {name: state[name] for name in ('means', 'weights')}
         super().load_state_dict({k: v for k, v in state.items() if k not in tensors})
         for name, values in tensors.items():
             setattr(self, name, values and [v.to(t.device, copy=True) for v, t in zip(values, self._tensors())])
 
-    @hinted
-    def __init__(self,
-        decay: float = 0.999,      # share of the old average that an update keeps; the average spans about 1/(1 - decay) updates
-        warmup: bool = True,       # use a lower decay in the first updates, which helps in short fits
-        apply: bool = True,        # leave the average in the model after the fit; False: leave the current weights
-    ):
-        if not 0 <= decay < 1: raise ValueError(f'decay={decay!r} should be at least 0 and below 1')
-        self.decay, self.warmup, self.apply = float(decay), warmup, apply
+    def _tensors(self) -> list[Tensor]:
+        return (self.live or Averaged(owned_by_steps(self.learn)[1])).tensors()
 
-    def before_fit(self):
-        learn = self.learn
-        if learn.purpose != 'fit': return
-        if sum(isinstance(cb, EMA) and cb.run for cb in learn.cbs) > 1: raise ValueError(
-            'two EMA would both swap the weights: keep one (learn.remove_cb), or give the other run = False')
-        averaged = Averaged(owned_by_steps(learn)[1])
-        self.means = [t.detach().clone() for t in averaged.tensors()]
-        self.n_updates, self.weights, self.cancelled = 0, None, False
-        learn.undo.callback(self._end)
-        learn.undo.set(self, 'live', averaged)
+    def _update(self) -> None:
+        self.n_updates += 1
+        decay = warm_decay(self.decay, self.n_updates) if self.warmup else self.decay
+        move_average(self.means, self._tensors(), decay)
 
     def _end(self) -> None:
         if self.learn is None: return                # it was removed in the middle of the fit

@@ -136,7 +136,8 @@ class _Watch(Callback):
     "Records the time at the end of each batch, and ends the run after 3 to 20 batches"
     order, run_valid, run_in = 2000, False, ('lr_find',)
     least, most, enough = 3, 20, 0.15      # fewest batches, most batches, and seconds after which no more are trained
-    def __init__(self): self.times = []
+    def __init__(self): self.times: list[float] = []
+
     def before_fit(self): self.times = [time.perf_counter()]
     def after_batch(self):
         if isinstance(self.learn.loss, Tensor): self.learn.loss.sum().item()      # wait for the device
@@ -179,8 +180,9 @@ class BatchSizeSearch:
     ):
         self.learn, self.most, self.seconds, self.began = learn, most, seconds, time.perf_counter()
         self.n_items = len(_dataset_of(learn.dls.train))
-        self.device, self.tries = torch.device(getattr(learn.dls, 'device', None) or 'cpu'), []
-        self.base: int = 0
+        self.device = torch.device(getattr(learn.dls, 'device', None) or 'cpu')
+        self.tries: list[Try] = []
+        self.base = 0                      # bytes in use after the warm-up
         self.room: int | None = None       # free bytes after the warm-up; None: not known
 
     def warm_up(self, n: int) -> None:
@@ -245,10 +247,9 @@ class BatchSizeSearch:
         if times*last.memory < 0.8*self.room: return None
         return f'the next size would need about {size_words(times*last.memory)} of {size_words(self.room)}'
 
-# %% ../../nbs/callbacks/batch_size.ipynb #91712472
+# %% ../../nbs/callbacks/batch_size.ipynb #28792783
 HEADINGS = ('batch size', 'items/s', 'ms a batch', 'memory')
 
-# %% ../../nbs/callbacks/batch_size.ipynb #28792783
 class BatchSizes:
     """Result of `find_batch_size`, shown as a table. `plot` draws a figure
 
@@ -301,13 +302,13 @@ class BatchSizes:
             the figure with `return_fig=True`, otherwise None
         """
         fitting = [t for t in self.tries if t.fits]
-        known = [t for t in fitting if t.memory is not None]
+        known = [(t, t.memory/1e6) for t in fitting if t.memory is not None]
         with figure(size=(8, 3), cols=1 + bool(known)) as (fig, axes):
             _curve(axes[0], fitting, [t.speed for t in fitting], 'items in a second', 'train')
             axes[0].axvline(self.enough, color=COLORS['mark'], ls='--', lw=1)
             axes[0].text(self.enough, 1.03, f'{self.enough} are enough', color=COLORS['mark'], fontsize=9,
                          ha='center', transform=axes[0].get_xaxis_transform())
-            if known: _curve(axes[1], known, [t.memory/1e6 for t in known], 'memory in MB', 'valid')
+            if known: _curve(axes[1], [t for t, _ in known], [memory for _, memory in known], 'memory in MB', 'valid')
         return show(fig, f'speed and memory over the batch size; {self.enough} items are enough', return_fig)
 
 def _curve(ax: Any, tries: list[Try], values: list[float], name: str, color: str) -> None:

@@ -108,7 +108,7 @@ class Compilation(NamedTuple):
 HEADINGS = ('where', 'why', 'seconds', 'graphs')
 
 class CompileReport:
-    """Compilations and graph breaks of a model, with places and reasons
+    """Compilations and graph breaks of a model, with places and reasons, shown as text or as an HTML table
 
     Args:
         compilations: compilations in the order in which they happened
@@ -134,16 +134,15 @@ class CompileReport:
         return (f'compiled {"once" if n == 1 else f"{n} times"} in {seconds:.1f} seconds, '
                 f'with {plural(len(self.breaks), "graph break") if self.breaks else "no graph breaks"}')
 
-# %% ../../nbs/callbacks/compile.ipynb #4daff445
-class _ShownReport(CompileReport):
-    "A report that is shown as text or as an HTML table"
     def _notes(self) -> list[str]:
         limit = getattr(torch._dynamo.config, 'recompile_limit', None) or torch._dynamo.config.cache_size_limit
         full = [_TOO_MANY.format(limit)] if len(self.compilations) >= limit else []
         return [self.summary(), *full, *(f'graph break: {why}' for why in self.breaks)]
+
     def __repr__(self) -> str:
         table = text_table([HEADINGS, *self.rows()]) if self.compilations else []
         return '\n'.join([*table, *self._notes()])
+
     def _repr_html_(self) -> str:
         sides = ['left', 'left', 'right', 'right']
         table = html_table(HEADINGS, self.rows(), sides) if self.compilations else ''
@@ -192,63 +191,6 @@ def _trying() -> Iterator[None]:
         with config.patch(early) if hasattr(config, 'force_non_lazy_backward_lowering') else nullcontext(): yield
     finally: log.disabled = disabled
 
-# %% ../../nbs/callbacks/compile.ipynb #3b4715a6
-class _Counts:
-    "Records the compilations and graph breaks of one model"
-    where: Callable[[], str] = staticmethod(lambda: 'outside a fit')     # returns the current position in the loop
-
-    def __init__(self, model: nn.Module):
-        self.model = model
-        self.compilations: list[Compilation] = []
-        self.breaks: dict[str, int] = {}
-        self.failed: str | None = None       # error that ended the use of compiled code
-        self.known: list[dict[str, Any]] = []
-
-    def note(self, args: tuple, kwargs: dict[str, Any], began: float, n: int, breaks: dict[str, int]) -> None:
-        "Record a compilation during a call, given the time and the counts of graphs and graph breaks before the call"
-        now, taken = _circumstances(self.model, args, kwargs), time.perf_counter() - began
-        why = _reason(now, self.known) or _torch_reason()
-        self.known.append(now)
-        self.compilations.append(Compilation(self.where(), why, taken, _n_graphs() - n))
-        for reason in _breaks().items() - breaks.items(): self.breaks[_break_words(reason[0])] = reason[1]
-
-    def report(self) -> CompileReport:
-        return _ShownReport(self.compilations, self.breaks, self.failed)
-
-# %% ../../nbs/callbacks/compile.ipynb #b7d9b5cb
-class _Careful(_Counts):
-    "Makes the first call of compiled code, and calls the plain function if the first call fails"
-    compiled: Callable[..., Any]
-    copies = False     # whether to copy the results, because the next call overwrites their memory
-
-    def __init__(self, model: nn.Module, plain: Callable[..., Any], fullgraph: bool = False):
-        super().__init__(model)
-        self.plain, self.fullgraph = plain, fullgraph
-        self.seen: set[Any] = set()
-
-    def first(self, key: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        "Make the first call for `key`, which stands for the shapes and modes of the call"
-        __tracebackhide__ = True
-        restore, began, n, breaks = _note_state(self.model), time.perf_counter(), _n_graphs(), _breaks()
-        try:
-            with _trying(): out = self.compiled(*args, **kwargs)
-        except Exception as e:
-            if self.fullgraph: raise
-            why = _failure(e)
-        else:
-            self.seen.add(key)
-            if _n_graphs() != n: self.note(args, kwargs, began, n, breaks)
-            return out
-        restore()
-        out = self.plain(*args, **kwargs)      # if this fails, too, the error comes from the model
-        self.give_up(why)
-        return out
-
-    def give_up(self, why: str) -> None:
-        "Call the plain function from now on, and warn"
-        self.failed = why
-        _warn(f'Compile: the fit continues without compiled code, for {why}')
-
 # %% ../../nbs/callbacks/compile.ipynb #56866ce7
 def _warn(message: str) -> None:
     "Warn at the innermost calling line that belongs neither to cbnb nor to torch"
@@ -257,24 +199,21 @@ def _warn(message: str) -> None:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, stacklevel=level + 1)
 
-# %% ../../nbs/callbacks/compile.ipynb #6da2a726
-def _may_go_back_twice(step: Step) -> bool:
-    "Return whether a step may run the backward pass of a graph more than once"
-    return type(step) not in (Step, ModelLossStep)
-
-def _keeping_buffers() -> AbstractContextManager[Any]:
-    "Return a context manager in which compiled backward passes may run more than once"
-    config = torch._functorch.config
-    return config.patch(donated_buffer=False) if hasattr(config, 'donated_buffer') else nullcontext()
-
 # %% ../../nbs/callbacks/compile.ipynb #45efc598
-class _Call(_Careful):
-    "Calls compiled code, and the plain function after a compiler error"
-    off = False        # whether this fit calls the plain function
+class _Call:
+    "Calls compiled code, and the plain function after a compiler error. Records the compilations and graph breaks of one model"
+    compiled: Callable[..., Any]
 
     def __init__(self, model: nn.Module, plain: Callable[..., Any], **settings: Any):
-        super().__init__(model, plain, settings.get('fullgraph', False))
-        self.settings = settings
+        self.model, self.plain, self.settings = model, plain, settings
+        self.where: Callable[[], str] = lambda: 'outside a fit'      # returns the current position in the loop
+        self.copies = False                  # whether to copy the results, because the next call overwrites their memory
+        self.off = False                     # whether this fit calls the plain function
+        self.failed: str | None = None       # error that ended the use of compiled code
+        self.seen: set[Any] = set()          # shapes and modes that compiled code was called with
+        self.known: list[dict[str, Any]] = []                        # conditions of each compilation
+        self.compilations: list[Compilation] = []
+        self.breaks: dict[str, int] = {}
         try: self.compiled = self.compile()
         except RuntimeError as e:
             if type(e).__name__ == 'InvalidBackend': raise
@@ -294,6 +233,39 @@ class _Call(_Careful):
             if _n_graphs() != n: self.note(args, kwargs, began, n, {})
         else: out = self.first(key, args, kwargs)
         return map_tensors(Tensor.clone, out) if self.copies else out
+
+    def first(self, key: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        "Make the first call for `key`, which stands for the shapes and modes of the call"
+        __tracebackhide__ = True
+        restore, began, n, breaks = _note_state(self.model), time.perf_counter(), _n_graphs(), _breaks()
+        try:
+            with _trying(): out = self.compiled(*args, **kwargs)
+        except Exception as e:
+            if self.settings.get('fullgraph'): raise
+            why = _failure(e)
+        else:
+            self.seen.add(key)
+            if _n_graphs() != n: self.note(args, kwargs, began, n, breaks)
+            return out
+        restore()
+        out = self.plain(*args, **kwargs)      # if this fails, too, the error comes from the model
+        self.give_up(why)
+        return out
+
+    def give_up(self, why: str) -> None:
+        "Call the plain function from now on, and warn"
+        self.failed = why
+        _warn(f'Compile: the fit continues without compiled code, for {why}')
+
+    def note(self, args: tuple, kwargs: dict[str, Any], began: float, n: int, breaks: dict[str, int]) -> None:
+        "Record a compilation during a call, given the time and the counts of graphs and graph breaks before the call"
+        now, taken = _circumstances(self.model, args, kwargs), time.perf_counter() - began
+        why = _reason(now, self.known) or _torch_reason()
+        self.known.append(now)
+        self.compilations.append(Compilation(self.where(), why, taken, _n_graphs() - n))
+        for reason in _breaks().items() - breaks.items(): self.breaks[_break_words(reason[0])] = reason[1]
+
+    def report(self) -> CompileReport: return CompileReport(self.compilations, self.breaks, self.failed)
 
     def __deepcopy__(self, memo: Any) -> '_Call': return self
 
@@ -327,14 +299,17 @@ class _Kept:
     call: _Call | None = None
     hooks: set[tuple[str, int]] = set()      # hooks that the model had when it was compiled
     key: Any = None                          # anything else that the compiled code depends on
+
     def __reduce__(self) -> Any: return _Kept, ()
 
     def of(self, model: nn.Module, key: Any, make: Callable[[], _Call]) -> _Call:
         "If the model, its hooks or the key have changed, return a new call from `make`. Otherwise return the kept call"
         hooks = _hooks(model)
-        same = self.call is not None and self.call.model is model and self.key is key
-        if not same or self.hooks != hooks: self.call, self.hooks, self.key = make(), hooks, key
-        return self.call
+        call = self.call
+        if call is None or call.model is not model or self.key is not key or self.hooks != hooks:
+            call = make()
+            self.call, self.hooks, self.key = call, hooks, key
+        return call
 
 def _hooks(model: nn.Module) -> set[tuple[str, int]]:
     "Return the hooks on a model and its layers, each as the name of the layer and the number that torch gave the hook"
@@ -353,6 +328,16 @@ def _check_model(model: Any) -> None:
     if isinstance(model, DataParallel): raise ValueError(
         'DataParallel copies the model for each batch, and compiled code belongs to one model: use '
         'DistributedDataParallel, or a single device')
+
+# %% ../../nbs/callbacks/compile.ipynb #6da2a726
+def _may_go_back_twice(step: Step) -> bool:
+    "Return whether a step may run the backward pass of a graph more than once"
+    return type(step) not in (Step, ModelLossStep)
+
+def _keeping_buffers() -> AbstractContextManager[Any]:
+    "Return a context manager in which compiled backward passes may run more than once"
+    config = torch._functorch.config
+    return config.patch(donated_buffer=False) if hasattr(config, 'donated_buffer') else nullcontext()
 
 # %% ../../nbs/callbacks/compile.ipynb #38b091d3
 def _watched(learn: Learner, before: set[tuple[str, int]]) -> str:
@@ -441,52 +426,7 @@ class Compile(Callback):
         assert repr(Compile().report()) == 'nothing was compiled'
     """
     order, run_in, no_state = -9, ('fit', 'lr_find'), ('kept', 'settings', 'said')     # before callbacks that add hooks
-    settings: dict[str, Any]
-    what, graphs = 'model', False
-
-    def before_fit(self):
-        learn, model = self.learn, self.learn.model
-        _check_model(model)
-        if self.graphs: _check_graphs(learn)
-        if self.what == 'step': _check_step(learn)
-        call = self.kept.of(model, *self._parts(model))
-        call.where, call.copies, call.off, self.said = learn.where, self.graphs, False, len(call.compilations)
-        call.seen.clear()
-        if _may_go_back_twice(learn.train_step): learn.undo.enter_context(_keeping_buffers())
-        if self.what == 'step': _use_step(learn, call)
-        else: learn.undo.set(model, '_compiled_call_impl', call)
-
-    def _parts(self, model: nn.Module) -> tuple[Any, Callable[[], _Call]]:
-        "Return a key that changes when the model has to be compiled again, and a function that makes the compiled call"
-        twice, f = _may_go_back_twice(self.learn.train_step), self.learn.loss_func
-        if self.what == 'model': return twice, lambda: _call(model, model._call_impl, self.settings)
-        return f, lambda: _call(model, _pred_and_loss(model, f), self.settings)
-
-    def before_train(self):
-        "Turn compiled code off for this fit if other callbacks have added hooks"
-        call = self.kept.call
-        if call.off or not (why := _watched(self.learn, self.kept.hooks)): return
-        call.off = True
-        _warn(f'Compile: this fit runs without compiled code, which calls no new hooks, and {why}')
-    verbose, said, kept = True, 0, _Kept()
-
-    def report(self) -> CompileReport:  # what was compiled, as a table
-        """Return the report of all compilations and graph breaks so far, with places and reasons
-
-        Returns:
-            what was compiled, as a table
-
-        Example:
-            assert repr(Compile().report()) == 'nothing was compiled'
-        """
-        return self.kept.call.report() if self.kept.call else _ShownReport([], {}, None)
-
-    def after_epoch(self):
-        learn, call = self.learn, self.kept.call
-        if learn.purpose == 'lr_find' or learn.epoch != learn.start_epoch: return
-        if not (call.seen or call.off or call.failed): _warn('Compile has no effect: this step does not call learn.model')
-        if self.verbose and len(call.compilations) > self.said:
-            say(f'Compile: {call.report().summary()} (learn.compile.report() says where and why)')
+    said = 0           # number of compilations before this fit
 
     def __init__(self,
         what: str = 'model',            # part to compile: 'model', or 'step' for the model and the loss
@@ -504,3 +444,46 @@ class Compile(Callback):
         self.settings = _with_graphs(settings) if graphs else settings
         self.what, self.graphs, self.verbose, self.kept = what, graphs, verbose, _Kept()
         if graphs: self.__dict__['before_batch'] = torch.compiler.cudagraph_mark_step_begin
+
+    def report(self) -> CompileReport:  # what was compiled, as a table
+        """Return the report of all compilations and graph breaks so far, with places and reasons
+
+        Returns:
+            what was compiled, as a table
+
+        Example:
+            assert repr(Compile().report()) == 'nothing was compiled'
+        """
+        return self.kept.call.report() if self.kept.call else CompileReport([], {}, None)
+
+    def before_fit(self):
+        learn, model = self.learn, self.learn.model
+        _check_model(model)
+        if self.graphs: _check_graphs(learn)
+        if self.what == 'step': _check_step(learn)
+        call = self.kept.of(model, *self._parts(model))
+        call.where, call.copies, call.off, self.said = learn.where, self.graphs, False, len(call.compilations)
+        call.seen.clear()
+        if _may_go_back_twice(learn.train_step): learn.undo.enter_context(_keeping_buffers())
+        if self.what == 'step': _use_step(learn, call)
+        else: learn.undo.set(model, '_compiled_call_impl', call)
+
+    def before_train(self):
+        "Turn compiled code off for this fit if other callbacks have added hooks"
+        call = self.kept.call
+        if call.off or not (why := _watched(self.learn, self.kept.hooks)): return
+        call.off = True
+        _warn(f'Compile: this fit runs without compiled code, which calls no new hooks, and {why}')
+
+    def after_epoch(self):
+        learn, call = self.learn, self.kept.call
+        if learn.purpose == 'lr_find' or learn.epoch != learn.start_epoch: return
+        if not (call.seen or call.off or call.failed): _warn('Compile has no effect: this step does not call learn.model')
+        if self.verbose and len(call.compilations) > self.said:
+            say(f'Compile: {call.report().summary()} (learn.compile.report() says where and why)')
+
+    def _parts(self, model: nn.Module) -> tuple[Any, Callable[[], _Call]]:
+        "Return a key that changes when the model has to be compiled again, and a function that makes the compiled call"
+        twice, f = _may_go_back_twice(self.learn.train_step), self.learn.loss_func
+        if self.what == 'model': return twice, lambda: _call(model, model._call_impl, self.settings)
+        return f, lambda: _call(model, _pred_and_loss(model, f), self.settings)

@@ -18,7 +18,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 # %% ../../nbs/callbacks/gradients.ipynb #961beb05
 from ..basics.processes import local_parts, whole_tensor
 from ..callback import Callback, STEP
-from ..events import CancelBatchException, CancelStepException
+from ..events import CancelBatchException
 from ..basics.arguments import as_count, as_positive
 from ..basics.notices import user_level
 from ..basics.nested import find_bs, map_tensors
@@ -131,7 +131,8 @@ def _times(t: Tensor, by: Any) -> Tensor: return t*(by.to(t.dtype) if isinstance
 class _Sum:
     "Counts the items whose gradients are summed, and how much their losses count"
     # a separate object, because assigning attributes of a callback takes longer
-    items, weight, ending = 0, 0., False
+    items, ending = 0, False
+    weight: Any = 0.    # sum of the weights of the batches
     planned: Any    # estimated weight of this sum; None: losses add up, and stay as they are
     new: int        # number of items in this batch
     weighs: Any     # how much the loss of this batch counts
@@ -154,14 +155,25 @@ class GradientAccumulation(Callback):
         n_acc: minimum number of items per update; the last update of an epoch may have fewer
 
     Example:
-        data = line_learner(n=4).dls.train
-        learn = line_learner(cbs=[GradientAccumulation(24), GradientClip(1.)])
-        learn.dls = DataLoaders(Batches(lambda: iter(data)), device='cpu')
-        learn.fit(1)
-        assert close(learn.model.a, 2*0.05547, 1e-3)
+        cb = GradientAccumulation()
+        cb.n_acc, cb.sum = 20, _Sum()
+        cb.learn = types.SimpleNamespace(dl=None, yb=(torch.zeros(8),), loss_weight=8, loss_grad=torch.tensor(13.))
+        cb.before_backward()
+        cb.after_backward()
+        assert cb.sum.planned == 24 and cb.sum.items == cb.sum.weight == 8 and close(cb.learn.loss_grad, 13/3)
     """
-    n_acc: int
-    sum: _Sum
+    order, run_valid, run_in = 6, False, ('fit', 'lr_find')
+
+    def __init__(self,
+        n_acc: int = 32,    # minimum number of items per update; the last update of an epoch may have fewer
+    ):
+        self.n_acc, self.sum = as_count(n_acc, 'n_acc', 1), _Sum()
+
+    def before_fit(self):
+        self.sum = _Sum()
+        if sum(isinstance(cb, GradientAccumulation) and cb.run for cb in self.learn.cbs) > 1:
+            raise ValueError('two GradientAccumulation would both scale the loss: keep one '
+                             '(learn.remove_cb), or give the other run = False')
 
     def before_backward(self):
         learn, held = self.learn, self.sum
@@ -191,18 +203,6 @@ class GradientAccumulation(Callback):
 
     def after_cancel_step(self):
         self.sum.items, self.sum.weight = 0, 0.    # the loop zeroes the gradients
-    order, run_valid, run_in = 6, False, ('fit', 'lr_find')
-
-    def __init__(self,
-        n_acc: int = 32,    # minimum number of items per update; the last update of an epoch may have fewer
-    ):
-        self.n_acc, self.sum = as_count(n_acc, 'n_acc', 1), _Sum()
-
-    def before_fit(self):
-        self.sum = _Sum()
-        if sum(isinstance(cb, GradientAccumulation) and cb.run for cb in self.learn.cbs) > 1:
-            raise ValueError('two GradientAccumulation would both scale the loss: keep one '
-                             '(learn.remove_cb), or give the other run = False')
 
     def after_train(self):
         learn, held = self.learn, self.sum

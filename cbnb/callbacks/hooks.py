@@ -316,44 +316,14 @@ class HookCallback(Callback):
             longer, use Hooks(modules, f), and remove() it yourself
 
     Example:
-        class NotInAFit(HookCallback):
-            n = 0
-            def hook(self, m, inp, out): self.n += 1
+        class Shapes(HookCallback):
+            def before_fit(self): self.seen = []; super().before_fit()
+            def hook(self, m, inp, out): self.seen.append((self.training, tuple(out.shape)))
+        learn = line_learner(cbs=(shapes := Shapes()))
+        learn.fit(1)
+        assert shapes.seen == [(True, (8,))]*2 + [(False, (8,))]     # two training batches, one validation batch
     """
     run_in = ('fit',)
-    modules: Any = None
-    every: int | None = None
-    include_paramless, is_forward, detach, cpu, hooked = False, True, True, False, False
-
-    def _hook(self) -> None:
-        self.hooks = Hooks(list(self.layers.values()), self.hook, self.is_forward, self.detach,
-                           self.cpu, self._looks)
-        self.hooked = True
-
-    def _looks(self) -> bool:      # False in nested runs, and after the callback was removed during the fit
-        learn = self.learn
-        if learn is None or not self.run or learn.purpose not in self.run_in: return False
-        return self.run_train if learn.training else self.run_valid and self.every is None
-
-    def _unhook(self) -> None:
-        if self.hooked: self.hooks.remove()
-        self.hooked = False
-
-    def before_fit(self):
-        self.layers = find_layers(self.learn.model, self.modules, self.include_paramless)
-        self.learn.undo.callback(self._unhook)
-        if not self.is_forward: self.learn.undo.enter_context(_no_input_warning())
-        if self.every is None: self._hook()
-
-    def before_train(self):
-        if self.every is not None: self._choose()
-    def after_batch(self):
-        if self.every is not None: self._choose()
-
-    def _choose(self) -> None:
-        "Register the hooks if the index of the next training batch is a multiple of `every`. Otherwise remove them"
-        if self.learn.train_iter % self.every: self._unhook()
-        elif not self.hooked: self._hook()
 
     def __init__(self,
         modules: Any = None,              # names, classes or modules to hook; None: leaves with parameters
@@ -375,7 +345,36 @@ class HookCallback(Callback):
         self.modules, self.include_paramless = modules, include_paramless
         self.every = None if every is None else as_count(every, 'every', 1)
         self.is_forward, self.detach, self.cpu = is_forward, detach, cpu
-        self.layers, self.hooks, self.hooked = {}, [], False
+        self.layers: dict[str, nn.Module] = {}
+        self.hooks, self.hooked = Hooks([], self.hook), False      # the hooks of the last fit, and whether they are registered
+
+    def before_fit(self) -> None:
+        self.layers = find_layers(self.learn.model, self.modules, self.include_paramless)
+        self.learn.undo.callback(self._unhook)
+        if not self.is_forward: self.learn.undo.enter_context(_no_input_warning())
+        if self.every is None: self._hook()
+
+    def before_train(self) -> None: self._choose()
+    def after_batch(self) -> None: self._choose()
+
+    def _choose(self) -> None:
+        "With `every`, register the hooks if the index of the next training batch is a multiple of it. Otherwise remove them"
+        if self.every is None: return
+        if self.learn.train_iter % self.every: self._unhook()
+        elif not self.hooked: self._hook()
+
+    def _hook(self) -> None:
+        self.hooks = Hooks(list(self.layers.values()), self.hook, self.is_forward, self.detach, self.cpu, self._looks)
+        self.hooked = True
+
+    def _unhook(self) -> None:
+        if self.hooked: self.hooks.remove()
+        self.hooked = False
+
+    def _looks(self) -> bool:      # False in nested runs, and after the callback was removed during the fit
+        learn = self.learn
+        if learn is None or not self.run or learn.purpose not in self.run_in: return False
+        return self.run_train if learn.training else self.run_valid and self.every is None
 
 # %% ../../nbs/callbacks/hooks.ipynb #c252876c
 def summarized(
@@ -432,6 +431,20 @@ def rebinned(
     below = below.gather(1, i) + (at - i)*counts.double().gather(1, i)
     below[:, 0], below[:, -1] = 0, counts.sum(1)
     return below.diff(dim=1).float()
+
+# %% ../../nbs/callbacks/hooks.ipynb #78bbdc87
+def _limits_of(
+    table: Tensor,               # rows of `summarized`
+) -> tuple[float, float]:        # lowest and highest value, rounded outwards
+    "Return the range that contains almost all outputs of a layer"
+    table = table[table.isfinite().all(1)] if table.shape[1] > 1 else table[:0]
+    if not len(table): return 0., 1.
+    mean, std, _, low, high = table[:, :5].double().T
+    lo = torch.maximum(low, mean - 5*std).quantile(0.02).item()
+    hi = torch.minimum(high, mean + 5*std).quantile(0.98).item()
+    if hi <= lo: lo, hi = (0., 1.) if lo == 0 else (lo - abs(lo)/2, lo + abs(lo)/2)
+    step = nice_step((hi - lo)/10)
+    return math.floor(lo/step + 1e-9)*step, math.ceil(hi/step - 1e-9)*step
 
 # %% ../../nbs/callbacks/hooks.ipynb #11891d4e
 class Rows:
@@ -495,43 +508,55 @@ class ActivationStats(HookCallback):
         bins: number of bins of each histogram
 
     Example:
-        keeps = ActivationStats(hook=print)
-        keeps.layers = {'0': net[0], '2': net[2]}
-        keeps._begin()
-        keeps.waiting = [{net[0]: torch.ones(3)}, {net[0]: torch.zeros(3)}]          # two batches
-        keeps._stack()
-        assert keeps.rows['0'].read().tolist() == [[1]*3, [0]*3] and keeps.rows['2'].read().isnan().all()
+        learn = deep_learner()
+        learn.fit(3, cbs=(record := ActivationStats()))
+        assert record.steps == list(range(3*20)) and list(record.layers) == ['1', '3', '5']
     """
-    run_valid, with_hist, bins, near_zero = False, True, 40, 0.05
+    run_valid = False
+    found: dict[nn.Module, Tensor | None]        # rows of this batch, by layer
 
-    def _begin(self) -> None:
-        self.steps, self.rows = [], {name: Rows() for name in self.layers}
-        self.waiting, self.found = [], {}        # rows of the latest batches; rows of this batch, by layer
+    def __init__(self,
+        with_hist: bool = True,           # also record histograms
+        modules: Any = None,              # names, classes or modules to record; None: leaves with parameters
+        every: int | None = None,         # record every `every`-th training batch; None: all training batches
+        include_paramless: bool = False,  # with `modules=None`, also record leaves without parameters
+        near_zero: float = 0.05,          # largest absolute value that counts as near zero
+        bins: int = 40,                   # number of bins of each histogram
+    ):
+        super().__init__(modules, every, detach=False, include_paramless=include_paramless)
+        self.with_hist, self.bins = with_hist, as_count(bins, 'bins', 2)
+        self.near_zero = as_positive(near_zero, 'near_zero')
+        self._begin()
 
-    def before_fit(self):
+    def before_fit(self) -> None:
         super().before_fit()
         self._begin()
+
+    def before_train(self) -> None:
+        self.found = {}                          # drops the rows of a batch that was cancelled in the last epoch
+        super().before_train()
+
+    def hook(self, m: nn.Module, inp: Any, out: Any) -> None:
+        self.found[m] = summarized(out, self.near_zero, self.bins if self.with_hist else 0)
+
+    def after_batch(self) -> None:
+        if self.found:                           # empty if the batch was cancelled before the model ran
+            self.steps.append(self.learn.train_iter - 1)
+            self.waiting.append(self.found)
+            self.found = {}
+            if len(self.waiting) == 256: self._stack()
+        super().after_batch()
+
+    def _begin(self) -> None:
+        self.steps: list[int] = []               # index of each recorded training batch
+        self.rows = {name: Rows() for name in self.layers}
+        self.waiting: list[dict] = []            # rows of the latest batches, by layer
+        self.found = {}
 
     def _stack(self) -> None:
         for name, m in self.layers.items():
             self.rows[name].extend([found.get(m) for found in self.waiting])
         self.waiting = []
-
-    def before_train(self):
-        self.found = {}                          # drops the rows of a batch that was cancelled in the last epoch
-        super().before_train()
-
-    def hook(self, m, inp, out):
-        self.found[m] = summarized(out, self.near_zero, self.bins if self.with_hist else 0)
-
-    def after_batch(self):
-        found, waiting = self.found, self.waiting
-        if found:                                # empty if the batch was cancelled before the model ran
-            self.steps.append(self.learn.train_iter - 1)
-            waiting.append(found)
-            self.found = {}
-            if len(waiting) == 256: self._stack()
-        if self.every is not None: super().after_batch()
 
     def _table(self, i: int | str) -> Tensor:
         "Return all rows of the layer with number or name `i`"
@@ -556,16 +581,14 @@ class ActivationStats(HookCallback):
             one list each, with nan where the layer has not run
 
         Example:
-            learn, first = deep_learner(), deep_learner().model[1]     # a copy of the untrained layer
-            learn.fit(1, cbs=(found := ActivationStats()))
-            means, stds, nears = found.layer_stats(0)
-            images, _ = next(iter(learn.dls.valid))
-            assert len(means) == 20 and abs(stds[0] - first(images.flatten(1)).std().item()) < 0.05
-            assert len(found.stats) == 20 and found.stats[5][0] == dict(mean=means[5], std=stds[5], near_zero=nears[5])
+            assert record.layer_stats(0) == record.layer_stats('1') and record.layer_stats(-1) == record.layer_stats('5')
+            with raises(IndexError, 'there is no layer 3'): record.layer_stats(3)
+            with raises(ValueError, 'nothing has been recorded'): ActivationStats().layer_stats(0)
         """
         table = self._table(i)
         if table.shape[1] == 1: table = table.expand(-1, 3)
-        return tuple(table[:, k].tolist() for k in range(3))
+        mean, std, near = table[:, :3].T.tolist() if len(table) else ([], [], [])
+        return mean, std, near
 
     @property
     def stats(self) -> list[list[dict[str, float]]]:
@@ -596,18 +619,11 @@ class ActivationStats(HookCallback):
             lowest and highest value, rounded outwards
 
         Example:
-            learn.fit(1, cbs=(relu := ActivationStats(nn.ReLU)))
-            assert close(relu.limits(0), [0, 1.4])                    # the outputs of a ReLU are not negative
+            learn.fit(1, cbs=(relu := ActivationStats(modules=nn.ReLU)))
+            low, high = relu.limits(0)
+            assert low == 0 < high                                    # the outputs of a ReLU are not negative
         """
-        table = self._table(i)
-        table = table[table.isfinite().all(1)] if table.shape[1] > 1 else table[:0]
-        if not len(table): return 0., 1.
-        mean, std, _, low, high = table[:, :5].double().T
-        lo = torch.maximum(low, mean - 5*std).quantile(0.02).item()
-        hi = torch.minimum(high, mean + 5*std).quantile(0.98).item()
-        if hi <= lo: lo, hi = (0., 1.) if lo == 0 else (lo - abs(lo)/2, lo + abs(lo)/2)
-        step = nice_step((hi - lo)/10)
-        return math.floor(lo/step + 1e-9)*step, math.ceil(hi/step - 1e-9)*step
+        return _limits_of(self._table(i))
 
     def hist(self,
         i: int | str,                                  # number or name of a layer
@@ -641,6 +657,10 @@ class ActivationStats(HookCallback):
         table = table.where(ran[:, None], torch.zeros(()))
         return rebinned(table[:, 5:], table[:, 3], table[:, 4], limits).T.log1p()
 
+    def _title(self, i: int | str) -> str:
+        name = i if isinstance(i, str) else list(self.layers)[i]
+        return f'{name} {type(self.layers[name]).__name__}'
+
     def color_dim(self,
         i: int | str | None = None,                    # number or name of a layer; None: all layers
         limits: tuple[float, float] | None = None,     # range of outputs; None: the result of `limits` for each layer
@@ -673,10 +693,6 @@ class ActivationStats(HookCallback):
         text = f'color map of the outputs of {names} over {len(self.steps)} batches'
         return show(fig, text, return_fig)
 
-    def _title(self, i: int | str) -> str:
-        name = i if isinstance(i, str) else list(self.layers)[i]
-        return f'{name} {type(self.layers[name]).__name__}'
-
     def plot_layer_stats(self,
         i: int | str | None = None,        # number or name of a layer; None: all layers
         return_fig: bool | None = None,    # True: return the figure instead of showing it
@@ -691,9 +707,8 @@ class ActivationStats(HookCallback):
             the figure with `return_fig=True`, otherwise None
 
         Example:
-            learn = deep_learner()
-            learn.fit(3, cbs=(curves := ActivationStats()))
-            curves.plot_layer_stats()
+            assert faint.layer_stats(2)[1][0] < healthy.layer_stats(2)[1][0]/2
+            faint.plot_layer_stats()
         """
         shown = list(range(len(self.layers))) if i is None else [i]
         stats = [self.layer_stats(k) for k in shown or [0]]
@@ -709,16 +724,3 @@ class ActivationStats(HookCallback):
             else: fig.suptitle(self._title(shown[0]), fontsize=11)
         curves = [(f'{self._title(k)}, std', stds) for k, (_, stds, _) in zip(shown, stats)]
         return show(fig, described(curves, f'{len(self.steps)} batches'), return_fig)
-
-    def __init__(self,
-        with_hist: bool = True,           # also record histograms
-        modules: Any = None,              # names, classes or modules to record; None: leaves with parameters
-        every: int | None = None,         # record every `every`-th training batch; None: all training batches
-        include_paramless: bool = False,  # with `modules=None`, also record leaves without parameters
-        near_zero: float = 0.05,          # largest absolute value that counts as near zero
-        bins: int = 40,                   # number of bins of each histogram
-    ):
-        super().__init__(modules, every, detach=False, include_paramless=include_paramless)
-        self.with_hist, self.bins = with_hist, as_count(bins, 'bins', 2)
-        self.near_zero = as_positive(near_zero, 'near_zero')
-        self._begin()

@@ -41,19 +41,6 @@ class Mix(Callback):
     Raises:
         ValueError: alpha=0 would mix nothing: it should be above 0
     """
-    lam: float           # weight of the items' own loss, from 0 to 1
-    partners: Any        # targets of the partners, one for each item
-
-    def after_loss(self):
-        learn = self.learn
-        if learn.loss_grad is None: return                  # the batch has no targets
-        yb, loss, loss_grad, parts, result = learn.yb, learn.loss, learn.loss_grad, learn.loss_parts, learn.step_result
-        learn.yb = self.partners
-        learn.train_step.loss(learn)                        # it may scale `loss_grad`
-        lam, learn.step_result = self.lam, result
-        learn.loss, learn.loss_grad = learn.loss.lerp(loss, lam), learn.loss_grad.lerp(loss_grad, lam)
-        if parts: learn.loss_parts = {name: v.lerp(parts[name], lam) for name, v in learn.loss_parts.items()}
-        if lam >= 0.5: learn.yb = yb
     order, run_valid, run_in = -5, False, ('fit', 'lr_find')
 
     def __init__(self,
@@ -61,9 +48,11 @@ class Mix(Callback):
     ):
         self.alpha = as_positive(alpha, 'alpha')
         if not self.alpha: raise ValueError('alpha=0 would mix nothing: it should be above 0')
-        both = torch.tensor([self.alpha]*2, dtype=torch.float64, device='cpu')
-        self.weights = Beta(*both, validate_args=False)     # of `lam`
-        self.drawn, self.lam, self.partners = [], 1., ()
+        both = torch.tensor(self.alpha, dtype=torch.float64, device='cpu')
+        self.weights = Beta(both, both, validate_args=False)     # of `lam`
+        self.drawn: list[float] = []     # weights for the next batches
+        self.lam = 1.                    # weight of the items' own loss, from 0 to 1
+        self.partners: Any = ()          # targets of the partners, one for each item
 
     def draw(self) -> float:  # a weight from 0 to 1
         """Draw a random weight for the whole batch, from 0 to 1
@@ -105,6 +94,17 @@ class Mix(Callback):
             order: index of each item's partner in the batch
         """
         raise NotImplementedError
+
+    def after_loss(self):
+        learn = self.learn
+        if learn.loss_grad is None: return                  # the batch has no targets
+        yb, loss, loss_grad, parts, result = learn.yb, learn.loss, learn.loss_grad, learn.loss_parts, learn.step_result
+        learn.yb = self.partners
+        learn.train_step.loss(learn)                        # it may scale `loss_grad`
+        lam, learn.step_result = self.lam, result
+        learn.loss, learn.loss_grad = learn.loss.lerp(loss, lam), learn.loss_grad.lerp(loss_grad, lam)
+        if parts: learn.loss_parts = {name: v.lerp(parts[name], lam) for name, v in learn.loss_parts.items()}
+        if lam >= 0.5: learn.yb = yb
 
 # %% ../../nbs/callbacks/mixup.ipynb #2fdf727d
 class MixUp(Mix):

@@ -131,9 +131,6 @@ def device_of(learn: Learner) -> torch.device:
     params = (p for model in owned_by_steps(learn)[1] for p in model.parameters())
     return next((p.device for p in params), torch.device(getattr(learn.dls, 'device', None) or 'cpu'))
 
-# %% ../../nbs/callbacks/precision.ipynb #87fffe19
-AMP_MODES = dict(bf16=torch.bfloat16, fp16=torch.float16)
-
 # %% ../../nbs/callbacks/precision.ipynb #2e15832d
 def gradients(
     opt: Any,            # an optimizer of torch, or one with the same `param_groups`
@@ -151,16 +148,6 @@ def gradients(
 
 def _has_gradients(opt: Any) -> bool:
     return any(p.grad is not None for group in opt.param_groups for p in group['params'])
-
-# %% ../../nbs/callbacks/precision.ipynb #310feff3
-def _not_honoured(step: Step) -> TypeError:
-    return TypeError(f'{type(step).__name__}.backward did not differentiate learn.loss_grad, so fp16 cannot scale '
-                     'its loss: use learn.loss_grad there, or learn.to_bf16(), which needs no scale')
-
-# %% ../../nbs/callbacks/precision.ipynb #937e8929
-def _no_scale(step: Step) -> TypeError:
-    return TypeError(f'{type(step).__name__} computes gradients by itself, where fp16 cannot scale its loss: '
-                     'use learn.to_bf16(), which needs no scale, or a GradScaler in the step')
 
 # %% ../../nbs/callbacks/precision.ipynb #524955e4
 def check_fp16(learn: Learner) -> None:
@@ -185,89 +172,19 @@ def check_fp16(learn: Learner) -> None:
         'the weights are in float16, where small updates are lost: mixed precision keeps them in float32, '
         'model.float(), and casts them for each product')
 
-# %% ../../nbs/callbacks/precision.ipynb #14ed4b33
-class _Skips(Callback):
-    "Cancel updates with infinite or NaN gradients"
-    order, no_state = 10, ('cast_steps', 'scaled_steps')
-    amp_mode: str
-    device_type, cast_steps = 'cpu', ()
+def _no_scale(step: Step) -> TypeError:
+    return TypeError(f'{type(step).__name__} computes gradients by itself, where fp16 cannot scale its loss: '
+                     'use learn.to_bf16(), which needs no scale, or a GradScaler in the step')
 
-    def before_fit(self): self._cast()
-    def before_train(self): self._cast()
-    def before_validate(self): self._cast()     # `predict` of a single item begins here
+# %% ../../nbs/callbacks/precision.ipynb #87fffe19
+AMP_MODES = dict(bf16=torch.bfloat16, fp16=torch.float16)
 
-    def _cast(self) -> None:
-        learn, dtype = self.learn, AMP_MODES[self.amp_mode]
-        if not self.cast_steps:                 # the run begins
-            self.device_type = device_of(learn).type
-            check_autocast(self.device_type, dtype)
-            learn.undo.callback(AutocastState(self.device_type).restore)
-            learn.undo.set(self, 'cast_steps', [])
-        for step in (learn.train_step, learn.eval_step):
-            if any(step is done for done in self.cast_steps): continue
-            self.cast_steps.append(step)
-            cast_step(step, self.device_type, dtype, learn.undo)
-    honoured = False           # the step has differentiated the scaled loss in this fit
-
-    def _watch(self, loss: Tensor) -> None:
-        if loss.requires_grad: loss.register_hook(self._note)
-
-    def _note(self, grad: Tensor) -> None: self.honoured = True
-    scaler: torch.amp.GradScaler | None = None   # the scaler of the running fp16 fit; None outside of one
-    scale = 1.                 # factor of the loss in the backward pass
-    checked = False            # the scaler has unscaled gradients since the last update
-
-    def _backward(self, backward: Callable[[Any], None], learn: Any) -> None:
-        "Call `backward`, the original method of the step, with a scaled loss"
-        if learn.train_step.own_update: raise _no_scale(learn.train_step)
-        scaler, loss = self.scaler, learn.loss_grad
-        if self.checked: scaler.update(self.scale)         # the scaler may unscale only once between two updates
-        learn.loss_grad = map_tensors(scaler.scale, loss)
-        if not self.honoured: map_tensors(self._watch, learn.loss_grad)
-        if grads := gradients(learn.opt): torch._foreach_mul_(grads, self.scale)
-        try: backward(learn)
-        finally:
-            learn.loss_grad, self.checked = loss, _has_gradients(learn.opt)
-            if self.checked: scaler.unscale_(learn.opt)
-        if not self.honoured: raise _not_honoured(learn.train_step)
-    since = behind = 0         # batches since the last update; batches by which schedules are set back
-    overflowed = False         # the update of this batch was skipped
-
-    def before_batch(self):
-        self.since, self.overflowed, learn = self.since + 1, False, self.learn
-        if not self.behind: return
-        if length := learn.fit_length:       # the share of updates leaves skipped ones out already
-            if length.unit == 'step': learn.pct_train = (learn.train_iter - self.behind)/length.n
-        elif learn.n_iter: learn.pct_train = (learn.epoch + (learn.iter - self.behind)/learn.n_iter)/learn.n_epoch
-    skipped = updated = 0      # number of skipped and of completed updates in this fit
-    told = False               # the warning has been given in this fit
-
-    def _warn(self) -> None:
-        self.told = True
-        warnings.warn(f'the loss scale fell to {self.scale:g} in {self.learn.where()}: the gradients are infinite or nan '
-                      'without any scale, and the weights do not change. Look at the loss, lower the rate, clip, or '
-                      'use learn.to_bf16()', stacklevel=user_level())
-
-    def after_fit(self):
-        if self.learn.purpose == 'fit' and self.skipped > 10 and self.skipped > self.updated/20: say(
-            f'fp16: {self.skipped} of {self.skipped + self.updated} updates were skipped, because gradients were '
-            f'infinite; the loss scale is {self.scale:g}')
-
-    def before_step(self):
-        if not self.checked: return                # the backward pass was cancelled
-        self.scaler.update()
-        before, self.scale, self.checked = self.scale, self.scaler.get_scale(), False   # waits for the device
-        if 0 < self.scale >= before: self.updated, self.since = self.updated + 1, 0
-        else: self._skip()
-
-    def _skip(self) -> None:
-        self.skipped, self.overflowed = self.skipped + 1, True
-        self.behind, self.since = self.behind + self.since, 0
-        if self.scale < 1 and not self.told: self._warn()
-        raise CancelStepException()
+def _not_honoured(step: Step) -> TypeError:
+    return TypeError(f'{type(step).__name__}.backward did not differentiate learn.loss_grad, so fp16 cannot scale '
+                     'its loss: use learn.loss_grad there, or learn.to_bf16(), which needs no scale')
 
 # %% ../../nbs/callbacks/precision.ipynb #45bb9922
-class MixedPrecision(_Skips):
+class MixedPrecision(Callback):
     """Compute in half precision, with the weights in float32. For fp16, also scale the loss
 
     Args:
@@ -283,51 +200,22 @@ class MixedPrecision(_Skips):
             between 0 and 1
 
     Example:
-        learn = line_learner(n=3, cbs=[MixedPrecision('fp16'), Overflow([0])])
-        learn.fit(1)
-        assert close(learn.model.a, 0.72)                           # two updates of a fifth remain
-        assert learn.recorder.last().raw_losses[0] == 13            # the true loss of the batch
-        assert (learn.mixed_precision.skipped, learn.mixed_precision.scale) == (1, 2**15)
+        learn = digits_learner(n=64, cbs=MixedPrecision('bf16'))
+        learn.fit(1, cbs=Callback(after_pred=skip))
+        assert not torch.is_autocast_enabled('cpu') and 'predict' not in vars(learn.train_step)
     """
-    scaled_steps = ()
-    init_scale: float
-    growth: tuple[float, float, int]    # factor, backoff factor, interval
-
-    def _begin(self) -> None:
-        learn = self.learn
-        check_fp16(learn)
-        learn.undo.set(self, 'scaled_steps', [])
-        learn.undo.set(self, 'scaler', torch.amp.GradScaler(self.device_type, self.init_scale, *self.growth))
-        self.scaler.scale(torch.zeros((), device=device_of(learn)))      # creates the tensors of the scaler
-        self.scale, self.skipped, self.updated, self.since, self.behind = self.init_scale, 0, 0, 0, 0
-        self.checked = self.honoured = self.overflowed = self.told = False
-
-    def _cast(self) -> None:
-        super()._cast()
-        learn, step = self.learn, self.learn.train_step
-        if self.amp_mode == 'bf16' or learn.purpose not in ('fit', 'lr_find'): return
-        if self.scaler is None: self._begin()
-        if any(step is done for done in self.scaled_steps): return
-        self.scaled_steps.append(step)
-        backward = step.backward
-        learn.undo.set(step, 'backward', lambda learn: self._backward(backward, learn))
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        if self.scaler is None or not self.checked: return
-        torch._foreach_mul_(gradients(self.learn.opt), self.scale)
-        self.scaler.unscale_(self.learn.opt)
-
-    def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        """Return whether the callback handles this event. `before_batch` and `before_step` are handled only in fp16 training
-
-        Args:
-            event_name: one of `EVENTS`
-            training: whether the loop is in the training phase
-            purpose: one of `PURPOSES`
-        """
-        if event_name in ('before_batch', 'before_step') and (self.amp_mode == 'bf16' or not training): return False
-        return super().wants(event_name, training, purpose)
+    order, no_state = 10, ('cast_steps', 'scaled_steps')
+    device_type = 'cpu'                # device of the model in this run
+    cast_steps: list[Step] = []        # steps of this run that compute in half precision
+    scaled_steps: list[Step] = []      # steps of this run whose loss is scaled
+    scaler: Any = None                 # the GradScaler of the running fp16 fit; None outside of one
+    scale = 1.                         # factor of the loss in the backward pass
+    skipped = updated = 0              # number of skipped and of completed updates in this fit
+    since = behind = 0                 # batches since the last update; batches by which schedules are set back
+    checked = False                    # the scaler has unscaled gradients since the last update
+    honoured = False                   # the step has differentiated the scaled loss in this fit
+    overflowed = False                 # the update of this batch was skipped
+    told = False                       # the warning has been given in this fit
 
     @hinted
     def __init__(self,
@@ -344,10 +232,108 @@ class MixedPrecision(_Skips):
         self.amp_mode, self.init_scale = amp_mode, above_zero(init_scale, 'init_scale')
         self.growth = growth_factor, backoff_factor, as_count(growth_interval, 'growth_interval', 1)
 
-    def before_fit(self):
+    def wants(self, event_name: str, training: bool, purpose: str) -> bool:
+        """Return whether the callback handles this event. `before_batch` and `before_step` are handled only in fp16 training
+
+        Args:
+            event_name: one of `EVENTS`
+            training: whether the loop is in the training phase
+            purpose: one of `PURPOSES`
+        """
+        if event_name in ('before_batch', 'before_step') and (self.amp_mode == 'bf16' or not training): return False
+        return super().wants(event_name, training, purpose)
+
+    def before_fit(self) -> None:
         if sum(isinstance(cb, MixedPrecision) and cb.run for cb in self.learn.cbs) > 1: raise ValueError(
             'two MixedPrecision: keep one (learn.remove_cb), or give the other run = False')
-        super().before_fit()
+        self._prepare_steps()
+
+    def before_train(self) -> None: self._prepare_steps()
+    def before_validate(self) -> None: self._prepare_steps()     # `predict` of a single item begins here
+
+    def before_batch(self) -> None:
+        self.since, self.overflowed, learn = self.since + 1, False, self.learn
+        if not self.behind: return
+        if length := learn.fit_length:       # the share of updates leaves skipped ones out already
+            if length.unit == 'step': learn.pct_train = (learn.train_iter - self.behind)/length.n
+        elif learn.n_iter: learn.pct_train = (learn.epoch + (learn.iter - self.behind)/learn.n_iter)/learn.n_epoch
+
+    def before_step(self) -> None:
+        if self.scaler is None or not self.checked: return     # the backward pass was cancelled
+        self.scaler.update()
+        before, self.scale, self.checked = self.scale, self.scaler.get_scale(), False   # waits for the device
+        if not 0 < self.scale >= before: self._skip()
+        self.updated, self.since = self.updated + 1, 0
+
+    def after_fit(self) -> None:
+        if self.learn.purpose == 'fit' and self.skipped > 10 and self.skipped > self.updated/20: say(
+            f'fp16: {self.skipped} of {self.skipped + self.updated} updates were skipped, because gradients were '
+            f'infinite; the loss scale is {self.scale:g}')
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self.scaler is None or not self.checked: return
+        torch._foreach_mul_(gradients(self.learn.opt), self.scale)
+        self.scaler.unscale_(self.learn.opt)
+
+    def _prepare_steps(self) -> None:
+        "Put the steps under autocast, and in an fp16 fit scale the loss of the training step"
+        learn, dtype = self.learn, AMP_MODES[self.amp_mode]
+        if not self.cast_steps:                 # the run begins
+            self.device_type = device_of(learn).type
+            check_autocast(self.device_type, dtype)
+            learn.undo.callback(AutocastState(self.device_type).restore)
+            learn.undo.set(self, 'cast_steps', [])
+        for step in (learn.train_step, learn.eval_step):
+            if any(step is done for done in self.cast_steps): continue
+            self.cast_steps.append(step)
+            cast_step(step, self.device_type, dtype, learn.undo)
+        if self.amp_mode == 'fp16' and learn.purpose in ('fit', 'lr_find'): self._scale_step()
+
+    def _scale_step(self) -> None:
+        learn, step = self.learn, self.learn.train_step
+        if self.scaler is None: self._begin()
+        if any(step is done for done in self.scaled_steps): return
+        self.scaled_steps.append(step)
+        backward = step.backward
+        learn.undo.set(step, 'backward', lambda learn: self._backward(backward, learn))
+
+    def _begin(self) -> None:
+        learn = self.learn
+        check_fp16(learn)
+        learn.undo.set(self, 'scaled_steps', [])
+        learn.undo.set(self, 'scaler', torch.amp.GradScaler(self.device_type, self.init_scale, *self.growth))
+        self.scaler.scale(torch.zeros((), device=device_of(learn)))      # creates the tensors of the scaler
+        self.scale, self.skipped, self.updated, self.since, self.behind = self.init_scale, 0, 0, 0, 0
+        self.checked = self.honoured = self.overflowed = self.told = False
+
+    def _backward(self, backward: Callable[[Any], None], learn: Any) -> None:
+        "Call `backward`, the original method of the step, with a scaled loss"
+        if learn.train_step.own_update: raise _no_scale(learn.train_step)
+        scaler, loss = self.scaler, learn.loss_grad
+        if self.checked: scaler.update(self.scale)         # the scaler may unscale only once between two updates
+        learn.loss_grad = map_tensors(scaler.scale, loss)
+        if not self.honoured: map_tensors(self._watch, learn.loss_grad)
+        if grads := gradients(learn.opt): torch._foreach_mul_(grads, self.scale)
+        try: backward(learn)
+        finally:
+            learn.loss_grad, self.checked = loss, _has_gradients(learn.opt)
+            if self.checked: scaler.unscale_(learn.opt)
+        if not self.honoured: raise _not_honoured(learn.train_step)
+
+    def _watch(self, loss: Tensor) -> None:
+        "Note whether the backward pass reaches the scaled loss"
+        if loss.requires_grad: loss.register_hook(lambda grad: setattr(self, 'honoured', True))
+
+    def _skip(self) -> None:
+        self.skipped, self.overflowed = self.skipped + 1, True
+        self.behind, self.since = self.behind + self.since, 0
+        if self.scale < 1 and not self.told:
+            self.told = True
+            warnings.warn(f'the loss scale fell to {self.scale:g} in {self.learn.where()}: the gradients are infinite or nan '
+                          'without any scale, and the weights do not change. Look at the loss, lower the rate, clip, or '
+                          'use learn.to_bf16()', stacklevel=user_level())
+        raise CancelStepException()
 
 # %% ../../nbs/callbacks/precision.ipynb #123612c9
 @patch

@@ -6,9 +6,7 @@
 __all__ = ['STEP_PARTS', 'SLOW_START', 'Part', 'Stopwatch', 'DeviceTimes', 'measuring_cost', 'waiting_with']
 
 # %% ../../nbs/callbacks/profile.ipynb #2e8952fc
-import contextlib
 import copy
-import copyreg
 import functools
 import tempfile
 import time
@@ -36,6 +34,7 @@ from ..display.profile import LIMITS, Profile, Row
 from ..events import BATCH_EVENTS, CancelTrainException, CancelValidException
 from ..callback import as_list
 from ..learner import Learner
+from ..recorder import fresh
 from ..step import Step
 from ..undo import UndoStack, interrupts_act, interrupts_wait
 
@@ -56,7 +55,8 @@ class Part:
         phase: str = '',     # 'train', 'valid', or '' for neither phase
     ):
         self.name, self.group, self.phase = name, group, phase
-        self.seconds, self.count, self.device, self.syncs = 0., 0, None, 0
+        self.seconds, self.count, self.syncs = 0., 0, 0
+        self.device: float | None = None       # seconds on the device; None: not measured
 
     def row(self) -> Row:
         "Return the measurements as a row of a profile"
@@ -72,7 +72,8 @@ class Stopwatch:
     def __init__(self,
         clock: Callable[[], float] = time.perf_counter,    # function that returns the time in seconds
     ):
-        self.clock, self.parts = clock, {}
+        self.clock = clock
+        self.parts: dict[tuple[str, str], Part] = {}
         self.now = self.part('outside of the fit', 'loop')
         self.since = clock()
 
@@ -134,7 +135,6 @@ class Stopwatch:
                 now = clock()
                 self.now.seconds += now - self.since
                 self.now, self.since = before, now
-        call.times = f
         return call
 
     @contextmanager
@@ -150,56 +150,22 @@ class Stopwatch:
         try: yield
         finally: self.switch(before)
 
-# %% ../../nbs/callbacks/profile.ipynb #f484a0dd
-def _measuring(
-    cls: type,         # the class to measure
-    *mixins: type,     # base classes that precede `cls`
-    **members: Any,    # members that replace those of `cls`
-) -> type:             # a subclass with the same name
-    "Create a subclass of `cls` with timed methods"
-    named = dict(__module__=cls.__module__, __qualname__=cls.__qualname__, __doc__=cls.__doc__)
-    return type(cls)(cls.__name__, (*mixins, cls), named | members | dict(_measured=cls))
-
-@contextmanager
-def _as_class(obj: Any, cls: type) -> Iterator[None]:
-    "Change the class of an object for a `with` block, if Python permits the change"
-    before = type(obj)
-    with contextlib.suppress(TypeError): obj.__class__ = cls
-    try: yield
-    finally: obj.__class__ = before
-
-# %% ../../nbs/callbacks/profile.ipynb #b6f553bf
-STEP_PARTS = dict(predict='forward', loss='loss', backward='backward', step='optimizer step', zero_grad='zero_grad')
-
-def _step_class(
-    step: Any,                   # the step to measure
-    time: Callable[..., Any],    # function that times another one: (function, name, group) -> timed function
-) -> type:                       # a subclass of the step's class
-    "Return a class for a step in which its five methods are timed"
-    cls, names = type(step), dict(STEP_PARTS)
-    if hasattr(step, 'func'): names['predict'] = f'{getattr(step.func, "__name__", type(step.func).__name__)} (train_step)'
-    return _measuring(cls, **{method: time(getattr(cls, method), name, 'compute') for method, name in names.items()})
-
-# %% ../../nbs/callbacks/profile.ipynb #8958a9c3
-def _metric_class(metric: Any, time: Callable[..., Any]) -> type:
-    "Return a class for a metric in which `accumulate` and `value` are timed"
-    cls, name = type(metric), f'metric {metric.name}'
-    members = {'accumulate': time(cls.accumulate, name, 'metrics')}
-    value = getattr(cls, 'value', None)
-    if isinstance(value, property): members['value'] = property(time(value.fget, name, 'metrics'))
-    return _measuring(cls, **members)
-
 # %% ../../nbs/callbacks/profile.ipynb #2a839641
 class _TimedTables(dict):
     "Dispatch tables whose callback methods are timed"
     def __init__(self,
         time: Callable[..., Any],    # function that times a method: (callback, method, event, training) -> timed method
-    ): self.time = time
+        begin: Callable[[], None],   # called at each lookup, when a run or a phase begins
+    ): self.time, self.begin = time, begin
 
     def __setitem__(self, key: tuple[bool, str], table: Any) -> None:
         training, find = key[0], table.find
         table.find = lambda event: [(cb, self.time(cb, method, event, training)) for cb, method in find(event)]
         super().__setitem__(key, table)
+
+    def __getitem__(self, key: tuple[bool, str]) -> Any:
+        self.begin()
+        return super().__getitem__(key)
 
 # %% ../../nbs/callbacks/profile.ipynb #9383e090
 _ROOMS = {'cbnb.display': 'display', 'cbnb.callbacks.saving': 'saving', 'cbnb.callbacks.checkpoint': 'saving',
@@ -223,6 +189,40 @@ def _name_of(cb: Callback, method: Callable, event: str) -> str:
     if type(cb) is Callback and event in vars(cb): return f'{getattr(given, "__name__", "function")}, {event}'
     return f'foreign callbacks, {event}' if _calls_foreign(cb) else f'{class_of(wrapped(cb)).__name__}.{event}'
 
+# %% ../../nbs/callbacks/profile.ipynb #b6f553bf
+STEP_PARTS = dict(predict='forward', loss='loss', backward='backward', step='optimizer step', zero_grad='zero_grad')
+
+def _step_parts(step: Step) -> dict[str, str]:
+    "Return the names of the parts of a step: method -> name"
+    func = getattr(step, 'func', None)
+    return STEP_PARTS if func is None else STEP_PARTS | dict(predict=f'{getattr(func, "__name__", type(func).__name__)} (train_step)')
+
+# %% ../../nbs/callbacks/profile.ipynb #8958a9c3
+class _TimedMetric:
+    "Stands in for a metric, with timed `accumulate` and `value`"
+    __slots__ = ('__dict__', '_accumulate', '_metric', '_time', '_value')
+
+    def __init__(self,
+        metric: Any,                 # the metric, which does the work
+        time: Callable[..., Any],    # function that times another one: (function, name, group) -> timed function
+    ):
+        self.__dict__ = vars(metric)
+        name = f'metric {metric.name}'
+        self._metric, self._time = metric, time
+        self._accumulate = time(metric.accumulate, name, 'metrics')
+        self._value = time(lambda: metric.value, name, 'metrics')
+
+    def reset(self) -> None: self._metric.reset()
+    def accumulate(self, learn: Any) -> None: self._accumulate(learn)
+    @property
+    def value(self) -> Any: return self._value()
+    def __getattr__(self, name: str) -> Any: return getattr(self._metric, name)
+    def __copy__(self) -> '_TimedMetric': return _TimedMetric(fresh(self._metric), self._time)
+
+def _untimed(metrics: list[Any]) -> list[Any]:
+    "Return the metrics themselves instead of their stand-ins"
+    return [m._metric if isinstance(m, _TimedMetric) else m for m in metrics]
+
 # %% ../../nbs/callbacks/profile.ipynb #3397284c
 class _FirstBatches(Callback):
     "End each phase of a fit after `n` batches"
@@ -237,166 +237,6 @@ class _FirstBatches(Callback):
         if learn.iter + 1 < self.n or learn.iter + 1 == learn.n_iter: return
         raise CancelTrainException() if learn.training else CancelValidException()
 
-# %% ../../nbs/callbacks/profile.ipynb #be997d12
-_PHASE = dict(train='train', validate='valid')
-
-# %% ../../nbs/callbacks/profile.ipynb #08d80ab5
-class _Profiler:
-    "Time batches, and the waits between them"
-    def __init__(self,
-        learn: Learner,                # the learner to measure
-        clock: Callable[[], float],    # function that returns the time in seconds
-    ):
-        self.watch, self.loop, self.device = Stopwatch(clock), learn.callbacks, None
-        part, both = self.watch.part, self.watch.both
-        self.setup, self.opt = part('set-up', 'loop'), part('prepare the optimizer', 'start')
-        self.point = part('restore point', 'loop')
-        self.loops, self.waits = both('loop', 'loop'), both('wait for data', 'data')
-        self.starts = both('wait for the first batch', 'data')
-        self.batches, self.first = [0, 0], [None, None]   # for validation and training: number of batches, and times of the first
-        self._steps, self._own, self._split = {}, {}, (None, None)
-
-    def time(self, f: Callable, name: str, group: str) -> Callable:
-        "Return a timed function. Its time counts for the phase in which it is called. If GPU time is measured, it is also timed on the GPU"
-        parts = self.watch.both(name, group)
-        f = self.watch.timed(f, parts, self.loop)
-        return self.device.timed(f, parts, self.loop) if self.device else f
-
-    def handler(self, cb: Callback, method: Callable, event: str, training: bool) -> Callable:
-        "Return a timed callback method. Training and validation batches have separate rows"
-        if isinstance(cb, _FirstBatches): return method
-        phase = ('valid', 'train')[training] if event in BATCH_EVENTS else _PHASE.get(event.split('_')[-1], '')
-        part = self.watch.part(_name_of(cb, method, event), _group_of(cb), phase)
-        return self.watch.timed(method, (part, part), self.loop)
-
-    def logger(self, f: Callable) -> Callable:
-        "Return a timed `learn.logger`. If the logger is the built-in `print`, return `print` itself, because displays check for it"
-        if f is print: return f
-        part = self.watch.part('table of epochs', 'display')
-        return self.watch.timed(f, (part, part), self.loop)
-
-    def split(self, learn: Learner, f: Callable) -> Callable:
-        """Return a timed version of the function that splits a batch and moves it to the device
-
-        Args:
-            learn: the learner
-        """
-        if f is not self._split[0]:
-            device = torch.device(getattr(learn.dls, 'device', None) or 'cpu').type
-            what = ('split', 'loop') if device == 'cpu' else ('to device', 'device')
-            self._split = f, self.time(f, *what)
-        return self._split[1]
-
-    def metrics(self, learn: Learner, metrics: list[Any]) -> list[Any]:
-        """Return the metrics of a learner, with timed methods until the end of the run
-
-        Args:
-            learn: the learner
-        """
-        for m in metrics if learn.running else ():
-            if hasattr(type(m), '_measured'): continue
-            learn.undo.callback(setattr, m, '__class__', type(m))
-            with contextlib.suppress(TypeError): m.__class__ = _metric_class(m, self.time)
-        return metrics
-
-    def step_class(self, step: Any) -> type:
-        "Return the timed class of a step. If the class of the step cannot be changed, return the step's own class"
-        found = self._steps.get(id(step))
-        if found is None: found = self._steps[id(step)] = step, self._new_class(step)
-        return found[1]
-
-    def _new_class(self, step: Any) -> type:
-        cls = type(step)
-        if hasattr(cls, '_measured'): return cls         # a nested run, in a batch with the same step
-        with _as_class(step, _step_class(step, self.time)): return type(step)
-
-    def replaced(self, step: Any) -> dict[str, tuple[Callable, Callable]]:
-        "Return the methods that a callback has replaced on a step, each with its timed form"
-        found = {name: f for name, f in vars(step).items() if name in STEP_PARTS}
-        for name, f in found.items():
-            if id(f) not in self._own: self._own[id(f)] = f, self.time(f, STEP_PARTS[name], 'compute')
-        return {name: self._own[id(f)] for name, f in found.items()}
-
-    def note_first(self, training: bool, before: dict[Part, float]) -> None:
-        "Store the time that each part took in the first batch of a phase"
-        parts = [part for part in self.watch.parts.values() if part.phase == self.loops[training].phase]
-        self.first[training] = {part: spent for part in parts if (spent := part.seconds - before.get(part, 0.))}
-
-    @contextmanager
-    def phase(self) -> Iterator[None]:
-        "Time a pass over a loader, beginning with the wait for its first batch"
-        with self.watch.during(self.starts[self.loop.training]): yield
-
-    def batch(self, learn: Learner, one_batch: Callable, i: int, batch: Any) -> None:
-        """Time a batch, and switch the clock to the wait for the next batch
-
-        Args:
-            learn: the learner
-        """
-        __tracebackhide__ = True
-        watch, training, noted = self.watch, self.loop.training, None
-        before, step = watch.now, learn._train_step if training else learn._eval_step
-        then = self.waits[training] if before is self.starts[training] else before
-        cls, replaced = type(step), self.replaced(step)
-        watch.switch(self.loops[training])
-        if self.first[training] is None: noted = {part: part.seconds for part in watch.parts.values()}
-        try:
-            step.__class__ = self.step_class(step)
-            for name, (_, timed) in replaced.items(): setattr(step, name, timed)
-            one_batch(i, batch)
-        finally:
-            step.__class__ = cls
-            for name, (f, timed) in replaced.items():
-                if getattr(step, name) is timed: setattr(step, name, f)
-            for count in (self.loops[training], then): count.count += 1
-            self.batches[training] += 1
-            watch.switch(then)
-            if noted is not None: self.note_first(training, noted)
-            if self.device: self.device.drain()
-
-# %% ../../nbs/callbacks/profile.ipynb #5fca3242
-class _TimedLearner:
-    "A learner whose split function, metrics and logger are timed"
-    _times: Any
-
-    def _all_batches(self) -> None:
-        __tracebackhide__ = True
-        with self._times.phase(): super()._all_batches()
-
-    def one_batch(self, i: int, batch: Any) -> None:
-        __tracebackhide__ = True
-        self._times.batch(self, super().one_batch, i, batch)
-
-    @contextmanager
-    def _run(self, purpose: str, cbs: Any = None) -> Iterator[None]:
-        with self._times.watch.during(self._times.setup), super()._run(purpose, cbs): yield
-
-    def _prepare_opt(self, lr: Any, wd: Any, reset_opt: bool) -> None:
-        with self._times.watch.during(self._times.opt): super()._prepare_opt(lr, wd, reset_opt)
-
-    @contextmanager
-    def _as_one_fit(self, name: str, args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            with self._times.watch.during(self._times.point):
-                stack.enter_context(super()._as_one_fit(name, args, kwargs))
-            yield
-
-    def _get_split(self) -> Any: return self._times.split(self, vars(self)['_split'])
-    def _put_split(self, f: Any) -> None: vars(self)['_split'] = f
-    _split = property(_get_split, _put_split)
-
-    def _get_metrics(self) -> list[Any]: return self._times.metrics(self, vars(self)['_metrics'])
-    def _put_metrics(self, metrics: list[Any]) -> None: vars(self)['_metrics'] = metrics
-    _metrics = property(_get_metrics, _put_metrics)
-
-    def _get_logger(self) -> Any: return self._times.logger(vars(self)['logger'])
-    def _put_logger(self, f: Any) -> None: vars(self)['logger'] = getattr(f, 'times', f)
-    logger = property(_get_logger, _put_logger)
-
-    def __reduce_ex__(self, protocol: int) -> Any:
-        _, (cls, *_), *state = super().__reduce_ex__(protocol)
-        return copyreg._reconstructor, (cls._measured, object, None), *state
-
 # %% ../../nbs/callbacks/profile.ipynb #f7b31ac1
 class DeviceTimes:
     """Measure seconds on the device with pairs of events
@@ -408,7 +248,11 @@ class DeviceTimes:
     def __init__(self,
         event: Callable[[], Any],    # function that creates an event with the methods of `torch.cuda.Event`
         stream: Callable[[], Any] = lambda: None,    # function that returns the stream to record in, or None for the current stream
-    ): self.event, self.stream, self.waiting, self.free, self.now = event, stream, deque(), [], None
+    ):
+        self.event, self.stream = event, stream
+        self.waiting: deque[tuple[Part, Part | None, Any, Any]] = deque()    # part, outer part, and events at the start and the end of a call
+        self.free: list[Any] = []              # events that are not in use
+        self.now: Part | None = None           # the part that is running
 
     def take(self) -> Any:
         "Return an event that is not in use"
@@ -464,11 +308,141 @@ def _count_syncs(watch: Stopwatch, undo: UndoStack) -> None:
         else: show(message, *args, **kwargs)
     warnings.showwarning = note
 
+# %% ../../nbs/callbacks/profile.ipynb #08d80ab5
+_PHASE = dict(train='train', validate='valid')
+
+class _Profiler:
+    "Times the runs of a learner: its callbacks, phases, batches, and the waits between them"
+    def __init__(self,
+        learn: Learner,                # the learner to measure
+        clock: Callable[[], float],    # function that returns the time in seconds
+    ):
+        self.learn, self.watch, self.loop = learn, Stopwatch(clock), learn.callbacks
+        self.device: DeviceTimes | None = None             # None: GPU time is not measured
+        part, both = self.watch.part, self.watch.both
+        self.setup, self.opt = part('set-up', 'loop'), part('prepare the optimizer', 'start')
+        self.point = part('restore point', 'loop')
+        self.loops, self.waits = both('loop', 'loop'), both('wait for data', 'data')
+        self.starts = both('wait for the first batch', 'data')
+        self.batches = [0, 0]                              # number of validation and of training batches
+        self.first: list[dict[Part, float] | None] = [None, None]     # times of the first validation and training batch
+        self.runs: list[UndoStack] = []                    # undo stacks of the runs that have begun
+        self.steps: dict[int, tuple[Step, dict[str, tuple[Any, Any]]]] = {}     # id of a step -> the step, and its methods
+
+    def time(self, f: Callable, name: str, group: str) -> Callable:
+        "Return a timed function. Its time counts for the phase in which it is called. If GPU time is measured, it is also timed on the GPU"
+        parts = self.watch.both(name, group)
+        f = self.watch.timed(f, parts, self.loop)
+        return self.device.timed(f, parts, self.loop) if self.device else f
+
+    def within(self, part: Part, f: Callable) -> Callable:
+        "Return a function that counts for one part, in any phase"
+        return self.watch.timed(f, (part, part), self.loop)
+
+    def handler(self, cb: Callback, method: Callable, event: str, training: bool) -> Callable:
+        "Return a timed callback method. Training and validation batches have separate rows"
+        if isinstance(cb, _FirstBatches): return method
+        phase = ('valid', 'train')[training] if event in BATCH_EVENTS else _PHASE.get(event.split('_')[-1], '')
+        return self.within(self.watch.part(_name_of(cb, method, event), _group_of(cb), phase), method)
+
+    def begin(self) -> None:
+        "If a run begins, time its set-up, and put the wrappers in place until the run ends"
+        learn, undo = self.learn, self.learn.undo
+        if undo is None or any(undo is run for run in self.runs): return
+        undo.callback(self.end, self.watch.now)
+        self.runs.append(undo)
+        self.watch.switch(self.setup)
+        self.setup.count += 1
+        if len(self.runs) > 1: return                      # a nested run
+        undo.set(learn, 'one_batch', functools.partial(self.batch, learn, learn.one_batch))
+        undo.set(learn, 'run_batches', functools.partial(self.phase, learn.run_batches))
+        undo.set(learn, 'prepare_opt', self.within(self.opt, learn.prepare_opt))
+        metrics = learn.metrics
+        undo.callback(self.release_metrics, metrics)
+        metrics[:] = [_TimedMetric(m, self.time) if hasattr(m, '__dict__') else m for m in metrics]
+
+    def end(self, before: Part) -> None:
+        self.runs.pop()
+        self.watch.switch(before)
+
+    def release_metrics(self, metrics: list[Any]) -> None:
+        for some in (metrics, self.learn.metrics): some[:] = _untimed(some)     # a callback may have set other metrics
+
+    def phase(self, all_batches: Callable[[], None]) -> None:
+        "Time a pass over a loader, beginning with the wait for its first batch"
+        __tracebackhide__ = True
+        device = torch.device(getattr(self.learn.dls, 'device', None) or 'cpu').type
+        with self.watch.during(self.starts[self.loop.training]):
+            self.replace('split_batch', lambda f: self.time(f, *(('split', 'loop') if device == 'cpu' else ('to device', 'device'))))
+            self.replace('logger', functools.partial(self.within, self.watch.part('table of epochs', 'display')))
+            all_batches()
+
+    def replace(self, name: str, timed: Callable[[Callable], Callable]) -> None:
+        "Replace a function of the learner by its timed form until the run ends, unless a callback replaces it before"
+        f = getattr(self.learn, name)
+        if f is print or hasattr(f, 'is_timed'): return    # displays check for `print`
+        call = timed(f)
+        vars(call)['is_timed'] = True
+        self.learn.undo.callback(self.put_back, name, call, f)
+        setattr(self.learn, name, call)
+
+    def put_back(self, name: str, call: Callable, f: Callable) -> None:
+        if getattr(self.learn, name) is call: setattr(self.learn, name, f)
+
+    def batch(self, learn: Any, one_batch: Callable, i: int, batch: Any) -> None:
+        """Time a batch, and switch the clock to the wait for the next batch
+
+        Args:
+            learn: the learner
+        """
+        __tracebackhide__ = True
+        watch, training, noted = self.watch, self.loop.training, None
+        before, step = watch.now, learn.train_step if training else learn.eval_step
+        then = self.waits[training] if before is self.starts[training] else before
+        methods, own = self.methods(step), vars(step)
+        watch.switch(self.loops[training])
+        if self.first[training] is None: noted = {part: part.seconds for part in watch.parts.values()}
+        try:
+            for name, (_, timed) in methods.items(): own[name] = timed
+            one_batch(i, batch)
+        finally:
+            _release(own, methods)
+            for count in (self.loops[training], then): count.count += 1
+            self.batches[training] += 1
+            watch.switch(then)
+            if noted is not None: self.note_first(training, noted)
+            if self.device: self.device.drain()
+
+    def methods(self, step: Step) -> dict[str, tuple[Any, Any]]:
+        "Return the methods of a step to time in a batch: name -> what the step itself has under this name, and the timed method"
+        own, (_, found) = vars(step), self.steps.get(id(step), (step, {}))
+        if any(own.get(name) is timed for name, (_, timed) in found.items()): return {}     # a nested run, in a batch with the same step
+        if not found or any(own.get(name) is not f for name, (f, _) in found.items()):
+            found = {name: (own.get(name), self.time(getattr(step, name), part, 'compute')) for name, part in _step_parts(step).items()}
+            self.steps[id(step)] = step, found
+        return found
+
+    def release_steps(self) -> None:
+        for step, methods in self.steps.values(): _release(vars(step), methods)
+
+    def note_first(self, training: bool, before: dict[Part, float]) -> None:
+        "Store the time that each part took in the first batch of a phase"
+        parts = [part for part in self.watch.parts.values() if part.phase == self.loops[training].phase]
+        self.first[training] = {part: spent for part in parts if (spent := part.seconds - before.get(part, 0.))}
+
+def _release(own: dict[str, Any], methods: dict[str, tuple[Any, Any]]) -> None:
+    "Give a step its own methods back, unless a callback has replaced them"
+    for name, (f, timed) in methods.items():
+        if own.get(name) is not timed: continue
+        if f is None: del own[name]
+        else: own[name] = f
+
+# %% ../../nbs/callbacks/profile.ipynb #52aac972
 def _use_device(times: _Profiler, device: Any, undo: UndoStack) -> None:
     "Measure the GPU time of the parts besides their CPU time, until `undo` is unwound"
     stream = functools.partial(torch.cuda.current_stream, device)
-    times.device = DeviceTimes(functools.partial(torch.cuda.Event, enable_timing=True), stream)
-    undo.callback(times.device.drain, wait=True)
+    times.device = measured = DeviceTimes(functools.partial(torch.cuda.Event, enable_timing=True), stream)
+    undo.callback(measured.drain, wait=True)
     _count_syncs(times.watch, undo)
     undo.callback(torch.cuda.set_sync_debug_mode, torch.cuda.get_sync_debug_mode())
     torch.cuda.set_sync_debug_mode('warn')
@@ -507,7 +481,7 @@ def _batch_cost(
     n: int = 300,        # number of batches to measure
 ) -> float:              # overhead of a batch in seconds
     "Measure the overhead of timing a batch, without the overhead of the calls in it"
-    learn = SimpleNamespace(callbacks=_Training, _train_step=Step())
+    learn: Any = SimpleNamespace(callbacks=_Training, train_step=Step())
     times, found = _Profiler(learn, clock), []
     for _ in range(3):
         start = clock()
@@ -543,7 +517,8 @@ def _slow_first(
     training: bool,      # True: the first training batch; False: the first validation batch
 ) -> Row | None:         # the row of the extra time; None: the first batch was not slow
     "Subtract the extra time of a slow first batch from the parts of a profile, and return it as a row"
-    first, n = times.first[training] or {}, times.batches[training] - 1
+    first: dict[Part, float] = times.first[training] or {}
+    n = times.batches[training] - 1
     mean = {part: max(part.seconds - spent, 0.)/max(n, 1) for part, spent in first.items()}
     if n < 2 or sum(first.values()) < SLOW_START*sum(mean.values()): return None
     longer = {part: max(spent - mean[part], 0.) for part, spent in first.items()}
@@ -570,10 +545,10 @@ def _rows(
     "Return the rows of a profile, which sum to the elapsed time"
     parts = [part for part in times.watch.parts.values() if part.count or part.seconds]
     loops = dict(valid=times.loops[False], train=times.loops[True]) | {'': times.setup}
-    rows = [_slow_first(times, True), _slow_first(times, False), _without_cost(parts, loops, *cost),
-            *(_slow_loader(start, wait) for start, wait in zip(times.starts, times.waits))]
+    taken = [_slow_first(times, True), _slow_first(times, False), _without_cost(parts, loops, *cost),
+             *(_slow_loader(start, wait) for start, wait in zip(times.starts, times.waits))]
     parts = [part for part in times.watch.parts.values() if part not in times.starts]
-    rows = [*(row for row in rows if row is not None), *(part.row() for part in parts)]
+    rows = [*(row for row in taken if row is not None), *(part.row() for part in parts)]
     return [row for row in rows if row.seconds or row.device]
 
 # %% ../../nbs/callbacks/profile.ipynb #d63d031b
@@ -601,7 +576,8 @@ def waiting_with(
     Returns:
         mean wait for a batch in seconds; None: too few batches before the limit
     """
-    trial, restore, waits, begun = _with_workers(dl, n), save_rng([dl]), [], time.perf_counter()
+    trial, restore, begun = _with_workers(dl, n), save_rng([dl]), time.perf_counter()
+    waits: list[float] = []
     ready = n*(trial.prefetch_factor or 0) + 1                 # batches that may be prefetched before the first request
     try:
         batches = iter(trial)
@@ -644,13 +620,13 @@ def _install(
     undo: UndoStack,          # undo stack that restores the learner
 ) -> None:
     "Instrument a learner for a profiler"
-    callbacks, cls = learn.callbacks, type(learn)
+    callbacks = learn.callbacks
     undo.set(learn, 'sanity_check', False)       # the batch that is tried before a fit is not part of it
+    undo.set(learn.runs, 'take', times.within(times.point, learn.runs.take))
+    undo.callback(times.release_steps)           # an interrupt may have cut a batch short
     undo.callback(_put_tables, callbacks, callbacks._tables)
-    undo.callback(setattr, learn, '__class__', cls)
-    callbacks._tables = _TimedTables(times.handler)
+    callbacks._tables = _TimedTables(times.handler, times.begin)
     callbacks.select(callbacks.training, callbacks.purpose)
-    learn.__class__ = _measuring(cls, _TimedLearner, _times=times)
 
 def _put_tables(callbacks: Any, tables: dict) -> None:
     "Restore the dispatch tables"
@@ -708,7 +684,7 @@ def profiling(self: Learner,
         assert p.batches == dict(train=60, valid=3) and {'forward', 'metric mae', 'Recorder.after_batch'} <= set(p.names())
         assert len(learn.recorder.history) == 1
     """
-    if hasattr(type(self), '_measured'): raise RuntimeError('this learner is being profiled already')
+    if isinstance(self.callbacks._tables, _TimedTables): raise RuntimeError('this learner is being profiled already')
     if self.running: raise RuntimeError(f'this learner is running ({self.where()}): profile it from outside')
     p, on = Profile(), torch.device(getattr(self.dls, 'device', None) or 'cpu')
     with interrupts_wait() as waiting, UndoStack() as undo:

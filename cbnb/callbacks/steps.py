@@ -55,7 +55,11 @@ class StepState:
 # %% ../../nbs/callbacks/steps.ipynb #808f4b86
 class ModelStep(Step):
     "A step with a model, usually the learner's model"
-    follows, n_inp = True, None
+    follows = True                 # whether the step uses the learner's model
+    model: Any = None              # None: the learner's model
+    loss_func: Any = None          # None: the learner's loss function, or none
+    opt: Any = None                # None: the learner's optimizer
+    n_inp: int | None = None       # number of inputs in a batch when called by hand; None: all elements but the last
     def join(self, learn: Learner) -> None:
         """Connect the step to a learner, and store in `follows` whether the step uses the learner's model
 
@@ -204,6 +208,17 @@ class TrainStep(ModelStep):
         assert torch.allclose(torch.tensor(by_hand), torch.tensor([69.0, 58.071091, 40.654315]))
         assert not step.model_is_loss(line_learner())           # the step has a loss function
     """
+    def __init__(self,
+        model: Any = None,             # model that returns predictions; None: the learner's model
+        loss_func: Callable[..., Tensor] | None = None,   # loss; None: the learner's, or the model returns the loss
+        opt: Optimizer | None = None,  # optimizer, whose parameters alone are updated; None: the learner's optimizer
+        loss_scale: float = 1.0,       # factor of the loss in the backward pass, by which gradients are divided again
+        n_inp: int | None = None,      # number of inputs in a batch when called by hand; None: all elements but the last
+    ):
+        check_parts(model=model, loss_func=loss_func, opt=opt)
+        self.model, self.loss_func, self.opt = model, loss_func, opt
+        self.loss_scale, self.n_inp = above_zero(loss_scale, 'loss_scale'), n_inp
+
     def __call__(self, *batch: Any) -> Any:
         "Train on one batch, passed as a whole or by its elements. Return the loss or the losses from before the update"
         state = StepState(self, batch, training=True)
@@ -217,17 +232,6 @@ class TrainStep(ModelStep):
             self.step(state)
         self.zero_grad(state)
         return state.loss if state.step_result is None else state.step_result
-
-    def __init__(self,
-        model: Any = None,             # model that returns predictions; None: the learner's model
-        loss_func: Callable[..., Tensor] | None = None,   # loss; None: the learner's, or the model returns the loss
-        opt: Optimizer | None = None,  # optimizer, whose parameters alone are updated; None: the learner's optimizer
-        loss_scale: float = 1.0,       # factor of the loss in the backward pass, by which gradients are divided again
-        n_inp: int | None = None,      # number of inputs in a batch when called by hand; None: all elements but the last
-    ):
-        check_parts(model=model, loss_func=loss_func, opt=opt)
-        self.model, self.loss_func, self.opt = model, loss_func, opt
-        self.loss_scale, self.n_inp = above_zero(loss_scale, 'loss_scale'), n_inp
 
     def predict(self, learn):
         if not self.model_is_loss(learn): return super().predict(learn)
