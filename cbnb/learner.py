@@ -318,7 +318,11 @@ def as_one_fit(
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True                      # IPython leaves this frame out
-        with self._as_one_fit(method.__name__, args, kwargs): return method(self, *args, **kwargs)
+        outer = self.fit_method
+        self.fit_method = outer or method.__name__
+        try:
+            with self._as_one_fit(method.__name__, args, kwargs): return method(self, *args, **kwargs)
+        finally: self.fit_method = outer
     return call
 
 # %% ../nbs/07_learner.ipynb #c85f7b37
@@ -563,6 +567,7 @@ class Learner(Completes):
         "Return a context manager around the method `name`. `callbacks/rewind` overrides it to record changes"
         return nullcontext()
     before_epochs: tuple[Callable[[Any], None], ...] = ()    # called with the learner before the first epoch; `cbnb.all` adds to these
+    fit_method: str | None = None       # the training method that you called, such as 'fit_one_cycle', while it runs
     def _fit_level(self) -> None:
         "Run the epochs of a fit. An interrupt cancels the fit, and `FitInterrupted` is raised after `after_fit`"
         __tracebackhide__ = True
