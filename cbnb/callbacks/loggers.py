@@ -173,12 +173,10 @@ class Logger(Callback):
             step: number of training batches so far
 
         Example:
-            noted = Run()
-            noted.events, noted._raw = [], [0.3, 0.2, 0.1]                 # three batches
-            noted.note('lr', 'lr 0.01, set by hand')
-            noted.note('best', 'lowest loss', step=1)
-            assert noted.events == [{'step': 2, 'kind': 'lr', 'text': 'lr 0.01, set by hand'},
-                                    {'step': 1, 'kind': 'best', 'text': 'lowest loss'}]
+            mine.note('lr', 'lr 0.01, set by hand')
+            mine.note('best', 'lowest loss', step=1)
+            assert mine.events == [{'step': 5, 'kind': 'lr', 'text': 'lr 0.01, set by hand'},
+                                   {'step': 1, 'kind': 'best', 'text': 'lowest loss'}]
         """
 
     def attach(self,
