@@ -142,7 +142,7 @@ def fresh(
     new.reset()
     return new
 
-# %% ../nbs/09_recorder.ipynb #b25dce7a
+# %% ../nbs/09_recorder.ipynb #d65055ba
 _TAKEN = ['run', 'epoch', 'step', 'time', 'complete', 'train_loss', 'valid_loss']
 
 def _column_names(learn: Any, train: bool, valid: bool) -> tuple[list[str], list[str]]:
@@ -154,6 +154,7 @@ def _column_names(learn: Any, train: bool, valid: bool) -> tuple[list[str], list
     named = distinct([*_TAKEN, *of_train, *(of_valid if validates else ())])[len(_TAKEN):]      # a metric may have the name `time`
     return ['train_loss', *named[:len(of_train)]], ['valid_loss', *named[len(of_train):]] if validates else []
 
+# %% ../nbs/09_recorder.ipynb #f9a2bc68
 def _hyper_values(opt: Any, name: str) -> float | list[float] | None:
     "Return a hyper-parameter as one number. If the groups differ, return one number per group. If the optimizer does not have it, return None"
     if (place := hyper_key(opt, name)) is None: return None
