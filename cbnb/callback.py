@@ -471,7 +471,7 @@ class CallbackList:
                         cb.learn is self.learn and cb.wants(event_name, self.training, self.purpose)): continue
                 method()
         except CancelException as e:
-            e.raised_in = e.raised_in or event_name
+            if e.raised_in is None: e.raised_in, e.raised_by = event_name, cb
             raise
         except Exception as e:
             e.add_note(f'in {type(cb).__name__}.{event_name}, {self.learn.where(event_name)}')

@@ -145,6 +145,7 @@ class CancelException(Exception):
     """
     level: Level                   # the level that this exception cancels
     raised_in: str | None = None   # the event in which it was raised, set by the dispatcher
+    raised_by: Any = None          # the callback that raised it, set by the dispatcher
 
     @classmethod
     def events(cls) -> list[str]:  # names of events, such as 'before_batch'

@@ -52,9 +52,13 @@ def as_one_fit(
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        with ExitStack() as stack:
-            for around in self.around_fits: stack.enter_context(around(self, method.__name__, args, kwargs))
-            return method(self, *args, **kwargs)
+        outer = self.fit_method
+        self.fit_method = outer or method.__name__
+        try:
+            with ExitStack() as stack:
+                for around in self.around_fits: stack.enter_context(around(self, method.__name__, args, kwargs))
+                return method(self, *args, **kwargs)
+        finally: self.fit_method = outer
     return call      # type: ignore[return-value]
 
 # %% ../nbs/07_learner.ipynb #bebe8ec3
@@ -92,6 +96,7 @@ class Learner(Loop):
         assert repr(learn) == 'Learner(Sequential, 97 parameters, AdamW, cpu; 3 epochs trained)'
         learn
     """
+    fit_method: str | None = None       # the training method that you called, such as 'fit_one_cycle', while it runs
     # What other pages add. `cbnb.all` installs what the library has
     default_callbacks: ClassVar[tuple[type[Callback], ...]] = (TrainEvalCallback,)
     before_fits: ClassVar[tuple[Callable[[Any, Any], None], ...]] = ()      # called with the learner and the rate passed to `fit`

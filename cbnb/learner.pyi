@@ -38,6 +38,7 @@ from .undo import UndoStack as UndoStack
 _Method = TypeVar('_Method', bound=Callable[..., Any])
 def as_one_fit(method: _Method) -> _Method: ...
 class Learner(Loop):
+    fit_method: str | None
     default_callbacks: Any
     before_fits: Any
     around_fits: Any

@@ -257,7 +257,7 @@ def with_call(
 # %% ../../nbs/basics/loss_weights.ipynb #1d032f86
 class MeanLoss:
     "The loss of all items, from the losses of batches. It is accumulated without waiting for the device"
-    def __init__(self):
+    def __init__(self) -> None:
         self.losses, self.weights, self.n = [], [], 0         # not yet added up; number of batches
         self.total, self.weight, self.adds = 0., 0., False    # `adds`: the losses of batches add up
 

@@ -173,12 +173,10 @@ class Logger(Callback):
             step: number of training batches so far
 
         Example:
-            noted = Run()
-            noted.events, noted._raw = [], [0.3, 0.2, 0.1]                 # three batches
-            noted.note('lr', 'lr 0.01, set by hand')
-            noted.note('best', 'lowest loss', step=1)
-            assert noted.events == [{'step': 2, 'kind': 'lr', 'text': 'lr 0.01, set by hand'},
-                                    {'step': 1, 'kind': 'best', 'text': 'lowest loss'}]
+            mine.note('lr', 'lr 0.01, set by hand')
+            mine.note('best', 'lowest loss', step=1)
+            assert mine.events == [{'step': 5, 'kind': 'lr', 'text': 'lr 0.01, set by hand'},
+                                   {'step': 1, 'kind': 'best', 'text': 'lowest loss'}]
         """
 
     def attach(self,
@@ -209,8 +207,7 @@ class Logger(Callback):
             other = line_learner()
             other.recorder.load_state_dict(learn.recorder.state_dict())
             assert other.recorder.losses == learn.recorder.losses
-            [[epoch, train_loss, valid_loss, _]] = other.recorder.log_rows()
-            assert epoch == 0 and valid_loss == run['valid_loss'][0]
+            assert [row[:2] for row in other.recorder.log_rows()] == [[i, values[0]] for i, values in enumerate(learn.recorder.values)]
         """
         for values, step in rows: self.log(values, step)
 

@@ -517,13 +517,12 @@ def test_a_rate_for_each_loss_whatever_is_cancelled(name, cancel, order):
     assert len(set(run.hyper("lr"))) == run.n_steps  # each rate was used once
 
 
-def test_nothing_more_is_called_in_a_batch_unless_a_rate_may_change():
-    learn = line_learner()
+def test_the_rate_is_that_of_before_step_whoever_else_changes_it():
+    """The recorder reads it there in every batch, and once: what a later callback does in `before_step` is seen in the next batch."""
+    learn = line_learner(3, valid=False, cbs=(late := cbnb.Callback(before_step=lambda self: self.opt.param_groups[-1].update(lr=0.5))))
+    late.order = 51
     learn.fit(1)
-    heard = [cb for cb, _ in learn.callbacks._find(True, "fit", "before_step")]
-    assert heard == []
-    learn.add_cb(StepsTorchScheduler("after_step"))
-    assert [cb for cb, _ in learn.callbacks._find(True, "fit", "before_step")] == [learn.recorder]
+    assert learn.recorder.lrs == [0.1, 0.5, 0.5] and learn.recorder.history[-1].n_steps == 3
 
 
 def test_only_whole_epochs_are_counted():
