@@ -53,43 +53,6 @@ class OneCycleScheduler(LearnerCallback):
         ValueError: moms={moms} should be two numbers: ends and top
         ValueError: pct_start={pct_start} should be from 0 to 1
     """
-    def _set(self) -> None:
-        going_up, pos = _at(self.at, self.n, self.n_up)
-        for name, sched in (self.up if going_up else self.down).items():
-            if hyper_key(self.opt, name): set_hyper(self.opt, name, sched(pos))
-
-    def jump_to_epoch(self, epoch: int) -> None:
-        """Continue the schedule from the start of `epoch`
-
-        Args:
-            epoch
-        """
-        self.at = self.per_epoch*epoch
-        self._set()
-
-    def on_batch_end(self, train, num_batch, **kwargs) -> Any:
-        """Set the values for the next batch, and stop the fit if the schedule ends within an epoch
-
-        Args:
-            train
-            num_batch
-            **kwargs
-        """
-        if not train: return
-        self.at += 1
-        self._set()
-        if self.at >= self.n and num_batch + 1 < self.per_epoch:
-            return {'stop_epoch': True, 'stop_training': True}
-
-    def on_epoch_end(self, epoch, n_epochs, **kwargs) -> Any:
-        """Stop the fit if the schedule ends before the last epoch
-
-        Args:
-            epoch
-            n_epochs
-            **kwargs
-        """
-        if self.at >= self.n and epoch + 1 < n_epochs: return {'stop_training': True}
     run_in = ('fit',)
 
     def __init__(self,
@@ -122,6 +85,44 @@ class OneCycleScheduler(LearnerCallback):
         self.down = dict(lr=SchedCos(top, last), mom=SchedCos(low, mom))
         self._set()
         if self.start_epoch: return {'epoch': self.start_epoch}
+
+    def jump_to_epoch(self, epoch):
+        """Continue the schedule from the start of `epoch`
+
+        Args:
+            epoch
+        """
+        self.at = self.per_epoch*epoch
+        self._set()
+
+    def on_batch_end(self, train, num_batch, **kwargs):
+        """Set the values for the next batch, and stop the fit if the schedule ends within an epoch
+
+        Args:
+            train
+            num_batch
+            **kwargs
+        """
+        if not train: return
+        self.at += 1
+        self._set()
+        if self.at >= self.n and num_batch + 1 < self.per_epoch:
+            return {'stop_epoch': True, 'stop_training': True}
+
+    def on_epoch_end(self, epoch, n_epochs, **kwargs):
+        """Stop the fit if the schedule ends before the last epoch
+
+        Args:
+            epoch
+            n_epochs
+            **kwargs
+        """
+        if self.at >= self.n and epoch + 1 < n_epochs: return {'stop_training': True}
+
+    def _set(self) -> None:
+        going_up, pos = _at(self.at, self.n, self.n_up)
+        for name, sched in (self.up if going_up else self.down).items():
+            if hyper_key(self.opt, name): set_hyper(self.opt, name, sched(pos))
 
 # %% ../../nbs/dialects/fastai_v1_schedules.ipynb #4c200719
 def fit_one_cycle(
@@ -214,7 +215,9 @@ class TrainingPhase:
     """
     def __init__(self,
         length: int,    # number of batches; 0: the phase is skipped
-    ): self.length, self.scheds = as_count(length, 'length', 0), {}
+    ):
+        self.length = as_count(length, 'length', 0)
+        self.scheds: dict[str, Callable[[float], Any]] = {}      # hyper-parameter -> its value at a position
 
     def schedule_hp(self,
         name: str,    # lr, mom, wd, beta, ...
@@ -326,7 +329,8 @@ class LRFinder(LearnerCallback):
         super().__init__(learn)
         self.num_it, self.stop_div = as_count(num_it, 'num_it', 2), stop_div
         self.lrs = geometric(start_lr, end_lr, self.num_it)
-        self.losses, self.raw_losses = [], []
+        self.losses: list[float] = []          # smoothed
+        self.raw_losses: list[float] = []
 
     def on_train_begin(self, **kwargs):
         self.losses, self.raw_losses = [], []
