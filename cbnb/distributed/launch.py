@@ -137,8 +137,9 @@ class Crew:
         folder: Path,      # folder with the job file
         gpus: bool,        # True: train on GPUs, one for each process
     ):
-        self.folder, self.store, self.processes = folder, _store(), []
-        self.messages, self.arrived = queue.SimpleQueue(), threading.Event()
+        self.folder, self.store, self.arrived = folder, _store(), threading.Event()
+        self.processes: list[Any] = []                 # of type `Popen`, with pipes
+        self.messages: queue.SimpleQueue = queue.SimpleQueue()
         for rank in range(n):
             self.processes.append(self.start(rank, _environment(rank, n, self.store.port, gpus)))
             threading.Thread(target=self._listen, args=[rank], daemon=True).start()
@@ -151,12 +152,6 @@ class Crew:
             env
         """
         return _start(self.folder, rank, env)
-
-    def _listen(self, rank: int) -> None:
-        with contextlib.suppress(EOFError, OSError, ValueError, pickle.UnpicklingError):      # the process has ended
-            while True:
-                self.messages.put((rank, *pickle.load(self.processes[rank].stdout)))
-                self.arrived.set()
 
     def take(self) -> Iterator[tuple[int, str, dict[str, Any]]]:
         "Yield the messages that have arrived, each as rank, kind and contents"
@@ -189,6 +184,12 @@ class Crew:
             with contextlib.suppress(subprocess.TimeoutExpired): process.wait(max(until - time.monotonic(), 0))
         for process in self.processes: _end(process)
 
+    def _listen(self, rank: int) -> None:
+        with contextlib.suppress(EOFError, OSError, ValueError, pickle.UnpicklingError):      # the process has ended
+            while True:
+                self.messages.put((rank, *pickle.load(self.processes[rank].stdout)))
+                self.arrived.set()
+
 # %% ../../nbs/distributed/launch.ipynb #25d1fd54
 def _as_raised(
     rank: int,                    # rank of the process that failed
@@ -219,7 +220,10 @@ class Trouble:
     "Collect the failures of the processes, and find the first one"
     patience = 1.           # seconds to wait for reports of earlier failures
 
-    def __init__(self): self.errors, self.dead, self.since = [], [], None
+    def __init__(self) -> None:
+        self.errors: list[tuple[float, int, dict[str, Any]]] = []      # time, rank and report
+        self.dead: list[int] = []                                      # ranks that died without a report
+        self.since: float | None = None                                # when the first failure was noted
 
     def note(self, rank: int, report: dict[str, Any] | None) -> None:
         """Record the report of a process, or `None` if it died without one. Only the first failure of a process counts
@@ -259,6 +263,15 @@ class _Watch:
         self.over: dict[int, float] = {}               # rank -> when its process was found to have ended
         self.began = self.interrupted = False
 
+    def run(self) -> None:
+        "Handle messages until all processes have ended or the first failure is known. Raises `FitInterrupted` if Ctrl-C kills the processes"
+        while len(self.ended) < len(self.crew.processes) and not self.trouble.is_known():
+            try:
+                with interrupts_act(): self.crew.arrived.wait(0.05)
+                self.hear()
+                self.mirror.poll() if self.began else self.mirror.draw()
+            except KeyboardInterrupt: self._interrupt()
+
     def hear(self) -> None:
         "Handle the messages that have arrived, and record the processes that ended without a final message"
         for rank, kind, content in self.crew.take(): self._take(rank, kind, **content)
@@ -271,15 +284,6 @@ class _Watch:
         elif kind == 'error': self.trouble.note(rank, content)
         elif kind != 'began': getattr(self.mirror, kind)(**content)
         elif rank == 0: self.began = True
-
-    def run(self) -> None:
-        "Handle messages until all processes have ended or the first failure is known. Raises `FitInterrupted` if Ctrl-C kills the processes"
-        while len(self.ended) < len(self.crew.processes) and not self.trouble.is_known():
-            try:
-                with interrupts_act(): self.crew.arrived.wait(0.05)
-                self.hear()
-                self.mirror.poll() if self.began else self.mirror.draw()
-            except KeyboardInterrupt: self._interrupt()
 
     def _interrupt(self) -> None:
         if self.interrupted or not self.began: raise FitInterrupted(
@@ -344,13 +348,6 @@ def fit_distributed(self: Learner,
         n_process: number of processes on this machine; None: one per GPU, or two without GPUs
         method: name of the method that trains: 'fit_one_cycle', 'fine_tune', ...
         **kwargs: further arguments of that method: `lr`, `cbs`, ...
-
-    Example:
-        learn = wave_learner(cbs=ProgressCallback, quiet=False)
-        learn.fit_distributed(5, n_process=2)
-        run = learn.recorder.last()
-        assert run.n_steps == 5*16                           # each step takes a batch in both processes: 16 of 32
-        assert run['valid_loss'][-1] < 0.1
     """
     __tracebackhide__ = True
     from cbnb.distributed.payload import load
