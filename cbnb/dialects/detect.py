@@ -85,6 +85,7 @@ def dialect_of(
     for name in _methods(cb, _BOTH):
         return 'fastai_v1' if _takes_keywords(getattr(cb, name)) else 'mindspore'
     if any(_takes_one(cb, name) for name in _methods(cb, _COMMON)): return 'mindspore'
+    return None
 
 # %% ../../nbs/dialects/detect.ipynb #9125bebf
 class Adapter(Callback):

@@ -92,22 +92,17 @@ class AccumulateScheduler(LearnerCallback):
         self.n_step, self.drop_last = as_count(n_step, 'n_step', 1), drop_last
         self.acc_samples = self.acc_batches = 0
 
+    def on_train_begin(self, **kwargs):
+        if getattr(self.learn.loss_func, 'reduction', 'sum') != 'sum': warnings.warn(
+            'AccumulateScheduler divides by the number of items: give the loss reduction="sum"',
+            stacklevel=user_level())
+
     def on_epoch_begin(self, **kwargs): self.acc_samples = self.acc_batches = 0
 
     def on_batch_begin(self, last_input, last_target, train, **kwargs):
         if not train: return
         self.acc_samples += find_bs((last_target, last_input))
         self.acc_batches += 1
-
-    def _divide(self) -> None:
-        for p in self.learn.model.parameters():
-            if p.grad is not None: p.grad.div_(self.acc_samples)
-        self.acc_samples = 0
-
-    def on_train_begin(self, **kwargs):
-        if getattr(self.learn.loss_func, 'reduction', 'sum') != 'sum': warnings.warn(
-            'AccumulateScheduler divides by the number of items: give the loss reduction="sum"',
-            stacklevel=user_level())
 
     def on_backward_end(self, **kwargs):
         if self.acc_batches % self.n_step: return {'skip_step': True, 'skip_zero': True}
@@ -119,6 +114,11 @@ class AccumulateScheduler(LearnerCallback):
         self._divide()
         if not self.drop_last: learn.update_weights()
         step.zero_grad(learn)
+
+    def _divide(self) -> None:
+        for p in self.learn.model.parameters():
+            if p.grad is not None: p.grad.div_(self.acc_samples)
+        self.acc_samples = 0
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #0881cfa6
 class BnFreeze(LearnerCallback):
@@ -247,7 +247,7 @@ class EarlyStoppingCallback(TrackerCallback):
         if self.wait > self.patience: return {'stop_training': True}
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #97ff4d3f
-class ReduceLROnPlateauCallback(EarlyStoppingCallback):
+class ReduceLROnPlateauCallback(TrackerCallback):
     """Multiplies the learning rates by `factor` when more than `patience` epochs in a row bring no improvement
 
     Args:
@@ -268,11 +268,17 @@ class ReduceLROnPlateauCallback(EarlyStoppingCallback):
         min_delta: float = 0.,          # difference from the best value that an improvement has to exceed
         min_lr: float = 0.001,          # lower limit of the learning rates
     ):
-        super().__init__(learn, monitor, mode, min_delta, patience)
-        self.factor, self.min_lr = as_positive(factor, 'factor'), as_positive(min_lr, 'min_lr')
+        super().__init__(learn, monitor, mode)
+        self.min_delta, self.min_lr = as_positive(min_delta, 'min_delta'), as_positive(min_lr, 'min_lr')
+        self.factor, self.patience, self.wait = as_positive(factor, 'factor'), as_count(patience, 'patience', 0), 0
+
+    def on_train_begin(self, **kwargs):
+        super().on_train_begin(**kwargs)
+        self.wait = 0
 
     def on_epoch_end(self, **kwargs):
-        if not super().on_epoch_end(**kwargs): return
+        self.wait = 0 if self.is_better(self.get_monitor_value(), self.min_delta) else self.wait + 1
+        if self.wait <= self.patience: return
         self.wait = 0
         for group in self.opt.param_groups:
             if group['lr'] > self.min_lr: group['lr'] = max(group['lr']*self.factor, self.min_lr)
@@ -314,12 +320,12 @@ class SaveModelCallback(TrackerCallback):
     def on_epoch_end(self, epoch, **kwargs):
         filed = self.best
         if self.every == 'epoch': self._save(f'{self.name}_{epoch}')
-        elif self.is_better(self.get_monitor_value()): self._save_best(filed)
+        elif not self.is_better(self.get_monitor_value()): return
+        elif any_over_processes(not self._save(self.name)): self.best = filed     # that of the weights in the file
+        else: self.saved = True
 
-    def _save_best(self, filed: float) -> None:
-        saved = not any_over_processes(not self._save(self.name))
-        if saved: self.saved = True
-        else: self.best = filed                         # the file still has the weights of the old best value
+    def on_train_end(self, **kwargs):
+        if self.saved: self.learn.load(self.name)
 
     def _save(self, name: str) -> bool:
         "Save the model, and return whether it was saved. Warn once in a fit if the file cannot be written"
@@ -330,9 +336,6 @@ class SaveModelCallback(TrackerCallback):
             self.told = True
             return False
         return True
-
-    def on_train_end(self, **kwargs):
-        if self.saved: self.learn.load(self.name)
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #fb7091d9
 class CSVLogger(LearnerCallback):
@@ -429,16 +432,6 @@ class Recorder(LearnerCallback):
         value = getattr(own[0], name)
         return list(torch.as_tensor(value)) if name == 'losses' else value
 
-# %% ../../nbs/dialects/fastai_v1.ipynb #113d725d
-def _refuse_wd(true_wd: bool, bn_wd: bool) -> None:
-    if not true_wd: raise ValueError('true_wd=False: that is torch.optim.Adam, as opt_func; AdamW has true decay')
-    if not bn_wd: raise ValueError('bn_wd=False: give batch norm layers a group of their own, '
-                                   'by layer_groups, and wd=0 for it in the optimizer')
-
-def _as_given(groups: list, model: nn.Module) -> list: return groups
-
-def _no_row(row: list) -> None: "Ignore a row of the table of epochs"
-
 # %% ../../nbs/dialects/fastai_v1.ipynb #e9b3ebb5
 class Factories(MutableSequence):
     """The classes and partials among the callbacks of a learner, as a list
@@ -496,7 +489,54 @@ class Learner(NativeLearner):
         add_time: True: the table has a column with the time of each epoch
         silent: True: print no table of epochs
         **others: more arguments for cbnb's learner
+
+    Raises:
+        ValueError: true_wd=False: that is torch.optim.Adam, as opt_func; AdamW has true decay
+        ValueError: bn_wd=False: give batch norm layers a group of their own, by layer_groups, and wd=0
+            for it in the optimizer
     """
+    def __init__(self,
+        data: Any,                             # `DataLoaders`, or one training loader
+        model: nn.Module,
+        opt_func: Any = torch.optim.AdamW,     # optimizer class or function; comes before `loss_func`, as in fastai v1
+        loss_func: Any = None,                 # loss function; None: the one of the dataset
+        metrics: Any = None,                   # metric functions, or callbacks that compute a metric
+        true_wd: bool = True,                  # must be True: for False, choose another optimizer
+        bn_wd: bool = True,                    # must be True: for False, create a separate parameter group
+        wd: float | None = None,               # weight decay; None: the optimizer's
+        train_bn: bool = True,                 # keep batch norm layers of frozen groups trainable
+        path: Any = None,                      # folder for files; None: the current folder
+        model_dir: str = 'models',             # folder for models, below `path`
+        callback_fns: Any = None,              # classes and partials, called at the start of each run
+        callbacks: Any = None,                 # callback objects
+        layer_groups: Any = None,              # modules, or lists of parameters; None: a single group
+        add_time: bool = True,                 # True: the table has a column with the time of each epoch
+        silent: bool | None = None,            # True: print no table of epochs
+        **others: Any,                         # more arguments for cbnb's learner
+    ):
+        if not true_wd: raise ValueError('true_wd=False: that is torch.optim.Adam, as opt_func; AdamW has true decay')
+        if not bn_wd: raise ValueError('bn_wd=False: give batch norm layers a group of their own, '
+                                       'by layer_groups, and wd=0 for it in the optimizer')
+        self.train_bn = train_bn
+        if layer_groups is not None: others['splitter'] = functools.partial(_as_given, list(layer_groups))
+        cbs = [*as_list(callbacks), *as_list(callback_fns), *as_list(others.pop('cbs', None))]
+        if not add_time: cbs.append(NativeRecorder(add_time=False))
+        super().__init__(data, model, loss_func, opt_func, metrics=metrics, wd=wd, path=path,
+                         model_dir=model_dir, cbs=cbs, **others)
+        if silent: self.logger = _no_row
+
+    @property
+    def data(self) -> Data:
+        "The loaders, under their names in fastai v1"
+        return Data(self)
+
+    @property
+    def callback_fns(self) -> Factories:
+        "The classes and partials among the callbacks, as a list that you can change"
+        return Factories(self)
+    @callback_fns.setter
+    def callback_fns(self, fns: Any) -> None: Factories(self)[:] = as_list(fns)
+
     def fit(self,
         epochs: int,                    # number of epochs
         lr: Any = slice(0.003),         # learning rate: a number, or a slice or list for parameter groups
@@ -558,48 +598,10 @@ class Learner(NativeLearner):
         """
         if remove_module: raise ValueError(
             "remove_module=True: rename the keys of the file, {k.removeprefix('module.'): v}, with torch.load")
-        return NativeLearner.load(self, *args, **kwargs)
+        NativeLearner.load(self, *args, **kwargs)
+        return self
+
     fit_one_cycle, lr_find = fit_one_cycle, lr_find          # the functions above
-
-    def __init__(self,
-        data: Any,                             # `DataLoaders`, or one training loader
-        model: nn.Module,
-        opt_func: Any = torch.optim.AdamW,     # optimizer class or function; comes before `loss_func`, as in fastai v1
-        loss_func: Any = None,                 # loss function; None: the one of the dataset
-        metrics: Any = None,                   # metric functions, or callbacks that compute a metric
-        true_wd: bool = True,                  # must be True: for False, choose another optimizer
-        bn_wd: bool = True,                    # must be True: for False, create a separate parameter group
-        wd: float | None = None,               # weight decay; None: the optimizer's
-        train_bn: bool = True,                 # keep batch norm layers of frozen groups trainable
-        path: Any = None,                      # folder for files; None: the current folder
-        model_dir: str = 'models',             # folder for models, below `path`
-        callback_fns: Any = None,              # classes and partials, called at the start of each run
-        callbacks: Any = None,                 # callback objects
-        layer_groups: Any = None,              # modules, or lists of parameters; None: a single group
-        add_time: bool = True,                 # True: the table has a column with the time of each epoch
-        silent: bool | None = None,            # True: print no table of epochs
-        **others: Any,                         # more arguments for cbnb's learner
-    ):
-        _refuse_wd(true_wd, bn_wd)
-        self.train_bn = train_bn
-        if layer_groups is not None: others['splitter'] = functools.partial(_as_given, list(layer_groups))
-        cbs = [*as_list(callbacks), *as_list(callback_fns), *as_list(others.pop('cbs', None))]
-        if not add_time: cbs.append(NativeRecorder(add_time=False))
-        super().__init__(data, model, loss_func, opt_func, metrics=metrics, wd=wd, path=path,
-                         model_dir=model_dir, cbs=cbs, **others)
-        if silent: self.logger = _no_row
-
-    @property
-    def data(self) -> Data:
-        "The loaders, under their names in fastai v1"
-        return Data(self)
-
-    @property
-    def callback_fns(self) -> 'Factories':
-        "The classes and partials among the callbacks, as a list that you can change"
-        return Factories(self)
-    @callback_fns.setter
-    def callback_fns(self, fns: Any) -> None: Factories(self)[:] = as_list(fns)
 
     def freeze_to(self,
         n: int,                          # index of the first group to train
@@ -622,6 +624,10 @@ class Learner(NativeLearner):
             clip: maximum norm
         """
         return self.add_cb(functools.partial(GradientClipping, clip=clip))
+
+def _as_given(groups: list, model: nn.Module) -> list: return groups
+
+def _no_row(row: list) -> None: "Ignore a row of the table of epochs"
 
 # %% ../../nbs/dialects/fastai_v1.ipynb #224f54f1
 TerminateOnNaN, EarlyStopping = TerminateOnNaNCallback, EarlyStoppingCallback

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Data', 'lend_data', 'OptNames', 'RecorderNames', 'make', 'V1Callback', 'wrap', 'listeners', 'recorders', 'Pbar',
-           'begin_run', 'Now', 'V1Columns', 'V1Slots', 'V1Cancels', 'V1Metric']
+           'begin_run', 'Now', 'V1Slots', 'V1Columns', 'V1Cancels', 'V1Metric']
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #d2a5da42
 import copy
@@ -13,6 +13,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #910d9b29
@@ -94,7 +95,7 @@ class OptNames(LentNames):
     mom = _hyper('mom', 'momentum, or the first of `betas`')
     beta = _hyper('sqr_mom', '`alpha`, or the second of `betas`')
     wd = _hyper('wd', 'weight decay')
-    def set_stat(self,
+    def set_stat(self: Any,
         name: str,     # lr, mom, beta or wd, or the name in torch
         value: Any,    # a number for all groups, or a list with one number per group
     ) -> None:
@@ -114,11 +115,11 @@ class RecorderNames(LentNames):
     added_values: list[Any] | None = None        # values for the next row; None: no column was added
 
     @property
-    def losses(self) -> list[Tensor]:
+    def losses(self: Any) -> list[Tensor]:
         "Smoothed training losses, as tensors, so `.item()` and `torch.isnan` work"
         return list(torch.tensor(type(self)._plain_class.losses.__get__(self)))
 
-    def add_metric_names(self,
+    def add_metric_names(self: Any,
         names: Any,    # one column name or several
     ) -> None:
         """Add columns to the table of epochs of this fit. In a run that is not a fit, do nothing
@@ -137,7 +138,7 @@ class RecorderNames(LentNames):
         run.metric_names[:] = [run.metric_names[0], *self.train_columns, *self.valid_columns,
                                *(['time'] if self.add_time else [])]
 
-    def add_metrics(self,
+    def add_metrics(self: Any,
         metrics: Any,    # one value or several, in the order of the added columns
     ) -> None:
         """Set values of the added columns for the row of this epoch. In a run that is not a fit, do nothing
@@ -281,50 +282,28 @@ def begin_run(
     if slots.trains and slots.state.get('stop_training'): raise CancelFitException()
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #a6035cf9
+@dataclass
 class Now:
     """The current position in a run, with the handler that keeps the state of the callbacks
 
     Args:
         handler
+        in_epoch: an epoch has begun
+        in_batch: a batch has begun
+        step_due: the update of this batch has begun
+        stop_batches: a callback has set `stop_epoch` in this batch
+        last_loss: the loss of this batch; None: none so far
+        values: loss and metrics of the validation; None: there was none
+        phase: computes `values` if no recorder does
     """
-    in_epoch = in_batch = step_due = stop_batches = False
-    last_loss = values = phase = None
-    def __init__(self,
-        handler: CallbackHandler,
-    ): self.handler = handler
-
-# %% ../../nbs/dialects/fastai_v1_loop.ipynb #9fe9609e
-def _warn_of_late_values(recorder: Recorder) -> None:
-    if not (late := getattr(recorder, 'added_values', None)): return
-    warnings.warn(f'recorder.add_metrics: {late} came after the row of the epoch, and is left out. '
-                  'Give the callback _order = -20, so that it is called before the recorder', stacklevel=user_level())
-    late.clear()
-
-# %% ../../nbs/dialects/fastai_v1_loop.ipynb #a90d5713
-def _added(recorder: Recorder) -> Sequence[str]:
-    return getattr(recorder, 'added_names', ())         # a recorder added during the run has none
-
-# %% ../../nbs/dialects/fastai_v1_loop.ipynb #f0566264
-class V1Columns(Callback):
-    """Fills the columns that fastai v1 callbacks have added, before the recorder shows its row
-
-    Args:
-        **events: functions to use as methods: `before_fit=f`
-    """
-    order = 45
-
-    def after_epoch(self):
-        now, recorder = self.slots.now, self.slots._recorder()
-        if not now.in_epoch or recorder is None or not _added(recorder): return
-        loss, *metrics = now.values or [None]
-        now.handler.measured(loss, metrics)
-        values = now.handler.ask_early(-10)[1 + (0 if loss is None else len(metrics)):] + recorder.added_values
-        recorder.added_values.clear()
-        recorder.row.update(zip(recorder.added_names, map(as_number, values)))
-
-# %% ../../nbs/dialects/fastai_v1_loop.ipynb #97952b32
-def _as_tuple(values: Any) -> tuple:
-    return tuple(values) if isinstance(values, (tuple, list)) else (values,)
+    handler: CallbackHandler
+    in_epoch: bool = False               # an epoch has begun
+    in_batch: bool = False               # a batch has begun
+    step_due: bool = False               # the update of this batch has begun
+    stop_batches: bool = False           # a callback has set `stop_epoch` in this batch
+    last_loss: Any = None                # the loss of this batch; None: none so far
+    values: Any = None                   # loss and metrics of the validation; None: there was none
+    phase: PhaseMetrics | None = None    # computes `values` if no recorder does
 
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #3ff07934
 class V1Slots(Callback):
@@ -334,7 +313,10 @@ class V1Slots(Callback):
         **events: functions to use as methods: `before_fit=f`
     """
     order = 55
-    nested: tuple = ()   # this run, and evaluations inside it
+    nested: tuple[Now, ...] = ()       # this run, and evaluations inside it
+    listening: list[V1Callback]        # adapters of the active callbacks
+    version: int                       # of `learn.callbacks` when `listening` was read
+    own_undo: Any                      # the undo stack of this run, which an evaluation inside it does not have
 
     @property
     def now(self) -> Now:
@@ -348,13 +330,6 @@ class V1Slots(Callback):
     def state(self) -> dict[str, Any]: return self.now.handler.state_dict
     @property
     def trains(self) -> bool: return self.learn.purpose in ('fit', 'lr_find')
-
-    def _look_again(self) -> None:
-        new, old = listeners(self.learn), self.listening
-        for cb in new:
-            if not any(cb is o for o in old): cb.begin()          # added during the run
-        self.listening, self.version = new, self.learn.callbacks.version
-        for run in self.nested: run.handler.use([cb.wraps for cb in new])
 
     def begin(self) -> None:
         "Create the handler of the run, and call `on_train_begin`"
@@ -370,63 +345,10 @@ class V1Slots(Callback):
             learn.start_epoch = learn.epoch = epoch
             learn.pct_train = epoch/n_epoch
 
-    def end(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
-        """Call `on_train_end`, even after an error or an interrupt
-
-        Args:
-            exc_type
-            exc
-            tb
-        """
-        if self.nested: self.handler.on_train_end(exc or False)
-
     def before_train(self) -> None:
         "Call `on_epoch_begin`"
-        self._begin_epoch()
-
-    def _begin_epoch(self) -> None:
         self.now.in_epoch, self.now.values = True, None
         self.handler.on_epoch_begin()
-
-    def after_train(self) -> None:
-        "Turn off validation if a callback has set `skip_validate`"
-        if self.handler.skip_validate: self.learn.valid_every = []
-
-    def after_epoch(self) -> None:
-        "Call `on_epoch_end`"
-        now = self.now
-        if not now.in_epoch: return                       # cancelled before its slots began
-        now.in_epoch, (loss, *metrics) = False, now.values or [None]
-        now.handler.on_epoch_end(loss, metrics)
-        for recorder in recorders(self.learn): _warn_of_late_values(recorder)
-
-    def before_validate(self) -> None:
-        "Prepare to collect the values of a validation. For an evaluation inside the run, create a handler with a copy of the state"
-        learn, now = self.learn, self.now
-        if learn.undo is not self.own_undo:
-            inner = CallbackHandler(now.handler.callbacks)
-            inner.state_dict = dict(now.handler.state_dict)
-            return learn.undo.set(self, 'nested', (*self.nested, Now(inner)))
-        if not self.trains: self._begin_epoch()
-        if learn.purpose in ('fit', 'validate') and self._recorder() is None:
-            now.phase = PhaseMetrics([copy.copy(m) for m in learn.metrics])
-
-    def after_validate(self) -> None:
-        "Store the validation loss and the metrics"
-        learn, now, recorder = self.learn, self.now, self._recorder()
-        if learn.undo is not self.own_undo or learn.mid_epoch or learn.valid_set and learn.purpose == 'fit': return
-        if now.phase: now.values = now.phase.values()            # waits for the device, once an epoch
-        elif recorder is None: now.values = None
-        elif learn.purpose == 'validate': now.values = learn.final_record
-        else:
-            own = [name for name in recorder.valid_columns if name not in _added(recorder)]
-            now.values = [recorder.row[name] for name in own]
-        now.phase = None
-
-    def _recorder(self) -> Recorder | None:
-        on = [cb for cb in recorders(self.learn) if cb.valid_metrics
-              and cb.wants('after_validate', False, self.learn.purpose)]
-        return on[0] if on else None
 
     def before_batch(self) -> None:
         "Call `on_batch_begin`"
@@ -470,6 +392,51 @@ class V1Slots(Callback):
         if now.phase and learn.loss is not None and not learn.training: now.phase.add(learn)
         now.stop_batches = now.handler.on_batch_end(now.last_loss)
 
+    def after_train(self) -> None:
+        "Turn off validation if a callback has set `skip_validate`"
+        if self.handler.skip_validate: self.learn.valid_every = []
+
+    def before_validate(self) -> None:
+        "Prepare to collect the values of a validation. For an evaluation inside the run, create a handler with a copy of the state"
+        learn, now = self.learn, self.now
+        if learn.undo is not self.own_undo:
+            inner = CallbackHandler(now.handler.callbacks)
+            inner.state_dict = dict(now.handler.state_dict)
+            return learn.undo.set(self, 'nested', (*self.nested, Now(inner)))
+        if not self.trains: self.before_train()
+        if learn.purpose in ('fit', 'validate') and _measuring(learn) is None:
+            now.phase = PhaseMetrics([copy.copy(m) for m in learn.metrics])
+
+    def after_validate(self) -> None:
+        "Store the validation loss and the metrics"
+        learn, now, recorder = self.learn, self.now, _measuring(self.learn)
+        if learn.undo is not self.own_undo or learn.mid_epoch or learn.valid_set and learn.purpose == 'fit': return
+        if now.phase: now.values = now.phase.values()            # waits for the device, once an epoch
+        elif recorder is None: now.values = None
+        elif learn.purpose == 'validate': now.values = learn.final_record
+        else:
+            own = [name for name in recorder.valid_columns if name not in _added(recorder)]
+            now.values = [recorder.row[name] for name in own]
+        now.phase = None
+
+    def after_epoch(self) -> None:
+        "Call `on_epoch_end`"
+        now = self.now
+        if not now.in_epoch: return                       # cancelled before its slots began
+        now.in_epoch, (loss, *metrics) = False, now.values or [None]
+        now.handler.on_epoch_end(loss, metrics)
+        for recorder in recorders(self.learn): _warn_of_late_values(recorder)
+
+    def end(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
+        """Call `on_train_end`, even after an error or an interrupt
+
+        Args:
+            exc_type
+            exc
+            tb
+        """
+        if self.nested: self.handler.on_train_end(exc or False)
+
     def state_dict(self) -> dict[str, Any]:
         "Return the counters, the flags and the smoothed loss for a checkpoint"
         handler = self.handler
@@ -487,6 +454,47 @@ class V1Slots(Callback):
         device = next((p.device for p in self.learn.parameters()), 'cpu')
         handler.smooth, handler.past = smooth if smooth is None else smooth.to(device), state['past']
 
+    def _look_again(self) -> None:
+        new, old = listeners(self.learn), self.listening
+        for cb in new:
+            if not any(cb is o for o in old): cb.begin()          # added during the run
+        self.listening, self.version = new, self.learn.callbacks.version
+        for run in self.nested: run.handler.use([cb.wraps for cb in new])
+
+def _measuring(learn: Learner) -> Recorder | None:
+    "The recorder that computes the loss and the metrics of a validation; None: none does"
+    return next((cb for cb in recorders(learn) if cb.valid_metrics and cb.wants('after_validate', False, learn.purpose)), None)
+
+def _added(recorder: Recorder) -> Sequence[str]:
+    return getattr(recorder, 'added_names', ())         # a recorder added during the run has none
+
+def _warn_of_late_values(recorder: Recorder) -> None:
+    if not (late := getattr(recorder, 'added_values', None)): return
+    warnings.warn(f'recorder.add_metrics: {late} came after the row of the epoch, and is left out. '
+                  'Give the callback _order = -20, so that it is called before the recorder', stacklevel=user_level())
+    late.clear()
+
+def _as_tuple(values: Any) -> tuple: return tuple(values) if isinstance(values, (tuple, list)) else (values,)
+
+# %% ../../nbs/dialects/fastai_v1_loop.ipynb #f0566264
+class V1Columns(Callback):
+    """Fills the columns that fastai v1 callbacks have added, before the recorder shows its row
+
+    Args:
+        **events: functions to use as methods: `before_fit=f`
+    """
+    order = 45
+    slots: V1Slots
+
+    def after_epoch(self):
+        now, recorder = self.slots.now, _measuring(self.learn)
+        if not now.in_epoch or recorder is None or not _added(recorder): return
+        loss, *metrics = now.values or [None]
+        now.handler.measured(loss, metrics)
+        values = now.handler.ask_early(-10)[1 + (0 if loss is None else len(metrics)):] + recorder.added_values
+        recorder.added_values.clear()
+        recorder.row.update(zip(recorder.added_names, map(as_number, values)))
+
 # %% ../../nbs/dialects/fastai_v1_loop.ipynb #d7f40d6e
 class V1Cancels(Callback):
     """Raises the cancel exceptions for the flags in the state
@@ -495,6 +503,7 @@ class V1Cancels(Callback):
         **events: functions to use as methods: `before_fit=f`
     """
     order = 2000         # after all other callbacks, including those of MindSpore
+    slots: V1Slots
 
     def before_backward(self):
         if self.slots.state['skip_bwd']: raise CancelBackwardException()
@@ -504,12 +513,8 @@ class V1Cancels(Callback):
         if state['skip_step'] and state['skip_zero']:      # for the loop, the batch ends here
             self.slots.after_step()
             raise CancelBatchException()
-        if state['skip_step'] or state['skip_bwd'] and not self._has_grads():
-            raise CancelStepException()
-
-    def _has_grads(self) -> bool:
-        groups = self.learn.opt.param_groups
-        return any(p.grad is not None for group in groups for p in group['params'])
+        grads = any(p.grad is not None for group in self.learn.opt.param_groups for p in group['params'])
+        if state['skip_step'] or state['skip_bwd'] and not grads: raise CancelStepException()
 
     def after_step(self):
         if self.slots.state['skip_zero']: raise CancelBatchException()

@@ -35,7 +35,16 @@ SLOTS = ('on_train_begin', 'on_epoch_begin', 'on_batch_begin', 'on_loss_begin',
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #f98bae8a
 class Callback:
     "Base class of callbacks in the style of fastai v1, with ten slots that do nothing"
-    _order = 0            # lower is called earlier
+    _order = 0                 # lower is called earlier
+    dialect = 'fastai_v1'      # for `dialect_of`
+    exclude: list[str]         # names that `get_state` and a pickle leave out
+    not_min: list[str]         # names that `get_state` leaves out by default
+
+    def __new__(cls, *args, **kwargs):         # works without `super().__init__()`
+        self = super().__new__(cls)
+        self.exclude, self.not_min = [], []
+        return self
+
     def on_train_begin(self, **kwargs): "Called when the fit begins"
     def on_epoch_begin(self, **kwargs): "Called when an epoch begins, with the model in training mode"
     def on_batch_begin(self, **kwargs): "Called with a new batch, and may return last_input and last_target"
@@ -47,11 +56,6 @@ class Callback:
     def on_epoch_end(self, **kwargs): "Called at the end of an epoch, after its validation if there is one, and may return stop_training"
     def on_train_end(self, **kwargs): "Called when the fit ends, even after an error, which is in `exception`"
     def jump_to_epoch(self, epoch: int): "Called if the fit begins after epoch 0. The first epoch of the fit is passed as `epoch`"
-    dialect = 'fastai_v1'                      # for `dialect_of`
-    def __new__(cls, *args, **kwargs):         # works without `super().__init__()`
-        self = super().__new__(cls)
-        self.exclude, self.not_min = [], []    # names that `get_state` leaves out
-        return self
 
     def get_state(self,
         minimal: bool = True,    # True: also leave out the attributes named in `not_min`
@@ -84,12 +88,15 @@ def v1_name(
     return snake_name(cls) + suffix
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #a4e683a9
-def _is_rerun(old: type, new: type) -> bool:
-    "Return whether two classes are the same, or come from the same cell"
-    return (old.__module__, old.__qualname__) == (new.__module__, new.__qualname__)
+# names that fastai v1 callbacks read from their learner; fastai v1 did not have cbnb's other names
+_LEARNERS = {'data', 'model', 'opt', 'opt_func', 'loss_func', 'callbacks', 'recorder'}
 
-class _OfLearner(Callback):
-    "Callback that reads missing attributes from its learner"
+class LearnerCallback(Callback):
+    """Callback that reads missing attributes from its learner. Hiding an attribute of the learner, such as `model`, causes a warning
+
+    Args:
+        learn: the learner, which gets this callback as an attribute
+    """
     def __new__(cls, *args, **kwargs):
         self = super().__new__(cls)
         self.exclude.append('_learn')
@@ -102,15 +109,6 @@ class _OfLearner(Callback):
         self._learn = learn
         callbacks = getattr(learn, 'callbacks', None)
         if hasattr(callbacks, 'show'): self._show(callbacks)
-
-    def _show(self, callbacks: Any) -> None:
-        "Become an attribute of the learner. Warn if a callback of another class was there"
-        name, cls = self.cb_name, type(self)
-        old = callbacks.shown[name] if callbacks.is_shown(name) else self
-        callbacks.show(name, self)
-        if not _is_rerun(type(old), cls): warnings.warn(
-            f'learn.{name} was a {type(old).__qualname__}, and is now a {cls.__qualname__}: to read both there, rename one of the classes',
-            stacklevel=user_level())
 
     @property
     def learn(self) -> Any: return self._learn
@@ -130,21 +128,20 @@ class _OfLearner(Callback):
                                   'in its constructor, or give it to a learner first')
         raise AttributeError(why, name=name, obj=self)
 
-# %% ../../nbs/dialects/fastai_v1_slots.ipynb #12fe69e0
-# names that fastai v1 callbacks read from their learner; fastai v1 did not have cbnb's other names
-_LEARNERS = {'data', 'model', 'opt', 'opt_func', 'loss_func', 'callbacks', 'recorder'}
-
-class LearnerCallback(_OfLearner):
-    """Callback that reads missing attributes from its learner. Hiding an attribute of the learner, such as `model`, causes a warning
-
-    Args:
-        learn: the learner, which gets this callback as an attribute
-    """
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name not in _LEARNERS or (learn := vars(self).get('_learn')) is None: return
         if getattr(learn, name, None) is value: return       # `self.opt = self.learn.opt` hides nothing
         warn_shadow(self, name, stacklevel=3)
+
+    def _show(self, callbacks: Any) -> None:
+        "Become an attribute of the learner. Warn if a callback of another class was there, unless it comes from the same cell"
+        name, cls = self.cb_name, type(self)
+        old = type(callbacks.shown[name] if callbacks.is_shown(name) else self)
+        callbacks.show(name, self)
+        if (old.__module__, old.__qualname__) != (cls.__module__, cls.__qualname__): warnings.warn(
+            f'learn.{name} was a {old.__qualname__}, and is now a {cls.__qualname__}: to read both there, rename one of the classes',
+            stacklevel=user_level())
 
 # %% ../../nbs/dialects/fastai_v1_slots.ipynb #7bb330f2
 def accepted(
@@ -214,10 +211,9 @@ class AverageMetric(Callback):
     def on_epoch_end(self, last_metrics, **kwargs):
         return add_metrics(last_metrics, as_number(self.mean.value))
 
-# %% ../../nbs/dialects/fastai_v1_slots.ipynb #7635af1d
+# %% ../../nbs/dialects/fastai_v1_slots.ipynb #7ef74d37
 _DOCUMENTED = {'end_epoch': 'stop_epoch', 'end_training': 'stop_training'}
 
-# %% ../../nbs/dialects/fastai_v1_slots.ipynb #7ef74d37
 class CallbackHandler:
     """Keeps the state, and calls all callbacks in each slot
 
@@ -226,6 +222,16 @@ class CallbackHandler:
         metrics: functions of (output, target), or callbacks; called before all callbacks
         beta: smoothing of the loss
     """
+    def __init__(self,
+        callbacks: Any = None,     # one callback or several, to be sorted by `_order`
+        metrics: Any = None,       # functions of (output, target), or callbacks; called before all callbacks
+        beta: float = 0.98,        # smoothing of the loss
+    ):
+        metrics = [m if hasattr(m, 'on_epoch_end') else AverageMetric(m) for m in as_list(metrics)]
+        self.metrics, self.beta = metrics, beta
+        self.use(callbacks)
+        self.new_state()
+
     def use(self,
         callbacks: Any,    # one callback or several
     ) -> None:
@@ -235,55 +241,22 @@ class CallbackHandler:
             callbacks: one callback or several
         """
         self.callbacks = sorted(as_list(callbacks), key=lambda cb: getattr(cb, '_order', 0))
-        self._own = {slot: self._of(self.callbacks, slot) for slot in SLOTS}
-        self._all = {slot: [*self._of(self.metrics, slot), *self._own[slot]] for slot in SLOTS}
+        self._own = {slot: _entries(self.callbacks, slot) for slot in SLOTS}
+        self._all = {slot: [*_entries(self.metrics, slot), *self._own[slot]] for slot in SLOTS}
         ends = [method for _, method, _ in self._own['on_batch_end']]
         self._to_cpu = any(asks_for(method, 'last_loss') for method in ends)
 
-    def _of(self, callbacks: list[Any], slot: str) -> list[tuple[Any, Callable, Any]]:
-        found = [(cb, getattr(cb, slot, None)) for cb in callbacks]
-        idle = getattr(Callback, slot)            # skip the empty methods of the base class
-        return [(cb, method, accepted(method)) for cb, method in found
-                if method is not None and getattr(method, '__func__', None) is not idle]
-
     def new_state(self) -> None:
         "Create a new state for a fit"
-        self.state_dict = dict(epoch=0, iteration=0, num_batch=0, skip_validate=False)
-        self.smooth, self.past, self.said_by, self.warned = None, 1., {}, False
-        self.asked = None                         # callbacks whose `on_epoch_end` was called early
+        self.state_dict: dict[str, Any] = dict(epoch=0, iteration=0, num_batch=0, skip_validate=False)
+        self.smooth: Any = None                                # the weighted sum of the losses, a tensor; None: no loss yet
+        self.past = 1.                                         # the weight of the losses before the first
+        self.said_by: dict[str, tuple[Any, Callable]] = {}     # entry -> the callback and the method that changed it
+        self.warned = False                                    # `_validation_is_meant` warns once
+        self.asked: list[tuple] | None = None                  # those whose `on_epoch_end` was called early
 
     @property
     def skip_validate(self) -> bool: return self.state_dict['skip_validate']
-
-    def __call__(self,
-        slot: str,                   # one of `SLOTS`
-        call_mets: bool = True,      # True: also call the metrics
-        **extra: Any,                # arguments for this slot only
-    ) -> None:
-        "Call a slot of all callbacks. If a returned value is wrong, raise an error"
-        for entry in (self._all if call_mets else self._own)[slot]: self._tell(entry, slot, extra)
-
-    def _tell(self, entry: tuple, slot: str, extra: dict[str, Any]) -> None:
-        cb, method, names = entry
-        given = {**self.state_dict, **extra} if extra else self.state_dict
-        try:
-            new = method(**(given if names is None else {k: given[k] for k in names if k in given}))
-            if new is not None and new is not False: self._update(cb, slot, method, new)
-        except Exception as e:
-            e.add_note(f'in {type(cb).__name__}.{slot}')
-            raise
-
-    def _update(self, cb: Any, slot: str, method: Callable, new: Any) -> None:
-        where, state = f'{type(cb).__name__}.{slot}', self.state_dict
-        if not isinstance(new, dict): raise TypeError(
-            f'{where} returned {new!r}: return None, or a dict of entries of the state to change, '
-            "such as {'stop_training': True}")
-        for key, value in new.items():
-            key = _DOCUMENTED.get(key, key)
-            if key not in state and key != 'stop_training': raise ValueError(
-                f'{where} returned an entry {key!r} that the state does not have now; '
-                f'it has {", ".join(state)}')
-            state[key], self.said_by[key] = value, (cb, method)
 
     def on_train_begin(self,
         epochs: int,                 # number of planned epochs
@@ -407,15 +380,6 @@ class CallbackHandler:
             state['num_batch'] += 1
         return state['stop_epoch'] and (train or self._validation_is_meant())
 
-    def _validation_is_meant(self) -> bool:
-        cb, method = self.said_by['stop_epoch']
-        if asks_for(method, 'train'): return True
-        if not self.warned: warnings.warn(
-            f'{type(cb).__name__} returned stop_epoch for a validation batch; validation goes on. '
-            f'If it should end there, {method.__name__} must ask for `train`.', stacklevel=user_level())
-        self.warned = True
-        return False
-
     def on_epoch_end(self,
         val_loss: Any,         # the validation loss; None: there was no validation
         metrics: Any = None,   # metric values that were computed elsewhere
@@ -436,6 +400,18 @@ class CallbackHandler:
         self.asked = None
         state['epoch'] += 1
         return state['stop_training']
+
+    def on_train_end(self,
+        exception: BaseException | bool = False,   # the error that ended the fit; False: no error
+    ) -> None:
+        """Call `on_train_end` of all metrics and callbacks
+
+        Args:
+            exception: the error that ended the fit; False: no error
+        """
+        entries, extra = self._all['on_train_end'], dict(exception=exception)
+        with ExitStack() as each:                        # last in, first out
+            for entry in reversed(entries): each.callback(self._tell, entry, 'on_train_end', extra)
 
     def measured(self, val_loss: Any, metrics: Any = None) -> None:
         """Store the validation loss and metrics of an epoch for `on_epoch_end`
@@ -463,24 +439,48 @@ class CallbackHandler:
         for entry in self.asked: self._tell(entry, 'on_epoch_end', {})
         return self.state_dict['last_metrics']
 
-    def on_train_end(self,
-        exception: BaseException | bool = False,   # the error that ended the fit; False: no error
+    def __call__(self,
+        slot: str,                   # one of `SLOTS`
+        call_mets: bool = True,      # True: also call the metrics
+        **extra: Any,                # arguments for this slot only
     ) -> None:
-        """Call `on_train_end` of all metrics and callbacks
+        "Call a slot of all callbacks. If a returned value is wrong, raise an error"
+        for entry in (self._all if call_mets else self._own)[slot]: self._tell(entry, slot, extra)
 
-        Args:
-            exception: the error that ended the fit; False: no error
-        """
-        entries, extra = self._all['on_train_end'], dict(exception=exception)
-        with ExitStack() as each:                        # last in, first out
-            for entry in reversed(entries): each.callback(self._tell, entry, 'on_train_end', extra)
+    def _tell(self, entry: tuple, slot: str, extra: dict[str, Any]) -> None:
+        cb, method, names = entry
+        given = {**self.state_dict, **extra} if extra else self.state_dict
+        try:
+            new = method(**(given if names is None else {k: given[k] for k in names if k in given}))
+            if new is not None and new is not False: self._update(cb, slot, method, new)
+        except Exception as e:
+            e.add_note(f'in {type(cb).__name__}.{slot}')
+            raise
 
-    def __init__(self,
-        callbacks: Any = None,     # one callback or several, to be sorted by `_order`
-        metrics: Any = None,       # functions of (output, target), or callbacks; called before all callbacks
-        beta: float = 0.98,        # smoothing of the loss
-    ):
-        metrics = [m if hasattr(m, 'on_epoch_end') else AverageMetric(m) for m in as_list(metrics)]
-        self.metrics, self.beta = metrics, beta
-        self.use(callbacks)
-        self.new_state()
+    def _update(self, cb: Any, slot: str, method: Callable, new: Any) -> None:
+        where, state = f'{type(cb).__name__}.{slot}', self.state_dict
+        if not isinstance(new, dict): raise TypeError(
+            f'{where} returned {new!r}: return None, or a dict of entries of the state to change, '
+            "such as {'stop_training': True}")
+        for key, value in new.items():
+            key = _DOCUMENTED.get(key, key)
+            if key not in state and key != 'stop_training': raise ValueError(
+                f'{where} returned an entry {key!r} that the state does not have now; '
+                f'it has {", ".join(state)}')
+            state[key], self.said_by[key] = value, (cb, method)
+
+    def _validation_is_meant(self) -> bool:
+        cb, method = self.said_by['stop_epoch']
+        if asks_for(method, 'train'): return True
+        if not self.warned: warnings.warn(
+            f'{type(cb).__name__} returned stop_epoch for a validation batch; validation goes on. '
+            f'If it should end there, {method.__name__} must ask for `train`.', stacklevel=user_level())
+        self.warned = True
+        return False
+
+def _entries(callbacks: list[Any], slot: str) -> list[tuple[Any, Callable, Any]]:
+    "The callbacks with a method for a slot, each with the method and the entries that it accepts"
+    found = [(cb, getattr(cb, slot, None)) for cb in callbacks]
+    idle = getattr(Callback, slot)            # skip the empty methods of the base class
+    return [(cb, method, accepted(method)) for cb, method in found
+            if method is not None and getattr(method, '__func__', None) is not idle]

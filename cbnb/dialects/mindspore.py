@@ -129,7 +129,7 @@ class TrainOneStepCell(Cell):
         super().__init__(network)
         self.optimizer, self.step = optimizer, SensStep(network, optimizer, sens)
         parallel = get_auto_parallel_context('parallel_mode') == ParallelMode.DATA_PARALLEL
-        if parallel: self.step.reducer = DistributedGradReducer(self.step.model.parameters())
+        if parallel: self.step.reducer = DistributedGradReducer(network.parameters())
     @property
     def network(self) -> nn.Module: return self.inner
     def forward(self, *inputs: Any) -> Tensor: return self.step(*inputs)
@@ -186,7 +186,7 @@ class ModelMetric(NativeMetric):
         indexes: positions of loss, prediction and label in the outputs
         whole: True: the metric gets all outputs of an evaluation network
     """
-    name = None                     # set per object
+    name: Any = None                # set per object
     def __init__(self,
         name: str,                            # the name of the metric
         metric: Any,                          # a metric with clear, update and eval
@@ -203,7 +203,7 @@ class ModelMetric(NativeMetric):
         self.metric.clear()
         self.seen, self.kept = False, []
     def accumulate(self, learn: Learner) -> None:
-        made = learn.outputs if self.whole else (learn.loss, learn.pred, *learn.yb)
+        made: Any = learn.outputs if self.whole else (learn.loss, learn.pred, *learn.yb)
         if self.indexes: made = [made[i] for i in self.indexes]
         if self.indexes or not self.whole:
             made = made[:1] if isinstance(self.metric, Loss) else made[1:]
@@ -255,7 +255,7 @@ class Columns(DataLoaders):
         self.model = model
     def split(self, batch: Any) -> tuple[Any, tuple]:
         n, model = len(batch) if isinstance(batch, (tuple, list)) else 1, self.model
-        training = model.learn.training
+        training = model.learn is not None and model.learn.training
         if n != 2 and model.loss_fn is not None and (training or model.eval_network is None):
             which = 'train_dataset' if training else 'valid_dataset'
             raise ValueError(f"When 'loss_fn' is not None, '{which}' should return two elements, "
@@ -363,40 +363,8 @@ class Model:
                              'there is no evaluation')
         if eval_indexes is not None: check_eval_indexes(eval_indexes)
         self.network, self.loss_fn, self.optimizer = network, loss_fn, optimizer
-        self.eval_network, self.eval_indexes, self.learn = eval_network, eval_indexes, None
-
-    def _learner(self, train: Any, valid: Any = None) -> Learner:
-        "Return the learner of the model, with new data"
-        dls = Columns(self, train, valid)
-        if self.learn is not None: self.learn.dls = dls
-        else: self.learn = self._new_learner(dls)
-        if isinstance(self.eval_network, nn.Module): self.eval_network.to(dls.device).eval()
-        return self.learn
-
-    def _new_learner(self, dls: Columns) -> Learner:
-        network, opt, step, eval_step = self.network, self.optimizer, None, None
-        if opt is not None: step = TrainStep(network, self.loss_fn)      # also takes a vector of losses
-        elif getattr(type(network), 'forward', None) is TrainOneStepCell.forward:
-            step, opt = network.step, network.optimizer       # callbacks see a NaN before the update
-        elif self.loss_fn is None:
-            step = CallStep(network)
-            opt = step.opt = step.opt or joined_optimizers(network)
-        own = self.eval_network is not None
-        if own: eval_step = EvalNetwork(self.eval_network, self.eval_indexes)
-        metrics = [ModelMetric(name, m, self.eval_indexes, own) for name, m in self.metrics.items()]
-        return Learner(dls, network, self.loss_fn, SGD if opt is None else opt,
-                       splitter=one_group if opt is None else functools.partial(groups_of, opt),
-                       cbs=[Recorder()], metrics=metrics, default_cbs=False, train_step=step,
-                       eval_step=eval_step)
-
-    def _check(self, epoch: int, initial_epoch: int, train: Any, valid: Any) -> None:
-        if initial_epoch >= epoch:
-            raise ValueError(f'initial_epoch={initial_epoch} should be less than epoch={epoch}')
-        if valid is not None and not self.metrics: raise ValueError(
-            'valid_dataset is given, and there are no metrics: Model(..., metrics={"loss"})')
-        if self.loss_fn is not None and self.optimizer is None: raise ValueError(
-            'optimizer is missing: without one, training would change nothing')
-        if n_batches(train) == 0: raise ValueError('train_dataset is empty')
+        self.eval_network, self.eval_indexes = eval_network, eval_indexes
+        self.learn: Learner | None = None     # created when you first pass data
 
     def train(self,
         epoch: int,                        # number of the last epoch, counted from 1
@@ -480,8 +448,42 @@ class Model:
         """
         if not self.metrics: raise ValueError('there are no metrics: Model(..., metrics={"loss"})')
         check_sink(dataset_sink_mode, -1)
-        running = self.learn is not None and self.learn.running       # called from a callback
-        learn = self.learn if running else self._learner(valid_dataset)
-        with contextlib.nullcontext() if running else in_parallel(learn):
+        running = self.learn if self.learn is not None and self.learn.running else None     # called from a callback
+        learn = self._learner(valid_dataset) if running is None else running
+        with in_parallel(learn) if running is None else contextlib.nullcontext():
             values = learn.validate(dl=as_loader(valid_dataset), cbs=callbacks)
         return dict(zip(self.metrics, values[1:]))
+
+    def _check(self, epoch: int, initial_epoch: int, train: Any, valid: Any) -> None:
+        if initial_epoch >= epoch:
+            raise ValueError(f'initial_epoch={initial_epoch} should be less than epoch={epoch}')
+        if valid is not None and not self.metrics: raise ValueError(
+            'valid_dataset is given, and there are no metrics: Model(..., metrics={"loss"})')
+        if self.loss_fn is not None and self.optimizer is None: raise ValueError(
+            'optimizer is missing: without one, training would change nothing')
+        if n_batches(train) == 0: raise ValueError('train_dataset is empty')
+
+    def _learner(self, train: Any, valid: Any = None) -> Learner:
+        "Return the learner of the model, with new data"
+        dls = Columns(self, train, valid)
+        if self.learn is None: self.learn = self._new_learner(dls)
+        else: self.learn.dls = dls
+        if isinstance(self.eval_network, nn.Module): self.eval_network.to(dls.device).eval()
+        return self.learn
+
+    def _new_learner(self, dls: Columns) -> Learner:
+        network: Any = self.network
+        opt: Any = self.optimizer
+        step: Any = None      # None: the learner's own
+        if opt is not None: step = TrainStep(network, self.loss_fn)      # also takes a vector of losses
+        elif getattr(type(network), 'forward', None) is TrainOneStepCell.forward:
+            step, opt = network.step, network.optimizer       # callbacks see a NaN before the update
+        elif self.loss_fn is None:
+            step = CallStep(network)
+            opt = step.opt = step.opt or joined_optimizers(network)
+        eval_step = None if self.eval_network is None else EvalNetwork(self.eval_network, self.eval_indexes)
+        metrics = [ModelMetric(name, m, self.eval_indexes, eval_step is not None) for name, m in self.metrics.items()]
+        return Learner(dls, network, self.loss_fn, SGD if opt is None else opt,
+                       splitter=one_group if opt is None else functools.partial(groups_of, opt),
+                       cbs=[Recorder()], metrics=metrics, default_cbs=False, train_step=step,
+                       eval_step=eval_step)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #8d722565
 import copy
 import math
-import threading
 import time
 from collections.abc import Callable as Function
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -73,17 +73,17 @@ class LossMonitor(StepInEpoch):
     Args:
         per_print_times: print every so many steps; 0: only check the loss
     """
-    eval_in_fit = False
+    eval_in_fit, no_state = False, ('per_print_times',)
+    def __init__(self,
+        per_print_times: int = 1,    # print every so many steps; 0: only check the loss
+    ): self.per_print_times, self._last = as_count(per_print_times, 'per_print_times', 0), 0
+
     def on_train_loss(self, run_context):
         p = run_context.original_args()
         if all_finite(p.net_outputs): return
         where = f'epoch: {p.cur_epoch_num} step: {self.step_in_epoch(p)}'
         raise ValueError(f'In {where}, loss is NAN or INF, training process cannot continue, '
                          'terminating training.')
-    no_state = ('per_print_times',)
-    def __init__(self,
-        per_print_times: int = 1,    # print every so many steps; 0: only check the loss
-    ): self.per_print_times, self._last = as_count(per_print_times, 'per_print_times', 0), 0
 
     # also under its old name, which subclasses override
     def step_end(self, run_context): self._print(run_context.original_args())
@@ -105,22 +105,15 @@ class LossMonitor(StepInEpoch):
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #0c88e302
 class Timer:
-    """Timer of one phase, in milliseconds, with the number of steps
-
-    Args:
-        run_context
-    """
-    def __init__(self, run_context: RunContext | None = None):
+    "Timer of one phase, in milliseconds, with the number of steps"
+    def __init__(self) -> None:
         self.start = self.last = time.perf_counter()
-        self.steps, self.waited, self.total = 0, 0., None
+        self.steps, self.waited = 0, 0.
+        self.total: float | None = None                    # None: it runs
     def fetched(self) -> None: self.waited += (time.perf_counter() - self.last)*1000
     def step_done(self) -> None: self.steps, self.last = self.steps + 1, time.perf_counter()
-    def stop(self, run_context: RunContext | None = None) -> float:
-        """Stop the timer, and return the milliseconds until the first stop
-
-        Args:
-            run_context
-        """
+    def stop(self) -> float:
+        "Stop the timer, and return the milliseconds until the first stop"
         if self.total is None: self.total = (time.perf_counter() - self.start)*1000
         return self.total
 
@@ -145,10 +138,10 @@ class TimeMonitor(Callback):
             raise TypeError(f'data_time={data_time!r} should be True or False')
         self.data_size, self.data_time = data_size, data_time
 
-    def on_train_epoch_begin(self, run_context): self.train = Timer(run_context)
+    def on_train_epoch_begin(self, run_context): self.train = Timer()
     def on_eval_begin(self, run_context):
-        if hasattr(self, 'train'): self.train.stop(run_context)
-    def on_eval_epoch_begin(self, run_context): self.eval = Timer(run_context)
+        if hasattr(self, 'train'): self.train.stop()
+    def on_eval_epoch_begin(self, run_context): self.eval = Timer()
     def on_train_step_begin(self, run_context): self.train.fetched()
     def on_train_step_end(self, run_context): self.train.step_done()
     def on_eval_step_begin(self, run_context): self.eval.fetched()
@@ -156,7 +149,7 @@ class TimeMonitor(Callback):
     def on_eval_epoch_end(self, run_context): self._print('Eval', self.eval)
     def on_train_epoch_end(self, run_context): self._print('Train', self.train)
 
-    def _print(self, phase: str, timer: 'Timer') -> None:
+    def _print(self, phase: str, timer: Timer) -> None:
         total, steps = timer.stop(), max(timer.steps, 1)
         text = f'{phase} epoch time: {total:5.3f} ms, per step time: {total/steps:5.3f} ms'
         if self.data_time: text += f' (data time: {timer.waited/steps:5.3f} ms)'
@@ -386,43 +379,31 @@ class ModelCheckpoint(StepInEpoch):
         TypeError: directory={directory} should be a path, or a function
         TypeError: config={config} should be a CheckpointConfig
     """
-    config: CheckpointConfig
-    _files: list[tuple[Path, float]]
+    eval_in_fit, no_state = False, ('config', 'directory', '_time', '_writing')     # clocks differ between processes
+    def __init__(self,
+        prefix: str | Function[[Params], str] = 'CKP',     # prefix of file names, or a function for the whole name
+        directory: str | Path | Function[[Params], str] | None = None,   # folder; None: the current folder
+        config: CheckpointConfig | None = None,            # None: save each step, keep five files
+    ):
+        if not callable(prefix) and (not isinstance(prefix, str) or not prefix or '/' in prefix):
+            raise ValueError(f"prefix={prefix!r} should be a name without '/', or a function")
+        if not (directory is None or callable(directory) or isinstance(directory, (str, Path))):
+            raise TypeError(f'directory={directory!r} should be a path, or a function')
+        if not isinstance(config, CheckpointConfig | None):
+            raise TypeError(f'config={config!r} should be a CheckpointConfig')
+        self.config = config or CheckpointConfig()
+        self.directory = directory if callable(directory) else Path(directory or '.').absolute()
+        self.prefix = prefix
+        self._params: Params | None = None                # the context; None: no fit runs
+        self._files: list[tuple[Path, float]] = []        # the files of this object, with their times
+        self._writing: Future | None = None               # the file that a thread writes; None: it was waited for
+        if not callable(prefix) and isinstance(self.directory, Path):
+            while any(self.directory.glob(f'{glob_safe(str(self.prefix))}-*.ckpt')): self._next_prefix(prefix)
 
-    def _keep(self, path: Path) -> None:
-        "Add a new file to the list, and remove old files"
-        now, config = time.time(), self.config
-        files = [f for f in self._files if f[0] != path]
-        most = config.keep_checkpoint_max
-        if most: gone = files[:max(len(files) + 1 - most, 0)]
-        else: gone = [f for f in files if now - f[1] < 60*config.keep_checkpoint_per_n_minutes][1:]
-        for old, _ in gone: old.unlink(missing_ok=True)
-        self._files = [*(f for f in files if f not in gone), (path, now)]
-    _thread: threading.Thread | None = None
-    _error: Exception | None = None
-
-    def _write(self, net: nn.Module, path: Path, along: dict[str, Any], keep: bool) -> None:
-        self._wait()
-        if not self.config.async_save: return self._save(net, path, along, keep)
-        copied = {name: v.detach().to('cpu', copy=True) if isinstance(v, Tensor) else copy.deepcopy(v)
-                  for name, v in {**net.state_dict(), **along}.items()}
-        self._thread = threading.Thread(target=self._try, args=(copied, path, {}, keep))
-        self._thread.start()
-
-    def _save(self, net: Any, path: Path, along: dict[str, Any], keep: bool) -> None:
-        save_checkpoint(net, path, append_dict=along)
-        if not keep: self._keep(path)
-
-    def _try(self, *args: Any) -> None:
-        try: self._save(*args)
-        except Exception as e: self._error = e
-
-    def _wait(self) -> None:
-        "Wait for the thread that writes the last file. If the thread failed, raise its error"
-        thread, self._thread = self._thread, None
-        if thread is not None: thread.join()
-        error, self._error = self._error, None
-        if error is not None: raise error
+    @property
+    def latest_ckpt_file_name(self) -> str:
+        "The path of the last file written, or '' if there is none"
+        return str(self._files[-1][0]) if self._files else ''
 
     def save(self,
         p: Params,            # the context of the current step
@@ -437,47 +418,19 @@ class ModelCheckpoint(StepInEpoch):
         Returns:
             the path of the file
         """
-        folder = self.directory
-        if callable(folder): folder = Path(folder(p)).absolute()
+        folder = Path(self.directory(p)).absolute() if callable(self.directory) else self.directory
         if callable(self.prefix): stem = self.prefix(p)
         else: stem = f'{self.prefix}-{p.cur_epoch_num}_{self.step_in_epoch(p)}'
-        path, config, along = folder/f'{stem}{ending}.ckpt', self.config, {}
-        for entry in config.append_info:
+        path, along = folder/f'{stem}{ending}.ckpt', dict[str, Any]()
+        for entry in self.config.append_info:
             if isinstance(entry, dict): along |= entry
             else: along[entry] = p.cur_epoch_num if entry == 'epoch_num' else p.cur_step_num
-        net = p.train_network if config.saved_network is None else config.saved_network
+        net = p.train_network if self.config.saved_network is None else self.config.saved_network
         self._write(net, path, along, keep=bool(ending))
         self._step, self._time = p.cur_step_num, time.monotonic()
         p.latest_ckpt_file, p.last_save_ckpt_step = str(path), p.cur_step_num
         return path
-    no_state = 'config', 'directory', '_time', '_thread', '_error'     # clocks differ between processes
-    def __init__(self,
-        prefix: str | Function[[Params], str] = 'CKP',     # prefix of file names, or a function for the whole name
-        directory: str | Path | Function[[Params], str] | None = None,   # folder; None: the current folder
-        config: CheckpointConfig | None = None,            # None: save each step, keep five files
-    ):
-        if not callable(prefix) and (not isinstance(prefix, str) or not prefix or '/' in prefix):
-            raise ValueError(f"prefix={prefix!r} should be a name without '/', or a function")
-        if not (directory is None or callable(directory) or isinstance(directory, (str, Path))):
-            raise TypeError(f'directory={directory!r} should be a path, or a function')
-        if not isinstance(config, CheckpointConfig | None):
-            raise TypeError(f'config={config!r} should be a CheckpointConfig')
-        self.config = config or CheckpointConfig()
-        self.directory = directory if callable(directory) else Path(directory or '.').absolute()
-        self.prefix, self._files, self._params = prefix, [], None      # own files: (path, time)
-        if not callable(prefix) and not callable(directory):
-            while any(self.directory.glob(f'{glob_safe(self.prefix)}-*.ckpt')):
-                self._next_prefix(prefix)
 
-    def _next_prefix(self, prefix: str) -> None:
-        number = int(self.prefix.removeprefix(prefix).lstrip('_') or 0)
-        self.prefix = f'{prefix}_{number + 1}'
-
-    @property
-    def latest_ckpt_file_name(self) -> str:
-        "The path of the last file written, or '' if there is none"
-        return str(self._files[-1][0]) if self._files else ''
-    eval_in_fit = False
     def on_train_begin(self, run_context: RunContext) -> None:
         """Reset the counters for a new fit. If an earlier callback of the fit has the same prefix and folder, choose another prefix
 
@@ -498,10 +451,8 @@ class ModelCheckpoint(StepInEpoch):
         Args:
             run_context
         """
-        p, steps = run_context.original_args(), self.config.save_checkpoint_steps
-        if steps: due = p.cur_step_num >= self._step + steps
-        else: due = time.monotonic() - self._time > self.config.save_checkpoint_seconds
-        if due: self.save(p)
+        p, steps, seconds = run_context.original_args(), self.config.save_checkpoint_steps, self.config.save_checkpoint_seconds
+        if p.cur_step_num >= self._step + steps if steps else time.monotonic() - self._time > seconds: self.save(p)
 
     def on_train_end(self, run_context: RunContext) -> None:
         """Save the network after the last step, unless `on_train_step_end` has saved that step
@@ -517,6 +468,37 @@ class ModelCheckpoint(StepInEpoch):
         if p is None: return
         if err[0] is not None and self.config.exception_save and p.cur_step_num: self.save(p, '_breakpoint')
         self._wait()
+
+    def _next_prefix(self, prefix: str) -> None:
+        number = int(str(self.prefix).removeprefix(prefix).lstrip('_') or 0)
+        self.prefix = f'{prefix}_{number + 1}'
+
+    def _write(self, net: nn.Module, path: Path, along: dict[str, Any], keep: bool) -> None:
+        self._wait()
+        if not self.config.async_save: return self._save(net, path, along, keep)
+        copied = {name: v.detach().to('cpu', copy=True) if isinstance(v, Tensor) else copy.deepcopy(v)
+                  for name, v in {**net.state_dict(), **along}.items()}
+        pool = ThreadPoolExecutor(1)
+        self._writing = pool.submit(self._save, copied, path, {}, keep)
+        pool.shutdown(wait=False)                          # the thread ends with the file
+
+    def _wait(self) -> None:
+        "Wait for the thread that writes the last file. If the thread failed, raise its error"
+        writing, self._writing = self._writing, None
+        if writing is not None: writing.result()
+
+    def _save(self, net: Any, path: Path, along: dict[str, Any], keep: bool) -> None:
+        save_checkpoint(net, path, append_dict=along)
+        if not keep: self._keep(path)
+
+    def _keep(self, path: Path) -> None:
+        "Add a new file to the list, and remove old files"
+        now, most, minutes = time.time(), self.config.keep_checkpoint_max, self.config.keep_checkpoint_per_n_minutes
+        files = [f for f in self._files if f[0] != path]
+        if most: gone = files[:max(len(files) + 1 - most, 0)]
+        else: gone = [f for f in files if now - f[1] < 60*minutes][1:]
+        for old, _ in gone: old.unlink(missing_ok=True)
+        self._files = [*(f for f in files if f not in gone), (path, now)]
 
 # %% ../../nbs/dialects/mindspore_callbacks.ipynb #7695fa87
 class LearningRateScheduler(Callback):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PLACES', 'OLD_NAMES', 'MissingName', 'Params', 'Output', 'as_output', 'RunContext', 'Rate', 'SporeNames',
            'lend_spore_names', 'Callback', 'listener', 'old_names', 'warn_old_names', 'length', 'train_params', 'same',
-           'net_outputs', 'element', 'recorded_phase', 'Session', 'MindSporeAdapter', 'wrap']
+           'net_outputs', 'element', 'recorded_phase', 'Evaluation', 'Session', 'MindSporeAdapter', 'wrap']
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #6e41c679
 import copy
@@ -13,6 +13,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable as Function, Iterator
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,7 +57,6 @@ class Params(dict):
         if name not in self: self.__missing__(name)
         del self[name]
     def __dir__(self) -> list[str]: return sorted({*dir(dict), *map(str, self)})
-    __slots__ = ()
     @property
     def metrics_partial(self) -> bool:
         "True if the metrics come from an evaluation that was stopped before its last batch"
@@ -148,8 +148,8 @@ class RunContext:
 # %% ../../nbs/dialects/mindspore_context.ipynb #3bfd31a4
 class Rate(Output):
     "Learning rate whose value can be set, like a MindSpore parameter. Changes in place also set the rate of the optimizer"
-    opt = None        # the optimizer with this rate; None: the result of a calculation
-    group = None      # index of the parameter group; None: all groups have this rate
+    opt: Any = None              # the optimizer with this rate; None: the result of a calculation
+    group: int | None = None     # index of the parameter group; None: all groups have this rate
     def value(self) -> 'Rate': return self
     def set_data(self,
         data: Any,    # a number, or a tensor with one element
@@ -184,24 +184,24 @@ def _is_in_place(name: str) -> bool:
 class SporeNames(LentNames):
     "Names of a MindSpore optimizer for a torch optimizer"
     @property
-    def learning_rate(self) -> Any:
+    def learning_rate(self: Any) -> Any:
         "The learning rate, or a list with one rate per group if they differ. Assigning a rate sets all groups"
         rates = [torch.tensor(float(lr)).as_subclass(Rate) for lr in get_hyper(self, 'lr')]
         several = len({float(rate) for rate in rates}) > 1
         for i, rate in enumerate(rates): rate.group, rate.opt = i if several else None, self
         return rates if several else rates[0]
     @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
+    def learning_rate(self: Any, value: Any) -> None:
         set_hyper(self, 'lr', [float(v) for v in value] if isinstance(value, (list, tuple)) else float(value))
     def get_lr(self) -> Any: return self.learning_rate
 
     @property
-    def global_step(self) -> Output:
+    def global_step(self: Any) -> Output:
         "The number of steps done in this fit, as a tensor with one element"
         return torch.tensor([self._steps_done()]).as_subclass(Output)
 
     @property
-    def parameters(self) -> tuple[Tensor, ...]:
+    def parameters(self: Any) -> tuple[Tensor, ...]:
         "All parameters of the optimizer"
         return tuple(p for group in self.param_groups for p in group['params'])
     def get_parameters(self) -> Iterator[Tensor]: return iter(self.parameters)
@@ -228,23 +228,19 @@ def lend_spore_names(
 PLACES = ('begin', 'epoch_begin', 'step_begin', 'step_end', 'epoch_end', 'end')
 OLD_NAMES = {f'on_{phase}_{place}': place for phase in ('train', 'eval') for place in PLACES}
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #2bd8cbf3
-class _OldPlaces:
-    "Callback methods under their old names"
+# %% ../../nbs/dialects/mindspore_context.ipynb #032d5adf
+class Callback:
+    "Optional base class of callbacks in MindSpore's style"
+    dialect = 'mindspore'     # for `dialect_of`
+    eval_in_fit = True        # False: no `on_eval_*` calls for evaluations within a fit
+    def __enter__(self) -> 'Callback': return self
+    def __exit__(self, *err: Any) -> None: pass
     def begin(self, run_context: RunContext) -> None: "Called at the start of training and of evaluation"
     def epoch_begin(self, run_context: RunContext) -> None: "Called at the start of an epoch in both phases"
     def step_begin(self, run_context: RunContext) -> None: "Called at the start of a step in both phases"
     def step_end(self, run_context: RunContext) -> None: "Called at the end of a step in both phases"
     def epoch_end(self, run_context: RunContext) -> None: "Called at the end of an epoch in both phases"
     def end(self, run_context: RunContext) -> None: "Called at the end of training and of evaluation"
-
-# %% ../../nbs/dialects/mindspore_context.ipynb #032d5adf
-class Callback(_OldPlaces):
-    "Optional base class of callbacks in MindSpore's style"
-    dialect = 'mindspore'     # for `dialect_of`
-    eval_in_fit = True        # False: no `on_eval_*` calls for evaluations within a fit
-    def __enter__(self) -> 'Callback': return self
-    def __exit__(self, *err: Any) -> None: pass
     def on_train_begin(self, run_context: RunContext) -> None: self.begin(run_context)
     def on_train_epoch_begin(self, run_context: RunContext) -> None: self.epoch_begin(run_context)
     def on_train_step_begin(self, run_context: RunContext) -> None: self.step_begin(run_context)
@@ -272,10 +268,10 @@ def listener(
     Returns:
         a bound method; None if the callback does not handle this event
     """
-    for candidate in (name, OLD_NAMES.get(name)):
-        method = getattr(cb, candidate, None) if candidate else None
-        own = vars(Callback).get(candidate) or vars(_OldPlaces).get(candidate, cb)
+    for candidate in (name, OLD_NAMES.get(name, name)):
+        method, own = getattr(cb, candidate, None), vars(Callback).get(candidate, cb)
         if callable(method) and getattr(method, '__func__', None) is not own: return method
+    return None
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #33c77ace
 def old_names(
@@ -405,6 +401,25 @@ def recorded_phase(
     return phases[-1] if phases and phases[-1].run is learn.undo else None
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #4ba792fc
+@dataclass
+class Evaluation:
+    """The state of a running evaluation
+
+    Args:
+        context: its run context
+        phase: its loss and metrics
+        computes: True: no recorder adds the batches to `phase`
+        step: batches that have begun
+        partial: True: stopped before its last batch
+    """
+    context: RunContext       # its run context
+    phase: PhaseMetrics       # its loss and metrics
+    computes: bool            # True: no recorder adds the batches to `phase`
+    step: int = 0             # batches that have begun
+    partial: bool = False     # True: stopped before its last batch
+
+_PASSING = 'net_outputs', 'eval_dataset_element', 'valid_dataset'      # they last for a batch or an evaluation
+
 class Session:
     """One `fit` or `validate` for the MindSpore callbacks in it
 
@@ -419,16 +434,30 @@ class Session:
         outer: 'Session | None',             # session of the enclosing run; None: not nested
     ):
         self.learn, self.members, self.outer = learn, members, outer
-        self.training, self.step = learn.purpose == 'fit', 0
-        self.in_epoch = self.in_step = self.interrupted = False
-        self.evaluation, self.entered = None, []      # context of the evaluation; callbacks entered
-        self.borrowed = {}                            # values of the training during an evaluation
-        static = dict(network=learn.model, dataset_sink_mode=False)
-        if self.training: static = train_params(learn)
+        self.training = learn.purpose == 'fit'
+        static = train_params(learn) if self.training else dict(network=learn.model, dataset_sink_mode=False)
         self.params = Params(static, list_callback=[m.wraps for m in members])
         self.fixed = {*self.params, *_PASSING} - {'cur_step_num', 'last_save_ckpt_step', 'latest_ckpt_file'}
         self.context = RunContext(self.params)
-        self.listeners = {}
+        self.step = 0                                            # steps that have begun; callbacks may overwrite `cur_step_num`
+        self.in_epoch = self.in_step = self.interrupted = False
+        self.evaluation: Evaluation | None = None                # None: no evaluation runs
+        self.replaced: dict[str, Any] = {}                       # values of the training during an evaluation
+        self.entered: list[Any] = []                             # callbacks whose `__exit__` is due
+        self.listeners: dict[str, list[tuple[MindSporeAdapter, Function]]] = {}
+
+    def enter(self) -> None:
+        "Enter all callbacks, and find their methods for each event"
+        undo = self.learn.undo
+        undo.set(self.learn, '_mindspore', self)
+        undo.push(self.exit)
+        if self.training: lend_spore_names(self.learn.opt, lambda: self.step - self.in_step, undo)
+        used = [(member, self._entered(member.wraps)) for member in self.members]
+        for name in (*OLD_NAMES, 'on_train_loss'):
+            quiet = self.training and name.startswith('on_eval')
+            self.listeners[name] = [(m, method) for m, cb in used if (method := listener(cb, name))
+                                    and not (quiet and not getattr(cb, 'eval_in_fit', True))]
+        warn_old_names([cb for _, cb in used])
 
     def fire(self, name: str, context: RunContext) -> None:
         """Call the method of each callback for an event, in the order of `learn.cbs`
@@ -444,12 +473,39 @@ class Session:
                 e.add_note(f'in {type(member.wraps).__name__}.{name}')
                 raise
 
-    def give_back(self) -> None:
-        "Restore the values of the training that an evaluation has replaced"
-        if not (self.training and self.borrowed): return
+    def eval_begin(self) -> Evaluation:
+        "Begin an evaluation, whose entries replace some of the training"
+        p, learn, phase = self.params, self.learn, recorded_phase(self.learn)
+        self.replaced = {name: p.pop(name) for name in ('mode', 'cur_step_num', 'batch_num', 'net_outputs') if name in p}
+        if 'net_outputs' in self.replaced: p.net_outputs = self.replaced['net_outputs']
+        p.update(mode='eval', cur_step_num=0, valid_dataset=learn.dl, **length(learn.dl),
+                 eval_network=learn.eval_step.model or learn.model)
+        self.evaluation = Evaluation(RunContext(p, self.context) if self.training else self.context,
+                                     PhaseMetrics([copy.copy(m) for m in learn.metrics]) if phase is None else phase, phase is None)
+        return self.evaluation
+
+    def restore(self) -> None:
+        "Restore the entries of the training that an evaluation has replaced"
+        if not (self.training and self.replaced): return
         for name in ('batch_num', 'net_outputs'): self.params.pop(name, None)
-        self.params.update(self.borrowed)
-        self.borrowed = {}
+        self.params.update(self.replaced)
+        self.replaced = {}
+
+    def exit(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
+        """Call `__exit__` of all entered callbacks, in reverse order
+
+        Args:
+            exc_type
+            exc
+            tb
+        """
+        failed = []
+        self.restore()                                            # the run may end in an evaluation
+        for cb in reversed(self.entered):
+            try: cb.__exit__(exc_type, exc, tb)                   # the return value is ignored
+            except BaseException as e: failed.append(e)
+        for error in failed[1:]: failed[0].add_note(f'another __exit__ failed, too: {error!r}')
+        if failed: raise failed[0]
 
     def _entered(self, cb: Any) -> Any:
         "Call `__enter__` of a callback, and return the callback to use in the run"
@@ -461,156 +517,27 @@ class Session:
             'the callback itself is used', stacklevel=user_level())
         return cb
 
-    def exit(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
-        """Call `__exit__` of all entered callbacks, in reverse order
+# %% ../../nbs/dialects/mindspore_context.ipynb #50d8d010
+class MindSporeAdapter(Adapter):
+    """Adapter of a MindSpore callback
 
-        Args:
-            exc_type
-            exc
-            tb
-        """
-        failed = []
-        self.give_back()                                          # the run may end in an evaluation
-        for cb in reversed(self.entered):
-            try: cb.__exit__(exc_type, exc, tb)                   # the return value is ignored
-            except BaseException as e: failed.append(e)
-        for e in failed[1:]: failed[0].add_note(f'another __exit__ failed, too: {e!r}')
-        if failed: raise failed[0]
-
-    def enter(self) -> None:
-        "Enter all callbacks, and find their methods for each event"
-        undo = self.learn.undo
-        undo.set(self.learn, '_mindspore', self)
-        undo.push(self.exit)
-        if self.training: lend_spore_names(self.learn.opt, lambda: self.step - self.in_step, undo)
-        used = [(member, self._entered(member.wraps)) for member in self.members]
-        for name in (*OLD_NAMES, 'on_train_loss'):
-            quiet = self.training and name.startswith('on_eval')
-            self.listeners[name] = [(m, method) for m, cb in used if (method := listener(cb, name))
-                                    and not (quiet and not getattr(cb, 'eval_in_fit', True))]
-        warn_old_names([cb for _, cb in used])
-
-    def train_begin(self) -> None:
-        "Call `on_train_begin`"
-        self.fire('on_train_begin', self.context)
-
-    def epoch_begin(self) -> None:
-        "Call `on_train_epoch_begin`"
-        self.params.cur_epoch_num, self.in_epoch = self.learn.epoch + 1, True
-        self.fire('on_train_epoch_begin', self.context)
-
-    def step_begin(self) -> None:
-        "Call `on_train_step_begin` with the new batch"
-        self.step += 1
-        self.in_step = True
-        p = self.params
-        p['cur_step_num'], p['train_dataset_element'] = self.step, element(self.learn)
-        self.fire('on_train_step_begin', self.context)
-
-    def loss_known(self) -> None:
-        "Call `on_train_loss`, before the weights change"
-        if not self.in_step or self.learn.loss is None: return
-        self.params.net_outputs = net_outputs(self.learn)
-        self.fire('on_train_loss', self.context)
-
-    def step_end(self) -> None:
-        "Call `on_train_step_end`, and end the epoch if a stop was requested"
-        learn, context, begun, self.in_step = self.learn, self.context, self.in_step, False
-        if begun and learn.loss is not None:
-            self.params.net_outputs = net_outputs(learn)
-            self.fire('on_train_step_end', context)
-        if not context.get_stop_requested(): return
-        if not context.validates: learn.undo.set(learn, 'valid_every', ())     # no evaluation
-        raise CancelTrainException
-
-    def epoch_end(self) -> None:
-        "Call `on_train_epoch_end`, and end the fit if a stop was requested"
-        begun, self.in_epoch = self.in_epoch, False
-        if begun: self.fire('on_train_epoch_end', self.context)
-        for name in ('metrics', 'eval_results', 'metrics_partial'): self.params.pop(name, None)
-        if self.context.get_stop_requested(): raise CancelFitException
-
-    def cancelled(self) -> None:
-        "Note whether the fit was interrupted with Ctrl-C"
-        # after_cancel_fit is called while the cancel or Ctrl-C is being handled
-        self.interrupted = isinstance(sys.exception(), KeyboardInterrupt)
-
-    def train_end(self) -> None:
-        "Call `on_train_end`, unless the fit was interrupted"
-        if not self.interrupted: self.fire('on_train_end', self.context)
-
-    def eval_begin(self) -> None:
-        "Call `on_eval_begin` and `on_eval_epoch_begin`"
-        p, learn = self.params, self.learn
-        names = ('mode', 'cur_step_num', 'batch_num', 'net_outputs')
-        self.borrowed = {name: p.pop(name) for name in names if name in p}
-        if 'net_outputs' in self.borrowed: p.net_outputs = self.borrowed['net_outputs']
-        p.update(mode='eval', cur_step_num=0, valid_dataset=learn.dl, **length(learn.dl),
-                 eval_network=learn.eval_step.model or learn.model)
-        self.evaluation = RunContext(p, self.context) if self.training else self.context
-        self.eval_step, self.was_cancelled, self.phase = 0, False, recorded_phase(learn)
-        self.own_phase = self.phase is None
-        if self.own_phase: self.phase = PhaseMetrics([copy.copy(m) for m in learn.metrics])
-        self.fire('on_eval_begin', self.evaluation)
-        self.fire('on_eval_epoch_begin', self.evaluation)
-
-    def eval_step_begin(self) -> None:
-        "Call `on_eval_step_begin` with the new batch"
-        self.eval_step += 1
-        self.in_step = True
-        self.params.update(cur_step_num=self.eval_step, eval_dataset_element=element(self.learn))
-        self.fire('on_eval_step_begin', self.evaluation)
-
-    def eval_step_end(self) -> None:
-        "Call `on_eval_step_end`, and end the evaluation if a stop was requested"
-        learn, begun, self.in_step = self.learn, self.in_step, False
-        if begun and learn.pred is not None:
-            self.params.net_outputs = net_outputs(learn)
-            self.fire('on_eval_step_end', self.evaluation)
-            if self.own_phase: self.phase.add(learn)
-        if self.evaluation.get_stop_requested(): raise CancelValidException
-
-    def eval_cancelled(self) -> None:
-        "Note whether the evaluation was stopped before its last batch"
-        complete = self.params.get('batch_num') == self.eval_step       # stopped in the last batch
-        self.was_cancelled = not complete
-
-    def eval_end(self) -> None:
-        "Store the metrics, and call `on_eval_epoch_end` and `on_eval_end`"
-        p, context, self.evaluation = self.params, self.evaluation, None
-        self.fire('on_eval_epoch_end', context)
-        loss, *values = self.phase.values()                           # waits for the device
-        p.metrics = dict(zip(distinct(m.name for m in self.phase.metrics), values))
-        if self.training: p.eval_results = p.metrics | ({} if loss is None else dict(eval_loss=loss))
-        if self.was_cancelled: p['metrics_partial'] = True
-        self.fire('on_eval_end', context)
-        self.give_back()
-
-# %% ../../nbs/dialects/mindspore_context.ipynb #9aeabd75
-class _HasSession(Adapter):
-    "Adapter that opens a session for each run"
+    Args:
+        wraps: the foreign callback
+    """
     order, run_in = 1000, ('fit', 'validate')
 
     @property
-    def session(self) -> Session | None: return vars(self.learn).get('_mindspore')
+    def session(self) -> Session | None:
+        "The session of the innermost run, or None outside a run"
+        return vars(self.learn).get('_mindspore')
 
     def _open(self) -> Session:
-        outer, busy = self.session, []
-        while outer: busy, outer = busy + outer.members, outer.outer
-        members = [cb for cb in self.peers if not any(cb is b for b in busy)]
+        outer, busy = self.session, list[Adapter]()
+        while outer: busy, outer = busy + [*outer.members], outer.outer
+        members = [cb for cb in self.peers if isinstance(cb, MindSporeAdapter) and not any(cb is b for b in busy)]
         session = Session(self.learn, members, self.session)
         session.enter()
         return session
-
-    def state_dict(self) -> dict[str, Any]: return dict(step=self.session.step) if self.session else {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue counting steps in a resumed fit
-
-        Args:
-            state: from `state_dict` of a callback of this class, perhaps in another process
-        """
-        if self.session: self.session.step = self.session.params['cur_step_num'] = state.get('step', 0)
 
     def wants(self, event_name: str, training: bool, purpose: str) -> bool:
         """Return whether this adapter handles an event. An adapter handles `after_loss` only in training, and only if a callback defines `on_train_loss`
@@ -625,22 +552,101 @@ class _HasSession(Adapter):
             if not (training and asked): return False
         return super().wants(event_name, training, purpose)
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #c44789cd
-_PASSING = 'net_outputs', 'eval_dataset_element', 'valid_dataset'      # they last for a batch or an evaluation
+    def before_fit(self) -> None:
+        "Open a session for a fit, and call `on_train_begin`"
+        if self.learn.purpose != 'fit': return
+        s = self._open()
+        s.fire('on_train_begin', s.context)
 
-# %% ../../nbs/dialects/mindspore_context.ipynb #50d8d010
-class MindSporeAdapter(_HasSession):
-    """Adapter of a MindSpore callback
+    def before_train(self) -> None:
+        "Call `on_train_epoch_begin`"
+        if (s := self.session) is None: return
+        s.params.cur_epoch_num, s.in_epoch = self.learn.epoch + 1, True
+        s.fire('on_train_epoch_begin', s.context)
 
-    Args:
-        wraps: the foreign callback
-    """
+    def before_batch(self) -> None:
+        "Call `on_train_step_begin` or `on_eval_step_begin` with the new batch"
+        s, learn = self.session, self.learn
+        if s and (e := s.evaluation):
+            e.step, s.in_step = e.step + 1, True
+            s.params.update(cur_step_num=e.step, eval_dataset_element=element(learn))
+            s.fire('on_eval_step_begin', e.context)
+        elif s and learn.training:
+            s.step, s.in_step = s.step + 1, True
+            s.params.update(cur_step_num=s.step, train_dataset_element=element(learn))
+            s.fire('on_train_step_begin', s.context)
+
+    def after_loss(self) -> None:
+        "Call `on_train_loss`, before the weights change"
+        s, learn = self.session, self.learn
+        if s is None or not s.in_step or learn.loss is None: return
+        s.params.net_outputs = net_outputs(learn)
+        s.fire('on_train_loss', s.context)
+
+    def after_batch(self) -> None:
+        "Call `on_train_step_end` or `on_eval_step_end`, and end the epoch or the evaluation if a stop was requested"
+        s, learn = self.session, self.learn
+        if s is None or not (s.evaluation or learn.training): return
+        begun, s.in_step = s.in_step, False
+        if e := s.evaluation:
+            if begun and learn.pred is not None:
+                s.params.net_outputs = net_outputs(learn)
+                s.fire('on_eval_step_end', e.context)
+                if e.computes: e.phase.add(learn)
+            if e.context.get_stop_requested(): raise CancelValidException
+            return
+        if begun and learn.loss is not None:
+            s.params.net_outputs = net_outputs(learn)
+            s.fire('on_train_step_end', s.context)
+        if not s.context.get_stop_requested(): return
+        if not s.context.validates: learn.undo.set(learn, 'valid_every', ())     # no evaluation
+        raise CancelTrainException
+
+    def before_validate(self) -> None:
+        "Call `on_eval_begin` and `on_eval_epoch_begin`. For a call of `validate`, open a session first"
+        s = self._open() if self.learn.purpose == 'validate' else self.session
+        if s is None: return
+        context = s.eval_begin().context
+        s.fire('on_eval_begin', context)
+        s.fire('on_eval_epoch_begin', context)
+
+    def after_cancel_validate(self) -> None:
+        "Note whether the evaluation was stopped before its last batch"
+        if (s := self.session) and s.evaluation: s.evaluation.partial = s.params.get('batch_num') != s.evaluation.step
+
+    def after_validate(self) -> None:
+        "Store the metrics, and call `on_eval_epoch_end` and `on_eval_end`"
+        if (s := self.session) is None or (e := s.evaluation) is None: return
+        p, s.evaluation = s.params, None
+        s.fire('on_eval_epoch_end', e.context)
+        loss, *values = e.phase.values()                              # waits for the device
+        p.metrics = dict(zip(distinct(m.name for m in e.phase.metrics), values))
+        if s.training: p.eval_results = p.metrics | ({} if loss is None else dict(eval_loss=loss))
+        if e.partial: p['metrics_partial'] = True
+        s.fire('on_eval_end', e.context)
+        s.restore()
+
+    def after_epoch(self) -> None:
+        "Call `on_train_epoch_end`, and end the fit if a stop was requested"
+        if (s := self.session) is None or not s.training: return
+        begun, s.in_epoch = s.in_epoch, False
+        if begun: s.fire('on_train_epoch_end', s.context)
+        for name in ('metrics', 'eval_results', 'metrics_partial'): s.params.pop(name, None)
+        if s.context.get_stop_requested(): raise CancelFitException
+
+    def after_cancel_fit(self) -> None:
+        "Called while a cancel or Ctrl-C is being handled. Note whether Ctrl-C has interrupted the fit"
+        if s := self.session: s.interrupted = isinstance(sys.exception(), KeyboardInterrupt)
+
+    def after_fit(self) -> None:
+        "Call `on_train_end`, unless the fit was interrupted"
+        if (s := self.session) and s.training and not s.interrupted: s.fire('on_train_end', s.context)
+
     def state_dict(self) -> dict[str, Any]:
         "Return the step and the plain data in the context, or an empty dict outside a fit"
-        session = self.session
-        if session is None or not session.training: return {}
-        found = state_of(SimpleNamespace(**session.params), (), session.fixed)
-        return dict(step=session.step, params={k: v for k, v in found.items() if not isinstance(v, Held)})
+        if (s := self.session) is None or not s.training: return {}
+        found = state_of(SimpleNamespace(**s.params), (), s.fixed)
+        return dict(step=s.step, params={k: v for k, v in found.items() if not isinstance(v, Held)})
 
     def load_state_dict(self,
         state: dict[str, Any],    # the state from `state_dict`
@@ -650,58 +656,9 @@ class MindSporeAdapter(_HasSession):
         Args:
             state: the state from `state_dict`
         """
-        if not (state and self.session): return
-        self.session.step = state['step']
-        self.session.params.update(state['params'])
-
-    def before_fit(self) -> None:
-        "Open a session for a fit"
-        if self.learn.purpose == 'fit': self._open().train_begin()
-
-    def before_train(self) -> None:
-        "Call `on_train_epoch_begin`"
-        if self.session: self.session.epoch_begin()
-
-    def before_batch(self) -> None:
-        "Call `on_train_step_begin` or `on_eval_step_begin`"
-        session = self.session
-        if session and session.evaluation: session.eval_step_begin()
-        elif session and self.learn.training: session.step_begin()
-
-    def after_loss(self) -> None:
-        "Call `on_train_loss`"
-        if self.session: self.session.loss_known()
-
-    def after_batch(self) -> None:
-        "Call `on_train_step_end` or `on_eval_step_end`"
-        session = self.session
-        if session and session.evaluation: session.eval_step_end()
-        elif session and self.learn.training: session.step_end()
-
-    def before_validate(self) -> None:
-        "Call `on_eval_begin` and `on_eval_epoch_begin`. For a call of `validate`, open a session first"
-        if self.learn.purpose == 'validate': self._open()
-        if self.session: self.session.eval_begin()
-
-    def after_cancel_validate(self) -> None:
-        "Note whether the evaluation was stopped before its last batch"
-        if self.session and self.session.evaluation: self.session.eval_cancelled()
-
-    def after_validate(self) -> None:
-        "Call `on_eval_epoch_end` and `on_eval_end`"
-        if self.session and self.session.evaluation: self.session.eval_end()
-
-    def after_epoch(self) -> None:
-        "Call `on_train_epoch_end`"
-        if self.session and self.session.training: self.session.epoch_end()
-
-    def after_cancel_fit(self) -> None:
-        "Called after a stop, another cancel or Ctrl-C. Note whether Ctrl-C has interrupted the fit"
-        if self.session: self.session.cancelled()
-
-    def after_fit(self) -> None:
-        "Call `on_train_end`"
-        if self.session and self.session.training: self.session.train_end()
+        if not (state and (s := self.session)): return
+        s.step = state['step']
+        s.params.update(state['params'])
 
 # %% ../../nbs/dialects/mindspore_context.ipynb #578c49f7
 def wrap(

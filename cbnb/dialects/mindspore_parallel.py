@@ -90,8 +90,8 @@ def set_auto_parallel_context(*,
         raise ValueError(f'parallel_mode={parallel_mode!r} is not one of {", ".join(_MODES)}')
     for name, given, is_so in (('device_num', device_num, n_processes()), ('global_rank', global_rank, process_number())):
         if given is not None and given != is_so: raise ValueError(f'{name}={given}, and it is {is_so}: torchrun decides')
-    given = dict(parallel_mode=parallel_mode, gradients_mean=gradients_mean)
-    _settings.update({name: value for name, value in given.items() if value is not None})
+    new = dict(parallel_mode=parallel_mode, gradients_mean=gradients_mean)
+    _settings.update({name: value for name, value in new.items() if value is not None})
 
 def get_auto_parallel_context(
     name: str,     # 'parallel_mode', 'gradients_mean', 'device_num', 'global_rank' or 'parameter_broadcast'

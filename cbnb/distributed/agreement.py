@@ -87,9 +87,56 @@ class Group:
     Args:
         run
     """
+    told = Request.GO_ON      # the request received from another process, until this process has carried it out
+    lr_scale = 1.             # factor on the planned learning rate; all processes use the factor of process 0
+    flag = flagged = False    # `flag` is set in this process; `flagged`: any process had it set at the last exchange
+    interrupted = 0.          # time when Ctrl-C was pressed in this process; 0: not pressed
+
     def __init__(self, run: int = 0):
         self.n, self.number, self.run = n_processes(), process_number(), run
         self.control = control_group() if self.n > 1 else None
+
+    def agree(self,
+        request: Request = Request.GO_ON,    # the part of the fit that this process asks all to leave
+        items: int = 0,                      # items in the next batch of this process
+    ) -> int:                                # total number of items in the next batches of all processes
+        """Exchange requests and item counts. If the highest request is higher than `request`, raise the exception of the highest request
+
+        Args:
+            request: the part of the fit that this process asks all to leave
+            items: items in the next batch of this process
+
+        Returns:
+            total number of items in the next batches of all processes
+        """
+        wish = max(request, Request.INTERRUPT if self.interrupted else Request.GO_ON)
+        rows = self.rows(wish, items, self.lr_scale, self.flag)
+        self.flagged = any(row[3] for row in rows)
+        found, self.lr_scale = Request(int(max(row[0] for row in rows))), rows[0][2]
+        if found > request:
+            self.told, self.interrupted = found, 0.
+            raise EXCEPTIONS[found]()
+        return int(sum(row[1] for row in rows))
+
+    def left(self, request: Request) -> None:
+        """Tell the other processes that this process has left a part of the fit, unless one of them requested it
+
+        Args:
+            request
+        """
+        told, self.told = self.told, Request.GO_ON
+        if told < request: self.agree(request)
+
+    def note_interrupt(self, signum: int, frame: Any) -> None:
+        """Handle SIGINT: stop all processes before the next batch. A further SIGINT more than two seconds later stops this process immediately
+
+        Args:
+            signum
+            frame
+        """
+        now = time.monotonic()
+        if self.interrupted and now - self.interrupted > 2: raise KeyboardInterrupt
+        self.interrupted = self.interrupted or now         # a launcher may send SIGINT twice in quick succession
 
     def from_main(self,
         value: Any,       # the value to send; only the value of process 0 is used
@@ -136,49 +183,3 @@ class Group:
         try: yield
         except RuntimeError as e:
             raise RuntimeError(first_failure(self.run) or 'the connection to another process broke: it has ended or was killed') from e
-    told = Request.GO_ON      # the request received from another process, until this process has carried it out
-    lr_scale = 1.             # factor on the planned learning rate; all processes use the factor of process 0
-    flag = flagged = False    # `flag` is set in this process; `flagged`: any process had it set at the last exchange
-    interrupted = 0.          # time when Ctrl-C was pressed in this process; 0: not pressed
-
-    def agree(self,
-        request: Request = Request.GO_ON,    # the part of the fit that this process asks all to leave
-        items: int = 0,                      # items in the next batch of this process
-    ) -> int:                                # total number of items in the next batches of all processes
-        """Exchange requests and item counts. If the highest request is higher than `request`, raise the exception of the highest request
-
-        Args:
-            request: the part of the fit that this process asks all to leave
-            items: items in the next batch of this process
-
-        Returns:
-            total number of items in the next batches of all processes
-        """
-        wish = max(request, Request.INTERRUPT if self.interrupted else Request.GO_ON)
-        rows = self.rows(wish, items, self.lr_scale, self.flag)
-        self.flagged = any(row[3] for row in rows)
-        found, self.lr_scale = Request(int(max(row[0] for row in rows))), rows[0][2]
-        if found > request:
-            self.told, self.interrupted = found, 0.
-            raise EXCEPTIONS[found]()
-        return int(sum(row[1] for row in rows))
-
-    def left(self, request: Request) -> None:
-        """Tell the other processes that this process has left a part of the fit, unless one of them requested it
-
-        Args:
-            request
-        """
-        told, self.told = self.told, Request.GO_ON
-        if told < request: self.agree(request)
-
-    def note_interrupt(self, signum: int, frame: Any) -> None:
-        """Handle SIGINT: stop all processes before the next batch. A further SIGINT more than two seconds later stops this process immediately
-
-        Args:
-            signum
-            frame
-        """
-        now = time.monotonic()
-        if self.interrupted and now - self.interrupted > 2: raise KeyboardInterrupt
-        self.interrupted = self.interrupted or now         # a launcher may send SIGINT twice in quick succession

@@ -138,8 +138,9 @@ class Crew:
         folder: Path,      # folder with the job file
         gpus: bool,        # True: train on GPUs, one for each process
     ):
-        self.folder, self.store, self.processes = folder, _store(), []
-        self.messages, self.arrived = queue.SimpleQueue(), threading.Event()
+        self.folder, self.store, self.arrived = folder, _store(), threading.Event()
+        self.processes: list[Any] = []                 # of type `Popen`, with pipes
+        self.messages: queue.SimpleQueue = queue.SimpleQueue()
         for rank in range(n):
             self.processes.append(self.start(rank, _environment(rank, n, self.store.port, gpus)))
             threading.Thread(target=self._listen, args=[rank], daemon=True).start()
@@ -152,12 +153,6 @@ class Crew:
             env
         """
         return _start(self.folder, rank, env)
-
-    def _listen(self, rank: int) -> None:
-        with contextlib.suppress(EOFError, OSError, ValueError, pickle.UnpicklingError):      # the process has ended
-            while True:
-                self.messages.put((rank, *pickle.load(self.processes[rank].stdout)))
-                self.arrived.set()
 
     def take(self) -> Iterator[tuple[int, str, dict[str, Any]]]:
         "Yield the messages that have arrived, each as rank, kind and contents"
@@ -190,6 +185,12 @@ class Crew:
             with contextlib.suppress(subprocess.TimeoutExpired): process.wait(max(until - time.monotonic(), 0))
         for process in self.processes: _end(process)
 
+    def _listen(self, rank: int) -> None:
+        with contextlib.suppress(EOFError, OSError, ValueError, pickle.UnpicklingError):      # the process has ended
+            while True:
+                self.messages.put((rank, *pickle.load(self.processes[rank].stdout)))
+                self.arrived.set()
+
 # %% ../../nbs/distributed/launch.ipynb #25d1fd54
 def _as_raised(
     rank: int,                    # rank of the process that failed
@@ -220,7 +221,10 @@ class Trouble:
     "Collect the failures of the processes, and find the first one"
     patience = 1.           # seconds to wait for reports of earlier failures
 
-    def __init__(self): self.errors, self.dead, self.since = [], [], None
+    def __init__(self) -> None:
+        self.errors: list[tuple[float, int, dict[str, Any]]] = []      # time, rank and report
+        self.dead: list[int] = []                                      # ranks that died without a report
+        self.since: float | None = None                                # when the first failure was noted
 
     def note(self, rank: int, report: dict[str, Any] | None) -> None:
         """Record the report of a process, or `None` if it died without one. Only the first failure of a process counts
@@ -260,6 +264,15 @@ class _Watch:
         self.over: dict[int, float] = {}               # rank -> when its process was found to have ended
         self.began = self.interrupted = False
 
+    def run(self) -> None:
+        "Handle messages until all processes have ended or the first failure is known. Raises `FitInterrupted` if Ctrl-C kills the processes"
+        while len(self.ended) < len(self.crew.processes) and not self.trouble.is_known():
+            try:
+                with interrupts_act(): self.crew.arrived.wait(0.05)
+                self.hear()
+                self.mirror.poll() if self.began else self.mirror.draw()
+            except KeyboardInterrupt: self._interrupt()
+
     def hear(self) -> None:
         "Handle the messages that have arrived, and record the processes that ended without a final message"
         for rank, kind, content in self.crew.take(): self._take(rank, kind, **content)
@@ -272,15 +285,6 @@ class _Watch:
         elif kind == 'error': self.trouble.note(rank, content)
         elif kind != 'began': getattr(self.mirror, kind)(**content)
         elif rank == 0: self.began = True
-
-    def run(self) -> None:
-        "Handle messages until all processes have ended or the first failure is known. Raises `FitInterrupted` if Ctrl-C kills the processes"
-        while len(self.ended) < len(self.crew.processes) and not self.trouble.is_known():
-            try:
-                with interrupts_act(): self.crew.arrived.wait(0.05)
-                self.hear()
-                self.mirror.poll() if self.began else self.mirror.draw()
-            except KeyboardInterrupt: self._interrupt()
 
     def _interrupt(self) -> None:
         if self.interrupted or not self.began: raise FitInterrupted(

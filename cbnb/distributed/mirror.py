@@ -8,7 +8,7 @@ __all__ = ['ASKED', 'RunFeed', 'add_news', 'MessageDisplay', 'send_displays', 'M
 # %% ../../nbs/distributed/mirror.ipynb #59495108
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 # %% ../../nbs/distributed/mirror.ipynb #e1d1f243
@@ -28,7 +28,8 @@ class RunFeed:
     def __init__(self,
         run: Run | None,     # the record of the fit; None: nothing is recorded
     ):
-        self.run, self.n_losses, self.n_rows, self.n_named = run, 0, 0, {}
+        self.run, self.n_losses, self.n_rows = run, 0, 0
+        self.n_named: dict[str, int] = {}      # values sent of each named loss
 
     def __call__(self) -> dict[str, Any]:
         "Return a dict with the entries added to the run since the previous call. Losses that are still on a GPU follow in a later call"
@@ -77,14 +78,14 @@ class MessageDisplay(LogDisplay):
         send: Callable[..., None],    # called with the kind of a message, and its contents as keyword arguments
     ): self.send = send
 
-    def start(self, names: list[str], run: Run | None = None) -> None:
+    def start(self, names: Sequence[str], run: Run | None = None) -> None:
         self.names, self.feed = names, RunFeed(run)
         made = run and dict(number=run.number, n_epoch=run.n_epoch, beta=run.beta)
         self.send('start', names=list(names), run=made)
 
     def progress(self, at: Progress) -> None: self.send('progress', at=at, news=self.feed())
 
-    def row(self, values: list[Any]) -> None:
+    def row(self, values: Sequence[Any]) -> None:
         self.send('row', values=list(values), names=list(self.names), news=self.feed())
 
     def finish(self, word: str, as_planned: bool) -> None:
@@ -108,8 +109,15 @@ def send_displays(
     if learn.logger is not print: learn.logger = lambda row: send('log', row=row)
 
 # %% ../../nbs/distributed/mirror.ipynb #df6f4380
-class _Draws:
-    "Redraw the display when an update is due"
+ASKED = dict(stopping=False, paused=False, lr_scale=1.)      # settings of `Steering` at the start of a fit
+
+class Mirror:
+    """Show the fit of another process, and send the settings of the controls to that process
+
+    Args:
+        learn: learner in a run
+        send: sends commands to the other process
+    """
     def __init__(self,
         learn: Learner,               # learner in a run
         send: Callable[..., None],    # sends commands to the other process
@@ -118,46 +126,77 @@ class _Draws:
         self.shown: Any = None        # the display; None: no fit is under way
         self.at: Progress | None = None
         self.run: Run | None = None
+        self.asked: dict[str, Any] = ASKED      # the settings that were sent last
 
     def start(self, names: list[str], run: dict[str, Any] | None) -> None:
-        "Start the display when a fit begins. If the fit is recorded, append a run to the history of the learner"
+        """Start the display when a fit begins. If the fit is recorded, append a run to the history of the learner
+
+        Args:
+            names
+            run
+        """
         self.names, self.at, self.run = names, None, None
-        if run: self.learn.recorder.history.runs.append(run := Run(metric_names=names, **run))
-        self.run, progress = run, self._progress_callback()
+        if run:
+            self.run = Run(metric_names=names, **run)
+            self.learn.recorder.history.runs.append(self.run)
+        progress = self._progress_callback()
         progress._choose(bool(names))
         self.shown, self.every = progress.shown, progress.every
-        self.shown.start(names, run)
+        self.shown.start(names, self.run)
         self.begun = time.perf_counter()
         self.draw_at = self.begun if self.shown.live and self.learn.create_mbar else float('inf')
-
-    def _progress_callback(self) -> ProgressCallback:
-        if not self.learn.callbacks.find(ProgressCallback):
-            self.learn.undo.enter_context(self.learn.added_cbs(ProgressCallback()))
-        return self.learn.callbacks.find(ProgressCallback)[0]
+        for steering in self.learn.callbacks.find(Steering): steering._reset()
+        self.asked = ASKED
 
     def progress(self, at: Progress, news: dict[str, Any]) -> None:
-        "Store the progress, and append the new entries to the run"
+        """Store the progress, and append the new entries to the run
+
+        Args:
+            at
+            news
+        """
         self.at = at
         add_news(self.run, news)
 
     def row(self, values: list[Any], names: list[str], news: dict[str, Any]) -> None:
-        "Show the table row of an epoch that has ended"
+        """Show the table row of an epoch that has ended
+
+        Args:
+            values
+            names
+            news
+        """
         self.names[:] = names
         add_news(self.run, news)
         self.shown.row(values)
 
     def finish(self, word: str, as_planned: bool, news: dict[str, Any]) -> None:
-        "When the fit has ended, append the last entries to the run, and close the display"
+        """When the fit has ended, append the last entries to the run, and close the display
+
+        Args:
+            word
+            as_planned
+            news
+        """
         add_news(self.run, news)
         shown, self.shown = self.shown, None
         shown.finish(word, as_planned)
 
     def log(self, row: list[Any]) -> None:
-        "Pass a row to the logger of the learner"
+        """Pass a row to the logger of the learner
+
+        Args:
+            row
+        """
         self.learn.logger(row)
 
     def write(self, text: str, to: str) -> None:
-        "Write printed text to `sys.stdout` or `sys.stderr`"
+        """Write printed text to `sys.stdout` or `sys.stderr`
+
+        Args:
+            text
+            to
+        """
         getattr(sys, to).write(text)
 
     def draw(self) -> None:
@@ -168,27 +207,6 @@ class _Draws:
         self.shown.progress(self.at)
         self.at, self.draw_at = None, now + max(self.every, self.shown.patience(now - self.begun))
 
-    def abandon(self) -> None:
-        "Close the display if the fit has not sent the message `finish`"
-        if self.shown: self.finish('the processes have ended before the fit', False, {})
-
-# %% ../../nbs/distributed/mirror.ipynb #ac93bf30
-ASKED = dict(stopping=False, paused=False, lr_scale=1.)      # settings of `Steering` at the start of a fit
-
-class Mirror(_Draws):
-    """Show the fit of another process, and send the settings of the controls to that process
-
-    Args:
-        learn: learner in a run
-        send: sends commands to the other process
-    """
-    asked: dict[str, Any] = ASKED
-
-    def start(self, names: list[str], run: dict[str, Any] | None) -> None:
-        super().start(names, run)
-        for steering in self.learn.callbacks.find(Steering): steering._reset()
-        self.asked = ASKED
-
     def poll(self) -> None:
         "Redraw the display, and send changed settings of the controls. Call this method about twenty times a second"
         self.draw()
@@ -196,3 +214,12 @@ class Mirror(_Draws):
             asked = {name: getattr(steering, name) for name in ASKED}
             if asked != self.asked: self.send('steer', **asked)
             self.asked = asked
+
+    def abandon(self) -> None:
+        "Close the display if the fit has not sent the message `finish`"
+        if self.shown: self.finish('the processes have ended before the fit', False, {})
+
+    def _progress_callback(self) -> ProgressCallback:
+        if not self.learn.callbacks.find(ProgressCallback):
+            self.learn.undo.enter_context(self.learn.added_cbs(ProgressCallback()))
+        return self.learn.callbacks.find(ProgressCallback)[0]
