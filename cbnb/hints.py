@@ -19,7 +19,7 @@ from torch import nn
 from .basics.arguments import as_number
 from .basics.loaders import n_batches
 from .basics.processes import n_processes
-from .callback import Callback
+from .callback import Callback, as_list
 from .callbacks.trackers import sets_lr
 from .events import EVENTS, event
 from .loop import Loop, is_over
@@ -144,6 +144,7 @@ def warn_of_written(
     rates, noted = tuple(as_number(g.get('lr')) for g in opt.param_groups), _noted.setdefault(opt, set())
     groups = tuple(map(id, opt.param_groups))
     known = [r for g, *r in noted if g == groups]
+    if not noted: known = [[as_number(opt.defaults.get('lr'))]*len(rates), as_list(learn.lr)]       # it was not used yet
     noted.add((groups, *rates))
     scheduled = any('initial_lr' in g for g in opt.param_groups)     # written by a scheduler of torch
     if lr is not None or scheduled or not known or list(rates) in known: return

@@ -8,7 +8,7 @@ __all__ = ['as_one_fit', 'Learner']
 # %% ../nbs/07_learner.ipynb #39297ed7
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -52,13 +52,10 @@ def as_one_fit(
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        outer = self.fit_method
-        self.fit_method = outer or method.__name__
-        try:
-            with ExitStack() as stack:
-                for around in self.around_fits: stack.enter_context(around(self, method.__name__, args, kwargs))
-                return method(self, *args, **kwargs)
-        finally: self.fit_method = outer
+        with UndoStack() as undo:
+            for around in self.around_fits: undo.enter_context(around(self, method.__name__, args, kwargs))
+            undo.set(self, 'fit_method', self.fit_method or method.__name__)
+            return method(self, *args, **kwargs)
     return call      # type: ignore[return-value]
 
 # %% ../nbs/07_learner.ipynb #bebe8ec3
@@ -128,7 +125,7 @@ class Learner(Loop):
         self.model, self.dls, self.splitter, self.batch_weight = model, dls, splitter, batch_weight
         self.path, self.model_dir = Path(path if path is not None else getattr(self.dls, 'path', '.')), model_dir
         check_opt_func(opt_func)
-        self._opt, self._opt_func, self._lr = None, opt_func, lr
+        self._opt, self._opt_is_old, self._opt_func, self._lr = None, False, opt_func, lr
         self.loss_func = loss_func or getattr(getattr(self.dls.train, 'dataset', None), 'loss_func', None)
         self._eval_by_default = eval_step is None
         self.train_step = self._default_step() if train_step is None else train_step      # it may have an optimizer and a loss function
@@ -254,7 +251,7 @@ class Learner(Loop):
         if opt is not None:
             self._lr = checked_lr(1e-3, opt)
             if opt is not self.opt_func: print(f'learn.opt was assigned: it keeps its own rate, so learn.lr is {self.lr} now')
-        self._opt = opt
+        self._opt, self._opt_is_old = opt, False
 
     @property
     def opt_func(self) -> Any:
@@ -270,8 +267,7 @@ class Learner(Loop):
     def opt_func(self, opt_func: Any) -> None:
         if opt_func is self._opt_func: return
         self._lr = checked_lr(self._lr, opt_func)
-        if self._opt is not None: print('learn.opt_func was assigned: the next fit makes a new optimizer')
-        self._opt_func, self._opt = opt_func, None
+        self._opt_func, self._opt_is_old = opt_func, self._opt is not None      # a fit that is running keeps its optimizer
 
     @property
     def lr(self) -> Any:
@@ -316,7 +312,7 @@ class Learner(Loop):
             learn.forget_grads()
             assert learn.model.a.grad is None
         """
-        self._opt = self.new_opt()
+        self._opt, self._opt_is_old = self.new_opt(), False
 
     def prepare_opt(self,
         lr: Any = None,             # learning rate of this run; None: `learn.lr`
@@ -360,6 +356,9 @@ class Learner(Loop):
         if not usual and count_updates(self, getattr(self.opt, 'optimizers', [self.opt]), self.undo): self._per_step = 0
 
     def _fit_opt_to_model(self, reset_opt: bool) -> None:
+        if self._opt_is_old:
+            print('learn.opt_func was assigned: made a new optimizer')
+            self.create_opt()
         given = self.opt is self.opt_func         # you have chosen the parameters it holds
         outside = params_outside(self)
         if self.opt is not None and not given and not belongs_to(self.opt, self.model, self.splitter, outside.values()):

@@ -14,7 +14,7 @@ from cbnb.display.summary import Summary
 __all__ = ['as_one_fit', 'Learner']
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 import torch

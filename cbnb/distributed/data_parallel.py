@@ -13,7 +13,7 @@ import os
 import random
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -41,7 +41,7 @@ from ..undo import UndoStack, interrupts_call
 # %% ../../nbs/distributed/data_parallel.ipynb #2efe9a64
 @torch.no_grad()
 def average_gradients(
-    params: list[Tensor],     # parameters of the model, the same in all processes
+    params: Sequence[Tensor],     # parameters of the model, the same in all processes
     weight: float = 1.,       # weight of this process's gradients; the weights of all processes have a mean of 1
 ) -> None:
     """Replace gradients by their weighted mean over all processes, with one `all_reduce` for each dtype
@@ -207,9 +207,6 @@ def make_accelerator(
     # mixed_precision='no', because `MixedPrecision` does the casting
     return Accelerator(cpu=on_cpu, mixed_precision='no', kwargs_handlers=[DistributedDataParallelKwargs(**options)])
 
-# %% ../../nbs/distributed/data_parallel.ipynb #5d8b129b
-_runs = itertools.count()       # run numbers, which advance in the same order in all processes
-
 # %% ../../nbs/distributed/data_parallel.ipynb #a1bc2a57
 def mean_losses(
     learn: Learner,       # learner with a loss, which may have parts
@@ -238,6 +235,8 @@ def mean_losses(
     return None if weight is None else total
 
 # %% ../../nbs/distributed/data_parallel.ipynb #db02aadf
+_runs = itertools.count()       # run numbers, which advance in the same order in all processes
+
 class Distributed(Callback):
     """Train one model together with other processes, for example those that torchrun started. With a single process, the callback changes nothing
 
@@ -256,9 +255,16 @@ class Distributed(Callback):
     order, no_state = -20, ('group', 'accelerator', 'models', 'seeded')      # runs before every callback that wraps the steps
     group: Group | None = None           # while a run is under way in several processes
     accelerator: Any = None              # also set only while a run is under way in several processes
-    options: dict[str, Any]
-    quiet: bool
-    sharded: bool | tuple[type[nn.Module], ...]
+    models: Any = None                   # the `ShardedModels` of a sharded run
+    name = 'data_parallel'               # not `distributed`, which is the method of the learner
+
+    @hinted
+    def __init__(self,
+        sharded: bool | tuple[type[nn.Module], ...] = False,    # each process holds a part of the weights; a tuple names the module classes to shard
+        quiet: bool = True,     # all processes except process 0 print nothing in a run
+        **options: Any,         # options for torch's DistributedDataParallel, such as find_unused_parameters; if sharded, for `fully_shard`
+    ):
+        self.sharded, self.quiet, self.options, self.seeded = sharded, quiet, options, False
 
     @property
     def together(self) -> bool:
@@ -271,33 +277,6 @@ class Distributed(Callback):
             assert learn.data_parallel.whole({'w': 1}) == learn.data_parallel.parted({'w': 1}) == {'w': 1}
         """
         return self.group is not None
-
-    def _set_up(self) -> None:
-        learn, undo = self.learn, self.learn.undo
-        if not is_one_of_several(): return
-        accelerator = make_accelerator(getattr(learn.dls, 'device', None), {} if self.sharded else self.options)
-        group = Group(next(_runs))
-        undo.set(self, 'accelerator', accelerator)
-        undo.set(self, 'group', group)
-        undo.push(self._end)
-        interrupts_call(group.note_interrupt, undo)
-        undo.set(learn, 'batches_in', lambda dl: n_batches(Share(dl, group)))
-        if hasattr(learn.dls, 'device') and accelerator.device.type != 'cpu': undo.set(learn.dls, 'device', accelerator.device)
-        undo.enter_context(learn.added_cbs(Agrees(group)))
-        if group.number > 0: self._follow()
-
-    def _follow(self) -> None:
-        learn, undo = self.learn, self.learn.undo
-        if self.quiet: undo.set(sys, 'stdout', undo.enter_context(open(os.devnull, 'w')))
-        if not learn.callbacks.find(Steering): undo.enter_context(learn.added_cbs(Steering()))
-
-    def _end(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
-        if exc is None: return share_buffers(owned_by_steps(self.learn)[1])
-        if isinstance(exc, KeyboardInterrupt): return
-        first = first_failure(self.group.run)
-        tell_failure(exc, self.group.run)
-        if first and first not in str(exc): exc.add_note(first)
-    models: Any = None                   # the `ShardedModels` of a sharded run
 
     @property
     def share(self) -> Share | None:
@@ -312,60 +291,6 @@ class Distributed(Callback):
         dl = self.learn.dl
         while dl is not None and not isinstance(dl, Share): dl = vars(dl).get('dl') if hasattr(dl, '__dict__') else None
         return dl
-
-    def _wrap(self) -> None:
-        learn, undo, step = self.learn, self.learn.undo, self.learn.train_step
-        if needs_closure(learn.opt): raise TypeError(
-            f"{type(learn.opt).__name__} evaluates the loss several times in a step, each time on one process's batch: "
-            'the processes would go different ways')
-        if self.sharded: return self._shard()
-        if type(step).backward is not Step.backward or step.own_update:
-            return average_after(step, learn, undo, lambda: self.share.weight)
-        trained = [m for m in owned_by_steps(learn)[1] if any(p.requires_grad for p in m.parameters())]
-        wrap_step(step, self.accelerator.prepare_model(Wrapped(trained)), undo)
-
-    def _shard(self) -> None:
-        from cbnb.distributed.sharded import ShardedModels      # imported here because it loads much of torch
-        blocks = None if self.sharded is True else self.sharded
-        self.learn.undo.set(self, 'models', ShardedModels(self.learn, blocks, **self.options))
-
-    def after_loss(self):
-        learn, share = self.learn, self.share
-        if not self.together or not learn.training or share is None: return
-        if learn.loss is None: return
-        if learn.train_step.own_update:                  # it has updated the weights, by numbers of items
-            mean_losses(learn, share.weight)
-            learn.loss_weight = share.items_in_step
-            return
-        weight = learn.loss_weight if not share.borrowed or learn.loss_weight is None else 0
-        total = mean_losses(learn, weight, share.borrowed)
-        if learn.loss_grad is None: return
-        by = self.group.n*(not share.borrowed if weight is None else weight/total)       # torch averages gradients over processes
-        learn.loss_grad = map_tensors(lambda t: t*(by.to(t.dtype) if isinstance(by, Tensor) else by), learn.loss_grad)
-        learn.loss_weight = total
-
-    def _deal(self, training: bool) -> None:
-        learn = self.learn
-        if not self.together or learn.run_name == 'predict': return
-        borrows = training or self.models is not None      # a sharded model computes in all processes at once
-        learn.dl = Share(learn.dl, self.group, borrows)
-
-    def before_train(self): self._deal(True)
-    def before_validate(self):
-        if not self.together: return
-        share_buffers(owned_by_steps(self.learn)[1])
-        self._deal(False)
-
-    def before_batch(self):
-        if not self.together or not self.group.number or not self.learn.training: return
-        steering = self.learn.steering
-        if steering.lr_scale != self.group.lr_scale: steering.scale_lr(self.group.lr_scale)
-
-    def after_batch(self):
-        learn, share = self.learn, self.share if self.together else None
-        if share is None or not share.borrowed: return
-        for name in ('xb', 'yb', 'pred'):
-            setattr(learn, name, map_tensors(lambda t: t[:0] if t.ndim else t, getattr(learn, name)))
 
     def flagged(self,
         flag: bool,    # the decision of this process
@@ -428,14 +353,6 @@ class Distributed(Callback):
         if self.models is None: return state
         from cbnb.distributed.sharded import sharded_state
         return sharded_state(self.learn, state)
-    name = 'data_parallel'          # not `distributed`, which is the method of the learner
-    @hinted
-    def __init__(self,
-        sharded: bool | tuple[type[nn.Module], ...] = False,    # each process holds a part of the weights; a tuple names the module classes to shard
-        quiet: bool = True,     # all processes except process 0 print nothing in a run
-        **options: Any,         # options for torch's DistributedDataParallel, such as find_unused_parameters; if sharded, for `fully_shard`
-    ):
-        self.sharded, self.quiet, self.options, self.seeded = sharded, quiet, options, False
 
     def before_fit(self):
         self._set_up()
@@ -446,6 +363,82 @@ class Distributed(Callback):
         learn.to_dls_device()
         share_parameters(owned_by_steps(learn)[1])
         if learn.purpose in ('fit', 'lr_find'): self._wrap()
+
+    def before_train(self): self._deal(True)
+
+    def before_batch(self):
+        if not self.together or not self.group.number or not self.learn.training: return
+        steering = self.learn.steering
+        if steering.lr_scale != self.group.lr_scale: steering.scale_lr(self.group.lr_scale)
+
+    def after_loss(self):
+        learn, share = self.learn, self.share
+        if not self.together or not learn.training or share is None: return
+        if learn.loss is None: return
+        if learn.train_step.own_update:                  # it has updated the weights, by numbers of items
+            mean_losses(learn, share.weight)
+            learn.loss_weight = share.items_in_step
+            return
+        weight = learn.loss_weight if not share.borrowed or learn.loss_weight is None else 0
+        total = mean_losses(learn, weight, share.borrowed)
+        if learn.loss_grad is None: return
+        by = self.group.n*(not share.borrowed if weight is None else weight/total)       # torch averages gradients over processes
+        learn.loss_grad = map_tensors(lambda t: t*(by.to(t.dtype) if isinstance(by, Tensor) else by), learn.loss_grad)
+        learn.loss_weight = total
+
+    def after_batch(self):
+        learn, share = self.learn, self.share if self.together else None
+        if share is None or not share.borrowed: return
+        for name in ('xb', 'yb', 'pred'):
+            setattr(learn, name, map_tensors(lambda t: t[:0] if t.ndim else t, getattr(learn, name)))
+
+    def before_validate(self):
+        if not self.together: return
+        share_buffers(owned_by_steps(self.learn)[1])
+        self._deal(False)
+
+    def _set_up(self) -> None:
+        learn, undo = self.learn, self.learn.undo
+        if not is_one_of_several(): return
+        accelerator = make_accelerator(getattr(learn.dls, 'device', None), {} if self.sharded else self.options)
+        group = Group(next(_runs))
+        undo.set(self, 'accelerator', accelerator)
+        undo.set(self, 'group', group)
+        undo.push(self._end)
+        interrupts_call(group.note_interrupt, undo)
+        undo.set(learn, 'batches_in', lambda dl: n_batches(Share(dl, group)))
+        if hasattr(learn.dls, 'device') and accelerator.device.type != 'cpu': undo.set(learn.dls, 'device', accelerator.device)
+        undo.enter_context(learn.added_cbs(Agrees(group)))
+        if group.number == 0: return
+        if self.quiet: undo.set(sys, 'stdout', undo.enter_context(open(os.devnull, 'w')))
+        if not learn.callbacks.find(Steering): undo.enter_context(learn.added_cbs(Steering()))
+
+    def _end(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
+        if exc is None: return share_buffers(owned_by_steps(self.learn)[1])
+        if isinstance(exc, KeyboardInterrupt): return
+        first = first_failure(self.group.run)
+        tell_failure(exc, self.group.run)
+        if first and first not in str(exc): exc.add_note(first)
+
+    def _wrap(self) -> None:
+        learn, undo, step = self.learn, self.learn.undo, self.learn.train_step
+        if needs_closure(learn.opt): raise TypeError(
+            f"{type(learn.opt).__name__} evaluates the loss several times in a step, each time on one process's batch: "
+            'the processes would go different ways')
+        if self.sharded:
+            from cbnb.distributed.sharded import ShardedModels      # imported here because it loads much of torch
+            blocks = None if self.sharded is True else self.sharded
+            return undo.set(self, 'models', ShardedModels(learn, blocks, **self.options))
+        if type(step).backward is not Step.backward or step.own_update:
+            return average_after(step, learn, undo, lambda: self.share.weight)
+        trained = [m for m in owned_by_steps(learn)[1] if any(p.requires_grad for p in m.parameters())]
+        wrap_step(step, self.accelerator.prepare_model(Wrapped(trained)), undo)
+
+    def _deal(self, training: bool) -> None:
+        learn = self.learn
+        if not self.together or learn.run_name == 'predict': return
+        borrows = training or self.models is not None      # a sharded model computes in all processes at once
+        learn.dl = Share(learn.dl, self.group, borrows)
 
 # %% ../../nbs/distributed/data_parallel.ipynb #5000ca82
 @patch

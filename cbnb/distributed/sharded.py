@@ -57,7 +57,7 @@ def _rows(
 # %% ../../nbs/distributed/sharded.ipynb #c900e083
 def shard_like(
     value: Tensor,    # whole tensor, the same in each process
-    like: Tensor,     # sharded tensor with the shape of `value`
+    like: Any,        # sharded tensor with the shape of `value`
 ) -> Tensor:
     """Return a copy of `value` that is sharded like another tensor
 
@@ -131,7 +131,7 @@ def blocks_of(
     """
     if classes is None: found = list(_elements(model))
     else: found = [m for m in reversed(list(model.modules())) if m is not model and isinstance(m, tuple(classes))]
-    taken, blocks = set(), []
+    taken, blocks = set[nn.Parameter](), []
     for block in found:
         new = set(block.parameters()) - taken
         if not new or classes is None and sum(p.numel() for p in new) < least: continue
@@ -179,7 +179,7 @@ class _Sharded:
 
     def restore(self) -> None:
         for (m, kind, _, params), added in zip(self.before, self.added):
-            m.__class__ = kind
+            m.__class__ = kind                # `fully_shard` has replaced it, and has no function to undo that
             for name in added: vars(m).pop(name, None)
             m._parameters.update(params)
             _remove_hooks(m)
@@ -349,17 +349,45 @@ class ShardedModels:
             processes
         **options: options for torch's `fully_shard`: `mp_policy`, `offload_policy`, ...
     """
-    models: list[nn.Module]
-    opts: list[torch.optim.Optimizer]
+    seconds = 5.          # seconds to wait for the other processes after an error
 
-    def _shard(self, mesh: Any, blocks: Iterable[type[nn.Module]] | None, least: int, options: dict[str, Any]) -> None:
+    def __init__(self,
+        learn: Learner,     # learner in `before_fit` of a run that trains; all processes must create this object together
+        blocks: Iterable[type[nn.Module]] | None = None,    # module classes that become blocks; None: large elements of containers
+        least: int = 1_000_000,    # minimum number of parameters of a block
+        mesh: Any = None,   # a `DeviceMesh` with one dimension, or with two: replicated, then sharded; None: all processes
+        **options: Any,     # options for torch's `fully_shard`: `mp_policy`, `offload_policy`, ...
+    ):
+        _fully_shard()
+        self.learn, (self.models, self.opts) = learn, check_sharding(learn)
+        options = dict(reshard_after_forward=True, mesh=mesh or _whole_mesh(self.models)) | options
+        self.frees = options['reshard_after_forward']
+        self.meeting = _Meeting()
         self.parts: list[_Sharded] = []
         try:
-            for m in self.models: self.parts.append(_Sharded(m, blocks_of(m, blocks, least), mesh=mesh, **options))
+            for m in self.models: self.parts.append(_Sharded(m, blocks_of(m, blocks, least), **options))
         except BaseException:
             for part in self.parts: part.restore()
             raise
-        self.plain = {q: p for part in self.parts for q, p in part.plain.items()}
+        self.plain = {q: p for part in self.parts for q, p in part.plain.items()}     # sharded parameter -> the original one
+        learn.undo.push(self._end)
+        self._switch_over(learn.undo)
+
+    def share_buffers(self) -> None:
+        "Copy the buffers of process 0 to all processes. All processes must call this method together"
+        for b in (b for m in self.models for b in m.buffers()): dist.broadcast(b, 0)
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        "Keep the whole weights in every process inside a `with` block. All processes must enter the block"
+        self.share_buffers()
+        parts: list[Any] = [m for model in self.models for m in model.modules() if hasattr(m, 'unshard')]
+        for m in parts: m.unshard()
+        self._keep(parts, True)
+        try: yield
+        finally:
+            self._keep(parts, False)
+            for m in parts: m.reshard()
 
     def _switch_over(self, undo: UndoStack) -> None:
         new = {p: q for q, p in self.plain.items()}
@@ -375,65 +403,28 @@ class ShardedModels:
     def _synchronize(self, model: nn.Module, args: Any) -> None:
         if model.training: self.share_buffers()
 
-    def share_buffers(self) -> None:
-        "Copy the buffers of process 0 to all processes. All processes must call this method together"
-        for b in (b for m in self.models for b in m.buffers()): dist.broadcast(b, 0)
-
-    def _put_back(self,
-        value: Callable[[Tensor], Tensor],    # returns the plain tensor for a sharded tensor
-        cbs: Iterable[Any] = (),              # callbacks, which may hold sharded tensors
-    ) -> None:
-        convert = lambda t: value(t) if is_sharded(t) else t
-        for q, p in self.plain.items(): p.data = value(q)
-        for opt in self.opts: _replace_params(opt, self.plain, lambda t, _: convert(t))
-        for part in self.parts: part.restore()
-        for cb in {id(o): o for cb in cbs for o in (cb, wrapped(cb)) if hasattr(o, '__dict__')}.values():
-            for name, v in vars(cb).items():
-                if _has_sharded(v): vars(cb)[name] = map_tensors(convert, v)
-    seconds = 5.          # seconds to wait for the other processes after an error
-    meeting: _Meeting
-    learn: Learner
-
     @torch.no_grad()
     def _end(self, kind: type[BaseException] | None, e: BaseException | None, tb: Any) -> None:
         if e is None or self.meeting.all_come(self.seconds):
             self.share_buffers()
-            return self._put_back(full_state, self.learn.cbs)
+            return self._put_back(full_state)
         e.add_note('the weights are lost, and nan now: each process has a part of them, and after '
                    'this error not all processes came to put them together. Resume from a checkpoint')
-        self._put_back(lambda t: torch.full(t.shape, torch.nan, dtype=t.dtype, device=t.device), self.learn.cbs)
+        self._put_back(lambda t: torch.full(t.shape, torch.nan, dtype=t.dtype, device=t.device))
 
-    @contextmanager
-    def gathered(self) -> Iterator[None]:
-        "Keep the whole weights in every process inside a `with` block. All processes must enter the block"
-        self.share_buffers()
-        parts = [m for model in self.models for m in model.modules() if hasattr(m, 'unshard')]
-        for m in parts: m.unshard()
-        self._keep(parts, True)
-        try: yield
-        finally:
-            self._keep(parts, False)
-            for m in parts: m.reshard()
+    def _put_back(self, value: Callable[[Tensor], Tensor]) -> None:
+        "Restore the models, the optimizers and the callbacks, with `value(t)` in place of each sharded tensor `t`"
+        convert = lambda t: value(t) if is_sharded(t) else t
+        for q, p in self.plain.items(): p.data = value(q)
+        for opt in self.opts: _replace_params(opt, self.plain, lambda t, _: convert(t))
+        for part in self.parts: part.restore()
+        for cb in {id(o): o for cb in self.learn.cbs for o in (cb, wrapped(cb)) if hasattr(o, '__dict__')}.values():
+            for name, v in vars(cb).items():
+                if _has_sharded(v): vars(cb)[name] = map_tensors(convert, v)
 
     def _keep(self, parts: list[Any], whole: bool) -> None:
         "Set whether the weights stay gathered after a forward pass"
         for m in parts: m.set_reshard_after_forward(not whole and self.frees, recurse=False)
-
-    def __init__(self,
-        learn: Learner,     # learner in `before_fit` of a run that trains; all processes must create this object together
-        blocks: Iterable[type[nn.Module]] | None = None,    # module classes that become blocks; None: large elements of containers
-        least: int = 1_000_000,    # minimum number of parameters of a block
-        mesh: Any = None,   # a `DeviceMesh` with one dimension, or with two: replicated, then sharded; None: all processes
-        **options: Any,     # options for torch's `fully_shard`: `mp_policy`, `offload_policy`, ...
-    ):
-        _fully_shard()
-        self.learn, (self.models, self.opts) = learn, check_sharding(learn)
-        options = dict(reshard_after_forward=True) | options
-        self.frees = options['reshard_after_forward']
-        self.meeting = _Meeting()
-        self._shard(mesh or _whole_mesh(self.models), blocks, least, options)
-        learn.undo.push(self._end)
-        self._switch_over(learn.undo)
 
 def _whole_mesh(models: list[nn.Module]) -> Any:
     from torch.distributed.device_mesh import init_device_mesh

@@ -648,7 +648,7 @@ def test_a_call_in_words():
 def test_a_model_that_is_too_large_gets_no_point(monkeypatch):
     learn = line_learner(opt_func=torch.optim.Adam)
     learn.fit(1)
-    monkeypatch.setattr(rewind._Room, "ask_from", 0)
+    monkeypatch.setattr(rewind.RestorePoints, "ask_from", 0)
     monkeypatch.setattr(rewind, "free_memory", lambda: 60.0)
     learn.fit(1)
     assert [p.n_bytes for p in learn.runs] == [8, 0]  # 32 bytes would be more than a quarter of 68

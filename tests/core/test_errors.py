@@ -796,8 +796,8 @@ def test_an_exported_learner_holds_no_optimizer(tmp_path):
     learn = line_learner(path=tmp_path)
     learn.fit(1)
     state = vars(cbnb.load_learner(learn.export("e.pkl"), trust=True))
-    assert not [k for k, v in state.items() if isinstance(v, torch.optim.Optimizer)] and state["_known"][0] is None
-    assert learn._known[0] is learn.opt
+    assert not [k for k, v in state.items() if isinstance(v, torch.optim.Optimizer)] and state["_opt"] is None
+    assert learn.opt is not None
 
 
 @pytest.mark.parametrize("what", ["mse", 3, [nn.MSELoss()]])
@@ -1135,10 +1135,10 @@ def test_columns_are_no_dataset(kind):
 
 
 def test_names_of_other_libraries_say_what_to_use():
-    from cbnb.learner import _ELSEWHERE
+    from cbnb.basics.other_libraries import ELSEWHERE
 
     learn = line_learner()
-    for name in _ELSEWHERE:
+    for name in ELSEWHERE:
         assert not hasattr(learn, name) and not hasattr(type(learn), name) and name not in dir(learn)
         with pytest.raises(AttributeError, match=f"no attribute '{name}'.*learn|callback Compile"):
             getattr(learn, name)
