@@ -127,7 +127,7 @@ def warn_of_no_rate(
     if not any(may_set): _warn('the learning rate is 0, so this fit will train nothing')
 
 # %% ../nbs/hints.ipynb #201dbe1d
-_noted: WeakKeyDictionary[Any, set[tuple[Any, ...]]] = WeakKeyDictionary()      # optimizer -> its groups and their rates, at the start of fits
+_noted: WeakKeyDictionary[Any, list[tuple[Any, list[Any]]]] = WeakKeyDictionary()      # optimizer -> its first group and the rates, at the start of fits
 
 def warn_of_written(
     learn: Any,      # the learner
@@ -141,13 +141,12 @@ def warn_of_written(
     """
     opt = learn.opt
     if not isinstance(opt, torch.optim.Optimizer): return
-    rates, noted = tuple(as_number(g.get('lr')) for g in opt.param_groups), _noted.setdefault(opt, set())
-    groups = tuple(map(id, opt.param_groups))
-    known = [r for g, *r in noted if g == groups]
+    first, rates, noted = opt.param_groups[0], [as_number(g.get('lr')) for g in opt.param_groups], _noted.setdefault(opt, [])
+    known = [earlier for group, earlier in noted if group is first]
     if not noted: known = [[as_number(opt.defaults.get('lr'))]*len(rates), as_list(learn.lr)]       # it was not used yet
-    noted.add((groups, *rates))
+    if rates not in known: noted.append((first, rates))
     scheduled = any('initial_lr' in g for g in opt.param_groups)     # written by a scheduler of torch
-    if lr is not None or scheduled or not known or list(rates) in known: return
-    own = rates[0] if len(set(rates)) == 1 else list(rates)
+    if lr is not None or scheduled or not known or rates in known: return
+    own = rates[0] if len(set(rates)) == 1 else rates
     _warn(f'learn.opt.param_groups has the learning rate {own}, which was written after the last fit, and this fit uses '
           f'learn.lr={learn.lr} instead: set learn.lr = {own}, or pass the rate to the fit')
