@@ -167,15 +167,34 @@ class RunningAverages:
         "Restore the averages that were copied last"
         for own, copies in self.kept: torch._foreach_copy_(own, copies)
 
-# %% ../../nbs/callbacks/stopping.ipynb #2ec4cd85
-class _WatchesForNaN(Callback):
-    "Call `_found` with a description if the loss or a gradient is not finite"
-    order, run_in = -9, ('fit', 'validate', 'preds')
+# %% ../../nbs/callbacks/stopping.ipynb #528c40db
+class TerminateOnNaN(Callback):
+    """End a fit if the loss is nan or infinite, if possible before the weights are updated
+
+    Args:
+        check_grads: also check the gradients before each update
+
+    Example:
+        learn, good = (noisy_learner(4, cbs=[Recorder, cb]) for cb in (TerminateOnNaN, Callback()))
+    """
+    name, order, run_in = 'terminate_on_nan', -9, ('fit', 'validate', 'preds')
     no_state = ('averages', 'warned_in')       # used in one run only
-    check_grads: bool
-    averages: RunningAverages | None
+    reason: str | None = None                  # why this callback stopped the last fit; None: it did not
+    averages: RunningAverages | None = None
+    warned_in: Any = None                      # undo stack of the last run, other than a fit, that warned
+
+    def __init__(self,
+        check_grads: bool = False,   # also check the gradients before each update
+    ):
+        self.check_grads = check_grads
+
+    def before_fit(self):
+        if self.learn.purpose != 'fit': return
+        self.reason, self.learn.nan_batch = None, None
+        self.learn.undo.callback(setattr, self, 'averages', None)      # free the memory of the copies
 
     def before_train(self): self.averages = RunningAverages(self.learn.model)
+
     def before_batch(self):
         if self.averages and self.averages.kept and self.learn.training: self.averages.note()
 
@@ -197,34 +216,10 @@ class _WatchesForNaN(Callback):
                if p.grad is not None and not all_finite(p.grad)]
         if bad: self._found(f'the gradient of {bad[0]} is not finite')      # else only the norm has overflowed
 
-    def _found(self, what: str) -> None: raise NotImplementedError
-
-# %% ../../nbs/callbacks/stopping.ipynb #528c40db
-class TerminateOnNaN(_WatchesForNaN):
-    """End a fit if the loss is nan or infinite, if possible before the weights are updated
-
-    Args:
-        check_grads: also check the gradients before each update
-
-    Example:
-        learn, good = (noisy_learner(4, cbs=[Recorder, cb]) for cb in (TerminateOnNaN, Callback()))
-    """
-    name = 'terminate_on_nan'
-    reason: str | None = None      # why this callback stopped the last fit; None: it did not
-
-    def __init__(self,
-        check_grads: bool = False,   # also check the gradients before each update
-    ):
-        self.check_grads, self.averages, self.warned_in = check_grads, None, None
-
-    def before_fit(self):
-        if self.learn.purpose != 'fit': return
-        self.reason, self.learn.nan_batch = None, None
-        self.learn.undo.callback(setattr, self, 'averages', None)      # free the memory of the copies
-
     def _found(self,
         what: str,    # description of the number that is not finite
     ) -> None:
+        "End a fit. In other runs, warn once"
         learn = self.learn
         if learn.purpose != 'fit' and self.warned_in is learn.undo: return
         if learn.training and self.averages: self.averages.put_back()
@@ -286,30 +281,14 @@ class StopAfter(Callback):
         ValueError: say when: StopAfter(seconds=600), (steps=500) or (at='18:30')
 
     Example:
-        limits = StopAfter()
-        limits.seconds, limits.steps, limits.at, limits.learn = 600, 3, None, types.SimpleNamespace(train_iter=2)
+        limits = StopAfter(seconds=600, steps=3)
+        limits.learn = types.SimpleNamespace(train_iter=2)
         limits._start()
         assert limits._over() is None
         limits.learn.train_iter = 3
         assert limits._over() == 'after 3 steps'
     """
-    seconds: float | None
-    steps: int | None
-    at: Any
     no_state = 'until', 'end'       # valid in this process only; a resumed fit counts its seconds from 0
-
-    def _start(self) -> None:
-        self.until, self.end = math.inf, math.inf      # times of `perf_counter` and of the clock
-        if self.seconds is not None: self.until = time.perf_counter() + self.seconds
-        if self.at is not None:
-            over = isinstance(self.at, datetime) and self.at <= datetime.now(self.at.tzinfo)
-            self.end = -math.inf if over else next_time(self.at).timestamp()
-
-    def _over(self) -> str | None:
-        "Return why the fit should stop, or None if it should continue"
-        if self.steps and self.learn.train_iter >= self.steps: return f'after {self.steps:,} steps'
-        if time.perf_counter() >= self.until: return f'after {self.seconds:g} seconds'
-        return f'since it is {self.at}' if time.time() >= self.end else None
     order, run_valid, run_in = 90, False, ('fit',)
     reason: str | None = None      # why this callback ended the last fit; None: it did not
 
@@ -340,6 +319,19 @@ class StopAfter(Callback):
         why = self.reason or self._over()
         if why is None or self.learn.epoch + 1 == self.learn.n_epoch: return
         self._stop(why, CancelFitException)
+
+    def _start(self) -> None:
+        self.until, self.end = math.inf, math.inf      # times of `perf_counter` and of the clock
+        if self.seconds is not None: self.until = time.perf_counter() + self.seconds
+        if self.at is not None:
+            over = isinstance(self.at, datetime) and self.at <= datetime.now(self.at.tzinfo)
+            self.end = -math.inf if over else next_time(self.at).timestamp()
+
+    def _over(self) -> str | None:
+        "Return why the fit should stop, or None if it should continue"
+        if self.steps and self.learn.train_iter >= self.steps: return f'after {self.steps:,} steps'
+        if time.perf_counter() >= self.until: return f'after {self.seconds:g} seconds'
+        return f'since it is {self.at}' if time.time() >= self.end else None
 
     def _stop(self, why: str, cancel: type[Exception]) -> None:
         if self.reason is None: say(f'StopAfter: {self.learn.stopped_where()}, {why}')
