@@ -108,6 +108,14 @@ class _Writer:
         self.thread = threading.Thread(target=self._try, args=(job, copies), name='cbnb-checkpoint')
         self.thread.start()
 
+    def wait(self) -> None:
+        "Wait until the last checkpoint is written, and warn if a checkpoint could not be written"
+        thread, self.thread = self.thread, None
+        if thread is not None: thread.join()
+        while self.failed: warnings.warn(
+            f'a checkpoint could not be written ({self.failed.pop()}): the fit goes on, the checkpoints '
+            'before it are as they were, and the next is tried when it is due', stacklevel=user_level())
+
     def _memory(self, i: int, t: Tensor) -> Tensor:
         "Return CPU memory for a copy of a tensor, reused from the last checkpoint if it fits"
         old = self.copies.get(i)
@@ -119,14 +127,6 @@ class _Writer:
     def _try(self, job: Callable[[list[Tensor]], None], tensors: list[Tensor]) -> None:
         try: job(tensors)
         except (OSError, RuntimeError) as e: self.failed.append(e)     # torch raises RuntimeError if a disk is full
-
-    def wait(self) -> None:
-        "Wait until the last checkpoint is written, and warn if a checkpoint could not be written"
-        thread, self.thread = self.thread, None
-        if thread is not None: thread.join()
-        while self.failed: warnings.warn(
-            f'a checkpoint could not be written ({self.failed.pop()}): the fit goes on, the checkpoints '
-            'before it are as they were, and the next is tried when it is due', stacklevel=user_level())
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #f672008a
 _WRITTEN = 'of', 'run_id'      # what a fit writes into the manifest of each checkpoint
@@ -159,6 +159,7 @@ class _Rest:
 
     def __getattr__(self, name: str) -> Any: return getattr(self.dl, name)
     def __len__(self) -> int: return len(self.dl)
+
     def __iter__(self) -> Iterator[Any]:
         rest = self.start(self.dl, self.n_batches)
         return itertools.chain(itertools.repeat(torch.empty(0), self.n_steps), rest)
@@ -277,16 +278,31 @@ class Checkpoint(Callback):
         learn = new_learner('epochs', cbs=Checkpoint(every_epochs=3))
     """
     order, run_valid, run_in = math.inf, False, ('fit',)     # runs last, because its files lack later changes
-    path: Path | None
     due: Due
-    keep: int
-    monitor: str | None
     writer: _Writer
     described: dict[str, str]
     began: dict[str, Any] | None = None     # random state and workers at the beginning of the epoch
     told: bool = False                      # whether the process received SIGTERM
     told_of_loader = False                  # whether a warning said that the loader's position cannot be stored
     run_id: str                             # the same for all checkpoints of a fit, resumed ones included
+    resume: Any = False       # argument `resume` of the next fit
+
+    @hinted
+    def __init__(self,
+        every_steps: int | None = None,       # number of training batches between checkpoints; None: do not count batches
+        every_seconds: float | None = None,   # seconds between checkpoints; None: ignore the time
+        every_epochs: int | None = None,      # number of epochs between checkpoints; None: 1 if the other two are None, too
+        keep: int = 3,                        # number of newest checkpoints to keep, in addition to the best one
+        path: str | Path | None = None,       # folder for the checkpoints; None: `checkpoints` in the learner's model folder
+        monitor: str | None = 'valid_loss',   # column of the table of epochs that decides which is best; None: keep no best
+        background: bool = False,             # write in a thread, with a copy of the state in CPU memory
+    ):
+        if every_steps is every_seconds is every_epochs is None: every_epochs = 1
+        self.every_steps = None if every_steps is None else as_count(every_steps, 'every_steps', 1)
+        self.every_seconds = None if every_seconds is None else as_positive(every_seconds, 'every_seconds')
+        self.every_epochs = None if every_epochs is None else as_count(every_epochs, 'every_epochs', 1)
+        self.keep, self.monitor, self.background = as_count(keep, 'keep', 1), monitor, background
+        self.path = None if path is None else Path(path)
 
     @property
     def folder(self) -> Path:
@@ -314,6 +330,45 @@ class Checkpoint(Callback):
             assert learn.checkpoint.best() in learn.checkpoint.saved()
         """
         return checkpoints(self.folder)
+
+    def state_dict(self) -> dict[str, Any]: return {}           # a checkpoint does not contain this callback
+    def load_state_dict(self, state: dict[str, Any]) -> None: pass
+
+    def best(self) -> Path | None:  # folder of the checkpoint, or None
+        """Return the best checkpoint of the last fit, or None if no checkpoint has a value of `monitor`
+
+        Returns:
+            folder of the checkpoint, or None
+
+        Example:
+            assert learn.checkpoint.best() in learn.checkpoint.saved()
+        """
+        return _best(self.saved())
+
+    def before_fit(self):
+        learn = self.learn
+        self.due = Due(self.every_steps, self.every_seconds, self.every_epochs)
+        self.due.begin(0)
+        self.writer, self.told, self.began, self.rest, self.position = _Writer(self.background), False, None, None, None
+        self.run_id = uuid.uuid4().hex[:8]
+        self.described = described(learn)
+        _, tensors = to_json(learn.state_dict())     # raises TypeError now if the state cannot be stored
+        _warn_of_losses(learn)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        learn.undo.callback(self.writer.wait)
+        self.writer.prepare(tensors)
+        self._listen()
+        _warn_of_workers(learn.dls.train)
+        resume, self.resume = self.resume, False
+        if resume is not False: self._go_on(as_resume(resume))
+
+    def before_train(self):
+        learn, loaders = self.learn, loaders_of(self.learn)
+        self.began = dict(rng=rng_states(loaders), workers=[has_workers(dl) for dl in loaders], train_iter=learn.train_iter)
+        if self.rest is not None: learn.dl = _Rest(learn.dl, *_done(learn.dl, self.rest[0]), self._start)
+        elif self.position is not None:
+            position, self.position = self.position, None
+            learn.dl = _Rest(learn.dl, 0, 0, lambda dl, n: continued(dl, position, anew=True))
 
     def after_batch(self):
         learn = self.learn
@@ -414,7 +469,6 @@ class Checkpoint(Callback):
                 if candidates == [path]: raise
                 warnings.warn(f'passed over: {e}', stacklevel=user_level())
         return None
-    resume: Any = False       # argument `resume` of the next fit
 
     def _go_on(self, resume: Resume) -> None:
         found = self._newest_whole(resume.path)
@@ -467,14 +521,6 @@ class Checkpoint(Callback):
         learn.pct_train = learn.fit_length.share(learn) if learn.fit_length else (state['epoch'] + (state['batch']/n if n else 0))/learn.n_epoch
         if getattr(learn, 'recorder', None): learn.recorder.last().n_epoch = learn.n_epoch
 
-    def before_train(self):
-        learn, loaders = self.learn, loaders_of(self.learn)
-        self.began = dict(rng=rng_states(loaders), workers=[has_workers(dl) for dl in loaders], train_iter=learn.train_iter)
-        if self.rest is not None: learn.dl = _Rest(learn.dl, *_done(learn.dl, self.rest[0]), self._start)
-        elif self.position is not None:
-            position, self.position = self.position, None
-            learn.dl = _Rest(learn.dl, 0, 0, lambda dl, n: continued(dl, position, anew=True))
-
     def _start(self, dl: Any, n: int) -> Iterator[Any]:
         (state, differs), self.rest = self.rest, None
         self.began, loaders = state['began'], loaders_of(self.learn)
@@ -486,54 +532,6 @@ class Checkpoint(Callback):
         else: batches = batches_from(dl, n) if position is None else continued(dl, position)
         self._load(state, differs)
         return batches
-
-    @hinted
-    def __init__(self,
-        every_steps: int | None = None,       # number of training batches between checkpoints; None: do not count batches
-        every_seconds: float | None = None,   # seconds between checkpoints; None: ignore the time
-        every_epochs: int | None = None,      # number of epochs between checkpoints; None: 1 if the other two are None, too
-        keep: int = 3,                        # number of newest checkpoints to keep, in addition to the best one
-        path: str | Path | None = None,       # folder for the checkpoints; None: `checkpoints` in the learner's model folder
-        monitor: str | None = 'valid_loss',   # column of the table of epochs that decides which is best; None: keep no best
-        background: bool = False,             # write in a thread, with a copy of the state in CPU memory
-    ):
-        if every_steps is every_seconds is every_epochs is None: every_epochs = 1
-        self.every_steps = None if every_steps is None else as_count(every_steps, 'every_steps', 1)
-        self.every_seconds = None if every_seconds is None else as_positive(every_seconds, 'every_seconds')
-        self.every_epochs = None if every_epochs is None else as_count(every_epochs, 'every_epochs', 1)
-        self.keep, self.monitor, self.background = as_count(keep, 'keep', 1), monitor, background
-        self.path = None if path is None else Path(path)
-
-    def before_fit(self):
-        learn = self.learn
-        self.due = Due(self.every_steps, self.every_seconds, self.every_epochs)
-        self.due.begin(0)
-        self.writer, self.told, self.began, self.rest, self.position = _Writer(self.background), False, None, None, None
-        self.run_id = uuid.uuid4().hex[:8]
-        self.described = described(learn)
-        _, tensors = to_json(learn.state_dict())     # raises TypeError now if the state cannot be stored
-        _warn_of_losses(learn)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        learn.undo.callback(self.writer.wait)
-        self.writer.prepare(tensors)
-        self._listen()
-        _warn_of_workers(learn.dls.train)
-        resume, self.resume = self.resume, False
-        if resume is not False: self._go_on(as_resume(resume))
-
-    def state_dict(self) -> dict[str, Any]: return {}           # a checkpoint does not contain this callback
-    def load_state_dict(self, state: dict[str, Any]) -> None: pass
-
-    def best(self) -> Path | None:  # folder of the checkpoint, or None
-        """Return the best checkpoint of the last fit, or None if no checkpoint has a value of `monitor`
-
-        Returns:
-            folder of the checkpoint, or None
-
-        Example:
-            assert learn.checkpoint.best() in learn.checkpoint.saved()
-        """
-        return _best(self.saved())
 
 # %% ../../nbs/callbacks/checkpoints.ipynb #551b4822
 @patch

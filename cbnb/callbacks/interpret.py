@@ -17,7 +17,7 @@ from torch import Tensor
 from ..basics.arguments import as_count, hinted
 from ..basics.patch import patch
 from ..basics.text import escape, number, plural
-from .results import CardMaker, _are_probabilities, predictions, show_cards, spread
+from .results import Predictions, _are_probabilities, predictions, show_cards, spread
 from ..display.figures import show
 from ..display.items import ITEM_STYLE, card_pieces, cards_html, cards_text
 from ..display.look import css_variables
@@ -27,10 +27,6 @@ from ..display.scores import (
     confusion_figure, confusion_matrix, label_scores, matrix_cells, most_in_error, predictions_figure,
     residuals_figure, still_matrix, value_scores, values_svg)
 from ..learner import Learner
-
-# %% ../../nbs/callbacks/interpret.ipynb #0fa49f1c
-_DOES = dict(classes='predicts classes: see plot_confusion_matrix', labels='predicts several labels: see report()',
-             values='predicts values: see plot_predictions and plot_residuals', maps='predicts maps without classes', other='has outputs of a form of its own')
 
 # %% ../../nbs/callbacks/interpret.ipynb #874481d3
 class TopLosses(NamedTuple):
@@ -43,12 +39,10 @@ class TopLosses(NamedTuple):
     values: Tensor     # losses, in order
     indices: Tensor    # indices of the items in the loader
 
-# %% ../../nbs/callbacks/interpret.ipynb #e578940f
-def _most(matrix: Tensor, n: int) -> tuple[Tensor, list[int]]:
-    "Return the part of a matrix for the `n` classes with the most errors, and the numbers of these classes"
-    if len(matrix) <= n: return matrix, list(range(len(matrix)))
-    kept = most_in_error(matrix, n)
-    return matrix[kept][:, kept], kept
+# %% ../../nbs/callbacks/interpret.ipynb #0fa49f1c
+_PAGE_BYTES, _PAGE_CLASSES = 400_000, 25      # most characters of items, and most classes of the matrix, on the page
+_DOES = dict(classes='predicts classes: see plot_confusion_matrix', labels='predicts several labels: see report()',
+             values='predicts values: see plot_predictions and plot_residuals', maps='predicts maps without classes', other='has outputs of a form of its own')
 
 # %% ../../nbs/callbacks/interpret.ipynb #dd0d4c90
 def _ranks(cells: Tensor, losses: Tensor) -> Tensor:
@@ -83,8 +77,12 @@ def items_for_page(
     order = (~wrong).long().argsort(stable=True)
     return order[_ranks(cells, losses)[order].argsort(stable=True)][:n].tolist()
 
-# %% ../../nbs/callbacks/interpret.ipynb #ff43bcc7
-_PAGE_BYTES = 400_000
+# %% ../../nbs/callbacks/interpret.ipynb #e578940f
+def _most(matrix: Tensor, n: int) -> tuple[Tensor, list[int]]:
+    "Return the part of a matrix for the `n` classes with the most errors, and the numbers of these classes"
+    if len(matrix) <= n: return matrix, list(range(len(matrix)))
+    kept = most_in_error(matrix, n)
+    return matrix[kept][:, kept], kept
 
 # %% ../../nbs/callbacks/interpret.ipynb #4732a6fa
 PAGE_STYLE = f'''<style>{css_variables('.cbnb-results')}
@@ -108,9 +106,6 @@ PAGE_STYLE = f'''<style>{css_variables('.cbnb-results')}
 .cbnb-results :focus-visible{{outline:2px dashed var(--cbnb-text);outline-offset:2px}}
 </style>'''.replace('\n', '')
 
-# %% ../../nbs/callbacks/interpret.ipynb #5630f138
-_PAGE_CLASSES = 25
-
 # %% ../../nbs/callbacks/interpret.ipynb #51f44887
 class Interpretation:
     """Comparison of predictions with targets, the result of `learn.interpret()`
@@ -123,11 +118,15 @@ class Interpretation:
             learn.show_results() needs none
 
     Example:
-        counts = Interpretation(interp.found)._counts()
-        assert sum(n for row in counts.values() for n in row.values()) == 360
+        import torch
+        from torch import nn
+        from torch.utils.data import TensorDataset
+        from cbnb.all import DataLoaders, Learner
+        from cbnb.callbacks.interpret import Interpretation
+        from cbnb.toy import close, digits_learner, raises, wave_learner
     """
     def __init__(self,
-        found: CardMaker,      # the result of `predictions`
+        found: Predictions,      # the result of `predictions`
     ):
         if found.targets is None: raise ValueError(
             'an interpretation compares predictions with targets, and this loader has none: learn.show_results() needs none')
@@ -138,11 +137,6 @@ class Interpretation:
         self.classes = found.names                              # names of classes, labels or values
 
     def __len__(self) -> int: return len(self.found)
-
-    def _need(self, what: str, *tasks: str) -> None:
-        "Raise `ValueError` if the task of the model is not one of `tasks`"
-        if self.task not in tasks or self.task == 'maps' and self.found.counts is None: raise ValueError(
-            f'{what} is for models that predict {" or ".join(t for t in tasks if t != "maps")}, and this one {_DOES[self.task]}')
 
     def top_losses(self,
         k: int | None = None,       # number of items; None: all
@@ -238,8 +232,11 @@ class Interpretation:
             counts, one row for each actual class
 
         Example:
-            assert interp.confusion_matrix().shape == (10, 10) and int(interp.confusion_matrix().sum()) == 360
-            interp.most_confused(min_val=2)
+            wave = wave_learner()
+            wave.fit(4)
+            values = wave.interpret()
+            with raises(ValueError, 'confusion_matrix is for models that predict classes, and this one predicts values'): values.confusion_matrix()
+            with raises(ValueError, 'this loader has none'): learn.interpret(dl=[(torch.zeros(4, 1, 8, 8),)])
         """
         self._need('confusion_matrix', 'classes', 'maps')
         if self.task == 'maps': return self.found.counts
@@ -281,32 +278,6 @@ class Interpretation:
         if self.task in ('classes', 'maps'): return class_scores(self.confusion_matrix(), self.classes)
         return (label_scores if self.task == 'labels' else value_scores)(self.targets, self.decoded, self.classes)
 
-    def _cells(self) -> tuple[Tensor, Tensor]:
-        "Return the matrix cell of each item, and whether its prediction is wrong. Without a matrix, the cell is 1 for wrong labels and otherwise 0"
-        if self.task == 'classes':
-            actual, n = self.targets.clamp(min=0), len(self.classes)
-            return actual*n + self.decoded, (self.decoded != self.targets) & (self.targets >= 0)
-        if self.task == 'labels': return (wrong := (self.decoded != self.targets).any(1)).long(), wrong
-        return torch.zeros(len(self), dtype=torch.long), torch.zeros(len(self), dtype=torch.bool)
-
-    def _page_item(self, i: int, html: str) -> dict[str, Any]:
-        "Return the data of an item for the script of the interactive page"
-        loss = None if self.losses is None else float(self.losses[i].nan_to_num(1e38, 1e38, -1e38))
-        classes = self.task == 'classes'
-        return dict(h=html, n=i, a=int(self.targets[i]) if classes else None, p=int(self.decoded[i]) if classes else None,
-                    w=self.found.is_wrong(i), l=loss)
-
-    def _page_items(self,
-        max_items: int,                                  # largest number of items
-    ) -> tuple[str, list[dict[str, Any]], str]:          # HTML before the items, the items, HTML after the items
-        chosen = [i for i in items_for_page(*self._cells(), self.losses, max_items) if self.found.items.has(i)]
-        before, pieces, after = card_pieces([self.found.card(i) for i in chosen])
-        size, found = 0, []
-        for i, html in zip(chosen, pieces):
-            if (size := size + len(html)) > _PAGE_BYTES and found: break
-            found.append(self._page_item(i, html))
-        return before, found, after
-
     def residuals(self) -> Tensor:    # residuals, one row per item
         """Return the predicted minus the actual values
 
@@ -320,14 +291,6 @@ class Interpretation:
         """
         self._need('residuals', 'values')
         return self.preds - self.targets
-
-    def _column(self, what: str, output: int) -> tuple[Tensor, Tensor, str]:
-        "Return the actual and the predicted values of one output, and the name of the output"
-        self._need(what, 'values')
-        n = self.preds.shape[1]
-        if not 0 <= output < n: raise ValueError(f'there is no output {output}: the model has {plural(n, "output")}')
-        name = self.classes[output] if output < len(self.classes) else '' if n == 1 else f'value {output}'
-        return self.targets[:, output], self.preds[:, output], name
 
     def plot_predictions(self,
         output: int = 0,                    # index of the predicted value, from 0
@@ -372,17 +335,6 @@ class Interpretation:
         """
         fig = residuals_figure(*self._column('plot_residuals', output), ax)
         return show(fig, 'residuals over predicted values', return_fig) if ax is None else fig
-
-    def _class_number(self, of: Any) -> int:
-        if of in self.classes: return self.classes.index(of)
-        if isinstance(of, int) and -len(self.classes) <= of < len(self.classes): return of % len(self.classes)
-        raise ValueError(f'there is no class {of!r}: these are {", ".join(self.classes)}')
-
-    def _true_and_prob(self, of: Any) -> tuple[Tensor, Tensor]:
-        "Return whether each item belongs to class `of`, and the probability of this class. None: the second of two classes, or each item's predicted class"
-        if of is None and len(self.classes) == 2: of = 1
-        if of is not None: return self.targets == (i := self._class_number(of)), self.preds[:, i]
-        return self.decoded == self.targets, self.preds.max(1).values
 
     def calibration(self,
         n_bins: int = 10,        # number of bins of equal width
@@ -478,6 +430,110 @@ class Interpretation:
         if self.losses is not None: words.append(f'mean loss {number(self.mean_loss())}')
         return ', '.join(words)
 
+    def page(self,
+        max_items: int = 200,         # largest number of items on the page
+        live: bool | None = None,     # include the script; None: unless the notebook runs headless
+    ) -> str:                         # HTML of the page
+        """Return the interactive page as HTML. With `live=False`, return the version for viewers that run no scripts
+
+        Args:
+            max_items: largest number of items on the page
+            live: include the script; None: unless the notebook runs headless
+
+        Returns:
+            HTML of the page
+
+        Example:
+            page = interp.page(live=True)
+            assert '<script>' in page and '<script>' not in interp.page()
+            assert len(page) < 150_000
+        """
+        matrix, kept = _most(self.confusion_matrix(), _PAGE_CLASSES) if self.task == 'classes' else (None, [])
+        still = self._still(matrix, kept)
+        if not (runs_scripts() if live is None else live): return still
+        return scripted(still, asset('results.js'), self._page_data(matrix, kept, max_items), live=True)
+
+    @classmethod
+    def from_learner(cls,
+        learn: Learner,        # learner whose model predicts
+        ds_idx: int = 1,       # index of the loader in `learn.dls`; 0: training, 1: validation
+        dl: Any = None,        # loader to use instead; None: the one with index `ds_idx`
+        **kwargs: Any,         # other arguments of `predictions`, such as `classes`
+    ) -> Self:  # the interpretation
+        """Create an interpretation, as `learn.interpret()` does. fastai has a method of the same name
+
+        Args:
+            learn: learner whose model predicts
+            ds_idx: index of the loader in `learn.dls`; 0: training, 1: validation
+            dl: loader to use instead; None: the one with index `ds_idx`
+            **kwargs: other arguments of `predictions`, such as `classes`
+
+        Returns:
+            the interpretation
+
+        Example:
+            interp = ClassificationInterpretation.from_learner(learn)
+        """
+        return cls(predictions(learn, (ds_idx if ds_idx != 1 else None) if dl is None else dl, **kwargs))
+
+    def _repr_html_(self) -> str: return self.page()
+
+    def __repr__(self) -> str:
+        lines = [f'Interpretation: {self.summary()}']
+        if self.task == 'classes': lines += [f'{actual} taken for {predicted}: {n:,} times' for actual, predicted, n in self.most_confused(2)[:5]]
+        if self.losses is None: return '\n'.join([*lines, f'no losses: {self.found.note}'])
+        return '\n'.join([*lines, cards_text([self.found.card(i) for i in self.top_losses(5).indices.tolist()])])
+
+    def _need(self, what: str, *tasks: str) -> None:
+        "Raise `ValueError` if the task of the model is not one of `tasks`"
+        if self.task not in tasks or self.task == 'maps' and self.found.counts is None: raise ValueError(
+            f'{what} is for models that predict {" or ".join(t for t in tasks if t != "maps")}, and this one {_DOES[self.task]}')
+
+    def _cells(self) -> tuple[Tensor, Tensor]:
+        "Return the matrix cell of each item, and whether its prediction is wrong. Without a matrix, the cell is 1 for wrong labels and otherwise 0"
+        if self.task == 'classes':
+            actual, n = self.targets.clamp(min=0), len(self.classes)
+            return actual*n + self.decoded, (self.decoded != self.targets) & (self.targets >= 0)
+        if self.task == 'labels': return (wrong := (self.decoded != self.targets).any(1)).long(), wrong
+        return torch.zeros(len(self), dtype=torch.long), torch.zeros(len(self), dtype=torch.bool)
+
+    def _page_item(self, i: int, html: str) -> dict[str, Any]:
+        "Return the data of an item for the script of the interactive page"
+        loss = None if self.losses is None else float(self.losses[i].nan_to_num(1e38, 1e38, -1e38))
+        classes = self.task == 'classes'
+        return dict(h=html, n=i, a=int(self.targets[i]) if classes else None, p=int(self.decoded[i]) if classes else None,
+                    w=self.found.is_wrong(i), l=loss)
+
+    def _page_items(self,
+        max_items: int,                                  # largest number of items
+    ) -> tuple[str, list[dict[str, Any]], str]:          # HTML before the items, the items, HTML after the items
+        chosen = [i for i in items_for_page(*self._cells(), self.losses, max_items) if self.found.items.has(i)]
+        before, pieces, after = card_pieces([self.found.card(i) for i in chosen])
+        size, found = 0, []
+        for i, html in zip(chosen, pieces):
+            if (size := size + len(html)) > _PAGE_BYTES and found: break
+            found.append(self._page_item(i, html))
+        return before, found, after
+
+    def _column(self, what: str, output: int) -> tuple[Tensor, Tensor, str]:
+        "Return the actual and the predicted values of one output, and the name of the output"
+        self._need(what, 'values')
+        n = self.preds.shape[1]
+        if not 0 <= output < n: raise ValueError(f'there is no output {output}: the model has {plural(n, "output")}')
+        name = self.classes[output] if output < len(self.classes) else '' if n == 1 else f'value {output}'
+        return self.targets[:, output], self.preds[:, output], name
+
+    def _class_number(self, of: Any) -> int:
+        if of in self.classes: return self.classes.index(of)
+        if isinstance(of, int) and -len(self.classes) <= of < len(self.classes): return of % len(self.classes)
+        raise ValueError(f'there is no class {of!r}: these are {", ".join(self.classes)}')
+
+    def _true_and_prob(self, of: Any) -> tuple[Tensor, Tensor]:
+        "Return whether each item belongs to class `of`, and the probability of this class. None: the second of two classes, or each item's predicted class"
+        if of is None and len(self.classes) == 2: of = 1
+        if of is not None: return self.targets == (i := self._class_number(of)), self.preds[:, i]
+        return self.decoded == self.targets, self.preds.max(1).values
+
     def _task_words(self) -> list[str]:
         if self.task == 'classes':
             matrix = self.confusion_matrix()                 # without targets that the loss ignores
@@ -511,29 +567,6 @@ class Interpretation:
         if note := self._notes(len(self), len(kept)): parts.append(f'<p>{escape(note)}</p>')
         return ''.join(parts)
 
-    def page(self,
-        max_items: int = 200,         # largest number of items on the page
-        live: bool | None = None,     # include the script; None: unless the notebook runs headless
-    ) -> str:                         # HTML of the page
-        """Return the interactive page as HTML. With `live=False`, return the version for viewers that run no scripts
-
-        Args:
-            max_items: largest number of items on the page
-            live: include the script; None: unless the notebook runs headless
-
-        Returns:
-            HTML of the page
-
-        Example:
-            page = interp.page(live=True)
-            assert '<script>' in page and '<script>' not in interp.page()
-            assert len(page) < 150_000
-        """
-        matrix, kept = _most(self.confusion_matrix(), _PAGE_CLASSES) if self.task == 'classes' else (None, [])
-        still = self._still(matrix, kept)
-        if not (runs_scripts() if live is None else live): return still
-        return scripted(still, asset('results.js'), self._page_data(matrix, kept, max_items), live=True)
-
     def _page_data(self, matrix: Tensor | None, kept: list[int], max_items: int) -> dict[str, Any]:
         before, items, after = self._page_items(as_count(max_items, 'max_items', 1))
         data = dict(items=items, before=before, after=after, style=ITEM_STYLE + MATRIX_STYLE + PAGE_STYLE, picture=self._picture(),
@@ -545,37 +578,6 @@ class Interpretation:
         matrix, found = self.confusion_matrix(), {}
         for i, j in matrix.nonzero().tolist(): found.setdefault(i, {})[j] = int(matrix[i, j])
         return found
-
-    @classmethod
-    def from_learner(cls,
-        learn: Learner,        # learner whose model predicts
-        ds_idx: int = 1,       # index of the loader in `learn.dls`; 0: training, 1: validation
-        dl: Any = None,        # loader to use instead; None: the one with index `ds_idx`
-        **kwargs: Any,         # other arguments of `predictions`, such as `classes`
-    ) -> Self:  # the interpretation
-        """Create an interpretation, as `learn.interpret()` does. fastai has a method of the same name
-
-        Args:
-            learn: learner whose model predicts
-            ds_idx: index of the loader in `learn.dls`; 0: training, 1: validation
-            dl: loader to use instead; None: the one with index `ds_idx`
-            **kwargs: other arguments of `predictions`, such as `classes`
-
-        Returns:
-            the interpretation
-
-        Example:
-            interp = ClassificationInterpretation.from_learner(learn)
-        """
-        return cls(predictions(learn, (ds_idx if ds_idx != 1 else None) if dl is None else dl, **kwargs))
-
-    def _repr_html_(self) -> str: return self.page()
-
-    def __repr__(self) -> str:
-        lines = [f'Interpretation: {self.summary()}']
-        if self.task == 'classes': lines += [f'{actual} taken for {predicted}: {n:,} times' for actual, predicted, n in self.most_confused(2)[:5]]
-        if self.losses is None: return '\n'.join([*lines, f'no losses: {self.found.note}'])
-        return '\n'.join([*lines, cards_text([self.found.card(i) for i in self.top_losses(5).indices.tolist()])])
 
 # %% ../../nbs/callbacks/interpret.ipynb #4577028a
 @patch

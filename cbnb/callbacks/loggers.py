@@ -101,6 +101,16 @@ class Logger(Callback):
     """
     run_id: str | None = None     # id of the run in the service; checkpoints store it
     service: Any = None           # connection to the service, while a fit runs
+    every, artifacts = 0, False
+    opened, told, off = False, False, False     # a run is open; a warning was shown; not the first process
+    seconds = 5.                                # time between two transfers within an epoch
+    order, run_in, run_valid = 60, ('fit',), False        # after the recorder
+    no_state = 'service', 'opened', 'due', 'told', 'off'
+
+    def __init__(self,
+        every: int | None = None,    # also send loss and learning rate of every `every`-th batch; None or 0: only epochs
+        artifacts: bool = False,     # send the figure of the losses and checkpoints, if the service supports them
+    ): self.every, self.artifacts = as_count(every or 0, 'every', 0), artifacts
 
     def start(self,
         settings: dict[str, Any],   # settings of the run: learning rate, callbacks, ...
@@ -218,9 +228,46 @@ class Logger(Callback):
             live.flush()
             assert not live.here          # these docs were run without a page, so no page has answered
         """
-    every, artifacts = 0, False
-    opened, told, off = False, False, False     # a run is open; a warning was shown; not the first process
-    seconds = 5.                                # time between two transfers within an epoch
+
+    def wants(self, event_name: str, training: bool, purpose: str) -> bool:
+        """Return whether the logger handles an event. A logger handles `after_batch` only if `every` is set
+
+        Args:
+            event_name: one of `EVENTS`
+            training: whether the loop is in the training phase
+            purpose: one of `PURPOSES`
+        """
+        return super().wants(event_name, training, purpose) and (event_name != 'after_batch' or bool(self.every))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state from a checkpoint. If a fit is running, also continue the run of the service
+
+        Args:
+            state: from `state_dict` of a callback of this class, perhaps in another process
+        """
+        super().load_state_dict(state)
+        fits = self.learn is not None and self.learn.running and self.learn.purpose == 'fit'
+        if fits and not self.off and not self.opened: self._begin()
+
+    def before_fit(self):
+        if getattr(self.learn, 'recorder', None) is None: raise ValueError(
+            f'{type(self).__name__} sends what the Recorder records, and this learner has none: cbs=Recorder()')
+        self.off, self.opened, self.told = process_number() > 0, False, False
+        self.run_id, self.notes, self.sent = None, [], dict(batches=0, epochs=0, events=0, step=0)
+        self.due = math.inf if self.off else time.monotonic() + self.seconds
+        if self.off: return
+        self.learn.undo.push(self._close)
+        resumes = getattr(getattr(self.learn, 'checkpoint', None), 'resume', False) is not False
+        if not resumes: self._begin()
+
+    def after_batch(self):
+        if time.monotonic() >= self.due: self._send(wait=False)
+
+    def after_validate(self):
+        if self.learn.ends_row: self.after_epoch()
+
+    def after_epoch(self):
+        if not self.off: self._send()
 
     def _begin(self) -> None:
         self.start(self.learn.recorder.last().settings)
@@ -261,53 +308,6 @@ class Logger(Callback):
                 f'{type(self).__name__} failed ({type(e).__name__}: {e}): the fit goes on, and the rows are sent again '
                 'with the next ones', stacklevel=user_level())
             self.told = True
-    order, run_in, run_valid = 60, ('fit',), False        # after the recorder
-    no_state = 'service', 'opened', 'due', 'told', 'off'
-
-    def __init__(self,
-        every: int | None = None,    # also send loss and learning rate of every `every`-th batch; None or 0: only epochs
-        artifacts: bool = False,     # send the figure of the losses and checkpoints, if the service supports them
-    ): self.every, self.artifacts = as_count(every or 0, 'every', 0), artifacts
-
-    def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        """Return whether the logger handles an event. A logger handles `after_batch` only if `every` is set
-
-        Args:
-            event_name: one of `EVENTS`
-            training: whether the loop is in the training phase
-            purpose: one of `PURPOSES`
-        """
-        return super().wants(event_name, training, purpose) and (event_name != 'after_batch' or bool(self.every))
-
-    def before_fit(self):
-        if getattr(self.learn, 'recorder', None) is None: raise ValueError(
-            f'{type(self).__name__} sends what the Recorder records, and this learner has none: cbs=Recorder()')
-        self.off, self.opened, self.told = process_number() > 0, False, False
-        self.run_id, self.notes, self.sent = None, [], dict(batches=0, epochs=0, events=0, step=0)
-        self.due = math.inf if self.off else time.monotonic() + self.seconds
-        if self.off: return
-        self.learn.undo.push(self._close)
-        resumes = getattr(getattr(self.learn, 'checkpoint', None), 'resume', False) is not False
-        if not resumes: self._begin()
-
-    def after_batch(self):
-        if time.monotonic() >= self.due: self._send(wait=False)
-
-    def after_validate(self):
-        if self.learn.ends_row: self.after_epoch()
-
-    def after_epoch(self):
-        if not self.off: self._send()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state from a checkpoint. If a fit is running, also continue the run of the service
-
-        Args:
-            state: from `state_dict` of a callback of this class, perhaps in another process
-        """
-        super().load_state_dict(state)
-        fits = self.learn is not None and self.learn.running and self.learn.purpose == 'fit'
-        if fits and not self.off and not self.opened: self._begin()
 
     def _close(self, exc_type: type | None, exc: BaseException | None, tb: Any) -> None:
         run = self.learn.recorder.last()
@@ -396,8 +396,6 @@ class JSONLLogger(Logger):
         _append_lines(self.file, self.lines)
         self.n_lines, self.lines = self.n_lines + len(self.lines), []
 
-    def _add(self, **values: Any) -> None: self.lines.append(_as_json({'run': self.run_id, **values}))
-
     def read_log(self) -> list[dict[str, Any]]:  # one dict for each whole line
         """Return the lines of the file as dicts, without lines that a killed process has left incomplete
 
@@ -414,6 +412,8 @@ class JSONLLogger(Logger):
         for line in self.file.read_text(encoding='utf-8').splitlines():
             with contextlib.suppress(ValueError): found.append(json.loads(line))
         return found
+
+    def _add(self, **values: Any) -> None: self.lines.append(_as_json({'run': self.run_id, **values}))
 
 # %% ../../nbs/callbacks/loggers.ipynb #e051cc86
 def _as_json(value: Any) -> str:
@@ -598,6 +598,7 @@ class TensorBoardLogger(Logger):
         file.write(_as_records(event.SerializeToString() for event in _events(rows)))
 
     def note(self, text: str, step: int) -> None: self.service.add_text('events', text, step)
+
     def attach(self, figure: Any, folders: list[Path]) -> None:
         self.service.add_figure('losses', figure, self.sent['step'])
 
@@ -683,11 +684,6 @@ class MLflowLogger(Logger):
         self.run_id = client.create_run(number).info.run_id
         for name, value in settings.items(): client.log_param(self.run_id, name, str(as_text(value))[:6000])
 
-    def _go_on(self) -> None:
-        client, known = self.service, self.service.get_run(self.run_id).data.metrics
-        client.update_run(self.run_id, status='RUNNING')
-        self.last = {name: max(m.step for m in client.get_metric_history(self.run_id, name)) for name in known}
-
     def log(self, values: dict[str, float], step: int) -> None: self.log_rows([(values, step)])
 
     def log_rows(self, rows: list[tuple[dict[str, float], int]]) -> None:
@@ -707,6 +703,11 @@ class MLflowLogger(Logger):
     def finish(self, status: str) -> None:
         self.service.set_tag(self.run_id, 'status', status)
         self.service.set_terminated(self.run_id, dict(failed='FAILED', interrupted='KILLED').get(status, 'FINISHED'))
+
+    def _go_on(self) -> None:
+        client, known = self.service, self.service.get_run(self.run_id).data.metrics
+        client.update_run(self.run_id, status='RUNNING')
+        self.last = {name: max(m.step for m in client.get_metric_history(self.run_id, name)) for name in known}
 
     def _files(self) -> str | None:
         "Return the address of the folder for the files of an SQLite store. For other stores, return None"
@@ -754,17 +755,6 @@ class WandbLogger(Logger):
         self.service = self._open_run(wandb, settings) if self.reuse else self._new_run(wandb, settings)
         self.run_id, self.first = self.service.id, self.service.step
 
-    def _new_run(self, wandb: Any, settings: dict[str, Any]) -> Any:
-        folder, quiet = str(Path(self.learn.path).absolute()), wandb.Settings(console='off')
-        given = dict(dir=folder, reinit='create_new', settings=quiet) | self.init
-        if self.run_id: given |= dict(id=self.run_id, resume='allow')
-        return wandb.init(project=self.project, config=settings, **given)
-
-    def _open_run(self, wandb: Any, settings: dict[str, Any]) -> Any:
-        if wandb.run is None: raise ValueError('WandbLogger(reuse=True) needs a run that is open: call wandb.init first')
-        wandb.run.config.update(settings, allow_val_change=True)
-        return wandb.run
-
     def log(self, values: dict[str, float], step: int) -> None:
         if self.reuse: self.service.log(values)
         elif step >= self.first: self.service.log(values, step=step)     # otherwise W&B already has the row from before a crash
@@ -780,3 +770,14 @@ class WandbLogger(Logger):
     def finish(self, status: str) -> None:
         self.service.summary['status'] = status
         if not self.reuse: self.service.finish(exit_code=dict(failed=1, interrupted=255).get(status, 0))
+
+    def _new_run(self, wandb: Any, settings: dict[str, Any]) -> Any:
+        folder, quiet = str(Path(self.learn.path).absolute()), wandb.Settings(console='off')
+        given = dict(dir=folder, reinit='create_new', settings=quiet) | self.init
+        if self.run_id: given |= dict(id=self.run_id, resume='allow')
+        return wandb.init(project=self.project, config=settings, **given)
+
+    def _open_run(self, wandb: Any, settings: dict[str, Any]) -> Any:
+        if wandb.run is None: raise ValueError('WandbLogger(reuse=True) needs a run that is open: call wandb.init first')
+        wandb.run.config.update(settings, allow_val_change=True)
+        return wandb.run

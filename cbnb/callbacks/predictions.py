@@ -281,17 +281,9 @@ class SavedBatches:
         found = [p for p in self.folder.glob('*.pt') if re.fullmatch(_BATCH_FILE, p.name)]
         return sorted(found, key=lambda p: int(p.stem))
 
-    def _read(self, path: Path) -> Any:
-        try: return read_file(path, trust=self.trust, writer='SavedBatches')
-        except pickle.UnpicklingError as e:
-            e.add_note(f'{path} holds more than tensors and plain values, or has a pickle_protocol '
-                       'above 3: SavedBatches(folder, trust=True) if you trust its source')
-            raise
-
     def __len__(self) -> int: return len(self.paths)
     def __getitem__(self, i: int) -> Any: return self._read(self.paths[i])
     def __iter__(self) -> Iterator[Any]: return map(self._read, self.paths)
-    def __repr__(self) -> str: return f'SavedBatches({str(self.folder)!r}: {len(self)} batches)'
 
     def load(self,
         dim: int = 0,    # dimension to join the batches along
@@ -310,6 +302,15 @@ class SavedBatches:
         if not len(self): raise ValueError(f'there are no batches in {self.folder}')
         return joined(list(self), dim)
 
+    def __repr__(self) -> str: return f'SavedBatches({str(self.folder)!r}: {len(self)} batches)'
+
+    def _read(self, path: Path) -> Any:
+        try: return read_file(path, trust=self.trust, writer='SavedBatches')
+        except pickle.UnpicklingError as e:
+            e.add_note(f'{path} holds more than tensors and plain values, or has a pickle_protocol '
+                       'above 3: SavedBatches(folder, trust=True) if you trust its source')
+            raise
+
 # %% ../../nbs/callbacks/predictions.ipynb #a595efe5
 class OfOneRun(Callback):
     """Base class of callbacks that ignore nested runs
@@ -319,8 +320,6 @@ class OfOneRun(Callback):
     """
     run_in = ('fit', 'validate', 'preds')
     _home: Any = None
-
-    def before_fit(self): self.at_home()
 
     def at_home(self) -> bool:  # False in a run within the run of the callback
         """Return whether the current run is the one in which this callback was first called
@@ -341,6 +340,7 @@ class OfOneRun(Callback):
             undo.callback(self._leave)
         return self._home is undo
 
+    def before_fit(self): self.at_home()
     def _leave(self) -> None: self._home = None
 
 # %% ../../nbs/callbacks/predictions.ipynb #06980feb
@@ -359,41 +359,25 @@ class GatherPredsCallback(OfOneRun):
             `trust=True`
         act: function applied to the model output of each batch; None: no change
     """
-    save_preds: str | Path | None = None
-    save_targs: str | Path | None = None
-    pickle_protocol = 2
     share: Any = None             # the loader, if each process loads only a share; see `distributed/shares`
 
-    def _empty(self) -> None:
-        self.inputs, self.preds, self.targets, self.losses = [], [], [], []
-        self.n_batches = 0                       # number of batches gathered so far
-
-    def before_validate(self):
-        if not self.at_home(): return
+    def __init__(self,
+        with_input: bool = False,    # also keep the inputs
+        with_loss: bool = False,     # also keep a loss for each item
+        save_preds: str | Path | None = None,    # write predictions to this folder; None: do not write them
+        save_targs: str | Path | None = None,    # write targets to this folder; None: do not write them
+        with_preds: bool = True,     # keep the predictions in memory
+        with_targs: bool = True,     # keep the targets in memory
+        concat_dim: int = 0,         # dimension to join the batches along
+        pickle_protocol: int = 2,    # pickle protocol of the files; torch reads protocols above 3 only with `trust=True`
+        act: Callable[[Any], Any] | None = None,    # function applied to the model output of each batch; None: no change
+    ):
+        _check_two_folders(save_preds, save_targs)
+        self.with_input, self.with_loss, self.concat_dim = with_input, with_loss, concat_dim
+        self.save_preds, self.save_targs, self.act = save_preds, save_targs, act
+        self.with_preds, self.with_targs = with_preds, with_targs
+        self.pickle_protocol = pickle_protocol
         self._empty()
-        self.share = self.learn.dl if hasattr(self.learn.dl, 'from_all') else None
-        for folder in (self.save_preds, self.save_targs):
-            if folder is not None: forget_batches(folder)
-
-    def _keep(self, parts: list[Any], batch: Any, kept: bool, folder: str | Path | None) -> None:
-        if folder is not None and batch is not None:
-            save_batch(folder, self.share.place(self.n_batches) if self.share else self.n_batches, batch, self.pickle_protocol)
-        if kept: parts.append(batch)
-    with_input, with_loss, with_preds, with_targs = False, False, True, True
-    act: Callable[[Any], Any] | None = None
-
-    def after_batch(self):
-        learn = self.learn
-        if learn.training or learn.pred is None or not self.at_home(): return
-        if self.with_input: self.inputs.append(detached(learn.x, cpu=False))
-        if self.with_loss: self.losses.append(item_losses(learn.loss_func, learn.pred, learn.yb))
-        pred = detached(learn.pred, cpu=False)
-        if self.act is not None: pred = self.act(pred)
-        target = detached(learn.y, cpu=False) if learn.yb else None
-        self._keep(self.preds, pred, self.with_preds, self.save_preds)
-        self._keep(self.targets, target, self.with_targs, self.save_targs)
-        self.n_batches += 1
-    concat_dim = 0
 
     def gathered(self,
         parts: list[Any],   # the list `inputs`, `preds`, `targets` or `losses` of this callback
@@ -417,27 +401,37 @@ class GatherPredsCallback(OfOneRun):
         return [*inputs, self._result(self.preds, self.save_preds),
                 self._result(self.targets, self.save_targs), *losses]
 
+    def after_batch(self):
+        learn = self.learn
+        if learn.training or learn.pred is None or not self.at_home(): return
+        if self.with_input: self.inputs.append(detached(learn.x, cpu=False))
+        if self.with_loss: self.losses.append(item_losses(learn.loss_func, learn.pred, learn.yb))
+        pred = detached(learn.pred, cpu=False)
+        if self.act is not None: pred = self.act(pred)
+        target = detached(learn.y, cpu=False) if learn.yb else None
+        self._keep(self.preds, pred, self.with_preds, self.save_preds)
+        self._keep(self.targets, target, self.with_targs, self.save_targs)
+        self.n_batches += 1
+
+    def before_validate(self):
+        if not self.at_home(): return
+        self._empty()
+        self.share = self.learn.dl if hasattr(self.learn.dl, 'from_all') else None
+        for folder in (self.save_preds, self.save_targs):
+            if folder is not None: forget_batches(folder)
+
+    def _empty(self) -> None:
+        self.inputs, self.preds, self.targets, self.losses = [], [], [], []
+        self.n_batches = 0                       # number of batches gathered so far
+
+    def _keep(self, parts: list[Any], batch: Any, kept: bool, folder: str | Path | None) -> None:
+        if folder is not None and batch is not None:
+            save_batch(folder, self.share.place(self.n_batches) if self.share else self.n_batches, batch, self.pickle_protocol)
+        if kept: parts.append(batch)
+
     def _result(self, parts: list[Any], folder: str | Path | None) -> Any:
         saved = not parts and folder is not None and Path(folder).is_dir()
         return SavedBatches(folder, trust=self.pickle_protocol > 3) if saved else self.gathered(parts)
-
-    def __init__(self,
-        with_input: bool = False,    # also keep the inputs
-        with_loss: bool = False,     # also keep a loss for each item
-        save_preds: str | Path | None = None,    # write predictions to this folder; None: do not write them
-        save_targs: str | Path | None = None,    # write targets to this folder; None: do not write them
-        with_preds: bool = True,     # keep the predictions in memory
-        with_targs: bool = True,     # keep the targets in memory
-        concat_dim: int = 0,         # dimension to join the batches along
-        pickle_protocol: int = 2,    # pickle protocol of the files; torch reads protocols above 3 only with `trust=True`
-        act: Callable[[Any], Any] | None = None,    # function applied to the model output of each batch; None: no change
-    ):
-        _check_two_folders(save_preds, save_targs)
-        self.with_input, self.with_loss, self.concat_dim = with_input, with_loss, concat_dim
-        self.save_preds, self.save_targs, self.act = save_preds, save_targs, act
-        self.with_preds, self.with_targs = with_preds, with_targs
-        self.pickle_protocol = pickle_protocol
-        self._empty()
 
 def _check_two_folders(save_preds: str | Path | None, save_targs: str | Path | None) -> None:
     if save_preds is None or save_targs is None: return
@@ -626,6 +620,7 @@ class _Unwrap(Callback):
     "Replaces the only input of each batch, which is a list or a dict, by the inputs in this list or dict"
     order, run_in = -100, ('fit', 'validate', 'preds')
     def __init__(self, dl: list): self.of = dl
+
     def before_batch(self):
         if self.learn.dl is not self.of: return         # a nested run
         inputs = self.learn.xb[0]

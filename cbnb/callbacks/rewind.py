@@ -207,20 +207,13 @@ class RestorePoints:
     share = 0.25               # share of the free memory that all points together may use
     ask_from = 2**23           # bytes; smaller points are always kept
     points: list[RestorePoint]
+    keep = 3
+    undone: tuple[Any, list[RestorePoint]] | None = None    # how to redo the last `take_back`, and its points
+    learn: Any       # a weak reference to the learner
 
-    def _no_room(self,
-        n_bytes: int,
-        keep: bool = False,    # whether to keep all old points
-    ) -> str:
-        "Return why a point cannot be kept. If the point fits, remove old points to make room, and return an empty string"
-        if n_bytes < self.ask_from: return ''
-        held = sum(p.n_bytes for p in self.points)
-        most = self.share*(free_memory() + held)
-        if n_bytes > most: return (f'it would take {size_words(n_bytes)}, and all points together may take '
-                                   f'{size_words(most)}, {self.share:.0%} of the free memory')
-        if keep and held + n_bytes > most: return 'the other points need the room'
-        while held + n_bytes > most: held -= self.points.pop(0).n_bytes
-        return ''
+    def __init__(self, learn: Learner | None = None):
+        self.points, self.is_open = [], False
+        self.learn = (lambda: None) if learn is None else weakref.ref(learn)
 
     def trim(self, keep: int) -> None:
         """Remove all but the last `keep` restore points
@@ -229,8 +222,6 @@ class RestorePoints:
             keep
         """
         del self.points[:max(len(self.points) - keep, 0)]
-    keep = 3
-    undone: tuple[Any, list[RestorePoint]] | None = None    # how to redo the last `take_back`, and its points
 
     def take(self,
         learn: Learner,      # the learner to save
@@ -254,7 +245,6 @@ class RestorePoints:
         except Exception as e: point.why = f'{type(e).__name__}: {e}'     # the fit can run without a restore point
         self.points.append(point)
         return point
-    learn: Any       # a weak reference to the learner
 
     def find(self, n: int) -> RestorePoint:
         """Return the restore point before the last `n` fits. If there is none, or if the learner is running, raise `RuntimeError` or `ValueError`
@@ -305,11 +295,6 @@ class RestorePoints:
         trained = f'took back {", ".join(back)}: {plural(learn.n_trained(), "epoch")} trained'
         return trained + (f', and learn.lr is {learn.lr} again' if learn.lr != lr else '')
 
-    def _note_now(self, learn: Learner) -> Any:
-        "Save the current state for `redo`, and return the function that restores it, or None if there is no room or the state cannot be copied"
-        try: return None if self._no_room(point_size(learn), keep=True) else _note_all(learn)
-        except Exception: return None
-
     def redo(self) -> str:
         """Restore the state before the last `take_back` with `redo=True`, if no fit has begun since. Return a sentence about the fits that are done again
 
@@ -328,16 +313,10 @@ class RestorePoints:
             self.points += points
         return f'redid {", ".join(p.called for p in points)}: {plural(learn.n_trained(), "epoch")} trained'
 
-    def __init__(self, learn: Learner | None = None):
-        self.points, self.is_open = [], False
-        self.learn = (lambda: None) if learn is None else weakref.ref(learn)
-
-    def __reduce__(self) -> Any: return RestorePoints, ()       # a copy of the learner begins with an empty list
     def __len__(self) -> int: return len(self.points)
     def __iter__(self) -> Iterator[RestorePoint]: return iter(self.points)
     def __getitem__(self, i: Any) -> Any: return self.points[i]
-    def _rows(self) -> list[tuple[str, ...]]:
-        return [point.row(len(self) - i) for i, point in enumerate(self.points)]
+    def __reduce__(self) -> Any: return RestorePoints, ()       # a copy of the learner begins with an empty list
 
     def __repr__(self) -> str:
         return '\n'.join(text_table([HEADINGS, *self._rows()])) if self.points else self.nothing()
@@ -346,6 +325,28 @@ class RestorePoints:
         if not self.points: return escape(self.nothing())
         sides = ['left', 'left', 'right', 'left', 'right', 'right', 'right', 'left']
         return html_table(HEADINGS, self._rows(), sides)
+
+    def _no_room(self,
+        n_bytes: int,
+        keep: bool = False,    # whether to keep all old points
+    ) -> str:
+        "Return why a point cannot be kept. If the point fits, remove old points to make room, and return an empty string"
+        if n_bytes < self.ask_from: return ''
+        held = sum(p.n_bytes for p in self.points)
+        most = self.share*(free_memory() + held)
+        if n_bytes > most: return (f'it would take {size_words(n_bytes)}, and all points together may take '
+                                   f'{size_words(most)}, {self.share:.0%} of the free memory')
+        if keep and held + n_bytes > most: return 'the other points need the room'
+        while held + n_bytes > most: held -= self.points.pop(0).n_bytes
+        return ''
+
+    def _note_now(self, learn: Learner) -> Any:
+        "Save the current state for `redo`, and return the function that restores it, or None if there is no room or the state cannot be copied"
+        try: return None if self._no_room(point_size(learn), keep=True) else _note_all(learn)
+        except Exception: return None
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [point.row(len(self) - i) for i, point in enumerate(self.points)]
 
 # %% ../../nbs/callbacks/rewind.ipynb #433e8e7f
 def _points_of(learn: Learner) -> RestorePoints:

@@ -456,7 +456,75 @@ class SaveModel(Tracker):
             learn.fit(2, cbs=SaveModel(fname='runs/error'))
         print(seen[0].message)
     """
-    _best_file: tuple[Path, Any] | None     # path and mark of the file with the best weights
+    order = 61
+    not_saved = False                            # whether a file could not be written in this fit
+
+    @hinted
+    def __init__(self,
+        monitor: str = 'valid_loss',       # column of the table of epochs to watch
+        comp: Any = None,                  # 'min', 'max', or a function of (new, best); None: inferred from the column's name
+        min_delta: float = 0.,             # improvement that a new best value has to exceed
+        fname: str | Path = 'model',       # name of the file, as for `Learner.save`; may contain folders
+        every_epoch: bool | int = False,   # True: save each epoch as `<fname>_<epoch>`; k: only epochs 0, k, 2k, ...
+        at_end: bool = False,              # save the last weights when the fit ends
+        with_opt: bool = False,            # also save the optimizer's state
+        reset_on_fit: bool = True,         # forget the best value when a fit begins
+        every: str | int | None = None,    # such as '500 steps': save as `<fname>_step_500`, `<fname>_step_1000`, ...; None: see above
+    ):
+        super().__init__(monitor, comp, min_delta, reset_on_fit)
+        self.duration = None if every is None else as_duration(every, 'every')
+        self.every: Every | None = None
+        if every is not None and (every_epoch or at_end): raise ValueError(
+            f'every={every!r} saves at these places only: leave out every_epoch and at_end')
+        if every_epoch and at_end: raise ValueError(
+            f'every_epoch={every_epoch!r} and at_end=True contradict each other: each epoch is '
+            'saved, the last one included; or only the end is; or, without both, the best')
+        every = int(every_epoch) if isinstance(every_epoch, bool) else every_epoch
+        self.every_epoch = as_count(every, 'every_epoch', 0 if every_epoch is False else 1)
+        self.fname, self.at_end, self.with_opt = str(fname).removesuffix('.pth'), at_end, with_opt
+        self.last_saved_path: Path | None = None
+        self._best_file: tuple[Path, Any] | None = None      # path and mark of the file with the best weights
+
+    def wants(self, event_name: str, training: bool, purpose: str) -> bool:
+        """Return whether to handle an event. `after_batch` is handled in training, if `every` is a number of steps or updates
+
+        Args:
+            event_name: one of `EVENTS`
+            training: whether the loop is in the training phase
+            purpose: one of `PURPOSES`
+        """
+        if event_name == 'after_batch' and not (training and self.duration and self.duration.unit != 'epoch'): return False
+        return super().wants(event_name, training, purpose)
+
+    def before_fit(self):
+        self.not_saved = False
+        if process_number() == 0: check_writable(self.learn.model_file(self.fname), 'the weights')
+        self.every = self.duration and Every(self.duration)
+        if self.at_end: self.learn.undo.callback(self._save_end)
+        elif not self.every and not self.every_epoch:
+            super().before_fit()
+            if self.best is None: self._best_file = None
+            if self.best is None and self.learn.start_epoch: self._go_on()
+            self.learn.undo.callback(self._load_best)
+
+    def after_batch(self):                       # see `wants`
+        duration = self.every.duration
+        self._save_interval(duration.unit, duration.count(self.learn))
+
+    def after_epoch(self):
+        if self.at_end: return
+        if self.every: return self._save_interval('epoch', self.learn.epoch + 1)
+        if self.every_epoch: return None if self.learn.mid_epoch else self._save_epoch(self.learn.epoch)
+        with interrupts_wait():                  # keep `best` and the file consistent
+            filed = self.best, self.best_epoch, self.best_step
+            super().after_epoch()
+            if not self.new_best: return
+            new = self.best, self.best_epoch, self.best_step
+            self.best, self.best_epoch, self.best_step = filed       # as long as the file has these weights
+            saved = self._save(self.fname, dict(monitor=self.monitor, best=new[0], epoch=new[1], step=new[2]))
+            if any_over_processes(not saved): return
+            self.best, self.best_epoch, self.best_step = new
+            self._best_file = (path := self.last_saved_path.absolute()), _mark(path)
 
     def _load_best(self) -> None:
         if self.learn is None: return                    # this callback was removed during the fit
@@ -485,35 +553,9 @@ class SaveModel(Tracker):
         self._best_file = path.absolute(), _mark(path)
         print(f'the best so far is {self.monitor} {self.best:.6g}, of epoch {self.best_epoch}, '
               f'in {path}')
-    fname: str
-    every: Every | None
-    every_epoch: int
-    at_end: bool
-    with_opt: bool
-    last_saved_path: Path | None = None
-    not_saved = False                            # whether a file could not be written in this fit
-
-    def after_epoch(self):
-        if self.at_end: return
-        if self.every: return self._save_interval('epoch', self.learn.epoch + 1)
-        if self.every_epoch: return None if self.learn.mid_epoch else self._save_epoch(self.learn.epoch)
-        with interrupts_wait():                  # keep `best` and the file consistent
-            filed = self.best, self.best_epoch, self.best_step
-            super().after_epoch()
-            if not self.new_best: return
-            new = self.best, self.best_epoch, self.best_step
-            self.best, self.best_epoch, self.best_step = filed       # as long as the file has these weights
-            saved = self._save(self.fname, dict(monitor=self.monitor, best=new[0], epoch=new[1], step=new[2]))
-            if any_over_processes(not saved): return
-            self.best, self.best_epoch, self.best_step = new
-            self._best_file = (path := self.last_saved_path.absolute()), _mark(path)
 
     def _save_epoch(self, epoch: int) -> None:
         if epoch % self.every_epoch == 0: self._save(f'{self.fname}_{epoch}')
-
-    def after_batch(self):                       # see `wants`
-        duration = self.every.duration
-        self._save_interval(duration.unit, duration.count(self.learn))
 
     def _save_interval(self, unit: str, count: int) -> None:
         "Save the weights if `count` completes an interval of `every`"
@@ -535,52 +577,3 @@ class SaveModel(Tracker):
             return False
         self.not_saved = told
         return True
-    order = 61
-
-    @hinted
-    def __init__(self,
-        monitor: str = 'valid_loss',       # column of the table of epochs to watch
-        comp: Any = None,                  # 'min', 'max', or a function of (new, best); None: inferred from the column's name
-        min_delta: float = 0.,             # improvement that a new best value has to exceed
-        fname: str | Path = 'model',       # name of the file, as for `Learner.save`; may contain folders
-        every_epoch: bool | int = False,   # True: save each epoch as `<fname>_<epoch>`; k: only epochs 0, k, 2k, ...
-        at_end: bool = False,              # save the last weights when the fit ends
-        with_opt: bool = False,            # also save the optimizer's state
-        reset_on_fit: bool = True,         # forget the best value when a fit begins
-        every: str | int | None = None,    # such as '500 steps': save as `<fname>_step_500`, `<fname>_step_1000`, ...; None: see above
-    ):
-        super().__init__(monitor, comp, min_delta, reset_on_fit)
-        self.duration = None if every is None else as_duration(every, 'every')
-        self.every = None
-        if every is not None and (every_epoch or at_end): raise ValueError(
-            f'every={every!r} saves at these places only: leave out every_epoch and at_end')
-        if every_epoch and at_end: raise ValueError(
-            f'every_epoch={every_epoch!r} and at_end=True contradict each other: each epoch is '
-            'saved, the last one included; or only the end is; or, without both, the best')
-        every = int(every_epoch) if isinstance(every_epoch, bool) else every_epoch
-        self.every_epoch = as_count(every, 'every_epoch', 0 if every_epoch is False else 1)
-        self.fname, self.at_end, self.with_opt = str(fname).removesuffix('.pth'), at_end, with_opt
-        self.last_saved_path: Path | None = None
-        self._best_file = None
-
-    def before_fit(self):
-        self.not_saved = False
-        if process_number() == 0: check_writable(self.learn.model_file(self.fname), 'the weights')
-        self.every = self.duration and Every(self.duration)
-        if self.at_end: self.learn.undo.callback(self._save_end)
-        elif not self.every and not self.every_epoch:
-            super().before_fit()
-            if self.best is None: self._best_file = None
-            if self.best is None and self.learn.start_epoch: self._go_on()
-            self.learn.undo.callback(self._load_best)
-
-    def wants(self, event_name: str, training: bool, purpose: str) -> bool:
-        """Return whether to handle an event. `after_batch` is handled in training, if `every` is a number of steps or updates
-
-        Args:
-            event_name: one of `EVENTS`
-            training: whether the loop is in the training phase
-            purpose: one of `PURPOSES`
-        """
-        if event_name == 'after_batch' and not (training and self.duration and self.duration.unit != 'epoch'): return False
-        return super().wants(event_name, training, purpose)

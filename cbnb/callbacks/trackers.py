@@ -162,43 +162,6 @@ class Tracker(Callback):
     """
     order, run_in = 60, ('fit',)
 
-    def before_fit(self):
-        who = type(self).__name__
-        self.idx = _column(self.monitor, self.learn, who)
-        _warn_if_never_validated(self.monitor, self.learn, who)
-        self.new_best, self.wait, self.values, self._warned = False, 0, [], False
-        self.unit = self.learn.recorder.last().metric_names[0]            # 'epoch' or 'step'
-        if self.reset_on_fit: self.best = self.best_epoch = self.best_step = None
-
-    def after_validate(self):
-        if self.learn.ends_row: self.after_epoch()                      # the row ends in the middle of the epoch
-
-    def after_epoch(self):
-        self.new_best, value = False, self.current()
-        if value is None: return self._warn_of_none()
-        step = self.learn.recorder.last().epochs[-1]['step']
-        self.values.append((step if self.unit == 'step' else self.learn.epoch, value))
-        self.new_best = self.improves(value)
-        self.wait = 0 if self.new_best else self.wait + 1
-        if self.new_best: self.best, self.best_epoch, self.best_step = value, self.learn.epoch, step
-
-    def _place(self) -> str:
-        "Return the current epoch as text, or the current step"
-        return f'epoch {self.learn.epoch}' if self.unit == 'epoch' else f'step {self.learn.train_iter:,}'
-
-    def _best_place(self) -> str:
-        "Return the epoch of the best value as text, or the step if the table has a row for each validation"
-        return f'epoch {self.best_epoch}' if self.unit == 'epoch' else f'step {self.best_step:,}'
-
-    def after_fit(self): pass       # for subclasses that call `super().after_fit()`
-
-    def _warn_of_none(self) -> None:
-        "Warn once per fit if the column has had no value so far, although this epoch was validated"
-        if self.values or self._warned or not _is_missing(self.monitor, self.learn): return
-        self._warned = True
-        warnings.warn(f'{type(self).__name__} waits for a {self.monitor}: the validation of epoch '
-                      f'{self.learn.epoch} gave none', stacklevel=user_level())
-
     @hinted
     def __init__(self,
         monitor: str = 'valid_loss',    # column of the table of epochs to watch
@@ -274,6 +237,43 @@ class Tracker(Callback):
             stop.plot()
         """
         return _plot_values(self, return_fig, ax)
+
+    def before_fit(self):
+        who = type(self).__name__
+        self.idx = _column(self.monitor, self.learn, who)
+        _warn_if_never_validated(self.monitor, self.learn, who)
+        self.new_best, self.wait, self.values, self._warned = False, 0, [], False
+        self.unit = self.learn.recorder.last().metric_names[0]            # 'epoch' or 'step'
+        if self.reset_on_fit: self.best = self.best_epoch = self.best_step = None
+
+    def after_validate(self):
+        if self.learn.ends_row: self.after_epoch()                      # the row ends in the middle of the epoch
+
+    def after_epoch(self):
+        self.new_best, value = False, self.current()
+        if value is None: return self._warn_of_none()
+        step = self.learn.recorder.last().epochs[-1]['step']
+        self.values.append((step if self.unit == 'step' else self.learn.epoch, value))
+        self.new_best = self.improves(value)
+        self.wait = 0 if self.new_best else self.wait + 1
+        if self.new_best: self.best, self.best_epoch, self.best_step = value, self.learn.epoch, step
+
+    def after_fit(self): pass       # for subclasses that call `super().after_fit()`
+
+    def _place(self) -> str:
+        "Return the current epoch as text, or the current step"
+        return f'epoch {self.learn.epoch}' if self.unit == 'epoch' else f'step {self.learn.train_iter:,}'
+
+    def _best_place(self) -> str:
+        "Return the epoch of the best value as text, or the step if the table has a row for each validation"
+        return f'epoch {self.best_epoch}' if self.unit == 'epoch' else f'step {self.best_step:,}'
+
+    def _warn_of_none(self) -> None:
+        "Warn once per fit if the column has had no value so far, although this epoch was validated"
+        if self.values or self._warned or not _is_missing(self.monitor, self.learn): return
+        self._warned = True
+        warnings.warn(f'{type(self).__name__} waits for a {self.monitor}: the validation of epoch '
+                      f'{self.learn.epoch} gave none', stacklevel=user_level())
 
 # %% ../../nbs/callbacks/trackers.ipynb #96f1cb21
 def _plot_values(tracker: Tracker, return_fig: bool | None, ax: Any) -> Any:
@@ -474,8 +474,53 @@ class ReduceLROnPlateau(Tracker):
         planned, reduced = lrs_with(), lrs_with(ReduceLROnPlateau(patience=2, factor=10))
         assert close(np.array(reduced)/planned, [1]*20 + [0.1]*10 + [0.01]*5, 1e-9)
     """
-    _rates: RateFactor | None
-    _set: list[float] | None
+    order, run_valid = 62.5, False     # after `Steering`, whose factor is applied on top
+
+    @hinted
+    def __init__(self,
+        monitor: str = 'valid_loss',    # column of the table of epochs to watch
+        comp: Any = None,               # 'min', 'max', or a function of (new, best); None: inferred from the column's name
+        min_delta: float = 0.,          # improvement that a new best value has to exceed
+        patience: int = 1,              # number of epochs, or of validations within epochs, without a new best value before the rate is reduced
+        factor: float = 10.,            # the rate is divided by this factor; above 1
+        min_lr: float = 0.,             # lower limit of the reduced rate
+        reset_on_fit: bool = True,      # forget the best value when a fit begins
+    ):
+        super().__init__(monitor, comp, min_delta, reset_on_fit)
+        self.patience = as_count(patience, 'patience', 1)
+        self.factor, self.min_lr = as_positive(factor, 'factor'), as_positive(min_lr, 'min_lr')
+        if self.factor <= 1: raise ValueError(
+            f'factor={factor!r}: the rate is divided by it, so it should be above 1; '
+            '10 makes a tenth of the rate')
+        self.reductions: list[int] = []               # epochs or steps of the last fit after which the rate was reduced
+        self._rates: RateFactor | None = None         # while a fit runs
+        self._set: list[float] | None = None          # the reduced rates, until the end of the next epoch
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self._rates is not None and self._rates.by != 1: self._hide_schedulers()
+
+    def before_fit(self):
+        super().before_fit()
+        opt, undo = self.learn.opt, self.learn.undo
+        if hyper_key(opt, 'lr') is None: raise no_such_hyper(opt, 'lr')
+        others = [cb for cb in self.learn.cbs if isinstance(cb, ReduceLROnPlateau) and cb._rates]
+        rates = others[0]._rates if others else RateFactor(opt, self.min_lr)   # one factor for all
+        rates.min_lr = max(rates.min_lr, self.min_lr)
+        undo.set(self, '_rates', rates)
+        self.reductions, self._set = [], None
+
+    def before_batch(self):
+        if self._rates.by != 1: self._rates.on()
+
+    def after_batch(self):
+        if self._rates.planned is not None: self._rates.off()
+
+    def after_epoch(self):
+        if self._rates.planned is not None: self._rates.off()      # the last batch was cut short
+        self._check_kept()
+        super().after_epoch()
+        if self.wait >= self.patience and self.current() is not None: self._reduce()
 
     def _reduce(self) -> None:
         self.wait = 0
@@ -509,49 +554,3 @@ class ReduceLROnPlateau(Tracker):
             f'{now[-1]:g}: ReduceLROnPlateau works together with ParamScheduler, with callbacks that '
             'hold a torch scheduler, and with nothing else that sets the rate', stacklevel=user_level())
         self._set = None
-    order, run_valid = 62.5, False     # after `Steering`, whose factor is applied on top
-
-    @hinted
-    def __init__(self,
-        monitor: str = 'valid_loss',    # column of the table of epochs to watch
-        comp: Any = None,               # 'min', 'max', or a function of (new, best); None: inferred from the column's name
-        min_delta: float = 0.,          # improvement that a new best value has to exceed
-        patience: int = 1,              # number of epochs, or of validations within epochs, without a new best value before the rate is reduced
-        factor: float = 10.,            # the rate is divided by this factor; above 1
-        min_lr: float = 0.,             # lower limit of the reduced rate
-        reset_on_fit: bool = True,      # forget the best value when a fit begins
-    ):
-        super().__init__(monitor, comp, min_delta, reset_on_fit)
-        self.patience = as_count(patience, 'patience', 1)
-        self.factor, self.min_lr = as_positive(factor, 'factor'), as_positive(min_lr, 'min_lr')
-        if self.factor <= 1: raise ValueError(
-            f'factor={factor!r}: the rate is divided by it, so it should be above 1; '
-            '10 makes a tenth of the rate')
-        self.reductions: list[int] = []               # epochs or steps of the last fit after which the rate was reduced
-        self._rates, self._set = None, None           # while a fit runs
-
-    def before_fit(self):
-        super().before_fit()
-        opt, undo = self.learn.opt, self.learn.undo
-        if hyper_key(opt, 'lr') is None: raise no_such_hyper(opt, 'lr')
-        others = [cb for cb in self.learn.cbs if isinstance(cb, ReduceLROnPlateau) and cb._rates]
-        rates = others[0]._rates if others else RateFactor(opt, self.min_lr)   # one factor for all
-        rates.min_lr = max(rates.min_lr, self.min_lr)
-        undo.set(self, '_rates', rates)
-        self.reductions, self._set = [], None
-
-    def before_batch(self):
-        if self._rates.by != 1: self._rates.on()
-
-    def after_batch(self):
-        if self._rates.planned is not None: self._rates.off()
-
-    def after_epoch(self):
-        if self._rates.planned is not None: self._rates.off()      # the last batch was cut short
-        self._check_kept()
-        super().after_epoch()
-        if self.wait >= self.patience and self.current() is not None: self._reduce()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        if self._rates is not None and self._rates.by != 1: self._hide_schedulers()

@@ -95,13 +95,15 @@ class UpdateCounter(Callback):
     Args:
         **events: functions to use as methods: `before_fit=f`
     """
-    order, run_valid, run_in = 61, False, ('lr_find', 'fit')
+    order, run_valid = 61, False
+    run_in: Sequence[str] = ('lr_find', 'fit')
     num_it, stage = 100, ''           # number of updates; name of the run in the progress bar
-    lrs = raw_losses = ()             # unchanged if the run does not begin
+    lrs: list[float] = []             # one value for each update; unchanged if the run does not begin
+    raw_losses: list[float] = []
     n_seen, stopped = 0, 'not begun'
 
     def before_fit(self):
-        self.lrs, self.raw_losses = [], []               # one value for each update
+        self.lrs, self.raw_losses = [], []
         self.n_seen = self.n_used = self.idle = 0        # batches; batches up to the last update; batches since then
         self.mean, self.stopped = RunningMean(), 'done'
 
@@ -178,7 +180,8 @@ class UpdateNorms:
     ):
         self.params = list(params)
         self.before = [p.detach().clone() for p in self.params]
-        self.weight_norm, self.norms = total_norm(self.before), []
+        self.weight_norm = total_norm(self.before)
+        self.norms: list[Tensor] = []
 
     @torch.no_grad()
     def add(self) -> None:
@@ -217,38 +220,36 @@ def bad_items(
     return (f'the data is bad: the {name} of {items} of batch {n} are nan or infinite '
             '(counted from 0, in the order of this epoch)')
 
-# %% ../../nbs/lr/finder.ipynb #19441ef8
-class _Sweeps(UpdateCounter):
-    "Record the rates and the smoothed losses of a sweep. With `stop_div`, end the sweep when the loss diverges"
-    learn: Learner
-    mom: float | None = None                     # momentum of the sweep; None: the optimizer has no momentum
-    own_mom: float | None = None                 # momentum of the optimizer before the sweep
+# %% ../../nbs/lr/finder.ipynb #3c210c83
+class LRFinder(UpdateCounter):
+    """Raise the learning rate by equal factors, and record the loss and the norm of each update
 
-    def momentum(self) -> float:
-        "Return the mean of the highest and the lowest momentum of a one-cycle run"
-        start, top, _ = self.learn.moms
-        return (start + top)/2
+    Args:
+        start_lr: first rate: a number, or a list or slice for parameter groups
+        end_lr: last rate: a number, or a list or slice for parameter groups
+        num_it: maximum number of updates
+        stop_div: stop when the loss diverges
+        beta: weight of the past in the smoothed losses
+    """
+    losses: list[float] = []               # smoothed losses
+    mom: float | None = None               # momentum of the sweep; None: the optimizer has no momentum
+    own_mom: float | None = None           # momentum of the optimizer before the sweep
+    update_norms: Sequence[float] = ()     # norm of each update
+    weight_norm = 0.                       # norm of the weights before the sweep
+    moved: UpdateNorms | None = None       # measures the norms during the sweep
+    epoch_batches: int | None = None       # batches in an epoch; None: not known
+    n_items = 0                            # items seen
+    bad_data, several = '', False          # message about bad items; whether there are several optimizers
 
-    def set_momentum(self) -> None:
-        "Set the momentum of the sweep, if the optimizer has one"
-        opt = self.learn.opt
-        if not hyper_key(opt, 'mom'): return
-        self.mom, self.own_mom = self.momentum(), float(get_hyper(opt, 'mom')[-1])
-        set_hyper(opt, 'mom', self.mom)
-    learn: Learner
-    start_lr: Any
-    end_lr: Any
-    num_it: int
-
-    def plan_rates(self) -> None:
-        "Compute the rates of all updates for each group"
-        n = len(self.learn.opt.param_groups)
-        self.ends = list(zip(spread_lrs(self.start_lr, n, 'start_lr'), spread_lrs(self.end_lr, n, 'end_lr')))
-        self.sweeps = [geometric(start, end, self.num_it) for start, end in self.ends]
-
-    def set_rates(self, i: int) -> None:
-        "Set the rates of update `i`"
-        write_hyper(self.learn.opt.param_groups, 'lr', None, [sweep[i] for sweep in self.sweeps])
+    def __init__(self,
+        start_lr: Any = 1e-7,       # first rate: a number, or a list or slice for parameter groups
+        end_lr: Any = 10,           # last rate: a number, or a list or slice for parameter groups
+        num_it: int = 100,          # maximum number of updates
+        stop_div: bool = True,      # stop when the loss diverges
+        beta: float = 0.98,         # weight of the past in the smoothed losses
+    ):
+        self.start_lr, self.end_lr, self.num_it = start_lr, end_lr, as_count(num_it, 'num_it', 2)
+        self.stop_div, self.beta = stop_div, beta
 
     def rates_at(self,
         lr: float,           # rate of the last group
@@ -264,45 +265,52 @@ class _Sweeps(UpdateCounter):
         start, end = self.ends[-1]
         pos = math.log(lr/start)/math.log(end/start)
         return [first*(last/first)**pos for first, last in self.ends[:-1]] + [lr]
-    losses, stop_div, beta = (), True, 0.98
-
-    def before_fit(self):
-        super().before_fit()
-        self.plan_rates()
-        self.set_momentum()
-        self.smoother, self.losses = Smoother(self.beta), []
-
-    def note(self, loss: float) -> None:
-        super().note(loss)
-        self.lrs[-1] = self.sweeps[-1][len(self.lrs) - 1]      # in full precision
-        self.losses.append(self.smoother.add(loss))
-
-    def check(self) -> None:
-        if self.stop_div and diverged(self.losses, self.raw_losses): self.stop('diverged')
-        super().check()
-
-# %% ../../nbs/lr/finder.ipynb #cccccd0e
-class _Measures(_Sweeps):
-    "Record the norm of each update of a sweep, and the numbers of batches and items in an epoch"
-    update_norms, weight_norm, epoch_batches, moved, n_items = (), 0., None, None, 0
-
-    def before_fit(self):
-        super().before_fit()
-        groups, self.epoch_batches, self.n_items = self.learn.opt.param_groups, None, 0
-        self.moved = UpdateNorms(p for g in groups for p in g['params'] if p.requires_grad)
-
-    def note(self, loss: float) -> None:
-        super().note(loss)
-        self.moved.add()
-
-    def after_batch(self):
-        self.n_items += find_bs((self.learn.yb, self.learn.xb)) or 0
-        super().after_batch()
 
     def epoch_size(self) -> tuple[float, float] | None:
         "Return the numbers of updates and of items in an epoch, or None if they are not known"
         if not self.epoch_batches or not self.n_seen or not self.n_used: return None
         return self.epoch_batches*len(self.lrs)/self.n_used, self.epoch_batches*self.n_items/self.n_seen
+
+    def before_fit(self):
+        if self.learn.purpose == 'fit':                        # lr_find has already taken a snapshot
+            self.learn.undo.callback(snapshot(self.learn, exclude=[self]))
+        super().before_fit()
+        opt = self.learn.opt
+        groups = opt.param_groups
+        self.ends = list(zip(spread_lrs(self.start_lr, len(groups), 'start_lr'), spread_lrs(self.end_lr, len(groups), 'end_lr')))
+        self.sweeps = [geometric(start, end, self.num_it) for start, end in self.ends]
+        if hyper_key(opt, 'mom'):
+            self.mom, self.own_mom = (self.learn.moms[0] + self.learn.moms[1])/2, float(get_hyper(opt, 'mom')[-1])
+            set_hyper(opt, 'mom', self.mom)
+        self.smoother, self.losses = Smoother(self.beta), []
+        self.moved, self.epoch_batches, self.n_items = UpdateNorms(p for g in groups for p in g['params'] if p.requires_grad), None, 0
+        self.bad_data, self.several = '', isinstance(opt, MultiOptimizer)
+
+    def set_rates(self, i: int) -> None:
+        """Set the rates of update `i`
+
+        Args:
+            i
+        """
+        write_hyper(self.learn.opt.param_groups, 'lr', None, [sweep[i] for sweep in self.sweeps])
+
+    def note(self, loss: float) -> None:
+        super().note(loss)
+        self.lrs[-1] = self.sweeps[-1][len(self.lrs) - 1]      # in full precision
+        self.losses.append(self.smoother.add(loss))
+        self.moved.add()
+
+    def check(self) -> None:
+        if self.stop_div and diverged(self.losses, self.raw_losses): self.stop('diverged')
+        super().check()
+
+    def stop(self, why: str) -> None:
+        if why == 'nan': self.bad_data = bad_items(self.learn)
+        super().stop(why)
+
+    def after_batch(self):
+        self.n_items += find_bs((self.learn.yb, self.learn.xb)) or 0
+        super().after_batch()
 
     def after_train(self):
         if self.learn.iter is not None: self.epoch_batches = self.learn.iter + 1
@@ -312,39 +320,6 @@ class _Measures(_Sweeps):
         if self.epoch_batches is None: self.epoch_batches = self.learn.batches_in(self.learn.dls.train)
         self.update_norms, self.weight_norm = self.moved.read()
         self.moved = None                                      # it holds a copy of the weights
-
-# %% ../../nbs/lr/finder.ipynb #3c210c83
-class LRFinder(_Measures):
-    """Raise the learning rate by equal factors, and record the loss and the norm of each update
-
-    Args:
-        start_lr: first rate: a number, or a list or slice for parameter groups
-        end_lr: last rate: a number, or a list or slice for parameter groups
-        num_it: maximum number of updates
-        stop_div: stop when the loss diverges
-        beta: weight of the past in the smoothed losses
-    """
-    bad_data, several = '', False      # message about bad items; whether there are several optimizers
-
-    def __init__(self,
-        start_lr: Any = 1e-7,       # first rate: a number, or a list or slice for parameter groups
-        end_lr: Any = 10,           # last rate: a number, or a list or slice for parameter groups
-        num_it: int = 100,          # maximum number of updates
-        stop_div: bool = True,      # stop when the loss diverges
-        beta: float = 0.98,         # weight of the past in the smoothed losses
-    ):
-        self.start_lr, self.end_lr, self.num_it = start_lr, end_lr, as_count(num_it, 'num_it', 2)
-        self.stop_div, self.beta = stop_div, beta
-
-    def before_fit(self):
-        if self.learn.purpose == 'fit':                        # lr_find has already taken a snapshot
-            self.learn.undo.callback(snapshot(self.learn, exclude=[self]))
-        super().before_fit()
-        self.bad_data, self.several = '', isinstance(self.learn.opt, MultiOptimizer)
-
-    def stop(self, why: str) -> None:
-        if why == 'nan': self.bad_data = bad_items(self.learn)
-        super().stop(why)
 
 # %% ../../nbs/lr/finder.ipynb #765a50d1
 @patch
@@ -690,24 +665,174 @@ class LRFind(Sweep):
         remark: text to append to the reason
 
     Example:
-        found = LRFind()
-        found.lr, found.suggestions = 0.2, dict(valley=0.1, steep=0.5)
-        lr_valley, lr_steep = found
-        assert (lr_valley, lr_steep) == (found.valley, found.steep) == (0.1, 0.5)
+        found = LRFind(curve_lrs, curve_losses, curve_losses, 100, ['valley', 'minimum'], planned=planned_run(5, None, 32))
+        assert found.band[0] < found.lr < found.band[1]
+        lr_valley, lr_minimum = found
+        assert (lr_valley, lr_minimum) == (found.valley, found.minimum)
         with raises(AttributeError, 'slide made no suggestion'): found.slide
+        found
     """
-    _learn: Any = None                # a weak reference
+    def __init__(self,
+        lrs: list[float],              # rates of the updates
+        losses: list[float],           # smoothed losses
+        raw_losses: list[float],       # measured losses; empty: not known
+        num_it: int,                   # planned number of updates
+        rules: Any = tuple(RULES),     # names or functions, one or several; None: no rules
+        n_batches: int = 0,            # number of batches that the sweep took
+        update_norms: Sequence[float] = (),   # norm of each update; empty: not known
+        weight_norm: float = 0.,       # norm of the weights before the sweep
+        planned: Planned = Planned(REFERENCE, None, f'{REFERENCE} updates'),   # length of the planned run
+        last_fit: LastFit | None = None,      # the fit that trained the model; None: the model is fresh, or the fit is not known
+        epoch_size: tuple[float, float] | None = None,   # updates and items of an epoch; None: not known
+        problem: str = '',             # why there is no rate; empty: decide from the curve
+        mom: float | None = None,      # momentum of the sweep; None: the optimizer has no momentum
+        remark: str = '',              # text to append to the reason
+    ):
+        super().__init__(lrs, losses, raw_losses, num_it, n_batches, list(update_norms), weight_norm, mom)
+        self.planned, self.last_fit, self.epoch_size, self.remark = planned, last_fit, epoch_size, remark
+        self.lr: float | None = None                       # rate to use for the last group; None: no rate
+        self.recommended: float | None = None              # the recommended rate, also after you choose another one
+        self.band: tuple[float, float] | None = None       # lowest and highest rate that may be as good
+        self.rule: str | None = None                       # source of the rate: 'balanced' or 'trials'
+        self.reason = ''                                   # explanation of the rate; without `lr`: why there is none
+        self.suggestions, self.points, self.refusals = Asked({}, {}, {})
+        self.estimates: dict[str, float] = {}         # estimates from which the rate was derived: name -> rate
+        self.first: Rate | None = None                # rate of the sweep, even with a doubt
+        self.trials: list[Trial] = []                 # the short runs, in the order in which they ran
+        self.trial_plan: Plan | None = None
+        self.start_loss: float | None = None          # loss before any training, for the trials
+        self._learn: Any = None                       # a weak reference to the learner of the sweep
+        self._shown_in: int | None = None             # number of the cell that has shown it
+        self._read(problem, rules)
+
+    def _read(self, problem: str, rules: Any) -> None:
+        "Recommend a rate, and ask the rules. If no rate can be recommended, store the reason and do not ask the rules"
+        try:
+            if problem: raise ValueError(problem)
+            self.first = self.recommend(self.planned.steps)
+        except ValueError as e: self.reason = str(e)
+        else:
+            self.take('balanced', self.first)
+            if self.lr is None: return
+            asked = ask_rules(self, as_rules(rules), bool(self.first.doubt))
+            self.suggestions, self.points, self.refusals = asked
+
+    def recommend(self,
+        steps: float,    # number of updates of the planned run
+    ) -> Rate:           # the rate, with its band and the reason
+        """Recommend a rate for this learner: that of the sweep, limited if there are few data or if the model is trained
+
+        Args:
+            steps: number of updates of the planned run
+
+        Returns:
+            the rate, with its band and the reason
+        """
+        rate = for_few_items(super().recommend(steps), steps, self.epoch_size)
+        return for_trained(rate, (self.raw_losses or self.losses)[:10], self.last_fit) if self.last_fit else rate
+
+    def take(self,
+        rule: str,     # source of the rate: 'balanced' or 'trials'
+        rate: Rate,    # rate from a sweep or from trials
+    ) -> None:
+        """Store `rate` as the recommendation. If the rate has a doubt and no fit has trained the model, store only the doubt, as `reason`
+
+        Args:
+            rule: source of the rate: 'balanced' or 'trials'
+            rate: rate from a sweep or from trials
+
+        Example:
+            found.take('balanced', doubtful)
+            assert found.lr == found.valley and found.reason == 'nothing is learnt'
+        """
+        if rate.doubt and self.last_fit is None:
+            self.reason = rate.doubt
+            return
+        self.rule, self.band = rule, (rate.low, rate.high)
+        self.lr = self.recommended = rate.lr
+        self.estimates = rate.estimates or self.estimates
+        self.reason = f'{rate.reason}; for {self.planned.length}{self.planned.hint}{self.remark}'
+
+    def choose(self,
+        lr: Any,    # rate of the last group: a number, or the name of a rule with a suggestion
+    ) -> None:
+        """Set `lr` to a different rate. `recommended` does not change
+
+        Args:
+            lr: rate of the last group: a number, or the name of a rule with a suggestion
+
+        Raises:
+            ValueError: {lr} has suggested no rate; there are ...
+
+        Example:
+            found.choose('valley')
+            assert found.lr == found.valley != found.recommended and found.outside == ['valley']
+            with raises(ValueError, "'slide' has suggested no rate"): found.choose('slide')
+            repr(found)
+        """
+        if isinstance(lr, str) and lr not in self.suggestions: raise ValueError(
+            f'{lr!r} has suggested no rate; there are {", ".join(self.suggestions) or "none"}')
+        self.lr = as_positive(self.suggestions[lr] if isinstance(lr, str) else lr)
+
+    @property
+    def outside(self) -> list[str]:
+        """Names of the rules whose suggestions are outside the band. The figure draws these suggestions faintly
+
+        Example:
+            found.choose('valley')
+            assert found.lr == found.valley != found.recommended and found.outside == ['valley']
+            with raises(ValueError, "'slide' has suggested no rate"): found.choose('slide')
+            repr(found)
+        """
+        low, high = self.band or (0., math.inf)
+        return [name for name, lr in self.suggestions.items() if not low <= lr <= high]
+
+    @property
+    def planned_steps(self) -> float:
+        """Number of updates of the planned run
+
+        Example:
+            assert found.n_epoch == 5 and found.planned_steps == 5*32
+            assert found.learn is learn and copy.deepcopy(found).learn is None
+        """
+        return self.planned.steps
+
+    @property
+    def n_epoch(self) -> float | None:
+        """Number of epochs of the planned run, or `None` if only the updates are known
+
+        Example:
+            assert found.n_epoch == 5 and found.planned_steps == 5*32
+            assert found.learn is learn and copy.deepcopy(found).learn is None
+        """
+        return self.planned.n_epoch
 
     @property
     def learn(self) -> Learner | None:
         """The learner of the sweep, or `None` if it was deleted, or if this result is a copy or was unpickled
 
         Example:
-            notes.learn = line_learner()
+            swept = line_learner()
+            found._learn = weakref.ref(swept)
+            assert found.learn is swept and copy.copy(found).learn is None
         """
         return self._learn() if self._learn is not None else None
 
     def __getstate__(self) -> dict[str, Any]: return {**vars(self), '_learn': None}
+
+    def _given(self) -> list[float]:
+        if self.lr is None: raise ValueError(f'lr_find made no suggestion: {self.reason}')
+        return list(self.suggestions.values())
+
+    def __iter__(self) -> Iterator[float]: return iter(self._given())
+    def __getitem__(self, i: int) -> float: return self._given()[i]
+    def __len__(self) -> int: return len(self.suggestions)
+    def __dir__(self) -> list[str]: return [*super().__dir__(), *self.suggestions]
+    def __getattr__(self, name: str) -> float:
+        if name[:1] != '_' and name in self.__dict__.get('suggestions', ()):
+            return self.suggestions[name]
+        known = f', and {name} made no suggestion' if name in RULES else ''
+        raise AttributeError(f'LRFind has no attribute {name!r}{known}')
 
     def plot(self,
         return_fig: bool | None = None,   # return the figure instead of showing it
@@ -768,6 +893,16 @@ class LRFind(Sweep):
         """
         return self.plot(return_fig=True)
 
+    def __repr__(self) -> str:
+        if self.lr is None: return f'LRFind(no suggestion: {self.reason})'
+        band = 'band=({:.2g}, {:.2g}), '.format(*self.band) if self.band else ''
+        mom = f', mom={self.mom:.2g}' if self.mom is not None else ''
+        named = ''.join(f', {name}={lr:.2g}' for name, lr in self.suggestions.items())
+        known = f', recommended={self.recommended:.2g}' if self.recommended is not None else ''
+        chosen = f'chosen by hand{known}, ' if self.lr != self.recommended else ''
+        return (f'LRFind(lr={self.lr:.2g}, {chosen}{band}rule={self.rule!r}, '
+                f'n_epoch={self.n_epoch}, n_batches={self.n_batches}{mom}{named})')
+
     def _ipython_display_(self) -> None:
         "If widgets work and this cell has not shown the result yet, show the picker. Otherwise raise `NotImplementedError`, so that IPython calls `_repr_mimebundle_`"
         live = self.learn is not None and view_for('lr_find', None, None, None) is not None
@@ -778,213 +913,9 @@ class LRFind(Sweep):
         if self._shown_in == _cell(): return {'text/plain': repr(self)}
         fig = self.fig
         return png_bundle(fig, repr(self)), png_metadata(fig, repr(self))
-    lr: float | None = None                       # rate to use for the last group; None: no rate
-    recommended: float | None = None              # the recommended rate, also after you choose another one
-    band: tuple[float, float] | None = None       # lowest and highest rate that may be as good
-    rule: str | None = None                       # source of the rate: 'balanced' or 'trials'
-    reason: str = ''                              # explanation of the rate; without `lr`: why there is none
-    suggestions: dict[str, float]                 # rule -> suggested rate
-    estimates: dict[str, float]                   # estimates from which the rate was derived: name -> rate
-    planned: Planned                              # length of the planned run
-    last_fit, remark = None, ''
-
-    def take(self,
-        rule: str,     # source of the rate: 'balanced' or 'trials'
-        rate: Rate,    # rate from a sweep or from trials
-    ) -> None:
-        """Store `rate` as the recommendation. If the rate has a doubt and no fit has trained the model, store only the doubt, as `reason`
-
-        Args:
-            rule: source of the rate: 'balanced' or 'trials'
-            rate: rate from a sweep or from trials
-
-        Example:
-            found = LRFind()
-            found.suggestions, found.estimates = dict(valley=0.1, steep=0.5), {}
-            found.planned = planned_run(5, None, 32)
-            found.take('balanced', Rate(0.2, 0.05, 0.4, 'by example', {}))
-            assert found.lr == found.recommended == 0.2 and found.band == (0.05, 0.4)
-            found.reason
-        """
-        if rate.doubt and self.last_fit is None:
-            self.reason = rate.doubt
-            return
-        self.rule, self.band = rule, (rate.low, rate.high)
-        self.lr = self.recommended = rate.lr
-        self.estimates = rate.estimates or self.estimates
-        self.reason = f'{rate.reason}; for {self.planned.length}{self.planned.hint}{self.remark}'
-
-    def choose(self,
-        lr: Any,    # rate of the last group: a number, or the name of a rule with a suggestion
-    ) -> None:
-        """Set `lr` to a different rate. `recommended` does not change
-
-        Args:
-            lr: rate of the last group: a number, or the name of a rule with a suggestion
-
-        Raises:
-            ValueError: {lr} has suggested no rate; there are ...
-
-        Example:
-            found = LRFind()
-            found.suggestions, found.band, found.lr = dict(valley=0.1, steep=0.5), (0.05, 0.4), 0.2
-            found.choose('valley')
-            assert found.lr == 0.1 and found.outside == ['steep']
-            with raises(ValueError, "'slide' has suggested no rate"): found.choose('slide')
-        """
-        if isinstance(lr, str) and lr not in self.suggestions: raise ValueError(
-            f'{lr!r} has suggested no rate; there are {", ".join(self.suggestions) or "none"}')
-        self.lr = as_positive(self.suggestions[lr] if isinstance(lr, str) else lr)
-
-    @property
-    def outside(self) -> list[str]:
-        """Names of the rules whose suggestions are outside the band. The figure draws these suggestions faintly
-
-        Example:
-            found = LRFind()
-            found.suggestions, found.band, found.lr = dict(valley=0.1, steep=0.5), (0.05, 0.4), 0.2
-            found.choose('valley')
-            assert found.lr == 0.1 and found.outside == ['steep']
-            with raises(ValueError, "'slide' has suggested no rate"): found.choose('slide')
-        """
-        low, high = self.band or (0., math.inf)
-        return [name for name, lr in self.suggestions.items() if not low <= lr <= high]
-
-    @property
-    def planned_steps(self) -> float:
-        """Number of updates of the planned run
-
-        Example:
-            assert found.n_epoch == 5 and found.planned_steps == 5*32
-            assert found.learn is learn and copy.deepcopy(found).learn is None
-        """
-        return self.planned.steps
-
-    @property
-    def n_epoch(self) -> float | None:
-        """Number of epochs of the planned run, or `None` if only the updates are known
-
-        Example:
-            assert found.n_epoch == 5 and found.planned_steps == 5*32
-            assert found.learn is learn and copy.deepcopy(found).learn is None
-        """
-        return self.planned.n_epoch
-    n_batches: int
-    mom: float | None
-
-    def __repr__(self) -> str:
-        if self.lr is None: return f'LRFind(no suggestion: {self.reason})'
-        band = 'band=({:.2g}, {:.2g}), '.format(*self.band) if self.band else ''
-        mom = f', mom={self.mom:.2g}' if self.mom is not None else ''
-        named = ''.join(f', {name}={lr:.2g}' for name, lr in self.suggestions.items())
-        known = f', recommended={self.recommended:.2g}' if self.recommended is not None else ''
-        chosen = f'chosen by hand{known}, ' if self.lr != self.recommended else ''
-        return (f'LRFind(lr={self.lr:.2g}, {chosen}{band}rule={self.rule!r}, '
-                f'n_epoch={self.n_epoch}, n_batches={self.n_batches}{mom}{named})')
-    lr: float | None
-    reason: str
-    suggestions: dict[str, float]
-
-    def __iter__(self) -> Iterator[float]: return iter(self._given())
-    def __getitem__(self, i: int) -> float: return self._given()[i]
-    def __len__(self) -> int: return len(self.suggestions)
-
-    def _given(self) -> list[float]:
-        if self.lr is None: raise ValueError(f'lr_find made no suggestion: {self.reason}')
-        return list(self.suggestions.values())
-
-    def __getattr__(self, name: str) -> float:
-        if name[:1] != '_' and name in self.__dict__.get('suggestions', ()):
-            return self.suggestions[name]
-        known = f', and {name} made no suggestion' if name in RULES else ''
-        raise AttributeError(f'LRFind has no attribute {name!r}{known}')
-
-    def __dir__(self) -> list[str]: return [*super().__dir__(), *self.suggestions]
-
-    def __init__(self,
-        lrs: list[float],              # rates of the updates
-        losses: list[float],           # smoothed losses
-        raw_losses: list[float],       # measured losses; empty: not known
-        num_it: int,                   # planned number of updates
-        rules: Any = tuple(RULES),     # names or functions, one or several; None: no rules
-        n_batches: int = 0,            # number of batches that the sweep took
-        update_norms: Sequence[float] = (),   # norm of each update; empty: not known
-        weight_norm: float = 0.,       # norm of the weights before the sweep
-        planned: Planned = Planned(REFERENCE, None, f'{REFERENCE} updates'),   # length of the planned run
-        last_fit: LastFit | None = None,      # the fit that trained the model; None: the model is fresh, or the fit is not known
-        epoch_size: tuple[float, float] | None = None,   # updates and items of an epoch; None: not known
-        problem: str = '',             # why there is no rate; empty: decide from the curve
-        mom: float | None = None,      # momentum of the sweep; None: the optimizer has no momentum
-        remark: str = '',              # text to append to the reason
-    ):
-        super().__init__(lrs, losses, raw_losses, num_it, n_batches, list(update_norms), weight_norm, mom)
-        self.planned, self.last_fit, self.epoch_size, self.remark = planned, last_fit, epoch_size, remark
-        self.suggestions, self.points, self.refusals = Asked({}, {}, {})
-        self.estimates: dict[str, float] = {}         # estimates from which the rate was derived: name -> rate
-        self.first: Rate | None = None                # rate of the sweep, even with a doubt
-        self.trials: list[Trial] = []                 # the short runs, in the order in which they ran
-        self.trial_plan: Plan | None = None
-        self.start_loss: float | None = None          # loss before any training, for the trials
-        self._shown_in = None                         # number of the cell that has shown it
-        self._read(problem, rules)
-
-    def recommend(self,
-        steps: float,    # number of updates of the planned run
-    ) -> Rate:           # the rate, with its band and the reason
-        """Recommend a rate for this learner: that of the sweep, limited if there are few data or if the model is trained
-
-        Args:
-            steps: number of updates of the planned run
-
-        Returns:
-            the rate, with its band and the reason
-        """
-        rate = for_few_items(super().recommend(steps), steps, self.epoch_size)
-        return for_trained(rate, (self.raw_losses or self.losses)[:10], self.last_fit) if self.last_fit else rate
-
-    def _read(self, problem: str, rules: Any) -> None:
-        "Recommend a rate, and ask the rules. If no rate can be recommended, store the reason and do not ask the rules"
-        try:
-            if problem: raise ValueError(problem)
-            self.first = self.recommend(self.planned.steps)
-        except ValueError as e: self.reason = str(e)
-        else:
-            self.take('balanced', self.first)
-            if self.lr is None: return
-            asked = ask_rules(self, as_rules(rules), bool(self.first.doubt))
-            self.suggestions, self.points, self.refusals = asked
-
-# %% ../../nbs/lr/finder.ipynb #56050a63
-class _ThenValidates(UpdateCounter):
-    "Validate on a few batches after the last update"
-    run_valid, run_in, n_valid = True, ('lr_find',), 0
-
-    def before_fit(self):
-        super().before_fit()
-        self.valid, self.ended = MeanLoss(), False
-
-    def before_batch(self):
-        if self.learn.training: super().before_batch()
-
-    def after_batch(self):
-        if self.learn.training: return super().after_batch()
-        self.n_seen += 1
-        if (loss := self.learn.loss) is not None:                # a step may set no loss
-            self.valid.add(loss, self.learn.loss_weight)
-        if self.learn.iter + 1 >= self.n_valid: raise CancelValidException()
-
-    def after_epoch(self):
-        if self.ended: super().stop(self.stopped)
-
-    def stop(self, why: str) -> None:
-        self.stopped = why
-        if why != 'done': super().stop(why)
-        self.ended = True
-        if self.n_valid: self.learn.valid_every = 1           # now, at the end of this epoch
-        raise CancelTrainException()
 
 # %% ../../nbs/lr/finder.ipynb #feffe79c
-class TrialRun(_ThenValidates):
+class TrialRun(UpdateCounter):
     """Train a short one-cycle run, and measure the validation loss after it
 
     Args:
@@ -993,7 +924,7 @@ class TrialRun(_ThenValidates):
         n_valid: maximum number of validation batches
         stage: name of the run in the progress bar
     """
-    name = 'lr_finder'
+    name, run_valid, run_in = 'lr_finder', True, ('lr_find',)
 
     def __init__(self,
         num_it: int,             # number of updates; 0: only validate
@@ -1002,24 +933,45 @@ class TrialRun(_ThenValidates):
         stage: str = '',         # name of the run in the progress bar
     ): self.num_it, self.rates, self.n_valid, self.stage = num_it, rates, n_valid, stage
 
-    def before_fit(self):
-        super().before_fit()
-        self.scheds = one_cycle_scheds(self.rates, self.learn.moms)
-        if hyper_key(self.learn.opt, 'mom') is None: del self.scheds['mom']
-
-    def before_train(self):
-        if not self.num_it: self.stop('done')
-
-    def set_rates(self, i: int) -> None:
-        for name, sched in self.scheds.items():
-            set_hyper(self.learn.opt, name, sched(i/self.num_it))
-
     def result(self) -> Trial:
         "Return the rate and the losses of the trial. If the trial did not finish, the losses are nan"
         if self.stopped != 'done': return Trial(self.rates[-1], math.nan, math.nan)
         last = self.raw_losses[-max(self.num_it//4, 1):]
         train, valid = (sum(last)/len(last) if last else math.nan), self.valid.value()
         return Trial(self.rates[-1], train, None if valid is None else float(valid))
+
+    def before_fit(self):
+        super().before_fit()
+        self.valid, self.ended = MeanLoss(), False
+        self.scheds = one_cycle_scheds(self.rates, self.learn.moms)
+        if hyper_key(self.learn.opt, 'mom') is None: del self.scheds['mom']
+
+    def before_train(self):
+        if not self.num_it: self.stop('done')
+
+    def before_batch(self):
+        if self.learn.training: super().before_batch()
+
+    def set_rates(self, i: int) -> None:
+        for name, sched in self.scheds.items():
+            set_hyper(self.learn.opt, name, sched(i/self.num_it))
+
+    def after_batch(self):
+        if self.learn.training: return super().after_batch()
+        self.n_seen += 1
+        if (loss := self.learn.loss) is not None:                # a step may set no loss
+            self.valid.add(loss, self.learn.loss_weight)
+        if self.learn.iter + 1 >= self.n_valid: raise CancelValidException()
+
+    def stop(self, why: str) -> None:
+        self.stopped = why
+        if why != 'done': super().stop(why)
+        self.ended = True
+        if self.n_valid: self.learn.valid_every = 1           # now, at the end of this epoch
+        raise CancelTrainException()
+
+    def after_epoch(self):
+        if self.ended: super().stop(self.stopped)
 
 # %% ../../nbs/lr/finder.ipynb #3c78f1f8
 MOST_TRIALS, LEAST_UPDATES, VALID_BATCHES = 4, 10, 4    # most trials; fewest updates of a trial; validation batches of a trial
@@ -1177,7 +1129,7 @@ def lr_find(self: Learner,
         assert found.learn is learn and copy.deepcopy(found).learn is None
     """
     finder, rules = LRFinder(start_lr, end_lr, num_it, stop_div), as_rules(suggest_funcs)
-    trials, cbs = checked_trials(trials, finder.num_it), as_list(cbs)
+    budget, cbs = checked_trials(trials, finder.num_it), as_list(cbs)
     if n_epoch is not None and as_positive(n_epoch, 'n_epoch') == 0:
         raise ValueError('n_epoch=0 should be above 0: how long do you mean to train?')
     self._mock_run(finder, cbs)
@@ -1187,7 +1139,7 @@ def lr_find(self: Learner,
     found = LRFind(finder.lrs, finder.losses, finder.raw_losses, num_it, rules, finder.n_seen,
                    finder.update_norms, finder.weight_norm, planned, last_fit(self), finder.epoch_size(),
                    finder.bad_data, finder.mom, _remark(self, finder))
-    if trials and found.first is not None: self._try_rates(found, finder, trials, cbs)
+    if budget and found.first is not None: self._try_rates(found, finder, budget, cbs)
     found._learn, self.lr_finder_result = weakref.ref(self), found
     if show_plot:
         found.plot()

@@ -622,6 +622,29 @@ class LRPicker:
     scope: str                   # CSS class of this picker
     busy: bool                   # a fit that the picker started is running
     ended: float                 # when the last fit that the picker started ended, on the monotonic clock
+    later: Any = None    # handle of the output that a saved notebook shows in place of the picker; None: the picker was not shown
+
+    def __init__(self,
+        learn: Learner,    # learner whose rate is set
+        found: LRFind,     # result of `lr_find` for this learner
+    ):
+        from ipywidgets import HTML, VBox
+        self._learn, self.found, self.rates = weakref.ref(learn), found, choices(found)
+        self.exact, self.rules = self._exact(), {}
+        self.busy, self.dragging, self.ended = False, False, 0.
+        self.scope = f'cbnb-picker-{uuid4().hex[:8]}'
+        self.advice, self.chart, self.said, self.below, self.printed = HTML(), HTML(), HTML(), VBox(), HTML()
+        self.slider, self.epochs = lr_slider(found, learn.lr), epochs_box(found.n_epoch)
+        self.use = action_button('use', 'use this lr', 'check', 'set learn.lr to this rate')
+        self.fit = action_button('start', 'fit one cycle', 'play',
+                                 'start learn.fit_one_cycle with this rate at the top')
+        self.meant = self.slider.value
+        self.live = self._make_live()
+        self.view = self._arranged()
+        self._add_rules()
+        self._advise()
+        self._connect()
+        self._draw()
 
     @property
     def learn(self) -> Learner:
@@ -645,47 +668,12 @@ class LRPicker:
         if display_mode() == 'widgets' or front_end() != 'headless': self._show_widgets()
         else: self._show_figure(f'{self.found!r}\n{picker_text(self.found)}')
 
-    def _show_widgets(self) -> None:
-        from IPython.display import display
-        _hide_later(self.view)
-        _keep(self.view)
-        view = dict(version_major=2, version_minor=0, model_id=self.view.model_id)
-        display({'application/vnd.jupyter.widget-view+json': view, 'text/plain': ''}, raw=True)
-        self.later = display(_later_page(self), raw=True, display_id=True)
-
-    def _show_figure(self, text: str) -> None:
-        from IPython.display import display
-        fig = self.found.fig
-        display(png_bundle(fig, text), raw=True, metadata=png_metadata(fig, text))
-
-    def _ipython_display_(self) -> None: self.show()
-
-    later: Any = None    # handle of the output that a saved notebook shows in place of the picker; None: the picker was not shown
-
-    def _store(self, page: dict[str, str]) -> None:
-        "Add the page of a fit to the output that a saved notebook shows in place of the picker"
-        if self.later: self.later.update(_later_page(self, page), raw=True)
-
-    def _switch(self, on: bool) -> None:
-        "Disable the controls, or enable them if `on` is true. A rule without a valid rate keeps its button disabled"
-        self.busy = not on
-        for control in (self.slider, self.use, self.fit, self.epochs): control.disabled = not on
-        for name, button in self.rules.items(): button.disabled = not on or name not in self.rates
-
-    def _train(self, learn: Learner, n: int, lr: float) -> None:
-        def put(widget: Any) -> None: self.below.children = (widget,)
-        self.below.children, self.printed.value = (), ''
-        printed = Printed(lambda page: setattr(self.printed, 'value', page))
-        with placed(learn, put, self._store), printed.collect(): learn.fit_one_cycle(n, lr)
-
     def use_lr(self) -> None:
         "Set `learn.lr` and the `lr` of the result to the chosen rate, and show a message. If the learner was deleted, only show an error"
         try: before, self.learn.lr = self.learn.lr, self.lr
         except RuntimeError as e: return self._say(problem_html(e))
         self._say(boxed(f'<code>learn.lr</code> is now <b>{as_rate(self.lr)}</b> (before: {_short(before)})', 'lr'))
         self.found.choose(self.lr)
-
-    def _say(self, page: str) -> None: self.said.value = f'<div role="status">{page}</div>'
 
     def start_fit(self) -> None:
         "Call `fit_one_cycle` with the chosen epochs, and the chosen rate as the highest rate. If the learner is running, only show a message"
@@ -708,6 +696,54 @@ class LRPicker:
         finally:
             self._switch(True)
             self.ended = time.monotonic()
+
+    def choose(self,
+        name: str,    # name of a rule that has made a suggestion
+    ) -> None:
+        """Choose the rate that a rule suggests. Raises `ValueError` if the rule suggests no rate
+
+        Args:
+            name: name of a rule that has made a suggestion
+
+        Raises:
+            ValueError: {name} has suggested no rate; there are ...
+        """
+        if name not in self.rates:
+            raise ValueError(f'{name!r} has suggested no rate; there are {", ".join(self.rates)}')
+        self._take(self.rates[name])
+
+    def _ipython_display_(self) -> None: self.show()
+
+    def _show_widgets(self) -> None:
+        from IPython.display import display
+        _hide_later(self.view)
+        _keep(self.view)
+        view = dict(version_major=2, version_minor=0, model_id=self.view.model_id)
+        display({'application/vnd.jupyter.widget-view+json': view, 'text/plain': ''}, raw=True)
+        self.later = display(_later_page(self), raw=True, display_id=True)
+
+    def _show_figure(self, text: str) -> None:
+        from IPython.display import display
+        fig = self.found.fig
+        display(png_bundle(fig, text), raw=True, metadata=png_metadata(fig, text))
+
+    def _store(self, page: dict[str, str]) -> None:
+        "Add the page of a fit to the output that a saved notebook shows in place of the picker"
+        if self.later: self.later.update(_later_page(self, page), raw=True)
+
+    def _switch(self, on: bool) -> None:
+        "Disable the controls, or enable them if `on` is true. A rule without a valid rate keeps its button disabled"
+        self.busy = not on
+        for control in (self.slider, self.use, self.fit, self.epochs): control.disabled = not on
+        for name, button in self.rules.items(): button.disabled = not on or name not in self.rates
+
+    def _train(self, learn: Learner, n: int, lr: float) -> None:
+        def put(widget: Any) -> None: self.below.children = (widget,)
+        self.below.children, self.printed.value = (), ''
+        printed = Printed(lambda page: setattr(self.printed, 'value', page))
+        with placed(learn, put, self._store), printed.collect(): learn.fit_one_cycle(n, lr)
+
+    def _say(self, page: str) -> None: self.said.value = f'<div role="status">{page}</div>'
 
     def _arranged(self) -> Any:
         from ipywidgets import VBox
@@ -743,21 +779,6 @@ class LRPicker:
         for name, button in self.rules.items():
             chosen = name in self.rates and math.isclose(self.rates[name], self.lr, rel_tol=1e-6)
             button.button_style = 'primary' if chosen else ''
-
-    def choose(self,
-        name: str,    # name of a rule that has made a suggestion
-    ) -> None:
-        """Choose the rate that a rule suggests. Raises `ValueError` if the rule suggests no rate
-
-        Args:
-            name: name of a rule that has made a suggestion
-
-        Raises:
-            ValueError: {name} has suggested no rate; there are ...
-        """
-        if name not in self.rates:
-            raise ValueError(f'{name!r} has suggested no rate; there are {", ".join(self.rates)}')
-        self._take(self.rates[name])
 
     def _take(self, lr: float) -> None:
         self.meant = lr
@@ -815,28 +836,6 @@ class LRPicker:
         self.slider.min, self.slider.max = min(low, self.slider.min), max(high, self.slider.max)
         if follows and self.found.recommended: self._take(self.found.recommended)
         self._draw('marks', 'band')
-
-    def __init__(self,
-        learn: Learner,    # learner whose rate is set
-        found: LRFind,     # result of `lr_find` for this learner
-    ):
-        from ipywidgets import HTML, VBox
-        self._learn, self.found, self.rates = weakref.ref(learn), found, choices(found)
-        self.exact, self.rules = self._exact(), {}
-        self.busy, self.dragging, self.ended = False, False, 0.
-        self.scope = f'cbnb-picker-{uuid4().hex[:8]}'
-        self.advice, self.chart, self.said, self.below, self.printed = HTML(), HTML(), HTML(), VBox(), HTML()
-        self.slider, self.epochs = lr_slider(found, learn.lr), epochs_box(found.n_epoch)
-        self.use = action_button('use', 'use this lr', 'check', 'set learn.lr to this rate')
-        self.fit = action_button('start', 'fit one cycle', 'play',
-                                 'start learn.fit_one_cycle with this rate at the top')
-        self.meant = self.slider.value
-        self.live = self._make_live()
-        self.view = self._arranged()
-        self._add_rules()
-        self._advise()
-        self._connect()
-        self._draw()
 
     def _connect(self) -> None:
         self.slider.observe(lambda change: self._moved(), 'value')
